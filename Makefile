@@ -1,0 +1,42 @@
+# Two commands on a fresh machine with Python 3.11 and make: `make demo` and `make test`.
+PYTHON ?= python3.11
+VENV ?= .venv
+BIN = $(VENV)/bin
+CORE = $(VENV)/.installed-core
+BENCH = $(VENV)/.installed-bench
+
+.PHONY: demo test test-all lint bench info clean
+
+demo: $(CORE)
+	$(BIN)/stepnet demo --out demo
+
+test: lint
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: lint
+	$(BIN)/python -m pytest
+
+lint: $(CORE)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(BENCH)
+	$(BIN)/python -m benchmarks
+
+info: $(CORE)
+	$(BIN)/stepnet info
+
+# A stamp remembers what was installed, so a second call starts at once.
+$(CORE): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,plot]'
+	touch $@
+
+$(BENCH): $(CORE)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) demo build dist .mypy_cache .ruff_cache .import_linter_cache

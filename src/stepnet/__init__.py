@@ -1,0 +1,46 @@
+"""stepnet: a layer is a step of an integrator.
+
+Public names are loaded when they are first used; `import stepnet` itself loads NumPy and nothing heavier.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import numpy  # noqa: F401  everything here speaks of arrays
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "ODE": "stepnet.problem",
+    "Partitioned": "stepnet.problem",
+    "SecondOrder": "stepnet.problem",
+    "Split": "stepnet.problem",
+    "Solution": "stepnet.solution",
+    "Statistics": "stepnet.solution",
+    "Status": "stepnet.solution",
+    "Failure": "stepnet.solution",
+    "solve": "stepnet.integrate",
+    "SolveFailed": "stepnet.errors",
+    "Interrupted": "stepnet.errors",
+    "SchemeError": "stepnet.errors",
+    "UnknownName": "stepnet.errors",
+    "StiffnessWarning": "stepnet.errors",
+}
+_MODULES = ("schemes",)
+
+__all__ = [*_HOME, *_MODULES]
+
+
+def __getattr__(name: str):
+    if name in _MODULES:
+        return import_module(f"stepnet.{name}")
+    if name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'stepnet' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,71 @@
+"""The extra arguments of a right-hand side as one flat block of float64, and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one argument lies in the block: `kind` is float, int, bool, complex or array."""
+
+    kind: str
+    offset: int
+    shape: tuple[int, ...] = ()
+    is_complex: bool = False
+
+    def expression(self) -> str:
+        """Source text that takes the argument out of the block `p`, of the type it had."""
+        k = self.offset
+        if self.kind == "array":
+            length = int(np.prod(self.shape)) * (2 if self.is_complex else 1)
+            view = f"p[{k}:{k + length}]" + (".view(complex128)" if self.is_complex else "")
+            return view if len(self.shape) == 1 else f"{view}.reshape({self.shape})"
+        return {
+            "float": f"p[{k}]",
+            "int": f"int64(p[{k}])",
+            "bool": f"p[{k}] != 0.0",
+            "complex": f"complex(p[{k}], p[{k + 1}])",
+        }[self.kind]
+
+
+@dataclass(frozen=True)
+class Block:
+    """All arguments packed: `values` for the kernels, `slots` to unpack them in compiled code."""
+
+    values: np.ndarray
+    slots: tuple[Slot, ...]
+
+
+def pack(args: tuple) -> Block | None:
+    """Pack floats, integers, booleans, complex numbers and arrays of floats; None if an argument is something else."""
+    pieces: list[np.ndarray] = []
+    slots: list[Slot] = []
+    offset = 0
+    for value in args:
+        slot, piece = _slot(value, offset)
+        if slot is None:
+            return None
+        slots.append(slot)
+        pieces.append(piece)
+        offset += piece.size
+    values = np.concatenate(pieces) if pieces else np.zeros(0)
+    return Block(np.ascontiguousarray(values, dtype=np.float64), tuple(slots))
+
+
+def _slot(value, offset: int):
+    if isinstance(value, (bool, np.bool_)):
+        return Slot("bool", offset), np.array([float(value)])
+    if isinstance(value, (int, np.integer)) and abs(int(value)) <= 2**53:
+        return Slot("int", offset), np.array([float(value)])
+    if isinstance(value, (float, np.floating)):
+        return Slot("float", offset), np.array([float(value)])
+    if isinstance(value, (complex, np.complexfloating)):
+        return Slot("complex", offset), np.array([value.real, value.imag])
+    if isinstance(value, np.ndarray) and value.dtype in (np.float64, np.float32) and value.ndim > 0:
+        return Slot("array", offset, value.shape), value.astype(np.float64).ravel()
+    if isinstance(value, np.ndarray) and value.dtype == np.complex128 and value.ndim > 0:
+        return Slot("array", offset, value.shape, True), np.ascontiguousarray(value).ravel().view(np.float64)
+    return None, None

@@ -1,0 +1,119 @@
+"""Kernels: compiled at first use for explicit signatures, kept on disk in a versioned place of our own.
+
+Numba's own cache looks at one file's modification time, so it misses edits of a helper elsewhere and recompiles after
+every clone.  Ours is keyed by the text of all engine sources, the versions and the CPU (docs/decisions/cache.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from functools import cache
+from pathlib import Path
+
+import llvmlite
+import llvmlite.binding as llvm
+import numba
+import numpy as np
+from numba import njit, types
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+from numba.core.ccallback import CFunc
+
+ENGINE_SOURCES = Path(__file__).parents[1]
+OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+
+inlined = njit(**OPTIONS, forceinline=True)
+"""Decorator of the functions that kernels are made of; they are compiled into their callers."""
+
+
+def cache_directory() -> Path:
+    """Where compiled kernels live: `STEPNET_CACHE_DIR`, else the user's cache, in a folder named by `source_stamp`."""
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stepnet"
+    return Path(os.environ.get("STEPNET_CACHE_DIR") or default) / source_stamp()
+
+
+@cache
+def source_stamp() -> str:
+    """A hash of every engine source file, the compiler versions and the CPU: whatever the machine code depends on."""
+    digest = hashlib.sha256()
+    for path in sorted(ENGINE_SOURCES.rglob("*.py")):
+        digest.update(path.relative_to(ENGINE_SOURCES).as_posix().encode())
+        digest.update(path.read_bytes())
+    features = llvm.get_host_cpu_features().flatten()
+    for fact in (numba.__version__, llvmlite.__version__, np.__version__, llvm.get_host_cpu_name(), features):
+        digest.update(fact.encode())
+    return digest.hexdigest()[:16]
+
+
+class _Locator(_CacheLocator):
+    def __init__(self, function):
+        self._function = function
+
+    def get_cache_path(self):
+        return str(cache_directory())
+
+    def get_source_stamp(self):
+        return source_stamp()
+
+    def get_disambiguator(self):
+        return self._function.__module__.rsplit(".", 1)[-1]
+
+    @classmethod
+    def from_function(cls, function, source_file):
+        return cls(function)
+
+
+class _KernelCacheImpl(CompileResultCacheImpl):
+    _locator_classes = [_Locator]
+
+
+class _KernelCache(FunctionCache):
+    _impl_class = _KernelCacheImpl
+
+
+class Kernel:
+    """A function for the driver to call, compiled for float64 or float32 state at its first use.
+
+    `signature(real)` gives the Numba signature for states of that real type.
+    """
+
+    def __init__(self, function, signature):
+        self._dispatcher = njit(**OPTIONS)(function)
+        self._dispatcher._cache = _KernelCache(function)
+        self._signature = signature
+        self.__name__, self.__doc__ = function.__name__, function.__doc__
+
+    @cache  # noqa: B019  kernels are module constants, they live as long as the process
+    def compiled(self, dtype: np.dtype):
+        """The compiled function; a call with other types is an error and never a silent recompilation."""
+        real = types.float32 if dtype == np.float32 else types.float64
+        dispatcher = self._dispatcher
+        dispatcher.disable_compile(False)
+        dispatcher.compile(self._signature(real))
+        dispatcher.disable_compile()
+        return dispatcher
+
+
+def kernel(signature):
+    """Decorator: `@kernel(lambda real: int64(...))`."""
+    return lambda function: Kernel(function, signature)
+
+
+class FieldKernel:
+    """A right-hand side of our own as a C function, compiled and kept on disk like a kernel."""
+
+    def __init__(self, function):
+        self._function = function
+        self._compiled: dict = {}
+
+    @cache  # noqa: B019  as above
+    def address(self, dtype: np.dtype) -> int:
+        """Where the C function for states of this real type begins."""
+        real = types.float32 if dtype == np.float32 else types.float64
+        pointers = (types.CPointer(real), types.CPointer(real), types.CPointer(types.float64))
+        signature = ((types.float64, *pointers, types.int64), types.int32)
+        compiled = CFunc(self._function, signature, locals={}, options=dict(OPTIONS))
+        compiled._cache = _KernelCache(self._function)
+        compiled.compile()
+        self._compiled[dtype] = compiled  # the address lives as long as this object
+        return compiled.address

@@ -1,0 +1,45 @@
+"""The last rung: the kernel calls back into Python."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+
+SIGNATURE = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.c_double, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64
+)
+
+
+class Callback:
+    """A Python right-hand side behind a C address; what it raises is kept in `.exception` and stops the kernel."""
+
+    def __init__(self, evaluate, shape_in: tuple[int, ...], shape_out: tuple[int, ...], dtype: np.dtype):
+        self.exception: BaseException | None = None
+        self.is_stopped = lambda: False
+        self._evaluate, self._shapes, self._dtype = evaluate, (shape_in, shape_out), np.dtype(dtype)
+        self._views: dict[tuple[int, bool], np.ndarray] = {}
+        self._function = SIGNATURE(self._call)
+        self.address = ctypes.cast(self._function, ctypes.c_void_p).value
+
+    def _call(self, t, y, dy, p, n):
+        try:
+            if self.is_stopped():
+                return 2
+            self._evaluate(t, self._view(y, False), self._view(dy, True))
+        except BaseException as exception:  # ctypes would print and swallow it, a KeyboardInterrupt too
+            self.exception = exception
+            return 1
+        return 0
+
+    def _view(self, address: int, is_writeable: bool) -> np.ndarray:
+        """The array at an address; a solve uses few, so they are kept."""
+        view = self._views.get((address, is_writeable))
+        if view is None:
+            shape = self._shapes[is_writeable]
+            size = int(np.prod(shape)) * self._dtype.itemsize
+            memory = (ctypes.c_char * size).from_address(address or 1)
+            view = np.frombuffer(memory, self._dtype).reshape(shape) if size else np.empty(shape, self._dtype)
+            view.flags.writeable = is_writeable
+            self._views[address, is_writeable] = view
+        return view

@@ -1,0 +1,152 @@
+"""The ladder from a right-hand side to a C address: taken as is, compiled by Numba, or called back in Python."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stepnet.engines.numba_engine.compile.arguments import Block, pack
+from stepnet.engines.numba_engine.compile.callback import SIGNATURE, Callback
+from stepnet.engines.numba_engine.compile.fingerprint import fingerprint
+from stepnet.engines.numba_engine.compile.form import Form, form_of, python_call, try_once
+from stepnet.engines.numba_engine.compile.native import compile_native
+
+RUNGS = ("address", "compiled", "python")  # from fast to slow
+AGREEMENT = {
+    8: 1e-8,
+    4: 1e-3,
+}  # compiled against Python, relative to the largest slope; contraction changes last digits
+
+_compiled: OrderedDict = OrderedDict()
+_MOST_KEPT = 256
+
+
+@dataclass(frozen=True)
+class Field:
+    """A right-hand side ready for kernels: `address` is a C function, `p` its parameter block.
+
+    `rung` says how it came about and `reason` why not by a faster rung.  `replay(t, y)` runs the Python original, to
+    show the user's own exception; `callbacks` are the ways into Python, on that rung.
+    """
+
+    address: int
+    p: np.ndarray
+    rung: str
+    reason: str = ""
+    replay: object = None
+    callbacks: tuple[Callback, ...] = ()
+    keep_alive: object = field(default=None, repr=False)
+    compile_time: float = 0.0
+
+    def __call__(self, t: float, y: np.ndarray) -> np.ndarray:
+        """One evaluation from Python, for first looks and for diagnosis."""
+        y, dy = np.ascontiguousarray(y), np.full_like(y, np.nan)
+        if SIGNATURE(self.address)(t, y.ctypes.data, dy.ctypes.data, self.p.ctypes.data, y.size) != 0:
+            raise RuntimeError(f"the right-hand side raised at t = {t}")
+        return dy
+
+
+def make_field(function, args: tuple, inputs, output, t: float, y: np.ndarray, label: str) -> Field:
+    """Climb the ladder from the fastest rung.  `t` and the flat state `y` are where the function is tried first."""
+    address = c_address(function)
+    block = pack(args)
+    if address is not None:
+        if block is None:
+            raise TypeError(f"`args` of a C function must be numbers or arrays of floats, found {args!r}")
+        return Field(address, block.values, "address", keep_alive=function)
+    form = form_of(function, args, inputs, output, y.dtype, label)
+    values = block.values if block is not None else None
+    if form.is_in_place and block is None:
+        raise TypeError(f"`args` of the in-place `{label}` must be numbers or arrays of floats, found {args!r}")
+    result, slopes = try_once(form, values, t, y)
+    started = time.perf_counter()
+    native, reason = _native(form, block, result, slopes, t, y)
+    replay = _make_replay(form, values)
+    if native is not None:
+        elapsed = time.perf_counter() - started
+        return Field(native.address, values, "compiled", "", replay, keep_alive=native, compile_time=elapsed)
+    callback = Callback(python_call(form, values), (form.n_in,), (form.n_out,), y.dtype)
+    elapsed = time.perf_counter() - started
+    return Field(
+        callback.address,
+        np.zeros(0) if values is None else values,
+        "python",
+        reason,
+        replay,
+        (callback,),
+        callback,
+        elapsed,
+    )
+
+
+def c_address(function) -> int | None:
+    """The address behind an integer, a ctypes function, a LowLevelCallable or a Numba cfunc; None for a Python function."""
+    if isinstance(function, bool):
+        return None
+    if isinstance(function, (int, np.integer)):
+        return int(function)
+    if isinstance(function, ctypes._CFuncPtr):
+        return ctypes.cast(function, ctypes.c_void_p).value
+    if type(function).__name__ == "LowLevelCallable":
+        pointer = function.function
+        return c_address(pointer) if not isinstance(pointer, int) else pointer
+    address = getattr(function, "address", None)
+    return int(address) if isinstance(address, (int, np.integer)) else None
+
+
+def _native(form: Form, block: Block | None, result, slopes, t, y):
+    """The compiled function, or None and the reason why there is none."""
+    if os.environ.get("STEPNET_RUNG") == "python":
+        return None, "STEPNET_RUNG=python asks for it"
+    if block is None:
+        return None, "`args` hold something else than numbers and arrays of floats"
+    kind = (type(result).__name__, np.shape(result))
+    key = (fingerprint(form.function), form.inputs, form.output, form.dtype.str, form.is_in_place, block.slots, kind)
+    native = _compiled.get(key)
+    if native is None:
+        try:
+            native = compile_native(form, block, result)
+        except Exception as exception:  # Numba's own, or Python's from inside its passes: any means "cannot compile"
+            return None, f"Numba cannot compile it: {_first_line(exception)}"
+        _compiled[key] = native
+        if len(_compiled) > _MOST_KEPT:
+            _compiled.popitem(last=False)
+    if not _agrees(native.address, block.values, t, y, slopes):
+        return (
+            None,
+            "the compiled function gave another result than Python (does it use random numbers or side effects?)",
+        )
+    return native, ""
+
+
+def _agrees(address: int, p: np.ndarray, t: float, y: np.ndarray, slopes: np.ndarray) -> bool:
+    found = np.empty_like(slopes)
+    y = np.ascontiguousarray(y)
+    status = SIGNATURE(address)(t, y.ctypes.data, found.ctypes.data, p.ctypes.data, y.size)
+    if status != 0:
+        return False
+    largest = np.max(np.abs(slopes), initial=0.0, where=np.isfinite(slopes))
+    tolerance = AGREEMENT[slopes.real.dtype.itemsize] * largest
+    return bool(np.allclose(found, slopes, rtol=0.0, atol=tolerance, equal_nan=True))
+
+
+def _make_replay(form: Form, values):
+    evaluate = python_call(form, values)
+
+    def replay(t: float, y: np.ndarray) -> np.ndarray:
+        dy = np.empty(form.n_out, form.dtype)
+        evaluate(t, y, dy)
+        return dy
+
+    return replay
+
+
+def _first_line(exception: Exception) -> str:
+    lines = [line.strip() for line in str(exception).splitlines() if line.strip()]
+    useful = [line for line in lines if not line.startswith(("Failed in", "During:", "File", "Cannot unify"))]
+    return (useful or lines or [type(exception).__name__])[0][:160]

@@ -1,0 +1,62 @@
+"""Everything a compiled right-hand side depends on, as a key: its bytecode and the values it refers to.
+
+Numba freezes globals and closures into machine code.  Compiling again when one of them changed is what keeps a
+memory of compiled functions from going stale.
+"""
+
+from __future__ import annotations
+
+import builtins
+from types import CodeType, FunctionType, ModuleType
+
+import numpy as np
+from numba.core.dispatcher import Dispatcher
+
+SIMPLE = (int, float, complex, bool, str, bytes, type(None))
+
+
+def fingerprint(function, seen: frozenset = frozenset()):
+    """A hashable key of a function: bytecode, constants, defaults, closure and the globals it names."""
+    function = function.py_func if isinstance(function, Dispatcher) else function
+    if not isinstance(function, FunctionType) or id(function) in seen:
+        return ("object", id(function))
+    seen = seen | {id(function)}
+    code = function.__code__
+    cells = tuple(_value(cell.cell_contents, code, seen) for cell in function.__closure__ or ())
+    defaults = tuple(_value(default, code, seen) for default in function.__defaults__ or ())
+    return (_code_key(code), cells, defaults, _globals_key(code, function.__globals__, seen))
+
+
+def _code_key(code: CodeType):
+    constants = tuple(_code_key(c) if isinstance(c, CodeType) else (type(c).__name__, repr(c)) for c in code.co_consts)
+    return (code.co_code, constants, code.co_names, code.co_varnames)
+
+
+def _globals_key(code: CodeType, namespace: dict, seen: frozenset):
+    found = []
+    for name in _names(code):
+        if name in namespace:
+            found.append((name, _value(namespace[name], code, seen)))
+        elif not hasattr(builtins, name):
+            found.append((name, None))
+    return tuple(found)
+
+
+def _names(code: CodeType) -> tuple[str, ...]:
+    inner = (name for c in code.co_consts if isinstance(c, CodeType) for name in _names(c))
+    return tuple(dict.fromkeys((*code.co_names, *inner)))
+
+
+def _value(value, code: CodeType, seen: frozenset):
+    if isinstance(value, SIMPLE) or isinstance(value, np.generic):
+        return (type(value).__name__, repr(value))
+    if isinstance(value, tuple):
+        return tuple(_value(item, code, seen) for item in value)
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return (value.shape, value.dtype.str, value.tobytes())
+    if isinstance(value, (FunctionType, Dispatcher)):
+        return fingerprint(value, seen)
+    if isinstance(value, ModuleType):
+        numbers = ((name, getattr(value, name, None)) for name in _names(code))
+        return (value.__name__, tuple((name, repr(x)) for name, x in numbers if isinstance(x, SIMPLE)))
+    return ("object", id(value))

@@ -1,0 +1,138 @@
+"""How a user's right-hand side wants to be called, found out by looking at it and by calling it once."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+IN_PLACE_NAMES = ("dy", "out")
+UNSET = {
+    8: 0x7FF8_0000_DEAD_BEEF,
+    4: 0x7FC0_DEAD,
+}  # NaNs that no arithmetic makes: entries still like this were not set
+
+
+@dataclass(frozen=True)
+class Form:
+    """A Python right-hand side: its arrays in and out, and whether it returns or fills its result.
+
+    `inputs` are the shapes of the states it takes (one, or q and p), which lie one after the other in memory.
+    `label` is the name by which errors speak of it.
+    """
+
+    function: object
+    args: tuple
+    inputs: tuple[tuple[int, ...], ...]
+    output: tuple[int, ...]
+    dtype: np.dtype
+    label: str
+    is_in_place: bool
+    takes_parameters: bool
+
+    @property
+    def n_in(self) -> int:
+        return sum(prod(shape) for shape in self.inputs)
+
+    @property
+    def n_out(self) -> int:
+        return prod(self.output)
+
+
+def form_of(function, args: tuple, inputs, output, dtype, label: str) -> Form:
+    """Recognise `f(t, y, *args)` and the in-place `f(t, y, dy, p)`, whose third parameter is called `dy` or `out`."""
+    if not callable(function):
+        raise TypeError(
+            f"`{label}` must be a function, a C address, a ctypes function or a LowLevelCallable, found {type(function).__name__}"
+        )
+    names = _parameter_names(function)
+    position = 1 + len(inputs)
+    is_in_place = len(names) > position and names[position] in IN_PLACE_NAMES
+    return Form(function, args, tuple(inputs), output, np.dtype(dtype), label, is_in_place, len(names) > position + 1)
+
+
+def _parameter_names(function) -> list[str]:
+    function = getattr(function, "py_func", function)
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def python_call(form: Form, parameters: np.ndarray | None):
+    """A function `evaluate(t, y, dy)` on flat arrays that runs the user's Python and checks what it gives."""
+    function = getattr(form.function, "py_func", form.function)
+    ends = np.cumsum([prod(shape) for shape in form.inputs])[:-1]
+
+    def split(y):
+        pieces = np.split(y, ends) if len(ends) else [y]
+        return [_reshaped(piece, shape, form.is_in_place) for piece, shape in zip(pieces, form.inputs, strict=True)]
+
+    def evaluate(t, y, dy):
+        if form.is_in_place:
+            extra = (parameters,) if form.takes_parameters else ()
+            function(t, *split(y), _reshaped(dy, form.output, True), *extra)
+        else:
+            dy[...] = np.ravel(checked(form, function(t, *split(y), *form.args)))
+
+    return evaluate
+
+
+def _reshaped(flat, shape, is_in_place: bool):
+    return flat if shape == () and is_in_place else flat.reshape(shape)[()]
+
+
+def checked(form: Form, result) -> np.ndarray:
+    """The result as an array of the state's type and shape, or a clear error."""
+    if result is None:
+        raise TypeError(
+            f"`{form.label}` returned None; return the slopes, or name the third parameter `dy` and fill it in place"
+        )
+    try:
+        array = np.asarray(result)
+        is_number = array.dtype.kind in "biufc"
+    except ValueError:  # a ragged list
+        is_number = False
+    if not is_number:
+        raise TypeError(f"`{form.label}` must return numbers, found {type(result).__name__}: {result!r:.80}")
+    if array.dtype.kind == "c" and form.dtype.kind != "c":
+        raise TypeError(
+            f"`{form.label}` returned complex slopes for a real state; give a complex `y0`, as in `y0 + 0j`"
+        )
+    if array.shape != form.output and array.size == form.n_out and form.n_out == 1:
+        array = array.reshape(form.output)
+    if array.shape != form.output:
+        raise ValueError(
+            f"`{form.label}` returned shape {array.shape}, but the state has shape {form.output}; "
+            f"return one slope for every entry of the state"
+        )
+    return array
+
+
+def try_once(form: Form, parameters: np.ndarray | None, t: float, y: np.ndarray):
+    """Call the user's function once in Python; returns what it returned and the flat slopes.
+
+    Whatever it raises comes through, with the user's own traceback.
+    """
+    function = getattr(form.function, "py_func", form.function)
+    y = y.copy()
+    y.flags.writeable = False
+    if not form.is_in_place:
+        ends = np.cumsum([prod(shape) for shape in form.inputs])[:-1]
+        pieces = zip(np.split(y, ends), form.inputs, strict=True)
+        result = function(t, *(_reshaped(piece, shape, False) for piece, shape in pieces), *form.args)
+        return result, np.ravel(checked(form, result)).astype(form.dtype)
+    dy = np.empty(form.n_out, form.dtype)
+    width = dy.real.dtype.itemsize
+    bits = dy.view({8: np.uint64, 4: np.uint32}[width])
+    bits[...] = UNSET[width]
+    python_call(form, parameters)(t, y, dy)
+    unset = np.flatnonzero(bits == UNSET[width]) // (dy.itemsize // width)
+    if unset.size:
+        raise ValueError(
+            f"`{form.label}` did not set `dy[{unset[0]}]` at t = {t:g}; an in-place right-hand side must fill every entry"
+        )
+    return None, dy

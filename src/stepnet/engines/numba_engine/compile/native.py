@@ -1,0 +1,120 @@
+"""A right-hand side compiled by Numba to a C function `int32 f(double t, const T *y, T *dy, const double *p, int64 n)`."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+from llvmlite import ir
+from numba import carray, cfunc, njit, types
+from numba.core.ccallback import CFunc
+from numba.core.dispatcher import Dispatcher
+from numba.core.errors import NumbaWarning
+from numba.extending import intrinsic
+from numba.np.numpy_support import from_dtype
+
+from stepnet.engines.numba_engine.compile.arguments import Block
+from stepnet.engines.numba_engine.compile.form import Form
+from stepnet.engines.numba_engine.compile.rewrite import returning_tuples
+
+OPTIONS = {"error_model": "numpy", "boundscheck": True, "fastmath": {"contract"}, "nogil": True, "forceinline": True}
+
+
+def compile_native(form: Form, block: Block, result) -> CFunc:
+    """Compile a right-hand side that returned `result` in Python; raises whatever Numba raises.
+
+    The `.address` of the answer is what kernels call.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NumbaWarning)
+        rewritten = returning_tuples(form.function)
+        if rewritten is not form.function and not form.is_in_place:
+            try:
+                return _compile(rewritten, form, block, tuple(np.ravel(result)))
+            except Exception:  # it returns an array elsewhere, say: compile it as it stands
+                pass
+        return _compile(form.function, form, block, result)
+
+
+def _compile(function, form: Form, block: Block, result) -> CFunc:
+    inner = function if isinstance(function, Dispatcher) else njit(**OPTIONS)(function)
+    body = njit(**OPTIONS)(_make_body(inner, form, block, result))
+    scalar = from_dtype(form.dtype)
+    state, parameters = types.Array(scalar, 1, "C"), types.Array(types.float64, 1, "C")
+    signature = types.none(types.float64, state, state, parameters)
+    body.compile(signature)
+    guarded = _make_guarded(body, signature)
+    n_in, n_out, n_parameters = form.n_in, form.n_out, block.values.size
+
+    def field(t, y, dy, p, n):
+        return guarded(t, carray(y, (n_in,)), carray(dy, (n_out,)), carray(p, (n_parameters,)))
+
+    pointer = types.CPointer(scalar)
+    return cfunc(
+        types.int32(types.float64, pointer, pointer, types.CPointer(types.float64), types.int64),
+        error_model="numpy", nogil=True,
+    )(field)  # fmt: skip
+
+
+def _make_body(inner, form: Form, block: Block, result):
+    """A function that takes the arguments out of `y` and `p`, calls the user's function and stores what it returns."""
+    states, offset = [], 0
+    for shape in form.inputs:
+        size = int(np.prod(shape))
+        view = "y" if size == form.n_in else f"y[{offset}:{offset + size}]"
+        states.append(_shaped(view, shape, form.is_in_place))
+        offset += size
+    lines = ["def body(t, y, dy, p):"]
+    if form.is_in_place:
+        extra = ["p"] if form.takes_parameters else []
+        arguments = ["t", *states, _shaped("dy", form.output, True), *extra]
+        lines += [f"    inner({', '.join(arguments)})"]
+    else:
+        arguments = ["t", *states, *(slot.expression() for slot in block.slots)]
+        lines += [f"    out = inner({', '.join(arguments)})", *_stores(result, form.output)]
+    namespace = {"inner": inner, "int64": types.int64, "complex128": np.complex128}
+    exec("\n".join(lines), namespace)  # our own text: only numbers of the problem go into it
+    return namespace["body"]
+
+
+def _shaped(view: str, shape: tuple[int, ...], is_in_place: bool) -> str:
+    """Source text of a flat view in the shape of the state; a scalar state is a number unless it is to be written."""
+    if len(shape) == 1 or (shape == () and is_in_place):
+        return view
+    return f"{view}[0]" if shape == () else f"{view}.reshape({shape})"
+
+
+def _stores(result, shape: tuple[int, ...]) -> list[str]:
+    """Source text that copies what the user's function returned into `dy`, checking its length."""
+    n = int(np.prod(shape))
+    if np.ndim(result) == 0:
+        return ["    dy[0] = out"]
+    if isinstance(result, tuple) and np.ndim(result) == 1:
+        return [f"    if len(out) != {n}:", "        raise ValueError", *(f"    dy[{i}] = out[{i}]" for i in range(n))]
+    if isinstance(result, list):
+        return [
+            f"    if len(out) != {n}:",
+            "        raise ValueError",
+            f"    for i in range({n}):",
+            "        dy[i] = out[i]",
+        ]
+    check = [f"    if out.shape != {np.shape(result)}:", "        raise ValueError"]
+    if np.ndim(result) == 1:
+        return [*check, f"    for i in range({n}):", "        dy[i] = out[i]"]
+    return [*check, f"    dy.reshape({np.shape(result)})[:] = out"]
+
+
+def _make_guarded(dispatcher, signature):
+    """An intrinsic that calls a compiled function and answers 1 if it raised, instead of swallowing the exception."""
+    overload = dispatcher.overloads[signature.args]
+
+    @intrinsic
+    def guarded(typing_context, t, y, dy, p):
+        def generate(context, builder, _, arguments):
+            context.add_linking_libs((overload.library,))
+            status, _ = context.call_internal_no_propagate(builder, overload.fndesc, signature, arguments)
+            return builder.zext(status.is_error, ir.IntType(32))
+
+        return types.int32(*signature.args), generate
+
+    return guarded

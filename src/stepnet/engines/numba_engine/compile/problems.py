@@ -1,0 +1,137 @@
+"""The right-hand sides of a problem as fields: one for each part, or all of them joined to one of the flat state.
+
+A joined field is a C function of our own that finds the addresses of its parts in front of the user's parameters.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba import carray, types
+from numba.extending import intrinsic
+
+from stepnet.engines.numba_engine.compile.cache import FieldKernel
+from stepnet.engines.numba_engine.compile.field import RUNGS, Field, make_field
+from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
+
+
+def full_field(problem: Problem) -> Field:
+    """y' = f(t, y) of the flat state, whatever the problem is made of."""
+    if isinstance(problem, ODE):
+        return part_fields(problem)[0]
+    parts = part_fields(problem)
+    reals = problem.initial.view(problem.initial.real.dtype).size
+    addresses = [0 if part is None else part.address for part in parts]
+    named = [part for part in parts if part is not None]
+    if isinstance(problem, Split):
+        header, scratch, function = [len(parts), reals, *addresses], reals, _sum
+    else:
+        is_separable = int(getattr(problem, "separable", True))
+        header, scratch, function = [*addresses, reals // 2, is_separable], 0, _pair
+    block = np.concatenate((np.array(header, np.int64).view(np.float64), np.zeros(scratch), named[-1].p))
+    return Field(
+        function.address(problem.initial.real.dtype),
+        block,
+        max((part.rung for part in named), key=RUNGS.index),
+        "; ".join(part.reason for part in named if part.reason),
+        _replay_of(problem, parts),
+        tuple(callback for part in named for callback in part.callbacks),
+        (parts, block),
+        sum(part.compile_time for part in named),
+    )
+
+
+def part_fields(problem: Problem) -> tuple[Field | None, ...]:
+    """The fields of the parts; None stands for q' = v of a second-order problem."""
+    t, args = problem.t_span[0], problem.args
+    match problem:
+        case ODE():
+            shape = problem.y0.shape
+            return (make_field(problem.fun, args, (shape,), shape, t, problem.initial, "fun"),)
+        case Split():
+            shape = problem.y0.shape
+            return tuple(
+                make_field(part, args, (shape,), shape, t, problem.initial, f"parts[{i}]")
+                for i, part in enumerate(problem.parts)
+            )
+        case SecondOrder():
+            shape = problem.q0.shape
+            return None, make_field(problem.acceleration, args, (shape,), shape, t, problem.q0.ravel(), "acceleration")
+        case Partitioned(separable=True):
+            shape = problem.q0.shape
+            dq = make_field(problem.dq, args, (shape,), shape, t, problem.p0.ravel(), "dq")
+            return dq, make_field(problem.dp, args, (shape,), shape, t, problem.q0.ravel(), "dp")
+        case Partitioned():
+            shape = problem.q0.shape
+            dq = make_field(problem.dq, args, (shape, shape), shape, t, problem.initial, "dq")
+            return dq, make_field(problem.dp, args, (shape, shape), shape, t, problem.initial, "dp")
+    raise TypeError(f"`problem` must be an ODE, Partitioned, SecondOrder or Split, found {type(problem).__name__}")
+
+
+def _replay_of(problem: Problem, parts):
+    """Run the Python originals of all parts, so that the one that raises does."""
+
+    def replay(t, y):
+        half = y.size // 2
+        is_separable = isinstance(problem, SecondOrder) or getattr(problem, "separable", False)
+        inputs = (y[half:], y[:half]) if is_separable else (y,) * len(parts)
+        for part, state in zip(parts, inputs, strict=True):
+            if part is not None and part.replay is not None:
+                part.replay(t, state)
+
+    return replay
+
+
+@intrinsic
+def _call(typing_context, address, t, y, dy, p, n):
+    """status = field(t, y, dy, p, n) on bare addresses."""
+    signature = types.int32(types.int64, types.float64, types.uintp, types.uintp, types.uintp, types.int64)
+
+    def generate(context, builder, signature, arguments):
+        address, t, y, dy, p, n = arguments
+        integer = ir.IntType(64)
+        function = ir.FunctionType(ir.IntType(32), [ir.DoubleType(), integer, integer, integer, integer])
+        return builder.call(builder.inttoptr(address, function.as_pointer()), [t, y, dy, p, n])
+
+    return signature, generate
+
+
+@FieldKernel
+def _pair(t, y_, dy_, p_, n):
+    """(dq(t, p), dp(t, q)), or (dq(t, q, p), dp(t, q, p)) if not separable; without an address q' is the second half."""
+    header = carray(p_, (4,)).view(np.int64)
+    dq, dp, half, is_separable = header[0], header[1], header[2], header[3]
+    y, dy = carray(y_, (2 * half,)), carray(dy_, (2 * half,))
+    q, p = y.ctypes.data, y[half:].ctypes.data
+    parameters = carray(p_, (5,))[4:].ctypes.data
+    status = np.int32(0)
+    if dq == 0:
+        for k in range(half):
+            dy[k] = y[half + k]
+    elif is_separable:
+        status = _call(dq, t, p, dy.ctypes.data, parameters, n // 2)
+    else:
+        status = _call(dq, t, q, dy.ctypes.data, parameters, n)
+    if status != 0:
+        return status
+    return _call(dp, t, q, dy[half:].ctypes.data, parameters, n // 2 if is_separable else n)
+
+
+@FieldKernel
+def _sum(t, y_, dy_, p_, n):
+    """f1(t, y) + f2(t, y) + ...; a row of scratch lies between the addresses and the user's parameters."""
+    sizes = carray(p_, (2,)).view(np.int64)
+    count, reals = sizes[0], sizes[1]
+    block = carray(p_, (2 + count + reals + 1,))
+    addresses = block[2 : 2 + count].view(np.int64)
+    scratch = block[2 + count : 2 + count + reals].view(carray(y_, (1,)).dtype)
+    parameters = block[2 + count + reals :].ctypes.data
+    y, dy = carray(y_, (reals,)), carray(dy_, (reals,))
+    status = _call(addresses[0], t, y.ctypes.data, dy.ctypes.data, parameters, n)
+    for part in range(1, count):
+        if status != 0:
+            return status
+        status = _call(addresses[part], t, y.ctypes.data, scratch.ctypes.data, parameters, n)
+        for k in range(reals):
+            dy[k] += scratch[k]
+    return status

@@ -1,0 +1,124 @@
+"""What went wrong, where, and what to try: looked into in Python after the kernel has stopped."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepnet.engines.contract import Plan
+from stepnet.engines.numba_engine.job import Job
+from stepnet.schemes.conditions import real_stability_limit
+from stepnet.solution import Failure, Status
+
+STIFF = 0.8  # of the stability limit, with a decaying direction: stability and not accuracy chose the step
+WORTH_A_LOOK = 500  # accepted steps of a completed run
+
+
+def explain(job: Job, scheme, plan: Plan, status: Status) -> tuple[Failure | None, float]:
+    """The failure of a run (None if it completed) and its stiffness (NaN if not measured)."""
+    run = job.run[0]
+    if status is Status.COMPLETED:
+        is_long = plan.is_adaptive and run["step"] > WORTH_A_LOOK
+        return None, (stiffness(job, scheme) if is_long else float("nan"))
+    if status is Status.INTERRUPTED:
+        return _failure(job, status), float("nan")
+    if status is Status.FIELD_RAISED:
+        return _raised(job), float("nan")
+    ratio = stiffness(job, scheme)
+    return _failure(job, status, ratio), ratio
+
+
+def stiffness(job: Job, scheme) -> float:
+    """h rho(J) / (real stability limit), by a nonlinear power iteration; NaN unless the direction found decays."""
+    limit = real_stability_limit(scheme)
+    run = job.run[0]
+    y = job.state
+    if not limit > 0 or y.size == 0 or len(job.fields) != 1:
+        return float("nan")
+    call = job.fields[0]
+    t = float(run["t"])
+    slope = call(t, y)
+    direction = np.random.default_rng(0).standard_normal(y.size).astype(y.dtype)
+    distance = np.sqrt(np.finfo(y.real.dtype).eps) * max(float(np.linalg.norm(y)), 1e-8)
+    radius = decay = 0.0
+    with np.errstate(all="ignore"):
+        for _ in range(40):
+            direction /= np.linalg.norm(direction)
+            image = (call(t, y + distance * direction) - slope) / distance
+            radius, decay = float(np.linalg.norm(image)), float(np.vdot(direction, image).real)
+            if not (np.isfinite(radius) and radius > 0):
+                return float("nan")
+            direction = image
+    return abs(float(run["h"])) * radius / limit if decay < -0.5 * radius else float("nan")
+
+
+def _failure(job: Job, status: Status, ratio: float = float("nan")) -> Failure:
+    run = job.run[0]
+    t, h, y = float(run["t"]), float(run["h"]), job.state
+    stage, component, slope_norm = _first_bad_slope(job, t, y, h)
+    return Failure(
+        t=t,
+        h=h,
+        y_norm=float(np.linalg.norm(y)),
+        slope_norm=slope_norm,
+        stage=stage,
+        component=component,
+        stiffness=ratio,
+        advice=_advice(status, ratio, stage),
+    )
+
+
+def _first_bad_slope(job: Job, t: float, y: np.ndarray, h: float):
+    """(stage, component, norm of the first slope): stage and component of the first slope that is not finite."""
+    norm = float("nan")
+    with np.errstate(all="ignore"):
+        try:
+            for stage, slopes in enumerate(job.stage_slopes(t, y, h)):
+                if stage == 0:
+                    norm = float(np.linalg.norm(slopes))
+                bad = np.flatnonzero(~np.isfinite(slopes))
+                if bad.size:
+                    return stage, int(bad[0]), norm
+        except RuntimeError:  # the right-hand side raised; there is nothing finite to look at
+            pass
+    return None, None, norm
+
+
+def _advice(status: Status, ratio: float, stage: int | None) -> str:
+    if ratio > STIFF:
+        return "the problem is stiff: use an implicit or a stabilised scheme such as rkl2"
+    return {
+        Status.STEP_LIMIT: "raise `max_steps` or loosen `rtol` and `atol`",
+        Status.NOT_FINITE: "check the right-hand side there"
+        if stage is not None
+        else "the solution grows without bound: take smaller steps, or end `t_span` before a singularity",
+        Status.STEP_TOO_SMALL: "the solution may have a singularity there; end `t_span` before it or loosen the tolerances",
+        Status.INTERRUPTED: "",
+    }[status]
+
+
+def _raised(job: Job) -> Failure:
+    """Show the user's own exception: the one the callback kept, or that of the Python original at the same place."""
+    run = job.run[0]
+    t = float(run["t_stage"])
+    y = job.work[run["row_in"], : run["reals"]].view(job.dtype).copy()
+    field = job.fields[int(run["part"])]
+    exception = next((c.exception for c in field.callbacks if c.exception is not None), None)
+    if exception is None and field.replay is not None:
+        try:
+            field.replay(t, y)
+        except BaseException as raised:
+            exception = raised
+    what = (
+        "its Python original does not raise there" if exception is None else f"{type(exception).__name__}: {exception}"
+    )
+    if field.rung == "address":
+        what = "the C function returned a status other than 0"
+    return Failure(
+        t=float(run["t"]),
+        h=float(run["h"]),
+        y_norm=float(np.linalg.norm(job.state)),
+        slope_norm=float("nan"),
+        stage=int(run["stage"]),
+        advice=f"{what} (at t = {t:.6g}, stage {int(run['stage']) + 1})",
+        exception=exception,
+    )

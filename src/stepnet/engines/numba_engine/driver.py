@@ -1,0 +1,189 @@
+"""Runs a job slice by slice, so that Ctrl-C, progress and growing storage need nothing inside the kernels."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from contextlib import contextmanager
+
+import numpy as np
+from tqdm import tqdm
+
+from stepnet.engines.contract import Outcome, Plan
+from stepnet.engines.numba_engine import diagnosis
+from stepnet.engines.numba_engine.compile.field import RUNGS
+from stepnet.engines.numba_engine.job import Job, wanted_times
+from stepnet.engines.numba_engine.stepping import (
+    DONE,
+    FIELD_RAISED,
+    FULL,
+    NOT_FINITE,
+    PAUSED,
+    STEP_LIMIT,
+    STEP_TOO_SMALL,
+)
+from stepnet.solution import Statistics, Status
+
+SLICE_SECONDS = 0.05
+FIRST_SLICE = 32
+STATUS = {
+    DONE: Status.COMPLETED,
+    STEP_LIMIT: Status.STEP_LIMIT,
+    NOT_FINITE: Status.NOT_FINITE,
+    STEP_TOO_SMALL: Status.STEP_TOO_SMALL,
+    FIELD_RAISED: Status.FIELD_RAISED,
+}
+
+
+def drive(job: Job, plan: Plan, scheme, prefix: tuple[np.ndarray, np.ndarray] | None = None) -> Outcome:
+    """Call the kernel until the run ends; returns what was reached, whatever happened.
+
+    `prefix` holds times and flat states saved before the kernel begins: the initial state, unless steps were taken.
+    """
+    trajectory = Trajectory(job, plan, _initial_rows(job, plan) if prefix is None else prefix)
+    started = time.perf_counter()
+    code = DONE if job.run[0]["t0"] == job.run[0]["t_end"] else _loop(job, plan, trajectory)
+    elapsed = time.perf_counter() - started
+    status = Status.INTERRUPTED if code == PAUSED else STATUS[code]
+    if status is not Status.COMPLETED:
+        trajectory.keep_last(job)
+    failure, stiffness = diagnosis.explain(job, scheme, plan, status)
+    run = job.run[0]
+    statistics = Statistics(
+        accepted=int(run["step"]),
+        rejected=int(run["rejected"]),
+        evaluations=int(run["evaluations"]),
+        rung=max((field.rung for field in job.fields), key=RUNGS.index),
+        rung_reason="; ".join(field.reason for field in job.fields if field.reason),
+        compile_time=sum(field.compile_time for field in job.fields),
+        run_time=elapsed,
+        stiffness=stiffness,
+    )
+    return Outcome(*trajectory.result(job.dtype), status, statistics, failure)
+
+
+def _loop(job: Job, plan: Plan, trajectory: Trajectory) -> int:
+    """The code of the last slice; PAUSED means interrupted."""
+    run, code, attempts = job.run[0], PAUSED, FIRST_SLICE
+    with _interrupts(job) as is_stopped, _progress_bar(run, plan.progress) as bar:
+        try:
+            while code in (PAUSED, FULL):
+                if code == FULL:
+                    trajectory.grow()
+                if is_stopped():
+                    return PAUSED
+                run["slice"] = attempts
+                started = time.perf_counter()
+                code = job.advance(trajectory.t, trajectory.y)
+                factor = SLICE_SECONDS / max(time.perf_counter() - started, 1e-6)
+                attempts = int(min(max(1, attempts * min(factor, 16)), 2**40))
+                bar(run)
+        except KeyboardInterrupt:  # from a handler that is not ours, between two slices
+            return PAUSED
+        is_interrupt = any(isinstance(c.exception, KeyboardInterrupt) for f in job.fields for c in f.callbacks)
+        return PAUSED if code == FIELD_RAISED and (is_stopped() or is_interrupt) else code
+
+
+def _initial_rows(job: Job, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+    """The initial state, as often as it is wanted."""
+    run = job.run[0]
+    is_end = run["t0"] == run["t_end"]
+    wanted = wanted_times(plan)
+    count = np.count_nonzero(wanted == run["t0"]) if plan.save_at is not None else int(plan.save_every > 0 or is_end)
+    return np.full(count, run["t0"]), np.tile(job.state, (count, 1))
+
+
+class Trajectory:
+    """Rows for the kernel to fill, grown by doubling where their number is not known beforehand."""
+
+    def __init__(self, job: Job, plan: Plan, prefix: tuple[np.ndarray, np.ndarray]):
+        self._run = job.run[0]
+        self._has_wanted_times = plan.save_at is not None
+        width = job.rows * int(self._run["reals"])
+        capacity = _capacity(plan)
+        try:
+            self.t = np.empty(capacity)
+            self.y = np.empty((capacity, width), job.real_dtype)
+        except MemoryError:
+            size = capacity * width * job.real_dtype.itemsize / 2**30
+            raise MemoryError(
+                f"saving {capacity} states takes {size:.0f} GiB; use `save_every` or `save_at` to save fewer"
+            ) from None
+        rows = len(prefix[0])
+        self.t[:rows] = prefix[0]
+        self.y[:rows] = prefix[1].view(job.real_dtype).reshape(rows, width)
+        self._run["saved"] = rows
+        self._run["next_save"] = rows
+
+    def grow(self) -> None:
+        """Twice the room."""
+        self.t = np.concatenate((self.t, np.empty_like(self.t)))
+        self.y = np.concatenate((self.y, np.empty_like(self.y)))
+
+    def keep_last(self, job: Job) -> None:
+        """Append the last valid state of a run that ended early, unless only wanted times are kept."""
+        saved = int(self._run["saved"])
+        if self._has_wanted_times or (saved and self.t[saved - 1] == self._run["t"]):
+            return
+        if saved == len(self.t):
+            self.grow()
+        self.t[saved] = self._run["t"]
+        self.y[saved] = job.state.view(job.real_dtype)
+        self._run["saved"] += 1
+
+    def result(self, dtype) -> tuple[np.ndarray, np.ndarray]:
+        """Times and flat states; a view if hardly any room was left over."""
+        saved = int(self._run["saved"])
+        t, y = self.t[:saved], self.y[:saved].view(dtype)
+        return (t, y) if 2 * saved > len(self.t) else (t.copy(), y.copy())
+
+
+def _capacity(plan: Plan) -> int:
+    """How many states will be saved, or a first guess."""
+    if plan.save_at is not None:
+        return len(plan.save_at)
+    if plan.n_steps is None:
+        return 256 if plan.save_every else 1
+    return plan.n_steps // plan.save_every + 2 if plan.save_every else 1
+
+
+@contextmanager
+def _interrupts(job: Job):
+    """Ctrl-C sets a flag that is looked at between slices, and before every call of a Python right-hand side."""
+    pressed = threading.Event()
+    for field in job.fields:
+        for callback in field.callbacks:
+            callback.is_stopped = pressed.is_set
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield pressed.is_set
+        return
+
+    def press(number, frame):
+        if pressed.is_set():
+            raise KeyboardInterrupt  # a second Ctrl-C does not wait for a slow right-hand side
+        pressed.set()
+
+    signal.signal(signal.SIGINT, press)
+    try:
+        yield pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def _progress_bar(run, is_wanted: bool):
+    """A bar over simulated time with the step size, updated after every slice."""
+    if not is_wanted:
+        yield lambda run: None
+        return
+    total = abs(float(run["t_end"] - run["t0"]))
+    layout = "{l_bar}{bar}| t {n:.4g}/{total:.4g} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
+    with tqdm(total=total, bar_format=layout, unit="t") as bar:
+
+        def show(run):
+            bar.n = abs(float(run["t"] - run["t0"]))
+            bar.set_postfix_str(f"h={abs(float(run['h'])):.2g}, {int(run['step'])} steps")
+
+        yield show

@@ -1,0 +1,76 @@
+"""A run being prepared: the arrays that its kernel works on, and how to call it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepnet.engines.contract import Plan
+from stepnet.engines.numba_engine.compile.field import Field
+from stepnet.engines.numba_engine.stepping import RUN, padded
+from stepnet.problem import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """`advance(out_t, out_y)` runs one slice and returns a code of `stepping`; the state is `rows` rows of `work` from 0.
+
+    `stage_slopes(t, y, h)` yields (time, slopes) of the stages of one step in Python, to find out what went wrong.
+    """
+
+    advance: Callable[[np.ndarray, np.ndarray], int]
+    run: np.ndarray
+    work: np.ndarray
+    rows: int
+    fields: tuple[Field, ...]
+    dtype: np.dtype
+    stage_slopes: Callable
+
+    @property
+    def real_dtype(self) -> np.dtype:
+        return self.work.dtype
+
+    @property
+    def state(self) -> np.ndarray:
+        """A copy of the current flat state."""
+        reals = self.run[0]["reals"]
+        return self.work[: self.rows, :reals].ravel().view(self.dtype).copy()
+
+
+def new_work(initial: np.ndarray, rows: int, total_rows: int) -> np.ndarray:
+    """Zeroed rows for a run, the flat initial state spread over the first `rows` of them."""
+    real = initial.view(initial.real.dtype)
+    reals = real.size // rows
+    work = np.zeros((total_rows, padded(reals, real.dtype)), real.dtype)
+    work[:rows, :reals] = real.reshape(rows, reals)
+    return work
+
+
+def new_run(problem: Problem, plan: Plan, rows: int = 1) -> np.ndarray:
+    """The record of a run at its beginning."""
+    run = np.zeros(1, RUN)
+    state, r = problem.initial, run[0]
+    r["n"] = state.size // rows
+    r["reals"] = r["n"] * (2 if state.dtype.kind == "c" else 1)
+    r["t0"], r["t_end"] = problem.t_span
+    r["t"] = r["t0"]
+    r["n_steps"] = -1 if plan.n_steps is None else plan.n_steps
+    if plan.n_steps:
+        r["h"] = (r["t_end"] - r["t0"]) / plan.n_steps
+    r["h_max"], r["max_steps"] = plan.max_step, plan.max_steps
+    r["error_1"] = r["error_2"] = 1.0
+    r["was_finite"] = 1
+    r["save_every"] = -1 if plan.save_at is not None else plan.save_every
+    return run
+
+
+def grid_of(plan: Plan) -> np.ndarray:
+    """The times of given steps; empty for even ones."""
+    return np.zeros(0) if plan.grid is None else plan.grid
+
+
+def wanted_times(plan: Plan) -> np.ndarray:
+    """The times to save at; empty if steps are saved."""
+    return np.zeros(0) if plan.save_at is None else plan.save_at

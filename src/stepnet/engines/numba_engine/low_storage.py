@@ -1,0 +1,79 @@
+"""Low-storage Runge-Kutta in 2N form: d <- A_i d + h f(t + c_i h, y);  y <- y + B_i d."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import float64, int64, uintp
+
+from stepnet.engines.contract import Plan
+from stepnet.engines.numba_engine import stepping
+from stepnet.engines.numba_engine.compile.cache import inlined, kernel
+from stepnet.engines.numba_engine.compile.problems import full_field
+from stepnet.engines.numba_engine.explicit_rk import stage_slopes
+from stepnet.engines.numba_engine.job import Job, grid_of, new_run, new_work, wanted_times
+from stepnet.engines.numba_engine.primitives import call_field, copy_row, is_finite_row
+from stepnet.engines.numba_engine.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, PAUSED, RUN_TYPE
+from stepnet.problem import Problem
+from stepnet.schemes.tableau import LowStorageRK
+
+# Rows of `work`: the state, the register d, a slope, and the state of a step in progress.
+Y, D, SLOPE, TRIAL = range(4)
+
+
+@inlined
+def step(field, p, A, B, c, work, t, h, run):
+    """One step from work[Y] into work[TRIAL]; False if the right-hand side raised."""
+    copy_row(work, Y, TRIAL)
+    reals = run.reals
+    for i in range(c.shape[0]):
+        if call_field(field, t + c[i] * h, work, TRIAL, SLOPE, p, run.n) != 0:
+            stepping.raised(run, 0, i, t + c[i] * h, TRIAL)
+            return False
+        for k in range(reals):
+            work[D, k] = A[i] * work[D, k] + h * work[SLOPE, k]
+            work[TRIAL, k] += B[i] * work[D, k]
+    run.evaluations += c.shape[0]
+    return True
+
+
+def _signature(real):
+    tables = (float64[::1], float64[::1], float64[::1])
+    return int64(
+        uintp, float64[::1], *tables, real[:, ::1], RUN_TYPE, float64[::1], float64[::1], float64[::1], real[:, ::1]
+    )
+
+
+@kernel(_signature)
+def fixed(field, p, A, B, c, work, run_, grid, save_at, out_t, out_y):
+    """Steps of given length; wanted times inside a step are reached by steps of their own from its beginning."""
+    run = run_[0]
+    for _ in range(run.slice):
+        if run.step == run.n_steps:
+            return DONE
+        if stepping.is_full(run, out_t):
+            return FULL
+        t, t_new, h = stepping.next_step(run, grid)
+        while stepping.is_inside(run, save_at, t_new):
+            if not step(field, p, A, B, c, work, t, save_at[run.next_save] - t, run):
+                return FIELD_RAISED
+            stepping.save_wanted(work, TRIAL, 1, run, save_at, out_t, out_y)
+        if not step(field, p, A, B, c, work, t, h, run):
+            return FIELD_RAISED
+        if not is_finite_row(work, TRIAL):
+            return NOT_FINITE
+        copy_row(work, TRIAL, Y)
+        stepping.finish_step(work, Y, 1, t_new, run, save_at, out_t, out_y)
+    return DONE if run.step == run.n_steps else PAUSED
+
+
+def prepare(problem: Problem, scheme: LowStorageRK, plan: Plan) -> Job:
+    """Everything a run needs, for any problem: its right-hand sides joined to one."""
+    initial, field = problem.initial, full_field(problem)
+    work, run = new_work(initial, 1, 4), new_run(problem, plan)
+    tables = (np.array(scheme.A), np.array(scheme.B), np.array(scheme.butcher.c))
+    advance = fixed.compiled(work.dtype)
+
+    def go(out_t, out_y):
+        return advance(field.address, field.p, *tables, work, run, grid_of(plan), wanted_times(plan), out_t, out_y)
+
+    return Job(go, run, work, 1, (field,), initial.dtype, stage_slopes(field, scheme.butcher))

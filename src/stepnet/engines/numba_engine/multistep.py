@@ -1,0 +1,258 @@
+"""Explicit multistep: y_{n+1} = sum alpha_j y_{n-j} + h^d sum beta_j f_{n-j}.  The history is part of the state.
+
+States and slopes of the last steps lie in rings of rows: step i in slot i modulo the length of the ring.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import copysign
+
+import numpy as np
+from numba import float64, int64, uintp
+from numpy.polynomial import Polynomial
+
+from stepnet.engines.contract import Outcome, Plan
+from stepnet.engines.numba_engine import stepping
+from stepnet.engines.numba_engine.compile.cache import inlined, kernel
+from stepnet.engines.numba_engine.compile.problems import full_field, part_fields
+from stepnet.engines.numba_engine.driver import drive
+from stepnet.engines.numba_engine.job import Job, new_run, new_work, wanted_times
+from stepnet.engines.numba_engine.primitives import call_field, copy_row, is_finite_row
+from stepnet.engines.numba_engine.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, PAUSED, RUN_TYPE
+from stepnet.problem import Problem
+from stepnet.schemes.multistep import Multistep
+from stepnet.solution import Status
+
+# Rows of `work`: the state (q and v for second-order problems), the new and an interpolated one, then the two rings.
+STATE, NEW, BETWEEN, RINGS = 0, 2, 4, 6
+
+
+@inlined
+def advance_history(field, p, alpha, beta, power, work, h, run):
+    """work[NEW] = the next state, from the rings; False if the right-hand side raised."""
+    length = (work.shape[0] - RINGS) // 2
+    n, reals, slopes = run.step, run.reals, RINGS + length
+    now = n % length
+    if run.has_slope == 0:
+        if call_field(field, run.t, work, RINGS + now, slopes + now, p, run.n) != 0:
+            stepping.raised(run, 0, 0, run.t, RINGS + now)
+            return False
+        run.evaluations += 1
+    for k in range(reals):
+        work[NEW, k] = 0.0
+    for j in range(alpha.shape[0]):
+        row = RINGS + (n - j) % length
+        for k in range(reals):
+            work[NEW, k] += alpha[j] * work[row, k]
+    for j in range(beta.shape[0]):
+        row, w = slopes + (n - j) % length, beta[j] * h**power
+        for k in range(reals):
+            work[NEW, k] += w * work[row, k]
+    run.has_slope = 0
+    return True
+
+
+@inlined
+def new_slope(field, p, work, t_new, run):
+    """Put the new state and its slope into the rings; False if the right-hand side raised."""
+    length = (work.shape[0] - RINGS) // 2
+    slot = (run.step + 1) % length
+    copy_row(work, NEW, RINGS + slot)
+    if call_field(field, t_new, work, NEW, RINGS + length + slot, p, run.n) != 0:
+        stepping.raised(run, 0, 0, t_new, NEW)
+        return False
+    run.evaluations += 1
+    run.has_slope = 1
+    return True
+
+
+@inlined
+def interpolate(interpolant, work, theta, h, run):
+    """work[BETWEEN] = y_n + h sum_i B_i(theta) f_{n+1-i}: the polynomial through the last slopes, integrated."""
+    length = (work.shape[0] - RINGS) // 2
+    copy_row(work, STATE, BETWEEN)
+    for i in range(interpolant.shape[0]):
+        weight = 0.0
+        for m in range(interpolant.shape[1] - 1, -1, -1):
+            weight = theta * (weight + interpolant[i, m])
+        row = RINGS + length + (run.step + 1 - i) % length
+        for k in range(run.reals):
+            work[BETWEEN, k] += h * weight * work[row, k]
+
+
+def _first_signature(real):
+    head = (uintp, float64[::1], float64[::1], float64[::1], float64[:, ::1])
+    return int64(*head, real[:, ::1], RUN_TYPE, float64[::1], float64[::1], real[:, ::1])
+
+
+@kernel(_first_signature)
+def first_order(field, p, alpha, beta, interpolant, work, run_, save_at, out_t, out_y):
+    """Even steps of y' = f(t, y)."""
+    run = run_[0]
+    no_grid = save_at[:0]
+    for _ in range(run.slice):
+        if run.step == run.n_steps:
+            return DONE
+        if stepping.is_full(run, out_t):
+            return FULL
+        t, t_new, h = stepping.next_step(run, no_grid)
+        if not advance_history(field, p, alpha, beta, 1, work, h, run):
+            return FIELD_RAISED
+        if not is_finite_row(work, NEW):
+            return NOT_FINITE
+        if not new_slope(field, p, work, t_new, run):
+            return FIELD_RAISED
+        while stepping.is_inside(run, save_at, t_new):
+            interpolate(interpolant, work, (save_at[run.next_save] - t) / h, h, run)
+            stepping.save_wanted(work, BETWEEN, 1, run, save_at, out_t, out_y)
+        copy_row(work, NEW, STATE)
+        stepping.finish_step(work, STATE, 1, t_new, run, save_at, out_t, out_y)
+    return DONE if run.step == run.n_steps else PAUSED
+
+
+@inlined
+def hermite(work, before, slope_before, after, slope_after, target, theta, h, reals):
+    """work[target] = the cubic with these values and slopes at both ends of the step."""
+    a = theta * theta * (3 - 2 * theta)
+    b, c = theta * (1 - theta) * (1 - theta) * h, -theta * theta * (1 - theta) * h
+    for k in range(reals):
+        values = (1 - a) * work[before, k] + a * work[after, k]
+        work[target, k] = values + b * work[slope_before, k] + c * work[slope_after, k]
+
+
+def _second_signature(real):
+    return int64(
+        uintp,
+        float64[::1],
+        float64[::1],
+        float64[::1],
+        real[:, ::1],
+        RUN_TYPE,
+        float64[::1],
+        float64[::1],
+        real[:, ::1],
+    )
+
+
+@kernel(_second_signature)
+def second_order(field, p, alpha, beta, work, run_, save_at, out_t, out_y):
+    """Even steps of q'' = a(t, q); v is the central difference, (q_{n+1} - q_n) / h + h a_{n+1} / 2."""
+    run = run_[0]
+    no_grid = save_at[:0]
+    length = (work.shape[0] - RINGS) // 2
+    for _ in range(run.slice):
+        if run.step == run.n_steps:
+            return DONE
+        if stepping.is_full(run, out_t):
+            return FULL
+        t, t_new, h = stepping.next_step(run, no_grid)
+        if not advance_history(field, p, alpha, beta, 2, work, h, run):
+            return FIELD_RAISED
+        if not is_finite_row(work, NEW):
+            return NOT_FINITE
+        if not new_slope(field, p, work, t_new, run):
+            return FIELD_RAISED
+        old_a, new_a = RINGS + length + run.step % length, RINGS + length + (run.step + 1) % length
+        for k in range(run.reals):
+            work[NEW + 1, k] = (work[NEW, k] - work[STATE, k]) / h + 0.5 * h * work[new_a, k]
+        while stepping.is_inside(run, save_at, t_new):
+            theta = (save_at[run.next_save] - t) / h
+            hermite(work, STATE, STATE + 1, NEW, NEW + 1, BETWEEN, theta, h, run.reals)
+            hermite(work, STATE + 1, old_a, NEW + 1, new_a, BETWEEN + 1, theta, h, run.reals)
+            stepping.save_wanted(work, BETWEEN, 2, run, save_at, out_t, out_y)
+        copy_row(work, NEW, STATE)
+        copy_row(work, NEW + 1, STATE + 1)
+        stepping.finish_step(work, STATE, 2, t_new, run, save_at, out_t, out_y)
+    return DONE if run.step == run.n_steps else PAUSED
+
+
+def run(problem: Problem, scheme: Multistep, plan: Plan, run_starter) -> Outcome:
+    """Start with the one-step scheme that the record names, then go on with the history it left."""
+    n_started = min(scheme.n_steps - 1, plan.n_steps)
+    t0, t1 = problem.t_span
+    h = (t1 - t0) / plan.n_steps
+    opening = replace(problem, t_span=(t0, t0 + n_started * h if n_started < plan.n_steps else t1))
+    every_step = replace(plan, n_steps=n_started, save_at=None, save_every=1, progress=False)
+    start = run_starter(opening, scheme.starter, every_step)
+    if start.status is not Status.COMPLETED:
+        return start
+    job = _prepare(problem, scheme, plan, start, n_started)
+    return drive(job, plan, scheme, _prefix(opening, scheme, plan, start, run_starter))
+
+
+def _prefix(
+    opening: Problem, scheme: Multistep, plan: Plan, start: Outcome, run_starter
+) -> tuple[np.ndarray, np.ndarray]:
+    """What the starting steps contribute to the saved trajectory."""
+    if plan.save_at is None:
+        is_last = np.arange(len(start.t)) == plan.n_steps
+        kept = [i for i in range(len(start.t)) if is_last[i] or (plan.save_every > 0 and i % plan.save_every == 0)]
+        return start.t[kept], start.y[kept]
+    direction = copysign(1.0, opening.t_span[1] - opening.t_span[0])
+    early = plan.save_at[(plan.save_at - opening.t_span[1]) * direction <= 0]
+    if not early.size:
+        return early, start.y[:0]
+    aside = run_starter(opening, scheme.starter, replace(plan, n_steps=len(start.t) - 1, save_at=early, progress=False))
+    return aside.t, aside.y
+
+
+def _prepare(problem: Problem, scheme: Multistep, plan: Plan, start: Outcome, n_started: int) -> Job:
+    is_second = scheme.derivative == 2
+    field = part_fields(problem)[1] if is_second else full_field(problem)
+    rows = 2 if is_second else 1
+    length = scheme.n_steps + 1
+    work, run = new_work(problem.initial, rows, RINGS + 2 * length), new_run(problem, plan, rows)
+    reals = int(run[0]["reals"])
+    states = start.y.view(work.dtype)
+    work[RINGS : RINGS + n_started + 1, :reals] = states[: n_started + 1, :reals]
+    work[:rows, :reals] = states[-1].reshape(rows, reals)
+    r = run[0]
+    r["step"], r["t"], r["evaluations"] = n_started, start.t[-1], start.statistics.evaluations
+    for i in range(n_started):
+        slopes = field(start.t[i], np.ascontiguousarray(start.y[i, : field_size(problem, rows)]))
+        work[RINGS + length + i, :reals] = slopes.view(work.dtype)
+        r["evaluations"] += 1
+    alpha, beta = np.array(scheme.alpha), np.array(scheme.beta)
+    if is_second:
+        advance = second_order.compiled(work.dtype)
+        head = (field.address, field.p, alpha, beta, work, run, wanted_times(plan))
+    else:
+        advance = first_order.compiled(work.dtype)
+        head = (
+            field.address,
+            field.p,
+            alpha,
+            beta,
+            slope_interpolant(scheme.n_steps + 1),
+            work,
+            run,
+            wanted_times(plan),
+        )
+
+    def go(out_t, out_y):
+        return advance(*head, out_t, out_y)
+
+    def slopes_of_step(t, y, h):
+        yield field(t, y[: field_size(problem, rows)])
+
+    return Job(go, run, work, rows, (field,), problem.initial.dtype, slopes_of_step)
+
+
+def field_size(problem: Problem, rows: int) -> int:
+    """How many entries of the flat state the right-hand side takes."""
+    return problem.initial.size // rows
+
+
+def slope_interpolant(nodes: int) -> np.ndarray:
+    """Coefficients of B_i(theta) = int_0^theta L_i(s) ds, L_i the Lagrange polynomials on s = 1, 0, -1, ...
+
+    Row i holds those of theta, theta^2, ...
+    """
+    s = 1.0 - np.arange(nodes)
+    rows = []
+    for i in range(nodes):
+        others = np.delete(s, i)
+        lagrange = Polynomial.fromroots(others) / np.prod(s[i] - others)
+        rows.append(lagrange.integ().coef[1:])
+    return np.array(rows)

@@ -1,0 +1,216 @@
+"""Splitting: the flows of the parts in turn, over the fractions that the scheme says.
+
+For q' = dq(t, p), p' = dp(t, q) every flow is exact: q moves with p fixed (drift), p with q fixed (kick).  For a sum
+of right-hand sides each flow is one step of a Runge-Kutta scheme of at least the same order.  Every part has a clock
+of its own, which moves with it; that is what keeps the order for right-hand sides that depend on time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import float64, int64, uintp
+
+from stepnet.engines.contract import Plan
+from stepnet.engines.numba_engine import stepping
+from stepnet.engines.numba_engine.compile.cache import inlined, kernel
+from stepnet.engines.numba_engine.compile.problems import part_fields
+from stepnet.engines.numba_engine.job import Job, grid_of, new_run, new_work, wanted_times
+from stepnet.engines.numba_engine.primitives import call_field, combine, copy_row, is_finite_row
+from stepnet.engines.numba_engine.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, PAUSED, RUN_TYPE
+from stepnet.problem import Problem, Split
+from stepnet.schemes.conditions import is_fsal
+from stepnet.schemes.explicit import DOP853, RK4, VERNER65
+from stepnet.schemes.splitting import Splitting
+
+# Rows of a partitioned problem: q, p, their slopes; the same four for a step in progress or aside to a wanted time.
+Q, P, DQ, DP, ASIDE = range(5)
+BEFORE = 2 * ASIDE  # q and p at the beginning of the step, to fall back on
+
+
+@inlined
+def partitioned_step(dq, dp, parameters, parts, fractions, is_known, work, at, t, h, run):
+    """Drifts and kicks in place on the four rows from `at`; the slope of the first flow may be known already."""
+    q_clock = p_clock = t
+    q_known = is_known and parts[0] == 0
+    p_known = is_known and parts[0] == 1
+    reals = run.reals
+    for i in range(parts.shape[0]):
+        w = fractions[i] * h
+        if parts[i] == 0:
+            if dq == 0:  # q' = v
+                for k in range(reals):
+                    work[at + Q, k] += w * work[at + P, k]
+            else:
+                if not q_known:
+                    if call_field(dq, p_clock, work, at + P, at + DQ, parameters, run.n) != 0:
+                        stepping.raised(run, 0, i, p_clock, at + P)
+                        return False
+                    run.evaluations += 1
+                    q_known = True
+                for k in range(reals):
+                    work[at + Q, k] += w * work[at + DQ, k]
+            q_clock += w
+            p_known = False
+        else:
+            if not p_known:
+                if call_field(dp, q_clock, work, at + Q, at + DP, parameters, run.n) != 0:
+                    stepping.raised(run, 1, i, q_clock, at + Q)
+                    return False
+                run.evaluations += 1
+                p_known = True
+            for k in range(reals):
+                work[at + P, k] += w * work[at + DP, k]
+            p_clock += w
+            q_known = False
+    return True
+
+
+@inlined
+def give_up(status, work, run):
+    """Back to the beginning of the step, keeping the row on which the right-hand side raised."""
+    copy_row(work, run.row_in, ASIDE)
+    run.row_in = ASIDE
+    copy_row(work, BEFORE + Q, Q)
+    copy_row(work, BEFORE + P, P)
+    return status
+
+
+def _partitioned_signature(real):
+    head = (uintp, uintp, float64[::1], int64[::1], float64[::1], int64)
+    return int64(*head, real[:, ::1], RUN_TYPE, float64[::1], float64[::1], float64[::1], real[:, ::1])
+
+
+@kernel(_partitioned_signature)
+def partitioned(dq, dp, parameters, parts, fractions, is_fsal, work, run_, grid, save_at, out_t, out_y):
+    """Steps of a separable problem.  If a step ends with the part that begins the next one, its slope is used twice."""
+    run = run_[0]
+    for _ in range(run.slice):
+        if run.step == run.n_steps:
+            return DONE
+        if stepping.is_full(run, out_t):
+            return FULL
+        t, t_new, h = stepping.next_step(run, grid)
+        is_known = run.has_slope == 1
+        while stepping.is_inside(run, save_at, t_new):
+            for row in range(ASIDE):
+                copy_row(work, row, ASIDE + row)
+            aside = save_at[run.next_save] - t
+            if not partitioned_step(dq, dp, parameters, parts, fractions, is_known, work, ASIDE, t, aside, run):
+                return FIELD_RAISED
+            stepping.save_wanted(work, ASIDE, 2, run, save_at, out_t, out_y)
+        copy_row(work, Q, BEFORE + Q)
+        copy_row(work, P, BEFORE + P)
+        if not partitioned_step(dq, dp, parameters, parts, fractions, is_known, work, 0, t, h, run):
+            return give_up(FIELD_RAISED, work, run)
+        if not (is_finite_row(work, Q) and is_finite_row(work, P)):
+            return give_up(NOT_FINITE, work, run)
+        run.has_slope = is_fsal
+        stepping.finish_step(work, Q, 2, t_new, run, save_at, out_t, out_y)
+    return DONE if run.step == run.n_steps else PAUSED
+
+
+# Rows of a sum of parts: the state, a copy for a step aside, scratch, and the slopes of the inner scheme.
+Y, Y_ASIDE, SCRATCH, K = range(4)
+
+
+@inlined
+def sum_step(fields, parameters, parts, fractions, A, b, c, clocks, work, at, t, h, run):
+    """The flows in place on row `at`, each by one step of the inner Runge-Kutta scheme."""
+    clocks[:] = t
+    s = c.shape[0]
+    for i in range(parts.shape[0]):
+        part, w = parts[i], fractions[i] * h
+        for j in range(s):
+            combine(work, SCRATCH, at, w, A, j, K, j)
+            t_stage = clocks[part] + c[j] * w
+            if call_field(uintp(fields[part]), t_stage, work, SCRATCH, K + j, parameters, run.n) != 0:
+                stepping.raised(run, part, i, t_stage, SCRATCH)
+                return False
+        combine(work, at, at, w, b, 0, K, s)
+        clocks[part] += w
+        run.evaluations += s
+    return True
+
+
+def _sum_signature(real):
+    head = (int64[::1], float64[::1], int64[::1], float64[::1], real[:, ::1], real[:, ::1], float64[::1], float64[::1])
+    return int64(*head, real[:, ::1], RUN_TYPE, float64[::1], float64[::1], float64[::1], real[:, ::1])
+
+
+@kernel(_sum_signature)
+def sum_of_parts(fields, parameters, parts, fractions, A, b, c, clocks, work, run_, grid, save_at, out_t, out_y):
+    """Steps of y' = f1 + f2 + ..."""
+    run = run_[0]
+    for _ in range(run.slice):
+        if run.step == run.n_steps:
+            return DONE
+        if stepping.is_full(run, out_t):
+            return FULL
+        t, t_new, h = stepping.next_step(run, grid)
+        while stepping.is_inside(run, save_at, t_new):
+            copy_row(work, Y, Y_ASIDE)
+            aside = save_at[run.next_save] - t
+            if not sum_step(fields, parameters, parts, fractions, A, b, c, clocks, work, Y_ASIDE, t, aside, run):
+                return FIELD_RAISED
+            stepping.save_wanted(work, Y_ASIDE, 1, run, save_at, out_t, out_y)
+        copy_row(work, Y, Y_ASIDE)
+        if not sum_step(fields, parameters, parts, fractions, A, b, c, clocks, work, Y_ASIDE, t, h, run):
+            return FIELD_RAISED
+        if not is_finite_row(work, Y_ASIDE):
+            return NOT_FINITE
+        copy_row(work, Y_ASIDE, Y)
+        stepping.finish_step(work, Y, 1, t_new, run, save_at, out_t, out_y)
+    return DONE if run.step == run.n_steps else PAUSED
+
+
+def prepare(problem: Problem, scheme: Splitting, plan: Plan) -> Job:
+    """Everything a run needs: exact flows for partitioned problems, inner steps for sums."""
+    return _prepare_sum(problem, scheme, plan) if isinstance(problem, Split) else _prepare_pair(problem, scheme, plan)
+
+
+def _prepare_pair(problem: Problem, scheme: Splitting, plan: Plan) -> Job:
+    dq, dp = part_fields(problem)
+    initial = problem.initial
+    work, run = new_work(initial, 2, BEFORE + 2), new_run(problem, plan, rows=2)
+    parts, fractions = _flows(scheme, 2)
+    advance = partitioned.compiled(work.dtype)
+    head = (0 if dq is None else dq.address, dp.address, dp.p, parts, fractions, int(is_fsal(scheme)))
+
+    def go(out_t, out_y):
+        return advance(*head, work, run, grid_of(plan), wanted_times(plan), out_t, out_y)
+
+    def slopes(t, y, h):
+        q, p = np.split(y, 2)
+        yield np.concatenate((p if dq is None else dq(t, p), dp(t, q)))
+
+    return Job(go, run, work, 2, (dp if dq is None else dq, dp), initial.dtype, slopes)
+
+
+def _prepare_sum(problem: Split, scheme: Splitting, plan: Plan) -> Job:
+    fields = part_fields(problem)
+    initial = problem.initial
+    inner = inner_scheme(scheme.order).butcher
+    work, run = new_work(initial, 1, K + len(inner.b)), new_run(problem, plan)
+    parts, fractions = _flows(scheme, len(fields))
+    A, b = np.array(inner.A, work.dtype), np.array(inner.b[None, :], work.dtype)
+    addresses = np.array([field.address for field in fields])
+    advance = sum_of_parts.compiled(work.dtype)
+    head = (addresses, fields[0].p, parts, fractions, A, b, np.array(inner.c), np.zeros(len(fields)))
+
+    def go(out_t, out_y):
+        return advance(*head, work, run, grid_of(plan), wanted_times(plan), out_t, out_y)
+
+    def slopes(t, y, h):
+        yield sum(field(t, y) for field in fields)
+
+    return Job(go, run, work, 1, fields, initial.dtype, slopes)
+
+
+def inner_scheme(order: int):
+    """The Runge-Kutta scheme for the flows of a sum, at least as accurate as the splitting."""
+    return RK4 if order <= 4 else VERNER65 if order <= 6 else DOP853
+
+
+def _flows(scheme: Splitting, parts: int) -> tuple[np.ndarray, np.ndarray]:
+    flows = scheme.sequence(parts)
+    return np.array([part for part, _ in flows]), np.array([fraction for _, fraction in flows])

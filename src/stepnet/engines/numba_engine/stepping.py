@@ -1,0 +1,158 @@
+"""What the kernels of all families share: the state of a run, the clock, and saving.
+
+A kernel is called again and again with the same arrays and goes on where it stopped, so a run can be cut into slices
+anywhere without changing a bit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import from_dtype
+
+from stepnet.engines.numba_engine.compile.cache import inlined
+from stepnet.engines.numba_engine.primitives import REGISTER_BYTES
+
+# What a kernel answers.  The first three ask the driver to call again; the rest end the run.
+PAUSED, FULL, DONE, STEP_LIMIT, NOT_FINITE, STEP_TOO_SMALL, FIELD_RAISED = range(7)
+
+RUN = np.dtype(
+    [
+        ("n", "i8"),  # entries of the state, as the right-hand side counts them
+        ("reals", "i8"),  # real numbers in one row of `work`: n, or 2 n for a complex state
+        ("t", "f8"),  # time is t + t_low
+        ("t_low", "f8"),
+        ("t0", "f8"),
+        ("t_end", "f8"),
+        ("h", "f8"),
+        ("h_max", "f8"),
+        ("step", "i8"),  # accepted steps
+        ("n_steps", "i8"),  # how many there will be, where that is known
+        ("rejected", "i8"),
+        ("evaluations", "i8"),
+        ("max_steps", "i8"),
+        ("slice", "i8"),  # attempts in this call
+        ("error_1", "f8"),  # error norms of the last two accepted steps
+        ("error_2", "f8"),
+        ("has_slope", "i8"),  # the slope at the beginning of the step is known
+        ("was_rejected", "i8"),
+        ("was_finite", "i8"),
+        ("save_every", "i8"),
+        ("next_save", "i8"),
+        ("saved", "i8"),
+        ("part", "i8"),  # where a right-hand side raised: which one, in which stage, at what time, on which row
+        ("stage", "i8"),
+        ("t_stage", "f8"),
+        ("row_in", "i8"),
+    ],
+    align=True,
+)
+RUN_TYPE = from_dtype(RUN)[::1]
+
+ROUNDING = 1e-15  # relative distance at which two times are the same
+
+
+@inlined
+def grid_time(run, grid, step):
+    """Time of step `step` on a given grid, or on an even one without accumulating rounding."""
+    if grid.shape[0] > 0:
+        return grid[step]
+    if step == run.n_steps:
+        return run.t_end
+    return run.t0 + step * run.h
+
+
+@inlined
+def step_length(run, grid, step):
+    """Length of the step that begins at time `step`."""
+    if grid.shape[0] > 0:
+        return grid[step + 1] - grid[step]
+    return run.h
+
+
+@inlined
+def save(work, row, count, t, run, out_t, out_y):
+    """Append `count` rows, one after the other, to what the caller gets."""
+    i = run.saved
+    out_t[i] = t
+    for part in range(count):
+        for k in range(run.reals):
+            out_y[i, part * run.reals + k] = work[row + part, k]
+    run.saved = i + 1
+
+
+@inlined
+def saves_every(run):
+    """Whether the step just taken is to be saved: every k-th and the last one."""
+    if run.save_every < 0:
+        return False
+    if run.step == run.n_steps:
+        return True
+    return run.save_every > 0 and run.step % run.save_every == 0
+
+
+@inlined
+def is_full(run, out_t):
+    """Whether the next step may find no room to be saved."""
+    return run.save_every >= 0 and run.saved == out_t.shape[0]
+
+
+@inlined
+def due(run, save_at, t_new):
+    """Whether a wanted time lies in the step that ends at `t_new`."""
+    if run.next_save >= save_at.shape[0]:
+        return False
+    slack = ROUNDING * max(abs(run.t0), abs(run.t_end))
+    return (save_at[run.next_save] - t_new) * np.sign(run.t_end - run.t0) <= slack
+
+
+@inlined
+def coincides(run, t, t_new):
+    """Whether a wanted time is the end of the step, up to rounding."""
+    return abs(t - t_new) <= ROUNDING * max(abs(run.t0), abs(run.t_end))
+
+
+@inlined
+def is_inside(run, save_at, t_new):
+    """Whether the next wanted time lies in the step that ends at `t_new`, but not at its end."""
+    return due(run, save_at, t_new) and not coincides(run, save_at[run.next_save], t_new)
+
+
+@inlined
+def save_wanted(work, row, count, run, save_at, out_t, out_y):
+    """Save rows as the state at the next wanted time."""
+    save(work, row, count, save_at[run.next_save], run, out_t, out_y)
+    run.next_save += 1
+
+
+@inlined
+def next_step(run, grid):
+    """Beginning, end and length of the next of the given steps."""
+    run.t = grid_time(run, grid, run.step)
+    return run.t, grid_time(run, grid, run.step + 1), step_length(run, grid, run.step)
+
+
+@inlined
+def finish_step(work, row, count, t_new, run, save_at, out_t, out_y):
+    """The step is taken: move the clock, and save the state in `row` if it is wanted."""
+    while due(run, save_at, t_new):
+        save_wanted(work, row, count, run, save_at, out_t, out_y)
+    run.t = t_new
+    run.step += 1
+    if saves_every(run):
+        save(work, row, count, t_new, run, out_t, out_y)
+
+
+@inlined
+def raised(run, part, stage, t, row):
+    """Note where a right-hand side raised."""
+    run.part = part
+    run.stage = stage
+    run.t_stage = t
+    run.row_in = row
+    return FIELD_RAISED
+
+
+def padded(reals: int, dtype: np.dtype) -> int:
+    """Length of a row: the state rounded up to whole registers."""
+    lanes = REGISTER_BYTES // np.dtype(dtype).itemsize
+    return max(lanes, -(-reals // lanes) * lanes)

@@ -1,0 +1,45 @@
+"""The few exception types of the package; wrong arguments are plain `ValueError` or `TypeError`."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from stepnet.solution import Solution
+
+
+class SchemeError(ValueError):
+    """The numbers of a scheme contradict what the scheme promises."""
+
+
+class UnknownName(LookupError):
+    """A name that is not in a catalogue; the message offers the nearest ones."""
+
+    def __init__(self, what: str, name: object, known: Iterable[str]):
+        known = sorted(known)
+        near = get_close_matches(str(name).lower(), known, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(known)}"
+        super().__init__(f"there is no {what} {name!r}; {hint}")
+
+
+class SolveFailed(RuntimeError):
+    """A solve stopped before its end; `.solution` holds the valid part, the status and the reason."""
+
+    def __init__(self, solution: Solution):
+        super().__init__(solution.message)
+        self.solution = solution
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a solve; `.solution` holds the part that was done."""
+
+    def __init__(self, solution: Solution):
+        super().__init__(solution.message)
+        self.solution = solution
+
+
+class StiffnessWarning(UserWarning):
+    """An explicit scheme ran to the end, but its steps were limited by stability and not by accuracy."""

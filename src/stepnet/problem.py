@@ -1,0 +1,187 @@
+"""What to solve: frozen records that check their numbers when they are built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class ODE:
+    """y' = f(t, y), y(t0) = y0 on t_span = (t0, t1); t1 < t0 integrates backward.
+
+    Parameters
+    ----------
+    fun : callable or C address
+        `f(t, y, *args)` returning the slopes (array, list or tuple), or `f(t, y, dy, p)` filling `dy` in place, where
+        `p` holds the numbers of `args` in one flat array.  Also an address, ctypes function or LowLevelCallable with
+        the C signature `int32 f(double t, const double *y, double *dy, const double *p, int64 n)`.
+    y0 : array_like
+        Initial state of any shape.  float32 and complex128 are kept, other numbers become float64.
+    t_span : (float, float)
+        Beginning and end of the integration.
+    args : tuple
+        Further arguments of `fun`: numbers and arrays of floats reach compiled code.
+    """
+
+    fun: Callable
+    y0: np.ndarray
+    t_span: tuple[float, float]
+    args: tuple = ()
+
+    def __post_init__(self):
+        _set(self, y0=_state("y0", self.y0), t_span=_span(self.t_span), args=_args(self.args))
+
+    @property
+    def initial(self) -> np.ndarray:
+        """The flat initial state."""
+        return self.y0.ravel()
+
+
+@dataclass(frozen=True, eq=False)
+class Partitioned:
+    """q' = dq(t, p), p' = dp(t, q): what splitting schemes want; q = q0, p = p0 at the beginning.
+
+    With `separable=False` both right-hand sides are called as (t, q, p, *args).
+
+    Parameters
+    ----------
+    dq, dp : callable or C address
+        `dq(t, p, *args)` and `dp(t, q, *args)`, returning arrays or filling `dy` in place as in `ODE`.
+    q0, p0 : array_like
+        Initial state, equal shapes.
+    t_span : (float, float)
+    args : tuple
+    """
+
+    dq: Callable
+    dp: Callable
+    q0: np.ndarray
+    p0: np.ndarray
+    t_span: tuple[float, float]
+    args: tuple = ()
+    separable: bool = True
+
+    def __post_init__(self):
+        q0, p0 = _pair("q0", self.q0, "p0", self.p0)
+        _set(self, q0=q0, p0=p0, t_span=_span(self.t_span), args=_args(self.args))
+
+    @property
+    def initial(self) -> np.ndarray:
+        """The flat initial state: q, then p."""
+        return np.concatenate((self.q0.ravel(), self.p0.ravel()))
+
+
+@dataclass(frozen=True, eq=False)
+class SecondOrder:
+    """q'' = a(t, q), q = q0 and q' = v0 at the beginning.
+
+    Parameters
+    ----------
+    acceleration : callable or C address
+        `a(t, q, *args)`, returning an array or filling `dy` in place as in `ODE`.
+    q0, v0 : array_like
+        Initial positions and velocities, equal shapes.
+    t_span : (float, float)
+    args : tuple
+    """
+
+    acceleration: Callable
+    q0: np.ndarray
+    v0: np.ndarray
+    t_span: tuple[float, float]
+    args: tuple = ()
+
+    def __post_init__(self):
+        q0, v0 = _pair("q0", self.q0, "v0", self.v0)
+        _set(self, q0=q0, v0=v0, t_span=_span(self.t_span), args=_args(self.args))
+
+    @property
+    def initial(self) -> np.ndarray:
+        """The flat initial state: q, then v."""
+        return np.concatenate((self.q0.ravel(), self.v0.ravel()))
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """y' = f1(t, y) + f2(t, y) + ...: the parts are integrated in turn by a splitting scheme.
+
+    Parameters
+    ----------
+    parts : sequence of callables or C addresses
+        Each as `fun` in `ODE`; all get the same `args`.
+    y0, t_span, args
+        As in `ODE`.
+    """
+
+    parts: tuple[Callable, ...]
+    y0: np.ndarray
+    t_span: tuple[float, float]
+    args: tuple = ()
+
+    def __post_init__(self):
+        try:
+            parts = tuple(self.parts)
+        except TypeError:
+            raise TypeError(
+                f"`parts` must be a sequence of right-hand sides, found {type(self.parts).__name__}"
+            ) from None
+        if len(parts) < 2:
+            raise ValueError(f"`parts` must hold at least two right-hand sides, found {len(parts)}; use `ODE` for one")
+        _set(self, parts=parts, y0=_state("y0", self.y0), t_span=_span(self.t_span), args=_args(self.args))
+
+    @property
+    def initial(self) -> np.ndarray:
+        """The flat initial state."""
+        return self.y0.ravel()
+
+
+Problem = ODE | Partitioned | SecondOrder | Split
+
+
+def _set(record, **values) -> None:
+    for name, value in values.items():
+        object.__setattr__(record, name, value)
+
+
+def _state(name: str, value) -> np.ndarray:
+    """A state as a read-only array of float64, float32 or complex128, every entry finite."""
+    try:
+        array = np.array(value)
+    except ValueError:
+        raise ValueError(f"`{name}` must be an array of numbers, found a ragged sequence") from None
+    if array.dtype.kind not in "biufc":
+        raise TypeError(f"`{name}` must hold numbers, found dtype {array.dtype}")
+    kind = np.complex128 if array.dtype.kind == "c" else np.float32 if array.dtype == np.float32 else np.float64
+    array = np.ascontiguousarray(array, dtype=kind).reshape(array.shape)
+    bad = np.flatnonzero(~np.isfinite(array))
+    if bad.size:
+        raise ValueError(f"`{name}` must be finite, but entry {bad[0]} is {array.ravel()[bad[0]]}")
+    array.flags.writeable = False
+    return array
+
+
+def _pair(first_name: str, first, second_name: str, second) -> tuple[np.ndarray, np.ndarray]:
+    q, p = _state(first_name, first), _state(second_name, second)
+    if q.shape != p.shape:
+        raise ValueError(f"`{first_name}` and `{second_name}` must have equal shapes, found {q.shape} and {p.shape}")
+    dtype = np.result_type(q, p)
+    return _state(first_name, q.astype(dtype)), _state(second_name, p.astype(dtype))
+
+
+def _span(value) -> tuple[float, float]:
+    try:
+        t0, t1 = (float(t) for t in value)
+    except (TypeError, ValueError):
+        raise ValueError(f"`t_span` must be two numbers (t0, t1), found {value!r}") from None
+    if not (np.isfinite(t0) and np.isfinite(t1)):
+        raise ValueError(f"`t_span` must be finite, found ({t0}, {t1})")
+    return t0, t1
+
+
+def _args(value) -> tuple:
+    if not isinstance(value, (tuple, list)):
+        raise TypeError(f"`args` must be a tuple, found {type(value).__name__}; for one argument write `args=(value,)`")
+    return tuple(value)

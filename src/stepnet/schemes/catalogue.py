@@ -1,0 +1,70 @@
+"""Schemes by name and by property."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from stepnet.errors import UnknownName
+from stepnet.schemes import conditions, explicit, low_storage, multistep, stabilised, symplectic
+from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.splitting import Splitting
+from stepnet.schemes.tableau import ExplicitRK, LowStorageRK, StabilisedRK
+
+RECORDS = (ExplicitRK, LowStorageRK, StabilisedRK, Splitting, Multistep)
+FAMILIES = {"rkc1": stabilised.rkc1, "rkc2": stabilised.rkc2, "rkl1": stabilised.rkl1, "rkl2": stabilised.rkl2}
+DEFAULT_STAGES = 10
+
+PROPERTIES = {
+    "order": lambda scheme: scheme.order,
+    "family": lambda scheme: type(scheme).__name__,
+    "explicit": conditions.is_explicit,
+    "pair": conditions.is_pair,
+    "fsal": conditions.is_fsal,
+    "symplectic": conditions.is_symplectic,
+    "symmetric": conditions.is_symmetric,
+    "reversible": conditions.is_reversible,
+    "nystrom": lambda scheme: getattr(scheme, "nystrom", False),
+    "ssp": lambda scheme: conditions.ssp_coefficient(scheme) > 0,
+    "a_stable": conditions.is_a_stable,
+    "l_stable": conditions.is_l_stable,
+}
+
+
+@cache
+def _constants() -> dict[str, object]:
+    modules = (explicit, low_storage, symplectic, multistep)
+    found = (value for module in modules for value in vars(module).values() if isinstance(value, RECORDS))
+    return {scheme.name: scheme for scheme in found}
+
+
+def get(name: str, stages: int | None = None):
+    """The scheme of this name; `stages` goes with the stabilised families (rkc1, rkc2, rkl1, rkl2; 10 by default)."""
+    if isinstance(name, RECORDS):
+        return name
+    key = str(name).lower()
+    if key in FAMILIES:
+        return FAMILIES[key](DEFAULT_STAGES if stages is None else stages)
+    if key not in _constants():
+        raise UnknownName("scheme", name, names())
+    if stages is not None:
+        raise ValueError(f"`stages` goes with {', '.join(FAMILIES)}; {name!r} has a fixed number")
+    return _constants()[key]
+
+
+def names() -> list[str]:
+    """The names that `get` knows, sorted."""
+    return sorted((*_constants(), *FAMILIES))
+
+
+def find(**properties) -> list:
+    """All schemes with these properties, by order and name, as in `find(order=4, symplectic=True)`.
+
+    Known properties: order, family, explicit, pair, fsal, symplectic, symmetric, reversible, nystrom, ssp, a_stable,
+    l_stable.
+    """
+    for key in properties:
+        if key not in PROPERTIES:
+            raise UnknownName("property", key, PROPERTIES)
+    schemes = (get(name) for name in names())
+    chosen = (s for s in schemes if all(PROPERTIES[key](s) == value for key, value in properties.items()))
+    return sorted(chosen, key=lambda scheme: (scheme.order, scheme.name))

@@ -1,0 +1,329 @@
+"""What follows from the numbers of a scheme: order, symplecticity, symmetry, stability, error constants.
+
+Every function takes any record of the catalogue, or a bare `Butcher` tableau (implicit ones too); what makes no
+sense for a family is answered with False, 0 or NaN, as its docstring says.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+from numpy.polynomial import Polynomial
+
+from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.order import (
+    HIGHEST,
+    Conditions,
+    attained,
+    multistep_defect,
+    partitioned_defect,
+    runge_kutta_defect,
+)
+from stepnet.schemes.splitting import Splitting
+from stepnet.schemes.tableau import Butcher, ExplicitRK, LowStorageRK, StabilisedRK
+from stepnet.schemes.trees import density, symmetry, trees
+
+Scheme = ExplicitRK | LowStorageRK | StabilisedRK | Splitting | Multistep
+
+ROUNDING = 1e-12  # coefficients of order 1 that cancel exactly leave less than this
+
+
+def tableau_of(scheme) -> Butcher | None:
+    """The Butcher tableau of a Runge-Kutta scheme in any form; None for splitting and multistep schemes."""
+    return scheme if isinstance(scheme, Butcher) else getattr(scheme, "butcher", None)
+
+
+# ---- order ----------------------------------------------------------------------------------------------------------
+
+
+def order(scheme) -> int:
+    """The order that the coefficients attain, up to `HIGHEST`: rooted trees, alternating trees, or exact polynomials."""
+    table = tableau_of(scheme)
+    if table is not None:
+        return _weights_order(Conditions(table.A), table.b)
+    if isinstance(scheme, Splitting):
+        b, _, b_hat, _ = scheme.tableaux
+        return attained(lambda p: partitioned_defect(scheme.conditions, b, b_hat, p, scheme.nystrom))
+    alpha, beta = np.array(scheme.alpha), np.array(scheme.beta)
+    return attained(lambda p: multistep_defect(alpha, beta, scheme.derivative, p), highest=20)
+
+
+def embedded_orders(scheme) -> tuple[int, ...]:
+    """The orders that the embedded results attain."""
+    if not is_pair(scheme):
+        return ()
+    conditions = Conditions(scheme.butcher.A)
+    return tuple(_weights_order(conditions, np.array(hat.b)) for hat in scheme.embedded)
+
+
+def _weights_order(conditions: Conditions, b: np.ndarray) -> int:
+    return attained(lambda p: runge_kutta_defect(conditions, b, p))
+
+
+def stage_order(scheme) -> int:
+    """Largest q with sum_j a_ij c_j^(k-1) = c_i^k / k in every stage for k = 1..q (0 for other families)."""
+    table = tableau_of(scheme)
+    if table is None:
+        return 0
+    q = 0
+    while q < HIGHEST and np.allclose(table.A @ table.c**q, table.c ** (q + 1) / (q + 1), rtol=0, atol=ROUNDING):
+        q += 1
+    return q
+
+
+def error_constant(scheme) -> float:
+    """Size of the principal error: 2-norm over the trees of order p + 1 of (Phi - 1/gamma) / sigma.
+
+    For multistep schemes C_{p+1} of Hairer, Norsett & Wanner I, III.2; NaN for splitting schemes, whose error is made
+    of commutators.
+    """
+    table = tableau_of(scheme)
+    if table is not None:
+        conditions = Conditions(table.A)
+        shapes = trees(_weights_order(conditions, table.b) + 1)
+        values = [(table.b @ conditions.stage_weights(tree) - 1 / density(tree)) / symmetry(tree) for tree in shapes]
+        return float(np.linalg.norm(values))
+    if isinstance(scheme, Splitting):
+        return float("nan")
+    m = order(scheme) + scheme.derivative
+    alpha_terms = np.array(scheme.alpha) * (-1.0 - np.arange(len(scheme.alpha))) ** m
+    factor = float(np.prod(m - np.arange(scheme.derivative)))
+    beta_terms = factor * np.array(scheme.beta) * (-1.0 - np.arange(len(scheme.beta))) ** (m - scheme.derivative)
+    factorial = float(np.prod(np.arange(1, m + 1)))
+    return float(-(alpha_terms.sum() + beta_terms.sum()) / factorial / sum(scheme.beta))
+
+
+# ---- structure ------------------------------------------------------------------------------------------------------
+
+
+def is_explicit(scheme) -> bool:
+    """Whether no stage needs its own slope."""
+    table = tableau_of(scheme)
+    return table is None or not np.any(np.triu(table.A))
+
+
+def is_pair(scheme) -> bool:
+    """Whether it can choose its own steps."""
+    return bool(getattr(scheme, "embedded", ()))
+
+
+def is_fsal(scheme) -> bool:
+    """First same as last: the last stage is the new state, so its slope begins the next step."""
+    table = tableau_of(scheme)
+    if table is not None:
+        return len(table.b) > 1 and table.c[-1] == 1 and bool(np.array_equal(table.A[-1], table.b))
+    if isinstance(scheme, Splitting):
+        flows = scheme.sequence()
+        return len(flows) > 1 and flows[0][0] == flows[-1][0]
+    return False
+
+
+def is_stiffly_accurate(scheme) -> bool:
+    """Whether the new state is the last stage."""
+    table = tableau_of(scheme)
+    return table is not None and bool(np.array_equal(table.A[-1], table.b))
+
+
+def symplecticity_defect(scheme) -> float:
+    """max |b_i a_ij + b_j a_ji - b_i b_j|; 0 for splittings, which compose exact flows; NaN for multistep schemes."""
+    if isinstance(scheme, Splitting):
+        return 0.0
+    table = tableau_of(scheme)
+    if table is None:
+        return float("nan")
+    BA = table.b[:, None] * table.A
+    return float(np.max(np.abs(BA + BA.T - np.outer(table.b, table.b))))
+
+
+def is_symplectic(scheme) -> bool:
+    """Whether it keeps the symplectic form (of a separable problem, for splittings)."""
+    return symplecticity_defect(scheme) < ROUNDING
+
+
+def is_symmetric(scheme) -> bool:
+    """Whether stepping back with -h undoes the step: the scheme is its own adjoint."""
+    table = tableau_of(scheme)
+    if table is not None:
+        return bool(np.allclose(table.A + table.A[::-1, ::-1], table.b[None, :], rtol=0, atol=ROUNDING))
+    if isinstance(scheme, Splitting):
+        flows = scheme.sequence()
+        forward, backward = np.array(flows), np.array(flows[::-1])
+        return bool(np.allclose(forward, backward, rtol=0, atol=ROUNDING))
+    k = scheme.n_steps
+    rho, sigma = np.zeros(k + 1), np.zeros(k + 1)
+    rho[0], rho[1 : 1 + len(scheme.alpha)], sigma[1 : 1 + len(scheme.beta)] = (
+        1.0,
+        np.negative(scheme.alpha),
+        scheme.beta,
+    )
+    return bool(np.allclose(rho[::-1], rho[-1] * rho) and abs(rho[-1]) == 1 and np.allclose(sigma[::-1], sigma))
+
+
+def is_reversible(scheme) -> bool:
+    """Whether the earlier state can be computed back explicitly, in exact arithmetic without loss."""
+    return is_symmetric(scheme) and not isinstance(tableau_of(scheme), Butcher)
+
+
+@cache
+def ssp_coefficient(scheme) -> float:
+    """Largest r for which the step is a convex combination of Euler steps of length h/r; 0 if there is none.
+
+    Kraaijevanger (1991), BIT 31:482: K (I + rK)^-1 >= 0 and r K (I + rK)^-1 1 <= 1 with K = [A 0; b 0].
+    """
+    table = tableau_of(scheme)
+    if table is None:
+        return 0.0
+    s = len(table.b)
+    K = np.zeros((s + 1, s + 1))
+    K[:s, :s], K[s, :s] = table.A, table.b
+
+    def holds(r: float) -> bool:
+        M = np.linalg.solve((np.eye(s + 1) + r * K).T, K.T).T
+        return bool(np.all(M >= -1e-13) and np.all(r * M.sum(axis=1) <= 1 + 1e-13))
+
+    return _largest(holds, 4.0 * s, 1e-8)
+
+
+# ---- linear stability -----------------------------------------------------------------------------------------------
+
+
+def stability_function(scheme) -> tuple[Polynomial, Polynomial]:
+    """R(z) = P(z) / Q(z) with y_new = R(h lambda) y for y' = lambda y; P = det(I - zA + z 1 b'), Q = det(I - zA)."""
+    table = tableau_of(scheme)
+    if table is None:
+        raise TypeError(f"{scheme.name}: only one-step Runge-Kutta schemes have a stability function")
+    if is_explicit(scheme):
+        v, coefficients = np.ones(len(table.b)), [1.0]
+        for _ in table.b:
+            coefficients.append(float(table.b @ v))
+            v = table.A @ v
+        return Polynomial(coefficients), Polynomial([1.0])
+    numerator = np.poly(table.A - np.outer(np.ones_like(table.b), table.b))
+    return _trimmed(Polynomial(numerator)), _trimmed(Polynomial(np.poly(table.A)))
+
+
+def amplification(scheme, z) -> np.ndarray:
+    """Largest |y_{n+1} / y_n| on y' = lambda y at z = h lambda (or on q'' = -omega^2 q, z = i h omega, for splittings)."""
+    z = np.asarray(z, complex)
+    if isinstance(scheme, StabilisedRK):
+        return np.abs(_recursion(scheme, z))
+    if tableau_of(scheme) is not None:
+        P, Q = stability_function(scheme)
+        return np.abs(P(z) / Q(z))
+    companion = _oscillator if isinstance(scheme, Splitting) or scheme.derivative == 2 else _multistep_companion
+    return np.max(np.abs(np.linalg.eigvals(companion(scheme, z))), axis=-1)
+
+
+@cache
+def real_stability_limit(scheme) -> float:
+    """Largest x for which every point of [-x, 0] is stable (infinity if all are; NaN for second-order problems)."""
+    if isinstance(scheme, Splitting) or getattr(scheme, "derivative", 1) == 2:
+        return float("nan")
+    return _first_exit(scheme, -1.0)
+
+
+@cache
+def imaginary_stability_limit(scheme) -> float:
+    """Largest y for which every point of i [0, y] is stable: the largest h omega on an oscillator."""
+    is_polynomial = tableau_of(scheme) is not None and not isinstance(scheme, StabilisedRK)
+    if is_polynomial and _growth_on_imaginary_axis(scheme) > 0:
+        return 0.0
+    return _first_exit(scheme, 1j)
+
+
+def is_a_stable(scheme) -> bool:
+    """Whether |R(z)| <= 1 on the whole left half plane: no pole there, and none of the imaginary axis is amplified."""
+    if tableau_of(scheme) is None:
+        return False
+    P, Q = stability_function(scheme)
+    if P.degree() > Q.degree():
+        return False
+    axis = _squared_on_axis(Q) - _squared_on_axis(P)  # |Q(iy)|^2 - |P(iy)|^2 as a polynomial in y^2
+    y2 = np.concatenate((np.linspace(0, 100, 2001), np.logspace(2, 8, 200)))
+    size = np.maximum(np.abs(_squared_on_axis(Q)(y2)), 1.0)
+    return bool(np.all(Q.roots().real > 0) and np.all(axis(y2) >= -1e-10 * size))
+
+
+def is_l_stable(scheme) -> bool:
+    """A-stable, and R(z) -> 0 as z -> infinity."""
+    if not is_a_stable(scheme):
+        return False
+    P, Q = stability_function(scheme)
+    return P.degree() < Q.degree()
+
+
+def _trimmed(polynomial: Polynomial) -> Polynomial:
+    return polynomial.trim(1e-10)
+
+
+def _squared_on_axis(P: Polynomial) -> Polynomial:
+    """|P(iy)|^2 as a polynomial in y^2."""
+    even = Polynomial([c * (-1) ** k for k, c in enumerate(P.coef[0::2])])
+    odd = Polynomial([c * (-1) ** k for k, c in enumerate(P.coef[1::2])] or [0.0])
+    return even**2 + Polynomial([0.0, 1.0]) * odd**2
+
+
+def _growth_on_imaginary_axis(scheme) -> float:
+    """Sign of |R(iy)| - 1 for small y: the first coefficient of |P|^2 - |Q|^2 that is not rounding."""
+    P, Q = stability_function(scheme)
+    coefficients = (_squared_on_axis(P) - _squared_on_axis(Q)).coef
+    return next((float(np.sign(c)) for c in coefficients if abs(c) > ROUNDING), 0.0)
+
+
+def _recursion(scheme: StabilisedRK, z: np.ndarray) -> np.ndarray:
+    """R(z) by the scheme's own recursion; the coefficients of a polynomial of degree 100 would be useless."""
+    before, now = np.ones_like(z), 1 + scheme.mu_tilde[0] * z
+    for mu, nu, mu_t, gamma_t in zip(
+        scheme.mu[1:], scheme.nu[1:], scheme.mu_tilde[1:], scheme.gamma_tilde[1:], strict=True
+    ):
+        before, now = now, (1 - mu - nu) + mu * now + nu * before + mu_t * z * now + gamma_t * z
+    return now
+
+
+def _oscillator(scheme, z: np.ndarray) -> np.ndarray:
+    """The matrices of one step on q'' = -omega^2 q with z = i h omega, in the variables (q, q'/omega)."""
+    if isinstance(scheme, Multistep):
+        return _multistep_companion(scheme, z * z)
+    h = z.imag[..., None, None]
+    M = np.broadcast_to(np.eye(2), (*z.shape, 2, 2))
+    drift, kick = np.array([[0.0, 1.0], [0.0, 0.0]]), np.array([[0.0, 0.0], [-1.0, 0.0]])
+    for part, fraction in scheme.sequence():
+        M = M + fraction * h * ((drift if part == 0 else kick) @ M)
+    return M
+
+
+def _multistep_companion(scheme: Multistep, z: np.ndarray) -> np.ndarray:
+    k = scheme.n_steps
+    M = np.zeros((*z.shape, k, k), complex)
+    M[...] = np.eye(k, k=-1)
+    M[..., 0, : len(scheme.alpha)] += scheme.alpha
+    M[..., 0, : len(scheme.beta)] += z[..., None] * np.array(scheme.beta)
+    return M
+
+
+def _first_exit(scheme, direction: complex) -> float:
+    """Where the ray from 0 first leaves the stability region, by a fine scan and bisection."""
+    is_tableau = tableau_of(scheme) is not None
+    reach = 2.5 * len(scheme.mu) ** 2 if isinstance(scheme, StabilisedRK) else 200.0
+    slack = 1e-9 if is_tableau else 1e-7  # double eigenvalues are found to 1e-8 only
+    if not isinstance(scheme, (ExplicitRK, Splitting)) and amplification(scheme, 0.02 * direction) > 1 + 1e-12:
+        return 0.0
+    x = np.linspace(0, reach, 20001)[1:]
+    outside = np.flatnonzero(amplification(scheme, direction * x) > 1 + slack)
+    if outside.size == 0:
+        return float("inf")
+    last = x[outside[0]]
+    first = x[outside[0] - 1] if outside[0] else 0.0
+    return first + _largest(lambda d: amplification(scheme, direction * (first + d)) <= 1 + slack, last - first, 1e-10)
+
+
+def _largest(holds, highest: float, tolerance: float) -> float:
+    """Largest x in [0, highest] with `holds` on all of [0, x], by bisection; 0 if it holds nowhere."""
+    if holds(highest):
+        return highest
+    low, high = 0.0, highest
+    while high - low > tolerance:
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low if low > 2 * tolerance else 0.0

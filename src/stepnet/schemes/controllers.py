@@ -1,0 +1,48 @@
+"""Step-size controllers as numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepnet.errors import SchemeError, UnknownName
+
+
+@dataclass(frozen=True)
+class Controller:
+    """h_{n+1} = h_n * safety * err_n^(-beta1/k) * err_{n-1}^(-beta2/k) * err_{n-2}^(-beta3/k), clipped to [shrink, grow].
+
+    k is the order of the error estimate plus one and err the error norm divided by the tolerance.
+    """
+
+    name: str
+    beta1: float
+    beta2: float
+    beta3: float
+    reference: str
+    safety: float = 0.9
+    shrink: float = 0.2
+    grow: float = 10.0
+
+    def __post_init__(self):
+        if not 0 < self.safety <= 1:
+            raise SchemeError(f"{self.name}: `safety` must be in (0, 1], found {self.safety}")
+        if not 0 < self.shrink < 1 < self.grow:
+            raise SchemeError(f"{self.name}: `shrink` < 1 < `grow` is needed, found {self.shrink} and {self.grow}")
+        if not self.beta1 > 0:
+            raise SchemeError(f"{self.name}: `beta1` must be positive, found {self.beta1}")
+
+
+I = Controller("I", 1.0, 0.0, 0.0, "Hairer, Norsett & Wanner (1993), Solving Ordinary Differential Equations I, II.4")  # noqa: E741
+PI = Controller("PI", 0.7, -0.4, 0.0, "Gustafsson (1991), ACM Trans. Math. Softw. 17:533")
+PID = Controller("PID", 0.49, -0.34, 0.10, "Kennedy, Carpenter & Lewis (2000), Appl. Numer. Math. 35:177")
+
+CONTROLLERS = {"I": I, "PI": PI, "PID": PID}
+
+
+def controller(choice: Controller | str) -> Controller:
+    """A controller by object or by name."""
+    if isinstance(choice, Controller):
+        return choice
+    if choice not in CONTROLLERS:
+        raise UnknownName("controller", choice, CONTROLLERS)
+    return CONTROLLERS[choice]

@@ -1,0 +1,85 @@
+"""Order conditions on bare arrays: by how much does a method miss them?
+
+Defects are *relative*: |condition| divided by the same sum taken over absolute values, so that large coefficients
+that cancel are judged fairly.  Exact coefficients rounded to float64 give a few 1e-16.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from stepnet.schemes.trees import StageWeights, density, is_linear_below, trees
+
+TOLERANCE = 2e-15  # relative defect that still counts as zero; the published tables stay below 3e-16 in float64
+HIGHEST = 9  # conditions are generated to this order: 486 trees
+
+
+class Conditions:
+    """The order conditions of one Runge-Kutta method, or of a partitioned one given by two matrices."""
+
+    def __init__(self, *matrices: np.ndarray):
+        self._values = StageWeights(*matrices)
+        self._sizes = StageWeights(*(np.abs(matrix) for matrix in matrices))
+
+    def stage_weights(self, tree) -> np.ndarray:
+        """Phi_i(tree) for all stages i."""
+        return self._values(tree)
+
+    def defect(self, b: np.ndarray, shapes, which: int = 0) -> float:
+        """Largest relative defect of sum_i b_i Phi_i(tree) = 1/gamma(tree) over `shapes`, the root reading matrix `which`."""
+        worst = 0.0
+        for tree in shapes:
+            exact = 1 / density(tree)
+            size = max(float(np.abs(b) @ self._sizes(tree, which)), exact)
+            worst = max(worst, abs(float(b @ self._values(tree, which)) - exact) / size)
+        return worst
+
+
+def runge_kutta_defect(conditions: Conditions, b: np.ndarray, order: int) -> float:
+    """Defect over the trees with `order` vertices."""
+    return conditions.defect(b, trees(order))
+
+
+def partitioned_defect(
+    conditions: Conditions, b: np.ndarray, b_hat: np.ndarray, order: int, linear_q: bool = False
+) -> float:
+    """The same for q' = f(p), p' = g(q): Q_i = q + h sum a_ij f(P_j), P_i = p + h sum a^_ij g(Q_j).
+
+    `conditions` holds (A^, A): the slope f of q reads the stages of p.  Only trees whose colours alternate occur; with
+    `linear_q` (f(p) = p, Nystrom) those with a branching f drop out.
+    """
+    q_trees = [tree for tree in trees(order) if not linear_q or is_linear_below(tree, True)]
+    p_trees = [tree for tree in trees(order) if not linear_q or is_linear_below(tree, False)]
+    return max(conditions.defect(b, q_trees, 0), conditions.defect(b_hat, p_trees, 1))
+
+
+def multistep_defect(alpha: np.ndarray, beta: np.ndarray, derivative: int, order: int) -> float:
+    """Relative defect of y_{n+1} = sum alpha_j y_{n-j} + h^d sum beta_j y^(d)_{n-j} on the polynomials t^m, m < order + d.
+
+    Time is measured from t_{n+1} in steps, so the left-hand side is 1 for m = 0 and 0 otherwise.
+    """
+    s_alpha, s_beta = -1.0 - np.arange(len(alpha)), -1.0 - np.arange(len(beta))
+    worst = 0.0
+    for m in range(order + derivative):
+        factor = float(np.prod(m - np.arange(derivative)))
+        slope_terms = factor * beta * s_beta ** (m - derivative) if m >= derivative else np.zeros_like(beta)
+        terms = np.concatenate((alpha * s_alpha**m, slope_terms))
+        target = 1.0 if m == 0 else 0.0
+        worst = max(worst, abs(terms.sum() - target) / max(np.abs(terms).sum(), 1.0))
+    return worst
+
+
+def attained(defect, highest: int = HIGHEST) -> int:
+    """The order attained: the last p with `defect(1), ..., defect(p)` all zero to `TOLERANCE`."""
+    order = 0
+    while order < highest and defect(order + 1) <= TOLERANCE:
+        order += 1
+    return order
+
+
+@cache
+def n_conditions(order: int) -> int:
+    """How many conditions a Runge-Kutta method of this order satisfies."""
+    return sum(len(trees(p)) for p in range(1, order + 1))

@@ -1,0 +1,177 @@
+"""Runge-Kutta schemes as records: explicit tableaux, 2N low-storage form, stabilised three-term recursions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.errors import SchemeError
+from stepnet.schemes.order import HIGHEST, TOLERANCE, Conditions, runge_kutta_defect
+
+
+class Butcher(NamedTuple):
+    """Y_i = y + h sum a_ij f(t + c_j h, Y_j),  y_new = y + h sum b_i f(t + c_i h, Y_i)."""
+
+    A: np.ndarray
+    b: np.ndarray
+    c: np.ndarray
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Weights of a second, cheaper result in the same stages; the difference to the first estimates the error."""
+
+    b: tuple[float, ...]
+    order: int
+
+
+@dataclass(frozen=True)
+class ExplicitRK:
+    """k_i = f(t + c_i h, y + h sum_{j<i} a_ij k_j),  y_new = y + h sum b_i k_i.
+
+    `a` holds the rows of the strict lower triangle, the empty first row included.  `c` is the row sums.  With one
+    embedded result the error estimate is h (b - b^) k; with two, e and e~, it is the rule of DOP853,
+    |e|^2 / sqrt(|e|^2 + 0.01 |e~|^2).
+    """
+
+    name: str
+    order: int
+    a: tuple[tuple[float, ...], ...]
+    b: tuple[float, ...]
+    reference: str
+    embedded: tuple[Embedded, ...] = ()
+
+    def __post_init__(self):
+        s = len(self.b)
+        if [len(row) for row in self.a] != list(range(s)):
+            raise SchemeError(
+                f"{self.name}: `a` must have {s} rows with 0, 1, ..., {s - 1} entries, because `b` has {s}; "
+                f"found rows with {[len(row) for row in self.a]} entries"
+            )
+        if len(self.embedded) > 2:
+            raise SchemeError(f"{self.name}: at most two embedded results are known, found {len(self.embedded)}")
+        require_finite(self.name, a=[x for row in self.a for x in row], b=self.b)
+        conditions = Conditions(self.butcher.A)
+        require_order(self.name, "b", conditions, self.butcher.b, self.order)
+        for hat in self.embedded:
+            require_finite(self.name, embedded=hat.b)
+            if len(hat.b) != s:
+                raise SchemeError(f"{self.name}: embedded `b` must have {s} entries, found {len(hat.b)}")
+            require_order(self.name, "embedded b", conditions, np.array(hat.b), hat.order)
+
+    @cached_property
+    def butcher(self) -> Butcher:
+        """The tableau as arrays."""
+        A = np.zeros((len(self.b), len(self.b)))
+        for i, row in enumerate(self.a):
+            A[i, :i] = row
+        return butcher(A, np.array(self.b, float))
+
+
+@dataclass(frozen=True)
+class LowStorageRK:
+    """d <- A_i d + h f(t + c_i h, y);  y <- y + B_i d: two registers whatever the number of stages."""
+
+    name: str
+    order: int
+    A: tuple[float, ...]
+    B: tuple[float, ...]
+    reference: str
+
+    def __post_init__(self):
+        if len(self.A) != len(self.B):
+            raise SchemeError(f"{self.name}: `A` and `B` must be equally long, found {len(self.A)} and {len(self.B)}")
+        if self.A[0] != 0.0:
+            raise SchemeError(
+                f"{self.name}: `A[0]` must be 0, because nothing is stored before the first stage; found {self.A[0]}"
+            )
+        require_finite(self.name, A=self.A, B=self.B)
+        require_order(self.name, "B", Conditions(self.butcher.A), self.butcher.b, self.order)
+
+    @cached_property
+    def butcher(self) -> Butcher:
+        """The tableau that this recursion amounts to."""
+        s = len(self.B)
+        rows, d = np.zeros((s + 1, s)), np.zeros(s)
+        for i in range(s):
+            d = self.A[i] * d + np.eye(s)[i]
+            rows[i + 1] = rows[i] + self.B[i] * d
+        return butcher(rows[:-1], rows[-1])
+
+
+@dataclass(frozen=True)
+class StabilisedRK:
+    """Y_1 = y + mu~_1 h F_0;  Y_j = (1 - mu_j - nu_j) y + mu_j Y_{j-1} + nu_j Y_{j-2} + mu~_j h F_{j-1} + gamma~_j h F_0.
+
+    Orthogonal polynomials make the real stability interval grow like the square of the number of stages.  Entry
+    j - 1 of each tuple belongs to stage j.
+    """
+
+    name: str
+    order: int
+    mu: tuple[float, ...]
+    nu: tuple[float, ...]
+    mu_tilde: tuple[float, ...]
+    gamma_tilde: tuple[float, ...]
+    reference: str
+
+    def __post_init__(self):
+        lengths = {len(self.mu), len(self.nu), len(self.mu_tilde), len(self.gamma_tilde)}
+        if len(lengths) != 1 or lengths == {0}:
+            raise SchemeError(f"{self.name}: the four coefficient tuples must be equally long, found {sorted(lengths)}")
+        require_finite(self.name, mu=self.mu, nu=self.nu, mu_tilde=self.mu_tilde, gamma_tilde=self.gamma_tilde)
+        rounding = TOLERANCE * len(self.mu)  # the recursion amplifies that of its coefficients
+        require_order(self.name, "recursion", Conditions(self.butcher.A), self.butcher.b, self.order, rounding)
+
+    @cached_property
+    def butcher(self) -> Butcher:
+        """The tableau that this recursion amounts to."""
+        s = len(self.mu)
+        F, rows = np.eye(s), np.zeros((s + 1, s))
+        rows[1] = self.mu_tilde[0] * F[0]
+        for j in range(2, s + 1):
+            mu, nu = self.mu[j - 1], self.nu[j - 1]
+            rows[j] = (
+                mu * rows[j - 1] + nu * rows[j - 2] + self.mu_tilde[j - 1] * F[j - 1] + self.gamma_tilde[j - 1] * F[0]
+            )
+        return butcher(rows[:-1], rows[-1])
+
+
+def butcher(A: np.ndarray, b: np.ndarray) -> Butcher:
+    """A read-only tableau whose nodes are the row sums, as every scheme for non-autonomous problems needs.
+
+    A node that is 1 up to rounding is set to 1, so that no stage reads the right-hand side past the end of the step.
+    """
+    c = A.sum(axis=1)
+    c[np.abs(c - 1) < 1e-13] = 1.0
+    table = Butcher(A, b, c)
+    for array in table:
+        array.flags.writeable = False
+    return table
+
+
+def require_finite(name: str, **coefficients) -> None:
+    """Refuse a record with a NaN or an infinity among its numbers."""
+    for label, values in coefficients.items():
+        for i, value in enumerate(values):
+            if not isfinite(value):
+                raise SchemeError(f"{name}: `{label}` must be finite, but entry {i} is {value}")
+
+
+def require_order(
+    name: str, label: str, conditions: Conditions, b: np.ndarray, order: int, tolerance: float = TOLERANCE
+) -> None:
+    """Refuse weights that miss an order condition up to the order they promise."""
+    if order < 1:
+        raise SchemeError(f"{name}: the order of `{label}` must be at least 1, found {order}")
+    for p in range(1, min(order, HIGHEST) + 1):
+        defect = runge_kutta_defect(conditions, b, p)
+        if not defect <= tolerance:
+            raise SchemeError(
+                f"{name}: `{label}` promises order {order}, but a condition of order {p} is missed by {defect:.1e} "
+                f"(relative; up to {tolerance:.0e} is rounding)"
+            )
