@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
 
 import numpy as np
 
 from stepnet.problem import Partitioned, Problem, SecondOrder
+
+
+class Scheme(Protocol):
+    """What a solution tells of its scheme."""
+
+    name: str
+    order: int
+    reference: str
 
 
 class Status(Enum):
@@ -74,7 +83,7 @@ class Solution:
     status: Status
     message: str
     statistics: Statistics
-    scheme: object
+    scheme: Scheme
     problem: Problem = field(repr=False)
     failure: Failure | None = None
 

@@ -13,30 +13,41 @@ from stepnet.solution import Failure, Statistics, Status
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """How to step and what to keep, every number checked.
+class Given:
+    """Steps known beforehand: `n_steps` even ones, or those between the times of `grid`."""
 
-    `grid` holds the times of given steps; otherwise `n_steps` is the number of even ones, or None for steps chosen
-    by the error estimate with `rtol` and `atol` (one number per entry of the state).  `save_at` holds wanted times;
-    otherwise every `save_every`-th step is kept (0: the end only).
-    """
+    n_steps: int
+    grid: np.ndarray | None = None
 
-    n_steps: int | None
-    grid: np.ndarray | None
-    rtol: np.ndarray | None
-    atol: np.ndarray | None
+
+@dataclass(frozen=True, eq=False)
+class Adaptive:
+    """Steps chosen by the error estimate; `rtol` and `atol` hold one number for every entry of the flat state."""
+
+    rtol: np.ndarray
+    atol: np.ndarray
     first_step: float | None
     max_step: float
     controller: Controller
     norm: str
-    save_at: np.ndarray | None
-    save_every: int
     max_steps: int
-    progress: bool
 
-    @property
-    def is_adaptive(self) -> bool:
-        return self.n_steps is None
+
+@dataclass(frozen=True, eq=False)
+class Saving:
+    """What to keep: the states at the times `at`, or else those of every `every`-th step (0: the end only)."""
+
+    at: np.ndarray | None
+    every: int
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How to step and what to keep, every number checked."""
+
+    stepping: Given | Adaptive
+    saving: Saving
+    progress: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,7 +38,7 @@ def tableau_of(scheme) -> Butcher | None:
 
 
 def order(scheme) -> int:
-    """The order that the coefficients attain, up to `HIGHEST`: rooted trees, alternating trees, or exact polynomials."""
+    """The order that the coefficients attain, up to `HIGHEST`, by rooted trees, alternating trees or polynomials."""
     table = tableau_of(scheme)
     if table is not None:
         return _weights_order(Conditions(table.A), table.b)
@@ -204,7 +204,7 @@ def stability_function(scheme) -> tuple[Polynomial, Polynomial]:
 
 
 def amplification(scheme, z) -> np.ndarray:
-    """Largest |y_{n+1} / y_n| on y' = lambda y at z = h lambda (or on q'' = -omega^2 q, z = i h omega, for splittings)."""
+    """Largest |y_{n+1} / y_n| on y' = lambda y at z = h lambda (for splittings on q'' = -omega^2 q, z = i h omega)."""
     z = np.asarray(z, complex)
     if isinstance(scheme, StabilisedRK):
         return np.abs(_recursion(scheme, z))
@@ -267,7 +267,7 @@ def _squared_on_axis(P: Polynomial) -> Polynomial:
 def _growth_on_imaginary_axis(scheme) -> float:
     """Sign of |R(iy)| - 1 for small y: the first coefficient of |P|^2 - |Q|^2 that is not rounding."""
     P, Q = stability_function(scheme)
-    coefficients = (_squared_on_axis(P) - _squared_on_axis(Q)).coef
+    coefficients = np.asarray((_squared_on_axis(P) - _squared_on_axis(Q)).coef, dtype=float)
     return next((float(np.sign(c)) for c in coefficients if abs(c) > ROUNDING), 0.0)
 
 

@@ -9,9 +9,10 @@ from stepnet.errors import SchemeError, UnknownName
 
 @dataclass(frozen=True)
 class Controller:
-    """h_{n+1} = h_n * safety * err_n^(-beta1/k) * err_{n-1}^(-beta2/k) * err_{n-2}^(-beta3/k), clipped to [shrink, grow].
+    """h_{n+1} = h_n * safety * err_n^(-beta1/k) * err_{n-1}^(-beta2/k) * err_{n-2}^(-beta3/k).
 
-    k is the order of the error estimate plus one and err the error norm divided by the tolerance.
+    The factor is clipped to [shrink, grow].  k is the order of the error estimate plus one, err the norm of the error
+    divided by the tolerance.
     """
 
     name: str

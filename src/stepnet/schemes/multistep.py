@@ -46,7 +46,8 @@ class Multistep:
             raise SchemeError(f"{self.name}: promises order {self.order}, but misses a condition by {defect:.1e}")
         if self.starter.order < self.order - 1:
             raise SchemeError(
-                f"{self.name}: the `starter` must have order {self.order - 1} or more, {self.starter.name} has {self.starter.order}"
+                f"{self.name}: the `starter` must have order {self.order - 1} or more, "
+                f"{self.starter.name} has {self.starter.order}"
             )
         if not is_zero_stable(self):
             raise SchemeError(f"{self.name}: not zero-stable, its characteristic polynomial breaks the root condition")

@@ -28,7 +28,7 @@ class Conditions:
         return self._values(tree)
 
     def defect(self, b: np.ndarray, shapes, which: int = 0) -> float:
-        """Largest relative defect of sum_i b_i Phi_i(tree) = 1/gamma(tree) over `shapes`, the root reading matrix `which`."""
+        """Largest relative defect of sum_i b_i Phi_i(tree) = 1/gamma(tree) over `shapes`; roots read matrix `which`."""
         worst = 0.0
         for tree in shapes:
             exact = 1 / density(tree)
@@ -56,7 +56,7 @@ def partitioned_defect(
 
 
 def multistep_defect(alpha: np.ndarray, beta: np.ndarray, derivative: int, order: int) -> float:
-    """Relative defect of y_{n+1} = sum alpha_j y_{n-j} + h^d sum beta_j y^(d)_{n-j} on the polynomials t^m, m < order + d.
+    """Relative defect of y_{n+1} = sum alpha_j y_{n-j} + h^d sum beta_j y^(d)_{n-j} on t^m for m < order + d.
 
     Time is measured from t_{n+1} in steps, so the left-hand side is 1 for m = 0 and 0 otherwise.
     """

@@ -10,14 +10,14 @@ YOSHIDA = "Yoshida (1990), Phys. Lett. A 150:262"
 BLANES_MOAN = "Blanes & Moan (2002), J. Comput. Appl. Math. 142:313"
 
 
-def _kick_first(gammas: tuple[float, ...]) -> dict[str, tuple[float, ...]]:
+def _kick_first(gammas: tuple[float, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Coefficients of kick-drift-kick steps of sizes gamma_1 h, ..., gamma_m h, neighbouring kicks joined."""
-    return {"a": (0.0, *gammas), "b": _joined_halves(gammas)}
+    return (0.0, *gammas), _joined_halves(gammas)
 
 
-def _drift_first(gammas: tuple[float, ...]) -> dict[str, tuple[float, ...]]:
+def _drift_first(gammas: tuple[float, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Coefficients of drift-kick-drift steps of sizes gamma_1 h, ..., gamma_m h, neighbouring drifts joined."""
-    return {"a": _joined_halves(gammas), "b": (*gammas, 0.0)}
+    return _joined_halves(gammas), (*gammas, 0.0)
 
 
 def _joined_halves(gammas: tuple[float, ...]) -> tuple[float, ...]:
@@ -91,13 +91,13 @@ MCLACHLAN5 = Splitting(
     nystrom=True,
 )  # fmt: skip
 
-YOSHIDA4 = Splitting("yoshida4", 4, **_kick_first(_odd_palindrome(1 / (2 - 2 ** (1 / 3)))), reference=YOSHIDA)
+YOSHIDA4 = Splitting("yoshida4", 4, *_kick_first(_odd_palindrome(1 / (2 - 2 ** (1 / 3)))), reference=YOSHIDA)
 FOREST_RUTH = Splitting(
-    "forest_ruth", 4, **_drift_first(_odd_palindrome(1 / (2 - 2 ** (1 / 3)))),
+    "forest_ruth", 4, *_drift_first(_odd_palindrome(1 / (2 - 2 ** (1 / 3)))),
     reference="Forest & Ruth (1990), Physica D 43:105",
 )  # fmt: skip
 SUZUKI4 = Splitting(
-    "suzuki4", 4, **_kick_first(_odd_palindrome(1 / (4 - 4 ** (1 / 3)), 1 / (4 - 4 ** (1 / 3)))),
+    "suzuki4", 4, *_kick_first(_odd_palindrome(1 / (4 - 4 ** (1 / 3)), 1 / (4 - 4 ** (1 / 3)))),
     reference="Suzuki (1990), Phys. Lett. A 146:319",
 )  # fmt: skip
 
@@ -105,12 +105,12 @@ SUZUKI4 = Splitting(
 # conditions.
 YOSHIDA6 = Splitting(
     "yoshida6", 6,
-    **_kick_first(_odd_palindrome(0.784513610477557263819498, 0.235573213359358133684793, -1.17767998417887100694642)),
+    *_kick_first(_odd_palindrome(0.784513610477557263819498, 0.235573213359358133684793, -1.17767998417887100694642)),
     reference=YOSHIDA,
 )  # fmt: skip
 YOSHIDA8 = Splitting(
     "yoshida8", 8,
-    **_kick_first(_odd_palindrome(
+    *_kick_first(_odd_palindrome(
         0.914844246229791566748793, 0.253693336566211354146146, -1.44485223686060515769473, -0.158240635368050175204067,
         1.93813913762252598657919, -1.96061023297531080760763, 0.102799849391796440698115,
     )),

@@ -105,7 +105,7 @@ class LowStorageRK:
 
 @dataclass(frozen=True)
 class StabilisedRK:
-    """Y_1 = y + mu~_1 h F_0;  Y_j = (1 - mu_j - nu_j) y + mu_j Y_{j-1} + nu_j Y_{j-2} + mu~_j h F_{j-1} + gamma~_j h F_0.
+    """Y_j = (1 - mu_j - nu_j) y + mu_j Y_{j-1} + nu_j Y_{j-2} + mu~_j h F_{j-1} + gamma~_j h F_0, Y_1 = y + mu~_1 h F_0
 
     Orthogonal polynomials make the real stability interval grow like the square of the number of stages.  Entry
     j - 1 of each tuple belongs to stage j.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepnet.engines.contract import Plan
-from stepnet.engines.numba_engine.job import Job
+from stepnet.engines.contract import Adaptive, Plan
+from stepnet.engines.numba_engine import spectrum
+from stepnet.engines.numba_engine.job import Job, new_work
 from stepnet.schemes.conditions import real_stability_limit
 from stepnet.solution import Failure, Status
 
@@ -17,7 +18,7 @@ def explain(job: Job, scheme, plan: Plan, status: Status) -> tuple[Failure | Non
     """The failure of a run (None if it completed) and its stiffness (NaN if not measured)."""
     run = job.run[0]
     if status is Status.COMPLETED:
-        is_long = plan.is_adaptive and run["step"] > WORTH_A_LOOK
+        is_long = isinstance(plan.stepping, Adaptive) and run["step"] > WORTH_A_LOOK
         return None, (stiffness(job, scheme) if is_long else float("nan"))
     if status is Status.INTERRUPTED:
         return _failure(job, status), float("nan")
@@ -28,27 +29,20 @@ def explain(job: Job, scheme, plan: Plan, status: Status) -> tuple[Failure | Non
 
 
 def stiffness(job: Job, scheme) -> float:
-    """h rho(J) / (real stability limit), by a nonlinear power iteration; NaN unless the direction found decays."""
-    limit = real_stability_limit(scheme)
-    run = job.run[0]
-    y = job.state
+    """h rho(J) / (real stability limit) at the end of the run; NaN unless the dominant direction decays."""
+    limit, run, y = real_stability_limit(scheme), job.run[0], job.state
     if not limit > 0 or y.size == 0 or len(job.fields) != 1:
         return float("nan")
-    call = job.fields[0]
-    t = float(run["t"])
-    slope = call(t, y)
-    direction = np.random.default_rng(0).standard_normal(y.size).astype(y.dtype)
-    distance = np.sqrt(np.finfo(y.real.dtype).eps) * max(float(np.linalg.norm(y)), 1e-8)
-    radius = decay = 0.0
-    with np.errstate(all="ignore"):
-        for _ in range(40):
-            direction /= np.linalg.norm(direction)
-            image = (call(t, y + distance * direction) - slope) / distance
-            radius, decay = float(np.linalg.norm(image)), float(np.vdot(direction, image).real)
-            if not (np.isfinite(radius) and radius > 0):
-                return float("nan")
-            direction = image
-    return abs(float(run["h"])) * radius / limit if decay < -0.5 * radius else float("nan")
+    field, reals = job.fields[0], int(run["reals"])
+    work = new_work(y, 1, 5)
+    work[spectrum.DIRECTION, :reals] = np.random.default_rng(0).standard_normal(reals)
+    distance = np.sqrt(np.finfo(work.dtype).eps) * max(float(np.linalg.norm(y)), 1e-8)
+    result = np.zeros(2)
+    measure = spectrum.dominant.compiled(work.dtype)
+    if measure(field.address, field.p, work, float(run["t"]), int(run["n"]), reals, distance, result) != 0:
+        return float("nan")
+    radius, growth = result
+    return abs(float(run["h"])) * radius / limit if growth < -0.5 * radius else float("nan")
 
 
 def _failure(job: Job, status: Status, ratio: float = float("nan")) -> Failure:
@@ -91,7 +85,7 @@ def _advice(status: Status, ratio: float, stage: int | None) -> str:
         Status.NOT_FINITE: "check the right-hand side there"
         if stage is not None
         else "the solution grows without bound: take smaller steps, or end `t_span` before a singularity",
-        Status.STEP_TOO_SMALL: "the solution may have a singularity there; end `t_span` before it or loosen the tolerances",
+        Status.STEP_TOO_SMALL: "the solution may be singular there; end `t_span` before it or loosen the tolerances",
         Status.INTERRUPTED: "",
     }[status]
 

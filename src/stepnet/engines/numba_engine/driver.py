@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import numpy as np
 from tqdm import tqdm
 
-from stepnet.engines.contract import Outcome, Plan
+from stepnet.engines.contract import Given, Outcome, Plan
 from stepnet.engines.numba_engine import diagnosis
 from stepnet.engines.numba_engine.compile.field import RUNGS
 from stepnet.engines.numba_engine.job import Job, wanted_times
@@ -90,7 +90,10 @@ def _initial_rows(job: Job, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
     run = job.run[0]
     is_end = run["t0"] == run["t_end"]
     wanted = wanted_times(plan)
-    count = np.count_nonzero(wanted == run["t0"]) if plan.save_at is not None else int(plan.save_every > 0 or is_end)
+    if plan.saving.at is None:
+        count = int(plan.saving.every > 0 or is_end)
+    else:
+        count = np.count_nonzero(wanted == run["t0"])
     return np.full(count, run["t0"]), np.tile(job.state, (count, 1))
 
 
@@ -99,7 +102,7 @@ class Trajectory:
 
     def __init__(self, job: Job, plan: Plan, prefix: tuple[np.ndarray, np.ndarray]):
         self._run = job.run[0]
-        self._has_wanted_times = plan.save_at is not None
+        self._has_wanted_times = plan.saving.at is not None
         width = job.rows * int(self._run["reals"])
         capacity = _capacity(plan)
         try:
@@ -141,11 +144,12 @@ class Trajectory:
 
 def _capacity(plan: Plan) -> int:
     """How many states will be saved, or a first guess."""
-    if plan.save_at is not None:
-        return len(plan.save_at)
-    if plan.n_steps is None:
-        return 256 if plan.save_every else 1
-    return plan.n_steps // plan.save_every + 2 if plan.save_every else 1
+    every = plan.saving.every
+    if plan.saving.at is not None:
+        return len(plan.saving.at)
+    if isinstance(plan.stepping, Given):
+        return plan.stepping.n_steps // every + 2 if every else 1
+    return 256 if every else 1
 
 
 @contextmanager

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numba import float64, int64, uintp
 
-from stepnet.engines.contract import Plan
+from stepnet.engines.contract import Adaptive, Plan
 from stepnet.engines.numba_engine import step_control, stepping
 from stepnet.engines.numba_engine.compile.cache import inlined, kernel
+from stepnet.engines.numba_engine.compile.field import Field
 from stepnet.engines.numba_engine.compile.problems import full_field
 from stepnet.engines.numba_engine.job import Job, grid_of, new_run, new_work, wanted_times
 from stepnet.engines.numba_engine.primitives import call_field, combine, copy_row, is_finite_row
@@ -192,63 +193,42 @@ def adaptive(field, p, A, b, c, E, atol, rtol, control, norm, work, run_, save_a
 
 def prepare(problem: Problem, scheme: ExplicitRK, plan: Plan) -> Job:
     """Everything a run needs, for any problem: its right-hand sides joined to one."""
-    started = problem.initial
-    field = full_field(problem)
-    table = scheme.butcher
-    s = len(table.b)
-    real = started.real.dtype
-    skipped = 1 if conditions.is_fsal(scheme) else 0
-    A, b = _table(table.A, real), _table(table.b[None, : s - skipped], real)
-    work = new_work(started, 1, K + 2 * s)
-    run = new_run(problem, plan)
-    wanted = wanted_times(plan)
-    if plan.is_adaptive:
-        E = _table(np.array([table.b - np.array(hat.b) for hat in scheme.embedded]), real)
-        norm = step_control.NORMS[plan.norm]
-        exponent = 1.0 / error_power(scheme)
-        control = step_control.numbers(plan.controller, exponent)
-        if plan.first_step is None:
-            rows = np.array([Y, K, Y_NEW, ERROR])
-            start = step_control.first_step.compiled(real)
-            start(field.address, field.p, work, plan.atol, plan.rtol, exponent, norm, rows, run)
-            work[ERROR] = 0
-        else:
-            run[0]["h"] = np.copysign(plan.first_step, run[0]["t_end"] - run[0]["t0"])
-        step = adaptive.compiled(real)
-        head = (
-            field.address,
-            field.p,
-            A,
-            b,
-            _table(table.c, float),
-            E,
-            plan.atol,
-            plan.rtol,
-            control,
-            norm,
-            work,
-            run,
-            wanted,
-        )
+    initial, field = problem.initial, full_field(problem)
+    work, run = new_work(initial, 1, K + 2 * len(scheme.b)), new_run(problem, plan)
+    if isinstance(plan.stepping, Adaptive):
+        advance = adaptive.compiled(work.dtype)
+        arguments = (*_adaptive_arguments(field, scheme, plan.stepping, work, run), work, run, wanted_times(plan))
     else:
-        keep = s - skipped
-        step = fixed.compiled(real)
-        head = (
-            field.address,
-            field.p,
-            _table(A[:keep, :keep], real),
-            b,
-            _table(table.c[:keep], float),
-            work,
-            run,
-            grid_of(plan),
-            wanted,
-        )
+        advance = fixed.compiled(work.dtype)
+        arguments = (*_fixed_arguments(field, scheme, work), work, run, grid_of(plan), wanted_times(plan))
 
-    def advance(out_t, out_y):
-        return step(*head, out_t, out_y)
+    def go(out_t, out_y):
+        return advance(*arguments, out_t, out_y)
 
-    return Job(advance, run, work, 1, (field,), started.dtype, stage_slopes(field, table))
+    return Job(go, run, work, 1, (field,), initial.dtype, stage_slopes(field, scheme.butcher))
+
+
+def _fixed_arguments(field: Field, scheme: ExplicitRK, work: np.ndarray) -> tuple:
+    """Without an error estimate the last stage of a first-same-as-last scheme is the first one of the next step."""
+    table = scheme.butcher
+    used = len(table.b) - conditions.is_fsal(scheme)
+    A, b = _table(table.A[:used, :used], work.dtype), _table(table.b[None, :used], work.dtype)
+    return field.address, field.p, A, b, _table(table.c[:used], float)
+
+
+def _adaptive_arguments(field: Field, scheme: ExplicitRK, how: Adaptive, work: np.ndarray, run: np.ndarray) -> tuple:
+    table = scheme.butcher
+    used = len(table.b) - conditions.is_fsal(scheme)
+    A, b = _table(table.A, work.dtype), _table(table.b[None, :used], work.dtype)
+    E = _table([table.b - np.array(hat.b) for hat in scheme.embedded], work.dtype)
+    norm, exponent = step_control.NORMS[how.norm], 1.0 / error_power(scheme)
+    if how.first_step is None:
+        choose = step_control.first_step.compiled(work.dtype)
+        choose(field.address, field.p, work, how.atol, how.rtol, exponent, norm, np.array([Y, K, Y_NEW, ERROR]), run)
+    else:
+        run[0]["h"] = np.copysign(how.first_step, run[0]["t_end"] - run[0]["t0"])
+    control = step_control.numbers(how.controller, exponent)
+    return field.address, field.p, A, b, _table(table.c, float), E, how.atol, how.rtol, control, norm
 
 
 def _table(values, dtype) -> np.ndarray:

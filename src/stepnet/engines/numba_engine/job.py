@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepnet.engines.contract import Plan
+from stepnet.engines.contract import Given, Plan
 from stepnet.engines.numba_engine.compile.field import Field
 from stepnet.engines.numba_engine.stepping import RUN, padded
 from stepnet.problem import Problem
@@ -15,7 +15,7 @@ from stepnet.problem import Problem
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """`advance(out_t, out_y)` runs one slice and returns a code of `stepping`; the state is `rows` rows of `work` from 0.
+    """`advance(out_t, out_y)` runs one slice and returns a code of `stepping`; the state is the first `rows` of `work`.
 
     `stage_slopes(t, y, h)` yields (time, slopes) of the stages of one step in Python, to find out what went wrong.
     """
@@ -56,21 +56,23 @@ def new_run(problem: Problem, plan: Plan, rows: int = 1) -> np.ndarray:
     r["reals"] = r["n"] * (2 if state.dtype.kind == "c" else 1)
     r["t0"], r["t_end"] = problem.t_span
     r["t"] = r["t0"]
-    r["n_steps"] = -1 if plan.n_steps is None else plan.n_steps
-    if plan.n_steps:
-        r["h"] = (r["t_end"] - r["t0"]) / plan.n_steps
-    r["h_max"], r["max_steps"] = plan.max_step, plan.max_steps
+    if isinstance(plan.stepping, Given):
+        r["n_steps"] = plan.stepping.n_steps
+        r["h"] = (r["t_end"] - r["t0"]) / plan.stepping.n_steps
+    else:
+        r["n_steps"], r["h_max"], r["max_steps"] = -1, plan.stepping.max_step, plan.stepping.max_steps
     r["error_1"] = r["error_2"] = 1.0
     r["was_finite"] = 1
-    r["save_every"] = -1 if plan.save_at is not None else plan.save_every
+    r["save_every"] = plan.saving.every if plan.saving.at is None else -1
     return run
 
 
 def grid_of(plan: Plan) -> np.ndarray:
     """The times of given steps; empty for even ones."""
-    return np.zeros(0) if plan.grid is None else plan.grid
+    grid = plan.stepping.grid
+    return np.zeros(0) if grid is None else grid
 
 
 def wanted_times(plan: Plan) -> np.ndarray:
     """The times to save at; empty if steps are saved."""
-    return np.zeros(0) if plan.save_at is None else plan.save_at
+    return np.zeros(0) if plan.saving.at is None else plan.saving.at

@@ -12,7 +12,7 @@ import numpy as np
 from numba import float64, int64, uintp
 from numpy.polynomial import Polynomial
 
-from stepnet.engines.contract import Outcome, Plan
+from stepnet.engines.contract import Given, Outcome, Plan, Saving
 from stepnet.engines.numba_engine import stepping
 from stepnet.engines.numba_engine.compile.cache import inlined, kernel
 from stepnet.engines.numba_engine.compile.problems import full_field, part_fields
@@ -169,12 +169,11 @@ def second_order(field, p, alpha, beta, work, run_, save_at, out_t, out_y):
 
 def run(problem: Problem, scheme: Multistep, plan: Plan, run_starter) -> Outcome:
     """Start with the one-step scheme that the record names, then go on with the history it left."""
-    n_started = min(scheme.n_steps - 1, plan.n_steps)
+    n_steps = plan.stepping.n_steps
+    n_started = min(scheme.n_steps - 1, n_steps)
     t0, t1 = problem.t_span
-    h = (t1 - t0) / plan.n_steps
-    opening = replace(problem, t_span=(t0, t0 + n_started * h if n_started < plan.n_steps else t1))
-    every_step = replace(plan, n_steps=n_started, save_at=None, save_every=1, progress=False)
-    start = run_starter(opening, scheme.starter, every_step)
+    opening = replace(problem, t_span=(t0, t1 if n_started == n_steps else t0 + n_started * ((t1 - t0) / n_steps)))
+    start = run_starter(opening, scheme.starter, Plan(Given(n_started), Saving(None, 1)))
     if start.status is not Status.COMPLETED:
         return start
     job = _prepare(problem, scheme, plan, start, n_started)
@@ -185,15 +184,16 @@ def _prefix(
     opening: Problem, scheme: Multistep, plan: Plan, start: Outcome, run_starter
 ) -> tuple[np.ndarray, np.ndarray]:
     """What the starting steps contribute to the saved trajectory."""
-    if plan.save_at is None:
-        is_last = np.arange(len(start.t)) == plan.n_steps
-        kept = [i for i in range(len(start.t)) if is_last[i] or (plan.save_every > 0 and i % plan.save_every == 0)]
+    every, wanted = plan.saving.every, plan.saving.at
+    if wanted is None:
+        is_end = np.arange(len(start.t)) == plan.stepping.n_steps
+        kept = [i for i in range(len(start.t)) if is_end[i] or (every > 0 and i % every == 0)]
         return start.t[kept], start.y[kept]
     direction = copysign(1.0, opening.t_span[1] - opening.t_span[0])
-    early = plan.save_at[(plan.save_at - opening.t_span[1]) * direction <= 0]
+    early = wanted[(wanted - opening.t_span[1]) * direction <= 0]
     if not early.size:
         return early, start.y[:0]
-    aside = run_starter(opening, scheme.starter, replace(plan, n_steps=len(start.t) - 1, save_at=early, progress=False))
+    aside = run_starter(opening, scheme.starter, Plan(Given(len(start.t) - 1), Saving(early, 1)))
     return aside.t, aside.y
 
 

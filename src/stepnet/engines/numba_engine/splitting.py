@@ -174,16 +174,16 @@ def _prepare_pair(problem: Problem, scheme: Splitting, plan: Plan) -> Job:
     work, run = new_work(initial, 2, BEFORE + 2), new_run(problem, plan, rows=2)
     parts, fractions = _flows(scheme, 2)
     advance = partitioned.compiled(work.dtype)
-    head = (0 if dq is None else dq.address, dp.address, dp.p, parts, fractions, int(is_fsal(scheme)))
+    head = (dq.address, dp.address, dp.p, parts, fractions, int(is_fsal(scheme)))
 
     def go(out_t, out_y):
         return advance(*head, work, run, grid_of(plan), wanted_times(plan), out_t, out_y)
 
     def slopes(t, y, h):
         q, p = np.split(y, 2)
-        yield np.concatenate((p if dq is None else dq(t, p), dp(t, q)))
+        yield np.concatenate((dq(t, p), dp(t, q)))
 
-    return Job(go, run, work, 2, (dp if dq is None else dq, dp), initial.dtype, slopes)
+    return Job(go, run, work, 2, (dq, dp), initial.dtype, slopes)
 
 
 def _prepare_sum(problem: Split, scheme: Splitting, plan: Plan) -> Job:

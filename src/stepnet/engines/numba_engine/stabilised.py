@@ -1,4 +1,7 @@
-"""Stabilised Runge-Kutta: Y_j = (1 - mu_j - nu_j) y + mu_j Y_{j-1} + nu_j Y_{j-2} + mu~_j h F_{j-1} + gamma~_j h F_0."""
+"""Stabilised Runge-Kutta by three-term recursion.
+
+Y_j = (1 - mu_j - nu_j) y + mu_j Y_{j-1} + nu_j Y_{j-2} + mu~_j h F_{j-1} + gamma~_j h F_0.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ Y, F0, SLOPE, STAGE = range(4)
 
 @inlined
 def step(field, p, table, c, work, t, h, run):
-    """One step from work[Y], its slope known in work[F0]; the row of the new state, or -1 if the right-hand side raised."""
+    """One step from work[Y], its slope in work[F0]: the row of the new state, or -1 if the right-hand side raised."""
     s, reals = table.shape[1], run.reals
     copy_row(work, Y, STAGE)
     for k in range(reals):

@@ -64,7 +64,7 @@ class _Locator(_CacheLocator):
 
 
 class _KernelCacheImpl(CompileResultCacheImpl):
-    _locator_classes = [_Locator]
+    _locator_classes = (_Locator,)
 
 
 class _KernelCache(FunctionCache):

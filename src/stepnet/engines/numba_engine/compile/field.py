@@ -45,10 +45,17 @@ class Field:
 
     def __call__(self, t: float, y: np.ndarray) -> np.ndarray:
         """One evaluation from Python, for first looks and for diagnosis."""
+        if self.address == 0:
+            return y.copy()
         y, dy = np.ascontiguousarray(y), np.full_like(y, np.nan)
         if SIGNATURE(self.address)(t, y.ctypes.data, dy.ctypes.data, self.p.ctypes.data, y.size) != 0:
             raise RuntimeError(f"the right-hand side raised at t = {t}")
         return dy
+
+
+def identity_field(p: np.ndarray) -> Field:
+    """q' = v of a second-order problem: no function at all, which kernels know by the address 0."""
+    return Field(0, p, "address")
 
 
 def make_field(function, args: tuple, inputs, output, t: float, y: np.ndarray, label: str) -> Field:
@@ -85,7 +92,7 @@ def make_field(function, args: tuple, inputs, output, t: float, y: np.ndarray, l
 
 
 def c_address(function) -> int | None:
-    """The address behind an integer, a ctypes function, a LowLevelCallable or a Numba cfunc; None for a Python function."""
+    """The address behind an integer, ctypes function, LowLevelCallable or Numba cfunc; None for a Python function."""
     if isinstance(function, bool):
         return None
     if isinstance(function, (int, np.integer)):

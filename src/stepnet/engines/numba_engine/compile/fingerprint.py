@@ -48,7 +48,7 @@ def _names(code: CodeType) -> tuple[str, ...]:
 
 
 def _value(value, code: CodeType, seen: frozenset):
-    if isinstance(value, SIMPLE) or isinstance(value, np.generic):
+    if isinstance(value, (*SIMPLE, np.generic)):
         return (type(value).__name__, repr(value))
     if isinstance(value, tuple):
         return tuple(_value(item, code, seen) for item in value)

@@ -45,7 +45,8 @@ def form_of(function, args: tuple, inputs, output, dtype, label: str) -> Form:
     """Recognise `f(t, y, *args)` and the in-place `f(t, y, dy, p)`, whose third parameter is called `dy` or `out`."""
     if not callable(function):
         raise TypeError(
-            f"`{label}` must be a function, a C address, a ctypes function or a LowLevelCallable, found {type(function).__name__}"
+            f"`{label}` must be a function, a C address, a ctypes function or a LowLevelCallable, "
+            f"found {type(function).__name__}"
         )
     names = _parameter_names(function)
     position = 1 + len(inputs)
@@ -133,6 +134,7 @@ def try_once(form: Form, parameters: np.ndarray | None, t: float, y: np.ndarray)
     unset = np.flatnonzero(bits == UNSET[width]) // (dy.itemsize // width)
     if unset.size:
         raise ValueError(
-            f"`{form.label}` did not set `dy[{unset[0]}]` at t = {t:g}; an in-place right-hand side must fill every entry"
+            f"`{form.label}` did not set `dy[{unset[0]}]` at t = {t:g}; "
+            f"an in-place right-hand side must fill every entry"
         )
     return None, dy

@@ -1,4 +1,8 @@
-"""A right-hand side compiled by Numba to a C function `int32 f(double t, const T *y, T *dy, const double *p, int64 n)`."""
+"""A right-hand side compiled by Numba to a C function.
+
+Its signature is `int32 f(double t, const T *y, T *dy, const double *p, int64 n)`; T is double, float or complex as the
+state is.
+"""
 
 from __future__ import annotations
 

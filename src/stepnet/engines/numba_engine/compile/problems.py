@@ -11,7 +11,7 @@ from numba import carray, types
 from numba.extending import intrinsic
 
 from stepnet.engines.numba_engine.compile.cache import FieldKernel
-from stepnet.engines.numba_engine.compile.field import RUNGS, Field, make_field
+from stepnet.engines.numba_engine.compile.field import RUNGS, Field, identity_field, make_field
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
 
 
@@ -21,28 +21,27 @@ def full_field(problem: Problem) -> Field:
         return part_fields(problem)[0]
     parts = part_fields(problem)
     reals = problem.initial.view(problem.initial.real.dtype).size
-    addresses = [0 if part is None else part.address for part in parts]
-    named = [part for part in parts if part is not None]
+    addresses = [part.address for part in parts]
     if isinstance(problem, Split):
         header, scratch, function = [len(parts), reals, *addresses], reals, _sum
     else:
         is_separable = int(getattr(problem, "separable", True))
         header, scratch, function = [*addresses, reals // 2, is_separable], 0, _pair
-    block = np.concatenate((np.array(header, np.int64).view(np.float64), np.zeros(scratch), named[-1].p))
+    block = np.concatenate((np.array(header, np.int64).view(np.float64), np.zeros(scratch), parts[0].p))
     return Field(
         function.address(problem.initial.real.dtype),
         block,
-        max((part.rung for part in named), key=RUNGS.index),
-        "; ".join(part.reason for part in named if part.reason),
+        max((part.rung for part in parts), key=RUNGS.index),
+        "; ".join(part.reason for part in parts if part.reason),
         _replay_of(problem, parts),
-        tuple(callback for part in named for callback in part.callbacks),
+        tuple(callback for part in parts for callback in part.callbacks),
         (parts, block),
-        sum(part.compile_time for part in named),
+        sum(part.compile_time for part in parts),
     )
 
 
-def part_fields(problem: Problem) -> tuple[Field | None, ...]:
-    """The fields of the parts; None stands for q' = v of a second-order problem."""
+def part_fields(problem: Problem) -> tuple[Field, ...]:
+    """The fields of the parts, q' = v of a second-order problem among them."""
     t, args = problem.t_span[0], problem.args
     match problem:
         case ODE():
@@ -56,7 +55,8 @@ def part_fields(problem: Problem) -> tuple[Field | None, ...]:
             )
         case SecondOrder():
             shape = problem.q0.shape
-            return None, make_field(problem.acceleration, args, (shape,), shape, t, problem.q0.ravel(), "acceleration")
+            force = make_field(problem.acceleration, args, (shape,), shape, t, problem.q0.ravel(), "acceleration")
+            return identity_field(force.p), force
         case Partitioned(separable=True):
             shape = problem.q0.shape
             dq = make_field(problem.dq, args, (shape,), shape, t, problem.p0.ravel(), "dq")
@@ -76,7 +76,7 @@ def _replay_of(problem: Problem, parts):
         is_separable = isinstance(problem, SecondOrder) or getattr(problem, "separable", False)
         inputs = (y[half:], y[:half]) if is_separable else (y,) * len(parts)
         for part, state in zip(parts, inputs, strict=True):
-            if part is not None and part.replay is not None:
+            if part.replay is not None:
                 part.replay(t, state)
 
     return replay
@@ -98,7 +98,7 @@ def _call(typing_context, address, t, y, dy, p, n):
 
 @FieldKernel
 def _pair(t, y_, dy_, p_, n):
-    """(dq(t, p), dp(t, q)), or (dq(t, q, p), dp(t, q, p)) if not separable; without an address q' is the second half."""
+    """(dq(t, p), dp(t, q)), or (dq(t, q, p), dp(t, q, p)) if not separable; the address 0 stands for q' = p."""
     header = carray(p_, (4,)).view(np.int64)
     dq, dp, half, is_separable = header[0], header[1], header[2], header[3]
     y, dy = carray(y_, (2 * half,)), carray(dy_, (2 * half,))

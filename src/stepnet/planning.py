@@ -1,0 +1,144 @@
+"""From the arguments of `solve` to a plan of checked numbers.
+
+Every error of a user's making is found here or in the problem record: the argument in backticks, what was found, what
+is wanted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepnet.engines.contract import Adaptive, Given, Saving
+from stepnet.errors import UnknownName
+from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
+from stepnet.schemes.conditions import is_pair, is_symplectic
+from stepnet.schemes.controllers import controller as controller_of
+from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.splitting import Splitting
+
+DEFAULT_RTOL, DEFAULT_ATOL, DEFAULT_MAX_STEPS = 1e-6, 1e-9, 10_000_000
+NORMS = ("rms", "max")
+
+
+def require_match(problem: Problem, scheme) -> None:
+    """Refuse a scheme that cannot run the problem, with the reason."""
+    if isinstance(scheme, Splitting):
+        if isinstance(problem, ODE):
+            raise TypeError(
+                f"{scheme.name} moves the parts of a problem in turn, and an `ODE` has no parts; "
+                f"use `Partitioned`, `SecondOrder` or `Split`"
+            )
+        if isinstance(problem, Partitioned) and not problem.separable:
+            raise TypeError(f"{scheme.name} needs dq(t, p) and dp(t, q); a problem with separable=False has none")
+        if scheme.nystrom and not isinstance(problem, SecondOrder):
+            raise TypeError(f"{scheme.name} keeps its order only for q'' = a(t, q); use `SecondOrder`")
+    if isinstance(scheme, Multistep) and scheme.derivative == 2 and not isinstance(problem, SecondOrder):
+        raise TypeError(f"{scheme.name} integrates q'' = a(t, q); use `SecondOrder`")
+
+
+def adaptive_steps(problem, scheme, *, rtol, atol, first_step, max_step, controller, norm, max_steps) -> Adaptive:
+    """Steps for a pair to choose."""
+    if is_symplectic(scheme):
+        raise ValueError(
+            f"{scheme.name} is symplectic and keeps its long-time behaviour only with equal steps, so it takes no "
+            f"`rtol`; give `steps`, or take a pair such as dop853"
+        )
+    if not is_pair(scheme):
+        raise ValueError(
+            f"{scheme.name} has no error estimate to choose its steps by; give `steps`, or take a pair such as dopri5"
+        )
+    if norm is not None and norm not in NORMS:
+        raise UnknownName("norm", norm, NORMS)
+    return Adaptive(
+        rtol=_tolerance("rtol", DEFAULT_RTOL if rtol is None else rtol, problem),
+        atol=_tolerance("atol", DEFAULT_ATOL if atol is None else atol, problem),
+        first_step=None if first_step is None else _positive("first_step", first_step),
+        max_step=np.inf if max_step is None else _positive("max_step", max_step),
+        controller=controller_of("I" if controller is None else controller),
+        norm=norm or "rms",
+        max_steps=_positive_integer("max_steps", DEFAULT_MAX_STEPS if max_steps is None else max_steps),
+    )
+
+
+def given_steps(problem: Problem, scheme, steps, others: dict) -> Given:
+    """A number of even steps, or the times of given ones; `others` are arguments that go with adaptive steps only."""
+    for name, value in others.items():
+        if value is not None:
+            raise ValueError(f"`{name}` belongs to adaptive steps, but `steps` are given; leave one of them out")
+    if isinstance(steps, (int, np.integer)) and not isinstance(steps, bool):
+        return Given(_positive_integer("steps", steps))
+    grid = _times("steps", steps, "; for a step size h give `steps=round((t1 - t0) / h)`")
+    if isinstance(scheme, Multistep):
+        raise ValueError(f"{scheme.name} is a multistep scheme for equal steps; give `steps` as a number")
+    t0, t1 = problem.t_span
+    _require_monotone("steps", grid, t0, t1)
+    if len(grid) < 2 or grid[0] != t0 or grid[-1] != t1:
+        raise ValueError(f"`steps` must begin at {t0} and end at {t1} as `t_span` does, found {grid}")
+    if np.any(np.diff(grid) == 0) and t0 != t1:
+        raise ValueError("`steps` must not repeat a time")
+    return Given(len(grid) - 1, grid)
+
+
+def saving(problem: Problem, save_at, save_every) -> Saving:
+    """What to keep."""
+    if isinstance(save_every, bool) or not isinstance(save_every, (int, np.integer)) or save_every < 0:
+        raise ValueError(f"`save_every` must be a whole number, 0 for the end only, found {save_every!r}")
+    if save_at is None:
+        return Saving(None, int(save_every))
+    times = _times("save_at", save_at)
+    _require_monotone("save_at", times, *problem.t_span)
+    return Saving(times, int(save_every))
+
+
+def _times(name: str, value, hint: str = "") -> np.ndarray:
+    try:
+        times = np.asarray(value)
+    except ValueError:
+        raise TypeError(f"`{name}` must be an array of times, found a ragged sequence") from None
+    if times.ndim != 1 or times.dtype.kind not in "iuf":
+        wanted = "a whole number or an array of times" if hint else "a one-dimensional array of times"
+        raise TypeError(f"`{name}` must be {wanted}, found {value!r:.60}{hint}")
+    return np.array(times, dtype=float)
+
+
+def _require_monotone(name: str, times: np.ndarray, t0: float, t1: float) -> None:
+    """Refuse times outside the span or against the direction of integration."""
+    if not np.all(np.isfinite(times)):
+        raise ValueError(f"`{name}` must be finite, found {times[~np.isfinite(times)][0]}")
+    outside = (times < min(t0, t1)) | (times > max(t0, t1))
+    if np.any(outside):
+        raise ValueError(f"`{name}` must lie in `t_span` = ({t0}, {t1}), found {times[outside][0]}")
+    back = np.flatnonzero(np.diff(times) * np.sign(t1 - t0) < 0)
+    if back.size:
+        before, after = times[back[0]], times[back[0] + 1]
+        raise ValueError(f"`{name}` must run from {t0} to {t1} without turning back, found {after} after {before}")
+
+
+def _tolerance(name: str, value, problem: Problem) -> np.ndarray:
+    """One tolerance for every entry of the flat state."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"`{name}` must be a number or an array of numbers, found {value!r:.60}")
+    bad = array[~(np.isfinite(array) & (array > 0))]
+    if bad.size:
+        raise ValueError(f"`{name}` must be positive and finite, found {bad.ravel()[0]}")
+    shape = problem.y0.shape if isinstance(problem, (ODE, Split)) else problem.initial.shape
+    try:
+        return np.array(np.broadcast_to(array.astype(float), shape)).ravel()
+    except ValueError:
+        raise ValueError(
+            f"`{name}` must be one number or have the shape {shape} of the state, found {array.shape}"
+        ) from None
+
+
+def _positive(name: str, value) -> float:
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not (is_number and value > 0):
+        raise ValueError(f"`{name}` must be a positive number, found {value!r}")
+    return float(value)
+
+
+def _positive_integer(name: str, value) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ValueError(f"`{name}` must be a whole number of at least 1, found {value!r}")
+    return int(value)
