@@ -57,6 +57,6 @@ def _value(value, code: CodeType, seen: frozenset):
     if isinstance(value, (FunctionType, Dispatcher)):
         return fingerprint(value, seen)
     if isinstance(value, ModuleType):
-        numbers = ((name, getattr(value, name, None)) for name in _names(code))
+        numbers = ((name, vars(value).get(name)) for name in _names(code))
         return (value.__name__, tuple((name, repr(x)) for name, x in numbers if isinstance(x, SIMPLE)))
     return ("object", id(value))

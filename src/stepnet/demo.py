@@ -1,0 +1,161 @@
+"""What `stepnet demo` shows: two orbits, several schemes, errors, drifts and times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from stepnet.integrate import solve
+from stepnet.problem import ODE, SecondOrder
+from stepnet.solution import Solution
+
+KEPLER_PERIODS, KEPLER_STEP = 40, 0.05
+ECCENTRICITY = 0.6
+
+ARENSTORF_MU = 0.012277471
+ARENSTORF_START = (0.994, 0.0, 0.0, -2.00158510637908252240537862224)
+ARENSTORF_PERIOD = 17.0652165601579625588917206249
+"""The closed orbit of Arenstorf; Hairer, Norsett & Wanner I, II.0."""
+
+
+def attraction(t, q):
+    """q'' = -q / |q|^3."""
+    r2 = q[0] * q[0] + q[1] * q[1]
+    return -q / (r2 * np.sqrt(r2))
+
+
+def kepler() -> SecondOrder:
+    """An ellipse of eccentricity 0.6 over a whole number of periods: the end is the beginning."""
+    e = ECCENTRICITY
+    velocity = np.sqrt((1 + e) / (1 - e))
+    return SecondOrder(attraction, [1 - e, 0.0], [0.0, velocity], (0.0, 2 * np.pi * KEPLER_PERIODS))
+
+
+def kepler_energy(solution: Solution) -> np.ndarray:
+    """H = |v|^2 / 2 - 1 / |q| at every saved time."""
+    q, v = solution.q, solution.v
+    return 0.5 * np.sum(v * v, axis=1) - 1 / np.linalg.norm(q, axis=1)
+
+
+def restricted_three_bodies(t, y, mu):
+    """The path of a satellite between Earth and Moon, in a frame that turns with them."""
+    x, y_, vx, vy = y[0], y[1], y[2], y[3]
+    to_earth = ((x + mu) ** 2 + y_**2) ** 1.5
+    to_moon = ((x - 1 + mu) ** 2 + y_**2) ** 1.5
+    ax = x + 2 * vy - (1 - mu) * (x + mu) / to_earth - mu * (x - 1 + mu) / to_moon
+    ay = y_ - 2 * vx - (1 - mu) * y_ / to_earth - mu * y_ / to_moon
+    return [vx, vy, ax, ay]
+
+
+def arenstorf() -> ODE:
+    """One period of the Arenstorf orbit, which closes."""
+    return ODE(restricted_three_bodies, ARENSTORF_START, (0.0, ARENSTORF_PERIOD), args=(ARENSTORF_MU,))
+
+
+def kepler_runs() -> list[Solution]:
+    """Equal steps, and for contrast a pair that chooses its own."""
+    problem = kepler()
+    steps = round(problem.t_span[1] / KEPLER_STEP)
+    names = ("symplectic_euler_kick", "verlet", "yoshida4", "blanes_moan6", "rk4")
+    return [*(solve(problem, name, steps=steps) for name in names), solve(problem, "dop853", rtol=1e-10, atol=1e-10)]
+
+
+def arenstorf_runs() -> list[Solution]:
+    """Three pairs at two tolerances, and 24 000 equal steps that do worse."""
+    problem = arenstorf()
+    pairs = [
+        solve(problem, name, rtol=tolerance, atol=tolerance)
+        for name in ("dopri5", "tsit5", "dop853", "verner98")
+        for tolerance in (1e-6, 1e-10)
+    ]
+    return [*pairs, solve(problem, "rk4", steps=24_000)]
+
+
+def table(title: str, runs: list[Solution], energy=None) -> str:
+    """Error of the end against the beginning, energy drift, steps, evaluations and time, one line a run."""
+    head = f"{'scheme':<22}{'steps':>9}{'evaluations':>13}{'closing error':>15}{'energy drift':>14}{'time':>11}"
+    lines = [title, head, "-" * len(head)]
+    for run in runs:
+        cost = run.statistics
+        error = np.linalg.norm(run.y[-1] - run.y[0])
+        drift = f"{_drift(energy(run)):>14.1e}" if energy else f"{'-':>14}"
+        time = f"{1e3 * cost.run_time:>8.2f} ms"
+        lines.append(f"{run.scheme.name:<22}{cost.accepted:>9}{cost.evaluations:>13}{error:>15.1e}{drift}{time}")
+    return "\n".join(lines)
+
+
+def _drift(H: np.ndarray) -> float:
+    """Change of the mean energy from the first tenth of the run to the last."""
+    tenth = max(1, len(H) // 10)
+    return abs(H[-tenth:].mean() - H[:tenth].mean())
+
+
+def figures(kepler_solutions: list[Solution], arenstorf_solutions: list[Solution], folder: Path) -> list[Path]:
+    """Draw the orbits, the energies and the step sizes; returns the files."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from stepnet import plots
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with plots.style():
+        drawn = {
+            "kepler.png": _kepler_figure(kepler_solutions),
+            "arenstorf.png": _arenstorf_figure(arenstorf_solutions),
+        }
+        for name, figure in drawn.items():
+            figure.savefig(folder / name)
+    return [folder / name for name in drawn]
+
+
+def _kepler_figure(runs: list[Solution]):
+    from matplotlib.figure import Figure
+
+    from stepnet import plots
+
+    figure = Figure(figsize=(11, 6), layout="constrained")
+    orbits, energies = figure.subfigures(1, 2, width_ratios=(2, 1))
+    for ax, run in zip(orbits.subplots(2, 3, sharex=True, sharey=True).flat, runs, strict=True):
+        plots.orbit(run, ax, lw=0.4)
+        ax.plot(0, 0, "o", color="black", ms=3)
+        ax.set_title(run.scheme.name)
+    axes = energies.subplots()
+    for run in runs:
+        plots.energy_error(run, kepler_energy, axes)
+    axes.legend(fontsize=7, loc="lower right")
+    figure.suptitle(f"Kepler, e = {ECCENTRICITY}, {KEPLER_PERIODS} periods, h = {KEPLER_STEP} (dop853: adaptive)")
+    return figure
+
+
+def _arenstorf_figure(runs: list[Solution]):
+    from matplotlib.figure import Figure
+
+    from stepnet import plots
+
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    tight = [run for run in runs if run.scheme.name == "dop853"][-1]
+    plots.orbit(tight, left, marker=".", ms=3)
+    left.plot([-ARENSTORF_MU, 1 - ARENSTORF_MU], [0, 0], "o", color="black", ms=4)
+    left.set_title(f"Arenstorf orbit: {tight.statistics.accepted} steps of dop853")
+    for run in runs[1:-1:2]:
+        plots.step_sizes(run, right)
+    right.set_title("step sizes at tolerance 1e-10")
+    right.legend()
+    return figure
+
+
+def run(folder: Path, echo=print) -> None:
+    """Integrate, print the tables and write the figures."""
+    echo("Integrating (the first time on a machine the kernels are compiled, which takes half a minute) ...")
+    kepler_solutions, arenstorf_solutions = kepler_runs(), arenstorf_runs()
+    periods = f"{KEPLER_PERIODS} periods, h = {KEPLER_STEP}"
+    echo("\n" + table(f"Kepler, e = {ECCENTRICITY}, {periods} (dop853 adaptive)", kepler_solutions, kepler_energy))
+    echo("\n" + table("Arenstorf orbit, one period", arenstorf_solutions))
+    try:
+        paths = figures(kepler_solutions, arenstorf_solutions, folder)
+    except ModuleNotFoundError as missing:
+        echo(f"\nNo figures: {missing.name} is not installed; `pip install stepnet[plot]` brings it.")
+        return
+    echo("\nFigures: " + ", ".join(str(path) for path in paths))

@@ -1,0 +1,57 @@
+"""Pictures of solutions: orbits, energies, step sizes."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from stepnet.solution import Solution
+
+COLOURS = ("#1b5e8c", "#c8553d", "#3a7d44", "#7b4b94", "#b8860b", "#555555")
+
+
+@contextmanager
+def style():
+    """Quiet axes and a common set of colours for the figures drawn inside."""
+    rules = {
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.prop_cycle": plt.cycler(color=COLOURS),
+        "axes.titlesize": "medium",
+        "font.size": 9,
+        "legend.frameon": False,
+        "figure.dpi": 150,
+        "savefig.bbox": "tight",
+    }
+    with plt.rc_context(rules):
+        yield
+
+
+def orbit(solution: Solution, axes=None, *, components: tuple[int, int] = (0, 1), **line):
+    """One component of the flat state over another, equal scales."""
+    axes = axes or plt.gca()
+    y = solution.y.reshape(len(solution.t), -1)
+    axes.plot(y[:, components[0]], y[:, components[1]], **{"lw": 0.8, **line})
+    axes.set_aspect("equal")
+    return axes
+
+
+def energy_error(solution: Solution, energy, axes=None, **line):
+    """The largest |H - H(0)| so far over time, logarithmic; `energy(solution)` gives one number per time."""
+    axes = axes or plt.gca()
+    H = np.asarray(energy(solution))
+    error = np.maximum.accumulate(np.abs(H - H[0]))
+    axes.semilogy(solution.t[1:], np.maximum(error[1:], 1e-17), **{"lw": 1.0, "label": solution.scheme.name, **line})
+    axes.set(xlabel="t", ylabel="largest energy error so far")
+    return axes
+
+
+def step_sizes(solution: Solution, axes=None, **line):
+    """The lengths of the steps over time, logarithmic."""
+    axes = axes or plt.gca()
+    label = {"label": solution.scheme.name}
+    axes.semilogy(solution.t[:-1], np.abs(np.diff(solution.t)), **{"lw": 0.8, **label, **line})
+    axes.set(xlabel="t", ylabel="step size")
+    return axes
