@@ -11,6 +11,7 @@ from stepnet.schemes.conditions import real_stability_limit
 from stepnet.solution import Failure, Status
 
 STIFF = 0.8  # of the stability limit, with a decaying direction: stability and not accuracy chose the step
+HUGE = 1e60  # a state beyond this has blown up, whatever its slopes are
 WORTH_A_LOOK = 500  # accepted steps of a completed run
 
 
@@ -49,16 +50,23 @@ def _failure(job: Job, status: Status, ratio: float = float("nan")) -> Failure:
     run = job.run[0]
     t, h, y = float(run["t"]), float(run["h"]), job.state
     stage, component, slope_norm = _first_bad_slope(job, t, y, h)
+    y_norm = _norm(y)
+    has_grown = y_norm > HUGE
     return Failure(
         t=t,
         h=h,
-        y_norm=float(np.linalg.norm(y)),
+        y_norm=y_norm,
         slope_norm=slope_norm,
-        stage=stage,
-        component=component,
+        stage=None if has_grown else stage,
+        component=None if has_grown else component,
         stiffness=ratio,
-        advice=_advice(status, ratio, stage),
+        advice=_advice(status, ratio, stage is not None and not has_grown),
     )
+
+
+def _norm(values: np.ndarray) -> float:
+    with np.errstate(all="ignore"):
+        return float(np.linalg.norm(values))
 
 
 def _first_bad_slope(job: Job, t: float, y: np.ndarray, h: float):
@@ -68,7 +76,7 @@ def _first_bad_slope(job: Job, t: float, y: np.ndarray, h: float):
         try:
             for stage, slopes in enumerate(job.stage_slopes(t, y, h)):
                 if stage == 0:
-                    norm = float(np.linalg.norm(slopes))
+                    norm = _norm(slopes)
                 bad = np.flatnonzero(~np.isfinite(slopes))
                 if bad.size:
                     return stage, int(bad[0]), norm
@@ -77,13 +85,13 @@ def _first_bad_slope(job: Job, t: float, y: np.ndarray, h: float):
     return None, None, norm
 
 
-def _advice(status: Status, ratio: float, stage: int | None) -> str:
+def _advice(status: Status, ratio: float, is_slope_bad: bool) -> str:
     if ratio > STIFF:
         return "the problem is stiff: use an implicit or a stabilised scheme such as rkl2"
     return {
         Status.STEP_LIMIT: "raise `max_steps` or loosen `rtol` and `atol`",
         Status.NOT_FINITE: "check the right-hand side there"
-        if stage is not None
+        if is_slope_bad
         else "the solution grows without bound: take smaller steps, or end `t_span` before a singularity",
         Status.STEP_TOO_SMALL: "the solution may be singular there; end `t_span` before it or loosen the tolerances",
         Status.INTERRUPTED: "",
@@ -110,7 +118,7 @@ def _raised(job: Job) -> Failure:
     return Failure(
         t=float(run["t"]),
         h=float(run["h"]),
-        y_norm=float(np.linalg.norm(job.state)),
+        y_norm=_norm(job.state),
         slope_norm=float("nan"),
         stage=int(run["stage"]),
         advice=f"{what} (at t = {t:.6g}, stage {int(run['stage']) + 1})",

@@ -169,10 +169,11 @@ def second_order(field, p, alpha, beta, work, run_, save_at, out_t, out_y):
 
 def run(problem: Problem, scheme: Multistep, plan: Plan, run_starter) -> Outcome:
     """Start with the one-step scheme that the record names, then go on with the history it left."""
-    n_steps = plan.stepping.n_steps
-    n_started = min(scheme.n_steps - 1, n_steps)
+    n_steps, n_started = plan.stepping.n_steps, scheme.n_steps - 1
     t0, t1 = problem.t_span
-    opening = replace(problem, t_span=(t0, t1 if n_started == n_steps else t0 + n_started * ((t1 - t0) / n_steps)))
+    if n_steps <= n_started or t0 == t1:
+        return run_starter(problem, scheme.starter, plan)
+    opening = replace(problem, t_span=(t0, t0 + n_started * ((t1 - t0) / n_steps)))
     start = run_starter(opening, scheme.starter, Plan(Given(n_started), Saving(None, 1)))
     if start.status is not Status.COMPLETED:
         return start
@@ -186,8 +187,7 @@ def _prefix(
     """What the starting steps contribute to the saved trajectory."""
     every, wanted = plan.saving.every, plan.saving.at
     if wanted is None:
-        is_end = np.arange(len(start.t)) == plan.stepping.n_steps
-        kept = [i for i in range(len(start.t)) if is_end[i] or (every > 0 and i % every == 0)]
+        kept = slice(None, None, every) if every else slice(0, 0)
         return start.t[kept], start.y[kept]
     direction = copysign(1.0, opening.t_span[1] - opening.t_span[0])
     early = wanted[(wanted - opening.t_span[1]) * direction <= 0]

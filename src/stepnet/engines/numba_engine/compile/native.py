@@ -102,10 +102,10 @@ def _stores(result, shape: tuple[int, ...]) -> list[str]:
             f"    for i in range({n}):",
             "        dy[i] = out[i]",
         ]
-    check = [f"    if out.shape != {np.shape(result)}:", "        raise ValueError"]
+    lines = [f"    if out.shape != {np.shape(result)}:", "        raise ValueError"]
     if np.ndim(result) == 1:
-        return [*check, f"    for i in range({n}):", "        dy[i] = out[i]"]
-    return [*check, f"    dy.reshape({np.shape(result)})[:] = out"]
+        return [*lines, f"    for i in range({n}):", "        dy[i] = out[i]"]
+    return [*lines, "    i = 0", "    for slope in out.flat:", "        dy[i] = slope", "        i += 1"]
 
 
 def _make_guarded(dispatcher, signature):
