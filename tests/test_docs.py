@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,3 +43,9 @@ def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         if target != "benchmarks/RESULTS.md":  # written by `make bench`
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_examples_run_and_draw(script, tmp_path):
+    subprocess.run([sys.executable, script, tmp_path], check=True, timeout=300)
+    assert (tmp_path / f"{script.stem}.png").stat().st_size > 10_000
