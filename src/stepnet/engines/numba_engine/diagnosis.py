@@ -37,7 +37,7 @@ def stiffness(job: Job, scheme) -> float:
     field, reals = job.fields[0], int(run["reals"])
     work = new_work(y, 1, 5)
     work[spectrum.DIRECTION, :reals] = np.random.default_rng(0).standard_normal(reals)
-    distance = np.sqrt(np.finfo(work.dtype).eps) * max(float(np.linalg.norm(y)), 1e-8)
+    distance = np.sqrt(np.finfo(work.dtype).eps) * max(_norm(y), 1e-8)
     result = np.zeros(2)
     measure = spectrum.dominant.compiled(work.dtype)
     if measure(field.address, field.p, work, float(run["t"]), int(run["n"]), reals, distance, result) != 0:
