@@ -6,19 +6,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepnet.engines.numba_engine.compile.fingerprint import value_key
+
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one argument lies in the block: `kind` is float, int, bool, complex or array."""
+    """Where one argument lies in the block: `kind` is float, int, bool, complex, array or constant.
+
+    A constant (text, a table of whole numbers, a function) is not in the block; it is frozen into compiled code, and
+    `key` tells one value from another.
+    """
 
     kind: str
     offset: int
     shape: tuple[int, ...] = ()
     is_complex: bool = False
+    key: object = None
 
     def expression(self) -> str:
         """Source text that takes the argument out of the block `p`, of the type it had."""
         k = self.offset
+        if self.kind == "constant":
+            return f"constants_{k}"
         if self.kind == "array":
             length = int(np.prod(self.shape)) * (2 if self.is_complex else 1)
             view = f"p[{k}:{k + length}]" + (".view(complex128)" if self.is_complex else "")
@@ -33,26 +42,42 @@ class Slot:
 
 @dataclass(frozen=True)
 class Block:
-    """All arguments packed: `values` for the kernels, `slots` to unpack them in compiled code."""
+    """All arguments packed: `values` for the kernels, `slots` to unpack them in compiled code, `args` as they came."""
 
     values: np.ndarray
     slots: tuple[Slot, ...]
+    args: tuple
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether every argument is in `values`."""
+        return all(slot.kind != "constant" for slot in self.slots)
+
+    @property
+    def structure(self):
+        """What compiled code depends on: where each argument lies, and the value of constants."""
+        return self.slots
+
+    @property
+    def frozen(self):
+        """What a trace depends on besides: the values of whole numbers and booleans, which may steer its loops."""
+        return tuple(self.values[slot.offset] for slot in self.slots if slot.kind in ("int", "bool"))
 
 
-def pack(args: tuple) -> Block | None:
-    """Pack floats, integers, booleans, complex numbers and arrays of floats; None if an argument is something else."""
+def pack(args: tuple) -> Block:
+    """Pack numbers and arrays of floats; everything else becomes a constant."""
     pieces: list[np.ndarray] = []
     slots: list[Slot] = []
     offset = 0
-    for value in args:
+    for i, value in enumerate(args):
         slot, piece = _slot(value, offset)
         if slot is None:
-            return None
+            slot, piece = Slot("constant", i, key=value_key(value)), np.zeros(0)
         slots.append(slot)
         pieces.append(piece)
         offset += piece.size
     values = np.concatenate(pieces) if pieces else np.zeros(0)
-    return Block(np.ascontiguousarray(values, dtype=np.float64), tuple(slots))
+    return Block(np.ascontiguousarray(values, dtype=np.float64), tuple(slots), args)
 
 
 def _slot(value, offset: int):

@@ -14,15 +14,21 @@ from stepnet.engines.numba_engine.compile.arguments import Block, pack
 from stepnet.engines.numba_engine.compile.callback import SIGNATURE, Callback
 from stepnet.engines.numba_engine.compile.fingerprint import fingerprint
 from stepnet.engines.numba_engine.compile.form import Form, form_of, python_call, try_once
+from stepnet.engines.numba_engine.compile.machine_code import Code, assembly
 from stepnet.engines.numba_engine.compile.native import compile_native
+from stepnet.engines.numba_engine.compile.symbols import CannotTrace
+from stepnet.engines.numba_engine.compile.trace import trace
 
-RUNGS = ("address", "compiled", "python")  # from fast to slow
+RUNGS = ("address", "traced", "compiled", "python")  # from fast to slow
 AGREEMENT = {
     8: 1e-8,
     4: 1e-3,
 }  # compiled against Python, relative to the largest slope; contraction changes last digits
+MOST_NODES = 2500  # beyond this straight-line code is slower than loops
+MOST_NODES_OF_DERIVATIVES = 20_000
+N_CHECKS = 3
 
-_compiled: OrderedDict = OrderedDict()
+_kept: OrderedDict = OrderedDict()
 _MOST_KEPT = 256
 
 
@@ -58,37 +64,84 @@ def identity_field(p: np.ndarray) -> Field:
     return Field(0, p, "address")
 
 
-def make_field(function, args: tuple, inputs, output, t: float, y: np.ndarray, label: str) -> Field:
+def make_field(
+    function, args: tuple, inputs, output, t: float, y: np.ndarray, label: str, is_traced: bool = True
+) -> Field:
     """Climb the ladder from the fastest rung.  `t` and the flat state `y` are where the function is tried first."""
     address = c_address(function)
     block = pack(args)
     if address is not None:
-        if block is None:
+        if not block.is_numeric:
             raise TypeError(f"`args` of a C function must be numbers or arrays of floats, found {args!r}")
         return Field(address, block.values, "address", keep_alive=function)
     form = form_of(function, args, inputs, output, y.dtype, label)
-    values = block.values if block is not None else None
-    if form.is_in_place and block is None:
+    if form.is_in_place and not block.is_numeric:
         raise TypeError(f"`args` of the in-place `{label}` must be numbers or arrays of floats, found {args!r}")
-    result, slopes = try_once(form, values, t, y)
+    result, slopes = try_once(form, block.values, t, y)
     started = time.perf_counter()
-    native, reason = _native(form, block, result, slopes, t, y)
-    replay = _make_replay(form, values)
-    if native is not None:
-        elapsed = time.perf_counter() - started
-        return Field(native.address, values, "compiled", "", replay, keep_alive=native, compile_time=elapsed)
-    callback = Callback(python_call(form, values), (form.n_in,), (form.n_out,), y.dtype)
+    replay = _make_replay(form, block.values)
+    reasons = []
+    for rung, build in _ways(is_traced).items():
+        code, reason = _built(build, rung, form, block, result, slopes, t, y)
+        if code is not None:
+            elapsed = time.perf_counter() - started
+            return Field(code.address, block.values, rung, "; ".join(reasons), replay, (), code, elapsed)
+        reasons.append(reason)
+    callback = Callback(python_call(form, block.values), (form.n_in,), (form.n_out,), y.dtype)
     elapsed = time.perf_counter() - started
-    return Field(
-        callback.address,
-        np.zeros(0) if values is None else values,
-        "python",
-        reason,
-        replay,
-        (callback,),
-        callback,
-        elapsed,
-    )
+    return Field(callback.address, block.values, "python", "; ".join(reasons), replay, (callback,), callback, elapsed)
+
+
+def _ways(is_traced: bool) -> dict:
+    """How to get machine code, the fastest way first; STEPNET_RUNG names the first rung to try."""
+    wanted = os.environ.get("STEPNET_RUNG", "traced" if is_traced else "compiled")
+    ways = {"traced": _trace_code, "compiled": _native_code}
+    return {rung: way for rung, way in ways.items() if RUNGS.index(rung) >= RUNGS.index(wanted)}
+
+
+def _trace_code(form: Form, block: Block, result, t: float, y: np.ndarray):
+    if form.dtype != np.float64:
+        raise CannotTrace(f"states are {form.dtype}")
+    code = Code(assembly(trace(form, block, MOST_NODES), "f"), "f")
+    evaluate = python_call(form, block.values)
+    generator = np.random.default_rng(0)
+    for _ in range(N_CHECKS):
+        near = y + 0.1 * (np.abs(y) + 0.1) * generator.standard_normal(y.size)
+        slopes = np.empty(form.n_out)
+        try:
+            with np.errstate(all="ignore"):
+                evaluate(t, near, slopes)
+        except Exception:  # outside the domain of the function: no place to compare
+            continue
+        if not _agrees(code.address, block.values, t, near, slopes):
+            raise CannotTrace("the trace gave another result than Python elsewhere")
+    return code
+
+
+def _native_code(form: Form, block: Block, result, t: float, y: np.ndarray):
+    return compile_native(form, block, result)
+
+
+def _built(build, rung: str, form: Form, block: Block, result, slopes, t: float, y: np.ndarray):
+    """Machine code from this process's memory or made now, or None and the reason why there is none."""
+    kind = (type(result).__name__, np.shape(result))
+    frozen = block.frozen if rung == "traced" else ()
+    key = (rung, fingerprint(form.function), form.inputs, form.output, form.dtype.str, form.is_in_place, block.structure,
+           kind, frozen)  # fmt: skip
+    code = _kept.get(key)
+    if code is None:
+        try:
+            code = build(form, block, result, t, y)
+        except Exception as exception:  # ours, Numba's, or Python's from inside: any means "not on this rung"
+            code = f"not {rung}: {_first_line(exception)}"
+        _kept[key] = code
+        if len(_kept) > _MOST_KEPT:
+            _kept.popitem(last=False)
+    if isinstance(code, str):
+        return None, code
+    if not _agrees(code.address, block.values, t, y, slopes):
+        return None, f"not {rung}: it gave another result than Python (does it use random numbers or side effects?)"
+    return code, ""
 
 
 def c_address(function) -> int | None:
@@ -104,31 +157,6 @@ def c_address(function) -> int | None:
         return c_address(pointer) if not isinstance(pointer, int) else pointer
     address = getattr(function, "address", None)
     return int(address) if isinstance(address, (int, np.integer)) else None
-
-
-def _native(form: Form, block: Block | None, result, slopes, t, y):
-    """The compiled function, or None and the reason why there is none."""
-    if os.environ.get("STEPNET_RUNG") == "python":
-        return None, "STEPNET_RUNG=python asks for it"
-    if block is None:
-        return None, "`args` hold something else than numbers and arrays of floats"
-    kind = (type(result).__name__, np.shape(result))
-    key = (fingerprint(form.function), form.inputs, form.output, form.dtype.str, form.is_in_place, block.slots, kind)
-    native = _compiled.get(key)
-    if native is None:
-        try:
-            native = compile_native(form, block, result)
-        except Exception as exception:  # Numba's own, or Python's from inside its passes: any means "cannot compile"
-            return None, f"Numba cannot compile it: {_first_line(exception)}"
-        _compiled[key] = native
-        if len(_compiled) > _MOST_KEPT:
-            _compiled.popitem(last=False)
-    if not _agrees(native.address, block.values, t, y, slopes):
-        return (
-            None,
-            "the compiled function gave another result than Python (does it use random numbers or side effects?)",
-        )
-    return native, ""
 
 
 def _agrees(address: int, p: np.ndarray, t: float, y: np.ndarray, slopes: np.ndarray) -> bool:

@@ -27,6 +27,11 @@ def fingerprint(function, seen: frozenset = frozenset()):
     return (_code_key(code), cells, defaults, _globals_key(code, function.__globals__, seen))
 
 
+def value_key(value):
+    """A hashable key of any value that compiled code may freeze."""
+    return _value(value, fingerprint.__code__, frozenset())
+
+
 def _code_key(code: CodeType):
     constants = tuple(_code_key(c) if isinstance(c, CodeType) else (type(c).__name__, repr(c)) for c in code.co_consts)
     return (code.co_code, constants, code.co_names, code.co_varnames)

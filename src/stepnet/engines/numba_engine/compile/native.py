@@ -7,6 +7,7 @@ state is.
 from __future__ import annotations
 
 import warnings
+from types import FunctionType
 
 import numpy as np
 from llvmlite import ir
@@ -76,9 +77,14 @@ def _make_body(inner, form: Form, block: Block, result):
     else:
         arguments = ["t", *states, *(slot.expression() for slot in block.slots)]
         lines += [f"    out = inner({', '.join(arguments)})", *_stores(result, form.output)]
-    namespace = {"inner": inner, "int64": types.int64, "complex128": np.complex128}
+    constants = {f"constants_{i}": _constant(value) for i, value in enumerate(block.args)}
+    namespace = {"inner": inner, "int64": types.int64, "complex128": np.complex128, **constants}
     exec("\n".join(lines), namespace)  # our own text: only numbers of the problem go into it
     return namespace["body"]
+
+
+def _constant(value):
+    return njit(**OPTIONS)(value) if isinstance(value, FunctionType) else value
 
 
 def _shaped(view: str, shape: tuple[int, ...], is_in_place: bool) -> str:

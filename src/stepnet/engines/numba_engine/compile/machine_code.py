@@ -1,0 +1,209 @@
+"""Straight-line machine code from a trace, through LLVM and without Numba: milliseconds for a small system.
+
+int32 f  (double t, const double *y, double *dy, const double *p, int64 n)
+int32 jvp(double t, const double *y, const double *p, double t_dot, const double *y_dot, const double *p_dot,
+          double *out, int64 n)
+int32 vjp(double t, const double *y, const double *p, const double *w, double *t_bar, double *y_bar, double *p_bar,
+          int64 n)                                      (the bars are added to)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from pathlib import Path
+
+import llvmlite.binding as llvm
+
+from stepnet.engines.numba_engine.compile.cache import cache_directory
+
+from stepnet.engines.numba_engine.compile.trace import Trace
+
+INSTRUCTION = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+COMPARISON = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
+LIBM = {
+    "sin": "sin", "cos": "cos", "tan": "tan", "arcsin": "asin", "arccos": "acos", "arctan": "atan", "sinh": "sinh",
+    "cosh": "cosh", "tanh": "tanh", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh", "exp": "exp",
+    "exp2": "exp2", "expm1": "expm1", "log": "log", "log2": "log2", "log10": "log10", "log1p": "log1p", "cbrt": "cbrt",
+    "erf": "erf", "erfc": "erfc", "sqrt": "llvm.sqrt.f64", "abs": "llvm.fabs.f64", "floor": "llvm.floor.f64",
+    "ceil": "llvm.ceil.f64", "pow": "pow", "arctan2": "atan2", "hypot": "hypot",
+}  # fmt: skip
+TWO_OPERANDS = ("pow", "arctan2", "hypot")
+HEAD = {
+    "f": "double %t, ptr noalias readonly %y, ptr noalias %dy, ptr noalias readonly %p, i64 %n",
+    "jvp": "double %t, ptr noalias readonly %y, ptr noalias readonly %p, double %t_dot, ptr noalias readonly %y_dot, "
+    "ptr noalias readonly %p_dot, ptr noalias %out, i64 %n",
+    "vjp": "double %t, ptr noalias readonly %y, ptr noalias readonly %p, ptr noalias readonly %w, ptr noalias %t_bar, "
+    "ptr noalias %y_bar, ptr noalias %p_bar, i64 %n",
+}
+LONG = 2000  # lines of code from which the object is kept on disk
+
+
+class _Writer:
+    """Lines of LLVM assembly for one function."""
+
+    def __init__(self, graph):
+        self._graph, self.lines, self._names = graph, [], {}
+
+    def value(self, number: int) -> str:
+        return self._names[number]
+
+    def compute(self, outputs) -> None:
+        for number in self._graph.live(outputs):
+            if number not in self._names:
+                self._names[number] = self._write(number, *self._graph.nodes[number])
+
+    def _line(self, text: str) -> str:
+        name = f"%v{len(self.lines)}"
+        self.lines.append(f"{name} = {text}")
+        return name
+
+    def load(self, array: str, index: int) -> str:
+        return self._line(f"load double, ptr {self._line(f'getelementptr double, ptr %{array}, i64 {index}')}")
+
+    def store(self, value: str, array: str, index: int, is_sum: bool = False) -> None:
+        if is_sum:
+            value = self._line(f"fadd double {self.load(array, index)}, {value}")
+        self.lines.append(f"store double {value}, ptr {self._line(f'getelementptr double, ptr %{array}, i64 {index}')}")
+
+    def _write(self, number, operation, *operands) -> str:
+        if operation == "const":
+            return _literal(operands[0])
+        if operation in ("t", "t_dot"):
+            return f"%{operation}"
+        if operation in ("y", "p", "w", "y_dot", "p_dot"):
+            return self.load(operation, operands[0])
+        x = [self._names[operand] for operand in operands]
+        if operation in INSTRUCTION:
+            return self._line(f"{INSTRUCTION[operation]} contract double {x[0]}, {x[1]}")
+        if operation == "neg":
+            return self._line(f"fneg double {x[0]}")
+        if operation in LIBM:
+            arguments = ", ".join(f"double {value}" for value in x)
+            return self._line(f"call contract double @{LIBM[operation]}({arguments})")
+        if operation in COMPARISON:
+            return self._line(f"fcmp {COMPARISON[operation]} double {x[0]}, {x[1]}")
+        if operation in ("and", "or"):
+            return self._line(f"{operation} i1 {x[0]}, {x[1]}")
+        if operation == "not":
+            return self._line(f"xor i1 {x[0]}, true")
+        if operation == "select":
+            return self._line(f"select i1 {x[0]}, double {x[1]}, double {x[2]}")
+        return getattr(self, f"_write_{operation}")(*x)
+
+    def _write_max(self, x, y) -> str:
+        """NaN if either is, as in NumPy."""
+        is_first = self._line(f"fcmp uge double {x}, {y}")
+        larger = self._line(f"select i1 {is_first}, double {x}, double {y}")
+        return self._or_nan(larger, y)
+
+    def _write_min(self, x, y) -> str:
+        is_first = self._line(f"fcmp ule double {x}, {y}")
+        smaller = self._line(f"select i1 {is_first}, double {x}, double {y}")
+        return self._or_nan(smaller, y)
+
+    def _or_nan(self, value, y) -> str:
+        is_nan = self._line(f"fcmp uno double {y}, {y}")
+        return self._line(f"select i1 {is_nan}, double {y}, double {value}")
+
+    def _write_sign(self, x) -> str:
+        positive = self._line(f"fcmp ogt double {x}, {_literal(0.0)}")
+        negative = self._line(f"fcmp olt double {x}, {_literal(0.0)}")
+        rest = self._line(f"select i1 {negative}, double {_literal(-1.0)}, double {x}")  # zero and NaN stay
+        return self._line(f"select i1 {positive}, double {_literal(1.0)}, double {rest}")
+
+    def _write_mod(self, x, y) -> str:
+        quotient = self._line(f"fdiv double {x}, {y}")
+        whole = self._line(f"call double @llvm.floor.f64(double {quotient})")
+        return self._line(f"fsub double {x}, {self._line(f'fmul double {y}, {whole}')}")
+
+
+def _literal(value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "0x" + struct.pack(">d", value).hex().upper()
+
+
+def assembly(trace: Trace, which: str) -> str:
+    """LLVM assembly of f, jvp or vjp."""
+    writer = _Writer(trace.graph)
+    if which == "f":
+        writer.compute(trace.outputs)
+        for i, number in enumerate(trace.outputs):
+            writer.store(writer.value(number), "dy", i)
+    elif which == "jvp":
+        tangents = trace.tangent()
+        writer.compute(tangents)
+        for i, number in enumerate(tangents):
+            writer.store(writer.value(number), "out", i)
+    else:
+        bars = trace.gradient()
+        targets = [
+            ("t_bar", 0),
+            *(("y_bar", i) for i in range(trace.n)),
+            *(("p_bar", j) for j in range(trace.n_parameters)),
+        ]
+        writer.compute(bar for bar in bars if bar is not None)
+        for bar, (array, index) in zip(bars, targets, strict=True):
+            if bar is not None:
+                writer.store(writer.value(bar), array, index, is_sum=True)
+    body = "\n  ".join(writer.lines)
+    return f"define i32 @{which}({HEAD[which]}) {{\n  {body}\n  ret i32 0\n}}\n"
+
+
+DECLARATIONS = "".join(
+    f"declare double @{symbol}({', '.join(['double'] * (2 if name in TWO_OPERANDS else 1))})\n"
+    for name, symbol in LIBM.items()
+)
+
+
+class Code:
+    """Machine code in memory; `.address` is valid as long as this object lives."""
+
+    def __init__(self, text: str, which: str):
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        self._engine = _from_disk(text) if text.count("\n") > LONG else _built(text)
+        self._engine.finalize_object()
+        self.address = self._engine.get_function_address(which)
+
+
+def _machine():
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=2
+    )
+
+
+def _built(text: str):
+    """Compile; straight-line code gains from packing neighbours into vectors, but only while it is short."""
+    module = llvm.parse_assembly(f'target triple = "{llvm.get_default_triple()}"\n{DECLARATIONS}{text}')
+    machine = _machine()
+    module.data_layout = str(machine.target_data)
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.slp_vectorization = text.count("\n") <= LONG
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return llvm.create_mcjit_compiler(module, machine)
+
+
+def _from_disk(text: str):
+    """Compile long code once and keep its object beside the kernels, under the hash of its assembly."""
+    path = cache_directory() / f"traced-{hashlib.sha256(text.encode()).hexdigest()[:32]}.o"
+    engine = _built(text) if not path.is_file() else llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
+    if path.is_file():
+        engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(path.read_bytes()))
+        return engine
+    engine.set_object_cache(notify_func=lambda module, data: _keep(path, data))
+    return engine
+
+
+def _keep(path: Path, data: bytes) -> None:
+    """Write atomically; a cache that cannot be written is no reason to fail."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(f".{os.getpid()}.tmp")
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError:
+        pass

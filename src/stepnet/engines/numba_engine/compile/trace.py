@@ -1,0 +1,144 @@
+"""Run a right-hand side once on symbols, and keep what it did."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from math import prod
+from types import CellType, FunctionType
+
+import numpy as np
+from numba.core.dispatcher import Dispatcher
+
+from stepnet.engines.numba_engine.compile.derivatives import pullback, pushforward
+from stepnet.engines.numba_engine.compile.graph import Graph
+from stepnet.engines.numba_engine.compile.symbols import MATH, NUMPY, CannotTrace, Symbol, SymbolArray, as_symbols
+
+REPLACED = {
+    id(np): NUMPY,
+    id(math): MATH,
+    id(np.linalg): NUMPY.linalg,
+    **{id(getattr(math, name)): own for name, own in vars(MATH).items() if hasattr(math, name) and callable(own)},
+    **{id(getattr(np, name)): own for name, own in vars(NUMPY).items() if hasattr(np, name) and callable(own)},
+}
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The graph of a right-hand side: `outputs` are the nodes of its slopes, inputs are ("t",), ("y", i) and ("p", j)."""
+
+    graph: Graph
+    outputs: list[int]
+    n: int
+    n_parameters: int
+
+    @property
+    def inputs(self) -> list[int]:
+        """t, then the state, then the parameters."""
+        names = [("t",), *(("y", i) for i in range(self.n)), *(("p", j) for j in range(self.n_parameters))]
+        return [self.graph.node(*name) for name in names]
+
+    def tangent(self) -> list[int]:
+        """Slopes' tangents for the tangents ("t_dot",), ("y_dot", i), ("p_dot", j) of the inputs."""
+        seeds = {}
+        for number in self.inputs:
+            name, *index = self.graph.nodes[number]
+            seeds[number] = self.graph.node(f"{name}_dot", *index)
+        return pushforward(self.graph, self.outputs, seeds)
+
+    def gradient(self) -> list[int | None]:
+        """Gradients with respect to the inputs of sum_i w_i slope_i, w_i being the inputs ("w", i)."""
+        weights = [self.graph.node("w", i) for i in range(len(self.outputs))]
+        return pullback(self.graph, self.outputs, weights, self.inputs)
+
+
+def trace(form, block, most: int) -> Trace:
+    """Trace a right-hand side; raises whatever goes wrong, mostly `CannotTrace` or `TooManyNodes`."""
+    graph = Graph(most)
+    function = traceable(getattr(form.function, "py_func", form.function), {})
+    t = Symbol(graph, graph.node("t"))
+    states, offset = [], 0
+    for shape in form.inputs:
+        states.append(_array_of(graph, "y", offset, shape, keep_array=form.is_in_place))
+        offset += prod(shape)
+    if form.is_in_place:
+        dy = np.full(form.output or (1,), None, dtype=object).view(SymbolArray)
+        extra = (_array_of(graph, "p", 0, (block.values.size,)),) if form.takes_parameters else ()
+        function(t, *states, dy, *extra)
+        slopes = dy
+    else:
+        slopes = function(t, *states, *(_argument(graph, slot, block) for slot in block.slots))
+    flat = np.ravel(np.asarray(as_symbols(slopes), dtype=object))
+    if flat.size != form.n_out:
+        raise CannotTrace(f"it returned {flat.size} slopes for {form.n_out} entries")
+    return Trace(graph, [_number(graph, value) for value in flat], form.n_in, block.values.size)
+
+
+def _number(graph: Graph, value) -> int:
+    if isinstance(value, Symbol):
+        if value.is_boolean:
+            return graph.apply("select", value.number, graph.constant(1.0), graph.constant(0.0))
+        return value.number
+    if value is None or np.ndim(value) != 0:
+        raise CannotTrace("it left an entry unset" if value is None else "it returned nested arrays")
+    return graph.constant(float(value))
+
+
+def _array_of(graph: Graph, name: str, offset: int, shape, keep_array: bool = False):
+    symbols = np.empty(prod(shape), dtype=object)
+    for i in range(symbols.size):
+        symbols[i] = Symbol(graph, graph.node(name, offset + i))
+    if shape == ():
+        return symbols.view(SymbolArray) if keep_array else symbols[0]
+    return symbols.reshape(shape).view(SymbolArray)
+
+
+def _argument(graph: Graph, slot, block):
+    """A float argument as a symbol, an array as an array of them; whole numbers and booleans as they are."""
+    if slot.kind == "float":
+        return Symbol(graph, graph.node("p", slot.offset))
+    if slot.kind == "int":
+        return int(block.values[slot.offset])
+    if slot.kind == "bool":
+        return bool(block.values[slot.offset])
+    if slot.kind == "array" and not slot.is_complex:
+        return _array_of(graph, "p", slot.offset, slot.shape)
+    if slot.kind == "constant":
+        return _replaced(block.args[slot.offset], {})
+    raise CannotTrace("it takes complex arguments")
+
+
+def traceable(function, seen: dict):
+    """A copy of a function in which NumPy and math, and the functions it calls, understand symbols."""
+    if isinstance(function, Dispatcher):
+        function = function.py_func
+    if not isinstance(function, FunctionType):
+        return function
+    if id(function) in seen:
+        return seen[id(function)]
+    names = _names(function.__code__)
+    namespace = dict(function.__globals__)
+    copy = seen[id(function)] = FunctionType(
+        function.__code__, namespace, function.__name__, function.__defaults__, _cells(function, seen)
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    for name in names & namespace.keys():
+        namespace[name] = _replaced(namespace[name], seen)
+    return copy
+
+
+def _replaced(value, seen: dict):
+    if id(value) in REPLACED:
+        return REPLACED[id(value)]
+    return traceable(value, seen) if isinstance(value, (FunctionType, Dispatcher)) else value
+
+
+def _cells(function, seen: dict):
+    if function.__closure__ is None:
+        return None
+    return tuple(CellType(_replaced(cell.cell_contents, seen)) for cell in function.__closure__)
+
+
+def _names(code) -> set[str]:
+    inner = (item for item in code.co_consts if hasattr(item, "co_names"))
+    return set(code.co_names).union(*(_names(item) for item in inner))
