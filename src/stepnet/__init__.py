@@ -20,6 +20,7 @@ _HOME = {
     "Statistics": "stepnet.solution",
     "Status": "stepnet.solution",
     "Failure": "stepnet.solution",
+    "Event": "stepnet.events",
     "solve": "stepnet.integrate",
     "SolveFailed": "stepnet.errors",
     "Interrupted": "stepnet.errors",

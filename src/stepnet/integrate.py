@@ -6,7 +6,7 @@ import warnings
 
 from stepnet.engines.contract import Outcome, Plan
 from stepnet.errors import Interrupted, SolveFailed, StiffnessWarning
-from stepnet.planning import adaptive_steps, given_steps, require_match, saving
+from stepnet.planning import adaptive_steps, events_of, given_steps, require_match, saving
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
 from stepnet.schemes import catalogue
 from stepnet.solution import Solution, Status
@@ -27,6 +27,8 @@ def solve(
     norm: str | None = None,
     save_at=None,
     save_every: int = 1,
+    dense: bool = False,
+    events=(),
     max_steps: int | None = None,
     progress: bool = False,
     check: bool = True,
@@ -53,6 +55,10 @@ def solve(
         Times to save at, in the direction of integration.  The steps do not depend on them.
     save_every : int, optional
         Save every k-th step, the first and the last; 0 saves the end only.
+    dense : bool, optional
+        Keep the polynomials of all steps, so that the solution can be called at any time.
+    events : Event, callable, or a sequence of them, optional
+        Functions whose zeros are found; see `Event`.
     max_steps : int, optional
         Most attempted steps of an adaptive run (ten million).
     progress : bool, optional
@@ -78,7 +84,8 @@ def solve(
         "max_steps": max_steps,
     }
     stepping = adaptive_steps(problem, scheme, **how) if steps is None else given_steps(problem, scheme, steps, how)
-    plan = Plan(stepping, saving(problem, save_at, save_every), bool(progress))
+    watched = events_of(scheme, events, dense)
+    plan = Plan(stepping, saving(problem, save_at, save_every), watched, bool(dense), bool(progress))
     from stepnet.engines import numba_engine  # loads Numba, so only when something is solved
 
     solution = _as_solution(problem, scheme, numba_engine.run(problem, scheme, plan))
@@ -106,4 +113,17 @@ def _as_solution(problem: Problem, scheme, outcome: Outcome) -> Solution:
             message += f": slope {failure.component} is not finite in stage {failure.stage + 1}, h = {failure.h:.3g}"
         if failure.advice:
             message += f"; {failure.advice}"
-    return Solution(outcome.t, y, outcome.status, message, outcome.statistics, scheme, problem, failure)
+    shape = y.shape[1:]
+    return Solution(
+        t=outcome.t,
+        y=y,
+        status=outcome.status,
+        message=message,
+        statistics=outcome.statistics,
+        scheme=scheme,
+        problem=problem,
+        failure=failure,
+        t_events=outcome.t_events,
+        y_events=tuple(found.reshape(len(found), *shape) for found in outcome.y_events),
+        pieces=outcome.pieces,
+    )

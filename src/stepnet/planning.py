@@ -10,11 +10,13 @@ import numpy as np
 
 from stepnet.engines.contract import Adaptive, Given, Saving
 from stepnet.errors import UnknownName
+from stepnet.events import Event
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
 from stepnet.schemes.conditions import is_pair, is_symplectic
 from stepnet.schemes.controllers import controller as controller_of
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
+from stepnet.schemes.tableau import ExplicitRK
 
 DEFAULT_RTOL, DEFAULT_ATOL, DEFAULT_MAX_STEPS = 1e-6, 1e-9, 10_000_000
 NORMS = ("rms", "max")
@@ -88,6 +90,23 @@ def saving(problem: Problem, save_at, save_every) -> Saving:
     times = _times("save_at", save_at)
     _require_monotone("save_at", times, *problem.t_span)
     return Saving(times, int(save_every))
+
+
+def events_of(scheme, events, dense: bool) -> tuple[Event, ...]:
+    """Events by object, or by functions with the attributes `terminal` and `direction` as SciPy has them."""
+    single = isinstance(events, Event) or callable(events)
+    chosen = tuple(_event(event) for event in ((events,) if single else events or ()))
+    if (chosen or dense) and not isinstance(scheme, ExplicitRK):
+        wanted = "`events`" if chosen else "`dense`"
+        raise TypeError(f"{wanted} need an explicit Runge-Kutta scheme such as dopri5, {scheme.name} is none")
+    return chosen
+
+
+def _event(event) -> Event:
+    if isinstance(event, Event):
+        return event
+    direction = int(np.sign(getattr(event, "direction", 0) or 0))
+    return Event(event, direction, getattr(event, "terminal", False) or False)
 
 
 def _times(name: str, value, hint: str = "") -> np.ndarray:

@@ -23,6 +23,7 @@ class Status(Enum):
     """How a run ended; the value is the sentence a user reads."""
 
     COMPLETED = "reached the end of the interval"
+    EVENT = "stopped by an event"
     STEP_LIMIT = "used up `max_steps` before the end of the interval"
     NOT_FINITE = "the state or the right-hand side became NaN or infinite"
     STEP_TOO_SMALL = "the step became too small for the clock"
@@ -72,10 +73,37 @@ class Failure:
 
 
 @dataclass(frozen=True, eq=False)
+class Pieces:
+    """Dense output: one polynomial for every step, from `t` on and scaled by its length `h`.
+
+    `data` (steps, rows, entries) holds y, y_new, both slopes and the corrections of the continuous extension.
+    """
+
+    t: np.ndarray
+    h: np.ndarray
+    data: np.ndarray
+
+    def __call__(self, times: np.ndarray) -> np.ndarray:
+        """Flat states (*times, entries)."""
+        direction = 1.0 if self.h[0] > 0 else -1.0
+        i = np.clip(np.searchsorted(direction * self.t, direction * times, side="right") - 1, 0, len(self.t) - 1)
+        h = self.h[i][..., None]
+        x = (times - self.t[i])[..., None] / h
+        y, y_new, slope, slope_new = (self.data[i, row] for row in range(4))
+        m = 1 - x
+        ends = m * m * (1 + 2 * x) * y + x * x * (3 - 2 * x) * y_new + h * x * m * (m * slope - x * slope_new)
+        correction = np.zeros_like(ends)
+        for row in range(self.data.shape[1] - 1, 3, -1):
+            correction = correction * (x - 0.5) + self.data[i, row]
+        return ends + (x * m) ** 2 * correction
+
+
+@dataclass(frozen=True, eq=False)
 class Solution:
     """The trajectory of a solve: `t` (times,) and `y` (times, *state), with status, statistics and scheme.
 
-    For `Partitioned` and `SecondOrder` problems `y` is the flat state and `q`, `p` (or `v`) are views of it.
+    For `Partitioned` and `SecondOrder` problems `y` is the flat state and `q`, `p` (or `v`) are views of it.  With
+    `dense=True` the solution can be called at any times.  `t_events` and `y_events` hold what each event found.
     """
 
     t: np.ndarray
@@ -86,11 +114,31 @@ class Solution:
     scheme: Scheme
     problem: Problem = field(repr=False)
     failure: Failure | None = None
+    t_events: tuple[np.ndarray, ...] = ()
+    y_events: tuple[np.ndarray, ...] = ()
+    pieces: Pieces | None = field(default=None, repr=False)
 
     @property
     def success(self) -> bool:
-        """Whether the end of the interval was reached."""
-        return self.status is Status.COMPLETED
+        """Whether the end of the interval or a terminal event was reached."""
+        return self.status in (Status.COMPLETED, Status.EVENT)
+
+    def __call__(self, t) -> np.ndarray:
+        """The state at times inside the interval, (*shape of t, *state), from dense output."""
+        if self.pieces is None:
+            raise ValueError("the solution has no dense output; solve with `dense=True`")
+        times = np.asarray(t, dtype=float)
+        first, last = sorted((self.problem.t_span[0], self.t_end))
+        if not np.all((times >= first) & (times <= last)):
+            raise ValueError(f"`t` must lie between {first} and {last}, where the solution is known, found {t!r:.60}")
+        return self.pieces(times).reshape(*times.shape, *self.y.shape[1:])
+
+    @property
+    def t_end(self) -> float:
+        """The last time reached."""
+        if self.pieces is not None and self.status is Status.COMPLETED:
+            return self.problem.t_span[1]
+        return float(self.t[-1])
 
     @property
     def q(self) -> np.ndarray:

@@ -7,9 +7,10 @@ from typing import Protocol
 
 import numpy as np
 
+from stepnet.events import Event
 from stepnet.problem import Problem
 from stepnet.schemes.controllers import Controller
-from stepnet.solution import Failure, Statistics, Status
+from stepnet.solution import Failure, Pieces, Statistics, Status
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +48,8 @@ class Plan:
 
     stepping: Given | Adaptive
     saving: Saving
+    events: tuple[Event, ...] = ()
+    dense: bool = False
     progress: bool = False
 
 
@@ -59,6 +62,9 @@ class Outcome:
     status: Status
     statistics: Statistics
     failure: Failure | None = None
+    t_events: tuple[np.ndarray, ...] = ()
+    y_events: tuple[np.ndarray, ...] = ()
+    pieces: Pieces | None = None
 
 
 class Engine(Protocol):

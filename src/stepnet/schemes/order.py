@@ -27,11 +27,11 @@ class Conditions:
         """Phi_i(tree) for all stages i."""
         return self._values(tree)
 
-    def defect(self, b: np.ndarray, shapes, which: int = 0) -> float:
-        """Largest relative defect of sum_i b_i Phi_i(tree) = 1/gamma(tree) over `shapes`; roots read matrix `which`."""
+    def defect(self, b: np.ndarray, shapes, which: int = 0, scale: float = 1.0) -> float:
+        """Largest relative defect of sum_i b_i Phi_i(tree) = scale/gamma(tree) over `shapes`; roots read `which`."""
         worst = 0.0
         for tree in shapes:
-            exact = 1 / density(tree)
+            exact = scale / density(tree)
             size = max(float(np.abs(b) @ self._sizes(tree, which)), exact)
             worst = max(worst, abs(float(b @ self._values(tree, which)) - exact) / size)
         return worst

@@ -11,6 +11,9 @@ import numpy as np
 
 from stepnet.errors import SchemeError
 from stepnet.schemes.order import HIGHEST, TOLERANCE, Conditions, runge_kutta_defect
+from stepnet.schemes.trees import trees
+
+DENSE_TOLERANCE = 1e-14  # the corrections are given to float64 and summed over up to 26 stages
 
 
 class Butcher(NamedTuple):
@@ -30,6 +33,32 @@ class Embedded:
 
 
 @dataclass(frozen=True)
+class Dense:
+    """The solution inside a step: with H the cubic Hermite polynomial through both ends and their slopes,
+
+    y(t + theta h) = H(theta) + h theta^2 (1 - theta)^2 sum_i sum_m R_im (theta - 1/2)^m k_i.
+
+    `correction` holds R, a row for every stage; `stages` the rows of extra stages, each over all earlier ones.  In a
+    scheme that is not first-same-as-last the first extra stage is the slope at the new point: its row is `b`.
+    """
+
+    order: int
+    correction: tuple[tuple[float, ...], ...]
+    stages: tuple[tuple[float, ...], ...]
+    reference: str
+
+
+class Continuous(NamedTuple):
+    """A continuous extension as arrays: tableau with extra stages, R by powers (rows), the stage at the new point."""
+
+    A: np.ndarray
+    c: np.ndarray
+    R: np.ndarray
+    new: int
+    order: int
+
+
+@dataclass(frozen=True)
 class ExplicitRK:
     """k_i = f(t + c_i h, y + h sum_{j<i} a_ij k_j),  y_new = y + h sum b_i k_i.
 
@@ -44,6 +73,7 @@ class ExplicitRK:
     b: tuple[float, ...]
     reference: str
     embedded: tuple[Embedded, ...] = ()
+    dense: Dense | None = None
 
     def __post_init__(self):
         s = len(self.b)
@@ -62,6 +92,8 @@ class ExplicitRK:
             if len(hat.b) != s:
                 raise SchemeError(f"{self.name}: embedded `b` must have {s} entries, found {len(hat.b)}")
             require_order(self.name, "embedded b", conditions, np.array(hat.b), hat.order)
+        if self.dense is not None:
+            require_dense_order(self)
 
     @cached_property
     def butcher(self) -> Butcher:
@@ -70,6 +102,19 @@ class ExplicitRK:
         for i, row in enumerate(self.a):
             A[i, :i] = row
         return butcher(A, np.array(self.b, float))
+
+    @cached_property
+    def continuous(self) -> Continuous:
+        """Its own continuous extension, else the cubic Hermite polynomial (order 3 at most)."""
+        s, is_fsal = len(self.b), bool(self.a) and self.a[-1] == self.b[:-1] and self.b[-1] == 0
+        dense = self.dense or Dense(min(self.order, 3), (), () if is_fsal else (self.b,), "cubic Hermite polynomial")
+        n = s + len(dense.stages)
+        A = np.zeros((n, n))
+        A[:s, :s] = self.butcher.A
+        for i, row in enumerate(dense.stages):
+            A[s + i, : s + i] = row
+        R = np.array(dense.correction).T if dense.correction else np.zeros((0, n))
+        return Continuous(A, butcher(A, A[-1]).c, R, s - 1 if is_fsal else s, dense.order)
 
 
 @dataclass(frozen=True)
@@ -175,3 +220,30 @@ def require_order(
                 f"{name}: `{label}` promises order {order}, but a condition of order {p} is missed by {defect:.1e} "
                 f"(relative; up to {tolerance:.0e} is rounding)"
             )
+
+
+def dense_weights(scheme: ExplicitRK, theta: float) -> np.ndarray:
+    """B(theta) in y(t + theta h) = y + h sum_i B_i(theta) k_i, over all stages, extra ones included."""
+    extension = scheme.continuous
+    b = np.zeros(len(extension.c))
+    b[: len(scheme.b)] = scheme.b
+    B = b * theta**2 * (3 - 2 * theta)
+    B[0] += theta * (1 - theta) ** 2
+    B[extension.new] -= theta**2 * (1 - theta)
+    powers = (theta - 0.5) ** np.arange(extension.R.shape[0])
+    return B + theta**2 * (1 - theta) ** 2 * (powers @ extension.R)
+
+
+def require_dense_order(scheme: ExplicitRK) -> None:
+    """Refuse a continuous extension that misses sum_i B_i(theta) Phi_i(tree) = theta^|tree| / gamma(tree)."""
+    extension = scheme.continuous
+    conditions = Conditions(extension.A)
+    for theta in (0.3, 0.5, 0.8):
+        B = dense_weights(scheme, theta)
+        for p in range(1, min(extension.order, HIGHEST) + 1):
+            defect = conditions.defect(B, trees(p), scale=theta**p)
+            if not defect <= DENSE_TOLERANCE:
+                raise SchemeError(
+                    f"{scheme.name}: `dense` promises order {extension.order}, but a condition of order {p} is missed "
+                    f"by {defect:.1e} at theta = {theta}"
+                )

@@ -22,4 +22,4 @@ def run(problem: Problem, scheme, plan: Plan) -> Outcome:
     """Solve the problem with the scheme as planned."""
     if isinstance(scheme, Multistep):
         return multistep.run(problem, scheme, plan, run)
-    return drive(PREPARE[type(scheme)](problem, scheme, plan), plan, scheme)
+    return drive(PREPARE[type(scheme)](problem, scheme, plan), problem, plan, scheme)

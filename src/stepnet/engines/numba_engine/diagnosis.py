@@ -18,7 +18,7 @@ WORTH_A_LOOK = 500  # accepted steps of a completed run
 def explain(job: Job, scheme, plan: Plan, status: Status) -> tuple[Failure | None, float]:
     """The failure of a run (None if it completed) and its stiffness (NaN if not measured)."""
     run = job.run[0]
-    if status is Status.COMPLETED:
+    if status in (Status.COMPLETED, Status.EVENT):
         is_long = isinstance(plan.stepping, Adaptive) and run["step"] > WORTH_A_LOOK
         return None, (stiffness(job, scheme) if is_long else float("nan"))
     if status is Status.INTERRUPTED:
@@ -32,15 +32,15 @@ def explain(job: Job, scheme, plan: Plan, status: Status) -> tuple[Failure | Non
 def stiffness(job: Job, scheme) -> float:
     """h rho(J) / (real stability limit) at the end of the run; NaN unless the dominant direction decays."""
     limit, run, y = real_stability_limit(scheme), job.run[0], job.state
-    if not limit > 0 or y.size == 0 or len(job.fields) != 1:
+    if not limit > 0 or y.size == 0 or job.rows != 1:
         return float("nan")
     field, reals = job.fields[0], int(run["reals"])
     work = new_work(y, 1, 5)
     work[spectrum.DIRECTION, :reals] = np.random.default_rng(0).standard_normal(reals)
     distance = np.sqrt(np.finfo(work.dtype).eps) * max(_norm(y), 1e-8)
     result = np.zeros(2)
-    measure = spectrum.dominant.compiled(work.dtype)
-    if measure(field.address, field.p, work, float(run["t"]), int(run["n"]), reals, distance, result) != 0:
+    place = (float(run["t"]), int(run["n"]), reals, float(distance))
+    if spectrum.dominant(work.dtype, field.address, field.p, work, *place, result) != 0:
         return float("nan")
     radius, growth = result
     return abs(float(run["h"])) * radius / limit if growth < -0.5 * radius else float("nan")

@@ -12,10 +12,12 @@ from tqdm import tqdm
 
 from stepnet.engines.contract import Given, Outcome, Plan
 from stepnet.engines.numba_engine import diagnosis
+from stepnet.engines.numba_engine import events as event_search
 from stepnet.engines.numba_engine.compile.field import RUNGS
 from stepnet.engines.numba_engine.job import Job, wanted_times
 from stepnet.engines.numba_engine.stepping import (
     DONE,
+    EVENT,
     FIELD_RAISED,
     FULL,
     NOT_FINITE,
@@ -23,12 +25,14 @@ from stepnet.engines.numba_engine.stepping import (
     STEP_LIMIT,
     STEP_TOO_SMALL,
 )
-from stepnet.solution import Statistics, Status
+from stepnet.problem import Problem
+from stepnet.solution import Pieces, Statistics, Status
 
 SLICE_SECONDS = 0.05
 FIRST_SLICE = 32
 STATUS = {
     DONE: Status.COMPLETED,
+    EVENT: Status.EVENT,
     STEP_LIMIT: Status.STEP_LIMIT,
     NOT_FINITE: Status.NOT_FINITE,
     STEP_TOO_SMALL: Status.STEP_TOO_SMALL,
@@ -36,18 +40,21 @@ STATUS = {
 }
 
 
-def drive(job: Job, plan: Plan, scheme, prefix: tuple[np.ndarray, np.ndarray] | None = None) -> Outcome:
+def drive(
+    job: Job, problem: Problem, plan: Plan, scheme, prefix: tuple[np.ndarray, np.ndarray] | None = None
+) -> Outcome:
     """Call the kernel until the run ends; returns what was reached, whatever happened.
 
     `prefix` holds times and flat states saved before the kernel begins: the initial state, unless steps were taken.
     """
     trajectory = Trajectory(job, plan, _initial_rows(job, plan) if prefix is None else prefix)
     started = time.perf_counter()
-    code = DONE if job.run[0]["t0"] == job.run[0]["t_end"] else _loop(job, plan, trajectory)
+    code = DONE if job.run[0]["t0"] == job.run[0]["t_end"] else _loop(job, problem, plan, trajectory)
     elapsed = time.perf_counter() - started
     status = Status.INTERRUPTED if code == PAUSED else STATUS[code]
     if status is not Status.COMPLETED:
         trajectory.keep_last(job)
+    t_events, y_events = trajectory.events(job, len(plan.events))
     failure, stiffness = diagnosis.explain(job, scheme, plan, status)
     run = job.run[0]
     statistics = Statistics(
@@ -60,22 +67,25 @@ def drive(job: Job, plan: Plan, scheme, prefix: tuple[np.ndarray, np.ndarray] | 
         run_time=elapsed,
         stiffness=stiffness,
     )
-    return Outcome(*trajectory.result(job.dtype), status, statistics, failure)
+    saved = trajectory.result(job.dtype)
+    return Outcome(*saved, status, statistics, failure, t_events, y_events, trajectory.dense_output(job))
 
 
-def _loop(job: Job, plan: Plan, trajectory: Trajectory) -> int:
+def _loop(job: Job, problem: Problem, plan: Plan, trajectory: Trajectory) -> int:
     """The code of the last slice; PAUSED means interrupted."""
     run, code, attempts = job.run[0], PAUSED, FIRST_SLICE
     with _interrupts(job) as is_stopped, _progress_bar(run, plan.progress) as bar:
         try:
-            while code in (PAUSED, FULL):
+            while code in (PAUSED, FULL, EVENT):
                 if code == FULL:
-                    trajectory.grow()
+                    trajectory.grow(job)
+                if code == EVENT and not trajectory.reset(job, plan, problem):
+                    return EVENT
                 if is_stopped():
                     return PAUSED
                 run["slice"] = attempts
                 started = time.perf_counter()
-                code = job.advance(trajectory.t, trajectory.y)
+                code = job.advance(trajectory)
                 factor = SLICE_SECONDS / max(time.perf_counter() - started, 1e-6)
                 attempts = int(min(max(1, attempts * min(factor, 16)), 2**40))
                 bar(run)
@@ -118,11 +128,60 @@ class Trajectory:
         self.y[:rows] = prefix[1].view(job.real_dtype).reshape(rows, width)
         self._run["saved"] = rows
         self._run["next_save"] = rows
+        self.watch = job.watch
+        room = 256 if plan.dense else 0
+        self.piece_t = np.empty((room, 2))
+        self.pieces = np.empty((room, job.rows_per_piece * width), job.real_dtype)
 
-    def grow(self) -> None:
-        """Twice the room."""
-        self.t = np.concatenate((self.t, np.empty_like(self.t)))
-        self.y = np.concatenate((self.y, np.empty_like(self.y)))
+    def grow(self, job: Job) -> None:
+        """Twice the room for whatever is full."""
+        run = self._run
+        if run["saved"] == len(self.t) and not self._has_wanted_times:
+            self.t = np.concatenate((self.t, np.empty_like(self.t)))
+            self.y = np.concatenate((self.y, np.empty_like(self.y)))
+        if run["n_pieces"] == len(self.piece_t):
+            self.piece_t = np.concatenate((self.piece_t, np.empty_like(self.piece_t)))
+            self.pieces = np.concatenate((self.pieces, np.empty_like(self.pieces)))
+        if self.watch is not None and len(self.watch.t):
+            self.watch = event_search.grown(self.watch)
+
+    def reset(self, job: Job, plan: Plan, problem) -> bool:
+        """Put the state that the last event asks for; False if it ends the run instead."""
+        run = self._run
+        event = plan.events[self.watch.which[run["n_found"] - 1]]
+        if event.reset is None:
+            return False
+        t = float(run["t"])
+        new = np.asarray(event.reset(t, self._shaped(job.state, problem), *problem.args), dtype=job.dtype).ravel()
+        if new.size != job.state.size or not np.all(np.isfinite(new)):
+            raise ValueError(f"`reset` of an event must return {job.state.size} finite numbers, found {new}")
+        job.work[0, : run["reals"]] = new.view(job.real_dtype)
+        if plan.saving.at is None and plan.saving.every > 0:
+            if run["saved"] == len(self.t):
+                self.grow(job)
+            self.t[run["saved"]], self.y[run["saved"]] = t, new.view(job.real_dtype)
+            run["saved"] += 1
+        return True
+
+    @staticmethod
+    def _shaped(state: np.ndarray, problem) -> np.ndarray:
+        return state.reshape(problem.y0.shape) if hasattr(problem, "y0") else state
+
+    def events(self, job: Job, count: int) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+        """Times and flat states of the zeros of each event."""
+        if count == 0:
+            return (), ()
+        n = int(self._run["n_found"])
+        which, t, y = self.watch.which[:n], self.watch.t[:n], self.watch.y[:n].view(job.dtype)
+        return tuple(t[which == e] for e in range(count)), tuple(y[which == e] for e in range(count))
+
+    def dense_output(self, job: Job) -> Pieces | None:
+        """The polynomials of all steps."""
+        n = int(self._run["n_pieces"])
+        if n == 0:
+            return None
+        data = self.pieces[:n].reshape(n, job.rows_per_piece, -1).view(job.dtype).copy()
+        return Pieces(self.piece_t[:n, 0].copy(), self.piece_t[:n, 1].copy(), data)
 
     def keep_last(self, job: Job) -> None:
         """Append the last valid state of a run that ended early, unless only wanted times are kept."""
@@ -130,7 +189,7 @@ class Trajectory:
         if self._has_wanted_times or (saved and self.t[saved - 1] == self._run["t"]):
             return
         if saved == len(self.t):
-            self.grow()
+            self.grow(job)
         self.t[saved] = self._run["t"]
         self.y[saved] = job.state.view(job.real_dtype)
         self._run["saved"] += 1

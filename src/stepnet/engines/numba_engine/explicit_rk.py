@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
-from numba import float64, int64, uintp
 
 from stepnet.engines.contract import Adaptive, Plan
-from stepnet.engines.numba_engine import step_control, stepping
-from stepnet.engines.numba_engine.compile.cache import inlined, kernel
+from stepnet.engines.numba_engine import events, step_control, stepping
+from stepnet.engines.numba_engine.compile.cache import Kernel, compiled, inlined
 from stepnet.engines.numba_engine.compile.field import Field
-from stepnet.engines.numba_engine.compile.problems import full_field
+from stepnet.engines.numba_engine.compile.problems import event_fields, full_field
 from stepnet.engines.numba_engine.job import Job, grid_of, new_run, new_work, wanted_times
 from stepnet.engines.numba_engine.primitives import call_field, combine, copy_row, is_finite_row
 from stepnet.engines.numba_engine.stepping import (
     DONE,
+    EVENT,
     FIELD_RAISED,
     FULL,
     NOT_FINITE,
     PAUSED,
-    RUN_TYPE,
     STEP_LIMIT,
     STEP_TOO_SMALL,
 )
@@ -26,22 +27,56 @@ from stepnet.problem import Problem
 from stepnet.schemes import conditions
 from stepnet.schemes.tableau import Butcher, ExplicitRK
 
-# Rows of `work`; the stages of a step begin at K, those of a step aside (to a wanted time) after them.
-Y, Y_NEW, ASIDE, ERROR, ZERO, K = range(6)
+# Rows of `work`: the state, the new one, one between or aside, the error, a value of an event, zeros; from K on the
+# stages (extra ones of the continuous extension included), then its corrections, then the stages of steps aside.
+Y, Y_NEW, ASIDE, ERROR, VALUE, ZERO, K = range(7)
 
 SHORTEST = 1e-14  # a step below this fraction of |t| is lost in the clock
 
 
+class Tables(NamedTuple):
+    """The numbers of a scheme: A and c with the extra stages of the continuous extension, R and the stage at its end.
+
+    `b` has one entry less than there are stages if the scheme is first-same-as-last.
+    """
+
+    A: np.ndarray
+    b: np.ndarray
+    c: np.ndarray
+    E: np.ndarray
+    R: np.ndarray
+    n_stages: int
+    new: int
+
+
+class Needs(NamedTuple):
+    """What a run wants of the inside of its steps."""
+
+    watch: events.Watch
+    save_at: np.ndarray
+    is_dense: int
+    is_aside: int  # wanted times by steps aside (given steps) or by the continuous extension (adaptive ones)
+
+
+class Output(NamedTuple):
+    """Where saved states and the pieces of dense output go."""
+
+    t: np.ndarray
+    y: np.ndarray
+    piece_t: np.ndarray
+    pieces: np.ndarray
+
+
 @inlined
-def stages(field, p, A, c, work, base, scratch, first, count, t, t_low, h, run):
-    """Slopes 2 to `count`, the first one given; False if the right-hand side raised."""
-    for i in range(1, count):
+def stages(field, p, A, c, work, base, scratch, first, start, stop, t, h, run):
+    """Slopes `start` to `stop - 1`, the earlier ones given; False if the right-hand side raised."""
+    for i in range(start, stop):
         combine(work, scratch, base, h, A, i, first, i)
-        t_stage = t + (t_low + c[i] * h)
+        t_stage = t + (run.t_low + c[i] * h)
         if call_field(field, t_stage, work, scratch, first + i, p, run.n) != 0:
             stepping.raised(run, 0, i, t_stage, scratch)
             return False
-    run.evaluations += count - 1
+    run.evaluations += stop - start
     return True
 
 
@@ -58,63 +93,213 @@ def first_slope(field, p, work, run):
 
 
 @inlined
-def save_inside(field, p, A, b, c, work, count, t_new, run, save_at, out_t, out_y):
-    """Save the wanted times inside a step by steps of their own from its beginning, so the main steps never change."""
-    first = K + c.shape[0]
-    while stepping.is_inside(run, save_at, t_new):
-        h = (save_at[run.next_save] - run.t) - run.t_low
-        copy_row(work, K, first)
-        if not stages(field, p, A, c, work, Y, ASIDE, first, count, run.t, run.t_low, h, run):
-            return FIELD_RAISED
-        combine(work, ASIDE, Y, h, b, 0, first, count)
+def extend(field, p, tables, work, known, h, run):
+    """The extra stages and the corrections of the continuous extension; False if the right-hand side raised."""
+    n = tables.c.shape[0]
+    if not stages(field, p, tables.A, tables.c, work, Y, ASIDE, K, known, n, run.t, h, run):
+        return False
+    for m in range(tables.R.shape[0]):
+        combine(work, K + n + m, ZERO, h, tables.R, m, K, n)
+    return True
+
+
+@inlined
+def between(tables, work, theta, h, run):
+    """work[ASIDE] = y(t + theta h)."""
+    n, n_corrections = tables.c.shape[0], tables.R.shape[0]
+    events.hermite(work, Y, Y_NEW, K, K + tables.new, K + n, n_corrections, ASIDE, theta, h, run.reals)
+
+
+@inlined
+def crossing_point(p, tables, watch, e, low, high, g_low, g_high, work, h, run):
+    """theta of a crossing between two samples: regula falsi (Illinois) with bisection, to the last bits."""
+    side = 0
+    for _ in range(200):
+        if high - low <= 4e-16 * high or g_high == 0.0:
+            break
+        middle = high - g_high * (high - low) / (g_high - g_low)
+        if not low < middle < high or side >= 3:
+            middle, side = 0.5 * (low + high), 0
+            if not low < middle < high:
+                break
+        between(tables, work, middle, h, run)
+        g = events.evaluate(watch, e, p, work, ASIDE, VALUE, run.t + middle * h, run)
+        if g != g:
+            break
+        if (g > 0.0) == (g_high > 0.0) or g == 0.0:
+            high, g_high = middle, g
+            g_low *= 0.5
+            side = side + 1 if side >= 0 else 0
+        else:
+            low, g_low = middle, g
+            g_high *= 0.5
+            side += 1
+    return high
+
+
+@compiled
+def look_for_events(p, tables, watch, work, h, run):
+    """Note the crossings inside a step in order; theta where the run is to stop, NEVER, or -1 if a function raised."""
+    low = 0.0
+    for sample in range(1, events.SAMPLES + 1):
+        high = sample / events.SAMPLES
+        while True:
+            first, who = events.NEVER, -1
+            between(tables, work, high, h, run)
+            for e in range(watch.values.shape[0]):
+                watch.now[e] = events.evaluate(watch, e, p, work, ASIDE, VALUE, run.t + high * h, run)
+                if watch.now[e] != watch.now[e]:
+                    return -1.0
+            for e in range(watch.values.shape[0]):
+                if events.is_crossing(watch.values[e], watch.now[e], watch.directions[e]):
+                    theta = crossing_point(p, tables, watch, e, low, high, watch.values[e], watch.now[e], work, h, run)
+                    if theta < first:
+                        first, who = theta, e
+            if who < 0:
+                break
+            between(tables, work, first, h, run)
+            if events.note(watch, who, run.t + first * h, work, ASIDE, run):
+                return first
+            low = first
+        watch.values[:] = watch.now
+        low = high
+    return events.NEVER
+
+
+@inlined
+def save_between(field, p, tables, needs, work, t_new, h, run, out):
+    """Save the wanted times inside a step; the main steps never depend on them."""
+    n, used = tables.c.shape[0], tables.b.shape[1]
+    aside = K + n + tables.R.shape[0]
+    while stepping.is_inside(run, needs.save_at, t_new):
+        length = (needs.save_at[run.next_save] - run.t) - run.t_low
+        if needs.is_aside:
+            copy_row(work, K, aside)
+            if not stages(field, p, tables.A, tables.c, work, Y, ASIDE, aside, 1, used, run.t, length, run):
+                return FIELD_RAISED
+            combine(work, ASIDE, Y, length, tables.b, 0, aside, used)
+        else:
+            between(tables, work, length / h, h, run)
         if not is_finite_row(work, ASIDE):
             return NOT_FINITE
-        stepping.save_wanted(work, ASIDE, 1, run, save_at, out_t, out_y)
+        stepping.save_wanted(work, ASIDE, 1, run, needs.save_at, out.t, out.y)
     return DONE
 
 
-def _fixed_signature(real):
-    tables = (real[:, ::1], real[:, ::1], float64[::1])
-    return int64(
-        uintp, float64[::1], *tables, real[:, ::1], RUN_TYPE, float64[::1], float64[::1], float64[::1], real[:, ::1]
-    )
+@inlined
+def keep_piece(tables, work, h, run, out):
+    """Append the polynomial of this step: y, y_new, both slopes, corrections."""
+    i, n, reals = run.n_pieces, tables.c.shape[0], run.reals
+    out.piece_t[i, 0], out.piece_t[i, 1] = run.t, h
+    for k in range(reals):
+        out.pieces[i, k] = work[Y, k]
+        out.pieces[i, reals + k] = work[Y_NEW, k]
+        out.pieces[i, 2 * reals + k] = work[K, k]
+        out.pieces[i, 3 * reals + k] = work[K + tables.new, k]
+        for m in range(tables.R.shape[0]):
+            out.pieces[i, (4 + m) * reals + k] = work[K + n + m, k]
+    run.n_pieces = i + 1
 
 
-@kernel(_fixed_signature)
-def fixed(field, p, A, b, c, work, run_, grid, save_at, out_t, out_y):
+@inlined
+def is_nothing_wanted(needs):
+    """Whether the ends of the steps are all that is wanted; the usual case, kept free of anything else."""
+    return needs.is_dense == 0 and needs.watch.values.shape[0] == 0 and needs.save_at.shape[0] == 0
+
+
+@compiled
+def is_full(needs, run, out):
+    """Whether the next step may find no room for events or dense output."""
+    if needs.is_dense and run.n_pieces == out.piece_t.shape[0]:
+        return True
+    n = needs.watch.values.shape[0]
+    return n > 0 and run.n_found + events.SAMPLES * n > needs.watch.t.shape[0]
+
+
+@compiled
+def inside(field, p, tables, needs, work, known, t_new, h, run, out):
+    """All that is wanted of a step between its ends: DONE, EVENT if it is to end early (at run.theta), or a failure."""
+    run.theta = events.NEVER
+    has_events = needs.watch.values.shape[0] > 0
+    is_interpolated = needs.is_aside == 0 and stepping.is_inside(run, needs.save_at, t_new)
+    is_extended = has_events or needs.is_dense or is_interpolated
+    if is_extended and not extend(field, p, tables, work, known, h, run):
+        return FIELD_RAISED
+    if has_events:
+        run.theta = look_for_events(p, tables, needs.watch, work, h, run)
+        if run.theta < 0.0:
+            return FIELD_RAISED
+    if run.theta < 1.0:
+        t_new = run.t + run.theta * h
+    status = save_between(field, p, tables, needs, work, t_new, h, run, out)
+    if status != DONE:
+        return status
+    if needs.is_dense:
+        keep_piece(tables, work, h, run, out)
+    if run.theta <= 1.0:
+        between(tables, work, run.theta, h, run)
+        copy_row(work, ASIDE, Y_NEW)
+        return EVENT
+    run.has_slope = 1 if is_extended else 0
+    return DONE
+
+
+@Kernel
+def fixed(field, p, tables, needs, work, run_, grid, out):
     """Steps of given length."""
     run = run_[0]
-    count = c.shape[0]
+    A, b, c, new = tables.A, tables.b, tables.c, tables.new
+    save_at, out_t, out_y = needs.save_at, out.t, out.y
+    used, is_simple = b.shape[1], is_nothing_wanted(needs)
     for _ in range(run.slice):
         if run.step == run.n_steps:
             return DONE
-        if stepping.is_full(run, out_t):
+        if stepping.is_full(run, out_t) or (not is_simple and is_full(needs, run, out)):
             return FULL
-        t, t_new, h = stepping.next_step(run, grid)
-        run.has_slope = 0
+        t_new, h = stepping.rest_of_step(run, grid)
         if not first_slope(field, p, work, run):
             return FIELD_RAISED
-        status = save_inside(field, p, A, b, c, work, count, t_new, run, save_at, out_t, out_y)
-        if status != DONE:
-            return status
-        if not stages(field, p, A, c, work, Y, Y_NEW, K, count, t, 0.0, h, run):
+        if not stages(field, p, A, c, work, Y, Y_NEW, K, 1, used, run.t, h, run):
             return FIELD_RAISED
-        combine(work, Y_NEW, Y, h, b, 0, K, count)
+        combine(work, Y_NEW, Y, h, b, 0, K, used)
         if not is_finite_row(work, Y_NEW):
             return NOT_FINITE
+        run.has_slope = 0
+        if not is_simple:
+            status = inside(field, p, tables, needs, work, used, t_new, h, run, out)
+            if status == EVENT:
+                return stop_at_event(work, run.t + run.theta * h, run, save_at, out_t, out_y)
+            if status != DONE:
+                return status
+        if run.has_slope:
+            copy_row(work, K + new, K)
         copy_row(work, Y_NEW, Y)
         stepping.finish_step(work, Y, 1, t_new, run, save_at, out_t, out_y)
     return DONE if run.step == run.n_steps else PAUSED
 
 
 @inlined
-def error_of_step(work, E, atol, rtol, h, run, norm):
+def stop_at_event(work, t, run, save_at, out_t, out_y):
+    """The step ends at an event: it is saved as a step of its own, and the clock stands there."""
+    copy_row(work, Y_NEW, Y)
+    run.has_slope = 0
+    run.t, run.t_low = t, 0.0
+    run.is_cut = 1
+    while stepping.due(run, save_at, t):
+        stepping.save_wanted(work, Y, 1, run, save_at, out_t, out_y)
+    if run.save_every > 0:
+        stepping.save(work, Y, 1, t, run, out_t, out_y)
+    return EVENT
+
+
+@inlined
+def error_of_step(work, E, atol, rtol, norm, h, run):
     """Norm of h sum (b - b^)_i k_i; with a second row of weights |e|^2 / sqrt(|e|^2 + 0.01 |e~|^2), as in DOP853."""
     combine(work, ERROR, ZERO, h, E, 0, K, E.shape[1])
-    error = step_control.scaled_norm(work, ERROR, Y, Y_NEW, atol, rtol, run, norm)
+    error = step_control.scaled_norm(work, ERROR, Y, Y_NEW, atol, rtol, norm, run)
     if E.shape[0] == 2 and error > 0.0:
         combine(work, ERROR, ZERO, h, E, 1, K, E.shape[1])
-        other = step_control.scaled_norm(work, ERROR, Y, Y_NEW, atol, rtol, run, norm)
+        other = step_control.scaled_norm(work, ERROR, Y, Y_NEW, atol, rtol, norm, run)
         error *= error / np.sqrt(error * error + 0.01 * other * other)
     return error
 
@@ -132,24 +317,18 @@ def advance_clock(run, h, is_last):
         run.t = t
 
 
-def _adaptive_signature(real):
-    tables = (real[:, ::1], real[:, ::1], float64[::1], real[:, ::1])
-    control = (float64[::1], float64[::1], float64[::1], int64)
-    return int64(
-        uintp, float64[::1], *tables, *control, real[:, ::1], RUN_TYPE, float64[::1], float64[::1], real[:, ::1]
-    )
-
-
-@kernel(_adaptive_signature)
-def adaptive(field, p, A, b, c, E, atol, rtol, control, norm, work, run_, save_at, out_t, out_y):
+@Kernel
+def adaptive(field, p, tables, how, needs, work, run_, out):
     """Steps as long as the error estimate allows."""
     run = run_[0]
-    s = c.shape[0]
-    is_fsal = b.shape[1] < s
+    A, b, c, E, s, new = tables.A, tables.b, tables.c, tables.E, tables.n_stages, tables.new
+    atol, rtol, betas = how.atol, how.rtol, how.betas
+    save_at, out_t, out_y = needs.save_at, out.t, out.y
+    is_fsal, is_simple = b.shape[1] < s, is_nothing_wanted(needs)
     for _ in range(run.slice):
         if run.step == run.n_steps:
             return DONE
-        if stepping.is_full(run, out_t):
+        if stepping.is_full(run, out_t) or (not is_simple and is_full(needs, run, out)):
             return FULL
         if run.step + run.rejected >= run.max_steps:
             return STEP_LIMIT
@@ -158,81 +337,102 @@ def adaptive(field, p, A, b, c, E, atol, rtol, control, norm, work, run_, save_a
         remaining = (run.t_end - run.t) - run.t_low
         is_last = abs(run.h) >= abs(remaining) * (1.0 - 1e-9)
         h = remaining if is_last else run.h
-        if not stages(field, p, A, c, work, Y, Y_NEW, K, s, run.t, run.t_low, h, run):
+        if not stages(field, p, A, c, work, Y, Y_NEW, K, 1, s, run.t, h, run):
             return FIELD_RAISED
         if not is_fsal:
             combine(work, Y_NEW, Y, h, b, 0, K, s)
-        error = error_of_step(work, E, atol, rtol, h, run, norm)
-        if error <= 1.0:
-            t_new = run.t_end if is_last else run.t + (run.t_low + h)
-            status = save_inside(field, p, A, b, c, work, b.shape[1], t_new, run, save_at, out_t, out_y)
-            if status != DONE:
-                return status
-            advance_clock(run, h, is_last)
-            copy_row(work, Y_NEW, Y)
-            if is_fsal:
-                copy_row(work, K + s - 1, K)
-            run.has_slope = 1 if is_fsal else 0
-            longer = h * step_control.growth(error, run, control)
-            run.h = np.sign(h) * min(abs(longer), run.h_max)
-            run.error_2 = run.error_1
-            run.error_1 = max(error, 1e-4)
-            run.was_rejected = 0
-            if is_last:
-                run.n_steps = run.step + 1
-            stepping.finish_step(work, Y, 1, run.t, run, save_at, out_t, out_y)
-        else:
+        error = error_of_step(work, E, atol, rtol, how.norm, h, run)
+        if not error <= 1.0:
             run.rejected += 1
             run.was_rejected = 1
-            run.was_finite = 1 if np.isfinite(error) else 0
-            run.h = h * step_control.shrinkage(error, control)
+            run.h = h * step_control.shrinkage(error, how.shrink, how.safety, how.exponent)
             if abs(run.h) < SHORTEST * abs(run.t) or run.t + run.h == run.t:
-                return STEP_TOO_SMALL if run.was_finite == 1 else NOT_FINITE
+                return STEP_TOO_SMALL if np.isfinite(error) else NOT_FINITE
+            continue
+        run.has_slope = 0
+        if not is_simple:
+            t_new = run.t_end if is_last else run.t + (run.t_low + h)
+            status = inside(field, p, tables, needs, work, s, t_new, h, run, out)
+            if status == EVENT:
+                return stop_at_event(work, run.t + run.theta * h, run, save_at, out_t, out_y)
+            if status != DONE:
+                return status
+        advance_clock(run, h, is_last)
+        copy_row(work, Y_NEW, Y)
+        if is_fsal or run.has_slope:
+            copy_row(work, K + new, K)
+            run.has_slope = 1
+        longer = h * step_control.growth(error, run, betas, how.shrink, how.grow, how.safety)
+        run.h = np.sign(h) * min(abs(longer), run.h_max)
+        run.error_2 = run.error_1
+        run.error_1 = max(error, 1e-4)
+        run.was_rejected = 0
+        if is_last:
+            run.n_steps = run.step + 1
+        stepping.finish_step(work, Y, 1, run.t, run, save_at, out_t, out_y)
     return DONE if run.step == run.n_steps else PAUSED
 
 
 def prepare(problem: Problem, scheme: ExplicitRK, plan: Plan) -> Job:
     """Everything a run needs, for any problem: its right-hand sides joined to one."""
     initial, field = problem.initial, full_field(problem)
-    work, run = new_work(initial, 1, K + 2 * len(scheme.b)), new_run(problem, plan)
-    if isinstance(plan.stepping, Adaptive):
-        advance = adaptive.compiled(work.dtype)
-        arguments = (*_adaptive_arguments(field, scheme, plan.stepping, work, run), work, run, wanted_times(plan))
+    watched = event_fields(problem, plan.events)
+    extension = scheme.continuous
+    n, n_corrections = len(extension.c), len(extension.R)
+    work, run = new_work(initial, 1, K + 2 * n + n_corrections), new_run(problem, plan)
+    tables = _tables(scheme, work.dtype)
+    is_adaptive = isinstance(plan.stepping, Adaptive)
+    watch = _watch(plan, watched, run, work.dtype, field.p, problem)
+
+    def go(out):
+        needs = Needs(out.watch, wanted_times(plan), int(plan.dense), int(not is_adaptive))
+        output = Output(out.t, out.y, out.piece_t, out.pieces)
+        if is_adaptive:
+            return adaptive(work.dtype, field.address, field.p, tables, how, needs, work, run, output)
+        return fixed(work.dtype, field.address, field.p, tables, needs, work, run, grid_of(plan), output)
+
+    if is_adaptive:
+        how = step_control.how_of(plan.stepping, 1.0 / error_power(scheme))
+        _choose_first_step(field, plan.stepping, how, work, run)
+    return Job(
+        go,
+        run,
+        work,
+        1,
+        (field, *watched),
+        initial.dtype,
+        stage_slopes(field, scheme.butcher),
+        watch,
+        4 + n_corrections,
+    )
+
+
+def _watch(plan: Plan, watched, run, dtype, p, problem: Problem) -> events.Watch:
+    """The events of a plan, with their values at the beginning."""
+    stops = [-1 if event.reset is not None else int(event.terminal) for event in plan.events]
+    addresses = [field.address for field in watched]
+    watch = events.new_watch(addresses, [event.direction for event in plan.events], stops, int(run[0]["reals"]), dtype)
+    for e, event in enumerate(watched):
+        watch.values[e] = event(problem.t_span[0], problem.initial)[0].real
+    return watch
+
+
+def _tables(scheme: ExplicitRK, dtype) -> Tables:
+    table, extension = scheme.butcher, scheme.continuous
+    s = len(table.b)
+    used = s - conditions.is_fsal(scheme)
+    E = np.array([table.b - np.array(hat.b) for hat in scheme.embedded]).reshape(-1, s)
+    arrays = (extension.A, table.b[None, :used], extension.c, E, extension.R)
+    kinds = (dtype, dtype, float, dtype, dtype)
+    return Tables(*(np.array(x, dtype=k, order="C") for x, k in zip(arrays, kinds, strict=True)), s, extension.new)
+
+
+def _choose_first_step(field: Field, stepping_plan: Adaptive, how, work: np.ndarray, run: np.ndarray) -> None:
+    if stepping_plan.first_step is None:
+        rows = np.array([Y, K, Y_NEW, ERROR])
+        step_control.first_step(work.dtype, field.address, field.p, work, how, rows, run)
     else:
-        advance = fixed.compiled(work.dtype)
-        arguments = (*_fixed_arguments(field, scheme, work), work, run, grid_of(plan), wanted_times(plan))
-
-    def go(out_t, out_y):
-        return advance(*arguments, out_t, out_y)
-
-    return Job(go, run, work, 1, (field,), initial.dtype, stage_slopes(field, scheme.butcher))
-
-
-def _fixed_arguments(field: Field, scheme: ExplicitRK, work: np.ndarray) -> tuple:
-    """Without an error estimate the last stage of a first-same-as-last scheme is the first one of the next step."""
-    table = scheme.butcher
-    used = len(table.b) - conditions.is_fsal(scheme)
-    A, b = _table(table.A[:used, :used], work.dtype), _table(table.b[None, :used], work.dtype)
-    return field.address, field.p, A, b, _table(table.c[:used], float)
-
-
-def _adaptive_arguments(field: Field, scheme: ExplicitRK, how: Adaptive, work: np.ndarray, run: np.ndarray) -> tuple:
-    table = scheme.butcher
-    used = len(table.b) - conditions.is_fsal(scheme)
-    A, b = _table(table.A, work.dtype), _table(table.b[None, :used], work.dtype)
-    E = _table([table.b - np.array(hat.b) for hat in scheme.embedded], work.dtype)
-    norm, exponent = step_control.NORMS[how.norm], 1.0 / error_power(scheme)
-    if how.first_step is None:
-        choose = step_control.first_step.compiled(work.dtype)
-        choose(field.address, field.p, work, how.atol, how.rtol, exponent, norm, np.array([Y, K, Y_NEW, ERROR]), run)
-    else:
-        run[0]["h"] = np.copysign(how.first_step, run[0]["t_end"] - run[0]["t0"])
-    control = step_control.numbers(how.controller, exponent)
-    return field.address, field.p, A, b, _table(table.c, float), E, how.atol, how.rtol, control, norm
-
-
-def _table(values, dtype) -> np.ndarray:
-    return np.array(values, dtype=dtype, order="C")
+        run[0]["h"] = np.copysign(stepping_plan.first_step, run[0]["t_end"] - run[0]["t0"])
 
 
 def error_power(scheme: ExplicitRK) -> int:

@@ -9,24 +9,27 @@ import numpy as np
 
 from stepnet.engines.contract import Given, Plan
 from stepnet.engines.numba_engine.compile.field import Field
+from stepnet.engines.numba_engine.events import Watch
 from stepnet.engines.numba_engine.stepping import RUN, padded
 from stepnet.problem import Problem
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """`advance(out_t, out_y)` runs one slice and returns a code of `stepping`; the state is the first `rows` of `work`.
+    """`advance(trajectory)` runs one slice and returns a code of `stepping`; the state is the first `rows` of `work`.
 
     `stage_slopes(t, y, h)` yields (time, slopes) of the stages of one step in Python, to find out what went wrong.
     """
 
-    advance: Callable[[np.ndarray, np.ndarray], int]
+    advance: Callable
     run: np.ndarray
     work: np.ndarray
     rows: int
     fields: tuple[Field, ...]
     dtype: np.dtype
     stage_slopes: Callable
+    watch: Watch | None = None
+    rows_per_piece: int = 0
 
     @property
     def real_dtype(self) -> np.dtype:
@@ -62,7 +65,6 @@ def new_run(problem: Problem, plan: Plan, rows: int = 1) -> np.ndarray:
     else:
         r["n_steps"], r["h_max"], r["max_steps"] = -1, plan.stepping.max_step, plan.stepping.max_steps
     r["error_1"] = r["error_2"] = 1.0
-    r["was_finite"] = 1
     r["save_every"] = plan.saving.every if plan.saving.at is None else -1
     return run
 

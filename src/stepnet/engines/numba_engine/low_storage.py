@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import float64, int64, uintp
 
 from stepnet.engines.contract import Plan
 from stepnet.engines.numba_engine import stepping
-from stepnet.engines.numba_engine.compile.cache import inlined, kernel
+from stepnet.engines.numba_engine.compile.cache import Kernel, inlined
 from stepnet.engines.numba_engine.compile.problems import full_field
 from stepnet.engines.numba_engine.explicit_rk import stage_slopes
 from stepnet.engines.numba_engine.job import Job, grid_of, new_run, new_work, wanted_times
 from stepnet.engines.numba_engine.primitives import call_field, copy_row, is_finite_row
-from stepnet.engines.numba_engine.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, PAUSED, RUN_TYPE
+from stepnet.engines.numba_engine.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, PAUSED
 from stepnet.problem import Problem
 from stepnet.schemes.tableau import LowStorageRK
 
@@ -36,14 +35,7 @@ def step(field, p, A, B, c, work, t, h, run):
     return True
 
 
-def _signature(real):
-    tables = (float64[::1], float64[::1], float64[::1])
-    return int64(
-        uintp, float64[::1], *tables, real[:, ::1], RUN_TYPE, float64[::1], float64[::1], float64[::1], real[:, ::1]
-    )
-
-
-@kernel(_signature)
+@Kernel
 def fixed(field, p, A, B, c, work, run_, grid, save_at, out_t, out_y):
     """Steps of given length; wanted times inside a step are reached by steps of their own from its beginning."""
     run = run_[0]
@@ -71,9 +63,11 @@ def prepare(problem: Problem, scheme: LowStorageRK, plan: Plan) -> Job:
     initial, field = problem.initial, full_field(problem)
     work, run = new_work(initial, 1, 4), new_run(problem, plan)
     tables = (np.array(scheme.A), np.array(scheme.B), np.array(scheme.butcher.c))
-    advance = fixed.compiled(work.dtype)
+    advance = fixed
 
-    def go(out_t, out_y):
-        return advance(field.address, field.p, *tables, work, run, grid_of(plan), wanted_times(plan), out_t, out_y)
+    def go(out):
+        return advance(
+            work.dtype, field.address, field.p, *tables, work, run, grid_of(plan), wanted_times(plan), out.t, out.y
+        )
 
     return Job(go, run, work, 1, (field,), initial.dtype, stage_slopes(field, scheme.butcher))

@@ -9,17 +9,16 @@ from dataclasses import replace
 from math import copysign
 
 import numpy as np
-from numba import float64, int64, uintp
 from numpy.polynomial import Polynomial
 
 from stepnet.engines.contract import Given, Outcome, Plan, Saving
 from stepnet.engines.numba_engine import stepping
-from stepnet.engines.numba_engine.compile.cache import inlined, kernel
+from stepnet.engines.numba_engine.compile.cache import Kernel, inlined
 from stepnet.engines.numba_engine.compile.problems import full_field, part_fields
 from stepnet.engines.numba_engine.driver import drive
 from stepnet.engines.numba_engine.job import Job, new_run, new_work, wanted_times
 from stepnet.engines.numba_engine.primitives import call_field, copy_row, is_finite_row
-from stepnet.engines.numba_engine.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, PAUSED, RUN_TYPE
+from stepnet.engines.numba_engine.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, PAUSED
 from stepnet.problem import Problem
 from stepnet.schemes.multistep import Multistep
 from stepnet.solution import Status
@@ -81,12 +80,7 @@ def interpolate(interpolant, work, theta, h, run):
             work[BETWEEN, k] += h * weight * work[row, k]
 
 
-def _first_signature(real):
-    head = (uintp, float64[::1], float64[::1], float64[::1], float64[:, ::1])
-    return int64(*head, real[:, ::1], RUN_TYPE, float64[::1], float64[::1], real[:, ::1])
-
-
-@kernel(_first_signature)
+@Kernel
 def first_order(field, p, alpha, beta, interpolant, work, run_, save_at, out_t, out_y):
     """Even steps of y' = f(t, y)."""
     run = run_[0]
@@ -121,21 +115,7 @@ def hermite(work, before, slope_before, after, slope_after, target, theta, h, re
         work[target, k] = values + b * work[slope_before, k] + c * work[slope_after, k]
 
 
-def _second_signature(real):
-    return int64(
-        uintp,
-        float64[::1],
-        float64[::1],
-        float64[::1],
-        real[:, ::1],
-        RUN_TYPE,
-        float64[::1],
-        float64[::1],
-        real[:, ::1],
-    )
-
-
-@kernel(_second_signature)
+@Kernel
 def second_order(field, p, alpha, beta, work, run_, save_at, out_t, out_y):
     """Even steps of q'' = a(t, q); v is the central difference, (q_{n+1} - q_n) / h + h a_{n+1} / 2."""
     run = run_[0]
@@ -178,7 +158,7 @@ def run(problem: Problem, scheme: Multistep, plan: Plan, run_starter) -> Outcome
     if start.status is not Status.COMPLETED:
         return start
     job = _prepare(problem, scheme, plan, start, n_started)
-    return drive(job, plan, scheme, _prefix(opening, scheme, plan, start, run_starter))
+    return drive(job, problem, plan, scheme, _prefix(opening, scheme, plan, start, run_starter))
 
 
 def _prefix(
@@ -215,10 +195,10 @@ def _prepare(problem: Problem, scheme: Multistep, plan: Plan, start: Outcome, n_
         r["evaluations"] += 1
     alpha, beta = np.array(scheme.alpha), np.array(scheme.beta)
     if is_second:
-        advance = second_order.compiled(work.dtype)
+        advance = second_order
         head = (field.address, field.p, alpha, beta, work, run, wanted_times(plan))
     else:
-        advance = first_order.compiled(work.dtype)
+        advance = first_order
         head = (
             field.address,
             field.p,
@@ -230,8 +210,8 @@ def _prepare(problem: Problem, scheme: Multistep, plan: Plan, start: Outcome, n_
             wanted_times(plan),
         )
 
-    def go(out_t, out_y):
-        return advance(*head, out_t, out_y)
+    def go(out):
+        return advance(work.dtype, *head, out.t, out.y)
 
     def slopes_of_step(t, y, h):
         yield field(t, y[: field_size(problem, rows)])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import float64, int64, uintp
 
-from stepnet.engines.numba_engine.compile.cache import kernel
+from stepnet.engines.numba_engine.compile.cache import Kernel
 from stepnet.engines.numba_engine.primitives import call_field
 
 # Rows of `work`: the state, its slope, a direction, a state moved that way, and its slope.
@@ -13,7 +12,7 @@ Y, SLOPE, DIRECTION, MOVED, IMAGE = range(5)
 ITERATIONS = 40
 
 
-@kernel(lambda real: int64(uintp, float64[::1], real[:, ::1], float64, int64, int64, float64, float64[::1]))
+@Kernel
 def dominant(field, p, work, t, n, reals, distance, result):
     """result = (|J v|, v'J v) for the direction v found from work[DIRECTION]; answers 1 if there is none."""
     if call_field(field, t, work, Y, SLOPE, p, n) != 0:

@@ -8,15 +8,15 @@ of its own, which moves with it; that is what keeps the order for right-hand sid
 from __future__ import annotations
 
 import numpy as np
-from numba import float64, int64, uintp
+from numba import uintp
 
 from stepnet.engines.contract import Plan
 from stepnet.engines.numba_engine import stepping
-from stepnet.engines.numba_engine.compile.cache import inlined, kernel
+from stepnet.engines.numba_engine.compile.cache import Kernel, inlined
 from stepnet.engines.numba_engine.compile.problems import part_fields
 from stepnet.engines.numba_engine.job import Job, grid_of, new_run, new_work, wanted_times
 from stepnet.engines.numba_engine.primitives import call_field, combine, copy_row, is_finite_row
-from stepnet.engines.numba_engine.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, PAUSED, RUN_TYPE
+from stepnet.engines.numba_engine.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, PAUSED
 from stepnet.problem import Problem, Split
 from stepnet.schemes.conditions import is_fsal
 from stepnet.schemes.explicit import DOP853, RK4, VERNER65
@@ -75,12 +75,7 @@ def give_up(status, work, run):
     return status
 
 
-def _partitioned_signature(real):
-    head = (uintp, uintp, float64[::1], int64[::1], float64[::1], int64)
-    return int64(*head, real[:, ::1], RUN_TYPE, float64[::1], float64[::1], float64[::1], real[:, ::1])
-
-
-@kernel(_partitioned_signature)
+@Kernel
 def partitioned(dq, dp, parameters, parts, fractions, is_fsal, work, run_, grid, save_at, out_t, out_y):
     """Steps of a separable problem.  If a step ends with the part that begins the next one, its slope is used twice."""
     run = run_[0]
@@ -132,12 +127,7 @@ def sum_step(fields, parameters, parts, fractions, A, b, c, clocks, work, at, t,
     return True
 
 
-def _sum_signature(real):
-    head = (int64[::1], float64[::1], int64[::1], float64[::1], real[:, ::1], real[:, ::1], float64[::1], float64[::1])
-    return int64(*head, real[:, ::1], RUN_TYPE, float64[::1], float64[::1], float64[::1], real[:, ::1])
-
-
-@kernel(_sum_signature)
+@Kernel
 def sum_of_parts(fields, parameters, parts, fractions, A, b, c, clocks, work, run_, grid, save_at, out_t, out_y):
     """Steps of y' = f1 + f2 + ..."""
     run = run_[0]
@@ -173,11 +163,11 @@ def _prepare_pair(problem: Problem, scheme: Splitting, plan: Plan) -> Job:
     initial = problem.initial
     work, run = new_work(initial, 2, BEFORE + 2), new_run(problem, plan, rows=2)
     parts, fractions = _flows(scheme, 2)
-    advance = partitioned.compiled(work.dtype)
+    advance = partitioned
     head = (dq.address, dp.address, dp.p, parts, fractions, int(is_fsal(scheme)))
 
-    def go(out_t, out_y):
-        return advance(*head, work, run, grid_of(plan), wanted_times(plan), out_t, out_y)
+    def go(out):
+        return advance(work.dtype, *head, work, run, grid_of(plan), wanted_times(plan), out.t, out.y)
 
     def slopes(t, y, h):
         q, p = np.split(y, 2)
@@ -194,11 +184,11 @@ def _prepare_sum(problem: Split, scheme: Splitting, plan: Plan) -> Job:
     parts, fractions = _flows(scheme, len(fields))
     A, b = np.array(inner.A, work.dtype), np.array(inner.b[None, :], work.dtype)
     addresses = np.array([field.address for field in fields])
-    advance = sum_of_parts.compiled(work.dtype)
+    advance = sum_of_parts
     head = (addresses, fields[0].p, parts, fractions, A, b, np.array(inner.c), np.zeros(len(fields)))
 
-    def go(out_t, out_y):
-        return advance(*head, work, run, grid_of(plan), wanted_times(plan), out_t, out_y)
+    def go(out):
+        return advance(work.dtype, *head, work, run, grid_of(plan), wanted_times(plan), out.t, out.y)
 
     def slopes(t, y, h):
         yield sum(field(t, y) for field in fields)

@@ -6,16 +6,15 @@ Y_j = (1 - mu_j - nu_j) y + mu_j Y_{j-1} + nu_j Y_{j-2} + mu~_j h F_{j-1} + gamm
 from __future__ import annotations
 
 import numpy as np
-from numba import float64, int64, uintp
 
 from stepnet.engines.contract import Plan
 from stepnet.engines.numba_engine import stepping
-from stepnet.engines.numba_engine.compile.cache import inlined, kernel
+from stepnet.engines.numba_engine.compile.cache import Kernel, inlined
 from stepnet.engines.numba_engine.compile.problems import full_field
 from stepnet.engines.numba_engine.explicit_rk import stage_slopes
 from stepnet.engines.numba_engine.job import Job, grid_of, new_run, new_work, wanted_times
 from stepnet.engines.numba_engine.primitives import call_field, copy_row, is_finite_row
-from stepnet.engines.numba_engine.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, PAUSED, RUN_TYPE
+from stepnet.engines.numba_engine.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, PAUSED
 from stepnet.problem import Problem
 from stepnet.schemes.tableau import StabilisedRK
 
@@ -43,12 +42,7 @@ def step(field, p, table, c, work, t, h, run):
     return STAGE + s % 3
 
 
-def _signature(real):
-    head = (uintp, float64[::1], float64[:, ::1], float64[::1])
-    return int64(*head, real[:, ::1], RUN_TYPE, float64[::1], float64[::1], float64[::1], real[:, ::1])
-
-
-@kernel(_signature)
+@Kernel
 def fixed(field, p, table, c, work, run_, grid, save_at, out_t, out_y):
     """Steps of given length; wanted times inside a step are reached by steps of their own from its beginning."""
     run = run_[0]
@@ -82,9 +76,11 @@ def prepare(problem: Problem, scheme: StabilisedRK, plan: Plan) -> Job:
     work, run = new_work(initial, 1, STAGE + 3), new_run(problem, plan)
     table = np.array([scheme.mu, scheme.nu, scheme.mu_tilde, scheme.gamma_tilde])
     c = np.array(scheme.butcher.c)
-    advance = fixed.compiled(work.dtype)
+    advance = fixed
 
-    def go(out_t, out_y):
-        return advance(field.address, field.p, table, c, work, run, grid_of(plan), wanted_times(plan), out_t, out_y)
+    def go(out):
+        return advance(
+            work.dtype, field.address, field.p, table, c, work, run, grid_of(plan), wanted_times(plan), out.t, out.y
+        )
 
     return Job(go, run, work, 1, (field,), initial.dtype, stage_slopes(field, scheme.butcher))

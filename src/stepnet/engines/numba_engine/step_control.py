@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numba import float64, int64, uintp
+from typing import NamedTuple
 
-from stepnet.engines.numba_engine.compile.cache import inlined, kernel
+import numpy as np
+
+from stepnet.engines.contract import Adaptive
+from stepnet.engines.numba_engine.compile.cache import Kernel, inlined
 from stepnet.engines.numba_engine.primitives import call_field
-from stepnet.engines.numba_engine.stepping import RUN_TYPE
-from stepnet.schemes.controllers import Controller
 
 RMS, MAXIMUM = 0, 1
 NORMS = {"rms": RMS, "max": MAXIMUM}
 
 
-def numbers(controller: Controller, exponent: float) -> np.ndarray:
-    """A controller as the array that `growth` and `shrinkage` read; `exponent` is 1/k for an error of O(h^k)."""
-    betas = (controller.beta1 * exponent, controller.beta2 * exponent, controller.beta3 * exponent)
-    return np.array([*betas, controller.shrink, controller.grow, controller.safety, exponent])
+class How(NamedTuple):
+    """Tolerances and controller as kernels read them; `betas` are divided by k, `exponent` is 1/k for errors O(h^k)."""
+
+    atol: np.ndarray
+    rtol: np.ndarray
+    norm: int
+    betas: np.ndarray
+    exponent: float
+    shrink: float
+    grow: float
+    safety: float
+
+
+def how_of(plan: Adaptive, exponent: float) -> How:
+    """From a plan to numbers."""
+    c = plan.controller
+    betas = exponent * np.array([c.beta1, c.beta2, c.beta3])
+    return How(plan.atol, plan.rtol, NORMS[plan.norm], betas, exponent, c.shrink, c.grow, c.safety)
 
 
 @inlined
-def scaled_norm(work, row, y, y_new, atol, rtol, run, norm):
+def scaled_norm(work, row, y, y_new, atol, rtol, norm, run):
     """Norm of work[row] / (atol + rtol max(|y|, |y_new|)), root mean square or maximum."""
     n, total = run.n, 0.0
     is_complex = run.reals > n
@@ -32,7 +46,7 @@ def scaled_norm(work, row, y, y_new, atol, rtol, run, norm):
             size = np.hypot(work[row, 2 * k], work[row, 2 * k + 1])
         else:
             size_y, size_new, size = abs(work[y, k]), abs(work[y_new, k]), abs(work[row, k])
-        x = float64(size) / (atol[k] + rtol[k] * max(size_y, size_new))
+        x = float(size) / (atol[k] + rtol[k] * max(size_y, size_new))
         if norm == RMS:
             total += x * x
         elif total == total and not x <= total:  # a NaN stays
@@ -43,35 +57,30 @@ def scaled_norm(work, row, y, y_new, atol, rtol, run, norm):
 
 
 @inlined
-def growth(error, run, control):
+def growth(error, run, betas, shrink, grow, safety):
     """Factor for the next step: safety * prod error_i^(-beta_i), clipped; no growth right after a rejection."""
-    least, most, safety = control[3], control[4], control[5]
     if error == 0.0:
-        factor = most
+        factor = grow
     else:
-        factor = safety * error ** -control[0]
-        if control[1] != 0.0:
-            factor *= run.error_1 ** -control[1]
-        if control[2] != 0.0:
-            factor *= run.error_2 ** -control[2]
-        factor = min(most, max(least, factor))
+        factor = safety * error ** -betas[0]
+        if betas[1] != 0.0:
+            factor *= run.error_1 ** -betas[1]
+        if betas[2] != 0.0:
+            factor *= run.error_2 ** -betas[2]
+        factor = min(grow, max(shrink, factor))
     return min(factor, 1.0) if run.was_rejected else factor
 
 
 @inlined
-def shrinkage(error, control):
+def shrinkage(error, shrink, safety, exponent):
     """Factor for the next attempt after an error above 1 or a result that is not finite."""
     if not np.isfinite(error):
-        return control[3]
-    return max(control[3], control[5] * error ** -control[6])
+        return shrink
+    return max(shrink, safety * error**-exponent)
 
 
-@kernel(
-    lambda real: int64(
-        uintp, float64[::1], real[:, ::1], float64[::1], float64[::1], float64, int64, int64[::1], RUN_TYPE
-    )
-)
-def first_step(field, p, work, atol, rtol, exponent, norm, rows, run_):
+@Kernel
+def first_step(field, p, work, how, rows, run_):
     """Set run.h by the rule of Hairer, Norsett & Wanner I, II.4: an Euler step tells how fast the slope changes.
 
     `rows` are those of y, its slope (known on exit), and two of scratch.
@@ -84,8 +93,8 @@ def first_step(field, p, work, atol, rtol, exponent, norm, rows, run_):
         return 1
     run.has_slope = 1
     run.evaluations += 2
-    d0 = scaled_norm(work, y, y, y, atol, rtol, run, norm)
-    d1 = scaled_norm(work, slope, y, y, atol, rtol, run, norm)
+    d0 = scaled_norm(work, y, y, y, how.atol, how.rtol, how.norm, run)
+    d1 = scaled_norm(work, slope, y, y, how.atol, how.rtol, how.norm, run)
     h0 = 1e-6 if d0 < 1e-5 or d1 < 1e-5 else 0.01 * d0 / d1
     h0 = min(h0, span)
     for k in range(run.reals):
@@ -95,9 +104,9 @@ def first_step(field, p, work, atol, rtol, exponent, norm, rows, run_):
         return 0
     for k in range(run.reals):
         work[change, k] -= work[slope, k]
-    d2 = scaled_norm(work, change, y, y, atol, rtol, run, norm) / h0
+    d2 = scaled_norm(work, change, y, y, how.atol, how.rtol, how.norm, run) / h0
     steepest = max(d1, d2)
-    h1 = max(1e-6, 1e-3 * h0) if steepest <= 1e-15 else (0.01 / steepest) ** exponent
+    h1 = max(1e-6, 1e-3 * h0) if steepest <= 1e-15 else (0.01 / steepest) ** how.exponent
     best = min(100 * h0, h1)
     run.h = direction * min(best if np.isfinite(best) else h0, span, run.h_max)
     return 0

@@ -7,13 +7,12 @@ anywhere without changing a bit.
 from __future__ import annotations
 
 import numpy as np
-from numba import from_dtype
 
 from stepnet.engines.numba_engine.compile.cache import inlined
 from stepnet.engines.numba_engine.primitives import REGISTER_BYTES
 
-# What a kernel answers.  The first three ask the driver to call again; the rest end the run.
-PAUSED, FULL, DONE, STEP_LIMIT, NOT_FINITE, STEP_TOO_SMALL, FIELD_RAISED = range(7)
+# What a kernel answers.  The first three ask the driver to do something and call again; the rest end the run.
+PAUSED, FULL, EVENT, DONE, STEP_LIMIT, NOT_FINITE, STEP_TOO_SMALL, FIELD_RAISED = range(8)
 
 RUN = np.dtype(
     [
@@ -35,7 +34,10 @@ RUN = np.dtype(
         ("error_2", "f8"),
         ("has_slope", "i8"),  # the slope at the beginning of the step is known
         ("was_rejected", "i8"),
-        ("was_finite", "i8"),
+        ("is_cut", "i8"),  # an event ended the step early, the next one is the rest of it
+        ("theta", "f8"),  # where in the step that was
+        ("n_found", "i8"),  # events
+        ("n_pieces", "i8"),  # of dense output
         ("save_every", "i8"),
         ("next_save", "i8"),
         ("saved", "i8"),
@@ -46,7 +48,6 @@ RUN = np.dtype(
     ],
     align=True,
 )
-RUN_TYPE = from_dtype(RUN)[::1]
 
 ROUNDING = 1e-15  # relative distance at which two times are the same
 
@@ -129,6 +130,17 @@ def next_step(run, grid):
     """Beginning, end and length of the next of the given steps."""
     run.t = grid_time(run, grid, run.step)
     return run.t, grid_time(run, grid, run.step + 1), step_length(run, grid, run.step)
+
+
+@inlined
+def rest_of_step(run, grid):
+    """End and length of the next of the given steps, which begins at its middle if an event cut it."""
+    if run.is_cut == 0:
+        run.t = grid_time(run, grid, run.step)
+        return grid_time(run, grid, run.step + 1), step_length(run, grid, run.step)
+    run.is_cut = 0
+    t_new = grid_time(run, grid, run.step + 1)
+    return t_new, t_new - run.t
 
 
 @inlined

@@ -1,4 +1,4 @@
-"""Kernels: compiled at first use for explicit signatures, kept on disk in a versioned place of our own.
+"""Kernels: compiled at first use for the types of their arguments, kept on disk in a versioned place of our own.
 
 Numba's own cache looks at one file's modification time, so it misses edits of a helper elsewhere and recompiles after
 every clone.  Ours is keyed by the text of all engine sources, the versions and the CPU (docs/decisions/cache.md).
@@ -15,7 +15,7 @@ import llvmlite
 import llvmlite.binding as llvm
 import numba
 import numpy as np
-from numba import njit, types
+from numba import njit, typeof, types
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 from numba.core.ccallback import CFunc
 
@@ -23,7 +23,10 @@ ENGINE_SOURCES = Path(__file__).parents[1]
 OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 
 inlined = njit(**OPTIONS, forceinline=True)
-"""Decorator of the functions that kernels are made of; they are compiled into their callers."""
+"""Decorator of the small functions that kernels are made of; they are compiled into their callers."""
+
+compiled = njit(**OPTIONS)
+"""Decorator of what a kernel needs now and then."""
 
 
 def cache_directory() -> Path:
@@ -72,31 +75,26 @@ class _KernelCache(FunctionCache):
 
 
 class Kernel:
-    """A function for the driver to call, compiled for float64 or float32 state at its first use.
+    """A function for the driver to call, compiled at its first use for states of float64 or float32.
 
-    `signature(real)` gives the Numba signature for states of that real type.
+    Arguments are numbers, C-ordered arrays and named tuples of them.  Each state type is compiled once; arguments of
+    other types are an error and never a silent recompilation.
     """
 
-    def __init__(self, function, signature):
+    def __init__(self, function):
         self._dispatcher = njit(**OPTIONS)(function)
         self._dispatcher._cache = _KernelCache(function)
-        self._signature = signature
+        self._ready: set[np.dtype] = set()
         self.__name__, self.__doc__ = function.__name__, function.__doc__
 
-    @cache  # noqa: B019  kernels are module constants, they live as long as the process
-    def compiled(self, dtype: np.dtype):
-        """The compiled function; a call with other types is an error and never a silent recompilation."""
-        real = types.float32 if dtype == np.float32 else types.float64
-        dispatcher = self._dispatcher
-        dispatcher.disable_compile(False)
-        dispatcher.compile(self._signature(real))
-        dispatcher.disable_compile()
-        return dispatcher
-
-
-def kernel(signature):
-    """Decorator: `@kernel(lambda real: int64(...))`."""
-    return lambda function: Kernel(function, signature)
+    def __call__(self, dtype: np.dtype, *arguments):
+        """Run the kernel on arguments for states of this type."""
+        if dtype not in self._ready:
+            self._dispatcher.disable_compile(False)
+            self._dispatcher.compile(tuple(typeof(argument) for argument in arguments))
+            self._dispatcher.disable_compile()
+            self._ready.add(dtype)
+        return self._dispatcher(*arguments)
 
 
 class FieldKernel:

@@ -53,10 +53,10 @@ class Field:
         """One evaluation from Python, for first looks and for diagnosis."""
         if self.address == 0:
             return y.copy()
-        y, dy = np.ascontiguousarray(y), np.full_like(y, np.nan)
+        y, dy = np.ascontiguousarray(y), np.full(max(1, y.size), np.nan, y.dtype)
         if SIGNATURE(self.address)(t, y.ctypes.data, dy.ctypes.data, self.p.ctypes.data, y.size) != 0:
             raise RuntimeError(f"the right-hand side raised at t = {t}")
-        return dy
+        return dy[: y.size] if y.size else dy
 
 
 def identity_field(p: np.ndarray) -> Field:
@@ -64,9 +64,7 @@ def identity_field(p: np.ndarray) -> Field:
     return Field(0, p, "address")
 
 
-def make_field(
-    function, args: tuple, inputs, output, t: float, y: np.ndarray, label: str, is_traced: bool = True
-) -> Field:
+def make_field(function, args: tuple, inputs, output, t: float, y: np.ndarray, label: str) -> Field:
     """Climb the ladder from the fastest rung.  `t` and the flat state `y` are where the function is tried first."""
     address = c_address(function)
     block = pack(args)
@@ -81,7 +79,7 @@ def make_field(
     started = time.perf_counter()
     replay = _make_replay(form, block.values)
     reasons = []
-    for rung, build in _ways(is_traced).items():
+    for rung, build in _ways().items():
         code, reason = _built(build, rung, form, block, result, slopes, t, y)
         if code is not None:
             elapsed = time.perf_counter() - started
@@ -92,9 +90,9 @@ def make_field(
     return Field(callback.address, block.values, "python", "; ".join(reasons), replay, (callback,), callback, elapsed)
 
 
-def _ways(is_traced: bool) -> dict:
+def _ways() -> dict:
     """How to get machine code, the fastest way first; STEPNET_RUNG names the first rung to try."""
-    wanted = os.environ.get("STEPNET_RUNG", "traced" if is_traced else "compiled")
+    wanted = os.environ.get("STEPNET_RUNG", "traced")
     ways = {"traced": _trace_code, "compiled": _native_code}
     return {rung: way for rung, way in ways.items() if RUNGS.index(rung) >= RUNGS.index(wanted)}
 

@@ -10,9 +10,12 @@ import numpy as np
 BOOLEAN = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not"))
 COMMUTATIVE = frozenset(("add", "mul", "and", "or", "eq", "ne"))
 
-_UNARY = "sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arccosh arctanh exp exp2 expm1 log log2 log10 log1p sqrt cbrt"
+ELEMENTARY = (
+    "sin", "cos", "tan", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh", "exp",
+    "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "cbrt",
+)  # fmt: skip
 EVALUATE: dict[str, Callable] = {
-    **{name: getattr(np, name) for name in _UNARY.split()},
+    **{name: getattr(np, name) for name in ELEMENTARY},
     "erf": math.erf,
     "erfc": math.erfc,
     "floor": np.floor,

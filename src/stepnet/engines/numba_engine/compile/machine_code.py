@@ -17,7 +17,6 @@ from pathlib import Path
 import llvmlite.binding as llvm
 
 from stepnet.engines.numba_engine.compile.cache import cache_directory
-
 from stepnet.engines.numba_engine.compile.trace import Trace
 
 INSTRUCTION = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}

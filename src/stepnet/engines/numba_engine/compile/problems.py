@@ -68,6 +68,18 @@ def part_fields(problem: Problem) -> tuple[Field, ...]:
     raise TypeError(f"`problem` must be an ODE, Partitioned, SecondOrder or Split, found {type(problem).__name__}")
 
 
+def event_fields(problem: Problem, events) -> tuple[Field, ...]:
+    """The functions g(t, y) of events, each with one number out."""
+    if isinstance(problem, (ODE, Split)):
+        inputs = (problem.y0.shape,)
+    else:
+        inputs = (problem.q0.shape, problem.q0.shape)
+    return tuple(
+        make_field(event.fun, problem.args, inputs, (), problem.t_span[0], problem.initial, f"events[{i}]")
+        for i, event in enumerate(events)
+    )
+
+
 def _replay_of(problem: Problem, parts):
     """Run the Python originals of all parts, so that the one that raises does."""
 

@@ -12,7 +12,7 @@ import types
 
 import numpy as np
 
-from stepnet.engines.numba_engine.compile.graph import BOOLEAN, EVALUATE, Graph
+from stepnet.engines.numba_engine.compile.graph import BOOLEAN, ELEMENTARY, EVALUATE, Graph
 
 
 class CannotTrace(Exception):
@@ -115,9 +115,7 @@ UFUNCS = {
     np.ceil: "ceil", np.less: "lt", np.less_equal: "le", np.greater: "gt", np.greater_equal: "ge", np.equal: "eq",
     np.not_equal: "ne", np.logical_and: "and", np.logical_or: "or", np.logical_not: "not", np.bitwise_and: "and",
     np.bitwise_or: "or", np.invert: "not",
-    **{getattr(np, name): name for name in (
-        "sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arccosh arctanh exp exp2 expm1 log log2 log10 log1p "
-        "sqrt cbrt").split()},
+    **{getattr(np, name): name for name in ELEMENTARY},
 }  # fmt: skip
 _DERIVED = {
     np.square: lambda x: apply("mul", x, x),

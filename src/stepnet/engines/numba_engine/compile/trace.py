@@ -25,7 +25,7 @@ REPLACED = {
 
 @dataclass(frozen=True)
 class Trace:
-    """The graph of a right-hand side: `outputs` are the nodes of its slopes, inputs are ("t",), ("y", i) and ("p", j)."""
+    """The graph of a right-hand side: `outputs` are the nodes of its slopes; inputs are ("t",), ("y", i), ("p", j)."""
 
     graph: Graph
     outputs: list[int]

@@ -1,0 +1,40 @@
+"""What to look for along a solution: zeros of functions of time and state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Event:
+    """A zero of g(t, y, *args) (g(t, q, p, *args) for partitioned problems).
+
+    Parameters
+    ----------
+    fun : callable
+        g, returning one number; it may be compiled, so it must not have side effects.
+    direction : int
+        1 for zeros where g grows, -1 where it falls, 0 for both.
+    terminal : bool or int
+        Stop at the first zero, or at this many.
+    reset : callable, optional
+        `reset(t, y, *args)` returns the state to go on with after each zero; plain Python.
+    """
+
+    fun: Callable
+    direction: int = 0
+    terminal: bool | int = False
+    reset: Callable | None = None
+
+    def __post_init__(self):
+        if not callable(self.fun):
+            raise TypeError(f"`fun` of an event must be a function, found {type(self.fun).__name__}")
+        if self.direction not in (-1, 0, 1):
+            raise ValueError(f"`direction` of an event must be -1, 0 or 1, found {self.direction!r}")
+        if not isinstance(self.terminal, (bool, int)) or self.terminal < 0:
+            raise ValueError(f"`terminal` of an event must be a boolean or a count, found {self.terminal!r}")
+        if self.reset is not None and not callable(self.reset):
+            raise TypeError(f"`reset` of an event must be a function, found {type(self.reset).__name__}")
+        if self.reset is not None and self.terminal:
+            raise ValueError("an event cannot both stop the run (`terminal`) and go on with a new state (`reset`)")
