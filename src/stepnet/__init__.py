@@ -22,6 +22,7 @@ _HOME = {
     "Failure": "stepnet.solution",
     "Event": "stepnet.events",
     "solve": "stepnet.integrate",
+    "solve_ivp": "stepnet.ivp",
     "SolveFailed": "stepnet.errors",
     "Interrupted": "stepnet.errors",
     "SchemeError": "stepnet.errors",

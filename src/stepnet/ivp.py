@@ -1,0 +1,249 @@
+"""`solve_ivp` with SciPy's signature, meaning and result, on our kernels."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+
+import numpy as np
+
+from stepnet.events import Event
+from stepnet.integrate import solve
+from stepnet.problem import ODE
+from stepnet.schemes import catalogue
+from stepnet.schemes.conditions import is_pair
+from stepnet.solution import Pieces, Solution, Status
+
+METHODS = {"RK23": "bosh3", "RK45": "dopri5", "DOP853": "dop853"}
+HANDED_OVER = ("Radau", "BDF", "LSODA")
+MESSAGES = {
+    0: "The solver successfully reached the end of the integration interval.",
+    1: "A termination event occurred.",
+    -1: "Required step size is less than spacing between numbers.",
+}
+LEAST_RTOL = 100 * np.finfo(float).eps
+
+
+class IvpResult(dict):
+    """A dictionary whose entries are attributes, as SciPy's `OdeResult` is.
+
+    `solver` says who computed it: "stepnet:dopri5" or "scipy:Radau"; `solution` is our own record (None from SciPy).
+    """
+
+    def __getattr__(self, name):
+        try:
+            return self[name]
+        except KeyError as missing:
+            raise AttributeError(name) from missing
+
+    __setattr__ = dict.__setitem__
+    __delattr__ = dict.__delitem__
+
+    def __dir__(self):
+        return list(self)
+
+    def __repr__(self) -> str:
+        width = max(map(len, self), default=0)
+        return "\n".join(f"{name:>{width}}: {value!r}" for name, value in self.items())
+
+
+class DenseSolution:
+    """What SciPy calls `sol`: the state (n,) at a time, or (n, times) at several; beyond the ends it extrapolates."""
+
+    def __init__(self, pieces: Pieces, t: np.ndarray):
+        self._pieces = pieces
+        self.ts = t
+        self.t_min, self.t_max = min(t[0], t[-1]), max(t[0], t[-1])
+
+    def __call__(self, t):
+        return np.moveaxis(self._pieces(np.asarray(t, dtype=float)), -1, 0)
+
+
+def solve_ivp(
+    fun, t_span, y0, method="RK45", t_eval=None, dense_output=False, events=None, vectorized=False, args=None, **options
+):
+    """Solve an initial value problem: SciPy's `solve_ivp`, argument by argument and field by field.
+
+    Parameters
+    ----------
+    fun : callable
+        `fun(t, y, *args)`, or `fun(t, Y, *args)` with columns of states if `vectorized`.
+    t_span : (float, float)
+        Beginning and end.
+    y0 : array_like, shape (n,)
+        Initial state, real or complex.
+    method : str
+        "RK23", "RK45", "DOP853", or any pair of `schemes.names()`.  "Radau", "BDF", "LSODA" and OdeSolver classes are
+        handed over to SciPy; the result's `solver` says so.
+    t_eval : array_like, optional
+        Times to save at; otherwise every step is.
+    dense_output : bool
+        Whether to compute `sol`.
+    events : callable or list of callables, optional
+        Functions `event(t, y, *args)` with the optional attributes `terminal` (bool or count) and `direction`.
+    vectorized : bool
+        Whether `fun` takes columns.
+    args : tuple, optional
+        Further arguments of `fun` and of the events.
+    **options
+        `rtol` (1e-3), `atol` (1e-6), `first_step`, `max_step`.
+
+    Returns
+    -------
+    IvpResult
+        With `t`, `y` (n, times), `sol`, `t_events`, `y_events`, `nfev`, `njev`, `nlu`, `status`, `message`, `success`.
+    """
+    if method in HANDED_OVER or (inspect.isclass(method) and not isinstance(method, str)):
+        return _by_scipy(fun, t_span, y0, method, t_eval, dense_output, events, vectorized, args, options)
+    scheme = _scheme(method)
+    args = _args(args)
+    y0 = np.asarray(y0)
+    if y0.ndim != 1:
+        raise ValueError("`y0` must be 1-dimensional.")
+    if not np.isfinite(y0).all():
+        raise ValueError("All components of the initial state `y0` must be finite.")
+    t0, tf = map(float, t_span)
+    tolerances = _options(options, y0.size, t0, tf)
+    t_eval = None if t_eval is None else _t_eval(t_eval, t0, tf)
+    watched, is_listed = _events(events)
+    problem = ODE(_columns(fun) if vectorized else fun, y0, (t0, tf), args)
+    solution = solve(
+        problem,
+        scheme,
+        save_at=t_eval,
+        dense=bool(dense_output),
+        events=watched,
+        max_steps=2**62,
+        check=False,
+        **tolerances,
+    )
+    return _result(solution, t_eval, is_listed, dense_output)
+
+
+def _result(solution: Solution, t_eval, has_events: bool, dense_output: bool) -> IvpResult:
+    if solution.status is Status.INTERRUPTED:
+        raise KeyboardInterrupt
+    if (
+        solution.status is Status.FIELD_RAISED
+        and solution.failure is not None
+        and solution.failure.exception is not None
+    ):
+        raise solution.failure.exception
+    status = {Status.COMPLETED: 0, Status.EVENT: 1}.get(solution.status, -1)
+    t, y = solution.t, solution.y
+    if t_eval is None and len(t) == 1:  # an interval of no length: SciPy reports both of its ends
+        t, y = np.repeat(t, 2), np.repeat(y, 2, axis=0)
+    return IvpResult(
+        t=t,
+        y=y.T,
+        sol=DenseSolution(solution.pieces, t) if dense_output and solution.pieces is not None else None,
+        t_events=list(solution.t_events) if has_events else None,
+        y_events=list(solution.y_events) if has_events else None,
+        nfev=solution.statistics.evaluations,
+        njev=0,
+        nlu=0,
+        status=status,
+        message=MESSAGES[status],
+        success=status >= 0,
+        solver=f"stepnet:{solution.scheme.name}",
+        solution=solution,
+    )
+
+
+def _by_scipy(fun, t_span, y0, method, t_eval, dense_output, events, vectorized, args, options) -> IvpResult:
+    from scipy.integrate import solve_ivp as scipy_solve_ivp
+
+    found = scipy_solve_ivp(fun, t_span, y0, method, t_eval, dense_output, events, vectorized, args, **options)
+    name = method if isinstance(method, str) else method.__name__
+    return IvpResult(**found, solver=f"scipy:{name}", solution=None)
+
+
+def _scheme(method):
+    if isinstance(method, str) and method in METHODS:
+        return catalogue.get(METHODS[method])
+    try:
+        scheme = catalogue.get(method)
+    except LookupError as unknown:
+        known = [*METHODS, *HANDED_OVER]
+        raise ValueError(
+            f"`method` must be one of {known}, an OdeSolver class or a pair of stepnet: {unknown}"
+        ) from None
+    if not is_pair(scheme):
+        raise ValueError(
+            f"`method` must choose its own steps, {scheme.name} has no error estimate; use `solve` with `steps`"
+        )
+    return scheme
+
+
+def _args(args) -> tuple:
+    if args is None:
+        return ()
+    try:
+        return tuple(args)
+    except TypeError:
+        raise TypeError(
+            f"`args` must be a tuple, found {args!r}; for a single argument write `args=({args!r},)`"
+        ) from None
+
+
+def _options(options: dict, n: int, t0: float, tf: float) -> dict:
+    """Tolerances and step limits with SciPy's defaults, checks and warnings."""
+    known = {"rtol", "atol", "first_step", "max_step"}
+    others = sorted(options.keys() - known)
+    if others:
+        names = ", ".join(f"`{name}`" for name in others)
+        warnings.warn(f"The following arguments have no relevance for the chosen method: {names}", stacklevel=3)
+    rtol, atol = np.asarray(options.get("rtol", 1e-3), float), np.asarray(options.get("atol", 1e-6), float)
+    if np.any(rtol < LEAST_RTOL):
+        warnings.warn(f"At least one element of `rtol` is too small. Setting `rtol` to {LEAST_RTOL}.", stacklevel=3)
+        rtol = np.maximum(rtol, LEAST_RTOL)
+    if atol.ndim > 0 and atol.shape != (n,):
+        raise ValueError("`atol` has wrong shape.")
+    if np.any(atol < 0):
+        raise ValueError("`atol` must be positive.")
+    max_step = options.get("max_step", np.inf)
+    if max_step <= 0:
+        raise ValueError("`max_step` must be positive.")
+    first_step = options.get("first_step")
+    if first_step is not None:
+        if first_step <= 0:
+            raise ValueError("`first_step` must be positive.")
+        if first_step > abs(tf - t0):
+            raise ValueError("`first_step` exceeds bounds.")
+    return {"rtol": rtol, "atol": np.maximum(atol, 1e-300), "max_step": max_step, "first_step": first_step}
+
+
+def _t_eval(t_eval, t0: float, tf: float) -> np.ndarray:
+    times = np.asarray(t_eval, dtype=float)
+    if times.ndim != 1:
+        raise ValueError("`t_eval` must be 1-dimensional.")
+    if np.any(times < min(t0, tf)) or np.any(times > max(t0, tf)):
+        raise ValueError("Values in `t_eval` are not within `t_span`.")
+    steps = np.diff(times)
+    if (tf > t0 and np.any(steps <= 0)) or (tf < t0 and np.any(steps >= 0)):
+        raise ValueError("Values in `t_eval` are not properly sorted.")
+    return times
+
+
+def _events(events) -> tuple[tuple[Event, ...], bool]:
+    if events is None:
+        return (), False
+    functions = (events,) if callable(events) else tuple(events)
+    return tuple(_event(function) for function in functions), True
+
+
+def _event(function) -> Event:
+    terminal = getattr(function, "terminal", None) or False
+    if terminal is not True and terminal is not False and (int(terminal) != terminal or terminal < 0):
+        raise ValueError("The `terminal` attribute of each event must be a boolean or positive integer.")
+    direction = int(np.sign(getattr(function, "direction", 0) or 0))
+    return Event(function, direction, terminal if isinstance(terminal, bool) else int(terminal))
+
+
+def _columns(fun):
+    """A function of columns called with one of them."""
+
+    def single(t, y, *args):
+        return fun(t, y[:, None], *args)[:, 0]
+
+    return single
