@@ -22,6 +22,8 @@ _HOME = {
     "Failure": "stepnet.solution",
     "Event": "stepnet.events",
     "solve": "stepnet.integrate",
+    "start": "stepnet.integrate",
+    "Integrator": "stepnet.integrate",
     "solve_ivp": "stepnet.ivp",
     "SolveFailed": "stepnet.errors",
     "Interrupted": "stepnet.errors",

@@ -1,14 +1,17 @@
-"""`solve`: the way in."""
+"""`solve` and `start`: the ways in."""
 
 from __future__ import annotations
 
 import warnings
 
+import numpy as np
+
 from stepnet.engines.contract import Outcome, Plan
 from stepnet.errors import Interrupted, SolveFailed, StiffnessWarning
-from stepnet.planning import adaptive_steps, events_of, given_steps, require_match, saving
-from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
+from stepnet.planning import events_of, require_match, saving, step_plan
+from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split, checked_state
 from stepnet.schemes import catalogue
+from stepnet.schemes.multistep import Multistep
 from stepnet.solution import Solution, Status
 
 STIFF = 0.8  # of the stability limit
@@ -70,22 +73,12 @@ def solve(
     -------
     Solution
     """
-    if not isinstance(problem, (ODE, Partitioned, SecondOrder, Split)):
-        raise TypeError(f"`problem` must be an ODE, Partitioned, SecondOrder or Split, found {type(problem).__name__}")
-    scheme = catalogue.get(scheme)
-    require_match(problem, scheme)
-    how = {
-        "rtol": rtol,
-        "atol": atol,
-        "first_step": first_step,
-        "max_step": max_step,
-        "controller": controller,
-        "norm": norm,
-        "max_steps": max_steps,
-    }
-    stepping = adaptive_steps(problem, scheme, **how) if steps is None else given_steps(problem, scheme, steps, how)
+    scheme = _scheme_for(problem, scheme)
+    how = {"rtol": rtol, "atol": atol, "first_step": first_step, "max_step": max_step, "controller": controller,
+           "norm": norm, "max_steps": max_steps}  # fmt: skip
     watched = events_of(scheme, events, dense)
-    plan = Plan(stepping, saving(problem, save_at, save_every), watched, bool(dense), bool(progress))
+    kept = saving(problem, save_at, save_every)
+    plan = Plan(step_plan(problem, scheme, steps, how), kept, watched, bool(dense), bool(progress))
     from stepnet.engines import numba_engine  # loads Numba, so only when something is solved
 
     solution = _as_solution(problem, scheme, numba_engine.run(problem, scheme, plan))
@@ -99,6 +92,126 @@ def solve(
         message = f"the steps of {scheme.name} were limited by stability ({stiffness:.2g} of the limit): {advice}"
         warnings.warn(message, StiffnessWarning, stacklevel=2)
     return solution
+
+
+def start(
+    problem: Problem,
+    scheme,
+    *,
+    steps=None,
+    rtol=None,
+    atol=None,
+    first_step: float | None = None,
+    max_step: float | None = None,
+    controller=None,
+    norm: str | None = None,
+    max_steps: int | None = None,
+    restore=None,
+) -> Integrator:
+    """An integrator to step by hand, with the arguments of `solve`.
+
+    `restore` names a file written by `Integrator.save`: the run goes on from there, bit for bit on the same machine and
+    versions.
+    """
+    scheme = _scheme_for(problem, scheme)
+    how = {"rtol": rtol, "atol": atol, "first_step": first_step, "max_step": max_step, "controller": controller,
+           "norm": norm, "max_steps": max_steps}  # fmt: skip
+    integrator = Integrator(problem, scheme, Plan(step_plan(problem, scheme, steps, how), saving(problem, None, 0)))
+    if restore is not None:
+        integrator._restore(restore)
+    return integrator
+
+
+class Integrator:
+    """A run in progress: look at it, step it, change its state, store it."""
+
+    def __init__(self, problem: Problem, scheme, plan: Plan):
+        from stepnet.engines import numba_engine
+
+        self.problem, self.scheme = problem, scheme
+        self._stepper = numba_engine.begin(problem, scheme, plan)
+        self._end = problem.t_span[1]
+
+    @property
+    def t(self) -> float:
+        """The time reached."""
+        return self._stepper.t
+
+    @property
+    def h(self) -> float:
+        """The length of the next step."""
+        return self._stepper.h
+
+    @property
+    def y(self) -> np.ndarray:
+        """The state; set it to go on from another one."""
+        return self._stepper.y.reshape(self._shape)
+
+    @y.setter
+    def y(self, value) -> None:
+        if isinstance(self.scheme, Multistep):
+            raise ValueError(
+                f"{self.scheme.name} goes on from its history, so the state cannot be set; start anew instead"
+            )
+        self._stepper.put(checked_state("y", value, self._shape, self._stepper.y.dtype).ravel())
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the end of the time span is reached."""
+        return self._stepper.is_finished
+
+    @property
+    def steps(self) -> int:
+        """Accepted steps so far."""
+        return self._stepper.counts[0]
+
+    def step(self) -> Integrator:
+        """Take one step."""
+        if self.is_finished:
+            raise ValueError(f"the integrator is at the end of its time span, t = {self.t:g}; start anew to go on")
+        return self._checked(self._stepper.step())
+
+    def run_to(self, t: float) -> Integrator:
+        """Step until time `t`; adaptive steps end exactly there, given ones must have it among their times."""
+        low, high = sorted((self.t, self._end))
+        if not low <= t <= high:
+            raise ValueError(f"`t` must lie between {self.t:g} and {self._end:g}, found {t!r}")
+        self._checked(self._stepper.run_to(float(t)))
+        if not abs(self.t - t) <= 1e-12 * max(abs(t), abs(self.h)):
+            raise ValueError(f"`t` = {t:g} is not among the times of the given steps; the integrator is at {self.t:g}")
+        return self
+
+    def save(self, path) -> None:
+        """Store all numbers of the run in an .npz file."""
+        with open(path, "wb") as file:
+            np.savez(file, **self._stepper.numbers())
+
+    def _restore(self, path) -> None:
+        with np.load(path, allow_pickle=False) as numbers:
+            self._stepper.restore(numbers)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return self.problem.y0.shape if isinstance(self.problem, (ODE, Split)) else self.problem.initial.shape
+
+    def _checked(self, status: Status | None) -> Integrator:
+        if status is not None and status is not Status.COMPLETED:
+            raise RuntimeError(f"{status.value} at t = {self.t:g}, h = {self.h:.3g}")
+        return self
+
+    def __repr__(self) -> str:
+        return (
+            f"Integrator by {self.scheme.name} at t = {self.t:g} of {self._end:g}, h = {self.h:.3g}, {self.steps} steps"
+        )
+
+
+def _scheme_for(problem, scheme):
+    """The scheme by object or name, if it can run the problem."""
+    if not isinstance(problem, (ODE, Partitioned, SecondOrder, Split)):
+        raise TypeError(f"`problem` must be an ODE, Partitioned, SecondOrder or Split, found {type(problem).__name__}")
+    scheme = catalogue.get(scheme)
+    require_match(problem, scheme)
+    return scheme
 
 
 def _as_solution(problem: Problem, scheme, outcome: Outcome) -> Solution:

@@ -38,6 +38,11 @@ def require_match(problem: Problem, scheme) -> None:
         raise TypeError(f"{scheme.name} integrates q'' = a(t, q); use `SecondOrder`")
 
 
+def step_plan(problem: Problem, scheme, steps, how: dict) -> Given | Adaptive:
+    """Given steps, or adaptive ones with the arguments in `how`."""
+    return adaptive_steps(problem, scheme, **how) if steps is None else given_steps(problem, scheme, steps, how)
+
+
 def adaptive_steps(problem, scheme, *, rtol, atol, first_step, max_step, controller, norm, max_steps) -> Adaptive:
     """Steps for a pair to choose."""
     if is_symplectic(scheme):

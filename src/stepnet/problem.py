@@ -163,6 +163,14 @@ def _state(name: str, value) -> np.ndarray:
     return array
 
 
+def checked_state(name: str, value, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """A state to put in the place of another one."""
+    state = _state(name, value)
+    if state.shape != shape:
+        raise ValueError(f"`{name}` must have the shape {shape} of the state, found {state.shape}")
+    return state.astype(dtype)
+
+
 def _pair(first_name: str, first, second_name: str, second) -> tuple[np.ndarray, np.ndarray]:
     q, p = _state(first_name, first), _state(second_name, second)
     if q.shape != p.shape:

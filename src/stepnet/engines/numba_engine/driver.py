@@ -40,14 +40,9 @@ STATUS = {
 }
 
 
-def drive(
-    job: Job, problem: Problem, plan: Plan, scheme, prefix: tuple[np.ndarray, np.ndarray] | None = None
-) -> Outcome:
-    """Call the kernel until the run ends; returns what was reached, whatever happened.
-
-    `prefix` holds times and flat states saved before the kernel begins: the initial state, unless steps were taken.
-    """
-    trajectory = Trajectory(job, plan, _initial_rows(job, plan) if prefix is None else prefix)
+def drive(job: Job, problem: Problem, plan: Plan, scheme) -> Outcome:
+    """Call the kernel until the run ends; returns what was reached, whatever happened."""
+    trajectory = Trajectory(job, plan)
     started = time.perf_counter()
     code = DONE if job.run[0]["t0"] == job.run[0]["t_end"] else _loop(job, problem, plan, trajectory)
     elapsed = time.perf_counter() - started
@@ -110,8 +105,9 @@ def _initial_rows(job: Job, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
 class Trajectory:
     """Rows for the kernel to fill, grown by doubling where their number is not known beforehand."""
 
-    def __init__(self, job: Job, plan: Plan, prefix: tuple[np.ndarray, np.ndarray]):
+    def __init__(self, job: Job, plan: Plan):
         self._run = job.run[0]
+        prefix = _initial_rows(job, plan) if job.prefix is None else job.prefix
         self._has_wanted_times = plan.saving.at is not None
         width = job.rows * int(self._run["reals"])
         capacity = _capacity(plan)

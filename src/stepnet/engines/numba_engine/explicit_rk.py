@@ -363,6 +363,8 @@ def adaptive(field, p, tables, how, needs, work, run_, out):
             copy_row(work, K + new, K)
             run.has_slope = 1
         longer = h * step_control.growth(error, run, betas, how.shrink, how.grow, how.safety)
+        if is_last and abs(run.h) > abs(longer):  # it was cut to end here, which says nothing about the next one
+            longer = run.h
         run.h = np.sign(h) * min(abs(longer), run.h_max)
         run.error_2 = run.error_1
         run.error_1 = max(error, 1e-4)

@@ -18,6 +18,7 @@ from stepnet.problem import Problem
 class Job:
     """`advance(trajectory)` runs one slice and returns a code of `stepping`; the state is the first `rows` of `work`.
 
+    `prefix` holds times and flat states saved before the kernel begins, if not just the initial state.
     `stage_slopes(t, y, h)` yields (time, slopes) of the stages of one step in Python, to find out what went wrong.
     """
 
@@ -30,6 +31,7 @@ class Job:
     stage_slopes: Callable
     watch: Watch | None = None
     rows_per_piece: int = 0
+    prefix: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def real_dtype(self) -> np.dtype:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.polynomial import Polynomial
 
 from stepnet.engines.contract import Given, Outcome, Plan, Saving
-from stepnet.engines.numba_engine import stepping
+from stepnet.engines.numba_engine import explicit_rk, splitting, stepping
 from stepnet.engines.numba_engine.compile.cache import Kernel, inlined
 from stepnet.engines.numba_engine.compile.problems import full_field, part_fields
 from stepnet.engines.numba_engine.driver import drive
@@ -21,6 +21,8 @@ from stepnet.engines.numba_engine.primitives import call_field, copy_row, is_fin
 from stepnet.engines.numba_engine.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, PAUSED
 from stepnet.problem import Problem
 from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.splitting import Splitting
+from stepnet.schemes.tableau import ExplicitRK
 from stepnet.solution import Status
 
 # Rows of `work`: the state (q and v for second-order problems), the new and an interpolated one, then the two rings.
@@ -147,23 +149,37 @@ def second_order(field, p, alpha, beta, work, run_, save_at, out_t, out_y):
     return DONE if run.step == run.n_steps else PAUSED
 
 
-def run(problem: Problem, scheme: Multistep, plan: Plan, run_starter) -> Outcome:
+class StartFailed(Exception):
+    """The one-step scheme that should have started the run did not get there; `.outcome` is what it left."""
+
+    def __init__(self, outcome: Outcome):
+        super().__init__(outcome.status.value)
+        self.outcome = outcome
+
+
+STARTERS = {ExplicitRK: explicit_rk.prepare, Splitting: splitting.prepare}
+
+
+def prepare(problem: Problem, scheme: Multistep, plan: Plan) -> Job:
     """Start with the one-step scheme that the record names, then go on with the history it left."""
     n_steps, n_started = plan.stepping.n_steps, scheme.n_steps - 1
     t0, t1 = problem.t_span
     if n_steps <= n_started or t0 == t1:
-        return run_starter(problem, scheme.starter, plan)
+        return STARTERS[type(scheme.starter)](problem, scheme.starter, plan)
     opening = replace(problem, t_span=(t0, t0 + n_started * ((t1 - t0) / n_steps)))
-    start = run_starter(opening, scheme.starter, Plan(Given(n_started), Saving(None, 1)))
-    if start.status is not Status.COMPLETED:
-        return start
+    start = _run_starter(opening, scheme.starter, Plan(Given(n_started), Saving(None, 1)))
     job = _prepare(problem, scheme, plan, start, n_started)
-    return drive(job, problem, plan, scheme, _prefix(opening, scheme, plan, start, run_starter))
+    return replace(job, prefix=_prefix(opening, scheme, plan, start))
 
 
-def _prefix(
-    opening: Problem, scheme: Multistep, plan: Plan, start: Outcome, run_starter
-) -> tuple[np.ndarray, np.ndarray]:
+def _run_starter(opening: Problem, starter, plan: Plan) -> Outcome:
+    outcome = drive(STARTERS[type(starter)](opening, starter, plan), opening, plan, starter)
+    if outcome.status is not Status.COMPLETED:
+        raise StartFailed(outcome)
+    return outcome
+
+
+def _prefix(opening: Problem, scheme: Multistep, plan: Plan, start: Outcome) -> tuple[np.ndarray, np.ndarray]:
     """What the starting steps contribute to the saved trajectory."""
     every, wanted = plan.saving.every, plan.saving.at
     if wanted is None:
@@ -173,7 +189,7 @@ def _prefix(
     early = wanted[(wanted - opening.t_span[1]) * direction <= 0]
     if not early.size:
         return early, start.y[:0]
-    aside = run_starter(opening, scheme.starter, Plan(Given(len(start.t) - 1), Saving(early, 1)))
+    aside = _run_starter(opening, scheme.starter, Plan(Given(len(start.t) - 1), Saving(early, 1)))
     return aside.t, aside.y
 
 

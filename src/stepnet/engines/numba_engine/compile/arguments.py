@@ -54,11 +54,6 @@ class Block:
         return all(slot.kind != "constant" for slot in self.slots)
 
     @property
-    def structure(self):
-        """What compiled code depends on: where each argument lies, and the value of constants."""
-        return self.slots
-
-    @property
     def frozen(self):
         """What a trace depends on besides: the values of whole numbers and booleans, which may steer its loops."""
         return tuple(self.values[slot.offset] for slot in self.slots if slot.kind in ("int", "bool"))

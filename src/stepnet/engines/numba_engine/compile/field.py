@@ -124,8 +124,8 @@ def _built(build, rung: str, form: Form, block: Block, result, slopes, t: float,
     """Machine code from this process's memory or made now, or None and the reason why there is none."""
     kind = (type(result).__name__, np.shape(result))
     frozen = block.frozen if rung == "traced" else ()
-    key = (rung, fingerprint(form.function), form.inputs, form.output, form.dtype.str, form.is_in_place, block.structure,
-           kind, frozen)  # fmt: skip
+    shapes = (form.inputs, form.output, form.dtype.str, form.is_in_place)
+    key = (rung, fingerprint(form.function), shapes, block.slots, kind, frozen)
     code = _kept.get(key)
     if code is None:
         try:
