@@ -32,6 +32,7 @@ def solve(
     save_every: int = 1,
     dense: bool = False,
     events=(),
+    project=None,
     max_steps: int | None = None,
     progress: bool = False,
     check: bool = True,
@@ -62,6 +63,8 @@ def solve(
         Keep the polynomials of all steps, so that the solution can be called at any time.
     events : Event, callable, or a sequence of them, optional
         Functions whose zeros are found; see `Event`.
+    project : callable, optional
+        `project(t, y, *args)` returns the state to go on with after every step: onto an invariant, to positive values.
     max_steps : int, optional
         Most attempted steps of an adaptive run (ten million).
     progress : bool, optional
@@ -76,9 +79,9 @@ def solve(
     scheme = _scheme_for(problem, scheme)
     how = {"rtol": rtol, "atol": atol, "first_step": first_step, "max_step": max_step, "controller": controller,
            "norm": norm, "max_steps": max_steps}  # fmt: skip
-    watched = events_of(scheme, events, dense)
+    watched = events_of(scheme, events, dense, project)
     kept = saving(problem, save_at, save_every)
-    plan = Plan(step_plan(problem, scheme, steps, how), kept, watched, bool(dense), bool(progress))
+    plan = Plan(step_plan(problem, scheme, steps, how), kept, watched, bool(dense), project, bool(progress))
     from stepnet.engines import numba_engine  # loads Numba, so only when something is solved
 
     solution = _as_solution(problem, scheme, numba_engine.run(problem, scheme, plan))

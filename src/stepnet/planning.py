@@ -97,13 +97,14 @@ def saving(problem: Problem, save_at, save_every) -> Saving:
     return Saving(times, int(save_every))
 
 
-def events_of(scheme, events, dense: bool) -> tuple[Event, ...]:
+def events_of(scheme, events, dense: bool, project) -> tuple[Event, ...]:
     """Events by object, or by functions with the attributes `terminal` and `direction` as SciPy has them."""
     single = isinstance(events, Event) or callable(events)
     chosen = tuple(_event(event) for event in ((events,) if single else events or ()))
-    if (chosen or dense) and not isinstance(scheme, ExplicitRK):
-        wanted = "`events`" if chosen else "`dense`"
-        raise TypeError(f"{wanted} need an explicit Runge-Kutta scheme such as dopri5, {scheme.name} is none")
+    wanted = {"events": chosen, "dense": dense, "project": project}
+    for name, value in wanted.items():
+        if value and not isinstance(scheme, ExplicitRK):
+            raise TypeError(f"`{name}` needs an explicit Runge-Kutta scheme such as dopri5, {scheme.name} is none")
     return chosen
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -50,6 +51,7 @@ class Plan:
     saving: Saving
     events: tuple[Event, ...] = ()
     dense: bool = False
+    project: Callable | None = None
     progress: bool = False
 
 

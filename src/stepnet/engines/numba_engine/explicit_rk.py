@@ -10,7 +10,7 @@ from stepnet.engines.contract import Adaptive, Plan
 from stepnet.engines.numba_engine import events, step_control, stepping
 from stepnet.engines.numba_engine.compile.cache import Kernel, compiled, inlined
 from stepnet.engines.numba_engine.compile.field import Field
-from stepnet.engines.numba_engine.compile.problems import event_fields, full_field
+from stepnet.engines.numba_engine.compile.problems import event_fields, full_field, projection_fields
 from stepnet.engines.numba_engine.job import Job, grid_of, new_run, new_work, wanted_times
 from stepnet.engines.numba_engine.primitives import call_field, combine, copy_row, is_finite_row
 from stepnet.engines.numba_engine.stepping import (
@@ -56,6 +56,7 @@ class Needs(NamedTuple):
     save_at: np.ndarray
     is_dense: int
     is_aside: int  # wanted times by steps aside (given steps) or by the continuous extension (adaptive ones)
+    project: int  # address of a function that moves each new state, or 0
 
 
 class Output(NamedTuple):
@@ -204,7 +205,8 @@ def keep_piece(tables, work, h, run, out):
 @inlined
 def is_nothing_wanted(needs):
     """Whether the ends of the steps are all that is wanted; the usual case, kept free of anything else."""
-    return needs.is_dense == 0 and needs.watch.values.shape[0] == 0 and needs.save_at.shape[0] == 0
+    is_plain = needs.is_dense == 0 and needs.project == 0
+    return is_plain and needs.watch.values.shape[0] == 0 and needs.save_at.shape[0] == 0
 
 
 @compiled
@@ -241,6 +243,11 @@ def inside(field, p, tables, needs, work, known, t_new, h, run, out):
         copy_row(work, ASIDE, Y_NEW)
         return EVENT
     run.has_slope = 1 if is_extended else 0
+    if needs.project != 0:
+        run.has_slope = 0
+        if call_field(needs.project, t_new, work, Y_NEW, ASIDE, p, run.n) != 0:
+            return stepping.raised(run, 1 + needs.watch.values.shape[0], 0, t_new, Y_NEW)
+        copy_row(work, ASIDE, Y_NEW)
     return DONE
 
 
@@ -325,6 +332,7 @@ def adaptive(field, p, tables, how, needs, work, run_, out):
     atol, rtol, betas = how.atol, how.rtol, how.betas
     save_at, out_t, out_y = needs.save_at, out.t, out.y
     is_fsal, is_simple = b.shape[1] < s, is_nothing_wanted(needs)
+    is_slope_kept = is_fsal and needs.project == 0
     for _ in range(run.slice):
         if run.step == run.n_steps:
             return DONE
@@ -359,7 +367,7 @@ def adaptive(field, p, tables, how, needs, work, run_, out):
                 return status
         advance_clock(run, h, is_last)
         copy_row(work, Y_NEW, Y)
-        if is_fsal or run.has_slope:
+        if is_slope_kept or run.has_slope:
             copy_row(work, K + new, K)
             run.has_slope = 1
         longer = h * step_control.growth(error, run, betas, how.shrink, how.grow, how.safety)
@@ -378,7 +386,7 @@ def adaptive(field, p, tables, how, needs, work, run_, out):
 def prepare(problem: Problem, scheme: ExplicitRK, plan: Plan) -> Job:
     """Everything a run needs, for any problem: its right-hand sides joined to one."""
     initial, field = problem.initial, full_field(problem)
-    watched = event_fields(problem, plan.events)
+    watched, moved = event_fields(problem, plan.events), projection_fields(problem, plan.project)
     extension = scheme.continuous
     n, n_corrections = len(extension.c), len(extension.R)
     work, run = new_work(initial, 1, K + 2 * n + n_corrections), new_run(problem, plan)
@@ -387,7 +395,9 @@ def prepare(problem: Problem, scheme: ExplicitRK, plan: Plan) -> Job:
     watch = _watch(plan, watched, run, work.dtype, field.p, problem)
 
     def go(out):
-        needs = Needs(out.watch, wanted_times(plan), int(plan.dense), int(not is_adaptive))
+        needs = Needs(
+            out.watch, wanted_times(plan), int(plan.dense), int(not is_adaptive), moved[0].address if moved else 0
+        )
         output = Output(out.t, out.y, out.piece_t, out.pieces)
         if is_adaptive:
             return adaptive(work.dtype, field.address, field.p, tables, how, needs, work, run, output)
@@ -401,7 +411,7 @@ def prepare(problem: Problem, scheme: ExplicitRK, plan: Plan) -> Job:
         run,
         work,
         1,
-        (field, *watched),
+        (field, *watched, *moved),
         initial.dtype,
         stage_slopes(field, scheme.butcher),
         watch,

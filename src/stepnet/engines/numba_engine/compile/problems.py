@@ -80,6 +80,14 @@ def event_fields(problem: Problem, events) -> tuple[Field, ...]:
     )
 
 
+def projection_fields(problem: Problem, project) -> tuple[Field, ...]:
+    """The function y = project(t, y) that moves each new state, if there is one."""
+    if project is None:
+        return ()
+    shape = problem.y0.shape if isinstance(problem, (ODE, Split)) else problem.initial.shape
+    return (make_field(project, problem.args, (shape,), shape, problem.t_span[0], problem.initial, "project"),)
+
+
 def _replay_of(problem: Problem, parts):
     """Run the Python originals of all parts, so that the one that raises does."""
 
