@@ -45,12 +45,12 @@ def step_plan(problem: Problem, scheme, steps, how: dict) -> Given | Adaptive:
 
 def adaptive_steps(problem, scheme, *, rtol, atol, first_step, max_step, controller, norm, max_steps) -> Adaptive:
     """Steps for a pair to choose."""
-    if is_symplectic(scheme):
-        raise ValueError(
-            f"{scheme.name} is symplectic and keeps its long-time behaviour only with equal steps, so it takes no "
-            f"`rtol`; give `steps`, or take a pair such as dop853"
-        )
     if not is_pair(scheme):
+        if is_symplectic(scheme):
+            raise ValueError(
+                f"{scheme.name} is symplectic and keeps its long-time behaviour only with equal steps, so it takes no "
+                f"`rtol`; give `steps`, or take a pair such as dop853"
+            )
         raise ValueError(
             f"{scheme.name} has no error estimate to choose its steps by; give `steps`, or take a pair such as dopri5"
         )
@@ -141,6 +141,8 @@ def _require_monotone(name: str, times: np.ndarray, t0: float, t1: float) -> Non
 
 def _tolerance(name: str, value, problem: Problem) -> np.ndarray:
     """One tolerance for every entry of the flat state."""
+    if isinstance(value, float) and 0.0 < value < np.inf:
+        return np.full(problem.initial.size, value)
     array = np.asarray(value)
     if array.dtype.kind not in "iuf":
         raise TypeError(f"`{name}` must be a number or an array of numbers, found {value!r:.60}")

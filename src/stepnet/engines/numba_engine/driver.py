@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 from tqdm import tqdm
@@ -68,9 +69,12 @@ def drive(job: Job, problem: Problem, plan: Plan, scheme) -> Outcome:
 
 def _loop(job: Job, problem: Problem, plan: Plan, trajectory: Trajectory) -> int:
     """The code of the last slice; PAUSED means interrupted."""
-    run, code, attempts = job.run[0], PAUSED, FIRST_SLICE
-    with _interrupts(job) as is_stopped, _progress_bar(run, plan.progress) as bar:
-        try:
+    run, attempts = job.run[0], FIRST_SLICE
+    try:
+        code, attempts = _slice(job, trajectory, attempts)
+        if code not in (PAUSED, FULL, EVENT):
+            return _told_apart(code, job, False)
+        with _interrupts(job) as is_stopped, _progress_bar(run, plan.progress) as show:
             while code in (PAUSED, FULL, EVENT):
                 if code == FULL:
                     trajectory.grow(job)
@@ -78,16 +82,26 @@ def _loop(job: Job, problem: Problem, plan: Plan, trajectory: Trajectory) -> int
                     return EVENT
                 if is_stopped():
                     return PAUSED
-                run["slice"] = attempts
-                started = time.perf_counter()
-                code = job.advance(trajectory)
-                factor = SLICE_SECONDS / max(time.perf_counter() - started, 1e-6)
-                attempts = int(min(max(1, attempts * min(factor, 16)), 2**40))
-                bar(run)
-        except KeyboardInterrupt:  # from a handler that is not ours, between two slices
-            return PAUSED
-        is_interrupt = any(isinstance(c.exception, KeyboardInterrupt) for f in job.fields for c in f.callbacks)
-        return PAUSED if code == FIELD_RAISED and (is_stopped() or is_interrupt) else code
+                code, attempts = _slice(job, trajectory, attempts)
+                show(run)
+            return _told_apart(code, job, is_stopped())
+    except KeyboardInterrupt:  # from a handler that is not ours, or before ours was there
+        return PAUSED
+
+
+def _slice(job: Job, trajectory: Trajectory, attempts: int) -> tuple[int, int]:
+    """Run one slice; its code, and how many attempts make the next one take the time of a slice."""
+    job.run[0]["slice"] = attempts
+    started = time.perf_counter()
+    code = job.advance(trajectory)
+    factor = SLICE_SECONDS / max(time.perf_counter() - started, 1e-6)
+    return code, int(min(max(1, attempts * min(factor, 64)), 2**40))
+
+
+def _told_apart(code: int, job: Job, is_stopped: bool) -> int:
+    """An exception that is an interrupt is not a failure of the right-hand side."""
+    is_interrupt = any(isinstance(c.exception, KeyboardInterrupt) for f in job.fields for c in f.callbacks)
+    return PAUSED if code == FIELD_RAISED and (is_stopped or is_interrupt) else code
 
 
 def _initial_rows(job: Job, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
@@ -210,23 +224,24 @@ def _capacity(plan: Plan) -> int:
 @contextmanager
 def _interrupts(job: Job):
     """Ctrl-C sets a flag that is looked at between slices, and before every call of a Python right-hand side."""
-    pressed = threading.Event()
+    pressed: list[bool] = []
+    is_pressed = partial(bool, pressed)  # an empty list is false
     for field in job.fields:
         for callback in field.callbacks:
-            callback.is_stopped = pressed.is_set
+            callback.is_stopped = is_pressed
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield pressed.is_set
+        yield is_pressed
         return
 
     def press(number, frame):
-        if pressed.is_set():
+        if pressed:
             raise KeyboardInterrupt  # a second Ctrl-C does not wait for a slow right-hand side
-        pressed.set()
+        pressed.append(True)
 
     signal.signal(signal.SIGINT, press)
     try:
-        yield pressed.is_set
+        yield is_pressed
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -390,7 +391,7 @@ def prepare(problem: Problem, scheme: ExplicitRK, plan: Plan) -> Job:
     extension = scheme.continuous
     n, n_corrections = len(extension.c), len(extension.R)
     work, run = new_work(initial, 1, K + 2 * n + n_corrections), new_run(problem, plan)
-    tables = _tables(scheme, work.dtype)
+    tables = tables_of(scheme, work.dtype)
     is_adaptive = isinstance(plan.stepping, Adaptive)
     watch = _watch(plan, watched, run, work.dtype, field.p, problem)
 
@@ -429,7 +430,9 @@ def _watch(plan: Plan, watched, run, dtype, p, problem: Problem) -> events.Watch
     return watch
 
 
-def _tables(scheme: ExplicitRK, dtype) -> Tables:
+@lru_cache(maxsize=64)
+def tables_of(scheme: ExplicitRK, dtype) -> Tables:
+    """The numbers of a scheme as kernels read them."""
     table, extension = scheme.butcher, scheme.continuous
     s = len(table.b)
     used = s - conditions.is_fsal(scheme)

@@ -7,6 +7,7 @@ import os
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -29,6 +30,7 @@ MOST_NODES_OF_DERIVATIVES = 20_000
 N_CHECKS = 3
 
 _kept: OrderedDict = OrderedDict()
+_calls: WeakKeyDictionary = WeakKeyDictionary()
 _MOST_KEPT = 256
 
 
@@ -111,7 +113,7 @@ def _trace_code(form: Form, block: Block, result, t: float, y: np.ndarray):
                 evaluate(t, near, slopes)
         except Exception:  # outside the domain of the function: no place to compare
             continue
-        if not _agrees(code.address, block.values, t, near, slopes):
+        if not _agrees(SIGNATURE(code.address), block.values, t, near, slopes):
             raise CannotTrace("the trace gave another result than Python elsewhere")
     return code
 
@@ -137,7 +139,7 @@ def _built(build, rung: str, form: Form, block: Block, result, slopes, t: float,
             _kept.popitem(last=False)
     if isinstance(code, str):
         return None, code
-    if not _agrees(code.address, block.values, t, y, slopes):
+    if not _agrees(_callable(code), block.values, t, y, slopes):
         return None, f"not {rung}: it gave another result than Python (does it use random numbers or side effects?)"
     return code, ""
 
@@ -157,15 +159,24 @@ def c_address(function) -> int | None:
     return int(address) if isinstance(address, (int, np.integer)) else None
 
 
-def _agrees(address: int, p: np.ndarray, t: float, y: np.ndarray, slopes: np.ndarray) -> bool:
+def _callable(code):
+    """The C function of a piece of code, for calls from Python; made once, it costs as much as ten calls."""
+    if code not in _calls:
+        _calls[code] = SIGNATURE(code.address)
+    return _calls[code]
+
+
+def _agrees(call, p: np.ndarray, t: float, y: np.ndarray, slopes: np.ndarray) -> bool:
+    """Whether the C function `call` gives the slopes that Python gave."""
     found = np.empty_like(slopes)
-    y = np.ascontiguousarray(y)
-    status = SIGNATURE(address)(t, y.ctypes.data, found.ctypes.data, p.ctypes.data, y.size)
-    if status != 0:
+    if call(t, y.ctypes.data, found.ctypes.data, p.ctypes.data, y.size) != 0:
         return False
-    largest = np.max(np.abs(slopes), initial=0.0, where=np.isfinite(slopes))
-    tolerance = AGREEMENT[slopes.real.dtype.itemsize] * largest
-    return bool(np.allclose(found, slopes, rtol=0.0, atol=tolerance, equal_nan=True))
+    size = np.abs(slopes)
+    largest = size.max(initial=0.0)
+    if np.isfinite(largest):
+        return bool((np.abs(found - slopes) <= AGREEMENT[size.itemsize] * largest).all())
+    largest = size.max(initial=0.0, where=np.isfinite(size))
+    return bool(np.allclose(found, slopes, rtol=0.0, atol=AGREEMENT[size.itemsize] * largest, equal_nan=True))
 
 
 def _make_replay(form: Form, values):

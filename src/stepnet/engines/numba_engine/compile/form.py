@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from math import prod
+from types import FunctionType
 
 import numpy as np
 
@@ -56,6 +57,8 @@ def form_of(function, args: tuple, inputs, output, dtype, label: str) -> Form:
 
 def _parameter_names(function) -> list[str]:
     function = getattr(function, "py_func", function)
+    if isinstance(function, FunctionType):
+        return list(function.__code__.co_varnames[: function.__code__.co_argcount])
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
