@@ -69,9 +69,9 @@ def drive(job: Job, problem: Problem, plan: Plan, scheme) -> Outcome:
 
 def _loop(job: Job, problem: Problem, plan: Plan, trajectory: Trajectory) -> int:
     """The code of the last slice; PAUSED means interrupted."""
-    run, attempts = job.run[0], FIRST_SLICE
+    run = job.run[0]
     try:
-        code, attempts = _slice(job, trajectory, attempts)
+        code, attempts = _slice(job, trajectory, _first_attempts(job))
         if code not in (PAUSED, FULL, EVENT):
             return _told_apart(code, job, False)
         with _interrupts(job) as is_stopped, _progress_bar(run, plan.progress) as show:
@@ -87,6 +87,15 @@ def _loop(job: Job, problem: Problem, plan: Plan, trajectory: Trajectory) -> int
             return _told_apart(code, job, is_stopped())
     except KeyboardInterrupt:  # from a handler that is not ours, or before ours was there
         return PAUSED
+
+
+def _first_attempts(job: Job) -> int:
+    """Attempts for the first slice: many if evaluations are cheap, so that a short run needs nothing set up.
+
+    An evaluation is taken to cost what it cost in Python, so this errs on the side of few.
+    """
+    cost = sum(field.cost for field in job.fields)
+    return FIRST_SLICE if cost > 1e-4 else 1024
 
 
 def _slice(job: Job, trajectory: Trajectory, attempts: int) -> tuple[int, int]:

@@ -77,24 +77,25 @@ class _KernelCache(FunctionCache):
 class Kernel:
     """A function for the driver to call, compiled at its first use for states of float64 or float32.
 
-    Arguments are numbers, C-ordered arrays and named tuples of them.  Each state type is compiled once; arguments of
-    other types are an error and never a silent recompilation.
+    Arguments are numbers, writeable C-ordered arrays and named tuples of them, of the same types at every call.
     """
 
     def __init__(self, function):
         self._dispatcher = njit(**OPTIONS)(function)
         self._dispatcher._cache = _KernelCache(function)
-        self._ready: set[np.dtype] = set()
+        self._entries: dict[np.dtype, object] = {}
         self.__name__, self.__doc__ = function.__name__, function.__doc__
 
     def __call__(self, dtype: np.dtype, *arguments):
         """Run the kernel on arguments for states of this type."""
-        if dtype not in self._ready:
-            self._dispatcher.disable_compile(False)
-            self._dispatcher.compile(tuple(typeof(argument) for argument in arguments))
-            self._dispatcher.disable_compile()
-            self._ready.add(dtype)
-        return self._dispatcher(*arguments)
+        entry = self._entries.get(dtype)
+        if entry is None:
+            signature = tuple(typeof(argument) for argument in arguments)
+            self._dispatcher.compile(signature)
+            # Called directly: Numba's dispatcher would look up the types of all arguments again, which takes longer
+            # than many a solve.
+            entry = self._entries[dtype] = self._dispatcher.overloads[signature].entry_point
+        return entry(*arguments)
 
 
 class FieldKernel:

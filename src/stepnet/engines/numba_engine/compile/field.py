@@ -7,6 +7,8 @@ import os
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import partial
+from types import FunctionType
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -19,6 +21,7 @@ from stepnet.engines.numba_engine.compile.machine_code import Code, assembly
 from stepnet.engines.numba_engine.compile.native import compile_native
 from stepnet.engines.numba_engine.compile.symbols import CannotTrace
 from stepnet.engines.numba_engine.compile.trace import trace
+from stepnet.errors import UnknownName
 
 RUNGS = ("address", "traced", "compiled", "python")  # from fast to slow
 AGREEMENT = {
@@ -50,6 +53,7 @@ class Field:
     callbacks: tuple[Callback, ...] = ()
     keep_alive: object = field(default=None, repr=False)
     compile_time: float = 0.0
+    cost: float = 0.0  # seconds that an evaluation takes at most, as far as one can tell
 
     def __call__(self, t: float, y: np.ndarray) -> np.ndarray:
         """One evaluation from Python, for first looks and for diagnosis."""
@@ -73,30 +77,34 @@ def make_field(function, args: tuple, inputs, output, t: float, y: np.ndarray, l
     if address is not None:
         if not block.is_numeric:
             raise TypeError(f"`args` of a C function must be numbers or arrays of floats, found {args!r}")
-        return Field(address, block.values, "address", keep_alive=function)
+        return Field(address, block.values, "address", keep_alive=function, cost=1.0)
     form = form_of(function, args, inputs, output, y.dtype, label)
     if form.is_in_place and not block.is_numeric:
         raise TypeError(f"`args` of the in-place `{label}` must be numbers or arrays of floats, found {args!r}")
+    began = time.perf_counter()
     result, slopes = try_once(form, block.values, t, y)
     started = time.perf_counter()
-    replay = _make_replay(form, block.values)
+    replay = partial(_replay, form, block.values)
     reasons = []
-    for rung, build in _ways().items():
-        code, reason = _built(build, rung, form, block, result, slopes, t, y)
+    for rung in _rungs_to_try():
+        code, reason = _built(rung, form, block, result, slopes, t, y)
         if code is not None:
-            elapsed = time.perf_counter() - started
-            return Field(code.address, block.values, rung, "; ".join(reasons), replay, (), code, elapsed)
+            elapsed, cost = time.perf_counter() - started, started - began
+            return Field(code.address, block.values, rung, "; ".join(reasons), replay, (), code, elapsed, cost)
         reasons.append(reason)
     callback = Callback(python_call(form, block.values), (form.n_in,), (form.n_out,), y.dtype)
-    elapsed = time.perf_counter() - started
-    return Field(callback.address, block.values, "python", "; ".join(reasons), replay, (callback,), callback, elapsed)
+    elapsed, cost = time.perf_counter() - started, started - began
+    return Field(
+        callback.address, block.values, "python", "; ".join(reasons), replay, (callback,), callback, elapsed, cost
+    )
 
 
-def _ways() -> dict:
-    """How to get machine code, the fastest way first; STEPNET_RUNG names the first rung to try."""
-    wanted = os.environ.get("STEPNET_RUNG", "traced")
-    ways = {"traced": _trace_code, "compiled": _native_code}
-    return {rung: way for rung, way in ways.items() if RUNGS.index(rung) >= RUNGS.index(wanted)}
+def _rungs_to_try() -> tuple[str, ...]:
+    """The ways to machine code, the fastest first; STEPNET_RUNG names the first one to try."""
+    first = os.environ.get("STEPNET_RUNG", "traced")
+    if first not in RUNGS:
+        raise UnknownName("rung in STEPNET_RUNG", first, RUNGS)
+    return tuple(rung for rung in ("traced", "compiled") if RUNGS.index(rung) >= RUNGS.index(first))
 
 
 def _trace_code(form: Form, block: Block, result, t: float, y: np.ndarray):
@@ -122,7 +130,10 @@ def _native_code(form: Form, block: Block, result, t: float, y: np.ndarray):
     return compile_native(form, block, result)
 
 
-def _built(build, rung: str, form: Form, block: Block, result, slopes, t: float, y: np.ndarray):
+BUILD = {"traced": _trace_code, "compiled": _native_code}
+
+
+def _built(rung: str, form: Form, block: Block, result, slopes, t: float, y: np.ndarray):
     """Machine code from this process's memory or made now, or None and the reason why there is none."""
     kind = (type(result).__name__, np.shape(result))
     frozen = block.frozen if rung == "traced" else ()
@@ -131,7 +142,7 @@ def _built(build, rung: str, form: Form, block: Block, result, slopes, t: float,
     code = _kept.get(key)
     if code is None:
         try:
-            code = build(form, block, result, t, y)
+            code = BUILD[rung](form, block, result, t, y)
         except Exception as exception:  # ours, Numba's, or Python's from inside: any means "not on this rung"
             code = f"not {rung}: {_first_line(exception)}"
         _kept[key] = code
@@ -146,7 +157,7 @@ def _built(build, rung: str, form: Form, block: Block, result, slopes, t: float,
 
 def c_address(function) -> int | None:
     """The address behind an integer, ctypes function, LowLevelCallable or Numba cfunc; None for a Python function."""
-    if isinstance(function, bool):
+    if isinstance(function, (bool, FunctionType)):
         return None
     if isinstance(function, (int, np.integer)):
         return int(function)
@@ -179,15 +190,11 @@ def _agrees(call, p: np.ndarray, t: float, y: np.ndarray, slopes: np.ndarray) ->
     return bool(np.allclose(found, slopes, rtol=0.0, atol=AGREEMENT[size.itemsize] * largest, equal_nan=True))
 
 
-def _make_replay(form: Form, values):
-    evaluate = python_call(form, values)
-
-    def replay(t: float, y: np.ndarray) -> np.ndarray:
-        dy = np.empty(form.n_out, form.dtype)
-        evaluate(t, y, dy)
-        return dy
-
-    return replay
+def _replay(form: Form, values: np.ndarray, t: float, y: np.ndarray) -> np.ndarray:
+    """Run the Python original."""
+    dy = np.empty(form.n_out, form.dtype)
+    python_call(form, values)(t, y, dy)
+    return dy
 
 
 def _first_line(exception: Exception) -> str:

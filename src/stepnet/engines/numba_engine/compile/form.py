@@ -66,27 +66,33 @@ def _parameter_names(function) -> list[str]:
     return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
-def python_call(form: Form, parameters: np.ndarray | None):
+def python_call(form: Form, parameters: np.ndarray):
     """A function `evaluate(t, y, dy)` on flat arrays that runs the user's Python and checks what it gives."""
     function = getattr(form.function, "py_func", form.function)
-    ends = np.cumsum([prod(shape) for shape in form.inputs])[:-1]
-
-    def split(y):
-        pieces = np.split(y, ends) if len(ends) else [y]
-        return [_reshaped(piece, shape, form.is_in_place) for piece, shape in zip(pieces, form.inputs, strict=True)]
 
     def evaluate(t, y, dy):
         if form.is_in_place:
             extra = (parameters,) if form.takes_parameters else ()
-            function(t, *split(y), _reshaped(dy, form.output, True), *extra)
+            function(t, *split(form, y), _reshaped(dy, form.output, True), *extra)
         else:
-            dy[...] = np.ravel(checked(form, function(t, *split(y), *form.args)))
+            dy[...] = np.ravel(checked(form, function(t, *split(form, y), *form.args)))
 
     return evaluate
 
 
+def split(form: Form, y: np.ndarray) -> list:
+    """The states that the function takes, cut out of the flat one."""
+    if len(form.inputs) == 1:
+        return [_reshaped(y, form.inputs[0], form.is_in_place)]
+    pieces, offset = [], 0
+    for shape in form.inputs:
+        pieces.append(_reshaped(y[offset : offset + prod(shape)], shape, form.is_in_place))
+        offset += prod(shape)
+    return pieces
+
+
 def _reshaped(flat, shape, is_in_place: bool):
-    return flat if shape == () and is_in_place else flat.reshape(shape)[()]
+    return flat if len(shape) == 1 or (shape == () and is_in_place) else flat.reshape(shape)[()]
 
 
 def checked(form: Form, result) -> np.ndarray:
@@ -125,10 +131,8 @@ def try_once(form: Form, parameters: np.ndarray | None, t: float, y: np.ndarray)
     y = y.copy()
     y.flags.writeable = False
     if not form.is_in_place:
-        ends = np.cumsum([prod(shape) for shape in form.inputs])[:-1]
-        pieces = zip(np.split(y, ends), form.inputs, strict=True)
-        result = function(t, *(_reshaped(piece, shape, False) for piece, shape in pieces), *form.args)
-        return result, np.ravel(checked(form, result)).astype(form.dtype)
+        result = function(t, *split(form, y), *form.args)
+        return result, checked(form, result).astype(form.dtype).ravel()
     dy = np.empty(form.n_out, form.dtype)
     width = dy.real.dtype.itemsize
     bits = dy.view({8: np.uint64, 4: np.uint32}[width])
