@@ -36,7 +36,7 @@ def stiffness(job: Job, scheme) -> float:
         return float("nan")
     field, reals = job.fields[0], int(run["reals"])
     work = new_work(y, 1, 5)
-    work[spectrum.DIRECTION, :reals] = np.random.default_rng(0).standard_normal(reals)
+    work[spectrum.DIRECTION, :reals] = np.cos(np.arange(1.0, reals + 1))  # any direction will do
     distance = np.sqrt(np.finfo(work.dtype).eps) * max(_norm(y), 1e-8)
     result = np.zeros(2)
     place = (float(run["t"]), int(run["n"]), reals, float(distance))

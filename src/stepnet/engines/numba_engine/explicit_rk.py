@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -11,9 +12,17 @@ from stepnet.engines.contract import Adaptive, Plan
 from stepnet.engines.numba_engine import events, step_control, stepping
 from stepnet.engines.numba_engine.compile.cache import Kernel, compiled, inlined
 from stepnet.engines.numba_engine.compile.field import Field
+from stepnet.engines.numba_engine.compile.fused import fused_address, write_attempt, write_steps
 from stepnet.engines.numba_engine.compile.problems import event_fields, full_field, projection_fields
 from stepnet.engines.numba_engine.job import Job, grid_of, new_run, new_work, wanted_times
-from stepnet.engines.numba_engine.primitives import call_field, combine, copy_row, is_finite_row
+from stepnet.engines.numba_engine.primitives import (
+    call_attempt,
+    call_field,
+    call_steps,
+    combine,
+    copy_row,
+    is_finite_row,
+)
 from stepnet.engines.numba_engine.stepping import (
     DONE,
     EVENT,
@@ -28,9 +37,10 @@ from stepnet.problem import Problem
 from stepnet.schemes import conditions
 from stepnet.schemes.tableau import Butcher, ExplicitRK
 
-# Rows of `work`: the state, the new one, one between or aside, the error, a value of an event, zeros; from K on the
+# Rows of `work`: the state, the new one, one between or aside, two errors, a value of an event, zeros; from K on the
 # stages (extra ones of the continuous extension included), then its corrections, then the stages of steps aside.
-Y, Y_NEW, ASIDE, ERROR, VALUE, ZERO, K = range(7)
+Y, Y_NEW, ASIDE, ERROR, ERROR_2, VALUE, ZERO, K = range(8)
+ROWS = SimpleNamespace(Y=Y, Y_NEW=Y_NEW, ERROR=ERROR, K=K)
 
 SHORTEST = 1e-14  # a step below this fraction of |t| is lost in the clock
 
@@ -253,8 +263,8 @@ def inside(field, p, tables, needs, work, known, t_new, h, run, out):
 
 
 @Kernel
-def fixed(field, p, tables, needs, work, run_, grid, out):
-    """Steps of given length."""
+def fixed(field, steps, p, tables, needs, work, run_, grid, out):
+    """Steps of given length; `steps` is the address of generated even steps, or 0."""
     run = run_[0]
     A, b, c, new = tables.A, tables.b, tables.c, tables.new
     save_at, out_t, out_y = needs.save_at, out.t, out.y
@@ -264,6 +274,20 @@ def fixed(field, p, tables, needs, work, run_, grid, out):
             return DONE
         if stepping.is_full(run, out_t) or (not is_simple and is_full(needs, run, out)):
             return FULL
+        if steps != 0 and is_simple:
+            count = stepping.steps_ahead(run)
+            copy_row(work, Y, ASIDE)
+            call_steps(steps, run.t0, run.h, run.step, count, work, p)
+            run.evaluations += used * count
+            if not is_finite_row(work, Y):
+                copy_row(work, ASIDE, Y)
+                if count == 1:
+                    return NOT_FINITE
+                run.stride = 1
+                continue
+            run.step += count - 1
+            stepping.finish_step(work, Y, 1, stepping.grid_time(run, grid, run.step + 1), run, save_at, out_t, out_y)
+            continue
         t_new, h = stepping.rest_of_step(run, grid)
         if not first_slope(field, p, work, run):
             return FIELD_RAISED
@@ -301,13 +325,11 @@ def stop_at_event(work, t, run, save_at, out_t, out_y):
 
 
 @inlined
-def error_of_step(work, E, atol, rtol, norm, h, run):
-    """Norm of h sum (b - b^)_i k_i; with a second row of weights |e|^2 / sqrt(|e|^2 + 0.01 |e~|^2), as in DOP853."""
-    combine(work, ERROR, ZERO, h, E, 0, K, E.shape[1])
+def error_of_step(work, n_errors, atol, rtol, norm, run):
+    """Norm of e = h sum (b - b^)_i k_i; with a second estimate e~ DOP853 takes |e|^2 / sqrt(|e|^2 + 0.01 |e~|^2)."""
     error = step_control.scaled_norm(work, ERROR, Y, Y_NEW, atol, rtol, norm, run)
-    if E.shape[0] == 2 and error > 0.0:
-        combine(work, ERROR, ZERO, h, E, 1, K, E.shape[1])
-        other = step_control.scaled_norm(work, ERROR, Y, Y_NEW, atol, rtol, norm, run)
+    if n_errors == 2 and error > 0.0:
+        other = step_control.scaled_norm(work, ERROR_2, Y, Y_NEW, atol, rtol, norm, run)
         error *= error / np.sqrt(error * error + 0.01 * other * other)
     return error
 
@@ -326,8 +348,8 @@ def advance_clock(run, h, is_last):
 
 
 @Kernel
-def adaptive(field, p, tables, how, needs, work, run_, out):
-    """Steps as long as the error estimate allows."""
+def adaptive(field, attempt, p, tables, how, needs, work, run_, out):
+    """Steps as long as the error estimate allows; `attempt` is the address of a generated step, or 0."""
     run = run_[0]
     A, b, c, E, s, new = tables.A, tables.b, tables.c, tables.E, tables.n_stages, tables.new
     atol, rtol, betas = how.atol, how.rtol, how.betas
@@ -346,11 +368,17 @@ def adaptive(field, p, tables, how, needs, work, run_, out):
         remaining = (run.t_end - run.t) - run.t_low
         is_last = abs(run.h) >= abs(remaining) * (1.0 - 1e-9)
         h = remaining if is_last else run.h
-        if not stages(field, p, A, c, work, Y, Y_NEW, K, 1, s, run.t, h, run):
-            return FIELD_RAISED
-        if not is_fsal:
-            combine(work, Y_NEW, Y, h, b, 0, K, s)
-        error = error_of_step(work, E, atol, rtol, how.norm, h, run)
+        if attempt != 0:
+            call_attempt(attempt, run.t, run.t_low, h, work, p)
+            run.evaluations += s - 1
+        else:
+            if not stages(field, p, A, c, work, Y, Y_NEW, K, 1, s, run.t, h, run):
+                return FIELD_RAISED
+            if not is_fsal:
+                combine(work, Y_NEW, Y, h, b, 0, K, s)
+            for m in range(E.shape[0]):
+                combine(work, ERROR + m, ZERO, h, E, m, K, s)
+        error = error_of_step(work, E.shape[0], atol, rtol, how.norm, run)
         if not error <= 1.0:
             run.rejected += 1
             run.was_rejected = 1
@@ -401,9 +429,10 @@ def prepare(problem: Problem, scheme: ExplicitRK, plan: Plan) -> Job:
         )
         output = Output(out.t, out.y, out.piece_t, out.pieces)
         if is_adaptive:
-            return adaptive(work.dtype, field.address, field.p, tables, how, needs, work, run, output)
-        return fixed(work.dtype, field.address, field.p, tables, needs, work, run, grid_of(plan), output)
+            return adaptive(work.dtype, field.address, fused, field.p, tables, how, needs, work, run, output)
+        return fixed(work.dtype, field.address, fused, field.p, tables, needs, work, run, grid_of(plan), output)
 
+    fused = _fused(field, scheme, is_adaptive, plan, work)
     if is_adaptive:
         how = step_control.how_of(plan.stepping, 1.0 / error_power(scheme))
         _choose_first_step(field, plan.stepping, how, work, run)
@@ -418,6 +447,17 @@ def prepare(problem: Problem, scheme: ExplicitRK, plan: Plan) -> Job:
         watch,
         4 + n_corrections,
     )
+
+
+def _fused(field: Field, scheme: ExplicitRK, is_adaptive: bool, plan: Plan, work: np.ndarray) -> int:
+    """Address of generated steps for a small traced problem, or 0."""
+    s, stride = len(scheme.b), work.shape[1]
+    if is_adaptive:
+        return fused_address((field,), scheme, stride, "attempt", lambda: write_attempt(scheme, ROWS, stride), s)
+    if plan.stepping.grid is not None:
+        return 0
+    used = s - conditions.is_fsal(scheme)
+    return fused_address((field,), scheme, stride, "steps", lambda: write_steps(scheme, used, ROWS, stride), used)
 
 
 def _watch(plan: Plan, watched, run, dtype, p, problem: Problem) -> events.Watch:

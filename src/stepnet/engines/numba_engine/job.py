@@ -67,6 +67,7 @@ def new_run(problem: Problem, plan: Plan, rows: int = 1) -> np.ndarray:
     else:
         r["n_steps"], r["h_max"], r["max_steps"] = -1, plan.stepping.max_step, plan.stepping.max_steps
     r["error_1"] = r["error_2"] = 1.0
+    r["stride"] = 64
     r["save_every"] = plan.saving.every if plan.saving.at is None else -1
     return run
 

@@ -41,6 +41,42 @@ def call_field(typing_context, address, t, work, row_in, row_out, p, n):
     return signature, generate
 
 
+@intrinsic
+def call_attempt(typing_context, address, t, t_low, h, work, p):
+    """One generated step of a pair, `attempt` of compile/fused.py."""
+    signature = types.int32(types.int64, types.float64, types.float64, types.float64, work, p)
+
+    def generate(context, builder, signature, arguments):
+        address, t, t_low, h, work_value, p_value = arguments
+        real = ir.DoubleType()
+        function = ir.FunctionType(I32, [real, real, real, BYTES, BYTES])
+        pointer = builder.inttoptr(address, function.as_pointer())
+        pointers = (_pointer(context, builder, work, work_value), _pointer(context, builder, p, p_value))
+        return builder.call(pointer, [t, t_low, h, *pointers])
+
+    return signature, generate
+
+
+@intrinsic
+def call_steps(typing_context, address, t0, h, first, count, work, p):
+    """Many generated even steps, `steps` of compile/fused.py."""
+    signature = types.int32(types.int64, types.float64, types.float64, types.int64, types.int64, work, p)
+
+    def generate(context, builder, signature, arguments):
+        address, t0, h, first, count, work_value, p_value = arguments
+        real = ir.DoubleType()
+        function = ir.FunctionType(I32, [real, real, I64, I64, BYTES, BYTES])
+        pointer = builder.inttoptr(address, function.as_pointer())
+        pointers = (_pointer(context, builder, work, work_value), _pointer(context, builder, p, p_value))
+        return builder.call(pointer, [t0, h, first, count, *pointers])
+
+    return signature, generate
+
+
+def _pointer(context, builder, array_type, array):
+    return builder.bitcast(context.make_array(array_type)(context, builder, array).data, BYTES)
+
+
 class _Registers:
     """Writes the loops over one row of `work`, register by register."""
 

@@ -7,15 +7,19 @@ of its own, which moves with it; that is what keeps the order for right-hand sid
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
+
 import numpy as np
 from numba import uintp
 
-from stepnet.engines.contract import Plan
+from stepnet.engines.contract import Given, Plan
 from stepnet.engines.numba_engine import stepping
 from stepnet.engines.numba_engine.compile.cache import Kernel, inlined
+from stepnet.engines.numba_engine.compile.fused import fused_address, write_splitting_steps
 from stepnet.engines.numba_engine.compile.problems import part_fields
 from stepnet.engines.numba_engine.job import Job, grid_of, new_run, new_work, wanted_times
-from stepnet.engines.numba_engine.primitives import call_field, combine, copy_row, is_finite_row
+from stepnet.engines.numba_engine.primitives import call_field, call_steps, combine, copy_row, is_finite_row
 from stepnet.engines.numba_engine.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, PAUSED
 from stepnet.problem import Problem, Split
 from stepnet.schemes.conditions import is_fsal
@@ -24,6 +28,7 @@ from stepnet.schemes.splitting import Splitting
 
 # Rows of a partitioned problem: q, p, their slopes; the same four for a step in progress or aside to a wanted time.
 Q, P, DQ, DP, ASIDE = range(5)
+ROWS = SimpleNamespace(Q=Q, P=P, DQ=DQ, DP=DP)
 BEFORE = 2 * ASIDE  # q and p at the beginning of the step, to fall back on
 
 
@@ -76,16 +81,34 @@ def give_up(status, work, run):
 
 
 @Kernel
-def partitioned(dq, dp, parameters, parts, fractions, is_fsal, work, run_, grid, save_at, out_t, out_y):
-    """Steps of a separable problem.  If a step ends with the part that begins the next one, its slope is used twice."""
+def partitioned(dq, dp, steps, parameters, parts, fractions, is_fsal, work, run_, grid, save_at, out_t, out_y):
+    """Steps of a separable problem.  If a step ends with the part that begins the next one, its slope is used twice.
+
+    `steps` is the address of generated even steps, or 0.
+    """
     run = run_[0]
     for _ in range(run.slice):
         if run.step == run.n_steps:
             return DONE
         if stepping.is_full(run, out_t):
             return FULL
-        t, t_new, h = stepping.next_step(run, grid)
         is_known = run.has_slope == 1
+        if steps != 0 and (is_known or is_fsal == 0):
+            count = stepping.steps_ahead(run)
+            copy_row(work, Q, BEFORE + Q)
+            copy_row(work, P, BEFORE + P)
+            call_steps(steps, run.t0, run.h, run.step, count, work, parameters)
+            if not (is_finite_row(work, Q) and is_finite_row(work, P)):
+                give_up(NOT_FINITE, work, run)
+                if count == 1:
+                    return NOT_FINITE
+                run.stride, run.has_slope = 1, 0
+                continue
+            run.evaluations += run.per_step * count
+            run.step += count - 1
+            stepping.finish_step(work, Q, 2, stepping.grid_time(run, grid, run.step + 1), run, save_at, out_t, out_y)
+            continue
+        t, t_new, h = stepping.next_step(run, grid)
         while stepping.is_inside(run, save_at, t_new):
             for row in range(ASIDE):
                 copy_row(work, row, ASIDE + row)
@@ -164,7 +187,14 @@ def _prepare_pair(problem: Problem, scheme: Splitting, plan: Plan) -> Job:
     work, run = new_work(initial, 2, BEFORE + 2), new_run(problem, plan, rows=2)
     parts, fractions = _flows(scheme, 2)
     advance = partitioned
-    head = (dq.address, dp.address, dp.p, parts, fractions, int(is_fsal(scheme)))
+    is_second_order = dq.address == 0
+    steps = 0
+    if isinstance(plan.stepping, Given) and plan.stepping.grid is None and plan.saving.at is None:
+        stride = work.shape[1]
+        writer = partial(write_splitting_steps, scheme, is_second_order, ROWS, stride)
+        steps = fused_address((dq, dp), scheme, stride, "steps", writer, len(parts))
+    run[0]["per_step"] = evaluations_per_step(scheme, is_second_order)
+    head = (dq.address, dp.address, steps, dp.p, parts, fractions, int(is_fsal(scheme)))
 
     def go(out):
         return advance(work.dtype, *head, work, run, grid_of(plan), wanted_times(plan), out.t, out.y)
@@ -194,6 +224,13 @@ def _prepare_sum(problem: Split, scheme: Splitting, plan: Plan) -> Job:
         yield sum(field(t, y) for field in fields)
 
     return Job(go, run, work, 1, fields, initial.dtype, slopes)
+
+
+def evaluations_per_step(scheme: Splitting, is_second_order: bool) -> int:
+    """How often right-hand sides are called in a step, a slope that is still good not counted again."""
+    flows = scheme.sequence()
+    parts = [part for part, _ in flows][1 if is_fsal(scheme) else 0 :]
+    return sum(1 for part in parts if not (is_second_order and part == 0))
 
 
 def inner_scheme(order: int):

@@ -34,6 +34,8 @@ RUN = np.dtype(
         ("error_2", "f8"),
         ("has_slope", "i8"),  # the slope at the beginning of the step is known
         ("was_rejected", "i8"),
+        ("stride", "i8"),  # most steps at once in generated code
+        ("per_step", "i8"),  # evaluations in one of them
         ("is_cut", "i8"),  # an event ended the step early, the next one is the rest of it
         ("theta", "f8"),  # where in the step that was
         ("n_found", "i8"),  # events
@@ -141,6 +143,15 @@ def rest_of_step(run, grid):
     run.is_cut = 0
     t_new = grid_time(run, grid, run.step + 1)
     return t_new, t_new - run.t
+
+
+@inlined
+def steps_ahead(run):
+    """How many steps can be taken before one is to be saved, the run ends or the slice is over."""
+    count = min(run.n_steps - run.step, run.stride)
+    if run.save_every > 0:
+        count = min(count, run.save_every - run.step % run.save_every)
+    return count
 
 
 @inlined

@@ -110,7 +110,9 @@ def _rungs_to_try() -> tuple[str, ...]:
 def _trace_code(form: Form, block: Block, result, t: float, y: np.ndarray):
     if form.dtype != np.float64:
         raise CannotTrace(f"states are {form.dtype}")
-    code = Code(assembly(trace(form, block, MOST_NODES), "f"), "f")
+    traced = trace(form, block, MOST_NODES)
+    code = Code(assembly(traced, "f"), "f")
+    code.trace = traced
     evaluate = python_call(form, block.values)
     generator = np.random.default_rng(0)
     for _ in range(N_CHECKS):

@@ -39,86 +39,88 @@ HEAD = {
 LONG = 2000  # lines of code from which the object is kept on disk
 
 
-class _Writer:
+class Writer:
     """Lines of LLVM assembly for one function."""
 
-    def __init__(self, graph):
-        self._graph, self.lines, self._names = graph, [], {}
+    def __init__(self):
+        self.lines: list[str] = []
+        self._count = 0
 
-    def value(self, number: int) -> str:
-        return self._names[number]
+    def compute(self, graph, outputs, names: dict[int, str] | None = None) -> list[str]:
+        """Write the operations that outputs need and return their values; `names` holds the values of some nodes."""
+        names = {} if names is None else dict(names)
+        for number in graph.live(outputs):
+            if number not in names:
+                operation, *operands = graph.nodes[number]
+                inputs = [names[operand] for operand in graph.operands(number)]
+                names[number] = self._write(operation, operands, inputs)
+        return [names[number] for number in outputs]
 
-    def compute(self, outputs) -> None:
-        for number in self._graph.live(outputs):
-            if number not in self._names:
-                self._names[number] = self._write(number, *self._graph.nodes[number])
-
-    def _line(self, text: str) -> str:
-        name = f"%v{len(self.lines)}"
-        self.lines.append(f"{name} = {text}")
-        return name
+    def line(self, text: str) -> str:
+        self._count += 1
+        self.lines.append(f"%v{self._count} = {text}")
+        return f"%v{self._count}"
 
     def load(self, array: str, index: int) -> str:
-        return self._line(f"load double, ptr {self._line(f'getelementptr double, ptr %{array}, i64 {index}')}")
+        return self.line(f"load double, ptr {self.line(f'getelementptr double, ptr %{array}, i64 {index}')}")
 
     def store(self, value: str, array: str, index: int, is_sum: bool = False) -> None:
         if is_sum:
-            value = self._line(f"fadd double {self.load(array, index)}, {value}")
-        self.lines.append(f"store double {value}, ptr {self._line(f'getelementptr double, ptr %{array}, i64 {index}')}")
+            value = self.line(f"fadd double {self.load(array, index)}, {value}")
+        self.lines.append(f"store double {value}, ptr {self.line(f'getelementptr double, ptr %{array}, i64 {index}')}")
 
-    def _write(self, number, operation, *operands) -> str:
+    def _write(self, operation: str, operands: list, x: list[str]) -> str:
         if operation == "const":
-            return _literal(operands[0])
+            return literal(operands[0])
         if operation in ("t", "t_dot"):
             return f"%{operation}"
         if operation in ("y", "p", "w", "y_dot", "p_dot"):
             return self.load(operation, operands[0])
-        x = [self._names[operand] for operand in operands]
         if operation in INSTRUCTION:
-            return self._line(f"{INSTRUCTION[operation]} contract double {x[0]}, {x[1]}")
+            return self.line(f"{INSTRUCTION[operation]} contract double {x[0]}, {x[1]}")
         if operation == "neg":
-            return self._line(f"fneg double {x[0]}")
+            return self.line(f"fneg double {x[0]}")
         if operation in LIBM:
             arguments = ", ".join(f"double {value}" for value in x)
-            return self._line(f"call contract double @{LIBM[operation]}({arguments})")
+            return self.line(f"call contract double @{LIBM[operation]}({arguments})")
         if operation in COMPARISON:
-            return self._line(f"fcmp {COMPARISON[operation]} double {x[0]}, {x[1]}")
+            return self.line(f"fcmp {COMPARISON[operation]} double {x[0]}, {x[1]}")
         if operation in ("and", "or"):
-            return self._line(f"{operation} i1 {x[0]}, {x[1]}")
+            return self.line(f"{operation} i1 {x[0]}, {x[1]}")
         if operation == "not":
-            return self._line(f"xor i1 {x[0]}, true")
+            return self.line(f"xor i1 {x[0]}, true")
         if operation == "select":
-            return self._line(f"select i1 {x[0]}, double {x[1]}, double {x[2]}")
+            return self.line(f"select i1 {x[0]}, double {x[1]}, double {x[2]}")
         return getattr(self, f"_write_{operation}")(*x)
 
     def _write_max(self, x, y) -> str:
         """NaN if either is, as in NumPy."""
-        is_first = self._line(f"fcmp uge double {x}, {y}")
-        larger = self._line(f"select i1 {is_first}, double {x}, double {y}")
+        is_first = self.line(f"fcmp uge double {x}, {y}")
+        larger = self.line(f"select i1 {is_first}, double {x}, double {y}")
         return self._or_nan(larger, y)
 
     def _write_min(self, x, y) -> str:
-        is_first = self._line(f"fcmp ule double {x}, {y}")
-        smaller = self._line(f"select i1 {is_first}, double {x}, double {y}")
+        is_first = self.line(f"fcmp ule double {x}, {y}")
+        smaller = self.line(f"select i1 {is_first}, double {x}, double {y}")
         return self._or_nan(smaller, y)
 
     def _or_nan(self, value, y) -> str:
-        is_nan = self._line(f"fcmp uno double {y}, {y}")
-        return self._line(f"select i1 {is_nan}, double {y}, double {value}")
+        is_nan = self.line(f"fcmp uno double {y}, {y}")
+        return self.line(f"select i1 {is_nan}, double {y}, double {value}")
 
     def _write_sign(self, x) -> str:
-        positive = self._line(f"fcmp ogt double {x}, {_literal(0.0)}")
-        negative = self._line(f"fcmp olt double {x}, {_literal(0.0)}")
-        rest = self._line(f"select i1 {negative}, double {_literal(-1.0)}, double {x}")  # zero and NaN stay
-        return self._line(f"select i1 {positive}, double {_literal(1.0)}, double {rest}")
+        positive = self.line(f"fcmp ogt double {x}, {literal(0.0)}")
+        negative = self.line(f"fcmp olt double {x}, {literal(0.0)}")
+        rest = self.line(f"select i1 {negative}, double {literal(-1.0)}, double {x}")  # zero and NaN stay
+        return self.line(f"select i1 {positive}, double {literal(1.0)}, double {rest}")
 
     def _write_mod(self, x, y) -> str:
-        quotient = self._line(f"fdiv double {x}, {y}")
-        whole = self._line(f"call double @llvm.floor.f64(double {quotient})")
-        return self._line(f"fsub double {x}, {self._line(f'fmul double {y}, {whole}')}")
+        quotient = self.line(f"fdiv double {x}, {y}")
+        whole = self.line(f"call double @llvm.floor.f64(double {quotient})")
+        return self.line(f"fsub double {x}, {self.line(f'fmul double {y}, {whole}')}")
 
 
-def _literal(value) -> str:
+def literal(value) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return "0x" + struct.pack(">d", value).hex().upper()
@@ -126,27 +128,22 @@ def _literal(value) -> str:
 
 def assembly(trace: Trace, which: str) -> str:
     """LLVM assembly of f, jvp or vjp."""
-    writer = _Writer(trace.graph)
-    if which == "f":
-        writer.compute(trace.outputs)
-        for i, number in enumerate(trace.outputs):
-            writer.store(writer.value(number), "dy", i)
-    elif which == "jvp":
-        tangents = trace.tangent()
-        writer.compute(tangents)
-        for i, number in enumerate(tangents):
-            writer.store(writer.value(number), "out", i)
-    else:
+    writer = Writer()
+    if which == "vjp":
         bars = trace.gradient()
         targets = [
             ("t_bar", 0),
             *(("y_bar", i) for i in range(trace.n)),
             *(("p_bar", j) for j in range(trace.n_parameters)),
         ]
-        writer.compute(bar for bar in bars if bar is not None)
-        for bar, (array, index) in zip(bars, targets, strict=True):
-            if bar is not None:
-                writer.store(writer.value(bar), array, index, is_sum=True)
+        wanted = [(bar, target) for bar, target in zip(bars, targets, strict=True) if bar is not None]
+        values = writer.compute(trace.graph, [bar for bar, _ in wanted])
+        for value, (_, (array, index)) in zip(values, wanted, strict=True):
+            writer.store(value, array, index, is_sum=True)
+    else:
+        outputs, array = (trace.outputs, "dy") if which == "f" else (trace.tangent(), "out")
+        for i, value in enumerate(writer.compute(trace.graph, outputs)):
+            writer.store(value, array, i)
     body = "\n  ".join(writer.lines)
     return f"define i32 @{which}({HEAD[which]}) {{\n  {body}\n  ret i32 0\n}}\n"
 
