@@ -32,6 +32,9 @@ class SolveFailed(RuntimeError):
         super().__init__(solution.message)
         self.solution = solution
 
+    def __reduce__(self):
+        return type(self), (self.solution,)
+
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C during a solve; `.solution` holds the part that was done."""
@@ -39,6 +42,9 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, solution: Solution):
         super().__init__(solution.message)
         self.solution = solution
+
+    def __reduce__(self):
+        return type(self), (self.solution,)
 
 
 class StiffnessWarning(UserWarning):

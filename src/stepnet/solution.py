@@ -170,7 +170,7 @@ class Solution:
         s = self.statistics
         lines = [
             f"Solution by {self.scheme.name} (order {self.scheme.order}): {self.message}",
-            f"  t      {len(self.t)} times, {self.t[0]:.6g} to {self.t[-1]:.6g}",
+            f"  t      {len(self.t)} times" + (f", {self.t[0]:.6g} to {self.t[-1]:.6g}" if len(self.t) else ""),
             f"  y      {self.y.shape} {self.y.dtype}",
             f"  steps  {s.accepted} accepted, {s.rejected} rejected, {s.evaluations} evaluations",
             f"  rung   {s.rung}" + (f" ({s.rung_reason})" if s.rung_reason else ""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 from stepnet.errors import UnknownName
@@ -37,18 +38,31 @@ def _constants() -> dict[str, object]:
     return {scheme.name: scheme for scheme in found}
 
 
-def get(name: str, stages: int | None = None):
-    """The scheme of this name; `stages` goes with the stabilised families (rkc1, rkc2, rkl1, rkl2; 10 by default)."""
+def get(name, stages: int | None = None):
+    """The scheme of this name; `stages` goes with the stabilised families (rkc1, rkc2, rkl1, rkl2; 10 by default).
+
+    "rkl2(20)" means the same as `get("rkl2", stages=20)`, and a scheme is its own name.
+    """
     if isinstance(name, RECORDS):
-        return name
-    key = str(name).lower()
-    if key in FAMILIES:
-        return FAMILIES[key](DEFAULT_STAGES if stages is None else stages)
-    if key not in _constants():
-        raise UnknownName("scheme", name, names())
+        key, found = name.name, name
+    else:
+        key, number = _split(str(name).lower())
+        if number is not None and stages is None:
+            stages = number
+        if key in FAMILIES:
+            return FAMILIES[key](DEFAULT_STAGES if stages is None else stages)
+        if key not in _constants():
+            raise UnknownName("scheme", name, names())
+        found = _constants()[key]
     if stages is not None:
-        raise ValueError(f"`stages` goes with {', '.join(FAMILIES)}; {name!r} has a fixed number")
-    return _constants()[key]
+        raise ValueError(f"`stages` goes with {', '.join(FAMILIES)}; {key!r} has a fixed number")
+    return found
+
+
+def _split(key: str) -> tuple[str, int | None]:
+    """ "rkl2(20)" as ("rkl2", 20)."""
+    match = re.fullmatch(r"(\w+)\((\d+)\)", key)
+    return (match[1], int(match[2])) if match else (key, None)
 
 
 def names() -> list[str]:

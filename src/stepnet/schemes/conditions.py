@@ -6,7 +6,7 @@ sense for a family is answered with False, 0 or NaN, as its docstring says.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, wraps
 
 import numpy as np
 from numpy.polynomial import Polynomial
@@ -14,6 +14,7 @@ from numpy.polynomial import Polynomial
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.order import (
     HIGHEST,
+    TOLERANCE,
     Conditions,
     attained,
     multistep_defect,
@@ -29,6 +30,12 @@ Scheme = ExplicitRK | LowStorageRK | StabilisedRK | Splitting | Multistep
 ROUNDING = 1e-12  # coefficients of order 1 that cancel exactly leave less than this
 
 
+def remembered(function):
+    """Compute once per scheme; bare tableaux of arrays cannot be remembered and are computed each time."""
+    kept = cache(function)
+    return wraps(function)(lambda scheme: function(scheme) if isinstance(scheme, Butcher) else kept(scheme))
+
+
 def tableau_of(scheme) -> Butcher | None:
     """The Butcher tableau of a Runge-Kutta scheme in any form; None for splitting and multistep schemes."""
     return scheme if isinstance(scheme, Butcher) else getattr(scheme, "butcher", None)
@@ -41,7 +48,8 @@ def order(scheme) -> int:
     """The order that the coefficients attain, up to `HIGHEST`, by rooted trees, alternating trees or polynomials."""
     table = tableau_of(scheme)
     if table is not None:
-        return _weights_order(Conditions(table.A), table.b)
+        rounding = scheme.rounding if isinstance(scheme, StabilisedRK) else TOLERANCE
+        return _weights_order(Conditions(table.A), table.b, rounding)
     if isinstance(scheme, Splitting):
         b, _, b_hat, _ = scheme.tableaux
         return attained(lambda p: partitioned_defect(scheme.conditions, b, b_hat, p, scheme.nystrom))
@@ -57,8 +65,8 @@ def embedded_orders(scheme) -> tuple[int, ...]:
     return tuple(_weights_order(conditions, np.array(hat.b)) for hat in scheme.embedded)
 
 
-def _weights_order(conditions: Conditions, b: np.ndarray) -> int:
-    return attained(lambda p: runge_kutta_defect(conditions, b, p))
+def _weights_order(conditions: Conditions, b: np.ndarray, tolerance: float = TOLERANCE) -> int:
+    return attained(lambda p: runge_kutta_defect(conditions, b, p), tolerance=tolerance)
 
 
 def stage_order(scheme) -> int:
@@ -112,7 +120,8 @@ def is_fsal(scheme) -> bool:
     """First same as last: the last stage is the new state, so its slope begins the next step."""
     table = tableau_of(scheme)
     if table is not None:
-        return len(table.b) > 1 and table.c[-1] == 1 and bool(np.array_equal(table.A[-1], table.b))
+        begins_there = len(table.b) > 1 and not table.A[0].any()
+        return begins_there and table.c[-1] == 1 and bool(np.array_equal(table.A[-1], table.b))
     if isinstance(scheme, Splitting):
         flows = scheme.sequence()
         return len(flows) > 1 and flows[0][0] == flows[-1][0]
@@ -165,7 +174,7 @@ def is_reversible(scheme) -> bool:
     return is_symmetric(scheme) and not isinstance(tableau_of(scheme), Butcher)
 
 
-@cache
+@remembered
 def ssp_coefficient(scheme) -> float:
     """Largest r for which the step is a convex combination of Euler steps of length h/r; 0 if there is none.
 
@@ -182,7 +191,7 @@ def ssp_coefficient(scheme) -> float:
         M = np.linalg.solve((np.eye(s + 1) + r * K).T, K.T).T
         return bool(np.all(M >= -1e-13) and np.all(r * M.sum(axis=1) <= 1 + 1e-13))
 
-    return _largest(holds, 4.0 * s, 1e-8)
+    return float("inf") if holds(1e6) else _largest(holds, 4.0 * s, 1e-8)
 
 
 # ---- linear stability -----------------------------------------------------------------------------------------------
@@ -215,7 +224,7 @@ def amplification(scheme, z) -> np.ndarray:
     return np.max(np.abs(np.linalg.eigvals(companion(scheme, z))), axis=-1)
 
 
-@cache
+@remembered
 def real_stability_limit(scheme) -> float:
     """Largest x for which every point of [-x, 0] is stable (infinity if all are; NaN for second-order problems)."""
     if isinstance(scheme, Splitting) or getattr(scheme, "derivative", 1) == 2:
@@ -223,7 +232,7 @@ def real_stability_limit(scheme) -> float:
     return _first_exit(scheme, -1.0)
 
 
-@cache
+@remembered
 def imaginary_stability_limit(scheme) -> float:
     """Largest y for which every point of i [0, y] is stable: the largest h omega on an oscillator."""
     is_polynomial = tableau_of(scheme) is not None and not isinstance(scheme, StabilisedRK)
@@ -303,19 +312,37 @@ def _multistep_companion(scheme: Multistep, z: np.ndarray) -> np.ndarray:
 
 
 def _first_exit(scheme, direction: complex) -> float:
-    """Where the ray from 0 first leaves the stability region, by a fine scan and bisection."""
+    """Where the ray from 0 first leaves the stability region, by a fine scan, a look at its peaks, and bisection."""
     is_tableau = tableau_of(scheme) is not None
     reach = 2.5 * len(scheme.mu) ** 2 if isinstance(scheme, StabilisedRK) else 200.0
     slack = 1e-9 if is_tableau else 1e-7  # double eigenvalues are found to 1e-8 only
-    if not isinstance(scheme, (ExplicitRK, Splitting)) and amplification(scheme, 0.02 * direction) > 1 + 1e-12:
+
+    def size(x):
+        return amplification(scheme, direction * x)
+
+    if not isinstance(scheme, (ExplicitRK, Splitting, Butcher)) and size(0.02) > 1 + 1e-12:
         return 0.0
     x = np.linspace(0, reach, 20001)[1:]
-    outside = np.flatnonzero(amplification(scheme, direction * x) > 1 + slack)
-    if outside.size == 0:
+    outside = np.flatnonzero(size(x) > 1 + slack)
+    end = x[outside[0]] if outside.size else float("inf")
+    if isinstance(scheme, Splitting):
+        end = min(end, _first_gap(scheme, x[x < min(end, reach)], size, slack))
+    if not np.isfinite(end):
         return float("inf")
-    last = x[outside[0]]
-    first = x[outside[0] - 1] if outside[0] else 0.0
-    return first + _largest(lambda d: amplification(scheme, direction * (first + d)) <= 1 + slack, last - first, 1e-10)
+    first = max(x[x < end], default=0.0)
+    return first + _largest(lambda d: size(first + d) <= 1 + slack, end - first, 1e-10)
+
+
+def _first_gap(scheme: Splitting, x: np.ndarray, size, slack: float) -> float:
+    """A point in the first gap that the scan misses: |trace| touches 2 near multiples of pi and may exceed it there."""
+    half_trace = np.abs(np.trace(_oscillator(scheme, 1j * x), axis1=-2, axis2=-1)) / 2
+    peaks = np.flatnonzero((half_trace[1:-1] >= half_trace[:-2]) & (half_trace[1:-1] > half_trace[2:])) + 1
+    for i in peaks[half_trace[peaks] > 0.99]:
+        fine = np.linspace(x[i - 1], x[i + 1], 2001)
+        outside = fine[size(fine) > 1 + slack]
+        if outside.size:
+            return float(outside[0])
+    return float("inf")
 
 
 def _largest(holds, highest: float, tolerance: float) -> float:

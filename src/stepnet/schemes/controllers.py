@@ -9,10 +9,10 @@ from stepnet.errors import SchemeError, UnknownName
 
 @dataclass(frozen=True)
 class Controller:
-    """h_{n+1} = h_n * safety * err_n^(-beta1/k) * err_{n-1}^(-beta2/k) * err_{n-2}^(-beta3/k).
+    """h_{n+1} = h_n * (s/err_n)^(beta1/k) * (s/err_{n-1})^(beta2/k) * (s/err_{n-2})^(beta3/k), s = safety^k.
 
-    The factor is clipped to [shrink, grow].  k is the order of the error estimate plus one, err the norm of the error
-    divided by the tolerance.
+    So every controller comes to rest at the same error.  The factor is clipped to [shrink, grow].  k is the order of
+    the error estimate plus one, err the norm of the error divided by the tolerance.
     """
 
     name: str

@@ -12,7 +12,7 @@ from stepnet.schemes.explicit import DOPRI5, HEUN2, KUTTA3, MIDPOINT, RK4
 from stepnet.schemes.order import TOLERANCE, multistep_defect
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.symplectic import VERLET
-from stepnet.schemes.tableau import ExplicitRK, require_finite
+from stepnet.schemes.tableau import ExplicitRK, floats, freeze, require_finite
 
 HAIRER = "Hairer, Norsett & Wanner (1993), Solving Ordinary Differential Equations I, III.1"
 
@@ -34,6 +34,9 @@ class Multistep:
     derivative: int = 1
 
     def __post_init__(self):
+        freeze(self, alpha=floats(self.alpha), beta=floats(self.beta))
+        if self.order < 1:
+            raise SchemeError(f"{self.name}: `order` must be at least 1, found {self.order}")
         if self.derivative == 2 and self.order > 2:
             raise SchemeError(
                 f"{self.name}: velocities are second order, so `order` can be at most 2, found {self.order}"

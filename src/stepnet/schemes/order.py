@@ -71,10 +71,10 @@ def multistep_defect(alpha: np.ndarray, beta: np.ndarray, derivative: int, order
     return worst
 
 
-def attained(defect, highest: int = HIGHEST) -> int:
-    """The order attained: the last p with `defect(1), ..., defect(p)` all zero to `TOLERANCE`."""
+def attained(defect, highest: int = HIGHEST, tolerance: float = TOLERANCE) -> int:
+    """The order attained: the last p with `defect(1), ..., defect(p)` all zero to the tolerance."""
     order = 0
-    while order < highest and defect(order + 1) <= TOLERANCE:
+    while order < highest and defect(order + 1) <= tolerance:
         order += 1
     return order
 

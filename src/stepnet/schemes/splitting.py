@@ -10,7 +10,7 @@ import numpy as np
 
 from stepnet.errors import SchemeError
 from stepnet.schemes.order import HIGHEST, TOLERANCE, Conditions, partitioned_defect
-from stepnet.schemes.tableau import require_finite
+from stepnet.schemes.tableau import floats, freeze, require_finite
 
 
 class TableauPair(NamedTuple):
@@ -39,12 +39,15 @@ class Splitting:
     nystrom: bool = False
 
     def __post_init__(self):
+        freeze(self, a=floats(self.a), b=floats(self.b))
         if len(self.a) != len(self.b):
             raise SchemeError(f"{self.name}: `a` and `b` must be equally long, found {len(self.a)} and {len(self.b)}")
         require_finite(self.name, a=self.a, b=self.b)
         if self.order < 1:
             raise SchemeError(f"{self.name}: `order` must be at least 1, found {self.order}")
-        for p in range(1, min(self.order, HIGHEST) + 1):
+        if self.order > HIGHEST:
+            raise SchemeError(f"{self.name}: orders are checked up to {HIGHEST}, so it cannot promise {self.order}")
+        for p in range(1, self.order + 1):
             defect = partitioned_defect(self.conditions, self.tableaux.b, self.tableaux.b_hat, p, self.nystrom)
             if not defect <= TOLERANCE:
                 raise SchemeError(
@@ -59,7 +62,10 @@ class Splitting:
         a, b = np.array(self.a, float), np.array(self.b, float)
         A = np.tril(np.ones((m, m))) * a  # kick i sees the drifts 1..i
         A_hat = np.tril(np.ones((m, m)), -1) * b  # drift i sees the kicks 1..i-1
-        return TableauPair(a, A, b, A_hat)
+        pair = TableauPair(a, A, b, A_hat)
+        for array in pair:
+            array.flags.writeable = False
+        return pair
 
     @cached_property
     def conditions(self) -> Conditions:

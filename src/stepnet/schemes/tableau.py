@@ -31,6 +31,9 @@ class Embedded:
     b: tuple[float, ...]
     order: int
 
+    def __post_init__(self):
+        freeze(self, b=floats(self.b))
+
 
 @dataclass(frozen=True)
 class Dense:
@@ -76,6 +79,7 @@ class ExplicitRK:
     dense: Dense | None = None
 
     def __post_init__(self):
+        freeze(self, a=tuple(tuple(map(float, row)) for row in self.a), b=floats(self.b), embedded=tuple(self.embedded))
         s = len(self.b)
         if [len(row) for row in self.a] != list(range(s)):
             raise SchemeError(
@@ -91,6 +95,8 @@ class ExplicitRK:
             require_finite(self.name, embedded=hat.b)
             if len(hat.b) != s:
                 raise SchemeError(f"{self.name}: embedded `b` must have {s} entries, found {len(hat.b)}")
+            if hat.b == self.b:
+                raise SchemeError(f"{self.name}: embedded `b` repeats `b`, so it would estimate every error as 0")
             require_order(self.name, "embedded b", conditions, np.array(hat.b), hat.order)
         if self.dense is not None:
             require_dense_order(self)
@@ -128,6 +134,9 @@ class LowStorageRK:
     reference: str
 
     def __post_init__(self):
+        freeze(self, A=floats(self.A), B=floats(self.B))
+        if not self.A:
+            raise SchemeError(f"{self.name}: `A` and `B` must not be empty")
         if len(self.A) != len(self.B):
             raise SchemeError(f"{self.name}: `A` and `B` must be equally long, found {len(self.A)} and {len(self.B)}")
         if self.A[0] != 0.0:
@@ -165,12 +174,18 @@ class StabilisedRK:
     reference: str
 
     def __post_init__(self):
+        names = ("mu", "nu", "mu_tilde", "gamma_tilde")
+        freeze(self, **{name: floats(getattr(self, name)) for name in names})
         lengths = {len(self.mu), len(self.nu), len(self.mu_tilde), len(self.gamma_tilde)}
         if len(lengths) != 1 or lengths == {0}:
             raise SchemeError(f"{self.name}: the four coefficient tuples must be equally long, found {sorted(lengths)}")
         require_finite(self.name, mu=self.mu, nu=self.nu, mu_tilde=self.mu_tilde, gamma_tilde=self.gamma_tilde)
-        rounding = TOLERANCE * len(self.mu)  # the recursion amplifies that of its coefficients
-        require_order(self.name, "recursion", Conditions(self.butcher.A), self.butcher.b, self.order, rounding)
+        require_order(self.name, "recursion", Conditions(self.butcher.A), self.butcher.b, self.order, self.rounding)
+
+    @property
+    def rounding(self) -> float:
+        """Relative defect that counts as zero: the recursion amplifies the rounding of its coefficients."""
+        return TOLERANCE * len(self.mu)
 
     @cached_property
     def butcher(self) -> Butcher:
@@ -184,6 +199,17 @@ class StabilisedRK:
                 mu * rows[j - 1] + nu * rows[j - 2] + self.mu_tilde[j - 1] * F[j - 1] + self.gamma_tilde[j - 1] * F[0]
             )
         return butcher(rows[:-1], rows[-1])
+
+
+def freeze(record, **values) -> None:
+    """Set the fields of a frozen record while it is being built."""
+    for name, value in values.items():
+        object.__setattr__(record, name, value)
+
+
+def floats(values) -> tuple[float, ...]:
+    """Coefficients as a tuple of floats, whatever sequence of numbers they came in."""
+    return tuple(map(float, values))
 
 
 def butcher(A: np.ndarray, b: np.ndarray) -> Butcher:
@@ -213,7 +239,9 @@ def require_order(
     """Refuse weights that miss an order condition up to the order they promise."""
     if order < 1:
         raise SchemeError(f"{name}: the order of `{label}` must be at least 1, found {order}")
-    for p in range(1, min(order, HIGHEST) + 1):
+    if order > HIGHEST:
+        raise SchemeError(f"{name}: orders are checked up to {HIGHEST}, so `{label}` cannot promise {order}")
+    for p in range(1, order + 1):
         defect = runge_kutta_defect(conditions, b, p)
         if not defect <= tolerance:
             raise SchemeError(

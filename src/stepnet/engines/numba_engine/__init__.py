@@ -31,7 +31,7 @@ def run(problem: Problem, scheme, plan: Plan) -> Outcome:
     try:
         job = prepare(problem, scheme, plan)
     except multistep.StartFailed as failed:
-        return failed.outcome
+        return failed.wanted(plan)
     return drive(job, problem, plan, scheme)
 
 

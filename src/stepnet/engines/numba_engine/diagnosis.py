@@ -43,13 +43,16 @@ def stiffness(job: Job, scheme) -> float:
     if spectrum.dominant(work.dtype, field.address, field.p, work, *place, result) != 0:
         return float("nan")
     radius, growth = result
-    return abs(float(run["h"])) * radius / limit if growth < -0.5 * radius else float("nan")
+    is_decaying = growth * np.sign(run["t_end"] - run["t0"]) < -0.5 * radius
+    return float(abs(run["h"]) * radius / limit) if is_decaying else float("nan")
 
 
 def _failure(job: Job, status: Status, ratio: float = float("nan")) -> Failure:
     run = job.run[0]
-    t, h, y = float(run["t"]), float(run["h"]), job.state
-    stage, component, slope_norm = _first_bad_slope(job, t, y, h)
+    t, h, y = float(run["t"]), float(run["h_tried"] or run["h"]), job.state
+    stage, component, slope_norm = None, None, float("nan")
+    if status is not Status.INTERRUPTED:
+        stage, component, slope_norm = _first_bad_slope(job, t, y, h)
     y_norm = _norm(y)
     has_grown = y_norm > HUGE
     return Failure(

@@ -71,9 +71,11 @@ def _loop(job: Job, problem: Problem, plan: Plan, trajectory: Trajectory) -> int
     """The code of the last slice; PAUSED means interrupted."""
     run = job.run[0]
     try:
-        code, attempts = _slice(job, trajectory, _first_attempts(job))
-        if code not in (PAUSED, FULL, EVENT):
-            return _told_apart(code, job, False)
+        code, attempts = PAUSED, FIRST_SLICE
+        if not any(field.callbacks for field in job.fields) and not plan.progress:
+            code, attempts = _slice(job, trajectory, _first_attempts(job))
+            if code not in (PAUSED, FULL, EVENT):
+                return code
         with _interrupts(job) as is_stopped, _progress_bar(run, plan.progress) as show:
             while code in (PAUSED, FULL, EVENT):
                 if code == FULL:

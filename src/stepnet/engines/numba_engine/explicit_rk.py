@@ -173,7 +173,8 @@ def look_for_events(p, tables, watch, work, h, run):
             if events.note(watch, who, run.t + first * h, work, ASIDE, run):
                 return first
             low = first
-        watch.values[:] = watch.now
+        for e in range(watch.values.shape[0]):
+            watch.values[e] = watch.now[e]
         low = high
     return events.NEVER
 
@@ -368,6 +369,9 @@ def adaptive(field, attempt, p, tables, how, needs, work, run_, out):
         remaining = (run.t_end - run.t) - run.t_low
         is_last = abs(run.h) >= abs(remaining) * (1.0 - 1e-9)
         h = remaining if is_last else run.h
+        run.h_tried = h
+        if not is_finite_row(work, K):
+            return NOT_FINITE
         if attempt != 0:
             call_attempt(attempt, run.t, run.t_low, h, work, p)
             run.evaluations += s - 1
@@ -399,7 +403,7 @@ def adaptive(field, attempt, p, tables, how, needs, work, run_, out):
         if is_slope_kept or run.has_slope:
             copy_row(work, K + new, K)
             run.has_slope = 1
-        longer = h * step_control.growth(error, run, betas, how.shrink, how.grow, how.safety)
+        longer = h * step_control.growth(error, run, betas, how.shrink, how.grow, how.aim)
         if is_last and abs(run.h) > abs(longer):  # it was cut to end here, which says nothing about the next one
             longer = run.h
         run.h = np.sign(h) * min(abs(longer), run.h_max)
@@ -487,7 +491,8 @@ def _choose_first_step(field: Field, stepping_plan: Adaptive, how, work: np.ndar
         rows = np.array([Y, K, Y_NEW, ERROR])
         step_control.first_step(work.dtype, field.address, field.p, work, how, rows, run)
     else:
-        run[0]["h"] = np.copysign(stepping_plan.first_step, run[0]["t_end"] - run[0]["t0"])
+        first = min(stepping_plan.first_step, stepping_plan.max_step)
+        run[0]["h"] = np.copysign(first, run[0]["t_end"] - run[0]["t0"])
 
 
 def error_power(scheme: ExplicitRK) -> int:
@@ -503,7 +508,7 @@ def stage_slopes(field, table: Butcher):
         k = []
         for i in range(len(table.b)):
             increment = sum((a * slope for a, slope in zip(table.A[i], k, strict=False)), np.zeros_like(y))
-            k.append(field(t + table.c[i] * h, y + h * increment))
+            k.append(field(t + table.c[i] * h, (y + h * increment).astype(y.dtype)))
             yield k[-1]
 
     return slopes

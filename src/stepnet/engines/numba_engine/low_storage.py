@@ -48,6 +48,8 @@ def fixed(field, p, A, B, c, work, run_, grid, save_at, out_t, out_y):
         while stepping.is_inside(run, save_at, t_new):
             if not step(field, p, A, B, c, work, t, save_at[run.next_save] - t, run):
                 return FIELD_RAISED
+            if not is_finite_row(work, TRIAL):
+                return NOT_FINITE
             stepping.save_wanted(work, TRIAL, 1, run, save_at, out_t, out_y)
         if not step(field, p, A, B, c, work, t, h, run):
             return FIELD_RAISED

@@ -101,6 +101,8 @@ def first_order(field, p, alpha, beta, interpolant, work, run_, save_at, out_t, 
             return FIELD_RAISED
         while stepping.is_inside(run, save_at, t_new):
             interpolate(interpolant, work, (save_at[run.next_save] - t) / h, h, run)
+            if not is_finite_row(work, BETWEEN):
+                return NOT_FINITE
             stepping.save_wanted(work, BETWEEN, 1, run, save_at, out_t, out_y)
         copy_row(work, NEW, STATE)
         stepping.finish_step(work, STATE, 1, t_new, run, save_at, out_t, out_y)
@@ -138,10 +140,14 @@ def second_order(field, p, alpha, beta, work, run_, save_at, out_t, out_y):
         old_a, new_a = RINGS + length + run.step % length, RINGS + length + (run.step + 1) % length
         for k in range(run.reals):
             work[NEW + 1, k] = (work[NEW, k] - work[STATE, k]) / h + 0.5 * h * work[new_a, k]
+        if not is_finite_row(work, NEW + 1):
+            return NOT_FINITE
         while stepping.is_inside(run, save_at, t_new):
             theta = (save_at[run.next_save] - t) / h
             hermite(work, STATE, STATE + 1, NEW, NEW + 1, BETWEEN, theta, h, run.reals)
             hermite(work, STATE + 1, old_a, NEW + 1, new_a, BETWEEN + 1, theta, h, run.reals)
+            if not (is_finite_row(work, BETWEEN) and is_finite_row(work, BETWEEN + 1)):
+                return NOT_FINITE
             stepping.save_wanted(work, BETWEEN, 2, run, save_at, out_t, out_y)
         copy_row(work, NEW, STATE)
         copy_row(work, NEW + 1, STATE + 1)
@@ -155,6 +161,12 @@ class StartFailed(Exception):
     def __init__(self, outcome: Outcome):
         super().__init__(outcome.status.value)
         self.outcome = outcome
+
+    def wanted(self, plan: Plan) -> Outcome:
+        """The part of it that the plan asks for."""
+        every = plan.saving.every
+        kept = slice(0, 0) if plan.saving.at is not None else slice(None, None, every) if every else slice(-1, None)
+        return replace(self.outcome, t=self.outcome.t[kept], y=self.outcome.y[kept])
 
 
 STARTERS = {ExplicitRK: explicit_rk.prepare, Splitting: splitting.prepare}
@@ -230,7 +242,12 @@ def _prepare(problem: Problem, scheme: Multistep, plan: Plan, start: Outcome, n_
         return advance(work.dtype, *head, out.t, out.y)
 
     def slopes_of_step(t, y, h):
-        yield field(t, y[: field_size(problem, rows)])
+        size = field_size(problem, rows)
+        slope = field(t, y[:size])
+        yield np.concatenate((np.zeros_like(slope), slope)) if is_second else slope
+        moved = y[:size] + h * (y[size:] if is_second else slope)
+        slope = field(t + h, moved)
+        yield np.concatenate((np.zeros_like(slope), slope)) if is_second else slope
 
     return Job(go, run, work, rows, (field,), problem.initial.dtype, slopes_of_step)
 

@@ -18,6 +18,7 @@ from stepnet.engines.numba_engine import stepping
 from stepnet.engines.numba_engine.compile.cache import Kernel, inlined
 from stepnet.engines.numba_engine.compile.fused import fused_address, write_splitting_steps
 from stepnet.engines.numba_engine.compile.problems import part_fields
+from stepnet.engines.numba_engine.explicit_rk import stage_slopes
 from stepnet.engines.numba_engine.job import Job, grid_of, new_run, new_work, wanted_times
 from stepnet.engines.numba_engine.primitives import call_field, call_steps, combine, copy_row, is_finite_row
 from stepnet.engines.numba_engine.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, PAUSED
@@ -115,6 +116,8 @@ def partitioned(dq, dp, steps, parameters, parts, fractions, is_fsal, work, run_
             aside = save_at[run.next_save] - t
             if not partitioned_step(dq, dp, parameters, parts, fractions, is_known, work, ASIDE, t, aside, run):
                 return FIELD_RAISED
+            if not (is_finite_row(work, ASIDE + Q) and is_finite_row(work, ASIDE + P)):
+                return NOT_FINITE
             stepping.save_wanted(work, ASIDE, 2, run, save_at, out_t, out_y)
         copy_row(work, Q, BEFORE + Q)
         copy_row(work, P, BEFORE + P)
@@ -165,6 +168,8 @@ def sum_of_parts(fields, parameters, parts, fractions, A, b, c, clocks, work, ru
             aside = save_at[run.next_save] - t
             if not sum_step(fields, parameters, parts, fractions, A, b, c, clocks, work, Y_ASIDE, t, aside, run):
                 return FIELD_RAISED
+            if not is_finite_row(work, Y_ASIDE):
+                return NOT_FINITE
             stepping.save_wanted(work, Y_ASIDE, 1, run, save_at, out_t, out_y)
         copy_row(work, Y, Y_ASIDE)
         if not sum_step(fields, parameters, parts, fractions, A, b, c, clocks, work, Y_ASIDE, t, h, run):
@@ -201,7 +206,12 @@ def _prepare_pair(problem: Problem, scheme: Splitting, plan: Plan) -> Job:
 
     def slopes(t, y, h):
         q, p = np.split(y, 2)
-        yield np.concatenate((dq(t, p), dp(t, q)))
+        clocks, still = [t, t], np.zeros_like(q)
+        for part, fraction in scheme.sequence():
+            slope = dq(clocks[1], p) if part == 0 else dp(clocks[0], q)
+            yield np.concatenate((slope, still) if part == 0 else (still, slope))
+            q, p = (q + fraction * h * slope, p) if part == 0 else (q, p + fraction * h * slope)
+            clocks[part] += fraction * h
 
     return Job(go, run, work, 2, (dq, dp), initial.dtype, slopes)
 
@@ -221,7 +231,14 @@ def _prepare_sum(problem: Split, scheme: Splitting, plan: Plan) -> Job:
         return advance(work.dtype, *head, work, run, grid_of(plan), wanted_times(plan), out.t, out.y)
 
     def slopes(t, y, h):
-        yield sum(field(t, y) for field in fields)
+        clocks = [t] * len(fields)
+        for part, fraction in scheme.sequence(len(fields)):
+            k = []
+            for slope in stage_slopes(fields[part], inner)(clocks[part], y, fraction * h):
+                k.append(slope)
+                yield slope
+            y = y + fraction * h * sum(b * slope for b, slope in zip(inner.b, k, strict=True))
+            clocks[part] += fraction * h
 
     return Job(go, run, work, 1, fields, initial.dtype, slopes)
 

@@ -59,6 +59,8 @@ def fixed(field, p, table, c, work, run_, grid, save_at, out_t, out_y):
             row = step(field, p, table, c, work, t, save_at[run.next_save] - t, run)
             if row < 0:
                 return FIELD_RAISED
+            if not is_finite_row(work, row):
+                return NOT_FINITE
             stepping.save_wanted(work, row, 1, run, save_at, out_t, out_y)
         row = step(field, p, table, c, work, t, h, run)
         if row < 0:

@@ -25,13 +25,15 @@ class How(NamedTuple):
     shrink: float
     grow: float
     safety: float
+    aim: float
 
 
 def how_of(plan: Adaptive, exponent: float) -> How:
     """From a plan to numbers."""
     c = plan.controller
     betas = exponent * np.array([c.beta1, c.beta2, c.beta3])
-    return How(plan.atol, plan.rtol, NORMS[plan.norm], betas, exponent, c.shrink, c.grow, c.safety)
+    aim = c.safety ** (c.beta1 + c.beta2 + c.beta3)
+    return How(plan.atol, plan.rtol, NORMS[plan.norm], betas, exponent, c.shrink, c.grow, c.safety, aim)
 
 
 @inlined
@@ -57,12 +59,12 @@ def scaled_norm(work, row, y, y_new, atol, rtol, norm, run):
 
 
 @inlined
-def growth(error, run, betas, shrink, grow, safety):
-    """Factor for the next step: safety * prod error_i^(-beta_i), clipped; no growth right after a rejection."""
+def growth(error, run, betas, shrink, grow, aim):
+    """Factor for the next step: aim * prod error_i^(-beta_i), clipped; no growth right after a rejection."""
     if error == 0.0:
         factor = grow
     else:
-        factor = safety * error ** -betas[0]
+        factor = aim * error ** -betas[0]
         if betas[1] != 0.0:
             factor *= run.error_1 ** -betas[1]
         if betas[2] != 0.0:

@@ -24,6 +24,7 @@ RUN = np.dtype(
         ("t_end", "f8"),
         ("h", "f8"),
         ("h_max", "f8"),
+        ("h_tried", "f8"),  # of the last attempt
         ("step", "i8"),  # accepted steps
         ("n_steps", "i8"),  # how many there will be, where that is known
         ("rejected", "i8"),

@@ -16,11 +16,12 @@ import llvmlite.binding as llvm
 import numba
 import numpy as np
 from numba import njit, typeof, types
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache, _CacheLocator
 from numba.core.ccallback import CFunc
 
 ENGINE_SOURCES = Path(__file__).parents[1]
-OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}, "_nrt": False}
+"""Without its runtime (`_nrt`) Numba counts no references, which took a quarter of the time, and cannot allocate."""
 
 inlined = njit(**OPTIONS, forceinline=True)
 """Decorator of the small functions that kernels are made of; they are compiled into their callers."""
@@ -74,6 +75,15 @@ class _KernelCache(FunctionCache):
     _impl_class = _KernelCacheImpl
 
 
+def _compile_or_forget(owner, compile_it) -> None:
+    """Compile with the cache on disk, or in memory only if that place cannot be used."""
+    try:
+        compile_it()
+    except OSError:
+        owner._cache = NullCache()
+        compile_it()
+
+
 class Kernel:
     """A function for the driver to call, compiled at its first use for states of float64 or float32.
 
@@ -91,7 +101,7 @@ class Kernel:
         entry = self._entries.get(dtype)
         if entry is None:
             signature = tuple(typeof(argument) for argument in arguments)
-            self._dispatcher.compile(signature)
+            _compile_or_forget(self._dispatcher, lambda: self._dispatcher.compile(signature))
             # Called directly: Numba's dispatcher would look up the types of all arguments again, which takes longer
             # than many a solve.
             entry = self._entries[dtype] = self._dispatcher.overloads[signature].entry_point
@@ -113,6 +123,6 @@ class FieldKernel:
         signature = ((types.float64, *pointers, types.int64), types.int32)
         compiled = CFunc(self._function, signature, locals={}, options=dict(OPTIONS))
         compiled._cache = _KernelCache(self._function)
-        compiled.compile()
+        _compile_or_forget(compiled, compiled.compile)
         self._compiled[dtype] = compiled  # the address lives as long as this object
         return compiled.address

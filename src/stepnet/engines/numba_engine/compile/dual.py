@@ -24,9 +24,12 @@ from numba.core import cgutils
 from numba.core.ccallback import CFunc
 from numba.core.dispatcher import Dispatcher
 from numba.core.errors import NumbaWarning
+from numba.core.imputils import lower_constant
 from numba.core.typeconv import Conversion
+from numba.core.typing.npydecl import parse_dtype
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, lower_cast, models, overload, register_model
+from numba.np.numpy_support import is_nonelike
 
 from stepnet.engines.numba_engine.compile.arguments import Block
 from stepnet.engines.numba_engine.compile.derivatives import RULES
@@ -38,9 +41,9 @@ from stepnet.engines.numba_engine.compile.rewrite import returning_tuples
 from stepnet.engines.numba_engine.compile.symbols import UFUNCS
 
 WIDTH = 8  # tangents: one register of AVX-512, two of AVX2
-OPTIONS = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+INNER_OPTIONS = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # duals have no Python counterpart
 NUMBERS = (types.Integer, types.Float, types.Boolean)
-REAL = ir.DoubleType()
+REAL, LANE = ir.DoubleType(), ir.IntType(32)
 TANGENTS = ir.VectorType(REAL, WIDTH)
 PAIR = ir.LiteralStructType([REAL, TANGENTS], packed=True)  # packed: its vector needs no aligned memory
 NO_TANGENTS = ir.Constant(TANGENTS, [0.0] * WIDTH)
@@ -49,7 +52,7 @@ NO_TANGENTS = ir.Constant(TANGENTS, [0.0] * WIDTH)
 class DualType(types.Type):
     """A float64 with tangents; plain numbers become duals without tangents wherever the two meet."""
 
-    is_internal = True  # so that Numba makes loops of expressions with arrays of it
+    is_internal = True  # lets Numba fuse expressions of arrays into loops
 
     def __init__(self):
         super().__init__("Dual")
@@ -62,49 +65,63 @@ class DualType(types.Type):
 
 
 DUAL = DualType()
-DUALS = types.Array(DUAL, 1, "C")
 
 
-# ---- operations: a value, and a tangent by the chain rule --------------------------------------------------------
+# ---- operations: a value, and tangents by the chain rule ---------------------------------------------------------
 
 
 class Instructions:
     """LLVM instructions being written, with the face of a `Graph`: rules that write nodes there write code here."""
 
     def __init__(self, builder):
-        self._builder = builder
+        self.builder = builder
 
     def constant(self, value: float):
         return ir.Constant(REAL, float(value))
 
     def apply(self, operation: str, *x):
         """An operation of a graph, on float64 values."""
-        builder = self._builder
+        builder = self.builder
         if operation in INSTRUCTION:
             return getattr(builder, INSTRUCTION[operation])(*x, flags=("contract",))
         if operation in LIBM:
-            kind = ir.FunctionType(REAL, [REAL] * len(x))
-            return builder.call(cgutils.get_or_insert_function(builder.module, kind, LIBM[operation]), x)
-        if operation in COMPARED_BY:
-            return builder.fcmp_ordered(COMPARED_BY[operation], *x)
-        if operation in COMPOSED:
-            return COMPOSED[operation](self, *x)
-        return getattr(builder, {"neg": "fneg", "or": "or_", "not": "not_"}.get(operation, operation))(*x)
+            return builder.call(_c_function(builder.module, LIBM[operation], [REAL] * len(x)), x)
+        if operation in COMPARED:
+            return builder.fcmp_ordered(COMPARED[operation], *x)
+        return WRITTEN[operation](self, *x)
 
 
-COMPARED_BY = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=="}
-COMPOSED = {
-    "ne": lambda g, x, y: g.apply("not", g.apply("eq", x, y)),
-    "max": lambda g, x, y: g.apply("select", g.apply("or", g.apply("ge", x, y), g.apply("ne", x, x)), x, y),
-    "min": lambda g, x, y: g.apply("select", g.apply("or", g.apply("le", x, y), g.apply("ne", x, x)), x, y),
-    "sign": lambda g, x: g.apply("select", g.apply("eq", x, g.constant(0.0)), x, g.apply("div", x, g.apply("abs", x))),
-    "floordiv": lambda g, x, y: g.apply("floor", g.apply("div", x, y)),
-    "mod": lambda g, x, y: g.apply("sub", x, g.apply("mul", y, g.apply("floordiv", x, y))),
+def _c_function(module, name: str, arguments):
+    """A function of libm or LLVM without side effects, so that unused and repeated calls vanish."""
+    function = cgutils.get_or_insert_function(module, ir.FunctionType(REAL, arguments), name)
+    function.attributes.add("readnone")
+    function.attributes.add("nounwind")
+    return function
+
+
+def _power_partials(g, r, x, y):
+    """y x^(y-1), which is 0 for y = 0 even at x = 0, and x^y log x."""
+    by_x, by_y = RULES["pow"](g, r, x, y)
+    return [g.builder.select(g.apply("eq", y, g.constant(0)), g.constant(0), by_x), by_y]
+
+
+COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=="}
+WRITTEN = {
+    "neg": lambda g, x: g.builder.fneg(x),
     "pos": lambda g, x: x,
     "square": lambda g, x: g.apply("mul", x, x),
+    "select": lambda g, c, x, y: g.builder.select(c, x, y),
+    "ne": lambda g, x, y: g.builder.fcmp_unordered("!=", x, y),
+    "max": lambda g, x, y: g.builder.select(g.builder.or_(g.apply("ge", x, y), g.apply("ne", x, x)), x, y),
+    "min": lambda g, x, y: g.builder.select(g.builder.or_(g.apply("le", x, y), g.apply("ne", x, x)), x, y),
+    "sign": lambda g, x: g.builder.select(g.apply("eq", x, g.constant(0)), x, g.apply("div", x, g.apply("abs", x))),
+    "floordiv": lambda g, x, y: g.apply("floor", g.apply("div", x, y)),
+    "mod": lambda g, x, y: g.apply("sub", x, g.apply("mul", y, g.apply("floordiv", x, y))),
+    "int": lambda g, x: g.builder.fptosi(x, ir.IntType(64)),
 }
 PARTIALS = {
     **RULES,
+    "pow": _power_partials,
     "pos": lambda g, r, x: [g.constant(1.0)],
     "square": lambda g, r, x: [g.apply("mul", g.constant(2.0), x)],
 }
@@ -117,12 +134,23 @@ def lowered(operation: str):
         instructions = Instructions(builder)
         values = [builder.extract_value(x, 0) if x.type == PAIR else x for x in arguments]
         result = instructions.apply(operation, *values)
-        if operation in BOOLEAN:
+        if signature.return_type != DUAL:
             return result
-        partials = PARTIALS[operation](instructions, result, *values) if operation in PARTIALS else []
+        if operation not in PARTIALS:  # locally constant
+            return _pair(builder, result, NO_TANGENTS)
+        partials = PARTIALS[operation](instructions, result, *values)
         return _pair(builder, result, _chained(builder, partials, arguments))
 
     return lower
+
+
+def _lower_whole_power(context, builder, signature, arguments):
+    """x^k for a whole number k in the source, by multiplications: LLVM unrolls powi."""
+    pair, k = arguments[0], signature.args[1].literal_value
+    powi = _c_function(builder.module, "llvm.powi.f64.i32", [REAL, LANE])
+    x = builder.extract_value(pair, 0)
+    partial = builder.fmul(ir.Constant(REAL, float(k)), builder.call(powi, (x, LANE(k - 1))))
+    return _pair(builder, builder.call(powi, (x, LANE(k))), _chained(builder, [partial], [pair]))
 
 
 def _pair(builder, value, tangents):
@@ -133,39 +161,30 @@ def _pair(builder, value, tangents):
 def _chained(builder, partials, arguments):
     """sum_k partial_k tangents_k over the arguments that have tangents."""
     total = None
-    for partial, x in zip(partials, arguments, strict=False):  # no partials at all: locally constant
+    for partial, x in zip(partials, arguments, strict=True):
         if x.type == PAIR:
             term = builder.fmul(_spread(builder, partial), builder.extract_value(x, 1), flags=("contract",))
             total = term if total is None else builder.fadd(total, term, flags=("contract",))
-    return NO_TANGENTS if total is None else total
+    return total
 
 
 def _spread(builder, x):
     """The vector (x, x, ..., x)."""
-    undefined, zeros = ir.Constant(TANGENTS, ir.Undefined), ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), None)
-    return builder.shuffle_vector(builder.insert_element(undefined, x, ir.IntType(32)(0)), undefined, zeros)
+    undefined, firsts = ir.Constant(TANGENTS, ir.Undefined), ir.Constant(ir.VectorType(LANE, WIDTH), [0] * WIDTH)
+    return builder.shuffle_vector(builder.insert_element(undefined, x, LANE(0)), undefined, firsts)
 
 
-def _power(context, builder, signature, arguments):
-    """x^k for a whole number k in the source, by multiplications: LLVM unrolls powi."""
-    pair, exponent = arguments[0], signature.args[1].literal_value
-    kind = ir.FunctionType(REAL, [REAL, ir.IntType(32)])
-    powi = cgutils.get_or_insert_function(builder.module, kind, "llvm.powi.f64.i32")
-    x = builder.extract_value(pair, 0)
-    lower_power = builder.call(powi, (x, ir.IntType(32)(exponent - 1)))
-    partial = builder.fmul(ir.Constant(REAL, float(exponent)), lower_power)
-    value = builder.call(powi, (x, ir.IntType(32)(exponent)))
-    return _pair(builder, value, _chained(builder, [partial], [pair]))
-
-
-# ---- what Numba must be told, once -------------------------------------------------------------------------------
+# ---- what Numba is told, once ------------------------------------------------------------------------------------
 
 OPERATORS = {
     operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.truediv: "div", operator.pow: "pow",
     operator.mod: "mod", operator.floordiv: "floordiv", operator.iadd: "add", operator.isub: "sub",
     operator.imul: "mul", operator.itruediv: "div", operator.ipow: "pow", operator.neg: "neg", operator.pos: "pos",
     operator.lt: "lt", operator.le: "le", operator.gt: "gt", operator.ge: "ge", operator.eq: "eq", operator.ne: "ne",
-    abs: "abs", max: "max", min: "min", float: "pos",
+    abs: "abs", max: "max", min: "min", float: "pos", int: "int",
+}  # fmt: skip
+IN_PLACE = {
+    operator.iadd: np.add, operator.isub: np.subtract, operator.imul: np.multiply, operator.itruediv: np.divide,
 }  # fmt: skip
 MATH = {
     getattr(math, name.replace("arc", "a")): name for name in (*ELEMENTARY, "arctan2", "hypot", "pow", "erf", "erfc")
@@ -174,70 +193,208 @@ NUMPY = {
     np.square: "square",
     **{ufunc: operation for ufunc, operation in UFUNCS.items() if operation not in ("and", "or", "not")},
 }
-IN_PLACE = {
-    operator.iadd: np.add, operator.isub: np.subtract, operator.imul: np.multiply, operator.itruediv: np.divide,
-}  # fmt: skip
+UNARY = frozenset(("neg", "pos", "abs", "int", "sign", "floor", "ceil", "square", "erf", "erfc", *ELEMENTARY))
 FIRST = {"target": "cpu"}  # these rules are asked before Numba's general ones, some of which stumble over new types
-UNARY = {"neg", "pos", "abs", "sign", "floor", "ceil", "square", "erf", "erfc", *ELEMENTARY}
+LONGEST_POWER = 64
 
 
 @cache
 def register() -> None:
     """Teach Numba the type: how it lies in memory, how numbers become duals, and all operations."""
-    types.number_domain |= {DUAL}
     register_model(DualType)(lambda manager, kind: models.PrimitiveModel(manager, kind, PAIR))
+    types.number_domain |= {DUAL}  # scalars that may stand beside arrays
+    lower_constant(DualType)(lambda context, builder, kind, x: ir.Constant(PAIR, [REAL(float(x)), NO_TANGENTS]))
     for kind in NUMBERS:
-        lower_cast(kind, DualType)(_from_number)
+        lower_cast(kind, DualType)(_lower_conversion)
     for function, operation in {**OPERATORS, **MATH, **NUMPY}.items():
         _register_operation(function, operation)
-    for power in (operator.pow, operator.ipow):
-        lower_builtin(power, DualType, types.IntegerLiteral)(_power)
     for function, ufunc in IN_PLACE.items():
         _register_in_place(function, ufunc)
+    for function in (np.dot, operator.matmul):
+        overload(function, **FIRST)(_product)
+    overload(np.where, **FIRST)(_where)
 
 
-def _from_number(context, builder, kind, _, number):
+def _lower_conversion(context, builder, kind, _, number):
     return _pair(builder, context.cast(builder, number, kind, types.float64), NO_TANGENTS)
 
 
 def _register_operation(function, operation: str) -> None:
     """Duals and floats give duals; arrays of them give arrays, for which Numba writes the loops."""
-    patterns = [(DUAL,)] if operation in UNARY else [(DUAL, DUAL), (DUAL, types.float64), (types.float64, DUAL)]
-    kind = types.boolean if operation in BOOLEAN else DUAL
+    operands = [(DUAL,)] if operation in UNARY else [(DUAL, DUAL), (DUAL, types.float64), (types.float64, DUAL)]
+    kind = types.boolean if operation in BOOLEAN else types.int64 if operation == "int" else DUAL
 
     class Typing(AbstractTemplate):
         metadata = FIRST
         prefer_literal = operation == "pow"
 
         def generic(self, arguments, keywords):
-            scalars = [x.dtype if isinstance(x, types.Array) else x for x in arguments]
-            if len(arguments) != len(patterns[0]) or DUAL not in scalars:
+            scalars = [_scalar(x) for x in arguments]
+            if len(arguments) != len(operands[0]) or DUAL not in scalars:
                 return None
             if not all(x == DUAL or isinstance(x, NUMBERS) for x in scalars):
                 return None
-            rank = max(x.ndim if isinstance(x, types.Array) else 0 for x in arguments)
+            rank = max(getattr(x, "ndim", 0) for x in arguments)
             if rank:
                 return None if function in IN_PLACE else signature(types.Array(kind, rank, "C"), *arguments)
-            if operation == "pow" and isinstance(arguments[1], types.IntegerLiteral):
+            if _is_whole_power(operation, arguments):
                 return signature(kind, *arguments)
             return signature(kind, *(x if x == DUAL else types.float64 for x in arguments))
 
     infer_global(function)(Typing)
-    for pattern in patterns:
+    for pattern in operands:
         lower_builtin(function, *pattern)(lowered(operation))
+    if operation == "pow":
+        lower_builtin(function, DUAL, types.IntegerLiteral)(_lower_whole_power)
+
+
+def _scalar(kind):
+    return kind.dtype if isinstance(kind, types.Array) else kind
+
+
+def _is_whole_power(operation: str, arguments) -> bool:
+    exponent = arguments[-1]
+    is_literal = operation == "pow" and isinstance(exponent, types.IntegerLiteral)
+    return is_literal and 1 <= abs(exponent.literal_value) <= LONGEST_POWER
+
+
+# ---- arrays of duals ---------------------------------------------------------------------------------------------
 
 
 def _register_in_place(function, ufunc) -> None:
     @overload(function, **FIRST)
     def update(x, y):
-        if not isinstance(x, types.Array) or x.dtype != DUAL:
+        if _scalar(x) != DUAL or x == DUAL:
             return None
 
         def updated(x, y):
-            x[...] = ufunc(x, y)
+            new = ufunc(x, y)
+            for i in np.ndindex(x.shape):
+                x[i] = new[i]
             return x
 
         return updated
+
+
+def _product(x, y):
+    """x y of a vector or a matrix with a vector."""
+    if DUAL not in (_scalar(x), _scalar(y)) or getattr(y, "ndim", 0) != 1:
+        return None
+
+    def inner(x, y):
+        total = 0.0
+        for j in range(len(y)):
+            total += x[j] * y[j]
+        return total
+
+    def rows(x, y):
+        out = np.zeros(len(x), DUAL)
+        for i in range(len(x)):
+            for j in range(len(y)):
+                out[i] += x[i, j] * y[j]
+        return out
+
+    return {1: inner, 2: rows}.get(getattr(x, "ndim", 0))
+
+
+def _where(condition, x, y):
+    """np.where for arrays of equal shapes and numbers."""
+    if DUAL not in (_scalar(x), _scalar(y)) or not isinstance(condition, types.Array):
+        return None
+
+    def chosen(condition, x, y):
+        out, other = np.empty(condition.shape, DUAL), np.empty(condition.shape, DUAL)
+        out[...] = x
+        other[...] = y
+        for i in np.ndindex(condition.shape):
+            if not condition[i]:
+                out[i] = other[i]
+        return out
+
+    return chosen
+
+
+def on_duals(function, seen: dict) -> Dispatcher:
+    """A compiled copy of a function in which NumPy makes arrays of duals; likewise the functions it calls."""
+    function = getattr(function, "py_func", function)
+    if id(function) in seen:
+        return seen[id(function)]
+    namespace = dict(function.__globals__)
+    cells = tuple(CellType(_replaced(cell.cell_contents, seen)) for cell in function.__closure__ or ())
+    copy = FunctionType(function.__code__, namespace, function.__name__, function.__defaults__, cells)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    dispatcher = seen[id(function)] = njit(**INNER_OPTIONS)(copy)
+    for name in set(function.__code__.co_names) & namespace.keys():
+        namespace[name] = _replaced(namespace[name], seen)
+    return dispatcher
+
+
+def _replaced(value, seen: dict):
+    is_own = isinstance(value, FunctionType) and value.__module__.split(".")[0] not in ("numpy", "numba")
+    if is_own or isinstance(value, Dispatcher):
+        return on_duals(value, seen)
+    return _replacements().get(id(value), value)
+
+
+@cache
+def _replacements() -> dict:
+    """NumPy with its makers of arrays replaced, and these themselves, by the identity of the originals."""
+    own = {np.array: _make_array, np.asarray: _make_array, np.full: _make_full}
+    own |= {function: _make_filled(function) for function in (np.zeros, np.ones, np.empty)}
+    module = ModuleType("numpy")
+    vars(module).update(vars(np))
+    vars(module).update((function.__name__, replacement) for function, replacement in own.items())
+    return {id(np): module, **{id(function): replacement for function, replacement in own.items()}}
+
+
+def _is_real(dtype) -> bool:
+    """Whether NumPy would make floats: nothing said, `float` or one of NumPy's float types."""
+    if is_nonelike(dtype) or getattr(dtype, "typing_key", None) is float:
+        return True
+    return isinstance(parse_dtype(dtype), types.Float)
+
+
+def _make_filled(function):
+    def make(shape, dtype=None):
+        """Stands for np.zeros, np.ones or np.empty in compiled code."""
+
+    @overload(make)
+    def make_duals(shape, dtype=None):
+        if _is_real(dtype):
+            return lambda shape, dtype=None: function(shape, DUAL)
+        return lambda shape, dtype=None: function(shape, dtype)
+
+    return make
+
+
+def _make_full(shape, fill_value, dtype=None):
+    """Stands for np.full in compiled code."""
+
+
+def _make_array(values, dtype=None):
+    """Stands for np.array in compiled code."""
+
+
+@overload(_make_full)
+def _full_of_duals(shape, fill_value, dtype=None):
+    if _is_real(dtype) and not isinstance(fill_value, types.Integer):
+        return lambda shape, fill_value, dtype=None: np.full(shape, fill_value, DUAL)
+    return lambda shape, fill_value, dtype=None: np.full(shape, fill_value, dtype)
+
+
+@overload(_make_array)
+def _array_of_duals(values, dtype=None):
+    is_list = isinstance(values, (types.List, types.UniTuple))
+    if not (is_list and _is_real(dtype) and isinstance(values.dtype, (DualType, types.Float))):
+        return lambda values, dtype=None: np.array(values, dtype)
+
+    def make(values, dtype=None):
+        out = np.empty(len(values), DUAL)
+        for i in range(len(values)):
+            out[i] = values[i]
+        return out
+
+    return make
 
 
 # ---- a right-hand side on duals ----------------------------------------------------------------------------------
@@ -248,7 +405,7 @@ def compile_dual(form: Form, block: Block, result) -> CFunc:
 
     int32 jvp8(double t, const double *y, const double *y_dot, double *out, const double *p, int64 n)
 
-    `y_dot` is (n, 8) and `out` = (df/dy) y_dot; the answer is 1 if the right-hand side raised.
+    `y_dot` is (n, 8), `out` becomes (df/dy) y_dot, and the answer is 1 if the right-hand side raised.
     """
     register()
     function = getattr(form.function, "py_func", form.function)
@@ -264,10 +421,11 @@ def compile_dual(form: Form, block: Block, result) -> CFunc:
 
 
 def _compile(function, form: Form, block: Block, result) -> CFunc:
-    inner = on_duals(function, {})
-    args = tuple(on_duals(value, {}) if isinstance(value, FunctionType) else value for value in block.args)
-    body = njit(**OPTIONS)(_make_body(inner, form, replace(block, args=args), result))
-    signature = types.none(types.float64, DUALS, DUALS, types.Array(types.float64, 1, "C"))
+    seen: dict = {}
+    args = tuple(on_duals(value, seen) if isinstance(value, FunctionType) else value for value in block.args)
+    body = njit(**INNER_OPTIONS)(_make_body(on_duals(function, seen), form, replace(block, args=args), result))
+    states, parameters = types.Array(DUAL, 1, "C"), types.Array(types.float64, 1, "C")
+    signature = types.none(types.float64, states, states, parameters)
     body.compile(signature)
     guarded = _make_guarded(body, signature)
     n_in, n_out, n_parameters = form.n_in, form.n_out, block.values.size
@@ -282,9 +440,8 @@ def _compile(function, form: Form, block: Block, result) -> CFunc:
         return status
 
     reals = types.CPointer(types.float64)
-    return cfunc(
-        types.int32(types.float64, reals, reals, reals, reals, types.int64), error_model="numpy", nogil=True
-    )(jvp8)  # fmt: skip
+    arguments = (types.float64, reals, reals, reals, reals, types.int64)
+    return cfunc(types.int32(*arguments), error_model="numpy", nogil=True)(jvp8)
 
 
 @intrinsic
@@ -293,8 +450,7 @@ def _joined(typing_context, y, y_dot, i):
 
     def generate(context, builder, signature, arguments):
         y, y_dot, i = arguments
-        tangents = builder.load(_row(builder, y_dot, i), align=8)
-        return _pair(builder, builder.load(builder.gep(y, [i])), tangents)
+        return _pair(builder, builder.load(builder.gep(y, [i])), builder.load(_row(builder, y_dot, i), align=8))
 
     return DUAL(y, y_dot, types.intp), generate
 
@@ -314,52 +470,3 @@ def _store_tangents(typing_context, x, out, i):
 def _row(builder, matrix, i):
     pointer = builder.gep(matrix, [builder.mul(i, i.type(WIDTH))])
     return builder.bitcast(pointer, TANGENTS.as_pointer())
-
-
-# ---- functions that make arrays of floats make arrays of duals ---------------------------------------------------
-
-
-def on_duals(function: FunctionType, seen: dict) -> Dispatcher:
-    """A compiled copy of a function in which NumPy makes arrays of duals, as it does in the functions it calls."""
-    if id(function) in seen:
-        return seen[id(function)]
-    function = getattr(function, "py_func", function)
-    namespace = dict(function.__globals__)
-    cells = tuple(CellType(_replaced(cell.cell_contents, seen)) for cell in function.__closure__ or ())
-    copy = FunctionType(function.__code__, namespace, function.__name__, function.__defaults__, cells)
-    dispatcher = seen[id(function)] = njit(**OPTIONS)(copy)
-    for name in set(function.__code__.co_names) & namespace.keys():
-        namespace[name] = _replaced(namespace[name], seen)
-    return dispatcher
-
-
-def _replaced(value, seen: dict):
-    if isinstance(value, Dispatcher) or (isinstance(value, FunctionType) and not _is_known(value)):
-        return on_duals(value, seen)
-    replacements = _replacements()
-    return replacements.get(id(value), value)
-
-
-def _is_known(function: FunctionType) -> bool:
-    return function.__module__.split(".")[0] in ("numpy", "numba")
-
-
-@cache
-def _replacements() -> dict:
-    own = {name: _make_allocator(getattr(np, name)) for name in ("zeros", "ones", "empty")}
-    module = ModuleType("numpy")
-    vars(module).update(vars(np), **own)
-    return {id(np): module, **{id(getattr(np, name)): function for name, function in own.items()}}
-
-
-def _make_allocator(function):
-    def allocate(shape, dtype=None):
-        raise NotImplementedError
-
-    @overload(allocate)
-    def allocate_on_duals(shape, dtype=None):
-        if isinstance(dtype, (types.Omitted, types.NoneType)) or dtype is None:
-            return lambda shape, dtype=None: function(shape, DUAL)
-        return lambda shape, dtype=None: function(shape, dtype)
-
-    return allocate

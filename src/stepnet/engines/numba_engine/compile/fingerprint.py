@@ -12,6 +12,7 @@ from types import CodeType, FunctionType, ModuleType
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 
+LIBRARIES = ("numpy", "math", "cmath", "scipy", "numba")  # what they hold does not change
 SIMPLE = (int, float, complex, bool, str, bytes, type(None))
 
 
@@ -23,7 +24,8 @@ def fingerprint(function, seen: frozenset = frozenset()):
     seen = seen | {id(function)}
     code = function.__code__
     cells = tuple(_value(cell.cell_contents, code, seen) for cell in function.__closure__ or ())
-    defaults = tuple(_value(default, code, seen) for default in function.__defaults__ or ())
+    keywords = (function.__kwdefaults__ or {}).items()
+    defaults = tuple(_value(default, code, seen) for default in (*(function.__defaults__ or ()), *keywords))
     return (_code_key(code), cells, defaults, _globals_key(code, function.__globals__, seen))
 
 
@@ -62,6 +64,11 @@ def _value(value, code: CodeType, seen: frozenset):
     if isinstance(value, (FunctionType, Dispatcher)):
         return fingerprint(value, seen)
     if isinstance(value, ModuleType):
-        numbers = ((name, vars(value).get(name)) for name in _names(code))
-        return (value.__name__, tuple((name, repr(x)) for name, x in numbers if isinstance(x, SIMPLE)))
+        if value.__name__.split(".")[0] in LIBRARIES:
+            return value.__name__
+        used = ((name, vars(value)[name]) for name in _names(code) if name in vars(value))
+        return (
+            value.__name__,
+            tuple((name, _value(x, code, seen)) for name, x in used if not isinstance(x, ModuleType)),
+        )
     return ("object", id(value))

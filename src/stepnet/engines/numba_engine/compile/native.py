@@ -42,11 +42,11 @@ def compile_native(form: Form, block: Block, result) -> CFunc:
 
 
 def _compile(function, form: Form, block: Block, result) -> CFunc:
-    inner = function if isinstance(function, Dispatcher) else njit(**OPTIONS)(function)
+    inner = njit(**OPTIONS)(function.py_func if isinstance(function, Dispatcher) else function)
     body = njit(**OPTIONS)(_make_body(inner, form, block, result))
     scalar = from_dtype(form.dtype)
-    state, parameters = types.Array(scalar, 1, "C"), types.Array(types.float64, 1, "C")
-    signature = types.none(types.float64, state, state, parameters)
+    state, slopes = types.Array(scalar, 1, "C", readonly=True), types.Array(scalar, 1, "C")
+    signature = types.none(types.float64, state, slopes, types.Array(types.float64, 1, "C", readonly=True))
     body.compile(signature)
     guarded = _make_guarded(body, signature)
     n_in, n_out, n_parameters = form.n_in, form.n_out, block.values.size
