@@ -1,0 +1,156 @@
+"""What was aimed at, and what the measured rows say to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
+
+from benchmarks.adaptive import LORENZ_TOLERANCE
+from benchmarks.contenders import BESIDE_C, C_LOOP
+
+NOT_PEERS = ("stepnet", "C", "numpy")
+FIFTH_ORDER = ("stepnet dopri5", "stepnet tsit5")
+ALL_ORDERS = (*FIFTH_ORDER, "stepnet dop853")
+
+
+class Reached(NamedTuple):
+    """A ratio (or a time), and whom it compares."""
+
+    value: float
+    between: str
+
+
+class Aim(NamedTuple):
+    """`measure(rows)` gives what was reached, None where a row is missing; `at_most` or at least `bound`."""
+
+    text: str
+    workload: str
+    at_most: bool
+    bound: float
+    unit: str
+    measure: Callable[[list[dict]], Reached | None]
+
+    def verdict(self, reached: Reached | None) -> str:
+        if reached is None:
+            return "not measured"
+        is_met = reached.value <= self.bound if self.at_most else reached.value >= self.bound
+        return "PASS" if is_met else "MISS"
+
+
+def pick(rows: list[dict], workload: str, contender: str, tolerance: float | None = None) -> dict | None:
+    """The row of one contender, if it has a time."""
+    for row in rows:
+        if (row["workload"], row["contender"], row["tolerance"]) == (workload, contender, tolerance) and row["time"]:
+            return row
+    return None
+
+
+def ratio_to(workload: str, ours: str, theirs: str, tolerance: float | None = None):
+    """Our time over theirs."""
+
+    def measure(rows):
+        a, b = pick(rows, workload, ours, tolerance), pick(rows, workload, theirs, tolerance)
+        return None if a is None or b is None else Reached(a["time"] / b["time"], f"{ours} / {theirs}")
+
+    return measure
+
+
+def inverse(measure):
+    """Their time over ours."""
+
+    def inverted(rows):
+        reached = measure(rows)
+        if reached is None:
+            return None
+        ours, theirs = reached.between.split(" / ")
+        return Reached(1 / reached.value, f"{theirs} / {ours}")
+
+    return inverted
+
+
+def beats_peers(workload: str, tolerance: float, among: tuple[str, ...]):
+    """Time of the fastest peer over our fastest scheme (of those in `among`), at equal tolerances."""
+
+    def measure(rows):
+        here = [r for r in rows if r["workload"] == workload and r["tolerance"] == tolerance and r["time"]]
+        ours = [r for r in here if r["contender"] in among]
+        peers = [r for r in here if r["package"] not in NOT_PEERS]
+        return _best(((r["time"], r["contender"]) for r in ours), ((r["time"], r["contender"]) for r in peers))
+
+    return measure
+
+
+def beats_peers_at_error(workload: str, error: float):
+    """Time of the fastest peer over our fastest scheme, both to reach this error."""
+
+    def measure(rows):
+        here = [r for r in rows if r["workload"] == workload and r["time"]]
+        times = {name: time_at_error([r for r in here if r["contender"] == name], error) for name in _names(here)}
+        package = {r["contender"]: r["package"] for r in here}
+        reached = [(t, name) for name, t in times.items() if t is not None]
+        ours = [pair for pair in reached if pair[1] in ALL_ORDERS]
+        return _best(ours, [pair for pair in reached if package[pair[1]] not in NOT_PEERS])
+
+    return measure
+
+
+def time_at_error(rows: list[dict], error: float) -> float | None:
+    """Time to reach an error, by interpolation of log time over log error; None where it was not reached.
+
+    Tightening the tolerance does not always help, so a row counts only if it is more accurate than those before it.
+    """
+    reached: list[tuple[float, float]] = []
+    for row in sorted(rows, key=lambda r: -r["tolerance"]):
+        if row["error"] is not None and row["error"] > 0 and (not reached or row["error"] < reached[-1][0]):
+            reached.append((row["error"], row["time"]))
+    if not reached or reached[-1][0] > error:
+        return None
+    if reached[0][0] <= error:
+        return reached[0][1]
+    for (e0, t0), (e1, t1) in pairwise(reached):
+        if e1 <= error:
+            part = math.log(error / e0) / math.log(e1 / e0)
+            return t0 * (t1 / t0) ** part
+    return None
+
+
+def cold_start(rows) -> Reached | None:
+    row = pick(rows, "cold-start", "stepnet dopri5")
+    return None if row is None else Reached(row["time"], "stepnet dopri5")
+
+
+def _names(rows: list[dict]) -> list[str]:
+    return list(dict.fromkeys(r["contender"] for r in rows))
+
+
+def _best(ours, peers) -> Reached | None:
+    ours, peers = list(ours), list(peers)
+    if not ours or not peers:
+        return None
+    (mine, my_name), (theirs, their_name) = min(ours), min(peers)
+    return Reached(theirs / mine, f"{their_name} / {my_name}")
+
+
+TOLERANCE = LORENZ_TOLERANCE
+BESIDE = (BESIDE_C.name, C_LOOP.name, TOLERANCE)
+AIMS = (
+    Aim("whole call beside the C loop, rtol = atol = 1e-8", "lorenz", True, 1.35, "x", ratio_to("lorenz", *BESIDE)),
+    Aim("whole call beside the C loop, rtol = atol = 1e-8", "pleiades", True, 1.15, "x", ratio_to("pleiades", *BESIDE)),
+    Aim("our fastest beside the fastest peer, rtol = atol = 1e-8", "lorenz", False, 3.0, "x",
+        beats_peers("lorenz", TOLERANCE, ALL_ORDERS)),
+    Aim("our fifth-order pairs beside the fastest peer, rtol = atol = 1e-8", "lorenz", False, 3.0, "x",
+        beats_peers("lorenz", TOLERANCE, FIFTH_ORDER)),
+    Aim("dopri5 beside SciPy RK45, the same pair, rtol = atol = 1e-8", "lorenz", False, 200.0, "x",
+        inverse(ratio_to("lorenz", "stepnet dopri5", "SciPy RK45", TOLERANCE))),
+    Aim("fastest peer at error 1e-4", "arenstorf", False, 4.0, "x", beats_peers_at_error("arenstorf", 1e-4)),
+    Aim("fastest peer at error 3e-8", "arenstorf", False, 8.0, "x", beats_peers_at_error("arenstorf", 3e-8)),
+    Aim("fastest peer at error 3e-6", "pleiades", False, 2.0, "x", beats_peers_at_error("pleiades", 3e-6)),
+    Aim("fastest peer at error 2e-9", "pleiades", False, 3.5, "x", beats_peers_at_error("pleiades", 2e-9)),
+    Aim("leapfrog beside C", "henon-heiles", True, 1.2, "x",
+        ratio_to("henon-heiles", "stepnet leapfrog", "C leapfrog")),
+    Aim("leapfrog beside rebound", "outer-planets", False, 2.0, "x",
+        inverse(ratio_to("outer-planets", "stepnet leapfrog", "rebound leapfrog"))),
+    Aim("cold process to first solution, warm disk", "cold-start", True, 0.6, "s", cold_start),
+)  # fmt: skip
