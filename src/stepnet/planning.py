@@ -20,6 +20,7 @@ from stepnet.schemes.tableau import ExplicitRK
 
 DEFAULT_RTOL, DEFAULT_ATOL, DEFAULT_MAX_STEPS = 1e-6, 1e-9, 10_000_000
 NORMS = ("rms", "max")
+MOST = 2**62  # counts are 64-bit numbers in the kernels
 
 
 def require_match(problem: Problem, scheme) -> None:
@@ -54,7 +55,7 @@ def adaptive_steps(problem, scheme, *, rtol, atol, first_step, max_step, control
         raise ValueError(
             f"{scheme.name} has no error estimate to choose its steps by; give `steps`, or take a pair such as dopri5"
         )
-    if norm is not None and norm not in NORMS:
+    if norm is not None and (not isinstance(norm, str) or norm not in NORMS):
         raise UnknownName("norm", norm, NORMS)
     return Adaptive(
         rtol=_tolerance("rtol", DEFAULT_RTOL if rtol is None else rtol, problem),
@@ -88,8 +89,8 @@ def given_steps(problem: Problem, scheme, steps, others: dict) -> Given:
 
 def saving(problem: Problem, save_at, save_every) -> Saving:
     """What to keep."""
-    if isinstance(save_every, bool) or not isinstance(save_every, (int, np.integer)) or save_every < 0:
-        raise ValueError(f"`save_every` must be a whole number, 0 for the end only, found {save_every!r}")
+    if isinstance(save_every, bool) or not isinstance(save_every, (int, np.integer)) or not 0 <= save_every <= MOST:
+        raise ValueError(f"`save_every` must be a whole number, 0 for the end only, found {save_every!r:.60}")
     if save_at is None:
         return Saving(None, int(save_every))
     times = _times("save_at", save_at)
@@ -143,7 +144,10 @@ def _tolerance(name: str, value, problem: Problem) -> np.ndarray:
     """One tolerance for every entry of the flat state."""
     if isinstance(value, float) and 0.0 < value < np.inf:
         return np.full(problem.initial.size, value)
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise TypeError(f"`{name}` must be a number or an array of numbers, found a ragged sequence") from None
     if array.dtype.kind not in "iuf":
         raise TypeError(f"`{name}` must be a number or an array of numbers, found {value!r:.60}")
     bad = array[~(np.isfinite(array) & (array > 0))]
@@ -160,12 +164,12 @@ def _tolerance(name: str, value, problem: Problem) -> np.ndarray:
 
 def _positive(name: str, value) -> float:
     is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not (is_number and value > 0):
-        raise ValueError(f"`{name}` must be a positive number, found {value!r}")
+    if not (is_number and value > 0 and (value < 1e308 or value == np.inf)):
+        raise ValueError(f"`{name}` must be a positive number, found {value!r:.60}")
     return float(value)
 
 
 def _positive_integer(name: str, value) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ValueError(f"`{name}` must be a whole number of at least 1, found {value!r}")
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 1 <= value <= MOST:
+        raise ValueError(f"`{name}` must be a whole number of at least 1, found {value!r:.60}")
     return int(value)

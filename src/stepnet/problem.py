@@ -181,9 +181,11 @@ def _pair(first_name: str, first, second_name: str, second) -> tuple[np.ndarray,
 
 def _span(value) -> tuple[float, float]:
     try:
+        if any(isinstance(t, (str, bytes)) for t in value):
+            raise TypeError
         t0, t1 = (float(t) for t in value)
-    except (TypeError, ValueError):
-        raise ValueError(f"`t_span` must be two numbers (t0, t1), found {value!r}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"`t_span` must be two numbers (t0, t1), found {value!r:.80}") from None
     if not (np.isfinite(t0) and np.isfinite(t1)):
         raise ValueError(f"`t_span` must be finite, found ({t0}, {t1})")
     return t0, t1

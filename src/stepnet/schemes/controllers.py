@@ -44,6 +44,6 @@ def controller(choice: Controller | str) -> Controller:
     """A controller by object or by name."""
     if isinstance(choice, Controller):
         return choice
-    if choice not in CONTROLLERS:
+    if not isinstance(choice, str) or choice not in CONTROLLERS:
         raise UnknownName("controller", choice, CONTROLLERS)
     return CONTROLLERS[choice]

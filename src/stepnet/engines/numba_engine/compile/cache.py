@@ -121,7 +121,7 @@ class FieldKernel:
         real = types.float32 if dtype == np.float32 else types.float64
         pointers = (types.CPointer(real), types.CPointer(real), types.CPointer(types.float64))
         signature = ((types.float64, *pointers, types.int64), types.int32)
-        compiled = CFunc(self._function, signature, locals={}, options=dict(OPTIONS))
+        compiled = CFunc(self._function, signature, locals={}, options={**OPTIONS, "_nrt": True})  # `carray` needs it
         compiled._cache = _KernelCache(self._function)
         _compile_or_forget(compiled, compiled.compile)
         self._compiled[dtype] = compiled  # the address lives as long as this object
