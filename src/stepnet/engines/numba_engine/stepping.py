@@ -22,6 +22,7 @@ RUN = np.dtype(
         ("t_low", "f8"),
         ("t0", "f8"),
         ("t_end", "f8"),
+        ("t_scale", "f8"),  # times are known to the rounding of this number: |t0| for even steps, 0 for given times
         ("h", "f8"),
         ("h_max", "f8"),
         ("h_tried", "f8"),  # of the last attempt
@@ -105,14 +106,14 @@ def due(run, save_at, t_new):
     """Whether a wanted time lies in the step that ends at `t_new`."""
     if run.next_save >= save_at.shape[0]:
         return False
-    slack = ROUNDING * max(abs(run.t0), abs(run.t_end))
+    slack = ROUNDING * max(abs(t_new), run.t_scale)
     return (save_at[run.next_save] - t_new) * np.sign(run.t_end - run.t0) <= slack
 
 
 @inlined
 def coincides(run, t, t_new):
     """Whether a wanted time is the end of the step, up to rounding."""
-    return abs(t - t_new) <= ROUNDING * max(abs(run.t0), abs(run.t_end))
+    return abs(t - t_new) <= ROUNDING * max(abs(t_new), run.t_scale)
 
 
 @inlined
@@ -149,7 +150,7 @@ def rest_of_step(run, grid):
 @inlined
 def steps_ahead(run):
     """How many steps can be taken before one is to be saved, the run ends or the slice is over."""
-    count = min(run.n_steps - run.step, run.stride)
+    count = min(run.n_steps - run.step, run.stride, run.slice)
     if run.save_every > 0:
         count = min(count, run.save_every - run.step % run.save_every)
     return count

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import operator
 import warnings
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from types import CellType, FunctionType, ModuleType
@@ -99,6 +100,12 @@ def _c_function(module, name: str, arguments):
     return function
 
 
+def _sign(g, x):
+    """1, -1, or x itself for zeros and NaN."""
+    rest = g.builder.select(g.apply("lt", x, g.constant(0)), g.constant(-1), x)
+    return g.builder.select(g.apply("gt", x, g.constant(0)), g.constant(1), rest)
+
+
 def _power_partials(g, r, x, y):
     """y x^(y-1), which is 0 for y = 0 even at x = 0, and x^y log x."""
     by_x, by_y = RULES["pow"](g, r, x, y)
@@ -114,7 +121,7 @@ WRITTEN = {
     "ne": lambda g, x, y: g.builder.fcmp_unordered("!=", x, y),
     "max": lambda g, x, y: g.builder.select(g.builder.or_(g.apply("ge", x, y), g.apply("ne", x, x)), x, y),
     "min": lambda g, x, y: g.builder.select(g.builder.or_(g.apply("le", x, y), g.apply("ne", x, x)), x, y),
-    "sign": lambda g, x: g.builder.select(g.apply("eq", x, g.constant(0)), x, g.apply("div", x, g.apply("abs", x))),
+    "sign": _sign,
     "floordiv": lambda g, x, y: g.apply("floor", g.apply("div", x, y)),
     "mod": lambda g, x, y: g.apply("sub", x, g.apply("mul", y, g.apply("floordiv", x, y))),
     "int": lambda g, x: g.builder.fptosi(x, ir.IntType(64)),
@@ -187,7 +194,8 @@ IN_PLACE = {
     operator.iadd: np.add, operator.isub: np.subtract, operator.imul: np.multiply, operator.itruediv: np.divide,
 }  # fmt: skip
 MATH = {
-    getattr(math, name.replace("arc", "a")): name for name in (*ELEMENTARY, "arctan2", "hypot", "pow", "erf", "erfc")
+    math.fabs: "abs",
+    **{getattr(math, x.replace("arc", "a")): x for x in (*ELEMENTARY, "arctan2", "hypot", "pow", "erf", "erfc")},
 }
 NUMPY = {
     np.square: "square",
@@ -202,7 +210,6 @@ LONGEST_POWER = 64
 def register() -> None:
     """Teach Numba the type: how it lies in memory, how numbers become duals, and all operations."""
     register_model(DualType)(lambda manager, kind: models.PrimitiveModel(manager, kind, PAIR))
-    types.number_domain |= {DUAL}  # scalars that may stand beside arrays
     lower_constant(DualType)(lambda context, builder, kind, x: ir.Constant(PAIR, [REAL(float(x)), NO_TANGENTS]))
     for kind in NUMBERS:
         lower_cast(kind, DualType)(_lower_conversion)
@@ -317,6 +324,8 @@ def _where(condition, x, y):
 def on_duals(function, seen: dict) -> Dispatcher:
     """A compiled copy of a function in which NumPy makes arrays of duals; likewise the functions it calls."""
     function = getattr(function, "py_func", function)
+    if not isinstance(function, FunctionType):
+        raise TypeError(f"it is no plain Python function but {type(function).__name__}")
     if id(function) in seen:
         return seen[id(function)]
     namespace = dict(function.__globals__)
@@ -341,9 +350,11 @@ def _replacements() -> dict:
     """NumPy with its makers of arrays replaced, and these themselves, by the identity of the originals."""
     own = {np.array: _make_array, np.asarray: _make_array, np.full: _make_full}
     own |= {function: _make_filled(function) for function in (np.zeros, np.ones, np.empty)}
-    module = ModuleType("numpy")
-    vars(module).update(vars(np))
-    vars(module).update((function.__name__, replacement) for function, replacement in own.items())
+    module = ModuleType("numpy_of_duals")
+    names = {function.__name__: replacement for function, replacement in own.items()}
+    vars(module).update(
+        vars(np) | names | {"__name__": module.__name__}
+    )  # by its old name Numba would rewrite np.array
     return {id(np): module, **{id(function): replacement for function, replacement in own.items()}}
 
 
@@ -409,7 +420,7 @@ def compile_dual(form: Form, block: Block, result) -> CFunc:
     """
     register()
     function = getattr(form.function, "py_func", form.function)
-    with warnings.catch_warnings():
+    with _duals_among_numbers(), warnings.catch_warnings():
         warnings.simplefilter("ignore", NumbaWarning)
         rewritten = returning_tuples(function)
         if rewritten is not function and not form.is_in_place:
@@ -418,6 +429,17 @@ def compile_dual(form: Form, block: Block, result) -> CFunc:
             except Exception:  # it returns an array elsewhere, say: compile it as it stands
                 pass
         return _compile(function, form, block, result)
+
+
+@contextmanager
+def _duals_among_numbers():
+    """While our functions compile, Numba lets duals stand beside arrays, as it does with numbers."""
+    plain = types.number_domain
+    types.number_domain = plain | {DUAL}
+    try:
+        yield
+    finally:
+        types.number_domain = plain
 
 
 def _compile(function, form: Form, block: Block, result) -> CFunc:

@@ -57,8 +57,10 @@ def _names(code: CodeType) -> tuple[str, ...]:
 def _value(value, code: CodeType, seen: frozenset):
     if isinstance(value, (*SIMPLE, np.generic)):
         return (type(value).__name__, repr(value))
-    if isinstance(value, tuple):
-        return tuple(_value(item, code, seen) for item in value)
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return (type(value).__name__, *(_value(item, code, seen) for item in value))
+    if isinstance(value, dict):
+        return ("dict", *((repr(key), _value(item, code, seen)) for key, item in value.items()))
     if isinstance(value, np.ndarray) and value.dtype != object:
         return (value.shape, value.dtype.str, value.tobytes())
     if isinstance(value, (FunctionType, Dispatcher)):
@@ -71,4 +73,5 @@ def _value(value, code: CodeType, seen: frozenset):
             value.__name__,
             tuple((name, _value(x, code, seen)) for name, x in used if not isinstance(x, ModuleType)),
         )
-    return ("object", id(value))
+    numbers = ((name, repr(x)) for name, x in getattr(value, "__dict__", {}).items() if isinstance(x, SIMPLE))
+    return ("object", id(value), tuple(numbers) if not isinstance(value, type) else ())

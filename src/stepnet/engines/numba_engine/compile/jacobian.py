@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.sparse import coo_array, csc_array, csr_array, hstack, issparse
+from scipy.sparse import coo_array, csc_array, csr_array, issparse
 
 from stepnet.engines.numba_engine.compile.arguments import Block
 from stepnet.engines.numba_engine.compile.derivatives import RULES
@@ -66,17 +66,13 @@ class Pushforward:
 class Pattern:
     """Where df/dy may differ from zero, and the colours of its columns.
 
-    `source` is "traced" (exact), "given", "detected" (by trying, so another branch may know more) or "full".
+    `source` is "exact", "given" (by the user) or "detected" (by trying, so another branch may know more).
     """
 
     sparsity: csr_array
     source: str
     colours: np.ndarray
     n_colours: int
-
-    @property
-    def is_certain(self) -> bool:
-        return self.source in ("traced", "full")
 
 
 @dataclass(frozen=True)
@@ -156,22 +152,22 @@ def _flat(y, n: int, dtype, name: str = "y") -> np.ndarray:
 # ---- where the entries are ---------------------------------------------------------------------------------------
 
 
-def sparsity_of(trace: Trace) -> csr_array:
+def sparsity_of(tracing: Trace) -> csr_array:
     """Which slopes depend on which entries of the state, read off the graph; sets are the bits of whole numbers.
 
     Operations without derivatives (comparisons, floor, sign) pass no dependence on.
     """
-    graph, reached = trace.graph, {}
-    for number in graph.live(trace.outputs):
+    graph, reached = tracing.graph, {}
+    for number in graph.live(tracing.outputs):
         operation, *operands = graph.nodes[number]
         bits = 1 << operands[0] if operation == "y" else 0
         if operation in RULES:
             for operand in operands:
                 bits |= reached[operand]
         reached[number] = bits
-    columns = [_positions(reached[output], trace.n) for output in trace.outputs]
+    columns = [_positions(reached[output], tracing.n) for output in tracing.outputs]
     starts = np.cumsum([0, *(row.size for row in columns)])
-    return csr_array((np.ones(starts[-1], bool), np.concatenate(columns), starts), shape=(len(columns), trace.n))
+    return csr_array((np.ones(starts[-1], bool), np.concatenate(columns), starts), shape=(len(columns), tracing.n))
 
 
 def _positions(bits: int, n: int) -> np.ndarray:
@@ -190,19 +186,36 @@ def detected_sparsity(push: Pushforward, shape: tuple[int, int], t: float, y: np
     for near in (y, *_points_near(y)):
         try:
             if not np.any(push.columns(t, near, np.zeros((n, 1)))):  # NaN where the function is not defined
-                found, n_points = found + _reached_by_nan(push, n, t, near), n_points + 1
+                found, n_points = found + _reached_by_nan(push, shape, t, near), n_points + 1
         except Exception:  # outside the domain of the function
             continue
     return found if n_points else csr_array(np.ones(shape, bool))
 
 
-def _reached_by_nan(push: Pushforward, n: int, t: float, y: np.ndarray) -> csr_array:
-    blocks = []
-    for start in range(0, n, WIDTH):
-        seeds = np.zeros((n, min(WIDTH, n - start)))
-        np.fill_diagonal(seeds[start:], np.nan)
-        blocks.append(csr_array(np.isnan(push.columns(t, y, seeds))))
-    return hstack(blocks, format="csr")
+def _reached_by_nan(push: Pushforward, shape: tuple[int, int], t: float, y: np.ndarray) -> csr_array:
+    """Search groups of columns, then the eighths of the groups found, and so on.
+
+    Groups that share no row are searched together, so a banded Jacobian takes O(log n) products.
+    """
+    n_rows, n = shape
+    found, width = csr_array(np.ones((n_rows, 1), bool)), WIDTH  # rows and groups of `width` columns
+    while width < n:
+        width *= WIDTH
+    while width > 1:
+        width //= WIDTH
+        part = np.arange(n) // width
+        colours, n_colours = colouring(found)
+        reached = np.empty((n_colours, n_rows, WIDTH), bool)
+        for colour in range(n_colours):
+            members = np.flatnonzero(colours[part // WIDTH] == colour)
+            seeds = np.zeros((n, WIDTH))
+            seeds[members, part[members] % WIDTH] = np.nan
+            reached[colour] = np.isnan(push.columns(t, y, seeds))
+        rows, groups = found.nonzero()
+        which, eighths = np.nonzero(reached[colours[groups], rows])
+        entries = (np.ones(which.size, bool), (rows[which], WIDTH * groups[which] + eighths))
+        found = csr_array(entries, shape=(n_rows, part[-1] + 1))
+    return found
 
 
 def _points_near(y: np.ndarray):
@@ -413,9 +426,9 @@ def _first_that_works(form: Form, block: Block, result, tracing: Trace | None, r
                 return ways[rung](), "; ".join(reasons)
             except Exception as exception:  # ours, Numba's or LLVM's: not on this rung
                 reasons.append(f"not {rung}: {_first_line(exception)}")
+    why = f" ({'; '.join(reasons)})" if reasons else ""
     raise ValueError(
-        f"`{form.label}` cannot be differentiated ({'; '.join(reasons)}); supply `jac` or `jvp`, "
-        f"or ask for finite differences"
+        f"`{form.label}` cannot be differentiated{why}; supply `jac` or `jvp`, or ask for finite differences"
     )
 
 
@@ -456,14 +469,14 @@ def _evaluated(tracing: Trace, t: float, y: np.ndarray, p: np.ndarray) -> np.nda
 def _make_pattern(push: Pushforward, shape, t: float, y: np.ndarray, given, tracing: Trace | None) -> Pattern:
     """What the trace says; else what the user says; else what can be found by trying."""
     if tracing is not None:
-        sparsity, source = sparsity_of(tracing), "traced"
+        sparsity, source = sparsity_of(tracing), "exact"
         if given is not None:
             missing = (sparsity.astype(np.int8) - given.astype(np.int8)).tocoo()
             _refuse_missing(missing.row[missing.data > 0])
     elif given is not None:
         sparsity, source = given, "given"
     elif push.rung == "differences":
-        sparsity, source = csr_array(np.ones(shape, bool)), "full"
+        sparsity, source = csr_array(np.ones(shape, bool)), "exact"
     else:
         sparsity, source = detected_sparsity(push, shape, t, y), "detected"
     return Pattern(sparsity, source, *colouring(sparsity))
@@ -477,8 +490,8 @@ def _refuse_missing(rows: np.ndarray) -> None:
 def _make_entries(push: Pushforward, shape: tuple[int, int], pattern: Pattern) -> Callable:
     """A function (t, y) -> rows, columns, values by one product for every colour.
 
-    An uncertain pattern costs one product more, with a random vector w: if the entries do not explain (df/dy) w, the
-    pattern has holes.  That is an error if the user gave it; a detected one is put aside for all n columns.
+    A pattern that is not exact costs one product more, with a random vector w: if the entries do not explain
+    (df/dy) w, the pattern has holes.  That is an error if the user gave it; else there is another search at (t, y).
     """
     by_columns, n = csc_array(pattern.sparsity), shape[1]
     rows, columns = by_columns.indices, np.repeat(np.arange(n), np.diff(by_columns.indptr))
@@ -486,7 +499,7 @@ def _make_entries(push: Pushforward, shape: tuple[int, int], pattern: Pattern) -
     seeds[np.arange(n), pattern.colours] = 1.0
     w = np.random.default_rng(0).uniform(0.5, 1.5, n)
 
-    def entries(t, y):
+    def exact_entries(t, y):
         products = push.columns(t, y, seeds)
         return rows, columns, products[rows, pattern.colours[columns]]
 
@@ -500,10 +513,10 @@ def _make_entries(push: Pushforward, shape: tuple[int, int], pattern: Pattern) -
             return rows, columns, values
         if pattern.source == "given":
             _refuse_missing(unexplained)
-        full = push.columns(t, y, np.eye(n))
-        return (*np.nonzero(full), full[np.nonzero(full)])
+        fresh = _reached_by_nan(push, shape, t, y) if push.rung == "dual" else csr_array(np.ones(shape, bool))
+        return _make_entries(push, shape, Pattern(fresh, "exact", *colouring(fresh)))(t, y)
 
-    return entries if pattern.is_certain else checked_entries
+    return exact_entries if pattern.source == "exact" else checked_entries
 
 
 # ---- what the user supplies --------------------------------------------------------------------------------------

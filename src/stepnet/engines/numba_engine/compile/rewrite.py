@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 
 
 def returning_tuples(function):
@@ -72,14 +72,22 @@ def _definition(function) -> ast.FunctionDef | None:
 
 
 def _compile(definition: ast.FunctionDef, function) -> CodeType:
-    """Compile a definition with the free variables of the original around it."""
+    """Compile a definition with the free variables of the original around it.
+
+    Modules it names are imported around it too: Python compiles `np.sin` differently where it sees the import.
+    """
+    used, namespace = function.__code__.co_names, function.__globals__
+    modules = [ast.Import([ast.alias(name)]) for name in used if isinstance(namespace.get(name), ModuleType)]
     free = [ast.arg(name) for name in function.__code__.co_freevars]
     arguments = ast.arguments([], free, None, [], [], None, [])
     names = [ast.Expr(ast.Name(name, ast.Load())) for name in function.__code__.co_freevars]
     outer = ast.FunctionDef("outer", arguments, [definition, *names], [])
-    module = ast.fix_missing_locations(ast.Module([outer], []))
-    outer_code = compile(module, function.__code__.co_filename, "exec").co_consts[0]
-    return next(item for item in outer_code.co_consts if isinstance(item, CodeType))
+    module = ast.fix_missing_locations(ast.Module([*modules, outer], []))
+    return _first_code(_first_code(compile(module, function.__code__.co_filename, "exec")))
+
+
+def _first_code(code: CodeType) -> CodeType:
+    return next(item for item in code.co_consts if isinstance(item, CodeType))
 
 
 def _same(code: CodeType, other: CodeType) -> bool:

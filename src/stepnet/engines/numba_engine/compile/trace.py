@@ -11,6 +11,7 @@ import numpy as np
 from numba.core.dispatcher import Dispatcher
 
 from stepnet.engines.numba_engine.compile.derivatives import pullback, pushforward
+from stepnet.engines.numba_engine.compile.fingerprint import fingerprint
 from stepnet.engines.numba_engine.compile.graph import Graph
 from stepnet.engines.numba_engine.compile.symbols import MATH, NUMPY, CannotTrace, Symbol, SymbolArray, as_symbols
 
@@ -56,6 +57,7 @@ def trace(form, block, most: int) -> Trace:
     """Trace a right-hand side; raises whatever goes wrong, mostly `CannotTrace` or `TooManyNodes`."""
     graph = Graph(most)
     function = traceable(getattr(form.function, "py_func", form.function), {})
+    before = fingerprint(function)
     t = Symbol(graph, graph.node("t"))
     states, offset = [], 0
     for shape in form.inputs:
@@ -68,6 +70,8 @@ def trace(form, block, most: int) -> Trace:
         slopes = dy
     else:
         slopes = function(t, *states, *(_argument(graph, slot, block) for slot in block.slots))
+    if fingerprint(function) != before:
+        raise CannotTrace("it changes something outside itself")
     flat = np.ravel(np.asarray(as_symbols(slopes), dtype=object))
     if flat.size != form.n_out:
         raise CannotTrace(f"it returned {flat.size} slopes for {form.n_out} entries")
