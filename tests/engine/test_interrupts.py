@@ -29,8 +29,8 @@ PROGRAM = """
     def slope(t, y):
         return -0.1 * y
 
-    if rung == "python":
-        os.environ["STEPNET_RUNG"] = "python"
+    if rung != "address":
+        os.environ["STEPNET_RUNG"] = rung
     if rung == "address":
         @numba.cfunc("int32(float64, CPointer(float64), CPointer(float64), CPointer(float64), int64)")
         def function(t, y, dy, p, n):
@@ -104,7 +104,7 @@ PROGRAM = """
     print(json.dumps(results))
 """
 SOME = ["fixed", "adaptive", "splitting", "multistep"]
-CASES = {"compiled": [*SOME, "split", "low storage", "stabilised"], "python": SOME, "address": SOME}
+CASES = {"compiled": [*SOME, "split", "low storage", "stabilised"], "traced": SOME, "python": SOME, "address": SOME}
 RUNGS = list(CASES)
 every_case = pytest.mark.parametrize(("rung", "case"), [(rung, case) for rung in RUNGS for case in CASES[rung]])
 

@@ -39,6 +39,7 @@ def stiffness(job: Job, scheme) -> float:
     work[spectrum.DIRECTION, :reals] = np.cos(np.arange(1.0, reals + 1))  # any direction will do
     distance = np.sqrt(np.finfo(work.dtype).eps) * max(_norm(y), 1e-8)
     result = np.zeros(2)
+    run["evaluations"] += spectrum.ITERATIONS + 1
     place = (float(run["t"]), int(run["n"]), reals, float(distance))
     if spectrum.dominant(work.dtype, field.address, field.p, work, *place, result) != 0:
         return float("nan")

@@ -181,7 +181,9 @@ def prepare(problem: Problem, scheme: Multistep, plan: Plan) -> Job:
     opening = replace(problem, t_span=(t0, t0 + n_started * ((t1 - t0) / n_steps)))
     start = _run_starter(opening, scheme.starter, Plan(Given(n_started), Saving(None, 1)))
     job = _prepare(problem, scheme, plan, start, n_started)
-    return replace(job, prefix=_prefix(opening, scheme, plan, start))
+    prefix, n_evaluations = _prefix(opening, scheme, plan, start)
+    job.run[0]["evaluations"] += n_evaluations
+    return replace(job, prefix=prefix)
 
 
 def _run_starter(opening: Problem, starter, plan: Plan) -> Outcome:
@@ -191,18 +193,20 @@ def _run_starter(opening: Problem, starter, plan: Plan) -> Outcome:
     return outcome
 
 
-def _prefix(opening: Problem, scheme: Multistep, plan: Plan, start: Outcome) -> tuple[np.ndarray, np.ndarray]:
-    """What the starting steps contribute to the saved trajectory."""
+def _prefix(
+    opening: Problem, scheme: Multistep, plan: Plan, start: Outcome
+) -> tuple[tuple[np.ndarray, np.ndarray], int]:
+    """What the starting steps contribute to the saved trajectory, and how many evaluations that takes."""
     every, wanted = plan.saving.every, plan.saving.at
     if wanted is None:
         kept = slice(None, None, every) if every else slice(0, 0)
-        return start.t[kept], start.y[kept]
+        return (start.t[kept], start.y[kept]), 0
     direction = copysign(1.0, opening.t_span[1] - opening.t_span[0])
     early = wanted[(wanted - opening.t_span[1]) * direction <= 0]
     if not early.size:
-        return early, start.y[:0]
+        return (early, start.y[:0]), 0
     aside = _run_starter(opening, scheme.starter, Plan(Given(len(start.t) - 1), Saving(early, 1)))
-    return aside.t, aside.y
+    return (aside.t, aside.y), aside.statistics.evaluations
 
 
 def _prepare(problem: Problem, scheme: Multistep, plan: Plan, start: Outcome, n_started: int) -> Job:

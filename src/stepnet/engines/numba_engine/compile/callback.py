@@ -26,7 +26,9 @@ class Callback:
         try:
             if self.is_stopped():
                 return 2
-            self._evaluate(t, self._view(y, False), self._view(dy, True))
+            state = self._view(y, False).copy()  # the memory is reused, and a function may keep what it was given
+            state.flags.writeable = False
+            self._evaluate(t, state, self._view(dy, True))
         except BaseException as exception:  # ctypes would print and swallow it, a KeyboardInterrupt too
             self.exception = exception
             return 1

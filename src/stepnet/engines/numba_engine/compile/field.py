@@ -12,10 +12,11 @@ from types import FunctionType
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from numba.core.ccallback import CFunc
 
 from stepnet.engines.numba_engine.compile.arguments import Block, pack
 from stepnet.engines.numba_engine.compile.callback import SIGNATURE, Callback
-from stepnet.engines.numba_engine.compile.fingerprint import fingerprint
+from stepnet.engines.numba_engine.compile.fingerprint import fingerprint, uses_random_numbers
 from stepnet.engines.numba_engine.compile.form import Form, form_of, python_call, try_once
 from stepnet.engines.numba_engine.compile.machine_code import Code, assembly
 from stepnet.engines.numba_engine.compile.native import compile_native
@@ -74,6 +75,8 @@ def make_field(function, args: tuple, inputs, output, t: float, y: np.ndarray, l
     """Climb the ladder from the fastest rung.  `t` and the flat state `y` are where the function is tried first."""
     address = c_address(function)
     block = pack(args)
+    if address == 0:
+        raise ValueError(f"`{label}` must be the address of a C function, found 0")
     if address is not None:
         if not block.is_numeric:
             raise TypeError(f"`args` of a C function must be numbers or arrays of floats, found {args!r}")
@@ -101,7 +104,7 @@ def make_field(function, args: tuple, inputs, output, t: float, y: np.ndarray, l
 
 def _rungs_to_try() -> tuple[str, ...]:
     """The ways to machine code, the fastest first; STEPNET_RUNG names the first one to try."""
-    first = os.environ.get("STEPNET_RUNG", "traced")
+    first = os.environ.get("STEPNET_RUNG") or "traced"
     if first not in RUNGS:
         raise UnknownName("rung in STEPNET_RUNG", first, RUNGS)
     return tuple(rung for rung in ("traced", "compiled") if RUNGS.index(rung) >= RUNGS.index(first))
@@ -137,6 +140,8 @@ BUILD = {"traced": _trace_code, "compiled": _native_code}
 
 def _built(rung: str, form: Form, block: Block, result, slopes, t: float, y: np.ndarray):
     """Machine code from this process's memory or made now, or None and the reason why there is none."""
+    if uses_random_numbers(form.function):
+        return None, f"not {rung}: it uses random numbers"
     kind = (type(result).__name__, np.shape(result))
     frozen = block.frozen if rung == "traced" else ()
     shapes = (form.inputs, form.output, form.dtype.str, form.is_in_place)
@@ -168,8 +173,7 @@ def c_address(function) -> int | None:
     if type(function).__name__ == "LowLevelCallable":
         pointer = function.function
         return c_address(pointer) if not isinstance(pointer, int) else pointer
-    address = getattr(function, "address", None)
-    return int(address) if isinstance(address, (int, np.integer)) else None
+    return int(function.address) if isinstance(function, CFunc) else None
 
 
 def _callable(code):

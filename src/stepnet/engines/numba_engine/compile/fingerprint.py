@@ -29,6 +29,14 @@ def fingerprint(function, seen: frozenset = frozenset()):
     return (_code_key(code), cells, defaults, _globals_key(code, function.__globals__, seen))
 
 
+def uses_random_numbers(function) -> bool:
+    """Whether a function draws random numbers, whose sequence compiled code would not share with NumPy."""
+    function = function.py_func if isinstance(function, Dispatcher) else function
+    return isinstance(function, FunctionType) and not {"random", "default_rng", "rng"}.isdisjoint(
+        _names(function.__code__)
+    )
+
+
 def value_key(value):
     """A hashable key of any value that compiled code may freeze."""
     return _value(value, fingerprint.__code__, frozenset())

@@ -32,10 +32,12 @@ def fused_address(fields: tuple[Field, ...], scheme, variant, which: str, make_w
     `make_writer()` gives the function that writes it; `variant` tells apart what else the code depends on.
     """
     codes = [field.keep_alive for field in fields if field.address != 0]
-    kept = _kept.setdefault(codes[-1], {}) if hasattr(codes[-1], "trace") else {}
+    if not all(isinstance(code, Code) for code in codes):
+        return 0
+    kept = _kept.setdefault(codes[-1], {})
     key = (which, id(scheme), variant, *map(id, codes))
     if key not in kept:
-        traces = [getattr(code, "trace", None) for code in codes]
+        traces = [code.trace for code in codes]
         kept[key] = (
             _code(traces, which, make_writer, n_evaluations),
             scheme,
@@ -46,8 +48,6 @@ def fused_address(fields: tuple[Field, ...], scheme, variant, which: str, make_w
 
 
 def _code(traces, which: str, make_writer, n_evaluations: int) -> Code | None:
-    if any(trace is None for trace in traces):
-        return None
     if n_evaluations * max(len(trace.graph.live(trace.outputs)) for trace in traces) > LONGEST:
         return None
     return Code(make_writer()(traces), which)

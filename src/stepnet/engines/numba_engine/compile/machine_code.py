@@ -157,6 +157,8 @@ DECLARATIONS = "".join(
 class Code:
     """Machine code in memory; `.address` is valid as long as this object lives."""
 
+    trace: Trace | None = None  # what it was made from, if it is a right-hand side
+
     def __init__(self, text: str, which: str):
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()

@@ -25,6 +25,9 @@ from stepnet.engines.numba_engine.compile.rewrite import returning_tuples
 OPTIONS = {"error_model": "numpy", "boundscheck": True, "fastmath": {"contract"}, "nogil": True, "forceinline": True}
 
 
+LONGEST_TUPLE = 64  # stored entry by entry, which long tuples of one type need not be
+
+
 def compile_native(form: Form, block: Block, result) -> CFunc:
     """Compile a right-hand side that returned `result` in Python; raises whatever Numba raises.
 
@@ -33,7 +36,7 @@ def compile_native(form: Form, block: Block, result) -> CFunc:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumbaWarning)
         rewritten = returning_tuples(form.function)
-        if rewritten is not form.function and not form.is_in_place:
+        if rewritten is not form.function and not form.is_in_place and form.n_out <= LONGEST_TUPLE:
             try:
                 return _compile(rewritten, form, block, tuple(np.ravel(result)))
             except Exception:  # it returns an array elsewhere, say: compile it as it stands
@@ -99,9 +102,9 @@ def _stores(result, shape: tuple[int, ...]) -> list[str]:
     n = int(np.prod(shape))
     if np.ndim(result) == 0:
         return ["    dy[0] = out"]
-    if isinstance(result, tuple) and np.ndim(result) == 1:
+    if isinstance(result, tuple) and np.ndim(result) == 1 and n <= LONGEST_TUPLE:
         return [f"    if len(out) != {n}:", "        raise ValueError", *(f"    dy[{i}] = out[{i}]" for i in range(n))]
-    if isinstance(result, list):
+    if isinstance(result, (list, tuple)) and np.ndim(result) == 1:
         return [
             f"    if len(out) != {n}:",
             "        raise ValueError",
