@@ -57,6 +57,16 @@ def ratio_to(workload: str, ours: str, theirs: str, tolerance: float | None = No
     return measure
 
 
+def kernel_to(workload: str, ours: str, theirs: str, tolerance: float | None = None):
+    """The time inside our driver and kernel over theirs, both without the set-up of a call."""
+
+    def measure(rows):
+        a, b = pick(rows, workload, ours, tolerance), pick(rows, workload, theirs, tolerance)
+        return None if a is None or b is None else Reached(a["kernel_time"] / b["time"], f"{ours} / {theirs}")
+
+    return measure
+
+
 def inverse(measure):
     """Their time over ours."""
 
@@ -136,6 +146,8 @@ def _best(ours, peers) -> Reached | None:
 TOLERANCE = LORENZ_TOLERANCE
 BESIDE = (BESIDE_C.name, C_LOOP.name, TOLERANCE)
 AIMS = (
+    Aim("kernel beside the C loop, rtol = atol = 1e-8", "lorenz", True, 1.35, "x", kernel_to("lorenz", *BESIDE)),
+    Aim("kernel beside the C loop, rtol = atol = 1e-8", "pleiades", True, 1.15, "x", kernel_to("pleiades", *BESIDE)),
     Aim("whole call beside the C loop, rtol = atol = 1e-8", "lorenz", True, 1.35, "x", ratio_to("lorenz", *BESIDE)),
     Aim("whole call beside the C loop, rtol = atol = 1e-8", "pleiades", True, 1.15, "x", ratio_to("pleiades", *BESIDE)),
     Aim("our fastest beside the fastest peer, rtol = atol = 1e-8", "lorenz", False, 3.0, "x",
