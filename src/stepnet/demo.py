@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,8 @@ def kepler() -> SecondOrder:
     """An ellipse of eccentricity 0.6 over a whole number of periods: the end is the beginning."""
     e = ECCENTRICITY
     velocity = np.sqrt((1 + e) / (1 - e))
-    return SecondOrder(attraction, [1 - e, 0.0], [0.0, velocity], (0.0, 2 * np.pi * KEPLER_PERIODS))
+    q0, v0 = np.array([1 - e, 0.0]), np.array([0.0, velocity])
+    return SecondOrder(attraction, q0, v0, (0.0, 2 * np.pi * KEPLER_PERIODS))
 
 
 def kepler_energy(solution: Solution) -> np.ndarray:
@@ -50,7 +52,7 @@ def restricted_three_bodies(t, y, mu):
 
 def arenstorf() -> ODE:
     """One period of the Arenstorf orbit, which closes."""
-    return ODE(restricted_three_bodies, ARENSTORF_START, (0.0, ARENSTORF_PERIOD), args=(ARENSTORF_MU,))
+    return ODE(restricted_three_bodies, np.array(ARENSTORF_START), (0.0, ARENSTORF_PERIOD), args=(ARENSTORF_MU,))
 
 
 def kepler_runs() -> list[Solution]:
@@ -115,7 +117,8 @@ def _kepler_figure(runs: list[Solution]):
     from stepnet import plots
 
     figure = Figure(figsize=(11, 6), layout="constrained")
-    orbits, energies = figure.subfigures(1, 2, width_ratios=(2, 1))
+    halves: Any = figure.subfigures(1, 2, width_ratios=(2, 1))
+    orbits, energies = halves
     for ax, run in zip(orbits.subplots(2, 3, sharex=True, sharey=True).flat, runs, strict=True):
         plots.orbit(run, ax, lw=0.4)
         ax.plot(0, 0, "o", color="black", ms=3)

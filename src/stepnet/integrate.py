@@ -187,7 +187,7 @@ class Integrator:
     def save(self, path) -> None:
         """Store all numbers of the run in an .npz file."""
         with open(path, "wb") as file:
-            np.savez(file, **self._stepper.numbers())
+            np.savez(file, **self._stepper.numbers())  # type: ignore[arg-type]
 
     def _restore(self, path) -> None:
         with np.load(path, allow_pickle=False) as numbers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from typing import Any
 
 from stepnet.errors import UnknownName
 from stepnet.schemes import conditions, explicit, low_storage, multistep, stabilised, symplectic
@@ -32,7 +33,7 @@ PROPERTIES = {
 
 
 @cache
-def _constants() -> dict[str, object]:
+def _constants() -> dict[str, Any]:
     modules = (explicit, low_storage, symplectic, multistep)
     found = (value for module in modules for value in vars(module).values() if isinstance(value, RECORDS))
     return {scheme.name: scheme for scheme in found}
