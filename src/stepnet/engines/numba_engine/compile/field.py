@@ -16,7 +16,7 @@ from numba.core.ccallback import CFunc
 
 from stepnet.engines.numba_engine.compile.arguments import Block, pack
 from stepnet.engines.numba_engine.compile.callback import SIGNATURE, Callback
-from stepnet.engines.numba_engine.compile.fingerprint import fingerprint, uses_random_numbers
+from stepnet.engines.numba_engine.compile.fingerprint import fingerprint, uses_random_numbers, writes_outside
 from stepnet.engines.numba_engine.compile.form import Form, form_of, python_call, try_once
 from stepnet.engines.numba_engine.compile.machine_code import Code, assembly
 from stepnet.engines.numba_engine.compile.native import compile_native
@@ -132,6 +132,8 @@ def _trace_code(form: Form, block: Block, result, t: float, y: np.ndarray):
 
 
 def _native_code(form: Form, block: Block, result, t: float, y: np.ndarray):
+    if isinstance(form.function, FunctionType) and writes_outside(form.function):
+        raise CannotTrace("it sets variables outside itself")
     return compile_native(form, block, result)
 
 

@@ -7,11 +7,13 @@ memory of compiled functions from going stale.
 from __future__ import annotations
 
 import builtins
-from types import CodeType, FunctionType, ModuleType
+import dis
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 
+BUILTIN_TYPES = (float, int, bool, complex, range, list, tuple, enumerate, zip, map, np.float64, np.ndarray)
 LIBRARIES = ("numpy", "math", "cmath", "scipy", "numba")  # what they hold does not change
 SIMPLE = (int, float, complex, bool, str, bytes, type(None))
 
@@ -35,6 +37,21 @@ def uses_random_numbers(function) -> bool:
     return isinstance(function, FunctionType) and not {"random", "default_rng", "rng"}.isdisjoint(
         _names(function.__code__)
     )
+
+
+def is_opaque(key) -> bool:
+    """Whether a fingerprint holds an object that is known by its identity only, so that it may change unseen."""
+    if not isinstance(key, tuple):
+        return False
+    return (len(key) > 1 and key[0] == "object") or any(is_opaque(part) for part in key)
+
+
+def writes_outside(function) -> bool:
+    """Whether a function sets attributes, globals or variables of the function around it."""
+    instructions = list(dis.get_instructions(function.__code__))
+    outside = {"STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "DELETE_GLOBAL"}
+    free = function.__code__.co_freevars
+    return any(i.opname in outside or (i.opname == "STORE_DEREF" and i.argval in free) for i in instructions)
 
 
 def value_key(value):
@@ -73,6 +90,8 @@ def _value(value, code: CodeType, seen: frozenset):
         return (value.shape, value.dtype.str, value.tobytes())
     if isinstance(value, (FunctionType, Dispatcher)):
         return fingerprint(value, seen)
+    if isinstance(value, (BuiltinFunctionType, np.ufunc)) or any(value is kind for kind in BUILTIN_TYPES):
+        return ("name", value.__name__)
     if isinstance(value, ModuleType):
         if value.__name__.split(".")[0] in LIBRARIES:
             return value.__name__

@@ -11,7 +11,7 @@ import numpy as np
 from numba.core.dispatcher import Dispatcher
 
 from stepnet.engines.numba_engine.compile.derivatives import pullback, pushforward
-from stepnet.engines.numba_engine.compile.fingerprint import fingerprint
+from stepnet.engines.numba_engine.compile.fingerprint import fingerprint, is_opaque, writes_outside
 from stepnet.engines.numba_engine.compile.graph import Graph
 from stepnet.engines.numba_engine.compile.symbols import MATH, NUMPY, CannotTrace, Symbol, SymbolArray, as_symbols
 
@@ -56,7 +56,10 @@ class Trace:
 def trace(form, block, most: int) -> Trace:
     """Trace a right-hand side; raises whatever goes wrong, mostly `CannotTrace` or `TooManyNodes`."""
     graph = Graph(most)
-    function = traceable(getattr(form.function, "py_func", form.function), {})
+    original = getattr(form.function, "py_func", form.function)
+    if not isinstance(original, FunctionType) or writes_outside(original) or is_opaque(fingerprint(original)):
+        raise CannotTrace("it refers to objects or variables that may change")
+    function = traceable(original, {})
     before = fingerprint(function)
     t = Symbol(graph, graph.node("t"))
     states, offset = [], 0
