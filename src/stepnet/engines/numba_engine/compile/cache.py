@@ -10,6 +10,7 @@ import hashlib
 import os
 from functools import cache
 from pathlib import Path
+from pickle import UnpicklingError
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -79,7 +80,7 @@ def _compile_or_forget(owner, compile_it) -> None:
     """Compile with the cache on disk, or in memory only if that place cannot be used."""
     try:
         compile_it()
-    except OSError:
+    except (OSError, EOFError, ValueError, UnpicklingError):  # no such place, or a damaged file in it
         owner._cache = NullCache()
         compile_it()
 
