@@ -1,0 +1,564 @@
+"""Zeros of functions along a solution: at the right times, in order, every one, on every rung."""
+
+from __future__ import annotations
+
+import math
+import re
+import tracemalloc
+
+import numpy as np
+import pytest
+from scipy.special import ellipk
+
+import stepnet as sn
+from stepnet.engines.numba_engine.events import SAMPLES
+
+TIGHT = {"rtol": 1e-11, "atol": 1e-13}
+CLOSED_FORM = 1e-9  # absolute: what steps with these tolerances leave
+LAST_BITS = 1e-14  # relative: where the solution is a polynomial that the steps integrate exactly
+
+GIVEN_OR_CHOSEN = pytest.mark.parametrize("steps", [37, None], ids=["given steps", "adaptive"])
+
+
+def fall(t, y):
+    return [y[1], -9.81]
+
+
+def clock(t, y):
+    """y' = 1: every scheme is exact, so only the search for zeros is looked at."""
+    return [1.0]
+
+
+def oscillator(t, y):
+    return [y[1], -y[0]]
+
+
+def oscillation(t_end: float = 20.0, t0: float = 0.0) -> sn.ODE:
+    """y = (sin t, cos t)."""
+    return sn.ODE(oscillator, [math.sin(t0), math.cos(t0)], (t0, t_end))
+
+
+def solve_clock(events, t_end=1.0, steps=1, **how) -> sn.Solution:
+    return sn.solve(sn.ODE(clock, [0.0], (0.0, t_end)), "rk4", steps=steps, events=events, **how)
+
+
+# ---- closed forms ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("amplitude", [0.3, 1.5, 3.0])
+def test_period_of_a_pendulum(amplitude):
+    """T = 4 K(sin^2(amplitude / 2))."""
+    problem = sn.ODE(lambda t, y: [y[1], -np.sin(y[0])], [amplitude, 0.0], (0.0, 60.0))
+    solution = sn.solve(problem, "dop853", events=sn.Event(lambda t, y: y[0], 1), **TIGHT)
+    period = 4 * ellipk(math.sin(amplitude / 2) ** 2)
+    expected = np.arange(0.75 * period, 60.0, period)
+    np.testing.assert_allclose(solution.t_events[0], expected, rtol=0, atol=100 * CLOSED_FORM)
+    assert np.all(np.abs(solution.y_events[0][:, 0]) < 1e-12)
+
+
+@GIVEN_OR_CHOSEN
+@pytest.mark.parametrize("scheme", ["dopri5", "dop853", "verner65"])
+def test_projectile_lands_where_it_must(scheme, steps):
+    apex = sn.Event(lambda t, y: y[3])
+    ground = sn.Event(lambda t, y: y[1], -1, terminal=True)
+    problem = sn.ODE(lambda t, y: [y[2], y[3], 0.0, -9.81], [0.0, 0.0, 20.0, 30.0], (0.0, 100.0))
+    solution = sn.solve(problem, scheme, steps=steps, events=[apex, ground])
+    assert solution.status is sn.Status.EVENT
+    assert solution.success
+    flight = 2 * 30.0 / 9.81
+    np.testing.assert_allclose(solution.t_events[0], [flight / 2], rtol=1e-12)
+    np.testing.assert_allclose(solution.t_events[1], [flight], rtol=1e-12)
+    assert solution.t[-1] == solution.t_events[1][0]
+    np.testing.assert_allclose(solution.y[-1], [20 * flight, 0.0, 20.0, -30.0], atol=1e-10)
+    np.testing.assert_array_equal(solution.y[-1], solution.y_events[1][0])
+
+
+def bounce_times(height: float, restitution: float, count: int) -> np.ndarray:
+    """First after sqrt(2 h / g), then after 2 e^k v / g each."""
+    fall_time = math.sqrt(2 * height / 9.81)
+    return fall_time + np.concatenate(([0.0], np.cumsum(2 * fall_time * restitution ** np.arange(1.0, count))))
+
+
+@GIVEN_OR_CHOSEN
+@pytest.mark.parametrize("scheme", ["heun3", "rk4", "dopri5", "bosh3", "dop853"])
+def test_bouncing_ball(scheme, steps):
+    if steps is None and not sn.schemes.get(scheme).embedded:
+        steps = [0.0, 0.3, 0.31, 1.0, 1.7, 2.2, 2.8, 3.0]
+    bounce = sn.Event(lambda t, y: y[0], -1, reset=lambda t, y: [0.0, -0.8 * y[1]])
+    solution = sn.solve(sn.ODE(fall, [2.0, 0.0], (0.0, 3.0)), scheme, steps=steps, events=bounce)
+    expected = bounce_times(2.0, 0.8, 12)
+    expected = expected[expected < 3.0]
+    np.testing.assert_allclose(solution.t_events[0], expected, rtol=1e-10)
+    speeds = math.sqrt(2 * 9.81 * 2.0) * 0.8 ** np.arange(len(expected))
+    np.testing.assert_allclose(solution.y_events[0][:, 1], -speeds, rtol=1e-9)
+    assert solution.status is sn.Status.COMPLETED
+    assert solution.t[-1] == 3.0
+    since = 3.0 - expected[-1]
+    up = 0.8 * speeds[-1]
+    np.testing.assert_allclose(solution.y[-1], [up * since - 9.81 * since**2 / 2, up - 9.81 * since], atol=1e-8)
+
+
+def test_both_sides_of_a_reset_are_saved():
+    bounce = sn.Event(lambda t, y: y[0], -1, reset=lambda t, y: [0.0, -0.5 * y[1]])
+    solution = sn.solve(sn.ODE(fall, [2.0, 0.0], (0.0, 0.9)), "dopri5", events=bounce)
+    (t,) = solution.t_events[0]
+    before, after = solution.y[solution.t == t]
+    np.testing.assert_array_equal(before, solution.y_events[0][0])
+    np.testing.assert_array_equal(after, [0.0, -0.5 * before[1]])
+
+
+# ---- order, direction, counts ----------------------------------------------------------------------------------------
+
+
+@GIVEN_OR_CHOSEN
+@pytest.mark.parametrize(
+    ("direction", "expected"), [(0, [1, 2, 3, 4, 5, 6]), (1, [2, 4, 6]), (-1, [1, 3, 5])], ids=["both", "up", "down"]
+)
+def test_direction(direction, expected, steps):
+    events = sn.Event(lambda t, y: y[0], direction)
+    how = {"steps": 400} if steps else TIGHT
+    solution = sn.solve(oscillation(t0=0.1), "dop853", events=events, **how)
+    np.testing.assert_allclose(solution.t_events[0], np.array(expected) * math.pi, rtol=0, atol=CLOSED_FORM)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_stops_at_the_wanted_zero(count):
+    solution = sn.solve(oscillation(t0=0.1), "dop853", events=sn.Event(lambda t, y: y[0], 0, count), **TIGHT)
+    assert solution.status is sn.Status.EVENT
+    assert len(solution.t_events[0]) == count
+    assert solution.t[-1] == pytest.approx(count * math.pi, abs=CLOSED_FORM)
+
+
+def test_fewer_zeros_than_wanted_let_the_run_end():
+    solution = sn.solve(oscillation(t0=0.1), "dop853", events=sn.Event(lambda t, y: y[0], 0, 7), **TIGHT)
+    assert solution.status is sn.Status.COMPLETED
+    assert len(solution.t_events[0]) == 6
+
+
+def test_counts_are_of_each_event_alone():
+    first, second = sn.Event(lambda t, y: y[0], 0, 3), sn.Event(lambda t, y: y[1], 0, 2)
+    solution = sn.solve(oscillation(t0=0.1), "dop853", events=[first, second], **TIGHT)
+    assert solution.t[-1] == pytest.approx(1.5 * math.pi, abs=CLOSED_FORM)
+    assert [len(t) for t in solution.t_events] == [1, 2]
+
+
+def at(*times):
+    """Events of the clock at these times."""
+    return [sn.Event(lambda t, y, a=a: y[0] - a) for a in times]
+
+
+def test_several_in_one_step_come_in_order():
+    """Whatever their order in the list; what comes after the one that stops the run is not found."""
+    times = [0.61, 0.12, 0.60, 0.13, 0.999]
+    solution = solve_clock(at(*times))
+    np.testing.assert_allclose(np.concatenate(solution.t_events), times, rtol=LAST_BITS)
+    stop = sn.Event(lambda t, y: y[0] - 0.605, terminal=True)
+    stopped = solve_clock([*at(*times), stop])
+    assert [len(t) for t in stopped.t_events] == [0, 1, 1, 1, 0, 1]
+    assert stopped.t[-1] == pytest.approx(0.605, rel=LAST_BITS)
+
+
+def test_two_at_the_same_time_are_both_found():
+    solution = solve_clock([*at(0.3, 0.3), sn.Event(lambda t, y: 0.3 - t)])
+    for t in solution.t_events:
+        np.testing.assert_allclose(t, [0.3], rtol=LAST_BITS)
+
+
+@pytest.mark.parametrize("where", [0.25, 0.5, 0.125, 1.0], ids=str)
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_zero_at_a_joint_or_a_sample_is_found_once(where, steps):
+    solution = solve_clock(sn.Event(lambda t, y: t - where), steps=steps)
+    np.testing.assert_allclose(solution.t_events[0], [where], rtol=LAST_BITS)
+
+
+def test_zeros_are_found_to_the_last_bits():
+    times = np.random.default_rng(0).uniform(0.0, 1.0, 50)
+    solution = solve_clock(at(*times), steps=3)
+    for expected, found in zip(times, solution.t_events, strict=True):
+        np.testing.assert_allclose(found, [expected], rtol=LAST_BITS)
+
+
+@pytest.mark.parametrize("shape", [lambda x: x**3, lambda x: np.tanh(1e6 * x), lambda x: 1e-200 * x, np.expm1], ids=str)
+def test_flat_steep_and_tiny_functions(shape):
+    solution = solve_clock(sn.Event(lambda t, y: shape(y[0] - 0.37)))
+    np.testing.assert_allclose(solution.t_events[0], [0.37], rtol=1e-5 if shape(0.5) == 0.125 else 1e-12)
+
+
+def test_a_function_that_jumps_is_found_at_its_jump():
+    solution = solve_clock(sn.Event(lambda t, y: np.where(y[0] < 0.7371, -1.0, 2.0)))
+    np.testing.assert_allclose(solution.t_events[0], [0.7371], rtol=LAST_BITS)
+
+
+# ---- two zeros in one step -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["rk4", "dopri5", "dop853"])
+def test_two_zeros_further_apart_than_an_eighth_of_a_step_are_both_found(scheme):
+    """y' = 1, g = (y - a)(y - a - d): g has the same sign at both ends of the only step."""
+    d = 1.001 / SAMPLES
+    for a in np.linspace(0.01, 0.99 - d, 23):
+        event = sn.Event(lambda t, y, a=a: (y[0] - a) * (y[0] - a - d))
+        solution = sn.solve(sn.ODE(clock, [0.0], (0.0, 1.0)), scheme, steps=1, events=event)
+        np.testing.assert_allclose(solution.t_events[0], [a, a + d], rtol=1e-12)
+
+
+def test_two_zeros_closer_than_that_may_be_missed_but_never_one_of_them():
+    d = 0.3 / SAMPLES
+    counts = set()
+    for a in np.linspace(0.01, 0.99 - d, 61):
+        counts.add(len(solve_clock(sn.Event(lambda t, y, a=a: (y[0] - a) * (y[0] - a - d))).t_events[0]))
+    assert counts == {0, 2}
+
+
+def test_every_zero_of_a_fast_function_is_found_within_that_distance():
+    n = 6  # zeros of cos(n pi y) in one step, 1/6 apart
+    solution = solve_clock(sn.Event(lambda t, y: np.cos(n * np.pi * y[0])))
+    np.testing.assert_allclose(solution.t_events[0], (np.arange(n) + 0.5) / n, rtol=1e-12)
+
+
+# ---- rungs -----------------------------------------------------------------------------------------------------------
+
+
+def by_branch(t, y):
+    if y[0] > 0.5:
+        return y[0] - 0.7
+    return -0.2
+
+
+TABLE = {"level": 0.7}
+
+
+def by_python(t, y):
+    return float(str(y[0])) - TABLE["level"]  # nothing but Python can do this
+
+
+RUNGS = {"traced": lambda t, y: y[0] - 0.7, "compiled": by_branch, "python": by_python}
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_event_functions_run_on_every_rung(rung):
+    solution = sn.solve(sn.ODE(oscillator, [0.0, 1.0], (0.0, 6.0)), "dop853", events=RUNGS[rung], **TIGHT)
+    root = math.asin(0.7)
+    np.testing.assert_allclose(solution.t_events[0], [root, math.pi - root], rtol=0, atol=CLOSED_FORM)
+    assert solution.statistics.rung == rung
+
+
+@pytest.mark.parametrize("rung", ["traced", "compiled", "python"])
+def test_rungs_find_the_same_zeros(rung, monkeypatch):
+    event = lambda t, y, k: y[0] - 0.3 * k + 0.01 * np.sin(5 * t)
+    problem = sn.ODE(lambda t, y, k: [y[1], -y[0]], [0.1, 1.0], (0.0, 20.0), (1.5,))
+    first = sn.solve(problem, "dopri5", events=event)
+    monkeypatch.setenv("STEPNET_RUNG", rung)
+    again = sn.solve(problem, "dopri5", events=event)
+    assert again.statistics.rung == rung
+    assert len(first.t_events[0]) >= 6
+    np.testing.assert_allclose(again.t_events[0], first.t_events[0], rtol=1e-9)
+
+
+# ---- problems of all kinds -------------------------------------------------------------------------------------------
+
+
+def problems_with_arguments():
+    """q'' = -k q from q = 1, v = 0 in every form; args = (k, level)."""
+    span, args = (0.0, 3.0), (4.0, 0.5)
+    force, move = lambda t, q, k, level: -k * q, lambda t, p, k, level: p
+    two = (lambda t, y, k, level: [y[1], 0.0], lambda t, y, k, level: [0.0, -k * y[0]])
+    return {
+        "ODE": sn.ODE(lambda t, y, k, level: [y[1], -k * y[0]], [1.0, 0.0], span, args),
+        "SecondOrder": sn.SecondOrder(force, [1.0], [0.0], span, args),
+        "Partitioned": sn.Partitioned(move, force, [1.0], [0.0], span, args),
+        "not separable": sn.Partitioned(
+            lambda t, q, p, k, level: p, lambda t, q, p, k, level: -k * q, [1.0], [0.0], span, args, separable=False
+        ),
+        "Split": sn.Split(two, [1.0, 0.0], span, args),
+    }
+
+
+@pytest.mark.parametrize("rung", ["traced", "compiled", "python"])
+@pytest.mark.parametrize("kind", problems_with_arguments())
+def test_events_get_the_state_and_the_arguments(kind, rung, monkeypatch):
+    monkeypatch.setenv("STEPNET_RUNG", rung)
+    if kind in ("ODE", "Split"):
+        position, speed = lambda t, y, k, level: y[0] - level, lambda t, y, k, level: y[1]
+    else:
+        position, speed = lambda t, q, p, k, level: q[0] - level, lambda t, q, p, k, level: p[0]
+    solution = sn.solve(problems_with_arguments()[kind], "dop853", events=[position, speed], **TIGHT)
+    crossing = math.acos(0.5) / 2
+    np.testing.assert_allclose(solution.t_events[0], [crossing, math.pi - crossing], rtol=0, atol=CLOSED_FORM)
+    np.testing.assert_allclose(solution.t_events[1], [math.pi / 2], rtol=0, atol=CLOSED_FORM)
+    assert solution.y_events[0].shape == (2, 2)
+
+
+@pytest.mark.parametrize("kind", problems_with_arguments())
+def test_reset_gets_the_flat_state_and_the_arguments(kind):
+    def reset(t, y, k, level):
+        assert (k, level) == (4.0, 0.5)
+        assert y.shape == (2,)
+        return [1.0, 0.0]
+
+    fun = (lambda t, y, k, level: y[0]) if kind in ("ODE", "Split") else (lambda t, q, p, k, level: q[0])
+    event = sn.Event(fun, -1, reset=reset)
+    solution = sn.solve(problems_with_arguments()[kind], "dop853", events=event, **TIGHT)
+    np.testing.assert_allclose(solution.t_events[0], np.arange(1, 4) * math.pi / 4, rtol=0, atol=CLOSED_FORM)
+
+
+def test_states_keep_their_shape():
+    problem = sn.ODE(lambda t, y: -y, [[1.0, 2.0], [3.0, 4.0]], (0.0, 1.0))
+    seen = []
+    event = sn.Event(lambda t, y: y[1, 1] - 3.0, reset=lambda t, y: seen.append(y.shape) or 2 * y)
+    solution = sn.solve(problem, "dopri5", events=event)
+    assert solution.y_events[0].shape == (len(solution.t_events[0]), 2, 2)
+    assert seen == [(2, 2)] * len(solution.t_events[0])
+    assert solution.t_events[0][0] == pytest.approx(math.log(4 / 3), rel=1e-6)
+
+
+def test_complex_states():
+    problem = sn.ODE(lambda t, y: 1j * y, [1.0 + 0.0j], (0.0, 10.0))
+    solution = sn.solve(problem, "dop853", events=lambda t, y: y[0].real, **TIGHT)
+    np.testing.assert_allclose(solution.t_events[0], np.array([0.5, 1.5, 2.5]) * math.pi, rtol=0, atol=CLOSED_FORM)
+    assert solution.y_events[0].dtype == np.complex128
+    np.testing.assert_allclose(solution.y_events[0][:, 0], [1j, -1j, 1j], atol=CLOSED_FORM)
+
+
+def test_single_precision_states():
+    problem = sn.ODE(oscillator, np.array([0.1, 1.0], np.float32), (0.0, 10.0))
+    solution = sn.solve(problem, "dopri5", rtol=1e-5, atol=1e-6, events=lambda t, y: y[0])
+    start = math.atan(0.1)
+    np.testing.assert_allclose(solution.t_events[0], np.arange(1, 4) * math.pi - start, atol=1e-3)
+    assert solution.y_events[0].dtype == np.float32
+
+
+@pytest.mark.parametrize("direction", [0, 1, -1])
+def test_backward_in_time_a_direction_is_that_of_the_run(direction):
+    """From t = 10 down to 0.1, y = sin t falls through zero at odd multiples of pi as t falls."""
+    solution = sn.solve(oscillation(0.1, t0=10.0), "dop853", events=sn.Event(lambda t, y: y[0], direction), **TIGHT)
+    expected = {0: [3, 2, 1], 1: [3, 1], -1: [2]}[direction]
+    np.testing.assert_allclose(solution.t_events[0], np.array(expected) * math.pi, rtol=0, atol=CLOSED_FORM)
+
+
+def test_attributes_of_functions_are_understood():
+    def event(t, y):
+        return y[0]
+
+    event.terminal, event.direction = 2, -1.0
+    solution = sn.solve(oscillation(t0=0.1), "dop853", events=event, **TIGHT)
+    np.testing.assert_allclose(solution.t_events[0], [math.pi, 3 * math.pi], rtol=0, atol=CLOSED_FORM)
+    assert solution.status is sn.Status.EVENT
+
+
+# ---- many, and together with saving ----------------------------------------------------------------------------------
+
+
+@GIVEN_OR_CHOSEN
+def test_thousands_of_zeros_are_kept(steps):
+    how = {"steps": 6000} if steps else {"max_step": 0.17}
+    problem = sn.ODE(clock, [0.0], (0.0, 1000.0))
+    solution = sn.solve(problem, "dopri5", events=[lambda t, y: np.sin(15 * y[0] + 0.1), *at(500.0)], **how)
+    expected = (np.arange(1, 4775) * math.pi - 0.1) / 15
+    np.testing.assert_allclose(solution.t_events[0], expected, rtol=1e-12)
+    np.testing.assert_allclose(solution.y_events[0][:, 0], expected, rtol=1e-12)
+    np.testing.assert_allclose(solution.t_events[1], [500.0])
+
+
+def test_storage_grows_with_what_is_stored():
+    """40 000 steps with dense output and an event that never comes: only the steps need room."""
+    problem, longest = sn.ODE(clock, [0.0], (0.0, 1.0)), 1 / 40_000
+    tracemalloc.start()
+    try:
+        solution = sn.solve(problem, "dopri5", max_step=longest, dense=True, events=lambda t, y: y[0] - 2.0)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(solution.t) > 40_000
+    stored = (solution.y, solution.t, solution.pieces.data, solution.pieces.t, solution.pieces.h)
+    assert peak <= 8 * sum(x.nbytes for x in stored)  # room is doubled, copied when doubled, and copied at the end
+
+
+SAVING = [{}, {"save_every": 0}, {"save_every": 5}, {"save_at": [0.5, 2.0, 4.0]}, {"save_at": []}]
+
+
+@GIVEN_OR_CHOSEN
+@pytest.mark.parametrize("dense", [False, True], ids=["plain", "dense"])
+@pytest.mark.parametrize("saving", SAVING, ids=str)
+def test_zeros_do_not_depend_on_what_is_saved(saving, dense, steps):
+    how = {"steps": 500} if steps else TIGHT
+    solution = sn.solve(oscillation(t0=0.1), "dop853", events=lambda t, y: y[0], dense=dense, **saving, **how)
+    np.testing.assert_allclose(solution.t_events[0], np.arange(1, 7) * math.pi, rtol=0, atol=CLOSED_FORM)
+    if "save_at" in saving:
+        np.testing.assert_array_equal(solution.t, saving["save_at"])
+    else:
+        assert solution.t[-1] == 20.0
+    np.testing.assert_allclose(solution.y, np.stack((np.sin(solution.t), np.cos(solution.t)), axis=1), atol=1e-8)
+
+
+@GIVEN_OR_CHOSEN
+@pytest.mark.parametrize("dense", [False, True], ids=["plain", "dense"])
+@pytest.mark.parametrize("saving", SAVING, ids=str)
+def test_what_is_saved_up_to_a_terminal_event(saving, dense, steps):
+    how = {"steps": 500} if steps else TIGHT
+    stop = sn.Event(lambda t, y: y[0], terminal=True)
+    solution = sn.solve(oscillation(t0=0.1), "dop853", events=stop, dense=dense, **saving, **how)
+    assert solution.status is sn.Status.EVENT
+    assert solution.t_events[0][0] == pytest.approx(math.pi, abs=CLOSED_FORM)
+    if "save_at" in saving:
+        np.testing.assert_array_equal(solution.t, [t for t in saving["save_at"] if t < math.pi])
+    else:
+        assert solution.t[-1] == solution.t_events[0][0]
+    assert "stopped by an event" in repr(solution)
+
+
+@GIVEN_OR_CHOSEN
+@pytest.mark.parametrize("dense", [False, True], ids=["plain", "dense"])
+@pytest.mark.parametrize("saving", SAVING, ids=str)
+def test_what_is_saved_around_resets(saving, dense, steps):
+    """y' = 1, back to 0 whenever it is 0.7: a sawtooth."""
+    how = {"steps": 50} if steps else {"max_step": 0.09}
+    back = sn.Event(lambda t, y: y[0] - 0.7, reset=lambda t, y: [0.0])
+    problem = sn.ODE(clock, [0.0], (0.0, 4.5))
+    solution = sn.solve(problem, "dopri5", events=back, dense=dense, **saving, **how)
+    np.testing.assert_allclose(solution.t_events[0], np.arange(1, 7) * 0.7, rtol=1e-12)
+    phase = solution.t / 0.7
+    away = np.abs(phase - np.round(phase)) > 1e-9
+    np.testing.assert_allclose(solution.y[away, 0], (solution.t % 0.7)[away], rtol=1e-9, atol=1e-11)
+    if saving.get("save_every") == 0:
+        assert len(solution.t) == 1
+    if "save_at" in saving:
+        np.testing.assert_array_equal(solution.t, saving["save_at"])
+
+
+def test_after_a_reset_other_events_begin_anew():
+    """The speed of a bouncing ball is zero at the top only; that it jumps through zero at the ground is no zero."""
+    bounce = sn.Event(lambda t, y: y[0], -1, reset=lambda t, y: [0.0, -y[1]])
+    speed = sn.Event(lambda t, y: y[1])
+    problem = sn.ODE(lambda t, y: [y[1], -2.0], [1.0, -1e-9], (0.0, 5.5))
+    solution = sn.solve(problem, "dopri5", events=[bounce, speed])
+    np.testing.assert_allclose(solution.t_events[0], [1.0, 3.0, 5.0], atol=1e-8)
+    np.testing.assert_allclose(solution.t_events[1], [2.0, 4.0], atol=1e-8)
+
+
+def test_events_of_a_run_do_not_change_its_steps():
+    plain = sn.solve(oscillation(), "dopri5")
+    watched = sn.solve(oscillation(), "dopri5", events=lambda t, y: y[0] - 0.3)
+    np.testing.assert_allclose(watched.t, plain.t, rtol=1e-9)  # a slope known to its last bit only
+    np.testing.assert_allclose(watched.y, plain.y, rtol=0, atol=1e-9)
+
+
+# ---- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+class Mine(Exception):
+    """An exception that compiled code knows nothing of."""
+
+
+def raises_in_python(t, y):
+    if t > 0.5:
+        raise Mine("too late")
+    return 1.0
+
+
+def raises_in_compiled_code(t, y):
+    if t > 0.5:
+        raise ValueError("too late")
+    return 1.0
+
+
+@pytest.mark.parametrize("fun", [raises_in_python, raises_in_compiled_code], ids=["python", "compiled"])
+def test_an_exception_is_the_cause_of_the_failure(fun):
+    with pytest.raises(sn.SolveFailed) as caught:
+        sn.solve(sn.ODE(clock, [0.0], (0.0, 1.0)), "dopri5", steps=10, events=fun)
+    assert str(caught.value.__cause__) == "too late"
+    solution = caught.value.solution
+    assert solution.status is sn.Status.FIELD_RAISED
+    assert solution.t[-1] == pytest.approx(0.5)
+    assert "too late" in solution.message
+
+
+def test_an_exception_at_the_beginning_comes_through_as_it_is():
+    def event(t, y):
+        raise Mine("at once")
+
+    with pytest.raises(Mine, match="at once"):
+        solve_clock(event)
+
+
+def test_a_function_that_is_not_a_number_for_a_while_is_no_zero_there():
+    """g is NaN between 0.2 and 0.4, and zero at 0.7."""
+    event = sn.Event(lambda t, y: np.sqrt((y[0] - 0.2) * (y[0] - 0.4)) * 0.0 + y[0] - 0.7)
+    with np.errstate(invalid="ignore"):
+        solution = solve_clock(event, steps=10)
+    np.testing.assert_allclose(solution.t_events[0], [0.7], rtol=1e-12)
+
+
+def test_one_number_in_an_array_is_a_number():
+    solution = solve_clock(sn.Event(lambda t, y: y - 0.7))
+    np.testing.assert_allclose(solution.t_events[0], [0.7], rtol=LAST_BITS)
+
+
+@pytest.mark.parametrize(
+    ("fun", "kind"),
+    [(lambda t, y: [y[0], 1.0], ValueError), (lambda t, y: None, TypeError), (lambda t, y: "zero", TypeError)],
+    ids=["two numbers", "nothing", "text"],
+)
+def test_other_results_are_refused_by_the_name_of_the_event(fun, kind):
+    with pytest.raises(kind, match=re.escape("`events[1]`")):
+        solve_clock([lambda t, y: y[0] - 0.5, fun])
+
+
+@pytest.mark.parametrize("new", [[1.0, 2.0], [], [math.nan], [math.inf]], ids=str)
+def test_a_reset_of_another_shape_or_not_finite_is_refused(new):
+    with pytest.raises(ValueError, match=r"`reset`.*1 finite number"):
+        solve_clock(sn.Event(lambda t, y: y[0] - 0.5, reset=lambda t, y: new))
+
+
+def test_a_reset_may_raise():
+    def reset(t, y):
+        raise Mine("no state")
+
+    with pytest.raises(Mine, match="no state"):
+        solve_clock(sn.Event(lambda t, y: y[0] - 0.5, reset=reset))
+
+
+def test_a_reset_of_the_other_shape_of_a_matrix_is_refused():
+    problem = sn.ODE(lambda t, y: np.ones((2, 3)), np.zeros((2, 3)), (0.0, 1.0))
+    with pytest.raises(ValueError, match="`reset`"):
+        sn.solve(problem, "rk4", steps=4, events=sn.Event(lambda t, y: y[0, 0] - 0.5, reset=lambda t, y: y.T))
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind", "words"),
+    [
+        ({"fun": 1.0}, TypeError, "`fun` of an event must be a function, found float"),
+        ({"direction": 2}, ValueError, "`direction` of an event must be -1, 0 or 1, found 2"),
+        ({"terminal": -1}, ValueError, "`terminal` of an event must be a boolean or a count, found -1"),
+        ({"terminal": 1.5}, ValueError, "`terminal` of an event must be a boolean or a count, found 1.5"),
+        ({"reset": 1.0}, TypeError, "`reset` of an event must be a function, found float"),
+        ({"reset": abs, "terminal": True}, ValueError, "cannot both stop the run"),
+    ],
+    ids=["function", "direction", "negative count", "broken count", "reset", "stop and go on"],
+)
+def test_bad_events_are_refused(facts, kind, words):
+    with pytest.raises(kind, match=re.escape(words)):
+        sn.Event(**{"fun": lambda t, y: y[0], **facts})
+
+
+@pytest.mark.parametrize("events", [3.0, [3.0], "event"], ids=str)
+def test_what_is_no_event_is_refused(events):
+    with pytest.raises(TypeError, match="event"):
+        solve_clock(events)
+
+
+EXPLICIT = sn.schemes.find(family="ExplicitRK")
+
+
+@pytest.mark.parametrize("name", [name for name in sn.schemes.names() if sn.schemes.get(name) not in EXPLICIT])
+def test_other_families_refuse_events(name):
+    scheme = sn.schemes.get(name)
+    second = getattr(scheme, "nystrom", False) or getattr(scheme, "derivative", 1) == 2
+    if second:
+        problem = sn.SecondOrder(lambda t, q: -q, [1.0], [0.0], (0.0, 1.0))
+    elif type(scheme).__name__ == "Splitting":
+        problem = sn.Partitioned(lambda t, p: p, lambda t, q: -q, [1.0], [0.0], (0.0, 1.0))
+    else:
+        problem = sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0))
+    with pytest.raises(TypeError, match=f"`events`.*explicit Runge-Kutta.*{re.escape(scheme.name)}"):
+        sn.solve(problem, scheme, steps=10, events=lambda t, y: t - 0.5)
