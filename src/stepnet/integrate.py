@@ -80,6 +80,10 @@ def solve(
     how = {"rtol": rtol, "atol": atol, "first_step": first_step, "max_step": max_step, "controller": controller,
            "norm": norm, "max_steps": max_steps}  # fmt: skip
     watched = events_of(scheme, events, dense, project)
+    if (watched or project is not None) and problem.args and not isinstance(problem, ODE):
+        raise TypeError(
+            "`events` and `project` of a problem in parts get no `args` yet; put the numbers into the functions"
+        )
     kept = saving(problem, save_at, save_every)
     plan = Plan(step_plan(problem, scheme, steps, how), kept, watched, bool(dense), project, bool(progress))
     from stepnet.engines import numba_engine  # loads Numba, so only when something is solved
