@@ -76,10 +76,10 @@ class _Step(Writer):
         return self.compute(trace.graph, trace.outputs, names)
 
     def add(self, x: str, y: str) -> str:
-        return self.line(f"fadd contract double {x}, {y}")
+        return self.line(f"fadd double {x}, {y}")
 
     def multiply(self, x: str, y: str) -> str:
-        return self.line(f"fmul contract double {x}, {y}")
+        return self.line(f"fmul double {x}, {y}")
 
     def moved(self, y: list[str], h: str, weights, slopes: list[list[str]]) -> list[str]:
         """y + h sum_j weights_j slopes_j."""
@@ -87,14 +87,13 @@ class _Step(Writer):
         result = []
         for i, start in enumerate(y):
             total = self.combined(used, i)
-            result.append(start if total is None else self.add(start, self.multiply(h, total)))
+            result.append(start if total is None else self.multiply_add(h, total, start))
         return result
 
     def combined(self, used, i: int) -> str | None:
         total = None
         for weight, slope in used:
-            term = self.multiply(weight, slope[i])
-            total = term if total is None else self.add(total, term)
+            total = self.multiply(weight, slope[i]) if total is None else self.multiply_add(weight, slope[i], total)
         return total
 
     def load_row(self, row: int, stride: int, n: int) -> list[str]:
@@ -106,7 +105,7 @@ class _Step(Writer):
 
     def later(self, t: str, h: str, fraction: float) -> str:
         """t + fraction h."""
-        return t if fraction == 0 else self.add(t, self.multiply(literal(fraction), h))
+        return t if fraction == 0 else self.multiply_add(literal(fraction), h, t)
 
 
 def write_attempt(scheme: ExplicitRK, rows, stride: int) -> Callable[[list[Trace]], str]:
@@ -121,7 +120,7 @@ def write_attempt(scheme: ExplicitRK, rows, stride: int) -> Callable[[list[Trace
         stage = y
         for i in range(1, s):
             stage = step.moved(y, "%h", table.A[i], k)
-            offset = step.add("%t_low", step.multiply(literal(float(table.c[i])), "%h"))
+            offset = step.multiply_add(literal(float(table.c[i])), "%h", "%t_low")
             k.append(step.slopes(trace, step.add("%t", offset), stage))
             step.store_row(k[i], rows.K + i, stride)
         is_fsal = table.c[-1] == 1 and tuple(table.A[-1]) == tuple(table.b)
@@ -177,8 +176,7 @@ def write_splitting_steps(scheme: Splitting, is_second_order: bool, rows, stride
                         )
                 length = step.multiply(literal(fraction), "%h")
                 moved = [
-                    step.add(x, step.multiply(length, k))
-                    for x, k in zip(q if part == 0 else p, slope[part], strict=True)
+                    step.multiply_add(length, k, x) for x, k in zip(q if part == 0 else p, slope[part], strict=True)
                 ]
                 q, p = (moved, p) if part == 0 else (q, moved)
                 clocks[part] = step.add(clocks[part], length)
@@ -198,7 +196,7 @@ def _loop(step: _Step, blocks, stride: int, body) -> str:
     first = [value for row, n in blocks for value in step.load_row(row, stride, n)]
     before, step.lines = step.lines, []
     state = [f"%s{i}" for i in range(len(first))]
-    new = body(step.add("%t0", step.multiply("%step", "%h")), state)
+    new = body(step.multiply_add("%step", "%h", "%t0"), state)
     inside, step.lines = step.lines, []
     offset = 0
     for row, n in blocks:
