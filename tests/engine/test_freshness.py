@@ -79,6 +79,14 @@ def uses_helper(t, y):
     return [helper(t)]
 
 
+def plain_helper(t):
+    return number * t
+
+
+def uses_plain_helper(t, y):
+    return [plain_helper(t)]
+
+
 def uses_helper_of_helper(t, y):
     return [outer_helper(t)]
 
@@ -107,6 +115,9 @@ CHANGES = {
     "module array replaced": (uses_module_array, set_module("table", np.array([0.0, 2.0]))),
     "module array edited": (uses_module_array, lambda: module.table.__setitem__(1, 2.0)),
     "module function replaced": (uses_module_function, set_module("helper", njit(lambda t: 2.0 * t))),
+    "global of a helper": (uses_helper, set_global("number", 2.0)),
+    "global of a helper's helper": (uses_helper_of_helper, set_global("number", 2.0)),
+    "global of a plain helper": (uses_plain_helper, set_global("number", 2.0)),
     "helper replaced": (uses_helper, set_global("helper", njit(lambda t: 2.0 * t))),
     "global of a jitted right-hand side": (jitted, set_global("number", 2.0)),
 }

@@ -11,9 +11,9 @@ import stepnet as sn
 TRIAL = 1  # every right-hand side is called once in Python, to see what it returns
 
 
-def trials(scheme) -> tuple[int, ...]:
+def trials(scheme, saving: dict) -> int:
     """How often that is: again for the scheme that starts a multistep one, and for wanted times among its steps."""
-    return (2 * TRIAL, 3 * TRIAL) if isinstance(scheme, sn.schemes.Multistep) else (TRIAL,)
+    return TRIAL * (3 if "save_at" in saving else 2) if isinstance(scheme, sn.schemes.Multistep) else TRIAL
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_evaluations_of_even_steps_are_counted(scheme, saving, in_python):
     rhs = Counted()
     solution = sn.solve(sn.ODE(rhs, [1.0, 0.3], SPAN), scheme, steps=13, **saving)
     assert solution.statistics.rung == "python"
-    assert rhs.calls - solution.statistics.evaluations in trials(solution.scheme)
+    assert rhs.calls - solution.statistics.evaluations == trials(solution.scheme, saving)
     assert solution.statistics.accepted == 13
     assert solution.statistics.rejected == 0
 
@@ -65,7 +65,7 @@ def test_evaluations_of_even_steps_are_counted(scheme, saving, in_python):
 def test_evaluations_of_adaptive_steps_are_counted(scheme, how, saving, in_python):
     rhs = Counted()
     solution = sn.solve(sn.ODE(rhs, [1.0, 0.3], SPAN), scheme, **how, **saving)
-    assert rhs.calls - solution.statistics.evaluations in trials(solution.scheme)
+    assert rhs.calls - solution.statistics.evaluations == trials(solution.scheme, saving)
 
 
 @every_saving
@@ -74,7 +74,7 @@ def test_evaluations_of_a_force_are_counted(scheme, saving, in_python):
     rhs = Counted()
     problem = sn.SecondOrder(rhs, [1.0, 0.3], [0.0, 0.0], SPAN)
     solution = sn.solve(problem, scheme, steps=13, **saving)
-    assert rhs.calls - solution.statistics.evaluations in trials(solution.scheme)
+    assert rhs.calls - solution.statistics.evaluations == trials(solution.scheme, saving)
 
 
 @every_saving
@@ -91,6 +91,14 @@ def test_evaluations_of_split_parts_are_counted(scheme, saving, in_python):
     parts = Counted(), Counted(), Counted()
     solution = sn.solve(sn.Split(parts, [1.0, 0.3], SPAN), scheme, steps=13, **saving)
     assert solution.statistics.evaluations == sum(part.calls for part in parts) - 3 * TRIAL
+
+
+@pytest.mark.parametrize("scheme", ["rk4", "dopri5"])
+def test_joined_parts_count_as_the_calls_they_make(scheme, in_python):
+    """The same count as by a splitting scheme: one for every call of a user's function."""
+    parts = Counted(), Counted()
+    solution = sn.solve(sn.Split(parts, [1.0, 0.3], SPAN), scheme, steps=13)
+    assert solution.statistics.evaluations == sum(part.calls for part in parts) - 2 * TRIAL
 
 
 def test_textbook_counts():
@@ -129,7 +137,7 @@ def test_every_rung_counts_the_same(monkeypatch):
 
     problem = sn.ODE(rhs, [1.0, 0.3], SPAN)
     counts = set()
-    for rung in ("compiled", "python"):
+    for rung in ("traced", "compiled", "python"):
         monkeypatch.setenv("STEPNET_RUNG", rung)
         statistics = sn.solve(problem, "dopri5").statistics
         assert statistics.rung == rung

@@ -56,7 +56,7 @@ def drive(job: Job, problem: Problem, plan: Plan, scheme) -> Outcome:
     statistics = Statistics(
         accepted=int(run["step"]),
         rejected=int(run["rejected"]),
-        evaluations=int(run["evaluations"]),
+        evaluations=int(run["evaluations"]) * max(field.n_calls for field in job.fields),
         rung=max((field.rung for field in job.fields), key=RUNGS.index),
         rung_reason="; ".join(field.reason for field in job.fields if field.reason),
         compile_time=sum(field.compile_time for field in job.fields),

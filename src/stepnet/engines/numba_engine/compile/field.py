@@ -6,7 +6,7 @@ import ctypes
 import os
 import time
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FunctionType
 from weakref import WeakKeyDictionary
@@ -16,7 +16,7 @@ from numba.core.ccallback import CFunc
 
 from stepnet.engines.numba_engine.compile.arguments import Block, pack
 from stepnet.engines.numba_engine.compile.callback import SIGNATURE, Callback
-from stepnet.engines.numba_engine.compile.fingerprint import fingerprint, uses_random_numbers, writes_outside
+from stepnet.engines.numba_engine.compile.fingerprint import fingerprint, is_opaque, uses_random_numbers, writes_outside
 from stepnet.engines.numba_engine.compile.form import Form, form_of, python_call, try_once
 from stepnet.engines.numba_engine.compile.machine_code import Code, assembly
 from stepnet.engines.numba_engine.compile.native import compile_native
@@ -33,7 +33,10 @@ MOST_NODES = 2500  # beyond this straight-line code is slower than loops
 MOST_NODES_OF_DERIVATIVES = 20_000
 N_CHECKS = 3
 
+LONGEST_REMEMBERED = 1000  # numbers of a state; beyond this its key costs more than looking again
+
 _kept: OrderedDict = OrderedDict()
+_seen: OrderedDict = OrderedDict()
 _calls: WeakKeyDictionary = WeakKeyDictionary()
 _MOST_KEPT = 256
 
@@ -55,6 +58,7 @@ class Field:
     keep_alive: object = field(default=None, repr=False)
     compile_time: float = 0.0
     cost: float = 0.0  # seconds that an evaluation takes at most, as far as one can tell
+    n_calls: int = 1  # of the user's functions in one evaluation
 
     def __call__(self, t: float, y: np.ndarray) -> np.ndarray:
         """One evaluation from Python, for first looks and for diagnosis."""
@@ -68,7 +72,7 @@ class Field:
 
 def identity_field(p: np.ndarray) -> Field:
     """q' = v of a second-order problem: no function at all, which kernels know by the address 0."""
-    return Field(0, p, "address")
+    return Field(0, p, "address", n_calls=0)
 
 
 def make_field(function, args: tuple, inputs, output, t: float, y: np.ndarray, label: str) -> Field:
@@ -81,9 +85,33 @@ def make_field(function, args: tuple, inputs, output, t: float, y: np.ndarray, l
         if not block.is_numeric:
             raise TypeError(f"`args` of a C function must be numbers or arrays of floats, found {args!r}")
         return Field(address, block.values, "address", keep_alive=function, cost=1.0)
-    form = form_of(function, args, inputs, output, y.dtype, label)
+    is_long = y.size + block.values.size > LONGEST_REMEMBERED
+    key = None if is_long else _look_key(function, block, inputs, output, t, y, label)
+    if key in _seen:
+        return _seen[key]
+    found = _climb(form_of(function, args, inputs, output, y.dtype, label), block, t, y)
+    if not is_long and not found.callbacks and not is_opaque(key):
+        _remember(_seen, key, replace(found, compile_time=0.0))
+    return found
+
+
+def _look_key(function, block: Block, inputs, output, t: float, y: np.ndarray, label: str):
+    """Everything that the first look at a right-hand side depends on."""
+    numbers = (block.slots, block.values.tobytes(), t, y.tobytes())
+    shapes = (inputs, output, y.dtype.str, label)
+    return id(function), fingerprint(function), numbers, shapes, os.environ.get("STEPNET_RUNG")
+
+
+def _remember(memory: OrderedDict, key, value) -> None:
+    memory[key] = value
+    if len(memory) > _MOST_KEPT:
+        memory.popitem(last=False)
+
+
+def _climb(form: Form, block: Block, t: float, y: np.ndarray) -> Field:
+    """The fastest rung that can run the function and gives what Python gives."""
     if form.is_in_place and not block.is_numeric:
-        raise TypeError(f"`args` of the in-place `{label}` must be numbers or arrays of floats, found {args!r}")
+        raise TypeError(f"`args` of the in-place `{form.label}` must be numbers or arrays of floats, found {form.args}")
     began = time.perf_counter()
     result, slopes = try_once(form, block.values, t, y)
     started = time.perf_counter()
@@ -154,9 +182,7 @@ def _built(rung: str, form: Form, block: Block, result, slopes, t: float, y: np.
             code = BUILD[rung](form, block, result, t, y)
         except Exception as exception:  # ours, Numba's, or Python's from inside: any means "not on this rung"
             code = f"not {rung}: {_first_line(exception)}"
-        _kept[key] = code
-        if len(_kept) > _MOST_KEPT:
-            _kept.popitem(last=False)
+        _remember(_kept, key, code)
     if isinstance(code, str):
         return None, code
     if not _agrees(_callable(code), block.values, t, y, slopes):

@@ -54,6 +54,11 @@ def writes_outside(function) -> bool:
     return any(i.opname in outside or (i.opname == "STORE_DEREF" and i.argval in free) for i in instructions)
 
 
+def is_library(module: str) -> bool:
+    """Whether a module is one whose contents do not change."""
+    return module.split(".")[0] in LIBRARIES
+
+
 def value_key(value):
     """A hashable key of any value that compiled code may freeze."""
     return _value(value, fingerprint.__code__, frozenset())
@@ -93,7 +98,7 @@ def _value(value, code: CodeType, seen: frozenset):
     if isinstance(value, (BuiltinFunctionType, np.ufunc)) or any(value is kind for kind in BUILTIN_TYPES):
         return ("name", value.__name__)
     if isinstance(value, ModuleType):
-        if value.__name__.split(".")[0] in LIBRARIES:
+        if is_library(value.__name__):
             return value.__name__
         used = ((name, vars(value)[name]) for name in _names(code) if name in vars(value))
         return (

@@ -146,7 +146,7 @@ class Writer:
 
 
 def products_to_fuse(graph, outputs) -> dict[int, int]:
-    """The product that each sum takes in, for one rounding instead of two: the first operand that is used only there."""
+    """The product that each sum takes in, for one rounding instead of two: its first operand used nowhere else."""
     live = graph.live(outputs)
     uses = Counter(outputs)
     for number in live:

@@ -7,11 +7,11 @@ state is.
 from __future__ import annotations
 
 import warnings
-from types import FunctionType
+from types import FunctionType, ModuleType
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, cfunc, njit, types
+from numba import carray, cfunc, jit, njit, types
 from numba.core.ccallback import CFunc
 from numba.core.dispatcher import Dispatcher
 from numba.core.errors import NumbaWarning
@@ -19,6 +19,8 @@ from numba.extending import intrinsic
 from numba.np.numpy_support import from_dtype
 
 from stepnet.engines.numba_engine.compile.arguments import Block
+from stepnet.engines.numba_engine.compile.copies import blank_copy, fill
+from stepnet.engines.numba_engine.compile.fingerprint import is_library
 from stepnet.engines.numba_engine.compile.form import Form
 from stepnet.engines.numba_engine.compile.rewrite import returning_tuples
 
@@ -35,17 +37,18 @@ def compile_native(form: Form, block: Block, result) -> CFunc:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumbaWarning)
-        rewritten = returning_tuples(form.function)
-        if rewritten is not form.function and not form.is_in_place and form.n_out <= LONGEST_TUPLE:
+        function = form.function.py_func if isinstance(form.function, Dispatcher) else form.function
+        rewritten = returning_tuples(function)
+        if rewritten is not function and not form.is_in_place and form.n_out <= LONGEST_TUPLE:
             try:
                 return _compile(rewritten, form, block, tuple(np.ravel(result)))
             except Exception:  # it returns an array elsewhere, say: compile it as it stands
                 pass
-        return _compile(form.function, form, block, result)
+        return _compile(function, form, block, result)
 
 
 def _compile(function, form: Form, block: Block, result) -> CFunc:
-    inner = njit(**OPTIONS)(function.py_func if isinstance(function, Dispatcher) else function)
+    inner = _fresh(function, {})
     body = njit(**OPTIONS)(_make_body(inner, form, block, result))
     scalar = from_dtype(form.dtype)
     state, slopes = types.Array(scalar, 1, "C", readonly=True), types.Array(scalar, 1, "C")
@@ -80,14 +83,34 @@ def _make_body(inner, form: Form, block: Block, result):
     else:
         arguments = ["t", *states, *(slot.expression() for slot in block.slots)]
         lines += [f"    out = inner({', '.join(arguments)})", *_stores(result, form.output)]
-    constants = {f"constants_{i}": _constant(value) for i, value in enumerate(block.args)}
+    constants = {f"constants_{i}": _fresh(value, {}) for i, value in enumerate(block.args)}
     namespace = {"inner": inner, "int64": types.int64, "complex128": np.complex128, **constants}
     exec("\n".join(lines), namespace)  # our own text: only numbers of the problem go into it
     return namespace["body"]
 
 
-def _constant(value):
-    return njit(**OPTIONS)(value) if isinstance(value, FunctionType) else value
+def _fresh(value, seen: dict):
+    """A function to call from compiled code, itself and all that it calls not compiled yet; other values as they are.
+
+    Numba freezes globals into a jitted function when that is first compiled, so the user's own may be stale.
+    """
+    if id(value) in seen:
+        return seen[id(value)]
+    if isinstance(value, ModuleType) and not is_library(value.__name__):
+        copy = seen[id(value)] = ModuleType(value.__name__)
+        copy.__dict__.update(value.__dict__)
+        for name, item in value.__dict__.items():
+            if isinstance(item, Dispatcher):
+                copy.__dict__[name] = _fresh(item, seen)
+        return copy
+    is_jitted = isinstance(value, Dispatcher)
+    function = value.py_func if is_jitted else value
+    if not isinstance(function, FunctionType) or is_library(function.__module__ or ""):
+        return value
+    copy = blank_copy(function)
+    seen[id(value)] = jit(**value.targetoptions)(copy) if is_jitted else njit(**OPTIONS)(copy)
+    fill(copy, function, lambda item: _fresh(item, seen))
+    return seen[id(value)]
 
 
 def _shaped(view: str, shape: tuple[int, ...], is_in_place: bool) -> str:

@@ -37,6 +37,7 @@ def full_field(problem: Problem) -> Field:
         tuple(callback for part in parts for callback in part.callbacks),
         (parts, block),
         sum(part.compile_time for part in parts),
+        n_calls=sum(part.n_calls for part in parts),
     )
 
 
