@@ -290,8 +290,6 @@ SMOOTH = {
 @pytest.mark.parametrize("name", SMOOTH)
 def test_problems_limited_by_accuracy_are_not_called_stiff(name, scheme, rtol):
     """Warnings are errors in this test run."""
-    if scheme == "bosh3" and rtol < 1e-9:
-        pytest.skip("a scheme of order 3 would take a hundred thousand steps")
     problem = SMOOTH[name]()
     solution = sn.solve(problem, scheme, rtol=rtol, atol=rtol, save_every=0)
     assert solution.success
