@@ -11,7 +11,6 @@ import numpy as np
 
 from stepnet.errors import SchemeError
 from stepnet.schemes.order import HIGHEST, TOLERANCE, Conditions, runge_kutta_defect
-from stepnet.schemes.trees import trees
 
 DENSE_TOLERANCE = 1e-14  # the corrections are given to float64 and summed over up to 26 stages
 
@@ -269,7 +268,7 @@ def require_dense_order(scheme: ExplicitRK) -> None:
     for theta in (0.3, 0.5, 0.8):
         B = dense_weights(scheme, theta)
         for p in range(1, min(extension.order, HIGHEST) + 1):
-            defect = conditions.defect(B, trees(p), scale=theta**p)
+            defect = conditions.defect(B, p, scale=theta**p)
             if not defect <= DENSE_TOLERANCE:
                 raise SchemeError(
                     f"{scheme.name}: `dense` promises order {extension.order}, but a condition of order {p} is missed "

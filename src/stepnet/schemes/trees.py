@@ -52,8 +52,30 @@ def symmetry(tree: Tree) -> int:
     return prod(symmetry(child) ** tree.count(child) * factorial(tree.count(child)) for child in set(tree))
 
 
+@cache
+def densities(order: int) -> np.ndarray:
+    """gamma of all `trees(order)`."""
+    return np.array([float(density(tree)) for tree in trees(order)])
+
+
+@cache
+def _position(tree: Tree) -> int:
+    """Where a tree stands in the list of all trees by order, beginning with 1; 0 stands for no tree at all."""
+    return 1 + sum(len(trees(p)) for p in range(1, n_vertices(tree))) + trees(n_vertices(tree)).index(tree)
+
+
+@cache
+def _subtrees(order: int) -> np.ndarray:
+    """The positions of the subtrees of each of `trees(order)`, filled up with 0 to rows of one length."""
+    shapes = trees(order)
+    rows = np.zeros((len(shapes), max(map(len, shapes))), np.int64)
+    for row, tree in zip(rows, shapes, strict=True):
+        row[: len(tree)] = [_position(child) for child in tree]
+    return rows
+
+
 class StageWeights:
-    """Product over the subtrees of `matrix @ weights(subtree)`, for one method, every tree once.
+    """Product over the subtrees of `matrix @ weights(subtree)`, for one method, all trees of an order at once.
 
     A partitioned method for q' = f(p), p' = g(q) has two matrices, which alternate from level to level; an ordinary
     one has a single matrix.
@@ -61,17 +83,21 @@ class StageWeights:
 
     def __init__(self, *matrices: np.ndarray):
         self._matrices = matrices
-        self._seen: dict[tuple[Tree, int], np.ndarray] = {}
+        self._seen: dict[tuple[int, int], np.ndarray] = {}
+
+    def of_order(self, order: int, which: int = 0) -> np.ndarray:
+        """A row of stage weights for each of `trees(order)`, their roots reading matrix `which`."""
+        if (order, which) not in self._seen:
+            matrix, other = self._matrices[which], (which + 1) % len(self._matrices)
+            below = [self.of_order(p, other) @ matrix.T for p in range(1, order)]
+            factors = np.concatenate((np.ones((1, len(matrix)), matrix.dtype), *below))
+            self._seen[order, which] = factors[_subtrees(order)].prod(axis=1)
+        return self._seen[order, which]
 
     def __call__(self, tree: Tree, which: int = 0) -> np.ndarray:
-        """Weights of the stages for a tree whose root reads matrix `which`."""
-        if (tree, which) not in self._seen:
-            matrix = self._matrices[which]
-            weight = np.ones(matrix.shape[0])
-            for child in tree:
-                weight = weight * (matrix @ self(child, (which + 1) % len(self._matrices)))
-            self._seen[tree, which] = weight
-        return self._seen[tree, which]
+        """Weights of the stages for one tree."""
+        order = n_vertices(tree)
+        return self.of_order(order, which)[trees(order).index(tree)]
 
 
 @cache
