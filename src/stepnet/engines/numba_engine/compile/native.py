@@ -24,7 +24,10 @@ from stepnet.engines.numba_engine.compile.fingerprint import is_library
 from stepnet.engines.numba_engine.compile.form import Form
 from stepnet.engines.numba_engine.compile.rewrite import returning_tuples
 
-OPTIONS = {"error_model": "numpy", "boundscheck": True, "fastmath": {"contract"}, "nogil": True, "forceinline": True}
+OPTIONS = {
+    "error_model": "numpy", "boundscheck": True, "fastmath": {"contract"}, "nogil": True, "forceinline": True,
+    "no_cpython_wrapper": True, "no_cfunc_wrapper": True,
+}  # fmt: skip
 
 
 LONGEST_TUPLE = 64  # stored entry by entry, which long tuples of one type need not be
