@@ -11,14 +11,14 @@ from pathlib import Path
 # One thread for everybody, set before anything that counts cores is imported.
 os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
-from benchmarks import adaptive, cold_start, figure, fixed_steps, report
+from benchmarks import adaptive, cold_start, drop_in, figure, fixed_steps, report
 from benchmarks.environment import environment, source_hash
 
 HERE = Path(__file__).parent
 WORKLOADS = (
     dict.fromkeys(adaptive.WORKLOADS, adaptive.rows)
     | dict.fromkeys(fixed_steps.WORKLOADS, fixed_steps.rows)
-    | {cold_start.WORKLOAD: cold_start.rows}
+    | {cold_start.WORKLOAD: cold_start.rows, drop_in.WORKLOAD: drop_in.rows}
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.adaptive import LORENZ_TOLERANCE, TOLERANCES
 from benchmarks.aims import AIMS, pick, time_at_error
 from benchmarks.contenders import BESIDE_C, C_CALLED, C_LOOP, CONTENDERS
+from benchmarks.drop_in import T_LONG
 from benchmarks.fixed_steps import SCHEMES
 
 ERRORS = {"lorenz-short": (1e-4, 1e-8), "arenstorf": (1e-4, 3e-8), "pleiades": (3e-6, 2e-9)}
@@ -25,7 +26,10 @@ def report(results: dict) -> str:
         "## Time to reach an error\n\nMilliseconds, interpolated between tolerances; error is the largest over the "
         "end state.\n\n" + errors_table(rows) + "\n\n![work and precision](work_precision.png)",
         "## Fixed steps\n\n" + fixed_table(rows),
-        "## Cold process to first solution\n\n" + cold_table(rows),
+        "## Cold process to first solution\n\n" + seconds_table(rows, "cold-start"),
+        "## A script for SciPy with another import\n\nLorenz by `solve_ivp`, a plain Python function and default "
+        f"options: to T = 100 in a warm process, and to T = {T_LONG:g} from the start of Python to the end of the "
+        "run.\n\n" + seconds_table(rows, "drop-in"),
     ]
     missing = _missing(rows)
     if missing:
@@ -102,12 +106,10 @@ def fixed_table(rows: list[dict]) -> str:
     return _table(("workload", "contender", "ns per step", "error at the end", "steps"), lines)
 
 
-def cold_table(rows: list[dict]) -> str:
+def seconds_table(rows: list[dict], workload: str) -> str:
     lines = [
-        (r["contender"], f"{r['time']:.2f}" if r["time"] else r["note"])
-        for r in rows
-        if r["workload"] == "cold-start"
-    ]  # fmt: skip
+        (r["contender"], f"{r['time']:.3g}" if r["time"] else r["note"]) for r in rows if r["workload"] == workload
+    ]
     return _table(("contender", "s"), lines)
 
 
