@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import builtins
 import dis
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from functools import partial
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 
 import numpy as np
 from numba.core.dispatcher import Dispatcher
@@ -16,13 +17,16 @@ from numba.core.dispatcher import Dispatcher
 BUILTIN_TYPES = (float, int, bool, complex, range, list, tuple, enumerate, zip, map, np.float64, np.ndarray)
 LIBRARIES = ("numpy", "math", "cmath", "scipy", "numba")  # what they hold does not change
 SIMPLE = (int, float, complex, bool, str, bytes, type(None))
+PLAIN_SIZE = type("Plain", (), {}).__basicsize__  # of objects that have nothing but their attributes
 
 
 def fingerprint(function, seen: frozenset = frozenset()):
     """A hashable key of a function: bytecode, constants, defaults, closure and the globals it names."""
     function = function.py_func if isinstance(function, Dispatcher) else function
-    if not isinstance(function, FunctionType) or id(function) in seen:
+    if id(function) in seen:
         return ("object", id(function))
+    if not isinstance(function, FunctionType):
+        return _value(function, fingerprint.__code__, seen)
     seen = seen | {id(function)}
     code = function.__code__
     cells = tuple(_value(cell.cell_contents, code, seen) for cell in function.__closure__ or ())
@@ -100,5 +104,31 @@ def _value(value, code: CodeType, seen: frozenset):
             value.__name__,
             tuple((name, _value(x, code, seen)) for name, x in used if not isinstance(x, ModuleType)),
         )
+    if id(value) not in seen:
+        parts = _parts(value)
+        if parts is not None:
+            return (type(value).__name__, *(_value(part, code, seen | {id(value)}) for part in parts))
     numbers = ((name, repr(x)) for name, x in getattr(value, "__dict__", {}).items() if isinstance(x, SIMPLE))
     return ("object", id(value), tuple(numbers) if not isinstance(value, type) else ())
+
+
+def _parts(value) -> tuple | None:
+    """What a method, a class or an object with attributes consists of; None for what has parts that cannot be seen."""
+    if isinstance(value, MethodType):
+        return value.__func__, value.__self__
+    if isinstance(value, partial):
+        return value.func, value.args, value.keywords
+    if isinstance(value, property):
+        return value.fget, value.fset
+    if isinstance(value, (staticmethod, classmethod)):
+        return (value.__func__,)
+    kind = value if isinstance(value, type) else type(value)
+    if kind.__basicsize__ != PLAIN_SIZE or not hasattr(value, "__dict__"):
+        return None
+    members = {
+        f"{base.__qualname__}.{name}": member
+        for base in kind.__mro__[:-1]
+        for name, member in vars(base).items()
+        if name == "__call__" or not name.startswith("__")
+    }
+    return (id(kind), members) if isinstance(value, type) else (id(kind), members, vars(value))

@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 from numba.np.numpy_support import from_dtype
 
 from stepnet.engines.numba_engine.compile.arguments import Block
-from stepnet.engines.numba_engine.compile.form import Form
+from stepnet.engines.numba_engine.compile.form import Form, handles_exceptions
 from stepnet.engines.numba_engine.compile.rewrite import returning_tuples
 
 OPTIONS = {"error_model": "numpy", "boundscheck": True, "fastmath": {"contract"}, "nogil": True, "forceinline": True}
@@ -33,6 +33,8 @@ def compile_native(form: Form, block: Block, result) -> CFunc:
 
     The `.address` of the answer is what kernels call.
     """
+    if handles_exceptions(form.function):
+        raise TypeError("it handles exceptions, and compiled math functions return NaN where Python raises")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumbaWarning)
         rewritten = returning_tuples(form.function)
