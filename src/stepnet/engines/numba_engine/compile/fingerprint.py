@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import builtins
 import dis
+import sys
+import sysconfig
 from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 
@@ -17,6 +19,7 @@ from numba.core.dispatcher import Dispatcher
 BUILTIN_TYPES = (float, int, bool, complex, range, list, tuple, enumerate, zip, map, np.float64, np.ndarray)
 LIBRARIES = ("numpy", "math", "cmath", "scipy", "numba")  # what they hold does not change
 SIMPLE = (int, float, complex, bool, str, bytes, type(None))
+INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 PLAIN_SIZE = type("Plain", (), {}).__basicsize__  # of objects that have nothing but their attributes
 
 
@@ -86,6 +89,10 @@ def _names(code: CodeType) -> tuple[str, ...]:
 def _value(value, code: CodeType, seen: frozenset):
     if isinstance(value, (*SIMPLE, np.generic)):
         return (type(value).__name__, repr(value))
+    if id(value) in seen:
+        return ("object", id(value))
+    if isinstance(value, (tuple, list, set, frozenset, dict, ModuleType)):
+        seen = seen | {id(value)}
     if isinstance(value, (tuple, list, set, frozenset)):
         return (type(value).__name__, *(_value(item, code, seen) for item in value))
     if isinstance(value, dict):
@@ -104,16 +111,15 @@ def _value(value, code: CodeType, seen: frozenset):
             value.__name__,
             tuple((name, _value(x, code, seen)) for name, x in used if not isinstance(x, ModuleType)),
         )
-    if id(value) not in seen:
-        parts = _parts(value)
-        if parts is not None:
-            return (type(value).__name__, *(_value(part, code, seen | {id(value)}) for part in parts))
+    parts = _parts(value)
+    if parts is not None:
+        return (type(value).__name__, *(_value(part, code, seen | {id(value)}) for part in parts))
     numbers = ((name, repr(x)) for name, x in getattr(value, "__dict__", {}).items() if isinstance(x, SIMPLE))
     return ("object", id(value), tuple(numbers) if not isinstance(value, type) else ())
 
 
 def _parts(value) -> tuple | None:
-    """What a method, a class or an object with attributes consists of; None for what has parts that cannot be seen."""
+    """What a method, or a class or object of the user's own, consists of; None for what has parts that are not seen."""
     if isinstance(value, MethodType):
         return value.__func__, value.__self__
     if isinstance(value, partial):
@@ -123,7 +129,8 @@ def _parts(value) -> tuple | None:
     if isinstance(value, (staticmethod, classmethod)):
         return (value.__func__,)
     kind = value if isinstance(value, type) else type(value)
-    if kind.__basicsize__ != PLAIN_SIZE or not hasattr(value, "__dict__"):
+    home = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    if kind.__basicsize__ != PLAIN_SIZE or not hasattr(value, "__dict__") or home.startswith(INSTALLED):
         return None
     members = {
         f"{base.__qualname__}.{name}": member
