@@ -344,8 +344,9 @@ def mixed(t, y):
     a = 2 / x + 2**z - (3 - x) * -z + x % 0.3 + x // 0.1 + z**x + z**2.5 + z**-3 + (+x)
     b = math.atan2(x, z) + np.arctan2(2, z) + np.hypot(x, 3.0) + math.hypot(x, z) + math.pow(x, z) + np.power(z, 2)
     c = abs(-x) + np.abs(z) + math.fabs(x) + np.maximum(x, 0.2) * np.minimum(z, x) + np.square(z)
-    d = np.floor(10 * x) * z + np.sign(x) * x + np.ceil(z)
-    return a, b, c, d
+    d = np.floor(10 * x) * z + np.sign(x) * x + np.ceil(z) + math.fmod(z, x) + np.fmod(x, 0.1) + np.copysign(x, -z)
+    e = np.logaddexp(x, z) * np.fmax(x, z) + np.fmin(x, 3.0) * np.heaviside(x, 0.5) + np.reciprocal(z) + np.deg2rad(x)
+    return a, b, c, d + e
 
 
 def untraceable(t, y):

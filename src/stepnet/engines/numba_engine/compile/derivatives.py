@@ -57,9 +57,19 @@ def _div(g, r, x, y):
 
 
 def _pow(g, r, x, y):
-    lowered = g.apply("pow", x, _sub(g, y, _one(g)))
-    safe = g.apply("select", g.apply("gt", x, g.constant(0.0)), x, _one(g))
-    return [_mul(g, y, lowered), _mul(g, r, g.apply("log", safe))]
+    """y x^(y-1), which is 0 for y = 0 even at x = 0, and x^y log x, which is 0 where x is not positive."""
+    zero = g.constant(0.0)
+    lowered = _mul(g, y, g.apply("pow", x, _sub(g, y, _one(g))))
+    is_positive = g.apply("gt", x, zero)
+    by_y = _mul(g, r, g.apply("log", g.apply("select", is_positive, x, _one(g))))
+    return [
+        g.apply("select", g.apply("eq", y, zero), zero, lowered),
+        g.apply("select", is_positive, by_y, zero),
+    ]
+
+
+def _copysign(g, r, x, y):
+    return [_mul(g, g.apply("copysign", _one(g), x), g.apply("copysign", _one(g), y)), None]
 
 
 def _choice(g, chosen, one=1.0, other=0.0):
@@ -108,7 +118,8 @@ RULES = {
     "div": _div,
     "neg": lambda g, r, x: [_minus_one(g)],
     "pow": _pow,
-    "mod": lambda g, r, x, y: [_one(g), _neg(g, g.apply("floor", _over(g, x, y)))],
+    "fmod": lambda g, r, x, y: [_one(g), _over(g, _sub(g, r, x), y)],
+    "copysign": _copysign,
     "sqrt": lambda g, r, x: [_over(g, g.constant(0.5), r)],
     "cbrt": lambda g, r, x: [_over(g, r, _mul(g, g.constant(3.0), x))],
     "exp": lambda g, r, x: [r],

@@ -35,7 +35,7 @@ from numba.np.numpy_support import is_nonelike
 from stepnet.engines.numba_engine.compile.arguments import Block
 from stepnet.engines.numba_engine.compile.derivatives import RULES
 from stepnet.engines.numba_engine.compile.form import Form
-from stepnet.engines.numba_engine.compile.graph import BOOLEAN, ELEMENTARY
+from stepnet.engines.numba_engine.compile.graph import BINARY, BOOLEAN, COMPOSED, ELEMENTARY, LOGICAL
 from stepnet.engines.numba_engine.compile.machine_code import INSTRUCTION, LIBM
 from stepnet.engines.numba_engine.compile.native import OPTIONS, _make_body, _make_guarded
 from stepnet.engines.numba_engine.compile.rewrite import returning_tuples
@@ -92,6 +92,20 @@ class Instructions:
         return WRITTEN[operation](self, *x)
 
 
+class DualInstructions(Instructions):
+    """The same on duals and floats: r_dot = sum_k (dr/dx_k) x_k_dot."""
+
+    def apply(self, operation: str, *x):
+        if operation in COMPOSED:
+            return COMPOSED[operation](self, *x)
+        plain, builder = Instructions(self.builder), self.builder
+        values = [builder.extract_value(operand, 0) if operand.type == PAIR else operand for operand in x]
+        result = plain.apply(operation, *values)
+        if operation not in PARTIALS or not any(operand.type == PAIR for operand in x):  # locally constant
+            return result
+        return _pair(builder, result, _chained(builder, PARTIALS[operation](plain, result, *values), x))
+
+
 def _c_function(module, name: str, arguments):
     """A function of libm or LLVM without side effects, so that unused and repeated calls vanish."""
     function = cgutils.get_or_insert_function(module, ir.FunctionType(REAL, arguments), name)
@@ -106,47 +120,30 @@ def _sign(g, x):
     return g.builder.select(g.apply("gt", x, g.constant(0)), g.constant(1), rest)
 
 
-def _power_partials(g, r, x, y):
-    """y x^(y-1), which is 0 for y = 0 even at x = 0, and x^y log x."""
-    by_x, by_y = RULES["pow"](g, r, x, y)
-    return [g.builder.select(g.apply("eq", y, g.constant(0)), g.constant(0), by_x), by_y]
-
-
 COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=="}
 WRITTEN = {
     "neg": lambda g, x: g.builder.fneg(x),
     "pos": lambda g, x: x,
-    "square": lambda g, x: g.apply("mul", x, x),
     "select": lambda g, c, x, y: g.builder.select(c, x, y),
+    "and": lambda g, x, y: g.builder.and_(x, y),
+    "or": lambda g, x, y: g.builder.or_(x, y),
+    "not": lambda g, x: g.builder.not_(x),
     "ne": lambda g, x, y: g.builder.fcmp_unordered("!=", x, y),
     "max": lambda g, x, y: g.builder.select(g.builder.or_(g.apply("ge", x, y), g.apply("ne", x, x)), x, y),
     "min": lambda g, x, y: g.builder.select(g.builder.or_(g.apply("le", x, y), g.apply("ne", x, x)), x, y),
     "sign": _sign,
-    "floordiv": lambda g, x, y: g.apply("floor", g.apply("div", x, y)),
-    "mod": lambda g, x, y: g.apply("sub", x, g.apply("mul", y, g.apply("floordiv", x, y))),
     "int": lambda g, x: g.builder.fptosi(x, ir.IntType(64)),
 }
-PARTIALS = {
-    **RULES,
-    "pow": _power_partials,
-    "pos": lambda g, r, x: [g.constant(1.0)],
-    "square": lambda g, r, x: [g.apply("mul", g.constant(2.0), x)],
-}
+PARTIALS = {**RULES, "pos": lambda g, r, x: [g.constant(1.0)]}
 
 
 def lowered(operation: str):
-    """Code for an operation on duals and floats: r_dot = sum_k (dr/dx_k) x_k_dot."""
+    """Code for an operation on duals and floats."""
 
     def lower(context, builder, signature, arguments):
-        instructions = Instructions(builder)
-        values = [builder.extract_value(x, 0) if x.type == PAIR else x for x in arguments]
-        result = instructions.apply(operation, *values)
-        if signature.return_type != DUAL:
-            return result
-        if operation not in PARTIALS:  # locally constant
-            return _pair(builder, result, NO_TANGENTS)
-        partials = PARTIALS[operation](instructions, result, *values)
-        return _pair(builder, result, _chained(builder, partials, arguments))
+        result = DualInstructions(builder).apply(operation, *arguments)
+        is_missing = signature.return_type == DUAL and result.type != PAIR
+        return _pair(builder, result, NO_TANGENTS) if is_missing else result
 
     return lower
 
@@ -169,10 +166,10 @@ def _chained(builder, partials, arguments):
     """sum_k partial_k tangents_k over the arguments that have tangents."""
     total = None
     for partial, x in zip(partials, arguments, strict=True):
-        if x.type == PAIR:
+        if x.type == PAIR and partial is not None:
             term = builder.fmul(_spread(builder, partial), builder.extract_value(x, 1), flags=("contract",))
             total = term if total is None else builder.fadd(total, term, flags=("contract",))
-    return total
+    return NO_TANGENTS if total is None else total
 
 
 def _spread(builder, x):
@@ -195,13 +192,13 @@ IN_PLACE = {
 }  # fmt: skip
 MATH = {
     math.fabs: "abs",
-    **{getattr(math, x.replace("arc", "a")): x for x in (*ELEMENTARY, "arctan2", "hypot", "pow", "erf", "erfc")},
+    **{getattr(math, x.replace("arc", "a")): x for x in (*ELEMENTARY, *BINARY, "erf", "erfc")},
 }
-NUMPY = {
-    np.square: "square",
-    **{ufunc: operation for ufunc, operation in UFUNCS.items() if operation not in ("and", "or", "not")},
-}
-UNARY = frozenset(("neg", "pos", "abs", "int", "sign", "floor", "ceil", "square", "erf", "erfc", *ELEMENTARY))
+NUMPY = {ufunc: operation for ufunc, operation in UFUNCS.items() if operation not in (*LOGICAL, "xor")}
+UNARY = frozenset((
+    "neg", "pos", "int", "erf", "erfc", *(operation for ufunc, operation in UFUNCS.items() if ufunc.nin == 1),
+))  # fmt: skip
+TRUTHS = BOOLEAN | {"isnan", "isinf", "isfinite"}
 FIRST = {"target": "cpu"}  # these rules are asked before Numba's general ones, some of which stumble over new types
 LONGEST_POWER = 64
 
@@ -229,7 +226,7 @@ def _lower_conversion(context, builder, kind, _, number):
 def _register_operation(function, operation: str) -> None:
     """Duals and floats give duals; arrays of them give arrays, for which Numba writes the loops."""
     operands = [(DUAL,)] if operation in UNARY else [(DUAL, DUAL), (DUAL, types.float64), (types.float64, DUAL)]
-    kind = types.boolean if operation in BOOLEAN else types.int64 if operation == "int" else DUAL
+    kind = types.boolean if operation in TRUTHS else types.int64 if operation == "int" else DUAL
 
     class Typing(AbstractTemplate):
         metadata = FIRST

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import builtins
 import dis
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+import sys
+import sysconfig
+from functools import partial
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 
 import numpy as np
 from numba.core.dispatcher import Dispatcher
@@ -16,13 +19,17 @@ from numba.core.dispatcher import Dispatcher
 BUILTIN_TYPES = (float, int, bool, complex, range, list, tuple, enumerate, zip, map, np.float64, np.ndarray)
 LIBRARIES = ("numpy", "math", "cmath", "scipy", "numba")  # what they hold does not change
 SIMPLE = (int, float, complex, bool, str, bytes, type(None))
+INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+PLAIN_SIZE = type("Plain", (), {}).__basicsize__  # of objects that have nothing but their attributes
 
 
 def fingerprint(function, seen: frozenset = frozenset()):
     """A hashable key of a function: bytecode, constants, defaults, closure and the globals it names."""
     function = function.py_func if isinstance(function, Dispatcher) else function
-    if not isinstance(function, FunctionType) or id(function) in seen:
+    if id(function) in seen:
         return ("object", id(function))
+    if not isinstance(function, FunctionType):
+        return _value(function, fingerprint.__code__, seen)
     seen = seen | {id(function)}
     code = function.__code__
     cells = tuple(_value(cell.cell_contents, code, seen) for cell in function.__closure__ or ())
@@ -87,6 +94,10 @@ def _names(code: CodeType) -> tuple[str, ...]:
 def _value(value, code: CodeType, seen: frozenset):
     if isinstance(value, (*SIMPLE, np.generic)):
         return (type(value).__name__, repr(value))
+    if id(value) in seen:
+        return ("object", id(value))
+    if isinstance(value, (tuple, list, set, frozenset, dict, ModuleType)):
+        seen = seen | {id(value)}
     if isinstance(value, (tuple, list, set, frozenset)):
         return (type(value).__name__, *(_value(item, code, seen) for item in value))
     if isinstance(value, dict):
@@ -105,5 +116,31 @@ def _value(value, code: CodeType, seen: frozenset):
             value.__name__,
             tuple((name, _value(x, code, seen)) for name, x in used if not isinstance(x, ModuleType)),
         )
+    parts = _parts(value)
+    if parts is not None:
+        return (type(value).__name__, *(_value(part, code, seen | {id(value)}) for part in parts))
     numbers = ((name, repr(x)) for name, x in getattr(value, "__dict__", {}).items() if isinstance(x, SIMPLE))
     return ("object", id(value), tuple(numbers) if not isinstance(value, type) else ())
+
+
+def _parts(value) -> tuple | None:
+    """What a method, or a class or object of the user's own, consists of; None for what has parts that are not seen."""
+    if isinstance(value, MethodType):
+        return value.__func__, value.__self__
+    if isinstance(value, partial):
+        return value.func, value.args, value.keywords
+    if isinstance(value, property):
+        return value.fget, value.fset
+    if isinstance(value, (staticmethod, classmethod)):
+        return (value.__func__,)
+    kind = value if isinstance(value, type) else type(value)
+    home = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    if kind.__basicsize__ != PLAIN_SIZE or not hasattr(value, "__dict__") or home.startswith(INSTALLED):
+        return None
+    members = {
+        f"{base.__qualname__}.{name}": member
+        for base in kind.__mro__[:-1]
+        for name, member in vars(base).items()
+        if name == "__call__" or not name.startswith("__")
+    }
+    return (id(kind), members) if isinstance(value, type) else (id(kind), members, vars(value))

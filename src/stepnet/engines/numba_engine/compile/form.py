@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import prod
-from types import FunctionType
+from types import CodeType, FunctionType, MethodType
 
 import numpy as np
 
@@ -64,6 +67,38 @@ def _parameter_names(function) -> list[str]:
     except (TypeError, ValueError):
         return []
     return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def plain_functions(function, seen: set | None = None) -> Iterator[FunctionType]:
+    """A right-hand side and the functions it names, in its closure, its module or its object."""
+    seen = set() if seen is None else seen
+    function = getattr(function, "py_func", function)
+    if isinstance(function, partial):
+        function = function.func
+    if isinstance(function, MethodType):
+        function = function.__func__
+    if not isinstance(function, FunctionType):
+        function = vars(type(function)).get("__call__")
+    if not isinstance(function, FunctionType) or function in seen:
+        return
+    seen.add(function)
+    yield function
+    named = (function.__globals__.get(name) for name in function.__code__.co_names)
+    for value in (*named, *(cell.cell_contents for cell in function.__closure__ or ())):
+        if isinstance(value, (FunctionType, MethodType, partial)) or hasattr(value, "py_func"):
+            yield from plain_functions(value, seen)
+
+
+def handles_exceptions(function) -> bool:
+    """Whether it has an `except` or `finally`: compiled code goes on with NaN where Python raises."""
+    return any(_has_handler(plain.__code__) for plain in plain_functions(function))
+
+
+def _has_handler(code: CodeType) -> bool:
+    """Handlers in the bytecode, less those that belong to `with`."""
+    names = [instruction.opname for instruction in dis.get_instructions(code)]
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return names.count("PUSH_EXC_INFO") > names.count("WITH_EXCEPT_START") or any(map(_has_handler, inner))
 
 
 def python_call(form: Form, parameters: np.ndarray):

@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-BOOLEAN = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not"))
+LOGICAL = frozenset(("and", "or", "not"))
+BOOLEAN = frozenset(("lt", "le", "gt", "ge", "eq", "ne", *LOGICAL))
 COMMUTATIVE = frozenset(("add", "mul", "and", "or", "eq", "ne"))
 
+BINARY = frozenset(("pow", "arctan2", "hypot", "fmod", "copysign"))  # functions of two numbers
 ELEMENTARY = (
     "sin", "cos", "tan", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh", "exp",
     "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "cbrt",
@@ -28,7 +30,8 @@ EVALUATE: dict[str, Callable] = {
     "mul": lambda x, y: x * y,
     "div": lambda x, y: x / y,
     "pow": lambda x, y: x**y,
-    "mod": lambda x, y: x - y * np.floor(x / y),
+    "fmod": np.fmod,
+    "copysign": np.copysign,
     "arctan2": np.arctan2,
     "hypot": np.hypot,
     "max": np.maximum,
@@ -45,6 +48,77 @@ EVALUATE: dict[str, Callable] = {
     "select": lambda c, x, y: x if c else y,
 }
 """What every operation means, on NumPy floats (so that 1/0 is inf as it is in compiled code)."""
+
+
+def _chosen(g, condition, x, y):
+    return g.apply("select", condition, x, y)
+
+
+def _remainder(g, x, y):
+    """x - y floor(x / y) from the exact fmod; a zero has the sign of y."""
+    rest, zero = g.apply("fmod", x, y), g.constant(0.0)
+    moved = _chosen(g, _differ_in_sign(g, rest, y), g.apply("add", rest, y), rest)
+    vanishes = g.apply("and", g.apply("eq", rest, zero), g.apply("ne", y, zero))
+    return _chosen(g, vanishes, g.apply("copysign", zero, y), moved)
+
+
+def _floor_quotient(g, x, y):
+    """floor(x / y) as NumPy finds it: from x less its exact remainder, so that 1 // 0.1 is 9."""
+    rest, zero, quotient = g.apply("fmod", x, y), g.constant(0.0), g.apply("div", x, y)
+    whole = g.apply("div", g.apply("sub", x, rest), y)
+    whole = _chosen(g, _differ_in_sign(g, rest, y), g.apply("sub", whole, g.constant(1.0)), whole)
+    below = g.apply("floor", whole)
+    is_far = g.apply("gt", g.apply("sub", whole, below), g.constant(0.5))
+    rounded = _chosen(g, is_far, g.apply("add", below, g.constant(1.0)), below)
+    found = _chosen(g, g.apply("eq", whole, zero), g.apply("copysign", zero, quotient), rounded)
+    return _chosen(g, g.apply("eq", y, zero), quotient, found)
+
+
+def _differ_in_sign(g, rest, y):
+    """Whether a remainder that is not zero has the other sign than its divisor."""
+    zero = g.constant(0.0)
+    above = g.apply("and", g.apply("gt", rest, zero), g.apply("lt", y, zero))
+    below = g.apply("and", g.apply("lt", rest, zero), g.apply("not", g.apply("lt", y, zero)))
+    return g.apply("or", above, below)
+
+
+def _log_of_sum(g, x, y):
+    """log(e^x + e^y) = m + log1p(e^d), m the larger and d <= 0 the difference; two equal infinities are their sum."""
+    is_first, difference = g.apply("gt", x, y), g.apply("sub", x, y)
+    larger, d = _chosen(g, is_first, x, y), _chosen(g, is_first, g.apply("neg", difference), difference)
+    total = g.apply("add", larger, g.apply("log1p", g.apply("exp", d)))
+    are_infinite = g.apply("and", g.apply("eq", x, y), g.apply("ne", difference, difference))
+    return _chosen(g, are_infinite, x, total)
+
+
+def _heaviside(g, x, at_zero):
+    zero, one = g.constant(0.0), g.constant(1.0)
+    positive = _chosen(g, g.apply("gt", x, zero), one, x)  # NaN stays
+    return _chosen(g, g.apply("eq", x, zero), at_zero, _chosen(g, g.apply("lt", x, zero), zero, positive))
+
+
+def _not_nan(comparison):
+    """The larger or smaller of two, and the other one if one is NaN."""
+    return lambda g, x, y: _chosen(g, g.apply("or", g.apply(comparison, x, y), g.apply("ne", y, y)), x, y)
+
+
+COMPOSED: dict[str, Callable] = {
+    "mod": _remainder,
+    "floordiv": _floor_quotient,
+    "logaddexp": _log_of_sum,
+    "heaviside": _heaviside,
+    "fmax": _not_nan("ge"),
+    "fmin": _not_nan("le"),
+    "square": lambda g, x: g.apply("mul", x, x),
+    "reciprocal": lambda g, x: g.apply("div", g.constant(1.0), x),
+    "deg2rad": lambda g, x: g.apply("mul", x, g.constant(math.pi / 180)),
+    "rad2deg": lambda g, x: g.apply("mul", x, g.constant(180 / math.pi)),
+    "isnan": lambda g, x: g.apply("ne", x, x),
+    "isinf": lambda g, x: g.apply("eq", g.apply("abs", x), g.constant(math.inf)),
+    "isfinite": lambda g, x: g.apply("lt", g.apply("abs", x), g.constant(math.inf)),
+    "xor": lambda g, x, y: g.apply("and", g.apply("or", x, y), g.apply("not", g.apply("and", x, y))),
+}
+"""Operations put together from those above, with NumPy's results for zeros, infinities and NaN."""
 
 
 class TooManyNodes(Exception):
@@ -70,9 +144,15 @@ class Graph:
         return found
 
     def constant(self, value) -> int:
-        """A number; the sign of zero and the kinds of NaN keep their own nodes."""
-        value = bool(value) if isinstance(value, (bool, np.bool_)) else float(value)
-        return self.node("const", value, math.copysign(1.0, value))
+        """A number or a truth value; zeros of both signs and `False` have nodes of their own."""
+        if isinstance(value, (bool, np.bool_)):
+            return self.node("const", bool(value), "boolean")
+        return self.node("const", float(value), math.copysign(1.0, value))
+
+    def is_boolean(self, number: int) -> bool:
+        """Whether a node is true or false, not a number."""
+        operation, *rest = self.nodes[number]
+        return operation in BOOLEAN or (operation == "const" and isinstance(rest[0], bool))
 
     def value(self, number: int):
         """The value of a constant node, None for others."""
@@ -81,6 +161,8 @@ class Graph:
 
     def apply(self, operation: str, *operands: int) -> int:
         """An operation on nodes, simplified where that changes no bit of the result."""
+        if operation in COMPOSED:
+            return COMPOSED[operation](self, *operands)
         values = [self.value(operand) for operand in operands]
         if all(value is not None for value in values):
             with np.errstate(all="ignore"):
@@ -108,6 +190,9 @@ class Graph:
             return self.apply("sub", x, self.nodes[rest[0]][1])
         if operation == "pow" and values[1] is not None:
             return self._power(x, float(values[1]))
+        if operation in ("and", "or") and any(isinstance(value, bool) for value in values):
+            decides = operation == "or"  # true decides an "or", false an "and"
+            return self.constant(decides) if decides in values else x if values[0] is None else rest[0]
         if operation == "select" and isinstance(values[0], bool):
             return rest[0] if values[0] else rest[1]
         if operation == "select" and rest[0] == rest[1]:

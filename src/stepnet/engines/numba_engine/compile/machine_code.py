@@ -18,6 +18,7 @@ from pathlib import Path
 import llvmlite.binding as llvm
 
 from stepnet.engines.numba_engine.compile.cache import cache_directory
+from stepnet.engines.numba_engine.compile.graph import BINARY
 from stepnet.engines.numba_engine.compile.trace import Trace
 
 INSTRUCTION = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
@@ -28,8 +29,8 @@ LIBM = {
     "exp2": "exp2", "expm1": "expm1", "log": "log", "log2": "log2", "log10": "log10", "log1p": "log1p", "cbrt": "cbrt",
     "erf": "erf", "erfc": "erfc", "sqrt": "llvm.sqrt.f64", "abs": "llvm.fabs.f64", "floor": "llvm.floor.f64",
     "ceil": "llvm.ceil.f64", "pow": "pow", "arctan2": "atan2", "hypot": "hypot",
+    "fmod": "fmod", "copysign": "llvm.copysign.f64",
 }  # fmt: skip
-TWO_OPERANDS = ("pow", "arctan2", "hypot")
 HEAD = {
     "f": "double %t, ptr noalias readonly %y, ptr noalias %dy, ptr noalias readonly %p, i64 %n",
     "jvp": "double %t, ptr noalias readonly %y, ptr noalias readonly %p, double %t_dot, ptr noalias readonly %y_dot, "
@@ -139,11 +140,6 @@ class Writer:
         rest = self.line(f"select i1 {negative}, double {literal(-1.0)}, double {x}")  # zero and NaN stay
         return self.line(f"select i1 {positive}, double {literal(1.0)}, double {rest}")
 
-    def _write_mod(self, x, y) -> str:
-        quotient = self.line(f"fdiv double {x}, {y}")
-        whole = self.line(f"call double @llvm.floor.f64(double {quotient})")
-        return self.line(f"fsub double {x}, {self.line(f'fmul double {y}, {whole}')}")
-
 
 def products_to_fuse(graph, outputs) -> dict[int, int]:
     """The product that each sum takes in, for one rounding instead of two: its first operand used nowhere else."""
@@ -192,7 +188,7 @@ def assembly(trace: Trace, which: str) -> str:
 
 DECLARATIONS = (
     "".join(
-        f"declare double @{symbol}({', '.join(['double'] * (2 if name in TWO_OPERANDS else 1))})\n"
+        f"declare double @{symbol}({', '.join(['double'] * (2 if name in BINARY else 1))})\n"
         for name, symbol in LIBM.items()
     )
     + "declare double @llvm.fmuladd.f64(double, double, double)\n"

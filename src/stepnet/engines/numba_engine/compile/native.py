@@ -21,7 +21,7 @@ from numba.np.numpy_support import from_dtype
 from stepnet.engines.numba_engine.compile.arguments import Block
 from stepnet.engines.numba_engine.compile.copies import blank_copy, fill
 from stepnet.engines.numba_engine.compile.fingerprint import is_library
-from stepnet.engines.numba_engine.compile.form import Form
+from stepnet.engines.numba_engine.compile.form import Form, handles_exceptions
 from stepnet.engines.numba_engine.compile.rewrite import returning_tuples
 
 OPTIONS = {
@@ -38,6 +38,8 @@ def compile_native(form: Form, block: Block, result) -> CFunc:
 
     The `.address` of the answer is what kernels call.
     """
+    if handles_exceptions(form.function):
+        raise TypeError("it handles exceptions, and compiled math functions return NaN where Python raises")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumbaWarning)
         function = form.function.py_func if isinstance(form.function, Dispatcher) else form.function

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from math import prod
-from types import CellType, FunctionType
+from types import CellType, FunctionType, MethodType
 
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 
 from stepnet.engines.numba_engine.compile.derivatives import pullback, pushforward
 from stepnet.engines.numba_engine.compile.fingerprint import fingerprint, is_opaque, writes_outside
+from stepnet.engines.numba_engine.compile.form import handles_exceptions, plain_functions
 from stepnet.engines.numba_engine.compile.graph import Graph
-from stepnet.engines.numba_engine.compile.symbols import MATH, NUMPY, CannotTrace, Symbol, SymbolArray, as_symbols
+from stepnet.engines.numba_engine.compile.stand_ins import MATH, NUMPY
+from stepnet.engines.numba_engine.compile.symbols import CannotTrace, Symbol, SymbolArray, as_symbols, number
 
 REPLACED = {
     id(np): NUMPY,
@@ -42,9 +45,9 @@ class Trace:
     def tangent(self) -> list[int]:
         """Slopes' tangents for the tangents ("t_dot",), ("y_dot", i), ("p_dot", j) of the inputs."""
         seeds = {}
-        for number in self.inputs:
-            name, *index = self.graph.nodes[number]
-            seeds[number] = self.graph.node(f"{name}_dot", *index)
+        for node in self.inputs:
+            name, *index = self.graph.nodes[node]
+            seeds[node] = self.graph.node(f"{name}_dot", *index)
         return pushforward(self.graph, self.outputs, seeds)
 
     def gradient(self) -> list[int | None]:
@@ -57,7 +60,9 @@ def trace(form, block, most: int) -> Trace:
     """Trace a right-hand side; raises whatever goes wrong, mostly `CannotTrace` or `TooManyNodes`."""
     graph = Graph(most)
     original = getattr(form.function, "py_func", form.function)
-    if not isinstance(original, FunctionType) or writes_outside(original) or is_opaque(fingerprint(original)):
+    if handles_exceptions(original):
+        raise CannotTrace("it handles exceptions, and straight-line code raises none")
+    if is_opaque(fingerprint(original)) or any(map(writes_outside, plain_functions(original))):
         raise CannotTrace("it refers to objects or variables that may change")
     function = traceable(original, {})
     before = fingerprint(function)
@@ -83,9 +88,7 @@ def trace(form, block, most: int) -> Trace:
 
 def _number(graph: Graph, value) -> int:
     if isinstance(value, Symbol):
-        if value.is_boolean:
-            return graph.apply("select", value.number, graph.constant(1.0), graph.constant(0.0))
-        return value.number
+        return number(value).number
     if value is None or np.ndim(value) != 0:
         raise CannotTrace("it left an entry unset" if value is None else "it returned nested arrays")
     return graph.constant(float(value))
@@ -119,8 +122,12 @@ def traceable(function, seen: dict):
     """A copy of a function in which NumPy and math, and the functions it calls, understand symbols."""
     if isinstance(function, Dispatcher):
         function = function.py_func
+    if isinstance(function, partial):
+        return partial(traceable(function.func, seen), *function.args, **function.keywords)
+    if isinstance(function, MethodType):
+        return MethodType(traceable(function.__func__, seen), function.__self__)
     if not isinstance(function, FunctionType):
-        return function
+        return traceable(function.__call__, seen) if isinstance(type(function).__call__, FunctionType) else function
     if id(function) in seen:
         return seen[id(function)]
     names = _names(function.__code__)
