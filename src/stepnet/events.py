@@ -20,12 +20,15 @@ class Event:
         Stop at the first zero, or at this many.
     reset : callable, optional
         `reset(t, y, *args)` returns the state to go on with after each zero; plain Python.
+    at_start : bool
+        Whether a zero at the very beginning counts, if g leaves it in the wanted direction; SciPy's do.
     """
 
     fun: Callable
     direction: int = 0
     terminal: bool | int = False
     reset: Callable | None = None
+    at_start: bool = False
 
     def __post_init__(self):
         if not callable(self.fun):

@@ -8,7 +8,7 @@ import numpy as np
 
 from stepnet.engines.contract import Outcome, Plan
 from stepnet.errors import Interrupted, SolveFailed, StiffnessWarning
-from stepnet.planning import events_of, require_match, saving, step_plan
+from stepnet.planning import Choices, events_of, projection_of, require_match, saving, step_plan
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split, checked_state
 from stepnet.schemes import catalogue
 from stepnet.schemes.multistep import Multistep
@@ -60,7 +60,8 @@ def solve(
     save_every : int, optional
         Save every k-th step, the first and the last; 0 saves the end only.
     dense : bool, optional
-        Keep the polynomials of all steps, so that the solution can be called at any time.
+        Keep the polynomials of all steps, so that the solution can be called at any time: the scheme's own continuous
+        extension, or the cubic Hermite polynomial.
     events : Event, callable, or a sequence of them, optional
         Functions whose zeros are found; see `Event`.
     project : callable, optional
@@ -77,15 +78,10 @@ def solve(
     Solution
     """
     scheme = _scheme_for(problem, scheme)
-    how = {"rtol": rtol, "atol": atol, "first_step": first_step, "max_step": max_step, "controller": controller,
-           "norm": norm, "max_steps": max_steps}  # fmt: skip
-    watched = events_of(scheme, events, dense, project)
-    if (watched or project is not None) and problem.args and not isinstance(problem, ODE):
-        raise TypeError(
-            "`events` and `project` of a problem in parts get no `args` yet; put the numbers into the functions"
-        )
+    choices = Choices(rtol, atol, first_step, max_step, controller, norm, max_steps)
+    watched, moved = events_of(scheme, events), projection_of(scheme, project)
     kept = saving(problem, save_at, save_every)
-    plan = Plan(step_plan(problem, scheme, steps, how), kept, watched, bool(dense), project, bool(progress))
+    plan = Plan(step_plan(problem, scheme, steps, choices), kept, watched, bool(dense), moved, bool(progress))
     from stepnet.engines import numba_engine  # loads Numba, so only when something is solved
 
     solution = _as_solution(problem, scheme, numba_engine.run(problem, scheme, plan))
@@ -121,9 +117,9 @@ def start(
     versions.
     """
     scheme = _scheme_for(problem, scheme)
-    how = {"rtol": rtol, "atol": atol, "first_step": first_step, "max_step": max_step, "controller": controller,
-           "norm": norm, "max_steps": max_steps}  # fmt: skip
-    integrator = Integrator(problem, scheme, Plan(step_plan(problem, scheme, steps, how), saving(problem, None, 0)))
+    choices = Choices(rtol, atol, first_step, max_step, controller, norm, max_steps)
+    plan = Plan(step_plan(problem, scheme, steps, choices), saving(problem, None, 0))
+    integrator = Integrator(problem, scheme, plan)
     if restore is not None:
         integrator._restore(restore)
     return integrator
@@ -181,10 +177,10 @@ class Integrator:
     def run_to(self, t: float) -> Integrator:
         """Step until time `t`; adaptive steps end exactly there, given ones must have it among their times."""
         low, high = sorted((self.t, self._end))
-        if not low <= t <= high:
+        if not (low <= t <= high or self._stepper.is_at(t)):
             raise ValueError(f"`t` must lie between {self.t:g} and {self._end:g}, found {t!r}")
         self._checked(self._stepper.run_to(float(t)))
-        if not abs(self.t - t) <= 1e-12 * max(abs(t), abs(self.h)):
+        if not self._stepper.is_at(t):
             raise ValueError(f"`t` = {t:g} is not among the times of the given steps; the integrator is at {self.t:g}")
         return self
 
@@ -195,7 +191,7 @@ class Integrator:
 
     def _restore(self, path) -> None:
         with np.load(path, allow_pickle=False) as numbers:
-            self._stepper.restore(numbers)
+            self._stepper.restore(dict(numbers) if hasattr(numbers, "files") else {})
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -203,7 +199,8 @@ class Integrator:
 
     def _checked(self, status: Status | None) -> Integrator:
         if status is not None and status is not Status.COMPLETED:
-            raise RuntimeError(f"{status.value} at t = {self.t:g}, h = {self.h:.3g}")
+            cause = self._stepper.exception() if status is Status.FIELD_RAISED else None
+            raise RuntimeError(f"{status.value} at t = {self.t:g}, h = {self.h:.3g}") from cause
         return self
 
     def __repr__(self) -> str:
@@ -246,4 +243,5 @@ def _as_solution(problem: Problem, scheme, outcome: Outcome) -> Solution:
         t_events=outcome.t_events,
         y_events=tuple(found.reshape(len(found), *shape) for found in outcome.y_events),
         pieces=outcome.pieces,
+        t_end=outcome.t_end,
     )

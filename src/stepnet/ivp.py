@@ -50,10 +50,10 @@ class IvpResult(dict):
 class DenseSolution:
     """What SciPy calls `sol`: the state (n,) at a time, or (n, times) at several; beyond the ends it extrapolates."""
 
-    def __init__(self, pieces: Pieces, t: np.ndarray):
+    def __init__(self, pieces: Pieces, t_end: float):
         self._pieces = pieces
-        self.ts = t
-        self.t_min, self.t_max = min(t[0], t[-1]), max(t[0], t[-1])
+        self.ts = np.append(pieces.t, t_end)
+        self.t_min, self.t_max = sorted((self.ts[0], self.ts[-1]))
 
     def __call__(self, t):
         return np.moveaxis(self._pieces(np.asarray(t, dtype=float)), -1, 0)
@@ -97,11 +97,7 @@ def solve_ivp(
         return _by_scipy(fun, t_span, y0, method, t_eval, dense_output, events, vectorized, args, options)
     scheme = _scheme(method)
     args = _args(args)
-    y0 = np.asarray(y0)
-    if y0.ndim != 1:
-        raise ValueError("`y0` must be 1-dimensional.")
-    if not np.isfinite(y0).all():
-        raise ValueError("All components of the initial state `y0` must be finite.")
+    y0 = _state(y0)
     t0, tf = map(float, t_span)
     tolerances = _options(options, y0.size, t0, tf)
     t_eval = None if t_eval is None else _t_eval(t_eval, t0, tf)
@@ -117,10 +113,10 @@ def solve_ivp(
         check=False,
         **tolerances,
     )
-    return _result(solution, t_eval, is_listed, dense_output)
+    return _result(solution, t_eval, is_listed)
 
 
-def _result(solution: Solution, t_eval, has_events: bool, dense_output: bool) -> IvpResult:
+def _result(solution: Solution, t_eval, has_events: bool) -> IvpResult:
     if solution.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
     if (
@@ -136,10 +132,10 @@ def _result(solution: Solution, t_eval, has_events: bool, dense_output: bool) ->
     return IvpResult(
         t=t,
         y=y.T,
-        sol=DenseSolution(solution.pieces, t) if dense_output and solution.pieces is not None else None,
+        sol=None if solution.pieces is None else DenseSolution(solution.pieces, solution.t_end),
         t_events=list(solution.t_events) if has_events else None,
         y_events=list(solution.y_events) if has_events else None,
-        nfev=solution.statistics.evaluations,
+        nfev=solution.statistics.evaluations - solution.statistics.probes,
         njev=0,
         nlu=0,
         status=status,
@@ -156,6 +152,17 @@ def _by_scipy(fun, t_span, y0, method, t_eval, dense_output, events, vectorized,
     found = scipy_solve_ivp(fun, t_span, y0, method, t_eval, dense_output, events, vectorized, args, **options)
     name = method if isinstance(method, str) else method.__name__
     return IvpResult(**found, solver=f"scipy:{name}", solution=None)
+
+
+def _state(y0) -> np.ndarray:
+    """The initial state in double precision, as SciPy has it."""
+    y0 = np.asarray(y0)
+    y0 = y0.astype(complex if np.issubdtype(y0.dtype, np.complexfloating) else float)
+    if y0.ndim != 1:
+        raise ValueError("`y0` must be 1-dimensional.")
+    if not np.isfinite(y0).all():
+        raise ValueError("All components of the initial state `y0` must be finite.")
+    return y0
 
 
 def _scheme(method):
@@ -192,7 +199,7 @@ def _options(options: dict, n: int, t0: float, tf: float) -> dict:
     others = sorted(options.keys() - known)
     if others:
         names = ", ".join(f"`{name}`" for name in others)
-        warnings.warn(f"The following arguments have no relevance for the chosen method: {names}", stacklevel=3)
+        warnings.warn(f"The following arguments have no effect for a chosen solver: {names}.", stacklevel=3)
     rtol, atol = np.asarray(options.get("rtol", 1e-3), float), np.asarray(options.get("atol", 1e-6), float)
     if np.any(rtol < LEAST_RTOL):
         warnings.warn(f"At least one element of `rtol` is too small. Setting `rtol` to {LEAST_RTOL}.", stacklevel=3)
@@ -237,13 +244,13 @@ def _event(function) -> Event:
     if terminal is not True and terminal is not False and (int(terminal) != terminal or terminal < 0):
         raise ValueError("The `terminal` attribute of each event must be a boolean or positive integer.")
     direction = int(np.sign(getattr(function, "direction", 0) or 0))
-    return Event(function, direction, terminal if isinstance(terminal, bool) else int(terminal))
+    return Event(function, direction, terminal if isinstance(terminal, bool) else int(terminal), at_start=True)
 
 
 def _columns(fun):
     """A function of columns called with one of them."""
 
     def single(t, y, *args):
-        return fun(t, y[:, None], *args)[:, 0]
+        return np.asarray(fun(t, y[:, None], *args))[:, 0]
 
     return single

@@ -6,6 +6,8 @@ is wanted.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from stepnet.engines.contract import Adaptive, Given, Saving
@@ -13,10 +15,10 @@ from stepnet.errors import UnknownName
 from stepnet.events import Event
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
 from stepnet.schemes.conditions import is_pair, is_symplectic
+from stepnet.schemes.controllers import Controller
 from stepnet.schemes.controllers import controller as controller_of
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
-from stepnet.schemes.tableau import ExplicitRK
 
 DEFAULT_RTOL, DEFAULT_ATOL, DEFAULT_MAX_STEPS = 1e-6, 1e-9, 10_000_000
 NORMS = ("rms", "max")
@@ -39,13 +41,28 @@ def require_match(problem: Problem, scheme) -> None:
         raise TypeError(f"{scheme.name} integrates q'' = a(t, q); use `SecondOrder`")
 
 
-def step_plan(problem: Problem, scheme, steps, how: dict) -> Given | Adaptive:
-    """Given steps, or adaptive ones with the arguments in `how`."""
-    return adaptive_steps(problem, scheme, **how) if steps is None else given_steps(problem, scheme, steps, how)
+class Choices(NamedTuple):
+    """The arguments of `solve` and `start` that go with adaptive steps only, as they came; None where there is none."""
+
+    rtol: object = None
+    atol: object = None
+    first_step: object = None
+    max_step: object = None
+    controller: Controller | str | None = None
+    norm: object = None
+    max_steps: object = None
 
 
-def adaptive_steps(problem, scheme, *, rtol, atol, first_step, max_step, controller, norm, max_steps) -> Adaptive:
+def step_plan(problem: Problem, scheme, steps, choices: Choices) -> Given | Adaptive:
+    """Given steps, or adaptive ones."""
+    if steps is None:
+        return adaptive_steps(problem, scheme, choices)
+    return given_steps(problem, scheme, steps, choices)
+
+
+def adaptive_steps(problem: Problem, scheme, choices: Choices) -> Adaptive:
     """Steps for a pair to choose."""
+    rtol, atol, first_step, max_step, controller, norm, max_steps = choices
     if not is_pair(scheme):
         if is_symplectic(scheme):
             raise ValueError(
@@ -68,9 +85,9 @@ def adaptive_steps(problem, scheme, *, rtol, atol, first_step, max_step, control
     )
 
 
-def given_steps(problem: Problem, scheme, steps, others: dict) -> Given:
-    """A number of even steps, or the times of given ones; `others` are arguments that go with adaptive steps only."""
-    for name, value in others.items():
+def given_steps(problem: Problem, scheme, steps, choices: Choices) -> Given:
+    """A number of even steps, or the times of given ones."""
+    for name, value in choices._asdict().items():
         if value is not None:
             raise ValueError(f"`{name}` belongs to adaptive steps, but `steps` are given; leave one of them out")
     if isinstance(steps, (int, np.integer)) and not isinstance(steps, bool):
@@ -98,15 +115,30 @@ def saving(problem: Problem, save_at, save_every) -> Saving:
     return Saving(times, int(save_every))
 
 
-def events_of(scheme, events, dense: bool, project) -> tuple[Event, ...]:
+def events_of(scheme, events) -> tuple[Event, ...]:
     """Events by object, or by functions with the attributes `terminal` and `direction` as SciPy has them."""
-    single = isinstance(events, Event) or callable(events)
-    chosen = tuple(_event(event) for event in ((events,) if single else events or ()))
-    wanted = {"events": chosen, "dense": dense, "project": project}
-    for name, value in wanted.items():
-        if value and not isinstance(scheme, ExplicitRK):
-            raise TypeError(f"`{name}` needs an explicit Runge-Kutta scheme such as dopri5, {scheme.name} is none")
+    if isinstance(events, Event) or callable(events):
+        events = (events,)
+    try:
+        chosen = tuple(_event(event) for event in (() if events is None else events))
+    except TypeError as wrong:
+        if np.iterable(events):
+            raise
+        raise TypeError(f"`events` must be functions or `Event` records, found {events!r:.60}") from wrong
+    if isinstance(scheme, Multistep) and any(event.reset is not None for event in chosen):
+        raise TypeError(f"{scheme.name} goes on from its history, which a `reset` would break; use a one-step scheme")
     return chosen
+
+
+def projection_of(scheme, project):
+    """The function that moves each new state, or None."""
+    if project is None:
+        return None
+    if not callable(project):
+        raise TypeError(f"`project` must be a function, found {type(project).__name__}")
+    if isinstance(scheme, Multistep):
+        raise TypeError(f"{scheme.name} goes on from its history, which `project` would break; use a one-step scheme")
+    return project
 
 
 def _event(event) -> Event:

@@ -168,6 +168,8 @@ def checked_state(name: str, value, shape: tuple[int, ...], dtype: np.dtype) -> 
     state = _state(name, value)
     if state.shape != shape:
         raise ValueError(f"`{name}` must have the shape {shape} of the state, found {state.shape}")
+    if state.dtype.kind == "c" and dtype.kind != "c":
+        raise TypeError(f"`{name}` must be real as the state is, found complex numbers")
     return state.astype(dtype)
 
 

@@ -35,6 +35,8 @@ class Status(Enum):
 class Statistics:
     """What a run cost.  `rung` tells how the right-hand side was called and `rung_reason` why not faster.
 
+    `probes` of the `evaluations` were not for the steps, but to find out how stiff the problem is.
+
     `stiffness` is h times the spectral radius of the Jacobian at the end, divided by the scheme's real stability
     limit: near 1 the steps were limited by stability (NaN where it was not measured).
     """
@@ -47,6 +49,7 @@ class Statistics:
     compile_time: float = 0.0
     run_time: float = 0.0
     stiffness: float = float("nan")
+    probes: int = 0
 
     @property
     def steps(self) -> int:
@@ -95,7 +98,7 @@ class Pieces:
         correction = np.zeros_like(ends)
         for row in range(self.data.shape[1] - 1, 3, -1):
             correction = correction * (x - 0.5) + self.data[i, row]
-        return ends + (x * m) ** 2 * correction
+        return (ends + (x * m) ** 2 * correction).astype(self.data.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +120,7 @@ class Solution:
     t_events: tuple[np.ndarray, ...] = ()
     y_events: tuple[np.ndarray, ...] = ()
     pieces: Pieces | None = field(default=None, repr=False)
+    t_end: float = float("nan")
 
     @property
     def success(self) -> bool:
@@ -131,14 +135,7 @@ class Solution:
         first, last = sorted((self.problem.t_span[0], self.t_end))
         if not np.all((times >= first) & (times <= last)):
             raise ValueError(f"`t` must lie between {first} and {last}, where the solution is known, found {t!r:.60}")
-        return self.pieces(times).reshape(*times.shape, *self.y.shape[1:])
-
-    @property
-    def t_end(self) -> float:
-        """The last time reached."""
-        if self.pieces is not None and self.status is Status.COMPLETED:
-            return self.problem.t_span[1]
-        return float(self.t[-1])
+        return self.pieces(times).reshape((*times.shape, *self.y.shape[1:]))
 
     @property
     def q(self) -> np.ndarray:

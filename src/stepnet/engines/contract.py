@@ -57,7 +57,7 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a run left: times, flat states (times, entries), how it ended and what it cost."""
+    """What a run left: times, flat states (times, entries), how it ended, where, and what it cost."""
 
     t: np.ndarray
     y: np.ndarray
@@ -67,6 +67,7 @@ class Outcome:
     t_events: tuple[np.ndarray, ...] = ()
     y_events: tuple[np.ndarray, ...] = ()
     pieces: Pieces | None = None
+    t_end: float = float("nan")
 
 
 class Engine(Protocol):

@@ -98,6 +98,7 @@ class ExplicitRK:
                 raise SchemeError(f"{self.name}: embedded `b` repeats `b`, so it would estimate every error as 0")
             require_order(self.name, "embedded b", conditions, np.array(hat.b), hat.order)
         if self.dense is not None:
+            require_dense_shape(self.name, len(self.b), self.dense)
             require_dense_order(self)
 
     @cached_property
@@ -259,6 +260,20 @@ def dense_weights(scheme: ExplicitRK, theta: float) -> np.ndarray:
     B[extension.new] -= theta**2 * (1 - theta)
     powers = (theta - 0.5) ** np.arange(extension.R.shape[0])
     return B + theta**2 * (1 - theta) ** 2 * (powers @ extension.R)
+
+
+def require_dense_shape(name: str, s: int, dense: Dense) -> None:
+    """Refuse a continuous extension whose rows do not go with the `s` stages of the scheme."""
+    n = s + len(dense.stages)
+    lengths = [len(row) for row in dense.stages]
+    if lengths != list(range(s, n)):
+        raise SchemeError(f"{name}: `dense` stages must have {s}, {s + 1}, ... entries, found {lengths}")
+    widths = sorted({len(row) for row in dense.correction})
+    if len(dense.correction) not in (0, n) or len(widths) > 1:
+        raise SchemeError(
+            f"{name}: `dense` correction must have {n} equally long rows, one for every stage, found "
+            f"{len(dense.correction)} of length {widths}"
+        )
 
 
 def require_dense_order(scheme: ExplicitRK) -> None:

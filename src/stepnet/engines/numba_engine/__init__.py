@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from stepnet.engines.contract import Outcome, Plan
-from stepnet.engines.numba_engine import explicit_rk, low_storage, multistep, splitting, stabilised
+from stepnet.engines.numba_engine import explicit_rk, low_storage, multistep, observed, splitting, stabilised
 from stepnet.engines.numba_engine.driver import drive
+from stepnet.engines.numba_engine.identity import identity
 from stepnet.engines.numba_engine.job import Job
 from stepnet.engines.numba_engine.stepper import Stepper
 from stepnet.problem import Problem
@@ -22,8 +27,12 @@ PREPARE = {
 
 
 def prepare(problem: Problem, scheme, plan: Plan) -> Job:
-    """A run about to begin."""
-    return PREPARE[type(scheme)](problem, scheme, plan)
+    """A run about to begin; Runge-Kutta kernels look into their own steps, others have it done."""
+    family = PREPARE[type(scheme)]
+    is_plain = not (plan.events or plan.dense or plan.project)
+    if is_plain or isinstance(scheme, ExplicitRK):
+        return family(problem, scheme, plan)
+    return observed.prepare(problem, scheme, plan, family)
 
 
 def run(problem: Problem, scheme, plan: Plan) -> Outcome:
@@ -31,10 +40,17 @@ def run(problem: Problem, scheme, plan: Plan) -> Outcome:
     try:
         job = prepare(problem, scheme, plan)
     except multistep.StartFailed as failed:
-        return failed.wanted(plan)
+        nothing = (np.zeros(0),) * len(plan.events), (failed.outcome.y[:0],) * len(plan.events)
+        return replace(failed.wanted(plan), t_events=nothing[0], y_events=nothing[1])
     return drive(job, problem, plan, scheme)
 
 
 def begin(problem: Problem, scheme, plan: Plan) -> Stepper:
     """A run to be stepped by hand."""
-    return Stepper(prepare(problem, scheme, plan), plan)
+    try:
+        job = prepare(problem, scheme, plan)
+    except multistep.StartFailed as failed:
+        failure = failed.outcome.failure
+        cause = None if failure is None else failure.exception
+        raise RuntimeError(f"{failed} at t = {failed.outcome.t_end:g}, in the first steps of {scheme.name}") from cause
+    return Stepper(job, plan, identity(problem, scheme, plan))

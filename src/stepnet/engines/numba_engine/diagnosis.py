@@ -6,7 +6,7 @@ import numpy as np
 
 from stepnet.engines.contract import Adaptive, Plan
 from stepnet.engines.numba_engine import spectrum
-from stepnet.engines.numba_engine.job import Job, new_work
+from stepnet.engines.numba_engine.job import ELSEWHERE, Job, new_work
 from stepnet.schemes.conditions import real_stability_limit
 from stepnet.solution import Failure, Status
 
@@ -24,7 +24,7 @@ def explain(job: Job, scheme, plan: Plan, status: Status) -> tuple[Failure | Non
     if status is Status.INTERRUPTED:
         return _failure(job, status), float("nan")
     if status is Status.FIELD_RAISED:
-        return _raised(job), float("nan")
+        return raised(job), float("nan")
     ratio = stiffness(job, scheme)
     return _failure(job, status, ratio), ratio
 
@@ -102,8 +102,10 @@ def _advice(status: Status, ratio: float, is_slope_bad: bool) -> str:
     }[status]
 
 
-def _raised(job: Job) -> Failure:
+def raised(job: Job) -> Failure:
     """Show the user's own exception: the one the callback kept, or that of the Python original at the same place."""
+    if job.inner is not None and job.run[0]["part"] == ELSEWHERE:
+        return raised(job.inner)
     run = job.run[0]
     t = float(run["t_stage"])
     y = job.work[run["row_in"], : run["reals"]].view(job.dtype).copy()
@@ -112,8 +114,8 @@ def _raised(job: Job) -> Failure:
     if exception is None and field.replay is not None:
         try:
             field.replay(t, y)
-        except BaseException as raised:
-            exception = raised
+        except BaseException as error:
+            exception = error
     what = (
         "its Python original does not raise there" if exception is None else f"{type(exception).__name__}: {exception}"
     )

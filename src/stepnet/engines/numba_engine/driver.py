@@ -26,7 +26,8 @@ from stepnet.engines.numba_engine.stepping import (
     STEP_LIMIT,
     STEP_TOO_SMALL,
 )
-from stepnet.problem import Problem
+from stepnet.events import Event
+from stepnet.problem import ODE, Problem, Split
 from stepnet.solution import Pieces, Statistics, Status
 
 SLICE_SECONDS = 0.05
@@ -51,8 +52,9 @@ def drive(job: Job, problem: Problem, plan: Plan, scheme) -> Outcome:
     if status is not Status.COMPLETED:
         trajectory.keep_last(job)
     t_events, y_events = trajectory.events(job, len(plan.events))
-    failure, stiffness = diagnosis.explain(job, scheme, plan, status)
     run = job.run[0]
+    before = int(run["evaluations"])
+    failure, stiffness = diagnosis.explain(job, scheme, plan, status)
     statistics = Statistics(
         accepted=int(run["step"]),
         rejected=int(run["rejected"]),
@@ -62,9 +64,10 @@ def drive(job: Job, problem: Problem, plan: Plan, scheme) -> Outcome:
         compile_time=sum(field.compile_time for field in job.fields),
         run_time=elapsed,
         stiffness=stiffness,
+        probes=int(run["evaluations"]) - before,
     )
-    saved = trajectory.result(job.dtype)
-    return Outcome(*saved, status, statistics, failure, t_events, y_events, trajectory.dense_output(job))
+    saved, pieces = trajectory.result(job.dtype), trajectory.dense_output(job) if plan.dense else None
+    return Outcome(*saved, status, statistics, failure, t_events, y_events, pieces, float(run["t"]))
 
 
 def _loop(job: Job, problem: Problem, plan: Plan, trajectory: Trajectory) -> int:
@@ -163,20 +166,19 @@ class Trajectory:
         if run["n_pieces"] == len(self.piece_t):
             self.piece_t = np.concatenate((self.piece_t, np.empty_like(self.piece_t)))
             self.pieces = np.concatenate((self.pieces, np.empty_like(self.pieces)))
-        if self.watch is not None and len(self.watch.t):
+        if self.watch is not None and event_search.is_crowded(self.watch, int(run["n_found"])):
             self.watch = event_search.grown(self.watch)
 
     def reset(self, job: Job, plan: Plan, problem) -> bool:
         """Put the state that the last event asks for; False if it ends the run instead."""
         run = self._run
-        event = plan.events[self.watch.which[run["n_found"] - 1]]
-        if event.reset is None:
+        who = int(self.watch.which[run["n_found"] - 1])
+        if plan.events[who].reset is None:
             return False
-        t = float(run["t"])
-        new = np.asarray(event.reset(t, self._shaped(job.state, problem), *problem.args), dtype=job.dtype).ravel()
-        if new.size != job.state.size or not np.all(np.isfinite(new)):
-            raise ValueError(f"`reset` of an event must return {job.state.size} finite numbers, found {new}")
-        job.work[0, : run["reals"]] = new.view(job.real_dtype)
+        t, old = float(run["t"]), job.state
+        new = _reset_state(plan.events[who], t, old, problem)
+        self._look_again(job, t, old, new, who)
+        job.put(new)
         if plan.saving.at is None and plan.saving.every > 0:
             if run["saved"] == len(self.t):
                 self.grow(job)
@@ -184,9 +186,13 @@ class Trajectory:
             run["saved"] += 1
         return True
 
-    @staticmethod
-    def _shaped(state: np.ndarray, problem) -> np.ndarray:
-        return state.reshape(problem.y0.shape) if hasattr(problem, "y0") else state
+    def _look_again(self, job: Job, t: float, old: np.ndarray, new: np.ndarray, who: int) -> None:
+        """Events begin anew at the new state; the one that has just crossed stays so if it was not moved."""
+        for e in range(len(self.watch.values)):
+            g = job.fields[1 + e]
+            value = g(t, new)[0].real
+            self.watch.values[e] = 0.0 if e == who and value == g(t, old)[0].real else value
+            self.watch.pending[e] = int(e != who and value == 0)
 
     def events(self, job: Job, count: int) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
         """Times and flat states of the zeros of each event."""
@@ -196,11 +202,13 @@ class Trajectory:
         which, t, y = self.watch.which[:n], self.watch.t[:n], self.watch.y[:n].view(job.dtype)
         return tuple(t[which == e] for e in range(count)), tuple(y[which == e] for e in range(count))
 
-    def dense_output(self, job: Job) -> Pieces | None:
-        """The polynomials of all steps."""
+    def dense_output(self, job: Job) -> Pieces:
+        """The polynomials of all steps; a constant one if there was none."""
         n = int(self._run["n_pieces"])
         if n == 0:
-            return None
+            data = np.zeros((1, 4, job.state.size), job.dtype)
+            data[0, :2] = job.state
+            return Pieces(np.array([float(self._run["t"])]), np.ones(1), data)
         data = self.pieces[:n].reshape(n, job.rows_per_piece, -1).view(job.dtype).copy()
         return Pieces(self.piece_t[:n, 0].copy(), self.piece_t[:n, 1].copy(), data)
 
@@ -220,6 +228,20 @@ class Trajectory:
         saved = int(self._run["saved"])
         t, y = self.t[:saved], self.y[:saved].view(dtype)
         return (t, y) if 2 * saved > len(self.t) else (t.copy(), y.copy())
+
+
+def _reset_state(event: Event, t: float, state: np.ndarray, problem: Problem) -> np.ndarray:
+    """The flat state that an event asks to go on with."""
+    shape = problem.y0.shape if isinstance(problem, (ODE, Split)) else state.shape
+    asked = np.asarray(event.reset(t, state.reshape(shape), *problem.args))  # type: ignore[misc]
+    if asked.shape != shape or not np.all(np.isfinite(asked)):
+        raise ValueError(
+            f"`reset` of an event must return {state.size} finite number{'s' * (state.size != 1)} of shape {shape}, "
+            f"found {asked!r:.80}"
+        )
+    if asked.dtype.kind == "c" and state.dtype.kind != "c":
+        raise TypeError("`reset` of an event returned complex numbers for a real state")
+    return asked.astype(state.dtype).ravel()
 
 
 def _capacity(plan: Plan) -> int:

@@ -10,19 +10,23 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.engines.contract import Plan
 from stepnet.engines.numba_engine import stepping
-from stepnet.engines.numba_engine.compile.cache import inlined
+from stepnet.engines.numba_engine.compile.cache import compiled, inlined
+from stepnet.engines.numba_engine.extension import ASIDE, VALUE, between
 from stepnet.engines.numba_engine.primitives import call_field
+from stepnet.problem import Problem
 
 SAMPLES = 8
-NEVER = 2.0  # a theta beyond every step
+NEVER, RAISED = 2.0, -1.0  # thetas beyond every step
 
 
 class Watch(NamedTuple):
-    """The event functions of a run and what was found.
+    """The event functions of a run, their parameters, and what was found.
 
     `stops[e]` counts the crossings of event e that are still to come before the run stops: 0 never stops, -1 stops at
-    every one.  `values[e]` is g at the last point looked at; 0 means that it has just crossed.
+    every one.  `values[e]` is g at the last point looked at; 0 means that it has just crossed.  A zero at the beginning
+    that counts is `pending`: which way g goes from there tells whether it is a crossing.
     """
 
     addresses: np.ndarray
@@ -30,66 +34,147 @@ class Watch(NamedTuple):
     stops: np.ndarray
     values: np.ndarray
     now: np.ndarray
+    pending: np.ndarray
+    p: np.ndarray
     which: np.ndarray
     t: np.ndarray
     y: np.ndarray
 
 
 @inlined
-def hermite(work, y, y_new, slope, slope_new, corrections, n_corrections, target, theta, h, reals):
-    """work[target] = y(t + theta h): the cubic through both ends and the corrections of the scheme."""
-    x, m = theta, 1.0 - theta
-    to_y, to_new, to_slope, to_slope_new = m * m * (1 + 2 * x), x * x * (3 - 2 * x), x * m * m * h, -x * x * m * h
-    bump, shifted = x * x * m * m, x - 0.5
-    for k in range(reals):
-        total = (
-            to_y * work[y, k] + to_new * work[y_new, k] + to_slope * work[slope, k] + to_slope_new * work[slope_new, k]
-        )
-        correction = 0.0
-        for i in range(n_corrections - 1, -1, -1):
-            correction = correction * shifted + work[corrections + i, k]
-        work[target, k] = total + bump * correction
-
-
-@inlined
 def is_crossing(before, after, direction):
-    """Whether g went through zero in the wanted direction (0: any)."""
+    """Whether g went through zero in the wanted direction (0: any); never where it is NaN."""
     upward = before < 0.0 and after >= 0.0 and direction >= 0
     return upward or (before > 0.0 and after <= 0.0 and direction <= 0)
 
 
 @inlined
-def evaluate(watch, e, p, work, row, out, t, run):
-    """g_e at the state in `row`; NaN if it raised."""
-    if call_field(watch.addresses[e], t, work, row, out, p, run.n) != 0:
-        stepping.raised(run, 1 + e, 0, t, row)
-        return np.nan
-    return float(work[out, 0])
+def evaluate(watch, e, work, t, run):
+    """now[e] = g_e at the state in ASIDE; False if it raised."""
+    if call_field(watch.addresses[e], t, work, ASIDE, VALUE, watch.p, run.n) != 0:
+        stepping.raised(run, 1 + e, 0, t, ASIDE)
+        return False
+    watch.now[e] = work[VALUE, 0]
+    return True
 
 
 @inlined
-def note(watch, e, t, work, row, run):
-    """Write down a crossing; True if the run is to stop here."""
+def crossing_point(tables, watch, e, low, high, work, h, run):
+    """theta of a crossing between two samples: regula falsi (Illinois) with bisection, to the last bits; or RAISED."""
+    g_low, g_high, side = watch.values[e], watch.now[e], 0
+    for _ in range(200):
+        if high - low <= 4e-16 * high or g_high == 0.0:
+            break
+        middle = high - g_high * (high - low) / (g_high - g_low)
+        if not low < middle < high or side >= 3:
+            middle, side = 0.5 * (low + high), 0
+            if not low < middle < high:
+                break
+        between(tables, work, middle, h, run)
+        if not evaluate(watch, e, work, run.t + middle * h, run):
+            return RAISED
+        g = watch.now[e]
+        if g != g:
+            break
+        if (g > 0.0) == (g_high > 0.0) or g == 0.0:
+            high, g_high = middle, g
+            g_low *= 0.5
+            side = side + 1 if side >= 0 else 0
+        else:
+            low, g_low = middle, g
+            g_high *= 0.5
+            side += 1
+    return high
+
+
+@inlined
+def first_crossing(tables, watch, e, low, high, work, h, run):
+    """theta where event e crosses zero between two samples; NEVER or RAISED if it does not."""
+    now, direction = watch.now[e], watch.directions[e]
+    if watch.pending[e] == 1:
+        if (now > 0.0 and direction >= 0) or (now < 0.0 and direction <= 0):
+            return low
+        watch.pending[e] = 1 if now == 0.0 else 0
+        return NEVER
+    if is_crossing(watch.values[e], now, direction):
+        return crossing_point(tables, watch, e, low, high, work, h, run)
+    return NEVER
+
+
+@inlined
+def note(watch, e, t, work, run):
+    """Write down a crossing at the state in ASIDE; True if the run is to stop here."""
     i = run.n_found
     watch.which[i] = e
     watch.t[i] = t
     for k in range(run.reals):
-        watch.y[i, k] = work[row, k]
+        watch.y[i, k] = work[ASIDE, k]
     run.n_found = i + 1
     watch.values[e] = 0.0
+    watch.pending[e] = 0
     if watch.stops[e] > 0:
         watch.stops[e] -= 1
         return watch.stops[e] == 0
     return watch.stops[e] < 0
 
 
-def new_watch(addresses, directions, stops, reals: int, dtype) -> Watch:
-    """Room for the first crossings; `grown` makes more."""
-    n = len(addresses)
+@compiled
+def look_for_events(tables, watch, work, t_new, h, run):
+    """Note the crossings inside a step in order; theta where the run is to stop, NEVER, or RAISED."""
+    n, low = watch.values.shape[0], 0.0
+    for sample in range(1, SAMPLES + 1):
+        high = sample / SAMPLES
+        while True:
+            between(tables, work, high, h, run)
+            for e in range(n):
+                if not evaluate(watch, e, work, t_new if high == 1.0 else run.t + high * h, run):
+                    return RAISED
+            first, who = NEVER, -1
+            for e in range(n):
+                theta = first_crossing(tables, watch, e, low, high, work, h, run)
+                if theta == RAISED:
+                    return RAISED
+                if theta < first:
+                    first, who = theta, e
+            if who < 0:
+                break
+            t = run.t + first * h
+            if stepping.coincides(run, t, t_new):
+                first, t = 1.0, t_new
+            between(tables, work, first, h, run)
+            if note(watch, who, t, work, run):
+                return first
+            low = first
+        for e in range(n):
+            watch.values[e] = watch.now[e]
+        low = high
+    return NEVER
+
+
+def watch_of(plan: Plan, fields, problem: Problem, reals: int, dtype) -> Watch:
+    """The events of a plan with their values at the beginning, and room for the first crossings; `grown` makes more.
+
+    `fields` are those of the events and of a projection: they share the parameters of the problem.
+    """
+    n = len(plan.events)
     room = 64 + SAMPLES * n if n else 0
-    watched = (np.array(x, np.int64) for x in (addresses, directions, stops))
+    facts = (
+        [field.address for field in fields[:n]],
+        [event.direction for event in plan.events],
+        [-1 if event.reset is not None else int(event.terminal) for event in plan.events],
+    )
+    values = np.array([field(problem.t_span[0], problem.initial)[0].real for field in fields[:n]], float)
+    p = fields[0].p if fields else np.zeros(0)
     found = (np.zeros(room, np.int64), np.zeros(room), np.zeros((room, reals), dtype))
-    return Watch(*watched, np.zeros(n), np.zeros(n), *found)
+    pending = [event.at_start and value == 0 for event, value in zip(plan.events, values, strict=True)]
+    addresses, directions, stops, pending = (np.array(x, np.int64) for x in (*facts, pending))
+    return Watch(addresses, directions, stops, values, np.zeros(n), pending, p, *found)
+
+
+def is_crowded(watch: Watch, n_found: int) -> bool:
+    """Whether the next step may find no room for its crossings."""
+    n = len(watch.values)
+    return n > 0 and n_found + SAMPLES * n > len(watch.t)
 
 
 def grown(watch: Watch) -> Watch:

@@ -13,13 +13,16 @@ from stepnet.engines.numba_engine.events import Watch
 from stepnet.engines.numba_engine.stepping import RUN, padded
 from stepnet.problem import Problem
 
+ELSEWHERE = -1  # `part` of a run whose inner job knows where a right-hand side raised
+
 
 @dataclass(frozen=True, eq=False)
 class Job:
     """`advance(trajectory)` runs one slice and returns a code of `stepping`; the state is the first `rows` of `work`.
 
     `prefix` holds times and flat states saved before the kernel begins, if not just the initial state.
-    `stage_slopes(t, y, h)` yields (time, slopes) of the stages of one step in Python, to find out what went wrong.
+    `stage_slopes(t, y, h)` yields the slopes of the stages of one step in Python, to find out what went wrong.
+    `inner` is the job that takes the steps, if this one only looks into them.
     """
 
     advance: Callable
@@ -32,6 +35,7 @@ class Job:
     watch: Watch | None = None
     rows_per_piece: int = 0
     prefix: tuple[np.ndarray, np.ndarray] | None = None
+    inner: Job | None = None
 
     @property
     def real_dtype(self) -> np.dtype:
@@ -42,6 +46,12 @@ class Job:
         """A copy of the current flat state."""
         reals = self.run[0]["reals"]
         return self.work[: self.rows, :reals].ravel().view(self.dtype).copy()
+
+    def put(self, state: np.ndarray) -> None:
+        """Go on from another flat state."""
+        real = state.view(self.real_dtype).reshape(self.rows, -1)
+        self.work[: self.rows, : real.shape[1]] = real
+        self.run[0]["has_slope"] = 0
 
 
 def new_work(initial: np.ndarray, rows: int, total_rows: int) -> np.ndarray:

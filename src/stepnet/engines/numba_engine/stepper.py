@@ -5,18 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from stepnet.engines.contract import Adaptive, Plan
+from stepnet.engines.numba_engine import diagnosis
 from stepnet.engines.numba_engine.compile.cache import source_stamp
 from stepnet.engines.numba_engine.driver import STATUS, Trajectory
 from stepnet.engines.numba_engine.job import Job
-from stepnet.engines.numba_engine.stepping import DONE, EVENT, FULL, PAUSED
+from stepnet.engines.numba_engine.stepping import DONE, FULL, PAUSED
 from stepnet.solution import Status
+
+ROUNDING = 1e-12  # relative distance at which a time is that of a given step
 
 
 class Stepper:
-    """The arrays of a run and the kernel that moves them."""
+    """The arrays of a run and the kernel that moves them; `identity` tells what it is a run of."""
 
-    def __init__(self, job: Job, plan: Plan):
-        self._job, self._plan = job, plan
+    def __init__(self, job: Job, plan: Plan, identity: str):
+        self._job, self._plan, self._identity = job, plan, identity
         self._trajectory = Trajectory(job, plan)
 
     @property
@@ -47,9 +50,15 @@ class Stepper:
 
     def put(self, y: np.ndarray) -> None:
         """Go on from another state."""
-        real = y.view(self._job.real_dtype).reshape(self._job.rows, -1)
-        self._job.work[: self._job.rows, : real.shape[1]] = real
-        self._run["has_slope"] = 0
+        self._job.put(y)
+
+    def is_at(self, t: float) -> bool:
+        """Whether the clock shows a time, up to the rounding of whoever wrote it."""
+        return bool(np.isfinite(t) and abs(self.t - t) <= ROUNDING * max(abs(t), abs(self.h)))
+
+    def exception(self) -> BaseException | None:
+        """What the right-hand side raised."""
+        return diagnosis.raised(self._job).exception
 
     def step(self) -> Status | None:
         """One accepted step; None if all is well, else how the run ended."""
@@ -63,14 +72,15 @@ class Stepper:
     def run_to(self, t: float) -> Status | None:
         """Steps up to a time, the last one cut to end there if the steps are adaptive."""
         run, end = self._run, float(self._run["t_end"])
-        if isinstance(self._plan.stepping, Adaptive):
+        is_adaptive = isinstance(self._plan.stepping, Adaptive)
+        if is_adaptive:
             run["t_end"], run["n_steps"] = t, -1
-        while (t - run["t"]) * np.sign(end - run["t0"]) > 0:
-            code = self._advance(2**40 if isinstance(self._plan.stepping, Adaptive) else 1)
-            if code == EVENT or code not in (PAUSED, FULL, DONE):
+        while (t - run["t"]) * np.sign(end - run["t0"]) > 0 and (is_adaptive or not self.is_at(t)):
+            code = self._advance(2**40 if is_adaptive else 1)
+            if code not in (PAUSED, FULL, DONE):
                 run["t_end"] = end
                 return STATUS[code]
-        if isinstance(self._plan.stepping, Adaptive):
+        if is_adaptive:
             run["t_end"] = end
             run["n_steps"] = run["step"] if t == end else -1
         return None
@@ -85,19 +95,19 @@ class Stepper:
 
     def numbers(self) -> dict[str, np.ndarray]:
         """All that is needed to go on bit for bit."""
-        watch = () if self._job.watch is None else self._job.watch.values
-        return {"run": self._job.run, "work": self._job.work, "watch": np.array(watch), "stamp": np.array(self._stamp)}
+        marks = {"stamp": np.array(self._stamp), "identity": np.array(self._identity)}
+        return {"run": self._job.run, "work": self._job.work, **marks}
 
     def restore(self, numbers) -> None:
         """Go on from stored numbers; the problem, the scheme, the machine and the versions must be the same."""
+        if not {"run", "work", "stamp", "identity"} <= set(numbers):
+            raise ValueError("the file holds no stored integrator; it must have been written by `Integrator.save`")
         if str(numbers["stamp"]) != self._stamp:
             raise ValueError("the stored integrator is from another version, machine or kind of right-hand side")
-        if numbers["work"].shape != self._job.work.shape:
-            raise ValueError("the stored integrator is of another problem or scheme: its arrays have other shapes")
+        if str(numbers["identity"]) != self._identity or numbers["work"].shape != self._job.work.shape:
+            raise ValueError("the stored integrator is of another problem, scheme or plan of steps; start it as it was")
         self._job.run[...] = numbers["run"]
         self._job.work[...] = numbers["work"]
-        if self._job.watch is not None:
-            self._job.watch.values[...] = numbers["watch"]
 
     @property
     def _stamp(self) -> str:

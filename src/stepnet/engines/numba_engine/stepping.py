@@ -131,20 +131,13 @@ def save_wanted(work, row, count, run, save_at, out_t, out_y):
 
 @inlined
 def next_step(run, grid):
-    """Beginning, end and length of the next of the given steps."""
-    run.t = grid_time(run, grid, run.step)
-    return run.t, grid_time(run, grid, run.step + 1), step_length(run, grid, run.step)
-
-
-@inlined
-def rest_of_step(run, grid):
-    """End and length of the next of the given steps, which begins at its middle if an event cut it."""
-    if run.is_cut == 0:
-        run.t = grid_time(run, grid, run.step)
-        return grid_time(run, grid, run.step + 1), step_length(run, grid, run.step)
-    run.is_cut = 0
+    """Beginning, end and length of the next of the given steps; it begins at an event if one has cut it."""
     t_new = grid_time(run, grid, run.step + 1)
-    return t_new, t_new - run.t
+    if run.is_cut:
+        run.is_cut = 0
+        return run.t, t_new, t_new - run.t
+    run.t = grid_time(run, grid, run.step)
+    return run.t, t_new, step_length(run, grid, run.step)
 
 
 @inlined

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -24,11 +23,9 @@ STEPS_MOVED = 1e-9  # relative: a slope known to its last bit only, in an error 
 
 EXPLICIT = sn.schemes.find(family="ExplicitRK")
 PAIRS = [scheme for scheme in EXPLICIT if scheme.embedded]
-OTHERS = [sn.schemes.get(name) for name in sn.schemes.names() if sn.schemes.get(name) not in EXPLICIT]
 
 every_explicit = pytest.mark.parametrize("scheme", EXPLICIT, ids=lambda scheme: scheme.name)
 every_pair = pytest.mark.parametrize("scheme", PAIRS, ids=lambda scheme: scheme.name)
-every_other = pytest.mark.parametrize("scheme", OTHERS, ids=lambda scheme: scheme.name)
 
 
 # ---- a problem with a known solution: coupled, nonlinear and driven --------------------------------------------------
@@ -350,21 +347,3 @@ def test_a_table_of_another_length_is_refused():
     scheme = sn.schemes.get("dopri5")
     with pytest.raises(sn.SchemeError, match="dopri5"):
         replace(scheme, dense=replace(scheme.dense, correction=scheme.dense.correction[:-1]))
-
-
-# ---- schemes without it ----------------------------------------------------------------------------------------------
-
-
-def problem_for(scheme):
-    """A problem that a scheme of any family can run."""
-    if getattr(scheme, "nystrom", False) or getattr(scheme, "derivative", 1) == 2:
-        return sn.SecondOrder(lambda t, q: -q, [1.0], [0.0], (0.0, 1.0))
-    if type(scheme).__name__ == "Splitting":
-        return sn.Partitioned(lambda t, p: p, lambda t, q: -q, [1.0], [0.0], (0.0, 1.0))
-    return sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0))
-
-
-@every_other
-def test_other_families_refuse_dense_output(scheme):
-    with pytest.raises(TypeError, match=f"`dense`.*explicit Runge-Kutta.*{re.escape(scheme.name)}"):
-        sn.solve(problem_for(scheme), scheme, steps=10, dense=True)

@@ -545,20 +545,3 @@ def test_bad_events_are_refused(facts, kind, words):
 def test_what_is_no_event_is_refused(events):
     with pytest.raises(TypeError, match="event"):
         solve_clock(events)
-
-
-EXPLICIT = sn.schemes.find(family="ExplicitRK")
-
-
-@pytest.mark.parametrize("name", [name for name in sn.schemes.names() if sn.schemes.get(name) not in EXPLICIT])
-def test_other_families_refuse_events(name):
-    scheme = sn.schemes.get(name)
-    second = getattr(scheme, "nystrom", False) or getattr(scheme, "derivative", 1) == 2
-    if second:
-        problem = sn.SecondOrder(lambda t, q: -q, [1.0], [0.0], (0.0, 1.0))
-    elif type(scheme).__name__ == "Splitting":
-        problem = sn.Partitioned(lambda t, p: p, lambda t, q: -q, [1.0], [0.0], (0.0, 1.0))
-    else:
-        problem = sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0))
-    with pytest.raises(TypeError, match=f"`events`.*explicit Runge-Kutta.*{re.escape(scheme.name)}"):
-        sn.solve(problem, scheme, steps=10, events=lambda t, y: t - 0.5)

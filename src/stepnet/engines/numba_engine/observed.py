@@ -1,0 +1,130 @@
+"""Events, dense output and projection for schemes without a continuous extension of their own.
+
+The kernel of the family takes the steps, another one looks into them through the cubic Hermite polynomial of both ends,
+for one more evaluation of the whole right-hand side each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+
+from stepnet.engines.contract import Given, Plan, Saving
+from stepnet.engines.numba_engine import stepping
+from stepnet.engines.numba_engine.compile.cache import Kernel
+from stepnet.engines.numba_engine.compile.problems import event_fields, full_field, projection_fields
+from stepnet.engines.numba_engine.events import watch_of
+from stepnet.engines.numba_engine.extension import Y_NEW, K, cubic_tables
+from stepnet.engines.numba_engine.inside import Output, complete, is_full, needs_of
+from stepnet.engines.numba_engine.job import ELSEWHERE, Job, new_run, new_work
+from stepnet.engines.numba_engine.stepping import DONE, FULL, PAUSED
+from stepnet.problem import Problem
+
+BLOCK = 1024  # steps taken before they are looked at, if nothing that is found changes the next ones
+
+
+@Kernel
+def look_at_steps(field, p, tables, needs, work, run_, first, count, t, y, out):
+    """Go through `count` steps from step `first` on, whose ends are the rows of `t` and `y`; PAUSED after the last."""
+    run = run_[0]
+    while run.step < first + count:
+        if stepping.is_full(run, out.t) or is_full(needs, run, out):
+            return FULL
+        i = run.step - first
+        for k in range(run.reals):
+            work[Y_NEW, k] = y[i, k]
+        status = complete(field, p, tables, needs, False, work, 1, t[i], t[i] - run.t, run, out)
+        if status != DONE:
+            return status
+    return DONE if run.step == run.n_steps else PAUSED
+
+
+class Steps:
+    """The steps of a family's job, a block of them at a time."""
+
+    def __init__(self, job: Job, size: int):
+        prefix = 0 if job.prefix is None else len(job.prefix[0]) - 1  # steps that a multistep scheme has taken already
+        room = max(size, prefix, 1)
+        self.job, self.first, self._size, self._code = job, 0, size, PAUSED
+        self.t, self.y = np.empty(room), np.empty((room, job.rows * int(job.run[0]["reals"])), job.real_dtype)
+        if job.prefix is not None:
+            self.t[:prefix] = job.prefix[0][1:]
+            self.y[:prefix] = job.prefix[1][1:].view(job.real_dtype)
+        nothing = np.empty((0, 0), job.real_dtype)
+        self._output = SimpleNamespace(t=self.t, y=self.y, watch=job.watch, piece_t=np.empty((0, 2)), pieces=nothing)
+
+    @property
+    def reached(self) -> int:
+        """How many steps the family has taken."""
+        return int(self.job.run[0]["step"])
+
+    def take(self, most: int) -> None:
+        """The next block."""
+        run = self.job.run[0]
+        self.first = self.reached
+        run["slice"], run["saved"] = min(most, self._size), 0
+        self._code = self.job.advance(self._output)
+
+    def go_back_to(self, run, state: np.ndarray) -> None:
+        """Go on from another state, in the middle of the step if an event has cut it."""
+        self.job.put(state)
+        for name in ("step", "t", "is_cut"):
+            self.job.run[0][name] = run[name]
+        run["is_cut"] = 0
+
+    def ending(self, run) -> int:
+        """What the family's kernel answered after its last block."""
+        if self._code in (DONE, PAUSED):
+            return PAUSED
+        run["part"] = ELSEWHERE
+        return self._code
+
+
+def prepare(problem: Problem, scheme, plan: Plan, prepare_steps) -> Job:
+    """A job that runs the one of the family, made by `prepare_steps`, and looks into its steps."""
+    is_moving = plan.project is not None or any(event.reset is not None for event in plan.events)
+    is_stopping = any(event.terminal for event in plan.events)
+    inner_plan = Plan(_given_times(problem, plan.stepping) if is_moving else plan.stepping, Saving(None, 1))
+    steps = Steps(prepare_steps(problem, scheme, inner_plan), 1 if is_moving or is_stopping else BLOCK)
+    field, watched = full_field(problem), event_fields(problem, plan.events)
+    moved = projection_fields(problem, plan.project)
+    work, run = new_work(problem.initial, 1, K + 2), new_run(problem, plan)
+    tables = cubic_tables(work.dtype)
+    watch = watch_of(plan, (*watched, *moved), problem, int(run[0]["reals"]), work.dtype)
+
+    def look(out):
+        needs = needs_of(plan, out.watch, moved, is_aside=False)
+        block = (steps.first, steps.reached - steps.first, steps.t, steps.y)
+        output = Output(out.t, out.y, out.piece_t, out.pieces)
+        code = look_at_steps(work.dtype, field.address, field.p, tables, needs, work, run, *block, output)
+        return steps.ending(run[0]) if code == PAUSED else code
+
+    def go(out):
+        until, code = run[0]["step"] + run[0]["slice"], PAUSED
+        while code == PAUSED and run[0]["step"] < until:
+            if is_moving and run[0]["has_slope"] == 0:
+                steps.go_back_to(run[0], job.state)
+            if run[0]["step"] == steps.reached:
+                steps.take(int(run[0]["slice"]))
+            code = look(out)
+        run[0]["evaluations"] += steps.job.run[0]["evaluations"]
+        steps.job.run[0]["evaluations"] = 0
+        return code
+
+    fields = (field, *watched, *moved, *steps.job.fields)
+    slopes = steps.job.stage_slopes
+    job = Job(go, run, work, 1, fields, problem.initial.dtype, slopes, watch, rows_per_piece=4, inner=steps.job)
+    return job
+
+
+def _given_times(problem: Problem, stepping_plan: Given) -> Given:
+    """Even steps by their times, because generated code takes none that is cut."""
+    if stepping_plan.grid is not None:
+        return stepping_plan
+    t0, t1 = problem.t_span
+    n = stepping_plan.n_steps
+    grid = t0 + np.arange(n + 1) * ((t1 - t0) / n)
+    grid[-1] = t1
+    return replace(stepping_plan, grid=grid)
