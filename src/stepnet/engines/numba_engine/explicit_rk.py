@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -41,6 +41,7 @@ from stepnet.engines.numba_engine.stepping import (
 )
 from stepnet.problem import Problem
 from stepnet.schemes import conditions
+from stepnet.schemes.programs import motion_of
 from stepnet.schemes.tableau import Butcher, ExplicitRK
 
 ROWS = SimpleNamespace(Y=Y, Y_NEW=Y_NEW, ERROR=ERROR, K=K)
@@ -218,8 +219,9 @@ def _fused(field: Field, scheme: ExplicitRK, is_adaptive: bool, plan: Plan, work
         return fused_address((field,), scheme, stride, "attempt", lambda: write_attempt(scheme, ROWS, stride), s)
     if plan.stepping.grid is not None:
         return 0
-    used = s - conditions.is_fsal(scheme)
-    return fused_address((field,), scheme, stride, "steps", lambda: write_steps(scheme, used, ROWS, stride), used)
+    program = motion_of(scheme, 1, False, False).step
+    write = partial(write_steps, program, [Y], stride)
+    return fused_address((field,), program, stride, "steps", write, program.n_slopes)
 
 
 @lru_cache(maxsize=64)

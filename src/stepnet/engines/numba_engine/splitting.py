@@ -8,7 +8,6 @@ of its own, which moves with it; that is what keeps the order for right-hand sid
 from __future__ import annotations
 
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 from numba import uintp
@@ -16,7 +15,7 @@ from numba import uintp
 from stepnet.engines.contract import Plan
 from stepnet.engines.numba_engine import stepping
 from stepnet.engines.numba_engine.compile.cache import Kernel, inlined
-from stepnet.engines.numba_engine.compile.fused import fused_address, write_splitting_steps
+from stepnet.engines.numba_engine.compile.fused import fused_address, write_steps
 from stepnet.engines.numba_engine.compile.problems import part_fields
 from stepnet.engines.numba_engine.explicit_rk import stage_slopes
 from stepnet.engines.numba_engine.job import Job, grid_of, new_run, new_work, wanted_times
@@ -24,12 +23,11 @@ from stepnet.engines.numba_engine.primitives import call_field, call_steps, comb
 from stepnet.engines.numba_engine.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, PAUSED
 from stepnet.problem import Problem, Split
 from stepnet.schemes.conditions import is_fsal
-from stepnet.schemes.explicit import DOP853, RK4, VERNER65
+from stepnet.schemes.programs import inner_scheme, motion_of
 from stepnet.schemes.splitting import Splitting
 
 # Rows of a partitioned problem: q, p, their slopes; the same four for a step in progress or aside to a wanted time.
 Q, P, DQ, DP, ASIDE = range(5)
-ROWS = SimpleNamespace(Q=Q, P=P, DQ=DQ, DP=DP)
 BEFORE = 2 * ASIDE  # q and p at the beginning of the step, to fall back on
 
 
@@ -190,9 +188,10 @@ def _prepare_pair(problem: Problem, scheme: Splitting, plan: Plan) -> Job:
     is_second_order = dq.address == 0
     steps = 0
     if plan.stepping.grid is None:
-        stride = work.shape[1]
-        writer = partial(write_splitting_steps, scheme, is_second_order, ROWS, stride)
-        steps = fused_address((dq, dp), scheme, stride, "steps", writer, len(parts))
+        stride, program = work.shape[1], motion_of(scheme, 2, False, is_second_order).step
+        rows = [Q, P, DP if parts[0] else DQ][: program.n_rows]
+        write = partial(write_steps, program, rows, stride)
+        steps = fused_address((dq, dp), program, stride, "steps", write, len(parts))
     run[0]["per_step"] = evaluations_per_step(scheme, is_second_order)
     head = (dq.address, dp.address, steps, dp.p, parts, fractions, int(is_fsal(scheme)))
 
@@ -243,11 +242,6 @@ def evaluations_per_step(scheme: Splitting, is_second_order: bool) -> int:
     flows = scheme.sequence()
     parts = [part for part, _ in flows][1 if is_fsal(scheme) else 0 :]
     return sum(1 for part in parts if not (is_second_order and part == 0))
-
-
-def inner_scheme(order: int):
-    """The Runge-Kutta scheme for the flows of a sum, at least as accurate as the splitting."""
-    return RK4 if order <= 4 else VERNER65 if order <= 6 else DOP853
 
 
 def _flows(scheme: Splitting, parts: int) -> tuple[np.ndarray, np.ndarray]:

@@ -2,55 +2,66 @@
 
 A kernel that calls a right-hand side by address writes every stage to memory and reads it back, which for three
 unknowns costs as much as the arithmetic.  Where a trace is short, the step is generated around it instead, with the
-coefficients as literals; kernels call `attempt` or `steps` in place of their own stages.
+coefficients as literals; kernels call this code in place of their own stages.
 
-    int32 attempt(double t, double t_low, double h, double *work, const double *p)        one step of a pair
-    int32 steps(double t0, double h, int64 first, int64 count, double *work, const double *p)   many even steps
+    int32 attempt(double t, double t_low, double h, double *work, const double *p)              one step of a pair
+    int32 steps  (double t0, double h, int64 first, int64 count, double *work, const double *p)    many even steps
+    int32 sweep  (double t0, double h, int64 first, int64 count, const double *grid, double *state, double *states,
+                  int64 stride, const double *p)                   many steps, the state before each of them stored
+    int32 reverse(double t0, double h, int64 first, int64 count, const double *grid, const double *states,
+                  double *bar, double *p_bar, double *t_bars, const double *p)         their adjoint, last step first
+
+The last two go over even steps, or over those between the times in `grid`.  `bar` is the gradient with respect to the
+state, `p_bar` and `t_bars` (that of t0, and sum (t_n - t0) t_n_bar + h_n h_n_bar) are added to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from weakref import WeakKeyDictionary
 
 from stepnet.engines.numba_engine.compile.field import Field
 from stepnet.engines.numba_engine.compile.machine_code import Code, Writer, literal
 from stepnet.engines.numba_engine.compile.trace import Trace
-from stepnet.schemes.splitting import Splitting
+from stepnet.schemes.programs import Program, Slope, Sum
 from stepnet.schemes.tableau import ExplicitRK
 
 LONGEST = 1200  # operations of a step; beyond, the calls are no longer what takes the time
 ATTEMPT = "double %t, double %t_low, double %h, ptr noalias %work, ptr noalias readonly %p"
-STEPS = "double %t0, double %h, i64 %first, i64 %count, ptr noalias %work, ptr noalias readonly %p"
+STEPS = "double %t0, double %h0, i64 %first, i64 %count, ptr noalias %work, ptr noalias readonly %p"
+SWEEP = (
+    "double %t0, double %h0, i64 %first, i64 %count, ptr noalias readonly %grid, ptr noalias %state, "
+    "ptr noalias %states, i64 %stride, ptr noalias readonly %p"
+)
+REVERSE = (
+    "double %t0, double %h0, i64 %first, i64 %count, ptr noalias readonly %grid, ptr noalias readonly %states, "
+    "ptr noalias %bar, ptr noalias %p_bar, ptr noalias %t_bars, ptr noalias readonly %p"
+)
 
 _kept: WeakKeyDictionary = WeakKeyDictionary()
 
 
-def fused_address(fields: tuple[Field, ...], scheme, variant, which: str, make_writer, n_evaluations: int) -> int:
+def fused_address(fields: tuple[Field, ...], source, variant, which: str, make_writer, n_evaluations: int) -> int:
     """The address of generated code around the traces of `fields`, or 0 if they are too long or not traced.
 
-    `make_writer()` gives the function that writes it; `variant` tells apart what else the code depends on.
+    `make_writer()` gives the function that writes it, from the scheme or program `source`; `variant` tells apart what
+    else the code depends on.  A part that is no function (q' = v) has no trace.
     """
     codes = [field.keep_alive for field in fields if field.address != 0]
     if not all(isinstance(code, Code) for code in codes):
         return 0
     kept = _kept.setdefault(codes[-1], {})
-    key = (which, id(scheme), variant, *map(id, codes))
+    key = (which, id(source), variant, *map(id, codes))
     if key not in kept:
-        traces = [code.trace for code in codes]
-        kept[key] = (
-            _code(traces, which, make_writer, n_evaluations),
-            scheme,
-            codes[:-1],
-        )  # what an id names must live on
+        traces = [field.keep_alive.trace if field.address != 0 else None for field in fields]
+        kept[key] = _code(traces, which, make_writer, n_evaluations), source, codes[:-1]  # what an id names must live
     code = kept[key][0]
     return 0 if code is None else code.address
 
 
 def _code(traces, which: str, make_writer, n_evaluations: int) -> Code | None:
-    if n_evaluations * max(len(trace.graph.live(trace.outputs)) for trace in traces) > LONGEST:
-        return None
-    return Code(make_writer()(traces), which)
+    longest = max(len(trace.graph.live(trace.outputs)) for trace in traces if trace is not None)
+    return None if n_evaluations * longest > LONGEST else Code(make_writer()(traces), which)
 
 
 class _Step(Writer):
@@ -59,21 +70,26 @@ class _Step(Writer):
     def __init__(self, traces: list[Trace]):
         super().__init__()
         self._parameters: dict[int, str] = {}
-        for j in sorted({node[1] for trace in traces for node in trace.graph.nodes if node[0] == "p"}):
+        self._gradients: dict[int, list[int | None]] = {}
+        used = (node[1] for trace in traces if trace is not None for node in trace.graph.nodes if node[0] == "p")
+        for j in sorted(set(used)):
             self._parameters[j] = self.load("p", j)
 
     def slopes(self, trace: Trace, t: str, y: list[str]) -> list[str]:
         """The right-hand side at a time and a state."""
+        return self.compute(trace.graph, trace.outputs, self.inputs(trace, trace.outputs, t, y))
+
+    def inputs(self, trace: Trace, outputs: list[int], t: str, y: list[str], w: list[str] | None = None) -> dict:
+        """Values of the inputs that some outputs depend on."""
+        known = {"y": y, "p": self._parameters, "w": w}
         names = {}
-        for number in trace.graph.live(trace.outputs):
+        for number in trace.graph.live(outputs):
             operation, *index = trace.graph.nodes[number]
             if operation == "t":
                 names[number] = t
-            elif operation == "y":
-                names[number] = y[index[0]]
-            elif operation == "p":
-                names[number] = self._parameters[index[0]]
-        return self.compute(trace.graph, trace.outputs, names)
+            elif operation in known:
+                names[number] = known[operation][index[0]]
+        return names
 
     def add(self, x: str, y: str) -> str:
         return self.line(f"fadd double {x}, {y}")
@@ -96,16 +112,123 @@ class _Step(Writer):
             total = self.multiply(weight, slope[i]) if total is None else self.multiply_add(weight, slope[i], total)
         return total
 
-    def load_row(self, row: int, stride: int, n: int) -> list[str]:
-        return [self.load("work", row * stride + i) for i in range(n)]
+    def load_rows(self, array: str, rows, stride: int, n: int) -> list[list[str]]:
+        return [[self.load(array, row * stride + i) for i in range(n)] for row in rows]
 
-    def store_row(self, values: list[str], row: int, stride: int) -> None:
-        for i, value in enumerate(values):
-            self.store(value, "work", row * stride + i)
+    def store_rows(self, values: list[list[str]], array: str, rows, stride: int) -> None:
+        for row, value in zip(rows, values, strict=True):
+            for i, entry in enumerate(value):
+                self.store(entry, array, row * stride + i)
 
     def later(self, t: str, h: str, fraction: float) -> str:
         """t + fraction h."""
         return t if fraction == 0 else self.multiply_add(literal(fraction), h, t)
+
+    def power(self, h: str, exponent: int) -> str:
+        """h to a small whole power."""
+        if exponent < 0:
+            return self.line(f"fdiv double {literal(1.0)}, {self.power(h, -exponent)}")
+        return h if exponent == 1 else self.multiply(h, self.power(h, exponent - 1))
+
+    def execute(self, program: Program, traces, rows: list[list[str]], t: str, h: str) -> list[list[str]]:
+        """All rows of a program: those given, and one for each of its operations."""
+        rows = list(rows)
+        for operation in program.operations:
+            if isinstance(operation, Slope):
+                rows.append(self.slopes(traces[operation.part], self.later(t, h, operation.c), rows[operation.row]))
+            else:
+                rows.append(self.sum_of(operation, rows, h))
+        return rows
+
+    def sum_of(self, operation: Sum, rows: list[list[str]], h: str) -> list[str]:
+        """Terms of equal powers of h together: base + h (w_1 k_1 + w_2 k_2 + ...)."""
+        powers = sorted({term.power for term in operation.terms})
+        groups = {power: [term for term in operation.terms if term.power == power] for power in powers}
+        result = []
+        for i in range(len(rows[0])):
+            total = None
+            for power, group in groups.items():
+                total = self.group_sum(group, rows, i, h if power == 0 else self.power(h, power), total)
+            result.append(total)
+        return result
+
+    def group_sum(self, group, rows, i: int, h: str, base: str | None) -> str:
+        """base + h^k sum_j w_j row_j[i]."""
+        if group[0].power == 0:
+            for term in group:
+                value = rows[term.row][i]
+                if base is None:
+                    base = value if term.weight == 1 else self.multiply(literal(term.weight), value)
+                else:
+                    base = self.multiply_add(literal(term.weight), value, base)
+            return base
+        if len(group) == 1:
+            length, value = self.multiply(literal(group[0].weight), h), rows[group[0].row][i]
+        else:
+            length, value = h, self.combined([(literal(term.weight), rows[term.row]) for term in group], i)
+        return self.multiply(length, value) if base is None else self.multiply_add(length, value, base)
+
+    def transpose(self, program: Program, traces, rows, bars: dict[int, list[str]], t: str, h: str, times) -> None:
+        """Gradients with respect to all rows, from those of the outputs in `bars`; `times` sums those of t and h."""
+        for number in range(len(rows) - 1, program.n_rows - 1, -1):
+            operation = program.operations[number - program.n_rows]
+            if number not in bars:
+                continue
+            bar = bars.pop(number)
+            if isinstance(operation, Slope):
+                self._transpose_slope(operation, traces[operation.part], rows, bars, bar, t, h, times)
+            else:
+                self._transpose_sum(operation, rows, bars, bar, h, times)
+
+    def _transpose_slope(self, operation: Slope, trace: Trace, rows, bars, bar, t, h, times) -> None:
+        t_stage, y = self.later(t, h, operation.c), rows[operation.row]
+        if id(trace) not in self._gradients:
+            self._gradients[id(trace)] = trace.gradient()
+        gradient = self._gradients[id(trace)]
+        wanted = [i for i, node in enumerate(gradient) if node is not None and (i > 0 or times is not None)]
+        names = self.inputs(trace, [gradient[i] for i in wanted], t_stage, y, bar)
+        found = dict(zip(wanted, self.compute(trace.graph, [gradient[i] for i in wanted], names), strict=True))
+        if 0 in found and times is not None:
+            times.at_t.append(found[0])
+            times.at_h.append(self.multiply(literal(operation.c), found[0]))
+        zero = literal(0.0)
+        self._add_to(bars, operation.row, [found.get(1 + i, zero) for i in range(trace.n)])
+        for j in range(trace.n_parameters):
+            if 1 + trace.n + j in found:
+                self.store(found[1 + trace.n + j], "p_bar", j, is_sum=True)
+
+    def _transpose_sum(self, operation: Sum, rows, bars, bar, h, times) -> None:
+        for term in operation.terms:
+            if term.power == 0:
+                factor = literal(term.weight)
+            else:
+                factor = self.multiply(literal(term.weight), self.power(h, term.power))
+                if times is not None:
+                    product = self.multiply(literal(0.0), bar[0])
+                    for x, y in zip(rows[term.row], bar, strict=True):
+                        product = self.multiply_add(x, y, product)
+                    slope = literal(term.weight * term.power)
+                    if term.power != 1:
+                        slope = self.multiply(slope, self.power(h, term.power - 1))
+                    times.at_h.append(self.multiply(slope, product))
+            if term.row in bars:
+                bars[term.row] = [self.multiply_add(factor, x, y) for x, y in zip(bar, bars[term.row], strict=True)]
+            else:
+                is_one = term.power == 0 and term.weight == 1
+                bars[term.row] = bar if is_one else [self.multiply(factor, x) for x in bar]
+
+    def _add_to(self, bars, row: int, values: list[str]) -> None:
+        if row in bars:
+            values = [self.add(x, y) for x, y in zip(bars[row], values, strict=True)]
+        bars[row] = values
+
+
+class _Times:
+    """Gradients with respect to the beginning and the length of a step, as lists to be summed."""
+
+    def __init__(self):
+        self.at_t: list[str] = []
+        self.at_h: list[str] = []
 
 
 def write_attempt(scheme: ExplicitRK, rows, stride: int) -> Callable[[list[Trace]], str]:
@@ -115,105 +238,137 @@ def write_attempt(scheme: ExplicitRK, rows, stride: int) -> Callable[[list[Trace
         (trace,) = traces
         table, s = scheme.butcher, len(scheme.b)
         step = _Step(traces)
-        y = step.load_row(rows.Y, stride, trace.n)
-        k = [step.load_row(rows.K, stride, trace.n)]
+        (y,) = step.load_rows("work", [rows.Y], stride, trace.n)
+        k = step.load_rows("work", [rows.K], stride, trace.n)
         stage = y
         for i in range(1, s):
             stage = step.moved(y, "%h", table.A[i], k)
             offset = step.multiply_add(literal(float(table.c[i])), "%h", "%t_low")
             k.append(step.slopes(trace, step.add("%t", offset), stage))
-            step.store_row(k[i], rows.K + i, stride)
+            step.store_rows([k[i]], "work", [rows.K + i], stride)
         is_fsal = table.c[-1] == 1 and tuple(table.A[-1]) == tuple(table.b)
-        step.store_row(stage if is_fsal else step.moved(y, "%h", table.b, k), rows.Y_NEW, stride)
+        new = stage if is_fsal else step.moved(y, "%h", table.b, k)
+        step.store_rows([new], "work", [rows.Y_NEW], stride)
         zero = [literal(0.0)] * trace.n
         for m, hat in enumerate(scheme.embedded):
             weights = [b - b_hat for b, b_hat in zip(scheme.b, hat.b, strict=True)]
-            step.store_row(step.moved(zero, "%h", weights, k), rows.ERROR + m, stride)
+            step.store_rows([step.moved(zero, "%h", weights, k)], "work", [rows.ERROR + m], stride)
         return _function("attempt", ATTEMPT, step.lines)
 
     return write
 
 
-def write_steps(scheme: ExplicitRK, used: int, rows, stride: int) -> Callable[[list[Trace]], str]:
-    """Assembly of many even steps of an explicit scheme, the state in registers throughout."""
+def write_steps(program: Program, rows: Sequence[int], stride: int) -> Callable[[list], str]:
+    """Assembly of many even steps, the state in registers throughout; `rows` of `work` hold it."""
 
-    def write(traces: list[Trace]) -> str:
-        (trace,) = traces
-        table = scheme.butcher
-        step = _Step(traces)
+    def write(traces) -> str:
+        step, n = _Step(traces), _size(traces)
 
-        def body(t: str, y: list[str]) -> list[str]:
-            k: list[list[str]] = []
-            for i in range(used):
-                k.append(step.slopes(trace, step.later(t, "%h", float(table.c[i])), step.moved(y, "%h", table.A[i], k)))
-            return step.moved(y, "%h", table.b, k)
+        def body(t, h, state):
+            made = step.execute(program, traces, state, t, h)
+            return [made[row] for row in program.outputs]
 
-        return _loop(step, [(rows.Y, trace.n)], stride, body)
-
-    return write
-
-
-def write_splitting_steps(scheme: Splitting, is_second_order: bool, rows, stride: int) -> Callable[[list[Trace]], str]:
-    """Assembly of many even steps of drifts and kicks; a slope is computed again only when its state has moved."""
-
-    def write(traces: list[Trace]) -> str:
-        n = traces[-1].n
-        step = _Step(traces)
-        flows = scheme.sequence()
-        is_reused = flows[0][0] == flows[-1][0] and not (is_second_order and flows[0][0] == 0)
-
-        def body(t: str, state: list[str]) -> list[str]:
-            q, p, slope = state[:n], state[n : 2 * n], {flows[0][0]: state[2 * n :]} if is_reused else {}
-            clocks = [t, t]
-            for part, fraction in flows:
-                other = 1 - part
-                if part not in slope:
-                    if part == 0 and is_second_order:
-                        slope[0] = p
-                    else:
-                        slope[part] = step.slopes(
-                            traces[part if len(traces) == 2 else 0], clocks[other], p if part == 0 else q
-                        )
-                length = step.multiply(literal(fraction), "%h")
-                moved = [
-                    step.multiply_add(length, k, x) for x, k in zip(q if part == 0 else p, slope[part], strict=True)
-                ]
-                q, p = (moved, p) if part == 0 else (q, moved)
-                clocks[part] = step.add(clocks[part], length)
-                slope.pop(other, None)
-            return [*q, *p, *(slope[flows[0][0]] if is_reused else [])]
-
-        blocks = [(rows.Q, n), (rows.P, n)]
-        if is_reused:
-            blocks.append((rows.DQ if flows[0][0] == 0 else rows.DP, n))
-        return _loop(step, blocks, stride, body)
+        first = step.load_rows("work", rows, stride, n)
+        lines, new = _loop(step, first, body, is_even=True)
+        step.lines = lines
+        step.store_rows(new, "work", rows, stride)
+        return _function("steps", STEPS, step.lines)
 
     return write
 
 
-def _loop(step: _Step, blocks, stride: int, body) -> str:
-    """A loop over `count` steps whose state, the rows in `blocks`, stays in registers."""
-    first = [value for row, n in blocks for value in step.load_row(row, stride, n)]
+def write_sweep(program: Program, is_even: bool) -> Callable[[list], str]:
+    """Assembly of many steps that stores the state before each of them, `stride` numbers apart (0: not at all)."""
+
+    def write(traces) -> str:
+        step, n = _Step(traces), _size(traces)
+        rows = range(program.n_rows)
+
+        def body(t, h, state):
+            step.lines.append("%place = mul i64 %i, %stride")
+            step.lines.append("%kept = getelementptr double, ptr %states, i64 %place")
+            step.store_rows(state, "kept", rows, n)
+            made = step.execute(program, traces, state, t, h)
+            return [made[row] for row in program.outputs]
+
+        first = step.load_rows("state", rows, n, n)
+        lines, new = _loop(step, first, body, is_even)
+        step.lines = lines
+        step.store_rows(new, "state", rows, n)
+        return _function("sweep", SWEEP, step.lines)
+
+    return write
+
+
+def write_reverse(program: Program, is_even: bool, has_times: bool) -> Callable[[list], str]:
+    """Assembly of the adjoint of many steps, the gradient in registers; stages are computed again from each state."""
+
+    def write(traces) -> str:
+        step, n = _Step(traces), _size(traces)
+        rows, zero = range(program.n_rows), literal(0.0)
+
+        def body(t, h, bar):
+            step.lines.append(f"%place = mul i64 %i, {program.n_rows * n}")
+            step.lines.append("%kept = getelementptr double, ptr %states, i64 %place")
+            made = step.execute(program, traces, step.load_rows("kept", rows, n, n), t, h)
+            bars: dict[int, list[str]] = {}
+            for row, value in zip(program.outputs, bar, strict=True):
+                step._add_to(bars, row, value)
+            times = _Times() if has_times else None
+            step.transpose(program, traces, made, bars, t, h, times)
+            if times is not None:
+                _store_times(step, times, t, h)
+            return [bars.get(row, [zero] * n) for row in rows]
+
+        first = step.load_rows("bar", rows, n, n)
+        lines, new = _loop(step, first, body, is_even, is_backward=True)
+        step.lines = lines
+        step.store_rows(new, "bar", rows, n)
+        return _function("reverse", REVERSE, step.lines)
+
+    return write
+
+
+def _store_times(step: _Step, times: _Times, t: str, h: str) -> None:
+    elapsed = step.line(f"fsub double {t}, %t0")
+    for value in times.at_t:
+        step.store(value, "t_bars", 0, is_sum=True)
+        step.store(step.multiply(elapsed, value), "t_bars", 1, is_sum=True)
+    for value in times.at_h:
+        step.store(step.multiply(h, value), "t_bars", 1, is_sum=True)
+
+
+def _size(traces) -> int:
+    return next(trace.n for trace in traces if trace is not None)
+
+
+def _loop(step: _Step, first: list[list[str]], body, is_even: bool, is_backward: bool = False):
+    """A loop over `count` steps, whose state of some rows stays in registers; its lines, and the last state."""
     before, step.lines = step.lines, []
-    state = [f"%s{i}" for i in range(len(first))]
-    new = body(step.multiply_add("%step", "%h", "%t0"), state)
+    n = len(first[0])
+    state = [[f"%s{row}_{i}" for i in range(n)] for row in range(len(first))]
+    if is_even:
+        t, h = step.multiply_add("%step", "%h0", "%t0"), "%h0"
+    else:
+        step.lines.append("%here = getelementptr double, ptr %grid, i64 %index")
+        t = step.load("here", 0)
+        h = step.line(f"fsub double {step.load('here', 1)}, {t}")
+    new = body(t, h, state)
     inside, step.lines = step.lines, []
-    offset = 0
-    for row, n in blocks:
-        step.store_row(new[offset : offset + n], row, stride)
-        offset += n
     phis = [
         f"{name} = phi double [ {old}, %entry ], [ {value}, %loop ]"
-        for name, old, value in zip(state, first, new, strict=True)
+        for names, olds, values in zip(state, first, new, strict=True)
+        for name, old, value in zip(names, olds, values, strict=True)
     ]
+    counter = ["%last = sub i64 %count, 1", "%i = sub i64 %last, %j"] if is_backward else ["%i = add i64 %j, 0"]
     lines = [
         *before, "br label %entry", "entry:", "br label %loop", "loop:",
-        "%i = phi i64 [ 0, %entry ], [ %i_next, %loop ]", *phis,
+        "%j = phi i64 [ 0, %entry ], [ %j_next, %loop ]", *phis, *counter,
         "%index = add i64 %first, %i", "%step = sitofp i64 %index to double", *inside,
-        "%i_next = add i64 %i, 1", "%more = icmp slt i64 %i_next, %count", "br i1 %more, label %loop, label %done",
-        "done:", *step.lines,
+        "%j_next = add i64 %j, 1", "%more = icmp slt i64 %j_next, %count", "br i1 %more, label %loop, label %done",
+        "done:",
     ]  # fmt: skip
-    return _function("steps", STEPS, lines)
+    return lines, new
 
 
 def _function(name: str, head: str, lines: list[str]) -> str:

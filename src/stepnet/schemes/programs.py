@@ -1,0 +1,239 @@
+"""A step of any explicit scheme as a straight-line program: evaluations of the parts, and linear combinations of rows.
+
+That is all that generated code and derivatives need to know of a scheme.  Rows are vectors; the first ones hold the
+state, and operation i makes the row after those.  A slope is f(t + c h, row), a sum is sum_j w_j h^(k_j) row_j.  Run
+backward, with every operation transposed, a program is the exact adjoint of its step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from stepnet.schemes.explicit import DOP853, RK4, VERNER65
+from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.splitting import Splitting
+from stepnet.schemes.tableau import Butcher
+
+
+class Slope(NamedTuple):
+    """f_part(t + c h, row)."""
+
+    part: int
+    row: int
+    c: float
+
+
+class Term(NamedTuple):
+    """weight h^power row."""
+
+    row: int
+    weight: float
+    power: int = 1
+
+
+class Sum(NamedTuple):
+    """The sum of its terms."""
+
+    terms: tuple[Term, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """`operations` on `n_rows` rows of state; the new state is in the rows `outputs`, `steps` steps later."""
+
+    n_rows: int
+    operations: tuple[Slope | Sum, ...]
+    outputs: tuple[int, ...]
+    steps: int = 1
+
+    @property
+    def n_slopes(self) -> int:
+        """Evaluations of right-hand sides."""
+        return sum(isinstance(operation, Slope) for operation in self.operations)
+
+
+class Motion(NamedTuple):
+    """How a scheme moves: `opening` once from the rows of the problem to those that `step` works on, then `step`.
+
+    The problem's own rows are `state` among them: slopes and earlier steps that a step wants to be given come along.
+    `back` undoes a step exactly (up to rounding), None if the scheme has no such inverse.
+    """
+
+    opening: Program
+    step: Program
+    state: tuple[int, ...]
+    back: Program | None = None
+
+
+@lru_cache(maxsize=256)
+def motion_of(scheme, n_parts: int, is_sum: bool, is_second_order: bool) -> Motion:
+    """The motion of a scheme on a problem of one part, of two halves (q, p), or of a sum of parts."""
+    if isinstance(scheme, Multistep):
+        return _multistep(scheme)
+    if not isinstance(scheme, Splitting):
+        return Motion(_nothing(1), _runge_kutta(scheme.butcher), (0,))
+    if is_sum:
+        return Motion(_nothing(1), _sum_of_flows(scheme, n_parts), (0,))
+    return _drifts_and_kicks(scheme, is_second_order)
+
+
+def inner_scheme(order: int):
+    """The Runge-Kutta scheme for the flows of a sum, at least as accurate as the splitting."""
+    return RK4 if order <= 4 else VERNER65 if order <= 6 else DOP853
+
+
+class _Writer:
+    """Appends operations; equal ones are made once."""
+
+    def __init__(self, n_rows: int):
+        self.n_rows = n_rows
+        self.operations: list[Slope | Sum] = []
+
+    def _row(self, operation) -> int:
+        if operation not in self.operations:
+            self.operations.append(operation)
+        return self.n_rows + self.operations.index(operation)
+
+    def slope(self, part: int, row: int, c: float) -> int:
+        return self._row(Slope(part, row, float(c)))
+
+    def sum(self, terms: Iterable[tuple]) -> int:
+        """The row of a sum; a single row with the weight 1 is that row itself."""
+        kept = tuple(Term(row, float(weight), power) for row, weight, power in terms if weight != 0)
+        return kept[0].row if len(kept) == 1 and kept[0][1:] == (1.0, 0) else self._row(Sum(kept))
+
+    def moved(self, row: int, slopes: Iterable[int], weights: Iterable[float]) -> int:
+        """row + h sum_j weights_j slopes_j."""
+        return self.sum([(row, 1.0, 0), *((k, w, 1) for k, w in zip(slopes, weights, strict=False))])
+
+    def runge_kutta_step(self, table: Butcher, row: int, part: int = 0, clock: float = 0.0, length: float = 1.0) -> int:
+        """One step of the given length (in units of h); stages that nothing depends on are left out."""
+        needed = _needed_stages(table)
+        k: dict[int, int] = {}
+        for i in needed:
+            stage = self.moved(row, k.values(), (length * table.A[i, j] for j in k))
+            k[i] = self.slope(part, stage, clock + table.c[i] * length)
+        return self.moved(row, k.values(), (length * table.b[i] for i in k))
+
+    def program(self, outputs: Iterable[int], steps: int = 1) -> Program:
+        return Program(self.n_rows, tuple(self.operations), tuple(outputs), steps)
+
+
+def _needed_stages(table: Butcher) -> list[int]:
+    needed = {i for i in range(len(table.b)) if table.b[i] != 0}
+    for i in range(len(table.b) - 1, -1, -1):
+        if i in needed:
+            needed |= {j for j in range(i) if table.A[i, j] != 0}
+    return sorted(needed)
+
+
+def _nothing(n_rows: int) -> Program:
+    return Program(n_rows, (), tuple(range(n_rows)), 0)
+
+
+def _runge_kutta(table: Butcher) -> Program:
+    writer = _Writer(1)
+    return writer.program([writer.runge_kutta_step(table, 0)])
+
+
+def _sum_of_flows(scheme: Splitting, n_parts: int) -> Program:
+    """Every flow by one step of the inner scheme; every part has a clock of its own."""
+    writer, row, clocks = _Writer(1), 0, [0.0] * n_parts
+    table = inner_scheme(scheme.order).butcher
+    for part, fraction in scheme.sequence(n_parts):
+        row = writer.runge_kutta_step(table, row, part, clocks[part], fraction)
+        clocks[part] += fraction
+    return writer.program([row])
+
+
+def _drifts_and_kicks(scheme: Splitting, is_second_order: bool) -> Motion:
+    """q' = dq(t, p), p' = dp(t, q), the slope of q being p itself for second-order problems.
+
+    A scheme that ends with the part it begins with is given the slope of that part, and leaves it for the next step.
+    """
+    flows = scheme.sequence()
+    first, last = flows[0][0], flows[-1][0]
+    is_carried = first == last and not (is_second_order and first == 0)
+    n_rows = 3 if is_carried else 2
+
+    def slope_of(writer, part, rows, clocks):
+        return rows[1] if part == 0 and is_second_order else writer.slope(part, rows[1 - part], clocks[1 - part])
+
+    def with_slope(writer, rows, clocks):
+        return [*rows, slope_of(writer, first, rows, clocks)] if is_carried else rows
+
+    opening, step, back = _Writer(2), _Writer(n_rows), _Writer(n_rows)
+    rows, clocks, done = [0, 1], [0.0, 0.0], []
+    for i, (part, fraction) in enumerate(flows):
+        slope = 2 if i == 0 and is_carried else slope_of(step, part, rows, clocks)
+        done.append((part, fraction, tuple(clocks)))
+        rows[part] = step.moved(rows[part], [slope], [fraction])
+        clocks[part] += fraction
+    undone = [0, 1]
+    for i, (part, fraction, before) in enumerate(reversed(done)):
+        slope = 2 if i == 0 and is_carried else slope_of(back, part, undone, before)
+        undone[part] = back.moved(undone[part], [slope], [-fraction])
+    return Motion(
+        opening.program(with_slope(opening, [0, 1], (0.0, 0.0)), 0),
+        step.program(with_slope(step, rows, clocks)),
+        (0, 1),
+        back.program(with_slope(back, undone, (0.0, 0.0))),
+    )
+
+
+def _multistep(scheme: Multistep) -> Motion:
+    """The starting steps are the opening; states and slopes of earlier steps come along.
+
+    Rows: y_n, y_(n-1), ...; then f_n, f_(n-1), ...; a second-order problem has its velocity behind them.
+    """
+    is_second = scheme.derivative == 2
+    part, n_states, n_slopes, started = int(is_second), len(scheme.alpha), len(scheme.beta), scheme.n_steps - 1
+    opening = _Writer(2 if is_second else 1)
+    states, velocity = [0], 1
+    for j in range(started):
+        if is_second:
+            new, velocity = _kick_drift_kick(opening, scheme.starter, states[0], velocity, j)
+        else:
+            new = opening.runge_kutta_step(scheme.starter.butcher, states[0], clock=j)
+        states.insert(0, new)
+    slopes = [opening.slope(part, states[j], started - j) for j in range(n_slopes)]
+    begun = [*states[:n_states], *slopes, *([velocity] if is_second else [])]
+
+    step, power = _Writer(len(begun)), scheme.derivative
+    y, f = list(range(n_states)), list(range(n_states, n_states + n_slopes))
+    terms = [(row, a, 0) for row, a in zip(y, scheme.alpha, strict=True)]
+    new = step.sum([*terms, *((row, b, power) for row, b in zip(f, scheme.beta, strict=True))])
+    slope = step.slope(part, new, 1.0)
+    moved = [new, *y[:-1], slope, *f[:-1]]
+    if is_second:
+        moved.append(step.sum([(new, 1.0, -1), (0, -1.0, -1), (slope, 0.5, 1)]))
+    state = (0, len(begun) - 1) if is_second else (0,)
+    back = _two_steps_back(scheme) if n_states == 2 and n_slopes == 1 and scheme.alpha[1] != 0 else None
+    return Motion(opening.program(begun, started), step.program(moved), state, back)
+
+
+def _kick_drift_kick(writer: _Writer, scheme: Splitting, q: int, v: int, clock: int) -> tuple[int, int]:
+    """A step of a splitting scheme on q'' = a(t, q)."""
+    moved = float(clock)
+    for part, fraction in scheme.sequence():
+        if part == 0:
+            q, moved = writer.moved(q, [v], [fraction]), moved + fraction
+        else:
+            v = writer.moved(v, [writer.slope(1, q, moved)], [fraction])
+    return q, v
+
+
+def _two_steps_back(scheme: Multistep) -> Program:
+    """y_(n-1) from y_(n+1) and y_n; time is that of step n."""
+    is_second = scheme.derivative == 2
+    part, power, (a0, a1), (b0,) = int(is_second), scheme.derivative, scheme.alpha, scheme.beta
+    writer = _Writer(4 if is_second else 3)
+    slope = writer.slope(part, 1, 0.0)
+    old = writer.sum([(0, 1 / a1, 0), (1, -a0 / a1, 0), (slope, -b0 / a1, power)])
+    moved = [1, old, slope]
+    if is_second:
+        moved.append(writer.sum([(1, 1.0, -1), (old, -1.0, -1), (slope, 0.5, 1)]))
+    return writer.program(moved)
