@@ -32,7 +32,7 @@ def fused_address(fields: tuple[Field, ...], scheme, variant, which: str, make_w
     `make_writer()` gives the function that writes it; `variant` tells apart what else the code depends on.
     """
     codes = [field.keep_alive for field in fields if field.address != 0]
-    if not all(isinstance(code, Code) for code in codes):
+    if not all(isinstance(code, Code) and code.trace is not None for code in codes):
         return 0
     kept = _kept.setdefault(codes[-1], {})
     key = (which, id(scheme), variant, *map(id, codes))
