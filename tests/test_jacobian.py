@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import time
 from dataclasses import dataclass
 from functools import cache
 
@@ -20,10 +21,15 @@ from hypothesis import strategies as st
 from numba import njit
 from scipy.linalg import solve_banded
 
-from stepnet.engines.numba_engine.compile import jacobian as module
+import stepnet as sn
+from stepnet.derivatives import jacobian
+from stepnet.engines.numba_engine.compile import products as module
 from stepnet.engines.numba_engine.compile.arguments import pack
 from stepnet.engines.numba_engine.compile.form import form_of
-from stepnet.engines.numba_engine.compile.jacobian import Jacobian, bandwidth, colouring, make_jacobian
+from stepnet.engines.numba_engine.compile.jacobian import Jacobian, make_jacobian
+from stepnet.engines.numba_engine.compile.machine_code import Code, assembly
+from stepnet.engines.numba_engine.compile.sparsity import bandwidth, colouring
+from stepnet.engines.numba_engine.compile.trace import trace
 
 EXACT = 1e-12  # relative to the largest entry: a few roundings, contracted or not
 AGREE = 1e-13  # the rungs use the same rules in the same order
@@ -280,7 +286,9 @@ def test_jacobians_equal_complex_steps(name, rung):
         assert_close(J.dense(T, y), expected)
         assert_close(J.sparse(T, y).toarray(), expected)
         assert_close(from_diagonals(J.banded(T, y), *J.bandwidth), expected)
-        assert_close(J.jvp(T, y, np.cos(np.arange(case.y.size))), expected @ np.cos(np.arange(case.y.size)))
+        v = np.cos(np.arange(case.y.size))
+        assert_close(J.jvp(T, y, v), expected @ v)
+        assert_close(J.vjp(T, y, v), v @ expected)
 
 
 def from_diagonals(diagonals, lower: int, upper: int) -> np.ndarray:
@@ -650,6 +658,160 @@ def test_a_c_function_may_be_the_jvp():
     J = make(case, jvp=traced.pushforward.address)
     assert J.rung == "user"
     assert_close(J.dense(T, case.y), complex_step(case))
+
+
+# ---- the same of problems -------------------------------------------------------------------------------------------
+
+CLOSED_FORM = 1e-13  # relative to the largest entry
+
+
+def lorenz_problem(**supplied) -> sn.ODE:
+    case = ZOO["lorenz"]
+    return sn.ODE(lorenz, case.y, (0.0, 1.0), case.args, **supplied)
+
+
+def lorenz_matrix(y) -> np.ndarray:
+    return np.array(lorenz_jac(T, y, *ZOO["lorenz"].args), dtype=float)
+
+
+def test_problems_have_jacobians_without_asking():
+    J, y, v = jacobian(lorenz_problem()), ZOO["lorenz"].y, np.array([1.0, -2.0, 0.5])
+    assert (J.rung, J.pullback.rung, J.pattern.source, J.reason) == ("traced", "traced", "exact", "")
+    assert_close(J.dense(T, y), lorenz_matrix(y), CLOSED_FORM)
+    assert_close(J.jvp(T, y, v), lorenz_matrix(y) @ v, CLOSED_FORM)
+    assert_close(J.vjp(T, y, v), v @ lorenz_matrix(y), CLOSED_FORM)
+
+
+def test_problems_that_branch_go_to_duals_and_say_why():
+    case = ZOO["branches, one way"]
+    J = jacobian(sn.ODE(case.function, case.y, (0.0, 1.0), case.args))
+    assert (J.rung, J.pullback.rung) == ("dual", "dual")
+    assert "not traced: it branches on data" in J.reason
+    v, expected = np.array([0.3, -0.7]), complex_step(case)
+    assert_close(J.dense(T, case.y), expected, CLOSED_FORM)
+    assert_close(J.vjp(T, case.y, v), v @ expected, CLOSED_FORM)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_matrix, scipy.sparse.csc_array])
+def test_a_jac_of_the_problem_wins_in_every_product(kind):
+    calls = []
+
+    def jac(t, y, *args):
+        calls.append(t)
+        return kind(2 * lorenz_matrix(y))
+
+    J, y, v = jacobian(lorenz_problem(jac=jac)), ZOO["lorenz"].y, np.array([1.0, -2.0, 0.5])
+    assert (J.rung, J.pushforward.rung, J.pullback.rung) == ("user", "user", "user")
+    calls.clear()
+    assert_close(J.dense(T, y), 2 * lorenz_matrix(y), CLOSED_FORM)
+    assert_close(J.sparse(T, y).toarray(), 2 * lorenz_matrix(y), CLOSED_FORM)
+    assert_close(J.jvp(T, y, v), 2 * lorenz_matrix(y) @ v, CLOSED_FORM)
+    assert_close(J.vjp(T, y, v), 2 * v @ lorenz_matrix(y), CLOSED_FORM)
+    assert calls == [T] * 4
+
+
+def test_a_jvp_of_the_problem_wins_also_in_pullbacks():
+    calls = []
+
+    def jvp(t, y, v, *args):
+        calls.append("jvp")
+        return 2 * lorenz_matrix(y) @ v
+
+    J, y, w = jacobian(lorenz_problem(jvp=jvp)), ZOO["lorenz"].y, np.array([1.0, -2.0, 0.5])
+    assert (J.rung, J.pullback.rung) == ("user", "user")
+    assert_close(J.dense(T, y), 2 * lorenz_matrix(y), CLOSED_FORM)
+    assert_close(J.vjp(T, y, w), 2 * w @ lorenz_matrix(y), CLOSED_FORM)
+    assert calls
+
+
+def test_a_vjp_of_the_problem_wins_in_pullbacks():
+    J, y = jacobian(lorenz_problem(vjp=lambda t, y, w, *args: 2 * w @ lorenz_matrix(y))), ZOO["lorenz"].y
+    w = np.array([1.0, -2.0, 0.5])
+    assert (J.rung, J.pullback.rung) == ("traced", "user")
+    assert_close(J.vjp(T, y, w), 2 * w @ lorenz_matrix(y), CLOSED_FORM)
+    assert_close(J.dense(T, y), lorenz_matrix(y), CLOSED_FORM)
+
+
+def test_a_c_function_may_be_the_vjp():
+    case, w = ZOO["lorenz"], np.array([1.0, -2.0, 0.5])
+    y, code = case.y, Code(assembly(trace(case.form, pack(case.args), 1000), "vjp"), "vjp")
+    J = jacobian(lorenz_problem(vjp=code.address))
+    assert J.pullback.rung == "user"
+    assert_close(J.vjp(T, y, w), w @ lorenz_matrix(y), CLOSED_FORM)
+
+
+def test_a_given_sparsity_is_used_where_nothing_is_known():
+    def coupled(t, y):
+        return [y[1] if y[0] > 0 else y[0], y[0] * y[1], y[2] ** 2]
+
+    pattern = scipy.sparse.csr_matrix([[1, 1, 0], [1, 1, 0], [0, 0, 1]])
+    J = jacobian(sn.ODE(coupled, [1.0, 2.0, 3.0], (0.0, 1.0), jac_sparsity=pattern))
+    assert (J.rung, J.pattern.source, J.n_colours) == ("dual", "given", 2)
+    assert J.dense(T, [1.0, 2.0, 3.0]).tolist() == [[0, 1, 0], [2, 1, 0], [0, 0, 6]]
+
+
+def test_a_c_right_hand_side_needs_a_supplied_derivative():
+    field = jacobian(lorenz_problem()).pushforward.address
+    assert jacobian(sn.ODE(field, np.ones(3), (0.0, 1.0), jac=np.eye(3))).rung == "user"
+    with pytest.raises(ValueError, match="`fun` cannot be differentiated; supply `jac` or `jvp`"):
+        jacobian(sn.ODE(field, np.ones(3), (0.0, 1.0)))
+
+
+@pytest.mark.parametrize(
+    ("supplied", "error", "message"),
+    [
+        ({"jac": np.ones((2, 3))}, ValueError, r"`jac` must have shape \(3, 3\), found \(2, 3\)"),
+        ({"jac": scipy.sparse.eye_array(4)}, ValueError, r"`jac` must have shape \(3, 3\), found \(4, 4\)"),
+        ({"jac": "exact"}, TypeError, "`jac` must be a matrix or a function returning one, found str"),
+        ({"jac": [[1.0], [2.0, 3.0]]}, ValueError, "`jac` must be a matrix .* found a ragged sequence"),
+        ({"jac_sparsity": np.ones(3)}, ValueError, r"`jac_sparsity` must have shape \(3, 3\), found \(3,\)"),
+        ({"jvp": 3.0}, TypeError, "`jvp` must be a function or a C address, found float"),
+        ({"vjp": np.eye(3)}, TypeError, "`vjp` must be a function or a C address, found ndarray"),
+    ],
+)
+def test_wrong_supplies_are_refused_when_the_problem_is_made(supplied, error, message):
+    with pytest.raises(error, match=message):
+        lorenz_problem(**supplied)
+
+
+def test_a_vjp_of_the_wrong_length_is_refused():
+    J = jacobian(lorenz_problem(vjp=lambda t, y, w, *args: w[:2]))
+    with pytest.raises(ValueError, match=r"`vjp` must return 3 numbers, found an array of shape \(2,\)"):
+        J.vjp(T, np.ones(3), np.ones(3))
+
+
+def test_only_odes_have_jacobians_so_far():
+    with pytest.raises(TypeError, match="`problem` must be an ODE, found SecondOrder"):
+        jacobian(sn.SecondOrder(lambda t, q: -q, [1.0], [0.0], (0.0, 1.0)))
+
+
+def test_pullback_of_a_long_system_is_traced():
+    """Lorenz-96 with 1000 unknowns: dy_i = (y_{i+1} - y_{i-2}) y_{i-1} - y_i + F."""
+    n, rng = 1000, np.random.default_rng(8)
+    y, w = 8 + rng.standard_normal(n), rng.standard_normal(n)
+    J = jacobian(sn.ODE(lorenz_96, y, (0.0, 1.0), (8.0,)))
+    assert (J.pullback.rung, J.pattern.source, J.n_colours) == ("traced", "exact", 4)
+    slopes = w * (np.roll(y, -1) - np.roll(y, 2))
+    expected = np.roll(w * np.roll(y, 1), 1) - np.roll(w * np.roll(y, 1), -2) + np.roll(slopes, -1) - w
+    assert_close(J.vjp(T, y, w), expected, CLOSED_FORM)
+
+
+def test_lines_of_a_long_rod_are_compiled_on_duals(capsys):
+    """Ten thousand unknowns: too many to trace, so the pattern is detected and three colours do."""
+    y = random_state(10_000)
+    began = time.perf_counter()
+    J = jacobian(sn.ODE(fisher_slices, y, (0.0, 1.0)))
+    made_in = time.perf_counter() - began
+    assert (J.rung, J.pattern.source, J.n_colours, J.bandwidth) == ("dual", "detected", 3, (1, 1))
+    assert "not traced: it takes more than" in J.reason
+    began = time.perf_counter()
+    matrix = J.sparse(T, y)
+    with capsys.disabled():
+        print(f"\nJacobian of 10^4 lines: made in {made_in:.2f} s, {time.perf_counter() - began:.4f} s each")
+    inside = np.r_[0.0, np.ones(9998), 0.0]
+    diagonals = (np.ones(9999) * inside[1:], (-2 + 1 - 2 * y) * inside, np.ones(9999) * inside[:-1])
+    expected = scipy.sparse.diags_array(diagonals, offsets=(-1, 0, 1)).tocsc()
+    assert abs(matrix - expected).max() <= CLOSED_FORM * abs(expected).max()
 
 
 # ---- failures -------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from stepnet.engines.numba_engine.compile import machine_code
 from stepnet.engines.numba_engine.compile.arguments import pack
 from stepnet.engines.numba_engine.compile.callback import SIGNATURE
 from stepnet.engines.numba_engine.compile.derivatives import RULES
-from stepnet.engines.numba_engine.compile.field import MOST_NODES, MOST_NODES_OF_DERIVATIVES
+from stepnet.engines.numba_engine.compile.field import MOST_NODES_OF_DERIVATIVES
 from stepnet.engines.numba_engine.compile.field import _trace_code as traced_rung
 from stepnet.engines.numba_engine.compile.form import form_of
 from stepnet.engines.numba_engine.compile.graph import EVALUATE, Graph, TooManyNodes
@@ -706,11 +706,78 @@ def ring_start(n: int) -> np.ndarray:
     return 8.0 + np.sin(np.arange(n))
 
 
-def test_beyond_the_limit_a_system_goes_to_the_compiled_rung():
-    n = MOST_NODES // 2
-    solution = sn.solve(sn.ODE(lorenz96, ring_start(n), (0.0, 0.01), (8.0,)), "rk4", steps=2, save_every=0)
-    assert solution.statistics.rung == "compiled"
-    assert f"more than {MOST_NODES} operations" in solution.statistics.rung_reason
+def heat_line(t, u, kappa):
+    du = np.zeros_like(u)
+    du[1:-1] = kappa * (u[2:] - 2 * u[1:-1] + u[:-2])
+    return du
+
+
+def brusselator_line(t, y, dy, p):
+    n = y.size // 2
+    u, v = y[:n], y[n:]
+    w = u * u * v
+    dy[:n], dy[n:] = p[0] + w - (p[1] + 1) * u, p[1] * u - w
+    dy[1 : n - 1] += p[2] * (u[2:] - 2 * u[1:-1] + u[:-2])
+    dy[n + 1 : -1] += p[2] * (v[2:] - 2 * v[1:-1] + v[:-2])
+
+
+def heated_at_a_third(t, u):
+    du = np.roll(u, 1) - 2 * u + np.roll(u, -1)
+    du[len(u) // 3] += np.sin(t)
+    return np.where(u > 2.0, 0.0, du)
+
+
+LINES = {
+    "heat": (heat_line, (0.3,)),
+    "Brusselator": (brusselator_line, (1.0, 3.0, 0.2)),
+    "Lorenz 96": (lorenz96, (8.0,)),
+    "source": (heated_at_a_third, ()),
+}
+
+
+@pytest.mark.parametrize("n", [4000, 5002, 30_000])
+@pytest.mark.parametrize("name", LINES)
+def test_long_lines_become_loops(name, n, monkeypatch):
+    fun, args = LINES[name]
+    start = 1.5 + np.sin(np.arange(n))
+    problem = sn.ODE(fun, start, (0.0, 0.01), args)
+    found = sn.solve(problem, "rk4", steps=3, save_every=0)
+    assert (found.statistics.rung, found.statistics.rung_reason) == ("traced", "")
+    monkeypatch.setenv("STEPNET_RUNG", "python")
+    plain = sn.solve(problem, "rk4", steps=3, save_every=0)
+    assert largest(found.y - plain.y) <= SAME_VALUE * largest(plain.y)
+
+
+def own_grid(t, u):
+    return -u * np.linspace(0.0, 1.0, len(u))
+
+
+def coupled_to_all(t, u):
+    return u.mean() - u
+
+
+def larger_is_different(t, u):
+    return -u if len(u) < 1000 else -2 * u
+
+
+def step_of_the_grid(t, u):
+    dx = 1 / (len(u) - 1)
+    du = np.zeros_like(u)
+    du[1:] = -1e-3 * (u[1:] - u[:-1]) / dx
+    return du
+
+
+@pytest.mark.parametrize(
+    "fun", [own_grid, coupled_to_all, larger_is_different, pytest.param(step_of_the_grid, marks=pytest.mark.slow)]
+)
+def test_what_cannot_be_continued_to_more_unknowns_is_compiled(fun, monkeypatch):
+    problem = sn.ODE(fun, 1.5 + np.sin(np.arange(3000)), (0.0, 0.01))
+    found = sn.solve(problem, "rk4", steps=3, save_every=0)
+    assert found.statistics.rung == "compiled"
+    assert "not traced" in found.statistics.rung_reason
+    monkeypatch.setenv("STEPNET_RUNG", "python")
+    plain = sn.solve(problem, "rk4", steps=3, save_every=0)
+    assert largest(found.y - plain.y) <= SAME_VALUE * largest(plain.y)
 
 
 def test_long_pullback_is_exact_and_read_from_disk_the_second_time(tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,15 +24,31 @@ class ODE:
         Beginning and end of the integration.
     args : tuple
         Further arguments of `fun`: numbers and arrays of floats reach compiled code.
+    jac : callable, array_like or sparse matrix, optional
+        df/dy as `jac(t, y, *args)`, dense or sparse, or the matrix itself if it is constant.  What is supplied here
+        always wins over derivatives found by tracing.
+    jac_sparsity : array_like or sparse matrix, optional
+        Nonzero where slope i depends on entry j; needed only where that cannot be found out.
+    jvp, vjp : callable or C address, optional
+        `jvp(t, y, v, *args)` giving (df/dy) v and `vjp(t, y, w, *args)` giving w (df/dy).
     """
 
     fun: Callable
     y0: np.ndarray
     t_span: tuple[float, float]
     args: tuple = ()
+    jac: object = field(default=None, kw_only=True)
+    jac_sparsity: object = field(default=None, kw_only=True)
+    jvp: object = field(default=None, kw_only=True)
+    vjp: object = field(default=None, kw_only=True)
 
     def __post_init__(self):
         _set(self, y0=_state("y0", self.y0), t_span=_span(self.t_span), args=_args(self.args))
+        n = self.y0.size
+        _set(self, jac=self.jac if callable(self.jac) else _matrix("jac", self.jac, n, " or a function returning one"))
+        _set(self, jac_sparsity=_matrix("jac_sparsity", self.jac_sparsity, n))
+        _check_function("jvp", self.jvp)
+        _check_function("vjp", self.vjp)
 
     @property
     def initial(self) -> np.ndarray:
@@ -171,6 +187,36 @@ def checked_state(name: str, value, shape: tuple[int, ...], dtype: np.dtype) -> 
     if state.dtype.kind == "c" and dtype.kind != "c":
         raise TypeError(f"`{name}` must be real as the state is, found complex numbers")
     return state.astype(dtype)
+
+
+def _matrix(name: str, value, n: int, alternative: str = ""):
+    """A constant n by n matrix, dense (then a read-only copy) or sparse, or None."""
+    if value is None:
+        return None
+    is_sparse = hasattr(value, "tocsc")
+    try:
+        matrix = value if is_sparse else np.array(value)
+    except ValueError:
+        raise ValueError(f"`{name}` must be a matrix{alternative}, found a ragged sequence") from None
+    if matrix.dtype.kind not in "biufc":
+        raise TypeError(f"`{name}` must be a matrix{alternative}, found {type(value).__name__}")
+    if n == 1 and matrix.shape in ((), (1,)):
+        matrix = matrix.reshape(1, 1)
+    if matrix.shape != (n, n):
+        raise ValueError(
+            f"`{name}` must have shape {(n, n)}, found {matrix.shape}: one row for every slope, one column for every "
+            f"entry of the state"
+        )
+    if not is_sparse:
+        matrix.flags.writeable = False
+    return matrix
+
+
+def _check_function(name: str, value) -> None:
+    is_address = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    is_low_level = type(value).__name__ == "LowLevelCallable"
+    if value is not None and not callable(value) and not is_address and not is_low_level:
+        raise TypeError(f"`{name}` must be a function or a C address, found {type(value).__name__}")
 
 
 def _pair(first_name: str, first, second_name: str, second) -> tuple[np.ndarray, np.ndarray]:

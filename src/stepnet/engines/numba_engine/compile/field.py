@@ -18,8 +18,10 @@ from stepnet.engines.numba_engine.compile.arguments import Block, pack
 from stepnet.engines.numba_engine.compile.callback import SIGNATURE, Callback
 from stepnet.engines.numba_engine.compile.fingerprint import fingerprint, is_opaque, uses_random_numbers, writes_outside
 from stepnet.engines.numba_engine.compile.form import Form, form_of, python_call, try_once
+from stepnet.engines.numba_engine.compile.graph import TooManyNodes
 from stepnet.engines.numba_engine.compile.machine_code import Code, assembly
 from stepnet.engines.numba_engine.compile.native import compile_native
+from stepnet.engines.numba_engine.compile.rolled import rolled_assembly
 from stepnet.engines.numba_engine.compile.symbols import CannotTrace
 from stepnet.engines.numba_engine.compile.trace import trace
 from stepnet.errors import UnknownName
@@ -141,9 +143,13 @@ def _rungs_to_try() -> tuple[str, ...]:
 def _trace_code(form: Form, block: Block, result, t: float, y: np.ndarray):
     if form.dtype != np.float64:
         raise CannotTrace(f"states are {form.dtype}")
-    traced = trace(form, block, MOST_NODES)
-    code = Code(assembly(traced, "f"), "f")
-    code.trace = traced
+    try:
+        traced = trace(form, block, MOST_NODES)
+    except TooManyNodes:
+        code = Code(rolled_assembly(form, block), "f")
+    else:
+        code = Code(assembly(traced, "f"), "f")
+        code.trace = traced
     evaluate = python_call(form, block.values)
     generator = np.random.default_rng(0)
     for _ in range(N_CHECKS):

@@ -48,7 +48,7 @@ def fused_address(fields: tuple[Field, ...], source, variant, which: str, make_w
     else the code depends on.  A part that is no function (q' = v) has no trace.
     """
     codes = [field.keep_alive for field in fields if field.address != 0]
-    if not all(isinstance(code, Code) for code in codes):
+    if not all(isinstance(code, Code) and code.trace is not None for code in codes):
         return 0
     kept = _kept.setdefault(codes[-1], {})
     key = (which, id(source), variant, *map(id, codes))

@@ -1,85 +1,54 @@
-"""Jacobians df/dy: supplied by the user, or put together from a few directional derivatives.
-
-Columns that share no row get one colour and are found together.  With S_jc = 1 where column j has the colour c,
-
-    B = (df/dy) S,    (df/dy)_ij = B_i,colour(j)    wherever slope i depends on entry j
-
-(Curtis, Powell & Reid, IMA J. Appl. Math. 13, 1974), so a tridiagonal Jacobian costs three products, whatever n is.
-"""
+"""Jacobians df/dy: supplied by the user, or put together from a few directional derivatives."""
 
 from __future__ import annotations
 
-import ctypes
-from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.sparse import coo_array, csc_array, csr_array, issparse
 
 from stepnet.engines.numba_engine.compile.arguments import Block
-from stepnet.engines.numba_engine.compile.derivatives import RULES
-from stepnet.engines.numba_engine.compile.dual import WIDTH, compile_dual
 from stepnet.engines.numba_engine.compile.field import (
     AGREEMENT,
     MOST_NODES,
     MOST_NODES_OF_DERIVATIVES,
-    N_CHECKS,
     _first_line,
     c_address,
 )
-from stepnet.engines.numba_engine.compile.fingerprint import fingerprint
 from stepnet.engines.numba_engine.compile.form import Form, python_call, try_once
 from stepnet.engines.numba_engine.compile.graph import EVALUATE
-from stepnet.engines.numba_engine.compile.machine_code import Code, assembly
+from stepnet.engines.numba_engine.compile.products import (
+    Pullback,
+    Pushforward,
+    as_state,
+    difference_pushforward,
+    dual_pushforward,
+    points_near,
+    traced_pullback,
+    traced_pushforward,
+    user_pullback,
+    user_pushforward,
+)
+from stepnet.engines.numba_engine.compile.sparsity import (
+    Pattern,
+    bandwidth,
+    colouring,
+    detected_sparsity,
+    reached_by_nan,
+    sparsity_of,
+)
 from stepnet.engines.numba_engine.compile.trace import Trace, trace
 
 UNEXPLAINED = 1e-9  # part of a product that the entries may leave unexplained: far above rounding, harmless if lost
-_REAL, _REALS, _COUNT = ctypes.c_double, ctypes.c_void_p, ctypes.c_int64
-JVP = ctypes.CFUNCTYPE(ctypes.c_int32, _REAL, _REALS, _REALS, _REAL, _REALS, _REALS, _REALS, _COUNT)
-JVP8 = ctypes.CFUNCTYPE(ctypes.c_int32, _REAL, _REALS, _REALS, _REALS, _REALS, _COUNT)
-
-_kept: OrderedDict = OrderedDict()
-_MOST_KEPT = 64
-
-
-# ---- the records -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Pushforward:
-    """V -> (df/dy) V: `columns(t, y, V)` takes V of shape (n, k) for any k.
-
-    `address` is the C function behind it, `p` its parameter block and `width` the number of columns it takes at once:
-    1 with the signature of `jvp`, 8 with that of `jvp8`, 0 if there is none.
-    """
-
-    rung: str
-    columns: Callable
-    address: int = 0
-    width: int = 0
-    p: np.ndarray | None = None
-    keep_alive: object = field(default=None, repr=False)
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """Where df/dy may differ from zero, and the colours of its columns.
-
-    `source` is "exact", "given" (by the user) or "detected" (by trying, so another branch may know more).
-    """
-
-    sparsity: csr_array
-    source: str
-    colours: np.ndarray
-    n_colours: int
 
 
 @dataclass(frozen=True)
 class Jacobian:
     """df/dy at any (t, y), as a dense, banded or sparse matrix, and its products with vectors.
 
-    `rung` says where it comes from: user, traced, dual or differences.  `entries(t, y)` gives rows, columns and values.
+    `rung` says where it comes from: user, traced, dual or differences, and `reason` why not by a faster way.
+    `entries(t, y)` gives rows, columns and values; `pattern.source` says how it is known where they are.
     """
 
     rung: str
@@ -87,6 +56,7 @@ class Jacobian:
     pattern: Pattern
     entries: Callable
     pushforward: Pushforward
+    pullback: Pullback
     reason: str = ""
     dtype: np.dtype = np.dtype(np.float64)
 
@@ -137,6 +107,11 @@ class Jacobian:
         n = self.shape[1]
         return self.pushforward.columns(t, _flat(y, n, self.dtype), _flat(v, n, self.dtype, "v")[:, None])[:, 0]
 
+    def vjp(self, t: float, y, w) -> np.ndarray:
+        """w (df/dy)."""
+        n_rows, n = self.shape
+        return self.pullback.product(t, _flat(y, n, self.dtype), _flat(w, n_rows, self.dtype, "w"))
+
     def _entries(self, t: float, y):
         return self.entries(t, _flat(y, self.shape[1], self.dtype))
 
@@ -147,221 +122,6 @@ def _flat(y, n: int, dtype, name: str = "y") -> np.ndarray:
     if flat.size != n:
         raise ValueError(f"`{name}` must have {n} entries, found {flat.size}")
     return flat
-
-
-# ---- where the entries are ---------------------------------------------------------------------------------------
-
-
-def sparsity_of(tracing: Trace) -> csr_array:
-    """Which slopes depend on which entries of the state, read off the graph; sets are the bits of whole numbers.
-
-    Operations without derivatives (comparisons, floor, sign) pass no dependence on.
-    """
-    graph, reached = tracing.graph, {}
-    for number in graph.live(tracing.outputs):
-        operation, *operands = graph.nodes[number]
-        bits = 1 << operands[0] if operation == "y" else 0
-        if operation in RULES:
-            for operand in operands:
-                bits |= reached[operand]
-        reached[number] = bits
-    columns = [_positions(reached[output], tracing.n) for output in tracing.outputs]
-    starts = np.cumsum([0, *(row.size for row in columns)])
-    return csr_array((np.ones(starts[-1], bool), np.concatenate(columns), starts), shape=(len(columns), tracing.n))
-
-
-def _positions(bits: int, n: int) -> np.ndarray:
-    packed = np.frombuffer(bits.to_bytes((n + 7) // 8, "little"), np.uint8)
-    return np.flatnonzero(np.unpackbits(packed, bitorder="little"))
-
-
-def detected_sparsity(push: Pushforward, shape: tuple[int, int], t: float, y: np.ndarray) -> csr_array:
-    """Which slopes answer NaN to a tangent NaN, at y and at random points nearby: a numerical detection.
-
-    NaN survives a partial derivative that happens to be zero, but nothing shows what a branch not taken would do.
-    """
-    n = shape[1]
-    found = csr_array(shape, dtype=bool)
-    n_points = 0
-    for near in (y, *_points_near(y)):
-        try:
-            if not np.any(push.columns(t, near, np.zeros((n, 1)))):  # NaN where the function is not defined
-                found, n_points = found + _reached_by_nan(push, shape, t, near), n_points + 1
-        except Exception:  # outside the domain of the function
-            continue
-    return found if n_points else csr_array(np.ones(shape, bool))
-
-
-def _reached_by_nan(push: Pushforward, shape: tuple[int, int], t: float, y: np.ndarray) -> csr_array:
-    """Search groups of columns, then the eighths of the groups found, and so on.
-
-    Groups that share no row are searched together, so a banded Jacobian takes O(log n) products.
-    """
-    n_rows, n = shape
-    found, width = csr_array(np.ones((n_rows, 1), bool)), WIDTH  # rows and groups of `width` columns
-    while width < n:
-        width *= WIDTH
-    while width > 1:
-        width //= WIDTH
-        part = np.arange(n) // width
-        colours, n_colours = colouring(found)
-        reached = np.empty((n_colours, n_rows, WIDTH), bool)
-        for colour in range(n_colours):
-            members = np.flatnonzero(colours[part // WIDTH] == colour)
-            seeds = np.zeros((n, WIDTH))
-            seeds[members, part[members] % WIDTH] = np.nan
-            reached[colour] = np.isnan(push.columns(t, y, seeds))
-        rows, groups = found.nonzero()
-        which, eighths = np.nonzero(reached[colours[groups], rows])
-        entries = (np.ones(which.size, bool), (rows[which], WIDTH * groups[which] + eighths))
-        found = csr_array(entries, shape=(n_rows, part[-1] + 1))
-    return found
-
-
-def _points_near(y: np.ndarray):
-    generator = np.random.default_rng(0)
-    return (y + 0.1 * (np.abs(y) + 0.1) * generator.standard_normal(y.size) for _ in range(N_CHECKS))
-
-
-def bandwidth(sparsity) -> tuple[int, int]:
-    """(lower, upper): the number of diagonals below and above the main one that hold entries."""
-    rows, columns = sparsity.nonzero()
-    return int(np.max(rows - columns, initial=0)), int(np.max(columns - rows, initial=0))
-
-
-def colouring(sparsity) -> tuple[np.ndarray, int]:
-    """Colours of the columns, such that no two of a colour share a row, and how many there are.
-
-    Greedy, once from left to right and once by falling number of entries; the better of the two.
-    """
-    by_columns = csc_array(sparsity)
-    fullest_first = np.argsort(-np.diff(by_columns.indptr), kind="stable")
-    attempts = [_greedy(by_columns, order) for order in (np.arange(by_columns.shape[1]), fullest_first)]
-    return min(attempts, key=lambda attempt: attempt[1])
-
-
-def _greedy(by_columns: csc_array, order: np.ndarray) -> tuple[np.ndarray, int]:
-    """Give every column the first colour that none of its rows has seen; sets of colours are bits of whole numbers."""
-    seen = [0] * by_columns.shape[0]
-    colours = np.zeros(by_columns.shape[1], int)
-    starts, indices = by_columns.indptr.tolist(), by_columns.indices.tolist()
-    for column in order.tolist():
-        rows = indices[starts[column] : starts[column + 1]]
-        taken = 0
-        for row in rows:
-            taken |= seen[row]
-        first_free = ~taken & (taken + 1)
-        for row in rows:
-            seen[row] |= first_free
-        colours[column] = first_free.bit_length() - 1
-    return colours, int(colours.max(initial=0)) + 1
-
-
-# ---- products with vectors ---------------------------------------------------------------------------------------
-
-
-def traced_pushforward(form: Form, block: Block, tracing: Trace) -> Pushforward:
-    """By the straight-line code of a trace, one column at a time."""
-    key = ("traced", *_key(form, block), block.frozen)
-    code = _remembered(key, lambda: Code(assembly(tracing, "jvp"), "jvp"))
-    return _c_pushforward("traced", form, block, code.address, code)
-
-
-def _c_pushforward(rung: str, form: Form, block: Block, address: int, keep_alive) -> Pushforward:
-    function, p, p_dot = JVP(address), block.values, np.zeros(block.values.size)
-
-    def columns(t, y, V):
-        directions, out = np.ascontiguousarray(V.T), np.empty((V.shape[1], form.n_out))
-        for v, product in zip(directions, out, strict=True):
-            pointers = (v.ctypes.data, p_dot.ctypes.data, product.ctypes.data)
-            if function(t, y.ctypes.data, p.ctypes.data, 0.0, *pointers, y.size) != 0:
-                _replay(form, block, t, y)
-        return out.T
-
-    return Pushforward(rung, columns, address, 1, p, keep_alive)
-
-
-def dual_pushforward(form: Form, block: Block, result) -> Pushforward:
-    """By the right-hand side, which returned `result` in Python, on dual numbers: eight columns at a time."""
-    key = ("dual", *_key(form, block), type(result).__name__, np.shape(result))
-    code = _remembered(key, lambda: compile_dual(form, block, result))
-    function, p = JVP8(code.address), block.values
-
-    def columns(t, y, V):
-        out = np.empty((form.n_out, V.shape[1]))
-        for start in range(0, V.shape[1], WIDTH):
-            some = V[:, start : start + WIDTH]
-            directions, products = np.zeros((form.n_in, WIDTH)), np.empty((form.n_out, WIDTH))
-            directions[:, : some.shape[1]] = some
-            pointers = (y.ctypes.data, directions.ctypes.data, products.ctypes.data, p.ctypes.data)
-            if function(t, *pointers, y.size) != 0:
-                _replay(form, block, t, y)
-            out[:, start : start + WIDTH] = products[:, : some.shape[1]]
-        return out
-
-    return Pushforward("dual", columns, code.address, WIDTH, p, code)
-
-
-def difference_pushforward(form: Form, block: Block) -> Pushforward:
-    """By central differences, (f(y + hv) - f(y - hv)) / 2h: about ten digits at best."""
-    evaluate, relative_step = python_call(form, block.values), np.finfo(float).eps ** (1 / 3)
-
-    def columns(t, y, V):
-        out, plus, minus = np.zeros((form.n_out, V.shape[1])), np.empty(form.n_out), np.empty(form.n_out)
-        for k, v in enumerate(V.T):
-            if np.any(v):
-                h = relative_step * max(1.0, np.max(np.abs(y))) / np.max(np.abs(v))
-                evaluate(t, y + h * v, plus)
-                evaluate(t, y - h * v, minus)
-                out[:, k] = (plus - minus) / (2 * h)
-        return out
-
-    return Pushforward("differences", columns)
-
-
-def user_pushforward(form: Form, block: Block, jvp) -> Pushforward:
-    """By the user's `jvp(t, y, v, *args)`, or a C function with the signature of `jvp`."""
-    address = c_address(jvp)
-    if address is not None:
-        return _c_pushforward("user", form, block, address, jvp)
-    if not callable(jvp):
-        raise TypeError(f"`jvp` must be a function or a C address, found {type(jvp).__name__}")
-
-    def columns(t, y, V):
-        out = np.empty((form.n_out, V.shape[1]))
-        for k, v in enumerate(V.T):
-            product = np.asarray(jvp(t, _shaped(form, y), _shaped(form, v), *form.args))
-            if product.size != form.n_out:
-                raise ValueError(f"`jvp` must return {form.n_out} numbers, found an array of shape {product.shape}")
-            out[:, k] = product.ravel()
-        return out
-
-    return Pushforward("user", columns)
-
-
-def _key(form: Form, block: Block) -> tuple:
-    """What machine code depends on: the function and the shapes and kinds of its arguments."""
-    return fingerprint(form.function), form.inputs, form.output, form.is_in_place, block.slots
-
-
-def _remembered(key: tuple, build: Callable):
-    """Machine code made earlier in this process, or now."""
-    if key not in _kept:
-        _kept[key] = build()
-        if len(_kept) > _MOST_KEPT:
-            _kept.popitem(last=False)
-    return _kept[key]
-
-
-def _shaped(form: Form, y: np.ndarray):
-    """The flat state as the user's functions take it."""
-    return y.reshape(form.inputs[0])[()] if len(form.inputs) == 1 else y
-
-
-def _replay(form: Form, block: Block, t: float, y: np.ndarray):
-    """Run the Python original where its compiled copy raised, to show the user's own exception."""
-    python_call(form, block.values)(t, y, np.empty(form.n_out))
-    raise RuntimeError(f"the derivative of `{form.label}` raised at t = {t:g}, though `{form.label}` itself does not")
 
 
 # ---- the ladder --------------------------------------------------------------------------------------------------
@@ -376,6 +136,7 @@ def make_jacobian(
     jac=None,
     jac_sparsity=None,
     jvp=None,
+    vjp=None,
     rungs: tuple[str, ...] = ("traced", "dual"),
 ) -> Jacobian:
     """The Jacobian of a right-hand side; what the user supplies wins, then the first of `rungs` that works.
@@ -392,30 +153,46 @@ def make_jacobian(
         Nonzero where slope i depends on entry j; needed only where it cannot be found out.
     jvp : callable or C address, optional
         `jvp(t, y, v, *args)` giving (df/dy) v.
+    vjp : callable or C address, optional
+        `vjp(t, y, w, *args)` giving w (df/dy).
     rungs : tuple of str
         "differences" must be asked for by name.
     """
     shape, y = (form.n_out, form.n_in), _flat(y, form.n_in, form.dtype)
     given = None if jac_sparsity is None else _given_sparsity(jac_sparsity, shape)
-    push = None if jvp is None else user_pushforward(form, block, jvp)
+    push = None if jvp is None else user_pushforward(form, block, _checked_function("jvp", jvp))
+    pull = None if vjp is None else user_pullback(form, block, _checked_function("vjp", vjp))
     if jac is not None:
-        return _user_jacobian(form, jac, given, push, t, y)
+        return _user_jacobian(form, jac, given, push, pull, t, y)
     if form.dtype.kind == "c":
         raise TypeError(f"a complex state needs `jac`: `{form.label}` can be differentiated for real states only")
-    result, _ = try_once(form, block.values, t, y.astype(form.dtype))
     tracing, reason = _checked_trace(form, block, t, y) if "traced" in rungs else (None, "")
     if push is None:
-        push, reason = _first_that_works(form, block, result, tracing, rungs, reason)
+        push, reason = _first_that_works(form, block, (t, y), tracing, rungs, reason)
     pattern = _make_pattern(push, shape, t, y, given, tracing)
-    return Jacobian(push.rung, shape, pattern, _make_entries(push, shape, pattern), push, reason)
+    entries = _make_entries(push, shape, pattern)
+    if pull is None:
+        is_ours = tracing is not None and push.rung != "user"
+        pull = traced_pullback(form, block, tracing) if is_ours else _pullback_of(push.rung, entries, shape)
+    return Jacobian(push.rung, shape, pattern, entries, push, pull, reason)
 
 
-def _first_that_works(form: Form, block: Block, result, tracing: Trace | None, rungs, reason: str):
+def _pullback_of(rung: str, entries: Callable, shape: tuple[int, int]) -> Pullback:
+    """w (df/dy) by the entries of the matrix."""
+
+    def product(t, y, w):
+        rows, columns, values = entries(t, y)
+        return csr_array((values, (columns, rows)), shape[::-1]) @ w
+
+    return Pullback(rung, product)
+
+
+def _first_that_works(form: Form, block: Block, start, tracing: Trace | None, rungs, reason: str):
     """Short straight-line code, duals, long straight-line code, differences; and why not a faster one."""
-    is_short = tracing is not None and len(tracing.graph.live(tracing.outputs)) <= MOST_NODES
+    (t, y), is_short = start, tracing is not None and len(tracing.graph.live(tracing.outputs)) <= MOST_NODES
     ways = {
         "traced": lambda: traced_pushforward(form, block, tracing),
-        "dual": lambda: dual_pushforward(form, block, result),
+        "dual": lambda: dual_pushforward(form, block, try_once(form, block.values, t, y.astype(form.dtype))[0]),
         "differences": lambda: difference_pushforward(form, block),
     }
     order = ("traced", "dual", "differences") if is_short else ("dual", "traced", "differences")
@@ -439,7 +216,7 @@ def _checked_trace(form: Form, block: Block, t: float, y: np.ndarray) -> tuple[T
         tracing = trace(form, block, MOST_NODES_OF_DERIVATIVES)
     except Exception as exception:  # ours, or Python's from inside
         return None, f"not traced: {_first_line(exception)}"
-    for near in (y, *_points_near(y)):
+    for near in (y, *points_near(y)):
         slopes = np.empty(form.n_out, form.dtype)
         try:
             with np.errstate(all="ignore"):
@@ -513,7 +290,7 @@ def _make_entries(push: Pushforward, shape: tuple[int, int], pattern: Pattern) -
             return rows, columns, values
         if pattern.source == "given":
             _refuse_missing(unexplained)
-        fresh = _reached_by_nan(push, shape, t, y) if push.rung == "dual" else csr_array(np.ones(shape, bool))
+        fresh = reached_by_nan(push, shape, t, y) if push.rung == "dual" else csr_array(np.ones(shape, bool))
         return _make_entries(push, shape, Pattern(fresh, "exact", *colouring(fresh)))(t, y)
 
     return exact_entries if pattern.source == "exact" else checked_entries
@@ -522,12 +299,12 @@ def _make_entries(push: Pushforward, shape: tuple[int, int], pattern: Pattern) -
 # ---- what the user supplies --------------------------------------------------------------------------------------
 
 
-def _user_jacobian(form: Form, jac, given, push: Pushforward | None, t: float, y: np.ndarray) -> Jacobian:
+def _user_jacobian(form: Form, jac, given, push: Pushforward | None, pull: Pullback | None, t: float, y) -> Jacobian:
     """The user's matrix, constant or a function of (t, y, *args)."""
     shape = (form.n_out, form.n_in)
 
     def matrix(t, y):
-        return _checked_matrix(jac(t, _shaped(form, y), *form.args) if callable(jac) else jac, shape)
+        return _checked_matrix(jac(t, as_state(form, y), *form.args) if callable(jac) else jac, shape)
 
     def entries(t, y):
         found = csc_array(matrix(t, y)).tocoo()
@@ -538,7 +315,14 @@ def _user_jacobian(form: Form, jac, given, push: Pushforward | None, t: float, y
         given = csr_array(np.ones(shape, bool)) if callable(jac) else csr_array(first) != 0
     pattern = Pattern(given, "given", *colouring(given))
     push = push or Pushforward("user", lambda t, y, V: matrix(t, y) @ V)
-    return Jacobian("user", shape, pattern, entries, push, dtype=form.dtype)
+    pull = pull or Pullback("user", lambda t, y, w: matrix(t, y).T @ w)
+    return Jacobian("user", shape, pattern, entries, push, pull, dtype=form.dtype)
+
+
+def _checked_function(name: str, value):
+    if not callable(value) and c_address(value) is None:
+        raise TypeError(f"`{name}` must be a function or a C address, found {type(value).__name__}")
+    return value
 
 
 def _checked_matrix(value, shape: tuple[int, int]):

@@ -10,8 +10,10 @@ from llvmlite import ir
 from numba import carray, types
 from numba.extending import intrinsic
 
+from stepnet.engines.numba_engine.compile.arguments import pack
 from stepnet.engines.numba_engine.compile.cache import FieldKernel
-from stepnet.engines.numba_engine.compile.field import RUNGS, Field, identity_field, make_field
+from stepnet.engines.numba_engine.compile.field import RUNGS, Field, c_address, identity_field, make_field
+from stepnet.engines.numba_engine.compile.form import Form, form_of
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
 
 
@@ -67,6 +69,21 @@ def part_fields(problem: Problem) -> tuple[Field, ...]:
             dq = make_field(problem.dq, args, (shape, shape), shape, t, problem.initial, "dq")
             return dq, make_field(problem.dp, args, (shape, shape), shape, t, problem.initial, "dp")
     raise TypeError(f"`problem` must be an ODE, Partitioned, SecondOrder or Split, found {type(problem).__name__}")
+
+
+def jacobian_of(problem: ODE):
+    """df/dy as a `Jacobian`: the user's own derivatives first, then traces, then dual numbers."""
+    from stepnet.engines.numba_engine.compile.jacobian import make_jacobian  # loads scipy.sparse
+
+    shape, block = problem.y0.shape, pack(problem.args)
+    rungs: tuple[str, ...] = ("traced", "dual")
+    if c_address(problem.fun) is None:
+        form = form_of(problem.fun, problem.args, (shape,), shape, problem.y0.dtype, "fun")
+    else:
+        form = Form(problem.fun, problem.args, (shape,), shape, problem.y0.dtype, "fun", False, False)
+        rungs = ()
+    supplied = {name: getattr(problem, name) for name in ("jac", "jac_sparsity", "jvp", "vjp")}
+    return make_jacobian(form, block, problem.t_span[0], problem.initial, **supplied, rungs=rungs)
 
 
 def event_fields(problem: Problem, events) -> tuple[Field, ...]:

@@ -1,0 +1,200 @@
+"""Products of df/dy with vectors from either side: (df/dy) v by pushforwards, w (df/dy) by pullbacks.
+
+C functions have the signatures of `jvp` and `vjp` in `machine_code`, and of `jvp8` in `dual`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stepnet.engines.numba_engine.compile.arguments import Block
+from stepnet.engines.numba_engine.compile.dual import WIDTH, compile_dual
+from stepnet.engines.numba_engine.compile.field import N_CHECKS, c_address
+from stepnet.engines.numba_engine.compile.fingerprint import fingerprint
+from stepnet.engines.numba_engine.compile.form import Form, python_call
+from stepnet.engines.numba_engine.compile.machine_code import Code, assembly
+from stepnet.engines.numba_engine.compile.trace import Trace
+
+_REAL, _REALS, _COUNT = ctypes.c_double, ctypes.c_void_p, ctypes.c_int64
+JVP = ctypes.CFUNCTYPE(ctypes.c_int32, _REAL, _REALS, _REALS, _REAL, _REALS, _REALS, _REALS, _COUNT)
+JVP8 = ctypes.CFUNCTYPE(ctypes.c_int32, _REAL, _REALS, _REALS, _REALS, _REALS, _COUNT)
+VJP = ctypes.CFUNCTYPE(ctypes.c_int32, _REAL, *[_REALS] * 6, _COUNT)
+
+_kept: OrderedDict = OrderedDict()
+_MOST_KEPT = 256
+
+
+@dataclass(frozen=True)
+class Pushforward:
+    """V -> (df/dy) V: `columns(t, y, V)` takes V of shape (n, k) for any k.
+
+    `address` is the C function behind it, `p` its parameter block and `width` the number of columns it takes at once:
+    1 with the signature of `jvp`, 8 with that of `jvp8`, 0 if there is none.
+    """
+
+    rung: str
+    columns: Callable
+    address: int = 0
+    width: int = 0
+    p: np.ndarray | None = None
+    keep_alive: object = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Pullback:
+    """w -> w (df/dy): `product(t, y, w)` on flat arrays, and where it comes from."""
+
+    rung: str
+    product: Callable
+
+
+def traced_pushforward(form: Form, block: Block, tracing: Trace) -> Pushforward:
+    """By the straight-line code of a trace, one column at a time."""
+    key = ("traced", *_key(form, block), block.frozen)
+    code = _remembered(key, lambda: Code(assembly(tracing, "jvp"), "jvp"))
+    return c_pushforward("traced", form, block, code.address, code)
+
+
+def c_pushforward(rung: str, form: Form, block: Block, address: int, keep_alive) -> Pushforward:
+    function, p, p_dot = JVP(address), block.values, np.zeros(block.values.size)
+
+    def columns(t, y, V):
+        directions, out = np.ascontiguousarray(V.T), np.empty((V.shape[1], form.n_out))
+        for v, product in zip(directions, out, strict=True):
+            pointers = (v.ctypes.data, p_dot.ctypes.data, product.ctypes.data)
+            if function(t, y.ctypes.data, p.ctypes.data, 0.0, *pointers, y.size) != 0:
+                _replay(form, block, t, y)
+        return out.T
+
+    return Pushforward(rung, columns, address, 1, p, keep_alive)
+
+
+def dual_pushforward(form: Form, block: Block, result) -> Pushforward:
+    """By the right-hand side, which returned `result` in Python, on dual numbers: eight columns at a time."""
+    key = ("dual", *_key(form, block), type(result).__name__, np.shape(result))
+    code = _remembered(key, lambda: compile_dual(form, block, result))
+    function, p = JVP8(code.address), block.values
+
+    def columns(t, y, V):
+        out = np.empty((form.n_out, V.shape[1]))
+        for start in range(0, V.shape[1], WIDTH):
+            some = V[:, start : start + WIDTH]
+            directions, products = np.zeros((form.n_in, WIDTH)), np.empty((form.n_out, WIDTH))
+            directions[:, : some.shape[1]] = some
+            pointers = (y.ctypes.data, directions.ctypes.data, products.ctypes.data, p.ctypes.data)
+            if function(t, *pointers, y.size) != 0:
+                _replay(form, block, t, y)
+            out[:, start : start + WIDTH] = products[:, : some.shape[1]]
+        return out
+
+    return Pushforward("dual", columns, code.address, WIDTH, p, code)
+
+
+def difference_pushforward(form: Form, block: Block) -> Pushforward:
+    """By central differences, (f(y + hv) - f(y - hv)) / 2h: about ten digits at best."""
+    evaluate, relative_step = python_call(form, block.values), np.finfo(float).eps ** (1 / 3)
+
+    def columns(t, y, V):
+        out, plus, minus = np.zeros((form.n_out, V.shape[1])), np.empty(form.n_out), np.empty(form.n_out)
+        for k, v in enumerate(V.T):
+            if np.any(v):
+                h = relative_step * max(1.0, np.max(np.abs(y))) / np.max(np.abs(v))
+                evaluate(t, y + h * v, plus)
+                evaluate(t, y - h * v, minus)
+                out[:, k] = (plus - minus) / (2 * h)
+        return out
+
+    return Pushforward("differences", columns)
+
+
+def user_pushforward(form: Form, block: Block, jvp) -> Pushforward:
+    """By the user's `jvp(t, y, v, *args)`, or a C function with the signature of `jvp`."""
+    address = c_address(jvp)
+    if address is not None:
+        return c_pushforward("user", form, block, address, jvp)
+
+    def columns(t, y, V):
+        out = np.empty((form.n_out, V.shape[1]))
+        for k, v in enumerate(V.T):
+            product = np.asarray(jvp(t, as_state(form, y), as_state(form, v), *form.args))
+            out[:, k] = _checked_product("jvp", product, form.n_out).ravel()
+        return out
+
+    return Pushforward("user", columns)
+
+
+def traced_pullback(form: Form, block: Block, tracing: Trace) -> Pullback:
+    """By the straight-line code of a trace, which is compiled when it is first used."""
+    key = ("pullback", *_key(form, block), block.frozen)
+
+    def product(t, y, w):
+        return _c_pullback(
+            form, block, _remembered(key, lambda: Code(assembly(tracing, "vjp"), "vjp")).address, t, y, w
+        )
+
+    return Pullback("traced", product)
+
+
+def user_pullback(form: Form, block: Block, vjp) -> Pullback:
+    """By the user's `vjp(t, y, w, *args)`, or a C function with the signature of `vjp`."""
+    address = c_address(vjp)
+    if address is not None:
+        return Pullback("user", lambda t, y, w: _c_pullback(form, block, address, t, y, w))
+
+    def product(t, y, w):
+        found = np.asarray(vjp(t, as_state(form, y), w.reshape(form.output)[()], *form.args))
+        return _checked_product("vjp", found, form.n_in).ravel()
+
+    return Pullback("user", product)
+
+
+def _c_pullback(form: Form, block: Block, address: int, t: float, y: np.ndarray, w: np.ndarray) -> np.ndarray:
+    t_bar, y_bar, p_bar = np.zeros(1), np.zeros(form.n_in), np.zeros(block.values.size)
+    pointers = (array.ctypes.data for array in (y, block.values, w, t_bar, y_bar, p_bar))
+    if VJP(address)(t, *pointers, y.size) != 0:
+        _replay(form, block, t, y)
+    return y_bar
+
+
+def _checked_product(name: str, found: np.ndarray, n: int) -> np.ndarray:
+    if found.dtype.kind not in "biufc":
+        raise TypeError(f"`{name}` must return {n} numbers, found {type(found[()]).__name__}")
+    if found.size != n:
+        raise ValueError(f"`{name}` must return {n} numbers, found an array of shape {found.shape}")
+    return found
+
+
+def _key(form: Form, block: Block) -> tuple:
+    """What machine code depends on: the function and the shapes and kinds of its arguments."""
+    return fingerprint(form.function), form.inputs, form.output, form.is_in_place, block.slots
+
+
+def _remembered(key: tuple, build: Callable):
+    """Machine code made earlier in this process, or now."""
+    if key not in _kept:
+        _kept[key] = build()
+        if len(_kept) > _MOST_KEPT:
+            _kept.popitem(last=False)
+    return _kept[key]
+
+
+def as_state(form: Form, y: np.ndarray):
+    """The flat state as the user's functions take it."""
+    return y.reshape(form.inputs[0])[()] if len(form.inputs) == 1 else y
+
+
+def _replay(form: Form, block: Block, t: float, y: np.ndarray):
+    """Run the Python original where its compiled copy raised, to show the user's own exception."""
+    python_call(form, block.values)(t, y, np.empty(form.n_out))
+    raise RuntimeError(f"the derivative of `{form.label}` raised at t = {t:g}, though `{form.label}` itself does not")
+
+
+def points_near(y: np.ndarray):
+    """Where to try a function besides y itself."""
+    generator = np.random.default_rng(0)
+    return (y + 0.1 * (np.abs(y) + 0.1) * generator.standard_normal(y.size) for _ in range(N_CHECKS))
