@@ -295,3 +295,28 @@ def test_what_comes_after_an_event_is_not_asked_for():
     assert bounced.status is sn.Status.COMPLETED
     assert bounced.t_events[0][0] == pytest.approx(stopped.t_end, rel=EXACT)
     assert np.max(bounced.y[:, 0]) <= 0.9 * (1 + EXACT)
+
+
+@every_other
+def test_an_interval_of_no_length_has_its_one_state(scheme):
+    problem = motion(swing, 0.3, 0.2, 0.0, scheme)
+    solution = sn.solve(problem, scheme, steps=10, dense=True, events=of_state(lambda t, q, v: q, problem))
+    np.testing.assert_array_equal(solution(0.0), [0.3, 0.2])
+    assert solution.status is sn.Status.COMPLETED
+
+
+def test_few_steps_of_a_multistep_scheme():
+    """No more than its starting scheme takes."""
+    problem = sn.ODE(lambda t, y: [y[1], -np.sin(y[0])], [0.0, 2 * K], (0.0, 0.4))
+    solution = sn.solve(problem, "ab5", steps=3, dense=True, events=lambda t, y: y[0] - 0.1)
+    assert len(solution.pieces.t) == 3
+    assert len(solution.t_events[0]) == 1
+    np.testing.assert_allclose(solution(0.3), swing_exact(0.3), atol=1e-4)
+
+
+def test_large_states():
+    """A block of them is not thousands of copies."""
+    n = 300_000
+    problem = sn.ODE(lambda t, y: -y, np.ones(n), (0.0, 1.0))
+    solution = sn.solve(problem, "williamson3", steps=8, save_every=0, events=lambda t, y: y[n // 2] - 0.5)
+    np.testing.assert_allclose(solution.t_events[0], [math.log(2)], rtol=1e-3)

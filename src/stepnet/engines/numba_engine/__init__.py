@@ -16,6 +16,7 @@ from stepnet.problem import Problem
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.tableau import ExplicitRK, LowStorageRK, StabilisedRK
+from stepnet.solution import Status
 
 PREPARE = {
     ExplicitRK: explicit_rk.prepare,
@@ -42,7 +43,8 @@ def run(problem: Problem, scheme, plan: Plan) -> Outcome:
         nothing = (np.zeros(0),) * len(plan.events), (failed.outcome.y[:0],) * len(plan.events)
         return replace(failed.wanted(plan), t_events=nothing[0], y_events=nothing[1])
     outcome = drive(job, problem, plan, scheme)
-    if job.inner is None or plan.saving.at is None or observed.is_moving(plan):
+    is_interrupted = outcome.status is Status.INTERRUPTED
+    if job.inner is None or plan.saving.at is None or observed.is_moving(plan) or is_interrupted:
         return outcome
     return observed.with_wanted_times(outcome, run(problem, scheme, Plan(plan.stepping, plan.saving)), problem)
 

@@ -184,15 +184,22 @@ class Trajectory:
                 self.grow(job)
             self.t[run["saved"]], self.y[run["saved"]] = t, new.view(job.real_dtype)
             run["saved"] += 1
+        elif plan.saving.at is None and run["saved"]:  # the end, and it is this one
+            self.y[run["saved"] - 1] = new.view(job.real_dtype)
         return True
 
     def _look_again(self, job: Job, t: float, old: np.ndarray, new: np.ndarray, who: int) -> None:
-        """Events begin anew at the new state; the one that has just crossed stays so if it was not moved."""
-        for e in range(len(self.watch.values)):
-            g = job.fields[1 + e]
-            value = g(t, new)[0].real
-            self.watch.values[e] = 0.0 if e == who and value == g(t, old)[0].real else value
-            self.watch.pending[e] = int(e != who and value == 0)
+        """Events begin anew at the new state; the one that has just crossed stays so if it was not moved.
+
+        One that crosses at the very same time is left as it was before, to be found in the next step.
+        """
+        is_crossing, watch = event_search.is_crossing.py_func, self.watch
+        for e, g in enumerate(job.fields[1 : 1 + len(watch.values)]):
+            value, before = g(t, new)[0].real, g(t, old)[0].real
+            if e == who:
+                watch.values[e] = 0.0 if value == before else value
+            elif not is_crossing(watch.values[e], before, watch.directions[e]):
+                watch.values[e] = value
 
     def events(self, job: Job, count: int) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
         """Times and flat states of the zeros of each event."""

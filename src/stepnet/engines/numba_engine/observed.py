@@ -21,8 +21,10 @@ from stepnet.engines.numba_engine.inside import Output, complete, is_full, needs
 from stepnet.engines.numba_engine.job import ELSEWHERE, Job, new_run, new_work
 from stepnet.engines.numba_engine.stepping import DONE, FULL, PAUSED
 from stepnet.problem import Problem
+from stepnet.solution import Status
 
 BLOCK, SHORT_BLOCK = 1024, 64  # steps taken before they are looked at; after a reset the rest of them is taken again
+MOST_NUMBERS = 2**20  # in a block
 
 
 @Kernel
@@ -46,9 +48,11 @@ class Steps:
 
     def __init__(self, job: Job, size: int):
         prefix = 0 if job.prefix is None else len(job.prefix[0]) - 1  # steps that a multistep scheme has taken already
-        room = max(size, prefix, 1)
+        width = job.rows * int(job.run[0]["reals"])
+        size = max(1, min(size, MOST_NUMBERS // max(width, 1)))
+        room = max(size, prefix)
         self.job, self.first, self._size, self._code = job, 0, size, PAUSED
-        self.t, self.y = np.empty(room), np.empty((room, job.rows * int(job.run[0]["reals"])), job.real_dtype)
+        self.t, self.y = np.empty(room), np.empty((room, width), job.real_dtype)
         if job.prefix is not None:
             self.t[:prefix] = job.prefix[0][1:]
             self.y[:prefix] = job.prefix[1][1:].view(job.real_dtype)
@@ -133,8 +137,16 @@ def with_wanted_times(outcome: Outcome, plain: Outcome, problem: Problem) -> Out
     t0, t1 = problem.t_span
     reached = (outcome.t_end - plain.t) * (1.0 if t1 >= t0 else -1.0) >= 0
     cost, more = outcome.statistics, plain.statistics
-    statistics = replace(cost, evaluations=cost.evaluations + more.evaluations, run_time=cost.run_time + more.run_time)
-    return replace(outcome, t=plain.t[reached], y=plain.y[reached], statistics=statistics)
+    both = {"evaluations": cost.evaluations + more.evaluations, "run_time": cost.run_time + more.run_time}
+    ending = plain if plain.status is Status.INTERRUPTED else outcome
+    return replace(
+        outcome,
+        t=plain.t[reached],
+        y=plain.y[reached],
+        status=ending.status,
+        failure=ending.failure,
+        statistics=replace(cost, **both),
+    )
 
 
 def _given_times(problem: Problem, stepping_plan: Given) -> Given:
