@@ -320,3 +320,19 @@ def test_large_states():
     problem = sn.ODE(lambda t, y: -y, np.ones(n), (0.0, 1.0))
     solution = sn.solve(problem, "williamson3", steps=8, save_every=0, events=lambda t, y: y[n // 2] - 0.5)
     np.testing.assert_allclose(solution.t_events[0], [math.log(2)], rtol=1e-3)
+
+
+@pytest.mark.parametrize("saving", [{}, {"save_at": [0.1, 0.2, 0.9]}], ids=["steps", "wanted times"])
+def test_an_interrupt_keeps_the_part_that_was_done(saving):
+    def force(t, q):
+        if t > 0.5:
+            raise KeyboardInterrupt
+        return np.array([-float(str(q[0]))])
+
+    problem = sn.SecondOrder(force, [1.0], [0.0], (0.0, 1.0))
+    with pytest.raises(sn.Interrupted) as caught:
+        sn.solve(problem, "verlet", steps=100, dense=True, **saving)
+    solution = caught.value.solution
+    assert solution.t_end == pytest.approx(0.5, abs=0.02)
+    assert solution(0.3)[0] == pytest.approx(math.cos(0.3), abs=1e-4)
+    np.testing.assert_allclose(solution.y[:, 0], np.cos(solution.t), atol=1e-4)

@@ -575,3 +575,9 @@ def test_a_zero_at_the_start_counts_if_wanted():
         np.testing.assert_allclose(solution.t_events[0], expected, rtol=0, atol=CLOSED_FORM)
     stop = sn.Event(lambda t, y: y[0], terminal=True, at_start=True)
     assert sn.solve(oscillation(4.0), "dop853", events=stop).t_end == 0.0
+
+
+@pytest.mark.parametrize("new", [None, "text", [1.0 + 1.0j]], ids=str)
+def test_a_reset_to_what_is_no_state_is_refused(new):
+    with pytest.raises((TypeError, ValueError), match="`reset`"):
+        solve_clock(sn.Event(lambda t, y: y[0] - 0.5, reset=lambda t, y: new))
