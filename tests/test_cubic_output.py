@@ -103,13 +103,28 @@ def test_thousands_of_steps_and_given_times(scheme):
     np.testing.assert_allclose(solution(times), swing_exact(times), atol=1e-5)
 
 
+WANTED = np.sort(np.random.default_rng(0).uniform(0.0, 4.0, 40))
+
+
+@every_other
+def test_states_at_wanted_times_do_not_depend_on_what_else_is_wanted(scheme):
+    """They are as accurate as the scheme, also where the cubic is not."""
+    problem = motion(swing, 0.0, 2 * K, 4.0, scheme)
+    plain = sn.solve(problem, scheme, steps=50, save_at=WANTED)
+    stop = sn.Event(of_state(lambda t, q, v: t - 3.0, problem), terminal=True)
+    for how in ({"dense": True}, {"events": stop}):
+        solution = sn.solve(problem, scheme, steps=50, save_at=WANTED, **how)
+        np.testing.assert_array_equal(solution.t, WANTED[WANTED < 3.0] if "events" in how else WANTED)
+        np.testing.assert_array_equal(solution.y, plain.y[: len(solution.t)])
+
+
 @one_of_each
-def test_times_wanted_are_on_it(scheme):
-    times = np.random.default_rng(0).uniform(0.0, 4.0, 40)
-    times.sort()
-    solution = sn.solve(motion(swing, 0.0, 2 * K, 4.0, scheme), scheme, steps=50, dense=True, save_at=times)
-    np.testing.assert_array_equal(solution.t, times)
-    np.testing.assert_allclose(solution(times), solution.y, rtol=0, atol=EXACT)
+def test_times_wanted_between_resets_are_on_the_cubic(scheme):
+    problem = motion(swing, 0.0, 2 * K, 4.0, scheme)
+    back = sn.Event(of_state(lambda t, q, v: q - 0.5, problem), 1, reset=lambda t, y: [0.0, y[1]])
+    solution = sn.solve(problem, scheme, steps=50, dense=True, save_at=WANTED, events=back)
+    np.testing.assert_array_equal(solution.t, WANTED)
+    np.testing.assert_allclose(solution(WANTED), solution.y, rtol=0, atol=EXACT)
 
 
 def test_sums_of_parts_and_other_kinds_of_states():
@@ -263,3 +278,61 @@ def test_an_exception_of_an_event_is_the_cause():
         sn.solve(sn.SecondOrder(swing, [1.0], [0.0], (0.0, 1.0)), "verlet", steps=10, events=event)
     assert str(caught.value.__cause__) == "too late"
     assert caught.value.solution.t[-1] == pytest.approx(0.5)
+
+
+def test_what_comes_after_an_event_is_not_asked_for():
+    """Steps are taken ahead of the search, so some lie beyond the event; that they fail there is nobody's business."""
+
+    def force(t, q):
+        return np.log(1.0 - q)  # NaN behind the wall at q = 1
+
+    problem = sn.SecondOrder(force, [0.0], [3.0], (0.0, 1.0))
+    wall = lambda t, q, v: q[0] - 0.9
+    with np.errstate(invalid="ignore"):
+        stopped = sn.solve(problem, "verlet", steps=200, events=sn.Event(wall, terminal=True))
+        bounced = sn.solve(problem, "verlet", steps=200, events=sn.Event(wall, 1, reset=lambda t, y: [y[0], -y[1]]))
+    assert stopped.status is sn.Status.EVENT
+    assert bounced.status is sn.Status.COMPLETED
+    assert bounced.t_events[0][0] == pytest.approx(stopped.t_end, rel=EXACT)
+    assert np.max(bounced.y[:, 0]) <= 0.9 * (1 + EXACT)
+
+
+@every_other
+def test_an_interval_of_no_length_has_its_one_state(scheme):
+    problem = motion(swing, 0.3, 0.2, 0.0, scheme)
+    solution = sn.solve(problem, scheme, steps=10, dense=True, events=of_state(lambda t, q, v: q, problem))
+    np.testing.assert_array_equal(solution(0.0), [0.3, 0.2])
+    assert solution.status is sn.Status.COMPLETED
+
+
+def test_few_steps_of_a_multistep_scheme():
+    """No more than its starting scheme takes."""
+    problem = sn.ODE(lambda t, y: [y[1], -np.sin(y[0])], [0.0, 2 * K], (0.0, 0.4))
+    solution = sn.solve(problem, "ab5", steps=3, dense=True, events=lambda t, y: y[0] - 0.1)
+    assert len(solution.pieces.t) == 3
+    assert len(solution.t_events[0]) == 1
+    np.testing.assert_allclose(solution(0.3), swing_exact(0.3), atol=1e-4)
+
+
+def test_large_states():
+    """A block of them is not thousands of copies."""
+    n = 300_000
+    problem = sn.ODE(lambda t, y: -y, np.ones(n), (0.0, 1.0))
+    solution = sn.solve(problem, "williamson3", steps=8, save_every=0, events=lambda t, y: y[n // 2] - 0.5)
+    np.testing.assert_allclose(solution.t_events[0], [math.log(2)], rtol=1e-3)
+
+
+@pytest.mark.parametrize("saving", [{}, {"save_at": [0.1, 0.2, 0.9]}], ids=["steps", "wanted times"])
+def test_an_interrupt_keeps_the_part_that_was_done(saving):
+    def force(t, q):
+        if t > 0.5:
+            raise KeyboardInterrupt
+        return np.array([-float(str(q[0]))])
+
+    problem = sn.SecondOrder(force, [1.0], [0.0], (0.0, 1.0))
+    with pytest.raises(sn.Interrupted) as caught:
+        sn.solve(problem, "verlet", steps=100, dense=True, **saving)
+    solution = caught.value.solution
+    assert solution.t_end == pytest.approx(0.5, abs=0.02)
+    assert solution(0.3)[0] == pytest.approx(math.cos(0.3), abs=1e-4)
+    np.testing.assert_allclose(solution.y[:, 0], np.cos(solution.t), atol=1e-4)

@@ -545,3 +545,39 @@ def test_bad_events_are_refused(facts, kind, words):
 def test_what_is_no_event_is_refused(events):
     with pytest.raises(TypeError, match="event"):
         solve_clock(events)
+
+
+# ---- resets in odd places --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [1, 10])
+def test_two_resets_at_the_same_time_both_happen(steps):
+    first = sn.Event(lambda t, y: y[0] - 0.3, 1, reset=lambda t, y: y + 10.0)
+    second = sn.Event(lambda t, y: t - 0.3, 1, reset=lambda t, y: y + 100.0)
+    solution = solve_clock([first, second], steps=steps)
+    assert [len(t) for t in solution.t_events] == [1, 1]
+    assert solution.y[-1, 0] == pytest.approx(111.0)
+
+
+@GIVEN_OR_CHOSEN
+@pytest.mark.parametrize("saving", [{}, {"save_every": 0}, {"save_every": 5}], ids=str)
+def test_a_reset_at_the_very_end_is_the_end(saving, steps):
+    lift = sn.Event(lambda t, y: t - 1.0, reset=lambda t, y: [5.0])
+    solution = sn.solve(sn.ODE(clock, [0.0], (0.0, 1.0)), "dopri5", steps=steps, events=lift, **saving)
+    assert solution.status is sn.Status.COMPLETED
+    assert (solution.t[-1], solution.y[-1, 0]) == (1.0, 5.0)
+
+
+def test_a_zero_at_the_start_counts_if_wanted():
+    for direction, expected in ((0, [0.0, math.pi]), (1, [0.0]), (-1, [math.pi])):
+        event = sn.Event(lambda t, y: y[0], direction, at_start=True)
+        solution = sn.solve(oscillation(4.0), "dop853", events=event, **TIGHT)
+        np.testing.assert_allclose(solution.t_events[0], expected, rtol=0, atol=CLOSED_FORM)
+    stop = sn.Event(lambda t, y: y[0], terminal=True, at_start=True)
+    assert sn.solve(oscillation(4.0), "dop853", events=stop).t_end == 0.0
+
+
+@pytest.mark.parametrize("new", [None, "text", [1.0 + 1.0j]], ids=str)
+def test_a_reset_to_what_is_no_state_is_refused(new):
+    with pytest.raises((TypeError, ValueError), match="`reset`"):
+        solve_clock(sn.Event(lambda t, y: y[0] - 0.5, reset=lambda t, y: new))

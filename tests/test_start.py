@@ -419,6 +419,13 @@ def test_a_file_of_something_else_is_refused(tmp_path):
         sn.start(ODE, "heun2", steps=24, restore=tmp_path / "other.npz")
 
 
+@pytest.mark.parametrize("content", [b"", b"some text", np.ones(3).tobytes()], ids=["empty", "text", "bytes"])
+def test_a_file_that_is_no_archive_is_refused(content, tmp_path):
+    (tmp_path / "other.npz").write_bytes(content)
+    with pytest.raises(ValueError, match="stored integrator"):
+        sn.start(ODE, "heun2", steps=24, restore=tmp_path / "other.npz")
+
+
 def test_a_missing_file_is_said_to_be_missing(tmp_path):
     with pytest.raises(FileNotFoundError):
         sn.start(ODE, "heun2", steps=24, restore=tmp_path / "nowhere.npz")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from zipfile import is_zipfile
 
 import numpy as np
 
@@ -190,8 +191,12 @@ class Integrator:
             np.savez(file, **self._stepper.numbers())  # type: ignore[arg-type]
 
     def _restore(self, path) -> None:
-        with np.load(path, allow_pickle=False) as numbers:
-            self._stepper.restore(dict(numbers) if hasattr(numbers, "files") else {})
+        with open(path, "rb") as file:
+            if not is_zipfile(file):
+                raise ValueError(f"`restore` must name a stored integrator, written by `Integrator.save`; found {path}")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as numbers:
+                self._stepper.restore(dict(numbers))
 
     @property
     def _shape(self) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from stepnet.problem import Problem
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.tableau import ExplicitRK, LowStorageRK, StabilisedRK
+from stepnet.solution import Status
 
 PREPARE = {
     ExplicitRK: explicit_rk.prepare,
@@ -29,8 +30,7 @@ PREPARE = {
 def prepare(problem: Problem, scheme, plan: Plan) -> Job:
     """A run about to begin; Runge-Kutta kernels look into their own steps, others have it done."""
     family = PREPARE[type(scheme)]
-    is_plain = not (plan.events or plan.dense or plan.project)
-    if is_plain or isinstance(scheme, ExplicitRK):
+    if is_plain(plan) or isinstance(scheme, ExplicitRK):
         return family(problem, scheme, plan)
     return observed.prepare(problem, scheme, plan, family)
 
@@ -42,7 +42,16 @@ def run(problem: Problem, scheme, plan: Plan) -> Outcome:
     except multistep.StartFailed as failed:
         nothing = (np.zeros(0),) * len(plan.events), (failed.outcome.y[:0],) * len(plan.events)
         return replace(failed.wanted(plan), t_events=nothing[0], y_events=nothing[1])
-    return drive(job, problem, plan, scheme)
+    outcome = drive(job, problem, plan, scheme)
+    is_interrupted = outcome.status is Status.INTERRUPTED
+    if job.inner is None or plan.saving.at is None or observed.is_moving(plan) or is_interrupted:
+        return outcome
+    return observed.with_wanted_times(outcome, run(problem, scheme, Plan(plan.stepping, plan.saving)), problem)
+
+
+def is_plain(plan: Plan) -> bool:
+    """Whether nothing is wanted of the inside of the steps."""
+    return not (plan.events or plan.dense or plan.project)
 
 
 def begin(problem: Problem, scheme, plan: Plan) -> Stepper:

@@ -8,14 +8,13 @@ import time
 from contextlib import contextmanager
 from functools import partial
 
-import numpy as np
 from tqdm import tqdm
 
-from stepnet.engines.contract import Given, Outcome, Plan
+from stepnet.engines.contract import Outcome, Plan
 from stepnet.engines.numba_engine import diagnosis
-from stepnet.engines.numba_engine import events as event_search
 from stepnet.engines.numba_engine.compile.field import RUNGS
-from stepnet.engines.numba_engine.job import Job, wanted_times
+from stepnet.engines.numba_engine.job import Job
+from stepnet.engines.numba_engine.resets import went_on
 from stepnet.engines.numba_engine.stepping import (
     DONE,
     EVENT,
@@ -26,9 +25,9 @@ from stepnet.engines.numba_engine.stepping import (
     STEP_LIMIT,
     STEP_TOO_SMALL,
 )
-from stepnet.events import Event
-from stepnet.problem import ODE, Problem, Split
-from stepnet.solution import Pieces, Statistics, Status
+from stepnet.engines.numba_engine.trajectory import Trajectory
+from stepnet.problem import Problem
+from stepnet.solution import Statistics, Status
 
 SLICE_SECONDS = 0.05
 FIRST_SLICE = 32
@@ -53,7 +52,7 @@ def drive(job: Job, problem: Problem, plan: Plan, scheme) -> Outcome:
         trajectory.keep_last(job)
     t_events, y_events = trajectory.events(job, len(plan.events))
     run = job.run[0]
-    before = int(run["evaluations"])
+    evaluations = int(run["evaluations"])
     failure, stiffness = diagnosis.explain(job, scheme, plan, status)
     statistics = Statistics(
         accepted=int(run["step"]),
@@ -64,7 +63,7 @@ def drive(job: Job, problem: Problem, plan: Plan, scheme) -> Outcome:
         compile_time=sum(field.compile_time for field in job.fields),
         run_time=elapsed,
         stiffness=stiffness,
-        probes=int(run["evaluations"]) - before,
+        probes=int(run["evaluations"]) - evaluations,
     )
     saved, pieces = trajectory.result(job.dtype), trajectory.dense_output(job) if plan.dense else None
     return Outcome(*saved, status, statistics, failure, t_events, y_events, pieces, float(run["t"]))
@@ -83,7 +82,7 @@ def _loop(job: Job, problem: Problem, plan: Plan, trajectory: Trajectory) -> int
             while code in (PAUSED, FULL, EVENT):
                 if code == FULL:
                     trajectory.grow(job)
-                if code == EVENT and not trajectory.reset(job, plan, problem):
+                if code == EVENT and not went_on(job, plan, problem, trajectory):
                     return EVENT
                 if is_stopped():
                     return PAUSED
@@ -116,142 +115,6 @@ def _told_apart(code: int, job: Job, is_stopped: bool) -> int:
     """An exception that is an interrupt is not a failure of the right-hand side."""
     is_interrupt = any(isinstance(c.exception, KeyboardInterrupt) for f in job.fields for c in f.callbacks)
     return PAUSED if code == FIELD_RAISED and (is_stopped or is_interrupt) else code
-
-
-def _initial_rows(job: Job, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-    """The initial state, as often as it is wanted."""
-    run = job.run[0]
-    is_end = run["t0"] == run["t_end"]
-    wanted = wanted_times(plan)
-    if plan.saving.at is None:
-        count = int(plan.saving.every > 0 or is_end)
-    else:
-        count = np.count_nonzero(wanted == run["t0"])
-    return np.full(count, run["t0"]), np.tile(job.state, (count, 1))
-
-
-class Trajectory:
-    """Rows for the kernel to fill, grown by doubling where their number is not known beforehand."""
-
-    def __init__(self, job: Job, plan: Plan):
-        self._run = job.run[0]
-        prefix = _initial_rows(job, plan) if job.prefix is None else job.prefix
-        self._has_wanted_times = plan.saving.at is not None
-        width = job.rows * int(self._run["reals"])
-        capacity = _capacity(plan)
-        try:
-            self.t = np.empty(capacity)
-            self.y = np.empty((capacity, width), job.real_dtype)
-        except MemoryError:
-            size = capacity * width * job.real_dtype.itemsize / 2**30
-            raise MemoryError(
-                f"saving {capacity} states takes {size:.0f} GiB; use `save_every` or `save_at` to save fewer"
-            ) from None
-        rows = len(prefix[0])
-        self.t[:rows] = prefix[0]
-        self.y[:rows] = prefix[1].view(job.real_dtype).reshape(rows, width)
-        self._run["saved"] = rows
-        self._run["next_save"] = rows
-        self.watch = job.watch
-        room = 256 if plan.dense else 0
-        self.piece_t = np.empty((room, 2))
-        self.pieces = np.empty((room, job.rows_per_piece * width), job.real_dtype)
-
-    def grow(self, job: Job) -> None:
-        """Twice the room for whatever is full."""
-        run = self._run
-        if run["saved"] == len(self.t) and not self._has_wanted_times:
-            self.t = np.concatenate((self.t, np.empty_like(self.t)))
-            self.y = np.concatenate((self.y, np.empty_like(self.y)))
-        if run["n_pieces"] == len(self.piece_t):
-            self.piece_t = np.concatenate((self.piece_t, np.empty_like(self.piece_t)))
-            self.pieces = np.concatenate((self.pieces, np.empty_like(self.pieces)))
-        if self.watch is not None and event_search.is_crowded(self.watch, int(run["n_found"])):
-            self.watch = event_search.grown(self.watch)
-
-    def reset(self, job: Job, plan: Plan, problem) -> bool:
-        """Put the state that the last event asks for; False if it ends the run instead."""
-        run = self._run
-        who = int(self.watch.which[run["n_found"] - 1])
-        if plan.events[who].reset is None:
-            return False
-        t, old = float(run["t"]), job.state
-        new = _reset_state(plan.events[who], t, old, problem)
-        self._look_again(job, t, old, new, who)
-        job.put(new)
-        if plan.saving.at is None and plan.saving.every > 0:
-            if run["saved"] == len(self.t):
-                self.grow(job)
-            self.t[run["saved"]], self.y[run["saved"]] = t, new.view(job.real_dtype)
-            run["saved"] += 1
-        return True
-
-    def _look_again(self, job: Job, t: float, old: np.ndarray, new: np.ndarray, who: int) -> None:
-        """Events begin anew at the new state; the one that has just crossed stays so if it was not moved."""
-        for e in range(len(self.watch.values)):
-            g = job.fields[1 + e]
-            value = g(t, new)[0].real
-            self.watch.values[e] = 0.0 if e == who and value == g(t, old)[0].real else value
-            self.watch.pending[e] = int(e != who and value == 0)
-
-    def events(self, job: Job, count: int) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
-        """Times and flat states of the zeros of each event."""
-        if count == 0:
-            return (), ()
-        n = int(self._run["n_found"])
-        which, t, y = self.watch.which[:n], self.watch.t[:n], self.watch.y[:n].view(job.dtype)
-        return tuple(t[which == e] for e in range(count)), tuple(y[which == e] for e in range(count))
-
-    def dense_output(self, job: Job) -> Pieces:
-        """The polynomials of all steps; a constant one if there was none."""
-        n = int(self._run["n_pieces"])
-        if n == 0:
-            data = np.zeros((1, 4, job.state.size), job.dtype)
-            data[0, :2] = job.state
-            return Pieces(np.array([float(self._run["t"])]), np.ones(1), data)
-        data = self.pieces[:n].reshape(n, job.rows_per_piece, -1).view(job.dtype).copy()
-        return Pieces(self.piece_t[:n, 0].copy(), self.piece_t[:n, 1].copy(), data)
-
-    def keep_last(self, job: Job) -> None:
-        """Append the last valid state of a run that ended early, unless only wanted times are kept."""
-        saved = int(self._run["saved"])
-        if self._has_wanted_times or (saved and self.t[saved - 1] == self._run["t"]):
-            return
-        if saved == len(self.t):
-            self.grow(job)
-        self.t[saved] = self._run["t"]
-        self.y[saved] = job.state.view(job.real_dtype)
-        self._run["saved"] += 1
-
-    def result(self, dtype) -> tuple[np.ndarray, np.ndarray]:
-        """Times and flat states; a view if hardly any room was left over."""
-        saved = int(self._run["saved"])
-        t, y = self.t[:saved], self.y[:saved].view(dtype)
-        return (t, y) if 2 * saved > len(self.t) else (t.copy(), y.copy())
-
-
-def _reset_state(event: Event, t: float, state: np.ndarray, problem: Problem) -> np.ndarray:
-    """The flat state that an event asks to go on with."""
-    shape = problem.y0.shape if isinstance(problem, (ODE, Split)) else state.shape
-    asked = np.asarray(event.reset(t, state.reshape(shape), *problem.args))  # type: ignore[misc]
-    if asked.shape != shape or not np.all(np.isfinite(asked)):
-        raise ValueError(
-            f"`reset` of an event must return {state.size} finite number{'s' * (state.size != 1)} of shape {shape}, "
-            f"found {asked!r:.80}"
-        )
-    if asked.dtype.kind == "c" and state.dtype.kind != "c":
-        raise TypeError("`reset` of an event returned complex numbers for a real state")
-    return asked.astype(state.dtype).ravel()
-
-
-def _capacity(plan: Plan) -> int:
-    """How many states will be saved, or a first guess."""
-    every = plan.saving.every
-    if plan.saving.at is not None:
-        return len(plan.saving.at)
-    if isinstance(plan.stepping, Given):
-        return plan.stepping.n_steps // every + 2 if every else 1
-    return 256 if every else 1
 
 
 @contextmanager

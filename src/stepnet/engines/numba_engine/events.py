@@ -6,6 +6,7 @@ than h / 8 apart.  The root is found to the last bits of theta.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -156,6 +157,8 @@ def watch_of(plan: Plan, fields, problem: Problem, reals: int, dtype) -> Watch:
 
     `fields` are those of the events and of a projection: they share the parameters of the problem.
     """
+    if not fields:
+        return nothing_to_watch(reals, dtype)
     n = len(plan.events)
     room = 64 + SAMPLES * n if n else 0
     facts = (
@@ -164,11 +167,17 @@ def watch_of(plan: Plan, fields, problem: Problem, reals: int, dtype) -> Watch:
         [-1 if event.reset is not None else int(event.terminal) for event in plan.events],
     )
     values = np.array([field(problem.t_span[0], problem.initial)[0].real for field in fields[:n]], float)
-    p = fields[0].p if fields else np.zeros(0)
     found = (np.zeros(room, np.int64), np.zeros(room), np.zeros((room, reals), dtype))
     pending = [event.at_start and value == 0 for event, value in zip(plan.events, values, strict=True)]
     addresses, directions, stops, pending = (np.array(x, np.int64) for x in (*facts, pending))
-    return Watch(addresses, directions, stops, values, np.zeros(n), pending, p, *found)
+    return Watch(addresses, directions, stops, values, np.zeros(n), pending, fields[0].p, *found)
+
+
+@lru_cache(maxsize=64)
+def nothing_to_watch(reals: int, dtype) -> Watch:
+    """No events: empty arrays, which nobody writes into, so that one of a kind will do."""
+    numbers, none, states = np.zeros(0), np.zeros(0, np.int64), np.zeros((0, reals), dtype)
+    return Watch(none, none, none, numbers, numbers, none, numbers, none, numbers, states)
 
 
 def is_crowded(watch: Watch, n_found: int) -> bool:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from stepnet.engines.contract import Given, Plan, Saving
+from stepnet.engines.contract import Given, Outcome, Plan, Saving
 from stepnet.engines.numba_engine import stepping
 from stepnet.engines.numba_engine.compile.cache import Kernel
 from stepnet.engines.numba_engine.compile.problems import event_fields, full_field, projection_fields
@@ -21,8 +21,10 @@ from stepnet.engines.numba_engine.inside import Output, complete, is_full, needs
 from stepnet.engines.numba_engine.job import ELSEWHERE, Job, new_run, new_work
 from stepnet.engines.numba_engine.stepping import DONE, FULL, PAUSED
 from stepnet.problem import Problem
+from stepnet.solution import Status
 
-BLOCK = 1024  # steps taken before they are looked at, if nothing that is found changes the next ones
+BLOCK, SHORT_BLOCK = 1024, 64  # steps taken before they are looked at; after a reset the rest of them is taken again
+MOST_NUMBERS = 2**20  # in a block
 
 
 @Kernel
@@ -46,9 +48,11 @@ class Steps:
 
     def __init__(self, job: Job, size: int):
         prefix = 0 if job.prefix is None else len(job.prefix[0]) - 1  # steps that a multistep scheme has taken already
-        room = max(size, prefix, 1)
+        width = job.rows * int(job.run[0]["reals"])
+        size = max(1, min(size, MOST_NUMBERS // max(width, 1)))
+        room = max(size, prefix)
         self.job, self.first, self._size, self._code = job, 0, size, PAUSED
-        self.t, self.y = np.empty(room), np.empty((room, job.rows * int(job.run[0]["reals"])), job.real_dtype)
+        self.t, self.y = np.empty(room), np.empty((room, width), job.real_dtype)
         if job.prefix is not None:
             self.t[:prefix] = job.prefix[0][1:]
             self.y[:prefix] = job.prefix[1][1:].view(job.real_dtype)
@@ -69,6 +73,10 @@ class Steps:
 
     def go_back_to(self, run, state: np.ndarray) -> None:
         """Go on from another state, in the middle of the step if an event has cut it."""
+        if self._code not in (DONE, PAUSED):  # the steps after it have failed, and left who knows what
+            self.job.work[...] = 0
+            for callback in (callback for field in self.job.fields for callback in field.callbacks):
+                callback.exception = None
         self.job.put(state)
         for name in ("step", "t", "is_cut"):
             self.job.run[0][name] = run[name]
@@ -84,10 +92,10 @@ class Steps:
 
 def prepare(problem: Problem, scheme, plan: Plan, prepare_steps) -> Job:
     """A job that runs the one of the family, made by `prepare_steps`, and looks into its steps."""
-    is_moving = plan.project is not None or any(event.reset is not None for event in plan.events)
-    is_stopping = any(event.terminal for event in plan.events)
-    inner_plan = Plan(_given_times(problem, plan.stepping) if is_moving else plan.stepping, Saving(None, 1))
-    steps = Steps(prepare_steps(problem, scheme, inner_plan), 1 if is_moving or is_stopping else BLOCK)
+    moves = is_moving(plan)
+    inner_plan = Plan(_given_times(problem, plan.stepping) if moves else plan.stepping, Saving(None, 1))
+    size = 1 if plan.project is not None else SHORT_BLOCK if moves else BLOCK
+    steps = Steps(prepare_steps(problem, scheme, inner_plan), size)
     field, watched = full_field(problem), event_fields(problem, plan.events)
     moved = projection_fields(problem, plan.project)
     work, run = new_work(problem.initial, 1, K + 2), new_run(problem, plan)
@@ -104,7 +112,7 @@ def prepare(problem: Problem, scheme, plan: Plan, prepare_steps) -> Job:
     def go(out):
         until, code = run[0]["step"] + run[0]["slice"], PAUSED
         while code == PAUSED and run[0]["step"] < until:
-            if is_moving and run[0]["has_slope"] == 0:
+            if moves and run[0]["has_slope"] == 0:
                 steps.go_back_to(run[0], job.state)
             if run[0]["step"] == steps.reached:
                 steps.take(int(run[0]["slice"]))
@@ -117,6 +125,28 @@ def prepare(problem: Problem, scheme, plan: Plan, prepare_steps) -> Job:
     slopes = steps.job.stage_slopes
     job = Job(go, run, work, 1, fields, problem.initial.dtype, slopes, watch, rows_per_piece=4, inner=steps.job)
     return job
+
+
+def is_moving(plan: Plan) -> bool:
+    """Whether the states that the scheme has computed may be replaced by others."""
+    return plan.project is not None or any(event.reset is not None for event in plan.events)
+
+
+def with_wanted_times(outcome: Outcome, plain: Outcome, problem: Problem) -> Outcome:
+    """What is saved at wanted times is as accurate as the scheme, so it comes from a plain run over the same steps."""
+    t0, t1 = problem.t_span
+    reached = (outcome.t_end - plain.t) * (1.0 if t1 >= t0 else -1.0) >= 0
+    cost, more = outcome.statistics, plain.statistics
+    both = {"evaluations": cost.evaluations + more.evaluations, "run_time": cost.run_time + more.run_time}
+    ending = plain if plain.status is Status.INTERRUPTED else outcome
+    return replace(
+        outcome,
+        t=plain.t[reached],
+        y=plain.y[reached],
+        status=ending.status,
+        failure=ending.failure,
+        statistics=replace(cost, **both),
+    )
 
 
 def _given_times(problem: Problem, stepping_plan: Given) -> Given:

@@ -7,9 +7,10 @@ import numpy as np
 from stepnet.engines.contract import Adaptive, Plan
 from stepnet.engines.numba_engine import diagnosis
 from stepnet.engines.numba_engine.compile.cache import source_stamp
-from stepnet.engines.numba_engine.driver import STATUS, Trajectory
+from stepnet.engines.numba_engine.driver import STATUS
 from stepnet.engines.numba_engine.job import Job
 from stepnet.engines.numba_engine.stepping import DONE, FULL, PAUSED
+from stepnet.engines.numba_engine.trajectory import Trajectory
 from stepnet.solution import Status
 
 ROUNDING = 1e-12  # relative distance at which a time is that of a given step

@@ -1,0 +1,119 @@
+"""Where a run puts what it saves: rows for the kernels to fill."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepnet.engines.contract import Given, Plan
+from stepnet.engines.numba_engine.events import grown, is_crowded
+from stepnet.engines.numba_engine.job import Job, wanted_times
+from stepnet.solution import Pieces
+
+FIRST_ROOM = 256  # rows where their number is not known beforehand
+
+
+class Trajectory:
+    """Rows for the kernel to fill, grown by doubling where their number is not known beforehand."""
+
+    def __init__(self, job: Job, plan: Plan):
+        self._run = job.run[0]
+        prefix = _initial_rows(job, plan) if job.prefix is None else job.prefix
+        self._has_wanted_times = plan.saving.at is not None
+        width = job.rows * int(self._run["reals"])
+        capacity = _capacity(plan)
+        try:
+            self.t = np.empty(capacity)
+            self.y = np.empty((capacity, width), job.real_dtype)
+        except MemoryError:
+            size = capacity * width * job.real_dtype.itemsize / 2**30
+            raise MemoryError(
+                f"saving {capacity} states takes {size:.0f} GiB; use `save_every` or `save_at` to save fewer"
+            ) from None
+        rows = len(prefix[0])
+        self.t[:rows] = prefix[0]
+        self.y[:rows] = prefix[1].view(job.real_dtype).reshape(rows, width)
+        self._run["saved"] = rows
+        self._run["next_save"] = rows
+        self.watch = job.watch
+        room = FIRST_ROOM if plan.dense else 0
+        self.piece_t = np.empty((room, 2))
+        self.pieces = np.empty((room, job.rows_per_piece * width), job.real_dtype)
+
+    def grow(self, job: Job) -> None:
+        """Twice the room for whatever is full."""
+        run = self._run
+        if run["saved"] == len(self.t) and not self._has_wanted_times:
+            self.t = np.concatenate((self.t, np.empty_like(self.t)))
+            self.y = np.concatenate((self.y, np.empty_like(self.y)))
+        if run["n_pieces"] == len(self.piece_t):
+            self.piece_t = np.concatenate((self.piece_t, np.empty_like(self.piece_t)))
+            self.pieces = np.concatenate((self.pieces, np.empty_like(self.pieces)))
+        if self.watch is not None and is_crowded(self.watch, int(run["n_found"])):
+            self.watch = grown(self.watch)
+
+    def keep(self, job: Job, t: float, state: np.ndarray) -> None:
+        """Append a state."""
+        saved = int(self._run["saved"])
+        if saved == len(self.t):
+            self.grow(job)
+        self.t[saved], self.y[saved] = t, state.view(job.real_dtype)
+        self._run["saved"] += 1
+
+    def keep_last(self, job: Job) -> None:
+        """Append the last valid state of a run that ended early, unless only wanted times are kept."""
+        saved, t = int(self._run["saved"]), float(self._run["t"])
+        if not self._has_wanted_times and not (saved and self.t[saved - 1] == t):
+            self.keep(job, t, job.state)
+
+    def keep_reset(self, job: Job, t: float, state: np.ndarray, every: int) -> None:
+        """Append the state after a reset, in the place of the end if that is all there is to save."""
+        if every > 0 and not self._has_wanted_times:
+            self.keep(job, t, state)
+        elif self._run["saved"] and not self._has_wanted_times:
+            self.y[self._run["saved"] - 1] = state.view(job.real_dtype)
+
+    def events(self, job: Job, count: int) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+        """Times and flat states of the zeros of each event."""
+        if count == 0:
+            return (), ()
+        n = int(self._run["n_found"])
+        which, t, y = self.watch.which[:n], self.watch.t[:n], self.watch.y[:n].view(job.dtype)
+        return tuple(t[which == e] for e in range(count)), tuple(y[which == e] for e in range(count))
+
+    def dense_output(self, job: Job) -> Pieces:
+        """The polynomials of all steps; a constant one if there was none."""
+        n = int(self._run["n_pieces"])
+        if n == 0:
+            data = np.zeros((1, 4, job.state.size), job.dtype)
+            data[0, :2] = job.state
+            return Pieces(np.array([float(self._run["t"])]), np.ones(1), data)
+        data = self.pieces[:n].reshape(n, job.rows_per_piece, -1).view(job.dtype).copy()
+        return Pieces(self.piece_t[:n, 0].copy(), self.piece_t[:n, 1].copy(), data)
+
+    def result(self, dtype) -> tuple[np.ndarray, np.ndarray]:
+        """Times and flat states; a view if hardly any room was left over."""
+        saved = int(self._run["saved"])
+        t, y = self.t[:saved], self.y[:saved].view(dtype)
+        return (t, y) if 2 * saved > len(self.t) else (t.copy(), y.copy())
+
+
+def _initial_rows(job: Job, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+    """The initial state, as often as it is wanted."""
+    run = job.run[0]
+    is_end = run["t0"] == run["t_end"]
+    wanted = wanted_times(plan)
+    if plan.saving.at is None:
+        count = int(plan.saving.every > 0 or is_end)
+    else:
+        count = np.count_nonzero(wanted == run["t0"])
+    return np.full(count, run["t0"]), np.tile(job.state, (count, 1))
+
+
+def _capacity(plan: Plan) -> int:
+    """How many states will be saved, or a first guess."""
+    every = plan.saving.every
+    if plan.saving.at is not None:
+        return len(plan.saving.at)
+    if isinstance(plan.stepping, Given):
+        return plan.stepping.n_steps // every + 2 if every else 1
+    return FIRST_ROOM if every else 1
