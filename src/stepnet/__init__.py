@@ -29,6 +29,7 @@ _HOME = {
     "Interrupted": "stepnet.errors",
     "SchemeError": "stepnet.errors",
     "UnknownName": "stepnet.errors",
+    "NoDerivative": "stepnet.errors",
     "StiffnessWarning": "stepnet.errors",
 }
 _MODULES = ("schemes",)

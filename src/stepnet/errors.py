@@ -25,6 +25,10 @@ class UnknownName(LookupError):
         super().__init__(f"there is no {what} {name!r}; {hint}")
 
 
+class NoDerivative(TypeError):
+    """A right-hand side or a loss whose derivative is not known; the message says why, and what to give."""
+
+
 class SolveFailed(RuntimeError):
     """A solve stopped before its end; `.solution` holds the valid part, the status and the reason."""
 

@@ -56,10 +56,10 @@ class Program:
 
 
 class Motion(NamedTuple):
-    """How a scheme moves: `opening` once from the rows of the problem to those that `step` works on, then `step`.
+    """How a scheme moves: `opening` once, then `step` again and again.
 
-    The problem's own rows are `state` among them: slopes and earlier steps that a step wants to be given come along.
-    `back` undoes a step exactly (up to rounding), None if the scheme has no such inverse.
+    The problem's own rows are `state` among those of a program; the others are slopes and earlier steps that a step
+    wants to be given, which the opening fills.  `back` undoes a step (up to rounding), None if there is no inverse.
     """
 
     opening: Program
@@ -165,7 +165,7 @@ def _drifts_and_kicks(scheme: Splitting, is_second_order: bool) -> Motion:
     def with_slope(writer, rows, clocks):
         return [*rows, slope_of(writer, first, rows, clocks)] if is_carried else rows
 
-    opening, step, back = _Writer(2), _Writer(n_rows), _Writer(n_rows)
+    opening, step, back = _Writer(n_rows), _Writer(n_rows), _Writer(n_rows)
     rows, clocks, done = [0, 1], [0.0, 0.0], []
     for i, (part, fraction) in enumerate(flows):
         slope = 2 if i == 0 and is_carried else slope_of(step, part, rows, clocks)
@@ -191,18 +191,18 @@ def _multistep(scheme: Multistep) -> Motion:
     """
     is_second = scheme.derivative == 2
     part, n_states, n_slopes, started = int(is_second), len(scheme.alpha), len(scheme.beta), scheme.n_steps - 1
-    opening = _Writer(2 if is_second else 1)
-    states, velocity = [0], 1
+    n_rows = n_states + n_slopes + is_second
+    opening, step = _Writer(n_rows), _Writer(n_rows)
+    states, velocity = [0], n_rows - 1
     for j in range(started):
-        if is_second:
+        if isinstance(scheme.starter, Splitting):
             new, velocity = _kick_drift_kick(opening, scheme.starter, states[0], velocity, j)
         else:
             new = opening.runge_kutta_step(scheme.starter.butcher, states[0], clock=j)
         states.insert(0, new)
     slopes = [opening.slope(part, states[j], started - j) for j in range(n_slopes)]
     begun = [*states[:n_states], *slopes, *([velocity] if is_second else [])]
-
-    step, power = _Writer(len(begun)), scheme.derivative
+    power = scheme.derivative
     y, f = list(range(n_states)), list(range(n_states, n_states + n_slopes))
     terms = [(row, a, 0) for row, a in zip(y, scheme.alpha, strict=True)]
     new = step.sum([*terms, *((row, b, power) for row, b in zip(f, scheme.beta, strict=True))])
@@ -210,7 +210,7 @@ def _multistep(scheme: Multistep) -> Motion:
     moved = [new, *y[:-1], slope, *f[:-1]]
     if is_second:
         moved.append(step.sum([(new, 1.0, -1), (0, -1.0, -1), (slope, 0.5, 1)]))
-    state = (0, len(begun) - 1) if is_second else (0,)
+    state = (0, n_rows - 1) if is_second else (0,)
     back = _two_steps_back(scheme) if n_states == 2 and n_slopes == 1 and scheme.alpha[1] != 0 else None
     return Motion(opening.program(begun, started), step.program(moved), state, back)
 

@@ -73,6 +73,26 @@ def call_steps(typing_context, address, t0, h, first, count, work, p):
     return signature, generate
 
 
+@intrinsic
+def call_pullback(typing_context, address, t, work, row, p, bars, row_w, t_bar, row_bar, p_bar, n):
+    """status = vjp(t, work[row], p, bars[row_w], t_bar, bars[row_bar], p_bar, n), the bars being added to."""
+    signature = types.int32(
+        types.uintp, types.float64, work, types.intp, p, bars, types.intp, t_bar, types.intp, p_bar, types.int64
+    )
+
+    def generate(context, builder, signature, arguments):
+        address, t, work_value, row, p_value, bars_value, row_w, t_value, row_bar, p_bar_value, n = arguments
+        function = ir.FunctionType(I32, [ir.DoubleType(), *[BYTES] * 6, I64])
+        pointer = builder.inttoptr(address, function.as_pointer())
+        y = builder.inttoptr(_row(context, builder, work, work_value, row), BYTES)
+        w = builder.inttoptr(_row(context, builder, bars, bars_value, row_w), BYTES)
+        y_bar = builder.inttoptr(_row(context, builder, bars, bars_value, row_bar), BYTES)
+        others = [_pointer(context, builder, *pair) for pair in ((p, p_value), (t_bar, t_value), (p_bar, p_bar_value))]
+        return builder.call(pointer, [t, y, others[0], w, others[1], y_bar, others[2], n])
+
+    return signature, generate
+
+
 def _pointer(context, builder, array_type, array):
     return builder.bitcast(context.make_array(array_type)(context, builder, array).data, BYTES)
 

@@ -75,6 +75,20 @@ def pack(args: tuple) -> Block:
     return Block(np.ascontiguousarray(values, dtype=np.float64), tuple(slots), args)
 
 
+def unpacked(values: np.ndarray, slots: tuple[Slot, ...]) -> tuple:
+    """Numbers of a block, such as gradients, in the shapes of the arguments; None for those that are no floats."""
+    found: list = []
+    for slot in slots:
+        size = int(np.prod(slot.shape))
+        if slot.kind == "float":
+            found.append(float(values[slot.offset]))
+        elif slot.kind == "array" and not slot.is_complex:
+            found.append(values[slot.offset : slot.offset + size].reshape(slot.shape))
+        else:
+            found.append(None)
+    return tuple(found)
+
+
 def _slot(value, offset: int):
     if isinstance(value, (bool, np.bool_)):
         return Slot("bool", offset), np.array([float(value)])

@@ -23,7 +23,7 @@ from stepnet.engines.numba_engine.compile.machine_code import Code, assembly
 from stepnet.engines.numba_engine.compile.native import compile_native
 from stepnet.engines.numba_engine.compile.rolled import rolled_assembly
 from stepnet.engines.numba_engine.compile.symbols import CannotTrace
-from stepnet.engines.numba_engine.compile.trace import trace
+from stepnet.engines.numba_engine.compile.trace import Trace, trace
 from stepnet.errors import UnknownName
 
 RUNGS = ("address", "traced", "compiled", "python")  # from fast to slow
@@ -144,12 +144,21 @@ def _trace_code(form: Form, block: Block, result, t: float, y: np.ndarray):
     if form.dtype != np.float64:
         raise CannotTrace(f"states are {form.dtype}")
     try:
-        traced = trace(form, block, MOST_NODES)
+        code = traced_code(trace(form, block, MOST_NODES))
     except TooManyNodes:
         code = Code(rolled_assembly(form, block), "f")
-    else:
-        code = Code(assembly(traced, "f"), "f")
-        code.trace = traced
+    return checked_code(code, form, block, t, y)
+
+
+def traced_code(traced: Trace) -> Code:
+    """Machine code of the right-hand side itself, which remembers its trace."""
+    code = Code(assembly(traced, "f"), "f")
+    code.trace = traced
+    return code
+
+
+def checked_code(code: Code, form: Form, block: Block, t: float, y: np.ndarray) -> Code:
+    """The code, if it gives what Python gives at a few places near `y`."""
     evaluate = python_call(form, block.values)
     generator = np.random.default_rng(0)
     for _ in range(N_CHECKS):
@@ -187,7 +196,7 @@ def _built(rung: str, form: Form, block: Block, result, slopes, t: float, y: np.
         try:
             code = BUILD[rung](form, block, result, t, y)
         except Exception as exception:  # ours, Numba's, or Python's from inside: any means "not on this rung"
-            code = f"not {rung}: {_first_line(exception)}"
+            code = f"not {rung}: {first_line(exception)}"
         _remember(_kept, key, code)
     if isinstance(code, str):
         return None, code
@@ -237,7 +246,8 @@ def _replay(form: Form, values: np.ndarray, t: float, y: np.ndarray) -> np.ndarr
     return dy
 
 
-def _first_line(exception: Exception) -> str:
+def first_line(exception: Exception) -> str:
+    """What went wrong, in one line."""
     lines = [line.strip() for line in str(exception).splitlines() if line.strip()]
     useful = [line for line in lines if not line.startswith(("Failed in", "During:", "File", "Cannot unify"))]
     return (useful or lines or [type(exception).__name__])[0][:160]

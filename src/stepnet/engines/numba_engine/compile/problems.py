@@ -5,6 +5,8 @@ A joined field is a C function of our own that finds the addresses of its parts 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from llvmlite import ir
 from numba import carray, types
@@ -12,8 +14,9 @@ from numba.extending import intrinsic
 
 from stepnet.engines.numba_engine.compile.arguments import pack
 from stepnet.engines.numba_engine.compile.cache import FieldKernel
-from stepnet.engines.numba_engine.compile.field import RUNGS, Field, c_address, identity_field, make_field
+from stepnet.engines.numba_engine.compile.field import MOST_NODES, RUNGS, Field, c_address, identity_field, make_field
 from stepnet.engines.numba_engine.compile.form import Form, form_of
+from stepnet.engines.numba_engine.compile.joined import joined_code
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
 
 
@@ -22,6 +25,17 @@ def full_field(problem: Problem) -> Field:
     if isinstance(problem, ODE):
         return part_fields(problem)[0]
     parts = part_fields(problem)
+    facts = {
+        "rung": max((part.rung for part in parts), key=RUNGS.index),
+        "reason": "; ".join(part.reason for part in parts if part.reason),
+        "replay": _replay_of(problem, parts),
+        "callbacks": tuple(callback for part in parts for callback in part.callbacks),
+        "compile_time": sum(part.compile_time for part in parts),
+        "n_calls": sum(part.n_calls for part in parts),
+    }
+    code = joined_code(problem, parts, MOST_NODES)
+    if code is not None:
+        return Field(code.address, parts[-1].p, **facts, keep_alive=code)
     reals = problem.initial.view(problem.initial.real.dtype).size
     addresses = [part.address for part in parts]
     if isinstance(problem, Split):
@@ -30,45 +44,48 @@ def full_field(problem: Problem) -> Field:
         is_separable = int(getattr(problem, "separable", True))
         header, scratch, function = [*addresses, reals // 2, is_separable], 0, _pair
     block = np.concatenate((np.array(header, np.int64).view(np.float64), np.zeros(scratch), parts[0].p))
-    return Field(
-        function.address(problem.initial.real.dtype),
-        block,
-        max((part.rung for part in parts), key=RUNGS.index),
-        "; ".join(part.reason for part in parts if part.reason),
-        _replay_of(problem, parts),
-        tuple(callback for part in parts for callback in part.callbacks),
-        (parts, block),
-        sum(part.compile_time for part in parts),
-        n_calls=sum(part.n_calls for part in parts),
-    )
+    return Field(function.address(problem.initial.real.dtype), block, **facts, keep_alive=(parts, block))
+
+
+class Function(NamedTuple):
+    """A part of a problem: the user's function, the shapes it takes and gives, the flat state to try it at."""
+
+    function: object
+    inputs: tuple[tuple[int, ...], ...]
+    output: tuple[int, ...]
+    y: np.ndarray
+    label: str
+
+
+def functions_of(problem: Problem) -> tuple[Function | None, ...]:
+    """The parts of a problem; None stands for q' = v."""
+    match problem:
+        case ODE():
+            shape = problem.y0.shape
+            return (Function(problem.fun, (shape,), shape, problem.initial, "fun"),)
+        case Split():
+            shape, parts = problem.y0.shape, enumerate(problem.parts)
+            return tuple(Function(part, (shape,), shape, problem.initial, f"parts[{i}]") for i, part in parts)
+        case SecondOrder():
+            shape = problem.q0.shape
+            return None, Function(problem.acceleration, (shape,), shape, problem.q0.ravel(), "acceleration")
+        case Partitioned(separable=True):
+            shape = problem.q0.shape
+            dq = Function(problem.dq, (shape,), shape, problem.p0.ravel(), "dq")
+            return dq, Function(problem.dp, (shape,), shape, problem.q0.ravel(), "dp")
+        case Partitioned():
+            shape = problem.q0.shape
+            dq = Function(problem.dq, (shape, shape), shape, problem.initial, "dq")
+            return dq, Function(problem.dp, (shape, shape), shape, problem.initial, "dp")
+    raise TypeError(f"`problem` must be an ODE, Partitioned, SecondOrder or Split, found {type(problem).__name__}")
 
 
 def part_fields(problem: Problem) -> tuple[Field, ...]:
     """The fields of the parts, q' = v of a second-order problem among them."""
     t, args = problem.t_span[0], problem.args
-    match problem:
-        case ODE():
-            shape = problem.y0.shape
-            return (make_field(problem.fun, args, (shape,), shape, t, problem.initial, "fun"),)
-        case Split():
-            shape = problem.y0.shape
-            return tuple(
-                make_field(part, args, (shape,), shape, t, problem.initial, f"parts[{i}]")
-                for i, part in enumerate(problem.parts)
-            )
-        case SecondOrder():
-            shape = problem.q0.shape
-            force = make_field(problem.acceleration, args, (shape,), shape, t, problem.q0.ravel(), "acceleration")
-            return identity_field(force.p), force
-        case Partitioned(separable=True):
-            shape = problem.q0.shape
-            dq = make_field(problem.dq, args, (shape,), shape, t, problem.p0.ravel(), "dq")
-            return dq, make_field(problem.dp, args, (shape,), shape, t, problem.q0.ravel(), "dp")
-        case Partitioned():
-            shape = problem.q0.shape
-            dq = make_field(problem.dq, args, (shape, shape), shape, t, problem.initial, "dq")
-            return dq, make_field(problem.dp, args, (shape, shape), shape, t, problem.initial, "dp")
-    raise TypeError(f"`problem` must be an ODE, Partitioned, SecondOrder or Split, found {type(problem).__name__}")
+    found = [each and make_field(each.function, args, each.inputs, each.output, t, each.y, each.label)
+             for each in functions_of(problem)]  # fmt: skip
+    return tuple(field or identity_field(found[-1].p) for field in found)
 
 
 def jacobian_of(problem: ODE):

@@ -1,0 +1,68 @@
+"""Traces of several parts joined to the one of the flat state, so that its steps are generated and differentiated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from weakref import WeakKeyDictionary
+
+from stepnet.engines.numba_engine.compile.field import MOST_NODES_OF_DERIVATIVES, Field
+from stepnet.engines.numba_engine.compile.graph import Graph
+from stepnet.engines.numba_engine.compile.machine_code import Code, assembly
+from stepnet.engines.numba_engine.compile.trace import Trace
+from stepnet.problem import Partitioned, Problem, Split
+
+_kept: WeakKeyDictionary = WeakKeyDictionary()
+
+
+def joined_code(problem: Problem, parts: tuple[Field, ...], most: int) -> Code | None:
+    """Machine code of all parts together, or None if they are not traced or too long for it."""
+    codes = [part.keep_alive for part in parts if part.address != 0]
+    if not all(isinstance(code, Code) and code.trace is not None for code in codes):
+        return None
+    traces = [part.keep_alive.trace if part.address != 0 else None for part in parts]
+    if sum(len(trace.graph.live(trace.outputs)) for trace in traces if trace is not None) > most:
+        return None
+    kept = _kept.setdefault(codes[-1], {})
+    key = (type(problem), problem.initial.size, *map(id, codes))
+    if key not in kept:
+        code = Code(assembly(trace := joined_trace(problem, traces), "f"), "f")
+        code.trace = trace
+        kept[key] = code, codes[:-1]  # what an id names must live on
+    return kept[key][0]
+
+
+def joined_trace(problem: Problem, traces: list[Trace | None]) -> Trace:
+    """y' of the flat state; a part without a trace is q' = v."""
+    graph, n = Graph(MOST_NODES_OF_DERIVATIVES), problem.initial.size
+    n_parameters = next(trace.n_parameters for trace in traces if trace is not None)
+    if isinstance(problem, Split):
+        outputs = copied(graph, traces[0], lambda i: i)
+        for trace in traces[1:]:
+            terms = copied(graph, trace, lambda i: i)
+            outputs = [graph.apply("add", x, y) for x, y in zip(outputs, terms, strict=True)]
+        return Trace(graph, outputs, n, n_parameters)
+    is_whole = isinstance(problem, Partitioned) and not problem.separable
+    half, (dq, dp) = n // 2, traces
+    to_p = (lambda i: i) if is_whole else (lambda i: half + i)
+    slopes_q = [graph.node("y", half + i) for i in range(half)] if dq is None else copied(graph, dq, to_p)
+    return Trace(graph, [*slopes_q, *copied(graph, dp, lambda i: i)], n, n_parameters)
+
+
+def copied(graph: Graph, trace: Trace, place: Callable[[int], int]) -> list[int]:
+    """The outputs of a trace in another graph, entry i of its state read from `place(i)`."""
+    return copied_nodes(graph, trace.graph, trace.outputs, {"y": place})
+
+
+def copied_nodes(graph: Graph, source: Graph, outputs: list[int], exchange: dict[str, Callable]) -> list[int]:
+    """Nodes in another graph; `exchange[name](i)` is the entry of the state to be read for the input (name, i)."""
+    new: dict[int, int] = {}
+    for number in source.live(outputs):
+        operation, *rest = source.nodes[number]
+        if operation in exchange:
+            new[number] = graph.node("y", exchange[operation](*rest))
+        else:
+            operands = source.operands(number)
+            new[number] = (
+                graph.node(operation, *(new[x] for x in operands)) if operands else graph.node(operation, *rest)
+            )
+    return [new[number] for number in outputs]

@@ -1,0 +1,169 @@
+"""Right-hand sides together with their pullbacks w -> (w df/dt, w df/dy, w df/dp), as C functions.
+
+    int32 vjp(double t, const double *y, const double *p, const double *w, double *t_bar, double *y_bar, double *p_bar,
+              int64 n)                                                              (the bars are added to)
+
+What the user supplies wins; then traces, up to many more operations than a right-hand side is traced to; then dual
+numbers and, on request, finite differences, which give no gradient with respect to arguments.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from stepnet.engines.numba_engine.compile.arguments import Block, pack
+from stepnet.engines.numba_engine.compile.field import (
+    MOST_NODES_OF_DERIVATIVES,
+    Field,
+    c_address,
+    checked_code,
+    first_line,
+    traced_code,
+)
+from stepnet.engines.numba_engine.compile.form import Form, form_of, try_once
+from stepnet.engines.numba_engine.compile.joined import joined_code
+from stepnet.engines.numba_engine.compile.machine_code import Code, assembly
+from stepnet.engines.numba_engine.compile.problems import Function, functions_of, part_fields
+from stepnet.engines.numba_engine.compile.products import (
+    VJP,
+    difference_pushforward,
+    dual_pushforward,
+    user_pullback,
+)
+from stepnet.engines.numba_engine.compile.trace import Trace, trace
+from stepnet.errors import NoDerivative
+from stepnet.problem import Problem
+
+_kept: WeakKeyDictionary = WeakKeyDictionary()
+_long: WeakKeyDictionary = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Part:
+    """A right-hand side and its pullback; `rung` says where the latter comes from."""
+
+    field: Field
+    vjp: int
+    rung: str
+    keep_alive: object = field(default=None, repr=False)
+
+    @property
+    def trace(self) -> Trace | None:
+        """What the right-hand side does, if that is known."""
+        return getattr(self.field.keep_alive, "trace", None)
+
+    @property
+    def exception(self) -> BaseException | None:
+        """What a pullback written in Python raised."""
+        return getattr(self.keep_alive, "exception", None)
+
+
+def parts_of(problem: Problem, is_joined: bool, differences: bool = False) -> tuple[Part, ...]:
+    """The parts of a problem, or all of them joined to one of the flat state."""
+    if problem.initial.dtype != np.float64:
+        raise NoDerivative(f"gradients are for states of float64, found {problem.initial.dtype}")
+    fields, functions = part_fields(problem), functions_of(problem)
+    if is_joined and len(fields) > 1:
+        parts = [_part(problem, *each, differences) for each in zip(fields, functions, strict=True)]
+        code = joined_code(problem, tuple(part.field for part in parts), MOST_NODES_OF_DERIVATIVES)
+        if code is None:
+            raise NoDerivative(
+                "the parts of this problem cannot be traced, so a Runge-Kutta scheme has no derivative on it; "
+                "write it as an `ODE` with `vjp`"
+            )
+        return (_traced(Field(code.address, fields[-1].p, "traced", keep_alive=code)),)
+    return tuple(_part(problem, *each, differences) for each in zip(fields, functions, strict=True))
+
+
+def _part(problem: Problem, field: Field, which: Function | None, differences: bool) -> Part:
+    """A part with its pullback; q' = v needs none."""
+    if which is None:
+        return Part(field, 0, "address")
+    own = getattr(problem, "vjp", None)
+    if c_address(own) is not None:
+        return Part(field, c_address(own), "user", own)
+    if own is None and getattr(field.keep_alive, "trace", None) is not None:
+        return _traced(field)
+    if field.rung == "address":
+        raise NoDerivative(f"`{which.label}` is a C function, whose derivative is not known; give `vjp`")
+    block = pack(problem.args)
+    form = form_of(which.function, problem.args, which.inputs, which.output, which.y.dtype, which.label)
+    if own is not None:
+        return _in_python(field, form, block, user_pullback(form, block, own).product, "user")
+    return _found_out(problem, field, which, form, block, differences)
+
+
+def _found_out(problem: Problem, field: Field, which: Function, form: Form, block: Block, differences: bool) -> Part:
+    """By a long trace, by dual numbers, or by finite differences if the user wants them."""
+    t = problem.t_span[0]
+    try:
+        return _traced(_traced_to_the_end(field, form, block, t, which.y))
+    except Exception as exception:
+        reason = f"not traced: {first_line(exception)}"
+    if field.rung != "python":
+        try:
+            columns = dual_pushforward(form, block, try_once(form, block.values, t, which.y)[0]).columns
+            return _by_columns(field, form, block, columns, "dual")
+        except Exception as exception:
+            reason += f"; not by dual numbers: {first_line(exception)}"
+    if differences:
+        return _by_columns(field, form, block, difference_pushforward(form, block).columns, "differences")
+    raise NoDerivative(
+        f"the derivative of `{which.label}` is not known ({reason}); give `vjp`, or `differences=True` for "
+        f"finite differences, which are good for about ten digits"
+    )
+
+
+def _traced_to_the_end(field: Field, form: Form, block: Block, t: float, y: np.ndarray) -> Field:
+    """The same right-hand side with a trace as long as it takes."""
+    owner = field.keep_alive
+    if owner not in _long:
+        traced = trace(form, block, MOST_NODES_OF_DERIVATIVES)
+        _long[owner] = checked_code(traced_code(traced), form, block, t, y)
+    return Field(_long[owner].address, block.values, "traced", replay=field.replay, keep_alive=_long[owner])
+
+
+def _traced(field: Field) -> Part:
+    code = field.keep_alive
+    if code not in _kept:
+        code.trace.graph.most = 4 * MOST_NODES_OF_DERIVATIVES
+        _kept[code] = Code(assembly(code.trace, "vjp"), "vjp")
+    return Part(field, _kept[code].address, "traced", _kept[code])
+
+
+def _by_columns(field: Field, form: Form, block: Block, columns, rung: str) -> Part:
+    identity = np.eye(form.n_in)
+    return _in_python(field, form, block, lambda t, y, w: w @ columns(t, y, identity), rung)
+
+
+def _in_python(field: Field, form: Form, block: Block, product, rung: str) -> Part:
+    call = PythonPullback(form, product)
+    return Part(field, call.address, rung, call)
+
+
+class PythonPullback:
+    """A pullback in Python as a C function, with respect to the state only; what it raises is kept, the answer is 1."""
+
+    def __init__(self, form: Form, product):
+        self.exception: BaseException | None = None
+        self._product, self._sizes = product, (form.n_in, form.n_out)
+        self._function = VJP(self._call)
+        self.address = ctypes.cast(self._function, ctypes.c_void_p).value
+
+    def _call(self, t, y, p, w, t_bar, y_bar, p_bar, n):
+        n_in, n_out = self._sizes
+        try:
+            product = self._product(t, _array(y, n_in).copy(), _array(w, n_out).copy())
+            _array(y_bar, n_in)[:] += product
+        except BaseException as exception:  # ctypes would print and swallow it, a KeyboardInterrupt too
+            self.exception = exception
+            return 1
+        return 0
+
+
+def _array(address: int, n: int) -> np.ndarray:
+    return np.frombuffer((ctypes.c_double * n).from_address(address or 1), np.float64) if n else np.empty(0)

@@ -1,0 +1,359 @@
+"""Sweeps over the steps of a run, forward and in reverse: the numerical map and its exact adjoint.
+
+A sweep executes the program of a scheme (`schemes/programs.py`) step after step and stores the state before each.  In
+reverse, every step computes its rows again from the stored state and runs the program transposed.  Small traced
+problems run in generated code, others in the two kernels here, which call right-hand sides and pullbacks by address.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+import numpy as np
+from numba import uintp
+
+from stepnet.engines.numba_engine.compile.arguments import pack, unpacked
+from stepnet.engines.numba_engine.compile.cache import Kernel, inlined
+from stepnet.engines.numba_engine.compile.fused import fused_address, write_reverse, write_sweep
+from stepnet.engines.numba_engine.compile.pullbacks import Part, parts_of
+from stepnet.engines.numba_engine.primitives import call_field, call_pullback
+from stepnet.engines.numba_engine.stepping import padded
+from stepnet.problem import Problem, SecondOrder, Split
+from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.programs import Motion, Program, Slope, motion_of
+from stepnet.schemes.splitting import Splitting
+
+CHUNK = 512  # entries of a row at a time, so that all rows of a sum are in the nearest cache
+DONE, RAISED = 0, 1
+_R, _I, _P = ctypes.c_double, ctypes.c_int64, ctypes.c_void_p
+SWEEP = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _I, _P)
+REVERSE = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _P, _P, _P)
+
+
+class Tape(NamedTuple):
+    """A program as arrays: operation i is the slope of `part[i]`, or (part < 0) the sum of its terms."""
+
+    part: np.ndarray
+    row: np.ndarray
+    c: np.ndarray
+    first: np.ndarray
+    term_row: np.ndarray
+    weight: np.ndarray
+    power: np.ndarray
+    outputs: np.ndarray
+    n_rows: int
+
+
+class Clock(NamedTuple):
+    """The steps of a run: even ones of length h from t0, or those between the times of a grid."""
+
+    t0: float
+    h: float
+    grid: np.ndarray
+
+
+@lru_cache(maxsize=256)
+def tape_of(program: Program) -> Tape:
+    """The arrays of a program."""
+    operations = program.operations
+    slopes = [operation if isinstance(operation, Slope) else None for operation in operations]
+    terms = [() if isinstance(operation, Slope) else operation.terms for operation in operations]
+    flat = [term for some in terms for term in some]
+    return Tape(
+        np.array([-1 if slope is None else slope.part for slope in slopes], np.int64),
+        np.array([-1 if slope is None else slope.row for slope in slopes], np.int64),
+        np.array([0.0 if slope is None else slope.c for slope in slopes]),
+        np.cumsum([0, *map(len, terms)]),
+        np.array([term.row for term in flat], np.int64),
+        np.array([term.weight for term in flat], np.float64),
+        np.array([term.power for term in flat], np.int64),
+        np.array(program.outputs, np.int64),
+        program.n_rows,
+    )
+
+
+@inlined
+def time_of(clock, index):
+    """Beginning and length of a step."""
+    if clock.grid.shape[0] > 0:
+        return clock.grid[index], clock.grid[index + 1] - clock.grid[index]
+    return clock.t0 + index * clock.h, clock.h
+
+
+@inlined
+def add_scaled(a, x, row, b, out, n):
+    """b[out] += a x[row]."""
+    for k in range(n):
+        b[out, k] += a * x[row, k]
+
+
+@inlined
+def execute(fields, p, tape, work, t, h, n):
+    """All rows of a step from those of its state; False if a right-hand side raised."""
+    for i in range(tape.part.shape[0]):
+        out = tape.n_rows + i
+        if tape.part[i] >= 0:
+            address = uintp(fields[tape.part[i]])
+            if call_field(address, t + tape.c[i] * h, work, tape.row[i], out, p, n) != 0:
+                return False
+            continue
+        for start in range(0, n, CHUNK):
+            stop = min(n, start + CHUNK)
+            for k in range(start, stop):
+                work[out, k] = 0.0
+            for m in range(tape.first[i], tape.first[i + 1]):
+                a, row = tape.weight[m] * h ** tape.power[m], tape.term_row[m]
+                for k in range(start, stop):
+                    work[out, k] += a * work[row, k]
+    return True
+
+
+@Kernel
+def sweep(fields, p, tape, work, clock, first, count, state, states, is_kept):
+    """`count` steps from step `first`; the state before each goes to a row of `states` if it is to be kept."""
+    n = state.shape[1]
+    for i in range(count):
+        for row in range(tape.n_rows):
+            for k in range(n):
+                work[row, k] = state[row, k]
+                if is_kept:
+                    states[i, row * n + k] = state[row, k]
+        t, h = time_of(clock, first + i)
+        if not execute(fields, p, tape, work, t, h, n):
+            return RAISED
+        for row in range(tape.n_rows):
+            for k in range(n):
+                state[row, k] = work[tape.outputs[row], k]
+    return DONE
+
+
+@inlined
+def transpose(fields, pullbacks, p, tape, work, bars, t, h, n, p_bar, times, t_bar):
+    """Gradients with respect to the state of a step from those of its outputs; False if a pullback raised."""
+    for j in range(tape.part.shape[0]):
+        i = tape.part.shape[0] - 1 - j
+        out = tape.n_rows + i
+        if tape.part[i] >= 0:
+            t_bar[0] = 0.0
+            address = uintp(pullbacks[tape.part[i]])
+            t_stage = t + tape.c[i] * h
+            if call_pullback(address, t_stage, work, tape.row[i], p, bars, out, t_bar, tape.row[i], p_bar, n) != 0:
+                return False
+            times[0] += t_bar[0]
+            times[1] += tape.c[i] * t_bar[0]
+            continue
+        for m in range(tape.first[i], tape.first[i + 1]):
+            power, row = tape.power[m], tape.term_row[m]
+            add_scaled(tape.weight[m] * h**power, bars, out, bars, row, n)
+            if power != 0:
+                product = 0.0
+                for k in range(n):
+                    product += work[row, k] * bars[out, k]
+                times[1] += tape.weight[m] * power * h ** (power - 1) * product
+    return True
+
+
+@Kernel
+def reverse(fields, pullbacks, p, tape, work, bars, clock, first, count, states, bar, p_bar, t_bars, times, t_bar):
+    """The adjoint of the steps of a sweep, the last one first; `bar` is moved, `p_bar` and `t_bars` are added to."""
+    n = bar.shape[1]
+    for j in range(count):
+        i = count - 1 - j
+        for row in range(tape.n_rows):
+            for k in range(n):
+                work[row, k] = states[i, row * n + k]
+        t, h = time_of(clock, first + i)
+        if not execute(fields, p, tape, work, t, h, n):
+            return RAISED
+        for row in range(bars.shape[0]):
+            for k in range(n):
+                bars[row, k] = 0.0
+        for row in range(tape.n_rows):
+            add_scaled(1.0, bar, row, bars, tape.outputs[row], n)
+        times[:] = 0.0
+        if not transpose(fields, pullbacks, p, tape, work, bars, t, h, n, p_bar, times, t_bar):
+            return RAISED
+        for row in range(tape.n_rows):
+            for k in range(n):
+                bar[row, k] = bars[row, k]
+        t_bars[0] += times[0]
+        t_bars[1] += (t - clock.t0) * times[0] + h * times[1]
+    return DONE
+
+
+def _at(array: np.ndarray) -> int:
+    return array.ctypes.data
+
+
+class Runner:
+    """One program of a motion on a problem: `forward` and `backward` over steps of a clock."""
+
+    def __init__(self, parts: tuple[Part, ...], program: Program, n: int, clock: Clock, has_times: bool):
+        self._parts, self._program, self._n, self._clock = parts, program, n, clock
+        fields = tuple(part.field for part in parts)
+        self._p = fields[-1].p
+        self._fields = np.array([field.address for field in fields], np.int64)
+        self._pullbacks = np.array([part.vjp for part in parts], np.int64)
+        is_even, m = clock.grid.size == 0, max(1, program.n_slopes)
+        are_traced = all(part.trace is not None for part in parts if part.vjp != 0)
+        self._sweep = self._reverse = 0
+        if are_traced and program.operations:
+            write = partial(write_sweep, program, is_even)
+            self._sweep = fused_address(fields, program, is_even, "sweep", write, m)
+            write_back = partial(write_reverse, program, is_even, has_times)
+            self._reverse = fused_address(fields, program, (is_even, has_times), "reverse", write_back, m)
+        self.is_generated = self._sweep != 0
+        self._rows: tuple[np.ndarray, np.ndarray] | None = None
+
+    def forward(self, state: np.ndarray, first: int, count: int, states: np.ndarray | None = None) -> None:
+        """Move `state` (rows, n) over `count` steps; the states before them go to the rows of `states`."""
+        if count == 0 or not self._program.operations:
+            return
+        clock, kept = self._clock, np.empty((1, state.size)) if states is None else states
+        if self._sweep:
+            stride = 0 if states is None else state.size
+            pointers = (_at(clock.grid), _at(state), _at(kept), stride, _at(self._p))
+            SWEEP(self._sweep)(clock.t0, clock.h, first, count, *pointers)
+            return
+        work, _ = self._work()
+        head = (self._fields, self._p, tape_of(self._program), work, clock, first, count)
+        if sweep(state.dtype, *head, state, kept, int(states is not None)) != DONE:
+            self._explain()
+
+    def backward(self, states: np.ndarray, first: int, count: int, bar: np.ndarray, sums: Sums) -> None:
+        """Move the gradient `bar` (rows, n) back over `count` steps, the states before which are rows of `states`."""
+        if count == 0 or not self._program.operations:
+            return
+        clock = self._clock
+        if self._reverse:
+            pointers = (clock.grid, states, bar, sums.p, sums.t, self._p)
+            REVERSE(self._reverse)(clock.t0, clock.h, first, count, *map(_at, pointers))
+            return
+        work, bars = self._work()
+        head = (self._fields, self._pullbacks, self._p, tape_of(self._program), work, bars, clock, first, count)
+        if reverse(bar.dtype, *head, states, bar, sums.p, sums.t, np.zeros(2), np.zeros(1)) != DONE:
+            self._explain()
+
+    def _work(self) -> tuple[np.ndarray, np.ndarray]:
+        if self._rows is None:
+            shape = (self._program.n_rows + len(self._program.operations), padded(self._n, np.dtype(float)))
+            self._rows = np.zeros(shape), np.zeros(shape)
+        return self._rows
+
+    def _explain(self) -> None:
+        """Raise what a right-hand side or a pullback raised."""
+        for part in self._parts:
+            callbacks = (callback.exception for callback in part.field.callbacks)
+            for exception in (part.exception, *callbacks):
+                if exception is not None:
+                    raise exception
+        raise FloatingPointError("a right-hand side raised while its steps were taken again")
+
+
+class Sums(NamedTuple):
+    """Gradients that are summed up over the steps: with respect to parameters, and to t0 and the scale of time."""
+
+    p: np.ndarray
+    t: np.ndarray
+
+
+class Linearised:
+    """The steps of a scheme on a problem, to be run forward and in reverse.
+
+    States are arrays (rows, n): the problem's own rows, and what the scheme carries along.  Step numbers count from 0
+    to `n_steps`; the run begins at step `begin`, after the opening of a multistep scheme.
+    """
+
+    def __init__(
+        self, problem: Problem, scheme, n_steps: int, grid: np.ndarray | None, has_times: bool, differences: bool
+    ):
+        if isinstance(scheme, Multistep) and n_steps < scheme.n_steps:
+            scheme = scheme.starter
+        self.problem, self.n_steps = problem, n_steps
+        is_split = isinstance(scheme, Splitting) or (isinstance(scheme, Multistep) and scheme.derivative == 2)
+        self.parts = parts_of(problem, not is_split, differences)
+        is_sum, is_second = isinstance(problem, Split), isinstance(problem, SecondOrder)
+        self.motion: Motion = motion_of(scheme, len(self.parts), is_sum and is_split, is_second and is_split)
+        n_own = len(self.motion.state)
+        self.n = problem.initial.size // n_own
+        t0, t1 = problem.t_span
+        h = (t1 - t0) / n_steps if n_steps else 0.0
+        clock = Clock(t0, h, np.zeros(0) if grid is None else grid)
+        runner = partial(Runner, self.parts, n=self.n, clock=clock, has_times=has_times)
+        self._opening, self._step = runner(self.motion.opening), runner(self.motion.step)
+        self._back = runner(self.motion.back) if self.motion.back is not None else None
+        self.begin = self.motion.opening.steps
+
+    @property
+    def width(self) -> int:
+        """Numbers in a state."""
+        return self.motion.step.n_rows * self.n
+
+    @property
+    def is_reversible(self) -> bool:
+        """Whether steps can be undone."""
+        return self._back is not None
+
+    @property
+    def rung(self) -> str:
+        """Where derivatives come from: the slowest of all parts."""
+        names = ("user", "traced", "dual", "differences")
+        return max((part.rung for part in self.parts if part.vjp), key=names.index, default="traced")
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether steps run in generated code."""
+        return self._step.is_generated
+
+    @property
+    def has_parameters(self) -> bool:
+        """Whether gradients with respect to the arguments are known."""
+        return all(part.rung in ("traced", "address") for part in self.parts) or self._p_size == 0
+
+    @property
+    def _p_size(self) -> int:
+        return self.parts[-1].field.p.size
+
+    def new_sums(self) -> Sums:
+        return Sums(np.zeros(self._p_size), np.zeros(2))
+
+    def open(self, initial: np.ndarray) -> np.ndarray:
+        """The state at step `begin`, from the flat initial state of the problem."""
+        state = self.spread(initial)
+        self._opening.forward(state, 0, 1)
+        return state
+
+    def close(self, initial: np.ndarray, bar: np.ndarray, sums: Sums) -> np.ndarray:
+        """The gradient with respect to the flat initial state, from that with respect to the state at `begin`."""
+        self._opening.backward(self.spread(initial).reshape(1, -1), 0, 1, bar, sums)
+        return self.own(bar)
+
+    def forward(self, state: np.ndarray, first: int, count: int, states: np.ndarray | None = None) -> None:
+        """Move a state over steps; those before each of them go to the rows of `states`."""
+        self._step.forward(state, first, count, states)
+
+    def backward(self, states: np.ndarray, first: int, count: int, bar: np.ndarray, sums: Sums) -> None:
+        """Move a gradient back over steps."""
+        self._step.backward(states, first, count, bar, sums)
+
+    def undo(self, state: np.ndarray, last: int, count: int, states: np.ndarray) -> None:
+        """Move a state back over `count` steps, from the end of step `last`; those before each of them are stored."""
+        for i in range(count):
+            self._back.forward(state, last - i, 1)
+            states[count - 1 - i] = state.ravel()
+
+    def spread(self, flat: np.ndarray) -> np.ndarray:
+        """A flat state of the problem, or a gradient with respect to it, in its rows; zeros elsewhere."""
+        rows = np.zeros((self.motion.step.n_rows, self.n))
+        rows[list(self.motion.state)] = np.reshape(flat, (-1, self.n))
+        return rows
+
+    def own(self, state: np.ndarray) -> np.ndarray:
+        """The flat state of the problem."""
+        return state[list(self.motion.state)].ravel()
+
+    def unpacked(self, p: np.ndarray) -> tuple:
+        """A gradient with respect to the arguments, shaped as they are; None for those that are no floats."""
+        return unpacked(p, pack(self.problem.args).slots)
