@@ -170,6 +170,33 @@ def combine(typing_context, work, out, base, h, weights, i, first, count):
 
 
 @intrinsic
+def accumulate(typing_context, work, out, base, weights, rows, first, last):
+    """work[out] = work[base] + sum_{first <= j < last} weights[j] * work[rows[j]], for rows anywhere in `work`."""
+    signature = types.void(work, types.intp, types.intp, weights, rows, types.intp, types.intp)
+
+    def generate(context, builder, signature, arguments):
+        work_value, out, base, weights_value, rows_value, first, last = arguments
+        r = _Registers(context, builder, work, work_value)
+        out_row, base_row, zero_row = r.row(out), r.row(base), r.row(I64(0))
+        weight = builder.ptrtoint(context.make_array(weights)(context, builder, weights_value).data, I64)
+        row = builder.ptrtoint(context.make_array(rows)(context, builder, rows_value).data, I64)
+        total = cgutils.alloca_once(builder, r.vector)
+        with r.offsets() as (offset, _):
+            start = builder.add(zero_row, offset)
+            builder.store(r.load(builder.add(base_row, offset)), total)
+            with cgutils.for_range_slice(builder, first, last, I64(1), intp=I64) as (j, _):
+                place = builder.mul(j, I64(8))
+                w = r.spread(r.load(builder.add(weight, place), r.real))
+                number = r.load(builder.add(row, place), I64)
+                term = r.load(builder.add(start, builder.mul(number, r.row_bytes)))
+                builder.store(r.fused(w, term, builder.load(total)), total)
+            r.store(builder.load(total), builder.add(out_row, offset))
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
 def copy_row(typing_context, work, source, target):
     """work[target] = work[source]."""
     signature = types.void(work, types.intp, types.intp)

@@ -18,14 +18,13 @@ from stepnet.engines.numba_engine.compile.arguments import pack, unpacked
 from stepnet.engines.numba_engine.compile.cache import Kernel, inlined
 from stepnet.engines.numba_engine.compile.fused import fused_address, write_reverse, write_sweep
 from stepnet.engines.numba_engine.compile.pullbacks import Part, parts_of
-from stepnet.engines.numba_engine.primitives import call_field, call_pullback
+from stepnet.engines.numba_engine.primitives import accumulate, call_field, call_pullback
 from stepnet.engines.numba_engine.stepping import padded
 from stepnet.problem import Problem, SecondOrder, Split
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.programs import Motion, Program, Slope, motion_of
 from stepnet.schemes.splitting import Splitting
 
-CHUNK = 512  # entries of a row at a time, so that all rows of a sum are in the nearest cache
 DONE, RAISED = 0, 1
 _R, _I, _P = ctypes.c_double, ctypes.c_int64, ctypes.c_void_p
 SWEEP = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _I, _P)
@@ -33,7 +32,11 @@ REVERSE = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _P, _P, _
 
 
 class Tape(NamedTuple):
-    """A program as arrays: operation i is the slope of `part[i]`, or (part < 0) the sum of its terms."""
+    """A program as arrays: operation i is the slope of `part[i]`, or (part < 0) the sum of its terms.
+
+    The terms of operation i are `first[i]` to `first[i + 1]`; those that read row r, `use_first[r]` to
+    `use_first[r + 1]`, go to the rows `use_row` with the weights of the terms `use_term`.
+    """
 
     part: np.ndarray
     row: np.ndarray
@@ -42,8 +45,22 @@ class Tape(NamedTuple):
     term_row: np.ndarray
     weight: np.ndarray
     power: np.ndarray
+    use_first: np.ndarray
+    use_row: np.ndarray
+    use_term: np.ndarray
     outputs: np.ndarray
     n_rows: int
+
+
+class Scratch(NamedTuple):
+    """Room for a step: rows and their gradients, weights times powers of h, gradients with respect to times."""
+
+    work: np.ndarray
+    bars: np.ndarray
+    weights: np.ndarray
+    back: np.ndarray
+    times: np.ndarray
+    t_bar: np.ndarray
 
 
 class Clock(NamedTuple):
@@ -61,6 +78,9 @@ def tape_of(program: Program) -> Tape:
     slopes = [operation if isinstance(operation, Slope) else None for operation in operations]
     terms = [() if isinstance(operation, Slope) else operation.terms for operation in operations]
     flat = [term for some in terms for term in some]
+    targets = np.repeat(program.n_rows + np.arange(len(operations)), list(map(len, terms)))
+    by_row = np.argsort([term.row for term in flat], kind="stable")
+    counts = np.bincount([term.row for term in flat], minlength=program.n_rows + len(operations))
     return Tape(
         np.array([-1 if slope is None else slope.part for slope in slopes], np.int64),
         np.array([-1 if slope is None else slope.row for slope in slopes], np.int64),
@@ -69,6 +89,9 @@ def tape_of(program: Program) -> Tape:
         np.array([term.row for term in flat], np.int64),
         np.array([term.weight for term in flat], np.float64),
         np.array([term.power for term in flat], np.int64),
+        np.cumsum([0, *counts]),
+        targets[by_row],
+        by_row,
         np.array(program.outputs, np.int64),
         program.n_rows,
     )
@@ -83,37 +106,31 @@ def time_of(clock, index):
 
 
 @inlined
-def add_scaled(a, x, row, b, out, n):
-    """b[out] += a x[row]."""
-    for k in range(n):
-        b[out, k] += a * x[row, k]
+def scale(tape, weights, back, h):
+    """The weights of all terms for a step of length h; `back` in the order in which rows are used."""
+    for m in range(tape.weight.shape[0]):
+        weights[m] = tape.weight[m] * h ** tape.power[m]
+    for m in range(back.shape[0]):
+        back[m] = weights[tape.use_term[m]]
 
 
 @inlined
-def execute(fields, p, tape, work, t, h, n):
-    """All rows of a step from those of its state; False if a right-hand side raised."""
+def execute(fields, p, tape, weights, work, t, h, n):
+    """All rows of a step from those of its state; False if a right-hand side raised.  The last row stays zero."""
+    zero = work.shape[0] - 1
     for i in range(tape.part.shape[0]):
         out = tape.n_rows + i
-        if tape.part[i] >= 0:
-            address = uintp(fields[tape.part[i]])
-            if call_field(address, t + tape.c[i] * h, work, tape.row[i], out, p, n) != 0:
-                return False
-            continue
-        for start in range(0, n, CHUNK):
-            stop = min(n, start + CHUNK)
-            for k in range(start, stop):
-                work[out, k] = 0.0
-            for m in range(tape.first[i], tape.first[i + 1]):
-                a, row = tape.weight[m] * h ** tape.power[m], tape.term_row[m]
-                for k in range(start, stop):
-                    work[out, k] += a * work[row, k]
+        if tape.part[i] < 0:
+            accumulate(work, out, zero, weights, tape.term_row, tape.first[i], tape.first[i + 1])
+        elif call_field(uintp(fields[tape.part[i]]), t + tape.c[i] * h, work, tape.row[i], out, p, n) != 0:
+            return False
     return True
 
 
 @Kernel
-def sweep(fields, p, tape, work, clock, first, count, state, states, is_kept):
+def sweep(fields, p, tape, scratch, clock, first, count, state, states, is_kept):
     """`count` steps from step `first`; the state before each goes to a row of `states` if it is to be kept."""
-    n = state.shape[1]
+    n, work = state.shape[1], scratch.work
     for i in range(count):
         for row in range(tape.n_rows):
             for k in range(n):
@@ -121,7 +138,8 @@ def sweep(fields, p, tape, work, clock, first, count, state, states, is_kept):
                 if is_kept:
                     states[i, row * n + k] = state[row, k]
         t, h = time_of(clock, first + i)
-        if not execute(fields, p, tape, work, t, h, n):
+        scale(tape, scratch.weights, scratch.back[:0], h)
+        if not execute(fields, p, tape, scratch.weights, work, t, h, n):
             return RAISED
         for row in range(tape.n_rows):
             for k in range(n):
@@ -130,56 +148,66 @@ def sweep(fields, p, tape, work, clock, first, count, state, states, is_kept):
 
 
 @inlined
-def transpose(fields, pullbacks, p, tape, work, bars, t, h, n, p_bar, times, t_bar):
-    """Gradients with respect to the state of a step from those of its outputs; False if a pullback raised."""
-    for j in range(tape.part.shape[0]):
-        i = tape.part.shape[0] - 1 - j
-        out = tape.n_rows + i
-        if tape.part[i] >= 0:
+def transpose(pullbacks, p, tape, scratch, t, h, n, p_bar, times):
+    """Gradients with respect to all rows of a step from those of its outputs; False if a pullback raised."""
+    work, bars, t_bar = scratch.work, scratch.bars, scratch.t_bar
+    for j in range(tape.n_rows + tape.part.shape[0]):
+        row = tape.n_rows + tape.part.shape[0] - 1 - j
+        accumulate(bars, row, row, scratch.back, tape.use_row, tape.use_first[row], tape.use_first[row + 1])
+        i = row - tape.n_rows
+        if i >= 0 and tape.part[i] >= 0:
             t_bar[0] = 0.0
-            address = uintp(pullbacks[tape.part[i]])
-            t_stage = t + tape.c[i] * h
-            if call_pullback(address, t_stage, work, tape.row[i], p, bars, out, t_bar, tape.row[i], p_bar, n) != 0:
+            at, t_stage = tape.row[i], t + tape.c[i] * h
+            if call_pullback(uintp(pullbacks[tape.part[i]]), t_stage, work, at, p, bars, row, t_bar, at, p_bar, n) != 0:
                 return False
             times[0] += t_bar[0]
             times[1] += tape.c[i] * t_bar[0]
-            continue
-        for m in range(tape.first[i], tape.first[i + 1]):
-            power, row = tape.power[m], tape.term_row[m]
-            add_scaled(tape.weight[m] * h**power, bars, out, bars, row, n)
-            if power != 0:
-                product = 0.0
-                for k in range(n):
-                    product += work[row, k] * bars[out, k]
-                times[1] += tape.weight[m] * power * h ** (power - 1) * product
     return True
 
 
+@inlined
+def length_gradient(tape, scratch, h, n):
+    """The gradient with respect to the length of a step through the weights of its sums."""
+    total = 0.0
+    for i in range(tape.part.shape[0]):
+        for m in range(tape.first[i], tape.first[i + 1]):
+            if tape.power[m] != 0:
+                product = 0.0
+                for k in range(n):
+                    product += scratch.work[tape.term_row[m], k] * scratch.bars[tape.n_rows + i, k]
+                total += tape.weight[m] * tape.power[m] * h ** (tape.power[m] - 1) * product
+    return total
+
+
 @Kernel
-def reverse(fields, pullbacks, p, tape, work, bars, clock, first, count, states, bar, p_bar, t_bars, times, t_bar):
+def reverse(fields, pullbacks, p, tape, scratch, clock, first, count, states, bar, p_bar, t_bars, has_times):
     """The adjoint of the steps of a sweep, the last one first; `bar` is moved, `p_bar` and `t_bars` are added to."""
-    n = bar.shape[1]
+    n, work, bars, times = bar.shape[1], scratch.work, scratch.bars, scratch.times
     for j in range(count):
         i = count - 1 - j
         for row in range(tape.n_rows):
             for k in range(n):
                 work[row, k] = states[i, row * n + k]
         t, h = time_of(clock, first + i)
-        if not execute(fields, p, tape, work, t, h, n):
+        scale(tape, scratch.weights, scratch.back, h)
+        if not execute(fields, p, tape, scratch.weights, work, t, h, n):
             return RAISED
         for row in range(bars.shape[0]):
             for k in range(n):
                 bars[row, k] = 0.0
         for row in range(tape.n_rows):
-            add_scaled(1.0, bar, row, bars, tape.outputs[row], n)
+            for k in range(n):
+                bars[tape.outputs[row], k] += bar[row, k]
         times[:] = 0.0
-        if not transpose(fields, pullbacks, p, tape, work, bars, t, h, n, p_bar, times, t_bar):
+        if not transpose(pullbacks, p, tape, scratch, t, h, n, p_bar, times):
             return RAISED
         for row in range(tape.n_rows):
             for k in range(n):
                 bar[row, k] = bars[row, k]
-        t_bars[0] += times[0]
-        t_bars[1] += (t - clock.t0) * times[0] + h * times[1]
+        if has_times:
+            times[1] += length_gradient(tape, scratch, h, n)
+            t_bars[0] += times[0]
+            t_bars[1] += (t - clock.t0) * times[0] + h * times[1]
     return DONE
 
 
@@ -205,7 +233,8 @@ class Runner:
             write_back = partial(write_reverse, program, is_even, has_times)
             self._reverse = fused_address(fields, program, (is_even, has_times), "reverse", write_back, m)
         self.is_generated = self._sweep != 0
-        self._rows: tuple[np.ndarray, np.ndarray] | None = None
+        self._has_times = int(has_times)
+        self._room: Scratch | None = None
 
     def forward(self, state: np.ndarray, first: int, count: int, states: np.ndarray | None = None) -> None:
         """Move `state` (rows, n) over `count` steps; the states before them go to the rows of `states`."""
@@ -217,8 +246,7 @@ class Runner:
             pointers = (_at(clock.grid), _at(state), _at(kept), stride, _at(self._p))
             SWEEP(self._sweep)(clock.t0, clock.h, first, count, *pointers)
             return
-        work, _ = self._work()
-        head = (self._fields, self._p, tape_of(self._program), work, clock, first, count)
+        head = (self._fields, self._p, tape_of(self._program), self._scratch(), clock, first, count)
         if sweep(state.dtype, *head, state, kept, int(states is not None)) != DONE:
             self._explain()
 
@@ -231,16 +259,17 @@ class Runner:
             pointers = (clock.grid, states, bar, sums.p, sums.t, self._p)
             REVERSE(self._reverse)(clock.t0, clock.h, first, count, *map(_at, pointers))
             return
-        work, bars = self._work()
-        head = (self._fields, self._pullbacks, self._p, tape_of(self._program), work, bars, clock, first, count)
-        if reverse(bar.dtype, *head, states, bar, sums.p, sums.t, np.zeros(2), np.zeros(1)) != DONE:
+        head = (self._fields, self._pullbacks, self._p, tape_of(self._program), self._scratch(), clock, first, count)
+        if reverse(bar.dtype, *head, states, bar, sums.p, sums.t, self._has_times) != DONE:
             self._explain()
 
-    def _work(self) -> tuple[np.ndarray, np.ndarray]:
-        if self._rows is None:
-            shape = (self._program.n_rows + len(self._program.operations), padded(self._n, np.dtype(float)))
-            self._rows = np.zeros(shape), np.zeros(shape)
-        return self._rows
+    def _scratch(self) -> Scratch:
+        if self._room is None:
+            tape = tape_of(self._program)
+            shape = (self._program.n_rows + len(self._program.operations) + 1, padded(self._n, np.dtype(float)))
+            rows = np.zeros((2, *shape))
+            self._room = Scratch(*rows, *np.zeros((2, tape.weight.size)), np.zeros(2), np.zeros(1))
+        return self._room
 
     def _explain(self) -> None:
         """Raise what a right-hand side or a pullback raised."""

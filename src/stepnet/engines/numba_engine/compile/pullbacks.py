@@ -49,12 +49,8 @@ class Part:
     field: Field
     vjp: int
     rung: str
+    trace: Trace | None = field(default=None, repr=False)
     keep_alive: object = field(default=None, repr=False)
-
-    @property
-    def trace(self) -> Trace | None:
-        """What the right-hand side does, if that is known."""
-        return getattr(self.field.keep_alive, "trace", None)
 
     @property
     def exception(self) -> BaseException | None:
@@ -85,7 +81,7 @@ def _part(problem: Problem, field: Field, which: Function | None, differences: b
         return Part(field, 0, "address")
     own = getattr(problem, "vjp", None)
     if c_address(own) is not None:
-        return Part(field, c_address(own), "user", own)
+        return Part(field, c_address(own), "user", keep_alive=own)
     if own is None and getattr(field.keep_alive, "trace", None) is not None:
         return _traced(field)
     if field.rung == "address":
@@ -101,7 +97,7 @@ def _found_out(problem: Problem, field: Field, which: Function, form: Form, bloc
     """By a long trace, by dual numbers, or by finite differences if the user wants them."""
     t = problem.t_span[0]
     try:
-        return _traced(_traced_to_the_end(field, form, block, t, which.y))
+        return _traced(field, _traced_to_the_end(field, form, block, t, which.y))
     except Exception as exception:
         reason = f"not traced: {first_line(exception)}"
     if field.rung != "python":
@@ -118,21 +114,22 @@ def _found_out(problem: Problem, field: Field, which: Function, form: Form, bloc
     )
 
 
-def _traced_to_the_end(field: Field, form: Form, block: Block, t: float, y: np.ndarray) -> Field:
+def _traced_to_the_end(field: Field, form: Form, block: Block, t: float, y: np.ndarray) -> Code:
     """The same right-hand side with a trace as long as it takes."""
     owner = field.keep_alive
     if owner not in _long:
         traced = trace(form, block, MOST_NODES_OF_DERIVATIVES)
         _long[owner] = checked_code(traced_code(traced), form, block, t, y)
-    return Field(_long[owner].address, block.values, "traced", replay=field.replay, keep_alive=_long[owner])
+    return _long[owner]
 
 
-def _traced(field: Field) -> Part:
-    code = field.keep_alive
+def _traced(field: Field, code: Code | None = None) -> Part:
+    """With the pullback of a trace: that of the right-hand side itself, or of a longer one."""
+    code = field.keep_alive if code is None else code
     if code not in _kept:
         code.trace.graph.most = 4 * MOST_NODES_OF_DERIVATIVES
         _kept[code] = Code(assembly(code.trace, "vjp"), "vjp")
-    return Part(field, _kept[code].address, "traced", _kept[code])
+    return Part(field, _kept[code].address, "traced", code.trace, _kept[code])
 
 
 def _by_columns(field: Field, form: Form, block: Block, columns, rung: str) -> Part:
@@ -142,7 +139,7 @@ def _by_columns(field: Field, form: Form, block: Block, columns, rung: str) -> P
 
 def _in_python(field: Field, form: Form, block: Block, product, rung: str) -> Part:
     call = PythonPullback(form, product)
-    return Part(field, call.address, rung, call)
+    return Part(field, call.address, rung, keep_alive=call)
 
 
 class PythonPullback:
