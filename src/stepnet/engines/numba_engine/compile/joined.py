@@ -50,19 +50,19 @@ def joined_trace(problem: Problem, traces: list[Trace | None]) -> Trace:
 
 def copied(graph: Graph, trace: Trace, place: Callable[[int], int]) -> list[int]:
     """The outputs of a trace in another graph, entry i of its state read from `place(i)`."""
-    return copied_nodes(graph, trace.graph, trace.outputs, {"y": place})
+    return copied_nodes(graph, trace.graph, trace.outputs, {"y": lambda i: graph.node("y", place(i))})
 
 
 def copied_nodes(graph: Graph, source: Graph, outputs: list[int], exchange: dict[str, Callable]) -> list[int]:
-    """Nodes in another graph; `exchange[name](i)` is the entry of the state to be read for the input (name, i)."""
+    """Nodes in another graph; `exchange[name](*index)` is the node there for the input (name, *index)."""
     new: dict[int, int] = {}
     for number in source.live(outputs):
         operation, *rest = source.nodes[number]
+        operands = source.operands(number)
         if operation in exchange:
-            new[number] = graph.node("y", exchange[operation](*rest))
+            new[number] = exchange[operation](*rest)
+        elif operands:
+            new[number] = graph.apply(operation, *(new[operand] for operand in operands))
         else:
-            operands = source.operands(number)
-            new[number] = (
-                graph.node(operation, *(new[x] for x in operands)) if operands else graph.node(operation, *rest)
-            )
+            new[number] = graph.node(operation, *rest)
     return [new[number] for number in outputs]

@@ -1,0 +1,87 @@
+"""Problems made from the derivatives of others: with tangents beside the state, or with the adjoint of the flow.
+
+A trace holds f, its pushforward and its pullback in one graph, so these are traces too: they run in generated code,
+and can be differentiated again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from stepnet.engines.numba_engine.compile.field import MOST_NODES_OF_DERIVATIVES, traced_code
+from stepnet.engines.numba_engine.compile.graph import Graph
+from stepnet.engines.numba_engine.compile.joined import copied_nodes
+from stepnet.engines.numba_engine.compile.machine_code import Code
+from stepnet.engines.numba_engine.compile.pullbacks import Part, parts_of
+from stepnet.engines.numba_engine.compile.trace import Trace
+from stepnet.errors import NoDerivative
+from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
+
+MOST = 4 * MOST_NODES_OF_DERIVATIVES
+_kept: WeakKeyDictionary = WeakKeyDictionary()
+
+
+def tangent_problem(problem: Problem, direction: np.ndarray, p_direction: np.ndarray) -> Problem:
+    """(y, v)' = (f, (df/dy) v + (df/dp) p_direction): the state and its tangent, which begins with `direction`."""
+    codes = [None if part.vjp == 0 else _code(part, tangent_trace) for part in parts_of(problem, is_joined=False)]
+    p = next(part.field.p for part in parts_of(problem, is_joined=False) if part.vjp != 0)
+    args = (np.concatenate((p, p_direction)),) if p.size else ()
+    if isinstance(problem, (ODE, Split)):
+        y0 = np.concatenate((problem.initial, direction))
+        return ODE(codes[0], y0, problem.t_span, args) if isinstance(problem, ODE) else Split(
+            tuple(codes), y0, problem.t_span, args
+        )  # fmt: skip
+    q, p_dot = np.split(direction, 2)
+    first, second = np.split(problem.initial, 2)
+    halves = np.concatenate((first, q)), np.concatenate((second, p_dot))
+    if isinstance(problem, SecondOrder):
+        return SecondOrder(codes[1], *halves, problem.t_span, args)
+    if not problem.separable:
+        raise NoDerivative("tangents of a problem with separable=False are not known; write it as an `ODE`")
+    return Partitioned(codes[0], codes[1], *halves, problem.t_span, args)
+
+
+def adjoint_problem(problem: ODE, end: np.ndarray, end_gradient: np.ndarray) -> ODE:
+    """(y, a, g)' = (f, -a df/dy, -a df/dp) from the end to the beginning: the continuous adjoint, all solved back."""
+    (part,) = parts_of(problem, is_joined=True)
+    start = np.concatenate((end, end_gradient, np.zeros(part.field.p.size)))
+    args = (part.field.p,) if part.field.p.size else ()
+    return ODE(_code(part, adjoint_trace), start, problem.t_span[::-1], args)
+
+
+def _code(part: Part, make: Callable[[Trace], Trace]) -> Code:
+    if part.trace is None:
+        raise NoDerivative(f"this derivative needs a trace of the right-hand side, found {part.rung}")
+    kept = _kept.setdefault(part.trace.graph, {})
+    if make not in kept:
+        kept[make] = traced_code(make(part.trace))
+    return kept[make]
+
+
+def tangent_trace(trace: Trace) -> Trace:
+    """(f(t, y, p), its pushforward along (v, q)) of the state (y, v) and the parameters (p, q)."""
+    trace.graph.most = MOST
+    outputs, graph = [*trace.outputs, *trace.tangent()], Graph(MOST)
+    n, m = trace.n, trace.n_parameters
+    exchange = {
+        "y_dot": lambda i: graph.node("y", n + i),
+        "p_dot": lambda j: graph.node("p", m + j),
+        "t_dot": lambda: graph.constant(0.0),
+    }
+    return Trace(graph, copied_nodes(graph, trace.graph, outputs, exchange), 2 * n, 2 * m)
+
+
+def adjoint_trace(trace: Trace) -> Trace:
+    """(f, -a df/dy, -a df/dp) of the state (y, a, g)."""
+    trace.graph.most = MOST
+    n, m = trace.n, trace.n_parameters
+    gradient = trace.gradient()[1:]
+    zero = trace.graph.constant(0.0)
+    negative = [zero if node is None else trace.graph.apply("neg", node) for node in gradient]
+    graph = Graph(MOST)
+    exchange = {"w": lambda i: graph.node("y", n + i)}
+    outputs = copied_nodes(graph, trace.graph, [*trace.outputs, *negative], exchange)
+    return Trace(graph, outputs, 2 * n + m, m)
