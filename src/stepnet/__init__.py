@@ -25,13 +25,14 @@ _HOME = {
     "start": "stepnet.integrate",
     "Integrator": "stepnet.integrate",
     "solve_ivp": "stepnet.ivp",
+    "Checkpoints": "stepnet.checkpoints",
     "SolveFailed": "stepnet.errors",
     "Interrupted": "stepnet.errors",
     "SchemeError": "stepnet.errors",
     "UnknownName": "stepnet.errors",
     "StiffnessWarning": "stepnet.errors",
 }
-_MODULES = ("schemes",)
+_MODULES = ("checkpoints", "schemes")
 
 __all__ = [*_HOME, *_MODULES]
 
