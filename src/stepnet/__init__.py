@@ -25,6 +25,7 @@ _HOME = {
     "start": "stepnet.integrate",
     "Integrator": "stepnet.integrate",
     "solve_ivp": "stepnet.ivp",
+    "Checkpoints": "stepnet.checkpoints",
     "SolveFailed": "stepnet.errors",
     "Interrupted": "stepnet.errors",
     "SchemeError": "stepnet.errors",
@@ -32,7 +33,7 @@ _HOME = {
     "NoDerivative": "stepnet.errors",
     "StiffnessWarning": "stepnet.errors",
 }
-_MODULES = ("schemes",)
+_MODULES = ("checkpoints", "schemes")
 
 __all__ = [*_HOME, *_MODULES]
 

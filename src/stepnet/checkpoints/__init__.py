@@ -1,0 +1,20 @@
+"""Which states to keep for an adjoint: schedules as arrays of integers, and what they cost."""
+
+from stepnet.checkpoints.actions import Action, Kind
+from stepnet.checkpoints.choice import Checkpoints
+from stepnet.checkpoints.counts import (
+    binomial_advances,
+    longest,
+    mixed_evaluations,
+    repetitions,
+    two_level_advances,
+)
+from stepnet.checkpoints.known_length import binomial, mixed, multistage, store_all, uniform
+from stepnet.checkpoints.schedule import Schedule
+from stepnet.checkpoints.unknown_length import Online, TwoLevel, online, two_level
+
+__all__ = [
+    "Action", "Checkpoints", "Kind", "Online", "Schedule", "TwoLevel", "binomial", "binomial_advances", "longest",
+    "mixed", "mixed_evaluations", "multistage", "online", "repetitions", "store_all", "two_level",
+    "two_level_advances", "uniform",
+]  # fmt: skip

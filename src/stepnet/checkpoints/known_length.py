@@ -1,0 +1,92 @@
+"""Schedules for a number of steps that is known beforehand."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from stepnet.checkpoints.actions import Kind
+from stepnet.checkpoints.counts import checked_count
+from stepnet.checkpoints.schedule import Schedule
+from stepnet.checkpoints.tape import MIXED, STATES, Rule, Tape
+
+
+def store_all(n_steps: int) -> Schedule:
+    """Every state is kept, so that no step is run twice: n - 1 slots, n - 1 advances."""
+    n = checked_count("n_steps", n_steps, 0)
+    slots = max(n - 1, 1)
+    return Schedule("store_all", n, slots, _nested(n, slots, STATES))
+
+
+def uniform(n_steps: int, slots: int) -> Schedule:
+    """Evenly spaced states are kept on the way forward; intervals between them are reversed as `binomial` does.
+
+    Interval i may use its own slot and those of the intervals after it, so a plain rule of thumb ("keep every k-th
+    state") costs sum t(length_i, s - i) advances after the forward run.
+    """
+    n, s = checked_count("n_steps", n_steps, 0), checked_count("slots", slots, 1)
+    kept = min(s, n - 1)
+    if kept < 2:
+        return Schedule("uniform", n, s, _nested(n, s, STATES))
+    places = [i * n // kept for i in range(kept)]
+    tape = Tape(n, s, STATES)
+    for slot, (start, stop) in enumerate(pairwise(places)):
+        tape.put(Kind.KEEP, start, start, slot)
+        tape.put(Kind.ADVANCE, start, stop)
+    tape.reverse(places[-1], n - places[-1], s - kept + 1)
+    for slot in range(kept - 2, -1, -1):
+        tape.reverse_kept(places[slot], places[slot + 1] - places[slot], s - slot)
+    return Schedule("uniform", n, s, tape.rows)
+
+
+def binomial(n_steps: int, slots: int) -> Schedule:
+    """The fewest advances for a number of slots, t(n, s) = r n - C(s + r, s + 1); the initial state takes a slot.
+
+    Reference: Griewank & Walther (2000), Algorithm 799: revolve, ACM Trans. Math. Softw. 26:19.
+
+    Parameters
+    ----------
+    n_steps : int
+        Steps (or blocks of steps) to reverse.
+    slots : int
+        States that may be kept at one time.
+    """
+    n, s = checked_count("n_steps", n_steps, 0), checked_count("slots", slots, 1)
+    return Schedule("binomial", n, s, _nested(n, s, STATES))
+
+
+def multistage(n_steps: int, memory_slots: int, disk_slots: int) -> Schedule:
+    """The `binomial` schedule of memory and disk slots together, with the slots used least often on disk.
+
+    Advances are as few as the total number of slots allows.  A write and a read of a slot cost the same, and every
+    slot of the binomial schedule lives in one place throughout, so the traffic of the disk is the sum over its slots.
+    Reference: Stumm & Walther (2009), SIAM J. Sci. Comput. 31:1946.
+    """
+    n, memory = checked_count("n_steps", n_steps, 0), checked_count("memory_slots", memory_slots, 1)
+    disk = checked_count("disk_slots", disk_slots, 0)
+    total = memory + disk
+    rows = _nested(n, total, STATES)
+    traffic = np.bincount(rows[np.isin(rows[:, 0], (Kind.KEEP, Kind.RESTORE)), 3], minlength=total)
+    place = np.full(total + 1, -1)  # the last entry answers for rows without a slot, whose slot is -1
+    place[np.argsort(-traffic, kind="stable")] = np.arange(total)
+    rows[:, 3] = place[rows[:, 3]]
+    return Schedule("multistage", n, memory, rows, disk)
+
+
+def mixed(n_steps: int, slots: int) -> Schedule:
+    """The fewest evaluations when a slot may hold a state or all stages of one step, which reverse it directly.
+
+    Stages are no place to restart from.  The count is `mixed_evaluations`; a slot is worth it when the stages of a
+    step take about as much room as a state.  References: Zhang & Constantinescu (2023), arXiv:2106.13879;
+    Maddison (2023), arXiv:2305.09568.
+    """
+    n, s = checked_count("n_steps", n_steps, 0), checked_count("slots", slots, 1)
+    return Schedule("mixed", n, s, _nested(n, s, MIXED))
+
+
+def _nested(n: int, s: int, rule: Rule) -> np.ndarray:
+    tape = Tape(n, s, rule)
+    if n:
+        tape.reverse(0, n, s)
+    return tape.rows

@@ -1,0 +1,128 @@
+"""A schedule: the actions of an adjoint run as integers, without any state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stepnet.checkpoints.actions import COLUMNS, KINDS, ROW, Action, Kind
+from stepnet.checkpoints.counts import checked_count
+from stepnet.checkpoints.drawing import COLUMN, drawing
+
+CHUNK = 4096  # rows that become Python numbers at a time
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Schedule:
+    """Actions that reverse `n_steps` steps, the last one first.
+
+    Parameters
+    ----------
+    name : str
+    n_steps : int
+        Steps (or blocks of steps) to reverse.
+    slots : int
+        Places in memory, numbered 0 .. slots - 1.
+    actions : int64 array (actions, 4)
+        Columns kind, start, stop, slot as in `Action`; the run begins with state 0 current and every slot free.
+    disk_slots : int
+        Places on disk, numbered slots .. slots + disk_slots - 1.
+    """
+
+    name: str
+    n_steps: int
+    slots: int
+    actions: np.ndarray
+    disk_slots: int = 0
+
+    def __post_init__(self):
+        for field, least in (("n_steps", 0), ("slots", 1), ("disk_slots", 0)):
+            object.__setattr__(self, field, checked_count(field, getattr(self, field), least))
+        actions = np.ascontiguousarray(self.actions)
+        if actions.dtype != np.int64 or actions.ndim != 2 or actions.shape[1] != 4:
+            raise ValueError(f"`actions` must be int64 of shape (m, 4), found {actions.dtype} of {actions.shape}")
+        self._require_range(actions, 0, 0, len(KINDS) - 1)
+        self._require_range(actions, 1, 0, self.n_steps)
+        self._require_range(actions, 2, 0, self.n_steps)
+        self._require_range(actions, 3, -1, self.slots + self.disk_slots - 1)
+        frozen = actions.view()
+        frozen.flags.writeable = False
+        object.__setattr__(self, "actions", frozen)
+
+    def _require_range(self, actions: np.ndarray, column: int, least: int, most: int) -> None:
+        values = actions[:, column]
+        if len(values) and not (least <= values.min() and values.max() <= most):
+            raise ValueError(
+                f"`actions`: {COLUMNS[column]} must be within {least}..{most}, found {values.min()}..{values.max()}"
+            )
+
+    @property
+    def records(self) -> np.ndarray:
+        """The same rows as a structured array with the fields kind, start, stop, slot."""
+        return self.actions.view(ROW)[:, 0]
+
+    def __iter__(self) -> Iterator[Action]:
+        for begin in range(0, len(self.actions), CHUNK):
+            for kind, start, stop, slot in self.actions[begin : begin + CHUNK].tolist():
+                yield Action(KINDS[kind], start, stop, slot)
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+    def __repr__(self) -> str:
+        disk = f" and {self.disk_slots} on disk" if self.disk_slots else ""
+        return (
+            f"Schedule({self.name}: {self.n_steps} steps, {self.slots} slots{disk}, {self.advances} advances, "
+            f"{len(self)} actions)"
+        )
+
+    @cached_property
+    def advances(self) -> int:
+        """Steps run forward, without those inside the reversed steps."""
+        start, stop = self._of(Kind.ADVANCE, Kind.KEEP_STEP)[:, 1:3].T
+        return int((stop - start).sum())
+
+    @cached_property
+    def evaluations(self) -> int:
+        """Steps run forward, with those inside the reversed steps."""
+        return self.advances + len(self._of(Kind.REVERSE))
+
+    @cached_property
+    def peak(self) -> int:
+        """The largest number of slots in memory that are taken at one time."""
+        return self._most_taken(self.actions[:, 3] < self.slots)
+
+    @cached_property
+    def disk_peak(self) -> int:
+        """The largest number of slots on disk that are taken at one time."""
+        return self._most_taken(self.actions[:, 3] >= self.slots)
+
+    @cached_property
+    def disk_traffic(self) -> int:
+        """Writes to and reads from disk."""
+        return int((self._of(Kind.KEEP, Kind.RESTORE, Kind.KEEP_STEP, Kind.REVERSE_KEPT)[:, 3] >= self.slots).sum())
+
+    @cached_property
+    def turn(self) -> int:
+        """The index of the first Reverse: before it lies the forward run, which a run of unknown length has done."""
+        where = np.flatnonzero(self.actions[:, 0] == Kind.REVERSE)
+        return int(where[0]) if len(where) else 0
+
+    def draw(self, width: int = 100, height: int = 60) -> str:
+        """A text drawing: time goes to the right, one line for each run forward and the reversal that ends it.
+
+        `o` is a taken slot (`D` on disk, `s` with stages), `--` a step forward, `<` a reversed one.  A long schedule is
+        drawn with several steps to a column (`width` characters in all) and only its first `height` lines.
+        """
+        return drawing(self, checked_count("width", width, COLUMN), checked_count("height", height, 1))
+
+    def _of(self, *kinds: Kind) -> np.ndarray:
+        return self.actions[np.isin(self.actions[:, 0], kinds)]
+
+    def _most_taken(self, here: np.ndarray) -> int:
+        kind = self.actions[:, 0]
+        change = np.isin(kind, (Kind.KEEP, Kind.KEEP_STEP)).astype(np.int64) - (kind == Kind.DROP)
+        return int(np.cumsum(change * here).max(initial=0))

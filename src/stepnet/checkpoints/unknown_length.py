@@ -1,0 +1,170 @@
+"""Schedules for runs whose end is not known beforehand, such as those with adaptive steps.
+
+An object is told of each step that was taken and was not the last; it answers what to do with the state before that
+step, which must still be at hand.  When the run has ended it gives the whole schedule: the forward run as it was, up to
+`Schedule.turn`, and the reversal of the last step and of the intervals between the kept states, each at its optimum.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from math import comb
+
+import numpy as np
+
+from stepnet.checkpoints.actions import Action, Kind
+from stepnet.checkpoints.counts import checked_count, fewest_advances
+from stepnet.checkpoints.schedule import Schedule
+from stepnet.checkpoints.tape import NO_SLOT, STATES, Tape
+
+NOW_AND_THEN = 3  # weights of the two ends that are considered: 1 for now, 2 for a step later
+_advances = lru_cache(maxsize=1 << 16)(fewest_advances)
+
+
+class Online:
+    """Keeps and drops states along a run of unknown length, with a fixed number of slots.
+
+    After beta(s, r) steps the kept states are those of the optimal schedule for that length, for every r.  In between
+    the next states of that kind are never dropped, and of the others goes the one whose absence makes the reversal
+    cheapest if the run ends now or (twice as important) a step later.  So every length up to beta(s, 2) is reversed
+    with the fewest advances and every length up to beta(s, 3) with at most one more (tested up to 12 slots); no
+    rule is optimal throughout.  A decision takes about a microsecond for each slot.
+    References: Stumm & Walther (2010), SIAM J. Sci. Comput. 32:836, optimal and nearly optimal rules up to beta(s, 3);
+    Wang, Moin & Iaccarino (2009), SIAM J. Sci. Comput. 31:2549, fewest repetitions of any one step for every length.
+    """
+
+    def __init__(self, slots: int):
+        self.slots = checked_count("slots", slots, 1)
+        self.n_passed = 0
+        self.kept: list[tuple[int, int]] = []
+        """(position, slot) of the kept states, in order."""
+        self._forward: list[Action] = []
+        self._repetitions = 0
+        self._lasting: set[int] = set()
+
+    def step(self) -> tuple[Action, ...]:
+        """A step was taken and is not the last: what to do with the state before it (Drop another and Keep it)."""
+        k = self.n_passed
+        self.n_passed += 1
+        if comb(self.slots + self._repetitions, self.slots) < k + 2:
+            self._repetitions += 1
+            self._lasting = _optimal_places(self.slots, self._repetitions)
+        actions = self._place(k)
+        _record(self._forward, actions, k)
+        return actions
+
+    def finish(self) -> Schedule:
+        """A step was taken and is the last: the schedule of the whole run, which continues at its `turn`."""
+        n = self.n_passed + 1
+        tape = Tape(n, self.slots, STATES, self._forward)
+        turn = len(tape.rows)
+        _reverse_between(tape, n, [position for position, _ in self.kept], lambda i: self.slots - i)
+        held = [slot for _, slot in self.kept]
+        free = [slot for slot in range(self.slots) if slot not in held]
+        place = np.array([*held, *free, NO_SLOT])  # the last entry answers for rows without a slot
+        tape.rows[turn:, 3] = place[tape.rows[turn:, 3]]
+        return Schedule("online", n, self.slots, tape.rows)
+
+    def _place(self, k: int) -> tuple[Action, ...]:
+        if len(self.kept) < self.slots:
+            return (self._keep(k, len(self.kept)),)
+        worst = self._least_missed([position for position, _ in self.kept] + [k], k + 1)
+        if worst == len(self.kept):
+            return ()
+        position, slot = self.kept.pop(worst)
+        return Action(Kind.DROP, position, position, slot), self._keep(k, slot)
+
+    def _keep(self, k: int, slot: int) -> Action:
+        self.kept.append((k, slot))
+        return Action(Kind.KEEP, k, k, slot)
+
+    def _least_missed(self, places: list[int], end: int) -> int:
+        """The index to leave out of s + 1 places; between equals the latest.
+
+        Without place j the intervals before it stay, two are joined, and those after it have one slot more.
+        """
+        s, slots = self.slots, range(self.slots, 0, -1)
+        lengths = [b - a for a, b in pairwise(places)]
+        own = map(_advances, lengths, slots)
+        joined = map(_advances, (c - a for a, c in zip(places, places[2:], strict=False)), slots)
+        roomier = list(map(_advances, lengths[1:], slots))
+        before = list(accumulate(own, initial=0))
+        after = [*accumulate(reversed(roomier[1:]), initial=0)][::-1]
+        last = _weighted(end - places[s])
+        costs = [NOW_AND_THEN * (x + y + z) + last for x, y, z in zip(before, joined, after, strict=False)]
+        costs.append(NOW_AND_THEN * before[s - 1] + _weighted(end - places[s - 1]))
+        candidates = [j for j in range(s, 0, -1) if places[j] not in self._lasting]
+        return min(candidates, key=lambda j: costs[j - 1])
+
+
+class TwoLevel:
+    """Keeps every `period`-th state on disk, however long the run; each period is reversed with slots in memory.
+
+    A period costs t(period, slots + 1) advances after the forward run, since its kept state is one slot more; the
+    total is `two_level_advances`.
+    """
+
+    def __init__(self, period: int, slots: int):
+        self.period = checked_count("period", period, 1)
+        self.slots = checked_count("slots", slots, 1)
+        self.n_passed = 0
+        self._forward: list[Action] = []
+
+    def step(self) -> tuple[Action, ...]:
+        """A step was taken and is not the last: what to do with the state before it (Keep it on disk or nothing)."""
+        k = self.n_passed
+        self.n_passed += 1
+        disk = Action(Kind.KEEP, k, k, self.slots + k // self.period)
+        actions = () if k % self.period else (disk,)
+        _record(self._forward, actions, k)
+        return actions
+
+    def finish(self) -> Schedule:
+        """A step was taken and is the last: the schedule of the whole run, which continues at its `turn`."""
+        n = self.n_passed + 1
+        tape = Tape(n, self.slots + 1, STATES, self._forward)
+        turn = len(tape.rows)
+        places = list(range(0, self.n_passed, self.period))
+        _reverse_between(tape, n, places, lambda i: self.slots + 1)
+        start, slot = tape.rows[turn:, 1], tape.rows[turn:, 3]
+        slot[:] = np.where(slot == 0, self.slots + start // self.period, np.where(slot > 0, slot - 1, NO_SLOT))
+        return Schedule("two_level", n, self.slots, tape.rows, len(places))
+
+
+def online(slots: int) -> Online:
+    """A run of unknown length with `slots` states in memory, see `Online`."""
+    return Online(slots)
+
+
+def two_level(period: int, slots: int) -> TwoLevel:
+    """A run of unknown length with every `period`-th state on disk and `slots` in memory, see `TwoLevel`."""
+    return TwoLevel(period, slots)
+
+
+def _optimal_places(slots: int, repetitions: int) -> set[int]:
+    """Where the states lie that reverse beta(s, r) steps: after beta(s, r-1), beta(s-1, r-1) more, ..."""
+    lengths = [comb(s + repetitions - 1, s) for s in range(slots, 1, -1)]
+    return {0, *np.cumsum(lengths).tolist()}
+
+
+def _weighted(length: int) -> int:
+    """The last interval, which has one slot: once if the run ends now, twice if it ends a step later."""
+    return _advances(length, 1) + (NOW_AND_THEN - 1) * _advances(length + 1, 1)
+
+
+def _record(forward: list[Action], actions: tuple[Action, ...], k: int) -> None:
+    """Note the actions and the step k, joined to the advance before it if there is nothing between."""
+    if not actions and forward and forward[-1].kind is Kind.ADVANCE:
+        forward[-1] = forward[-1]._replace(stop=k + 1)
+    else:
+        forward.extend((*actions, Action(Kind.ADVANCE, k, k + 1, NO_SLOT)))
+
+
+def _reverse_between(tape: Tape, n: int, places: list[int], slots_of) -> None:
+    """Reverse the last step from the state before it, then the intervals from kept state to kept state."""
+    tape.put(Kind.REVERSE, n - 1, n)
+    stop = n - 1
+    for i in range(len(places) - 1, -1, -1):
+        tape.reverse_kept(places[i], stop - places[i], slots_of(i))
+        stop = places[i]
