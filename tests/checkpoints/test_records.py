@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from stepnet.checkpoints import (
     uniform,
 )
 
+PAGE = Path(__file__).parents[2] / "docs" / "checkpoints.md"
 DRAWING = """\
 Schedule(binomial: 10 steps, 3 slots, 15 advances, 40 actions)
 0 1 2 3 4 5 6 7 8 9
@@ -61,7 +63,7 @@ def test_drawings_tell_states_stages_and_disk_apart():
     assert lines(multistage(10, 2, 1))[2] == "D-------o-----o----<"
 
 
-def test_drawings_of_runs_of_unknown_length_show_the_states_that_were_dropped():
+def test_drawings_of_runs_of_unknown_length():
     run = two_level(4, 1)
     for _ in range(9):
         run.step()
@@ -83,6 +85,18 @@ def test_long_drawings_are_cut_and_narrowed():
 def test_empty_drawings():
     assert lines(store_all(0))[0].startswith("Schedule(store_all: 0 steps")
     assert lines(store_all(1))[2] == " <"
+
+
+def test_the_page_shows_what_is_drawn_and_counted(capsys):
+    page = PAGE.read_text()
+    assert DRAWING in page
+    for n in (100, 1000, 1202, 10000):
+        for count in (binomial_advances, mixed_evaluations):
+            assert f"| {n} | " + " | ".join(str(count(n, s)) for s in (3, 5, 10, 20, 50)) + " |" in page
+    namespace: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
+        exec(compile(block, PAGE.name, "exec"), namespace)
+    assert DRAWING in capsys.readouterr().out
 
 
 # ---- schedules as records -------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from interpreter import interpret
+from interpreter import Interpreter, interpret
 
 from stepnet.checkpoints import (
     Kind,
@@ -94,6 +94,16 @@ def test_schedules_are_legal_and_keep_to_their_memory(name, n, s):
 @pytest.mark.parametrize(("n", "s"), [(1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (2, 50), (7, 6), (8, 6), (9, 50)])
 def test_shortest_schedules(name, n, s):
     interpret(GENERATORS[name](n, s))
+
+
+@pytest.mark.parametrize("generate", [binomial, mixed])
+def test_no_action_can_be_left_out(generate):
+    """The interpreter would notice."""
+    schedule = generate(10, 3)
+    for i in range(len(schedule)):
+        shorter = Schedule("shorter", 10, 3, np.delete(schedule.actions, i, axis=0))
+        with pytest.raises((AssertionError, KeyError)):
+            interpret(shorter)
 
 
 @pytest.mark.parametrize("name", OFFLINE)
@@ -290,13 +300,23 @@ def test_no_run_of_unknown_length_is_optimal_throughout():
     assert min(reachable.values()) == 1
 
 
-def test_online_actions_are_those_of_its_schedule():
-    run = online(4)
-    told = [action for _ in range(99) for action in run.step()]
+@pytest.mark.parametrize("name", ["online", "two_level"])
+@settings(max_examples=60, deadline=None)
+@given(n=st.integers(1, 150), s=st.integers(1, 12))
+def test_told_actions_lead_to_the_turn_of_the_schedule(name, n, s):
+    """An adaptive run obeys each answer as it comes, and knows nothing of the end."""
+    run = online(s) if name == "online" else two_level(s + 2, s)
+    world = Interpreter(n, s, n)
+    for k in range(n - 1):
+        for action in run.step():
+            world.execute(action)
+        world.advance(k, k + 1, -1)
     schedule = run.finish()
-    forward = list(schedule)[: schedule.turn]
-    assert told == [action for action in forward if action.kind is not Kind.ADVANCE]
-    assert sum(action.stop - action.start for action in forward if action.kind is Kind.ADVANCE) == 99
+    for action in itertools.islice(schedule, schedule.turn, None):
+        world.execute(action)
+    assert (world.reversed_down_to, world.held) == (0, {})
+    assert world.peak <= s
+    assert world.runs.total() == schedule.advances
 
 
 def test_a_run_may_go_on_after_its_schedule_was_asked_for():

@@ -44,20 +44,11 @@ class Schedule:
         actions = np.ascontiguousarray(self.actions)
         if actions.dtype != np.int64 or actions.ndim != 2 or actions.shape[1] != 4:
             raise ValueError(f"`actions` must be int64 of shape (m, 4), found {actions.dtype} of {actions.shape}")
-        self._require_range(actions, 0, 0, len(KINDS) - 1)
-        self._require_range(actions, 1, 0, self.n_steps)
-        self._require_range(actions, 2, 0, self.n_steps)
-        self._require_range(actions, 3, -1, self.slots + self.disk_slots - 1)
+        if len(actions):
+            _require_ranges(actions, self.n_steps, self.slots + self.disk_slots)
         frozen = actions.view()
         frozen.flags.writeable = False
         object.__setattr__(self, "actions", frozen)
-
-    def _require_range(self, actions: np.ndarray, column: int, least: int, most: int) -> None:
-        values = actions[:, column]
-        if len(values) and not (least <= values.min() and values.max() <= most):
-            raise ValueError(
-                f"`actions`: {COLUMNS[column]} must be within {least}..{most}, found {values.min()}..{values.max()}"
-            )
 
     @property
     def records(self) -> np.ndarray:
@@ -82,13 +73,13 @@ class Schedule:
     @cached_property
     def advances(self) -> int:
         """Steps run forward, without those inside the reversed steps."""
-        start, stop = self._of(Kind.ADVANCE, Kind.KEEP_STEP)[:, 1:3].T
-        return int((stop - start).sum())
+        _, start, stop, _ = self.actions.T
+        return int(np.sum(stop - start, where=self._is(Kind.ADVANCE, Kind.KEEP_STEP)))
 
     @cached_property
     def evaluations(self) -> int:
         """Steps run forward, with those inside the reversed steps."""
-        return self.advances + len(self._of(Kind.REVERSE))
+        return self.advances + int(self._is(Kind.REVERSE).sum())
 
     @cached_property
     def peak(self) -> int:
@@ -103,13 +94,13 @@ class Schedule:
     @cached_property
     def disk_traffic(self) -> int:
         """Writes to and reads from disk."""
-        return int((self._of(Kind.KEEP, Kind.RESTORE, Kind.KEEP_STEP, Kind.REVERSE_KEPT)[:, 3] >= self.slots).sum())
+        moved = self._is(Kind.KEEP, Kind.RESTORE, Kind.KEEP_STEP, Kind.REVERSE_KEPT)
+        return int(np.sum(moved & (self.actions[:, 3] >= self.slots)))
 
     @cached_property
     def turn(self) -> int:
         """The index of the first Reverse: before it lies the forward run, which a run of unknown length has done."""
-        where = np.flatnonzero(self.actions[:, 0] == Kind.REVERSE)
-        return int(where[0]) if len(where) else 0
+        return int(np.argmax(self._is(Kind.REVERSE))) if len(self) else 0
 
     def draw(self, width: int = 100, height: int = 60) -> str:
         """A text drawing: time goes to the right, one line for each run forward and the reversal that ends it.
@@ -119,10 +110,19 @@ class Schedule:
         """
         return drawing(self, checked_count("width", width, COLUMN), checked_count("height", height, 1))
 
-    def _of(self, *kinds: Kind) -> np.ndarray:
-        return self.actions[np.isin(self.actions[:, 0], kinds)]
+    def _is(self, *kinds: Kind) -> np.ndarray:
+        wanted = np.zeros(len(KINDS), bool)
+        wanted[list(kinds)] = True
+        return wanted[self.actions[:, 0]]
 
     def _most_taken(self, here: np.ndarray) -> int:
-        kind = self.actions[:, 0]
-        change = np.isin(kind, (Kind.KEEP, Kind.KEEP_STEP)).astype(np.int64) - (kind == Kind.DROP)
+        change = self._is(Kind.KEEP, Kind.KEEP_STEP).astype(np.int64) - self._is(Kind.DROP)
         return int(np.cumsum(change * here).max(initial=0))
+
+
+def _require_ranges(actions: np.ndarray, n_steps: int, slots: int) -> None:
+    least, most = (0, 0, 0, -1), (len(KINDS) - 1, n_steps, n_steps, slots - 1)
+    for name, column, low, high in zip(COLUMNS, actions.T, least, most, strict=True):
+        lowest, highest = column.min(), column.max()
+        if lowest < low or highest > high:
+            raise ValueError(f"`actions`: {name} must be within {low}..{high}, found {lowest}..{highest}")

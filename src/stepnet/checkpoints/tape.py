@@ -131,22 +131,28 @@ def _states_short(n: int, s: int, slot: int) -> np.ndarray | None:
 
 def _all_states(n: int, slot: int) -> np.ndarray:
     """Every state but the last is kept, the first one already is."""
-    k = np.arange(n - 1)
-    up = _interleaved(_rows(Kind.KEEP, k, k, slot + k), _rows(Kind.ADVANCE, k, k + 1))[1:]
-    down = _interleaved(
-        _rows(Kind.RESTORE, k, k, slot + k), _rows(Kind.DROP, k, k, slot + k), _rows(Kind.REVERSE, k, k + 1)
-    )
-    down = down.reshape(-1, 3, 4)[::-1].reshape(-1, 4)
-    return np.concatenate((up, _rows(Kind.REVERSE, np.array([n - 1]), n), down))
+    up = np.arange(n - 1)
+    down = up[::-1]
+    return np.concatenate((
+        _rows((Kind.KEEP, up, up, slot + up), (Kind.ADVANCE, up, up + 1, NO_SLOT))[1:],
+        _last_step(n),
+        _rows(
+            (Kind.RESTORE, down, down, slot + down),
+            (Kind.DROP, down, down, slot + down),
+            (Kind.REVERSE, down, down + 1, NO_SLOT),
+        ),
+    ))  # fmt: skip
 
 
 def _restarts(n: int, most: int, slot: int) -> np.ndarray:
     """From the state in the only slot to the last step, to the one before, ... until `most` steps remain."""
-    k = np.arange(n - 1, most - 1, -1)
-    rows = _interleaved(
-        _rows(Kind.ADVANCE, 0 * k, k), _rows(Kind.REVERSE, k, k + 1), _rows(Kind.RESTORE, 0 * k, 0, slot)
+    down = np.arange(n - 1, most - 1, -1)
+    rows = _rows(
+        (Kind.ADVANCE, 0 * down, down, NO_SLOT),
+        (Kind.REVERSE, down, down + 1, NO_SLOT),
+        (Kind.RESTORE, 0 * down, 0, slot),
     )
-    return np.concatenate((rows, _rows(Kind.DROP, np.array([0]), 0, slot)))
+    return np.concatenate((rows, _rows((Kind.DROP, np.array([0]), 0, slot))))
 
 
 # ---- slots that hold states or stages of a step ---------------------------------------------------------------------
@@ -162,21 +168,26 @@ def _mixed_short(n: int, s: int, slot: int) -> np.ndarray | None:
 
 def _all_stages(n: int, slot: int) -> np.ndarray:
     """The stages of every step but the last are kept."""
-    k = np.arange(n - 1)
-    up = _rows(Kind.KEEP_STEP, k, k + 1, slot + k)
-    down = _interleaved(_rows(Kind.REVERSE_KEPT, k, k + 1, slot + k), _rows(Kind.DROP, k, k, slot + k))
-    down = down.reshape(-1, 2, 4)[::-1].reshape(-1, 4)
-    return np.concatenate((up, _rows(Kind.REVERSE, np.array([n - 1]), n), down))
+    up = np.arange(n - 1)
+    down = up[::-1]
+    return np.concatenate((
+        _rows((Kind.KEEP_STEP, up, up + 1, slot + up)),
+        _last_step(n),
+        _rows((Kind.REVERSE_KEPT, down, down + 1, slot + down), (Kind.DROP, down, down, slot + down)),
+    ))  # fmt: skip
 
 
-def _rows(kind: Kind, start: np.ndarray, stop, slot=NO_SLOT) -> np.ndarray:
-    rows = np.empty((len(start), 4), np.int64)
-    rows.T[:] = np.broadcast_arrays(kind, start, stop, slot)
-    return rows
+def _last_step(n: int) -> np.ndarray:
+    return _rows((Kind.REVERSE, np.array([n - 1]), n, NO_SLOT))
 
 
-def _interleaved(*parts: np.ndarray) -> np.ndarray:
-    return np.stack(parts, axis=1).reshape(-1, 4)
+def _rows(*patterns) -> np.ndarray:
+    """The patterns (kind, start, stop, slot) in turn, once for each entry of `start`."""
+    rows = np.empty((len(patterns[0][1]), len(patterns), 4), np.int64)
+    for i, pattern in enumerate(patterns):
+        for column, values in enumerate(pattern):
+            rows[:, i, column] = values
+    return rows.reshape(-1, 4)
 
 
 STATES = Rule(lambda n, s: n == 1, _states_short, balanced_split)

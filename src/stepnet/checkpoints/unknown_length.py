@@ -1,8 +1,9 @@
 """Schedules for runs whose end is not known beforehand, such as those with adaptive steps.
 
 An object is told of each step that was taken and was not the last; it answers what to do with the state before that
-step, which must still be at hand.  When the run has ended it gives the whole schedule: the forward run as it was, up to
-`Schedule.turn`, and the reversal of the last step and of the intervals between the kept states, each at its optimum.
+step, which must still be at hand.  When the run has ended it gives the whole schedule: up to `Schedule.turn` the
+forward run, as if only the states that are kept now had ever been kept, then the reversal of the last step and of the
+intervals between the kept states, each at its optimum.
 """
 
 from __future__ import annotations
@@ -39,7 +40,6 @@ class Online:
         self.n_passed = 0
         self.kept: list[tuple[int, int]] = []
         """(position, slot) of the kept states, in order."""
-        self._forward: list[Action] = []
         self._repetitions = 0
         self._lasting: set[int] = set()
 
@@ -50,18 +50,16 @@ class Online:
         if comb(self.slots + self._repetitions, self.slots) < k + 2:
             self._repetitions += 1
             self._lasting = _optimal_places(self.slots, self._repetitions)
-        actions = self._place(k)
-        _record(self._forward, actions, k)
-        return actions
+        return self._place(k)
 
     def finish(self) -> Schedule:
         """A step was taken and is the last: the schedule of the whole run, which continues at its `turn`."""
         n = self.n_passed + 1
-        tape = Tape(n, self.slots, STATES, self._forward)
+        tape = Tape(n, self.slots, STATES, _forward(self.kept, n))
         turn = len(tape.rows)
         _reverse_between(tape, n, [position for position, _ in self.kept], lambda i: self.slots - i)
         held = [slot for _, slot in self.kept]
-        free = [slot for slot in range(self.slots) if slot not in held]
+        free = set(range(self.slots)).difference(held)
         place = np.array([*held, *free, NO_SLOT])  # the last entry answers for rows without a slot
         tape.rows[turn:, 3] = place[tape.rows[turn:, 3]]
         return Schedule("online", n, self.slots, tape.rows)
@@ -109,23 +107,19 @@ class TwoLevel:
         self.period = checked_count("period", period, 1)
         self.slots = checked_count("slots", slots, 1)
         self.n_passed = 0
-        self._forward: list[Action] = []
 
     def step(self) -> tuple[Action, ...]:
         """A step was taken and is not the last: what to do with the state before it (Keep it on disk or nothing)."""
         k = self.n_passed
         self.n_passed += 1
-        disk = Action(Kind.KEEP, k, k, self.slots + k // self.period)
-        actions = () if k % self.period else (disk,)
-        _record(self._forward, actions, k)
-        return actions
+        return () if k % self.period else (Action(Kind.KEEP, k, k, self.slots + k // self.period),)
 
     def finish(self) -> Schedule:
         """A step was taken and is the last: the schedule of the whole run, which continues at its `turn`."""
         n = self.n_passed + 1
-        tape = Tape(n, self.slots + 1, STATES, self._forward)
-        turn = len(tape.rows)
         places = list(range(0, self.n_passed, self.period))
+        tape = Tape(n, self.slots + 1, STATES, _forward([(k, self.slots + i) for i, k in enumerate(places)], n))
+        turn = len(tape.rows)
         _reverse_between(tape, n, places, lambda i: self.slots + 1)
         start, slot = tape.rows[turn:, 1], tape.rows[turn:, 3]
         slot[:] = np.where(slot == 0, self.slots + start // self.period, np.where(slot > 0, slot - 1, NO_SLOT))
@@ -153,12 +147,14 @@ def _weighted(length: int) -> int:
     return _advances(length, 1) + (NOW_AND_THEN - 1) * _advances(length + 1, 1)
 
 
-def _record(forward: list[Action], actions: tuple[Action, ...], k: int) -> None:
-    """Note the actions and the step k, joined to the advance before it if there is nothing between."""
-    if not actions and forward and forward[-1].kind is Kind.ADVANCE:
-        forward[-1] = forward[-1]._replace(stop=k + 1)
-    else:
-        forward.extend((*actions, Action(Kind.ADVANCE, k, k + 1, NO_SLOT)))
+def _forward(kept: list[tuple[int, int]], n: int) -> list[Action]:
+    """From kept state to kept state and on to the state before the last step."""
+    ends = [position for position, _ in kept[1:]] + [n - 1]
+    return [
+        action
+        for (start, slot), stop in zip(kept, ends, strict=False)
+        for action in (Action(Kind.KEEP, start, start, slot), Action(Kind.ADVANCE, start, stop, NO_SLOT))
+    ]
 
 
 def _reverse_between(tape: Tape, n: int, places: list[int], slots_of) -> None:
