@@ -26,12 +26,18 @@ _HOME = {
     "Integrator": "stepnet.integrate",
     "solve_ivp": "stepnet.ivp",
     "Checkpoints": "stepnet.checkpoints",
+    "gradient": "stepnet.adjoint",
+    "Gradient": "stepnet.adjoint",
+    "tangent": "stepnet.adjoint",
+    "jacobian": "stepnet.adjoint",
+    "hvp": "stepnet.adjoint",
     "SolveFailed": "stepnet.errors",
     "Interrupted": "stepnet.errors",
     "SchemeError": "stepnet.errors",
     "UnknownName": "stepnet.errors",
     "NoDerivative": "stepnet.errors",
     "StiffnessWarning": "stepnet.errors",
+    "AdjointWarning": "stepnet.errors",
 }
 _MODULES = ("checkpoints", "schemes")
 

@@ -53,3 +53,7 @@ class Interrupted(KeyboardInterrupt):
 
 class StiffnessWarning(UserWarning):
     """An explicit scheme ran to the end, but its steps were limited by stability and not by accuracy."""
+
+
+class AdjointWarning(UserWarning):
+    """A gradient that is not exact, or not complete."""

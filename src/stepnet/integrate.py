@@ -78,7 +78,7 @@ def solve(
     -------
     Solution
     """
-    scheme = _scheme_for(problem, scheme)
+    scheme = scheme_for(problem, scheme)
     choices = Choices(rtol, atol, first_step, max_step, controller, norm, max_steps)
     watched, moved = events_of(scheme, events), projection_of(scheme, project)
     kept = saving(problem, save_at, save_every)
@@ -117,7 +117,7 @@ def start(
     `restore` names a file written by `Integrator.save`: the run goes on from there, bit for bit on the same machine and
     versions.
     """
-    scheme = _scheme_for(problem, scheme)
+    scheme = scheme_for(problem, scheme)
     choices = Choices(rtol, atol, first_step, max_step, controller, norm, max_steps)
     plan = Plan(step_plan(problem, scheme, steps, choices), saving(problem, None, 0))
     integrator = Integrator(problem, scheme, plan)
@@ -214,7 +214,7 @@ class Integrator:
         )
 
 
-def _scheme_for(problem, scheme):
+def scheme_for(problem, scheme):
     """The scheme by object or name, if it can run the problem."""
     if not isinstance(problem, (ODE, Partitioned, SecondOrder, Split)):
         raise TypeError(f"`problem` must be an ODE, Partitioned, SecondOrder or Split, found {type(problem).__name__}")

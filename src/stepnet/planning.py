@@ -110,9 +110,7 @@ def saving(problem: Problem, save_at, save_every) -> Saving:
         raise ValueError(f"`save_every` must be a whole number, 0 for the end only, found {save_every!r:.60}")
     if save_at is None:
         return Saving(None, int(save_every))
-    times = _times("save_at", save_at)
-    _require_monotone("save_at", times, *problem.t_span)
-    return Saving(times, int(save_every))
+    return Saving(checked_times("save_at", save_at, problem.t_span), int(save_every))
 
 
 def events_of(scheme, events) -> tuple[Event, ...]:
@@ -146,6 +144,13 @@ def _event(event) -> Event:
         return event
     direction = int(np.sign(getattr(event, "direction", 0) or 0))
     return Event(event, direction, getattr(event, "terminal", False) or False)
+
+
+def checked_times(name: str, value, t_span: tuple[float, float]) -> np.ndarray:
+    """Times in the direction of integration, within the time span."""
+    times = _times(name, value)
+    _require_monotone(name, times, *t_span)
+    return times
 
 
 def _times(name: str, value, hint: str = "") -> np.ndarray:

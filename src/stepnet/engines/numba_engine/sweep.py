@@ -128,14 +128,18 @@ def execute(fields, p, tape, weights, work, t, h, n):
 
 
 @Kernel
-def sweep(fields, p, tape, scratch, clock, first, count, state, states, is_kept):
-    """`count` steps from step `first`; the state before each goes to a row of `states` if it is to be kept."""
+def sweep(fields, p, tape, scratch, clock, first, count, state, states, is_kept, is_back):
+    """`count` steps from step `first`; the state before each goes to a row of `states` if it is to be kept.
+
+    A program that undoes steps goes back over them, and what it keeps is what it arrives at.
+    """
     n, work = state.shape[1], scratch.work
-    for i in range(count):
+    for j in range(count):
+        i = count - 1 - j if is_back else j
         for row in range(tape.n_rows):
             for k in range(n):
                 work[row, k] = state[row, k]
-                if is_kept:
+                if is_kept and not is_back:
                     states[i, row * n + k] = state[row, k]
         t, h = time_of(clock, first + i)
         scale(tape, scratch.weights, scratch.back[:0], h)
@@ -144,6 +148,8 @@ def sweep(fields, p, tape, scratch, clock, first, count, state, states, is_kept)
         for row in range(tape.n_rows):
             for k in range(n):
                 state[row, k] = work[tape.outputs[row], k]
+                if is_kept and is_back:
+                    states[i, row * n + k] = state[row, k]
     return DONE
 
 
@@ -216,10 +222,12 @@ def _at(array: np.ndarray) -> int:
 
 
 class Runner:
-    """One program of a motion on a problem: `forward` and `backward` over steps of a clock."""
+    """One program of a motion on a problem: `forward` over steps of a clock, and `backward` by its adjoint."""
 
-    def __init__(self, parts: tuple[Part, ...], program: Program, n: int, clock: Clock, has_times: bool):
-        self._parts, self._program, self._n, self._clock = parts, program, n, clock
+    def __init__(
+        self, parts: tuple[Part, ...], program: Program, n: int, clock: Clock, has_times: bool, is_back: bool = False
+    ):
+        self._parts, self._program, self._n, self._clock, self._is_back = parts, program, n, clock, is_back
         fields = tuple(part.field for part in parts)
         self._p = fields[-1].p
         self._fields = np.array([field.address for field in fields], np.int64)
@@ -228,8 +236,8 @@ class Runner:
         are_traced = all(part.trace is not None for part in parts if part.vjp != 0)
         self._sweep = self._reverse = 0
         if are_traced and program.operations:
-            write = partial(write_sweep, program, is_even)
-            self._sweep = fused_address(fields, program, is_even, "sweep", write, m)
+            write = partial(write_sweep, program, is_even, is_back)
+            self._sweep = fused_address(fields, program, (is_even, is_back), "sweep", write, m)
             write_back = partial(write_reverse, program, is_even, has_times)
             self._reverse = fused_address(fields, program, (is_even, has_times), "reverse", write_back, m)
         self.is_generated = self._sweep != 0
@@ -247,7 +255,7 @@ class Runner:
             SWEEP(self._sweep)(clock.t0, clock.h, first, count, *pointers)
             return
         head = (self._fields, self._p, tape_of(self._program), self._scratch(), clock, first, count)
-        if sweep(state.dtype, *head, state, kept, int(states is not None)) != DONE:
+        if sweep(state.dtype, *head, state, kept, int(states is not None), int(self._is_back)) != DONE:
             self._explain()
 
     def backward(self, states: np.ndarray, first: int, count: int, bar: np.ndarray, sums: Sums) -> None:
@@ -312,7 +320,7 @@ class Linearised:
         clock = Clock(t0, h, np.zeros(0) if grid is None else grid)
         runner = partial(Runner, self.parts, n=self.n, clock=clock, has_times=has_times)
         self._opening, self._step = runner(self.motion.opening), runner(self.motion.step)
-        self._back = runner(self.motion.back) if self.motion.back is not None else None
+        self._back = runner(self.motion.back, is_back=True) if self.motion.back is not None else None
         self.begin = self.motion.opening.steps
 
     @property
@@ -367,11 +375,9 @@ class Linearised:
         """Move a gradient back over steps."""
         self._step.backward(states, first, count, bar, sums)
 
-    def undo(self, state: np.ndarray, last: int, count: int, states: np.ndarray) -> None:
-        """Move a state back over `count` steps, from the end of step `last`; those before each of them are stored."""
-        for i in range(count):
-            self._back.forward(state, last - i, 1)
-            states[count - 1 - i] = state.ravel()
+    def undo(self, state: np.ndarray, first: int, count: int, states: np.ndarray) -> None:
+        """Move a state back to step `first` over `count` steps; those before each of them go to `states`."""
+        self._back.forward(state, first, count, states)
 
     def spread(self, flat: np.ndarray) -> np.ndarray:
         """A flat state of the problem, or a gradient with respect to it, in its rows; zeros elsewhere."""

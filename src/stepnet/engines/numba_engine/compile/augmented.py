@@ -11,12 +11,19 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from stepnet.engines.numba_engine.compile.field import MOST_NODES_OF_DERIVATIVES, traced_code
+from stepnet.engines.numba_engine.compile.arguments import pack
+from stepnet.engines.numba_engine.compile.field import (
+    MOST_NODES_OF_DERIVATIVES,
+    checked_code,
+    first_line,
+    traced_code,
+)
+from stepnet.engines.numba_engine.compile.form import form_of
 from stepnet.engines.numba_engine.compile.graph import Graph
-from stepnet.engines.numba_engine.compile.joined import copied_nodes
+from stepnet.engines.numba_engine.compile.joined import copied, copied_nodes
 from stepnet.engines.numba_engine.compile.machine_code import Code
 from stepnet.engines.numba_engine.compile.pullbacks import Part, parts_of
-from stepnet.engines.numba_engine.compile.trace import Trace
+from stepnet.engines.numba_engine.compile.trace import Trace, trace
 from stepnet.errors import NoDerivative
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
 
@@ -85,3 +92,22 @@ def adjoint_trace(trace: Trace) -> Trace:
     exchange = {"w": lambda i: graph.node("y", n + i)}
     outputs = copied_nodes(graph, trace.graph, [*trace.outputs, *negative], exchange)
     return Trace(graph, outputs, 2 * n + m, m)
+
+
+def running_problem(problem: ODE, running: Callable) -> ODE:
+    """(y, c)' = (f, running(t, y, *args)): the cost along the way as one more entry of the state."""
+    (part,) = parts_of(problem, is_joined=True)
+    shape = problem.y0.shape
+    form = form_of(running, problem.args, (shape,), (), problem.initial.dtype, "running")
+    block, graph = pack(problem.args), Graph(MOST)
+    try:
+        cost = trace(form, block, MOST)
+        checked_code(traced_code(cost), form, block, problem.t_span[0], problem.initial)
+    except Exception as exception:
+        raise NoDerivative(f"`running` could not be traced: {first_line(exception)}") from None
+    if part.trace is None:
+        raise NoDerivative(f"a running cost needs a trace of the right-hand side, found {part.rung}")
+    outputs = [*copied(graph, part.trace, int), *copied(graph, cost, int)]
+    joined = Trace(graph, outputs, problem.initial.size + 1, part.trace.n_parameters)
+    args = (block.values,) if block.values.size else ()
+    return ODE(traced_code(joined), np.append(problem.initial, 0.0), problem.t_span, args)

@@ -277,8 +277,11 @@ def write_steps(program: Program, rows: Sequence[int], stride: int) -> Callable[
     return write
 
 
-def write_sweep(program: Program, is_even: bool) -> Callable[[list], str]:
-    """Assembly of many steps that stores the state before each of them, `stride` numbers apart (0: not at all)."""
+def write_sweep(program: Program, is_even: bool, is_back: bool) -> Callable[[list], str]:
+    """Assembly of many steps that stores the state before each of them, `stride` numbers apart (0: not at all).
+
+    A program that undoes steps goes back over them, and what it stores is what it arrives at.
+    """
 
     def write(traces) -> str:
         step, n = _Step(traces), _size(traces)
@@ -287,12 +290,13 @@ def write_sweep(program: Program, is_even: bool) -> Callable[[list], str]:
         def body(t, h, state):
             step.lines.append("%place = mul i64 %i, %stride")
             step.lines.append("%kept = getelementptr double, ptr %states, i64 %place")
-            step.store_rows(state, "kept", rows, n)
             made = step.execute(program, traces, state, t, h)
-            return [made[row] for row in program.outputs]
+            new = [made[row] for row in program.outputs]
+            step.store_rows(new if is_back else state, "kept", rows, n)
+            return new
 
         first = step.load_rows("state", rows, n, n)
-        lines, new = _loop(step, first, body, is_even)
+        lines, new = _loop(step, first, body, is_even, is_back)
         step.lines = lines
         step.store_rows(new, "state", rows, n)
         return _function("sweep", SWEEP, step.lines)

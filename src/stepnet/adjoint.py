@@ -1,0 +1,603 @@
+"""Exact derivatives of solves: of the numerical map itself, in as much memory as is allowed.
+
+`gradient` runs the steps of a scheme forward and their adjoint back (discretise, then optimise); the continuous
+adjoint (optimise, then discretise) is there to compare with.  Adaptive steps are chosen first and then held fixed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.checkpoints import Checkpoints
+from stepnet.engines.contract import Given
+from stepnet.errors import AdjointWarning, NoDerivative
+from stepnet.integrate import scheme_for, solve
+from stepnet.planning import Choices, checked_times, step_plan
+from stepnet.problem import ODE, Problem
+from stepnet.reversal import AUTOMATIC_BYTES, DRIFT, Cost, Seeds, reversible, store_all, with_checkpoints
+
+MEMORY = ("auto", "all", "reversible", "continuous", "interpolated")
+UNSAFE = 1e-3  # relative error of the state solved back, beyond which its gradient is not to be trusted
+
+
+@dataclass(frozen=True, eq=False)
+class Gradient:
+    """A value and its derivatives.
+
+    Parameters
+    ----------
+    value : float
+        The loss.
+    y0 : array
+        Gradient with respect to the initial state, in its shape (flat for problems in halves; see `q0`, `p0`, `v0`).
+    args : tuple
+        Gradients with respect to the arguments, in their shapes; None for those that are no floats.
+    t_span : (float, float) or None
+        Gradients with respect to the beginning and the end, if they were asked for.
+    y : array
+        What the loss read: the end state, or the states at `save_at`.
+    memory : str
+        How it was found, in words.
+    rung : str
+        Where the derivatives of the right-hand side came from: user, traced, dual or differences.
+    cost : Cost
+        Steps, memory and, for reversible runs, the drift.
+    """
+
+    value: float
+    y0: np.ndarray
+    args: tuple
+    t_span: tuple[float, float] | None
+    y: np.ndarray
+    memory: str
+    rung: str
+    cost: Cost
+    problem: Problem = field(repr=False)
+
+    @property
+    def q0(self) -> np.ndarray:
+        """The part of positions, for problems in halves."""
+        return np.split(self.y0, 2)[0].reshape(self.problem.q0.shape)
+
+    @property
+    def p0(self) -> np.ndarray:
+        """The part of momenta or velocities, for problems in halves."""
+        return np.split(self.y0, 2)[1].reshape(self.problem.q0.shape)
+
+    v0 = p0
+
+
+class Steps(NamedTuple):
+    """The steps to differentiate: their number, their times if they are not even, and where the loss reads."""
+
+    count: int
+    grid: np.ndarray | None
+    places: np.ndarray
+
+    @property
+    def as_argument(self):
+        """What `solve` takes for `steps`."""
+        return self.count if self.grid is None else self.grid
+
+
+def gradient(
+    problem: Problem,
+    scheme,
+    loss: Callable | None = None,
+    *,
+    end_gradient=None,
+    running: Callable | None = None,
+    steps=None,
+    rtol=None,
+    atol=None,
+    first_step: float | None = None,
+    max_step: float | None = None,
+    controller=None,
+    norm: str | None = None,
+    max_steps: int | None = None,
+    save_at=None,
+    memory="auto",
+    times: bool = False,
+    differences: bool = False,
+) -> Gradient:
+    """The gradient of a loss of the numerical solution, exact to rounding.
+
+    Parameters
+    ----------
+    problem, scheme, steps, rtol, atol, first_step, max_step, controller, norm, max_steps
+        As in `solve`.  Adaptive steps are chosen in a first run and then held fixed.
+    loss : callable, optional
+        `loss(y_end)`, or `loss(ys)` of the states (times, *state) with `save_at`.  If it returns a number it is traced;
+        else let it return the pair (value, gradient).
+    end_gradient : array_like, optional
+        The gradient with respect to the end state (or the saved ones), instead of `loss`.
+    running : callable, optional
+        `running(t, y, *args)`: a cost rate whose integral is added to the loss (for an `ODE`).
+    save_at : array_like, optional
+        Times at which the loss reads the solution; adaptive steps end there, given ones must have them among theirs.
+    memory : str, int or Checkpoints, optional
+        "all" keeps every state; `Checkpoints(slots)` or a number of bytes keeps some and computes the others again, as
+        rarely as possible; "reversible" reconstructs them (splitting schemes and leapfrogs); "auto" (default) chooses
+        among these.  "continuous" and "interpolated" solve the adjoint equation instead, which is not exact.
+    times : bool, optional
+        Also find the gradient with respect to `t_span`, all steps being scaled with it.
+    differences : bool, optional
+        Allow finite differences of a right-hand side whose derivative is not known.
+
+    Returns
+    -------
+    Gradient
+    """
+    from stepnet.engines.numba_engine import differentiation as engine  # loads Numba
+
+    scheme = scheme_for(problem, scheme)
+    choices = Choices(rtol, atol, first_step, max_step, controller, norm, max_steps)
+    _require_memory(memory)
+    original = problem
+    if running is not None:
+        problem, loss, end_gradient = _with_running(engine, problem, running, loss, end_gradient)
+    chosen = _steps(problem, scheme, steps, choices, save_at)
+    shape = _shape(problem) if save_at is None else (len(chosen.places), *_shape(problem))
+    reader = _Reader(engine, loss, end_gradient, shape)
+    if memory in ("continuous", "interpolated"):
+        if save_at is not None or times:
+            raise ValueError(f'`memory`="{memory}" is for losses of the end state, without `save_at` and `times`')
+        parts = (choices, steps) if isinstance(memory, str) else ()
+        return _by_adjoint_equation(engine, original, problem, scheme, memory, chosen, reader, differences, *parts)
+    linear = engine.Linearised(problem, scheme, chosen.count, chosen.grid, times, differences)
+    _require_argument_gradients(linear)
+    seeds = Seeds(linear, chosen.places, reader)
+    run, cost, words = _in_memory(engine, problem, scheme, chosen, linear, seeds, memory)
+    y0 = linear.close(problem.initial, run.bar, run.sums)
+    return Gradient(
+        reader.value, y0[: original.initial.size].reshape(_shape(original)),
+        engine.as_arguments(run.sums.p, original.args), _time_gradients(problem, run.sums.t) if times else None,
+        reader.states_of(original), words, linear.rung, cost, original,
+    )  # fmt: skip
+
+
+class Tangent(NamedTuple):
+    """An end state and its derivative along a direction."""
+
+    y: np.ndarray
+    dy: np.ndarray
+
+
+def tangent(problem: Problem, scheme, *, y0=None, args=None, steps=None, **choices) -> Tangent:
+    """The derivative of the end state along a direction of the initial state (`y0`) and of the arguments (`args`).
+
+    Steps are chosen and then held fixed, as in `gradient`, which takes the same options.
+    """
+    from stepnet.engines.numba_engine import differentiation as engine
+
+    scheme = scheme_for(problem, scheme)
+    chosen = _steps(problem, scheme, steps, Choices(**choices), None)
+    return _tangent(engine, problem, scheme, chosen, *_direction(engine, problem, y0, args))
+
+
+class Jacobian(NamedTuple):
+    """Derivatives of the end state: with respect to the initial one, and to each argument."""
+
+    y0: np.ndarray
+    args: tuple
+
+
+def jacobian(problem: Problem, scheme, *, steps=None, differences: bool = False, **choices) -> Jacobian:
+    """The matrix d y_end / d y0 of flat states, and d y_end / d args, from one run forward and one back for each row."""
+    from stepnet.engines.numba_engine import differentiation as engine
+
+    scheme = scheme_for(problem, scheme)
+    chosen = _steps(problem, scheme, steps, Choices(**choices), None)
+    linear = engine.Linearised(problem, scheme, chosen.count, chosen.grid, False, differences)
+    _require_argument_gradients(linear)
+    n = problem.initial.size
+    rows, p_rows = np.zeros((n, n)), []
+    states, n_steps = _stored(linear)
+    for i, w in enumerate(np.eye(n)):
+        bar, sums = linear.spread(w), linear.new_sums()
+        linear.backward(states, linear.begin, n_steps, bar, sums)
+        rows[i] = linear.close(problem.initial, bar, sums)
+        p_rows.append(engine.as_arguments(sums.p, problem.args))
+    columns = zip(*p_rows, strict=True)
+    return Jacobian(rows, tuple(None if column[0] is None else np.array(column) for column in columns))
+
+
+class HessianProduct(NamedTuple):
+    """Second derivatives of a loss times a direction, with respect to the initial state and to the arguments."""
+
+    y0: np.ndarray
+    args: tuple
+
+
+def hvp(problem: Problem, scheme, loss, *, y0=None, args=None, steps=None, gauss_newton: bool = False, **choices):
+    """The Hessian of `loss(y_end)` times a direction (`y0`, `args`): the adjoint of the tangent, forward over reverse.
+
+    With `gauss_newton` the second derivatives of the steps are left out: J' H J times the direction, H that of the loss.
+    """
+    from stepnet.engines.numba_engine import differentiation as engine
+
+    scheme = scheme_for(problem, scheme)
+    chosen = _steps(problem, scheme, steps, Choices(**choices), None)
+    direction, p_direction = _direction(engine, problem, y0, args)
+    shape, n = _shape(problem), problem.initial.size
+    end = _tangent(engine, problem, scheme, chosen, direction, p_direction)
+    scalar = engine.Scalar(loss, end.y)
+    curved = scalar.hessian_product(end.y, end.dy).ravel()
+    if gauss_newton:
+        linear = engine.Linearised(problem, scheme, chosen.count, chosen.grid, False, False)
+        y_bar, p_bar = _pulled_back(linear, curved)
+        return HessianProduct(y_bar.reshape(shape), engine.as_arguments(p_bar, problem.args))
+    _, gradient_at_end = scalar.value_and_gradient(end.y)
+    both = engine.tangent_problem(problem, direction, p_direction)
+    linear = engine.Linearised(both, scheme, chosen.count, chosen.grid, False, False)
+    seed = _interleaved(problem, curved, gradient_at_end.ravel())
+    y_bar, p_bar = _pulled_back(linear, seed)
+    first, _ = _separated(problem, y_bar)
+    return HessianProduct(first[:n].reshape(shape), engine.as_arguments(p_bar[: p_direction.size], problem.args))
+
+
+@dataclass(frozen=True)
+class AdjointSafety:
+    """Whether the continuous adjoint can be trusted on a problem.
+
+    Parameters
+    ----------
+    return_error : float
+        Relative distance of the initial state from the one that solving back arrives at.
+    growth : float
+        Upper bound of the factor by which errors grow on the way back, exp of the integral of the logarithmic norm
+        of -df/dy along the solution.
+    relative_error, angle : float
+        Between the continuous and the exact gradient: distance over length, and degrees.
+    is_safe : bool
+    verdict : str
+        All that in a sentence.
+    """
+
+    return_error: float
+    growth: float
+    relative_error: float
+    angle: float
+    is_safe: bool
+    verdict: str
+
+
+def adjoint_safety(problem: ODE, scheme, loss=None, *, end_gradient=None, steps=None, **choices) -> AdjointSafety:
+    """Solve a problem forward and back, and compare the gradient of the adjoint equation with the exact one.
+
+    Without a loss that of half the squared end state is taken.
+    """
+    if loss is None and end_gradient is None:
+
+        def loss(y):
+            return 0.5 * np.sum(y * y)
+
+    how = {"end_gradient": end_gradient, "steps": steps, **choices}
+    exact = gradient(problem, scheme, loss, **how)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AdjointWarning)
+        other = gradient(problem, scheme, loss, memory="continuous", **how)
+    a, b = _all_numbers(exact), _all_numbers(other)
+    size, other_size = np.linalg.norm(a), np.linalg.norm(b)
+    error = float(np.linalg.norm(a - b) / size) if size > 0 else float(other_size > 0)
+    cosine = float(a @ b / (size * other_size)) if size > 0 and other_size > 0 else 1.0
+    angle = float(np.degrees(np.arccos(np.clip(cosine, -1.0, 1.0)))) if np.isfinite(cosine) else 180.0
+    returned, growth = other.cost.drift, _growth(problem, scheme, steps, choices)
+    is_safe = bool(returned < UNSAFE and error < 0.01)
+    verdict = (
+        f"the continuous adjoint is {'safe' if is_safe else 'unsafe'} here: solving back misses the initial state by "
+        f"{returned:.1e}, errors may grow by {growth:.1e} on the way, and its gradient is off by {error:.1e} "
+        f"({angle:.2g} degrees)"
+    )
+    return AdjointSafety(returned, growth, error, angle, is_safe, verdict)
+
+
+# ---- steps ----------------------------------------------------------------------------------------------------------
+
+
+def _steps(problem: Problem, scheme, steps, choices: Choices, save_at) -> Steps:
+    """Given steps as they are; adaptive ones by a first run, which ends a step at every wanted time."""
+    plan = step_plan(problem, scheme, steps, choices)
+    wanted = None if save_at is None else checked_times("save_at", save_at, problem.t_span)
+    if isinstance(plan, Given):
+        return Steps(plan.n_steps, plan.grid, _places(problem, plan, wanted))
+    t0, t1 = problem.t_span
+    stops = (
+        [t1] if wanted is None else [*(t for t in np.unique(wanted)[:: -1 if t1 < t0 else 1] if t not in (t0, t1)), t1]
+    )
+    grid, piece = [np.array([t0])], problem
+    how = choices._asdict()
+    for stop in stops:
+        piece = replace(piece, t_span=(piece.t_span[0], stop))
+        solution = solve(piece, scheme, **how)
+        grid.append(solution.t[1:])
+        if len(solution.t) > 2:
+            how["first_step"] = abs(float(solution.t[-2] - solution.t[-3]))
+        piece = _moved(piece, solution.y[-1], stop, t1)
+    times = np.concatenate(grid)
+    places = [len(times) - 1] if wanted is None else np.searchsorted(*_ascending(times, wanted, t1 < t0))
+    return Steps(len(times) - 1, times, np.asarray(places))
+
+
+def _ascending(times: np.ndarray, wanted: np.ndarray, is_backward: bool) -> tuple[np.ndarray, np.ndarray]:
+    return (-times, -wanted) if is_backward else (times, wanted)
+
+
+def _moved(problem: Problem, y: np.ndarray, t: float, t_end: float) -> Problem:
+    """The problem from another state on."""
+    if hasattr(problem, "y0"):
+        return replace(problem, y0=y, t_span=(t, t_end))
+    q, p = np.split(y, 2)
+    names = ("q0", "p0") if hasattr(problem, "p0") else ("q0", "v0")
+    shape = problem.q0.shape
+    return replace(problem, **{names[0]: q.reshape(shape), names[1]: p.reshape(shape)}, t_span=(t, t_end))
+
+
+def _places(problem: Problem, plan: Given, wanted: np.ndarray | None) -> np.ndarray:
+    """The steps at which wanted times lie."""
+    if wanted is None:
+        return np.array([plan.n_steps])
+    t0, t1 = problem.t_span
+    h = (t1 - t0) / plan.n_steps
+    times = t0 + h * np.arange(plan.n_steps + 1) if plan.grid is None else plan.grid
+    places = np.array([int(np.argmin(np.abs(times - t))) for t in wanted], int)
+    missed = np.abs(times[places] - wanted) > 1e-9 * abs(h)
+    if np.any(missed):
+        raise ValueError(
+            f"`save_at` must be among the times of the given steps, but {wanted[missed][0]} is not; give `steps` as "
+            f"times that have it among them"
+        )
+    return places
+
+
+# ---- what the loss reads --------------------------------------------------------------------------------------------
+
+
+class _Reader:
+    """The loss of the states that were collected: called once, it gives their gradients and remembers the value."""
+
+    def __init__(self, engine, loss, end_gradient, shape: tuple[int, ...]):
+        if (loss is None) == (end_gradient is None):
+            raise TypeError("give either `loss` or `end_gradient`")
+        self._engine, self._loss, self._shape = engine, loss, shape
+        self._gradient = None if end_gradient is None else _checked_gradient(end_gradient, shape)
+        self.value, self.y = float("nan"), np.zeros(shape)
+
+    def __call__(self, states: np.ndarray) -> np.ndarray:
+        self.y = states.reshape(self._shape).copy()
+        if self._loss is None:
+            self.value, found = float(np.sum(self._gradient * self.y)), self._gradient
+        else:
+            self.value, found = self._engine.Scalar(self._loss, self.y).value_and_gradient(self.y)
+        return np.asarray(found, float).reshape(states.shape)
+
+    def states_of(self, problem: Problem) -> np.ndarray:
+        """The states without a running cost behind them."""
+        shape, n = _shape(problem), problem.initial.size
+        return self.y if self._shape[-len(shape) :] == shape or not shape else self.y[..., :n].reshape(shape)
+
+
+def _checked_gradient(value, shape: tuple[int, ...]) -> np.ndarray:
+    found = np.asarray(value, float)
+    if found.shape != shape:
+        raise ValueError(f"`end_gradient` must have the shape {shape} of what the loss would read, found {found.shape}")
+    if not np.all(np.isfinite(found)):
+        raise ValueError("`end_gradient` must be finite")
+    return found
+
+
+def _with_running(engine, problem: Problem, running, loss, end_gradient):
+    """The problem with the cost along the way as its last entry, and the loss with that entry added."""
+    if not isinstance(problem, ODE):
+        raise TypeError(f"`running` is for an `ODE`, found {type(problem).__name__}")
+    n, shape = problem.initial.size, problem.y0.shape
+    augmented = engine.running_problem(problem, running)
+    if end_gradient is not None:
+        return augmented, None, np.append(_checked_gradient(end_gradient, shape).ravel(), 1.0)
+    scalar = None if loss is None else loss
+
+    def total(z):
+        if scalar is None:
+            return z[n], np.append(np.zeros(n), 1.0)
+        value, found = engine.Scalar(scalar, z[:n].reshape(shape)).value_and_gradient(z[:n].reshape(shape))
+        return value + z[n], np.append(found.ravel(), 1.0)
+
+    return augmented, total, None
+
+
+# ---- memory ---------------------------------------------------------------------------------------------------------
+
+
+def _require_memory(memory) -> None:
+    is_bytes = isinstance(memory, (int, np.integer)) and not isinstance(memory, bool) and memory > 0
+    if not (isinstance(memory, Checkpoints) or is_bytes or (isinstance(memory, str) and memory in MEMORY)):
+        raise ValueError(
+            f"`memory` must be one of {', '.join(map(repr, MEMORY))}, a number of bytes or `Checkpoints`, "
+            f"found {memory!r:.60}"
+        )
+
+
+def _in_memory(engine, problem, scheme, chosen: Steps, linear, seeds: Seeds, memory):
+    """Run forward and back; the run, what it cost, and how it was done in words."""
+    everything = 8 * linear.width * (linear.n_steps - linear.begin)
+    if memory == "auto":
+        memory = "all" if everything <= AUTOMATIC_BYTES else "reversible" if linear.is_reversible else AUTOMATIC_BYTES
+    if memory == "all":
+        return *store_all(linear, seeds), "all states kept"
+    if memory == "reversible":
+        if not linear.is_reversible:
+            raise ValueError(f"{scheme.name} cannot be run back step by step; take `Checkpoints` or a splitting scheme")
+        run, cost = reversible(linear, seeds)
+        if cost.drift <= DRIFT:
+            return run, cost, "states reconstructed backward"
+        seeds = Seeds(linear, chosen.places, seeds.loss)
+        run, again = with_checkpoints(linear, seeds, Checkpoints(bytes=AUTOMATIC_BYTES))
+        words = f"checkpoints, because reconstruction missed the initial state by {cost.drift:.1e}"
+        return run, replace(again, drift=cost.drift), words
+    choice = memory if isinstance(memory, Checkpoints) else Checkpoints(bytes=int(memory))
+    name = "" if choice.disk is None else _name(engine, problem, scheme, chosen)
+    run, cost = with_checkpoints(linear, seeds, choice, name)
+    return run, cost, f"checkpoints, {cost.states} states at most"
+
+
+def _name(engine, problem, scheme, chosen: Steps) -> str:
+    """A name for the directory of a run: the same for the same run only."""
+    from stepnet.engines.contract import Plan, Saving
+
+    plan = Plan(Given(chosen.count, chosen.grid), Saving(None, 0))
+    return hashlib.sha256(str(engine.identity(problem, scheme, plan)).encode()).hexdigest()[:24]
+
+
+def _require_argument_gradients(linear) -> None:
+    if not linear.has_parameters:
+        warnings.warn(
+            f"derivatives with respect to `args` are not known ({linear.rung}), so `Gradient.args` is zero; give a "
+            f"right-hand side that can be traced",
+            AdjointWarning,
+            stacklevel=3,
+        )
+
+
+def _time_gradients(problem: Problem, sums: np.ndarray) -> tuple[float, float]:
+    """t_n = t0 + theta_n (t1 - t0) with fixed theta_n."""
+    at_end = sums[1] / (problem.t_span[1] - problem.t_span[0])
+    return float(sums[0] - at_end), float(at_end)
+
+
+def _stored(linear) -> tuple[np.ndarray, int]:
+    """The states before all steps of a run."""
+    n = linear.n_steps - linear.begin
+    states, state = np.empty((n, linear.width)), linear.open(linear.problem.initial)
+    linear.forward(state, linear.begin, n, states)
+    return states, n
+
+
+def _pulled_back(linear, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Gradients with respect to the flat initial state and the parameters, from that of the end."""
+    states, n = _stored(linear)
+    bar, sums = linear.spread(w), linear.new_sums()
+    linear.backward(states, linear.begin, n, bar, sums)
+    return linear.close(linear.problem.initial, bar, sums), sums.p
+
+
+# ---- tangents -------------------------------------------------------------------------------------------------------
+
+
+def _direction(engine, problem: Problem, y0, args) -> tuple[np.ndarray, np.ndarray]:
+    if y0 is None and args is None:
+        raise TypeError("give a direction: `y0`, `args` or both")
+    n = problem.initial.size
+    direction = np.zeros(n) if y0 is None else np.asarray(y0, float).ravel()
+    if direction.size != n:
+        raise ValueError(f"`y0` must be a direction of {n} numbers, found {direction.size}")
+    if args is not None and len(args) != len(problem.args):
+        raise ValueError(
+            f"`args` must be as many directions as there are arguments, {len(problem.args)}, found {len(args)}"
+        )
+    return direction, engine.as_block((None,) * len(problem.args) if args is None else args, problem.args)
+
+
+def _tangent(engine, problem: Problem, scheme, chosen: Steps, direction, p_direction) -> Tangent:
+    both = engine.tangent_problem(problem, direction, p_direction)
+    solution = solve(both, scheme, steps=chosen.as_argument, save_every=0)
+    first, second = _separated(problem, solution.y[-1].ravel())
+    return Tangent(first.reshape(_shape(problem)), second.reshape(_shape(problem)))
+
+
+def _separated(problem: Problem, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """State and tangent out of those of a tangent problem: (q, q', p, p') for problems in halves."""
+    if hasattr(problem, "y0"):
+        return tuple(np.split(flat, 2))  # type: ignore[return-value]
+    q, dq, p, dp = np.split(flat, 4)
+    return np.concatenate((q, p)), np.concatenate((dq, dp))
+
+
+def _interleaved(problem: Problem, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The other way round."""
+    if hasattr(problem, "y0"):
+        return np.concatenate((first, second))
+    (q, p), (dq, dp) = np.split(first, 2), np.split(second, 2)
+    return np.concatenate((q, dq, p, dp))
+
+
+# ---- the adjoint equation -------------------------------------------------------------------------------------------
+
+
+def _by_adjoint_equation(engine, original, problem, scheme, memory, chosen, reader, differences, choices, steps):
+    """Optimise, then discretise: the adjoint equation solved back, with the state or along the kept solution."""
+    if not isinstance(problem, ODE):
+        raise TypeError(f'`memory`="{memory}" is for an `ODE`, found {type(problem).__name__}')
+    how = {"steps": steps} if steps is not None else choices._asdict()
+    if steps is not None and chosen.grid is not None:
+        how = {"steps": chosen.grid[::-1]}
+    forward = {"steps": chosen.as_argument} if steps is not None else choices._asdict()
+    solution = solve(problem, scheme, **forward, save_every=0, dense=memory == "interpolated")
+    end_gradient = reader(solution.y[-1].reshape(1, -1)).ravel()
+    n, drift = problem.initial.size, 0.0
+    if memory == "continuous":
+        back = solve(engine.adjoint_problem(problem, solution.y[-1].ravel(), end_gradient), scheme, **how, save_every=0)
+        y, found = back.y[-1][:n], back.y[-1][n:]
+        scale = max(float(np.linalg.norm(problem.initial)), np.finfo(float).tiny)
+        drift = float(np.linalg.norm(y - problem.initial) / scale)
+        if not drift < UNSAFE:
+            warnings.warn(
+                f"solving back misses the initial state by {drift:.1e} (relative), so the continuous gradient is not "
+                f"to be trusted; see `stability.adjoint_safety`",
+                AdjointWarning,
+                stacklevel=3,
+            )
+    else:
+        found = _along(engine, problem, scheme, solution, end_gradient, how, differences)
+    size = original.initial.size
+    words = {"continuous": "adjoint equation solved back with the state",
+             "interpolated": "adjoint equation along the kept solution"}[memory]  # fmt: skip
+    return Gradient(
+        reader.value, found[:size].reshape(_shape(original)), engine.as_arguments(found[n:], original.args), None,
+        reader.states_of(original), words, "traced", Cost(chosen.count, 0, 1, 8 * back_size(found), drift), original,
+    )  # fmt: skip
+
+
+def back_size(found: np.ndarray) -> int:
+    """Numbers in the state that is solved back."""
+    return found.size
+
+
+def _along(engine, problem: ODE, scheme, solution, end_gradient, how, differences) -> np.ndarray:
+    """(a, g)' = (-a df/dy, -a df/dp) along the dense solution."""
+    pullback, n = engine.pullback(problem, differences), problem.initial.size
+    m = engine.as_block((None,) * len(problem.args), problem.args).size
+
+    def slopes(t, z):
+        y_bar, p_bar = pullback(t, solution(t).ravel(), z[:n])
+        return -np.concatenate((y_bar, p_bar))
+
+    adjoint = ODE(slopes, np.concatenate((end_gradient, np.zeros(m))), problem.t_span[::-1])
+    return solve(adjoint, scheme, **how, save_every=0).y[-1]
+
+
+def _growth(problem: ODE, scheme, steps, choices) -> float:
+    """exp of the integral of the largest eigenvalue of -(J + J')/2 along the solution."""
+    from stepnet.derivatives import jacobian as jacobian_of
+
+    solution, J = solve(problem, scheme, steps=steps, **choices), jacobian_of(problem)
+    some = np.linspace(0, len(solution.t) - 1, min(len(solution.t), 200)).astype(int)
+    norms = []
+    for t, y in zip(solution.t[some], solution.y[some], strict=True):
+        matrix = np.asarray(J.dense(float(t), y.ravel()))
+        norms.append(np.linalg.eigvalsh(-(matrix + matrix.T) / 2)[-1])
+    with np.errstate(over="ignore"):
+        return float(np.exp(np.trapezoid(norms, np.abs(solution.t[some] - solution.t[0]))))
+
+
+def _all_numbers(found: Gradient) -> np.ndarray:
+    return np.concatenate([np.ravel(found.y0), *(np.ravel(each) for each in found.args if each is not None)])
+
+
+def _shape(problem: Problem) -> tuple[int, ...]:
+    return problem.y0.shape if hasattr(problem, "y0") else problem.initial.shape

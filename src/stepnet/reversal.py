@@ -1,0 +1,279 @@
+"""The adjoint of a run, in a chosen memory: schedules of `checkpoints` executed on the steps of an engine.
+
+The unit of a schedule is a block of steps: long enough that Python does not matter, short enough to stay in the cache.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from stepnet import checkpoints
+from stepnet.checkpoints import Action, Checkpoints, Kind, Schedule
+
+BLOCK_NUMBERS = 2**15  # of the states stored in a block: a quarter of a megabyte
+AUTOMATIC_BYTES = 2**28  # what "auto" may store
+DRIFT = 1e-9  # relative distance between the initial state and its reconstruction that is still called exact
+MOST_ON_DISK = 10_000  # states in the directory of a run
+PROGRESS_SECONDS = 5.0  # between two notes of how far a run with a directory has come
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a gradient took.
+
+    Parameters
+    ----------
+    steps : int
+        Steps of the run.
+    advances : int
+        Steps run forward beyond the one inside each reversed step.
+    states : int
+        Most states kept at one time, those inside a block included.
+    bytes : int
+        Memory of them.
+    drift : float
+        Distance of the reconstructed initial state from the given one (reversible runs), else 0.
+    """
+
+    steps: int
+    advances: int
+    states: int
+    bytes: int
+    drift: float = 0.0
+
+
+class Seeds:
+    """Where the loss reads the trajectory: collects those states on the way, and gives their gradients on the way back.
+
+    `places` are step numbers in ascending order, the last step among them if the loss reads the end.
+    """
+
+    def __init__(self, linear, places: np.ndarray, loss: Callable[[np.ndarray], np.ndarray]):
+        self._linear, self.places, self.loss = linear, places, loss
+        self.states = np.zeros((len(places), linear.own(linear.spread(linear.problem.initial)).size))
+        self._seen = np.zeros(len(places), bool)
+        self._gradients: np.ndarray | None = None
+
+    def collect(self, state: np.ndarray, step: int) -> None:
+        """Note the state at a step, if it is one of the places and not seen before."""
+        for i in np.flatnonzero((self.places == step) & ~self._seen):
+            self.states[i], self._seen[i] = self._linear.own(state), True
+
+    def put(self, states: np.ndarray) -> None:
+        """States that an earlier run has collected."""
+        self.states[...] = states
+        self._seen[:] = True
+
+    def inside(self, first: int, stop: int) -> list[int]:
+        """The places after step `first` up to `stop`, ascending."""
+        return sorted({int(place) for place in self.places if first < place <= stop})
+
+    def gradient_at(self, step: int) -> np.ndarray | float:
+        """The gradient of the loss with respect to the state at a step, in the rows of a state; 0 if it is no place."""
+        if self._gradients is None:
+            self._gradients = self.loss(self.states)
+        found = [self._linear.spread(self._gradients[i]) for i in np.flatnonzero(self.places == step)]
+        return sum(found) if found else 0.0
+
+
+class Reversal:
+    """One run forward and back; `bar` ends as the gradient with respect to the state at the beginning of the steps."""
+
+    def __init__(self, linear, seeds: Seeds, block: int):
+        self.linear, self.seeds, self.block = linear, seeds, block
+        self.begin, self.end = linear.begin, linear.n_steps
+        self.bar = linear.spread(np.zeros_like(linear.problem.initial))
+        self.sums = linear.new_sums()
+        self.n_blocks = -(-(self.end - self.begin) // block)
+        self._states = np.empty((min(block, max(1, self.end - self.begin)), linear.width))
+        self._is_turned = False
+
+    def span(self, start: int, stop: int) -> tuple[int, int]:
+        """The first step of some blocks, and the one after their last."""
+        return self.begin + start * self.block, min(self.begin + stop * self.block, self.end)
+
+    def forward(self, state: np.ndarray, start: int, stop: int) -> None:
+        """Advance over blocks; states that the loss reads are collected as they come by."""
+        first, last = self.span(start, stop)
+        for place in [*self.seeds.inside(first, last), last]:
+            self.linear.forward(state, first, place - first)
+            self.seeds.collect(state, place)
+            first = place
+
+    def reverse(self, state: np.ndarray, start: int) -> None:
+        """Run a block forward with its states stored, then back."""
+        first, last = self.span(start, start + 1)
+        at = first
+        for place in [*self.seeds.inside(first, last), last]:
+            self.linear.forward(state, at, place - at, self._states[at - first :])
+            self.seeds.collect(state, place)
+            at = place
+        self.pull_back(first, last)
+
+    def pull_back(self, first: int, last: int) -> None:
+        """The adjoint of a block whose states are stored."""
+        if not self._is_turned:
+            self._is_turned = True
+            self.bar += self.seeds.gradient_at(self.end)
+        at = last
+        for place in [*reversed(self.seeds.inside(first, last - 1)), first]:
+            self.linear.backward(self._states[place - first : at - first], place, at - place, self.bar, self.sums)
+            if place != first or first == self.begin:
+                self.bar += self.seeds.gradient_at(place)
+            at = place
+        if first != self.begin:
+            self.bar += self.seeds.gradient_at(first)
+
+    @property
+    def stored_bytes(self) -> int:
+        return self._states.nbytes
+
+
+def block_of(linear, most_bytes: int | None = None) -> int:
+    """Steps in a block; at most a quarter of a memory budget is for the states inside one."""
+    numbers = BLOCK_NUMBERS if most_bytes is None else min(BLOCK_NUMBERS, most_bytes // 32)
+    return max(1, min(numbers // max(1, linear.width), linear.n_steps - linear.begin))
+
+
+def store_all(linear, seeds: Seeds) -> tuple[Reversal, Cost]:
+    """Every state is kept."""
+    n = linear.n_steps - linear.begin
+    run = Reversal(linear, seeds, max(1, n))
+    state = linear.open(linear.problem.initial)
+    seeds.collect(state, linear.begin)
+    if n:
+        run.reverse(state, 0)
+    else:
+        run.pull_back(linear.begin, linear.begin)
+    return run, Cost(linear.n_steps, 0, n, run.stored_bytes)
+
+
+def with_checkpoints(linear, seeds: Seeds, choice: Checkpoints, name: str = "") -> tuple[Reversal, Cost]:
+    """The optimal schedule for a number of states."""
+    size = 8 * max(1, linear.width)
+    run = Reversal(linear, seeds, block_of(linear, choice.bytes))
+    slots = choice.slots if choice.bytes is None else max(1, (choice.bytes - run.stored_bytes) // size)
+    if choice.disk is None:
+        schedule = checkpoints.binomial(run.n_blocks, slots)
+    else:
+        schedule = checkpoints.multistage(run.n_blocks, slots, max(0, min(run.n_blocks - 1 - slots, MOST_ON_DISK)))
+    store = _Store(schedule, choice.disk, name)
+    _execute(run, schedule, store)
+    states = schedule.peak + run.block
+    advances = sum(np.diff(run.span(a.start, a.stop))[0] for a in schedule if a.kind == Kind.ADVANCE)
+    return run, Cost(linear.n_steps, int(advances), states, states * size)
+
+
+def reversible(linear, seeds: Seeds) -> tuple[Reversal, Cost]:
+    """No states are kept: each is reconstructed from the one after it."""
+    run = Reversal(linear, seeds, block_of(linear))
+    initial = linear.open(linear.problem.initial)
+    state = initial.copy()
+    seeds.collect(state, linear.begin)
+    run.forward(state, 0, run.n_blocks)
+    for start in range(run.n_blocks - 1, -1, -1):
+        first, last = run.span(start, start + 1)
+        linear.undo(state, first, last - first, run._states)
+        run.pull_back(first, last)
+    scale = max(np.max(np.abs(initial), initial=0.0), np.finfo(float).tiny)
+    drift = float(np.max(np.abs(state - initial), initial=0.0) / scale)
+    return run, Cost(linear.n_steps, linear.n_steps, run.block + 1, run.stored_bytes, drift)
+
+
+def _execute(run: Reversal, schedule: Schedule, store: _Store) -> None:
+    """Actions in order; a run with a directory goes on where an earlier one was stopped."""
+    state = run.linear.open(run.linear.problem.initial)
+    run.seeds.collect(state, run.begin)
+    done = store.resume(run)
+    for number, action in enumerate(schedule):
+        if number < done:
+            continue
+        if action.kind == Kind.ADVANCE:
+            run.forward(state, action.start, action.stop)
+        elif action.kind == Kind.KEEP:
+            store.keep(action, state)
+        elif action.kind == Kind.RESTORE:
+            state = store.restore(action)
+        elif action.kind == Kind.DROP:
+            store.drop(action)
+        else:
+            run.reverse(state, action.start)
+            store.note(run, number + 1)
+    store.finish()
+
+
+class _Store:
+    """Kept states: arrays in memory, files in a directory; and a note there of how far the run has come."""
+
+    def __init__(self, schedule: Schedule, directory: Path | None, name: str):
+        self._memory: dict[int, np.ndarray] = {}
+        self._slots, self._directory = schedule.slots, None if directory is None else directory / name
+        self._noted, self._dropped = time.monotonic(), []
+        if self._directory is not None:
+            self._directory.mkdir(parents=True, exist_ok=True)
+
+    def keep(self, action: Action, state: np.ndarray) -> None:
+        if action.slot < self._slots:
+            self._memory[action.slot] = state.copy()
+        else:
+            _write(self._file(action), state=state)
+
+    def restore(self, action: Action) -> np.ndarray:
+        if action.slot < self._slots:
+            return self._memory[action.slot].copy()
+        with np.load(self._file(action)) as numbers:
+            return numbers["state"]
+
+    def drop(self, action: Action) -> None:
+        if action.slot < self._slots:
+            del self._memory[action.slot]
+        else:  # the last note may still need it
+            self._dropped.append(self._file(action))
+
+    def note(self, run: Reversal, done: int) -> None:
+        """Write down everything that the rest of the run depends on, now and then."""
+        if self._directory is None or time.monotonic() - self._noted < PROGRESS_SECONDS:
+            return
+        self._noted = time.monotonic()
+        kept = {f"slot_{slot}": state for slot, state in self._memory.items()}
+        sums = {"p": run.sums.p, "t": run.sums.t}
+        _write(self._directory / "progress.npz", done=done, bar=run.bar, seeds=run.seeds.states, **sums, **kept)
+        while self._dropped:
+            self._dropped.pop().unlink(missing_ok=True)
+
+    def resume(self, run: Reversal) -> int:
+        """How many actions an earlier run has done, its numbers put back; 0 if there was none."""
+        path = None if self._directory is None else self._directory / "progress.npz"
+        if path is None or not path.is_file():
+            return 0
+        with np.load(path) as numbers:
+            self._memory = {int(n[5:]): numbers[n] for n in numbers.files if n.startswith("slot_")}
+            run.bar[...], run.sums.p[...], run.sums.t[...] = numbers["bar"], numbers["p"], numbers["t"]
+            run.seeds.put(numbers["seeds"])
+            run._is_turned = True
+            return int(numbers["done"])
+
+    def finish(self) -> None:
+        """The gradient is there, so nothing needs to be kept."""
+        if self._directory is not None:
+            for path in self._directory.glob("*.npz"):
+                path.unlink()
+            self._directory.rmdir()
+
+    def _file(self, action: Action) -> Path:
+        """Named by its place in the run, so that it never holds another state."""
+        return self._directory / f"state-{action.start}.npz"
+
+
+def _write(path: Path, **numbers) -> None:
+    """All or nothing."""
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    with open(temporary, "wb") as file:
+        np.savez(file, **numbers)
+    temporary.replace(path)
