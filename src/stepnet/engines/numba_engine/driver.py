@@ -45,28 +45,28 @@ def drive(job: Job, problem: Problem, plan: Plan, scheme) -> Outcome:
     """Call the kernel until the run ends; returns what was reached, whatever happened."""
     trajectory = Trajectory(job, plan)
     started = time.perf_counter()
-    code = DONE if job.run[0]["t0"] == job.run[0]["t_end"] else _loop(job, problem, plan, trajectory)
+    code = DONE if problem.t_span[0] == problem.t_span[1] else _loop(job, problem, plan, trajectory)
     elapsed = time.perf_counter() - started
     status = Status.INTERRUPTED if code == PAUSED else STATUS[code]
     if status is not Status.COMPLETED:
         trajectory.keep_last(job)
     t_events, y_events = trajectory.events(job, len(plan.events))
-    run = job.run[0]
-    evaluations = int(run["evaluations"])
+    before = job.numbers
     failure, stiffness = diagnosis.explain(job, scheme, plan, status)
+    evaluations = job.run["evaluations"].item()
     statistics = Statistics(
-        accepted=int(run["step"]),
-        rejected=int(run["rejected"]),
-        evaluations=int(run["evaluations"]) * max(field.n_calls for field in job.fields),
+        accepted=before.step,
+        rejected=before.rejected,
+        evaluations=evaluations * max(field.n_calls for field in job.fields),
         rung=max((field.rung for field in job.fields), key=RUNGS.index),
         rung_reason="; ".join(field.reason for field in job.fields if field.reason),
         compile_time=sum(field.compile_time for field in job.fields),
         run_time=elapsed,
         stiffness=stiffness,
-        probes=int(run["evaluations"]) - evaluations,
+        probes=evaluations - before.evaluations,
     )
     saved, pieces = trajectory.result(job.dtype), trajectory.dense_output(job) if plan.dense else None
-    return Outcome(*saved, status, statistics, failure, t_events, y_events, pieces, float(run["t"]))
+    return Outcome(*saved, status, statistics, failure, t_events, y_events, pieces, before.t)
 
 
 def _loop(job: Job, problem: Problem, plan: Plan, trajectory: Trajectory) -> int:
@@ -104,7 +104,7 @@ def _first_attempts(job: Job) -> int:
 
 def _slice(job: Job, trajectory: Trajectory, attempts: int) -> tuple[int, int]:
     """Run one slice; its code, and how many attempts make the next one take the time of a slice."""
-    job.run[0]["slice"] = attempts
+    job.run["slice"] = attempts
     started = time.perf_counter()
     code = job.advance(trajectory)
     factor = SLICE_SECONDS / max(time.perf_counter() - started, 1e-6)

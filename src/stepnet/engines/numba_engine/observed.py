@@ -20,6 +20,7 @@ from stepnet.engines.numba_engine.extension import Y_NEW, K, cubic_tables
 from stepnet.engines.numba_engine.inside import Output, complete, is_full, needs_of
 from stepnet.engines.numba_engine.job import ELSEWHERE, Job, new_run, new_work
 from stepnet.engines.numba_engine.stepping import DONE, FULL, PAUSED
+from stepnet.engines.numba_engine.trajectory import no_pieces
 from stepnet.problem import Problem
 from stepnet.solution import Status
 
@@ -56,8 +57,8 @@ class Steps:
         if job.prefix is not None:
             self.t[:prefix] = job.prefix[0][1:]
             self.y[:prefix] = job.prefix[1][1:].view(job.real_dtype)
-        nothing = np.empty((0, 0), job.real_dtype)
-        self._output = SimpleNamespace(t=self.t, y=self.y, watch=job.watch, piece_t=np.empty((0, 2)), pieces=nothing)
+        piece_t, pieces = no_pieces(job.real_dtype)
+        self._output = SimpleNamespace(t=self.t, y=self.y, watch=job.watch, piece_t=piece_t, pieces=pieces)
 
     @property
     def reached(self) -> int:
@@ -100,7 +101,7 @@ def prepare(problem: Problem, scheme, plan: Plan, prepare_steps) -> Job:
     moved = projection_fields(problem, plan.project)
     work, run = new_work(problem.initial, 1, K + 2), new_run(problem, plan)
     tables = cubic_tables(work.dtype)
-    watch = watch_of(plan, (*watched, *moved), problem, int(run[0]["reals"]), work.dtype)
+    watch = watch_of(plan, (*watched, *moved), problem, run["reals"].item(), work.dtype)
 
     def look(out):
         needs = needs_of(plan, out.watch, moved, is_aside=False)

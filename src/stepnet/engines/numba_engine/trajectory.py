@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from stepnet.engines.contract import Given, Plan
 from stepnet.engines.numba_engine.events import grown, is_crowded
-from stepnet.engines.numba_engine.job import Job, wanted_times
+from stepnet.engines.numba_engine.job import Job
 from stepnet.solution import Pieces
 
 FIRST_ROOM = 256  # rows where their number is not known beforehand
@@ -17,9 +19,8 @@ class Trajectory:
 
     def __init__(self, job: Job, plan: Plan):
         self._run = job.run[0]
-        prefix = _initial_rows(job, plan) if job.prefix is None else job.prefix
         self._has_wanted_times = plan.saving.at is not None
-        width = job.rows * int(self._run["reals"])
+        width = job.rows * self._run["reals"].item()
         capacity = _capacity(plan)
         try:
             self.t = np.empty(capacity)
@@ -29,15 +30,25 @@ class Trajectory:
             raise MemoryError(
                 f"saving {capacity} states takes {size:.0f} GiB; use `save_every` or `save_at` to save fewer"
             ) from None
-        rows = len(prefix[0])
-        self.t[:rows] = prefix[0]
-        self.y[:rows] = prefix[1].view(job.real_dtype).reshape(rows, width)
-        self._run["saved"] = rows
-        self._run["next_save"] = rows
+        self._put_first_rows(job, plan)
         self.watch = job.watch
-        room = FIRST_ROOM if plan.dense else 0
-        self.piece_t = np.empty((room, 2))
-        self.pieces = np.empty((room, job.rows_per_piece * width), job.real_dtype)
+        if plan.dense:
+            self.piece_t = np.empty((FIRST_ROOM, 2))
+            self.pieces = np.empty((FIRST_ROOM, job.rows_per_piece * width), job.real_dtype)
+        else:
+            self.piece_t, self.pieces = no_pieces(job.real_dtype)
+
+    def _put_first_rows(self, job: Job, plan: Plan) -> None:
+        """What is saved before the kernel begins: the prefix of the job, or the initial state as often as wanted."""
+        if job.prefix is None:
+            t, y = self._run["t0"], job.state
+            rows = _n_at_beginning(plan, t, self._run["t_end"])
+        else:
+            t, y = job.prefix
+            rows = len(t)
+        if rows > 0:
+            self.t[:rows], self.y[:rows] = t, y.view(job.real_dtype)
+        job.run["saved"] = job.run["next_save"] = rows
 
     def grow(self, job: Job) -> None:
         """Twice the room for whatever is full."""
@@ -97,16 +108,17 @@ class Trajectory:
         return (t, y) if 2 * saved > len(self.t) else (t.copy(), y.copy())
 
 
-def _initial_rows(job: Job, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-    """The initial state, as often as it is wanted."""
-    run = job.run[0]
-    is_end = run["t0"] == run["t_end"]
-    wanted = wanted_times(plan)
+@lru_cache(maxsize=8)
+def no_pieces(dtype) -> tuple[np.ndarray, np.ndarray]:
+    """No dense output: empty arrays, which nobody writes into, so that one of a kind will do."""
+    return np.empty((0, 2)), np.empty((0, 0), dtype)
+
+
+def _n_at_beginning(plan: Plan, t0: float, t_end: float) -> int:
+    """How often the initial state is to be saved."""
     if plan.saving.at is None:
-        count = int(plan.saving.every > 0 or is_end)
-    else:
-        count = np.count_nonzero(wanted == run["t0"])
-    return np.full(count, run["t0"]), np.tile(job.state, (count, 1))
+        return int(plan.saving.every > 0 or t0 == t_end)
+    return np.count_nonzero(plan.saving.at == t0)
 
 
 def _capacity(plan: Plan) -> int:

@@ -89,8 +89,9 @@ def make_field(function, args: tuple, inputs, output, t: float, y: np.ndarray, l
         return Field(address, block.values, "address", keep_alive=function, cost=1.0)
     is_long = y.size + block.values.size > LONGEST_REMEMBERED
     key = None if is_long else _look_key(function, block, inputs, output, t, y, label)
-    if key in _seen:
-        return _seen[key]
+    seen = _seen.get(key)
+    if seen is not None:
+        return seen
     found = _climb(form_of(function, args, inputs, output, y.dtype, label), block, t, y)
     if not is_long and not found.callbacks and not is_opaque(key):
         _remember(_seen, key, replace(found, compile_time=0.0))

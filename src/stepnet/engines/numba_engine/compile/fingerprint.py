@@ -10,15 +10,17 @@ import builtins
 import dis
 import sys
 import sysconfig
-from functools import partial
+from functools import lru_cache, partial
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 
 BUILTIN_TYPES = (float, int, bool, complex, range, list, tuple, enumerate, zip, map, np.float64, np.ndarray)
+BUILTIN_IDS = frozenset(map(id, BUILTIN_TYPES))
 LIBRARIES = ("numpy", "math", "cmath", "scipy", "numba")  # what they hold does not change
 SIMPLE = (int, float, complex, bool, str, bytes, type(None))
+SCALARS = (*SIMPLE, np.generic)
 INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 PLAIN_SIZE = type("Plain", (), {}).__basicsize__  # of objects that have nothing but their attributes
 
@@ -71,6 +73,7 @@ def value_key(value):
     return _value(value, fingerprint.__code__, frozenset())
 
 
+@lru_cache(maxsize=1024)
 def _code_key(code: CodeType):
     constants = tuple(_code_key(c) if isinstance(c, CodeType) else (type(c).__name__, repr(c)) for c in code.co_consts)
     return (code.co_code, constants, code.co_names, code.co_varnames)
@@ -81,19 +84,22 @@ def _globals_key(code: CodeType, namespace: dict, seen: frozenset):
     for name in _names(code):
         if name in namespace:
             found.append((name, _value(namespace[name], code, seen)))
-        elif not hasattr(builtins, name):
+        elif name not in vars(builtins):
             found.append((name, None))
     return tuple(found)
 
 
+@lru_cache(maxsize=1024)
 def _names(code: CodeType) -> tuple[str, ...]:
     inner = (name for c in code.co_consts if isinstance(c, CodeType) for name in _names(c))
     return tuple(dict.fromkeys((*code.co_names, *inner)))
 
 
 def _value(value, code: CodeType, seen: frozenset):
-    if isinstance(value, (*SIMPLE, np.generic)):
+    if isinstance(value, SCALARS):
         return (type(value).__name__, repr(value))
+    if isinstance(value, ModuleType) and is_library(value.__name__):
+        return value.__name__
     if id(value) in seen:
         return ("object", id(value))
     if isinstance(value, (tuple, list, set, frozenset, dict, ModuleType)):
@@ -106,11 +112,9 @@ def _value(value, code: CodeType, seen: frozenset):
         return (value.shape, value.dtype.str, value.tobytes())
     if isinstance(value, (FunctionType, Dispatcher)):
         return fingerprint(value, seen)
-    if isinstance(value, (BuiltinFunctionType, np.ufunc)) or any(value is kind for kind in BUILTIN_TYPES):
+    if isinstance(value, (BuiltinFunctionType, np.ufunc)) or id(value) in BUILTIN_IDS:
         return ("name", value.__name__)
     if isinstance(value, ModuleType):
-        if is_library(value.__name__):
-            return value.__name__
         used = ((name, vars(value)[name]) for name in _names(code) if name in vars(value))
         return (
             value.__name__,
