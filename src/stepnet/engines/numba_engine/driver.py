@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from stepnet.engines.contract import Outcome, Plan
 from stepnet.engines.numba_engine import diagnosis
-from stepnet.engines.numba_engine.compile.field import RUNGS
+from stepnet.engines.numba_engine.compile.field import RUNGS, Field
 from stepnet.engines.numba_engine.job import Job
 from stepnet.engines.numba_engine.resets import went_on
 from stepnet.engines.numba_engine.stepping import (
@@ -54,19 +54,29 @@ def drive(job: Job, problem: Problem, plan: Plan, scheme) -> Outcome:
     before = job.numbers
     failure, stiffness = diagnosis.explain(job, scheme, plan, status)
     evaluations = job.run["evaluations"].item()
+    n_calls, *origin = _origin(job.fields)
     statistics = Statistics(
-        accepted=before.step,
-        rejected=before.rejected,
-        evaluations=evaluations * max(field.n_calls for field in job.fields),
-        rung=max((field.rung for field in job.fields), key=RUNGS.index),
-        rung_reason="; ".join(field.reason for field in job.fields if field.reason),
-        compile_time=sum(field.compile_time for field in job.fields),
+        before.step,
+        before.rejected,
+        n_calls * evaluations,
+        *origin,
         run_time=elapsed,
         stiffness=stiffness,
         probes=evaluations - before.evaluations,
     )
     saved, pieces = trajectory.result(job.dtype), trajectory.dense_output(job) if plan.dense else None
     return Outcome(*saved, status, statistics, failure, t_events, y_events, pieces, before.t)
+
+
+def _origin(fields: tuple[Field, ...]) -> tuple[int, str, str, float]:
+    """Calls of the user's functions in an evaluation, the slowest rung, why it is that one, and the time it took."""
+    if len(fields) == 1:
+        field = fields[0]
+        return field.n_calls, field.rung, field.reason, field.compile_time
+    reasons = (field.reason for field in fields if field.reason)
+    rung = max((field.rung for field in fields), key=RUNGS.index)
+    n_calls, compile_time = max(field.n_calls for field in fields), sum(field.compile_time for field in fields)
+    return n_calls, rung, "; ".join(reasons), compile_time
 
 
 def _loop(job: Job, problem: Problem, plan: Plan, trajectory: Trajectory) -> int:

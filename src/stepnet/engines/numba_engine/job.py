@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from stepnet.engines.contract import Adaptive, Given, Plan
 from stepnet.engines.numba_engine.compile.field import Field
 from stepnet.engines.numba_engine.events import Watch
-from stepnet.engines.numba_engine.stepping import RUN, Run, padded
+from stepnet.engines.numba_engine.stepping import LAYOUT, RUN, Run, padded
 from stepnet.problem import Problem
 
 NO_TIMES = np.zeros(0)
 ELSEWHERE = -1  # `part` of a run whose inner job knows where a right-hand side raised
 
 
-@dataclass(frozen=True, eq=False)
-class Job:
+class Job(NamedTuple):
     """`advance(trajectory)` runs one slice and returns a code of `stepping`; the state is the first `rows` of `work`.
 
     `prefix` holds times and flat states saved before the kernel begins, if not just the initial state.
@@ -74,10 +73,9 @@ def new_run(problem: Problem, plan: Plan, rows: int = 1) -> np.ndarray:
     n, is_complex = problem.initial.size // rows, problem.initial.dtype.kind == "c"
     every = plan.saving.every if plan.saving.at is None else -1
     t0, t_end = problem.t_span
-    clock = {"t": t0, "t0": t0, "t_end": t_end, **_limits(plan.stepping, t0, t_end)}
-    run = np.frombuffer(bytearray(RUN.itemsize), RUN)  # a third of what `np.zeros` takes for a record
-    run[0] = Run(n, 2 * n if is_complex else n, save_every=every, **clock)
-    return run
+    limits = _limits(plan.stepping, t0, t_end)
+    numbers = Run(n, 2 * n if is_complex else n, t=t0, t0=t0, t_end=t_end, save_every=every, **limits)
+    return np.frombuffer(bytearray(LAYOUT.pack(*numbers)), RUN)
 
 
 def _limits(stepping: Given | Adaptive, t0: float, t_end: float) -> dict:

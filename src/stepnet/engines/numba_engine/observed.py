@@ -140,8 +140,7 @@ def with_wanted_times(outcome: Outcome, plain: Outcome, problem: Problem) -> Out
     cost, more = outcome.statistics, plain.statistics
     both = {"evaluations": cost.evaluations + more.evaluations, "run_time": cost.run_time + more.run_time}
     ending = plain if plain.status is Status.INTERRUPTED else outcome
-    return replace(
-        outcome,
+    return outcome._replace(
         t=plain.t[reached],
         y=plain.y[reached],
         status=ending.status,
@@ -158,4 +157,4 @@ def _given_times(problem: Problem, stepping_plan: Given) -> Given:
     n = stepping_plan.n_steps
     grid = t0 + np.arange(n + 1) * ((t1 - t0) / n)
     grid[-1] = t1
-    return replace(stepping_plan, grid=grid)
+    return stepping_plan._replace(grid=grid)

@@ -40,15 +40,12 @@ class Trajectory:
 
     def _put_first_rows(self, job: Job, plan: Plan) -> None:
         """What is saved before the kernel begins: the prefix of the job, or the initial state as often as wanted."""
-        if job.prefix is None:
-            t, y = self._run["t0"], job.state
-            rows = _n_at_beginning(plan, t, self._run["t_end"])
-        else:
-            t, y = job.prefix
-            rows = len(t)
+        t0 = job.run["t0"][0]
+        rows = _n_at_beginning(plan, t0, job.run["t_end"][0]) if job.prefix is None else len(job.prefix[0])
         if rows > 0:
+            t, y = (t0, job.state) if job.prefix is None else job.prefix
             self.t[:rows], self.y[:rows] = t, y.view(job.real_dtype)
-        job.run["saved"] = job.run["next_save"] = rows
+            job.run["saved"] = job.run["next_save"] = rows
 
     def grow(self, job: Job) -> None:
         """Twice the room for whatever is full."""
@@ -103,7 +100,7 @@ class Trajectory:
 
     def result(self, dtype) -> tuple[np.ndarray, np.ndarray]:
         """Times and flat states; a view if hardly any room was left over."""
-        saved = int(self._run["saved"])
+        saved = self._run["saved"].item()
         t, y = self.t[:saved], self.y[:saved].view(dtype)
         return (t, y) if 2 * saved > len(self.t) else (t.copy(), y.copy())
 

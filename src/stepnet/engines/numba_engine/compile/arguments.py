@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -60,6 +61,8 @@ class Block(NamedTuple):
 
 def pack(args: tuple) -> Block:
     """Pack numbers and arrays of floats; everything else becomes a constant."""
+    if {*map(type, args)} <= {float}:
+        return Block(np.array(args, float), _floats(len(args)), args)
     pieces: list[Sequence[float] | np.ndarray] = []
     slots: list[Slot] = []
     offset = 0
@@ -70,7 +73,13 @@ def pack(args: tuple) -> Block:
         slots.append(slot)
         pieces.append(piece)
         offset += len(piece)
-    return Block(np.concatenate(pieces) if pieces else np.zeros(0), tuple(slots), args)
+    return Block(np.concatenate(pieces), tuple(slots), args)
+
+
+@lru_cache(maxsize=64)
+def _floats(n: int) -> tuple[Slot, ...]:
+    """The slots of n numbers, which is all that most arguments are."""
+    return tuple(Slot("float", i) for i in range(n))
 
 
 def unpacked(values: np.ndarray, slots: tuple[Slot, ...]) -> tuple:
