@@ -9,7 +9,7 @@ import numpy as np
 
 from stepnet.events import Event
 from stepnet.integrate import solve
-from stepnet.problem import ODE
+from stepnet.problem import ODE, is_finite
 from stepnet.schemes import catalogue
 from stepnet.schemes.conditions import is_pair
 from stepnet.solution import Pieces, Solution, Status
@@ -21,6 +21,7 @@ MESSAGES = {
     1: "A termination event occurred.",
     -1: "Required step size is less than spacing between numbers.",
 }
+KNOWN_OPTIONS = {"rtol", "atol", "first_step", "max_step"}
 LEAST_RTOL = 100 * np.finfo(float).eps
 LEAST_ATOL = 1e-300  # for SciPy's 0, which with a state of 0 would divide by 0
 
@@ -126,7 +127,7 @@ def _result(solution: Solution, t_eval, has_events: bool) -> IvpResult:
         and solution.failure.exception is not None
     ):
         raise solution.failure.exception
-    status = {Status.COMPLETED: 0, Status.EVENT: 1}.get(solution.status, -1)
+    status = 0 if solution.status is Status.COMPLETED else 1 if solution.status is Status.EVENT else -1
     t, y = solution.t, solution.y
     if t_eval is None and len(t) == 1:  # an interval of no length: SciPy reports both of its ends
         t, y = np.repeat(t, 2), np.repeat(y, 2, axis=0)
@@ -161,7 +162,7 @@ def _state(y0) -> np.ndarray:
     y0 = y0.astype(complex if y0.dtype.kind == "c" else float)
     if y0.ndim != 1:
         raise ValueError("`y0` must be 1-dimensional.")
-    if not np.isfinite(y0).all():
+    if not is_finite(y0):
         raise ValueError("All components of the initial state `y0` must be finite.")
     return y0
 
@@ -196,16 +197,15 @@ def _args(args) -> tuple:
 
 def _options(options: dict, n: int, t0: float, tf: float) -> dict:
     """Tolerances and step limits with SciPy's defaults, checks and warnings."""
-    known = {"rtol", "atol", "first_step", "max_step"}
-    others = sorted(options.keys() - known)
+    others = options.keys() - KNOWN_OPTIONS
     if others:
-        names = ", ".join(f"`{name}`" for name in others)
+        names = ", ".join(f"`{name}`" for name in sorted(others))
         warnings.warn(f"The following arguments have no effect for a chosen solver: {names}.", stacklevel=3)
     rtol, atol = _tolerance(options.get("rtol", 1e-3)), _tolerance(options.get("atol", 1e-6))
     if _least(rtol) < LEAST_RTOL:
         warnings.warn(f"At least one element of `rtol` is too small. Setting `rtol` to {LEAST_RTOL}.", stacklevel=3)
         rtol = np.maximum(rtol, LEAST_RTOL)
-    if np.shape(atol) not in ((), (n,)):
+    if not isinstance(atol, float) and atol.shape not in ((), (n,)):
         raise ValueError("`atol` has wrong shape.")
     if _least(atol) < 0:
         raise ValueError("`atol` must be positive.")
@@ -235,7 +235,7 @@ def _t_eval(t_eval, t0: float, tf: float) -> np.ndarray:
     times = np.asarray(t_eval, dtype=float)
     if times.ndim != 1:
         raise ValueError("`t_eval` must be 1-dimensional.")
-    if (times < min(t0, tf)).any() or (times > max(t0, tf)).any():
+    if times.size and (times.min() < min(t0, tf) or times.max() > max(t0, tf)):
         raise ValueError("Values in `t_eval` are not within `t_span`.")
     before, after = (times[:-1], times[1:]) if tf > t0 else (times[1:], times[:-1])
     if tf != t0 and (after <= before).any():

@@ -51,21 +51,21 @@ def drive(job: Job, problem: Problem, plan: Plan, scheme) -> Outcome:
     if status is not Status.COMPLETED:
         trajectory.keep_last(job)
     t_events, y_events = trajectory.events(job, len(plan.events))
-    before = job.numbers
+    step, rejected, t_end, before = [job.run[name].item() for name in ("step", "rejected", "t", "evaluations")]
     failure, stiffness = diagnosis.explain(job, scheme, plan, status)
     evaluations = job.run["evaluations"].item()
     n_calls, *origin = _origin(job.fields)
     statistics = Statistics(
-        before.step,
-        before.rejected,
+        step,
+        rejected,
         n_calls * evaluations,
         *origin,
         run_time=elapsed,
         stiffness=stiffness,
-        probes=evaluations - before.evaluations,
+        probes=evaluations - before,
     )
     saved, pieces = trajectory.result(job.dtype), trajectory.dense_output(job) if plan.dense else None
-    return Outcome(*saved, status, statistics, failure, t_events, y_events, pieces, before.t)
+    return Outcome(*saved, status, statistics, failure, t_events, y_events, pieces, t_end)
 
 
 def _origin(fields: tuple[Field, ...]) -> tuple[int, str, str, float]:
@@ -81,13 +81,13 @@ def _origin(fields: tuple[Field, ...]) -> tuple[int, str, str, float]:
 
 def _loop(job: Job, problem: Problem, plan: Plan, trajectory: Trajectory) -> int:
     """The code of the last slice; PAUSED means interrupted."""
-    run = job.run[0]
     try:
         code, attempts = PAUSED, FIRST_SLICE
         if not any(field.callbacks for field in job.fields) and not plan.progress:
             code, attempts = _slice(job, trajectory, _first_attempts(job))
             if code not in (PAUSED, FULL, EVENT):
                 return code
+        run = job.run[0]
         with _interrupts(job) as is_stopped, _progress_bar(run, plan.progress) as show:
             while code in (PAUSED, FULL, EVENT):
                 if code == FULL:
@@ -108,7 +108,7 @@ def _first_attempts(job: Job) -> int:
 
     An evaluation is taken to cost what it cost in Python, so this errs on the side of few.
     """
-    cost = sum(field.cost for field in job.fields)
+    cost = sum([field.cost for field in job.fields])
     return FIRST_SLICE if cost > 1e-4 else 1024
 
 

@@ -42,14 +42,9 @@ class Job(NamedTuple):
         return self.work.dtype
 
     @property
-    def numbers(self) -> Run:
-        """A copy of the record, in Python's numbers."""
-        return Run(*self.run.item())
-
-    @property
     def state(self) -> np.ndarray:
         """A copy of the current flat state."""
-        reals = self.run["reals"][0]
+        reals = self.run["reals"].item()
         return self.work[: self.rows, :reals].ravel().view(self.dtype).copy()
 
     def put(self, state: np.ndarray) -> None:
@@ -64,13 +59,15 @@ def new_work(initial: np.ndarray, rows: int, total_rows: int) -> np.ndarray:
     real = initial.view(initial.real.dtype)
     reals = real.size // rows
     work = np.zeros((total_rows, padded(reals, real.dtype)), real.dtype)
-    work[:rows, :reals] = real.reshape(rows, reals)
+    for row in range(rows):
+        work[row, :reals] = real[row * reals : (row + 1) * reals]
     return work
 
 
 def new_run(problem: Problem, plan: Plan, rows: int = 1) -> np.ndarray:
     """The record of a run at its beginning."""
-    n, is_complex = problem.initial.size // rows, problem.initial.dtype.kind == "c"
+    initial = problem.initial
+    n, is_complex = initial.size // rows, initial.dtype.kind == "c"
     every = plan.saving.every if plan.saving.at is None else -1
     t0, t_end = problem.t_span
     limits = _limits(plan.stepping, t0, t_end)

@@ -101,7 +101,7 @@ def make_field(function, args: tuple, inputs, output, t: float, y: np.ndarray, l
 def _look_key(function, block: Block, inputs, output, t: float, y: np.ndarray, label: str):
     """Everything that the first look at a right-hand side depends on."""
     numbers = (block.slots, block.values.tobytes(), t, y.tobytes())
-    shapes = (inputs, output, y.dtype.str, label)
+    shapes = (inputs, output, y.dtype, label)
     return id(function), fingerprint(function), numbers, shapes, _first_rung()
 
 

@@ -20,6 +20,7 @@ BUILTIN_TYPES = (float, int, bool, complex, range, list, tuple, enumerate, zip, 
 BUILTIN_IDS = frozenset(map(id, BUILTIN_TYPES))
 LIBRARIES = ("numpy", "math", "cmath", "scipy", "numba")  # what they hold does not change
 SIMPLE = (int, float, complex, bool, str, bytes, type(None))
+BUILTINS = vars(builtins)
 SCALARS = (*SIMPLE, np.generic)
 INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 PLAIN_SIZE = type("Plain", (), {}).__basicsize__  # of objects that have nothing but their attributes
@@ -27,17 +28,17 @@ PLAIN_SIZE = type("Plain", (), {}).__basicsize__  # of objects that have nothing
 
 def fingerprint(function, seen: frozenset = frozenset()):
     """A hashable key of a function: bytecode, constants, defaults, closure and the globals it names."""
-    function = function.py_func if isinstance(function, Dispatcher) else function
+    if not isinstance(function, FunctionType):
+        function = function.py_func if isinstance(function, Dispatcher) else function
+        return _value(function, fingerprint.__code__, seen)
     if id(function) in seen:
         return ("object", id(function))
-    if not isinstance(function, FunctionType):
-        return _value(function, fingerprint.__code__, seen)
     seen = seen | {id(function)}
     code = function.__code__
-    cells = tuple(_value(cell.cell_contents, code, seen) for cell in function.__closure__ or ())
-    keywords = (function.__kwdefaults__ or {}).items()
-    defaults = tuple(_value(default, code, seen) for default in (*(function.__defaults__ or ()), *keywords))
-    return (_code_key(code), cells, defaults, _globals_key(code, function.__globals__, seen))
+    cells, defaults = [cell.cell_contents for cell in function.__closure__ or ()], function.__defaults__ or ()
+    keywords = function.__kwdefaults__.items() if function.__kwdefaults__ else ()
+    values = tuple([_value(value, code, seen) for value in (*cells, *defaults, *keywords)])
+    return (_code_key(code), len(cells), values, _globals_key(code, function.__globals__, seen))
 
 
 def uses_random_numbers(function) -> bool:
@@ -63,6 +64,7 @@ def writes_outside(function) -> bool:
     return any(i.opname in outside or (i.opname == "STORE_DEREF" and i.argval in free) for i in instructions)
 
 
+@lru_cache(maxsize=1024)
 def is_library(module: str) -> bool:
     """Whether a module is one whose contents do not change."""
     return module.split(".")[0] in LIBRARIES
@@ -84,7 +86,7 @@ def _globals_key(code: CodeType, namespace: dict, seen: frozenset):
     for name in _names(code):
         if name in namespace:
             found.append((name, _value(namespace[name], code, seen)))
-        elif name not in vars(builtins):
+        elif name not in BUILTINS:
             found.append((name, None))
     return tuple(found)
 
