@@ -16,7 +16,7 @@ import numpy as np
 
 from stepnet.checkpoints import Checkpoints
 from stepnet.engines.contract import Given
-from stepnet.errors import AdjointWarning, NoDerivative
+from stepnet.errors import AdjointWarning
 from stepnet.integrate import scheme_for, solve
 from stepnet.planning import Choices, checked_times, step_plan
 from stepnet.problem import ODE, Problem
@@ -218,7 +218,7 @@ class HessianProduct(NamedTuple):
 def hvp(problem: Problem, scheme, loss, *, y0=None, args=None, steps=None, gauss_newton: bool = False, **choices):
     """The Hessian of `loss(y_end)` times a direction (`y0`, `args`): the adjoint of the tangent, forward over reverse.
 
-    With `gauss_newton` the second derivatives of the steps are left out: J' H J times the direction, H that of the loss.
+    With `gauss_newton` the second derivatives of the steps are left out: J' H J times the direction, H of the loss.
     """
     from stepnet.engines.numba_engine import differentiation as engine
 
@@ -553,32 +553,15 @@ def _by_adjoint_equation(engine, original, problem, scheme, memory, chosen, read
                 stacklevel=3,
             )
     else:
-        found = _along(engine, problem, scheme, solution, end_gradient, how, differences)
+        adjoint = engine.interpolated_problem(problem, solution, end_gradient, differences)
+        found = solve(adjoint, scheme, **how, save_every=0).y[-1]
     size = original.initial.size
     words = {"continuous": "adjoint equation solved back with the state",
              "interpolated": "adjoint equation along the kept solution"}[memory]  # fmt: skip
     return Gradient(
         reader.value, found[:size].reshape(_shape(original)), engine.as_arguments(found[n:], original.args), None,
-        reader.states_of(original), words, "traced", Cost(chosen.count, 0, 1, 8 * back_size(found), drift), original,
+        reader.states_of(original), words, "traced", Cost(chosen.count, 0, 1, 8 * found.size, drift), original,
     )  # fmt: skip
-
-
-def back_size(found: np.ndarray) -> int:
-    """Numbers in the state that is solved back."""
-    return found.size
-
-
-def _along(engine, problem: ODE, scheme, solution, end_gradient, how, differences) -> np.ndarray:
-    """(a, g)' = (-a df/dy, -a df/dp) along the dense solution."""
-    pullback, n = engine.pullback(problem, differences), problem.initial.size
-    m = engine.as_block((None,) * len(problem.args), problem.args).size
-
-    def slopes(t, z):
-        y_bar, p_bar = pullback(t, solution(t).ravel(), z[:n])
-        return -np.concatenate((y_bar, p_bar))
-
-    adjoint = ODE(slopes, np.concatenate((end_gradient, np.zeros(m))), problem.t_span[::-1])
-    return solve(adjoint, scheme, **how, save_every=0).y[-1]
 
 
 def _growth(problem: ODE, scheme, steps, choices) -> float:

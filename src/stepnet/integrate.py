@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 from zipfile import is_zipfile
 
 import numpy as np
@@ -83,9 +84,7 @@ def solve(
     watched, moved = events_of(scheme, events), projection_of(scheme, project)
     kept = saving(problem, save_at, save_every)
     plan = Plan(step_plan(problem, scheme, steps, choices), kept, watched, bool(dense), moved, bool(progress))
-    from stepnet.engines import numba_engine  # loads Numba, so only when something is solved
-
-    solution = _as_solution(problem, scheme, numba_engine.run(problem, scheme, plan))
+    solution = _as_solution(problem, scheme, _engine().run(problem, scheme, plan))
     if check and solution.status is Status.INTERRUPTED:
         raise Interrupted(solution)
     if check and solution.failure is not None:
@@ -130,10 +129,8 @@ class Integrator:
     """A run in progress: look at it, step it, change its state, store it."""
 
     def __init__(self, problem: Problem, scheme, plan: Plan):
-        from stepnet.engines import numba_engine
-
         self.problem, self.scheme = problem, scheme
-        self._stepper = numba_engine.begin(problem, scheme, plan)
+        self._stepper = _engine().begin(problem, scheme, plan)
         self._end = problem.t_span[1]
 
     @property
@@ -212,6 +209,14 @@ class Integrator:
         return (
             f"Integrator by {self.scheme.name} at t = {self.t:g} of {self._end:g}, h = {self.h:.3g}, {self.steps} steps"
         )
+
+
+@cache
+def _engine():
+    """The engine of compiled kernels; it loads Numba, so only when something is solved."""
+    from stepnet.engines import numba_engine
+
+    return numba_engine
 
 
 def scheme_for(problem, scheme):

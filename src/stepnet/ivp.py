@@ -9,7 +9,7 @@ import numpy as np
 
 from stepnet.events import Event
 from stepnet.integrate import solve
-from stepnet.problem import ODE
+from stepnet.problem import ODE, is_finite
 from stepnet.schemes import catalogue
 from stepnet.schemes.conditions import is_pair
 from stepnet.solution import Pieces, Solution, Status
@@ -21,7 +21,9 @@ MESSAGES = {
     1: "A termination event occurred.",
     -1: "Required step size is less than spacing between numbers.",
 }
+KNOWN_OPTIONS = {"rtol", "atol", "first_step", "max_step"}
 LEAST_RTOL = 100 * np.finfo(float).eps
+LEAST_ATOL = 1e-300  # for SciPy's 0, which with a state of 0 would divide by 0
 
 
 class IvpResult(dict):
@@ -125,7 +127,7 @@ def _result(solution: Solution, t_eval, has_events: bool) -> IvpResult:
         and solution.failure.exception is not None
     ):
         raise solution.failure.exception
-    status = {Status.COMPLETED: 0, Status.EVENT: 1}.get(solution.status, -1)
+    status = 0 if solution.status is Status.COMPLETED else 1 if solution.status is Status.EVENT else -1
     t, y = solution.t, solution.y
     if t_eval is None and len(t) == 1:  # an interval of no length: SciPy reports both of its ends
         t, y = np.repeat(t, 2), np.repeat(y, 2, axis=0)
@@ -157,10 +159,10 @@ def _by_scipy(fun, t_span, y0, method, t_eval, dense_output, events, vectorized,
 def _state(y0) -> np.ndarray:
     """The initial state in double precision, as SciPy has it."""
     y0 = np.asarray(y0)
-    y0 = y0.astype(complex if np.issubdtype(y0.dtype, np.complexfloating) else float)
+    y0 = y0.astype(complex if y0.dtype.kind == "c" else float)
     if y0.ndim != 1:
         raise ValueError("`y0` must be 1-dimensional.")
-    if not np.isfinite(y0).all():
+    if not is_finite(y0):
         raise ValueError("All components of the initial state `y0` must be finite.")
     return y0
 
@@ -195,18 +197,17 @@ def _args(args) -> tuple:
 
 def _options(options: dict, n: int, t0: float, tf: float) -> dict:
     """Tolerances and step limits with SciPy's defaults, checks and warnings."""
-    known = {"rtol", "atol", "first_step", "max_step"}
-    others = sorted(options.keys() - known)
+    others = options.keys() - KNOWN_OPTIONS
     if others:
-        names = ", ".join(f"`{name}`" for name in others)
+        names = ", ".join(f"`{name}`" for name in sorted(others))
         warnings.warn(f"The following arguments have no effect for a chosen solver: {names}.", stacklevel=3)
-    rtol, atol = np.asarray(options.get("rtol", 1e-3), float), np.asarray(options.get("atol", 1e-6), float)
-    if np.any(rtol < LEAST_RTOL):
+    rtol, atol = _tolerance(options.get("rtol", 1e-3)), _tolerance(options.get("atol", 1e-6))
+    if _least(rtol) < LEAST_RTOL:
         warnings.warn(f"At least one element of `rtol` is too small. Setting `rtol` to {LEAST_RTOL}.", stacklevel=3)
         rtol = np.maximum(rtol, LEAST_RTOL)
-    if atol.ndim > 0 and atol.shape != (n,):
+    if not isinstance(atol, float) and atol.shape not in ((), (n,)):
         raise ValueError("`atol` has wrong shape.")
-    if np.any(atol < 0):
+    if _least(atol) < 0:
         raise ValueError("`atol` must be positive.")
     max_step = options.get("max_step", np.inf)
     if max_step <= 0:
@@ -217,17 +218,27 @@ def _options(options: dict, n: int, t0: float, tf: float) -> dict:
             raise ValueError("`first_step` must be positive.")
         if first_step > abs(tf - t0):
             raise ValueError("`first_step` exceeds bounds.")
-    return {"rtol": rtol, "atol": np.maximum(atol, 1e-300), "max_step": max_step, "first_step": first_step}
+    atol = max(atol, LEAST_ATOL) if isinstance(atol, float) else np.maximum(atol, LEAST_ATOL)
+    return {"rtol": rtol, "atol": atol, "max_step": max_step, "first_step": first_step}
+
+
+def _tolerance(value) -> float | np.ndarray:
+    return value if isinstance(value, float) else np.asarray(value, float)
+
+
+def _least(tolerance: float | np.ndarray) -> float:
+    """The smallest of the tolerances that are numbers."""
+    return tolerance if isinstance(tolerance, float) else np.fmin.reduce(tolerance, axis=None, initial=np.inf)
 
 
 def _t_eval(t_eval, t0: float, tf: float) -> np.ndarray:
     times = np.asarray(t_eval, dtype=float)
     if times.ndim != 1:
         raise ValueError("`t_eval` must be 1-dimensional.")
-    if np.any(times < min(t0, tf)) or np.any(times > max(t0, tf)):
+    if times.size and (times.min() < min(t0, tf) or times.max() > max(t0, tf)):
         raise ValueError("Values in `t_eval` are not within `t_span`.")
-    steps = np.diff(times)
-    if (tf > t0 and np.any(steps <= 0)) or (tf < t0 and np.any(steps >= 0)):
+    before, after = (times[:-1], times[1:]) if tf > t0 else (times[1:], times[:-1])
+    if tf != t0 and (after <= before).any():
         raise ValueError("Values in `t_eval` are not properly sorted.")
     return times
 

@@ -166,6 +166,8 @@ def _times(name: str, value, hint: str = "") -> np.ndarray:
 
 def _require_monotone(name: str, times: np.ndarray, t0: float, t1: float) -> None:
     """Refuse times outside the span or against the direction of integration."""
+    if _is_monotone(times, t0, t1):
+        return
     if not np.all(np.isfinite(times)):
         raise ValueError(f"`{name}` must be finite, found {times[~np.isfinite(times)][0]}")
     outside = (times < min(t0, t1)) | (times > max(t0, t1))
@@ -177,10 +179,19 @@ def _require_monotone(name: str, times: np.ndarray, t0: float, t1: float) -> Non
         raise ValueError(f"`{name}` must run from {t0} to {t1} without turning back, found {after} after {before}")
 
 
+def _is_monotone(times: np.ndarray, t0: float, t1: float) -> bool:
+    """Whether times go from t0 to t1 without turning back; NaN does not."""
+    low, high, upward = (t0, t1, times) if t0 <= t1 else (t1, t0, times[::-1])
+    is_inside = len(times) == 0 or (low <= upward[0] and upward[-1] <= high)
+    return bool(is_inside and (upward[:-1] <= upward[1:]).all() and not np.isnan(times[:1]).any())
+
+
 def _tolerance(name: str, value, problem: Problem) -> np.ndarray:
     """One tolerance for every entry of the flat state."""
     if isinstance(value, float) and 0.0 < value < np.inf:
-        return np.full(problem.initial.size, value)
+        tolerance = np.empty(problem.initial.size)
+        tolerance.fill(value)
+        return tolerance
     try:
         array = np.asarray(value)
     except ValueError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import isfinite
 
 import numpy as np
 
@@ -172,11 +173,16 @@ def _state(name: str, value) -> np.ndarray:
         raise TypeError(f"`{name}` must hold numbers, found dtype {array.dtype}")
     kind = np.complex128 if array.dtype.kind == "c" else np.float32 if array.dtype == np.float32 else np.float64
     array = np.ascontiguousarray(array, dtype=kind).reshape(array.shape)
-    bad = np.flatnonzero(~np.isfinite(array))
-    if bad.size:
-        raise ValueError(f"`{name}` must be finite, but entry {bad[0]} is {array.ravel()[bad[0]]}")
+    if not is_finite(array):
+        bad = np.flatnonzero(~np.isfinite(array))[0]
+        raise ValueError(f"`{name}` must be finite, but entry {bad} is {array.ravel()[bad]}")
     array.flags.writeable = False
     return array
+
+
+def is_finite(array: np.ndarray) -> bool:
+    """Whether all entries are finite.  If the square of their norm is, so are they, and that is known much sooner."""
+    return isfinite(abs(np.vdot(array, array))) or bool(np.isfinite(array).all())
 
 
 def checked_state(name: str, value, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -234,7 +240,7 @@ def _span(value) -> tuple[float, float]:
         t0, t1 = (float(t) for t in value)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"`t_span` must be two numbers (t0, t1), found {value!r:.80}") from None
-    if not (np.isfinite(t0) and np.isfinite(t1)):
+    if not (isfinite(t0) and isfinite(t1)):
         raise ValueError(f"`t_span` must be finite, found ({t0}, {t1})")
     return t0, t1
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,16 +13,14 @@ from stepnet.schemes.controllers import Controller
 from stepnet.solution import Failure, Pieces, Statistics, Status
 
 
-@dataclass(frozen=True, eq=False)
-class Given:
+class Given(NamedTuple):
     """Steps known beforehand: `n_steps` even ones, or those between the times of `grid`."""
 
     n_steps: int
     grid: np.ndarray | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Adaptive:
+class Adaptive(NamedTuple):
     """Steps chosen by the error estimate; `rtol` and `atol` hold one number for every entry of the flat state."""
 
     rtol: np.ndarray
@@ -35,16 +32,14 @@ class Adaptive:
     max_steps: int
 
 
-@dataclass(frozen=True, eq=False)
-class Saving:
+class Saving(NamedTuple):
     """What to keep: the states at the times `at`, or else those of every `every`-th step (0: the end only)."""
 
     at: np.ndarray | None
     every: int
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
+class Plan(NamedTuple):
     """How to step and what to keep, every number checked."""
 
     stepping: Given | Adaptive
@@ -55,8 +50,7 @@ class Plan:
     progress: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class Outcome:
+class Outcome(NamedTuple):
     """What a run left: times, flat states (times, entries), how it ended, where, and what it cost."""
 
     t: np.ndarray

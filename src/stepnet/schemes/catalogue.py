@@ -60,6 +60,7 @@ def get(name, stages: int | None = None):
     return found
 
 
+@cache
 def _split(key: str) -> tuple[str, int | None]:
     """ "rkl2(20)" as ("rkl2", 20)."""
     match = re.fullmatch(r"(\w+)\((\d+)\)", key)

@@ -101,6 +101,9 @@ class ExplicitRK:
             require_dense_shape(self.name, len(self.b), self.dense)
             require_dense_order(self)
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.order))  # what equal records share; all coefficients take longer than many a step
+
     @cached_property
     def butcher(self) -> Butcher:
         """The tableau as arrays."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from stepnet.engines.contract import Outcome, Plan
@@ -41,7 +39,7 @@ def run(problem: Problem, scheme, plan: Plan) -> Outcome:
         job = prepare(problem, scheme, plan)
     except multistep.StartFailed as failed:
         nothing = (np.zeros(0),) * len(plan.events), (failed.outcome.y[:0],) * len(plan.events)
-        return replace(failed.wanted(plan), t_events=nothing[0], y_events=nothing[1])
+        return failed.wanted(plan)._replace(t_events=nothing[0], y_events=nothing[1])
     outcome = drive(job, problem, plan, scheme)
     is_interrupted = outcome.status is Status.INTERRUPTED
     if job.inner is None or plan.saving.at is None or observed.is_moving(plan) or is_interrupted:

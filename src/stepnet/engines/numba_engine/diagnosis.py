@@ -17,9 +17,8 @@ WORTH_A_LOOK = 500  # accepted steps of a completed run
 
 def explain(job: Job, scheme, plan: Plan, status: Status) -> tuple[Failure | None, float]:
     """The failure of a run (None if it completed) and its stiffness (NaN if not measured)."""
-    run = job.run[0]
     if status in (Status.COMPLETED, Status.EVENT):
-        is_long = isinstance(plan.stepping, Adaptive) and run["step"] > WORTH_A_LOOK
+        is_long = isinstance(plan.stepping, Adaptive) and job.run["step"].item() > WORTH_A_LOOK
         return None, (stiffness(job, scheme) if is_long else float("nan"))
     if status is Status.INTERRUPTED:
         return _failure(job, status), float("nan")

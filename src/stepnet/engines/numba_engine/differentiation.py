@@ -6,16 +6,17 @@ import numpy as np
 
 from stepnet.engines.numba_engine.compile.arguments import pack, unpacked
 from stepnet.engines.numba_engine.compile.augmented import adjoint_problem, running_problem, tangent_problem
+from stepnet.engines.numba_engine.compile.callback import Callback
 from stepnet.engines.numba_engine.compile.products import VJP
 from stepnet.engines.numba_engine.compile.pullbacks import parts_of
 from stepnet.engines.numba_engine.compile.scalar import Scalar, checked_value
 from stepnet.engines.numba_engine.identity import identity
 from stepnet.engines.numba_engine.sweep import Linearised, Sums
-from stepnet.problem import Problem
+from stepnet.problem import ODE
 
 __all__ = [
     "Linearised", "Scalar", "Sums", "adjoint_problem", "as_arguments", "as_block", "checked_value", "identity",
-    "pullback", "running_problem", "tangent_problem",
+    "interpolated_problem", "running_problem", "tangent_problem",
 ]  # fmt: skip
 
 
@@ -35,16 +36,17 @@ def as_block(direction, args: tuple) -> np.ndarray:
     return values
 
 
-def pullback(problem: Problem, differences: bool = False):
-    """`(t, y, w) -> (w df/dy, w df/dp)` of the flat state, for calls from Python."""
+def interpolated_problem(problem: ODE, solution, end_gradient: np.ndarray, differences: bool) -> ODE:
+    """(a, g)' = (-a df/dy, -a df/dp) along a dense solution, from the end to the beginning."""
     (part,) = parts_of(problem, is_joined=True, differences=differences)
-    call, p = VJP(part.vjp), part.field.p
+    call, p, n = VJP(part.vjp), part.field.p, problem.initial.size
 
-    def product(t: float, y: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        y, w = np.ascontiguousarray(y), np.ascontiguousarray(w)
-        t_bar, y_bar, p_bar = np.zeros(1), np.zeros(y.size), np.zeros(p.size)
-        if call(t, *(array.ctypes.data for array in (y, p, w, t_bar, y_bar, p_bar)), y.size) != 0:
+    def slopes(t, z, out):
+        y, a = np.ascontiguousarray(solution(t).ravel()), np.ascontiguousarray(z[:n])
+        t_bar, y_bar, p_bar = np.zeros(1), np.zeros(n), np.zeros(p.size)
+        if call(t, *(array.ctypes.data for array in (y, p, a, t_bar, y_bar, p_bar)), n) != 0:
             raise part.exception or FloatingPointError(f"the derivative of the right-hand side raised at t = {t:g}")
-        return y_bar, p_bar
+        out[:n], out[n:] = -y_bar, -p_bar
 
-    return product
+    callback = Callback(slopes, (n + p.size,), (n + p.size,), np.dtype(float))
+    return ODE(callback.function, np.concatenate((end_gradient, np.zeros(p.size))), problem.t_span[::-1])

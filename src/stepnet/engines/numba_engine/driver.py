@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from stepnet.engines.contract import Outcome, Plan
 from stepnet.engines.numba_engine import diagnosis
-from stepnet.engines.numba_engine.compile.field import RUNGS
+from stepnet.engines.numba_engine.compile.field import RUNGS, Field
 from stepnet.engines.numba_engine.job import Job
 from stepnet.engines.numba_engine.resets import went_on
 from stepnet.engines.numba_engine.stepping import (
@@ -45,39 +45,49 @@ def drive(job: Job, problem: Problem, plan: Plan, scheme) -> Outcome:
     """Call the kernel until the run ends; returns what was reached, whatever happened."""
     trajectory = Trajectory(job, plan)
     started = time.perf_counter()
-    code = DONE if job.run[0]["t0"] == job.run[0]["t_end"] else _loop(job, problem, plan, trajectory)
+    code = DONE if problem.t_span[0] == problem.t_span[1] else _loop(job, problem, plan, trajectory)
     elapsed = time.perf_counter() - started
     status = Status.INTERRUPTED if code == PAUSED else STATUS[code]
     if status is not Status.COMPLETED:
         trajectory.keep_last(job)
     t_events, y_events = trajectory.events(job, len(plan.events))
-    run = job.run[0]
-    evaluations = int(run["evaluations"])
+    step, rejected, t_end, before = [job.run[name].item() for name in ("step", "rejected", "t", "evaluations")]
     failure, stiffness = diagnosis.explain(job, scheme, plan, status)
+    evaluations = job.run["evaluations"].item()
+    n_calls, *origin = _origin(job.fields)
     statistics = Statistics(
-        accepted=int(run["step"]),
-        rejected=int(run["rejected"]),
-        evaluations=int(run["evaluations"]) * max(field.n_calls for field in job.fields),
-        rung=max((field.rung for field in job.fields), key=RUNGS.index),
-        rung_reason="; ".join(field.reason for field in job.fields if field.reason),
-        compile_time=sum(field.compile_time for field in job.fields),
+        step,
+        rejected,
+        n_calls * evaluations,
+        *origin,
         run_time=elapsed,
         stiffness=stiffness,
-        probes=int(run["evaluations"]) - evaluations,
+        probes=evaluations - before,
     )
     saved, pieces = trajectory.result(job.dtype), trajectory.dense_output(job) if plan.dense else None
-    return Outcome(*saved, status, statistics, failure, t_events, y_events, pieces, float(run["t"]))
+    return Outcome(*saved, status, statistics, failure, t_events, y_events, pieces, t_end)
+
+
+def _origin(fields: tuple[Field, ...]) -> tuple[int, str, str, float]:
+    """Calls of the user's functions in an evaluation, the slowest rung, why it is that one, and the time it took."""
+    if len(fields) == 1:
+        field = fields[0]
+        return field.n_calls, field.rung, field.reason, field.compile_time
+    reasons = (field.reason for field in fields if field.reason)
+    rung = max((field.rung for field in fields), key=RUNGS.index)
+    n_calls, compile_time = max(field.n_calls for field in fields), sum(field.compile_time for field in fields)
+    return n_calls, rung, "; ".join(reasons), compile_time
 
 
 def _loop(job: Job, problem: Problem, plan: Plan, trajectory: Trajectory) -> int:
     """The code of the last slice; PAUSED means interrupted."""
-    run = job.run[0]
     try:
         code, attempts = PAUSED, FIRST_SLICE
         if not any(field.callbacks for field in job.fields) and not plan.progress:
             code, attempts = _slice(job, trajectory, _first_attempts(job))
             if code not in (PAUSED, FULL, EVENT):
                 return code
+        run = job.run[0]
         with _interrupts(job) as is_stopped, _progress_bar(run, plan.progress) as show:
             while code in (PAUSED, FULL, EVENT):
                 if code == FULL:
@@ -98,13 +108,13 @@ def _first_attempts(job: Job) -> int:
 
     An evaluation is taken to cost what it cost in Python, so this errs on the side of few.
     """
-    cost = sum(field.cost for field in job.fields)
+    cost = sum([field.cost for field in job.fields])
     return FIRST_SLICE if cost > 1e-4 else 1024
 
 
 def _slice(job: Job, trajectory: Trajectory, attempts: int) -> tuple[int, int]:
     """Run one slice; its code, and how many attempts make the next one take the time of a slice."""
-    job.run[0]["slice"] = attempts
+    job.run["slice"] = attempts
     started = time.perf_counter()
     code = job.advance(trajectory)
     factor = SLICE_SECONDS / max(time.perf_counter() - started, 1e-6)

@@ -46,6 +46,7 @@ from stepnet.schemes.tableau import Butcher, ExplicitRK
 
 ROWS = SimpleNamespace(Y=Y, Y_NEW=Y_NEW, ERROR=ERROR, K=K)
 
+FIRST_LOOK = np.array([Y, K, Y_NEW, ERROR])  # rows for `first_step`
 SHORTEST = 1e-14  # a step below this fraction of |t| is lost in the clock
 
 
@@ -195,7 +196,7 @@ def prepare(problem: Problem, scheme: ExplicitRK, plan: Plan) -> Job:
     tables = tables_of(scheme, work.dtype)
     is_adaptive = isinstance(plan.stepping, Adaptive)
     is_aside = not is_adaptive or (scheme.dense is None and scheme.order > extension.order)
-    watch = watch_of(plan, (*watched, *moved), problem, int(run[0]["reals"]), work.dtype)
+    watch = watch_of(plan, (*watched, *moved), problem, run["reals"].item(), work.dtype)
     fused = _fused(field, scheme, is_adaptive, plan, work)
     if is_adaptive:
         how = step_control.how_of(plan.stepping, 1.0 / error_power(scheme))
@@ -238,13 +239,13 @@ def tables_of(scheme: ExplicitRK, dtype) -> Tables:
 
 def _choose_first_step(field: Field, stepping_plan: Adaptive, how, work: np.ndarray, run: np.ndarray) -> None:
     if stepping_plan.first_step is None:
-        rows = np.array([Y, K, Y_NEW, ERROR])
-        step_control.first_step(work.dtype, field.address, field.p, work, how, rows, run)
+        step_control.first_step(work.dtype, field.address, field.p, work, how, FIRST_LOOK, run)
     else:
         first = min(stepping_plan.first_step, stepping_plan.max_step)
         run[0]["h"] = np.copysign(first, run[0]["t_end"] - run[0]["t0"])
 
 
+@lru_cache(maxsize=64)
 def error_power(scheme: ExplicitRK) -> int:
     """k in error = O(h^k): one more than the lower order; 2 k_1 - k_2 with the two estimates of DOP853's rule."""
     powers = [min(scheme.order, hat.order) + 1 for hat in scheme.embedded]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import fields
 
 from stepnet.engines.contract import Plan
 from stepnet.engines.numba_engine.compile.fingerprint import fingerprint, value_key
@@ -21,11 +20,7 @@ def identity(problem: Problem, scheme, plan: Plan) -> str:
         [_without_addresses(value_key(value)) for value in problem.args],
         scheme,
         type(plan.stepping).__name__,
-        [
-            value_key(getattr(plan.stepping, field.name))
-            for field in fields(plan.stepping)
-            if field.name != "controller"
-        ],
+        [value_key(value) for name, value in plan.stepping._asdict().items() if name != "controller"],
         getattr(plan.stepping, "controller", None),
     )
     return hashlib.sha256(repr(facts).encode()).hexdigest()

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.engines.contract import Given, Plan
+from stepnet.engines.contract import Adaptive, Given, Plan
 from stepnet.engines.numba_engine.compile.field import Field
 from stepnet.engines.numba_engine.events import Watch
-from stepnet.engines.numba_engine.stepping import RUN, padded
+from stepnet.engines.numba_engine.stepping import LAYOUT, RUN, Run, padded
 from stepnet.problem import Problem
 
+NO_TIMES = np.zeros(0)
 ELSEWHERE = -1  # `part` of a run whose inner job knows where a right-hand side raised
 
 
-@dataclass(frozen=True, eq=False)
-class Job:
+class Job(NamedTuple):
     """`advance(trajectory)` runs one slice and returns a code of `stepping`; the state is the first `rows` of `work`.
 
     `prefix` holds times and flat states saved before the kernel begins, if not just the initial state.
@@ -44,7 +44,7 @@ class Job:
     @property
     def state(self) -> np.ndarray:
         """A copy of the current flat state."""
-        reals = self.run[0]["reals"]
+        reals = self.run["reals"].item()
         return self.work[: self.rows, :reals].ravel().view(self.dtype).copy()
 
     def put(self, state: np.ndarray) -> None:
@@ -59,36 +59,36 @@ def new_work(initial: np.ndarray, rows: int, total_rows: int) -> np.ndarray:
     real = initial.view(initial.real.dtype)
     reals = real.size // rows
     work = np.zeros((total_rows, padded(reals, real.dtype)), real.dtype)
-    work[:rows, :reals] = real.reshape(rows, reals)
+    for row in range(rows):
+        work[row, :reals] = real[row * reals : (row + 1) * reals]
     return work
 
 
 def new_run(problem: Problem, plan: Plan, rows: int = 1) -> np.ndarray:
     """The record of a run at its beginning."""
-    run = np.zeros(1, RUN)
-    state, r = problem.initial, run[0]
-    r["n"] = state.size // rows
-    r["reals"] = r["n"] * (2 if state.dtype.kind == "c" else 1)
-    r["t0"], r["t_end"] = problem.t_span
-    r["t"] = r["t0"]
-    if isinstance(plan.stepping, Given):
-        r["n_steps"] = plan.stepping.n_steps
-        r["h"] = (r["t_end"] - r["t0"]) / plan.stepping.n_steps
-        r["t_scale"] = abs(r["t0"]) if plan.stepping.grid is None else 0.0
-    else:
-        r["n_steps"], r["h_max"], r["max_steps"] = -1, plan.stepping.max_step, plan.stepping.max_steps
-    r["error_1"] = r["error_2"] = 1.0
-    r["stride"] = 64
-    r["save_every"] = plan.saving.every if plan.saving.at is None else -1
-    return run
+    initial = problem.initial
+    n, is_complex = initial.size // rows, initial.dtype.kind == "c"
+    every = plan.saving.every if plan.saving.at is None else -1
+    t0, t_end = problem.t_span
+    limits = _limits(plan.stepping, t0, t_end)
+    numbers = Run(n, 2 * n if is_complex else n, t=t0, t0=t0, t_end=t_end, save_every=every, **limits)
+    return np.frombuffer(bytearray(LAYOUT.pack(*numbers)), RUN)
+
+
+def _limits(stepping: Given | Adaptive, t0: float, t_end: float) -> dict:
+    """How long the steps are and how many, as far as that is known."""
+    if isinstance(stepping, Adaptive):
+        return {"h_max": stepping.max_step, "max_steps": stepping.max_steps}
+    n_steps, is_even = stepping.n_steps, stepping.grid is None
+    return {"n_steps": n_steps, "h": (t_end - t0) / n_steps, "t_scale": abs(t0) if is_even else 0.0}
 
 
 def grid_of(plan: Plan) -> np.ndarray:
     """The times of given steps; empty for even ones."""
     grid = plan.stepping.grid
-    return np.zeros(0) if grid is None else grid
+    return NO_TIMES if grid is None else grid
 
 
 def wanted_times(plan: Plan) -> np.ndarray:
     """The times to save at; empty if steps are saved."""
-    return np.zeros(0) if plan.saving.at is None else plan.saving.at
+    return NO_TIMES if plan.saving.at is None else plan.saving.at

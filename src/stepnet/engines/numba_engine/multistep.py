@@ -166,7 +166,7 @@ class StartFailed(Exception):
         """The part of it that the plan asks for."""
         every = plan.saving.every
         kept = slice(0, 0) if plan.saving.at is not None else slice(None, None, every) if every else slice(-1, None)
-        return replace(self.outcome, t=self.outcome.t[kept], y=self.outcome.y[kept])
+        return self.outcome._replace(t=self.outcome.t[kept], y=self.outcome.y[kept])
 
 
 STARTERS = {ExplicitRK: explicit_rk.prepare, Splitting: splitting.prepare}
@@ -183,7 +183,7 @@ def prepare(problem: Problem, scheme: Multistep, plan: Plan) -> Job:
     job = _prepare(problem, scheme, plan, start, n_started)
     prefix, n_evaluations = _prefix(opening, scheme, plan, start)
     job.run[0]["evaluations"] += n_evaluations
-    return replace(job, prefix=prefix)
+    return job._replace(prefix=prefix)
 
 
 def _run_starter(opening: Problem, starter, plan: Plan) -> Outcome:

@@ -20,6 +20,7 @@ from stepnet.engines.numba_engine.extension import Y_NEW, K, cubic_tables
 from stepnet.engines.numba_engine.inside import Output, complete, is_full, needs_of
 from stepnet.engines.numba_engine.job import ELSEWHERE, Job, new_run, new_work
 from stepnet.engines.numba_engine.stepping import DONE, FULL, PAUSED
+from stepnet.engines.numba_engine.trajectory import no_pieces
 from stepnet.problem import Problem
 from stepnet.solution import Status
 
@@ -56,8 +57,8 @@ class Steps:
         if job.prefix is not None:
             self.t[:prefix] = job.prefix[0][1:]
             self.y[:prefix] = job.prefix[1][1:].view(job.real_dtype)
-        nothing = np.empty((0, 0), job.real_dtype)
-        self._output = SimpleNamespace(t=self.t, y=self.y, watch=job.watch, piece_t=np.empty((0, 2)), pieces=nothing)
+        piece_t, pieces = no_pieces(job.real_dtype)
+        self._output = SimpleNamespace(t=self.t, y=self.y, watch=job.watch, piece_t=piece_t, pieces=pieces)
 
     @property
     def reached(self) -> int:
@@ -100,7 +101,7 @@ def prepare(problem: Problem, scheme, plan: Plan, prepare_steps) -> Job:
     moved = projection_fields(problem, plan.project)
     work, run = new_work(problem.initial, 1, K + 2), new_run(problem, plan)
     tables = cubic_tables(work.dtype)
-    watch = watch_of(plan, (*watched, *moved), problem, int(run[0]["reals"]), work.dtype)
+    watch = watch_of(plan, (*watched, *moved), problem, run["reals"].item(), work.dtype)
 
     def look(out):
         needs = needs_of(plan, out.watch, moved, is_aside=False)
@@ -139,8 +140,7 @@ def with_wanted_times(outcome: Outcome, plain: Outcome, problem: Problem) -> Out
     cost, more = outcome.statistics, plain.statistics
     both = {"evaluations": cost.evaluations + more.evaluations, "run_time": cost.run_time + more.run_time}
     ending = plain if plain.status is Status.INTERRUPTED else outcome
-    return replace(
-        outcome,
+    return outcome._replace(
         t=plain.t[reached],
         y=plain.y[reached],
         status=ending.status,
@@ -157,4 +157,4 @@ def _given_times(problem: Problem, stepping_plan: Given) -> Given:
     n = stepping_plan.n_steps
     grid = t0 + np.arange(n + 1) * ((t1 - t0) / n)
     grid[-1] = t1
-    return replace(stepping_plan, grid=grid)
+    return stepping_plan._replace(grid=grid)

@@ -31,7 +31,7 @@ class How(NamedTuple):
 def how_of(plan: Adaptive, exponent: float) -> How:
     """From a plan to numbers."""
     c = plan.controller
-    betas = exponent * np.array([c.beta1, c.beta2, c.beta3])
+    betas = np.array((exponent * c.beta1, exponent * c.beta2, exponent * c.beta3))
     aim = c.safety ** (c.beta1 + c.beta2 + c.beta3)
     return How(plan.atol, plan.rtol, NORMS[plan.norm], betas, exponent, c.shrink, c.grow, c.safety, aim)
 

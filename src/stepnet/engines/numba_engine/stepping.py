@@ -6,6 +6,9 @@ anywhere without changing a bit.
 
 from __future__ import annotations
 
+from struct import Struct
+from typing import NamedTuple, get_type_hints
+
 import numpy as np
 
 from stepnet.engines.numba_engine.compile.cache import inlined
@@ -14,44 +17,51 @@ from stepnet.engines.numba_engine.primitives import REGISTER_BYTES
 # What a kernel answers.  The first three ask the driver to do something and call again; the rest end the run.
 PAUSED, FULL, EVENT, DONE, STEP_LIMIT, NOT_FINITE, STEP_TOO_SMALL, FIELD_RAISED = range(8)
 
-RUN = np.dtype(
-    [
-        ("n", "i8"),  # entries of the state, as the right-hand side counts them
-        ("reals", "i8"),  # real numbers in one row of `work`: n, or 2 n for a complex state
-        ("t", "f8"),  # time is t + t_low
-        ("t_low", "f8"),
-        ("t0", "f8"),
-        ("t_end", "f8"),
-        ("t_scale", "f8"),  # times are known to the rounding of this number: |t0| for even steps, 0 for given times
-        ("h", "f8"),
-        ("h_max", "f8"),
-        ("h_tried", "f8"),  # of the last attempt
-        ("step", "i8"),  # accepted steps
-        ("n_steps", "i8"),  # how many there will be, where that is known
-        ("rejected", "i8"),
-        ("evaluations", "i8"),
-        ("max_steps", "i8"),
-        ("slice", "i8"),  # attempts in this call
-        ("error_1", "f8"),  # error norms of the last two accepted steps
-        ("error_2", "f8"),
-        ("has_slope", "i8"),  # the slope at the beginning of the step is known
-        ("was_rejected", "i8"),
-        ("stride", "i8"),  # most steps at once in generated code
-        ("per_step", "i8"),  # evaluations in one of them
-        ("is_cut", "i8"),  # an event ended the step early, the next one is the rest of it
-        ("theta", "f8"),  # where in the step that was
-        ("n_found", "i8"),  # events
-        ("n_pieces", "i8"),  # of dense output
-        ("save_every", "i8"),
-        ("next_save", "i8"),
-        ("saved", "i8"),
-        ("part", "i8"),  # where a right-hand side raised: which one, in which stage, at what time, on which row
-        ("stage", "i8"),
-        ("t_stage", "f8"),
-        ("row_in", "i8"),
-    ],
-    align=True,
-)
+
+class Run(NamedTuple):
+    """The numbers of a run: where it is, how it goes on, what it has cost."""
+
+    n: int = 0  # entries of the state, as the right-hand side counts them
+    reals: int = 0  # real numbers in one row of `work`: n, or 2 n for a complex state
+    t: float = 0.0  # time is t + t_low
+    t_low: float = 0.0
+    t0: float = 0.0
+    t_end: float = 0.0
+    t_scale: float = 0.0  # times are known to the rounding of this number: |t0| for even steps, 0 for given times
+    h: float = 0.0
+    h_max: float = 0.0
+    h_tried: float = 0.0  # of the last attempt
+    step: int = 0  # accepted steps
+    n_steps: int = -1  # how many there will be, where that is known
+    rejected: int = 0
+    evaluations: int = 0
+    max_steps: int = 0
+    slice: int = 0  # attempts in this call
+    error_1: float = 1.0  # error norms of the last two accepted steps
+    error_2: float = 1.0
+    has_slope: int = 0  # the slope at the beginning of the step is known
+    was_rejected: int = 0
+    stride: int = 64  # most steps at once in generated code
+    per_step: int = 0  # evaluations in one of them
+    is_cut: int = 0  # an event ended the step early, the next one is the rest of it
+    theta: float = 0.0  # where in the step that was
+    n_found: int = 0  # events
+    n_pieces: int = 0  # of dense output
+    save_every: int = 0
+    next_save: int = 0
+    saved: int = 0
+    part: int = 0  # where a right-hand side raised: which one, in which stage, at what time, on which row
+    stage: int = 0
+    t_stage: float = 0.0
+    row_in: int = 0
+
+
+KINDS = {int: "q", float: "d"}  # of eight bytes each
+RUN = np.dtype([(name, KINDS[kind]) for name, kind in get_type_hints(Run).items()], align=True)
+"""The same as kernels see and change it: an array of one record."""
+
+LAYOUT = Struct("".join(KINDS[kind] for kind in get_type_hints(Run).values()))
+"""The same in bytes, which is the quickest way to fill one."""
 
 ROUNDING = 1e-15  # relative distance at which two times are the same
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from stepnet.engines.contract import Given, Plan
 from stepnet.engines.numba_engine.events import grown, is_crowded
-from stepnet.engines.numba_engine.job import Job, wanted_times
+from stepnet.engines.numba_engine.job import Job
 from stepnet.solution import Pieces
 
 FIRST_ROOM = 256  # rows where their number is not known beforehand
@@ -16,10 +18,9 @@ class Trajectory:
     """Rows for the kernel to fill, grown by doubling where their number is not known beforehand."""
 
     def __init__(self, job: Job, plan: Plan):
-        self._run = job.run[0]
-        prefix = _initial_rows(job, plan) if job.prefix is None else job.prefix
+        self._run = job.run
         self._has_wanted_times = plan.saving.at is not None
-        width = job.rows * int(self._run["reals"])
+        width = job.rows * self._run["reals"].item()
         capacity = _capacity(plan)
         try:
             self.t = np.empty(capacity)
@@ -29,31 +30,37 @@ class Trajectory:
             raise MemoryError(
                 f"saving {capacity} states takes {size:.0f} GiB; use `save_every` or `save_at` to save fewer"
             ) from None
-        rows = len(prefix[0])
-        self.t[:rows] = prefix[0]
-        self.y[:rows] = prefix[1].view(job.real_dtype).reshape(rows, width)
-        self._run["saved"] = rows
-        self._run["next_save"] = rows
+        self._put_first_rows(job, plan)
         self.watch = job.watch
-        room = FIRST_ROOM if plan.dense else 0
-        self.piece_t = np.empty((room, 2))
-        self.pieces = np.empty((room, job.rows_per_piece * width), job.real_dtype)
+        if plan.dense:
+            self.piece_t = np.empty((FIRST_ROOM, 2))
+            self.pieces = np.empty((FIRST_ROOM, job.rows_per_piece * width), job.real_dtype)
+        else:
+            self.piece_t, self.pieces = no_pieces(job.real_dtype)
+
+    def _put_first_rows(self, job: Job, plan: Plan) -> None:
+        """What is saved before the kernel begins: the prefix of the job, or the initial state as often as wanted."""
+        t0, t_end = self._run["t0"].item(), self._run["t_end"].item()
+        rows = _n_at_beginning(plan, t0, t_end) if job.prefix is None else len(job.prefix[0])
+        if rows > 0:
+            t, y = (t0, job.state) if job.prefix is None else job.prefix
+            self.t[:rows], self.y[:rows] = t, y.view(job.real_dtype)
+            self._run["saved"] = self._run["next_save"] = rows
 
     def grow(self, job: Job) -> None:
         """Twice the room for whatever is full."""
-        run = self._run
-        if run["saved"] == len(self.t) and not self._has_wanted_times:
+        if self._run["saved"].item() == len(self.t) and not self._has_wanted_times:
             self.t = np.concatenate((self.t, np.empty_like(self.t)))
             self.y = np.concatenate((self.y, np.empty_like(self.y)))
-        if run["n_pieces"] == len(self.piece_t):
+        if self._run["n_pieces"].item() == len(self.piece_t):
             self.piece_t = np.concatenate((self.piece_t, np.empty_like(self.piece_t)))
             self.pieces = np.concatenate((self.pieces, np.empty_like(self.pieces)))
-        if self.watch is not None and is_crowded(self.watch, int(run["n_found"])):
+        if self.watch is not None and is_crowded(self.watch, self._run["n_found"].item()):
             self.watch = grown(self.watch)
 
     def keep(self, job: Job, t: float, state: np.ndarray) -> None:
         """Append a state."""
-        saved = int(self._run["saved"])
+        saved = self._run["saved"].item()
         if saved == len(self.t):
             self.grow(job)
         self.t[saved], self.y[saved] = t, state.view(job.real_dtype)
@@ -61,52 +68,54 @@ class Trajectory:
 
     def keep_last(self, job: Job) -> None:
         """Append the last valid state of a run that ended early, unless only wanted times are kept."""
-        saved, t = int(self._run["saved"]), float(self._run["t"])
+        saved, t = self._run["saved"].item(), self._run["t"].item()
         if not self._has_wanted_times and not (saved and self.t[saved - 1] == t):
             self.keep(job, t, job.state)
 
     def keep_reset(self, job: Job, t: float, state: np.ndarray, every: int) -> None:
         """Append the state after a reset, in the place of the end if that is all there is to save."""
+        saved = self._run["saved"].item()
         if every > 0 and not self._has_wanted_times:
             self.keep(job, t, state)
-        elif self._run["saved"] and not self._has_wanted_times:
-            self.y[self._run["saved"] - 1] = state.view(job.real_dtype)
+        elif saved and not self._has_wanted_times:
+            self.y[saved - 1] = state.view(job.real_dtype)
 
     def events(self, job: Job, count: int) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
         """Times and flat states of the zeros of each event."""
         if count == 0:
             return (), ()
-        n = int(self._run["n_found"])
+        n = self._run["n_found"].item()
         which, t, y = self.watch.which[:n], self.watch.t[:n], self.watch.y[:n].view(job.dtype)
         return tuple(t[which == e] for e in range(count)), tuple(y[which == e] for e in range(count))
 
     def dense_output(self, job: Job) -> Pieces:
         """The polynomials of all steps; a constant one if there was none."""
-        n = int(self._run["n_pieces"])
+        n = self._run["n_pieces"].item()
         if n == 0:
             data = np.zeros((1, 4, job.state.size), job.dtype)
             data[0, :2] = job.state
-            return Pieces(np.array([float(self._run["t"])]), np.ones(1), data)
+            return Pieces(self._run["t"].copy(), np.ones(1), data)
         data = self.pieces[:n].reshape(n, job.rows_per_piece, -1).view(job.dtype).copy()
         return Pieces(self.piece_t[:n, 0].copy(), self.piece_t[:n, 1].copy(), data)
 
     def result(self, dtype) -> tuple[np.ndarray, np.ndarray]:
         """Times and flat states; a view if hardly any room was left over."""
-        saved = int(self._run["saved"])
+        saved = self._run["saved"].item()
         t, y = self.t[:saved], self.y[:saved].view(dtype)
         return (t, y) if 2 * saved > len(self.t) else (t.copy(), y.copy())
 
 
-def _initial_rows(job: Job, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-    """The initial state, as often as it is wanted."""
-    run = job.run[0]
-    is_end = run["t0"] == run["t_end"]
-    wanted = wanted_times(plan)
+@lru_cache(maxsize=8)
+def no_pieces(dtype) -> tuple[np.ndarray, np.ndarray]:
+    """No dense output: empty arrays, which nobody writes into, so that one of a kind will do."""
+    return np.empty((0, 2)), np.empty((0, 0), dtype)
+
+
+def _n_at_beginning(plan: Plan, t0: float, t_end: float) -> int:
+    """How often the initial state is to be saved."""
     if plan.saving.at is None:
-        count = int(plan.saving.every > 0 or is_end)
-    else:
-        count = np.count_nonzero(wanted == run["t0"])
-    return np.full(count, run["t0"]), np.tile(job.state, (count, 1))
+        return int(plan.saving.every > 0 or t0 == t_end)
+    return np.count_nonzero(plan.saving.at == t0)
 
 
 def _capacity(plan: Plan) -> int:

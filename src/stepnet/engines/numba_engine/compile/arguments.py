@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from stepnet.engines.numba_engine.compile.fingerprint import value_key
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """Where one argument lies in the block: `kind` is float, int, bool, complex, array or constant.
 
     A constant (text, a table of whole numbers, a function) is not in the block; it is frozen into compiled code, and
@@ -40,8 +41,7 @@ class Slot:
         }[self.kind]
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """All arguments packed: `values` for the kernels, `slots` to unpack them in compiled code, `args` as they came."""
 
     values: np.ndarray
@@ -61,18 +61,25 @@ class Block:
 
 def pack(args: tuple) -> Block:
     """Pack numbers and arrays of floats; everything else becomes a constant."""
-    pieces: list[np.ndarray] = []
+    if {*map(type, args)} <= {float}:
+        return Block(np.array(args, float), _floats(len(args)), args)
+    pieces: list[Sequence[float] | np.ndarray] = []
     slots: list[Slot] = []
     offset = 0
     for i, value in enumerate(args):
         slot, piece = _slot(value, offset)
         if slot is None:
-            slot, piece = Slot("constant", i, key=value_key(value)), np.zeros(0)
+            slot, piece = Slot("constant", i, key=value_key(value)), ()
         slots.append(slot)
         pieces.append(piece)
-        offset += piece.size
-    values = np.concatenate(pieces) if pieces else np.zeros(0)
-    return Block(np.ascontiguousarray(values, dtype=np.float64), tuple(slots), args)
+        offset += len(piece)
+    return Block(np.concatenate(pieces), tuple(slots), args)
+
+
+@lru_cache(maxsize=64)
+def _floats(n: int) -> tuple[Slot, ...]:
+    """The slots of n numbers, which is all that most arguments are."""
+    return tuple(Slot("float", i) for i in range(n))
 
 
 def unpacked(values: np.ndarray, slots: tuple[Slot, ...]) -> tuple:
@@ -90,14 +97,15 @@ def unpacked(values: np.ndarray, slots: tuple[Slot, ...]) -> tuple:
 
 
 def _slot(value, offset: int):
+    """The slot of an argument and its numbers, or twice None for a constant."""
     if isinstance(value, (bool, np.bool_)):
-        return Slot("bool", offset), np.array([float(value)])
+        return Slot("bool", offset), (float(value),)
     if isinstance(value, (int, np.integer)) and abs(int(value)) <= 2**53:
-        return Slot("int", offset), np.array([float(value)])
+        return Slot("int", offset), (float(value),)
     if isinstance(value, (float, np.floating)):
-        return Slot("float", offset), np.array([float(value)])
+        return Slot("float", offset), (float(value),)
     if isinstance(value, (complex, np.complexfloating)):
-        return Slot("complex", offset), np.array([value.real, value.imag])
+        return Slot("complex", offset), (float(value.real), float(value.imag))
     if isinstance(value, np.ndarray) and value.dtype in (np.float64, np.float32) and value.ndim > 0:
         return Slot("array", offset, value.shape), value.astype(np.float64).ravel()
     if isinstance(value, np.ndarray) and value.dtype == np.complex128 and value.ndim > 0:

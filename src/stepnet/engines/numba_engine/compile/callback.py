@@ -19,8 +19,8 @@ class Callback:
         self.is_stopped = lambda: False
         self._evaluate, self._shapes, self._dtype = evaluate, (shape_in, shape_out), np.dtype(dtype)
         self._views: dict[tuple[int, bool], np.ndarray] = {}
-        self._function = SIGNATURE(self._call)
-        self.address = ctypes.cast(self._function, ctypes.c_void_p).value
+        self.function = SIGNATURE(self._call)
+        self.address = ctypes.cast(self.function, ctypes.c_void_p).value
 
     def _call(self, t, y, dy, p, n):
         try:

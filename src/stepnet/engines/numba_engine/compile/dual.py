@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache
 from types import CellType, FunctionType, ModuleType
 
@@ -153,7 +152,7 @@ def _duals_among_numbers():
 def _compile(function, form: Form, block: Block, result) -> CFunc:
     seen: dict = {}
     args = tuple(on_duals(value, seen) if isinstance(value, FunctionType) else value for value in block.args)
-    body = njit(**INNER_OPTIONS)(_make_body(on_duals(function, seen), form, replace(block, args=args), result))
+    body = njit(**INNER_OPTIONS)(_make_body(on_duals(function, seen), form, block._replace(args=args), result))
     states, parameters = types.Array(DUAL, 1, "C"), types.Array(types.float64, 1, "C")
     signature = types.none(types.float64, states, states, parameters)
     body.compile(signature)

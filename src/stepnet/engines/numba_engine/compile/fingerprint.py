@@ -10,32 +10,43 @@ import builtins
 import dis
 import sys
 import sysconfig
-from functools import partial
+from functools import lru_cache, partial
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 
 BUILTIN_TYPES = (float, int, bool, complex, range, list, tuple, enumerate, zip, map, np.float64, np.ndarray)
+BUILTIN_IDS = frozenset(map(id, BUILTIN_TYPES))
 LIBRARIES = ("numpy", "math", "cmath", "scipy", "numba")  # what they hold does not change
 SIMPLE = (int, float, complex, bool, str, bytes, type(None))
+BUILTINS = vars(builtins)
+SCALARS = (*SIMPLE, np.generic)
 INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 PLAIN_SIZE = type("Plain", (), {}).__basicsize__  # of objects that have nothing but their attributes
 
 
-def fingerprint(function, seen: frozenset = frozenset()):
-    """A hashable key of a function: bytecode, constants, defaults, closure and the globals it names."""
-    function = function.py_func if isinstance(function, Dispatcher) else function
-    if id(function) in seen:
-        return ("object", id(function))
+MOST_SEEN = 1000  # objects that a key describes; what lies beyond is known by its identity
+
+
+def fingerprint(function, seen: dict | None = None):
+    """A hashable key of a function: bytecode, constants, defaults, closure and the globals it names.
+
+    Every object is described once; `seen` holds those that were, so that cycles and webs of objects come to an end.
+    """
+    seen = {} if seen is None else seen
     if not isinstance(function, FunctionType):
-        return _value(function, fingerprint.__code__, seen)
-    seen = seen | {id(function)}
+        function = function.py_func if isinstance(function, Dispatcher) else function
+        if not isinstance(function, FunctionType):
+            return _value(function, fingerprint.__code__, seen)
+    if id(function) in seen:
+        return ("again", seen[id(function)][0])
+    seen[id(function)] = len(seen), function
     code = function.__code__
-    cells = tuple(_value(cell.cell_contents, code, seen) for cell in function.__closure__ or ())
-    keywords = (function.__kwdefaults__ or {}).items()
-    defaults = tuple(_value(default, code, seen) for default in (*(function.__defaults__ or ()), *keywords))
-    return (_code_key(code), cells, defaults, _globals_key(code, function.__globals__, seen))
+    cells, defaults = [cell.cell_contents for cell in function.__closure__ or ()], function.__defaults__ or ()
+    keywords = function.__kwdefaults__.items() if function.__kwdefaults__ else ()
+    values = tuple([_value(value, code, seen) for value in (*cells, *defaults, *keywords)])
+    return (_code_key(code), len(cells), values, _globals_key(code, function.__globals__, seen))
 
 
 def uses_random_numbers(function) -> bool:
@@ -61,6 +72,7 @@ def writes_outside(function) -> bool:
     return any(i.opname in outside or (i.opname == "STORE_DEREF" and i.argval in free) for i in instructions)
 
 
+@lru_cache(maxsize=1024)
 def is_library(module: str) -> bool:
     """Whether a module is one whose contents do not change."""
     return module.split(".")[0] in LIBRARIES
@@ -68,49 +80,53 @@ def is_library(module: str) -> bool:
 
 def value_key(value):
     """A hashable key of any value that compiled code may freeze."""
-    return _value(value, fingerprint.__code__, frozenset())
+    return _value(value, fingerprint.__code__, {})
 
 
+@lru_cache(maxsize=1024)
 def _code_key(code: CodeType):
     constants = tuple(_code_key(c) if isinstance(c, CodeType) else (type(c).__name__, repr(c)) for c in code.co_consts)
     return (code.co_code, constants, code.co_names, code.co_varnames)
 
 
-def _globals_key(code: CodeType, namespace: dict, seen: frozenset):
+def _globals_key(code: CodeType, namespace: dict, seen: dict):
     found = []
     for name in _names(code):
         if name in namespace:
             found.append((name, _value(namespace[name], code, seen)))
-        elif not hasattr(builtins, name):
+        elif name not in BUILTINS:
             found.append((name, None))
     return tuple(found)
 
 
+@lru_cache(maxsize=1024)
 def _names(code: CodeType) -> tuple[str, ...]:
     inner = (name for c in code.co_consts if isinstance(c, CodeType) for name in _names(c))
     return tuple(dict.fromkeys((*code.co_names, *inner)))
 
 
-def _value(value, code: CodeType, seen: frozenset):
-    if isinstance(value, (*SIMPLE, np.generic)):
+def _value(value, code: CodeType, seen: dict):
+    if isinstance(value, SCALARS):
         return (type(value).__name__, repr(value))
-    if id(value) in seen:
+    if isinstance(value, ModuleType) and is_library(value.__name__):
+        return value.__name__
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return (value.shape, value.dtype.str, value.tobytes())
+    if isinstance(value, (BuiltinFunctionType, np.ufunc)) or id(value) in BUILTIN_IDS:
+        return ("name", value.__name__)
+    if isinstance(value, (FunctionType, Dispatcher)):
+        return fingerprint(value, seen)
+    place = (id(value), id(code)) if isinstance(value, ModuleType) else id(value)  # code tells what it uses of a module
+    if place in seen:
+        return ("again", seen[place][0])
+    if len(seen) >= MOST_SEEN:
         return ("object", id(value))
-    if isinstance(value, (tuple, list, set, frozenset, dict, ModuleType)):
-        seen = seen | {id(value)}
+    seen[place] = len(seen), value
     if isinstance(value, (tuple, list, set, frozenset)):
         return (type(value).__name__, *(_value(item, code, seen) for item in value))
     if isinstance(value, dict):
         return ("dict", *((repr(key), _value(item, code, seen)) for key, item in value.items()))
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        return (value.shape, value.dtype.str, value.tobytes())
-    if isinstance(value, (FunctionType, Dispatcher)):
-        return fingerprint(value, seen)
-    if isinstance(value, (BuiltinFunctionType, np.ufunc)) or any(value is kind for kind in BUILTIN_TYPES):
-        return ("name", value.__name__)
     if isinstance(value, ModuleType):
-        if is_library(value.__name__):
-            return value.__name__
         used = ((name, vars(value)[name]) for name in _names(code) if name in vars(value))
         return (
             value.__name__,
@@ -118,7 +134,7 @@ def _value(value, code: CodeType, seen: frozenset):
         )
     parts = _parts(value)
     if parts is not None:
-        return (type(value).__name__, *(_value(part, code, seen | {id(value)}) for part in parts))
+        return (type(value).__name__, *(_value(part, code, seen) for part in parts))
     numbers = ((name, repr(x)) for name, x in getattr(value, "__dict__", {}).items() if isinstance(x, SIMPLE))
     return ("object", id(value), tuple(numbers) if not isinstance(value, type) else ())
 

@@ -23,7 +23,7 @@ from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
 def full_field(problem: Problem) -> Field:
     """y' = f(t, y) of the flat state, whatever the problem is made of."""
     if isinstance(problem, ODE):
-        return part_fields(problem)[0]
+        return _field(problem, functions_of(problem)[0])
     parts = part_fields(problem)
     facts = {
         "rung": max((part.rung for part in parts), key=RUNGS.index),
@@ -80,11 +80,14 @@ def functions_of(problem: Problem) -> tuple[Function | None, ...]:
     raise TypeError(f"`problem` must be an ODE, Partitioned, SecondOrder or Split, found {type(problem).__name__}")
 
 
+def _field(problem: Problem, part: Function) -> Field:
+    function, inputs, output, y, label = part
+    return make_field(function, problem.args, inputs, output, problem.t_span[0], y, label)
+
+
 def part_fields(problem: Problem) -> tuple[Field, ...]:
     """The fields of the parts, q' = v of a second-order problem among them."""
-    t, args = problem.t_span[0], problem.args
-    found = [each and make_field(each.function, args, each.inputs, each.output, t, each.y, each.label)
-             for each in functions_of(problem)]  # fmt: skip
+    found = [each and _field(problem, each) for each in functions_of(problem)]
     return tuple(field or identity_field(found[-1].p) for field in found)
 
 
@@ -105,6 +108,8 @@ def jacobian_of(problem: ODE):
 
 def event_fields(problem: Problem, events) -> tuple[Field, ...]:
     """The functions g(t, y) of events, each with one number out."""
+    if not events:
+        return ()
     if isinstance(problem, (ODE, Split)):
         inputs = (problem.y0.shape,)
     else:
