@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.adjoint_equation import UNSAFE, solved_back
 from stepnet.checkpoints import Checkpoints
 from stepnet.engines.contract import Given
 from stepnet.errors import AdjointWarning
 from stepnet.integrate import scheme_for, solve
 from stepnet.planning import Choices, checked_times, step_plan
-from stepnet.problem import ODE, Problem
+from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
 from stepnet.reversal import AUTOMATIC_BYTES, DRIFT, Cost, Seeds, reversible, store_all, with_checkpoints
 
 MEMORY = ("auto", "all", "reversible", "continuous", "interpolated")
-UNSAFE = 1e-3  # relative error of the state solved back, beyond which its gradient is not to be trusted
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,27 +63,32 @@ class Gradient:
     @property
     def q0(self) -> np.ndarray:
         """The part of positions, for problems in halves."""
-        return np.split(self.y0, 2)[0].reshape(self.problem.q0.shape)
+        return self._half(0)
 
     @property
     def p0(self) -> np.ndarray:
         """The part of momenta or velocities, for problems in halves."""
-        return np.split(self.y0, 2)[1].reshape(self.problem.q0.shape)
+        return self._half(1)
 
     v0 = p0
+
+    def _half(self, which: int) -> np.ndarray:
+        if not isinstance(self.problem, (Partitioned, SecondOrder)):
+            raise AttributeError(f"an {type(self.problem).__name__} has no halves; see `y0`")
+        return np.split(self.y0, 2)[which].reshape(self.problem.q0.shape)
 
 
 class Steps(NamedTuple):
     """The steps to differentiate: their number, their times if they are not even, and where the loss reads."""
 
-    count: int
+    number: int
     grid: np.ndarray | None
     places: np.ndarray
 
     @property
     def as_argument(self):
         """What `solve` takes for `steps`."""
-        return self.count if self.grid is None else self.grid
+        return self.number if self.grid is None else self.grid
 
 
 def gradient(
@@ -143,20 +148,28 @@ def gradient(
     if running is not None:
         problem, loss, end_gradient = _with_running(engine, problem, running, loss, end_gradient)
     chosen = _steps(problem, scheme, steps, choices, save_at)
-    shape = _shape(problem) if save_at is None else (len(chosen.places), *_shape(problem))
+    shape = shape_of(problem) if save_at is None else (len(chosen.places), *shape_of(problem))
     reader = _Reader(engine, loss, end_gradient, shape)
     if memory in ("continuous", "interpolated"):
         if save_at is not None or times:
             raise ValueError(f'`memory`="{memory}" is for losses of the end state, without `save_at` and `times`')
-        parts = (choices, steps) if isinstance(memory, str) else ()
-        return _by_adjoint_equation(engine, original, problem, scheme, memory, chosen, reader, differences, *parts)
-    linear = engine.Linearised(problem, scheme, chosen.count, chosen.grid, times, differences)
+        if not isinstance(problem, ODE):
+            raise TypeError(f'`memory`="{memory}" is for an `ODE`, found {type(problem).__name__}')
+        how = choices._asdict() if steps is None else {"steps": chosen.as_argument}
+        found = solved_back(engine, problem, scheme, memory, how, reader, differences)
+        _warn_if_unsafe(found.return_error)
+        return Gradient(
+            reader.value, found.y0[: original.initial.size].reshape(shape_of(original)),
+            engine.as_arguments(found.p, original.args), None, reader.states_of(original), found.words, "traced",
+            Cost(chosen.number, 0, 1, 8 * found.n_numbers, found.return_error), original,
+        )  # fmt: skip
+    linear = engine.Linearised(problem, scheme, chosen.number, chosen.grid, times, differences)
     _require_argument_gradients(linear)
     seeds = Seeds(linear, chosen.places, reader)
     run, cost, words = _in_memory(engine, problem, scheme, chosen, linear, seeds, memory)
     y0 = linear.close(problem.initial, run.bar, run.sums)
     return Gradient(
-        reader.value, y0[: original.initial.size].reshape(_shape(original)),
+        reader.value, y0[: original.initial.size].reshape(shape_of(original)),
         engine.as_arguments(run.sums.p, original.args), _time_gradients(problem, run.sums.t) if times else None,
         reader.states_of(original), words, linear.rung, cost, original,
     )  # fmt: skip
@@ -189,12 +202,12 @@ class Jacobian(NamedTuple):
 
 
 def jacobian(problem: Problem, scheme, *, steps=None, differences: bool = False, **choices) -> Jacobian:
-    """The matrix d y_end / d y0 of flat states, and d y_end / d args, from one run forward and one back for each row."""
+    """The matrix d y_end / d y0 of flat states, and d y_end / d args: one run forward, one back for each row."""
     from stepnet.engines.numba_engine import differentiation as engine
 
     scheme = scheme_for(problem, scheme)
     chosen = _steps(problem, scheme, steps, Choices(**choices), None)
-    linear = engine.Linearised(problem, scheme, chosen.count, chosen.grid, False, differences)
+    linear = engine.Linearised(problem, scheme, chosen.number, chosen.grid, False, differences)
     _require_argument_gradients(linear)
     n = problem.initial.size
     rows, p_rows = np.zeros((n, n)), []
@@ -225,77 +238,21 @@ def hvp(problem: Problem, scheme, loss, *, y0=None, args=None, steps=None, gauss
     scheme = scheme_for(problem, scheme)
     chosen = _steps(problem, scheme, steps, Choices(**choices), None)
     direction, p_direction = _direction(engine, problem, y0, args)
-    shape, n = _shape(problem), problem.initial.size
+    shape, n = shape_of(problem), problem.initial.size
     end = _tangent(engine, problem, scheme, chosen, direction, p_direction)
     scalar = engine.Scalar(loss, end.y)
     curved = scalar.hessian_product(end.y, end.dy).ravel()
     if gauss_newton:
-        linear = engine.Linearised(problem, scheme, chosen.count, chosen.grid, False, False)
+        linear = engine.Linearised(problem, scheme, chosen.number, chosen.grid, False, False)
         y_bar, p_bar = _pulled_back(linear, curved)
         return HessianProduct(y_bar.reshape(shape), engine.as_arguments(p_bar, problem.args))
     _, gradient_at_end = scalar.value_and_gradient(end.y)
     both = engine.tangent_problem(problem, direction, p_direction)
-    linear = engine.Linearised(both, scheme, chosen.count, chosen.grid, False, False)
+    linear = engine.Linearised(both, scheme, chosen.number, chosen.grid, False, False)
     seed = _interleaved(problem, curved, gradient_at_end.ravel())
     y_bar, p_bar = _pulled_back(linear, seed)
     first, _ = _separated(problem, y_bar)
     return HessianProduct(first[:n].reshape(shape), engine.as_arguments(p_bar[: p_direction.size], problem.args))
-
-
-@dataclass(frozen=True)
-class AdjointSafety:
-    """Whether the continuous adjoint can be trusted on a problem.
-
-    Parameters
-    ----------
-    return_error : float
-        Relative distance of the initial state from the one that solving back arrives at.
-    growth : float
-        Upper bound of the factor by which errors grow on the way back, exp of the integral of the logarithmic norm
-        of -df/dy along the solution.
-    relative_error, angle : float
-        Between the continuous and the exact gradient: distance over length, and degrees.
-    is_safe : bool
-    verdict : str
-        All that in a sentence.
-    """
-
-    return_error: float
-    growth: float
-    relative_error: float
-    angle: float
-    is_safe: bool
-    verdict: str
-
-
-def adjoint_safety(problem: ODE, scheme, loss=None, *, end_gradient=None, steps=None, **choices) -> AdjointSafety:
-    """Solve a problem forward and back, and compare the gradient of the adjoint equation with the exact one.
-
-    Without a loss that of half the squared end state is taken.
-    """
-    if loss is None and end_gradient is None:
-
-        def loss(y):
-            return 0.5 * np.sum(y * y)
-
-    how = {"end_gradient": end_gradient, "steps": steps, **choices}
-    exact = gradient(problem, scheme, loss, **how)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", AdjointWarning)
-        other = gradient(problem, scheme, loss, memory="continuous", **how)
-    a, b = _all_numbers(exact), _all_numbers(other)
-    size, other_size = np.linalg.norm(a), np.linalg.norm(b)
-    error = float(np.linalg.norm(a - b) / size) if size > 0 else float(other_size > 0)
-    cosine = float(a @ b / (size * other_size)) if size > 0 and other_size > 0 else 1.0
-    angle = float(np.degrees(np.arccos(np.clip(cosine, -1.0, 1.0)))) if np.isfinite(cosine) else 180.0
-    returned, growth = other.cost.drift, _growth(problem, scheme, steps, choices)
-    is_safe = bool(returned < UNSAFE and error < 0.01)
-    verdict = (
-        f"the continuous adjoint is {'safe' if is_safe else 'unsafe'} here: solving back misses the initial state by "
-        f"{returned:.1e}, errors may grow by {growth:.1e} on the way, and its gradient is off by {error:.1e} "
-        f"({angle:.2g} degrees)"
-    )
-    return AdjointSafety(returned, growth, error, angle, is_safe, verdict)
 
 
 # ---- steps ----------------------------------------------------------------------------------------------------------
@@ -331,12 +288,12 @@ def _ascending(times: np.ndarray, wanted: np.ndarray, is_backward: bool) -> tupl
 
 def _moved(problem: Problem, y: np.ndarray, t: float, t_end: float) -> Problem:
     """The problem from another state on."""
-    if hasattr(problem, "y0"):
+    if isinstance(problem, (ODE, Split)):
         return replace(problem, y0=y, t_span=(t, t_end))
-    q, p = np.split(y, 2)
-    names = ("q0", "p0") if hasattr(problem, "p0") else ("q0", "v0")
-    shape = problem.q0.shape
-    return replace(problem, **{names[0]: q.reshape(shape), names[1]: p.reshape(shape)}, t_span=(t, t_end))
+    q, p = (half.reshape(problem.q0.shape) for half in np.split(y, 2))
+    if isinstance(problem, SecondOrder):
+        return replace(problem, q0=q, v0=p, t_span=(t, t_end))
+    return replace(problem, q0=q, p0=p, t_span=(t, t_end))
 
 
 def _places(problem: Problem, plan: Given, wanted: np.ndarray | None) -> np.ndarray:
@@ -366,7 +323,7 @@ class _Reader:
         if (loss is None) == (end_gradient is None):
             raise TypeError("give either `loss` or `end_gradient`")
         self._engine, self._loss, self._shape = engine, loss, shape
-        self._gradient = None if end_gradient is None else _checked_gradient(end_gradient, shape)
+        self._gradient = np.zeros(shape) if end_gradient is None else _checked_gradient(end_gradient, shape)
         self.value, self.y = float("nan"), np.zeros(shape)
 
     def __call__(self, states: np.ndarray) -> np.ndarray:
@@ -379,7 +336,7 @@ class _Reader:
 
     def states_of(self, problem: Problem) -> np.ndarray:
         """The states without a running cost behind them."""
-        shape, n = _shape(problem), problem.initial.size
+        shape, n = shape_of(problem), problem.initial.size
         return self.y if self._shape[-len(shape) :] == shape or not shape else self.y[..., :n].reshape(shape)
 
 
@@ -450,7 +407,7 @@ def _name(engine, problem, scheme, chosen: Steps) -> str:
     """A name for the directory of a run: the same for the same run only."""
     from stepnet.engines.contract import Plan, Saving
 
-    plan = Plan(Given(chosen.count, chosen.grid), Saving(None, 0))
+    plan = Plan(Given(chosen.number, chosen.grid), Saving(None, 0))
     return hashlib.sha256(str(engine.identity(problem, scheme, plan)).encode()).hexdigest()[:24]
 
 
@@ -459,6 +416,16 @@ def _require_argument_gradients(linear) -> None:
         warnings.warn(
             f"derivatives with respect to `args` are not known ({linear.rung}), so `Gradient.args` is zero; give a "
             f"right-hand side that can be traced",
+            AdjointWarning,
+            stacklevel=3,
+        )
+
+
+def _warn_if_unsafe(return_error: float) -> None:
+    if not return_error < UNSAFE:
+        warnings.warn(
+            f"solving back misses the initial state by {return_error:.1e} (relative), so the continuous gradient is "
+            f"not to be trusted; see `stability.adjoint_safety`",
             AdjointWarning,
             stacklevel=3,
         )
@@ -507,80 +474,25 @@ def _tangent(engine, problem: Problem, scheme, chosen: Steps, direction, p_direc
     both = engine.tangent_problem(problem, direction, p_direction)
     solution = solve(both, scheme, steps=chosen.as_argument, save_every=0)
     first, second = _separated(problem, solution.y[-1].ravel())
-    return Tangent(first.reshape(_shape(problem)), second.reshape(_shape(problem)))
+    return Tangent(first.reshape(shape_of(problem)), second.reshape(shape_of(problem)))
 
 
 def _separated(problem: Problem, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """State and tangent out of those of a tangent problem: (q, q', p, p') for problems in halves."""
-    if hasattr(problem, "y0"):
-        return tuple(np.split(flat, 2))  # type: ignore[return-value]
+    if isinstance(problem, (ODE, Split)):
+        n = problem.initial.size
+        return flat[:n], flat[n:]
     q, dq, p, dp = np.split(flat, 4)
     return np.concatenate((q, p)), np.concatenate((dq, dp))
 
 
 def _interleaved(problem: Problem, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """The other way round."""
-    if hasattr(problem, "y0"):
+    if isinstance(problem, (ODE, Split)):
         return np.concatenate((first, second))
     (q, p), (dq, dp) = np.split(first, 2), np.split(second, 2)
     return np.concatenate((q, dq, p, dp))
 
 
-# ---- the adjoint equation -------------------------------------------------------------------------------------------
-
-
-def _by_adjoint_equation(engine, original, problem, scheme, memory, chosen, reader, differences, choices, steps):
-    """Optimise, then discretise: the adjoint equation solved back, with the state or along the kept solution."""
-    if not isinstance(problem, ODE):
-        raise TypeError(f'`memory`="{memory}" is for an `ODE`, found {type(problem).__name__}')
-    how = {"steps": steps} if steps is not None else choices._asdict()
-    if steps is not None and chosen.grid is not None:
-        how = {"steps": chosen.grid[::-1]}
-    forward = {"steps": chosen.as_argument} if steps is not None else choices._asdict()
-    solution = solve(problem, scheme, **forward, save_every=0, dense=memory == "interpolated")
-    end_gradient = reader(solution.y[-1].reshape(1, -1)).ravel()
-    n, drift = problem.initial.size, 0.0
-    if memory == "continuous":
-        back = solve(engine.adjoint_problem(problem, solution.y[-1].ravel(), end_gradient), scheme, **how, save_every=0)
-        y, found = back.y[-1][:n], back.y[-1][n:]
-        scale = max(float(np.linalg.norm(problem.initial)), np.finfo(float).tiny)
-        drift = float(np.linalg.norm(y - problem.initial) / scale)
-        if not drift < UNSAFE:
-            warnings.warn(
-                f"solving back misses the initial state by {drift:.1e} (relative), so the continuous gradient is not "
-                f"to be trusted; see `stability.adjoint_safety`",
-                AdjointWarning,
-                stacklevel=3,
-            )
-    else:
-        adjoint = engine.interpolated_problem(problem, solution, end_gradient, differences)
-        found = solve(adjoint, scheme, **how, save_every=0).y[-1]
-    size = original.initial.size
-    words = {"continuous": "adjoint equation solved back with the state",
-             "interpolated": "adjoint equation along the kept solution"}[memory]  # fmt: skip
-    return Gradient(
-        reader.value, found[:size].reshape(_shape(original)), engine.as_arguments(found[n:], original.args), None,
-        reader.states_of(original), words, "traced", Cost(chosen.count, 0, 1, 8 * found.size, drift), original,
-    )  # fmt: skip
-
-
-def _growth(problem: ODE, scheme, steps, choices) -> float:
-    """exp of the integral of the largest eigenvalue of -(J + J')/2 along the solution."""
-    from stepnet.derivatives import jacobian as jacobian_of
-
-    solution, J = solve(problem, scheme, steps=steps, **choices), jacobian_of(problem)
-    some = np.linspace(0, len(solution.t) - 1, min(len(solution.t), 200)).astype(int)
-    norms = []
-    for t, y in zip(solution.t[some], solution.y[some], strict=True):
-        matrix = np.asarray(J.dense(float(t), y.ravel()))
-        norms.append(np.linalg.eigvalsh(-(matrix + matrix.T) / 2)[-1])
-    with np.errstate(over="ignore"):
-        return float(np.exp(np.trapezoid(norms, np.abs(solution.t[some] - solution.t[0]))))
-
-
-def _all_numbers(found: Gradient) -> np.ndarray:
-    return np.concatenate([np.ravel(found.y0), *(np.ravel(each) for each in found.args if each is not None)])
-
-
-def _shape(problem: Problem) -> tuple[int, ...]:
-    return problem.y0.shape if hasattr(problem, "y0") else problem.initial.shape
+def shape_of(problem: Problem) -> tuple[int, ...]:
+    return problem.y0.shape if isinstance(problem, (ODE, Split)) else problem.initial.shape

@@ -158,7 +158,7 @@ def with_checkpoints(linear, seeds: Seeds, choice: Checkpoints, name: str = "") 
     """The optimal schedule for a number of states."""
     size = 8 * max(1, linear.width)
     run = Reversal(linear, seeds, block_of(linear, choice.bytes))
-    slots = choice.slots if choice.bytes is None else max(1, (choice.bytes - run.stored_bytes) // size)
+    slots = choice.slots or max(1, ((choice.bytes or 0) - run.stored_bytes) // size)
     if choice.disk is None:
         schedule = checkpoints.binomial(run.n_blocks, slots)
     else:
@@ -213,9 +213,11 @@ class _Store:
 
     def __init__(self, schedule: Schedule, directory: Path | None, name: str):
         self._memory: dict[int, np.ndarray] = {}
-        self._slots, self._directory = schedule.slots, None if directory is None else directory / name
-        self._noted, self._dropped = time.monotonic(), []
-        if self._directory is not None:
+        self._slots, self._has_directory = schedule.slots, directory is not None
+        self._directory = Path() if directory is None else directory / name
+        self._noted = time.monotonic()
+        self._dropped: list[Path] = []
+        if self._has_directory:
             self._directory.mkdir(parents=True, exist_ok=True)
 
     def keep(self, action: Action, state: np.ndarray) -> None:
@@ -238,7 +240,7 @@ class _Store:
 
     def note(self, run: Reversal, done: int) -> None:
         """Write down everything that the rest of the run depends on, now and then."""
-        if self._directory is None or time.monotonic() - self._noted < PROGRESS_SECONDS:
+        if not self._has_directory or time.monotonic() - self._noted < PROGRESS_SECONDS:
             return
         self._noted = time.monotonic()
         kept = {f"slot_{slot}": state for slot, state in self._memory.items()}
@@ -249,8 +251,8 @@ class _Store:
 
     def resume(self, run: Reversal) -> int:
         """How many actions an earlier run has done, its numbers put back; 0 if there was none."""
-        path = None if self._directory is None else self._directory / "progress.npz"
-        if path is None or not path.is_file():
+        path = self._directory / "progress.npz"
+        if not self._has_directory or not path.is_file():
             return 0
         with np.load(path) as numbers:
             self._memory = {int(n[5:]): numbers[n] for n in numbers.files if n.startswith("slot_")}
@@ -261,7 +263,7 @@ class _Store:
 
     def finish(self) -> None:
         """The gradient is there, so nothing needs to be kept."""
-        if self._directory is not None:
+        if self._has_directory:
             for path in self._directory.glob("*.npz"):
                 path.unlink()
             self._directory.rmdir()

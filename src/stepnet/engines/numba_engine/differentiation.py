@@ -40,9 +40,10 @@ def interpolated_problem(problem: ODE, solution, end_gradient: np.ndarray, diffe
     """(a, g)' = (-a df/dy, -a df/dp) along a dense solution, from the end to the beginning."""
     (part,) = parts_of(problem, is_joined=True, differences=differences)
     call, p, n = VJP(part.vjp), part.field.p, problem.initial.size
+    earliest, latest = sorted(problem.t_span)
 
     def slopes(t, z, out):
-        y, a = np.ascontiguousarray(solution(t).ravel()), np.ascontiguousarray(z[:n])
+        y, a = np.ascontiguousarray(solution(min(max(t, earliest), latest)).ravel()), np.ascontiguousarray(z[:n])
         t_bar, y_bar, p_bar = np.zeros(1), np.zeros(n), np.zeros(p.size)
         if call(t, *(array.ctypes.data for array in (y, p, a, t_bar, y_bar, p_bar)), n) != 0:
             raise part.exception or FloatingPointError(f"the derivative of the right-hand side raised at t = {t:g}")

@@ -1,0 +1,95 @@
+"""Is the continuous adjoint safe on this problem?  Measured, not guessed."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepnet.adjoint import Gradient, gradient
+from stepnet.adjoint_equation import UNSAFE
+from stepnet.derivatives import jacobian
+from stepnet.errors import AdjointWarning, SolveFailed
+from stepnet.integrate import solve
+from stepnet.problem import ODE
+
+WRONG = 0.01  # relative error of a gradient that is no longer called safe
+N_SAMPLES = 200  # of the Jacobian along the solution
+
+
+@dataclass(frozen=True)
+class AdjointSafety:
+    """Whether the continuous adjoint can be trusted on a problem.
+
+    Parameters
+    ----------
+    return_error : float
+        Relative distance of the initial state from the one that solving back arrives at.
+    growth : float
+        Upper bound of the factor by which errors grow on the way back, exp of the integral of the logarithmic norm
+        of -df/dy along the solution.
+    relative_error, angle : float
+        Between the continuous and the exact gradient: distance over length, and degrees.
+    is_safe : bool
+    verdict : str
+        All that in a sentence.
+    """
+
+    return_error: float
+    growth: float
+    relative_error: float
+    angle: float
+    is_safe: bool
+    verdict: str
+
+
+def adjoint_safety(problem: ODE, scheme, loss=None, *, end_gradient=None, steps=None, **choices) -> AdjointSafety:
+    """Solve a problem forward and back, and compare the gradient of the adjoint equation with the exact one.
+
+    Without a loss that of half the squared end state is taken.
+    """
+    if loss is None and end_gradient is None:
+
+        def loss(y):
+            return 0.5 * np.sum(y * y)
+
+    how = {"end_gradient": end_gradient, "steps": steps, **choices}
+    exact = gradient(problem, scheme, loss, **how)
+    growth = _growth(problem, scheme, steps, choices)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", AdjointWarning)
+            other = gradient(problem, scheme, loss, memory="continuous", **how)
+    except SolveFailed as failure:
+        verdict = f"the continuous adjoint is unsafe here: it could not be solved back ({failure.solution.message})"
+        return AdjointSafety(float("inf"), growth, float("inf"), 180.0, False, verdict)
+    a, b = _all_numbers(exact), _all_numbers(other)
+    size, other_size = np.linalg.norm(a), np.linalg.norm(b)
+    error = float(np.linalg.norm(a - b) / size) if size > 0 else float(other_size > 0)
+    cosine = float(a @ b / (size * other_size)) if size > 0 and other_size > 0 else 1.0
+    angle = float(np.degrees(np.arccos(np.clip(cosine, -1.0, 1.0)))) if np.isfinite(cosine) else 180.0
+    returned = other.cost.drift
+    is_safe = bool(returned < UNSAFE and error < WRONG)
+    verdict = (
+        f"the continuous adjoint is {'safe' if is_safe else 'unsafe'} here: solving back misses the initial state by "
+        f"{returned:.1e}, errors may grow by {growth:.1e} on the way, and its gradient is off by {error:.1e} "
+        f"({angle:.2g} degrees)"
+    )
+    return AdjointSafety(returned, growth, error, angle, is_safe, verdict)
+
+
+def _growth(problem: ODE, scheme, steps, choices) -> float:
+    """exp of the integral of the largest eigenvalue of -(J + J')/2 along the solution."""
+    solution, J = solve(problem, scheme, steps=steps, **choices), jacobian(problem)
+    some = np.linspace(0, len(solution.t) - 1, min(len(solution.t), N_SAMPLES)).astype(int)
+    norms = []
+    for t, y in zip(solution.t[some], solution.y[some], strict=True):
+        matrix = np.asarray(J.dense(float(t), y.ravel()))
+        norms.append(np.linalg.eigvalsh(-(matrix + matrix.T) / 2)[-1])
+    with np.errstate(over="ignore"):
+        return float(np.exp(np.trapezoid(norms, np.abs(solution.t[some] - solution.t[0]))))
+
+
+def _all_numbers(found: Gradient) -> np.ndarray:
+    return np.concatenate([np.ravel(found.y0), *(np.ravel(each) for each in found.args if each is not None)])
