@@ -13,8 +13,8 @@ from stepnet.engines.numba_engine.compile.field import (
     AGREEMENT,
     MOST_NODES,
     MOST_NODES_OF_DERIVATIVES,
-    _first_line,
     c_address,
+    first_line,
 )
 from stepnet.engines.numba_engine.compile.form import Form, python_call, try_once
 from stepnet.engines.numba_engine.compile.graph import EVALUATE
@@ -166,7 +166,8 @@ def make_jacobian(
         return _user_jacobian(form, jac, given, push, pull, t, y)
     if form.dtype.kind == "c":
         raise TypeError(f"a complex state needs `jac`: `{form.label}` can be differentiated for real states only")
-    tracing, reason = _checked_trace(form, block, t, y) if "traced" in rungs else (None, "")
+    refused = None, "not traced: refused" if "dual" in rungs else ""
+    tracing, reason = _checked_trace(form, block, t, y) if "traced" in rungs else refused
     if push is None:
         push, reason = _first_that_works(form, block, (t, y), tracing, rungs, reason)
     pattern = _make_pattern(push, shape, t, y, given, tracing)
@@ -202,7 +203,7 @@ def _first_that_works(form: Form, block: Block, start, tracing: Trace | None, ru
             try:
                 return ways[rung](), "; ".join(reasons)
             except Exception as exception:  # ours, Numba's or LLVM's: not on this rung
-                reasons.append(f"not {rung}: {_first_line(exception)}")
+                reasons.append(f"not {rung}: {first_line(exception)}")
     why = f" ({'; '.join(reasons)})" if reasons else ""
     raise ValueError(
         f"`{form.label}` cannot be differentiated{why}; supply `jac` or `jvp`, or ask for finite differences"
@@ -215,7 +216,7 @@ def _checked_trace(form: Form, block: Block, t: float, y: np.ndarray) -> tuple[T
     try:
         tracing = trace(form, block, MOST_NODES_OF_DERIVATIVES)
     except Exception as exception:  # ours, or Python's from inside
-        return None, f"not traced: {_first_line(exception)}"
+        return None, f"not traced: {first_line(exception)}"
     for near in (y, *points_near(y)):
         slopes = np.empty(form.n_out, form.dtype)
         try:
