@@ -25,6 +25,7 @@ _HOME = {
     "start": "stepnet.integrate",
     "Integrator": "stepnet.integrate",
     "solve_ivp": "stepnet.ivp",
+    "jacobian": "stepnet.derivatives",
     "SolveFailed": "stepnet.errors",
     "Interrupted": "stepnet.errors",
     "SchemeError": "stepnet.errors",

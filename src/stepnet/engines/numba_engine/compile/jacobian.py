@@ -205,9 +205,7 @@ def _first_that_works(form: Form, block: Block, start, tracing: Trace | None, ru
             except Exception as exception:  # ours, Numba's or LLVM's: not on this rung
                 reasons.append(f"not {rung}: {first_line(exception)}")
     why = f" ({'; '.join(reasons)})" if reasons else ""
-    raise ValueError(
-        f"`{form.label}` cannot be differentiated{why}; supply `jac` or `jvp`, or ask for finite differences"
-    )
+    raise ValueError(f"`{form.label}` cannot be differentiated{why}; supply `jac` or `jvp`")
 
 
 def _checked_trace(form: Form, block: Block, t: float, y: np.ndarray) -> tuple[Trace | None, str]:
