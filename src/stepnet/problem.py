@@ -32,6 +32,8 @@ class ODE:
         Nonzero where slope i depends on entry j; needed only where that cannot be found out.
     jvp, vjp : callable or C address, optional
         `jvp(t, y, v, *args)` giving (df/dy) v and `vjp(t, y, w, *args)` giving w (df/dy).
+    trace : bool
+        False refuses tracing: the functions of the problem are then compiled by Numba, or called back in Python.
     """
 
     fun: Callable
@@ -42,6 +44,7 @@ class ODE:
     jac_sparsity: object = field(default=None, kw_only=True)
     jvp: object = field(default=None, kw_only=True)
     vjp: object = field(default=None, kw_only=True)
+    trace: bool = field(default=True, kw_only=True)
 
     def __post_init__(self):
         _set(self, y0=_state("y0", self.y0), t_span=_span(self.t_span), args=_args(self.args))
@@ -50,6 +53,7 @@ class ODE:
         _set(self, jac_sparsity=_matrix("jac_sparsity", self.jac_sparsity, n))
         _check_function("jvp", self.jvp)
         _check_function("vjp", self.vjp)
+        _check_flag("trace", self.trace)
 
     @property
     def initial(self) -> np.ndarray:
@@ -69,8 +73,8 @@ class Partitioned:
         `dq(t, p, *args)` and `dp(t, q, *args)`, returning arrays or filling `dy` in place as in `ODE`.
     q0, p0 : array_like
         Initial state, equal shapes.
-    t_span : (float, float)
-    args : tuple
+    t_span, args, trace
+        As in `ODE`.
     """
 
     dq: Callable
@@ -80,10 +84,13 @@ class Partitioned:
     t_span: tuple[float, float]
     args: tuple = ()
     separable: bool = True
+    trace: bool = field(default=True, kw_only=True)
 
     def __post_init__(self):
         q0, p0 = _pair("q0", self.q0, "p0", self.p0)
         _set(self, q0=q0, p0=p0, t_span=_span(self.t_span), args=_args(self.args))
+        _check_flag("separable", self.separable)
+        _check_flag("trace", self.trace)
 
     @property
     def initial(self) -> np.ndarray:
@@ -101,8 +108,8 @@ class SecondOrder:
         `a(t, q, *args)`, returning an array or filling `dy` in place as in `ODE`.
     q0, v0 : array_like
         Initial positions and velocities, equal shapes.
-    t_span : (float, float)
-    args : tuple
+    t_span, args, trace
+        As in `ODE`.
     """
 
     acceleration: Callable
@@ -110,10 +117,12 @@ class SecondOrder:
     v0: np.ndarray
     t_span: tuple[float, float]
     args: tuple = ()
+    trace: bool = field(default=True, kw_only=True)
 
     def __post_init__(self):
         q0, v0 = _pair("q0", self.q0, "v0", self.v0)
         _set(self, q0=q0, v0=v0, t_span=_span(self.t_span), args=_args(self.args))
+        _check_flag("trace", self.trace)
 
     @property
     def initial(self) -> np.ndarray:
@@ -129,7 +138,7 @@ class Split:
     ----------
     parts : sequence of callables or C addresses
         Each as `fun` in `ODE`; all get the same `args`.
-    y0, t_span, args
+    y0, t_span, args, trace
         As in `ODE`.
     """
 
@@ -137,6 +146,7 @@ class Split:
     y0: np.ndarray
     t_span: tuple[float, float]
     args: tuple = ()
+    trace: bool = field(default=True, kw_only=True)
 
     def __post_init__(self):
         try:
@@ -148,6 +158,7 @@ class Split:
         if len(parts) < 2:
             raise ValueError(f"`parts` must hold at least two right-hand sides, found {len(parts)}; use `ODE` for one")
         _set(self, parts=parts, y0=_state("y0", self.y0), t_span=_span(self.t_span), args=_args(self.args))
+        _check_flag("trace", self.trace)
 
     @property
     def initial(self) -> np.ndarray:
@@ -223,6 +234,11 @@ def _check_function(name: str, value) -> None:
     is_low_level = type(value).__name__ == "LowLevelCallable"
     if value is not None and not callable(value) and not is_address and not is_low_level:
         raise TypeError(f"`{name}` must be a function or a C address, found {type(value).__name__}")
+
+
+def _check_flag(name: str, value) -> None:
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"`{name}` must be True or False, found {value!r:.60}")
 
 
 def _pair(first_name: str, first, second_name: str, second) -> tuple[np.ndarray, np.ndarray]:
