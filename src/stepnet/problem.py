@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import isfinite
 
 import numpy as np
@@ -51,7 +52,7 @@ class ODE:
         _check_function("jvp", self.jvp)
         _check_function("vjp", self.vjp)
 
-    @property
+    @cached_property
     def initial(self) -> np.ndarray:
         """The flat initial state."""
         return self.y0.ravel()
@@ -149,7 +150,7 @@ class Split:
             raise ValueError(f"`parts` must hold at least two right-hand sides, found {len(parts)}; use `ODE` for one")
         _set(self, parts=parts, y0=_state("y0", self.y0), t_span=_span(self.t_span), args=_args(self.args))
 
-    @property
+    @cached_property
     def initial(self) -> np.ndarray:
         """The flat initial state."""
         return self.y0.ravel()
