@@ -13,8 +13,8 @@ from stepnet.engines.numba_engine.compile.field import (
     AGREEMENT,
     MOST_NODES,
     MOST_NODES_OF_DERIVATIVES,
-    _first_line,
     c_address,
+    first_line,
 )
 from stepnet.engines.numba_engine.compile.form import Form, python_call, try_once
 from stepnet.engines.numba_engine.compile.graph import EVALUATE
@@ -202,7 +202,7 @@ def _first_that_works(form: Form, block: Block, start, tracing: Trace | None, ru
             try:
                 return ways[rung](), "; ".join(reasons)
             except Exception as exception:  # ours, Numba's or LLVM's: not on this rung
-                reasons.append(f"not {rung}: {_first_line(exception)}")
+                reasons.append(f"not {rung}: {first_line(exception)}")
     why = f" ({'; '.join(reasons)})" if reasons else ""
     raise ValueError(
         f"`{form.label}` cannot be differentiated{why}; supply `jac` or `jvp`, or ask for finite differences"
@@ -215,7 +215,7 @@ def _checked_trace(form: Form, block: Block, t: float, y: np.ndarray) -> tuple[T
     try:
         tracing = trace(form, block, MOST_NODES_OF_DERIVATIVES)
     except Exception as exception:  # ours, or Python's from inside
-        return None, f"not traced: {_first_line(exception)}"
+        return None, f"not traced: {first_line(exception)}"
     for near in (y, *points_near(y)):
         slopes = np.empty(form.n_out, form.dtype)
         try:
