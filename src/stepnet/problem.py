@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import isfinite
 
 import numpy as np
@@ -55,7 +56,7 @@ class ODE:
         _check_function("vjp", self.vjp)
         _check_flag("trace", self.trace)
 
-    @property
+    @cached_property
     def initial(self) -> np.ndarray:
         """The flat initial state."""
         return self.y0.ravel()
@@ -160,7 +161,7 @@ class Split:
         _set(self, parts=parts, y0=_state("y0", self.y0), t_span=_span(self.t_span), args=_args(self.args))
         _check_flag("trace", self.trace)
 
-    @property
+    @cached_property
     def initial(self) -> np.ndarray:
         """The flat initial state."""
         return self.y0.ravel()
