@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite
 
@@ -168,6 +168,16 @@ class Split:
 
 
 Problem = ODE | Partitioned | SecondOrder | Split
+
+
+def restarted(problem: Problem, y: np.ndarray, t_span: tuple[float, float]) -> Problem:
+    """The same problem from another state (flat for problems in halves) and over another time span."""
+    if isinstance(problem, (ODE, Split)):
+        return replace(problem, y0=y, t_span=t_span)
+    q, p = (half.reshape(problem.q0.shape) for half in np.split(np.ravel(y), 2))
+    if isinstance(problem, SecondOrder):
+        return replace(problem, q0=q, v0=p, t_span=t_span)
+    return replace(problem, q0=q, p0=p, t_span=t_span)
 
 
 def _set(record, **values) -> None:
