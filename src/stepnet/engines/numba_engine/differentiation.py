@@ -12,7 +12,7 @@ from stepnet.engines.numba_engine.compile.form import form_of
 from stepnet.engines.numba_engine.compile.machine_code import Code, assembly
 from stepnet.engines.numba_engine.compile.products import VJP
 from stepnet.engines.numba_engine.compile.pullbacks import parts_of
-from stepnet.engines.numba_engine.compile.scalar import Scalar, checked_value
+from stepnet.engines.numba_engine.compile.scalar import checked_value, scalar_of
 from stepnet.engines.numba_engine.compile.trace import trace
 from stepnet.engines.numba_engine.identity import identity
 from stepnet.engines.numba_engine.sweep import Linearised, Sums
@@ -20,9 +20,9 @@ from stepnet.errors import NoDerivative
 from stepnet.problem import ODE, Problem, Split
 
 __all__ = [
-    "EventFunction", "Linearised", "Scalar", "Sums", "adjoint_problem", "as_arguments", "as_block", "checked_value",
+    "EventFunction", "Linearised", "Sums", "adjoint_problem", "as_arguments", "as_block", "checked_value",
     "identity",
-    "interpolated_problem", "running_problem", "tangent_problem",
+    "interpolated_problem", "running_problem", "scalar_of", "tangent_problem",
 ]  # fmt: skip
 
 
