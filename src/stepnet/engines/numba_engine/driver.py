@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from stepnet.engines.contract import Outcome, Plan
 from stepnet.engines.numba_engine import diagnosis
+from stepnet.engines.numba_engine.compile.cache import Kernel
 from stepnet.engines.numba_engine.compile.field import RUNGS, Field
 from stepnet.engines.numba_engine.job import Job
 from stepnet.engines.numba_engine.resets import went_on
@@ -44,9 +45,10 @@ STATUS = {
 def drive(job: Job, problem: Problem, plan: Plan, scheme) -> Outcome:
     """Call the kernel until the run ends; returns what was reached, whatever happened."""
     trajectory = Trajectory(job, plan)
-    started = time.perf_counter()
+    started, loaded = time.perf_counter(), Kernel.seconds
     code = DONE if problem.t_span[0] == problem.t_span[1] else _loop(job, problem, plan, trajectory)
-    elapsed = time.perf_counter() - started
+    loading = Kernel.seconds - loaded
+    elapsed = time.perf_counter() - started - loading
     status = Status.INTERRUPTED if code == PAUSED else STATUS[code]
     if status is not Status.COMPLETED:
         trajectory.keep_last(job)
@@ -54,12 +56,14 @@ def drive(job: Job, problem: Problem, plan: Plan, scheme) -> Outcome:
     step, rejected, t_end, before = [job.run[name].item() for name in ("step", "rejected", "t", "evaluations")]
     failure, stiffness = diagnosis.explain(job, scheme, plan, status)
     evaluations = job.run["evaluations"].item()
-    n_calls, *origin = _origin(job.fields)
+    n_calls, rung, reason, compile_time = _origin(job.fields)
     statistics = Statistics(
         step,
         rejected,
         n_calls * evaluations,
-        *origin,
+        rung,
+        reason,
+        compile_time + loading,
         run_time=elapsed,
         stiffness=stiffness,
         probes=evaluations - before,
