@@ -10,13 +10,13 @@ from stepnet.engines.numba_engine.compile.callback import Callback
 from stepnet.engines.numba_engine.compile.products import VJP
 from stepnet.engines.numba_engine.compile.pullbacks import parts_of
 from stepnet.engines.numba_engine.compile.scalar import Scalar, checked_value
-from stepnet.engines.numba_engine.identity import identity
-from stepnet.engines.numba_engine.sweep import Linearised, Sums
+from stepnet.engines.numba_engine.identity import function_key, identity
+from stepnet.engines.numba_engine.sweep import Linearised, Sums, SweepFailed
 from stepnet.problem import ODE
 
 __all__ = [
-    "Linearised", "Scalar", "Sums", "adjoint_problem", "as_arguments", "as_block", "checked_value", "identity",
-    "interpolated_problem", "running_problem", "tangent_problem",
+    "Linearised", "Scalar", "Sums", "SweepFailed", "adjoint_problem", "as_arguments", "as_block", "checked_value",
+    "function_key", "identity", "interpolated_problem", "running_problem", "tangent_problem",
 ]  # fmt: skip
 
 
