@@ -39,6 +39,7 @@ from stepnet.engines.numba_engine.compile.products import (
     dual_pushforward,
     user_pullback,
 )
+from stepnet.engines.numba_engine.compile.symbols import CannotTrace
 from stepnet.engines.numba_engine.compile.trace import Trace, trace
 from stepnet.errors import NoDerivative
 from stepnet.problem import Problem
@@ -106,6 +107,8 @@ def _found_out(problem: Problem, field: Field, which: Function, form: Form, bloc
     """By a long trace, the user's Jacobian, dual numbers, or finite differences if the user wants them."""
     t = problem.t_span[0]
     try:
+        if not problem.trace:
+            raise CannotTrace("refused")
         return _traced(field, _traced_to_the_end(field, form, block, t, which.y))
     except Exception as exception:
         reason = f"not traced: {first_line(exception)}"
