@@ -31,7 +31,9 @@ from stepnet.problem import Problem
 from stepnet.solution import Statistics, Status
 
 SLICE_SECONDS = 0.05
-FIRST_SLICE = 32
+FIRST_SLICE, MOST_AT_FIRST = 32, 2**16
+FIRST_SECONDS = 0.01
+EVALUATIONS = 10  # in an attempt, or so
 STATUS = {
     DONE: Status.COMPLETED,
     EVENT: Status.EVENT,
@@ -111,12 +113,9 @@ def _loop(job: Job, problem: Problem, plan: Plan, trajectory: Trajectory) -> int
 
 
 def _first_attempts(job: Job) -> int:
-    """Attempts for the first slice: many if evaluations are cheap, so that a short run needs nothing set up.
-
-    An evaluation is taken to cost what it cost in Python, so this errs on the side of few.
-    """
-    cost = sum([field.cost for field in job.fields])
-    return FIRST_SLICE if cost > 1e-4 else 1024
+    """Attempts for the first slice: many if evaluations are cheap, so that a short run needs nothing set up."""
+    seconds = EVALUATIONS * sum([field.cost for field in job.fields])
+    return max(FIRST_SLICE, min(MOST_AT_FIRST, int(FIRST_SECONDS / max(seconds, 1e-9))))
 
 
 def _slice(job: Job, trajectory: Trajectory, attempts: int) -> tuple[int, float]:

@@ -33,6 +33,7 @@ def full_field(problem: Problem) -> Field:
         "callbacks": tuple(callback for part in parts for callback in part.callbacks),
         "compile_time": sum(part.compile_time for part in parts),
         "n_calls": sum(part.n_calls for part in parts),
+        "cost": sum(part.cost for part in parts),
     }
     code = joined_code(problem, parts, MOST_NODES)
     if code is not None:
