@@ -118,13 +118,13 @@ def seconds_table(rows: list[dict], workload: str) -> str:
 
 
 def gradients_table(rows: list[dict]) -> str:
-    here = [r for r in rows if r["workload"] == "gradients"]
     lines = [
         (
-            r["contender"], r["note"] if r["note"] else _ms(r["time"]), "-" if r["error"] is None else f"{r['error']:.0e}",
+            r["contender"], r["note"] or _ms(r["time"]), "-" if r["error"] is None else f"{r['error']:.0e}",
             "-" if r["memory"] is None else f"{r['memory'] / 1e6:.1f}", _count(r["accepted"]),
         )
-        for r in here
+        for r in rows
+        if r["workload"] == "gradients"
     ]  # fmt: skip
     return _table(("contender", "ms", "difference", "peak, MB", "steps"), lines)
 
