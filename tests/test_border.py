@@ -94,6 +94,7 @@ FUNCTIONS = {
     "fun is text": (lambda: solve(problem=ode(fun="sin")), TypeError, ["`fun`", "function", "str"]),
     "fun is an array": (lambda: solve(problem=ode(fun=np.ones(2))), TypeError, ["`fun`", "ndarray"]),
     "fun is a number": (lambda: solve(problem=ode(fun=1.5)), TypeError, ["`fun`", "float"]),
+    "fun is no address": (lambda: solve(problem=ode(fun=3)), ValueError, ["`fun`", "address", "found 3"]),
     "fun is a flag": (lambda: solve(problem=ode(fun=True)), TypeError, ["`fun`", "bool"]),
     "dq is None": (lambda: solve("verlet", partitioned(dq=None), steps=3), TypeError, ["`dq`", "NoneType"]),
     "dp is None": (lambda: solve("verlet", partitioned(dp=None), steps=3), TypeError, ["`dp`", "NoneType"]),
@@ -134,6 +135,17 @@ FUNCTIONS = {
         lambda: solve("verlet", sn.Partitioned(force, fills_first, [1.0, 2.0], [0.0, 0.0], SPAN), steps=3),
         ValueError, ["`dp`", "`dy[1]`"]
     ),
+    "an event returns two numbers": (
+        lambda: solve(events=lambda t, y: y), ValueError, ["`events[0]`", "one number", "shape (2,)"]
+    ),
+    "an event returns None": (
+        lambda: solve(events=lambda t, y: None), TypeError, ["`events[0]`", "returned None", "one number"]
+    ),
+    "a projection loses an entry": (
+        lambda: solve(project=lambda t, y: y[:1]), ValueError, ["`project`", "shape (2,)", "shape (1,)"]
+    ),
+    "trace is no flag": (lambda: ode(trace="no"), TypeError, ["`trace`", "True or False", "'no'"]),
+    "separable is no flag": (lambda: partitioned(separable=2), TypeError, ["`separable`", "True or False", "2"]),
     "fun writes into y": (lambda: solve(problem=ode(fun=writes)), ValueError, ["read-only"]),
     "in-place fun writes into y": (lambda: solve(problem=ode(fun=writes_in_place)), ValueError, ["read-only"]),
     "fun changes y in place": (lambda: solve(problem=ode(fun=negates)), ValueError, ["read-only"]),

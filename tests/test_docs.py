@@ -14,15 +14,35 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
-def test_python_blocks_of_the_readme_run_in_order(capsys):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    assert len(blocks) >= 5
+WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
+def test_python_blocks_of_a_page_run_in_order(page, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     namespace: dict = {}
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), namespace)
-    printed = capsys.readouterr().out
-    assert "Solution by dopri5" in printed
-    assert "singular" in printed
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
+        exec(compile(block, page.name, "exec"), namespace)
+
+
+def test_readme_shows_every_way_in():
+    code = "".join(re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL))
+    ways = (
+        "sn.solve(",
+        "solve_ivp(",
+        "sn.start(",
+        "sn.Event(",
+        "dense=True",
+        "sn.schemes.ExplicitRK(",
+        "sn.derivatives.jacobian(",
+    )
+    assert [way for way in ways if way not in code] == []
+
+
+def test_the_tree_of_the_architecture_names_every_module():
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    modules = {path.stem for path in (ROOT / "src").rglob("*.py")} - {"__init__", "__main__"}
+    assert {name for name in modules if not re.search(rf"\b{name}\b", text)} == set()
 
 
 def test_table_of_schemes_is_current():

@@ -210,6 +210,32 @@ def test_two_zeros_closer_than_that_may_be_missed_but_never_one_of_them():
     assert counts == {0, 2}
 
 
+@pytest.mark.parametrize("depth", [1e-2, 1e-4, 1e-6])
+def test_a_function_that_dips_below_zero_is_found_twice(depth):
+    """1 - depth = sin t at pi/2 -+ arccos(1 - depth), if the steps are short enough."""
+    distance = math.acos(1 - depth)
+    solution = sn.solve(
+        oscillation(math.pi), "dop853", events=lambda t, y: 1 - depth - y[0], max_step=SAMPLES * distance, **TIGHT
+    )
+    expected = [math.pi / 2 - distance, math.pi / 2 + distance]
+    np.testing.assert_allclose(solution.t_events[0], expected, rtol=0, atol=CLOSED_FORM / distance)
+
+
+def test_a_tangent_touch_is_where_the_derivative_crosses():
+    """1 + 1e-9 - sin t stays above zero and comes near it at pi/2 + 2 pi k, where cos t falls through zero."""
+    touch, derivative = sn.Event(lambda t, y: 1 + 1e-9 - y[0]), sn.Event(lambda t, y: y[1], direction=-1)
+    solution = sn.solve(oscillation(), "dop853", events=[touch, derivative], **TIGHT)
+    assert solution.t_events[0].size == 0
+    np.testing.assert_allclose(
+        solution.t_events[1], math.pi / 2 + 2 * math.pi * np.arange(3), rtol=0, atol=100 * CLOSED_FORM
+    )
+
+
+@pytest.mark.parametrize("fun", [lambda t, y: np.maximum(0.3 - y[0], 0.0), lambda t, y: y[0] < 0.3], ids=str)
+def test_a_function_that_stays_zero_is_found_where_that_begins(fun):
+    np.testing.assert_allclose(solve_clock(fun).t_events[0], [0.3], rtol=LAST_BITS)
+
+
 def test_every_zero_of_a_fast_function_is_found_within_that_distance():
     n = 6  # zeros of cos(n pi y) in one step, 1/6 apart
     solution = solve_clock(sn.Event(lambda t, y: np.cos(n * np.pi * y[0])))

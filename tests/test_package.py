@@ -178,6 +178,20 @@ def test_info_tells_what_a_bug_report_needs(call, monkeypatch, tmp_path):
     assert llvmlite.binding.get_host_cpu_name() in result.output
 
 
+def test_the_demo_prints_two_tables_and_draws_two_figures(call, tmp_path):
+    result = call("demo", "--out", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    assert result.output.count("closing error") == result.output.count("energy drift") == 2
+    for name in ("kepler.png", "arenstorf.png"):
+        assert (tmp_path / name).stat().st_size > 10_000
+
+
+def test_the_package_is_a_command():
+    call = [sys.executable, "-m", "stepnet", "--version"]
+    out = subprocess.run(call, capture_output=True, text=True, check=True, timeout=child.PATIENCE)
+    assert sn.__version__ in out.stdout
+
+
 def test_unknown_commands_are_refused(call):
     result = call("solv")
     assert result.exit_code == 2

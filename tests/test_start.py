@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 import subprocess
 import sys
 import textwrap
@@ -510,3 +511,30 @@ def test_bad_arguments_are_refused_as_by_solve(how, words):
     for way_in in (sn.start, sn.solve):
         with pytest.raises((ValueError, TypeError), match=words):
             way_in(ODE, **how)
+
+
+# ---- Ctrl-C ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [{"rtol": 1e-9, "atol": 1e-9}, {"steps": 10**12}], ids=["adaptive", "even steps"])
+def test_ctrl_c_leaves_a_run_that_goes_on(how):
+    """A run that would take hours is left within the time of a slice, and can be gone on with."""
+    end = 1e9
+    integrator = sn.start(replace(ODE, t_span=(0.0, end)), "dopri5", **how).step()
+
+    def press(number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, press)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            integrator.run_to(end)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    t, steps = integrator.t, integrator.steps
+    assert 0.0 < t < end
+    integrator.step()
+    assert integrator.t > t
+    assert integrator.steps == steps + 1
+    assert not integrator.is_finished

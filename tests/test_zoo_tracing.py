@@ -390,11 +390,19 @@ MASKS = {
     "masks in an array": lambda t, y: mask_in_array(y) + mask_in_array(y),
     "masks beside numbers": lambda t, y: np.array([y[0] > 0, y[1], y[2] > 1]) + np.array([y[0] > 0, y[1], 2.0]),
     "joined masks": lambda t, y: np.concatenate((y[:1] > 0, y[1:])) + np.concatenate((y[:1] > 0, y[1:])),
+    "number under a mask": lambda t, y: under_mask(t, y),
     "choice of masks": lambda t, y: 1.0 * ~np.where(y > 0, y > 1, y < -1),
     "any and all": lambda t, y: y * np.any(y > 1) + np.all(y > -2),
     "isnan": lambda t, y: np.where(np.isnan(y), 0.0, y) + np.isfinite(y),
     "scalar masks": lambda t, y: [(y[0] > 0) * y[1], y[0] * (y[1] < 0) * (y[2] > 0), (y[2] > 1) - y[0]],
 }  # fmt: skip
+
+
+def under_mask(t, y):
+    slopes = -y
+    slopes[y > 1] = t
+    slopes[(slopes < -1) | (y < -1)] = 0
+    return slopes
 
 
 def mask_in_array(y):

@@ -710,9 +710,9 @@ def tabulated_forcing(t, y):
 
 
 @fallen([0.4, -0.7, 0.1], rung="compiled", reason="arrays used as indices")
-def assignment_by_mask(t, y):
+def selection_by_mask(t, y):
     dy = -y
-    dy[y < 0] = 0.5
+    dy[y < 0] = 0.5 * y[y < 0]
     return dy
 
 

@@ -240,7 +240,7 @@ def hvp(problem: Problem, scheme, loss, *, y0=None, args=None, steps=None, gauss
     direction, p_direction = _direction(engine, problem, y0, args)
     shape, n = shape_of(problem), problem.initial.size
     end = _tangent(engine, problem, scheme, chosen, direction, p_direction)
-    scalar = engine.Scalar(loss, end.y)
+    scalar = engine.scalar_of(loss, end.y)
     curved = scalar.hessian_product(end.y, end.dy).ravel()
     if gauss_newton:
         linear = engine.Linearised(problem, scheme, chosen.number, chosen.grid, False, False)
@@ -331,7 +331,7 @@ class _Reader:
         if self._loss is None:
             self.value, found = float(np.sum(self._gradient * self.y)), self._gradient
         else:
-            self.value, found = self._engine.Scalar(self._loss, self.y).value_and_gradient(self.y)
+            self.value, found = self._engine.scalar_of(self._loss, self.y).value_and_gradient(self.y)
         return np.asarray(found, float).reshape(states.shape)
 
     def states_of(self, problem: Problem) -> np.ndarray:
@@ -362,7 +362,7 @@ def _with_running(engine, problem: Problem, running, loss, end_gradient):
     def total(z):
         if scalar is None:
             return z[n], np.append(np.zeros(n), 1.0)
-        value, found = engine.Scalar(scalar, z[:n].reshape(shape)).value_and_gradient(z[:n].reshape(shape))
+        value, found = engine.scalar_of(scalar, z[:n].reshape(shape)).value_and_gradient(z[:n].reshape(shape))
         return value + z[n], np.append(found.ravel(), 1.0)
 
     return augmented, total, None

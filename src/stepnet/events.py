@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Event:
-    """A zero of g(t, y, *args) (g(t, q, p, *args) for partitioned problems).
+    """A zero of g(t, y, *args) (g(t, q, p, *args) for partitioned problems) where its sign changes.
+
+    Every step is looked at in eight equal parts, so two zeros are told apart if they lie more than an eighth of a step
+    apart (`max_step` bounds that).  Where g only touches zero there is no change of sign: watch its derivative.
 
     Parameters
     ----------

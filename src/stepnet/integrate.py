@@ -90,7 +90,7 @@ def solve(
     if check and solution.failure is not None:
         raise SolveFailed(solution) from solution.failure.exception
     stiffness = solution.statistics.stiffness
-    if solution.success and stiffness > STIFF:
+    if stiffness > STIFF and solution.success:
         advice = "the problem is stiff, and an implicit or stabilised scheme would need far fewer"
         message = f"the steps of {scheme.name} were limited by stability ({stiffness:.2g} of the limit): {advice}"
         warnings.warn(message, StiffnessWarning, stacklevel=2)

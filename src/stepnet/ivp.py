@@ -235,10 +235,12 @@ def _t_eval(t_eval, t0: float, tf: float) -> np.ndarray:
     times = np.asarray(t_eval, dtype=float)
     if times.ndim != 1:
         raise ValueError("`t_eval` must be 1-dimensional.")
-    if times.size and (times.min() < min(t0, tf) or times.max() > max(t0, tf)):
+    low, high, upward = (t0, tf, times) if t0 <= tf else (tf, t0, times[::-1])
+    if times.size and low <= upward[0] and upward[-1] <= high and (upward[:-1] < upward[1:]).all():
+        return times
+    if np.any(times < low) or np.any(times > high):
         raise ValueError("Values in `t_eval` are not within `t_span`.")
-    before, after = (times[:-1], times[1:]) if tf > t0 else (times[1:], times[:-1])
-    if tf != t0 and (after <= before).any():
+    if low < high and np.any(upward[1:] <= upward[:-1]):
         raise ValueError("Values in `t_eval` are not properly sorted.")
     return times
 

@@ -118,7 +118,7 @@ def events_of(scheme, events) -> tuple[Event, ...]:
     if isinstance(events, Event) or callable(events):
         events = (events,)
     try:
-        chosen = tuple(_event(event) for event in (() if events is None else events))
+        chosen = tuple([_event(event) for event in (() if events is None else events)])
     except TypeError as wrong:
         if np.iterable(events):
             raise
@@ -183,7 +183,7 @@ def _is_monotone(times: np.ndarray, t0: float, t1: float) -> bool:
     """Whether times go from t0 to t1 without turning back; NaN does not."""
     low, high, upward = (t0, t1, times) if t0 <= t1 else (t1, t0, times[::-1])
     is_inside = len(times) == 0 or (low <= upward[0] and upward[-1] <= high)
-    return bool(is_inside and (upward[:-1] <= upward[1:]).all() and not np.isnan(times[:1]).any())
+    return bool(is_inside and (upward[:-1] <= upward[1:]).all())
 
 
 def _tolerance(name: str, value, problem: Problem) -> np.ndarray:

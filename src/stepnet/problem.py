@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import isfinite
 
 import numpy as np
@@ -32,6 +33,8 @@ class ODE:
         Nonzero where slope i depends on entry j; needed only where that cannot be found out.
     jvp, vjp : callable or C address, optional
         `jvp(t, y, v, *args)` giving (df/dy) v and `vjp(t, y, w, *args)` giving w (df/dy).
+    trace : bool
+        False refuses tracing: the functions of the problem are then compiled by Numba, or called back in Python.
     """
 
     fun: Callable
@@ -42,6 +45,7 @@ class ODE:
     jac_sparsity: object = field(default=None, kw_only=True)
     jvp: object = field(default=None, kw_only=True)
     vjp: object = field(default=None, kw_only=True)
+    trace: bool = field(default=True, kw_only=True)
 
     def __post_init__(self):
         _set(self, y0=_state("y0", self.y0), t_span=_span(self.t_span), args=_args(self.args))
@@ -50,8 +54,9 @@ class ODE:
         _set(self, jac_sparsity=_matrix("jac_sparsity", self.jac_sparsity, n))
         _check_function("jvp", self.jvp)
         _check_function("vjp", self.vjp)
+        _check_flag("trace", self.trace)
 
-    @property
+    @cached_property
     def initial(self) -> np.ndarray:
         """The flat initial state."""
         return self.y0.ravel()
@@ -69,8 +74,8 @@ class Partitioned:
         `dq(t, p, *args)` and `dp(t, q, *args)`, returning arrays or filling `dy` in place as in `ODE`.
     q0, p0 : array_like
         Initial state, equal shapes.
-    t_span : (float, float)
-    args : tuple
+    t_span, args, trace
+        As in `ODE`.
     """
 
     dq: Callable
@@ -80,10 +85,13 @@ class Partitioned:
     t_span: tuple[float, float]
     args: tuple = ()
     separable: bool = True
+    trace: bool = field(default=True, kw_only=True)
 
     def __post_init__(self):
         q0, p0 = _pair("q0", self.q0, "p0", self.p0)
         _set(self, q0=q0, p0=p0, t_span=_span(self.t_span), args=_args(self.args))
+        _check_flag("separable", self.separable)
+        _check_flag("trace", self.trace)
 
     @property
     def initial(self) -> np.ndarray:
@@ -101,8 +109,8 @@ class SecondOrder:
         `a(t, q, *args)`, returning an array or filling `dy` in place as in `ODE`.
     q0, v0 : array_like
         Initial positions and velocities, equal shapes.
-    t_span : (float, float)
-    args : tuple
+    t_span, args, trace
+        As in `ODE`.
     """
 
     acceleration: Callable
@@ -110,10 +118,12 @@ class SecondOrder:
     v0: np.ndarray
     t_span: tuple[float, float]
     args: tuple = ()
+    trace: bool = field(default=True, kw_only=True)
 
     def __post_init__(self):
         q0, v0 = _pair("q0", self.q0, "v0", self.v0)
         _set(self, q0=q0, v0=v0, t_span=_span(self.t_span), args=_args(self.args))
+        _check_flag("trace", self.trace)
 
     @property
     def initial(self) -> np.ndarray:
@@ -129,7 +139,7 @@ class Split:
     ----------
     parts : sequence of callables or C addresses
         Each as `fun` in `ODE`; all get the same `args`.
-    y0, t_span, args
+    y0, t_span, args, trace
         As in `ODE`.
     """
 
@@ -137,6 +147,7 @@ class Split:
     y0: np.ndarray
     t_span: tuple[float, float]
     args: tuple = ()
+    trace: bool = field(default=True, kw_only=True)
 
     def __post_init__(self):
         try:
@@ -148,14 +159,25 @@ class Split:
         if len(parts) < 2:
             raise ValueError(f"`parts` must hold at least two right-hand sides, found {len(parts)}; use `ODE` for one")
         _set(self, parts=parts, y0=_state("y0", self.y0), t_span=_span(self.t_span), args=_args(self.args))
+        _check_flag("trace", self.trace)
 
-    @property
+    @cached_property
     def initial(self) -> np.ndarray:
         """The flat initial state."""
         return self.y0.ravel()
 
 
 Problem = ODE | Partitioned | SecondOrder | Split
+
+
+def restarted(problem: Problem, y: np.ndarray, t_span: tuple[float, float]) -> Problem:
+    """The same problem from another state (flat for problems in halves) and over another time span."""
+    if isinstance(problem, (ODE, Split)):
+        return replace(problem, y0=y, t_span=t_span)
+    q, p = (half.reshape(problem.q0.shape) for half in np.split(np.ravel(y), 2))
+    if isinstance(problem, SecondOrder):
+        return replace(problem, q0=q, v0=p, t_span=t_span)
+    return replace(problem, q0=q, p0=p, t_span=t_span)
 
 
 def _set(record, **values) -> None:
@@ -223,6 +245,11 @@ def _check_function(name: str, value) -> None:
     is_low_level = type(value).__name__ == "LowLevelCallable"
     if value is not None and not callable(value) and not is_address and not is_low_level:
         raise TypeError(f"`{name}` must be a function or a C address, found {type(value).__name__}")
+
+
+def _check_flag(name: str, value) -> None:
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"`{name}` must be True or False, found {value!r:.60}")
 
 
 def _pair(first_name: str, first, second_name: str, second) -> tuple[np.ndarray, np.ndarray]:

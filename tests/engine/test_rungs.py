@@ -545,6 +545,53 @@ def test_states_kept_by_a_right_hand_side_stay_what_they_were():
     assert not changed
 
 
+# ---- tracing refused ------------------------------------------------------------------------------------------------
+
+
+def stepped_back(t, p):
+    return p
+
+
+def pulled_back(t, q):
+    return -q
+
+
+UNTRACED = {
+    "ode": (lambda **how: sn.ODE(pulled_back, [1.0, 0.5], SPAN, **how), "rk4", ("",)),
+    "second order": (lambda **how: sn.SecondOrder(pulled_back, [1.0], [0.0], SPAN, **how), "verlet", ("",)),
+    "partitioned": (
+        lambda **how: sn.Partitioned(stepped_back, pulled_back, [1.0], [0.0], SPAN, **how), "verlet", ("`dq` ", "`dp` ")
+    ),
+    "partitioned, joined": (
+        lambda **how: sn.Partitioned(stepped_back, pulled_back, [1.0], [0.0], SPAN, **how), "rk4", ("`dq` ", "`dp` ")
+    ),
+    "split": (
+        lambda **how: sn.Split((pulled_back, stepped_back), [1.0], SPAN, **how), "strang",
+        ("`parts[0]` ", "`parts[1]` "),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "scheme", "labels"), UNTRACED.values(), ids=UNTRACED)
+def test_tracing_can_be_refused(make, scheme, labels, monkeypatch):
+    monkeypatch.delenv("STEPNET_RUNG", raising=False)
+    traced, refused = (sn.solve(make(trace=trace), scheme, steps=20) for trace in (True, False))
+    assert (traced.statistics.rung, traced.statistics.rung_reason) == ("traced", "")
+    assert refused.statistics.rung == "compiled"
+    assert refused.statistics.rung_reason == "; ".join(f"{label}not traced: refused" for label in labels)
+    assert np.allclose(traced.y, refused.y, rtol=0, atol=AGREE)
+
+
+def test_refusing_goes_for_events_and_projections_too(monkeypatch):
+    monkeypatch.delenv("STEPNET_RUNG", raising=False)
+    problem = sn.ODE(pulled_back, [1.0, 0.5], SPAN, trace=False)
+    reason = sn.solve(
+        problem, "rk4", steps=20, events=lambda t, y: y[0] - 0.5, project=lambda t, y: y
+    ).statistics.rung_reason
+    assert "`events[0]` not traced: refused" in reason
+    assert "`project` not traced: refused" in reason
+
+
 # ---- single precision and complex -----------------------------------------------------------------------------------
 
 

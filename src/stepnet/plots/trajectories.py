@@ -30,12 +30,20 @@ def style():
 
 
 def orbit(solution: Solution, axes=None, *, components: tuple[int, int] = (0, 1), **line):
-    """One component of the flat state over another, equal scales."""
+    """One component of the flat state over another, equal scales; between the steps, too, if the solution is dense."""
     axes = axes or plt.gca()
-    y = solution.y.reshape(len(solution.t), -1)
-    axes.plot(y[:, components[0]], y[:, components[1]], **{"lw": 0.8, **line})
-    axes.set_aspect("equal")
+    t = solution.t if solution.pieces is None else _refined(solution.t)
+    y = (solution.y if solution.pieces is None else solution(t)).reshape(len(t), -1)
+    i, j = components
+    axes.plot(y[:, i], y[:, j], **{"lw": 0.8, **line})
+    axes.set(xlabel=f"y[{i}]", ylabel=f"y[{j}]", aspect="equal")
     return axes
+
+
+def _refined(t: np.ndarray, parts: int = 16) -> np.ndarray:
+    """Times with more of them inside each interval."""
+    inside = t[:-1, None] + np.diff(t)[:, None] * np.arange(parts) / parts
+    return np.append(inside.ravel(), t[-1])
 
 
 def energy_error(solution: Solution, energy, axes=None, **line):

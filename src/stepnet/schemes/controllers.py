@@ -24,6 +24,9 @@ class Controller:
     shrink: float = 0.2
     grow: float = 10.0
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.beta1, self.grow))  # some of what equal ones share, sooner than all of it
+
     def __post_init__(self):
         if not 0 < self.safety <= 1:
             raise SchemeError(f"{self.name}: `safety` must be in (0, 1], found {self.safety}")

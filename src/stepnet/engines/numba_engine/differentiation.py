@@ -5,18 +5,24 @@ from __future__ import annotations
 import numpy as np
 
 from stepnet.engines.numba_engine.compile.arguments import pack, unpacked
-from stepnet.engines.numba_engine.compile.augmented import adjoint_problem, running_problem, tangent_problem
-from stepnet.engines.numba_engine.compile.callback import Callback
+from stepnet.engines.numba_engine.compile.augmented import MOST, adjoint_problem, running_problem, tangent_problem
+from stepnet.engines.numba_engine.compile.callback import SIGNATURE, Callback
+from stepnet.engines.numba_engine.compile.field import checked_code, first_line, traced_code
+from stepnet.engines.numba_engine.compile.form import form_of
+from stepnet.engines.numba_engine.compile.machine_code import Code, assembly
 from stepnet.engines.numba_engine.compile.products import VJP
 from stepnet.engines.numba_engine.compile.pullbacks import parts_of
-from stepnet.engines.numba_engine.compile.scalar import Scalar, checked_value
+from stepnet.engines.numba_engine.compile.scalar import checked_value, scalar_of
+from stepnet.engines.numba_engine.compile.trace import trace
 from stepnet.engines.numba_engine.identity import identity
 from stepnet.engines.numba_engine.sweep import Linearised, Sums
-from stepnet.problem import ODE
+from stepnet.errors import NoDerivative
+from stepnet.problem import ODE, Problem, Split
 
 __all__ = [
-    "Linearised", "Scalar", "Sums", "adjoint_problem", "as_arguments", "as_block", "checked_value", "identity",
-    "interpolated_problem", "running_problem", "tangent_problem",
+    "EventFunction", "Linearised", "Sums", "adjoint_problem", "as_arguments", "as_block", "checked_value",
+    "identity",
+    "interpolated_problem", "running_problem", "scalar_of", "tangent_problem",
 ]  # fmt: skip
 
 
@@ -51,3 +57,36 @@ def interpolated_problem(problem: ODE, solution, end_gradient: np.ndarray, diffe
 
     callback = Callback(slopes, (n + p.size,), (n + p.size,), np.dtype(float))
     return ODE(callback.function, np.concatenate((end_gradient, np.zeros(p.size))), problem.t_span[::-1])
+
+
+class EventFunction:
+    """g(t, y, *args) of an event, with its derivatives with respect to all of them."""
+
+    def __init__(self, problem: Problem, function):
+        shape = problem.y0.shape if isinstance(problem, (ODE, Split)) else problem.q0.shape
+        inputs = (shape,) if isinstance(problem, (ODE, Split)) else (shape, shape)
+        form = form_of(function, problem.args, inputs, (), problem.initial.dtype, "event")
+        self._block, self._n = pack(problem.args), problem.initial.size
+        try:
+            traced = trace(form, self._block, MOST)
+            self._value = checked_code(traced_code(traced), form, self._block, problem.t_span[0], problem.initial)
+        except Exception as exception:
+            raise NoDerivative(f"`event` could not be traced: {first_line(exception)}") from None
+        self._pullback = Code(assembly(traced, "vjp"), "vjp")
+
+    def value(self, t: float, y: np.ndarray) -> float:
+        out, y = np.empty(1), np.ascontiguousarray(y)
+        SIGNATURE(self._value.address)(t, *_pointers(y, out, self._block.values), self._n)
+        return float(out[0])
+
+    def gradient(self, t: float, y: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """dg/dt, dg/dy, dg/dp."""
+        t_bar, y_bar, p_bar = np.zeros(1), np.zeros(self._n), np.zeros(self._block.values.size)
+        y, one = np.ascontiguousarray(y), np.ones(1)
+        pointers = _pointers(y, self._block.values, one, t_bar, y_bar, p_bar)
+        VJP(self._pullback.address)(t, *pointers, self._n)
+        return float(t_bar[0]), y_bar, p_bar
+
+
+def _pointers(*arrays: np.ndarray) -> tuple[int, ...]:
+    return tuple(array.ctypes.data for array in arrays)

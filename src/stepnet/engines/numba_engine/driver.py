@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from stepnet.engines.contract import Outcome, Plan
 from stepnet.engines.numba_engine import diagnosis
+from stepnet.engines.numba_engine.compile.cache import Kernel
 from stepnet.engines.numba_engine.compile.field import RUNGS, Field
 from stepnet.engines.numba_engine.job import Job
 from stepnet.engines.numba_engine.resets import went_on
@@ -44,9 +45,10 @@ STATUS = {
 def drive(job: Job, problem: Problem, plan: Plan, scheme) -> Outcome:
     """Call the kernel until the run ends; returns what was reached, whatever happened."""
     trajectory = Trajectory(job, plan)
-    started = time.perf_counter()
+    started, loaded = time.perf_counter(), Kernel.seconds
     code = DONE if problem.t_span[0] == problem.t_span[1] else _loop(job, problem, plan, trajectory)
-    elapsed = time.perf_counter() - started
+    loading = Kernel.seconds - loaded
+    elapsed = time.perf_counter() - started - loading
     status = Status.INTERRUPTED if code == PAUSED else STATUS[code]
     if status is not Status.COMPLETED:
         trajectory.keep_last(job)
@@ -54,12 +56,14 @@ def drive(job: Job, problem: Problem, plan: Plan, scheme) -> Outcome:
     step, rejected, t_end, before = [job.run[name].item() for name in ("step", "rejected", "t", "evaluations")]
     failure, stiffness = diagnosis.explain(job, scheme, plan, status)
     evaluations = job.run["evaluations"].item()
-    n_calls, *origin = _origin(job.fields)
+    n_calls, rung, reason, compile_time = _origin(job.fields)
     statistics = Statistics(
         step,
         rejected,
         n_calls * evaluations,
-        *origin,
+        rung,
+        reason,
+        compile_time + loading,
         run_time=elapsed,
         stiffness=stiffness,
         probes=evaluations - before,
@@ -84,9 +88,11 @@ def _loop(job: Job, problem: Problem, plan: Plan, trajectory: Trajectory) -> int
     try:
         code, attempts = PAUSED, FIRST_SLICE
         if not any(field.callbacks for field in job.fields) and not plan.progress:
-            code, attempts = _slice(job, trajectory, _first_attempts(job))
+            attempts = _first_attempts(job)
+            code, seconds = _slice(job, trajectory, attempts)
             if code not in (PAUSED, FULL, EVENT):
                 return code
+            attempts = _next_attempts(attempts, seconds)
         run = job.run[0]
         with _interrupts(job) as is_stopped, _progress_bar(run, plan.progress) as show:
             while code in (PAUSED, FULL, EVENT):
@@ -96,7 +102,8 @@ def _loop(job: Job, problem: Problem, plan: Plan, trajectory: Trajectory) -> int
                     return EVENT
                 if is_stopped():
                     return PAUSED
-                code, attempts = _slice(job, trajectory, attempts)
+                code, seconds = _slice(job, trajectory, attempts)
+                attempts = _next_attempts(attempts, seconds)
                 show(run)
             return _told_apart(code, job, is_stopped())
     except KeyboardInterrupt:  # from a handler that is not ours, or before ours was there
@@ -112,13 +119,18 @@ def _first_attempts(job: Job) -> int:
     return FIRST_SLICE if cost > 1e-4 else 1024
 
 
-def _slice(job: Job, trajectory: Trajectory, attempts: int) -> tuple[int, int]:
-    """Run one slice; its code, and how many attempts make the next one take the time of a slice."""
+def _slice(job: Job, trajectory: Trajectory, attempts: int) -> tuple[int, float]:
+    """Run one slice; its code, and the seconds it took."""
     job.run["slice"] = attempts
     started = time.perf_counter()
     code = job.advance(trajectory)
-    factor = SLICE_SECONDS / max(time.perf_counter() - started, 1e-6)
-    return code, int(min(max(1, attempts * min(factor, 64)), 2**40))
+    return code, time.perf_counter() - started
+
+
+def _next_attempts(attempts: int, seconds: float) -> int:
+    """How many attempts make the next slice take its time, if these took `seconds`."""
+    factor = SLICE_SECONDS / max(seconds, 1e-6)
+    return int(min(max(1, attempts * min(factor, 64)), 2**40))
 
 
 def _told_apart(code: int, job: Job, is_stopped: bool) -> int:

@@ -1,7 +1,7 @@
 """Events: where functions g(t, y) of the solution cross zero, found on the continuous extension of a step.
 
 Every step is looked at in `SAMPLES` equal parts, so two crossings of one function are told apart if they are more
-than h / 8 apart.  The root is found to the last bits of theta.
+than h / 8 apart.  The root is found to the last bits of theta, where g is zero for a while its beginning.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ def evaluate(watch, e, work, t, run):
 def crossing_point(tables, watch, e, low, high, work, h, run):
     """theta of a crossing between two samples: regula falsi (Illinois) with bisection, to the last bits; or RAISED."""
     g_low, g_high, side = watch.values[e], watch.now[e], 0
+    is_rising = g_low < 0.0
     for _ in range(200):
-        if high - low <= 4e-16 * high or g_high == 0.0:
+        if high - low <= 4e-16 * high:
             break
         middle = high - g_high * (high - low) / (g_high - g_low)
         if not low < middle < high or side >= 3:
@@ -77,7 +78,7 @@ def crossing_point(tables, watch, e, low, high, work, h, run):
         g = watch.now[e]
         if g != g:
             break
-        if (g > 0.0) == (g_high > 0.0) or g == 0.0:
+        if (g > 0.0) == is_rising or g == 0.0:
             high, g_high = middle, g
             g_low *= 0.5
             side = side + 1 if side >= 0 else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from stepnet.engines.contract import Adaptive
 from stepnet.engines.numba_engine.compile.cache import Kernel, inlined
 from stepnet.engines.numba_engine.primitives import call_field
+from stepnet.schemes.controllers import Controller
 
 RMS, MAXIMUM = 0, 1
 NORMS = {"rms": RMS, "max": MAXIMUM}
@@ -30,10 +32,14 @@ class How(NamedTuple):
 
 def how_of(plan: Adaptive, exponent: float) -> How:
     """From a plan to numbers."""
-    c = plan.controller
-    betas = np.array((exponent * c.beta1, exponent * c.beta2, exponent * c.beta3))
+    return How(plan.atol, plan.rtol, NORMS[plan.norm], *_control(plan.controller, exponent))
+
+
+@lru_cache(maxsize=64)
+def _control(c: Controller, exponent: float) -> tuple:
+    betas = exponent * np.array([c.beta1, c.beta2, c.beta3])
     aim = c.safety ** (c.beta1 + c.beta2 + c.beta3)
-    return How(plan.atol, plan.rtol, NORMS[plan.norm], betas, exponent, c.shrink, c.grow, c.safety, aim)
+    return betas, exponent, c.shrink, c.grow, c.safety, aim
 
 
 @inlined

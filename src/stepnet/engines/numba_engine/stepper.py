@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from math import isqrt
+
 import numpy as np
 
-from stepnet.engines.contract import Adaptive, Plan
+from stepnet.engines.contract import Adaptive, Given, Plan
 from stepnet.engines.numba_engine import diagnosis
 from stepnet.engines.numba_engine.compile.cache import source_stamp
-from stepnet.engines.numba_engine.driver import STATUS
+from stepnet.engines.numba_engine.driver import FIRST_SLICE, SLICE_SECONDS, STATUS
 from stepnet.engines.numba_engine.job import Job
 from stepnet.engines.numba_engine.stepping import DONE, FULL, PAUSED
 from stepnet.engines.numba_engine.trajectory import Trajectory
 from stepnet.solution import Status
 
+MANY = 2**40
 ROUNDING = 1e-12  # relative distance at which a time is that of a given step
 
 
@@ -73,18 +77,40 @@ class Stepper:
     def run_to(self, t: float) -> Status | None:
         """Steps up to a time, the last one cut to end there if the steps are adaptive."""
         run, end = self._run, float(self._run["t_end"])
-        is_adaptive = isinstance(self._plan.stepping, Adaptive)
-        if is_adaptive:
-            run["t_end"], run["n_steps"] = t, -1
-        while (t - run["t"]) * np.sign(end - run["t0"]) > 0 and (is_adaptive or not self.is_at(t)):
-            code = self._advance(2**40 if is_adaptive else 1)
-            if code not in (PAUSED, FULL, DONE):
-                run["t_end"] = end
-                return STATUS[code]
-        if is_adaptive:
+        direction = np.sign(end - run["t0"])
+        if isinstance(self._plan.stepping, Given):
+            return self._run_until(t, direction)
+        run["t_end"], run["n_steps"] = t, -1
+        try:
+            status = self._run_until(t, direction)
+        finally:  # Ctrl-C between two slices leaves a run that can go on
             run["t_end"] = end
+        if status is None:
             run["n_steps"] = run["step"] if t == end else -1
+        return status
+
+    def _run_until(self, t: float, direction: float) -> Status | None:
+        """Slices of steps until the clock shows a time or has passed it."""
+        is_given, longest = isinstance(self._plan.stepping, Given), FIRST_SLICE
+        while (t - self.t) * direction > 0 and not (is_given and self.is_at(t)):
+            attempts = min(longest, self._attempts_before(t))
+            started = time.perf_counter()
+            code = self._advance(attempts)
+            if code not in (PAUSED, FULL, DONE):
+                return STATUS[code]
+            if time.perf_counter() - started < SLICE_SECONDS and attempts == longest:
+                longest = 2 * longest
         return None
+
+    def _attempts_before(self, t: float) -> int:
+        """Attempts that surely do not pass a time: generated code takes up to that many steps in each of them."""
+        stepping = self._plan.stepping
+        if isinstance(stepping, Adaptive):
+            return MANY
+        if stepping.grid is not None:
+            return 1
+        h = abs(self._run["t_end"] - self._run["t0"]) / stepping.n_steps
+        return isqrt(max(1, int(abs(t - self.t) / h) - 1))
 
     def _advance(self, attempts: int) -> int:
         self._run["slice"] = attempts

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from functools import cache
 from pathlib import Path
 from pickle import UnpicklingError
@@ -26,10 +27,13 @@ ENGINE_SOURCES = Path(__file__).parents[1]
 OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}, "_nrt": False}
 """Without its runtime (`_nrt`) Numba counts no references, which took a quarter of the time, and cannot allocate."""
 
-inlined = njit(**OPTIONS, forceinline=True)
+NO_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+"""For what only kernels call; wrappers take a third of the time to compile."""
+
+inlined = njit(**OPTIONS, **NO_WRAPPERS, forceinline=True)
 """Decorator of the small functions that kernels are made of; they are compiled into their callers."""
 
-compiled = njit(**OPTIONS)
+compiled = njit(**OPTIONS, **NO_WRAPPERS)
 """Decorator of what a kernel needs now and then."""
 
 
@@ -98,6 +102,8 @@ class Kernel:
     Arguments are numbers, writeable C-ordered arrays and named tuples of them, of the same types at every call.
     """
 
+    seconds = 0.0  # spent so far on loading and compiling kernels
+
     def __init__(self, function):
         self._dispatcher = njit(**OPTIONS)(function)
         self._dispatcher._cache = _KernelCache(function)
@@ -108,11 +114,13 @@ class Kernel:
         """Run the kernel on arguments for states of this type."""
         entry = self._entries.get(dtype)
         if entry is None:
+            started = time.perf_counter()
             signature = tuple(typeof(argument) for argument in arguments)
             _compile_or_forget(self._dispatcher, lambda: self._dispatcher.compile(signature))
             # Called directly: Numba's dispatcher would look up the types of all arguments again, which takes longer
             # than many a solve.
             entry = self._entries[dtype] = self._dispatcher.overloads[signature].entry_point
+            Kernel.seconds += time.perf_counter() - started
         return entry(*arguments)
 
 

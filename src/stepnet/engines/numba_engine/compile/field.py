@@ -34,6 +34,7 @@ AGREEMENT = {
 MOST_NODES = 2500  # beyond this straight-line code is slower than loops
 MOST_NODES_OF_DERIVATIVES = 20_000
 N_CHECKS = 3
+LEAST_ADDRESS = 4096  # the first page of memory is nobody's, so a smaller number is a mistake and would crash
 
 LONGEST_REMEMBERED = 1000  # numbers of a state; beyond this its key costs more than looking again
 
@@ -77,24 +78,26 @@ def identity_field(p: np.ndarray) -> Field:
     return Field(0, p, "address", n_calls=0)
 
 
-def make_field(function, args: tuple, inputs, output, t: float, y: np.ndarray, label: str) -> Field:
+def make_field(
+    function, args: tuple, inputs, output, t: float, y: np.ndarray, label: str, may_trace: bool = True
+) -> Field:
     """Climb the ladder from the fastest rung.  `t` and the flat state `y` are where the function is tried first."""
     block = pack(args)
     if isinstance(function, Code):  # our own: the derivative of another right-hand side
         return Field(function.address, block.values, "traced", keep_alive=function)
     address = c_address(function)
-    if address == 0:
-        raise ValueError(f"`{label}` must be the address of a C function, found 0")
+    if address is not None and not address >= LEAST_ADDRESS:
+        raise ValueError(f"`{label}` must be a function or the address of a C function, found {address}")
     if address is not None:
         if not block.is_numeric:
             raise TypeError(f"`args` of a C function must be numbers or arrays of floats, found {args!r}")
         return Field(address, block.values, "address", keep_alive=function, cost=1.0)
     is_long = y.size + block.values.size > LONGEST_REMEMBERED
-    key = None if is_long else _look_key(function, block, inputs, output, t, y, label)
+    key = None if is_long else (may_trace, _look_key(function, block, inputs, output, t, y, label))
     seen = _seen.get(key)
     if seen is not None:
         return seen
-    found = _climb(form_of(function, args, inputs, output, y.dtype, label), block, t, y)
+    found = _climb(form_of(function, args, inputs, output, y.dtype, label), block, t, y, may_trace)
     if not is_long and not found.callbacks and not is_opaque(key):
         _remember(_seen, key, replace(found, compile_time=0.0))
     return found
@@ -113,7 +116,7 @@ def _remember(memory: OrderedDict, key, value) -> None:
         memory.popitem(last=False)
 
 
-def _climb(form: Form, block: Block, t: float, y: np.ndarray) -> Field:
+def _climb(form: Form, block: Block, t: float, y: np.ndarray, may_trace: bool) -> Field:
     """The fastest rung that can run the function and gives what Python gives."""
     if form.is_in_place and not block.is_numeric:
         raise TypeError(f"`args` of the in-place `{form.label}` must be numbers or arrays of floats, found {form.args}")
@@ -121,8 +124,8 @@ def _climb(form: Form, block: Block, t: float, y: np.ndarray) -> Field:
     result, slopes = try_once(form, block.values, t, y)
     started = time.perf_counter()
     replay = partial(_replay, form, block.values)
-    reasons = []
-    for rung in _rungs_to_try():
+    reasons = [] if may_trace else ["not traced: refused"]
+    for rung in _rungs_to_try(may_trace):
         code, reason = _built(rung, form, block, result, slopes, t, y)
         if code is not None:
             elapsed, cost = time.perf_counter() - started, started - began
@@ -135,12 +138,13 @@ def _climb(form: Form, block: Block, t: float, y: np.ndarray) -> Field:
     )
 
 
-def _rungs_to_try() -> tuple[str, ...]:
+def _rungs_to_try(may_trace: bool) -> tuple[str, ...]:
     """The ways to machine code, the fastest first; STEPNET_RUNG names the first one to try."""
     first = _first_rung() or "traced"
     if first not in RUNGS:
         raise UnknownName("rung in STEPNET_RUNG", first, RUNGS)
-    return tuple(rung for rung in ("traced", "compiled") if RUNGS.index(rung) >= RUNGS.index(first))
+    rungs = ("traced", "compiled") if may_trace else ("compiled",)
+    return tuple(rung for rung in rungs if RUNGS.index(rung) >= RUNGS.index(first))
 
 
 def _first_rung() -> str | None:

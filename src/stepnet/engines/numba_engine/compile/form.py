@@ -44,6 +44,11 @@ class Form:
     def n_out(self) -> int:
         return prod(self.output)
 
+    @property
+    def wanted(self) -> str:
+        """What errors say that it should return."""
+        return f"an array of shape {self.output}, as the state has" if self.output else "one number"
+
 
 def form_of(function, args: tuple, inputs, output, dtype, label: str) -> Form:
     """Recognise `f(t, y, *args)` and the in-place `f(t, y, dy, p)`, whose third parameter is called `dy` or `out`."""
@@ -134,7 +139,7 @@ def checked(form: Form, result) -> np.ndarray:
     """The result as an array of the state's type and shape, or a clear error."""
     if result is None:
         raise TypeError(
-            f"`{form.label}` returned None; return the slopes, or name the third parameter `dy` and fill it in place"
+            f"`{form.label}` returned None; return {form.wanted}, or name the third parameter `dy` and fill it in place"
         )
     try:
         array = np.asarray(result)
@@ -150,10 +155,7 @@ def checked(form: Form, result) -> np.ndarray:
     if array.shape != form.output and array.size == form.n_out and form.n_out == 1:
         array = array.reshape(form.output)
     if array.shape != form.output:
-        raise ValueError(
-            f"`{form.label}` returned shape {array.shape}, but the state has shape {form.output}; "
-            f"return one slope for every entry of the state"
-        )
+        raise ValueError(f"`{form.label}` must return {form.wanted}, found shape {array.shape}")
     return array
 
 

@@ -166,7 +166,8 @@ def make_jacobian(
         return _user_jacobian(form, jac, given, push, pull, t, y)
     if form.dtype.kind == "c":
         raise TypeError(f"a complex state needs `jac`: `{form.label}` can be differentiated for real states only")
-    tracing, reason = _checked_trace(form, block, t, y) if "traced" in rungs else (None, "")
+    refused = None, "not traced: refused" if "dual" in rungs else ""
+    tracing, reason = _checked_trace(form, block, t, y) if "traced" in rungs else refused
     if push is None:
         push, reason = _first_that_works(form, block, (t, y), tracing, rungs, reason)
     pattern = _make_pattern(push, shape, t, y, given, tracing)
@@ -204,9 +205,7 @@ def _first_that_works(form: Form, block: Block, start, tracing: Trace | None, ru
             except Exception as exception:  # ours, Numba's or LLVM's: not on this rung
                 reasons.append(f"not {rung}: {first_line(exception)}")
     why = f" ({'; '.join(reasons)})" if reasons else ""
-    raise ValueError(
-        f"`{form.label}` cannot be differentiated{why}; supply `jac` or `jvp`, or ask for finite differences"
-    )
+    raise ValueError(f"`{form.label}` cannot be differentiated{why}; supply `jac` or `jvp`")
 
 
 def _checked_trace(form: Form, block: Block, t: float, y: np.ndarray) -> tuple[Trace | None, str]:

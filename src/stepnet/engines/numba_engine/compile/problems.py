@@ -5,6 +5,7 @@ A joined field is a C function of our own that finds the addresses of its parts 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -82,13 +83,21 @@ def functions_of(problem: Problem) -> tuple[Function | None, ...]:
 
 def _field(problem: Problem, part: Function) -> Field:
     function, inputs, output, y, label = part
-    return make_field(function, problem.args, inputs, output, problem.t_span[0], y, label)
+    return make_field(function, problem.args, inputs, output, problem.t_span[0], y, label, problem.trace)
 
 
 def part_fields(problem: Problem) -> tuple[Field, ...]:
     """The fields of the parts, q' = v of a second-order problem among them."""
-    found = [each and _field(problem, each) for each in functions_of(problem)]
+    functions = functions_of(problem)
+    found = [each and _field(problem, each) for each in functions]
+    if len(functions) > 1 and None not in functions:
+        found = [_named(field, each.label) for field, each in zip(found, functions, strict=True)]
     return tuple(field or identity_field(found[-1].p) for field in found)
+
+
+def _named(field: Field, label: str) -> Field:
+    """A field whose reason says which part it speaks of."""
+    return replace(field, reason=f"`{label}` {field.reason}") if field.reason else field
 
 
 def jacobian_of(problem: ODE):
@@ -96,7 +105,7 @@ def jacobian_of(problem: ODE):
     from stepnet.engines.numba_engine.compile.jacobian import make_jacobian  # loads scipy.sparse
 
     shape, block = problem.y0.shape, pack(problem.args)
-    rungs: tuple[str, ...] = ("traced", "dual")
+    rungs: tuple[str, ...] = ("traced", "dual") if problem.trace else ("dual",)
     if c_address(problem.fun) is None:
         form = form_of(problem.fun, problem.args, (shape,), shape, problem.y0.dtype, "fun")
     else:
@@ -114,9 +123,11 @@ def event_fields(problem: Problem, events) -> tuple[Field, ...]:
         inputs = (problem.y0.shape,)
     else:
         inputs = (problem.q0.shape, problem.q0.shape)
+    t, args = problem.t_span[0], problem.args
+    labels = [f"events[{i}]" for i in range(len(events))]
     return tuple(
-        make_field(event.fun, problem.args, inputs, (), problem.t_span[0], problem.initial, f"events[{i}]")
-        for i, event in enumerate(events)
+        _named(make_field(event.fun, args, inputs, (), t, problem.initial, label, problem.trace), label)
+        for event, label in zip(events, labels, strict=True)
     )
 
 
@@ -125,7 +136,8 @@ def projection_fields(problem: Problem, project) -> tuple[Field, ...]:
     if project is None:
         return ()
     shape = problem.y0.shape if isinstance(problem, (ODE, Split)) else problem.initial.shape
-    return (make_field(project, problem.args, (shape,), shape, problem.t_span[0], problem.initial, "project"),)
+    t, args, y = problem.t_span[0], problem.args, problem.initial
+    return (_named(make_field(project, args, (shape,), shape, t, y, "project", problem.trace), "project"),)
 
 
 def _replay_of(problem: Problem, parts):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 
 import numpy as np
@@ -10,12 +11,27 @@ from stepnet.engines.numba_engine.compile.arguments import pack
 from stepnet.engines.numba_engine.compile.augmented import MOST, tangent_trace
 from stepnet.engines.numba_engine.compile.callback import SIGNATURE
 from stepnet.engines.numba_engine.compile.field import checked_code, first_line, traced_code
+from stepnet.engines.numba_engine.compile.fingerprint import fingerprint, is_opaque
 from stepnet.engines.numba_engine.compile.form import form_of
 from stepnet.engines.numba_engine.compile.graph import Graph
 from stepnet.engines.numba_engine.compile.joined import copied_nodes
-from stepnet.engines.numba_engine.compile.machine_code import Code
 from stepnet.engines.numba_engine.compile.trace import Trace, trace
 from stepnet.errors import NoDerivative
+
+MOST_KEPT = 64
+_kept: OrderedDict = OrderedDict()
+
+
+def scalar_of(loss: Callable, y: np.ndarray) -> Scalar:
+    """A loss of an array like `y`, traced once as long as nothing changes that it refers to."""
+    key = (fingerprint(loss), y.shape)
+    if is_opaque(key):
+        return Scalar(loss, y)
+    if key not in _kept:
+        _kept[key] = Scalar(loss, y)
+        if len(_kept) > MOST_KEPT:
+            _kept.popitem(last=False)
+    return _kept[key]
 
 
 class Scalar:
@@ -24,9 +40,10 @@ class Scalar:
     def __init__(self, loss: Callable, y: np.ndarray):
         self._loss, self._shape = loss, y.shape
         self._trace: Trace | None = None
-        self._codes: dict[str, Code] = {}
-        if not isinstance(loss(y), tuple):
-            checked_value(loss(y))
+        self._codes: dict[str, tuple] = {}
+        found = loss(y)
+        if not isinstance(found, tuple):
+            checked_value(found)
             self._trace = self._traced(y)
 
     def _traced(self, y: np.ndarray) -> Trace:
@@ -62,9 +79,10 @@ class Scalar:
 
     def _run(self, name: str, make: Callable[[Trace], Trace], state: np.ndarray) -> np.ndarray:
         if name not in self._codes:
-            self._codes[name] = traced_code(make(self._trace))
+            code = traced_code(make(self._trace))
+            self._codes[name] = code, SIGNATURE(code.address)
         state, out = np.ascontiguousarray(state, float), np.empty(state.size)
-        SIGNATURE(self._codes[name].address)(0.0, state.ctypes.data, out.ctypes.data, 0, state.size)
+        self._codes[name][1](0.0, state.ctypes.data, out.ctypes.data, 0, state.size)
         return out
 
 

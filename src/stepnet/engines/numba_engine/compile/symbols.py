@@ -204,7 +204,7 @@ def apply_ufunc(ufunc, method: str, inputs, options):
     if ufunc is np.matmul and method == "__call__" and not options:
         result = np.matmul(*plain)
     elif ufunc not in _ELEMENTWISE or method not in ("__call__", "reduce", "accumulate", "outer"):
-        raise CannotTrace(f"it calls np.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}"))
+        raise CannotTrace(f"it calls {ufunc.__name__}" + ("" if method == "__call__" else f".{method}"))
     elif method == "reduce":
         result = _reduced(ufunc, *plain, **options)
     elif method == "accumulate":
@@ -312,11 +312,15 @@ class SymbolArray(np.ndarray):
         if own is not None:
             return own(*arguments, **keywords)
         if function in UNTRACEABLE:
-            raise CannotTrace(f"it calls np.{function.__name__}")
+            raise CannotTrace(f"it calls {function.__module__}.{function.__name__}")
         return super().__array_function__(function, kinds, arguments, keywords)
 
     def __setitem__(self, key, value):
-        """True and false become numbers in an array of numbers."""
+        """True and false become numbers in an array of numbers; under a traced mask one number is chosen or not."""
+        if isinstance(key, SymbolArray):
+            if key.shape != self.shape or np.ndim(value) != 0 or not _are_booleans(np.asarray(key)):
+                raise CannotTrace("it stores an array under a mask that depends on data")
+            key, value = ..., FUNCTIONS[np.where](key, value, self)
         if _has_booleans(value) and not _are_booleans(np.asarray(self)):
             value = np.frompyfunc(number, 1, 1)(_plain(value))
         super().__setitem__(key, value)

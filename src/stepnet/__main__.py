@@ -1,0 +1,6 @@
+"""`python -m stepnet ...`: the command line."""
+
+from stepnet.cli import main
+
+if __name__ == "__main__":
+    main()
