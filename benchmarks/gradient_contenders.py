@@ -52,10 +52,6 @@ def loss(y):
     return 0.5 * (y @ y)
 
 
-def loss_and_gradient(y):
-    return 0.5 * (y @ y), y
-
-
 LORENZ = Run(
     "lorenz", lorenz, lambda xp: lambda t, y, *args: xp.stack(lorenz(t, y, *args)), np.ones(3), (10.0, 28.0, 8 / 3),
     t_end=10.0, steps=1000,
@@ -91,7 +87,7 @@ class Contender(NamedTuple):
     runs: tuple[Run, ...] = RUNS
 
 
-def stepnet(loss, scheme: str = "rk4", memory="all"):
+def stepnet(scheme: str = "rk4", memory="all"):
     """The whole call, as a user makes it."""
     import stepnet as sn
 
@@ -244,10 +240,9 @@ def flat(y0, args) -> np.ndarray:
 
 
 FORWARD, REVERSE = "forward sweep", "reverse sweep"
-OURS, PAIR, JAX = "stepnet", "stepnet, loss as pair", "jax.jit(grad)"
+OURS, JAX = "stepnet", "jax.jit(grad)"
 CONTENDERS = (
-    Contender(OURS, "stepnet", stepnet(loss)),
-    Contender(PAIR, "stepnet", stepnet(loss_and_gradient)),
+    Contender(OURS, "stepnet", stepnet()),
     Contender(FORWARD, "stepnet", sweep(is_reverse=False), None),
     Contender(REVERSE, "stepnet", sweep(is_reverse=True)),
     Contender(JAX, "jax", jax_grad),

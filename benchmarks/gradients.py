@@ -20,7 +20,7 @@ from benchmarks.gradient_contenders import (
     RUNS,
     Contender,
     Run,
-    loss_and_gradient,
+    loss,
     stepnet,
     sweep,
 )
@@ -87,7 +87,7 @@ def checked_difference(run: Run, contender: Contender, answer: Answer) -> float 
 @cache
 def exact(run: Run, scheme: str) -> np.ndarray:
     """What stepnet finds with all states kept."""
-    prepared = stepnet(loss_and_gradient, scheme)(run)
+    prepared = stepnet(scheme)(run)
     return prepared.read(prepared.call()).y
 
 
@@ -103,7 +103,7 @@ def checkpoint_rows() -> Iterator[Row]:
 
     run, memory = replace(LORENZ, steps=MANY_STEPS), sn.Checkpoints(SLOTS)
     contenders = (
-        Contender(CHECKPOINTED, "stepnet", stepnet(loss_and_gradient, memory=memory)),
+        Contender(CHECKPOINTED, "stepnet", stepnet(memory=memory)),
         Contender(FORWARD, "stepnet", sweep(is_reverse=False), None),
         Contender(REVERSE, "stepnet", sweep(is_reverse=True)),
     )
@@ -112,7 +112,7 @@ def checkpoint_rows() -> Iterator[Row]:
     yield call
     if None in (forward.time, reverse.time):
         return
-    cost = sn.gradient(run.problem, "rk4", loss_and_gradient, steps=run.steps, memory=memory).cost
+    cost = sn.gradient(run.problem, "rk4", loss, steps=run.steps, memory=memory).cost
     predicted = forward.time * (cost.advances + run.steps) / run.steps + reverse.time
     yield Row(WORKLOAD, PREDICTED, "stepnet", time=predicted, accepted=run.steps, calls=forward.calls)
 
@@ -126,7 +126,7 @@ def lorenz(t, y, sigma, rho, beta):
     return [sigma * (y[1] - y[0]), y[0] * (rho - y[2]) - y[1], y[0] * y[1] - beta * y[2]]
 
 def loss(y):
-    return 0.5 * (y @ y), y
+    return 0.5 * (y @ y)
 
 def run(steps):
     problem = sn.ODE(lorenz, [1.0, 1.0, 1.0], (0.0, 10.0), (10.0, 28.0, 8 / 3))

@@ -31,9 +31,8 @@ def report(results: dict) -> str:
         f"options: to T = 100 in a warm process, and to T = {T_LONG:g} from the start of Python to the end of the "
         "run.\n\n" + seconds_table(rows, "drop-in"),
         "## Gradients\n\nOf half the squared end state, with respect to initial state and parameters, through even "
-        "steps of RK4 (torchdiffeq: the 3/8 rule).  For stepnet the whole call of `sn.gradient` with all states kept, "
-        "which compiles its loss unless that returns its gradient too; peers are compiled before.\n\n"
-        + gradients_table(rows),
+        "steps of RK4 (torchdiffeq: the 3/8 rule).  For stepnet the whole call of `sn.gradient` with all states kept; "
+        "loops are compiled before.\n\n" + gradients_table(rows),
     ]
     missing = _missing(rows)
     if missing:
