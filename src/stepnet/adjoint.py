@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -17,12 +18,14 @@ import numpy as np
 from stepnet.adjoint_equation import UNSAFE, solved_back
 from stepnet.checkpoints import Checkpoints
 from stepnet.engines.contract import Given
-from stepnet.errors import AdjointWarning
+from stepnet.errors import AdjointWarning, NoDerivative
+from stepnet.event_gradient import EventRun
 from stepnet.integrate import scheme_for, solve
 from stepnet.planning import Choices, checked_times, step_plan
-from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
+from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split, restarted
 from stepnet.reversal import AUTOMATIC_BYTES, DRIFT, Cost, Seeds, reversible, store_all, with_checkpoints
 
+NEAR = 1e-9  # steps by which a wanted time may miss that of a given step
 MEMORY = ("auto", "all", "reversible", "continuous", "interpolated")
 
 
@@ -107,6 +110,7 @@ def gradient(
     norm: str | None = None,
     max_steps: int | None = None,
     save_at=None,
+    event=None,
     memory="auto",
     times: bool = False,
     differences: bool = False,
@@ -126,6 +130,9 @@ def gradient(
         `running(t, y, *args)`: a cost rate whose integral is added to the loss (for an `ODE`).
     save_at : array_like, optional
         Times at which the loss reads the solution; adaptive steps end there, given ones must have them among theirs.
+    event : Event or callable, optional
+        The run ends at the first zero of `event(t, y, *args)`, whose time moves with all the rest (one-step schemes).
+        Without `loss` and `end_gradient` the value is that time.
     memory : str, int or Checkpoints, optional
         "all" keeps every state; `Checkpoints(slots)` or a number of bytes keeps some and computes the others again, as
         rarely as possible; "reversible" reconstructs them (splitting schemes and leapfrogs); "auto" (default) chooses
@@ -144,15 +151,26 @@ def gradient(
     scheme = scheme_for(problem, scheme)
     choices = Choices(rtol, atol, first_step, max_step, controller, norm, max_steps)
     _require_memory(memory)
+    if times and problem.t_span[0] == problem.t_span[1]:
+        raise ValueError("`times` needs a `t_span` that is longer than zero")
     original = problem
     if running is not None:
-        problem, loss, end_gradient = _with_running(engine, problem, running, loss, end_gradient)
-    chosen = _steps(problem, scheme, steps, choices, save_at)
-    shape = shape_of(problem) if save_at is None else (len(chosen.places), *shape_of(problem))
-    reader = _Reader(engine, loss, end_gradient, shape)
+        if not isinstance(problem, ODE):
+            raise TypeError(f"`running` is for an `ODE`, found {type(problem).__name__}")
+        problem = engine.running_problem(problem, running)
+    if event is not None:
+        ended = _to_event(engine, problem, scheme, event, steps, choices, (save_at, running), times)
+        problem = original = replace(problem, t_span=(problem.t_span[0], ended.t))
+        chosen = Steps(len(ended.grid) - 1, ended.grid, np.array([len(ended.grid) - 1]))
+    else:
+        ended, chosen = None, _steps(problem, scheme, steps, choices, save_at)
+    shape = shape_of(original) if save_at is None else (len(chosen.places), *shape_of(original))
+    reader = _Reader(engine, loss, end_gradient, shape, original.initial.size, running is not None, ended)
     if memory in ("continuous", "interpolated"):
-        if save_at is not None or times:
-            raise ValueError(f'`memory`="{memory}" is for losses of the end state, without `save_at` and `times`')
+        if save_at is not None or times or event is not None:
+            raise ValueError(
+                f'`memory`="{memory}" is for losses of the end state, without `save_at`, `event` and `times`'
+            )
         if not isinstance(problem, ODE):
             raise TypeError(f'`memory`="{memory}" is for an `ODE`, found {type(problem).__name__}')
         how = choices._asdict() if steps is None else {"steps": chosen.as_argument}
@@ -160,19 +178,25 @@ def gradient(
         _warn_if_unsafe(found.return_error)
         return Gradient(
             reader.value, found.y0[: original.initial.size].reshape(shape_of(original)),
-            engine.as_arguments(found.p, original.args), None, reader.states_of(original), found.words, "traced",
+            engine.as_arguments(found.p, original.args), None, reader.y, found.words, "traced",
             Cost(chosen.number, 0, 1, 8 * found.n_numbers, found.return_error), original,
         )  # fmt: skip
     linear = engine.Linearised(problem, scheme, chosen.number, chosen.grid, times, differences)
     _require_argument_gradients(linear)
-    seeds = Seeds(linear, chosen.places, reader)
-    run, cost, words = _in_memory(engine, problem, scheme, chosen, linear, seeds, memory)
-    y0 = linear.close(problem.initial, run.bar, run.sums)
-    return Gradient(
-        reader.value, y0[: original.initial.size].reshape(shape_of(original)),
-        engine.as_arguments(run.sums.p, original.args), _time_gradients(problem, run.sums.t) if times else None,
-        reader.states_of(original), words, linear.rung, cost, original,
-    )  # fmt: skip
+    if times and not linear.is_complete:
+        raise NoDerivative(
+            f"`times` needs df/dt, which is not known ({linear.rung}); give a right-hand side that can be traced"
+        )
+    places = chosen.places if running is None else np.append(chosen.places, chosen.number)
+    seeds = Seeds(linear, places, reader)
+    about = (original, scheme, chosen, places, running, times)
+    with _as_failed_solve(engine, problem, scheme, chosen):
+        run, cost, words = _in_memory(engine, about, linear, seeds, memory)
+        y0 = run.close()
+    args = engine.as_arguments(run.sums.p + reader.p_bar, original.args)
+    t_span = _time_gradients(problem, run.sums.t) if times else None
+    own = y0[: original.initial.size].reshape(shape_of(original))
+    return Gradient(reader.value, own, args, t_span, reader.y, words, linear.rung, cost, original)
 
 
 class Tangent(NamedTuple):
@@ -211,7 +235,8 @@ def jacobian(problem: Problem, scheme, *, steps=None, differences: bool = False,
     _require_argument_gradients(linear)
     n = problem.initial.size
     rows, p_rows = np.zeros((n, n)), []
-    states, n_steps = _stored(linear)
+    with _as_failed_solve(engine, problem, scheme, chosen):
+        states, n_steps = _stored(linear)
     for i, w in enumerate(np.eye(n)):
         bar, sums = linear.spread(w), linear.new_sums()
         linear.backward(states, linear.begin, n_steps, bar, sums)
@@ -276,7 +301,7 @@ def _steps(problem: Problem, scheme, steps, choices: Choices, save_at) -> Steps:
         grid.append(solution.t[1:])
         if len(solution.t) > 2:
             how["first_step"] = abs(float(solution.t[-2] - solution.t[-3]))
-        piece = _moved(piece, solution.y[-1], stop, t1)
+        piece = restarted(piece, solution.y[-1], (stop, t1))
     times = np.concatenate(grid)
     places = [len(times) - 1] if wanted is None else np.searchsorted(*_ascending(times, wanted, t1 < t0))
     return Steps(len(times) - 1, times, np.asarray(places))
@@ -286,14 +311,11 @@ def _ascending(times: np.ndarray, wanted: np.ndarray, is_backward: bool) -> tupl
     return (-times, -wanted) if is_backward else (times, wanted)
 
 
-def _moved(problem: Problem, y: np.ndarray, t: float, t_end: float) -> Problem:
-    """The problem from another state on."""
-    if isinstance(problem, (ODE, Split)):
-        return replace(problem, y0=y, t_span=(t, t_end))
-    q, p = (half.reshape(problem.q0.shape) for half in np.split(y, 2))
-    if isinstance(problem, SecondOrder):
-        return replace(problem, q0=q, v0=p, t_span=(t, t_end))
-    return replace(problem, q0=q, p0=p, t_span=(t, t_end))
+def _to_event(engine, problem: Problem, scheme, event, steps, choices: Choices, others, times: bool) -> EventRun:
+    if any(each is not None for each in others) or times:
+        raise ValueError("`event` is for losses of the end state, without `save_at`, `running` and `times`")
+    step_plan(problem, scheme, steps, choices)
+    return EventRun(engine, problem, scheme, event, choices._asdict() if steps is None else {"steps": steps})
 
 
 def _places(problem: Problem, plan: Given, wanted: np.ndarray | None) -> np.ndarray:
@@ -302,9 +324,15 @@ def _places(problem: Problem, plan: Given, wanted: np.ndarray | None) -> np.ndar
         return np.array([plan.n_steps])
     t0, t1 = problem.t_span
     h = (t1 - t0) / plan.n_steps
-    times = t0 + h * np.arange(plan.n_steps + 1) if plan.grid is None else plan.grid
-    places = np.array([int(np.argmin(np.abs(times - t))) for t in wanted], int)
-    missed = np.abs(times[places] - wanted) > 1e-9 * abs(h)
+    if plan.grid is None:
+        places = np.rint((wanted - t0) / h).astype(np.int64) if h != 0 else np.zeros(len(wanted), np.int64)
+        found = t0 + h * places
+    else:
+        after = np.searchsorted(*_ascending(plan.grid, wanted, t1 < t0)).clip(1, plan.n_steps)
+        is_before = np.abs(plan.grid[after - 1] - wanted) <= np.abs(plan.grid[after] - wanted)
+        places = after - is_before
+        found = plan.grid[places]
+    missed = np.abs(found - wanted) > NEAR * abs(h) + 4 * np.spacing(max(abs(t0), abs(t1)))
     if np.any(missed):
         raise ValueError(
             f"`save_at` must be among the times of the given steps, but {wanted[missed][0]} is not; give `steps` as "
@@ -317,27 +345,43 @@ def _places(problem: Problem, plan: Given, wanted: np.ndarray | None) -> np.ndar
 
 
 class _Reader:
-    """The loss of the states that were collected: called once, it gives their gradients and remembers the value."""
+    """The loss of the states that were collected: called once, it gives their gradients and remembers the value.
 
-    def __init__(self, engine, loss, end_gradient, shape: tuple[int, ...]):
-        if (loss is None) == (end_gradient is None):
-            raise TypeError("give either `loss` or `end_gradient`")
-        self._engine, self._loss, self._shape = engine, loss, shape
+    With a running cost, that is the last entry of every state, and one more state is that of the end.
+    """
+
+    def __init__(self, engine, loss, end_gradient, shape: tuple[int, ...], n: int, has_running: bool, ended):
+        is_neither, is_both = loss is None and end_gradient is None, loss is not None and end_gradient is not None
+        if is_both or (is_neither and not has_running and ended is None):
+            raise TypeError(f"give either `loss` or `end_gradient`, found {'both' if is_both else 'neither'}")
+        self._engine, self._loss, self._n, self._has_running = engine, loss, n, has_running
+        self._ended, self._is_time = ended, is_neither and ended is not None
+        self.p_bar: np.ndarray | float = 0.0  # of the event with respect to the parameters
         self._gradient = np.zeros(shape) if end_gradient is None else _checked_gradient(end_gradient, shape)
         self.value, self.y = float("nan"), np.zeros(shape)
 
     def __call__(self, states: np.ndarray) -> np.ndarray:
-        self.y = states.reshape(self._shape).copy()
+        own = states[: len(states) - self._has_running, : self._n]
+        self.y = own.reshape(self.y.shape).copy()
         if self._loss is None:
             self.value, found = float(np.sum(self._gradient * self.y)), self._gradient
         else:
             self.value, found = self._engine.scalar_of(self._loss, self.y).value_and_gradient(self.y)
-        return np.asarray(found, float).reshape(states.shape)
+        gradients = np.zeros(states.shape)
+        gradients[: len(own), : self._n] = np.reshape(found, own.shape)
+        if self._has_running:
+            self.value += float(states[-1, -1])
+            gradients[-1, -1] = 1.0
+        if self._ended is not None:
+            if self._is_time:
+                self.value = self._ended.t
+            _, along_y, self.p_bar = self._ended.multiplier(gradients[-1], float(self._is_time))
+            gradients[-1] += along_y
+        return gradients
 
-    def states_of(self, problem: Problem) -> np.ndarray:
-        """The states without a running cost behind them."""
-        shape, n = shape_of(problem), problem.initial.size
-        return self.y if self._shape[-len(shape) :] == shape or not shape else self.y[..., :n].reshape(shape)
+    def at_end(self, end: np.ndarray) -> np.ndarray:
+        """The gradient with respect to the flat end state, which is all that the loss reads."""
+        return self(np.tile(end, (1 + self._has_running, 1))).sum(axis=0)
 
 
 def _checked_gradient(value, shape: tuple[int, ...]) -> np.ndarray:
@@ -347,25 +391,6 @@ def _checked_gradient(value, shape: tuple[int, ...]) -> np.ndarray:
     if not np.all(np.isfinite(found)):
         raise ValueError("`end_gradient` must be finite")
     return found
-
-
-def _with_running(engine, problem: Problem, running, loss, end_gradient):
-    """The problem with the cost along the way as its last entry, and the loss with that entry added."""
-    if not isinstance(problem, ODE):
-        raise TypeError(f"`running` is for an `ODE`, found {type(problem).__name__}")
-    n, shape = problem.initial.size, problem.y0.shape
-    augmented = engine.running_problem(problem, running)
-    if end_gradient is not None:
-        return augmented, None, np.append(_checked_gradient(end_gradient, shape).ravel(), 1.0)
-    scalar = None if loss is None else loss
-
-    def total(z):
-        if scalar is None:
-            return z[n], np.append(np.zeros(n), 1.0)
-        value, found = engine.scalar_of(scalar, z[:n].reshape(shape)).value_and_gradient(z[:n].reshape(shape))
-        return value + z[n], np.append(found.ravel(), 1.0)
-
-    return augmented, total, None
 
 
 # ---- memory ---------------------------------------------------------------------------------------------------------
@@ -380,7 +405,7 @@ def _require_memory(memory) -> None:
         )
 
 
-def _in_memory(engine, problem, scheme, chosen: Steps, linear, seeds: Seeds, memory):
+def _in_memory(engine, about: tuple, linear, seeds: Seeds, memory):
     """Run forward and back; the run, what it cost, and how it was done in words."""
     everything = 8 * linear.width * (linear.n_steps - linear.begin)
     if memory == "auto":
@@ -389,26 +414,44 @@ def _in_memory(engine, problem, scheme, chosen: Steps, linear, seeds: Seeds, mem
         return *store_all(linear, seeds), "all states kept"
     if memory == "reversible":
         if not linear.is_reversible:
-            raise ValueError(f"{scheme.name} cannot be run back step by step; take `Checkpoints` or a splitting scheme")
+            raise ValueError(
+                f'`memory`="reversible" asks for a scheme that can be run back step by step, which {about[1].name} '
+                f"cannot; take `Checkpoints` or a splitting scheme"
+            )
         run, cost = reversible(linear, seeds)
         if cost.drift <= DRIFT:
             return run, cost, "states reconstructed backward"
-        seeds = Seeds(linear, chosen.places, seeds.loss)
+        seeds = Seeds(linear, seeds.places, seeds.loss)
         run, again = with_checkpoints(linear, seeds, Checkpoints(bytes=AUTOMATIC_BYTES))
         words = f"checkpoints, because reconstruction missed the initial state by {cost.drift:.1e}"
         return run, replace(again, drift=cost.drift), words
     choice = memory if isinstance(memory, Checkpoints) else Checkpoints(bytes=int(memory))
-    name = "" if choice.disk is None else _name(engine, problem, scheme, chosen)
+    name = "" if choice.disk is None else _name(engine, choice, *about)
     run, cost = with_checkpoints(linear, seeds, choice, name)
     return run, cost, f"checkpoints, {cost.states} states at most"
 
 
-def _name(engine, problem, scheme, chosen: Steps) -> str:
-    """A name for the directory of a run: the same for the same run only."""
+def _name(engine, choice: Checkpoints, problem, scheme, chosen: Steps, places, running, times: bool) -> str:
+    """A name for the directory of a run: the same for the same run only, whatever its loss."""
     from stepnet.engines.contract import Plan, Saving
 
     plan = Plan(Given(chosen.number, chosen.grid), Saving(None, 0))
-    return hashlib.sha256(str(engine.identity(problem, scheme, plan)).encode()).hexdigest()[:24]
+    run = engine.identity(problem, scheme, plan), problem.initial.tobytes(), places.tobytes(), times
+    also = engine.function_key(running), engine.function_key(getattr(problem, "vjp", None))
+    return hashlib.sha256(repr((run, also, choice.slots, choice.bytes)).encode()).hexdigest()[:24]
+
+
+@contextmanager
+def _as_failed_solve(engine, problem: Problem, scheme, chosen: Steps):
+    """Steps that cannot be taken, told as `solve` tells it."""
+    try:
+        yield
+    except engine.SweepFailed as failure:
+        reason = failure
+    else:
+        return
+    solve(problem, scheme, steps=chosen.as_argument, save_every=0)
+    raise reason
 
 
 def _require_argument_gradients(linear) -> None:
@@ -479,7 +522,7 @@ def _tangent(engine, problem: Problem, scheme, chosen: Steps, direction, p_direc
 
 def _separated(problem: Problem, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """State and tangent out of those of a tangent problem: (q, q', p, p') for problems in halves."""
-    if isinstance(problem, (ODE, Split)):
+    if not _has_halves(problem):
         n = problem.initial.size
         return flat[:n], flat[n:]
     q, dq, p, dp = np.split(flat, 4)
@@ -488,10 +531,15 @@ def _separated(problem: Problem, flat: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 def _interleaved(problem: Problem, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """The other way round."""
-    if isinstance(problem, (ODE, Split)):
+    if not _has_halves(problem):
         return np.concatenate((first, second))
     (q, p), (dq, dp) = np.split(first, 2), np.split(second, 2)
     return np.concatenate((q, dq, p, dp))
+
+
+def _has_halves(problem: Problem) -> bool:
+    """Whether the tangent problem is in halves as the problem is."""
+    return isinstance(problem, SecondOrder) or (isinstance(problem, Partitioned) and problem.separable)
 
 
 def shape_of(problem: Problem) -> tuple[int, ...]:

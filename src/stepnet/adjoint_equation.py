@@ -31,7 +31,7 @@ def solved_back(engine, problem: ODE, scheme, memory: str, how: dict, reader, di
     is_kept = memory == "interpolated"
     solution = solve(problem, scheme, **how, save_every=0, dense=is_kept)
     end = solution.y[-1].ravel()
-    end_gradient = reader(end.reshape(1, -1)).ravel()
+    end_gradient = reader.at_end(end)
     steps = how.get("steps")
     back = how | ({"steps": steps[::-1]} if isinstance(steps, np.ndarray) else {})
     n = problem.initial.size

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +52,7 @@ class Cost:
 class Seeds:
     """Where the loss reads the trajectory: collects those states on the way, and gives their gradients on the way back.
 
-    `places` are step numbers in ascending order, the last step among them if the loss reads the end.
+    `places` are step numbers in ascending order, repeated ones too; the loss takes the states at all of them.
     """
 
     def __init__(self, linear, places: np.ndarray, loss: Callable[[np.ndarray], np.ndarray]):
@@ -62,8 +63,9 @@ class Seeds:
 
     def collect(self, state: np.ndarray, step: int) -> None:
         """Note the state at a step, if it is one of the places and not seen before."""
-        for i in np.flatnonzero((self.places == step) & ~self._seen):
-            self.states[i], self._seen[i] = self._linear.own(state), True
+        here = self._at(step)
+        if not self._seen[here].all():
+            self.states[here], self._seen[here] = self._linear.own(state), True
 
     def put(self, states: np.ndarray) -> None:
         """States that an earlier run has collected."""
@@ -72,14 +74,22 @@ class Seeds:
 
     def inside(self, first: int, stop: int) -> list[int]:
         """The places after step `first` up to `stop`, ascending."""
-        return sorted({int(place) for place in self.places if first < place <= stop})
+        low, high = np.searchsorted(self.places, (first, stop), side="right")
+        return np.unique(self.places[low:high]).tolist()
 
-    def gradient_at(self, step: int) -> np.ndarray | float:
-        """The gradient of the loss with respect to the state at a step, in the rows of a state; 0 if it is no place."""
+    @property
+    def gradients(self) -> np.ndarray:
+        """The gradient of the loss with respect to the state at each place, once all have been collected."""
         if self._gradients is None:
             self._gradients = self.loss(self.states)
-        found = [self._linear.spread(self._gradients[i]) for i in np.flatnonzero(self.places == step)]
-        return sum(found) if found else 0.0
+        return self._gradients
+
+    def gradient_at(self, step: int) -> np.ndarray:
+        """The gradient of the loss with respect to the flat state at a step; zeros if it is no place."""
+        return self.gradients[self._at(step)].sum(axis=0)
+
+    def _at(self, step: int) -> slice:
+        return slice(*(int(np.searchsorted(self.places, step, side)) for side in ("left", "right")))
 
 
 class Reversal:
@@ -92,7 +102,48 @@ class Reversal:
         self.sums = linear.new_sums()
         self.n_blocks = -(-(self.end - self.begin) // block)
         self._states = np.empty((min(block, max(1, self.end - self.begin)), linear.width))
-        self._is_turned = False
+        self.advances = 0
+        self.is_turned = False
+
+    def open(self) -> np.ndarray:
+        """The state at the beginning of the steps, after the opening of a multistep scheme."""
+        linear, initial = self.linear, self.linear.problem.initial
+        early = self.seeds.inside(-1, self.begin - 1)
+        if early:
+            starting = linear.starting()
+            state = starting.open(initial)
+            for at, place in pairwise([0, *early]):
+                starting.forward(state, at, place - at)
+                self.seeds.collect(linear.spread(starting.own(state)), place)
+        state = linear.open(initial)
+        self.seeds.collect(state, self.begin)
+        return state
+
+    def close(self) -> np.ndarray:
+        """The gradient with respect to the flat initial state, at the end of all."""
+        self.turn()
+        initial = self.linear.problem.initial
+        y_bar = self.linear.close(initial, self.bar, self.sums)
+        early = self.seeds.inside(-1, self.begin - 1)
+        if not early:
+            return y_bar
+        starting = self.linear.starting()
+        states, state = np.empty((early[-1], starting.width)), starting.open(initial)
+        starting.forward(state, 0, early[-1], states)
+        bar = starting.spread(np.zeros_like(initial))
+        for place, before in pairwise([*reversed(early), 0]):
+            bar += starting.spread(self.seeds.gradient_at(place))
+            starting.backward(states[before:place], before, place - before, bar, self.sums)
+        return y_bar + starting.close(initial, bar, self.sums)
+
+    def turn(self) -> None:
+        """Begin with the gradient at the end, once."""
+        if not self.is_turned:
+            self.is_turned = True
+            self._add_gradient_at(self.end)
+
+    def _add_gradient_at(self, step: int) -> None:
+        self.bar += self.linear.spread(self.seeds.gradient_at(step))
 
     def span(self, start: int, stop: int) -> tuple[int, int]:
         """The first step of some blocks, and the one after their last."""
@@ -104,6 +155,7 @@ class Reversal:
         for place in [*self.seeds.inside(first, last), last]:
             self.linear.forward(state, first, place - first)
             self.seeds.collect(state, place)
+            self.advances += place - first
             first = place
 
     def reverse(self, state: np.ndarray, start: int) -> None:
@@ -118,17 +170,10 @@ class Reversal:
 
     def pull_back(self, first: int, last: int) -> None:
         """The adjoint of a block whose states are stored."""
-        if not self._is_turned:
-            self._is_turned = True
-            self.bar += self.seeds.gradient_at(self.end)
-        at = last
-        for place in [*reversed(self.seeds.inside(first, last - 1)), first]:
+        self.turn()
+        for at, place in pairwise([last, *reversed(self.seeds.inside(first, last - 1)), first]):
             self.linear.backward(self._states[place - first : at - first], place, at - place, self.bar, self.sums)
-            if place != first or first == self.begin:
-                self.bar += self.seeds.gradient_at(place)
-            at = place
-        if first != self.begin:
-            self.bar += self.seeds.gradient_at(first)
+            self._add_gradient_at(place)
 
     @property
     def stored_bytes(self) -> int:
@@ -145,12 +190,9 @@ def store_all(linear, seeds: Seeds) -> tuple[Reversal, Cost]:
     """Every state is kept."""
     n = linear.n_steps - linear.begin
     run = Reversal(linear, seeds, max(1, n))
-    state = linear.open(linear.problem.initial)
-    seeds.collect(state, linear.begin)
+    state = run.open()
     if n:
         run.reverse(state, 0)
-    else:
-        run.pull_back(linear.begin, linear.begin)
     return run, Cost(linear.n_steps, 0, n, run.stored_bytes)
 
 
@@ -166,30 +208,28 @@ def with_checkpoints(linear, seeds: Seeds, choice: Checkpoints, name: str = "") 
     store = _Store(schedule, choice.disk, name)
     _execute(run, schedule, store)
     states = schedule.peak + run.block
-    advances = sum(np.diff(run.span(a.start, a.stop))[0] for a in schedule if a.kind == Kind.ADVANCE)
-    return run, Cost(linear.n_steps, int(advances), states, states * size)
+    return run, Cost(linear.n_steps, run.advances, states, states * size)
 
 
 def reversible(linear, seeds: Seeds) -> tuple[Reversal, Cost]:
     """No states are kept: each is reconstructed from the one after it."""
     run = Reversal(linear, seeds, block_of(linear))
-    initial = linear.open(linear.problem.initial)
+    initial = run.open()
     state = initial.copy()
-    seeds.collect(state, linear.begin)
     run.forward(state, 0, run.n_blocks)
     for start in range(run.n_blocks - 1, -1, -1):
         first, last = run.span(start, start + 1)
         linear.undo(state, first, last - first, run._states)
         run.pull_back(first, last)
     scale = max(np.max(np.abs(initial), initial=0.0), np.finfo(float).tiny)
-    drift = float(np.max(np.abs(state - initial), initial=0.0) / scale)
+    is_near = np.all(np.abs(state) < np.inf)
+    drift = float(np.max(np.abs(state - initial), initial=0.0) / scale) if is_near else float("inf")
     return run, Cost(linear.n_steps, linear.n_steps, run.block + 1, run.stored_bytes, drift)
 
 
 def _execute(run: Reversal, schedule: Schedule, store: _Store) -> None:
     """Actions in order; a run with a directory goes on where an earlier one was stopped."""
-    state = run.linear.open(run.linear.problem.initial)
-    run.seeds.collect(state, run.begin)
+    state = run.open()
     done = store.resume(run)
     for number, action in enumerate(schedule):
         if number < done:
@@ -245,26 +285,29 @@ class _Store:
         self._noted = time.monotonic()
         kept = {f"slot_{slot}": state for slot, state in self._memory.items()}
         sums = {"p": run.sums.p, "t": run.sums.t}
-        _write(self._directory / "progress.npz", done=done, bar=run.bar, seeds=run.seeds.states, **sums, **kept)
+        seen = {"seeds": run.seeds.states, "gradients": run.seeds.gradients}
+        _write(self._directory / "progress.npz", done=done, bar=run.bar, **seen, **sums, **kept)
         while self._dropped:
             self._dropped.pop().unlink(missing_ok=True)
 
     def resume(self, run: Reversal) -> int:
-        """How many actions an earlier run has done, its numbers put back; 0 if there was none."""
+        """How many actions an earlier run has done, its numbers put back; 0 if there was none, or of another loss."""
         path = self._directory / "progress.npz"
         if not self._has_directory or not path.is_file():
             return 0
         with np.load(path) as numbers:
+            if not np.array_equal(run.seeds.loss(numbers["seeds"]), numbers["gradients"]):
+                return 0
             self._memory = {int(n[5:]): numbers[n] for n in numbers.files if n.startswith("slot_")}
             run.bar[...], run.sums.p[...], run.sums.t[...] = numbers["bar"], numbers["p"], numbers["t"]
             run.seeds.put(numbers["seeds"])
-            run._is_turned = True
+            run.is_turned = True
             return int(numbers["done"])
 
     def finish(self) -> None:
         """The gradient is there, so nothing needs to be kept."""
         if self._has_directory:
-            for path in self._directory.glob("*.npz"):
+            for path in (*self._directory.glob("*.npz"), *self._directory.glob("*.tmp")):
                 path.unlink()
             self._directory.rmdir()
 

@@ -16,7 +16,7 @@ def identity(problem: Problem, scheme, plan: Plan) -> str:
         problem.t_span,
         problem.initial.dtype.str,
         problem.initial.shape,
-        [_without_addresses(fingerprint(function)) for function in _functions(problem)],
+        [function_key(function) for function in _functions(problem)],
         [_without_addresses(value_key(value)) for value in problem.args],
         scheme,
         type(plan.stepping).__name__,
@@ -24,6 +24,11 @@ def identity(problem: Problem, scheme, plan: Plan) -> str:
         getattr(plan.stepping, "controller", None),
     )
     return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def function_key(function) -> tuple | None:
+    """What a function is, the same in every process; None for None."""
+    return None if function is None else _without_addresses(fingerprint(function))
 
 
 def _functions(problem: Problem) -> tuple:

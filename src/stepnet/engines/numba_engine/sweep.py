@@ -20,7 +20,7 @@ from stepnet.engines.numba_engine.compile.fused import fused_address, write_reve
 from stepnet.engines.numba_engine.compile.pullbacks import Part, parts_of
 from stepnet.engines.numba_engine.primitives import accumulate, call_field, call_pullback
 from stepnet.engines.numba_engine.stepping import padded
-from stepnet.problem import Problem, SecondOrder, Split
+from stepnet.problem import Problem, SecondOrder, Split, is_finite
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.programs import Motion, Program, Slope, motion_of
 from stepnet.schemes.splitting import Splitting
@@ -29,6 +29,10 @@ DONE, RAISED = 0, 1
 _R, _I, _P = ctypes.c_double, ctypes.c_int64, ctypes.c_void_p
 SWEEP = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _I, _P)
 REVERSE = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _P, _P, _P)
+
+
+class SweepFailed(ArithmeticError):
+    """Steps that cannot be taken; a solve with the same steps knows why."""
 
 
 class Tape(NamedTuple):
@@ -253,10 +257,12 @@ class Runner:
             stride = 0 if states is None else state.size
             pointers = (_at(clock.grid), _at(state), _at(kept), stride, _at(self._p))
             SWEEP(self._sweep)(clock.t0, clock.h, first, count, *pointers)
-            return
-        head = (self._fields, self._p, tape_of(self._program), self._scratch(), clock, first, count)
-        if sweep(state.dtype, *head, state, kept, int(states is not None), int(self._is_back)) != DONE:
-            self._explain()
+        else:
+            head = (self._fields, self._p, tape_of(self._program), self._scratch(), clock, first, count)
+            if sweep(state.dtype, *head, state, kept, int(states is not None), int(self._is_back)) != DONE:
+                self._explain()
+        if not self._is_back and not is_finite(state):
+            raise SweepFailed("a state became NaN or infinite")
 
     def backward(self, states: np.ndarray, first: int, count: int, bar: np.ndarray, sums: Sums) -> None:
         """Move the gradient `bar` (rows, n) back over `count` steps, the states before which are rows of `states`."""
@@ -286,7 +292,7 @@ class Runner:
             for exception in (part.exception, *callbacks):
                 if exception is not None:
                     raise exception
-        raise FloatingPointError("a right-hand side raised while its steps were taken again")
+        raise SweepFailed("a right-hand side or its derivative raised an exception")
 
 
 class Sums(NamedTuple):
@@ -306,8 +312,10 @@ class Linearised:
     def __init__(
         self, problem: Problem, scheme, n_steps: int, grid: np.ndarray | None, has_times: bool, differences: bool
     ):
-        if isinstance(scheme, Multistep) and n_steps < scheme.n_steps:
-            scheme = scheme.starter
+        if isinstance(scheme, Multistep):
+            starter = scheme.starter
+            scheme = starter if n_steps < scheme.n_steps else scheme
+            self._make_starting = partial(Linearised, problem, starter, n_steps, grid, has_times, differences)
         self.problem, self.n_steps = problem, n_steps
         is_split = isinstance(scheme, Splitting) or (isinstance(scheme, Multistep) and scheme.derivative == 2)
         self.parts = parts_of(problem, not is_split, differences)
@@ -347,7 +355,12 @@ class Linearised:
     @property
     def has_parameters(self) -> bool:
         """Whether gradients with respect to the arguments are known."""
-        return all(part.rung in ("traced", "address") for part in self.parts) or self._p_size == 0
+        return self.is_complete or self._p_size == 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether derivatives with respect to time and arguments are known."""
+        return all(part.is_complete for part in self.parts)
 
     @property
     def _p_size(self) -> int:
@@ -355,6 +368,10 @@ class Linearised:
 
     def new_sums(self) -> Sums:
         return Sums(np.zeros(self._p_size), np.zeros(2))
+
+    def starting(self) -> Linearised:
+        """The one-step scheme behind the opening of a multistep scheme, step by step."""
+        return self._make_starting()
 
     def open(self, initial: np.ndarray) -> np.ndarray:
         """The state at step `begin`, from the flat initial state of the problem."""

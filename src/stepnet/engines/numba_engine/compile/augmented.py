@@ -33,21 +33,20 @@ _kept: WeakKeyDictionary = WeakKeyDictionary()
 
 def tangent_problem(problem: Problem, direction: np.ndarray, p_direction: np.ndarray) -> Problem:
     """(y, v)' = (f, (df/dy) v + (df/dp) p_direction): the state and its tangent, which begins with `direction`."""
-    codes = [None if part.vjp == 0 else _code(part, tangent_trace) for part in parts_of(problem, is_joined=False)]
-    p = next(part.field.p for part in parts_of(problem, is_joined=False) if part.vjp != 0)
+    parts = parts_of(problem, is_joined=isinstance(problem, Partitioned) and not problem.separable)
+    codes = [None if part.vjp == 0 else _code(part, tangent_trace) for part in parts]
+    p = next(part.field.p for part in parts if part.vjp != 0)
     args = (np.concatenate((p, p_direction)),) if p.size else ()
-    if isinstance(problem, (ODE, Split)):
+    if len(codes) == 1 or isinstance(problem, Split):
         y0 = np.concatenate((problem.initial, direction))
-        return ODE(codes[0], y0, problem.t_span, args) if isinstance(problem, ODE) else Split(
-            tuple(codes), y0, problem.t_span, args
-        )  # fmt: skip
+        if isinstance(problem, Split):
+            return Split(tuple(codes), y0, problem.t_span, args)
+        return ODE(codes[0], y0, problem.t_span, args)
     q, p_dot = np.split(direction, 2)
     first, second = np.split(problem.initial, 2)
     halves = np.concatenate((first, q)), np.concatenate((second, p_dot))
     if isinstance(problem, SecondOrder):
         return SecondOrder(codes[1], *halves, problem.t_span, args)
-    if not problem.separable:
-        raise NoDerivative("tangents of a problem with separable=False are not known; write it as an `ODE`")
     return Partitioned(codes[0], codes[1], *halves, problem.t_span, args)
 
 

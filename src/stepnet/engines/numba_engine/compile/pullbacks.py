@@ -3,8 +3,8 @@
     int32 vjp(double t, const double *y, const double *p, const double *w, double *t_bar, double *y_bar, double *p_bar,
               int64 n)                                                              (the bars are added to)
 
-What the user supplies wins; then traces, up to many more operations than a right-hand side is traced to; then dual
-numbers and, on request, finite differences, which give no gradient with respect to arguments.
+The user's `vjp` wins; then traces, up to many more operations than a right-hand side is traced to; then the user's
+`jac`, dual numbers and, on request, finite differences, which give no gradient with respect to time and arguments.
 """
 
 from __future__ import annotations
@@ -27,13 +27,19 @@ from stepnet.engines.numba_engine.compile.field import (
 from stepnet.engines.numba_engine.compile.form import Form, form_of, try_once
 from stepnet.engines.numba_engine.compile.joined import joined_code
 from stepnet.engines.numba_engine.compile.machine_code import Code, assembly
-from stepnet.engines.numba_engine.compile.problems import Function, functions_of, part_fields
+from stepnet.engines.numba_engine.compile.problems import (
+    Function,
+    functions_of,
+    jacobian_of,
+    part_fields,
+)
 from stepnet.engines.numba_engine.compile.products import (
     VJP,
     difference_pushforward,
     dual_pushforward,
     user_pullback,
 )
+from stepnet.engines.numba_engine.compile.symbols import CannotTrace
 from stepnet.engines.numba_engine.compile.trace import Trace, trace
 from stepnet.errors import NoDerivative
 from stepnet.problem import Problem
@@ -44,11 +50,15 @@ _long: WeakKeyDictionary = WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class Part:
-    """A right-hand side and its pullback; `rung` says where the latter comes from."""
+    """A right-hand side and its pullback; `rung` says where the latter comes from.
+
+    It `is_complete` if it knows derivatives with respect to time and arguments, not only to the state.
+    """
 
     field: Field
     vjp: int
     rung: str
+    is_complete: bool
     trace: Trace | None = field(default=None, repr=False)
     keep_alive: object = field(default=None, repr=False)
 
@@ -78,13 +88,13 @@ def parts_of(problem: Problem, is_joined: bool, differences: bool = False) -> tu
 def _part(problem: Problem, field: Field, which: Function | None, differences: bool) -> Part:
     """A part with its pullback; q' = v needs none."""
     if which is None:
-        return Part(field, 0, "address")
+        return Part(field, 0, "address", True)
     own = getattr(problem, "vjp", None)
     if c_address(own) is not None:
-        return Part(field, c_address(own), "user", keep_alive=own)
+        return Part(field, c_address(own), "user", True, keep_alive=own)
     if own is None and getattr(field.keep_alive, "trace", None) is not None:
         return _traced(field)
-    if field.rung == "address":
+    if own is None and field.rung == "address" and getattr(problem, "jac", None) is None:
         raise NoDerivative(f"`{which.label}` is a C function, whose derivative is not known; give `vjp`")
     block = pack(problem.args)
     form = form_of(which.function, problem.args, which.inputs, which.output, which.y.dtype, which.label)
@@ -94,12 +104,16 @@ def _part(problem: Problem, field: Field, which: Function | None, differences: b
 
 
 def _found_out(problem: Problem, field: Field, which: Function, form: Form, block: Block, differences: bool) -> Part:
-    """By a long trace, by dual numbers, or by finite differences if the user wants them."""
+    """By a long trace, the user's Jacobian, dual numbers, or finite differences if the user wants them."""
     t = problem.t_span[0]
     try:
+        if not problem.trace:
+            raise CannotTrace("refused")
         return _traced(field, _traced_to_the_end(field, form, block, t, which.y))
     except Exception as exception:
         reason = f"not traced: {first_line(exception)}"
+    if getattr(problem, "jac", None) is not None:
+        return _in_python(field, form, block, jacobian_of(problem).pullback.product, "user")
     if field.rung != "python":
         try:
             columns = dual_pushforward(form, block, try_once(form, block.values, t, which.y)[0]).columns
@@ -129,7 +143,7 @@ def _traced(field: Field, code: Code | None = None) -> Part:
     if code not in _kept:
         code.trace.graph.most = 4 * MOST_NODES_OF_DERIVATIVES
         _kept[code] = Code(assembly(code.trace, "vjp"), "vjp")
-    return Part(field, _kept[code].address, "traced", code.trace, _kept[code])
+    return Part(field, _kept[code].address, "traced", True, code.trace, _kept[code])
 
 
 def _by_columns(field: Field, form: Form, block: Block, columns, rung: str) -> Part:
@@ -139,7 +153,7 @@ def _by_columns(field: Field, form: Form, block: Block, columns, rung: str) -> P
 
 def _in_python(field: Field, form: Form, block: Block, product, rung: str) -> Part:
     call = PythonPullback(form, product)
-    return Part(field, call.address, rung, keep_alive=call)
+    return Part(field, call.address, rung, False, keep_alive=call)
 
 
 class PythonPullback:

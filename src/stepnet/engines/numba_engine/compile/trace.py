@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from types import CellType, FunctionType, MethodType
+from types import FunctionType, MethodType
 
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 
+from stepnet.engines.numba_engine.compile.copies import blank_copy, fill
 from stepnet.engines.numba_engine.compile.derivatives import pullback, pushforward
 from stepnet.engines.numba_engine.compile.fingerprint import fingerprint, is_opaque, writes_outside
 from stepnet.engines.numba_engine.compile.form import handles_exceptions, plain_functions
@@ -128,31 +129,13 @@ def traceable(function, seen: dict):
         return MethodType(traceable(function.__func__, seen), function.__self__)
     if not isinstance(function, FunctionType):
         return traceable(function.__call__, seen) if isinstance(type(function).__call__, FunctionType) else function
-    if id(function) in seen:
-        return seen[id(function)]
-    names = _names(function.__code__)
-    namespace = dict(function.__globals__)
-    copy = seen[id(function)] = FunctionType(
-        function.__code__, namespace, function.__name__, function.__defaults__, _cells(function, seen)
-    )
-    copy.__kwdefaults__ = function.__kwdefaults__
-    for name in names & namespace.keys():
-        namespace[name] = _replaced(namespace[name], seen)
-    return copy
+    if id(function) not in seen:
+        copy = seen[id(function)] = blank_copy(function)
+        fill(copy, function, lambda value: _replaced(value, seen))
+    return seen[id(function)]
 
 
 def _replaced(value, seen: dict):
     if id(value) in REPLACED:
         return REPLACED[id(value)]
     return traceable(value, seen) if isinstance(value, (FunctionType, Dispatcher)) else value
-
-
-def _cells(function, seen: dict):
-    if function.__closure__ is None:
-        return None
-    return tuple(CellType(_replaced(cell.cell_contents, seen)) for cell in function.__closure__)
-
-
-def _names(code) -> set[str]:
-    inner = (item for item in code.co_consts if hasattr(item, "co_names"))
-    return set(code.co_names).union(*(_names(item) for item in inner))
