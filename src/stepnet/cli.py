@@ -40,9 +40,9 @@ def info() -> None:
 def gradients(problem: str, scheme: str | None, steps: int | None) -> None:
     """Find one gradient in every way: exact ones, and those of the continuous adjoint, which may be wrong."""
     from stepnet import gradient_table
-    from stepnet.errors import UnknownName
+    from stepnet.errors import SolveFailed, UnknownName
 
     try:
         gradient_table.run(problem, scheme, steps, click.echo)
-    except (UnknownName, ValueError, TypeError) as error:
+    except (UnknownName, ValueError, TypeError, SolveFailed) as error:
         raise click.ClickException(str(error)) from None
