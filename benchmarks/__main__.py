@@ -10,15 +10,16 @@ from pathlib import Path
 
 # One thread for everybody, set before anything that counts cores is imported.
 os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 
-from benchmarks import adaptive, cold_start, drop_in, figure, fixed_steps, report
+from benchmarks import adaptive, cold_start, drop_in, figure, fixed_steps, gradients, report
 from benchmarks.environment import environment, source_hash
 
 HERE = Path(__file__).parent
 WORKLOADS = (
     dict.fromkeys(adaptive.WORKLOADS, adaptive.rows)
     | dict.fromkeys(fixed_steps.WORKLOADS, fixed_steps.rows)
-    | {cold_start.WORKLOAD: cold_start.rows, drop_in.WORKLOAD: drop_in.rows}
+    | {cold_start.WORKLOAD: cold_start.rows, drop_in.WORKLOAD: drop_in.rows, gradients.WORKLOAD: gradients.rows}
 )
 
 
@@ -66,6 +67,8 @@ def measure(names: list[str]) -> list[dict]:
 def _line(row: dict) -> str:
     tolerance = "" if row["tolerance"] is None else f"{row['tolerance']:.0e}"
     head = f"{row['workload']:14}{tolerance:7}{row['contender']:33}"
+    if row["memory"] is not None:
+        return f"{head}{row['memory'] / 1e6:>10.4g} MB"
     if row["time"] is None:
         return head + row["note"]
     kernel = "" if row["kernel_time"] is None else f"{row['kernel_time'] * 1e3:.4g}"

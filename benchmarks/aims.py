@@ -10,6 +10,8 @@ from typing import NamedTuple
 from benchmarks.adaptive import LORENZ_TOLERANCE
 from benchmarks.contenders import BESIDE_C, C_LOOP
 from benchmarks.drop_in import PROCESS, T_LONG, WITHIN
+from benchmarks.gradient_contenders import FORWARD, JAX, OURS, REVERSE
+from benchmarks.gradients import CHECKPOINTED, FEW_AND_MANY, PREDICTED, memory_label
 
 NOT_PEERS = ("stepnet", "C", "numpy")
 FIFTH_ORDER = ("stepnet dopri5", "stepnet tsit5")
@@ -132,6 +134,22 @@ def cold_start(rows) -> Reached | None:
     return None if row is None else Reached(row["time"], "stepnet dopri5")
 
 
+def sweeps(run: str):
+    """The time of a reverse sweep over that of a forward one."""
+    return ratio_to("gradients", f"{run}, {REVERSE}", f"{run}, {FORWARD}")
+
+
+def beats_jax(run: str):
+    """The time of a compiled gradient of JAX over that of our whole call."""
+    return inverse(ratio_to("gradients", f"{run}, {OURS}", f"{run}, {JAX}"))
+
+
+def memory_growth(rows) -> Reached | None:
+    """By how many megabytes the peak of many steps is above that of few."""
+    few, many = ([r for r in rows if r["contender"] == memory_label(n) and r.get("memory")] for n in FEW_AND_MANY)
+    return Reached((many[0]["memory"] - few[0]["memory"]) / 1e6, "peaks") if few and many else None
+
+
 def _names(rows: list[dict]) -> list[str]:
     return list(dict.fromkeys(r["contender"] for r in rows))
 
@@ -170,4 +188,12 @@ AIMS = (
     Aim(f"solve_ivp in place of SciPy's, T = {T_LONG:g}, cold process", "drop-in", False, 50.0, "x",
         inverse(ratio_to("drop-in", f"stepnet, {PROCESS}", f"SciPy, {PROCESS}"))),
     Aim("cold process to first solution, warm disk", "cold-start", True, 0.6, "s", cold_start),
+    Aim("reverse sweep beside the forward one", "gradients", True, 3.5, "x", sweeps("lorenz")),
+    Aim("reverse sweep beside the forward one", "gradients", True, 3.5, "x", sweeps("pleiades")),
+    Aim("the same gradient by JAX", "gradients", False, 10.0, "x", beats_jax("lorenz")),
+    Aim("the same gradient by JAX", "gradients", False, 3.0, "x", beats_jax("pleiades")),
+    Aim("the same gradient by JAX", "gradients", False, 1.0, "x", beats_jax("lorenz-96")),
+    Aim("checkpoints beside the sweeps that they need", "gradients", True, 1.15, "x",
+        ratio_to("gradients", CHECKPOINTED, PREDICTED)),
+    Aim("memory of 10^7 steps beyond that of 10^4, 20 slots", "gradients", True, 2.0, "MB", memory_growth),
 )  # fmt: skip

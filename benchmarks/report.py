@@ -30,6 +30,9 @@ def report(results: dict) -> str:
         "## A script for SciPy with another import\n\nLorenz by `solve_ivp`, a plain Python function and default "
         f"options: to T = 100 in a warm process, and to T = {T_LONG:g} from the start of Python to the end of the "
         "run.\n\n" + seconds_table(rows, "drop-in"),
+        "## Gradients\n\nOf half the squared end state, with respect to initial state and parameters, through even "
+        "steps of RK4 (torchdiffeq: the 3/8 rule).  For stepnet the whole call of `sn.gradient` with all states kept; "
+        "loops are compiled before.\n\n" + gradients_table(rows),
     ]
     missing = _missing(rows)
     if missing:
@@ -111,6 +114,18 @@ def seconds_table(rows: list[dict], workload: str) -> str:
         (r["contender"], f"{r['time']:.3g}" if r["time"] else r["note"]) for r in rows if r["workload"] == workload
     ]
     return _table(("contender", "s"), lines)
+
+
+def gradients_table(rows: list[dict]) -> str:
+    lines = [
+        (
+            r["contender"], r["note"] or _ms(r["time"]), "-" if r["error"] is None else f"{r['error']:.0e}",
+            "-" if r["memory"] is None else f"{r['memory'] / 1e6:.1f}", _count(r["accepted"]),
+        )
+        for r in rows
+        if r["workload"] == "gradients"
+    ]  # fmt: skip
+    return _table(("contender", "ms", "difference", "peak, MB", "steps"), lines)
 
 
 def _adaptive_points(rows: list[dict]):

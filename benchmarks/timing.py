@@ -37,7 +37,7 @@ class Prepared(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """One measured line; times in seconds, None where there is nothing to tell, `note` why."""
+    """One measured line; times in seconds, memory in bytes, None where there is nothing to tell, `note` why."""
 
     workload: str
     contender: str
@@ -51,6 +51,7 @@ class Row:
     evaluations: int | None = None
     calls: int = 0
     note: str = ""
+    memory: float | None = None
 
     as_dict = asdict
 

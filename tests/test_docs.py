@@ -35,6 +35,7 @@ def test_readme_shows_every_way_in():
         "dense=True",
         "sn.schemes.ExplicitRK(",
         "sn.derivatives.jacobian(",
+        "sn.gradient(",
     )
     assert [way for way in ways if way not in code] == []
 
@@ -50,6 +51,15 @@ def test_table_of_schemes_is_current():
     generate = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generate)
     assert generate.TARGET.read_text() == generate.page(), "run `python docs/generate.py`"
+
+
+def test_prices_of_checkpoints_are_current():
+    from stepnet.checkpoints import binomial_advances
+
+    text = (ROOT / "docs" / "gradients.md").read_text()
+    for n in (10, 100, 1000, 10_000, 100_000):
+        runs = (1 + binomial_advances(n, slots) / n for slots in (3, 5, 10, 20, 50, 100))
+        assert f"| {n} | " + " | ".join(f"{run:.2f}" for run in runs) + " |" in text
 
 
 def test_readme_counts_the_schemes_right():
