@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from gradients.cases import CASES, STEPS, B, generator, over_the_catalogue
 
 import stepnet as sn
@@ -36,6 +37,7 @@ def test_in_kernels(scheme, kind, monkeypatch):
     assert abs(forward - back) <= EXACT * max(1.0, abs(forward))
 
 
+@pytest.mark.slow
 def test_short_steps_run_in_generated_code():
     """All but the longest steps do, so that both ways are really tested."""
     generated = [

@@ -1,0 +1,205 @@
+"""Derivatives by somebody else: steps written again on torch tensors, in two ways, for torch's own differentiation.
+
+`by_program` executes the program of a scheme operation by operation.  `by_textbook` knows nothing of programs: it has
+one loop per family, from the coefficients of the scheme's own record.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from gradients.cases import Kind
+
+from stepnet.schemes import LowStorageRK, Multistep, Splitting, StabilisedRK
+from stepnet.schemes.programs import Slope, inner_scheme, motion_of
+
+torch.set_num_threads(1)
+
+
+class Inputs:
+    """What a run depends on, as leaves: the flat initial state, the arguments, the ends of the time span."""
+
+    def __init__(self, initial, args, t_span):
+        self.y0, self.t0, self.t1 = _leaf(initial), _leaf(t_span[0]), _leaf(t_span[1])
+        self.args = tuple(_leaf(arg) for arg in args)
+
+    def gradients(self, value) -> tuple:
+        """With respect to the state, each argument, and both times."""
+        leaves = (self.y0, *self.args, self.t0, self.t1)
+        found = torch.autograd.grad(value, leaves, allow_unused=True)
+        zeros = (np.zeros(leaf.shape) if g is None else g.numpy() for g, leaf in zip(found, leaves, strict=True))
+        y0, *args, t0, t1 = zeros
+        return y0, args, (float(t0), float(t1))
+
+
+def _leaf(value) -> torch.Tensor:
+    return torch.tensor(np.asarray(value, float), dtype=torch.float64, requires_grad=True)
+
+
+def parts(kind: Kind, inputs: Inputs) -> list:
+    """The functions of a kind as f(t, y) on tensors, separable halves as dq(t, p) and dp(t, q)."""
+    functions = kind.in_module(torch)
+    if kind.name == "second order":
+        return [lambda t, v: v, _bound(functions[0], inputs)]
+    return [_bound(function, inputs) for function in functions]
+
+
+def _bound(function, inputs):
+    return lambda t, *states: torch.stack([torch.as_tensor(x) for x in function(t, *states, *inputs.args)])
+
+
+def whole(kind: Kind, inputs: Inputs):
+    """f(t, y) of the flat state."""
+    fs = parts(kind, inputs)
+    if kind.name == "ode":
+        return fs[0]
+    if kind.name.startswith("split"):
+        return lambda t, y: sum(f(t, y) for f in fs)
+    if kind.name == "not separable":
+        return lambda t, y: torch.cat([f(t, *torch.chunk(y, 2)) for f in fs])
+    return lambda t, y: torch.cat((fs[0](t, torch.chunk(y, 2)[1]), fs[1](t, torch.chunk(y, 2)[0])))
+
+
+# ---- by programs ----------------------------------------------------------------------------------------------------
+
+
+def by_program(kind: Kind, scheme, inputs: Inputs, steps: int) -> torch.Tensor:
+    """The flat end state after even steps."""
+    is_split = isinstance(scheme, Splitting) or (isinstance(scheme, Multistep) and scheme.derivative == 2)
+    fs = parts(kind, inputs) if is_split else [whole(kind, inputs)]
+    motion = motion_of(
+        scheme, len(fs), kind.name.startswith("split") and is_split, kind.name == "second order" and is_split
+    )
+    h = (inputs.t1 - inputs.t0) / steps
+    own = torch.chunk(inputs.y0, len(motion.state))
+    rows = [torch.zeros_like(own[0]) for _ in range(motion.step.n_rows)]
+    for place, row in zip(motion.state, own, strict=True):
+        rows[place] = row
+    rows = run(motion.opening, fs, rows, inputs.t0, h)
+    for i in range(motion.opening.steps, steps):
+        rows = run(motion.step, fs, rows, inputs.t0 + i * h, h)
+    return torch.cat([rows[place] for place in motion.state])
+
+
+def run(program, fs, rows, t, h) -> list:
+    """The rows of the new state; works on tensors and on arrays."""
+    rows = list(rows)
+    for operation in program.operations:
+        if isinstance(operation, Slope):
+            rows.append(fs[operation.part](t + operation.c * h, rows[operation.row]))
+        else:
+            rows.append(sum(term.weight * h**term.power * rows[term.row] for term in operation.terms))
+    return [rows[row] for row in program.outputs]
+
+
+# ---- by textbooks ---------------------------------------------------------------------------------------------------
+
+
+def by_textbook(kind: Kind, scheme, inputs: Inputs, steps: int) -> torch.Tensor:
+    """The flat end state after even steps."""
+    t0, h = inputs.t0, (inputs.t1 - inputs.t0) / steps
+    if isinstance(scheme, Multistep):
+        return _multistep(kind, scheme, inputs, t0, h, steps)
+    step, y = _one_step(kind, scheme, inputs), inputs.y0
+    for i in range(steps):
+        y = step(t0 + i * h, h, y)
+    return y
+
+
+def _one_step(kind: Kind, scheme, inputs: Inputs):
+    if isinstance(scheme, Splitting):
+        make = _flows if kind.name.startswith("split") else _drifts_and_kicks
+        return make(scheme, parts(kind, inputs))
+    f = whole(kind, inputs)
+    return lambda t, h, y: _runge_kutta(scheme)(f, t, h, y)
+
+
+def _runge_kutta(scheme):
+    if isinstance(scheme, LowStorageRK):
+        return lambda f, t, h, y: _low_storage(scheme, f, t, h, y)
+    if isinstance(scheme, StabilisedRK):
+        return lambda f, t, h, y: _stabilised(scheme, f, t, h, y)
+    return lambda f, t, h, y: _tableau(scheme, f, t, h, y)
+
+
+def _tableau(scheme, f, t, h, y):
+    k = []
+    for row in scheme.a:
+        stage = y + h * sum((a * slope for a, slope in zip(row, k, strict=True)), torch.zeros_like(y))
+        k.append(f(t + sum(row) * h, stage))
+    return y + h * sum(b * slope for b, slope in zip(scheme.b, k, strict=True))
+
+
+def _low_storage(scheme, f, t, h, y):
+    """The clock goes through the same recursion as the state."""
+    d, dt, clock = torch.zeros_like(y), 0.0, 0.0
+    for a, b in zip(scheme.A, scheme.B, strict=True):
+        d, dt = a * d + h * f(t + clock * h, y), a * dt + 1.0
+        y, clock = y + b * d, clock + b * dt
+    return y
+
+
+def _stabilised(scheme, f, t, h, y):
+    mu, nu, mu_tilde, gamma = scheme.mu, scheme.nu, scheme.mu_tilde, scheme.gamma_tilde
+    slope = f(t, y)
+    before, last = y, y + mu_tilde[0] * h * slope
+    c_before, c = 0.0, mu_tilde[0]
+    for j in range(1, len(mu)):
+        moved = (1 - mu[j] - nu[j]) * y + mu[j] * last + nu[j] * before
+        moved = moved + mu_tilde[j] * h * f(t + c * h, last) + gamma[j] * h * slope
+        c_before, c = c, mu[j] * c + nu[j] * c_before + mu_tilde[j] + gamma[j]
+        before, last = last, moved
+    return last
+
+
+def _drifts_and_kicks(scheme, fs):
+    dq, dp = fs
+
+    def step(t, h, y):
+        q, p = torch.chunk(y, 2)
+        at_q = at_p = t
+        for a, b in zip(scheme.a, scheme.b, strict=True):
+            q, at_q = q + a * h * dq(at_p, p), at_q + a * h
+            p, at_p = p + b * h * dp(at_q, q), at_p + b * h
+        return torch.cat((q, p))
+
+    return step
+
+
+def _flows(scheme, fs):
+    inner = inner_scheme(scheme.order)
+
+    def step(t, h, y):
+        clocks = [t] * len(fs)
+        for part, fraction in scheme.sequence(len(fs)):
+            y = _tableau(inner, fs[part], clocks[part], fraction * h, y)
+            clocks[part] = clocks[part] + fraction * h
+        return y
+
+    return step
+
+
+def _multistep(kind: Kind, scheme, inputs: Inputs, t0, h, steps):
+    starter, states = _one_step(kind, scheme.starter, inputs), [inputs.y0]
+    for i in range(scheme.n_steps - 1):
+        states.append(starter(t0 + i * h, h, states[-1]))
+    if scheme.derivative == 1:
+        f = whole(kind, inputs)
+        slopes = [f(t0 + i * h, y) for i, y in enumerate(states)]
+        for i in range(len(states), steps + 1):
+            states.append(_newest(scheme.alpha, states) + h * _newest(scheme.beta, slopes))
+            slopes.append(f(t0 + i * h, states[-1]))
+        return states[-1]
+    acceleration = parts(kind, inputs)[1]
+    q, v = zip(*(torch.chunk(y, 2) for y in states), strict=True)
+    q, v = list(q), v[-1]
+    slopes = [acceleration(t0 + i * h, each) for i, each in enumerate(q)]
+    for i in range(len(q), steps + 1):
+        q.append(_newest(scheme.alpha, q) + h * h * _newest(scheme.beta, slopes))
+        slopes.append(acceleration(t0 + i * h, q[-1]))
+        v = (q[-1] - q[-2]) / h + h * slopes[-1] / 2
+    return torch.cat((q[-1], v))
+
+
+def _newest(coefficients, history):
+    return sum(c * each for c, each in zip(coefficients, reversed(history), strict=False))

@@ -1,0 +1,106 @@
+"""Programs are the schemes: executed in plain NumPy they give what `solve` gives, and what undoes a step undoes it."""
+
+from __future__ import annotations
+
+import numpy as np
+from executor import end_state
+from gradients.cases import CASES, FUNCTIONS, KINDS, SCHEMES, SPAN, STEPS, A, B, Kind, over_the_catalogue, relative
+from gradients.independent import run
+
+import stepnet as sn
+from stepnet.schemes import Multistep, Splitting
+from stepnet.schemes.conditions import is_reversible
+from stepnet.schemes.programs import Motion, Slope, motion_of
+
+CLOSE = 1e-12
+RETURNS = 1e-13  # of a step and its inverse
+
+
+def is_in_parts(scheme) -> bool:
+    return isinstance(scheme, Splitting) or (isinstance(scheme, Multistep) and scheme.derivative == 2)
+
+
+def motion(scheme, kind: Kind) -> Motion:
+    is_split, is_second = kind.name.startswith("split"), kind.name == "second order"
+    n_parts = len(slopes(scheme, kind))
+    return motion_of(scheme, n_parts, is_split and is_in_parts(scheme), is_second and is_in_parts(scheme))
+
+
+def slopes(scheme, kind: Kind) -> list:
+    """The parts as functions of arrays."""
+    fs = [lambda t, *y, f=f: np.array(f(t, *y, A, B)) for f in FUNCTIONS[kind.name]]
+    if is_in_parts(scheme):
+        return [None, *fs] if kind.name == "second order" else fs
+    match kind.name:
+        case "ode":
+            return fs
+        case "not separable":
+            return [lambda t, y: np.concatenate([f(t, y[:2], y[2:]) for f in fs])]
+        case "partitioned":
+            return [lambda t, y: np.concatenate((fs[0](t, y[2:]), fs[1](t, y[:2])))]
+        case "second order":
+            return [lambda t, y: np.concatenate((y[2:], fs[0](t, y[:2])))]
+    return [lambda t, y: sum(f(t, y) for f in fs)]
+
+
+def opened(motion: Motion, fs, initial, h) -> list:
+    own = np.split(initial, len(motion.state))
+    rows = [np.zeros_like(own[0]) for _ in range(motion.step.n_rows)]
+    for place, row in zip(motion.state, own, strict=True):
+        rows[place] = row
+    return run(motion.opening, fs, rows, SPAN[0], h)
+
+
+@over_the_catalogue
+def test_executed_plainly_they_are_what_is_solved(scheme, kind):
+    fs, moves, h = slopes(scheme, kind), motion(scheme, kind), (SPAN[1] - SPAN[0]) / STEPS
+    rows = opened(moves, fs, kind.initial, h)
+    for i in range(moves.opening.steps, STEPS):
+        rows = run(moves.step, fs, rows, SPAN[0] + i * h, h)
+    end = np.concatenate([rows[place] for place in moves.state])
+    assert relative(end, sn.solve(kind.build(), scheme, steps=STEPS, save_every=0).y[-1]) <= CLOSE
+    if kind.name != "not separable":
+        arrays = [lambda t, y, a, b, f=f: np.array(f(t, y, a, b)) for f in FUNCTIONS[kind.name]]
+        assert relative(end, end_state(kind.record(arrays, kind.initial, SPAN, (A, B)), scheme, STEPS)) <= CLOSE
+
+
+@over_the_catalogue
+def test_what_undoes_a_step_undoes_it(scheme, kind):
+    fs, moves, h = slopes(scheme, kind), motion(scheme, kind), (SPAN[1] - SPAN[0]) / STEPS
+    if moves.back is None:
+        assert not (isinstance(scheme, Splitting) and kind.name in ("partitioned", "second order"))
+        return
+    before = opened(moves, fs, kind.initial, h)
+    t = SPAN[0] + moves.opening.steps * h
+    back = run(moves.back, fs, run(moves.step, fs, before, t, h), t, h)
+    for row, wanted in zip(back, before, strict=True):
+        assert np.max(np.abs(row - wanted)) <= RETURNS
+
+
+def test_reversible_schemes_can_be_undone():
+    kind = KINDS[3]
+    undone = [s for s in SCHEMES if (s, kind) in CASES and motion(s, kind).back is not None]
+    assert {s.name for s in undone} >= {s.name for s in SCHEMES if is_reversible(s) and (s, kind) in CASES}
+
+
+@over_the_catalogue
+def test_no_slope_is_evaluated_twice(scheme, kind):
+    step = motion(scheme, kind).step
+    evaluated = [operation for operation in step.operations if isinstance(operation, Slope)]
+    assert len(set(evaluated)) == len(evaluated) == step.n_slopes
+    if isinstance(scheme, Multistep):
+        assert step.n_slopes == 1
+    elif not isinstance(scheme, Splitting):
+        assert step.n_slopes <= len(scheme.butcher.b)
+    elif not kind.name.startswith("split"):
+        flows = scheme.sequence()
+        n_kicks, n_drifts = (sum(part == which for part, _ in flows) for which in (1, 0))
+        shared = flows[0][0] == flows[-1][0] and not (kind.name == "second order" and flows[0][0] == 0)
+        n_all = n_kicks + (0 if kind.name == "second order" else n_drifts)
+        assert step.n_slopes == n_all - (shared and len(flows) > 1)
+
+
+def test_the_whole_catalogue_is_here():
+    print(f"{len(CASES)} cases: {len(SCHEMES)} schemes")
+    assert len(SCHEMES) == len(sn.schemes.names())
+    assert {scheme.name for scheme, _ in CASES} == {scheme.name for scheme in SCHEMES}
