@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 from stepnet import checkpoints
 from stepnet.checkpoints import Action, Checkpoints, Kind, Schedule
 
-BLOCK_NUMBERS = 2**15  # of the states stored in a block: a quarter of a megabyte
+BLOCK_NUMBERS = 2**17  # of the states stored in a block: a megabyte
 AUTOMATIC_BYTES = 2**28  # what "auto" may store
 DRIFT = 1e-9  # relative distance between the initial state and its reconstruction that is still called exact
 MOST_ON_DISK = 10_000  # states in the directory of a run
@@ -55,10 +56,10 @@ class Seeds:
     `places` are step numbers in ascending order, repeated ones too; the loss takes the states at all of them.
     """
 
-    def __init__(self, linear, places: np.ndarray, loss: Callable[[np.ndarray], np.ndarray]):
-        self._linear, self.places, self.loss = linear, places, loss
-        self.states = np.zeros((len(places), linear.own(linear.spread(linear.problem.initial)).size))
-        self._seen = np.zeros(len(places), bool)
+    def __init__(self, linear, places: Iterable[int], loss: Callable[[np.ndarray], np.ndarray]):
+        self._linear, self.places, self.loss = linear, list(map(int, places)), loss
+        self.states = np.zeros((len(self.places), linear.own(linear.spread(linear.problem.initial)).size))
+        self._seen = np.zeros(len(self.places), bool)
         self._gradients: np.ndarray | None = None
 
     def collect(self, state: np.ndarray, step: int) -> None:
@@ -74,8 +75,7 @@ class Seeds:
 
     def inside(self, first: int, stop: int) -> list[int]:
         """The places after step `first` up to `stop`, ascending."""
-        low, high = np.searchsorted(self.places, (first, stop), side="right")
-        return np.unique(self.places[low:high]).tolist()
+        return list(dict.fromkeys(self.places[bisect_right(self.places, first) : bisect_right(self.places, stop)]))
 
     @property
     def gradients(self) -> np.ndarray:
@@ -89,7 +89,7 @@ class Seeds:
         return self.gradients[self._at(step)].sum(axis=0)
 
     def _at(self, step: int) -> slice:
-        return slice(*(int(np.searchsorted(self.places, step, side)) for side in ("left", "right")))
+        return slice(bisect_left(self.places, step), bisect_right(self.places, step))
 
 
 class Reversal:

@@ -322,6 +322,8 @@ class Linearised:
         is_sum, is_second = isinstance(problem, Split), isinstance(problem, SecondOrder)
         self.motion: Motion = motion_of(scheme, len(self.parts), is_sum and is_split, is_second and is_split)
         n_own = len(self.motion.state)
+        is_first = self.motion.state == tuple(range(n_own))
+        self._own_rows = slice(0, n_own) if is_first else list(self.motion.state)
         self.n = problem.initial.size // n_own
         t0, t1 = problem.t_span
         h = (t1 - t0) / n_steps if n_steps else 0.0
@@ -399,12 +401,12 @@ class Linearised:
     def spread(self, flat: np.ndarray) -> np.ndarray:
         """A flat state of the problem, or a gradient with respect to it, in its rows; zeros elsewhere."""
         rows = np.zeros((self.motion.step.n_rows, self.n))
-        rows[list(self.motion.state)] = np.reshape(flat, (-1, self.n))
+        rows[self._own_rows] = flat.reshape(-1, self.n)
         return rows
 
     def own(self, state: np.ndarray) -> np.ndarray:
         """The flat state of the problem."""
-        return state[list(self.motion.state)].ravel()
+        return state[self._own_rows].ravel()
 
     def unpacked(self, p: np.ndarray) -> tuple:
         """A gradient with respect to the arguments, shaped as they are; None for those that are no floats."""
