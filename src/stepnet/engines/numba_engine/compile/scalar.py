@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 
 import numpy as np
@@ -10,12 +11,16 @@ from stepnet.engines.numba_engine.compile.arguments import pack
 from stepnet.engines.numba_engine.compile.augmented import MOST, tangent_trace
 from stepnet.engines.numba_engine.compile.callback import SIGNATURE
 from stepnet.engines.numba_engine.compile.field import checked_code, first_line, traced_code
+from stepnet.engines.numba_engine.compile.fingerprint import fingerprint, is_opaque
 from stepnet.engines.numba_engine.compile.form import form_of
 from stepnet.engines.numba_engine.compile.graph import Graph
 from stepnet.engines.numba_engine.compile.joined import copied_nodes
 from stepnet.engines.numba_engine.compile.machine_code import Code
 from stepnet.engines.numba_engine.compile.trace import Trace, trace
 from stepnet.errors import NoDerivative
+
+MOST_KEPT = 64
+_kept: OrderedDict = OrderedDict()
 
 
 class Scalar:
@@ -25,9 +30,22 @@ class Scalar:
         self._loss, self._shape = loss, y.shape
         self._trace: Trace | None = None
         self._codes: dict[str, Code] = {}
-        if not isinstance(loss(y), tuple):
-            checked_value(loss(y))
-            self._trace = self._traced(y)
+        found = loss(y)
+        if not isinstance(found, tuple):
+            checked_value(found)
+            self._trace, self._codes = self._remembered(y)
+
+    def _remembered(self, y: np.ndarray) -> tuple[Trace, dict[str, Code]]:
+        """A trace and what was compiled from it, made once for a loss that is met again and again."""
+        key = fingerprint(self._loss), self._shape
+        if key in _kept:
+            return _kept[key]
+        made: tuple[Trace, dict[str, Code]] = self._traced(y), {}
+        if not is_opaque(key):
+            _kept[key] = made
+            if len(_kept) > MOST_KEPT:
+                _kept.popitem(last=False)
+        return made
 
     def _traced(self, y: np.ndarray) -> Trace:
         loss = self._loss
