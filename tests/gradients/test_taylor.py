@@ -8,8 +8,8 @@ from gradients.cases import KINDS, STEPS, A, B, flat, generator, loss, over_the_
 
 import stepnet as sn
 
-LENGTHS = 0.02 * 0.5 ** np.arange(4)
-NEAR = 0.1  # of the slopes, from the shortest two lengths
+LENGTHS = np.array([2e-3, 1e-3])
+NEAR = 0.1  # of the slopes
 
 
 class Line:
@@ -25,8 +25,9 @@ class Line:
         return loss(sn.solve(problem, self.scheme, steps=STEPS, save_every=0).y[-1])
 
     def bend(self) -> float:
-        """Its third difference: that of a straight line would hide behind higher ones."""
-        return abs(self.value(0.1) - self.value(-0.1) - 2 * (self.value(0.05) - self.value(-0.05)))
+        """The least of its second and third differences: one near zero would hide behind higher ones."""
+        here, (far, near, back, far_back) = self.value(0.0), map(self.value, (0.1, 0.05, -0.05, -0.1))
+        return min(abs(near - 2 * here + back), 10 * abs(far - far_back - 2 * (near - back)))
 
     def direction(self) -> np.ndarray:
         return np.concatenate((self.v, [self.da], self.db))

@@ -80,13 +80,13 @@ def adjoint_safety(problem: ODE, scheme, loss=None, *, end_gradient=None, steps=
 
 
 def _growth(problem: ODE, scheme, steps, choices) -> float:
-    """exp of the integral of the largest eigenvalue of -(J + J')/2 along the solution."""
+    """exp of the integral of the largest eigenvalue of -(J + J')/2 along the solution, J that of its direction."""
     solution, J = solve(problem, scheme, steps=steps, **choices), jacobian(problem)
     some = np.linspace(0, len(solution.t) - 1, min(len(solution.t), N_SAMPLES)).astype(int)
-    norms = []
+    sign, norms = -1.0 if problem.t_span[1] >= problem.t_span[0] else 1.0, []
     for t, y in zip(solution.t[some], solution.y[some], strict=True):
         matrix = np.asarray(J.dense(float(t), y.ravel()))
-        norms.append(np.linalg.eigvalsh(-(matrix + matrix.T) / 2)[-1])
+        norms.append(np.linalg.eigvalsh(sign * (matrix + matrix.T) / 2)[-1])
     with np.errstate(over="ignore"):
         return float(np.exp(np.trapezoid(norms, np.abs(solution.t[some] - solution.t[0]))))
 

@@ -97,10 +97,16 @@ def _part(problem: Problem, field: Field, which: Function | None, differences: b
     if own is None and field.rung == "address" and getattr(problem, "jac", None) is None:
         raise NoDerivative(f"`{which.label}` is a C function, whose derivative is not known; give `vjp`")
     block = pack(problem.args)
-    form = form_of(which.function, problem.args, which.inputs, which.output, which.y.dtype, which.label)
+    function = _in_c if field.rung == "address" else which.function
+    form = form_of(function, problem.args, which.inputs, which.output, which.y.dtype, which.label)
     if own is not None:
         return _in_python(field, form, block, user_pullback(form, block, own).product, "user")
     return _found_out(problem, field, which, form, block, differences)
+
+
+def _in_c(t, y, *args):
+    """Stands for a C function in forms, which look at signatures."""
+    raise CannotTrace("it is a C function")
 
 
 def _found_out(problem: Problem, field: Field, which: Function, form: Form, block: Block, differences: bool) -> Part:
