@@ -354,6 +354,8 @@ class _Reader:
         is_neither, is_both = loss is None and end_gradient is None, loss is not None and end_gradient is not None
         if is_both or (is_neither and not has_running and ended is None):
             raise TypeError(f"give either `loss` or `end_gradient`, found {'both' if is_both else 'neither'}")
+        if loss is not None and not callable(loss):
+            raise TypeError(f"`loss` must be a function, found {type(loss).__name__}")
         self._engine, self._loss, self._n, self._has_running = engine, loss, n, has_running
         self._ended, self._is_time = ended, is_neither and ended is not None
         self.p_bar: np.ndarray | float = 0.0  # of the event with respect to the parameters
@@ -384,8 +386,15 @@ class _Reader:
         return self(np.tile(end, (1 + self._has_running, 1))).sum(axis=0)
 
 
+def _real(name: str, value) -> np.ndarray:
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"`{name}` must hold real numbers, found {value!r:.60}")
+    return array.astype(float)
+
+
 def _checked_gradient(value, shape: tuple[int, ...]) -> np.ndarray:
-    found = np.asarray(value, float)
+    found = _real("end_gradient", value)
     if found.shape != shape:
         raise ValueError(f"`end_gradient` must have the shape {shape} of what the loss would read, found {found.shape}")
     if not np.all(np.isfinite(found)):
@@ -503,7 +512,7 @@ def _direction(engine, problem: Problem, y0, args) -> tuple[np.ndarray, np.ndarr
     if y0 is None and args is None:
         raise TypeError("give a direction: `y0`, `args` or both")
     n = problem.initial.size
-    direction = np.zeros(n) if y0 is None else np.asarray(y0, float).ravel()
+    direction = np.zeros(n) if y0 is None else _real("y0", y0).ravel()
     if direction.size != n:
         raise ValueError(f"`y0` must be a direction of {n} numbers, found {direction.size}")
     if args is not None and len(args) != len(problem.args):

@@ -37,7 +37,9 @@ def as_block(direction, args: tuple) -> np.ndarray:
     values = np.zeros(block.values.size)
     for slot, given in zip(block.slots, direction, strict=True):
         if given is not None:
-            size = int(np.prod(slot.shape))
+            size, found = int(np.prod(slot.shape)), np.shape(given)
+            if found != slot.shape:
+                raise ValueError(f"`args` must be directions shaped as the arguments: {slot.shape}, found {found}")
             values[slot.offset : slot.offset + size] = np.ravel(given)
     return values
 

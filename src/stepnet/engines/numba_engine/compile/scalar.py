@@ -109,9 +109,11 @@ def checked_pair(found, shape: tuple[int, ...]) -> tuple[float, np.ndarray]:
     """A loss with its gradient as the user gives them, or a clear error."""
     if not isinstance(found, tuple) or len(found) != 2:
         raise TypeError(f"`loss` must return a number or the pair (value, gradient), found {found!r:.80}")
-    gradient = np.asarray(found[1], float)
+    gradient = np.asarray(found[1])
+    if gradient.dtype.kind not in "biuf":
+        raise TypeError(f"`loss` must return a gradient of real numbers, found {found[1]!r:.80}")
     if gradient.shape != shape:
         raise ValueError(f"`loss` returned a gradient of shape {gradient.shape}, but the state has shape {shape}")
     if not np.all(np.isfinite(gradient)):
         raise ValueError("`loss` returned a gradient that is not finite")
-    return checked_value(found[0]), gradient
+    return checked_value(found[0]), gradient.astype(float)
