@@ -29,7 +29,7 @@ from benchmarks.timing import Answer, Measured, Prepared, Row, by_turns, first_l
 WORKLOAD = "gradients"
 SECONDS = 1.0
 AGREEMENT = 1e-10  # relative difference of gradients; chaos lets rounding grow to some 1e-12 over these runs
-SLOTS, MANY_STEPS = 20, 100_000
+SLOTS, MANY_STEPS = 20, 1_000_000
 FEW_AND_MANY = (10_000, 10_000_000)  # steps whose peak memory is compared
 
 
