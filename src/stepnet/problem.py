@@ -27,8 +27,8 @@ class ODE:
     args : tuple
         Further arguments of `fun`: numbers and arrays of floats reach compiled code.
     jac : callable, array_like or sparse matrix, optional
-        df/dy as `jac(t, y, *args)`, dense or sparse, or the matrix itself if it is constant.  What is supplied here
-        always wins over derivatives found by tracing.
+        df/dy as `jac(t, y, *args)`, dense or sparse, or the matrix itself if it is constant.  As a Jacobian it wins
+        over what tracing finds; gradients, which want df/dp too, take `vjp`, then a trace, then this.
     jac_sparsity : array_like or sparse matrix, optional
         Nonzero where slope i depends on entry j; needed only where that cannot be found out.
     jvp, vjp : callable or C address, optional

@@ -59,19 +59,18 @@ class Seeds:
     def __init__(self, linear, places: Iterable[int], loss: Callable[[np.ndarray], np.ndarray]):
         self._linear, self.places, self.loss = linear, list(map(int, places)), loss
         self.states = np.zeros((len(self.places), linear.own(linear.spread(linear.problem.initial)).size))
-        self._seen = np.zeros(len(self.places), bool)
+        self.seen = np.zeros(len(self.places), bool)
         self._gradients: np.ndarray | None = None
 
     def collect(self, state: np.ndarray, step: int) -> None:
         """Note the state at a step, if it is one of the places and not seen before."""
         here = self._at(step)
-        if not self._seen[here].all():
-            self.states[here], self._seen[here] = self._linear.own(state), True
+        if not self.seen[here].all():
+            self.states[here], self.seen[here] = self._linear.own(state), True
 
-    def put(self, states: np.ndarray) -> None:
+    def put(self, states: np.ndarray, seen: np.ndarray) -> None:
         """States that an earlier run has collected."""
-        self.states[...] = states
-        self._seen[:] = True
+        self.states[...], self.seen[...] = states, seen
 
     def inside(self, first: int, stop: int) -> list[int]:
         """The places after step `first` up to `stop`, ascending."""
@@ -229,8 +228,7 @@ def reversible(linear, seeds: Seeds) -> tuple[Reversal, Cost]:
 
 def _execute(run: Reversal, schedule: Schedule, store: _Store) -> None:
     """Actions in order; a run with a directory goes on where an earlier one was stopped."""
-    state = run.open()
-    done = store.resume(run)
+    done, state = store.resume(run, run.open())
     for number, action in enumerate(schedule):
         if number < done:
             continue
@@ -238,13 +236,14 @@ def _execute(run: Reversal, schedule: Schedule, store: _Store) -> None:
             run.forward(state, action.start, action.stop)
         elif action.kind == Kind.KEEP:
             store.keep(action, state)
+            store.note(run, number + 1, state)
         elif action.kind == Kind.RESTORE:
             state = store.restore(action)
         elif action.kind == Kind.DROP:
             store.drop(action)
         else:
             run.reverse(state, action.start)
-            store.note(run, number + 1)
+            store.note(run, number + 1, state)
     store.finish()
 
 
@@ -278,31 +277,33 @@ class _Store:
         else:  # the last note may still need it
             self._dropped.append(self._file(action))
 
-    def note(self, run: Reversal, done: int) -> None:
+    def note(self, run: Reversal, done: int, state: np.ndarray) -> None:
         """Write down everything that the rest of the run depends on, now and then."""
         if not self._has_directory or time.monotonic() - self._noted < PROGRESS_SECONDS:
             return
         self._noted = time.monotonic()
         kept = {f"slot_{slot}": state for slot, state in self._memory.items()}
         sums = {"p": run.sums.p, "t": run.sums.t}
-        seen = {"seeds": run.seeds.states, "gradients": run.seeds.gradients}
-        _write(self._directory / "progress.npz", done=done, bar=run.bar, **seen, **sums, **kept)
+        read = {"seeds": run.seeds.states, "seen": run.seeds.seen}
+        read |= {"gradients": run.seeds.gradients} if run.is_turned else {}
+        _write(self._directory / "progress.npz", done=done, state=state, bar=run.bar, **read, **sums, **kept)
         while self._dropped:
             self._dropped.pop().unlink(missing_ok=True)
 
-    def resume(self, run: Reversal) -> int:
-        """How many actions an earlier run has done, its numbers put back; 0 if there was none, or of another loss."""
+    def resume(self, run: Reversal, state: np.ndarray) -> tuple[int, np.ndarray]:
+        """How many actions an earlier run has done, and its state, its numbers put back; 0 if it had another loss."""
         path = self._directory / "progress.npz"
         if not self._has_directory or not path.is_file():
-            return 0
+            return 0, state
         with np.load(path) as numbers:
-            if not np.array_equal(run.seeds.loss(numbers["seeds"]), numbers["gradients"]):
-                return 0
+            is_turned = "gradients" in numbers.files
+            if is_turned and not np.array_equal(run.seeds.loss(numbers["seeds"]), numbers["gradients"]):
+                return 0, state
             self._memory = {int(n[5:]): numbers[n] for n in numbers.files if n.startswith("slot_")}
             run.bar[...], run.sums.p[...], run.sums.t[...] = numbers["bar"], numbers["p"], numbers["t"]
-            run.seeds.put(numbers["seeds"])
-            run.is_turned = True
-            return int(numbers["done"])
+            run.seeds.put(numbers["seeds"], numbers["seen"])
+            run.is_turned = is_turned
+            return int(numbers["done"]), numbers["state"]
 
     def finish(self) -> None:
         """The gradient is there, so nothing needs to be kept."""

@@ -34,6 +34,12 @@ PROGRAM = """
             print("block", flush=True)
             back(self, first, last)
         reversal.Reversal.pull_back = slowly
+        keep = reversal._Store.keep
+        def kept(self, action, state):
+            time.sleep(slow)
+            keep(self, action, state)
+            print("kept", flush=True)
+        reversal._Store.keep = kept
 
     problem = sn.ODE(lorenz, [1.0, 2.0, 20.0], (0.0, 1.0), (10.0, 28.0, 8 / 3))
     memory = sn.Checkpoints(slots, disk=directory) if directory != "none" else "all"
@@ -54,22 +60,23 @@ def finished(process: subprocess.Popen) -> dict[str, list[str]]:
     return {line.split()[0]: line.split()[1:] for line in out.splitlines()}
 
 
-def killed(directory, blocks: int) -> None:
-    """Begin a run and kill it after some blocks have been reversed."""
+def killed(directory, event: str, times: int) -> None:
+    """Begin a run and kill it after something has happened so many times."""
     process = begin(directory, slow=0.02)
     seen = 0
     for line in process.stdout:
-        seen += line.startswith("block")
-        if seen == blocks:
+        seen += line.startswith(event)
+        if seen == times:
             break
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=PATIENCE)
     assert process.returncode == -signal.SIGKILL
-    assert seen == blocks
+    assert seen == times
 
 
-def test_a_killed_run_goes_on(tmp_path):
-    killed(tmp_path, 25)
+@pytest.mark.parametrize(("event", "times"), [("kept", 4), ("block", 1), ("block", 25)])
+def test_a_killed_run_goes_on(event, times, tmp_path):
+    killed(tmp_path, event, times)
     (run,) = tmp_path.iterdir()
     assert (run / "progress.npz").is_file()
     (run / "progress.1.tmp").write_bytes(b"half a file")

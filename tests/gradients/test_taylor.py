@@ -26,8 +26,8 @@ class Line:
 
     def bend(self) -> float:
         """The least of its second and third differences: one near zero would hide behind higher ones."""
-        here, (far, near, back, far_back) = self.value(0.0), map(self.value, (0.1, 0.05, -0.05, -0.1))
-        return min(abs(near - 2 * here + back), 10 * abs(far - far_back - 2 * (near - back)))
+        here, (far, near, back, far_back) = self.value(0.0), map(self.value, (0.02, 0.01, -0.01, -0.02))
+        return min(abs(near - 2 * here + back), 50 * abs(far - far_back - 2 * (near - back)))
 
     def direction(self) -> np.ndarray:
         return np.concatenate((self.v, [self.da], self.db))
@@ -44,7 +44,7 @@ def slope_of(remainders: np.ndarray) -> float:
 @over_the_catalogue
 def test_slopes_two_and_three(scheme, kind):
     random = generator(scheme, kind)
-    line = max((Line(scheme, kind, random) for _ in range(5)), key=Line.bend)
+    line = max((Line(scheme, kind, random) for _ in range(10)), key=Line.bend)
     values = np.array([line.value(s) for s in LENGTHS])
     found = sn.gradient(kind.build(), scheme, loss, steps=STEPS)
     first = flat(found) @ line.direction()
