@@ -58,7 +58,7 @@ def posed(func, y0) -> Posed:
 def parts_of(x: Tensor, shapes: tuple[Size, ...]) -> tuple[Tensor, ...]:
     """A tuple from the last axis of a tensor."""
     pieces = x.split([shape.numel() for shape in shapes], dim=-1)
-    return tuple(piece.reshape(*x.shape[:-1], *shape) for piece, shape in zip(pieces, shapes, strict=True))
+    return tuple(piece.reshape((*x.shape[:-1], *shape)) for piece, shape in zip(pieces, shapes, strict=True))
 
 
 def _on_vectors(func: Callable, shapes: tuple[Size, ...]) -> Callable[[Tensor, Tensor], Tensor]:

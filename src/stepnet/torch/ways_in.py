@@ -181,6 +181,8 @@ def _require_even(scheme, grid: Grid) -> None:
 
 def _solved(problem: Posed, scheme, grid: Grid, steps: Sequence[int], dtype, solver: Solver) -> list[State]:
     """States after these steps; those inside the opening of a multistep scheme come from its starter."""
+    if steps[0] == 0:
+        return [problem.state, *_solved(problem, scheme, grid, steps[1:], dtype, solver)]
     run = fixed_run(problem.field, scheme, grid, dtype)
     starting, early, late = split_at_opening(run, scheme, steps)
     first = states_at(starting, problem.state, early) if early else []

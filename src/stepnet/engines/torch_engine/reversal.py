@@ -21,7 +21,7 @@ from stepnet.engines.torch_engine.fixed import Fixed, states_at
 def states_with_checkpoints(
     run: Fixed, state: State, steps: Sequence[int], parameters: Sequence[Tensor], slots: int
 ) -> list[State]:
-    """As `states_at`; gradients with respect to the state and the parameters take `slots` kept states."""
+    """As `states_at`, after one step at least; gradients with respect to state and parameters take `slots` states."""
     n = len(state)
     flat = _Checkpointed.apply(run, tuple(steps), slots, n, *state, *parameters)
     return [tuple(flat[i : i + n]) for i in range(0, len(flat), n)]
@@ -49,17 +49,17 @@ class _Checkpointed(torch.autograd.Function):
 
 def pullback(run: Fixed, state: State, parameters: Sequence[Tensor], seeds: dict, slots: int):
     """Gradients with respect to the state and the parameters; `seeds` are those of the states after so many units."""
-    last = max(seeds, default=0)
+    first = 0 if run.motion.opening.operations else 1  # an opening that does nothing is no unit
     kept: dict[int, tuple] = {}
     with torch.no_grad():
-        rows = run.spread(state)
+        rows: tuple = run.spread(state)
     bars: tuple = (None,) * len(rows)
     sums: list = [None] * len(parameters)
-    for kind, start, stop, slot in checkpoints.binomial(last, slots):
+    for kind, start, stop, slot in checkpoints.binomial(max(seeds, default=first) - first, slots):
         match kind:
             case Kind.ADVANCE:
                 with torch.no_grad():
-                    for unit in range(start, stop):
+                    for unit in range(first + start, first + stop):
                         rows = run.unit(rows, unit)
             case Kind.KEEP:
                 kept[slot] = rows
@@ -68,7 +68,7 @@ def pullback(run: Fixed, state: State, parameters: Sequence[Tensor], seeds: dict
             case Kind.DROP:
                 del kept[slot]
             case Kind.REVERSE:
-                bars = _through_unit(run, rows, start, (bars, seeds.get(stop)), parameters, sums)
+                bars = _through_unit(run, rows, first + start, (bars, seeds.get(first + stop)), parameters, sums)
     return _of_state(run, state, bars), sums
 
 
