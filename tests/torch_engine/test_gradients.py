@@ -173,3 +173,33 @@ def test_transformations_of_functions():
     assert torch.allclose(J, torch.func.jacfwd(end)(y0[0]), rtol=1e-10)
     v = torch.ones(3, dtype=torch.float64)
     assert torch.allclose(torch.func.jvp(end, (y0[0],), (v,))[1], J @ v, rtol=1e-10)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4])
+def test_dropout_draws_the_same_numbers_again(slots):
+    y0 = start()
+    field = lambda t, y: torch.nn.functional.dropout(y.sin(), 0.5)
+    found = []
+    for memory in ("all", snt.Checkpoints(slots=slots)):
+        torch.manual_seed(7)
+        y = snt.odeint_adjoint(field, y0, TIMES, method="rk4", adjoint_params=(), memory=memory)
+        before = torch.get_rng_state()
+        found.append(torch.autograd.grad(loss(y), y0)[0])
+        assert torch.equal(before, torch.get_rng_state())
+    assert relative(*found) <= EXACT
+
+
+def test_autocast_is_the_same_on_the_way_back():
+    """The gradient is taken outside of autocast, as users do."""
+    net = torch.nn.Linear(3, 3)
+    y0 = start().detach().float().requires_grad_()
+    found = []
+    for memory in ("all", snt.Checkpoints(slots=2)):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = snt.odeint_adjoint(
+                lambda t, y: net(y).float(), y0, TIMES.float(), method="rk4",
+                adjoint_params=tuple(net.parameters()), memory=memory,
+            )  # fmt: skip
+        found.append(torch.autograd.grad(loss(y), (y0, net.weight)))
+    assert relative(found[1][0], found[0][0]) < 1e-6  # float32
+    assert relative(found[1][1], found[0][1]) < 1e-2  # sums of bfloat16 gradients in another order

@@ -218,8 +218,8 @@ WRONG = {
     "second order": ({"method": "leapfrog_two_step"}, TypeError, "use `SecondOrder`"),
     "halves": ({"func": snt.Partitioned(decay, decay), "method": "verlet"}, TypeError, r"two tensors \(q, p\)"),
     "uneven": ({"method": "ab4", "t": T**2}, ValueError, "equal steps"),
-    "gradient of times": ({"t": T.clone().requires_grad_()}, ValueError, "goes with given steps"),
-    "event": ({"event_fn": lambda t, y: y}, NotImplementedError, "`event_fn` is not here yet"),
+    "event": ({"method": "rk4", "event_fn": lambda t, y: y}, ValueError, "`event_fn` goes with adaptive steps"),
+    "times of an event": ({"event_fn": lambda t, y: y}, ValueError, "the first time and one that shows"),
 }
 
 

@@ -27,6 +27,13 @@ class Posed:
             return parts_of(stacked[0], self.shapes)
         return stacked if self.field.n_states == 2 else stacked[0]
 
+    def called(self, function: Callable) -> Callable[[Tensor, Tensor], Tensor]:
+        """A function of (t, state as the user calls it) as one of the tensor that schemes see."""
+        if self.shapes is not None:
+            shapes = self.shapes
+            return lambda t, y: function(t, parts_of(y, shapes))
+        return function if self.field.n_states == 1 else lambda t, y: function(t, y.unbind())
+
     def norm(self, chosen: Callable | None) -> Callable[[Tensor], Tensor]:
         """The norm of errors: root mean square, the largest of them for a tuple, or the user's own."""
         shapes = self.shapes

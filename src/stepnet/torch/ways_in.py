@@ -1,15 +1,17 @@
-"""odeint and odeint_adjoint, with torchdiffeq's arguments and meaning."""
+"""odeint, odeint_adjoint and odeint_event, with torchdiffeq's arguments and meaning."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from stepnet.checkpoints import Checkpoints
-from stepnet.engines.torch_engine.explicit_rk import Attempt, accepted_steps, attempt, slope_at, states_inside
+from stepnet.engines.torch_engine.events import first_event
+from stepnet.engines.torch_engine.explicit_rk import Attempt, accepted_steps, attempt, interpolant, slope_at
 from stepnet.engines.torch_engine.fields import Single, State, checked, joined, modules_of, parted
 from stepnet.engines.torch_engine.fixed import (
     Fixed,
@@ -53,10 +55,13 @@ def odeint(func, y0, t, *, rtol=1e-7, atol=1e-9, method=None, options=None, even
         For given steps step_size, grid_constructor, interp ("linear", "cubic"); for adaptive ones first_step,
         max_step, max_num_steps, norm, controller, safety, ifactor, dfactor.  field_dtype (as torch.bfloat16) is that
         in which func is evaluated; sums keep the precision of y0.
+    event_fn : callable, optional
+        `event_fn(t, y)`, a tensor: the solve ends where any entry changes its sign.  Then t has two entries, the
+        second of which only shows the direction.
 
     Returns
     -------
-    tensor (times, *shape), or a tuple of such tensors
+    tensor (times, *shape), or a tuple of such tensors; with `event_fn` the time of the event before it
     """
     return _integrate(func, y0, t, rtol, atol, method, options, event_fn, states_at)
 
@@ -101,22 +106,56 @@ def _parameters(func, y0, given) -> tuple[Tensor, ...]:
 
 
 def _integrate(func, y0, t, rtol, atol, method, options, event_fn, solver: Solver):
-    if event_fn is not None:
-        raise NotImplementedError("`event_fn` is not here yet; `stepnet.solve` has events")
     scheme, problem, t = scheme_of(method), posed(func, y0), checked_times(t)
     options = checked_options(scheme, options)
     _require_match(problem, scheme)
     if t.device != problem.state[0].device:
         raise ValueError(f"`t` must be on {problem.state[0].device}, where `y0` is, found {t.device}")
-    if len(t) == 1:
+    if len(t) == 1 and event_fn is None:
         return problem.trajectory([problem.state])
     if is_fixed(scheme, options):
+        if event_fn is not None:
+            raise ValueError(f"`event_fn` goes with adaptive steps, and those of {scheme.name} are given; use a pair")
         return problem.trajectory(_fixed(problem, scheme, t, options, solver))
-    if t.requires_grad:
-        raise ValueError("`t` that requires a gradient goes with given steps; use a fixed method, or detach `t`")
-    how = how_of(problem, scheme, rtol, atol, options)
+    how, dtype = how_of(problem, scheme, rtol, atol, options), options.get("field_dtype")
+    begun = _shifted(problem, problem.state, t[0], -1.0)
+    if event_fn is not None:
+        return _until_event(replace(problem, state=begun), scheme, t, event_fn, how, dtype)
     solve = _adaptive if solver is states_at else _adaptive_twice
-    return problem.trajectory(solve(problem, scheme, numbers_of(t), how, options.get("field_dtype"), solver))
+    _, *later = solve(replace(problem, state=begun), scheme, numbers_of(t), how, dtype, solver)
+    ends = [_shifted(problem, state, time, 1.0) for state, time in zip(later, t[1:], strict=True)]
+    return problem.trajectory([problem.state, *ends])
+
+
+def _shifted(problem: Posed, state: State, t: Tensor, sign: float) -> State:
+    """The same state with the derivative of the solution in t, if t has a gradient: steps are chosen by numbers."""
+    if not t.requires_grad:
+        return state
+    y = joined(problem.field, state)
+    return parted(
+        problem.field, y + sign * checked(problem.field.whole)(t.detach().to(y.real.dtype), y) * (t - t.detach())
+    )
+
+
+def _until_event(problem: Posed, scheme, t: Tensor, event_fn, how: How, dtype):
+    """Time of the event, and the states at t[0] and there; t[1] says in which direction to look."""
+    if len(t) != 2:
+        raise ValueError(f"`t` must be the first time and one that shows the direction for an event, found {len(t)}")
+    fun, y = checked(problem.field.whole, dtype), joined(problem.field, problem.state)
+    t0, t1 = numbers_of(t)
+    time, end = first_event(fun, scheme, y, (t0, t1), problem.called(event_fn), how)
+    return time.to(t.dtype), problem.trajectory([problem.state, parted(problem.field, end)])
+
+
+def odeint_event(func, y0, t0, *, event_fn, reverse_time=False, odeint_interface=odeint, **kwargs):
+    """The first time after t0 (before it with `reverse_time`) at which event_fn(t, y) is zero, and [y0, y there].
+
+    Both have gradients, by the implicit function theorem.
+    """
+    first = t0.reshape(-1)
+    return odeint_interface(
+        func, y0, torch.cat((first, first.detach() + (-1.0 if reverse_time else 1.0))), event_fn=event_fn, **kwargs
+    )
 
 
 def _require_match(problem: Posed, scheme) -> None:
@@ -211,7 +250,7 @@ def _adaptive(problem: Posed, scheme, times: list[float], how: How, dtype, solve
     found = [y]
     for step in accepted_steps(fun, scheme, y, times[0], times[-1], how):
         inside = _inside(step, times, len(found))
-        found += states_inside(fun, scheme, step, inside) if inside else []
+        found += map(interpolant(fun, scheme, step), inside) if inside else []
         y = step.y_new
     return [parted(problem.field, y) for y in [*found, y]]
 
@@ -242,5 +281,5 @@ def _adaptive_twice(problem: Posed, scheme, times: list[float], how: How, dtype,
     for (i, passed), state in zip(wanted, starts, strict=True):
         start, slope = joined(problem.field, state), slope_at(fun, y)
         step = attempt(slope, scheme, *steps[i], start, slope(steps[i][0], start))
-        found += [parted(problem.field, inside) for inside in states_inside(fun, scheme, step, passed)]
+        found += [parted(problem.field, inside) for inside in map(interpolant(fun, scheme, step), passed)]
     return [*found, end]

@@ -39,7 +39,7 @@ class Attempt(NamedTuple):
 
 def slope_at(fun: Callable, like: Tensor) -> Callable[[float, Tensor], Tensor]:
     """`fun` for times that are numbers."""
-    real = like.dtype.to_real() if like.dtype.is_complex else like.dtype
+    real = like.real.dtype
     return lambda t, y: fun(torch.full((), t, dtype=real, device=like.device), y)
 
 
@@ -124,13 +124,13 @@ def _later(t: float, low: float, h: float) -> tuple[float, float]:
     return later, increment - (later - t)
 
 
-def states_inside(fun: Callable, scheme: ExplicitRK, step: Attempt, times: Sequence[float]) -> list[Tensor]:
-    """The solution at times inside a step: by the continuous extension, or by shorter steps where it is poor."""
+def interpolant(fun: Callable, scheme: ExplicitRK, step: Attempt) -> Callable[[float], Tensor]:
+    """The solution inside a step: by the continuous extension, or by shorter steps where it is poor."""
     if scheme.dense is None and scheme.order > scheme.continuous.order:
         slope = slope_at(fun, step.y)
-        return [attempt(slope, scheme, step.t, t - step.t, step.y, step.k[0]).y_new for t in times]
+        return lambda t: attempt(slope, scheme, step.t, t - step.t, step.y, step.k[0]).y_new
     k = _extended(fun, scheme, step)
-    return [moved(step.y, k, dense_weights(scheme, (t - step.t) / step.h), step.h) for t in times]
+    return lambda t: moved(step.y, k, dense_weights(scheme, (t - step.t) / step.h), step.h)
 
 
 def _extended(fun: Callable, scheme: ExplicitRK, step: Attempt) -> list[Tensor]:

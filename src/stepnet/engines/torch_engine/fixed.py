@@ -91,7 +91,7 @@ class Fixed(NamedTuple):
 
 def _times(t, h: Length, nodes: tuple[float, ...], like: Tensor) -> dict[float, Tensor]:
     """t + c h for all nodes c, as tensors without dimensions, in the precision of the state."""
-    real = like.dtype.to_real() if like.dtype.is_complex else like.dtype
+    real = like.real.dtype
     if isinstance(h, Tensor):
         return {c: (t if c == 0.0 else torch.add(t, h, alpha=c)).to(real) for c in nodes}
     return {c: torch.full((), t + c * h, dtype=real, device=like.device) for c in nodes}

@@ -16,6 +16,7 @@ from stepnet import checkpoints
 from stepnet.checkpoints import Kind
 from stepnet.engines.torch_engine.fields import State
 from stepnet.engines.torch_engine.fixed import Fixed, states_at
+from stepnet.engines.torch_engine.surroundings import Surroundings, random_state, set_random_state
 
 
 def states_with_checkpoints(
@@ -31,6 +32,7 @@ class _Checkpointed(torch.autograd.Function):
     @staticmethod
     def forward(ctx, run: Fixed, steps: tuple[int, ...], slots: int, n: int, *tensors: Tensor):
         ctx.run, ctx.steps, ctx.slots, ctx.n = run, steps, slots, n
+        ctx.surroundings = Surroundings.here(tensors[0].device)
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         found = states_at(run, tensors[:n], steps)
@@ -43,12 +45,14 @@ class _Checkpointed(torch.autograd.Function):
         state, parameters = ctx.saved_tensors[:n], ctx.saved_tensors[n:]
         given = {run.place_of(step): bars[i * n : (i + 1) * n] for i, step in enumerate(ctx.steps)}
         seeds = {place: seed for place, seed in given.items() if any(bar is not None for bar in seed)}
-        state_bar, parameter_bars = pullback(run, state, parameters, seeds, ctx.slots)
+        with ctx.surroundings.restored():
+            state_bar, parameter_bars = pullback(run, state, parameters, seeds, ctx.slots)
         return (None, None, None, None, *state_bar, *parameter_bars)
 
 
 def pullback(run: Fixed, state: State, parameters: Sequence[Tensor], seeds: dict, slots: int):
     """Gradients with respect to the state and the parameters; `seeds` are those of the states after so many units."""
+    device = state[0].device
     first = 0 if run.motion.opening.operations else 1  # an opening that does nothing is no unit
     kept: dict[int, tuple] = {}
     with torch.no_grad():
@@ -62,9 +66,10 @@ def pullback(run: Fixed, state: State, parameters: Sequence[Tensor], seeds: dict
                     for unit in range(first + start, first + stop):
                         rows = run.unit(rows, unit)
             case Kind.KEEP:
-                kept[slot] = rows
+                kept[slot] = rows, random_state(device)
             case Kind.RESTORE:
-                rows = kept[slot]
+                rows, draws = kept[slot]
+                set_random_state(device, draws)
             case Kind.DROP:
                 del kept[slot]
             case Kind.REVERSE:
