@@ -1,21 +1,24 @@
 """The exact gradient of a run with given steps, in a chosen number of kept states.
 
-The forward run keeps its beginning only.  The way back follows a schedule of `checkpoints`: it runs forward to where a
-state is wanted, and pulls the gradient back through one step at a time, whose graph lives no longer than that.
+The forward run keeps the states that a schedule of `checkpoints` begins with.  The way back follows the rest of it: it
+runs forward to where a state is wanted, and pulls the gradient back through one step at a time, whose graph lives no
+longer than that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from stepnet import checkpoints
-from stepnet.checkpoints import Kind
+from stepnet.checkpoints import Kind, Schedule
 from stepnet.engines.torch_engine.fields import State
-from stepnet.engines.torch_engine.fixed import Fixed, states_at
+from stepnet.engines.torch_engine.fixed import Fixed
 from stepnet.engines.torch_engine.surroundings import Surroundings, random_state, set_random_state
 
 
@@ -31,11 +34,11 @@ def states_with_checkpoints(
 class _Checkpointed(torch.autograd.Function):
     @staticmethod
     def forward(ctx, run: Fixed, steps: tuple[int, ...], slots: int, n: int, *tensors: Tensor):
-        ctx.run, ctx.steps, ctx.slots, ctx.n = run, steps, slots, n
+        ctx.run, ctx.steps, ctx.n = run, steps, n
         ctx.surroundings = Surroundings.here(tensors[0].device)
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
-        found = states_at(run, tensors[:n], steps)
+        ctx.half, found = there(run, tensors[:n], [run.place_of(step) for step in steps], slots)
         return tuple(part.clone() for state in found for part in state)
 
     @staticmethod
@@ -43,23 +46,49 @@ class _Checkpointed(torch.autograd.Function):
     def backward(ctx, *bars: Tensor | None):
         n, run = ctx.n, ctx.run
         state, parameters = ctx.saved_tensors[:n], ctx.saved_tensors[n:]
-        given = {run.place_of(step): bars[i * n : (i + 1) * n] for i, step in enumerate(ctx.steps)}
-        seeds = {place: seed for place, seed in given.items() if any(bar is not None for bar in seed)}
+        seeds = {run.place_of(step): bars[i * n : (i + 1) * n] for i, step in enumerate(ctx.steps)}
         with ctx.surroundings.restored():
-            state_bar, parameter_bars = pullback(run, state, parameters, seeds, ctx.slots)
-        return (None, None, None, None, *state_bar, *parameter_bars)
+            row_bars, parameter_bars = back(run, ctx.half, parameters, seeds)
+        return (None, None, None, None, *_of_state(run, state, row_bars), *parameter_bars)
 
 
-def pullback(run: Fixed, state: State, parameters: Sequence[Tensor], seeds: dict, slots: int):
-    """Gradients with respect to the state and the parameters; `seeds` are those of the states after so many units."""
-    device = state[0].device
+class Half(NamedTuple):
+    """A schedule carried out as far as its first reversal: kept rows by slot, the current ones, and the first unit."""
+
+    schedule: Schedule
+    first: int
+    kept: dict[int, tuple]
+    current: tuple
+
+
+def there(run: Fixed, state: State, places: Sequence[int], slots: int) -> tuple[Half, list[State]]:
+    """The forward run with its kept states, and the states after so many units."""
+    device, rows = state[0].device, run.spread(state)
     first = 0 if run.motion.opening.operations else 1  # an opening that does nothing is no unit
+    schedule = checkpoints.binomial(places[-1] - first, slots)
     kept: dict[int, tuple] = {}
-    with torch.no_grad():
-        rows: tuple = run.spread(state)
+    found: dict[int, State] = {}
+    wanted = set(places)
+    for kind, start, stop, slot in islice(schedule, schedule.turn):
+        if kind == Kind.KEEP:
+            kept[slot] = rows, random_state(device)
+        for unit in range(first + start, first + stop):
+            rows = run.unit(rows, unit)
+            if unit + 1 in wanted:
+                found[unit + 1] = run.own(rows)
+    half = Half(schedule, first, kept, (rows, random_state(device)))
+    found[places[-1]] = run.own(run.unit(rows, places[-1] - 1))
+    return half, [found[place] for place in places]
+
+
+def back(run: Fixed, half: Half, parameters: Sequence[Tensor], seeds: dict) -> tuple[tuple, list]:
+    """Gradients of the first rows and of the parameters; `seeds` are those of the states after so many units."""
+    first, kept, (rows, draws) = half.first, dict(half.kept), half.current
+    device = rows[run.motion.state[0]].device
+    set_random_state(device, draws)
     bars: tuple = (None,) * len(rows)
     sums: list = [None] * len(parameters)
-    for kind, start, stop, slot in checkpoints.binomial(max(seeds, default=first) - first, slots):
+    for kind, start, stop, slot in islice(half.schedule, half.schedule.turn, None):
         match kind:
             case Kind.ADVANCE:
                 with torch.no_grad():
@@ -74,7 +103,7 @@ def pullback(run: Fixed, state: State, parameters: Sequence[Tensor], seeds: dict
                 del kept[slot]
             case Kind.REVERSE:
                 bars = _through_unit(run, rows, first + start, (bars, seeds.get(first + stop)), parameters, sums)
-    return _of_state(run, state, bars), sums
+    return bars, sums
 
 
 def _through_unit(run: Fixed, rows: tuple, unit: int, end_bars: tuple, parameters: Sequence[Tensor], sums: list):
