@@ -31,7 +31,7 @@ info: $(CORE)
 # A stamp remembers what was installed, so a second call starts at once.
 $(CORE): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,plot]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,plot,torch]'
 	touch $@
 
 $(BENCH): $(CORE)

@@ -1,0 +1,74 @@
+"""Where a function of the solution changes its sign, with gradients of that time and of the state there.
+
+The time t* is found by bisection, without gradients.  With g(t*, y*) = 0 and its rate r = g_t + g_y f along the
+solution, dt = -dg / r and dy = f dt are what the implicit function theorem gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+import torch
+from torch import Tensor
+
+from stepnet.engines.torch_engine.explicit_rk import StepError, accepted_steps, interpolant, slope_at
+from stepnet.engines.torch_engine.step_control import How
+from stepnet.schemes.tableau import ExplicitRK
+
+HALVINGS = 60  # of a step: below the spacing of float64 numbers
+Event = Callable[[Tensor, Tensor], Tensor]
+
+
+def combined(event: Event, t: Tensor, y: Tensor) -> Event:
+    """One number that is positive at the beginning and falls to zero where any entry of the event does."""
+    with torch.no_grad():
+        signs = torch.sign(event(t, y))
+    return lambda t, y: (event(t, y) * signs).min()
+
+
+def first_event(fun: Callable, scheme: ExplicitRK, y: Tensor, span: tuple[float, float], event: Event, how: How):
+    """The time of the first zero from span[0] on in the direction of span[1], and the state there."""
+    t, t_next = span
+    g = combined(event, _time(t, y), y)
+    value = lambda t, y: float(g(_time(t, y), y))
+    with torch.no_grad():
+        if value(t, y) == 0.0:
+            return linked(fun, g, t, y)
+    for step in accepted_steps(fun, scheme, y, t, inf if t_next > t else -inf, how):
+        with torch.no_grad():
+            if value(step.t + step.h, step.y_new) > 0.0:
+                continue
+        inside = interpolant(fun, scheme, step)
+        with torch.no_grad():
+            found = _bisected(value, inside, step.t, step.h)
+        return linked(fun, g, found, inside(found))
+    raise StepError("the event did not happen")
+
+
+def _bisected(value: Callable[[float, Tensor], float], inside: Callable[[float], Tensor], t: float, h: float) -> float:
+    """Where the value along the solution, positive at t, is no longer so, at most h away."""
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if value(t + middle * h, inside(t + middle * h)) > 0.0 else (low, middle)
+    return t + high * h
+
+
+def linked(fun: Callable, g: Event, t: float, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Time and state of an event with their gradients."""
+    slope = slope_at(fun, y)(t, y.detach()).detach()
+    time = _time(t, y)
+    value = g(time, y)
+    if not value.requires_grad:
+        return time, y
+    with torch.enable_grad():
+        probe = torch.zeros((), dtype=y.real.dtype, device=y.device, requires_grad=True)
+        moved = g(time + probe, y.detach() + probe * slope)
+        (rate,) = torch.autograd.grad(moved, probe)
+    shift = (value.detach() - value) / rate
+    return time + shift, y + slope * shift
+
+
+def _time(t: float, like: Tensor) -> Tensor:
+    return torch.full((), t, dtype=like.real.dtype, device=like.device)

@@ -1,0 +1,142 @@
+"""Explicit Runge-Kutta pairs with steps as long as the error estimate allows, the same for the whole tensor.
+
+The solution inside a step is the pair's own continuous extension,
+y(t + theta h) = H(theta) + h theta^2 (1 - theta)^2 sum_i sum_m R_mi (theta - 1/2)^m k_i, H the Hermite cubic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from math import isfinite
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from stepnet.engines.torch_engine import step_control
+from stepnet.engines.torch_engine.programs import combination
+from stepnet.engines.torch_engine.step_control import How, Memory
+from stepnet.schemes.programs import Term
+from stepnet.schemes.tableau import ExplicitRK, dense_weights
+
+SHORTEST = 1e-14  # a step below this fraction of |t| is lost in the clock
+
+
+class StepError(RuntimeError):
+    """Steps that cannot go on: too many, too short, or not finite."""
+
+
+class Attempt(NamedTuple):
+    """A step from (t, y): its stages, where it leads, its error estimates."""
+
+    t: float
+    h: float
+    y: Tensor
+    k: list[Tensor]
+    y_new: Tensor
+    errors: list[Tensor]
+
+
+def slope_at(fun: Callable, like: Tensor) -> Callable[[float, Tensor], Tensor]:
+    """`fun` for times that are numbers."""
+    real = like.real.dtype
+    return lambda t, y: fun(torch.full((), t, dtype=real, device=like.device), y)
+
+
+def moved(y: Tensor, k: Sequence[Tensor], weights: Iterable[float], h: float) -> Tensor:
+    """y + h sum_j w_j k_j."""
+    terms = [Term(j, float(w)) for j, w in enumerate(weights) if w != 0]
+    return combination([*k, y], [Term(len(k), 1.0, 0), *terms], h)
+
+
+def attempt(slope: Callable, scheme: ExplicitRK, t: float, h: float, y: Tensor, k_first: Tensor) -> Attempt:
+    """Stages, new state and error estimates of one step."""
+    A, b, c = scheme.butcher
+    k, stage = [k_first], y
+    for i in range(1, len(b)):
+        stage = moved(y, k, A[i, :i], h)
+        k.append(slope(t + c[i] * h, stage))
+    y_new = stage if is_first_same_as_last(scheme) else moved(y, k, b, h)
+    errors = [moved(torch.zeros_like(y), k, b - hat.b, h) for hat in scheme.embedded]
+    return Attempt(t, h, y, k, y_new, errors)
+
+
+def is_first_same_as_last(scheme: ExplicitRK) -> bool:
+    """Whether the last stage is at the new state."""
+    return scheme.continuous.new == len(scheme.b) - 1
+
+
+def error_of(step: Attempt, how: How) -> float:
+    """Norm of the estimate; with two of them, e and e~, DOP853 takes |e|^2 / sqrt(|e|^2 + 0.01 |e~|^2)."""
+    first, *second = (step_control.scaled_norm(e, step.y, step.y_new, how) for e in step.errors)
+    if second and first > 0.0:
+        return first * first / (first * first + 0.01 * second[0] ** 2) ** 0.5
+    return first
+
+
+def error_power(scheme: ExplicitRK) -> int:
+    """k in error = O(h^k): one more than the lower order; 2 k_1 - k_2 with the two estimates of DOP853's rule."""
+    powers = [min(scheme.order, hat.order) + 1 for hat in scheme.embedded]
+    return powers[0] if len(powers) == 1 else 2 * powers[0] - powers[1]
+
+
+def accepted_steps(fun: Callable, scheme: ExplicitRK, y: Tensor, t: float, t_end: float, how: How):
+    """The accepted steps from t to t_end, one after the other."""
+    slope, memory, low, attempts = slope_at(fun, y), Memory(), 0.0, 0
+    k = slope(t, y)
+    with torch.no_grad():
+        h = step_control.first_step(slope, t, t_end, y, k, how)
+    while t != t_end:
+        _require(attempts < how.max_steps, "`max_num_steps` exceeded", how.max_steps, t)
+        attempts += 1
+        remaining = (t_end - t) - low
+        is_last = abs(h) >= abs(remaining) * (1.0 - 1e-9)
+        step = attempt(slope, scheme, t + low, remaining if is_last else h, y, k)
+        with torch.no_grad():
+            error = error_of(step, how)
+        if not error <= 1.0:
+            h = step.h * step_control.shrinkage(error, how)
+            memory = memory._replace(was_rejected=True)
+            reason = "the step became too short" if isfinite(error) else "the state is not finite"
+            _require(abs(h) >= SHORTEST * abs(t) and t + h != t, reason, h, t)
+            continue
+        yield step
+        h = _longer(step.h * step_control.growth(error, memory, how), how.max_step)
+        memory = Memory(max(error, 1e-4), memory.error_1, False)
+        t, low = (t_end, 0.0) if is_last else _later(t, low, step.h)
+        y = step.y_new
+        k = step.k[-1] if is_first_same_as_last(scheme) else slope(t + low, y)
+
+
+def _require(condition: bool, reason: str, number: float, t: float) -> None:
+    if not condition:
+        raise StepError(f"{reason} ({number}) at t = {t}; loosen `rtol` and `atol`, or look at `func` there")
+
+
+def _longer(h: float, max_step: float) -> float:
+    return min(abs(h), max_step) * (1.0 if h > 0 else -1.0)
+
+
+def _later(t: float, low: float, h: float) -> tuple[float, float]:
+    """t + h with its rounding error carried along (Kahan)."""
+    increment = h + low
+    later = t + increment
+    return later, increment - (later - t)
+
+
+def interpolant(fun: Callable, scheme: ExplicitRK, step: Attempt) -> Callable[[float], Tensor]:
+    """The solution inside a step: by the continuous extension, or by shorter steps where it is poor."""
+    if scheme.dense is None and scheme.order > scheme.continuous.order:
+        slope = slope_at(fun, step.y)
+        return lambda t: attempt(slope, scheme, step.t, t - step.t, step.y, step.k[0]).y_new
+    k = _extended(fun, scheme, step)
+    return lambda t: moved(step.y, k, dense_weights(scheme, (t - step.t) / step.h), step.h)
+
+
+def _extended(fun: Callable, scheme: ExplicitRK, step: Attempt) -> list[Tensor]:
+    """All stages of the continuous extension."""
+    slope, extension, k = slope_at(fun, step.y), scheme.continuous, list(step.k)
+    for i in range(len(k), len(extension.c)):
+        stage = step.y_new if i == extension.new else moved(step.y, k, extension.A[i, :i], step.h)
+        k.append(slope(step.t + extension.c[i] * step.h, stage))
+    return k

@@ -1,0 +1,146 @@
+"""Steps of given length, for every family: the program of a scheme's step again and again.
+
+Nothing in the loop asks a tensor for its value, so it runs on tensors without values, is captured and compiled whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from stepnet.engines.torch_engine.constants import made_of_constants
+from stepnet.engines.torch_engine.fields import Field, SecondOrder, Split, State, checked, joined, parted
+from stepnet.engines.torch_engine.programs import Length, Rows, execute, nodes_of
+from stepnet.schemes import catalogue
+from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.programs import Motion, Program, motion_of
+from stepnet.schemes.splitting import Splitting
+
+
+class Grid(NamedTuple):
+    """Times of the steps and their lengths: numbers, or tensors nobody has read."""
+
+    t: Sequence
+    h: Sequence
+
+
+def grid_of_numbers(times: Sequence[float]) -> Grid:
+    """A grid of plain numbers."""
+    return Grid(times, [b - a for a, b in pairwise(times)])
+
+
+def grid_of_tensor(times: Tensor) -> Grid:
+    """A grid whose values are not read."""
+    return Grid(times.unbind(), times.diff().unbind())
+
+
+class Choreography(NamedTuple):
+    """How a scheme moves a kind of field, whether part by part, and the nodes of opening and step."""
+
+    motion: Motion
+    is_parted: bool
+    nodes: tuple[tuple[float, ...], tuple[float, ...]]
+
+
+class Fixed(NamedTuple):
+    """A run with given steps: what moves, by which functions, over which grid; unit 0 is the opening."""
+
+    field: Field
+    moves: Choreography
+    functions: tuple[Callable, ...]
+    grid: Grid
+
+    @property
+    def motion(self) -> Motion:
+        return self.moves.motion
+
+    def spread(self, state: State) -> tuple[Tensor | None, ...]:
+        """The rows of the opening; those it fills are None."""
+        own = state if self.moves.is_parted else (joined(self.field, state),)
+        rows: list[Tensor | None] = [None] * self.motion.opening.n_rows
+        for place, tensor in zip(self.motion.state, own, strict=True):
+            rows[place] = tensor
+        return tuple(rows)
+
+    def own(self, rows: tuple) -> State:
+        """The state among the rows of a program."""
+        state = tuple(rows[place] for place in self.motion.state)
+        return state if self.moves.is_parted else parted(self.field, state[0])
+
+    def unit(self, rows, index: int) -> Rows:
+        """The rows after unit `index`, from those before it."""
+        if index == 0:
+            return self._run(self.motion.opening, self.moves.nodes[0], rows, 0)
+        return self._run(self.motion.step, self.moves.nodes[1], rows, self.motion.opening.steps + index - 1)
+
+    def _run(self, program: Program, nodes: tuple[float, ...], rows, step: int) -> Rows:
+        if not program.operations:
+            return tuple(rows[row] for row in program.outputs)
+        t, h = self.grid.t[step], self.grid.h[step]
+        like = rows[self.motion.state[0]]
+        return execute(program, self.functions, rows, _times(t, h, nodes, like), h)
+
+    def place_of(self, step: int) -> int:
+        """The number of units after which step `step` is done."""
+        return step - self.motion.opening.steps + 1
+
+
+def _times(t, h: Length, nodes: tuple[float, ...], like: Tensor) -> dict[float, Tensor]:
+    """t + c h for all nodes c, as tensors without dimensions, in the precision of the state."""
+    real = like.real.dtype
+    if isinstance(h, Tensor):
+        return {c: (t if c == 0.0 else torch.add(t, h, alpha=c)).to(real) for c in nodes}
+    return {c: torch.full((), t + c * h, dtype=real, device=like.device) for c in nodes}
+
+
+def choreography(scheme, field: Field) -> Choreography:
+    """How a scheme moves a field; numbers only, so that compilers take it for a constant."""
+    form = len(field.functions), type(field) is Split, type(field) is SecondOrder, field.is_separable
+    if torch.compiler.is_compiling():
+        return _choreography_by_name(scheme.name, *form)
+    return _choreography(scheme, *form)
+
+
+def _choreography(scheme, n: int, is_sum: bool, is_second: bool, is_separable: bool) -> Choreography:
+    is_parted = is_separable and (
+        isinstance(scheme, Splitting) or (isinstance(scheme, Multistep) and scheme.derivative == 2 and is_second)
+    )
+    motion = motion_of(scheme, n, is_sum, is_second)
+    return Choreography(motion, is_parted, (nodes_of(motion.opening), nodes_of(motion.step)))
+
+
+@made_of_constants
+def _choreography_by_name(name: str, *form) -> Choreography:
+    return _choreography(catalogue.get(name), *form)
+
+
+def fixed_run(field: Field, scheme, grid: Grid, dtype: torch.dtype | None = None) -> Fixed:
+    """A run of a scheme; `dtype` is that in which the functions are evaluated, the state's own if it is None."""
+    moves = choreography(scheme, field)
+    functions = field.functions if moves.is_parted else (field.whole,)
+    return Fixed(field, moves, tuple(checked(f, dtype) for f in functions), grid)
+
+
+def states_at(run: Fixed, state: State, steps: Sequence[int]) -> list[State]:
+    """The states after these numbers of steps, which ascend and lie behind the opening."""
+    rows: tuple = run.spread(state)
+    found, done = [], 0
+    for step in steps:
+        for unit in range(done, run.place_of(step)):
+            rows = run.unit(rows, unit)
+        done = run.place_of(step)
+        found.append(run.own(rows))
+    return found
+
+
+def split_at_opening(run: Fixed, scheme, steps: Sequence[int]) -> tuple[Fixed, list[int], list[int]]:
+    """The run that gives the states inside the opening of a multistep scheme, those steps, and the later ones."""
+    n_opening = run.motion.opening.steps
+    early, starting = [step for step in steps if step < n_opening], run
+    if early:
+        starting = run._replace(moves=choreography(scheme.starter, run.field))
+    return starting, early, list(steps[len(early) :])

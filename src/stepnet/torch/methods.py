@@ -1,0 +1,53 @@
+"""Schemes by torchdiffeq's names and by ours."""
+
+from __future__ import annotations
+
+from stepnet.engines.torch_engine.constants import made_of_constants
+from stepnet.errors import UnknownName
+from stepnet.schemes import catalogue
+from stepnet.schemes.explicit import DOPRI5, RK38
+from stepnet.schemes.tableau import Embedded, ExplicitRK
+
+ADAPTIVE_HEUN = ExplicitRK(
+    "adaptive_heun", 2, ((), (1.0,)), (0.5, 0.5), "Heun (1900), Z. Math. Phys. 45:23; with Euler's step for its error",
+    embedded=(Embedded((1.0, 0.0), 1),),
+)  # fmt: skip
+FEHLBERG2 = ExplicitRK(
+    "fehlberg2", 2, ((), (1 / 2,), (1 / 256, 255 / 256)), (1 / 512, 255 / 256, 1 / 512),
+    "Fehlberg (1969), NASA TR R-315", embedded=(Embedded((1 / 256, 255 / 256, 0.0), 1),),
+)  # fmt: skip
+
+THEIRS = {"rk4": RK38, "adaptive_heun": ADAPTIVE_HEUN, "fehlberg2": FEHLBERG2}
+"""Names that mean another scheme in torchdiffeq than here, or one that the catalogue does not have."""
+
+UNKNOWN = {
+    "explicit_adams": "it changes its order on the way; take 'ab4' or 'ab5'",
+    "implicit_adams": "there are no implicit multistep schemes; take 'ab4' or 'dopri5'",
+    "fixed_adams": "there are no implicit multistep schemes; take 'ab4' or 'dopri5'",
+    "scipy_solver": "take `stepnet.solve_ivp` for SciPy's methods",
+}
+
+
+def method_names() -> list[str]:
+    """The names that `method` may have, besides a scheme of `stepnet.schemes` itself."""
+    return sorted({*THEIRS, *catalogue.names()})
+
+
+@made_of_constants
+def named_scheme(method: str):
+    """The scheme of a name, torchdiffeq's meaning first: its "rk4" is the 3/8 rule."""
+    if method in UNKNOWN:
+        raise ValueError(f"`method` {method!r} of torchdiffeq is not here: {UNKNOWN[method]}")
+    if method in THEIRS:
+        return THEIRS[method]
+    try:
+        return catalogue.get(method)
+    except UnknownName:
+        raise UnknownName("method", method, method_names()) from None
+
+
+def scheme_of(method):
+    """A scheme by name, or itself; dopri5 if there is no choice."""
+    if method is None:
+        return DOPRI5
+    return method if isinstance(method, catalogue.RECORDS) else named_scheme(method)

@@ -1,0 +1,108 @@
+"""The options of `odeint`: which there are, and what they may be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from math import ceil, inf
+
+import torch
+from torch import Tensor
+
+from stepnet.engines.torch_engine.explicit_rk import error_power
+from stepnet.engines.torch_engine.step_control import How
+from stepnet.errors import UnknownName
+from stepnet.schemes.conditions import is_pair
+from stepnet.schemes.controllers import I, controller
+from stepnet.torch.states import Posed
+
+BOTH = ("field_dtype",)
+FIXED = ("step_size", "grid_constructor", "interp", *BOTH)
+ADAPTIVE = (
+    "first_step", "max_step", "max_num_steps", "norm", "controller", "safety", "ifactor", "dfactor", "dtype", *BOTH,
+)  # fmt: skip
+
+
+def is_fixed(scheme, options: dict) -> bool:
+    """Whether steps are given: for a scheme without an error estimate, or where a step size or a grid is."""
+    return not is_pair(scheme) or "step_size" in options or "grid_constructor" in options
+
+
+def checked_options(scheme, options) -> dict:
+    """The options, every one of them known to this kind of steps."""
+    if options is None:
+        return {}
+    if not isinstance(options, dict):
+        raise TypeError(f"`options` must be a dictionary, found {type(options).__name__}")
+    known = FIXED if is_fixed(scheme, options) else ADAPTIVE
+    for name in options:
+        if name not in known:
+            kind = "given steps" if known is FIXED else "adaptive steps"
+            raise UnknownName(f"option for the {kind} of {scheme.name}", name, known)
+    if "step_size" in options and "grid_constructor" in options:
+        raise ValueError("`step_size` and `grid_constructor` exclude each other; leave one of them out")
+    if options.get("interp", "linear") not in ("linear", "cubic"):
+        raise UnknownName("interpolation", options["interp"], ("linear", "cubic"))
+    return options
+
+
+def numbers_of(t: Tensor) -> list[float]:
+    """Times as numbers, strictly monotone."""
+    times = t.tolist()
+    steps = [b - a for a, b in pairwise(times)]
+    if not (all(step > 0 for step in steps) or all(step < 0 for step in steps)):
+        raise ValueError(f"`t` must be strictly increasing or decreasing, found {times[:6]}")
+    return times
+
+
+def checked_times(t) -> Tensor:
+    """Times of any number: a tensor with one dimension."""
+    if not isinstance(t, Tensor):
+        raise TypeError(f"`t` must be a tensor of times, found {type(t).__name__}")
+    if t.ndim != 1 or len(t) == 0 or not t.is_floating_point():
+        raise ValueError(f"`t` must be floating-point with one dimension, found {t.dtype} of shape {tuple(t.shape)}")
+    return t
+
+
+def even_grid(times: list[float], step_size) -> list[float]:
+    """Steps of one size from the first time on, the last one shorter, as torchdiffeq has them."""
+    h = float(step_size)
+    if not h > 0:
+        raise ValueError(f"`step_size` must be positive, found {step_size}")
+    span = times[-1] - times[0]
+    n = ceil(abs(span) / h)
+    signed = h if span > 0 else -h
+    return [*(times[0] + i * signed for i in range(n)), times[-1]]
+
+
+def how_of(posed: Posed, scheme, rtol, atol, options: dict) -> How:
+    """Tolerances and controller; `safety`, `ifactor` and `dfactor` change the numbers of a controller."""
+    chosen = controller(options.get("controller", I))
+    changes = {"safety": "safety", "grow": "ifactor", "shrink": "dfactor"}
+    numbers = {ours: float(options[theirs]) for ours, theirs in changes.items() if theirs in options}
+    first = options.get("first_step")
+    return How(
+        rtol=_tolerance("rtol", rtol, posed),
+        atol=_tolerance("atol", atol, posed),
+        norm=posed.norm(options.get("norm")),
+        controller=replace(chosen, **numbers),  # type: ignore[arg-type]
+        power=error_power(scheme),
+        first_step=None if first is None else abs(float(first)),
+        max_step=float(options.get("max_step", inf)),
+        max_steps=int(options.get("max_num_steps", 2**31 - 1)),
+    )
+
+
+def _tolerance(name: str, value, posed: Posed):
+    """A number, or a tensor; a tuple has one for every tensor of a tuple state."""
+    if isinstance(value, (tuple, list)):
+        if posed.shapes is None or len(value) != len(posed.shapes):
+            raise ValueError(f"`{name}` must be a number, or have an entry for each tensor of `y0`, found {len(value)}")
+        like = posed.state[0].real
+        pieces = [torch.as_tensor(v).to(like).expand(s).reshape(-1) for v, s in zip(value, posed.shapes, strict=True)]
+        return torch.cat(pieces)
+    if isinstance(value, Tensor):
+        return value.to(posed.state[0].device)
+    if not value >= 0:
+        raise ValueError(f"`{name}` must not be negative, found {value}")
+    return float(value)

@@ -1,0 +1,97 @@
+"""What users call a state, and what schemes do: a tensor, a pair (q, p), or a tuple of tensors made into one vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Size, Tensor
+
+from stepnet.engines.torch_engine.fields import Field, Partitioned, SecondOrder, Single, Split, State
+from stepnet.engines.torch_engine.step_control import rms
+
+
+@dataclass(frozen=True)
+class Posed:
+    """A field and its state; `shapes` are those of a tuple that was made into one vector, None otherwise."""
+
+    field: Field
+    state: State
+    shapes: tuple[Size, ...] | None = None
+
+    def trajectory(self, states: list[State]):
+        """States at all times, as the user calls them: (times, *shape) each."""
+        stacked = tuple(torch.stack(parts) for parts in zip(*states, strict=True))
+        if self.shapes is not None:
+            return parts_of(stacked[0], self.shapes)
+        return stacked if self.field.n_states == 2 else stacked[0]
+
+    def called(self, function: Callable) -> Callable[[Tensor, Tensor], Tensor]:
+        """A function of (t, state as the user calls it) as one of the tensor that schemes see."""
+        if self.shapes is not None:
+            shapes = self.shapes
+            return lambda t, y: function(t, parts_of(y, shapes))
+        return function if self.field.n_states == 1 else lambda t, y: function(t, y.unbind())
+
+    def norm(self, chosen: Callable | None) -> Callable[[Tensor], Tensor]:
+        """The norm of errors: root mean square, the largest of them for a tuple, or the user's own."""
+        shapes = self.shapes
+        if shapes is None:
+            return chosen or rms
+        if chosen is not None:
+            return lambda x: chosen(parts_of(x, shapes))
+        return lambda x: torch.stack([rms(part) for part in parts_of(x, shapes)]).max()
+
+
+def posed(func, y0) -> Posed:
+    """A problem from what `odeint` was given."""
+    if isinstance(func, (Partitioned, SecondOrder)):
+        return Posed(func, _pair(y0))
+    if not callable(func) and not isinstance(func, Split):
+        raise TypeError(f"`func` must be a function of (t, y), found {type(func).__name__}")
+    field = func if isinstance(func, Split) else Single(func)
+    if isinstance(y0, Tensor):
+        return Posed(field, (_floating(y0),))
+    if not isinstance(y0, tuple) or not y0 or not all(isinstance(part, Tensor) for part in y0):
+        raise TypeError(f"`y0` must be a tensor or a tuple of tensors, found {type(y0).__name__}")
+    shapes = tuple(part.shape for part in y0)
+    vector = torch.cat([_floating(part).reshape(-1) for part in y0])
+    if isinstance(func, Split):
+        return Posed(Split(tuple(_on_vectors(part, shapes) for part in func.parts)), (vector,), shapes)
+    return Posed(Single(_on_vectors(func, shapes)), (vector,), shapes)
+
+
+def parts_of(x: Tensor, shapes: tuple[Size, ...]) -> tuple[Tensor, ...]:
+    """A tuple from the last axis of a tensor."""
+    pieces = x.split([shape.numel() for shape in shapes], dim=-1)
+    return tuple(piece.reshape((*x.shape[:-1], *shape)) for piece, shape in zip(pieces, shapes, strict=True))
+
+
+def _on_vectors(func: Callable, shapes: tuple[Size, ...]) -> Callable[[Tensor, Tensor], Tensor]:
+    def fun(t: Tensor, y: Tensor) -> Tensor:
+        slopes = func(t, parts_of(y, shapes))
+        found = [getattr(slope, "shape", None) for slope in slopes]
+        if found != list(shapes):
+            raise ValueError(f"`func` must return tensors of the shapes {[tuple(s) for s in shapes]}, found {found}")
+        return torch.cat([slope.reshape(-1) for slope in slopes])
+
+    return fun
+
+
+def _floating(y: Tensor) -> Tensor:
+    if not (y.is_floating_point() or y.is_complex()):
+        raise TypeError(f"`y0` must hold floating-point or complex numbers, found {y.dtype}")
+    return y
+
+
+def _pair(y0) -> State:
+    if not isinstance(y0, tuple) or len(y0) != 2 or not all(isinstance(half, Tensor) for half in y0):
+        raise TypeError("`y0` must be two tensors (q, p) for a problem in halves")
+    q, p = y0
+    if (q.shape, q.dtype, q.device) != (p.shape, p.dtype, p.device):
+        raise ValueError(
+            f"`y0` must have halves of one shape, dtype and device, found {tuple(q.shape)} {q.dtype} {q.device} and "
+            f"{tuple(p.shape)} {p.dtype} {p.device}"
+        )
+    return _floating(q), _floating(p)
