@@ -161,7 +161,7 @@ def closing_rate(v):
     return 4 * np.exp(-(v + 65) / 18)
 
 
-@traced([-60.3, 0.08, 0.6, 0.35], (0.0, 1.0), reach=0.02, compiles=False)
+@traced([-60.3, 0.08, 0.6, 0.35], (0.0, 1.0), reach=0.02)
 def hodgkin_huxley(t, y):
     v, m, h, n = y
     sodium, potassium, leak = 120 * m**3 * h * (v - 50), 36 * n**4 * (v + 77), 0.3 * (v + 54.4)
@@ -574,7 +574,7 @@ def _make_ring(n: int, coupling: np.ndarray):
     return ring
 
 
-traced([0.4, 0.1, -0.6, 0.3], name="closures", compiles=False)(_make_ring(4, np.array([0.5, 1.0, 1.5, 2.0])))
+traced([0.4, 0.1, -0.6, 0.3], name="closures")(_make_ring(4, np.array([0.5, 1.0, 1.5, 2.0])))
 traced([1.0, 0.4], (0.0, 5.0), name="lambda")(lambda t, y: [y[1], -y[0] - 0.1 * y[1] ** 3])
 traced([0.9, 0.2], name="partial", compiles=False)(
     functools.partial(lambda t, y, k: np.array([y[1], -k * np.sin(y[0])]), k=3.0)

@@ -43,7 +43,8 @@ def stiffness(job: Job, scheme) -> float:
     if spectrum.dominant(work.dtype, field.address, field.p, work, *place, result) != 0:
         return float("nan")
     radius, growth = result
-    is_decaying = growth * np.sign(run["t_end"] - run["t0"]) < -0.5 * radius
+    direction = 1.0 if run["t_end"] > run["t0"] else -1.0
+    is_decaying = growth * direction < -0.5 * radius
     return float(abs(run["h"]) * radius / limit) if is_decaying else float("nan")
 
 
