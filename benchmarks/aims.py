@@ -12,6 +12,7 @@ from benchmarks.contenders import BESIDE_C, C_LOOP
 from benchmarks.drop_in import PROCESS, T_LONG, WITHIN
 from benchmarks.gradient_contenders import FORWARD, JAX, OURS, REVERSE
 from benchmarks.gradients import CHECKPOINTED, FEW_AND_MANY, PREDICTED, memory_label
+from benchmarks.lines import BY_HAND, FIRST, PROBLEMS, TRACED
 
 NOT_PEERS = ("stepnet", "C", "numpy")
 FIFTH_ORDER = ("stepnet dopri5", "stepnet tsit5")
@@ -129,9 +130,33 @@ def time_at_error(rows: list[dict], error: float) -> float | None:
     return None
 
 
-def cold_start(rows) -> Reached | None:
-    row = pick(rows, "cold-start", "stepnet dopri5")
-    return None if row is None else Reached(row["time"], "stepnet dopri5")
+def seconds(workload: str, contender: str):
+    """A time as it is."""
+
+    def measure(rows):
+        row = pick(rows, workload, contender)
+        return None if row is None else Reached(row["time"], contender)
+
+    return measure
+
+
+def beyond_numba(contender: str):
+    """The time to a first solution less that of importing Numba."""
+
+    def measure(rows):
+        row, numba = pick(rows, "cold-start", contender), pick(rows, "cold-start", "import numba alone")
+        return None if row is None or numba is None else Reached(row["time"] - numba["time"], contender)
+
+    return measure
+
+
+def lines(name: str) -> tuple[Aim, ...]:
+    """What is wanted of a long system."""
+    traced, by_hand, first = (f"{name}, {way}" for way in (TRACED, BY_HAND, FIRST))
+    return (
+        Aim(f"{name}: loops beside those by hand", "lines", True, 1.1, "x", ratio_to("lines", traced, by_hand)),
+        Aim(f"{name}: first solution in a new process", "lines", True, 2.0, "s", seconds("lines", first)),
+    )
 
 
 def sweeps(run: str):
@@ -187,7 +212,12 @@ AIMS = (
         inverse(ratio_to("drop-in", f"stepnet, {WITHIN}", f"SciPy, {WITHIN}"))),
     Aim(f"solve_ivp in place of SciPy's, T = {T_LONG:g}, cold process", "drop-in", False, 50.0, "x",
         inverse(ratio_to("drop-in", f"stepnet, {PROCESS}", f"SciPy, {PROCESS}"))),
-    Aim("cold process to first solution, warm disk", "cold-start", True, 0.6, "s", cold_start),
+    Aim("cold process to first solution, warm disk", "cold-start", True, 0.6, "s",
+        seconds("cold-start", "stepnet dopri5")),
+    Aim("first solution beyond `import numba`, traced", "cold-start", True, 0.4, "s", beyond_numba("stepnet dopri5")),
+    Aim("first solution beyond `import numba`, compiled", "cold-start", True, 0.6, "s",
+        beyond_numba("stepnet dopri5, compiled by Numba")),
+    *(aim for problem in PROBLEMS for aim in lines(problem.name)),
     Aim("reverse sweep beside the forward one", "gradients", True, 3.5, "x", sweeps("lorenz")),
     Aim("reverse sweep beside the forward one", "gradients", True, 3.5, "x", sweeps("pleiades")),
     Aim("the same gradient by JAX", "gradients", False, 10.0, "x", beats_jax("lorenz")),

@@ -25,6 +25,15 @@ STEPNET = """
 import stepnet as sn
 sn.solve(sn.ODE(lorenz, [1.0, 1.0, 1.0], (0.0, 1.0)), "dopri5", rtol=1e-8, atol=1e-8, save_every=0)
 """
+COMPILED = """
+import stepnet as sn
+def regulated(t, y):
+    cooling = 0.1 if y[2] > 25.0 else 0.0  # a branch on data: Numba compiles it
+    slopes = lorenz(t, y)
+    return [slopes[0], slopes[1], slopes[2] - cooling]
+solution = sn.solve(sn.ODE(regulated, [1.0, 1.0, 1.0], (0.0, 1.0)), "dopri5", rtol=1e-8, atol=1e-8, save_every=0)
+assert solution.statistics.rung == "compiled"
+"""
 SCIPY = """
 from scipy.integrate import solve_ivp
 solve_ivp(lorenz, (0.0, 1.0), [1.0, 1.0, 1.0], rtol=1e-8, atol=1e-8)
@@ -52,7 +61,9 @@ odeint(lambda t, y: torch.stack(lorenz(t, y)), y0, times, rtol=1e-8, atol=1e-8, 
 
 SCRIPTS = {
     "Python and NumPy alone": ("numpy", "import numpy\n"),
+    "import numba alone": ("numpy", "import numba\n"),
     "stepnet dopri5": ("stepnet", STEPNET),
+    "stepnet dopri5, compiled by Numba": ("stepnet", COMPILED),
     "SciPy RK45": ("scipy", SCIPY),
     "diffrax Tsit5": ("diffrax", DIFFRAX),
     "pydiffsol tsit45": ("pydiffsol", PYDIFFSOL),

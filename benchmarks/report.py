@@ -30,6 +30,9 @@ def report(results: dict) -> str:
         "## A script for SciPy with another import\n\nLorenz by `solve_ivp`, a plain Python function and default "
         f"options: to T = 100 in a warm process, and to T = {T_LONG:g} from the start of Python to the end of the "
         "run.\n\n" + seconds_table(rows, "drop-in"),
+        "## Long systems\n\nRight-hand sides written with NumPy, traced to loops, beside loops by hand for Numba: 200 "
+        "steps of RK4, inside the kernel; and from the start of Python to the first solution.\n\n"
+        + seconds_table(rows, "lines"),
         "## Gradients\n\nOf half the squared end state, with respect to initial state and parameters, through even "
         "steps of RK4 (torchdiffeq: the 3/8 rule).  For stepnet the whole call of `sn.gradient` with all states kept; "
         "loops are compiled before.\n\n" + gradients_table(rows),
