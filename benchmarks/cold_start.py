@@ -25,12 +25,15 @@ STEPNET = """
 import stepnet as sn
 sn.solve(sn.ODE(lorenz, [1.0, 1.0, 1.0], (0.0, 1.0)), "dopri5", rtol=1e-8, atol=1e-8, save_every=0)
 """
+FIRST_COMPILATION = """
+from numba import njit, types
+njit(lambda x: x).compile((types.float64,))
+"""
 COMPILED = """
 import stepnet as sn
 def regulated(t, y):
-    cooling = 0.1 if y[2] > 25.0 else 0.0  # a branch on data: Numba compiles it
-    slopes = lorenz(t, y)
-    return [slopes[0], slopes[1], slopes[2] - cooling]
+    heating = 28.0 if y[2] < 25.0 else 27.0  # a branch on data: Numba compiles it
+    return [10.0 * (y[1] - y[0]), y[0] * (heating - y[2]) - y[1], y[0] * y[1] - 8.0 / 3.0 * y[2]]
 solution = sn.solve(sn.ODE(regulated, [1.0, 1.0, 1.0], (0.0, 1.0)), "dopri5", rtol=1e-8, atol=1e-8, save_every=0)
 assert solution.statistics.rung == "compiled"
 """
@@ -62,6 +65,7 @@ odeint(lambda t, y: torch.stack(lorenz(t, y)), y0, times, rtol=1e-8, atol=1e-8, 
 SCRIPTS = {
     "Python and NumPy alone": ("numpy", "import numpy\n"),
     "import numba alone": ("numpy", "import numba\n"),
+    "Numba's first compilation, of x -> x": ("numpy", FIRST_COMPILATION),
     "stepnet dopri5": ("stepnet", STEPNET),
     "stepnet dopri5, compiled by Numba": ("stepnet", COMPILED),
     "SciPy RK45": ("scipy", SCIPY),
