@@ -231,6 +231,67 @@ def test_a_tangent_touch_is_where_the_derivative_crosses():
     )
 
 
+def found_touches(event, scheme="dop853", end=20.0, **how):
+    return sn.solve(oscillation(end), scheme, events=event, **(how or TIGHT)).t_events[0]
+
+
+TOUCHES = math.pi / 2 + 2 * math.pi * np.arange(3)  # of 1 - sin t
+SAME_TIME = 1e-9  # the derivative of g vanishes there, whose error is that of the solution
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("gap", [0.0, 1e-9, -1e-13])
+def test_a_touch_is_found_on_either_side_and_once(gap, sign):
+    event = sn.Event(lambda t, y: sign * (1 + gap - y[0]), touch=1e-8)
+    np.testing.assert_allclose(found_touches(event), TOUCHES, rtol=0, atol=SAME_TIME)
+
+
+@pytest.mark.parametrize("max_step", [0.01, 0.1, math.pi / 16, math.pi / 4, 1.0])
+def test_touches_at_the_ends_of_steps_and_samples_are_found_once(max_step):
+    """With steps of pi/16 every touch is the end of a step, up to rounding."""
+    event = sn.Event(lambda t, y: (t - math.pi / 2) ** 2, touch=1e-12)
+    times = sn.solve(oscillation(math.pi), "rk4", steps=round(math.pi / max_step), events=event).t_events[0]
+    np.testing.assert_allclose(times, [math.pi / 2], rtol=0, atol=1e-7)
+
+
+def test_a_touch_has_a_direction_and_a_depth():
+    assert found_touches(sn.Event(lambda t, y: 1 - y[0], direction=-1, touch=1e-8)).size == 3
+    assert found_touches(sn.Event(lambda t, y: 1 - y[0], direction=1, touch=1e-8)).size == 0
+    assert found_touches(sn.Event(lambda t, y: 1 + 1e-3 - y[0], touch=1e-8)).size == 0
+
+
+def test_a_touch_stops_the_run_or_resets_it():
+    stopped = sn.solve(
+        oscillation(20.0), "dop853", events=sn.Event(lambda t, y: 1 - y[0], touch=1e-8, terminal=2), **TIGHT
+    )
+    assert stopped.t[-1] == pytest.approx(TOUCHES[1], abs=SAME_TIME)
+    again = sn.Event(lambda t, y: 1 - y[0], touch=1e-8, reset=lambda t, y: [0.0, 1.0])
+    times = found_touches(again)
+    np.testing.assert_allclose(times, math.pi / 2 * np.arange(1, len(times) + 1), rtol=0, atol=100 * SAME_TIME)
+    assert len(times) == 12
+
+
+def test_no_touch_where_a_run_begins_at_a_minimum():
+    assert (
+        sn.solve(oscillation(3.0), "dop853", events=sn.Event(lambda t, y: t * t + 1e-12, touch=1e-8)).t_events[0].size
+        == 0
+    )
+
+
+def test_touches_of_families_without_an_extension_of_their_own():
+    """On cubic polynomials between even steps."""
+    problem = sn.SecondOrder(lambda t, q: -q, [0.0], [1.0], (0.0, 20.0))
+    event = sn.Event(lambda t, q, v: 1 + 1e-6 - q[0], touch=2e-6)
+    times = sn.solve(problem, "verlet", steps=20_000, events=event).t_events[0]
+    np.testing.assert_allclose(times, TOUCHES, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("touch", [-1.0, True, "near", math.nan, math.inf])
+def test_bad_touches_are_refused(touch):
+    with pytest.raises(ValueError, match="`touch` of an event must be a number"):
+        sn.Event(lambda t, y: y[0], touch=touch)
+
+
 @pytest.mark.parametrize("fun", [lambda t, y: np.maximum(0.3 - y[0], 0.0), lambda t, y: y[0] < 0.3], ids=str)
 def test_a_function_that_stays_zero_is_found_where_that_begins(fun):
     np.testing.assert_allclose(solve_clock(fun).t_events[0], [0.3], rtol=LAST_BITS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ class Event:
     """A zero of g(t, y, *args) (g(t, q, p, *args) for partitioned problems) where its sign changes.
 
     Every step is looked at in eight equal parts, so two zeros are told apart if they lie more than an eighth of a step
-    apart (`max_step` bounds that).  Where g only touches zero there is no change of sign: watch its derivative.
+    apart (`max_step` bounds that).  Where g only touches zero there is no change of sign: `touch` finds that, too.
 
     Parameters
     ----------
@@ -25,6 +26,9 @@ class Event:
         `reset(t, y, *args)` returns the state to go on with after each zero; plain Python.
     at_start : bool
         Whether a zero at the very beginning counts, if g leaves it in the wanted direction; SciPy's do.
+    touch : float
+        Also count where |g| has a minimum of at most this without a change of sign, which rounding and the error of
+        the solution would decide; `direction` is that in which g comes to zero.
     """
 
     fun: Callable
@@ -32,6 +36,7 @@ class Event:
     terminal: bool | int = False
     reset: Callable | None = None
     at_start: bool = False
+    touch: float = 0.0
 
     def __post_init__(self):
         if not callable(self.fun):
@@ -40,6 +45,9 @@ class Event:
             raise ValueError(f"`direction` of an event must be -1, 0 or 1, found {self.direction!r}")
         if not isinstance(self.terminal, (bool, int)) or self.terminal < 0:
             raise ValueError(f"`terminal` of an event must be a boolean or a count, found {self.terminal!r}")
+        is_number = isinstance(self.touch, (int, float)) and not isinstance(self.touch, bool)
+        if not is_number or not 0.0 <= self.touch < math.inf:
+            raise ValueError(f"`touch` of an event must be a number, how near to zero counts, found {self.touch!r}")
         if self.reset is not None and not callable(self.reset):
             raise TypeError(f"`reset` of an event must be a function, found {type(self.reset).__name__}")
         if self.reset is not None and self.terminal:

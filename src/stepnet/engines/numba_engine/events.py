@@ -1,7 +1,8 @@
 """Events: where functions g(t, y) of the solution cross zero, found on the continuous extension of a step.
 
 Every step is looked at in `SAMPLES` equal parts, so two crossings of one function are told apart if they are more
-than h / 8 apart.  The root is found to the last bits of theta, where g is zero for a while its beginning.
+than h / 8 apart.  The root is found to the last bits of theta, where g is zero for a while its beginning.  Where g
+turns near zero without crossing it, the zero of its derivative is found by central differences.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from stepnet.problem import Problem
 
 SAMPLES = 8
 NEVER, RAISED = 2.0, -1.0  # thetas beyond every step
+COARSE, NARROW = 2.0**-10, 2.0**-14  # half-widths of differences: to see which way g goes, and where it turns
 
 
 class Watch(NamedTuple):
@@ -27,7 +29,8 @@ class Watch(NamedTuple):
 
     `stops[e]` counts the crossings of event e that are still to come before the run stops: 0 never stops, -1 stops at
     every one.  `values[e]` is g at the last point looked at; 0 means that it has just crossed.  A zero at the beginning
-    that counts is `pending`: which way g goes from there tells whether it is a crossing.
+    that counts is `pending`: which way g goes from there tells whether it is a crossing.  Events with `touches[e]` > 0
+    also count where |g| has a minimum of at most that; `falling[e]` tells whether |g| fell at the last point looked at.
     """
 
     addresses: np.ndarray
@@ -36,6 +39,8 @@ class Watch(NamedTuple):
     values: np.ndarray
     now: np.ndarray
     pending: np.ndarray
+    touches: np.ndarray
+    falling: np.ndarray
     p: np.ndarray
     which: np.ndarray
     t: np.ndarray
@@ -90,6 +95,50 @@ def crossing_point(tables, watch, e, low, high, work, h, run):
 
 
 @inlined
+def value_at(tables, watch, e, theta, work, h, run):
+    """g_e inside a step, and whether it did not raise."""
+    between(tables, work, theta, h, run)
+    is_fine = evaluate(watch, e, work, run.t + theta * h, run)
+    return watch.now[e], is_fine
+
+
+@inlined
+def growth_at(tables, watch, e, theta, width, work, h, run):
+    """How g_e grows around theta, without leaving the step, and whether it did not raise."""
+    before, is_fine = value_at(tables, watch, e, max(theta - width, 0.0), work, h, run)
+    after, is_still = value_at(tables, watch, e, min(theta + width, 1.0), work, h, run)
+    return after - before, is_fine and is_still
+
+
+@compiled
+def turning_point(tables, watch, e, low, high, work, h, run):
+    """theta where |g_e| turns between two samples, if it comes within touches[e] of zero; else NEVER, or RAISED."""
+    now, was_falling = watch.now[e], watch.falling[e] == 1
+    sign = 1.0 if now > 0.0 else -1.0
+    growth, is_fine = growth_at(tables, watch, e, high, COARSE, work, h, run)
+    watch.falling[e] = 1 if sign * growth < 0.0 else 0
+    is_wanted = watch.values[e] * now > 0.0 and watch.directions[e] * sign <= 0.0
+    theta = NEVER
+    if is_fine and is_wanted and sign * growth > 0.0:
+        growth, is_fine = growth_at(tables, watch, e, low, COARSE, work, h, run)
+        if is_fine and (was_falling or sign * growth < 0.0):
+            theta = high
+            while low < 0.5 * (low + theta) < theta and is_fine:
+                middle = 0.5 * (low + theta)
+                growth, is_fine = growth_at(tables, watch, e, middle, NARROW, work, h, run)
+                if sign * growth < 0.0:
+                    low = middle
+                else:
+                    theta = middle
+            value, is_still = value_at(tables, watch, e, theta, work, h, run)
+            is_fine = is_fine and is_still
+            if not abs(value) <= watch.touches[e]:
+                theta = NEVER
+    watch.now[e] = now
+    return theta if is_fine else RAISED
+
+
+@inlined
 def first_crossing(tables, watch, e, low, high, work, h, run):
     """theta where event e crosses zero between two samples; NEVER or RAISED if it does not."""
     now, direction = watch.now[e], watch.directions[e]
@@ -100,6 +149,8 @@ def first_crossing(tables, watch, e, low, high, work, h, run):
         return NEVER
     if is_crossing(watch.values[e], now, direction):
         return crossing_point(tables, watch, e, low, high, work, h, run)
+    if watch.touches[e] > 0.0:
+        return turning_point(tables, watch, e, low, high, work, h, run)
     return NEVER
 
 
@@ -114,6 +165,7 @@ def note(watch, e, t, work, run):
     run.n_found = i + 1
     watch.values[e] = 0.0
     watch.pending[e] = 0
+    watch.falling[e] = 0
     if watch.stops[e] > 0:
         watch.stops[e] -= 1
         return watch.stops[e] == 0
@@ -171,14 +223,15 @@ def watch_of(plan: Plan, fields, problem: Problem, reals: int, dtype) -> Watch:
     found = (np.zeros(room, np.int64), np.zeros(room), np.zeros((room, reals), dtype))
     pending = [event.at_start and value == 0 for event, value in zip(plan.events, values, strict=True)]
     addresses, directions, stops, pending = (np.array(x, np.int64) for x in (*facts, pending))
-    return Watch(addresses, directions, stops, values, np.zeros(n), pending, fields[0].p, *found)
+    touches, falling = np.array([event.touch for event in plan.events], float), np.zeros(n, np.int64)
+    return Watch(addresses, directions, stops, values, np.zeros(n), pending, touches, falling, fields[0].p, *found)
 
 
 @lru_cache(maxsize=64)
 def nothing_to_watch(reals: int, dtype) -> Watch:
     """No events: empty arrays, which nobody writes into, so that one of a kind will do."""
     numbers, none, states = np.zeros(0), np.zeros(0, np.int64), np.zeros((0, reals), dtype)
-    return Watch(none, none, none, numbers, numbers, none, numbers, none, numbers, states)
+    return Watch(none, none, none, numbers, numbers, none, numbers, none, numbers, none, numbers, states)
 
 
 def is_crowded(watch: Watch, n_found: int) -> bool:

@@ -43,6 +43,7 @@ def _begin_anew(watch: Watch, fields, t: float, old: np.ndarray, new: np.ndarray
 
     One that crosses at the very same time keeps its value from before, to be found in the next step.
     """
+    watch.falling[...] = 0
     for e, g in enumerate(fields):
         value, before = g(t, new)[0].real, g(t, old)[0].real
         if e == who:
