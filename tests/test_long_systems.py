@@ -122,6 +122,31 @@ def test_short_lines_trace_alike(name):
     assert largest(field(T, y) - fun(T, y)) <= SAME_VALUE * largest(fun(T, y))
 
 
+WEIGHTS = np.array([1.0, -2.5, 1.5, 0.25])
+FUNCTIONS = {
+    "convolve, same": lambda t, u: np.convolve(u, WEIGHTS, "same"),
+    "convolve, valid": lambda t, u: np.r_[0.0, np.convolve(u, WEIGHTS[:3], mode="valid"), 0.0],
+    "convolve, full": lambda t, u: np.convolve(u, WEIGHTS)[3:],
+    "trapezoid": lambda t, u: u - np.trapezoid(u, dx=0.1) / u.size,
+    "trapezoid on a grid": lambda t, u: u - np.trapezoid(u, np.linspace(0.0, 1.0, u.size) ** 2),
+    "prod": lambda t, u: u * np.prod(u[:5]),
+    "norm": lambda t, u: u / np.linalg.norm(u),
+    "outer": lambda t, u: np.outer([1.0, 2.0], u[: u.size // 2]).ravel(),
+    "take": lambda t, u: np.take(u, np.arange(u.size) - 1) + np.tile(u[:2], u.size // 2),
+    "list of sums": lambda t, u: np.array([u[1:].sum()] * u.size) - u,
+    "vdot": lambda t, u: u * np.vdot(u, u) / u.size - np.repeat(u[::2], 2),
+}
+
+
+@pytest.mark.parametrize("n", [10, 3000])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_numpy_on_short_and_long_arrays(name, n):
+    fun, y = FUNCTIONS[name], numbers(n)
+    field = make_field(fun, (), ((n,),), (n,), 0.0, y, "fun")
+    assert (field.rung, field.reason) == ("traced", "")
+    assert largest(field(T, y) - fun(T, y)) <= SAME_VALUE * largest(fun(T, y))
+
+
 def test_irregular_masks_are_tables():
     x, y = np.meshgrid(np.linspace(-1, 1, 80), np.linspace(-1, 1, 80))
     inside = x * x + y * y < 0.5

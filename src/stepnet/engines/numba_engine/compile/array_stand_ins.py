@@ -17,7 +17,7 @@ from stepnet.engines.numba_engine.compile.entries import (
     truths_of,
     unset,
 )
-from stepnet.engines.numba_engine.compile.stand_ins import Shim, gradient, math_stand_in
+from stepnet.engines.numba_engine.compile.stand_ins import Shim, convolve, gradient, math_stand_in
 from stepnet.engines.numba_engine.compile.symbols import CannotTrace, require_real
 from stepnet.engines.numba_engine.compile.trace import replacements
 
@@ -108,6 +108,21 @@ def diff(x, n=1, axis=-1):
     return x
 
 
+def trapezoid(y, x=None, dx=1.0):
+    """np.trapezoid of a vector."""
+    width = dx if x is None else np.diff(x)
+    return ((y[1:] + y[:-1]) * width / 2.0).sum()
+
+
+class _Rows:
+    """np.r_ of numbers and vectors."""
+
+    def __getitem__(self, parts):
+        if not holds_entries(parts):
+            return np.r_[parts]
+        return np.concatenate([part if np.ndim(part) else [part] for part in parts])
+
+
 def pad(x, pad_width, mode="constant", *, constant_values=0.0):
     """np.pad by constants or by entries of the array."""
     if mode not in ("constant", "edge", "wrap", "reflect", "symmetric"):
@@ -128,7 +143,8 @@ FUNCTIONS.update({
     **{function: _placing(function) for function in PLACING},
     **{function: _joining(function) for function in JOINING},
     np.append: append, np.where: where, np.clip: clip, np.mean: mean, np.dot: dot, np.vdot: vdot, np.inner: dot,
-    np.outer: outer, np.linalg.norm: norm, np.diff: diff, np.pad: pad, np.gradient: gradient,
+    np.outer: outer, np.linalg.norm: norm, np.diff: diff, np.pad: pad, np.gradient: gradient, np.convolve: convolve,
+    np.prod: np.multiply.reduce, np.trapezoid: trapezoid,
     np.sum: Entries.sum, np.max: Entries.max, np.min: Entries.min, np.amax: Entries.max, np.amin: Entries.min,
     np.shape: lambda x: x.shape, np.size: lambda x: x.size, np.ndim: lambda x: x.ndim, np.real: lambda x: x,
 })  # fmt: skip
@@ -166,5 +182,5 @@ def replaced_modules(bulk: Bulk) -> dict:
 
     makers = {"zeros": filled(0.0), "ones": filled(1.0), "empty": empty, "full": full}
     likes = {f"{name}_like": _like(make) for name, make in makers.items()}
-    arrays = {"array": array, **dict.fromkeys(("asarray", "asanyarray", "ascontiguousarray"), asarray)}
+    arrays = {"r_": _Rows(), "array": array, **dict.fromkeys(("asarray", "asanyarray", "ascontiguousarray"), asarray)}
     return replacements(Shim(np, {**makers, **likes, **arrays}), math_stand_in(Entries, apply))

@@ -17,7 +17,8 @@ LEAVES = ("t", "y", "p", "const", "total")
 OPERATIONS = (*LEAVES, *EVALUATE)
 CODE = {name: i for i, name in enumerate(OPERATIONS)}
 ARITY = 3
-MOST_NODES = 10_000_000
+MOST_NODES = 6_000_000
+MOST_TERMS = 1_000_000  # of totals: a dense matrix with more is a matter for BLAS
 MOST_CALLS = 2000  # beyond this it must be a loop in Python over the unknowns, and nodes are better made one by one
 UNSET = -1
 
@@ -95,15 +96,17 @@ class Bulk:
         if values.dtype.kind not in "iuf":
             raise CannotTrace(f"it mixes traced numbers with {values.dtype}")
         values = values.astype(float)
-        key = values.tobytes() if values.ndim == 0 else None
-        if key is None or key not in self._known:
-            first, self._n_constants = self._n_constants, self._n_constants + values.size
-            self._constants.append(values.ravel())
-            made = self._new("const", first + np.arange(values.size).reshape(values.shape))
-            if key is None:
-                return made
-            self._known[key] = made
-        return self._known[key]
+        if values.ndim > 0:
+            return self._constants_of(values)
+        key = values.tobytes()
+        if key not in self._known:
+            self._known[key] = self._constants_of(values)
+        return self._known[key].copy()  # which the user may store in
+
+    def _constants_of(self, values: np.ndarray) -> np.ndarray:
+        first, self._n_constants = self._n_constants, self._n_constants + values.size
+        self._constants.append(values.ravel())
+        return self._new("const", first + np.arange(values.size).reshape(values.shape))
 
     def apply(self, operation: str, *operands: np.ndarray) -> np.ndarray:
         """An operation entry by entry, with NumPy's broadcasting."""
@@ -113,12 +116,14 @@ class Bulk:
         key = (operation, operands[0].shape, *(hash(numbers.tobytes()) for numbers in operands))
         if key not in self._known:
             self._known[key] = self._new(operation, *operands)
-        return self._known[key].copy()  # which the user may store in
+        return self._known[key].copy()
 
     def total(self, operation: str, terms: np.ndarray) -> np.ndarray:
         """Reduce the last axis; few terms are written out."""
         if terms.shape[-1] == 0:
             raise CannotTrace("it reduces an array without entries")
+        if terms.size > MOST_TERMS:
+            raise TooManyNodes(f"it adds more than {MOST_TERMS} numbers")
         if terms.shape[-1] <= 4 or operation not in ("add", "max", "min"):
             result = terms[..., 0]
             for k in range(1, self._checked(terms.shape[-1], 64)):

@@ -200,6 +200,18 @@ def _slope(x, h, edge_order: int, axis: int):
     return np.moveaxis(np.concatenate((first, inner, last)), 0, axis)
 
 
+def convolve(x, kernel, mode="full"):
+    """np.convolve of an array with a short list of numbers."""
+    kernel = np.asarray(kernel) if not holds_symbols(kernel) else kernel
+    if not isinstance(kernel, np.ndarray) or kernel.dtype.kind not in "iuf" or not len(kernel) <= min(len(x), 64):
+        raise CannotTrace("it calls np.convolve with a kernel that is not a short list of numbers")
+    n, m = len(x), len(kernel)
+    padded = np.pad(x, m - 1)
+    total = sum(kernel[j] * padded[m - 1 - j : 2 * m - 2 - j + n] for j in range(m))
+    first, count = {"full": (0, n + m - 1), "same": ((m - 1) // 2, n), "valid": (m - 1, n - m + 1)}[mode]
+    return total[first : first + count]
+
+
 def _joining(function):
     """A function that puts arrays together: true and false beside numbers become numbers."""
 
@@ -221,6 +233,7 @@ def _as_plain(x):
 FUNCTIONS.update({
     np.where: where, np.clip: clip, np.linalg.norm: norm, np.mean: mean, np.dot: dot, np.outer: outer,
     np.inner: inner, np.vdot: vdot, np.cross: cross, np.gradient: gradient,
+    np.convolve: convolve,
     np.max: _extreme(np.maximum), np.min: _extreme(np.minimum),
     np.amax: _extreme(np.maximum), np.amin: _extreme(np.minimum), np.real: lambda x: x,
     np.zeros_like: _like(zeros), np.ones_like: _like(ones), np.empty_like: _like(empty), np.full_like: full_like,

@@ -297,7 +297,7 @@ FUNCTIONS: dict[Callable, Callable] = {}
 UNTRACEABLE = frozenset((
     np.sort, np.argsort, np.argmax, np.argmin, np.nonzero, np.searchsorted, np.interp, np.fft.fft, np.fft.ifft,
     np.linalg.solve, np.linalg.inv, np.linalg.eig, np.linalg.det, np.round, np.median, np.std, np.var,
-    np.convolve, np.piecewise, np.select,
+    np.piecewise, np.select,
 ))  # fmt: skip
 
 
