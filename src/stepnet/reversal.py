@@ -5,24 +5,20 @@ The unit of a schedule is a block of steps: long enough that Python does not mat
 
 from __future__ import annotations
 
-import os
-import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
 from stepnet import checkpoints
-from stepnet.checkpoints import Action, Checkpoints, Kind, Schedule
+from stepnet.checkpoints import Checkpoints, Kind, Schedule
+from stepnet.kept_states import KeptStates
 
 BLOCK_NUMBERS = 2**17  # of the states stored in a block: a megabyte
-AUTOMATIC_BYTES = 2**28  # what "auto" may store
 DRIFT = 1e-9  # relative distance between the initial state and its reconstruction that is still called exact
 MOST_ON_DISK = 10_000  # states in the directory of a run
-PROGRESS_SECONDS = 5.0  # between two notes of how far a run with a directory has come
 
 
 @dataclass(frozen=True)
@@ -204,7 +200,7 @@ def with_checkpoints(linear, seeds: Seeds, choice: Checkpoints, name: str = "") 
         schedule = checkpoints.binomial(run.n_blocks, slots)
     else:
         schedule = checkpoints.multistage(run.n_blocks, slots, max(0, min(run.n_blocks - 1 - slots, MOST_ON_DISK)))
-    store = _Store(schedule, choice.disk, name)
+    store = KeptStates(schedule, choice.disk, name)
     _execute(run, schedule, store)
     states = schedule.peak + run.block
     return run, Cost(linear.n_steps, run.advances, states, states * size)
@@ -226,7 +222,7 @@ def reversible(linear, seeds: Seeds) -> tuple[Reversal, Cost]:
     return run, Cost(linear.n_steps, linear.n_steps, run.block + 1, run.stored_bytes, drift)
 
 
-def _execute(run: Reversal, schedule: Schedule, store: _Store) -> None:
+def _execute(run: Reversal, schedule: Schedule, store: KeptStates) -> None:
     """Actions in order; a run with a directory goes on where an earlier one was stopped."""
     done, state = store.resume(run, run.open())
     for number, action in enumerate(schedule):
@@ -245,81 +241,3 @@ def _execute(run: Reversal, schedule: Schedule, store: _Store) -> None:
             run.reverse(state, action.start)
             store.note(run, number + 1, state)
     store.finish()
-
-
-class _Store:
-    """Kept states: arrays in memory, files in a directory; and a note there of how far the run has come."""
-
-    def __init__(self, schedule: Schedule, directory: Path | None, name: str):
-        self._memory: dict[int, np.ndarray] = {}
-        self._slots, self._has_directory = schedule.slots, directory is not None
-        self._directory = Path() if directory is None else directory / name
-        self._noted = time.monotonic()
-        self._dropped: list[Path] = []
-        if self._has_directory:
-            self._directory.mkdir(parents=True, exist_ok=True)
-
-    def keep(self, action: Action, state: np.ndarray) -> None:
-        if action.slot < self._slots:
-            self._memory[action.slot] = state.copy()
-        else:
-            _write(self._file(action), state=state)
-
-    def restore(self, action: Action) -> np.ndarray:
-        if action.slot < self._slots:
-            return self._memory[action.slot].copy()
-        with np.load(self._file(action)) as numbers:
-            return numbers["state"]
-
-    def drop(self, action: Action) -> None:
-        if action.slot < self._slots:
-            del self._memory[action.slot]
-        else:  # the last note may still need it
-            self._dropped.append(self._file(action))
-
-    def note(self, run: Reversal, done: int, state: np.ndarray) -> None:
-        """Write down everything that the rest of the run depends on, now and then."""
-        if not self._has_directory or time.monotonic() - self._noted < PROGRESS_SECONDS:
-            return
-        self._noted = time.monotonic()
-        kept = {f"slot_{slot}": state for slot, state in self._memory.items()}
-        sums = {"p": run.sums.p, "t": run.sums.t}
-        read = {"seeds": run.seeds.states, "seen": run.seeds.seen}
-        read |= {"gradients": run.seeds.gradients} if run.is_turned else {}
-        _write(self._directory / "progress.npz", done=done, state=state, bar=run.bar, **read, **sums, **kept)
-        while self._dropped:
-            self._dropped.pop().unlink(missing_ok=True)
-
-    def resume(self, run: Reversal, state: np.ndarray) -> tuple[int, np.ndarray]:
-        """How many actions an earlier run has done, and its state, its numbers put back; 0 if it had another loss."""
-        path = self._directory / "progress.npz"
-        if not self._has_directory or not path.is_file():
-            return 0, state
-        with np.load(path) as numbers:
-            is_turned = "gradients" in numbers.files
-            if is_turned and not np.array_equal(run.seeds.loss(numbers["seeds"]), numbers["gradients"]):
-                return 0, state
-            self._memory = {int(n[5:]): numbers[n] for n in numbers.files if n.startswith("slot_")}
-            run.bar[...], run.sums.p[...], run.sums.t[...] = numbers["bar"], numbers["p"], numbers["t"]
-            run.seeds.put(numbers["seeds"], numbers["seen"])
-            run.is_turned = is_turned
-            return int(numbers["done"]), numbers["state"]
-
-    def finish(self) -> None:
-        """The gradient is there, so nothing needs to be kept."""
-        if self._has_directory:
-            for path in (*self._directory.glob("*.npz"), *self._directory.glob("*.tmp")):
-                path.unlink()
-            self._directory.rmdir()
-
-    def _file(self, action: Action) -> Path:
-        """Named by its place in the run, so that it never holds another state."""
-        return self._directory / f"state-{action.start}.npz"
-
-
-def _write(path: Path, **numbers) -> None:
-    """All or nothing."""
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    with open(temporary, "wb") as file:
-        np.savez(file, **numbers)
-    temporary.replace(path)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gradients.cases import FUNCTIONS, KINDS, SPAN, A, B, flat, loss, over_the_catalogue, relative
+from gradients.cases import FUNCTIONS, KINDS, SPAN, A, B, loss, over_the_catalogue, relative
 
 import stepnet as sn
-from stepnet import reversal
+from stepnet import kept_states, reversal
 from stepnet.checkpoints import binomial_advances
-from stepnet.engines.numba_engine.sweep import Linearised
+from stepnet.engines.numba_engine.linearised import Linearised
 
 STEPS = 13
 SAME = 1e-14  # states that pass through other code on the way
@@ -29,7 +29,7 @@ def gradients(kind, scheme, memory, **how) -> sn.Gradient:
 
 def require_same(found: sn.Gradient, wanted: sn.Gradient, tolerance: float = 0.0) -> None:
     assert abs(found.value - wanted.value) <= tolerance * abs(wanted.value)
-    assert relative(flat(found), flat(wanted)) <= tolerance
+    assert relative(found.flat, wanted.flat) <= tolerance
     assert relative(found.y, wanted.y) <= tolerance
     if found.t_span is not None:
         assert relative(found.t_span, wanted.t_span) <= 10 * tolerance
@@ -55,7 +55,7 @@ def test_bytes_and_disk(scheme, kind, tmp_path, monkeypatch):
     wanted = gradients(kind, scheme, "all")
     require_same(gradients(kind, scheme, 300), wanted)
     require_same(gradients(kind, scheme, sn.Checkpoints(bytes=1)), wanted)
-    monkeypatch.setattr(reversal, "PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(kept_states, "PROGRESS_SECONDS", 0.0)
     require_same(gradients(kind, scheme, sn.Checkpoints(2, disk=tmp_path)), wanted)
     assert list(tmp_path.iterdir()) == []
 
@@ -118,7 +118,7 @@ def one_by_one(kind, scheme, save_at, steps) -> tuple[float, np.ndarray]:
 def _pulled_back(kind, scheme, steps, n, w):
     if n == 0:
         return np.concatenate((w, np.zeros(3)))
-    return flat(sn.gradient(kind.build(t_span=_span(steps, n)), scheme, end_gradient=w, steps=n))
+    return sn.gradient(kind.build(t_span=_span(steps, n)), scheme, end_gradient=w, steps=n).flat
 
 
 def _span(steps, n):
@@ -141,7 +141,7 @@ def test_states_at_many_times(scheme, kind):
     for memory in ("all", sn.Checkpoints(1), sn.Checkpoints(3)):
         found = sn.gradient(kind.build(), scheme, several, steps=8, save_at=save_at, memory=memory)
         assert abs(found.value - value) <= 1e-12 * abs(value)
-        assert relative(flat(found), wanted) <= 1e-11
+        assert relative(found.flat, wanted) <= 1e-11
         assert found.y.shape == (9, kind.initial.size)
 
 
@@ -153,7 +153,7 @@ def test_states_at_many_times_are_read_by_reversible_runs_too(memory):
         save_at = np.linspace(*SPAN, 9)[[0, 1, 4, 8]]
         found = sn.gradient(kind.build(), name, several, steps=8, save_at=save_at, memory=memory)
         assert abs(found.value - value) <= 1e-12
-        assert relative(flat(found), wanted) <= 1e-11
+        assert relative(found.flat, wanted) <= 1e-11
 
 
 @pytest.mark.parametrize("span", [SPAN, SPAN[::-1]], ids=["forward", "backward"])
@@ -185,7 +185,7 @@ def test_both_forms_of_a_loss_and_its_gradient_alone(kind):
     pair = gradients(kind, "rk4", "all", loss=lambda y: (loss(y), g))
     alone = gradients(kind, "rk4", "all", loss=None, end_gradient=g)
     require_same(pair, traced, 1e-8)
-    assert np.array_equal(flat(pair), flat(alone))
+    assert np.array_equal(pair.flat, alone.flat)
     assert alone.value == pytest.approx(g @ J, rel=1e-15)
 
 
@@ -228,5 +228,5 @@ def test_costs_along_the_way_and_losses_at_many_times(name, save_at):
     first = gradients(KINDS[0], name, "all", loss=several, save_at=times)
     second = gradients(KINDS[0], name, "all", loss=None, running=cost)
     assert both.value == pytest.approx(first.value + second.value, rel=1e-13)
-    assert relative(flat(both), flat(first) + flat(second)) <= 1e-12
+    assert relative(both.flat, first.flat + second.flat) <= 1e-12
     assert both.y.shape == (len(save_at), 2)

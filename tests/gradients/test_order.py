@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gradients.cases import CASES, KINDS, SCHEMES, flat, loss
+from gradients.cases import CASES, KINDS, SCHEMES, loss
 
 import stepnet as sn
 from stepnet.schemes import Multistep, Splitting
@@ -17,7 +17,7 @@ ONE_STEP = [scheme for scheme in SCHEMES if not isinstance(scheme, Multistep) an
 
 
 def gradient(kind, scheme, steps: int) -> np.ndarray:
-    return flat(sn.gradient(kind.build(t_span=SPAN), scheme, loss, steps=steps))
+    return sn.gradient(kind.build(t_span=SPAN), scheme, loss, steps=steps).flat
 
 
 @pytest.mark.parametrize("scheme", ONE_STEP, ids=lambda scheme: scheme.name)

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 import stepnet as sn
-from stepnet import reversal
+from stepnet import kept_states, reversal
 
 PATIENCE = 120.0
 PROGRAM = """
     import sys, time
     import numpy as np
     import stepnet as sn
-    from stepnet import reversal
+    from stepnet import kept_states, reversal
 
-    reversal.BLOCK_NUMBERS, reversal.PROGRESS_SECONDS, reversal.MOST_ON_DISK = 3 * 50, 0.0, 4
+    reversal.BLOCK_NUMBERS, kept_states.PROGRESS_SECONDS, reversal.MOST_ON_DISK = 3 * 50, 0.0, 4
     directory, slots, slow = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 
     def lorenz(t, y, s, r, b):
@@ -34,12 +34,12 @@ PROGRAM = """
             print("block", flush=True)
             back(self, first, last)
         reversal.Reversal.pull_back = slowly
-        keep = reversal._Store.keep
+        keep = kept_states.KeptStates.keep
         def kept(self, action, state):
             time.sleep(slow)
             keep(self, action, state)
             print("kept", flush=True)
-        reversal._Store.keep = kept
+        kept_states.KeptStates.keep = kept
 
     problem = sn.ODE(lorenz, [1.0, 2.0, 20.0], (0.0, 1.0), (10.0, 28.0, 8 / 3))
     memory = sn.Checkpoints(slots, disk=directory) if directory != "none" else "all"
@@ -124,7 +124,7 @@ def gradient(disk, y0, a, steps, slots, save_at, times, running, loss=square, sc
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_another_run_is_not_mixed_up(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(reversal, "PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(kept_states, "PROGRESS_SECONDS", 0.0)
     monkeypatch.setattr(reversal, "BLOCK_NUMBERS", 1)
     with monkeypatch.context() as patch:
         left = iter(range(20))

@@ -8,7 +8,7 @@ from gradients.cases import relative
 from numba import carray, cfunc, types
 
 import stepnet as sn
-from stepnet.engines.numba_engine.sweep import Linearised
+from stepnet.engines.numba_engine.linearised import Linearised
 from stepnet.errors import AdjointWarning, NoDerivative
 
 STEPS = 7

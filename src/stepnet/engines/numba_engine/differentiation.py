@@ -12,16 +12,17 @@ from stepnet.engines.numba_engine.compile.form import form_of
 from stepnet.engines.numba_engine.compile.machine_code import Code, assembly
 from stepnet.engines.numba_engine.compile.products import VJP
 from stepnet.engines.numba_engine.compile.pullbacks import parts_of
-from stepnet.engines.numba_engine.compile.scalar import checked_value, scalar_of
+from stepnet.engines.numba_engine.compile.scalar import scalar_of
 from stepnet.engines.numba_engine.compile.trace import trace
 from stepnet.engines.numba_engine.identity import function_key, identity
-from stepnet.engines.numba_engine.sweep import Linearised, Sums, SweepFailed
+from stepnet.engines.numba_engine.linearised import Linearised
+from stepnet.engines.numba_engine.sweep import SweepFailed
 from stepnet.errors import NoDerivative
 from stepnet.problem import ODE, Problem, Split
 
 __all__ = [
-    "EventFunction", "Linearised", "Sums", "SweepFailed", "adjoint_problem", "as_arguments", "as_block",
-    "checked_value", "function_key", "identity", "interpolated_problem", "running_problem", "scalar_of",
+    "EventFunction", "Linearised", "SweepFailed", "adjoint_problem", "as_arguments", "as_block",
+    "function_key", "identity", "interpolated_problem", "running_problem", "scalar_of",
     "tangent_problem",
 ]  # fmt: skip
 
