@@ -14,13 +14,19 @@ from functools import partial
 import numpy as np
 
 from stepnet.adjoint_equation import UNSAFE, solved_back
-from stepnet.chosen_steps import Steps, as_failed_solve, linearised, require_argument_gradients, steps_of
-from stepnet.engines.contract import Given, Plan, Saving
+from stepnet.chosen_steps import (
+    Steps,
+    as_failed_solve,
+    identity_of,
+    linearised,
+    require_argument_gradients,
+    steps_of,
+)
 from stepnet.errors import AdjointWarning, NoDerivative
 from stepnet.event_gradient import EventRun
 from stepnet.integrate import scheme_for
-from stepnet.memory_choices import CONTINUOUS, EXACT, in_memory, require_memory
-from stepnet.planning import Choices, step_plan
+from stepnet.memory_choices import CONTINUOUS, EXACT, after_search, in_memory, passed_states, require_memory
+from stepnet.planning import Choices
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder
 from stepnet.reading import Reader, flattened, shape_of
 from stepnet.reversal import Cost, Seeds
@@ -37,7 +43,8 @@ class Gradient:
     y0 : array
         Gradient with respect to the initial state, in its shape (flat for problems in halves; see `q0`, `p0`, `v0`).
     args : tuple
-        Gradients with respect to the arguments, in their shapes; None for those that are no floats.
+        Gradients with respect to the arguments, in their shapes; None for those that are no floats, and for all of
+        them if only the derivative with respect to the state is known (a `vjp` or `jac` in Python).
     t_span : (float, float) or None
         Gradients with respect to the beginning and the end, if they were asked for.
     y : array
@@ -147,65 +154,60 @@ def gradient(
         if not isinstance(problem, ODE):
             raise TypeError(f"`running` is for an `ODE`, found {type(problem).__name__}")
         problem = engine.running_problem(problem, running)
-    if event is not None:
-        ended = _to_event(engine, problem, scheme, event, steps, choices, (save_at, running), times)
-        problem = original = replace(problem, t_span=(problem.t_span[0], ended.t))
-        chosen = Steps(len(ended.grid) - 1, ended.grid, np.array([len(ended.grid) - 1]))
-    else:
-        ended, chosen = None, steps_of(problem, scheme, steps, choices, save_at)
-    shape = shape_of(original) if save_at is None else (len(chosen.places), *shape_of(original))
-    reader = Reader(engine, loss, end_gradient, shape, original.initial.size, running is not None, ended)
     if memory in CONTINUOUS:
         if save_at is not None or times or event is not None:
             raise ValueError(
                 f'`memory`="{memory}" is for losses of the end state, without `save_at`, `event` and `times`'
             )
-        how = choices._asdict() if steps is None else {"steps": chosen.as_argument}
-        return _continuous(engine, problem, original, scheme, memory, how, reader, chosen, differences)
+        how = choices._asdict() if steps is None else {"steps": steps}
+        reader = Reader(engine, loss, end_gradient, shape_of(original), original.initial.size, running is not None)
+        return _continuous(engine, problem, original, scheme, memory, how, reader, differences)
+    ended = passed = None
+    if event is not None:
+        if save_at is not None or running is not None or times:
+            raise ValueError("`event` is for losses of the end state, without `save_at`, `running` and `times`")
+        ended = EventRun(engine, problem, scheme, event, steps, choices, differences)
+        problem = original = replace(problem, t_span=(problem.t_span[0], ended.t))
+        n = len(ended.grid) - 1
+        chosen = Steps(n, ended.grid, np.array([n]), n)
+    else:
+        passed = passed_states(memory, problem.initial.size) if steps is None else None
+        chosen = steps_of(problem, scheme, steps, choices, save_at, None if passed is None else passed.look)
+    if running is not None:
+        chosen = chosen._replace(places=np.append(chosen.places, chosen.number))
+    shape = shape_of(original) if save_at is None else (len(save_at), *shape_of(original))
+    reader = Reader(engine, loss, end_gradient, shape, original.initial.size, running is not None, ended)
     linear = linearised(engine, problem, scheme, chosen, times, differences)
     require_argument_gradients(linear)
     if times and not linear.is_complete:
         raise NoDerivative(
             f"`times` needs df/dt, which is not known ({linear.rung}); give a right-hand side that can be traced"
         )
-    places = chosen.places if running is None else np.append(chosen.places, chosen.number)
-    seeds = Seeds(linear, places, reader)
-    identity = partial(_identity, engine, original, scheme, chosen, places, running, times)
+    seeds = Seeds(linear, chosen.places, reader)
     with as_failed_solve(engine, problem, scheme, chosen):
-        run, cost, words = in_memory(linear, seeds, memory, identity)
-        y0 = run.close()
-    args = engine.as_arguments(run.sums.p + reader.p_bar, original.args)
-    t_span = _time_gradients(problem, run.sums.t) if times else None
+        if passed is not None and chosen.number > 0:
+            run, cost, words = after_search(linear, seeds, passed, chosen.read)
+        else:
+            facts = partial(identity_of, engine, original, scheme, chosen, engine.function_key(running), times)
+            run, cost, words = in_memory(linear, seeds, memory, facts)
+        (y0,), (sums,) = run.close(), run.sums
+    args = engine.as_arguments(sums.p + reader.p_bar, original.args, linear.has_parameters)
+    t_span = _time_gradients(problem, sums.t) if times else None
     own = y0[: original.initial.size].reshape(shape_of(original))
+    cost = replace(cost, advances=cost.advances + chosen.n_searched)
     return Gradient(reader.value, own, args, t_span, reader.y, words, linear.rung, cost, original)
 
 
-def _continuous(engine, problem, original, scheme, memory, how, reader, chosen: Steps, differences: bool) -> Gradient:
+def _continuous(engine, problem, original, scheme, memory, how, reader, differences: bool) -> Gradient:
     """By the adjoint equation."""
     if not isinstance(problem, ODE):
         raise TypeError(f'`memory`="{memory}" is for an `ODE`, found {type(problem).__name__}')
     found = solved_back(engine, problem, scheme, memory, how, reader, differences)
     _warn_if_unsafe(found.return_error)
     y0 = found.y0[: original.initial.size].reshape(shape_of(original))
-    args, cost = (
-        engine.as_arguments(found.p, original.args),
-        Cost(chosen.number, 0, 1, 8 * found.n_numbers, found.return_error),
-    )
-    return Gradient(reader.value, y0, args, None, reader.y, found.words, "traced", cost, original)
-
-
-def _identity(engine, problem: Problem, scheme, chosen: Steps, places, running, times: bool) -> tuple:
-    """What tells a run from all others, whatever its loss."""
-    plan = Plan(Given(chosen.number, chosen.grid), Saving(None, 0))
-    run = engine.identity(problem, scheme, plan), problem.initial.tobytes(), places.tobytes(), times
-    return run, engine.function_key(running), engine.function_key(getattr(problem, "vjp", None))
-
-
-def _to_event(engine, problem: Problem, scheme, event, steps, choices: Choices, others, times: bool) -> EventRun:
-    if any(each is not None for each in others) or times:
-        raise ValueError("`event` is for losses of the end state, without `save_at`, `running` and `times`")
-    step_plan(problem, scheme, steps, choices)
-    return EventRun(engine, problem, scheme, event, choices._asdict() if steps is None else {"steps": steps})
+    args = engine.as_arguments(found.p, original.args, found.has_parameters)
+    cost = Cost(found.n_steps, 0, found.n_states, 8 * found.n_numbers, found.return_error)
+    return Gradient(reader.value, y0, args, None, reader.y, found.words, found.rung, cost, original)
 
 
 def _warn_if_unsafe(return_error: float) -> None:

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import warnings
+from array import array
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.engines.contract import Given
+from stepnet.engines.contract import Given, Passing, Plan, Saving
 from stepnet.errors import AdjointWarning
-from stepnet.integrate import solve
+from stepnet.integrate import solve, solve_in_passing
 from stepnet.planning import Choices, checked_times, step_plan
 from stepnet.problem import Problem, restarted
+from stepnet.reversal import steps_in_block
 
 NEAR = 1e-9  # steps by which a wanted time may miss that of a given step
 
 
 class Steps(NamedTuple):
-    """The steps to differentiate: their number, their times if they are not even, and where the loss reads."""
+    """The steps to differentiate: their number, their times if they are not even, and where the loss reads.
+
+    Adaptive ones were taken before: `n_searched` of them, which passed the states `read` at some steps.
+    """
 
     number: int
     grid: np.ndarray | None
     places: np.ndarray
+    n_searched: int = 0
+    read: tuple[tuple[int, np.ndarray], ...] = ()
 
     @property
     def as_argument(self):
@@ -31,28 +39,42 @@ class Steps(NamedTuple):
         return self.number if self.grid is None else self.grid
 
 
-def steps_of(problem: Problem, scheme, steps, choices: Choices, save_at) -> Steps:
-    """Given steps as they are; adaptive ones by a first run, which ends a step at every wanted time."""
+def steps_of(problem: Problem, scheme, steps, choices: Choices, save_at, look: Callable | None = None) -> Steps:
+    """Given steps as they are; adaptive ones by a first run, which ends a step at every wanted time.
+
+    That run keeps the times of its steps, and shows the states before them to `look(states)`, some at a time.
+    """
     plan = step_plan(problem, scheme, steps, choices)
     wanted = None if save_at is None else checked_times("save_at", save_at, problem.t_span)
     if isinstance(plan, Given):
         return Steps(plan.n_steps, plan.grid, _places(problem, plan, wanted))
+    return _searched(problem, scheme, choices, wanted, look)
+
+
+def _searched(problem: Problem, scheme, choices: Choices, wanted: np.ndarray | None, look: Callable | None) -> Steps:
     t0, t1 = problem.t_span
-    stops = (
-        [t1] if wanted is None else [*(t for t in np.unique(wanted)[:: -1 if t1 < t0 else 1] if t not in (t0, t1)), t1]
-    )
-    grid, piece = [np.array([t0])], problem
-    how = choices._asdict()
-    for stop in stops:
-        piece = replace(piece, t_span=(piece.t_span[0], stop))
-        solution = solve(piece, scheme, **how)
-        grid.append(solution.t[1:])
-        if len(solution.t) > 2:
-            how["first_step"] = abs(float(solution.t[-2] - solution.t[-3]))
-        piece = restarted(piece, solution.y[-1], (stop, t1))
-    times = np.concatenate(grid)
-    places = [len(times) - 1] if wanted is None else np.searchsorted(*_ascending(times, wanted, t1 < t0))
-    return Steps(len(times) - 1, times, np.asarray(places))
+    inside = () if wanted is None else (t for t in np.unique(wanted)[:: -1 if t1 < t0 else 1] if t not in (t0, t1))
+    times, places, read, piece = array("d"), {t0: 0}, [], problem
+
+    def take(t, y):
+        times.frombytes(t.tobytes())
+        if look is not None:
+            look(y)
+
+    passing = Passing(steps_in_block(problem.initial.size), take)
+    for stop in (*inside, t1):
+        piece, before = replace(piece, t_span=(piece.t_span[0], stop)), len(times)
+        last = solve_in_passing(piece, scheme, None, choices, passing)
+        take(last.t[:-1], last.y[:-1].reshape(-1, problem.initial.size))
+        places[stop] = len(times)
+        read.append((len(times), last.y[-1].ravel()))
+        if len(times) > before + 1:
+            choices = choices._replace(first_step=abs(times[-1] - times[-2]))
+        piece = restarted(piece, last.y[-1], (stop, t1))
+    n = len(times)
+    times.append(t1)
+    where = [n] if wanted is None else [places[t] for t in wanted]
+    return Steps(n, np.frombuffer(times), np.array(where, np.int64), n, tuple(read))
 
 
 def _ascending(times: np.ndarray, wanted: np.ndarray, is_backward: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -90,8 +112,8 @@ def linearised(engine, problem: Problem, scheme, chosen: Steps, has_times: bool 
 def require_argument_gradients(linear) -> None:
     if not linear.has_parameters:
         warnings.warn(
-            f"derivatives with respect to `args` are not known ({linear.rung}), so `Gradient.args` is zero; give a "
-            f"right-hand side that can be traced",
+            f"derivatives with respect to `args` are not known ({linear.rung}), so they are None; let `vjp` be a "
+            f"C function, or leave it out for a right-hand side that can be traced",
             AdjointWarning,
             stacklevel=3,
         )
@@ -108,3 +130,10 @@ def as_failed_solve(engine, problem: Problem, scheme, chosen: Steps):
         return
     solve(problem, scheme, steps=chosen.as_argument, save_every=0)
     raise reason
+
+
+def identity_of(engine, problem: Problem, scheme, chosen: Steps, *others) -> tuple:
+    """What tells a run from all others, whatever its loss; `others` are further facts."""
+    plan = Plan(Given(chosen.number, chosen.grid), Saving(None, 0))
+    run = engine.identity(problem, scheme, plan), problem.initial.tobytes(), chosen.places.tobytes()
+    return run, engine.function_key(getattr(problem, "vjp", None)), others

@@ -166,9 +166,8 @@ def lines(problem: ODE | SecondOrder, scheme, steps: int) -> list[Line]:
             found.append(Line(way, note=str(refused)))
         except SolveFailed as failed:
             found.append(Line(way, note=failed.solution.message.split(";")[0]))
-        else:  # what is interpolated was kept
-            states = steps if memory == "interpolated" else other.cost.states
-            found.append(Line(way, other, relative_error(other, exact), states, seconds))
+        else:
+            found.append(Line(way, other, relative_error(other, exact), other.cost.states, seconds))
     return found
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepnet.checkpoints import Action, Schedule
+from stepnet.checkpoints import Action, Kind, Schedule, online
 
 if TYPE_CHECKING:
     from stepnet.reversal import Reversal
@@ -20,8 +20,8 @@ PROGRESS_SECONDS = 5.0  # between two notes of how far a run with a directory ha
 class KeptStates:
     """What the slots of a schedule hold, and a note in the directory of how far the run has come."""
 
-    def __init__(self, schedule: Schedule, directory: Path | None, name: str):
-        self._memory: dict[int, np.ndarray] = {}
+    def __init__(self, schedule: Schedule, directory: Path | None = None, name: str = "", memory: dict | None = None):
+        self._memory: dict[int, np.ndarray] = {} if memory is None else memory
         self._slots, self._has_directory = schedule.slots, directory is not None
         self._directory = Path() if directory is None else directory / name
         self._noted = time.monotonic()
@@ -53,10 +53,12 @@ class KeptStates:
             return
         self._noted = time.monotonic()
         kept = {f"slot_{slot}": state for slot, state in self._memory.items()}
-        sums = {"p": run.sums.p, "t": run.sums.t}
+        back = {}
+        if run.is_turned:
+            p, t = zip(*run.sums, strict=True)
+            back = {"gradients": run.seeds.gradients, "bars": run.bars, "p": p, "t": t}
         read = {"seeds": run.seeds.states, "seen": run.seeds.seen}
-        read |= {"gradients": run.seeds.gradients} if run.is_turned else {}
-        _write(self._directory / "progress.npz", done=done, state=state, bar=run.bar, **read, **sums, **kept)
+        _write(self._directory / "progress.npz", done=done, state=state, **read, **back, **kept)
         while self._dropped:
             self._dropped.pop().unlink(missing_ok=True)
 
@@ -66,13 +68,15 @@ class KeptStates:
         if not self._has_directory or not path.is_file():
             return 0, state
         with np.load(path) as numbers:
-            is_turned = "gradients" in numbers.files
-            if is_turned and not np.array_equal(run.seeds.loss(numbers["seeds"]), numbers["gradients"]):
-                return 0, state
-            self._memory = {int(n[5:]): numbers[n] for n in numbers.files if n.startswith("slot_")}
-            run.bar[...], run.sums.p[...], run.sums.t[...] = numbers["bar"], numbers["p"], numbers["t"]
             run.seeds.put(numbers["seeds"], numbers["seen"])
-            run.is_turned = is_turned
+            if "gradients" in numbers.files:
+                if not np.array_equal(run.seeds.gradients, numbers["gradients"]):
+                    run.seeds.forget()
+                    return 0, run.open()
+                run.turn()
+                for i, (bar, sums) in enumerate(zip(run.bars, run.sums, strict=True)):
+                    bar[...], sums.p[...], sums.t[...] = numbers["bars"][i], numbers["p"][i], numbers["t"][i]
+            self._memory = {int(n[5:]): numbers[n] for n in numbers.files if n.startswith("slot_")}
             return int(numbers["done"]), numbers["state"]
 
     def finish(self) -> None:
@@ -85,6 +89,39 @@ class KeptStates:
     def _file(self, action: Action) -> Path:
         """Named by its place in the run, so that it never holds another state."""
         return self._directory / f"state-{action.start}.npz"
+
+
+class PassedStates:
+    """The states to keep of a run that passes by, whose length is known only when it has ended.
+
+    The unit is a block of steps.  A run of any length needs no more than `slots` states, and goes back from them with
+    hardly more steps than if its length had been known (`checkpoints.Online`).
+    """
+
+    def __init__(self, slots: int, block: int):
+        self.block = block
+        self.kept: dict[int, np.ndarray] = {}  # flat states by slot
+        self.before = np.zeros(0)  # the state before the last block
+        self._decisions, self._n_passed = online(slots), 0
+
+    def look(self, states: np.ndarray) -> None:
+        """The next states (steps, entries), each the one before a step that was taken or is about to be."""
+        for i in range(-self._n_passed % self.block, len(states), self.block):
+            if self._n_passed + i > 0:  # the block before is not the last
+                self._decide()
+            self.before = states[i].copy()
+        self._n_passed += len(states)
+
+    def _decide(self) -> None:
+        for action in self._decisions.step():
+            if action.kind == Kind.KEEP:
+                self.kept[action.slot] = self.before
+            else:
+                del self.kept[action.slot]
+
+    def finish(self) -> Schedule:
+        """The run has ended: what is left to do begins at the turn of the schedule, from the state `before`."""
+        return self._decisions.finish()
 
 
 def _write(path: Path, **numbers) -> None:

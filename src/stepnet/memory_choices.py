@@ -9,11 +9,24 @@ from dataclasses import replace
 import numpy as np
 
 from stepnet.checkpoints import Checkpoints
-from stepnet.reversal import DRIFT, Cost, Reversal, Seeds, reversible, store_all, with_checkpoints
+from stepnet.kept_states import PassedStates
+from stepnet.reversal import (
+    DRIFT,
+    Cost,
+    Reversal,
+    Seeds,
+    after_passing,
+    reversible,
+    slots_beside_block,
+    steps_in_block,
+    store_all,
+    with_checkpoints,
+)
 
 EXACT = ("auto", "all", "reversible")
 CONTINUOUS = ("continuous", "interpolated")
 AUTOMATIC_BYTES = 2**28  # what "auto" may store
+MOST_DECIDED = 1000  # slots of a run of unknown length: each is looked at for each block; more save less than one run
 
 
 def require_memory(memory, names: tuple[str, ...]) -> None:
@@ -24,6 +37,32 @@ def require_memory(memory, names: tuple[str, ...]) -> None:
             f"`memory` must be one of {', '.join(map(repr, names))}, a number of bytes or `Checkpoints`, "
             f"found {memory!r:.60}"
         )
+
+
+def passed_states(memory, width: int) -> PassedStates | None:
+    """For a run whose steps are still to be chosen: what keeps its states meanwhile, if only some may be kept."""
+    if memory == "auto":
+        memory = AUTOMATIC_BYTES
+    if isinstance(memory, str) or (choice := _checkpoints(memory)).disk is not None:
+        return None
+    block = steps_in_block(width, choice.bytes)
+    return PassedStates(min(slots_beside_block(choice, width, block), MOST_DECIDED), block)
+
+
+def _checkpoints(memory) -> Checkpoints:
+    return memory if isinstance(memory, Checkpoints) else Checkpoints(bytes=int(memory))
+
+
+def after_search(linear, seeds: Seeds, passed: PassedStates, chosen_states) -> tuple[Reversal, Cost, str]:
+    """The way back of a run that has chosen its steps and collected what the loss reads."""
+    for place, y in chosen_states:
+        seeds.collect(linear.spread(y), place)
+    run, cost = after_passing(linear, seeds, passed)
+    return run, cost, "all states kept" if run.n_blocks == 1 else _in_words(cost)
+
+
+def _in_words(cost: Cost) -> str:
+    return f"checkpoints, {cost.states} states at most"
 
 
 def in_memory(linear, seeds: Seeds, memory, identity: Callable[[], tuple]) -> tuple[Reversal, Cost, str]:
@@ -38,9 +77,9 @@ def in_memory(linear, seeds: Seeds, memory, identity: Callable[[], tuple]) -> tu
         return *store_all(linear, seeds), "all states kept"
     if memory == "reversible":
         return _reconstructed(linear, seeds)
-    choice = memory if isinstance(memory, Checkpoints) else Checkpoints(bytes=int(memory))
+    choice = _checkpoints(memory)
     run, cost = with_checkpoints(linear, seeds, choice, "" if choice.disk is None else _name(choice, identity()))
-    return run, cost, f"checkpoints, {cost.states} states at most"
+    return run, cost, _in_words(cost)
 
 
 def _reconstructed(linear, seeds: Seeds) -> tuple[Reversal, Cost, str]:

@@ -13,7 +13,7 @@ class Reader:
     With a running cost, that is the last entry of every state, and one more state is that of the end.
     """
 
-    def __init__(self, engine, loss, end_gradient, shape: tuple[int, ...], n: int, has_running: bool, ended):
+    def __init__(self, engine, loss, end_gradient, shape: tuple[int, ...], n: int, has_running: bool, ended=None):
         is_neither, is_both = loss is None and end_gradient is None, loss is not None and end_gradient is not None
         if is_both or (is_neither and not has_running and ended is None):
             raise TypeError(f"give either `loss` or `end_gradient`, found {'both' if is_both else 'neither'}")

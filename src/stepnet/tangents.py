@@ -6,15 +6,26 @@ holds for it: its adjoint is that of second derivatives (forward over reverse).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.chosen_steps import Steps, as_failed_solve, linearised, require_argument_gradients, steps_of
+from stepnet.chosen_steps import (
+    Steps,
+    as_failed_solve,
+    identity_of,
+    linearised,
+    require_argument_gradients,
+    steps_of,
+)
 from stepnet.integrate import scheme_for, solve
+from stepnet.memory_choices import EXACT, in_memory, require_memory
 from stepnet.planning import Choices
 from stepnet.problem import Partitioned, Problem, SecondOrder
 from stepnet.reading import flattened, real_numbers, shape_of
+from stepnet.reversal import Seeds
 
 
 class Tangent(NamedTuple):
@@ -43,25 +54,23 @@ class Jacobian(NamedTuple):
     args: tuple
 
 
-def jacobian(problem: Problem, scheme, *, steps=None, differences: bool = False, **choices) -> Jacobian:
-    """The matrix d y_end / d y0 of flat states, and d y_end / d args: one run forward, one back for each row."""
+def jacobian(problem: Problem, scheme, *, steps=None, memory="auto", differences: bool = False, **choices) -> Jacobian:
+    """The matrix d y_end / d y0 of flat states, and d y_end / d args: one run forward, and all rows back together.
+
+    `memory` is that of `gradient`, without the choices that are not exact.
+    """
     from stepnet.engines.numba_engine import differentiation as engine
 
     scheme = scheme_for(problem, scheme)
+    require_memory(memory, EXACT)
     chosen = steps_of(problem, scheme, steps, Choices(**choices), None)
     linear = linearised(engine, problem, scheme, chosen, False, differences)
     require_argument_gradients(linear)
-    n = problem.initial.size
-    rows, p_rows = np.zeros((n, n)), []
-    with as_failed_solve(engine, problem, scheme, chosen):
-        states, n_steps = _stored(linear)
-    for i, w in enumerate(np.eye(n)):
-        bar, sums = linear.spread(w), linear.new_sums()
-        linear.backward(states, linear.begin, n_steps, bar, sums)
-        rows[i] = linear.close(problem.initial, bar, sums)
-        p_rows.append(engine.as_arguments(sums.p, problem.args))
-    columns = zip(*p_rows, strict=True)
-    return Jacobian(rows, tuple(None if column[0] is None else np.array(column) for column in columns))
+    rows = np.eye(problem.initial.size)[:, None]
+    facts = partial(identity_of, engine, problem, scheme, chosen, "jacobian")
+    y_bars, p_bars = _pulled_back(engine, linear, chosen, lambda _: rows, memory, facts)
+    columns = zip(*(engine.as_arguments(p_bar, problem.args, linear.has_parameters) for p_bar in p_bars), strict=True)
+    return Jacobian(np.array(y_bars), tuple(None if column[0] is None else np.array(column) for column in columns))
 
 
 class HessianProduct(NamedTuple):
@@ -76,47 +85,49 @@ class HessianProduct(NamedTuple):
         return flattened(self.y0, self.args)
 
 
-def hvp(problem: Problem, scheme, loss, *, y0=None, args=None, steps=None, gauss_newton: bool = False, **choices):
+def hvp(
+    problem: Problem, scheme, loss, *, y0=None, args=None, steps=None, memory="auto", gauss_newton: bool = False,
+    **choices,
+) -> HessianProduct:  # fmt: skip
     """The Hessian of `loss(y_end)` times a direction (`y0`, `args`): the adjoint of the tangent, forward over reverse.
 
     With `gauss_newton` the second derivatives of the steps are left out: J' H J times the direction, H of the loss.
+    `memory` is that of `gradient`, without the choices that are not exact.
     """
     from stepnet.engines.numba_engine import differentiation as engine
 
     scheme = scheme_for(problem, scheme)
+    require_memory(memory, EXACT)
     chosen = steps_of(problem, scheme, steps, Choices(**choices), None)
     direction, p_direction = _direction(engine, problem, y0, args)
-    shape, n = shape_of(problem), problem.initial.size
-    end = _tangent(engine, problem, scheme, chosen, direction, p_direction)
-    scalar = engine.scalar_of(loss, end.y)
-    curved = scalar.hessian_product(end.y, end.dy).ravel()
+    facts = partial(
+        identity_of, engine, problem, scheme, chosen, direction.tobytes(), p_direction.tobytes(), gauss_newton
+    )
     if gauss_newton:
+        end = _tangent(engine, problem, scheme, chosen, direction, p_direction)
+        curved = engine.scalar_of(loss, end.y).hessian_product(end.y, end.dy)
         linear = linearised(engine, problem, scheme, chosen)
-        y_bar, p_bar = _pulled_back(linear, curved)
-        return HessianProduct(y_bar.reshape(shape), engine.as_arguments(p_bar, problem.args))
-    _, gradient_at_end = scalar.value_and_gradient(end.y)
-    both = engine.tangent_problem(problem, direction, p_direction)
-    linear = linearised(engine, both, scheme, chosen)
-    seed = _interleaved(problem, curved, gradient_at_end.ravel())
-    y_bar, p_bar = _pulled_back(linear, seed)
-    first, _ = _separated(problem, y_bar)
-    return HessianProduct(first[:n].reshape(shape), engine.as_arguments(p_bar[: p_direction.size], problem.args))
+        (y_bar,), (p_bar,) = _pulled_back(engine, linear, chosen, lambda _: curved, memory, facts)
+    else:
+
+        def seed(states):
+            y, dy = (half.reshape(shape_of(problem)) for half in _separated(problem, states[0]))
+            scalar = engine.scalar_of(loss, y)
+            curved, (_, gradient) = scalar.hessian_product(y, dy), scalar.value_and_gradient(y)
+            return _interleaved(problem, curved.ravel(), gradient.ravel())
+
+        linear = linearised(engine, engine.tangent_problem(problem, direction, p_direction), scheme, chosen)
+        (both,), (p_bar,) = _pulled_back(engine, linear, chosen, seed, memory, facts)
+        y_bar, _ = _separated(problem, both)
+    own = engine.as_arguments(p_bar[: p_direction.size], problem.args)
+    return HessianProduct(y_bar.reshape(shape_of(problem)), own)
 
 
-def _stored(linear) -> tuple[np.ndarray, int]:
-    """The states before all steps of a run."""
-    n = linear.n_steps - linear.begin
-    states, state = np.empty((n, linear.width)), linear.open(linear.problem.initial)
-    linear.forward(state, linear.begin, n, states)
-    return states, n
-
-
-def _pulled_back(linear, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Gradients with respect to the flat initial state and the parameters, from that of the end."""
-    states, n = _stored(linear)
-    bar, sums = linear.spread(w), linear.new_sums()
-    linear.backward(states, linear.begin, n, bar, sums)
-    return linear.close(linear.problem.initial, bar, sums), sums.p
+def _pulled_back(engine, linear, chosen: Steps, loss: Callable, memory, facts: Callable) -> tuple[list, list]:
+    """Gradients with respect to the flat initial state and the parameters, of each loss of the end."""
+    with as_failed_solve(engine, linear.problem, linear.scheme, chosen):
+        run, _, _ = in_memory(linear, Seeds(linear, chosen.places, loss), memory, facts)
+        return run.close(), [sums.p for sums in run.sums]
 
 
 def _direction(engine, problem: Problem, y0, args) -> tuple[np.ndarray, np.ndarray]:
