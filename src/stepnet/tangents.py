@@ -145,7 +145,7 @@ def _direction(engine, problem: Problem, y0, args) -> tuple[np.ndarray, np.ndarr
 
 
 def _tangent(engine, problem: Problem, scheme, chosen: Steps, direction, p_direction) -> Tangent:
-    both = engine.tangent_problem(problem, direction, p_direction)
+    both = engine.tangent_problem(problem, direction, p_direction, may_call=True)
     solution = solve(both, scheme, steps=chosen.as_argument, save_every=0)
     first, second = _separated(problem, solution.y[-1].ravel())
     return Tangent(first.reshape(shape_of(problem)), second.reshape(shape_of(problem)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from gradients.cases import FUNCTIONS, KINDS, SPAN, A, B, loss, over_the_catalogue, relative
@@ -134,6 +136,23 @@ def test_a_run_of_unknown_length_in_one_block_keeps_all_states(monkeypatch):
     assert found.cost.advances == found.cost.states == found.cost.steps
     nothing = KINDS[0].build(t_span=(0.1, 0.1))
     assert np.array_equal(sn.gradient(nothing, "dopri5", end_gradient=[1.0, 2.0]).y0, [1.0, 2.0])
+
+
+@pytest.mark.parametrize("memory", ["all", "auto", sn.Checkpoints(2), "interpolated"], ids=str)
+def test_threads_do_not_disturb_each_other(memory):
+    """Many at a time, of every kind and by several schemes: the same bits as one after the other."""
+    kinds = KINDS[:1] if memory == "interpolated" else KINDS
+    calls = [(kind, name, y) for kind in kinds for name in ("rk4", "dopri5", "bosh3") for y in (0.9, 1.0, 1.1)]
+
+    def call(kind, name, y):
+        how = {"steps": 40} if name == "rk4" else {"rtol": 1e-7}
+        return sn.gradient(kind.build(y * kind.initial), name, loss, memory=memory, **how).flat
+
+    alone = [call(*each) for each in calls]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda each: call(*each), 3 * calls))
+    for found, wanted in zip(together, 3 * alone, strict=True):
+        assert np.array_equal(found, wanted)
 
 
 # ---- other derivatives ----------------------------------------------------------------------------------------------

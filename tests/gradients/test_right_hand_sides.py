@@ -175,6 +175,48 @@ def test_what_takes_only_a_dual_state_has_no_gradients_of_arguments():
         assert sn.jacobian(tabled, "rk4", steps=STEPS).args == (None,)
 
 
+def pendulum_jvp(t, y, v, a):
+    return np.array([v[1], -a * np.cos(y[0]) * v[0]])
+
+
+class OpaquePendulum:
+    """Something that only Python can run."""
+
+    def __call__(self, t, y, a):
+        return pendulum(t, np.array([float(str(x)) for x in y]), a)
+
+
+@pytest.mark.parametrize("name", ["rk4", "ab4", "dopri5"])
+def test_the_users_jvp_serves_both_ways(name):
+    opaque = sn.ODE(OpaquePendulum(), [0.6, 0.2], (0.0, 1.0), (1.3,), jvp=pendulum_jvp)
+    v, w = np.array([0.3, -0.7]), np.array([1.1, 0.4])
+    moved = sn.tangent(opaque, name, y0=v, steps=STEPS)
+    wanted = sn.tangent(problem(), name, y0=v, steps=STEPS)
+    assert relative(moved.dy, wanted.dy) <= 1e-13
+    assert relative(moved.y, wanted.y) <= 1e-14
+    with pytest.warns(AdjointWarning, match="None"):
+        found = sn.gradient(opaque, name, end_gradient=w, steps=STEPS)
+    assert found.rung == "user"
+    assert found.y0 @ v == pytest.approx(moved.dy @ w, rel=1e-12)
+    with pytest.raises(NoDerivative, match="`args`"):
+        sn.tangent(opaque, name, args=(1.0,), steps=STEPS)
+    with pytest.raises(NoDerivative, match="trace"):
+        sn.hvp(opaque, name, first, y0=v, steps=STEPS)
+
+
+@pytest.mark.parametrize("name", ["rk4", "ab4", "dopri5"])
+def test_tangents_by_dual_numbers(name):
+    direction = {"y0": [0.3, -0.7], "args": (0.2, np.array([1.0, 0.5]), None)}
+    moved = sn.tangent(driven_by(driven), name, steps=STEPS, **direction)
+    wanted = sn.tangent(driven_by(driven_smoothly), name, steps=STEPS, **direction)
+    assert relative(moved.dy, wanted.dy) <= 1e-13
+    product, other = (
+        sn.hvp(driven_by(f), name, first, steps=STEPS, gauss_newton=True, **direction).flat
+        for f in (driven, driven_smoothly)
+    )
+    assert relative(product, other) <= 1e-12
+
+
 # ---- along the kept solution ----------------------------------------------------------------------------------------
 
 

@@ -4,13 +4,14 @@
               int64 n)                                                              (the bars are added to)
 
 The user's `vjp` wins; then traces, up to many more operations than a right-hand side is traced to; then the user's
-`jac`, dual numbers and, on request, finite differences.  What a user gives in Python knows the state only.
+`jac` or `jvp`, dual numbers and, on request, finite differences.  What a user gives in Python knows the state only.
 """
 
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -53,7 +54,8 @@ _long: WeakKeyDictionary = WeakKeyDictionary()
 class Part:
     """A right-hand side and its pullback; `rung` says where the latter comes from.
 
-    It `is_complete` if it knows derivatives with respect to time and arguments, not only to the state.
+    It `is_complete` if it knows derivatives with respect to time and arguments, not only to the state; `matrix(t, y)`
+    has them all in a row where they are found column by column.
     """
 
     field: Field
@@ -61,6 +63,7 @@ class Part:
     rung: str
     is_complete: bool
     trace: Trace | None = field(default=None, repr=False)
+    matrix: Callable | None = field(default=None, repr=False)
     keep_alive: object = field(default=None, repr=False)
 
     @property
@@ -95,7 +98,7 @@ def _part(problem: Problem, field: Field, which: Function | None, differences: b
         return Part(field, c_address(own), "user", True, keep_alive=own)
     if own is None and getattr(field.keep_alive, "trace", None) is not None:
         return _traced(field)
-    if own is None and field.rung == "address" and getattr(problem, "jac", None) is None:
+    if own is None and field.rung == "address" and not _has_jacobian(problem):
         raise NoDerivative(f"`{which.label}` is a C function, whose derivative is not known; give `vjp`")
     block = pack(problem.args)
     function = _in_c if field.rung == "address" else which.function
@@ -103,6 +106,10 @@ def _part(problem: Problem, field: Field, which: Function | None, differences: b
     if own is not None:
         return _in_python(field, form, user_pullback(form, block, own).product, "user")
     return _found_out(problem, field, which, form, block, differences)
+
+
+def _has_jacobian(problem: Problem) -> bool:
+    return getattr(problem, "jac", None) is not None or getattr(problem, "jvp", None) is not None
 
 
 def _in_c(t, y, *args):
@@ -119,7 +126,7 @@ def _found_out(problem: Problem, field: Field, which: Function, form: Form, bloc
         return _traced(field, _traced_to_the_end(field, form, block, t, which.y))
     except Exception as exception:
         reason = f"not traced: {first_line(exception)}"
-    if getattr(problem, "jac", None) is not None:
+    if _has_jacobian(problem):
         return _in_python(field, form, jacobian_of(problem).pullback.product, "user")
     if field.rung != "python":
         try:
@@ -127,8 +134,7 @@ def _found_out(problem: Problem, field: Field, which: Function, form: Form, bloc
         except Exception as exception:
             reason += f"; not by dual numbers: {first_line(exception)}"
     if differences:
-        matrix = difference_matrix(form, block)
-        return _in_python(field, form, lambda t, y, w: w @ matrix(t, y), "differences", True)
+        return _by_columns(field, form, difference_matrix(form, block), "differences")
     raise NoDerivative(
         f"the derivative of `{which.label}` is not known ({reason}); give `vjp`, or `differences=True` for "
         f"finite differences, which are good for about ten digits"
@@ -156,11 +162,14 @@ def _traced(field: Field, code: Code | None = None) -> Part:
 def _by_dual_numbers(field: Field, form: Form, block: Block, result) -> Part:
     """With respect to time, state and arguments, or to the state only if the others cannot be dual numbers."""
     try:
-        matrix = dual_matrix(form, block, result)
-        return _in_python(field, form, lambda t, y, w: w @ matrix(t, y), "dual", True)
+        return _by_columns(field, form, dual_matrix(form, block, result), "dual")
     except Exception:  # Numba's: the function takes a dual state, but not all the others
         columns, identity = dual_pushforward(form, block, result).columns, np.eye(form.n_in)
-        return _in_python(field, form, lambda t, y, w: w @ columns(t, y, identity), "dual", False)
+        return _in_python(field, form, lambda t, y, w: w @ columns(t, y, identity), "dual")
+
+
+def _by_columns(field: Field, form: Form, matrix: Callable, rung: str) -> Part:
+    return replace(_in_python(field, form, lambda t, y, w: w @ matrix(t, y), rung, True), matrix=matrix)
 
 
 def _in_python(field: Field, form: Form, product, rung: str, is_complete: bool = False) -> Part:
