@@ -172,7 +172,7 @@ def gradient(
         chosen = Steps(n, ended.grid, np.array([n]), n)
     else:
         passed = passed_states(memory, problem.initial.size) if steps is None else None
-        chosen = steps_of(problem, scheme, steps, choices, save_at, None if passed is None else passed.look)
+        chosen = steps_of(problem, scheme, steps, choices, save_at, passed)
     if running is not None:
         chosen = chosen._replace(places=np.append(chosen.places, chosen.number))
     shape = shape_of(original) if save_at is None else (len(save_at), *shape_of(original))

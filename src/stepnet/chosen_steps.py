@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from array import array
-from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
@@ -14,6 +13,7 @@ import numpy as np
 from stepnet.engines.contract import Given, Passing, Plan, Saving
 from stepnet.errors import AdjointWarning
 from stepnet.integrate import solve, solve_in_passing
+from stepnet.kept_states import PassedStates
 from stepnet.planning import Choices, checked_times, step_plan
 from stepnet.problem import Problem, restarted
 from stepnet.reversal import steps_in_block
@@ -39,29 +39,31 @@ class Steps(NamedTuple):
         return self.number if self.grid is None else self.grid
 
 
-def steps_of(problem: Problem, scheme, steps, choices: Choices, save_at, look: Callable | None = None) -> Steps:
+def steps_of(problem: Problem, scheme, steps, choices: Choices, save_at, passed: PassedStates | None = None) -> Steps:
     """Given steps as they are; adaptive ones by a first run, which ends a step at every wanted time.
 
-    That run keeps the times of its steps, and shows the states before them to `look(states)`, some at a time.
+    That run keeps the times of its steps, and shows the states before them to `passed`.
     """
     plan = step_plan(problem, scheme, steps, choices)
     wanted = None if save_at is None else checked_times("save_at", save_at, problem.t_span)
     if isinstance(plan, Given):
         return Steps(plan.n_steps, plan.grid, _places(problem, plan, wanted))
-    return _searched(problem, scheme, choices, wanted, look)
+    return _searched(problem, scheme, choices, wanted, passed)
 
 
-def _searched(problem: Problem, scheme, choices: Choices, wanted: np.ndarray | None, look: Callable | None) -> Steps:
+def _searched(
+    problem: Problem, scheme, choices: Choices, wanted: np.ndarray | None, passed: PassedStates | None
+) -> Steps:
     t0, t1 = problem.t_span
     inside = () if wanted is None else (t for t in np.unique(wanted)[:: -1 if t1 < t0 else 1] if t not in (t0, t1))
     times, places, read, piece = array("d"), {t0: 0}, [], problem
 
     def take(t, y):
         times.frombytes(t.tobytes())
-        if look is not None:
-            look(y)
+        if passed is not None:
+            passed.look(y)
 
-    passing = Passing(steps_in_block(problem.initial.size), take)
+    passing = Passing(steps_in_block(problem.initial.size) if passed is None else passed.block, take)
     for stop in (*inside, t1):
         piece, before = replace(piece, t_span=(piece.t_span[0], stop)), len(times)
         last = solve_in_passing(piece, scheme, None, choices, passing)

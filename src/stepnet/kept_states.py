@@ -24,6 +24,7 @@ class KeptStates:
         self._memory: dict[int, np.ndarray] = {} if memory is None else memory
         self._slots, self._has_directory = schedule.slots, directory is not None
         self._directory = Path() if directory is None else directory / name
+        self._free: list[np.ndarray] = []  # to be filled again: fresh memory would cost more than the copy
         self._noted = time.monotonic()
         self._dropped: list[Path] = []
         if self._has_directory:
@@ -31,19 +32,22 @@ class KeptStates:
 
     def keep(self, action: Action, state: np.ndarray) -> None:
         if action.slot < self._slots:
-            self._memory[action.slot] = state.copy()
+            room = self._free.pop() if self._free else np.empty_like(state)
+            np.copyto(room, state)
+            self._memory[action.slot] = room
         else:
             _write(self._file(action), state=state)
 
-    def restore(self, action: Action) -> np.ndarray:
+    def restore(self, action: Action, state: np.ndarray) -> None:
         if action.slot < self._slots:
-            return self._memory[action.slot].copy()
-        with np.load(self._file(action)) as numbers:
-            return numbers["state"]
+            np.copyto(state, self._memory[action.slot])
+        else:
+            with np.load(self._file(action)) as numbers:
+                np.copyto(state, numbers["state"])
 
     def drop(self, action: Action) -> None:
         if action.slot < self._slots:
-            del self._memory[action.slot]
+            self._free.append(self._memory.pop(action.slot))
         else:  # the last note may still need it
             self._dropped.append(self._file(action))
 

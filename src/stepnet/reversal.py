@@ -85,8 +85,13 @@ class Seeds:
         return self._gradients
 
     def gradients_at(self, step: int) -> np.ndarray:
-        """The gradient of each loss with respect to the flat state at a step; zeros if it is no place."""
+        """The gradient of each loss with respect to the flat state at a step; zeros if it is not read."""
         return self.gradients[:, self._at(step)].sum(axis=1)
+
+    def is_at(self, step: int) -> bool:
+        """Whether the loss reads the state at a step."""
+        here = self._at(step)
+        return here.start < here.stop
 
     def _at(self, step: int) -> slice:
         return slice(bisect_left(self.places, step), bisect_right(self.places, step))
@@ -179,10 +184,11 @@ class Reversal:
         """The adjoint of a block whose states are stored."""
         self.turn()
         for at, place in pairwise([last, *reversed(self.seeds.inside(first, last - 1)), first]):
-            states, gradients = self._states[place - first : at - first], self.seeds.gradients_at(place)
-            for bar, sums, gradient in zip(self.bars, self.sums, gradients, strict=True):
-                self.linear.backward(states, place, at - place, bar, sums)
-                bar += self.linear.spread(gradient)
+            for bar, sums in zip(self.bars, self.sums, strict=True):
+                self.linear.backward(self._states[place - first : at - first], place, at - place, bar, sums)
+            if self.seeds.is_at(place):
+                for bar, gradient in zip(self.bars, self.seeds.gradients_at(place), strict=True):
+                    bar += self.linear.spread(gradient)
 
     @property
     def stored_bytes(self) -> int:
@@ -271,7 +277,7 @@ def _execute(run: Reversal, schedule: Schedule, store: KeptStates, done: int, st
             store.keep(action, state)
             store.note(run, number + 1, state)
         elif action.kind == Kind.RESTORE:
-            state = store.restore(action)
+            store.restore(action, state)
         elif action.kind == Kind.DROP:
             store.drop(action)
         else:
