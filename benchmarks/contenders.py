@@ -31,31 +31,32 @@ class Contender(NamedTuple):
 
 
 def stepnet(scheme: str, has_first_step: bool = False):
-    """The whole call `sn.solve`, as a user makes it; with the first step of the C loop where the two are compared."""
+    """With the first step of the C loop where the two are compared."""
     import stepnet as sn
 
     def prepare(problem, tolerance):
         ode = sn.ODE(problem.plain, problem.y0, (0.0, problem.t_end))
         first_step = problem.first_step if has_first_step else None
+        return prepared_solve(ode, scheme, rtol=tolerance, atol=tolerance, first_step=first_step)
 
-        def call():
-            return sn.solve(ode, scheme, rtol=tolerance, atol=tolerance, first_step=first_step, save_every=0)
+    return prepare
 
-        require_compiled(call())
-        return Prepared(call, read)
+
+def prepared_solve(problem, scheme: str, **how) -> Prepared:
+    """The whole call `sn.solve`, as a user makes it; only the end is saved."""
+    import stepnet as sn
+
+    def call():
+        return sn.solve(problem, scheme, save_every=0, **how)
 
     def read(solution):
         s = solution.statistics
         return Answer(solution.y[-1], s.accepted, s.rejected, s.evaluations, s.run_time)
 
-    return prepare
-
-
-def require_compiled(solution) -> None:
-    """A right-hand side that fell back to Python would be timed for something else."""
-    s = solution.statistics
-    if s.rung == "python":
-        raise RuntimeError(f"the right-hand side ran as {s.rung}: {s.rung_reason}")
+    told = call().statistics
+    if told.rung == "python":  # it would be timed for something else
+        raise RuntimeError(f"the right-hand side ran as {told.rung}: {told.rung_reason}")
+    return Prepared(call, read)
 
 
 def c_dopri5(is_called: bool = False):

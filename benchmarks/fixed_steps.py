@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks import c_loops
-from benchmarks.contenders import require_compiled
+from benchmarks.contenders import prepared_solve
 from benchmarks.orbits import HENON_HEILES, OUTER_PLANETS, PLANETS, G, Orbit
 from benchmarks.timing import Answer, Measured, Prepared, Row, by_turns, first_line
 
@@ -35,16 +35,7 @@ def stepnet(scheme: str):
 
     def prepare(orbit):
         problem = sn.SecondOrder(orbit.acceleration, orbit.q0, orbit.v0, (0.0, orbit.t_end), orbit.args)
-
-        def call():
-            return sn.solve(problem, scheme, steps=orbit.steps, save_every=0)
-
-        require_compiled(call())
-        return Prepared(call, read)
-
-    def read(solution):
-        s = solution.statistics
-        return Answer(solution.y[-1], s.accepted, s.rejected, s.evaluations, s.run_time)
+        return prepared_solve(problem, scheme, steps=orbit.steps)
 
     return prepare
 

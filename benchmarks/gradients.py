@@ -30,7 +30,7 @@ WORKLOAD = "gradients"
 SECONDS = 1.0
 AGREEMENT = 1e-10  # relative difference of gradients; chaos lets rounding grow to some 1e-12 over these runs
 SLOTS, MANY_STEPS = 20, 1_000_000
-FEW_AND_MANY = (10_000, 10_000_000)  # steps whose peak memory is compared
+FEW_AND_MANY = {"given": (10_000, 10_000_000), "adaptive": (10_000, 1_000_000)}  # steps whose peaks are compared
 
 
 class GradientsDiffer(RuntimeError):
@@ -45,8 +45,9 @@ def rows(name: str = WORKLOAD) -> Iterator[Row]:
         for contender in taking_part:
             yield _row(run, contender, found[contender.name])
     yield from checkpoint_rows()
-    for steps in FEW_AND_MANY:
-        yield memory_row(steps)
+    for kind, numbers in FEW_AND_MANY.items():
+        for steps in numbers:
+            yield memory_row(kind, steps)
 
 
 def _measured(contenders: Iterable[Contender], run: Run) -> dict[str, Measured | Exception]:
@@ -128,28 +129,32 @@ def lorenz(t, y, sigma, rho, beta):
 def loss(y):
     return 0.5 * (y @ y)
 
-def run(steps):
-    problem = sn.ODE(lorenz, [1.0, 1.0, 1.0], (0.0, 10.0), (10.0, 28.0, 8 / 3))
-    sn.gradient(problem, "rk4", loss, steps=steps, memory=sn.Checkpoints({slots}))
+def given(steps):
+    return sn.gradient(problem, "rk4", loss, steps=steps, memory=memory)
 
+def adaptive(steps):
+    return sn.gradient(problem, "dopri5", loss, max_step=10.0 / steps, memory=memory)
+
+problem, memory = sn.ODE(lorenz, [1.0, 1.0, 1.0], (0.0, 10.0), (10.0, 28.0, 8 / 3)), sn.Checkpoints({slots})
+run, steps = {{"given": given, "adaptive": adaptive}}[sys.argv[1]], int(sys.argv[2])
 run(100)
 Path("/proc/self/clear_refs").write_text("5")  # the peak so far is that of compiling, and is forgotten
-run(int(sys.argv[1]))
+assert steps <= run(steps).cost.steps <= 1.1 * steps
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """
 
 
-def memory_row(steps: int) -> Row:
+def memory_row(kind: str, steps: int) -> Row:
     """The peak memory of a process after a short run; getrusage would tell that of the parent if it is larger."""
-    name = memory_label(steps)
+    name = memory_label(kind, steps)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "memory.py"
         file.write_text(MEMORY_SCRIPT.format(slots=SLOTS))
-        done = subprocess.run([sys.executable, file, str(steps)], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, file, kind, str(steps)], capture_output=True, text=True)
     if done.returncode != 0:
         return Row(WORKLOAD, name, "stepnet", note=done.stderr.strip().splitlines()[-1][:100])
     return Row(WORKLOAD, name, "stepnet", memory=1024 * int(done.stdout), accepted=steps, calls=1)
 
 
-def memory_label(steps: int) -> str:
-    return f"lorenz {steps:.0e}, {SLOTS} slots, memory"
+def memory_label(kind: str, steps: int) -> str:
+    return f"lorenz {steps:.0e} {kind} steps, {SLOTS} slots, memory"

@@ -6,15 +6,20 @@ state y.  With mu = -(dL/dt + dL/dy dy/dh) / (dg/dt + dg/dy dy/dh) the gradient 
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import replace
 
 import numpy as np
 from scipy.optimize import brentq
 
+from stepnet.engines.contract import Passing
+from stepnet.errors import NoDerivative
 from stepnet.events import Event
-from stepnet.integrate import solve
-from stepnet.planning import events_of
+from stepnet.integrate import solve_in_passing
+from stepnet.planning import Choices, events_of
 from stepnet.problem import Problem, restarted
+from stepnet.reading import shape_of
+from stepnet.reversal import steps_in_block
 from stepnet.schemes.multistep import Multistep
 from stepnet.solution import Status
 
@@ -27,24 +32,33 @@ class EventRun:
     The event is found on the last step itself, not on its polynomial.
     """
 
-    def __init__(self, engine, problem: Problem, scheme, event, how: dict):
+    def __init__(self, engine, problem: Problem, scheme, event, steps, choices: Choices, differences: bool):
         if isinstance(scheme, Multistep):
             raise TypeError(f"{scheme.name} takes equal steps, so its last one cannot end at an event")
         watched = replace(_only(events_of(scheme, event)), terminal=True, reset=None)
-        solution = solve(problem, scheme, **how, events=watched)
+        times, last = array("d"), [problem.initial]
+
+        def take(t, y):
+            times.frombytes(t.tobytes())
+            last[0] = y[-1].copy()
+
+        passing = Passing(steps_in_block(problem.initial.size), take)
+        solution = solve_in_passing(problem, scheme, steps, choices, passing, (watched,))
         if solution.status is not Status.EVENT:
             raise ValueError(f"`event` has no zero before the end of the time span, t = {problem.t_span[1]:g}")
-        self._engine, self._scheme = engine, scheme
+        self._engine, self._scheme, self._differences = engine, scheme, differences
         self._g = engine.EventFunction(problem, watched.fun)
         found = float(solution.t_events[0][-1])
-        before = solution.t[np.abs(solution.t - problem.t_span[0]) < abs(found - problem.t_span[0])]
-        self._last = restarted(problem, solution.y[len(before) - 1], (float(before[-1]), found))
-        self.t = _zero(lambda t: self._g.value(t, self._end(t)), found, found - before[-1])
-        self.grid, self.y = np.append(before, self.t), self._end(self.t)
+        is_before = np.abs(solution.t - problem.t_span[0]) < abs(found - problem.t_span[0])
+        take(solution.t[is_before], np.vstack((last[0], solution.y[is_before].reshape(-1, problem.initial.size))))
+        self._last = restarted(problem, last[0].reshape(shape_of(problem)), (times[-1], found))
+        self.t = _zero(lambda t: self._g.value(t, self._end(t)), found, found - times[-1])
+        times.append(self.t)
+        self.grid, self.y = np.frombuffer(times), self._end(self.t)
 
     def _step_to(self, t: float):
         problem = replace(self._last, t_span=(self._last.t_span[0], t))
-        return self._engine.Linearised(problem, self._scheme, 1, None, True, False)
+        return self._engine.Linearised(problem, self._scheme, 1, None, True, self._differences)
 
     def _end(self, t: float) -> np.ndarray:
         linear = self._step_to(t)
@@ -65,6 +79,8 @@ class EventRun:
     def _length_derivative(self, w: np.ndarray) -> float:
         """w dy/dh of the last step."""
         linear = self._step_to(self.t)
+        if not linear.is_complete:
+            raise NoDerivative(f"`event` needs df/dt, which is not known ({linear.rung}); leave out `vjp` and `jac`")
         states, state = np.empty((1, linear.width)), linear.open(linear.problem.initial)
         linear.forward(state, 0, 1, states)
         bar, sums = linear.spread(w), linear.new_sums()

@@ -166,9 +166,8 @@ def lines(problem: ODE | SecondOrder, scheme, steps: int) -> list[Line]:
             found.append(Line(way, note=str(refused)))
         except SolveFailed as failed:
             found.append(Line(way, note=failed.solution.message.split(";")[0]))
-        else:  # what is interpolated was kept
-            states = steps if memory == "interpolated" else other.cost.states
-            found.append(Line(way, other, relative_error(other, exact), states, seconds))
+        else:
+            found.append(Line(way, other, relative_error(other, exact), other.cost.states, seconds))
     return found
 
 
@@ -187,13 +186,7 @@ def timed(problem, scheme, steps: int, memory) -> tuple[Gradient, float]:
 
 def relative_error(found: Gradient, exact: Gradient) -> float:
     """Distance over length."""
-    a, b = all_numbers(found), all_numbers(exact)
-    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
-
-
-def all_numbers(found: Gradient) -> np.ndarray:
-    """Gradients with respect to the initial state and all arguments as one array."""
-    return np.concatenate([np.ravel(found.y0), *(np.ravel(each) for each in found.args if each is not None)])
+    return float(np.linalg.norm(found.flat - exact.flat) / np.linalg.norm(exact.flat))
 
 
 def table(found: list[Line]) -> str:
@@ -206,7 +199,7 @@ def _line(line: Line) -> str:
     if line.found is None:
         return f"{line.way:<26}{line.note}"
     found, drift = line.found, line.found.cost.drift
-    size = np.linalg.norm(all_numbers(found))
+    size = np.linalg.norm(found.flat)
     returned = f"{drift:>10.1e}" if drift else f"{'-':>10}"
     numbers = f"{found.value:>12.5g}{size:>13.5g}{line.error:>10.1e}{returned}{line.states:>8}"
     return f"{line.way:<26}{numbers}{1e3 * line.seconds:>9.3f} ms"

@@ -8,7 +8,7 @@ from zipfile import is_zipfile
 
 import numpy as np
 
-from stepnet.engines.contract import Outcome, Plan
+from stepnet.engines.contract import Outcome, Passing, Plan, Saving
 from stepnet.errors import Interrupted, SolveFailed, StiffnessWarning
 from stepnet.planning import Choices, events_of, projection_of, require_match, saving, step_plan
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split, checked_state
@@ -84,6 +84,15 @@ def solve(
     watched, moved = events_of(scheme, events), projection_of(scheme, project)
     kept = saving(problem, save_at, save_every)
     plan = Plan(step_plan(problem, scheme, steps, choices), kept, watched, bool(dense), moved, bool(progress))
+    return _solved(problem, scheme, plan, check)
+
+
+def solve_in_passing(problem: Problem, scheme, steps, choices: Choices, passing: Passing, events=()) -> Solution:
+    """`solve` for callers who take states as they pass; only the last ones, which were not handed on, are returned."""
+    return _solved(problem, scheme, Plan(step_plan(problem, scheme, steps, choices), Saving(None, 1, passing), events))
+
+
+def _solved(problem: Problem, scheme, plan: Plan, check: bool = True) -> Solution:
     solution = _as_solution(problem, scheme, _engine().run(problem, scheme, plan))
     if check and solution.status is Status.INTERRUPTED:
         raise Interrupted(solution)
@@ -93,7 +102,7 @@ def solve(
     if stiffness > STIFF and solution.success:
         advice = "the problem is stiff, and an implicit or stabilised scheme would need far fewer"
         message = f"the steps of {scheme.name} were limited by stability ({stiffness:.2g} of the limit): {advice}"
-        warnings.warn(message, StiffnessWarning, stacklevel=2)
+        warnings.warn(message, StiffnessWarning, stacklevel=3)
     return solution
 
 

@@ -5,24 +5,20 @@ The unit of a schedule is a block of steps: long enough that Python does not mat
 
 from __future__ import annotations
 
-import os
-import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
 from stepnet import checkpoints
-from stepnet.checkpoints import Action, Checkpoints, Kind, Schedule
+from stepnet.checkpoints import Checkpoints, Kind, Schedule
+from stepnet.kept_states import KeptStates, PassedStates
 
 BLOCK_NUMBERS = 2**17  # of the states stored in a block: a megabyte
-AUTOMATIC_BYTES = 2**28  # what "auto" may store
 DRIFT = 1e-9  # relative distance between the initial state and its reconstruction that is still called exact
 MOST_ON_DISK = 10_000  # states in the directory of a run
-PROGRESS_SECONDS = 5.0  # between two notes of how far a run with a directory has come
 
 
 @dataclass(frozen=True)
@@ -34,7 +30,7 @@ class Cost:
     steps : int
         Steps of the run.
     advances : int
-        Steps run forward beyond the one inside each reversed step.
+        Steps run forward beyond the one inside each reversed step; those that chose adaptive steps are among them.
     states : int
         Most states kept at one time, those inside a block included.
     bytes : int
@@ -53,7 +49,8 @@ class Cost:
 class Seeds:
     """Where the loss reads the trajectory: collects those states on the way, and gives their gradients on the way back.
 
-    `places` are step numbers in ascending order, repeated ones too; the loss takes the states at all of them.
+    `places` are step numbers in ascending order, repeated ones too; the loss takes the states at all of them, and gives
+    an array of their shape, or several (for several losses, which are then pulled back together).
     """
 
     def __init__(self, linear, places: Iterable[int], loss: Callable[[np.ndarray], np.ndarray]):
@@ -72,37 +69,45 @@ class Seeds:
         """States that an earlier run has collected."""
         self.states[...], self.seen[...] = states, seen
 
+    def forget(self) -> None:
+        """As if nothing had been collected."""
+        self.seen[...], self._gradients = False, None
+
     def inside(self, first: int, stop: int) -> list[int]:
         """The places after step `first` up to `stop`, ascending."""
         return list(dict.fromkeys(self.places[bisect_right(self.places, first) : bisect_right(self.places, stop)]))
 
     @property
     def gradients(self) -> np.ndarray:
-        """The gradient of the loss with respect to the state at each place, once all have been collected."""
+        """(losses, places, state): what the loss has for gradients, once all states have been collected."""
         if self._gradients is None:
-            self._gradients = self.loss(self.states)
+            self._gradients = self.loss(self.states).reshape(-1, *self.states.shape)
         return self._gradients
 
-    def gradient_at(self, step: int) -> np.ndarray:
-        """The gradient of the loss with respect to the flat state at a step; zeros if it is no place."""
-        return self.gradients[self._at(step)].sum(axis=0)
+    def gradients_at(self, step: int) -> np.ndarray:
+        """The gradient of each loss with respect to the flat state at a step; zeros if it is not read."""
+        return self.gradients[:, self._at(step)].sum(axis=1)
+
+    def is_at(self, step: int) -> bool:
+        """Whether the loss reads the state at a step."""
+        here = self._at(step)
+        return here.start < here.stop
 
     def _at(self, step: int) -> slice:
         return slice(bisect_left(self.places, step), bisect_right(self.places, step))
 
 
 class Reversal:
-    """One run forward and back; `bar` ends as the gradient with respect to the state at the beginning of the steps."""
+    """One run forward and back; `bars` end as gradients with respect to the state at the beginning of the steps."""
 
     def __init__(self, linear, seeds: Seeds, block: int):
         self.linear, self.seeds, self.block = linear, seeds, block
         self.begin, self.end = linear.begin, linear.n_steps
-        self.bar = linear.spread(np.zeros_like(linear.problem.initial))
-        self.sums = linear.new_sums()
+        self.bars: list[np.ndarray] = []  # one for each loss, from the turn on
+        self.sums: list = []
         self.n_blocks = -(-(self.end - self.begin) // block)
         self._states = np.empty((min(block, max(1, self.end - self.begin)), linear.width))
         self.advances = 0
-        self.is_turned = False
 
     def open(self) -> np.ndarray:
         """The state at the beginning of the steps, after the opening of a multistep scheme."""
@@ -118,31 +123,35 @@ class Reversal:
         self.seeds.collect(state, self.begin)
         return state
 
-    def close(self) -> np.ndarray:
-        """The gradient with respect to the flat initial state, at the end of all."""
+    def close(self) -> list[np.ndarray]:
+        """The gradient of each loss with respect to the flat initial state, at the end of all."""
         self.turn()
         initial = self.linear.problem.initial
-        y_bar = self.linear.close(initial, self.bar, self.sums)
+        y_bars = [self.linear.close(initial, bar, sums) for bar, sums in zip(self.bars, self.sums, strict=True)]
         early = self.seeds.inside(-1, self.begin - 1)
         if not early:
-            return y_bar
+            return y_bars
         starting = self.linear.starting()
         states, state = np.empty((early[-1], starting.width)), starting.open(initial)
         starting.forward(state, 0, early[-1], states)
-        bar = starting.spread(np.zeros_like(initial))
-        for place, before in pairwise([*reversed(early), 0]):
-            bar += starting.spread(self.seeds.gradient_at(place))
-            starting.backward(states[before:place], before, place - before, bar, self.sums)
-        return y_bar + starting.close(initial, bar, self.sums)
+        for number, sums in enumerate(self.sums):
+            bar = starting.spread(np.zeros_like(initial))
+            for place, before in pairwise([*reversed(early), 0]):
+                bar += starting.spread(self.seeds.gradients_at(place)[number])
+                starting.backward(states[before:place], before, place - before, bar, sums)
+            y_bars[number] = y_bars[number] + starting.close(initial, bar, sums)
+        return y_bars
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether the loss has been read."""
+        return bool(self.bars)
 
     def turn(self) -> None:
-        """Begin with the gradient at the end, once."""
+        """Begin with the gradients at the end, once."""
         if not self.is_turned:
-            self.is_turned = True
-            self._add_gradient_at(self.end)
-
-    def _add_gradient_at(self, step: int) -> None:
-        self.bar += self.linear.spread(self.seeds.gradient_at(step))
+            self.bars = [self.linear.spread(gradient) for gradient in self.seeds.gradients_at(self.end)]
+            self.sums = [self.linear.new_sums() for _ in self.bars]
 
     def span(self, start: int, stop: int) -> tuple[int, int]:
         """The first step of some blocks, and the one after their last."""
@@ -158,31 +167,48 @@ class Reversal:
             first = place
 
     def reverse(self, state: np.ndarray, start: int) -> None:
-        """Run a block forward with its states stored, then back."""
+        """Run a block forward with the states before its steps stored, then back."""
         first, last = self.span(start, start + 1)
-        at = first
-        for place in [*self.seeds.inside(first, last), last]:
-            self.linear.forward(state, at, place - at, self._states[at - first :])
-            self.seeds.collect(state, place)
-            at = place
+        if self.seeds.seen.all():  # so the state after the last step is not wanted
+            self.linear.forward(state, first, last - 1 - first, self._states)
+            self._states[last - 1 - first] = state.ravel()
+        else:
+            at = first
+            for place in [*self.seeds.inside(first, last), last]:
+                self.linear.forward(state, at, place - at, self._states[at - first :])
+                self.seeds.collect(state, place)
+                at = place
         self.pull_back(first, last)
 
     def pull_back(self, first: int, last: int) -> None:
         """The adjoint of a block whose states are stored."""
         self.turn()
         for at, place in pairwise([last, *reversed(self.seeds.inside(first, last - 1)), first]):
-            self.linear.backward(self._states[place - first : at - first], place, at - place, self.bar, self.sums)
-            self._add_gradient_at(place)
+            for bar, sums in zip(self.bars, self.sums, strict=True):
+                self.linear.backward(self._states[place - first : at - first], place, at - place, bar, sums)
+            if self.seeds.is_at(place):
+                for bar, gradient in zip(self.bars, self.seeds.gradients_at(place), strict=True):
+                    bar += self.linear.spread(gradient)
 
     @property
     def stored_bytes(self) -> int:
         return self._states.nbytes
 
 
-def block_of(linear, most_bytes: int | None = None) -> int:
-    """Steps in a block; at most a quarter of a memory budget is for the states inside one."""
+def steps_in_block(width: int, most_bytes: int | None = None) -> int:
+    """Steps in a block of states of some width; at most a quarter of a memory budget is for those inside one."""
     numbers = BLOCK_NUMBERS if most_bytes is None else min(BLOCK_NUMBERS, most_bytes // 32)
-    return max(1, min(numbers // max(1, linear.width), linear.n_steps - linear.begin))
+    return max(1, numbers // max(1, width))
+
+
+def slots_beside_block(choice: Checkpoints, width: int, block: int) -> int:
+    """States that may be kept besides those inside a block."""
+    size = 8 * max(1, width)
+    return choice.slots or max(1, (choice.bytes or 0) // size - block)
+
+
+def _block_of(linear, most_bytes: int | None = None) -> int:
+    return max(1, min(steps_in_block(linear.width, most_bytes), linear.n_steps - linear.begin))
 
 
 def store_all(linear, seeds: Seeds) -> tuple[Reversal, Cost]:
@@ -197,22 +223,36 @@ def store_all(linear, seeds: Seeds) -> tuple[Reversal, Cost]:
 
 def with_checkpoints(linear, seeds: Seeds, choice: Checkpoints, name: str = "") -> tuple[Reversal, Cost]:
     """The optimal schedule for a number of states."""
-    size = 8 * max(1, linear.width)
-    run = Reversal(linear, seeds, block_of(linear, choice.bytes))
-    slots = choice.slots or max(1, ((choice.bytes or 0) - run.stored_bytes) // size)
+    run = Reversal(linear, seeds, _block_of(linear, choice.bytes))
+    slots = slots_beside_block(choice, linear.width, run.block)
     if choice.disk is None:
         schedule = checkpoints.binomial(run.n_blocks, slots)
     else:
         schedule = checkpoints.multistage(run.n_blocks, slots, max(0, min(run.n_blocks - 1 - slots, MOST_ON_DISK)))
-    store = _Store(schedule, choice.disk, name)
-    _execute(run, schedule, store)
-    states = schedule.peak + run.block
-    return run, Cost(linear.n_steps, run.advances, states, states * size)
+    store = KeptStates(schedule, choice.disk, name)
+    done, state = store.resume(run, run.open())
+    _execute(run, schedule, store, done, state)
+    return run, _cost(run, schedule)
+
+
+def after_passing(linear, seeds: Seeds, passed: PassedStates) -> tuple[Reversal, Cost]:
+    """The way back of a run that has just passed, with the states that were kept of it."""
+    run = Reversal(linear, seeds, passed.block)
+    run.open()
+    schedule = passed.finish()
+    store = KeptStates(schedule, memory={slot: linear.spread(y) for slot, y in passed.kept.items()})
+    _execute(run, schedule, store, schedule.turn, linear.spread(passed.before))
+    return run, _cost(run, schedule)
+
+
+def _cost(run: Reversal, schedule: Schedule) -> Cost:
+    states = schedule.peak + len(run._states)
+    return Cost(run.linear.n_steps, run.advances, states, states * 8 * max(1, run.linear.width))
 
 
 def reversible(linear, seeds: Seeds) -> tuple[Reversal, Cost]:
     """No states are kept: each is reconstructed from the one after it."""
-    run = Reversal(linear, seeds, block_of(linear))
+    run = Reversal(linear, seeds, _block_of(linear))
     initial = run.open()
     state = initial.copy()
     run.forward(state, 0, run.n_blocks)
@@ -226,9 +266,8 @@ def reversible(linear, seeds: Seeds) -> tuple[Reversal, Cost]:
     return run, Cost(linear.n_steps, linear.n_steps, run.block + 1, run.stored_bytes, drift)
 
 
-def _execute(run: Reversal, schedule: Schedule, store: _Store) -> None:
-    """Actions in order; a run with a directory goes on where an earlier one was stopped."""
-    done, state = store.resume(run, run.open())
+def _execute(run: Reversal, schedule: Schedule, store: KeptStates, done: int, state: np.ndarray) -> None:
+    """Actions in order from a state, without those that are done."""
     for number, action in enumerate(schedule):
         if number < done:
             continue
@@ -238,88 +277,10 @@ def _execute(run: Reversal, schedule: Schedule, store: _Store) -> None:
             store.keep(action, state)
             store.note(run, number + 1, state)
         elif action.kind == Kind.RESTORE:
-            state = store.restore(action)
+            store.restore(action, state)
         elif action.kind == Kind.DROP:
             store.drop(action)
         else:
             run.reverse(state, action.start)
             store.note(run, number + 1, state)
     store.finish()
-
-
-class _Store:
-    """Kept states: arrays in memory, files in a directory; and a note there of how far the run has come."""
-
-    def __init__(self, schedule: Schedule, directory: Path | None, name: str):
-        self._memory: dict[int, np.ndarray] = {}
-        self._slots, self._has_directory = schedule.slots, directory is not None
-        self._directory = Path() if directory is None else directory / name
-        self._noted = time.monotonic()
-        self._dropped: list[Path] = []
-        if self._has_directory:
-            self._directory.mkdir(parents=True, exist_ok=True)
-
-    def keep(self, action: Action, state: np.ndarray) -> None:
-        if action.slot < self._slots:
-            self._memory[action.slot] = state.copy()
-        else:
-            _write(self._file(action), state=state)
-
-    def restore(self, action: Action) -> np.ndarray:
-        if action.slot < self._slots:
-            return self._memory[action.slot].copy()
-        with np.load(self._file(action)) as numbers:
-            return numbers["state"]
-
-    def drop(self, action: Action) -> None:
-        if action.slot < self._slots:
-            del self._memory[action.slot]
-        else:  # the last note may still need it
-            self._dropped.append(self._file(action))
-
-    def note(self, run: Reversal, done: int, state: np.ndarray) -> None:
-        """Write down everything that the rest of the run depends on, now and then."""
-        if not self._has_directory or time.monotonic() - self._noted < PROGRESS_SECONDS:
-            return
-        self._noted = time.monotonic()
-        kept = {f"slot_{slot}": state for slot, state in self._memory.items()}
-        sums = {"p": run.sums.p, "t": run.sums.t}
-        read = {"seeds": run.seeds.states, "seen": run.seeds.seen}
-        read |= {"gradients": run.seeds.gradients} if run.is_turned else {}
-        _write(self._directory / "progress.npz", done=done, state=state, bar=run.bar, **read, **sums, **kept)
-        while self._dropped:
-            self._dropped.pop().unlink(missing_ok=True)
-
-    def resume(self, run: Reversal, state: np.ndarray) -> tuple[int, np.ndarray]:
-        """How many actions an earlier run has done, and its state, its numbers put back; 0 if it had another loss."""
-        path = self._directory / "progress.npz"
-        if not self._has_directory or not path.is_file():
-            return 0, state
-        with np.load(path) as numbers:
-            is_turned = "gradients" in numbers.files
-            if is_turned and not np.array_equal(run.seeds.loss(numbers["seeds"]), numbers["gradients"]):
-                return 0, state
-            self._memory = {int(n[5:]): numbers[n] for n in numbers.files if n.startswith("slot_")}
-            run.bar[...], run.sums.p[...], run.sums.t[...] = numbers["bar"], numbers["p"], numbers["t"]
-            run.seeds.put(numbers["seeds"], numbers["seen"])
-            run.is_turned = is_turned
-            return int(numbers["done"]), numbers["state"]
-
-    def finish(self) -> None:
-        """The gradient is there, so nothing needs to be kept."""
-        if self._has_directory:
-            for path in (*self._directory.glob("*.npz"), *self._directory.glob("*.tmp")):
-                path.unlink()
-            self._directory.rmdir()
-
-    def _file(self, action: Action) -> Path:
-        """Named by its place in the run, so that it never holds another state."""
-        return self._directory / f"state-{action.start}.npz"
-
-
-def _write(path: Path, **numbers) -> None:
-    """All or nothing."""
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    with open(temporary, "wb") as file:
-        np.savez(file, **numbers)
-    temporary.replace(path)

@@ -157,8 +157,3 @@ def loss(y):
     for i in range(len(y)):
         total = total + np.sin(y[i]) * (1.0 + i) + 0.5 * y[i] * y[i] * y[i - 1]
     return total
-
-
-def flat(gradient) -> np.ndarray:
-    """All derivatives with respect to the initial state and the arguments."""
-    return np.concatenate([np.ravel(gradient.y0), *(np.ravel(each) for each in gradient.args)])

@@ -7,6 +7,7 @@ from gradients.cases import CASES, STEPS, B, generator, over_the_catalogue
 
 import stepnet as sn
 from stepnet.engines.numba_engine import sweep
+from stepnet.engines.numba_engine.linearised import Linearised
 
 EXACT = 1e-12  # relative; a few hundred roundings
 
@@ -31,7 +32,7 @@ def test_in_generated_code(scheme, kind):
 @over_the_catalogue
 def test_in_kernels(scheme, kind, monkeypatch):
     monkeypatch.setattr(sweep, "fused_address", lambda *_: 0)
-    linear = sweep.Linearised(kind.build(), scheme, STEPS, None, False, False)
+    linear = Linearised(kind.build(), scheme, STEPS, None, False, False)
     assert not linear.is_generated
     forward, back = products(kind, scheme)
     assert abs(forward - back) <= EXACT * max(1.0, abs(forward))
@@ -40,8 +41,6 @@ def test_in_kernels(scheme, kind, monkeypatch):
 @pytest.mark.slow
 def test_short_steps_run_in_generated_code():
     """All but the longest steps do, so that both ways are really tested."""
-    generated = [
-        sweep.Linearised(kind.build(), scheme, STEPS, None, False, False).is_generated for scheme, kind in CASES
-    ]
+    generated = [Linearised(kind.build(), scheme, STEPS, None, False, False).is_generated for scheme, kind in CASES]
     print(f"{sum(generated)} of {len(CASES)} cases in generated code")
     assert sum(generated) > 0.9 * len(CASES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gradients.cases import CASES, KINDS, SCHEMES, flat, loss
+from gradients.cases import CASES, KINDS, SCHEMES, loss
 
 import stepnet as sn
 from stepnet.schemes import Multistep, Splitting
@@ -13,16 +13,17 @@ SPAN = (0.0, 2.0)
 NEAR = 0.25
 ROUNDING = 1e-13  # relative errors below it say nothing
 STEPS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # every second one is twice as many
-ONE_STEP = [scheme for scheme in SCHEMES if not isinstance(scheme, Multistep) and scheme.order <= 6]
+SETTLES = 6  # beyond this order float64 is too short for the slope to come down to it
 
 
 def gradient(kind, scheme, steps: int) -> np.ndarray:
-    return flat(sn.gradient(kind.build(t_span=SPAN), scheme, loss, steps=steps))
+    return sn.gradient(kind.build(t_span=SPAN), scheme, loss, steps=steps).flat
 
 
-@pytest.mark.parametrize("scheme", ONE_STEP, ids=lambda scheme: scheme.name)
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
 def test_gradients_converge_at_the_order_of_the_scheme(scheme):
-    kind = KINDS[3] if isinstance(scheme, Splitting) else KINDS[0]
+    is_for_second_order = isinstance(scheme, Splitting) or (isinstance(scheme, Multistep) and scheme.derivative == 2)
+    kind = KINDS[3] if is_for_second_order else KINDS[0]
     assert (scheme, kind) in CASES
     exact, errors = gradient(kind, "dop853", 1000), []
     for steps in STEPS:
@@ -32,4 +33,5 @@ def test_gradients_converge_at_the_order_of_the_scheme(scheme):
             break
     measured = np.log2(errors[-3] / errors[-1])
     print(f"{scheme.name}: order {scheme.order}, measured {measured:.2f}")
-    assert abs(measured - scheme.order) <= NEAR
+    assert measured >= scheme.order - NEAR
+    assert measured <= scheme.order + NEAR or scheme.order > SETTLES

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 import stepnet as sn
-from stepnet import reversal
+from stepnet import kept_states, reversal
 
 PATIENCE = 120.0
 PROGRAM = """
     import sys, time
     import numpy as np
     import stepnet as sn
-    from stepnet import reversal
+    from stepnet import kept_states, reversal
 
-    reversal.BLOCK_NUMBERS, reversal.PROGRESS_SECONDS, reversal.MOST_ON_DISK = 3 * 50, 0.0, 4
+    reversal.BLOCK_NUMBERS, kept_states.PROGRESS_SECONDS, reversal.MOST_ON_DISK = 3 * 50, 0.0, 4
     directory, slots, slow = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 
     def lorenz(t, y, s, r, b):
@@ -34,12 +34,12 @@ PROGRAM = """
             print("block", flush=True)
             back(self, first, last)
         reversal.Reversal.pull_back = slowly
-        keep = reversal._Store.keep
+        keep = kept_states.KeptStates.keep
         def kept(self, action, state):
             time.sleep(slow)
             keep(self, action, state)
             print("kept", flush=True)
-        reversal._Store.keep = kept
+        kept_states.KeptStates.keep = kept
 
     problem = sn.ODE(lorenz, [1.0, 2.0, 20.0], (0.0, 1.0), (10.0, 28.0, 8 / 3))
     memory = sn.Checkpoints(slots, disk=directory) if directory != "none" else "all"
@@ -124,7 +124,7 @@ def gradient(disk, y0, a, steps, slots, save_at, times, running, loss=square, sc
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_another_run_is_not_mixed_up(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(reversal, "PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(kept_states, "PROGRESS_SECONDS", 0.0)
     monkeypatch.setattr(reversal, "BLOCK_NUMBERS", 1)
     with monkeypatch.context() as patch:
         left = iter(range(20))
@@ -147,3 +147,31 @@ def test_another_run_is_not_mixed_up(name, tmp_path, monkeypatch):
     assert np.array_equal(again.y0, same.y0)
     assert again.args == same.args
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_an_adaptive_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
+    """Its steps are chosen again, and are the same."""
+    monkeypatch.setattr(kept_states, "PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(reversal, "BLOCK_NUMBERS", 4)
+    problem, how = sn.ODE(growth, [1.0, 0.5], (0.0, 2.0), (0.7,)), {"rtol": 1e-9, "atol": 1e-12}
+    memory = sn.Checkpoints(2, disk=tmp_path)
+    for stop_after in (6, None):
+        with monkeypatch.context() as patch:
+            left = iter(range(stop_after or 1000))
+
+            def stop(self, first, last, left=left, pull_back=reversal.Reversal.pull_back):
+                if next(left, None) is None:
+                    raise Stopped
+                pull_back(self, first, last)
+
+            patch.setattr(reversal.Reversal, "pull_back", stop)
+            if stop_after:
+                with pytest.raises(Stopped):
+                    sn.gradient(problem, "dopri5", square, memory=memory, **how)
+                assert any(path.name == "progress.npz" for path in tmp_path.rglob("*"))
+            else:
+                found = sn.gradient(problem, "dopri5", square, memory=memory, **how)
+    whole, wanted = (sn.gradient(problem, "dopri5", square, memory=each, **how) for each in (memory, "all"))
+    assert np.array_equal(found.flat, wanted.flat)
+    assert found.cost.advances < whole.cost.advances
+    assert list(tmp_path.iterdir()) == []

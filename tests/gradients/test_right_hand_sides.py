@@ -8,7 +8,7 @@ from gradients.cases import relative
 from numba import carray, cfunc, types
 
 import stepnet as sn
-from stepnet.engines.numba_engine.sweep import Linearised
+from stepnet.engines.numba_engine.linearised import Linearised
 from stepnet.errors import AdjointWarning, NoDerivative
 
 STEPS = 7
@@ -60,6 +60,7 @@ def test_the_users_pullback_wins(name):
     with pytest.warns(AdjointWarning, match="`args`"):
         found = sn.gradient(problem(vjp=vjp), name, first, steps=STEPS)
     assert found.rung == "user"
+    assert found.args == (None,)  # not zeros, which would be wrong in silence
     assert calls
     assert relative(found.y0, sn.gradient(problem(), name, first, steps=STEPS).y0) <= 1e-13
 
@@ -89,6 +90,167 @@ def branching(t, y):
     if y[0] > 0.3:
         return np.array([y[1], -np.sin(y[0])])
     return np.array([y[1], -y[0] * y[0]])
+
+
+def driven(t, y, a, b, k):
+    if y[0] > 0.3:
+        return np.array([b[0] * y[1] + np.sin(a * t), -a * np.sin(y[0])])
+    return np.array([b[1] ** k * y[1], -y[0] * y[0]])
+
+
+def driven_smoothly(t, y, a, b, k):
+    return [b[0] * y[1] + np.sin(a * t), -a * np.sin(y[0])]
+
+
+class Driven:
+    """The same, and only Python can run it."""
+
+    def __call__(self, t, y, a, b, k):
+        return driven(t, np.array([float(str(x)) for x in y]), a, b, k)
+
+
+def in_place(t, y, dy, p):
+    if y[0] > 0.3:
+        dy[0], dy[1] = p[1] * y[1] + np.sin(p[0] * t), -p[0] * np.sin(y[0])
+    else:
+        dy[0], dy[1] = p[2] * y[1], -y[0] * y[0]
+
+
+def driven_by(function, **derivatives) -> sn.ODE:
+    return sn.ODE(function, [0.6, 0.2], (0.0, 1.0), (1.3, np.array([0.5, 0.2]), 2), **derivatives)
+
+
+@pytest.mark.parametrize(
+    ("function", "rung", "tolerance"),
+    [(driven, "dual", 1e-13), (in_place, "dual", 1e-13), (Driven(), "differences", 1e-7)],
+    ids=["dual", "dual in place", "differences"],
+)
+@pytest.mark.parametrize("name", ["rk4", "ab3", "dopri5"])
+def test_dual_numbers_and_differences_know_arguments_and_times(function, rung, tolerance, name, recwarn):
+    how = {"steps": STEPS, "times": True, "memory": sn.Checkpoints(2)}
+    wanted = sn.gradient(driven_by(driven_smoothly), name, first, **how)
+    found = sn.gradient(driven_by(function), name, first, differences=rung == "differences", **how)
+    assert found.rung == rung
+    assert relative(found.y0, wanted.y0) <= tolerance
+    assert relative(found.args[0], wanted.args[0]) <= tolerance
+    assert relative(found.args[1], wanted.args[1]) <= tolerance
+    assert found.args[2] is None  # a whole number
+    assert relative(found.t_span, wanted.t_span) <= tolerance
+    assert not recwarn.list
+
+
+def test_dual_numbers_go_through_events():
+    how = {"event": lambda t, y, a, b, k: y[1] + 0.1, "steps": 50}
+    found, wanted = (sn.gradient(driven_by(f), "rk4", **how) for f in (driven, driven_smoothly))
+    assert found.rung == "dual"
+    assert relative(found.flat, wanted.flat) <= 1e-12
+
+
+def test_an_event_needs_derivatives_by_time():
+    def vjp(t, y, w, a):
+        return pendulum_vjp(t, y, w, a)
+
+    with pytest.warns(AdjointWarning), pytest.raises(NoDerivative, match="`event`"):
+        sn.gradient(problem(vjp=vjp), "rk4", event=lambda t, y, a: y[1], steps=50)
+
+
+KNOTS = np.array([0.0, 1.0])
+
+
+def by_table(t, y, table):
+    """Numba's `np.interp` takes no dual numbers."""
+    a = np.interp(t, KNOTS, table)
+    return np.array([y[1], -a * np.sin(y[0]) if y[0] > -9.0 else 0.0])
+
+
+def test_what_takes_only_a_dual_state_has_no_gradients_of_arguments():
+    tabled = sn.ODE(by_table, [0.6, 0.2], (0.0, 0.9), (np.array([1.3, 1.3]),))
+    with pytest.warns(AdjointWarning, match="None"):
+        found = sn.gradient(tabled, "rk4", first, steps=STEPS)
+    assert found.rung == "dual"
+    assert found.args == (None,)
+    smooth = sn.ODE(pendulum, [0.6, 0.2], (0.0, 0.9), (1.3,))
+    assert relative(found.y0, sn.gradient(smooth, "rk4", first, steps=STEPS).y0) <= 1e-13
+    with pytest.warns(AdjointWarning, match="None"):
+        assert sn.jacobian(tabled, "rk4", steps=STEPS).args == (None,)
+
+
+def pendulum_jvp(t, y, v, a):
+    return np.array([v[1], -a * np.cos(y[0]) * v[0]])
+
+
+class OpaquePendulum:
+    """Something that only Python can run."""
+
+    def __call__(self, t, y, a):
+        return pendulum(t, np.array([float(str(x)) for x in y]), a)
+
+
+@pytest.mark.parametrize("name", ["rk4", "ab4", "dopri5"])
+def test_the_users_jvp_serves_both_ways(name):
+    opaque = sn.ODE(OpaquePendulum(), [0.6, 0.2], (0.0, 1.0), (1.3,), jvp=pendulum_jvp)
+    v, w = np.array([0.3, -0.7]), np.array([1.1, 0.4])
+    moved = sn.tangent(opaque, name, y0=v, steps=STEPS)
+    wanted = sn.tangent(problem(), name, y0=v, steps=STEPS)
+    assert relative(moved.dy, wanted.dy) <= 1e-13
+    assert relative(moved.y, wanted.y) <= 1e-14
+    with pytest.warns(AdjointWarning, match="None"):
+        found = sn.gradient(opaque, name, end_gradient=w, steps=STEPS)
+    assert found.rung == "user"
+    assert found.y0 @ v == pytest.approx(moved.dy @ w, rel=1e-12)
+    with pytest.raises(NoDerivative, match="`args`"):
+        sn.tangent(opaque, name, args=(1.0,), steps=STEPS)
+    with pytest.raises(NoDerivative, match="trace"):
+        sn.hvp(opaque, name, first, y0=v, steps=STEPS)
+
+
+@pytest.mark.parametrize("name", ["rk4", "ab4", "dopri5"])
+def test_tangents_by_dual_numbers(name):
+    direction = {"y0": [0.3, -0.7], "args": (0.2, np.array([1.0, 0.5]), None)}
+    moved = sn.tangent(driven_by(driven), name, steps=STEPS, **direction)
+    wanted = sn.tangent(driven_by(driven_smoothly), name, steps=STEPS, **direction)
+    assert relative(moved.dy, wanted.dy) <= 1e-13
+    product, other = (
+        sn.hvp(driven_by(f), name, first, steps=STEPS, gauss_newton=True, **direction).flat
+        for f in (driven, driven_smoothly)
+    )
+    assert relative(product, other) <= 1e-12
+
+
+# ---- along the kept solution ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["rk4", "dopri5", "dop853", "bosh3", "ab4", "ssprk3"])
+@pytest.mark.parametrize("span", [(0.0, 1.0), (1.0, 0.0)], ids=["forward", "backward"])
+def test_the_adjoint_along_the_kept_solution_is_that_of_python(name, span):
+    """The same equation with the dense solution called in Python, and a pullback written by hand."""
+    moving = sn.ODE(pendulum, [0.6, 0.2], span, (1.3,))
+    kept = sn.solve(moving, name, steps=40, dense=True)
+
+    def slopes(t, z):
+        y = kept(np.clip(t, 0.0, 1.0))
+        return np.array([*(-pendulum_vjp(t, y, z[:2], 1.3)), np.sin(y[0]) * z[1]])
+
+    back = sn.ODE(slopes, [1.0, -0.5, 0.0], span[::-1], trace=False)
+    wanted = sn.solve(back, name, steps=40).y[-1]
+    found = sn.gradient(moving, name, end_gradient=[1.0, -0.5], steps=40, memory="interpolated")
+    assert relative(found.flat, wanted) <= 1e-13
+    assert found.cost.states == 40
+    assert found.cost.bytes > 40 * 4 * 2 * 8
+
+
+def test_the_adjoint_along_the_kept_solution_by_other_pullbacks():
+    wanted = sn.gradient(problem(), "dopri5", first, steps=STEPS, memory="interpolated")
+    found = sn.gradient(problem(vjp=pendulum_vjp), "dopri5", first, steps=STEPS, memory="interpolated")
+    assert (found.rung, wanted.rung) == ("user", "traced")
+    assert relative(found.y0, wanted.y0) <= 1e-13
+    assert found.args == (None,)
+
+    def vjp(t, y, w, a):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        sn.gradient(problem(vjp=vjp), "dopri5", first, steps=STEPS, memory="interpolated")
 
 
 def test_branches_on_data_go_by_dual_numbers():

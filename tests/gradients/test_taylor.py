@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gradients.cases import KINDS, STEPS, A, B, flat, generator, loss, over_the_catalogue, relative
+from gradients.cases import KINDS, STEPS, A, B, generator, loss, over_the_catalogue, relative
 
 import stepnet as sn
 
@@ -34,7 +34,7 @@ class Line:
 
     def product(self, **how):
         args = (self.da, self.db)
-        return flat(sn.hvp(self.kind.build(), self.scheme, loss, y0=self.v, args=args, steps=STEPS, **how))
+        return sn.hvp(self.kind.build(), self.scheme, loss, y0=self.v, args=args, steps=STEPS, **how).flat
 
 
 def slope_of(remainders: np.ndarray) -> float:
@@ -47,7 +47,7 @@ def test_slopes_two_and_three(scheme, kind):
     line = max((Line(scheme, kind, random) for _ in range(10)), key=Line.bend)
     values = np.array([line.value(s) for s in LENGTHS])
     found = sn.gradient(kind.build(), scheme, loss, steps=STEPS)
-    first = flat(found) @ line.direction()
+    first = found.flat @ line.direction()
     second = line.product() @ line.direction()
     linear = values - found.value - LENGTHS * first
     assert abs(slope_of(linear) - 2) <= NEAR

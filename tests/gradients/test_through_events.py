@@ -82,6 +82,22 @@ def test_adaptive_steps_and_checkpoints(monkeypatch):
     assert np.array_equal(few.y0, everything.y0)
 
 
+@pytest.mark.parametrize("numbers", [2, 4, 6, 10, 44, 46, 48, 90])
+@pytest.mark.parametrize("scheme", ["rk4", "ssprk3", "verlet", "dopri5"])
+def test_wherever_blocks_end(scheme, numbers, monkeypatch):
+    """States pass by in blocks on the way to the event, which may lie in the first step of one."""
+    problem, how = ball(), {"rtol": 1e-8} if scheme == "dopri5" else {"steps": 45}
+    event = height
+    if scheme == "verlet":
+        problem = sn.SecondOrder(lambda t, q, g: -g + 0.0 * q, [HEIGHT], [SPEED], (0.0, 10.0), (GRAVITY,))
+        event = lambda t, q, v, g: q[0]
+    wanted = sn.gradient(problem, scheme, event=event, memory="all", **how)
+    monkeypatch.setattr("stepnet.reversal.BLOCK_NUMBERS", numbers)
+    found = sn.gradient(problem, scheme, event=event, memory=sn.Checkpoints(2), **how)
+    assert np.array_equal(found.flat, wanted.flat)
+    assert found.value == wanted.value
+
+
 def test_problems_in_halves():
     problem = sn.SecondOrder(lambda t, q, g: -g + 0.0 * q, [HEIGHT], [SPEED], (0.0, 10.0), (GRAVITY,))
     found = sn.gradient(problem, "verlet", event=lambda t, q, v, g: q[0], steps=45)

@@ -32,11 +32,19 @@ class Adaptive(NamedTuple):
     max_steps: int
 
 
+class Passing(NamedTuple):
+    """Saved states are handed on by `take(t, y)` as soon as there are `room` of them and a further step is to come."""
+
+    room: int
+    take: Callable[[np.ndarray, np.ndarray], None]
+
+
 class Saving(NamedTuple):
     """What to keep: the states at the times `at`, or else those of every `every`-th step (0: the end only)."""
 
     at: np.ndarray | None
     every: int
+    passing: Passing | None = None
 
 
 class Plan(NamedTuple):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepnet.adjoint import Gradient, gradient
+from stepnet.adjoint import gradient
 from stepnet.adjoint_equation import UNSAFE
 from stepnet.derivatives import jacobian
 from stepnet.errors import AdjointWarning, SolveFailed
@@ -64,7 +64,7 @@ def adjoint_safety(problem: ODE, scheme, loss=None, *, end_gradient=None, steps=
     except SolveFailed as failure:
         verdict = f"the continuous adjoint is unsafe here: it could not be solved back ({failure.solution.message})"
         return AdjointSafety(float("inf"), growth, float("inf"), 180.0, False, verdict)
-    a, b = _all_numbers(exact), _all_numbers(other)
+    a, b = exact.flat, other.flat
     size, other_size = np.linalg.norm(a), np.linalg.norm(b)
     error = float(np.linalg.norm(a - b) / size) if size > 0 else float(other_size > 0)
     cosine = float(a @ b / (size * other_size)) if size > 0 and other_size > 0 else 1.0
@@ -89,7 +89,3 @@ def _growth(problem: ODE, scheme, steps, choices) -> float:
         norms.append(np.linalg.eigvalsh(sign * (matrix + matrix.T) / 2)[-1])
     with np.errstate(over="ignore"):
         return float(np.exp(np.trapezoid(norms, np.abs(solution.t[some] - solution.t[0]))))
-
-
-def _all_numbers(found: Gradient) -> np.ndarray:
-    return np.concatenate([np.ravel(found.y0), *(np.ravel(each) for each in found.args if each is not None)])

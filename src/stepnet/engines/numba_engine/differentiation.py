@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepnet.engines.numba_engine.along import interpolated_problem
 from stepnet.engines.numba_engine.compile.arguments import pack, unpacked
 from stepnet.engines.numba_engine.compile.augmented import MOST, adjoint_problem, running_problem, tangent_problem
-from stepnet.engines.numba_engine.compile.callback import SIGNATURE, Callback
+from stepnet.engines.numba_engine.compile.callback import SIGNATURE
 from stepnet.engines.numba_engine.compile.field import checked_code, first_line, traced_code
 from stepnet.engines.numba_engine.compile.form import form_of
 from stepnet.engines.numba_engine.compile.machine_code import Code, assembly
 from stepnet.engines.numba_engine.compile.products import VJP
-from stepnet.engines.numba_engine.compile.pullbacks import parts_of
-from stepnet.engines.numba_engine.compile.scalar import checked_value, scalar_of
+from stepnet.engines.numba_engine.compile.scalar import scalar_of
 from stepnet.engines.numba_engine.compile.trace import trace
 from stepnet.engines.numba_engine.identity import function_key, identity
-from stepnet.engines.numba_engine.sweep import Linearised, Sums, SweepFailed
+from stepnet.engines.numba_engine.linearised import Linearised
+from stepnet.engines.numba_engine.sweep import SweepFailed
 from stepnet.errors import NoDerivative
 from stepnet.problem import ODE, Problem, Split
 
 __all__ = [
-    "EventFunction", "Linearised", "Sums", "SweepFailed", "adjoint_problem", "as_arguments", "as_block",
-    "checked_value", "function_key", "identity", "interpolated_problem", "running_problem", "scalar_of",
+    "EventFunction", "Linearised", "SweepFailed", "adjoint_problem", "as_arguments", "as_block",
+    "function_key", "identity", "interpolated_problem", "running_problem", "scalar_of",
     "tangent_problem",
 ]  # fmt: skip
 
 
-def as_arguments(p: np.ndarray, args: tuple) -> tuple:
-    """Numbers of a parameter block in the shapes of the arguments; None for those that are no floats."""
-    return unpacked(p, pack(args).slots)
+def as_arguments(p: np.ndarray, args: tuple, is_known: bool = True) -> tuple:
+    """Numbers of a parameter block in the shapes of the arguments; None where they are not known or no floats."""
+    return unpacked(p, pack(args).slots) if is_known else (None,) * len(args)
 
 
 def as_block(direction, args: tuple) -> np.ndarray:
@@ -42,23 +43,6 @@ def as_block(direction, args: tuple) -> np.ndarray:
                 raise ValueError(f"`args` must be directions shaped as the arguments: {slot.shape}, found {found}")
             values[slot.offset : slot.offset + size] = np.ravel(given)
     return values
-
-
-def interpolated_problem(problem: ODE, solution, end_gradient: np.ndarray, differences: bool) -> ODE:
-    """(a, g)' = (-a df/dy, -a df/dp) along a dense solution, from the end to the beginning."""
-    (part,) = parts_of(problem, is_joined=True, differences=differences)
-    call, p, n = VJP(part.vjp), part.field.p, problem.initial.size
-    earliest, latest = sorted(problem.t_span)
-
-    def slopes(t, z, out):
-        y, a = np.ascontiguousarray(solution(min(max(t, earliest), latest)).ravel()), np.ascontiguousarray(z[:n])
-        t_bar, y_bar, p_bar = np.zeros(1), np.zeros(n), np.zeros(p.size)
-        if call(t, *(array.ctypes.data for array in (y, p, a, t_bar, y_bar, p_bar)), n) != 0:
-            raise part.exception or FloatingPointError(f"the derivative of the right-hand side raised at t = {t:g}")
-        out[:n], out[n:] = -y_bar, -p_bar
-
-    callback = Callback(slopes, (n + p.size,), (n + p.size,), np.dtype(float))
-    return ODE(callback.function, np.concatenate((end_gradient, np.zeros(p.size))), problem.t_span[::-1])
 
 
 class EventFunction:

@@ -14,16 +14,13 @@ from typing import NamedTuple
 import numpy as np
 from numba import uintp
 
-from stepnet.engines.numba_engine.compile.arguments import pack, unpacked
 from stepnet.engines.numba_engine.compile.cache import Kernel, inlined
 from stepnet.engines.numba_engine.compile.fused import fused_address, write_reverse, write_sweep
-from stepnet.engines.numba_engine.compile.pullbacks import Part, parts_of
+from stepnet.engines.numba_engine.compile.pullbacks import Part
 from stepnet.engines.numba_engine.primitives import accumulate, call_field, call_pullback
 from stepnet.engines.numba_engine.stepping import padded
-from stepnet.problem import Problem, SecondOrder, Split, is_finite
-from stepnet.schemes.multistep import Multistep
-from stepnet.schemes.programs import Motion, Program, Slope, motion_of
-from stepnet.schemes.splitting import Splitting
+from stepnet.problem import is_finite
+from stepnet.schemes.programs import Program, Slope
 
 DONE, RAISED = 0, 1
 _R, _I, _P = ctypes.c_double, ctypes.c_int64, ctypes.c_void_p
@@ -300,114 +297,3 @@ class Sums(NamedTuple):
 
     p: np.ndarray
     t: np.ndarray
-
-
-class Linearised:
-    """The steps of a scheme on a problem, to be run forward and in reverse.
-
-    States are arrays (rows, n): the problem's own rows, and what the scheme carries along.  Step numbers count from 0
-    to `n_steps`; the run begins at step `begin`, after the opening of a multistep scheme.
-    """
-
-    def __init__(
-        self, problem: Problem, scheme, n_steps: int, grid: np.ndarray | None, has_times: bool, differences: bool
-    ):
-        if isinstance(scheme, Multistep):
-            starter = scheme.starter
-            scheme = starter if n_steps < scheme.n_steps else scheme
-            self._make_starting = partial(Linearised, problem, starter, n_steps, grid, has_times, differences)
-        self.problem, self.n_steps = problem, n_steps
-        is_split = isinstance(scheme, Splitting) or (isinstance(scheme, Multistep) and scheme.derivative == 2)
-        self.parts = parts_of(problem, not is_split, differences)
-        is_sum, is_second = isinstance(problem, Split), isinstance(problem, SecondOrder)
-        self.motion: Motion = motion_of(scheme, len(self.parts), is_sum and is_split, is_second and is_split)
-        n_own = len(self.motion.state)
-        is_first = self.motion.state == tuple(range(n_own))
-        self._own_rows = slice(0, n_own) if is_first else list(self.motion.state)
-        self.n = problem.initial.size // n_own
-        t0, t1 = problem.t_span
-        h = (t1 - t0) / n_steps if n_steps else 0.0
-        clock = Clock(t0, h, np.zeros(0) if grid is None else grid)
-        runner = partial(Runner, self.parts, n=self.n, clock=clock, has_times=has_times)
-        self._opening, self._step = runner(self.motion.opening), runner(self.motion.step)
-        self._back = runner(self.motion.back, is_back=True) if self.motion.back is not None else None
-        self.begin = self.motion.opening.steps
-
-    @property
-    def width(self) -> int:
-        """Numbers in a state."""
-        return self.motion.step.n_rows * self.n
-
-    @property
-    def is_reversible(self) -> bool:
-        """Whether steps can be undone."""
-        return self._back is not None
-
-    @property
-    def rung(self) -> str:
-        """Where derivatives come from: the slowest of all parts."""
-        names = ("user", "traced", "dual", "differences")
-        return max((part.rung for part in self.parts if part.vjp), key=names.index, default="traced")
-
-    @property
-    def is_generated(self) -> bool:
-        """Whether steps run in generated code."""
-        return self._step.is_generated
-
-    @property
-    def has_parameters(self) -> bool:
-        """Whether gradients with respect to the arguments are known."""
-        return self.is_complete or self._p_size == 0
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether derivatives with respect to time and arguments are known."""
-        return all(part.is_complete for part in self.parts)
-
-    @property
-    def _p_size(self) -> int:
-        return self.parts[-1].field.p.size
-
-    def new_sums(self) -> Sums:
-        return Sums(np.zeros(self._p_size), np.zeros(2))
-
-    def starting(self) -> Linearised:
-        """The one-step scheme behind the opening of a multistep scheme, step by step."""
-        return self._make_starting()
-
-    def open(self, initial: np.ndarray) -> np.ndarray:
-        """The state at step `begin`, from the flat initial state of the problem."""
-        state = self.spread(initial)
-        self._opening.forward(state, 0, 1)
-        return state
-
-    def close(self, initial: np.ndarray, bar: np.ndarray, sums: Sums) -> np.ndarray:
-        """The gradient with respect to the flat initial state, from that with respect to the state at `begin`."""
-        self._opening.backward(self.spread(initial).reshape(1, -1), 0, 1, bar, sums)
-        return self.own(bar)
-
-    def forward(self, state: np.ndarray, first: int, count: int, states: np.ndarray | None = None) -> None:
-        """Move a state over steps; those before each of them go to the rows of `states`."""
-        self._step.forward(state, first, count, states)
-
-    def backward(self, states: np.ndarray, first: int, count: int, bar: np.ndarray, sums: Sums) -> None:
-        """Move a gradient back over steps."""
-        self._step.backward(states, first, count, bar, sums)
-
-    def undo(self, state: np.ndarray, first: int, count: int, states: np.ndarray) -> None:
-        """Move a state back to step `first` over `count` steps; those before each of them go to `states`."""
-        self._back.forward(state, first, count, states)
-
-    def spread(self, flat: np.ndarray) -> np.ndarray:
-        """A flat state of the problem, or a gradient with respect to it, in its rows; zeros elsewhere."""
-        rows = np.zeros((self.motion.step.n_rows, self.n))
-        rows[self._own_rows] = flat.reshape(-1, self.n)
-        return rows
-
-    def own(self, state: np.ndarray) -> np.ndarray:
-        """The flat state of the problem."""
-        return state[self._own_rows].ravel()
-
-    def unpacked(self, p: np.ndarray) -> tuple:
-        """A gradient with respect to the arguments, shaped as they are; None for those that are no floats."""
-        return unpacked(p, pack(self.problem.args).slots)

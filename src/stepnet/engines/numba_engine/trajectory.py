@@ -20,6 +20,7 @@ class Trajectory:
     def __init__(self, job: Job, plan: Plan):
         self._run = job.run
         self._has_wanted_times = plan.saving.at is not None
+        self._passing = plan.saving.passing
         width = job.rows * self._run["reals"].item()
         capacity = _capacity(plan)
         try:
@@ -48,8 +49,12 @@ class Trajectory:
             self._run["saved"] = self._run["next_save"] = rows
 
     def grow(self, job: Job) -> None:
-        """Twice the room for whatever is full."""
-        if self._run["saved"].item() == len(self.t) and not self._has_wanted_times:
+        """Twice the room for whatever is full, or the same room again if what was in it is handed on."""
+        is_full = self._run["saved"].item() == len(self.t) and not self._has_wanted_times
+        if is_full and self._passing is not None:
+            self._passing.take(self.t, self.y.view(job.dtype))
+            self._run["saved"] = 0
+        elif is_full:
             self.t = np.concatenate((self.t, np.empty_like(self.t)))
             self.y = np.concatenate((self.y, np.empty_like(self.y)))
         if self._run["n_pieces"].item() == len(self.piece_t):
@@ -60,9 +65,9 @@ class Trajectory:
 
     def keep(self, job: Job, t: float, state: np.ndarray) -> None:
         """Append a state."""
-        saved = self._run["saved"].item()
-        if saved == len(self.t):
+        if self._run["saved"].item() == len(self.t):
             self.grow(job)
+        saved = self._run["saved"].item()
         self.t[saved], self.y[saved] = t, state.view(job.real_dtype)
         self._run["saved"] += 1
 
@@ -120,7 +125,9 @@ def _n_at_beginning(plan: Plan, t0: float, t_end: float) -> int:
 
 def _capacity(plan: Plan) -> int:
     """How many states will be saved, or a first guess."""
-    every = plan.saving.every
+    every, passing = plan.saving.every, plan.saving.passing
+    if passing is not None:
+        return passing.room
     if plan.saving.at is not None:
         return len(plan.saving.at)
     if isinstance(plan.stepping, Given):

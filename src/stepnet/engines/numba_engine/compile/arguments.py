@@ -24,6 +24,11 @@ class Slot(NamedTuple):
     is_complex: bool = False
     key: object = None
 
+    @property
+    def is_real(self) -> bool:
+        """Whether it is a float or an array of floats."""
+        return self.kind == "float" or (self.kind == "array" and not self.is_complex)
+
     def expression(self) -> str:
         """Source text that takes the argument out of the block `p`, of the type it had."""
         k = self.offset
@@ -80,6 +85,30 @@ def pack(args: tuple) -> Block:
 def _floats(n: int) -> tuple[Slot, ...]:
     """The slots of n numbers, which is all that most arguments are."""
     return tuple(Slot("float", i) for i in range(n))
+
+
+def as_inputs(block: Block) -> Block:
+    """The same arguments for a function of the floats among them: whole numbers and complex ones are constants."""
+    slots = (
+        slot if slot.is_real else Slot("constant", i, key=value_key(value))
+        for i, (slot, value) in enumerate(zip(block.slots, block.args, strict=True))
+    )
+    return block._replace(slots=tuple(slots))
+
+
+def are_floats(block: Block) -> np.ndarray:
+    """Which numbers of the block are real ones, by which one can differentiate."""
+    flags = np.zeros(block.values.size, bool)
+    for slot in block.slots:
+        if slot.is_real:
+            flags[slot.offset : slot.offset + int(np.prod(slot.shape))] = True
+    return flags
+
+
+def with_values(block: Block, values: np.ndarray) -> tuple:
+    """The arguments with other numbers for the floats among them."""
+    moved = unpacked(values, block.slots)
+    return tuple(old if new is None else new for old, new in zip(block.args, moved, strict=True))
 
 
 def unpacked(values: np.ndarray, slots: tuple[Slot, ...]) -> tuple:

@@ -22,6 +22,7 @@ from stepnet.engines.numba_engine.compile.form import form_of
 from stepnet.engines.numba_engine.compile.graph import Graph
 from stepnet.engines.numba_engine.compile.joined import copied, copied_nodes
 from stepnet.engines.numba_engine.compile.machine_code import Code
+from stepnet.engines.numba_engine.compile.problems import jacobian_of
 from stepnet.engines.numba_engine.compile.pullbacks import Part, parts_of
 from stepnet.engines.numba_engine.compile.trace import Trace, trace
 from stepnet.errors import NoDerivative
@@ -31,9 +32,16 @@ MOST = 4 * MOST_NODES_OF_DERIVATIVES
 _kept: WeakKeyDictionary = WeakKeyDictionary()
 
 
-def tangent_problem(problem: Problem, direction: np.ndarray, p_direction: np.ndarray) -> Problem:
-    """(y, v)' = (f, (df/dy) v + (df/dp) p_direction): the state and its tangent, which begins with `direction`."""
+def tangent_problem(
+    problem: Problem, direction: np.ndarray, p_direction: np.ndarray, may_call: bool = False
+) -> Problem:
+    """(y, v)' = (f, (df/dy) v + (df/dp) p_direction): the state and its tangent, which begins with `direction`.
+
+    It can be differentiated again, unless it `may_call` the derivative of an `ODE` in Python.
+    """
     parts = parts_of(problem, isinstance(problem, Partitioned) and not problem.separable, may_loop=False)
+    if may_call and isinstance(problem, ODE) and parts[0].trace is None:
+        return called_tangent_problem(problem, parts[0], direction, p_direction)
     codes = [None if part.vjp == 0 else _code(part, tangent_trace) for part in parts]
     p = next(part.field.p for part in parts if part.vjp != 0)
     args = (np.concatenate((p, p_direction)),) if p.size else ()
@@ -48,6 +56,21 @@ def tangent_problem(problem: Problem, direction: np.ndarray, p_direction: np.nda
     if isinstance(problem, SecondOrder):
         return SecondOrder(codes[1], *halves, problem.t_span, args)
     return Partitioned(codes[0], codes[1], *halves, problem.t_span, args)
+
+
+def called_tangent_problem(problem: ODE, part: Part, direction: np.ndarray, p_direction: np.ndarray) -> ODE:
+    """The same for a right-hand side without a trace: its derivative is called in Python."""
+    n, jacobian = problem.initial.size, None if part.matrix is not None else jacobian_of(problem)
+    if jacobian is not None and p_direction.any():
+        raise NoDerivative(f"a direction of `args` needs df/dp, which is not known ({part.rung}); give `y0` alone")
+
+    def slopes(t, z):
+        y, v = z[:n], z[n:]
+        if jacobian is not None:
+            return np.concatenate((part.field(t, y), jacobian.jvp(t, y, v)))
+        return np.concatenate((part.field(t, y), part.matrix(t, y)[:, 1:] @ np.concatenate((v, p_direction))))
+
+    return ODE(slopes, np.concatenate((problem.initial, direction)), problem.t_span, trace=False)
 
 
 def adjoint_problem(problem: ODE, end: np.ndarray, end_gradient: np.ndarray) -> ODE:

@@ -118,12 +118,13 @@ def _array_of_duals(values, dtype=None):
 # ---- a right-hand side on duals ----------------------------------------------------------------------------------
 
 
-def compile_dual(form: Form, block: Block, result) -> CFunc:
+def compile_dual(form: Form, block: Block, result, are_all_dual: bool = False) -> CFunc:
     """Compile the derivative of a right-hand side that returned `result` in Python; raises whatever Numba raises.
 
     int32 jvp8(double t, const double *y, const double *y_dot, double *out, const double *p, int64 n)
 
-    `y_dot` is (n, 8), `out` becomes (df/dy) y_dot, and the answer is 1 if the right-hand side raised.
+    `y_dot` is (n, 8), `out` becomes (df/dy) y_dot, and the answer is 1 if the right-hand side raised.  If all inputs
+    are to be dual, `y` holds time, state and parameters in a row, with as many rows of `y_dot`; `t`, `p` are not read.
     """
     register()
     function = getattr(form.function, "py_func", form.function)
@@ -132,10 +133,10 @@ def compile_dual(form: Form, block: Block, result) -> CFunc:
         rewritten = returning_tuples(function)
         if rewritten is not function and not form.is_in_place:
             try:
-                return _compile(rewritten, form, block, tuple(np.ravel(result)))
+                return _compile(rewritten, form, block, tuple(np.ravel(result)), are_all_dual)
             except Exception:  # it returns an array elsewhere, say: compile it as it stands
                 pass
-        return _compile(function, form, block, result)
+        return _compile(function, form, block, result, are_all_dual)
 
 
 @contextmanager
@@ -149,12 +150,13 @@ def _duals_among_numbers():
         types.number_domain = plain
 
 
-def _compile(function, form: Form, block: Block, result) -> CFunc:
+def _compile(function, form: Form, block: Block, result, are_all_dual: bool) -> CFunc:
     seen: dict = {}
     args = tuple(on_duals(value, seen) if isinstance(value, FunctionType) else value for value in block.args)
     body = njit(**INNER_OPTIONS)(_make_body(on_duals(function, seen), form, block._replace(args=args), result))
     states, parameters = types.Array(DUAL, 1, "C"), types.Array(types.float64, 1, "C")
-    signature = types.none(types.float64, states, states, parameters)
+    others = (DUAL, states) if are_all_dual else (types.float64, parameters)
+    signature = types.none(others[0], states, states, others[1])
     body.compile(signature)
     guarded = _make_guarded(body, signature)
     n_in, n_out, n_parameters = form.n_in, form.n_out, block.values.size
@@ -168,9 +170,18 @@ def _compile(function, form: Form, block: Block, result) -> CFunc:
             _store_tangents(slopes[i], out, i)
         return status
 
+    def jvp8_of_all(t, y, y_dot, out, p, n):
+        inputs, slopes = np.empty(n_in + n_parameters, DUAL), np.empty(n_out, DUAL)
+        for i in range(n_in + n_parameters):
+            inputs[i] = _joined(y, y_dot, 1 + i)
+        status = guarded(_joined(y, y_dot, 0), inputs[:n_in], slopes, inputs[n_in:])
+        for i in range(n_out):
+            _store_tangents(slopes[i], out, i)
+        return status
+
     reals = types.CPointer(types.float64)
     arguments = (types.float64, reals, reals, reals, reals, types.int64)
-    return cfunc(types.int32(*arguments), error_model="numpy", nogil=True)(jvp8)
+    return cfunc(types.int32(*arguments), error_model="numpy", nogil=True)(jvp8_of_all if are_all_dual else jvp8)
 
 
 @intrinsic

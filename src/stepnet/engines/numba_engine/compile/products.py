@@ -8,11 +8,11 @@ from __future__ import annotations
 import ctypes
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from stepnet.engines.numba_engine.compile.arguments import Block
+from stepnet.engines.numba_engine.compile.arguments import Block, are_floats, as_inputs, with_values
 from stepnet.engines.numba_engine.compile.callback import SIGNATURE
 from stepnet.engines.numba_engine.compile.dual import WIDTH, compile_dual
 from stepnet.engines.numba_engine.compile.field import N_CHECKS, c_address
@@ -107,6 +107,49 @@ def dual_pushforward(form: Form, block: Block, result) -> Pushforward:
         return out
 
     return Pushforward("dual", columns, code.address, WIDTH, p, code)
+
+
+def dual_matrix(form: Form, block: Block, result) -> Callable:
+    """`matrix(t, y)`: derivatives with respect to time, state and parameters in a row, by dual numbers."""
+    inputs = as_inputs(block)
+    key = ("dual inputs", *_key(form, inputs), type(result).__name__, np.shape(result))
+    code = _remembered(key, lambda: compile_dual(form, inputs, result, are_all_dual=True))
+    function, size = JVP8(code.address), 1 + form.n_in + block.values.size
+
+    def matrix(t, y):
+        inputs, out = np.concatenate(([t], y, block.values)), np.empty((form.n_out, size))
+        for start in range(0, size, WIDTH):
+            directions, products = np.eye(size, WIDTH, -start), np.empty((form.n_out, WIDTH))
+            pointers = (inputs.ctypes.data, directions.ctypes.data, products.ctypes.data, 0)
+            if function(t, *pointers, y.size) != 0:
+                _replay(form, block, t, y)
+            out[:, start : start + WIDTH] = products[:, : size - start]
+        return out
+
+    return matrix
+
+
+def difference_matrix(form: Form, block: Block) -> Callable:
+    """The same by central differences: about ten digits at best."""
+    n, step = form.n_in, np.finfo(float).eps ** (1 / 3)
+
+    def slopes(inputs):
+        out = np.empty(form.n_out)
+        moved = replace(form, args=with_values(block, inputs[1 + n :]))
+        python_call(moved, inputs[1 + n :])(inputs[0], inputs[1 : 1 + n], out)
+        return out
+
+    def matrix(t, y):
+        inputs = np.concatenate(([t], y, block.values))
+        out = np.zeros((form.n_out, inputs.size))
+        scales = np.concatenate(([max(1.0, abs(t))], np.full(n, np.abs(y).max(initial=1.0)), np.abs(block.values)))
+        for j in np.flatnonzero(np.concatenate((np.ones(1 + n, bool), are_floats(block)))):
+            h = np.zeros(inputs.size)
+            h[j] = step * max(1.0, scales[j])
+            out[:, j] = (slopes(inputs + h) - slopes(inputs - h)) / (2 * h[j])
+        return out
+
+    return matrix
 
 
 def difference_pushforward(form: Form, block: Block) -> Pushforward:

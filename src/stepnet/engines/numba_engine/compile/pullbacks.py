@@ -4,13 +4,14 @@
               int64 n)                                                              (the bars are added to)
 
 The user's `vjp` wins; then traces, up to many more operations than a right-hand side is traced to; then the user's
-`jac`, dual numbers and, on request, finite differences, which give no gradient with respect to time and arguments.
+`jac` or `jvp`, dual numbers and, on request, finite differences.  What a user gives in Python knows the state only.
 """
 
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -36,7 +37,8 @@ from stepnet.engines.numba_engine.compile.problems import (
 )
 from stepnet.engines.numba_engine.compile.products import (
     VJP,
-    difference_pushforward,
+    difference_matrix,
+    dual_matrix,
     dual_pushforward,
     user_pullback,
 )
@@ -53,7 +55,8 @@ _long: WeakKeyDictionary = WeakKeyDictionary()
 class Part:
     """A right-hand side and its pullback; `rung` says where the latter comes from.
 
-    It `is_complete` if it knows derivatives with respect to time and arguments, not only to the state.
+    It `is_complete` if it knows derivatives with respect to time and arguments, not only to the state; `matrix(t, y)`
+    has them all in a row where they are found column by column.
     """
 
     field: Field
@@ -61,6 +64,7 @@ class Part:
     rung: str
     is_complete: bool
     trace: Trace | None = field(default=None, repr=False)
+    matrix: Callable | None = field(default=None, repr=False)
     keep_alive: object = field(default=None, repr=False)
 
     @property
@@ -98,19 +102,23 @@ def _part(problem: Problem, field: Field, which: Function | None, differences: b
         return Part(field, c_address(own), "user", True, keep_alive=own)
     if own is None and getattr(field.keep_alive, "trace", None) is not None:
         return _traced(field)
-    if own is None and field.rung == "address" and getattr(problem, "jac", None) is None:
+    if own is None and field.rung == "address" and not _has_jacobian(problem):
         raise NoDerivative(f"`{which.label}` is a C function, whose derivative is not known; give `vjp`")
     block = pack(problem.args)
     function = _in_c if field.rung == "address" else which.function
     form = form_of(function, problem.args, which.inputs, which.output, which.y.dtype, which.label)
     if own is not None:
-        return _in_python(field, form, block, user_pullback(form, block, own).product, "user")
+        return _in_python(field, form, user_pullback(form, block, own).product, "user")
     if may_loop and getattr(field.keep_alive, "loops", None) is not None:
         try:
             return _traced(field)
         except CannotTrace:  # the largest of many numbers, say
             pass
     return _found_out(problem, field, which, form, block, differences)
+
+
+def _has_jacobian(problem: Problem) -> bool:
+    return getattr(problem, "jac", None) is not None or getattr(problem, "jvp", None) is not None
 
 
 def _in_c(t, y, *args):
@@ -127,16 +135,15 @@ def _found_out(problem: Problem, field: Field, which: Function, form: Form, bloc
         return _traced(field, _traced_to_the_end(field, form, block, t, which.y))
     except Exception as exception:
         reason = f"not traced: {first_line(exception)}"
-    if getattr(problem, "jac", None) is not None:
-        return _in_python(field, form, block, jacobian_of(problem).pullback.product, "user")
+    if _has_jacobian(problem):
+        return _in_python(field, form, jacobian_of(problem).pullback.product, "user")
     if field.rung != "python":
         try:
-            columns = dual_pushforward(form, block, try_once(form, block.values, t, which.y)[0]).columns
-            return _by_columns(field, form, block, columns, "dual")
+            return _by_dual_numbers(field, form, block, try_once(form, block.values, t, which.y)[0])
         except Exception as exception:
             reason += f"; not by dual numbers: {first_line(exception)}"
     if differences:
-        return _by_columns(field, form, block, difference_pushforward(form, block).columns, "differences")
+        return _by_columns(field, form, difference_matrix(form, block), "differences")
     raise NoDerivative(
         f"the derivative of `{which.label}` is not known ({reason}); give `vjp`, or `differences=True` for "
         f"finite differences, which are good for about ten digits"
@@ -162,29 +169,45 @@ def _traced(field: Field, code: Code | None = None) -> Part:
     return Part(field, _kept[code].address, "traced", True, code.trace, _kept[code])
 
 
-def _by_columns(field: Field, form: Form, block: Block, columns, rung: str) -> Part:
-    identity = np.eye(form.n_in)
-    return _in_python(field, form, block, lambda t, y, w: w @ columns(t, y, identity), rung)
+def _by_dual_numbers(field: Field, form: Form, block: Block, result) -> Part:
+    """With respect to time, state and arguments, or to the state only if the others cannot be dual numbers."""
+    try:
+        return _by_columns(field, form, dual_matrix(form, block, result), "dual")
+    except Exception:  # Numba's: the function takes a dual state, but not all the others
+        columns, identity = dual_pushforward(form, block, result).columns, np.eye(form.n_in)
+        return _in_python(field, form, lambda t, y, w: w @ columns(t, y, identity), "dual")
 
 
-def _in_python(field: Field, form: Form, block: Block, product, rung: str) -> Part:
-    call = PythonPullback(form, product)
-    return Part(field, call.address, rung, False, keep_alive=call)
+def _by_columns(field: Field, form: Form, matrix: Callable, rung: str) -> Part:
+    return replace(_in_python(field, form, lambda t, y, w: w @ matrix(t, y), rung, True), matrix=matrix)
+
+
+def _in_python(field: Field, form: Form, product, rung: str, is_complete: bool = False) -> Part:
+    call = PythonPullback(form, field.p.size, product, is_complete)
+    return Part(field, call.address, rung, is_complete, keep_alive=call)
 
 
 class PythonPullback:
-    """A pullback in Python as a C function, with respect to the state only; what it raises is kept, the answer is 1."""
+    """A pullback in Python as a C function; what it raises is kept, and the answer is 1.
 
-    def __init__(self, form: Form, product):
+    `product(t, y, w)` is with respect to the state, or, if it is complete, to time, state and arguments in a row.
+    """
+
+    def __init__(self, form: Form, n_parameters: int, product, is_complete: bool):
         self.exception: BaseException | None = None
-        self._product, self._sizes = product, (form.n_in, form.n_out)
+        self._product, self._is_complete = product, is_complete
+        self._sizes = form.n_in, form.n_out, n_parameters
         self._function = VJP(self._call)
         self.address = ctypes.cast(self._function, ctypes.c_void_p).value
 
     def _call(self, t, y, p, w, t_bar, y_bar, p_bar, n):
-        n_in, n_out = self._sizes
+        n_in, n_out, n_parameters = self._sizes
         try:
             product = self._product(t, _array(y, n_in).copy(), _array(w, n_out).copy())
+            if self._is_complete:
+                _array(t_bar, 1)[:] += product[0]
+                _array(p_bar, n_parameters)[:] += product[1 + n_in :]
+                product = product[1 : 1 + n_in]
             _array(y_bar, n_in)[:] += product
         except BaseException as exception:  # ctypes would print and swallow it, a KeyboardInterrupt too
             self.exception = exception

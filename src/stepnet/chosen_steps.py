@@ -1,0 +1,141 @@
+"""The steps that a derivative runs over: given ones as they are, adaptive ones chosen first and then held fixed."""
+
+from __future__ import annotations
+
+import warnings
+from array import array
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.engines.contract import Given, Passing, Plan, Saving
+from stepnet.errors import AdjointWarning
+from stepnet.integrate import solve, solve_in_passing
+from stepnet.kept_states import PassedStates
+from stepnet.planning import Choices, checked_times, step_plan
+from stepnet.problem import Problem, restarted
+from stepnet.reversal import steps_in_block
+
+NEAR = 1e-9  # steps by which a wanted time may miss that of a given step
+
+
+class Steps(NamedTuple):
+    """The steps to differentiate: their number, their times if they are not even, and where the loss reads.
+
+    Adaptive ones were taken before: `n_searched` of them, which passed the states `read` at some steps.
+    """
+
+    number: int
+    grid: np.ndarray | None
+    places: np.ndarray
+    n_searched: int = 0
+    read: tuple[tuple[int, np.ndarray], ...] = ()
+
+    @property
+    def as_argument(self):
+        """What `solve` takes for `steps`."""
+        return self.number if self.grid is None else self.grid
+
+
+def steps_of(problem: Problem, scheme, steps, choices: Choices, save_at, passed: PassedStates | None = None) -> Steps:
+    """Given steps as they are; adaptive ones by a first run, which ends a step at every wanted time.
+
+    That run keeps the times of its steps, and shows the states before them to `passed`.
+    """
+    plan = step_plan(problem, scheme, steps, choices)
+    wanted = None if save_at is None else checked_times("save_at", save_at, problem.t_span)
+    if isinstance(plan, Given):
+        return Steps(plan.n_steps, plan.grid, _places(problem, plan, wanted))
+    return _searched(problem, scheme, choices, wanted, passed)
+
+
+def _searched(
+    problem: Problem, scheme, choices: Choices, wanted: np.ndarray | None, passed: PassedStates | None
+) -> Steps:
+    t0, t1 = problem.t_span
+    inside = () if wanted is None else (t for t in np.unique(wanted)[:: -1 if t1 < t0 else 1] if t not in (t0, t1))
+    times, places, read, piece = array("d"), {t0: 0}, [], problem
+
+    def take(t, y):
+        times.frombytes(t.tobytes())
+        if passed is not None:
+            passed.look(y)
+
+    passing = Passing(steps_in_block(problem.initial.size) if passed is None else passed.block, take)
+    for stop in (*inside, t1):
+        piece, before = replace(piece, t_span=(piece.t_span[0], stop)), len(times)
+        last = solve_in_passing(piece, scheme, None, choices, passing)
+        take(last.t[:-1], last.y[:-1].reshape(-1, problem.initial.size))
+        places[stop] = len(times)
+        read.append((len(times), last.y[-1].ravel()))
+        if len(times) > before + 1:
+            choices = choices._replace(first_step=abs(times[-1] - times[-2]))
+        piece = restarted(piece, last.y[-1], (stop, t1))
+    n = len(times)
+    times.append(t1)
+    where = [n] if wanted is None else [places[t] for t in wanted]
+    return Steps(n, np.frombuffer(times), np.array(where, np.int64), n, tuple(read))
+
+
+def _ascending(times: np.ndarray, wanted: np.ndarray, is_backward: bool) -> tuple[np.ndarray, np.ndarray]:
+    return (-times, -wanted) if is_backward else (times, wanted)
+
+
+def _places(problem: Problem, plan: Given, wanted: np.ndarray | None) -> np.ndarray:
+    """The steps at which wanted times lie."""
+    if wanted is None:
+        return np.array([plan.n_steps])
+    t0, t1 = problem.t_span
+    h = (t1 - t0) / plan.n_steps
+    if plan.grid is None:
+        places = np.rint((wanted - t0) / h).astype(np.int64) if h != 0 else np.zeros(len(wanted), np.int64)
+        found = t0 + h * places
+    else:
+        after = np.searchsorted(*_ascending(plan.grid, wanted, t1 < t0)).clip(1, plan.n_steps)
+        is_before = np.abs(plan.grid[after - 1] - wanted) <= np.abs(plan.grid[after] - wanted)
+        places = after - is_before
+        found = plan.grid[places]
+    missed = np.abs(found - wanted) > NEAR * abs(h) + 4 * np.spacing(max(abs(t0), abs(t1)))
+    if np.any(missed):
+        raise ValueError(
+            f"`save_at` must be among the times of the given steps, but {wanted[missed][0]} is not; give `steps` as "
+            f"times that have it among them"
+        )
+    return places
+
+
+def linearised(engine, problem: Problem, scheme, chosen: Steps, has_times: bool = False, differences: bool = False):
+    """The steps of a scheme, to be run forward and in reverse."""
+    return engine.Linearised(problem, scheme, chosen.number, chosen.grid, has_times, differences)
+
+
+def require_argument_gradients(linear) -> None:
+    if not linear.has_parameters:
+        warnings.warn(
+            f"derivatives with respect to `args` are not known ({linear.rung}), so they are None; let `vjp` be a "
+            f"C function, or leave it out for a right-hand side that can be traced",
+            AdjointWarning,
+            stacklevel=3,
+        )
+
+
+@contextmanager
+def as_failed_solve(engine, problem: Problem, scheme, chosen: Steps):
+    """Steps that cannot be taken, told as `solve` tells it."""
+    try:
+        yield
+    except engine.SweepFailed as failure:
+        reason = failure
+    else:
+        return
+    solve(problem, scheme, steps=chosen.as_argument, save_every=0)
+    raise reason
+
+
+def identity_of(engine, problem: Problem, scheme, chosen: Steps, *others) -> tuple:
+    """What tells a run from all others, whatever its loss; `others` are further facts."""
+    plan = Plan(Given(chosen.number, chosen.grid), Saving(None, 0))
+    run = engine.identity(problem, scheme, plan), problem.initial.tobytes(), chosen.places.tobytes()
+    return run, engine.function_key(getattr(problem, "vjp", None)), others
