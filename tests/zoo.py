@@ -728,7 +728,7 @@ def special_function(t, y):
 
 @fallen([0.4, 0.7, 0.1, 0.3], rung="python", reason="gradient", compiles=False)
 def difference_quotients(t, y):
-    return -np.gradient(y, 0.5)
+    return -np.gradient(y, np.array([0.0, 0.5, 1.2, 2.0]))
 
 
 @fallen(np.sin(np.arange(8.0)), (0.0, 0.5), rung="python", reason="fft", compiles=False)
