@@ -25,6 +25,8 @@ _HOME = {
     "start": "stepnet.integrate",
     "Integrator": "stepnet.integrate",
     "solve_ivp": "stepnet.ivp",
+    "solve_ensemble": "stepnet.ensemble",
+    "EnsembleSolution": "stepnet.solution",
     "Checkpoints": "stepnet.checkpoints",
     "gradient": "stepnet.adjoint",
     "Gradient": "stepnet.adjoint",

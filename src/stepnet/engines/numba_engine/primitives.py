@@ -74,6 +74,35 @@ def call_steps(typing_context, address, t0, h, first, count, work, p):
 
 
 @intrinsic
+def call_herd(typing_context, address, rows, most):
+    """Attempts in all lanes, `herd` of compile/lanes.py; how many there were."""
+    signature = types.int64(types.int64, rows, types.int64)
+
+    def generate(context, builder, signature, arguments):
+        address, rows_value, most = arguments
+        pointer = builder.inttoptr(address, ir.FunctionType(I64, [BYTES, I64]).as_pointer())
+        return builder.call(pointer, [_pointer(context, builder, rows, rows_value), most])
+
+    return signature, generate
+
+
+@intrinsic
+def call_lockstep(typing_context, address, t0, h, first, count, work, p):
+    """Even steps in all lanes, `lockstep` of compile/lanes.py."""
+    signature = types.int32(types.int64, t0, h, types.int64, types.int64, work, p)
+
+    def generate(context, builder, signature, arguments):
+        address, t0_value, h_value, first, count, work_value, p_value = arguments
+        function = ir.FunctionType(I32, [BYTES, BYTES, I64, I64, BYTES, BYTES])
+        pointer = builder.inttoptr(address, function.as_pointer())
+        arrays = ((t0, t0_value), (h, h_value), (work, work_value), (p, p_value))
+        t0_, h_, work_, p_ = (_pointer(context, builder, *array) for array in arrays)
+        return builder.call(pointer, [t0_, h_, first, count, work_, p_])
+
+    return signature, generate
+
+
+@intrinsic
 def call_pullback(typing_context, address, t, work, row, p, bars, row_w, t_bar, row_bar, p_bar, n):
     """status = vjp(t, work[row], p, bars[row_w], t_bar, bars[row_bar], p_bar, n), the bars being added to."""
     signature = types.int32(

@@ -1,0 +1,269 @@
+"""Many members of one problem: in lanes side by side where it is traced, else one by one; threads over chunks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.engines.contract import Adaptive, EnsembleOutcome, Given, Members, Plan, Saving
+from stepnet.engines.numba_engine import explicit_rk, step_control
+from stepnet.engines.numba_engine.compile.arguments import pack, unpacked
+from stepnet.engines.numba_engine.compile.field import Field
+from stepnet.engines.numba_engine.compile.fused import fused_address
+from stepnet.engines.numba_engine.compile.lanes import Control, Places, is_new_a_stage, write_herd, write_lockstep
+from stepnet.engines.numba_engine.compile.machine_code import LANES
+from stepnet.engines.numba_engine.compile.problems import full_field, part_fields
+from stepnet.engines.numba_engine.driver import STATUS
+from stepnet.engines.numba_engine.extension import K
+from stepnet.engines.numba_engine.job import new_run, new_work
+from stepnet.engines.numba_engine.lanes import IDLE, LAST, NEXT, Ends, Even, Group, Scratch, Starts, herd, lockstep
+from stepnet.engines.numba_engine.step_control import RMS
+from stepnet.engines.numba_engine.stepping import DONE, PAUSED
+from stepnet.problem import Problem, Split, restarted, state_shape
+from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.programs import motion_of
+from stepnet.schemes.tableau import StabilisedRK
+from stepnet.solution import Status
+
+ATTEMPTS = 200_000  # in a slice, about 50 ms
+LONGEST = 6000  # operations of a step in lanes; 3000 take a second to compile
+CODE = {status: code for code, status in STATUS.items()}
+SMALLEST_CHUNK = 4 * LANES
+
+
+class NoLanes(Exception):
+    """Why the members run one by one."""
+
+
+class Found(NamedTuple):
+    """The events of a member."""
+
+    t: tuple[np.ndarray, ...] = ()
+    y: tuple[np.ndarray, ...] = ()
+
+
+class Crew(NamedTuple):
+    """How chunks are run: `begin(first, last)` gives a function that runs a slice and returns a code."""
+
+    begin: Callable
+    rung: str
+    reason: str = ""
+
+
+def run_members(run_one, problem: Problem, scheme, plan: Plan, members: Members, workers: int, show) -> EnsembleOutcome:
+    """Run all members; `run_one` solves a single problem, `show(n)` is told when n more are done."""
+    n, times = problem.initial.size, max(1, members.save_at.shape[1])
+    counts = [np.zeros(members.count, np.int64) for _ in range(4)]
+    states = np.full((members.count, times, n), np.nan, problem.initial.dtype)
+    ends = Ends(states, np.full(members.count, np.nan), *counts, np.full(members.count, PAUSED))
+    events: list[Found] = [Found()] * members.count
+    run_alone = partial(_run_alone, run_one, problem, scheme, plan, members, ends, events)
+    try:
+        crew = _crew_of_lanes(problem, scheme, plan, members, ends)
+    except NoLanes as why:
+        crew = Crew(partial(_one_by_one, run_alone), "one by one", str(why))
+    _run_chunks(crew, _chunks(members.count, workers), workers, show)
+    if crew.rung == "lanes" and isinstance(plan.stepping, Adaptive):  # first looks are counted already
+        reused = 1 if is_new_a_stage(scheme) else 0
+        ends.evaluations[:] += (len(scheme.b) - 1) * (ends.accepted + ends.rejected) + (1 - reused) * np.maximum(
+            ends.accepted - 1, 0
+        )
+    if isinstance(plan.stepping, Given):  # whose even steps led out of the finite numbers runs again, to see where
+        for i in np.flatnonzero((ends.code == DONE) & ~np.isfinite(ends.y).all(axis=(1, 2))):
+            run_alone(int(i))
+    status = tuple(Status.INTERRUPTED if code == PAUSED else STATUS[code] for code in ends.code.tolist())
+    found = tuple(e.t for e in events), tuple(e.y for e in events)
+    return EnsembleOutcome(ends.y, ends.t, status, *ends[2:6], crew.rung, crew.reason, *found)
+
+
+def _chunks(count: int, workers: int) -> list[tuple[int, int]]:
+    """A few chunks for every thread, so that they finish together."""
+    size = max(SMALLEST_CHUNK, -(-count // (8 * workers * LANES)) * LANES)
+    return [(first, min(first + size, count)) for first in range(0, count, size)]
+
+
+def _run_chunks(crew: Crew, chunks, workers: int, show) -> None:
+    """Run chunks in threads, slice by slice; Ctrl-C ends them after the present slice."""
+    is_stopped = threading.Event()
+
+    def run_chunk(chunk):
+        advance = crew.begin(*chunk)
+        while not is_stopped.is_set() and advance() == PAUSED:
+            pass
+        return chunk[1] - chunk[0]
+
+    try:
+        if workers == 1 or len(chunks) == 1:
+            for chunk in chunks:
+                show(run_chunk(chunk))
+            return
+        with ThreadPoolExecutor(workers) as pool:
+            try:
+                for done in pool.map(run_chunk, chunks):
+                    show(done)
+            except BaseException:
+                is_stopped.set()
+                raise
+    except KeyboardInterrupt:
+        pass  # members that are not finished say so
+
+
+def _crew_of_lanes(problem: Problem, scheme, plan: Plan, members: Members, ends: Ends) -> Crew:
+    if plan.events or plan.project:
+        raise NoLanes("events and projections are looked after one member at a time")
+    if problem.initial.dtype != np.float64:
+        raise NoLanes(f"states are {problem.initial.dtype}")
+    if isinstance(plan.stepping, Adaptive):
+        return _herds(problem, scheme, plan, members, ends)
+    return _locksteps(problem, scheme, plan, members, ends)
+
+
+def _starts(plan: Plan, members: Members) -> Starts:
+    arrays = (members.y0, members.args, members.t_span, members.rtol, members.atol, members.save_at)
+    stepping = plan.stepping
+    if isinstance(stepping, Given):
+        return Starts(*arrays, 0.0, np.inf, np.inf)
+    return Starts(*arrays, stepping.first_step or 0.0, stepping.max_step, float(stepping.max_steps))
+
+
+def _herds(problem: Problem, scheme, plan: Plan, members: Members, ends: Ends) -> Crew:
+    """Pairs with steps of their own in every lane."""
+    field, s, n = full_field(problem), len(scheme.b), problem.initial.size
+    how = step_control.how_of(plan.stepping, 1.0 / explicit_rk.error_power(scheme))
+    betas = tuple(map(float, how.betas))
+    control = Control(how.norm == RMS, betas, *how[4:], explicit_rk.SHORTEST)
+    places = Places.of(n, field.p.size, s)
+    code = _address((field,), scheme, (control, places), "herd", lambda: write_herd(scheme, control, places), s)
+    extension = scheme.continuous
+    is_aside = int(scheme.dense is None and scheme.order > extension.order)
+    starts = _starts(plan, members)
+
+    def begin(first: int, last: int):
+        work = new_work(problem.initial, 1, K + 2 * len(extension.c) + len(extension.R))
+        scratch = Scratch(
+            _aligned(places.total), work, new_run(problem, plan), field.p.copy(), np.full(2 * LANES + 2, IDLE)
+        )
+        scratch.place[[NEXT, LAST]] = first, last
+        own = how._replace(atol=how.atol.copy(), rtol=how.rtol.copy())
+        tables = explicit_rk.tables_of(scheme, work.dtype)
+        arguments = (code, field.address, tables, own, is_aside, places, starts, ends, scratch, ATTEMPTS)
+        return partial(herd, work.dtype, *arguments)
+
+    return Crew(begin, "lanes")
+
+
+def _locksteps(problem: Problem, scheme, plan: Plan, members: Members, ends: Ends) -> Crew:
+    """Even steps, equally many in every lane."""
+    is_split = isinstance(problem, Split)
+    is_whole = not hasattr(scheme, "sequence") and not (isinstance(scheme, Multistep) and scheme.derivative == 2)
+    fields = (full_field(problem),) if is_whole else part_fields(problem)
+    motion = motion_of(scheme, len(fields), is_split, fields[0].address == 0)
+    n = problem.initial.size // len(motion.state)
+    n_steps = plan.stepping.n_steps
+    if plan.stepping.grid is not None:
+        raise NoLanes("the steps are not even")
+    if isinstance(scheme, StabilisedRK):
+        raise NoLanes("stages of a three-term recursion would lose digits as sums")
+    if n_steps < motion.opening.steps:
+        raise NoLanes("there are fewer steps than the scheme begins with")
+    after = _wanted_steps(members, n_steps, isinstance(scheme, Multistep))
+    addresses = [
+        _address(
+            fields, program, n, "lockstep", partial(write_lockstep, program, range(program.n_rows), n), program.n_slopes
+        )
+        for program in (motion.opening, motion.step)
+    ]
+    even = Even(*addresses, motion.opening.steps, n_steps, after, np.array(motion.state))
+    starts = _starts(plan, members)
+    ends.accepted[:], ends.t[:], ends.saved[:] = n_steps, members.t_span[:, 1], len(after)
+    ends.evaluations[:] = motion.opening.n_slopes + motion.step.n_slopes * (n_steps - motion.opening.steps)
+
+    def begin(first: int, last: int):
+        rows = motion.step.n_rows * n
+        blocks = (_aligned(1)[0], _aligned(1)[0], _aligned(rows), _aligned(rows), _aligned(1)[0], _aligned(1)[0])
+        group = Group(*blocks, _aligned(max(1, members.args.shape[1])), np.array([first, last, 0, 0]))
+
+        def advance():
+            code = lockstep(np.dtype(float), even, starts, ends, group, n, max(1, ATTEMPTS // motion.step.n_slopes))
+            ends.code[first : group.place[0]] = DONE
+            return code
+
+        return advance
+
+    return Crew(begin, "lanes")
+
+
+def _wanted_steps(members: Members, n_steps: int, is_multistep: bool) -> np.ndarray:
+    """Behind which step a wanted time lies, and by what part of it; the same in all members."""
+    t0, t1 = members.t_span[:, :1], members.t_span[:, 1:]
+    if members.save_at.shape[1] == 0:
+        return np.zeros((0, 2))
+    with np.errstate(invalid="ignore"):
+        place = (members.save_at - t0) / (t1 - t0) * n_steps
+    if not np.allclose(place, place[0], rtol=0, atol=1e-9):
+        raise NoLanes("wanted times lie in different steps")
+    near = np.abs(place[0] - np.round(place[0])) < 1e-9
+    step = np.where(near, np.round(place[0]), np.floor(place[0]))
+    part = np.where(near, 0.0, place[0] - step)
+    if is_multistep:
+        raise NoLanes("a multistep scheme has no steps aside")
+    return np.stack([step, part], axis=1)
+
+
+def _address(fields: tuple[Field, ...], source, variant, which: str, make_writer, n_evaluations: int) -> int:
+    address = fused_address(fields, source, variant, which, make_writer, max(1, n_evaluations), LONGEST)
+    if address == 0:
+        reasons = [field.reason for field in fields if field.reason]
+        raise NoLanes("; ".join(reasons) or "its steps are too long for straight-line code")
+    return address
+
+
+def _aligned(rows: int) -> np.ndarray:
+    """Rows of lanes that begin where a register does."""
+    raw = np.zeros(rows * LANES + 8)
+    skip = -(raw.ctypes.data // 8) % 8
+    return raw[skip : skip + rows * LANES].reshape(rows, LANES)
+
+
+def _one_by_one(run_alone, first: int, last: int):
+    left = iter(range(first, last))
+
+    def advance():
+        i = next(left, None)
+        if i is None:
+            return DONE
+        run_alone(i)
+        return PAUSED
+
+    return advance
+
+
+def _run_alone(run_one, problem: Problem, scheme, plan: Plan, members: Members, ends: Ends, events, i: int) -> None:
+    """Solve for member i by the kernels for one trajectory."""
+    wanted = members.row("save_at", i)
+    saving = Saving(wanted if wanted.size else None, 0)
+    stepping = plan.stepping
+    if isinstance(stepping, Adaptive):
+        stepping = stepping._replace(rtol=members.row("rtol", i), atol=members.row("atol", i))
+    outcome = run_one(member_problem(problem, members, i), scheme, plan._replace(stepping=stepping, saving=saving))
+    count = len(outcome.t)
+    ends.y[i] = np.nan
+    ends.y[i, :count] = outcome.y[:count] if wanted.size else outcome.y[-1:]
+    ends.t[i], ends.saved[i] = outcome.t_end, count if wanted.size else 0
+    events[i] = Found(outcome.t_events, outcome.y_events)
+    s = outcome.statistics
+    ends.accepted[i], ends.rejected[i], ends.evaluations[i] = s.accepted, s.rejected, s.evaluations
+    ends.code[i] = CODE.get(outcome.status, PAUSED)
+
+
+def member_problem(problem: Problem, members: Members, i: int) -> Problem:
+    """The problem of one member."""
+    own = restarted(problem, members.row("y0", i).reshape(state_shape(problem)), tuple(members.row("t_span", i)))
+    values, block = members.row("args", i), pack(problem.args)
+    return own if np.array_equal(values, block.values) else replace(own, args=unpacked(values, block.slots))
