@@ -24,7 +24,7 @@ from stepnet.engines.numba_engine.extension import K
 from stepnet.engines.numba_engine.job import new_run, new_work
 from stepnet.engines.numba_engine.lanes import IDLE, LAST, NEXT, Ends, Even, Group, Scratch, Starts, herd, lockstep
 from stepnet.engines.numba_engine.step_control import RMS
-from stepnet.engines.numba_engine.stepping import DONE, PAUSED
+from stepnet.engines.numba_engine.stepping import DONE, FIELD_RAISED, PAUSED
 from stepnet.problem import Problem, Split, restarted, state_shape
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.programs import motion_of
@@ -115,6 +115,7 @@ def _run_chunks(crew: Crew, chunks, workers: int, show) -> None:
 
 
 def _crew_of_lanes(problem: Problem, scheme, plan: Plan, members: Members, ends: Ends) -> Crew:
+    full_field(problem)  # a function that does not run at all is no fate of a member
     if plan.events or plan.project:
         raise NoLanes("events and projections are looked after one member at a time")
     if problem.initial.dtype != np.float64:
@@ -251,7 +252,14 @@ def _run_alone(run_one, problem: Problem, scheme, plan: Plan, members: Members, 
     stepping = plan.stepping
     if isinstance(stepping, Adaptive):
         stepping = stepping._replace(rtol=members.row("rtol", i), atol=members.row("atol", i))
-    outcome = run_one(member_problem(problem, members, i), scheme, plan._replace(stepping=stepping, saving=saving))
+    own = member_problem(problem, members, i)
+    try:
+        outcome = run_one(own, scheme, plan._replace(stepping=stepping, saving=saving))
+    except Exception:  # the user's function, at its first look at this member
+        ends.y[i, 0], ends.t[i], ends.code[i] = own.initial, own.t_span[0], FIELD_RAISED
+        return
+    if outcome.status is Status.INTERRUPTED:
+        raise KeyboardInterrupt
     count = len(outcome.t)
     ends.y[i] = np.nan
     ends.y[i, :count] = outcome.y[:count] if wanted.size else outcome.y[-1:]
