@@ -526,11 +526,41 @@ def test_detection_takes_few_products(monkeypatch):
 
 
 def test_long_traces_lend_their_sparsity_to_duals():
-    """Beyond 2500 operations loops are faster than straight-line code."""
+    """Beyond 2500 operations duals are faster than straight-line code; a shuffled ring is no loop."""
+    order = np.random.default_rng(5).permutation(600)
+
+    def shuffled(t, y, forcing):
+        z = y[order]
+        return (np.roll(z, -1) - np.roll(z, 2)) * np.roll(z, 1) - z + forcing
+
+    case = Case(shuffled, random_state(600), (8.0,))
+    J = make(case)
+    assert (J.rung, J.pattern.source) == ("dual", "exact")
+    assert_close(J.dense(T, case.y), complex_step(case))
+
+
+def test_long_rings_are_traced_as_loops():
     case = Case(lorenz_96, random_state(600), (8.0,))
     J = make(case)
-    assert (J.rung, J.pattern.source, J.n_colours) == ("dual", "exact", 4)
+    assert (J.rung, J.pattern.source, J.n_colours) == ("traced", "exact", 4)
     assert_close(J.dense(T, case.y), complex_step(case))
+
+
+def mean_field(t, y):
+    return np.sin(y).mean() - y
+
+
+def test_averages_fill_the_jacobian_of_a_long_system():
+    case = Case(mean_field, random_state(1300))
+    J = make(case)
+    assert (J.rung, J.pattern.source, J.sparsity.nnz) == ("traced", "exact", 1300**2)
+    expected = np.cos(case.y) / 1300 - np.eye(1300)
+    assert_close(J.dense(T, case.y), expected, CLOSED_FORM)
+
+
+def test_a_jacobian_too_large_to_write_down_is_refused():
+    with pytest.raises(ValueError, match="more than 1e\\+07 entries"):
+        make(Case(mean_field, random_state(4000)))
 
 
 def switched(t, y):
@@ -796,14 +826,14 @@ def test_pullback_of_a_long_system_is_traced():
     assert_close(J.vjp(T, y, w), expected, CLOSED_FORM)
 
 
-def test_lines_of_a_long_rod_are_compiled_on_duals(capsys):
-    """Ten thousand unknowns: too many to trace, so the pattern is detected and three colours do."""
+def test_lines_of_a_long_rod_are_loops(capsys):
+    """Ten thousand unknowns: the pattern is read off the loops, and three colours do."""
     y = random_state(10_000)
     began = time.perf_counter()
     J = jacobian(sn.ODE(fisher_slices, y, (0.0, 1.0)))
     made_in = time.perf_counter() - began
-    assert (J.rung, J.pattern.source, J.n_colours, J.bandwidth) == ("dual", "detected", 3, (1, 1))
-    assert "not traced: it takes more than" in J.reason
+    assert (J.rung, J.pattern.source, J.n_colours, J.bandwidth) == ("traced", "exact", 3, (1, 1))
+    assert J.reason == ""
     began = time.perf_counter()
     matrix = J.sparse(T, y)
     with capsys.disabled():

@@ -33,7 +33,7 @@ _kept: WeakKeyDictionary = WeakKeyDictionary()
 
 def tangent_problem(problem: Problem, direction: np.ndarray, p_direction: np.ndarray) -> Problem:
     """(y, v)' = (f, (df/dy) v + (df/dp) p_direction): the state and its tangent, which begins with `direction`."""
-    parts = parts_of(problem, is_joined=isinstance(problem, Partitioned) and not problem.separable)
+    parts = parts_of(problem, isinstance(problem, Partitioned) and not problem.separable, may_loop=False)
     codes = [None if part.vjp == 0 else _code(part, tangent_trace) for part in parts]
     p = next(part.field.p for part in parts if part.vjp != 0)
     args = (np.concatenate((p, p_direction)),) if p.size else ()
@@ -52,7 +52,7 @@ def tangent_problem(problem: Problem, direction: np.ndarray, p_direction: np.nda
 
 def adjoint_problem(problem: ODE, end: np.ndarray, end_gradient: np.ndarray) -> ODE:
     """(y, a, g)' = (f, -a df/dy, -a df/dp) from the end to the beginning: the continuous adjoint, all solved back."""
-    (part,) = parts_of(problem, is_joined=True)
+    (part,) = parts_of(problem, is_joined=True, may_loop=False)
     start = np.concatenate((end, end_gradient, np.zeros(part.field.p.size)))
     args = (part.field.p,) if part.field.p.size else ()
     return ODE(_code(part, adjoint_trace), start, problem.t_span[::-1], args)
@@ -95,7 +95,7 @@ def adjoint_trace(trace: Trace) -> Trace:
 
 def running_problem(problem: ODE, running: Callable) -> ODE:
     """(y, c)' = (f, running(t, y, *args)): the cost along the way as one more entry of the state."""
-    (part,) = parts_of(problem, is_joined=True)
+    (part,) = parts_of(problem, is_joined=True, may_loop=False)
     shape = problem.y0.shape
     form = form_of(running, problem.args, (shape,), (), problem.initial.dtype, "running")
     block, graph = pack(problem.args), Graph(MOST)

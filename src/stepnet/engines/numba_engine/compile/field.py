@@ -15,13 +15,14 @@ import numpy as np
 from numba.core.ccallback import CFunc
 
 from stepnet.engines.numba_engine.compile.arguments import Block, pack
+from stepnet.engines.numba_engine.compile.bulk_trace import trace_loops
 from stepnet.engines.numba_engine.compile.callback import SIGNATURE, Callback
 from stepnet.engines.numba_engine.compile.fingerprint import fingerprint, is_opaque, uses_random_numbers, writes_outside
 from stepnet.engines.numba_engine.compile.form import Form, form_of, python_call, try_once
 from stepnet.engines.numba_engine.compile.graph import TooManyNodes
+from stepnet.engines.numba_engine.compile.loop_code import loop_code
 from stepnet.engines.numba_engine.compile.machine_code import Code, assembly
 from stepnet.engines.numba_engine.compile.native import compile_native
-from stepnet.engines.numba_engine.compile.rolled import rolled_assembly
 from stepnet.engines.numba_engine.compile.symbols import CannotTrace
 from stepnet.engines.numba_engine.compile.trace import Trace, trace
 from stepnet.errors import UnknownName
@@ -164,7 +165,7 @@ def _trace_code(form: Form, block: Block, result, t: float, y: np.ndarray):
     try:
         code = traced_code(trace(form, block, MOST_NODES))
     except TooManyNodes:
-        code = Code(rolled_assembly(form, block), "f")
+        code = loop_code(trace_loops(form, block), "f")
     return checked_code(code, form, block, t, y)
 
 

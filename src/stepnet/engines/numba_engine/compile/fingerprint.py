@@ -18,6 +18,7 @@ from numba.core.dispatcher import Dispatcher
 
 BUILTIN_TYPES = (float, int, bool, complex, range, list, tuple, enumerate, zip, map, np.float64, np.ndarray)
 BUILTIN_IDS = frozenset(map(id, BUILTIN_TYPES))
+ARRAY_FUNCTION = type(np.roll)  # of NumPy's functions written in Python
 LIBRARIES = ("numpy", "math", "cmath", "scipy", "numba")  # what they hold does not change
 SIMPLE = (int, float, complex, bool, str, bytes, type(None))
 BUILTINS = vars(builtins)
@@ -112,7 +113,7 @@ def _value(value, code: CodeType, seen: dict):
         return value.__name__
     if isinstance(value, np.ndarray) and value.dtype != object:
         return (value.shape, value.dtype.str, value.tobytes())
-    if isinstance(value, (BuiltinFunctionType, np.ufunc)) or id(value) in BUILTIN_IDS:
+    if isinstance(value, (BuiltinFunctionType, np.ufunc, ARRAY_FUNCTION)) or id(value) in BUILTIN_IDS:
         return ("name", value.__name__)
     if isinstance(value, (FunctionType, Dispatcher)):
         return fingerprint(value, seen)

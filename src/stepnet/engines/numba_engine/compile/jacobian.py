@@ -9,6 +9,7 @@ import numpy as np
 from scipy.sparse import coo_array, csc_array, csr_array, issparse
 
 from stepnet.engines.numba_engine.compile.arguments import Block
+from stepnet.engines.numba_engine.compile.bulk_trace import trace_loops
 from stepnet.engines.numba_engine.compile.field import (
     AGREEMENT,
     MOST_NODES,
@@ -17,11 +18,14 @@ from stepnet.engines.numba_engine.compile.field import (
     first_line,
 )
 from stepnet.engines.numba_engine.compile.form import Form, python_call, try_once
-from stepnet.engines.numba_engine.compile.graph import EVALUATE
+from stepnet.engines.numba_engine.compile.graph import EVALUATE, TooManyNodes
+from stepnet.engines.numba_engine.compile.loop_code import code_of
+from stepnet.engines.numba_engine.compile.loops import Loops
 from stepnet.engines.numba_engine.compile.products import (
     Pullback,
     Pushforward,
     as_state,
+    c_slopes,
     difference_pushforward,
     dual_pushforward,
     points_near,
@@ -38,6 +42,7 @@ from stepnet.engines.numba_engine.compile.sparsity import (
     reached_by_nan,
     sparsity_of,
 )
+from stepnet.engines.numba_engine.compile.symbols import CannotTrace
 from stepnet.engines.numba_engine.compile.trace import Trace, trace
 
 UNEXPLAINED = 1e-9  # part of a product that the entries may leave unexplained: far above rounding, harmless if lost
@@ -188,9 +193,9 @@ def _pullback_of(rung: str, entries: Callable, shape: tuple[int, int]) -> Pullba
     return Pullback(rung, product)
 
 
-def _first_that_works(form: Form, block: Block, start, tracing: Trace | None, rungs, reason: str):
-    """Short straight-line code, duals, long straight-line code, differences; and why not a faster one."""
-    (t, y), is_short = start, tracing is not None and len(tracing.graph.live(tracing.outputs)) <= MOST_NODES
+def _first_that_works(form: Form, block: Block, start, tracing: Trace | Loops | None, rungs, reason: str):
+    """Short straight-line code or loops, duals, long straight-line code, differences; and why not a faster one."""
+    (t, y), is_short = start, isinstance(tracing, Loops) or (tracing is not None and tracing.size <= MOST_NODES)
     ways = {
         "traced": lambda: traced_pushforward(form, block, tracing),
         "dual": lambda: dual_pushforward(form, block, try_once(form, block.values, t, y.astype(form.dtype))[0]),
@@ -208,11 +213,11 @@ def _first_that_works(form: Form, block: Block, start, tracing: Trace | None, ru
     raise ValueError(f"`{form.label}` cannot be differentiated{why}; supply `jac` or `jvp`")
 
 
-def _checked_trace(form: Form, block: Block, t: float, y: np.ndarray) -> tuple[Trace | None, str]:
+def _checked_trace(form: Form, block: Block, t: float, y: np.ndarray) -> tuple[Trace | Loops | None, str]:
     """The trace, if it does what the Python function does here and nearby, or the reason why there is none."""
     evaluate = python_call(form, block.values)
     try:
-        tracing = trace(form, block, MOST_NODES_OF_DERIVATIVES)
+        tracing, slopes_of = _traced(form, block)
     except Exception as exception:  # ours, or Python's from inside
         return None, f"not traced: {first_line(exception)}"
     for near in (y, *points_near(y)):
@@ -223,9 +228,23 @@ def _checked_trace(form: Form, block: Block, t: float, y: np.ndarray) -> tuple[T
         except Exception:  # outside the domain of the function: no place to compare
             continue
         tolerance = AGREEMENT[slopes.itemsize] * np.max(np.abs(slopes), initial=0.0, where=np.isfinite(slopes))
-        if not np.allclose(_evaluated(tracing, t, near, block.values), slopes, rtol=0, atol=tolerance, equal_nan=True):
+        if not np.allclose(slopes_of(t, near), slopes, rtol=0, atol=tolerance, equal_nan=True):
             return None, "not traced: the trace gave another result than Python"
     return tracing, ""
+
+
+def _traced(form: Form, block: Block) -> tuple[Trace | Loops, Callable]:
+    """A short trace, loops or a long trace, and a function (t, y) that evaluates it."""
+    try:
+        tracing = trace(form, block, MOST_NODES)
+    except TooManyNodes:
+        try:
+            loops = trace_loops(form, block)
+            return loops, c_slopes(code_of(loops, "f"), form.n_out, block.values)
+        except (CannotTrace, TooManyNodes):
+            tracing = trace(form, block, MOST_NODES_OF_DERIVATIVES)
+    tracing.graph.most = 4 * MOST_NODES_OF_DERIVATIVES
+    return tracing, lambda t, y: _evaluated(tracing, t, y, block.values)
 
 
 def _evaluated(tracing: Trace, t: float, y: np.ndarray, p: np.ndarray) -> np.ndarray:
@@ -242,10 +261,10 @@ def _evaluated(tracing: Trace, t: float, y: np.ndarray, p: np.ndarray) -> np.nda
     return np.array([values[output] for output in tracing.outputs], dtype=np.float64)
 
 
-def _make_pattern(push: Pushforward, shape, t: float, y: np.ndarray, given, tracing: Trace | None) -> Pattern:
+def _make_pattern(push: Pushforward, shape, t: float, y: np.ndarray, given, tracing: Trace | Loops | None) -> Pattern:
     """What the trace says; else what the user says; else what can be found by trying."""
     if tracing is not None:
-        sparsity, source = sparsity_of(tracing), "exact"
+        sparsity, source = sparsity_of(tracing, shape[1]), "exact"
         if given is not None:
             missing = (sparsity.astype(np.int8) - given.astype(np.int8)).tocoo()
             _refuse_missing(missing.row[missing.data > 0])

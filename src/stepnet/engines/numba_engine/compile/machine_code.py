@@ -14,6 +14,7 @@ import os
 import struct
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import llvmlite.binding as llvm
 
@@ -38,6 +39,7 @@ HEAD = {
     "vjp": "double %t, ptr noalias readonly %y, ptr noalias readonly %p, ptr noalias readonly %w, ptr noalias %t_bar, "
     "ptr noalias %y_bar, ptr noalias %p_bar, i64 %n",
 }
+ARRAYS = frozenset(("y", "p", "w", "y_dot", "p_dot", "table", "kept", "kept_dot", "kept_bar"))
 LONG = 2000  # lines of code from which the object is kept on disk
 LANES = 16  # numbers side by side: two registers of AVX-512, so that one is busy while the other waits
 
@@ -112,23 +114,24 @@ class Writer:
         self.lines.append(f"%v{self._count} = {text}")
         return f"%v{self._count}"
 
-    def load(self, array: str, index: int) -> str:
-        return self.line(f"load {self.real}, ptr {self._place(array, index)}, align 8")
+    def at(self, array: str, index) -> str:
+        """A pointer to an entry."""
+        return self.line(f"getelementptr {self.real}, ptr %{array}, i64 {index}")
 
-    def store(self, value: str, array: str, index: int, is_sum: bool = False) -> None:
+    def load(self, array: str, index) -> str:
+        return self.line(f"load {self.real}, ptr {self.at(array, index)}, align 8")
+
+    def store(self, value: str, array: str, index, is_sum: bool = False) -> None:
         if is_sum:
             value = self.do("fadd", self.load(array, index), value)
-        self.lines.append(f"store {self.real} {value}, ptr {self._place(array, index)}, align 8")
-
-    def _place(self, array: str, index: int) -> str:
-        return self.line(f"getelementptr {self.real}, ptr %{array}, i64 {index}")
+        self.lines.append(f"store {self.real} {value}, ptr {self.at(array, index)}, align 8")
 
     def _write(self, operation: str, operands: list, x: list[str]) -> str:
         if operation == "const":
             return self.literal(operands[0])
         if operation in ("t", "t_dot"):
             return f"%{operation}"
-        if operation in ("y", "p", "w", "y_dot", "p_dot"):
+        if operation in ARRAYS:
             return self.load(operation, operands[0])
         if operation in INSTRUCTION:
             return self.do(INSTRUCTION[operation], *x)
@@ -218,6 +221,7 @@ DECLARATIONS = (
         for name, symbol in LIBM.items()
     )
     + "declare double @llvm.fmuladd.f64(double, double, double)\n"
+    + "declare noalias ptr @calloc(i64, i64)\ndeclare void @free(ptr)\n"
 )
 
 
@@ -225,11 +229,12 @@ class Code:
     """Machine code in memory; `.address` is valid as long as this object lives."""
 
     trace: Trace | None = None  # what it was made from, if it is a right-hand side
+    loops: Any = None  # or `Loops`, if it is a long one
 
-    def __init__(self, text: str, which: str):
+    def __init__(self, text: str, which: str, may_keep: bool = True):
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
-        self._engine = _from_disk(text) if text.count("\n") > LONG else _built(text)
+        self._engine = _from_disk(text) if may_keep and text.count("\n") > LONG else _built(text)
         self._engine.finalize_object()
         self.address = self._engine.get_function_address(which)
 

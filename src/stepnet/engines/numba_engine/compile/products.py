@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stepnet.engines.numba_engine.compile.arguments import Block
+from stepnet.engines.numba_engine.compile.callback import SIGNATURE
 from stepnet.engines.numba_engine.compile.dual import WIDTH, compile_dual
 from stepnet.engines.numba_engine.compile.field import N_CHECKS, c_address
 from stepnet.engines.numba_engine.compile.fingerprint import fingerprint
 from stepnet.engines.numba_engine.compile.form import Form, python_call
-from stepnet.engines.numba_engine.compile.machine_code import Code, assembly
+from stepnet.engines.numba_engine.compile.loop_code import code_of
+from stepnet.engines.numba_engine.compile.loops import Loops
 from stepnet.engines.numba_engine.compile.trace import Trace
 
 _REAL, _REALS, _COUNT = ctypes.c_double, ctypes.c_void_p, ctypes.c_int64
@@ -53,10 +55,22 @@ class Pullback:
     product: Callable
 
 
-def traced_pushforward(form: Form, block: Block, tracing: Trace) -> Pushforward:
-    """By the straight-line code of a trace, one column at a time."""
+def c_slopes(code, n_out: int, p: np.ndarray) -> Callable:
+    """A function (t, y) from the code of a right-hand side."""
+    call = SIGNATURE(code.address)
+
+    def slopes(t, y, keep_alive=code):
+        y, dy = np.ascontiguousarray(y, float), np.empty(n_out)
+        call(t, y.ctypes.data, dy.ctypes.data, p.ctypes.data, y.size)
+        return dy
+
+    return slopes
+
+
+def traced_pushforward(form: Form, block: Block, tracing: Trace | Loops) -> Pushforward:
+    """By the code of a trace, one column at a time."""
     key = ("traced", *_key(form, block), block.frozen)
-    code = _remembered(key, lambda: Code(assembly(tracing, "jvp"), "jvp"))
+    code = _remembered(key, lambda: code_of(tracing, "jvp"))
     return c_pushforward("traced", form, block, code.address, code)
 
 
@@ -128,14 +142,12 @@ def user_pushforward(form: Form, block: Block, jvp) -> Pushforward:
     return Pushforward("user", columns)
 
 
-def traced_pullback(form: Form, block: Block, tracing: Trace) -> Pullback:
-    """By the straight-line code of a trace, which is compiled when it is first used."""
+def traced_pullback(form: Form, block: Block, tracing: Trace | Loops) -> Pullback:
+    """By the code of a trace, which is compiled when it is first used."""
     key = ("pullback", *_key(form, block), block.frozen)
 
     def product(t, y, w):
-        return _c_pullback(
-            form, block, _remembered(key, lambda: Code(assembly(tracing, "vjp"), "vjp")).address, t, y, w
-        )
+        return _c_pullback(form, block, _remembered(key, lambda: code_of(tracing, "vjp")).address, t, y, w)
 
     return Pullback("traced", product)
 

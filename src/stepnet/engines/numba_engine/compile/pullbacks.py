@@ -26,7 +26,8 @@ from stepnet.engines.numba_engine.compile.field import (
 )
 from stepnet.engines.numba_engine.compile.form import Form, form_of, try_once
 from stepnet.engines.numba_engine.compile.joined import joined_code
-from stepnet.engines.numba_engine.compile.machine_code import Code, assembly
+from stepnet.engines.numba_engine.compile.loop_code import code_of
+from stepnet.engines.numba_engine.compile.machine_code import Code
 from stepnet.engines.numba_engine.compile.problems import (
     Function,
     functions_of,
@@ -68,13 +69,16 @@ class Part:
         return getattr(self.keep_alive, "exception", None)
 
 
-def parts_of(problem: Problem, is_joined: bool, differences: bool = False) -> tuple[Part, ...]:
-    """The parts of a problem, or all of them joined to one of the flat state."""
+def parts_of(problem: Problem, is_joined: bool, differences: bool = False, may_loop: bool = True) -> tuple[Part, ...]:
+    """The parts of a problem, or all of them joined to one of the flat state.
+
+    Long ones are loops unless `may_loop` is false: then they have a `trace`, if it is not too long.
+    """
     if problem.initial.dtype != np.float64:
         raise NoDerivative(f"gradients are for states of float64, found {problem.initial.dtype}")
     fields, functions = part_fields(problem), functions_of(problem)
     if is_joined and len(fields) > 1:
-        parts = [_part(problem, *each, differences) for each in zip(fields, functions, strict=True)]
+        parts = [_part(problem, *each, differences, may_loop) for each in zip(fields, functions, strict=True)]
         code = joined_code(problem, tuple(part.field for part in parts), MOST_NODES_OF_DERIVATIVES)
         if code is None:
             raise NoDerivative(
@@ -82,10 +86,10 @@ def parts_of(problem: Problem, is_joined: bool, differences: bool = False) -> tu
                 "write it as an `ODE` with `vjp`"
             )
         return (_traced(Field(code.address, fields[-1].p, "traced", keep_alive=code)),)
-    return tuple(_part(problem, *each, differences) for each in zip(fields, functions, strict=True))
+    return tuple(_part(problem, *each, differences, may_loop) for each in zip(fields, functions, strict=True))
 
 
-def _part(problem: Problem, field: Field, which: Function | None, differences: bool) -> Part:
+def _part(problem: Problem, field: Field, which: Function | None, differences: bool, may_loop: bool) -> Part:
     """A part with its pullback; q' = v needs none."""
     if which is None:
         return Part(field, 0, "address", True)
@@ -101,6 +105,11 @@ def _part(problem: Problem, field: Field, which: Function | None, differences: b
     form = form_of(function, problem.args, which.inputs, which.output, which.y.dtype, which.label)
     if own is not None:
         return _in_python(field, form, block, user_pullback(form, block, own).product, "user")
+    if may_loop and getattr(field.keep_alive, "loops", None) is not None:
+        try:
+            return _traced(field)
+        except CannotTrace:  # the largest of many numbers, say
+            pass
     return _found_out(problem, field, which, form, block, differences)
 
 
@@ -147,8 +156,9 @@ def _traced(field: Field, code: Code | None = None) -> Part:
     """With the pullback of a trace: that of the right-hand side itself, or of a longer one."""
     code = field.keep_alive if code is None else code
     if code not in _kept:
-        code.trace.graph.most = 4 * MOST_NODES_OF_DERIVATIVES
-        _kept[code] = Code(assembly(code.trace, "vjp"), "vjp")
+        if code.trace is not None:
+            code.trace.graph.most = 4 * MOST_NODES_OF_DERIVATIVES
+        _kept[code] = code_of(code.trace or code.loops, "vjp")
     return Part(field, _kept[code].address, "traced", True, code.trace, _kept[code])
 
 

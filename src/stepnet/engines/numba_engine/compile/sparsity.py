@@ -9,6 +9,7 @@ Columns that share no row get one colour.  With S_jc = 1 where column j has the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +17,12 @@ from scipy.sparse import csc_array, csr_array
 
 from stepnet.engines.numba_engine.compile.derivatives import RULES
 from stepnet.engines.numba_engine.compile.dual import WIDTH
+from stepnet.engines.numba_engine.compile.graph import Graph
+from stepnet.engines.numba_engine.compile.loops import Loops, Phase, places_of
 from stepnet.engines.numba_engine.compile.products import Pushforward, points_near
 from stepnet.engines.numba_engine.compile.trace import Trace
+
+MOST_ENTRIES = 10_000_000  # of a sparse matrix worth the name
 
 
 @dataclass(frozen=True)
@@ -33,22 +38,60 @@ class Pattern:
     n_colours: int
 
 
-def sparsity_of(tracing: Trace) -> csr_array:
-    """Which slopes depend on which entries of the state, read off the graph; sets are the bits of whole numbers.
+def sparsity_of(tracing: Trace | Loops, n: int) -> csr_array:
+    """Which slopes depend on which of the n entries of the state, read off the graph.
 
     Operations without derivatives (comparisons, floor, sign) pass no dependence on.
     """
-    graph, reached = tracing.graph, {}
-    for number in graph.live(tracing.outputs):
+    if isinstance(tracing, Loops):
+        return _sparsity_of_loops(tracing, n)
+    leaves = [node[1] if node[0] == "y" else None for node in tracing.graph.nodes]
+    columns = [_positions(bits, n) for bits in _reached(tracing.graph, tracing.outputs, leaves)]
+    starts = np.cumsum([0, *(row.size for row in columns)])
+    return csr_array((np.ones(starts[-1], bool), np.concatenate(columns), starts), shape=(len(columns), n))
+
+
+def _reached(graph: Graph, outputs: list[int], leaves: Sequence[int | None]) -> list[int]:
+    """The leaves that outputs depend on; `leaves` numbers nodes, and sets are the bits of whole numbers."""
+    reached: dict[int, int] = {}
+    for number in graph.live(outputs):
         operation, *operands = graph.nodes[number]
-        bits = 1 << operands[0] if operation == "y" else 0
+        bits = 0 if leaves[number] is None else 1 << leaves[number]
         if operation in RULES:
             for operand in operands:
                 bits |= reached[operand]
         reached[number] = bits
-    columns = [_positions(reached[output], tracing.n) for output in tracing.outputs]
-    starts = np.cumsum([0, *(row.size for row in columns)])
-    return csr_array((np.ones(starts[-1], bool), np.concatenate(columns), starts), shape=(len(columns), tracing.n))
+    return [reached[output] for output in outputs]
+
+
+def _sparsity_of_loops(loops: Loops, n: int) -> csr_array:
+    """The same from loops: what slopes read of the state, and what the numbers kept for them do."""
+    kept = csr_array((loops.n_kept, n), dtype=bool)
+    for phase in loops.phases:
+        n_rows = loops.n_kept if phase.array == "kept" else phase.count
+        direct, through = (_reads(phase, name, (n_rows, size)) for name, size in (("y", n), ("kept", loops.n_kept)))
+        if np.diff(kept.indptr)[through.indices].sum() > MOST_ENTRIES:
+            raise ValueError(f"the Jacobian has more than {MOST_ENTRIES:.0e} entries; supply `jac` or work with `jvp`")
+        found = direct + through @ kept
+        kept = kept + found if phase.array == "kept" else kept
+    return csr_array(found)
+
+
+def _reads(phase: Phase, name: str, shape: tuple[int, int]) -> csr_array:
+    """Which entries of an array the loops of a phase read for which of their results."""
+    rows, columns = [np.empty(0, int)], [np.empty(0, int)]
+    for body in phase.bodies:
+        nodes = body.graph.nodes
+        inputs = [number for number in body.graph.live(body.outputs) if nodes[number][0] == name]
+        leaves: list[int | None] = [None] * len(nodes)
+        for k, number in enumerate(inputs):
+            leaves[number] = k
+        for place, bits in zip(body.places, _reached(body.graph, body.outputs, leaves), strict=True):
+            for k in _positions(bits, len(inputs)):
+                rows.append(places_of(place, body.counts))
+                columns.append(places_of(nodes[inputs[k]][1], body.counts))
+    entries = np.concatenate(rows), np.concatenate(columns)
+    return csr_array((np.ones(entries[0].size, bool), entries), shape=shape)
 
 
 def _positions(bits: int, n: int) -> np.ndarray:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import types
+from collections.abc import Callable
 from functools import wraps
 
 import numpy as np
@@ -179,6 +180,26 @@ def cross(x, y):
     return np.stack([a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]], axis=-1)
 
 
+def gradient(x, *spacing, axis=None, edge_order=1):
+    """np.gradient on even grids."""
+    axes = tuple(range(x.ndim)) if axis is None else tuple(np.atleast_1d(axis))
+    steps = spacing * len(axes) if len(spacing) == 1 else spacing or (1.0,) * len(axes)
+    if len(steps) != len(axes) or any(np.ndim(h) for h in steps):
+        raise CannotTrace("it calls np.gradient on an uneven grid")
+    found = [_slope(np.moveaxis(x, i, 0), h, edge_order, i) for i, h in zip(axes, steps, strict=True)]
+    return found[0] if len(axes) == 1 else tuple(found)
+
+
+def _slope(x, h, edge_order: int, axis: int):
+    inner = (x[2:] - x[:-2]) / (2.0 * h)
+    if edge_order == 1:
+        first, last = (x[1:2] - x[:1]) / h, (x[-1:] - x[-2:-1]) / h
+    else:
+        first = (-1.5 / h) * x[:1] + (2.0 / h) * x[1:2] + (-0.5 / h) * x[2:3]
+        last = (0.5 / h) * x[-3:-2] + (-2.0 / h) * x[-2:-1] + (1.5 / h) * x[-1:]
+    return np.moveaxis(np.concatenate((first, inner, last)), 0, axis)
+
+
 def _joining(function):
     """A function that puts arrays together: true and false beside numbers become numbers."""
 
@@ -199,7 +220,8 @@ def _as_plain(x):
 
 FUNCTIONS.update({
     np.where: where, np.clip: clip, np.linalg.norm: norm, np.mean: mean, np.dot: dot, np.outer: outer,
-    np.inner: inner, np.vdot: vdot, np.cross: cross, np.max: _extreme(np.maximum), np.min: _extreme(np.minimum),
+    np.inner: inner, np.vdot: vdot, np.cross: cross, np.gradient: gradient,
+    np.max: _extreme(np.maximum), np.min: _extreme(np.minimum),
     np.amax: _extreme(np.maximum), np.amin: _extreme(np.minimum), np.real: lambda x: x,
     np.zeros_like: _like(zeros), np.ones_like: _like(ones), np.empty_like: _like(empty), np.full_like: full_like,
     **{joining: _joining(joining) for joining in (np.concatenate, np.stack, np.hstack, np.vstack, np.append)},
@@ -209,7 +231,7 @@ FUNCTIONS.update({
 # ---- the modules -------------------------------------------------------------------------------------------------
 
 
-class _Shim(types.ModuleType):
+class Shim(types.ModuleType):
     """A module with some of its functions replaced, for the globals of a function being traced."""
 
     def __init__(self, module, replaced: dict):
@@ -234,11 +256,11 @@ def _where_traced(function, own):
 
 _MAKERS = {"zeros_like": np.zeros_like, "ones_like": np.ones_like, "empty_like": np.empty_like,
            "full_like": np.full_like}  # fmt: skip
-NUMPY = _Shim(np, {
+NUMPY = Shim(np, {
     **{function.__name__: _where_traced(function, own) for function, own in FUNCTIONS.items()},
     **{name: FUNCTIONS[function] for name, function in _MAKERS.items()},
     "array": array, "asarray": asarray, "asanyarray": asarray, "zeros": zeros, "ones": ones, "empty": empty,
-    "full": full, "linalg": _Shim(np.linalg, {"norm": _where_traced(np.linalg.norm, norm)}),
+    "full": full, "linalg": Shim(np.linalg, {"norm": _where_traced(np.linalg.norm, norm)}),
 })  # fmt: skip
 del NUMPY.__dict__["norm"]  # it is one of np.linalg
 
@@ -246,11 +268,11 @@ _MATH_NAMES = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "atan2": "a
                "acosh": "arccosh", "atanh": "arctanh", "fabs": "abs"}  # fmt: skip
 
 
-def _math_function(name: str, operation: str):
+def _math_function(name: str, operation: str, kind: type, apply: Callable):
     plain, arity = getattr(math, name), 2 if operation in BINARY else 1
 
     def call(*x):
-        if not any(isinstance(value, Symbol) for value in x):
+        if not any(isinstance(value, kind) for value in x):
             return plain(*x)
         if operation == "log" and len(x) == 2:
             return apply("div", call(x[0]), call(x[1]))
@@ -261,8 +283,11 @@ def _math_function(name: str, operation: str):
     return call
 
 
-MATH = _Shim(math, {
-    name: _math_function(name, _MATH_NAMES.get(name, name))
-    for name in dir(math)
-    if _MATH_NAMES.get(name, name) in EVALUATE
-})  # fmt: skip
+def math_stand_in(kind: type, apply: Callable) -> Shim:
+    """The module math whose functions understand traced numbers of a kind."""
+    names = {name: _MATH_NAMES.get(name, name) for name in dir(math)}
+    known = {name: operation for name, operation in names.items() if operation in EVALUATE}
+    return Shim(math, {name: _math_function(name, operation, kind, apply) for name, operation in known.items()})
+
+
+MATH = math_stand_in(Symbol, apply)

@@ -182,10 +182,10 @@ UFUNCS = {
     np.bitwise_and: "and", np.bitwise_or: "or", np.bitwise_xor: "xor", np.invert: "not",
     **{getattr(np, name): name for name in ELEMENTARY},
 }  # fmt: skip
-_TRUTH_OF_NUMBERS = (np.logical_and, np.logical_or, np.logical_xor, np.logical_not)
+TRUTH_OF_NUMBERS = (np.logical_and, np.logical_or, np.logical_xor, np.logical_not)
 _ELEMENTWISE: dict = {
     **{ufunc: (lambda *x, operation=operation: apply(operation, *x)) for ufunc, operation in UFUNCS.items()},
-    **{ufunc: (lambda *x, name=UFUNCS[ufunc]: apply(name, *map(truth, x))) for ufunc in _TRUTH_OF_NUMBERS},
+    **{ufunc: (lambda *x, name=UFUNCS[ufunc]: apply(name, *map(truth, x))) for ufunc in TRUTH_OF_NUMBERS},
     np.positive: lambda x: x,
     np.conjugate: lambda x: x,
 }
@@ -199,7 +199,7 @@ def apply_ufunc(ufunc, method: str, inputs, options):
     options = {name: value for name, value in options.items() if name not in _WITHOUT_EFFECT}
     out = options.pop("out", None)
     dtype = options.pop("dtype", None)
-    if ufunc not in _TRUTH_OF_NUMBERS:
+    if ufunc not in TRUTH_OF_NUMBERS:
         require_real(dtype)
     if ufunc is np.matmul and method == "__call__" and not options:
         result = np.matmul(*plain)
@@ -296,7 +296,7 @@ FUNCTIONS: dict[Callable, Callable] = {}
 """What stands in for functions of NumPy; see `stand_ins`."""
 UNTRACEABLE = frozenset((
     np.sort, np.argsort, np.argmax, np.argmin, np.nonzero, np.searchsorted, np.interp, np.fft.fft, np.fft.ifft,
-    np.linalg.solve, np.linalg.inv, np.linalg.eig, np.linalg.det, np.round, np.median, np.std, np.var, np.gradient,
+    np.linalg.solve, np.linalg.inv, np.linalg.eig, np.linalg.det, np.round, np.median, np.std, np.var,
     np.convolve, np.piecewise, np.select,
 ))  # fmt: skip
 

@@ -16,16 +16,23 @@ from stepnet.engines.numba_engine.compile.derivatives import pullback, pushforwa
 from stepnet.engines.numba_engine.compile.fingerprint import fingerprint, is_opaque, writes_outside
 from stepnet.engines.numba_engine.compile.form import handles_exceptions, plain_functions
 from stepnet.engines.numba_engine.compile.graph import Graph
-from stepnet.engines.numba_engine.compile.stand_ins import MATH, NUMPY
+from stepnet.engines.numba_engine.compile.stand_ins import MATH, NUMPY, Shim
 from stepnet.engines.numba_engine.compile.symbols import CannotTrace, Symbol, SymbolArray, as_symbols, number
 
-REPLACED = {
-    id(np): NUMPY,
-    id(math): MATH,
-    id(np.linalg): NUMPY.linalg,
-    **{id(getattr(math, name)): own for name, own in vars(MATH).items() if hasattr(math, name) and callable(own)},
-    **{id(getattr(np, name)): own for name, own in vars(NUMPY).items() if hasattr(np, name) and callable(own)},
-}
+
+def replacements(numpy: Shim, own_math: Shim) -> dict[int, object]:
+    """What takes the place of NumPy, math and their functions, by identity."""
+    modules = {id(np): numpy, id(math): own_math, id(np.linalg): numpy.linalg}
+    functions = {
+        id(getattr(module, name)): own
+        for module, stand_in in ((math, own_math), (np, numpy))
+        for name, own in vars(stand_in).items()
+        if hasattr(module, name) and callable(own)
+    }
+    return {**modules, **functions}
+
+
+REPLACED = replacements(NUMPY, MATH)
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,11 @@ class Trace:
     outputs: list[int]
     n: int
     n_parameters: int
+
+    @property
+    def size(self) -> int:
+        """How many operations its slopes take."""
+        return len(self.graph.live(self.outputs))
 
     @property
     def inputs(self) -> list[int]:
@@ -60,31 +72,38 @@ class Trace:
 def trace(form, block, most: int) -> Trace:
     """Trace a right-hand side; raises whatever goes wrong, mostly `CannotTrace` or `TooManyNodes`."""
     graph = Graph(most)
-    original = getattr(form.function, "py_func", form.function)
-    if handles_exceptions(original):
-        raise CannotTrace("it handles exceptions, and straight-line code raises none")
-    if is_opaque(fingerprint(original)) or any(map(writes_outside, plain_functions(original))):
-        raise CannotTrace("it refers to objects or variables that may change")
-    function = traceable(original, {})
-    before = fingerprint(function)
-    t = Symbol(graph, graph.node("t"))
-    states, offset = [], 0
-    for shape in form.inputs:
-        states.append(_array_of(graph, "y", offset, shape, keep_array=form.is_in_place))
-        offset += prod(shape)
-    if form.is_in_place:
-        dy = np.full(form.output or (1,), None, dtype=object).view(SymbolArray)
-        extra = (_array_of(graph, "p", 0, (block.values.size,)),) if form.takes_parameters else ()
-        function(t, *states, dy, *extra)
-        slopes = dy
-    else:
-        slopes = function(t, *states, *(_argument(graph, slot, block) for slot in block.slots))
-    if fingerprint(function) != before:
-        raise CannotTrace("it changes something outside itself")
+    slopes = run_on_symbols(form, block, REPLACED, partial(_inputs, graph, form.is_in_place))
     flat = np.ravel(np.asarray(as_symbols(slopes), dtype=object))
     if flat.size != form.n_out:
         raise CannotTrace(f"it returned {flat.size} slopes for {form.n_out} entries")
     return Trace(graph, [_number(graph, value) for value in flat], form.n_in, block.values.size)
+
+
+def run_on_symbols(form, block, replaced: dict, make):
+    """What a right-hand side returns, or fills, if it runs on symbols.
+
+    `make(name, offset, shape)` gives those of an input ("t", "y" or "p"), or an array to be filled ("dy").
+    """
+    original = getattr(form.function, "py_func", form.function)
+    if handles_exceptions(original):
+        raise CannotTrace("it handles exceptions, and straight-line code raises none")
+    before = fingerprint(original)
+    if is_opaque(before) or any(map(writes_outside, plain_functions(original))):
+        raise CannotTrace("it refers to objects or variables that may change")
+    function = traceable(original, {}, replaced)
+    t, states, offset = make("t", 0, ()), [], 0
+    for shape in form.inputs:
+        states.append(make("y", offset, shape))
+        offset += prod(shape)
+    if form.is_in_place:
+        slopes = make("dy", 0, form.output or (1,))
+        extra = (make("p", 0, (block.values.size,)),) if form.takes_parameters else ()
+        function(t, *states, slopes, *extra)
+    else:
+        slopes = function(t, *states, *(_argument(slot, block, replaced, make) for slot in block.slots))
+    if fingerprint(original) != before:
+        raise CannotTrace("it changes something outside itself")
+    return slopes
 
 
 def _number(graph: Graph, value) -> int:
@@ -95,47 +114,51 @@ def _number(graph: Graph, value) -> int:
     return graph.constant(float(value))
 
 
-def _array_of(graph: Graph, name: str, offset: int, shape, keep_array: bool = False):
+def _inputs(graph: Graph, is_in_place: bool, name: str, offset: int, shape: tuple[int, ...]):
+    """Symbols of an input; a number is an array if the function writes in place."""
+    if name == "dy":
+        return np.full(shape, None, dtype=object).view(SymbolArray)
+    if name == "t":
+        return Symbol(graph, graph.node("t"))
     symbols = np.empty(prod(shape), dtype=object)
     for i in range(symbols.size):
         symbols[i] = Symbol(graph, graph.node(name, offset + i))
     if shape == ():
-        return symbols.view(SymbolArray) if keep_array else symbols[0]
+        return symbols.view(SymbolArray) if is_in_place else symbols[0]
     return symbols.reshape(shape).view(SymbolArray)
 
 
-def _argument(graph: Graph, slot, block):
+def _argument(slot, block, replaced: dict, make):
     """A float argument as a symbol, an array as an array of them; whole numbers and booleans as they are."""
-    if slot.kind == "float":
-        return Symbol(graph, graph.node("p", slot.offset))
+    if slot.kind == "float" or (slot.kind == "array" and not slot.is_complex):
+        return make("p", slot.offset, slot.shape)
     if slot.kind == "int":
         return int(block.values[slot.offset])
     if slot.kind == "bool":
         return bool(block.values[slot.offset])
-    if slot.kind == "array" and not slot.is_complex:
-        return _array_of(graph, "p", slot.offset, slot.shape)
     if slot.kind == "constant":
-        return _replaced(block.args[slot.offset], {})
+        return _replaced(block.args[slot.offset], {}, replaced)
     raise CannotTrace("it takes complex arguments")
 
 
-def traceable(function, seen: dict):
+def traceable(function, seen: dict, replaced: dict = REPLACED):
     """A copy of a function in which NumPy and math, and the functions it calls, understand symbols."""
     if isinstance(function, Dispatcher):
         function = function.py_func
     if isinstance(function, partial):
-        return partial(traceable(function.func, seen), *function.args, **function.keywords)
+        return partial(traceable(function.func, seen, replaced), *function.args, **function.keywords)
     if isinstance(function, MethodType):
-        return MethodType(traceable(function.__func__, seen), function.__self__)
+        return MethodType(traceable(function.__func__, seen, replaced), function.__self__)
     if not isinstance(function, FunctionType):
-        return traceable(function.__call__, seen) if isinstance(type(function).__call__, FunctionType) else function
+        call = type(function).__call__
+        return traceable(function.__call__, seen, replaced) if isinstance(call, FunctionType) else function
     if id(function) not in seen:
         copy = seen[id(function)] = blank_copy(function)
-        fill(copy, function, lambda value: _replaced(value, seen))
+        fill(copy, function, lambda value: _replaced(value, seen, replaced))
     return seen[id(function)]
 
 
-def _replaced(value, seen: dict):
-    if id(value) in REPLACED:
-        return REPLACED[id(value)]
-    return traceable(value, seen) if isinstance(value, (FunctionType, Dispatcher)) else value
+def _replaced(value, seen: dict, replaced: dict):
+    if id(value) in replaced:
+        return replaced[id(value)]
+    return traceable(value, seen, replaced) if isinstance(value, (FunctionType, Dispatcher)) else value
