@@ -30,6 +30,8 @@ _HOME = {
     "Checkpoints": "stepnet.checkpoints",
     "gradient": "stepnet.adjoint",
     "Gradient": "stepnet.adjoint",
+    "gradient_ensemble": "stepnet.ensemble_gradient",
+    "EnsembleGradient": "stepnet.ensemble_gradient",
     "tangent": "stepnet.adjoint",
     "jacobian": "stepnet.adjoint",
     "hvp": "stepnet.adjoint",

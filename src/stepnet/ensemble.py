@@ -6,11 +6,12 @@ import os
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
-from stepnet.engines.contract import Adaptive, Members, Plan, Saving
+from stepnet.engines.contract import Adaptive, Given, Members, Plan, Saving
 from stepnet.errors import Interrupted
 from stepnet.integrate import engine, scheme_for
 from stepnet.planning import Choices, checked_times, events_of, projection_of, step_plan
@@ -72,9 +73,33 @@ def solve_ensemble(
     -------
     EnsembleSolution
     """
+    choices = Choices(rtol, atol, first_step, max_step, controller, norm, max_steps)
+    crowd = crowd_of(problem, scheme, y0, args, t_span, steps, choices, save_at)
+    problem, scheme, members = crowd.problem, crowd.scheme, crowd.members
+    watched, moved = events_of(scheme, events), projection_of(scheme, project)
+    plan = Plan(crowd.stepping, Saving(None, 0), watched, False, moved)
+    with _bar(members.count, progress) as show:
+        outcome = engine().run_ensemble(problem, scheme, plan, members, workers_for(workers, members.count), show)
+    solution = _as_solution(problem, scheme, members, outcome)
+    if Status.INTERRUPTED in outcome.status:
+        raise Interrupted(solution)
+    return solution
+
+
+class Crowd(NamedTuple):
+    """An ensemble, every number checked."""
+
+    problem: Problem
+    scheme: object
+    stepping: Given | Adaptive
+    members: Members
+
+
+def crowd_of(problem: Problem, scheme, y0, args, t_span, steps, choices: Choices, save_at) -> Crowd:
+    """From the arguments of `solve_ensemble` to its members."""
     problem = _with_numbers(problem, args)
     scheme = scheme_for(problem, scheme)
-    tolerances = {"rtol": rtol, "atol": atol}
+    tolerances = {"rtol": choices.rtol, "atol": choices.atol}
     rows = {name: _rows(name, value) for name, value in {"y0": y0, "args": args}.items() if value is not None}
     for name, value in {"t_span": t_span, "save_at": save_at, **tolerances}.items():
         if value is not None and np.ndim(value) == 2:
@@ -82,17 +107,9 @@ def solve_ensemble(
     count = _count(rows)
     if t_span is not None and "t_span" not in rows:
         problem = replace(problem, t_span=t_span)
-    one = {name: value[0] if name in rows and count else value for name, value in tolerances.items()}
-    choices = Choices(one["rtol"], one["atol"], first_step, max_step, controller, norm, max_steps)
-    stepping = step_plan(problem, scheme, steps, choices)
-    plan = Plan(stepping, Saving(None, 0), events_of(scheme, events), False, projection_of(scheme, project))
-    members = _members(problem, stepping, rows, count, save_at)
-    with _bar(count, progress) as show:
-        outcome = engine().run_ensemble(problem, scheme, plan, members, _workers(workers, count), show)
-    solution = _as_solution(problem, scheme, members, outcome)
-    if Status.INTERRUPTED in outcome.status:
-        raise Interrupted(solution)
-    return solution
+    first = {name: value[0] if name in rows and count else value for name, value in tolerances.items()}
+    stepping = step_plan(problem, scheme, steps, choices._replace(**first))
+    return Crowd(problem, scheme, stepping, _members(problem, stepping, rows, count, save_at))
 
 
 def _with_numbers(problem: Problem, args) -> Problem:
@@ -165,7 +182,7 @@ def _states(rows: np.ndarray, count: int, shape: tuple[int, ...], dtype) -> np.n
     """Flat states, one row each."""
     if rows.shape[1:] not in (shape, (prod(shape),)):
         raise ValueError(f"`y0` must have the shape (members, {', '.join(map(str, shape))}), found {rows.shape}")
-    return _finite("y0", rows, dtype).reshape(count, -1)
+    return _finite("y0", rows, dtype).reshape(count, prod(shape))
 
 
 def _numbers(name: str, rows: np.ndarray, widths, meaning: str) -> np.ndarray:
@@ -201,7 +218,8 @@ def _wanted_times(save_at, spans: np.ndarray, count: int) -> np.ndarray:
     return times
 
 
-def _workers(workers, count: int) -> int:
+def workers_for(workers, count: int) -> int:
+    """How many threads to run."""
     if workers is None:
         return 1 if count < MANY else len(os.sched_getaffinity(0))
     if isinstance(workers, bool) or not isinstance(workers, (int, np.integer)) or workers < 1:

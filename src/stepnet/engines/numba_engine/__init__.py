@@ -7,8 +7,9 @@ import numpy as np
 from stepnet.engines.contract import EnsembleOutcome, Members, Outcome, Plan
 from stepnet.engines.numba_engine import explicit_rk, low_storage, multistep, observed, splitting, stabilised
 from stepnet.engines.numba_engine.compile.arguments import pack
+from stepnet.engines.numba_engine.compile.scalar import scalar_of
 from stepnet.engines.numba_engine.driver import drive
-from stepnet.engines.numba_engine.ensembles import run_members
+from stepnet.engines.numba_engine.ensembles import member_problem, pull_back_members, run_members
 from stepnet.engines.numba_engine.identity import identity
 from stepnet.engines.numba_engine.job import Job
 from stepnet.engines.numba_engine.stepper import Stepper
@@ -17,6 +18,11 @@ from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.tableau import ExplicitRK, LowStorageRK, StabilisedRK
 from stepnet.solution import Status
+
+__all__ = [
+    "begin", "is_plain", "member_problem", "numbers_of", "prepare", "pull_back_members", "run", "run_ensemble",
+    "scalar_of",
+]  # fmt: skip
 
 PREPARE = {
     ExplicitRK: explicit_rk.prepare,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from math import isqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -15,19 +16,21 @@ from stepnet.engines.contract import Adaptive, EnsembleOutcome, Given, Members, 
 from stepnet.engines.numba_engine import explicit_rk, step_control
 from stepnet.engines.numba_engine.compile.arguments import pack, unpacked
 from stepnet.engines.numba_engine.compile.field import Field
-from stepnet.engines.numba_engine.compile.fused import fused_address
-from stepnet.engines.numba_engine.compile.lanes import Control, Places, is_new_a_stage, write_herd, write_lockstep
+from stepnet.engines.numba_engine.compile.fused import fused_address, write_reverse, write_steps, write_sweep
+from stepnet.engines.numba_engine.compile.lanes import Control, Places, is_new_a_stage, write_herd
 from stepnet.engines.numba_engine.compile.machine_code import LANES
 from stepnet.engines.numba_engine.compile.problems import full_field, part_fields
 from stepnet.engines.numba_engine.driver import STATUS
 from stepnet.engines.numba_engine.extension import K
 from stepnet.engines.numba_engine.job import new_run, new_work
-from stepnet.engines.numba_engine.lanes import IDLE, LAST, NEXT, Ends, Even, Group, Scratch, Starts, herd, lockstep
+from stepnet.engines.numba_engine.lanes import IDLE, LAST, NEXT, Ends, Scratch, Starts, herd
+from stepnet.engines.numba_engine.lockstep import Back, Bars, Even, Group, Kept, lockstep, pull_back
 from stepnet.engines.numba_engine.step_control import RMS
 from stepnet.engines.numba_engine.stepping import DONE, FIELD_RAISED, PAUSED
 from stepnet.problem import Problem, Split, restarted, state_shape
 from stepnet.schemes.multistep import Multistep
-from stepnet.schemes.programs import motion_of
+from stepnet.schemes.programs import Motion, Program, motion_of
+from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.tableau import StabilisedRK
 from stepnet.solution import Status
 
@@ -68,7 +71,7 @@ def run_members(run_one, problem: Problem, scheme, plan: Plan, members: Members,
         crew = _crew_of_lanes(problem, scheme, plan, members, ends)
     except NoLanes as why:
         crew = Crew(partial(_one_by_one, run_alone), "one by one", str(why))
-    _run_chunks(crew, _chunks(members.count, workers), workers, show)
+    _run_chunks(crew, _chunks(members.count, workers), workers, show)  # members that are not finished say so
     if crew.rung == "lanes" and isinstance(plan.stepping, Adaptive):  # first looks are counted already
         reused = 1 if is_new_a_stage(scheme) else 0
         ends.evaluations[:] += (len(scheme.b) - 1) * (ends.accepted + ends.rejected) + (1 - reused) * np.maximum(
@@ -88,8 +91,8 @@ def _chunks(count: int, workers: int) -> list[tuple[int, int]]:
     return [(first, min(first + size, count)) for first in range(0, count, size)]
 
 
-def _run_chunks(crew: Crew, chunks, workers: int, show) -> None:
-    """Run chunks in threads, slice by slice; Ctrl-C ends them after the present slice."""
+def _run_chunks(crew: Crew, chunks, workers: int, show) -> bool:
+    """Run chunks in threads, slice by slice; Ctrl-C ends them after the present slice, and the result is False."""
     is_stopped = threading.Event()
 
     def run_chunk(chunk):
@@ -102,7 +105,7 @@ def _run_chunks(crew: Crew, chunks, workers: int, show) -> None:
         if workers == 1 or len(chunks) == 1:
             for chunk in chunks:
                 show(run_chunk(chunk))
-            return
+            return True
         with ThreadPoolExecutor(workers) as pool:
             try:
                 for done in pool.map(run_chunk, chunks):
@@ -111,7 +114,8 @@ def _run_chunks(crew: Crew, chunks, workers: int, show) -> None:
                 is_stopped.set()
                 raise
     except KeyboardInterrupt:
-        pass  # members that are not finished say so
+        return False
+    return True
 
 
 def _crew_of_lanes(problem: Problem, scheme, plan: Plan, members: Members, ends: Ends) -> Crew:
@@ -159,45 +163,93 @@ def _herds(problem: Problem, scheme, plan: Plan, members: Members, ends: Ends) -
     return Crew(begin, "lanes")
 
 
-def _locksteps(problem: Problem, scheme, plan: Plan, members: Members, ends: Ends) -> Crew:
-    """Even steps, equally many in every lane."""
-    is_split = isinstance(problem, Split)
-    is_whole = not hasattr(scheme, "sequence") and not (isinstance(scheme, Multistep) and scheme.derivative == 2)
+class _Marching(NamedTuple):
+    """Even steps of a problem in lanes: its right-hand sides, how the scheme moves, the entries of a row."""
+
+    fields: tuple[Field, ...]
+    motion: Motion
+    n: int
+    n_steps: int
+
+    def address(self, program: Program, which: str, write) -> int:
+        return _address(self.fields, program, ("lanes", self.n), which, write, program.n_slopes)
+
+    def steps(self, program: Program) -> int:
+        rows = range(program.n_rows)
+        return self.address(program, "steps", partial(write_steps, program, rows, self.n, is_wide=True))
+
+    def even(self, after: np.ndarray) -> Even:
+        opening, step = self.motion.opening, self.motion.step
+        addresses = self.steps(opening), self.steps(step)
+        return Even(*addresses, opening.steps, self.n_steps, after, np.array(self.motion.state))
+
+    def group(self, n_parameters: int, first: int, last: int) -> Group:
+        rows = self.motion.step.n_rows * self.n
+        clocks = [_aligned(1)[0] for _ in range(4)]
+        work, aside, p = _aligned(rows), _aligned(rows), _aligned(max(1, n_parameters))
+        return Group(*clocks[:2], work, aside, *clocks[2:], p, np.array([first, last, 0, 0]))
+
+
+def _marching(problem: Problem, scheme, stepping: Given) -> _Marching:
+    is_sum = isinstance(problem, Split)
+    is_whole = not isinstance(scheme, Splitting) and not (isinstance(scheme, Multistep) and scheme.derivative == 2)
     fields = (full_field(problem),) if is_whole else part_fields(problem)
-    motion = motion_of(scheme, len(fields), is_split, fields[0].address == 0)
-    n = problem.initial.size // len(motion.state)
-    n_steps = plan.stepping.n_steps
-    if plan.stepping.grid is not None:
+    motion = motion_of(scheme, len(fields), is_sum, fields[0].address == 0)
+    if stepping.grid is not None:
         raise NoLanes("the steps are not even")
     if isinstance(scheme, StabilisedRK):
         raise NoLanes("stages of a three-term recursion would lose digits as sums")
-    if n_steps < motion.opening.steps:
+    if stepping.n_steps < motion.opening.steps:
         raise NoLanes("there are fewer steps than the scheme begins with")
-    after = _wanted_steps(members, n_steps, isinstance(scheme, Multistep))
-    addresses = [
-        _address(
-            fields, program, n, "lockstep", partial(write_lockstep, program, range(program.n_rows), n), program.n_slopes
-        )
-        for program in (motion.opening, motion.step)
-    ]
-    even = Even(*addresses, motion.opening.steps, n_steps, after, np.array(motion.state))
+    return _Marching(fields, motion, problem.initial.size // len(motion.state), stepping.n_steps)
+
+
+def _locksteps(problem: Problem, scheme, plan: Plan, members: Members, ends: Ends) -> Crew:
+    """Even steps, equally many in every lane."""
+    marching = _marching(problem, scheme, plan.stepping)
+    motion, n_steps = marching.motion, marching.n_steps
+    even = marching.even(_wanted_steps(members, n_steps, isinstance(scheme, Multistep)))
     starts = _starts(plan, members)
-    ends.accepted[:], ends.t[:], ends.saved[:] = n_steps, members.t_span[:, 1], len(after)
+    ends.accepted[:], ends.t[:], ends.saved[:] = n_steps, members.t_span[:, 1], len(even.after)
     ends.evaluations[:] = motion.opening.n_slopes + motion.step.n_slopes * (n_steps - motion.opening.steps)
 
     def begin(first: int, last: int):
-        rows = motion.step.n_rows * n
-        blocks = (_aligned(1)[0], _aligned(1)[0], _aligned(rows), _aligned(rows), _aligned(1)[0], _aligned(1)[0])
-        group = Group(*blocks, _aligned(max(1, members.args.shape[1])), np.array([first, last, 0, 0]))
+        group = marching.group(members.args.shape[1], first, last)
+        most = max(1, ATTEMPTS // motion.step.n_slopes)
 
         def advance():
-            code = lockstep(np.dtype(float), even, starts, ends, group, n, max(1, ATTEMPTS // motion.step.n_slopes))
+            code = lockstep(np.dtype(float), even, starts, ends, group, marching.n, most)
             ends.code[first : group.place[0]] = DONE
             return code
 
         return advance
 
     return Crew(begin, "lanes")
+
+
+def pull_back_members(problem: Problem, scheme, stepping: Given, members: Members, end_bars: np.ndarray, workers: int):
+    """Gradients of even steps in lanes: with respect to the initial states and the parameters, from the end's."""
+    marching = _marching(problem, scheme, stepping)
+    motion, even, n = marching.motion, marching.even(np.zeros((0, 2))), marching.n
+    step, segment = motion.step, max(1, isqrt(stepping.n_steps))
+    reverse = partial(write_reverse, is_even=True, has_times=False, is_wide=True)
+    sweep = partial(write_sweep, step, is_even=True, is_back=False, is_wide=True)
+    addresses = [marching.address(step, "sweep", sweep), marching.address(step, "reverse", partial(reverse, step))]
+    has_opening = bool(motion.opening.operations)
+    opening = marching.address(motion.opening, "reverse", partial(reverse, motion.opening)) if has_opening else 0
+    back, starts = Back(*addresses, opening, segment), _starts(Plan(stepping, Saving(None, 0)), members)
+    bars = Bars(end_bars, np.zeros_like(end_bars), np.zeros((members.count, members.args.shape[1])))
+
+    def begin(first: int, last: int):
+        rows, n_parameters = step.n_rows * n, max(1, members.args.shape[1])
+        sizes = (rows, rows * -(-stepping.n_steps // segment), rows * segment, rows, n_parameters, 1)
+        kept = Kept(*map(_aligned, sizes))
+        group = marching.group(n_parameters, first, last)
+        return partial(pull_back, np.dtype(float), even, back, starts, bars, group, kept, n)
+
+    if not _run_chunks(Crew(begin, "lanes"), _chunks(members.count, workers), workers, lambda n: None):
+        raise KeyboardInterrupt
+    return bars
 
 
 def _wanted_steps(members: Members, n_steps: int, is_multistep: bool) -> np.ndarray:

@@ -12,7 +12,7 @@ from stepnet.engines.numba_engine.compile.cache import Kernel, compiled, inlined
 from stepnet.engines.numba_engine.compile.machine_code import LANES
 from stepnet.engines.numba_engine.extension import ASIDE, ERROR, Y_NEW, K, Y, extend
 from stepnet.engines.numba_engine.inside import at_time
-from stepnet.engines.numba_engine.primitives import call_field, call_herd, call_lockstep, copy_row
+from stepnet.engines.numba_engine.primitives import call_field, call_herd, copy_row
 from stepnet.engines.numba_engine.step_control import choose_first_step
 from stepnet.engines.numba_engine.stepping import (
     DONE,
@@ -216,102 +216,3 @@ def herd(code, field, tables, how, is_aside, places, starts, ends, scratch, most
             if fate != WANTED:
                 leave(starts, ends, lane, code_of(fate), places, scratch)
     return PAUSED
-
-
-class Even(NamedTuple):
-    """Even steps: addresses of the opening and of the steps, how many they are, and what is wanted when.
-
-    Wanted time j lies `after[j, 1]` of a step behind step `after[j, 0]`; `state` are the rows of the problem's own.
-    """
-
-    opening: int
-    steps: int
-    n_opening: int
-    n_steps: int
-    after: np.ndarray
-    state: np.ndarray
-
-
-class Group(NamedTuple):
-    """What a thread works on: beginnings and lengths of the steps, rows of the state, aside, and parameters."""
-
-    t0: np.ndarray
-    h: np.ndarray
-    work: np.ndarray
-    aside: np.ndarray
-    t_aside: np.ndarray
-    h_aside: np.ndarray
-    p: np.ndarray
-    place: np.ndarray
-
-
-@compiled
-def take_group(starts, even, group, n):
-    """Put the next members into the lanes; lanes that are left over repeat the last one."""
-    first, last = group.place[0], group.place[1]
-    group.work[:] = 0.0
-    for lane in range(LANES):
-        i = min(first + lane, last - 1)
-        t_span = starts.t_span[i % starts.t_span.shape[0]]
-        group.t0[lane], group.h[lane] = t_span[0], (t_span[1] - t_span[0]) / even.n_steps
-        for part in range(even.state.shape[0]):
-            for k in range(n):
-                group.work[even.state[part] * n + k, lane] = starts.y0[i % starts.y0.shape[0], part * n + k]
-        for j in range(starts.p.shape[1]):
-            group.p[j, lane] = starts.p[i % starts.p.shape[0], j]
-    call_lockstep(even.opening, group.t0, group.h, 0, 1, group.work, group.p)
-    group.place[2] = even.n_opening
-
-
-@compiled
-def store_group(ends, even, group, work, j, n):
-    """Store the states of the lanes as the j-th of their members."""
-    first, last = group.place[0], group.place[1]
-    for lane in range(min(LANES, last - first)):
-        for part in range(even.state.shape[0]):
-            for k in range(n):
-                ends.y[first + lane, j, part * n + k] = work[even.state[part] * n + k, lane]
-
-
-@compiled
-def look_aside(even, group, j):
-    """group.aside = the state at wanted time j, which lies in the step to come."""
-    for row in range(group.work.shape[0]):
-        for lane in range(LANES):
-            group.aside[row, lane] = group.work[row, lane]
-    theta = even.after[j, 1]
-    if theta > 0.0:
-        for lane in range(LANES):
-            group.t_aside[lane] = group.t0[lane] + group.place[2] * group.h[lane]
-            group.h_aside[lane] = theta * group.h[lane]
-        call_lockstep(even.steps, group.t_aside, group.h_aside, 0, 1, group.aside, group.p)
-
-
-@Kernel
-def lockstep(even, starts, ends, group, n, most):
-    """Even steps of the members from place[0] to place[1], as many steps as `most`; PAUSED if some are left."""
-    place, done = group.place, 0
-    while place[0] < place[1]:
-        if place[2] == 0:
-            take_group(starts, even, group, n)
-            place[3] = 0
-        while place[2] < even.n_steps or place[3] < even.after.shape[0]:
-            count = even.n_steps - place[2]
-            if place[3] < even.after.shape[0]:
-                count = int(even.after[place[3], 0]) - place[2]
-                if count == 0:
-                    look_aside(even, group, place[3])
-                    store_group(ends, even, group, group.aside, place[3], n)
-                    place[3] += 1
-                    continue
-            if done >= most:
-                return PAUSED
-            count = min(count, most - done)
-            call_lockstep(even.steps, group.t0, group.h, place[2], count, group.work, group.p)
-            place[2] += count
-            done += count
-        if even.after.shape[0] == 0:
-            store_group(ends, even, group, group.work, 0, n)
-        place[0] += LANES
-        place[2] = 0
-    return DONE

@@ -87,19 +87,46 @@ def call_herd(typing_context, address, rows, most):
 
 
 @intrinsic
-def call_lockstep(typing_context, address, t0, h, first, count, work, p):
-    """Even steps in all lanes, `lockstep` of compile/lanes.py."""
+def call_steps_in_lanes(typing_context, address, t0, h, first, count, work, p):
+    """Many generated even steps in all lanes, `steps` of compile/fused.py."""
     signature = types.int32(types.int64, t0, h, types.int64, types.int64, work, p)
 
     def generate(context, builder, signature, arguments):
-        address, t0_value, h_value, first, count, work_value, p_value = arguments
-        function = ir.FunctionType(I32, [BYTES, BYTES, I64, I64, BYTES, BYTES])
-        pointer = builder.inttoptr(address, function.as_pointer())
-        arrays = ((t0, t0_value), (h, h_value), (work, work_value), (p, p_value))
-        t0_, h_, work_, p_ = (_pointer(context, builder, *array) for array in arrays)
-        return builder.call(pointer, [t0_, h_, first, count, work_, p_])
+        return _call_in_lanes(context, builder, signature, arguments)
 
     return signature, generate
+
+
+@intrinsic
+def call_sweep_in_lanes(typing_context, address, t0, h, first, count, grid, state, states, stride, p):
+    """The same with states stored, `sweep` of compile/fused.py."""
+    signature = types.int32(types.int64, t0, h, types.int64, types.int64, grid, state, states, types.int64, p)
+
+    def generate(context, builder, signature, arguments):
+        return _call_in_lanes(context, builder, signature, arguments)
+
+    return signature, generate
+
+
+@intrinsic
+def call_reverse_in_lanes(typing_context, address, t0, h, first, count, grid, states, bar, p_bar, t_bars, p):
+    """Their adjoint, `reverse` of compile/fused.py."""
+    signature = types.int32(types.int64, t0, h, types.int64, types.int64, grid, states, bar, p_bar, t_bars, p)
+
+    def generate(context, builder, signature, arguments):
+        return _call_in_lanes(context, builder, signature, arguments)
+
+    return signature, generate
+
+
+def _call_in_lanes(context, builder, signature, arguments):
+    """Call the address that comes first with integers as they are and arrays as pointers."""
+    is_array = [isinstance(kind, types.Array) for kind in signature.args[1:]]
+    function = ir.FunctionType(I32, [BYTES if array else I64 for array in is_array])
+    pointer = builder.inttoptr(arguments[0], function.as_pointer())
+    values = zip(is_array, signature.args[1:], arguments[1:], strict=True)
+    given = [_pointer(context, builder, kind, value) if array else value for array, kind, value in values]
+    return builder.call(pointer, given)
 
 
 @intrinsic

@@ -13,6 +13,8 @@ coefficients as literals; kernels call this code in place of their own stages.
 
 The last two go over even steps, or over those between the times in `grid`.  `bar` is the gradient with respect to the
 state, `p_bar` and `t_bars` (that of t0, and sum (t_n - t0) t_n_bar + h_n h_n_bar) are added to.
+
+The last three also run in lanes, where every number, t0 and h included, is a row of as many as there are lanes.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from collections.abc import Callable, Sequence
 from weakref import WeakKeyDictionary
 
 from stepnet.engines.numba_engine.compile.field import Field
+from stepnet.engines.numba_engine.compile.lane_functions import with_definitions
 from stepnet.engines.numba_engine.compile.machine_code import LANES, Code, Writer
 from stepnet.engines.numba_engine.compile.trace import Trace
 from stepnet.schemes.programs import Program, Slope, Sum
@@ -28,14 +31,16 @@ from stepnet.schemes.tableau import ExplicitRK
 
 LONGEST = 1200  # operations of a step; beyond, the calls are no longer what takes the time
 ATTEMPT = "double %t, double %t_low, double %h, ptr noalias %work, ptr noalias readonly %p"
-STEPS = "double %t0, double %h0, i64 %first, i64 %count, ptr noalias %work, ptr noalias readonly %p"
+CLOCK = "double %t0, double %h0, "
+CLOCKS = "ptr noalias readonly %t0_row, ptr noalias readonly %h0_row, "  # one in every lane
+STEPS = "i64 %first, i64 %count, ptr noalias %work, ptr noalias readonly %p"
 SWEEP = (
-    "double %t0, double %h0, i64 %first, i64 %count, ptr noalias readonly %grid, ptr noalias %state, "
-    "ptr noalias %states, i64 %stride, ptr noalias readonly %p"
+    "i64 %first, i64 %count, ptr noalias readonly %grid, ptr noalias %state, ptr noalias %states, i64 %stride, "
+    "ptr noalias readonly %p"
 )
 REVERSE = (
-    "double %t0, double %h0, i64 %first, i64 %count, ptr noalias readonly %grid, ptr noalias readonly %states, "
-    "ptr noalias %bar, ptr noalias %p_bar, ptr noalias %t_bars, ptr noalias readonly %p"
+    "i64 %first, i64 %count, ptr noalias readonly %grid, ptr noalias readonly %states, ptr noalias %bar, "
+    "ptr noalias %p_bar, ptr noalias %t_bars, ptr noalias readonly %p"
 )
 
 _kept: WeakKeyDictionary = WeakKeyDictionary()
@@ -56,11 +61,8 @@ def fused_address(
     key = (which, id(source), variant, *map(id, codes))
     if key not in kept:
         traces = [field.keep_alive.trace if field.address != 0 else None for field in fields]
-        kept[key] = (
-            _code(traces, which, make_writer, n_evaluations, longest),
-            source,
-            codes[:-1],
-        )  # what an id names must live
+        code = _code(traces, which, make_writer, n_evaluations, longest)
+        kept.setdefault(key, (code, source, codes[:-1]))  # what an id names must live; of two threads the first wins
     code = kept[key][0]
     return 0 if code is None else code.address
 
@@ -276,62 +278,62 @@ def write_attempt(scheme: ExplicitRK, rows, stride: int) -> Callable[[list[Trace
     return write
 
 
-def write_steps(program: Program, rows: Sequence[int], stride: int) -> Callable[[list], str]:
+def write_steps(program: Program, rows: Sequence[int], stride: int, is_wide: bool = False) -> Callable[[list], str]:
     """Assembly of many even steps, the state in registers throughout; `rows` of `work` hold it."""
 
     def write(traces) -> str:
-        step, n = Step(traces), size_of(traces)
+        step, n = _timed_step(traces, is_wide), _size(traces)
 
         def body(t, h, state):
             made = step.execute(program, traces, state, t, h)
             return [made[row] for row in program.outputs]
 
         first = step.load_rows("work", rows, stride, n)
-        lines, new = loop_over_steps(step, first, body, is_even=True)
+        lines, new = _loop(step, first, body, is_even=True)
         step.lines = lines
         step.store_rows(new, "work", rows, stride)
-        return function("steps", STEPS, step.lines)
+        return _timed_function("steps", STEPS, step)
 
     return write
 
 
-def write_sweep(program: Program, is_even: bool, is_back: bool) -> Callable[[list], str]:
+def write_sweep(program: Program, is_even: bool, is_back: bool, is_wide: bool = False) -> Callable[[list], str]:
     """Assembly of many steps that stores the state before each of them, `stride` numbers apart (0: not at all).
 
     A program that undoes steps goes back over them, and what it stores is what it arrives at.
     """
 
     def write(traces) -> str:
-        step, n = Step(traces), size_of(traces)
+        step, n = _timed_step(traces, is_wide), _size(traces)
         rows = range(program.n_rows)
 
         def body(t, h, state):
             step.lines.append("%place = mul i64 %i, %stride")
-            step.lines.append("%kept = getelementptr double, ptr %states, i64 %place")
+            step.lines.append(f"%kept = getelementptr {step.real}, ptr %states, i64 %place")
             made = step.execute(program, traces, state, t, h)
             new = [made[row] for row in program.outputs]
             step.store_rows(new if is_back else state, "kept", rows, n)
             return new
 
         first = step.load_rows("state", rows, n, n)
-        lines, new = loop_over_steps(step, first, body, is_even, is_back)
+        lines, new = _loop(step, first, body, is_even, is_back)
         step.lines = lines
         step.store_rows(new, "state", rows, n)
-        return function("sweep", SWEEP, step.lines)
+        return _timed_function("sweep", SWEEP, step)
 
     return write
 
 
-def write_reverse(program: Program, is_even: bool, has_times: bool) -> Callable[[list], str]:
+def write_reverse(program: Program, is_even: bool, has_times: bool, is_wide: bool = False) -> Callable[[list], str]:
     """Assembly of the adjoint of many steps, the gradient in registers; stages are computed again from each state."""
 
     def write(traces) -> str:
-        step, n = Step(traces), size_of(traces)
+        step, n = _timed_step(traces, is_wide), _size(traces)
         rows, zero = range(program.n_rows), step.literal(0.0)
 
         def body(t, h, bar):
             step.lines.append(f"%place = mul i64 %i, {program.n_rows * n}")
-            step.lines.append("%kept = getelementptr double, ptr %states, i64 %place")
+            step.lines.append(f"%kept = getelementptr {step.real}, ptr %states, i64 %place")
             made = step.execute(program, traces, step.load_rows("kept", rows, n, n), t, h)
             bars: dict[int, list[str]] = {}
             for row, value in zip(program.outputs, bar, strict=True):
@@ -343,10 +345,10 @@ def write_reverse(program: Program, is_even: bool, has_times: bool) -> Callable[
             return [bars.get(row, [zero] * n) for row in rows]
 
         first = step.load_rows("bar", rows, n, n)
-        lines, new = loop_over_steps(step, first, body, is_even, is_backward=True)
+        lines, new = _loop(step, first, body, is_even, is_backward=True)
         step.lines = lines
         step.store_rows(new, "bar", rows, n)
-        return function("reverse", REVERSE, step.lines)
+        return _timed_function("reverse", REVERSE, step)
 
     return write
 
@@ -360,11 +362,25 @@ def _store_times(step: Step, times: _Times, t: str, h: str) -> None:
         step.store(step.multiply(h, value), "t_bars", 1, is_sum=True)
 
 
-def size_of(traces) -> int:
+def _size(traces) -> int:
     return next(trace.n for trace in traces if trace is not None)
 
 
-def loop_over_steps(step: Step, first: list[list[str]], body, is_even: bool, is_backward: bool = False):
+def _timed_step(traces, is_wide: bool) -> Step:
+    """A step with the names %t0 and %h0 for its clock."""
+    step = Step(traces, is_wide)
+    if is_wide:
+        step.lines += [f"%{name} = load {step.real}, ptr %{name}_row, align 8" for name in ("t0", "h0")]
+    return step
+
+
+def _timed_function(name: str, head: str, step: Step) -> str:
+    if step.is_wide:
+        return with_definitions(function(name, CLOCKS + head, step.lines))
+    return function(name, CLOCK + head, step.lines)
+
+
+def _loop(step: Step, first: list[list[str]], body, is_even: bool, is_backward: bool = False):
     """A loop over `count` steps, whose state of some rows stays in registers; its lines, and the last state."""
     before, step.lines = step.lines, []
     n = len(first[0])

@@ -1,26 +1,23 @@
 """Steps of eight trajectories side by side, generated around a trace: each lane has its own time, step and fate.
 
-    int64 herd     (double *rows, int64 most)
-    int32 lockstep (const double *t0, const double *h, int64 first, int64 count, double *work, const double *p)
+    int64 herd(double *rows, int64 most)
 
-`herd` takes attempts of a pair and returns how many: accepted or rejected lane by lane as the kernel for one
-trajectory does, until one of the lanes wants something, which it leaves in the row `FATE`.  `lockstep` takes even
-steps of any scheme.  Rows hold one number for every lane.
+takes attempts of a pair and returns how many: accepted or rejected lane by lane as the kernel for one trajectory does,
+until one of the lanes wants something, which it leaves in the row `FATE`.  Rows hold one number for every lane.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import log as log_of
 from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.engines.numba_engine.compile.fused import Step, function, loop_over_steps, size_of
+from stepnet.engines.numba_engine.compile.fused import Step, function
 from stepnet.engines.numba_engine.compile.lane_functions import with_definitions
 from stepnet.engines.numba_engine.compile.machine_code import LANES
 from stepnet.engines.numba_engine.compile.trace import Trace
-from stepnet.schemes.programs import Program
 from stepnet.schemes.tableau import ExplicitRK
 
 # Rows of a herd.  T to REJECTED change from attempt to attempt; after these come the state, its slope, tolerances
@@ -34,10 +31,6 @@ NOTHING, FINISHED, TOO_SMALL, BROKEN, USED_UP, WANTED = map(float, range(6))
 LEAST_ERROR = 1e-4  # that the controller remembers
 
 HERD = "ptr noalias %rows, i64 %most"
-LOCKSTEP = (
-    "ptr noalias readonly %t0_, ptr noalias readonly %h0_, i64 %first, i64 %count, ptr noalias %work, "
-    "ptr noalias readonly %p"
-)
 
 
 class Places(NamedTuple):
@@ -284,25 +277,5 @@ def write_herd(scheme: ExplicitRK, control: Control, places: Places) -> Callable
             "br i1 %on, label %loop, label %done", "done:", *w.lines,
         ]  # fmt: skip
         return with_definitions(function("herd", HERD, lines, "i64 %i_next"))
-
-    return write
-
-
-def write_lockstep(program: Program, rows: Sequence[int], stride: int) -> Callable[[list], str]:
-    """Assembly of even steps in all lanes, each with its own beginning and length."""
-
-    def write(traces) -> str:
-        step, n = Step(traces, is_wide=True), size_of(traces)
-        step.lines += [f"%t0 = load {step.real}, ptr %t0_, align 8", f"%h0 = load {step.real}, ptr %h0_, align 8"]
-
-        def body(t, h, state):
-            made = step.execute(program, traces, state, t, h)
-            return [made[row] for row in program.outputs]
-
-        first = step.load_rows("work", rows, stride, n)
-        lines, new = loop_over_steps(step, first, body, is_even=True)
-        step.lines = lines
-        step.store_rows(new, "work", rows, stride)
-        return with_definitions(function("lockstep", LOCKSTEP, step.lines))
 
     return write
