@@ -27,8 +27,8 @@ from stepnet.event_gradient import EventRun
 from stepnet.integrate import scheme_for
 from stepnet.memory_choices import CONTINUOUS, EXACT, after_search, in_memory, passed_states, require_memory
 from stepnet.planning import Choices
-from stepnet.problem import ODE, Partitioned, Problem, SecondOrder
-from stepnet.reading import Reader, flattened, shape_of
+from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, state_shape
+from stepnet.reading import Reader, flattened
 from stepnet.reversal import Cost, Seeds
 
 
@@ -160,7 +160,7 @@ def gradient(
                 f'`memory`="{memory}" is for losses of the end state, without `save_at`, `event` and `times`'
             )
         how = choices._asdict() if steps is None else {"steps": steps}
-        reader = Reader(engine, loss, end_gradient, shape_of(original), original.initial.size, running is not None)
+        reader = Reader(engine, loss, end_gradient, state_shape(original), original.initial.size, running is not None)
         return _continuous(engine, problem, original, scheme, memory, how, reader, differences)
     ended = passed = None
     if event is not None:
@@ -175,7 +175,7 @@ def gradient(
         chosen = steps_of(problem, scheme, steps, choices, save_at, passed)
     if running is not None:
         chosen = chosen._replace(places=np.append(chosen.places, chosen.number))
-    shape = shape_of(original) if save_at is None else (len(save_at), *shape_of(original))
+    shape = state_shape(original) if save_at is None else (len(save_at), *state_shape(original))
     reader = Reader(engine, loss, end_gradient, shape, original.initial.size, running is not None, ended)
     linear = linearised(engine, problem, scheme, chosen, times, differences)
     require_argument_gradients(linear)
@@ -193,7 +193,7 @@ def gradient(
         (y0,), (sums,) = run.close(), run.sums
     args = engine.as_arguments(sums.p + reader.p_bar, original.args, linear.has_parameters)
     t_span = _time_gradients(problem, sums.t) if times else None
-    own = y0[: original.initial.size].reshape(shape_of(original))
+    own = y0[: original.initial.size].reshape(state_shape(original))
     cost = replace(cost, advances=cost.advances + chosen.n_searched)
     return Gradient(reader.value, own, args, t_span, reader.y, words, linear.rung, cost, original)
 
@@ -204,7 +204,7 @@ def _continuous(engine, problem, original, scheme, memory, how, reader, differen
         raise TypeError(f'`memory`="{memory}" is for an `ODE`, found {type(problem).__name__}')
     found = solved_back(engine, problem, scheme, memory, how, reader, differences)
     _warn_if_unsafe(found.return_error)
-    y0 = found.y0[: original.initial.size].reshape(shape_of(original))
+    y0 = found.y0[: original.initial.size].reshape(state_shape(original))
     args = engine.as_arguments(found.p, original.args, found.has_parameters)
     cost = Cost(found.n_steps, 0, found.n_states, 8 * found.n_numbers, found.return_error)
     return Gradient(reader.value, y0, args, None, reader.y, found.words, found.rung, cost, original)

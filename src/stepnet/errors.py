@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from stepnet.solution import Solution
+    from stepnet.solution import EnsembleSolution, Solution
 
 
 class SchemeError(ValueError):
@@ -43,7 +43,7 @@ class SolveFailed(RuntimeError):
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C during a solve; `.solution` holds the part that was done."""
 
-    def __init__(self, solution: Solution):
+    def __init__(self, solution: Solution | EnsembleSolution):
         super().__init__(solution.message)
         self.solution = solution
 

@@ -17,8 +17,7 @@ from stepnet.errors import NoDerivative
 from stepnet.events import Event
 from stepnet.integrate import solve_in_passing
 from stepnet.planning import Choices, events_of
-from stepnet.problem import Problem, restarted
-from stepnet.reading import shape_of
+from stepnet.problem import Problem, restarted, state_shape
 from stepnet.reversal import steps_in_block
 from stepnet.schemes.multistep import Multistep
 from stepnet.solution import Status
@@ -51,7 +50,7 @@ class EventRun:
         found = float(solution.t_events[0][-1])
         is_before = np.abs(solution.t - problem.t_span[0]) < abs(found - problem.t_span[0])
         take(solution.t[is_before], np.vstack((last[0], solution.y[is_before].reshape(-1, problem.initial.size))))
-        self._last = restarted(problem, last[0].reshape(shape_of(problem)), (times[-1], found))
+        self._last = restarted(problem, last[0].reshape(state_shape(problem)), (times[-1], found))
         self.t = _zero(lambda t: self._g.value(t, self._end(t)), found, found - times[-1])
         times.append(self.t)
         self.grid, self.y = np.frombuffer(times), self._end(self.t)

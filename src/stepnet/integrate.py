@@ -11,7 +11,7 @@ import numpy as np
 from stepnet.engines.contract import Outcome, Passing, Plan, Saving
 from stepnet.errors import Interrupted, SolveFailed, StiffnessWarning
 from stepnet.planning import Choices, events_of, projection_of, require_match, saving, step_plan
-from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split, checked_state
+from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split, checked_state, state_shape
 from stepnet.schemes import catalogue
 from stepnet.schemes.multistep import Multistep
 from stepnet.solution import Solution, Status
@@ -93,7 +93,7 @@ def solve_in_passing(problem: Problem, scheme, steps, choices: Choices, passing:
 
 
 def _solved(problem: Problem, scheme, plan: Plan, check: bool = True) -> Solution:
-    solution = _as_solution(problem, scheme, _engine().run(problem, scheme, plan))
+    solution = _as_solution(problem, scheme, engine().run(problem, scheme, plan))
     if check and solution.status is Status.INTERRUPTED:
         raise Interrupted(solution)
     if check and solution.failure is not None:
@@ -139,7 +139,7 @@ class Integrator:
 
     def __init__(self, problem: Problem, scheme, plan: Plan):
         self.problem, self.scheme = problem, scheme
-        self._stepper = _engine().begin(problem, scheme, plan)
+        self._stepper = engine().begin(problem, scheme, plan)
         self._end = problem.t_span[1]
 
     @property
@@ -206,7 +206,7 @@ class Integrator:
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        return self.problem.y0.shape if isinstance(self.problem, (ODE, Split)) else self.problem.initial.shape
+        return state_shape(self.problem)
 
     def _checked(self, status: Status | None) -> Integrator:
         if status is not None and status is not Status.COMPLETED:
@@ -221,7 +221,7 @@ class Integrator:
 
 
 @cache
-def _engine():
+def engine():
     """The engine of compiled kernels; it loads Numba, so only when something is solved."""
     from stepnet.engines import numba_engine
 

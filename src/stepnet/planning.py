@@ -13,7 +13,7 @@ import numpy as np
 from stepnet.engines.contract import Adaptive, Given, Saving
 from stepnet.errors import UnknownName
 from stepnet.events import Event
-from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
+from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, state_shape
 from stepnet.schemes.conditions import is_pair, is_symplectic
 from stepnet.schemes.controllers import Controller
 from stepnet.schemes.controllers import controller as controller_of
@@ -201,7 +201,7 @@ def _tolerance(name: str, value, problem: Problem) -> np.ndarray:
     bad = array[~(np.isfinite(array) & (array > 0))]
     if bad.size:
         raise ValueError(f"`{name}` must be positive and finite, found {bad.ravel()[0]}")
-    shape = problem.y0.shape if isinstance(problem, (ODE, Split)) else problem.initial.shape
+    shape = state_shape(problem)
     try:
         return np.array(np.broadcast_to(array.astype(float), shape)).ravel()
     except ValueError:

@@ -172,6 +172,11 @@ class Split:
 Problem = ODE | Partitioned | SecondOrder | Split
 
 
+def state_shape(problem: Problem) -> tuple[int, ...]:
+    """The shape in which states are given to users: flat for problems in halves."""
+    return problem.y0.shape if isinstance(problem, (ODE, Split)) else problem.initial.shape
+
+
 def restarted(problem: Problem, y: np.ndarray, t_span: tuple[float, float]) -> Problem:
     """The same problem from another state (flat for problems in halves) and over another time span."""
     if isinstance(problem, (ODE, Split)):

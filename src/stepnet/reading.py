@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepnet.problem import ODE, Problem, Split
-
 
 class Reader:
     """The loss of the states that were collected: called once, it gives their gradients and remembers the value.
@@ -63,10 +61,6 @@ def _checked_gradient(value, shape: tuple[int, ...]) -> np.ndarray:
     if not np.all(np.isfinite(found)):
         raise ValueError("`end_gradient` must be finite")
     return found
-
-
-def shape_of(problem: Problem) -> tuple[int, ...]:
-    return problem.y0.shape if isinstance(problem, (ODE, Split)) else problem.initial.shape
 
 
 def flattened(y0: np.ndarray, args: tuple) -> np.ndarray:

@@ -176,3 +176,72 @@ class Solution:
         if np.isfinite(s.stiffness):
             lines.append(f"  stiff  {s.stiffness:.2g} of the stability limit at the end")
         return "\n".join(lines)
+
+
+@dataclass(frozen=True, eq=False)
+class EnsembleSolution:
+    """What the members of an ensemble came to: `y` (members, times, *state), the end states unless times were wanted.
+
+    `status`, `t_end`, `accepted`, `rejected` and `evaluations` hold one entry for every member.  Of a member that
+    stopped early, `y` is its last valid state, or NaN at the wanted times (after the first `saved`) that it did not
+    reach.  `rung` tells how the members were run: in "lanes" side by side, or "one by one" for the `reason` given.
+    """
+
+    t: np.ndarray
+    y: np.ndarray
+    t_end: np.ndarray
+    status: tuple[Status, ...]
+    accepted: np.ndarray
+    rejected: np.ndarray
+    evaluations: np.ndarray
+    saved: np.ndarray
+    rung: str
+    reason: str
+    scheme: Scheme
+    problem: Problem = field(repr=False)
+    members: object = field(repr=False)
+    t_events: tuple = ()
+    y_events: tuple = ()
+
+    def __len__(self) -> int:
+        return len(self.status)
+
+    @property
+    def y_end(self) -> np.ndarray:
+        """The last state of every member, (members, *state)."""
+        return self.y[:, -1]
+
+    @property
+    def success(self) -> np.ndarray:
+        """Whether each member reached the end or a terminal event."""
+        return np.array([status in (Status.COMPLETED, Status.EVENT) for status in self.status], dtype=bool)
+
+    @property
+    def message(self) -> str:
+        """How the members ended, in words."""
+        return "; ".join(f"{self.status.count(status)} {status.value}" for status in Status if status in self.status)
+
+    def message_of(self, i: int) -> str:
+        """How member i ended, in words."""
+        status = self.status[i]
+        return status.value if status is Status.COMPLETED else f"{status.value} at t = {self.t_end[i]:.6g}"
+
+    def table(self) -> np.ndarray:
+        """One record for every member: status, t_end, accepted and rejected steps, evaluations, message."""
+        kind = [("status", "U16"), ("t_end", float), ("accepted", int), ("rejected", int), ("evaluations", int)]
+        names = [status.name for status in self.status]
+        messages = [self.message_of(i) for i in range(len(self))]
+        columns = (names, self.t_end, self.accepted, self.rejected, self.evaluations, messages)
+        return np.array(list(zip(*columns, strict=True)), dtype=[*kind, ("message", "U96")])
+
+    def __repr__(self) -> str:
+        counts = {status: self.status.count(status) for status in Status if status in self.status}
+        steps = int(self.accepted.sum() + self.rejected.sum())
+        lines = [
+            f"EnsembleSolution by {self.scheme.name} (order {self.scheme.order}): {len(self)} members",
+            f"  y      {self.y.shape} {self.y.dtype}",
+            f"  steps  {steps} in all" + (f", {steps / len(self):.1f} a member" if len(self) else ""),
+            *(f"  {count:<6} {status.value}" for status, count in counts.items()),
+            f"  rung   {self.rung}" + (f" ({self.reason})" if self.reason else ""),
+        ]
+        return "\n".join(lines)

@@ -23,8 +23,8 @@ from stepnet.chosen_steps import (
 from stepnet.integrate import scheme_for, solve
 from stepnet.memory_choices import EXACT, in_memory, require_memory
 from stepnet.planning import Choices
-from stepnet.problem import Partitioned, Problem, SecondOrder
-from stepnet.reading import flattened, real_numbers, shape_of
+from stepnet.problem import Partitioned, Problem, SecondOrder, state_shape
+from stepnet.reading import flattened, real_numbers
 from stepnet.reversal import Seeds
 
 
@@ -111,7 +111,7 @@ def hvp(
     else:
 
         def seed(states):
-            y, dy = (half.reshape(shape_of(problem)) for half in _separated(problem, states[0]))
+            y, dy = (half.reshape(state_shape(problem)) for half in _separated(problem, states[0]))
             scalar = engine.scalar_of(loss, y)
             curved, (_, gradient) = scalar.hessian_product(y, dy), scalar.value_and_gradient(y)
             return _interleaved(problem, curved.ravel(), gradient.ravel())
@@ -120,7 +120,7 @@ def hvp(
         (both,), (p_bar,) = _pulled_back(engine, linear, chosen, seed, memory, facts)
         y_bar, _ = _separated(problem, both)
     own = engine.as_arguments(p_bar[: p_direction.size], problem.args)
-    return HessianProduct(y_bar.reshape(shape_of(problem)), own)
+    return HessianProduct(y_bar.reshape(state_shape(problem)), own)
 
 
 def _pulled_back(engine, linear, chosen: Steps, loss: Callable, memory, facts: Callable) -> tuple[list, list]:
@@ -148,7 +148,7 @@ def _tangent(engine, problem: Problem, scheme, chosen: Steps, direction, p_direc
     both = engine.tangent_problem(problem, direction, p_direction, may_call=True)
     solution = solve(both, scheme, steps=chosen.as_argument, save_every=0)
     first, second = _separated(problem, solution.y[-1].ravel())
-    return Tangent(first.reshape(shape_of(problem)), second.reshape(shape_of(problem)))
+    return Tangent(first.reshape(state_shape(problem)), second.reshape(state_shape(problem)))
 
 
 def _separated(problem: Problem, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

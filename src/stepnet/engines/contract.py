@@ -72,6 +72,42 @@ class Outcome(NamedTuple):
     t_end: float = float("nan")
 
 
+class Members(NamedTuple):
+    """The members of an ensemble, one row each or one row for all of them, as flat arrays of numbers."""
+
+    number: int
+    y0: np.ndarray
+    args: np.ndarray
+    t_span: np.ndarray
+    rtol: np.ndarray
+    atol: np.ndarray
+    save_at: np.ndarray
+
+    def row(self, name: str, i: int) -> np.ndarray:
+        """What member i has under this name."""
+        rows = getattr(self, name)
+        return rows[i % len(rows)]
+
+
+class EnsembleOutcome(NamedTuple):
+    """What an ensemble left: states (members, times, entries), and for each member where and how it ended.
+
+    `saved` counts the wanted times that were reached; `rung` says how the members were run, `reason` why not in lanes.
+    """
+
+    y: np.ndarray
+    t_end: np.ndarray
+    status: tuple[Status, ...]
+    accepted: np.ndarray
+    rejected: np.ndarray
+    evaluations: np.ndarray
+    saved: np.ndarray
+    rung: str
+    reason: str
+    t_events: tuple[tuple[np.ndarray, ...], ...] = ()
+    y_events: tuple[tuple[np.ndarray, ...], ...] = ()
+
+
 class Engine(Protocol):
     """Both engines are modules that offer this."""
 

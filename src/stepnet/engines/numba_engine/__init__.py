@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepnet.engines.contract import Outcome, Plan
+from stepnet.engines.contract import EnsembleOutcome, Members, Outcome, Plan
 from stepnet.engines.numba_engine import explicit_rk, low_storage, multistep, observed, splitting, stabilised
+from stepnet.engines.numba_engine.compile.arguments import pack
+from stepnet.engines.numba_engine.compile.scalar import scalar_of
 from stepnet.engines.numba_engine.driver import drive
+from stepnet.engines.numba_engine.ensembles import member_problem, pull_back_members, run_members
 from stepnet.engines.numba_engine.identity import identity
 from stepnet.engines.numba_engine.job import Job
 from stepnet.engines.numba_engine.stepper import Stepper
@@ -15,6 +18,11 @@ from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.tableau import ExplicitRK, LowStorageRK, StabilisedRK
 from stepnet.solution import Status
+
+__all__ = [
+    "begin", "is_plain", "member_problem", "numbers_of", "prepare", "pull_back_members", "run", "run_ensemble",
+    "scalar_of",
+]  # fmt: skip
 
 PREPARE = {
     ExplicitRK: explicit_rk.prepare,
@@ -45,6 +53,16 @@ def run(problem: Problem, scheme, plan: Plan) -> Outcome:
     if job.inner is None or plan.saving.at is None or observed.is_moving(plan) or is_interrupted:
         return outcome
     return observed.with_wanted_times(outcome, run(problem, scheme, Plan(plan.stepping, plan.saving)), problem)
+
+
+def run_ensemble(problem: Problem, scheme, plan: Plan, members: Members, workers: int, show) -> EnsembleOutcome:
+    """Solve the problem for many members; `show(n)` is told when n more are done."""
+    return run_members(run, problem, scheme, plan, members, workers, show)
+
+
+def numbers_of(args: tuple) -> np.ndarray:
+    """The numbers among the arguments of a right-hand side, in their order."""
+    return pack(args).values
 
 
 def is_plain(plan: Plan) -> bool:

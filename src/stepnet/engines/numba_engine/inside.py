@@ -56,19 +56,26 @@ def is_full(needs, run, out):
 
 
 @inlined
+def at_time(field, p, tables, is_aside, work, length, h, run):
+    """work[ASIDE] = y(t + length), by a step of that length or by the continuous extension of the one of length h."""
+    if is_aside:
+        used, aside = tables.b.shape[1], K + tables.c.shape[0] + tables.R.shape[0]
+        copy_row(work, K, aside)
+        if not stages(field, p, tables.A, tables.c, work, Y, ASIDE, aside, 1, used, run.t, length, run):
+            return False
+        combine(work, ASIDE, Y, length, tables.b, 0, aside, used)
+    else:
+        between(tables, work, length / h, h, run)
+    return True
+
+
+@inlined
 def save_between(field, p, tables, needs, work, t_new, h, run, out):
     """Save the wanted times inside a step; the main steps never depend on them."""
-    n, used = tables.c.shape[0], tables.b.shape[1]
-    aside = K + n + tables.R.shape[0]
     while stepping.is_inside(run, needs.save_at, t_new):
         length = (needs.save_at[run.next_save] - run.t) - run.t_low
-        if needs.is_aside:
-            copy_row(work, K, aside)
-            if not stages(field, p, tables.A, tables.c, work, Y, ASIDE, aside, 1, used, run.t, length, run):
-                return FIELD_RAISED
-            combine(work, ASIDE, Y, length, tables.b, 0, aside, used)
-        else:
-            between(tables, work, length / h, h, run)
+        if not at_time(field, p, tables, needs.is_aside, work, length, h, run):
+            return FIELD_RAISED
         if not is_finite_row(work, ASIDE):
             return NOT_FINITE
         stepping.save_wanted(work, ASIDE, 1, run, needs.save_at, out.t, out.y)

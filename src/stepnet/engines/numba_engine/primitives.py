@@ -74,6 +74,62 @@ def call_steps(typing_context, address, t0, h, first, count, work, p):
 
 
 @intrinsic
+def call_herd(typing_context, address, rows, most):
+    """Attempts in all lanes, `herd` of compile/lanes.py; how many there were."""
+    signature = types.int64(types.int64, rows, types.int64)
+
+    def generate(context, builder, signature, arguments):
+        address, rows_value, most = arguments
+        pointer = builder.inttoptr(address, ir.FunctionType(I64, [BYTES, I64]).as_pointer())
+        return builder.call(pointer, [_pointer(context, builder, rows, rows_value), most])
+
+    return signature, generate
+
+
+@intrinsic
+def call_steps_in_lanes(typing_context, address, t0, h, first, count, work, p):
+    """Many generated even steps in all lanes, `steps` of compile/fused.py."""
+    signature = types.int32(types.int64, t0, h, types.int64, types.int64, work, p)
+
+    def generate(context, builder, signature, arguments):
+        return _call_in_lanes(context, builder, signature, arguments)
+
+    return signature, generate
+
+
+@intrinsic
+def call_sweep_in_lanes(typing_context, address, t0, h, first, count, grid, state, states, stride, p):
+    """The same with states stored, `sweep` of compile/fused.py."""
+    signature = types.int32(types.int64, t0, h, types.int64, types.int64, grid, state, states, types.int64, p)
+
+    def generate(context, builder, signature, arguments):
+        return _call_in_lanes(context, builder, signature, arguments)
+
+    return signature, generate
+
+
+@intrinsic
+def call_reverse_in_lanes(typing_context, address, t0, h, first, count, grid, states, bar, p_bar, t_bars, p):
+    """Their adjoint, `reverse` of compile/fused.py."""
+    signature = types.int32(types.int64, t0, h, types.int64, types.int64, grid, states, bar, p_bar, t_bars, p)
+
+    def generate(context, builder, signature, arguments):
+        return _call_in_lanes(context, builder, signature, arguments)
+
+    return signature, generate
+
+
+def _call_in_lanes(context, builder, signature, arguments):
+    """Call the address that comes first with integers as they are and arrays as pointers."""
+    is_array = [isinstance(kind, types.Array) for kind in signature.args[1:]]
+    function = ir.FunctionType(I32, [BYTES if array else I64 for array in is_array])
+    pointer = builder.inttoptr(arguments[0], function.as_pointer())
+    values = zip(is_array, signature.args[1:], arguments[1:], strict=True)
+    given = [_pointer(context, builder, kind, value) if array else value for array, kind, value in values]
+    return builder.call(pointer, given)
+
+
+@intrinsic
 def call_pullback(typing_context, address, t, work, row, p, bars, row_w, t_bar, row_bar, p_bar, n):
     """status = vjp(t, work[row], p, bars[row_w], t_bar, bars[row_bar], p_bar, n), the bars being added to."""
     signature = types.int32(

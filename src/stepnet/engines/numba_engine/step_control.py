@@ -87,13 +87,12 @@ def shrinkage(error, shrink, safety, exponent):
     return max(shrink, safety * error**-exponent)
 
 
-@Kernel
-def first_step(field, p, work, how, rows, run_):
+@inlined
+def choose_first_step(field, p, work, how, rows, run):
     """Set run.h by the rule of Hairer, Norsett & Wanner I, II.4: an Euler step tells how fast the slope changes.
 
     `rows` are those of y, its slope (known on exit), and two of scratch.
     """
-    run = run_[0]
     y, slope, probe, change = rows
     span = abs(run.t_end - run.t)
     direction = np.sign(run.t_end - run.t)
@@ -118,3 +117,9 @@ def first_step(field, p, work, how, rows, run_):
     best = min(100 * h0, h1)
     run.h = direction * min(best if np.isfinite(best) else h0, span, run.h_max)
     return 0
+
+
+@Kernel
+def first_step(field, p, work, how, rows, run_):
+    """The same for the driver to call."""
+    return choose_first_step(field, p, work, how, rows, run_[0])

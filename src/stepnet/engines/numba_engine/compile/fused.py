@@ -13,6 +13,8 @@ coefficients as literals; kernels call this code in place of their own stages.
 
 The last two go over even steps, or over those between the times in `grid`.  `bar` is the gradient with respect to the
 state, `p_bar` and `t_bars` (that of t0, and sum (t_n - t0) t_n_bar + h_n h_n_bar) are added to.
+
+The last three also run in lanes, where every number, t0 and h included, is a row of as many as there are lanes.
 """
 
 from __future__ import annotations
@@ -21,27 +23,32 @@ from collections.abc import Callable, Sequence
 from weakref import WeakKeyDictionary
 
 from stepnet.engines.numba_engine.compile.field import Field
-from stepnet.engines.numba_engine.compile.machine_code import Code, Writer, literal
+from stepnet.engines.numba_engine.compile.lane_functions import with_definitions
+from stepnet.engines.numba_engine.compile.machine_code import LANES, Code, Writer
 from stepnet.engines.numba_engine.compile.trace import Trace
 from stepnet.schemes.programs import Program, Slope, Sum
 from stepnet.schemes.tableau import ExplicitRK
 
 LONGEST = 1200  # operations of a step; beyond, the calls are no longer what takes the time
 ATTEMPT = "double %t, double %t_low, double %h, ptr noalias %work, ptr noalias readonly %p"
-STEPS = "double %t0, double %h0, i64 %first, i64 %count, ptr noalias %work, ptr noalias readonly %p"
+CLOCK = "double %t0, double %h0, "
+CLOCKS = "ptr noalias readonly %t0_row, ptr noalias readonly %h0_row, "  # one in every lane
+STEPS = "i64 %first, i64 %count, ptr noalias %work, ptr noalias readonly %p"
 SWEEP = (
-    "double %t0, double %h0, i64 %first, i64 %count, ptr noalias readonly %grid, ptr noalias %state, "
-    "ptr noalias %states, i64 %stride, ptr noalias readonly %p"
+    "i64 %first, i64 %count, ptr noalias readonly %grid, ptr noalias %state, ptr noalias %states, i64 %stride, "
+    "ptr noalias readonly %p"
 )
 REVERSE = (
-    "double %t0, double %h0, i64 %first, i64 %count, ptr noalias readonly %grid, ptr noalias readonly %states, "
-    "ptr noalias %bar, ptr noalias %p_bar, ptr noalias %t_bars, ptr noalias readonly %p"
+    "i64 %first, i64 %count, ptr noalias readonly %grid, ptr noalias readonly %states, ptr noalias %bar, "
+    "ptr noalias %p_bar, ptr noalias %t_bars, ptr noalias readonly %p"
 )
 
 _kept: WeakKeyDictionary = WeakKeyDictionary()
 
 
-def fused_address(fields: tuple[Field, ...], source, variant, which: str, make_writer, n_evaluations: int) -> int:
+def fused_address(
+    fields: tuple[Field, ...], source, variant, which: str, make_writer, n_evaluations: int, longest: int = LONGEST
+) -> int:
     """The address of generated code around the traces of `fields`, or 0 if they are too long or not traced.
 
     `make_writer()` gives the function that writes it, from the scheme or program `source`; `variant` tells apart what
@@ -54,26 +61,28 @@ def fused_address(fields: tuple[Field, ...], source, variant, which: str, make_w
     key = (which, id(source), variant, *map(id, codes))
     if key not in kept:
         traces = [field.keep_alive.trace if field.address != 0 else None for field in fields]
-        kept[key] = _code(traces, which, make_writer, n_evaluations), source, codes[:-1]  # what an id names must live
+        code = _code(traces, which, make_writer, n_evaluations, longest)
+        kept.setdefault(key, (code, source, codes[:-1]))  # what an id names must live; of two threads the first wins
     code = kept[key][0]
     return 0 if code is None else code.address
 
 
-def _code(traces, which: str, make_writer, n_evaluations: int) -> Code | None:
-    longest = max(len(trace.graph.live(trace.outputs)) for trace in traces if trace is not None)
-    return None if n_evaluations * longest > LONGEST else Code(make_writer()(traces), which)
+def _code(traces, which: str, make_writer, n_evaluations: int, longest: int) -> Code | None:
+    most = max(len(trace.graph.live(trace.outputs)) for trace in traces if trace is not None)
+    return None if n_evaluations * most > longest else Code(make_writer()(traces), which)
 
 
-class _Step(Writer):
+class Step(Writer):
     """Vectors are lists of values, one for every entry of the state."""
 
-    def __init__(self, traces: list[Trace]):
-        super().__init__()
+    def __init__(self, traces: list[Trace], is_wide: bool = False, parameters: tuple[str, int] = ("p", 0)):
+        super().__init__(is_wide)
+        array, offset = parameters
         self._parameters: dict[int, str] = {}
         self._gradients: dict[int, list[int | None]] = {}
         used = (node[1] for trace in traces if trace is not None for node in trace.graph.nodes if node[0] == "p")
         for j in sorted(set(used)):
-            self._parameters[j] = self.load("p", j)
+            self._parameters[j] = self.load(array, offset + j)
 
     def slopes(self, trace: Trace, t: str, y: list[str]) -> list[str]:
         """The right-hand side at a time and a state."""
@@ -91,15 +100,26 @@ class _Step(Writer):
                 names[number] = known[operation][index[0]]
         return names
 
+    def as_real(self, name: str, integer: str) -> list[str]:
+        """Lines that make a real number of an integer, in every lane."""
+        if not self.is_wide:
+            return [f"%{name} = sitofp i64 %{integer} to double"]
+        blank = f"{self.real} undef"
+        return [
+            f"%{name}_real = sitofp i64 %{integer} to double",
+            f"%{name}_first = insertelement {blank}, double %{name}_real, i32 0",
+            f"%{name} = shufflevector {self.real} %{name}_first, {blank}, <{LANES} x i32> zeroinitializer",
+        ]
+
     def add(self, x: str, y: str) -> str:
-        return self.line(f"fadd double {x}, {y}")
+        return self.do("fadd", x, y)
 
     def multiply(self, x: str, y: str) -> str:
-        return self.line(f"fmul double {x}, {y}")
+        return self.do("fmul", x, y)
 
     def moved(self, y: list[str], h: str, weights, slopes: list[list[str]]) -> list[str]:
         """y + h sum_j weights_j slopes_j."""
-        used = [(literal(float(w)), k) for w, k in zip(weights, slopes, strict=False) if w != 0]
+        used = [(self.literal(float(w)), k) for w, k in zip(weights, slopes, strict=False) if w != 0]
         result = []
         for i, start in enumerate(y):
             total = self.combined(used, i)
@@ -115,19 +135,19 @@ class _Step(Writer):
     def load_rows(self, array: str, rows, stride: int, n: int) -> list[list[str]]:
         return [[self.load(array, row * stride + i) for i in range(n)] for row in rows]
 
-    def store_rows(self, values: list[list[str]], array: str, rows, stride: int) -> None:
+    def store_rows(self, values: list[list[str]], array: str, rows, stride: int, offset: int = 0) -> None:
         for row, value in zip(rows, values, strict=True):
             for i, entry in enumerate(value):
-                self.store(entry, array, row * stride + i)
+                self.store(entry, array, offset + row * stride + i)
 
     def later(self, t: str, h: str, fraction: float) -> str:
         """t + fraction h."""
-        return t if fraction == 0 else self.multiply_add(literal(fraction), h, t)
+        return t if fraction == 0 else self.multiply_add(self.literal(fraction), h, t)
 
     def power(self, h: str, exponent: int) -> str:
         """h to a small whole power."""
         if exponent < 0:
-            return self.line(f"fdiv double {literal(1.0)}, {self.power(h, -exponent)}")
+            return self.do("fdiv", self.literal(1.0), self.power(h, -exponent))
         return h if exponent == 1 else self.multiply(h, self.power(h, exponent - 1))
 
     def execute(self, program: Program, traces, rows: list[list[str]], t: str, h: str) -> list[list[str]]:
@@ -158,14 +178,14 @@ class _Step(Writer):
             for term in group:
                 value = rows[term.row][i]
                 if base is None:
-                    base = value if term.weight == 1 else self.multiply(literal(term.weight), value)
+                    base = value if term.weight == 1 else self.multiply(self.literal(term.weight), value)
                 else:
-                    base = self.multiply_add(literal(term.weight), value, base)
+                    base = self.multiply_add(self.literal(term.weight), value, base)
             return base
         if len(group) == 1:
-            length, value = self.multiply(literal(group[0].weight), h), rows[group[0].row][i]
+            length, value = self.multiply(self.literal(group[0].weight), h), rows[group[0].row][i]
         else:
-            length, value = h, self.combined([(literal(term.weight), rows[term.row]) for term in group], i)
+            length, value = h, self.combined([(self.literal(term.weight), rows[term.row]) for term in group], i)
         return self.multiply(length, value) if base is None else self.multiply_add(length, value, base)
 
     def transpose(self, program: Program, traces, rows, bars: dict[int, list[str]], t: str, h: str, times) -> None:
@@ -190,8 +210,8 @@ class _Step(Writer):
         found = dict(zip(wanted, self.compute(trace.graph, [gradient[i] for i in wanted], names), strict=True))
         if 0 in found and times is not None:
             times.at_t.append(found[0])
-            times.at_h.append(self.multiply(literal(operation.c), found[0]))
-        zero = literal(0.0)
+            times.at_h.append(self.multiply(self.literal(operation.c), found[0]))
+        zero = self.literal(0.0)
         self._add_to(bars, operation.row, [found.get(1 + i, zero) for i in range(trace.n)])
         for j in range(trace.n_parameters):
             if 1 + trace.n + j in found:
@@ -200,14 +220,14 @@ class _Step(Writer):
     def _transpose_sum(self, operation: Sum, rows, bars, bar, h, times) -> None:
         for term in operation.terms:
             if term.power == 0:
-                factor = literal(term.weight)
+                factor = self.literal(term.weight)
             else:
-                factor = self.multiply(literal(term.weight), self.power(h, term.power))
+                factor = self.multiply(self.literal(term.weight), self.power(h, term.power))
                 if times is not None:
-                    product = self.multiply(literal(0.0), bar[0])
+                    product = self.multiply(self.literal(0.0), bar[0])
                     for x, y in zip(rows[term.row], bar, strict=True):
                         product = self.multiply_add(x, y, product)
-                    slope = literal(term.weight * term.power)
+                    slope = self.literal(term.weight * term.power)
                     if term.power != 1:
                         slope = self.multiply(slope, self.power(h, term.power - 1))
                     times.at_h.append(self.multiply(slope, product))
@@ -237,32 +257,32 @@ def write_attempt(scheme: ExplicitRK, rows, stride: int) -> Callable[[list[Trace
     def write(traces: list[Trace]) -> str:
         (trace,) = traces
         table, s = scheme.butcher, len(scheme.b)
-        step = _Step(traces)
+        step = Step(traces)
         (y,) = step.load_rows("work", [rows.Y], stride, trace.n)
         k = step.load_rows("work", [rows.K], stride, trace.n)
         stage = y
         for i in range(1, s):
             stage = step.moved(y, "%h", table.A[i], k)
-            offset = step.multiply_add(literal(float(table.c[i])), "%h", "%t_low")
+            offset = step.multiply_add(step.literal(float(table.c[i])), "%h", "%t_low")
             k.append(step.slopes(trace, step.add("%t", offset), stage))
             step.store_rows([k[i]], "work", [rows.K + i], stride)
         is_fsal = table.c[-1] == 1 and tuple(table.A[-1]) == tuple(table.b)
         new = stage if is_fsal else step.moved(y, "%h", table.b, k)
         step.store_rows([new], "work", [rows.Y_NEW], stride)
-        zero = [literal(0.0)] * trace.n
+        zero = [step.literal(0.0)] * trace.n
         for m, hat in enumerate(scheme.embedded):
             weights = [b - b_hat for b, b_hat in zip(scheme.b, hat.b, strict=True)]
             step.store_rows([step.moved(zero, "%h", weights, k)], "work", [rows.ERROR + m], stride)
-        return _function("attempt", ATTEMPT, step.lines)
+        return function("attempt", ATTEMPT, step.lines)
 
     return write
 
 
-def write_steps(program: Program, rows: Sequence[int], stride: int) -> Callable[[list], str]:
+def write_steps(program: Program, rows: Sequence[int], stride: int, is_wide: bool = False) -> Callable[[list], str]:
     """Assembly of many even steps, the state in registers throughout; `rows` of `work` hold it."""
 
     def write(traces) -> str:
-        step, n = _Step(traces), _size(traces)
+        step, n = _timed_step(traces, is_wide), _size(traces)
 
         def body(t, h, state):
             made = step.execute(program, traces, state, t, h)
@@ -272,24 +292,24 @@ def write_steps(program: Program, rows: Sequence[int], stride: int) -> Callable[
         lines, new = _loop(step, first, body, is_even=True)
         step.lines = lines
         step.store_rows(new, "work", rows, stride)
-        return _function("steps", STEPS, step.lines)
+        return _timed_function("steps", STEPS, step)
 
     return write
 
 
-def write_sweep(program: Program, is_even: bool, is_back: bool) -> Callable[[list], str]:
+def write_sweep(program: Program, is_even: bool, is_back: bool, is_wide: bool = False) -> Callable[[list], str]:
     """Assembly of many steps that stores the state before each of them, `stride` numbers apart (0: not at all).
 
     A program that undoes steps goes back over them, and what it stores is what it arrives at.
     """
 
     def write(traces) -> str:
-        step, n = _Step(traces), _size(traces)
+        step, n = _timed_step(traces, is_wide), _size(traces)
         rows = range(program.n_rows)
 
         def body(t, h, state):
             step.lines.append("%place = mul i64 %i, %stride")
-            step.lines.append("%kept = getelementptr double, ptr %states, i64 %place")
+            step.lines.append(f"%kept = getelementptr {step.real}, ptr %states, i64 %place")
             made = step.execute(program, traces, state, t, h)
             new = [made[row] for row in program.outputs]
             step.store_rows(new if is_back else state, "kept", rows, n)
@@ -299,21 +319,21 @@ def write_sweep(program: Program, is_even: bool, is_back: bool) -> Callable[[lis
         lines, new = _loop(step, first, body, is_even, is_back)
         step.lines = lines
         step.store_rows(new, "state", rows, n)
-        return _function("sweep", SWEEP, step.lines)
+        return _timed_function("sweep", SWEEP, step)
 
     return write
 
 
-def write_reverse(program: Program, is_even: bool, has_times: bool) -> Callable[[list], str]:
+def write_reverse(program: Program, is_even: bool, has_times: bool, is_wide: bool = False) -> Callable[[list], str]:
     """Assembly of the adjoint of many steps, the gradient in registers; stages are computed again from each state."""
 
     def write(traces) -> str:
-        step, n = _Step(traces), _size(traces)
-        rows, zero = range(program.n_rows), literal(0.0)
+        step, n = _timed_step(traces, is_wide), _size(traces)
+        rows, zero = range(program.n_rows), step.literal(0.0)
 
         def body(t, h, bar):
             step.lines.append(f"%place = mul i64 %i, {program.n_rows * n}")
-            step.lines.append("%kept = getelementptr double, ptr %states, i64 %place")
+            step.lines.append(f"%kept = getelementptr {step.real}, ptr %states, i64 %place")
             made = step.execute(program, traces, step.load_rows("kept", rows, n, n), t, h)
             bars: dict[int, list[str]] = {}
             for row, value in zip(program.outputs, bar, strict=True):
@@ -328,13 +348,13 @@ def write_reverse(program: Program, is_even: bool, has_times: bool) -> Callable[
         lines, new = _loop(step, first, body, is_even, is_backward=True)
         step.lines = lines
         step.store_rows(new, "bar", rows, n)
-        return _function("reverse", REVERSE, step.lines)
+        return _timed_function("reverse", REVERSE, step)
 
     return write
 
 
-def _store_times(step: _Step, times: _Times, t: str, h: str) -> None:
-    elapsed = step.line(f"fsub double {t}, %t0")
+def _store_times(step: Step, times: _Times, t: str, h: str) -> None:
+    elapsed = step.do("fsub", t, "%t0")
     for value in times.at_t:
         step.store(value, "t_bars", 0, is_sum=True)
         step.store(step.multiply(elapsed, value), "t_bars", 1, is_sum=True)
@@ -346,7 +366,21 @@ def _size(traces) -> int:
     return next(trace.n for trace in traces if trace is not None)
 
 
-def _loop(step: _Step, first: list[list[str]], body, is_even: bool, is_backward: bool = False):
+def _timed_step(traces, is_wide: bool) -> Step:
+    """A step with the names %t0 and %h0 for its clock."""
+    step = Step(traces, is_wide)
+    if is_wide:
+        step.lines += [f"%{name} = load {step.real}, ptr %{name}_row, align 8" for name in ("t0", "h0")]
+    return step
+
+
+def _timed_function(name: str, head: str, step: Step) -> str:
+    if step.is_wide:
+        return with_definitions(function(name, CLOCKS + head, step.lines))
+    return function(name, CLOCK + head, step.lines)
+
+
+def _loop(step: Step, first: list[list[str]], body, is_even: bool, is_backward: bool = False):
     """A loop over `count` steps, whose state of some rows stays in registers; its lines, and the last state."""
     before, step.lines = step.lines, []
     n = len(first[0])
@@ -356,11 +390,11 @@ def _loop(step: _Step, first: list[list[str]], body, is_even: bool, is_backward:
     else:
         step.lines.append("%here = getelementptr double, ptr %grid, i64 %index")
         t = step.load("here", 0)
-        h = step.line(f"fsub double {step.load('here', 1)}, {t}")
+        h = step.do("fsub", step.load("here", 1), t)
     new = body(t, h, state)
     inside, step.lines = step.lines, []
     phis = [
-        f"{name} = phi double [ {old}, %entry ], [ {value}, %loop ]"
+        f"{name} = phi {step.real} [ {old}, %entry ], [ {value}, %loop ]"
         for names, olds, values in zip(state, first, new, strict=True)
         for name, old, value in zip(names, olds, values, strict=True)
     ]
@@ -368,13 +402,13 @@ def _loop(step: _Step, first: list[list[str]], body, is_even: bool, is_backward:
     lines = [
         *before, "br label %entry", "entry:", "br label %loop", "loop:",
         "%j = phi i64 [ 0, %entry ], [ %j_next, %loop ]", *phis, *counter,
-        "%index = add i64 %first, %i", "%step = sitofp i64 %index to double", *inside,
+        "%index = add i64 %first, %i", *step.as_real("step", "index"), *inside,
         "%j_next = add i64 %j, 1", "%more = icmp slt i64 %j_next, %count", "br i1 %more, label %loop, label %done",
         "done:",
     ]  # fmt: skip
     return lines, new
 
 
-def _function(name: str, head: str, lines: list[str]) -> str:
+def function(name: str, head: str, lines: list[str], result: str = "i32 0") -> str:
     body = "\n  ".join(lines)
-    return f"define i32 @{name}({head}) {{\n  {body}\n  ret i32 0\n}}\n"
+    return f"define {result.split()[0]} @{name}({head}) {{\n  {body}\n  ret {result}\n}}\n"

@@ -41,12 +41,15 @@ HEAD = {
 }
 ARRAYS = frozenset(("y", "p", "w", "y_dot", "p_dot", "table", "kept", "kept_dot", "kept_bar"))
 LONG = 2000  # lines of code from which the object is kept on disk
+LANES = 16  # numbers side by side: two registers of AVX-512, so that one is busy while the other waits
 
 
 class Writer:
-    """Lines of LLVM assembly for one function."""
+    """Lines of LLVM assembly for one function, of numbers or of `LANES` numbers side by side."""
 
-    def __init__(self):
+    def __init__(self, is_wide: bool = False):
+        self.is_wide = is_wide
+        self.real, self.truth = (f"<{LANES} x double>", f"<{LANES} x i1>") if is_wide else ("double", "i1")
         self.lines: list[str] = []
         self._count = 0
 
@@ -68,10 +71,32 @@ class Writer:
 
     def multiply_add(self, x: str, y: str, z: str) -> str:
         """x y + z, rounded once where the processor can."""
-        return self.line(f"call double @llvm.fmuladd.f64(double {x}, double {y}, double {z})")
+        return self.call("llvm.fmuladd.f64", x, y, z)
 
     def negative(self, x: str) -> str:
-        return self.line(f"fneg double {x}")
+        return self.line(f"fneg {self.real} {x}")
+
+    def do(self, instruction: str, x: str, y: str) -> str:
+        """An instruction of two numbers, such as fadd."""
+        return self.line(f"{instruction} {self.real} {x}, {y}")
+
+    def compare(self, how: str, x: str, y: str) -> str:
+        return self.line(f"fcmp {how} {self.real} {x}, {y}")
+
+    def select(self, condition: str, x: str, y: str) -> str:
+        """x where the condition holds, else y."""
+        return self.line(f"select {self.truth} {condition}, {self.real} {x}, {self.real} {y}")
+
+    def call(self, symbol: str, *x: str) -> str:
+        """A function of libm or LLVM; the one of lanes is named after it."""
+        if self.is_wide:
+            symbol = symbol.replace(".f64", f".v{LANES}f64") if symbol.startswith("llvm.") else f"lanes.{symbol}"
+        arguments = ", ".join(f"{self.real} {value}" for value in x)
+        return self.line(f"call {self.real} @{symbol}({arguments})")
+
+    def literal(self, value) -> str:
+        """A constant, in every lane."""
+        return spread(literal(value), "i1" if isinstance(value, bool) else "double") if self.is_wide else literal(value)
 
     def _write_fused(self, graph, number: int, product: int, names: dict[int, str]) -> str:
         """The sum or difference `number`, one operand of which is `product`."""
@@ -91,60 +116,53 @@ class Writer:
 
     def at(self, array: str, index) -> str:
         """A pointer to an entry."""
-        return self.line(f"getelementptr double, ptr %{array}, i64 {index}")
+        return self.line(f"getelementptr {self.real}, ptr %{array}, i64 {index}")
 
     def load(self, array: str, index) -> str:
-        return self.line(f"load double, ptr {self.at(array, index)}")
+        return self.line(f"load {self.real}, ptr {self.at(array, index)}, align 8")
 
     def store(self, value: str, array: str, index, is_sum: bool = False) -> None:
         if is_sum:
-            value = self.line(f"fadd double {self.load(array, index)}, {value}")
-        self.lines.append(f"store double {value}, ptr {self.at(array, index)}")
+            value = self.do("fadd", self.load(array, index), value)
+        self.lines.append(f"store {self.real} {value}, ptr {self.at(array, index)}, align 8")
 
     def _write(self, operation: str, operands: list, x: list[str]) -> str:
         if operation == "const":
-            return literal(operands[0])
+            return self.literal(operands[0])
         if operation in ("t", "t_dot"):
             return f"%{operation}"
         if operation in ARRAYS:
             return self.load(operation, operands[0])
         if operation in INSTRUCTION:
-            return self.line(f"{INSTRUCTION[operation]} double {x[0]}, {x[1]}")
+            return self.do(INSTRUCTION[operation], *x)
         if operation == "neg":
             return self.negative(x[0])
         if operation in LIBM:
-            arguments = ", ".join(f"double {value}" for value in x)
-            return self.line(f"call double @{LIBM[operation]}({arguments})")
+            return self.call(LIBM[operation], *x)
         if operation in COMPARISON:
-            return self.line(f"fcmp {COMPARISON[operation]} double {x[0]}, {x[1]}")
+            return self.compare(COMPARISON[operation], *x)
         if operation in ("and", "or"):
-            return self.line(f"{operation} i1 {x[0]}, {x[1]}")
+            return self.line(f"{operation} {self.truth} {x[0]}, {x[1]}")
         if operation == "not":
-            return self.line(f"xor i1 {x[0]}, true")
+            return self.line(f"xor {self.truth} {x[0]}, {self.literal(True)}")
         if operation == "select":
-            return self.line(f"select i1 {x[0]}, double {x[1]}, double {x[2]}")
+            return self.select(*x)
         return getattr(self, f"_write_{operation}")(*x)
 
     def _write_max(self, x, y) -> str:
         """NaN if either is, as in NumPy."""
-        is_first = self.line(f"fcmp uge double {x}, {y}")
-        larger = self.line(f"select i1 {is_first}, double {x}, double {y}")
-        return self._or_nan(larger, y)
+        return self._or_nan(self.select(self.compare("uge", x, y), x, y), y)
 
     def _write_min(self, x, y) -> str:
-        is_first = self.line(f"fcmp ule double {x}, {y}")
-        smaller = self.line(f"select i1 {is_first}, double {x}, double {y}")
-        return self._or_nan(smaller, y)
+        return self._or_nan(self.select(self.compare("ule", x, y), x, y), y)
 
     def _or_nan(self, value, y) -> str:
-        is_nan = self.line(f"fcmp uno double {y}, {y}")
-        return self.line(f"select i1 {is_nan}, double {y}, double {value}")
+        return self.select(self.compare("uno", y, y), y, value)
 
     def _write_sign(self, x) -> str:
-        positive = self.line(f"fcmp ogt double {x}, {literal(0.0)}")
-        negative = self.line(f"fcmp olt double {x}, {literal(0.0)}")
-        rest = self.line(f"select i1 {negative}, double {literal(-1.0)}, double {x}")  # zero and NaN stay
-        return self.line(f"select i1 {positive}, double {literal(1.0)}, double {rest}")
+        zero = self.literal(0.0)
+        rest = self.select(self.compare("olt", x, zero), self.literal(-1.0), x)  # zero and NaN stay
+        return self.select(self.compare("ogt", x, zero), self.literal(1.0), rest)
 
 
 def products_to_fuse(graph, outputs) -> dict[int, int]:
@@ -168,6 +186,11 @@ def literal(value) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return "0x" + struct.pack(">d", value).hex().upper()
+
+
+def spread(constant: str, kind: str) -> str:
+    """A constant in every lane."""
+    return f"<{', '.join([f'{kind} {constant}'] * LANES)}>"
 
 
 def assembly(trace: Trace, which: str) -> str:

@@ -18,7 +18,7 @@ from stepnet.engines.numba_engine.compile.cache import FieldKernel
 from stepnet.engines.numba_engine.compile.field import MOST_NODES, RUNGS, Field, c_address, identity_field, make_field
 from stepnet.engines.numba_engine.compile.form import Form, form_of
 from stepnet.engines.numba_engine.compile.joined import joined_code
-from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
+from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split, state_shape
 
 
 def full_field(problem: Problem) -> Field:
@@ -136,7 +136,7 @@ def projection_fields(problem: Problem, project) -> tuple[Field, ...]:
     """The function y = project(t, y) that moves each new state, if there is one."""
     if project is None:
         return ()
-    shape = problem.y0.shape if isinstance(problem, (ODE, Split)) else problem.initial.shape
+    shape = state_shape(problem)
     t, args, y = problem.t_span[0], problem.args, problem.initial
     return (_named(make_field(project, args, (shape,), shape, t, y, "project", problem.trace), "project"),)
 
