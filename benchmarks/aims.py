@@ -8,6 +8,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from benchmarks.adaptive import LORENZ_TOLERANCE
+from benchmarks.batches import OURS as BATCH
+from benchmarks.batches import TOLERANCE as BATCH_TOLERANCE
+from benchmarks.batches import TORCHODE
 from benchmarks.contenders import BESIDE_C, C_LOOP
 from benchmarks.drop_in import PROCESS, T_LONG, WITHIN
 from benchmarks.gradient_contenders import FORWARD, JAX, OURS, REVERSE
@@ -196,4 +199,6 @@ AIMS = (
     Aim("checkpoints beside the sweeps that they need", "gradients", True, 1.15, "x",
         ratio_to("gradients", CHECKPOINTED, PREDICTED)),
     Aim("memory of 10^7 steps beyond that of 10^4, 20 slots", "gradients", True, 2.0, "MB", memory_growth),
+    Aim("a batch with steps of every sample's own, rtol = atol = 1e-6", "batch", False, 2.0, "x",
+        inverse(ratio_to("batch", BATCH, TORCHODE, BATCH_TOLERANCE))),
 )  # fmt: skip

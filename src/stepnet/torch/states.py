@@ -62,6 +62,22 @@ def posed(func, y0) -> Posed:
     return Posed(Single(_on_vectors(func, shapes)), (vector,), shapes)
 
 
+def posed_batch(func, y0) -> Posed:
+    """A problem for a batch, (batch, *shape); tuples are joined sample by sample."""
+    if not callable(func):
+        raise TypeError(f"`func` must be a function of (t, y) for a batch, found {type(func).__name__}")
+    parts = y0 if isinstance(y0, tuple) else (y0,)
+    if not parts or not all(isinstance(part, Tensor) and part.ndim > 0 for part in parts):
+        raise TypeError(f"`y0` must be a tensor (batch, *shape), or a tuple of them, found {type(y0).__name__}")
+    if len({len(part) for part in parts}) > 1 or len(parts[0]) == 0:
+        raise ValueError(f"`y0` must hold one batch of samples, found {[tuple(part.shape) for part in parts]}")
+    if isinstance(y0, Tensor):
+        return Posed(Single(func), (_floating(y0),))
+    shapes = tuple(part.shape[1:] for part in parts)
+    rows = torch.cat([_floating(part).reshape(len(part), -1) for part in parts], dim=1)
+    return Posed(Single(_on_vectors(func, shapes)), (rows,), shapes)
+
+
 def parts_of(x: Tensor, shapes: tuple[Size, ...]) -> tuple[Tensor, ...]:
     """A tuple from the last axis of a tensor."""
     pieces = x.split([shape.numel() for shape in shapes], dim=-1)
@@ -70,11 +86,11 @@ def parts_of(x: Tensor, shapes: tuple[Size, ...]) -> tuple[Tensor, ...]:
 
 def _on_vectors(func: Callable, shapes: tuple[Size, ...]) -> Callable[[Tensor, Tensor], Tensor]:
     def fun(t: Tensor, y: Tensor) -> Tensor:
-        slopes = func(t, parts_of(y, shapes))
-        found = [getattr(slope, "shape", None) for slope in slopes]
-        if found != list(shapes):
-            raise ValueError(f"`func` must return tensors of the shapes {[tuple(s) for s in shapes]}, found {found}")
-        return torch.cat([slope.reshape(-1) for slope in slopes])
+        slopes, outer = func(t, parts_of(y, shapes)), y.shape[:-1]
+        found, wanted = [getattr(slope, "shape", None) for slope in slopes], [(*outer, *shape) for shape in shapes]
+        if found != wanted:
+            raise ValueError(f"`func` must return tensors of the shapes {wanted}, found {found}")
+        return torch.cat([slope.reshape(*outer, -1) for slope in slopes], dim=-1)
 
     return fun
 

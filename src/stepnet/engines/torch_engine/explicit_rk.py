@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from stepnet.engines.torch_engine import step_control
-from stepnet.engines.torch_engine.programs import combination
+from stepnet.engines.torch_engine.programs import Length, combination
 from stepnet.engines.torch_engine.step_control import How, Memory
 from stepnet.schemes.programs import Term
 from stepnet.schemes.tableau import ExplicitRK, dense_weights
@@ -27,10 +27,10 @@ class StepError(RuntimeError):
 
 
 class Attempt(NamedTuple):
-    """A step from (t, y): its stages, where it leads, its error estimates."""
+    """A step from (t, y): its stages, where it leads, its error estimates; t and h may be columns of numbers."""
 
-    t: float
-    h: float
+    t: Any
+    h: Any
     y: Tensor
     k: list[Tensor]
     y_new: Tensor
@@ -43,13 +43,13 @@ def slope_at(fun: Callable, like: Tensor) -> Callable[[float, Tensor], Tensor]:
     return lambda t, y: fun(torch.full((), t, dtype=real, device=like.device), y)
 
 
-def moved(y: Tensor, k: Sequence[Tensor], weights: Iterable[float], h: float) -> Tensor:
+def moved(y: Tensor, k: Sequence[Tensor], weights: Iterable[float], h: Length) -> Tensor:
     """y + h sum_j w_j k_j."""
     terms = [Term(j, float(w)) for j, w in enumerate(weights) if w != 0]
     return combination([*k, y], [Term(len(k), 1.0, 0), *terms], h)
 
 
-def attempt(slope: Callable, scheme: ExplicitRK, t: float, h: float, y: Tensor, k_first: Tensor) -> Attempt:
+def attempt(slope: Callable, scheme: ExplicitRK, t: Length, h: Length, y: Tensor, k_first: Tensor) -> Attempt:
     """Stages, new state and error estimates of one step."""
     A, b, c = scheme.butcher
     k, stage = [k_first], y
@@ -124,18 +124,23 @@ def _later(t: float, low: float, h: float) -> tuple[float, float]:
     return later, increment - (later - t)
 
 
+def is_poor_inside(scheme: ExplicitRK) -> bool:
+    """Whether there is only the cubic Hermite polynomial, and it would lose digits."""
+    return scheme.dense is None and scheme.order > scheme.continuous.order
+
+
 def interpolant(fun: Callable, scheme: ExplicitRK, step: Attempt) -> Callable[[float], Tensor]:
     """The solution inside a step: by the continuous extension, or by shorter steps where it is poor."""
-    if scheme.dense is None and scheme.order > scheme.continuous.order:
-        slope = slope_at(fun, step.y)
+    slope = slope_at(fun, step.y)
+    if is_poor_inside(scheme):
         return lambda t: attempt(slope, scheme, step.t, t - step.t, step.y, step.k[0]).y_new
-    k = _extended(fun, scheme, step)
+    k = extended(slope, scheme, step)
     return lambda t: moved(step.y, k, dense_weights(scheme, (t - step.t) / step.h), step.h)
 
 
-def _extended(fun: Callable, scheme: ExplicitRK, step: Attempt) -> list[Tensor]:
+def extended(slope: Callable, scheme: ExplicitRK, step: Attempt) -> list[Tensor]:
     """All stages of the continuous extension."""
-    slope, extension, k = slope_at(fun, step.y), scheme.continuous, list(step.k)
+    extension, k = scheme.continuous, list(step.k)
     for i in range(len(k), len(extension.c)):
         stage = step.y_new if i == extension.new else moved(step.y, k, extension.A[i, :i], step.h)
         k.append(slope(step.t + extension.c[i] * step.h, stage))

@@ -18,7 +18,7 @@ class How(NamedTuple):
 
     rtol: float | Tensor
     atol: float | Tensor
-    norm: Norm
+    norm: Norm | None  # root mean square if there is none
     controller: Controller
     power: int
     first_step: float | None = None
@@ -42,7 +42,7 @@ def rms(x: Tensor) -> Tensor:
 def scaled_norm(x: Tensor, y: Tensor, y_new: Tensor, how: How) -> float:
     """Norm of x / (atol + rtol max(|y|, |y_new|))."""
     scale = how.atol + how.rtol * y.abs().maximum(y_new.abs())
-    return float(how.norm(x / scale))
+    return float((how.norm or rms)(x / scale))
 
 
 def growth(error: float, memory: Memory, how: How) -> float:
