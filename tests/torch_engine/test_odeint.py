@@ -218,7 +218,8 @@ WRONG = {
     "second order": ({"method": "leapfrog_two_step"}, TypeError, "use `SecondOrder`"),
     "halves": ({"func": snt.Partitioned(decay, decay), "method": "verlet"}, TypeError, r"two tensors \(q, p\)"),
     "uneven": ({"method": "ab4", "t": T**2}, ValueError, "equal steps"),
-    "event": ({"method": "rk4", "event_fn": lambda t, y: y}, ValueError, "`event_fn` goes with adaptive steps"),
+    "event": ({"method": "rk4", "t": T[:2], "event_fn": lambda t, y: y}, ValueError, "`event_fn` .* wants `step_size`"),
+    "stops": ({"options": {"step_t": T[1:3], "jump_t": T[2:4]}}, ValueError, "`step_t` and `jump_t` must not share"),
     "times of an event": ({"event_fn": lambda t, y: y}, ValueError, "the first time and one that shows"),
 }
 

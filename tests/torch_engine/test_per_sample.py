@@ -233,6 +233,7 @@ WRONG = {
     "method": ({"method": "rk4"}, ValueError, "`method` must be a pair"),
     "given steps": ({"options": {"step_size": 0.1}}, ValueError, "`method` must be a pair"),
     "option": ({"options": {"maximum_step": 0.1}}, UnknownName, "'max_step'"),
+    "option of all": ({"options": {"jump_t": T[1:2]}}, ValueError, "take `odeint`"),
     "event": ({"event_fn": lambda t, y: y.sum()}, ValueError, "`event_fn` must return"),
     "shape": ({"func": lambda t, y: y[:, 0]}, ValueError, "`func` must return the shape"),
     "field": ({"func": snt.SecondOrder(decay)}, TypeError, "`func` must be a function"),

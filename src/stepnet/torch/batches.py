@@ -28,7 +28,7 @@ from stepnet.schemes.conditions import is_pair
 from stepnet.schemes.tableau import ExplicitRK
 from stepnet.solution import Status
 from stepnet.torch.methods import scheme_of
-from stepnet.torch.options import checked_options, how_of, is_fixed
+from stepnet.torch.options import SHARED, checked_options, how_of, is_fixed
 from stepnet.torch.states import Posed, parts_of, posed_batch
 
 
@@ -108,6 +108,8 @@ def solve(func, y0, t, *, rtol=1e-7, atol=1e-9, method=None, options=None, event
     options = checked_options(scheme, options)
     if not is_pair(scheme) or is_fixed(scheme, options):
         raise ValueError(f"`method` must be a pair, which chooses its steps, found {scheme.name}; take `odeint`")
+    if shared := [name for name in options if name in SHARED]:
+        raise ValueError(f"`options` {shared} are not for steps of every sample's own; take `odeint`")
     how = how_of(replace(problem, shapes=None), scheme, rtol, atol, options)
     how = how._replace(norm=options.get("norm"))
     y, wanted, sign = problem.state[0], *_wanted_times(t, problem.state[0])

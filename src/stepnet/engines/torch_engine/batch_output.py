@@ -49,7 +49,7 @@ def along(fun: Callable, scheme: ExplicitRK, t: Tensor, h: Tensor, y: Tensor) ->
     k = fun(t, y)
     if is_poor_inside(scheme):
         return lambda theta: attempt(fun, scheme, t, h * column(theta, y), y, k).y_new
-    stages = extended(fun, scheme, attempt(fun, scheme, t, h, y, k))
+    stages = extended(scheme, attempt(fun, scheme, t, h, y, k))
     return polynomial(y, [moved(torch.zeros_like(y), stages, weights, h) for weights in dense_matrix(scheme)])
 
 
