@@ -134,7 +134,8 @@ class Ball(torch.nn.Module):
         return speed, -self.gravity * torch.ones_like(height), torch.zeros_like(kept)
 
     def bounces(self, package, interface, n):
-        state = tuple(torch.tensor([x], dtype=torch.float64) for x in (10.0, 0.0)) + (self.kept.reshape(1),)
+        height, speed = (torch.tensor([x], dtype=torch.float64) for x in (10.0, 0.0))
+        state = height, speed, self.kept.reshape(1)
         t, times = torch.tensor(0.0, dtype=torch.float64), []
         for _ in range(n):
             t, path = package.odeint_event(

@@ -55,6 +55,7 @@ def posed(func, y0) -> Posed:
         return Posed(field, (_floating(y0),))
     if not isinstance(y0, tuple) or not y0 or not all(isinstance(part, Tensor) for part in y0):
         raise TypeError(f"`y0` must be a tensor or a tuple of tensors, found {type(y0).__name__}")
+    _require_one_kind(y0)
     shapes = tuple(part.shape for part in y0)
     vector = torch.cat([_floating(part).reshape(-1) for part in y0])
     if isinstance(func, Split):
@@ -73,6 +74,7 @@ def posed_batch(func, y0) -> Posed:
         raise ValueError(f"`y0` must hold one batch of samples, found {[tuple(part.shape) for part in parts]}")
     if isinstance(y0, Tensor):
         return Posed(Single(func), (_floating(y0),))
+    _require_one_kind(parts)
     shapes = tuple(part.shape[1:] for part in parts)
     rows = torch.cat([_floating(part).reshape(len(part), -1) for part in parts], dim=1)
     return Posed(Single(_on_vectors(func, shapes)), (rows,), shapes)
@@ -93,6 +95,28 @@ def _on_vectors(func: Callable, shapes: tuple[Size, ...]) -> Callable[[Tensor, T
         return torch.cat([slope.reshape(*outer, -1) for slope in slopes], dim=-1)
 
     return fun
+
+
+def _require_one_kind(parts: tuple[Tensor, ...]) -> None:
+    kinds = {(part.dtype, part.device) for part in parts}
+    if len(kinds) > 1:
+        found = " and ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+        raise ValueError(f"`y0` must have tensors of one dtype on one device, found {found}; move or cast them")
+
+
+def require_finite(y0: State) -> None:
+    """Steps that are chosen by an error estimate cannot begin elsewhere."""
+    if not all(bool(part.isfinite().all()) for part in y0):
+        raise ValueError("`y0` must be finite, found NaN or infinity in it")
+
+
+def explain(error: RuntimeError, func, state: State) -> None:
+    """A note on what is where, if a module and the state do not go together."""
+    parameters = list(func.parameters()) if isinstance(func, torch.nn.Module) else []
+    kinds = {(p.dtype, p.device) for p in parameters if p.is_floating_point() or p.is_complex()}
+    if kinds and (state[0].dtype, state[0].device) not in kinds:
+        found = " and ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+        error.add_note(f"`func` has parameters of {found}, `y0` is {state[0].dtype} on {state[0].device}")
 
 
 def _floating(y: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ from stepnet.schemes.splitting import Splitting
 from stepnet.torch.callbacks import warn_of_adjoint_callbacks, watch_of
 from stepnet.torch.methods import scheme_of, theirs_of
 from stepnet.torch.options import checked_options, checked_times, even_grid, how_of, is_fixed, numbers_of
-from stepnet.torch.states import Posed, posed
+from stepnet.torch.states import Posed, explain, posed, require_finite
 from stepnet.torch.until_event import between_steps, until_event, until_event_of_steps
 
 BOUNDED = Checkpoints(slots=32)
@@ -118,7 +118,16 @@ def _parameters(func, y0, given) -> tuple[Tensor, ...]:
 
 
 def _integrate(func, y0, t, rtol, atol, method, options, event_fn, solver: Solver):
-    scheme, problem, t = scheme_of(method), posed(func, y0), checked_times(t)
+    problem = posed(func, y0)
+    try:
+        return _integrated(func, problem, t, rtol, atol, method, options, event_fn, solver)
+    except RuntimeError as error:
+        explain(error, func, problem.state)
+        raise
+
+
+def _integrated(func, problem: Posed, t, rtol, atol, method, options, event_fn, solver: Solver):
+    scheme, t = scheme_of(method), checked_times(t)
     options = checked_options(scheme, options)
     _require_match(problem, scheme)
     if t.device != problem.state[0].device:
@@ -133,6 +142,7 @@ def _integrate(func, y0, t, rtol, atol, method, options, event_fn, solver: Solve
         if event_fn is not None:
             return until_event_of_steps(begun, scheme, t, event_fn, options, manner)
         return problem.trajectory(_fixed(problem, scheme, t, options, manner, solver))
+    require_finite(problem.state)
     how = how_of(problem, scheme, rtol, atol, options)._replace(watch=watch)
     manner = Manner(options.get("field_dtype"), bool(how.jumps))
     if event_fn is not None:

@@ -19,6 +19,7 @@ from stepnet.engines.torch_engine.step_control import How, Memory
 from stepnet.schemes.programs import Term
 from stepnet.schemes.tableau import ExplicitRK, dense_weights
 
+NOT_FINITE = "`func` gives values that are not finite"
 SHORTEST = 1e-14  # a step below this fraction of |t| is lost in the clock
 
 
@@ -96,6 +97,7 @@ def accepted_steps(fun: Callable, scheme: ExplicitRK, y: Tensor, t: float, t_end
     slope, targets = slope_at(fun, y, _sides(t, t_end, y, how)), [*ahead(how.stops, t, t_end), t_end]
     k = slope(t, y)
     with torch.no_grad():
+        _require(bool(k.isfinite().all()), NOT_FINITE, float(k.abs().max()), t)
         h = step_control.first_step(slope, t, t_end, y, k, how)
     while t != t_end:
         _require(attempts < how.max_steps, "`max_num_steps` exceeded", how.max_steps, t)
@@ -110,7 +112,7 @@ def accepted_steps(fun: Callable, scheme: ExplicitRK, y: Tensor, t: float, t_end
             how.watch("reject_step", step.t, y, step.h)
             h = _limited(step.h * step_control.shrinkage(error, how), how)
             memory = memory._replace(was_rejected=True)
-            reason = "the step became too short" if isfinite(error) else "the state is not finite"
+            reason = "the step became too short" if isfinite(error) else NOT_FINITE
             _require(_is_seen(h, t) and abs(h) < abs(step.h), reason, h, t)
             continue
         how.watch("accept_step", step.t, y, step.h)
