@@ -94,6 +94,31 @@ def test_many_times_inside_one_step():
     assert torch.allclose(solution.y, exact(t, y0), rtol=0, atol=REACHED)
 
 
+@pytest.mark.parametrize("name", ["dopri5", "cash_karp", "dop853"])
+@pytest.mark.parametrize("t", [T, T.flip(0)], ids=["forward", "backward"])
+def test_solutions_at_any_time(name, t):
+    y0, other = batch(4, 2).requires_grad_(), torch.linspace(0.1, 2.0, 23, dtype=torch.float64)
+    solution = snt.solve(decay, y0, t, method=name, dense=True, **TIGHT)
+    wanted = exact(torch.cat((t[:1], other)), y0)[:, 1:]
+    assert torch.allclose(solution.at(other), wanted, rtol=0, atol=REACHED)
+    slopes = [torch.autograd.grad(y.sum(), y0, retain_graph=True)[0] for y in (solution.at(other), wanted)]
+    assert torch.allclose(*slopes, rtol=1e-6)
+    with torch.no_grad():
+        assert torch.allclose(snt.solve(decay, y0, t, method=name, dense=True, **TIGHT).at(other), wanted, atol=REACHED)
+    assert solution.at(torch.tensor([0.05, 2.05], dtype=torch.float64)).isnan().all()
+
+
+def test_solutions_at_any_time_end_at_events():
+    y0 = torch.tensor([[1.0, 0.0], [2.0, 0.0]], dtype=torch.float64)
+    solution = snt.solve(
+        ball, y0, torch.tensor([0.0, 2.0]).double(), event_fn=lambda t, y: y[:, 0], dense=True, **TIGHT
+    )
+    t = torch.linspace(0.0, 1.0, 11, dtype=torch.float64)
+    height, fallen = solution.at(t)[..., 0], y0[:, :1] - 0.5 * 9.81 * t**2
+    assert torch.equal(height.isnan(), fallen < 0)
+    assert torch.allclose(height[fallen > 0], fallen[fallen > 0])
+
+
 def test_tolerances_and_norms_of_every_sample():
     y0, rtol = batch(2, 3)[:1].repeat(2, 1), torch.tensor([[1e-3], [1e-9]], dtype=torch.float64)
     solution = snt.solve(decay, y0, T, rtol=rtol, atol=1e-12)

@@ -153,6 +153,29 @@ def test_tolerances_as_tensors(tolerances):
     assert calls["mixed"] > 2 * calls["loose"]
 
 
+@pytest.mark.parametrize("method", ["dopri5", "dop853", "cash_karp"])
+def test_the_solution_as_a_function_of_time(method):
+    y0, wanted = Y0.clone().requires_grad_(), Y0.clone().requires_grad_()
+    times = torch.linspace(0.0, 1.5, 11, dtype=torch.float64)
+    ours = snt.odeint_dense(spiral, y0, T[0], T[-1], method=method, **TIGHT)
+    theirs = torchdiffeq.odeint_dense(spiral, wanted, T[0], T[-1], **TIGHT)
+    found, other = ours(times), torch.stack([theirs(t) for t in times[1:]])
+    assert torch.allclose(found[1:], other, rtol=0, atol=CLOSE)
+    slopes = [torch.autograd.grad(y.sum(), x)[0] for y, x in ((found[1:], y0), (other, wanted))]
+    assert torch.allclose(*slopes, rtol=1e-5)
+    assert ours(times[3]).shape == Y0.shape
+    with pytest.raises(ValueError, match=r"`t` must be between 0.0 and 1.5, found \[2.0\]"):
+        ours(torch.tensor(2.0))
+
+
+def test_tuples_backward_as_functions_of_time():
+    y0 = (Y0, torch.tensor(2.0, dtype=torch.float64))
+    at = snt.odeint_dense(lambda t, y: (-y[0], y[1]), y0, T[-1], T[0], **TIGHT)
+    first, second = at(T.reshape(1, -1))
+    assert first.shape == (1, 7, 2, 2)
+    assert torch.allclose(second[0], 2.0 * torch.exp(T - T[-1]))
+
+
 # ---- given steps ----------------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from stepnet.engines.torch_engine.batch_output import (
+    Dense,
     Reader,
     Steps,
     along,
@@ -47,6 +48,8 @@ class BatchSolution:
         Steps of every sample.
     codes
         How every sample ended: places in `per_sample.STATUSES`; `status` has them in words.
+    inside
+        With `dense=True` the solution at other times, by `at`.
     """
 
     t: Tensor
@@ -56,6 +59,15 @@ class BatchSolution:
     accepted: Tensor
     rejected: Tensor
     codes: Tensor
+    inside: Callable[[Tensor], Tensor | tuple[Tensor, ...]] | None = None
+
+    def at(self, t: Tensor):
+        """States at other times, (times,) or (batch, times), like y; NaN outside of the solution."""
+        if self.inside is None:
+            raise ValueError("`at` needs a solution with `dense=True`")
+        if not isinstance(t, Tensor) or t.ndim not in (1, 2) or (t.ndim == 2 and len(t) != len(self.t)):
+            raise ValueError(f"`t` must be a tensor (times,) or ({len(self.t)}, times)")
+        return self.inside(t.expand(len(self.t), t.shape[-1]))
 
     @property
     def failed(self) -> Tensor:
@@ -81,7 +93,7 @@ class _Task(NamedTuple):
     g: Callable | None
 
 
-def solve(func, y0, t, *, rtol=1e-7, atol=1e-9, method=None, options=None, event_fn=None) -> BatchSolution:
+def solve(func, y0, t, *, rtol=1e-7, atol=1e-9, method=None, options=None, event_fn=None, dense=False) -> BatchSolution:
     """The solutions of y' = func(t, y) for a batch, every sample with steps of its own.
 
     A sample does not feel the others: not their steps, not their failures.  Gradients go through the states; the
@@ -103,6 +115,8 @@ def solve(func, y0, t, *, rtol=1e-7, atol=1e-9, method=None, options=None, event
         As of adaptive steps in `odeint`; `norm` gives a number for each sample.
     event_fn : callable, optional
         `event_fn(t, y)`, (batch,) or (batch, events): a sample ends where any of its entries changes its sign.
+    dense : bool
+        Whether to keep the states of all steps, for `solution.at(t)`.
     """
     scheme, problem = scheme_of(method), posed_batch(func, y0)
     options = checked_options(scheme, options)
@@ -118,10 +132,14 @@ def solve(func, y0, t, *, rtol=1e-7, atol=1e-9, method=None, options=None, event
     task = _Task(fun, scheme, y, wanted, g)
     has_gradient = torch.is_grad_enabled() and (y.requires_grad or fun(column(wanted[:, 0], y), y).requires_grad)
     with torch.no_grad():
-        batch, taken, found = _run(task, how, has_gradient)
-    if has_gradient:
-        found = _with_gradients(task, batch, taken, found)
-    return _solution(problem, batch, sign, wanted, found)
+        batch, taken, found = _run(task, how, has_gradient or dense)
+    inside = None
+    if has_gradient or dense:
+        steps = _given(batch, taken, has_gradient)
+        states = _states(task, steps, None if dense else _places(steps, wanted))
+        found = _with_gradients(task, batch, steps, states, found) if has_gradient else found
+        inside = _dense(task, batch, steps, states, found[0]) if dense else None
+    return _solution(problem, batch, sign, wanted, found, inside)
 
 
 def _in_time(function: Callable, sign: float, factor: float) -> Callable:
@@ -161,9 +179,11 @@ def _run(task: _Task, how: How, is_recorded: bool) -> tuple[Batch, list[Steps], 
     for last in attempts(batch, None if g is None else lambda t, y: g(t, y) <= 0):
         if not (is_read or is_recorded):
             continue
-        taken.append(Steps(last.t, torch.where(last.is_taken, last.h, 0.0)))
+        step = Steps(last.t, torch.where(last.is_taken, last.h, 0.0))
+        if is_recorded:
+            taken.append(step)
         if is_read:
-            reader.read(*taken[-1], partial(along_rows, batch, scheme, last))
+            reader.read(*step, partial(along_rows, batch, scheme, last))
     return batch, taken, _ends(task, batch, reader, batch.y.contiguous())
 
 
@@ -182,23 +202,38 @@ def _ends(task: _Task, batch: Batch, reader: Reader, y: Tensor) -> Found:
     return t, y, reader.states(task.y, last)
 
 
-def _with_gradients(task: _Task, batch: Batch, taken: list[Steps], found: Found) -> Found:
-    """The same through steps that are given now; a sample that failed keeps its numbers, without gradients."""
-    has_failed = batch.status > EVENT
-    steps = packed(taken, batch) if taken else Steps(batch.t[None], torch.zeros_like(batch.t[None]))
-    steps = steps._replace(h=torch.where(has_failed, 0.0, steps.h))
+def _given(batch: Batch, taken: list[Steps], has_gradient: bool) -> Steps:
+    """The steps that were taken; with gradients none for samples that failed, so that they cannot spoil them."""
+    none = torch.zeros_like(batch.t[None])
+    steps = packed(taken, batch) if taken else Steps(batch.t[None], none)
+    return steps._replace(h=torch.where(batch.status > EVENT, 0.0, steps.h)) if has_gradient else steps
+
+
+def _states(task: _Task, steps: Steps, places: list[int] | None) -> dict[int, Tensor]:
+    """States at the beginning of these steps (of all, if there is no choice) and at the end, by given steps."""
     y, n = task.y, len(steps.h)
     grid = Grid([column(t, y) for t in steps.t], [column(h, y) for h in steps.h])
-    places = _places(steps, task.wanted)
     run = fixed_run(Single(task.fun), task.scheme, grid)
-    after = dict(zip([*places, n], states_at(run, (y,), [*places, n]), strict=True)) if n else {}
-    reader = Reader(task.wanted)
-    for place in places:
-        t, h, start = steps.t[place], steps.h[place], after[place][0] if place else y
-        reader.read(t, h, partial(along, task.fun, task.scheme, t, h, start))
-    mixed = _ends(task, batch, reader, after[n][0] if n else y)
+    numbers = sorted({*(range(n) if places is None else places), n} - {0})
+    return {0: y} | {i: state for i, (state,) in zip(numbers, states_at(run, (y,), numbers), strict=True)}
+
+
+def _with_gradients(task: _Task, batch: Batch, steps: Steps, states: dict[int, Tensor], found: Found) -> Found:
+    """What was found, through given steps; a sample that failed keeps its numbers, without gradients."""
+    has_failed, reader = batch.status > EVENT, Reader(task.wanted)
+    for place in _places(steps, task.wanted):
+        t, h = steps.t[place], steps.h[place]
+        reader.read(t, h, partial(along, task.fun, task.scheme, t, h, states[place]))
+    mixed = _ends(task, batch, reader, states[len(steps.h)])
     pick = lambda new, old: torch.where(has_failed.view(-1, *[1] * (new.ndim - 1)), old, new)
     return tuple(pick(new, old) for new, old in zip(mixed, found, strict=True))  # type: ignore[return-value]
+
+
+def _dense(task: _Task, batch: Batch, steps: Steps, states: dict[int, Tensor], t_end: Tensor) -> Dense:
+    """All steps, and the one of every sample at whose event it ends."""
+    steps = Steps(torch.cat((steps.t, batch.t[None])), torch.cat((steps.h, batch.event_h[None])))
+    starts = torch.stack([states[i] for i in range(len(steps.h))])
+    return Dense(task.fun, task.scheme, steps, starts, (task.wanted[:, 0], t_end.detach()))
 
 
 def _places(steps: Steps, wanted: Tensor) -> list[int]:
@@ -208,11 +243,12 @@ def _places(steps: Steps, wanted: Tensor) -> list[int]:
     return places[places < len(steps.h)].unique().tolist()
 
 
-def _solution(problem: Posed, batch: Batch, sign: float, wanted: Tensor, found: Found) -> BatchSolution:
+def _solution(problem: Posed, batch: Batch, sign: float, wanted: Tensor, found: Found, dense: Dense | None):
     t_end, y_end, states = found
     as_given = lambda y: y if problem.shapes is None else parts_of(y, problem.shapes)
+    read = lambda dense, t: as_given(torch.stack([dense.at(x) for x in (sign * t.detach().double()).unbind(1)], 1))
     is_event = (batch.status == EVENT).long()
     return BatchSolution(
         sign * wanted, as_given(states), sign * t_end, as_given(y_end), batch.accepted + is_event,
-        batch.tried - batch.accepted - is_event, batch.status,
+        batch.tried - batch.accepted - is_event, batch.status, dense and partial(read, dense),
     )  # fmt: skip

@@ -72,6 +72,27 @@ def polynomial(y: Tensor, coefficients: list[Tensor]) -> Along:
     return at
 
 
+class Dense(NamedTuple):
+    """The solutions at any time: steps, states where they begin (steps, batch, *shape), first and last times."""
+
+    fun: Callable
+    scheme: ExplicitRK
+    steps: Steps
+    starts: Tensor
+    span: tuple[Tensor, Tensor]
+
+    def at(self, t: Tensor) -> Tensor:
+        """The states at a time of every sample, by their steps run again; NaN outside of the solution."""
+        ends = (self.steps.t + self.steps.h).t().contiguous()
+        place = torch.searchsorted(ends, t[:, None].contiguous())[:, 0].clamp_max(len(self.starts) - 1)
+        samples = torch.arange(len(t), device=t.device)
+        start, h, y = (rows[place, samples] for rows in (*self.steps, self.starts))
+        theta = torch.where(h > 0, (t - start) / h, 0.0).clamp(0.0, 1.0)
+        is_inside = (t >= self.span[0]) & (t <= self.span[1])
+        found = along(self.fun, self.scheme, start, h, y)(theta)
+        return torch.where(column(is_inside, y).bool(), found, torch.nan)
+
+
 # ---- wanted times ---------------------------------------------------------------------------------------------------
 
 
