@@ -128,6 +128,18 @@ def test_tolerances_and_norms_of_every_sample():
     assert torch.allclose(largest.y, exact(T, y0), rtol=0, atol=REACHED)
 
 
+def test_tolerances_and_norms_of_tuples():
+    """Tolerances of a part that is easy change nothing; a norm sees the tuple."""
+    y0, seen = (batch(3, 2), batch(3)), []
+    fun = lambda t, y: (decay(t, y[0]), 0 * y[1])
+    strict = snt.solve(fun, y0, T, rtol=(1e-9, 1e-1), atol=(1e-11, 1e-1))
+    assert torch.allclose(strict.y[0], exact(T, y0[0]), rtol=0, atol=REACHED)
+    assert torch.equal(strict.accepted, snt.solve(decay, y0[0], T, **TIGHT).accepted)
+    norm = lambda parts: (seen.append([part.shape for part in parts]), parts[0].abs().amax(1))[1]
+    snt.solve(fun, y0, T, options={"norm": norm})
+    assert seen[0] == [(3, 2), (3,)]
+
+
 def test_fields_in_half_precision_with_sums_in_single():
     seen = []
     fun = lambda t, y: (seen.append((t.dtype, y.dtype)), -y)[1]
@@ -255,6 +267,7 @@ WRONG = {
     "times of others": ({"t": T.expand(4, 7)}, ValueError, r"\(2, times\)"),
     "times elsewhere": ({"t": T.to("meta")}, ValueError, "`t` must be on cpu"),
     "times as a list": ({"t": [0.0, 1.0]}, TypeError, "`t` must be a floating-point tensor"),
+    "times with gradients": ({"t": T.clone().requires_grad_()}, ValueError, "`t` must not require a gradient"),
     "method": ({"method": "rk4"}, ValueError, "`method` must be a pair"),
     "given steps": ({"options": {"step_size": 0.1}}, ValueError, "`method` must be a pair"),
     "option": ({"options": {"maximum_step": 0.1}}, UnknownName, "'max_step'"),
@@ -263,6 +276,16 @@ WRONG = {
     "shape": ({"func": lambda t, y: y[:, 0]}, ValueError, "`func` must return the shape"),
     "field": ({"func": snt.SecondOrder(decay)}, TypeError, "`func` must be a function"),
 }
+
+
+def test_a_module_that_does_not_go_with_the_state_is_named():
+    class Field(torch.nn.Linear):
+        def forward(self, t, y):
+            return super().forward(y)
+
+    with pytest.raises(RuntimeError) as caught:
+        snt.solve(Field(2, 2), batch(3, 2), T)
+    assert "`func` has parameters of torch.float32 on cpu" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ from stepnet.schemes.tableau import ExplicitRK
 from stepnet.solution import Status
 from stepnet.torch.methods import scheme_of
 from stepnet.torch.options import SHARED, checked_options, how_of, is_fixed
-from stepnet.torch.states import Posed, parts_of, posed_batch
+from stepnet.torch.states import Posed, explain, parts_of, posed_batch
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def solve(func, y0, t, *, rtol=1e-7, atol=1e-9, method=None, options=None, event
         (batch, *shape); t is (batch, 1) for a tuple.
     t : tensor
         Times at which states are wanted, increasing or decreasing: (times,), or (batch, times).
-    rtol, atol : float, or tensor that broadcasts against y0
+    rtol, atol : float, tensor that broadcasts against y0, or tuple with an entry for each tensor of y0
         Tolerances of the error of every sample.
     method : str or scheme, optional
         A pair; dopri5 by default.
@@ -118,14 +118,21 @@ def solve(func, y0, t, *, rtol=1e-7, atol=1e-9, method=None, options=None, event
     dense : bool
         Whether to keep the states of all steps, for `solution.at(t)`.
     """
-    scheme, problem = scheme_of(method), posed_batch(func, y0)
+    problem = posed_batch(func, y0)
+    try:
+        return _solved(problem, t, rtol, atol, scheme_of(method), options, event_fn, dense)
+    except RuntimeError as error:
+        explain(error, func, problem.state)
+        raise
+
+
+def _solved(problem: Posed, t, rtol, atol, scheme, options, event_fn, dense: bool) -> BatchSolution:
     options = checked_options(scheme, options)
     if not is_pair(scheme) or is_fixed(scheme, options):
         raise ValueError(f"`method` must be a pair, which chooses its steps, found {scheme.name}; take `odeint`")
     if shared := [name for name in options if name in SHARED]:
         raise ValueError(f"`options` {shared} are not for steps of every sample's own; take `odeint`")
-    how = how_of(replace(problem, shapes=None), scheme, rtol, atol, options)
-    how = how._replace(norm=options.get("norm"))
+    how = how_of(problem, scheme, rtol, atol, options)._replace(norm=_norm(problem, options.get("norm")))
     y, wanted, sign = problem.state[0], *_wanted_times(t, problem.state[0])
     fun = _in_time(checked(problem.field.whole, options.get("field_dtype")), sign, sign)
     g = None if event_fn is None else _positive(_in_time(problem.called(event_fn), sign, 1.0), wanted[:, 0], y)
@@ -140,6 +147,16 @@ def solve(func, y0, t, *, rtol=1e-7, atol=1e-9, method=None, options=None, event
         found = _with_gradients(task, batch, steps, states, found) if has_gradient else found
         inside = _dense(task, batch, steps, states, found[0]) if dense else None
     return _solution(problem, batch, sign, wanted, found, inside)
+
+
+def _norm(problem: Posed, chosen: Callable | None) -> Callable[[Tensor], Tensor] | None:
+    """A number for each sample: root mean square, the largest of them for a tuple, or the user's own."""
+    shapes = problem.shapes
+    if shapes is None:
+        return chosen
+    rms = lambda x: torch.linalg.vector_norm(x.reshape(len(x), -1), dim=1) * x[0].numel() ** -0.5
+    norm = chosen or (lambda parts: torch.stack([rms(part) for part in parts]).amax(0))
+    return lambda x: norm(parts_of(x, shapes))
 
 
 def _in_time(function: Callable, sign: float, factor: float) -> Callable:
@@ -162,6 +179,8 @@ def _wanted_times(t, y: Tensor) -> tuple[Tensor, float]:
         raise TypeError(f"`t` must be a floating-point tensor of times, found {getattr(t, 'dtype', type(t).__name__)}")
     if t.device != y.device:
         raise ValueError(f"`t` must be on {y.device}, where `y0` is, found {t.device}")
+    if t.requires_grad:
+        raise ValueError("`t` must not require a gradient for steps of every sample's own; detach it, or take `odeint`")
     if t.ndim not in (1, 2) or t.shape[-1] < 2 or (t.ndim == 2 and len(t) != len(y)):
         raise ValueError(f"`t` must be (times,) or ({len(y)}, times) with two times at least, found {tuple(t.shape)}")
     wanted = t.detach().double().expand(len(y), t.shape[-1])
