@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ from stepnet.engines.torch_engine.batch_output import (
     packed,
 )
 from stepnet.engines.torch_engine.fields import Single, checked
-from stepnet.engines.torch_engine.fixed import Grid, fixed_run, states_at
+from stepnet.engines.torch_engine.fixed import Grid, each_state, fixed_run
 from stepnet.engines.torch_engine.per_sample import COMPLETED, EVENT, STATUSES, Batch, attempts, begun
 from stepnet.engines.torch_engine.step_control import How
 from stepnet.schemes.conditions import is_pair
@@ -233,8 +234,9 @@ def _states(task: _Task, steps: Steps, places: list[int] | None) -> dict[int, Te
     y, n = task.y, len(steps.h)
     grid = Grid([column(t, y) for t in steps.t], [column(h, y) for h in steps.h])
     run = fixed_run(Single(task.fun), task.scheme, grid)
-    numbers = sorted({*(range(n) if places is None else places), n} - {0})
-    return {0: y} | {i: state for i, (state,) in zip(numbers, states_at(run, (y,), numbers), strict=True)}
+    numbers = {*(range(n) if places is None else places), n}
+    later = islice(each_state(run, task.scheme, (y,)), n)
+    return {0: y} | {i: state for i, (state,) in later if i in numbers}
 
 
 def _with_gradients(task: _Task, batch: Batch, steps: Steps, states: dict[int, Tensor], found: Found) -> Found:
