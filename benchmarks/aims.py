@@ -8,6 +8,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from benchmarks.adaptive import LORENZ_TOLERANCE
+from benchmarks.batches import OURS as BATCH
+from benchmarks.batches import TOLERANCE as BATCH_TOLERANCE
+from benchmarks.batches import TORCHODE
 from benchmarks.contenders import BESIDE_C, C_LOOP
 from benchmarks.drop_in import PROCESS, T_LONG, WITHIN
 from benchmarks.gradient_contenders import FORWARD, JAX, OURS, REVERSE
@@ -234,4 +237,6 @@ AIMS = (
         memory_growth("given")),
     Aim("memory of 10^6 adaptive steps beyond that of 10^4: their times, 20 slots", "gradients", True, 18.0, "MB",
         memory_growth("adaptive")),
+    Aim("a batch with steps of every sample's own, rtol = atol = 1e-6", "batch", False, 2.0, "x",
+        inverse(ratio_to("batch", BATCH, TORCHODE, BATCH_TOLERANCE))),
 )  # fmt: skip

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from benchmarks.adaptive import LORENZ_TOLERANCE, TOLERANCES
 from benchmarks.aims import AIMS, pick, time_at_error
+from benchmarks.batches import SAMPLES, T_END
+from benchmarks.batches import TOLERANCE as BATCH_TOLERANCE
 from benchmarks.contenders import BESIDE_C, C_CALLED, C_LOOP, CONTENDERS
 from benchmarks.drop_in import T_LONG
 from benchmarks.fixed_steps import SCHEMES
@@ -36,6 +38,9 @@ def report(results: dict) -> str:
         "## Gradients\n\nOf half the squared end state, with respect to initial state and parameters, through even "
         "steps of RK4 (torchdiffeq: the 3/8 rule).  For stepnet the whole call of `sn.gradient` with all states kept; "
         "loops are compiled before.\n\n" + gradients_table(rows),
+        f"## A batch of {SAMPLES} on tensors\n\nLorenz to T = {T_END:g}, rtol = atol = {BATCH_TOLERANCE:g}, every "
+        "sample with steps of its own; eager mode, one thread.  The error is the median over samples.\n\n"
+        + batch_table(rows),
     ]
     missing = _missing(rows)
     if missing:
@@ -129,6 +134,21 @@ def gradients_table(rows: list[dict]) -> str:
         if r["workload"] == "gradients"
     ]  # fmt: skip
     return _table(("contender", "ms", "difference", "peak, MB", "steps"), lines)
+
+
+def batch_table(rows: list[dict]) -> str:
+    lines = [
+        (
+            r["contender"],
+            r["note"] or _ms(r["time"]),
+            "-" if r["error"] is None else f"{r['error']:.1e}",
+            _count(r["accepted"]),
+            _count(r["rejected"]),
+        )
+        for r in rows
+        if r["workload"] == "batch"
+    ]
+    return _table(("contender", "ms", "error", "accepted", "rejected"), lines)
 
 
 def _adaptive_points(rows: list[dict]):

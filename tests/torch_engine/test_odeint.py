@@ -112,12 +112,46 @@ def test_a_state_that_is_not_finite_is_told():
         snt.odeint(lambda t, y: y**2, 1.0 + 0 * Y0, torch.tensor([0.0, 2.0], dtype=torch.float64))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.bfloat16])
-def test_the_dtype_is_that_of_the_state(dtype):
-    found = snt.odeint(decay, Y0.to(dtype), T, method="rk4")
+FAMILIES = ["rk4", "dopri5", "carpenter_kennedy54", "rkl2", "ab4", "midpoint_two_step", "verlet", "strang"]
+FINE = torch.linspace(0.0, 1.0, 65, dtype=torch.float64)
+
+
+def oscillation(method, dtype, t=FINE, options=None):
+    """q'' = -q from (1, 0), by any family; the path of q."""
+    one = torch.ones(3, dtype=dtype)
+    if method == "verlet":
+        return snt.odeint(snt.SecondOrder(lambda t, q: -q), (one, 0 * one), t, method=method, options=options)[0]
+    turn = lambda t, y: torch.stack((y[1], -y[0]))
+    if method == "strang":
+        first = lambda t, y: torch.stack((y[1], torch.zeros_like(y[0])))
+        parts = snt.Split((first, lambda t, y: turn(t, y) - first(t, y)))
+        return snt.odeint(parts, torch.stack((one, 0 * one)), t, method=method, options=options)[:, 0]
+    return snt.odeint(turn, torch.stack((one, 0 * one)), t, method=method, options=options)[:, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128])
+@pytest.mark.parametrize("method", FAMILIES)
+def test_the_dtype_is_that_of_the_state_in_every_family(method, dtype):
+    found = oscillation(method, dtype)
     assert found.dtype == dtype
-    wanted = exact(T, Y0).to(dtype)
-    assert torch.allclose(found, wanted, rtol=0.1 if dtype == torch.bfloat16 else 1e-3, atol=1e-3)
+    assert torch.allclose(found.real.double(), torch.cos(FINE)[:, None].expand(-1, 3), atol=2e-4)
+    wanted = oscillation(method, torch.float64)
+    assert torch.allclose(found.real.double(), wanted, atol=1e-5 if found.real.dtype == torch.float32 else 1e-14)
+
+
+@pytest.mark.parametrize("method", FAMILIES)
+def test_bfloat16_fields_with_sums_in_single_in_every_family(method):
+    """Sums in bfloat16 would lose a step of 1/64 times a slope below 1/4."""
+    options = {"field_dtype": torch.bfloat16} | ({"step_size": 1 / 64} if method == "dopri5" else {})
+    found = oscillation(method, torch.float32, options=options)
+    assert found.dtype == torch.float32
+    assert torch.allclose(found.double(), torch.cos(FINE)[:, None].expand(-1, 3), atol=5e-3)
+
+
+def test_states_in_bfloat16():
+    found = snt.odeint(decay, Y0.bfloat16(), T, method="rk4")
+    assert found.dtype == torch.bfloat16
+    assert torch.allclose(found.double(), exact(T, Y0), rtol=0.1)
 
 
 def test_fields_in_half_precision_with_sums_in_single():
@@ -200,6 +234,13 @@ WRONG = {
     "times elsewhere": ({"t": T.to("meta")}, ValueError, "`t` must be on cpu"),
     "whole state": ({"y0": torch.arange(3)}, TypeError, "`y0` must hold floating-point"),
     "state as a list": ({"y0": [1.0]}, TypeError, "`y0` must be a tensor or a tuple"),
+    "state that is not finite": ({"y0": Y0 / 0.0}, ValueError, "`y0` must be finite"),
+    "two dtypes": ({"y0": (Y0, Y0.float())}, ValueError, "`y0` must have tensors of one dtype"),
+    "two devices": ({"y0": (Y0, META)}, ValueError, "torch.float64 on cpu and torch.float64 on meta"),
+    "not finite": ({"func": lambda t, y: y / 0.0}, RuntimeError, "`func` gives values that are not finite"),
+    "not finite later": ({"func": lambda t, y: y * torch.sqrt(1 - t)}, RuntimeError, "`func` gives values"),
+    "times that are not numbers": ({"t": T / 0.0}, ValueError, "`t` must be strictly"),
+    "shapes": ({"y0": (Y0, Y0), "func": lambda t, y: (y[0], y[0][0])}, ValueError, "`func` must return tensors of the"),
     "no function": ({"func": 3}, TypeError, "`func` must be a function"),
     "shape": ({"func": lambda t, y: y[0]}, ValueError, r"shape \(2, 2\) of the state, found \(2,\)"),
     "dtype": ({"func": lambda t, y: y.float()}, TypeError, "torch.float64 as the state is, found torch.float32"),
@@ -218,7 +259,8 @@ WRONG = {
     "second order": ({"method": "leapfrog_two_step"}, TypeError, "use `SecondOrder`"),
     "halves": ({"func": snt.Partitioned(decay, decay), "method": "verlet"}, TypeError, r"two tensors \(q, p\)"),
     "uneven": ({"method": "ab4", "t": T**2}, ValueError, "equal steps"),
-    "event": ({"method": "rk4", "event_fn": lambda t, y: y}, ValueError, "`event_fn` goes with adaptive steps"),
+    "event": ({"method": "rk4", "t": T[:2], "event_fn": lambda t, y: y}, ValueError, "`event_fn` .* wants `step_size`"),
+    "stops": ({"options": {"step_t": T[1:3], "jump_t": T[2:4]}}, ValueError, "`step_t` and `jump_t` must not share"),
     "times of an event": ({"event_fn": lambda t, y: y}, ValueError, "the first time and one that shows"),
 }
 
@@ -229,6 +271,23 @@ def test_bad_input_is_named(name):
     arguments = {"func": decay, "y0": Y0, "t": T, **arguments}
     with pytest.raises(kind, match=message):
         snt.odeint(**arguments)
+
+
+@pytest.mark.parametrize("method", ["rk4", "dopri5"])
+@pytest.mark.parametrize("net", [torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, dtype=torch.float64, device="meta")])
+def test_a_module_that_does_not_go_with_the_state_is_named(method, net):
+    class Field(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net
+
+        def forward(self, t, y):
+            return self.net(y)
+
+    with pytest.raises(RuntimeError) as caught:
+        snt.odeint(Field(), Y0, T, method=method)
+    where = f"{net.weight.dtype} on {net.weight.device}"
+    assert caught.value.__notes__ == [f"`func` has parameters of {where}, `y0` is torch.float64 on cpu"]
 
 
 @pytest.mark.parametrize("memory", ["some", 3, snt.Checkpoints(slots=2, disk="there")])

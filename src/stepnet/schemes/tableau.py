@@ -253,16 +253,26 @@ def require_order(
             )
 
 
+def dense_basis(theta, n_corrections: int) -> list:
+    """The polynomials of which B(theta) is made: Hermite's, and theta^2 (1 - theta)^2 (theta - 1/2)^m."""
+    rest = 1 - theta
+    bump = theta**2 * rest**2
+    corrections = [bump * (theta - 0.5) ** m for m in range(n_corrections)]
+    return [theta**2 * (3 - 2 * theta), theta * rest**2, -(theta**2) * rest, *corrections]
+
+
+def dense_matrix(scheme: ExplicitRK) -> np.ndarray:
+    """G in B(theta) = basis(theta) G, over all stages, extra ones included."""
+    extension = scheme.continuous
+    hermite = np.zeros((3, len(extension.c)))
+    hermite[0, : len(scheme.b)] = scheme.b
+    hermite[1, 0] = hermite[2, extension.new] = 1.0
+    return np.vstack((hermite, extension.R))
+
+
 def dense_weights(scheme: ExplicitRK, theta: float) -> np.ndarray:
     """B(theta) in y(t + theta h) = y + h sum_i B_i(theta) k_i, over all stages, extra ones included."""
-    extension = scheme.continuous
-    b = np.zeros(len(extension.c))
-    b[: len(scheme.b)] = scheme.b
-    B = b * theta**2 * (3 - 2 * theta)
-    B[0] += theta * (1 - theta) ** 2
-    B[extension.new] -= theta**2 * (1 - theta)
-    powers = (theta - 0.5) ** np.arange(extension.R.shape[0])
-    return B + theta**2 * (1 - theta) ** 2 * (powers @ extension.R)
+    return np.array(dense_basis(theta, len(scheme.continuous.R))) @ dense_matrix(scheme)
 
 
 def require_dense_shape(name: str, s: int, dense: Dense) -> None:

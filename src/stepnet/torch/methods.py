@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
+
 from stepnet.engines.torch_engine.constants import made_of_constants
 from stepnet.errors import UnknownName
 from stepnet.schemes import catalogue
@@ -20,8 +23,9 @@ FEHLBERG2 = ExplicitRK(
 THEIRS = {"rk4": RK38, "adaptive_heun": ADAPTIVE_HEUN, "fehlberg2": FEHLBERG2}
 """Names that mean another scheme in torchdiffeq than here, or one that the catalogue does not have."""
 
+HAND_OVER = "torchdiffeq:"
 UNKNOWN = {
-    "explicit_adams": "it changes its order on the way; take 'ab4' or 'ab5'",
+    "explicit_adams": "it changes its order on the way; take 'ab4' or 'ab5', or 'torchdiffeq:explicit_adams'",
     "implicit_adams": "there are no implicit multistep schemes; take 'ab4' or 'dopri5'",
     "fixed_adams": "there are no implicit multistep schemes; take 'ab4' or 'dopri5'",
     "scipy_solver": "take `stepnet.solve_ivp` for SciPy's methods",
@@ -51,3 +55,16 @@ def scheme_of(method):
     if method is None:
         return DOPRI5
     return method if isinstance(method, catalogue.RECORDS) else named_scheme(method)
+
+
+def theirs_of(method):
+    """torchdiffeq's functions with the method of a name "torchdiffeq:method"; None for all other names."""
+    if not isinstance(method, str) or not method.startswith(HAND_OVER):
+        return None
+    try:
+        import torchdiffeq
+    except ImportError:
+        raise ImportError(f"`method` {method!r} hands over to torchdiffeq, which is not installed") from None
+    name = method.removeprefix(HAND_OVER)
+    functions = torchdiffeq.odeint, torchdiffeq.odeint_adjoint
+    return SimpleNamespace(**{function.__name__: partial(function, method=name) for function in functions})

@@ -16,11 +16,16 @@ from stepnet.schemes.conditions import is_pair
 from stepnet.schemes.controllers import I, controller
 from stepnet.torch.states import Posed
 
-BOTH = ("field_dtype",)
-FIXED = ("step_size", "grid_constructor", "interp", *BOTH)
+BOTH = ("field_dtype", "norm")
+FIXED = ("step_size", "grid_constructor", "interp", "perturb", *BOTH)
 ADAPTIVE = (
-    "first_step", "max_step", "max_num_steps", "norm", "controller", "safety", "ifactor", "dfactor", "dtype", *BOTH,
+    "first_step", "min_step", "max_step", "max_num_steps", "step_t", "jump_t", "grid_points", "eps", "controller",
+    "safety", "ifactor", "dfactor", "dtype", *BOTH,
 )  # fmt: skip
+
+
+SHARED = ("step_t", "jump_t", "grid_points", "eps", "min_step")
+"""Options of steps that are the same for a whole batch."""
 
 
 def is_fixed(scheme, options: dict) -> bool:
@@ -81,6 +86,7 @@ def how_of(posed: Posed, scheme, rtol, atol, options: dict) -> How:
     changes = {"safety": "safety", "grow": "ifactor", "shrink": "dfactor"}
     numbers = {ours: float(options[theirs]) for ours, theirs in changes.items() if theirs in options}
     first = options.get("first_step")
+    stops, jumps = _stops(options)
     return How(
         rtol=_tolerance("rtol", rtol, posed),
         atol=_tolerance("atol", atol, posed),
@@ -88,9 +94,23 @@ def how_of(posed: Posed, scheme, rtol, atol, options: dict) -> How:
         controller=replace(chosen, **numbers),  # type: ignore[arg-type]
         power=error_power(scheme),
         first_step=None if first is None else abs(float(first)),
+        min_step=float(options.get("min_step", 0.0)),
         max_step=float(options.get("max_step", inf)),
         max_steps=int(options.get("max_num_steps", 2**31 - 1)),
+        stops=stops,
+        jumps=jumps,
     )
+
+
+def _stops(options: dict) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Times at which steps end, and those of them where `func` jumps; `grid_points` and `eps` are their older names."""
+    times = lambda name: tuple(torch.as_tensor(options.get(name, ()), dtype=torch.float64).reshape(-1).tolist())
+    older = "jump_t" if options.get("eps", 0.0) > 0 else "step_t"
+    found = {name: times(name) + (times("grid_points") if name == older else ()) for name in ("step_t", "jump_t")}
+    both = set(found["step_t"]) & set(found["jump_t"])
+    if both:
+        raise ValueError(f"`step_t` and `jump_t` must not share times, found {sorted(both)} in both")
+    return found["step_t"] + found["jump_t"], found["jump_t"]
 
 
 def _tolerance(name: str, value, posed: Posed):

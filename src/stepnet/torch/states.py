@@ -55,11 +55,29 @@ def posed(func, y0) -> Posed:
         return Posed(field, (_floating(y0),))
     if not isinstance(y0, tuple) or not y0 or not all(isinstance(part, Tensor) for part in y0):
         raise TypeError(f"`y0` must be a tensor or a tuple of tensors, found {type(y0).__name__}")
+    _require_one_kind(y0)
     shapes = tuple(part.shape for part in y0)
     vector = torch.cat([_floating(part).reshape(-1) for part in y0])
     if isinstance(func, Split):
         return Posed(Split(tuple(_on_vectors(part, shapes) for part in func.parts)), (vector,), shapes)
     return Posed(Single(_on_vectors(func, shapes)), (vector,), shapes)
+
+
+def posed_batch(func, y0) -> Posed:
+    """A problem for a batch, (batch, *shape); tuples are joined sample by sample."""
+    if not callable(func):
+        raise TypeError(f"`func` must be a function of (t, y) for a batch, found {type(func).__name__}")
+    parts = y0 if isinstance(y0, tuple) else (y0,)
+    if not parts or not all(isinstance(part, Tensor) and part.ndim > 0 for part in parts):
+        raise TypeError(f"`y0` must be a tensor (batch, *shape), or a tuple of them, found {type(y0).__name__}")
+    if len({len(part) for part in parts}) > 1 or len(parts[0]) == 0:
+        raise ValueError(f"`y0` must hold one batch of samples, found {[tuple(part.shape) for part in parts]}")
+    if isinstance(y0, Tensor):
+        return Posed(Single(func), (_floating(y0),))
+    _require_one_kind(parts)
+    shapes = tuple(part.shape[1:] for part in parts)
+    rows = torch.cat([_floating(part).reshape(len(part), -1) for part in parts], dim=1)
+    return Posed(Single(_on_vectors(func, shapes)), (rows,), shapes)
 
 
 def parts_of(x: Tensor, shapes: tuple[Size, ...]) -> tuple[Tensor, ...]:
@@ -70,13 +88,35 @@ def parts_of(x: Tensor, shapes: tuple[Size, ...]) -> tuple[Tensor, ...]:
 
 def _on_vectors(func: Callable, shapes: tuple[Size, ...]) -> Callable[[Tensor, Tensor], Tensor]:
     def fun(t: Tensor, y: Tensor) -> Tensor:
-        slopes = func(t, parts_of(y, shapes))
-        found = [getattr(slope, "shape", None) for slope in slopes]
-        if found != list(shapes):
-            raise ValueError(f"`func` must return tensors of the shapes {[tuple(s) for s in shapes]}, found {found}")
-        return torch.cat([slope.reshape(-1) for slope in slopes])
+        slopes, outer = func(t, parts_of(y, shapes)), y.shape[:-1]
+        found, wanted = [getattr(slope, "shape", None) for slope in slopes], [(*outer, *shape) for shape in shapes]
+        if found != wanted:
+            raise ValueError(f"`func` must return tensors of the shapes {wanted}, found {found}")
+        return torch.cat([slope.reshape(*outer, -1) for slope in slopes], dim=-1)
 
     return fun
+
+
+def _require_one_kind(parts: tuple[Tensor, ...]) -> None:
+    kinds = {(part.dtype, part.device) for part in parts}
+    if len(kinds) > 1:
+        found = " and ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+        raise ValueError(f"`y0` must have tensors of one dtype on one device, found {found}; move or cast them")
+
+
+def require_finite(y0: State) -> None:
+    """Steps that are chosen by an error estimate cannot begin elsewhere."""
+    if not all(bool(part.isfinite().all()) for part in y0):
+        raise ValueError("`y0` must be finite, found NaN or infinity in it")
+
+
+def explain(error: RuntimeError, func, state: State) -> None:
+    """A note on what is where, if a module and the state do not go together."""
+    parameters = list(func.parameters()) if isinstance(func, torch.nn.Module) else []
+    kinds = {(p.dtype, p.device) for p in parameters if p.is_floating_point() or p.is_complex()}
+    if kinds and (state[0].dtype, state[0].device) not in kinds:
+        found = " and ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+        error.add_note(f"`func` has parameters of {found}, `y0` is {state[0].dtype} on {state[0].device}")
 
 
 def _floating(y: Tensor) -> Tensor:

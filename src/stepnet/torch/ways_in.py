@@ -5,17 +5,18 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 
 import torch
 from torch import Tensor
 
 from stepnet.checkpoints import Checkpoints
-from stepnet.engines.torch_engine.events import first_event
-from stepnet.engines.torch_engine.explicit_rk import Attempt, accepted_steps, attempt, interpolant, slope_at
+from stepnet.engines.torch_engine.explicit_rk import accepted_steps, attempt, inside_of, interpolant, slope_at
 from stepnet.engines.torch_engine.fields import Single, State, checked, joined, modules_of, parted
 from stepnet.engines.torch_engine.fixed import (
     Fixed,
     Grid,
+    Manner,
     fixed_run,
     grid_of_numbers,
     grid_of_tensor,
@@ -26,9 +27,11 @@ from stepnet.engines.torch_engine.reversal import states_with_checkpoints
 from stepnet.engines.torch_engine.step_control import How
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
-from stepnet.torch.methods import scheme_of
+from stepnet.torch.callbacks import warn_of_adjoint_callbacks, watch_of
+from stepnet.torch.methods import scheme_of, theirs_of
 from stepnet.torch.options import checked_options, checked_times, even_grid, how_of, is_fixed, numbers_of
-from stepnet.torch.states import Posed, posed
+from stepnet.torch.states import Posed, explain, posed, require_finite
+from stepnet.torch.until_event import between_steps, until_event, until_event_of_steps
 
 BOUNDED = Checkpoints(slots=32)
 EVEN = 1e-5  # relative difference of steps that float32 times still make
@@ -52,9 +55,9 @@ def odeint(func, y0, t, *, rtol=1e-7, atol=1e-9, method=None, options=None, even
         A name of torchdiffeq or of `stepnet.schemes` ("rk4" is torchdiffeq's, the 3/8 rule), or a scheme.  Pairs
         choose their steps unless a step size is given; other schemes step from time to time of t.
     options : dict, optional
-        For given steps step_size, grid_constructor, interp ("linear", "cubic"); for adaptive ones first_step,
-        max_step, max_num_steps, norm, controller, safety, ifactor, dfactor.  field_dtype (as torch.bfloat16) is that
-        in which func is evaluated; sums keep the precision of y0.
+        For given steps step_size, grid_constructor, interp ("linear", "cubic"), perturb; for adaptive ones first_step,
+        min_step, max_step, max_num_steps, step_t, jump_t, norm, controller, safety, ifactor, dfactor.  field_dtype (as
+        torch.bfloat16) is that in which func is evaluated; sums keep the precision of y0.
     event_fn : callable, optional
         `event_fn(t, y)`, a tensor: the solve ends where any entry changes its sign.  Then t has two entries, the
         second of which only shows the direction.
@@ -63,6 +66,8 @@ def odeint(func, y0, t, *, rtol=1e-7, atol=1e-9, method=None, options=None, even
     -------
     tensor (times, *shape), or a tuple of such tensors; with `event_fn` the time of the event before it
     """
+    if (theirs := theirs_of(method)) is not None:
+        return theirs.odeint(func, y0, t, rtol=rtol, atol=atol, options=options, event_fn=event_fn)
     return _integrate(func, y0, t, rtol, atol, method, options, event_fn, states_at)
 
 
@@ -83,6 +88,13 @@ def odeint_adjoint(
     memory : "all" or Checkpoints
         How much of the run is kept; "all" is plain autograd.
     """
+    if (theirs := theirs_of(method)) is not None:
+        return theirs.odeint_adjoint(
+            func, y0, t, rtol=rtol, atol=atol, options=options, event_fn=event_fn, adjoint_rtol=adjoint_rtol,
+            adjoint_atol=adjoint_atol, adjoint_method=adjoint_method, adjoint_options=adjoint_options,
+            adjoint_params=adjoint_params,
+        )  # fmt: skip
+    warn_of_adjoint_callbacks(func)
     if isinstance(memory, str) and memory == "all":
         return _integrate(func, y0, t, rtol, atol, method, options, event_fn, states_at)
     if not isinstance(memory, Checkpoints) or memory.disk is not None:
@@ -106,23 +118,38 @@ def _parameters(func, y0, given) -> tuple[Tensor, ...]:
 
 
 def _integrate(func, y0, t, rtol, atol, method, options, event_fn, solver: Solver):
-    scheme, problem, t = scheme_of(method), posed(func, y0), checked_times(t)
+    problem = posed(func, y0)
+    try:
+        return _integrated(func, problem, t, rtol, atol, method, options, event_fn, solver)
+    except RuntimeError as error:
+        explain(error, func, problem.state)
+        raise
+
+
+def _integrated(func, problem: Posed, t, rtol, atol, method, options, event_fn, solver: Solver):
+    scheme, t = scheme_of(method), checked_times(t)
     options = checked_options(scheme, options)
     _require_match(problem, scheme)
     if t.device != problem.state[0].device:
         raise ValueError(f"`t` must be on {problem.state[0].device}, where `y0` is, found {t.device}")
     if len(t) == 1 and event_fn is None:
         return problem.trajectory([problem.state])
-    if is_fixed(scheme, options):
+    are_given = is_fixed(scheme, options)
+    watch = watch_of(func, problem, are_given)
+    begun = replace(problem, state=_shifted(problem, problem.state, t[0], -1.0))
+    if are_given:
+        manner = Manner(options.get("field_dtype"), bool(options.get("perturb", False)), watch)
         if event_fn is not None:
-            raise ValueError(f"`event_fn` goes with adaptive steps, and those of {scheme.name} are given; use a pair")
-        return problem.trajectory(_fixed(problem, scheme, t, options, solver))
-    how, dtype = how_of(problem, scheme, rtol, atol, options), options.get("field_dtype")
-    begun = _shifted(problem, problem.state, t[0], -1.0)
+            return until_event_of_steps(begun, scheme, t, event_fn, options, manner)
+        return problem.trajectory(_fixed(problem, scheme, t, options, manner, solver))
+    require_finite(problem.state)
+    how = how_of(problem, scheme, rtol, atol, options)._replace(watch=watch)
+    manner = Manner(options.get("field_dtype"), bool(how.jumps))
     if event_fn is not None:
-        return _until_event(replace(problem, state=begun), scheme, t, event_fn, how, dtype)
+        return until_event(begun, scheme, t, event_fn, how, manner)
     solve = _adaptive if solver is states_at else _adaptive_twice
-    _, *later = solve(replace(problem, state=begun), scheme, numbers_of(t), how, dtype, solver)
+    times = numbers_of(t)
+    _, *later = solve(begun, scheme, times, how._replace(marks=tuple(times)), manner, solver)
     ends = [_shifted(problem, state, time, 1.0) for state, time in zip(later, t[1:], strict=True)]
     return problem.trajectory([problem.state, *ends])
 
@@ -135,16 +162,6 @@ def _shifted(problem: Posed, state: State, t: Tensor, sign: float) -> State:
     return parted(
         problem.field, y + sign * checked(problem.field.whole)(t.detach().to(y.real.dtype), y) * (t - t.detach())
     )
-
-
-def _until_event(problem: Posed, scheme, t: Tensor, event_fn, how: How, dtype):
-    """Time of the event, and the states at t[0] and there; t[1] says in which direction to look."""
-    if len(t) != 2:
-        raise ValueError(f"`t` must be the first time and one that shows the direction for an event, found {len(t)}")
-    fun, y = checked(problem.field.whole, dtype), joined(problem.field, problem.state)
-    t0, t1 = numbers_of(t)
-    time, end = first_event(fun, scheme, y, (t0, t1), problem.called(event_fn), how)
-    return time.to(t.dtype), problem.trajectory([problem.state, parted(problem.field, end)])
 
 
 def odeint_event(func, y0, t0, *, event_fn, reverse_time=False, odeint_interface=odeint, **kwargs):
@@ -177,13 +194,13 @@ def _is_readable(t: Tensor) -> bool:
     return type(t) is Tensor and not (torch.compiler.is_compiling() or t.requires_grad or t.is_meta)
 
 
-def _fixed(problem: Posed, scheme, t: Tensor, options: dict, solver: Solver) -> list[State]:
+def _fixed(problem: Posed, scheme, t: Tensor, options: dict, manner: Manner, solver: Solver) -> list[State]:
     """States at the times t by given steps."""
-    state, dtype = problem.state, options.get("field_dtype")
+    state = problem.state
     if "step_size" not in options and "grid_constructor" not in options:
         grid = grid_of_numbers(numbers_of(t)) if _is_readable(t) else grid_of_tensor(t.to(state[0].real.dtype))
         _require_even(scheme, grid)
-        return _solved(problem, scheme, grid, range(len(t)), dtype, solver)
+        return _solved(problem, scheme, grid, range(len(t)), manner, solver)
     if t.requires_grad:
         raise ValueError("`t` that requires a gradient goes with steps from time to time; leave out `step_size`")
     times = numbers_of(t)
@@ -192,9 +209,9 @@ def _fixed(problem: Posed, scheme, t: Tensor, options: dict, solver: Solver) -> 
     sign = 1.0 if nodes[-1] > nodes[0] else -1.0
     ends = [bisect_left([sign * node for node in nodes], sign * time) for time in times]
     wanted = sorted({*ends, *(i - 1 for i, time in zip(ends, times, strict=True) if nodes[i] != time)})
-    states = _solved(problem, scheme, grid_of_numbers(nodes), wanted, dtype, solver)
+    states = _solved(problem, scheme, grid_of_numbers(nodes), wanted, manner, solver)
     found = dict(zip(wanted, states, strict=True))
-    between = _linear if options.get("interp", "linear") == "linear" else _cubic
+    between = between_steps(options)
     return [
         found[i] if nodes[i] == time else between(problem, found[i - 1], found[i], (nodes[i - 1], nodes[i], time))
         for i, time in zip(ends, times, strict=True)
@@ -218,68 +235,56 @@ def _require_even(scheme, grid: Grid) -> None:
             raise ValueError(f"{scheme.name} is a multistep scheme for equal steps, found steps from {low} to {high}")
 
 
-def _solved(problem: Posed, scheme, grid: Grid, steps: Sequence[int], dtype, solver: Solver) -> list[State]:
+def _solved(problem: Posed, scheme, grid: Grid, steps: Sequence[int], manner: Manner, solver: Solver) -> list[State]:
     """States after these steps; those inside the opening of a multistep scheme come from its starter."""
     if steps[0] == 0:
-        return [problem.state, *_solved(problem, scheme, grid, steps[1:], dtype, solver)]
-    run = fixed_run(problem.field, scheme, grid, dtype)
+        return [problem.state, *_solved(problem, scheme, grid, steps[1:], manner, solver)]
+    run = fixed_run(problem.field, scheme, grid, manner)
     starting, early, late = split_at_opening(run, scheme, steps)
     first = states_at(starting, problem.state, early) if early else []
     return [*first, *(solver(run, problem.state, late) if late else [])]
 
 
-def _linear(problem: Posed, before: State, after: State, times: tuple[float, float, float]) -> State:
-    start, end, t = times
-    theta = (t - start) / (end - start)
-    return tuple(torch.lerp(a, b, theta) for a, b in zip(before, after, strict=True))
-
-
-def _cubic(problem: Posed, before: State, after: State, times: tuple[float, float, float]) -> State:
-    """The Hermite polynomial through both ends and their slopes."""
-    start, end, t = times
-    h, x = end - start, (t - start) / (end - start)
-    a, b = joined(problem.field, before), joined(problem.field, after)
-    slope = slope_at(checked(problem.field.whole), a)
-    k = h * (x * (1 - x) ** 2 * slope(start, a) - x**2 * (1 - x) * slope(end, b))
-    return parted(problem.field, (1 - x) ** 2 * (1 + 2 * x) * a + x**2 * (3 - 2 * x) * b + k)
-
-
-def _adaptive(problem: Posed, scheme, times: list[float], how: How, dtype, solver: Solver) -> list[State]:
+def _adaptive(problem: Posed, scheme, times: list[float], how: How, manner: Manner, solver: Solver) -> list[State]:
     """States at the times by adaptive steps."""
-    fun, y = checked(problem.field.whole, dtype), joined(problem.field, problem.state)
+    fun, y = checked(problem.field.whole, manner.dtype), joined(problem.field, problem.state)
     found = [y]
     for step in accepted_steps(fun, scheme, y, times[0], times[-1], how):
-        inside = _inside(step, times, len(found))
-        found += map(interpolant(fun, scheme, step), inside) if inside else []
+        inside = _inside(step.t, step.h, times, len(found))
+        found += map(interpolant(scheme, step), inside) if inside else []
         y = step.y_new
     return [parted(problem.field, y) for y in [*found, y]]
 
 
-def _inside(step: Attempt, times: list[float], first: int) -> list[float]:
-    """The wanted times that the step passes, but not the last one, at which it ends."""
+def _inside(t: float, h: float, times: list[float], first: int) -> list[float]:
+    """The wanted times that the step from t of length h passes, but not the last one, at which steps end."""
     last = first
-    while last < len(times) - 1 and (times[last] - step.t) / step.h <= 1.0:
+    while last < len(times) - 1 and (times[last] - t) / h <= 1.0:
         last += 1
     return times[first:last]
 
 
-def _adaptive_twice(problem: Posed, scheme, times: list[float], how: How, dtype, solver: Solver) -> list[State]:
+def _adaptive_twice(
+    problem: Posed, scheme, times: list[float], how: How, manner: Manner, solver: Solver
+) -> list[State]:
     """The same: the steps are found first, and then they are given ones."""
-    fun, y = checked(problem.field.whole, dtype), joined(problem.field, problem.state)
+    fun, y = checked(problem.field.whole, manner.dtype), joined(problem.field, problem.state)
     with torch.no_grad():
         steps = [(s.t, s.h) for s in accepted_steps(fun, scheme, y.detach(), times[0], times[-1], how)]
-    grid = Grid([t for t, _ in steps], [h for _, h in steps])
-    plan = [(i, _inside(Attempt(t, h, y, [], y, []), times, 1)) for i, (t, h) in enumerate(steps)]
+    grid = Grid([*(t for t, _ in steps), times[-1]], [h for _, h in steps])
+    plan = [(i, _inside(t, h, times, 1)) for i, (t, h) in enumerate(steps)]
     wanted, done = [], 0
     for i, passed in plan:
         if len(passed) > done:
             wanted.append((i, passed[done:]))
             done = len(passed)
     places = [*(i for i, _ in wanted), len(steps)]
-    *starts, end = _solved(problem, scheme, grid, places, dtype, solver)
+    *starts, end = _solved(problem, scheme, grid, places, manner, solver)
     found = [problem.state]
     for (i, passed), state in zip(wanted, starts, strict=True):
-        start, slope = joined(problem.field, state), slope_at(fun, y)
+        start = joined(problem.field, state)
+        bounds = inside_of(grid.t[i], grid.t[i + 1], y) if how.jumps else (-inf, inf)
+        slope = slope_at(fun, y, bounds)
         step = attempt(slope, scheme, *steps[i], start, slope(steps[i][0], start))
-        found += [parted(problem.field, inside) for inside in map(interpolant(fun, scheme, step), passed)]
+        found += [parted(problem.field, inside) for inside in map(interpolant(scheme, step), passed)]
     return [*found, end]

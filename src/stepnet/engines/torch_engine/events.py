@@ -6,7 +6,8 @@ solution, dt = -dg / r and dy = f dt are what the implicit function theorem give
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from math import inf
 
 import torch
@@ -30,18 +31,25 @@ def combined(event: Event, t: Tensor, y: Tensor) -> Event:
 def first_event(fun: Callable, scheme: ExplicitRK, y: Tensor, span: tuple[float, float], event: Event, how: How):
     """The time of the first zero from span[0] on in the direction of span[1], and the state there."""
     t, t_next = span
+    steps = accepted_steps(fun, scheme, y, t, inf if t_next > t else -inf, how)
+    ends = ((step.t, step.t + step.h, step.y_new, partial(interpolant, scheme, step)) for step in steps)
+    return first_event_between(fun, y, t, ends, event)
+
+
+def first_event_between(fun: Callable, y: Tensor, t: float, steps: Iterable, event: Event) -> tuple[Tensor, Tensor]:
+    """The same for steps of any kind: start, end, state there, and what makes a function for times inside."""
     g = combined(event, _time(t, y), y)
     value = lambda t, y: float(g(_time(t, y), y))
     with torch.no_grad():
         if value(t, y) == 0.0:
             return linked(fun, g, t, y)
-    for step in accepted_steps(fun, scheme, y, t, inf if t_next > t else -inf, how):
+    for start, end, y_end, make in steps:
         with torch.no_grad():
-            if value(step.t + step.h, step.y_new) > 0.0:
+            if value(end, y_end) > 0.0:
                 continue
-        inside = interpolant(fun, scheme, step)
+        inside = make()
         with torch.no_grad():
-            found = _bisected(value, inside, step.t, step.h)
+            found = _bisected(value, inside, start, end - start)
         return linked(fun, g, found, inside(found))
     raise StepError("the event did not happen")
 

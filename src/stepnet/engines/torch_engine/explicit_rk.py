@@ -7,18 +7,19 @@ y(t + theta h) = H(theta) + h theta^2 (1 - theta)^2 sum_i sum_m R_mi (theta - 1/
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from math import isfinite
-from typing import NamedTuple
+from math import inf, isfinite
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from stepnet.engines.torch_engine import step_control
-from stepnet.engines.torch_engine.programs import combination
+from stepnet.engines.torch_engine.programs import Length, combination
 from stepnet.engines.torch_engine.step_control import How, Memory
 from stepnet.schemes.programs import Term
 from stepnet.schemes.tableau import ExplicitRK, dense_weights
 
+NOT_FINITE = "`func` gives values that are not finite"
 SHORTEST = 1e-14  # a step below this fraction of |t| is lost in the clock
 
 
@@ -27,29 +28,39 @@ class StepError(RuntimeError):
 
 
 class Attempt(NamedTuple):
-    """A step from (t, y): its stages, where it leads, its error estimates."""
+    """A step from (t, y): its stages, where it leads, its error estimates; t and h may be columns of numbers."""
 
-    t: float
-    h: float
+    t: Any
+    h: Any
     y: Tensor
     k: list[Tensor]
     y_new: Tensor
     errors: list[Tensor]
+    slope: Callable
 
 
-def slope_at(fun: Callable, like: Tensor) -> Callable[[float, Tensor], Tensor]:
-    """`fun` for times that are numbers."""
-    real = like.real.dtype
-    return lambda t, y: fun(torch.full((), t, dtype=real, device=like.device), y)
+def slope_at(
+    fun: Callable, like: Tensor, bounds: tuple[float, float] = (-inf, inf)
+) -> Callable[[float, Tensor], Tensor]:
+    """`fun` for times that are numbers, none of them beyond the bounds."""
+    real, (least, most) = like.real.dtype, bounds
+    return lambda t, y: fun(torch.full((), min(max(t, least), most), dtype=real, device=like.device), y)
 
 
-def moved(y: Tensor, k: Sequence[Tensor], weights: Iterable[float], h: float) -> Tensor:
+def inside_of(start: float, stop: float, like: Tensor) -> tuple[float, float]:
+    """The first and the last time between two others in the precision of the state."""
+    ends = torch.tensor([start, stop], dtype=like.real.dtype)
+    least, most = sorted(torch.nextafter(ends, ends.flip(0)).tolist())
+    return least, most
+
+
+def moved(y: Tensor, k: Sequence[Tensor], weights: Iterable[float], h: Length) -> Tensor:
     """y + h sum_j w_j k_j."""
     terms = [Term(j, float(w)) for j, w in enumerate(weights) if w != 0]
     return combination([*k, y], [Term(len(k), 1.0, 0), *terms], h)
 
 
-def attempt(slope: Callable, scheme: ExplicitRK, t: float, h: float, y: Tensor, k_first: Tensor) -> Attempt:
+def attempt(slope: Callable, scheme: ExplicitRK, t: Length, h: Length, y: Tensor, k_first: Tensor) -> Attempt:
     """Stages, new state and error estimates of one step."""
     A, b, c = scheme.butcher
     k, stage = [k_first], y
@@ -58,7 +69,7 @@ def attempt(slope: Callable, scheme: ExplicitRK, t: float, h: float, y: Tensor, 
         k.append(slope(t + c[i] * h, stage))
     y_new = stage if is_first_same_as_last(scheme) else moved(y, k, b, h)
     errors = [moved(torch.zeros_like(y), k, b - hat.b, h) for hat in scheme.embedded]
-    return Attempt(t, h, y, k, y_new, errors)
+    return Attempt(t, h, y, k, y_new, errors, slope)
 
 
 def is_first_same_as_last(scheme: ExplicitRK) -> bool:
@@ -82,30 +93,61 @@ def error_power(scheme: ExplicitRK) -> int:
 
 def accepted_steps(fun: Callable, scheme: ExplicitRK, y: Tensor, t: float, t_end: float, how: How):
     """The accepted steps from t to t_end, one after the other."""
-    slope, memory, low, attempts = slope_at(fun, y), Memory(), 0.0, 0
+    memory, low, attempts, marks = Memory(), 0.0, 0, list(ahead(how.marks, t, t_end))
+    slope, targets = slope_at(fun, y, _sides(t, t_end, y, how)), [*ahead(how.stops, t, t_end), t_end]
     k = slope(t, y)
     with torch.no_grad():
+        _require(bool(k.isfinite().all()), NOT_FINITE, float(k.abs().max()), t)
         h = step_control.first_step(slope, t, t_end, y, k, how)
     while t != t_end:
         _require(attempts < how.max_steps, "`max_num_steps` exceeded", how.max_steps, t)
         attempts += 1
-        remaining = (t_end - t) - low
+        remaining = (targets[0] - t) - low
         is_last = abs(h) >= abs(remaining) * (1.0 - 1e-9)
+        how.watch("step", t + low, y, remaining if is_last else h)
         step = attempt(slope, scheme, t + low, remaining if is_last else h, y, k)
         with torch.no_grad():
             error = error_of(step, how)
-        if not error <= 1.0:
-            h = step.h * step_control.shrinkage(error, how)
+        if not (error <= 1.0 or (abs(step.h) <= how.min_step and isfinite(error))):
+            how.watch("reject_step", step.t, y, step.h)
+            h = _limited(step.h * step_control.shrinkage(error, how), how)
             memory = memory._replace(was_rejected=True)
-            reason = "the step became too short" if isfinite(error) else "the state is not finite"
-            _require(abs(h) >= SHORTEST * abs(t) and t + h != t, reason, h, t)
+            reason = "the step became too short" if isfinite(error) else NOT_FINITE
+            _require(_is_seen(h, t) and abs(h) < abs(step.h), reason, h, t)
             continue
+        how.watch("accept_step", step.t, y, step.h)
         yield step
-        h = _longer(step.h * step_control.growth(error, memory, how), how.max_step)
+        grown = step.h * step_control.growth(error, memory, how)
+        h = _limited(max(grown, h, key=abs) if abs(step.h) < 0.5 * abs(h) else grown, how)  # a cut step says little
         memory = Memory(max(error, 1e-4), memory.error_1, False)
-        t, low = (t_end, 0.0) if is_last else _later(t, low, step.h)
+        t, low = (targets.pop(0), 0.0) if is_last else _later(t, low, step.h)
         y = step.y_new
-        k = step.k[-1] if is_first_same_as_last(scheme) else slope(t + low, y)
+        if is_last and t in how.jumps:
+            slope = slope_at(fun, y, _sides(t, t_end, y, how))
+            k = slope(t, y)
+        else:
+            k = step.k[-1] if is_first_same_as_last(scheme) else slope(t + low, y)
+        while marks and abs(t - t_end) <= abs(marks[0] - t_end):
+            marks.pop(0)
+            attempts = 0
+
+
+def ahead(times: Iterable[float], t: float, t_end: float) -> list[float]:
+    """The times between t and t_end, in the order in which they come."""
+    return sorted((time for time in times if min(t, t_end) < time < max(t, t_end)), reverse=t_end < t)
+
+
+def _sides(t: float, t_end: float, y: Tensor, how: How) -> tuple[float, float]:
+    """Where the right-hand side is evaluated: after the jump at t, if there is one, and before the next."""
+    if not how.jumps:
+        return -inf, inf
+    far = inf if t_end > t else -inf
+    return inside_of(t if t in how.jumps else -far, next(iter(ahead(how.jumps, t, t_end)), far), y)
+
+
+def _is_seen(h: float, t: float) -> bool:
+    """Whether the clock can tell a step of this length."""
+    return abs(h) >= SHORTEST * abs(t) and t + h != t
 
 
 def _require(condition: bool, reason: str, number: float, t: float) -> None:
@@ -113,8 +155,8 @@ def _require(condition: bool, reason: str, number: float, t: float) -> None:
         raise StepError(f"{reason} ({number}) at t = {t}; loosen `rtol` and `atol`, or look at `func` there")
 
 
-def _longer(h: float, max_step: float) -> float:
-    return min(abs(h), max_step) * (1.0 if h > 0 else -1.0)
+def _limited(h: float, how: How) -> float:
+    return max(min(abs(h), how.max_step), how.min_step) * (1.0 if h > 0 else -1.0)
 
 
 def _later(t: float, low: float, h: float) -> tuple[float, float]:
@@ -124,19 +166,23 @@ def _later(t: float, low: float, h: float) -> tuple[float, float]:
     return later, increment - (later - t)
 
 
-def interpolant(fun: Callable, scheme: ExplicitRK, step: Attempt) -> Callable[[float], Tensor]:
+def is_poor_inside(scheme: ExplicitRK) -> bool:
+    """Whether there is only the cubic Hermite polynomial, and it would lose digits."""
+    return scheme.dense is None and scheme.order > scheme.continuous.order
+
+
+def interpolant(scheme: ExplicitRK, step: Attempt) -> Callable[[float], Tensor]:
     """The solution inside a step: by the continuous extension, or by shorter steps where it is poor."""
-    if scheme.dense is None and scheme.order > scheme.continuous.order:
-        slope = slope_at(fun, step.y)
-        return lambda t: attempt(slope, scheme, step.t, t - step.t, step.y, step.k[0]).y_new
-    k = _extended(fun, scheme, step)
+    if is_poor_inside(scheme):
+        return lambda t: attempt(step.slope, scheme, step.t, t - step.t, step.y, step.k[0]).y_new
+    k = extended(scheme, step)
     return lambda t: moved(step.y, k, dense_weights(scheme, (t - step.t) / step.h), step.h)
 
 
-def _extended(fun: Callable, scheme: ExplicitRK, step: Attempt) -> list[Tensor]:
+def extended(scheme: ExplicitRK, step: Attempt) -> list[Tensor]:
     """All stages of the continuous extension."""
-    slope, extension, k = slope_at(fun, step.y), scheme.continuous, list(step.k)
+    extension, k = scheme.continuous, list(step.k)
     for i in range(len(k), len(extension.c)):
         stage = step.y_new if i == extension.new else moved(step.y, k, extension.A[i, :i], step.h)
-        k.append(slope(step.t + extension.c[i] * step.h, stage))
+        k.append(step.slope(step.t + extension.c[i] * step.h, stage))
     return k

@@ -5,9 +5,10 @@ Nothing in the loop asks a tensor for its value, so it runs on tensors without v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, islice, pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,17 +16,34 @@ from torch import Tensor
 from stepnet.engines.torch_engine.constants import made_of_constants
 from stepnet.engines.torch_engine.fields import Field, SecondOrder, Split, State, checked, joined, parted
 from stepnet.engines.torch_engine.programs import Length, Rows, execute, nodes_of
+from stepnet.engines.torch_engine.step_control import Watch, nobody
 from stepnet.schemes import catalogue
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.programs import Motion, Program, motion_of
 from stepnet.schemes.splitting import Splitting
 
 
-class Grid(NamedTuple):
-    """Times of the steps and their lengths: numbers, or tensors nobody has read."""
+@dataclass(frozen=True)
+class _Line:
+    """first, first + h, first + 2 h, ... without an end."""
 
-    t: Sequence
-    h: Sequence
+    first: float
+    h: float
+
+    def __getitem__(self, i: int) -> float:
+        return self.first + i * self.h
+
+
+class Grid(NamedTuple):
+    """Times of the steps and their lengths, by number: plain numbers, or tensors nobody has read."""
+
+    t: Any
+    h: Any
+
+
+def endless_grid(t: float, h: float) -> Grid:
+    """Even steps from t on."""
+    return Grid(_Line(t, h), _Line(h, 0.0))
 
 
 def grid_of_numbers(times: Sequence[float]) -> Grid:
@@ -36,6 +54,17 @@ def grid_of_numbers(times: Sequence[float]) -> Grid:
 def grid_of_tensor(times: Tensor) -> Grid:
     """A grid whose values are not read."""
     return Grid(times.unbind(), times.diff().unbind())
+
+
+class Manner(NamedTuple):
+    """How functions are called: in which dtype, whether beside the ends of a step and not at them, watched by whom."""
+
+    dtype: torch.dtype | None = None
+    is_beside: bool = False
+    watch: Watch = nobody
+
+
+PLAIN = Manner()
 
 
 class Choreography(NamedTuple):
@@ -53,6 +82,7 @@ class Fixed(NamedTuple):
     moves: Choreography
     functions: tuple[Callable, ...]
     grid: Grid
+    manner: Manner = PLAIN
 
     @property
     def motion(self) -> Motion:
@@ -82,7 +112,12 @@ class Fixed(NamedTuple):
             return tuple(rows[row] for row in program.outputs)
         t, h = self.grid.t[step], self.grid.h[step]
         like = rows[self.motion.state[0]]
-        return execute(program, self.functions, rows, _times(t, h, nodes, like), h)
+        if self.manner.watch is not nobody:
+            self.manner.watch("step", t, joined(self.field, self.own(rows)), h)
+        times = _times(t, h, nodes, like)
+        if self.manner.is_beside:
+            times = _beside(times, t, self.grid.t[step + 1], like)
+        return execute(program, self.functions, rows, times, h)
 
     def place_of(self, step: int) -> int:
         """The number of units after which step `step` is done."""
@@ -95,6 +130,14 @@ def _times(t, h: Length, nodes: tuple[float, ...], like: Tensor) -> dict[float, 
     if isinstance(h, Tensor):
         return {c: (t if c == 0.0 else torch.add(t, h, alpha=c)).to(real) for c in nodes}
     return {c: torch.full((), t + c * h, dtype=real, device=like.device) for c in nodes}
+
+
+def _beside(times: dict[float, Tensor], t, t_new, like: Tensor) -> dict[float, Tensor]:
+    """The same with the number after t for the beginning of a step, and the one before `t_new` for its end."""
+    start, end = (torch.as_tensor(x, dtype=like.real.dtype, device=like.device) for x in (t, t_new))
+    with torch.no_grad():
+        moves = {0.0: torch.nextafter(start, end) - start, 1.0: torch.nextafter(end, start) - end}
+    return times | {c: x + moves[c] for c, x in ((0.0, start), (1.0, end)) if c in times}
 
 
 def choreography(scheme, field: Field) -> Choreography:
@@ -118,11 +161,11 @@ def _choreography_by_name(name: str, *form) -> Choreography:
     return _choreography(catalogue.get(name), *form)
 
 
-def fixed_run(field: Field, scheme, grid: Grid, dtype: torch.dtype | None = None) -> Fixed:
-    """A run of a scheme; `dtype` is that in which the functions are evaluated, the state's own if it is None."""
+def fixed_run(field: Field, scheme, grid: Grid, manner: Manner = PLAIN) -> Fixed:
+    """A run of a scheme; without a dtype functions are evaluated in that of the state."""
     moves = choreography(scheme, field)
     functions = field.functions if moves.is_parted else (field.whole,)
-    return Fixed(field, moves, tuple(checked(f, dtype) for f in functions), grid)
+    return Fixed(field, moves, tuple(checked(f, manner.dtype) for f in functions), grid, manner)
 
 
 def states_at(run: Fixed, state: State, steps: Sequence[int]) -> list[State]:
@@ -135,6 +178,19 @@ def states_at(run: Fixed, state: State, steps: Sequence[int]) -> list[State]:
         done = run.place_of(step)
         found.append(run.own(rows))
     return found
+
+
+def each_state(run: Fixed, scheme, state: State) -> Iterator[tuple[int, State]]:
+    """Step after step without an end; those inside the opening of a multistep scheme come from its starter."""
+    n_opening = run.motion.opening.steps
+    if n_opening > 1:
+        starting = run._replace(moves=choreography(scheme.starter, run.field))
+        yield from islice(each_state(starting, scheme.starter, state), n_opening - 1)
+    rows: tuple = run.spread(state)
+    for unit in count():
+        rows = run.unit(rows, unit)
+        if unit + n_opening > 0:
+            yield unit + n_opening, run.own(rows)
 
 
 def split_at_opening(run: Fixed, scheme, steps: Sequence[int]) -> tuple[Fixed, list[int], list[int]]:

@@ -13,17 +13,33 @@ from stepnet.schemes.controllers import Controller
 Norm = Callable[[Tensor], Tensor]
 
 
+Watch = Callable[[str, float, Tensor, float], None]
+
+
+def nobody(what: str, t: float, y: Tensor, h: float) -> None:
+    """Watches no step."""
+
+
 class How(NamedTuple):
-    """Tolerances (numbers, or tensors that broadcast against the state), norm and controller; errors are O(h^power)."""
+    """Tolerances (numbers, or tensors that broadcast against the state), norm and controller; errors are O(h^power).
+
+    Steps end at all `stops`; at the `jumps` among them the right-hand side has two values.  `max_steps` counts from
+    mark to mark.  `watch(what, t, y, h)` is told of every "step", and of "accept_step" and "reject_step".
+    """
 
     rtol: float | Tensor
     atol: float | Tensor
-    norm: Norm
+    norm: Norm | None  # root mean square if there is none
     controller: Controller
     power: int
     first_step: float | None = None
+    min_step: float = 0.0
     max_step: float = inf
     max_steps: int = 2**31 - 1
+    stops: tuple[float, ...] = ()
+    jumps: tuple[float, ...] = ()
+    marks: tuple[float, ...] = ()
+    watch: Watch = nobody
 
 
 class Memory(NamedTuple):
@@ -42,7 +58,7 @@ def rms(x: Tensor) -> Tensor:
 def scaled_norm(x: Tensor, y: Tensor, y_new: Tensor, how: How) -> float:
     """Norm of x / (atol + rtol max(|y|, |y_new|))."""
     scale = how.atol + how.rtol * y.abs().maximum(y_new.abs())
-    return float(how.norm(x / scale))
+    return float((how.norm or rms)(x / scale))
 
 
 def growth(error: float, memory: Memory, how: How) -> float:
@@ -68,7 +84,7 @@ def first_step(slope: Callable[[float, Tensor], Tensor], t: float, t_end: float,
     """Rule of Hairer, Norsett & Wanner I, II.4: an Euler step tells how fast the slope changes."""
     span, direction = abs(t_end - t), 1.0 if t_end >= t else -1.0
     if how.first_step is not None:
-        return direction * min(how.first_step, how.max_step)
+        return direction * max(min(how.first_step, how.max_step), how.min_step)
     d0, d1 = scaled_norm(y, y, y, how), scaled_norm(k, y, y, how)
     h0 = min(1e-6 if d0 < 1e-5 or d1 < 1e-5 else 0.01 * d0 / d1, span)
     change = slope(t + direction * h0, y.add(k, alpha=direction * h0)) - k
@@ -76,4 +92,4 @@ def first_step(slope: Callable[[float, Tensor], Tensor], t: float, t_end: float,
     steepest = max(d1, d2)
     h1 = max(1e-6, 1e-3 * h0) if steepest <= 1e-15 else (0.01 / steepest) ** (1.0 / how.power)
     best = min(100 * h0, h1)
-    return direction * min(best if isfinite(best) else h0, span, how.max_step)
+    return direction * max(min(best if isfinite(best) else h0, span, how.max_step), how.min_step)

@@ -1,0 +1,42 @@
+"""Functions that torchdiffeq looks for in `func` and calls at every step."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from stepnet.engines.torch_engine.step_control import Watch, nobody
+from stepnet.torch.states import Posed
+
+NAMES = ("callback_step", "callback_accept_step", "callback_reject_step")
+
+
+def watch_of(func, problem: Posed, are_steps_given: bool) -> Watch:
+    """Calls `func.callback_step(t, y, h)` before a step, and those of accepted and refused ones after it."""
+    found: dict[str, Callable] = {name: getattr(func, name) for name in NAMES if hasattr(func, name)}
+    if are_steps_given and len(found) > ("callback_step" in found):
+        warnings.warn("given steps are never refused: of the callbacks only `callback_step` is called", stacklevel=4)
+    if not found:
+        return nobody
+    latest: list[float] = []
+
+    def watch(what: str, t: float, y: Tensor, h: float) -> None:
+        callback = found.get(f"callback_{what}")
+        is_again = are_steps_given and bool(latest) and (float(t) - latest[-1]) * float(h) <= 0
+        if callback is None or is_again:  # steps that are run again on the way back are told once
+            return
+        latest[:] = [float(t)]
+        number = lambda x: torch.as_tensor(x, dtype=torch.float64, device=y.device)
+        problem.called(lambda t, state: callback(t, state, number(abs(h))))(number(t), y)
+
+    return watch
+
+
+def warn_of_adjoint_callbacks(func) -> None:
+    """No second equation is solved on the way back, so there are no steps of it to tell of."""
+    found = [f"{name}_adjoint" for name in NAMES if hasattr(func, f"{name}_adjoint")]
+    if found:
+        warnings.warn(f"{found} are not called: the way back runs the same steps again", stacklevel=3)
