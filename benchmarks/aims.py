@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
+from benchmarks import ensembles
 from benchmarks.adaptive import LORENZ_TOLERANCE
 from benchmarks.batches import OURS as BATCH
 from benchmarks.batches import TOLERANCE as BATCH_TOLERANCE
@@ -183,6 +184,22 @@ def memory_growth(kind: str) -> Callable:
     return growth
 
 
+def members_a_second(rows) -> Reached | None:
+    """Thousands of members of the large ensemble."""
+    found = pick(rows, "ensemble", ensembles.MORE_IN_LANES)
+    return found and Reached(1e-3 / found["time"], ensembles.MORE_IN_LANES)
+
+
+def members_beside_peers(rows) -> Reached | None:
+    """The time of the fastest peer for a member over ours."""
+    ours = pick(rows, "ensemble", ensembles.IN_LANES)
+    peers = [r for r in rows if r["workload"] == "ensemble" and r["package"] not in NOT_PEERS and r["time"]]
+    if ours is None or not peers:
+        return None
+    best = min(peers, key=lambda row: row["time"])
+    return Reached(best["time"] / ours["time"], f"{best['contender']} / {ensembles.IN_LANES}")
+
+
 def _names(rows: list[dict]) -> list[str]:
     return list(dict.fromkeys(r["contender"] for r in rows))
 
@@ -237,6 +254,14 @@ AIMS = (
         memory_growth("given")),
     Aim("memory of 10^6 adaptive steps beyond that of 10^4: their times, 20 slots", "gradients", True, 18.0, "MB",
         memory_growth("adaptive")),
+    Aim("members a second in lanes, one thread", "ensemble", False, 250.0, "k/s", members_a_second),
+    Aim("members in lanes beside the fastest peer", "ensemble", False, 15.0, "x", members_beside_peers),
+    Aim("orbits in lanes beside one orbit, per orbit", "ensemble", False, 10.0, "x",
+        inverse(ratio_to("ensemble", ensembles.MANY_ORBITS, ensembles.ONE_ORBIT))),
+    Aim("Pleiades in lanes beside one by one", "ensemble", False, 2.3, "x",
+        inverse(ratio_to("ensemble", ensembles.MANY_PLEIADES, ensembles.ONE_PLEIADES))),
+    Aim("two threads beside one", "ensemble", False, 1.7, "x",
+        inverse(ratio_to("ensemble", ensembles.ON_TWO, ensembles.MORE_IN_LANES))),
     Aim("a batch with steps of every sample's own, rtol = atol = 1e-6", "batch", False, 2.0, "x",
         inverse(ratio_to("batch", BATCH, TORCHODE, BATCH_TOLERANCE))),
 )  # fmt: skip

@@ -38,6 +38,8 @@ def report(results: dict) -> str:
         "## Gradients\n\nOf half the squared end state, with respect to initial state and parameters, through even "
         "steps of RK4 (torchdiffeq: the 3/8 rule).  For stepnet the whole call of `sn.gradient` with all states kept; "
         "loops are compiled before.\n\n" + gradients_table(rows),
+        "## Ensembles\n\nLorenz with rho from 0 to 28, T = 10, rtol = atol = 1e-6, one thread unless said otherwise; "
+        "leapfrog on Kepler's problem and dopri5 on Pleiades beside single solves.\n\n" + ensemble_table(rows),
         f"## A batch of {SAMPLES} on tensors\n\nLorenz to T = {T_END:g}, rtol = atol = {BATCH_TOLERANCE:g}, every "
         "sample with steps of its own; eager mode, one thread.  The error is the median over samples.\n\n"
         + batch_table(rows),
@@ -134,6 +136,15 @@ def gradients_table(rows: list[dict]) -> str:
         if r["workload"] == "gradients"
     ]  # fmt: skip
     return _table(("contender", "ms", "difference", "peak, MB", "steps"), lines)
+
+
+def ensemble_table(rows: list[dict]) -> str:
+    lines = [
+        (r["contender"], r["note"] or f"{1e6 * r['time']:.3g}", "-" if r["note"] else f"{1 / r['time']:.3g}")
+        for r in rows
+        if r["workload"] == "ensemble"
+    ]
+    return _table(("contender", "microseconds a member", "members a second"), lines)
 
 
 def batch_table(rows: list[dict]) -> str:
