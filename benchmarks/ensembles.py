@@ -16,7 +16,7 @@ from benchmarks.timing import Answer, Prepared, Row, by_turns, first_line
 WORKLOAD = "ensemble"
 T_END, TOLERANCE = 10.0, 1e-6
 MANY, MOST = 10_000, 100_000
-ORBITS, ORBIT_STEPS, PLEIADES, PLEIADES_END = 1000, 1000, 256, 3.0
+ORBITS, ORBIT_STEPS, PLEIADES, PLEIADES_END = 1000, 1000, 1024, 3.0
 SECONDS = 4.0
 
 IN_LANES, MORE_IN_LANES = f"stepnet dopri5, {MANY} members", f"stepnet dopri5, {MOST} members"
@@ -126,7 +126,7 @@ def orbits(count: int) -> Prepared:
 
 def pleiades_starts(count: int) -> np.ndarray:
     y0 = problems.PLEIADES.y0
-    return y0 + 0.05 * np.random.default_rng(0).standard_normal((count, y0.size))
+    return y0 + 0.005 * np.random.default_rng(0).standard_normal((count, y0.size))
 
 
 def pleiades() -> Prepared:
@@ -139,7 +139,7 @@ def pleiades() -> Prepared:
 def pleiades_one_by_one() -> Prepared:
     import stepnet as sn
 
-    members = [sn.ODE(problems.PLEIADES.plain, y, (0.0, PLEIADES_END)) for y in pleiades_starts(PLEIADES)[::16]]
+    members = [sn.ODE(problems.PLEIADES.plain, y, (0.0, PLEIADES_END)) for y in pleiades_starts(PLEIADES)[::64]]
 
     def call():
         return [sn.solve(one, "dopri5", rtol=TOLERANCE, atol=TOLERANCE, save_every=0) for one in members]
