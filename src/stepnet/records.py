@@ -31,6 +31,12 @@ def keep(record, **values) -> None:
         object.__setattr__(record, name, value)
 
 
+def keep_numbers(record, **intervals: str) -> None:
+    """Check fields of a frozen record while it is built, each by its interval."""
+    for name, interval in intervals.items():
+        keep(record, **{name: number(name, getattr(record, name), interval)})
+
+
 def by_name(what: str, known: Mapping[str, Callable[..., Any]], name, numbers: Mapping[str, Any]):
     """The record of this name, built with these numbers; what is no name must be a record already."""
     if not isinstance(name, str):

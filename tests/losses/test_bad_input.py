@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -66,6 +68,12 @@ def test_what_is_refused_is_named(call, message):
 def test_unknown_names_are_answered_with_the_nearest(call, near):
     with pytest.raises(sn.UnknownName, match=f"did you mean .*'{near}'"):
         call()
+
+
+def test_the_page_of_training_has_every_loss_and_penalty():
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    assert [name for name in losses.names() if f"`{name}" not in page] == []
+    assert [name for name in penalties.names() if name not in page and name != "none"] == []
 
 
 def test_names_are_sorted_and_found_in_any_case():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepnet.nets.losses.loss import Expansion
-from stepnet.records import by_name, keep, number
+from stepnet.records import by_name, keep_numbers, number
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Penalty:
     l2: float = 0.0
 
     def __post_init__(self):
-        keep(self, l1=number("l1", self.l1, "[0, inf)"), l2=number("l2", self.l2, "[0, inf)"))
+        keep_numbers(self, l1="[0, inf)", l2="[0, inf)")
 
     def at(self, weights: np.ndarray) -> Expansion:
         """Value, gradient and Hessian product."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepnet.records import keep, number
+from stepnet.records import keep_numbers
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class ClipNorm:
     limit: float = 1.0
 
     def __post_init__(self):
-        keep(self, limit=number("limit", self.limit, "(0, inf)"))
+        keep_numbers(self, limit="(0, inf)")
 
     def __call__(self, gradient: np.ndarray) -> np.ndarray:
         length = float(np.linalg.norm(gradient))
@@ -30,7 +30,7 @@ class ClipValue:
     limit: float = 1.0
 
     def __post_init__(self):
-        keep(self, limit=number("limit", self.limit, "(0, inf)"))
+        keep_numbers(self, limit="(0, inf)")
 
     def __call__(self, gradient: np.ndarray) -> np.ndarray:
         return np.clip(gradient, -self.limit, self.limit)

@@ -10,7 +10,7 @@ import numpy as np
 
 from stepnet.checkpoints.counts import checked_count
 from stepnet.nets.losses import Expansion
-from stepnet.records import by_name, keep, number
+from stepnet.records import by_name, keep, keep_numbers
 from stepnet.training.conjugate_gradients import Step, truncated_cg
 from stepnet.training.objective import Data, Objective, checked_theta
 from stepnet.training.progress import Bar, bar
@@ -41,7 +41,8 @@ class LBFGS:
 
     def __post_init__(self):
         keep(self, iterations=checked_count("iterations", self.iterations, 0))
-        keep(self, memory=checked_count("memory", self.memory, 1), tol=number("tol", self.tol, "[0, inf)"))
+        keep(self, memory=checked_count("memory", self.memory, 1))
+        keep_numbers(self, tol="[0, inf)")
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class TrustRegion:
     radius: float = 1.0
 
     def __post_init__(self):
-        keep(self, radius=number("radius", self.radius, "(0, inf)"))
+        keep_numbers(self, radius="(0, inf)")
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class GaussNewton:
     def __post_init__(self):
         keep(self, iterations=checked_count("iterations", self.iterations, 0))
         keep(self, cg_iterations=checked_count("cg_iterations", self.cg_iterations, 1))
-        keep(self, cg_tol=number("cg_tol", self.cg_tol, "[0, 1)"), tol=number("tol", self.tol, "[0, inf)"))
+        keep_numbers(self, cg_tol="[0, 1)", tol="[0, inf)")
         if not isinstance(self.control, (LineSearch, TrustRegion)):
             raise TypeError(f"`control` must be a LineSearch or a TrustRegion, found {self.control!r:.80}")
 

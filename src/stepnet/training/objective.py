@@ -11,7 +11,7 @@ import numpy as np
 from stepnet.nets import losses, penalties
 from stepnet.nets.losses import Expansion
 from stepnet.nets.penalties import Penalty
-from stepnet.records import keep, number
+from stepnet.records import keep, keep_numbers
 
 
 class Model(Protocol):
@@ -97,7 +97,7 @@ class Objective:
         if not callable(getattr(loss, "at", None)):
             raise TypeError(f"`loss` must be a Loss or its name, found {loss!r:.80} ({type(loss).__name__})")
         keep(self, loss=loss, penalty=penalties.get(self.penalty))
-        keep(self, smoothness=number("smoothness", self.smoothness, "[0, inf)"))
+        keep_numbers(self, smoothness="[0, inf)")
 
     def value(self, theta: np.ndarray, data: Data) -> tuple[float, float]:
         """The value and the accuracy."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from stepnet.records import by_name, keep, number
+from stepnet.records import by_name, keep, keep_numbers
 from stepnet.training.schedules import schedule
 
 Slots = dict[str, np.ndarray]
@@ -35,12 +35,8 @@ class Optimiser(Protocol):
 
 def _check(record) -> None:
     """Rates become schedules, all other numbers stay in their intervals."""
-    for field in fields(record):
-        value = getattr(record, field.name)
-        if field.name == "rate":
-            keep(record, rate=schedule(value))
-        else:
-            keep(record, **{field.name: number(field.name, value, INTERVALS[field.name])})
+    keep(record, rate=schedule(record.rate))
+    keep_numbers(record, **{each.name: INTERVALS[each.name] for each in fields(record) if each.name != "rate"})
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.checkpoints.counts import checked_count
-from stepnet.records import keep, number
+from stepnet.records import keep, keep_numbers
 from stepnet.training import optimisers
 from stepnet.training.clipping import ClipNorm, ClipValue
 from stepnet.training.optimisers import Slots
@@ -54,7 +54,8 @@ class Recipe:
 
     def __post_init__(self):
         keep(self, optimiser=optimisers.get(self.optimiser), epochs=checked_count("epochs", self.epochs, 0))
-        keep(self, seed=checked_count("seed", self.seed, 0), tolerance=number("tolerance", self.tolerance, "[0, 1)"))
+        keep(self, seed=checked_count("seed", self.seed, 0))
+        keep_numbers(self, tolerance="[0, 1)")
         for name in ("batch_size", "patience", "save_every"):
             value = getattr(self, name)
             keep(self, **{name: None if value is None else checked_count(name, value, 1)})

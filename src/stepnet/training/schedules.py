@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from math import cos, floor, pi
 from typing import Any
 
-from stepnet.records import by_name, keep, number
+from stepnet.records import by_name, keep, keep_numbers
 
 Schedule = Callable[[float], float]
 
-POSITIVE, COUNT, SHARE = "(0, inf)", "[0, inf)", "(0, 1]"
+POSITIVE, SHARE = "(0, inf)", "(0, 1]"
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Constant:
     rate: float
 
     def __post_init__(self):
-        keep(self, rate=number("rate", self.rate, POSITIVE))
+        keep_numbers(self, rate=POSITIVE)
 
     def __call__(self, epoch: float) -> float:
         return self.rate
@@ -36,8 +36,7 @@ class StepDecay:
     factor: float = 0.1
 
     def __post_init__(self):
-        keep(self, rate=number("rate", self.rate, POSITIVE), every=number("every", self.every, POSITIVE))
-        keep(self, factor=number("factor", self.factor, SHARE))
+        keep_numbers(self, rate=POSITIVE, every=POSITIVE, factor=SHARE)
 
     def __call__(self, epoch: float) -> float:
         return self.rate * self.factor ** floor(epoch / self.every)
@@ -51,7 +50,7 @@ class Exponential:
     factor: float = 0.95
 
     def __post_init__(self):
-        keep(self, rate=number("rate", self.rate, POSITIVE), factor=number("factor", self.factor, SHARE))
+        keep_numbers(self, rate=POSITIVE, factor=SHARE)
 
     def __call__(self, epoch: float) -> float:
         return self.rate * self.factor**epoch
@@ -66,8 +65,7 @@ class Cosine:
     last: float = 0.0
 
     def __post_init__(self):
-        keep(self, rate=number("rate", self.rate, POSITIVE), epochs=number("epochs", self.epochs, POSITIVE))
-        keep(self, last=number("last", self.last, COUNT))
+        keep_numbers(self, rate=POSITIVE, epochs=POSITIVE, last="[0, inf)")
 
     def __call__(self, epoch: float) -> float:
         return self.last + (self.rate - self.last) * (1 + cos(pi * min(epoch / self.epochs, 1.0))) / 2
@@ -81,7 +79,7 @@ class InverseTime:
     half: float = 10.0
 
     def __post_init__(self):
-        keep(self, rate=number("rate", self.rate, POSITIVE), half=number("half", self.half, POSITIVE))
+        keep_numbers(self, rate=POSITIVE, half=POSITIVE)
 
     def __call__(self, epoch: float) -> float:
         return self.rate / (1 + epoch / self.half)
@@ -96,8 +94,8 @@ class WarmUp:
     first: float = 0.1
 
     def __post_init__(self):
-        keep(self, then=schedule(self.then), epochs=number("epochs", self.epochs, POSITIVE))
-        keep(self, first=number("first", self.first, SHARE))
+        keep(self, then=schedule(self.then))
+        keep_numbers(self, epochs=POSITIVE, first=SHARE)
 
     def __call__(self, epoch: float) -> float:
         grown = self.first + (1 - self.first) * min(epoch / self.epochs, 1.0)

@@ -15,7 +15,7 @@ import numpy as np
 from stepnet.checkpoints.counts import checked_count
 from stepnet.nets import losses
 from stepnet.nets.losses import Expansion
-from stepnet.records import keep, number
+from stepnet.records import keep, keep_numbers
 
 NEWTON_STEPS = 50
 FLAT = 1e-11  # of the first gradient, at which the best read-out is found
@@ -54,7 +54,7 @@ class Projected:
         if not loss.convex or loss.name in ("mae", "quantile"):
             raise ValueError(f"`loss` must be convex and smooth for a best read-out to be found, found {loss!r}")
         keep(self, loss=loss, outputs=checked_count("outputs", self.outputs, 1))
-        keep(self, ridge=number("ridge", self.ridge, "(0, inf)"))
+        keep_numbers(self, ridge="(0, inf)")
 
     def readout(self, features, targets, weights=None) -> np.ndarray:
         """The best W, (features + 1, outputs): outputs are features @ W[:-1] + W[-1]."""
