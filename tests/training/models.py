@@ -84,6 +84,46 @@ class TwoLayer:
         return 0.5 * float(d @ d), np.concatenate(([0.0], d)) - np.concatenate((d, [0.0]))
 
 
+class Steps:
+    """y <- y + h tanh(K y), step by step from y = x; the outputs are the end state."""
+
+    def __init__(self, width: int, steps: int, theta=None):
+        self.width, self.steps = width, steps
+        self.theta = np.zeros(steps * width**2) if theta is None else theta
+
+    def put(self, theta):
+        self.theta = np.array(theta)
+
+    @property
+    def layers(self):
+        return self.theta.reshape(self.steps, self.width, self.width)
+
+    def path(self, x):
+        states = [x]
+        for K in self.layers:
+            states.append(states[-1] + np.tanh(states[-1] @ K.T) / self.steps)
+        return states
+
+    def __call__(self, x):
+        return self.path(x)[-1]
+
+    def gradient(self, x, loss):
+        states = self.path(x)
+        value, y_bar = loss(states[-1])
+        found = []
+        for K, y in zip(self.layers[::-1], states[-2::-1], strict=True):
+            a = y_bar * (1 - np.tanh(y @ K.T) ** 2) / self.steps
+            found.append((a.T @ y).ravel())
+            y_bar = y_bar + a @ K
+        return Found(value, np.concatenate(found[::-1]), states[-1])
+
+    def views(self, theta):
+        return {f"blocks.{i}.K": K for i, K in enumerate(theta.reshape(self.layers.shape))}
+
+    def refined(self):
+        return Steps(self.width, 2 * self.steps, np.repeat(self.layers, 2, axis=0).ravel())
+
+
 def blobs(n: int = 90, classes: int = 3, seed: int = 0) -> Data:
     """Clouds around a circle, which overlap a little."""
     random = np.random.default_rng(seed)

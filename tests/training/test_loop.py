@@ -11,7 +11,7 @@ from training.models import TwoLayer, blobs, waves
 
 import stepnet as sn
 from stepnet import training
-from stepnet.nets import penalties
+from stepnet.nets import losses, penalties
 from stepnet.training import Adam, ClipNorm, Data, Ending, Objective, Recipe, Run
 
 AGREE = 1e-12
@@ -106,6 +106,20 @@ def test_weighted_samples_count_as_often():
     one = training.train(objective(), Data(data.x, data.y, weights), Recipe(Adam(0.05), epochs=20))
     two = training.train(objective(), Data(data.x[:25], data.y[:25]), Recipe(Adam(0.05), epochs=20))
     np.testing.assert_allclose(one.theta, two.theta, rtol=1e-9)
+
+
+def test_weights_go_with_their_samples_into_batches():
+    """Equal weights are none; weights of one class are those of the class."""
+    data, recipe = blobs(40), Recipe(Adam(0.05), epochs=3, batch_size=9)
+    plain = training.train(objective(), data, recipe)
+    equal = training.train(objective(), Data(data.x, data.y, np.full(40, 2.5)), recipe)
+    np.testing.assert_allclose(equal.theta, plain.theta, rtol=1e-9)
+    factors = np.array([1.0, 2.0, 3.0])
+    by_sample = training.train(objective(), Data(data.x, data.y, factors[data.y]), recipe)
+    loss = losses.get("cross_entropy", class_weights=factors)
+    by_class = training.train(Objective(TwoLayer(2, 6, 3), loss), data, recipe)
+    np.testing.assert_allclose(by_sample.theta, by_class.theta, rtol=1e-9)
+    assert np.abs(by_sample.theta - plain.theta).max() > 1e-3
 
 
 # ---- divergence and interruption ------------------------------------------------------------------------------------
@@ -233,6 +247,10 @@ def test_no_epochs_leave_the_parameters():
     (lambda: Data([[np.nan]], [1.0]), "`x` must be finite"),
     (lambda: Data([[1.0]], [np.inf]), "`y` must be finite"),
     (lambda: Data([["a"]], [1.0]), "`x` must be real numbers, found <U1"),
+    (lambda: training.train("cross_entropy", blobs()), "`objective` must be an Objective, found 'cross_entropy'"),
+    (lambda: training.train(objective(), blobs(), validation=(1, 2)), r"`validation` must be Data\(x, y\)"),
+    (lambda: training.train(objective(), None), r"`data` must be Data\(x, y\), found None"),
+    (lambda: training.minimise(objective(), blobs().x), r"`data` must be Data\(x, y\), found"),
     (lambda: training.train(objective(), blobs(), theta=np.zeros(3)), "`theta` must be 39 parameters"),
     (lambda: training.train(objective(), blobs(), resume=True), "`resume` needs a `path`"),
     (lambda: training.train(objective(), blobs(), path=3), "`path` must be the path of a directory, found 3"),

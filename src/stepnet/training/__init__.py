@@ -1,6 +1,7 @@
 """Training: optimisers, schedules, Gauss-Newton, variable projection, the loop and its storage."""
 
 from stepnet.training import optimisers, schedules
+from stepnet.training.blocks import Part, block_coordinate, blocks_by_name, multilevel
 from stepnet.training.clipping import ClipNorm, ClipValue
 from stepnet.training.conjugate_gradients import truncated_cg
 from stepnet.training.full_batch import LBFGS, GaussNewton, LineSearch, Minimum, TrustRegion, minimise
@@ -15,6 +16,7 @@ from stepnet.training.variable_projection import Projected
 __all__ = [
     "LBFGS", "SGD", "AdaGrad", "Adam", "AdamW", "ClipNorm", "ClipValue", "Constant", "Cosine", "Data", "Ending",
     "Evaluation", "Exponential", "GaussNewton", "InverseTime", "LineSearch", "Minimum", "Model", "Momentum", "Nesterov",
-    "Objective", "Projected", "RMSprop", "Recipe", "Run", "StepDecay", "TrustRegion", "WarmUp", "load", "minimise",
+    "Objective", "Part", "Projected", "RMSprop", "Recipe", "Run", "StepDecay", "TrustRegion", "WarmUp",
+    "block_coordinate", "blocks_by_name", "load", "minimise", "multilevel",
     "optimisers", "schedules", "train", "truncated_cg",
 ]  # fmt: skip

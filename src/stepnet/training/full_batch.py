@@ -12,7 +12,7 @@ from stepnet.checkpoints.counts import checked_count
 from stepnet.nets.losses import Expansion
 from stepnet.records import by_name, keep, keep_numbers
 from stepnet.training.conjugate_gradients import Step, truncated_cg
-from stepnet.training.objective import Data, Objective, checked_theta
+from stepnet.training.objective import Data, Objective, checked_theta, require
 from stepnet.training.progress import Bar, bar
 
 DESCENT = 1e-4  # of the decrease a line or a model promises, for a step to be taken
@@ -122,6 +122,7 @@ def minimise(
     progress : bool
         Show a bar.
     """
+    require(objective, data)
     chosen = by_name("method", METHODS, method, {})
     if not isinstance(chosen, (LBFGS, GaussNewton)):
         raise TypeError(f"`method` must be LBFGS, GaussNewton or a name, found {chosen!r:.80}")

@@ -8,7 +8,7 @@ from math import isfinite, nan
 import numpy as np
 
 from stepnet.errors import TrainingFailed, TrainingInterrupted
-from stepnet.training.objective import Data, Objective, checked_theta
+from stepnet.training.objective import Data, Objective, checked_theta, require
 from stepnet.training.optimisers import empty_slots
 from stepnet.training.progress import Bar, bar
 from stepnet.training.run import Ending, Recipe, Run, State, result
@@ -80,6 +80,7 @@ def train(
     -------
     Run
     """
+    require(objective, data, validation)
     job = Job(objective, data, validation, Recipe() if recipe is None else recipe)
     store = None if path is None else Store(path)
     state = _beginning(job, store, theta, resume)

@@ -22,7 +22,8 @@ class Model(Protocol):
     method of that name needs, gives J' hessian(J v), with J the derivative of the outputs by the parameters.
     """
 
-    theta: np.ndarray
+    @property
+    def theta(self) -> np.ndarray: ...
 
     def put(self, theta: np.ndarray, /) -> None: ...
 
@@ -59,7 +60,7 @@ class Data:
     def rows(self, indices: np.ndarray) -> Data:
         """Some of the samples; they were checked when the data were built."""
         part = object.__new__(Data)
-        keep(part, weights=None, **{name: value[indices] for name, value in self.arrays().items()})
+        keep(part, **{"weights": None} | {name: value[indices] for name, value in self.arrays().items()})
         return part
 
 
@@ -143,15 +144,20 @@ class Objective:
         value, slope = self._roughness(theta)
 
         def product(v):
-            return penalty.product(v) + self.smoothness * self._roughness(v)[1]
+            """A quadratic form has the same Hessian everywhere."""
+            return penalty.product(v) + self.smoothness * (self._roughness(theta + v)[1] - slope)
 
         return Expansion(
             penalty.value + self.smoothness * value, lambda: penalty.gradient + self.smoothness * slope, product
         )
 
     def _roughness(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """Of these parameters; the model keeps its own."""
+        own = np.array(self.model.theta)
         self.model.put(theta)
-        return self.model.roughness()  # type: ignore[attr-defined]
+        found = self.model.roughness()  # type: ignore[attr-defined]
+        self.model.put(own)
+        return found
 
     def _accuracy(self, outputs: np.ndarray, data: Data) -> float:
         return float("nan") if self.loss.hits is None else float(np.mean(self.loss.hits(outputs, data.y)))
@@ -166,6 +172,15 @@ def _finite(name: str, value) -> np.ndarray:
     if not np.isfinite(array).all():
         raise ValueError(f"`{name}` must be finite, found NaN or infinite numbers")
     return array
+
+
+def require(objective, data, validation=None) -> None:
+    """Arguments of the right kinds."""
+    if not isinstance(objective, Objective):
+        raise TypeError(f"`objective` must be an Objective, found {objective!r:.80} ({type(objective).__name__})")
+    for name, value in (("data", data), ("validation", data if validation is None else validation)):
+        if not isinstance(value, Data):
+            raise TypeError(f"`{name}` must be Data(x, y), found {value!r:.80} ({type(value).__name__})")
 
 
 def checked_theta(model: Model, theta) -> np.ndarray:
