@@ -159,6 +159,15 @@ def test_divergence_can_be_returned_and_then_gives_the_best_epoch_before_it():
     assert goal.value(run.theta, held)[0] == run.history["validation_loss"].min()
 
 
+def test_a_last_step_that_leads_astray_is_noticed():
+    goal = Objective(TwoLayer(2, 0, 2), "mse")
+    before = goal.model.theta.copy()
+    run = training.train(goal, waves(), Recipe(training.SGD(1e40), epochs=1), check=False)
+    assert run.ending is Ending.DIVERGED
+    assert run.steps == 1
+    np.testing.assert_array_equal(run.theta, before)
+
+
 def test_clipping_saves_a_run_that_diverges():
     recipe = Recipe(training.SGD(50.0), epochs=30, clip=ClipNorm(1e-3))
     assert training.train(Objective(TwoLayer(2, 0, 2), "mse"), waves(), recipe).success

@@ -132,6 +132,8 @@ def _run(job: Job, state: State, store: Store | None, shown: Bar) -> tuple[State
                 shown.move()
             if store is not None and state.step % (recipe.save_every or n) == 0:
                 store.write(state)
+        if state.step and not job.by_best:
+            _require_good_end(job, state)
     except Diverged as trouble:
         return state, Ending.DIVERGED, f"{Ending.DIVERGED.value}: {trouble}"
     except KeyboardInterrupt:
@@ -153,7 +155,7 @@ def _step(job: Job, state: State) -> State:
     rate = recipe.optimiser.rate(state.step / job.steps_per_epoch)
     value, accuracy, gradient = job.objective.gradient(state.theta, batch)
     first = value if state.step == 0 else state.first
-    if not isfinite(value) or not np.isfinite(gradient).all() or value > GROWTH * max(abs(first), 1.0):
+    if not _is_bounded(value, first) or not np.isfinite(gradient).all():
         raise Diverged(_advice(value, epoch, place, rate))
     if recipe.clip is not None:
         gradient = recipe.clip(gradient)
@@ -163,6 +165,19 @@ def _step(job: Job, state: State) -> State:
     n, (loss, hits, samples) = len(batch), state.sums
     sums = (loss + n * value, hits + n * accuracy, samples + n)
     return replace(state, theta=theta, good=state.theta, slots=slots, step=state.step + 1, first=first, sums=sums)
+
+
+def _is_bounded(value: float, first: float) -> bool:
+    return isfinite(value) and value <= GROWTH * max(abs(first), 1.0)
+
+
+def _require_good_end(job: Job, state: State) -> None:
+    """The last update has led to parameters that no step has looked at."""
+    epoch, place = divmod(state.step - 1, job.steps_per_epoch)
+    with np.errstate(over="ignore", invalid="ignore"):
+        value, _ = job.objective.value(state.theta, _batch(job, epoch, place))
+    if not _is_bounded(value, state.first):
+        raise Diverged(_advice(value, epoch, place, state.history[-1][-1]))
 
 
 def _batch(job: Job, epoch: int, place: int) -> Data:

@@ -22,12 +22,17 @@ def log_softmax(z: np.ndarray) -> np.ndarray:
 
     The largest term is kept out of the sum and joined by log1p, so that 1 - p keeps its digits near p = 1.
     """
-    top = z.max(axis=-1, keepdims=True)
+    rows = z.reshape(-1, z.shape[-1])
+    where = np.arange(len(rows)), rows.argmax(axis=1)
+    top = rows[where][:, None]
     with np.errstate(invalid="ignore"):
-        shifted = np.where(z == top, 0, z - top)
+        shifted = rows - top
+    if np.isinf(top).any():
+        shifted[rows == top] = 0
     powers = np.exp(shifted)
-    np.put_along_axis(powers, z.argmax(axis=-1)[..., None], 0, axis=-1)
-    return shifted - np.log1p(powers.sum(axis=-1, keepdims=True))
+    powers[where] = 0
+    shifted -= np.log1p(powers.sum(axis=1, keepdims=True))
+    return shifted.reshape(z.shape)
 
 
 def softmax(z: np.ndarray) -> np.ndarray:
@@ -36,16 +41,16 @@ def softmax(z: np.ndarray) -> np.ndarray:
 
 
 class Slopes(NamedTuple):
-    """psi, psi' and psi'' as arrays."""
+    """psi, psi' and psi'' as arrays, or numbers where they are constant."""
 
     value: np.ndarray
-    first: np.ndarray
-    second: np.ndarray
+    first: np.ndarray | float
+    second: np.ndarray | float
 
 
 def _plain(l: np.ndarray, p: np.ndarray) -> Slopes:  # noqa: E741  the letter of the formula
     """psi(l) = -l."""
-    return Slopes(-l, np.full_like(l, -1), np.zeros_like(l))
+    return Slopes(-l, -1.0, 0.0)
 
 
 def _focused(l: np.ndarray, p: np.ndarray, gamma: float) -> Slopes:  # noqa: E741
@@ -60,7 +65,7 @@ def _focused(l: np.ndarray, p: np.ndarray, gamma: float) -> Slopes:  # noqa: E74
 
 def _entropy(z: np.ndarray, q: np.ndarray, psi=_plain, temperature: float = 1.0, scale: float = 1.0) -> Rows:
     """scale sum_c q_c psi(log p_c), p = softmax(z / temperature), over the last axis of (batch, k, classes)."""
-    l = log_softmax(z / temperature)  # noqa: E741
+    l = log_softmax(z if temperature == 1 else z / temperature)  # noqa: E741
     p = np.exp(l)
     slopes = psi(l, p)
     terms = scale * np.where(q == 0, 0, q * slopes.value).sum(axis=-1)  # a class that is no target may have p = 0
@@ -189,7 +194,7 @@ def _labels(y: np.ndarray) -> np.ndarray:
     if y.dtype.kind not in "fiub" or (y.dtype.kind == "f" and not np.all(np.isfinite(y) & (y == np.floor(y)))):
         found = f"{y.dtype}" if y.dtype.kind not in "f" else "numbers that are not"
         raise TypeError(f"`targets` of shape (batch,) must be integers, found {found}")
-    return y.astype(np.int64)
+    return y.astype(np.int64, copy=False)
 
 
 def _probabilities(y: np.ndarray, z: np.ndarray) -> np.ndarray:

@@ -121,7 +121,8 @@ class Loss:
         w = np.ones(()) if weights is None else _sample_weights(weights, len(terms))
         if self.reduction == "sum":
             return w
-        total = np.sum(np.broadcast_to(w, terms.shape) if mass is None else w * mass, dtype=np.float64)
+        share = terms.size / w.size  # of the terms in each weight
+        total = share * w.sum() if mass is None else (w * mass).sum(dtype=np.float64)
         if not total > 0:
             raise ValueError(f"the weights of all samples sum to {total:g}; their mean needs a positive sum")
         return w / total
