@@ -37,13 +37,15 @@ _HOME = {
     "hvp": "stepnet.tangents",
     "SolveFailed": "stepnet.errors",
     "Interrupted": "stepnet.errors",
+    "TrainingFailed": "stepnet.errors",
+    "TrainingInterrupted": "stepnet.errors",
     "SchemeError": "stepnet.errors",
     "UnknownName": "stepnet.errors",
     "NoDerivative": "stepnet.errors",
     "StiffnessWarning": "stepnet.errors",
     "AdjointWarning": "stepnet.errors",
 }
-_MODULES = ("checkpoints", "derivatives", "schemes", "stability")
+_MODULES = ("checkpoints", "derivatives", "nets", "schemes", "stability", "training")
 
 __all__ = [*_HOME, *_MODULES]
 

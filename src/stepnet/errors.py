@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from stepnet.solution import EnsembleSolution, Solution
+    from stepnet.training.run import Run
 
 
 class SchemeError(ValueError):
@@ -49,6 +50,28 @@ class Interrupted(KeyboardInterrupt):
 
     def __reduce__(self):
         return type(self), (self.solution,)
+
+
+class TrainingFailed(RuntimeError):
+    """Training diverged; `.run` holds the last good parameters, the history and the reason."""
+
+    def __init__(self, run: Run):
+        super().__init__(run.message)
+        self.run = run
+
+    def __reduce__(self):
+        return type(self), (self.run,)
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """Ctrl-C during training; `.run` holds the part that was done."""
+
+    def __init__(self, run: Run):
+        super().__init__(run.message)
+        self.run = run
+
+    def __reduce__(self):
+        return type(self), (self.run,)
 
 
 class StiffnessWarning(UserWarning):

@@ -1,0 +1,36 @@
+"""Losses by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stepnet.nets.losses import elementwise, entropy
+from stepnet.nets.losses.loss import Loss
+from stepnet.records import by_name
+
+LOSSES = {
+    family.__name__: family
+    for family in (
+        elementwise.mse, elementwise.mae, elementwise.huber, elementwise.tukey, elementwise.quantile,
+        elementwise.barron, elementwise.poisson, elementwise.gaussian_nll, entropy.cross_entropy, entropy.focal,
+        entropy.kl, entropy.distillation, entropy.binary_cross_entropy, entropy.binary_focal,
+    )
+}  # fmt: skip
+
+
+def get(name: str | Loss, *, reduction: str | None = None, class_weights=None, **numbers) -> Loss:
+    """The loss of this name with these numbers, as in `get("huber", delta=0.5, reduction="sum")`.
+
+    A loss is its own name; `reduction` and `class_weights` replace its own if given.
+    """
+    loss = by_name("loss", LOSSES, name, numbers)
+    if not isinstance(loss, Loss):
+        raise TypeError(f"`loss` must be a name or a Loss, found {loss!r:.80} ({type(loss).__name__})")
+    changes = {"reduction": reduction, "class_weights": class_weights}
+    given = {key: value for key, value in changes.items() if value is not None}
+    return replace(loss, **given) if given else loss
+
+
+def names() -> list[str]:
+    """The names that `get` knows, sorted."""
+    return sorted(LOSSES)

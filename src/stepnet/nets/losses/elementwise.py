@@ -1,0 +1,183 @@
+"""Losses that are sums over outputs: of residuals r = z - y, of counts, of normal distributions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import copysign, inf
+
+import numpy as np
+
+from stepnet.nets.losses.loss import Loss, Read, Rows
+from stepnet.records import number
+
+
+def mse() -> Loss:
+    """r^2."""
+    return _of_residual(mse, lambda r: r * r, lambda r: 2 * r, lambda r: np.full_like(r, 2))
+
+
+def mae() -> Loss:
+    """|r|, with derivative zero at zero."""
+    return _of_residual(mae, np.abs, np.sign, np.zeros_like)
+
+
+def huber(delta: float = 1.0) -> Loss:
+    """r^2 / 2 where |r| < delta, delta (|r| - delta / 2) beyond.  Huber (1964), Ann. Math. Statist. 35:73."""
+    d = number("delta", delta, "(0, inf)")
+    return _of_residual(
+        huber,
+        lambda r: np.where(np.abs(r) < d, 0.5 * r * r, d * (np.abs(r) - 0.5 * d)),
+        lambda r: np.clip(r, -d, d),
+        lambda r: np.where(np.abs(r) < d, 1, 0).astype(r.dtype),
+        delta=d,
+    )
+
+
+def tukey(c: float = 4.685) -> Loss:
+    """c^2 / 6 (1 - (1 - (r/c)^2)^3) where |r| < c, c^2 / 6 beyond.  Beaton & Tukey (1974), Technometrics 16:147."""
+    c = number("c", c, "(0, inf)")
+
+    def rest(r):
+        """1 - (r/c)^2, no less than zero."""
+        return np.maximum(1 - np.minimum(np.abs(r) / c, 1) ** 2, 0)
+
+    return _of_residual(
+        tukey,
+        lambda r: c * c / 6 * (1 - rest(r) ** 3),
+        lambda r: np.clip(r, -c, c) * rest(r) ** 2,
+        lambda r: rest(r) * (5 * rest(r) - 4),
+        convex=False,
+        c=c,
+    )
+
+
+def quantile(tau: float = 0.5) -> Loss:
+    """max(tau e, (tau - 1) e), e = y - z: least at the tau-quantile.  Koenker & Bassett (1978), Econometrica 46:33."""
+    tau = number("tau", tau, "(0, 1)")
+    return _of_residual(
+        quantile,
+        lambda r: np.maximum(-tau * r, (1 - tau) * r),
+        lambda r: np.where(r < 0, -tau, np.where(r > 0, 1 - tau, 0)).astype(r.dtype),
+        np.zeros_like,
+        tau=tau,
+    )
+
+
+def barron(alpha: float = 1.0, c: float = 1.0) -> Loss:
+    """|a - 2| / a (((r/c)^2 / |a - 2| + 1)^(a/2) - 1) and its limits at a = 2, 0 and both infinities.
+
+    a = 2 is r^2 / 2, 1 the pseudo-Huber loss, 0 Cauchy's, -2 Geman and McClure's, -inf Welsch's.  Barron (2019), A
+    general and adaptive robust loss function, CVPR, with c for his scale.
+    """
+    a, c = number("alpha", alpha, "[-inf, inf]"), number("c", c, "(0, inf)")
+    b = abs(a - 2)
+
+    def square(r):
+        return (r / c) ** 2
+
+    def power(s, exponent):
+        """log of (s / b + 1)^exponent, exponent ~ a / 2."""
+        if b == 0 or b == inf:
+            return 0.5 * s * (0 if b == 0 else copysign(1, a))
+        return exponent * np.log1p(s / b)
+
+    def value(r):
+        s = square(r)
+        if a == 2:
+            return 0.5 * s
+        if a == 0:
+            return np.log1p(0.5 * s)
+        return (copysign(1, a) if b == inf else b / a) * np.expm1(power(s, 0.5 * a))
+
+    def influence(s):
+        """rho'(r) c^2 / r."""
+        return np.exp(power(s, 0.5 * a - 1))
+
+    def bend(s):
+        """(a - 2) s / (s + b)."""
+        if b == 0 or b == inf:
+            return s * (0 if b == 0 else copysign(1, a))
+        return (a - 2) * s / (s + b)
+
+    return _of_residual(
+        barron,
+        value,
+        lambda r: r / c**2 * influence(square(r)),
+        lambda r: influence(square(r)) / c**2 * (1 + bend(square(r))),
+        convex=a >= 1,
+        alpha=a,
+        c=c,
+    )
+
+
+def poisson() -> Loss:
+    """exp(z) - y z: minus the log-likelihood of counts y at the rate exp(z), without the term of y alone."""
+    return _elementwise(poisson, lambda z, y: np.exp(z) - y * z, lambda z, y: np.exp(z) - y, lambda z, y: np.exp(z),
+                        _counts)  # fmt: skip
+
+
+def gaussian_nll() -> Loss:
+    """(s + (m - y)^2 exp(-s)) / 2: minus the log-likelihood of y at the mean m and the variance exp(s).
+
+    The first half of the outputs are means, the second half logarithms of variances; targets are (batch, outputs / 2).
+    """
+
+    def formula(z, y):
+        m, s = np.split(z, 2, axis=1)
+        r, precision = m - y, np.exp(-s)
+        square = r * r * precision
+
+        def product(v):
+            v_m, v_s = np.split(v, 2, axis=1)
+            cross = -r * precision
+            return np.hstack((precision * v_m + cross * v_s, cross * v_m + 0.5 * square * v_s))
+
+        return Rows(0.5 * (s + square), lambda: np.hstack((r * precision, 0.5 * (1 - square))), product)
+
+    def read(z, targets, class_weights):
+        if z.shape[1] % 2:
+            raise ValueError(f"gaussian_nll takes pairs of outputs (mean, log of variance), found {z.shape[1]} outputs")
+        return _real(z[:, : z.shape[1] // 2], targets, class_weights)
+
+    return Loss(gaussian_nll, formula, read, convex=False)
+
+
+def _of_residual(family, value, slope, curvature, convex: bool = True, **numbers) -> Loss:
+    """sum_j rho(z_j - y_j) from rho, rho' and rho''."""
+    return _elementwise(
+        family,
+        lambda z, y: value(z - y),
+        lambda z, y: slope(z - y),
+        lambda z, y: curvature(z - y),
+        _real,
+        convex,
+        **numbers,
+    )
+
+
+def _elementwise(family, value, slope, curvature, read: Callable, convex: bool = True, **numbers) -> Loss:
+    def formula(z, y):
+        return Rows(value(z, y), lambda: slope(z, y), lambda v: curvature(z, y) * v)
+
+    return Loss(family, formula, read, numbers=numbers, convex=convex)
+
+
+def _real(z: np.ndarray, targets, class_weights) -> Read:
+    """Targets of the shape of the outputs; a single output also takes (batch,)."""
+    if class_weights is not None:
+        raise ValueError("`class_weights` go with losses of classification; use sample weights instead")
+    y = np.asarray(targets)
+    if y.dtype.kind not in "fiub":
+        raise TypeError(f"`targets` must be real numbers, found {y.dtype}")
+    if y.ndim == 1 and z.shape[1] == 1:
+        y = y[:, None]
+    if y.shape != z.shape:
+        raise ValueError(f"`targets` must have the shape of what they are compared with, {z.shape}, found {y.shape}")
+    return Read(y.astype(z.dtype, copy=False))
+
+
+def _counts(z: np.ndarray, targets, class_weights) -> Read:
+    read = _real(z, targets, class_weights)
+    if (read.targets < 0).any():
+        raise ValueError(f"`targets` of a Poisson loss are counts, not negative; found {read.targets.min():g}")
+    return read

@@ -1,0 +1,275 @@
+"""Losses of classification: sums of q_c psi(log p_c), p = softmax(z), from logarithms that do not overflow.
+
+With l = log p, a = q psi'(l) and S = sum_c a_c, the gradient is a - p S.  Cross-entropy has psi(l) = -l, so that its
+Hessian is diag(p) - p p' for targets q of sum one.  Binary losses are those of the logits (0, z).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.nets.losses.loss import Loss, Read, Rows
+from stepnet.records import number
+
+SUMS_TO_ONE = 1e-5  # what float32 leaves of the sum of some thousand probabilities
+
+
+def log_softmax(z: np.ndarray) -> np.ndarray:
+    """log p = z - log sum_c exp(z_c) over the last axis; infinite logits are limits of large ones.
+
+    The largest term is kept out of the sum and joined by log1p, so that 1 - p keeps its digits near p = 1.
+    """
+    rows = z.reshape(-1, z.shape[-1])
+    where = np.arange(len(rows)), rows.argmax(axis=1)
+    top = rows[where][:, None]
+    with np.errstate(invalid="ignore"):
+        shifted = rows - top
+    if np.isinf(top).any():
+        shifted[rows == top] = 0
+    powers = np.exp(shifted)
+    powers[where] = 0
+    shifted -= np.log1p(powers.sum(axis=1, keepdims=True))
+    return shifted.reshape(z.shape)
+
+
+def softmax(z: np.ndarray) -> np.ndarray:
+    """exp(z_c) / sum_c exp(z_c) over the last axis."""
+    return np.exp(log_softmax(z))
+
+
+class Slopes(NamedTuple):
+    """psi, psi' and psi'' as arrays, or numbers where they are constant."""
+
+    value: np.ndarray
+    first: np.ndarray | float
+    second: np.ndarray | float
+
+
+def _plain(l: np.ndarray, p: np.ndarray) -> Slopes:  # noqa: E741  the letter of the formula
+    """psi(l) = -l."""
+    return Slopes(-l, -1.0, 0.0)
+
+
+def _focused(l: np.ndarray, p: np.ndarray, gamma: float) -> Slopes:  # noqa: E741
+    """psi(l) = -(1 - exp(l))^gamma l, written by m = 1 - p and l / m, which tends to -1 as p tends to 1."""
+    m = -np.expm1(l)
+    floor = np.maximum(m, np.finfo(l.dtype).tiny)
+    ratio = np.where(p > 0, p * np.where(m > 0, np.maximum(l, -np.finfo(l.dtype).max) / floor, -1), 0)
+    first = m**gamma * (gamma * ratio - 1)
+    second = gamma * p * floor ** (gamma - 1) * (2 + np.where(p > 0, l, 0) - (gamma - 1) * ratio)
+    return Slopes(-(m**gamma) * l, first, second)
+
+
+def _entropy(z: np.ndarray, q: np.ndarray, psi=_plain, temperature: float = 1.0, scale: float = 1.0) -> Rows:
+    """scale sum_c q_c psi(log p_c), p = softmax(z / temperature), over the last axis of (batch, k, classes)."""
+    l = log_softmax(z if temperature == 1 else z / temperature)  # noqa: E741
+    p = np.exp(l)
+    slopes = psi(l, p)
+    terms = scale * np.where(q == 0, 0, q * slopes.value).sum(axis=-1)  # a class that is no target may have p = 0
+    a = q * slopes.first
+    total = a.sum(axis=-1, keepdims=True)
+
+    def product(v):
+        l_dot = v - (p * v).sum(axis=-1, keepdims=True)
+        a_dot = q * slopes.second * l_dot
+        found = a_dot - p * (a_dot.sum(axis=-1, keepdims=True) + l_dot * total)
+        return scale / temperature**2 * found
+
+    return Rows(terms, lambda: scale / temperature * (a - p * total), product)
+
+
+# ---- several classes: one row of logits for each sample -------------------------------------------------------------
+
+
+def cross_entropy(smoothing: float = 0.0, temperature: float = 1.0) -> Loss:
+    """-sum_c q_c log p_c, p = softmax(z / temperature), q = (1 - smoothing) target + smoothing / classes.
+
+    Targets are classes (batch,) or probabilities (batch, classes).
+    """
+    t = number("temperature", temperature, "(0, inf)")
+    formula = partial(_entropy, temperature=t)
+    return _of_classes(cross_entropy, formula, number("smoothing", smoothing, "[0, 1]"), temperature=t)
+
+
+def focal(focus: float = 2.0, smoothing: float = 0.0) -> Loss:
+    """-sum_c q_c (1 - p_c)^focus log p_c: easy samples count less.  Lin et al. (2017), arXiv:1708.02002."""
+    g = number("focus", focus, "[0, inf)")
+    formula = partial(_entropy, psi=partial(_focused, gamma=g))
+    return _of_classes(focal, formula, number("smoothing", smoothing, "[0, 1]"), convex=g == 0, focus=g)
+
+
+def kl() -> Loss:
+    """sum_c q_c log(q_c / p_c) for probabilities q: how far softmax(z) is from them."""
+
+    def formula(z, q):
+        rows = _one_row(_entropy)(z, q)
+        own = np.where(q > 0, q * np.log(np.where(q > 0, q, 1)), 0).sum(axis=-1, keepdims=True)
+        return rows._replace(terms=rows.terms + own)
+
+    return Loss(kl, formula, _without_weights(_classes), _class_hits)
+
+
+def distillation(temperature: float = 2.0, hard: float = 0.0) -> Loss:
+    """(1 - hard) T^2 H(softmax(t / T), softmax(z / T)) + hard H(class, softmax(z)), H the cross-entropy.
+
+    Targets are the logits t of a teacher (batch, classes), with the class as one more column where `hard` is not zero.
+    Hinton, Vinyals & Dean (2015), arXiv:1503.02531; T^2 keeps gradients of the same size.
+    """
+    T, hard = number("temperature", temperature, "(0, inf)"), number("hard", hard, "[0, 1]")
+
+    def formula(z, q):
+        n = z.shape[1]
+        soft = _one_row(partial(_entropy, temperature=T, scale=(1 - hard) * T * T))(z, q[:, :n])
+        return _sum(soft, _one_row(partial(_entropy, scale=hard))(z, q[:, n:])) if hard else soft
+
+    def read(z, targets, class_weights):
+        y, n = np.asarray(targets, z.dtype), z.shape[1]
+        wanted = (len(z), n + 1 if hard else n)
+        if y.shape != wanted:
+            column = ", and the class in one more column" if hard else ""
+            raise ValueError(f"`targets` must be the teacher's logits{column}: {wanted}, found {y.shape}")
+        soft = softmax(y[:, :n] / T)
+        return Read(np.hstack((soft, _classes(z, y[:, n], None).targets)) if hard else soft)
+
+    def hits(z, targets):
+        teacher = np.asarray(targets)
+        return z.argmax(axis=1) == (teacher[:, -1] if hard else teacher.argmax(axis=1))
+
+    return Loss(distillation, formula, _without_weights(read), hits, {"temperature": T, "hard": hard})
+
+
+def _of_classes(family, formula, smoothing: float, convex: bool = True, **numbers) -> Loss:
+    read = partial(_classes, smoothing=smoothing)
+    return Loss(family, _one_row(formula), read, _class_hits, {"smoothing": smoothing, **numbers}, convex=convex)
+
+
+def _one_row(formula):
+    """A formula on (batch, k, classes) for k = 1."""
+
+    def on_rows(z, q):
+        terms, gradient, product = formula(z[:, None], q[:, None])
+        return Rows(terms, lambda: gradient()[:, 0], lambda v: product(v[:, None])[:, 0])
+
+    return on_rows
+
+
+def _sum(one: Rows, two: Rows) -> Rows:
+    return Rows(
+        one.terms + two.terms,
+        lambda: one.gradient() + two.gradient(),
+        lambda v: one.product(v) + two.product(v),
+    )
+
+
+def _classes(z: np.ndarray, targets, class_weights, smoothing: float = 0.0) -> Read:
+    """Probabilities of targets, smoothed and weighted, and the weight of each sample's own class."""
+    n = z.shape[1]
+    y = np.asarray(targets)
+    q = _one_hot(y, z) if y.ndim == 1 else _probabilities(y, z)
+    smooth = q if smoothing == 0 else (1 - smoothing) * q + z.dtype.type(smoothing / n)
+    if class_weights is None:
+        return Read(smooth)
+    if class_weights.size != n:
+        raise ValueError(f"`class_weights` must be {n} numbers, one for each class, found {class_weights.size}")
+    return Read((smooth * class_weights).astype(z.dtype, copy=False), (q @ class_weights)[:, None])
+
+
+def _one_hot(y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    batch, n = z.shape
+    if y.shape != (batch,):
+        raise ValueError(f"`targets` must be one class for each of {batch} samples, found shape {y.shape}")
+    labels = _labels(y)
+    if labels.min() < 0 or labels.max() >= n:
+        wrong = labels[(labels < 0) | (labels >= n)][0]
+        raise ValueError(f"`targets` must be classes from 0 to {n - 1}, one for each output, found {wrong}")
+    q = np.zeros(z.shape, z.dtype)
+    q[np.arange(batch), labels] = 1
+    return q
+
+
+def _labels(y: np.ndarray) -> np.ndarray:
+    if y.dtype.kind not in "fiub" or (y.dtype.kind == "f" and not np.all(np.isfinite(y) & (y == np.floor(y)))):
+        found = f"{y.dtype}" if y.dtype.kind not in "f" else "numbers that are not"
+        raise TypeError(f"`targets` of shape (batch,) must be integers, found {found}")
+    return y.astype(np.int64, copy=False)
+
+
+def _probabilities(y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    if y.shape != z.shape:
+        raise ValueError(f"`targets` must be classes (batch,) or probabilities {z.shape}, found shape {y.shape}")
+    q = y.astype(z.dtype, copy=False)
+    if (q < 0).any() or not np.allclose(q.sum(axis=1), 1, rtol=0, atol=SUMS_TO_ONE):
+        raise ValueError("`targets` as probabilities must not be negative, and each row must sum to one")
+    return q
+
+
+def _class_hits(z: np.ndarray, targets) -> np.ndarray:
+    y = np.asarray(targets)
+    return z.argmax(axis=1) == (y if y.ndim == 1 else y.argmax(axis=1))
+
+
+def _without_weights(read):
+    def checked(z, targets, class_weights):
+        if class_weights is not None:
+            raise ValueError("`class_weights` do not go with this loss; use sample weights instead")
+        return read(z, targets, None)
+
+    return checked
+
+
+# ---- yes or no: each output is the logit of a question of its own ---------------------------------------------------
+
+
+def binary_cross_entropy(smoothing: float = 0.0) -> Loss:
+    """-q log p - (1 - q) log(1 - p), p = 1 / (1 + exp(-z)), q = (1 - smoothing) target + smoothing / 2.
+
+    Targets are 0, 1 or between, of the shape of the outputs.
+    """
+    return _of_answers(binary_cross_entropy, _entropy, number("smoothing", smoothing, "[0, 1]"))
+
+
+def binary_focal(focus: float = 2.0, smoothing: float = 0.0) -> Loss:
+    """-q (1 - p)^focus log p - (1 - q) p^focus log(1 - p), p = 1 / (1 + exp(-z)).  Lin et al. (2017)."""
+    g = number("focus", focus, "[0, inf)")
+    formula = partial(_entropy, psi=partial(_focused, gamma=g))
+    return _of_answers(binary_focal, formula, number("smoothing", smoothing, "[0, 1]"), convex=g == 0, focus=g)
+
+
+def _of_answers(family, formula, smoothing: float, convex: bool = True, **numbers) -> Loss:
+    def on_pairs(z, q):
+        terms, gradient, product = formula(_pair(z), q)
+        return Rows(terms, lambda: gradient()[..., 1], lambda v: product(_pair(v))[..., 1])
+
+    read = partial(_answers, smoothing=smoothing)
+    return Loss(family, on_pairs, read, _answer_hits, {"smoothing": smoothing, **numbers}, convex=convex)
+
+
+def _pair(z: np.ndarray) -> np.ndarray:
+    """The logits (0, z) of no and yes."""
+    return np.stack((np.zeros_like(z), z), axis=-1)
+
+
+def _answers(z: np.ndarray, targets, class_weights, smoothing: float) -> Read:
+    y = np.asarray(targets)
+    if y.ndim == 1 and z.shape[1] == 1:
+        y = y[:, None]
+    if y.shape != z.shape:
+        raise ValueError(f"`targets` must have the shape of the outputs, {z.shape}, found {y.shape}")
+    if y.dtype.kind not in "fiub" or not ((y >= 0) & (y <= 1)).all():
+        raise ValueError("`targets` of a binary loss must be 0, 1 or numbers between")
+    y = y.astype(z.dtype, copy=False)
+    q = np.stack((1 - y, y), axis=-1)
+    smooth = q if smoothing == 0 else (1 - smoothing) * q + z.dtype.type(smoothing / 2)
+    if class_weights is None:
+        return Read(smooth)
+    if class_weights.size != 2:
+        raise ValueError(f"`class_weights` of a binary loss must be 2 numbers (no, yes), found {class_weights.size}")
+    return Read((smooth * class_weights).astype(z.dtype, copy=False), q @ class_weights)
+
+
+def _answer_hits(z: np.ndarray, targets) -> np.ndarray:
+    y = np.asarray(targets).reshape(z.shape)
+    return ((z > 0) == (y > 0.5)).all(axis=1)

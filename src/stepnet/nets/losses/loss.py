@@ -1,0 +1,164 @@
+"""The record of a loss: a formula for one sample, and how samples are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.records import keep
+
+REDUCTIONS = ("mean", "sum")
+
+
+class Rows(NamedTuple):
+    """What a formula says of each sample: its terms (batch, k), and derivatives of their sum by its outputs."""
+
+    terms: np.ndarray
+    gradient: Callable[[], np.ndarray]
+    product: Callable[[np.ndarray], np.ndarray]
+
+
+class Read(NamedTuple):
+    """Targets as a formula wants them, and the weights of the terms that class weights give (None: all one)."""
+
+    targets: np.ndarray
+    mass: np.ndarray | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """A function near a point: value, gradient and the product of the Hessian with a direction."""
+
+    value: float
+    slope: Callable[[], np.ndarray]
+    product: Callable[[np.ndarray], np.ndarray]
+
+    @cached_property
+    def gradient(self) -> np.ndarray:
+        return self.slope()
+
+
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """L(z, y) = sum_ij w_i l_ij(z_i, y_i) / sum_ij w_i c_ij: a weighted mean over samples and terms, or the sum alone.
+
+    w_i are sample weights, c_ij the weights of the classes (which are inside l, too).
+
+    Parameters
+    ----------
+    family, numbers
+        The function that makes it, and its arguments: what it is, and how it is stored.
+    formula : callable
+        `formula(outputs, targets)` giving `Rows`.
+    read : callable
+        `read(outputs, targets, class_weights)` checks targets and gives `Read`.
+    hits : callable, optional
+        `hits(outputs, targets)`: which samples are classified right; None for losses of regression.
+    reduction : {"mean", "sum"}
+        How terms are put together.
+    class_weights : array_like, optional
+        A factor for each class; two of them (no, yes) for binary losses.
+    convex : bool
+        Whether the loss is a convex function of the outputs.
+    """
+
+    family: Callable[..., Loss]
+    formula: Callable[[np.ndarray, np.ndarray], Rows]
+    read: Callable[..., Read]
+    hits: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    reduction: str = "mean"
+    class_weights: np.ndarray | None = None
+    convex: bool = True
+
+    def __post_init__(self):
+        if self.reduction not in REDUCTIONS:
+            raise ValueError(f"`reduction` must be 'mean' or 'sum', found {self.reduction!r:.80}")
+        if self.class_weights is not None:
+            keep(self, class_weights=_class_weights(self.class_weights))
+
+    def __repr__(self) -> str:
+        numbers: dict[str, object] = dict(self.numbers)
+        if self.reduction != "mean":
+            numbers["reduction"] = self.reduction
+        if self.class_weights is not None:
+            numbers["class_weights"] = self.class_weights.tolist()
+        return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in numbers.items())})"
+
+    def __reduce__(self):
+        return _built, (self.family, dict(self.numbers), self.reduction, self.class_weights)
+
+    @property
+    def name(self) -> str:
+        return self.family.__name__
+
+    def at(self, outputs, targets, weights=None) -> Expansion:
+        """Value, gradient and Hessian product at outputs (batch, outputs), with sample weights (batch,)."""
+        z = _outputs(outputs)
+        y, mass = self.read(z, targets, self.class_weights)
+        with _quiet():
+            rows = self.formula(z, y)
+            factor = self._factor(rows.terms, mass, weights)
+            value = float((rows.terms * factor).sum(dtype=np.float64))
+        scale = np.asarray(factor, z.dtype)
+
+        def gradient():
+            with _quiet():
+                return scale * rows.gradient()
+
+        def product(v):
+            with _quiet():
+                return scale * rows.product(np.asarray(v, z.dtype))
+
+        return Expansion(value, gradient, product)
+
+    def _factor(self, terms: np.ndarray, mass: np.ndarray | None, weights) -> np.ndarray:
+        """What the terms of each sample are multiplied by, (batch, 1) or a single number."""
+        w = np.ones(()) if weights is None else _sample_weights(weights, len(terms))
+        if self.reduction == "sum":
+            return w
+        share = terms.size / w.size  # of the terms in each weight
+        total = share * w.sum() if mass is None else (w * mass).sum(dtype=np.float64)
+        if not total > 0:
+            raise ValueError(f"the weights of all samples sum to {total:g}; their mean needs a positive sum")
+        return w / total
+
+
+def _quiet():
+    """No warnings of overflow: infinite and undefined numbers are told by the value."""
+    return np.errstate(over="ignore", invalid="ignore")
+
+
+def _built(family, numbers, reduction, class_weights) -> Loss:
+    """A loss from what is stored of it."""
+    return replace(family(**numbers), reduction=reduction, class_weights=class_weights)
+
+
+def _outputs(outputs) -> np.ndarray:
+    z = np.asarray(outputs)
+    if z.ndim != 2 or 0 in z.shape:
+        raise ValueError(f"`outputs` must be an array (batch, outputs), found shape {z.shape}")
+    if z.dtype.kind not in "fiu":
+        raise TypeError(f"`outputs` must be real numbers, found {z.dtype}")
+    return z if z.dtype.kind == "f" else z.astype(np.float64)
+
+
+def _sample_weights(weights, batch: int) -> np.ndarray:
+    w = np.asarray(weights, np.float64)
+    if w.shape != (batch,):
+        raise ValueError(f"`weights` must be one number for each of {batch} samples, found shape {w.shape}")
+    if not (w >= 0).all() or not np.isfinite(w).all():
+        raise ValueError("`weights` must be finite and not negative")
+    return w[:, None]
+
+
+def _class_weights(weights) -> np.ndarray:
+    w = np.array(weights, np.float64)
+    if w.ndim != 1 or w.size < 2 or not (w >= 0).all() or not np.isfinite(w).all():
+        raise ValueError(f"`class_weights` must be one number for each class, finite and not negative, found {w}")
+    w.setflags(write=False)
+    return w

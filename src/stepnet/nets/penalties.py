@@ -1,0 +1,69 @@
+"""Penalties on weights as numbers: l1 |w|_1 + l2 / 2 |w|_2^2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepnet.nets.losses.loss import Expansion
+from stepnet.records import by_name, keep_numbers, number
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """l1 sum_i |w_i| + l2 / 2 sum_i w_i^2; its gradient takes zero for the slope of |w| at zero."""
+
+    l1: float = 0.0
+    l2: float = 0.0
+
+    def __post_init__(self):
+        keep_numbers(self, l1="[0, inf)", l2="[0, inf)")
+
+    def at(self, weights: np.ndarray) -> Expansion:
+        """Value, gradient and Hessian product."""
+        w = np.asarray(weights)
+        value = float(self.l1 * np.abs(w).sum() + 0.5 * self.l2 * np.vdot(w, w))
+        return Expansion(value, lambda: self.l1 * np.sign(w) + self.l2 * w, lambda v: self.l2 * v)
+
+    def proximal(self, weights: np.ndarray, step: float) -> np.ndarray:
+        """argmin_u |u - w|^2 / 2 + step penalty(u): soft thresholds, then shrinkage."""
+        w = np.asarray(weights)
+        return np.sign(w) * np.maximum(np.abs(w) - step * self.l1, 0) / (1 + step * self.l2)
+
+
+def none() -> Penalty:
+    """No penalty."""
+    return Penalty()
+
+
+def l1(strength: float = 1e-4) -> Penalty:
+    """strength |w|_1, which makes weights zero."""
+    return Penalty(l1=number("strength", strength, "[0, inf)"))
+
+
+def l2(strength: float = 1e-4) -> Penalty:
+    """strength / 2 |w|_2^2, which makes weights small."""
+    return Penalty(l2=number("strength", strength, "[0, inf)"))
+
+
+def elastic_net(strength: float = 1e-4, share: float = 0.5) -> Penalty:
+    """strength (share |w|_1 + (1 - share) / 2 |w|_2^2).  Zou & Hastie (2005), J. R. Statist. Soc. B 67:301."""
+    total, part = number("strength", strength, "[0, inf)"), number("share", share, "[0, 1]")
+    return Penalty(total * part, total * (1 - part))
+
+
+PENALTIES = {family.__name__: family for family in (none, l1, l2, elastic_net)}
+
+
+def get(name: str | Penalty, **numbers) -> Penalty:
+    """The penalty of this name with these numbers, as in `get("l2", strength=1e-3)`; a penalty is its own name."""
+    found = by_name("penalty", PENALTIES, name, numbers)
+    if not isinstance(found, Penalty):
+        raise TypeError(f"`penalty` must be a name or a Penalty, found {found!r:.80} ({type(found).__name__})")
+    return found
+
+
+def names() -> list[str]:
+    """The names that `get` knows, sorted."""
+    return sorted(PENALTIES)

@@ -1,0 +1,146 @@
+"""Parameters by blocks: some are free while the others stay; and depth by levels, from a short net to a long one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from stepnet.checkpoints.counts import checked_count
+from stepnet.training.full_batch import LBFGS, GaussNewton, Minimum, minimise
+from stepnet.training.objective import Data, Model, Objective, checked_theta
+from stepnet.training.progress import bar
+
+Method = LBFGS | GaussNewton | str
+
+
+@dataclass(frozen=True, eq=False)
+class Pulled:
+    """The gradient of a value by the parameters that are free."""
+
+    value: float
+    theta: np.ndarray
+    outputs: np.ndarray
+
+
+class Part:
+    """A model of which only the parameters with these indices are free: a model itself."""
+
+    def __init__(self, model: Model, indices: np.ndarray):
+        self._model, self._indices = model, indices
+
+    @property
+    def theta(self) -> np.ndarray:
+        return np.asarray(self._model.theta)[self._indices]
+
+    def put(self, theta: np.ndarray) -> None:
+        whole = np.array(self._model.theta)
+        whole[self._indices] = theta
+        self._model.put(whole)
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        return self._model(x)
+
+    def gradient(self, x: np.ndarray, loss: Callable) -> Pulled:
+        found = self._model.gradient(x, loss)
+        return Pulled(found.value, found.theta[self._indices], found.outputs)
+
+    def gauss_newton(self, x: np.ndarray, v: np.ndarray, hessian: Callable) -> np.ndarray:
+        whole = np.zeros_like(self._model.theta)
+        whole[self._indices] = v
+        return self._model.gauss_newton(x, whole, hessian)[self._indices]
+
+    def roughness(self) -> tuple[float, np.ndarray]:
+        value, gradient = self._model.roughness()  # type: ignore[attr-defined]
+        return value, gradient[self._indices]
+
+
+def blocks_by_name(model: Any) -> dict[str, np.ndarray]:
+    """The indices of a net's parameters, those of each opening, block, join and read-out together."""
+    found: dict[str, list[np.ndarray]] = {}
+    for name, places in model.views(np.arange(model.theta.size)).items():
+        found.setdefault(name.rpartition(".")[0], []).append(places.ravel())
+    return {name: np.concatenate(places) for name, places in found.items()}
+
+
+def block_coordinate(
+    objective: Objective,
+    data: Data,
+    blocks: Mapping[str, np.ndarray] | Sequence[np.ndarray] | None = None,
+    method: Method = "lbfgs",
+    *,
+    sweeps: int = 10,
+    theta=None,
+    progress: bool = False,
+) -> Minimum:
+    """Minimise over one block of parameters after the other; the model keeps the parameters that were found.
+
+    The objective does not rise in any sweep.  Haber & Ruthotto (2017), arXiv:1705.03341, alternate so between the
+    layers and the read-out.
+
+    Parameters
+    ----------
+    objective, data, method, theta, progress
+        As in `minimise`, with `method` for each block.
+    blocks : mapping or sequence of arrays of indices, optional
+        Which parameters move together; all must be in one.  By default what the names of a net put together.
+    sweeps : int
+        How often each block has its turn.
+
+    Returns
+    -------
+    Minimum
+        With the value after every sweep as `history`, and the gradient by all parameters.
+    """
+    model = objective.model
+    model.put(checked_theta(model, theta))
+    parts = _checked(blocks_by_name(model) if blocks is None else blocks, model.theta.size)
+    history, gradients, products = [], 0, 0
+    with bar(checked_count("sweeps", sweeps, 0), progress) as shown:
+        for _ in range(sweeps):
+            for indices in parts:
+                found = minimise(replace(objective, model=Part(model, indices)), data, method)
+                gradients, products = gradients + found.gradients, products + found.products
+            value, accuracy = objective.value(model.theta, data)
+            history.append(value)
+            shown.tell(loss=value, accuracy=accuracy)
+            shown.move()
+    end = objective.gradient(np.array(model.theta), data)
+    message = f"{sweeps} sweeps over {len(parts)} blocks are done"
+    return Minimum(
+        np.array(model.theta), end.value, end.gradient, False, message, np.array(history), gradients + 1, products
+    )
+
+
+def multilevel(
+    objective: Objective, data: Data, method: Method = "lbfgs", *, levels: int = 3, progress: bool = False
+) -> tuple[Any, list[Minimum]]:
+    """Train a short net, then the same function of depth on twice as many steps, and so on.
+
+    A level begins where the one before it ended: `model.refined()` keeps length and weights and halves the steps.
+    Haber & Ruthotto (2017); Chang et al. (2018), arXiv:1710.10348.
+
+    Returns
+    -------
+    model, minima
+        The longest model, with its parameters, and where each level ended.
+    """
+    minima: list[Minimum] = []
+    for level in range(checked_count("levels", levels, 1)):
+        if level:
+            objective = replace(objective, model=objective.model.refined())  # type: ignore[attr-defined]
+        minima.append(minimise(objective, data, method, progress=progress))
+    return objective.model, minima
+
+
+def _checked(blocks, size: int) -> list[np.ndarray]:
+    """Blocks as arrays of indices in which every parameter comes once."""
+    parts = [np.asarray(each) for each in (blocks.values() if isinstance(blocks, Mapping) else blocks)]
+    if any(part.ndim != 1 or part.dtype.kind not in "iu" for part in parts):
+        raise TypeError("`blocks` must be arrays of indices, each with one axis")
+    together = np.sort(np.concatenate(parts)) if parts else np.zeros(0, int)
+    if not np.array_equal(together, np.arange(size)):
+        raise ValueError(f"`blocks` must have each of the {size} parameters once, found {together.size} indices")
+    return parts

@@ -1,0 +1,36 @@
+"""Gradients that are too long, cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepnet.records import keep_numbers
+
+
+@dataclass(frozen=True)
+class ClipNorm:
+    """g min(1, limit / |g|_2).  Pascanu, Mikolov & Bengio (2013), arXiv:1211.5063."""
+
+    limit: float = 1.0
+
+    def __post_init__(self):
+        keep_numbers(self, limit="(0, inf)")
+
+    def __call__(self, gradient: np.ndarray) -> np.ndarray:
+        length = float(np.linalg.norm(gradient))
+        return gradient if length <= self.limit else gradient * (self.limit / length)
+
+
+@dataclass(frozen=True)
+class ClipValue:
+    """Each entry of the gradient between -limit and limit."""
+
+    limit: float = 1.0
+
+    def __post_init__(self):
+        keep_numbers(self, limit="(0, inf)")
+
+    def __call__(self, gradient: np.ndarray) -> np.ndarray:
+        return np.clip(gradient, -self.limit, self.limit)

@@ -1,0 +1,64 @@
+"""Conjugate gradients that stop early, at a boundary, or where the curvature is negative."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, sqrt
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Step(NamedTuple):
+    """A direction p, how much the model m(p) = g'p + p'Hp / 2 falls along it, and how it was found."""
+
+    direction: np.ndarray
+    decrease: float
+    iterations: int
+    reason: str
+
+
+def truncated_cg(
+    product: Callable[[np.ndarray], np.ndarray], g: np.ndarray, radius: float, iterations: int, tol: float
+) -> Step:
+    """Minimise m(p) = g'p + p'Hp / 2 over |p| <= radius until the residual is `tol` of |g|.
+
+    Steihaug (1983), SIAM J. Numer. Anal. 20:626; Toint (1981).  Negative curvature is followed to the boundary; without
+    one (an infinite radius) the steps so far are the answer, or -g if there are none.
+    """
+    p, r = np.zeros_like(g), g.copy()  # r = g + H p
+    d, rr = -r, float(r @ r)
+    goal, reason, count = tol * sqrt(rr), "residual", 0
+    while sqrt(rr) > goal:
+        if count == iterations:
+            reason = "iterations"
+            break
+        h, count = product(d), count + 1
+        curvature = float(d @ h)
+        if not curvature > 0:
+            length, reason = _downhill(p, d, radius), "negative curvature"
+        else:
+            length, furthest = rr / curvature, _to_boundary(p, d, radius)
+            if length >= furthest:
+                length, reason = furthest, "boundary"
+        p, r = p + length * d, r + length * h
+        if reason != "residual":
+            break
+        new = float(r @ r)
+        d, rr = -r + new / rr * d, new
+    return Step(p, -0.5 * float(p @ (g + r)), count, reason)
+
+
+def _downhill(p: np.ndarray, d: np.ndarray, radius: float) -> float:
+    """How far to follow negative curvature: to the boundary; without one, only the first direction is followed."""
+    if radius < inf:
+        return _to_boundary(p, d, radius)
+    return 0.0 if p.any() else 1.0
+
+
+def _to_boundary(p: np.ndarray, d: np.ndarray, radius: float) -> float:
+    """The positive root of |p + t d| = radius."""
+    if radius == inf:
+        return inf
+    a, b, c = float(d @ d), float(p @ d), float(p @ p) - radius**2
+    return (-b + sqrt(max(b * b - a * c, 0.0))) / a

@@ -1,0 +1,242 @@
+"""All data at once: L-BFGS through SciPy, and Gauss-Newton by conjugate gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.checkpoints.counts import checked_count
+from stepnet.nets.losses import Expansion
+from stepnet.records import by_name, keep, keep_numbers
+from stepnet.training.conjugate_gradients import Step, truncated_cg
+from stepnet.training.objective import Data, Objective, checked_theta, require
+from stepnet.training.progress import Bar, bar
+
+DESCENT = 1e-4  # of the decrease a line or a model promises, for a step to be taken
+HALVINGS = 40
+BAD, GOOD = 0.25, 0.5  # of the promised decrease, for a region to shrink or to grow
+SMALLEST = 1e-14  # of the first radius
+
+
+@dataclass(frozen=True)
+class LBFGS:
+    """Limited-memory quasi-Newton steps by `scipy.optimize.minimize`.  Liu & Nocedal (1989), Math. Program. 45:503.
+
+    Parameters
+    ----------
+    iterations : int
+        Most steps.
+    memory : int
+        Pairs of steps and gradient differences that are kept.
+    tol : float
+        The largest entry of the gradient at which it ends.
+    """
+
+    iterations: int = 200
+    memory: int = 10
+    tol: float = 1e-8
+
+    def __post_init__(self):
+        keep(self, iterations=checked_count("iterations", self.iterations, 0))
+        keep(self, memory=checked_count("memory", self.memory, 1))
+        keep_numbers(self, tol="[0, inf)")
+
+
+@dataclass(frozen=True)
+class LineSearch:
+    """Halve a step until the objective falls by a part of what its slope promises.  Armijo (1966)."""
+
+
+@dataclass(frozen=True)
+class TrustRegion:
+    """Steps no longer than a radius, which follows how well the quadratic model foretells the objective."""
+
+    radius: float = 1.0
+
+    def __post_init__(self):
+        keep_numbers(self, radius="(0, inf)")
+
+
+@dataclass(frozen=True)
+class GaussNewton:
+    """Steps p of J' H J p = -g by truncated conjugate gradients, with J the derivative of the outputs.
+
+    Parameters
+    ----------
+    iterations : int
+        Most steps.
+    cg_iterations, cg_tol
+        Most products in a step, and the part of the residual at which they end.
+    tol : float
+        The largest entry of the gradient at which it ends.
+    control : LineSearch or TrustRegion
+        What makes the objective fall in every step.
+    """
+
+    iterations: int = 50
+    cg_iterations: int = 20
+    cg_tol: float = 1e-2
+    tol: float = 1e-8
+    control: LineSearch | TrustRegion = field(default_factory=LineSearch)
+
+    def __post_init__(self):
+        keep(self, iterations=checked_count("iterations", self.iterations, 0))
+        keep(self, cg_iterations=checked_count("cg_iterations", self.cg_iterations, 1))
+        keep_numbers(self, cg_tol="[0, 1)", tol="[0, inf)")
+        if not isinstance(self.control, (LineSearch, TrustRegion)):
+            raise TypeError(f"`control` must be a LineSearch or a TrustRegion, found {self.control!r:.80}")
+
+
+@dataclass(frozen=True, eq=False)
+class Minimum:
+    """Where a minimisation ended.  `history` has the value after every step; `products` counts those with J' H J."""
+
+    theta: np.ndarray
+    value: float
+    gradient: np.ndarray
+    converged: bool
+    message: str
+    history: np.ndarray
+    gradients: int
+    products: int = 0
+
+
+METHODS = {"lbfgs": LBFGS, "gauss_newton": GaussNewton}
+
+
+def minimise(
+    objective: Objective, data: Data, method: LBFGS | GaussNewton | str = "lbfgs", *, theta=None, progress=False
+) -> Minimum:
+    """Make an objective small on all data; the model keeps the parameters that were found.
+
+    Parameters
+    ----------
+    objective : Objective
+    data : Data
+    method : LBFGS, GaussNewton or their names "lbfgs", "gauss_newton"
+    theta : array, optional
+        Parameters to begin with, instead of those of the model.
+    progress : bool
+        Show a bar.
+    """
+    require(objective, data)
+    chosen = by_name("method", METHODS, method, {})
+    if not isinstance(chosen, (LBFGS, GaussNewton)):
+        raise TypeError(f"`method` must be LBFGS, GaussNewton or a name, found {chosen!r:.80}")
+    start = checked_theta(objective.model, theta)
+    with bar(chosen.iterations, progress) as shown, np.errstate(over="ignore", invalid="ignore"):
+        if isinstance(chosen, LBFGS):
+            found = _lbfgs(objective, start, data, chosen, shown)
+        else:
+            found = _gauss_newton(objective, start, data, chosen, shown)
+    objective.model.put(found.theta)
+    return found
+
+
+def _lbfgs(objective: Objective, theta: np.ndarray, data: Data, method: LBFGS, shown: Bar) -> Minimum:
+    from scipy.optimize import minimize
+
+    count, history, best = 0, [], (inf, theta, np.full_like(theta, np.nan))
+
+    def pair(w):
+        nonlocal count, best
+        count += 1
+        value, accuracy, gradient = objective.gradient(w.astype(theta.dtype), data)
+        is_finite = isfinite(value) and bool(np.isfinite(gradient).all())
+        if is_finite and value <= best[0]:
+            best = value, w.astype(theta.dtype), gradient
+        shown.tell(loss=best[0], accuracy=accuracy)
+        return (value, gradient.astype(np.float64)) if is_finite else (inf, np.zeros(w.size))
+
+    def after_step(intermediate_result):
+        history.append(float(intermediate_result.fun))
+        shown.move()
+
+    options = {"maxiter": method.iterations, "maxcor": method.memory, "gtol": method.tol, "ftol": 0.0,
+               "maxfun": 20 * method.iterations + 20}  # fmt: skip
+    if method.iterations == 0:
+        pair(theta.astype(np.float64))
+        converged, message = False, "no iterations were wanted"
+    else:
+        found = minimize(pair, theta.astype(np.float64), jac=True, method="L-BFGS-B", callback=after_step,
+                         options=options)  # fmt: skip
+        converged, message = bool(found.success), str(found.message).lower()
+    value, where, gradient = best
+    _require_start(value)
+    return Minimum(where, value, gradient, converged, message, np.array(history), count)
+
+
+class Taken(NamedTuple):
+    """A step that was tried: where it led, if it led down, and the radius for the next one."""
+
+    theta: np.ndarray | None
+    radius: float
+
+
+def _gauss_newton(objective: Objective, theta: np.ndarray, data: Data, method: GaussNewton, shown: Bar) -> Minimum:
+    here = objective.expansion(theta, data)
+    _require_start(here.value)
+    region = method.control if isinstance(method.control, TrustRegion) else None
+    radius = first = region.radius if region else inf
+    history, products, gradients, message = [], 0, 1, "used up all iterations"
+    converged = bool(np.abs(here.gradient).max(initial=0.0) <= method.tol)
+    for _ in range(method.iterations):
+        if converged:
+            break
+        step = truncated_cg(here.product, here.gradient, radius, method.cg_iterations, method.cg_tol)
+        products += step.iterations
+        if region:
+            attempt = _within(objective, theta, data, here, step, radius)
+        else:
+            attempt = _along(objective, theta, data, here, step)
+        radius = attempt.radius
+        if attempt.theta is not None:
+            theta, here = attempt.theta, objective.expansion(attempt.theta, data)
+            gradients += 1
+            converged = bool(np.abs(here.gradient).max() <= method.tol)
+        elif not region or radius < SMALLEST * first:
+            message = "no step made the objective fall: rounding, or a product that is not that of the objective"
+            break
+        history.append(here.value)
+        shown.tell(loss=here.value)
+        shown.move()
+    if converged:
+        message = "the gradient is zero to the tolerance"
+    return Minimum(theta, here.value, here.gradient, converged, message, np.array(history), gradients, products)
+
+
+def _along(objective: Objective, theta: np.ndarray, data: Data, here: Expansion, step: Step) -> Taken:
+    """The first of the step, its half, its quarter, ... that makes the objective fall enough."""
+    slope, length, slack = float(here.gradient @ step.direction), 1.0, _rounding(here)
+    for _ in range(HALVINGS):
+        new = theta + length * step.direction
+        if objective.value(new, data)[0] <= here.value + DESCENT * length * slope + slack:
+            return Taken(new, inf)
+        length /= 2
+    return Taken(None, inf)
+
+
+def _within(objective: Objective, theta: np.ndarray, data: Data, here: Expansion, step: Step, radius: float) -> Taken:
+    """The step if the objective falls, and the radius that the quality of the model asks for."""
+    new = theta + step.direction
+    slack = _rounding(here)
+    decrease = here.value - objective.value(new, data)[0]
+    ratio = (decrease + slack) / (step.decrease + slack) if isfinite(decrease) else -inf
+    if ratio < BAD:
+        radius = 0.25 * float(np.linalg.norm(step.direction))
+    elif ratio > GOOD and step.reason != "residual":
+        radius = 2 * radius
+    return Taken(new if ratio > DESCENT else None, radius)
+
+
+def _rounding(here: Expansion) -> float:
+    """What the value is uncertain by; near a minimum a decrease is less.  Conn, Gould & Toint (2000), 17.4.2."""
+    return 10 * float(np.finfo(here.gradient.dtype).eps) * abs(here.value)
+
+
+def _require_start(value: float) -> None:
+    if not isfinite(value):
+        raise ValueError("the objective is not finite where it begins; `theta` must give finite outputs")

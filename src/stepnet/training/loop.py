@@ -1,0 +1,215 @@
+"""The loop over epochs and mini-batches: early stopping, progress, storage, and what happens if it diverges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import isfinite, nan
+
+import numpy as np
+
+from stepnet.errors import TrainingFailed, TrainingInterrupted
+from stepnet.training.objective import Data, Objective, checked_theta, require
+from stepnet.training.optimisers import empty_slots
+from stepnet.training.progress import Bar, bar
+from stepnet.training.run import Ending, Recipe, Run, State, result
+from stepnet.training.storage import Store, identity, require_same
+
+GROWTH = 1e10  # times the first loss (or one, if that is less): nobody comes back from there
+SHOWN = ("loss", "accuracy", "validation", "validation_accuracy")  # the history's columns as the bar calls them
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What is trained on what, and how."""
+
+    objective: Objective
+    data: Data
+    validation: Data | None
+    recipe: Recipe
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.recipe.steps_per_epoch(len(self.data))
+
+    @property
+    def by_best(self) -> bool:
+        """Whether the best parameters are wanted, and not the last."""
+        return self.validation is not None or self.recipe.patience is not None
+
+
+class Diverged(Exception):
+    """Raised inside the loop; the message says where."""
+
+
+def train(
+    objective: Objective,
+    data: Data,
+    recipe: Recipe | None = None,
+    *,
+    theta=None,
+    validation: Data | None = None,
+    progress: bool = False,
+    path=None,
+    resume: bool = False,
+    check: bool = True,
+) -> Run:
+    """Train a model by mini-batches; the model keeps the parameters that were found.
+
+    Parameters
+    ----------
+    objective : Objective
+        The model, its loss and penalties.
+    data : Data
+        Samples to learn from.
+    recipe : Recipe, optional
+        Optimiser, epochs, batches, clipping, early stopping, seed.
+    theta : array, optional
+        Parameters to begin with, instead of those of the model.
+    validation : Data, optional
+        Samples that tell when to stop, and which parameters are the best.
+    progress : bool
+        Show a bar with loss and accuracy.
+    path : path, optional
+        A directory to store the run in, so that it can go on after whatever happens.
+    resume : bool
+        Go on with the run in `path`, bit for bit, if there is one.
+    check : bool
+        Raise `TrainingFailed` or `TrainingInterrupted`, which hold the run, if it does not come to an end by itself.
+
+    Returns
+    -------
+    Run
+    """
+    require(objective, data, validation)
+    job = Job(objective, data, validation, Recipe() if recipe is None else recipe)
+    store = None if path is None else Store(path)
+    state = _beginning(job, store, theta, resume)
+    with bar(job.recipe.epochs, progress, done=len(state.history)) as shown:
+        state, ending, message = _run(job, state, store, shown)
+    if store is not None:
+        store.write(state, ending, message, job.by_best)
+    run = result(state, ending, message, job.by_best)
+    objective.model.put(run.theta)
+    if check and ending is Ending.DIVERGED:
+        raise TrainingFailed(run)
+    if check and ending is Ending.INTERRUPTED:
+        raise TrainingInterrupted(run)
+    return run
+
+
+def _beginning(job: Job, store: Store | None, theta, resume: bool) -> State:
+    """A new state, or the stored one."""
+    theta = checked_theta(job.objective.model, theta)
+    if store is None:
+        if resume:
+            raise ValueError("`resume` needs a `path`, the directory that the run was stored in")
+    else:
+        what = identity(job.objective, job.data, job.validation, job.recipe)
+        if store.holds_a_run:
+            if not resume:
+                raise ValueError(f"`path` = {str(store.path)!r} holds a run; `resume=True` goes on with it")
+            require_same(store.description(), what, store.path)
+            return store.read()[0]
+        store.describe(what)
+    state = State(theta, theta, theta, empty_slots(job.recipe.optimiser, theta))
+    if store is not None:
+        store.write(state)
+    return state
+
+
+def _run(job: Job, state: State, store: Store | None, shown: Bar) -> tuple[State, Ending, str]:
+    """Steps until an ending.  A state is replaced as a whole, so an interruption leaves one to go on from."""
+    n, recipe = job.steps_per_epoch, job.recipe
+    ending = Ending.COMPLETED
+    try:
+        while len(state.history) < recipe.epochs:
+            if _is_stale(job, state):
+                ending = Ending.STOPPED
+                break
+            state = _next(job, state)
+            if state.step % n == 0:
+                shown.tell(**dict(zip(SHOWN, state.history[-1], strict=False)))
+                shown.move()
+            if store is not None and state.step % (recipe.save_every or n) == 0:
+                store.write(state)
+        if state.step and not job.by_best:
+            _require_good_end(job, state)
+    except Diverged as trouble:
+        return state, Ending.DIVERGED, f"{Ending.DIVERGED.value}: {trouble}"
+    except KeyboardInterrupt:
+        return state, Ending.INTERRUPTED, f"{Ending.INTERRUPTED.value} in epoch {state.step // n + 1}"
+    return state, ending, f"{ending.value}: {len(state.history)} epochs, {state.step} steps"
+
+
+def _next(job: Job, state: State) -> State:
+    """The state after a step and, if that was the last of an epoch, what the epoch asks for."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        new = _step(job, state)
+        return _closed(job, new) if new.step % job.steps_per_epoch == 0 else new
+
+
+def _step(job: Job, state: State) -> State:
+    """One mini-batch: the gradient where the state is, and the update."""
+    epoch, place = divmod(state.step, job.steps_per_epoch)
+    batch, recipe = _batch(job, epoch, place), job.recipe
+    rate = recipe.optimiser.rate(state.step / job.steps_per_epoch)
+    value, accuracy, gradient = job.objective.gradient(state.theta, batch)
+    first = value if state.step == 0 else state.first
+    if not _is_bounded(value, first) or not np.isfinite(gradient).all():
+        raise Diverged(_advice(value, epoch, place, rate))
+    if recipe.clip is not None:
+        gradient = recipe.clip(gradient)
+    theta, slots = recipe.optimiser.step(state.theta, gradient, state.slots, rate, state.step + 1)
+    if not np.isfinite(theta).all():
+        raise Diverged(_advice(value, epoch, place, rate))
+    n, (loss, hits, samples) = len(batch), state.sums
+    sums = (loss + n * value, hits + n * accuracy, samples + n)
+    return replace(state, theta=theta, good=state.theta, slots=slots, step=state.step + 1, first=first, sums=sums)
+
+
+def _is_bounded(value: float, first: float) -> bool:
+    return isfinite(value) and value <= GROWTH * max(abs(first), 1.0)
+
+
+def _require_good_end(job: Job, state: State) -> None:
+    """The last update has led to parameters that no step has looked at."""
+    epoch, place = divmod(state.step - 1, job.steps_per_epoch)
+    with np.errstate(over="ignore", invalid="ignore"):
+        value, _ = job.objective.value(state.theta, _batch(job, epoch, place))
+    if not _is_bounded(value, state.first):
+        raise Diverged(_advice(value, epoch, place, state.history[-1][-1]))
+
+
+def _batch(job: Job, epoch: int, place: int) -> Data:
+    size = job.recipe.batch_size
+    if size is None or size >= len(job.data):
+        return job.data
+    return job.data.rows(job.recipe.order(len(job.data), epoch)[place * size : (place + 1) * size])
+
+
+def _closed(job: Job, state: State) -> State:
+    """The end of an epoch: a row of history, and whether it is the best so far."""
+    loss, hits, samples = state.sums
+    validated = (nan, nan) if job.validation is None else job.objective.value(state.theta, job.validation)
+    epoch = len(state.history) + 1
+    rate = job.recipe.optimiser.rate((state.step - 1) / job.steps_per_epoch)
+    row = (loss / samples, hits / samples, *validated, rate)
+    watched = row[0] if job.validation is None else validated[0]
+    if job.validation is not None and not isfinite(watched):
+        raise Diverged(f"the loss of the validation data is {watched:g} after epoch {epoch}")
+    state = replace(state, history=(*state.history, row), sums=(0.0, 0.0, 0.0))
+    if state.best_epoch == 0 or watched < state.lowest - job.recipe.tolerance * abs(state.lowest):
+        state = replace(state, best=state.theta, best_epoch=epoch, lowest=watched)
+    return state
+
+
+def _is_stale(job: Job, state: State) -> bool:
+    patience, is_whole = job.recipe.patience, state.step % job.steps_per_epoch == 0
+    return patience is not None and is_whole and len(state.history) - state.best_epoch >= patience
+
+
+def _advice(value: float, epoch: int, place: int, rate: float) -> str:
+    return (
+        f"loss {value:.3g} in epoch {epoch + 1}, batch {place + 1}, at the rate {rate:.3g}; the last good parameters "
+        "are kept; try a smaller rate, a warm-up or `clip=ClipNorm(1.0)`"
+    )

@@ -1,0 +1,194 @@
+"""What is made small: a loss of a model's outputs on data, and penalties, as functions of one flat vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from stepnet.nets import losses, penalties
+from stepnet.nets.losses import Expansion
+from stepnet.nets.penalties import Penalty
+from stepnet.records import keep, keep_numbers
+
+
+class Model(Protocol):
+    """What training needs of a net, and what a `Net` offers.
+
+    `gradient(x, loss)` runs `loss(outputs)`, which gives a value and its gradient by the outputs, and returns a record
+    with `value`, `theta` (the gradient by the parameters) and `outputs`.  `gauss_newton(x, v, hessian)`, which only the
+    method of that name needs, gives J' hessian(J v), with J the derivative of the outputs by the parameters.
+    """
+
+    @property
+    def theta(self) -> np.ndarray: ...
+
+    def put(self, theta: np.ndarray, /) -> None: ...
+
+    def __call__(self, x: np.ndarray, /) -> np.ndarray: ...
+
+    def gradient(self, x: np.ndarray, loss: Callable, /) -> Any: ...
+
+    def gauss_newton(self, x: np.ndarray, v: np.ndarray, hessian: Callable, /) -> np.ndarray: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Samples: inputs (batch, ...), targets (batch,) or (batch, outputs), and weights (batch,) if they differ."""
+
+    x: np.ndarray
+    y: np.ndarray
+    weights: np.ndarray | None = None
+
+    def __post_init__(self):
+        keep(self, x=_finite("x", self.x), y=_finite("y", self.y))
+        if self.weights is not None:
+            keep(self, weights=_finite("weights", self.weights))
+        lengths = {name: len(value) for name, value in self.arrays().items()}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"`x`, `y` and `weights` must have as many samples, found {lengths}")
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What is there, by name."""
+        return {"x": self.x, "y": self.y} | ({} if self.weights is None else {"weights": self.weights})
+
+    def rows(self, indices: np.ndarray) -> Data:
+        """Some of the samples; they were checked when the data were built."""
+        part = object.__new__(Data)
+        keep(part, **{"weights": None} | {name: value[indices] for name, value in self.arrays().items()})
+        return part
+
+
+class Evaluation(NamedTuple):
+    """The value of an objective, the share of samples classified right (NaN in regression), and the gradient."""
+
+    value: float
+    accuracy: float
+    gradient: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """J(theta) = loss(model(x; theta), y) + penalty(theta) + smoothness roughness(theta).
+
+    Parameters
+    ----------
+    model : Model
+        Such as a `Net`.
+    loss : Loss or str
+        Anything with `at(outputs, targets, weights)` and `hits`, or a name.
+    penalty : Penalty or str
+        Of the parameters.
+    smoothness : float
+        A factor for `model.roughness()`, the value and the gradient of a quadratic form of the parameters.
+    """
+
+    model: Model
+    loss: Any
+    penalty: Penalty = Penalty()
+    smoothness: float = 0.0
+
+    def __post_init__(self):
+        loss = losses.get(self.loss) if isinstance(self.loss, str) else self.loss
+        if not callable(getattr(loss, "at", None)):
+            raise TypeError(f"`loss` must be a Loss or its name, found {loss!r:.80} ({type(loss).__name__})")
+        keep(self, loss=loss, penalty=penalties.get(self.penalty))
+        keep_numbers(self, smoothness="[0, inf)")
+
+    def value(self, theta: np.ndarray, data: Data) -> tuple[float, float]:
+        """The value and the accuracy."""
+        self.model.put(theta)
+        outputs = self.model(data.x)
+        local = self.loss.at(outputs, data.y, data.weights)
+        return local.value + self._own(theta).value, self._accuracy(outputs, data)
+
+    def gradient(self, theta: np.ndarray, data: Data) -> Evaluation:
+        """The value, the accuracy and the gradient."""
+        _, found = self._pulled(theta, data)
+        own = self._own(theta)
+        return Evaluation(found.value + own.value, self._accuracy(found.outputs, data), found.theta + own.gradient)
+
+    def expansion(self, theta: np.ndarray, data: Data) -> Expansion:
+        """Value, gradient, and products with J' H J, the Gauss-Newton part of the Hessian; penalties are exact."""
+        local, found = self._pulled(theta, data)
+        own = self._own(theta)
+
+        def product(v):
+            self.model.put(theta)
+            return self.model.gauss_newton(data.x, v, local.product) + own.product(v)
+
+        return Expansion(found.value + own.value, lambda: found.theta + own.gradient, product)
+
+    def _pulled(self, theta: np.ndarray, data: Data) -> tuple[Expansion, Any]:
+        """The loss near the outputs, and its gradient by the parameters."""
+        local: list[Expansion] = []
+
+        def seed(outputs):
+            local.append(self.loss.at(outputs, data.y, data.weights))
+            return local[-1].value, local[-1].gradient
+
+        self.model.put(theta)
+        found = self.model.gradient(data.x, seed)
+        return local[-1], found
+
+    def _own(self, theta: np.ndarray) -> Expansion:
+        """What does not depend on data."""
+        penalty = self.penalty.at(theta)
+        if not self.smoothness:
+            return penalty
+        value, slope = self._roughness(theta)
+
+        def product(v):
+            """A quadratic form has the same Hessian everywhere."""
+            return penalty.product(v) + self.smoothness * (self._roughness(theta + v)[1] - slope)
+
+        return Expansion(
+            penalty.value + self.smoothness * value, lambda: penalty.gradient + self.smoothness * slope, product
+        )
+
+    def _roughness(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """Of these parameters; the model keeps its own."""
+        own = np.array(self.model.theta)
+        self.model.put(theta)
+        found = self.model.roughness()  # type: ignore[attr-defined]
+        self.model.put(own)
+        return found
+
+    def _accuracy(self, outputs: np.ndarray, data: Data) -> float:
+        return float("nan") if self.loss.hits is None else float(np.mean(self.loss.hits(outputs, data.y)))
+
+
+def _finite(name: str, value) -> np.ndarray:
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"`{name}` must be real numbers, found {array.dtype}")
+    if array.ndim == 0 or len(array) == 0:
+        raise ValueError(f"`{name}` must have at least one sample, found shape {array.shape}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"`{name}` must be finite, found NaN or infinite numbers")
+    return array
+
+
+def require(objective, data, validation=None) -> None:
+    """Arguments of the right kinds."""
+    if not isinstance(objective, Objective):
+        raise TypeError(f"`objective` must be an Objective, found {objective!r:.80} ({type(objective).__name__})")
+    for name, value in (("data", data), ("validation", data if validation is None else validation)):
+        if not isinstance(value, Data):
+            raise TypeError(f"`{name}` must be Data(x, y), found {value!r:.80} ({type(value).__name__})")
+
+
+def checked_theta(model: Model, theta) -> np.ndarray:
+    """Parameters to begin with: a copy of those given, or of those the model has."""
+    own = np.asarray(model.theta)
+    found = np.array(own if theta is None else theta, own.dtype)
+    if found.shape != own.shape:
+        raise ValueError(f"`theta` must be {own.size} parameters, shape {own.shape}, found shape {found.shape}")
+    if not np.isfinite(found).all():
+        raise ValueError("`theta` must be finite, found NaN or infinite parameters")
+    return found

@@ -1,0 +1,182 @@
+"""Optimisers as records of numbers and pure updates of one flat vector.
+
+`step(theta, gradient, slots, rate, count)` gives the new vector and the new slots, arrays of the same length by name
+that begin as zeros; `count` is one in the first step.  The formulas are those of `torch.optim` with its defaults.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import sqrt
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from stepnet.records import by_name, keep, keep_numbers
+from stepnet.training.schedules import schedule
+
+Slots = dict[str, np.ndarray]
+Rate = Any  # a schedule; a number stands for a constant one
+INTERVALS = {"momentum": "[0, 1)", "beta1": "[0, 1)", "beta2": "[0, 1)", "eps": "(0, inf)", "decay": "[0, inf)"}
+
+
+class Optimiser(Protocol):
+    """What the loop needs of an optimiser."""
+
+    slots: ClassVar[tuple[str, ...]]
+
+    @property
+    def rate(self) -> Rate: ...
+
+    def step(
+        self, theta: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, count: int
+    ) -> tuple[np.ndarray, Slots]: ...
+
+
+def _check(record) -> None:
+    """Rates become schedules, all other numbers stay in their intervals."""
+    keep(record, rate=schedule(record.rate))
+    keep_numbers(record, **{each.name: INTERVALS[each.name] for each in fields(record) if each.name != "rate"})
+
+
+@dataclass(frozen=True)
+class SGD:
+    """theta - rate g."""
+
+    rate: Rate = 0.1
+    slots: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self):
+        _check(self)
+
+    def step(self, theta, gradient, slots, rate, count):
+        return theta - rate * gradient, {}
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """theta - rate v, v = momentum v + g.  Polyak (1964), USSR Comput. Math. Math. Phys. 4:1."""
+
+    rate: Rate = 0.1
+    momentum: float = 0.9
+    slots: ClassVar[tuple[str, ...]] = ("velocity",)
+
+    def __post_init__(self):
+        _check(self)
+
+    def step(self, theta, gradient, slots, rate, count):
+        v = self.momentum * slots["velocity"] + gradient
+        return theta - rate * v, {"velocity": v}
+
+
+@dataclass(frozen=True)
+class Nesterov:
+    """theta - rate (g + momentum v), v = momentum v + g.  Sutskever et al. (2013), ICML."""
+
+    rate: Rate = 0.1
+    momentum: float = 0.9
+    slots: ClassVar[tuple[str, ...]] = ("velocity",)
+
+    def __post_init__(self):
+        _check(self)
+
+    def step(self, theta, gradient, slots, rate, count):
+        v = self.momentum * slots["velocity"] + gradient
+        return theta - rate * (gradient + self.momentum * v), {"velocity": v}
+
+
+@dataclass(frozen=True)
+class AdaGrad:
+    """theta - rate g / (sqrt(s) + eps), s the sum of all g^2.  Duchi, Hazan & Singer (2011), JMLR 12:2121."""
+
+    rate: Rate = 0.01
+    eps: float = 1e-10
+    slots: ClassVar[tuple[str, ...]] = ("squares",)
+
+    def __post_init__(self):
+        _check(self)
+
+    def step(self, theta, gradient, slots, rate, count):
+        s = slots["squares"] + gradient * gradient
+        return theta - rate * gradient / (np.sqrt(s) + self.eps), {"squares": s}
+
+
+@dataclass(frozen=True)
+class RMSprop:
+    """theta - rate g / (sqrt(s) + eps), s the decaying mean of g^2.  Tieleman & Hinton (2012), lecture 6.5."""
+
+    rate: Rate = 0.01
+    beta2: float = 0.99
+    eps: float = 1e-8
+    slots: ClassVar[tuple[str, ...]] = ("squares",)
+
+    def __post_init__(self):
+        _check(self)
+
+    def step(self, theta, gradient, slots, rate, count):
+        s = self.beta2 * slots["squares"] + (1 - self.beta2) * gradient * gradient
+        return theta - rate * gradient / (np.sqrt(s) + self.eps), {"squares": s}
+
+
+def _adam_step(record, theta, gradient, slots, rate, count):
+    """The step of Adam, and its decaying means of g and g^2, corrected for their beginning at zero."""
+    m = record.beta1 * slots["mean"] + (1 - record.beta1) * gradient
+    s = record.beta2 * slots["squares"] + (1 - record.beta2) * gradient * gradient
+    length = np.sqrt(s) / sqrt(1 - record.beta2**count) + record.eps
+    return theta - rate / (1 - record.beta1**count) * m / length, {"mean": m, "squares": s}
+
+
+@dataclass(frozen=True)
+class Adam:
+    """theta - rate m^ / (sqrt(s^) + eps), decaying means m of g and s of g^2.  Kingma & Ba (2015), arXiv:1412.6980."""
+
+    rate: Rate = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    slots: ClassVar[tuple[str, ...]] = ("mean", "squares")
+
+    def __post_init__(self):
+        _check(self)
+
+    def step(self, theta, gradient, slots, rate, count):
+        return _adam_step(self, theta, gradient, slots, rate, count)
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """Adam after theta (1 - rate decay).  Loshchilov & Hutter (2019), arXiv:1711.05101."""
+
+    rate: Rate = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    decay: float = 1e-2
+    slots: ClassVar[tuple[str, ...]] = ("mean", "squares")
+
+    def __post_init__(self):
+        _check(self)
+
+    def step(self, theta, gradient, slots, rate, count):
+        return _adam_step(self, theta * (1 - rate * self.decay), gradient, slots, rate, count)
+
+
+OPTIMISERS = {each.__name__.lower(): each for each in (SGD, Momentum, Nesterov, AdaGrad, RMSprop, Adam, AdamW)}
+
+
+def get(name, **numbers) -> Optimiser:
+    """The optimiser of this name, as in `get("adam", rate=1e-2)`; an optimiser is its own name."""
+    found = by_name("optimiser", OPTIMISERS, name, numbers)
+    if not callable(getattr(found, "step", None)):
+        raise TypeError(f"`optimiser` must be a name or have a `step`, found {found!r:.80} ({type(found).__name__})")
+    return found
+
+
+def names() -> list[str]:
+    """The names that `get` knows, sorted."""
+    return sorted(OPTIMISERS)
+
+
+def empty_slots(optimiser: Optimiser, theta: np.ndarray) -> Slots:
+    """Zeros to begin with."""
+    return {name: np.zeros_like(theta) for name in optimiser.slots}

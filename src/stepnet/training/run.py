@@ -1,0 +1,168 @@
+"""A run of training: how it is to be done, where it is, and what came out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import lru_cache
+from math import inf, nan
+from typing import Any
+
+import numpy as np
+
+from stepnet.checkpoints.counts import checked_count
+from stepnet.records import keep, keep_numbers
+from stepnet.training import optimisers
+from stepnet.training.clipping import ClipNorm, ClipValue
+from stepnet.training.optimisers import Slots
+
+COLUMNS = ("loss", "accuracy", "validation_loss", "validation_accuracy", "rate")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train.
+
+    Parameters
+    ----------
+    optimiser : Optimiser or str
+        Such as `Adam(rate=Cosine(1e-2, 50))` or "adam".
+    epochs : int
+        Most passes over the data.
+    batch_size : int, optional
+        Samples in a mini-batch; all of them by default.  The last batch of an epoch may be smaller.
+    clip : ClipNorm or ClipValue, optional
+        What is done with long gradients.
+    patience : int, optional
+        Epochs without improvement after which training ends; the loss of the validation data counts if there are any.
+    tolerance : float
+        The part of the lowest loss by which another one must be lower to count as improvement.
+    seed : int
+        Of the order of samples, which is a function of (seed, epoch).
+    save_every : int, optional
+        Steps after which a stored run is stored again; every epoch by default.
+    """
+
+    optimiser: Any = "adam"
+    epochs: int = 100
+    batch_size: int | None = None
+    clip: ClipNorm | ClipValue | None = None
+    patience: int | None = None
+    tolerance: float = 0.0
+    seed: int = 0
+    save_every: int | None = None
+
+    def __post_init__(self):
+        keep(self, optimiser=optimisers.get(self.optimiser), epochs=checked_count("epochs", self.epochs, 0))
+        keep(self, seed=checked_count("seed", self.seed, 0))
+        keep_numbers(self, tolerance="[0, 1)")
+        for name in ("batch_size", "patience", "save_every"):
+            value = getattr(self, name)
+            keep(self, **{name: None if value is None else checked_count(name, value, 1)})
+        if self.clip is not None and not callable(self.clip):
+            raise TypeError(f"`clip` must be a ClipNorm or a ClipValue, found {self.clip!r:.80}")
+
+    def steps_per_epoch(self, samples: int) -> int:
+        return -(-samples // (self.batch_size or samples))
+
+    def order(self, samples: int, epoch: int) -> np.ndarray:
+        """The samples as they come in an epoch."""
+        return _order(self.seed, epoch, samples)
+
+
+@lru_cache(maxsize=1)
+def _order(seed: int, epoch: int, samples: int) -> np.ndarray:
+    return np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(samples)
+
+
+class Ending(Enum):
+    """How a run ended; the value is the sentence a user reads."""
+
+    COMPLETED = "all epochs are done"
+    STOPPED = "the loss has not improved for `patience` epochs"
+    DIVERGED = "the loss or its gradient became infinite or undefined, or grew beyond all bounds"
+    INTERRUPTED = "interrupted by the user"
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """All numbers that decide how a run goes on.
+
+    `good` are the parameters of the last step whose loss was finite, `best` those with the lowest loss after an epoch,
+    `lowest`, in `best_epoch`.  `sums` are those of the epoch under way: loss and accuracy times samples, and samples.
+    """
+
+    theta: np.ndarray
+    good: np.ndarray
+    best: np.ndarray
+    slots: Slots
+    step: int = 0
+    best_epoch: int = 0
+    lowest: float = inf
+    first: float = nan
+    sums: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    history: tuple[tuple[float, ...], ...] = field(default=())
+
+    def numbers(self) -> dict[str, np.ndarray]:
+        """As arrays by name."""
+        return {
+            "theta": self.theta, "good": self.good, "best": self.best,
+            "counts": np.array([self.step, self.best_epoch]),
+            "marks": np.array([self.lowest, self.first, *self.sums]),
+            "history": np.array(self.history).reshape(-1, len(COLUMNS)),
+            **{f"slots.{name}": value for name, value in self.slots.items()},
+        }  # fmt: skip
+
+    @staticmethod
+    def of(numbers: dict[str, np.ndarray]) -> State:
+        """The state that `numbers` tells of."""
+        slots = {name[6:]: value for name, value in numbers.items() if name.startswith("slots.")}
+        step, best_epoch = numbers["counts"].tolist()
+        lowest, first, *sums = numbers["marks"].tolist()
+        history = tuple(tuple(row) for row in numbers["history"].tolist())
+        theta, good, best = (numbers[name] for name in ("theta", "good", "best"))
+        return State(theta, good, best, slots, step, best_epoch, lowest, first, tuple(sums), history)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What training gave.
+
+    Parameters
+    ----------
+    theta : array
+        The parameters: the best ones where validation data or `patience` tell which these are, else the last ones; of a
+        run that diverged, the last ones with a finite loss if no epoch was done.
+    ending : Ending
+    message : str
+        How it ended, where, and what to try.
+    steps, epochs : int
+        Updates and whole epochs done.
+    best_epoch : int
+        The epoch, from one, with the lowest loss.
+    history : mapping
+        An array with one number for each epoch: loss, accuracy, validation_loss, validation_accuracy, rate.
+    """
+
+    theta: np.ndarray
+    ending: Ending
+    message: str
+    steps: int
+    epochs: int
+    best_epoch: int
+    history: dict[str, np.ndarray]
+
+    @property
+    def success(self) -> bool:
+        return self.ending in (Ending.COMPLETED, Ending.STOPPED)
+
+
+def result(state: State, ending: Ending, message: str, by_best: bool) -> Run:
+    """A run that has ended in a state."""
+    if by_best and state.best_epoch:
+        theta = state.best
+    else:
+        theta = state.good if ending is Ending.DIVERGED else state.theta
+    columns = state.numbers()["history"].T
+    history = dict(zip(COLUMNS, columns, strict=True))
+    return Run(theta, ending, message, state.step, len(state.history), state.best_epoch, history)

@@ -1,0 +1,123 @@
+"""Learning rates as functions of the epoch: records, called with a time that counts epochs and their fractions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import cos, floor, pi
+from typing import Any
+
+from stepnet.records import by_name, keep, keep_numbers
+
+Schedule = Callable[[float], float]
+
+POSITIVE, SHARE = "(0, inf)", "(0, 1]"
+
+
+@dataclass(frozen=True)
+class Constant:
+    """rate."""
+
+    rate: float
+
+    def __post_init__(self):
+        keep_numbers(self, rate=POSITIVE)
+
+    def __call__(self, epoch: float) -> float:
+        return self.rate
+
+
+@dataclass(frozen=True)
+class StepDecay:
+    """rate factor^floor(t / every)."""
+
+    rate: float
+    every: float = 30.0
+    factor: float = 0.1
+
+    def __post_init__(self):
+        keep_numbers(self, rate=POSITIVE, every=POSITIVE, factor=SHARE)
+
+    def __call__(self, epoch: float) -> float:
+        return self.rate * self.factor ** floor(epoch / self.every)
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """rate factor^t."""
+
+    rate: float
+    factor: float = 0.95
+
+    def __post_init__(self):
+        keep_numbers(self, rate=POSITIVE, factor=SHARE)
+
+    def __call__(self, epoch: float) -> float:
+        return self.rate * self.factor**epoch
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """last + (rate - last) (1 + cos(pi t / epochs)) / 2, then last.  Loshchilov & Hutter (2017), arXiv:1608.03983."""
+
+    rate: float
+    epochs: float
+    last: float = 0.0
+
+    def __post_init__(self):
+        keep_numbers(self, rate=POSITIVE, epochs=POSITIVE, last="[0, inf)")
+
+    def __call__(self, epoch: float) -> float:
+        return self.last + (self.rate - self.last) * (1 + cos(pi * min(epoch / self.epochs, 1.0))) / 2
+
+
+@dataclass(frozen=True)
+class InverseTime:
+    """rate / (1 + t / half): half the rate after `half` epochs.  Robbins & Monro (1951), Ann. Math. Statist. 22:400."""
+
+    rate: float
+    half: float = 10.0
+
+    def __post_init__(self):
+        keep_numbers(self, rate=POSITIVE, half=POSITIVE)
+
+    def __call__(self, epoch: float) -> float:
+        return self.rate / (1 + epoch / self.half)
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """Another schedule, times a factor that grows evenly from `first` to one over some epochs."""
+
+    then: Any  # a schedule, or a number for a constant one
+    epochs: float = 5.0
+    first: float = 0.1
+
+    def __post_init__(self):
+        keep(self, then=schedule(self.then))
+        keep_numbers(self, epochs=POSITIVE, first=SHARE)
+
+    def __call__(self, epoch: float) -> float:
+        grown = self.first + (1 - self.first) * min(epoch / self.epochs, 1.0)
+        return grown * self.then(epoch)
+
+
+SCHEDULES = {
+    "constant": Constant, "step": StepDecay, "exponential": Exponential, "cosine": Cosine, "inverse_time": InverseTime,
+    "warm_up": WarmUp,
+}  # fmt: skip
+
+
+def schedule(rate) -> Schedule:
+    """A schedule as it is, a number as a constant one."""
+    return rate if callable(rate) else Constant(rate)
+
+
+def get(name, **numbers) -> Schedule:
+    """The schedule of this name, as in `get("cosine", rate=0.1, epochs=50)`; a schedule is its own name."""
+    return schedule(by_name("schedule", SCHEDULES, name, numbers))
+
+
+def names() -> list[str]:
+    """The names that `get` knows, sorted."""
+    return sorted(SCHEDULES)
