@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.engines.numba_engine.compile.fused import Step, function
+from stepnet.engines.numba_engine.compile.fused import function
 from stepnet.engines.numba_engine.compile.lane_functions import with_definitions
 from stepnet.engines.numba_engine.compile.machine_code import LANES
+from stepnet.engines.numba_engine.compile.step_writer import Step
 from stepnet.engines.numba_engine.compile.trace import Trace
 from stepnet.schemes.tableau import ExplicitRK
 
