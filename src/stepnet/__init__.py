@@ -27,6 +27,8 @@ _HOME = {
     "solve_ivp": "stepnet.ivp",
     "solve_ensemble": "stepnet.ensemble",
     "EnsembleSolution": "stepnet.solution",
+    "sweep": "stepnet.sweeps",
+    "SweepResult": "stepnet.sweeps",
     "Checkpoints": "stepnet.checkpoints",
     "gradient": "stepnet.adjoint",
     "Gradient": "stepnet.adjoint",
@@ -41,7 +43,7 @@ _HOME = {
     "StiffnessWarning": "stepnet.errors",
     "AdjointWarning": "stepnet.errors",
 }
-_MODULES = ("checkpoints", "derivatives", "schemes", "stability")
+_MODULES = ("checkpoints", "derivatives", "reductions", "schemes", "stability")
 
 __all__ = [*_HOME, *_MODULES]
 
