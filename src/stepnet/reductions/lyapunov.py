@@ -38,17 +38,20 @@ class Lyapunov:
         problem, rows, parts = _with_tangents(chunk)
         growth, alive = np.zeros(chunk.count), np.arange(chunk.count)
         for k, span in enumerate(pairwise(times)):
+            if not alive.size:
+                break
             own: dict[str, Any] = {name: values[alive] for name, values in rows.items()}
             found = solve_ensemble(problem, chunk.scheme, t_span=span, **own, **options)
             chunk.fates[alive] = fates_of(found)
-            rows["y0"][alive] = found.y_end.reshape(len(alive), -1)
-            tangent = rows["y0"].reshape(parts)[:, :, 1]
-            length = np.sqrt((tangent**2).sum(axis=(1, 2), keepdims=True))
-            with np.errstate(invalid="ignore", divide="ignore"):
-                tangent /= length
-                if k >= len(times) - 1 - n_counted:
-                    growth += np.log(length.ravel())
-            alive = alive[found.success & np.isfinite(rows["y0"][alive]).all(axis=1)]
+            ends = found.y_end.reshape(len(alive), *parts[1:])
+            with np.errstate(over="ignore"):
+                length = np.sqrt((ends[:, :, 1] ** 2).sum(axis=(1, 2)))
+            goes_on = found.success & np.isfinite(length) & (length > 0)
+            alive, ends, length = alive[goes_on], ends[goes_on], length[goes_on]
+            ends[:, :, 1] /= length[:, None, None]
+            rows["y0"].reshape(parts)[alive] = ends
+            if k >= len(times) - 1 - n_counted:
+                growth[alive] += np.log(length)
         exponent = np.full(chunk.count, np.nan)
         exponent[alive] = growth[alive] / abs(times[-1] - times[-1 - n_counted])
         return {"exponent": exponent}

@@ -89,7 +89,8 @@ class Basins:
                 f"`attractors` must have one number for each of the entries compared, {len(entries)} of {n}; "
                 f"found {width}"
             )
-        distance = np.linalg.norm(ends[:, None, list(entries)] - self.attractors, axis=2)
+        with np.errstate(over="ignore"):  # of members that failed
+            distance = np.linalg.norm(ends[:, None, list(entries)] - self.attractors, axis=2)
         distance[~chunk.solution.success] = np.inf
         nearest = distance.argmin(axis=1)
         is_near = distance[np.arange(chunk.count), nearest] <= self.tolerance
@@ -133,7 +134,8 @@ class EscapeTimes:
 
     def _is_outside(self, t: np.ndarray, y: np.ndarray) -> np.ndarray:
         if self.condition is None:
-            return np.linalg.norm(y.reshape(*t.shape, -1), axis=2) > self.radius
+            with np.errstate(over="ignore"):  # which is outside
+                return np.linalg.norm(y.reshape(*t.shape, -1), axis=2) > self.radius
         outside = np.asarray(self.condition(t, y))
         if outside.shape != t.shape or outside.dtype != bool:
             raise ValueError(

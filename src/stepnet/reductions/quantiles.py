@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -45,7 +46,7 @@ class Quantiles:
         y = chunk.solution.y[chunk.solution.success]
         if y.dtype.kind == "c":
             raise TypeError("`Quantiles` need real states, found complex ones")
-        return self._packed([y.reshape(len(y), -1)], np.zeros(2, np.int64), y.shape[1:])
+        return self._packed([y.reshape(len(y), prod(y.shape[1:]))], np.zeros(2, np.int64), y.shape[1:])
 
     def merged(self, one: Arrays, other: Arrays) -> Arrays:
         rows = zip(*(_longer(part, max(_height(one), _height(other))) for part in (one, other)), strict=True)
