@@ -35,7 +35,9 @@ def main(folder: Path) -> None:
     x = sn.sweep(problem, "dopri5", GRID, save_at=times, **CHOICES).result.y[..., 0]
     exponents = sn.sweep(problem, "dopri5", GRID, reduce=Lyapunov(5 * PERIOD, 60 * PERIOD), **CHOICES).result
     wall, cpu = time.perf_counter() - begin[0], time.process_time() - begin[1]
-    print(f"{exponents.size} orbits and exponents over {SKIPPED + KEPT} periods in {wall:.1f} s, {cpu:.1f} s of one core")
+    print(
+        f"{exponents.size} orbits and exponents over {SKIPPED + KEPT} periods in {wall:.1f} s, {cpu:.1f} s of one core"
+    )
     print(f"{np.mean(exponents > 0.01):.0%} of the orbits are chaotic, the largest exponent is {exponents.max():.3f}")
 
     figure = Figure(figsize=(8, 6), layout="constrained", dpi=200)

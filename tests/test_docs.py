@@ -36,6 +36,7 @@ def test_readme_shows_every_way_in():
         "sn.schemes.ExplicitRK(",
         "sn.derivatives.jacobian(",
         "sn.gradient(",
+        "sn.sweep(",
     )
     assert [way for way in ways if way not in code] == []
 

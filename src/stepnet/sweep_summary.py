@@ -11,7 +11,7 @@ from types import ModuleType
 import numpy as np
 
 from stepnet.errors import UnknownName
-from stepnet.problem import ODE, Partitioned, SecondOrder, Split
+from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
 from stepnet.reductions import Ends, Lyapunov, Mean, Moments, Quantiles, QuantilesFound, States
 from stepnet.sweeps import sweep
 
@@ -34,7 +34,7 @@ def run(place: str, grid: dict, reductions: tuple, folder: Path | None, options:
     say(f"  {seconds:.3g} s, {count / seconds:.3g} members/s" + (f", in {folder}" if folder else ""))
 
 
-def _problem(place: str) -> tuple[ModuleType, object]:
+def _problem(place: str) -> tuple[ModuleType, Problem]:
     file, colon, name = place.rpartition(":")
     if not colon or not Path(file).is_file():
         raise ValueError(f"`problem` must be a file and a name in it, such as lorenz.py:problem, found {place!r}")

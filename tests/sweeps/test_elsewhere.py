@@ -13,7 +13,7 @@ from multiprocessing import get_context
 
 import numpy as np
 import pytest
-from engine.child import PATIENCE
+from engine.child import PATIENCE, succeed
 
 import stepnet as sn
 from stepnet.reductions import Mean, Quantiles, States
@@ -74,6 +74,31 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path):
     assert len(files) == len(RHO) // CHUNK
     assert files.items() >= finished.items()  # nothing was done twice
     require_same(found, run())
+
+
+def test_problems_are_known_in_every_process():
+    """Functions, closures and objects that can be called, whatever their addresses and the hashes of text."""
+    program = """
+        import stepnet as sn
+        from stepnet.engines.numba_engine.identity import problem_identity, value_identity
+
+        class Decay:
+            def __init__(self, rate):
+                self.rate = rate
+
+            def __call__(self, t, y):
+                return -self.rate * y
+
+        def closure(rate):
+            return lambda t, y: -rate * y
+
+        for fun in (Decay(1.0), Decay(2.0), closure(1.0), closure(2.0), Decay(1.0).__call__):
+            print(problem_identity(sn.ODE(fun, [1.0], (0.0, 1.0))))
+        print(value_identity({"a": [Decay(1.0), (1, 2.0)], "b": closure(3.0)}))
+    """
+    one, other = (succeed(program, PYTHONHASHSEED=seed) for seed in ("1", "2"))
+    assert one == other
+    assert len(set(one.split())) == 6
 
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])

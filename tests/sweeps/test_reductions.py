@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepnet as sn
-from stepnet.reductions import Basins, EscapeTimes, Lyapunov, Mean, Quantiles, Rows, States
+from stepnet.reductions import Basins, EscapeTimes, Lyapunov, Mean, Quantiles, Rows, States, lyapunov
 
 ROUNDING = 1e-12  # of sums over some thousand members
 TIGHT = {"rtol": 1e-10, "atol": 1e-12}
@@ -245,13 +245,23 @@ def test_exponents_of_problems_in_halves():
         np.testing.assert_allclose(found, np.sqrt(k), rtol=1e-8)
 
 
-def test_exponents_in_lanes_are_those_of_the_tangent_of_a_single_solve():
+def test_exponents_in_lanes_are_those_of_the_tangent_of_a_single_solve(monkeypatch):
+    rungs = []
+
+    def spy(*arguments, **options):
+        found = sn.solve_ensemble(*arguments, **options)
+        rungs.append(found.rung)
+        return found
+
+    monkeypatch.setattr(lyapunov, "solve_ensemble", spy)
+
     def duffing(t, y, c):
         return [y[1], y[0] - y[0] ** 3 - c * y[1] + 0.3 * np.cos(1.2 * t)]
 
     c = np.array([0.1, 0.25, 0.5])
     problem = sn.ODE(duffing, [1.0, 0.0], (0.0, 3.0), args=(0.1,))
     found = sn.sweep(problem, "dop853", {"c": c}, reduce=Lyapunov(3.0), **TIGHT).result
+    assert rungs == ["lanes"]
     direction = np.cos(np.arange(2.0))
     direction /= np.linalg.norm(direction)
     for value, exponent in zip(c, found, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 
 import numpy as np
@@ -283,15 +284,30 @@ def test_a_folder_with_something_else_is_refused(tmp_path):
             sn.sweep(LORENZ, "dopri5", GRID, path=path)
 
 
+def test_a_sweep_that_was_killed_before_its_first_chunk_begins_anew(members, tmp_path):
+    (tmp_path / "chunks").mkdir()
+    (tmp_path / ".manifest.json.123").write_text("{")
+    found = sn.sweep(LORENZ, "dopri5", GRID, path=tmp_path)
+    assert np.array_equal(found.result.y[:, :, 0], members)
+
+
+def test_large_results_want_zarr(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "LARGE", 1)
+    monkeypatch.setitem(sys.modules, "zarr", None)
+    with pytest.raises(ImportError, match=r"install `stepnet\[distributed\]`, or give `reduce`"):
+        sn.sweep(LORENZ, "dopri5", GRID, path=tmp_path)
+
+
 def test_ctrl_c_keeps_finished_chunks(tmp_path):
-    problem = sn.ODE(lambda t, y, w: [y[1], -w * y[0]], [1.0, 0.0], (0.0, 3e4), args=(1.0,))
-    call = {"scheme": "dopri5", "grid": {"w": np.linspace(1.0, 2.0, 4000)}, "chunk": 8, "path": tmp_path}
-    sn.solve_ensemble(problem, "dopri5", args=np.ones((3, 1)), t_span=(0.0, 1.0))  # compiles
+    """The last members would take years."""
+    problem = sn.ODE(lambda t, y, w: [y[1], -w * y[0]], [1.0, 0.0], (0.0, 10.0), args=(1.0,))
+    call = {"scheme": "dopri5", "chunk": 8, "path": tmp_path, "max_steps": 10**15}
+    sn.solve_ensemble(problem, "dopri5", args=np.ones((3, 1)))  # compiles
     timer = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
-    with pytest.raises(KeyboardInterrupt, match="goes on from what is in"):
-        sn.sweep(problem, **call)
-    assert len(list((tmp_path / "chunks").glob("*.npz"))) < 500
+    with pytest.raises(KeyboardInterrupt, match="with 5 of 6 chunks done; the same call goes on from what is in"):
+        sn.sweep(problem, grid={"w": np.append(np.linspace(1.0, 2.0, 40), 1e30)}, **call)
+    assert len(list((tmp_path / "chunks").glob("*.npz"))) == 5
 
 
 def test_a_bar_shows_what_is_left(tmp_path, capsys):

@@ -26,7 +26,7 @@ from stepnet.sweeps.storage import COUNTS, Folder, Memory, Part, collected
 LEAST_CHUNK, MOST_CHUNK = 64, 8192  # members
 CHUNK_BYTES = 2**26  # of states that a chunk holds
 CHUNKS_OF_A_SWEEP = 64  # so that progress is seen and processes finish together
-LEAST_SENT = 64  # chunks that an executor has to do or has done, so that results do not pile up
+LEAST_SENT = 8  # chunks that an executor has to do or has done; more would only pile up
 ONLY = "result"
 PER_MEMBER = ("t_span", "rtol", "atol", "save_at")
 OWN = {"y0": "its entries", "args": "names of arguments"}
@@ -134,8 +134,9 @@ def sweep(
     work = Work(problem, scheme, axes, reductions, {**options, "workers": 1 if client is not None else workers})
     boxes = list(axes.boxes(size))
     storage = _storage(path, work, options, size)
-    left = [number for number in range(len(boxes)) if number not in storage.finished]
-    done = sum(box.last - box.first for box in boxes) - sum(boxes[i].last - boxes[i].first for i in left)
+    finished = storage.finished
+    left = [number for number in range(len(boxes)) if number not in finished]
+    done = axes.count - sum(boxes[number].last - boxes[number].first for number in left)
     try:
         with tqdm(total=axes.count, initial=done, unit="members", disable=not progress) as bar:
             for number, part in _parts(work, boxes, left, client):

@@ -139,7 +139,7 @@ def _check(path: Path, facts: dict) -> None:
     """Refuse a folder of something else."""
     manifest = path / MANIFEST
     if not manifest.exists():
-        if path.exists() and (not path.is_dir() or {file.name for file in path.iterdir()} - {CHUNKS}):
+        if path.exists() and (not path.is_dir() or any(_is_foreign(file) for file in path.iterdir())):
             raise ValueError(f"`path` must be a new or empty folder, or that of an earlier sweep, found {path}")
         return
     old = json.loads(manifest.read_text())
@@ -149,6 +149,11 @@ def _check(path: Path, facts: dict) -> None:
             f"`path` = {path} holds another sweep, with a different {', '.join(other)}; give another folder, or delete "
             f"this one to begin anew"
         )
+
+
+def _is_foreign(file: Path) -> bool:
+    """Whether a file is none that a sweep leaves when it is killed at its very beginning."""
+    return file.name != CHUNKS and not file.name.startswith(f".{MANIFEST}")
 
 
 def _write(path: Path, fill) -> None:
