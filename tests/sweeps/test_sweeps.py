@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -78,6 +79,20 @@ def test_wanted_times_and_fates():
     assert status in (sn.Status.NOT_FINITE, sn.Status.STEP_TOO_SMALL)
     assert found.counts == {sn.Status.COMPLETED: 2, status: 1}
     np.testing.assert_allclose(found.result.y[2, :, 0], 1 / (1 - 0.5 * np.array([0.25, 0.5, 1.0])), rtol=1e-6)
+
+
+def test_never_are_all_members_held():
+    """Their states are 24 MB, those of a chunk 0.3 MB."""
+    call = {"reduce": {"mean": Mean(), "quantiles": Quantiles(size=64)}, "save_at": np.linspace(0.0, 0.1, 50)}
+    grid = {"rho": np.linspace(0.0, 28.0, 20_000)}
+    sn.sweep(LORENZ, "dopri5", {"rho": [1.0, 2.0]}, t_span=(0.0, 0.1), **call)  # compiles
+    tracemalloc.start()
+    found = sn.sweep(LORENZ, "dopri5", grid, t_span=(0.0, 0.1), chunk=250, workers=1, **call)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    print(f"{peak / 1e6:.1f} MB at most")
+    assert found.results["mean"].members == 20_000
+    assert peak < 5e6
 
 
 # ---- names ----------------------------------------------------------------------------------------------------------

@@ -26,8 +26,8 @@ class Quantiles:
 
     Up to `size` values are kept of each weight 1, 2, 4, ...; when there are more, they are sorted and every second one
     stands for two.  Doing that with values of weight w shifts a rank by w at most, upward if the odd ones are kept and
-    downward if the even ones are, so both are done by turns and the sums of the shifts bound the error: about
-    log2(members / size) / (2 size), 0.3 percent for a million members, and none at all for up to `size` of them
+    downward if the even ones are, so both are done by turns and the sums of the shifts bound the error.  There is none
+    for up to `size` members, and never more than (log2(members / size) + 1) / size, half a percent for a million
     (Agarwal et al. 2013, ACM Trans. Database Syst. 38, 26).
     """
 
@@ -80,7 +80,7 @@ class Quantiles:
                 shifts[which] += 2**h
                 above = groups[h + 1 : h + 2] or [ordered[:0]]
                 groups[h + 1 : h + 2] = [np.concatenate((above[0], ordered[which:pairs:2]))]
-                groups[h] = ordered[pairs:]
+                groups[h] = ordered[pairs:].copy()  # a view would keep all of them
             h += 1
         return {f"weight{h}": group for h, group in enumerate(groups)} | {"shifts": shifts, "shape": np.array(shape)}
 

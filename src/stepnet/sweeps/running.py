@@ -17,11 +17,11 @@ from tqdm import tqdm
 
 from stepnet.integrate import scheme_for
 from stepnet.problem import Problem
-from stepnet.reductions import FATES, Chunk, Mergeable, Reduction, States
+from stepnet.reductions import FATES, Chunk, Reduction, States
 from stepnet.schemes import catalogue
 from stepnet.solution import Scheme, Status
 from stepnet.sweeps.grid import Box, Grid, grid_of
-from stepnet.sweeps.storage import COUNTS, Folder, Memory, Part, collected
+from stepnet.sweeps.storage import COUNTS, Folder, Memory, Part
 
 LEAST_CHUNK, MOST_CHUNK = 64, 8192  # members
 CHUNK_BYTES = 2**26  # of states that a chunk holds
@@ -133,21 +133,21 @@ def sweep(
     size = _chunk_size(chunk, problem, axes, options)
     work = Work(problem, scheme, axes, reductions, {**options, "workers": 1 if client is not None else workers})
     boxes = list(axes.boxes(size))
-    storage = _storage(path, work, options, size)
+    storage = _storage(path, work, boxes, options, size)
     finished = storage.finished
     left = [number for number in range(len(boxes)) if number not in finished]
     done = axes.count - sum(boxes[number].last - boxes[number].first for number in left)
     try:
         with tqdm(total=axes.count, initial=done, unit="members", disable=not progress) as bar:
             for number, part in _parts(work, boxes, left, client):
-                storage.put(number, part, boxes[number].slices)
+                storage.put(number, part)
                 bar.update(boxes[number].last - boxes[number].first)
     except KeyboardInterrupt:
         kept = "nothing is kept without `path`" if path is None else f"the same call goes on from what is in {path}"
         raise KeyboardInterrupt(
             f"interrupted with {len(storage.finished)} of {len(boxes)} chunks done; {kept}"
         ) from None
-    results, counts = collected(storage, axes, boxes, reductions)
+    results, counts = storage.results()
     fates = {status: int(count) for status, count in zip(FATES, counts, strict=True) if count}
     return SweepResult(axes.values, results, fates, scheme, None if path is None else Path(path))
 
@@ -190,9 +190,9 @@ def _chunk_size(chunk, problem: Problem, grid: Grid, options: dict) -> int:
     return min(most, max(LEAST_CHUNK, -(-grid.count // CHUNKS_OF_A_SWEEP)))
 
 
-def _storage(path, work: Work, options: dict, size: int) -> Memory | Folder:
+def _storage(path, work: Work, boxes: list[Box], options: dict, size: int) -> Memory | Folder:
     if path is None:
-        return Memory()
+        return Memory(work.grid, boxes, work.reductions)
     from stepnet import __version__
     from stepnet.engines.numba_engine.identity import problem_identity, value_identity
 
@@ -205,8 +205,7 @@ def _storage(path, work: Work, options: dict, size: int) -> Memory | Folder:
         "chunk": size,
         "version": __version__,
     }
-    rows = {name for name, reduction in work.reductions.items() if not isinstance(reduction, Mergeable)}
-    return Folder(Path(path), facts, work.grid, size, rows)
+    return Folder(Path(path), facts, work.grid, boxes, work.reductions)
 
 
 # ---- here or elsewhere ----------------------------------------------------------------------------------------------

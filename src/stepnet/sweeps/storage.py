@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from math import prod
 from pathlib import Path
 
 import numpy as np
 
-from stepnet.reductions import Mergeable
+from stepnet.reductions import FATES, Mergeable
 from stepnet.reductions.chunk import Arrays
-from stepnet.sweeps.grid import Grid
+from stepnet.sweeps.grid import Box, Grid
 
 LARGE = 2**28  # bytes, from which results go into Zarr arrays
 MANIFEST, CHUNKS, ARRAYS = "manifest.json", "chunks", "arrays"
@@ -27,33 +26,45 @@ Part = dict[str, Arrays]  # what each reduction has of a chunk, and how many mem
 
 
 class Memory:
-    """Parts of chunks for as long as the process lives."""
+    """Results for as long as the process lives: rows are put in their places, all else is merged in order.
 
-    def __init__(self) -> None:
-        self._parts: dict[int, Part] = {}
+    `wholes` are arrays of members that are elsewhere already, by the names of the reductions.
+    """
 
-    @property
-    def finished(self) -> set[int]:
-        """The numbers of the chunks that are done."""
-        return set(self._parts)
+    def __init__(self, grid: Grid, boxes: list[Box], reductions: dict, wholes: dict[str, Arrays] | None = None):
+        self._grid, self._boxes, self._reductions = grid, boxes, reductions
+        self._wholes: dict[str, Arrays] = {name: {} for name in reductions} | (wholes or {})
+        self._counts = np.zeros(len(FATES), np.int64)
+        self._ahead: dict[int, Part] = {}  # chunks that came before one in front of them
+        self._next = 0
+        self.finished: set[int] = set()
 
-    def put(self, number: int, part: Part, slices) -> None:
-        self._parts[number] = part
+    def put(self, number: int, part: Part) -> None:
+        """Take the part of a chunk."""
+        self.finished.add(number)
+        self._counts += part[COUNTS]["fates"]
+        known = {name: arrays for name, arrays in part.items() if name != COUNTS}
+        is_merged = {name: isinstance(self._reductions[name], Mergeable) for name in known}
+        for name, arrays in known.items():
+            if not is_merged[name]:
+                _put_rows(self._wholes[name], arrays, self._grid, self._boxes[number])
+        self._ahead[number] = {name: arrays for name, arrays in known.items() if is_merged[name]}
+        while self._next in self._ahead:
+            for name, arrays in self._ahead.pop(self._next).items():
+                whole = self._wholes[name]
+                self._wholes[name] = self._reductions[name].merged(whole, arrays) if whole else arrays
+            self._next += 1
 
-    def take(self, number: int) -> Part:
-        """The part of a chunk, which is handed over."""
-        return self._parts.pop(number)
-
-    def large(self, name: str) -> Arrays:
-        """Arrays that are not in the parts."""
-        return {}
+    def results(self) -> tuple[dict, np.ndarray]:
+        """The results of all reductions, and how many members ended with each of the `FATES`."""
+        return {name: r.result(self._wholes[name]) for name, r in self._reductions.items()}, self._counts
 
 
 class Folder:
-    """Parts of chunks on disk; `rows` are the names of what is kept for each member."""
+    """Parts of chunks on disk, under a manifest of `facts` that say of which sweep they are."""
 
-    def __init__(self, path: Path, facts: dict, grid: Grid, chunk: int, rows: set[str]):
-        self._path, self._facts, self._grid, self._chunk, self._rows = path, facts, grid, chunk, rows
+    def __init__(self, path: Path, facts: dict, grid: Grid, boxes: list[Box], reductions: dict):
+        self._path, self._facts, self._grid, self._boxes, self._reductions = path, facts, grid, boxes, reductions
         _check(path, facts)
 
     @property
@@ -61,20 +72,33 @@ class Folder:
         """The numbers of the chunks that are done."""
         return {int(file.stem) for file in (self._path / CHUNKS).glob("*.npz")}
 
-    def put(self, number: int, part: Part, slices) -> None:
+    def put(self, number: int, part: Part) -> None:
+        """Take the part of a chunk."""
         self._begin()
-        members = prod(s.stop - s.start for s in slices)
-        rows = {(name, key): value for name in self._rows for key, value in part[name].items()}
-        if sum(value.nbytes for value in rows.values()) / members * self._grid.count >= LARGE:
-            for (name, key), value in rows.items():
-                box = tuple(s.stop - s.start for s in slices)
-                self._array(name, key, value)[slices] = value.reshape(*box, *value.shape[1:])
-            part = {name: arrays for name, arrays in part.items() if name not in self._rows}
+        box = self._boxes[number]
+        per_member = [name for name, reduction in self._reductions.items() if not isinstance(reduction, Mergeable)]
+        size = sum(array.nbytes for name in per_member for array in part[name].values())
+        if size / (box.last - box.first) * self._grid.count >= LARGE:
+            for name in per_member:
+                self._put_large(name, part[name], box)
+            part = {name: arrays for name, arrays in part.items() if name not in per_member}
         flat = {f"{name}.{key}": value for name, arrays in part.items() for key, value in arrays.items()}
         _write(self._file(number), lambda file: np.savez(file, **flat))  # type: ignore[arg-type]
 
-    def take(self, number: int) -> Part:
-        """The part of a chunk."""
+    def results(self) -> tuple[dict, np.ndarray]:
+        """The results of all reductions, and how many members ended with each of the `FATES`."""
+        folders = {name: self._path / ARRAYS / name for name in self._reductions}
+        large = {
+            name: {path.name: _zarr().open_array(path, mode="r") for path in folder.iterdir()}
+            for name, folder in folders.items()
+            if folder.exists()
+        }
+        whole = Memory(self._grid, self._boxes, self._reductions, large)
+        for number in range(len(self._boxes)):
+            whole.put(number, self._part(number))
+        return whole.results()
+
+    def _part(self, number: int) -> Part:
         part: Part = {}
         with np.load(self._file(number), allow_pickle=False) as stored:
             for label in stored.files:
@@ -82,12 +106,20 @@ class Folder:
                 part.setdefault(name, {})[key] = stored[label]
         return part
 
-    def large(self, name: str) -> Arrays:
-        """Arrays that are not in the parts."""
-        folder = self._path / ARRAYS / name
-        if not folder.exists():
-            return {}
-        return {path.name: _zarr().open_array(path, mode="r") for path in sorted(folder.iterdir())}
+    def _put_large(self, name: str, rows: Arrays, box: Box) -> None:
+        """Write rows into Zarr arrays, which have one chunk for every box of the grid."""
+        shape = tuple(s.stop - s.start for s in box.slices)
+        first = tuple(s.stop - s.start for s in self._boxes[0].slices)
+        for key, value in rows.items():
+            trailing = value.shape[1:]
+            array = _zarr().open_array(
+                self._path / ARRAYS / name / key,
+                mode="a",
+                shape=(*self._grid.shape, *trailing),
+                chunks=(*first, *(max(1, n) for n in trailing)),
+                dtype=value.dtype,
+            )
+            array[box.slices] = value.reshape(*shape, *trailing)
 
     def _begin(self) -> None:
         """Say what the folder is for, now that a chunk has shown that the sweep can be done."""
@@ -98,35 +130,8 @@ class Folder:
     def _file(self, number: int) -> Path:
         return self._path / CHUNKS / f"{number:06d}.npz"
 
-    def _array(self, name: str, key: str, rows: np.ndarray):
-        """The Zarr array for these rows, one of its chunks for every box of the grid."""
-        trailing = rows.shape[1:]
-        return _zarr().open_array(
-            self._path / ARRAYS / name / key,
-            mode="a",
-            shape=(*self._grid.shape, *trailing),
-            chunks=(*self._grid.box_shape(self._chunk), *(max(1, n) for n in trailing)),
-            dtype=rows.dtype,
-        )
 
-
-def collected(storage: Memory | Folder, grid: Grid, boxes, reductions: dict) -> tuple[dict, np.ndarray]:
-    """The results of all reductions, merged in the order of the members, and how many members ended in which way."""
-    wholes: dict[str, Arrays] = {name: storage.large(name) for name in reductions}
-    counts = np.zeros(0, np.int64)
-    for number, box in enumerate(boxes):
-        part = storage.take(number)
-        found = part.pop(COUNTS)["fates"]
-        counts = found if number == 0 else counts + found
-        for name, arrays in part.items():
-            if isinstance(reductions[name], Mergeable):
-                wholes[name] = reductions[name].merged(wholes[name], arrays) if wholes[name] else arrays
-            else:
-                _put_rows(wholes[name], arrays, grid, box)
-    return {name: reduction.result(wholes[name]) for name, reduction in reductions.items()}, counts
-
-
-def _put_rows(whole: Arrays, rows: Arrays, grid: Grid, box) -> None:
+def _put_rows(whole: Arrays, rows: Arrays, grid: Grid, box: Box) -> None:
     for key, value in rows.items():
         if key not in whole:
             whole[key] = np.empty((*grid.shape, *value.shape[1:]), value.dtype)
