@@ -37,6 +37,7 @@ def test_readme_shows_every_way_in():
         "sn.derivatives.jacobian(",
         "sn.gradient(",
         "sn.solve_ensemble(",
+        "sn.sweep(",
     )
     assert [way for way in ways if way not in code] == []
 

@@ -19,7 +19,7 @@ from engine import child
 
 import stepnet as sn
 
-HEAVY = ["numba", "llvmlite", "scipy", "torch", "matplotlib", "sklearn", "tqdm", "click", "pandas"]
+HEAVY = ["numba", "llvmlite", "scipy", "torch", "matplotlib", "sklearn", "tqdm", "click", "pandas", "dask", "zarr"]
 NAMES = list(sn.__all__)
 
 

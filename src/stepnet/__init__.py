@@ -27,6 +27,8 @@ _HOME = {
     "solve_ivp": "stepnet.ivp",
     "solve_ensemble": "stepnet.ensemble",
     "EnsembleSolution": "stepnet.solution",
+    "sweep": "stepnet.sweeps",
+    "SweepResult": "stepnet.sweeps",
     "Checkpoints": "stepnet.checkpoints",
     "gradient": "stepnet.adjoint",
     "Gradient": "stepnet.adjoint",
@@ -45,7 +47,7 @@ _HOME = {
     "StiffnessWarning": "stepnet.errors",
     "AdjointWarning": "stepnet.errors",
 }
-_MODULES = ("checkpoints", "derivatives", "nets", "schemes", "stability", "training")
+_MODULES = ("checkpoints", "derivatives", "nets", "reductions", "schemes", "stability", "training")
 
 __all__ = [*_HOME, *_MODULES]
 

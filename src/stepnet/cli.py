@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import numpy as np
 
 PROBLEMS = ("lorenz", "vanderpol", "relu", "kepler", "pleiades")
 
@@ -46,3 +47,48 @@ def gradients(problem: str, scheme: str | None, steps: int | None) -> None:
         gradient_table.run(problem, scheme, steps, click.echo)
     except (UnknownName, ValueError, TypeError, SolveFailed) as error:
         raise click.ClickException(str(error)) from None
+
+
+@main.command()
+@click.argument("problem")
+@click.option("--scheme", default="dopri5", show_default=True, help="The scheme, by its name.")
+@click.option(
+    "--grid", "axes", multiple=True, required=True, help="name=first:last:count or name=a,b,c; once per axis."
+)
+@click.option(
+    "--reduce", "reductions", multiple=True, help="mean, quantiles, lyapunov, or the name of one in the file."
+)
+@click.option("--out", "folder", type=click.Path(path_type=Path), help="Where results go, and an earlier call goes on.")
+@click.option("--steps", type=click.IntRange(min=1), help="Even steps instead of adaptive ones.")
+@click.option("--rtol", type=float, help="Relative tolerance of adaptive steps.")
+@click.option("--atol", type=float, help="Absolute tolerance of adaptive steps.")
+@click.option("--save-at", help="Times first:last:count or a,b,c; the end alone without it.")
+@click.option("--chunk", type=click.IntRange(min=1), help="Most members at a time.")
+@click.option("--workers", type=click.IntRange(min=1), help="Threads.")
+def sweep(problem: str, axes, reductions, folder: Path | None, **options) -> None:
+    """Solve PROBLEM, given as file.py:name, for all values of some of its numbers, and show what comes out.
+
+    For example: stepnet sweep lorenz.py:problem --grid rho=0:28:1000 --grid "y0[0]=1,2" --reduce mean --out lorenz
+    """
+    from stepnet import sweep_summary
+    from stepnet.errors import NoDerivative, UnknownName
+
+    chosen = {name: value for name, value in options.items() if value is not None}
+    try:
+        if "save_at" in chosen:
+            chosen["save_at"] = _numbers(chosen["save_at"])
+        grid = {name: _numbers(text) for name, _, text in (axis.rpartition("=") for axis in axes)}
+        sweep_summary.run(problem, grid, reductions, folder, chosen, click.echo)
+    except (UnknownName, NoDerivative, ValueError, TypeError, OSError, ImportError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _numbers(text: str) -> np.ndarray:
+    """The numbers of first:last:count, or of a list with commas."""
+    try:
+        if ":" in text:
+            first, last, count = text.split(":")
+            return np.linspace(float(first), float(last), int(count))
+        return np.array([float(number) for number in text.split(",")])
+    except ValueError:
+        raise ValueError(f"numbers must be first:last:count or a,b,c, found {text!r}") from None

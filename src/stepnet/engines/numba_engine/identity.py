@@ -3,27 +3,59 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import fields, is_dataclass
 
 from stepnet.engines.contract import Plan
-from stepnet.engines.numba_engine.compile.fingerprint import fingerprint, value_key
+from stepnet.engines.numba_engine.compile.fingerprint import Address, fingerprint, value_key
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
 
 
 def identity(problem: Problem, scheme, plan: Plan) -> str:
     """A hash of the right-hand sides, their arguments, the shape and type of the state, the scheme and the steps."""
     facts = (
+        *_facts(problem),
+        scheme,
+        type(plan.stepping).__name__,
+        [value_key(value) for name, value in plan.stepping._asdict().items() if name != "controller"],
+        getattr(plan.stepping, "controller", None),
+    )
+    return _hash(facts)
+
+
+def problem_identity(problem: Problem) -> str:
+    """A hash of a problem, its initial state included."""
+    return _hash((*_facts(problem), problem.initial.tobytes()))
+
+
+def value_identity(value) -> str:
+    """A hash of any value: numbers, arrays, functions, records and collections of them."""
+    return _hash(_stable_key(value))
+
+
+def _facts(problem: Problem) -> tuple:
+    return (
         (type(problem).__name__, getattr(problem, "separable", None)),
         problem.t_span,
         problem.initial.dtype.str,
         problem.initial.shape,
         [function_key(function) for function in _functions(problem)],
         [_without_addresses(value_key(value)) for value in problem.args],
-        scheme,
-        type(plan.stepping).__name__,
-        [value_key(value) for name, value in plan.stepping._asdict().items() if name != "controller"],
-        getattr(plan.stepping, "controller", None),
     )
+
+
+def _hash(facts) -> str:
     return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def _stable_key(value):
+    """A key without addresses; records are known by their fields, wherever their class was installed."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return (type(value).__name__, *((f.name, _stable_key(getattr(value, f.name))) for f in fields(value)))
+    if isinstance(value, (tuple, list)):
+        return tuple(_stable_key(item) for item in value)
+    if isinstance(value, dict):
+        return tuple((str(name), _stable_key(item)) for name, item in value.items())
+    return _without_addresses(value_key(value))
 
 
 def function_key(function) -> tuple | None:
@@ -48,6 +80,8 @@ def _without_addresses(key):
     """A fingerprint without the addresses of objects that are known by nothing else; they differ between processes."""
     if not isinstance(key, tuple):
         return key
+    if key[:1] == (Address.__name__,):
+        return key[:1]
     if len(key) > 1 and key[0] == "object":
         return ("object", *key[2:])
     return tuple(_without_addresses(part) for part in key)

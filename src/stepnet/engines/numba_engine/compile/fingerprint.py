@@ -27,6 +27,10 @@ INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", 
 PLAIN_SIZE = type("Plain", (), {}).__basicsize__  # of objects that have nothing but their attributes
 
 
+class Address(int):
+    """Where an object is, which is another number in another process."""
+
+
 MOST_SEEN = 1000  # objects that a key describes; what lies beyond is known by its identity
 
 
@@ -160,4 +164,5 @@ def _parts(value) -> tuple | None:
         for name, member in vars(base).items()
         if name == "__call__" or not name.startswith("__")
     }
-    return (id(kind), members) if isinstance(value, type) else (id(kind), members, vars(value))
+    place = Address(id(kind))
+    return (place, members) if isinstance(value, type) else (place, members, vars(value))

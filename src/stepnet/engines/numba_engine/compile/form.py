@@ -57,13 +57,14 @@ def form_of(function, args: tuple, inputs, output, dtype, label: str) -> Form:
             f"`{label}` must be a function, a C address, a ctypes function or a LowLevelCallable, "
             f"found {type(function).__name__}"
         )
-    names = _parameter_names(function)
+    names = parameter_names(function)
     position = 1 + len(inputs)
     is_in_place = len(names) > position and names[position] in IN_PLACE_NAMES
     return Form(function, args, tuple(inputs), output, np.dtype(dtype), label, is_in_place, len(names) > position + 1)
 
 
-def _parameter_names(function) -> list[str]:
+def parameter_names(function) -> list[str]:
+    """The names of the positional parameters of a function, as far as it tells them."""
     function = getattr(function, "py_func", function)
     if isinstance(function, FunctionType):
         return list(function.__code__.co_varnames[: function.__code__.co_argcount])

@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 from stepnet.engines.numba_engine.compile.arguments import pack
 from stepnet.engines.numba_engine.compile.cache import FieldKernel
 from stepnet.engines.numba_engine.compile.field import MOST_NODES, RUNGS, Field, c_address, identity_field, make_field
-from stepnet.engines.numba_engine.compile.form import Form, form_of
+from stepnet.engines.numba_engine.compile.form import IN_PLACE_NAMES, Form, form_of, parameter_names
 from stepnet.engines.numba_engine.compile.joined import joined_code
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split, state_shape
 
@@ -80,6 +80,13 @@ def functions_of(problem: Problem) -> tuple[Function | None, ...]:
             dq = Function(problem.dq, (shape, shape), shape, problem.initial, "dq")
             return dq, Function(problem.dp, (shape, shape), shape, problem.initial, "dp")
     raise TypeError(f"`problem` must be an ODE, Partitioned, SecondOrder or Split, found {type(problem).__name__}")
+
+
+def argument_names(problem: Problem) -> tuple[str, ...]:
+    """What the right-hand side calls its further arguments; nothing if it takes them in one block."""
+    part = functions_of(problem)[-1]
+    names = parameter_names(part.function)[1 + len(part.inputs) :]
+    return () if names[:1] and names[0] in IN_PLACE_NAMES else tuple(names)
 
 
 def _field(problem: Problem, part: Function) -> Field:

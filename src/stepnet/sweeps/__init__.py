@@ -1,0 +1,5 @@
+"""Sweeps: a problem over a grid of its numbers, in chunks, to disk, on many machines."""
+
+from stepnet.sweeps.running import SweepResult, sweep
+
+__all__ = ["SweepResult", "sweep"]

@@ -1,0 +1,268 @@
+"""`sweep`: a problem over a grid of its numbers, chunk by chunk."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from stepnet.integrate import scheme_for
+from stepnet.problem import Problem
+from stepnet.reductions import FATES, Chunk, Reduction, States
+from stepnet.schemes import catalogue
+from stepnet.solution import Scheme, Status
+from stepnet.sweeps.grid import Box, Grid, grid_of
+from stepnet.sweeps.storage import COUNTS, Folder, Memory, Part
+
+LEAST_CHUNK, MOST_CHUNK = 64, 8192  # members
+CHUNK_BYTES = 2**26  # of states that a chunk holds
+CHUNKS_OF_A_SWEEP = 64  # so that progress is seen and processes finish together
+LEAST_SENT = 8  # chunks that an executor has to do or has done; more would only pile up
+ONLY = "result"
+PER_MEMBER = ("t_span", "rtol", "atol", "save_at")
+OWN = {"y0": "its entries", "args": "names of arguments"}
+
+
+@dataclass(frozen=True, eq=False)
+class SweepResult:
+    """What a sweep came to: `results` by the names of the reductions, `result` if there is only one.
+
+    `grid` holds the values of every axis, `counts` how many members ended with which status.
+    """
+
+    grid: dict[str, np.ndarray]
+    results: dict[str, object]
+    counts: dict[Status, int]
+    scheme: Scheme = field(repr=False)
+    path: Path | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """One axis for every name of the grid."""
+        return tuple(len(values) for values in self.grid.values())
+
+    @property
+    def result(self):
+        """The result of the only reduction."""
+        if len(self.results) != 1:
+            raise AttributeError(f"there are several results, take one of `results`: {', '.join(self.results)}")
+        return next(iter(self.results.values()))
+
+    def __repr__(self) -> str:
+        lines = [f"SweepResult by {self.scheme.name}: {sum(self.counts.values())} members, grid {self.shape}"]
+        lines += [f"  {name:<12} {v.min():g} to {v.max():g}, {len(v)} values" for name, v in self.grid.items()]
+        lines += [f"  {count:<12} {status.value}" for status, count in self.counts.items()]
+        return "\n".join([*lines, f"  results      {', '.join(self.results)}"])
+
+
+class Work(NamedTuple):
+    """All that a chunk needs, wherever it runs."""
+
+    problem: Problem
+    scheme: object
+    grid: Grid
+    reductions: dict[str, Reduction]
+    options: dict
+
+    def part(self, first: int, last: int) -> Part:
+        """What the reductions keep of some members, and how many of these ended in which way."""
+        chunk = Chunk(self.problem, self.scheme, self.grid.rows(first, last), self.options)
+        found = {name: reduction.of_chunk(chunk) for name, reduction in self.reductions.items()}
+        return {**found, COUNTS: {"fates": np.bincount(chunk.fates, minlength=len(FATES))}}
+
+
+def sweep(
+    problem: Problem,
+    scheme,
+    grid: Mapping,
+    *,
+    reduce=None,
+    path=None,
+    chunk: int | None = None,
+    client=None,
+    workers: int | None = None,
+    progress: bool = False,
+    **options,
+) -> SweepResult:
+    """Solve a problem for every combination of some of its numbers, and keep what is wanted of the members.
+
+    Members run in chunks through `solve_ensemble`, and only what the reductions keep of a chunk stays.  Results do not
+    depend on `workers`, `client`, or interruptions.
+
+    Parameters
+    ----------
+    problem : ODE, Partitioned, SecondOrder or Split
+        What to solve.
+    scheme : record or str
+        As in `solve`.
+    grid : mapping of str to array_like
+        Values by names: arguments of the right-hand side ("rho", "p[1]", or "args[1]" for number 1 of all arguments),
+        and entries of the initial state ("y0[0]", "q0[1]").  The order of the names is that of the axes of the results.
+    reduce : reduction, or mapping of str to reduction, optional
+        What to keep; see `stepnet.reductions`.  By default the states and the fate of every member.
+    path : str or Path, optional
+        A folder to which the results go chunk by chunk.  The same call goes on from what is there.
+    chunk : int, optional
+        Most members that are solved at a time.
+    client : dask.distributed.Client or concurrent.futures.Executor, optional
+        Where the chunks run; results are written here.
+    workers : int, optional
+        Threads of `solve_ensemble`; one for chunks that run elsewhere.
+    progress : bool, optional
+        Show a bar with the time left.
+    **options
+        As in `solve_ensemble`, for all members.
+
+    Returns
+    -------
+    SweepResult
+    """
+    scheme = scheme_for(problem, scheme)
+    problem, axes = grid_of(problem, grid)
+    reductions = _reductions(reduce)
+    _check_options(options)
+    size = _chunk_size(chunk, problem, axes, options)
+    work = Work(problem, scheme, axes, reductions, {**options, "workers": 1 if client is not None else workers})
+    boxes = list(axes.boxes(size))
+    storage = _storage(path, work, boxes, options, size)
+    finished = storage.finished
+    left = [number for number in range(len(boxes)) if number not in finished]
+    done = axes.count - sum(boxes[number].last - boxes[number].first for number in left)
+    try:
+        with tqdm(total=axes.count, initial=done, unit="members", disable=not progress) as bar:
+            for number, part in _parts(work, boxes, left, client):
+                storage.put(number, part)
+                bar.update(boxes[number].last - boxes[number].first)
+    except KeyboardInterrupt:
+        kept = "nothing is kept without `path`" if path is None else f"the same call goes on from what is in {path}"
+        raise KeyboardInterrupt(
+            f"interrupted with {len(storage.finished)} of {len(boxes)} chunks done; {kept}"
+        ) from None
+    results, counts = storage.results()
+    fates = {status: int(count) for status, count in zip(FATES, counts, strict=True) if count}
+    return SweepResult(axes.values, results, fates, scheme, None if path is None else Path(path))
+
+
+def _reductions(reduce) -> dict[str, Reduction]:
+    chosen = reduce if isinstance(reduce, Mapping) else {ONLY: States() if reduce is None else reduce}
+    for name, reduction in chosen.items():
+        if isinstance(reduction, type) or not all(
+            callable(getattr(reduction, verb, None)) for verb in ("of_chunk", "result")
+        ):
+            raise TypeError(
+                f"`reduce` must be a reduction such as `stepnet.reductions.Mean()`, or several by name; "
+                f"found {reduction!r:.60}"
+            )
+        if not isinstance(name, str) or not name.isidentifier() or name == COUNTS:
+            raise ValueError(f"`reduce` must have names like variables, and none called {COUNTS!r}; found {name!r:.60}")
+    if not chosen:
+        raise ValueError("`reduce` must name at least one reduction, found none")
+    return dict(chosen)
+
+
+def _check_options(options: dict) -> None:
+    for name, what in OWN.items():
+        if name in options:
+            raise TypeError(f"`{name}` is not an option of a sweep; what differs is given in `grid`, by {what}")
+    for name in PER_MEMBER:
+        if np.ndim(options.get(name, 0)) > 1:
+            raise ValueError(
+                f"`{name}` must be the same for all members of a sweep, found the shape {np.shape(options[name])}"
+            )
+
+
+def _chunk_size(chunk, problem: Problem, grid: Grid, options: dict) -> int:
+    if chunk is not None:
+        if isinstance(chunk, bool) or not isinstance(chunk, (int, np.integer)) or chunk < 1:
+            raise ValueError(f"`chunk` must be a whole number of at least 1, found {chunk!r:.60}")
+        return int(chunk)
+    times = 1 if options.get("save_at") is None else max(1, np.size(options["save_at"]))
+    most = min(MOST_CHUNK, max(1, CHUNK_BYTES // (times * max(1, problem.initial.nbytes))))
+    return min(most, max(LEAST_CHUNK, -(-grid.count // CHUNKS_OF_A_SWEEP)))
+
+
+def _storage(path, work: Work, boxes: list[Box], options: dict, size: int) -> Memory | Folder:
+    if path is None:
+        return Memory(work.grid, boxes, work.reductions)
+    from stepnet import __version__
+    from stepnet.engines.numba_engine.identity import problem_identity, value_identity
+
+    facts = {
+        "problem": problem_identity(work.problem),
+        "scheme": value_identity(work.scheme),
+        "grid": value_identity(work.grid.values),
+        "reduce": value_identity(work.reductions),
+        "options": value_identity({name: options[name] for name in sorted(options)}),
+        "chunk": size,
+        "version": __version__,
+    }
+    return Folder(Path(path), facts, work.grid, boxes, work.reductions)
+
+
+# ---- here or elsewhere ----------------------------------------------------------------------------------------------
+
+
+def _parts(work: Work, boxes: list[Box], left: list[int], client) -> Iterator[tuple[int, Part]]:
+    """The numbers of chunks with what is kept of them, as they are done."""
+    if client is None:
+        yield from ((number, work.part(*boxes[number][1:])) for number in left)
+        return
+    packed = _packed(work)
+    executor, wide = _executor(client)
+    waiting, sent = iter(left), dict[Future, int]()
+    try:
+        while True:
+            for number in islice(waiting, wide - len(sent)):
+                sent[executor.submit(_part_of_packed, packed, *boxes[number][1:])] = number
+            if not sent:
+                return
+            for future in wait(sent, return_when=FIRST_COMPLETED).done:
+                yield sent.pop(future), future.result()
+    finally:
+        for future in sent:
+            future.cancel()
+
+
+def _executor(client) -> tuple[Executor, int]:
+    """Where to send chunks, and how many at a time."""
+    if hasattr(client, "get_executor"):
+        return client.get_executor(pure=False), max(LEAST_SENT, 2 * sum(client.nthreads().values()))
+    if not isinstance(client, Executor):
+        raise TypeError(
+            f"`client` must be a dask.distributed Client or a concurrent.futures Executor, "
+            f"found {type(client).__name__}"
+        )
+    return client, max(LEAST_SENT, 2 * (os.cpu_count() or 1))
+
+
+def _packed(work: Work) -> bytes:
+    """The work as bytes, with the name of a known scheme, so that all chunks of a process share compiled code."""
+    try:
+        from cloudpickle import dumps  # comes with dask; takes local functions too
+    except ImportError:
+        from pickle import dumps
+    name = getattr(work.scheme, "name", "")
+    is_known = name in catalogue.names() and catalogue.get(name) is work.scheme
+    try:
+        return dumps(work._replace(scheme=name if is_known else work.scheme))
+    except Exception as error:
+        raise TypeError(f"the problem cannot be sent to other processes: {error}") from error
+
+
+@lru_cache(maxsize=4)
+def _unpacked(packed: bytes) -> Work:
+    work = pickle.loads(packed)
+    return work._replace(scheme=catalogue.get(work.scheme))
+
+
+def _part_of_packed(packed: bytes, first: int, last: int) -> Part:
+    return _unpacked(packed).part(first, last)
