@@ -14,10 +14,10 @@ from torch import Tensor
 
 from stepnet.engines.torch_engine.constants import made_of_constants
 from stepnet.engines.torch_engine.fields import Field, SecondOrder, Split, State, checked, joined, parted
-from stepnet.engines.torch_engine.programs import Length, Rows, execute, nodes_of
+from stepnet.engines.torch_engine.programs import Length, Rows, Script, execute, script_of
 from stepnet.schemes import catalogue
 from stepnet.schemes.multistep import Multistep
-from stepnet.schemes.programs import Motion, Program, motion_of
+from stepnet.schemes.programs import Motion, motion_of
 from stepnet.schemes.splitting import Splitting
 
 
@@ -40,11 +40,13 @@ def grid_of_tensor(times: Tensor) -> Grid:
 
 
 class Choreography(NamedTuple):
-    """How a scheme moves a kind of field, whether part by part, and the nodes of opening, step and step back."""
+    """How a scheme moves a kind of field, whether part by part, and its programs made ready."""
 
     motion: Motion
     is_parted: bool
-    nodes: tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]
+    opening: Script
+    step: Script
+    back: Script | None
 
 
 class Reading(NamedTuple):
@@ -88,19 +90,19 @@ class Fixed(NamedTuple):
     def unit(self, rows, index: int) -> Rows:
         """The rows after unit `index`, from those before it."""
         if index == 0:
-            return self._run(self.motion.opening, self.moves.nodes[0], rows, 0)
-        return self._run(self.motion.step, self.moves.nodes[1], rows, self.step_of(index))
+            return self._run(self.moves.opening, rows, 0)
+        return self._run(self.moves.step, rows, self.step_of(index))
 
     def undo(self, rows, index: int) -> Rows:
         """The rows before unit `index`, which is a step, from those after it, up to rounding."""
-        return self._run(self.motion.back, self.moves.nodes[2], rows, self.step_of(index))  # type: ignore[arg-type]
+        return self._run(self.moves.back, rows, self.step_of(index))  # type: ignore[arg-type]
 
-    def _run(self, program: Program, nodes: tuple[float, ...], rows, step: int) -> Rows:
-        if not program.operations:
-            return tuple(rows[row] for row in program.outputs)
+    def _run(self, script: Script, rows, step: int) -> Rows:
+        if not script.operations:
+            return tuple(rows[row] for row in script.outputs)
         t, h = self.grid.t[step], self.grid.h[step]
-        like = rows[self.motion.state[0]]
-        return execute(program, self.functions, rows, _times(t, h, nodes, like), h)
+        times = _times(t, h, script.nodes, rows[self.motion.state[0]])
+        return execute(script, self.functions, rows, times, h)
 
     def place_of(self, step: int) -> int:
         """The number of units after which step `step` is done."""
@@ -121,12 +123,13 @@ class Fixed(NamedTuple):
         return self._replace(grid=Grid(t, h, nodes))
 
 
-def _times(t, h: Length, nodes: tuple[float, ...], like: Tensor) -> dict[float, Tensor]:
+def _times(t, h: Length, nodes: tuple[float, ...], like: Tensor) -> list[Tensor]:
     """t + c h for all nodes c, as tensors without dimensions, in the precision of the state."""
     real = like.real.dtype
     if isinstance(h, Tensor):
-        return {c: (t if c == 0.0 else torch.add(t, h, alpha=c)).to(real) for c in nodes}
-    return {c: torch.full((), t + c * h, dtype=real, device=like.device) for c in nodes}
+        return [(t if c == 0.0 else torch.add(t, h, alpha=c)).to(real) for c in nodes]
+    device = like.device
+    return [torch.full((), t + c * h, dtype=real, device=device) for c in nodes]
 
 
 def choreography(scheme, field: Field) -> Choreography:
@@ -142,8 +145,8 @@ def _choreography(scheme, n: int, is_sum: bool, is_second: bool, is_separable: b
         isinstance(scheme, Splitting) or (isinstance(scheme, Multistep) and scheme.derivative == 2 and is_second)
     )
     motion = motion_of(scheme, n, is_sum, is_second)
-    back = nodes_of(motion.back) if motion.back else ()
-    return Choreography(motion, is_parted, (nodes_of(motion.opening), nodes_of(motion.step), back))
+    back = script_of(motion.back) if motion.back else None
+    return Choreography(motion, is_parted, script_of(motion.opening), script_of(motion.step), back)
 
 
 @made_of_constants
