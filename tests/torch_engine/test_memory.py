@@ -101,6 +101,16 @@ def test_adaptive_steps_are_given_ones_on_the_way_back(name, block):
     assert max(relative(a, b) for a, b in zip(found, wanted, strict=True)) <= EXACT
 
 
+@pytest.mark.parametrize("memory", BOUNDED)
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_few_steps(n, memory, block):
+    """One block whose first step is also its last, and the like."""
+    net, y0, run = solver("rk4", memory)
+    found, wanted = run(y0, TIMES[: n + 1]), snt.odeint(net, y0, TIMES[: n + 1], method="rk4")
+    assert found.shape == wanted.shape
+    assert relative(*(torch.autograd.grad(loss(y), net.W)[0] for y in (found, wanted))) <= EXACT
+
+
 # ---- how much is run again, and how much is alive -------------------------------------------------------------------
 
 
@@ -156,7 +166,9 @@ def most_alive(n: int, memory, **how) -> int:
     assert Counted.alive == 0
     Counted.most = 0
     t = torch.linspace(0.0, 5.0, n + 1, dtype=torch.float64)
-    loss(snt.odeint_adjoint(field, state, t, memory=memory, adjoint_params=(), **how)).backward()
+    found = snt.odeint_adjoint(field, state, t, memory=memory, adjoint_params=(), **how)
+    loss(found[1] if "event_fn" in how else found).backward()
+    del found
     return Counted.most
 
 
@@ -173,6 +185,45 @@ def test_memory_does_not_grow_with_steps(kind, monkeypatch):
     how, memory = SOLVES[kind], "reversible" if kind == "steps undone" else snt.Checkpoints(slots=5)
     few, many, plain = most_alive(100, memory, **how), most_alive(400, memory, **how), most_alive(400, "all", **how)
     print(f"{kind}: {few} evaluations of 100 steps, {many} of 400, {plain} with all of them")
+    assert many <= 1.5 * few
+    assert many <= plain / 10
+
+
+EVENT = {"rtol": 1e-9, "atol": 1e-9, "options": {"max_step": 0.05}}
+
+
+def test_events_in_bounded_memory(short_blocks):
+    """The time and the state there, with respect to the state, the weights and the first time."""
+    net, y0, t0 = Net(), start(), torch.zeros((), dtype=torch.float64, requires_grad=True)
+    found = []
+    for memory in ("all", snt.Checkpoints(slots=2)):
+        t, y = snt.odeint_event(
+            net, y0, t0, event_fn=lambda t, y: t + 0.1 * y[0, 0] - 0.9, odeint_interface=snt.odeint_adjoint,
+            memory=memory, **EVENT,
+        )  # fmt: skip
+        found.append((t.detach(), *torch.autograd.grad(t + loss(y), (y0, net.W, net.b, t0))))
+    assert max(relative(a, b) for a, b in zip(*found, strict=True)) <= EXACT
+
+
+def test_an_event_in_the_first_step_and_one_at_the_beginning():
+    net, y0, found = Net(), start(), []
+    for when in (0.01, 0.0):
+        for memory in ("all", snt.Checkpoints(slots=2)):
+            how = {"event_fn": lambda t, y, when=when: t - when + 0.0 * y.sum(), "memory": memory, **EVENT}
+            t, y = snt.odeint_event(net, y0, TIMES[0], odeint_interface=snt.odeint_adjoint, **how)
+            found.append(torch.autograd.grad(t + loss(y), y0)[0])
+    assert relative(found[1], found[0]) <= EXACT
+    assert relative(found[3], found[2]) <= EXACT
+
+
+def test_memory_does_not_grow_with_the_steps_to_an_event(monkeypatch):
+    monkeypatch.setattr(reversal, "BLOCK_BYTES", 2**12)
+    event = lambda end: {"event_fn": lambda t, y: t - end + 0.0 * y.sum(), **SOLVES["adaptive steps"]}
+    few, many, plain = (
+        most_alive(1, memory, **event(end))
+        for memory, end in ((snt.Checkpoints(slots=5), 2.0), (snt.Checkpoints(slots=5), 4.9), ("all", 4.9))
+    )
+    print(f"{few} evaluations to t = 2, {many} to 4.9, {plain} with all of them")
     assert many <= 1.5 * few
     assert many <= plain / 10
 
