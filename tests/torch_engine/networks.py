@@ -10,7 +10,7 @@ import stepnet.torch as snt
 N = 7
 TIMES = torch.linspace(0.0, 1.0, N + 1, dtype=torch.float64)
 HALVES = {"verlet", "yoshida4", "leapfrog_two_step"}
-METHODS = ["rk4", "dopri5", "bosh3", "ab3", "carpenter_kennedy54", "rkl2", *sorted(HALVES)]
+METHODS = ["rk4", "dopri5", "bosh3", "ab3", "carpenter_kennedy54", "rkl2", "strang", *sorted(HALVES)]
 
 
 class Net(torch.nn.Module):
@@ -34,7 +34,7 @@ def start(n: int = 3) -> torch.Tensor:
 def problem(name: str, net: Net):
     """A field for a method, and its initial state."""
     if name not in HALVES:
-        return net, start()
+        return snt.Split((net, lambda t, y: -0.3 * y.sin())) if name == "strang" else net, start()
     q0, p0 = start(), (0.5 * start().detach()).requires_grad_()
     return (snt.SecondOrder(net) if name == "leapfrog_two_step" else snt.Partitioned(net, net)), (q0, p0)
 

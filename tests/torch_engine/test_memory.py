@@ -417,6 +417,9 @@ def test_checkpoints_and_compilers():
     for value in (inside, around):
         found = torch.autograd.grad(value, (y0, net.W))
         assert max(relative(a, b) for a, b in zip(found, wanted, strict=True)) <= EXACT
+    plain = lambda y0: loss(snt.odeint_adjoint(net, y0, TIMES, method="rk4", memory="all"))
+    whole = torch.autograd.grad(torch.compile(plain, fullgraph=True, backend="aot_eager")(y0), (y0, net.W))
+    assert max(relative(a, b) for a, b in zip(whole, wanted, strict=True)) <= EXACT
     with pytest.raises(torch._dynamo.exc.Unsupported):
         torch.compile(partial(solve, net), fullgraph=True, backend="eager")(y0)
 
