@@ -12,14 +12,29 @@ from pathlib import Path
 os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 
-from benchmarks import adaptive, batches, cold_start, drop_in, ensembles, figure, fixed_steps, gradients, lines, report
+from benchmarks import (
+    adaptive,
+    batches,
+    cold_start,
+    drop_in,
+    ensembles,
+    figure,
+    fixed_steps,
+    gradients,
+    lines,
+    neural_ode,
+    report,
+)
 from benchmarks.environment import environment, source_hash
 
 HERE = Path(__file__).parent
 WORKLOADS = (
     dict.fromkeys(adaptive.WORKLOADS, adaptive.rows)
     | dict.fromkeys(fixed_steps.WORKLOADS, fixed_steps.rows)
-    | {module.WORKLOAD: module.rows for module in (cold_start, drop_in, lines, gradients, ensembles, batches)}
+    | {
+        module.WORKLOAD: module.rows
+        for module in (cold_start, drop_in, lines, gradients, ensembles, batches, neural_ode)
+    }
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
-from benchmarks import ensembles
+from benchmarks import ensembles, neural_ode
 from benchmarks.adaptive import LORENZ_TOLERANCE
 from benchmarks.batches import OURS as BATCH
 from benchmarks.batches import TOLERANCE as BATCH_TOLERANCE
@@ -17,6 +17,7 @@ from benchmarks.drop_in import PROCESS, T_LONG, WITHIN
 from benchmarks.gradient_contenders import FORWARD, JAX, OURS, REVERSE
 from benchmarks.gradients import CHECKPOINTED, FEW_AND_MANY, PREDICTED, memory_label
 from benchmarks.lines import BY_HAND, FIRST, PROBLEMS, TRACED
+from benchmarks.neural_ode import WORKLOAD as NEURAL
 
 NOT_PEERS = ("stepnet", "C", "numpy")
 FIFTH_ORDER = ("stepnet dopri5", "stepnet tsit5")
@@ -200,6 +201,26 @@ def members_beside_peers(rows) -> Reached | None:
     return Reached(best["time"] / ours["time"], f"{best['contender']} / {ensembles.IN_LANES}")
 
 
+def neural_ratio(ours: str, theirs: str):
+    """Their time over ours."""
+    return inverse(ratio_to(NEURAL, ours, theirs))
+
+
+def neural_error(rows) -> Reached | None:
+    """The error of our stored gradient over that of torchdiffeq's."""
+    ours, theirs = (pick(rows, NEURAL, name) for name in (neural_ode.STORED, neural_ode.BACKPROP))
+    if ours is None or theirs is None:
+        return None
+    return Reached(ours["error"] / theirs["error"], f"{neural_ode.STORED} / {neural_ode.BACKPROP}")
+
+
+def neural_memory(rows) -> Reached | None:
+    """Megabytes that many steps with checkpoints take."""
+    label = neural_ode.memory_label(neural_ode.CHECKPOINTED, neural_ode.MANY_STEPS)
+    found = [r["memory"] for r in rows if r["contender"] == label and r.get("memory")]
+    return Reached(found[0] / 1e6, label) if found else None
+
+
 def _names(rows: list[dict]) -> list[str]:
     return list(dict.fromkeys(r["contender"] for r in rows))
 
@@ -264,4 +285,14 @@ AIMS = (
         inverse(ratio_to("ensemble", ensembles.ON_TWO, ensembles.MORE_IN_LANES))),
     Aim("a batch with steps of every sample's own, rtol = atol = 1e-6", "batch", False, 2.0, "x",
         inverse(ratio_to("batch", BATCH, TORCHODE, BATCH_TOLERANCE))),
+    Aim("stored gradient beside torchdiffeq's", NEURAL, False, 1.3, "x",
+        neural_ratio(neural_ode.STORED, neural_ode.BACKPROP)),
+    Aim("compiled gradient beside torchdiffeq's", NEURAL, False, 2.0, "x",
+        neural_ratio(neural_ode.COMPILED, neural_ode.BACKPROP)),
+    Aim("stored gradient beside torchdiffeq's adjoint", NEURAL, False, 2.0, "x",
+        neural_ratio(neural_ode.STORED, neural_ode.ADJOINT)),
+    Aim("error of the stored gradient beside torchdiffeq's", NEURAL, True, 1.0, "x", neural_error),
+    Aim("checkpoints beside the stored gradient", NEURAL, True, 1.6, "x",
+        ratio_to(NEURAL, neural_ode.CHECKPOINTED, neural_ode.STORED)),
+    Aim("memory of the gradient of 10^4 steps, 32 slots", NEURAL, True, 60.0, "MB", neural_memory),
 )  # fmt: skip

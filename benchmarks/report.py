@@ -9,6 +9,7 @@ from benchmarks.batches import TOLERANCE as BATCH_TOLERANCE
 from benchmarks.contenders import BESIDE_C, C_CALLED, C_LOOP, CONTENDERS
 from benchmarks.drop_in import T_LONG
 from benchmarks.fixed_steps import SCHEMES
+from benchmarks.neural_ode import BATCH, STEPS, WIDTH
 
 ERRORS = {"lorenz-short": (1e-4, 1e-8), "arenstorf": (1e-4, 3e-8), "pleiades": (3e-6, 2e-9)}
 FIXED = ("henon-heiles", "outer-planets")
@@ -37,12 +38,16 @@ def report(results: dict) -> str:
         + seconds_table(rows, "lines"),
         "## Gradients\n\nOf half the squared end state, with respect to initial state and parameters, through even "
         "steps of RK4 (torchdiffeq: the 3/8 rule).  For stepnet the whole call of `sn.gradient` with all states kept; "
-        "loops are compiled before.\n\n" + gradients_table(rows),
+        "loops are compiled before.\n\n" + gradients_table(rows, "gradients"),
         "## Ensembles\n\nLorenz with rho from 0 to 28, T = 10, rtol = atol = 1e-6, one thread unless said otherwise; "
         "leapfrog on Kepler's problem and dopri5 on Pleiades beside single solves.\n\n" + ensemble_table(rows),
         f"## A batch of {SAMPLES} on tensors\n\nLorenz to T = {T_END:g}, rtol = atol = {BATCH_TOLERANCE:g}, every "
         "sample with steps of its own; eager mode, one thread.  The error is the median over samples.\n\n"
         + batch_table(rows),
+        f"## A neural ODE on tensors\n\nThe gradient of half the squared end state with respect to the weights of a "
+        f"2-{WIDTH}-2 network, batch {BATCH}, float32, {STEPS} steps of the 3/8 rule; `difference` is that from the "
+        "same gradient in float64.  Memory is what a gradient adds to a process.\n\n"
+        + gradients_table(rows, "neural-ode"),
     ]
     missing = _missing(rows)
     if missing:
@@ -126,14 +131,14 @@ def seconds_table(rows: list[dict], workload: str) -> str:
     return _table(("contender", "s"), lines)
 
 
-def gradients_table(rows: list[dict]) -> str:
+def gradients_table(rows: list[dict], workload: str) -> str:
     lines = [
         (
             r["contender"], r["note"] or _ms(r["time"]), "-" if r["error"] is None else f"{r['error']:.0e}",
             "-" if r["memory"] is None else f"{r['memory'] / 1e6:.1f}", _count(r["accepted"]),
         )
         for r in rows
-        if r["workload"] == "gradients"
+        if r["workload"] == workload
     ]  # fmt: skip
     return _table(("contender", "ms", "difference", "peak, MB", "steps"), lines)
 

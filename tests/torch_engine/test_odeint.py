@@ -290,12 +290,6 @@ def test_a_module_that_does_not_go_with_the_state_is_named(method, net):
     assert caught.value.__notes__ == [f"`func` has parameters of {where}, `y0` is torch.float64 on cpu"]
 
 
-@pytest.mark.parametrize("memory", ["some", 3, snt.Checkpoints(slots=2, disk="there")])
-def test_memory_is_a_known_choice(memory):
-    with pytest.raises(TypeError, match="`memory` must be"):
-        snt.odeint_adjoint(decay, Y0, T, adjoint_params=(), memory=memory)
-
-
 def test_parameters_must_be_found():
     with pytest.raises(ValueError, match="give `adjoint_params`"):
         snt.odeint_adjoint(decay, Y0, T)

@@ -35,8 +35,19 @@ def watch_of(func, problem: Posed, are_steps_given: bool) -> Watch:
     return watch
 
 
+def told_back(slopes: Callable, func) -> Callable:
+    """The slopes of the adjoint equation, with the callbacks that `func` has for its steps."""
+    for name in NAMES:
+        if hasattr(func, f"{name}_adjoint"):
+            setattr(slopes, name, getattr(func, f"{name}_adjoint"))
+    return slopes
+
+
 def warn_of_adjoint_callbacks(func) -> None:
-    """No second equation is solved on the way back, so there are no steps of it to tell of."""
+    """Where no second equation is solved on the way back there are no steps of it to tell of."""
     found = [f"{name}_adjoint" for name in NAMES if hasattr(func, f"{name}_adjoint")]
     if found:
-        warnings.warn(f"{found} are not called: the way back runs the same steps again", stacklevel=3)
+        warnings.warn(
+            f'{found} are called with `memory`="continuous" only: else the way back runs the same steps again',
+            stacklevel=3,
+        )

@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from math import inf
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from stepnet.checkpoints import Checkpoints
-from stepnet.engines.torch_engine.explicit_rk import accepted_steps, attempt, inside_of, interpolant, slope_at
+from stepnet.engines.torch_engine.blocks import Course
 from stepnet.engines.torch_engine.fields import Single, State, checked, joined, modules_of, parted
-from stepnet.engines.torch_engine.fixed import (
-    Fixed,
-    Grid,
-    Manner,
-    fixed_run,
-    grid_of_numbers,
-    grid_of_tensor,
-    split_at_opening,
-    states_at,
-)
-from stepnet.engines.torch_engine.reversal import states_with_checkpoints
-from stepnet.engines.torch_engine.step_control import How
+from stepnet.engines.torch_engine.fixed import Fixed, Manner, Reading, choreography, states_at
+from stepnet.engines.torch_engine.gradients import exact, is_one_node
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
-from stepnet.torch.callbacks import warn_of_adjoint_callbacks, watch_of
+from stepnet.torch.adjoint_equation import seminorm, solved_with_adjoint_equation
+from stepnet.torch.callbacks import told_back, warn_of_adjoint_callbacks, watch_of
+from stepnet.torch.chosen_steps import Chosen, states_by_chosen_steps
+from stepnet.torch.given_steps import Solver, states_by_given_steps
+from stepnet.torch.memory import checked_memory
 from stepnet.torch.methods import scheme_of, theirs_of
-from stepnet.torch.options import checked_options, checked_times, even_grid, how_of, is_fixed, numbers_of
+from stepnet.torch.options import checked_options, checked_times, how_of, is_fixed, numbers_of
 from stepnet.torch.states import Posed, explain, posed, require_finite
-from stepnet.torch.until_event import between_steps, until_event, until_event_of_steps
+from stepnet.torch.until_event import until_event, until_event_of_steps
 
 BOUNDED = Checkpoints(slots=32)
-EVEN = 1e-5  # relative difference of steps that float32 times still make
-Solver = Callable[[Fixed, State, Sequence[int]], list[State]]
+Told = tuple[Any, Any, Any, Any]  # rtol, atol, method, options
 
 
 def odeint(func, y0, t, *, rtol=1e-7, atol=1e-9, method=None, options=None, event_fn=None):
@@ -82,11 +74,14 @@ def odeint_adjoint(
     Parameters
     ----------
     adjoint_params : sequence of tensors, optional
-        What to differentiate with respect to, besides y0; the parameters of func by default.
+        What to differentiate with respect to, besides y0 and t; the parameters of func by default.
     adjoint_rtol, adjoint_atol, adjoint_method, adjoint_options
-        torchdiffeq's, which solves a second equation backward; here there is none, and they change nothing.
-    memory : "all" or Checkpoints
-        How much of the run is kept; "all" is plain autograd.
+        Of the second equation that memory="continuous" solves backward, those of the first by default; its errors may
+        be measured by the norm "seminorm".  Exact gradients have no such equation, and nothing is changed.
+    memory : str, int or Checkpoints, optional
+        How much of the run is kept: `Checkpoints` of states or bytes, a number of bytes, "all" (plain autograd),
+        "reversible" (steps are undone), "auto" (all if that is little, else one of the two before), or "continuous"
+        (torchdiffeq's adjoint equation).
     """
     if (theirs := theirs_of(method)) is not None:
         return theirs.odeint_adjoint(
@@ -94,18 +89,57 @@ def odeint_adjoint(
             adjoint_atol=adjoint_atol, adjoint_method=adjoint_method, adjoint_options=adjoint_options,
             adjoint_params=adjoint_params,
         )  # fmt: skip
-    warn_of_adjoint_callbacks(func)
-    if isinstance(memory, str) and memory == "all":
-        return _integrate(func, y0, t, rtol, atol, method, options, event_fn, states_at)
-    if not isinstance(memory, Checkpoints) or memory.disk is not None:
-        raise TypeError(f'`memory` must be "all" or `Checkpoints` in memory, found {memory!r:.80}')
-    parameters = _parameters(func, y0, adjoint_params)
+    memory = checked_memory(memory)
+    if memory != "continuous":
+        warn_of_adjoint_callbacks(func)
+    told = (rtol, atol, method, options)
+    if memory == "all":
+        return _integrate(func, y0, t, *told, event_fn, states_at)
+    without_norm = {name: value for name, value in (options or {}).items() if name != "norm"}
+    back = (
+        rtol if adjoint_rtol is None else adjoint_rtol,
+        atol if adjoint_atol is None else adjoint_atol,
+        method if adjoint_method is None else adjoint_method,
+        without_norm if adjoint_options is None else adjoint_options,
+    )
+    return _in_memory(func, y0, t, told, event_fn, back, _parameters(func, y0, adjoint_params), memory)
 
-    def solver(run: Fixed, state: State, steps: Sequence[int]) -> list[State]:
-        size = len(run.motion.step.outputs) * sum(part.numel() * part.element_size() for part in state)
-        return states_with_checkpoints(run, state, steps, parameters, memory.slots_for(max(size, 1)))
 
-    return _integrate(func, y0, t, rtol, atol, method, options, event_fn, solver)
+@torch.compiler.disable
+def _in_memory(func, y0, t, told: Told, event_fn, back: Told, parameters: tuple[Tensor, ...], memory):
+    """A solve that autograd does not write down in full, if there is a gradient to be found at all."""
+    parts = y0 if isinstance(y0, tuple) else (y0,)
+    if not is_one_node([x for x in (*parts, t, *parameters) if isinstance(x, Tensor)]):
+        return _integrate(func, y0, t, *told, event_fn, states_at)
+    if memory == "continuous":
+        if event_fn is not None:
+            raise ValueError('`memory`="continuous" goes without `event_fn`; take `Checkpoints`')
+        forward = lambda func, y0, t: _integrate(func, y0, t, *told, None, states_at)
+        return solved_with_adjoint_equation(func, y0, t, parameters, forward, _backward(func, *back))
+    if memory == "reversible":
+        _require_reversible(func, y0, told[2])
+
+    def solver(run: Fixed, state: State, readings: Sequence[Reading]) -> list[State]:
+        return exact(Course(run, tuple(readings), parameters), memory, state)
+
+    return _integrate(func, y0, t, *told, event_fn, solver)
+
+
+def _backward(func, rtol, atol, method, options):
+    """How the adjoint equation is solved."""
+    if options.get("norm") == "seminorm":
+        options = options | {"norm": seminorm}
+    told = (rtol, atol, method, options)
+    return lambda slopes, y0, t: _integrate(told_back(slopes, func), y0, t, *told, None, states_at)
+
+
+def _require_reversible(func, y0, method) -> None:
+    scheme = scheme_of(method)
+    if choreography(scheme, posed(func, y0).field).motion.back is None:
+        raise ValueError(
+            f'`memory`="reversible" asks for steps that can be undone, which those of {scheme.name} cannot; take '
+            "`Checkpoints`, or a splitting scheme for `Partitioned` or `SecondOrder`"
+        )
 
 
 def _parameters(func, y0, given) -> tuple[Tensor, ...]:
@@ -140,16 +174,15 @@ def _integrated(func, problem: Posed, t, rtol, atol, method, options, event_fn, 
     if are_given:
         manner = Manner(options.get("field_dtype"), bool(options.get("perturb", False)), watch)
         if event_fn is not None:
-            return until_event_of_steps(begun, scheme, t, event_fn, options, manner)
-        return problem.trajectory(_fixed(problem, scheme, t, options, manner, solver))
+            return until_event_of_steps(begun, scheme, t, event_fn, options, manner, solver)
+        return problem.trajectory(states_by_given_steps(problem, scheme, t, options, manner, solver))
     require_finite(problem.state)
     how = how_of(problem, scheme, rtol, atol, options)._replace(watch=watch)
-    manner = Manner(options.get("field_dtype"), bool(how.jumps))
+    task = Chosen(begun, scheme, how, Manner(options.get("field_dtype"), bool(how.jumps)))
     if event_fn is not None:
-        return until_event(begun, scheme, t, event_fn, how, manner)
-    solve = _adaptive if solver is states_at else _adaptive_twice
+        return until_event(task, t, event_fn, solver)
     times = numbers_of(t)
-    _, *later = solve(begun, scheme, times, how._replace(marks=tuple(times)), manner, solver)
+    _, *later = states_by_chosen_steps(task._replace(how=how._replace(marks=tuple(times))), times, solver)
     ends = [_shifted(problem, state, time, 1.0) for state, time in zip(later, t[1:], strict=True)]
     return problem.trajectory([problem.state, *ends])
 
@@ -187,104 +220,3 @@ def _require_match(problem: Posed, scheme) -> None:
             raise TypeError(f"{scheme.name} keeps its order only for q'' = a(t, q); use `SecondOrder`")
     if isinstance(scheme, Multistep) and scheme.derivative == 2 and not is_second:
         raise TypeError(f"{scheme.name} integrates q'' = a(t, q); use `SecondOrder`")
-
-
-def _is_readable(t: Tensor) -> bool:
-    """Whether times may be read as numbers: they have values, and nobody differentiates or traces them."""
-    return type(t) is Tensor and not (torch.compiler.is_compiling() or t.requires_grad or t.is_meta)
-
-
-def _fixed(problem: Posed, scheme, t: Tensor, options: dict, manner: Manner, solver: Solver) -> list[State]:
-    """States at the times t by given steps."""
-    state = problem.state
-    if "step_size" not in options and "grid_constructor" not in options:
-        grid = grid_of_numbers(numbers_of(t)) if _is_readable(t) else grid_of_tensor(t.to(state[0].real.dtype))
-        _require_even(scheme, grid)
-        return _solved(problem, scheme, grid, range(len(t)), manner, solver)
-    if t.requires_grad:
-        raise ValueError("`t` that requires a gradient goes with steps from time to time; leave out `step_size`")
-    times = numbers_of(t)
-    nodes = _grid_times(problem, t, times, options)
-    _require_even(scheme, grid_of_numbers(nodes))
-    sign = 1.0 if nodes[-1] > nodes[0] else -1.0
-    ends = [bisect_left([sign * node for node in nodes], sign * time) for time in times]
-    wanted = sorted({*ends, *(i - 1 for i, time in zip(ends, times, strict=True) if nodes[i] != time)})
-    states = _solved(problem, scheme, grid_of_numbers(nodes), wanted, manner, solver)
-    found = dict(zip(wanted, states, strict=True))
-    between = between_steps(options)
-    return [
-        found[i] if nodes[i] == time else between(problem, found[i - 1], found[i], (nodes[i - 1], nodes[i], time))
-        for i, time in zip(ends, times, strict=True)
-    ]
-
-
-def _grid_times(problem: Posed, t: Tensor, times: list[float], options: dict) -> list[float]:
-    if "step_size" in options:
-        return even_grid(times, options["step_size"])
-    nodes = numbers_of(options["grid_constructor"](problem.field.whole, joined(problem.field, problem.state), t))
-    if nodes[0] != times[0] or nodes[-1] != times[-1]:
-        raise ValueError(f"`grid_constructor` must give times from {times[0]} to {times[-1]}, found {nodes[:6]}")
-    return nodes
-
-
-def _require_even(scheme, grid: Grid) -> None:
-    if isinstance(scheme, Multistep) and not isinstance(grid.h[0], Tensor):
-        lengths = [abs(h) for h in grid.h]
-        low, high = min(lengths), max(lengths)
-        if high - low > EVEN * high:
-            raise ValueError(f"{scheme.name} is a multistep scheme for equal steps, found steps from {low} to {high}")
-
-
-def _solved(problem: Posed, scheme, grid: Grid, steps: Sequence[int], manner: Manner, solver: Solver) -> list[State]:
-    """States after these steps; those inside the opening of a multistep scheme come from its starter."""
-    if steps[0] == 0:
-        return [problem.state, *_solved(problem, scheme, grid, steps[1:], manner, solver)]
-    run = fixed_run(problem.field, scheme, grid, manner)
-    starting, early, late = split_at_opening(run, scheme, steps)
-    first = states_at(starting, problem.state, early) if early else []
-    return [*first, *(solver(run, problem.state, late) if late else [])]
-
-
-def _adaptive(problem: Posed, scheme, times: list[float], how: How, manner: Manner, solver: Solver) -> list[State]:
-    """States at the times by adaptive steps."""
-    fun, y = checked(problem.field.whole, manner.dtype), joined(problem.field, problem.state)
-    found = [y]
-    for step in accepted_steps(fun, scheme, y, times[0], times[-1], how):
-        inside = _inside(step.t, step.h, times, len(found))
-        found += map(interpolant(scheme, step), inside) if inside else []
-        y = step.y_new
-    return [parted(problem.field, y) for y in [*found, y]]
-
-
-def _inside(t: float, h: float, times: list[float], first: int) -> list[float]:
-    """The wanted times that the step from t of length h passes, but not the last one, at which steps end."""
-    last = first
-    while last < len(times) - 1 and (times[last] - t) / h <= 1.0:
-        last += 1
-    return times[first:last]
-
-
-def _adaptive_twice(
-    problem: Posed, scheme, times: list[float], how: How, manner: Manner, solver: Solver
-) -> list[State]:
-    """The same: the steps are found first, and then they are given ones."""
-    fun, y = checked(problem.field.whole, manner.dtype), joined(problem.field, problem.state)
-    with torch.no_grad():
-        steps = [(s.t, s.h) for s in accepted_steps(fun, scheme, y.detach(), times[0], times[-1], how)]
-    grid = Grid([*(t for t, _ in steps), times[-1]], [h for _, h in steps])
-    plan = [(i, _inside(t, h, times, 1)) for i, (t, h) in enumerate(steps)]
-    wanted, done = [], 0
-    for i, passed in plan:
-        if len(passed) > done:
-            wanted.append((i, passed[done:]))
-            done = len(passed)
-    places = [*(i for i, _ in wanted), len(steps)]
-    *starts, end = _solved(problem, scheme, grid, places, manner, solver)
-    found = [problem.state]
-    for (i, passed), state in zip(wanted, starts, strict=True):
-        start = joined(problem.field, state)
-        bounds = inside_of(grid.t[i], grid.t[i + 1], y) if how.jumps else (-inf, inf)
-        slope = slope_at(fun, y, bounds)
-        step = attempt(slope, scheme, *steps[i], start, slope(steps[i][0], start))
-        found += [parted(problem.field, inside) for inside in map(interpolant(scheme, step), passed)]
-    return [*found, end]

@@ -7,54 +7,51 @@ solution, dt = -dg / r and dy = f dt are what the implicit function theorem give
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
-from math import inf
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from stepnet.engines.torch_engine.explicit_rk import StepError, accepted_steps, interpolant, slope_at
-from stepnet.engines.torch_engine.step_control import How
-from stepnet.schemes.tableau import ExplicitRK
+from stepnet.engines.torch_engine.explicit_rk import StepError, slope_at
 
 HALVINGS = 60  # of a step: below the spacing of float64 numbers
 Event = Callable[[Tensor, Tensor], Tensor]
+Inside = Callable[[float], Tensor]
 
 
-def combined(event: Event, t: Tensor, y: Tensor) -> Event:
+class Piece(NamedTuple):
+    """The solution from one time to another: the state at its end, and what makes a function for times inside."""
+
+    start: float
+    end: float
+    y_end: Tensor
+    make: Callable[[], Inside]
+
+
+def combined(event: Event, t: float, y: Tensor) -> Event:
     """One number that is positive at the beginning and falls to zero where any entry of the event does."""
     with torch.no_grad():
-        signs = torch.sign(event(t, y))
+        signs = torch.sign(event(_time(t, y), y))
     return lambda t, y: (event(t, y) * signs).min()
 
 
-def first_event(fun: Callable, scheme: ExplicitRK, y: Tensor, span: tuple[float, float], event: Event, how: How):
-    """The time of the first zero from span[0] on in the direction of span[1], and the state there."""
-    t, t_next = span
-    steps = accepted_steps(fun, scheme, y, t, inf if t_next > t else -inf, how)
-    ends = ((step.t, step.t + step.h, step.y_new, partial(interpolant, scheme, step)) for step in steps)
-    return first_event_between(fun, y, t, ends, event)
-
-
-def first_event_between(fun: Callable, y: Tensor, t: float, steps: Iterable, event: Event) -> tuple[Tensor, Tensor]:
-    """The same for steps of any kind: start, end, state there, and what makes a function for times inside."""
-    g = combined(event, _time(t, y), y)
+def first_zero(g: Event, t: float, y: Tensor, pieces: Iterable[Piece]) -> tuple[float, Inside]:
+    """The first time from t on at which g is no longer positive, and the solution around it."""
     value = lambda t, y: float(g(_time(t, y), y))
     with torch.no_grad():
         if value(t, y) == 0.0:
-            return linked(fun, g, t, y)
-    for start, end, y_end, make in steps:
+            return t, lambda _: y
+    for start, end, y_end, make in pieces:
         with torch.no_grad():
             if value(end, y_end) > 0.0:
                 continue
         inside = make()
         with torch.no_grad():
-            found = _bisected(value, inside, start, end - start)
-        return linked(fun, g, found, inside(found))
+            return _bisected(value, inside, start, end - start), inside
     raise StepError("the event did not happen")
 
 
-def _bisected(value: Callable[[float, Tensor], float], inside: Callable[[float], Tensor], t: float, h: float) -> float:
+def _bisected(value: Callable[[float, Tensor], float], inside: Inside, t: float, h: float) -> float:
     """Where the value along the solution, positive at t, is no longer so, at most h away."""
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):

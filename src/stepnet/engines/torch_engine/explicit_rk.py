@@ -94,7 +94,7 @@ def error_power(scheme: ExplicitRK) -> int:
 def accepted_steps(fun: Callable, scheme: ExplicitRK, y: Tensor, t: float, t_end: float, how: How):
     """The accepted steps from t to t_end, one after the other."""
     memory, low, attempts, marks = Memory(), 0.0, 0, list(ahead(how.marks, t, t_end))
-    slope, targets = slope_at(fun, y, _sides(t, t_end, y, how)), [*ahead(how.stops, t, t_end), t_end]
+    slope, targets = slope_at(fun, y, sides(t, t_end, y, how)), [*ahead(how.stops, t, t_end), t_end]
     k = slope(t, y)
     with torch.no_grad():
         _require(bool(k.isfinite().all()), NOT_FINITE, float(k.abs().max()), t)
@@ -123,7 +123,7 @@ def accepted_steps(fun: Callable, scheme: ExplicitRK, y: Tensor, t: float, t_end
         t, low = (targets.pop(0), 0.0) if is_last else _later(t, low, step.h)
         y = step.y_new
         if is_last and t in how.jumps:
-            slope = slope_at(fun, y, _sides(t, t_end, y, how))
+            slope = slope_at(fun, y, sides(t, t_end, y, how))
             k = slope(t, y)
         else:
             k = step.k[-1] if is_first_same_as_last(scheme) else slope(t + low, y)
@@ -137,7 +137,7 @@ def ahead(times: Iterable[float], t: float, t_end: float) -> list[float]:
     return sorted((time for time in times if min(t, t_end) < time < max(t, t_end)), reverse=t_end < t)
 
 
-def _sides(t: float, t_end: float, y: Tensor, how: How) -> tuple[float, float]:
+def sides(t: float, t_end: float, y: Tensor, how: How) -> tuple[float, float]:
     """Where the right-hand side is evaluated: after the jump at t, if there is one, and before the next."""
     if not how.jumps:
         return -inf, inf

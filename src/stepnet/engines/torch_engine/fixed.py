@@ -15,11 +15,11 @@ from torch import Tensor
 
 from stepnet.engines.torch_engine.constants import made_of_constants
 from stepnet.engines.torch_engine.fields import Field, SecondOrder, Split, State, checked, joined, parted
-from stepnet.engines.torch_engine.programs import Length, Rows, execute, nodes_of
+from stepnet.engines.torch_engine.programs import Length, Rows, Script, execute, script_of
 from stepnet.engines.torch_engine.step_control import Watch, nobody
 from stepnet.schemes import catalogue
 from stepnet.schemes.multistep import Multistep
-from stepnet.schemes.programs import Motion, Program, motion_of
+from stepnet.schemes.programs import Motion, motion_of
 from stepnet.schemes.splitting import Splitting
 
 
@@ -35,10 +35,11 @@ class _Line:
 
 
 class Grid(NamedTuple):
-    """Times of the steps and their lengths, by number: plain numbers, or tensors nobody has read."""
+    """Times of the steps and their lengths by number: floats, or tensors nobody has read, perhaps made from `nodes`."""
 
     t: Any
     h: Any
+    nodes: Tensor | None = None
 
 
 def endless_grid(t: float, h: float) -> Grid:
@@ -53,7 +54,7 @@ def grid_of_numbers(times: Sequence[float]) -> Grid:
 
 def grid_of_tensor(times: Tensor) -> Grid:
     """A grid whose values are not read."""
-    return Grid(times.unbind(), times.diff().unbind())
+    return Grid(times.unbind(), times.diff().unbind(), times)
 
 
 class Manner(NamedTuple):
@@ -68,11 +69,26 @@ PLAIN = Manner()
 
 
 class Choreography(NamedTuple):
-    """How a scheme moves a kind of field, whether part by part, and the nodes of opening and step."""
+    """How a scheme moves a kind of field, whether part by part, and its programs made ready."""
 
     motion: Motion
     is_parted: bool
-    nodes: tuple[tuple[float, ...], tuple[float, ...]]
+    opening: Script
+    step: Script
+    back: Script | None
+
+
+class Reading(NamedTuple):
+    """What is wanted of the state after `step` steps: the `n` states that `read` makes from it."""
+
+    step: int
+    read: Callable[[State], list[State]]
+    n: int = 1
+
+
+def itself(state: State) -> list[State]:
+    """Read the state as it is."""
+    return [state]
 
 
 class Fixed(NamedTuple):
@@ -103,41 +119,60 @@ class Fixed(NamedTuple):
 
     def unit(self, rows, index: int) -> Rows:
         """The rows after unit `index`, from those before it."""
-        if index == 0:
-            return self._run(self.motion.opening, self.moves.nodes[0], rows, 0)
-        return self._run(self.motion.step, self.moves.nodes[1], rows, self.motion.opening.steps + index - 1)
+        script, step = self.moves.step if index else self.moves.opening, self.step_of(index)
+        if self.manner.watch is not nobody and script.operations:
+            self.manner.watch("step", self.grid.t[step], joined(self.field, self.own(rows)), self.grid.h[step])
+        return self._run(script, rows, step)
 
-    def _run(self, program: Program, nodes: tuple[float, ...], rows, step: int) -> Rows:
-        if not program.operations:
-            return tuple(rows[row] for row in program.outputs)
+    def undo(self, rows, index: int) -> Rows:
+        """The rows before unit `index`, which is a step, from those after it, up to rounding."""
+        return self._run(self.moves.back, rows, self.step_of(index))  # type: ignore[arg-type]
+
+    def _run(self, script: Script, rows, step: int) -> Rows:
+        if not script.operations:
+            return tuple(rows[row] for row in script.outputs)
         t, h = self.grid.t[step], self.grid.h[step]
         like = rows[self.motion.state[0]]
-        if self.manner.watch is not nobody:
-            self.manner.watch("step", t, joined(self.field, self.own(rows)), h)
-        times = _times(t, h, nodes, like)
+        times = _times(t, h, script.nodes, like)
         if self.manner.is_beside:
-            times = _beside(times, t, self.grid.t[step + 1], like)
-        return execute(program, self.functions, rows, times, h)
+            times = _beside(times, script.nodes, t, self.grid.t[step + 1], like)
+        return execute(script, self.functions, rows, times, h)
 
     def place_of(self, step: int) -> int:
         """The number of units after which step `step` is done."""
         return step - self.motion.opening.steps + 1
 
+    def step_of(self, unit: int) -> int:
+        """The number of the first step of a unit."""
+        return self.motion.opening.steps + unit - 1 if unit else 0
 
-def _times(t, h: Length, nodes: tuple[float, ...], like: Tensor) -> dict[float, Tensor]:
+    def over(self, nodes: Tensor | None, first: int, last: int) -> Fixed:
+        """The same run for the units first..last, with times from another tensor of all nodes."""
+        if nodes is None:
+            return self
+        begin, end = self.step_of(first), self.step_of(last - 1) + 1
+        part = nodes[begin : end + 1]
+        t = dict(zip(range(begin, end + 1), part.unbind(), strict=True))
+        h = dict(zip(range(begin, end), part.diff().unbind(), strict=True))
+        return self._replace(grid=Grid(t, h, nodes))
+
+
+def _times(t, h: Length, nodes: tuple[float, ...], like: Tensor) -> list[Tensor]:
     """t + c h for all nodes c, as tensors without dimensions, in the precision of the state."""
     real = like.real.dtype
     if isinstance(h, Tensor):
-        return {c: (t if c == 0.0 else torch.add(t, h, alpha=c)).to(real) for c in nodes}
-    return {c: torch.full((), t + c * h, dtype=real, device=like.device) for c in nodes}
+        return [(t if c == 0.0 else torch.add(t, h, alpha=c)).to(real) for c in nodes]
+    device = like.device
+    return [torch.full((), t + c * h, dtype=real, device=device) for c in nodes]
 
 
-def _beside(times: dict[float, Tensor], t, t_new, like: Tensor) -> dict[float, Tensor]:
+def _beside(times: list[Tensor], nodes: tuple[float, ...], t, t_new, like: Tensor) -> list[Tensor]:
     """The same with the number after t for the beginning of a step, and the one before `t_new` for its end."""
     start, end = (torch.as_tensor(x, dtype=like.real.dtype, device=like.device) for x in (t, t_new))
     with torch.no_grad():
-        moves = {0.0: torch.nextafter(start, end) - start, 1.0: torch.nextafter(end, start) - end}
-    return times | {c: x + moves[c] for c, x in ((0.0, start), (1.0, end)) if c in times}
+        moves = torch.nextafter(start, end) - start, torch.nextafter(end, start) - end
+    moved = {0.0: start + moves[0], 1.0: end + moves[1]}
+    return [moved.get(c, time) for c, time in zip(nodes, times, strict=True)]
 
 
 def choreography(scheme, field: Field) -> Choreography:
@@ -153,7 +188,8 @@ def _choreography(scheme, n: int, is_sum: bool, is_second: bool, is_separable: b
         isinstance(scheme, Splitting) or (isinstance(scheme, Multistep) and scheme.derivative == 2 and is_second)
     )
     motion = motion_of(scheme, n, is_sum, is_second)
-    return Choreography(motion, is_parted, (nodes_of(motion.opening), nodes_of(motion.step)))
+    back = script_of(motion.back) if motion.back else None
+    return Choreography(motion, is_parted, script_of(motion.opening), script_of(motion.step), back)
 
 
 @made_of_constants
@@ -168,15 +204,15 @@ def fixed_run(field: Field, scheme, grid: Grid, manner: Manner = PLAIN) -> Fixed
     return Fixed(field, moves, tuple(checked(f, manner.dtype) for f in functions), grid, manner)
 
 
-def states_at(run: Fixed, state: State, steps: Sequence[int]) -> list[State]:
-    """The states after these numbers of steps, which ascend and lie behind the opening."""
+def states_at(run: Fixed, state: State, readings: Sequence[Reading]) -> list[State]:
+    """What is read after these numbers of steps, which ascend and lie behind the opening."""
     rows: tuple = run.spread(state)
     found, done = [], 0
-    for step in steps:
+    for step, read, _ in readings:
         for unit in range(done, run.place_of(step)):
             rows = run.unit(rows, unit)
         done = run.place_of(step)
-        found.append(run.own(rows))
+        found += read(run.own(rows))
     return found
 
 
@@ -193,10 +229,10 @@ def each_state(run: Fixed, scheme, state: State) -> Iterator[tuple[int, State]]:
             yield unit + n_opening, run.own(rows)
 
 
-def split_at_opening(run: Fixed, scheme, steps: Sequence[int]) -> tuple[Fixed, list[int], list[int]]:
-    """The run that gives the states inside the opening of a multistep scheme, those steps, and the later ones."""
+def split_at_opening(run: Fixed, scheme, readings: Sequence[Reading]) -> tuple[Fixed, Sequence, Sequence]:
+    """The run that gives the states inside the opening of a multistep scheme, those readings, and the later ones."""
     n_opening = run.motion.opening.steps
-    early, starting = [step for step in steps if step < n_opening], run
+    early, starting = [reading for reading in readings if reading.step < n_opening], run
     if early:
         starting = run._replace(moves=choreography(scheme.starter, run.field))
-    return starting, early, list(steps[len(early) :])
+    return starting, early, readings[len(early) :]

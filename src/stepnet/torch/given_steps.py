@@ -1,0 +1,114 @@
+"""States at wanted times by given steps."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from stepnet.engines.torch_engine.explicit_rk import slope_at
+from stepnet.engines.torch_engine.fields import State, checked, joined, parted
+from stepnet.engines.torch_engine.fixed import (
+    Fixed,
+    Grid,
+    Manner,
+    Reading,
+    fixed_run,
+    grid_of_numbers,
+    grid_of_tensor,
+    itself,
+    split_at_opening,
+    states_at,
+)
+from stepnet.schemes.multistep import Multistep
+from stepnet.torch.options import even_grid, numbers_of
+from stepnet.torch.states import Posed
+
+EVEN = 1e-5  # relative difference of steps that float32 times still make
+Solver = Callable[[Fixed, State, Sequence[Reading]], list[State]]
+
+
+def states_by_given_steps(
+    problem: Posed, scheme, t: Tensor, options: dict, manner: Manner, solver: Solver
+) -> list[State]:
+    """States at the times t."""
+    if "step_size" not in options and "grid_constructor" not in options:
+        real = problem.state[0].real.dtype
+        grid = grid_of_numbers(numbers_of(t)) if _is_readable(t) else grid_of_tensor(t.to(real))
+        _require_even(scheme, grid)
+        return states_after(problem, scheme, grid, range(len(t)), manner, solver)
+    if t.requires_grad:
+        raise ValueError("`t` that requires a gradient goes with steps from time to time; leave out `step_size`")
+    times = numbers_of(t)
+    nodes = _grid_times(problem, t, times, options)
+    _require_even(scheme, grid_of_numbers(nodes))
+    sign = 1.0 if nodes[-1] > nodes[0] else -1.0
+    ends = [bisect_left([sign * node for node in nodes], sign * time) for time in times]
+    wanted = sorted({*ends, *(i - 1 for i, time in zip(ends, times, strict=True) if nodes[i] != time)})
+    states = states_after(problem, scheme, grid_of_numbers(nodes), wanted, manner, solver)
+    found = dict(zip(wanted, states, strict=True))
+    between = between_steps(options)
+    return [
+        found[i] if nodes[i] == time else between(problem, found[i - 1], found[i], (nodes[i - 1], nodes[i], time))
+        for i, time in zip(ends, times, strict=True)
+    ]
+
+
+def states_after(
+    problem: Posed, scheme, grid: Grid, steps: Sequence[int], manner: Manner, solver: Solver
+) -> list[State]:
+    """States after these steps; those inside the opening of a multistep scheme come from its starter."""
+    if steps[0] == 0:
+        return [problem.state, *states_after(problem, scheme, grid, steps[1:], manner, solver)]
+    run = fixed_run(problem.field, scheme, grid, manner)
+    starting, early, late = split_at_opening(run, scheme, [Reading(step, itself) for step in steps])
+    first = states_at(starting, problem.state, early) if early else []
+    return [*first, *(solver(run, problem.state, late) if late else [])]
+
+
+def _is_readable(t: Tensor) -> bool:
+    """Whether times may be read as numbers: they have values, and nobody differentiates or traces them."""
+    return type(t) is Tensor and not (torch.compiler.is_compiling() or t.requires_grad or t.is_meta)
+
+
+def _grid_times(problem: Posed, t: Tensor, times: list[float], options: dict) -> list[float]:
+    if "step_size" in options:
+        return even_grid(times, options["step_size"])
+    nodes = numbers_of(options["grid_constructor"](problem.field.whole, joined(problem.field, problem.state), t))
+    if nodes[0] != times[0] or nodes[-1] != times[-1]:
+        raise ValueError(f"`grid_constructor` must give times from {times[0]} to {times[-1]}, found {nodes[:6]}")
+    return nodes
+
+
+def _require_even(scheme, grid: Grid) -> None:
+    if isinstance(scheme, Multistep) and not isinstance(grid.h[0], Tensor):
+        lengths = [abs(h) for h in grid.h]
+        low, high = min(lengths), max(lengths)
+        if high - low > EVEN * high:
+            raise ValueError(f"{scheme.name} is a multistep scheme for equal steps, found steps from {low} to {high}")
+
+
+# ---- between steps --------------------------------------------------------------------------------------------------
+
+
+def between_steps(options: dict):
+    """How to read between given steps."""
+    return _linear if options.get("interp", "linear") == "linear" else _cubic
+
+
+def _linear(problem: Posed, before: State, after: State, times: tuple[float, float, float]) -> State:
+    start, end, t = times
+    theta = (t - start) / (end - start)
+    return tuple(torch.lerp(a, b, theta) for a, b in zip(before, after, strict=True))
+
+
+def _cubic(problem: Posed, before: State, after: State, times: tuple[float, float, float]) -> State:
+    """The Hermite polynomial through both ends and their slopes."""
+    start, end, t = times
+    h, x = end - start, (t - start) / (end - start)
+    a, b = joined(problem.field, before), joined(problem.field, after)
+    slope = slope_at(checked(problem.field.whole), a)
+    k = h * (x * (1 - x) ** 2 * slope(start, a) - x**2 * (1 - x) * slope(end, b))
+    return parted(problem.field, (1 - x) ** 2 * (1 + 2 * x) * a + x**2 * (3 - 2 * x) * b + k)
