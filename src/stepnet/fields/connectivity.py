@@ -24,6 +24,20 @@ from stepnet.errors import UnknownName
 SAME = 1e-14  # relative difference of operators that are the same but for rounding
 
 
+@dataclass(frozen=True)
+class Stencil:
+    """The nodes of a convolution, how many taps it has in every direction, and what lies beyond the rim."""
+
+    shape: tuple[int, ...]
+    taps: tuple[int, ...]
+    is_periodic: bool
+
+    @property
+    def fits(self) -> bool:
+        """Whether no tap goes round a periodic grid more than once."""
+        return not self.is_periodic or all(a // 2 <= n for a, n in zip(self.taps, self.shape, strict=True))
+
+
 @dataclass(frozen=True, eq=False)
 class Mixing:
     """K = sum_k P_k (x) W_k with weights `(taps, channels_out, channels_in)`; a dense K has weights `(out, in)`.
@@ -35,12 +49,15 @@ class Mixing:
     channels_in, channels_out : int
     operators : tuple of sparse matrices
         P_k of shape `(nodes_out, nodes_in)`.
+    stencil : Stencil, optional
+        Of a convolution, whose operators are its shifts.
     """
 
     name: str
     channels_in: int
     channels_out: int
     operators: tuple
+    stencil: Stencil | None = None
 
     def __post_init__(self):
         for each in ("channels_in", "channels_out"):
@@ -280,7 +297,8 @@ def _convolution(name, shape, channels_in, channels_out, taps, padding) -> Mixin
         sources = nodes[tuple(p % n for p, n in zip(places, shape, strict=True))]
         entries = (np.ones(inside.sum()), (nodes[inside], sources[inside]))
         operators.append(sparse.csr_array(entries, shape=(nodes.size, nodes.size)))
-    return Mixing(name, channels_in, channels_in if channels_out is None else channels_out, tuple(operators))
+    stencil = Stencil(shape, taps, padding == "periodic")
+    return Mixing(name, channels_in, channels_in if channels_out is None else channels_out, tuple(operators), stencil)
 
 
 def _adjacency(value) -> sparse.csr_array:

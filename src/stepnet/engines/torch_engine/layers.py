@@ -1,0 +1,162 @@
+"""Layers over depth: the program of a scheme on tensors, with the weights of every stage time; what a network is.
+
+States are `(batch, features)`, and those in halves two such tensors.  Stage times are known beforehand, so no tensor is
+asked for its value, and every control value of a weight is a tensor of its own, which only the steps that use it touch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from stepnet.engines.torch_engine import fields as equations
+from stepnet.engines.torch_engine.fields import State
+from stepnet.engines.torch_engine.fixed import Choreography, Fixed, Grid
+from stepnet.engines.torch_engine.layer_math import activate
+from stepnet.engines.torch_engine.layer_primitives import connection
+from stepnet.engines.torch_engine.layer_tables import Moment, Moments, Timetable
+from stepnet.engines.torch_engine.programs import Rows, execute
+from stepnet.fields import Chain, Connectivity, Field, Layer
+from stepnet.schemes.programs import Motion, Program
+
+Controls = Mapping[str, tuple[Tensor, ...]]
+"""For every parameter its control values, each of the shape at one time."""
+
+
+class Stage(NamedTuple):
+    """A stage time, and all weights there."""
+
+    t: float
+    weights: Mapping[str, Tensor]
+
+
+class Form(NamedTuple):
+    """What a layer does besides K."""
+
+    weights: str | None
+    additions: tuple[tuple[str, bool], ...]  # parameters that are added, and whether time is their factor
+    nodes: int
+    is_transposed: bool
+    mirror: list[int] | None
+    shift: float
+    s: Callable[[Tensor], Tensor]
+
+
+def _form(layer: Layer) -> Form:
+    additions = ((layer.bias, False), (layer.clock, True))
+    mirror = list(layer.connectivity.mirror) if layer.is_antisymmetric else None  # type: ignore[union-attr, arg-type]
+    return Form(
+        layer.weights, tuple((name, is_clock) for name, is_clock in additions if name is not None), layer.bias_nodes,
+        layer.is_transposed, mirror, layer.shift, activate(layer.activation),
+    )  # fmt: skip
+
+
+class ChainOnTensors(torch.nn.Module):
+    """sign s_m(K_m ... s_1(K_1 x + b_1) ... + b_m) on `(batch, features)`; weights are given, not owned."""
+
+    def __init__(self, chain: Chain, connections: dict[Connectivity, torch.nn.Module] | None = None):
+        super().__init__()
+        connections = {} if connections is None else connections
+        for layer in chain.layers:
+            if layer.connectivity not in connections:
+                connections[layer.connectivity] = connection(layer.connectivity)
+        self.forms = [_form(layer) for layer in chain.layers]
+        self.connections = torch.nn.ModuleList(connections[layer.connectivity] for layer in chain.layers)
+        self.sign = chain.sign
+
+    def forward(self, stage: Stage, x: Tensor) -> Tensor:
+        v = x
+        for form, K in zip(self.forms, self.connections, strict=True):
+            W = None if form.weights is None else effective(form, stage.weights.get(form.weights))
+            u = K(W, x if form.is_transposed else v, v, form.is_transposed)
+            if form.shift:
+                u = torch.add(u, v, alpha=form.shift)
+            for name, is_clock in form.additions:
+                each = stage.weights[name]
+                spread = each if form.nodes == 1 else each.repeat_interleave(form.nodes)
+                u = torch.add(u, spread, alpha=stage.t if is_clock else 1.0)
+            v = form.s(u)
+        return v if self.sign == 1.0 else self.sign * v
+
+
+def effective(form: Form, W: Tensor | None) -> Tensor | None:
+    """The weights of K, or of K - K'."""
+    if form.mirror is None or W is None:
+        return W
+    return W - W.mT if W.ndim == 2 else W - W[form.mirror].mT
+
+
+class FieldOnTensors(torch.nn.Module):
+    """The parts of a field, and the equation they make."""
+
+    def __init__(self, field: Field):
+        super().__init__()
+        shared: dict[Connectivity, torch.nn.Module] = {}
+        self.kind = field.kind
+        self.parts = torch.nn.ModuleList(ChainOnTensors(part, shared) for part in field.parts)
+
+    def equation(self) -> equations.Field:
+        """Its functions take a `Stage` for the time."""
+        if self.kind == "second":
+            return equations.SecondOrder(self.parts[0])
+        return equations.Partitioned(*self.parts) if self.kind == "partitioned" else equations.Single(self.parts[0])
+
+    def state(self, y: Tensor) -> State:
+        """y, or its halves, from `(batch, width)`."""
+        return (y,) if self.kind == "first" else y.chunk(2, dim=1)
+
+
+class Layered(NamedTuple):
+    """A run over layers: as `Fixed`, but with stages in place of times."""
+
+    run: Fixed
+    times: Timetable
+    controls: Controls
+
+    @property
+    def motion(self) -> Motion:
+        return self.run.motion
+
+    def spread(self, state: State) -> tuple[Tensor | None, ...]:
+        return self.run.spread(state)
+
+    def own(self, rows: tuple) -> State:
+        return self.run.own(rows)
+
+    def place_of(self, step: int) -> int:
+        return self.run.place_of(step)
+
+    def unit(self, rows, index: int) -> Rows:
+        """The rows after unit `index`, from those before it."""
+        if index == 0:
+            return self._execute(self.motion.opening, self.times.opening, rows)
+        return self._execute(self.motion.step, self.times.steps[self.motion.opening.steps + index - 1], rows)
+
+    def _execute(self, program: Program, moments: Moments, rows) -> Rows:
+        stages = {c: stage_at(self.controls, moment) for c, moment in moments.items()}
+        return execute(program, self.run.functions, rows, stages, self.times.h)
+
+
+def layered(module: FieldOnTensors, moves: Choreography, times: Timetable, controls: Controls) -> Layered:
+    """A run of a field; `moves` and `times` are of the same scheme."""
+    equation = module.equation()
+    functions = equation.functions if moves.is_parted else (equation.whole,)
+    return Layered(Fixed(equation, moves, functions, Grid((), ())), times, controls)
+
+
+def stage_at(controls: Controls, moment: Moment) -> Stage:
+    """theta(s) = sum_j B_j(s) theta_j for all weights."""
+    return Stage(moment.t, {name: _combined(values, moment) for name, values in controls.items()})
+
+
+def _combined(values: tuple[Tensor, ...], moment: Moment) -> Tensor:
+    if len(moment.basis) == 1:
+        return values[moment.first]
+    (first, weight), *rest = [(values[moment.first + j], w) for j, w in enumerate(moment.basis) if w != 0.0]
+    total = first * weight
+    for each, weight in rest:
+        total = torch.add(total, each, alpha=weight)
+    return total
