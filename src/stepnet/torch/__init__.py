@@ -2,9 +2,19 @@
 
 from stepnet.checkpoints import Checkpoints
 from stepnet.engines.torch_engine.fields import Partitioned, SecondOrder, Split
+from stepnet.torch.architectures import (
+    AntisymmetricBlock,
+    HamiltonianBlock,
+    HyperbolicBlock,
+    ParabolicBlock,
+    ResidualBlock,
+)
+from stepnet.torch.blocks import LayerBlock, ODEBlock, SolveBlock, Tolerances
 from stepnet.torch.methods import method_names
 from stepnet.torch.ways_in import odeint, odeint_adjoint, odeint_event
 
 __all__ = [
-    "Checkpoints", "Partitioned", "SecondOrder", "Split", "method_names", "odeint", "odeint_adjoint", "odeint_event",
+    "AntisymmetricBlock", "Checkpoints", "HamiltonianBlock", "HyperbolicBlock", "LayerBlock", "ODEBlock",
+    "ParabolicBlock", "Partitioned", "ResidualBlock", "SecondOrder", "SolveBlock", "Split", "Tolerances",
+    "method_names", "odeint", "odeint_adjoint", "odeint_event",
 ]  # fmt: skip
