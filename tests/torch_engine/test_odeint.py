@@ -231,12 +231,6 @@ def test_bad_input_is_named(name):
         snt.odeint(**arguments)
 
 
-@pytest.mark.parametrize("memory", ["some", 3, snt.Checkpoints(slots=2, disk="there")])
-def test_memory_is_a_known_choice(memory):
-    with pytest.raises(TypeError, match="`memory` must be"):
-        snt.odeint_adjoint(decay, Y0, T, adjoint_params=(), memory=memory)
-
-
 def test_parameters_must_be_found():
     with pytest.raises(ValueError, match="give `adjoint_params`"):
         snt.odeint_adjoint(decay, Y0, T)

@@ -5,34 +5,42 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from stepnet.checkpoints import Checkpoints
+from stepnet.engines.torch_engine.blocks import Course
 from stepnet.engines.torch_engine.events import first_event
 from stepnet.engines.torch_engine.explicit_rk import Attempt, accepted_steps, attempt, interpolant, slope_at
 from stepnet.engines.torch_engine.fields import Single, State, checked, joined, modules_of, parted
 from stepnet.engines.torch_engine.fixed import (
     Fixed,
     Grid,
+    Reading,
+    choreography,
     fixed_run,
     grid_of_numbers,
     grid_of_tensor,
+    itself,
     split_at_opening,
     states_at,
 )
-from stepnet.engines.torch_engine.reversal import states_with_checkpoints
+from stepnet.engines.torch_engine.gradients import exact, is_one_node
 from stepnet.engines.torch_engine.step_control import How
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
+from stepnet.torch.adjoint_equation import seminorm, solved_with_adjoint_equation
+from stepnet.torch.memory import checked_memory
 from stepnet.torch.methods import scheme_of
 from stepnet.torch.options import checked_options, checked_times, even_grid, how_of, is_fixed, numbers_of
 from stepnet.torch.states import Posed, posed
 
 BOUNDED = Checkpoints(slots=32)
 EVEN = 1e-5  # relative difference of steps that float32 times still make
-Solver = Callable[[Fixed, State, Sequence[int]], list[State]]
+Told = tuple[Any, Any, Any, Any]  # rtol, atol, method, options
+Solver = Callable[[Fixed, State, Sequence[Reading]], list[State]]
 
 
 def odeint(func, y0, t, *, rtol=1e-7, atol=1e-9, method=None, options=None, event_fn=None):
@@ -77,23 +85,63 @@ def odeint_adjoint(
     Parameters
     ----------
     adjoint_params : sequence of tensors, optional
-        What to differentiate with respect to, besides y0; the parameters of func by default.
+        What to differentiate with respect to, besides y0 and t; the parameters of func by default.
     adjoint_rtol, adjoint_atol, adjoint_method, adjoint_options
-        torchdiffeq's, which solves a second equation backward; here there is none, and they change nothing.
-    memory : "all" or Checkpoints
-        How much of the run is kept; "all" is plain autograd.
+        Of the second equation that memory="continuous" solves backward, those of the first by default; its errors may
+        be measured by the norm "seminorm".  Exact gradients have no such equation, and nothing is changed.
+    memory : str, int or Checkpoints, optional
+        How much of the run is kept: `Checkpoints` of states or bytes, a number of bytes, "all" (plain autograd),
+        "reversible" (steps are undone), "auto" (all if that is little, else one of the two before), or "continuous"
+        (torchdiffeq's adjoint equation).
     """
-    if isinstance(memory, str) and memory == "all":
-        return _integrate(func, y0, t, rtol, atol, method, options, event_fn, states_at)
-    if not isinstance(memory, Checkpoints) or memory.disk is not None:
-        raise TypeError(f'`memory` must be "all" or `Checkpoints` in memory, found {memory!r:.80}')
-    parameters = _parameters(func, y0, adjoint_params)
+    memory = checked_memory(memory)
+    told = (rtol, atol, method, options)
+    if memory == "all":
+        return _integrate(func, y0, t, *told, event_fn, states_at)
+    without_norm = {name: value for name, value in (options or {}).items() if name != "norm"}
+    back = (
+        rtol if adjoint_rtol is None else adjoint_rtol,
+        atol if adjoint_atol is None else adjoint_atol,
+        method if adjoint_method is None else adjoint_method,
+        without_norm if adjoint_options is None else adjoint_options,
+    )
+    return _in_memory(func, y0, t, told, event_fn, back, _parameters(func, y0, adjoint_params), memory)
 
-    def solver(run: Fixed, state: State, steps: Sequence[int]) -> list[State]:
-        size = len(run.motion.step.outputs) * sum(part.numel() * part.element_size() for part in state)
-        return states_with_checkpoints(run, state, steps, parameters, memory.slots_for(max(size, 1)))
 
-    return _integrate(func, y0, t, rtol, atol, method, options, event_fn, solver)
+@torch.compiler.disable
+def _in_memory(func, y0, t, told: Told, event_fn, back: Told, parameters: tuple[Tensor, ...], memory):
+    """A solve that autograd does not write down in full, if there is a gradient to be found at all."""
+    parts = y0 if isinstance(y0, tuple) else (y0,)
+    if not is_one_node([x for x in (*parts, t, *parameters) if isinstance(x, Tensor)]):
+        return _integrate(func, y0, t, *told, event_fn, states_at)
+    if memory == "continuous":
+        if event_fn is not None:
+            raise ValueError('`memory`="continuous" goes without `event_fn`; take `Checkpoints`')
+        forward = lambda func, y0, t: _integrate(func, y0, t, *told, None, states_at)
+        return solved_with_adjoint_equation(func, y0, t, parameters, forward, _backward(*back))
+    if memory == "reversible":
+        _require_reversible(func, y0, told[2])
+
+    def solver(run: Fixed, state: State, readings: Sequence[Reading]) -> list[State]:
+        return exact(Course(run, tuple(readings), parameters), memory, state)
+
+    return _integrate(func, y0, t, *told, event_fn, solver)
+
+
+def _backward(rtol, atol, method, options):
+    """How the adjoint equation is solved."""
+    if options.get("norm") == "seminorm":
+        options = options | {"norm": seminorm}
+    return lambda func, y0, t: _integrate(func, y0, t, rtol, atol, method, options, None, states_at)
+
+
+def _require_reversible(func, y0, method) -> None:
+    scheme = scheme_of(method)
+    if choreography(scheme, posed(func, y0).field).motion.back is None:
+        raise ValueError(
+            f'`memory`="reversible" asks for steps that can be undone, which those of {scheme.name} cannot; take '
+            "`Checkpoints`, or a splitting scheme for `Partitioned` or `SecondOrder`"
+        )
 
 
 def _parameters(func, y0, given) -> tuple[Tensor, ...]:
@@ -223,7 +271,7 @@ def _solved(problem: Posed, scheme, grid: Grid, steps: Sequence[int], dtype, sol
     if steps[0] == 0:
         return [problem.state, *_solved(problem, scheme, grid, steps[1:], dtype, solver)]
     run = fixed_run(problem.field, scheme, grid, dtype)
-    starting, early, late = split_at_opening(run, scheme, steps)
+    starting, early, late = split_at_opening(run, scheme, [Reading(step, itself) for step in steps])
     first = states_at(starting, problem.state, early) if early else []
     return [*first, *(solver(run, problem.state, late) if late else [])]
 
@@ -268,18 +316,31 @@ def _adaptive_twice(problem: Posed, scheme, times: list[float], how: How, dtype,
     fun, y = checked(problem.field.whole, dtype), joined(problem.field, problem.state)
     with torch.no_grad():
         steps = [(s.t, s.h) for s in accepted_steps(fun, scheme, y.detach(), times[0], times[-1], how)]
-    grid = Grid([t for t, _ in steps], [h for _, h in steps])
-    plan = [(i, _inside(Attempt(t, h, y, [], y, []), times, 1)) for i, (t, h) in enumerate(steps)]
-    wanted, done = [], 0
-    for i, passed in plan:
-        if len(passed) > done:
-            wanted.append((i, passed[done:]))
-            done = len(passed)
-    places = [*(i for i, _ in wanted), len(steps)]
-    *starts, end = _solved(problem, scheme, grid, places, dtype, solver)
-    found = [problem.state]
-    for (i, passed), state in zip(wanted, starts, strict=True):
-        start, slope = joined(problem.field, state), slope_at(fun, y)
-        step = attempt(slope, scheme, *steps[i], start, slope(steps[i][0], start))
-        found += [parted(problem.field, inside) for inside in map(interpolant(fun, scheme, step), passed)]
-    return [*found, end]
+    readings = [
+        Reading(i, _reader(problem, scheme, fun, step, inside), len(inside))
+        for i, (step, inside) in enumerate(_passed(steps, times, y))
+        if inside
+    ]
+    run = fixed_run(problem.field, scheme, Grid([t for t, _ in steps], [h for _, h in steps]), dtype)
+    return [problem.state, *solver(run, problem.state, [*readings, Reading(len(steps), itself)])]
+
+
+def _passed(steps: list[tuple[float, float]], times: list[float], y: Tensor):
+    """Every step with the wanted times inside it."""
+    done = 1
+    for t, h in steps:
+        inside = _inside(Attempt(t, h, y, [], y, []), times, done)
+        done += len(inside)
+        yield (t, h), inside
+
+
+def _reader(problem: Posed, scheme, fun: Callable, step: tuple[float, float], times: list[float]):
+    """Reads the states at these times from the one at the beginning of the step."""
+
+    def read(state: State) -> list[State]:
+        start = joined(problem.field, state)
+        slope = slope_at(fun, start)
+        taken = attempt(slope, scheme, *step, start, slope(step[0], start))
+        return [parted(problem.field, inside) for inside in map(interpolant(fun, scheme, taken), times)]
+
+    return read

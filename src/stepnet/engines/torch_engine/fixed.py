@@ -5,7 +5,7 @@ Nothing in the loop asks a tensor for its value, so it runs on tensors without v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -22,10 +22,11 @@ from stepnet.schemes.splitting import Splitting
 
 
 class Grid(NamedTuple):
-    """Times of the steps and their lengths: numbers, or tensors nobody has read."""
+    """Times of the steps and their lengths by number: floats, or tensors nobody has read, made from `nodes`."""
 
-    t: Sequence
-    h: Sequence
+    t: Sequence | Mapping[int, Tensor]
+    h: Sequence | Mapping[int, Tensor]
+    nodes: Tensor | None = None
 
 
 def grid_of_numbers(times: Sequence[float]) -> Grid:
@@ -35,15 +36,28 @@ def grid_of_numbers(times: Sequence[float]) -> Grid:
 
 def grid_of_tensor(times: Tensor) -> Grid:
     """A grid whose values are not read."""
-    return Grid(times.unbind(), times.diff().unbind())
+    return Grid(times.unbind(), times.diff().unbind(), times)
 
 
 class Choreography(NamedTuple):
-    """How a scheme moves a kind of field, whether part by part, and the nodes of opening and step."""
+    """How a scheme moves a kind of field, whether part by part, and the nodes of opening, step and step back."""
 
     motion: Motion
     is_parted: bool
-    nodes: tuple[tuple[float, ...], tuple[float, ...]]
+    nodes: tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]
+
+
+class Reading(NamedTuple):
+    """What is wanted of the state after `step` steps: the `n` states that `read` makes from it."""
+
+    step: int
+    read: Callable[[State], list[State]]
+    n: int = 1
+
+
+def itself(state: State) -> list[State]:
+    """Read the state as it is."""
+    return [state]
 
 
 class Fixed(NamedTuple):
@@ -75,7 +89,11 @@ class Fixed(NamedTuple):
         """The rows after unit `index`, from those before it."""
         if index == 0:
             return self._run(self.motion.opening, self.moves.nodes[0], rows, 0)
-        return self._run(self.motion.step, self.moves.nodes[1], rows, self.motion.opening.steps + index - 1)
+        return self._run(self.motion.step, self.moves.nodes[1], rows, self.step_of(index))
+
+    def undo(self, rows, index: int) -> Rows:
+        """The rows before unit `index`, which is a step, from those after it, up to rounding."""
+        return self._run(self.motion.back, self.moves.nodes[2], rows, self.step_of(index))  # type: ignore[arg-type]
 
     def _run(self, program: Program, nodes: tuple[float, ...], rows, step: int) -> Rows:
         if not program.operations:
@@ -87,6 +105,20 @@ class Fixed(NamedTuple):
     def place_of(self, step: int) -> int:
         """The number of units after which step `step` is done."""
         return step - self.motion.opening.steps + 1
+
+    def step_of(self, unit: int) -> int:
+        """The number of the first step of a unit."""
+        return self.motion.opening.steps + unit - 1 if unit else 0
+
+    def over(self, nodes: Tensor | None, first: int, last: int) -> Fixed:
+        """The same run for the units first..last, with times from another tensor of all nodes."""
+        if nodes is None:
+            return self
+        begin, end = self.step_of(first), self.step_of(last - 1) + 1
+        part = nodes[begin : end + 1]
+        t = dict(zip(range(begin, end + 1), part.unbind(), strict=True))
+        h = dict(zip(range(begin, end), part.diff().unbind(), strict=True))
+        return self._replace(grid=Grid(t, h, nodes))
 
 
 def _times(t, h: Length, nodes: tuple[float, ...], like: Tensor) -> dict[float, Tensor]:
@@ -110,7 +142,8 @@ def _choreography(scheme, n: int, is_sum: bool, is_second: bool, is_separable: b
         isinstance(scheme, Splitting) or (isinstance(scheme, Multistep) and scheme.derivative == 2 and is_second)
     )
     motion = motion_of(scheme, n, is_sum, is_second)
-    return Choreography(motion, is_parted, (nodes_of(motion.opening), nodes_of(motion.step)))
+    back = nodes_of(motion.back) if motion.back else ()
+    return Choreography(motion, is_parted, (nodes_of(motion.opening), nodes_of(motion.step), back))
 
 
 @made_of_constants
@@ -125,22 +158,22 @@ def fixed_run(field: Field, scheme, grid: Grid, dtype: torch.dtype | None = None
     return Fixed(field, moves, tuple(checked(f, dtype) for f in functions), grid)
 
 
-def states_at(run: Fixed, state: State, steps: Sequence[int]) -> list[State]:
-    """The states after these numbers of steps, which ascend and lie behind the opening."""
+def states_at(run: Fixed, state: State, readings: Sequence[Reading]) -> list[State]:
+    """What is read after these numbers of steps, which ascend and lie behind the opening."""
     rows: tuple = run.spread(state)
     found, done = [], 0
-    for step in steps:
+    for step, read, _ in readings:
         for unit in range(done, run.place_of(step)):
             rows = run.unit(rows, unit)
         done = run.place_of(step)
-        found.append(run.own(rows))
+        found += read(run.own(rows))
     return found
 
 
-def split_at_opening(run: Fixed, scheme, steps: Sequence[int]) -> tuple[Fixed, list[int], list[int]]:
-    """The run that gives the states inside the opening of a multistep scheme, those steps, and the later ones."""
+def split_at_opening(run: Fixed, scheme, readings: Sequence[Reading]) -> tuple[Fixed, Sequence, Sequence]:
+    """The run that gives the states inside the opening of a multistep scheme, those readings, and the later ones."""
     n_opening = run.motion.opening.steps
-    early, starting = [step for step in steps if step < n_opening], run
+    early, starting = [reading for reading in readings if reading.step < n_opening], run
     if early:
         starting = run._replace(moves=choreography(scheme.starter, run.field))
-    return starting, early, list(steps[len(early) :])
+    return starting, early, readings[len(early) :]

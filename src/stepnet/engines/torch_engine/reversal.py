@@ -1,137 +1,224 @@
-"""The exact gradient of a run with given steps, in a chosen number of kept states.
+"""The exact gradient of a run with given steps, in a chosen memory.
 
-The forward run keeps the states that a schedule of `checkpoints` begins with.  The way back follows the rest of it: it
-runs forward to where a state is wanted, and pulls the gradient back through one step at a time, whose graph lives no
-longer than that.
+The unit of a schedule of `checkpoints` is a block of steps, as long as its graph fits into `BLOCK_BYTES`.  The forward
+run keeps the states that the schedule begins with, and the graph of the last block.  The way back follows the rest: it
+runs forward to where a state is wanted, writes down a block and pulls the gradient through it.  Steps that can be
+undone need no kept states.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from stepnet import checkpoints
-from stepnet.checkpoints import Kind, Schedule
+from stepnet.checkpoints import Checkpoints, Kind, Schedule
+from stepnet.engines.torch_engine.blocks import (
+    Bars,
+    Course,
+    Graph,
+    detached,
+    extended,
+    graph_of,
+    pulled,
+    weighing,
+)
 from stepnet.engines.torch_engine.fields import State
-from stepnet.engines.torch_engine.fixed import Fixed
-from stepnet.engines.torch_engine.surroundings import Surroundings, random_state, set_random_state
+from stepnet.engines.torch_engine.surroundings import Draws, random_state, set_random_state
+from stepnet.errors import AdjointWarning
+
+BLOCK_BYTES = 2**24  # of the graph of a block
+AUTOMATIC_BYTES = 2**28  # what "auto" may take
+DRIFT = 0.1  # times the root of the machine epsilon: relative error of a reconstructed state that is still called exact
+
+Memory = str | Checkpoints  # "auto", "reversible", or how many states
+Seeds = Sequence[Sequence[Tensor | None]]
 
 
-def states_with_checkpoints(
-    run: Fixed, state: State, steps: Sequence[int], parameters: Sequence[Tensor], slots: int
-) -> list[State]:
-    """As `states_at`, after one step at least; gradients with respect to state and parameters take `slots` states."""
-    n = len(state)
-    flat = _Checkpointed.apply(run, tuple(steps), slots, n, *state, *parameters)
-    return [tuple(flat[i : i + n]) for i in range(0, len(flat), n)]
+@dataclass
+class Kept:
+    """What the forward run leaves for the way back; a schedule, or None if steps are undone."""
+
+    course: Course
+    block: int
+    schedule: Schedule | None
+    state: State
+    opening_draws: Draws
+    slots: dict[int, tuple[tuple, Draws]]
+    current: tuple[tuple, Draws]
+    last: Graph | None
+
+    @property
+    def n_blocks(self) -> int:
+        return -(-(self.course.end - self.course.first) // self.block)
+
+    def span(self, start: int, stop: int) -> tuple[int, int]:
+        """The units of the blocks start..stop."""
+        first, end = self.course.first, self.course.end
+        return first + start * self.block, min(first + stop * self.block, end)
 
 
-class _Checkpointed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, run: Fixed, steps: tuple[int, ...], slots: int, n: int, *tensors: Tensor):
-        ctx.run, ctx.steps, ctx.n = run, steps, n
-        ctx.surroundings = Surroundings.here(tensors[0].device)
-        ctx.save_for_backward(*tensors)
-        ctx.set_materialize_grads(False)
-        ctx.half, found = there(run, tensors[:n], [run.place_of(step) for step in steps], slots)
-        return tuple(part.clone() for state in found for part in state)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, *bars: Tensor | None):
-        n, run = ctx.n, ctx.run
-        state, parameters = ctx.saved_tensors[:n], ctx.saved_tensors[n:]
-        seeds = {run.place_of(step): bars[i * n : (i + 1) * n] for i, step in enumerate(ctx.steps)}
-        with ctx.surroundings.restored():
-            row_bars, parameter_bars = back(run, ctx.half, parameters, seeds)
-        return (None, None, None, None, *_of_state(run, state, row_bars), *parameter_bars)
+# ---- the way there --------------------------------------------------------------------------------------------------
 
 
-class Half(NamedTuple):
-    """A schedule carried out as far as its first reversal: kept rows by slot, the current ones, and the first unit."""
+def there(course: Course, state: State, memory: Memory) -> tuple[Kept, list[State]]:
+    """The forward run, and what is read on it.  The first unit is written down, to see how much that takes."""
+    run, first = course.run, course.first
+    rows, device = run.spread(state), state[0].device
+    draws = random_state(device)
+    with weighing((*course.parameters, *state)) as sizes:
+        graph = graph_of(course, rows, first, first + 1)
+    block, schedule = _planned(course, memory, _bytes_of_step(course, sizes), _bytes_of_state(course, state, draws))
+    kept = Kept(course, block, schedule, state, draws, {}, (rows, draws), None)
+    places = _first_places(schedule)
+    found: list[State] = []
+    for number in range(kept.n_blocks - 1):
+        begin, end = kept.span(number, number + 1)
+        if number in places:
+            kept.slots[places[number]] = rows, (random_state(device) if number else draws)
+        if number == 0:
+            rows, begin, found = detached(graph.after), first + 1, list(graph.found)
+        rows, more = course.through(run, rows, begin, end)
+        found += more
+    begin, end = kept.span(kept.n_blocks - 1, kept.n_blocks)
+    if kept.n_blocks > 1:
+        kept.current = rows, random_state(device)
+        graph = graph_of(course, rows, begin, end)
+    else:
+        graph = extended(course, graph, begin + 1, end)
+    kept.last = graph
+    return kept, [*found, *graph.found]
 
-    schedule: Schedule
-    first: int
-    kept: dict[int, tuple]
-    current: tuple
+
+def _planned(course: Course, memory: Memory, step: int, state: int) -> tuple[int, Schedule | None]:
+    """Steps in a block, and the schedule of blocks, None if steps are undone."""
+    n = course.end - course.first
+    if memory == "auto" and n * step > AUTOMATIC_BYTES and course.run.motion.back:
+        memory = "reversible"
+    if memory == "reversible":
+        return _clipped(BLOCK_BYTES // step, n), None
+    choice = memory if isinstance(memory, Checkpoints) else Checkpoints(bytes=AUTOMATIC_BYTES)
+    if choice.bytes is None:
+        block, slots = _clipped(BLOCK_BYTES // step, n), choice.slots
+    else:
+        half = choice.bytes // 2  # one for the graph of a block, one for states
+        block = n if n * step <= choice.bytes else _clipped(half // step, n)
+        slots = max(1, half // state)
+    return block, checkpoints.binomial(-(-n // block), slots)  # type: ignore[arg-type]
 
 
-def there(run: Fixed, state: State, places: Sequence[int], slots: int) -> tuple[Half, list[State]]:
-    """The forward run with its kept states, and the states after so many units."""
-    device, rows = state[0].device, run.spread(state)
-    first = 0 if run.motion.opening.operations else 1  # an opening that does nothing is no unit
-    schedule = checkpoints.binomial(places[-1] - first, slots)
-    kept: dict[int, tuple] = {}
-    found: dict[int, State] = {}
-    wanted = set(places)
-    for kind, start, stop, slot in islice(schedule, schedule.turn):
-        if kind == Kind.KEEP:
-            kept[slot] = rows, random_state(device)
-        for unit in range(first + start, first + stop):
-            rows = run.unit(rows, unit)
-            if unit + 1 in wanted:
-                found[unit + 1] = run.own(rows)
-    half = Half(schedule, first, kept, (rows, random_state(device)))
-    found[places[-1]] = run.own(run.unit(rows, places[-1] - 1))
-    return half, [found[place] for place in places]
+def _clipped(block: int, n: int) -> int:
+    return max(1, min(block, n))
 
 
-def back(run: Fixed, half: Half, parameters: Sequence[Tensor], seeds: dict) -> tuple[tuple, list]:
-    """Gradients of the first rows and of the parameters; `seeds` are those of the states after so many units."""
-    first, kept, (rows, draws) = half.first, dict(half.kept), half.current
-    device = rows[run.motion.state[0]].device
+def _bytes_of_step(course: Course, sizes: dict[int, int]) -> int:
+    """From what the first unit took, which may be an opening with another number of slopes."""
+    opening, step = course.run.motion.opening.n_slopes, course.run.motion.step.n_slopes
+    return max(1, sum(sizes.values()) * step // (step if course.first else max(1, opening)))
+
+
+def _bytes_of_state(course: Course, state: State, draws: Draws) -> int:
+    rows = len(course.run.motion.step.outputs) * sum(part.numel() * part.element_size() for part in state)
+    return rows // len(state) + sum(draw.numel() for draw in draws if draw is not None)
+
+
+def _first_places(schedule: Schedule | None) -> dict[int, int]:
+    """Blocks before which the forward run keeps its state, and the slots."""
+    if schedule is None:
+        return {}
+    return {start: slot for kind, start, _, slot in islice(schedule, schedule.turn) if kind == Kind.KEEP}
+
+
+# ---- the way back ---------------------------------------------------------------------------------------------------
+
+
+def back(kept: Kept, seeds: Seeds) -> Bars:
+    """Gradients of the first rows, the parameters and the nodes; `seeds` are those of all that was read."""
+    if kept.schedule is not None:
+        return _by_schedule(kept, kept.schedule, seeds)
+    bars, drift = _by_reconstruction(kept, seeds)
+    limit = DRIFT * torch.finfo(kept.state[0].dtype).eps ** 0.5
+    if drift <= limit:
+        return bars
+    warnings.warn(
+        f"steps that were undone missed the beginning by {drift:.1e}, more than {limit:.1e}, so that the gradient was "
+        f'found with checkpoints, in twice the time; leave out `memory`="reversible" for this problem',
+        AdjointWarning,
+        stacklevel=2,
+    )
+    set_random_state(kept.state[0].device, kept.opening_draws)
+    with torch.no_grad():
+        again, _ = there(kept.course, kept.state, Checkpoints(bytes=AUTOMATIC_BYTES))
+    return back(again, seeds)
+
+
+def _by_schedule(kept: Kept, schedule: Schedule, seeds: Seeds) -> Bars:
+    course, slots, (rows, draws) = kept.course, dict(kept.slots), kept.current
+    device = kept.state[0].device
     set_random_state(device, draws)
-    bars: tuple = (None,) * len(rows)
-    sums: list = [None] * len(parameters)
-    for kind, start, stop, slot in islice(half.schedule, half.schedule.turn, None):
+    bars = Bars(course)
+    for kind, start, stop, slot in islice(schedule, schedule.turn, None):
+        begin, end = kept.span(start, stop)
         match kind:
             case Kind.ADVANCE:
                 with torch.no_grad():
-                    for unit in range(first + start, first + stop):
-                        rows = run.unit(rows, unit)
+                    rows, _ = course.through(course.run, rows, begin, end)
             case Kind.KEEP:
-                kept[slot] = rows, random_state(device)
+                slots[slot] = rows, random_state(device)
             case Kind.RESTORE:
-                rows, draws = kept[slot]
+                rows, draws = slots[slot]
                 set_random_state(device, draws)
             case Kind.DROP:
-                del kept[slot]
+                del slots[slot]
             case Kind.REVERSE:
-                bars = _through_unit(run, rows, first + start, (bars, seeds.get(first + stop)), parameters, sums)
-    return bars, sums
+                bars.pull(_graph(kept, rows, begin, end), seeds[course.inside(begin, end)])
+    return bars
 
 
-def _through_unit(run: Fixed, rows: tuple, unit: int, end_bars: tuple, parameters: Sequence[Tensor], sums: list):
-    """Gradients of the rows before a unit from those after it and of its state; adds to those of the parameters."""
-    bars, seed = end_bars
-    with torch.enable_grad():
-        before = tuple(None if row is None else row.detach().requires_grad_() for row in rows)
-        after = run.unit(before, unit)
-        ends = [*zip(after, bars, strict=True), *(zip(run.own(after), seed, strict=True) if seed else ())]
-    known = [(end, bar) for end, bar in ends if bar is not None and end.requires_grad]
-    inputs = [row for row in before if row is not None]
-    if not known:
-        return (None,) * len(rows)
-    outputs, weights = zip(*known, strict=True)
-    found = torch.autograd.grad(outputs, (*inputs, *parameters), weights, allow_unused=True)
-    for i, bar in enumerate(found[len(inputs) :]):
-        if bar is not None:
-            sums[i] = bar if sums[i] is None else sums[i] + bar
-    gradients = iter(found)
-    return tuple(None if row is None else next(gradients) for row in before)
+def _graph(kept: Kept, rows: tuple, begin: int, end: int) -> Graph:
+    """The graph of a block: the last one is still there, the first time."""
+    if end == kept.course.end and kept.last is not None:
+        graph, kept.last = kept.last, None
+        return graph
+    return graph_of(kept.course, rows, begin, end)
 
 
-def _of_state(run: Fixed, state: State, bars: tuple) -> tuple:
+def _by_reconstruction(kept: Kept, seeds: Seeds) -> tuple[Bars, float]:
+    """The same from the end backward, and how far the state after the first block was missed."""
+    course, (rows, _) = kept.course, kept.current
+    bars, drift = Bars(course), 0.0
+    for number in range(kept.n_blocks - 1, -1, -1):
+        begin, end = kept.span(number, number + 1)
+        if number == 0:
+            reached, rows = rows, course.run.spread(kept.state)
+            set_random_state(kept.state[0].device, kept.opening_draws)
+        elif number < kept.n_blocks - 1:
+            with torch.no_grad():
+                for unit in range(end - 1, begin - 1, -1):
+                    rows = course.run.undo(rows, unit)
+        graph = _graph(kept, rows, begin, end)
+        if number == 0 and kept.n_blocks > 1:
+            drift = _distance(reached, graph.after)
+        bars.pull(graph, seeds[course.inside(begin, end)])
+    return bars, drift
+
+
+def _distance(found: tuple, wanted: tuple) -> float:
+    """The largest difference relative to the largest entry."""
+    size = torch.stack([row.detach().abs().max() for row in wanted]).max()
+    worst = torch.stack([(a - b.detach()).abs().max() for a, b in zip(found, wanted, strict=True)]).max()
+    return float(worst / size.clamp(min=torch.finfo(size.dtype).tiny))
+
+
+def of_state(course: Course, state: State, bars: Bars) -> tuple[Tensor | None, ...]:
     """Gradients of the state from those of the rows it was spread to."""
     with torch.enable_grad():
         leaves = tuple(part.detach().requires_grad_() for part in state)
-        known = [(r, b) for r, b in zip(run.spread(leaves), bars, strict=True) if r is not None and b is not None]
-    if not known:
-        return (None,) * len(state)
-    rows, weights = zip(*known, strict=True)
-    return torch.autograd.grad(rows, leaves, weights, allow_unused=True)
+        rows = course.run.spread(leaves)
+    known = [(row, bar) for row, bar in zip(rows, bars.rows, strict=True) if row is not None and bar is not None]
+    return pulled([row for row, _ in known], leaves, [bar for _, bar in known])

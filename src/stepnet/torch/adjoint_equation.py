@@ -1,0 +1,98 @@
+"""The adjoint equation a' = -a df/dy solved back in time beside the state: torchdiffeq's way.
+
+Its gradient is not that of the steps, but right up to the tolerances where the flow can be reversed stably.
+Reference: Chen, Rubanova, Bettencourt & Duvenaud (2018), NeurIPS, arXiv:1806.07366.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from stepnet.engines.torch_engine.blocks import added, leaf, pulled
+from stepnet.engines.torch_engine.fields import checked, joined, parted
+from stepnet.engines.torch_engine.gradients import Way, solved
+from stepnet.engines.torch_engine.step_control import rms
+from stepnet.errors import AdjointWarning
+from stepnet.torch.states import Posed, posed
+
+UNSAFE = 1e-3  # relative error of the state solved back, beyond which its gradient is not to be trusted
+Integrate = Callable[..., Tensor | tuple[Tensor, ...]]
+
+
+def seminorm(parts: Sequence[Tensor]) -> Tensor:
+    """Errors of the state and its adjoint only, so that integrals over parameters do not shorten steps."""
+    return torch.stack([rms(part) for part in parts[:2]]).max()
+
+
+def solved_with_adjoint_equation(
+    func, y0, t: Tensor, parameters: tuple[Tensor, ...], forward: Integrate, back: Integrate
+):
+    """The trajectory by `forward(func, y0, t)`; `back` solves the adjoint equation."""
+    is_tuple = isinstance(y0, tuple)
+    parts = y0 if is_tuple else (y0,)
+    as_given = lambda parts: tuple(parts) if is_tuple else parts[0]
+
+    def plainly(given):
+        *state, times = given
+        found = forward(func, as_given(state), times)
+        return list(found) if is_tuple else [found]
+
+    def there(given):
+        found = plainly(given)
+        return found, found
+
+    def pull_back(trajectory, given, bars):
+        seeds = [torch.zeros_like(y) if bar is None else bar for y, bar in zip(trajectory, bars, strict=True)]
+        ys, a_s = (
+            [posed(func, as_given(at)) for at in zip(*map(torch.unbind, x), strict=True)] for x in (trajectory, seeds)
+        )
+        y_bar, t_bar, parameter_bars = _solved_back(ys, a_s, given[-1], parameters, back)
+        parts = ys[0].trajectory([parted(ys[0].field, y_bar)])
+        return *(part[0] for part in (parts if is_tuple else (parts,))), t_bar, *parameter_bars
+
+    found = solved(Way(there, pull_back, plainly, parameters, len(parts) + 1), (*parts, t))
+    return as_given(found)
+
+
+def _solved_back(ys: list[Posed], seeds: list[Posed], t: Tensor, parameters: tuple[Tensor, ...], back: Integrate):
+    """Gradients with respect to y(t[0]), t and the parameters, from interval to interval."""
+    field = ys[0].field
+    fun = checked(field.whole)
+    y_at, seed_at = ([joined(field, each.state) for each in all_of] for all_of in (ys, seeds))
+
+    def slopes(time: Tensor, state: tuple[Tensor, ...]):
+        y, a = state[:2]
+        with torch.enable_grad():
+            start = leaf(y)
+            slope = fun(time.detach(), start)
+        found = pulled([slope] if slope.requires_grad else [], (start, *parameters), [a])
+        known = (torch.zeros_like(x) if bar is None else -bar for x, bar in zip((y, *parameters), found, strict=True))
+        return slope.detach(), *known
+
+    a, t_bar, missed = seed_at[-1], torch.zeros_like(t), 0.0
+    sums: list[Tensor | None] = [None] * len(parameters)
+    for i in range(len(t) - 1, 0, -1):
+        t_bar[i] += _along(seed_at[i], fun(t[i].to(y_at[i].real.dtype), y_at[i]))
+        start = (y_at[i], a, *(torch.zeros_like(p) for p in parameters))
+        y, a, *more = (part[-1] for part in back(slopes, start, t[[i, i - 1]]))
+        sums = [added(total, part) for total, part in zip(sums, more, strict=True)]
+        missed = max(missed, float((y - y_at[i - 1]).norm() / y_at[i - 1].norm().clamp(min=1e-30)))
+        if i == 1:
+            t_bar[0] -= _along(a, fun(t[0].to(y.real.dtype), y_at[0]))
+        a = a + seed_at[i - 1]
+    if not missed <= UNSAFE:
+        warnings.warn(
+            f'the state solved back missed the kept one by {missed:.1e}, so gradients of `memory`="continuous" are not '
+            "to be trusted here; take `Checkpoints`",
+            AdjointWarning,
+            stacklevel=2,
+        )
+    return a, t_bar, sums
+
+
+def _along(bar: Tensor, slope: Tensor) -> Tensor:
+    return (bar.conj() * slope).real.sum()
