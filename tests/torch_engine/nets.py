@@ -10,9 +10,9 @@ from fields.zoo import SQUARE, combinations
 
 import stepnet as sn
 from stepnet import fields
-from stepnet.engines.torch_engine.fixed import choreography, states_at
+from stepnet.engines.torch_engine.fixed import Reading, choreography, itself, states_at
 from stepnet.engines.torch_engine.layer_tables import timetable
-from stepnet.engines.torch_engine.layers import FieldOnTensors, layered
+from stepnet.engines.torch_engine.layers import FieldOnTensors, layered_run
 from stepnet.fields import reference
 
 STEPS, LENGTH, BATCH = 6, 0.9, 2  # more steps than any multistep scheme looks back
@@ -77,7 +77,7 @@ def on_tensors(case: Case, scheme, dtype=torch.float64):
     moves = choreography(scheme, module.equation())
     times = timetable(moves.motion, STEPS, LENGTH, case.depth)
     controls = {key: torch.tensor(value, dtype=dtype).unbind() for key, value in case.controls.items()}
-    run = layered(module, moves, times, controls)
+    run = layered_run(module, moves, times, controls)
     state = module.state(torch.tensor(case.y0.T, dtype=dtype))
-    found = states_at(run, state, [STEPS - 2, STEPS - 1, STEPS])
+    found = states_at(run, state, [Reading(step, itself) for step in range(STEPS - 2, STEPS + 1)])
     return np.stack([torch.cat(state, dim=1).numpy().T for state in found])

@@ -28,6 +28,13 @@ class Grid(NamedTuple):
     h: Sequence | Mapping[int, Tensor]
     nodes: Tensor | None = None
 
+    def times(self, step: int, nodes: tuple[float, ...], like: Tensor) -> dict[float, Tensor]:
+        """t + c h for all nodes c of a step, as tensors without dimensions, in the precision of the state."""
+        t, h, real = self.t[step], self.h[step], like.real.dtype
+        if isinstance(h, Tensor):
+            return {c: (t if c == 0.0 else torch.add(t, h, alpha=c)).to(real) for c in nodes}
+        return {c: torch.full((), t + c * h, dtype=real, device=like.device) for c in nodes}
+
 
 def grid_of_numbers(times: Sequence[float]) -> Grid:
     """A grid of plain numbers."""
@@ -98,9 +105,8 @@ class Fixed(NamedTuple):
     def _run(self, program: Program, nodes: tuple[float, ...], rows, step: int) -> Rows:
         if not program.operations:
             return tuple(rows[row] for row in program.outputs)
-        t, h = self.grid.t[step], self.grid.h[step]
-        like = rows[self.motion.state[0]]
-        return execute(program, self.functions, rows, _times(t, h, nodes, like), h)
+        times = self.grid.times(step, nodes, rows[self.motion.state[0]])
+        return execute(program, self.functions, rows, times, self.grid.h[step])
 
     def place_of(self, step: int) -> int:
         """The number of units after which step `step` is done."""
@@ -119,14 +125,6 @@ class Fixed(NamedTuple):
         t = dict(zip(range(begin, end + 1), part.unbind(), strict=True))
         h = dict(zip(range(begin, end), part.diff().unbind(), strict=True))
         return self._replace(grid=Grid(t, h, nodes))
-
-
-def _times(t, h: Length, nodes: tuple[float, ...], like: Tensor) -> dict[float, Tensor]:
-    """t + c h for all nodes c, as tensors without dimensions, in the precision of the state."""
-    real = like.real.dtype
-    if isinstance(h, Tensor):
-        return {c: (t if c == 0.0 else torch.add(t, h, alpha=c)).to(real) for c in nodes}
-    return {c: torch.full((), t + c * h, dtype=real, device=like.device) for c in nodes}
 
 
 def choreography(scheme, field: Field) -> Choreography:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,34 +20,30 @@ class Moment(NamedTuple):
     basis: tuple[float, ...]
 
 
-Moments = dict[float, Moment]
-
-
-class Timetable(NamedTuple):
-    """The length of a step, and by node c the moments t + c h of the opening, of every step, and of every step back."""
-
-    h: float
-    opening: Moments
-    steps: tuple[Moments, ...]
-    back: tuple[Moments, ...]
-
-
-def moments_at(depth: Depth, times, length: float) -> list[Moment]:
+def moments_at(depth: Depth, times: Sequence[float], length: float) -> list[Moment]:
     """The moments of these times."""
     first, basis = depth.basis(np.asarray(times) / length)
     found = zip(times, first.tolist(), basis.tolist(), strict=True)
     return [Moment(float(t), j, tuple(weights)) for t, j, weights in found]
 
 
+class Timetable(NamedTuple):
+    """For every step its length, and the moments t + c h by node c."""
+
+    h: tuple[float, ...]
+    moments: tuple[dict[float, Moment], ...]
+
+
 def timetable(motion: Motion, steps: int, length: float, depth: Depth) -> Timetable:
-    """Of even steps from 0 to `length`."""
-    h = length / steps
+    """Of even steps from 0 to `length`; the opening is at the first one."""
+    h, programs = length / steps, [motion.step, *([motion.back] if motion.back else [])]
+    nodes = _united(programs)
+    moments = iter(moments_at(depth, [(step + c) * h for step in range(steps) for c in nodes], length))
+    found = [{c: next(moments) for c in nodes} for _ in range(steps)]
+    first = nodes_of(motion.opening)
+    found[0] |= dict(zip(first, moments_at(depth, [c * h for c in first], length), strict=True))
+    return Timetable((h,) * steps, tuple(found))
 
-    def of(program: Program, first: int, last: int) -> tuple[Moments, ...]:
-        nodes = nodes_of(program)
-        times = [(step + c) * h for step in range(first, last) for c in nodes]
-        found = iter(moments_at(depth, times, length))
-        return tuple({c: next(found) for c in nodes} for _ in range(first, last))
 
-    back = of(motion.back, 0, steps) if motion.back else ()
-    return Timetable(h, of(motion.opening, 0, 1)[0], of(motion.step, 0, steps), back)
+def _united(programs: Sequence[Program]) -> tuple[float, ...]:
+    return tuple(dict.fromkeys(c for program in programs for c in nodes_of(program)))

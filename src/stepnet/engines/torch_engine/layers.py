@@ -6,8 +6,8 @@ asked for its value, and every control value of a weight is a tensor of its own,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -17,10 +17,8 @@ from stepnet.engines.torch_engine.fields import State
 from stepnet.engines.torch_engine.fixed import Choreography, Fixed, Grid
 from stepnet.engines.torch_engine.layer_math import activate
 from stepnet.engines.torch_engine.layer_primitives import connection
-from stepnet.engines.torch_engine.layer_tables import Moment, Moments, Timetable
-from stepnet.engines.torch_engine.programs import Rows, execute
+from stepnet.engines.torch_engine.layer_tables import Moment, Timetable
 from stepnet.fields import Chain, Connectivity, Field, Layer
-from stepnet.schemes.programs import Motion, Program
 
 Controls = Mapping[str, tuple[Tensor, ...]]
 """For every parameter its control values, each of the shape at one time."""
@@ -109,42 +107,26 @@ class FieldOnTensors(torch.nn.Module):
         return (y,) if self.kind == "first" else y.chunk(2, dim=1)
 
 
-class Layered(NamedTuple):
-    """A run over layers: as `Fixed`, but with stages in place of times."""
+class Depths(NamedTuple):
+    """What `Grid` is to functions of time: steps, and at the nodes of each a time with all weights there."""
 
-    run: Fixed
-    times: Timetable
+    table: Timetable
     controls: Controls
+    nodes: None = None
 
     @property
-    def motion(self) -> Motion:
-        return self.run.motion
+    def h(self) -> Sequence[float]:
+        return self.table.h
 
-    def spread(self, state: State) -> tuple[Tensor | None, ...]:
-        return self.run.spread(state)
-
-    def own(self, rows: tuple) -> State:
-        return self.run.own(rows)
-
-    def place_of(self, step: int) -> int:
-        return self.run.place_of(step)
-
-    def unit(self, rows, index: int) -> Rows:
-        """The rows after unit `index`, from those before it."""
-        if index == 0:
-            return self._execute(self.motion.opening, self.times.opening, rows)
-        return self._execute(self.motion.step, self.times.steps[self.motion.opening.steps + index - 1], rows)
-
-    def _execute(self, program: Program, moments: Moments, rows) -> Rows:
-        stages = {c: stage_at(self.controls, moment) for c, moment in moments.items()}
-        return execute(program, self.run.functions, rows, stages, self.times.h)
+    def times(self, step: int, nodes: tuple[float, ...], like: Tensor) -> dict[float, Stage]:
+        return {c: stage_at(self.controls, self.table.moments[step][c]) for c in nodes}
 
 
-def layered(module: FieldOnTensors, moves: Choreography, times: Timetable, controls: Controls) -> Layered:
-    """A run of a field; `moves` and `times` are of the same scheme."""
+def layered_run(module: FieldOnTensors, moves: Choreography, table: Timetable, controls: Controls) -> Fixed:
+    """A run over layers; `moves` and `table` are of the same motion."""
     equation = module.equation()
     functions = equation.functions if moves.is_parted else (equation.whole,)
-    return Layered(Fixed(equation, moves, functions, Grid((), ())), times, controls)
+    return Fixed(equation, moves, functions, cast(Grid, Depths(table, controls)))
 
 
 def stage_at(controls: Controls, moment: Moment) -> Stage:

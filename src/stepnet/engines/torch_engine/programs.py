@@ -6,7 +6,8 @@ each of its terms; a tensor may be one that nobody has read yet, which graphs, c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,9 +40,9 @@ def nodes_of(program: Program) -> tuple[float, ...]:
 
 
 def execute(
-    program: Program, functions: Sequence[Callable], rows: Sequence, times: dict[float, Tensor], h: Length
+    program: Program, functions: Sequence[Callable], rows: Sequence, times: Mapping[float, Any], h: Length
 ) -> Rows:
-    """The rows of the new state; `times` holds t + c h for every node c."""
+    """The rows of the new state; `times` holds for every node c what the functions take for t + c h."""
     made = list(rows)
     for operation in program.operations:
         if isinstance(operation, Slope):
