@@ -39,7 +39,7 @@ _HOME = {
     "StiffnessWarning": "stepnet.errors",
     "AdjointWarning": "stepnet.errors",
 }
-_MODULES = ("checkpoints", "derivatives", "fields", "schemes", "stability")
+_MODULES = ("checkpoints", "derivatives", "fields", "nets", "schemes", "stability")
 
 __all__ = [*_HOME, *_MODULES]
 

@@ -1,0 +1,28 @@
+"""Networks as steps: a net is a field, a scheme, a depth, an opening and a read-out."""
+
+from stepnet.nets.design import Block, Design
+from stepnet.nets.net import Net, NetGradient
+from stepnet.nets.presets import (
+    PRESETS,
+    antisymmetric,
+    attention_net,
+    composed,
+    graph_ode,
+    hamiltonian,
+    hyperbolic,
+    leapfrog_net,
+    midpoint_net,
+    mlp,
+    neural_ode,
+    parabolic,
+    parabolic_cnn,
+    resnet,
+)
+
+load = Net.load
+
+__all__ = [
+    "Block", "Design", "Net", "NetGradient", "PRESETS", "antisymmetric", "attention_net", "composed", "graph_ode",
+    "hamiltonian", "hyperbolic", "leapfrog_net", "load", "midpoint_net", "mlp", "neural_ode", "parabolic",
+    "parabolic_cnn", "resnet",
+]  # fmt: skip
