@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 
@@ -109,8 +109,8 @@ class Execution:
         one, other = (untiled(np.concatenate(each), len(x)) for each in zip(*found, strict=True))
         return one, other
 
-    def gradient(self, theta, x, end_gradient: Callable[[np.ndarray], np.ndarray], memory: Memory):
-        """Gradients with respect to the parameters and to x; `end_gradient(outputs)` is asked once, in between."""
+    def sweep(self, theta, x, memory: Memory) -> Generator:
+        """Outputs; once their gradient is sent, the gradients with respect to the parameters and to x."""
         own, chunks = self._own(theta), chunks_of(tiled(x))
         memory = self._memory(memory, sum(map(len, chunks)))
 
@@ -127,12 +127,17 @@ class Execution:
             return y_bar
 
         ends, bars, sweeps = zip(*self._over_chunks(begin, chunks), strict=True)
-        y_bar = end_gradient(untiled(np.concatenate(ends), len(x)))
+        y_bar = yield untiled(np.concatenate(ends), len(x))
         x_bars = self._over_chunks(finish, sweeps, chunks_of(tiled(y_bar)))
         total = bars[0]
         for bar in bars[1:]:
             total += bar
-        return total, untiled(np.concatenate(x_bars), len(x))
+        yield total, untiled(np.concatenate(x_bars), len(x))
+
+    def gradient(self, theta, x, end_gradient: Callable[[np.ndarray], np.ndarray], memory: Memory):
+        """Gradients with respect to the parameters and to x; `end_gradient(outputs)` is asked once, in between."""
+        sweep = self.sweep(theta, x, memory)
+        return sweep.send(end_gradient(next(sweep)))
 
     def _memory(self, memory: Memory, tiles: int) -> Memory:
         if memory != "auto":

@@ -6,15 +6,18 @@ from stepnet.torch.architectures import (
     AntisymmetricBlock,
     HamiltonianBlock,
     HyperbolicBlock,
+    ODEBlock,
     ParabolicBlock,
     ResidualBlock,
+    SolveBlock,
 )
-from stepnet.torch.blocks import LayerBlock, ODEBlock, SolveBlock, Tolerances
+from stepnet.torch.blocks import LayerBlock, LayerChain
 from stepnet.torch.methods import method_names
+from stepnet.torch.networks import NetModule, from_net
 from stepnet.torch.ways_in import odeint, odeint_adjoint, odeint_event
 
 __all__ = [
-    "AntisymmetricBlock", "Checkpoints", "HamiltonianBlock", "HyperbolicBlock", "LayerBlock", "ODEBlock",
-    "ParabolicBlock", "Partitioned", "ResidualBlock", "SecondOrder", "SolveBlock", "Split", "Tolerances",
+    "AntisymmetricBlock", "Checkpoints", "HamiltonianBlock", "HyperbolicBlock", "LayerBlock", "LayerChain", "NetModule",
+    "ODEBlock", "ParabolicBlock", "Partitioned", "ResidualBlock", "SecondOrder", "SolveBlock", "Split", "from_net",
     "method_names", "odeint", "odeint_adjoint", "odeint_event",
 ]  # fmt: skip

@@ -1,46 +1,85 @@
-"""Architectures of the literature as modules: fields by name, with the schemes that go with them."""
+"""Blocks by name: fields with the schemes that go with them, and any function of (t, y)."""
 
 from __future__ import annotations
 
+from math import isfinite
+
+import torch
+
 from stepnet import fields
-from stepnet.fields import Connectivity
+from stepnet.engines.torch_engine.fields import Partitioned, SecondOrder, Split
+from stepnet.fields import Connectivity, Depth, Field
 from stepnet.fields.connectivity import count
+from stepnet.nets.design import Block
+from stepnet.schemes import catalogue
 from stepnet.torch.blocks import LayerBlock
+from stepnet.torch.ways_in import odeint_adjoint
 
 
-def ResidualBlock(K: Connectivity | int, activation="tanh", scheme="euler", **how) -> LayerBlock:
+def ODEBlock(field, scheme=None, steps=None, length=1.0, **how) -> LayerBlock | SolveBlock:
+    """From the state at the beginning to that at the end of y' = field(t, y).
+
+    Parameters
+    ----------
+    field : Field of `stepnet.fields`; module or function (t, y); or Partitioned, SecondOrder, Split
+    scheme : str or scheme, optional
+        A name of `stepnet.schemes`; "verlet" for fields in halves and "rk4" for others by default.
+    steps : int, optional
+        Without them a pair chooses its steps by `rtol` and `atol`; a Field needs them, as they are its layers.
+    length : float
+        The time that the steps take together.
+    how
+        For a Field `depth` and the arguments of `LayerBlock`; for others `memory`, `rtol` and `atol` as in
+        `odeint_adjoint`.
+    """
+    if not isinstance(field, Field):
+        return SolveBlock(field, scheme or "rk4", steps, length, **how)
+    if steps is None:
+        raise ValueError("`steps` must be given for a field of `stepnet.fields`: they are its layers")
+    return _block(field, scheme or ("rk4" if field.kind == "first" else "verlet"), steps, length, **how)
+
+
+def ResidualBlock(K: Connectivity | int, steps: int, *, activation="tanh", scheme="euler", **how) -> LayerBlock:
     """y' = s(K y + b); by Euler's scheme a ResNet.
 
     Parameters
     ----------
     K : connectivity of `stepnet.fields`, or int
-        A number of features means a dense K; where the state has two halves, those of both.
-    activation : str
-    scheme : str or scheme
+        A number means a dense K for so many features of the state, both halves of it where it has two.
+    steps : int
+        Layers.
+    activation, scheme : str
+        By name.
     how
-        Steps, length, depth, memory and the other arguments of `LayerBlock`.
+        `length`, `depth`, and the arguments of `LayerBlock`.
     """
-    return LayerBlock(fields.residual(_square(K), activation), scheme, **how)
+    return _block(fields.residual(_square(K), activation), scheme, steps, **how)
 
 
-def AntisymmetricBlock(K: Connectivity | int, activation="tanh", scheme="rk4", damping=0.0, **how) -> LayerBlock:
+def AntisymmetricBlock(
+    K: Connectivity | int, steps: int, *, activation="tanh", scheme="euler", damping=0.0, **how
+) -> LayerBlock:
     """y' = s((K - K' - damping I) y + b)."""
-    return LayerBlock(fields.antisymmetric(_square(K), activation, damping), scheme, **how)
+    return _block(fields.antisymmetric(_square(K), activation, damping), scheme, steps, **how)
 
 
-def ParabolicBlock(K: Connectivity | int, activation="tanh", scheme="euler", **how) -> LayerBlock:
+def ParabolicBlock(K: Connectivity | int, steps: int, *, activation="tanh", scheme="euler", **how) -> LayerBlock:
     """y' = -K' s(K y + b)."""
-    return LayerBlock(fields.parabolic(_square(K), activation), scheme, **how)
+    return _block(fields.parabolic(_square(K), activation), scheme, steps, **how)
 
 
-def HamiltonianBlock(K: Connectivity | int, activation="tanh", scheme="verlet", **how) -> LayerBlock:
-    """q' = K' s(K p + b), p' = -K' s(K q + b) on states (q, p); Verlet's scheme can be undone."""
-    return LayerBlock(fields.hamiltonian(_half(K), activation), scheme, **how)
+def HamiltonianBlock(K: Connectivity | int, steps: int, *, activation="tanh", scheme="verlet", **how) -> LayerBlock:
+    """q' = K' s(K p + b), p' = -K' s(K q + b) on states (q, p), half of the features each; its steps can be undone."""
+    return _block(fields.hamiltonian(_half(K), activation), scheme, steps, **how)
 
 
-def HyperbolicBlock(K: Connectivity | int, activation="tanh", scheme="verlet", **how) -> LayerBlock:
-    """q'' = -K' s(K q + b) on states (q, v)."""
-    return LayerBlock(fields.hyperbolic(_half(K), activation), scheme, **how)
+def HyperbolicBlock(K: Connectivity | int, steps: int, *, activation="tanh", scheme="verlet", **how) -> LayerBlock:
+    """q'' = -K' s(K q + b) on states (q, v), half of the features each; its steps can be undone."""
+    return _block(fields.hyperbolic(_half(K), activation), scheme, steps, **how)
+
+
+def _block(field: Field, scheme, steps: int, length: float = 1.0, depth: Depth | None = None, **how) -> LayerBlock:
+    return LayerBlock(Block(field, catalogue.get(scheme), steps, length, depth), **how)  # type: ignore[arg-type]
 
 
 def _square(K: Connectivity | int) -> Connectivity:
@@ -48,7 +87,31 @@ def _square(K: Connectivity | int) -> Connectivity:
 
 
 def _half(K: Connectivity | int) -> Connectivity:
-    """Of one of two halves."""
     if isinstance(K, int) and count("K", K) % 2:
-        raise ValueError(f"`K` must be an even number of features for a state in two halves, found {K}; add a feature")
+        raise ValueError(f"`K` must be an even number of features, as the state has two halves; found {K}")
     return fields.dense(K // 2) if isinstance(K, int) else K
+
+
+class SolveBlock(torch.nn.Module):
+    """y(0) -> y(length) for any function (t, y); see `ODEBlock`."""
+
+    def __init__(self, func, scheme, steps=None, length=1.0, *, memory="auto", rtol=1e-6, atol=1e-9):
+        super().__init__()
+        if not (isfinite(length) and length != 0):
+            raise ValueError(f"`length` must be finite and not zero, found {length!r}")
+        self.func, self.scheme, self.length = func, catalogue.get(scheme), float(length)
+        self.steps = None if steps is None else count("steps", steps)
+        self.how = {"memory": memory, "rtol": rtol, "atol": atol}
+        if isinstance(func, (Partitioned, SecondOrder, Split)):
+            self.parts = torch.nn.ModuleList(f for f in func.functions if isinstance(f, torch.nn.Module))
+
+    def forward(self, y):
+        """The state at the end: a tensor, or a tuple of them, as it was at the beginning."""
+        first = y[0] if isinstance(y, tuple) else y
+        t = torch.linspace(0.0, self.length, (self.steps or 1) + 1, dtype=first.real.dtype, device=first.device)
+        options = {} if self.steps is None else {"grid_constructor": lambda func, y, t: t}
+        found = odeint_adjoint(self.func, y, t, method=self.scheme, options=options, **self.how)
+        return tuple(part[-1] for part in found) if isinstance(found, tuple) else found[-1]
+
+    def extra_repr(self) -> str:
+        return f"{self.scheme.name}, steps={self.steps}, length={self.length}"
