@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -109,7 +110,7 @@ class Execution:
         one, other = (untiled(np.concatenate(each), len(x)) for each in zip(*found, strict=True))
         return one, other
 
-    def sweep(self, theta, x, memory: Memory) -> Generator:
+    def sweep(self, theta, x, memory: Memory) -> Generator[Any, Any, None]:
         """Outputs; once their gradient is sent, the gradients with respect to the parameters and to x."""
         own, chunks = self._own(theta), chunks_of(tiled(x))
         memory = self._memory(memory, sum(map(len, chunks)))

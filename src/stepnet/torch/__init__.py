@@ -2,7 +2,7 @@
 
 from stepnet.checkpoints import Checkpoints
 from stepnet.engines.torch_engine.fields import Partitioned, SecondOrder, Split
-from stepnet.torch.architectures import (
+from stepnet.torch.blocks import (
     AntisymmetricBlock,
     HamiltonianBlock,
     HyperbolicBlock,
@@ -11,7 +11,7 @@ from stepnet.torch.architectures import (
     ResidualBlock,
     SolveBlock,
 )
-from stepnet.torch.blocks import LayerBlock, LayerChain
+from stepnet.torch.layers import LayerBlock, LayerChain
 from stepnet.torch.methods import method_names
 from stepnet.torch.networks import NetModule, from_net
 from stepnet.torch.ways_in import odeint, odeint_adjoint, odeint_event

@@ -1,134 +1,117 @@
-"""Layers and blocks of networks as modules: from records of `stepnet.nets` to parameters and tensors."""
+"""Blocks by name: fields with the schemes that go with them, and any function of (t, y)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from math import isfinite
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from stepnet.engines.torch_engine.blocks import Course
-from stepnet.engines.torch_engine.fixed import Choreography, Reading, itself, states_at
-from stepnet.engines.torch_engine.gradients import exact
-from stepnet.engines.torch_engine.layer_tables import timetable
-from stepnet.engines.torch_engine.layers import ChainOnTensors, FieldOnTensors, Stage, layered_run
-from stepnet.engines.torch_engine.programs import nodes_of
-from stepnet.fields import Chain
-from stepnet.nets.design import Block, Design
-from stepnet.nets.initialise import initial_weights
-from stepnet.torch.kernels import Kernels
-from stepnet.torch.memory import checked_memory
+from stepnet import fields
+from stepnet.engines.torch_engine.fields import Partitioned, SecondOrder, Split
+from stepnet.fields import Connectivity, Depth, Field
+from stepnet.fields.connectivity import count
+from stepnet.nets.design import Block
+from stepnet.schemes import catalogue
+from stepnet.torch.layers import LayerBlock
+from stepnet.torch.ways_in import odeint_adjoint
 
 
-class LayerChain(torch.nn.Module):
-    """A chain of layers, such as an opening or a read-out, with its parameters: `(batch, ...)` -> `(batch, features)`."""
-
-    def __init__(self, chain: Chain, *, device=None, dtype=None):
-        super().__init__()
-        self.record = chain
-        self.on_tensors = ChainOnTensors(chain).to(device=device, dtype=dtype or torch.get_default_dtype())
-        register(self, chain.parameters, device, dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.on_tensors(Stage(0.0, dict(self.named_parameters())), x.flatten(1))
-
-    def __repr__(self) -> str:
-        return f"LayerChain({self.record.n_in} -> {self.record.n_out})"
-
-
-class LayerBlock(torch.nn.Module):
-    """A field moved by a scheme over the layers of a block: `(batch, ...)` -> the same shape.
-
-    Parameters have the field's names and begin with the controls of depth: `K` `(steps, out, in)`, `b` `(steps, out)`.
+def ODEBlock(field, scheme=None, steps=None, length=1.0, **how) -> LayerBlock | SolveBlock:
+    """From the state at the beginning to that at the end of y' = field(t, y).
 
     Parameters
     ----------
-    block : stepnet.nets.Block
-        Field, scheme, steps, length and depth.
-    memory : "auto", "all", "reversible", int or Checkpoints
-        What is kept for the gradient, as in `odeint_adjoint`.
-    engine : "auto", "numba" or "torch"
-        The compiled layer kernels (CPU tensors of float64 or float32), or operations of tensors; by default the kernels
-        where they can.
-    seed, initialisation
-        Of the random weights, as in `stepnet.nets.Net`.
+    field : Field of `stepnet.fields`; module or function (t, y); or Partitioned, SecondOrder, Split
+    scheme : str or scheme, optional
+        A name of `stepnet.schemes`; "verlet" for fields in halves and "rk4" for others by default.
+    steps : int, optional
+        Without them a pair chooses its steps by `rtol` and `atol`; a Field needs them, as they are its layers.
+    length : float
+        The time that the steps take together.
+    how
+        For a Field `depth` and the arguments of `LayerBlock`; for others `memory`, `rtol` and `atol` as in
+        `odeint_adjoint`.
     """
+    if not isinstance(field, Field):
+        return SolveBlock(field, scheme or "rk4", steps, length, **how)
+    if steps is None:
+        raise ValueError("`steps` must be given for a field of `stepnet.fields`: they are its layers")
+    return _block(field, scheme or ("rk4" if field.kind == "first" else "verlet"), steps, length, **how)
 
-    def __init__(
-        self, block: Block, *, memory="auto", engine="auto", seed=0, initialisation="glorot", device=None, dtype=None
-    ):
+
+def ResidualBlock(K: Connectivity | int, steps: int, *, activation="tanh", scheme="euler", **how) -> LayerBlock:
+    """y' = s(K y + b); by Euler's scheme a ResNet.
+
+    Parameters
+    ----------
+    K : connectivity of `stepnet.fields`, or int
+        A number means a dense K for so many features of the state, both halves of it where it has two.
+    steps : int
+        Layers.
+    activation, scheme : str
+        By name.
+    how
+        `length`, `depth`, and the arguments of `LayerBlock`.
+    """
+    return _block(fields.residual(_square(K), activation), scheme, steps, **how)
+
+
+def AntisymmetricBlock(
+    K: Connectivity | int, steps: int, *, activation="tanh", scheme="euler", damping=0.0, **how
+) -> LayerBlock:
+    """y' = s((K - K' - damping I) y + b)."""
+    return _block(fields.antisymmetric(_square(K), activation, damping), scheme, steps, **how)
+
+
+def ParabolicBlock(K: Connectivity | int, steps: int, *, activation="tanh", scheme="euler", **how) -> LayerBlock:
+    """y' = -K' s(K y + b)."""
+    return _block(fields.parabolic(_square(K), activation), scheme, steps, **how)
+
+
+def HamiltonianBlock(K: Connectivity | int, steps: int, *, activation="tanh", scheme="verlet", **how) -> LayerBlock:
+    """q' = K' s(K p + b), p' = -K' s(K q + b) on states (q, p), half of the features each; its steps can be undone."""
+    return _block(fields.hamiltonian(_half(K), activation), scheme, steps, **how)
+
+
+def HyperbolicBlock(K: Connectivity | int, steps: int, *, activation="tanh", scheme="verlet", **how) -> LayerBlock:
+    """q'' = -K' s(K q + b) on states (q, v), half of the features each; its steps can be undone."""
+    return _block(fields.hyperbolic(_half(K), activation), scheme, steps, **how)
+
+
+def _block(field: Field, scheme, steps: int, length: float = 1.0, depth: Depth | None = None, **how) -> LayerBlock:
+    return LayerBlock(Block(field, catalogue.get(scheme), steps, length, depth), **how)  # type: ignore[arg-type]
+
+
+def _square(K: Connectivity | int) -> Connectivity:
+    return fields.dense(K) if isinstance(K, int) else K
+
+
+def _half(K: Connectivity | int) -> Connectivity:
+    if isinstance(K, int) and count("K", K) % 2:
+        raise ValueError(f"`K` must be an even number of features, as the state has two halves; found {K}")
+    return fields.dense(K // 2) if isinstance(K, int) else K
+
+
+class SolveBlock(torch.nn.Module):
+    """y(0) -> y(length) for any function (t, y); see `ODEBlock`."""
+
+    def __init__(self, func, scheme, steps=None, length=1.0, *, memory="auto", rtol=1e-6, atol=1e-9):
         super().__init__()
-        self.record, self.memory = block, _memory(block, memory)
-        motion, design = block.motion, Design((block,))
-        back = nodes_of(motion.back) if motion.back else ()
-        self.moves = Choreography(
-            motion, block.field.kind != "first", (nodes_of(motion.opening), nodes_of(motion.step), back)
-        )
-        self.table = timetable(motion, block.steps, block.length, block.depth)
-        self.on_tensors = FieldOnTensors(block.field).to(device=device, dtype=dtype or torch.get_default_dtype())
-        self.kernels = Kernels(design, engine, self.memory)
-        register(self, block.parameters, device, dtype)
-        fill(self, design, initial_weights(design, initialisation, seed), "blocks.0.")
+        if not (isfinite(length) and length != 0):
+            raise ValueError(f"`length` must be finite and not zero, found {length!r}")
+        self.func, self.scheme, self.length = func, catalogue.get(scheme), float(length)
+        self.steps = None if steps is None else count("steps", steps)
+        self.how = {"memory": memory, "rtol": rtol, "atol": atol}
+        if isinstance(func, (Partitioned, SecondOrder, Split)):
+            self.parts = torch.nn.ModuleList(f for f in func.functions if isinstance(f, torch.nn.Module))
 
-    def forward(self, y: Tensor) -> Tensor:
-        flat, parameters = features_of(y, self.record.n_in), tuple(self.parameters())
-        if self.kernels.take(flat, parameters):
-            return self.kernels.run(flat, parameters, self.plainly).reshape(y.shape)
-        return self.plainly(flat).reshape(y.shape)
+    def forward(self, y):
+        """The state at the end: a tensor, or a tuple of them, as it was at the beginning."""
+        first = y[0] if isinstance(y, tuple) else y
+        t = torch.linspace(0.0, self.length, (self.steps or 1) + 1, dtype=first.real.dtype, device=first.device)
+        options = {} if self.steps is None else {"grid_constructor": lambda func, y, t: t}
+        found = odeint_adjoint(self.func, y, t, method=self.scheme, options=options, **self.how)
+        return tuple(part[-1] for part in found) if isinstance(found, tuple) else found[-1]
 
-    def plainly(self, y: Tensor) -> Tensor:
-        """The same on `(batch, features)` by operations of tensors."""
-        controls = {name: parameter.unbind() for name, parameter in self.named_parameters()}
-        run = layered_run(self.on_tensors, self.moves, self.table, controls)
-        state, readings = self.on_tensors.state(y), (Reading(self.record.steps, itself),)
-        if self.memory == "all" or torch.compiler.is_compiling():
-            (end,) = states_at(run, state, readings)
-        else:
-            weights = tuple(each for values in controls.values() for each in values)
-            (end,) = exact(Course(run, readings, weights), self.memory, state)
-        return torch.cat(end, dim=1)
-
-    def __repr__(self) -> str:
-        return f"LayerBlock({self.record!r})"
-
-
-def register(module: torch.nn.Module, parameters: Mapping[str, tuple[int, ...]], device, dtype) -> None:
-    """Parameters by name and shape."""
-    for name, shape in parameters.items():
-        module.register_parameter(name, torch.nn.Parameter(torch.zeros(shape, device=device, dtype=dtype)))
-
-
-def pieces_of(design: Design, theta: Tensor) -> dict[str, Tensor]:
-    """Views of a design's flat vector by name."""
-    pieces = theta.split([torch.Size(shape).numel() for shape in design.shapes.values()])
-    return {name: piece.view(shape) for (name, shape), piece in zip(design.shapes.items(), pieces, strict=True)}
-
-
-def fill(module: torch.nn.Module, design: Design, theta: np.ndarray, prefix: str = "") -> None:
-    """Give parameters the numbers of a flat vector, and lay them behind each other in memory as there.
-
-    `prefix` stands before their names in the design.
-    """
-    like = next(module.parameters())
-    flat = torch.tensor(theta, dtype=like.dtype, device=like.device)
-    for name, piece in pieces_of(design, flat).items():
-        module.get_parameter(name.removeprefix(prefix)).data = piece
-
-
-def features_of(y: Tensor, n: int) -> Tensor:
-    """`(batch, features)` from `(batch, ...)`."""
-    if not isinstance(y, Tensor) or y.ndim < 2 or y.shape[1:].numel() != n:
-        found = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
-        raise ValueError(f"the input must be a tensor (batch, ...) with {n} numbers for a sample, found {found}")
-    return y.flatten(1)
-
-
-def _memory(block: Block, memory):
-    memory = checked_memory(memory)
-    if memory == "continuous":
-        raise ValueError('`memory`="continuous" is for functions (t, y); layers have exact gradients, as by "auto"')
-    if memory == "reversible" and block.motion.back is None:
-        name = "no skip" if block.scheme is None else block.scheme.name
-        raise ValueError(f"`memory`='reversible' needs steps that can be undone, such as those of 'verlet', not {name!r}")
-    return memory
+    def extra_repr(self) -> str:
+        return f"{self.scheme.name}, steps={self.steps}, length={self.length}"

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from stepnet.nets.design import Block
 from stepnet.nets.net import Net
-from stepnet.torch.blocks import LayerBlock, LayerChain, features_of, fill, pieces_of
 from stepnet.torch.kernels import Kernels, vector
+from stepnet.torch.layers import LayerBlock, LayerChain, features_of, fill, pieces_of
 
 
 class NetModule(torch.nn.Module):
@@ -32,18 +32,20 @@ class NetModule(torch.nn.Module):
         if not isinstance(net, Net):
             raise TypeError(f"`net` must be a net of `stepnet.nets`, found {type(net).__name__}")
         self.design = net.design
-        self.blocks, self.joins = torch.nn.ModuleList(), torch.nn.ModuleList()
         where = {"device": device, "dtype": dtype or getattr(torch, net.dtype.name)}
         for name, record in net.design.stages():
-            is_block = isinstance(record, Block)
-            stage = LayerBlock(record, memory=memory, **where) if is_block else LayerChain(record, **where)
+            stage = (
+                LayerBlock(record, memory=memory, **where) if isinstance(record, Block) else LayerChain(record, **where)
+            )
             family, _, number = name.partition(".")
-            if number:
-                getattr(self, family).append(stage)
-            else:
+            if not number:
                 self.add_module(name, stage)
+            elif hasattr(self, family):
+                self.get_submodule(family).append(stage)  # type: ignore[operator]
+            else:
+                self.add_module(family, torch.nn.ModuleList([stage]))
         self.stages = [name for name, _ in net.design.stages()]
-        self.kernels = Kernels(net.design, engine, self.blocks[0].memory)
+        self.kernels = Kernels(net.design, engine, self.get_submodule("blocks.0").memory)
         fill(self, net.design, net.theta)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stepnet.engines.torch_engine.constants import made_of_constants
 from stepnet.engines.torch_engine.fields import Field, SecondOrder, Split, State, checked, joined, parted
-from stepnet.engines.torch_engine.programs import Length, Rows, execute, nodes_of
+from stepnet.engines.torch_engine.programs import Rows, execute, nodes_of
 from stepnet.schemes import catalogue
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.programs import Motion, Program, motion_of

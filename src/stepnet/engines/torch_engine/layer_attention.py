@@ -1,4 +1,4 @@
-"""Attention on tensors: K(x) v = W_o P(x) W_v v and its transpose, on states `(batch, channels * tokens)`."""
+"""Attention on tensors: K(x) v + b, K(x) v = W_o P(x) W_v v, and the same with its transpose, on states `(batch, channels * tokens)`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from stepnet.fields import Attention
 QUERY, KEY, VALUE, OUTPUT = range(4)
 
 
+def with_bias(u: Tensor, b: Tensor | None) -> Tensor:
+    """`(batch, channels, nodes)` as features, with a number for every channel added."""
+    return (u if b is None else u + b[:, None]).flatten(1)
+
+
 class Attended(torch.nn.Module):
     """The two actions of an attention."""
 
@@ -17,12 +22,12 @@ class Attended(torch.nn.Module):
         super().__init__()
         self.tokens, self.channels, self.heads, self.is_causal = K.tokens, K.channels, K.heads, K.is_causal
 
-    def forward(self, W: Tensor, x: Tensor, v: Tensor, is_transposed: bool) -> Tensor:
-        """K(x) v, or K(x)' v."""
+    def forward(self, W: Tensor, b: Tensor | None, x: Tensor, v: Tensor, is_transposed: bool) -> Tensor:
+        """K(x) v + b, or K(x)' v + b."""
         P = self.probabilities(W, self._tokens(x))
         inner, outer = (W[OUTPUT].mT, W[VALUE].mT) if is_transposed else (W[VALUE], W[OUTPUT])
         weighed = self._heads(inner @ self._tokens(v)) @ (P if is_transposed else P.mT)
-        return (outer @ self._tokens(weighed)).flatten(1)
+        return with_bias(outer @ self._tokens(weighed), b)
 
     def probabilities(self, W: Tensor, tokens: Tensor) -> Tensor:
         """P `(batch, heads, tokens, tokens)`, rows of which sum to one."""

@@ -1,4 +1,4 @@
-"""Linear K on tensors: a matrix, a stencil, or operators on nodes; states are `(batch, channels * nodes)`.
+"""Linear K on tensors, with its bias: a matrix, a stencil, or operators on nodes; states are `(batch, channels * nodes)`.
 
 Each is a module for the sake of its constant tensors, which move with it to another device or dtype.
 """
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from scipy import sparse
 from torch import Tensor
 
-from stepnet.engines.torch_engine.layer_attention import Attended
+from stepnet.engines.torch_engine.layer_attention import Attended, with_bias
 from stepnet.fields import Connectivity, Fixed, Mixing
 from stepnet.fields.connectivity import Attention, Stencil
 
@@ -22,7 +22,7 @@ SMALL = 2**14  # entries up to which it is faster in any case
 
 
 def connection(K: Connectivity) -> torch.nn.Module:
-    """K as a module called with (weights, x, v, is_transposed), which gives K(x) v or K(x)' v."""
+    """K as a module called with (weights, bias, x, v, is_transposed), which gives K(x) v + b or K(x)' v + b."""
     if isinstance(K, Attention):
         return Attended(K)
     if isinstance(K, Fixed):
@@ -37,8 +37,8 @@ def connection(K: Connectivity) -> torch.nn.Module:
 class Multiplied(torch.nn.Module):
     """A matrix of weights."""
 
-    def forward(self, W: Tensor, x: Tensor, v: Tensor, is_transposed: bool) -> Tensor:
-        return F.linear(v, W.mT if is_transposed else W)
+    def forward(self, W: Tensor, b: Tensor | None, x: Tensor, v: Tensor, is_transposed: bool) -> Tensor:
+        return F.linear(v, W.mT if is_transposed else W, b)
 
 
 class Convolved(torch.nn.Module):
@@ -51,15 +51,15 @@ class Convolved(torch.nn.Module):
         self.margins = [n // 2 for n in stencil.taps]
         self.rims = [n // 2 for n in reversed(stencil.taps) for _ in range(2)]
 
-    def forward(self, W: Tensor, x: Tensor, v: Tensor, is_transposed: bool) -> Tensor:
+    def forward(self, W: Tensor, b: Tensor | None, x: Tensor, v: Tensor, is_transposed: bool) -> Tensor:
         if is_transposed:
             W = W.flip(0).mT
         channels = self.channels_out if is_transposed else self.channels_in
         kernel, v = W.permute(1, 2, 0).unflatten(2, self.taps), v.reshape(v.shape[0], channels, *self.shape)
         convolve = F.conv1d if len(self.shape) == 1 else F.conv2d
         if self.is_periodic:
-            return convolve(F.pad(v, self.rims, "circular"), kernel).flatten(1)
-        return convolve(v, kernel, padding=self.margins).flatten(1)
+            return convolve(F.pad(v, self.rims, "circular"), kernel, b).flatten(1)
+        return convolve(v, kernel, b, padding=self.margins).flatten(1)
 
 
 class Operated(torch.nn.Module):
@@ -70,17 +70,22 @@ class Operated(torch.nn.Module):
         self.taps, self.channels = len(operators), (channels_in, channels_out)
         self.forth, self.back = Spread(operators), Spread(tuple(P.T for P in operators))
 
-    def forward(self, W: Tensor | None, x: Tensor, v: Tensor, is_transposed: bool) -> Tensor:
+    def forward(self, W: Tensor | None, b: Tensor | None, x: Tensor, v: Tensor, is_transposed: bool) -> Tensor:
         spread = self.back if is_transposed else self.forth
-        moved = spread(v.reshape(v.shape[0], self.channels[is_transposed], -1))
-        if W is None:
-            return moved.flatten(1)
-        matrices = (W.mT if is_transposed else W).permute(1, 2, 0).flatten(1)
-        return (matrices @ moved.reshape(v.shape[0], matrices.shape[1], -1)).flatten(1)
+        u = spread(v.reshape(v.shape[0], self.channels[is_transposed], -1))
+        if W is not None:
+            matrices = (W.mT if is_transposed else W).permute(1, 2, 0).flatten(1)
+            u = matrices @ u.reshape(v.shape[0], matrices.shape[1], -1)
+        return with_bias(u, b)
 
 
 class Spread(torch.nn.Module):
     """P_k v for all k, from `(batch, channels, nodes)` to `(batch, channels, taps * nodes)`."""
+
+    matrix: Tensor
+    rows: Tensor
+    columns: Tensor
+    values: Tensor
 
     def __init__(self, operators: tuple):
         super().__init__()

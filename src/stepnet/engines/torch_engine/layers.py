@@ -35,8 +35,8 @@ class Form(NamedTuple):
     """What a layer does besides K."""
 
     weights: str | None
-    additions: tuple[tuple[str, bool], ...]  # parameters that are added, and whether time is their factor
-    nodes: int
+    bias: str | None
+    clock: str | None
     is_transposed: bool
     mirror: list[int] | None
     shift: float
@@ -44,12 +44,9 @@ class Form(NamedTuple):
 
 
 def _form(layer: Layer) -> Form:
-    additions = ((layer.bias, False), (layer.clock, True))
     mirror = list(layer.connectivity.mirror) if layer.is_antisymmetric else None  # type: ignore[union-attr, arg-type]
-    return Form(
-        layer.weights, tuple((name, is_clock) for name, is_clock in additions if name is not None), layer.bias_nodes,
-        layer.is_transposed, mirror, layer.shift, activate(layer.activation),
-    )  # fmt: skip
+    s = activate(layer.activation)
+    return Form(layer.weights, layer.bias, layer.clock, layer.is_transposed, mirror, layer.shift, s)
 
 
 class ChainOnTensors(torch.nn.Module):
@@ -68,23 +65,27 @@ class ChainOnTensors(torch.nn.Module):
     def forward(self, stage: Stage, x: Tensor) -> Tensor:
         v = x
         for form, K in zip(self.forms, self.connections, strict=True):
-            W = None if form.weights is None else effective(form, stage.weights.get(form.weights))
-            u = K(W, x if form.is_transposed else v, v, form.is_transposed)
-            if form.shift:
-                u = torch.add(u, v, alpha=form.shift)
-            for name, is_clock in form.additions:
-                each = stage.weights[name]
-                spread = each if form.nodes == 1 else each.repeat_interleave(form.nodes)
-                u = torch.add(u, spread, alpha=stage.t if is_clock else 1.0)
-            v = form.s(u)
+            W, b = effective(form, stage), bias_of(form, stage)
+            u = K(W, b, x if form.is_transposed else v, v, form.is_transposed)
+            v = form.s(torch.add(u, v, alpha=form.shift) if form.shift else u)
         return v if self.sign == 1.0 else self.sign * v
 
 
-def effective(form: Form, W: Tensor | None) -> Tensor | None:
+def effective(form: Form, stage: Stage) -> Tensor | None:
     """The weights of K, or of K - K'."""
+    W = None if form.weights is None else stage.weights.get(form.weights)
     if form.mirror is None or W is None:
         return W
     return W - W.mT if W.ndim == 2 else W - W[form.mirror].mT
+
+
+def bias_of(form: Form, stage: Stage) -> Tensor | None:
+    """b + t c."""
+    b = None if form.bias is None else stage.weights[form.bias]
+    if form.clock is None:
+        return b
+    c = stage.weights[form.clock]
+    return c * stage.t if b is None else torch.add(b, c, alpha=stage.t)
 
 
 class FieldOnTensors(torch.nn.Module):
