@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import numpy as np
@@ -134,7 +134,7 @@ class Design:
             raise ValueError(f"`joins` must hold {len(self.blocks) - 1} chains, one between every two blocks, "
                              f"found {len(self.joins)}")  # fmt: skip
         stages = list(self.stages())
-        for (name, before), (later, after) in zip(stages, stages[1:], strict=False):
+        for (name, before), (later, after) in pairwise(stages):
             if before.n_out != after.n_in:
                 raise ValueError(f"{name} gives {before.n_out} features, but {later} takes {after.n_in}")
 

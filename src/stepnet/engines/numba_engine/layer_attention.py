@@ -13,8 +13,8 @@ QUERY, KEY, VALUE, OUTPUT = range(4)
 def _product(memory, a0, b0, o0, n, stride):
     """o = sum_{e < n} a_e b_e, entry by entry; a_e and b_e lie `stride` apart."""
     out = memory[o0 : o0 + TILE]
-    for l in range(TILE):
-        out[l] = 0.0
+    for m in range(TILE):
+        out[m] = 0.0
     _add_product(memory, a0, b0, o0, n, stride)
 
 
@@ -23,8 +23,8 @@ def _add_product(memory, a0, b0, o0, n, stride):
     out = memory[o0 : o0 + TILE]
     for e in range(n):
         a, b = memory[a0 + e * stride : a0 + e * stride + TILE], memory[b0 + e * stride : b0 + e * stride + TILE]
-        for l in range(TILE):
-            out[l] += a[l] * b[l]
+        for m in range(TILE):
+            out[m] += a[m] * b[m]
 
 
 @inlined
@@ -44,8 +44,8 @@ def weigh(memory, p0, v0, o0, tokens, channels, heads, is_causal, is_transposed,
         for i in range(tokens):
             out = memory[o0 + (c * tokens + i) * TILE : o0 + (c * tokens + i + 1) * TILE]
             if not is_added:
-                for l in range(TILE):
-                    out[l] = 0.0
+                for m in range(TILE):
+                    out[m] = 0.0
             first, last = _first_and_last(i, tokens, is_causal, is_transposed)
             for j in range(first, last):
                 place = head + ((j * tokens + i) if is_transposed else (i * tokens + j)) * TILE
@@ -53,8 +53,8 @@ def weigh(memory, p0, v0, o0, tokens, channels, heads, is_causal, is_transposed,
                     memory[place : place + TILE],
                     memory[v0 + (c * tokens + j) * TILE : v0 + (c * tokens + j + 1) * TILE],
                 )
-                for l in range(TILE):
-                    out[l] += P[l] * v[l]
+                for m in range(TILE):
+                    out[m] += P[m] * v[m]
 
 
 @compiled
@@ -80,17 +80,17 @@ def soften(memory, p0, scale, tokens, heads, is_causal):
         for i in range(tokens):
             _, last = _first_and_last(i, tokens, is_causal, False)
             start = p0 + (h * tokens + i) * tokens * TILE
-            for l in range(TILE):
-                largest = memory[start + l]
+            for m in range(TILE):
+                largest = memory[start + m]
                 for j in range(1, last):
-                    largest = max(largest, memory[start + j * TILE + l])
+                    largest = max(largest, memory[start + j * TILE + m])
                 total = 0.0
                 for j in range(last):
-                    e = exp(scale * (memory[start + j * TILE + l] - largest))
-                    memory[start + j * TILE + l] = e
+                    e = exp(scale * (memory[start + j * TILE + m] - largest))
+                    memory[start + j * TILE + m] = e
                     total += e
                 for j in range(last):
-                    memory[start + j * TILE + l] /= total
+                    memory[start + j * TILE + m] /= total
 
 
 @compiled
@@ -100,12 +100,12 @@ def differentiate_softmax(memory, p0, d0, scale, tokens, heads, is_causal):
         for i in range(tokens):
             _, last = _first_and_last(i, tokens, is_causal, False)
             start = (h * tokens + i) * tokens * TILE
-            for l in range(TILE):
+            for m in range(TILE):
                 total = 0.0
                 for j in range(last):
-                    total += memory[p0 + start + j * TILE + l] * memory[d0 + start + j * TILE + l]
+                    total += memory[p0 + start + j * TILE + m] * memory[d0 + start + j * TILE + m]
                 for j in range(last):
-                    place = start + j * TILE + l
+                    place = start + j * TILE + m
                     memory[d0 + place] = scale * memory[p0 + place] * (memory[d0 + place] - total)
 
 

@@ -173,7 +173,7 @@ def steepen(number, z, slopes, sign, g):
     elif number == SIGMOID:
         for i in range(g.shape[0]):
             g[i] = (sign * g[i]) * ((sign * z[i]) * (1.0 - sign * z[i]))
-    elif number == GELU or number == SILU:
+    elif number in (GELU, SILU):
         for i in range(g.shape[0]):
             g[i] = (sign * g[i]) * slopes[i]
     elif sign != 1.0:

@@ -86,7 +86,7 @@ class _Vectors:
 
 @intrinsic
 def row_of_product(typing_context, out, o0, W, w0, w_stride, n, x, x0, x_stride, is_added):
-    """out[l] (+)= sum_{i < n} W[i] x[i, l] for the columns l of a tile, in registers."""
+    """out[m] (+)= sum_{i < n} W[i] x[i, l] for the columns l of a tile, in registers."""
     whole = types.int64
     signature = types.void(out, whole, W, whole, whole, whole, x, whole, whole, types.boolean)
 
@@ -116,7 +116,7 @@ def row_of_product(typing_context, out, o0, W, w0, w_stride, n, x, x0, x_stride,
 
 @intrinsic
 def dot_of_rows(typing_context, x, x0, y, y0, n):
-    """sum_l x[l] y[l] over n entries, a whole number of tiles."""
+    """sum_l x[m] y[m] over n entries, a whole number of tiles."""
     signature = x.dtype(x, types.int64, y, types.int64, types.int64)
 
     def generate(context, builder, signature, arguments):
@@ -136,8 +136,38 @@ def dot_of_rows(typing_context, x, x0, y, y0, n):
 
 
 @intrinsic
+def add_four_dots(typing_context, out, o0, x, x0, y, y0, y_stride, n):
+    """out[j] += sum_l x[l] y[j, l] for four rows j; the entries of x are loaded once for all of them."""
+    signature = types.void(out, types.int64, x, types.int64, y, types.int64, types.int64, types.int64)
+
+    def generate(context, builder, signature, arguments):
+        out_, o0, x_, x0, y_, y0, y_stride, n = arguments
+        v = _Vectors(context, builder, x.dtype)
+        one, other = _address(context, builder, x, x_, x0, v.size), _address(context, builder, y, y_, y0, v.size)
+        stride = builder.mul(y_stride, I64(v.size))
+        rows = [builder.add(other, builder.mul(stride, I64(j))) for j in range(4)]
+        totals = [cgutils.alloca_once_value(builder, v.zero) for _ in rows]
+        length = builder.mul(n, I64(v.size))
+        with cgutils.for_range_slice(builder, I64(0), length, I64(VECTOR_BYTES), intp=I64) as (offset, _):
+            value = v.load(builder.add(one, offset))
+            for row, total in zip(rows, totals, strict=True):
+                builder.store(v.fused(value, v.load(builder.add(row, offset)), builder.load(total)), total)
+        kind = ir.VectorType(v.kind, 4)
+        sums = ir.Constant(kind, ir.Undefined)
+        for j, total in enumerate(totals):
+            sums = builder.insert_element(sums, _total(builder, v, builder.load(total)), I32(j))
+        place = builder.inttoptr(_address(context, builder, out, out_, o0, v.size), kind.as_pointer())
+        before = builder.load(place, typ=kind)
+        before.align = v.size
+        builder.store(builder.fadd(before, sums), place).align = v.size
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
 def sum_of_row(typing_context, x, x0, n):
-    """sum_l x[l] over n entries, a whole number of tiles."""
+    """sum_l x[m] over n entries, a whole number of tiles."""
     signature = x.dtype(x, types.int64, types.int64)
 
     def generate(context, builder, signature, arguments):
@@ -167,7 +197,7 @@ def _total(builder, v: _Vectors, value):
 
 @inlined
 def mix(blas, W, w0, c_in, is_transposed, x, x0, n_in, out, o0, n_out, columns, is_added):
-    """out (+)= W x, or W' x, for channels of `columns` entries; W is `(rows, c_in)` wherever it is transposed or not."""
+    """out (+)= W x, or W' x, for channels of `columns` entries; W is `(rows, c_in)` in both cases."""
     if n_in <= SMALL and n_out <= SMALL:
         row, column = (1, c_in) if is_transposed else (c_in, 1)
         for block in range(0, columns, TILE):
@@ -185,7 +215,10 @@ def add_outer(blas, z, z0, n_out, v, v0, n_in, columns, W_bar, w0):
     """W_bar += z v' over all columns; W_bar is `(n_out, n_in)`."""
     if n_in <= SMALL and n_out <= SMALL:
         for o in range(n_out):
-            for i in range(n_in):
+            fours = n_in // 4 * 4
+            for i in range(0, fours, 4):
+                add_four_dots(W_bar, w0 + o * n_in + i, z, z0 + o * columns, v, v0 + i * columns, columns, columns)
+            for i in range(fours, n_in):
                 W_bar[w0 + o * n_in + i] += dot_of_rows(z, z0 + o * columns, v, v0 + i * columns, columns)
     else:
         one = W_bar.dtype.type(1.0)
@@ -200,10 +233,10 @@ def spread_nodes(ptr, ind, val, p0, e0, nodes_out, nodes_in, channels, x, x0, ou
             target = o0 + (c * nodes_out + i) * TILE
             row = out[target : target + TILE]
             if not is_added:
-                for l in range(TILE):
-                    row[l] = 0.0
+                for m in range(TILE):
+                    row[m] = 0.0
             for e in range(ptr[p0 + i], ptr[p0 + i + 1]):
                 source = x0 + (c * nodes_in + ind[e0 + e]) * TILE
                 weight, column = val[e0 + e], x[source : source + TILE]
-                for l in range(TILE):
-                    row[l] += weight * column[l]
+                for m in range(TILE):
+                    row[m] += weight * column[m]

@@ -1,25 +1,30 @@
 """Runs of layers on chunks of tiles: forward, along tangents, and back in a chosen memory.
 
-A chunk is an array `(tiles, features, TILE)`.  A sweep is a generator: it yields the end state, is sent the gradient there,
-and leaves the gradient at the beginning behind.
+A chunk is an array `(tiles, features, TILE)`.  A sweep is a generator: it yields the end state, is sent the gradient
+there, and yields the gradient at the beginning.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
-from functools import cache, cached_property
-from threading import Lock
+from functools import cached_property
 
 import numpy as np
-from numba.extending import get_cython_function_address
 
 from stepnet import checkpoints
 from stepnet.checkpoints import Checkpoints, Kind
 from stepnet.engines.numba_engine import layers
+from stepnet.engines.numba_engine.blas import gemm_address
 from stepnet.engines.numba_engine.layer_primitives import TILE
-from stepnet.engines.numba_engine.layer_tables import ONCE, Layout, Steps, chains_of, layout_of, work_size
+from stepnet.engines.numba_engine.layer_tables import (
+    ONCE,
+    Layout,
+    Steps,
+    chains_of,
+    layout_of,
+    undoing_layout,
+    work_size,
+)
 from stepnet.fields import Chain, Depth, Field
 from stepnet.schemes.programs import Motion
 
@@ -28,48 +33,6 @@ SLICE_OPERATIONS = 1e9  # multiplications in one call of a kernel, some 50 ms
 BESIDE = 1e4  # what a step costs besides those
 
 NOTHING = Motion(ONCE, ONCE, (0,))
-
-
-@cache
-def _gemm(dtype: np.dtype) -> int:
-    """The address of BLAS's product of matrices."""
-    return get_cython_function_address("scipy.linalg.cython_blas", "sgemm" if dtype == np.float32 else "dgemm")
-
-
-class _Threads:
-    """BLAS keeps to one thread while layers run, so that bits do not depend on the machine's cores."""
-
-    def __init__(self):
-        self._lock, self._users, self._before = Lock(), 0, 1
-
-    @cached_property
-    def _functions(self):
-        from scipy.linalg import cython_blas
-
-        library = ctypes.CDLL(cython_blas.__file__)
-        for prefix in ("scipy_openblas", "openblas"):
-            if hasattr(library, f"{prefix}_set_num_threads"):
-                return getattr(library, f"{prefix}_get_num_threads"), getattr(library, f"{prefix}_set_num_threads")
-        return (lambda: 1), (lambda n: None)  # a BLAS without threads of its own, or one we cannot ask
-
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        get, put = self._functions
-        with self._lock:
-            if self._users == 0:
-                self._before = get()
-                put(1)
-            self._users += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._users -= 1
-                if self._users == 0:
-                    put(self._before)
-
-
-single_thread = _Threads().one
 
 
 class Stage:
@@ -118,6 +81,10 @@ class Stage:
     @cached_property
     def back(self) -> Layout:
         return layout_of(self.motion.back, self.field, self._steps, self.dtype, is_stored=False)
+
+    @cached_property
+    def undoing(self) -> Layout | None:
+        return undoing_layout(self.motion, self.field, self._steps, self.dtype)
 
     @property
     def has_opening(self) -> bool:
@@ -178,29 +145,34 @@ class Stage:
         for done in range(0, count, size):
             yield done, min(size, count - done)
 
-    def _forward(self, room, layout: Layout, theta, step: int, count: int, direction: int = 1) -> None:
+    def _forward(self, room, layout: Layout, theta, step: int, count: int, slot: int = 0, ways=(1, 1)) -> None:
+        """`ways`: whether steps, and the slots of their records, go up or down."""
+        up, slots_up = ways
         for done, n in self._slices(count, room.tiles):
             layers.forward(
-                self.dtype, _gemm(self.dtype), self.chains, layout.program, room, theta, step + direction * done,
-                direction, done, n,
+                self.dtype, gemm_address(self.dtype), self.chains, layout.program, room, theta, step + up * done, up,
+                slot + slots_up * done, slots_up, n,
             )  # fmt: skip
 
-    def _pull(self, room, layout: Layout, theta, theta_bar, step: int, count: int) -> None:
+    def _pull(self, room, layout: Layout, theta, theta_bar, step: int, count: int, slot: int = 0) -> None:
+        """In reverse over the steps that begin at `step` and `slot`."""
         for done, n in self._slices(count, room.tiles):
+            last = count - 1 - done
             layers.pullback(
-                self.dtype, _gemm(self.dtype), self.chains, layout.program, room, theta, theta_bar,
-                step + count - 1 - done, count - 1 - done, n,
+                self.dtype, gemm_address(self.dtype), self.chains, layout.program, room, theta, theta_bar, step + last,
+                slot + last, n,
             )  # fmt: skip
 
-    def _opened(self, theta, carry: np.ndarray) -> np.ndarray:
+    def _opened(self, theta, carry: np.ndarray, step: int = 0) -> np.ndarray:
         """The rows after the opening."""
-        if not self.has_opening:
-            return carry
-        room = self.room(self.opening, len(carry), 2)
+        return self._moved(self.opening, theta, carry, step, 1) if self.has_opening else carry
+
+    def _moved(self, layout: Layout, theta, carry: np.ndarray, step: int, count: int, direction: int = 1) -> np.ndarray:
+        room = self.room(layout, len(carry), 2)
         records = self._records(room)
         records[0, :, : carry.shape[1]] = carry
-        self._forward(room, self.opening, theta, 0, 1)
-        found = records[1, :, : carry.shape[1]].copy()
+        self._forward(room, layout, theta, step, count, ways=(direction, 1))
+        found = records[count % 2, :, : carry.shape[1]].copy()
         self.give_back(room)
         return found
 
@@ -217,16 +189,13 @@ class Stage:
         self.give_back(room)
         return found
 
-    def advanced(self, theta, carry: np.ndarray, step: int, count: int, direction: int = 1) -> np.ndarray:
-        """The rows `count` steps on, or back (direction -1, `step` being the last one undone first)."""
-        layout = self.plain if direction == 1 else self.back
-        room = self.room(layout, len(carry), 2)
-        records = self._records(room)
-        records[0, :, : carry.shape[1]] = carry
-        self._forward(room, layout, theta, step, count, direction)
-        found = records[count % 2, :, : carry.shape[1]].copy()
-        self.give_back(room)
-        return found
+    def advanced(self, theta, carry: np.ndarray, step: int, count: int) -> np.ndarray:
+        """The rows `count` steps on."""
+        return self._moved(self.plain, theta, carry, step, count)
+
+    def returned(self, theta, carry: np.ndarray, step: int, count: int) -> np.ndarray:
+        """The rows before `count` steps, of which `step` is undone first."""
+        return self._moved(self.back, theta, carry, step, count, -1)
 
     # ---- ways through -----------------------------------------------------------------------------------------------
 
@@ -266,7 +235,7 @@ class Stage:
         mixed_dot = np.zeros_like(room.mixed)
         for done, n in self._slices(count, room.tiles):
             layers.tangent(
-                self.dtype, _gemm(self.dtype), self.chains, layout.program, room, theta, theta_dot, mixed_dot,
+                self.dtype, gemm_address(self.dtype), self.chains, layout.program, room, theta, theta_dot, mixed_dot,
                 step + done, done, n,
             )  # fmt: skip
         if self.is_single:
@@ -335,40 +304,41 @@ class Stage:
         yield self.own(self._close(theta, theta_bar, begun, bar))
 
     def _reversible(self, theta, theta_bar, x: np.ndarray):
+        """Records of a segment lie at the slots 1, 2, ...; slot 0 gets what the first step leaves for the one before."""
         begun = self.carried(x)
-        state = self.advanced(theta, self._opened(theta, begun), self.n_opening, self.count)
-        bar = self.carried((yield self.own(state)))
-        block = self.block(len(x))
-        room = self.room(self.stored, len(x), min(block, max(1, self.count)) + 1)
-        records, width = self._records(room), begun.shape[1]
-        stop = self.n_steps
+        state = self.advanced(theta, self._opened(theta, begun), self.n_opening, max(0, self.count - 1))
+        block, stop, width = min(self.block(len(x)), max(1, self.count)), self.n_steps, begun.shape[1]
+        room = self.room(self.stored, len(x), block + 2)
+        records, last = self._records(room), min(block, self.count)
+        records[last, :, :width] = state
+        self._forward(room, self.stored, theta, stop - 1, min(1, self.count), last)
+        bar = self.carried((yield self.own(records[last + (self.count > 0), :, :width])))
         while stop > self.n_opening:
             first = max(self.n_opening, stop - block)
             count = stop - first
-            state = self.advanced(theta, state, stop - 1, count, -1)
-            records[0, :, :width] = state
-            self._forward(room, self.stored, theta, first, count)
-            self._bars(room, count)[:] = bar
-            self._pull(room, self.stored, theta, theta_bar, first, count)
-            bar = self._bars(room, 0).copy()
-            stop = first
+            if stop < self.n_steps:
+                records[count], records[count + 1, :, :width] = records[0], records[1, :, :width]
+            self._undo(room, theta, first, count)
+            self._bars(room, count + 1)[:] = bar
+            self._pull(room, self.stored, theta, theta_bar, first, count, 1)
+            bar, stop = self._bars(room, 1).copy(), first
         self.give_back(room)
         yield self.own(self._close(theta, theta_bar, begun, bar))
 
-    def undone(self, theta: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """The initial state, reconstructed from the end state alone (one-step schemes that have an inverse)."""
-        carry = self.carried(y)
-        if self.has_opening:  # slopes that a step wants to be given are those at the end
-            carry = self._opened_at(theta, carry, self.n_steps)
-        return self.own(self.advanced(theta, carry, self.n_steps - 1, self.n_steps, -1))
+    def _undo(self, room, theta, first: int, count: int) -> None:
+        """Fill the records of a segment from the state behind it."""
+        if self.undoing is not None:
+            self._forward(room, self.undoing, theta, first + count - 1, count, count, (-1, -1))
+            return
+        records, width = self._records(room), self.stored.bar_size
+        before = self.returned(theta, records[count + 1, :, :width], first + count - 1, count)
+        records[1, :, :width] = before
+        self._forward(room, self.stored, theta, first, count, 1)
 
-    def _opened_at(self, theta, carry, step: int) -> np.ndarray:
-        room = self.room(self.opening, len(carry), 2)
-        self._records(room)[0, :, : carry.shape[1]] = carry
-        self._forward(room, self.opening, theta, step, 1)
-        found = self._records(room)[1, :, : carry.shape[1]].copy()
-        self.give_back(room)
-        return found
+    def undone(self, theta: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """The initial state, reconstructed from the end state alone, for one-step schemes that have an inverse."""
+        carry = self._opened(theta, self.carried(y), self.n_steps)
+        return self.own(self.returned(theta, carry, self.n_steps - 1, self.n_steps))
 
     # ---- memory -----------------------------------------------------------------------------------------------------
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.engines.numba_engine import layer_chains as columns
 from stepnet.engines.numba_engine import layers
 from stepnet.engines.numba_engine.layer_primitives import TILE
 from stepnet.fields import Attention, Chain, Depth, Field, Fixed, Mixing
-from stepnet.schemes.programs import Program, Slope
+from stepnet.schemes.programs import Motion, Program, Slope
 
 ONCE = Program(1, (Slope(0, 0, 0.0),), (1,))
 """A chain by itself: the new state is its value."""
@@ -24,7 +26,7 @@ def slots_of(parameters: dict[str, tuple[int, ...]], controls: int) -> np.ndarra
     return np.array(list(zip(starts, sizes, strict=False)), np.int64).reshape(-1, 2)
 
 
-def chains_of(parts: Sequence[Chain], parameters: dict, controls: int, dtype: np.dtype) -> layers.Chains:
+def chains_of(parts: Sequence[Chain], parameters: dict, controls: int, dtype: np.dtype) -> columns.Chains:
     """The layers of all parts as numbers."""
     numbers = {name: number for number, name in enumerate(parameters)}
     sparse = _Operators()
@@ -33,38 +35,38 @@ def chains_of(parts: Sequence[Chain], parameters: dict, controls: int, dtype: np
         tape = 0
         for layer in chain.layers:
             row = _row(layer, numbers, sparse)
-            row[layers.TAPE], tape = tape, tape + layer.n_out * TILE
-            row[layers.SLOPES] = -1
+            row[columns.TAPE], tape = tape, tape + layer.n_out * TILE
+            row[columns.SLOPES] = -1
             if not layer.activation.from_value:
-                row[layers.SLOPES], tape = tape, tape + layer.n_out * TILE
+                row[columns.SLOPES], tape = tape, tape + layer.n_out * TILE
             rows.append(row)
             shifts.append(layer.shift)
     first = [0, *accumulate(len(chain.layers) for chain in parts)]
-    return layers.Chains(
+    return columns.Chains(
         np.array(first, np.int64), np.array([chain.sign for chain in parts], dtype), np.array(rows, np.int64),
         np.array(shifts, dtype), *sparse.arrays(dtype), slots_of(parameters, controls),
     )  # fmt: skip
 
 
 def _row(layer, numbers: dict[str, int], sparse: _Operators) -> list[int]:
-    K, row = layer.connectivity, [0] * layers.N_COLUMNS
+    K, row = layer.connectivity, [0] * columns.N_COLUMNS
     operators, mirror = (), ()
     if isinstance(K, Mixing):
-        kind, channels, operators, mirror = layers.MIXING, (K.channels_in, K.channels_out), K.operators, K.mirror
+        kind, channels, operators, mirror = columns.MIXING, (K.channels_in, K.channels_out), K.operators, K.mirror
         nodes = K.nodes_in, K.nodes_out
     elif isinstance(K, Fixed):
-        kind, channels, operators = layers.FIXED, (K.channels, K.channels), (K.operator,)
+        kind, channels, operators = columns.FIXED, (K.channels, K.channels), (K.operator,)
         nodes = K.operator.shape[::-1]
     else:
-        kind, channels, nodes = layers.ATTENTION, (K.channels, K.channels), (K.tokens, K.tokens)
-        row[layers.HEADS], row[layers.IS_CAUSAL] = K.heads, int(K.is_causal)
+        kind, channels, nodes = columns.ATTENTION, (K.channels, K.channels), (K.tokens, K.tokens)
+        row[columns.HEADS], row[columns.IS_CAUSAL] = K.heads, int(K.is_causal)
     tap0 = sparse.add(operators, mirror if layer.is_antisymmetric else None)
-    row[: layers.TAP0 + 1] = [kind, *channels, *nodes, len(operators), tap0]
-    for column, name in ((layers.WEIGHTS, layer.weights), (layers.BIAS, layer.bias), (layers.CLOCK, layer.clock)):
+    row[: columns.TAP0 + 1] = [kind, *channels, *nodes, len(operators), tap0]
+    for column, name in ((columns.WEIGHTS, layer.weights), (columns.BIAS, layer.bias), (columns.CLOCK, layer.clock)):
         row[column] = numbers.get(name, -1)
-    row[layers.ACTIVATION] = layer.activation.number
-    row[layers.IS_TRANSPOSED], row[layers.IS_ANTI] = int(layer.is_transposed), int(layer.is_antisymmetric)
-    row[layers.N_IN], row[layers.N_OUT], row[layers.BIAS_NODES] = layer.n_in, layer.n_out, layer.bias_nodes
+    row[columns.ACTIVATION] = layer.activation.number
+    row[columns.IS_TRANSPOSED], row[columns.IS_ANTI] = int(layer.is_transposed), int(layer.is_antisymmetric)
+    row[columns.N_IN], row[columns.N_OUT], row[columns.BIAS_NODES] = layer.n_in, layer.n_out, layer.bias_nodes
     return row
 
 
@@ -106,7 +108,20 @@ class Layout(NamedTuple):
 
 def layout_of(program: Program, field: Field | Chain, steps: Steps, dtype: np.dtype, is_stored: bool) -> Layout:
     """Where the rows of a program lie; `is_stored` keeps in the record what the reverse run wants to know."""
-    rows, parts = _Rows(program, field, is_stored), field.parts if isinstance(field, Field) else (field,)
+    return _layout(program, _Rows(program, field, is_stored), field, steps, dtype)
+
+
+def undoing_layout(motion: Motion, field: Field, steps: Steps, dtype: np.dtype) -> Layout | None:
+    """A step undone, leaving in its record what it had left there when it was done; None if some of that is not met.
+
+    The step before is then undone in the record before, where the tapes of slopes go that it has handed on.
+    """
+    rows = _Undone(motion, _Rows(motion.step, field, is_stored=True))
+    return _layout(motion.back, rows, field, steps, dtype) if rows.is_complete else None
+
+
+def _layout(program: Program, rows: _Rows | _Undone, field, steps: Steps, dtype: np.dtype) -> Layout:
+    parts = field.parts if isinstance(field, Field) else (field,)
     forward, forward_weights = _forward(program, rows, steps.h)
     reverse, reverse_weights = _reverse(program, rows, steps.h)
     slopes = [operation for operation in program.operations if isinstance(operation, Slope)]
@@ -219,8 +234,73 @@ def _passed(program: Program) -> dict[int, int]:
     return found
 
 
+class _Undone:
+    """Rows of the program that undoes a step, in the places that they have in the step itself."""
+
+    def __init__(self, motion: Motion, done: _Rows):
+        back, (n_state, matches) = motion.back, _matches(motion)
+        self.record, self.bar_size, self.scratch, self.bar_scratch = done.record, done.bar_size, done.scratch, 0
+        self.n_rows, self.passed, self.finals = len(matches), {}, set()
+        self.slopes = [i for i, operation in enumerate(back.operations) if isinstance(operation, Slope)]
+        self.row_places = [(layers.NEXT, done.state_places[row]) for row in range(n_state)]
+        self.row_places += [done.row_places[match] if match is not None else (-1, 0) for match in matches[n_state:]]
+        self.row_places += [(layers.HERE, place) for place in done.state_places]
+        self.sizes = [*done.sizes[: len(matches)], *done.sizes[:n_state]]
+        targets = self.row_places[self.n_rows :]
+        self.copied = [j for j, row in enumerate(back.outputs) if self.row_places[row] != targets[j]]
+        numbers = {row: number for number, row in enumerate(n_state + i for i in done.slopes)}
+        self.tape_places = []
+        for row, operation in enumerate(back.operations, n_state):
+            if isinstance(operation, Slope):
+                match = matches[row]
+                kind = layers.HERE
+                if match is not None and match < n_state:  # the slope was handed on by the step before
+                    kind, match = layers.PREVIOUS, motion.step.outputs[match]
+                self.tape_places.append((kind, done.tape_places[numbers[match]]) if match in numbers else (-1, 0))
+        places = {*self.row_places, *((layers.HERE, place) for place in done.state_places)}
+        wanted = {place for place in done.row_places if place[0] == layers.HERE}
+        is_known = all(place[0] >= 0 for place in (*self.row_places, *self.tape_places))
+        tapes = {place for _, place in self.tape_places}
+        self.is_complete = is_known and wanted <= places and tapes == set(done.tape_places)
+
+    places = _Rows.places
+
+    def bars(self) -> tuple[np.ndarray, ...]:
+        """Nobody wants the adjoint of undoing."""
+        return np.zeros(len(self.sizes), np.int64), np.zeros(len(self.sizes), np.int64)
+
+    def tapes(self) -> tuple[np.ndarray, ...]:
+        kinds, places = np.array(self.tape_places, np.int64).reshape(-1, 2).T.copy()
+        return kinds, places
+
+
+def _matches(motion: Motion) -> tuple[int, list[int | None]]:
+    """For every row of the program that undoes a step the row of the step that is the same, found by their values."""
+    begun, n = motion.opening.steps, motion.step.n_rows
+    state = _values(motion.opening, [0.3 + 0.1 * row for row in range(n)], 0)[1]
+    state = _values(motion.step, state, begun)[1]
+    done, after = _values(motion.step, state, begun + 1)
+    undone, _ = _values(motion.back, after, begun + 1)
+
+    def match(value):
+        return next((row for row, other in enumerate(done) if abs(value - other) < 1e-9), None)
+
+    return n, [match(value) for value in undone]
+
+
+def _values(program: Program, rows: list[float], step: int) -> tuple[list[float], list[float]]:
+    """All rows of a program, and those of the new state, for some right-hand side of one number."""
+    made, h = list(rows), 0.1
+    for operation in program.operations:
+        if isinstance(operation, Slope):
+            made.append(math.sin(1.7 * made[operation.row] + operation.part + 0.4 * (step + operation.c)) + 0.3)
+        else:
+            made.append(sum(term.weight * h**term.power * made[term.row] for term in operation.terms))
+    return made, [made[row] for row in program.outputs]
+
+
 def _tape_size(chain: Chain) -> int:
-    """Values of the inner layers, and derivatives that do not follow from values; the last value is the slope itself."""
+    """Values of the inner layers, and derivatives that do not follow from values; the last value is the slope."""
     rows = [layer.n_out * (1 if layer.activation.from_value else 2) for layer in chain.layers]
     if chain.layers[-1].activation.from_value:
         rows[-1] = 0
