@@ -34,6 +34,9 @@ class Activation:
     def __repr__(self) -> str:
         return self.name
 
+    def __reduce__(self):
+        return activation, (self.name,)
+
 
 def _sigmoid(u):
     return 0.5 * (1 + np.tanh(0.5 * u))

@@ -12,6 +12,7 @@ from stepnet.fields import Connectivity, Depth, Field
 from stepnet.fields.connectivity import count
 from stepnet.nets.design import Block
 from stepnet.schemes import catalogue
+from stepnet.schemes.conditions import is_pair
 from stepnet.torch.layers import LayerBlock
 from stepnet.torch.ways_in import odeint_adjoint
 
@@ -101,6 +102,9 @@ class SolveBlock(torch.nn.Module):
             raise ValueError(f"`length` must be finite and not zero, found {length!r}")
         self.func, self.scheme, self.length = func, catalogue.get(scheme), float(length)
         self.steps = None if steps is None else count("steps", steps)
+        self.is_given_pair = steps is not None and is_pair(self.scheme)  # others go from time to time in any case
+        if steps is None and not is_pair(self.scheme):
+            raise ValueError(f"`steps` must be given for {self.scheme.name}, which cannot choose them")
         self.how = {"memory": memory, "rtol": rtol, "atol": atol}
         if isinstance(func, (Partitioned, SecondOrder, Split)):
             self.parts = torch.nn.ModuleList(f for f in func.functions if isinstance(f, torch.nn.Module))
@@ -109,8 +113,9 @@ class SolveBlock(torch.nn.Module):
         """The state at the end: a tensor, or a tuple of them, as it was at the beginning."""
         first = y[0] if isinstance(y, tuple) else y
         t = torch.linspace(0.0, self.length, (self.steps or 1) + 1, dtype=first.real.dtype, device=first.device)
-        options = {} if self.steps is None else {"grid_constructor": lambda func, y, t: t}
-        found = odeint_adjoint(self.func, y, t, method=self.scheme, options=options, **self.how)
+        options = {"grid_constructor": lambda func, y, t: t} if self.is_given_pair else {}
+        how = self.how | ({"memory": "all"} if torch.compiler.is_compiling() else {})
+        found = odeint_adjoint(self.func, y, t, method=self.scheme, options=options, **how)
         return tuple(part[-1] for part in found) if isinstance(found, tuple) else found[-1]
 
     def extra_repr(self) -> str:

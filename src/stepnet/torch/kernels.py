@@ -1,7 +1,8 @@
 """Designs on the compiled layer kernels, for CPU tensors: one call for a whole run, none for a step.
 
-Numbers are not copied on their way: arrays are views of tensors, and parameters that lie behind each other in memory are
-one vector already.  Eager mode has a node of autograd that holds the run between its halves; compilers see an operator.
+Numbers are not copied on their way: arrays are views of tensors, and parameters that lie behind each other in memory
+are one vector already.  Eager mode has a node of autograd that holds the run between its halves; compilers see an
+operator.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from stepnet.nets.design import Design
 
 ENGINES = ("auto", "numba", "torch")
 DTYPES = {torch.float64: "float64", torch.float32: "float32"}
+PLAIN = (Tensor, torch.nn.Parameter)  # other kinds of tensors may have no numbers at all
 _NUMBERS = count()
 _KNOWN: WeakValueDictionary[int, Kernels] = WeakValueDictionary()
 
@@ -35,6 +37,9 @@ class Kernels:
         self.design, self.engine, self.memory, self.number = design, engine, memory, next(_NUMBERS)
         self.n_out = design.n_out
         _KNOWN[self.number] = self
+
+    def __reduce__(self):
+        return Kernels, (self.design, self.engine, self.memory)  # a copy has a number of its own
 
     @cached_property
     def executions(self) -> dict:
@@ -55,7 +60,7 @@ class Kernels:
         """`plainly(x)` by the kernels; transformations of functions and second derivatives see `plainly` itself."""
         if torch.compiler.is_compiling():
             return layers(x, list(parameters), self.number)
-        if is_transformed():
+        if is_transformed() or not all(type(each) in PLAIN for each in (x, *parameters)):
             return plainly(x)
         if not is_one_node((x, *parameters)):
             return self.forward(x, parameters)

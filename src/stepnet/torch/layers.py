@@ -59,7 +59,7 @@ class LayerBlock(torch.nn.Module):
         self, block: Block, *, memory="auto", engine="auto", seed=0, initialisation="glorot", device=None, dtype=None
     ):
         super().__init__()
-        self.record, self.memory = block, _memory(block, memory)
+        self.record, self.n_in, self.memory = block, block.n_in, _memory(block, memory)
         motion, design = block.motion, Design((block,))
         back = nodes_of(motion.back) if motion.back else ()
         self.moves = Choreography(
@@ -72,7 +72,7 @@ class LayerBlock(torch.nn.Module):
         fill(self, design, initial_weights(design, initialisation, seed), "blocks.0.")
 
     def forward(self, y: Tensor) -> Tensor:
-        flat, parameters = features_of(y, self.record.n_in), tuple(self.parameters())
+        flat, parameters = features_of(y, self.n_in), tuple(self.parameters())
         if self.kernels.take(flat, parameters):
             return self.kernels.run(flat, parameters, self.plainly).reshape(y.shape)
         return self.plainly(flat).reshape(y.shape)

@@ -44,12 +44,13 @@ class NetModule(torch.nn.Module):
                 self.get_submodule(family).append(stage)  # type: ignore[operator]
             else:
                 self.add_module(family, torch.nn.ModuleList([stage]))
-        self.stages = [name for name, _ in net.design.stages()]
+        self.stages, self.names = [name for name, _ in net.design.stages()], list(net.design.shapes)
+        self.n_in = net.design.n_in
         self.kernels = Kernels(net.design, engine, self.get_submodule("blocks.0").memory)
         fill(self, net.design, net.theta)
 
     def forward(self, x: Tensor) -> Tensor:
-        flat, parameters = features_of(x, self.design.n_in), self.in_order()
+        flat, parameters = features_of(x, self.n_in), self.in_order()
         if self.kernels.take(flat, parameters):
             return self.kernels.run(flat, parameters, self.plainly)
         return self.plainly(flat)
@@ -63,7 +64,7 @@ class NetModule(torch.nn.Module):
 
     def in_order(self) -> tuple[Tensor, ...]:
         """The parameters as they follow each other in the net's flat vector."""
-        return tuple(self.get_parameter(name) for name in self.design.shapes)
+        return tuple(self.get_parameter(name) for name in self.names)
 
     # ---- weights both ways ------------------------------------------------------------------------------------------
 

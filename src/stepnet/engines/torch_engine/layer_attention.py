@@ -1,4 +1,4 @@
-"""Attention on tensors: K(x) v + b, K(x) v = W_o P(x) W_v v, and the same with its transpose, on states `(batch, channels * tokens)`."""
+"""Attention on tensors: W_o P(x) W_v v + b, and the transpose, on states `(batch, channels * tokens)`."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stepnet.fields.activations import LEAK, Activation
+from stepnet.fields.activations import LEAK
 
 STRAIGHT = 50.0  # beyond, softplus is the identity in float64; torch's own 20 is good for float32
 
@@ -26,6 +26,6 @@ _BY_NUMBER: tuple[Callable[[Tensor], Tensor], ...] = (
 )
 
 
-def activate(activation: Activation) -> Callable[[Tensor], Tensor]:
-    """s(u) of a record."""
-    return _BY_NUMBER[activation.number]
+def activate(number: int, u: Tensor) -> Tensor:
+    """s(u) of the activation with this number."""
+    return _BY_NUMBER[number](u)

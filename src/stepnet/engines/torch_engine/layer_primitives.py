@@ -1,4 +1,4 @@
-"""Linear K on tensors, with its bias: a matrix, a stencil, or operators on nodes; states are `(batch, channels * nodes)`.
+"""Linear K on tensors, with its bias: a matrix, a stencil, operators on nodes; states are `(batch, channels * nodes)`.
 
 Each is a module for the sake of its constant tensors, which move with it to another device or dtype.
 """

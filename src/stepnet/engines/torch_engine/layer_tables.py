@@ -1,4 +1,4 @@
-"""From records to the numbers that runs over layers read: stage times, and which control values of the weights count."""
+"""From records to the numbers that runs over layers read: stage times, and the controls of weights that count there."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ asked for its value, and every control value of a weight is a tensor of its own,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -40,13 +40,13 @@ class Form(NamedTuple):
     is_transposed: bool
     mirror: list[int] | None
     shift: float
-    s: Callable[[Tensor], Tensor]
+    activation: int
 
 
 def _form(layer: Layer) -> Form:
     mirror = list(layer.connectivity.mirror) if layer.is_antisymmetric else None  # type: ignore[union-attr, arg-type]
-    s = activate(layer.activation)
-    return Form(layer.weights, layer.bias, layer.clock, layer.is_transposed, mirror, layer.shift, s)
+    number = layer.activation.number
+    return Form(layer.weights, layer.bias, layer.clock, layer.is_transposed, mirror, layer.shift, number)
 
 
 class ChainOnTensors(torch.nn.Module):
@@ -67,7 +67,7 @@ class ChainOnTensors(torch.nn.Module):
         for form, K in zip(self.forms, self.connections, strict=True):
             W, b = effective(form, stage), bias_of(form, stage)
             u = K(W, b, x if form.is_transposed else v, v, form.is_transposed)
-            v = form.s(torch.add(u, v, alpha=form.shift) if form.shift else u)
+            v = activate(form.activation, torch.add(u, v, alpha=form.shift) if form.shift else u)
         return v if self.sign == 1.0 else self.sign * v
 
 
