@@ -29,6 +29,7 @@ from stepnet.fields import Chain, Depth, Field
 from stepnet.schemes.programs import Motion
 
 BLOCK_BYTES = 2**20  # of the records of a segment that is run again: it stays in the cache
+LEAST_BLOCK = 8  # steps of a segment at least, so that its bookkeeping does not matter
 SLICE_OPERATIONS = 1e9  # multiplications in one call of a kernel, some 50 ms
 BESIDE = 1e4  # what a step costs besides those
 
@@ -304,7 +305,7 @@ class Stage:
         yield self.own(self._close(theta, theta_bar, begun, bar))
 
     def _reversible(self, theta, theta_bar, x: np.ndarray):
-        """Records of a segment lie at the slots 1, 2, ...; slot 0 gets what the first step leaves for the one before."""
+        """Records of a segment are at the slots 1, 2, ...; slot 0 gets what the first step leaves for the one before."""
         begun = self.carried(x)
         state = self.advanced(theta, self._opened(theta, begun), self.n_opening, max(0, self.count - 1))
         block, stop, width = min(self.block(len(x)), max(1, self.count)), self.n_steps, begun.shape[1]
@@ -344,7 +345,7 @@ class Stage:
 
     def block(self, tiles: int) -> int:
         """Steps whose records stay in the cache."""
-        return max(1, BLOCK_BYTES // (self.stored.record * self.dtype.itemsize * tiles))
+        return max(LEAST_BLOCK, BLOCK_BYTES // (self.stored.record * self.dtype.itemsize * tiles))
 
     def stored_bytes(self, tiles: int) -> int:
         """Memory of all records."""
