@@ -110,7 +110,11 @@ def test_gauss_newton_product_is_symmetric_and_that_of_the_jacobian():
 
 
 def test_float32_gradients_agree_with_float64():
-    for case in (("dense", "hamiltonian", "verlet"), ("conv2d", "parabolic", "euler"), ("attention", "residual", "rk4")):
+    for case in (
+        ("dense", "hamiltonian", "verlet"),
+        ("conv2d", "parabolic", "euler"),
+        ("attention", "residual", "rk4"),
+    ):
         net, single = net_of(*case), net_of(*case, dtype=np.float32)
         x = np.random.default_rng(1).normal(size=(BATCH, net.design.n_in))
         found = single.gradient(x, end_gradient=np.ones_like(x))

@@ -87,6 +87,8 @@ def test_transformations_of_functions():
     assert relative(torch.func.jacrev(compiled)(y).detach(), torch.func.jacrev(plain)(y).detach()) <= EQUAL
     rows = torch.func.vmap(lambda row: compiled(row[None])[0])(y)
     assert relative(rows.detach(), plain(y).detach()) <= EQUAL
+    jacobians = (torch.autograd.functional.jacobian(module, y, vectorize=True) for module in (compiled, plain))
+    assert relative(*jacobians) <= EQUAL
 
 
 def test_a_retained_graph_goes_back_twice():

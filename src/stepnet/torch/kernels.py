@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
+from stepnet.engines.torch_engine.blocks import leaf, pulled
 from stepnet.engines.torch_engine.gradients import Way, is_one_node, is_transformed, solved
 from stepnet.nets.design import Design
 
@@ -64,11 +65,8 @@ class Kernels:
             return plainly(x)
         if not is_one_node((x, *parameters)):
             return self.forward(x, parameters)
-        way = Way(
-            lambda given: self._there(given[0], parameters), self._back, lambda given: [plainly(given[0])],
-            tuple(parameters), 1,
-        )  # fmt: skip
-        return solved(way, (x,))[0]
+        there = lambda given: self._there(given[0], parameters, plainly)
+        return solved(Way(there, self._back, lambda given: [plainly(given[0])], tuple(parameters), 1), (x,))[0]
 
     def forward(self, x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         """Outputs without a gradient."""
@@ -87,14 +85,19 @@ class Kernels:
         pieces = torch.from_numpy(theta_bar).split([p.numel() for p in parameters])
         return [torch.from_numpy(x_bar), *(piece.view(p.shape) for piece, p in zip(pieces, parameters, strict=True))]
 
-    def _there(self, x: Tensor, parameters: Sequence[Tensor]):
+    def _there(self, x: Tensor, parameters: Sequence[Tensor], plainly: Callable[[Tensor], Tensor]):
         sweep, y = self.begun(x, parameters)
-        return _Kept(sweep, parameters), [y]
+        return _Kept(sweep, parameters, plainly), [y]
 
     def _back(self, kept: _Kept, given: Sequence[Tensor], bars: Sequence[Tensor | None]) -> list[Tensor | None]:
         (y_bar,) = bars
         if y_bar is None:
             return [None] * (1 + len(kept.parameters))
+        if torch._C._functorch.is_legacy_batchedtensor(y_bar):  # many at once
+            with torch.enable_grad():
+                x = leaf(given[0])
+                y = kept.plainly(x)
+            return list(pulled([y], (x, *kept.parameters), [y_bar]))
         if kept.sweep is None:  # a sweep goes back once; this graph was retained
             kept.sweep, _ = self.begun(given[0], kept.parameters)
         sweep, kept.sweep = kept.sweep, None
@@ -104,8 +107,8 @@ class Kernels:
 class _Kept:
     """A run that stands at its turn."""
 
-    def __init__(self, sweep, parameters: Sequence[Tensor]):
-        self.sweep, self.parameters = sweep, parameters
+    def __init__(self, sweep, parameters: Sequence[Tensor], plainly: Callable[[Tensor], Tensor]):
+        self.sweep, self.parameters, self.plainly = sweep, parameters, plainly
 
 
 def _obstacle(tensors: Sequence[Tensor]) -> str | None:
