@@ -21,6 +21,7 @@ torch.set_num_threads(1)
 
 EQUAL = 1e-12  # relative; sums in another order
 SAME = 1e-13  # the same operations on moved numbers
+NEAR = 1e-5  # relative; Verlet's error in steps of 0.0007 is h^2 times a small number
 N = 5
 
 NETS = {
@@ -255,6 +256,19 @@ def test_blocks_of_functions_are_compiled_whole():
     module, y = snt.ODEBlock(Slope(), "rk4", N), inputs(3)
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
     assert relative(compiled(y).detach(), module(y).detach()) <= EQUAL
+
+
+@pytest.mark.parametrize("degree", [0, 1, 3])
+@pytest.mark.parametrize("dynamics", ["residual", "hamiltonian", "hyperbolic"])
+def test_adaptive_steps_of_a_field_come_near_to_many_layers(dynamics, degree):
+    field, depth = fields.DYNAMICS[dynamics](SQUARE["conv1d"]), fields.Depth(degree + 1, degree)
+    adaptive = snt.ODEBlock(field, "dopri5", length=0.7, depth=depth, rtol=1e-9, atol=1e-11, dtype=torch.float64)
+    layers = snt.ODEBlock(field, None, 1000, 0.7, depth=depth, dtype=torch.float64)
+    layers.load_state_dict(adaptive.func.state_dict())
+    y = inputs(field.width)
+    assert relative(adaptive(y).detach(), layers(y).detach()) < NEAR
+    both = zip(gradients(adaptive, y), gradients(layers, y), strict=True)
+    assert max(relative(a, b) for a, b in both) < NEAR
 
 
 # ---- copies ---------------------------------------------------------------------------------------------------------

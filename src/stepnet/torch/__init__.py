@@ -11,13 +11,13 @@ from stepnet.torch.blocks import (
     ResidualBlock,
     SolveBlock,
 )
-from stepnet.torch.layers import LayerBlock, LayerChain
+from stepnet.torch.layers import FieldFunction, LayerBlock, LayerChain
 from stepnet.torch.methods import method_names
 from stepnet.torch.networks import NetModule, from_net
 from stepnet.torch.ways_in import odeint, odeint_adjoint, odeint_event
 
 __all__ = [
-    "AntisymmetricBlock", "Checkpoints", "HamiltonianBlock", "HyperbolicBlock", "LayerBlock", "LayerChain", "NetModule",
-    "ODEBlock", "ParabolicBlock", "Partitioned", "ResidualBlock", "SecondOrder", "SolveBlock", "Split", "from_net",
-    "method_names", "odeint", "odeint_adjoint", "odeint_event",
+    "AntisymmetricBlock", "Checkpoints", "FieldFunction", "HamiltonianBlock", "HyperbolicBlock", "LayerBlock",
+    "LayerChain", "NetModule", "ODEBlock", "ParabolicBlock", "Partitioned", "ResidualBlock", "SecondOrder",
+    "SolveBlock", "Split", "from_net", "method_names", "odeint", "odeint_adjoint", "odeint_event",
 ]  # fmt: skip

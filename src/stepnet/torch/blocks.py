@@ -13,7 +13,7 @@ from stepnet.fields.connectivity import count
 from stepnet.nets.design import Block
 from stepnet.schemes import catalogue
 from stepnet.schemes.conditions import is_pair
-from stepnet.torch.layers import LayerBlock
+from stepnet.torch.layers import FieldFunction, LayerBlock
 from stepnet.torch.ways_in import odeint_adjoint
 
 
@@ -26,17 +26,18 @@ def ODEBlock(field, scheme=None, steps=None, length=1.0, **how) -> LayerBlock | 
     scheme : str or scheme, optional
         A name of `stepnet.schemes`; "verlet" for fields in halves and "rk4" for others by default.
     steps : int, optional
-        Without them a pair chooses its steps by `rtol` and `atol`; a Field needs them, as they are its layers.
+        Layers of a Field; without them a pair chooses its steps by `rtol` and `atol`.
     length : float
         The time that the steps take together.
     how
-        For a Field `depth` and the arguments of `LayerBlock`; for others `memory`, `rtol` and `atol` as in
-        `odeint_adjoint`.
+        `memory`; for layers `depth` and the other arguments of `LayerBlock`; else `rtol` and `atol` as in
+        `odeint_adjoint`, and for a Field the arguments of `FieldFunction`.
     """
     if not isinstance(field, Field):
         return SolveBlock(field, scheme or "rk4", steps, length, **how)
     if steps is None:
-        raise ValueError("`steps` must be given for a field of `stepnet.fields`: they are its layers")
+        solving = {name: how.pop(name) for name in ("memory", "rtol", "atol") if name in how}
+        return SolveBlock(FieldFunction(field, length, **how), scheme or "dopri5", None, length, **solving)
     return _block(field, scheme or ("rk4" if field.kind == "first" else "verlet"), steps, length, **how)
 
 

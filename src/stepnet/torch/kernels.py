@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from stepnet.engines.torch_engine.blocks import leaf, pulled
+from stepnet.engines.torch_engine.blocks import pulled
 from stepnet.engines.torch_engine.gradients import Way, is_one_node, is_transformed, solved
 from stepnet.nets.design import Design
 
@@ -58,7 +58,9 @@ class Kernels:
         return reason is None
 
     def run(self, x: Tensor, parameters: Sequence[Tensor], plainly: Callable[[Tensor], Tensor]) -> Tensor:
-        """`plainly(x)` by the kernels; transformations of functions and second derivatives see `plainly` itself."""
+        """`plainly(x)`, by the kernels if they can; second derivatives and transformations see `plainly` itself."""
+        if not self.take(x, parameters):
+            return plainly(x)
         if torch.compiler.is_compiling():
             return layers(x, list(parameters), self.number)
         if is_transformed() or not all(type(each) in PLAIN for each in (x, *parameters)):
@@ -95,7 +97,7 @@ class Kernels:
             return [None] * (1 + len(kept.parameters))
         if torch._C._functorch.is_legacy_batchedtensor(y_bar):  # many at once
             with torch.enable_grad():
-                x = leaf(given[0])
+                x = given[0].detach().requires_grad_()
                 y = kept.plainly(x)
             return list(pulled([y], (x, *kept.parameters), [y_bar]))
         if kept.sweep is None:  # a sweep goes back once; this graph was retained

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from stepnet.engines.torch_engine.blocks import Course
+from stepnet.engines.torch_engine.fields import joined, parted
 from stepnet.engines.torch_engine.fixed import Choreography, Reading, itself, states_at
 from stepnet.engines.torch_engine.gradients import exact
-from stepnet.engines.torch_engine.layer_tables import timetable
-from stepnet.engines.torch_engine.layers import ChainOnTensors, FieldOnTensors, Stage, layered_run
+from stepnet.engines.torch_engine.layer_tables import moments_at, timetable
+from stepnet.engines.torch_engine.layers import ChainOnTensors, FieldOnTensors, Stage, layered_run, stage_at
 from stepnet.engines.torch_engine.programs import nodes_of
-from stepnet.fields import Chain
+from stepnet.fields import Chain, Depth, Field
 from stepnet.nets.design import Block, Design
 from stepnet.nets.initialise import initial_weights
 from stepnet.torch.kernels import Kernels
@@ -72,10 +73,7 @@ class LayerBlock(torch.nn.Module):
         fill(self, design, initial_weights(design, initialisation, seed), "blocks.0.")
 
     def forward(self, y: Tensor) -> Tensor:
-        flat, parameters = features_of(y, self.n_in), tuple(self.parameters())
-        if self.kernels.take(flat, parameters):
-            return self.kernels.run(flat, parameters, self.plainly).reshape(y.shape)
-        return self.plainly(flat).reshape(y.shape)
+        return self.kernels.run(features_of(y, self.n_in), tuple(self.parameters()), self.plainly).reshape(y.shape)
 
     def plainly(self, y: Tensor) -> Tensor:
         """The same on `(batch, features)` by operations of tensors."""
@@ -91,6 +89,38 @@ class LayerBlock(torch.nn.Module):
 
     def __repr__(self) -> str:
         return f"LayerBlock({self.record!r})"
+
+
+class FieldFunction(torch.nn.Module):
+    """A field as a function (t, y) with parameters of its own, for steps that are chosen on the way.
+
+    Parameters
+    ----------
+    field : Field
+    length : float
+        The time at which its depth ends.
+    depth : Depth, optional
+        How weights depend on time; they are the same at all times by default.
+    """
+
+    def __init__(
+        self, field: Field, length=1.0, depth: Depth | None = None, *, seed=0, initialisation="glorot", device=None,
+        dtype=None,
+    ):  # fmt: skip
+        super().__init__()
+        self.depth = Depth(1) if depth is None else depth
+        block = Block(field, "euler" if field.kind == "first" else "verlet", self.depth.controls, length, self.depth)
+        self.length, self.n_in = block.length, block.n_in
+        self.on_tensors = FieldOnTensors(field).to(device=device, dtype=dtype or torch.get_default_dtype())
+        register(self, block.parameters, device, dtype)
+        fill(self, Design((block,)), initial_weights(Design((block,)), initialisation, seed), "blocks.0.")
+
+    def forward(self, t: Tensor, y: Tensor) -> Tensor:
+        (moment,) = moments_at(self.depth, [float(t)], self.length)
+        controls = {name: parameter.unbind() for name, parameter in self.named_parameters()}
+        equation, state = self.on_tensors.equation(), self.on_tensors.state(features_of(y, self.n_in))
+        slope = equation.whole(stage_at(controls, moment), joined(equation, state))  # type: ignore[arg-type]
+        return torch.cat(parted(equation, slope), dim=1).reshape(y.shape)
 
 
 def register(module: torch.nn.Module, parameters: Mapping[str, tuple[int, ...]], device, dtype) -> None:

@@ -50,10 +50,7 @@ class NetModule(torch.nn.Module):
         fill(self, net.design, net.theta)
 
     def forward(self, x: Tensor) -> Tensor:
-        flat, parameters = features_of(x, self.n_in), self.in_order()
-        if self.kernels.take(flat, parameters):
-            return self.kernels.run(flat, parameters, self.plainly)
-        return self.plainly(flat)
+        return self.kernels.run(features_of(x, self.n_in), self.in_order(), self.plainly)
 
     def plainly(self, x: Tensor) -> Tensor:
         """The same on `(batch, features)` by operations of tensors."""

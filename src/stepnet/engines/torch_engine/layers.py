@@ -103,6 +103,9 @@ class FieldOnTensors(torch.nn.Module):
             return equations.SecondOrder(self.parts[0])
         return equations.Partitioned(*self.parts) if self.kind == "partitioned" else equations.Single(self.parts[0])
 
+    def __repr__(self) -> str:
+        return f"FieldOnTensors({self.kind} kind, {len(self.parts)} parts)"
+
     def state(self, y: Tensor) -> State:
         """y, or its halves, from `(batch, width)`."""
         return (y,) if self.kind == "first" else y.chunk(2, dim=1)
