@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import combinations, product
 
 import numpy as np
@@ -128,12 +129,9 @@ def torch_matrices(layer, weights, x):
     K, W = layer.connectivity, weights.get(layer.weights)
     if isinstance(K, fields.Attention):
         matrix = torch_attention(K, W, x)
-    elif isinstance(K, fields.Fixed):
-        P = torch.from_numpy(K.operator.toarray())
-        matrix = torch.kron(torch.eye(K.channels, dtype=P.dtype), P)[None]
     else:
-        taps = zip(W.reshape(-1, K.channels_out, K.channels_in), K.operators, strict=True)
-        matrix = sum(torch.kron(W_k.contiguous(), torch.from_numpy(P.toarray())) for W_k, P in taps)[None]
+        taps = W.reshape(-1, K.channels_out, K.channels_in)
+        matrix = torch.einsum("koc,kij->oicj", taps, full_operators(K)).reshape(1, K.n_out, K.n_in)
     if layer.is_transposed:
         matrix = matrix.mT
     if layer.is_antisymmetric:
@@ -141,6 +139,13 @@ def torch_matrices(layer, weights, x):
     if layer.shift:
         matrix = matrix + layer.shift * torch.eye(layer.n_in, dtype=matrix.dtype)
     return matrix.expand(x.shape[1], -1, -1)
+
+
+@cache
+def full_operators(K):
+    import torch
+
+    return torch.from_numpy(np.stack([P.toarray() for P in K.operators]))
 
 
 def torch_attention(K, W, x):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from nets.cases import MEMORIES, STEPS, net_of, pairs_of, pairwise, product_of_all, torch_outputs
+from nets.cases import MEMORIES, net_of, pairs_of, pairwise, product_of_all, torch_outputs
 
-from stepnet.nets import Block, Design, Net
+from stepnet.nets import Net
 
 ALL = product_of_all()
 FEW = pairwise(ALL)
@@ -65,6 +65,7 @@ def check(case):
 def check_autograd(case):
     import torch
 
+    torch.set_num_threads(1)  # matrices are small
     run = Case(case)
     weights = {name: torch.from_numpy(value.copy()).requires_grad_() for name, value in run.net.weights.items()}
     x = torch.from_numpy(run.x.copy()).requires_grad_()
@@ -133,11 +134,10 @@ def test_loss_is_given_as_value_and_gradient():
 
 def test_reversible_memory_does_not_grow_with_depth():
     sizes = []
-    for steps in (50, 500):
+    for steps in (100, 1000):
         net = net_of("dense", "hamiltonian", "verlet", steps=steps)
         net.gradient(np.ones((3, 10)), end_gradient=np.ones((3, 10)), memory="reversible")
         (stage,) = net._execution.stages
         sizes.append(sum(array.nbytes for array in stage._free))
-    assert sizes[1] <= 2 * sizes[0]  # segments are as long as the cache allows
-    block = Block(net.design.blocks[0].field, "verlet", STEPS)
-    assert Net(Design((block,))).design.blocks[0].motion.back is not None
+        stored = stage.stored_bytes(1)
+    assert sizes[1] <= sizes[0] < stored
