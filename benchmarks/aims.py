@@ -7,11 +7,13 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
+from benchmarks import neural_ode
 from benchmarks.adaptive import LORENZ_TOLERANCE
 from benchmarks.contenders import BESIDE_C, C_LOOP
 from benchmarks.drop_in import PROCESS, T_LONG, WITHIN
 from benchmarks.gradient_contenders import FORWARD, JAX, OURS, REVERSE
 from benchmarks.gradients import CHECKPOINTED, FEW_AND_MANY, PREDICTED, memory_label
+from benchmarks.neural_ode import WORKLOAD as NEURAL
 
 NOT_PEERS = ("stepnet", "C", "numpy")
 FIFTH_ORDER = ("stepnet dopri5", "stepnet tsit5")
@@ -150,6 +152,26 @@ def memory_growth(rows) -> Reached | None:
     return Reached((many[0]["memory"] - few[0]["memory"]) / 1e6, "peaks") if few and many else None
 
 
+def neural_ratio(ours: str, theirs: str):
+    """Their time over ours."""
+    return inverse(ratio_to(NEURAL, ours, theirs))
+
+
+def neural_error(rows) -> Reached | None:
+    """The error of our stored gradient over that of torchdiffeq's."""
+    ours, theirs = (pick(rows, NEURAL, name) for name in (neural_ode.STORED, neural_ode.BACKPROP))
+    if ours is None or theirs is None:
+        return None
+    return Reached(ours["error"] / theirs["error"], f"{neural_ode.STORED} / {neural_ode.BACKPROP}")
+
+
+def neural_memory(rows) -> Reached | None:
+    """Megabytes that many steps with checkpoints take."""
+    label = neural_ode.memory_label(neural_ode.CHECKPOINTED, neural_ode.MANY_STEPS)
+    found = [r["memory"] for r in rows if r["contender"] == label and r.get("memory")]
+    return Reached(found[0] / 1e6, label) if found else None
+
+
 def _names(rows: list[dict]) -> list[str]:
     return list(dict.fromkeys(r["contender"] for r in rows))
 
@@ -196,4 +218,14 @@ AIMS = (
     Aim("checkpoints beside the sweeps that they need", "gradients", True, 1.15, "x",
         ratio_to("gradients", CHECKPOINTED, PREDICTED)),
     Aim("memory of 10^7 steps beyond that of 10^4, 20 slots", "gradients", True, 2.0, "MB", memory_growth),
+    Aim("stored gradient beside torchdiffeq's", NEURAL, False, 1.3, "x",
+        neural_ratio(neural_ode.STORED, neural_ode.BACKPROP)),
+    Aim("compiled gradient beside torchdiffeq's", NEURAL, False, 2.0, "x",
+        neural_ratio(neural_ode.COMPILED, neural_ode.BACKPROP)),
+    Aim("stored gradient beside torchdiffeq's adjoint", NEURAL, False, 2.0, "x",
+        neural_ratio(neural_ode.STORED, neural_ode.ADJOINT)),
+    Aim("error of the stored gradient beside torchdiffeq's", NEURAL, True, 1.0, "x", neural_error),
+    Aim("checkpoints beside the stored gradient", NEURAL, True, 1.6, "x",
+        ratio_to(NEURAL, neural_ode.CHECKPOINTED, neural_ode.STORED)),
+    Aim("memory of the gradient of 10^4 steps, 32 slots", NEURAL, True, 60.0, "MB", neural_memory),
 )  # fmt: skip

@@ -7,6 +7,7 @@ from benchmarks.aims import AIMS, pick, time_at_error
 from benchmarks.contenders import BESIDE_C, C_CALLED, C_LOOP, CONTENDERS
 from benchmarks.drop_in import T_LONG
 from benchmarks.fixed_steps import SCHEMES
+from benchmarks.neural_ode import BATCH, STEPS, WIDTH
 
 ERRORS = {"lorenz-short": (1e-4, 1e-8), "arenstorf": (1e-4, 3e-8), "pleiades": (3e-6, 2e-9)}
 FIXED = ("henon-heiles", "outer-planets")
@@ -32,7 +33,11 @@ def report(results: dict) -> str:
         "run.\n\n" + seconds_table(rows, "drop-in"),
         "## Gradients\n\nOf half the squared end state, with respect to initial state and parameters, through even "
         "steps of RK4 (torchdiffeq: the 3/8 rule).  For stepnet the whole call of `sn.gradient` with all states kept; "
-        "loops are compiled before.\n\n" + gradients_table(rows),
+        "loops are compiled before.\n\n" + gradients_table(rows, "gradients"),
+        f"## A neural ODE on tensors\n\nThe gradient of half the squared end state with respect to the weights of a "
+        f"2-{WIDTH}-2 network, batch {BATCH}, float32, {STEPS} steps of the 3/8 rule; `difference` is that from the "
+        "same gradient in float64.  Memory is what a gradient adds to a process.\n\n"
+        + gradients_table(rows, "neural-ode"),
     ]
     missing = _missing(rows)
     if missing:
@@ -116,14 +121,14 @@ def seconds_table(rows: list[dict], workload: str) -> str:
     return _table(("contender", "s"), lines)
 
 
-def gradients_table(rows: list[dict]) -> str:
+def gradients_table(rows: list[dict], workload: str) -> str:
     lines = [
         (
             r["contender"], r["note"] or _ms(r["time"]), "-" if r["error"] is None else f"{r['error']:.0e}",
             "-" if r["memory"] is None else f"{r['memory'] / 1e6:.1f}", _count(r["accepted"]),
         )
         for r in rows
-        if r["workload"] == "gradients"
+        if r["workload"] == workload
     ]  # fmt: skip
     return _table(("contender", "ms", "difference", "peak, MB", "steps"), lines)
 

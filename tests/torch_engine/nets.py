@@ -75,7 +75,7 @@ def on_tensors(case: Case, scheme, dtype=torch.float64):
     """The states `(features, batch)` after the last three steps."""
     module = FieldOnTensors(case.field).to(dtype)
     moves = choreography(scheme, module.equation())
-    times = timetable(moves.motion, STEPS, LENGTH, case.depth)
+    times = timetable(moves, STEPS, LENGTH, case.depth)
     controls = {key: torch.tensor(value, dtype=dtype).unbind() for key, value in case.controls.items()}
     run = layered_run(module, moves, times, controls)
     state = module.state(torch.tensor(case.y0.T, dtype=dtype))

@@ -10,11 +10,10 @@ from torch import Tensor
 
 from stepnet.engines.torch_engine.blocks import Course
 from stepnet.engines.torch_engine.fields import joined, parted
-from stepnet.engines.torch_engine.fixed import Choreography, Reading, itself, states_at
+from stepnet.engines.torch_engine.fixed import Reading, choreographed, itself, states_at
 from stepnet.engines.torch_engine.gradients import exact
 from stepnet.engines.torch_engine.layer_tables import moments_at, timetable
 from stepnet.engines.torch_engine.layers import ChainOnTensors, FieldOnTensors, Stage, layered_run, stage_at
-from stepnet.engines.torch_engine.programs import nodes_of
 from stepnet.fields import Chain, Depth, Field
 from stepnet.nets.design import Block, Design
 from stepnet.nets.initialise import initial_weights
@@ -61,12 +60,9 @@ class LayerBlock(torch.nn.Module):
     ):
         super().__init__()
         self.record, self.n_in, self.memory = block, block.n_in, _memory(block, memory)
-        motion, design = block.motion, Design((block,))
-        back = nodes_of(motion.back) if motion.back else ()
-        self.moves = Choreography(
-            motion, block.field.kind != "first", (nodes_of(motion.opening), nodes_of(motion.step), back)
-        )
-        self.table = timetable(motion, block.steps, block.length, block.depth)
+        design = Design((block,))
+        self.moves = choreographed(block.motion, is_parted=block.field.kind != "first")
+        self.table = timetable(self.moves, block.steps, block.length, block.depth)
         self.on_tensors = FieldOnTensors(block.field).to(device=device, dtype=dtype or torch.get_default_dtype())
         self.kernels = Kernels(design, engine, self.memory)
         register(self, block.parameters, device, dtype)

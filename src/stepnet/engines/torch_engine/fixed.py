@@ -14,10 +14,10 @@ from torch import Tensor
 
 from stepnet.engines.torch_engine.constants import made_of_constants
 from stepnet.engines.torch_engine.fields import Field, SecondOrder, Split, State, checked, joined, parted
-from stepnet.engines.torch_engine.programs import Rows, execute, nodes_of
+from stepnet.engines.torch_engine.programs import Rows, Script, execute, script_of
 from stepnet.schemes import catalogue
 from stepnet.schemes.multistep import Multistep
-from stepnet.schemes.programs import Motion, Program, motion_of
+from stepnet.schemes.programs import Motion, motion_of
 from stepnet.schemes.splitting import Splitting
 
 
@@ -28,12 +28,12 @@ class Grid(NamedTuple):
     h: Sequence | Mapping[int, Tensor]
     nodes: Tensor | None = None
 
-    def times(self, step: int, nodes: tuple[float, ...], like: Tensor) -> dict[float, Tensor]:
+    def times(self, step: int, nodes: tuple[float, ...], like: Tensor) -> list[Tensor]:
         """t + c h for all nodes c of a step, as tensors without dimensions, in the precision of the state."""
-        t, h, real = self.t[step], self.h[step], like.real.dtype
+        t, h, real, device = self.t[step], self.h[step], like.real.dtype, like.device
         if isinstance(h, Tensor):
-            return {c: (t if c == 0.0 else torch.add(t, h, alpha=c)).to(real) for c in nodes}
-        return {c: torch.full((), t + c * h, dtype=real, device=like.device) for c in nodes}
+            return [(t if c == 0.0 else torch.add(t, h, alpha=c)).to(real) for c in nodes]
+        return [torch.full((), t + c * h, dtype=real, device=device) for c in nodes]
 
 
 def grid_of_numbers(times: Sequence[float]) -> Grid:
@@ -47,11 +47,13 @@ def grid_of_tensor(times: Tensor) -> Grid:
 
 
 class Choreography(NamedTuple):
-    """How a scheme moves a kind of field, whether part by part, and the nodes of opening, step and step back."""
+    """How a scheme moves a kind of field, whether part by part, and its programs made ready."""
 
     motion: Motion
     is_parted: bool
-    nodes: tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]
+    opening: Script
+    step: Script
+    back: Script | None
 
 
 class Reading(NamedTuple):
@@ -95,18 +97,18 @@ class Fixed(NamedTuple):
     def unit(self, rows, index: int) -> Rows:
         """The rows after unit `index`, from those before it."""
         if index == 0:
-            return self._run(self.motion.opening, self.moves.nodes[0], rows, 0)
-        return self._run(self.motion.step, self.moves.nodes[1], rows, self.step_of(index))
+            return self._run(self.moves.opening, rows, 0)
+        return self._run(self.moves.step, rows, self.step_of(index))
 
     def undo(self, rows, index: int) -> Rows:
         """The rows before unit `index`, which is a step, from those after it, up to rounding."""
-        return self._run(self.motion.back, self.moves.nodes[2], rows, self.step_of(index))  # type: ignore[arg-type]
+        return self._run(self.moves.back, rows, self.step_of(index))  # type: ignore[arg-type]
 
-    def _run(self, program: Program, nodes: tuple[float, ...], rows, step: int) -> Rows:
-        if not program.operations:
-            return tuple(rows[row] for row in program.outputs)
-        times = self.grid.times(step, nodes, rows[self.motion.state[0]])
-        return execute(program, self.functions, rows, times, self.grid.h[step])
+    def _run(self, script: Script, rows, step: int) -> Rows:
+        if not script.operations:
+            return tuple(rows[row] for row in script.outputs)
+        times = self.grid.times(step, script.nodes, rows[self.motion.state[0]])
+        return execute(script, self.functions, rows, times, self.grid.h[step])
 
     def place_of(self, step: int) -> int:
         """The number of units after which step `step` is done."""
@@ -139,9 +141,13 @@ def _choreography(scheme, n: int, is_sum: bool, is_second: bool, is_separable: b
     is_parted = is_separable and (
         isinstance(scheme, Splitting) or (isinstance(scheme, Multistep) and scheme.derivative == 2 and is_second)
     )
-    motion = motion_of(scheme, n, is_sum, is_second)
-    back = nodes_of(motion.back) if motion.back else ()
-    return Choreography(motion, is_parted, (nodes_of(motion.opening), nodes_of(motion.step), back))
+    return choreographed(motion_of(scheme, n, is_sum, is_second), is_parted)
+
+
+def choreographed(motion: Motion, is_parted: bool) -> Choreography:
+    """A motion made ready."""
+    back = script_of(motion.back) if motion.back else None
+    return Choreography(motion, is_parted, script_of(motion.opening), script_of(motion.step), back)
 
 
 @made_of_constants

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.engines.torch_engine.programs import nodes_of
+from stepnet.engines.torch_engine.fixed import Choreography
 from stepnet.fields import Depth
-from stepnet.schemes.programs import Motion, Program
 
 
 class Moment(NamedTuple):
@@ -34,16 +33,11 @@ class Timetable(NamedTuple):
     moments: tuple[dict[float, Moment], ...]
 
 
-def timetable(motion: Motion, steps: int, length: float, depth: Depth) -> Timetable:
+def timetable(moves: Choreography, steps: int, length: float, depth: Depth) -> Timetable:
     """Of even steps from 0 to `length`; the opening is at the first one."""
-    h, programs = length / steps, [motion.step, *([motion.back] if motion.back else [])]
-    nodes = _united(programs)
+    h, first = length / steps, moves.opening.nodes
+    nodes = tuple(dict.fromkeys((*moves.step.nodes, *(moves.back.nodes if moves.back else ()))))
     moments = iter(moments_at(depth, [(step + c) * h for step in range(steps) for c in nodes], length))
     found = [{c: next(moments) for c in nodes} for _ in range(steps)]
-    first = nodes_of(motion.opening)
     found[0] |= dict(zip(first, moments_at(depth, [c * h for c in first], length), strict=True))
     return Timetable((h,) * steps, tuple(found))
-
-
-def _united(programs: Sequence[Program]) -> tuple[float, ...]:
-    return tuple(dict.fromkeys(c for program in programs for c in nodes_of(program)))

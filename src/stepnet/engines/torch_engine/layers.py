@@ -122,8 +122,9 @@ class Depths(NamedTuple):
     def h(self) -> Sequence[float]:
         return self.table.h
 
-    def times(self, step: int, nodes: tuple[float, ...], like: Tensor) -> dict[float, Stage]:
-        return {c: stage_at(self.controls, self.table.moments[step][c]) for c in nodes}
+    def times(self, step: int, nodes: tuple[float, ...], like: Tensor) -> list[Stage]:
+        moments = self.table.moments[step]
+        return [stage_at(self.controls, moments[c]) for c in nodes]
 
 
 def layered_run(module: FieldOnTensors, moves: Choreography, table: Timetable, controls: Controls) -> Fixed:
