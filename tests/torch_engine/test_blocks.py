@@ -157,6 +157,14 @@ def test_compiled_whole(name, engine):
     assert max(relative(a, b) for a, b in both) <= EQUAL
 
 
+@pytest.mark.parametrize("name", ["hamiltonian", pytest.param("antisymmetric", marks=pytest.mark.slow)])
+def test_generated_code_has_the_same_values(name):
+    """By the compiler itself, whose rules for sums of products are not those of the other backends."""
+    torch._dynamo.reset()
+    module, y = BLOCKS[name](6, 2, engine="torch", dtype=torch.float64), inputs(6)
+    assert relative(torch.compile(module, fullgraph=True)(y).detach(), module(y).detach()) <= EQUAL
+
+
 def test_a_net_is_compiled_whole():
     torch._dynamo.reset()
     for engine in ("torch", "numba"):
@@ -180,6 +188,13 @@ def test_other_devices_and_dtypes(name):
 def test_images_keep_their_shape():
     module = snt.HamiltonianBlock(fields.conv2d((4, 6), 3), N, activation="relu")
     assert module(torch.randn(2, 6, 4, 6)).shape == (2, 6, 4, 6)
+
+
+def test_the_jacobian_of_a_hamiltonian_block_is_symplectic_to_rounding():
+    module, y = snt.HamiltonianBlock(6, 64, dtype=torch.float64, initialisation="stable"), inputs(6, 1).detach()
+    J = torch.func.jacrev(lambda y: module(y[None])[0])(y[0]).detach()
+    Omega = torch.kron(torch.tensor([[0.0, 1.0], [-1.0, 0.0]]).double(), torch.eye(3).double())
+    assert relative(J.T @ Omega @ J, Omega) <= 64 * 1e-15  # a rounding for every layer
 
 
 # ---- equivariance ---------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from stepnet.engines.torch_engine.fixed import Choreography, Fixed, Grid
 from stepnet.engines.torch_engine.layer_math import activate
 from stepnet.engines.torch_engine.layer_primitives import connection
 from stepnet.engines.torch_engine.layer_tables import Moment, Timetable
+from stepnet.engines.torch_engine.programs import added
 from stepnet.fields import Chain, Connectivity, Field, Layer
 
 Controls = Mapping[str, tuple[Tensor, ...]]
@@ -67,7 +68,7 @@ class ChainOnTensors(torch.nn.Module):
         for form, K in zip(self.forms, self.connections, strict=True):
             W, b = effective(form, stage), bias_of(form, stage)
             u = K(W, b, x if form.is_transposed else v, v, form.is_transposed)
-            v = activate(form.activation, torch.add(u, v, alpha=form.shift) if form.shift else u)
+            v = activate(form.activation, added(u, v, form.shift) if form.shift else u)
         return v if self.sign == 1.0 else self.sign * v
 
 
@@ -85,7 +86,7 @@ def bias_of(form: Form, stage: Stage) -> Tensor | None:
     if form.clock is None:
         return b
     c = stage.weights[form.clock]
-    return c * stage.t if b is None else torch.add(b, c, alpha=stage.t)
+    return c * stage.t if b is None else added(b, c, stage.t)
 
 
 class FieldOnTensors(torch.nn.Module):
@@ -145,5 +146,5 @@ def _combined(values: tuple[Tensor, ...], moment: Moment) -> Tensor:
     (first, weight), *rest = [(values[moment.first + j], w) for j, w in enumerate(moment.basis) if w != 0.0]
     total = first * weight
     for each, weight in rest:
-        total = torch.add(total, each, alpha=weight)
+        total = added(total, each, weight)
     return total
