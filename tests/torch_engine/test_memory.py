@@ -1,14 +1,13 @@
-"""Every `memory` of a gradient: right to second order, bounded, transformed, with the same random numbers."""
+"""Every `memory` of a gradient: right to second order, by times, at events, and bounded."""
 
 from __future__ import annotations
 
 import weakref
-from functools import partial
 
 import pytest
 import torch
 from gradients.cases import relative
-from torch_engine.networks import HALVES, METHODS, TIMES, N, Net, leaves, loss, options_of, problem, start
+from torch_engine.networks import BOUNDED, EXACT, HALVES, METHODS, TIMES, N, Net, leaves, loss, problem, solver, start
 
 import stepnet.torch as snt
 from stepnet.checkpoints import binomial
@@ -17,36 +16,9 @@ from stepnet.errors import AdjointWarning
 
 torch.set_num_threads(1)
 
-EXACT = 1e-12  # relative; sums over steps in another order
-ONE_STEP = 1  # bytes of a block: less than any step takes, so that a block is one step
 REVERSIBLE = sorted(HALVES)
-BOUNDED = {"1 slot": snt.Checkpoints(slots=1), "3 slots": snt.Checkpoints(slots=3), "bytes": 40_000, "auto": "auto"}
 CASES = [(name, memory) for name in METHODS for memory in ("all", *BOUNDED)] + [(n, "reversible") for n in REVERSIBLE]
 over_cases = pytest.mark.parametrize(("name", "memory"), CASES)
-
-
-@pytest.fixture(params=[ONE_STEP, 2**24], ids=["steps", "one block"])
-def block(request, monkeypatch):
-    monkeypatch.setattr(reversal, "BLOCK_BYTES", request.param)
-    return request.param
-
-
-@pytest.fixture
-def short_blocks(monkeypatch):
-    monkeypatch.setattr(reversal, "BLOCK_BYTES", ONE_STEP)
-    monkeypatch.setattr(reversal, "AUTOMATIC_BYTES", 40_000)
-
-
-def solver(name: str, memory: str):
-    """A net, its initial state, and the solution as a function of (state, times)."""
-    net = Net()
-    field, y0 = problem(name, net)
-    how = {"method": name, "memory": BOUNDED.get(memory, memory), "options": options_of(name)}
-
-    def run(y, t=TIMES):
-        return snt.odeint_adjoint(field, y, t, adjoint_params=(net.W, net.b), **how)
-
-    return net, y0, run
 
 
 @over_cases
@@ -99,6 +71,16 @@ def test_adaptive_steps_are_given_ones_on_the_way_back(name, block):
         for memory in (snt.Checkpoints(slots=2), "all")
     )
     assert max(relative(a, b) for a, b in zip(found, wanted, strict=True)) <= EXACT
+
+
+@pytest.mark.parametrize("memory", BOUNDED)
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_few_steps(n, memory, block):
+    """One block whose first step is also its last, and the like."""
+    net, y0, run = solver("rk4", memory)
+    found, wanted = run(y0, TIMES[: n + 1]), snt.odeint(net, y0, TIMES[: n + 1], method="rk4")
+    assert found.shape == wanted.shape
+    assert relative(*(torch.autograd.grad(loss(y), net.W)[0] for y in (found, wanted))) <= EXACT
 
 
 # ---- how much is run again, and how much is alive -------------------------------------------------------------------
@@ -156,7 +138,9 @@ def most_alive(n: int, memory, **how) -> int:
     assert Counted.alive == 0
     Counted.most = 0
     t = torch.linspace(0.0, 5.0, n + 1, dtype=torch.float64)
-    loss(snt.odeint_adjoint(field, state, t, memory=memory, adjoint_params=(), **how)).backward()
+    found = snt.odeint_adjoint(field, state, t, memory=memory, adjoint_params=(), **how)
+    loss(found[1] if "event_fn" in how else found).backward()
+    del found
     return Counted.most
 
 
@@ -173,6 +157,45 @@ def test_memory_does_not_grow_with_steps(kind, monkeypatch):
     how, memory = SOLVES[kind], "reversible" if kind == "steps undone" else snt.Checkpoints(slots=5)
     few, many, plain = most_alive(100, memory, **how), most_alive(400, memory, **how), most_alive(400, "all", **how)
     print(f"{kind}: {few} evaluations of 100 steps, {many} of 400, {plain} with all of them")
+    assert many <= 1.5 * few
+    assert many <= plain / 10
+
+
+EVENT = {"rtol": 1e-9, "atol": 1e-9, "options": {"max_step": 0.05}}
+
+
+def test_events_in_bounded_memory(short_blocks):
+    """The time and the state there, with respect to the state, the weights and the first time."""
+    net, y0, t0 = Net(), start(), torch.zeros((), dtype=torch.float64, requires_grad=True)
+    found = []
+    for memory in ("all", snt.Checkpoints(slots=2)):
+        t, y = snt.odeint_event(
+            net, y0, t0, event_fn=lambda t, y: t + 0.1 * y[0, 0] - 0.9, odeint_interface=snt.odeint_adjoint,
+            memory=memory, **EVENT,
+        )  # fmt: skip
+        found.append((t.detach(), *torch.autograd.grad(t + loss(y), (y0, net.W, net.b, t0))))
+    assert max(relative(a, b) for a, b in zip(*found, strict=True)) <= EXACT
+
+
+def test_an_event_in_the_first_step_and_one_at_the_beginning():
+    net, y0, found = Net(), start(), []
+    for when in (0.01, 0.0):
+        for memory in ("all", snt.Checkpoints(slots=2)):
+            how = {"event_fn": lambda t, y, when=when: t - when + 0.0 * y.sum(), "memory": memory, **EVENT}
+            t, y = snt.odeint_event(net, y0, TIMES[0], odeint_interface=snt.odeint_adjoint, **how)
+            found.append(torch.autograd.grad(t + loss(y), y0)[0])
+    assert relative(found[1], found[0]) <= EXACT
+    assert relative(found[3], found[2]) <= EXACT
+
+
+def test_memory_does_not_grow_with_the_steps_to_an_event(monkeypatch):
+    monkeypatch.setattr(reversal, "BLOCK_BYTES", 2**12)
+    event = lambda end: {"event_fn": lambda t, y: t - end + 0.0 * y.sum(), **SOLVES["adaptive steps"]}
+    few, many, plain = (
+        most_alive(1, memory, **event(end))
+        for memory, end in ((snt.Checkpoints(slots=5), 2.0), (snt.Checkpoints(slots=5), 4.9), ("all", 4.9))
+    )
+    print(f"{few} evaluations to t = 2, {many} to 4.9, {plain} with all of them")
     assert many <= 1.5 * few
     assert many <= plain / 10
 
@@ -246,172 +269,3 @@ def test_a_state_that_cannot_be_solved_back_is_told():
     )
     with pytest.warns(AdjointWarning, match="not to be trusted"):
         y[-1].sum().backward()
-
-
-# ---- transformations ------------------------------------------------------------------------------------------------
-
-EVERY = {**BOUNDED, "all": "all", "continuous": "continuous"}
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch itself calls it
-@pytest.mark.parametrize("memory", EVERY)
-def test_transformations_of_functions(memory):
-    net, y = Net(), start().detach()
-    plain, end = (
-        lambda y, m=m: snt.odeint_adjoint(net, y, TIMES, method="rk4", memory=m)[-1] for m in ("all", EVERY[memory])
-    )
-    assert torch.allclose(torch.func.vmap(end)(y), end(y), rtol=EXACT)
-    J, H = torch.func.jacrev(end)(y[0]), torch.func.hessian(lambda y: loss(end(y)[None]))(y[0])
-    v = torch.linspace(-1, 1, 3, dtype=torch.float64)
-    assert torch.allclose(J, torch.autograd.functional.jacobian(plain, y[0]), rtol=1e-10)
-    assert torch.allclose(torch.func.jvp(end, (y[0],), (v,))[1], J @ v, rtol=1e-10)
-    assert torch.allclose(torch.func.vjp(end, y[0])[1](v)[0], v @ J, rtol=1e-10)
-    assert torch.allclose(H, torch.autograd.functional.hessian(lambda y: loss(plain(y)[None]), y[0]), rtol=1e-8)
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("memory", BOUNDED)
-def test_many_gradients_at_once(memory, short_blocks):
-    """The way back in a batch of end gradients."""
-    _, y0, run = solver("rk4", memory)
-    y = run(y0)
-    bars = torch.randn(4, *y.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    (found,) = torch.autograd.grad(y, y0, bars, is_grads_batched=True, retain_graph=True)
-    for bar, one in zip(bars, found, strict=True):
-        assert relative(one, torch.autograd.grad(y, y0, bar, retain_graph=True)[0]) <= EXACT
-
-
-@pytest.mark.parametrize("memory", EVERY)
-def test_vmap_with_inputs_that_have_no_batch(memory):
-    """Weights in a batch with one state, and states in a batch with one set of weights."""
-    net, ys = Net(), torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    weights = torch.stack([net.W.detach() * s for s in (0.5, 1.0, 2.0)])
-
-    def value(W, y, memory=EVERY[memory]):
-        field = lambda t, y: torch.func.functional_call(net, {"W": W}, (t, y))
-        return loss(snt.odeint_adjoint(field, y, TIMES, method="rk4", memory=memory, adjoint_params=(W,)))
-
-    gradient = torch.func.grad(value, argnums=(0, 1))
-    for in_dims, of in (((0, None), lambda i: (weights[i], ys[0])), ((None, 0), lambda i: (weights[0], ys[i]))):
-        given = [x if d == 0 else x[0] for x, d in zip((weights, ys), in_dims, strict=True)]
-        found = torch.func.vmap(gradient, in_dims=in_dims)(*given)
-        for i in range(3):
-            W, y = (x.clone().requires_grad_() for x in of(i))
-            wanted = torch.autograd.grad(value(W, y, "all"), (W, y))
-            assert max(relative(a[i].detach(), b) for a, b in zip(found, wanted, strict=True)) <= 1e-10
-
-
-@pytest.mark.parametrize("memory", EVERY)
-def test_forward_mode(memory):
-    net, y, v = Net(), start().detach(), torch.ones(2, 3, dtype=torch.float64)
-    end = lambda y: snt.odeint_adjoint(net, y, TIMES, method="rk4", memory=EVERY[memory])[-1]
-    with torch.autograd.forward_ad.dual_level():
-        moved = torch.autograd.forward_ad.unpack_dual(end(torch.autograd.forward_ad.make_dual(y, v))).tangent
-    assert torch.allclose(moved, torch.func.jvp(end, (y,), (v,))[1], rtol=1e-10)
-
-
-# ---- graphs of users ------------------------------------------------------------------------------------------------
-
-
-def test_a_graph_that_is_kept_gives_the_same_gradient_twice(block):
-    _, y0, run = solver("rk4", "3 slots")
-    value = loss(run(y0))
-    first, second = (torch.autograd.grad(value, y0, retain_graph=True)[0] for _ in range(2))
-    assert torch.equal(first, second)
-
-
-def test_solves_one_after_the_other_with_the_same_weights(block):
-    """The state of the second depends on the weights, too, and that part belongs to the first alone."""
-    found = []
-    for memory in ("3 slots", "all"):
-        net, y0, run = solver("rk4", memory)
-        (first,) = torch.autograd.grad(loss(run(run(y0)[-1])), net.W, create_graph=True)
-        found += [first.detach(), torch.autograd.grad(first.square().sum(), net.W)[0]]
-    assert relative(found[0], found[2]) <= EXACT
-    assert relative(found[1], found[3]) <= EXACT
-
-
-def test_third_derivatives_are_refused():
-    _, y0, run = solver("rk4", "3 slots")
-    (first,) = torch.autograd.grad(loss(run(y0)), y0, create_graph=True)
-    (second,) = torch.autograd.grad(first.square().sum(), y0, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        second.sum().backward()
-
-
-@pytest.mark.parametrize("memory", BOUNDED)
-def test_a_loss_that_is_not_a_number(memory):
-    _, y0, run = solver("rk4", memory)
-    with pytest.raises(ValueError, match=r"gradient of the loss .* NaN"):
-        (loss(run(y0)) * torch.nan).backward()
-
-
-@pytest.mark.parametrize("memory", ["al", 0, True, 1.5, None, snt.Checkpoints(slots=2, disk="somewhere")])
-def test_bad_memory(memory):
-    with pytest.raises(ValueError, match="`memory` must be one of 'auto', 'all', 'reversible', 'continuous'"):
-        snt.odeint_adjoint(Net(), start(), TIMES, memory=memory)
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # dynamo looks at it
-def test_checkpoints_and_compilers():
-    """A compiled field is welcome; around a solve the graph is broken there, and one whole graph is refused."""
-    net, y0 = Net(), start()
-    solve = lambda field, y0: loss(
-        snt.odeint_adjoint(field, y0, TIMES, method="rk4", adjoint_params=(net.W, net.b), memory=snt.Checkpoints(2))
-    )
-    wanted = torch.autograd.grad(solve(net, y0), (y0, net.W))
-    inside = solve(torch.compile(net, backend="aot_eager"), y0)
-    around = torch.compile(partial(solve, net), backend="aot_eager")(y0)
-    for value in (inside, around):
-        found = torch.autograd.grad(value, (y0, net.W))
-        assert max(relative(a, b) for a, b in zip(found, wanted, strict=True)) <= EXACT
-    with pytest.raises(torch._dynamo.exc.Unsupported):
-        torch.compile(partial(solve, net), fullgraph=True, backend="eager")(y0)
-
-
-# ---- random numbers and autocast ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("memory", BOUNDED)
-def test_dropout_draws_the_same_numbers_again(memory, block):
-    y0, found = start(), []
-    field = lambda t, y: torch.nn.functional.dropout(y.sin(), 0.5)
-    for chosen in ("all", BOUNDED[memory]):
-        torch.manual_seed(7)
-        y = snt.odeint_adjoint(field, y0, TIMES, method="rk4", adjoint_params=(), memory=chosen)
-        before = torch.get_rng_state()
-        (first,) = torch.autograd.grad(loss(y), y0, create_graph=True)
-        found.append((first.detach(), torch.autograd.grad(first.sum(), y0)[0]))
-        assert torch.equal(before, torch.get_rng_state())
-    assert max(relative(a, b) for a, b in zip(*found, strict=True)) <= EXACT
-
-
-def test_dropout_in_steps_that_are_undone(short_blocks):
-    """Other numbers would be drawn, which the reconstructed state shows."""
-    q0, found = start(), []
-    field = snt.SecondOrder(lambda t, q: -torch.nn.functional.dropout(q, 0.5))
-    for memory in ("all", "reversible"):
-        torch.manual_seed(7)
-        y = snt.odeint_adjoint(field, (q0, q0), TIMES, method="verlet", adjoint_params=(), memory=memory)
-        if memory == "reversible":
-            with pytest.warns(AdjointWarning, match="missed the beginning"):
-                found.append(torch.autograd.grad(loss(y), q0)[0])
-        else:
-            found.append(torch.autograd.grad(loss(y), q0)[0])
-    assert relative(*found) <= EXACT
-
-
-@pytest.mark.parametrize("memory", BOUNDED)
-def test_autocast_is_the_same_on_the_way_back(memory, block):
-    """The gradient is taken outside of autocast, as users do."""
-    net, y0, found = torch.nn.Linear(3, 3), start().detach().float().requires_grad_(), []
-    for chosen in ("all", BOUNDED[memory]):
-        with torch.autocast("cpu", torch.bfloat16):
-            y = snt.odeint_adjoint(
-                lambda t, y: net(y).float(), y0, TIMES.float(), method="rk4",
-                adjoint_params=tuple(net.parameters()), memory=chosen,
-            )  # fmt: skip
-        found.append(torch.autograd.grad(loss(y), (y0, net.weight)))
-    assert relative(found[1][0], found[0][0]) < 1e-6  # float32
-    assert relative(found[1][1], found[0][1]) < 1e-2  # sums of bfloat16 gradients in another order

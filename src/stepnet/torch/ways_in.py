@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from stepnet.checkpoints import Checkpoints
 from stepnet.engines.torch_engine.blocks import Course
-from stepnet.engines.torch_engine.events import first_event
+from stepnet.engines.torch_engine.events import combined, first_event, linked
 from stepnet.engines.torch_engine.explicit_rk import Attempt, accepted_steps, attempt, interpolant, slope_at
 from stepnet.engines.torch_engine.fields import Single, State, checked, joined, modules_of, parted
 from stepnet.engines.torch_engine.fixed import (
@@ -168,7 +169,7 @@ def _integrate(func, y0, t, rtol, atol, method, options, event_fn, solver: Solve
     how, dtype = how_of(problem, scheme, rtol, atol, options), options.get("field_dtype")
     begun = _shifted(problem, problem.state, t[0], -1.0)
     if event_fn is not None:
-        return _until_event(replace(problem, state=begun), scheme, t, event_fn, how, dtype)
+        return _until_event(replace(problem, state=begun), scheme, t, event_fn, how, dtype, solver)
     solve = _adaptive if solver is states_at else _adaptive_twice
     _, *later = solve(replace(problem, state=begun), scheme, numbers_of(t), how, dtype, solver)
     ends = [_shifted(problem, state, time, 1.0) for state, time in zip(later, t[1:], strict=True)]
@@ -185,14 +186,37 @@ def _shifted(problem: Posed, state: State, t: Tensor, sign: float) -> State:
     )
 
 
-def _until_event(problem: Posed, scheme, t: Tensor, event_fn, how: How, dtype):
+def _until_event(problem: Posed, scheme, t: Tensor, event_fn, how: How, dtype, solver: Solver):
     """Time of the event, and the states at t[0] and there; t[1] says in which direction to look."""
     if len(t) != 2:
         raise ValueError(f"`t` must be the first time and one that shows the direction for an event, found {len(t)}")
     fun, y = checked(problem.field.whole, dtype), joined(problem.field, problem.state)
-    t0, t1 = numbers_of(t)
-    time, end = first_event(fun, scheme, y, (t0, t1), problem.called(event_fn), how)
+    span, event = numbers_of(t), problem.called(event_fn)
+    if solver is states_at:
+        time, end = first_event(fun, scheme, y, span, event, how)
+    else:
+        time, end = _first_event_twice(problem, scheme, span, event, how, dtype, solver)
     return time.to(t.dtype), problem.trajectory([problem.state, parted(problem.field, end)])
+
+
+def _first_event_twice(problem: Posed, scheme, span: list[float], event: Callable, how: How, dtype, solver: Solver):
+    """Its time and the steps up to it are found first; then they are given, and the state is read from the last one."""
+    fun, y, steps = checked(problem.field.whole, dtype), joined(problem.field, problem.state), []
+    with torch.no_grad():
+        found = float(first_event(fun, scheme, y.detach(), span, event, how)[0])
+    if found == span[0]:
+        return first_event(fun, scheme, y, span, event, how)
+    with torch.no_grad():
+        for step in accepted_steps(fun, scheme, y.detach(), span[0], inf if span[1] > span[0] else -inf, how):
+            steps.append((step.t, step.h))
+            if (found - step.t) / step.h <= 1.0:
+                break
+    run = fixed_run(problem.field, scheme, Grid([t for t, _ in steps], [h for _, h in steps]), dtype)
+    at_event = Reading(len(steps) - 1, _reader(problem, scheme, fun, steps[-1], [found]))
+    solve = solver if len(steps) > 1 else states_at
+    (end,) = solve(run, problem.state, [at_event])
+    beginning = torch.full((), span[0], dtype=y.real.dtype, device=y.device)
+    return linked(fun, combined(event, beginning, y), found, joined(problem.field, end))
 
 
 def odeint_event(func, y0, t0, *, event_fn, reverse_time=False, odeint_interface=odeint, **kwargs):

@@ -74,7 +74,9 @@ def graph_of(course: Course, rows: tuple, first: int, last: int) -> Graph:
 
 
 def extended(course: Course, graph: Graph, first: int, last: int) -> Graph:
-    """A graph with the units first..last appended."""
+    """A graph with the units first..last appended, if there are any."""
+    if first == last:
+        return graph
     with torch.enable_grad():
         after, found = course.through(course.run.over(graph.nodes, first, last), graph.after, first, last)
     return graph._replace(after=after, found=[*graph.found, *found])

@@ -6,7 +6,7 @@ solution, dt = -dg / r and dy = f dt are what the implicit function theorem give
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 
 import torch
@@ -27,7 +27,7 @@ def combined(event: Event, t: Tensor, y: Tensor) -> Event:
     return lambda t, y: (event(t, y) * signs).min()
 
 
-def first_event(fun: Callable, scheme: ExplicitRK, y: Tensor, span: tuple[float, float], event: Event, how: How):
+def first_event(fun: Callable, scheme: ExplicitRK, y: Tensor, span: Sequence[float], event: Event, how: How):
     """The time of the first zero from span[0] on in the direction of span[1], and the state there."""
     t, t_next = span
     g = combined(event, _time(t, y), y)
