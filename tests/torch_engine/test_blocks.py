@@ -157,6 +157,7 @@ def test_compiled_whole(name, engine):
     assert max(relative(a, b) for a, b in both) <= EQUAL
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch itself calls it
 @pytest.mark.parametrize("name", ["hamiltonian", pytest.param("antisymmetric", marks=pytest.mark.slow)])
 def test_generated_code_has_the_same_values(name):
     """By the compiler itself, whose rules for sums of products are not those of the other backends."""
