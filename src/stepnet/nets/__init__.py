@@ -1,5 +1,29 @@
-"""Networks as steps: what they are measured by."""
+"""Networks as steps: a net is a field, a scheme, a depth, an opening and a read-out."""
 
 from stepnet.nets import losses, penalties
+from stepnet.nets.design import Block, Design
+from stepnet.nets.net import Net, NetGradient
+from stepnet.nets.presets import (
+    PRESETS,
+    antisymmetric,
+    attention_net,
+    composed,
+    graph_ode,
+    hamiltonian,
+    hyperbolic,
+    leapfrog_net,
+    midpoint_net,
+    mlp,
+    neural_ode,
+    parabolic,
+    parabolic_cnn,
+    resnet,
+)
 
-__all__ = ["losses", "penalties"]
+load = Net.load
+
+__all__ = [
+    "Block", "Design", "Net", "NetGradient", "PRESETS", "antisymmetric", "attention_net", "composed", "graph_ode",
+    "hamiltonian", "hyperbolic", "leapfrog_net", "load", "losses", "midpoint_net", "mlp", "neural_ode", "parabolic",
+    "parabolic_cnn", "penalties", "resnet",
+]  # fmt: skip

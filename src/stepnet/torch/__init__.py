@@ -3,11 +3,24 @@
 from stepnet.checkpoints import Checkpoints
 from stepnet.engines.torch_engine.fields import Partitioned, SecondOrder, Split
 from stepnet.torch.batches import BatchSolution, solve
+from stepnet.torch.blocks import (
+    AntisymmetricBlock,
+    HamiltonianBlock,
+    HyperbolicBlock,
+    ODEBlock,
+    ParabolicBlock,
+    ResidualBlock,
+    SolveBlock,
+)
 from stepnet.torch.dense import odeint_dense
+from stepnet.torch.layers import FieldFunction, LayerBlock, LayerChain
 from stepnet.torch.methods import method_names
+from stepnet.torch.networks import NetModule, from_net
 from stepnet.torch.ways_in import odeint, odeint_adjoint, odeint_event
 
 __all__ = [
-    "BatchSolution", "Checkpoints", "Partitioned", "SecondOrder", "Split", "method_names", "odeint", "odeint_adjoint",
-    "odeint_dense", "odeint_event", "solve",
+    "AntisymmetricBlock", "BatchSolution", "Checkpoints", "FieldFunction", "HamiltonianBlock", "HyperbolicBlock",
+    "LayerBlock", "LayerChain", "NetModule", "ODEBlock", "ParabolicBlock", "Partitioned", "ResidualBlock",
+    "SecondOrder", "SolveBlock", "Split", "from_net", "method_names", "odeint", "odeint_adjoint", "odeint_dense",
+    "odeint_event", "solve",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from stepnet.engines.torch_engine.constants import made_of_constants
 from stepnet.engines.torch_engine.fields import Field, SecondOrder, Split, State, checked, joined, parted
-from stepnet.engines.torch_engine.programs import Length, Rows, Script, execute, script_of
+from stepnet.engines.torch_engine.programs import Rows, Script, execute, script_of
 from stepnet.engines.torch_engine.step_control import Watch, nobody
 from stepnet.schemes import catalogue
 from stepnet.schemes.multistep import Multistep
@@ -40,6 +40,13 @@ class Grid(NamedTuple):
     t: Any
     h: Any
     nodes: Tensor | None = None
+
+    def times(self, step: int, nodes: tuple[float, ...], like: Tensor) -> list[Tensor]:
+        """t + c h for all nodes c of a step, as tensors without dimensions, in the precision of the state."""
+        t, h, real, device = self.t[step], self.h[step], like.real.dtype, like.device
+        if isinstance(h, Tensor):
+            return [(t if c == 0.0 else torch.add(t, h, alpha=c)).to(real) for c in nodes]
+        return [torch.full((), t + c * h, dtype=real, device=device) for c in nodes]
 
 
 def endless_grid(t: float, h: float) -> Grid:
@@ -131,12 +138,11 @@ class Fixed(NamedTuple):
     def _run(self, script: Script, rows, step: int) -> Rows:
         if not script.operations:
             return tuple(rows[row] for row in script.outputs)
-        t, h = self.grid.t[step], self.grid.h[step]
         like = rows[self.motion.state[0]]
-        times = _times(t, h, script.nodes, like)
+        times = self.grid.times(step, script.nodes, like)
         if self.manner.is_beside:
-            times = _beside(times, script.nodes, t, self.grid.t[step + 1], like)
-        return execute(script, self.functions, rows, times, h)
+            times = _beside(times, script.nodes, self.grid.t[step], self.grid.t[step + 1], like)
+        return execute(script, self.functions, rows, times, self.grid.h[step])
 
     def place_of(self, step: int) -> int:
         """The number of units after which step `step` is done."""
@@ -155,15 +161,6 @@ class Fixed(NamedTuple):
         t = dict(zip(range(begin, end + 1), part.unbind(), strict=True))
         h = dict(zip(range(begin, end), part.diff().unbind(), strict=True))
         return self._replace(grid=Grid(t, h, nodes))
-
-
-def _times(t, h: Length, nodes: tuple[float, ...], like: Tensor) -> list[Tensor]:
-    """t + c h for all nodes c, as tensors without dimensions, in the precision of the state."""
-    real = like.real.dtype
-    if isinstance(h, Tensor):
-        return [(t if c == 0.0 else torch.add(t, h, alpha=c)).to(real) for c in nodes]
-    device = like.device
-    return [torch.full((), t + c * h, dtype=real, device=device) for c in nodes]
 
 
 def _beside(times: list[Tensor], nodes: tuple[float, ...], t, t_new, like: Tensor) -> list[Tensor]:
@@ -187,7 +184,11 @@ def _choreography(scheme, n: int, is_sum: bool, is_second: bool, is_separable: b
     is_parted = is_separable and (
         isinstance(scheme, Splitting) or (isinstance(scheme, Multistep) and scheme.derivative == 2 and is_second)
     )
-    motion = motion_of(scheme, n, is_sum, is_second)
+    return choreographed(motion_of(scheme, n, is_sum, is_second), is_parted)
+
+
+def choreographed(motion: Motion, is_parted: bool) -> Choreography:
+    """A motion made ready."""
     back = script_of(motion.back) if motion.back else None
     return Choreography(motion, is_parted, script_of(motion.opening), script_of(motion.step), back)
 

@@ -45,6 +45,14 @@ def grouped(terms: tuple[Term, ...]) -> tuple[Group, ...]:
     )  # fmt: skip
 
 
+def added(total: Tensor, part: Tensor, weight: float) -> Tensor:
+    """total + weight part.
+
+    Inductor (torch 2.13) takes add(x, A @ B, alpha=w) for x + A @ B, so compilers see two operations, which they fuse.
+    """
+    return total + part * weight if torch.compiler.is_compiling() else total.add(part, alpha=weight)
+
+
 def summed(rows: Sequence[Tensor], groups: Sequence[Group], h: Length) -> Tensor:
     """The sum of the groups."""
     total: Tensor | None = None
@@ -57,11 +65,11 @@ def summed(rows: Sequence[Tensor], groups: Sequence[Group], h: Length) -> Tensor
         if total is None:
             total = part if power == 0 and weight == 1.0 else part * (weight * h**power)
         elif power == 0:
-            total = total.add(part, alpha=weight)
+            total = added(total, part, weight)
         elif isinstance(h, Tensor):
             total = torch.addcmul(total, part, h if power == 1 else h**power, value=weight)
         else:
-            total = total.add(part, alpha=weight * h**power)
+            total = added(total, part, weight * h**power)
     return total  # type: ignore[return-value]
 
 
@@ -96,8 +104,8 @@ def script_of(program: Program) -> Script:
     return Script(tuple(nodes), operations, program.outputs)
 
 
-def execute(script: Script, functions: Sequence[Callable], rows: Sequence, times: Sequence[Tensor], h: Length) -> Rows:
-    """The rows of the new state; `times` are t + c h for all nodes c."""
+def execute(script: Script, functions: Sequence[Callable], rows: Sequence, times: Sequence, h: Length) -> Rows:
+    """The rows of the new state; `times` are what the functions take for t + c h, for all nodes c."""
     made = list(rows)
     for operation in script.operations:
         if isinstance(operation, Call):

@@ -1,0 +1,367 @@
+"""Runs of layers on chunks of tiles: forward, along tangents, and back in a chosen memory.
+
+A chunk is an array `(tiles, features, TILE)`.  A sweep is a generator: it yields the end state, is sent the gradient
+there, and yields the gradient at the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from functools import cached_property
+
+import numpy as np
+
+from stepnet import checkpoints
+from stepnet.checkpoints import Checkpoints, Kind
+from stepnet.engines.numba_engine import layers
+from stepnet.engines.numba_engine.blas import gemm_address
+from stepnet.engines.numba_engine.layer_primitives import TILE
+from stepnet.engines.numba_engine.layer_tables import (
+    ONCE,
+    Layout,
+    Steps,
+    chains_of,
+    layout_of,
+    undoing_layout,
+    work_size,
+)
+from stepnet.fields import Chain, Depth, Field
+from stepnet.schemes.programs import Motion
+
+BLOCK_BYTES = 2**20  # of the records of a segment that is run again: it stays in the cache
+LEAST_BLOCK = 8  # steps of a segment at least, so that its bookkeeping does not matter
+SLICE_OPERATIONS = 1e9  # multiplications in one call of a kernel, some 50 ms
+BESIDE = 1e4  # what a step costs besides those
+
+NOTHING = Motion(ONCE, ONCE, (0,))
+
+
+class Stage:
+    """A field moved by a scheme over even steps, or a chain by itself.
+
+    Parameters
+    ----------
+    field : Field or Chain
+    motion : Motion
+        Of the scheme; of no importance for a chain.
+    steps, length : int, float
+        Number of steps, and the time they take together.
+    depth : Depth
+        How weights depend on depth.
+    """
+
+    def __init__(self, field: Field | Chain, motion: Motion, steps: int, length: float, depth: Depth, dtype: np.dtype):
+        self.field, self.dtype = field, np.dtype(dtype)
+        self.is_single = isinstance(field, Chain)
+        self.motion = NOTHING if self.is_single else motion
+        self.n_opening = 0 if self.is_single else motion.opening.steps
+        self.n_steps, self.h = steps, length / steps
+        self.count = steps - self.n_opening
+        if self.count < 0:
+            raise ValueError(f"`steps` must be at least {self.n_opening} for this scheme, found {steps}")
+        self._steps = Steps(steps + 1, self.h, length, depth)
+        parts = (field,) if self.is_single else field.parts
+        self.chains = chains_of(parts, field.parameters, depth.controls, self.dtype)
+        self.n_parameters = int((self.chains.slots[:, 1]).sum() * depth.controls)
+        self._work_size, self._work = work_size(parts)
+        self._free: list[np.ndarray] = []
+        self.cost = BESIDE + sum(len(parts) * TILE * size for size in self.chains.slots[:, 1])
+
+    @cached_property
+    def plain(self) -> Layout:
+        return layout_of(self.motion.step, self.field, self._steps, self.dtype, is_stored=False)
+
+    @cached_property
+    def stored(self) -> Layout:
+        return layout_of(self.motion.step, self.field, self._steps, self.dtype, is_stored=True)
+
+    @cached_property
+    def opening(self) -> Layout:
+        return layout_of(self.motion.opening, self.field, self._steps, self.dtype, is_stored=True)
+
+    @cached_property
+    def back(self) -> Layout:
+        return layout_of(self.motion.back, self.field, self._steps, self.dtype, is_stored=False)
+
+    @cached_property
+    def undoing(self) -> Layout | None:
+        return undoing_layout(self.motion, self.field, self._steps, self.dtype)
+
+    @property
+    def has_opening(self) -> bool:
+        return not self.is_single and bool(self.motion.opening.operations)
+
+    def room(self, layout: Layout, tiles: int, period: int, is_dual: bool = False) -> layers.Room:
+        """Workspace for `period` records."""
+        scratch = period * tiles * layout.record
+        bars = scratch + layout.scratch
+        work = bars + 2 * tiles * layout.bar_size
+        size = work + self._work
+        n_slopes = len(layout.program.part)
+        mixed = n_slopes * int(self.chains.slots[:, 1].sum()) if not layout.program.is_direct else n_slopes
+        return layers.Room(
+            self._take(size * (1 + is_dual)), np.zeros(mixed, self.dtype), np.zeros(mixed, self.dtype),
+            np.zeros((max(1, n_slopes), max(1, len(self.chains.slots))), np.int64),
+            np.zeros(len(layout.program.row_kind), np.int64), np.zeros(len(layout.program.row_kind), np.int64),
+            tiles, period, layout.record, scratch, bars, layout.bar_size, work, self._work_size, size,
+        )  # fmt: skip
+
+    def _take(self, size: int) -> np.ndarray:
+        """An array; one that was given back if there is one, as new memory costs more than what is done with it."""
+        for number, array in enumerate(self._free):
+            if array.size == size:
+                return self._free.pop(number)
+        return np.zeros(size, self.dtype)
+
+    def give_back(self, room: layers.Room) -> None:
+        """The room is not used any more."""
+        self._free = [room.memory, *self._free][:8]
+
+    # ---- states -----------------------------------------------------------------------------------------------------
+
+    def carried(self, x: np.ndarray) -> np.ndarray:
+        """The rows of a program `(tiles, numbers)` from a state; rows that the opening fills are zero."""
+        rows = np.zeros((x.shape[0], self.motion.step.n_rows, x[0].size // len(self.motion.state)), self.dtype)
+        rows[:, self.motion.state] = x.reshape(x.shape[0], len(self.motion.state), -1)
+        return rows.reshape(x.shape[0], -1)
+
+    def own(self, carry: np.ndarray) -> np.ndarray:
+        """The state `(tiles, features, TILE)` among the rows."""
+        rows = carry.reshape(carry.shape[0], self.motion.step.n_rows, -1)[:, self.motion.state]
+        return rows.reshape(carry.shape[0], -1, TILE)
+
+    def _records(self, room: layers.Room, is_dot: bool = False) -> np.ndarray:
+        start = room.dots if is_dot else 0
+        size = room.period * room.tiles * room.record
+        return room.memory[start : start + size].reshape(room.period, room.tiles, room.record)
+
+    def _bars(self, room: layers.Room, slot: int) -> np.ndarray:
+        start = room.bars + slot % 2 * room.tiles * room.bar_size
+        return room.memory[start : start + room.tiles * room.bar_size].reshape(room.tiles, room.bar_size)
+
+    # ---- kernels ----------------------------------------------------------------------------------------------------
+
+    def _slices(self, count: int, tiles: int) -> Iterator[tuple[int, int]]:
+        size = max(1, int(SLICE_OPERATIONS / (tiles * self.cost)))
+        for done in range(0, count, size):
+            yield done, min(size, count - done)
+
+    def _forward(self, room, layout: Layout, theta, step: int, count: int, slot: int = 0, ways=(1, 1)) -> None:
+        """`ways`: whether steps, and the slots of their records, go up or down."""
+        up, slots_up = ways
+        for done, n in self._slices(count, room.tiles):
+            layers.forward(
+                self.dtype, gemm_address(self.dtype), self.chains, layout.program, room, theta, step + up * done, up,
+                slot + slots_up * done, slots_up, n,
+            )  # fmt: skip
+
+    def _pull(self, room, layout: Layout, theta, theta_bar, step: int, count: int, slot: int = 0) -> None:
+        """In reverse over the steps that begin at `step` and `slot`."""
+        for done, n in self._slices(count, room.tiles):
+            last = count - 1 - done
+            layers.pullback(
+                self.dtype, gemm_address(self.dtype), self.chains, layout.program, room, theta, theta_bar, step + last,
+                slot + last, n,
+            )  # fmt: skip
+
+    def _opened(self, theta, carry: np.ndarray, step: int = 0) -> np.ndarray:
+        """The rows after the opening."""
+        return self._moved(self.opening, theta, carry, step, 1) if self.has_opening else carry
+
+    def _moved(self, layout: Layout, theta, carry: np.ndarray, step: int, count: int, direction: int = 1) -> np.ndarray:
+        room = self.room(layout, len(carry), 2)
+        records = self._records(room)
+        records[0, :, : carry.shape[1]] = carry
+        self._forward(room, layout, theta, step, count, ways=(direction, 1))
+        found = records[count % 2, :, : carry.shape[1]].copy()
+        self.give_back(room)
+        return found
+
+    def _close(self, theta, theta_bar, carry: np.ndarray, bar: np.ndarray) -> np.ndarray:
+        """The gradient before the opening from that after it; the opening is run again."""
+        if not self.has_opening:
+            return bar
+        room = self.room(self.opening, len(carry), 2)
+        self._records(room)[0, :, : carry.shape[1]] = carry
+        self._forward(room, self.opening, theta, 0, 1)
+        self._bars(room, 1)[:] = bar
+        self._pull(room, self.opening, theta, theta_bar, 0, 1)
+        found = self._bars(room, 0).copy()
+        self.give_back(room)
+        return found
+
+    def advanced(self, theta, carry: np.ndarray, step: int, count: int) -> np.ndarray:
+        """The rows `count` steps on."""
+        return self._moved(self.plain, theta, carry, step, count)
+
+    def returned(self, theta, carry: np.ndarray, step: int, count: int) -> np.ndarray:
+        """The rows before `count` steps, of which `step` is undone first."""
+        return self._moved(self.back, theta, carry, step, count, -1)
+
+    # ---- ways through -----------------------------------------------------------------------------------------------
+
+    def forward(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """The end state."""
+        if self.is_single:
+            sweep = self._single(theta, None, x)
+            return next(sweep)
+        carry = self._opened(theta, self.carried(x))
+        return self.own(self.advanced(theta, carry, self.n_opening, self.count))
+
+    def states(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """The states after the opening and after every step that follows, `(times, tiles, features, TILE)`."""
+        carry = self._opened(theta, self.carried(x))
+        room = self.room(self.plain, len(x), self.count + 2)
+        records = self._records(room)
+        records[0, :, : carry.shape[1]] = carry
+        self._forward(room, self.plain, theta, self.n_opening, self.count)
+        return np.stack([self.own(each[:, : carry.shape[1]]) for each in records[: self.count + 1]])
+
+    def tangent(self, theta, theta_dot, x: np.ndarray, x_dot: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The end state and its tangent."""
+        pair = x.reshape(len(x), -1), x_dot.reshape(len(x), -1)
+        if self.is_single:
+            pair = self._pushed(self.stored, theta, theta_dot, pair, 0, 1)
+            return tuple(each.reshape(len(x), -1, TILE) for each in pair)
+        pair = self.carried(x), self.carried(x_dot)
+        if self.has_opening:
+            pair = self._pushed(self.opening, theta, theta_dot, pair, 0, 1)
+        pair = self._pushed(self.plain, theta, theta_dot, pair, self.n_opening, self.count)
+        return self.own(pair[0]), self.own(pair[1])
+
+    def _pushed(self, layout: Layout, theta, theta_dot, pair, step: int, count: int):
+        room = self.room(layout, len(pair[0]), 2, is_dual=True)
+        for is_dot in (False, True):
+            self._records(room, is_dot)[0, :, : pair[0].shape[1]] = pair[is_dot]
+        mixed_dot = np.zeros_like(room.mixed)
+        for done, n in self._slices(count, room.tiles):
+            layers.tangent(
+                self.dtype, gemm_address(self.dtype), self.chains, layout.program, room, theta, theta_dot, mixed_dot,
+                step + done, done, n,
+            )  # fmt: skip
+        if self.is_single:
+            start, stop = self._value_place
+            found = tuple(self._records(room, is_dot)[0, :, start:stop].copy() for is_dot in (False, True))
+        else:
+            found = tuple(
+                self._records(room, is_dot)[count % 2, :, : pair[0].shape[1]].copy() for is_dot in (False, True)
+            )
+        self.give_back(room)
+        return found
+
+    @property
+    def _value_place(self) -> tuple[int, int]:
+        """Where a chain by itself has its value in the record."""
+        start, size = int(self.stored.program.row_place[1]), int(self.stored.program.row_size[1])
+        return start, start + size
+
+    def sweep(self, theta, theta_bar, x: np.ndarray, memory: Memory) -> Generator[np.ndarray, np.ndarray, np.ndarray]:
+        """Forward, and back once the gradient of the end state is sent; weights' gradients are added to `theta_bar`."""
+        if self.is_single:
+            return self._single(theta, theta_bar, x)
+        if memory == "reversible":
+            return self._reversible(theta, theta_bar, x)
+        return self._scheduled(theta, theta_bar, x, memory)
+
+    def _single(self, theta, theta_bar, x: np.ndarray):
+        room = self.room(self.stored, len(x), 2)
+        width, (start, stop) = x[0].size, self._value_place
+        record = self._records(room)[0]
+        record[:, :width] = x.reshape(len(x), -1)
+        self._forward(room, self.stored, theta, 0, 1)
+        y_bar = yield record[:, start:stop].reshape(len(x), -1, TILE).copy()
+        self._bars(room, 0)[:, width:] = y_bar.reshape(len(x), -1)
+        self._pull(room, self.stored, theta, theta_bar, 0, 1)
+        found = self._bars(room, 0)[:, :width].reshape(x.shape).copy()
+        self.give_back(room)
+        yield found
+
+    def _scheduled(self, theta, theta_bar, x: np.ndarray, memory: Memory):
+        begun = self.carried(x)
+        state, bar, kept = self._opened(theta, begun), None, {}
+        block, schedule = self.plan(memory, len(x))
+        room = self.room(self.stored, len(x), min(block, max(1, self.count)) + 1)
+        records, width = self._records(room), begun.shape[1]
+        for action in schedule:
+            first = self.n_opening + action.start * block
+            if action.kind == Kind.ADVANCE:
+                state = self.advanced(theta, state, first, (action.stop - action.start) * block)
+            elif action.kind == Kind.KEEP:
+                kept[action.slot] = state
+            elif action.kind == Kind.RESTORE:
+                state = kept[action.slot]
+            elif action.kind == Kind.DROP:
+                del kept[action.slot]
+            else:
+                count = min(block, self.n_steps - first)
+                records[0, :, :width] = state
+                self._forward(room, self.stored, theta, first, count)
+                if bar is None:
+                    bar = self.carried((yield self.own(records[count, :, :width])))
+                self._bars(room, count)[:] = bar
+                self._pull(room, self.stored, theta, theta_bar, first, count)
+                bar = self._bars(room, 0).copy()
+        self.give_back(room)
+        yield self.own(self._close(theta, theta_bar, begun, bar))
+
+    def _reversible(self, theta, theta_bar, x: np.ndarray):
+        """Records of a segment are at the slots 1, 2, ...; slot 0 gets what the first step leaves for the one before."""
+        begun = self.carried(x)
+        state = self.advanced(theta, self._opened(theta, begun), self.n_opening, max(0, self.count - 1))
+        block, stop, width = min(self.block(len(x)), max(1, self.count)), self.n_steps, begun.shape[1]
+        room = self.room(self.stored, len(x), block + 2)
+        records, last = self._records(room), min(block, self.count)
+        records[last, :, :width] = state
+        self._forward(room, self.stored, theta, stop - 1, min(1, self.count), last)
+        bar = self.carried((yield self.own(records[last + (self.count > 0), :, :width])))
+        while stop > self.n_opening:
+            first = max(self.n_opening, stop - block)
+            count = stop - first
+            if stop < self.n_steps:
+                records[count], records[count + 1, :, :width] = records[0], records[1, :, :width]
+            self._undo(room, theta, first, count)
+            self._bars(room, count + 1)[:] = bar
+            self._pull(room, self.stored, theta, theta_bar, first, count, 1)
+            bar, stop = self._bars(room, 1).copy(), first
+        self.give_back(room)
+        yield self.own(self._close(theta, theta_bar, begun, bar))
+
+    def _undo(self, room, theta, first: int, count: int) -> None:
+        """Fill the records of a segment from the state behind it."""
+        if self.undoing is not None:
+            self._forward(room, self.undoing, theta, first + count - 1, count, count, (-1, -1))
+            return
+        records, width = self._records(room), self.stored.bar_size
+        before = self.returned(theta, records[count + 1, :, :width], first + count - 1, count)
+        records[1, :, :width] = before
+        self._forward(room, self.stored, theta, first, count, 1)
+
+    def undone(self, theta: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """The initial state, reconstructed from the end state alone, for one-step schemes that have an inverse."""
+        carry = self._opened(theta, self.carried(y), self.n_steps)
+        return self.own(self.returned(theta, carry, self.n_steps - 1, self.n_steps))
+
+    # ---- memory -----------------------------------------------------------------------------------------------------
+
+    def block(self, tiles: int) -> int:
+        """Steps whose records stay in the cache."""
+        return max(LEAST_BLOCK, BLOCK_BYTES // (self.stored.record * self.dtype.itemsize * tiles))
+
+    def stored_bytes(self, tiles: int) -> int:
+        """Memory of all records."""
+        return self.stored.record * self.dtype.itemsize * tiles * (self.count + 1)
+
+    def plan(self, memory: Memory, tiles: int):
+        """Steps in a segment, and the schedule over segments."""
+        if memory == "all" or self.count == 0:
+            return max(1, self.count), checkpoints.binomial(1, 1) if self.count else ()
+        block = min(self.block(tiles), self.count)
+        n_blocks = -(-self.count // block)
+        if memory == "segments":
+            return block, checkpoints.binomial(n_blocks, n_blocks)
+        size = 8 * tiles * self.plain.bar_size
+        slots = memory.slots or max(1, (memory.bytes - self.stored.record * 8 * tiles * block) // size)
+        return block, checkpoints.binomial(n_blocks, slots)
+
+
+Memory = str | Checkpoints

@@ -1,0 +1,376 @@
+"""From records to the numbers that the kernels of `layers` read: chains, programs, and where everything lies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.engines.numba_engine import layer_chains as columns
+from stepnet.engines.numba_engine import layers
+from stepnet.engines.numba_engine.layer_primitives import TILE
+from stepnet.fields import Attention, Chain, Depth, Field, Fixed, Mixing
+from stepnet.schemes.programs import Motion, Program, Slope
+
+ONCE = Program(1, (Slope(0, 0, 0.0),), (1,))
+"""A chain by itself: the new state is its value."""
+
+
+def slots_of(parameters: dict[str, tuple[int, ...]], controls: int) -> np.ndarray:
+    """Offset of every parameter in the flat vector, and its size at one control."""
+    sizes = [int(np.prod(shape)) for shape in parameters.values()]
+    starts = [0, *accumulate(size * controls for size in sizes)]
+    return np.array(list(zip(starts, sizes, strict=False)), np.int64).reshape(-1, 2)
+
+
+def chains_of(parts: Sequence[Chain], parameters: dict, controls: int, dtype: np.dtype) -> columns.Chains:
+    """The layers of all parts as numbers."""
+    numbers = {name: number for number, name in enumerate(parameters)}
+    sparse = _Operators()
+    rows, shifts = [], []
+    for chain in parts:
+        tape = 0
+        for layer in chain.layers:
+            row = _row(layer, numbers, sparse)
+            row[columns.TAPE], tape = tape, tape + layer.n_out * TILE
+            row[columns.SLOPES] = -1
+            if not layer.activation.from_value:
+                row[columns.SLOPES], tape = tape, tape + layer.n_out * TILE
+            rows.append(row)
+            shifts.append(layer.shift)
+    first = [0, *accumulate(len(chain.layers) for chain in parts)]
+    return columns.Chains(
+        np.array(first, np.int64), np.array([chain.sign for chain in parts], dtype), np.array(rows, np.int64),
+        np.array(shifts, dtype), *sparse.arrays(dtype), slots_of(parameters, controls),
+    )  # fmt: skip
+
+
+def _row(layer, numbers: dict[str, int], sparse: _Operators) -> list[int]:
+    K, row = layer.connectivity, [0] * columns.N_COLUMNS
+    operators, mirror = (), ()
+    if isinstance(K, Mixing):
+        kind, channels, operators, mirror = columns.MIXING, (K.channels_in, K.channels_out), K.operators, K.mirror
+        nodes = K.nodes_in, K.nodes_out
+    elif isinstance(K, Fixed):
+        kind, channels, operators = columns.FIXED, (K.channels, K.channels), (K.operator,)
+        nodes = K.operator.shape[::-1]
+    else:
+        kind, channels, nodes = columns.ATTENTION, (K.channels, K.channels), (K.tokens, K.tokens)
+        row[columns.HEADS], row[columns.IS_CAUSAL] = K.heads, int(K.is_causal)
+    tap0 = sparse.add(operators, mirror if layer.is_antisymmetric else None)
+    row[: columns.TAP0 + 1] = [kind, *channels, *nodes, len(operators), tap0]
+    for column, name in ((columns.WEIGHTS, layer.weights), (columns.BIAS, layer.bias), (columns.CLOCK, layer.clock)):
+        row[column] = numbers.get(name, -1)
+    row[columns.ACTIVATION] = layer.activation.number
+    row[columns.IS_TRANSPOSED], row[columns.IS_ANTI] = int(layer.is_transposed), int(layer.is_antisymmetric)
+    row[columns.N_IN], row[columns.N_OUT], row[columns.BIAS_NODES] = layer.n_in, layer.n_out, layer.bias_nodes
+    return row
+
+
+class _Operators:
+    """Operators on nodes, each with its transpose, one behind the other."""
+
+    def __init__(self):
+        self.taps, self.mirror, self.ptr, self.ind, self.val = [], [], [], [], []
+
+    def add(self, operators, mirror) -> int:
+        first = len(self.taps)
+        for number, P in enumerate(operators):
+            is_identity = P.shape[0] == P.shape[1] and P.nnz == P.shape[0] and abs(P.diagonal() - 1).max() == 0
+            self.taps.append([int(is_identity), *self._rows(P), *self._rows(P.T.tocsr())])
+            self.mirror.append(mirror[number] if mirror is not None else -1)
+        return first
+
+    def _rows(self, P) -> tuple[int, int]:
+        place = len(self.ptr), len(self.ind)
+        self.ptr += P.indptr.tolist()
+        self.ind += P.indices.tolist()
+        self.val += P.data.tolist()
+        return place
+
+    def arrays(self, dtype: np.dtype) -> tuple[np.ndarray, ...]:
+        taps = np.array(self.taps, np.int64).reshape(-1, 5)
+        whole = [np.array(each, np.int64) for each in (self.mirror, self.ptr, self.ind)]
+        return taps, *whole, np.array(self.val, dtype)
+
+
+class Layout(NamedTuple):
+    """A program with the places of its rows: numbers in a record, of a state's gradients, in the scratch."""
+
+    program: layers.Program
+    record: int
+    bar_size: int
+    scratch: int
+
+
+def layout_of(program: Program, field: Field | Chain, steps: Steps, dtype: np.dtype, is_stored: bool) -> Layout:
+    """Where the rows of a program lie; `is_stored` keeps in the record what the reverse run wants to know."""
+    return _layout(program, _Rows(program, field, is_stored), field, steps, dtype)
+
+
+def undoing_layout(motion: Motion, field: Field, steps: Steps, dtype: np.dtype) -> Layout | None:
+    """A step undone, leaving in its record what it had left there when it was done; None if some of that is not met.
+
+    The step before is then undone in the record before, where the tapes of slopes go that it has handed on.
+    """
+    rows = _Undone(motion, _Rows(motion.step, field, is_stored=True))
+    return _layout(motion.back, rows, field, steps, dtype) if rows.is_complete else None
+
+
+def _layout(program: Program, rows: _Rows | _Undone, field, steps: Steps, dtype: np.dtype) -> Layout:
+    parts = field.parts if isinstance(field, Field) else (field,)
+    forward, forward_weights = _forward(program, rows, steps.h)
+    reverse, reverse_weights = _reverse(program, rows, steps.h)
+    slopes = [operation for operation in program.operations if isinstance(operation, Slope)]
+    times = np.array([[steps.t(n, slope.c) for slope in slopes] for n in range(steps.count)]).reshape(-1, len(slopes))
+    first, basis = steps.depth.basis(times.ravel() / steps.length)
+    is_direct = steps.depth.degree == 0 and not any(layer.is_antisymmetric for part in parts for layer in part.layers)
+    tables = layers.Program(
+        forward, forward_weights.astype(dtype), reverse, reverse_weights.astype(dtype), *rows.places(), *rows.bars(),
+        *rows.tapes(), np.array([min(slope.part, len(parts) - 1) for slope in slopes], np.int64), times,
+        first.reshape(times.shape), basis.reshape(*times.shape, -1).astype(dtype), int(is_direct),
+    )  # fmt: skip
+    return Layout(tables, rows.record, rows.bar_size, max(rows.scratch, rows.bar_scratch))
+
+
+class Steps(NamedTuple):
+    """Even steps of length h from 0 to `length`, and the weights along them."""
+
+    count: int
+    h: float
+    length: float
+    depth: Depth
+
+    def t(self, step: int, c: float) -> float:
+        return (step + c) * self.h
+
+
+class _Rows:
+    """The rows of a program: their sizes, which of them are outputs, and where they, their gradients and tapes go.
+
+    Behind the rows of the program are those of the state after the step, to which rows are copied that are handed on.
+    A chain by itself (`field` is a Chain) has its value in the record, as nothing comes after it.
+    """
+
+    def __init__(self, program: Program, field: Field | Chain, is_stored: bool):
+        self.n_state, self.outputs, self.is_stored = program.n_rows, program.outputs, is_stored
+        self.slopes = [i for i, operation in enumerate(program.operations) if isinstance(operation, Slope)]
+        is_single = isinstance(field, Chain)
+        chains = [field if is_single else field.chain(program.operations[i].part) for i in self.slopes]
+        width = (field.n_in if is_single else field.row_size) * TILE
+        self.sizes = [width] * (self.n_state + len(program.operations))
+        for i, chain in zip(self.slopes, chains, strict=True):
+            self.sizes[self.n_state + i] = chain.n_out * TILE
+        self.n_rows = len(self.sizes)
+        self.sizes += self.sizes[: self.n_state]
+        self.passed = {} if is_single else _passed(program)
+        kept = {program.operations[i].row for i in self.slopes if is_stored}
+        for i, chain in zip(self.slopes, chains, strict=True):
+            if is_single or (is_stored and chain.layers[-1].activation.name != "identity"):
+                kept.add(self.n_state + i)
+        self.finals = {self.n_state} if is_single else set()
+        self.copied = [] if is_single else [j for j, row in enumerate(self.outputs) if self.passed.get(row) != j]
+        self.record, self.scratch, self.bar_scratch = 0, 0, 0
+        self.state_places = [self._in_record(size) for size in self.sizes[: self.n_state]]
+        self.bar_size = self.record + sum(self.sizes[row] for row in self.finals)
+        self.row_places = [self._place(row, kept) for row in range(len(self.sizes))]
+        place = self._in_record if is_stored else self._in_scratch
+        self.tape_places = [place(_tape_size(chain)) for chain in chains]
+
+    def _in_record(self, size: int) -> int:
+        self.record += size
+        return self.record - size
+
+    def _in_scratch(self, size: int) -> int:
+        self.scratch += size
+        return self.scratch - size
+
+    def _in_bar_scratch(self, size: int) -> int:
+        self.bar_scratch += size
+        return self.bar_scratch - size
+
+    def _in_state(self, row: int) -> tuple[int, int] | None:
+        """Rows of the state before or after the step."""
+        if row < self.n_state:
+            return layers.HERE, self.state_places[row]
+        if row in self.passed:
+            return layers.NEXT, self.state_places[self.passed[row]]
+        if row >= self.n_rows:
+            return layers.NEXT, self.state_places[row - self.n_rows]
+        return None
+
+    def _place(self, row: int, kept: set[int]) -> tuple[int, int]:
+        if row in kept and self._in_state(row) is None:
+            return layers.HERE, self._in_record(self.sizes[row])
+        return self._in_state(row) or (layers.SCRATCH, self._in_scratch(self.sizes[row]))
+
+    def _bar_place(self, row: int) -> tuple[int, int]:
+        if row in self.finals:
+            return layers.HERE, self.bar_size - self.sizes[row]
+        return self._in_state(row) or (layers.SCRATCH, self._in_bar_scratch(self.sizes[row]))
+
+    def places(self) -> tuple[np.ndarray, ...]:
+        kinds, places = np.array(self.row_places, np.int64).T.copy()
+        return kinds, places, np.array(self.sizes, np.int64)
+
+    def bars(self) -> tuple[np.ndarray, ...]:
+        kinds, places = np.array([self._bar_place(row) for row in range(len(self.sizes))], np.int64).T.copy()
+        return kinds, places
+
+    def tapes(self) -> tuple[np.ndarray, ...]:
+        kind = layers.HERE if self.is_stored else layers.SCRATCH
+        return np.full(len(self.tape_places), kind, np.int64), np.array(self.tape_places, np.int64)
+
+
+def _passed(program: Program) -> dict[int, int]:
+    """Rows made in a step that lie in the state of the next one from the beginning."""
+    found: dict[int, int] = {}
+    for place, row in enumerate(program.outputs):
+        if row >= program.n_rows:
+            found.setdefault(row, place)
+    return found
+
+
+class _Undone:
+    """Rows of the program that undoes a step, in the places that they have in the step itself."""
+
+    def __init__(self, motion: Motion, done: _Rows):
+        back, (n_state, matches) = motion.back, _matches(motion)
+        self.record, self.bar_size, self.scratch, self.bar_scratch = done.record, done.bar_size, done.scratch, 0
+        self.n_rows, self.passed, self.finals = len(matches), {}, set()
+        self.slopes = [i for i, operation in enumerate(back.operations) if isinstance(operation, Slope)]
+        self.row_places = [(layers.NEXT, done.state_places[row]) for row in range(n_state)]
+        self.row_places += [done.row_places[match] if match is not None else (-1, 0) for match in matches[n_state:]]
+        self.row_places += [(layers.HERE, place) for place in done.state_places]
+        self.sizes = [*done.sizes[: len(matches)], *done.sizes[:n_state]]
+        targets = self.row_places[self.n_rows :]
+        self.copied = [j for j, row in enumerate(back.outputs) if self.row_places[row] != targets[j]]
+        numbers = {row: number for number, row in enumerate(n_state + i for i in done.slopes)}
+        self.tape_places = []
+        for row, operation in enumerate(back.operations, n_state):
+            if isinstance(operation, Slope):
+                match = matches[row]
+                kind = layers.HERE
+                if match is not None and match < n_state:  # the slope was handed on by the step before
+                    kind, match = layers.PREVIOUS, motion.step.outputs[match]
+                self.tape_places.append((kind, done.tape_places[numbers[match]]) if match in numbers else (-1, 0))
+        places = {*self.row_places, *((layers.HERE, place) for place in done.state_places)}
+        wanted = {place for place in done.row_places if place[0] == layers.HERE}
+        is_known = all(place[0] >= 0 for place in (*self.row_places, *self.tape_places))
+        tapes = {place for _, place in self.tape_places}
+        self.is_complete = is_known and wanted <= places and tapes == set(done.tape_places)
+
+    places = _Rows.places
+
+    def bars(self) -> tuple[np.ndarray, ...]:
+        """Nobody wants the adjoint of undoing."""
+        return np.zeros(len(self.sizes), np.int64), np.zeros(len(self.sizes), np.int64)
+
+    def tapes(self) -> tuple[np.ndarray, ...]:
+        kinds, places = np.array(self.tape_places, np.int64).reshape(-1, 2).T.copy()
+        return kinds, places
+
+
+def _matches(motion: Motion) -> tuple[int, list[int | None]]:
+    """For every row of the program that undoes a step the row of the step that is the same, found by their values."""
+    begun, n = motion.opening.steps, motion.step.n_rows
+    state = _values(motion.opening, [0.3 + 0.1 * row for row in range(n)], 0)[1]
+    state = _values(motion.step, state, begun)[1]
+    done, after = _values(motion.step, state, begun + 1)
+    undone, _ = _values(motion.back, after, begun + 1)
+
+    def match(value):
+        return next((row for row, other in enumerate(done) if abs(value - other) < 1e-9), None)
+
+    return n, [match(value) for value in undone]
+
+
+def _values(program: Program, rows: list[float], step: int) -> tuple[list[float], list[float]]:
+    """All rows of a program, and those of the new state, for some right-hand side of one number."""
+    made, h = list(rows), 0.1
+    for operation in program.operations:
+        if isinstance(operation, Slope):
+            made.append(math.sin(1.7 * made[operation.row] + operation.part + 0.4 * (step + operation.c)) + 0.3)
+        else:
+            made.append(sum(term.weight * h**term.power * made[term.row] for term in operation.terms))
+    return made, [made[row] for row in program.outputs]
+
+
+def _tape_size(chain: Chain) -> int:
+    """Values of the inner layers, and derivatives that do not follow from values; the last value is the slope."""
+    rows = [layer.n_out * (1 if layer.activation.from_value else 2) for layer in chain.layers]
+    if chain.layers[-1].activation.from_value:
+        rows[-1] = 0
+    return sum(rows) * TILE
+
+
+def _forward(program: Program, rows: _Rows, h: float) -> tuple[np.ndarray, np.ndarray]:
+    """Slopes and sums; rows of the state that are handed on are copied at the end."""
+    code, slope = [], 0
+    for i, operation in enumerate(program.operations):
+        out = program.n_rows + i
+        if isinstance(operation, Slope):
+            code.append((layers.SLOPE, out, operation.row, 0, slope, 0, 0.0, 0.0))
+            slope += 1
+            continue
+        terms = [(term.row, term.weight * h**term.power) for term in operation.terms]
+        if len(terms) == 1:
+            code.append((layers.SCALED, out, terms[0][0], 0, 0, 0, terms[0][1], 0.0))
+        else:
+            (one, v), (other, w) = terms[:2]
+            code.append((layers.SUM, out, one, other, 0, 0, v, w))
+        code += [(layers.SCALED, out, row, 0, 0, 1, weight, 0.0) for row, weight in terms[2:]]
+    code += [(layers.SCALED, rows.n_rows + j, program.outputs[j], 0, 0, 0, 1.0, 0.0) for j in rows.copied]
+    return _arrays(code)
+
+
+def _reverse(program: Program, rows: _Rows, h: float) -> tuple[np.ndarray, np.ndarray]:
+    """The program transposed.  A gradient is set where it is first met, and added to from then on."""
+    code: list[tuple] = []
+    met: set[int] = set()
+
+    def add(target, source, weight):
+        code.append((layers.SCALED, target, source, 0, 0, int(target in met), weight, 0.0))
+        met.add(target)
+
+    met |= {*rows.passed, *rows.finals}
+    for j in rows.copied:
+        add(program.outputs[j], rows.n_rows + j, 1.0)
+    slope = len(rows.slopes)
+    for i in range(len(program.operations) - 1, -1, -1):
+        operation, out = program.operations[i], program.n_rows + i
+        is_slope = isinstance(operation, Slope)
+        slope -= is_slope
+        if out not in met:
+            continue
+        if is_slope:
+            code.append((layers.SLOPE, operation.row, out, 0, slope, int(operation.row in met), 0.0, 0.0))
+            met.add(operation.row)
+        else:
+            for term in operation.terms:
+                add(term.row, out, term.weight * h**term.power)
+    code += [(layers.ZERO, row, 0, 0, 0, 0, 0.0, 0.0) for row in range(program.n_rows) if row not in met]
+    return _arrays(code)
+
+
+def _arrays(code) -> tuple[np.ndarray, np.ndarray]:
+    table = np.array(code, float).reshape(-1, 8)
+    return table[:, :6].astype(np.int64), np.ascontiguousarray(table[:, 6:])
+
+
+def work_size(parts: Sequence[Chain]) -> tuple[int, int]:
+    """Numbers of an inner gradient, and of all scratch that a chain needs."""
+    widest, room = 0, 0
+    for chain in parts:
+        for layer in chain.layers:
+            K = layer.connectivity
+            widest = max(widest, layer.n_in, layer.n_out)
+            if isinstance(K, Attention):
+                room = max(room, 5 * K.n_in + 2 * K.heads * K.tokens**2)
+            elif isinstance(K, Mixing):
+                channels, nodes = max(K.channels_in, K.channels_out), max(K.nodes_in, K.nodes_out)
+                room = max(room, channels * nodes)
+    return widest * TILE, (3 * widest + room) * TILE

@@ -1,0 +1,271 @@
+"""Layers fused over depth: kernels that run the program of a scheme on tiles, forward, along tangents and in reverse.
+
+Steps are outermost, then tiles, then the operations of a step, so that weights stay in the cache while all tiles pass.
+All numbers of a run are in one flat array `memory`: a ring of records (what is wanted of a step later on), and scratch.
+`layer_tables` says where; here are only offsets.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.engines.numba_engine.compile.cache import Kernel, compiled, inlined
+from stepnet.engines.numba_engine.layer_chains import (
+    C_IN,
+    IS_ANTI,
+    TAP0,
+    TAPS,
+    WEIGHTS,
+    add_scaled,
+    pull_chain,
+    push_chain,
+    run_chain,
+    set_scaled,
+    set_sum,
+    set_zero,
+)
+
+SLOPE, SUM, SCALED, ZERO = range(4)
+SCRATCH, HERE, NEXT, PREVIOUS = range(4)
+
+
+class Program(NamedTuple):
+    """Instructions (kind, row, row, row, number, flag) with two weights; rows are found by kind and offset.
+
+    For every step and slope: its time, the first control of the weights there, and the weights of the controls;
+    `is_direct` says that weights are used as they are stored.
+    """
+
+    forward: np.ndarray
+    forward_weights: np.ndarray
+    reverse: np.ndarray
+    reverse_weights: np.ndarray
+    row_kind: np.ndarray
+    row_place: np.ndarray
+    row_size: np.ndarray
+    bar_kind: np.ndarray
+    bar_place: np.ndarray
+    tape_kind: np.ndarray
+    tape_place: np.ndarray
+    part: np.ndarray
+    times: np.ndarray
+    first: np.ndarray
+    basis: np.ndarray
+    is_direct: int
+
+
+class Room(NamedTuple):
+    """Where a worker writes, and the sizes of a record, of the state's gradients, of the parts of the scratch."""
+
+    memory: np.ndarray
+    mixed: np.ndarray
+    mixed_bar: np.ndarray
+    base: np.ndarray
+    at: np.ndarray
+    bar_at: np.ndarray
+    tiles: int
+    period: int
+    record: int
+    scratch: int
+    bars: int
+    bar_size: int
+    work: int
+    work_size: int
+    dots: int
+
+
+# ---- weights at a time ----------------------------------------------------------------------------------------------
+
+
+@inlined
+def antisymmetrise(chains, table, layer, W, w0):
+    """W_k - W_mirror(k)', in place; pairs are done together."""
+    n, square = table[layer, C_IN], table[layer, C_IN] * table[layer, C_IN]
+    for k in range(table[layer, TAPS]):
+        m = chains.mirror[table[layer, TAP0] + k]
+        if m >= k:
+            a, b = w0 + k * square, w0 + m * square
+            for i in range(n):
+                for j in range(i + 1 if m == k else n):
+                    difference = W[a + i * n + j] - W[b + j * n + i]
+                    W[a + i * n + j] = difference
+                    W[b + j * n + i] = -difference
+
+
+@compiled
+def prepare(chains, program, room, theta, mixed, step):
+    """Weights of all slopes of a step: where they are stored, or mixed from their controls."""
+    direct = program.is_direct != 0
+    for i in range(program.part.shape[0]):
+        at = i * (mixed.shape[0] // program.part.shape[0])
+        for s in range(chains.slots.shape[0]):
+            offset, size = chains.slots[s, 0], chains.slots[s, 1]
+            start = offset + program.first[step, i] * size
+            if direct:
+                room.base[i, s] = start
+            else:
+                room.base[i, s] = at
+                for e in range(size):
+                    total = program.basis[step, i, 0] * theta[start + e]
+                    for d in range(1, program.basis.shape[2]):
+                        total += program.basis[step, i, d] * theta[start + d * size + e]
+                    mixed[at + e] = total
+                at += size
+        part = program.part[i]
+        for layer in range(chains.first[part], chains.first[part + 1]):
+            if chains.layers[layer, IS_ANTI]:
+                antisymmetrise(chains, chains.layers, layer, mixed, room.base[i, chains.layers[layer, WEIGHTS]])
+
+
+@compiled
+def scatter(chains, program, room, theta_bar, step):
+    """Gradients of mixed weights go to their controls."""
+    for i in range(program.part.shape[0]):
+        part = program.part[i]
+        for layer in range(chains.first[part], chains.first[part + 1]):
+            if chains.layers[layer, IS_ANTI]:
+                antisymmetrise(
+                    chains, chains.layers, layer, room.mixed_bar, room.base[i, chains.layers[layer, WEIGHTS]]
+                )
+        for s in range(chains.slots.shape[0]):
+            start = chains.slots[s, 0] + program.first[step, i] * chains.slots[s, 1]
+            for d in range(program.basis.shape[2]):
+                weight = program.basis[step, i, d]
+                for e in range(chains.slots[s, 1]):
+                    theta_bar[start + d * chains.slots[s, 1] + e] += weight * room.mixed_bar[room.base[i, s] + e]
+    room.mixed_bar[:] = 0.0
+
+
+# ---- programs -------------------------------------------------------------------------------------------------------
+
+
+@inlined
+def locate(program, room, tile, slot):
+    """Offsets of all rows of a step, and of the record before."""
+    here = (slot % room.period * room.tiles + tile) * room.record
+    following = ((slot + 1) % room.period * room.tiles + tile) * room.record
+    for r in range(program.row_kind.shape[0]):
+        kind = program.row_kind[r]
+        start = room.scratch if kind == SCRATCH else here if kind == HERE else following
+        room.at[r] = start + program.row_place[r]
+    return here, ((slot + room.period - 1) % room.period * room.tiles + tile) * room.record
+
+
+@inlined
+def tape_of(program, room, i, here, previous):
+    """Where the tape of slope i is."""
+    kind = program.tape_kind[i]
+    return (room.scratch if kind == SCRATCH else here if kind == HERE else previous) + program.tape_place[i]
+
+
+@inlined
+def locate_bars(program, room, tile, slot):
+    """Offsets of the gradients of all rows; those of the state before and after a step take turns."""
+    here = room.bars + (slot % 2 * room.tiles + tile) * room.bar_size
+    following = room.bars + ((slot + 1) % 2 * room.tiles + tile) * room.bar_size
+    for r in range(program.bar_kind.shape[0]):
+        kind = program.bar_kind[r]
+        start = room.scratch if kind == SCRATCH else here if kind == HERE else following
+        room.bar_at[r] = start + program.bar_place[r]
+
+
+@Kernel
+def forward(blas, chains, program, room, theta, step, direction, slot, slot_direction, count):
+    """`count` steps from step `step` on (direction 1), or down from it (-1); their records begin at `slot`."""
+    weights = theta if program.is_direct != 0 else room.mixed
+    for _ in range(count):
+        prepare(chains, program, room, theta, room.mixed, step)
+        for tile in range(room.tiles):
+            here, previous = locate(program, room, tile, slot)
+            for m in range(program.forward.shape[0]):
+                o = program.forward[m]
+                kind, out, one, other, i, is_added = o[0], o[1], o[2], o[3], o[4], o[5]
+                size, v, w = program.row_size[out], program.forward_weights[m, 0], program.forward_weights[m, 1]
+                if kind == SLOPE:
+                    tape = tape_of(program, room, i, here, previous)
+                    run_chain(
+                        blas, chains, program.part[i], weights, room.base, i, program.times[step, i], room.memory,
+                        room.at[one], room.at[out], tape, room.work,
+                    )  # fmt: skip
+                elif kind == SUM:
+                    set_sum(room.memory, room.at[out], room.at[one], room.at[other], size, v, w)
+                elif is_added:
+                    add_scaled(room.memory, room.at[out], room.at[one], size, v)
+                else:
+                    set_scaled(room.memory, room.at[out], room.at[one], size, v)
+        step += direction
+        slot += slot_direction
+    return 0
+
+
+@Kernel
+def tangent(blas, chains, program, room, theta, theta_dot, mixed_dot, step, slot, count):
+    """As `forward`, with tangents: those of all rows lie `dots` behind the rows."""
+    direct = program.is_direct != 0
+    weights, dots = theta if direct else room.mixed, theta_dot if direct else mixed_dot
+    for _ in range(count):
+        prepare(chains, program, room, theta, room.mixed, step)
+        prepare(chains, program, room, theta_dot, mixed_dot, step)
+        for tile in range(room.tiles):
+            here, previous = locate(program, room, tile, slot)
+            for m in range(program.forward.shape[0]):
+                o = program.forward[m]
+                kind, out, one, other, i, is_added = o[0], o[1], o[2], o[3], o[4], o[5]
+                size, v, w = program.row_size[out], program.forward_weights[m, 0], program.forward_weights[m, 1]
+                a, b, c, d = room.at[out], room.at[one], room.at[other], room.dots
+                if kind == SLOPE:
+                    tape = tape_of(program, room, i, here, previous)
+                    t, part = program.times[step, i], program.part[i]
+                    run_chain(blas, chains, part, weights, room.base, i, t, room.memory, b, a, tape, room.work)
+                    push_chain(
+                        blas, chains, part, weights, dots, room.base, i, t, room.memory, b, b + d, a, a + d, tape,
+                        room.work, room.work_size,
+                    )  # fmt: skip
+                elif kind == SUM:
+                    set_sum(room.memory, a, b, c, size, v, w)
+                    set_sum(room.memory, a + d, b + d, c + d, size, v, w)
+                elif is_added:
+                    add_scaled(room.memory, a, b, size, v)
+                    add_scaled(room.memory, a + d, b + d, size, v)
+                else:
+                    set_scaled(room.memory, a, b, size, v)
+                    set_scaled(room.memory, a + d, b + d, size, v)
+        step += 1
+        slot += 1
+    return 0
+
+
+@Kernel
+def pullback(blas, chains, program, room, theta, theta_bar, step, slot, count):
+    """`count` steps in reverse, the last of them step `step` with its record at `slot`."""
+    direct = program.is_direct != 0
+    weights, bars = theta if direct else room.mixed, theta_bar if direct else room.mixed_bar
+    for _ in range(count):
+        prepare(chains, program, room, theta, room.mixed, step)
+        for tile in range(room.tiles):
+            here, previous = locate(program, room, tile, slot)
+            locate_bars(program, room, tile, slot)
+            for m in range(program.reverse.shape[0]):
+                o = program.reverse[m]
+                kind, out, one, i, is_added = o[0], o[1], o[2], o[4], o[5]
+                size, v = program.row_size[out], program.reverse_weights[m, 0]
+                if kind == SLOPE:
+                    tape = tape_of(program, room, i, here, previous)
+                    pull_chain(
+                        blas, chains, program.part[i], weights, room.base, i, program.times[step, i], room.memory,
+                        room.at[out], room.at[one], tape, room.bar_at[one], room.bar_at[out], is_added != 0, bars,
+                        room.work, room.work_size,
+                    )  # fmt: skip
+                elif kind == ZERO:
+                    set_zero(room.memory, room.bar_at[out], size)
+                elif is_added:
+                    add_scaled(room.memory, room.bar_at[out], room.bar_at[one], size, v)
+                else:
+                    set_scaled(room.memory, room.bar_at[out], room.bar_at[one], size, v)
+        if not direct:
+            scatter(chains, program, room, theta_bar, step)
+        step -= 1
+        slot -= 1
+    return 0

@@ -1,0 +1,37 @@
+"""Right-hand sides of networks as data: connectivity x activation x formula x dynamics, with weights along depth."""
+
+from stepnet.fields.activations import ACTIVATIONS, Activation, activation
+from stepnet.fields.connectivity import (
+    Attention,
+    Connectivity,
+    Fixed,
+    Mixing,
+    Stencil,
+    conv1d,
+    conv2d,
+    dense,
+    equivariant,
+    graph,
+    pooling,
+    resized,
+)
+from stepnet.fields.depth import Depth
+from stepnet.fields.dynamics import (
+    DYNAMICS,
+    Field,
+    antisymmetric,
+    chained,
+    hamiltonian,
+    hyperbolic,
+    parabolic,
+    residual,
+    staggered,
+)
+from stepnet.fields.formula import Chain, Layer, affine, mlp, symmetric, two_layer
+
+__all__ = [
+    "ACTIVATIONS", "Activation", "Attention", "Chain", "Connectivity", "DYNAMICS", "Depth", "Field", "Fixed", "Layer",
+    "Mixing", "Stencil", "activation", "affine", "antisymmetric", "chained", "conv1d", "conv2d", "dense",
+    "equivariant", "graph", "hamiltonian", "hyperbolic", "mlp", "parabolic", "pooling", "residual", "resized",
+    "staggered", "symmetric", "two_layer",
+]  # fmt: skip

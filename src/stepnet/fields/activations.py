@@ -1,0 +1,90 @@
+"""Activations as records: value and derivative, elementwise; what engines realise by their number.
+
+The formulas are those of PyTorch with its default constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepnet.errors import UnknownName
+
+LEAK = 0.01
+SELU_SCALE, SELU_ALPHA = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
+
+
+@dataclass(frozen=True)
+class Activation:
+    """s(u), s'(u) and the largest |s'|.
+
+    `number` is how kernels know it.  `from_value` says that s'(u) follows from s(u), so that nothing but the value
+    needs to be stored on the way.
+    """
+
+    name: str
+    number: int
+    value: Callable[[np.ndarray], np.ndarray]
+    derivative: Callable[[np.ndarray], np.ndarray]
+    steepest: float
+    from_value: bool = True
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self):
+        return activation, (self.name,)
+
+
+def _sigmoid(u):
+    return 0.5 * (1 + np.tanh(0.5 * u))
+
+
+def _normal(u):
+    """Distribution function of the normal distribution."""
+    from scipy.special import ndtr
+
+    return ndtr(u)
+
+
+def _bell(u):
+    return np.exp(-0.5 * u * u) / np.sqrt(2 * np.pi)
+
+
+def _elu(u):
+    return np.where(u > 0, u, np.expm1(np.minimum(u, 0)))
+
+
+TANH = Activation("tanh", 0, np.tanh, lambda u: 1 - np.tanh(u) ** 2, 1.0)
+RELU = Activation("relu", 1, lambda u: np.maximum(u, 0), lambda u: np.where(u > 0, 1.0, 0.0), 1.0)
+LEAKY_RELU = Activation(
+    "leaky_relu", 2, lambda u: np.where(u > 0, u, LEAK * u), lambda u: np.where(u > 0, 1.0, LEAK), 1.0
+)
+SOFTPLUS = Activation("softplus", 3, lambda u: np.logaddexp(0, u), _sigmoid, 1.0)
+GELU = Activation("gelu", 4, lambda u: u * _normal(u), lambda u: _normal(u) + u * _bell(u), 1.1289042, from_value=False)
+SILU = Activation(
+    "silu", 5, lambda u: u * _sigmoid(u), lambda u: _sigmoid(u) * (1 + u * _sigmoid(-u)), 1.0998394, from_value=False
+)
+ELU = Activation("elu", 6, _elu, lambda u: np.where(u > 0, 1.0, np.exp(np.minimum(u, 0))), 1.0)
+SELU = Activation(
+    "selu", 7, lambda u: SELU_SCALE * np.where(u > 0, u, SELU_ALPHA * _elu(u)),
+    lambda u: SELU_SCALE * np.where(u > 0, 1.0, SELU_ALPHA * np.exp(np.minimum(u, 0))), SELU_SCALE * SELU_ALPHA,
+)  # fmt: skip
+SIGMOID = Activation("sigmoid", 8, _sigmoid, lambda u: _sigmoid(u) * _sigmoid(-u), 0.25)
+IDENTITY = Activation("identity", 9, lambda u: u, np.ones_like, 1.0)
+
+ACTIVATIONS = {
+    each.name: each
+    for each in (TANH, RELU, LEAKY_RELU, SOFTPLUS, GELU, SILU, ELU, SELU, SIGMOID, IDENTITY)
+}  # fmt: skip
+
+
+def activation(name: str | Activation) -> Activation:
+    """An activation by its name."""
+    if isinstance(name, Activation):
+        return name
+    if name not in ACTIVATIONS:
+        raise UnknownName("activation", name, ACTIVATIONS)
+    return ACTIVATIONS[name]

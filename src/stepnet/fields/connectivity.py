@@ -1,0 +1,321 @@
+"""How features are connected: K as data.
+
+A feature is a channel at a node: a state is `(channels * nodes, batch)` with the nodes of a channel next to each other.
+Every linear K here is a sum of fixed operators on the nodes, each with a matrix of weights on the channels,
+
+    (K x)[o, i] = sum_k sum_c W[k, o, c] sum_j P_k[i, j] x[c, j],
+
+so a dense layer has one node, a convolution a shift for every tap of its stencil, a graph its adjacency matrix or the
+polynomials of its Laplacian, a set the identity and the mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from stepnet.errors import UnknownName
+
+SAME = 1e-14  # relative difference of operators that are the same but for rounding
+
+
+@dataclass(frozen=True)
+class Stencil:
+    """The nodes of a convolution, how many taps it has in every direction, and what lies beyond the rim."""
+
+    shape: tuple[int, ...]
+    taps: tuple[int, ...]
+    is_periodic: bool
+
+    @property
+    def fits(self) -> bool:
+        """Whether no tap goes round a periodic grid more than once."""
+        return not self.is_periodic or all(a // 2 <= n for a, n in zip(self.taps, self.shape, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Mixing:
+    """K = sum_k P_k (x) W_k with weights `(taps, channels_out, channels_in)`; a dense K has weights `(out, in)`.
+
+    Parameters
+    ----------
+    name : str
+        For people.
+    channels_in, channels_out : int
+    operators : tuple of sparse matrices
+        P_k of shape `(nodes_out, nodes_in)`.
+    stencil : Stencil, optional
+        Of a convolution, whose operators are its shifts.
+    """
+
+    name: str
+    channels_in: int
+    channels_out: int
+    operators: tuple
+    stencil: Stencil | None = None
+
+    def __post_init__(self):
+        for each in ("channels_in", "channels_out"):
+            object.__setattr__(self, each, count(each, getattr(self, each)))
+        operators = tuple(_operator(each) for each in self.operators)
+        if not operators or len({each.shape for each in operators}) != 1:
+            raise ValueError(f"`operators` must be matrices of one shape, found {[each.shape for each in operators]}")
+        object.__setattr__(self, "operators", operators)
+
+    @property
+    def nodes_in(self) -> int:
+        return self.operators[0].shape[1]
+
+    @property
+    def nodes_out(self) -> int:
+        return self.operators[0].shape[0]
+
+    @property
+    def n_in(self) -> int:
+        return self.channels_in * self.nodes_in
+
+    @property
+    def n_out(self) -> int:
+        return self.channels_out * self.nodes_out
+
+    @property
+    def is_dense(self) -> bool:
+        return self.nodes_in == self.nodes_out == len(self.operators) == 1 and self.operators[0][0, 0] == 1
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        matrix = (self.channels_out, self.channels_in)
+        return matrix if self.is_dense else (len(self.operators), *matrix)
+
+    @property
+    def fan(self) -> tuple[float, float]:
+        """How many features reach one, and how many one reaches: what initialisations scale with."""
+        entries = sum(each.nnz for each in self.operators)
+        return self.channels_in * entries / self.nodes_out, self.channels_out * entries / self.nodes_in
+
+    @property
+    def bias_nodes(self) -> int:
+        """Entries of a bias: one for every channel, the same at all nodes."""
+        return self.nodes_out
+
+    @cached_property
+    def mirror(self) -> tuple[int, ...] | None:
+        """For every tap the one whose operator is the transpose of its own, in pairs; None if one has no partner."""
+        found: dict[int, int] = {}
+        for k, operator in enumerate(self.operators):
+            if k not in found:
+                free = (j for j in range(k, len(self.operators)) if j not in found)
+                partner = next((j for j in free if _is_same(self.operators[j], operator.T)), None)
+                if partner is None:
+                    return None
+                found |= {k: partner, partner: k}
+        return tuple(found[k] for k in range(len(self.operators)))
+
+
+@dataclass(frozen=True, eq=False)
+class Fixed:
+    """(K x)[c, i] = sum_j P[i, j] x[c, j]: no weights; pooling, added zero channels, a choice of features."""
+
+    name: str
+    channels: int
+    operator: Any
+
+    def __post_init__(self):
+        object.__setattr__(self, "channels", count("channels", self.channels))
+        object.__setattr__(self, "operator", _operator(self.operator))
+
+    weight_shape = None
+
+    @property
+    def n_in(self) -> int:
+        return self.channels * self.operator.shape[1]
+
+    @property
+    def n_out(self) -> int:
+        return self.channels * self.operator.shape[0]
+
+    @property
+    def bias_nodes(self) -> int:
+        return self.operator.shape[0]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """K(x) v = W_o P(x) W_v v,  P = softmax over j of (W_q x)_i . (W_k x)_j / sqrt(channels / heads), head by head.
+
+    Nodes are tokens; `is_causal` lets token i see the tokens j <= i.  Weights `(4, channels, channels)` hold W_q, W_k,
+    W_v, W_o.  K depends on the state, so it has a pullback through P besides that of a linear K.
+    Vaswani et al. (2017), Attention is all you need.
+    """
+
+    tokens: int
+    channels: int
+    heads: int = 1
+    is_causal: bool = False
+
+    def __post_init__(self):
+        for each in ("tokens", "channels", "heads"):
+            object.__setattr__(self, each, count(each, getattr(self, each)))
+        if self.channels % self.heads:
+            raise ValueError(f"`heads` must divide the {self.channels} channels, found {self.heads}")
+
+    name = "attention"
+
+    @property
+    def n_in(self) -> int:
+        return self.tokens * self.channels
+
+    n_out = n_in
+
+    @property
+    def bias_nodes(self) -> int:
+        return self.tokens
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        return 4, self.channels, self.channels
+
+    @property
+    def fan(self) -> tuple[float, float]:
+        return self.channels, self.channels
+
+
+Connectivity = Mixing | Fixed | Attention
+
+
+def dense(n_in: int, n_out: int | None = None) -> Mixing:
+    """A full matrix."""
+    return Mixing("dense", n_in, n_in if n_out is None else n_out, (np.ones((1, 1)),))
+
+
+def conv1d(length: int, channels_in: int, channels_out: int | None = None, taps: int = 3, padding="zero") -> Mixing:
+    """Convolution on a line (zero padding) or a ring (periodic padding)."""
+    return _convolution("conv1d", (count("length", length),), channels_in, channels_out, (taps,), padding)
+
+
+def conv2d(shape, channels_in: int, channels_out: int | None = None, taps=(3, 3), padding="zero") -> Mixing:
+    """Convolution on a rectangle (zero padding) or a torus (periodic padding) of shape (height, width)."""
+    return _convolution("conv2d", _two("shape", shape), channels_in, channels_out, _two("taps", taps), padding)
+
+
+def graph(adjacency, channels_in: int, channels_out: int | None = None, filter="adjacency", degree: int = 2) -> Mixing:
+    """Message passing along the edges of an undirected graph.
+
+    Parameters
+    ----------
+    adjacency : sparse matrix or array
+        Symmetric, not negative; every node has an edge.
+    filter : "adjacency", "laplacian" or "chebyshev"
+        D^(-1/2) (A + I) D^(-1/2) of Kipf & Welling (2017); I - D^(-1/2) A D^(-1/2); or the Chebyshev polynomials of
+        the Laplacian minus I up to `degree`, Defferrard, Bresson & Vandergheynst (2016).
+    """
+    A = _adjacency(adjacency)
+    identity = sparse.eye_array(A.shape[0], format="csr")
+    if filter == "adjacency":
+        operators = [_normalised(A + identity)]
+    elif filter == "laplacian":
+        operators = [identity - _normalised(A)]
+    elif filter == "chebyshev":
+        L = -_normalised(A)
+        operators = [identity, L]
+        for _ in range(count("degree", degree) - 1):
+            operators.append(2 * (L @ operators[-1]) - operators[-2])
+    else:
+        raise UnknownName("graph filter", filter, ("adjacency", "laplacian", "chebyshev"))
+    return Mixing(
+        f"graph {filter}", channels_in, channels_in if channels_out is None else channels_out, tuple(operators)
+    )
+
+
+def equivariant(nodes: int, channels_in: int, channels_out: int | None = None) -> Mixing:
+    """A set of nodes: every one the same, and their mean; Zaheer et al. (2017), Deep Sets."""
+    n = count("nodes", nodes)
+    operators = (sparse.eye_array(n, format="csr"), np.full((n, n), 1 / n))
+    return Mixing("set", channels_in, channels_in if channels_out is None else channels_out, operators)
+
+
+def pooling(shape, channels: int, size: int = 2) -> Fixed:
+    """Means over blocks of `size` nodes in every direction; `shape` is (length,) or (height, width)."""
+    shape, size = tuple(count("shape", n) for n in np.atleast_1d(shape)), count("size", size)
+    if any(n % size for n in shape):
+        raise ValueError(f"`size` must divide the nodes {shape} in every direction, found {size}")
+    operator = sparse.csr_array(np.ones((1, 1)))
+    for n in shape:
+        operator = sparse.kron(operator, sparse.kron(sparse.eye_array(n // size), np.full((1, size), 1 / size)))
+    return Fixed("pooling", channels, operator)
+
+
+def resized(n_in: int, n_out: int) -> Fixed:
+    """Zero features added at the end, or features there left out."""
+    return Fixed("resized", 1, sparse.eye_array(count("n_out", n_out), count("n_in", n_in)))
+
+
+def count(name: str, value) -> int:
+    """A positive whole number."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ValueError(f"`{name}` must be a positive whole number, found {value!r:.60}")
+    return int(value)
+
+
+def _two(name: str, value) -> tuple[int, int]:
+    try:
+        first, second = value
+    except TypeError:
+        raise ValueError(f"`{name}` must be two whole numbers, found {value!r:.60}") from None
+    return count(name, first), count(name, second)
+
+
+def _operator(matrix) -> sparse.csr_array:
+    operator = sparse.csr_array(matrix, dtype=np.float64)
+    operator.sum_duplicates()
+    if not np.isfinite(operator.data).all():
+        raise ValueError("`operators` must be finite")
+    return operator
+
+
+def _is_same(one, other) -> bool:
+    return one.shape == other.shape and abs(one - other).max() <= SAME * abs(other).max()
+
+
+def _convolution(name, shape, channels_in, channels_out, taps, padding) -> Mixing:
+    if padding not in ("zero", "periodic"):
+        raise UnknownName("padding", padding, ("zero", "periodic"))
+    if any(each % 2 == 0 for each in taps):
+        raise ValueError(f"`taps` must be odd, so that a stencil has a centre; found {taps}")
+    nodes, coordinates = np.arange(prod(shape)).reshape(shape), np.indices(shape)
+    operators = []
+    for tap in np.ndindex(*taps):
+        places = [x + a - n // 2 for x, a, n in zip(coordinates, tap, taps, strict=True)]
+        inside = np.logical_and.reduce([(p >= 0) & (p < n) for p, n in zip(places, shape, strict=True)])
+        if padding == "periodic":
+            inside[...] = True
+        sources = nodes[tuple(p % n for p, n in zip(places, shape, strict=True))]
+        entries = (np.ones(inside.sum()), (nodes[inside], sources[inside]))
+        operators.append(sparse.csr_array(entries, shape=(nodes.size, nodes.size)))
+    stencil = Stencil(shape, taps, padding == "periodic")
+    return Mixing(name, channels_in, channels_in if channels_out is None else channels_out, tuple(operators), stencil)
+
+
+def _adjacency(value) -> sparse.csr_array:
+    A = sparse.csr_array(value, dtype=np.float64)
+    if A.shape[0] != A.shape[1]:
+        raise ValueError(f"`adjacency` must be square, found {A.shape}")
+    if (A.data < 0).any() or not np.isfinite(A.data).all() or abs(A - A.T).max() > 0:
+        raise ValueError("`adjacency` must be symmetric, finite and not negative: weights of undirected edges")
+    alone = np.flatnonzero(A.sum(axis=1) == 0)
+    if alone.size:
+        raise ValueError(
+            f"`adjacency` has isolated nodes ({alone[:5].tolist()}...); leave them out or give them an edge, "
+            f"which may be one to themselves"
+        )
+    return A
+
+
+def _normalised(A) -> sparse.csr_array:
+    scale = sparse.diags_array(1 / np.sqrt(A.sum(axis=1)))
+    return sparse.csr_array(scale @ A @ scale)

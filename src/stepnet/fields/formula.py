@@ -1,0 +1,145 @@
+"""Right-hand sides as chains of layers: x -> s_1(K_1 x + b_1) -> s_2(K_2 ... + b_2) -> ... -> sign times the last.
+
+All formulas of networks are such chains: s(K x + b) is one layer, -K' s(K x + b) two of which the second is transposed
+and shares its weights, an MLP any number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from stepnet.fields.activations import IDENTITY, Activation, activation
+from stepnet.fields.connectivity import Connectivity, Mixing, dense
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """s(K x + b), with variations.
+
+    Parameters
+    ----------
+    connectivity : Mixing, Fixed or Attention
+    weights, bias, clock : str or None
+        Names of the parameters: of K, of b (one number for every channel), and of c in K x + b + t c, which is what
+        time as a further input amounts to.
+    activation : Activation
+    is_transposed : bool
+        K' in place of K.  Where K depends on the state, it is K at the input of the chain.
+    is_antisymmetric : bool
+        K - K' in place of K.
+    shift : float
+        K + shift I in place of K.
+    """
+
+    connectivity: Connectivity
+    weights: str | None = "K"
+    bias: str | None = "b"
+    activation: Activation = IDENTITY
+    clock: str | None = None
+    is_transposed: bool = False
+    is_antisymmetric: bool = False
+    shift: float = 0.0
+
+    def __post_init__(self):
+        object.__setattr__(self, "activation", activation(self.activation))
+        K = self.connectivity
+        if (self.is_antisymmetric or self.shift) and K.n_in != K.n_out:
+            raise ValueError(f"K must be square for K - K' and for K + shift I, found {K.n_out} by {K.n_in}")
+        if not self.is_antisymmetric:
+            return
+        if not isinstance(K, Mixing):
+            raise ValueError(f"K - K' needs a K that is linear in the state and has weights, found {K.name}")
+        if K.mirror is None or K.channels_in != K.channels_out:
+            raise ValueError(f"K - K' needs operators whose transposes are among them; those of {K.name!r} are not")
+
+    @property
+    def n_in(self) -> int:
+        return self.connectivity.n_out if self.is_transposed else self.connectivity.n_in
+
+    @property
+    def n_out(self) -> int:
+        return self.connectivity.n_in if self.is_transposed else self.connectivity.n_out
+
+    @property
+    def bias_nodes(self) -> int:
+        """Nodes over which an entry of the bias is spread."""
+        K = self.connectivity
+        return K.nodes_in if self.is_transposed and isinstance(K, Mixing) else K.bias_nodes
+
+    @property
+    def parameters(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes."""
+        each = (self.n_out // self.bias_nodes,)
+        shapes = ((self.weights, self.connectivity.weight_shape), (self.bias, each), (self.clock, each))
+        return {name: shape for name, shape in shapes if name is not None and shape is not None}
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """sign s_m(K_m ... s_1(K_1 x + b_1) ... + b_m)."""
+
+    layers: tuple[Layer, ...]
+    sign: float = 1.0
+
+    def __post_init__(self):
+        object.__setattr__(self, "layers", tuple(self.layers))
+        if not self.layers:
+            raise ValueError("`layers` must hold at least one layer")
+        for before, after in pairwise(self.layers):
+            if before.n_out != after.n_in:
+                raise ValueError(f"a layer gives {before.n_out} features, but the next one takes {after.n_in}")
+        _ = self.parameters
+
+    @property
+    def n_in(self) -> int:
+        return self.layers[0].n_in
+
+    @property
+    def n_out(self) -> int:
+        return self.layers[-1].n_out
+
+    @property
+    def parameters(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes; layers with the same name share the parameter."""
+        return joined(layer.parameters for layer in self.layers)
+
+
+def joined(some) -> dict[str, tuple[int, ...]]:
+    """Parameters of several parts, shared by name."""
+    found: dict[str, tuple[int, ...]] = {}
+    for parameters in some:
+        for name, shape in parameters.items():
+            if found.setdefault(name, shape) != shape:
+                raise ValueError(f"the parameter {name!r} cannot have both shapes {found[name]} and {shape}")
+    return found
+
+
+def affine(K: Connectivity, s="tanh", sign: float = 1.0, **variations) -> Chain:
+    """s(K x + b)."""
+    return Chain((Layer(K, activation=activation(s), **variations),), sign)
+
+
+def symmetric(K: Connectivity, s="tanh", sign: float = -1.0) -> Chain:
+    """sign K' s(K x + b)."""
+    return Chain((Layer(K, activation=activation(s)), Layer(K, bias=None, is_transposed=True)), sign)
+
+
+def two_layer(K1: Connectivity, K2: Connectivity, s="tanh") -> Chain:
+    """K_2 s(K_1 x + b_1) + b_2."""
+    return Chain((Layer(K1, "K1", "b1", activation(s)), Layer(K2, "K2", "b2")))
+
+
+def mlp(widths: Sequence[int], s="tanh", has_time: bool = False) -> Chain:
+    """Dense layers of these widths, the last one linear; with `has_time` the first one sees t too."""
+    if len(widths) < 2:
+        raise ValueError(f"`widths` must hold at least two numbers, those of inputs and outputs, found {widths!r}")
+    layers = [
+        Layer(dense(n_in, n_out), f"K{i}", f"b{i}", activation(s))
+        for i, (n_in, n_out) in enumerate(pairwise(widths), 1)
+    ]
+    layers[-1] = replace(layers[-1], activation=IDENTITY)
+    if has_time:
+        layers[0] = replace(layers[0], clock="c1")
+    return Chain(tuple(layers))

@@ -1,0 +1,192 @@
+"""What fields mean, in plain NumPy: K, chains, their tangents and pullbacks on states `(features, batch)`.
+
+Engines realise the same formulas fast; right-hand sides of plain problems and tests take these.  `weights` maps the
+names of parameters to arrays, of the shapes that `parameters` of a chain or field tells.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.fields.connectivity import Attention, Connectivity, Fixed, Mixing
+from stepnet.fields.formula import Chain, Layer
+
+
+class Bars(NamedTuple):
+    """Gradients with respect to the input, and to the weights by name."""
+
+    x: np.ndarray
+    weights: dict[str, np.ndarray]
+
+
+# ---- the actions of K -----------------------------------------------------------------------------------------------
+
+
+def apply(K: Connectivity, W, x: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """K(x) v; a linear K does not look at x."""
+    if isinstance(K, Mixing):
+        return np.sum([_mixed(W_k, P, v) for W_k, P in _taps(K, W)], axis=0)
+    if isinstance(K, Fixed):
+        return _moved(K.operator, v, K.channels).reshape(K.n_out, -1)
+    P, (_, _, W_v, W_o) = _attention(K, W, x).P, W
+    return _flat(_channels(W_o, _weighted(K, P, _channels(W_v, _tokens(K, v)))))
+
+
+def apply_transposed(K: Connectivity, W, x: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """K(x)' z."""
+    if isinstance(K, Mixing):
+        return np.sum([_mixed(W_k.T, P.T, z) for W_k, P in _taps(K, W)], axis=0)
+    if isinstance(K, Fixed):
+        return _moved(K.operator.T, z, K.channels).reshape(K.n_in, -1)
+    P, (_, _, W_v, W_o) = _attention(K, W, x).P, W
+    return _flat(_channels(W_v.T, _weighted(K, np.swapaxes(P, -1, -2), _channels(W_o.T, _tokens(K, z)))))
+
+
+def weight_gradient(K: Connectivity, W, x: np.ndarray, v: np.ndarray, z: np.ndarray) -> np.ndarray | None:
+    """d <z, K(x) v> / dW."""
+    if isinstance(K, Fixed):
+        return None
+    if isinstance(K, Mixing):
+        z = z.reshape(K.channels_out, -1)
+        found = [z @ _moved(P, v, K.channels_in).reshape(K.channels_in, -1).T for P in K.operators]
+        return np.stack(found).reshape(K.weight_shape)
+    return _pulled_attention(K, W, x, v, z)[1]
+
+
+def state_gradient(K: Connectivity, W, x: np.ndarray, v: np.ndarray, z: np.ndarray) -> np.ndarray | float:
+    """d <z, K(x) v> / dx with v held fixed: 0 for a linear K."""
+    return _pulled_attention(K, W, x, v, z)[0] if isinstance(K, Attention) else 0.0
+
+
+def _taps(K: Mixing, W):
+    return zip(np.reshape(W, (-1, K.channels_out, K.channels_in)), K.operators, strict=True)
+
+
+def _moved(P, v: np.ndarray, channels: int) -> np.ndarray:
+    """P on the nodes of every channel."""
+    nodes = v.reshape(channels, P.shape[1], -1)
+    return np.stack([P @ each for each in nodes]).astype(v.dtype)
+
+
+def _mixed(W: np.ndarray, P, v: np.ndarray) -> np.ndarray:
+    moved = _moved(P, v, W.shape[1])
+    return (W @ moved.reshape(W.shape[1], -1)).reshape(W.shape[0] * P.shape[0], -1)
+
+
+# ---- attention; arrays are (channels, tokens, batch), P is (batch, heads, tokens, tokens) ---------------------------
+
+
+class _Attended(NamedTuple):
+    Q: np.ndarray
+    K: np.ndarray
+    P: np.ndarray
+
+
+def _tokens(K: Attention, v: np.ndarray) -> np.ndarray:
+    return v.reshape(K.channels, K.tokens, -1)
+
+
+def _flat(v: np.ndarray) -> np.ndarray:
+    return v.reshape(-1, v.shape[-1])
+
+
+def _channels(W: np.ndarray, v: np.ndarray) -> np.ndarray:
+    return np.tensordot(W, v, axes=1)
+
+
+def _heads(K: Attention, v: np.ndarray) -> np.ndarray:
+    """(batch, heads, channels of a head, tokens)."""
+    return np.moveaxis(v.reshape(K.heads, -1, K.tokens, v.shape[-1]), -1, 0)
+
+
+def _joined_heads(K: Attention, v: np.ndarray) -> np.ndarray:
+    return np.moveaxis(v, 0, -1).reshape(K.channels, K.tokens, -1)
+
+
+def _weighted(K: Attention, P: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """sum_j P_ij v_j."""
+    return _joined_heads(K, _heads(K, v) @ np.swapaxes(P, -1, -2))
+
+
+def _attention(K: Attention, W, x: np.ndarray) -> _Attended:
+    tokens = _tokens(K, x)
+    Q, Keys = _heads(K, _channels(W[0], tokens)), _heads(K, _channels(W[1], tokens))
+    scores = np.swapaxes(Q, -1, -2) @ Keys * (K.channels // K.heads) ** -0.5
+    if K.is_causal:
+        scores = np.where(np.tri(K.tokens, dtype=bool), scores, -np.inf)
+    P = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return _Attended(Q, Keys, P / P.sum(axis=-1, keepdims=True))
+
+
+def _pulled_attention(K: Attention, W, x, v, z) -> tuple[np.ndarray, np.ndarray]:
+    """d <z, K(x) v> / dx and / dW."""
+    Q, Keys, P = _attention(K, W, x)
+    tokens, values, ends = _tokens(K, x), _tokens(K, v), _tokens(K, z)
+    V = _channels(W[2], values)
+    mean, mean_bar = _weighted(K, P, V), _channels(W[3].T, ends)
+    V_bar = _weighted(K, np.swapaxes(P, -1, -2), mean_bar)
+    P_bar = np.swapaxes(_heads(K, mean_bar), -1, -2) @ _heads(K, V)
+    scores_bar = P * (P_bar - (P * P_bar).sum(axis=-1, keepdims=True)) * (K.channels // K.heads) ** -0.5
+    Q_bar = _joined_heads(K, Keys @ np.swapaxes(scores_bar, -1, -2))
+    K_bar = _joined_heads(K, Q @ scores_bar)
+    W_bar = [np.tensordot(a, b, axes=((1, 2), (1, 2))) for a, b in
+             ((Q_bar, tokens), (K_bar, tokens), (V_bar, values), (ends, mean))]  # fmt: skip
+    return _flat(_channels(W[0].T, Q_bar) + _channels(W[1].T, K_bar)), np.stack(W_bar)
+
+
+# ---- layers and chains ----------------------------------------------------------------------------------------------
+
+
+def effective(layer: Layer, W):
+    """The weights of K, or of K - K': a map of weights that is its own transpose."""
+    K = layer.connectivity
+    if not layer.is_antisymmetric or not isinstance(K, Mixing) or K.mirror is None:
+        return W
+    taps = np.reshape(W, (-1, K.channels_out, K.channels_in))
+    return (taps - np.swapaxes(taps[list(K.mirror)], 1, 2)).reshape(K.weight_shape)
+
+
+def evaluate(chain: Chain, weights, t: float, x: np.ndarray) -> np.ndarray:
+    """The value of a chain."""
+    return chain.sign * forward(chain, weights, t, x)[-1][2]
+
+
+def forward(chain: Chain, weights, t: float, x: np.ndarray) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """For every layer its input v, u = K v + b and s(u)."""
+    found, v = [], x
+    for layer in chain.layers:
+        W = effective(layer, weights.get(layer.weights))
+        act = apply_transposed if layer.is_transposed else apply
+        u = act(layer.connectivity, W, x if layer.is_transposed else v, v)
+        if layer.shift:
+            u = u + layer.shift * v
+        for name, factor in ((layer.bias, 1.0), (layer.clock, t)):
+            if name is not None:
+                u = u + factor * np.repeat(weights[name], layer.bias_nodes)[:, None]
+        found.append((v, u, layer.activation.value(u)))
+        v = found[-1][2]
+    return found
+
+
+def pullback(chain: Chain, weights, t: float, x: np.ndarray, out_bar: np.ndarray) -> Bars:
+    """Gradients of <out_bar, chain(x)>."""
+    bars = {name: np.zeros(shape, x.dtype) for name, shape in chain.parameters.items()}
+    bar, x_bar = chain.sign * out_bar, np.zeros_like(x)
+    for layer, (v, u, _) in reversed(list(zip(chain.layers, forward(chain, weights, t, x), strict=True))):
+        bar = bar * layer.activation.derivative(u)
+        for name, factor in ((layer.bias, 1.0), (layer.clock, t)):
+            if name is not None:
+                bars[name] += factor * bar.sum(axis=1).reshape(-1, layer.bias_nodes).sum(axis=1)
+        K, W = layer.connectivity, effective(layer, weights.get(layer.weights))
+        if layer.is_transposed:  # <bar, K(x)' v> = <v, K(x) bar>
+            W_bar, x_bar = weight_gradient(K, W, x, bar, v), x_bar + state_gradient(K, W, x, bar, v)
+            v_bar = apply(K, W, x, bar)
+        else:
+            W_bar = weight_gradient(K, W, v, v, bar)
+            v_bar = apply_transposed(K, W, v, bar) + state_gradient(K, W, v, v, bar)
+        if W_bar is not None:
+            bars[layer.weights] += effective(layer, W_bar)
+        bar = v_bar + layer.shift * bar
+    return Bars(bar + x_bar, bars)

@@ -1,0 +1,165 @@
+"""What a net is made of: an opening, blocks of steps, joins between them, a read-out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise, zip_longest
+from typing import Any
+
+import numpy as np
+
+from stepnet.checkpoints.counts import checked_count
+from stepnet.fields import Chain, Depth, Field
+from stepnet.schemes import catalogue
+from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.programs import Motion, Program, Slope, motion_of
+from stepnet.schemes.splitting import Splitting
+
+NO_SKIP = Motion(Program(1, (), (0,), 0), Program(1, (Slope(0, 0, 0.0),), (1,)), (0,))
+"""The new state is the slope itself: an MLP."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A field, moved by a scheme over even steps: `steps` layers that take the time `length` together.
+
+    Parameters
+    ----------
+    field : Field
+    scheme : scheme, str or None
+        None makes plain layers without a skip, y_(k+1) = f(y_k).
+    steps : int
+    length : float
+    depth : Depth, optional
+        How weights depend on depth; by default they have a value of their own for every step.
+    """
+
+    field: Field
+    scheme: Any
+    steps: int
+    length: float = 1.0
+    depth: Depth = None  # type: ignore[assignment]
+
+    def __post_init__(self):
+        if isinstance(self.scheme, str):
+            object.__setattr__(self, "scheme", catalogue.get(self.scheme))
+        object.__setattr__(self, "steps", checked_count("steps", self.steps, 1))
+        if not (isinstance(self.length, (int, float, np.floating)) and 0 < self.length < np.inf):
+            raise ValueError(f"`length` must be a positive number, found {self.length!r:.60}")
+        object.__setattr__(self, "length", float(self.length))
+        if self.depth is None:
+            object.__setattr__(self, "depth", Depth(self.steps))
+        self._check_scheme()
+
+    def _check_scheme(self) -> None:
+        kind, scheme = self.field.kind, self.scheme
+        is_halved = isinstance(scheme, Splitting)
+        is_second = isinstance(scheme, Multistep) and scheme.derivative == 2
+        if scheme is None:
+            suits = kind == "first"
+        elif kind == "first":
+            suits = not is_halved and not is_second
+        else:
+            suits = is_halved or (is_second and kind == "second")
+        if not suits:
+            wanted = {
+                "first": "a scheme for y' = f(t, y) such as 'euler' or 'rk4'",
+                "partitioned": "a splitting scheme such as 'verlet'",
+                "second": "a splitting scheme such as 'verlet', or 'leapfrog_two_step'",
+            }[kind]
+            found = None if scheme is None else scheme.name
+            raise ValueError(f"`scheme` for {self.field.name} dynamics must be {wanted}, found {found!r}")
+        least = self.motion.opening.steps
+        if self.steps < max(1, least):
+            raise ValueError(f"`steps` must be at least {least} for {scheme.name}, found {self.steps}")
+
+    @property
+    def motion(self) -> Motion:
+        """The scheme's step as slopes and sums."""
+        if self.scheme is None:
+            return NO_SKIP
+        return motion_of(self.scheme, len(self.field.parts), False, self.field.kind == "second")
+
+    @property
+    def h(self) -> float:
+        return self.length / self.steps
+
+    @property
+    def parameters(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes, controls first."""
+        return {name: (self.depth.controls, *shape) for name, shape in self.field.parameters.items()}
+
+    @property
+    def n_in(self) -> int:
+        return self.field.width
+
+    n_out = n_in
+
+    def __repr__(self) -> str:
+        scheme = "no skip" if self.scheme is None else self.scheme.name
+        K, s = self.field.parts[0].layers[0].connectivity, self.field.parts[0].layers[0].activation
+        degree = ("step by step", "piecewise linear", "quadratic spline", "cubic spline")[self.depth.degree]
+        if self.depth.controls == 1:
+            degree = "the same everywhere"
+        return (
+            f"{self.field.name}, {K.name} {K.n_in} -> {K.n_out}, {s}, {scheme}, {self.steps} steps of {self.h:.4g}, "
+            f"weights {degree}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """Opening, blocks joined by chains, read-out; what is None is left out.
+
+    Parameters
+    ----------
+    blocks : tuple of Block
+    opening, readout : Chain, optional
+    joins : tuple of Chain, optional
+        One between every two blocks: pooling, change of channels.
+    """
+
+    blocks: tuple[Block, ...]
+    opening: Chain | None = None
+    readout: Chain | None = None
+    joins: tuple[Chain, ...] = field(default=())
+
+    def __post_init__(self):
+        object.__setattr__(self, "blocks", tuple(self.blocks))
+        object.__setattr__(self, "joins", tuple(self.joins))
+        if not self.blocks:
+            raise ValueError("`blocks` must hold at least one block")
+        if self.joins and len(self.joins) != len(self.blocks) - 1:
+            raise ValueError(f"`joins` must hold {len(self.blocks) - 1} chains, one between every two blocks, "
+                             f"found {len(self.joins)}")  # fmt: skip
+        stages = list(self.stages())
+        for (name, before), (later, after) in pairwise(stages):
+            if before.n_out != after.n_in:
+                raise ValueError(f"{name} gives {before.n_out} features, but {later} takes {after.n_in}")
+
+    def stages(self) -> Iterator[tuple[str, Chain | Block]]:
+        """Names and records in the order in which they run."""
+        if self.opening is not None:
+            yield "opening", self.opening
+        for i, (block, join) in enumerate(zip_longest(self.blocks, self.joins)):
+            yield f"blocks.{i}", block
+            if join is not None:
+                yield f"joins.{i}", join
+        if self.readout is not None:
+            yield "readout", self.readout
+
+    @property
+    def n_in(self) -> int:
+        return next(self.stages())[1].n_in
+
+    @property
+    def n_out(self) -> int:
+        return list(self.stages())[-1][1].n_out
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Names of all parameters and their shapes, in the order of the flat vector."""
+        return {
+            f"{name}.{each}": shape for name, stage in self.stages() for each, shape in stage.parameters.items()
+        }  # fmt: skip

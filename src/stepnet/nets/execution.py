@@ -1,0 +1,156 @@
+"""A net's stages run on a batch: tiles of samples in chunks, chunks over threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from stepnet.checkpoints import Checkpoints
+from stepnet.engines.numba_engine.blas import single_thread
+from stepnet.engines.numba_engine.layer_primitives import TILE
+from stepnet.engines.numba_engine.layer_runs import NOTHING, Memory, Stage
+from stepnet.fields import Chain, Depth
+from stepnet.nets.design import Block, Design
+
+CHUNK = 4  # tiles that share the weights in the cache
+AUTOMATIC_BYTES = 2**28  # what "auto" may store
+
+
+def stage_of(record: Chain | Block, dtype: np.dtype) -> Stage:
+    """What the engine makes of a part of a net."""
+    if isinstance(record, Block):
+        return Stage(record.field, record.motion, record.steps, record.length, record.depth, dtype)
+    return Stage(record, NOTHING, 1, 1.0, Depth(1), dtype)
+
+
+def tiled(x: np.ndarray) -> np.ndarray:
+    """(batch, features) -> (tiles, features, TILE), zeros behind the last sample."""
+    n = -(-len(x) // TILE)
+    padded = np.zeros((n * TILE, x.shape[1]), x.dtype)
+    padded[: len(x)] = x
+    return np.ascontiguousarray(padded.reshape(n, TILE, -1).swapaxes(1, 2))
+
+
+def untiled(tiles: np.ndarray, batch: int) -> np.ndarray:
+    """(tiles, features, TILE) -> (batch, features)."""
+    return np.ascontiguousarray(tiles.swapaxes(1, 2).reshape(-1, tiles.shape[1])[:batch])
+
+
+class Execution:
+    """The compiled stages of a design.
+
+    Results do not depend on `workers`: chunks are the same, and their gradients are added in order.
+    """
+
+    def __init__(self, design: Design, dtype: np.dtype, workers: int | None = None):
+        self.stages = [stage_of(record, dtype) for _, record in design.stages()]
+        self.places = np.cumsum([0, *(stage.n_parameters for stage in self.stages)])
+        self._workers = workers or len(os.sched_getaffinity(0))
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._workers)
+
+    def _over_chunks(self, function: Callable, *arrays) -> list:
+        """function(chunk, ...) for every chunk of some lists or arrays, in order."""
+        with single_thread():
+            if len(arrays[0]) == 1 or self._workers == 1:
+                return [function(*chunk) for chunk in zip(*arrays, strict=True)]
+            return list(self._pool.map(function, *arrays))
+
+    def _own(self, theta: np.ndarray) -> list[np.ndarray]:
+        """The parameters of every stage."""
+        return [theta[a:b] for a, b in zip(self.places, self.places[1:], strict=False)]
+
+    def forward(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Outputs of a batch."""
+        own = self._own(theta)
+
+        def run(y):
+            for stage, some in zip(self.stages, own, strict=True):
+                y = stage.forward(some, y)
+            return y
+
+        return untiled(np.concatenate(self._over_chunks(run, chunks_of(tiled(x)))), len(x))
+
+    def features(self, theta: np.ndarray, x: np.ndarray, wanted: int) -> np.ndarray:
+        """States inside the block that is stage `wanted`, after its opening and after every further step."""
+        own = self._own(theta)
+
+        def run(y):
+            for stage, some in zip(self.stages[:wanted], own, strict=False):
+                y = stage.forward(some, y)
+            return self.stages[wanted].states(own[wanted], y)
+
+        found = np.concatenate(self._over_chunks(run, chunks_of(tiled(x))), axis=1)
+        return np.stack([untiled(each, len(x)) for each in found])
+
+    def until(self, theta: np.ndarray, x: np.ndarray, wanted: int) -> np.ndarray:
+        """The state that stage `wanted` begins with."""
+        y = tiled(x)
+        with single_thread():
+            for stage, some in zip(self.stages[:wanted], self._own(theta), strict=False):
+                y = stage.forward(some, y)
+        return untiled(y, len(x))
+
+    def tangent(self, theta, theta_dot, x, x_dot) -> tuple[np.ndarray, np.ndarray]:
+        """Outputs and their tangents."""
+        own, dots = self._own(theta), self._own(theta_dot)
+
+        def run(y, y_dot):
+            for stage, some, dot in zip(self.stages, own, dots, strict=True):
+                y, y_dot = stage.tangent(some, dot, y, y_dot)
+            return y, y_dot
+
+        found = self._over_chunks(run, chunks_of(tiled(x)), chunks_of(tiled(x_dot)))
+        one, other = (untiled(np.concatenate(each), len(x)) for each in zip(*found, strict=True))
+        return one, other
+
+    def sweep(self, theta, x, memory: Memory) -> Generator[Any, Any, None]:
+        """Outputs; once their gradient is sent, the gradients with respect to the parameters and to x."""
+        own, chunks = self._own(theta), chunks_of(tiled(x))
+        memory = self._memory(memory, sum(map(len, chunks)))
+
+        def begin(y):
+            bar, sweeps = np.zeros_like(theta), []
+            for stage, some, some_bar in zip(self.stages, own, self._own(bar), strict=True):
+                sweeps.append(stage.sweep(some, some_bar, y, memory))
+                y = next(sweeps[-1])
+            return y, bar, sweeps
+
+        def finish(sweeps, y_bar):
+            for sweep in reversed(sweeps):
+                y_bar = sweep.send(y_bar)
+            return y_bar
+
+        ends, bars, sweeps = zip(*self._over_chunks(begin, chunks), strict=True)
+        y_bar = yield untiled(np.concatenate(ends), len(x))
+        x_bars = self._over_chunks(finish, sweeps, chunks_of(tiled(y_bar)))
+        total = bars[0]
+        for bar in bars[1:]:
+            total += bar
+        yield total, untiled(np.concatenate(x_bars), len(x))
+
+    def gradient(self, theta, x, end_gradient: Callable[[np.ndarray], np.ndarray], memory: Memory):
+        """Gradients with respect to the parameters and to x; `end_gradient(outputs)` is asked once, in between."""
+        sweep = self.sweep(theta, x, memory)
+        return sweep.send(end_gradient(next(sweep)))
+
+    def _memory(self, memory: Memory, tiles: int) -> Memory:
+        if memory != "auto":
+            return memory
+        needed = sum(stage.stored_bytes(tiles) for stage in self.stages if not stage.is_single)
+        return (
+            "all"
+            if needed <= AUTOMATIC_BYTES
+            else Checkpoints(bytes=max(1, AUTOMATIC_BYTES * CHUNK // max(tiles, CHUNK)))
+        )
+
+
+def chunks_of(tiles: np.ndarray) -> list[np.ndarray]:
+    return [tiles[i : i + CHUNK] for i in range(0, len(tiles), CHUNK)]

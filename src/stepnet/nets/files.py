@@ -1,0 +1,94 @@
+"""Nets in files: numbers as tensors of one safetensors file, the design as JSON in its header.  Nothing is pickled."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+from scipy import sparse
+
+from stepnet import fields
+from stepnet.fields import Activation, activation
+from stepnet.nets.design import Block, Design
+from stepnet.schemes import catalogue
+
+FORMAT = 1
+RECORDS = {
+    each.__name__: each
+    for each in (Block, Design, fields.Field, fields.Chain, fields.Layer, fields.Mixing, fields.Fixed, fields.Attention,
+                 fields.Depth, fields.Stencil)
+}  # fmt: skip
+
+
+def write(path, net) -> None:
+    """Weights by name, operators by number, and the design."""
+    from safetensors.numpy import save_file
+
+    tensors = {f"weights.{name}": np.ascontiguousarray(value) for name, value in net.weights.items()}
+    operators: list = []
+    described = _described(net.design, operators)
+    for number, P in enumerate(operators):
+        for part in ("data", "indices", "indptr"):
+            tensors[f"operators.{number}.{part}"] = np.ascontiguousarray(getattr(P, part))
+        tensors[f"operators.{number}.shape"] = np.array(P.shape)
+    header = {"format": FORMAT, "dtype": net.dtype.name, "design": described}
+    save_file(tensors, path, metadata={"stepnet": json.dumps(header)})
+
+
+def read(path):
+    """The net in a file."""
+    from safetensors import safe_open
+
+    from stepnet.nets.net import Net
+
+    with safe_open(path, "numpy") as file:
+        header = (file.metadata() or {}).get("stepnet")
+        if header is None:
+            raise ValueError(f"{str(path)!r} is no net: its header has no design")
+        header = json.loads(header)
+        if header["format"] != FORMAT:
+            raise ValueError(f"{str(path)!r} has the format {header['format']}, this version reads {FORMAT}")
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    design = _built(header["design"], tensors)
+    theta = [tensors[f"weights.{name}"].ravel() for name in design.shapes]
+    return Net(design, np.concatenate(theta), dtype=header["dtype"])
+
+
+def _described(value, operators: list):
+    """A record as JSON; operators go to a list, each once."""
+    if isinstance(value, Activation):
+        return {"activation": value.name}
+    if sparse.issparse(value):
+        known = next((i for i, P in enumerate(operators) if P is value), None)
+        if known is None:
+            operators.append(value)
+            known = len(operators) - 1
+        return {"operator": known}
+    if type(value).__name__ in RECORDS:
+        each = {f.name: _described(getattr(value, f.name), operators) for f in dataclasses.fields(value)}
+        return {"record": type(value).__name__, **each}
+    if isinstance(value, tuple):
+        return [_described(each, operators) for each in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    name = getattr(value, "name", "")
+    if name not in catalogue.names() or catalogue.get(name) != value:
+        raise ValueError(f"only schemes of the catalogue can be saved by their names, found {value!r:.80}")
+    return {"scheme": name}
+
+
+def _built(value, tensors: dict):
+    if isinstance(value, list):
+        return tuple(_built(each, tensors) for each in value)
+    if not isinstance(value, dict):
+        return value
+    if "record" in value:
+        arguments = {key: _built(each, tensors) for key, each in value.items() if key != "record"}
+        return RECORDS[value["record"]](**arguments)
+    if "activation" in value:
+        return activation(value["activation"])
+    if "operator" in value:
+        part = {key: tensors[f"operators.{value['operator']}.{key}"] for key in ("data", "indices", "indptr", "shape")}
+        return sparse.csr_array((part["data"], part["indices"], part["indptr"]), shape=tuple(part["shape"].tolist()))
+    return catalogue.get(value["scheme"])

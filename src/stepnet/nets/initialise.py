@@ -1,0 +1,119 @@
+"""Random weights: scaled by the numbers of connections, orthogonal, or by the scheme's stability region."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import UnknownName
+from stepnet.fields import Chain, reference
+from stepnet.fields.formula import Layer
+from stepnet.nets.design import Block, Design
+from stepnet.schemes.conditions import amplification, imaginary_stability_limit, real_stability_limit
+
+VARIANCES = {
+    "lecun": lambda fan_in, fan_out: 1 / fan_in,
+    "glorot": lambda fan_in, fan_out: 2 / (fan_in + fan_out),
+    "he": lambda fan_in, fan_out: 2 / fan_in,
+}
+NAMES = (*VARIANCES, "orthogonal", "stable")
+INSIDE = 0.9  # of the way to the edge of the stability region
+POWERS = 60  # iterations for the norm of K
+
+
+def initial_weights(design: Design, name: str, seed: int) -> np.ndarray:
+    """All parameters in one vector; biases are zero.
+
+    LeCun, Bottou, Orr & Mueller (1998); Glorot & Bengio (2010); He, Zhang, Ren & Sun (2015); Saxe, McClelland & Ganguli
+    (2014) for orthogonal matrices.  "stable" scales those of Glorot so that the layers lie inside the stability region.
+    """
+    if name not in NAMES:
+        raise UnknownName("initialisation", name, NAMES)
+    random, found = np.random.default_rng(seed), []
+    for _, stage in design.stages():
+        controls = stage.depth.controls if isinstance(stage, Block) else 1
+        for layer, each in _owners(stage):
+            shape = stage.parameters[each]
+            if each != layer.weights:
+                found.append(np.zeros(shape))
+                continue
+            values = _drawn(layer, name, controls, random)
+            if name == "stable" and isinstance(stage, Block):
+                bound = largest_norm(stage)
+                for one in values:
+                    one *= min(1.0, bound / norm_of(layer, one))
+            found.append(values.reshape(shape))
+    return np.concatenate([each.ravel() for each in found]) if found else np.zeros(0)
+
+
+def _owners(stage: Chain | Block) -> list[tuple[Layer, str]]:
+    """For every parameter the first layer that has it."""
+    chains = stage.field.parts if isinstance(stage, Block) else (stage,)
+    layers = [layer for chain in chains for layer in chain.layers]
+    return [(next(layer for layer in layers if name in layer.parameters), name) for name in stage.parameters]
+
+
+def _drawn(layer: Layer, name: str, controls: int, random) -> np.ndarray:
+    K: Any = layer.connectivity
+    if name == "orthogonal":
+        n_taps = int(np.prod(K.weight_shape[:-2]))
+        return np.stack([_orthogonal(K.weight_shape, random) for _ in range(controls)]) / np.sqrt(n_taps)
+    variance = VARIANCES["glorot" if name == "stable" else name]
+    return random.normal(size=(controls, *K.weight_shape)) * np.sqrt(variance(*K.fan))
+
+
+def _orthogonal(shape: tuple[int, ...], random) -> np.ndarray:
+    *taps, rows, columns = shape
+    n = max(rows, columns)
+    Q, R = np.linalg.qr(random.normal(size=(*taps, n, n)))
+    Q = Q * np.sign(np.diagonal(R, axis1=-2, axis2=-1))[..., None, :]
+    return Q[..., :rows, :columns]
+
+
+def norm_of(layer: Layer, W: np.ndarray) -> float:
+    """The largest singular value of K (or of K - K'), for attention of the product of its value and output matrices."""
+    K = layer.connectivity
+    if K.name == "attention":
+        return float(np.linalg.norm(W[3] @ W[2], 2))
+    W = reference.effective(layer, W)
+    x = np.random.default_rng(0).normal(size=(K.n_in, 1))
+    size = 1.0
+    for _ in range(POWERS):
+        x = reference.apply_transposed(K, W, x, reference.apply(K, W, x, x))
+        size = float(np.linalg.norm(x))
+        x = x / max(size, np.finfo(float).tiny)
+    return max(np.sqrt(size), np.finfo(float).tiny)
+
+
+def largest_norm(block: Block) -> float:
+    """The norm of K up to which the linearised block lies inside its scheme's stability region.
+
+    Parabolic: h |K|^2 max s' within the real interval (2 for Euler).  Hyperbolic: h |K| sqrt(max s') within the
+    imaginary interval (2 for Verlet).  Hamiltonian: h |K|^2 max s' within it.  Antisymmetric: h (-damping + i |K - K'|)
+    max s'.  Else: h |K| max s' < 1, which makes a step invertible.
+    """
+    h, name, scheme = block.h, block.field.name, block.scheme
+    layer = block.field.parts[0].layers[0]
+    s = layer.activation.steepest
+    if name == "parabolic":
+        return float(np.sqrt(INSIDE * real_stability_limit(scheme) / (h * s)))
+    if name == "hyperbolic":
+        return INSIDE * imaginary_stability_limit(scheme) / (h * np.sqrt(s))
+    if name == "hamiltonian":
+        return float(np.sqrt(INSIDE * imaginary_stability_limit(scheme) / (h * s)))
+    if name == "antisymmetric":
+        return _largest_rotation(scheme, -layer.shift, h * s)
+    return INSIDE / (h * s)
+
+
+def _largest_rotation(scheme, damping: float, h: float) -> float:
+    frequencies = np.linspace(0, 10 / h, 10001)[1:]
+    is_outside = amplification(scheme, h * (-damping + 1j * frequencies)) > 1 + 1e-9
+    first = int(np.argmax(is_outside)) if is_outside.any() else len(frequencies)
+    if first == 0:
+        raise ValueError(
+            f"no antisymmetric layer is stable with `scheme` {scheme.name!r} and damping {damping:g}; take 'rk4' or "
+            f"'midpoint_two_step', or a positive damping"
+        )
+    return INSIDE * float(frequencies[first - 1])

@@ -1,0 +1,297 @@
+"""A net: a design and its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+
+from stepnet.checkpoints import Checkpoints
+from stepnet.fields import Depth
+from stepnet.nets.design import Block, Design
+from stepnet.nets.initialise import initial_weights
+
+MEMORIES = ("auto", "all", "segments", "reversible")
+
+
+@dataclass(frozen=True, eq=False)
+class NetGradient:
+    """The value of a loss and its gradient.
+
+    Parameters
+    ----------
+    value : float
+        NaN if only the gradient of the outputs was given.
+    theta : array
+        With respect to the flat vector of parameters.
+    x : array
+        With respect to the inputs, shaped as they are.
+    outputs : array
+        What the net gave.
+    weights : mapping
+        Views of `theta` by name.
+    """
+
+    value: float
+    theta: np.ndarray
+    x: np.ndarray
+    outputs: np.ndarray
+    weights: MappingProxyType
+
+
+class Net:
+    """A design with weights: `net(x)` maps inputs `(batch, ...)` to outputs `(batch, outputs)`.
+
+    Parameters
+    ----------
+    design : Design
+    theta : array, optional
+        All parameters in one flat vector, in the order of `design.shapes`; drawn at random if it is left out.
+    seed : int
+        Of the random weights.
+    initialisation : str
+        "glorot", "lecun", "he", "orthogonal" or "stable".
+    dtype : float64 or float32
+    workers : int, optional
+        Threads; as many as there are cores by default.  Results do not depend on it.
+    """
+
+    def __init__(self, design: Design, theta=None, *, seed=0, initialisation="glorot", dtype=np.float64, workers=None):
+        if not isinstance(design, Design):
+            raise TypeError(f"`design` must be a Design, found {type(design).__name__}")
+        self.design, self.dtype = design, _dtype(dtype)
+        self.workers = workers
+        if theta is None:
+            theta = initial_weights(design, initialisation, seed)
+        self.theta = np.zeros(sum(int(np.prod(shape)) for shape in design.shapes.values()), self.dtype)
+        self.put(theta)
+
+    def put(self, theta) -> None:
+        """Replace all parameters."""
+        theta = np.asarray(theta)
+        if theta.shape != self.theta.shape:
+            raise ValueError(f"`theta` must have the shape {self.theta.shape}, found {theta.shape}")
+        self.theta[:] = theta
+
+    @property
+    def weights(self) -> MappingProxyType:
+        """Views of the parameters by name: opening.K, blocks.0.K (steps, out, in), blocks.0.b, readout.W, ..."""
+        return self.views(self.theta)
+
+    def views(self, theta: np.ndarray) -> MappingProxyType:
+        """The same names for any vector as long as that of the parameters."""
+        found, start = {}, 0
+        for name, shape in self.design.shapes.items():
+            size = int(np.prod(shape))
+            found[name] = theta[start : start + size].reshape(shape)
+            start += size
+        return MappingProxyType(found)
+
+    @cached_property
+    def _execution(self):
+        from stepnet.nets.execution import Execution
+
+        return Execution(self.design, self.dtype, self.workers)
+
+    # ---- evaluation -------------------------------------------------------------------------------------------------
+
+    def __call__(self, x) -> np.ndarray:
+        """Outputs of a batch of inputs."""
+        return self._execution.forward(self.theta, self._inputs("x", x))
+
+    forward = __call__
+
+    def features(self, x, block: int = 0) -> np.ndarray:
+        """States `(depths, batch, width)` inside a block, from the state it begins with to the one it ends with."""
+        number, record = self._block(block)
+        flat = self._inputs("x", x)
+        found = self._execution.features(self.theta, flat, number)
+        if not record.motion.opening.steps:
+            return found
+        # The first states of a multistep scheme are those of its starter.
+        starting = Block(record.field, record.scheme.starter, record.steps, record.length, record.depth)
+        early = _with_block(self, block, starting).features(x, block)[: record.motion.opening.steps]
+        return np.concatenate((early, found))
+
+    def gradient(self, x, loss: Callable | None = None, *, end_gradient=None, memory="auto") -> NetGradient:
+        """The exact gradient of a loss of the outputs.
+
+        Parameters
+        ----------
+        x : array_like
+            Inputs `(batch, ...)`.
+        loss : callable
+            `loss(outputs)` giving (value, gradient with respect to the outputs).
+        end_gradient : array_like, instead of `loss`
+            The gradient of the loss with respect to the outputs.
+        memory : "auto", "all", "segments", "reversible" or Checkpoints
+            What is kept of the way forward: everything; a state for every few steps; nothing, as states are
+            reconstructed (Verlet, leapfrog and their kin); or the states of an optimal schedule.
+        """
+        flat, given, value = self._inputs("x", x), np.asarray(x), float("nan")
+        if (loss is None) == (end_gradient is None):
+            raise TypeError("give either `loss` or `end_gradient`")
+        outputs = np.zeros(0)
+
+        def seed(y):
+            nonlocal outputs, value
+            outputs = y
+            if loss is None:
+                return self._matching("end_gradient", end_gradient, y)
+            try:
+                value, y_bar = loss(y)
+            except TypeError as error:
+                raise TypeError("`loss` must return a value and its gradient with respect to the outputs") from error
+            return self._matching("the gradient of `loss`", y_bar, y)
+
+        theta_bar, x_bar = self._execution.gradient(self.theta, flat, seed, self._memory(memory))
+        return NetGradient(float(value), theta_bar, x_bar.reshape(given.shape), outputs, self.views(theta_bar))
+
+    def tangent(self, x, theta_dot=None, x_dot=None) -> tuple[np.ndarray, np.ndarray]:
+        """Outputs and their derivative in a direction of parameters and inputs."""
+        flat = self._inputs("x", x)
+        dots = []
+        for name, dot, like in (("theta_dot", theta_dot, self.theta), ("x_dot", x_dot, flat)):
+            dot = np.zeros_like(like) if dot is None else np.asarray(dot, self.dtype).reshape(-1)
+            if dot.size != like.size:
+                raise ValueError(f"`{name}` must have {like.size} entries, found {dot.size}")
+            dots.append(np.ascontiguousarray(dot.reshape(like.shape)))
+        return self._execution.tangent(self.theta, dots[0], flat, dots[1])
+
+    def gauss_newton(self, x, direction, hessian: Callable | None = None, *, memory="auto") -> np.ndarray:
+        """J' H J times a direction of parameters; `hessian(J v)` is H (J v) in the space of outputs, by default J v."""
+        _, push = self.tangent(x, direction)
+        end_gradient = push if hessian is None else hessian(push)
+        return self.gradient(x, end_gradient=end_gradient, memory=memory).theta
+
+    def roughness(self) -> tuple[float, np.ndarray]:
+        """1/2 int |d theta / dt|^2 along all blocks, and its gradient: what keeps weights smooth in depth."""
+        total, gradient = 0.0, np.zeros_like(self.theta)
+        views, bars = self.weights, self.views(gradient)
+        for i, block in enumerate(self.design.blocks):
+            for name in block.parameters:
+                value, bar = block.depth.roughness(views[f"blocks.{i}.{name}"], block.length)
+                total += value
+                bars[f"blocks.{i}.{name}"][...] = bar
+        return total, gradient
+
+    def refined(self, factor: int = 2) -> Net:
+        """The same function of depth on `factor` times as many steps."""
+        blocks = []
+        for block in self.design.blocks:
+            depth = block.depth
+            if depth.controls > 1:
+                depth = Depth((depth.controls - depth.degree) * factor + depth.degree, depth.degree)
+            blocks.append(Block(block.field, block.scheme, block.steps * factor, block.length, depth))
+        design = Design(tuple(blocks), self.design.opening, self.design.readout, self.design.joins)
+        net = Net(design, np.zeros(sum(int(np.prod(s)) for s in design.shapes.values())), dtype=self.dtype)
+        for name, old in self.weights.items():
+            new = net.weights[name]
+            if name.startswith("blocks.") and new.shape != old.shape:
+                i = int(name.split(".")[1])
+                new[...] = self.design.blocks[i].depth.refined(old, blocks[i].depth)
+            else:
+                new[...] = old
+        return net
+
+    def problem(self, x, block: int = 0):
+        """A block as a plain problem from the state it begins with for these inputs, `(width, batch)`."""
+        from stepnet.nets.plain import problem_of
+
+        number, record = self._block(block)
+        start = self._execution.until(self.theta, self._inputs("x", x), number)
+        names = {name: self.weights[f"blocks.{block}.{name}"] for name in record.parameters}
+        return problem_of(record, names, np.ascontiguousarray(start.T))
+
+    # ---- files ------------------------------------------------------------------------------------------------------
+
+    def save(self, path) -> None:
+        """Write weights and design into one safetensors file; the design is JSON in its header."""
+        from stepnet.nets.files import write
+
+        write(path, self)
+
+    @staticmethod
+    def load(path) -> Net:
+        """Read a net that `save` wrote: the same numbers, bit by bit."""
+        from stepnet.nets.files import read
+
+        return read(path)
+
+    def __repr__(self) -> str:
+        lines = [f"Net: {self.design.n_in} -> {self.design.n_out}, {self.theta.size} parameters, {self.dtype}"]
+        for name, stage in self.design.stages():
+            count = sum(int(np.prod(shape)) for shape in stage.parameters.values())
+            if isinstance(stage, Block):
+                text = repr(stage)
+            else:
+                text = ", ".join(
+                    f"{layer.connectivity.name} {layer.n_in} -> {layer.n_out} {layer.activation}"
+                    for layer in stage.layers
+                )
+            lines.append(f"  {name}: {text} ({count})")
+        return "\n".join(lines)
+
+    # ---- the border -------------------------------------------------------------------------------------------------
+
+    def _inputs(self, name: str, x) -> np.ndarray:
+        try:
+            array = np.asarray(x, self.dtype)
+        except (TypeError, ValueError):
+            raise TypeError(f"`{name}` must be an array of numbers, found {type(x).__name__}") from None
+        if array.ndim < 2 or array.shape[0] == 0 or array[0].size != self.design.n_in:
+            raise ValueError(
+                f"`{name}` must be a batch of inputs with {self.design.n_in} features each, shape (batch, ...), "
+                f"found the shape {array.shape}"
+            )
+        array = np.ascontiguousarray(array.reshape(len(array), -1))
+        if not np.isfinite(array).all():
+            raise ValueError(f"`{name}` must be finite")
+        return array
+
+    def _matching(self, name: str, value, y: np.ndarray) -> np.ndarray:
+        array = np.asarray(value, self.dtype)
+        if array.shape != y.shape:
+            raise ValueError(f"{name} must have the shape {y.shape} of the outputs, found {array.shape}")
+        return array
+
+    def _block(self, block: int) -> tuple[int, Block]:
+        """The number of a block among the stages, and the block."""
+        names = [name for name, _ in self.design.stages()]
+        if not isinstance(block, (int, np.integer)) or f"blocks.{block}" not in names:
+            raise ValueError(f"`block` must be a number below {len(self.design.blocks)}, found {block!r}")
+        return names.index(f"blocks.{block}"), self.design.blocks[block]
+
+    def _memory(self, memory):
+        if isinstance(memory, Checkpoints):
+            if memory.disk is not None:
+                raise ValueError("`memory` of a net is in memory only; leave out `disk`")
+            return memory
+        if isinstance(memory, (int, np.integer)) and not isinstance(memory, bool):
+            return Checkpoints(bytes=int(memory))
+        if memory not in MEMORIES:
+            raise ValueError(f"`memory` must be one of {MEMORIES}, bytes or Checkpoints, found {memory!r:.60}")
+        if memory == "reversible":
+            for block in self.design.blocks:
+                if block.motion.back is None:
+                    name = "no skip" if block.scheme is None else block.scheme.name
+                    raise ValueError(
+                        f"`memory='reversible'` needs steps that can be undone, such as those of 'verlet', not {name!r}"
+                    )
+        return memory
+
+
+def _with_block(net: Net, number: int, block: Block) -> Net:
+    blocks = tuple(block if i == number else each for i, each in enumerate(net.design.blocks))
+    design = Design(blocks, net.design.opening, net.design.readout, net.design.joins)
+    return Net(design, net.theta, dtype=net.dtype, workers=net.workers)
+
+
+def _dtype(value) -> np.dtype:
+    dtype = np.dtype(value)
+    if dtype not in (np.dtype(np.float64), np.dtype(np.float32)):
+        raise TypeError(f"`dtype` must be float64 or float32, found {dtype}")
+    return dtype

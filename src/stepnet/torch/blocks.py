@@ -1,0 +1,123 @@
+"""Blocks by name: fields with the schemes that go with them, and any function of (t, y)."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+import torch
+
+from stepnet import fields
+from stepnet.engines.torch_engine.fields import Partitioned, SecondOrder, Split
+from stepnet.fields import Connectivity, Depth, Field
+from stepnet.fields.connectivity import count
+from stepnet.nets.design import Block
+from stepnet.schemes import catalogue
+from stepnet.schemes.conditions import is_pair
+from stepnet.torch.layers import FieldFunction, LayerBlock
+from stepnet.torch.ways_in import odeint_adjoint
+
+
+def ODEBlock(field, scheme=None, steps=None, length=1.0, **how) -> LayerBlock | SolveBlock:
+    """From the state at the beginning to that at the end of y' = field(t, y).
+
+    Parameters
+    ----------
+    field : Field of `stepnet.fields`; module or function (t, y); or Partitioned, SecondOrder, Split
+    scheme : str or scheme, optional
+        A name of `stepnet.schemes`; "verlet" for fields in halves and "rk4" for others by default.
+    steps : int, optional
+        Layers of a Field; without them a pair chooses its steps by `rtol` and `atol`.
+    length : float
+        The time that the steps take together.
+    how
+        `memory`; for layers `depth` and the other arguments of `LayerBlock`; else `rtol` and `atol` as in
+        `odeint_adjoint`, and for a Field the arguments of `FieldFunction`.
+    """
+    if not isinstance(field, Field):
+        return SolveBlock(field, scheme or "rk4", steps, length, **how)
+    if steps is None:
+        solving = {name: how.pop(name) for name in ("memory", "rtol", "atol") if name in how}
+        return SolveBlock(FieldFunction(field, length, **how), scheme or "dopri5", None, length, **solving)
+    return _block(field, scheme or ("rk4" if field.kind == "first" else "verlet"), steps, length, **how)
+
+
+def ResidualBlock(K: Connectivity | int, steps: int, *, activation="tanh", scheme="euler", **how) -> LayerBlock:
+    """y' = s(K y + b); by Euler's scheme a ResNet.
+
+    Parameters
+    ----------
+    K : connectivity of `stepnet.fields`, or int
+        A number means a dense K for so many features of the state, both halves of it where it has two.
+    steps : int
+        Layers.
+    activation, scheme : str
+        By name.
+    how
+        `length`, `depth`, and the arguments of `LayerBlock`.
+    """
+    return _block(fields.residual(_square(K), activation), scheme, steps, **how)
+
+
+def AntisymmetricBlock(
+    K: Connectivity | int, steps: int, *, activation="tanh", scheme="euler", damping=0.0, **how
+) -> LayerBlock:
+    """y' = s((K - K' - damping I) y + b)."""
+    return _block(fields.antisymmetric(_square(K), activation, damping), scheme, steps, **how)
+
+
+def ParabolicBlock(K: Connectivity | int, steps: int, *, activation="tanh", scheme="euler", **how) -> LayerBlock:
+    """y' = -K' s(K y + b)."""
+    return _block(fields.parabolic(_square(K), activation), scheme, steps, **how)
+
+
+def HamiltonianBlock(K: Connectivity | int, steps: int, *, activation="tanh", scheme="verlet", **how) -> LayerBlock:
+    """q' = K' s(K p + b), p' = -K' s(K q + b) on states (q, p), half of the features each; its steps can be undone."""
+    return _block(fields.hamiltonian(_half(K), activation), scheme, steps, **how)
+
+
+def HyperbolicBlock(K: Connectivity | int, steps: int, *, activation="tanh", scheme="verlet", **how) -> LayerBlock:
+    """q'' = -K' s(K q + b) on states (q, v), half of the features each; its steps can be undone."""
+    return _block(fields.hyperbolic(_half(K), activation), scheme, steps, **how)
+
+
+def _block(field: Field, scheme, steps: int, length: float = 1.0, depth: Depth | None = None, **how) -> LayerBlock:
+    return LayerBlock(Block(field, catalogue.get(scheme), steps, length, depth), **how)  # type: ignore[arg-type]
+
+
+def _square(K: Connectivity | int) -> Connectivity:
+    return fields.dense(K) if isinstance(K, int) else K
+
+
+def _half(K: Connectivity | int) -> Connectivity:
+    if isinstance(K, int) and count("K", K) % 2:
+        raise ValueError(f"`K` must be an even number of features, as the state has two halves; found {K}")
+    return fields.dense(K // 2) if isinstance(K, int) else K
+
+
+class SolveBlock(torch.nn.Module):
+    """y(0) -> y(length) for any function (t, y); see `ODEBlock`."""
+
+    def __init__(self, func, scheme, steps=None, length=1.0, *, memory="auto", rtol=1e-6, atol=1e-9):
+        super().__init__()
+        if not (isfinite(length) and length != 0):
+            raise ValueError(f"`length` must be finite and not zero, found {length!r}")
+        self.func, self.scheme, self.length = func, catalogue.get(scheme), float(length)
+        self.steps = None if steps is None else count("steps", steps)
+        self.is_given_pair = steps is not None and is_pair(self.scheme)  # others go from time to time in any case
+        if steps is None and not is_pair(self.scheme):
+            raise ValueError(f"`steps` must be given for {self.scheme.name}, which cannot choose them")
+        self.how = {"memory": memory, "rtol": rtol, "atol": atol}
+        if isinstance(func, (Partitioned, SecondOrder, Split)):
+            self.parts = torch.nn.ModuleList(f for f in func.functions if isinstance(f, torch.nn.Module))
+
+    def forward(self, y):
+        """The state at the end: a tensor, or a tuple of them, as it was at the beginning."""
+        first = y[0] if isinstance(y, tuple) else y
+        t = torch.linspace(0.0, self.length, (self.steps or 1) + 1, dtype=first.real.dtype, device=first.device)
+        options = {"grid_constructor": lambda func, y, t: t} if self.is_given_pair else {}
+        how = self.how | ({"memory": "all"} if torch.compiler.is_compiling() else {})
+        found = odeint_adjoint(self.func, y, t, method=self.scheme, options=options, **how)
+        return tuple(part[-1] for part in found) if isinstance(found, tuple) else found[-1]
+
+    def extra_repr(self) -> str:
+        return f"{self.scheme.name}, steps={self.steps}, length={self.length}"

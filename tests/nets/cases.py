@@ -1,0 +1,163 @@
+"""Nets of every connectivity, dynamics and scheme, and plain torch functions that compute the same."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import combinations, product
+
+import numpy as np
+from fields.zoo import LINEAR, SQUARE
+
+import stepnet as sn
+from stepnet import fields, nets
+from stepnet.nets import Block, Design
+from stepnet.schemes.programs import Slope
+
+STEPS = 20
+SCHEMES = {
+    "first": ("euler", "heun2", "rk4", "ssprk3", "williamson3", "rkc2", "ab3", "midpoint_two_step"),
+    "partitioned": ("symplectic_euler_kick", "verlet", "yoshida4", "blanes_moan4"),
+    "second": ("verlet", "verlet_position", "leapfrog_two_step", "blanes_moan_nystrom4"),
+}
+MEMORIES = {"all": "all", "segments": "segments", "few": sn.Checkpoints(1), "reversible": "reversible"}
+DEGREES = (0, 1, 3)
+ACTIVATIONS = ("tanh", "softplus", "gelu", "silu", "sigmoid")  # smooth ones
+
+
+def field_of(connectivity: str, dynamics: str, activation: str = "tanh"):
+    arguments = {"damping": 0.1} if dynamics == "antisymmetric" else {}
+    return fields.DYNAMICS[dynamics](SQUARE[connectivity], activation, **arguments)
+
+
+def product_of_all():
+    """Every (connectivity, dynamics, scheme, memory) that goes together."""
+    found = []
+    for K, dynamics in product(SQUARE, fields.DYNAMICS):
+        if dynamics == "antisymmetric" and K not in LINEAR:
+            continue
+        field = field_of(K, dynamics)
+        for scheme, memory in product(SCHEMES[field.kind], MEMORIES):
+            if memory != "reversible" or Block(field, scheme, STEPS).motion.back is not None:
+                found.append((K, dynamics, scheme, memory))
+    return found
+
+
+def pairs_of(case):
+    return {(i, case[i], j, case[j]) for i, j in combinations(range(4), 2)}
+
+
+def pairwise(cases):
+    """Few of the cases that hold every pair of two factors which the whole holds; greedy."""
+    wanted, chosen = set().union(*map(pairs_of, cases)), []
+    while wanted:
+        best = max(cases, key=lambda case: len(pairs_of(case) & wanted))
+        chosen.append(best)
+        wanted -= pairs_of(best)
+    return chosen
+
+
+def net_of(connectivity, dynamics, scheme, number=0, dtype=float, steps=STEPS):
+    """A net of one block with random weights; activation and spline vary with the number."""
+    field = field_of(connectivity, dynamics, ACTIVATIONS[number % len(ACTIVATIONS)])
+    degree = DEGREES[number % len(DEGREES)]
+    controls = steps if degree == 0 else 5
+    net = nets.Net(Design((Block(field, scheme, steps, 0.8, fields.Depth(controls, degree)),)), dtype=dtype)
+    net.put(0.5 * np.random.default_rng(number).normal(size=net.theta.size))
+    return net
+
+
+# ---- the same in torch: dense matrices, programs step by step -------------------------------------------------------
+
+
+def torch_outputs(net, weights, x):
+    """Outputs of a net of one block; `weights` maps names to tensors, x is `(batch, width)`."""
+    import torch
+
+    (block,) = net.design.blocks
+    motion, h = block.motion, block.h
+    rows = [None] * motion.step.n_rows
+    for place, half in zip(motion.state, torch.tensor_split(x.T, len(motion.state)), strict=True):
+        rows[place] = half
+
+    def theta(t):
+        first, basis = block.depth.basis(t / block.length)
+        return {
+            name: sum(b * weights[f"blocks.0.{name}"][first[0] + d] for d, b in enumerate(basis[0]))
+            for name in block.field.parameters
+        }
+
+    def run(program, rows, step):
+        made = list(rows)
+        for operation in program.operations:
+            if isinstance(operation, Slope):
+                t = (step + operation.c) * h
+                made.append(torch_chain(block.field.chain(operation.part), theta(t), t, made[operation.row]))
+            else:
+                made.append(sum(term.weight * h**term.power * made[term.row] for term in operation.terms))
+        return [made[row] for row in program.outputs]
+
+    rows = run(motion.opening, rows, 0)
+    for step in range(motion.opening.steps, block.steps):
+        rows = run(motion.step, rows, step)
+    return torch.cat([rows[place] for place in motion.state]).T
+
+
+def torch_chain(chain, weights, t, x):
+    import torch
+
+    from_name = {
+        "tanh": torch.tanh, "relu": torch.relu, "leaky_relu": torch.nn.functional.leaky_relu,
+        "softplus": lambda u: torch.logaddexp(u, torch.zeros_like(u)), "gelu": torch.nn.functional.gelu,
+        "silu": torch.nn.functional.silu, "elu": torch.nn.functional.elu, "selu": torch.nn.functional.selu,
+        "sigmoid": torch.sigmoid, "identity": lambda u: u,
+    }  # fmt: skip
+    v = x
+    for layer in chain.layers:
+        K = torch_matrices(layer, weights, x if layer.is_transposed else v)
+        u = torch.einsum("bij,jb->ib", K, v)
+        for name, factor in ((layer.bias, 1.0), (layer.clock, t)):
+            if name is not None:
+                u = u + factor * torch.repeat_interleave(weights[name], layer.bias_nodes)[:, None]
+        v = from_name[layer.activation.name](u)
+    return chain.sign * v
+
+
+def torch_matrices(layer, weights, x):
+    """K(x) of a layer as one full matrix for every sample."""
+    import torch
+
+    K, W = layer.connectivity, weights.get(layer.weights)
+    if isinstance(K, fields.Attention):
+        matrix = torch_attention(K, W, x)
+    else:
+        taps = W.reshape(-1, K.channels_out, K.channels_in)
+        matrix = torch.einsum("koc,kij->oicj", taps, full_operators(K)).reshape(1, K.n_out, K.n_in)
+    if layer.is_transposed:
+        matrix = matrix.mT
+    if layer.is_antisymmetric:
+        matrix = matrix - matrix.mT
+    if layer.shift:
+        matrix = matrix + layer.shift * torch.eye(layer.n_in, dtype=matrix.dtype)
+    return matrix.expand(x.shape[1], -1, -1)
+
+
+@cache
+def full_operators(K):
+    import torch
+
+    return torch.from_numpy(np.stack([P.toarray() for P in K.operators]))
+
+
+def torch_attention(K, W, x):
+    import torch
+
+    n, size, found = K.tokens, K.channels // K.heads, []
+    X = x.reshape(K.channels, n, -1)
+    Q, Keys = torch.einsum("oc,cnb->bon", W[0], X), torch.einsum("oc,cnb->bon", W[1], X)
+    for head in range(K.heads):
+        own = slice(head * size, (head + 1) * size)
+        scores = Q[:, own].mT @ Keys[:, own] / size**0.5
+        if K.is_causal:
+            scores = scores.masked_fill(torch.triu(torch.ones(n, n, dtype=torch.bool), 1), -torch.inf)
+        found.append(torch.einsum("oe,ec,bij->boicj", W[3][:, own], W[2][own], torch.softmax(scores, -1)))
+    return sum(found).reshape(-1, K.n_in, K.n_in)

@@ -1,0 +1,152 @@
+"""Clear errors for wrong designs and inputs; nets come back from files bit by bit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from fields.zoo import RING
+
+import stepnet as sn
+from stepnet import fields, nets
+from stepnet.nets import Block, Design, Net
+
+X = np.ones((3, 2))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: nets.resnet(2, 1, 4, 0), "`steps` must be"),
+        (lambda: nets.resnet(2, 1, 4, 2.5), "`steps` must be"),
+        (lambda: nets.resnet(2, 1, 0, 3), "`channels_in` must be a positive whole number"),
+        (lambda: nets.resnet(2, 1, 4, 3, length=-1.0), "`length` must be a positive number"),
+        (lambda: nets.hamiltonian(2, 1, 5, 3), "`width` must be even"),
+        (lambda: nets.hamiltonian(2, 1, 4, 3, scheme="euler"), "must be a splitting scheme such as 'verlet'"),
+        (lambda: nets.resnet(2, 1, 4, 3, scheme="verlet"), "such as 'euler'"),
+        (lambda: nets.midpoint_net(2, 1, 4, 0), "`steps` must be at least 1"),
+        (lambda: nets.resnet(2, 1, 4, 3, scheme="ab4"), "`steps` must be"),
+        (lambda: nets.resnet(2, 1, 4, 3, dtype=np.int32), "`dtype` must be float64 or float32"),
+        (lambda: nets.resnet(6, 1, 4, 3, opening="augment"), "`width` must be at least the 6 inputs"),
+        (lambda: fields.graph(np.diag([1.0, 0.0]), 2), "isolated nodes"),
+        (lambda: fields.graph(np.ones((2, 3)), 2), "`adjacency` must be square"),
+        (lambda: fields.graph([[0, 1], [2, 0]], 2), "must be symmetric"),
+        (lambda: fields.antisymmetric(fields.dense(3, 4)), "K must be square"),
+        (lambda: fields.residual(fields.dense(3, 4)), "as many features as it takes"),
+        (lambda: fields.antisymmetric(fields.Attention(2, 2)), "linear in the state"),
+        (lambda: fields.Attention(3, 4, heads=3), "`heads` must divide"),
+        (lambda: fields.conv1d(5, 2, taps=2), "`taps` must be odd"),
+        (lambda: fields.conv2d(5, 2), "`shape` must be two whole numbers"),
+        (lambda: fields.pooling((5,), 2), "`size` must divide"),
+        (lambda: fields.Depth(2, 3), "`controls` must be more than the degree"),
+        (lambda: fields.Depth(5, 7), "`degree` must be 0, 1, 2 or 3"),
+        (lambda: fields.mlp((3,)), "`widths` must hold at least two"),
+        (lambda: Design(()), "`blocks` must hold at least one"),
+        (lambda: Net(Design((Block(fields.residual(fields.dense(3)), "rk4", 2),)), np.zeros(3)), "`theta` must have the shape"),
+        (lambda: Net("resnet"), "`design` must be a Design"),
+        (lambda: Design((Block(fields.residual(fields.dense(3)), "rk4", 2),), fields.affine(fields.dense(2))), "opening gives 2 features"),
+    ],
+)  # fmt: skip
+def test_wrong_designs_are_refused(make, message):
+    with pytest.raises((ValueError, TypeError), match=message.replace("(", r"\(")):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "nearest"),
+    [
+        (lambda: nets.resnet(2, 1, 4, 3, activation="tan"), "tanh"),
+        (lambda: nets.resnet(2, 1, 4, 3, scheme="eular"), "euler"),
+        (lambda: nets.resnet(2, 1, 4, 3, initialisation="glorott"), "glorot"),
+        (lambda: nets.graph_ode(RING, 2, 3, filter="laplacien"), "laplacian"),
+        (lambda: nets.graph_ode(RING, 2, 3, dynamics="parabola"), "parabolic"),
+        (lambda: fields.conv1d(4, 1, padding="zeros"), "zero"),
+        (lambda: nets.resnet(2, 1, 4, 3, opening="dence"), "dense"),
+    ],
+)
+def test_unknown_names_are_answered_with_the_nearest(make, nearest):
+    with pytest.raises(sn.UnknownName, match=nearest):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda net: net(np.ones((3, 5))), "2 features each"),
+        (lambda net: net(np.ones(2)), "shape \\(batch, ...\\)"),
+        (lambda net: net(np.ones((0, 2))), "found the shape"),
+        (lambda net: net([["a", "b"]]), "array of numbers"),
+        (lambda net: net([[np.nan, 1.0]]), "must be finite"),
+        (lambda net: net.gradient(X), "either `loss` or `end_gradient`"),
+        (lambda net: net.gradient(X, end_gradient=np.ones((3, 2))), "the shape \\(3, 1\\) of the outputs"),
+        (lambda net: net.gradient(X, lambda y: 1.0), "`loss` must return a value and its gradient"),
+        (lambda net: net.gradient(X, end_gradient=np.ones((3, 1)), memory="none"), "`memory` must be one of"),
+        (lambda net: net.gradient(X, end_gradient=np.ones((3, 1)), memory="reversible"), "steps that can be undone"),
+        (lambda net: net.tangent(X, np.ones(3)), "`theta_dot` must have"),
+        (lambda net: net.features(X, 1), "`block` must be a number below 1"),
+        (lambda net: net.put(np.ones(2)), "`theta` must have the shape"),
+    ],
+)
+def test_wrong_inputs_are_refused(call, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        call(nets.resnet(2, 1, 4, 3))
+
+
+def test_memory_of_a_net_is_not_on_disk(tmp_path):
+    with pytest.raises(ValueError, match="leave out `disk`"):
+        nets.resnet(2, 1, 4, 3).gradient(X, end_gradient=np.ones((3, 1)), memory=sn.Checkpoints(2, disk=tmp_path))
+
+
+PRESETS = {
+    "resnet": (2, 1, 4, 3), "antisymmetric": (2, 1, 4, 3), "parabolic": (2, 1, 4, 3), "hamiltonian": (2, 1, 4, 3),
+    "hyperbolic": (2, 1, 4, 3), "midpoint_net": (2, 1, 4, 3), "leapfrog_net": (2, 1, 4, 3), "mlp": (2, 1, 4, 3),
+    "neural_ode": (2, 1, (4,), 3), "graph_ode": (RING, 2, 3), "attention_net": (3, 4, 2),
+    "parabolic_cnn": ((4, 4), (2, 4), 2),
+}  # fmt: skip
+
+
+def test_every_preset_is_here():
+    assert set(PRESETS) == set(nets.PRESETS)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_saved_nets_give_the_same_bits(name, dtype, tmp_path):
+    net = nets.PRESETS[name](*PRESETS[name], dtype=dtype, seed=3)
+    x = np.random.default_rng(0).normal(size=(5, net.design.n_in))
+    net.save(tmp_path / "net.safetensors")
+    found = nets.load(tmp_path / "net.safetensors")
+    np.testing.assert_array_equal(found.theta, net.theta)
+    np.testing.assert_array_equal(found(x), net(x))
+    assert repr(found) == repr(net)
+    assert str(net.theta.size) in repr(net)
+
+
+def test_a_net_is_the_same_in_another_process(tmp_path):
+    net = nets.hamiltonian(3, 2, 40, 20, degree=3, seed=5)
+    x = np.random.default_rng(1).normal(size=(70, 3))
+    net.save(tmp_path / "net.safetensors")
+    np.save(tmp_path / "x.npy", x)
+    code = ("import numpy as np, stepnet as sn; net = sn.nets.load('net.safetensors'); x = np.load('x.npy'); "
+            "np.save('y.npy', net(x)); np.save('g.npy', net.gradient(x, end_gradient=net(x)).theta)")  # fmt: skip
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), net(x))
+    np.testing.assert_array_equal(np.load(tmp_path / "g.npy"), net.gradient(x, end_gradient=net(x)).theta)
+
+
+def test_files_that_are_no_nets_are_refused(tmp_path):
+    from safetensors.numpy import save_file
+
+    save_file({"x": np.ones(3)}, tmp_path / "x.safetensors")
+    with pytest.raises(ValueError, match="is no net"):
+        nets.load(tmp_path / "x.safetensors")
+
+
+def test_weights_are_views_of_one_vector():
+    net = nets.resnet(2, 3, 4, 5)
+    assert list(net.weights) == ["opening.K", "opening.b", "blocks.0.K", "blocks.0.b", "readout.W", "readout.b"]
+    assert net.weights["blocks.0.K"].shape == (5, 4, 4)
+    net.weights["readout.b"][...] = 7.0
+    np.testing.assert_array_equal(net.theta[-3:], 7.0)

@@ -1,0 +1,143 @@
+"""Every connectivity x dynamics x scheme x memory: tangent and pullback belong together, to the net and to autograd."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from nets.cases import MEMORIES, net_of, pairs_of, pairwise, product_of_all, torch_outputs
+
+from stepnet.nets import Net
+
+ALL = product_of_all()
+FEW = pairwise(ALL)
+REST = [case for case in ALL if case not in set(FEW)]
+IDENTITY = 1e-12  # relative: sums of rounding errors over the steps
+AUTOGRAD = 1e-10
+RECONSTRUCTED = 1e-9  # reconstruction over these few steps loses some digits with random weights
+NEAR = 0.1  # of the slope 2 of what a gradient leaves
+BATCH = 5
+
+
+def relative(found, wanted):
+    return np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
+
+
+class Case:
+    """A net, inputs, and directions for both."""
+
+    def __init__(self, case):
+        number = ALL.index(case)
+        self.net, random = net_of(*case[:3], number), np.random.default_rng(number)
+        self.x, self.x_dot = random.normal(size=(2, BATCH, self.net.design.n_in))
+        self.theta_dot = random.normal(size=self.net.theta.size)
+        self.y_bar = random.normal(size=self.x.shape)
+        self.memory = MEMORIES[case[3]]
+
+    def gradient(self, memory):
+        return self.net.gradient(self.x, end_gradient=self.y_bar, memory=memory)
+
+    def loss_at(self, length):
+        moved = Net(self.net.design, self.net.theta + length * self.theta_dot)
+        return np.vdot(self.y_bar, moved(self.x + length * self.x_dot))
+
+
+def check(case):
+    """Adjoint identity, Taylor slope, memory choices."""
+    run = Case(case)
+    found = run.gradient(run.memory)
+    outputs, push = run.net.tangent(run.x, run.theta_dot, run.x_dot)
+    np.testing.assert_array_equal(outputs, run.net(run.x))
+    one, other = np.vdot(run.y_bar, push), np.vdot(found.theta, run.theta_dot) + np.vdot(found.x, run.x_dot)
+    size = np.linalg.norm(run.y_bar) * np.linalg.norm(push)
+    bound = RECONSTRUCTED if case[3] == "reversible" else IDENTITY
+    assert abs(one - other) <= bound * size
+    lengths = np.array([1e-3, 5e-4])
+    left = [abs(run.loss_at(e) - run.loss_at(0) - e * one) for e in lengths]
+    assert left[0] < 1e-12 * size or abs(np.log2(left[0] / left[1]) - 2) < NEAR
+    stored = run.gradient("all")
+    if case[3] == "reversible":
+        assert relative(found.theta, stored.theta) < RECONSTRUCTED
+    else:
+        np.testing.assert_array_equal(found.theta, stored.theta)
+        np.testing.assert_array_equal(found.x, stored.x)
+
+
+def check_autograd(case):
+    import torch
+
+    torch.set_num_threads(1)  # matrices are small
+    run = Case(case)
+    weights = {name: torch.from_numpy(value.copy()).requires_grad_() for name, value in run.net.weights.items()}
+    x = torch.from_numpy(run.x.copy()).requires_grad_()
+    outputs = torch_outputs(run.net, weights, x)
+    assert relative(run.net(run.x), outputs.detach().numpy()) < AUTOGRAD
+    outputs.backward(torch.from_numpy(run.y_bar))
+    found = run.gradient(run.memory)
+    assert relative(found.x, x.grad.numpy()) < AUTOGRAD
+    wanted = np.concatenate([value.grad.numpy().ravel() for value in weights.values()])
+    assert relative(found.theta, wanted) < AUTOGRAD
+
+
+def test_chosen_cases_hold_every_pair(capsys):
+    with capsys.disabled():
+        print(f"\n{len(FEW)} of {len(ALL)} combinations of connectivity, dynamics, scheme and memory", end=" ")
+    assert set().union(*map(pairs_of, FEW)) == set().union(*map(pairs_of, ALL))
+
+
+@pytest.mark.parametrize("case", FEW, ids=" ".join)
+def test_tangent_and_pullback_of_every_pair_of_factors(case):
+    check(case)
+
+
+@pytest.mark.parametrize("case", FEW, ids=" ".join)
+def test_gradients_are_those_of_autograd_for_every_pair_of_factors(case):
+    check_autograd(case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", REST, ids=" ".join)
+def test_tangent_and_pullback_of_the_full_product(case):
+    check(case)
+    check_autograd(case)
+
+
+def test_gauss_newton_product_is_symmetric_and_that_of_the_jacobian():
+    net, random = net_of("dense", "residual", "rk4", steps=4), np.random.default_rng(0)
+    x, (v, w) = random.normal(size=(3, 5)), random.normal(size=(2, net.theta.size))
+    J = np.stack([net.tangent(x, e)[1].ravel() for e in np.eye(net.theta.size)], axis=1)
+    assert relative(net.gauss_newton(x, v), J.T @ (J @ v)) < IDENTITY
+    weighted = net.gauss_newton(x, v, lambda push: 3.0 * push)
+    assert abs(w @ weighted - v @ net.gauss_newton(x, w, lambda push: 3.0 * push)) < 1e-10 * abs(w @ weighted)
+
+
+def test_float32_gradients_agree_with_float64():
+    for case in (
+        ("dense", "hamiltonian", "verlet"),
+        ("conv2d", "parabolic", "euler"),
+        ("attention", "residual", "rk4"),
+    ):
+        net, single = net_of(*case), net_of(*case, dtype=np.float32)
+        x = np.random.default_rng(1).normal(size=(BATCH, net.design.n_in))
+        found = single.gradient(x, end_gradient=np.ones_like(x))
+        assert found.theta.dtype == found.x.dtype == np.float32
+        assert relative(found.theta, net.gradient(x, end_gradient=np.ones_like(x)).theta) < 1e-5
+
+
+def test_loss_is_given_as_value_and_gradient():
+    net, x = net_of("dense", "residual", "euler"), np.random.default_rng(2).normal(size=(BATCH, 5))
+    found = net.gradient(x, lambda y: (0.5 * np.sum(y * y), y))
+    assert found.value == 0.5 * np.sum(net(x) ** 2)
+    np.testing.assert_array_equal(found.outputs, net(x))
+    np.testing.assert_array_equal(found.theta, net.gradient(x, end_gradient=net(x)).theta)
+    np.testing.assert_array_equal(found.weights["blocks.0.b"].ravel(), found.theta[-found.weights["blocks.0.b"].size :])
+
+
+def test_reversible_memory_does_not_grow_with_depth():
+    sizes = []
+    for steps in (100, 1000):
+        net = net_of("dense", "hamiltonian", "verlet", steps=steps)
+        net.gradient(np.ones((3, 10)), end_gradient=np.ones((3, 10)), memory="reversible")
+        (stage,) = net._execution.stages
+        sizes.append(sum(array.nbytes for array in stage._free))
+        stored = stage.stored_bytes(1)
+    assert sizes[1] <= sizes[0] < stored

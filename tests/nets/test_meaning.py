@@ -1,0 +1,195 @@
+"""What a net computes: the same as the plain problem, whatever the batch; equivariant where promised."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fields.zoo import RING, SQUARE
+from nets.cases import SCHEMES, field_of, net_of
+
+import stepnet as sn
+from stepnet import fields, nets
+from stepnet.fields import reference
+from stepnet.nets import Block, Design, Net
+
+ROUNDING = 1e-12
+BATCH = 4
+
+
+def plain_cases():
+    names = [("residual", "first"), ("hamiltonian", "partitioned"), ("hyperbolic", "second")]
+    return [(dynamics, scheme) for dynamics, kind in names for scheme in SCHEMES[kind]]
+
+
+@pytest.mark.parametrize(("dynamics", "scheme"), plain_cases())
+def test_fused_layers_solve_the_plain_problem(dynamics, scheme):
+    for number, K in enumerate(("dense", "conv1d", "attention")):
+        net = net_of(K, dynamics, scheme, number)
+        x = np.random.default_rng(number).normal(size=(BATCH, net.design.n_in))
+        solution = sn.solve(net.problem(x), scheme, steps=net.design.blocks[0].steps)
+        found = net.features(x)
+        wanted = solution.y.reshape(len(solution.t), net.design.n_in, BATCH).swapaxes(1, 2)
+        np.testing.assert_allclose(found, wanted, rtol=ROUNDING, atol=ROUNDING)
+        np.testing.assert_array_equal(found[-1], net(x))
+
+
+def test_plain_problem_of_an_adaptive_scheme_converges_to_the_net():
+    net = net_of("dense", "antisymmetric", "rk4", number=2, steps=400)
+    x = np.random.default_rng(0).normal(size=(BATCH, 5))
+    solution = sn.solve(net.problem(x), "dopri5", rtol=1e-10, atol=1e-12, save_every=0)
+    np.testing.assert_allclose(solution.y[-1].T, net(x), atol=1e-8)  # fourth order in h = 0.002
+
+
+@pytest.mark.parametrize("name", SQUARE)
+def test_bits_of_a_sample_do_not_depend_on_its_company(name):
+    net = net_of(name, "parabolic", "heun2", dtype=np.float64)
+    random = np.random.default_rng(1)
+    x = random.normal(size=(150, net.design.n_in))
+    outputs, order = net(x), random.permutation(150)
+    np.testing.assert_array_equal(net(x[order]), outputs[order])
+    np.testing.assert_array_equal(net(x[:1]), outputs[:1])
+    np.testing.assert_array_equal(net(np.tile(x, (3, 1)))[300:], outputs)
+    bars = net.gradient(x, end_gradient=outputs).x
+    np.testing.assert_array_equal(net.gradient(x[order], end_gradient=outputs[order]).x, bars[order])
+
+
+def test_bits_do_not_depend_on_threads_or_on_wide_matrices():
+    random = np.random.default_rng(2)
+    for width in (8, 40):
+        design = nets.resnet(3, 2, width, 6).design
+        x = random.normal(size=(700, 3))
+        one, many = (Net(design, seed=1, workers=n) for n in (1, 3))
+        np.testing.assert_array_equal(one(x), many(x))
+        np.testing.assert_array_equal(one(x[500:600]), many(x)[500:600])
+        grads = [net.gradient(x, lambda y: (0.0, y)) for net in (one, many)]
+        np.testing.assert_array_equal(grads[0].theta, grads[1].theta)
+
+
+def block_net(K, dynamics="parabolic", scheme="rk4"):
+    net = Net(Design((Block(fields.DYNAMICS[dynamics](K), scheme, 5, 1.0),)))
+    net.put(np.random.default_rng(3).normal(size=net.theta.size) * 0.4)
+    return net
+
+
+def check_equivariance(K, permute, dynamics="parabolic", scheme="rk4"):
+    """net(permute(x)) = permute(net(x)), where nodes are permuted in every channel."""
+    net = block_net(K, dynamics, scheme)
+    nodes = K.tokens if isinstance(K, fields.Attention) else K.nodes_in
+    x = np.random.default_rng(4).normal(size=(3, net.design.n_in))
+
+    def moved(y):
+        return y.reshape(3, -1, nodes)[..., permute].reshape(3, -1)
+
+    np.testing.assert_allclose(net(moved(x)), moved(net(x)), rtol=ROUNDING, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("dynamics", ["residual", "parabolic", "antisymmetric"])
+def test_sets_are_equivariant_under_permutations(dynamics):
+    check_equivariance(fields.equivariant(6, 3), np.random.default_rng(5).permutation(6), dynamics)
+
+
+def test_attention_is_equivariant_under_permutations_unless_it_is_causal():
+    order = np.random.default_rng(6).permutation(5)
+    check_equivariance(fields.Attention(5, 4, heads=2), order, "parabolic")
+    with pytest.raises(AssertionError):
+        check_equivariance(fields.Attention(5, 4, heads=2, is_causal=True), order, "parabolic")
+
+
+@pytest.mark.parametrize("filter", ["adjacency", "laplacian", "chebyshev"])
+def test_graphs_are_equivariant_under_their_symmetries(filter):
+    check_equivariance(fields.graph(RING, 2, filter=filter), np.roll(np.arange(5), 2), "hamiltonian", "verlet")
+
+
+def test_periodic_convolutions_are_equivariant_under_translations_and_zero_padding_is_not():
+    check_equivariance(fields.conv1d(7, 2, padding="periodic"), np.roll(np.arange(7), 3))
+    shifted = np.roll(np.arange(20).reshape(4, 5), (1, 2), axis=(0, 1)).ravel()
+    check_equivariance(fields.conv2d((4, 5), 2, padding="periodic"), shifted)
+    with pytest.raises(AssertionError):
+        check_equivariance(fields.conv2d((4, 5), 2), shifted)
+
+
+def test_images_turn_with_stencils_that_turn():
+    net = block_net(fields.conv2d((4, 4), 2, padding="zero"))
+    turned = np.rot90(np.arange(9).reshape(3, 3)).ravel()
+    other = block_net(fields.conv2d((4, 4), 2, padding="zero"))
+    other.weights["blocks.0.K"][...] = net.weights["blocks.0.K"][:, turned]
+    x = np.random.default_rng(7).normal(size=(3, 2, 4, 4))
+    found = other(np.rot90(x, axes=(2, 3))).reshape(x.shape)
+    np.testing.assert_allclose(found, np.rot90(net(x).reshape(x.shape), axes=(2, 3)), rtol=ROUNDING, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("name", fields.ACTIVATIONS)
+def test_activations_of_kernels_are_within_two_units_in_the_last_place(name):
+    import mpmath
+
+    exact = {
+        "tanh": mpmath.tanh, "relu": lambda u: max(u, 0), "leaky_relu": lambda u: u if u > 0 else u * mpmath.mpf(0.01),
+        "softplus": lambda u: mpmath.log1p(mpmath.exp(u)), "gelu": lambda u: u * mpmath.ncdf(u),
+        "silu": lambda u: u / (1 + mpmath.exp(-u)), "elu": lambda u: u if u > 0 else mpmath.expm1(u),
+        "selu": lambda u: mpmath.mpf(1.0507009873554804934) * (u if u > 0 else mpmath.mpf(1.6732632423543772848) * mpmath.expm1(u)),
+        "sigmoid": lambda u: 1 / (1 + mpmath.exp(-u)), "identity": lambda u: u,
+    }[name]  # fmt: skip
+    random = np.random.default_rng(8)
+    u = np.concatenate(
+        (random.normal(size=300) * 3, 10.0 ** random.uniform(-12, 1.2, 100), -(10.0 ** random.uniform(-12, 1.2, 100)))
+    )
+    chain = fields.Chain((fields.Layer(fields.resized(1, 1), None, None, name),))
+    net = Net(Design((Block(fields.chained(chain), None, 1),)))
+    with mpmath.workdps(40):
+        wanted = [exact(mpmath.mpf(float(v))) for v in u]
+        ulps = [
+            abs(mpmath.mpf(float(f)) - w) / np.spacing(max(abs(float(w)), 1e-300))
+            for f, w in zip(net(u[:, None]).ravel(), wanted, strict=True)
+        ]
+    assert max(ulps) <= (2.5 if name in ("silu", "selu", "gelu") else 2.0)  # products of two such numbers
+
+
+def test_time_is_an_input():
+    net = nets.neural_ode(2, None, (6,), 8, has_time=True)
+    random = np.random.default_rng(9)
+    net.put(random.normal(size=net.theta.size))
+    x = random.normal(size=(4, 2))
+    solution = sn.solve(net.problem(x), "rk4", steps=8, save_every=0)
+    np.testing.assert_allclose(solution.y[-1].T, net(x), atol=ROUNDING)
+    assert np.abs(net.gradient(x, end_gradient=net(x)).weights["blocks.0.c1"]).min() > 0
+
+
+def test_mlp_has_no_skip():
+    net = nets.mlp(3, 2, 4, 5)
+    x, w = np.random.default_rng(10).normal(size=(6, 3)), net.weights
+    y = np.tanh(x @ w["opening.K"].T + w["opening.b"])
+    for K, b in zip(w["blocks.0.K"], w["blocks.0.b"], strict=True):
+        y = np.tanh(y @ K.T + b)
+    np.testing.assert_allclose(net(x), y @ w["readout.W"].T + w["readout.b"], atol=ROUNDING)
+
+
+def test_blocks_are_joined_by_pooling_and_a_change_of_channels():
+    net = nets.parabolic_cnn((8, 8), (4, 6), 3, inputs=2, outputs=3, dynamics="hamiltonian")
+    random = np.random.default_rng(11)
+    net.put(0.3 * random.normal(size=net.theta.size))
+    x, v, e = random.normal(size=(5, 2, 8, 8)), random.normal(size=net.theta.size), 1e-6
+    found, outputs = net.gradient(x, lambda y: (0.5 * np.sum(y * y), y)), net(x)
+    assert outputs.shape == (5, 3)
+    assert found.x.shape == x.shape
+    values = [0.5 * np.sum(Net(net.design, net.theta + s * v)(x) ** 2) for s in (e, -e)]
+    assert abs((values[0] - values[1]) / (2 * e) - found.theta @ v) < 1e-6 * abs(found.theta @ v)
+    assert net.features(x, 1).shape == (4, 5, 6 * 4 * 4)
+
+
+def test_refined_net_is_the_same_function_of_depth():
+    net = nets.hamiltonian(3, 2, 8, 10, degree=1, length=2.0)
+    x, ends = np.random.default_rng(12).normal(size=(6, 3)), []
+    for _ in range(4):
+        ends.append(net(x))
+        net = net.refined()
+    first, second, third = (np.linalg.norm(b - a) for a, b in zip(ends, ends[1:], strict=False))
+    assert 3.5 < first / second < 4.5  # Verlet is of second order
+    assert 3.5 < second / third < 4.5
+
+
+def test_reference_of_the_field_is_what_an_euler_step_adds():
+    net = net_of("chebyshev", "antisymmetric", "euler", steps=1)
+    x, block = np.random.default_rng(13).normal(size=(3, 10)), net.design.blocks[0]
+    weights = {name: net.weights[f"blocks.0.{name}"][0] for name in block.parameters}
+    slope = reference.evaluate(field_of("chebyshev", "antisymmetric").parts[0], weights, 0.0, x.T)
+    np.testing.assert_allclose(net(x), x + 0.8 * slope.T, atol=ROUNDING)

@@ -1,0 +1,47 @@
+"""Fields of networks on tensors: what their records mean, by every scheme, connectivity, activation and depth."""
+
+from __future__ import annotations
+
+import executor
+import numpy as np
+import pytest
+import torch
+from gradients.cases import SCHEMES, relative
+from torch_engine.nets import BATCH, CASES, STEPS, on_tensors, problem
+
+from stepnet import fields
+
+torch.set_num_threads(1)
+
+EQUAL = 1e-12  # relative; a few hundred roundings
+EQUAL_SINGLE = 2e-5  # the same in float32
+PRODUCT = [(scheme, case) for scheme in SCHEMES for case in CASES if executor.applies(problem(case), scheme)]
+
+
+def _every(share: int):
+    """The product; every combination of scheme and dynamics, but a share of connectivities, is quick."""
+    for number, (scheme, case) in enumerate(PRODUCT):
+        marks = () if number % share == 0 else pytest.mark.slow
+        yield pytest.param(scheme, case, id=f"{scheme.name}-{case.name}", marks=marks)
+
+
+@pytest.mark.parametrize(("scheme", "case"), list(_every(share=13)))
+def test_runs_over_layers_are_those_of_the_plain_problem(scheme, case):
+    wanted = executor.trajectory(problem(case), scheme, STEPS)[-3:].reshape(3, -1, BATCH)
+    assert relative(on_tensors(case, scheme), wanted) <= EQUAL
+
+
+def test_no_combination_is_left_out():
+    print(f"{len(PRODUCT)} combinations of {len(SCHEMES)} schemes and {len(CASES)} fields")
+    assert {scheme.name for scheme, _ in PRODUCT} == {scheme.name for scheme in SCHEMES}
+    assert {case.name for _, case in PRODUCT} == {case.name for case in CASES}
+    names = " ".join(case.name for case in CASES)
+    assert all(each in names for each in (*fields.ACTIVATIONS, *fields.DYNAMICS))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_single_precision(case):
+    scheme = next(scheme for scheme, other in PRODUCT if other is case and scheme.name in ("rk4", "verlet"))
+    found = on_tensors(case, scheme, torch.float32)
+    assert found.dtype == np.float32
+    assert relative(found, on_tensors(case, scheme)) <= EQUAL_SINGLE
