@@ -12,7 +12,7 @@ from pathlib import Path
 os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 
-from benchmarks import adaptive, cold_start, drop_in, figure, fixed_steps, gradients, report
+from benchmarks import adaptive, cold_start, drop_in, figure, fixed_steps, gradients, layers, report
 from benchmarks.environment import environment, source_hash
 
 HERE = Path(__file__).parent
@@ -20,6 +20,7 @@ WORKLOADS = (
     dict.fromkeys(adaptive.WORKLOADS, adaptive.rows)
     | dict.fromkeys(fixed_steps.WORKLOADS, fixed_steps.rows)
     | {cold_start.WORKLOAD: cold_start.rows, drop_in.WORKLOAD: drop_in.rows, gradients.WORKLOAD: gradients.rows}
+    | {layers.WORKLOAD: layers.rows}
 )
 
 

@@ -32,7 +32,10 @@ def report(results: dict) -> str:
         "run.\n\n" + seconds_table(rows, "drop-in"),
         "## Gradients\n\nOf half the squared end state, with respect to initial state and parameters, through even "
         "steps of RK4 (torchdiffeq: the 3/8 rule).  For stepnet the whole call of `sn.gradient` with all states kept; "
-        "loops are compiled before.\n\n" + gradients_table(rows),
+        "loops are compiled before.\n\n" + gradients_table(rows, "gradients"),
+        "## Layers\n\nLoss and all gradients of nets with weights of their own in every layer, batch 256; 1000 layers "
+        "(100 at width 256).  For stepnet the whole call of `net.gradient`.  Memory is what a gradient takes beyond "
+        "weights and their gradient.\n\n" + gradients_table(rows, "layers"),
     ]
     missing = _missing(rows)
     if missing:
@@ -116,14 +119,14 @@ def seconds_table(rows: list[dict], workload: str) -> str:
     return _table(("contender", "s"), lines)
 
 
-def gradients_table(rows: list[dict]) -> str:
+def gradients_table(rows: list[dict], workload: str) -> str:
     lines = [
         (
             r["contender"], r["note"] or _ms(r["time"]), "-" if r["error"] is None else f"{r['error']:.0e}",
             "-" if r["memory"] is None else f"{r['memory'] / 1e6:.1f}", _count(r["accepted"]),
         )
         for r in rows
-        if r["workload"] == "gradients"
+        if r["workload"] == workload
     ]  # fmt: skip
     return _table(("contender", "ms", "difference", "peak, MB", "steps"), lines)
 
