@@ -14,6 +14,7 @@ from stepnet import fields, nets
 from stepnet.nets import Block, Design, Net
 
 X = np.ones((3, 2))
+BLOCK = Block(fields.residual(fields.dense(3)), "rk4", 2)
 
 
 @pytest.mark.parametrize(
@@ -44,9 +45,10 @@ X = np.ones((3, 2))
         (lambda: fields.Depth(5, 7), "`degree` must be 0, 1, 2 or 3"),
         (lambda: fields.mlp((3,)), "`widths` must hold at least two"),
         (lambda: Design(()), "`blocks` must hold at least one"),
-        (lambda: Net(Design((Block(fields.residual(fields.dense(3)), "rk4", 2),)), np.zeros(3)), "`theta` must have the shape"),
+        (lambda: Net(Design((BLOCK,)), np.zeros(3)), "`theta` must have the shape"),
         (lambda: Net("resnet"), "`design` must be a Design"),
-        (lambda: Design((Block(fields.residual(fields.dense(3)), "rk4", 2),), fields.affine(fields.dense(2))), "opening gives 2 features"),
+        (lambda: Design((BLOCK,), fields.affine(fields.dense(2))), "opening gives 2 features"),
+        (lambda: Design((BLOCK, BLOCK, BLOCK), joins=(fields.affine(fields.dense(3)),)), "`joins` must hold 2 chains"),
     ],
 )  # fmt: skip
 def test_wrong_designs_are_refused(make, message):

@@ -10,8 +10,8 @@ from functools import cached_property
 import numpy as np
 
 from stepnet.checkpoints import Checkpoints
-from stepnet.engines.numba_engine.layer_primitives import TILE
 from stepnet.engines.numba_engine.blas import single_thread
+from stepnet.engines.numba_engine.layer_primitives import TILE
 from stepnet.engines.numba_engine.layer_runs import NOTHING, Memory, Stage
 from stepnet.fields import Chain, Depth
 from stepnet.nets.design import Block, Design

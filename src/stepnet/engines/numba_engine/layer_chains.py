@@ -148,6 +148,17 @@ def weight_place(k, base, i):
 
 
 @inlined
+def bias_of(k, W, base, i, t, c):
+    """b + t c of a channel."""
+    bias = 0.0
+    if k[BIAS] >= 0:
+        bias += W[base[i, k[BIAS]] + c]
+    if k[CLOCK] >= 0:
+        bias += t * W[base[i, k[CLOCK]] + c]
+    return bias
+
+
+@inlined
 def run_chain(blas, chains, part, W, base, i, t, memory, x0, o0, tape, s0):
     """The value of a chain at o0; the inner layers leave theirs at `tape`."""
     first, last = chains.first[part], chains.first[part + 1]
@@ -156,21 +167,14 @@ def run_chain(blas, chains, part, W, base, i, t, memory, x0, o0, tape, s0):
         k = chains.layers[layer]
         z0 = o0 if layer == last - 1 else tape + k[TAPE]
         is_transposed = k[IS_TRANSPOSED] != 0
-        apply(
-            blas, chains, layer, is_transposed, W, weight_place(k, base, i), memory, x0 if is_transposed else v0, v0, z0,
-            False, s0,
-        )  # fmt: skip
+        a0, w0 = x0 if is_transposed else v0, weight_place(k, base, i)
+        apply(blas, chains, layer, is_transposed, W, w0, memory, a0, v0, z0, False, s0)
         n = k[N_OUT] * TILE
         if chains.shift[layer] != 0.0:
             add_scaled(memory, z0, v0, n, chains.shift[layer])
         columns = k[BIAS_NODES] * TILE
         for c in range(k[N_OUT] // k[BIAS_NODES]):
-            bias = 0.0
-            if k[BIAS] >= 0:
-                bias += W[base[i, k[BIAS]] + c]
-            if k[CLOCK] >= 0:
-                bias += t * W[base[i, k[CLOCK]] + c]
-            place = z0 + c * columns
+            bias, place = bias_of(k, W, base, i, t, c), z0 + c * columns
             slopes = tape + k[SLOPES] + c * columns if k[SLOPES] >= 0 else place
             activate(k[ACTIVATION], memory[place : place + columns], bias, memory[slopes : slopes + columns])
         v0 = z0
@@ -268,12 +272,7 @@ def push_chain(blas, chains, part, W, W_dot, base, i, t, memory, x0, xd0, o0, od
             add_scaled(memory, out, vd0, k[N_OUT] * TILE, chains.shift[layer])
         columns = k[BIAS_NODES] * TILE
         for c in range(k[N_OUT] // k[BIAS_NODES]):
-            bias = 0.0
-            if k[BIAS] >= 0:
-                bias += W_dot[base[i, k[BIAS]] + c]
-            if k[CLOCK] >= 0:
-                bias += t * W_dot[base[i, k[CLOCK]] + c]
-            place = out + c * columns
+            bias, place = bias_of(k, W_dot, base, i, t, c), out + c * columns
             activate(IDENTITY, memory[place : place + columns], bias, memory[place : place + columns])
         differentiate(chains, layer, last, part, memory, o0, tape, out)
         v0, vd0 = tape + k[TAPE], out
