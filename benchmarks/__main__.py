@@ -21,6 +21,7 @@ from benchmarks import (
     figure,
     fixed_steps,
     gradients,
+    layers,
     lines,
     neural_ode,
     report,
@@ -33,7 +34,7 @@ WORKLOADS = (
     | dict.fromkeys(fixed_steps.WORKLOADS, fixed_steps.rows)
     | {
         module.WORKLOAD: module.rows
-        for module in (cold_start, drop_in, lines, gradients, ensembles, batches, neural_ode)
+        for module in (cold_start, drop_in, lines, gradients, ensembles, batches, neural_ode, layers)
     }
 )
 

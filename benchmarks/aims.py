@@ -16,8 +16,13 @@ from benchmarks.contenders import BESIDE_C, C_LOOP
 from benchmarks.drop_in import PROCESS, T_LONG, WITHIN
 from benchmarks.gradient_contenders import FORWARD, JAX, OURS, REVERSE
 from benchmarks.gradients import CHECKPOINTED, FEW_AND_MANY, PREDICTED, memory_label
+from benchmarks.layer_contenders import OURS as LAYERS
+from benchmarks.layer_contenders import REVERSIBLE
+from benchmarks.layers import DEPTHS, ODE_MEMORY
+from benchmarks.layers import memory_label as depth_label
 from benchmarks.lines import BY_HAND, FIRST, PROBLEMS, TRACED
 from benchmarks.neural_ode import WORKLOAD as NEURAL
+from benchmarks.neural_ode_layers import NAME as NEURAL_ODE
 
 NOT_PEERS = ("stepnet", "C", "numpy")
 FIFTH_ORDER = ("stepnet dopri5", "stepnet tsit5")
@@ -221,6 +226,33 @@ def neural_memory(rows) -> Reached | None:
     return Reached(found[0] / 1e6, label) if found else None
 
 
+def beats_layers(case: str):
+    """The time of the fastest peer over that of ours."""
+
+    def measure(rows):
+        here = [r for r in rows if r["workload"] == "layers" and r["contender"].startswith(f"{case}, ") and r["time"]]
+        pairs = [(r["package"] in NOT_PEERS, r["package"] == "stepnet", (r["time"], r["contender"])) for r in here]
+        return _best([pair for _, ours, pair in pairs if ours], [pair for no, _, pair in pairs if not no])
+
+    return measure
+
+
+def memory_of(label: str):
+    """Megabytes."""
+
+    def measure(rows):
+        found = [r for r in rows if r["contender"] == label and r.get("memory") is not None]
+        return Reached(found[0]["memory"] / 1e6, label) if found else None
+
+    return measure
+
+
+def depth_growth(rows) -> Reached | None:
+    """By how many megabytes the deepest net is above the flattest."""
+    few, many = (memory_of(depth_label(n))(rows) for n in (DEPTHS[0], DEPTHS[-1]))
+    return Reached(many.value - few.value, "peaks") if few and many else None
+
+
 def _names(rows: list[dict]) -> list[str]:
     return list(dict.fromkeys(r["contender"] for r in rows))
 
@@ -295,4 +327,17 @@ AIMS = (
     Aim("checkpoints beside the stored gradient", NEURAL, True, 1.6, "x",
         ratio_to(NEURAL, neural_ode.CHECKPOINTED, neural_ode.STORED)),
     Aim("memory of the gradient of 10^4 steps, 32 slots", NEURAL, True, 60.0, "MB", neural_memory),
+    *(
+        Aim(f"{dynamics} net of width {width} beside the fastest peer", "layers", False, bound, "x",
+            beats_layers(f"{dynamics} {width}"))
+        for dynamics in ("residual", "verlet") for width, bound in ((4, 3.5), (16, 2.5), (64, 1.2), (256, 0.9))
+    ),
+    *(
+        Aim(f"reversible Verlet beside stored, width {width}", "layers", True, 1.3, "x",
+            ratio_to("layers", f"verlet {width}, {REVERSIBLE}", f"verlet {width}, {LAYERS}"))
+        for width in (4, 16, 64, 256)
+    ),
+    Aim("memory of 10^4 reversible layers beyond that of 100", "layers", True, 2.0, "MB", depth_growth),
+    Aim("neural ODE beside the faster library", "layers", False, 4.0, "x", beats_layers(NEURAL_ODE)),
+    Aim("memory of a neural ODE of 10^4 steps", "layers", True, 20.0, "MB", memory_of(ODE_MEMORY)),
 )  # fmt: skip

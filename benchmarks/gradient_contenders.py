@@ -146,7 +146,7 @@ def diffrax(run: Run) -> Prepared:
     """RK4 as a solver of diffrax, even steps, its default adjoint."""
     import diffrax as dx
 
-    solver = _diffrax_rk4()
+    solver = diffrax_rk4()
     told = {"adjoint": dx.RecursiveCheckpointAdjoint(), "max_steps": run.steps + 1, "saveat": dx.SaveAt(t1=True)}
 
     def end(f, y0):
@@ -156,7 +156,7 @@ def diffrax(run: Run) -> Prepared:
     return _jitted(run, end)
 
 
-def _diffrax_rk4():
+def diffrax_rk4():
     import diffrax as dx
 
     numbers = dx.ButcherTableau(

@@ -41,7 +41,7 @@ def rows(name: str = WORKLOAD) -> Iterator[Row]:
     """Peers on three problems, the price of checkpoints, and memory."""
     for run in RUNS:
         taking_part = [contender for contender in CONTENDERS if run in contender.runs]
-        found = _measured(taking_part, run)
+        found = measured(taking_part, run)
         for contender in taking_part:
             yield _row(run, contender, found[contender.name])
     yield from checkpoint_rows()
@@ -50,7 +50,8 @@ def rows(name: str = WORKLOAD) -> Iterator[Row]:
             yield memory_row(kind, steps)
 
 
-def _measured(contenders: Iterable[Contender], run: Run) -> dict[str, Measured | Exception]:
+def measured(contenders: Iterable, run) -> dict[str, Measured | Exception]:
+    """Every contender on a run, by turns."""
     prepared: dict[str, Prepared] = {}
     failed: dict[str, Exception] = {}
     for contender in contenders:
@@ -108,7 +109,7 @@ def checkpoint_rows() -> Iterator[Row]:
         Contender(FORWARD, "stepnet", sweep(is_reverse=False), None),
         Contender(REVERSE, "stepnet", sweep(is_reverse=True)),
     )
-    found = _measured(contenders, run)
+    found = measured(contenders, run)
     call, forward, reverse = (replace(_row(run, each, found[each.name]), contender=each.name) for each in contenders)
     yield call
     if None in (forward.time, reverse.time):

@@ -48,6 +48,9 @@ def report(results: dict) -> str:
         f"2-{WIDTH}-2 network, batch {BATCH}, float32, {STEPS} steps of the 3/8 rule; `difference` is that from the "
         "same gradient in float64.  Memory is what a gradient adds to a process.\n\n"
         + gradients_table(rows, "neural-ode"),
+        "## Layers\n\nLoss and all gradients of nets with weights of their own in every layer, batch 256; 1000 layers "
+        "(100 at width 256).  For stepnet the whole call of `net.gradient`.  Memory is what a gradient takes beyond "
+        "weights and their gradient.\n\n" + gradients_table(rows, "layers"),
     ]
     missing = _missing(rows)
     if missing:

@@ -14,6 +14,7 @@ from stepnet import fields, nets
 from stepnet.nets import Block, Design, Net
 
 X = np.ones((3, 2))
+BLOCK = Block(fields.residual(fields.dense(3)), "rk4", 2)
 
 
 @pytest.mark.parametrize(
@@ -26,8 +27,8 @@ X = np.ones((3, 2))
         (lambda: nets.hamiltonian(2, 1, 5, 3), "`width` must be even"),
         (lambda: nets.hamiltonian(2, 1, 4, 3, scheme="euler"), "must be a splitting scheme such as 'verlet'"),
         (lambda: nets.resnet(2, 1, 4, 3, scheme="verlet"), "such as 'euler'"),
-        (lambda: nets.midpoint_net(2, 1, 4, 0), "`steps` must be at least 1"),
-        (lambda: nets.resnet(2, 1, 4, 3, scheme="ab4"), "`steps` must be"),
+        (lambda: nets.midpoint_net(2, 1, 4, 0), "`steps` must be a positive"),
+        (lambda: nets.resnet(2, 1, 4, 2, scheme="ab4"), "`steps` must be at least 3"),
         (lambda: nets.resnet(2, 1, 4, 3, dtype=np.int32), "`dtype` must be float64 or float32"),
         (lambda: nets.resnet(6, 1, 4, 3, opening="augment"), "`width` must be at least the 6 inputs"),
         (lambda: fields.graph(np.diag([1.0, 0.0]), 2), "isolated nodes"),
@@ -44,9 +45,10 @@ X = np.ones((3, 2))
         (lambda: fields.Depth(5, 7), "`degree` must be 0, 1, 2 or 3"),
         (lambda: fields.mlp((3,)), "`widths` must hold at least two"),
         (lambda: Design(()), "`blocks` must hold at least one"),
-        (lambda: Net(Design((Block(fields.residual(fields.dense(3)), "rk4", 2),)), np.zeros(3)), "`theta` must have the shape"),
+        (lambda: Net(Design((BLOCK,)), np.zeros(3)), "`theta` must have the shape"),
         (lambda: Net("resnet"), "`design` must be a Design"),
-        (lambda: Design((Block(fields.residual(fields.dense(3)), "rk4", 2),), fields.affine(fields.dense(2))), "opening gives 2 features"),
+        (lambda: Design((BLOCK,), fields.affine(fields.dense(2))), "opening gives 2 features"),
+        (lambda: Design((BLOCK, BLOCK, BLOCK), joins=(fields.affine(fields.dense(3)),)), "`joins` must hold 2 chains"),
     ],
 )  # fmt: skip
 def test_wrong_designs_are_refused(make, message):

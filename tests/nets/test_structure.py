@@ -112,8 +112,8 @@ def reconstruction_error(preset, steps, h, activation, dtype):
     carry = stage._opened(own, stage.carried(tiled(start)))
     end = stage.advanced(own, carry, stage.n_opening, stage.count)
     back = stage.returned(own, end, stage.n_steps - 1, stage.count)
-    found = untiled(stage.own(back), 64)
-    wanted = untiled(stage.own(carry), 64)
+    found = untiled(stage.own(back, 1), 64)
+    wanted = untiled(stage.own(carry, 1), 64)
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
 
 

@@ -128,27 +128,12 @@ def attend(blas, W, w0, memory, x0, v0, o0, s0, is_transposed, is_added, tokens,
     size, columns, square = channels * tokens * TILE, tokens * TILE, channels * channels
     p0 = probabilities(blas, W, w0, memory, x0, s0, tokens, channels, heads, is_causal)
     inner, outer = (OUTPUT, VALUE) if is_transposed else (VALUE, OUTPUT)
+    t = is_transposed
     # The queries are not needed any more, so their places hold what is weighed and what comes out of it.
-    mix(
-        blas,
-        W,
-        w0 + inner * square,
-        channels,
-        is_transposed,
-        memory,
-        v0,
-        channels,
-        memory,
-        s0,
-        channels,
-        columns,
-        False,
-    )
-    weigh(memory, p0, s0, s0 + size, tokens, channels, heads, is_causal, is_transposed, False)
-    mix(
-        blas, W, w0 + outer * square, channels, is_transposed, memory, s0 + size, channels, memory, o0, channels, columns,
-        is_added,
-    )  # fmt: skip
+    mix(blas, W, w0 + inner * square, channels, t, memory, v0, channels, memory, s0, channels, columns, False)
+    weigh(memory, p0, s0, s0 + size, tokens, channels, heads, is_causal, t, False)
+    k0 = s0 + size
+    mix(blas, W, w0 + outer * square, channels, t, memory, k0, channels, memory, o0, channels, columns, is_added)
 
 
 @compiled

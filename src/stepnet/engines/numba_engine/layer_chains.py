@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.engines.numba_engine.compile.cache import compiled, inlined
+from stepnet.engines.numba_engine.compile.cache import inlined
 from stepnet.engines.numba_engine.layer_attention import attend, attend_tangent, pull_attention
 from stepnet.engines.numba_engine.layer_math import IDENTITY, activate, steepen
 from stepnet.engines.numba_engine.layer_primitives import TILE, add_outer, mix, spread_nodes, sum_of_row
 
 MIXING, FIXED, ATTENTION = range(3)
-(KIND, C_IN, C_OUT, NODES_IN, NODES_OUT, TAPS, TAP0, WEIGHTS, BIAS, CLOCK, ACTIVATION, IS_TRANSPOSED, IS_ANTI, N_IN, N_OUT,
- BIAS_NODES, TAPE, SLOPES, HEADS, IS_CAUSAL, N_COLUMNS) = range(21)  # fmt: skip
+(KIND, C_IN, C_OUT, NODES_IN, NODES_OUT, TAPS, TAP0, WEIGHTS, BIAS, CLOCK, ACTIVATION, IS_TRANSPOSED, IS_ANTI, N_IN,
+ N_OUT, BIAS_NODES, TAPE, SLOPES, HEADS, IS_CAUSAL, N_COLUMNS) = range(21)  # fmt: skip
 
 
 class Chains(NamedTuple):
@@ -73,7 +73,7 @@ def operator(chains, tap, is_transposed):
     return chains.taps[tap, 1], chains.taps[tap, 2]
 
 
-@compiled
+@inlined
 def apply(blas, chains, layer, is_transposed, W, w0, memory, x0, v0, o0, is_added, s0):
     """out (+)= K(x) v, or K(x)' v."""
     k = chains.layers[layer]
@@ -121,7 +121,7 @@ def apply(blas, chains, layer, is_transposed, W, w0, memory, x0, v0, o0, is_adde
             mix(blas, W, w, k[C_IN], False, memory, s0, n_in, memory, o0, n_out, nodes_out * TILE, adds)
 
 
-@compiled
+@inlined
 def add_weight_gradient(blas, chains, layer, memory, v0, z0, W_bar, w0, s0):
     """W_bar += d <z, K v> / dW for a K that is linear in the state."""
     k = chains.layers[layer]
@@ -147,7 +147,18 @@ def weight_place(k, base, i):
     return base[i, k[WEIGHTS]] if k[WEIGHTS] >= 0 else 0
 
 
-@compiled
+@inlined
+def bias_of(k, W, base, i, t, c):
+    """b + t c of a channel."""
+    bias = 0.0
+    if k[BIAS] >= 0:
+        bias += W[base[i, k[BIAS]] + c]
+    if k[CLOCK] >= 0:
+        bias += t * W[base[i, k[CLOCK]] + c]
+    return bias
+
+
+@inlined
 def run_chain(blas, chains, part, W, base, i, t, memory, x0, o0, tape, s0):
     """The value of a chain at o0; the inner layers leave theirs at `tape`."""
     first, last = chains.first[part], chains.first[part + 1]
@@ -156,21 +167,14 @@ def run_chain(blas, chains, part, W, base, i, t, memory, x0, o0, tape, s0):
         k = chains.layers[layer]
         z0 = o0 if layer == last - 1 else tape + k[TAPE]
         is_transposed = k[IS_TRANSPOSED] != 0
-        apply(
-            blas, chains, layer, is_transposed, W, weight_place(k, base, i), memory, x0 if is_transposed else v0, v0, z0,
-            False, s0,
-        )  # fmt: skip
+        a0, w0 = x0 if is_transposed else v0, weight_place(k, base, i)
+        apply(blas, chains, layer, is_transposed, W, w0, memory, a0, v0, z0, False, s0)
         n = k[N_OUT] * TILE
         if chains.shift[layer] != 0.0:
             add_scaled(memory, z0, v0, n, chains.shift[layer])
         columns = k[BIAS_NODES] * TILE
         for c in range(k[N_OUT] // k[BIAS_NODES]):
-            bias = 0.0
-            if k[BIAS] >= 0:
-                bias += W[base[i, k[BIAS]] + c]
-            if k[CLOCK] >= 0:
-                bias += t * W[base[i, k[CLOCK]] + c]
-            place = z0 + c * columns
+            bias, place = bias_of(k, W, base, i, t, c), z0 + c * columns
             slopes = tape + k[SLOPES] + c * columns if k[SLOPES] >= 0 else place
             activate(k[ACTIVATION], memory[place : place + columns], bias, memory[slopes : slopes + columns])
         v0 = z0
@@ -191,7 +195,7 @@ def differentiate(chains, layer, last, part, memory, o0, tape, g0):
     steepen(k[ACTIVATION], memory[z0 : z0 + n], memory[slopes : slopes + n], sign, memory[g0 : g0 + n])
 
 
-@compiled
+@inlined
 def pull_chain(blas, chains, part, W, base, i, t, memory, x0, o0, tape, g0, xb0, is_added, W_bar, s0, size):
     """x_bar (+)= and W_bar += gradients of <g, chain(x)>; g is overwritten.
 
@@ -244,7 +248,7 @@ def pull_chain(blas, chains, part, W, base, i, t, memory, x0, o0, tape, g0, xb0,
         add_scaled(memory, xb0, anchor, chains.layers[first, N_IN] * TILE, chains.sign.dtype.type(1.0))
 
 
-@compiled
+@inlined
 def push_chain(blas, chains, part, W, W_dot, base, i, t, memory, x0, xd0, o0, od0, tape, s0, size):
     """The tangent of a chain at od0, after its value at o0."""
     first, last = chains.first[part], chains.first[part + 1]
@@ -268,12 +272,7 @@ def push_chain(blas, chains, part, W, W_dot, base, i, t, memory, x0, xd0, o0, od
             add_scaled(memory, out, vd0, k[N_OUT] * TILE, chains.shift[layer])
         columns = k[BIAS_NODES] * TILE
         for c in range(k[N_OUT] // k[BIAS_NODES]):
-            bias = 0.0
-            if k[BIAS] >= 0:
-                bias += W_dot[base[i, k[BIAS]] + c]
-            if k[CLOCK] >= 0:
-                bias += t * W_dot[base[i, k[CLOCK]] + c]
-            place = out + c * columns
+            bias, place = bias_of(k, W_dot, base, i, t, c), out + c * columns
             activate(IDENTITY, memory[place : place + columns], bias, memory[place : place + columns])
         differentiate(chains, layer, last, part, memory, o0, tape, out)
         v0, vd0 = tape + k[TAPE], out

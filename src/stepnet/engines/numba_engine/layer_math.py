@@ -68,8 +68,10 @@ def exp_minus_one(u):
 
 @inlined
 def tanh(u):
-    e = exp_minus_one(2.0 * max(min(u, 20.0), -20.0))
-    return e / (e + 2.0)
+    """e / (e + 2), e = exp(2 |u|) - 1, which loses no digits of e; with the sign of u."""
+    e = exp_minus_one(2.0 * min(abs(u), 20.0))
+    size = e / (e + 2.0)
+    return size if u >= 0 else -size
 
 
 @inlined
@@ -84,9 +86,10 @@ def softplus(u):
     w = e / (2.0 + e)
     x = w * w
     total = 1.0 / 35.0
-    for k in range(16, -1, -1):
+    for k in range(16, 0, -1):
         total = total * x + 1.0 / (2 * k + 1)
-    return max(u, 0.0) + 2.0 * w * total
+    w += w
+    return max(u, 0.0) + (w + w * (x * total))
 
 
 @inlined

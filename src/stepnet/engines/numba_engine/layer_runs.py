@@ -25,15 +25,27 @@ from stepnet.engines.numba_engine.layer_tables import (
     undoing_layout,
     work_size,
 )
-from stepnet.fields import Chain, Depth, Field
+from stepnet.fields import Chain, Depth, Field, Mixing
 from stepnet.schemes.programs import Motion
 
+GROUP, NARROW = 4, 32  # tiles of dense nets up to this width run side by side: longer loops
 BLOCK_BYTES = 2**20  # of the records of a segment that is run again: it stays in the cache
 LEAST_BLOCK = 8  # steps of a segment at least, so that its bookkeeping does not matter
 SLICE_OPERATIONS = 1e9  # multiplications in one call of a kernel, some 50 ms
 BESIDE = 1e4  # what a step costs besides those
 
 NOTHING = Motion(ONCE, ONCE, (0,))
+
+
+def is_narrow(field: Field) -> bool:
+    """Whether all layers are dense and narrow."""
+    layers_of_all = [layer for part in field.parts for layer in part.layers]
+    return all(
+        isinstance(layer.connectivity, Mixing)
+        and layer.connectivity.is_dense
+        and max(layer.n_in, layer.n_out) <= NARROW
+        for layer in layers_of_all
+    )
 
 
 class Stage:
@@ -59,11 +71,12 @@ class Stage:
         self.count = steps - self.n_opening
         if self.count < 0:
             raise ValueError(f"`steps` must be at least {self.n_opening} for this scheme, found {steps}")
-        self._steps = Steps(steps + 1, self.h, length, depth)
         parts = (field,) if self.is_single else field.parts
-        self.chains = chains_of(parts, field.parameters, depth.controls, self.dtype)
+        self.group = 1 if self.is_single or not is_narrow(field) else GROUP
+        self._steps = Steps(steps + 1, self.h, length, depth, self.group)
+        self.chains = chains_of(parts, field.parameters, depth.controls, self.group, self.dtype)
         self.n_parameters = int((self.chains.slots[:, 1]).sum() * depth.controls)
-        self._work_size, self._work = work_size(parts)
+        self._work_size, self._work = (self.group * size for size in work_size(parts))
         self._free: list[np.ndarray] = []
         self.cost = BESIDE + sum(len(parts) * TILE * size for size in self.chains.slots[:, 1])
 
@@ -121,14 +134,27 @@ class Stage:
 
     def carried(self, x: np.ndarray) -> np.ndarray:
         """The rows of a program `(tiles, numbers)` from a state; rows that the opening fills are zero."""
+        x = self._grouped(x)
         rows = np.zeros((x.shape[0], self.motion.step.n_rows, x[0].size // len(self.motion.state)), self.dtype)
         rows[:, self.motion.state] = x.reshape(x.shape[0], len(self.motion.state), -1)
         return rows.reshape(x.shape[0], -1)
 
-    def own(self, carry: np.ndarray) -> np.ndarray:
+    def own(self, carry: np.ndarray, tiles: int) -> np.ndarray:
         """The state `(tiles, features, TILE)` among the rows."""
         rows = carry.reshape(carry.shape[0], self.motion.step.n_rows, -1)[:, self.motion.state]
-        return rows.reshape(carry.shape[0], -1, TILE)
+        rows = rows.reshape(carry.shape[0], -1, self.group, TILE).swapaxes(1, 2)
+        return rows.reshape(carry.shape[0] * self.group, -1, TILE)[:tiles]
+
+    def _grouped(self, x: np.ndarray) -> np.ndarray:
+        """Tiles side by side, `(groups, features, GROUP TILE)`; zeros behind the last."""
+        n = self.groups(len(x))
+        padded = np.zeros((n * self.group, *x.shape[1:]), self.dtype)
+        padded[: len(x)] = x
+        return padded.reshape(n, self.group, -1, TILE).swapaxes(1, 2).reshape(n, x.shape[1], -1)
+
+    def groups(self, tiles: int) -> int:
+        """How many groups these tiles make."""
+        return -(-tiles // self.group)
 
     def _records(self, room: layers.Room, is_dot: bool = False) -> np.ndarray:
         start = room.dots if is_dot else 0
@@ -142,7 +168,7 @@ class Stage:
     # ---- kernels ----------------------------------------------------------------------------------------------------
 
     def _slices(self, count: int, tiles: int) -> Iterator[tuple[int, int]]:
-        size = max(1, int(SLICE_OPERATIONS / (tiles * self.cost)))
+        size = max(1, int(SLICE_OPERATIONS / (tiles * self.group * self.cost)))
         for done in range(0, count, size):
             yield done, min(size, count - done)
 
@@ -206,16 +232,16 @@ class Stage:
             sweep = self._single(theta, None, x)
             return next(sweep)
         carry = self._opened(theta, self.carried(x))
-        return self.own(self.advanced(theta, carry, self.n_opening, self.count))
+        return self.own(self.advanced(theta, carry, self.n_opening, self.count), len(x))
 
     def states(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
         """The states after the opening and after every step that follows, `(times, tiles, features, TILE)`."""
         carry = self._opened(theta, self.carried(x))
-        room = self.room(self.plain, len(x), self.count + 2)
+        room = self.room(self.plain, len(carry), self.count + 2)
         records = self._records(room)
         records[0, :, : carry.shape[1]] = carry
         self._forward(room, self.plain, theta, self.n_opening, self.count)
-        return np.stack([self.own(each[:, : carry.shape[1]]) for each in records[: self.count + 1]])
+        return np.stack([self.own(each[:, : carry.shape[1]], len(x)) for each in records[: self.count + 1]])
 
     def tangent(self, theta, theta_dot, x: np.ndarray, x_dot: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The end state and its tangent."""
@@ -227,7 +253,7 @@ class Stage:
         if self.has_opening:
             pair = self._pushed(self.opening, theta, theta_dot, pair, 0, 1)
         pair = self._pushed(self.plain, theta, theta_dot, pair, self.n_opening, self.count)
-        return self.own(pair[0]), self.own(pair[1])
+        return self.own(pair[0], len(x)), self.own(pair[1], len(x))
 
     def _pushed(self, layout: Layout, theta, theta_dot, pair, step: int, count: int):
         room = self.room(layout, len(pair[0]), 2, is_dual=True)
@@ -279,8 +305,8 @@ class Stage:
     def _scheduled(self, theta, theta_bar, x: np.ndarray, memory: Memory):
         begun = self.carried(x)
         state, bar, kept = self._opened(theta, begun), None, {}
-        block, schedule = self.plan(memory, len(x))
-        room = self.room(self.stored, len(x), min(block, max(1, self.count)) + 1)
+        block, schedule = self.plan(memory, len(begun))
+        room = self.room(self.stored, len(begun), min(block, max(1, self.count)) + 1)
         records, width = self._records(room), begun.shape[1]
         for action in schedule:
             first = self.n_opening + action.start * block
@@ -297,23 +323,23 @@ class Stage:
                 records[0, :, :width] = state
                 self._forward(room, self.stored, theta, first, count)
                 if bar is None:
-                    bar = self.carried((yield self.own(records[count, :, :width])))
+                    bar = self.carried((yield self.own(records[count, :, :width], len(x))))
                 self._bars(room, count)[:] = bar
                 self._pull(room, self.stored, theta, theta_bar, first, count)
                 bar = self._bars(room, 0).copy()
         self.give_back(room)
-        yield self.own(self._close(theta, theta_bar, begun, bar))
+        yield self.own(self._close(theta, theta_bar, begun, bar), len(x))
 
     def _reversible(self, theta, theta_bar, x: np.ndarray):
-        """Records of a segment are at the slots 1, 2, ...; slot 0 gets what the first step leaves for the one before."""
+        """Records of a segment are at the slots 1, 2, ...; slot 0 gets what is left for the step before."""
         begun = self.carried(x)
         state = self.advanced(theta, self._opened(theta, begun), self.n_opening, max(0, self.count - 1))
-        block, stop, width = min(self.block(len(x)), max(1, self.count)), self.n_steps, begun.shape[1]
-        room = self.room(self.stored, len(x), block + 2)
+        block, stop, width = min(self.block(len(begun)), max(1, self.count)), self.n_steps, begun.shape[1]
+        room = self.room(self.stored, len(begun), block + 2)
         records, last = self._records(room), min(block, self.count)
         records[last, :, :width] = state
         self._forward(room, self.stored, theta, stop - 1, min(1, self.count), last)
-        bar = self.carried((yield self.own(records[last + (self.count > 0), :, :width])))
+        bar = self.carried((yield self.own(records[last + (self.count > 0), :, :width], len(x))))
         while stop > self.n_opening:
             first = max(self.n_opening, stop - block)
             count = stop - first
@@ -324,7 +350,7 @@ class Stage:
             self._pull(room, self.stored, theta, theta_bar, first, count, 1)
             bar, stop = self._bars(room, 1).copy(), first
         self.give_back(room)
-        yield self.own(self._close(theta, theta_bar, begun, bar))
+        yield self.own(self._close(theta, theta_bar, begun, bar), len(x))
 
     def _undo(self, room, theta, first: int, count: int) -> None:
         """Fill the records of a segment from the state behind it."""
@@ -339,28 +365,28 @@ class Stage:
     def undone(self, theta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """The initial state, reconstructed from the end state alone, for one-step schemes that have an inverse."""
         carry = self._opened(theta, self.carried(y), self.n_steps)
-        return self.own(self.returned(theta, carry, self.n_steps - 1, self.n_steps))
+        return self.own(self.returned(theta, carry, self.n_steps - 1, self.n_steps), len(y))
 
     # ---- memory -----------------------------------------------------------------------------------------------------
 
-    def block(self, tiles: int) -> int:
+    def block(self, groups: int) -> int:
         """Steps whose records stay in the cache."""
-        return max(LEAST_BLOCK, BLOCK_BYTES // (self.stored.record * self.dtype.itemsize * tiles))
+        return max(LEAST_BLOCK, BLOCK_BYTES // (self.stored.record * self.dtype.itemsize * groups))
 
     def stored_bytes(self, tiles: int) -> int:
         """Memory of all records."""
-        return self.stored.record * self.dtype.itemsize * tiles * (self.count + 1)
+        return self.stored.record * self.dtype.itemsize * self.groups(tiles) * (self.count + 1)
 
-    def plan(self, memory: Memory, tiles: int):
+    def plan(self, memory: Memory, groups: int):
         """Steps in a segment, and the schedule over segments."""
         if memory == "all" or self.count == 0:
             return max(1, self.count), checkpoints.binomial(1, 1) if self.count else ()
-        block = min(self.block(tiles), self.count)
+        block = min(self.block(groups), self.count)
         n_blocks = -(-self.count // block)
         if memory == "segments":
             return block, checkpoints.binomial(n_blocks, n_blocks)
-        size = 8 * tiles * self.plain.bar_size
-        slots = memory.slots or max(1, (memory.bytes - self.stored.record * 8 * tiles * block) // size)
+        size = self.dtype.itemsize * groups
+        slots = memory.slots or max(1, (memory.bytes // size - self.stored.record * block) // self.plain.bar_size)
         return block, checkpoints.binomial(n_blocks, slots)
 
 

@@ -26,8 +26,8 @@ def slots_of(parameters: dict[str, tuple[int, ...]], controls: int) -> np.ndarra
     return np.array(list(zip(starts, sizes, strict=False)), np.int64).reshape(-1, 2)
 
 
-def chains_of(parts: Sequence[Chain], parameters: dict, controls: int, dtype: np.dtype) -> columns.Chains:
-    """The layers of all parts as numbers."""
+def chains_of(parts: Sequence[Chain], parameters: dict, controls: int, group: int, dtype: np.dtype) -> columns.Chains:
+    """The layers of all parts as numbers; tiles that run in a group are nodes to them."""
     numbers = {name: number for number, name in enumerate(parameters)}
     sparse = _Operators()
     rows, shifts = [], []
@@ -35,10 +35,12 @@ def chains_of(parts: Sequence[Chain], parameters: dict, controls: int, dtype: np
         tape = 0
         for layer in chain.layers:
             row = _row(layer, numbers, sparse)
-            row[columns.TAPE], tape = tape, tape + layer.n_out * TILE
+            for column in (columns.NODES_IN, columns.NODES_OUT, columns.N_IN, columns.N_OUT, columns.BIAS_NODES):
+                row[column] *= group
+            row[columns.TAPE], tape = tape, tape + layer.n_out * group * TILE
             row[columns.SLOPES] = -1
             if not layer.activation.from_value:
-                row[columns.SLOPES], tape = tape, tape + layer.n_out * TILE
+                row[columns.SLOPES], tape = tape, tape + layer.n_out * group * TILE
             rows.append(row)
             shifts.append(layer.shift)
     first = [0, *accumulate(len(chain.layers) for chain in parts)]
@@ -108,7 +110,7 @@ class Layout(NamedTuple):
 
 def layout_of(program: Program, field: Field | Chain, steps: Steps, dtype: np.dtype, is_stored: bool) -> Layout:
     """Where the rows of a program lie; `is_stored` keeps in the record what the reverse run wants to know."""
-    return _layout(program, _Rows(program, field, is_stored), field, steps, dtype)
+    return _layout(program, _Rows(program, field, is_stored, steps.group), field, steps, dtype)
 
 
 def undoing_layout(motion: Motion, field: Field, steps: Steps, dtype: np.dtype) -> Layout | None:
@@ -116,7 +118,7 @@ def undoing_layout(motion: Motion, field: Field, steps: Steps, dtype: np.dtype) 
 
     The step before is then undone in the record before, where the tapes of slopes go that it has handed on.
     """
-    rows = _Undone(motion, _Rows(motion.step, field, is_stored=True))
+    rows = _Undone(motion, _Rows(motion.step, field, True, steps.group))
     return _layout(motion.back, rows, field, steps, dtype) if rows.is_complete else None
 
 
@@ -137,12 +139,13 @@ def _layout(program: Program, rows: _Rows | _Undone, field, steps: Steps, dtype:
 
 
 class Steps(NamedTuple):
-    """Even steps of length h from 0 to `length`, and the weights along them."""
+    """Even steps of length h from 0 to `length`, the weights along them, and how many tiles run side by side."""
 
     count: int
     h: float
     length: float
     depth: Depth
+    group: int = 1
 
     def t(self, step: int, c: float) -> float:
         return (step + c) * self.h
@@ -155,15 +158,15 @@ class _Rows:
     A chain by itself (`field` is a Chain) has its value in the record, as nothing comes after it.
     """
 
-    def __init__(self, program: Program, field: Field | Chain, is_stored: bool):
+    def __init__(self, program: Program, field: Field | Chain, is_stored: bool, group: int):
         self.n_state, self.outputs, self.is_stored = program.n_rows, program.outputs, is_stored
         self.slopes = [i for i, operation in enumerate(program.operations) if isinstance(operation, Slope)]
         is_single = isinstance(field, Chain)
         chains = [field if is_single else field.chain(program.operations[i].part) for i in self.slopes]
-        width = (field.n_in if is_single else field.row_size) * TILE
+        width = (field.n_in if is_single else field.row_size) * group * TILE
         self.sizes = [width] * (self.n_state + len(program.operations))
         for i, chain in zip(self.slopes, chains, strict=True):
-            self.sizes[self.n_state + i] = chain.n_out * TILE
+            self.sizes[self.n_state + i] = chain.n_out * group * TILE
         self.n_rows = len(self.sizes)
         self.sizes += self.sizes[: self.n_state]
         self.passed = {} if is_single else _passed(program)
@@ -178,7 +181,7 @@ class _Rows:
         self.bar_size = self.record + sum(self.sizes[row] for row in self.finals)
         self.row_places = [self._place(row, kept) for row in range(len(self.sizes))]
         place = self._in_record if is_stored else self._in_scratch
-        self.tape_places = [place(_tape_size(chain)) for chain in chains]
+        self.tape_places = [place(_tape_size(chain) * group) for chain in chains]
 
     def _in_record(self, size: int) -> int:
         self.record += size
