@@ -16,7 +16,7 @@ from stepnet.errors import Interrupted
 from stepnet.integrate import engine, scheme_for
 from stepnet.planning import Choices, checked_times, events_of, projection_of, step_plan
 from stepnet.problem import Problem, state_shape
-from stepnet.solution import EnsembleSolution, Status
+from stepnet.solution import EnsembleSolution
 
 MANY = 256  # members from which a second thread pays
 
@@ -81,7 +81,7 @@ def solve_ensemble(
     with _bar(members.number, progress) as show:
         outcome = engine().run_ensemble(problem, scheme, plan, members, workers_for(workers, members.number), show)
     solution = _as_solution(problem, scheme, members, outcome)
-    if Status.INTERRUPTED in outcome.status:
+    if outcome.is_interrupted:
         raise Interrupted(solution)
     return solution
 
@@ -248,5 +248,5 @@ def _as_solution(problem: Problem, scheme, members: Members, outcome) -> Ensembl
 
 def _facts(outcome) -> dict:
     kept = outcome._asdict()
-    del kept["y"]
+    del kept["y"], kept["is_interrupted"]
     return kept

@@ -100,7 +100,7 @@ def _ends(crowd: Crowd, workers: int):
     """The end states, if all members reach it."""
     problem, scheme, stepping, members = crowd
     found = engine().run_ensemble(problem, scheme, Plan(stepping, Saving(None, 0)), members, workers, lambda n: None)
-    if Status.INTERRUPTED in found.status:
+    if found.is_interrupted:
         raise KeyboardInterrupt
     bad = [i for i, status in enumerate(found.status) if status is not Status.COMPLETED]
     if bad:

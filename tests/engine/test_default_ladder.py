@@ -285,3 +285,16 @@ def test_an_unknown_rung_is_refused(monkeypatch):
     monkeypatch.setenv("STEPNET_RUNG", "pyhton")
     with pytest.raises(LookupError, match=r"STEPNET_RUNG.*'pyhton'.*'python'"):
         sn.solve(sn.ODE(plain, [0.8, -0.3], (0.0, 2.0)), "rk4", steps=20)
+
+
+def test_an_equilibrium_by_symmetry_is_traced():
+    """All slopes there are rounding, which says nothing; those nearby tell how large they are."""
+    angles = 2 * np.pi * np.arange(3) / 3
+
+    def magnets(t, y):
+        dx, dz = np.cos(angles) - y[0], np.sin(angles) - y[1]
+        pull = (dx * dx + dz * dz + 0.04) ** -1.5
+        return [y[2], y[3], np.sum(pull * dx), np.sum(pull * dz)]
+
+    solution = sn.solve(sn.ODE(magnets, [0.0, 0.0, 0.0, 0.0], (0.0, 0.1)), "rk4", steps=3)
+    assert solution.statistics.rung == "traced", solution.statistics.rung_reason

@@ -150,6 +150,18 @@ def test_ctrl_c_keeps_what_is_done(workers):
     assert found.status.count(Status.INTERRUPTED) >= 1
 
 
+def test_ctrl_c_in_the_last_slice_is_not_lost():
+    """The members may all be done by then, but the user wanted to stop."""
+    problem = sn.ODE(lambda t, y, w: [y[1], -w * y[0]], [1.0, 0.0], (0.0, 2000.0), args=(1.0,))
+    sn.solve_ensemble(problem, "dopri5", args=np.ones((3, 1)))  # compiles
+    timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        timer.start()
+        sn.solve_ensemble(problem, "dopri5", args=np.ones((64, 1)), workers=1)
+        timer.join()
+        threading.Event().wait(1.0)  # if it was quicker than the timer
+
+
 BAD = [
     ({}, "give `y0` or `args`"),
     ({"args": [[0.1], [0.2]], "y0": [[1.0]]}, "`y0` and `args` must have equally many rows, found 1 and 2"),

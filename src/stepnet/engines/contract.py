@@ -106,6 +106,7 @@ class EnsembleOutcome(NamedTuple):
     reason: str
     t_events: tuple[tuple[np.ndarray, ...], ...] = ()
     y_events: tuple[tuple[np.ndarray, ...], ...] = ()
+    is_interrupted: bool = False
 
 
 class Engine(Protocol):

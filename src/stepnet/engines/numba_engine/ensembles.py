@@ -71,7 +71,7 @@ def run_members(run_one, problem: Problem, scheme, plan: Plan, members: Members,
         crew = _crew_of_lanes(problem, scheme, plan, members, ends)
     except NoLanes as why:
         crew = Crew(partial(_one_by_one, run_alone), "one by one", str(why))
-    _run_chunks(crew, _chunks(members.number, workers), workers, show)  # members that are not finished say so
+    is_whole = _run_chunks(crew, _chunks(members.number, workers), workers, show)
     if crew.rung == "lanes" and isinstance(plan.stepping, Adaptive):  # first looks are counted already
         reused = 1 if is_new_a_stage(scheme) else 0
         ends.evaluations[:] += (len(scheme.b) - 1) * (ends.accepted + ends.rejected) + (1 - reused) * np.maximum(
@@ -82,7 +82,7 @@ def run_members(run_one, problem: Problem, scheme, plan: Plan, members: Members,
             run_alone(int(i))
     status = tuple(Status.INTERRUPTED if code == PAUSED else STATUS[code] for code in ends.code.tolist())
     found = tuple(e.t for e in events), tuple(e.y for e in events)
-    return EnsembleOutcome(ends.y, ends.t, status, *ends[2:6], crew.rung, crew.reason, *found)
+    return EnsembleOutcome(ends.y, ends.t, status, *ends[2:6], crew.rung, crew.reason, *found, not is_whole)
 
 
 def _chunks(count: int, workers: int) -> list[tuple[int, int]]:
