@@ -127,7 +127,7 @@ def _layout(program: Program, rows: _Rows | _Undone, field, steps: Steps, dtype:
     forward, forward_weights = _forward(program, rows, steps.h)
     reverse, reverse_weights = _reverse(program, rows, steps.h)
     slopes = [operation for operation in program.operations if isinstance(operation, Slope)]
-    times = np.array([[steps.t(n, slope.c) for slope in slopes] for n in range(steps.count)]).reshape(-1, len(slopes))
+    times = steps.t(np.arange(steps.count)[:, None], np.array([slope.c for slope in slopes]))
     first, basis = steps.depth.basis(times.ravel() / steps.length)
     is_direct = steps.depth.degree == 0 and not any(layer.is_antisymmetric for part in parts for layer in part.layers)
     tables = layers.Program(
@@ -147,7 +147,7 @@ class Steps(NamedTuple):
     depth: Depth
     group: int = 1
 
-    def t(self, step: int, c: float) -> float:
+    def t(self, step, c):
         return (step + c) * self.h
 
 
