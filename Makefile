@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 CORE = $(VENV)/.installed-core
 BENCH = $(VENV)/.installed-bench
+PARALLEL ?= -n 2 --dist loadfile
 
 .PHONY: demo test test-all lint bench info clean
 
@@ -11,10 +12,10 @@ demo: $(CORE)
 	$(BIN)/stepnet demo --out demo
 
 test: lint
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
 
 test-all: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 lint: $(CORE)
 	$(BIN)/ruff check .
