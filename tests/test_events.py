@@ -178,7 +178,10 @@ def test_zeros_are_found_to_the_last_bits():
         np.testing.assert_allclose(found, [expected], rtol=LAST_BITS)
 
 
-@pytest.mark.parametrize("shape", [lambda x: x**3, lambda x: np.tanh(1e6 * x), lambda x: 1e-200 * x, np.expm1], ids=str)
+SHAPES = {"cubic": lambda x: x**3, "steep": lambda x: np.tanh(1e6 * x), "tiny": lambda x: 1e-200 * x, "expm1": np.expm1}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_flat_steep_and_tiny_functions(shape):
     solution = solve_clock(sn.Event(lambda t, y: shape(y[0] - 0.37)))
     np.testing.assert_allclose(solution.t_events[0], [0.37], rtol=1e-5 if shape(0.5) == 0.125 else 1e-12)
@@ -292,7 +295,10 @@ def test_bad_touches_are_refused(touch):
         sn.Event(lambda t, y: y[0], touch=touch)
 
 
-@pytest.mark.parametrize("fun", [lambda t, y: np.maximum(0.3 - y[0], 0.0), lambda t, y: y[0] < 0.3], ids=str)
+STAYING = {"clipped": lambda t, y: np.maximum(0.3 - y[0], 0.0), "truth": lambda t, y: y[0] < 0.3}
+
+
+@pytest.mark.parametrize("fun", STAYING.values(), ids=STAYING)
 def test_a_function_that_stays_zero_is_found_where_that_begins(fun):
     np.testing.assert_allclose(solve_clock(fun).t_events[0], [0.3], rtol=LAST_BITS)
 

@@ -114,7 +114,7 @@ def test_a_multistep_scheme_cannot_end_at_an_event():
         sn.gradient(ball(), "ab4", event=height, steps=45)
 
 
-@pytest.mark.parametrize("other", [{"save_at": [1.0]}, {"times": True}, {"running": lambda t, y, g: y[0]}], ids=str)
+@pytest.mark.parametrize("other", [{"save_at": [1.0]}, {"times": True}, {"running": lambda t, y, g: y[0]}], ids=list)
 def test_what_does_not_go_together(other):
     with pytest.raises(ValueError, match="`event` is for losses of the end state"):
         sn.gradient(ball(), "rk4", lambda y: y[0], event=height, steps=45, **other)
