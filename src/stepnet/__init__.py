@@ -47,7 +47,17 @@ _HOME = {
     "StiffnessWarning": "stepnet.errors",
     "AdjointWarning": "stepnet.errors",
 }
-_MODULES = ("checkpoints", "derivatives", "fields", "nets", "reductions", "schemes", "stability", "training")
+_MODULES = (
+    "checkpoints",
+    "derivatives",
+    "estimators",
+    "fields",
+    "nets",
+    "reductions",
+    "schemes",
+    "stability",
+    "training",
+)
 
 __all__ = [*_HOME, *_MODULES]
 

@@ -1,0 +1,145 @@
+"""What the estimators share: making the net, scaling, training, files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from stepnet import nets
+from stepnet.errors import UnknownName
+from stepnet.nets import Net
+from stepnet.nets.penalties import l2
+from stepnet.training import LBFGS, Data, GaussNewton, Objective, Recipe, minimise, train
+
+BY_NAME: dict[str, Callable] = {
+    each.__name__: each
+    for each in (
+        nets.resnet, nets.antisymmetric, nets.parabolic, nets.hamiltonian, nets.hyperbolic, nets.midpoint_net,
+        nets.leapfrog_net, nets.mlp,
+    )
+}  # fmt: skip
+
+
+class NetEstimator(BaseEstimator):
+    """A net, a loss and an optimiser as an estimator; see `NetClassifier` and `NetRegressor`."""
+
+    def __init__(
+        self, net="hamiltonian", *, width=16, steps=8, length=2.0, scheme=None, activation="tanh", options=None,
+        loss=None, alpha=1e-4, smoothness=0.0, optimiser="adam", epochs=100, batch_size=32, patience=None, scale=True,
+        random_state=None, workers=1, progress=False,
+    ):  # fmt: skip
+        self.net = net
+        self.width = width
+        self.steps = steps
+        self.length = length
+        self.scheme = scheme
+        self.activation = activation
+        self.options = options
+        self.loss = loss
+        self.alpha = alpha
+        self.smoothness = smoothness
+        self.optimiser = optimiser
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.patience = patience
+        self.scale = scale
+        self.random_state = random_state
+        self.workers = workers
+        self.progress = progress
+
+    def _fitted(self, X: np.ndarray, targets: np.ndarray, outputs: int, loss):
+        """Train a new net on scaled inputs."""
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self.shift_, self.factor_ = np.zeros(X.shape[1]), np.ones(X.shape[1])
+        if self.scale:
+            spread = X.std(axis=0)
+            self.shift_, self.factor_ = X.mean(axis=0), 1 / np.where(spread > 0, spread, 1.0)
+        self.net_ = self._made(X.shape[1], outputs, seed)
+        objective = Objective(self.net_, loss, l2(self.alpha), self.smoothness)
+        data = Data(self._scaled(X), targets)
+        if isinstance(self.optimiser, (LBFGS, GaussNewton)) or self.optimiser == "lbfgs":
+            self.run_: Any = minimise(objective, data, self.optimiser, progress=self.progress)
+            self.n_iter_ = max(1, len(self.run_.history) - 1)
+            return self
+        size = None if self.batch_size is None else min(self.batch_size, len(X))
+        recipe = Recipe(self.optimiser, epochs=self.epochs, batch_size=size, patience=self.patience, seed=seed)
+        self.run_ = train(objective, data, recipe, progress=self.progress)
+        self.n_iter_ = self.run_.epochs
+        return self
+
+    def _made(self, inputs: int, outputs: int, seed: int) -> Net:
+        if callable(self.net):
+            found = self.net(inputs, outputs)
+            if not isinstance(found, Net):
+                raise TypeError(f"`net` must give a Net for (inputs, outputs), found {type(found).__name__}")
+            return Net(found.design, found.theta, dtype=found.dtype, workers=self.workers)
+        if self.net not in BY_NAME:
+            raise UnknownName("net", self.net, BY_NAME)
+        choices = {"length": self.length, "activation": self.activation, "seed": seed, "workers": self.workers}
+        choices |= {} if self.scheme is None else {"scheme": self.scheme}
+        return BY_NAME[self.net](inputs, outputs, self.width, self.steps, **choices, **(self.options or {}))
+
+    def _scaled(self, X: np.ndarray) -> np.ndarray:
+        return (X - self.shift_) * self.factor_
+
+    def _outputs(self, X) -> np.ndarray:
+        check_is_fitted(self, "net_")
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        return self.net_(self._scaled(X))
+
+    def __getstate__(self):
+        """Without the threads and kernels of the net, which are made again."""
+        state = super().__getstate__().copy()
+        if "net_" in state:
+            net = state["net_"]
+            state["net_"] = Net(net.design, net.theta, dtype=net.dtype, workers=net.workers)
+        state.pop("run_", None)
+        return state
+
+    # ---- files ------------------------------------------------------------------------------------------------------
+
+    NUMBERS: tuple[str, ...] = ("shift_", "factor_")
+
+    def save(self, path) -> None:
+        """Write a fitted estimator into a folder: weights and numbers as safetensors, settings as JSON, no pickle."""
+        check_is_fitted(self, "net_")
+        settings = self.get_params()
+        try:
+            text = json.dumps({"estimator": type(self).__name__, "settings": settings, **self._facts()}, indent=1)
+        except TypeError as error:
+            raise TypeError(f"only settings that are numbers and names can be stored, found {settings}") from error
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "estimator.json").write_text(text + "\n")
+        numbers = {name: np.ascontiguousarray(getattr(self, name)) for name in self.NUMBERS}
+        save_file(numbers, folder / "numbers.safetensors")
+        self.net_.save(folder / "net.safetensors")
+
+    @classmethod
+    def load(cls, path):
+        """Read an estimator that `save` wrote: it predicts the same bits."""
+        folder = Path(path)
+        told = json.loads((folder / "estimator.json").read_text())
+        if told["estimator"] != cls.__name__:
+            raise ValueError(f"`path` holds a {told['estimator']}, not a {cls.__name__}")
+        found = cls(**told["settings"])
+        for name, value in load_file(folder / "numbers.safetensors").items():
+            setattr(found, name, value)
+        found.net_ = Net.load(folder / "net.safetensors")
+        found.n_features_in_ = told["n_features_in_"]
+        found._tell(told)
+        return found
+
+    def _facts(self) -> dict:
+        return {"n_features_in_": int(self.n_features_in_)}
+
+    def _tell(self, told: dict) -> None:
+        """Take what `_facts` has stored."""
