@@ -2,7 +2,9 @@
 
 from stepnet.nets import losses, penalties
 from stepnet.nets.design import Block, Design
+from stepnet.nets.mgrit import MGRIT, Convergence
 from stepnet.nets.net import Net, NetGradient
+from stepnet.nets.parallel_depth import ParallelForward, ParallelGradient, mgrit_forward, mgrit_gradient
 from stepnet.nets.presets import (
     PRESETS,
     antisymmetric,
@@ -23,7 +25,8 @@ from stepnet.nets.presets import (
 load = Net.load
 
 __all__ = [
-    "Block", "Design", "Net", "NetGradient", "PRESETS", "antisymmetric", "attention_net", "composed", "graph_ode",
-    "hamiltonian", "hyperbolic", "leapfrog_net", "load", "losses", "midpoint_net", "mlp", "neural_ode", "parabolic",
-    "parabolic_cnn", "penalties", "resnet",
+    "Block", "Convergence", "Design", "MGRIT", "Net", "NetGradient", "PRESETS", "ParallelForward", "ParallelGradient",
+    "antisymmetric", "attention_net", "composed", "graph_ode", "hamiltonian", "hyperbolic", "leapfrog_net", "load",
+    "losses", "mgrit_forward", "mgrit_gradient", "midpoint_net", "mlp", "neural_ode", "parabolic", "parabolic_cnn",
+    "penalties", "resnet",
 ]  # fmt: skip

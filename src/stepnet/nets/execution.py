@@ -56,69 +56,69 @@ class Execution:
     def _pool(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self._workers)
 
-    def _over_chunks(self, function: Callable, *arrays) -> list:
-        """function(chunk, ...) for every chunk of some lists or arrays, in order."""
+    def over(self, function: Callable, *arrays) -> list:
+        """function(one, ...) for all entries of some lists, over threads; values in order."""
         with single_thread():
             if len(arrays[0]) == 1 or self._workers == 1:
-                return [function(*chunk) for chunk in zip(*arrays, strict=True)]
+                return list(map(function, *arrays))
             return list(self._pool.map(function, *arrays))
 
-    def _own(self, theta: np.ndarray) -> list[np.ndarray]:
+    def own(self, theta: np.ndarray) -> list[np.ndarray]:
         """The parameters of every stage."""
         return [theta[a:b] for a, b in zip(self.places, self.places[1:], strict=False)]
 
     def forward(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Outputs of a batch."""
-        own = self._own(theta)
+        own = self.own(theta)
 
         def run(y):
             for stage, some in zip(self.stages, own, strict=True):
                 y = stage.forward(some, y)
             return y
 
-        return untiled(np.concatenate(self._over_chunks(run, chunks_of(tiled(x)))), len(x))
+        return untiled(np.concatenate(self.over(run, chunks_of(tiled(x)))), len(x))
 
     def features(self, theta: np.ndarray, x: np.ndarray, wanted: int) -> np.ndarray:
         """States inside the block that is stage `wanted`, after its opening and after every further step."""
-        own = self._own(theta)
+        own = self.own(theta)
 
         def run(y):
             for stage, some in zip(self.stages[:wanted], own, strict=False):
                 y = stage.forward(some, y)
             return self.stages[wanted].states(own[wanted], y)
 
-        found = np.concatenate(self._over_chunks(run, chunks_of(tiled(x))), axis=1)
+        found = np.concatenate(self.over(run, chunks_of(tiled(x))), axis=1)
         return np.stack([untiled(each, len(x)) for each in found])
 
     def until(self, theta: np.ndarray, x: np.ndarray, wanted: int) -> np.ndarray:
         """The state that stage `wanted` begins with."""
         y = tiled(x)
         with single_thread():
-            for stage, some in zip(self.stages[:wanted], self._own(theta), strict=False):
+            for stage, some in zip(self.stages[:wanted], self.own(theta), strict=False):
                 y = stage.forward(some, y)
         return untiled(y, len(x))
 
     def tangent(self, theta, theta_dot, x, x_dot) -> tuple[np.ndarray, np.ndarray]:
         """Outputs and their tangents."""
-        own, dots = self._own(theta), self._own(theta_dot)
+        own, dots = self.own(theta), self.own(theta_dot)
 
         def run(y, y_dot):
             for stage, some, dot in zip(self.stages, own, dots, strict=True):
                 y, y_dot = stage.tangent(some, dot, y, y_dot)
             return y, y_dot
 
-        found = self._over_chunks(run, chunks_of(tiled(x)), chunks_of(tiled(x_dot)))
+        found = self.over(run, chunks_of(tiled(x)), chunks_of(tiled(x_dot)))
         one, other = (untiled(np.concatenate(each), len(x)) for each in zip(*found, strict=True))
         return one, other
 
     def sweep(self, theta, x, memory: Memory) -> Generator[Any, Any, None]:
         """Outputs; once their gradient is sent, the gradients with respect to the parameters and to x."""
-        own, chunks = self._own(theta), chunks_of(tiled(x))
+        own, chunks = self.own(theta), chunks_of(tiled(x))
         memory = self._memory(memory, sum(map(len, chunks)))
 
         def begin(y):
             bar, sweeps = np.zeros_like(theta), []
-            for stage, some, some_bar in zip(self.stages, own, self._own(bar), strict=True):
+            for stage, some, some_bar in zip(self.stages, own, self.own(bar), strict=True):
                 sweeps.append(stage.sweep(some, some_bar, y, memory))
                 y = next(sweeps[-1])
             return y, bar, sweeps
@@ -128,9 +128,9 @@ class Execution:
                 y_bar = sweep.send(y_bar)
             return y_bar
 
-        ends, bars, sweeps = zip(*self._over_chunks(begin, chunks), strict=True)
+        ends, bars, sweeps = zip(*self.over(begin, chunks), strict=True)
         y_bar = yield untiled(np.concatenate(ends), len(x))
-        x_bars = self._over_chunks(finish, sweeps, chunks_of(tiled(y_bar)))
+        x_bars = self.over(finish, sweeps, chunks_of(tiled(y_bar)))
         total = bars[0]
         for bar in bars[1:]:
             total += bar

@@ -141,11 +141,8 @@ class Net:
             outputs = y
             if loss is None:
                 return self._matching("end_gradient", end_gradient, y)
-            try:
-                value, y_bar = loss(y)
-            except TypeError as error:
-                raise TypeError("`loss` must return a value and its gradient with respect to the outputs") from error
-            return self._matching("the gradient of `loss`", y_bar, y)
+            value, y_bar = self._loss_at(loss, y)
+            return y_bar
 
         theta_bar, x_bar = self._execution.gradient(self.theta, flat, seed, self._memory(memory))
         return NetGradient(float(value), theta_bar, x_bar.reshape(given.shape), outputs, self.views(theta_bar))
@@ -251,6 +248,13 @@ class Net:
         if not np.isfinite(array).all():
             raise ValueError(f"`{name}` must be finite")
         return array
+
+    def _loss_at(self, loss: Callable, y: np.ndarray) -> tuple[float, np.ndarray]:
+        try:
+            value, y_bar = loss(y)
+        except TypeError as error:
+            raise TypeError("`loss` must return a value and its gradient with respect to the outputs") from error
+        return float(value), self._matching("the gradient of `loss`", y_bar, y)
 
     def _matching(self, name: str, value, y: np.ndarray) -> np.ndarray:
         array = np.asarray(value, self.dtype)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from functools import cached_property
+from threading import Lock
 
 import numpy as np
 
@@ -33,6 +34,7 @@ BLOCK_BYTES = 2**20  # of the records of a segment that is run again: it stays i
 LEAST_BLOCK = 8  # steps of a segment at least, so that its bookkeeping does not matter
 SLICE_OPERATIONS = 1e9  # multiplications in one call of a kernel, some 50 ms
 BESIDE = 1e4  # what a step costs besides those
+TAKING = Lock()  # one for all stages, so that stages can be copied
 
 NOTHING = Motion(ONCE, ONCE, (0,))
 
@@ -121,14 +123,16 @@ class Stage:
 
     def _take(self, size: int) -> np.ndarray:
         """An array; one that was given back if there is one, as new memory costs more than what is done with it."""
-        for number, array in enumerate(self._free):
-            if array.size == size:
-                return self._free.pop(number)
+        with TAKING:
+            for number, array in enumerate(self._free):
+                if array.size == size:
+                    return self._free.pop(number)
         return np.zeros(size, self.dtype)
 
     def give_back(self, room: layers.Room) -> None:
         """The room is not used any more."""
-        self._free = [room.memory, *self._free][:8]
+        with TAKING:
+            self._free = [room.memory, *self._free][:8]
 
     # ---- states -----------------------------------------------------------------------------------------------------
 
@@ -203,18 +207,20 @@ class Stage:
         self.give_back(room)
         return found
 
-    def _close(self, theta, theta_bar, carry: np.ndarray, bar: np.ndarray) -> np.ndarray:
-        """The gradient before the opening from that after it; the opening is run again."""
-        if not self.has_opening:
-            return bar
-        room = self.room(self.opening, len(carry), 2)
+    def _pulled(self, layout: Layout, theta, theta_bar, carry, bar, step: int, count: int) -> np.ndarray:
+        """The gradient before `count` steps from that after them; the steps are run again."""
+        room = self.room(layout, len(carry), count + 1)
         self._records(room)[0, :, : carry.shape[1]] = carry
-        self._forward(room, self.opening, theta, 0, 1)
-        self._bars(room, 1)[:] = bar
-        self._pull(room, self.opening, theta, theta_bar, 0, 1)
+        self._forward(room, layout, theta, step, count)
+        self._bars(room, count)[:] = bar
+        self._pull(room, layout, theta, theta_bar, step, count)
         found = self._bars(room, 0).copy()
         self.give_back(room)
         return found
+
+    def _close(self, theta, theta_bar, carry: np.ndarray, bar: np.ndarray, step: int = 0) -> np.ndarray:
+        """The gradient before the opening from that after it."""
+        return self._pulled(self.opening, theta, theta_bar, carry, bar, step, 1) if self.has_opening else bar
 
     def advanced(self, theta, carry: np.ndarray, step: int, count: int) -> np.ndarray:
         """The rows `count` steps on."""
@@ -231,8 +237,19 @@ class Stage:
         if self.is_single:
             sweep = self._single(theta, None, x)
             return next(sweep)
-        carry = self._opened(theta, self.carried(x))
-        return self.own(self.advanced(theta, carry, self.n_opening, self.count), len(x))
+        return self.span(theta, x, 0, self.n_steps)
+
+    def span(self, theta: np.ndarray, x: np.ndarray, start: int, stop: int) -> np.ndarray:
+        """The state before step `stop` from that before step `start`."""
+        carry, first = self._opened(theta, self.carried(x), start), start + self.n_opening
+        return self.own(self.advanced(theta, carry, first, stop - first), len(x))
+
+    def span_pullback(self, theta, theta_bar, x: np.ndarray, y_bar: np.ndarray, start: int, stop: int) -> np.ndarray:
+        """The gradient of x from that of `span`; weights' gradients are added to `theta_bar`."""
+        begun, bar, first = self.carried(x), self.carried(y_bar), start + self.n_opening
+        carry = self._opened(theta, begun, start)
+        bar = self._pulled(self.stored, theta, theta_bar, carry, bar, first, stop - first)
+        return self.own(self._close(theta, theta_bar, begun, bar, start), len(x))
 
     def states(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
         """The states after the opening and after every step that follows, `(times, tiles, features, TILE)`."""

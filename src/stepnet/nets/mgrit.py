@@ -1,0 +1,204 @@
+"""Multigrid in the time of steps: all intervals of a long run at once, corrected by runs of few long steps.
+
+u_(k+1) = Phi_k(u_k) + g_(k+1) is solved on points m steps apart.  An iteration propagates over all intervals at once,
+and a level of steps m times as long, with the difference of the two propagations as its source, carries what is
+missing along (full approximation scheme).  Falgout et al. (2014), SIAM J. Sci. Comput. 36:C635; for layers of nets
+Guenther et al. (2020), SIAM J. Math. Data Sci. 2:1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from stepnet.checkpoints.counts import checked_count
+from stepnet.errors import UnknownName
+
+ROUNDING = 1e-14  # residuals below are noise and do not count for the factor
+
+Advance = Callable[[int, int, int, Any], Any]
+"""advance(level, first, count, state): the state `count` steps on from step `first` of a level."""
+Carrier = Callable[..., Sequence[Any]]
+"""carrier(function, *lists): the values of a function at all entries of some lists, in order."""
+
+
+@dataclass(frozen=True)
+class MGRIT:
+    """How a run is made parallel along its steps.
+
+    Parameters
+    ----------
+    coarsening : int
+        Steps in an interval, and how much longer the steps of the next level are.
+    levels : int
+        Two or more.
+    relaxation : "FCF" or "F"
+        Two propagations over all intervals in an iteration, or one.
+    iterations : int
+        At most.
+    tolerance : float
+        Of the residual, relative to the states.
+    """
+
+    coarsening: int = 4
+    levels: int = 2
+    relaxation: str = "FCF"
+    iterations: int = 20
+    tolerance: float = 1e-12
+
+    def __post_init__(self):
+        for name, least in (("coarsening", 2), ("levels", 2), ("iterations", 1)):
+            object.__setattr__(self, name, checked_count(name, getattr(self, name), least))
+        if self.relaxation not in ("F", "FCF"):
+            raise UnknownName("relaxation", self.relaxation, ("F", "FCF"))
+        if not (isinstance(self.tolerance, (int, float, np.floating)) and 0 <= self.tolerance < np.inf):
+            raise ValueError(f"`tolerance` must be a number, 0 or more, found {self.tolerance!r:.60}")
+
+    def steps(self, count: int) -> list[int]:
+        """The number of steps on every level."""
+        least = self.coarsening ** (self.levels - 1)
+        if count % least:
+            raise ValueError(
+                f"`mgrit` with coarsening {self.coarsening} on {self.levels} levels needs a multiple of {least} steps "
+                f"in every block, found {count}; change `coarsening`, `levels` or the steps"
+            )
+        return [count // self.coarsening**level for level in range(self.levels)]
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """What an iteration did.
+
+    Parameters
+    ----------
+    residuals : tuple of float
+        |P(u) - u| / |P(u)| over the points between intervals, P the propagation over all of them, at first for the run
+        on the last level and then after each iteration.
+    is_converged : bool
+        Whether the last of them is within the tolerance.
+    sequential_steps : int
+        Steps, of any level, that had to wait for each other; those within one interval do, intervals do not.
+    steps : int
+        What these are in a plain run.
+    """
+
+    residuals: tuple[float, ...]
+    is_converged: bool
+    sequential_steps: int
+    steps: int
+
+    @property
+    def iterations(self) -> int:
+        return len(self.residuals) - 1
+
+    @property
+    def factor(self) -> float:
+        """The mean factor of the residual in an iteration, until it is rounding; NaN without an iteration."""
+        counted = [r for r in self.residuals if r > ROUNDING]
+        if len(counted) < 2:
+            return float("nan")
+        return float((counted[-1] / counted[0]) ** (1 / (len(counted) - 1)))
+
+
+class Multigrid:
+    """The iteration, for any states that can be added, and any carrier.
+
+    Parameters
+    ----------
+    mgrit : MGRIT
+    steps : int
+    advance : Advance
+        On level 0 asked for whole intervals, on others for single steps.
+    carrier : Carrier
+    norm : callable
+        Of a state.
+    """
+
+    def __init__(self, mgrit: MGRIT, steps: int, advance: Advance, carrier: Carrier, norm: Callable[[Any], float]):
+        self.mgrit, self.counts = mgrit, mgrit.steps(steps)
+        self.advance, self.carrier, self.norm = advance, carrier, norm
+        self.sequential_steps = 0
+
+    def solve(self, y0) -> tuple[list, Convergence]:
+        """The states at the ends of all intervals, y0 first."""
+        points, residuals = self._guess(1, y0), []
+        while True:
+            ends = self._ends(0, points, None)
+            residuals.append(self._distance(points[1:], ends))
+            is_converged = residuals[-1] <= self.mgrit.tolerance
+            if is_converged or not np.isfinite(residuals[-1]) or len(residuals) > self.mgrit.iterations:
+                found = Convergence(tuple(residuals), is_converged, self.sequential_steps, self.counts[0])
+                return [y0, *ends], found
+            points = self._corrected(0, points, ends, None)
+
+    def _distance(self, points: list, ends: list) -> float:
+        def length(states):
+            return float(np.linalg.norm([self.norm(each) for each in states]))
+
+        size, distance = length(ends), length([end - point for end, point in zip(ends, points, strict=True)])
+        return distance / size if size else distance
+
+    def _guess(self, level: int, y0) -> list:
+        """All points of a level from a run on the last one."""
+        if level == self.mgrit.levels - 1:
+            return self._serial(level, y0, None)
+        return self._filled(level, self._guess(level + 1, y0), None)
+
+    def _solved(self, level: int, points: list, sources: list) -> list:
+        """All points of a level from those given to begin with: exactly on the last level, else by one iteration."""
+        if level == self.mgrit.levels - 1:
+            return self._serial(level, points[0], sources)
+        some = points[:: self.mgrit.coarsening]
+        return self._filled(level, self._corrected(level, some, self._ends(level, some, sources), sources), sources)
+
+    def _corrected(self, level: int, points: list, ends: list, sources: list | None) -> list:
+        """The ends of intervals after relaxation and the correction by the next level."""
+        if self.mgrit.relaxation == "FCF":
+            points = [points[0], *ends]
+            ends = self._ends(level, points, sources)
+        n = len(ends)
+        self.sequential_steps += 1
+        coarse = self.carrier(lambda first, y: self.advance(level + 1, first, 1, y), range(n), points[:n])
+        return self._solved(level + 1, points, [end - other for end, other in zip(ends, coarse, strict=True)])
+
+    def _ends(self, level: int, points: list, sources: list | None) -> list:
+        """What all intervals make of their first points."""
+        if level > 0:
+            return [path[-1] for path in self._paths(level, points, sources)]
+        m = self.mgrit.coarsening
+        self.sequential_steps += m
+        return list(self.carrier(lambda first, y: self.advance(0, first, m, y), self._firsts(points), points[:-1]))
+
+    def _filled(self, level: int, points: list, sources: list | None) -> list:
+        """The points of intervals between given ends."""
+        paths = self._paths(level, points, sources)
+        inner = ((*path[:-1], end) for path, end in zip(paths, points[1:], strict=True))
+        return [points[0], *chain.from_iterable(inner)]
+
+    def _paths(self, level: int, points: list, sources: list | None) -> Sequence[list]:
+        m = self.mgrit.coarsening
+        self.sequential_steps += m
+        return self.carrier(lambda first, y: self._path(level, first, m, y, sources), self._firsts(points), points[:-1])
+
+    def _serial(self, level: int, y0, sources: list | None) -> list:
+        self.sequential_steps += self.counts[level]
+        return [y0, *self._path(level, 0, self.counts[level], y0, sources)]
+
+    def _path(self, level: int, first: int, count: int, y, sources: list | None) -> list:
+        """The states after each of some steps."""
+        found = []
+        for step in range(first, first + count):
+            y = self.advance(level, step, 1, y)
+            if sources is not None:
+                y = y + sources[step]
+            found.append(y)
+        return found
+
+    def _firsts(self, points: list) -> range:
+        """The first steps of all intervals."""
+        m = self.mgrit.coarsening
+        return range(0, m * (len(points) - 1), m)
