@@ -13,8 +13,8 @@ import numpy as np
 from benchmarks.orbits import Orbit
 from benchmarks.problems import Adaptive
 
-SOURCE = Path(__file__).with_name("loops.c")
-COMMAND = ("gcc", "-O3", "-march=native", "-ffp-contract=off", "-shared", "-fPIC")
+SOURCE, HERD = (Path(__file__).with_name(name) for name in ("loops.c", "herd.c"))
+COMMAND = ("gcc", "-O3", "-march=native", "-shared", "-fPIC")
 
 POINTER, DOUBLE, INTEGER = ctypes.c_void_p, ctypes.c_double, ctypes.c_int64
 ADAPTIVE = (POINTER, DOUBLE, DOUBLE, DOUBLE, POINTER, POINTER)
@@ -26,9 +26,27 @@ def library(is_called: bool) -> ctypes.CDLL:
     """The compiled loops, right-hand sides inlined or called; they stay in memory after the file is gone."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "loops.so"
-        choice = ["-DCALLED"] if is_called else []
+        choice = ["-ffp-contract=off", *(["-DCALLED"] if is_called else [])]
         subprocess.run([*COMMAND, *choice, "-o", target, SOURCE, "-lm"], check=True, capture_output=True)
         return ctypes.CDLL(str(target))
+
+
+def herd(rhos: np.ndarray, t_end: float, first_step: float, tolerance: float):
+    """A call of the loop over members side by side; it returns their end states and all attempted steps."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "herd.so"
+        command = [*COMMAND, "-ffp-contract=fast", "-mprefer-vector-width=512", "-fno-math-errno", "-o", target, HERD]
+        subprocess.run([*command, "-lm"], check=True, capture_output=True)
+        library = ctypes.CDLL(str(target))
+    library.herd.restype = INTEGER
+    library.herd.argtypes = (POINTER, INTEGER, DOUBLE, DOUBLE, DOUBLE, POINTER)
+    ends = np.empty((len(rhos), 3))
+
+    def call():
+        steps = library.herd(rhos.ctypes.data, len(rhos), t_end, first_step, tolerance, ends.ctypes.data)
+        return ends, steps
+
+    return call
 
 
 def adaptive(problem: Adaptive, tolerance: float, is_called: bool = False):

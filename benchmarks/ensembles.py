@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks import problems
+from benchmarks import c_loops, problems
 from benchmarks.timing import Answer, Prepared, Row, by_turns, first_line
 
 WORKLOAD = "ensemble"
@@ -21,6 +21,7 @@ SECONDS = 4.0
 
 IN_LANES, MORE_IN_LANES = f"stepnet dopri5, {MANY} members", f"stepnet dopri5, {MOST} members"
 ON_TWO = f"{MORE_IN_LANES}, 2 threads"
+C_HERD = f"C dopri5, {MANY} members in vectors"
 ONE_ORBIT, MANY_ORBITS = "stepnet verlet, one orbit", f"stepnet verlet, {ORBITS} orbits"
 ONE_PLEIADES, MANY_PLEIADES = "stepnet dopri5, Pleiades one by one", f"stepnet dopri5, {PLEIADES} Pleiades"
 
@@ -42,6 +43,7 @@ def rows(name: str = WORKLOAD) -> Iterator[Row]:
         IN_LANES: (MANY, partial(in_lanes, MANY, 1)),
         MORE_IN_LANES: (MOST, partial(in_lanes, MOST, 1)),
         ON_TWO: (MOST, partial(in_lanes, MOST, 2)),
+        C_HERD: (MANY, partial(c_herd, MANY)),
         "stepnet dopri5, one by one": (20, partial(one_by_one, 20)),
         "diffrax Dopri5, vmap": (1000, partial(diffrax, 1000, "vmap")),
         "diffrax Dopri5, lax.map": (1000, partial(diffrax, 1000, "map")),
@@ -62,7 +64,7 @@ def rows(name: str = WORKLOAD) -> Iterator[Row]:
             failed[who] = exception
     found = failed | by_turns(prepared, SECONDS)
     for who, (count, _) in contenders.items():
-        measured, package = found[who], who.split()[0].lower()
+        measured, package = found[who], "C" if who.startswith("C ") else who.split()[0].lower()
         if isinstance(measured, Exception):
             yield Row(WORKLOAD, who, package, note=first_line(measured))
         else:
@@ -87,6 +89,12 @@ def _prepared(problem, scheme: str, **how) -> Prepared:
     if told.rung != "lanes" or not told.success.all():
         raise RuntimeError(f"the members ran {told.rung}: {told.reason}")
     return Prepared(call, lambda found: Answer(found.y_end, int(found.accepted.sum()), int(found.rejected.sum())))
+
+
+def c_herd(count: int) -> Prepared:
+    call = c_loops.herd(rhos(count), T_END, 1e-3, TOLERANCE)
+    call()
+    return Prepared(call, lambda raw: Answer(raw[0], raw[1]))
 
 
 def one_by_one(count: int) -> Prepared:
