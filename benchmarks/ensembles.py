@@ -233,8 +233,7 @@ def pydiffsol(count: int) -> Prepared:
     import pydiffsol as ds
 
     text = """
-in = [rho]
-rho { 28.0 }
+in { rho = 28.0 }
 u_i { x = 1.0, y = 1.0, z = 1.0 }
 F_i { 10.0 * (y - x), x * (rho - z) - y, x * y - 8.0 / 3.0 * z }
 """
