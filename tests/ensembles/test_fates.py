@@ -40,6 +40,21 @@ def test_one_of_a_thousand_blows_up(thousand, workers):
     assert "999" in repr(found)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_one_diverges_one_is_stiff_and_one_ends_at_once_among_a_thousand(workers):
+    problem = sn.ODE(lambda t, y, a, k: a * y * y - k * (y - np.cos(t)), [1.0], (0.0, 1.0), args=(0.1, 1.0))
+    args, spans = np.tile([0.1, 1.0], (1000, 1)), np.tile([0.0, 1.0], (1000, 1))
+    args[300], args[500], spans[700] = (5.0, 0.0), (0.1, 1e7), 0.5
+    found = sn.solve_ensemble(problem, "dopri5", args=args, t_span=spans, max_steps=2000, workers=workers)
+    assert found.rung == "lanes"
+    assert np.flatnonzero(~found.success).tolist() == [300, 500]
+    assert found.status[300] in (Status.STEP_TOO_SMALL, Status.NOT_FINITE)
+    assert found.status[500] is Status.STEP_LIMIT
+    assert (found.t_end[700], found.y_end[700, 0], found.accepted[700]) == (0.5, 1.0, 0)
+    others = np.delete(found.y_end, [300, 500, 700], axis=0)
+    assert np.array_equal(others, np.full_like(others, others[0]))  # whatever their company
+
+
 def test_even_steps_out_of_the_finite_numbers(thousand):
     found = sn.solve_ensemble(GROWING, "rk4", args=thousand, steps=200)
     assert found.rung == "lanes"
