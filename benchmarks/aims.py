@@ -24,7 +24,7 @@ from benchmarks.lines import BY_HAND, FIRST, PROBLEMS, TRACED
 from benchmarks.neural_ode import WORKLOAD as NEURAL
 from benchmarks.neural_ode_layers import NAME as NEURAL_ODE
 
-NOT_PEERS = ("stepnet", "C", "numpy")
+NOT_PEERS = ("stepnet", "C", "numba", "numpy")  # hand-written loops among them
 FIFTH_ORDER = ("stepnet dopri5", "stepnet tsit5")
 ALL_ORDERS = (*FIFTH_ORDER, "stepnet dop853")
 

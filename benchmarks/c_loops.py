@@ -14,7 +14,7 @@ from benchmarks.orbits import Orbit
 from benchmarks.problems import Adaptive
 
 SOURCE, HERD = (Path(__file__).with_name(name) for name in ("loops.c", "herd.c"))
-COMMAND = ("gcc", "-O3", "-march=native", "-shared", "-fPIC")
+COMMAND = ("gcc", "-O3", "-march=native", "-ffp-contract=off", "-shared", "-fPIC")
 
 POINTER, DOUBLE, INTEGER = ctypes.c_void_p, ctypes.c_double, ctypes.c_int64
 ADAPTIVE = (POINTER, DOUBLE, DOUBLE, DOUBLE, POINTER, POINTER)
@@ -26,7 +26,7 @@ def library(is_called: bool) -> ctypes.CDLL:
     """The compiled loops, right-hand sides inlined or called; they stay in memory after the file is gone."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "loops.so"
-        choice = ["-ffp-contract=off", *(["-DCALLED"] if is_called else [])]
+        choice = ["-DCALLED"] if is_called else []
         subprocess.run([*COMMAND, *choice, "-o", target, SOURCE, "-lm"], check=True, capture_output=True)
         return ctypes.CDLL(str(target))
 

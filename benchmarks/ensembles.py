@@ -44,6 +44,7 @@ def rows(name: str = WORKLOAD) -> Iterator[Row]:
         MORE_IN_LANES: (MOST, partial(in_lanes, MOST, 1)),
         ON_TWO: (MOST, partial(in_lanes, MOST, 2)),
         C_HERD: (MANY, partial(c_herd, MANY)),
+        "Numba dopri5, naive prange": (1000, partial(naive_loop, 1000)),
         "stepnet dopri5, one by one": (20, partial(one_by_one, 20)),
         "diffrax Dopri5, vmap": (1000, partial(diffrax, 1000, "vmap")),
         "diffrax Dopri5, lax.map": (1000, partial(diffrax, 1000, "map")),
@@ -95,6 +96,12 @@ def c_herd(count: int) -> Prepared:
     call = c_loops.herd(rhos(count), T_END, 1e-3, TOLERANCE)
     call()
     return Prepared(call, lambda raw: Answer(raw[0], raw[1]))
+
+
+def naive_loop(count: int) -> Prepared:
+    from benchmarks import naive
+
+    return Prepared(naive.prepared(rhos(count), T_END, TOLERANCE), lambda raw: Answer(*raw))
 
 
 def one_by_one(count: int) -> Prepared:
