@@ -28,7 +28,7 @@ class EnsembleGradient:
     y0 : array
         Gradients with respect to the initial states (members, *state).
     args : array
-        Gradients with respect to the numbers of `args` (members, numbers).
+        Gradients with respect to the numbers of `args` (members, numbers); NaN where they are not known.
     rung, reason : str
         How they were found: in "lanes" side by side, or "one by one" for the reason given.
     """
@@ -131,12 +131,11 @@ def _one_by_one(crowd: Crowd, loss, bars, workers: int, reason: str) -> Ensemble
             how = {"steps": stepping.n_steps if stepping.grid is None else stepping.grid}
         own = engine().member_problem(problem, members, i)
         found = gradient(own, scheme, loss, end_gradient=None if bars is None else bars[i], **how)
-        return found.value, found.y0, engine().numbers_of(found.args)
+        return found.value, found.y0, engine().flat_gradients(found.args, own.args)
 
     with ThreadPoolExecutor(workers) as pool:
         found = list(pool.map(of_member, range(members.number)))
     values, y0, args = zip(*found, strict=True) if found else ((), (), ())
-    shape = state_shape(problem)
-    return EnsembleGradient(
-        np.array(values), np.array(y0).reshape(-1, *shape), np.array(args).reshape(len(found), -1), "one by one", reason
-    )
+    by_state = np.array(y0, float).reshape(len(found), *state_shape(problem))
+    by_args = np.array(args, float).reshape(len(found), members.args.shape[1])
+    return EnsembleGradient(np.array(values), by_state, by_args, "one by one", reason)

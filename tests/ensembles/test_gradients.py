@@ -76,8 +76,9 @@ def test_end_gradients_and_company():
     assert np.array_equal(found.args[order], other.args)
 
 
-def test_no_members():
-    found = sn.gradient_ensemble(LORENZ, "rk4", loss, y0=np.zeros((0, 3)), steps=3)
+@pytest.mark.parametrize("how", [{"steps": 3}, {"rtol": 1e-6}], ids=["even", "adaptive"])
+def test_no_members(how):
+    found = sn.gradient_ensemble(LORENZ, "dopri5", loss, y0=np.zeros((0, 3)), **how)
     assert (found.value.shape, found.y0.shape, found.args.shape) == ((0,), (0, 3), (0, 3))
 
 
@@ -89,3 +90,18 @@ def test_bad_input():
     growing = sn.ODE(lambda t, y: y * y, [1.0], (0.0, 2.0))
     with pytest.raises(ValueError, match="1 of 2 members have no end to differentiate, the first of them 1"):
         sn.gradient_ensemble(growing, "rk4", loss=lambda y: y[0], y0=[[0.1], [3.0]], steps=100)
+
+
+@pytest.mark.filterwarnings("ignore::stepnet.AdjointWarning")
+def test_derivatives_that_are_not_known_are_nan():
+    """Whole numbers are part of the code, and a user's `vjp` says nothing of the arguments."""
+    problem = sn.ODE(lambda t, y, a, k: -a * y**k, [1.0], (0.0, 1.0), args=(0.5, 2))
+    for how, rung in (({}, "one by one"), ({"steps": 20}, "lanes")):
+        found = sn.gradient_ensemble(problem, "dopri5", lambda y: y[0], y0=[[1.0], [2.0]], **how)
+        assert found.rung == rung
+        assert np.isfinite(found.args[:, 0]).all()
+        assert np.isnan(found.args[:, 1]).all()
+    own = sn.ODE(lambda t, y, a: -a * y, [1.0], (0.0, 1.0), args=(0.5,), vjp=lambda t, y, w, a: -a * w)
+    found = sn.gradient_ensemble(own, "dopri5", lambda y: y[0], y0=[[1.0], [2.0]])
+    np.testing.assert_allclose(found.y0[:, 0], np.exp(-0.5), rtol=1e-5)
+    assert np.isnan(found.args).all()

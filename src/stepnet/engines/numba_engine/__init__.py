@@ -6,7 +6,7 @@ import numpy as np
 
 from stepnet.engines.contract import EnsembleOutcome, Members, Outcome, Plan
 from stepnet.engines.numba_engine import explicit_rk, low_storage, multistep, observed, splitting, stabilised
-from stepnet.engines.numba_engine.compile.arguments import pack
+from stepnet.engines.numba_engine.compile.arguments import flat_gradients, pack
 from stepnet.engines.numba_engine.compile.scalar import scalar_of
 from stepnet.engines.numba_engine.driver import drive
 from stepnet.engines.numba_engine.ensembles import member_problem, pull_back_members, run_members
@@ -20,8 +20,8 @@ from stepnet.schemes.tableau import ExplicitRK, LowStorageRK, StabilisedRK
 from stepnet.solution import Status
 
 __all__ = [
-    "begin", "is_plain", "member_problem", "numbers_of", "prepare", "pull_back_members", "run", "run_ensemble",
-    "scalar_of",
+    "begin", "flat_gradients", "is_plain", "member_problem", "numbers_of", "prepare", "pull_back_members", "run",
+    "run_ensemble", "scalar_of",
 ]  # fmt: skip
 
 PREPARE = {

@@ -14,7 +14,7 @@ import numpy as np
 
 from stepnet.engines.contract import Adaptive, EnsembleOutcome, Given, Members, Plan, Saving
 from stepnet.engines.numba_engine import explicit_rk, step_control
-from stepnet.engines.numba_engine.compile.arguments import pack, unpacked
+from stepnet.engines.numba_engine.compile.arguments import flat_gradients, pack, unpacked
 from stepnet.engines.numba_engine.compile.field import Field
 from stepnet.engines.numba_engine.compile.fused import fused_address, write_reverse, write_steps, write_sweep
 from stepnet.engines.numba_engine.compile.lanes import Control, Places, is_new_a_stage, write_herd
@@ -51,12 +51,20 @@ class Found(NamedTuple):
     y: tuple[np.ndarray, ...] = ()
 
 
+def nothing_left() -> None:
+    """What most crews do at the end."""
+
+
 class Crew(NamedTuple):
-    """How chunks are run: `begin(first, last)` gives a function that runs a slice and returns a code."""
+    """How chunks are run: `begin(first, last)` gives a function that runs a slice and returns a code.
+
+    `finish()` is called when all chunks are through.
+    """
 
     begin: Callable
     rung: str
     reason: str = ""
+    finish: Callable = nothing_left
 
 
 def run_members(run_one, problem: Problem, scheme, plan: Plan, members: Members, workers: int, show) -> EnsembleOutcome:
@@ -68,18 +76,11 @@ def run_members(run_one, problem: Problem, scheme, plan: Plan, members: Members,
     events: list[Found] = [Found()] * members.number
     run_alone = partial(_run_alone, run_one, problem, scheme, plan, members, ends, events)
     try:
-        crew = _crew_of_lanes(problem, scheme, plan, members, ends)
+        crew = _crew_of_lanes(problem, scheme, plan, members, ends, run_alone)
     except NoLanes as why:
         crew = Crew(partial(_one_by_one, run_alone), "one by one", str(why))
     is_whole = _run_chunks(crew, _chunks(members.number, workers), workers, show)
-    if crew.rung == "lanes" and isinstance(plan.stepping, Adaptive):  # first looks are counted already
-        reused = 1 if is_new_a_stage(scheme) else 0
-        ends.evaluations[:] += (len(scheme.b) - 1) * (ends.accepted + ends.rejected) + (1 - reused) * np.maximum(
-            ends.accepted - 1, 0
-        )
-    if isinstance(plan.stepping, Given):  # whose even steps led out of the finite numbers runs again, to see where
-        for i in np.flatnonzero((ends.code == DONE) & ~np.isfinite(ends.y).all(axis=(1, 2))):
-            run_alone(int(i))
+    crew.finish()
     status = tuple(Status.INTERRUPTED if code == PAUSED else STATUS[code] for code in ends.code.tolist())
     found = tuple(e.t for e in events), tuple(e.y for e in events)
     return EnsembleOutcome(ends.y, ends.t, status, *ends[2:6], crew.rung, crew.reason, *found, not is_whole)
@@ -118,7 +119,7 @@ def _run_chunks(crew: Crew, chunks, workers: int, show) -> bool:
     return True
 
 
-def _crew_of_lanes(problem: Problem, scheme, plan: Plan, members: Members, ends: Ends) -> Crew:
+def _crew_of_lanes(problem: Problem, scheme, plan: Plan, members: Members, ends: Ends, run_alone) -> Crew:
     full_field(problem)  # a function that does not run at all is no fate of a member
     if plan.events or plan.project:
         raise NoLanes("events and projections are looked after one member at a time")
@@ -126,7 +127,7 @@ def _crew_of_lanes(problem: Problem, scheme, plan: Plan, members: Members, ends:
         raise NoLanes(f"states are {problem.initial.dtype}")
     if isinstance(plan.stepping, Adaptive):
         return _herds(problem, scheme, plan, members, ends)
-    return _locksteps(problem, scheme, plan, members, ends)
+    return _locksteps(problem, scheme, plan, members, ends, run_alone)
 
 
 def _starts(plan: Plan, members: Members) -> Starts:
@@ -160,7 +161,13 @@ def _herds(problem: Problem, scheme, plan: Plan, members: Members, ends: Ends) -
         arguments = (code, field.address, tables, own, is_aside, places, starts, ends, scratch, ATTEMPTS)
         return partial(herd, work.dtype, *arguments)
 
-    return Crew(begin, "lanes")
+    def finish():
+        """Evaluations, besides those of the first look."""
+        ends.evaluations[:] += (s - 1) * (ends.accepted + ends.rejected)
+        if not is_new_a_stage(scheme):  # the slope at the beginning of every step but the first
+            ends.evaluations[:] += np.maximum(ends.accepted - 1, 0)
+
+    return Crew(begin, "lanes", finish=finish)
 
 
 class _Marching(NamedTuple):
@@ -204,8 +211,8 @@ def _marching(problem: Problem, scheme, stepping: Given) -> _Marching:
     return _Marching(fields, motion, problem.initial.size // len(motion.state), stepping.n_steps)
 
 
-def _locksteps(problem: Problem, scheme, plan: Plan, members: Members, ends: Ends) -> Crew:
-    """Even steps, equally many in every lane."""
+def _locksteps(problem: Problem, scheme, plan: Plan, members: Members, ends: Ends, run_alone) -> Crew:
+    """Even steps, equally many in every lane; members that leave the finite numbers run again alone, to see where."""
     marching = _marching(problem, scheme, plan.stepping)
     motion, n_steps = marching.motion, marching.n_steps
     even = marching.even(_wanted_steps(members, n_steps, isinstance(scheme, Multistep)))
@@ -224,7 +231,11 @@ def _locksteps(problem: Problem, scheme, plan: Plan, members: Members, ends: End
 
         return advance
 
-    return Crew(begin, "lanes")
+    def finish():
+        for i in np.flatnonzero((ends.code == DONE) & ~np.isfinite(ends.y).all(axis=(1, 2))):
+            run_alone(int(i))
+
+    return Crew(begin, "lanes", finish=finish)
 
 
 def pull_back_members(problem: Problem, scheme, stepping: Given, members: Members, end_bars: np.ndarray, workers: int):
@@ -249,6 +260,9 @@ def pull_back_members(problem: Problem, scheme, stepping: Given, members: Member
 
     if not _run_chunks(Crew(begin, "lanes"), _chunks(members.number, workers), workers, lambda n: None):
         raise KeyboardInterrupt
+    block = pack(problem.args)
+    unknown = np.isnan(flat_gradients(unpacked(block.values, block.slots), problem.args))
+    bars.p[:, unknown] = np.nan  # whole numbers are constants of the code
     return bars
 
 

@@ -125,6 +125,18 @@ def unpacked(values: np.ndarray, slots: tuple[Slot, ...]) -> tuple:
     return tuple(found)
 
 
+def flat_gradients(found: tuple, args: tuple) -> np.ndarray:
+    """Gradients in the shapes of the arguments as one block; NaN where there is no derivative (None)."""
+    slots = pack(args).slots
+    sizes = [int(np.prod(slot.shape)) * (2 if slot.kind == "complex" or slot.is_complex else 1) for slot in slots]
+    pieces = [
+        np.full(size, np.nan) if value is None else np.ravel(value)
+        for value, slot, size in zip(found, slots, sizes, strict=True)
+        if slot.kind != "constant"
+    ]
+    return np.concatenate([np.zeros(0), *pieces])
+
+
 def _slot(value, offset: int):
     """The slot of an argument and its numbers, or twice None for a constant."""
     if isinstance(value, (bool, np.bool_)):
