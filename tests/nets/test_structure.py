@@ -179,9 +179,10 @@ def test_parabolic_euler_is_bounded_up_to_two_and_leapfrog_up_to_four():
         ("antisymmetric", "rk4"),
     ],
 )
-def test_stable_initialisation_lies_inside_the_stability_region(dynamics, scheme):
+@pytest.mark.parametrize("norm", [None, "rms"])
+def test_stable_initialisation_lies_inside_the_stability_region(dynamics, scheme, norm):
     """Weights ten times too large are scaled down so that small states stay small over many steps."""
-    field = fields.DYNAMICS[dynamics](fields.dense(6))
+    field = fields.DYNAMICS[dynamics](fields.dense(6), norm=norm)
     from stepnet.nets.initialise import largest_norm, norm_of
 
     block = Block(field, scheme, 300, 300.0)

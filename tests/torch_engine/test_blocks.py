@@ -37,6 +37,8 @@ NETS = {
     "graph_ode": nets.graph_ode(RING, 3, N, outputs=2, filter="chebyshev"),
     "attention_net": nets.attention_net(4, 4, 3, heads=2, outputs=2),
     "parabolic_cnn": nets.parabolic_cnn((8, 8), (2, 4), 3, inputs=1, outputs=3),
+    "resnet, normalised": nets.resnet(3, 2, 6, N, norm="layer"),
+    "parabolic cnn, normalised": nets.parabolic_cnn((4, 4), (2, 4), 3, norm="rms", outputs=2),
     "resnet along a spline": nets.resnet(3, 2, 6, N, degree=3),
     "hamiltonian cnn": nets.parabolic_cnn((4, 4), (4,), 3, dynamics="hamiltonian", padding="periodic", outputs=2),
 }

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.checkpoints.counts import checked_count
-from stepnet.fields import Chain, Depth, Field
+from stepnet.fields import Chain, Depth, Field, Normalisation
 from stepnet.schemes import catalogue
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.programs import Motion, Program, Slope, motion_of
@@ -98,7 +98,10 @@ class Block:
 
     def __repr__(self) -> str:
         scheme = "no skip" if self.scheme is None else self.scheme.name
-        K, s = self.field.parts[0].layers[0].connectivity, self.field.parts[0].layers[0].activation
+        chain = self.field.parts[0]
+        K, s = chain.layers[0].connectivity, str(chain.activation)
+        if any(isinstance(layer.connectivity, Normalisation) for layer in chain.layers):
+            s += " of normalised"
         degree = ("step by step", "piecewise linear", "quadratic spline", "cubic spline")[self.depth.degree]
         if self.depth.controls == 1:
             degree = "the same everywhere"

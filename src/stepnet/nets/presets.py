@@ -5,8 +5,8 @@ and by keyword:
 
 length : float
     The time that all steps take together.
-activation, scheme : str
-    By name.
+activation, scheme, norm : str
+    By name; `norm` ("layer" or "rms") normalises K y + b across the channels before the activation.
 degree, controls : int
     Weights as splines in depth: 0 piecewise constant, 1 linear, 3 cubic, with so many control values.  By default every
     step has its own (degree 0), or every step's beginning and end (degree 1 and more).
@@ -42,7 +42,7 @@ def composed(
     block = Block(field, scheme, steps, length, Depth(controls, degree))
     width = field.width if opening_width is None else opening_width
     design = Design(
-        (block,), _opening(inputs, width, field.width, opening, field.parts[0].layers[0].activation),
+        (block,), _opening(inputs, width, field.width, opening, field.parts[0].activation),
         _readout(field.width, field.width if read is None else read, outputs),
     )  # fmt: skip
     return Net(design, **options)
@@ -77,31 +77,37 @@ def _half(width: int) -> int:
     return width // 2
 
 
-def resnet(inputs, outputs, width, steps, *, activation="tanh", scheme="euler", **options) -> Net:
+def resnet(inputs, outputs, width, steps, *, activation="tanh", norm=None, scheme="euler", **options) -> Net:
     """y' = s(K y + b); He, Zhang, Ren & Sun (2016), E (2017)."""
-    return composed(fields.residual(dense(width), activation), scheme, steps, inputs, outputs, **options)
+    return composed(fields.residual(dense(width), activation, norm), scheme, steps, inputs, outputs, **options)
 
 
-def antisymmetric(inputs, outputs, width, steps, *, damping=0.0, activation="tanh", scheme="euler", **options) -> Net:
+def antisymmetric(
+    inputs, outputs, width, steps, *, damping=0.0, activation="tanh", norm=None, scheme="euler", **options
+) -> Net:
     """y' = s((K - K' - damping I) y + b); Haber & Ruthotto (2017)."""
-    return composed(fields.antisymmetric(dense(width), activation, damping), scheme, steps, inputs, outputs, **options)
+    return composed(
+        fields.antisymmetric(dense(width), activation, damping, norm), scheme, steps, inputs, outputs, **options
+    )
 
 
-def parabolic(inputs, outputs, width, steps, *, activation="tanh", scheme="euler", **options) -> Net:
+def parabolic(inputs, outputs, width, steps, *, activation="tanh", norm=None, scheme="euler", **options) -> Net:
     """y' = -K' s(K y + b); Ruthotto & Haber (2020)."""
-    return composed(fields.parabolic(dense(width), activation), scheme, steps, inputs, outputs, **options)
+    return composed(fields.parabolic(dense(width), activation, norm), scheme, steps, inputs, outputs, **options)
 
 
-def hamiltonian(inputs, outputs, width, steps, *, activation="tanh", scheme="verlet", **options) -> Net:
+def hamiltonian(inputs, outputs, width, steps, *, activation="tanh", norm=None, scheme="verlet", **options) -> Net:
     """q' = K' s(K p + b), p' = -K' s(K q + b), reversible; Chang et al. (2018)."""
-    return composed(fields.hamiltonian(dense(_half(width)), activation), scheme, steps, inputs, outputs, **options)
+    return composed(
+        fields.hamiltonian(dense(_half(width)), activation, norm), scheme, steps, inputs, outputs, **options
+    )
 
 
-def hyperbolic(inputs, outputs, width, steps, *, activation="tanh", scheme="verlet", **options) -> Net:
+def hyperbolic(inputs, outputs, width, steps, *, activation="tanh", norm=None, scheme="verlet", **options) -> Net:
     """y'' = -K' s(K y + b) from rest, read out at y; Ruthotto & Haber (2020)."""
     return composed(
-        fields.hyperbolic(dense(width), activation), scheme, steps, inputs, outputs, opening_width=width, read=width,
-        **options,
+        fields.hyperbolic(dense(width), activation, norm), scheme, steps, inputs, outputs, opening_width=width,
+        read=width, **options,
     )  # fmt: skip
 
 
@@ -117,9 +123,9 @@ def leapfrog_net(inputs, outputs, width, steps, *, activation="tanh", **options)
     return hyperbolic(inputs, outputs, width, steps, activation=activation, scheme="leapfrog_two_step", **options)
 
 
-def mlp(inputs, outputs, width, steps, *, activation="tanh", **options) -> Net:
+def mlp(inputs, outputs, width, steps, *, activation="tanh", norm=None, **options) -> Net:
     """y_(k+1) = s(K y_k + b): plain layers without a skip, the contrast."""
-    return composed(fields.residual(dense(width), activation), None, steps, inputs, outputs, **options)
+    return composed(fields.residual(dense(width), activation, norm), None, steps, inputs, outputs, **options)
 
 
 def neural_ode(inputs, outputs, hidden: Sequence[int], steps, *, width=None, activation="tanh", scheme="rk4",
@@ -134,21 +140,22 @@ def neural_ode(inputs, outputs, hidden: Sequence[int], steps, *, width=None, act
 
 
 def graph_ode(adjacency, channels, steps, *, outputs=None, filter="adjacency", polynomial=2, dynamics="residual",
-              activation="tanh", scheme="euler", **options) -> Net:  # fmt: skip
+              activation="tanh", norm=None, scheme="euler", **options) -> Net:  # fmt: skip
     """Message passing on a graph in any dynamics; Poli et al. (2019), Chamberlain et al. (2021)."""
     K = fields.graph(adjacency, channels, filter=filter, degree=polynomial)
-    return composed(_field(dynamics, K, activation), scheme, steps, None, outputs, **options)
+    return composed(_field(dynamics, K, activation, norm), scheme, steps, None, outputs, **options)
 
 
 def attention_net(tokens, channels, steps, *, heads=1, is_causal=False, outputs=None, dynamics="residual",
-                  activation="identity", scheme="euler", **options) -> Net:  # fmt: skip
+                  activation="identity", norm=None, scheme="euler", **options) -> Net:  # fmt: skip
     """An attention block as a step; Vaswani et al. (2017), Lu et al. (2019)."""
     K = fields.Attention(tokens, channels, heads, is_causal)
-    return composed(_field(dynamics, K, activation), scheme, steps, None, outputs, **options)
+    return composed(_field(dynamics, K, activation, norm), scheme, steps, None, outputs, **options)
 
 
 def parabolic_cnn(shape, channels: Sequence[int], steps, *, inputs=1, outputs=None, dynamics="parabolic",
-                  activation="relu", scheme=None, length=1.0, padding="zero", degree=0, **options) -> Net:  # fmt: skip
+                  activation="relu", norm=None, scheme=None, length=1.0, padding="zero", degree=0,
+                  **options) -> Net:  # fmt: skip
     """Blocks of convolutions, joined by pooling and a change of channels; Ruthotto & Haber (2020).
 
     `shape` is (height, width) of the images, `inputs` their channels, `channels` those of the blocks.  `dynamics` may
@@ -159,7 +166,9 @@ def parabolic_cnn(shape, channels: Sequence[int], steps, *, inputs=1, outputs=No
     blocks, joins = [], []
     for number, width in enumerate(channels):
         K = fields.conv2d(shape, _half(width) if is_halved else width, padding=padding)
-        blocks.append(Block(_field(dynamics, K, activation), scheme, steps, length, Depth(steps + degree, degree)))
+        blocks.append(
+            Block(_field(dynamics, K, activation, norm), scheme, steps, length, Depth(steps + degree, degree))
+        )
         if number < len(channels) - 1:
             pool = fields.pooling(shape, width)
             shape = tuple(n // 2 for n in shape)
@@ -174,10 +183,10 @@ def parabolic_cnn(shape, channels: Sequence[int], steps, *, inputs=1, outputs=No
     return Net(Design(tuple(blocks), opening, readout, tuple(joins)), **options)
 
 
-def _field(dynamics: str, K: Connectivity, activation) -> Field:
+def _field(dynamics: str, K: Connectivity, activation, norm) -> Field:
     if dynamics not in fields.DYNAMICS:
         raise UnknownName("dynamics", dynamics, fields.DYNAMICS)
-    return fields.DYNAMICS[dynamics](K, activation)
+    return fields.DYNAMICS[dynamics](K, activation, norm=norm)
 
 
 PRESETS = {

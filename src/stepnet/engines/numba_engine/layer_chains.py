@@ -12,11 +12,12 @@ import numpy as np
 from stepnet.engines.numba_engine.compile.cache import inlined
 from stepnet.engines.numba_engine.layer_attention import attend, attend_tangent, pull_attention
 from stepnet.engines.numba_engine.layer_math import IDENTITY, activate, steepen
+from stepnet.engines.numba_engine.layer_norms import add_size_change, normalise
 from stepnet.engines.numba_engine.layer_primitives import TILE, add_outer, mix, spread_nodes, sum_of_row
 
-MIXING, FIXED, ATTENTION = range(3)
+MIXING, FIXED, ATTENTION, NORMALISATION = range(4)
 (KIND, C_IN, C_OUT, NODES_IN, NODES_OUT, TAPS, TAP0, WEIGHTS, BIAS, CLOCK, ACTIVATION, IS_TRANSPOSED, IS_ANTI, N_IN,
- N_OUT, BIAS_NODES, TAPE, SLOPES, HEADS, IS_CAUSAL, N_COLUMNS) = range(21)  # fmt: skip
+ N_OUT, BIAS_NODES, TAPE, SLOPES, HEADS, IS_CAUSAL, IS_CENTRED, N_COLUMNS) = range(22)  # fmt: skip
 
 
 class Chains(NamedTuple):
@@ -26,6 +27,7 @@ class Chains(NamedTuple):
     sign: np.ndarray
     layers: np.ndarray
     shift: np.ndarray
+    eps: np.ndarray
     taps: np.ndarray
     mirror: np.ndarray
     ptr: np.ndarray
@@ -94,6 +96,12 @@ def apply(blas, chains, layer, is_transposed, W, w0, memory, x0, v0, o0, is_adde
             k[HEADS],
             k[IS_CAUSAL] != 0,
         )
+        return
+    if k[KIND] == NORMALISATION:
+        columns = k[NODES_IN] * TILE
+        normalise(
+            memory, x0, v0, o0, s0, is_added, k[C_IN], columns, k[IS_CENTRED] != 0, chains.eps[layer],
+        )  # fmt: skip
         return
     if is_transposed:
         n_in, n_out, nodes_in, nodes_out = k[C_OUT], k[C_IN], k[NODES_OUT], k[NODES_IN]
@@ -239,6 +247,10 @@ def pull_chain(blas, chains, part, W, base, i, t, memory, x0, o0, tape, g0, xb0,
                     blas, W, w0, W_bar, w0, memory, v0, v0, g0, out, s, k[NODES_IN], k[C_IN], k[HEADS],
                     k[IS_CAUSAL] != 0,
                 )  # fmt: skip
+        elif k[KIND] == NORMALISATION:
+            add_size_change(
+                memory, v0, v0, g0, v0, out, s, k[C_IN], k[NODES_IN] * TILE, k[IS_CENTRED] != 0, chains.eps[layer],
+            )  # fmt: skip
         elif is_transposed:
             add_weight_gradient(blas, chains, layer, memory, g0, v0, W_bar, w0, s)
         else:
@@ -264,6 +276,10 @@ def push_chain(blas, chains, part, W, W_dot, base, i, t, memory, x0, xd0, o0, od
                 blas, W, w0, W_dot, w0, memory, a0, ad0, v0, vd0, out, s, is_transposed, k[NODES_IN], k[C_IN], k[HEADS],
                 k[IS_CAUSAL] != 0,
             )  # fmt: skip
+        elif k[KIND] == NORMALISATION:
+            columns, is_centred = k[NODES_IN] * TILE, k[IS_CENTRED] != 0
+            normalise(memory, v0, vd0, out, s, False, k[C_IN], columns, is_centred, chains.eps[layer])
+            add_size_change(memory, v0, v0, vd0, v0, out, s, k[C_IN], columns, is_centred, chains.eps[layer])
         else:
             apply(blas, chains, layer, is_transposed, W, w0, memory, x0, vd0, out, False, s)
             if k[KIND] == MIXING:

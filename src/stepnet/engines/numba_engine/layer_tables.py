@@ -12,7 +12,7 @@ import numpy as np
 from stepnet.engines.numba_engine import layer_chains as columns
 from stepnet.engines.numba_engine import layers
 from stepnet.engines.numba_engine.layer_primitives import TILE
-from stepnet.fields import Attention, Chain, Depth, Field, Fixed, Mixing
+from stepnet.fields import Attention, Chain, Depth, Field, Fixed, Mixing, Normalisation
 from stepnet.schemes.programs import Motion, Program, Slope
 
 ONCE = Program(1, (Slope(0, 0, 0.0),), (1,))
@@ -30,7 +30,7 @@ def chains_of(parts: Sequence[Chain], parameters: dict, controls: int, group: in
     """The layers of all parts as numbers; tiles that run in a group are nodes to them."""
     numbers = {name: number for number, name in enumerate(parameters)}
     sparse = _Operators()
-    rows, shifts = [], []
+    rows, shifts, eps = [], [], []
     for chain in parts:
         tape = 0
         for layer in chain.layers:
@@ -43,10 +43,11 @@ def chains_of(parts: Sequence[Chain], parameters: dict, controls: int, group: in
                 row[columns.SLOPES], tape = tape, tape + layer.n_out * group * TILE
             rows.append(row)
             shifts.append(layer.shift)
+            eps.append(getattr(layer.connectivity, "eps", 0.0))
     first = [0, *accumulate(len(chain.layers) for chain in parts)]
     return columns.Chains(
         np.array(first, np.int64), np.array([chain.sign for chain in parts], dtype), np.array(rows, np.int64),
-        np.array(shifts, dtype), *sparse.arrays(dtype), slots_of(parameters, controls),
+        np.array(shifts, dtype), np.array(eps, dtype), *sparse.arrays(dtype), slots_of(parameters, controls),
     )  # fmt: skip
 
 
@@ -59,6 +60,9 @@ def _row(layer, numbers: dict[str, int], sparse: _Operators) -> list[int]:
     elif isinstance(K, Fixed):
         kind, channels, operators = columns.FIXED, (K.channels, K.channels), (K.operator,)
         nodes = K.operator.shape[::-1]
+    elif isinstance(K, Normalisation):
+        kind, channels, nodes = columns.NORMALISATION, (K.channels, K.channels), (K.nodes, K.nodes)
+        row[columns.IS_CENTRED] = int(K.is_centred)
     else:
         kind, channels, nodes = columns.ATTENTION, (K.channels, K.channels), (K.tokens, K.tokens)
         row[columns.HEADS], row[columns.IS_CAUSAL] = K.heads, int(K.is_causal)
@@ -373,6 +377,8 @@ def work_size(parts: Sequence[Chain]) -> tuple[int, int]:
             widest = max(widest, layer.n_in, layer.n_out)
             if isinstance(K, Attention):
                 room = max(room, 5 * K.n_in + 2 * K.heads * K.tokens**2)
+            elif isinstance(K, Normalisation):
+                room = max(room, 3 * K.nodes)
             elif isinstance(K, Mixing):
                 channels, nodes = max(K.channels_in, K.channels_out), max(K.nodes_in, K.nodes_out)
                 room = max(room, channels * nodes)
