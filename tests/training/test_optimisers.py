@@ -8,9 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from training.models import TwoLayer, blobs
 
 import stepnet as sn
 from stepnet import training
+from stepnet.nets import penalties
 from stepnet.training import ClipNorm, ClipValue, optimisers, schedules
 
 AGREE = 1e-12
@@ -170,3 +172,52 @@ def test_unknown_names_are_answered_with_the_nearest():
     with pytest.raises(sn.UnknownName, match="no schedule 'cosin'; did you mean 'cosine'"):
         schedules.get("cosin")
     assert schedules.get("cosine", rate=0.1, epochs=5) == training.Cosine(0.1, 5)
+
+
+# ---- proximal steps -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimiser", [training.SGD(0.1), training.Momentum(0.02), "adam"], ids=repr)
+def test_a_proximal_step_is_the_step_and_then_the_map(optimiser):
+    penalty, inner = penalties.elastic_net(0.3, 0.7), optimisers.get(optimiser)
+    both = training.Proximal(optimiser, penalty)
+    theta, slots = np.linspace(-1, 1, 7), optimisers.empty_slots(both, np.zeros(7))
+    own = optimisers.empty_slots(inner, theta)
+    for k in range(3):
+        found, slots = both.step(theta, slope(theta), slots, both.rate(0.0), k + 1)
+        plain, own = inner.step(theta, slope(theta), own, inner.rate(0.0), k + 1)
+        theta = penalty.proximal(plain, inner.rate(0.0))
+        np.testing.assert_array_equal(found, theta)
+
+
+def test_proximal_gradients_end_where_the_conditions_of_the_lasso_hold_with_exact_zeros():
+    """|g| <= l1 where a weight is zero, g = -l1 sign(w) elsewhere; subgradients alone leave no weight at zero."""
+    random, l1 = np.random.default_rng(0), 0.2
+    x = random.normal(size=(80, 12))
+    data = training.Data(x, x[:, :3] @ [1.0, -2.0, 0.5] + 0.1 * random.normal(size=80))
+    smooth = training.Objective(TwoLayer(12, 0, 1), "mse")
+    recipe = training.Recipe(training.Proximal(training.SGD(0.1), penalties.l1(l1)), epochs=400)
+    w = training.train(smooth, data, recipe).theta
+    g = smooth.gradient(w, data).gradient
+    assert np.count_nonzero(w) <= 4
+    np.testing.assert_allclose(g[w != 0], -l1 * np.sign(w[w != 0]), atol=1e-10)
+    assert np.abs(g[w == 0]).max() < l1
+    rough = training.Objective(TwoLayer(12, 0, 1), "mse", penalties.l1(l1))
+    assert np.all(training.train(rough, data, training.Recipe(training.SGD(0.1), epochs=400)).theta != 0)
+
+
+def test_proximal_runs_are_stored_and_resumed(tmp_path):
+    data, objective = blobs(), training.Objective(TwoLayer(2, 4, 3), "cross_entropy")
+    start, optimiser = np.array(objective.model.theta), training.Proximal("adam", penalties.l1(0.01))
+    whole = training.train(objective, data, training.Recipe(optimiser, epochs=6, batch_size=30), theta=start)
+    for epochs in (3, 6):
+        recipe = training.Recipe(optimiser, epochs=epochs, batch_size=30)
+        part = training.train(objective, data, recipe, theta=start, path=tmp_path / "run", resume=epochs == 6)
+    np.testing.assert_array_equal(part.theta, whole.theta)
+
+
+def test_a_proximal_step_needs_an_optimiser_and_a_penalty():
+    with pytest.raises(TypeError, match="`optimiser` must be a name or have a `step`, found 3"):
+        training.Proximal(3, penalties.l1())
+    with pytest.raises(TypeError, match=r"`penalty` must be a name or a Penalty, found 0\.1"):
+        training.Proximal("sgd", 0.1)

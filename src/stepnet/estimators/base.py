@@ -17,7 +17,7 @@ from stepnet import nets
 from stepnet.errors import UnknownName
 from stepnet.nets import Net
 from stepnet.nets.penalties import l2
-from stepnet.training import LBFGS, Data, GaussNewton, Objective, Recipe, minimise, train
+from stepnet.training import METHODS, Data, Method, Objective, Recipe, minimise, train
 
 BY_NAME: dict[str, Callable] = {
     each.__name__: each
@@ -65,7 +65,7 @@ class NetEstimator(BaseEstimator):
         self.net_ = self._made(X.shape[1], outputs, seed)
         objective = Objective(self.net_, loss, l2(self.alpha), self.smoothness)
         data = Data(self._scaled(X), targets)
-        if isinstance(self.optimiser, (LBFGS, GaussNewton)) or self.optimiser == "lbfgs":
+        if isinstance(self.optimiser, Method) or self.optimiser in METHODS:
             self.run_: Any = minimise(objective, data, self.optimiser, progress=self.progress)
             self.n_iter_ = max(1, len(self.run_.history) - 1)
             return self

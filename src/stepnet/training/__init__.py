@@ -4,19 +4,21 @@ from stepnet.training import optimisers, schedules
 from stepnet.training.blocks import Part, block_coordinate, blocks_by_name, multilevel
 from stepnet.training.clipping import ClipNorm, ClipValue
 from stepnet.training.conjugate_gradients import truncated_cg
-from stepnet.training.full_batch import LBFGS, GaussNewton, LineSearch, Minimum, TrustRegion, minimise
+from stepnet.training.full_batch import METHODS, GaussNewton, LineSearch, Method, TrustRegion, minimise
+from stepnet.training.lbfgs import LBFGS, Minimum
 from stepnet.training.loop import train
+from stepnet.training.maximum_principle import MSA
 from stepnet.training.objective import Data, Evaluation, Model, Objective
-from stepnet.training.optimisers import SGD, AdaGrad, Adam, AdamW, Momentum, Nesterov, RMSprop
+from stepnet.training.optimisers import SGD, AdaGrad, Adam, AdamW, Momentum, Nesterov, Proximal, RMSprop
 from stepnet.training.run import Ending, Recipe, Run
 from stepnet.training.schedules import Constant, Cosine, Exponential, InverseTime, StepDecay, WarmUp
 from stepnet.training.storage import load
 from stepnet.training.variable_projection import Projected
 
 __all__ = [
-    "LBFGS", "SGD", "AdaGrad", "Adam", "AdamW", "ClipNorm", "ClipValue", "Constant", "Cosine", "Data", "Ending",
-    "Evaluation", "Exponential", "GaussNewton", "InverseTime", "LineSearch", "Minimum", "Model", "Momentum", "Nesterov",
-    "Objective", "Part", "Projected", "RMSprop", "Recipe", "Run", "StepDecay", "TrustRegion", "WarmUp",
-    "block_coordinate", "blocks_by_name", "load", "minimise", "multilevel",
+    "LBFGS", "METHODS", "MSA", "SGD", "AdaGrad", "Adam", "AdamW", "ClipNorm", "ClipValue", "Constant", "Cosine", "Data",
+    "Ending", "Evaluation", "Exponential", "GaussNewton", "InverseTime", "LineSearch", "Method", "Minimum", "Model",
+    "Momentum", "Nesterov", "Objective", "Part", "Projected", "Proximal", "RMSprop", "Recipe", "Run", "StepDecay",
+    "TrustRegion", "WarmUp", "block_coordinate", "blocks_by_name", "load", "minimise", "multilevel",
     "optimisers", "schedules", "train", "truncated_cg",
 ]  # fmt: skip

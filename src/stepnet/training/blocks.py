@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from stepnet.checkpoints.counts import checked_count
-from stepnet.training.full_batch import LBFGS, GaussNewton, Minimum, minimise
+from stepnet.training.full_batch import Method, minimise
+from stepnet.training.lbfgs import Minimum
 from stepnet.training.objective import Data, Model, Objective, checked_theta
 from stepnet.training.progress import bar
-
-Method = LBFGS | GaussNewton | str
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +68,7 @@ def block_coordinate(
     objective: Objective,
     data: Data,
     blocks: Mapping[str, np.ndarray] | Sequence[np.ndarray] | None = None,
-    method: Method = "lbfgs",
+    method: Method | str = "lbfgs",
     *,
     sweeps: int = 10,
     theta=None,
@@ -115,7 +114,7 @@ def block_coordinate(
 
 
 def multilevel(
-    objective: Objective, data: Data, method: Method = "lbfgs", *, levels: int = 3, progress: bool = False
+    objective: Objective, data: Data, method: Method | str = "lbfgs", *, levels: int = 3, progress: bool = False
 ) -> tuple[Any, list[Minimum]]:
     """Train a short net, then the same function of depth on twice as many steps, and so on.
 

@@ -1,4 +1,4 @@
-"""All data at once: L-BFGS through SciPy, and Gauss-Newton by conjugate gradients."""
+"""All data at once: L-BFGS, Gauss-Newton by conjugate gradients, successive approximations."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from stepnet.checkpoints.counts import checked_count
 from stepnet.nets.losses import Expansion
 from stepnet.records import by_name, keep, keep_numbers
 from stepnet.training.conjugate_gradients import Step, truncated_cg
+from stepnet.training.lbfgs import LBFGS, Minimum, descend, require_start
+from stepnet.training.maximum_principle import MSA, successive_approximations
 from stepnet.training.objective import Data, Objective, checked_theta, require
 from stepnet.training.progress import Bar, bar
 
@@ -19,30 +21,6 @@ DESCENT = 1e-4  # of the decrease a line or a model promises, for a step to be t
 HALVINGS = 40
 BAD, GOOD = 0.25, 0.5  # of the promised decrease, for a region to shrink or to grow
 SMALLEST = 1e-14  # of the first radius
-
-
-@dataclass(frozen=True)
-class LBFGS:
-    """Limited-memory quasi-Newton steps by `scipy.optimize.minimize`.  Liu & Nocedal (1989), Math. Program. 45:503.
-
-    Parameters
-    ----------
-    iterations : int
-        Most steps.
-    memory : int
-        Pairs of steps and gradient differences that are kept.
-    tol : float
-        The largest entry of the gradient at which it ends.
-    """
-
-    iterations: int = 200
-    memory: int = 10
-    tol: float = 1e-8
-
-    def __post_init__(self):
-        keep(self, iterations=checked_count("iterations", self.iterations, 0))
-        keep(self, memory=checked_count("memory", self.memory, 1))
-        keep_numbers(self, tol="[0, inf)")
 
 
 @dataclass(frozen=True)
@@ -90,25 +68,12 @@ class GaussNewton:
             raise TypeError(f"`control` must be a LineSearch or a TrustRegion, found {self.control!r:.80}")
 
 
-@dataclass(frozen=True, eq=False)
-class Minimum:
-    """Where a minimisation ended.  `history` has the value after every step; `products` counts those with J' H J."""
-
-    theta: np.ndarray
-    value: float
-    gradient: np.ndarray
-    converged: bool
-    message: str
-    history: np.ndarray
-    gradients: int
-    products: int = 0
-
-
-METHODS = {"lbfgs": LBFGS, "gauss_newton": GaussNewton}
+Method = LBFGS | GaussNewton | MSA
+METHODS = {"lbfgs": LBFGS, "gauss_newton": GaussNewton, "msa": MSA}
 
 
 def minimise(
-    objective: Objective, data: Data, method: LBFGS | GaussNewton | str = "lbfgs", *, theta=None, progress=False
+    objective: Objective, data: Data, method: Method | str = "lbfgs", *, theta=None, progress=False
 ) -> Minimum:
     """Make an objective small on all data; the model keeps the parameters that were found.
 
@@ -116,7 +81,7 @@ def minimise(
     ----------
     objective : Objective
     data : Data
-    method : LBFGS, GaussNewton or their names "lbfgs", "gauss_newton"
+    method : LBFGS, GaussNewton, MSA or their names "lbfgs", "gauss_newton", "msa"
     theta : array, optional
         Parameters to begin with, instead of those of the model.
     progress : bool
@@ -124,49 +89,18 @@ def minimise(
     """
     require(objective, data)
     chosen = by_name("method", METHODS, method, {})
-    if not isinstance(chosen, (LBFGS, GaussNewton)):
-        raise TypeError(f"`method` must be LBFGS, GaussNewton or a name, found {chosen!r:.80}")
+    if not isinstance(chosen, Method):
+        raise TypeError(f"`method` must be LBFGS, GaussNewton, MSA or a name, found {chosen!r:.80}")
     start = checked_theta(objective.model, theta)
     with bar(chosen.iterations, progress) as shown, np.errstate(over="ignore", invalid="ignore"):
         if isinstance(chosen, LBFGS):
-            found = _lbfgs(objective, start, data, chosen, shown)
+            found = descend(lambda w: objective.gradient(w, data), start, chosen, shown)
+        elif isinstance(chosen, MSA):
+            found = successive_approximations(objective, start, data, chosen, shown)
         else:
             found = _gauss_newton(objective, start, data, chosen, shown)
     objective.model.put(found.theta)
     return found
-
-
-def _lbfgs(objective: Objective, theta: np.ndarray, data: Data, method: LBFGS, shown: Bar) -> Minimum:
-    from scipy.optimize import minimize
-
-    count, history, best = 0, [], (inf, theta, np.full_like(theta, np.nan))
-
-    def pair(w):
-        nonlocal count, best
-        count += 1
-        value, accuracy, gradient = objective.gradient(w.astype(theta.dtype), data)
-        is_finite = isfinite(value) and bool(np.isfinite(gradient).all())
-        if is_finite and value <= best[0]:
-            best = value, w.astype(theta.dtype), gradient
-        shown.tell(loss=best[0], accuracy=accuracy)
-        return (value, gradient.astype(np.float64)) if is_finite else (inf, np.zeros(w.size))
-
-    def after_step(intermediate_result):
-        history.append(float(intermediate_result.fun))
-        shown.move()
-
-    options = {"maxiter": method.iterations, "maxcor": method.memory, "gtol": method.tol, "ftol": 0.0,
-               "maxfun": 20 * method.iterations + 20}  # fmt: skip
-    if method.iterations == 0:
-        pair(theta.astype(np.float64))
-        converged, message = False, "no iterations were wanted"
-    else:
-        found = minimize(pair, theta.astype(np.float64), jac=True, method="L-BFGS-B", callback=after_step,
-                         options=options)  # fmt: skip
-        converged, message = bool(found.success), str(found.message).lower()
-    value, where, gradient = best
-    _require_start(value)
-    return Minimum(where, value, gradient, converged, message, np.array(history), count)
 
 
 class Taken(NamedTuple):
@@ -178,7 +112,7 @@ class Taken(NamedTuple):
 
 def _gauss_newton(objective: Objective, theta: np.ndarray, data: Data, method: GaussNewton, shown: Bar) -> Minimum:
     here = objective.expansion(theta, data)
-    _require_start(here.value)
+    require_start(here.value)
     region = method.control if isinstance(method.control, TrustRegion) else None
     radius = first = region.radius if region else inf
     history, products, gradients, message = [], 0, 1, "used up all iterations"
@@ -235,8 +169,3 @@ def _within(objective: Objective, theta: np.ndarray, data: Data, here: Expansion
 def _rounding(here: Expansion) -> float:
     """What the value is uncertain by; near a minimum a decrease is less.  Conn, Gould & Toint (2000), 17.4.2."""
     return 10 * float(np.finfo(here.gradient.dtype).eps) * abs(here.value)
-
-
-def _require_start(value: float) -> None:
-    if not isfinite(value):
-        raise ValueError("the objective is not finite where it begins; `theta` must give finite outputs")

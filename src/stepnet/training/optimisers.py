@@ -12,6 +12,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from stepnet.nets import penalties
+from stepnet.nets.penalties import Penalty
 from stepnet.records import by_name, keep, keep_numbers
 from stepnet.training.schedules import schedule
 
@@ -23,7 +25,8 @@ INTERVALS = {"momentum": "[0, 1)", "beta1": "[0, 1)", "beta2": "[0, 1)", "eps": 
 class Optimiser(Protocol):
     """What the loop needs of an optimiser."""
 
-    slots: ClassVar[tuple[str, ...]]
+    @property
+    def slots(self) -> tuple[str, ...]: ...
 
     @property
     def rate(self) -> Rate: ...
@@ -159,6 +162,34 @@ class AdamW:
 
     def step(self, theta, gradient, slots, rate, count):
         return _adam_step(self, theta * (1 - rate * self.decay), gradient, slots, rate, count)
+
+
+@dataclass(frozen=True)
+class Proximal:
+    """Another optimiser's step, then the proximal map of a penalty: theta = prox(rate penalty, step of theta).
+
+    The penalty is not to be part of the objective as well.  With `SGD` these are proximal gradients, which make weights
+    exactly zero under an l1 penalty; thresholds are rate l1 for every optimiser, so Adam's scaling does not move them.
+    Beck & Teboulle (2009), SIAM J. Imaging Sci. 2:183.
+    """
+
+    optimiser: Any
+    penalty: Penalty
+
+    def __post_init__(self):
+        keep(self, optimiser=get(self.optimiser), penalty=penalties.get(self.penalty))
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return self.optimiser.slots
+
+    @property
+    def rate(self) -> Rate:
+        return self.optimiser.rate
+
+    def step(self, theta, gradient, slots, rate, count):
+        new, slots = self.optimiser.step(theta, gradient, slots, rate, count)
+        return self.penalty.proximal(new, rate), slots
 
 
 OPTIMISERS = {each.__name__.lower(): each for each in (SGD, Momentum, Nesterov, AdaGrad, RMSprop, Adam, AdamW)}

@@ -1,0 +1,138 @@
+"""A net as single layers, each with parameters of its own: chains, and every step of every block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stepnet.fields import Depth
+from stepnet.nets.design import Block
+from stepnet.nets.net import Net
+from stepnet.schemes.programs import Slope
+
+
+class Pulled(NamedTuple):
+    """f(x; theta), and the gradients with respect to theta and x."""
+
+    y: np.ndarray
+    theta: np.ndarray
+    x: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class OneLayer:
+    """x -> f(x; theta[places]): the opening, a step, a join or the read-out.
+
+    Parameters
+    ----------
+    name : str
+        As the parameters of the net are called, with the number of the step: "blocks.0.3".
+    places : array of int
+        Where its parameters are in the flat vector of the net.
+    stage : Stage
+        What the engine makes of it.
+    """
+
+    name: str
+    places: np.ndarray
+    stage: Any
+
+    def forward(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """f(x; theta) of a batch `(batch, features)`; theta are the parameters of this layer."""
+        from stepnet.nets.execution import tiled, untiled
+
+        return untiled(self.stage.forward(theta, tiled(x)), len(x))
+
+    def pullback(self, theta: np.ndarray, x: np.ndarray, y_bar: np.ndarray) -> Pulled:
+        """The value, and the gradients of <y_bar, f(x; theta)>."""
+        from stepnet.nets.execution import tiled, untiled
+
+        theta_bar = np.zeros_like(theta)
+        sweep = self.stage.sweep(theta, theta_bar, tiled(x), "all")
+        y = untiled(next(sweep), len(x))
+        return Pulled(y, theta_bar, untiled(sweep.send(tiled(y_bar)), len(x)))
+
+
+class Layerwise:
+    """A net taken apart: states and costates between its layers.
+
+    Steps must be those of one-step schemes, and read the weights of their own control value only.
+    """
+
+    def __init__(self, net: Net):
+        if not isinstance(net, Net):
+            raise TypeError(f"the model must be a Net to be taken apart into layers, found {type(net).__name__}")
+        self.net, self.layers = net, list(_layers(net))
+
+    def states(self, theta: np.ndarray, x) -> list[np.ndarray]:
+        """x_0, ..., x_N `(batch, features)`: inputs, what every layer makes of the state before it, outputs."""
+        found = [self.net._inputs("x", x)]
+        for layer in self.layers:
+            found.append(layer.forward(theta[layer.places], found[-1]))
+        return found
+
+    def costates(self, theta: np.ndarray, states: list[np.ndarray], end: np.ndarray) -> Costates:
+        """p_n = d <p_(n+1), f_n(x_n)> / dx_n back from p_N, the end."""
+        found, theta_bar = [end], np.zeros_like(theta)
+        for layer, x in zip(reversed(self.layers), states[-2::-1], strict=True):
+            _, theta_bar[layer.places], p = layer.pullback(theta[layer.places], x, found[-1])
+            found.append(p)
+        return Costates(found[::-1], theta_bar)
+
+    def over(self, function: Callable) -> list:
+        """function(n) for every layer n, over threads; values in order."""
+        return self.net._execution.over(function, range(len(self.layers)))
+
+
+class Costates(NamedTuple):
+    """p_0, ..., p_N, and the gradient of <p_N, x_N> with respect to all parameters."""
+
+    p: list[np.ndarray]
+    theta: np.ndarray
+
+
+def _layers(net: Net) -> Iterator[OneLayer]:
+    """From the inputs to the outputs."""
+    from stepnet.nets.execution import stage_of
+
+    numbers = net.views(np.arange(net.theta.size))
+    for name, record in net.design.stages():
+        places = [numbers[f"{name}.{each}"] for each in record.parameters]
+        if isinstance(record, Block):
+            _require_own_weights(name, record)
+            stage = stage_of(Block(record.field, record.scheme, 1, record.h, Depth(1)), net.dtype)
+            for n in range(record.steps):
+                yield OneLayer(f"{name}.{n}", _flat(each[n] for each in places), stage)
+        else:
+            yield OneLayer(name, _flat(places), stage_of(record, net.dtype))
+
+
+def _flat(places) -> np.ndarray:
+    return np.concatenate([np.zeros(0, np.int64), *(np.ravel(each) for each in places)])
+
+
+def _require_own_weights(name: str, block: Block) -> None:
+    if block.motion.opening.steps:
+        raise ValueError(f"{name} must have a one-step scheme for its steps to be layers, found {block.scheme.name!r}")
+    if block.depth.degree or block.depth.controls != block.steps:
+        raise ValueError(
+            f"{name} must have weights step by step (`degree=0` and as many controls as steps) for its steps to be "
+            f"layers of their own, found {block.depth} for {block.steps} steps"
+        )
+    if any(layer.clock for part in block.field.parts for layer in part.layers):
+        raise ValueError(f"{name} must not depend on time for its steps to be layers, found a clock")
+    late = [c for c in _times(block) if not 0 <= c < 1]
+    if late and block.steps > 1:
+        raise ValueError(
+            f"{name} must have a scheme that looks at a step before its end, such as 'euler' or 'midpoint': that of "
+            f"{block.scheme.name!r} reads the weights of the next one"
+        )
+
+
+def _times(block: Block) -> Iterator[float]:
+    """Where a step looks at the weights, in units of its length."""
+    for program in (block.motion.opening, block.motion.step):
+        yield from (operation.c for operation in program.operations if isinstance(operation, Slope))
