@@ -107,8 +107,8 @@ def test_memory_of_a_net_is_not_on_disk(tmp_path):
 PRESETS = {
     "resnet": (2, 1, 4, 3), "antisymmetric": (2, 1, 4, 3), "parabolic": (2, 1, 4, 3), "hamiltonian": (2, 1, 4, 3),
     "hyperbolic": (2, 1, 4, 3), "midpoint_net": (2, 1, 4, 3), "leapfrog_net": (2, 1, 4, 3), "mlp": (2, 1, 4, 3),
-    "neural_ode": (2, 1, (4,), 3), "graph_ode": (RING, 2, 3), "attention_net": (3, 4, 2),
-    "parabolic_cnn": ((4, 4), (2, 4), 2),
+    "neural_ode": (2, 1, (4,), 3), "graph_ode": (RING, 2, 3), "node_net": (RING, 2, 3, 4, 3),
+    "attention_net": (3, 4, 2), "parabolic_cnn": ((4, 4), (2, 4), 2),
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from stepnet.fields.connectivity import (
     dense,
     equivariant,
     graph,
+    nodewise,
     pooling,
     resized,
 )
@@ -33,6 +34,6 @@ from stepnet.fields.formula import Chain, Layer, affine, mlp, symmetric, two_lay
 __all__ = [
     "ACTIVATIONS", "Activation", "Attention", "Chain", "Connectivity", "DYNAMICS", "Depth", "Field", "Fixed", "Layer",
     "Mixing", "Normalisation", "Stencil", "activation", "affine", "antisymmetric", "chained", "conv1d", "conv2d",
-    "dense", "equivariant", "graph", "hamiltonian", "hyperbolic", "mlp", "parabolic", "pooling", "residual", "resized",
-    "staggered", "symmetric", "two_layer",
+    "dense", "equivariant", "graph", "hamiltonian", "hyperbolic", "mlp", "nodewise", "parabolic", "pooling", "residual",
+    "resized", "staggered", "symmetric", "two_layer",
 ]  # fmt: skip

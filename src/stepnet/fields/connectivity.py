@@ -266,6 +266,12 @@ def graph(adjacency, channels_in: int, channels_out: int | None = None, filter="
     )
 
 
+def nodewise(nodes: int, channels_in: int, channels_out: int | None = None) -> Mixing:
+    """The same matrix at every node, each by itself."""
+    operators = (sparse.eye_array(count("nodes", nodes), format="csr"),)
+    return Mixing("nodewise", channels_in, channels_in if channels_out is None else channels_out, operators)
+
+
 def equivariant(nodes: int, channels_in: int, channels_out: int | None = None) -> Mixing:
     """A set of nodes: every one the same, and their mean; Zaheer et al. (2017), Deep Sets."""
     n = count("nodes", nodes)

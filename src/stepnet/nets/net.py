@@ -184,7 +184,8 @@ class Net:
                 depth = Depth((depth.controls - depth.degree) * factor + depth.degree, depth.degree)
             blocks.append(Block(block.field, block.scheme, block.steps * factor, block.length, depth))
         design = Design(tuple(blocks), self.design.opening, self.design.readout, self.design.joins)
-        net = Net(design, np.zeros(sum(int(np.prod(s)) for s in design.shapes.values())), dtype=self.dtype)
+        zeros = np.zeros(sum(int(np.prod(s)) for s in design.shapes.values()))
+        net = Net(design, zeros, dtype=self.dtype, workers=self.workers)
         for name, old in self.weights.items():
             new = net.weights[name]
             if name.startswith("blocks.") and new.shape != old.shape:

@@ -22,10 +22,12 @@ from collections.abc import Sequence
 
 from stepnet import fields
 from stepnet.errors import UnknownName
-from stepnet.fields import Chain, Connectivity, Depth, Field, Layer, dense, resized
+from stepnet.fields import Chain, Connectivity, Depth, Field, Layer, dense, nodewise, resized
 from stepnet.fields.connectivity import count
 from stepnet.nets.design import Block, Design
 from stepnet.nets.net import Net
+
+HALVED = ("hamiltonian", "staggered", "hyperbolic")  # dynamics whose state has two halves
 
 
 def composed(
@@ -71,9 +73,9 @@ def _readout(state: int, read: int, outputs) -> Chain | None:
     return Chain(tuple(layers)) if layers else None
 
 
-def _half(width: int) -> int:
-    if count("width", width) % 2:
-        raise ValueError(f"`width` must be even, as the state has two halves (q, p); found {width}")
+def _half(width: int, name: str = "width") -> int:
+    if count(name, width) % 2:
+        raise ValueError(f"`{name}` must be even, as the state has two halves (q, p); found {width}")
     return width // 2
 
 
@@ -146,6 +148,23 @@ def graph_ode(adjacency, channels, steps, *, outputs=None, filter="adjacency", p
     return composed(_field(dynamics, K, activation, norm), scheme, steps, None, outputs, **options)
 
 
+def node_net(adjacency, inputs, outputs, channels, steps, *, filter="adjacency", polynomial=2, dynamics="residual",
+             activation="tanh", norm=None, scheme=None, length=1.0, degree=0, **options) -> Net:  # fmt: skip
+    """Outputs at every node of a graph: message passing between an opening and a read-out that all nodes share.
+
+    Features are ordered channel by channel; `NodeModel` makes samples of the nodes.  Kipf & Welling (2017), in any
+    dynamics.
+    """
+    half = _half(channels, "channels") if dynamics in HALVED else channels
+    K = fields.graph(adjacency, half, filter=filter, degree=polynomial)
+    scheme = scheme or ("verlet" if dynamics in HALVED else "euler")
+    depth = Depth(count("steps", steps) + degree, degree)
+    block = Block(_field(dynamics, K, activation, norm), scheme, steps, length, depth)
+    opening = Chain((Layer(nodewise(K.nodes_in, inputs, channels), activation=activation),))
+    readout = Chain((Layer(nodewise(K.nodes_in, channels, count("outputs", outputs)), "W", "b"),))
+    return Net(Design((block,), opening, readout), **options)
+
+
 def attention_net(tokens, channels, steps, *, heads=1, is_causal=False, outputs=None, dynamics="residual",
                   activation="identity", norm=None, scheme="euler", **options) -> Net:  # fmt: skip
     """An attention block as a step; Vaswani et al. (2017), Lu et al. (2019)."""
@@ -161,11 +180,11 @@ def parabolic_cnn(shape, channels: Sequence[int], steps, *, inputs=1, outputs=No
     `shape` is (height, width) of the images, `inputs` their channels, `channels` those of the blocks.  `dynamics` may
     be any other: a Hamiltonian one takes half of the channels for q and half for p.
     """
-    is_halved = dynamics in ("hamiltonian", "staggered", "hyperbolic")
+    is_halved = dynamics in HALVED
     scheme = scheme or ("verlet" if is_halved else "euler")
     blocks, joins = [], []
     for number, width in enumerate(channels):
-        K = fields.conv2d(shape, _half(width) if is_halved else width, padding=padding)
+        K = fields.conv2d(shape, _half(width, "channels") if is_halved else width, padding=padding)
         blocks.append(
             Block(_field(dynamics, K, activation, norm), scheme, steps, length, Depth(steps + degree, degree))
         )
@@ -192,5 +211,5 @@ def _field(dynamics: str, K: Connectivity, activation, norm) -> Field:
 PRESETS = {
     each.__name__: each
     for each in (resnet, antisymmetric, parabolic, hamiltonian, hyperbolic, midpoint_net, leapfrog_net, mlp, neural_ode,
-                 graph_ode, attention_net, parabolic_cnn)
+                 graph_ode, node_net, attention_net, parabolic_cnn)
 }  # fmt: skip
