@@ -80,7 +80,7 @@ class NetEstimator(BaseEstimator):
             found = self.net(inputs, outputs)
             if not isinstance(found, Net):
                 raise TypeError(f"`net` must give a Net for (inputs, outputs), found {type(found).__name__}")
-            return Net(found.design, found.theta, dtype=found.dtype, workers=self.workers)
+            return Net(found.design, found.theta, dtype=found.dtype, workers=self.workers, memory=found.memory)
         if self.net not in BY_NAME:
             raise UnknownName("net", self.net, BY_NAME)
         choices = {"length": self.length, "activation": self.activation, "seed": seed, "workers": self.workers}
@@ -100,7 +100,7 @@ class NetEstimator(BaseEstimator):
         state = super().__getstate__().copy()
         if "net_" in state:
             net = state["net_"]
-            state["net_"] = Net(net.design, net.theta, dtype=net.dtype, workers=net.workers)
+            state["net_"] = Net(net.design, net.theta, dtype=net.dtype, workers=net.workers, memory=net.memory)
         state.pop("run_", None)
         return state
 

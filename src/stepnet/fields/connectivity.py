@@ -83,7 +83,7 @@ class Mixing:
     def n_out(self) -> int:
         return self.channels_out * self.nodes_out
 
-    @property
+    @cached_property
     def is_dense(self) -> bool:
         return self.nodes_in == self.nodes_out == len(self.operators) == 1 and self.operators[0][0, 0] == 1
 

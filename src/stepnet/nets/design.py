@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise, zip_longest
 from typing import Any
 
@@ -152,15 +153,15 @@ class Design:
         if self.readout is not None:
             yield "readout", self.readout
 
-    @property
+    @cached_property
     def n_in(self) -> int:
         return next(self.stages())[1].n_in
 
-    @property
+    @cached_property
     def n_out(self) -> int:
         return list(self.stages())[-1][1].n_out
 
-    @property
+    @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Names of all parameters and their shapes, in the order of the flat vector."""
         return {

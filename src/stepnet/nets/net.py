@@ -31,15 +31,20 @@ class NetGradient:
         With respect to the inputs, shaped as they are.
     outputs : array
         What the net gave.
-    weights : mapping
-        Views of `theta` by name.
+    design : Design
+        Of the net.
     """
 
     value: float
     theta: np.ndarray
     x: np.ndarray
     outputs: np.ndarray
-    weights: MappingProxyType
+    design: Design
+
+    @cached_property
+    def weights(self) -> MappingProxyType:
+        """Views of `theta` by name."""
+        return views(self.design, self.theta)
 
 
 class Net:
@@ -57,13 +62,18 @@ class Net:
     dtype : float64 or float32
     workers : int, optional
         Threads; as many as there are cores by default.  Results do not depend on it.
+    memory : "auto", "all", "segments", "reversible" or Checkpoints
+        What gradients keep of the way forward, training included; see `gradient`.
     """
 
-    def __init__(self, design: Design, theta=None, *, seed=0, initialisation="glorot", dtype=np.float64, workers=None):
+    def __init__(
+        self, design: Design, theta=None, *, seed=0, initialisation="glorot", dtype=np.float64, workers=None,
+        memory="auto",
+    ):  # fmt: skip
         if not isinstance(design, Design):
             raise TypeError(f"`design` must be a Design, found {type(design).__name__}")
         self.design, self.dtype = design, _dtype(dtype)
-        self.workers = workers
+        self.workers, self.memory = workers, self._memory(memory)
         if theta is None:
             theta = initial_weights(design, initialisation, seed)
         self.theta = np.zeros(sum(int(np.prod(shape)) for shape in design.shapes.values()), self.dtype)
@@ -83,12 +93,7 @@ class Net:
 
     def views(self, theta: np.ndarray) -> MappingProxyType:
         """The same names for any vector as long as that of the parameters."""
-        found, start = {}, 0
-        for name, shape in self.design.shapes.items():
-            size = int(np.prod(shape))
-            found[name] = theta[start : start + size].reshape(shape)
-            start += size
-        return MappingProxyType(found)
+        return views(self.design, theta)
 
     @cached_property
     def _execution(self):
@@ -116,7 +121,7 @@ class Net:
         early = _with_block(self, block, starting).features(x, block)[: record.motion.opening.steps]
         return np.concatenate((early, found))
 
-    def gradient(self, x, loss: Callable | None = None, *, end_gradient=None, memory="auto") -> NetGradient:
+    def gradient(self, x, loss: Callable | None = None, *, end_gradient=None, memory=None) -> NetGradient:
         """The exact gradient of a loss of the outputs.
 
         Parameters
@@ -127,7 +132,7 @@ class Net:
             `loss(outputs)` giving (value, gradient with respect to the outputs).
         end_gradient : array_like, instead of `loss`
             The gradient of the loss with respect to the outputs.
-        memory : "auto", "all", "segments", "reversible" or Checkpoints
+        memory : "auto", "all", "segments", "reversible" or Checkpoints, instead of that of the net
             What is kept of the way forward: everything; a state for every few steps; nothing, as states are
             reconstructed (Verlet, leapfrog and their kin); or the states of an optimal schedule.
         """
@@ -145,7 +150,7 @@ class Net:
             return y_bar
 
         theta_bar, x_bar = self._execution.gradient(self.theta, flat, seed, self._memory(memory))
-        return NetGradient(float(value), theta_bar, x_bar.reshape(given.shape), outputs, self.views(theta_bar))
+        return NetGradient(float(value), theta_bar, x_bar.reshape(given.shape), outputs, self.design)
 
     def tangent(self, x, theta_dot=None, x_dot=None) -> tuple[np.ndarray, np.ndarray]:
         """Outputs and their derivative in a direction of parameters and inputs."""
@@ -158,7 +163,7 @@ class Net:
             dots.append(np.ascontiguousarray(dot.reshape(like.shape)))
         return self._execution.tangent(self.theta, dots[0], flat, dots[1])
 
-    def gauss_newton(self, x, direction, hessian: Callable | None = None, *, memory="auto") -> np.ndarray:
+    def gauss_newton(self, x, direction, hessian: Callable | None = None, *, memory=None) -> np.ndarray:
         """J' H J times a direction of parameters; `hessian(J v)` is H (J v) in the space of outputs, by default J v."""
         _, push = self.tangent(x, direction)
         end_gradient = push if hessian is None else hessian(push)
@@ -185,7 +190,7 @@ class Net:
             blocks.append(Block(block.field, block.scheme, block.steps * factor, block.length, depth))
         design = Design(tuple(blocks), self.design.opening, self.design.readout, self.design.joins)
         zeros = np.zeros(sum(int(np.prod(s)) for s in design.shapes.values()))
-        net = Net(design, zeros, dtype=self.dtype, workers=self.workers)
+        net = Net(design, zeros, dtype=self.dtype, workers=self.workers, memory=self.memory)
         for name, old in self.weights.items():
             new = net.weights[name]
             if name.startswith("blocks.") and new.shape != old.shape:
@@ -271,6 +276,8 @@ class Net:
         return names.index(f"blocks.{block}"), self.design.blocks[block]
 
     def _memory(self, memory):
+        if memory is None:
+            return self.memory
         if isinstance(memory, Checkpoints):
             if memory.disk is not None:
                 raise ValueError("`memory` of a net is in memory only; leave out `disk`")
@@ -289,10 +296,20 @@ class Net:
         return memory
 
 
+def views(design: Design, theta: np.ndarray) -> MappingProxyType:
+    """Parts of a vector by the names that a design gives to its parameters."""
+    found, start = {}, 0
+    for name, shape in design.shapes.items():
+        size = int(np.prod(shape))
+        found[name] = theta[start : start + size].reshape(shape)
+        start += size
+    return MappingProxyType(found)
+
+
 def _with_block(net: Net, number: int, block: Block) -> Net:
     blocks = tuple(block if i == number else each for i, each in enumerate(net.design.blocks))
     design = Design(blocks, net.design.opening, net.design.readout, net.design.joins)
-    return Net(design, net.theta, dtype=net.dtype, workers=net.workers)
+    return Net(design, net.theta, dtype=net.dtype, workers=net.workers, memory=net.memory)
 
 
 def _dtype(value) -> np.dtype:

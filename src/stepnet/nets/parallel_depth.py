@@ -95,7 +95,7 @@ def mgrit_gradient(
     outputs = run.forward(flat)
     value, y_bar = net._loss_at(loss, outputs)
     theta_bar, x_bar = run.reverse(y_bar)
-    gradient = NetGradient(value, theta_bar, x_bar.reshape(given.shape), outputs, net.views(theta_bar))
+    gradient = NetGradient(value, theta_bar, x_bar.reshape(given.shape), outputs, net.design)
     error = _error(theta_bar, net.gradient(x, loss).theta) if is_compared else float("nan")
     return ParallelGradient(gradient, run.convergence("forward"), run.convergence("adjoint"), error)
 

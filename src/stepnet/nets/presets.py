@@ -12,7 +12,7 @@ degree, controls : int
     step has its own (degree 0), or every step's beginning and end (degree 1 and more).
 opening : "dense" or "augment"
     A layer of its own, or zero features added to the inputs.
-seed, initialisation, dtype, workers
+seed, initialisation, dtype, workers, memory
     As in `Net`.
 """
 

@@ -155,16 +155,21 @@ def _step(job: Job, state: State) -> State:
     rate = recipe.optimiser.rate(state.step / job.steps_per_epoch)
     value, accuracy, gradient = job.objective.gradient(state.theta, batch)
     first = value if state.step == 0 else state.first
-    if not _is_bounded(value, first) or not np.isfinite(gradient).all():
+    if not _is_bounded(value, first) or not _is_finite(gradient):
         raise Diverged(_advice(value, epoch, place, rate))
     if recipe.clip is not None:
         gradient = recipe.clip(gradient)
     theta, slots = recipe.optimiser.step(state.theta, gradient, state.slots, rate, state.step + 1)
-    if not np.isfinite(theta).all():
+    if not _is_finite(theta):
         raise Diverged(_advice(value, epoch, place, rate))
     n, (loss, hits, samples) = len(batch), state.sums
     sums = (loss + n * value, hits + n * accuracy, samples + n)
     return replace(state, theta=theta, good=state.theta, slots=slots, step=state.step + 1, first=first, sums=sums)
+
+
+def _is_finite(vector: np.ndarray) -> bool:
+    """A finite square says so at once; one that is not may have been too large."""
+    return isfinite(vector @ vector) or bool(np.isfinite(vector).all())
 
 
 def _is_bounded(value: float, first: float) -> bool:

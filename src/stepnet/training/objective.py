@@ -60,7 +60,8 @@ class Data:
     def rows(self, indices: np.ndarray) -> Data:
         """Some of the samples; they were checked when the data were built."""
         part = object.__new__(Data)
-        keep(part, **{"weights": None} | {name: value[indices] for name, value in self.arrays().items()})
+        weights = None if self.weights is None else self.weights[indices]
+        keep(part, x=self.x[indices], y=self.y[indices], weights=weights)
         return part
 
 
@@ -104,14 +105,19 @@ class Objective:
         """The value and the accuracy."""
         self.model.put(theta)
         outputs = self.model(data.x)
-        local = self.loss.at(outputs, data.y, data.weights)
-        return local.value + self._own(theta).value, self._accuracy(outputs, data)
+        value = self.loss.at(outputs, data.y, data.weights).value
+        if self._has_own:
+            value += self._own(theta).value
+        return value, self._accuracy(outputs, data)
 
     def gradient(self, theta: np.ndarray, data: Data) -> Evaluation:
         """The value, the accuracy and the gradient."""
         _, found = self._pulled(theta, data)
+        accuracy = self._accuracy(found.outputs, data)
+        if not self._has_own:
+            return Evaluation(found.value, accuracy, found.theta)
         own = self._own(theta)
-        return Evaluation(found.value + own.value, self._accuracy(found.outputs, data), found.theta + own.gradient)
+        return Evaluation(found.value + own.value, accuracy, found.theta + own.gradient)
 
     def expansion(self, theta: np.ndarray, data: Data) -> Expansion:
         """Value, gradient, and products with J' H J, the Gauss-Newton part of the Hessian; penalties are exact."""
@@ -135,6 +141,10 @@ class Objective:
         self.model.put(theta)
         found = self.model.gradient(data.x, seed)
         return local[-1], found
+
+    @property
+    def _has_own(self) -> bool:
+        return bool(self.penalty.l1 or self.penalty.l2 or self.smoothness)
 
     def _own(self, theta: np.ndarray) -> Expansion:
         """What does not depend on data."""
@@ -160,7 +170,9 @@ class Objective:
         return found
 
     def _accuracy(self, outputs: np.ndarray, data: Data) -> float:
-        return float("nan") if self.loss.hits is None else float(np.mean(self.loss.hits(outputs, data.y)))
+        if self.loss.hits is None:
+            return float("nan")
+        return int(np.count_nonzero(self.loss.hits(outputs, data.y))) / len(outputs)
 
 
 def _finite(name: str, value) -> np.ndarray:
