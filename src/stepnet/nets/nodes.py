@@ -72,7 +72,7 @@ class NodeModel:
 
         found = self.net.gradient(self._x, whole, memory=memory)
         x_bar = found.x.reshape(self.inputs.T.shape).T
-        return NetGradient(found.value, found.theta, x_bar, kept, found.weights)
+        return NetGradient(found.value, found.theta, x_bar, kept, found.design)
 
     def gauss_newton(self, nodes, direction, hessian: Callable | None = None, *, memory="auto") -> np.ndarray:
         """J' H J times a direction of parameters, for the outputs at these nodes."""
