@@ -125,3 +125,12 @@ def test_digits_by_a_deep_hamiltonian_net():
         scores.append(net.fit(parts[0], parts[2]).score(parts[1], parts[3]))
     print(f"digits, held out: {scores}")
     assert np.median(scores) >= 0.96
+
+
+def test_outputs_and_features_are_those_of_the_net_on_scaled_samples():
+    X, y = moons()
+    found = NetClassifier(width=8, steps=3, epochs=2, random_state=0).fit(5 + 3 * X, y)
+    scaled = (X - X.mean(axis=0)) / X.std(axis=0)
+    np.testing.assert_allclose(found.outputs(5 + 3 * X), found.net_(scaled), rtol=1e-10)
+    np.testing.assert_allclose(found.features(5 + 3 * X), found.net_.features(scaled), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(found.predict_proba(5 + 3 * X).sum(axis=1), 1.0, rtol=1e-12)

@@ -90,10 +90,20 @@ class NetEstimator(BaseEstimator):
     def _scaled(self, X: np.ndarray) -> np.ndarray:
         return (X - self.shift_) * self.factor_
 
-    def _outputs(self, X) -> np.ndarray:
+    def _checked(self, X) -> np.ndarray:
+        """Scaled samples for a net that was fitted."""
         check_is_fitted(self, "net_")
-        X = validate_data(self, X, reset=False, dtype=np.float64)
-        return self.net_(self._scaled(X))
+        return self._scaled(validate_data(self, X, reset=False, dtype=np.float64))
+
+    def outputs(self, X) -> np.ndarray:
+        """What the net gives for samples, (n, outputs)."""
+        X = self._checked(X)
+        return self.net_(X)
+
+    def features(self, X, block: int = 0) -> np.ndarray:
+        """States (depths, n, width) inside a block of the net."""
+        X = self._checked(X)
+        return self.net_.features(X, block)
 
     def __getstate__(self):
         """Without the threads and kernels of the net, which are made again."""

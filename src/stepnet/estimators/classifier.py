@@ -50,16 +50,16 @@ class NetClassifier(ClassifierMixin, NetEstimator):
 
     def decision_function(self, X) -> np.ndarray:
         """Outputs of the net (n, classes); their difference (n,) if there are two classes."""
-        outputs = self._outputs(X)
+        outputs = self.outputs(X)
         return outputs[:, 1] - outputs[:, 0] if len(self.classes_) == 2 else outputs
 
     def predict_proba(self, X) -> np.ndarray:
         """Probabilities (n, classes)."""
-        return softmax(self._outputs(X), axis=1)
+        return softmax(self.outputs(X), axis=1)
 
     def predict(self, X) -> np.ndarray:
         """The likeliest class of each sample."""
-        outputs = self._outputs(X)
+        outputs = self.outputs(X)
         return self.classes_[np.argmax(outputs, axis=1)]
 
     def _facts(self) -> dict:

@@ -31,7 +31,7 @@ class NetRegressor(MultiOutputMixin, RegressorMixin, NetEstimator):
 
     def predict(self, X) -> np.ndarray:
         """Targets of samples."""
-        found = self._outputs(X) * self.y_factor_ + self.y_shift_
+        found = self.outputs(X) * self.y_factor_ + self.y_shift_
         return found[:, 0] if self.is_flat_ else found
 
     def _facts(self) -> dict:
