@@ -18,7 +18,7 @@ class NetRegressor(MultiOutputMixin, RegressorMixin, NetEstimator):
     NUMBERS = (*NetEstimator.NUMBERS, "y_shift_", "y_factor_")
 
     def fit(self, X, y, *, path=None, resume=False):
-        """Train a new net on samples (n, features) and targets (n,) or (n, outputs); `path`, `resume` as there."""
+        """Train a new net on samples (n, features) and targets (n,) or (n, outputs); the rest as in `NetClassifier`."""
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         self.is_flat_ = y.ndim == 1
         targets = np.asarray(y, float).reshape(len(y), -1)
