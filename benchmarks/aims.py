@@ -343,8 +343,9 @@ AIMS = (
     Aim("memory of 10^4 reversible layers beyond that of 100", "layers", True, 2.0, "MB", depth_growth),
     Aim("neural ODE beside the faster library", "layers", False, 4.0, "x", beats_layers(NEURAL_ODE)),
     *(
-        Aim(f"{task.name}: time to {task.accuracy:.0%} beside {peer}", "training", False, 3.0 if task.width <= 32 else 1.0,
-            "x", inverse(ratio_to("training", f"{task.name}, {TRAINED}", f"{task.name}, {peer}")))
+        Aim(f"{task.name}: time to {task.accuracy:.0%} beside {peer}", "training", False,
+            3.0 if task.width <= 32 else 1.0, "x",
+            inverse(ratio_to("training", f"{task.name}, {TRAINED}", f"{task.name}, {peer}")))
         for task in TASKS for peer in ((TORCH,) if task.kind == "residual" else (TORCH, SCIKIT))
     ),
     *(

@@ -52,8 +52,8 @@ def report(results: dict) -> str:
         "(100 at width 256).  For stepnet the whole call of `net.gradient`.  Memory is what a gradient takes beyond "
         "weights and their gradient.\n\n" + gradients_table(rows, "layers"),
         "## Training\n\nFrom the same weights by Adam on the same mini-batches until a share of the test samples is "
-        "classified right: training alone, one thread.  Below, a step of Gauss-Newton (gradient, products, line search) "
-        "beside a gradient.\n\n" + training_table(rows),
+        "classified right: training alone, one thread.  Below, a step of Gauss-Newton (gradient, products, line "
+        "search) beside a gradient.\n\n" + training_table(rows),
     ]
     missing = _missing(rows)
     if missing:

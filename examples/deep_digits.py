@@ -1,4 +1,4 @@
-"""Handwritten digits by 1202 Hamiltonian layers, whose states are not stored: they are run backwards for the gradient."""
+"""Handwritten digits by 1202 Hamiltonian layers, whose states are not stored but run backwards."""
 
 from __future__ import annotations
 

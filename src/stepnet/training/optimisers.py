@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from stepnet.engines.numba_engine.updates import adam
 from stepnet.records import by_name, keep, keep_numbers
 from stepnet.training.schedules import schedule
 
@@ -121,6 +120,8 @@ class RMSprop:
 
 def _adam_step(record, keep, theta, gradient, slots, rate, count):
     """keep theta less the step of Adam, whose decaying means of g and g^2 are corrected for their beginning at zero."""
+    from stepnet.engines.numba_engine.updates import adam  # the compiler is not loaded before it is needed
+
     rate, scale = rate / (1 - record.beta1**count), 1 / sqrt(1 - record.beta2**count)
     numbers = record.beta1, record.beta2, keep, rate, scale, record.eps
     theta, mean, squares = adam(theta, gradient, slots["mean"], slots["squares"], numbers)
