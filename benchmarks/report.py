@@ -51,6 +51,9 @@ def report(results: dict) -> str:
         "## Layers\n\nLoss and all gradients of nets with weights of their own in every layer, batch 256; 1000 layers "
         "(100 at width 256).  For stepnet the whole call of `net.gradient`.  Memory is what a gradient takes beyond "
         "weights and their gradient.\n\n" + gradients_table(rows, "layers"),
+        "## Training\n\nFrom the same weights by Adam on the same mini-batches until a share of the test samples is "
+        "classified right: training alone, one thread.  Below, a step of Gauss-Newton (gradient, products, line "
+        "search) beside a gradient.\n\n" + training_table(rows),
     ]
     missing = _missing(rows)
     if missing:
@@ -144,6 +147,15 @@ def gradients_table(rows: list[dict], workload: str) -> str:
         if r["workload"] == workload
     ]  # fmt: skip
     return _table(("contender", "ms", "difference", "peak, MB", "steps"), lines)
+
+
+def training_table(rows: list[dict]) -> str:
+    lines = [
+        (r["contender"], r["note"] or _ms(r["time"]), _count(r["accepted"]))
+        for r in rows
+        if r["workload"] == "training"
+    ]
+    return _table(("contender", "ms", "epochs"), lines)
 
 
 def ensemble_table(rows: list[dict]) -> str:

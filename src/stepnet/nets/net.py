@@ -47,6 +47,34 @@ class NetGradient:
         return views(self.design, self.theta)
 
 
+class Linearised:
+    """J, the derivative of a net's outputs by its parameters, at some inputs and at the parameters it was made with.
+
+    Parameters
+    ----------
+    outputs : array
+        What the net gave.
+    push, pull : callable
+        J v from v, and J' u from u.
+    """
+
+    def __init__(self, outputs: np.ndarray, push: Callable, pull: Callable):
+        self.outputs, self._push, self._pull = outputs, push, pull
+
+    def tangent(self, theta_dot) -> np.ndarray:
+        """J v: the derivative of the outputs in a direction of the parameters."""
+        return self._push(np.ascontiguousarray(theta_dot, self.outputs.dtype))
+
+    def pullback(self, outputs_bar) -> np.ndarray:
+        """J' u: the gradient by the parameters from that by the outputs."""
+        return self._pull(np.ascontiguousarray(outputs_bar, self.outputs.dtype))
+
+    def gauss_newton(self, direction, hessian: Callable | None = None) -> np.ndarray:
+        """J' H J times a direction; `hessian(J v)` is H (J v), by default J v."""
+        pushed = self.tangent(direction)
+        return self.pullback(pushed if hessian is None else hessian(pushed))
+
+
 class Net:
     """A design with weights: `net(x)` maps inputs `(batch, ...)` to outputs `(batch, outputs)`.
 
@@ -165,9 +193,22 @@ class Net:
 
     def gauss_newton(self, x, direction, hessian: Callable | None = None, *, memory=None) -> np.ndarray:
         """J' H J times a direction of parameters; `hessian(J v)` is H (J v) in the space of outputs, by default J v."""
-        _, push = self.tangent(x, direction)
-        end_gradient = push if hessian is None else hessian(push)
-        return self.gradient(x, end_gradient=end_gradient, memory=memory).theta
+        return self.linearised(x, memory=memory).gauss_newton(direction, hessian)
+
+    def linearised(self, x, *, memory=None) -> Linearised:
+        """The outputs as a linear function of the parameters near those of now; one run serves many derivatives.
+
+        It is kept if `memory` is "all", or "auto" and small enough; else every derivative runs the net again.
+        """
+        theta, flat, memory = self.theta.copy(), self._inputs("x", x), self._memory(memory)
+        execution = self._execution
+        if execution.can_be_kept(len(flat), memory):
+            return Linearised(*execution.linearised(theta, flat))
+        return Linearised(
+            execution.forward(theta, flat),
+            lambda theta_dot: execution.tangent(theta, theta_dot, flat, np.zeros_like(flat))[1],
+            lambda outputs_bar: execution.gradient(theta, flat, lambda _: outputs_bar, memory)[0],
+        )
 
     def roughness(self) -> tuple[float, np.ndarray]:
         """1/2 int |d theta / dt|^2 along all blocks, and its gradient: what keeps weights smooth in depth."""

@@ -122,19 +122,19 @@ class _Run:
                 self.parts.append(_Chain(stage, theta, bar))
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        from stepnet.nets.execution import single_thread, tiled, untiled
+        from stepnet.nets.execution import SINGLE_THREAD, tiled, untiled
 
         y, self._batch = tiled(x), len(x)
-        with single_thread():
+        with SINGLE_THREAD:
             for part in self.parts:
                 y = part.forward(y, self._batch)
         return untiled(y, self._batch)
 
     def reverse(self, y_bar: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        from stepnet.nets.execution import single_thread, tiled, untiled
+        from stepnet.nets.execution import SINGLE_THREAD, tiled, untiled
 
         bar = tiled(y_bar)
-        with single_thread():
+        with SINGLE_THREAD:
             for part in reversed(self.parts):
                 bar = part.reverse(bar)
         return self.theta_bar, untiled(bar, self._batch)

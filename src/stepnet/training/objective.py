@@ -19,7 +19,8 @@ class Model(Protocol):
 
     `gradient(x, loss)` runs `loss(outputs)`, which gives a value and its gradient by the outputs, and returns a record
     with `value`, `theta` (the gradient by the parameters) and `outputs`.  `gauss_newton(x, v, hessian)`, which only the
-    method of that name needs, gives J' hessian(J v), with J the derivative of the outputs by the parameters.
+    method of that name needs, gives J' hessian(J v), with J the derivative of the outputs by the parameters; a model
+    with `linearised(x)`, as that of a `Net`, is asked for J once in every step instead.
     """
 
     @property
@@ -120,15 +121,26 @@ class Objective:
         return Evaluation(found.value + own.value, accuracy, found.theta + own.gradient)
 
     def expansion(self, theta: np.ndarray, data: Data) -> Expansion:
-        """Value, gradient, and products with J' H J, the Gauss-Newton part of the Hessian; penalties are exact."""
-        local, found = self._pulled(theta, data)
-        own = self._own(theta)
+        """Value, gradient, and products with J' H J, the Gauss-Newton part of the Hessian; penalties are exact.
+
+        Gradient and products are found when they are asked for, by one run if the model has `linearised`.
+        """
+        self.model.put(theta)
+        near = self.model.linearised(data.x) if hasattr(self.model, "linearised") else None
+        outputs = self.model(data.x) if near is None else near.outputs
+        local, own = self.loss.at(outputs, data.y, data.weights), self._own(theta)
+
+        def slope():
+            pulled = self._pulled(theta, data)[1].theta if near is None else near.pullback(local.gradient)
+            return pulled + own.gradient
 
         def product(v):
+            if near is not None:
+                return near.gauss_newton(v, local.product) + own.product(v)
             self.model.put(theta)
             return self.model.gauss_newton(data.x, v, local.product) + own.product(v)
 
-        return Expansion(found.value + own.value, lambda: found.theta + own.gradient, product)
+        return Expansion(local.value + own.value, slope, product)
 
     def _pulled(self, theta: np.ndarray, data: Data) -> tuple[Expansion, Any]:
         """The loss near the outputs, and its gradient by the parameters."""

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from stepnet.engines.numba_engine.updates import adam
 from stepnet.nets import penalties
 from stepnet.nets.penalties import Penalty
 from stepnet.records import by_name, keep, keep_numbers
@@ -124,9 +123,10 @@ class RMSprop:
 
 def _adam_step(record, keep, theta, gradient, slots, rate, count):
     """keep theta less the step of Adam, whose decaying means of g and g^2 are corrected for their beginning at zero."""
-    numbers = (
-        record.beta1, record.beta2, keep, rate / (1 - record.beta1**count), 1 / sqrt(1 - record.beta2**count), record.eps,
-    )  # fmt: skip
+    from stepnet.engines.numba_engine.updates import adam  # the compiler is not loaded before it is needed
+
+    rate, scale = rate / (1 - record.beta1**count), 1 / sqrt(1 - record.beta2**count)
+    numbers = record.beta1, record.beta2, keep, rate, scale, record.eps
     theta, mean, squares = adam(theta, gradient, slots["mean"], slots["squares"], numbers)
     return theta, {"mean": mean, "squares": squares}
 

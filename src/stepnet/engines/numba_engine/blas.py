@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache, cached_property
 from threading import Lock
 
@@ -34,21 +32,19 @@ class _Threads:
                 return getattr(library, f"{prefix}_get_num_threads"), getattr(library, f"{prefix}_set_num_threads")
         return (lambda: 1), (lambda n: None)  # a BLAS without threads of its own, or one we cannot ask
 
-    @contextmanager
-    def one(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         get, put = self._functions
         with self._lock:
             if self._users == 0:
                 self._before = get()
                 put(1)
             self._users += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._users -= 1
-                if self._users == 0:
-                    put(self._before)
+
+    def __exit__(self, *_) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                self._functions[1](self._before)
 
 
-single_thread = _Threads().one
+SINGLE_THREAD = _Threads()

@@ -88,7 +88,7 @@ class Stage:
         self._n_weights = int(self.chains.slots[:, 1].sum())
         self._work_size, self._work = (self.group * size for size in work_size(parts))
         self._free: list[layers.Room] = []
-        self._tapes: dict[int, list[Tape]] = {}
+        self._tapes: dict[tuple[int, bool], list[Tape]] = {}
         self._fitted = {self.group: self}
         self.cost = BESIDE + sum(len(parts) * TILE * size for size in self.chains.slots[:, 1])
 
@@ -187,6 +187,8 @@ class Stage:
 
     def _slices(self, count: int, tiles: int) -> list[tuple[int, int]]:
         size = max(1, int(SLICE_OPERATIONS / (tiles * self.group * self.cost)))
+        if count <= size:
+            return [(0, count)]
         return [(done, min(size, count - done)) for done in range(0, count, size)]
 
     def run(self, room, layout: Layout, theta, step: int, count: int, slot: int = 0, ways=(1, 1)) -> None:
@@ -205,6 +207,15 @@ class Stage:
             layers.pullback(
                 self.dtype, gemm_address(self.dtype), self.chains, layout.program, room, theta, theta_bar, step + last,
                 slot + last, n,
+            )  # fmt: skip
+
+    def push(self, room, layout: Layout, theta, theta_dot, step: int, count: int, is_known: bool) -> None:
+        """Along tangents, from the slot 0 of a dual room on; values may be known from a run in the same room."""
+        mixed_dot = np.zeros_like(room.mixed)
+        for done, n in self._slices(count, room.tiles):
+            layers.tangent(
+                self.dtype, gemm_address(self.dtype), self.chains, layout.program, room, theta, theta_dot, mixed_dot,
+                step + done, done, n, int(is_known),
             )  # fmt: skip
 
     def _opened(self, theta, carry: np.ndarray, step: int = 0) -> np.ndarray:
@@ -248,9 +259,9 @@ class Stage:
     def forward(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
         """The end state."""
         if self.is_single:
-            tape = self._taken(len(x))
+            tape = self.tape(len(x))
             found = tape.run(theta, x)
-            self._give_tape(tape)
+            self.put_by(tape)
             return found
         return self.fitted(len(x)).span(theta, x, 0, self.n_steps)
 
@@ -292,12 +303,7 @@ class Stage:
         room = self.room(layout, len(pair[0]), 2, is_dual=True)
         for is_dot in (False, True):
             self.records(room, is_dot)[0, :, : pair[0].shape[1]] = pair[is_dot]
-        mixed_dot = np.zeros_like(room.mixed)
-        for done, n in self._slices(count, room.tiles):
-            layers.tangent(
-                self.dtype, gemm_address(self.dtype), self.chains, layout.program, room, theta, theta_dot, mixed_dot,
-                step + done, done, n,
-            )  # fmt: skip
+        self.push(room, layout, theta, theta_dot, step, count, is_known=False)
         if self.is_single:
             start, stop = self.value_place
             found = tuple(self.records(room, is_dot)[0, :, start:stop].copy() for is_dot in (False, True))
@@ -325,23 +331,25 @@ class Stage:
 
     def _kept(self, theta, theta_bar, x: np.ndarray):
         """With everything kept."""
-        tape = self._taken(len(x))
+        tape = self.tape(len(x))
         y_bar = yield tape.run(theta, x)
         found = tape.pull(theta, theta_bar, y_bar)
-        self._give_tape(tape)
+        self.put_by(tape)
         yield found
 
-    def _taken(self, tiles: int) -> Tape:
-        """A tape, if possible one that was given back."""
+    def tape(self, tiles: int, is_dual: bool = False) -> Tape:
+        """A tape for these tiles, if possible one that was put by."""
         with TAKING:
-            tapes = self._tapes.setdefault(tiles, [])
+            tapes = self._tapes.setdefault((tiles, is_dual), [])
             if tapes:
                 return tapes.pop()
-        return Tape(self, tiles)
+        return Tape(self, tiles, is_dual)
 
-    def _give_tape(self, tape: Tape) -> None:
+    def put_by(self, tape: Tape) -> None:
+        """The tape is not used any more."""
+        key = tape.tiles, tape.is_dual
         with TAKING:
-            self._tapes[tape.tiles] = [tape, *self._tapes[tape.tiles]][:8]
+            self._tapes[key] = [tape, *self._tapes[key]][:8]
 
     def _scheduled(self, theta, theta_bar, x: np.ndarray, memory: Memory):
         begun = self.carried(x)

@@ -201,8 +201,8 @@ def forward(blas, chains, program, room, theta, step, direction, slot, slot_dire
 
 
 @Kernel
-def tangent(blas, chains, program, room, theta, theta_dot, mixed_dot, step, slot, count):
-    """As `forward`, with tangents: those of all rows lie `dots` behind the rows."""
+def tangent(blas, chains, program, room, theta, theta_dot, mixed_dot, step, slot, count, is_known):
+    """As `forward`, with tangents: those of all rows lie `dots` behind the rows, which may be there already."""
     direct = program.is_direct != 0
     weights, dots = theta if direct else room.mixed, theta_dot if direct else mixed_dot
     for _ in range(count):
@@ -214,24 +214,24 @@ def tangent(blas, chains, program, room, theta, theta_dot, mixed_dot, step, slot
                 o = program.forward[m]
                 kind, out, one, other, i, is_added = o[0], o[1], o[2], o[3], o[4], o[5]
                 size, v, w = program.row_size[out], program.forward_weights[m, 0], program.forward_weights[m, 1]
-                a, b, c, d = room.at[out], room.at[one], room.at[other], room.dots
                 if kind == SLOPE:
                     tape = tape_of(program, room, i, here, previous)
-                    t, part = program.times[step, i], program.part[i]
-                    run_chain(blas, chains, part, weights, room.base, i, t, room.memory, b, a, tape, room.work)
+                    t, part, a, b, d = program.times[step, i], program.part[i], room.at[out], room.at[one], room.dots
+                    if not is_known:
+                        run_chain(blas, chains, part, weights, room.base, i, t, room.memory, b, a, tape, room.work)
                     push_chain(
                         blas, chains, part, weights, dots, room.base, i, t, room.memory, b, b + d, a, a + d, tape,
                         room.work, room.work_size,
                     )  # fmt: skip
-                elif kind == SUM:
-                    set_sum(room.memory, a, b, c, size, v, w)
-                    set_sum(room.memory, a + d, b + d, c + d, size, v, w)
-                elif is_added:
-                    add_scaled(room.memory, a, b, size, v)
-                    add_scaled(room.memory, a + d, b + d, size, v)
-                else:
-                    set_scaled(room.memory, a, b, size, v)
-                    set_scaled(room.memory, a + d, b + d, size, v)
+                    continue
+                for d in range(room.dots if is_known else 0, room.dots + 1, room.dots):
+                    a, b, c = room.at[out] + d, room.at[one] + d, room.at[other] + d
+                    if kind == SUM:
+                        set_sum(room.memory, a, b, c, size, v, w)
+                    elif is_added:
+                        add_scaled(room.memory, a, b, size, v)
+                    else:
+                        set_scaled(room.memory, a, b, size, v)
         step += 1
         slot += 1
     return 0
