@@ -46,8 +46,8 @@ def report(results: dict) -> str:
         + batch_table(rows),
         f"## A neural ODE on tensors\n\nThe gradient of half the squared end state with respect to the weights of a "
         f"2-{WIDTH}-2 network, batch {BATCH}, float32, {STEPS} steps of the 3/8 rule; `difference` is that from the "
-        f"same gradient in float64, the median over {len(SEEDS)} seeds.  stepnet recognises the perceptron; `any function` "
-        "is the same one, called.  Memory is what a gradient adds to a process.\n\n"
+        f"same gradient in float64, the median over {len(SEEDS)} seeds.  stepnet recognises the perceptron; `any "
+        "function` is the same one, called.  Memory is what a gradient adds to a process.\n\n"
         + gradients_table(rows, "neural-ode"),
         "## Layers\n\nLoss and all gradients of nets with weights of their own in every layer, batch 256; 1000 layers "
         "(100 at width 256).  For stepnet the whole call of `net.gradient`.  Memory is what a gradient takes beyond "
