@@ -1,7 +1,8 @@
 """Classes of nodes from a few that are known, by message passing as steps: communities at random, and a karate club.
 
 Of three communities five members each are known, and every node has features that tell little by themselves.  Of the
-club (Zachary 1977) only the instructor and the president are known, and nothing but who is a friend of whom.
+club (Zachary 1977) only the instructor and the president are known, and nothing but who is a friend of whom.  The
+dynamics are residual; Hamiltonian and parabolic ones learnt less from so few nodes.
 """
 
 from __future__ import annotations

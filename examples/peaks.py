@@ -32,8 +32,8 @@ def main(folder: Path, seeds=(0, 1, 2), iterations: int = 200, points: int = 100
     )
 
     with plots.style():
-        figure = Figure(figsize=(10, 5.6), layout="constrained", dpi=150)
-        above, below = figure.subfigures(2, 1, height_ratios=[1.7, 1])
+        figure = Figure(figsize=(10, 5.2), layout="constrained", dpi=150)
+        above, below = figure.subfigures(2, 1, height_ratios=[1.65, 1])
         left, right = above.subplots(1, 2, width_ratios=[1, 1.4])
         plots.regions(net, test.x, test.y, left).set_title(f"five bands: {np.median(reached):.1%} right")
         plots.history(run, right)

@@ -18,6 +18,7 @@ SQUARE = {
     "graph": fields.graph(RING, 3),
     "laplacian": fields.graph(RING, 2, filter="laplacian"),
     "chebyshev": fields.graph(RING, 2, filter="chebyshev", degree=3),
+    "nodewise": fields.nodewise(4, 2),
     "set": fields.equivariant(4, 3),
     "attention": fields.Attention(4, 4, heads=2),
     "causal": fields.Attention(5, 2, is_causal=True),
