@@ -139,11 +139,10 @@ def _attempt(batch: Batch, stops) -> Attempts:
     batch.h = _factors(error, is_good, batch).mul_(h)
     if how.max_step < inf:
         batch.h.clamp_max_(how.max_step)
-    mask = stages.spread(is_good, torch.bool)
-    batch.left, batch.row = torch.where(is_good, batch.left - h, batch.left), stages.chosen(mask, row_new, row)
+    batch.left, batch.row = torch.where(is_good, batch.left - h, batch.left), stages.chosen(is_good, row_new, row)
     if not stages.is_last_new:
         k_new = batch.fun(stages.column(batch.t), batch.y)
-    batch.k = torch.where(mask, k_new, batch.k)
+    batch.k = stages.chosen_slope(is_good, k_new, batch.k)
     return Attempts(t, h, is_taken, row)
 
 
@@ -191,12 +190,10 @@ def power_of(x: Tensor, exponent: float) -> Tensor:
 
 def _find_failures(batch: Batch) -> None:
     """Samples that cannot go on end where they are."""
-    t, h = batch.t, batch.h
-    is_moving = batch.left > 0
-    is_short = is_moving & ~((h >= batch.left) | ((t + h > t) & (h >= SHORTEST * t.abs())))
-    is_late = is_moving & (batch.attempts >= batch.how.max_steps)
-    if not bool((is_short | is_late).any()):
+    is_moving, is_at_limit = batch.left > 0, batch.attempts >= batch.how.max_steps
+    is_short = is_moving & ~((batch.h >= batch.left) | (batch.h > SHORTEST * batch.t.abs()))
+    if not (is_at_limit or bool(is_short.any())):
         return
-    is_lost = is_short & ~batch.error.isfinite()
+    is_late, is_lost = is_moving & is_at_limit, is_short & ~batch.error.isfinite()
     for mask, status in ((is_late, STEP_LIMIT), (is_short, STEP_TOO_SMALL), (is_lost, NOT_FINITE)):
         _end_here(batch, mask, status)

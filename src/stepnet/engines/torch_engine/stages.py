@@ -33,6 +33,7 @@ class Stages:
         self.rows = y.new_zeros(len(A), width)
         self.mean = y.real.new_full((y[0].numel(),), 1.0 / y[0].numel())
         self.row = [self.seen(row) for row in self.rows]
+        self.mask = torch.zeros_like(self.rows[0], dtype=torch.bool)
         self.before = [self.rows[:i].t() for i in range(len(A) + 1)]
         self.weights = [weights(row[:i]) for i, row in enumerate(A)]
         self.b = weights(scheme.b)
@@ -50,36 +51,40 @@ class Stages:
         """A row as the state it holds."""
         return row.as_strided(self.shape, self.strides)
 
-    def chosen(self, mask: Tensor, row: Tensor, other: Tensor) -> Tensor:
-        """A row by entries of two others."""
-        new = torch.empty_like(row)
-        torch.where(mask, self.seen(row), self.seen(other), out=self.seen(new))
-        return new
+    def chosen(self, is_first: Tensor, row: Tensor, other: Tensor) -> Tensor:
+        """A row by samples of two others."""
+        self.seen(self.mask).copy_(is_first.view(self.as_column))
+        return torch.where(self.mask, row, other)
+
+    def chosen_slope(self, is_first: Tensor, k: Tensor, other: Tensor) -> Tensor:
+        """The same for slopes, which lie in memory as functions give them: a mask that lies so is the fastest."""
+        mask = torch.empty_like(k, dtype=torch.bool).copy_(is_first.view(self.as_column))
+        return torch.where(mask, k, other)
 
     def column(self, x: Tensor) -> Tensor:
         """A number for each sample, so that it broadcasts against the state, in whose precision it is."""
         return x.to(self.real).view(self.as_column)
 
-    def spread(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+    def spread(self, x: Tensor) -> Tensor:
         """As a column, but written to all entries where this is faster than to broadcast again and again."""
-        whole = x.to(dtype).view(self.as_column).expand(self.shape)
-        return whole if self.is_by_entry else whole.contiguous()
+        column = self.column(x)
+        return column if self.is_by_entry else column.expand(self.shape).contiguous()
 
     def fill(self, fun: Callable, t: Tensor, h: Tensor, y: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """All stages of a step from the row y, whose slope is k; the new state as a row, and the last slope."""
-        length, s = self.spread(h, self.real), len(self.b)
-        times = torch.addcmul(t, self.c[:s], h).to(self.real).view(s, *self.as_column).unbind()
+        length, s = self.spread(h), len(self.b)
+        times = torch.addcmul(t, self.c[1:s], h).to(self.real).view(s - 1, *self.as_column).unbind()
         torch.mul(k, length, out=self.row[0])
         stage = y
         for i in range(1, s):
             stage = torch.addmv(y, self.before[i], self.weights[i])
-            k = fun(times[i], self.seen(stage))
+            k = fun(times[i - 1], self.seen(stage))
             torch.mul(k, length, out=self.row[i])
         return (stage if self.is_last_new else torch.addmv(y, self.before[s], self.b)), k
 
     def extend(self, fun: Callable, t: Tensor, h: Tensor, y: Tensor) -> None:
         """The stages that only the continuous extension needs."""
-        length = self.spread(h, self.real)
+        length = self.spread(h)
         for i in range(len(self.b), len(self.weights)):
             stage = torch.addmv(y, self.before[i], self.weights[i])
             k = fun(self.column(torch.addcmul(t, self.c[i], h)), self.seen(stage))
