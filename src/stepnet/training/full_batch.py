@@ -104,9 +104,9 @@ def minimise(
 
 
 class Taken(NamedTuple):
-    """A step that was tried: where it led, if it led down, how it looks there, and the radius for the next one."""
+    """A step that was tried: where it led, how it looks there (None if not down), and the radius for the next one."""
 
-    theta: np.ndarray | None
+    theta: np.ndarray
     there: Expansion | None
     radius: float
 
@@ -128,7 +128,7 @@ def _gauss_newton(objective: Objective, theta: np.ndarray, data: Data, method: G
         else:
             attempt = _along(objective, theta, data, here, step)
         radius = attempt.radius
-        if attempt.theta is not None and attempt.there is not None:
+        if attempt.there is not None:
             theta, here = attempt.theta, attempt.there
             gradients += 1
             converged = bool(np.abs(here.gradient).max() <= method.tol)
@@ -152,7 +152,7 @@ def _along(objective: Objective, theta: np.ndarray, data: Data, here: Expansion,
         if there.value <= here.value + DESCENT * length * slope + slack:
             return Taken(new, there, inf)
         length /= 2
-    return Taken(None, None, inf)
+    return Taken(theta, None, inf)
 
 
 def _within(objective: Objective, theta: np.ndarray, data: Data, here: Expansion, step: Step, radius: float) -> Taken:
@@ -165,7 +165,7 @@ def _within(objective: Objective, theta: np.ndarray, data: Data, here: Expansion
         radius = 0.25 * float(np.linalg.norm(step.direction))
     elif ratio > GOOD and step.reason != "residual":
         radius = 2 * radius
-    return Taken(new, there, radius) if ratio > DESCENT else Taken(None, None, radius)
+    return Taken(new, there if ratio > DESCENT else None, radius)
 
 
 def _rounding(here: Expansion) -> float:

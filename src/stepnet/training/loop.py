@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import isfinite, nan
 
 import numpy as np
@@ -27,7 +28,7 @@ class Job:
     validation: Data | None
     recipe: Recipe
 
-    @property
+    @cached_property
     def steps_per_epoch(self) -> int:
         return self.recipe.steps_per_epoch(len(self.data))
 
@@ -84,7 +85,10 @@ def train(
     job = Job(objective, data, validation, Recipe() if recipe is None else recipe)
     store = None if path is None else Store(path)
     state = _beginning(job, store, theta, resume)
-    with bar(job.recipe.epochs, progress, done=len(state.history)) as shown:
+    with (
+        bar(job.recipe.epochs, progress, done=len(state.history)) as shown,
+        np.errstate(over="ignore", invalid="ignore"),
+    ):
         state, ending, message = _run(job, state, store, shown)
     if store is not None:
         store.write(state, ending, message, job.by_best)
@@ -143,9 +147,8 @@ def _run(job: Job, state: State, store: Store | None, shown: Bar) -> tuple[State
 
 def _next(job: Job, state: State) -> State:
     """The state after a step and, if that was the last of an epoch, what the epoch asks for."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        new = _step(job, state)
-        return _closed(job, new) if new.step % job.steps_per_epoch == 0 else new
+    new = _step(job, state)
+    return _closed(job, new) if new.step % job.steps_per_epoch == 0 else new
 
 
 def _step(job: Job, state: State) -> State:
@@ -179,8 +182,7 @@ def _is_bounded(value: float, first: float) -> bool:
 def _require_good_end(job: Job, state: State) -> None:
     """The last update has led to parameters that no step has looked at."""
     epoch, place = divmod(state.step - 1, job.steps_per_epoch)
-    with np.errstate(over="ignore", invalid="ignore"):
-        value, _ = job.objective.value(state.theta, _batch(job, epoch, place))
+    value, _ = job.objective.value(state.theta, _batch(job, epoch, place))
     if not _is_bounded(value, state.first):
         raise Diverged(_advice(value, epoch, place, state.history[-1][-1]))
 

@@ -35,10 +35,15 @@ def _entropies(z, q, l, p, terms):  # noqa: E741
     return 0
 
 
+def _rows(z: np.ndarray, real: np.dtype) -> np.ndarray:
+    rows = z.reshape(-1, z.shape[-1])
+    return rows if rows.flags.carray and rows.dtype == real else np.array(rows, real)
+
+
 def entropies(z: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """log p, p = softmax(z) and -sum_c q_c log p_c over the last axis; infinite numbers are limits of large ones."""
     real = np.dtype(np.float32 if z.dtype == np.float32 else np.float64)
-    rows, weights = (np.require(each.reshape(-1, z.shape[-1]), real, ("C", "W")) for each in (z, q))
+    rows, weights = _rows(z, real), _rows(q, real)
     l, p, terms = np.empty_like(rows), np.empty_like(rows), np.empty(len(rows), real)  # noqa: E741
     _entropies(real, rows, weights, l, p, terms)
     return l.reshape(z.shape), p.reshape(z.shape), terms.reshape(z.shape[:-1])

@@ -26,7 +26,8 @@ def _entropies(z: np.ndarray, q: np.ndarray):
     """log p, p and -sum_c q_c log p_c; the compiler is not loaded before it is needed."""
     from stepnet.engines.numba_engine.softmax import entropies
 
-    return tuple(each.astype(z.dtype, copy=False) for each in entropies(z, q))
+    found = entropies(z, q)
+    return found if found[0].dtype == z.dtype else tuple(each.astype(z.dtype) for each in found)
 
 
 def softmax(z: np.ndarray) -> np.ndarray:
