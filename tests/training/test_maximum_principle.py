@@ -42,7 +42,7 @@ def test_the_gradient_of_the_hamiltonians_is_minus_that_of_the_objective(name):
     np.testing.assert_allclose(here.gradient, wanted.gradient, atol=ROUNDING)
     for rho in (0.0, 2.0):  # at the trajectory itself the terms with rho are flat
         for n, layer in enumerate(parts.layers):
-            slope = hamiltonian(parts, objective.penalty, here, n, theta[layer.places], rho)[1]
+            slope = hamiltonian(parts, objective.penalty, here, n, theta[layer.places], rho).gradient
             np.testing.assert_allclose(slope, -wanted.gradient[layer.places], atol=ROUNDING)
 
 
@@ -55,9 +55,9 @@ def test_the_gradient_of_an_augmented_hamiltonian_is_that_of_differences(name):
         away = theta[layer.places] + random.normal(scale=0.2, size=layer.places.size)
 
         def value(w, n=n):
-            return hamiltonian(parts, objective.penalty, here, n, w, 1.7)[0]
+            return hamiltonian(parts, objective.penalty, here, n, w, 1.7).value
 
-        slope = hamiltonian(parts, objective.penalty, here, n, away, 1.7)[1]
+        slope = hamiltonian(parts, objective.penalty, here, n, away, 1.7).gradient
         for e in np.eye(away.size)[:12]:
             assert (value(away + s * e) - value(away - s * e)) / (2 * s) == pytest.approx(slope @ e, abs=MIXED)
 
@@ -82,7 +82,7 @@ def test_an_augmented_hamiltonian_is_its_formula_in_plain_numpy():
         plain = np.sum(p[n + 1] * f) / len(data) - 0.05 * (np.sum(W**2) + np.sum(c**2))
         wanted = plain - rho / 2 * (np.sum((x[n + 1] - f) ** 2) + np.sum((p[n] - slope) ** 2)) / len(data)
         found = hamiltonian(parts, objective.penalty, here, n, np.concatenate((W.ravel(), c)), rho)
-        assert (found[0], found[2]) == (pytest.approx(wanted, rel=ROUNDING), pytest.approx(plain, rel=ROUNDING))
+        assert (found.value, found.plain) == (pytest.approx(wanted, rel=ROUNDING), pytest.approx(plain, rel=ROUNDING))
 
 
 @every_model

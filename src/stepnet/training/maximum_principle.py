@@ -6,7 +6,7 @@ costates p_n = dH_n / dx_n back from p_N = -dPhi / dx_N.  In every sweep each la
     H_n(theta) - rho / 2 |x_(n+1) - f_n(x_n, theta)|^2 - rho / 2 |p_n - dH_n / dx (x_n, theta)|^2
 
 over its own parameters, states and costates being kept: no layer waits for another.  The terms with rho keep them true.
-Li, Chen, Tai & E (2017), Maximum principle based algorithms for deep learning, JMLR 18:1.
+Li, Chen, Tai & E (2017), Maximum principle based algorithms for deep learning, arXiv:1710.09513.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LARGEST = 1e14  # times the first rho
 
 @dataclass(frozen=True)
 class MSA:
-    """The method of successive approximations, extended by rho; Li, Chen, Tai & E (2017), JMLR 18:1.
+    """The method of successive approximations, extended by rho; Li, Chen, Tai & E (2017), arXiv:1710.09513.
 
     Parameters
     ----------
@@ -79,6 +79,14 @@ class Trajectory(NamedTuple):
         return isfinite(self.value) and bool(np.isfinite(self.gradient).all())
 
 
+class Hamiltonian(NamedTuple):
+    """The augmented Hamiltonian of a layer, its gradient, and the value without rho."""
+
+    value: float
+    gradient: np.ndarray
+    plain: float
+
+
 def successive_approximations(objective: Objective, theta: np.ndarray, data: Data, method: MSA, shown: Bar) -> Minimum:
     """Sweeps until the gradient is zero, or all are done."""
     if objective.smoothness:
@@ -122,8 +130,8 @@ def trajectory(parts: Layerwise, objective: Objective, theta: np.ndarray, data: 
 
 def hamiltonian(
     parts: Layerwise, penalty: Penalty, here: Trajectory, n: int, theta: np.ndarray, rho: float
-) -> tuple[float, np.ndarray, float]:
-    """The augmented Hamiltonian of layer n at its own parameters `theta`, its gradient, and the value without rho.
+) -> Hamiltonian:
+    """That of layer n at its own parameters `theta`.
 
     Sums over samples are means.  The mixed derivative in the term of the costates is a central difference of exact
     gradients, along the direction in which the costate has moved.
@@ -133,14 +141,14 @@ def hamiltonian(
     own = penalty.at(theta)
     plain = float(np.vdot(p, f)) / len(x) - own.value
     if not rho:
-        return plain, bar / len(x) - own.gradient, plain
+        return Hamiltonian(plain, bar / len(x) - own.gradient, plain)
     away, turned = here.x[n + 1] - f, here.p[n] - slope
     value = plain - 0.5 * rho * float(np.vdot(away, away) + np.vdot(turned, turned)) / len(x)
     length = np.linalg.norm(turned, axis=1, keepdims=True)
     step = np.cbrt(np.finfo(x.dtype).eps) * np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True))
     ahead, q = step * turned / np.where(length > 0, length, 1), rho * length / (2 * step) * p
     bars = layer.pullback(theta, np.concatenate((x, x + ahead, x - ahead)), np.concatenate((p + rho * away, q, -q)))
-    return value, bars.theta / len(x) - own.gradient, plain
+    return Hamiltonian(value, bars.theta / len(x) - own.gradient, plain)
 
 
 def _swept(
@@ -155,12 +163,12 @@ def _swept(
             return start, 0.0
 
         def negative(theta):
-            value, gradient, _ = hamiltonian(parts, objective.penalty, here, n, theta, rho)
-            return Evaluation(-value, nan, -gradient)
+            found = hamiltonian(parts, objective.penalty, here, n, theta, rho)
+            return Evaluation(-found.value, nan, -found.gradient)
 
         with np.errstate(over="ignore", invalid="ignore"):
             end = descend(negative, start, method, Bar(None)).theta
-            gained = [hamiltonian(parts, objective.penalty, here, n, each, 0.0)[2] for each in (start, end)]
+            gained = [hamiltonian(parts, objective.penalty, here, n, each, 0.0).plain for each in (start, end)]
         return end, gained[1] - gained[0]
 
     theta, gain = np.array(here.theta), 0.0

@@ -1,0 +1,23 @@
+"""What the tests of claims share: seeds, accuracies, and the print of what was measured beside what is claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+SEEDS = (0, 1, 2)
+
+
+def accuracy(net, data) -> float:
+    """The share of samples whose class a net finds."""
+    return float(np.mean(net(data.x).argmax(axis=1) == data.y))
+
+
+def show(claim: str, measured: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Print a claim and the median and all values of each row; medians are returned by name."""
+    medians = {name: float(np.median(values)) for name, values in measured.items()}
+    print(f"\n{claim}")
+    for name, values in measured.items():
+        print(f"  {name:44s} median {medians[name]:.4g}   of {', '.join(f'{value:.4g}' for value in values)}")
+    return medians
