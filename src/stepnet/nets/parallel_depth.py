@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from stepnet.engines.numba_engine.layer_sweeps import sweep
 from stepnet.nets.design import Block
 from stepnet.nets.mgrit import MGRIT, Carrier, Convergence, Multigrid
 from stepnet.nets.net import Net, NetGradient
@@ -174,7 +175,7 @@ class _Chain:
         self.stage, self.theta, self.theta_bar = stage, theta, theta_bar
 
     def forward(self, x: np.ndarray, batch: int) -> np.ndarray:
-        self._sweep = self.stage.sweep(self.theta, self.theta_bar, x, "all")
+        self._sweep = sweep(self.stage, self.theta, self.theta_bar, x, "all")
         return next(self._sweep)
 
     def reverse(self, y_bar: np.ndarray) -> np.ndarray:
