@@ -109,7 +109,7 @@ def reconstruction_error(preset, steps, h, activation, dtype):
 
     start = net._execution.until(net.theta, x, net._block(0)[0])
     own = net._execution.own(net.theta)[net._block(0)[0]]
-    carry = stage._opened(own, stage.carried(tiled(start)))
+    carry = stage.opened(own, stage.carried(tiled(start)))
     end = stage.advanced(own, carry, stage.n_opening, stage.count)
     back = stage.returned(own, end, stage.n_steps - 1, stage.count)
     found = untiled(stage.own(back, 1), 64)

@@ -14,8 +14,9 @@ import numpy as np
 
 from stepnet.checkpoints import Checkpoints
 from stepnet.engines.numba_engine.blas import SINGLE_THREAD
-from stepnet.engines.numba_engine.layer_primitives import TILE
-from stepnet.engines.numba_engine.layer_runs import NOTHING, Memory, Stage
+from stepnet.engines.numba_engine.layer_products import TILE
+from stepnet.engines.numba_engine.layer_runs import NOTHING, Stage
+from stepnet.engines.numba_engine.layer_sweeps import Memory, sweep
 from stepnet.fields import Chain, Depth
 from stepnet.nets.design import Block, Design
 
@@ -161,13 +162,13 @@ class Execution:
         def begin(y):
             bar, sweeps = np.zeros_like(theta), []
             for stage, some, some_bar in zip(self.stages, own, self.own(bar), strict=True):
-                sweeps.append(stage.sweep(some, some_bar, y, memory))
+                sweeps.append(sweep(stage, some, some_bar, y, memory))
                 y = next(sweeps[-1])
             return y, bar, sweeps
 
         def finish(sweeps, y_bar):
-            for sweep in reversed(sweeps):
-                y_bar = sweep.send(y_bar)
+            for each in reversed(sweeps):
+                y_bar = each.send(y_bar)
             return y_bar
 
         ends, bars, sweeps = zip(*self.over(begin, chunks), strict=True)

@@ -174,7 +174,9 @@ class _Chain:
         self.stage, self.theta, self.theta_bar = stage, theta, theta_bar
 
     def forward(self, x: np.ndarray, batch: int) -> np.ndarray:
-        self._sweep = self.stage.sweep(self.theta, self.theta_bar, x, "all")
+        from stepnet.nets.execution import sweep
+
+        self._sweep = sweep(self.stage, self.theta, self.theta_bar, x, "all")
         return next(self._sweep)
 
     def reverse(self, y_bar: np.ndarray) -> np.ndarray:

@@ -1,22 +1,18 @@
-"""Runs of layers on chunks of tiles: forward, along tangents, and back in a chosen memory.
+"""Runs of layers on chunks of tiles, forward and along tangents, and what sweeps back are made of.
 
-A chunk is an array `(tiles, features, TILE)`.  A sweep is a generator: it yields the end state, is sent the gradient
-there, and yields the gradient at the beginning.
+A chunk is an array `(tiles, features, TILE)`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from functools import cached_property, partial
 from threading import Lock
 
 import numpy as np
 
-from stepnet import checkpoints
-from stepnet.checkpoints import Checkpoints, Kind
 from stepnet.engines.numba_engine import layers
 from stepnet.engines.numba_engine.blas import gemm_address
-from stepnet.engines.numba_engine.layer_primitives import TILE
+from stepnet.engines.numba_engine.layer_products import TILE
 from stepnet.engines.numba_engine.layer_tables import (
     ONCE,
     Layout,
@@ -30,9 +26,7 @@ from stepnet.engines.numba_engine.layer_tapes import Tape
 from stepnet.fields import Chain, Depth, Field, Mixing
 from stepnet.schemes.programs import Motion
 
-GROUP, NARROW = 4, 32  # tiles of dense nets up to this width run side by side: longer loops
-BLOCK_BYTES = 2**20  # of the records of a segment that is run again: it stays in the cache
-LEAST_BLOCK = 8  # steps of a segment at least, so that its bookkeeping does not matter
+GROUP, NARROW = 4, 32  # at most so many tiles of dense nets run side by side, so many rows in all: longer loops
 SLICE_OPERATIONS = 1e9  # multiplications in one call of a kernel, some 50 ms
 BESIDE = 1e4  # what a step costs besides those
 TAKING = Lock()  # one for all stages, so that stages can be copied
@@ -40,15 +34,12 @@ TAKING = Lock()  # one for all stages, so that stages can be copied
 NOTHING = Motion(ONCE, ONCE, (0,))
 
 
-def is_narrow(field: Field) -> bool:
-    """Whether all layers are dense and narrow."""
+def group_of(field: Field) -> int:
+    """Tiles that run side by side: several if all layers are dense and narrow."""
     layers_of_all = [layer for part in field.parts for layer in part.layers]
-    return all(
-        isinstance(layer.connectivity, Mixing)
-        and layer.connectivity.is_dense
-        and max(layer.n_in, layer.n_out) <= NARROW
-        for layer in layers_of_all
-    )
+    if not all(isinstance(layer.connectivity, Mixing) and layer.connectivity.is_dense for layer in layers_of_all):
+        return 1
+    return max(1, min(GROUP, NARROW // max(max(layer.n_in, layer.n_out) for layer in layers_of_all)))
 
 
 class Stage:
@@ -80,7 +71,7 @@ class Stage:
         if self.count < 0:
             raise ValueError(f"`steps` must be at least {self.n_opening} for this scheme, found {steps}")
         parts = (field,) if self.is_single else field.parts
-        self.group = 1 if self.is_single or not is_narrow(field) else group
+        self.group = 1 if self.is_single else min(group, group_of(field))
         self._in_groups = partial(Stage, field, motion, steps, length, depth, dtype)
         self._steps = Steps(steps + 1, self.h, length, depth, self.group)
         self.chains = chains_of(parts, field.parameters, depth.controls, self.group, self.dtype)
@@ -164,7 +155,7 @@ class Stage:
         return rows.reshape(carry.shape[0] * self.group, -1, TILE)[:tiles]
 
     def _grouped(self, x: np.ndarray) -> np.ndarray:
-        """Tiles side by side, `(groups, features, GROUP TILE)`; zeros behind the last."""
+        """Tiles side by side, `(groups, features, group TILE)`; zeros behind the last."""
         n = self.groups(len(x))
         padded = np.zeros((n * self.group, *x.shape[1:]), self.dtype)
         padded[: len(x)] = x
@@ -218,7 +209,7 @@ class Stage:
                 step + done, done, n, int(is_known),
             )  # fmt: skip
 
-    def _opened(self, theta, carry: np.ndarray, step: int = 0) -> np.ndarray:
+    def opened(self, theta, carry: np.ndarray, step: int = 0) -> np.ndarray:
         """The rows after the opening."""
         return self._moved(self.opening, theta, carry, step, 1) if self.has_opening else carry
 
@@ -242,7 +233,7 @@ class Stage:
         self.give_back(room)
         return found
 
-    def _close(self, theta, theta_bar, carry: np.ndarray, bar: np.ndarray, step: int = 0) -> np.ndarray:
+    def closed(self, theta, theta_bar, carry: np.ndarray, bar: np.ndarray, step: int = 0) -> np.ndarray:
         """The gradient before the opening from that after it."""
         return self._pulled(self.opening, theta, theta_bar, carry, bar, step, 1) if self.has_opening else bar
 
@@ -267,19 +258,19 @@ class Stage:
 
     def span(self, theta: np.ndarray, x: np.ndarray, start: int, stop: int) -> np.ndarray:
         """The state before step `stop` from that before step `start`."""
-        carry, first = self._opened(theta, self.carried(x), start), start + self.n_opening
+        carry, first = self.opened(theta, self.carried(x), start), start + self.n_opening
         return self.own(self.advanced(theta, carry, first, stop - first), len(x))
 
     def span_pullback(self, theta, theta_bar, x: np.ndarray, y_bar: np.ndarray, start: int, stop: int) -> np.ndarray:
         """The gradient of x from that of `span`; weights' gradients are added to `theta_bar`."""
         begun, bar, first = self.carried(x), self.carried(y_bar), start + self.n_opening
-        carry = self._opened(theta, begun, start)
+        carry = self.opened(theta, begun, start)
         bar = self._pulled(self.stored, theta, theta_bar, carry, bar, first, stop - first)
-        return self.own(self._close(theta, theta_bar, begun, bar, start), len(x))
+        return self.own(self.closed(theta, theta_bar, begun, bar, start), len(x))
 
     def states(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
         """The states after the opening and after every step that follows, `(times, tiles, features, TILE)`."""
-        carry = self._opened(theta, self.carried(x))
+        carry = self.opened(theta, self.carried(x))
         room = self.room(self.plain, len(carry), self.count + 2)
         records = self.records(room)
         records[0, :, : carry.shape[1]] = carry
@@ -320,23 +311,6 @@ class Stage:
         start, size = int(self.stored.program.row_place[1]), int(self.stored.program.row_size[1])
         return start, start + size
 
-    def sweep(self, theta, theta_bar, x: np.ndarray, memory: Memory) -> Generator[np.ndarray, np.ndarray, np.ndarray]:
-        """Forward, and back once the gradient of the end state is sent; weights' gradients are added to `theta_bar`."""
-        stage = self.fitted(len(x))
-        if stage.is_single or memory == "all" or stage.count == 0:
-            return stage._kept(theta, theta_bar, x)
-        if memory == "reversible":
-            return stage._reversible(theta, theta_bar, x)
-        return stage._scheduled(theta, theta_bar, x, memory)
-
-    def _kept(self, theta, theta_bar, x: np.ndarray):
-        """With everything kept."""
-        tape = self.tape(len(x))
-        y_bar = yield tape.run(theta, x)
-        found = tape.pull(theta, theta_bar, y_bar)
-        self.put_by(tape)
-        yield found
-
     def tape(self, tiles: int, is_dual: bool = False) -> Tape:
         """A tape for these tiles, if possible one that was put by."""
         with TAKING:
@@ -351,90 +325,11 @@ class Stage:
         with TAKING:
             self._tapes[key] = [tape, *self._tapes[key]][:8]
 
-    def _scheduled(self, theta, theta_bar, x: np.ndarray, memory: Memory):
-        begun = self.carried(x)
-        state, bar, kept = self._opened(theta, begun), None, {}
-        block, schedule = self.plan(memory, len(begun))
-        room = self.room(self.stored, len(begun), min(block, max(1, self.count)) + 1)
-        records, width = self.records(room), begun.shape[1]
-        for action in schedule:
-            first = self.n_opening + action.start * block
-            if action.kind == Kind.ADVANCE:
-                state = self.advanced(theta, state, first, (action.stop - action.start) * block)
-            elif action.kind == Kind.KEEP:
-                kept[action.slot] = state
-            elif action.kind == Kind.RESTORE:
-                state = kept[action.slot]
-            elif action.kind == Kind.DROP:
-                del kept[action.slot]
-            else:
-                count = min(block, self.n_steps - first)
-                records[0, :, :width] = state
-                self.run(room, self.stored, theta, first, count)
-                if bar is None:
-                    bar = self.carried((yield self.own(records[count, :, :width], len(x))))
-                self.bars(room, count)[:] = bar
-                self.pull(room, self.stored, theta, theta_bar, first, count)
-                bar = self.bars(room, 0).copy()
-        self.give_back(room)
-        yield self.own(self._close(theta, theta_bar, begun, bar), len(x))
-
-    def _reversible(self, theta, theta_bar, x: np.ndarray):
-        """Records of a segment are at the slots 1, 2, ...; slot 0 gets what is left for the step before."""
-        begun = self.carried(x)
-        state = self.advanced(theta, self._opened(theta, begun), self.n_opening, max(0, self.count - 1))
-        block, stop, width = min(self.block(len(begun)), max(1, self.count)), self.n_steps, begun.shape[1]
-        room = self.room(self.stored, len(begun), block + 2)
-        records, last = self.records(room), min(block, self.count)
-        records[last, :, :width] = state
-        self.run(room, self.stored, theta, stop - 1, min(1, self.count), last)
-        bar = self.carried((yield self.own(records[last + (self.count > 0), :, :width], len(x))))
-        while stop > self.n_opening:
-            first = max(self.n_opening, stop - block)
-            count = stop - first
-            if stop < self.n_steps:
-                records[count], records[count + 1, :, :width] = records[0], records[1, :, :width]
-            self._undo(room, theta, first, count)
-            self.bars(room, count + 1)[:] = bar
-            self.pull(room, self.stored, theta, theta_bar, first, count, 1)
-            bar, stop = self.bars(room, 1).copy(), first
-        self.give_back(room)
-        yield self.own(self._close(theta, theta_bar, begun, bar), len(x))
-
-    def _undo(self, room, theta, first: int, count: int) -> None:
-        """Fill the records of a segment from the state behind it."""
-        if self.undoing is not None:
-            self.run(room, self.undoing, theta, first + count - 1, count, count, (-1, -1))
-            return
-        records, width = self.records(room), self.stored.bar_size
-        before = self.returned(theta, records[count + 1, :, :width], first + count - 1, count)
-        records[1, :, :width] = before
-        self.run(room, self.stored, theta, first, count, 1)
-
     def undone(self, theta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """The initial state, reconstructed from the end state alone, for one-step schemes that have an inverse."""
-        carry = self._opened(theta, self.carried(y), self.n_steps)
+        carry = self.opened(theta, self.carried(y), self.n_steps)
         return self.own(self.returned(theta, carry, self.n_steps - 1, self.n_steps), len(y))
 
-    # ---- memory -----------------------------------------------------------------------------------------------------
-
-    def block(self, groups: int) -> int:
-        """Steps whose records stay in the cache."""
-        return max(LEAST_BLOCK, BLOCK_BYTES // (self.stored.record * self.dtype.itemsize * groups))
-
     def stored_bytes(self, tiles: int) -> int:
-        """Memory of all records."""
+        """Memory of the records of all steps."""
         return self.stored.record * self.dtype.itemsize * self.groups(tiles) * (self.count + 1)
-
-    def plan(self, memory: Memory, groups: int):
-        """Steps in a segment, and the schedule over segments."""
-        block = min(self.block(groups), self.count)
-        n_blocks = -(-self.count // block)
-        if memory == "segments":
-            return block, checkpoints.binomial(n_blocks, n_blocks)
-        size = self.dtype.itemsize * groups
-        slots = memory.slots or max(1, (memory.bytes // size - self.stored.record * block) // self.plain.bar_size)
-        return block, checkpoints.binomial(n_blocks, slots)
-
-
-Memory = str | Checkpoints
