@@ -80,8 +80,8 @@ def begun(fun: Callable, scheme: ExplicitRK, y: Tensor, span: tuple[Tensor, Tens
     limits = t.new_tensor(how.controller.grow), t.new_tensor(1.0)
     return Batch(
         fun, stages, how, t_end, t_end - t, stages.padded(y), stages.padded(k), h,
-        status=torch.zeros_like(t, dtype=torch.int8), accepted=zeros, tried=zeros.clone(), error=ones, limit=limits[0].expand_as(t), limits=limits,
-        errors=(ones, ones), event_h=torch.zeros_like(t),
+        status=torch.zeros_like(t, dtype=torch.int8), accepted=zeros, tried=zeros.clone(), error=ones,
+        limit=limits[0].expand_as(t), limits=limits, errors=(ones, ones), event_h=torch.zeros_like(t),
     )  # fmt: skip
 
 
