@@ -79,9 +79,9 @@ def begun(fun: Callable, scheme: ExplicitRK, y: Tensor, span: tuple[Tensor, Tens
     zeros, ones = torch.zeros_like(t, dtype=torch.int64), torch.ones_like(t)
     limits = t.new_tensor(how.controller.grow), t.new_tensor(1.0)
     return Batch(
-        fun, stages, how, t_end, t_end - t, stages.padded(y), k, h, status=torch.zeros_like(t, dtype=torch.int8),
-        accepted=zeros, tried=zeros.clone(), error=ones, limit=limits[0].expand_as(t), limits=limits,
-        errors=(ones, ones), event_h=torch.zeros_like(t),
+        fun, stages, how, t_end, t_end - t, stages.padded(y), stages.padded(k), h,
+        status=torch.zeros_like(t, dtype=torch.int8), accepted=zeros, tried=zeros.clone(), error=ones,
+        limit=limits[0].expand_as(t), limits=limits, errors=(ones, ones), event_h=torch.zeros_like(t),
     )  # fmt: skip
 
 
@@ -139,10 +139,11 @@ def _attempt(batch: Batch, stops) -> Attempts:
     batch.h = _factors(error, is_good, batch).mul_(h)
     if how.max_step < inf:
         batch.h.clamp_max_(how.max_step)
-    batch.left, batch.row = torch.where(is_good, batch.left - h, batch.left), stages.chosen(is_good, row_new, row)
+    mask = stages.mask_of(is_good)
+    batch.left, batch.row = torch.where(is_good, batch.left - h, batch.left), torch.where(mask, row_new, row)
     if not stages.is_last_new:
         k_new = batch.fun(stages.column(batch.t), batch.y)
-    batch.k = stages.chosen_slope(is_good, k_new, batch.k)
+    batch.k = torch.where(mask, stages.padded(k_new), batch.k)
     return Attempts(t, h, is_taken, row)
 
 

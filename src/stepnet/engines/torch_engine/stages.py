@@ -34,6 +34,7 @@ class Stages:
         self.mean = y.real.new_full((y[0].numel(),), 1.0 / y[0].numel())
         self.row = [self.seen(row) for row in self.rows]
         self.mask = torch.zeros_like(self.rows[0], dtype=torch.bool)
+        self.mask_seen = self.seen(self.mask)
         self.before = [self.rows[:i].t() for i in range(len(A) + 1)]
         self.weights = [weights(row[:i]) for i, row in enumerate(A)]
         self.b = weights(scheme.b)
@@ -51,15 +52,10 @@ class Stages:
         """A row as the state it holds."""
         return row.as_strided(self.shape, self.strides)
 
-    def chosen(self, is_first: Tensor, row: Tensor, other: Tensor) -> Tensor:
-        """A row by samples of two others."""
-        self.seen(self.mask).copy_(is_first.view(self.as_column))
-        return torch.where(self.mask, row, other)
-
-    def chosen_slope(self, is_first: Tensor, k: Tensor, other: Tensor) -> Tensor:
-        """The same for slopes, which lie in memory as functions give them: a mask that lies so is the fastest."""
-        mask = torch.empty_like(k, dtype=torch.bool).copy_(is_first.view(self.as_column))
-        return torch.where(mask, k, other)
+    def mask_of(self, samples: Tensor) -> Tensor:
+        """A truth value for each sample as a row, until there is another one: rows are chosen faster so."""
+        self.mask_seen.copy_(samples.view(self.as_column))
+        return self.mask
 
     def column(self, x: Tensor) -> Tensor:
         """A number for each sample, so that it broadcasts against the state, in whose precision it is."""
@@ -71,10 +67,10 @@ class Stages:
         return column if self.is_by_entry else column.expand(self.shape).contiguous()
 
     def fill(self, fun: Callable, t: Tensor, h: Tensor, y: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """All stages of a step from the row y, whose slope is k; the new state as a row, and the last slope."""
+        """All stages of a step from the row y with the slope in row k; the new state as a row, and the last slope."""
         length, s = self.spread(h), len(self.b)
         times = torch.addcmul(t, self.c[1:s], h).to(self.real).view(s - 1, *self.as_column).unbind()
-        torch.mul(k, length, out=self.row[0])
+        torch.mul(self.seen(k), length, out=self.row[0])
         stage = y
         for i in range(1, s):
             stage = torch.addmv(y, self.before[i], self.weights[i])
