@@ -86,8 +86,8 @@ def trained(name: str, seed: int) -> float:
 def test_four_dynamics_lie_close_together_and_the_hamiltonian_one_has_the_fewest_weights():
     sizes = {name: net_of(name, 0).theta.size for name in FIELDS}
     medians = show(
-        "medians within 5 points, the Hamiltonian one within 1.6 points of the ResNet (claimed: all of them); weights of "
-        "the Hamiltonian net: 0.53 of the parabolic one, 0.29 of the ResNet",
+        "medians within 5 points, the Hamiltonian one within 1.6 points of the ResNet (claimed: all of them); weights "
+        "of the Hamiltonian net: 0.53 of the parabolic one, 0.29 of the ResNet",
         {name: [trained(name, seed) for seed in SEEDS] for name in FIELDS},
     )
     print("  weights", sizes)
