@@ -145,6 +145,27 @@ def test_a_fixed_rho_takes_every_sweep_and_keeps_the_best():
     assert np.isfinite(found.theta).all()
 
 
+def test_no_sweeps_leave_the_parameters():
+    objective, data, theta = case("resnet")
+    found = training.minimise(objective, data, MSA(0), theta=theta)
+    np.testing.assert_array_equal(found.theta, theta)
+    assert not found.converged
+
+
+def test_a_start_that_is_not_finite_is_refused():
+    objective, data, theta = case("resnet")
+    with pytest.raises(ValueError, match="the objective is not finite where it begins"):
+        training.minimise(objective, data, MSA(1), theta=theta * 1e300)
+
+
+def test_the_bar_shows_the_loss_and_rho(capsys):
+    objective, data, theta = case("resnet")
+    training.minimise(objective, data, MSA(2), theta=theta, progress=True)
+    shown = capsys.readouterr().err
+    assert "loss=" in shown
+    assert "rho=" in shown
+
+
 def test_levels_of_depth_and_estimators_take_it():
     objective, data, _ = case("resnet")
     net, minima = training.multilevel(objective, data, MSA(5), levels=2)

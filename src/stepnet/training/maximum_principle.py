@@ -26,7 +26,7 @@ from stepnet.training.objective import Data, Evaluation, Objective
 from stepnet.training.progress import Bar
 
 DESCENT, BAD, GOOD = 1e-4, 0.25, 0.5  # of what the Hamiltonians gain: to be taken, for rho to grow, for rho to shrink
-LARGEST = 1e14  # times the first rho
+LARGEST = 1e14  # times the first rho; its inverse is the smallest
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ class MSA:
 class Trajectory(NamedTuple):
     """What a sweep keeps: parameters, the objective there with its gradient, states and costates of all layers.
 
-    Costates are those of the sum over samples; states `(batch, features)`.
+    States and costates are `(batch, features)`.  Costates are those of the sum over samples, so that rho does not
+    depend on how many there are.
     """
 
     theta: np.ndarray
@@ -104,7 +105,8 @@ def successive_approximations(objective: Objective, theta: np.ndarray, data: Dat
         share = (here.value - new.value) / gain if new.is_finite and gain > 0 else -inf
         if method.growth == 1 or share > DESCENT:
             here = new
-        rho *= method.growth if share < BAD else 1 / method.growth if share > GOOD else 1
+        factor = method.growth if share < BAD else 1 / method.growth if share > GOOD else 1
+        rho = max(rho * factor, method.rho / LARGEST)
         best = here if here.value <= best.value else best
         history.append(here.value)
         shown.tell(loss=here.value, rho=rho)
