@@ -187,7 +187,7 @@ class Execution:
 
     def can_be_kept(self, samples: int, memory: Memory) -> bool:
         """Whether a run with tangents may be kept as a whole."""
-        return memory == "all" or (memory == "auto" and 2 * self.stored_bytes(-(-samples // TILE)) <= AUTOMATIC_BYTES)
+        return memory == "all" or (memory == "auto" and self.stored_bytes(-(-samples // TILE)) <= AUTOMATIC_BYTES)
 
     def _memory(self, memory: Memory, tiles: int) -> Memory:
         if memory != "auto":

@@ -219,7 +219,7 @@ def pull_chain(blas, chains, part, W, base, i, t, memory, x0, o0, tape, f0, weig
         for c in range(k[N_OUT] // k[BIAS_NODES] if is_bent(k, sign) or f0 != g0 or weight != 1.0 else 0):
             place = c * columns
             total = steepen(
-                k[ACTIVATION], memory, z0 + place, slopes + place, f0 + place, g0 + place, columns, sign, weight
+                k[ACTIVATION], memory, z0 + place, slopes + place, f0 + place, g0 + place, columns, 0.0, sign, weight
             )
             if k[BIAS] >= 0:
                 W_bar[base[i, k[BIAS]] + c] += total
@@ -284,22 +284,10 @@ def push_chain(blas, chains, part, W, W_dot, base, i, t, memory, x0, xd0, o0, od
         if chains.shift[layer] != 0.0:
             add_scaled(memory, out, vd0, k[N_OUT] * TILE, chains.shift[layer])
         columns = k[BIAS_NODES] * TILE
-        for c in range(k[N_OUT] // k[BIAS_NODES]):
-            place = out + c * columns
-            activate(
-                IDENTITY,
-                memory,
-                place,
-                place,
-                place,
-                columns,
-                bias_of(k, W_dot, base, i, t, c),
-                one,
-                place,
-                -1,
-                one,
-                one,
-            )
         z0, slopes, sign = where_known(chains, layer, last, part, o0, tape)
-        steepen(k[ACTIVATION], memory, z0, slopes, out, out, k[N_OUT] * TILE, sign, one)
+        for c in range(k[N_OUT] // k[BIAS_NODES] if is_bent(k, sign) else 0):
+            place, bias = c * columns, bias_of(k, W_dot, base, i, t, c)
+            steepen(
+                k[ACTIVATION], memory, z0 + place, slopes + place, out + place, out + place, columns, bias, sign, one
+            )
         v0, vd0 = tape + k[TAPE], out

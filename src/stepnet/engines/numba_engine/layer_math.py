@@ -189,16 +189,16 @@ def activate(typing_context, number, memory, u0, z0, slopes0, n, bias, sign, bas
 
 
 @intrinsic
-def steepen(typing_context, number, memory, z0, slopes0, f0, g0, n, sign, weight):
-    """g = sign weight f s'(u) over n entries, where sign z = s(u); the sum of g."""
+def steepen(typing_context, number, memory, z0, slopes0, f0, g0, n, bias, sign, weight):
+    """g = sign weight (f + bias) s'(u) over n entries, where sign z = s(u); the sum of g."""
     whole, real = types.int64, memory.dtype
-    signature = real(whole, memory, *[whole] * 5, real, real)
+    signature = real(whole, memory, *[whole] * 5, real, real, real)
 
     def generate(context, builder, signature, arguments):
-        number, memory_, z0, slopes0, f0, g0, n, sign, weight = arguments
+        number, memory_, z0, slopes0, f0, g0, n, bias, sign, weight = arguments
         kit = Vectors(context, builder, real)
         z, slopes, f, g = (kit.address(memory, memory_, each) for each in (z0, slopes0, f0, g0))
-        sign, totals = kit.spread(sign), kit.growing(2)
+        bias, sign, totals = kit.spread(bias), kit.spread(sign), kit.growing(2)
         weight = sign * kit.spread(weight)
         half = builder.sdiv(n, I64(2))
         for _, formula in kit.cases(number, SLOPES | dict.fromkeys(VALUES_AND_SLOPES, None)):
@@ -208,7 +208,7 @@ def steepen(typing_context, number, memory, z0, slopes0, f0, g0, n, sign, weight
                         slope = kit.load(builder.add(slopes, place))
                     else:
                         slope = formula(sign * kit.load(builder.add(z, place)))
-                    value = (weight * kit.load(builder.add(f, place))) * slope
+                    value = (weight * (kit.load(builder.add(f, place)) + bias)) * slope
                     kit.store(value, builder.add(g, place))
                     totals[j] = totals[j] + value
         return builder.extract_element(kit.totals([totals[0] + totals[1]]), I32(0))

@@ -120,18 +120,19 @@ class Stage:
         bars = scratch + layout.scratch
         work = bars + 2 * tiles * layout.bar_size
         size = work + self._work
+        whole = size + is_dual * (2 * tiles * layout.record + layout.scratch)
         n_slopes, n_rows = len(layout.program.part), len(layout.program.row_kind)
         mixed = n_slopes * self._n_weights if not layout.program.is_direct else n_slopes
         places = (tiles, period, layout.record, scratch, bars, layout.bar_size, work, self._work_size, size)
-        lengths = (size * (1 + is_dual), mixed, max(1, n_slopes), n_rows)
+        lengths = (whole, mixed, max(1, n_slopes), n_rows)
         with TAKING:
             for number, room in enumerate(self._free):
-                if room[6:] == places and lengths == (room[0].size, room[1].size, len(room[3]), room[4].size):
+                if room[7:] == places and lengths == (room[0].size, room[1].size, len(room[3]), room[4].size):
                     return self._free.pop(number)
         return layers.Room(
             np.zeros(lengths[0], self.dtype), np.zeros(mixed, self.dtype), np.zeros(mixed, self.dtype),
             np.zeros((lengths[2], max(1, len(self.chains.slots))), np.int64), np.zeros(n_rows, np.int64),
-            np.zeros(n_rows, np.int64), *places,
+            np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64), *places,
         )  # fmt: skip
 
     def give_back(self, room: layers.Room) -> None:
@@ -166,9 +167,9 @@ class Stage:
         return -(-tiles // self.group)
 
     def records(self, room: layers.Room, is_dot: bool = False) -> np.ndarray:
-        start = room.dots if is_dot else 0
-        size = room.period * room.tiles * room.record
-        return room.memory[start : start + size].reshape(room.period, room.tiles, room.record)
+        start, period = (room.dots, 2) if is_dot else (0, room.period)
+        size = period * room.tiles * room.record
+        return room.memory[start : start + size].reshape(period, room.tiles, room.record)
 
     def bars(self, room: layers.Room, slot: int) -> np.ndarray:
         start = room.bars + slot % 2 * room.tiles * room.bar_size

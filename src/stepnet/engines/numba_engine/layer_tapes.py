@@ -36,7 +36,7 @@ class Tape:
         if stage.is_single:
             start, stop = stage.value_place
             return Places(self._tiled(records[0, :, :start]), self._tiled(records[0, :, start:stop]))
-        begun, ended = records[0, :, :width], self._rows(records[self.count, :, :width])
+        begun, ended = records[0, :, :width], self._rows(records[self.count % len(records), :, :width])
         if self._opening is None:
             return Places(self._rows(begun), ended)
         opened = stage.records(self._opening, is_dot)

@@ -64,6 +64,7 @@ class Room(NamedTuple):
     base: np.ndarray
     at: np.ndarray
     bar_at: np.ndarray
+    dot_at: np.ndarray
     tiles: int
     period: int
     record: int
@@ -153,6 +154,18 @@ def locate(program, room, tile, slot):
 
 
 @inlined
+def locate_dots(program, room, tile, slot):
+    """Offsets of the tangents of all rows; those of two steps take turns."""
+    here = room.dots + (slot % 2 * room.tiles + tile) * room.record
+    following = room.dots + ((slot + 1) % 2 * room.tiles + tile) * room.record
+    scratch = room.dots + 2 * room.tiles * room.record
+    for r in range(program.row_kind.shape[0]):
+        kind = program.row_kind[r]
+        start = scratch if kind == SCRATCH else here if kind == HERE else following
+        room.dot_at[r] = start + program.row_place[r]
+
+
+@inlined
 def tape_of(program, room, i, here, previous):
     """Where the tape of slope i is."""
     kind = program.tape_kind[i]
@@ -201,7 +214,7 @@ def forward(blas, chains, program, room, theta, step, direction, slot, slot_dire
 
 @Kernel
 def tangent(blas, chains, program, room, theta, theta_dot, mixed_dot, step, slot, count, is_known):
-    """As `forward`, with tangents: those of all rows lie `dots` behind the rows, which may be there already."""
+    """As `forward`, with tangents, or tangents alone if the records of the steps are known."""
     direct = program.is_direct != 0
     weights, dots = theta if direct else room.mixed, theta_dot if direct else mixed_dot
     for _ in range(count):
@@ -209,34 +222,40 @@ def tangent(blas, chains, program, room, theta, theta_dot, mixed_dot, step, slot
         prepare(chains, program, room, theta_dot, mixed_dot, step)
         for tile in range(room.tiles):
             here, previous = locate(program, room, tile, slot)
+            locate_dots(program, room, tile, slot)
             for m in range(program.forward.shape[0]):
                 o = program.forward[m]
                 kind, out, one, other, i, is_added = o[0], o[1], o[2], o[3], o[4], o[5]
                 size, v, w = program.row_size[out], program.forward_weights[m, 0], program.forward_weights[m, 1]
+                a, b, c = room.at[out], room.at[one], room.at[other]
+                a_dot, b_dot, c_dot = room.dot_at[out], room.dot_at[one], room.dot_at[other]
                 if kind == SLOPE:
                     tape = tape_of(program, room, i, here, previous)
-                    a, b, c, d = room.at[out], room.at[one], room.at[other], room.dots
-                    t, part, sum0 = program.times[step, i], program.part[i], room.at[o[6]] if is_added else -1
+                    t, part = program.times[step, i], program.part[i]
                     if not is_known:
+                        sum0 = room.at[o[6]] if is_added else -1
                         run_chain(
                             blas, chains, part, weights, room.base, i, t, room.memory, b, a, tape, room.work,
                             room.work_size, c, sum0, v, w,
                         )  # fmt: skip
                     push_chain(
-                        blas, chains, part, weights, dots, room.base, i, t, room.memory, b, b + d, a, a + d, tape,
+                        blas, chains, part, weights, dots, room.base, i, t, room.memory, b, b_dot, a, a_dot, tape,
                         room.work, room.work_size,
                     )  # fmt: skip
                     if is_added:
-                        set_sum(room.memory, sum0 + d, c + d, a + d, size, v, w)
-                    continue
-                for d in range(room.dots if is_known else 0, room.dots + 1, room.dots):
-                    a, b, c = room.at[out] + d, room.at[one] + d, room.at[other] + d
-                    if kind == SUM:
+                        set_sum(room.memory, room.dot_at[o[6]], c_dot, a_dot, size, v, w)
+                elif kind == SUM:
+                    if not is_known:
                         set_sum(room.memory, a, b, c, size, v, w)
-                    elif is_added:
+                    set_sum(room.memory, a_dot, b_dot, c_dot, size, v, w)
+                elif is_added:
+                    if not is_known:
                         add_scaled(room.memory, a, b, size, v)
-                    else:
+                    add_scaled(room.memory, a_dot, b_dot, size, v)
+                else:
+                    if not is_known:
                         set_scaled(room.memory, a, b, size, v)
+                    set_scaled(room.memory, a_dot, b_dot, size, v)
         step += 1
         slot += 1
     return 0
