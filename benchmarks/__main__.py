@@ -25,6 +25,7 @@ from benchmarks import (
     lines,
     neural_ode,
     report,
+    training,
 )
 from benchmarks.environment import environment, source_hash
 
@@ -34,7 +35,7 @@ WORKLOADS = (
     | dict.fromkeys(fixed_steps.WORKLOADS, fixed_steps.rows)
     | {
         module.WORKLOAD: module.rows
-        for module in (cold_start, drop_in, lines, gradients, ensembles, batches, neural_ode, layers)
+        for module in (cold_start, drop_in, lines, gradients, ensembles, batches, neural_ode, layers, training)
     }
 )
 

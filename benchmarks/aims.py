@@ -23,6 +23,9 @@ from benchmarks.layers import memory_label as depth_label
 from benchmarks.lines import BY_HAND, FIRST, PROBLEMS, TRACED
 from benchmarks.neural_ode import WORKLOAD as NEURAL
 from benchmarks.neural_ode_layers import NAME as NEURAL_ODE
+from benchmarks.training import GRADIENT, PRODUCTS, STEP, STEP_WIDTHS, TASKS, step_label
+from benchmarks.training_contenders import OURS as TRAINED
+from benchmarks.training_contenders import SCIKIT, TORCH
 
 NOT_PEERS = ("stepnet", "C", "numba", "numpy")  # hand-written loops among them
 FIFTH_ORDER = ("stepnet dopri5", "stepnet tsit5")
@@ -339,5 +342,16 @@ AIMS = (
     ),
     Aim("memory of 10^4 reversible layers beyond that of 100", "layers", True, 2.0, "MB", depth_growth),
     Aim("neural ODE beside the faster library", "layers", False, 4.0, "x", beats_layers(NEURAL_ODE)),
+    *(
+        Aim(f"{task.name}: time to {task.accuracy:.0%} beside {peer}", "training", False,
+            3.0 if task.width <= 32 else 1.0, "x",
+            inverse(ratio_to("training", f"{task.name}, {TRAINED}", f"{task.name}, {peer}")))
+        for task in TASKS for peer in ((TORCH,) if task.kind == "residual" else (TORCH, SCIKIT))
+    ),
+    *(
+        Aim(f"a step of Gauss-Newton with {PRODUCTS} products beside a gradient, width {width}", "training", True, 6.0,
+            "x", ratio_to("training", step_label(width, STEP), step_label(width, GRADIENT)))
+        for width in STEP_WIDTHS
+    ),
     Aim("memory of a neural ODE of 10^4 steps", "layers", True, 20.0, "MB", memory_of(ODE_MEMORY)),
 )  # fmt: skip

@@ -16,15 +16,22 @@ WORKLOAD = "neural-ode"
 SECONDS = 6.0
 BATCH, WIDTH, STEPS = 256, 64, 100
 COMPILED_STEPS = 10  # in one graph, which is called again and again; the code of a graph grows with its steps
+SEEDS = range(9)  # of weights and states; errors are their median, since those of one seed are luck
 MANY_STEPS, FEW_STEPS = 10_000, (250, 500)
 
 STORED, CHECKPOINTED = "stepnet odeint", "stepnet odeint_adjoint, 32 slots"
-COMPILED = f"stepnet odeint, compiled {COMPILED_STEPS} steps at a time"
+COMPILED = "stepnet odeint, compiled"
+CALLED, CALLED_COMPILED = (
+    "stepnet odeint, any function", f"stepnet odeint, any function, compiled {COMPILED_STEPS} steps at a time"
+)  # fmt: skip
 BACKPROP, ADJOINT = "torchdiffeq odeint", "torchdiffeq odeint_adjoint"
 
 
-def network(dtype):
-    """y' = W2 tanh(W1 y + b1) + b2 and an initial state, the same for everybody."""
+def network(dtype, seed: int = 0, is_called: bool = False):
+    """y' = W2 tanh(W1 y + b1) + b2 and an initial state, the same for everybody.
+
+    stepnet recognises the function; it does not if it `is_called` in another way.
+    """
     import torch
 
     class Field(torch.nn.Module):
@@ -35,24 +42,36 @@ def network(dtype):
         def forward(self, t, y):
             return self.net(y)
 
+    class Called(Field):
+        def forward(self, t, y):
+            return self.net.forward(y)
+
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    field = Field().to(dtype)
+    torch.manual_seed(seed)
+    field = (Called if is_called else Field)().to(dtype)
     return field, torch.randn(BATCH, 2).to(dtype)
 
 
-def gradient_of(end: Callable, dtype=None) -> Callable[[], np.ndarray]:
+class Gradient:
     """A call that finds the gradient of half the squared end state with respect to all weights."""
-    import torch
 
-    field, y0 = network(dtype or torch.float32)
+    def __init__(self, end: Callable, dtype=None, is_called: bool = False):
+        import torch
 
-    def call():
-        field.zero_grad()
-        (0.5 * end(field, y0).square().sum()).backward()
-        return np.concatenate([p.grad.numpy().ravel() for p in field.parameters()])
+        self.end, self.dtype = end, dtype or torch.float32
+        self.field, self.y0 = network(self.dtype, 0, is_called)
 
-    return call
+    def __call__(self) -> np.ndarray:
+        self.field.zero_grad()
+        (0.5 * self.end(self.field, self.y0).square().sum()).backward()
+        return np.concatenate([p.grad.numpy().ravel() for p in self.field.parameters()])
+
+    def of(self, seed: int) -> np.ndarray:
+        """The gradient for other weights and states, in the same memory."""
+        field, y0 = network(self.dtype, seed)
+        self.field.load_state_dict(field.state_dict())
+        self.y0.copy_(y0)
+        return self()
 
 
 def by(odeint: Callable, **how) -> Callable:
@@ -67,6 +86,16 @@ def by(odeint: Callable, **how) -> Callable:
 
 
 def compiled_end():
+    """The same under `torch.compile`, in one graph."""
+    import torch
+
+    import stepnet.torch as snt
+
+    whole = torch.compile(lambda field, y, t: snt.odeint(field, y, t, method="rk4")[-1], fullgraph=True)
+    return lambda field, y: whole(field, y, torch.linspace(0.0, 1.0, STEPS + 1, dtype=y.dtype))
+
+
+def compiled_pieces():
     """The same in pieces, all of which run the one compiled graph."""
     import torch
 
@@ -84,58 +113,66 @@ def compiled_end():
     return end
 
 
-def contenders() -> dict[str, tuple[str, Callable[[], Callable]]]:
-    """Name to package and what makes its end state."""
+def contenders() -> dict[str, tuple[str, Callable[[], Gradient]]]:
+    """Name to package and what makes its gradient."""
 
-    def ours(name: str):
+    def ours(name: str) -> Callable:
         import stepnet.torch as snt
 
         return by(getattr(snt, name))
 
-    def theirs(name: str):
+    def theirs(name: str) -> Callable:
         import torchdiffeq
 
         return by(getattr(torchdiffeq, name))
 
     return {
-        STORED: ("stepnet", lambda: ours("odeint")),
-        CHECKPOINTED: ("stepnet", lambda: ours("odeint_adjoint")),
-        COMPILED: ("stepnet", compiled_end),
-        BACKPROP: ("torchdiffeq", lambda: theirs("odeint")),
-        ADJOINT: ("torchdiffeq", lambda: theirs("odeint_adjoint")),
+        STORED: ("stepnet", lambda: Gradient(ours("odeint"))),
+        CHECKPOINTED: ("stepnet", lambda: Gradient(ours("odeint_adjoint"))),
+        COMPILED: ("stepnet", lambda: Gradient(compiled_end())),
+        CALLED: ("stepnet", lambda: Gradient(ours("odeint"), is_called=True)),
+        CALLED_COMPILED: ("stepnet", lambda: Gradient(compiled_pieces(), is_called=True)),
+        BACKPROP: ("torchdiffeq", lambda: Gradient(theirs("odeint"))),
+        ADJOINT: ("torchdiffeq", lambda: Gradient(theirs("odeint_adjoint"))),
     }
 
 
 @cache
-def exact() -> np.ndarray:
-    """The gradient of the same steps in double precision, by torchdiffeq."""
+def exact() -> list[np.ndarray]:
+    """The gradients of the same steps in double precision, by torchdiffeq."""
     import torch
     import torchdiffeq
 
-    return gradient_of(by(torchdiffeq.odeint), torch.float64)()
+    gradient = Gradient(by(torchdiffeq.odeint), torch.float64)
+    return [gradient.of(seed) for seed in SEEDS]
+
+
+def error_of(gradient: Gradient) -> float:
+    """The median over seeds of the relative difference from double precision."""
+    pairs = zip((gradient.of(seed) for seed in SEEDS), exact(), strict=True)
+    return float(np.median([np.linalg.norm(found - wanted) / np.linalg.norm(wanted) for found, wanted in pairs]))
 
 
 def rows(name: str = WORKLOAD) -> Iterator[Row]:
     """Times and errors of gradients, then memory."""
-    prepared, failed = {}, {}
+    prepared, failed, errors = {}, {}, {}
     everybody = contenders()
     for contender, (_, make) in everybody.items():
         try:
-            call = gradient_of(make())
-            call()
-            prepared[contender] = Prepared(call, lambda gradient: Answer(gradient, STEPS))
+            gradient = make()
+            errors[contender] = error_of(gradient)
+            prepared[contender] = Prepared(gradient, lambda found: Answer(found, STEPS))
         except Exception as exception:  # a failing contender is a line of the table
             failed[contender] = exception
     found = failed | by_turns(prepared, SECONDS)
     for contender, (package, _) in everybody.items():
-        yield _row(contender, package, found[contender])
+        yield _row(contender, package, found[contender], errors.get(contender))
     yield from memory_rows()
 
 
-def _row(contender: str, package: str, found) -> Row:
+def _row(contender: str, package: str, found, error: float | None) -> Row:
     if isinstance(found, Exception):
         return Row(WORKLOAD, contender, package, note=first_line(found))
-    error = float(np.linalg.norm(found.answer.y - exact()) / np.linalg.norm(exact()))
     return Row(WORKLOAD, contender, package, time=found.time, error=error, accepted=STEPS, calls=found.calls)
 
 

@@ -78,9 +78,21 @@ def test_links_between_pages_lead_somewhere(page):
 
 
 SCRIPTS = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem != "data")
+TRAINING = [path for path in SCRIPTS if "from data import" in path.read_text() or path.stem == "neural_ode"]
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def run_and_draw(script, folder):
+    subprocess.run([sys.executable, script, folder], check=True, timeout=900)
+    assert (folder / f"{script.stem}.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("script", [path for path in SCRIPTS if path not in TRAINING], ids=lambda path: path.stem)
 def test_examples_run_and_draw(script, tmp_path):
-    subprocess.run([sys.executable, script, tmp_path], check=True, timeout=300)
-    assert (tmp_path / f"{script.stem}.png").stat().st_size > 10_000
+    run_and_draw(script, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", TRAINING, ids=lambda path: path.stem)
+def test_examples_that_train_run_and_draw(script, tmp_path):
+    """With less work they run in tests/examples."""
+    run_and_draw(script, tmp_path)

@@ -83,6 +83,56 @@ def sweep(problem: str, axes, reductions, folder: Path | None, **options) -> Non
         raise click.ClickException(str(error)) from None
 
 
+@main.command()
+@click.argument("source")
+@click.option("--out", "folder", type=click.Path(path_type=Path), required=True, help="Where the classifier goes.")
+@click.option("--label", help="The column of a CSV file that has the classes; the last one without it.")
+@click.option("--net", default="hamiltonian", show_default=True, help="Or resnet, antisymmetric, parabolic, mlp, ...")
+@click.option("--width", type=click.IntRange(min=1), default=16, show_default=True, help="Features of a state.")
+@click.option("--steps", type=click.IntRange(min=1), default=8, show_default=True, help="Layers.")
+@click.option("--length", type=float, default=2.0, show_default=True, help="The time that all steps take together.")
+@click.option("--optimiser", default="adam", show_default=True, help="Or sgd, adamw, ..., lbfgs, gauss_newton.")
+@click.option("--rate", type=float, help="Of the optimiser; each has its own default.")
+@click.option("--epochs", type=click.IntRange(min=1), default=100, show_default=True, help="Or iterations.")
+@click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True, help="Samples in a step.")
+@click.option("--test", type=click.FloatRange(0, 1, True, True), default=0.25, show_default=True, help="Share to test.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all that is random.")
+@click.option("--resume", is_flag=True, help="Go on with the run in the folder, for more epochs, too.")
+def train(source: str, folder: Path, label: str | None, test: float, seed: int, resume: bool, **settings) -> None:
+    """Train a classifier on SOURCE, a CSV file or moons, circles, digits, iris, wine or breast_cancer.
+
+    For example: stepnet train iris --net hamiltonian --epochs 50 --out iris
+    """
+    _said(lambda: _training().train(source, folder, label, test, seed, settings, resume, click.echo))
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="A CSV file for the samples with their predictions.")
+def predict(folder: Path, file: Path, out: Path | None) -> None:
+    """Find the classes of the samples in FILE, a CSV file, by the classifier that `stepnet train` put in FOLDER."""
+    _said(lambda: _training().predict(folder, file, out, click.echo))
+
+
+def _training():
+    try:
+        from stepnet import training_summary
+    except ImportError as error:
+        raise click.ClickException(f"training needs scikit-learn, the extra `sklearn`: {error}") from None
+    return training_summary
+
+
+def _said(job) -> None:
+    """Run a job; errors of a user's making become messages."""
+    from stepnet.errors import TrainingFailed, UnknownName
+
+    try:
+        job()
+    except (UnknownName, ValueError, TypeError, OSError, TrainingFailed) as error:
+        raise click.ClickException(str(error)) from None
+
+
 def _numbers(text: str) -> np.ndarray:
     """The numbers of first:last:count, or of a list with commas."""
     try:

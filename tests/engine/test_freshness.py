@@ -14,7 +14,7 @@ import pytest
 from numba import njit
 
 import stepnet as sn
-from stepnet.engines.numba_engine.compile import field
+from stepnet.engines.numba_engine.compile import native
 
 EXACT = 1e-12  # y' = k t is integrated exactly by rk4
 
@@ -217,8 +217,8 @@ def test_edited_arguments_are_seen():
 
 def test_the_same_function_is_compiled_once(monkeypatch):
     """The other side of freshness: an unchanged function costs nothing the second time."""
-    compiled, compile_native = [], field.compile_native
-    monkeypatch.setattr(field, "compile_native", lambda *args: compiled.append(1) or compile_native(*args))
+    compiled, compile_native = [], native.compile_native
+    monkeypatch.setattr(native, "compile_native", lambda *args: compiled.append(1) or compile_native(*args))
 
     def rhs(t, y):
         return [3.0 * t]

@@ -125,3 +125,49 @@ def test_digits_by_a_deep_hamiltonian_net():
         scores.append(net.fit(parts[0], parts[2]).score(parts[1], parts[3]))
     print(f"digits, held out: {scores}")
     assert np.median(scores) >= 0.96
+
+
+def test_outputs_and_features_are_those_of_the_net_on_scaled_samples():
+    X, y = moons()
+    found = NetClassifier(width=8, steps=3, epochs=2, random_state=0).fit(5 + 3 * X, y)
+    scaled = (X - X.mean(axis=0)) / X.std(axis=0)
+    np.testing.assert_allclose(found.outputs(5 + 3 * X), found.net_(scaled), rtol=1e-10)
+    np.testing.assert_allclose(found.features(5 + 3 * X), found.net_.features(scaled), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(found.predict_proba(5 + 3 * X).sum(axis=1), 1.0, rtol=1e-12)
+
+
+def test_a_fit_goes_on_from_its_folder_bit_for_bit(tmp_path):
+    X, y = moons(120)
+    settings = {"width": 8, "steps": 4, "random_state": 0, "optimiser": "adamw", "rate": 0.01}
+    whole = NetClassifier(epochs=7, **settings).fit(X, y)
+    NetClassifier(epochs=3, **settings).fit(X, y, path=tmp_path / "run")
+    parts = NetClassifier(epochs=7, **settings).fit(X, y, path=tmp_path / "run", resume=True)
+    np.testing.assert_array_equal(parts.net_.theta, whole.net_.theta)
+    assert parts.n_iter_ == 7
+    record = NetClassifier(epochs=7, **(settings | {"optimiser": training.AdamW(0.01), "rate": None})).fit(X, y)
+    np.testing.assert_array_equal(record.net_.theta, whole.net_.theta)
+    waves = NetRegressor(epochs=2, **settings).fit(X, X[:, 0], path=tmp_path / "waves")
+    assert training.load(tmp_path / "waves").epochs == waves.n_iter_ == 2
+
+
+@pytest.mark.parametrize(("name", "record"), [("lbfgs", training.LBFGS), ("gauss_newton", training.GaussNewton)])
+def test_names_of_methods_for_all_data_take_the_epochs_as_iterations(name, record):
+    X, y = moons(100)
+    one, other = (
+        NetClassifier(optimiser=each, epochs=6, width=4, steps=3, random_state=0).fit(X, y)
+        for each in (name, record(6))
+    )
+    np.testing.assert_array_equal(one.net_.theta, other.net_.theta)
+    assert len(one.run_.history) == 6
+
+
+@pytest.mark.parametrize(("settings", "path", "message"), [
+    ({"optimiser": "lbfgs", "rate": 0.1}, None, "`rate` is for mini-batches"),
+    ({"optimiser": "lbfgs"}, "run", "`path` and `resume` are for mini-batches"),
+    ({"optimiser": training.SGD(0.1), "rate": 0.1}, None, "can only go with the name"),
+    ({"rate": -1.0}, None, "`rate`"),
+])  # fmt: skip
+def test_settings_that_do_not_go_together(settings, path, message):
+    X, y = moons(40)
+    with pytest.raises((ValueError, TypeError), match=message):
+        NetClassifier(epochs=1, **settings).fit(X, y, path=path)

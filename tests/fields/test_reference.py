@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fields.zoo import LINEAR, SQUARE, combinations, weights_of
+from fields.zoo import LINEAR, SQUARE, combinations, field_of, weights_of
 
 from stepnet import fields
 from stepnet.fields import reference
@@ -69,9 +69,24 @@ def test_attention_is_that_of_torch():
         )
 
 
+def test_normalisation_is_that_of_torch():
+    import torch
+
+    rng = np.random.default_rng(5)
+    for is_centred, module in ((True, torch.nn.LayerNorm), (False, torch.nn.RMSNorm)):
+        K = fields.Normalisation(6, 4, is_centred)
+        x = rng.normal(size=(K.n_in, BATCH))
+        with torch.no_grad():
+            by_channel = torch.from_numpy(x.T.reshape(BATCH, 6, 4).swapaxes(1, 2).copy())
+            found = module(6, eps=K.eps, elementwise_affine=False)(by_channel).numpy()
+        np.testing.assert_allclose(
+            reference.apply(K, None, x, x), found.swapaxes(1, 2).reshape(BATCH, -1).T, atol=ROUNDING
+        )
+
+
 @pytest.mark.parametrize(("name", "dynamics"), combinations())
 def test_pullback_of_every_formula_agrees_with_differences(name, dynamics):
-    rng, field = np.random.default_rng(4), fields.DYNAMICS[dynamics](SQUARE[name], "softplus")
+    rng, field = np.random.default_rng(4), field_of(name, dynamics, "softplus")
     for chain in field.parts:
         weights, x = weights_of(chain, rng), rng.normal(size=(chain.n_in, BATCH))
         out_bar = rng.normal(size=(chain.n_out, BATCH))

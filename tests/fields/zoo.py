@@ -18,10 +18,18 @@ SQUARE = {
     "graph": fields.graph(RING, 3),
     "laplacian": fields.graph(RING, 2, filter="laplacian"),
     "chebyshev": fields.graph(RING, 2, filter="chebyshev", degree=3),
+    "nodewise": fields.nodewise(4, 2),
     "set": fields.equivariant(4, 3),
     "attention": fields.Attention(4, 4, heads=2),
     "causal": fields.Attention(5, 2, is_causal=True),
 }
+NORMALISED = {
+    "dense layer": ("dense", "layer"),
+    "conv2d rms": ("conv2d", "rms"),
+    "attention layer": ("attention", "layer"),
+}
+"""With a normalisation before the activation."""
+
 LINEAR = [name for name, K in SQUARE.items() if isinstance(K, fields.Mixing)]
 
 
@@ -30,8 +38,18 @@ def weights_of(chain, rng, scale=0.5, dtype=float):
     return {name: (scale * rng.normal(size=shape)).astype(dtype) for name, shape in chain.parameters.items()}
 
 
+def field_of(connectivity, dynamics, activation="tanh", **options):
+    """The field of a connectivity in SQUARE or NORMALISED."""
+    name, norm = NORMALISED.get(connectivity, (connectivity, None))
+    return fields.DYNAMICS[dynamics](SQUARE[name], activation, norm=norm, **options)
+
+
 def combinations():
     """(connectivity, dynamics) that go together."""
+    names = (*SQUARE, *NORMALISED)
     return [
-        (K, name) for name in fields.DYNAMICS for K in SQUARE if name != "antisymmetric" or K in LINEAR
-    ]  # fmt: skip
+        (K, name)
+        for name in fields.DYNAMICS
+        for K in names
+        if name != "antisymmetric" or NORMALISED.get(K, (K,))[0] in LINEAR
+    ]

@@ -6,7 +6,7 @@ from functools import cache
 from itertools import combinations, product
 
 import numpy as np
-from fields.zoo import LINEAR, SQUARE
+from fields import zoo
 
 import stepnet as sn
 from stepnet import fields, nets
@@ -26,15 +26,13 @@ ACTIVATIONS = ("tanh", "softplus", "gelu", "silu", "sigmoid")  # smooth ones
 
 def field_of(connectivity: str, dynamics: str, activation: str = "tanh"):
     arguments = {"damping": 0.1} if dynamics == "antisymmetric" else {}
-    return fields.DYNAMICS[dynamics](SQUARE[connectivity], activation, **arguments)
+    return zoo.field_of(connectivity, dynamics, activation, **arguments)
 
 
 def product_of_all():
     """Every (connectivity, dynamics, scheme, memory) that goes together."""
     found = []
-    for K, dynamics in product(SQUARE, fields.DYNAMICS):
-        if dynamics == "antisymmetric" and K not in LINEAR:
-            continue
+    for K, dynamics in zoo.combinations():
         field = field_of(K, dynamics)
         for scheme, memory in product(SCHEMES[field.kind], MEMORIES):
             if memory != "reversible" or Block(field, scheme, STEPS).motion.back is not None:
@@ -129,6 +127,8 @@ def torch_matrices(layer, weights, x):
     K, W = layer.connectivity, weights.get(layer.weights)
     if isinstance(K, fields.Attention):
         matrix = torch_attention(K, W, x)
+    elif isinstance(K, fields.Normalisation):
+        matrix = torch_normalisation(K, x)
     else:
         taps = W.reshape(-1, K.channels_out, K.channels_in)
         matrix = torch.einsum("koc,kij->oicj", taps, full_operators(K)).reshape(1, K.n_out, K.n_in)
@@ -146,6 +146,15 @@ def full_operators(K):
     import torch
 
     return torch.from_numpy(np.stack([P.toarray() for P in K.operators]))
+
+
+def torch_normalisation(K, x):
+    import torch
+
+    mean = torch.full((K.channels, K.channels), 1 / K.channels if K.is_centred else 0.0, dtype=x.dtype)
+    C = torch.kron(torch.eye(K.channels, dtype=x.dtype) - mean, torch.eye(K.nodes, dtype=x.dtype))
+    size = (C @ x).reshape(K.channels, K.nodes, -1).square().mean(0).add(K.eps).sqrt()
+    return C / size.repeat(K.channels, 1).T[:, :, None]
 
 
 def torch_attention(K, W, x):

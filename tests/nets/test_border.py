@@ -38,6 +38,8 @@ BLOCK = Block(fields.residual(fields.dense(3)), "rk4", 2)
         (lambda: fields.residual(fields.dense(3, 4)), "as many features as it takes"),
         (lambda: fields.antisymmetric(fields.Attention(2, 2)), "linear in the state"),
         (lambda: fields.Attention(3, 4, heads=3), "`heads` must divide"),
+        (lambda: fields.Normalisation(3, eps=0.0), "`eps` must be positive"),
+        (lambda: fields.Layer(fields.Normalisation(3), None, None, is_transposed=True), "cannot be transposed"),
         (lambda: fields.conv1d(5, 2, taps=2), "`taps` must be odd"),
         (lambda: fields.conv2d(5, 2), "`shape` must be two whole numbers"),
         (lambda: fields.pooling((5,), 2), "`size` must divide"),
@@ -61,6 +63,7 @@ def test_wrong_designs_are_refused(make, message):
     [
         (lambda: nets.resnet(2, 1, 4, 3, activation="tan"), "tanh"),
         (lambda: nets.resnet(2, 1, 4, 3, scheme="eular"), "euler"),
+        (lambda: nets.resnet(2, 1, 4, 3, norm="layers"), "layer"),
         (lambda: nets.resnet(2, 1, 4, 3, initialisation="glorott"), "glorot"),
         (lambda: nets.graph_ode(RING, 2, 3, filter="laplacien"), "laplacian"),
         (lambda: nets.graph_ode(RING, 2, 3, dynamics="parabola"), "parabolic"),
@@ -104,8 +107,8 @@ def test_memory_of_a_net_is_not_on_disk(tmp_path):
 PRESETS = {
     "resnet": (2, 1, 4, 3), "antisymmetric": (2, 1, 4, 3), "parabolic": (2, 1, 4, 3), "hamiltonian": (2, 1, 4, 3),
     "hyperbolic": (2, 1, 4, 3), "midpoint_net": (2, 1, 4, 3), "leapfrog_net": (2, 1, 4, 3), "mlp": (2, 1, 4, 3),
-    "neural_ode": (2, 1, (4,), 3), "graph_ode": (RING, 2, 3), "attention_net": (3, 4, 2),
-    "parabolic_cnn": ((4, 4), (2, 4), 2),
+    "neural_ode": (2, 1, (4,), 3), "graph_ode": (RING, 2, 3), "node_net": (RING, 2, 3, 4, 3),
+    "attention_net": (3, 4, 2), "parabolic_cnn": ((4, 4), (2, 4), 2),
 }  # fmt: skip
 
 
@@ -113,10 +116,12 @@ def test_every_preset_is_here():
     assert set(PRESETS) == set(nets.PRESETS)
 
 
+@pytest.mark.parametrize("norm", [None, "rms"])
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_saved_nets_give_the_same_bits(name, dtype, tmp_path):
-    net = nets.PRESETS[name](*PRESETS[name], dtype=dtype, seed=3)
+def test_saved_nets_give_the_same_bits(name, dtype, norm, tmp_path):
+    options = {} if norm is None or name == "neural_ode" else {"norm": norm}
+    net = nets.PRESETS[name](*PRESETS[name], dtype=dtype, seed=3, **options)
     x = np.random.default_rng(0).normal(size=(5, net.design.n_in))
     net.save(tmp_path / "net.safetensors")
     found = nets.load(tmp_path / "net.safetensors")

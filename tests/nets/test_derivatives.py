@@ -60,6 +60,11 @@ def check(case):
     else:
         np.testing.assert_array_equal(found.theta, stored.theta)
         np.testing.assert_array_equal(found.x, stored.x)
+    near = run.net.linearised(run.x, memory=run.memory)
+    np.testing.assert_array_equal(near.outputs, outputs)
+    np.testing.assert_array_equal(near.tangent(run.theta_dot), run.net.tangent(run.x, run.theta_dot)[1])
+    for _ in range(2):  # a run that is kept can be used again
+        np.testing.assert_array_equal(near.pullback(run.y_bar), found.theta)
 
 
 def check_autograd(case):
@@ -132,12 +137,34 @@ def test_loss_is_given_as_value_and_gradient():
     np.testing.assert_array_equal(found.weights["blocks.0.b"].ravel(), found.theta[-found.weights["blocks.0.b"].size :])
 
 
+def test_a_linearised_net_stays_at_its_parameters():
+    net, random = net_of("dense", "hamiltonian", "verlet"), np.random.default_rng(3)
+    x, v = random.normal(size=(300, 10)), random.normal(size=net.theta.size)
+    near, other = net.linearised(x), net.linearised(x + 1)
+    wanted, product = net.tangent(x, v)[1], net.gauss_newton(x, v, lambda u: 3 * u)
+    net.put(net.theta + v)
+    np.testing.assert_array_equal(near.tangent(v), wanted)
+    np.testing.assert_array_equal(near.gauss_newton(v, lambda u: 3 * u), product)
+    assert not np.array_equal(other.tangent(v), wanted)
+
+
+def test_a_net_keeps_what_it_was_told_to():
+    net = net_of("dense", "hamiltonian", "verlet", steps=100)
+    told = Net(net.design, net.theta, memory="reversible")
+    x = np.random.default_rng(4).normal(size=(3, 10))
+    np.testing.assert_array_equal(
+        told.gradient(x, end_gradient=x).theta, net.gradient(x, end_gradient=x, memory="reversible").theta
+    )
+    assert told.refined().memory == "reversible"
+    assert not any(stage.fitted(1)._tapes for stage in told._execution.stages)
+
+
 def test_reversible_memory_does_not_grow_with_depth():
     sizes = []
     for steps in (100, 1000):
         net = net_of("dense", "hamiltonian", "verlet", steps=steps)
         net.gradient(np.ones((3, 10)), end_gradient=np.ones((3, 10)), memory="reversible")
-        (stage,) = net._execution.stages
-        sizes.append(sum(array.nbytes for array in stage._free))
+        (stage,) = (each.fitted(1) for each in net._execution.stages)
+        sizes.append(sum(room.memory.nbytes for room in stage._free))
         stored = stage.stored_bytes(1)
     assert sizes[1] <= sizes[0] < stored

@@ -109,7 +109,7 @@ def reconstruction_error(preset, steps, h, activation, dtype):
 
     start = net._execution.until(net.theta, x, net._block(0)[0])
     own = net._execution.own(net.theta)[net._block(0)[0]]
-    carry = stage._opened(own, stage.carried(tiled(start)))
+    carry = stage.opened(own, stage.carried(tiled(start)))
     end = stage.advanced(own, carry, stage.n_opening, stage.count)
     back = stage.returned(own, end, stage.n_steps - 1, stage.count)
     found = untiled(stage.own(back, 1), 64)
@@ -179,9 +179,10 @@ def test_parabolic_euler_is_bounded_up_to_two_and_leapfrog_up_to_four():
         ("antisymmetric", "rk4"),
     ],
 )
-def test_stable_initialisation_lies_inside_the_stability_region(dynamics, scheme):
+@pytest.mark.parametrize("norm", [None, "rms"])
+def test_stable_initialisation_lies_inside_the_stability_region(dynamics, scheme, norm):
     """Weights ten times too large are scaled down so that small states stay small over many steps."""
-    field = fields.DYNAMICS[dynamics](fields.dense(6))
+    field = fields.DYNAMICS[dynamics](fields.dense(6), norm=norm)
     from stepnet.nets.initialise import largest_norm, norm_of
 
     block = Block(field, scheme, 300, 300.0)

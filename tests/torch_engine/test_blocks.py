@@ -35,8 +35,11 @@ NETS = {
     "mlp": nets.mlp(3, 2, 6, N, activation="gelu"),
     "neural_ode": nets.neural_ode(3, 2, [8], N, width=4, has_time=True),
     "graph_ode": nets.graph_ode(RING, 3, N, outputs=2, filter="chebyshev"),
+    "node_net": nets.node_net(RING, 2, 3, 4, N, dynamics="hamiltonian"),
     "attention_net": nets.attention_net(4, 4, 3, heads=2, outputs=2),
     "parabolic_cnn": nets.parabolic_cnn((8, 8), (2, 4), 3, inputs=1, outputs=3),
+    "resnet, normalised": nets.resnet(3, 2, 6, N, norm="layer"),
+    "parabolic cnn, normalised": nets.parabolic_cnn((4, 4), (2, 4), 3, norm="rms", outputs=2),
     "resnet along a spline": nets.resnet(3, 2, 6, N, degree=3),
     "hamiltonian cnn": nets.parabolic_cnn((4, 4), (4,), 3, dynamics="hamiltonian", padding="periodic", outputs=2),
 }

@@ -17,7 +17,7 @@ from stepnet import nets
 from stepnet.errors import UnknownName
 from stepnet.nets import Net
 from stepnet.nets.penalties import l2
-from stepnet.training import METHODS, Data, Method, Objective, Recipe, minimise, train
+from stepnet.training import METHODS, Data, Method, Objective, Recipe, minimise, optimisers, train
 
 BY_NAME: dict[str, Callable] = {
     each.__name__: each
@@ -33,8 +33,8 @@ class NetEstimator(BaseEstimator):
 
     def __init__(
         self, net="hamiltonian", *, width=16, steps=8, length=2.0, scheme=None, activation="tanh", options=None,
-        loss=None, alpha=1e-4, smoothness=0.0, optimiser="adam", epochs=100, batch_size=32, patience=None, scale=True,
-        random_state=None, workers=1, progress=False,
+        loss=None, alpha=1e-4, smoothness=0.0, optimiser="adam", rate=None, epochs=100, batch_size=32, patience=None,
+        scale=True, random_state=None, workers=1, progress=False,
     ):  # fmt: skip
         self.net = net
         self.width = width
@@ -47,6 +47,7 @@ class NetEstimator(BaseEstimator):
         self.alpha = alpha
         self.smoothness = smoothness
         self.optimiser = optimiser
+        self.rate = rate
         self.epochs = epochs
         self.batch_size = batch_size
         self.patience = patience
@@ -55,7 +56,7 @@ class NetEstimator(BaseEstimator):
         self.workers = workers
         self.progress = progress
 
-    def _fitted(self, X: np.ndarray, targets: np.ndarray, outputs: int, loss):
+    def _fitted(self, X: np.ndarray, targets: np.ndarray, outputs: int, loss, path, resume: bool):
         """Train a new net on scaled inputs."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.shift_, self.factor_ = np.zeros(X.shape[1]), np.ones(X.shape[1])
@@ -64,23 +65,35 @@ class NetEstimator(BaseEstimator):
             self.shift_, self.factor_ = X.mean(axis=0), 1 / np.where(spread > 0, spread, 1.0)
         self.net_ = self._made(X.shape[1], outputs, seed)
         objective = Objective(self.net_, loss, l2(self.alpha), self.smoothness)
-        data = Data(self._scaled(X), targets)
-        if isinstance(self.optimiser, Method) or self.optimiser in METHODS:
-            self.run_: Any = minimise(objective, data, self.optimiser, progress=self.progress)
+        data, optimiser = Data(self._scaled(X), targets), self._optimiser()
+        if isinstance(optimiser, Method):
+            if path is not None or resume:
+                raise ValueError("`path` and `resume` are for mini-batches; this optimiser takes all data at once")
+            self.run_: Any = minimise(objective, data, optimiser, progress=self.progress)
             self.n_iter_ = max(1, len(self.run_.history) - 1)
             return self
         size = None if self.batch_size is None else min(self.batch_size, len(X))
-        recipe = Recipe(self.optimiser, epochs=self.epochs, batch_size=size, patience=self.patience, seed=seed)
-        self.run_ = train(objective, data, recipe, progress=self.progress)
+        recipe = Recipe(optimiser, epochs=self.epochs, batch_size=size, patience=self.patience, seed=seed)
+        self.run_ = train(objective, data, recipe, progress=self.progress, path=path, resume=resume)
         self.n_iter_ = self.run_.epochs
         return self
+
+    def _optimiser(self):
+        """The record of the optimiser; a name takes `rate`, or `epochs` iterations if it is for all data at once."""
+        if isinstance(self.optimiser, str) and self.optimiser.lower() in METHODS:
+            if self.rate is not None:
+                raise ValueError(f"`rate` is for mini-batches; {self.optimiser!r} finds its own steps")
+            return METHODS[self.optimiser.lower()](iterations=self.epochs)
+        if isinstance(self.optimiser, Method):
+            return self.optimiser
+        return optimisers.get(self.optimiser, **({} if self.rate is None else {"rate": self.rate}))
 
     def _made(self, inputs: int, outputs: int, seed: int) -> Net:
         if callable(self.net):
             found = self.net(inputs, outputs)
             if not isinstance(found, Net):
                 raise TypeError(f"`net` must give a Net for (inputs, outputs), found {type(found).__name__}")
-            return Net(found.design, found.theta, dtype=found.dtype, workers=self.workers)
+            return Net(found.design, found.theta, dtype=found.dtype, workers=self.workers, memory=found.memory)
         if self.net not in BY_NAME:
             raise UnknownName("net", self.net, BY_NAME)
         choices = {"length": self.length, "activation": self.activation, "seed": seed, "workers": self.workers}
@@ -90,17 +103,27 @@ class NetEstimator(BaseEstimator):
     def _scaled(self, X: np.ndarray) -> np.ndarray:
         return (X - self.shift_) * self.factor_
 
-    def _outputs(self, X) -> np.ndarray:
+    def _checked(self, X) -> np.ndarray:
+        """Scaled samples for a net that was fitted."""
         check_is_fitted(self, "net_")
-        X = validate_data(self, X, reset=False, dtype=np.float64)
-        return self.net_(self._scaled(X))
+        return self._scaled(validate_data(self, X, reset=False, dtype=np.float64))
+
+    def outputs(self, X) -> np.ndarray:
+        """What the net gives for samples, (n, outputs)."""
+        X = self._checked(X)
+        return self.net_(X)
+
+    def features(self, X, block: int = 0) -> np.ndarray:
+        """States (depths, n, width) inside a block of the net."""
+        X = self._checked(X)
+        return self.net_.features(X, block)
 
     def __getstate__(self):
         """Without the threads and kernels of the net, which are made again."""
         state = super().__getstate__().copy()
         if "net_" in state:
             net = state["net_"]
-            state["net_"] = Net(net.design, net.theta, dtype=net.dtype, workers=net.workers)
+            state["net_"] = Net(net.design, net.theta, dtype=net.dtype, workers=net.workers, memory=net.memory)
         state.pop("run_", None)
         return state
 

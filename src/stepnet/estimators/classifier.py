@@ -26,9 +26,11 @@ class NetClassifier(ClassifierMixin, NetEstimator):
     alpha, smoothness : float
         Factors of the squared weights, and of their roughness along depth.
     optimiser : str or record of `stepnet.training`
-        "adam", `Adam(rate)`, ...; or `LBFGS`, `GaussNewton` (or "lbfgs") for all data at once.
+        "adam", `Adam(rate)`, ...; or `LBFGS`, `GaussNewton` (or "lbfgs", "gauss_newton") for all data at once.
+    rate : float
+        Of an optimiser that is given by its name.
     epochs, batch_size, patience
-        Of the mini-batches.
+        Of the mini-batches; "lbfgs" and "gauss_newton" make so many iterations as there are epochs.
     scale : bool
         Whether inputs are shifted and scaled to mean 0 and variance 1.
     random_state : int, RandomState or None
@@ -39,27 +41,31 @@ class NetClassifier(ClassifierMixin, NetEstimator):
         Show a bar.
     """
 
-    def fit(self, X, y):
-        """Train a new net on samples (n, features) and their classes (n,)."""
+    def fit(self, X, y, *, path=None, resume=False):
+        """Train a new net on samples (n, features) and their classes (n,).
+
+        `path` is a folder to store the run in, epoch by epoch; with `resume` an earlier one goes on from there.
+        """
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"`y` must have at least two classes, found one class: {self.classes_[0]!r}")
-        return self._fitted(X, labels, len(self.classes_), "cross_entropy" if self.loss is None else self.loss)
+        loss = "cross_entropy" if self.loss is None else self.loss
+        return self._fitted(X, labels, len(self.classes_), loss, path, resume)
 
     def decision_function(self, X) -> np.ndarray:
         """Outputs of the net (n, classes); their difference (n,) if there are two classes."""
-        outputs = self._outputs(X)
+        outputs = self.outputs(X)
         return outputs[:, 1] - outputs[:, 0] if len(self.classes_) == 2 else outputs
 
     def predict_proba(self, X) -> np.ndarray:
         """Probabilities (n, classes)."""
-        return softmax(self._outputs(X), axis=1)
+        return softmax(self.outputs(X), axis=1)
 
     def predict(self, X) -> np.ndarray:
         """The likeliest class of each sample."""
-        outputs = self._outputs(X)
+        outputs = self.outputs(X)
         return self.classes_[np.argmax(outputs, axis=1)]
 
     def _facts(self) -> dict:

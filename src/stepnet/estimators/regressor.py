@@ -17,8 +17,8 @@ class NetRegressor(MultiOutputMixin, RegressorMixin, NetEstimator):
 
     NUMBERS = (*NetEstimator.NUMBERS, "y_shift_", "y_factor_")
 
-    def fit(self, X, y):
-        """Train a new net on samples (n, features) and targets (n,) or (n, outputs)."""
+    def fit(self, X, y, *, path=None, resume=False):
+        """Train a new net on samples (n, features) and targets (n,) or (n, outputs); the rest as in `NetClassifier`."""
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         self.is_flat_ = y.ndim == 1
         targets = np.asarray(y, float).reshape(len(y), -1)
@@ -27,11 +27,12 @@ class NetRegressor(MultiOutputMixin, RegressorMixin, NetEstimator):
             spread = targets.std(axis=0)
             self.y_shift_, self.y_factor_ = targets.mean(axis=0), np.where(spread > 0, spread, 1.0)
         scaled = (targets - self.y_shift_) / self.y_factor_
-        return self._fitted(X, scaled, targets.shape[1], "mse" if self.loss is None else self.loss)
+        loss = "mse" if self.loss is None else self.loss
+        return self._fitted(X, scaled, targets.shape[1], loss, path, resume)
 
     def predict(self, X) -> np.ndarray:
         """Targets of samples."""
-        found = self._outputs(X) * self.y_factor_ + self.y_shift_
+        found = self.outputs(X) * self.y_factor_ + self.y_shift_
         return found[:, 0] if self.is_flat_ else found
 
     def _facts(self) -> dict:

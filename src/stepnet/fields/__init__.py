@@ -6,12 +6,14 @@ from stepnet.fields.connectivity import (
     Connectivity,
     Fixed,
     Mixing,
+    Normalisation,
     Stencil,
     conv1d,
     conv2d,
     dense,
     equivariant,
     graph,
+    nodewise,
     pooling,
     resized,
 )
@@ -31,7 +33,7 @@ from stepnet.fields.formula import Chain, Layer, affine, mlp, symmetric, two_lay
 
 __all__ = [
     "ACTIVATIONS", "Activation", "Attention", "Chain", "Connectivity", "DYNAMICS", "Depth", "Field", "Fixed", "Layer",
-    "Mixing", "Stencil", "activation", "affine", "antisymmetric", "chained", "conv1d", "conv2d", "dense",
-    "equivariant", "graph", "hamiltonian", "hyperbolic", "mlp", "parabolic", "pooling", "residual", "resized",
-    "staggered", "symmetric", "two_layer",
+    "Mixing", "Normalisation", "Stencil", "activation", "affine", "antisymmetric", "chained", "conv1d", "conv2d",
+    "dense", "equivariant", "graph", "hamiltonian", "hyperbolic", "mlp", "nodewise", "parabolic", "pooling", "residual",
+    "resized", "staggered", "symmetric", "two_layer",
 ]  # fmt: skip

@@ -83,7 +83,7 @@ class Mixing:
     def n_out(self) -> int:
         return self.channels_out * self.nodes_out
 
-    @property
+    @cached_property
     def is_dense(self) -> bool:
         return self.nodes_in == self.nodes_out == len(self.operators) == 1 and self.operators[0][0, 0] == 1
 
@@ -185,7 +185,41 @@ class Attention:
         return self.channels, self.channels
 
 
-Connectivity = Mixing | Fixed | Attention
+@dataclass(frozen=True)
+class Normalisation:
+    """K(x) v = C v / sqrt(mean of (C x)^2 over the channels + eps), node by node: no weights, and K' = K.
+
+    C takes the mean over the channels away if `is_centred` (Ba, Kiros & Hinton 2016, Layer normalization), else it is
+    the identity (Ruthotto & Haber 2020, with the sum in place of the mean; Zhang & Sennrich 2019).  `eps` bounds the
+    slope: N is 1/sqrt(eps) times the identity near zero.
+    """
+
+    channels: int
+    nodes: int = 1
+    is_centred: bool = True
+    eps: float = 1e-3
+
+    def __post_init__(self):
+        for each in ("channels", "nodes"):
+            object.__setattr__(self, each, count(each, getattr(self, each)))
+        if not (np.isfinite(self.eps) and self.eps > 0):
+            raise ValueError(f"`eps` must be positive, found {self.eps!r}")
+
+    name = "normalisation"
+    weight_shape = None
+
+    @property
+    def n_in(self) -> int:
+        return self.channels * self.nodes
+
+    n_out = n_in
+
+    @property
+    def bias_nodes(self) -> int:
+        return self.nodes
+
+
+Connectivity = Mixing | Fixed | Attention | Normalisation
 
 
 def dense(n_in: int, n_out: int | None = None) -> Mixing:
@@ -230,6 +264,12 @@ def graph(adjacency, channels_in: int, channels_out: int | None = None, filter="
     return Mixing(
         f"graph {filter}", channels_in, channels_in if channels_out is None else channels_out, tuple(operators)
     )
+
+
+def nodewise(nodes: int, channels_in: int, channels_out: int | None = None) -> Mixing:
+    """The same matrix at every node, each by itself."""
+    operators = (sparse.eye_array(count("nodes", nodes), format="csr"),)
+    return Mixing("nodewise", channels_in, channels_in if channels_out is None else channels_out, operators)
 
 
 def equivariant(nodes: int, channels_in: int, channels_out: int | None = None) -> Mixing:

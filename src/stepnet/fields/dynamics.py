@@ -1,5 +1,7 @@
 """Dynamics: which equation the formulas make, and what its state is.
 
+With `norm`, K y + b is normalised before s sees it: "layer" or "rms" across the channels.
+
 A state of first order is y.  The others have two halves, (q, p) or (q, v), one behind the other: `(2 m, batch)`.
 """
 
@@ -62,37 +64,43 @@ class Field:
         return self.parts[min(part, len(self.parts) - 1)]
 
 
-def residual(K: Connectivity, activation="tanh") -> Field:
+def residual(K: Connectivity, activation="tanh", norm: str | None = None) -> Field:
     """y' = s(K y + b)."""
-    return Field("residual", (affine(K, activation),))
+    return Field("residual", (affine(K, activation, norm=norm),))
 
 
-def antisymmetric(K: Connectivity, activation="tanh", damping: float = 0.0) -> Field:
+def antisymmetric(K: Connectivity, activation="tanh", damping: float = 0.0, norm: str | None = None) -> Field:
     """y' = s((K - K' - damping I) y + b); Haber & Ruthotto (2017), Inverse Problems 34:014004."""
-    return Field("antisymmetric", (affine(K, activation, is_antisymmetric=True, shift=-float(damping)),))
+    return Field("antisymmetric", (affine(K, activation, norm=norm, is_antisymmetric=True, shift=-float(damping)),))
 
 
-def parabolic(K: Connectivity, activation="tanh") -> Field:
+def parabolic(K: Connectivity, activation="tanh", norm: str | None = None) -> Field:
     """y' = -K' s(K y + b); Ruthotto & Haber (2020), J. Math. Imaging Vision 62:352."""
-    return Field("parabolic", (symmetric(K, activation),))
+    return Field("parabolic", (symmetric(K, activation, norm=norm),))
 
 
-def hamiltonian(K: Connectivity, activation="tanh") -> Field:
+def hamiltonian(K: Connectivity, activation="tanh", norm: str | None = None) -> Field:
     """q' = K' s(K p + b), p' = -K' s(K q + b); Chang et al. (2018), Reversible architectures, AAAI."""
-    return Field("hamiltonian", (symmetric(K, activation, 1.0), symmetric(K, activation)), "partitioned")
+    return Field(
+        "hamiltonian", (symmetric(K, activation, 1.0, norm), symmetric(K, activation, norm=norm)), "partitioned"
+    )
 
 
-def hyperbolic(K: Connectivity, activation="tanh") -> Field:
+def hyperbolic(K: Connectivity, activation="tanh", norm: str | None = None) -> Field:
     """q'' = -K' s(K q + b); Ruthotto & Haber (2020)."""
-    return Field("hyperbolic", (symmetric(K, activation),), "second")
+    return Field("hyperbolic", (symmetric(K, activation, norm=norm),), "second")
 
 
-def staggered(K: Connectivity, activation="tanh") -> Field:
+def staggered(K: Connectivity, activation="tanh", norm: str | None = None) -> Field:
     """q' = s(K p + b), p' = -s(K' q + b): the first Verlet nets, which keep volume but are not symplectic.
 
     Haber & Ruthotto (2017), Inverse Problems 34:014004.
     """
-    return Field("staggered", (affine(K, activation), affine(K, activation, -1.0, is_transposed=True)), "partitioned")
+    return Field(
+        "staggered",
+        (affine(K, activation, norm=norm), affine(K, activation, -1.0, norm, is_transposed=True)),
+        "partitioned",
+    )
 
 
 def chained(chain: Chain) -> Field:

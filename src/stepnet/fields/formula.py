@@ -1,7 +1,7 @@
 """Right-hand sides as chains of layers: x -> s_1(K_1 x + b_1) -> s_2(K_2 ... + b_2) -> ... -> sign times the last.
 
 All formulas of networks are such chains: s(K x + b) is one layer, -K' s(K x + b) two of which the second is transposed
-and shares its weights, an MLP any number.
+and shares its weights, an MLP any number; a normalisation N in s(N(K x + b)) is a layer of its own.
 """
 
 from __future__ import annotations
@@ -10,8 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from stepnet.errors import UnknownName
 from stepnet.fields.activations import IDENTITY, Activation, activation
-from stepnet.fields.connectivity import Connectivity, Mixing, dense
+from stepnet.fields.connectivity import Connectivity, Mixing, Normalisation, dense
+
+NORMS = {"layer": True, "rms": False}
+"""Names of normalisations, and whether they take the mean away."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +24,7 @@ class Layer:
 
     Parameters
     ----------
-    connectivity : Mixing, Fixed or Attention
+    connectivity : Mixing, Fixed, Attention or Normalisation
     weights, bias, clock : str or None
         Names of the parameters: of K, of b (one number for every channel), and of c in K x + b + t c, which is what
         time as a further input amounts to.
@@ -47,6 +51,8 @@ class Layer:
         K = self.connectivity
         if (self.is_antisymmetric or self.shift) and K.n_in != K.n_out:
             raise ValueError(f"K must be square for K - K' and for K + shift I, found {K.n_out} by {K.n_in}")
+        if self.is_transposed and isinstance(K, Normalisation):
+            raise ValueError("a normalisation cannot be transposed: it is its own transpose where it stands")
         if not self.is_antisymmetric:
             return
         if not isinstance(K, Mixing):
@@ -101,6 +107,11 @@ class Chain:
         return self.layers[-1].n_out
 
     @property
+    def activation(self) -> Activation:
+        """Of the last layer that has one."""
+        return next((layer.activation for layer in reversed(self.layers) if layer.activation is not IDENTITY), IDENTITY)
+
+    @property
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes; layers with the same name share the parameter."""
         return joined(layer.parameters for layer in self.layers)
@@ -116,14 +127,24 @@ def joined(some) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def affine(K: Connectivity, s="tanh", sign: float = 1.0, **variations) -> Chain:
-    """s(K x + b)."""
-    return Chain((Layer(K, activation=activation(s), **variations),), sign)
+def affine(K: Connectivity, s="tanh", sign: float = 1.0, norm: str | None = None, **variations) -> Chain:
+    """s(K x + b), or s(N(K x + b)) with the normalisation N called `norm`: "layer" or "rms"."""
+    return Chain(_activated(Layer(K, **variations), s, norm), sign)
 
 
-def symmetric(K: Connectivity, s="tanh", sign: float = -1.0) -> Chain:
-    """sign K' s(K x + b)."""
-    return Chain((Layer(K, activation=activation(s)), Layer(K, bias=None, is_transposed=True)), sign)
+def symmetric(K: Connectivity, s="tanh", sign: float = -1.0, norm: str | None = None) -> Chain:
+    """sign K' s(K x + b), or sign K' s(N(K x + b))."""
+    return Chain((*_activated(Layer(K), s, norm), Layer(K, bias=None, is_transposed=True)), sign)
+
+
+def _activated(layer: Layer, s, norm: str | None) -> tuple[Layer, ...]:
+    """s(u) of the layer u, normalised before."""
+    if norm is None:
+        return (replace(layer, activation=activation(s)),)
+    if norm not in NORMS:
+        raise UnknownName("norm", norm, NORMS)
+    N = Normalisation(layer.n_out // layer.bias_nodes, layer.bias_nodes, NORMS[norm])
+    return layer, Layer(N, None, None, activation(s))
 
 
 def two_layer(K1: Connectivity, K2: Connectivity, s="tanh") -> Chain:

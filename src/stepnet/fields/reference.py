@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.fields.connectivity import Attention, Connectivity, Fixed, Mixing
+from stepnet.fields.connectivity import Attention, Connectivity, Fixed, Mixing, Normalisation
 from stepnet.fields.formula import Chain, Layer
 
 
@@ -30,6 +30,8 @@ def apply(K: Connectivity, W, x: np.ndarray, v: np.ndarray) -> np.ndarray:
         return np.sum([_mixed(W_k, P, v) for W_k, P in _taps(K, W)], axis=0)
     if isinstance(K, Fixed):
         return _moved(K.operator, v, K.channels).reshape(K.n_out, -1)
+    if isinstance(K, Normalisation):
+        return _flat(_centred(K, v) / _size(K, x))
     P, (_, _, W_v, W_o) = _attention(K, W, x).P, W
     return _flat(_channels(W_o, _weighted(K, P, _channels(W_v, _tokens(K, v)))))
 
@@ -40,13 +42,15 @@ def apply_transposed(K: Connectivity, W, x: np.ndarray, z: np.ndarray) -> np.nda
         return np.sum([_mixed(W_k.T, P.T, z) for W_k, P in _taps(K, W)], axis=0)
     if isinstance(K, Fixed):
         return _moved(K.operator.T, z, K.channels).reshape(K.n_in, -1)
+    if isinstance(K, Normalisation):
+        return apply(K, W, x, z)
     P, (_, _, W_v, W_o) = _attention(K, W, x).P, W
     return _flat(_channels(W_v.T, _weighted(K, np.swapaxes(P, -1, -2), _channels(W_o.T, _tokens(K, z)))))
 
 
 def weight_gradient(K: Connectivity, W, x: np.ndarray, v: np.ndarray, z: np.ndarray) -> np.ndarray | None:
     """d <z, K(x) v> / dW."""
-    if isinstance(K, Fixed):
+    if isinstance(K, (Fixed, Normalisation)):
         return None
     if isinstance(K, Mixing):
         z = z.reshape(K.channels_out, -1)
@@ -57,7 +61,20 @@ def weight_gradient(K: Connectivity, W, x: np.ndarray, v: np.ndarray, z: np.ndar
 
 def state_gradient(K: Connectivity, W, x: np.ndarray, v: np.ndarray, z: np.ndarray) -> np.ndarray | float:
     """d <z, K(x) v> / dx with v held fixed: 0 for a linear K."""
+    if isinstance(K, Normalisation):
+        product = (z.reshape(K.channels, K.nodes, -1) * _centred(K, v)).mean(axis=0)
+        return _flat(-product / _size(K, x) ** 3 * _centred(K, x))
     return _pulled_attention(K, W, x, v, z)[0] if isinstance(K, Attention) else 0.0
+
+
+def _centred(K: Normalisation, v: np.ndarray) -> np.ndarray:
+    """C v as (channels, nodes, batch)."""
+    v = v.reshape(K.channels, K.nodes, -1)
+    return v - v.mean(axis=0) if K.is_centred else v
+
+
+def _size(K: Normalisation, x: np.ndarray) -> np.ndarray:
+    return np.sqrt((_centred(K, x) ** 2).mean(axis=0) + K.eps)
 
 
 def _taps(K: Mixing, W):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise, zip_longest
 from typing import Any
 
 import numpy as np
 
 from stepnet.checkpoints.counts import checked_count
-from stepnet.fields import Chain, Depth, Field
+from stepnet.fields import Chain, Depth, Field, Normalisation
 from stepnet.schemes import catalogue
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.programs import Motion, Program, Slope, motion_of
@@ -98,7 +99,10 @@ class Block:
 
     def __repr__(self) -> str:
         scheme = "no skip" if self.scheme is None else self.scheme.name
-        K, s = self.field.parts[0].layers[0].connectivity, self.field.parts[0].layers[0].activation
+        chain = self.field.parts[0]
+        K, s = chain.layers[0].connectivity, str(chain.activation)
+        if any(isinstance(layer.connectivity, Normalisation) for layer in chain.layers):
+            s += " of normalised"
         degree = ("step by step", "piecewise linear", "quadratic spline", "cubic spline")[self.depth.degree]
         if self.depth.controls == 1:
             degree = "the same everywhere"
@@ -149,15 +153,15 @@ class Design:
         if self.readout is not None:
             yield "readout", self.readout
 
-    @property
+    @cached_property
     def n_in(self) -> int:
         return next(self.stages())[1].n_in
 
-    @property
+    @cached_property
     def n_out(self) -> int:
         return list(self.stages())[-1][1].n_out
 
-    @property
+    @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Names of all parameters and their shapes, in the order of the flat vector."""
         return {

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
+import weakref
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
 
 from stepnet.checkpoints import Checkpoints
-from stepnet.engines.numba_engine.blas import single_thread
-from stepnet.engines.numba_engine.layer_primitives import TILE
-from stepnet.engines.numba_engine.layer_runs import NOTHING, Memory, Stage
+from stepnet.engines.numba_engine.blas import SINGLE_THREAD
+from stepnet.engines.numba_engine.layer_products import TILE
+from stepnet.engines.numba_engine.layer_runs import NOTHING, Stage
+from stepnet.engines.numba_engine.layer_sweeps import Memory, sweep
 from stepnet.fields import Chain, Depth
 from stepnet.nets.design import Block, Design
 
@@ -30,9 +33,10 @@ def stage_of(record: Chain | Block, dtype: np.dtype) -> Stage:
 
 def tiled(x: np.ndarray) -> np.ndarray:
     """(batch, features) -> (tiles, features, TILE), zeros behind the last sample."""
-    n = -(-len(x) // TILE)
-    padded = np.zeros((n * TILE, x.shape[1]), x.dtype)
-    padded[: len(x)] = x
+    n, padded = -(-len(x) // TILE), x
+    if n * TILE != len(x):
+        padded = np.zeros((n * TILE, x.shape[1]), x.dtype)
+        padded[: len(x)] = x
     return np.ascontiguousarray(padded.reshape(n, TILE, -1).swapaxes(1, 2))
 
 
@@ -49,7 +53,8 @@ class Execution:
 
     def __init__(self, design: Design, dtype: np.dtype, workers: int | None = None):
         self.stages = [stage_of(record, dtype) for _, record in design.stages()]
-        self.places = np.cumsum([0, *(stage.n_parameters for stage in self.stages)])
+        ends = list(accumulate(stage.n_parameters for stage in self.stages))
+        self.places = list(zip([0, *ends], ends, strict=False))
         self._workers = workers or len(os.sched_getaffinity(0))
 
     @cached_property
@@ -58,14 +63,14 @@ class Execution:
 
     def over(self, function: Callable, *arrays) -> list:
         """function(one, ...) for all entries of some lists, over threads; values in order."""
-        with single_thread():
+        with SINGLE_THREAD:
             if len(arrays[0]) == 1 or self._workers == 1:
                 return list(map(function, *arrays))
             return list(self._pool.map(function, *arrays))
 
     def own(self, theta: np.ndarray) -> list[np.ndarray]:
         """The parameters of every stage."""
-        return [theta[a:b] for a, b in zip(self.places, self.places[1:], strict=False)]
+        return [theta[a:b] for a, b in self.places]
 
     def forward(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Outputs of a batch."""
@@ -93,7 +98,7 @@ class Execution:
     def until(self, theta: np.ndarray, x: np.ndarray, wanted: int) -> np.ndarray:
         """The state that stage `wanted` begins with."""
         y = tiled(x)
-        with single_thread():
+        with SINGLE_THREAD:
             for stage, some in zip(self.stages[:wanted], self.own(theta), strict=False):
                 y = stage.forward(some, y)
         return untiled(y, len(x))
@@ -111,6 +116,44 @@ class Execution:
         one, other = (untiled(np.concatenate(each), len(x)) for each in zip(*found, strict=True))
         return one, other
 
+    def linearised(self, theta, x) -> tuple[np.ndarray, Callable, Callable]:
+        """Outputs, their tangents by way of theta_dot, and gradients of theta from theirs; one run serves them all."""
+        own, chunks = self.own(theta), chunks_of(tiled(x))
+        runs = [[stage.fitted(len(y)).tape(len(y), is_dual=True) for stage in self.stages] for y in chunks]
+
+        def begin(tapes, y):
+            for tape, some in zip(tapes, own, strict=True):
+                y = tape.run(some, y)
+            return y
+
+        def push(theta_dot):
+            dots = self.own(theta_dot)
+
+            def along(tapes, y):
+                y_dot = np.zeros_like(y)
+                for tape, some, dot in zip(tapes, own, dots, strict=True):
+                    y_dot = tape.push(some, dot, y_dot)
+                return y_dot
+
+            return untiled(joined(self.over(along, runs, chunks)), len(x))
+
+        def pull(outputs_bar):
+            def back(tapes, y_bar):
+                bar = np.zeros_like(theta)
+                for tape, some, some_bar in zip(reversed(tapes), own[::-1], self.own(bar)[::-1], strict=True):
+                    y_bar = tape.pull(some, some_bar, y_bar)
+                return bar
+
+            return sum_of(self.over(back, runs, chunks_of(tiled(outputs_bar))))
+
+        def put_by(runs=runs):
+            for tape in chain.from_iterable(runs):
+                tape.stage.put_by(tape)
+
+        outputs = untiled(joined(self.over(begin, runs, chunks)), len(x))
+        weakref.finalize(pull, put_by)
+        return outputs, push, pull
+
     def sweep(self, theta, x, memory: Memory) -> Generator[Any, Any, None]:
         """Outputs; once their gradient is sent, the gradients with respect to the parameters and to x."""
         own, chunks = self.own(theta), chunks_of(tiled(x))
@@ -119,37 +162,52 @@ class Execution:
         def begin(y):
             bar, sweeps = np.zeros_like(theta), []
             for stage, some, some_bar in zip(self.stages, own, self.own(bar), strict=True):
-                sweeps.append(stage.sweep(some, some_bar, y, memory))
+                sweeps.append(sweep(stage, some, some_bar, y, memory))
                 y = next(sweeps[-1])
             return y, bar, sweeps
 
         def finish(sweeps, y_bar):
-            for sweep in reversed(sweeps):
-                y_bar = sweep.send(y_bar)
+            for each in reversed(sweeps):
+                y_bar = each.send(y_bar)
             return y_bar
 
         ends, bars, sweeps = zip(*self.over(begin, chunks), strict=True)
-        y_bar = yield untiled(np.concatenate(ends), len(x))
+        y_bar = yield untiled(joined(ends), len(x))
         x_bars = self.over(finish, sweeps, chunks_of(tiled(y_bar)))
-        total = bars[0]
-        for bar in bars[1:]:
-            total += bar
-        yield total, untiled(np.concatenate(x_bars), len(x))
+        yield sum_of(bars), untiled(joined(x_bars), len(x))
 
     def gradient(self, theta, x, end_gradient: Callable[[np.ndarray], np.ndarray], memory: Memory):
         """Gradients with respect to the parameters and to x; `end_gradient(outputs)` is asked once, in between."""
         sweep = self.sweep(theta, x, memory)
         return sweep.send(end_gradient(next(sweep)))
 
+    def stored_bytes(self, tiles: int) -> int:
+        """Memory of all that a gradient could keep."""
+        return sum(stage.stored_bytes(tiles) for stage in self.stages if not stage.is_single)
+
+    def can_be_kept(self, samples: int, memory: Memory) -> bool:
+        """Whether a run with tangents may be kept as a whole."""
+        return memory == "all" or (memory == "auto" and 2 * self.stored_bytes(-(-samples // TILE)) <= AUTOMATIC_BYTES)
+
     def _memory(self, memory: Memory, tiles: int) -> Memory:
         if memory != "auto":
             return memory
-        needed = sum(stage.stored_bytes(tiles) for stage in self.stages if not stage.is_single)
         return (
             "all"
-            if needed <= AUTOMATIC_BYTES
+            if self.stored_bytes(tiles) <= AUTOMATIC_BYTES
             else Checkpoints(bytes=max(1, AUTOMATIC_BYTES * CHUNK // max(tiles, CHUNK)))
         )
+
+
+def sum_of(bars: Sequence[np.ndarray]) -> np.ndarray:
+    """The sum in order, in the first of them."""
+    for bar in bars[1:]:
+        bars[0][...] += bar
+    return bars[0]
+
+
+def joined(chunks: Sequence[np.ndarray]) -> np.ndarray:
+    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
 
 
 def chunks_of(tiles: np.ndarray) -> list[np.ndarray]:

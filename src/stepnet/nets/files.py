@@ -17,7 +17,7 @@ FORMAT = 1
 RECORDS = {
     each.__name__: each
     for each in (Block, Design, fields.Field, fields.Chain, fields.Layer, fields.Mixing, fields.Fixed, fields.Attention,
-                 fields.Depth, fields.Stencil)
+                 fields.Normalisation, fields.Depth, fields.Stencil)
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import UnknownName
-from stepnet.fields import Chain, reference
+from stepnet.fields import Chain, Normalisation, reference
 from stepnet.fields.formula import Layer
 from stepnet.nets.design import Block, Design
 from stepnet.schemes.conditions import amplification, imaginary_stability_limit, real_stability_limit
@@ -91,11 +91,11 @@ def largest_norm(block: Block) -> float:
 
     Parabolic: h |K|^2 max s' within the real interval (2 for Euler).  Hyperbolic: h |K| sqrt(max s') within the
     imaginary interval (2 for Verlet).  Hamiltonian: h |K|^2 max s' within it.  Antisymmetric: h (-damping + i |K - K'|)
-    max s'.  Else: h |K| max s' < 1, which makes a step invertible.
+    max s'.  Else: h |K| max s' < 1, which makes a step invertible.  With a normalisation N,
+    s(N(.)) takes the place of s.
     """
     h, name, scheme = block.h, block.field.name, block.scheme
-    layer = block.field.parts[0].layers[0]
-    s = layer.activation.steepest
+    layer, s = block.field.parts[0].layers[0], _steepest(block.field.parts[0])
     if name == "parabolic":
         return float(np.sqrt(INSIDE * real_stability_limit(scheme) / (h * s)))
     if name == "hyperbolic":
@@ -105,6 +105,15 @@ def largest_norm(block: Block) -> float:
     if name == "antisymmetric":
         return _largest_rotation(scheme, -layer.shift, h * s)
     return INSIDE / (h * s)
+
+
+def _steepest(chain: Chain) -> float:
+    """The largest slope of s, or of s(N(.))."""
+    found = chain.activation.steepest
+    for layer in chain.layers:
+        if isinstance(layer.connectivity, Normalisation):
+            found *= layer.connectivity.eps**-0.5
+    return found
 
 
 def _largest_rotation(scheme, damping: float, h: float) -> float:

@@ -48,12 +48,12 @@ class OneLayer:
 
     def pullback(self, theta: np.ndarray, x: np.ndarray, y_bar: np.ndarray) -> Pulled:
         """The value, and the gradients of <y_bar, f(x; theta)>."""
-        from stepnet.nets.execution import tiled, untiled
+        from stepnet.nets.execution import sweep, tiled, untiled
 
         theta_bar = np.zeros_like(theta)
-        sweep = self.stage.sweep(theta, theta_bar, tiled(x), "all")
-        y = untiled(next(sweep), len(x))
-        return Pulled(y, theta_bar, untiled(sweep.send(tiled(y_bar)), len(x)))
+        run = sweep(self.stage, theta, theta_bar, tiled(x), "all")
+        y = untiled(next(run), len(x))
+        return Pulled(y, theta_bar, untiled(run.send(tiled(y_bar)), len(x)))
 
 
 class Layerwise:

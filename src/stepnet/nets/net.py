@@ -31,15 +31,48 @@ class NetGradient:
         With respect to the inputs, shaped as they are.
     outputs : array
         What the net gave.
-    weights : mapping
-        Views of `theta` by name.
+    design : Design
+        Of the net.
     """
 
     value: float
     theta: np.ndarray
     x: np.ndarray
     outputs: np.ndarray
-    weights: MappingProxyType
+    design: Design
+
+    @cached_property
+    def weights(self) -> MappingProxyType:
+        """Views of `theta` by name."""
+        return views(self.design, self.theta)
+
+
+class Linearised:
+    """J, the derivative of a net's outputs by its parameters, at some inputs and at the parameters it was made with.
+
+    Parameters
+    ----------
+    outputs : array
+        What the net gave.
+    push, pull : callable
+        J v from v, and J' u from u.
+    """
+
+    def __init__(self, outputs: np.ndarray, push: Callable, pull: Callable):
+        self.outputs, self._push, self._pull = outputs, push, pull
+
+    def tangent(self, theta_dot) -> np.ndarray:
+        """J v: the derivative of the outputs in a direction of the parameters."""
+        return self._push(np.ascontiguousarray(theta_dot, self.outputs.dtype))
+
+    def pullback(self, outputs_bar) -> np.ndarray:
+        """J' u: the gradient by the parameters from that by the outputs."""
+        return self._pull(np.ascontiguousarray(outputs_bar, self.outputs.dtype))
+
+    def gauss_newton(self, direction, hessian: Callable | None = None) -> np.ndarray:
+        """J' H J times a direction; `hessian(J v)` is H (J v), by default J v."""
+        pushed = self.tangent(direction)
+        return self.pullback(pushed if hessian is None else hessian(pushed))
 
 
 class Net:
@@ -57,13 +90,18 @@ class Net:
     dtype : float64 or float32
     workers : int, optional
         Threads; as many as there are cores by default.  Results do not depend on it.
+    memory : "auto", "all", "segments", "reversible" or Checkpoints
+        What gradients keep of the way forward, training included; see `gradient`.
     """
 
-    def __init__(self, design: Design, theta=None, *, seed=0, initialisation="glorot", dtype=np.float64, workers=None):
+    def __init__(
+        self, design: Design, theta=None, *, seed=0, initialisation="glorot", dtype=np.float64, workers=None,
+        memory="auto",
+    ):  # fmt: skip
         if not isinstance(design, Design):
             raise TypeError(f"`design` must be a Design, found {type(design).__name__}")
         self.design, self.dtype = design, _dtype(dtype)
-        self.workers = workers
+        self.workers, self.memory = workers, self._memory(memory)
         if theta is None:
             theta = initial_weights(design, initialisation, seed)
         self.theta = np.zeros(sum(int(np.prod(shape)) for shape in design.shapes.values()), self.dtype)
@@ -83,12 +121,7 @@ class Net:
 
     def views(self, theta: np.ndarray) -> MappingProxyType:
         """The same names for any vector as long as that of the parameters."""
-        found, start = {}, 0
-        for name, shape in self.design.shapes.items():
-            size = int(np.prod(shape))
-            found[name] = theta[start : start + size].reshape(shape)
-            start += size
-        return MappingProxyType(found)
+        return views(self.design, theta)
 
     @cached_property
     def _execution(self):
@@ -116,7 +149,7 @@ class Net:
         early = _with_block(self, block, starting).features(x, block)[: record.motion.opening.steps]
         return np.concatenate((early, found))
 
-    def gradient(self, x, loss: Callable | None = None, *, end_gradient=None, memory="auto") -> NetGradient:
+    def gradient(self, x, loss: Callable | None = None, *, end_gradient=None, memory=None) -> NetGradient:
         """The exact gradient of a loss of the outputs.
 
         Parameters
@@ -127,7 +160,7 @@ class Net:
             `loss(outputs)` giving (value, gradient with respect to the outputs).
         end_gradient : array_like, instead of `loss`
             The gradient of the loss with respect to the outputs.
-        memory : "auto", "all", "segments", "reversible" or Checkpoints
+        memory : "auto", "all", "segments", "reversible" or Checkpoints, instead of that of the net
             What is kept of the way forward: everything; a state for every few steps; nothing, as states are
             reconstructed (Verlet, leapfrog and their kin); or the states of an optimal schedule.
         """
@@ -145,7 +178,7 @@ class Net:
             return y_bar
 
         theta_bar, x_bar = self._execution.gradient(self.theta, flat, seed, self._memory(memory))
-        return NetGradient(float(value), theta_bar, x_bar.reshape(given.shape), outputs, self.views(theta_bar))
+        return NetGradient(float(value), theta_bar, x_bar.reshape(given.shape), outputs, self.design)
 
     def tangent(self, x, theta_dot=None, x_dot=None) -> tuple[np.ndarray, np.ndarray]:
         """Outputs and their derivative in a direction of parameters and inputs."""
@@ -158,11 +191,24 @@ class Net:
             dots.append(np.ascontiguousarray(dot.reshape(like.shape)))
         return self._execution.tangent(self.theta, dots[0], flat, dots[1])
 
-    def gauss_newton(self, x, direction, hessian: Callable | None = None, *, memory="auto") -> np.ndarray:
+    def gauss_newton(self, x, direction, hessian: Callable | None = None, *, memory=None) -> np.ndarray:
         """J' H J times a direction of parameters; `hessian(J v)` is H (J v) in the space of outputs, by default J v."""
-        _, push = self.tangent(x, direction)
-        end_gradient = push if hessian is None else hessian(push)
-        return self.gradient(x, end_gradient=end_gradient, memory=memory).theta
+        return self.linearised(x, memory=memory).gauss_newton(direction, hessian)
+
+    def linearised(self, x, *, memory=None) -> Linearised:
+        """The outputs as a linear function of the parameters near those of now; one run serves many derivatives.
+
+        It is kept if `memory` is "all", or "auto" and small enough; else every derivative runs the net again.
+        """
+        theta, flat, memory = self.theta.copy(), self._inputs("x", x), self._memory(memory)
+        execution = self._execution
+        if execution.can_be_kept(len(flat), memory):
+            return Linearised(*execution.linearised(theta, flat))
+        return Linearised(
+            execution.forward(theta, flat),
+            lambda theta_dot: execution.tangent(theta, theta_dot, flat, np.zeros_like(flat))[1],
+            lambda outputs_bar: execution.gradient(theta, flat, lambda _: outputs_bar, memory)[0],
+        )
 
     def roughness(self) -> tuple[float, np.ndarray]:
         """1/2 int |d theta / dt|^2 along all blocks, and its gradient: what keeps weights smooth in depth."""
@@ -184,7 +230,8 @@ class Net:
                 depth = Depth((depth.controls - depth.degree) * factor + depth.degree, depth.degree)
             blocks.append(Block(block.field, block.scheme, block.steps * factor, block.length, depth))
         design = Design(tuple(blocks), self.design.opening, self.design.readout, self.design.joins)
-        net = Net(design, np.zeros(sum(int(np.prod(s)) for s in design.shapes.values())), dtype=self.dtype)
+        zeros = np.zeros(sum(int(np.prod(s)) for s in design.shapes.values()))
+        net = Net(design, zeros, dtype=self.dtype, workers=self.workers, memory=self.memory)
         for name, old in self.weights.items():
             new = net.weights[name]
             if name.startswith("blocks.") and new.shape != old.shape:
@@ -270,6 +317,8 @@ class Net:
         return names.index(f"blocks.{block}"), self.design.blocks[block]
 
     def _memory(self, memory):
+        if memory is None:
+            return self.memory
         if isinstance(memory, Checkpoints):
             if memory.disk is not None:
                 raise ValueError("`memory` of a net is in memory only; leave out `disk`")
@@ -288,10 +337,20 @@ class Net:
         return memory
 
 
+def views(design: Design, theta: np.ndarray) -> MappingProxyType:
+    """Parts of a vector by the names that a design gives to its parameters."""
+    found, start = {}, 0
+    for name, shape in design.shapes.items():
+        size = int(np.prod(shape))
+        found[name] = theta[start : start + size].reshape(shape)
+        start += size
+    return MappingProxyType(found)
+
+
 def _with_block(net: Net, number: int, block: Block) -> Net:
     blocks = tuple(block if i == number else each for i, each in enumerate(net.design.blocks))
     design = Design(blocks, net.design.opening, net.design.readout, net.design.joins)
-    return Net(design, net.theta, dtype=net.dtype, workers=net.workers)
+    return Net(design, net.theta, dtype=net.dtype, workers=net.workers, memory=net.memory)
 
 
 def _dtype(value) -> np.dtype:

@@ -95,7 +95,7 @@ def mgrit_gradient(
     outputs = run.forward(flat)
     value, y_bar = net._loss_at(loss, outputs)
     theta_bar, x_bar = run.reverse(y_bar)
-    gradient = NetGradient(value, theta_bar, x_bar.reshape(given.shape), outputs, net.views(theta_bar))
+    gradient = NetGradient(value, theta_bar, x_bar.reshape(given.shape), outputs, net.design)
     error = _error(theta_bar, net.gradient(x, loss).theta) if is_compared else float("nan")
     return ParallelGradient(gradient, run.convergence("forward"), run.convergence("adjoint"), error)
 
@@ -122,19 +122,19 @@ class _Run:
                 self.parts.append(_Chain(stage, theta, bar))
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        from stepnet.nets.execution import single_thread, tiled, untiled
+        from stepnet.nets.execution import SINGLE_THREAD, tiled, untiled
 
         y, self._batch = tiled(x), len(x)
-        with single_thread():
+        with SINGLE_THREAD:
             for part in self.parts:
                 y = part.forward(y, self._batch)
         return untiled(y, self._batch)
 
     def reverse(self, y_bar: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        from stepnet.nets.execution import single_thread, tiled, untiled
+        from stepnet.nets.execution import SINGLE_THREAD, tiled, untiled
 
         bar = tiled(y_bar)
-        with single_thread():
+        with SINGLE_THREAD:
             for part in reversed(self.parts):
                 bar = part.reverse(bar)
         return self.theta_bar, untiled(bar, self._batch)
@@ -174,7 +174,9 @@ class _Chain:
         self.stage, self.theta, self.theta_bar = stage, theta, theta_bar
 
     def forward(self, x: np.ndarray, batch: int) -> np.ndarray:
-        self._sweep = self.stage.sweep(self.theta, self.theta_bar, x, "all")
+        from stepnet.nets.execution import sweep
+
+        self._sweep = sweep(self.stage, self.theta, self.theta_bar, x, "all")
         return next(self._sweep)
 
     def reverse(self, y_bar: np.ndarray) -> np.ndarray:

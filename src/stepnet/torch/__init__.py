@@ -17,11 +17,12 @@ from stepnet.torch.layers import FieldFunction, LayerBlock, LayerChain
 from stepnet.torch.methods import method_names
 from stepnet.torch.networks import NetModule, from_net
 from stepnet.torch.ranks import over_ranks
+from stepnet.torch.recognition import recognised
 from stepnet.torch.ways_in import odeint, odeint_adjoint, odeint_event
 
 __all__ = [
     "AntisymmetricBlock", "BatchSolution", "Checkpoints", "FieldFunction", "HamiltonianBlock", "HyperbolicBlock",
     "LayerBlock", "LayerChain", "NetModule", "ODEBlock", "ParabolicBlock", "Partitioned", "ResidualBlock",
     "SecondOrder", "SolveBlock", "Split", "from_net", "method_names", "odeint", "odeint_adjoint", "odeint_dense",
-    "odeint_event", "over_ranks", "solve",
+    "odeint_event", "over_ranks", "recognised", "solve",
 ]  # fmt: skip

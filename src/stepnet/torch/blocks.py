@@ -41,7 +41,9 @@ def ODEBlock(field, scheme=None, steps=None, length=1.0, **how) -> LayerBlock | 
     return _block(field, scheme or ("rk4" if field.kind == "first" else "verlet"), steps, length, **how)
 
 
-def ResidualBlock(K: Connectivity | int, steps: int, *, activation="tanh", scheme="euler", **how) -> LayerBlock:
+def ResidualBlock(
+    K: Connectivity | int, steps: int, *, activation="tanh", norm=None, scheme="euler", **how
+) -> LayerBlock:
     """y' = s(K y + b); by Euler's scheme a ResNet.
 
     Parameters
@@ -52,32 +54,40 @@ def ResidualBlock(K: Connectivity | int, steps: int, *, activation="tanh", schem
         Layers.
     activation, scheme : str
         By name.
+    norm : "layer" or "rms", optional
+        Normalises K y + b across the channels before the activation.
     how
         `length`, `depth`, and the arguments of `LayerBlock`.
     """
-    return _block(fields.residual(_square(K), activation), scheme, steps, **how)
+    return _block(fields.residual(_square(K), activation, norm), scheme, steps, **how)
 
 
 def AntisymmetricBlock(
-    K: Connectivity | int, steps: int, *, activation="tanh", scheme="euler", damping=0.0, **how
+    K: Connectivity | int, steps: int, *, activation="tanh", norm=None, scheme="euler", damping=0.0, **how
 ) -> LayerBlock:
     """y' = s((K - K' - damping I) y + b)."""
-    return _block(fields.antisymmetric(_square(K), activation, damping), scheme, steps, **how)
+    return _block(fields.antisymmetric(_square(K), activation, damping, norm), scheme, steps, **how)
 
 
-def ParabolicBlock(K: Connectivity | int, steps: int, *, activation="tanh", scheme="euler", **how) -> LayerBlock:
+def ParabolicBlock(
+    K: Connectivity | int, steps: int, *, activation="tanh", norm=None, scheme="euler", **how
+) -> LayerBlock:
     """y' = -K' s(K y + b)."""
-    return _block(fields.parabolic(_square(K), activation), scheme, steps, **how)
+    return _block(fields.parabolic(_square(K), activation, norm), scheme, steps, **how)
 
 
-def HamiltonianBlock(K: Connectivity | int, steps: int, *, activation="tanh", scheme="verlet", **how) -> LayerBlock:
+def HamiltonianBlock(
+    K: Connectivity | int, steps: int, *, activation="tanh", norm=None, scheme="verlet", **how
+) -> LayerBlock:
     """q' = K' s(K p + b), p' = -K' s(K q + b) on states (q, p), half of the features each; its steps can be undone."""
-    return _block(fields.hamiltonian(_half(K), activation), scheme, steps, **how)
+    return _block(fields.hamiltonian(_half(K), activation, norm), scheme, steps, **how)
 
 
-def HyperbolicBlock(K: Connectivity | int, steps: int, *, activation="tanh", scheme="verlet", **how) -> LayerBlock:
+def HyperbolicBlock(
+    K: Connectivity | int, steps: int, *, activation="tanh", norm=None, scheme="verlet", **how
+) -> LayerBlock:
     """q'' = -K' s(K q + b) on states (q, v), half of the features each; its steps can be undone."""
-    return _block(fields.hyperbolic(_half(K), activation), scheme, steps, **how)
+    return _block(fields.hyperbolic(_half(K), activation, norm), scheme, steps, **how)
 
 
 def _block(field: Field, scheme, steps: int, length: float = 1.0, depth: Depth | None = None, **how) -> LayerBlock:

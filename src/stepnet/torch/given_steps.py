@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from stepnet.engines.torch_engine.blocks import Course
 from stepnet.engines.torch_engine.explicit_rk import slope_at
 from stepnet.engines.torch_engine.fields import State, checked, joined, parted
 from stepnet.engines.torch_engine.fixed import (
@@ -22,12 +24,25 @@ from stepnet.engines.torch_engine.fixed import (
     split_at_opening,
     states_at,
 )
+from stepnet.engines.torch_engine.gradients import exact
+from stepnet.engines.torch_engine.reversal import Memory
 from stepnet.schemes.multistep import Multistep
 from stepnet.torch.options import even_grid, numbers_of
 from stepnet.torch.states import Posed
 
 EVEN = 1e-5  # relative difference of steps that float32 times still make
 Solver = Callable[[Fixed, State, Sequence[Reading]], list[State]]
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """A solver with exact gradients of the state and of these parameters, in a chosen memory."""
+
+    parameters: tuple[Tensor, ...]
+    memory: Memory
+
+    def __call__(self, run: Fixed, state: State, readings: Sequence[Reading]) -> list[State]:
+        return exact(Course(run, tuple(readings), self.parameters), self.memory, state)
 
 
 def states_by_given_steps(

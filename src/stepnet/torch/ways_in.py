@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,19 +9,19 @@ import torch
 from torch import Tensor
 
 from stepnet.checkpoints import Checkpoints
-from stepnet.engines.torch_engine.blocks import Course
 from stepnet.engines.torch_engine.fields import Single, State, checked, joined, modules_of, parted
-from stepnet.engines.torch_engine.fixed import Fixed, Manner, Reading, choreography, states_at
-from stepnet.engines.torch_engine.gradients import exact, is_one_node
+from stepnet.engines.torch_engine.fixed import Manner, choreography, states_at
+from stepnet.engines.torch_engine.gradients import is_one_node
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
 from stepnet.torch.adjoint_equation import seminorm, solved_with_adjoint_equation
 from stepnet.torch.callbacks import told_back, warn_of_adjoint_callbacks, watch_of
 from stepnet.torch.chosen_steps import Chosen, states_by_chosen_steps
-from stepnet.torch.given_steps import Solver, states_by_given_steps
+from stepnet.torch.given_steps import InMemory, Solver, states_by_given_steps
 from stepnet.torch.memory import checked_memory
 from stepnet.torch.methods import scheme_of, theirs_of
 from stepnet.torch.options import checked_options, checked_times, how_of, is_fixed, numbers_of
+from stepnet.torch.perceptrons import perceptron_of, states_of_perceptron
 from stepnet.torch.states import Posed, explain, posed, require_finite
 from stepnet.torch.until_event import until_event, until_event_of_steps
 
@@ -32,6 +31,8 @@ Told = tuple[Any, Any, Any, Any]  # rtol, atol, method, options
 
 def odeint(func, y0, t, *, rtol=1e-7, atol=1e-9, method=None, options=None, event_fn=None):
     """The solution of y' = func(t, y), y(t[0]) = y0 at the times t; gradients by plain autograd.
+
+    Given steps of a perceptron have a derivative written by hand, see `recognised`.
 
     Parameters
     ----------
@@ -118,11 +119,7 @@ def _in_memory(func, y0, t, told: Told, event_fn, back: Told, parameters: tuple[
         return solved_with_adjoint_equation(func, y0, t, parameters, forward, _backward(func, *back))
     if memory == "reversible":
         _require_reversible(func, y0, told[2])
-
-    def solver(run: Fixed, state: State, readings: Sequence[Reading]) -> list[State]:
-        return exact(Course(run, tuple(readings), parameters), memory, state)
-
-    return _integrate(func, y0, t, *told, event_fn, solver)
+    return _integrate(func, y0, t, *told, event_fn, InMemory(parameters, memory))
 
 
 def _backward(func, rtol, atol, method, options):
@@ -175,6 +172,9 @@ def _integrated(func, problem: Posed, t, rtol, atol, method, options, event_fn, 
         manner = Manner(options.get("field_dtype"), bool(options.get("perturb", False)), watch)
         if event_fn is not None:
             return until_event_of_steps(begun, scheme, t, event_fn, options, manner, solver)
+        field = perceptron_of(func, problem, scheme, t, options, manner, solver)
+        if field is not None:
+            return states_of_perceptron(field, problem.state[0], scheme, t, options, solver)
         return problem.trajectory(states_by_given_steps(problem, scheme, t, options, manner, solver))
     require_finite(problem.state)
     how = how_of(problem, scheme, rtol, atol, options)._replace(watch=watch)

@@ -104,9 +104,10 @@ def minimise(
 
 
 class Taken(NamedTuple):
-    """A step that was tried: where it led, if it led down, and the radius for the next one."""
+    """A step that was tried: where it led, how it looks there (None if not down), and the radius for the next one."""
 
-    theta: np.ndarray | None
+    theta: np.ndarray
+    there: Expansion | None
     radius: float
 
 
@@ -127,8 +128,8 @@ def _gauss_newton(objective: Objective, theta: np.ndarray, data: Data, method: G
         else:
             attempt = _along(objective, theta, data, here, step)
         radius = attempt.radius
-        if attempt.theta is not None:
-            theta, here = attempt.theta, objective.expansion(attempt.theta, data)
+        if attempt.there is not None:
+            theta, here = attempt.theta, attempt.there
             gradients += 1
             converged = bool(np.abs(here.gradient).max() <= method.tol)
         elif not region or radius < SMALLEST * first:
@@ -147,23 +148,24 @@ def _along(objective: Objective, theta: np.ndarray, data: Data, here: Expansion,
     slope, length, slack = float(here.gradient @ step.direction), 1.0, _rounding(here)
     for _ in range(HALVINGS):
         new = theta + length * step.direction
-        if objective.value(new, data)[0] <= here.value + DESCENT * length * slope + slack:
-            return Taken(new, inf)
+        there = objective.expansion(new, data)
+        if there.value <= here.value + DESCENT * length * slope + slack:
+            return Taken(new, there, inf)
         length /= 2
-    return Taken(None, inf)
+    return Taken(theta, None, inf)
 
 
 def _within(objective: Objective, theta: np.ndarray, data: Data, here: Expansion, step: Step, radius: float) -> Taken:
     """The step if the objective falls, and the radius that the quality of the model asks for."""
     new = theta + step.direction
-    slack = _rounding(here)
-    decrease = here.value - objective.value(new, data)[0]
+    slack, there = _rounding(here), objective.expansion(new, data)
+    decrease = here.value - there.value
     ratio = (decrease + slack) / (step.decrease + slack) if isfinite(decrease) else -inf
     if ratio < BAD:
         radius = 0.25 * float(np.linalg.norm(step.direction))
     elif ratio > GOOD and step.reason != "residual":
         radius = 2 * radius
-    return Taken(new if ratio > DESCENT else None, radius)
+    return Taken(new, there if ratio > DESCENT else None, radius)
 
 
 def _rounding(here: Expansion) -> float:

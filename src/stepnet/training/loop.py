@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import isfinite, nan
 
 import numpy as np
@@ -27,7 +28,7 @@ class Job:
     validation: Data | None
     recipe: Recipe
 
-    @property
+    @cached_property
     def steps_per_epoch(self) -> int:
         return self.recipe.steps_per_epoch(len(self.data))
 
@@ -84,7 +85,10 @@ def train(
     job = Job(objective, data, validation, Recipe() if recipe is None else recipe)
     store = None if path is None else Store(path)
     state = _beginning(job, store, theta, resume)
-    with bar(job.recipe.epochs, progress, done=len(state.history)) as shown:
+    with (
+        bar(job.recipe.epochs, progress, done=len(state.history)) as shown,
+        np.errstate(over="ignore", invalid="ignore"),
+    ):
         state, ending, message = _run(job, state, store, shown)
     if store is not None:
         store.write(state, ending, message, job.by_best)
@@ -143,9 +147,8 @@ def _run(job: Job, state: State, store: Store | None, shown: Bar) -> tuple[State
 
 def _next(job: Job, state: State) -> State:
     """The state after a step and, if that was the last of an epoch, what the epoch asks for."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        new = _step(job, state)
-        return _closed(job, new) if new.step % job.steps_per_epoch == 0 else new
+    new = _step(job, state)
+    return _closed(job, new) if new.step % job.steps_per_epoch == 0 else new
 
 
 def _step(job: Job, state: State) -> State:
@@ -155,16 +158,21 @@ def _step(job: Job, state: State) -> State:
     rate = recipe.optimiser.rate(state.step / job.steps_per_epoch)
     value, accuracy, gradient = job.objective.gradient(state.theta, batch)
     first = value if state.step == 0 else state.first
-    if not _is_bounded(value, first) or not np.isfinite(gradient).all():
+    if not _is_bounded(value, first) or not _is_finite(gradient):
         raise Diverged(_advice(value, epoch, place, rate))
     if recipe.clip is not None:
         gradient = recipe.clip(gradient)
     theta, slots = recipe.optimiser.step(state.theta, gradient, state.slots, rate, state.step + 1)
-    if not np.isfinite(theta).all():
+    if not _is_finite(theta):
         raise Diverged(_advice(value, epoch, place, rate))
     n, (loss, hits, samples) = len(batch), state.sums
     sums = (loss + n * value, hits + n * accuracy, samples + n)
     return replace(state, theta=theta, good=state.theta, slots=slots, step=state.step + 1, first=first, sums=sums)
+
+
+def _is_finite(vector: np.ndarray) -> bool:
+    """A finite square says so at once; one that is not may have been too large."""
+    return isfinite(vector @ vector) or bool(np.isfinite(vector).all())
 
 
 def _is_bounded(value: float, first: float) -> bool:
@@ -174,8 +182,7 @@ def _is_bounded(value: float, first: float) -> bool:
 def _require_good_end(job: Job, state: State) -> None:
     """The last update has led to parameters that no step has looked at."""
     epoch, place = divmod(state.step - 1, job.steps_per_epoch)
-    with np.errstate(over="ignore", invalid="ignore"):
-        value, _ = job.objective.value(state.theta, _batch(job, epoch, place))
+    value, _ = job.objective.value(state.theta, _batch(job, epoch, place))
     if not _is_bounded(value, state.first):
         raise Diverged(_advice(value, epoch, place, state.history[-1][-1]))
 

@@ -19,7 +19,8 @@ class Model(Protocol):
 
     `gradient(x, loss)` runs `loss(outputs)`, which gives a value and its gradient by the outputs, and returns a record
     with `value`, `theta` (the gradient by the parameters) and `outputs`.  `gauss_newton(x, v, hessian)`, which only the
-    method of that name needs, gives J' hessian(J v), with J the derivative of the outputs by the parameters.
+    method of that name needs, gives J' hessian(J v), with J the derivative of the outputs by the parameters; a model
+    with `linearised(x)`, as that of a `Net`, is asked for J once in every step instead.
     """
 
     @property
@@ -60,7 +61,8 @@ class Data:
     def rows(self, indices: np.ndarray) -> Data:
         """Some of the samples; they were checked when the data were built."""
         part = object.__new__(Data)
-        keep(part, **{"weights": None} | {name: value[indices] for name, value in self.arrays().items()})
+        weights = None if self.weights is None else self.weights[indices]
+        keep(part, x=self.x[indices], y=self.y[indices], weights=weights)
         return part
 
 
@@ -104,25 +106,41 @@ class Objective:
         """The value and the accuracy."""
         self.model.put(theta)
         outputs = self.model(data.x)
-        local = self.loss.at(outputs, data.y, data.weights)
-        return local.value + self._own(theta).value, self._accuracy(outputs, data)
+        value = self.loss.at(outputs, data.y, data.weights).value
+        if self._has_own:
+            value += self._own(theta).value
+        return value, self._accuracy(outputs, data)
 
     def gradient(self, theta: np.ndarray, data: Data) -> Evaluation:
         """The value, the accuracy and the gradient."""
         _, found = self._pulled(theta, data)
+        accuracy = self._accuracy(found.outputs, data)
+        if not self._has_own:
+            return Evaluation(found.value, accuracy, found.theta)
         own = self._own(theta)
-        return Evaluation(found.value + own.value, self._accuracy(found.outputs, data), found.theta + own.gradient)
+        return Evaluation(found.value + own.value, accuracy, found.theta + own.gradient)
 
     def expansion(self, theta: np.ndarray, data: Data) -> Expansion:
-        """Value, gradient, and products with J' H J, the Gauss-Newton part of the Hessian; penalties are exact."""
-        local, found = self._pulled(theta, data)
-        own = self._own(theta)
+        """Value, gradient, and products with J' H J, the Gauss-Newton part of the Hessian; penalties are exact.
+
+        Gradient and products are found when they are asked for, by one run if the model has `linearised`.
+        """
+        self.model.put(theta)
+        near = self.model.linearised(data.x) if hasattr(self.model, "linearised") else None
+        outputs = self.model(data.x) if near is None else near.outputs
+        local, own = self.loss.at(outputs, data.y, data.weights), self._own(theta)
+
+        def slope():
+            pulled = self._pulled(theta, data)[1].theta if near is None else near.pullback(local.gradient)
+            return pulled + own.gradient
 
         def product(v):
+            if near is not None:
+                return near.gauss_newton(v, local.product) + own.product(v)
             self.model.put(theta)
             return self.model.gauss_newton(data.x, v, local.product) + own.product(v)
 
-        return Expansion(found.value + own.value, lambda: found.theta + own.gradient, product)
+        return Expansion(local.value + own.value, slope, product)
 
     def _pulled(self, theta: np.ndarray, data: Data) -> tuple[Expansion, Any]:
         """The loss near the outputs, and its gradient by the parameters."""
@@ -135,6 +153,10 @@ class Objective:
         self.model.put(theta)
         found = self.model.gradient(data.x, seed)
         return local[-1], found
+
+    @property
+    def _has_own(self) -> bool:
+        return bool(self.penalty.l1 or self.penalty.l2 or self.smoothness)
 
     def _own(self, theta: np.ndarray) -> Expansion:
         """What does not depend on data."""
@@ -160,7 +182,9 @@ class Objective:
         return found
 
     def _accuracy(self, outputs: np.ndarray, data: Data) -> float:
-        return float("nan") if self.loss.hits is None else float(np.mean(self.loss.hits(outputs, data.y)))
+        if self.loss.hits is None:
+            return float("nan")
+        return int(np.count_nonzero(self.loss.hits(outputs, data.y))) / len(outputs)
 
 
 def _finite(name: str, value) -> np.ndarray:

@@ -121,12 +121,14 @@ class RMSprop:
         return theta - rate * gradient / (np.sqrt(s) + self.eps), {"squares": s}
 
 
-def _adam_step(record, theta, gradient, slots, rate, count):
-    """The step of Adam, and its decaying means of g and g^2, corrected for their beginning at zero."""
-    m = record.beta1 * slots["mean"] + (1 - record.beta1) * gradient
-    s = record.beta2 * slots["squares"] + (1 - record.beta2) * gradient * gradient
-    length = np.sqrt(s) / sqrt(1 - record.beta2**count) + record.eps
-    return theta - rate / (1 - record.beta1**count) * m / length, {"mean": m, "squares": s}
+def _adam_step(record, keep, theta, gradient, slots, rate, count):
+    """keep theta less the step of Adam, whose decaying means of g and g^2 are corrected for their beginning at zero."""
+    from stepnet.engines.numba_engine.updates import adam  # the compiler is not loaded before it is needed
+
+    rate, scale = rate / (1 - record.beta1**count), 1 / sqrt(1 - record.beta2**count)
+    numbers = record.beta1, record.beta2, keep, rate, scale, record.eps
+    theta, mean, squares = adam(theta, gradient, slots["mean"], slots["squares"], numbers)
+    return theta, {"mean": mean, "squares": squares}
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ class Adam:
         _check(self)
 
     def step(self, theta, gradient, slots, rate, count):
-        return _adam_step(self, theta, gradient, slots, rate, count)
+        return _adam_step(self, 1.0, theta, gradient, slots, rate, count)
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ class AdamW:
         _check(self)
 
     def step(self, theta, gradient, slots, rate, count):
-        return _adam_step(self, theta * (1 - rate * self.decay), gradient, slots, rate, count)
+        return _adam_step(self, 1 - rate * self.decay, theta, gradient, slots, rate, count)
 
 
 @dataclass(frozen=True)

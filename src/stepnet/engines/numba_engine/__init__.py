@@ -1,15 +1,18 @@
-"""The engine of compiled kernels: one or two per family of schemes, generic in the numbers."""
+"""The engine of compiled kernels: one or two per family of schemes, generic in the numbers.
+
+Families, ensembles and losses are loaded when they are first used.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import numpy as np
 
-from stepnet.engines.contract import EnsembleOutcome, Members, Outcome, Plan
-from stepnet.engines.numba_engine import explicit_rk, low_storage, multistep, observed, splitting, stabilised
+from stepnet.engines.contract import Outcome, Plan
+from stepnet.engines.numba_engine import observed
 from stepnet.engines.numba_engine.compile.arguments import flat_gradients, pack
-from stepnet.engines.numba_engine.compile.scalar import scalar_of
-from stepnet.engines.numba_engine.driver import drive
-from stepnet.engines.numba_engine.ensembles import member_problem, pull_back_members, run_members
+from stepnet.engines.numba_engine.driver import StartFailed, drive
 from stepnet.engines.numba_engine.identity import identity
 from stepnet.engines.numba_engine.job import Job
 from stepnet.engines.numba_engine.stepper import Stepper
@@ -19,23 +22,32 @@ from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.tableau import ExplicitRK, LowStorageRK, StabilisedRK
 from stepnet.solution import Status
 
-__all__ = [
-    "begin", "flat_gradients", "is_plain", "member_problem", "numbers_of", "prepare", "pull_back_members", "run",
-    "run_ensemble", "scalar_of",
-]  # fmt: skip
-
-PREPARE = {
-    ExplicitRK: explicit_rk.prepare,
-    LowStorageRK: low_storage.prepare,
-    StabilisedRK: stabilised.prepare,
-    Splitting: splitting.prepare,
-    Multistep: multistep.prepare,
+FAMILIES = {
+    ExplicitRK: "explicit_rk",
+    LowStorageRK: "low_storage",
+    StabilisedRK: "stabilised",
+    Splitting: "splitting",
+    Multistep: "multistep",
 }
+LATER = {
+    "member_problem": "ensembles",
+    "pull_back_members": "ensembles",
+    "run_ensemble": "ensembles",
+    "scalar_of": "compile.scalar",
+}
+
+__all__ = ["begin", "flat_gradients", "is_plain", "numbers_of", "prepare", "run", *LATER]
+
+
+def __getattr__(name: str):
+    if name not in LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{LATER[name]}"), name)
 
 
 def prepare(problem: Problem, scheme, plan: Plan) -> Job:
     """A run about to begin; Runge-Kutta kernels look into their own steps, others have it done."""
-    family = PREPARE[type(scheme)]
+    family = import_module(f"{__name__}.{FAMILIES[type(scheme)]}").prepare
     if is_plain(plan) or isinstance(scheme, ExplicitRK):
         return family(problem, scheme, plan)
     return observed.prepare(problem, scheme, plan, family)
@@ -45,7 +57,7 @@ def run(problem: Problem, scheme, plan: Plan) -> Outcome:
     """Solve the problem with the scheme as planned."""
     try:
         job = prepare(problem, scheme, plan)
-    except multistep.StartFailed as failed:
+    except StartFailed as failed:
         nothing = (np.zeros(0),) * len(plan.events), (failed.outcome.y[:0],) * len(plan.events)
         return failed.wanted(plan)._replace(t_events=nothing[0], y_events=nothing[1])
     outcome = drive(job, problem, plan, scheme)
@@ -53,11 +65,6 @@ def run(problem: Problem, scheme, plan: Plan) -> Outcome:
     if job.inner is None or plan.saving.at is None or observed.is_moving(plan) or is_interrupted:
         return outcome
     return observed.with_wanted_times(outcome, run(problem, scheme, Plan(plan.stepping, plan.saving)), problem)
-
-
-def run_ensemble(problem: Problem, scheme, plan: Plan, members: Members, workers: int, show) -> EnsembleOutcome:
-    """Solve the problem for many members; `show(n)` is told when n more are done."""
-    return run_members(run, problem, scheme, plan, members, workers, show)
 
 
 def numbers_of(args: tuple) -> np.ndarray:
@@ -74,7 +81,7 @@ def begin(problem: Problem, scheme, plan: Plan) -> Stepper:
     """A run to be stepped by hand."""
     try:
         job = prepare(problem, scheme, plan)
-    except multistep.StartFailed as failed:
+    except StartFailed as failed:
         failure = failed.outcome.failure
         cause = None if failure is None else failure.exception
         raise RuntimeError(f"{failed} at t = {failed.outcome.t_end:g}, in the first steps of {scheme.name}") from cause

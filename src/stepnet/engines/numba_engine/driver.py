@@ -44,6 +44,20 @@ STATUS = {
 }
 
 
+class StartFailed(Exception):
+    """The one-step scheme that should have started the run did not get there; `.outcome` is what it left."""
+
+    def __init__(self, outcome: Outcome):
+        super().__init__(outcome.status.value)
+        self.outcome = outcome
+
+    def wanted(self, plan: Plan) -> Outcome:
+        """The part of it that the plan asks for."""
+        every = plan.saving.every
+        kept = slice(0, 0) if plan.saving.at is not None else slice(None, None, every) if every else slice(-1, None)
+        return self.outcome._replace(t=self.outcome.t[kept], y=self.outcome.y[kept])
+
+
 def drive(job: Job, problem: Problem, plan: Plan, scheme) -> Outcome:
     """Call the kernel until the run ends; returns what was reached, whatever happened."""
     trajectory = Trajectory(job, plan)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stepnet.engines.contract import Adaptive, EnsembleOutcome, Given, Members, Plan, Saving
-from stepnet.engines.numba_engine import explicit_rk, step_control
+from stepnet.engines.numba_engine import explicit_rk, run, step_control
 from stepnet.engines.numba_engine.compile.arguments import flat_gradients, pack, unpacked
 from stepnet.engines.numba_engine.compile.field import Field
 from stepnet.engines.numba_engine.compile.fused import fused_address, write_reverse, write_steps, write_sweep
@@ -67,14 +67,14 @@ class Crew(NamedTuple):
     finish: Callable = nothing_left
 
 
-def run_members(run_one, problem: Problem, scheme, plan: Plan, members: Members, workers: int, show) -> EnsembleOutcome:
-    """Run all members; `run_one` solves a single problem, `show(n)` is told when n more are done."""
+def run_ensemble(problem: Problem, scheme, plan: Plan, members: Members, workers: int, show) -> EnsembleOutcome:
+    """Solve the problem for many members; `show(n)` is told when n more are done."""
     n, times = problem.initial.size, max(1, members.save_at.shape[1])
     counts = [np.zeros(members.number, np.int64) for _ in range(4)]
     states = np.full((members.number, times, n), np.nan, problem.initial.dtype)
     ends = Ends(states, np.full(members.number, np.nan), *counts, np.full(members.number, PAUSED))
     events: list[Found] = [Found()] * members.number
-    run_alone = partial(_run_alone, run_one, problem, scheme, plan, members, ends, events)
+    run_alone = partial(_run_alone, problem, scheme, plan, members, ends, events)
     try:
         crew = _crew_of_lanes(problem, scheme, plan, members, ends, run_alone)
     except NoLanes as why:
@@ -311,7 +311,7 @@ def _one_by_one(run_alone, first: int, last: int):
     return advance
 
 
-def _run_alone(run_one, problem: Problem, scheme, plan: Plan, members: Members, ends: Ends, events, i: int) -> None:
+def _run_alone(problem: Problem, scheme, plan: Plan, members: Members, ends: Ends, events, i: int) -> None:
     """Solve for member i by the kernels for one trajectory."""
     wanted = members.row("save_at", i)
     saving = Saving(wanted if wanted.size else None, 0)
@@ -320,7 +320,7 @@ def _run_alone(run_one, problem: Problem, scheme, plan: Plan, members: Members, 
         stepping = stepping._replace(rtol=members.row("rtol", i), atol=members.row("atol", i))
     own = member_problem(problem, members, i)
     try:
-        outcome = run_one(own, scheme, plan._replace(stepping=stepping, saving=saving))
+        outcome = run(own, scheme, plan._replace(stepping=stepping, saving=saving))
     except Exception:  # the user's function, at its first look at this member
         ends.y[i, 0], ends.t[i], ends.code[i] = own.initial, own.t_span[0], FIELD_RAISED
         return

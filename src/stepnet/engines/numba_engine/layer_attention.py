@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stepnet.engines.numba_engine.compile.cache import compiled, inlined
-from stepnet.engines.numba_engine.layer_math import exp
-from stepnet.engines.numba_engine.layer_primitives import TILE, add_outer, mix
+from stepnet.engines.numba_engine.layer_math import exponential
+from stepnet.engines.numba_engine.layer_products import TILE, add_outer, mix
 
 QUERY, KEY, VALUE, OUTPUT = range(4)
 
@@ -86,7 +86,7 @@ def soften(memory, p0, scale, tokens, heads, is_causal):
                     largest = max(largest, memory[start + j * TILE + m])
                 total = 0.0
                 for j in range(last):
-                    e = exp(scale * (memory[start + j * TILE + m] - largest))
+                    e = exponential(scale * (memory[start + j * TILE + m] - largest))
                     memory[start + j * TILE + m] = e
                     total += e
                 for j in range(last):

@@ -12,11 +12,13 @@ import numpy as np
 from stepnet.engines.numba_engine.compile.cache import inlined
 from stepnet.engines.numba_engine.layer_attention import attend, attend_tangent, pull_attention
 from stepnet.engines.numba_engine.layer_math import IDENTITY, activate, steepen
-from stepnet.engines.numba_engine.layer_primitives import TILE, add_outer, mix, spread_nodes, sum_of_row
+from stepnet.engines.numba_engine.layer_norms import add_size_change, normalise
+from stepnet.engines.numba_engine.layer_primitives import add_scaled, set_scaled, set_sum, set_zero, spread_nodes
+from stepnet.engines.numba_engine.layer_products import TILE, add_outer, is_small, mix, multiply
 
-MIXING, FIXED, ATTENTION = range(3)
+MIXING, FIXED, ATTENTION, NORMALISATION = range(4)
 (KIND, C_IN, C_OUT, NODES_IN, NODES_OUT, TAPS, TAP0, WEIGHTS, BIAS, CLOCK, ACTIVATION, IS_TRANSPOSED, IS_ANTI, N_IN,
- N_OUT, BIAS_NODES, TAPE, SLOPES, HEADS, IS_CAUSAL, N_COLUMNS) = range(21)  # fmt: skip
+ N_OUT, BIAS_NODES, TAPE, SLOPES, HEADS, IS_CAUSAL, IS_CENTRED, N_COLUMNS) = range(22)  # fmt: skip
 
 
 class Chains(NamedTuple):
@@ -26,40 +28,13 @@ class Chains(NamedTuple):
     sign: np.ndarray
     layers: np.ndarray
     shift: np.ndarray
+    eps: np.ndarray
     taps: np.ndarray
     mirror: np.ndarray
     ptr: np.ndarray
     ind: np.ndarray
     val: np.ndarray
     slots: np.ndarray
-
-
-@inlined
-def add_scaled(memory, out, row, n, weight):
-    a, b = memory[out : out + n], memory[row : row + n]
-    for m in range(n):
-        a[m] += weight * b[m]
-
-
-@inlined
-def set_scaled(memory, out, row, n, weight):
-    a, b = memory[out : out + n], memory[row : row + n]
-    for m in range(n):
-        a[m] = weight * b[m]
-
-
-@inlined
-def set_sum(memory, out, one, other, n, v, w):
-    a, b, c = memory[out : out + n], memory[one : one + n], memory[other : other + n]
-    for m in range(n):
-        a[m] = v * b[m] + w * c[m]
-
-
-@inlined
-def set_zero(memory, out, n):
-    a = memory[out : out + n]
-    for m in range(n):
-        a[m] = 0.0
 
 
 # ---- one layer ------------------------------------------------------------------------------------------------------
@@ -94,6 +69,12 @@ def apply(blas, chains, layer, is_transposed, W, w0, memory, x0, v0, o0, is_adde
             k[HEADS],
             k[IS_CAUSAL] != 0,
         )
+        return
+    if k[KIND] == NORMALISATION:
+        columns = k[NODES_IN] * TILE
+        normalise(
+            memory, x0, v0, o0, s0, is_added, k[C_IN], columns, k[IS_CENTRED] != 0, chains.eps[layer],
+        )  # fmt: skip
         return
     if is_transposed:
         n_in, n_out, nodes_in, nodes_out = k[C_OUT], k[C_IN], k[NODES_OUT], k[NODES_IN]
@@ -159,71 +140,95 @@ def bias_of(k, W, base, i, t, c):
 
 
 @inlined
-def run_chain(blas, chains, part, W, base, i, t, memory, x0, o0, tape, s0):
-    """The value of a chain at o0; the inner layers leave theirs at `tape`."""
+def is_bent(k, sign):
+    """Whether a layer is more than its connectivity."""
+    return k[ACTIVATION] != IDENTITY or k[BIAS] >= 0 or k[CLOCK] >= 0 or sign != 1.0
+
+
+@inlined
+def run_chain(blas, chains, part, W, base, i, t, memory, x0, o0, tape, s0, size, b0, sum0, v, w):
+    """The value of a chain at o0; the inner layers leave theirs at `tape`.
+
+    If there is a place `sum0`, it gets v b + w value.  Scratch: what a layer makes of its input, then that of a layer.
+    """
     first, last = chains.first[part], chains.first[part + 1]
+    one = chains.sign.dtype.type(1.0)
     v0 = x0
     for layer in range(first, last):
-        k = chains.layers[layer]
-        z0 = o0 if layer == last - 1 else tape + k[TAPE]
-        is_transposed = k[IS_TRANSPOSED] != 0
+        k, is_last = chains.layers[layer], layer == last - 1
+        z0, sign = (o0, chains.sign[part]) if is_last else (tape + k[TAPE], one)
+        is_transposed, has_more = k[IS_TRANSPOSED] != 0, is_bent(k, sign)
+        u0 = s0 if has_more else z0
         a0, w0 = x0 if is_transposed else v0, weight_place(k, base, i)
-        apply(blas, chains, layer, is_transposed, W, w0, memory, a0, v0, z0, False, s0)
-        n = k[N_OUT] * TILE
+        apply(blas, chains, layer, is_transposed, W, w0, memory, a0, v0, u0, False, s0 + size)
         if chains.shift[layer] != 0.0:
-            add_scaled(memory, z0, v0, n, chains.shift[layer])
-        columns = k[BIAS_NODES] * TILE
-        for c in range(k[N_OUT] // k[BIAS_NODES]):
-            bias, place = bias_of(k, W, base, i, t, c), z0 + c * columns
-            slopes = tape + k[SLOPES] + c * columns if k[SLOPES] >= 0 else place
-            activate(k[ACTIVATION], memory[place : place + columns], bias, memory[slopes : slopes + columns])
+            add_scaled(memory, u0, v0, k[N_OUT] * TILE, chains.shift[layer])
+        if has_more:
+            columns, slopes = k[BIAS_NODES] * TILE, tape + k[SLOPES] if k[SLOPES] >= 0 else z0
+            for c in range(k[N_OUT] // k[BIAS_NODES]):
+                place = c * columns
+                activate(
+                    k[ACTIVATION], memory, u0 + place, z0 + place, slopes + place, columns,
+                    bias_of(k, W, base, i, t, c), sign, b0 + place, sum0 + place if is_last and sum0 >= 0 else -1, v, w,
+                )  # fmt: skip
+        elif is_last and sum0 >= 0:
+            set_sum(memory, sum0, b0, z0, k[N_OUT] * TILE, v, w)
         v0 = z0
-    if chains.sign[part] != 1.0:
-        n = chains.layers[last - 1, N_OUT] * TILE
-        set_scaled(memory, o0, o0, n, chains.sign[part])
 
 
 @inlined
-def differentiate(chains, layer, last, part, memory, o0, tape, g0):
-    """g *= s'(u), and the sign of the chain for its last layer."""
+def where_known(chains, layer, last, part, o0, tape):
+    """Where the value of a layer lies, its derivative if it does not follow from the value, and the value's sign."""
     k = chains.layers[layer]
-    n, sign = k[N_OUT] * TILE, chains.sign[part]
-    z0 = o0
-    if layer < last - 1:
-        z0, sign = tape + k[TAPE], chains.sign.dtype.type(1.0)
-    slopes = tape + k[SLOPES] if k[SLOPES] >= 0 else z0
-    steepen(k[ACTIVATION], memory[z0 : z0 + n], memory[slopes : slopes + n], sign, memory[g0 : g0 + n])
+    z0, sign = (o0, chains.sign[part]) if layer == last - 1 else (tape + k[TAPE], chains.sign.dtype.type(1.0))
+    return z0, tape + k[SLOPES] if k[SLOPES] >= 0 else z0, sign
 
 
 @inlined
-def pull_chain(blas, chains, part, W, base, i, t, memory, x0, o0, tape, g0, xb0, is_added, W_bar, s0, size):
-    """x_bar (+)= and W_bar += gradients of <g, chain(x)>; g is overwritten.
+def pull_linear(blas, chains, layer, W, w0, memory, x0, g0, out, b0, s):
+    """out = b + K(x)' g, or K(x) g; b = 0 if b0 < 0."""
+    k = chains.layers[layer]
+    is_transposed = k[IS_TRANSPOSED] == 0
+    is_plain = k[KIND] == MIXING and k[TAPS] == 1 and chains.taps[k[TAP0], 0] != 0
+    if is_plain and is_small(k[C_IN], k[C_OUT]):
+        n_in, n_out, row, column = k[C_IN], k[C_OUT], k[C_IN], 1
+        if is_transposed:
+            n_in, n_out, row, column = k[C_OUT], k[C_IN], 1, k[C_IN]
+        multiply(W, w0, row, column, memory, g0, n_in, memory, out, n_out, k[NODES_OUT] * TILE, b0)
+    else:
+        if b0 >= 0 and b0 != out:
+            set_scaled(memory, out, b0, k[N_IN] * TILE, chains.sign.dtype.type(1.0))
+        apply(blas, chains, layer, is_transposed, W, w0, memory, x0, g0, out, b0 >= 0, s)
+    if chains.shift[layer] != 0.0:
+        add_scaled(memory, out, g0, k[N_OUT] * TILE, chains.shift[layer])
+
+
+@inlined
+def pull_chain(blas, chains, part, W, base, i, t, memory, x0, o0, tape, f0, weight, g0, b0, xb0, W_bar, s0, size):
+    """x_bar = b + and W_bar += gradients of <weight f, chain(x)>; b = 0 if b0 < 0, and g is scratch, which may be f.
 
     Scratch of `size` each: two inner gradients, the gradient by way of a state-dependent K', then that of a layer.
     """
     first, last = chains.first[part], chains.first[part + 1]
     anchor, has_anchor = s0 + 2 * size, False
-    s = s0 + 3 * size
+    s, one = s0 + 3 * size, chains.sign.dtype.type(1.0)
     for layer in range(last - 1, first - 1, -1):
         k = chains.layers[layer]
-        differentiate(chains, layer, last, part, memory, o0, tape, g0)
+        z0, slopes, sign = where_known(chains, layer, last, part, o0, tape)
         columns = k[BIAS_NODES] * TILE
-        if k[BIAS] >= 0 or k[CLOCK] >= 0:
-            for c in range(k[N_OUT] // k[BIAS_NODES]):
-                total = sum_of_row(memory, g0 + c * columns, columns)
-                if k[BIAS] >= 0:
-                    W_bar[base[i, k[BIAS]] + c] += total
-                if k[CLOCK] >= 0:
-                    W_bar[base[i, k[CLOCK]] + c] += t * total
+        for c in range(k[N_OUT] // k[BIAS_NODES] if is_bent(k, sign) or f0 != g0 or weight != 1.0 else 0):
+            place = c * columns
+            total = steepen(
+                k[ACTIVATION], memory, z0 + place, slopes + place, f0 + place, g0 + place, columns, sign, weight
+            )
+            if k[BIAS] >= 0:
+                W_bar[base[i, k[BIAS]] + c] += total
+            if k[CLOCK] >= 0:
+                W_bar[base[i, k[CLOCK]] + c] += t * total
         v0 = x0 if layer == first else tape + chains.layers[layer - 1, TAPE]
-        out = xb0 if layer == first else s0 + (layer % 2) * size
-        adds = is_added and layer == first
+        out, b = (xb0, b0) if layer == first else (s0 + (layer % 2) * size, -1)
         w0, is_transposed = weight_place(k, base, i), k[IS_TRANSPOSED] != 0
-        apply(
-            blas, chains, layer, not is_transposed, W, w0, memory, x0 if is_transposed else v0, g0, out, adds, s,
-        )  # fmt: skip
-        if chains.shift[layer] != 0.0:
-            add_scaled(memory, out, g0, k[N_OUT] * TILE, chains.shift[layer])
+        pull_linear(blas, chains, layer, W, w0, memory, x0 if is_transposed else v0, g0, out, b, s)
         if k[KIND] == ATTENTION:
             n = k[N_IN] * TILE
             if is_transposed:
@@ -239,20 +244,24 @@ def pull_chain(blas, chains, part, W, base, i, t, memory, x0, o0, tape, g0, xb0,
                     blas, W, w0, W_bar, w0, memory, v0, v0, g0, out, s, k[NODES_IN], k[C_IN], k[HEADS],
                     k[IS_CAUSAL] != 0,
                 )  # fmt: skip
+        elif k[KIND] == NORMALISATION:
+            add_size_change(
+                memory, v0, v0, g0, v0, out, s, k[C_IN], k[NODES_IN] * TILE, k[IS_CENTRED] != 0, chains.eps[layer],
+            )  # fmt: skip
         elif is_transposed:
             add_weight_gradient(blas, chains, layer, memory, g0, v0, W_bar, w0, s)
         else:
             add_weight_gradient(blas, chains, layer, memory, v0, g0, W_bar, w0, s)
-        g0 = out
+        f0, g0, weight = out, out, one
     if has_anchor:
-        add_scaled(memory, xb0, anchor, chains.layers[first, N_IN] * TILE, chains.sign.dtype.type(1.0))
+        add_scaled(memory, xb0, anchor, chains.layers[first, N_IN] * TILE, one)
 
 
 @inlined
 def push_chain(blas, chains, part, W, W_dot, base, i, t, memory, x0, xd0, o0, od0, tape, s0, size):
     """The tangent of a chain at od0, after its value at o0."""
     first, last = chains.first[part], chains.first[part + 1]
-    s = s0 + 3 * size
+    s, one = s0 + 3 * size, chains.sign.dtype.type(1.0)
     v0, vd0 = x0, xd0
     for layer in range(first, last):
         k = chains.layers[layer]
@@ -264,6 +273,10 @@ def push_chain(blas, chains, part, W, W_dot, base, i, t, memory, x0, xd0, o0, od
                 blas, W, w0, W_dot, w0, memory, a0, ad0, v0, vd0, out, s, is_transposed, k[NODES_IN], k[C_IN], k[HEADS],
                 k[IS_CAUSAL] != 0,
             )  # fmt: skip
+        elif k[KIND] == NORMALISATION:
+            columns, is_centred = k[NODES_IN] * TILE, k[IS_CENTRED] != 0
+            normalise(memory, v0, vd0, out, s, False, k[C_IN], columns, is_centred, chains.eps[layer])
+            add_size_change(memory, v0, v0, vd0, v0, out, s, k[C_IN], columns, is_centred, chains.eps[layer])
         else:
             apply(blas, chains, layer, is_transposed, W, w0, memory, x0, vd0, out, False, s)
             if k[KIND] == MIXING:
@@ -272,7 +285,21 @@ def push_chain(blas, chains, part, W, W_dot, base, i, t, memory, x0, xd0, o0, od
             add_scaled(memory, out, vd0, k[N_OUT] * TILE, chains.shift[layer])
         columns = k[BIAS_NODES] * TILE
         for c in range(k[N_OUT] // k[BIAS_NODES]):
-            bias, place = bias_of(k, W_dot, base, i, t, c), out + c * columns
-            activate(IDENTITY, memory[place : place + columns], bias, memory[place : place + columns])
-        differentiate(chains, layer, last, part, memory, o0, tape, out)
+            place = out + c * columns
+            activate(
+                IDENTITY,
+                memory,
+                place,
+                place,
+                place,
+                columns,
+                bias_of(k, W_dot, base, i, t, c),
+                one,
+                place,
+                -1,
+                one,
+                one,
+            )
+        z0, slopes, sign = where_known(chains, layer, last, part, o0, tape)
+        steepen(k[ACTIVATION], memory, z0, slopes, out, out, k[N_OUT] * TILE, sign, one)
         v0, vd0 = tape + k[TAPE], out

@@ -1,184 +1,216 @@
-"""Activations on arrays, vectorised: the exponential by a polynomial, whatever follows from it by few operations.
+"""Activations of vectors: the exponential by a polynomial, whatever follows from it by few operations.
 
-libm's functions, called one by one, take twenty times as long; these are within 2 units in the last place.
+libm's functions, called one by one, take twenty times as long; these are within a little more than 2 units in the last
+place, in double precision and in single.
 """
 
 from __future__ import annotations
 
-import math
+from math import factorial, log
+from typing import NamedTuple
 
-import numpy as np
-from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
+from numpy.polynomial import Polynomial, chebyshev
 
-from stepnet.engines.numba_engine.compile.cache import inlined
+from stepnet.engines.numba_engine.vectors import I32, I64, Vector, Vectors
 from stepnet.fields.activations import LEAK, SELU_ALPHA, SELU_SCALE
 
-LN2_HIGH, LN2_LOW, PER_LN2 = 6.93147180369123816490e-01, 1.90821492927058770002e-10, 1.4426950408889634
-ROUNDING = 6755399441055744.0  # 1.5 * 2^52: adding it rounds to a whole number, found in the last bits
-LARGEST = 700.0
 TANH, RELU, LEAKY, SOFTPLUS, GELU, SILU, ELU, SELU, SIGMOID, IDENTITY = range(10)
+LN2 = log(2.0)
+SHIFT = 0.35  # of the reduction for tanh: no cancellation where the result is small
 
 
-@intrinsic
-def _power_of_two(typing_context, rounded):
-    """2^k from k + ROUNDING, by its bits."""
+class Precision(NamedTuple):
+    """Digits of a number, the bias of its exponent, log 2 in two parts, how far exp goes, and terms of series."""
 
-    def generate(context, builder, signature, arguments):
-        whole = ir.IntType(64)
-        bits = builder.shl(builder.add(builder.bitcast(arguments[0], whole), whole(1023)), whole(52))
-        return builder.bitcast(bits, ir.DoubleType())
-
-    return types.float64(types.float64), generate
-
-
-@inlined
-def exponential_parts(u):
-    """s = 2^k and q with exp(u) = s + s q, |q| < 0.42, for |u| < 700."""
-    rounded = u * PER_LN2 + ROUNDING
-    k = rounded - ROUNDING
-    r = (u - k * LN2_HIGH) - k * LN2_LOW
-    q = 1.6059043836821613e-10
-    q = q * r + 2.08767569878681e-09
-    q = q * r + 2.505210838544172e-08
-    q = q * r + 2.755731922398589e-07
-    q = q * r + 2.7557319223985893e-06
-    q = q * r + 2.48015873015873e-05
-    q = q * r + 1.984126984126984e-04
-    q = q * r + 1.388888888888889e-03
-    q = q * r + 8.333333333333333e-03
-    q = q * r + 4.1666666666666664e-02
-    q = q * r + 1.6666666666666666e-01
-    q = q * r + 0.5
-    return _power_of_two(rounded), r + (r * r) * q
+    digits: int
+    bias: int
+    ln2: tuple[float, float]
+    largest: float
+    terms: int
+    terms_of_log: int
 
 
-@inlined
-def exp(u):
-    s, q = exponential_parts(max(min(u, LARGEST), -LARGEST))
+DOUBLE = Precision(52, 1023, (6.93147180369123816490e-01, 1.90821492927058770002e-10), 700.0, 11, 17)
+SINGLE = Precision(23, 127, (0.693359375, -2.12194440054690583e-4), 86.0, 5, 7)
+
+
+def precision_of(u: Vector) -> Precision:
+    return DOUBLE if u.kit.size == 8 else SINGLE
+
+
+def series(x: Vector, coefficients: list[float]) -> Vector:
+    """sum_k coefficients_k x^k."""
+    total = x.kit.whole(coefficients[-1])
+    for c in reversed(coefficients[:-1]):
+        total = total * x + c
+    return total
+
+
+def tail_of_exp(terms: int, shift: float) -> list[float]:
+    """Coefficients of (e^r - 1 - r) / r^2 where |r / log 2 - shift| < 1/2: its series, economised by Chebyshev's."""
+    centre, reach = shift * LN2, LN2 / 2
+    around = Polynomial([1 / factorial(k + 2) for k in range(24)])(Polynomial([centre, reach]))
+    short = Polynomial(chebyshev.cheb2poly(chebyshev.poly2cheb(around.coef)[:terms]))
+    return short(Polynomial([-centre / reach, 1 / reach])).coef.tolist()
+
+
+# ---- functions ------------------------------------------------------------------------------------------------------
+
+
+def _exponential_parts(u: Vector) -> tuple[Vector, Vector]:
+    """s = 2^k and q with exp(u) = s + s q, |q| < 0.42; the largest arguments are cut off."""
+    kit, p = u.kit, precision_of(u)
+    u = kit.larger(kit.smaller(u, p.largest), -p.largest)
+    rounding = 1.5 * 2.0**p.digits + p.bias  # adding it rounds to a whole number, found in the last bits
+    rounded = u * (1 / LN2) + rounding
+    k = rounded - rounding
+    r = (u - k * p.ln2[0]) - k * p.ln2[1]
+    return rounded.power_of_two(p.digits), r + (r * r) * series(r, tail_of_exp(p.terms, 0.0))
+
+
+def exp(u: Vector) -> Vector:
+    s, q = _exponential_parts(u)
     return s + s * q
 
 
-@inlined
-def exp_minus_one(u):
-    s, q = exponential_parts(max(min(u, LARGEST), -LARGEST))
+def exp_minus_one(u: Vector) -> Vector:
+    s, q = _exponential_parts(u)
     return s * q + (s - 1.0)
 
 
-@inlined
-def tanh(u):
-    """e / (e + 2), e = exp(2 |u|) - 1, which loses no digits of e; with the sign of u."""
-    e = exp_minus_one(2.0 * min(abs(u), 20.0))
-    size = e / (e + 2.0)
-    return size if u >= 0 else -size
+def tanh(u: Vector) -> Vector:
+    """m / (m + 1), m = (exp(2 |u|) - 1) / 2, which loses no digits of m; with the sign of u."""
+    kit, p = u.kit, precision_of(u)
+    size = kit.smaller(abs(u), 20.0)
+    rounding = 1.5 * 2.0**p.digits + p.bias
+    rounded = (size * (2 / LN2) - SHIFT) + rounding
+    r = size - (rounded - rounding) * (LN2 / 2)
+    s = rounded.power_of_two(p.digits)
+    half_q = r + (r * r) * series(r, [2.0 ** (k + 1) * c for k, c in enumerate(tail_of_exp(p.terms, SHIFT))])
+    m = s * half_q + (s * 0.5 - 0.5)
+    return kit.call("copysign", m / (m + 1.0), u)
 
 
-@inlined
-def sigmoid(u):
+def sigmoid(u: Vector) -> Vector:
     return 1.0 / (1.0 + exp(-u))
 
 
-@inlined
-def softplus(u):
+def softplus(u: Vector) -> Vector:
     """max(u, 0) + log(1 + e), e = exp(-|u|), the logarithm as 2 artanh(e / (2 + e))."""
     e = exp(-abs(u))
     w = e / (2.0 + e)
     x = w * w
-    total = 1.0 / 35.0
-    for k in range(16, 0, -1):
-        total = total * x + 1.0 / (2 * k + 1)
-    w += w
-    return max(u, 0.0) + (w + w * (x * total))
+    rest = x * series(x, [1 / (2 * k + 3) for k in range(precision_of(u).terms_of_log)])
+    return u.kit.larger(u, 0.0) + ((w + w) + (w + w) * rest)
 
 
-@inlined
-def normal(u):
-    return 0.5 * math.erfc(-u * 0.7071067811865476)
+def elu(u: Vector) -> Vector:
+    return u.kit.select(u > 0.0, u, exp_minus_one(u.kit.smaller(u, 0.0)))
 
 
-@inlined
-def bell(u):
-    return 0.3989422804014327 * exp(-0.5 * u * u)
+def selu(u: Vector) -> Vector:
+    return u.kit.select(u > 0.0, SELU_SCALE * u, (SELU_SCALE * SELU_ALPHA) * exp_minus_one(u.kit.smaller(u, 0.0)))
 
 
-def _loop(function):
-    """z[i] = function(z[i] + bias) over an array, vectorised."""
-    function = inlined(function)
-
-    @inlined
-    def run(z, bias):
-        for i in range(z.shape[0]):
-            z[i] = function(np.float64(z[i]) + bias)
-
-    return run
+def gelu(u: Vector) -> tuple[Vector, Vector]:
+    """u Phi(u) and its derivative Phi(u) + u phi(u), Phi and phi being those of the normal distribution."""
+    share = 0.5 * u.kit.one_by_one("erfc", u * -(0.5**0.5))
+    return u * share, share + u * (0.3989422804014327 * exp((-0.5 * u) * u))
 
 
-_tanh, _softplus, _sigmoid = _loop(lambda u: tanh(u)), _loop(lambda u: softplus(u)), _loop(lambda u: sigmoid(u))
-_relu, _leaky = _loop(lambda u: max(u, 0.0)), _loop(lambda u: max(u, LEAK * u))
-_elu = _loop(lambda u: u if u > 0 else exp_minus_one(min(u, 0.0)))
-_selu = _loop(lambda u: SELU_SCALE * (u if u > 0 else SELU_ALPHA * exp_minus_one(min(u, 0.0))))
-_shifted = _loop(lambda u: u)
+def silu(u: Vector) -> tuple[Vector, Vector]:
+    share = sigmoid(u)
+    return u * share, share * (1.0 + u * (1.0 - share))
 
 
-@inlined
-def activate(number, z, bias, slopes):
-    """z = s(z + bias) in place; `slopes` gets s' where it does not follow from the value, else it is not touched."""
-    if number == TANH:
-        _tanh(z, bias)
-    elif number == RELU:
-        _relu(z, bias)
-    elif number == LEAKY:
-        _leaky(z, bias)
-    elif number == SOFTPLUS:
-        _softplus(z, bias)
-    elif number == ELU:
-        _elu(z, bias)
-    elif number == SELU:
-        _selu(z, bias)
-    elif number == SIGMOID:
-        _sigmoid(z, bias)
-    elif number == GELU:
-        for i in range(z.shape[0]):
-            u = np.float64(z[i]) + bias
-            share = normal(u)
-            slopes[i], z[i] = share + u * bell(u), u * share
-    elif number == SILU:
-        for i in range(z.shape[0]):
-            u = np.float64(z[i]) + bias
-            share = sigmoid(u)
-            slopes[i], z[i] = share * (1.0 + u * (1.0 - share)), u * share
-    elif bias != 0.0:
-        _shifted(z, bias)
+VALUES = {
+    TANH: tanh, RELU: lambda u: u.kit.larger(u, 0.0), LEAKY: lambda u: u.kit.larger(u, LEAK * u), SOFTPLUS: softplus,
+    SIGMOID: sigmoid, ELU: elu, SELU: selu, IDENTITY: lambda u: u,
+}  # fmt: skip
+VALUES_AND_SLOPES = {GELU: gelu, SILU: silu}
+SLOPES = {  # from the value z
+    TANH: lambda z: 1.0 - z * z,
+    RELU: lambda z: z.kit.select(z > 0.0, 1.0, 0.0),
+    LEAKY: lambda z: z.kit.select(z > 0.0, 1.0, LEAK),
+    SOFTPLUS: lambda z: -exp_minus_one(-z),
+    SIGMOID: lambda z: z * (1.0 - z),
+    ELU: lambda z: z.kit.select(z > 0.0, 1.0, z + 1.0),
+    SELU: lambda z: z.kit.select(z > 0.0, SELU_SCALE, z + SELU_SCALE * SELU_ALPHA),
+    IDENTITY: lambda z: z.kit.whole(1.0),
+}
 
 
-@inlined
-def steepen(number, z, slopes, sign, g):
-    """g *= sign s'(u), where sign z = s(u)."""
-    if number == TANH:
-        for i in range(g.shape[0]):
-            g[i] = (sign * g[i]) * (1.0 - z[i] * z[i])
-    elif number == RELU:
-        for i in range(g.shape[0]):
-            g[i] = sign * g[i] if sign * z[i] > 0 else 0.0
-    elif number == LEAKY:
-        for i in range(g.shape[0]):
-            g[i] = (sign * g[i]) * (1.0 if sign * z[i] > 0 else LEAK)
-    elif number == SOFTPLUS:
-        for i in range(g.shape[0]):
-            g[i] = -(sign * g[i]) * exp_minus_one(-np.float64(sign * z[i]))
-    elif number == ELU:
-        for i in range(g.shape[0]):
-            g[i] = (sign * g[i]) * (1.0 if sign * z[i] > 0 else sign * z[i] + 1.0)
-    elif number == SELU:
-        for i in range(g.shape[0]):
-            g[i] = (sign * g[i]) * (SELU_SCALE if sign * z[i] > 0 else sign * z[i] + SELU_SCALE * SELU_ALPHA)
-    elif number == SIGMOID:
-        for i in range(g.shape[0]):
-            g[i] = (sign * g[i]) * ((sign * z[i]) * (1.0 - sign * z[i]))
-    elif number in (GELU, SILU):
-        for i in range(g.shape[0]):
-            g[i] = (sign * g[i]) * slopes[i]
-    elif sign != 1.0:
-        for i in range(g.shape[0]):
-            g[i] = sign * g[i]
+# ---- on arrays ------------------------------------------------------------------------------------------------------
+
+
+@intrinsic
+def exponential(typing_context, u):
+    """exp of a number."""
+
+    def generate(context, builder, signature, arguments):
+        return exp(Vectors(context, builder, u, 1).spread(arguments[0])).value
+
+    return u(u), generate
+
+
+@intrinsic
+def activate(typing_context, number, memory, u0, z0, slopes0, n, bias, sign, base0, sum0, v, w):
+    """z = sign s(u + bias) over n entries; s' goes to `slopes0` where it does not follow from the value.
+
+    If there is a place `sum0`, it gets v base + w z on the way.
+    """
+    whole, real = types.int64, memory.dtype
+    signature = types.void(whole, memory, *[whole] * 4, real, real, whole, whole, real, real)
+
+    def generate(context, builder, signature, arguments):
+        number, memory_, u0, z0, slopes0, n, bias, sign, base0, sum0, v, w = arguments
+        kit = Vectors(context, builder, real)
+        u, z, slopes, base, target = (
+            kit.address(memory, memory_, each) for each in (u0, z0, slopes0, base0, sum0)
+        )  # fmt: skip
+        bias, sign, v, w = map(kit.spread, (bias, sign, v, w))
+        has_sum = builder.icmp_signed(">=", sum0, I64(0))
+        for case, formula in kit.cases(number, VALUES | VALUES_AND_SLOPES):
+            with kit.over(n) as place:
+                value = formula(kit.load(builder.add(u, place)) + bias)
+                if case in VALUES_AND_SLOPES:
+                    value, slope = value
+                    kit.store(slope, builder.add(slopes, place))
+                value = sign * value
+                kit.store(value, builder.add(z, place))
+                with builder.if_then(has_sum):
+                    total = v * kit.load(builder.add(base, place)) + w * value
+                    kit.store(total, builder.add(target, place))
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def steepen(typing_context, number, memory, z0, slopes0, f0, g0, n, sign, weight):
+    """g = sign weight f s'(u) over n entries, where sign z = s(u); the sum of g."""
+    whole, real = types.int64, memory.dtype
+    signature = real(whole, memory, *[whole] * 5, real, real)
+
+    def generate(context, builder, signature, arguments):
+        number, memory_, z0, slopes0, f0, g0, n, sign, weight = arguments
+        kit = Vectors(context, builder, real)
+        z, slopes, f, g = (kit.address(memory, memory_, each) for each in (z0, slopes0, f0, g0))
+        sign, totals = kit.spread(sign), kit.growing(2)
+        weight = sign * kit.spread(weight)
+        half = builder.sdiv(n, I64(2))
+        for _, formula in kit.cases(number, SLOPES | dict.fromkeys(VALUES_AND_SLOPES, None)):
+            with kit.over(half) as offset:
+                for j, place in enumerate((offset, builder.add(offset, kit.bytes(half)))):
+                    if formula is None:
+                        slope = kit.load(builder.add(slopes, place))
+                    else:
+                        slope = formula(sign * kit.load(builder.add(z, place)))
+                    value = (weight * kit.load(builder.add(f, place))) * slope
+                    kit.store(value, builder.add(g, place))
+                    totals[j] = totals[j] + value
+        return builder.extract_element(kit.totals([totals[0] + totals[1]]), I32(0))
+
+    return signature, generate

@@ -11,8 +11,9 @@ import numpy as np
 
 from stepnet.engines.numba_engine import layer_chains as columns
 from stepnet.engines.numba_engine import layers
-from stepnet.engines.numba_engine.layer_primitives import TILE
-from stepnet.fields import Attention, Chain, Depth, Field, Fixed, Mixing
+from stepnet.engines.numba_engine.layer_code import forward_code, reverse_code
+from stepnet.engines.numba_engine.layer_products import TILE
+from stepnet.fields import Attention, Chain, Depth, Field, Fixed, Mixing, Normalisation
 from stepnet.schemes.programs import Motion, Program, Slope
 
 ONCE = Program(1, (Slope(0, 0, 0.0),), (1,))
@@ -30,7 +31,7 @@ def chains_of(parts: Sequence[Chain], parameters: dict, controls: int, group: in
     """The layers of all parts as numbers; tiles that run in a group are nodes to them."""
     numbers = {name: number for number, name in enumerate(parameters)}
     sparse = _Operators()
-    rows, shifts = [], []
+    rows, shifts, eps = [], [], []
     for chain in parts:
         tape = 0
         for layer in chain.layers:
@@ -43,10 +44,11 @@ def chains_of(parts: Sequence[Chain], parameters: dict, controls: int, group: in
                 row[columns.SLOPES], tape = tape, tape + layer.n_out * group * TILE
             rows.append(row)
             shifts.append(layer.shift)
+            eps.append(getattr(layer.connectivity, "eps", 0.0))
     first = [0, *accumulate(len(chain.layers) for chain in parts)]
     return columns.Chains(
         np.array(first, np.int64), np.array([chain.sign for chain in parts], dtype), np.array(rows, np.int64),
-        np.array(shifts, dtype), *sparse.arrays(dtype), slots_of(parameters, controls),
+        np.array(shifts, dtype), np.array(eps, dtype), *sparse.arrays(dtype), slots_of(parameters, controls),
     )  # fmt: skip
 
 
@@ -59,6 +61,9 @@ def _row(layer, numbers: dict[str, int], sparse: _Operators) -> list[int]:
     elif isinstance(K, Fixed):
         kind, channels, operators = columns.FIXED, (K.channels, K.channels), (K.operator,)
         nodes = K.operator.shape[::-1]
+    elif isinstance(K, Normalisation):
+        kind, channels, nodes = columns.NORMALISATION, (K.channels, K.channels), (K.nodes, K.nodes)
+        row[columns.IS_CENTRED] = int(K.is_centred)
     else:
         kind, channels, nodes = columns.ATTENTION, (K.channels, K.channels), (K.tokens, K.tokens)
         row[columns.HEADS], row[columns.IS_CAUSAL] = K.heads, int(K.is_causal)
@@ -124,8 +129,8 @@ def undoing_layout(motion: Motion, field: Field, steps: Steps, dtype: np.dtype) 
 
 def _layout(program: Program, rows: _Rows | _Undone, field, steps: Steps, dtype: np.dtype) -> Layout:
     parts = field.parts if isinstance(field, Field) else (field,)
-    forward, forward_weights = _forward(program, rows, steps.h)
-    reverse, reverse_weights = _reverse(program, rows, steps.h)
+    forward, forward_weights = forward_code(program, rows, steps.h)
+    reverse, reverse_weights = reverse_code(program, rows, steps.h)
     slopes = [operation for operation in program.operations if isinstance(operation, Slope)]
     times = steps.t(np.arange(steps.count)[:, None], np.array([slope.c for slope in slopes]))
     first, basis = steps.depth.basis(times.ravel() / steps.length)
@@ -310,60 +315,6 @@ def _tape_size(chain: Chain) -> int:
     return sum(rows) * TILE
 
 
-def _forward(program: Program, rows: _Rows, h: float) -> tuple[np.ndarray, np.ndarray]:
-    """Slopes and sums; rows of the state that are handed on are copied at the end."""
-    code, slope = [], 0
-    for i, operation in enumerate(program.operations):
-        out = program.n_rows + i
-        if isinstance(operation, Slope):
-            code.append((layers.SLOPE, out, operation.row, 0, slope, 0, 0.0, 0.0))
-            slope += 1
-            continue
-        terms = [(term.row, term.weight * h**term.power) for term in operation.terms]
-        if len(terms) == 1:
-            code.append((layers.SCALED, out, terms[0][0], 0, 0, 0, terms[0][1], 0.0))
-        else:
-            (one, v), (other, w) = terms[:2]
-            code.append((layers.SUM, out, one, other, 0, 0, v, w))
-        code += [(layers.SCALED, out, row, 0, 0, 1, weight, 0.0) for row, weight in terms[2:]]
-    code += [(layers.SCALED, rows.n_rows + j, program.outputs[j], 0, 0, 0, 1.0, 0.0) for j in rows.copied]
-    return _arrays(code)
-
-
-def _reverse(program: Program, rows: _Rows, h: float) -> tuple[np.ndarray, np.ndarray]:
-    """The program transposed.  A gradient is set where it is first met, and added to from then on."""
-    code: list[tuple] = []
-    met: set[int] = set()
-
-    def add(target, source, weight):
-        code.append((layers.SCALED, target, source, 0, 0, int(target in met), weight, 0.0))
-        met.add(target)
-
-    met |= {*rows.passed, *rows.finals}
-    for j in rows.copied:
-        add(program.outputs[j], rows.n_rows + j, 1.0)
-    slope = len(rows.slopes)
-    for i in range(len(program.operations) - 1, -1, -1):
-        operation, out = program.operations[i], program.n_rows + i
-        is_slope = isinstance(operation, Slope)
-        slope -= is_slope
-        if out not in met:
-            continue
-        if is_slope:
-            code.append((layers.SLOPE, operation.row, out, 0, slope, int(operation.row in met), 0.0, 0.0))
-            met.add(operation.row)
-        else:
-            for term in operation.terms:
-                add(term.row, out, term.weight * h**term.power)
-    code += [(layers.ZERO, row, 0, 0, 0, 0, 0.0, 0.0) for row in range(program.n_rows) if row not in met]
-    return _arrays(code)
-
-
-def _arrays(code) -> tuple[np.ndarray, np.ndarray]:
-    table = np.array(code, float).reshape(-1, 8)
-    return table[:, :6].astype(np.int64), np.ascontiguousarray(table[:, 6:])
-
-
 def work_size(parts: Sequence[Chain]) -> tuple[int, int]:
     """Numbers of an inner gradient, and of all scratch that a chain needs."""
     widest, room = 0, 0
@@ -373,6 +324,8 @@ def work_size(parts: Sequence[Chain]) -> tuple[int, int]:
             widest = max(widest, layer.n_in, layer.n_out)
             if isinstance(K, Attention):
                 room = max(room, 5 * K.n_in + 2 * K.heads * K.tokens**2)
+            elif isinstance(K, Normalisation):
+                room = max(room, 3 * K.nodes)
             elif isinstance(K, Mixing):
                 channels, nodes = max(K.channels_in, K.channels_out), max(K.nodes_in, K.nodes_out)
                 room = max(room, channels * nodes)

@@ -18,21 +18,20 @@ from stepnet.engines.numba_engine.layer_chains import (
     TAP0,
     TAPS,
     WEIGHTS,
-    add_scaled,
     pull_chain,
     push_chain,
     run_chain,
-    set_scaled,
-    set_sum,
-    set_zero,
 )
+from stepnet.engines.numba_engine.layer_primitives import add_scaled, set_scaled, set_sum, set_zero
 
 SLOPE, SUM, SCALED, ZERO = range(4)
 SCRATCH, HERE, NEXT, PREVIOUS = range(4)
 
 
 class Program(NamedTuple):
-    """Instructions (kind, row, row, row, number, flag) with two weights; rows are found by kind and offset.
+    """Instructions (kind, row, row, row, number, flag, row) with two weights; rows are found by kind and offset.
+
+    A slope may come with the sum that it goes into, its pullback with what the gradients come from: `layer_code`.
 
     For every step and slope: its time, the first control of the weights there, and the weights of the controls;
     `is_direct` says that weights are used as they are stored.
@@ -184,10 +183,10 @@ def forward(blas, chains, program, room, theta, step, direction, slot, slot_dire
                 kind, out, one, other, i, is_added = o[0], o[1], o[2], o[3], o[4], o[5]
                 size, v, w = program.row_size[out], program.forward_weights[m, 0], program.forward_weights[m, 1]
                 if kind == SLOPE:
-                    tape = tape_of(program, room, i, here, previous)
+                    tape, sum0 = tape_of(program, room, i, here, previous), room.at[o[6]] if is_added else -1
                     run_chain(
                         blas, chains, program.part[i], weights, room.base, i, program.times[step, i], room.memory,
-                        room.at[one], room.at[out], tape, room.work,
+                        room.at[one], room.at[out], tape, room.work, room.work_size, room.at[other], sum0, v, w,
                     )  # fmt: skip
                 elif kind == SUM:
                     set_sum(room.memory, room.at[out], room.at[one], room.at[other], size, v, w)
@@ -201,8 +200,8 @@ def forward(blas, chains, program, room, theta, step, direction, slot, slot_dire
 
 
 @Kernel
-def tangent(blas, chains, program, room, theta, theta_dot, mixed_dot, step, slot, count):
-    """As `forward`, with tangents: those of all rows lie `dots` behind the rows."""
+def tangent(blas, chains, program, room, theta, theta_dot, mixed_dot, step, slot, count, is_known):
+    """As `forward`, with tangents: those of all rows lie `dots` behind the rows, which may be there already."""
     direct = program.is_direct != 0
     weights, dots = theta if direct else room.mixed, theta_dot if direct else mixed_dot
     for _ in range(count):
@@ -214,24 +213,30 @@ def tangent(blas, chains, program, room, theta, theta_dot, mixed_dot, step, slot
                 o = program.forward[m]
                 kind, out, one, other, i, is_added = o[0], o[1], o[2], o[3], o[4], o[5]
                 size, v, w = program.row_size[out], program.forward_weights[m, 0], program.forward_weights[m, 1]
-                a, b, c, d = room.at[out], room.at[one], room.at[other], room.dots
                 if kind == SLOPE:
                     tape = tape_of(program, room, i, here, previous)
-                    t, part = program.times[step, i], program.part[i]
-                    run_chain(blas, chains, part, weights, room.base, i, t, room.memory, b, a, tape, room.work)
+                    a, b, c, d = room.at[out], room.at[one], room.at[other], room.dots
+                    t, part, sum0 = program.times[step, i], program.part[i], room.at[o[6]] if is_added else -1
+                    if not is_known:
+                        run_chain(
+                            blas, chains, part, weights, room.base, i, t, room.memory, b, a, tape, room.work,
+                            room.work_size, c, sum0, v, w,
+                        )  # fmt: skip
                     push_chain(
                         blas, chains, part, weights, dots, room.base, i, t, room.memory, b, b + d, a, a + d, tape,
                         room.work, room.work_size,
                     )  # fmt: skip
-                elif kind == SUM:
-                    set_sum(room.memory, a, b, c, size, v, w)
-                    set_sum(room.memory, a + d, b + d, c + d, size, v, w)
-                elif is_added:
-                    add_scaled(room.memory, a, b, size, v)
-                    add_scaled(room.memory, a + d, b + d, size, v)
-                else:
-                    set_scaled(room.memory, a, b, size, v)
-                    set_scaled(room.memory, a + d, b + d, size, v)
+                    if is_added:
+                        set_sum(room.memory, sum0 + d, c + d, a + d, size, v, w)
+                    continue
+                for d in range(room.dots if is_known else 0, room.dots + 1, room.dots):
+                    a, b, c = room.at[out] + d, room.at[one] + d, room.at[other] + d
+                    if kind == SUM:
+                        set_sum(room.memory, a, b, c, size, v, w)
+                    elif is_added:
+                        add_scaled(room.memory, a, b, size, v)
+                    else:
+                        set_scaled(room.memory, a, b, size, v)
         step += 1
         slot += 1
     return 0
@@ -253,10 +258,11 @@ def pullback(blas, chains, program, room, theta, theta_bar, step, slot, count):
                 size, v = program.row_size[out], program.reverse_weights[m, 0]
                 if kind == SLOPE:
                     tape = tape_of(program, room, i, here, previous)
+                    begin = room.bar_at[o[3]] if is_added else -1
                     pull_chain(
                         blas, chains, program.part[i], weights, room.base, i, program.times[step, i], room.memory,
-                        room.at[out], room.at[one], tape, room.bar_at[one], room.bar_at[out], is_added != 0, bars,
-                        room.work, room.work_size,
+                        room.at[out], room.at[one], tape, room.bar_at[o[6]], v, room.bar_at[one], begin,
+                        room.bar_at[out], bars, room.work, room.work_size,
                     )  # fmt: skip
                 elif kind == ZERO:
                     set_zero(room.memory, room.bar_at[out], size)

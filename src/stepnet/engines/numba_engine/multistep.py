@@ -15,7 +15,7 @@ from stepnet.engines.contract import Given, Outcome, Plan, Saving
 from stepnet.engines.numba_engine import explicit_rk, splitting, stepping
 from stepnet.engines.numba_engine.compile.cache import Kernel, inlined
 from stepnet.engines.numba_engine.compile.problems import full_field, part_fields
-from stepnet.engines.numba_engine.driver import drive
+from stepnet.engines.numba_engine.driver import StartFailed, drive
 from stepnet.engines.numba_engine.job import Job, new_run, new_work, wanted_times
 from stepnet.engines.numba_engine.primitives import call_field, copy_row, is_finite_row
 from stepnet.engines.numba_engine.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, PAUSED
@@ -153,20 +153,6 @@ def second_order(field, p, alpha, beta, work, run_, save_at, out_t, out_y):
         copy_row(work, NEW + 1, STATE + 1)
         stepping.finish_step(work, STATE, 2, t_new, run, save_at, out_t, out_y)
     return DONE if run.step == run.n_steps else PAUSED
-
-
-class StartFailed(Exception):
-    """The one-step scheme that should have started the run did not get there; `.outcome` is what it left."""
-
-    def __init__(self, outcome: Outcome):
-        super().__init__(outcome.status.value)
-        self.outcome = outcome
-
-    def wanted(self, plan: Plan) -> Outcome:
-        """The part of it that the plan asks for."""
-        every = plan.saving.every
-        kept = slice(0, 0) if plan.saving.at is not None else slice(None, None, every) if every else slice(-1, None)
-        return self.outcome._replace(t=self.outcome.t[kept], y=self.outcome.y[kept])
 
 
 STARTERS = {ExplicitRK: explicit_rk.prepare, Splitting: splitting.prepare}

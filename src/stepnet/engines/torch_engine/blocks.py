@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,6 +10,13 @@ from torch import Tensor
 
 from stepnet.engines.torch_engine.fields import State
 from stepnet.engines.torch_engine.fixed import Fixed, Reading
+from stepnet.engines.torch_engine.perceptrons import Desk, Perceptron
+from stepnet.engines.torch_engine.programs import Script
+from stepnet.engines.torch_engine.sheets import Sheet, backward, forward, stages
+
+Seeds = Sequence[Sequence[Tensor | None]]
+Move = Callable[[tuple, int], tuple]
+"""The rows after a unit from those before it."""
 
 
 class Course(NamedTuple):
@@ -26,6 +32,12 @@ class Course(NamedTuple):
         return 0 if self.run.motion.opening.operations else 1
 
     @property
+    def perceptron(self) -> Perceptron | None:
+        """The field, if it is one."""
+        (field, *_) = self.run.functions
+        return field if isinstance(field, Perceptron) else None
+
+    @property
     def end(self) -> int:
         """The number after the last unit."""
         return self.run.place_of(self.readings[-1].step)
@@ -37,15 +49,24 @@ class Course(NamedTuple):
         begin = sum(n for place, n in counts if place < first)
         return slice(begin, sum(n for place, n in counts if place < last or is_last))
 
-    def through(self, run: Fixed, rows: tuple, first: int, last: int) -> tuple[tuple, list[State]]:
-        """The rows after the units first..last of a run, and what is read before each of them, and at the end."""
+    def places(self, units: range) -> list[int]:
+        """The units of a block before which something is read, and the end if it is that of the run."""
+        places = [self.run.place_of(reading.step) for reading in self.readings]
+        return [place for place in places if place in units or place == units.stop == self.end]
+
+    def through(self, move: Move, rows: tuple, first: int, last: int) -> tuple[tuple, list[State]]:
+        """The rows after the units first..last, and what is read before each of them, and at the end."""
         reads = {self.run.place_of(reading.step): reading.read for reading in self.readings}
         found: list[State] = []
         for unit in range(first, last):
-            found += reads[unit](run.own(rows)) if unit in reads else []
-            rows = run.unit(rows, unit)
-        found += reads[last](run.own(rows)) if last == self.end else []
+            found += reads[unit](self.run.own(rows)) if unit in reads else []
+            rows = move(rows, unit)
+        found += reads[last](self.run.own(rows)) if last == self.end else []
         return rows, found
+
+
+Pulled = tuple[tuple, Tensor | None, Sequence[Tensor | None]]
+"""Gradients of the rows before a block, of the nodes and of the parameters."""
 
 
 class Graph(NamedTuple):
@@ -55,6 +76,58 @@ class Graph(NamedTuple):
     nodes: Tensor | None
     after: tuple
     found: list[State]
+
+    def pulled(self, course: Course, rows: tuple, seeds: Seeds) -> Pulled:
+        """From the gradients of the rows at its end and of what is read in it."""
+        ends = list(zip(self.after, rows, strict=True))
+        for state, bars in zip(self.found, seeds, strict=True):
+            ends += zip(state, bars, strict=True)
+        known = [(end, bar) for end, bar in ends if bar is not None and end.requires_grad]
+        n, inputs = len(self.before), (*self.before, self.nodes, *course.parameters)
+        found = pulled([end for end, _ in known], inputs, [bar for _, bar in known])
+        return found[:n], found[n], found[n + 1 :]
+
+
+class Tape(NamedTuple):
+    """A block of a perceptron: its units, the rows before each of them, and the same as in a graph.
+
+    The calls of one unit at a time are made again on the way back.
+    """
+
+    field: Perceptron
+    units: range
+    before: list[tuple]
+    after: tuple
+    found: list[State]
+
+    def pulled(self, course: Course, rows: tuple, seeds: Seeds) -> Pulled:
+        """From the gradients of the rows at its end and of what is read in it."""
+        run, (own,) = course.run, course.run.motion.state
+        read = dict(zip(course.places(self.units), [bar for (bar,) in seeds], strict=True))
+        bars = [torch.zeros_like(row) if bar is None else bar for row, bar in zip(self.after, rows, strict=True)]
+        bars[own] = added(bars[own], read.get(self.units.stop))
+        ways: dict[bool, _BackAgain] = {}
+        for unit, before in zip(reversed(self.units), reversed(self.before), strict=True):
+            is_step = unit > 0
+            ways[is_step] = way = ways.get(is_step) or _BackAgain(self.field, run.script_of(unit), bars[own])
+            bars = way.through(before, bars, run.grid.h[run.step_of(unit)])
+            bars[own] = added(bars[own], read.get(unit))
+        gradients = zip(*(way.desk.gradients for way in ways.values()), strict=True)
+        return tuple(bars), None, [sum(parts) for parts in gradients]
+
+
+class _BackAgain:
+    """The way back through a unit of a perceptron: its calls are made again and pulled back."""
+
+    def __init__(self, field: Perceptron, script: Script, like: Tensor):
+        self.stages, self.back = Sheet(stages(script), like), Sheet(backward(script), like)
+        self.desk = Desk(field, self.back.program.n_calls, like.shape[1])
+
+    def through(self, before: tuple, bars: list, h: float) -> list:
+        self.stages.run(before, h, self.desk.write)
+        bars = self.back.run(bars, h, self.desk.back)
+        self.desk.sum_up()
+        return bars
 
 
 def leaf(x: Tensor | None) -> Tensor | None:
@@ -66,20 +139,37 @@ def detached(rows: tuple) -> tuple:
     return tuple(None if row is None else row.detach() for row in rows)
 
 
-def graph_of(course: Course, rows: tuple, first: int, last: int) -> Graph:
+def written(course: Course, rows: tuple, first: int, last: int) -> Graph | Tape:
     """Run the units first..last from these rows and write them down."""
-    before = tuple(leaf(row) for row in rows)
-    nodes = course.run.grid.nodes
+    if (field := course.perceptron) is not None:
+        return extended(course, Tape(field, range(first, first), [], rows, []), first, last)
+    before, nodes = tuple(leaf(row) for row in rows), course.run.grid.nodes
     return extended(course, Graph(before, leaf(nodes), before, []), first, last)
 
 
-def extended(course: Course, graph: Graph, first: int, last: int) -> Graph:
-    """A graph with the units first..last appended, if there are any."""
+def extended(course: Course, block: Graph | Tape, first: int, last: int) -> Graph | Tape:
+    """A block with the units first..last appended, if there are any."""
     if first == last:
-        return graph
+        return block
+    if isinstance(block, Tape):
+        return _longer(course, block, range(first, last))
     with torch.enable_grad():
-        after, found = course.through(course.run.over(graph.nodes, first, last), graph.after, first, last)
-    return graph._replace(after=after, found=[*graph.found, *found])
+        after, found = course.through(course.run.over(block.nodes, first, last).unit, block.after, first, last)
+    return block._replace(after=after, found=[*block.found, *found])
+
+
+def _longer(course: Course, tape: Tape, units: range) -> Tape:
+    """A tape with these units appended."""
+    before, run, like = list(tape.before), course.run, tape.after[course.run.motion.state[0]]
+    desk, sheets = Desk(tape.field, 1, like.shape[1]), dict[bool, Sheet]()
+
+    def move(rows: tuple, unit: int) -> tuple:
+        before.append(rows)
+        sheet = sheets[unit > 0] = sheets.get(unit > 0) or Sheet(forward(run.script_of(unit)), like)
+        return tuple(sheet.run(rows, run.grid.h[run.step_of(unit)], desk.call))
+
+    after, found = course.through(move, tape.after, units.start, units.stop)
+    return Tape(tape.field, range(tape.units.start, units.stop), before, after, [*tape.found, *found])
 
 
 class Bars:
@@ -91,16 +181,11 @@ class Bars:
         self.parameters: list[Tensor | None] = [None] * len(course.parameters)
         self.nodes: Tensor | None = None
 
-    def pull(self, graph: Graph, seeds: Sequence[Sequence[Tensor | None]]) -> None:
+    def pull(self, block: Graph | Tape, seeds: Seeds) -> None:
         """Through a block; `seeds` are the gradients with respect to what is read in it."""
-        ends = list(zip(graph.after, self.rows, strict=True))
-        for state, bars in zip(graph.found, seeds, strict=True):
-            ends += zip(state, bars, strict=True)
-        known = [(end, bar) for end, bar in ends if bar is not None and end.requires_grad]
-        n, inputs = len(graph.before), (*graph.before, graph.nodes, *self.course.parameters)
-        found = pulled([end for end, _ in known], inputs, [bar for _, bar in known])
-        self.rows, self.nodes = found[:n], added(self.nodes, found[n])
-        self.parameters = [added(a, b) for a, b in zip(self.parameters, found[n + 1 :], strict=True)]
+        self.rows, nodes, parameters = block.pulled(self.course, self.rows, seeds)
+        self.nodes = added(self.nodes, nodes)
+        self.parameters = [added(a, b) for a, b in zip(self.parameters, parameters, strict=True)]
 
 
 def pulled(outputs: Sequence[Tensor], inputs: Sequence[Tensor | None], bars: Sequence, **how) -> tuple:
@@ -116,11 +201,10 @@ def added(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return b if a is None else a if b is None else a + b
 
 
-@contextmanager
-def weighing(known: Sequence[Tensor]) -> Iterator[dict[int, int]]:
-    """Bytes, by address, of all that autograd keeps meanwhile, but not of these tensors."""
+def weighed(course: Course, state: State, rows: tuple) -> tuple[Graph | Tape, int]:
+    """The first unit, written down, and the bytes of all that is kept for it, but for parameters and state."""
     sizes: dict[int, int] = {}
-    strange = {x.untyped_storage().data_ptr() for x in known}
+    strange = {x.untyped_storage().data_ptr() for x in (*course.parameters, *state)}
 
     def pack(x: Tensor) -> Tensor:
         storage = x.untyped_storage()
@@ -129,4 +213,7 @@ def weighing(known: Sequence[Tensor]) -> Iterator[dict[int, int]]:
         return x.detach()  # the tensor itself would hold its own graph in a circle
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        yield sizes
+        block = written(course, rows, course.first, course.first + 1)
+    if isinstance(block, Tape):
+        return block, sum(row.nbytes for row in block.after)
+    return block, sum(sizes.values())

@@ -65,11 +65,15 @@ def grid_of_tensor(times: Tensor) -> Grid:
 
 
 class Manner(NamedTuple):
-    """How functions are called: in which dtype, whether beside the ends of a step and not at them, watched by whom."""
+    """How functions are called: in which dtype, whether beside the ends of a step and not at them, watched by whom.
+
+    Those that do not look at the time are told none.
+    """
 
     dtype: torch.dtype | None = None
     is_beside: bool = False
     watch: Watch = nobody
+    is_timeless: bool = False
 
 
 PLAIN = Manner()
@@ -126,10 +130,14 @@ class Fixed(NamedTuple):
 
     def unit(self, rows, index: int) -> Rows:
         """The rows after unit `index`, from those before it."""
-        script, step = self.moves.step if index else self.moves.opening, self.step_of(index)
+        script, step = self.script_of(index), self.step_of(index)
         if self.manner.watch is not nobody and script.operations:
             self.manner.watch("step", self.grid.t[step], joined(self.field, self.own(rows)), self.grid.h[step])
         return self._run(script, rows, step)
+
+    def script_of(self, unit: int) -> Script:
+        """What a unit does."""
+        return self.moves.step if unit else self.moves.opening
 
     def undo(self, rows, index: int) -> Rows:
         """The rows before unit `index`, which is a step, from those after it, up to rounding."""
@@ -138,6 +146,8 @@ class Fixed(NamedTuple):
     def _run(self, script: Script, rows, step: int) -> Rows:
         if not script.operations:
             return tuple(rows[row] for row in script.outputs)
+        if self.manner.is_timeless:
+            return execute(script, self.functions, rows, [None] * len(script.nodes), self.grid.h[step])
         like = rows[self.motion.state[0]]
         times = self.grid.times(step, script.nodes, like)
         if self.manner.is_beside:

@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from stepnet.engines.torch_engine.blocks import Course, leaf, pulled
 from stepnet.engines.torch_engine.fields import State
 from stepnet.engines.torch_engine.fixed import states_at
+from stepnet.engines.torch_engine.perceptrons import Perceptron
 from stepnet.engines.torch_engine.reversal import Memory, back, of_state, there
 from stepnet.engines.torch_engine.surroundings import Surroundings
 
@@ -28,6 +29,8 @@ class Way(NamedTuple):
 
     `there` gives what it keeps and the results, `back` the gradients of the given tensors and of the parameters from
     what was kept, the given tensors and the gradients of the results, and `plainly` the results by autograd alone.
+    Derivatives are of any order where `purely` has these as a function of all tensors, those of parameters among them,
+    and of two orders where there is none.
     """
 
     there: Callable[[Tensors], tuple[Any, Tensors]]
@@ -35,6 +38,7 @@ class Way(NamedTuple):
     plainly: Callable[[Tensors], Tensors]
     parameters: tuple[Tensor, ...]
     n_given: int
+    purely: Callable[[Tensors], Tensors] | None = None
 
     def split(self, tensors: Sequence) -> tuple[Sequence, Sequence]:
         """The given tensors and what comes after the parameters."""
@@ -70,6 +74,13 @@ class _Solve(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *bars: Tensor | None):
         _require_numbers(bars)
+        if ctx.way.purely is not None and _are_many(bars):
+            with torch.enable_grad():
+                leaves = [leaf(x) for x in ctx.saved_tensors]
+                known = [(y, bar) for y, bar in zip(ctx.way.purely(leaves), bars, strict=True) if bar is not None]
+            return None, *pulled([y for y, _ in known], leaves, [bar for _, bar in known])
+        if ctx.way.purely is not None and torch.is_grad_enabled():
+            return None, *_pulled_purely(ctx.way.purely, ctx.saved_tensors, bars)
         return None, *_PullBack.apply(ctx.way, ctx.kept, ctx.surroundings, *ctx.saved_tensors, *bars)
 
 
@@ -100,12 +111,46 @@ class _PullBack(torch.autograd.Function):
         return None, None, None, *pulled([g for g, _ in known], (*inputs, *bar_leaves), [w for _, w in known])
 
 
+class _Pure(torch.autograd.Function):
+    """A function of tensors, whose derivative is another one."""
+
+    @staticmethod
+    def forward(ctx, function: Callable[[Tensors], Tensors], *tensors: Tensor):
+        ctx.function = function
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        with torch.enable_grad():
+            return tuple(x.detach() for x in function([x.detach().requires_grad_() for x in tensors]))
+
+    @staticmethod
+    def backward(ctx, *bars: Tensor | None):
+        return None, *_pulled_purely(ctx.function, ctx.saved_tensors, bars)
+
+
+def _pulled_purely(function: Callable[[Tensors], Tensors], tensors: Tensors, bars: Sequence[Tensor | None]) -> Tensors:
+    """The gradients of all tensors, with derivatives of their own."""
+    n, places = len(tensors), [i for i, bar in enumerate(bars) if bar is not None]
+
+    def gradients(tensors_and_bars: Tensors) -> Tensors:
+        inputs, found = tensors_and_bars[:n], function(tensors_and_bars[:n])
+        outputs = [found[i] for i in places]
+        return torch.autograd.grad(
+            outputs, inputs, tensors_and_bars[n:], create_graph=True, allow_unused=True, materialize_grads=True
+        )
+
+    return _Pure.apply(gradients, *tensors, *(bars[i] for i in places))  # type: ignore[arg-type]
+
+
+def _are_many(bars: Sequence[Tensor | None]) -> bool:
+    """Whether gradients come in a batch, which cannot be asked for their values."""
+    return any(torch._C._functorch.is_legacy_batchedtensor(bar) for bar in bars if bar is not None)
+
+
 def _require_numbers(bars: Sequence[Tensor | None]) -> None:
     """Infinite gradients pass: those who scale their loss look for them."""
-    known = [bar for bar in bars if bar is not None]
-    if is_transformed() or any(torch._C._functorch.is_legacy_batchedtensor(bar) for bar in known):
-        return  # many at once, which cannot be asked for their values
-    if any(bool(bar.isnan().any()) for bar in known):
+    if is_transformed() or _are_many(bars):
+        return
+    if any(bool(bar.isnan().any()) for bar in bars if bar is not None):
         raise ValueError(
             "the gradient of the loss with respect to the solution is not a number (NaN); look at the loss, which is "
             "perhaps NaN itself, and at the solution"
@@ -132,7 +177,22 @@ def exact(course: Course, memory: Memory, state: State) -> list[State]:
         run = course.run.over(given[n] if len(given) > n else None, course.first, course.end)
         return _flat(states_at(run, tuple(given[:n]), course.readings))
 
-    return _grouped(solved(Way(forward, backward, plainly, course.parameters, len(given)), given), n)
+    way = Way(forward, backward, plainly, course.parameters, len(given), _purely(course))
+    return _grouped(solved(way, given), n)
+
+
+def _purely(course: Course) -> Callable[[Tensors], Tensors] | None:
+    """What a course reads as a function of its state and parameters, if its field is one of them."""
+    field = course.perceptron
+    if field is None:
+        return None
+
+    def purely(tensors: Tensors) -> Tensors:
+        state, *matrices = tensors
+        run = course.run._replace(functions=(Perceptron(field.activations, tuple(matrices)),))
+        return _flat(states_at(run, (state,), course.readings))
+
+    return purely
 
 
 def _flat(states: Sequence[State]) -> list[Tensor]:

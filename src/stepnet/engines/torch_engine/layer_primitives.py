@@ -15,7 +15,7 @@ from torch import Tensor
 
 from stepnet.engines.torch_engine.layer_attention import Attended, with_bias
 from stepnet.fields import Connectivity, Fixed, Mixing
-from stepnet.fields.connectivity import Attention, Stencil
+from stepnet.fields.connectivity import Attention, Normalisation, Stencil
 
 FULL = 0.125  # share of entries from which on a matrix with its zeros is faster than a list of entries
 SMALL = 2**14  # entries up to which it is faster in any case
@@ -25,6 +25,8 @@ def connection(K: Connectivity) -> torch.nn.Module:
     """K as a module called with (weights, bias, x, v, is_transposed), which gives K(x) v + b or K(x)' v + b."""
     if isinstance(K, Attention):
         return Attended(K)
+    if isinstance(K, Normalisation):
+        return Normalised(K)
     if isinstance(K, Fixed):
         return Operated((K.operator,), K.channels, K.channels)
     if K.is_dense:
@@ -77,6 +79,22 @@ class Operated(torch.nn.Module):
             matrices = (W.mT if is_transposed else W).permute(1, 2, 0).flatten(1)
             u = matrices @ u.reshape(v.shape[0], matrices.shape[1], -1)
         return with_bias(u, b)
+
+
+class Normalised(torch.nn.Module):
+    """C v / sqrt(mean of (C x)^2 + eps) over the channels, its own transpose."""
+
+    def __init__(self, K: Normalisation):
+        super().__init__()
+        self.channels, self.is_centred, self.eps = K.channels, K.is_centred, K.eps
+
+    def forward(self, W: Tensor | None, b: Tensor | None, x: Tensor, v: Tensor, is_transposed: bool) -> Tensor:
+        size = (self._centred(x).square().mean(1, keepdim=True) + self.eps).rsqrt()
+        return with_bias(self._centred(v) * size, b)
+
+    def _centred(self, v: Tensor) -> Tensor:
+        v = v.reshape(v.shape[0], self.channels, -1)
+        return v - v.mean(1, keepdim=True) if self.is_centred else v
 
 
 class Spread(torch.nn.Module):

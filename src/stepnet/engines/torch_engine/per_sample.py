@@ -79,9 +79,9 @@ def begun(fun: Callable, scheme: ExplicitRK, y: Tensor, span: tuple[Tensor, Tens
     zeros, ones = torch.zeros_like(t, dtype=torch.int64), torch.ones_like(t)
     limits = t.new_tensor(how.controller.grow), t.new_tensor(1.0)
     return Batch(
-        fun, stages, how, t_end, t_end - t, stages.padded(y), k, h, status=torch.zeros_like(t, dtype=torch.int8),
-        accepted=zeros, tried=zeros.clone(), error=ones, limit=limits[0].expand_as(t), limits=limits,
-        errors=(ones, ones), event_h=torch.zeros_like(t),
+        fun, stages, how, t_end, t_end - t, stages.padded(y), stages.padded(k), h,
+        status=torch.zeros_like(t, dtype=torch.int8), accepted=zeros, tried=zeros.clone(), error=ones,
+        limit=limits[0].expand_as(t), limits=limits, errors=(ones, ones), event_h=torch.zeros_like(t),
     )  # fmt: skip
 
 
@@ -139,11 +139,11 @@ def _attempt(batch: Batch, stops) -> Attempts:
     batch.h = _factors(error, is_good, batch).mul_(h)
     if how.max_step < inf:
         batch.h.clamp_max_(how.max_step)
-    mask = stages.spread(is_good, torch.bool)
-    batch.left, batch.row = torch.where(is_good, batch.left - h, batch.left), stages.chosen(mask, row_new, row)
+    mask = stages.mask_of(is_good)
+    batch.left, batch.row = torch.where(is_good, batch.left - h, batch.left), torch.where(mask, row_new, row)
     if not stages.is_last_new:
         k_new = batch.fun(stages.column(batch.t), batch.y)
-    batch.k = torch.where(mask, k_new, batch.k)
+    batch.k = torch.where(mask, stages.padded(k_new), batch.k)
     return Attempts(t, h, is_taken, row)
 
 
@@ -191,12 +191,10 @@ def power_of(x: Tensor, exponent: float) -> Tensor:
 
 def _find_failures(batch: Batch) -> None:
     """Samples that cannot go on end where they are."""
-    t, h = batch.t, batch.h
-    is_moving = batch.left > 0
-    is_short = is_moving & ~((h >= batch.left) | ((t + h > t) & (h >= SHORTEST * t.abs())))
-    is_late = is_moving & (batch.attempts >= batch.how.max_steps)
-    if not bool((is_short | is_late).any()):
+    is_moving, is_at_limit = batch.left > 0, batch.attempts >= batch.how.max_steps
+    is_short = is_moving & ~((batch.h >= batch.left) | (batch.h > SHORTEST * batch.t.abs()))
+    if not (is_at_limit or bool(is_short.any())):
         return
-    is_lost = is_short & ~batch.error.isfinite()
+    is_late, is_lost = is_moving & is_at_limit, is_short & ~batch.error.isfinite()
     for mask, status in ((is_late, STEP_LIMIT), (is_short, STEP_TOO_SMALL), (is_lost, NOT_FINITE)):
         _end_here(batch, mask, status)

@@ -89,6 +89,7 @@ class Call(NamedTuple):
 class Script(NamedTuple):
     """A program made ready for tensors: the different c of its slopes f(t + c h, ...), and calls and grouped sums."""
 
+    n_rows: int
     nodes: tuple[float, ...]
     operations: tuple[Call | tuple[Group, ...], ...]
     outputs: tuple[int, ...]
@@ -101,7 +102,7 @@ def script_of(program: Program) -> Script:
         Call(each.part, each.row, nodes.index(each.c)) if isinstance(each, Slope) else grouped(each.terms)
         for each in program.operations
     )
-    return Script(tuple(nodes), operations, program.outputs)
+    return Script(program.n_rows, tuple(nodes), operations, program.outputs)
 
 
 def execute(script: Script, functions: Sequence[Callable], rows: Sequence, times: Sequence, h: Length) -> Rows:

@@ -9,7 +9,6 @@ undone need no kept states.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -22,11 +21,13 @@ from stepnet.engines.torch_engine.blocks import (
     Bars,
     Course,
     Graph,
+    Seeds,
+    Tape,
     detached,
     extended,
-    graph_of,
     pulled,
-    weighing,
+    weighed,
+    written,
 )
 from stepnet.engines.torch_engine.fields import State
 from stepnet.engines.torch_engine.surroundings import Draws, random_state, set_random_state
@@ -36,8 +37,7 @@ BLOCK_BYTES = 2**24  # of the graph of a block
 AUTOMATIC_BYTES = 2**28  # what "auto" may take
 DRIFT = 0.1  # times the root of the machine epsilon: relative error of a reconstructed state that is still called exact
 
-Memory = str | Checkpoints  # "auto", "reversible", or how many states
-Seeds = Sequence[Sequence[Tensor | None]]
+Memory = str | Checkpoints  # "all", "auto", "reversible", or how many states
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Kept:
     opening_draws: Draws
     slots: dict[int, tuple[tuple, Draws]]
     current: tuple[tuple, Draws]
-    last: Graph | None
+    last: Graph | Tape | None
 
     @property
     def n_blocks(self) -> int:
@@ -71,9 +71,8 @@ def there(course: Course, state: State, memory: Memory) -> tuple[Kept, list[Stat
     run, first = course.run, course.first
     rows, device = run.spread(state), state[0].device
     draws = random_state(device)
-    with weighing((*course.parameters, *state)) as sizes:
-        graph = graph_of(course, rows, first, first + 1)
-    block, schedule = _planned(course, memory, _bytes_of_step(course, sizes), _bytes_of_state(course, state, draws))
+    graph, size = weighed(course, state, rows)
+    block, schedule = _planned(course, memory, _bytes_of_step(course, size), _bytes_of_state(course, state, draws))
     kept = Kept(course, block, schedule, state, draws, {}, (rows, draws), None)
     places = _first_places(schedule)
     found: list[State] = []
@@ -83,12 +82,12 @@ def there(course: Course, state: State, memory: Memory) -> tuple[Kept, list[Stat
             kept.slots[places[number]] = rows, (random_state(device) if number else draws)
         if number == 0:
             rows, begin, found = detached(graph.after), first + 1, list(graph.found)
-        rows, more = course.through(run, rows, begin, end)
+        rows, more = course.through(run.unit, rows, begin, end)
         found += more
     begin, end = kept.span(kept.n_blocks - 1, kept.n_blocks)
     if kept.n_blocks > 1:
         kept.current = rows, random_state(device)
-        graph = graph_of(course, rows, begin, end)
+        graph = written(course, rows, begin, end)
     else:
         graph = extended(course, graph, begin + 1, end)
     kept.last = graph
@@ -98,6 +97,8 @@ def there(course: Course, state: State, memory: Memory) -> tuple[Kept, list[Stat
 def _planned(course: Course, memory: Memory, step: int, state: int) -> tuple[int, Schedule | None]:
     """Steps in a block, and the schedule of blocks, None if steps are undone."""
     n = course.end - course.first
+    if memory == "all":
+        return n, checkpoints.binomial(1, 1)
     if memory == "auto" and n * step > AUTOMATIC_BYTES and course.run.motion.back:
         memory = "reversible"
     if memory == "reversible":
@@ -116,10 +117,10 @@ def _clipped(block: int, n: int) -> int:
     return max(1, min(block, n))
 
 
-def _bytes_of_step(course: Course, sizes: dict[int, int]) -> int:
+def _bytes_of_step(course: Course, size: int) -> int:
     """From what the first unit took, which may be an opening with another number of slopes."""
     opening, step = course.run.motion.opening.n_slopes, course.run.motion.step.n_slopes
-    return max(1, sum(sizes.values()) * step // (step if course.first else max(1, opening)))
+    return max(1, size * step // (step if course.first else max(1, opening)))
 
 
 def _bytes_of_state(course: Course, state: State, draws: Draws) -> int:
@@ -167,7 +168,7 @@ def _by_schedule(kept: Kept, schedule: Schedule, seeds: Seeds) -> Bars:
         match kind:
             case Kind.ADVANCE:
                 with torch.no_grad():
-                    rows, _ = course.through(course.run, rows, begin, end)
+                    rows, _ = course.through(course.run.unit, rows, begin, end)
             case Kind.KEEP:
                 slots[slot] = rows, random_state(device)
             case Kind.RESTORE:
@@ -180,12 +181,12 @@ def _by_schedule(kept: Kept, schedule: Schedule, seeds: Seeds) -> Bars:
     return bars
 
 
-def _graph(kept: Kept, rows: tuple, begin: int, end: int) -> Graph:
+def _graph(kept: Kept, rows: tuple, begin: int, end: int) -> Graph | Tape:
     """The graph of a block: the last one is still there, the first time."""
     if end == kept.course.end and kept.last is not None:
         graph, kept.last = kept.last, None
         return graph
-    return graph_of(kept.course, rows, begin, end)
+    return written(kept.course, rows, begin, end)
 
 
 def _by_reconstruction(kept: Kept, seeds: Seeds) -> tuple[Bars, float]:

@@ -33,6 +33,8 @@ class Stages:
         self.rows = y.new_zeros(len(A), width)
         self.mean = y.real.new_full((y[0].numel(),), 1.0 / y[0].numel())
         self.row = [self.seen(row) for row in self.rows]
+        self.mask = torch.zeros_like(self.rows[0], dtype=torch.bool)
+        self.mask_seen = self.seen(self.mask)
         self.before = [self.rows[:i].t() for i in range(len(A) + 1)]
         self.weights = [weights(row[:i]) for i, row in enumerate(A)]
         self.b = weights(scheme.b)
@@ -50,36 +52,35 @@ class Stages:
         """A row as the state it holds."""
         return row.as_strided(self.shape, self.strides)
 
-    def chosen(self, mask: Tensor, row: Tensor, other: Tensor) -> Tensor:
-        """A row by entries of two others."""
-        new = torch.empty_like(row)
-        torch.where(mask, self.seen(row), self.seen(other), out=self.seen(new))
-        return new
+    def mask_of(self, samples: Tensor) -> Tensor:
+        """A truth value for each sample as a row, until there is another one: rows are chosen faster so."""
+        self.mask_seen.copy_(samples.view(self.as_column))
+        return self.mask
 
     def column(self, x: Tensor) -> Tensor:
         """A number for each sample, so that it broadcasts against the state, in whose precision it is."""
         return x.to(self.real).view(self.as_column)
 
-    def spread(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+    def spread(self, x: Tensor) -> Tensor:
         """As a column, but written to all entries where this is faster than to broadcast again and again."""
-        whole = x.to(dtype).view(self.as_column).expand(self.shape)
-        return whole if self.is_by_entry else whole.contiguous()
+        column = self.column(x)
+        return column if self.is_by_entry else column.expand(self.shape).contiguous()
 
     def fill(self, fun: Callable, t: Tensor, h: Tensor, y: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """All stages of a step from the row y, whose slope is k; the new state as a row, and the last slope."""
-        length, s = self.spread(h, self.real), len(self.b)
-        times = torch.addcmul(t, self.c[:s], h).to(self.real).view(s, *self.as_column).unbind()
-        torch.mul(k, length, out=self.row[0])
+        """All stages of a step from the row y with the slope in row k; the new state as a row, and the last slope."""
+        length, s = self.spread(h), len(self.b)
+        times = torch.addcmul(t, self.c[1:s], h).to(self.real).view(s - 1, *self.as_column).unbind()
+        torch.mul(self.seen(k), length, out=self.row[0])
         stage = y
         for i in range(1, s):
             stage = torch.addmv(y, self.before[i], self.weights[i])
-            k = fun(times[i], self.seen(stage))
+            k = fun(times[i - 1], self.seen(stage))
             torch.mul(k, length, out=self.row[i])
         return (stage if self.is_last_new else torch.addmv(y, self.before[s], self.b)), k
 
     def extend(self, fun: Callable, t: Tensor, h: Tensor, y: Tensor) -> None:
         """The stages that only the continuous extension needs."""
-        length = self.spread(h, self.real)
+        length = self.spread(h)
         for i in range(len(self.b), len(self.weights)):
             stage = torch.addmv(y, self.before[i], self.weights[i])
             k = fun(self.column(torch.addcmul(t, self.c[i], h)), self.seen(stage))

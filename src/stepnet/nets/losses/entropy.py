@@ -18,21 +18,16 @@ SUMS_TO_ONE = 1e-5  # what float32 leaves of the sum of some thousand probabilit
 
 
 def log_softmax(z: np.ndarray) -> np.ndarray:
-    """log p = z - log sum_c exp(z_c) over the last axis; infinite logits are limits of large ones.
+    """log p = z - log sum_c exp(z_c) over the last axis; infinite logits are limits of large ones."""
+    return _entropies(z, z)[0]
 
-    The largest term is kept out of the sum and joined by log1p, so that 1 - p keeps its digits near p = 1.
-    """
-    rows = z.reshape(-1, z.shape[-1])
-    where = np.arange(len(rows)), rows.argmax(axis=1)
-    top = rows[where][:, None]
-    with np.errstate(invalid="ignore"):
-        shifted = rows - top
-    if np.isinf(top).any():
-        shifted[rows == top] = 0
-    powers = np.exp(shifted)
-    powers[where] = 0
-    shifted -= np.log1p(powers.sum(axis=1, keepdims=True))
-    return shifted.reshape(z.shape)
+
+def _entropies(z: np.ndarray, q: np.ndarray):
+    """log p, p and -sum_c q_c log p_c; the compiler is not loaded before it is needed."""
+    from stepnet.engines.numba_engine.softmax import entropies
+
+    found = entropies(z, q)
+    return found if found[0].dtype == z.dtype else tuple(each.astype(z.dtype) for each in found)
 
 
 def softmax(z: np.ndarray) -> np.ndarray:
@@ -65,10 +60,12 @@ def _focused(l: np.ndarray, p: np.ndarray, gamma: float) -> Slopes:  # noqa: E74
 
 def _entropy(z: np.ndarray, q: np.ndarray, psi=_plain, temperature: float = 1.0, scale: float = 1.0) -> Rows:
     """scale sum_c q_c psi(log p_c), p = softmax(z / temperature), over the last axis of (batch, k, classes)."""
-    l = log_softmax(z if temperature == 1 else z / temperature)  # noqa: E741
-    p = np.exp(l)
+    l, p, plain = _entropies(z if temperature == 1 else z / temperature, q)  # noqa: E741
     slopes = psi(l, p)
-    terms = scale * np.where(q == 0, 0, q * slopes.value).sum(axis=-1)  # a class that is no target may have p = 0
+    if psi is _plain:
+        terms = scale * plain
+    else:
+        terms = scale * np.where(q == 0, 0, q * slopes.value).sum(axis=-1)  # a class that is no target may have p = 0
     a = q * slopes.first
     total = a.sum(axis=-1, keepdims=True)
 

@@ -8,6 +8,7 @@ from functools import cache
 from types import CellType, FunctionType, ModuleType
 
 import numpy as np
+from llvmlite import ir
 from numba import carray, cfunc, njit, types
 from numba.core.ccallback import CFunc
 from numba.core.dispatcher import Dispatcher
@@ -19,7 +20,7 @@ from numba.np.numpy_support import is_nonelike
 from stepnet.engines.numba_engine.compile.arguments import Block
 from stepnet.engines.numba_engine.compile.dual_numbers import DUAL, TANGENTS, WIDTH, DualType, make_dual, register
 from stepnet.engines.numba_engine.compile.form import Form
-from stepnet.engines.numba_engine.compile.native import OPTIONS, _make_body, _make_guarded
+from stepnet.engines.numba_engine.compile.native import OPTIONS, _make_body
 from stepnet.engines.numba_engine.compile.rewrite import returning_tuples
 
 INNER_OPTIONS = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # duals have no Python counterpart
@@ -210,3 +211,19 @@ def _store_tangents(typing_context, x, out, i):
 def _row(builder, matrix, i):
     pointer = builder.gep(matrix, [builder.mul(i, i.type(WIDTH))])
     return builder.bitcast(pointer, TANGENTS.as_pointer())
+
+
+def _make_guarded(dispatcher, signature):
+    """An intrinsic that calls a compiled function and answers 1 if it raised, instead of swallowing the exception."""
+    overload = dispatcher.overloads[signature.args]
+
+    @intrinsic
+    def guarded(typing_context, t, y, dy, p):
+        def generate(context, builder, _, arguments):
+            context.add_linking_libs((overload.library,))
+            status, _ = context.call_internal_no_propagate(builder, overload.fndesc, signature, arguments)
+            return builder.zext(status.is_error, ir.IntType(32))
+
+        return types.int32(*signature.args), generate
+
+    return guarded

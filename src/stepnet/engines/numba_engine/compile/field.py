@@ -22,7 +22,6 @@ from stepnet.engines.numba_engine.compile.form import Form, form_of, python_call
 from stepnet.engines.numba_engine.compile.graph import TooManyNodes
 from stepnet.engines.numba_engine.compile.loop_code import loop_code
 from stepnet.engines.numba_engine.compile.machine_code import Code, assembly
-from stepnet.engines.numba_engine.compile.native import compile_native
 from stepnet.engines.numba_engine.compile.symbols import CannotTrace
 from stepnet.engines.numba_engine.compile.trace import Trace, trace
 from stepnet.errors import UnknownName
@@ -202,6 +201,8 @@ def checked_code(code: Code, form: Form, block: Block, t: float, y: np.ndarray) 
 def _native_code(form: Form, block: Block, result, t: float, y: np.ndarray):
     if isinstance(form.function, FunctionType) and writes_outside(form.function):
         raise CannotTrace("it sets variables outside itself")
+    from stepnet.engines.numba_engine.compile.native import compile_native  # loads much of Numba
+
     return compile_native(form, block, result)
 
 

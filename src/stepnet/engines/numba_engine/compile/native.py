@@ -7,15 +7,16 @@ state is.
 from __future__ import annotations
 
 import warnings
+from itertools import count
 from types import FunctionType, ModuleType
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, cfunc, jit, njit, types
-from numba.core.ccallback import CFunc
+from numba import jit, njit, types
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 from numba.core.errors import NumbaWarning
-from numba.extending import intrinsic
+from numba.np.arrayobj import make_array, populate_array
 from numba.np.numpy_support import from_dtype
 
 from stepnet.engines.numba_engine.compile.arguments import Block
@@ -33,7 +34,7 @@ OPTIONS = {
 LONGEST_TUPLE = 64  # stored entry by entry, which long tuples of one type need not be
 
 
-def compile_native(form: Form, block: Block, result) -> CFunc:
+def compile_native(form: Form, block: Block, result) -> NativeCode:
     """Compile a right-hand side that returned `result` in Python; raises whatever Numba raises.
 
     The `.address` of the answer is what kernels call.
@@ -52,24 +53,52 @@ def compile_native(form: Form, block: Block, result) -> CFunc:
         return _compile(function, form, block, result)
 
 
-def _compile(function, form: Form, block: Block, result) -> CFunc:
+def _compile(function, form: Form, block: Block, result) -> NativeCode:
     inner = _fresh(function, {})
     body = njit(**OPTIONS)(_make_body(inner, form, block, result))
     scalar = from_dtype(form.dtype)
     state, slopes = types.Array(scalar, 1, "C", readonly=True), types.Array(scalar, 1, "C")
     signature = types.none(types.float64, state, slopes, types.Array(types.float64, 1, "C", readonly=True))
     body.compile(signature)
-    guarded = _make_guarded(body, signature)
-    n_in, n_out, n_parameters = form.n_in, form.n_out, block.values.size
+    sizes = (form.n_in, form.n_out, block.values.size)
+    return NativeCode(body.overloads[signature.args], signature, sizes)
 
-    def field(t, y, dy, p, n):
-        return guarded(t, carray(y, (n_in,)), carray(dy, (n_out,)), carray(p, (n_parameters,)))
 
-    pointer = types.CPointer(scalar)
-    return cfunc(
-        types.int32(types.float64, pointer, pointer, types.CPointer(types.float64), types.int64),
-        error_model="numpy", nogil=True,
-    )(field)  # fmt: skip
+class NativeCode:
+    """A C function `.address` around a function compiled for (t, y, dy, p) that answers 1 if that one raised.
+
+    It is written here, since Numba's `cfunc` would go through its whole pipeline again.
+    """
+
+    @global_compiler_lock
+    def __init__(self, compiled, signature, sizes: tuple[int, int, int]):
+        context = compiled.target_context
+        self._library = context.codegen().create_library("right-hand side")  # holds the code as long as this lives
+        module = self._library.create_ir_module("right-hand side")
+        double, whole, status = ir.DoubleType(), ir.IntType(64), ir.IntType(32)
+        arrays = signature.args[1:]
+        pointers = [context.get_value_type(array.dtype).as_pointer() for array in arrays]
+        function = ir.Function(module, ir.FunctionType(status, [double, *pointers, whole]), f"field{next(_numbers)}")
+        builder = ir.IRBuilder(function.append_basic_block())
+        t, *data, _ = function.args
+        views = [_view(context, builder, *each) for each in zip(arrays, data, sizes, strict=True)]
+        found, _ = context.call_internal_no_propagate(builder, compiled.fndesc, signature, [t, *views])
+        builder.ret(builder.zext(found.is_error, status))
+        self._library.add_ir_module(module)
+        self._library.add_linking_library(compiled.library)
+        self._library.finalize()
+        self.address = int(self._library.get_pointer_to_function(function.name))
+
+
+_numbers = count()
+
+
+def _view(context, builder, array, data, size: int):
+    """Numba's record of a contiguous array of numbers that lie elsewhere."""
+    view, whole = make_array(array)(context, builder), context.get_constant(types.intp, size)
+    bytes_each = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(array.dtype)))
+    populate_array(view, data, (whole,), (bytes_each,), bytes_each, None)
+    return view._getvalue()
 
 
 def _make_body(inner, form: Form, block: Block, result):
@@ -143,19 +172,3 @@ def _stores(result, shape: tuple[int, ...]) -> list[str]:
     if np.ndim(result) == 1:
         return [*lines, f"    for i in range({n}):", "        dy[i] = out[i]"]
     return [*lines, "    i = 0", "    for slope in out.flat:", "        dy[i] = slope", "        i += 1"]
-
-
-def _make_guarded(dispatcher, signature):
-    """An intrinsic that calls a compiled function and answers 1 if it raised, instead of swallowing the exception."""
-    overload = dispatcher.overloads[signature.args]
-
-    @intrinsic
-    def guarded(typing_context, t, y, dy, p):
-        def generate(context, builder, _, arguments):
-            context.add_linking_libs((overload.library,))
-            status, _ = context.call_internal_no_propagate(builder, overload.fndesc, signature, arguments)
-            return builder.zext(status.is_error, ir.IntType(32))
-
-        return types.int32(*signature.args), generate
-
-    return guarded

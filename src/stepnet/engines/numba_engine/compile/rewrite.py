@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import linecache
 import textwrap
 from types import CodeType, FunctionType, ModuleType
 
@@ -54,7 +55,7 @@ def _as_tuple(value):
 def _definition(function) -> ast.FunctionDef | None:
     """The function's own definition found in its source, as a `def`; None unless the bytecode agrees."""
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function.__code__)))
+        tree = ast.parse(textwrap.dedent(_source(function.__code__)))
     except (OSError, TypeError, SyntaxError):
         return None
     for node in ast.walk(tree):
@@ -69,6 +70,12 @@ def _definition(function) -> ast.FunctionDef | None:
         if _same(_compile(node, function), function.__code__):
             return node
     return None
+
+
+def _source(code: CodeType) -> str:
+    """The text of a function, as `inspect.getsource` finds it after a walk through all modules."""
+    lines = linecache.getlines(code.co_filename)
+    return "".join(inspect.getblock(lines[code.co_firstlineno - 1 :]))
 
 
 def _compile(definition: ast.FunctionDef, function) -> CodeType:

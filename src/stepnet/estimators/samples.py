@@ -1,0 +1,33 @@
+"""Data sets that come with scikit-learn, by name, and their division into parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from sklearn import datasets
+from sklearn.model_selection import train_test_split
+
+from stepnet.errors import UnknownName
+
+NAMED: dict[str, Callable] = {
+    "moons": lambda seed: datasets.make_moons(400, noise=0.15, random_state=seed),
+    "circles": lambda seed: datasets.make_circles(400, noise=0.08, factor=0.5, random_state=seed),
+    "digits": lambda seed: datasets.load_digits(return_X_y=True),
+    "iris": lambda seed: datasets.load_iris(return_X_y=True),
+    "wine": lambda seed: datasets.load_wine(return_X_y=True),
+    "breast_cancer": lambda seed: datasets.load_breast_cancer(return_X_y=True),
+}
+
+
+def named(name: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Samples (n, features) and their classes (n,)."""
+    if name not in NAMED:
+        raise UnknownName("data set", name, NAMED)
+    return NAMED[name](seed)
+
+
+def divided(X: np.ndarray, y: np.ndarray, test: float, seed: int) -> list[np.ndarray]:
+    """X and y to learn from, then X and y to test with: a share of each class, drawn at random."""
+    X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=test, stratify=y, random_state=seed)
+    return [X_train, y_train, X_test, y_test]

@@ -1,0 +1,268 @@
+"""Pictures of networks: how layers move points, what regions they make, how training went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.collections import LineCollection
+from matplotlib.colors import ListedColormap, to_rgb
+from matplotlib.ticker import LogLocator, NullLocator
+from scipy.optimize import minimize
+from scipy.sparse.csgraph import shortest_path
+
+# Okabe & Ito's colours, which all eyes can tell apart, and two more.
+CLASSES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255", "#999933", "#555555", "#44aa99")
+PALE = 0.25  # of a colour where it fills a region
+READ = 0.05  # of the largest: directions in which outputs vary less are left out, as where two mirror each other
+
+
+def layers(
+    net, x, labels=None, *, depths: int | Sequence[int] = 5, components: tuple[int, int] | None = None, block: int = 0,
+    edges=None, axes=None, **points,
+):  # fmt: skip
+    """Points as they move through the steps of a net, one panel for each of some depths.
+
+    Parameters
+    ----------
+    net : Net, NodeModel or an estimator
+        Anything with `features(x, block)` of shape (depths, samples, width), and outputs.
+    x : array
+        Inputs.
+    labels : array (samples,), optional
+        Whole numbers or names give classes, other numbers a scale of colours.
+    depths : int or sequence of int
+        How many panels, evenly from the first state to the last, or which states.
+    components : (int, int), optional
+        Two features to show.  By default an orthogonal projection on the plane in which the points of a depth spread
+        most, at the last depth on the directions that the outputs read; it is turned so that points move as little as
+        they can from one panel to the next.
+    edges : array (m, 2), optional
+        Pairs of points to join by a line.
+    axes : sequence of axes, optional
+        One for each depth; a new figure with a row of them otherwise.
+
+    Returns
+    -------
+    array of axes
+    """
+    states = net.features(x, block)
+    chosen = _depths(depths, len(states))
+    if axes is None:
+        size = (2.1 * len(chosen), 2.4)
+        axes = plt.figure(figsize=size, layout="constrained").subplots(1, len(chosen), squeeze=False)[0]
+    axes = np.atleast_1d(np.asarray(axes, object)).ravel()
+    if len(axes) != len(chosen):
+        raise ValueError(f"`axes` must be one for each of {len(chosen)} depths, found {len(axes)}")
+    colours = _colours(labels, states.shape[1])
+    read = net if callable(net) else net.outputs
+    outputs = [read(x) if number == len(states) - 1 else None for number in chosen]
+    for each, place, number in zip(axes, _planes(states[chosen], outputs, x, components), chosen, strict=True):
+        if edges is not None:
+            each.add_collection(LineCollection(place[np.asarray(edges)], colors="#dddddd", lw=0.3, zorder=0))
+        each.scatter(*place.T, **{"s": 6, "lw": 0, **colours, **points})
+        each.set_title("start" if number == 0 else f"step {number}")
+        _square(each, place)
+    return axes
+
+
+def regions(predict: Callable, x, labels, axes=None, *, resolution: int = 300, margin: float = 0.08, **points):
+    """Where in a plane a classifier finds which class, with samples on top.
+
+    Parameters
+    ----------
+    predict : callable
+        From points (n, 2) to their classes (n,), or to outputs (n, classes) of which the largest counts.
+    x, labels : arrays
+        Samples (n, 2) and their classes.
+    resolution : int
+        Points of the grid in each direction.
+    margin : float
+        Space around the samples, as a part of their spread.
+    """
+    axes = axes or plt.gca()
+    x, classes = np.asarray(x), np.unique(labels)
+    if x.ndim != 2 or x.shape[1] != 2:
+        raise ValueError(f"`x` must be points in a plane, shape (n, 2), found {x.shape}")
+    low, high = x.min(axis=0), x.max(axis=0)
+    low, high = low - margin * (high - low), high + margin * (high - low)
+    lines = [np.linspace(*ends, resolution) for ends in zip(low, high, strict=True)]
+    found = np.asarray(predict(np.stack(np.meshgrid(*lines), axis=-1).reshape(-1, 2)))
+    found = np.argmax(found, axis=1) if found.ndim == 2 else np.searchsorted(classes, found)
+    colours = ListedColormap([_paler(_class_colour(k)) for k in range(len(classes))])
+    axes.imshow(
+        found.reshape(resolution, resolution), colours, vmin=-0.5, vmax=len(classes) - 0.5, origin="lower",
+        extent=(low[0], high[0], low[1], high[1]), interpolation="nearest", aspect="equal",
+    )  # fmt: skip
+    axes.scatter(*x.T, **{"s": 6, "lw": 0, **_colours(labels, len(x)), **points})
+    axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]))
+    return _framed(axes)
+
+
+def graph(adjacency, labels=None, axes=None, *, positions=None, **points):
+    """A graph in the plane: nodes lie about as far apart as there are edges between them.
+
+    Parameters
+    ----------
+    adjacency : array (nodes, nodes)
+        Of a connected graph.
+    labels : array (nodes,), optional
+        As in `layers`.
+    positions : array (nodes, 2), optional
+        Where nodes are, as `graph_positions(adjacency)` gives it.
+    """
+    axes = axes or plt.gca()
+    adjacency = np.asarray(adjacency)
+    place = graph_positions(adjacency) if positions is None else np.asarray(positions)
+    axes.add_collection(LineCollection(place[np.argwhere(np.triu(adjacency, 1))], colors="#bbbbbb", lw=0.6, zorder=0))
+    axes.scatter(*place.T, **{"s": 30, "lw": 0.5, "edgecolor": "#555555", **_colours(labels, len(place)), **points})
+    _square(axes, place)
+    return axes
+
+
+def graph_positions(adjacency) -> np.ndarray:
+    """Places (nodes, 2) that make sum (|x_i - x_j| / d_ij - 1)^2 small, d the length of the shortest path.
+
+    Kamada & Kawai (1989), Inf. Process. Lett. 31:7.
+    """
+    d = shortest_path(np.asarray(adjacency) > 0, directed=False, unweighted=True)
+    if not np.isfinite(d).all():
+        raise ValueError("`adjacency` must be that of a connected graph; give `positions` otherwise")
+    n = len(d)
+    np.fill_diagonal(d, 1.0)
+    middle = np.eye(n) - 1 / n
+    values, vectors = np.linalg.eigh(-0.5 * middle @ (d - np.eye(n)) ** 2 @ middle)
+    begin = vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 0.0))  # classical scaling
+
+    def stress(flat):
+        difference = flat.reshape(n, 1, 2) - flat.reshape(1, n, 2)
+        distance = np.sqrt(np.sum(difference**2, axis=2) + 1e-12)
+        rest = distance / d - 1
+        np.fill_diagonal(rest, 0.0)
+        slope = 4 * np.sum((rest / (d * distance))[:, :, None] * difference, axis=1)
+        return float(np.sum(rest**2)), slope.ravel()
+
+    return minimize(stress, begin.ravel(), jac=True, method="L-BFGS-B").x.reshape(n, 2)
+
+
+def history(run, axes=None, **line):
+    """How a loss fell, logarithmic if it is positive.
+
+    `run` is a `Run` of mini-batches (validation dashed), a `Minimum`, or the list of them that `multilevel` gives,
+    whose levels follow one another.
+    """
+    axes = axes or plt.gca()
+    if isinstance(run, (list, tuple)):
+        curves, unit = _levels(run, axes), "iteration"
+    elif isinstance(run.history, dict):
+        names = {"loss": "training", "validation_loss": "validation"}
+        known = {label: run.history[name] for name, label in names.items() if np.isfinite(run.history[name]).any()}
+        curves, unit = {label: (np.arange(1, run.epochs + 1), values) for label, values in known.items()}, "epoch"
+    else:
+        curves, unit = {None: (np.arange(1, len(run.history) + 1), run.history)}, "iteration"
+    for style, (label, (where, values)) in zip(("-", "--"), curves.items(), strict=False):
+        axes.plot(where, values, style, **{"lw": 1.2, "color": CLASSES[style != "-"], "label": label, **line})
+    positive = all(np.all(values > 0) for _, values in curves.values())
+    axes.set(xlabel=unit, ylabel="loss", yscale="log" if positive else "linear")
+    if positive:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_locator(NullLocator())
+    if len(curves) > 1:
+        axes.legend()
+    return axes
+
+
+def _levels(minima: Sequence, axes) -> dict:
+    """The values of all levels in a row, with a line where each ends."""
+    values = np.concatenate([each.history for each in minima])
+    for end in np.cumsum([len(each.history) for each in minima])[:-1]:
+        axes.axvline(end + 0.5, color="#bbbbbb", lw=0.8, zorder=0)
+    return {None: (np.arange(1, len(values) + 1), values)}
+
+
+def _depths(depths, count: int) -> list[int]:
+    """The numbers of the states to show."""
+    if isinstance(depths, (int, np.integer)):
+        if depths < 1:
+            raise ValueError(f"`depths` must be at least one, found {depths}")
+        return sorted(set(np.linspace(0, count - 1, int(depths)).round().astype(int).tolist()))
+    found = [range(count)[number] for number in depths if -count <= number < count]
+    if not found or len(found) != len(depths):
+        raise ValueError(f"`depths` must be numbers of the states 0 to {count - 1}, found {list(depths)}")
+    return found
+
+
+def _planes(states: np.ndarray, outputs: list, x, components) -> list[np.ndarray]:
+    """Places (samples, 2) in a plane for every depth."""
+    if components is not None:
+        return [state[:, list(components)] for state in states]
+    if states.shape[2] == 1:
+        return [np.hstack((state, np.zeros_like(state))) for state in states]
+    if states.shape[2] == 2:
+        return list(states)
+    x = np.asarray(x)
+    before = x - x.mean(axis=0) if x.ndim == 2 and x.shape[1] == 2 else None
+    found: list[np.ndarray] = []
+    for state, read in zip(states, outputs, strict=True):
+        centred = state - state.mean(axis=0)
+        place = centred @ _plane(centred, read)
+        if before is not None:  # the turn or reflection that brings it nearest (Procrustes)
+            left, _, right = np.linalg.svd(place.T @ before)
+            place = place @ left @ right
+        found.append(place)
+        before = place
+    return found
+
+
+def _plane(centred: np.ndarray, outputs) -> np.ndarray:
+    """Two orthonormal directions (width, 2): those of the outputs, if there are any, before those of the spread."""
+    directions = np.linalg.svd(centred, full_matrices=False)[2].T
+    if outputs is not None:
+        fit = np.linalg.lstsq(centred, outputs - outputs.mean(axis=0), rcond=1e-6)[0]
+        _, sizes, turn = np.linalg.svd(centred @ fit, full_matrices=False)
+        read = (fit @ turn.T)[:, sizes > READ * sizes.max(initial=0.0)]
+        directions = np.hstack((read[:, :2], directions))
+    basis = np.zeros((len(directions), 0))
+    for direction in directions.T:
+        rest = direction - basis @ (basis.T @ direction)
+        if np.linalg.norm(rest) > READ * np.linalg.norm(direction):
+            basis = np.hstack((basis, (rest / np.linalg.norm(rest))[:, None]))
+    return basis[:, :2]
+
+
+def _square(axes, place: np.ndarray) -> None:
+    """Equal scales and a square window around all points."""
+    middle = (place.min(axis=0) + place.max(axis=0)) / 2
+    half = 0.54 * max(float(np.ptp(place, axis=0).max()), 1e-12)
+    axes.set(xlim=(middle[0] - half, middle[0] + half), ylim=(middle[1] - half, middle[1] + half), aspect="equal")
+    _framed(axes)
+
+
+def _framed(axes):
+    """A quiet frame without ticks."""
+    axes.set(xticks=(), yticks=())
+    for side in axes.spines.values():
+        side.set(visible=True, color="#cccccc")
+    return axes
+
+
+def _colours(labels, count: int) -> dict:
+    """What a scatter plot needs to show labels."""
+    if labels is None:
+        return {"color": CLASSES[0]}
+    labels = np.asarray(labels)
+    if labels.shape != (count,):
+        raise ValueError(f"`labels` must be one for each of {count} points, found the shape {labels.shape}")
+    if labels.dtype.kind == "f":
+        return {"c": labels, "cmap": "cividis"}
+    return {"color": [_class_colour(k) for k in np.unique(labels, return_inverse=True)[1]]}
+
+
+def _class_colour(number: int) -> str:
+    return CLASSES[number % len(CLASSES)]
+
+
+def _paler(colour: str) -> tuple[float, ...]:
+    return tuple(1 - PALE * (1 - part) for part in to_rgb(colour))

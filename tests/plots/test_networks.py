@@ -1,0 +1,180 @@
+"""Figures of networks have the parts they promise, in the right places and colours."""
+
+from __future__ import annotations
+
+import data
+import matplotlib
+import numpy as np
+import pytest
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+import stepnet as sn
+from stepnet import plots, training
+from stepnet.estimators import NetClassifier
+
+RANDOM = np.random.default_rng(0)
+X, LABELS = RANDOM.normal(size=(40, 2)), np.arange(40) % 3
+WIDE = sn.nets.hamiltonian(2, 3, 6, 8, workers=1)
+PLANE = sn.nets.resnet(2, 3, 2, 4, opening="augment", workers=1)
+
+
+@pytest.fixture(autouse=True)
+def _closed():
+    yield
+    plt.close("all")
+
+
+def places(axes) -> np.ndarray:
+    (dots,) = [each for each in axes.collections if len(each.get_offsets()) > 1]
+    return np.asarray(dots.get_offsets())
+
+
+@pytest.mark.parametrize(("depths", "titles"), [
+    (3, ["start", "step 4", "step 8"]), ([0, 1, -1], ["start", "step 1", "step 8"]), (1, ["start"]),
+    (99, ["start", *(f"step {k}" for k in range(1, 9))]),
+])  # fmt: skip
+def test_a_panel_for_each_depth(depths, titles):
+    axes = plots.layers(WIDE, X, LABELS, depths=depths)
+    assert [each.get_title() for each in axes] == titles
+    assert all(each.get_aspect() == 1.0 for each in axes)
+    assert all(places(each).shape == (40, 2) for each in axes)
+
+
+def test_two_features_are_shown_as_they_are():
+    for axes, state in zip(plots.layers(PLANE, X, LABELS, depths=range(5)), PLANE.features(X), strict=True):
+        np.testing.assert_array_equal(places(axes), state)
+    chosen = plots.layers(WIDE, X, depths=[2], components=(4, 1))
+    np.testing.assert_array_equal(places(chosen[0]), WIDE.features(X)[2][:, [4, 1]])
+
+
+def test_more_features_are_projected_on_the_plane_of_largest_spread():
+    """Distances do not grow, and the spread is that of the two largest singular values."""
+    axes = plots.layers(WIDE, X, LABELS, depths=[3])
+    state = WIDE.features(X)[3]
+    place = places(axes[0])
+    sizes = np.linalg.svd(state - state.mean(axis=0), compute_uv=False)
+    np.testing.assert_allclose(np.linalg.svd(place, compute_uv=False), sizes[:2], rtol=1e-10)
+    wide, flat = (np.linalg.norm(each[:, None] - each, axis=2) for each in (state, place))
+    assert (flat <= wide * (1 + 1e-12)).all()
+
+
+def test_the_last_depth_shows_what_a_read_out_of_two_classes_sees():
+    """The difference of two outputs is a linear function of the place alone."""
+    net = sn.nets.antisymmetric(2, 2, 5, 4, workers=1)
+    place = places(plots.layers(net, X, depths=[-1])[0])
+    score = np.diff(net(X), axis=1)
+    fit = np.hstack((place, np.ones((40, 1))))
+    rest = score - fit @ np.linalg.lstsq(fit, score)[0]
+    outputs = net(X) - net(X).mean(axis=0)
+    assert np.abs(rest).max() < 0.1 * np.abs(outputs).max()
+
+
+def test_inputs_in_a_plane_keep_their_orientation():
+    net = sn.nets.hamiltonian(2, 2, 6, 3, opening="augment", workers=1)
+    place = places(plots.layers(net, X, LABELS, depths=[0])[0])
+    np.testing.assert_allclose(place, X - X.mean(axis=0), atol=1e-12)
+
+
+def test_labels_are_colours():
+    (axes,) = plots.layers(PLANE, X, np.array(["b", "a"])[LABELS % 2], depths=1)
+    colours = axes.collections[0].get_facecolor()[:, :3]
+    np.testing.assert_allclose(colours[0], to_rgb(plots.CLASSES[1]))
+    np.testing.assert_allclose(colours[1], to_rgb(plots.CLASSES[0]))
+    (axes,) = plots.layers(PLANE, X, X[:, 0], depths=1)
+    assert axes.collections[0].get_array() is not None
+    assert len(set(plots.CLASSES)) == 10
+
+
+def test_edges_join_points():
+    axes = plots.layers(PLANE, X, LABELS, depths=2, edges=[[0, 1], [2, 3], [4, 5]])
+    assert [len(each.collections[0].get_segments()) for each in axes] == [3, 3]
+
+
+def test_estimators_are_shown_like_nets():
+    found = NetClassifier(width=6, steps=3, epochs=1, random_state=0).fit(X, LABELS)
+    axes = plots.layers(found, X, LABELS, depths=2)
+    scaled = plots.layers(found.net_, (X - found.shift_) * found.factor_, LABELS, depths=2)
+    for one, other in zip(axes, scaled, strict=True):
+        distances = [np.linalg.norm(each[:, None] - each, axis=2) for each in (places(one), places(other))]
+        np.testing.assert_allclose(*distances, atol=1e-12)
+
+
+def test_axes_of_ones_own():
+    panels = Figure().subplots(1, 2)
+    assert list(plots.layers(PLANE, X, depths=2, axes=panels)) == list(panels)
+
+
+def test_regions_are_those_of_the_classifier():
+    def right_half(points):
+        return np.where(points[:, 0] > 0, "yes", "no")
+
+    points = np.array([[-1.0, -2.0], [1.0, 2.0], [0.5, 0.0]])
+    axes = plots.regions(right_half, points, ["no", "yes", "yes"], resolution=50)
+    image = axes.images[0].get_array()
+    assert image.shape == (50, 50)
+    assert np.array_equal(image[0], np.repeat([0, 1], 25))
+    assert len(places(axes)) == 3
+    assert axes.get_xlim()[0] < -1 < 1 < axes.get_xlim()[1]
+    same = plots.regions(
+        lambda z: np.stack((-z[:, 0], z[:, 0]), 1), points, [0, 1, 1], Figure().subplots(), resolution=50
+    )
+    assert np.array_equal(same.images[0].get_array(), image)
+    net = plots.regions(PLANE, X, LABELS, Figure().subplots(), resolution=20)
+    assert net.images[0].get_array().max() <= 2
+
+
+def test_histories_of_every_kind():
+    train, test = data.moons(60, 40)
+    objective = training.Objective(sn.nets.resnet(2, 2, 4, 2, workers=1), "cross_entropy")
+    run = training.train(objective, train, training.Recipe("adam", epochs=5, batch_size=20), validation=test)
+    axes = plots.history(run, Figure().subplots())
+    assert [line.get_label() for line in axes.lines] == ["training", "validation"]
+    np.testing.assert_array_equal(axes.lines[1].get_ydata(), run.history["validation_loss"])
+    assert (axes.get_yscale(), axes.get_xlabel()) == ("log", "epoch")
+    one = training.minimise(objective, train, training.LBFGS(7))
+    axes = plots.history(one, Figure().subplots())
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), one.history)
+    _, minima = training.multilevel(objective, train, training.LBFGS(4), levels=3)
+    axes = plots.history(minima, Figure().subplots())
+    assert len(axes.lines) == 3  # two borders and the curve
+    assert len(axes.lines[-1].get_ydata()) == sum(len(each.history) for each in minima)
+
+
+def test_losses_below_zero_have_an_even_scale():
+    points = training.Data(X, RANDOM.normal(scale=1e-3, size=40)[:, None])
+    objective = training.Objective(sn.nets.resnet(2, 2, 4, 2, workers=1), "gaussian_nll")
+    found = training.minimise(objective, points, training.LBFGS(60))
+    assert found.value < 0
+    assert plots.history(found, Figure().subplots()).get_yscale() == "linear"
+
+
+def test_a_path_lies_on_a_line_and_neighbours_a_unit_apart():
+    """A path can be drawn without any stress: all distances are those along it."""
+    n = 7
+    path = np.diag(np.ones(n - 1), 1)
+    place = plots.graph_positions(path + path.T)
+    distance = np.linalg.norm(place[:, None] - place, axis=2)
+    np.testing.assert_allclose(distance, np.abs(np.subtract.outer(np.arange(n), np.arange(n))), atol=1e-3)
+    axes = plots.graph(path + path.T, np.arange(n) % 2, Figure().subplots())
+    assert len(axes.collections[0].get_segments()) == n - 1
+    assert len(axes.collections[1].get_offsets()) == n
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: plots.layers(WIDE, X, depths=0), "`depths` must be at least one"),
+        (lambda: plots.layers(WIDE, X, depths=[3, 9]), "`depths` must be numbers of the states 0 to 8"),
+        (lambda: plots.layers(WIDE, X, LABELS[:5]), "`labels` must be one for each of 40 points"),
+        (lambda: plots.layers(WIDE, X, axes=Figure().subplots(1, 2)), "`axes` must be one for each of 5 depths"),
+        (lambda: plots.regions(WIDE, np.ones((4, 3)), [0, 1, 0, 1]), "`x` must be points in a plane"),
+        (lambda: plots.graph(np.eye(3)), "connected graph"),
+    ],
+)
+def test_bad_input_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
