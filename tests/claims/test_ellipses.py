@@ -9,12 +9,12 @@ from __future__ import annotations
 import data
 import numpy as np
 import pytest
-from claims.measured import SEEDS, accuracy, show
+from claims.measured import accuracy, show
 
 import stepnet as sn
 from stepnet import nets, training
 
-LENGTH = 20.0
+LENGTH, SEEDS = 20.0, range(5)
 
 
 def euler_resnet(seed):
