@@ -344,7 +344,7 @@ AIMS = (
     Aim("neural ODE beside the faster library", "layers", False, 4.0, "x", beats_layers(NEURAL_ODE)),
     *(
         Aim(f"{task.name}: time to {task.accuracy:.0%} beside {peer}", "training", False,
-            3.0 if task.width <= 32 else 1.0, "x",
+            3.0 if task.width <= 32 and peer == TORCH else 1.0, "x",
             inverse(ratio_to("training", f"{task.name}, {TRAINED}", f"{task.name}, {peer}")))
         for task in TASKS for peer in ((TORCH,) if task.kind == "residual" else (TORCH, SCIKIT))
     ),

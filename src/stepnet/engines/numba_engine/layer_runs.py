@@ -26,7 +26,7 @@ from stepnet.engines.numba_engine.layer_tapes import Tape
 from stepnet.fields import Chain, Depth, Field, Mixing
 from stepnet.schemes.programs import Motion
 
-GROUP, NARROW = 4, 32  # at most so many tiles of dense nets run side by side, so many rows in all: longer loops
+GROUP, NARROW = 4, 32  # at most so many tiles of dense nets run side by side, so many rows in all: long loops in L1
 SLICE_OPERATIONS = 1e9  # multiplications in one call of a kernel, some 50 ms
 BESIDE = 1e4  # what a step costs besides those
 TAKING = Lock()  # one for all stages, so that stages can be copied
@@ -39,7 +39,8 @@ def group_of(field: Field) -> int:
     layers_of_all = [layer for part in field.parts for layer in part.layers]
     if not all(isinstance(layer.connectivity, Mixing) and layer.connectivity.is_dense for layer in layers_of_all):
         return 1
-    return max(1, min(GROUP, NARROW // max(max(layer.n_in, layer.n_out) for layer in layers_of_all)))
+    widest = max(max(layer.n_in, layer.n_out) for layer in layers_of_all)
+    return max(1, min(GROUP, NARROW // (widest * len(field.parts))))
 
 
 class Stage:

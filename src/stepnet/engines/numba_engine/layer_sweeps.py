@@ -13,7 +13,7 @@ from stepnet import checkpoints
 from stepnet.checkpoints import Checkpoints, Kind
 from stepnet.engines.numba_engine.layer_runs import Stage
 
-BLOCK_BYTES = 2**20  # of the records of a segment that is run again: it stays in the cache
+BLOCK_BYTES = 2**21  # of the records of a segment that is run again: it stays in the cache
 LEAST_BLOCK = 8  # steps of a segment at least, so that its bookkeeping does not matter
 
 Memory = str | Checkpoints
