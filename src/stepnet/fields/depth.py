@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepnet.fields.connectivity import count
+from stepnet.sums import inner
 
 NEAR = 1e-9  # in intervals: a time that close to a knot belongs to what comes after it
 
@@ -84,4 +85,4 @@ class Depth:
         gradient = np.zeros_like(controls)
         gradient[1:] += jumps
         gradient[:-1] -= jumps
-        return 0.5 * distance * float(np.vdot(jumps, jumps)), gradient
+        return 0.5 * distance * inner(jumps, jumps), gradient

@@ -8,6 +8,7 @@ import numpy as np
 
 from stepnet.nets.losses.loss import Expansion
 from stepnet.records import by_name, keep_numbers, number
+from stepnet.sums import inner
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Penalty:
     def at(self, weights: np.ndarray) -> Expansion:
         """Value, gradient and Hessian product."""
         w = np.asarray(weights)
-        value = float(self.l1 * np.abs(w).sum() + 0.5 * self.l2 * np.vdot(w, w))
+        value = float(self.l1 * np.abs(w).sum() + 0.5 * self.l2 * inner(w, w))
         return Expansion(value, lambda: self.l1 * np.sign(w) + self.l2 * w, lambda v: self.l2 * v)
 
     def proximal(self, weights: np.ndarray, step: float) -> np.ndarray:

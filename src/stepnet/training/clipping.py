@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 
 from stepnet.records import keep_numbers
+from stepnet.sums import inner
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class ClipNorm:
         keep_numbers(self, limit="(0, inf)")
 
     def __call__(self, gradient: np.ndarray) -> np.ndarray:
-        length = float(np.linalg.norm(gradient))
+        length = sqrt(inner(gradient, gradient))
         return gradient if length <= self.limit else gradient * (self.limit / length)
 
 

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.sums import inner
+
 
 class Step(NamedTuple):
     """A direction p, how much the model m(p) = g'p + p'Hp / 2 falls along it, and how it was found."""
@@ -27,14 +29,14 @@ def truncated_cg(
     one (an infinite radius) the steps so far are the answer, or -g if there are none.
     """
     p, r = np.zeros_like(g), g.copy()  # r = g + H p
-    d, rr = -r, float(r @ r)
+    d, rr = -r, inner(r, r)
     goal, reason, count = tol * sqrt(rr), "residual", 0
     while sqrt(rr) > goal:
         if count == iterations:
             reason = "iterations"
             break
         h, count = product(d), count + 1
-        curvature = float(d @ h)
+        curvature = inner(d, h)
         if not curvature > 0:
             length, reason = _downhill(p, d, radius), "negative curvature"
         else:
@@ -44,9 +46,9 @@ def truncated_cg(
         p, r = p + length * d, r + length * h
         if reason != "residual":
             break
-        new = float(r @ r)
+        new = inner(r, r)
         d, rr = -r + new / rr * d, new
-    return Step(p, -0.5 * float(p @ (g + r)), count, reason)
+    return Step(p, -0.5 * inner(p, g + r), count, reason)
 
 
 def _downhill(p: np.ndarray, d: np.ndarray, radius: float) -> float:
@@ -60,5 +62,5 @@ def _to_boundary(p: np.ndarray, d: np.ndarray, radius: float) -> float:
     """The positive root of |p + t d| = radius."""
     if radius == inf:
         return inf
-    a, b, c = float(d @ d), float(p @ d), float(p @ p) - radius**2
+    a, b, c = inner(d, d), inner(p, d), inner(p, p) - radius**2
     return (-b + sqrt(max(b * b - a * c, 0.0))) / a

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from math import inf, isfinite, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from stepnet.checkpoints.counts import checked_count
 from stepnet.nets.losses import Expansion
 from stepnet.records import by_name, keep, keep_numbers
+from stepnet.sums import inner
 from stepnet.training.conjugate_gradients import Step, truncated_cg
 from stepnet.training.lbfgs import LBFGS, Minimum, descend, require_start
 from stepnet.training.maximum_principle import MSA, successive_approximations
@@ -145,7 +146,7 @@ def _gauss_newton(objective: Objective, theta: np.ndarray, data: Data, method: G
 
 def _along(objective: Objective, theta: np.ndarray, data: Data, here: Expansion, step: Step) -> Taken:
     """The first of the step, its half, its quarter, ... that makes the objective fall enough."""
-    slope, length, slack = float(here.gradient @ step.direction), 1.0, _rounding(here)
+    slope, length, slack = inner(here.gradient, step.direction), 1.0, _rounding(here)
     for _ in range(HALVINGS):
         new = theta + length * step.direction
         there = objective.expansion(new, data)
@@ -162,7 +163,7 @@ def _within(objective: Objective, theta: np.ndarray, data: Data, here: Expansion
     decrease = here.value - there.value
     ratio = (decrease + slack) / (step.decrease + slack) if isfinite(decrease) else -inf
     if ratio < BAD:
-        radius = 0.25 * float(np.linalg.norm(step.direction))
+        radius = 0.25 * sqrt(inner(step.direction, step.direction))
     elif ratio > GOOD and step.reason != "residual":
         radius = 2 * radius
     return Taken(new, there if ratio > DESCENT else None, radius)

@@ -171,8 +171,10 @@ def _step(job: Job, state: State) -> State:
 
 
 def _is_finite(vector: np.ndarray) -> bool:
-    """A finite square says so at once; one that is not may have been too large."""
-    return isfinite(vector @ vector) or bool(np.isfinite(vector).all())
+    """A finite sum says so at once; one that is not may have been too large."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = vector.sum()
+    return isfinite(total) or bool(np.isfinite(vector).all())
 
 
 def _is_bounded(value: float, first: float) -> bool:

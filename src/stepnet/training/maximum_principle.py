@@ -21,6 +21,7 @@ from stepnet.checkpoints.counts import checked_count
 from stepnet.nets.layerwise import Layerwise
 from stepnet.nets.penalties import Penalty
 from stepnet.records import keep, keep_numbers
+from stepnet.sums import inner
 from stepnet.training.lbfgs import LBFGS, Minimum, descend, require_start
 from stepnet.training.objective import Data, Evaluation, Objective
 from stepnet.training.progress import Bar
@@ -141,11 +142,11 @@ def hamiltonian(
     layer, x, p = parts.layers[n], here.x[n], here.p[n + 1]
     f, bar, slope = layer.pullback(theta, x, p)
     own = penalty.at(theta)
-    plain = float(np.vdot(p, f)) / len(x) - own.value
+    plain = inner(p, f) / len(x) - own.value
     if not rho:
         return Hamiltonian(plain, bar / len(x) - own.gradient, plain)
     away, turned = here.x[n + 1] - f, here.p[n] - slope
-    value = plain - 0.5 * rho * float(np.vdot(away, away) + np.vdot(turned, turned)) / len(x)
+    value = plain - 0.5 * rho * (inner(away, away) + inner(turned, turned)) / len(x)
     length = np.linalg.norm(turned, axis=1, keepdims=True)
     step = np.cbrt(np.finfo(x.dtype).eps) * np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True))
     ahead, q = step * turned / np.where(length > 0, length, 1), rho * length / (2 * step) * p
