@@ -82,7 +82,8 @@ def _reversible(stage: Stage, theta, theta_bar, x: np.ndarray) -> Sweep:
         first = max(stage.n_opening, stop - size)
         count = stop - first
         if stop < stage.n_steps:
-            records[count], records[count + 1, :, :width] = records[0], records[1, :, :width]
+            records[count + 1, :, :width] = records[1, :, :width]  # before the next line, as count may be 1
+            records[count] = records[0]
         _undo(stage, room, theta, first, count)
         stage.bars(room, count + 1)[:] = bar
         stage.pull(room, stage.stored, theta, theta_bar, first, count, 1)
