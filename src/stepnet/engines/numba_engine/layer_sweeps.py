@@ -14,7 +14,7 @@ from stepnet.checkpoints import Checkpoints, Kind
 from stepnet.engines.numba_engine.layer_runs import Stage
 
 BLOCK_BYTES = 2**21  # of the records of a segment that is run again: it stays in the cache
-LEAST_BLOCK = 8  # steps of a segment at least, so that its bookkeeping does not matter
+LEAST_BLOCK = 16  # steps of a segment at least, so that its bookkeeping does not matter
 
 Memory = str | Checkpoints
 Sweep = Generator[np.ndarray, np.ndarray, None]
@@ -69,22 +69,26 @@ def _scheduled(stage: Stage, theta, theta_bar, x: np.ndarray, memory: Memory) ->
 
 
 def _reversible(stage: Stage, theta, theta_bar, x: np.ndarray) -> Sweep:
-    """Records of a segment are at the slots 1, 2, ...; slot 0 gets what is left for the step before."""
+    """Records of a segment are at the slots 1, 2, ...; slot 0 gets what is left for the step before.
+
+    Those of the last segment are kept on the way forward, the others found by undoing their steps.
+    """
     begun = stage.carried(x)
-    state = stage.advanced(theta, stage.opened(theta, begun), stage.n_opening, max(0, stage.count - 1))
-    size, stop, width = min(block(stage, len(begun)), max(1, stage.count)), stage.n_steps, begun.shape[1]
+    size, stop, width = min(block(stage, len(begun)), stage.count), stage.n_steps, begun.shape[1]
+    kept = min(size + 1, stage.count)  # one step more than the segment, for slot 0
+    state = stage.advanced(theta, stage.opened(theta, begun), stage.n_opening, stage.count - kept)
     room = stage.room(stage.stored, len(begun), size + 2)
-    records, last = stage.records(room), min(size, stage.count)
-    records[last, :, :width] = state
-    stage.run(room, stage.stored, theta, stop - 1, min(1, stage.count), last)
-    bar = stage.carried((yield stage.own(records[last + (stage.count > 0), :, :width], len(x))))
+    records = stage.records(room)
+    records[size + 1 - kept, :, :width] = state
+    stage.run(room, stage.stored, theta, stop - kept, kept, size + 1 - kept)
+    bar = stage.carried((yield stage.own(records[size + 1, :, :width], len(x))))
     while stop > stage.n_opening:
         first = max(stage.n_opening, stop - size)
         count = stop - first
         if stop < stage.n_steps:
             records[count + 1, :, :width] = records[1, :, :width]  # before the next line, as count may be 1
             records[count] = records[0]
-        _undo(stage, room, theta, first, count)
+            _undo(stage, room, theta, first, count)
         stage.bars(room, count + 1)[:] = bar
         stage.pull(room, stage.stored, theta, theta_bar, first, count, 1)
         bar, stop = stage.bars(room, 1).copy(), first
