@@ -26,11 +26,12 @@ class NetClassifier(ClassifierMixin, NetEstimator):
     alpha, smoothness : float
         Factors of the squared weights, and of their roughness along depth.
     optimiser : str or record of `stepnet.training`
-        "adam", `Adam(rate)`, ...; or `LBFGS`, `GaussNewton` (or "lbfgs", "gauss_newton") for all data at once.
+        "adam", `Adam(rate)`, ...; or `LBFGS`, `GaussNewton`, `MSA` (or "lbfgs", "gauss_newton", "msa") for all data at
+        once.
     rate : float
         Of an optimiser that is given by its name.
     epochs, batch_size, patience
-        Of the mini-batches; "lbfgs" and "gauss_newton" make so many iterations as there are epochs.
+        Of the mini-batches; names of methods for all data at once make so many iterations as there are epochs.
     scale : bool
         Whether inputs are shifted and scaled to mean 0 and variance 1.
     random_state : int, RandomState or None

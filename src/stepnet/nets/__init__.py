@@ -1,9 +1,10 @@
 """Networks as steps: a net is a field, a scheme, a depth, an opening and a read-out."""
 
 from stepnet.nets import losses, penalties
+from stepnet.nets.derivatives import Linearised, NetGradient
 from stepnet.nets.design import Block, Design
 from stepnet.nets.mgrit import MGRIT, Convergence
-from stepnet.nets.net import Net, NetGradient
+from stepnet.nets.net import Net
 from stepnet.nets.nodes import NodeModel
 from stepnet.nets.parallel_depth import ParallelForward, ParallelGradient, mgrit_forward, mgrit_gradient
 from stepnet.nets.presets import (
@@ -27,8 +28,8 @@ from stepnet.nets.presets import (
 load = Net.load
 
 __all__ = [
-    "Block", "Convergence", "Design", "MGRIT", "Net", "NetGradient", "NodeModel", "PRESETS", "ParallelForward",
-    "ParallelGradient", "antisymmetric", "attention_net", "composed", "graph_ode", "hamiltonian", "hyperbolic",
-    "leapfrog_net", "load", "losses", "mgrit_forward", "mgrit_gradient", "midpoint_net", "mlp", "neural_ode",
-    "node_net", "parabolic", "parabolic_cnn", "penalties", "resnet",
+    "Block", "Convergence", "Design", "Linearised", "MGRIT", "Net", "NetGradient", "NodeModel", "PRESETS",
+    "ParallelForward", "ParallelGradient", "antisymmetric", "attention_net", "composed", "graph_ode", "hamiltonian",
+    "hyperbolic", "leapfrog_net", "load", "losses", "mgrit_forward", "mgrit_gradient", "midpoint_net", "mlp",
+    "neural_ode", "node_net", "parabolic", "parabolic_cnn", "penalties", "resnet",
 ]  # fmt: skip

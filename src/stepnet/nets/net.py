@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
@@ -11,68 +10,11 @@ import numpy as np
 
 from stepnet.checkpoints import Checkpoints
 from stepnet.fields import Depth
+from stepnet.nets.derivatives import Linearised, NetGradient, views
 from stepnet.nets.design import Block, Design
 from stepnet.nets.initialise import initial_weights
 
 MEMORIES = ("auto", "all", "segments", "reversible")
-
-
-@dataclass(frozen=True, eq=False)
-class NetGradient:
-    """The value of a loss and its gradient.
-
-    Parameters
-    ----------
-    value : float
-        NaN if only the gradient of the outputs was given.
-    theta : array
-        With respect to the flat vector of parameters.
-    x : array
-        With respect to the inputs, shaped as they are.
-    outputs : array
-        What the net gave.
-    design : Design
-        Of the net.
-    """
-
-    value: float
-    theta: np.ndarray
-    x: np.ndarray
-    outputs: np.ndarray
-    design: Design
-
-    @cached_property
-    def weights(self) -> MappingProxyType:
-        """Views of `theta` by name."""
-        return views(self.design, self.theta)
-
-
-class Linearised:
-    """J, the derivative of a net's outputs by its parameters, at some inputs and at the parameters it was made with.
-
-    Parameters
-    ----------
-    outputs : array
-        What the net gave.
-    push, pull : callable
-        J v from v, and J' u from u.
-    """
-
-    def __init__(self, outputs: np.ndarray, push: Callable, pull: Callable):
-        self.outputs, self._push, self._pull = outputs, push, pull
-
-    def tangent(self, theta_dot) -> np.ndarray:
-        """J v: the derivative of the outputs in a direction of the parameters."""
-        return self._push(np.ascontiguousarray(theta_dot, self.outputs.dtype))
-
-    def pullback(self, outputs_bar) -> np.ndarray:
-        """J' u: the gradient by the parameters from that by the outputs."""
-        return self._pull(np.ascontiguousarray(outputs_bar, self.outputs.dtype))
-
-    def gauss_newton(self, direction, hessian: Callable | None = None) -> np.ndarray:
-        """J' H J times a direction; `hessian(J v)` is H (J v), by default J v."""
-        pushed = self.tangent(direction)
-        return self.pullback(pushed if hessian is None else hessian(pushed))
 
 
 class Net:
@@ -203,8 +145,9 @@ class Net:
         theta, flat, memory = self.theta.copy(), self._inputs("x", x), self._memory(memory)
         execution = self._execution
         if execution.can_be_kept(len(flat), memory):
-            return Linearised(*execution.linearised(theta, flat))
+            return Linearised(theta.size, *execution.linearised(theta, flat))
         return Linearised(
+            theta.size,
             execution.forward(theta, flat),
             lambda theta_dot: execution.tangent(theta, theta_dot, flat, np.zeros_like(flat))[1],
             lambda outputs_bar: execution.gradient(theta, flat, lambda _: outputs_bar, memory)[0],
@@ -335,16 +278,6 @@ class Net:
                         f"`memory='reversible'` needs steps that can be undone, such as those of 'verlet', not {name!r}"
                     )
         return memory
-
-
-def views(design: Design, theta: np.ndarray) -> MappingProxyType:
-    """Parts of a vector by the names that a design gives to its parameters."""
-    found, start = {}, 0
-    for name, shape in design.shapes.items():
-        size = int(np.prod(shape))
-        found[name] = theta[start : start + size].reshape(shape)
-        start += size
-    return MappingProxyType(found)
 
 
 def _with_block(net: Net, number: int, block: Block) -> Net:

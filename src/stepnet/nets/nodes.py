@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from stepnet.nets.net import Net, NetGradient
+from stepnet.nets.derivatives import NetGradient
+from stepnet.nets.net import Net
 
 
 class NodeModel:
@@ -60,7 +61,7 @@ class NodeModel:
         """States (depths, nodes, channels) inside a block."""
         return self._at(self.net.features(self._x, block)[:, 0], self._numbers(nodes))
 
-    def gradient(self, nodes, loss: Callable, *, memory="auto") -> NetGradient:
+    def gradient(self, nodes, loss: Callable, *, memory=None) -> NetGradient:
         """The exact gradient of a loss of the outputs at these nodes, with `outputs` there."""
         nodes, kept = self._numbers(nodes), np.zeros(0)
 
@@ -74,7 +75,7 @@ class NodeModel:
         x_bar = found.x.reshape(self.inputs.T.shape).T
         return NetGradient(found.value, found.theta, x_bar, kept, found.design)
 
-    def gauss_newton(self, nodes, direction, hessian: Callable | None = None, *, memory="auto") -> np.ndarray:
+    def gauss_newton(self, nodes, direction, hessian: Callable | None = None, *, memory=None) -> np.ndarray:
         """J' H J times a direction of parameters, for the outputs at these nodes."""
         nodes = self._numbers(nodes)
 

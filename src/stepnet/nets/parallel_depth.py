@@ -11,9 +11,10 @@ from functools import partial
 
 import numpy as np
 
+from stepnet.nets.derivatives import NetGradient
 from stepnet.nets.design import Block
 from stepnet.nets.mgrit import MGRIT, Carrier, Convergence, Multigrid
-from stepnet.nets.net import Net, NetGradient
+from stepnet.nets.net import Net
 
 TWO_LEVELS = MGRIT()
 PARTIAL_SUMS = 8  # of the gradient of weights: a number of its own, so that sums do not depend on threads

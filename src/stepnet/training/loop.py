@@ -172,9 +172,7 @@ def _step(job: Job, state: State) -> State:
 
 def _is_finite(vector: np.ndarray) -> bool:
     """A finite sum says so at once; one that is not may have been too large."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = vector.sum()
-    return isfinite(total) or bool(np.isfinite(vector).all())
+    return isfinite(vector.sum()) or bool(np.isfinite(vector).all())
 
 
 def _is_bounded(value: float, first: float) -> bool:

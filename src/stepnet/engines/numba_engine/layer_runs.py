@@ -76,8 +76,8 @@ class Stage:
         self._in_groups = partial(Stage, field, motion, steps, length, depth, dtype)
         self._steps = Steps(steps + 1, self.h, length, depth, self.group)
         self.chains = chains_of(parts, field.parameters, depth.controls, self.group, self.dtype)
-        self.n_parameters = int((self.chains.slots[:, 1]).sum() * depth.controls)
         self._n_weights = int(self.chains.slots[:, 1].sum())
+        self.n_parameters = self._n_weights * depth.controls
         self._work_size, self._work = (self.group * size for size in work_size(parts))
         self._free: list[layers.Room] = []
         self._tapes: dict[tuple[int, bool], list[Tape]] = {}
@@ -168,11 +168,13 @@ class Stage:
         return -(-tiles // self.group)
 
     def records(self, room: layers.Room, is_dot: bool = False) -> np.ndarray:
+        """The records of a room by slot and tile; those of tangents are two, which take turns."""
         start, period = (room.dots, 2) if is_dot else (0, room.period)
         size = period * room.tiles * room.record
         return room.memory[start : start + size].reshape(period, room.tiles, room.record)
 
     def bars(self, room: layers.Room, slot: int) -> np.ndarray:
+        """The gradients of the state before the step whose record is at a slot."""
         start = room.bars + slot % 2 * room.tiles * room.bar_size
         return room.memory[start : start + room.tiles * room.bar_size].reshape(room.tiles, room.bar_size)
 
@@ -281,8 +283,8 @@ class Stage:
 
     def tangent(self, theta, theta_dot, x: np.ndarray, x_dot: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The end state and its tangent."""
-        pair = x.reshape(len(x), -1), x_dot.reshape(len(x), -1)
         if self.is_single:
+            pair = x.reshape(len(x), -1), x_dot.reshape(len(x), -1)
             pair = self._pushed(self.stored, theta, theta_dot, pair, 0, 1)
             return tuple(each.reshape(len(x), -1, TILE) for each in pair)
         stage = self.fitted(len(x))

@@ -1,0 +1,88 @@
+"""What the derivatives of nets give: gradients by name, and a net that is linear in its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+
+from stepnet.nets.design import Design
+
+
+def views(design: Design, theta: np.ndarray) -> MappingProxyType:
+    """Parts of a vector by the names that a design gives to its parameters."""
+    found, start = {}, 0
+    for name, shape in design.shapes.items():
+        size = int(np.prod(shape))
+        found[name] = theta[start : start + size].reshape(shape)
+        start += size
+    return MappingProxyType(found)
+
+
+@dataclass(frozen=True, eq=False)
+class NetGradient:
+    """The value of a loss and its gradient.
+
+    Parameters
+    ----------
+    value : float
+        NaN if only the gradient of the outputs was given.
+    theta : array
+        With respect to the flat vector of parameters.
+    x : array
+        With respect to the inputs, shaped as they are.
+    outputs : array
+        What the net gave.
+    design : Design
+        Of the net.
+    """
+
+    value: float
+    theta: np.ndarray
+    x: np.ndarray
+    outputs: np.ndarray
+    design: Design
+
+    @cached_property
+    def weights(self) -> MappingProxyType:
+        """Views of `theta` by name."""
+        return views(self.design, self.theta)
+
+
+class Linearised:
+    """J, the derivative of a net's outputs by its parameters, at some inputs and at the parameters it was made with.
+
+    Parameters
+    ----------
+    size : int
+        How many parameters there are.
+    outputs : array
+        What the net gave.
+    push, pull : callable
+        J v from v, and J' u from u.
+    """
+
+    def __init__(self, size: int, outputs: np.ndarray, push: Callable, pull: Callable):
+        self.size, self.outputs, self._push, self._pull = size, outputs, push, pull
+
+    def tangent(self, theta_dot) -> np.ndarray:
+        """J v: the derivative of the outputs in a direction of the parameters."""
+        dot = np.ascontiguousarray(theta_dot, self.outputs.dtype).reshape(-1)
+        if dot.size != self.size:
+            raise ValueError(f"`theta_dot` must have {self.size} entries, found {dot.size}")
+        return self._push(dot)
+
+    def pullback(self, outputs_bar) -> np.ndarray:
+        """J' u: the gradient by the parameters from that by the outputs."""
+        bar, wanted = np.ascontiguousarray(outputs_bar, self.outputs.dtype), self.outputs.shape
+        if bar.shape != wanted:
+            raise ValueError(f"`outputs_bar` must have the shape {wanted} of the outputs, found {bar.shape}")
+        return self._pull(bar)
+
+    def gauss_newton(self, direction, hessian: Callable | None = None) -> np.ndarray:
+        """J' H J times a direction; `hessian(J v)` is H (J v), by default J v."""
+        pushed = self.tangent(direction)
+        return self.pullback(pushed if hessian is None else hessian(pushed))
