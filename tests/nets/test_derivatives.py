@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from nets.cases import MEMORIES, net_of, pairs_of, pairwise, product_of_all, torch_outputs
+from nets.cases import MEMORIES, STEPS, field_of, net_of, pairs_of, pairwise, product_of_all, torch_outputs
 
+import stepnet as sn
 from stepnet.engines.numba_engine import layer_sweeps
-from stepnet.nets import Net
+from stepnet.nets import Block, Design, Net
 
 ALL = product_of_all()
 FEW = pairwise(ALL)
@@ -164,13 +165,39 @@ def test_a_net_keeps_what_it_was_told_to():
 def test_segments_of_any_length_are_reversed(size, monkeypatch):
     """The last of them may be a single step."""
     monkeypatch.setattr(layer_sweeps, "block", lambda stage, groups: size)
-    net = net_of("graph", "hamiltonian", "yoshida4", number=1)
+    require_stored("segments", net_of("graph", "hamiltonian", "yoshida4", number=1))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+@pytest.mark.parametrize("scheme", ["symplectic_euler_kick", "verlet", "yoshida4"])
+def test_few_steps_are_reversed(scheme, steps):
+    require_stored("reversible", net_of("dense", "hamiltonian", scheme, number=1, steps=steps))
+
+
+def test_every_step_that_can_be_undone_leaves_its_record(capsys):
+    """What the reverse run reads of a step is found again when the step is undone, for the whole catalogue."""
+    count = 0
+    for dynamics in ("residual", "hamiltonian", "hyperbolic", "staggered"):
+        field = field_of("dense", dynamics)
+        for name in sn.schemes.names():
+            try:
+                block = Block(field, name, STEPS)
+            except (TypeError, ValueError):
+                continue  # a scheme for fields of another kind
+            if block.motion.back is not None:
+                require_stored("reversible", Net(Design((block,)), seed=count))
+                count += 1
+    with capsys.disabled():
+        print(f"\n{count} pairs of dynamics and scheme undone")
+    assert count >= 60
+
+
+def require_stored(memory, net):
+    """The same gradients as with everything kept."""
     x = np.random.default_rng(3).normal(size=(BATCH, net.design.n_in))
-    stored = net.gradient(x, end_gradient=x, memory="all")
-    for memory in ("reversible", "segments"):
-        found = net.gradient(x, end_gradient=x, memory=memory)
-        assert relative(found.theta, stored.theta) < IDENTITY
-        assert relative(found.x, stored.x) < IDENTITY
+    stored, found = (net.gradient(x, end_gradient=x, memory=each) for each in ("all", memory))
+    assert relative(found.theta, stored.theta) < IDENTITY
+    assert relative(found.x, stored.x) < IDENTITY
 
 
 def test_reversible_memory_does_not_grow_with_depth():

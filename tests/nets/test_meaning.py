@@ -58,7 +58,7 @@ def test_bits_of_a_sample_do_not_depend_on_its_company(name):
 
 def test_bits_do_not_depend_on_threads_or_on_wide_matrices():
     random = np.random.default_rng(2)
-    for width in (8, 24, 40):  # in registers, BLAS on groups of tiles, BLAS on tiles
+    for width in (8, 24, 40, 130):  # in registers on groups of tiles and on tiles, BLAS on groups of tiles
         design = nets.resnet(3, 2, width, 6).design
         x = random.normal(size=(700, 3))
         one, many = (Net(design, seed=1, workers=n) for n in (1, 3))

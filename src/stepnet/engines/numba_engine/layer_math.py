@@ -13,11 +13,12 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.polynomial import Polynomial, chebyshev
 
-from stepnet.engines.numba_engine.vectors import I32, I64, Vector, Vectors
+from stepnet.engines.numba_engine.vectors import I32, I64, VECTOR_BYTES, Vector, Vectors
 from stepnet.fields.activations import LEAK, SELU_ALPHA, SELU_SCALE
 
 TANH, RELU, LEAKY, SOFTPLUS, GELU, SILU, ELU, SELU, SIGMOID, IDENTITY = range(10)
 LN2 = log(2.0)
+SIDE_BY_SIDE = 4  # vectors whose operations take turns, as each waits for the one before; a tile has no fewer
 SHIFT = 0.35  # of the reduction for tanh: no cancellation where the result is small
 
 
@@ -166,7 +167,7 @@ def activate(typing_context, number, memory, u0, z0, slopes0, n, bias, sign, bas
 
     def generate(context, builder, signature, arguments):
         number, memory_, u0, z0, slopes0, n, bias, sign, base0, sum0, v, w = arguments
-        kit = Vectors(context, builder, real)
+        kit = Vectors(context, builder, real, SIDE_BY_SIDE * VECTOR_BYTES * 8 // real.bitwidth)
         u, z, slopes, base, target = (
             kit.address(memory, memory_, each) for each in (u0, z0, slopes0, base0, sum0)
         )  # fmt: skip

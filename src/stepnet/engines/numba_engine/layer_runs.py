@@ -12,7 +12,7 @@ import numpy as np
 
 from stepnet.engines.numba_engine import layers
 from stepnet.engines.numba_engine.blas import gemm_address
-from stepnet.engines.numba_engine.layer_products import TILE
+from stepnet.engines.numba_engine.layer_products import SMALL, TILE
 from stepnet.engines.numba_engine.layer_tables import (
     ONCE,
     Layout,
@@ -26,7 +26,10 @@ from stepnet.engines.numba_engine.layer_tapes import Tape
 from stepnet.fields import Chain, Depth, Field, Mixing
 from stepnet.schemes.programs import Motion
 
-GROUP, NARROW = 4, 32  # at most so many tiles of dense nets run side by side, so many rows in all: long loops in L1
+GROUP, NARROW = (
+    4,
+    32,
+)  # at most so many tiles of dense nets run side by side, so many rows of narrow ones: to stay in L1
 SLICE_OPERATIONS = 1e9  # multiplications in one call of a kernel, some 50 ms
 BESIDE = 1e4  # what a step costs besides those
 TAKING = Lock()  # one for all stages, so that stages can be copied
@@ -35,12 +38,12 @@ NOTHING = Motion(ONCE, ONCE, (0,))
 
 
 def group_of(field: Field) -> int:
-    """Tiles that run side by side: several if all layers are dense and narrow."""
+    """Tiles that run side by side: several if all layers are dense, and narrow or so wide that BLAS is called."""
     layers_of_all = [layer for part in field.parts for layer in part.layers]
     if not all(isinstance(layer.connectivity, Mixing) and layer.connectivity.is_dense for layer in layers_of_all):
         return 1
     widest = max(max(layer.n_in, layer.n_out) for layer in layers_of_all)
-    return max(1, min(GROUP, NARROW // (widest * len(field.parts))))
+    return GROUP if widest > SMALL else max(1, min(GROUP, NARROW // (widest * len(field.parts))))
 
 
 class Stage:
@@ -101,7 +104,7 @@ class Stage:
         return layout_of(self.motion.back, self.field, self._steps, self.dtype, is_stored=False)
 
     @cached_property
-    def undoing(self) -> Layout | None:
+    def undoing(self) -> Layout:
         return undoing_layout(self.motion, self.field, self._steps, self.dtype)
 
     @property
@@ -186,22 +189,27 @@ class Stage:
             return [(0, count)]
         return [(done, min(size, count - done)) for done in range(0, count, size)]
 
-    def run(self, room, layout: Layout, theta, step: int, count: int, slot: int = 0, ways=(1, 1)) -> None:
-        """`ways`: whether steps, and the slots of their records, go up or down."""
-        up, slots_up = ways
+    def run(self, room, layout: Layout, theta, step: int, count: int, slot: int = 0, direction: int = 1) -> None:
+        """Steps go up or down; the slots of their records go up."""
         for done, n in self._slices(count, room.tiles):
             layers.forward(
-                self.dtype, gemm_address(self.dtype), self.chains, layout.program, room, theta, step + up * done, up,
-                slot + slots_up * done, slots_up, n,
+                self.dtype, gemm_address(self.dtype), self.chains, layout.program, room, theta,
+                step + direction * done, direction, slot + done, n,
             )  # fmt: skip
 
-    def pull(self, room, layout: Layout, theta, theta_bar, step: int, count: int, slot: int = 0) -> None:
-        """In reverse over the steps that begin at `step` and `slot`."""
+    def pull(
+        self, room, layout: Layout, theta, theta_bar, step: int, count: int, slot: int = 0, is_undone: bool = False
+    ) -> None:
+        """In reverse over the steps that begin at `step` and `slot`; they are undone on the way, or records are there.
+
+        Behind the last step is then its state, and in its record are the tapes of slopes that it hands on.
+        """
+        undoing = (self.undoing if is_undone else layout).program
         for done, n in self._slices(count, room.tiles):
             last = count - 1 - done
             layers.pullback(
-                self.dtype, gemm_address(self.dtype), self.chains, layout.program, room, theta, theta_bar, step + last,
-                slot + last, n,
+                self.dtype, gemm_address(self.dtype), self.chains, layout.program, undoing, int(is_undone), room, theta,
+                theta_bar, step + last, slot + last, n,
             )  # fmt: skip
 
     def push(self, room, layout: Layout, theta, theta_dot, step: int, count: int, is_known: bool) -> None:
@@ -221,7 +229,7 @@ class Stage:
         room = self.room(layout, len(carry), 2)
         records = self.records(room)
         records[0, :, : carry.shape[1]] = carry
-        self.run(room, layout, theta, step, count, ways=(direction, 1))
+        self.run(room, layout, theta, step, count, direction=direction)
         found = records[count % 2, :, : carry.shape[1]].copy()
         self.give_back(room)
         return found

@@ -16,6 +16,8 @@ from stepnet.engines.numba_engine.layer_runs import Stage
 BLOCK_BYTES = 2**21  # of the records of a segment that is run again: it stays in the cache
 LEAST_BLOCK = 16  # steps of a segment at least, so that its bookkeeping does not matter
 
+RING = 3  # records that undoing a step touches: its own, the one before and the one behind
+
 Memory = str | Checkpoints
 Sweep = Generator[np.ndarray, np.ndarray, None]
 
@@ -69,42 +71,22 @@ def _scheduled(stage: Stage, theta, theta_bar, x: np.ndarray, memory: Memory) ->
 
 
 def _reversible(stage: Stage, theta, theta_bar, x: np.ndarray) -> Sweep:
-    """Records of a segment are at the slots 1, 2, ...; slot 0 gets what is left for the step before.
+    """Nothing is kept but the end; on the way back each step is undone and pulled back at once.
 
-    Those of the last segment are kept on the way forward, the others found by undoing their steps.
+    The last step leaves a record, for the tapes of slopes that it hands on.
     """
     begun = stage.carried(x)
-    size, stop, width = min(block(stage, len(begun)), stage.count), stage.n_steps, begun.shape[1]
-    kept = min(size + 1, stage.count)  # one step more than the segment, for slot 0
-    state = stage.advanced(theta, stage.opened(theta, begun), stage.n_opening, stage.count - kept)
-    room = stage.room(stage.stored, len(begun), size + 2)
+    first, last, width = stage.n_opening, stage.n_steps - 1, begun.shape[1]
+    room = stage.room(stage.stored, len(begun), RING)
     records = stage.records(room)
-    records[size + 1 - kept, :, :width] = state
-    stage.run(room, stage.stored, theta, stop - kept, kept, size + 1 - kept)
-    bar = stage.carried((yield stage.own(records[size + 1, :, :width], len(x))))
-    while stop > stage.n_opening:
-        first = max(stage.n_opening, stop - size)
-        count = stop - first
-        if stop < stage.n_steps:
-            records[count + 1, :, :width] = records[1, :, :width]  # before the next line, as count may be 1
-            records[count] = records[0]
-            _undo(stage, room, theta, first, count)
-        stage.bars(room, count + 1)[:] = bar
-        stage.pull(room, stage.stored, theta, theta_bar, first, count, 1)
-        bar, stop = stage.bars(room, 1).copy(), first
+    records[last % RING, :, :width] = stage.advanced(theta, stage.opened(theta, begun), first, stage.count - 1)
+    stage.run(room, stage.stored, theta, last, 1, last)
+    bar = stage.carried((yield stage.own(records[(last + 1) % RING, :, :width], len(x))))
+    stage.bars(room, last + 1)[:] = bar
+    stage.pull(room, stage.stored, theta, theta_bar, first, stage.count, first, is_undone=True)
+    bar = stage.bars(room, first).copy()
     stage.give_back(room)
     yield stage.own(stage.closed(theta, theta_bar, begun, bar), len(x))
-
-
-def _undo(stage: Stage, room, theta, first: int, count: int) -> None:
-    """Fill the records of a segment from the state behind it."""
-    if stage.undoing is not None:
-        stage.run(room, stage.undoing, theta, first + count - 1, count, count, (-1, -1))
-        return
-    records, width = stage.records(room), stage.stored.bar_size
-    before = stage.returned(theta, records[count + 1, :, :width], first + count - 1, count)
-    records[1, :, :width] = before
-    stage.run(room, stage.stored, theta, first, count, 1)
 
 
 # ---- memory ---------------------------------------------------------------------------------------------------------

@@ -118,13 +118,15 @@ def layout_of(program: Program, field: Field | Chain, steps: Steps, dtype: np.dt
     return _layout(program, _Rows(program, field, is_stored, steps.group), field, steps, dtype)
 
 
-def undoing_layout(motion: Motion, field: Field, steps: Steps, dtype: np.dtype) -> Layout | None:
-    """A step undone, leaving in its record what it had left there when it was done; None if some of that is not met.
+def undoing_layout(motion: Motion, field: Field, steps: Steps, dtype: np.dtype) -> Layout:
+    """A step undone, leaving in its record what it had left there when it was done.
 
     The step before is then undone in the record before, where the tapes of slopes go that it has handed on.
     """
     rows = _Undone(motion, _Rows(motion.step, field, True, steps.group))
-    return _layout(motion.back, rows, field, steps, dtype) if rows.is_complete else None
+    if not rows.is_complete:
+        raise ValueError("undoing a step of this scheme does not meet all that the step itself has met")
+    return _layout(motion.back, rows, field, steps, dtype)
 
 
 def _layout(program: Program, rows: _Rows | _Undone, field, steps: Steps, dtype: np.dtype) -> Layout:

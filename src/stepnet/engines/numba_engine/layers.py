@@ -183,32 +183,38 @@ def locate_bars(program, room, tile, slot):
         room.bar_at[r] = start + program.bar_place[r]
 
 
+@inlined
+def run_tiles(blas, chains, program, room, weights, step, slot):
+    """A step of all tiles; its records begin at `slot`."""
+    for tile in range(room.tiles):
+        here, previous = locate(program, room, tile, slot)
+        for m in range(program.forward.shape[0]):
+            o = program.forward[m]
+            kind, out, one, other, i, is_added = o[0], o[1], o[2], o[3], o[4], o[5]
+            size, v, w = program.row_size[out], program.forward_weights[m, 0], program.forward_weights[m, 1]
+            if kind == SLOPE:
+                tape, sum0 = tape_of(program, room, i, here, previous), room.at[o[6]] if is_added else -1
+                run_chain(
+                    blas, chains, program.part[i], weights, room.base, i, program.times[step, i], room.memory,
+                    room.at[one], room.at[out], tape, room.work, room.work_size, room.at[other], sum0, v, w,
+                )  # fmt: skip
+            elif kind == SUM:
+                set_sum(room.memory, room.at[out], room.at[one], room.at[other], size, v, w)
+            elif is_added:
+                add_scaled(room.memory, room.at[out], room.at[one], size, v)
+            else:
+                set_scaled(room.memory, room.at[out], room.at[one], size, v)
+
+
 @Kernel
-def forward(blas, chains, program, room, theta, step, direction, slot, slot_direction, count):
+def forward(blas, chains, program, room, theta, step, direction, slot, count):
     """`count` steps from step `step` on (direction 1), or down from it (-1); their records begin at `slot`."""
     weights = theta if program.is_direct != 0 else room.mixed
     for _ in range(count):
         prepare(chains, program, room, theta, room.mixed, step)
-        for tile in range(room.tiles):
-            here, previous = locate(program, room, tile, slot)
-            for m in range(program.forward.shape[0]):
-                o = program.forward[m]
-                kind, out, one, other, i, is_added = o[0], o[1], o[2], o[3], o[4], o[5]
-                size, v, w = program.row_size[out], program.forward_weights[m, 0], program.forward_weights[m, 1]
-                if kind == SLOPE:
-                    tape, sum0 = tape_of(program, room, i, here, previous), room.at[o[6]] if is_added else -1
-                    run_chain(
-                        blas, chains, program.part[i], weights, room.base, i, program.times[step, i], room.memory,
-                        room.at[one], room.at[out], tape, room.work, room.work_size, room.at[other], sum0, v, w,
-                    )  # fmt: skip
-                elif kind == SUM:
-                    set_sum(room.memory, room.at[out], room.at[one], room.at[other], size, v, w)
-                elif is_added:
-                    add_scaled(room.memory, room.at[out], room.at[one], size, v)
-                else:
-                    set_scaled(room.memory, room.at[out], room.at[one], size, v)
+        run_tiles(blas, chains, program, room, weights, step, slot)
         step += direction
-        slot += slot_direction
+        slot += 1
     return 0
 
 
@@ -262,11 +268,17 @@ def tangent(blas, chains, program, room, theta, theta_dot, mixed_dot, step, slot
 
 
 @Kernel
-def pullback(blas, chains, program, room, theta, theta_bar, step, slot, count):
-    """`count` steps in reverse, the last of them step `step` with its record at `slot`."""
+def pullback(blas, chains, program, undoing, is_undone, room, theta, theta_bar, step, slot, count):
+    """`count` steps in reverse, the last of them step `step` with its record at `slot`.
+
+    If `is_undone`, the program `undoing` makes the record of each step from the state behind it.
+    """
     direct = program.is_direct != 0
     weights, bars = theta if direct else room.mixed, theta_bar if direct else room.mixed_bar
     for _ in range(count):
+        if is_undone:
+            prepare(chains, undoing, room, theta, room.mixed, step)
+            run_tiles(blas, chains, undoing, room, weights, step, slot)
         prepare(chains, program, room, theta, room.mixed, step)
         for tile in range(room.tiles):
             here, previous = locate(program, room, tile, slot)

@@ -33,8 +33,9 @@ NO_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 inlined = njit(**OPTIONS, **NO_WRAPPERS, forceinline=True)
 """Decorator of the small functions that kernels are made of; they are compiled into their callers."""
 
-compiled = njit(**OPTIONS, **NO_WRAPPERS)
-"""Decorator of what a kernel needs now and then."""
+compiled = njit(**OPTIONS, **NO_WRAPPERS, forceinline=False)
+"""Decorator of larger functions.  Numba hands `forceinline` down to whatever an inlined function calls; with copies of
+these in all their callers, LLVM took three times as long."""
 
 
 def cache_directory() -> Path:
