@@ -16,10 +16,8 @@ SPEC.loader.exec_module(deep_digits)
 def workspace(net) -> int:
     """Bytes that a gradient of the block has written to: kept states and scratch."""
     stage = net._execution.stages[1]
-    used = [*stage._fitted.values()]
-    tapes = [tape for each in used for some in each._tapes.values() for tape in some]
-    assert not tapes, "all states were kept"
-    return sum(room.memory.nbytes for each in used for room in each._free)
+    assert not net._execution._free, "all states were kept"
+    return sum(room.memory.nbytes for each in stage._fitted.values() for room in each._free)
 
 
 def states_kept(net, samples: int) -> float:

@@ -32,8 +32,8 @@ class NetGradient:
         NaN if only the gradient of the outputs was given.
     theta : array
         With respect to the flat vector of parameters.
-    x : array
-        With respect to the inputs, shaped as they are.
+    x : array or None
+        With respect to the inputs, shaped as they are; None if it was not asked for.
     outputs : array
         What the net gave.
     design : Design
@@ -42,7 +42,7 @@ class NetGradient:
 
     value: float
     theta: np.ndarray
-    x: np.ndarray
+    x: np.ndarray | None
     outputs: np.ndarray
     design: Design
 

@@ -6,8 +6,9 @@ import os
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,13 @@ from stepnet.engines.numba_engine.blas import SINGLE_THREAD
 from stepnet.engines.numba_engine.layer_products import TILE
 from stepnet.engines.numba_engine.layer_runs import NOTHING, Stage
 from stepnet.engines.numba_engine.layer_sweeps import Memory, sweep
+from stepnet.engines.numba_engine.layer_tapes import Passage
 from stepnet.fields import Chain, Depth
 from stepnet.nets.design import Block, Design
 
 CHUNK = 4  # tiles that share the weights in the cache
 AUTOMATIC_BYTES = 2**28  # what "auto" may store
+KEPT = 8  # runs of chunks that are put by to be used again, or as many as those bytes hold
 
 
 def stage_of(record: Chain | Block, dtype: np.dtype) -> Stage:
@@ -32,12 +35,12 @@ def stage_of(record: Chain | Block, dtype: np.dtype) -> Stage:
 
 
 def tiled(x: np.ndarray) -> np.ndarray:
-    """(batch, features) -> (tiles, features, TILE), zeros behind the last sample."""
+    """(batch, features) -> (tiles, features, TILE), zeros behind the last sample; a view if there are none."""
     n, padded = -(-len(x) // TILE), x
     if n * TILE != len(x):
         padded = np.zeros((n * TILE, x.shape[1]), x.dtype)
         padded[: len(x)] = x
-    return np.ascontiguousarray(padded.reshape(n, TILE, -1).swapaxes(1, 2))
+    return padded.reshape(n, TILE, -1).swapaxes(1, 2)
 
 
 def untiled(tiles: np.ndarray, batch: int) -> np.ndarray:
@@ -56,6 +59,9 @@ class Execution:
         ends = list(accumulate(stage.n_parameters for stage in self.stages))
         self.places = list(zip([0, *ends], ends, strict=False))
         self._workers = workers or len(os.sched_getaffinity(0))
+        self._free: dict[tuple[int, bool], list[Passage]] = {}
+        self._automatic: dict[int, Memory] = {}
+        self._alone = SINGLE_THREAD if any(stage.calls_blas for stage in self.stages) else nullcontext()
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
@@ -63,7 +69,7 @@ class Execution:
 
     def over(self, function: Callable, *arrays) -> list:
         """function(one, ...) for all entries of some lists, over threads; values in order."""
-        with SINGLE_THREAD:
+        with self._alone:
             if len(arrays[0]) == 1 or self._workers == 1:
                 return list(map(function, *arrays))
             return list(self._pool.map(function, *arrays))
@@ -98,7 +104,7 @@ class Execution:
     def until(self, theta: np.ndarray, x: np.ndarray, wanted: int) -> np.ndarray:
         """The state that stage `wanted` begins with."""
         y = tiled(x)
-        with SINGLE_THREAD:
+        with self._alone:
             for stage, some in zip(self.stages[:wanted], self.own(theta), strict=False):
                 y = stage.forward(some, y)
         return untiled(y, len(x))
@@ -119,45 +125,30 @@ class Execution:
     def linearised(self, theta, x) -> tuple[np.ndarray, Callable, Callable]:
         """Outputs, their tangents by way of theta_dot, and gradients of theta from theirs; one run serves them all."""
         own, chunks = self.own(theta), chunks_of(tiled(x))
-        runs = [[stage.fitted(len(y)).tape(len(y), is_dual=True) for stage in self.stages] for y in chunks]
-
-        def begin(tapes, y):
-            for tape, some in zip(tapes, own, strict=True):
-                y = tape.run(some, y)
-            return y
+        runs = self._passages(chunks, is_dual=True)
 
         def push(theta_dot):
             dots = self.own(theta_dot)
-
-            def along(tapes, y):
-                y_dot = np.zeros_like(y)
-                for tape, some, dot in zip(tapes, own, dots, strict=True):
-                    y_dot = tape.push(some, dot, y_dot)
-                return y_dot
-
-            return untiled(joined(self.over(along, runs, chunks)), len(x))
+            return untiled(joined(self.over(lambda run: run.push(own, dots), runs)), len(x))
 
         def pull(outputs_bar):
-            def back(tapes, y_bar):
-                bar = np.zeros_like(theta)
-                for tape, some, some_bar in zip(reversed(tapes), own[::-1], self.own(bar)[::-1], strict=True):
-                    y_bar = tape.pull(some, some_bar, y_bar)
-                return bar
+            return self._pulled(runs, own, theta, outputs_bar, is_x_wanted=False)[0]
 
-            return sum_of(self.over(back, runs, chunks_of(tiled(outputs_bar))))
-
-        def put_by(runs=runs):
-            for tape in chain.from_iterable(runs):
-                tape.stage.put_by(tape)
-
-        outputs = untiled(joined(self.over(begin, runs, chunks)), len(x))
-        weakref.finalize(pull, put_by)
+        outputs = untiled(joined(self.over(lambda run, y: run.run(own, y), runs, chunks)), len(x))
+        weakref.finalize(pull, self._put_by, runs)
         return outputs, push, pull
 
-    def sweep(self, theta, x, memory: Memory) -> Generator[Any, Any, None]:
+    def sweep(self, theta, x, memory: Memory, is_x_wanted: bool = True) -> Generator[Any, Any, None]:
         """Outputs; once their gradient is sent, the gradients with respect to the parameters and to x."""
         own, chunks = self.own(theta), chunks_of(tiled(x))
         memory = self._memory(memory, sum(map(len, chunks)))
+        if memory == "all":
+            runs = self._passages(chunks)
+            y_bar = yield untiled(joined(self.over(lambda run, y: run.run(own, y), runs, chunks)), len(x))
+            theta_bar, x_bars = self._pulled(runs, own, theta, y_bar, is_x_wanted)
+            self._put_by(runs)
+            yield theta_bar, untiled(joined(x_bars), len(x)) if is_x_wanted else None
+            return
 
         def begin(y):
             bar, sweeps = np.zeros_like(theta), []
@@ -176,10 +167,41 @@ class Execution:
         x_bars = self.over(finish, sweeps, chunks_of(tiled(y_bar)))
         yield sum_of(bars), untiled(joined(x_bars), len(x))
 
-    def gradient(self, theta, x, end_gradient: Callable[[np.ndarray], np.ndarray], memory: Memory):
+    def _pulled(self, runs, own, theta, outputs_bar, is_x_wanted: bool) -> tuple[np.ndarray, Sequence[np.ndarray]]:
+        """Gradients of theta, and of x chunk by chunk, from those of the outputs."""
+
+        def back(run, y_bar):
+            bar = np.zeros_like(theta)
+            return bar, run.pull(own, self.own(bar), y_bar, is_x_wanted)
+
+        bars, x_bars = zip(*self.over(back, runs, chunks_of(tiled(outputs_bar))), strict=True)
+        return sum_of(bars), x_bars
+
+    def gradient(
+        self, theta, x, end_gradient: Callable[[np.ndarray], np.ndarray], memory: Memory, is_x_wanted: bool = True
+    ):
         """Gradients with respect to the parameters and to x; `end_gradient(outputs)` is asked once, in between."""
-        sweep = self.sweep(theta, x, memory)
+        sweep = self.sweep(theta, x, memory, is_x_wanted)
         return sweep.send(end_gradient(next(sweep)))
+
+    # ---- memory -----------------------------------------------------------------------------------------------------
+
+    def _passages(self, chunks, is_dual: bool = False) -> list[Passage]:
+        """For all chunks; if possible some that were put by, as new ones cost more."""
+        return [self._passage(len(y), is_dual) for y in chunks]
+
+    def _passage(self, tiles: int, is_dual: bool) -> Passage:
+        try:
+            return self._free[tiles, is_dual].pop()
+        except (KeyError, IndexError):
+            return Passage(self.stages, tiles, is_dual)
+
+    def _put_by(self, runs: list[Passage]) -> None:
+        """They are not used any more."""
+        for run in runs:
+            free = self._free.setdefault((run.tiles, run.is_dual), [])
+            if len(free) < max(KEPT, AUTOMATIC_BYTES // run.nbytes):
+                free.append(run)
 
     def stored_bytes(self, tiles: int) -> int:
         """Memory of all that a gradient could keep."""
@@ -192,11 +214,11 @@ class Execution:
     def _memory(self, memory: Memory, tiles: int) -> Memory:
         if memory != "auto":
             return memory
-        return (
-            "all"
-            if self.stored_bytes(tiles) <= AUTOMATIC_BYTES
-            else Checkpoints(bytes=max(1, AUTOMATIC_BYTES * CHUNK // max(tiles, CHUNK)))
-        )
+        if tiles not in self._automatic:
+            is_small = self.stored_bytes(tiles) <= AUTOMATIC_BYTES
+            few = Checkpoints(bytes=max(1, AUTOMATIC_BYTES * CHUNK // max(tiles, CHUNK)))
+            self._automatic[tiles] = "all" if is_small else few
+        return self._automatic[tiles]
 
 
 def sum_of(bars: Sequence[np.ndarray]) -> np.ndarray:

@@ -106,10 +106,16 @@ class Net:
             What is kept of the way forward: everything; a state for every few steps; nothing, as states are
             reconstructed (Verlet, leapfrog and their kin); or the states of an optimal schedule.
         """
-        flat, given, value = self._inputs("x", x), np.asarray(x), float("nan")
         if (loss is None) == (end_gradient is None):
             raise TypeError("give either `loss` or `end_gradient`")
-        outputs = np.zeros(0)
+        return self._pulled(x, loss, end_gradient, memory, is_x_wanted=True)
+
+    def parameter_gradient(self, x, loss: Callable) -> NetGradient:
+        """As `gradient`, without that by the inputs, which is None: what training needs."""
+        return self._pulled(x, loss, None, None, is_x_wanted=False)
+
+    def _pulled(self, x, loss: Callable | None, end_gradient, memory, is_x_wanted: bool) -> NetGradient:
+        flat, value, outputs = self._inputs("x", x), float("nan"), np.zeros(0)
 
         def seed(y):
             nonlocal outputs, value
@@ -119,8 +125,9 @@ class Net:
             value, y_bar = self._loss_at(loss, y)
             return y_bar
 
-        theta_bar, x_bar = self._execution.gradient(self.theta, flat, seed, self._memory(memory))
-        return NetGradient(float(value), theta_bar, x_bar.reshape(given.shape), outputs, self.design)
+        theta_bar, x_bar = self._execution.gradient(self.theta, flat, seed, self._memory(memory), is_x_wanted)
+        x_bar = x_bar.reshape(np.shape(x)) if is_x_wanted else None
+        return NetGradient(float(value), theta_bar, x_bar, outputs, self.design)
 
     def tangent(self, x, theta_dot=None, x_dot=None) -> tuple[np.ndarray, np.ndarray]:
         """Outputs and their derivative in a direction of parameters and inputs."""

@@ -72,7 +72,7 @@ class NodeModel:
             return value, self._spread(bar, nodes)
 
         found = self.net.gradient(self._x, whole, memory=memory)
-        x_bar = found.x.reshape(self.inputs.T.shape).T
+        x_bar = np.reshape(np.asarray(found.x), self.inputs.T.shape).T
         return NetGradient(found.value, found.theta, x_bar, kept, found.design)
 
     def gauss_newton(self, nodes, direction, hessian: Callable | None = None, *, memory=None) -> np.ndarray:

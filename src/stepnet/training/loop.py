@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite, nan
 
@@ -158,16 +158,16 @@ def _step(job: Job, state: State) -> State:
     rate = recipe.optimiser.rate(state.step / job.steps_per_epoch)
     value, accuracy, gradient = job.objective.gradient(state.theta, batch)
     first = value if state.step == 0 else state.first
-    if not _is_bounded(value, first) or not _is_finite(gradient):
-        raise Diverged(_advice(value, epoch, place, rate))
+    is_bounded = _is_bounded(value, first)
     if recipe.clip is not None:
+        is_bounded = is_bounded and _is_finite(gradient)
         gradient = recipe.clip(gradient)
     theta, slots = recipe.optimiser.step(state.theta, gradient, state.slots, rate, state.step + 1)
-    if not _is_finite(theta):
+    if not (is_bounded and _is_finite(theta)):  # an update by a gradient that is not finite is not finite either
         raise Diverged(_advice(value, epoch, place, rate))
     n, (loss, hits, samples) = len(batch), state.sums
     sums = (loss + n * value, hits + n * accuracy, samples + n)
-    return replace(state, theta=theta, good=state.theta, slots=slots, step=state.step + 1, first=first, sums=sums)
+    return state._replace(theta=theta, good=state.theta, slots=slots, step=state.step + 1, first=first, sums=sums)
 
 
 def _is_finite(vector: np.ndarray) -> bool:
@@ -204,9 +204,9 @@ def _closed(job: Job, state: State) -> State:
     watched = row[0] if job.validation is None else validated[0]
     if job.validation is not None and not isfinite(watched):
         raise Diverged(f"the loss of the validation data is {watched:g} after epoch {epoch}")
-    state = replace(state, history=(*state.history, row), sums=(0.0, 0.0, 0.0))
+    state = state._replace(history=(*state.history, row), sums=(0.0, 0.0, 0.0))
     if state.best_epoch == 0 or watched < state.lowest - job.recipe.tolerance * abs(state.lowest):
-        state = replace(state, best=state.theta, best_epoch=epoch, lowest=watched)
+        state = state._replace(best=state.theta, best_epoch=epoch, lowest=watched)
     return state
 
 

@@ -19,8 +19,9 @@ class Model(Protocol):
 
     `gradient(x, loss)` runs `loss(outputs)`, which gives a value and its gradient by the outputs, and returns a record
     with `value`, `theta` (the gradient by the parameters) and `outputs`.  `gauss_newton(x, v, hessian)`, which only the
-    method of that name needs, gives J' hessian(J v), with J the derivative of the outputs by the parameters; a model
-    with `linearised(x)`, as that of a `Net`, is asked for J once in every step instead.
+    method of that name needs, gives J' hessian(J v), with J the derivative of the outputs by the parameters.  A model
+    with `linearised(x)`, as that of a `Net`, is asked for J once in every step instead, and one with
+    `parameter_gradient(x, loss)` for a gradient that leaves out the inputs.
     """
 
     @property
@@ -62,7 +63,7 @@ class Data:
         """Some of the samples; they were checked when the data were built."""
         part = object.__new__(Data)
         weights = None if self.weights is None else self.weights[indices]
-        keep(part, x=self.x[indices], y=self.y[indices], weights=weights)
+        keep(part, x=self.x.take(indices, axis=0), y=self.y.take(indices, axis=0), weights=weights)
         return part
 
 
@@ -113,7 +114,7 @@ class Objective:
 
     def gradient(self, theta: np.ndarray, data: Data) -> Evaluation:
         """The value, the accuracy and the gradient."""
-        _, found = self._pulled(theta, data)
+        found = self._pulled(theta, data)
         accuracy = self._accuracy(found.outputs, data)
         if not self._has_own:
             return Evaluation(found.value, accuracy, found.theta)
@@ -131,7 +132,7 @@ class Objective:
         local, own = self.loss.at(outputs, data.y, data.weights), self._own(theta)
 
         def slope():
-            pulled = self._pulled(theta, data)[1].theta if near is None else near.pullback(local.gradient)
+            pulled = self._pulled(theta, data).theta if near is None else near.pullback(local.gradient)
             return pulled + own.gradient
 
         def product(v):
@@ -142,17 +143,15 @@ class Objective:
 
         return Expansion(local.value + own.value, slope, product)
 
-    def _pulled(self, theta: np.ndarray, data: Data) -> tuple[Expansion, Any]:
-        """The loss near the outputs, and its gradient by the parameters."""
-        local: list[Expansion] = []
+    def _pulled(self, theta: np.ndarray, data: Data) -> Any:
+        """The loss and its gradient by the parameters."""
 
         def seed(outputs):
-            local.append(self.loss.at(outputs, data.y, data.weights))
-            return local[-1].value, local[-1].gradient
+            local = self.loss.at(outputs, data.y, data.weights)
+            return local.value, local.gradient
 
         self.model.put(theta)
-        found = self.model.gradient(data.x, seed)
-        return local[-1], found
+        return getattr(self.model, "parameter_gradient", self.model.gradient)(data.x, seed)
 
     @property
     def _has_own(self) -> bool:

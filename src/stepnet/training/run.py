@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from math import inf, nan
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -84,8 +84,7 @@ class Ending(Enum):
     INTERRUPTED = "interrupted by the user"
 
 
-@dataclass(frozen=True, eq=False)
-class State:
+class State(NamedTuple):
     """All numbers that decide how a run goes on.
 
     `good` are the parameters of the last step whose loss was finite, `best` those with the lowest loss after an epoch,
@@ -101,7 +100,7 @@ class State:
     lowest: float = inf
     first: float = nan
     sums: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    history: tuple[tuple[float, ...], ...] = field(default=())
+    history: tuple[tuple[float, ...], ...] = ()
 
     def numbers(self) -> dict[str, np.ndarray]:
         """As arrays by name."""

@@ -204,7 +204,9 @@ def pull_linear(blas, chains, layer, W, w0, memory, x0, g0, out, b0, s):
 
 
 @inlined
-def pull_chain(blas, chains, part, W, base, i, t, memory, x0, o0, tape, f0, weight, g0, b0, xb0, W_bar, s0, size):
+def pull_chain(
+    blas, chains, part, W, base, i, t, memory, x0, o0, tape, f0, weight, g0, b0, xb0, W_bar, s0, size, is_x_wanted
+):
     """x_bar = b + and W_bar += gradients of <weight f, chain(x)>; b = 0 if b0 < 0, and g is scratch, which may be f.
 
     Scratch of `size` each: two inner gradients, the gradient by way of a state-dependent K', then that of a layer.
@@ -228,7 +230,8 @@ def pull_chain(blas, chains, part, W, base, i, t, memory, x0, o0, tape, f0, weig
         v0 = x0 if layer == first else tape + chains.layers[layer - 1, TAPE]
         out, b = (xb0, b0) if layer == first else (s0 + (layer % 2) * size, -1)
         w0, is_transposed = weight_place(k, base, i), k[IS_TRANSPOSED] != 0
-        pull_linear(blas, chains, layer, W, w0, memory, x0 if is_transposed else v0, g0, out, b, s)
+        if layer > first or is_x_wanted or k[KIND] > FIXED:
+            pull_linear(blas, chains, layer, W, w0, memory, x0 if is_transposed else v0, g0, out, b, s)
         if k[KIND] == ATTENTION:
             n = k[N_IN] * TILE
             if is_transposed:

@@ -12,6 +12,7 @@ import numpy as np
 
 from stepnet.engines.numba_engine import layers
 from stepnet.engines.numba_engine.blas import gemm_address
+from stepnet.engines.numba_engine.layer_chains import C_IN, C_OUT
 from stepnet.engines.numba_engine.layer_products import SMALL, TILE
 from stepnet.engines.numba_engine.layer_tables import (
     ONCE,
@@ -108,6 +109,11 @@ class Stage:
         return undoing_layout(self.motion, self.field, self._steps, self.dtype)
 
     @property
+    def calls_blas(self) -> bool:
+        """Whether some products do not stay in registers."""
+        return bool((self.chains.layers[:, [C_IN, C_OUT]] > SMALL).any())
+
+    @property
     def has_opening(self) -> bool:
         return not self.is_single and bool(self.motion.opening.operations)
 
@@ -198,18 +204,20 @@ class Stage:
             )  # fmt: skip
 
     def pull(
-        self, room, layout: Layout, theta, theta_bar, step: int, count: int, slot: int = 0, is_undone: bool = False
-    ) -> None:
+        self, room, layout: Layout, theta, theta_bar, step: int, count: int, slot: int = 0, is_undone: bool = False,
+        is_x_wanted: bool = True,
+    ) -> None:  # fmt: skip
         """In reverse over the steps that begin at `step` and `slot`; they are undone on the way, or records are there.
 
-        Behind the last step is then its state, and in its record are the tapes of slopes that it hands on.
+        Behind a last step that is undone is its state, and in its record are the tapes of slopes that it hands on.  The
+        gradient of x may be left out for a chain by itself.
         """
         undoing = (self.undoing if is_undone else layout).program
         for done, n in self._slices(count, room.tiles):
             last = count - 1 - done
             layers.pullback(
                 self.dtype, gemm_address(self.dtype), self.chains, layout.program, undoing, int(is_undone), room, theta,
-                theta_bar, step + last, slot + last, n,
+                theta_bar, step + last, slot + last, n, int(is_x_wanted),
             )  # fmt: skip
 
     def push(self, room, layout: Layout, theta, theta_dot, step: int, count: int, is_known: bool) -> None:
@@ -263,7 +271,7 @@ class Stage:
         """The end state."""
         if self.is_single:
             tape = self.tape(len(x))
-            found = tape.run(theta, x)
+            found = tape.run(theta, x).copy()
             self.put_by(tape)
             return found
         return self.fitted(len(x)).span(theta, x, 0, self.n_steps)

@@ -35,8 +35,8 @@ def sweep(stage: Stage, theta, theta_bar, x: np.ndarray, memory: Memory) -> Swee
 def _kept(stage: Stage, theta, theta_bar, x: np.ndarray) -> Sweep:
     """With everything kept."""
     tape = stage.tape(len(x))
-    y_bar = yield tape.run(theta, x)
-    found = tape.pull(theta, theta_bar, y_bar)
+    y_bar = yield tape.run(theta, x).copy()
+    found = tape.pull(theta, theta_bar, y_bar).copy()
     stage.put_by(tape)
     yield found
 

@@ -1,7 +1,8 @@
-"""A run of layers of which everything is kept: its records, and views of where it begins and ends, to be used again."""
+"""Runs of layers of which everything is kept: their records, and views of where they begin and end; used again."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -9,12 +10,33 @@ import numpy as np
 if TYPE_CHECKING:
     from stepnet.engines.numba_engine.layer_runs import Stage
 
+Vectors = Sequence[np.ndarray]  # one for each stage
+
+
+class Place:
+    """Numbers in the memory of a room, put and read as `(tiles, features, samples)`; a copy only where it must be."""
+
+    def __init__(self, numbers: np.ndarray, tiles: int, samples: int):
+        self._numbers, self.shape = numbers, (tiles, numbers.size // (tiles * samples), samples)
+        view = numbers.reshape(self.shape)
+        self._view = view if np.may_share_memory(view, numbers) else None
+
+    def put(self, x: np.ndarray) -> None:
+        if self._view is None:
+            self._numbers[...] = x.reshape(self._numbers.shape)
+        else:
+            self._view[...] = x
+
+    def read(self) -> np.ndarray:
+        """What is there until the next run."""
+        return self._numbers.reshape(self.shape) if self._view is None else self._view
+
 
 class Places(NamedTuple):
-    """Views of where values, tangents or gradients begin and end, and what an opening hands on: to whom, and from."""
+    """Where values, tangents or gradients begin and end, and what an opening hands on: to whom, and from."""
 
-    begun: np.ndarray
-    ended: np.ndarray
+    begun: Place
+    ended: Place
     handed: tuple[np.ndarray, np.ndarray] | None = None
 
 
@@ -29,13 +51,18 @@ class Tape:
         self._last_bar = stage.bars(self._room, self.count)
         self._values, self._bars = self._states(is_dot=False), self._gradients()
         self._dots = self._states(is_dot=True) if is_dual else None
+        self.no_tangent = np.broadcast_to(np.zeros((), stage.dtype), self._values.begun.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(room.memory.nbytes for room in (self._room, self._opening) if room is not None)
 
     def _states(self, is_dot: bool) -> Places:
         stage, width = self.stage, self.stage.stored.bar_size
         records = stage.records(self._room, is_dot)
         if stage.is_single:
             start, stop = stage.value_place
-            return Places(self._tiled(records[0, :, :start]), self._tiled(records[0, :, start:stop]))
+            return Places(self._place(records[0, :, :start]), self._place(records[0, :, start:stop]))
         begun, ended = records[0, :, :width], self._rows(records[self.count % len(records), :, :width])
         if self._opening is None:
             return Places(self._rows(begun), ended)
@@ -46,57 +73,81 @@ class Tape:
         stage, first = self.stage, self.stage.bars(self._room, 0)
         if stage.is_single:
             start, stop = stage.value_place
-            return Places(self._tiled(first[:, :start]), self._tiled(first[:, start:stop]))
+            return Places(self._place(first[:, :start]), self._place(first[:, start:stop]))
         if self._opening is None:
             return Places(self._rows(first), self._rows(self._last_bar))
         before, after = (stage.bars(self._opening, slot) for slot in (0, 1))
         return Places(self._rows(before), self._rows(self._last_bar), (after, first))
 
-    def _tiled(self, numbers: np.ndarray) -> np.ndarray:
-        """Numbers of a chain by itself as (tiles, features, samples)."""
-        return numbers.reshape(self.tiles, -1, self.stage.samples)
+    def _place(self, numbers: np.ndarray) -> Place:
+        return Place(numbers, self.tiles, self.stage.samples)
 
-    def _rows(self, carry: np.ndarray) -> np.ndarray:
+    def _rows(self, carry: np.ndarray) -> Place:
         """The rows of the state as (groups, tiles in a group, rows, features, samples)."""
         motion, group = self.stage.motion, self.stage.group
         rows = carry.reshape(self.groups, motion.step.n_rows, -1, group, self.stage.samples)
         state = motion.state
-        return rows[:, state[0] : state[-1] + 1 : max(1, state[-1] - state[0])].transpose(0, 3, 1, 2, 4)
-
-    def _put(self, rows: np.ndarray, x: np.ndarray) -> None:
-        rows[...] = x.reshape(rows.shape)
-
-    def _read(self, rows: np.ndarray) -> np.ndarray:
-        return rows.copy().reshape(self.tiles, -1, self.stage.samples)
+        return self._place(rows[:, state[0] : state[-1] + 1 : max(1, state[-1] - state[0])].transpose(0, 3, 1, 2, 4))
 
     def run(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """The end state from x; all that is wanted for the way back is kept."""
+        """The end state from x, until the next run; all that is wanted for the way back is kept."""
         stage, (begun, ended, handed) = self.stage, self._values
-        self._put(begun, x)
+        begun.put(x)
         if handed is not None:
             stage.run(self._opening, stage.opening, theta, 0, 1)
             handed[0][...] = handed[1]
         stage.run(self._room, stage.stored, theta, stage.n_opening, self.count)
-        return self._read(ended)
+        return ended.read()
 
     def push(self, theta: np.ndarray, theta_dot: np.ndarray, x_dot: np.ndarray) -> np.ndarray:
         """The tangent of the end state of the last run, for a dual tape."""
         stage, (begun, ended, handed) = self.stage, self._dots
-        self._put(begun, x_dot)
+        begun.put(x_dot)
         if handed is not None:
             stage.push(self._opening, stage.opening, theta, theta_dot, 0, 1, is_known=True)
             handed[0][...] = handed[1]
         stage.push(self._room, stage.stored, theta, theta_dot, stage.n_opening, self.count, is_known=True)
-        return self._read(ended)
+        return ended.read()
 
-    def pull(self, theta: np.ndarray, theta_bar: np.ndarray, y_bar: np.ndarray) -> np.ndarray:
+    def pull(self, theta: np.ndarray, theta_bar: np.ndarray, y_bar: np.ndarray, is_x_wanted: bool = True) -> np.ndarray:
         """The gradient of x from that of the end state; weights' gradients are added to `theta_bar`."""
         stage, (begun, ended, handed) = self.stage, self._bars
         if not stage.is_single:
             self._last_bar[...] = 0
-        self._put(ended, y_bar)
-        stage.pull(self._room, stage.stored, theta, theta_bar, stage.n_opening, self.count)
+        ended.put(y_bar)
+        stage.pull(
+            self._room, stage.stored, theta, theta_bar, stage.n_opening, self.count,
+            is_x_wanted=is_x_wanted or not stage.is_single,
+        )  # fmt: skip
         if handed is not None:
             handed[0][...] = handed[1]
             stage.pull(self._opening, stage.opening, theta, theta_bar, 0, 1)
-        return self._read(begun)
+        return begun.read()
+
+
+class Passage:
+    """Tapes of stages one behind the other: some tiles on their way through a net."""
+
+    def __init__(self, stages: Sequence[Stage], tiles: int, is_dual: bool = False):
+        self.tiles, self.is_dual = tiles, is_dual
+        self._tapes = [Tape(stage.fitted(tiles), tiles, is_dual) for stage in stages]
+        self.nbytes = sum(tape.nbytes for tape in self._tapes)
+
+    def run(self, thetas: Vectors, x: np.ndarray) -> np.ndarray:
+        """Outputs from x; all that is wanted for the way back is kept."""
+        for tape, theta in zip(self._tapes, thetas, strict=True):
+            x = tape.run(theta, x)
+        return x.copy()
+
+    def push(self, thetas: Vectors, dots: Vectors) -> np.ndarray:
+        """The tangents of the outputs of the last run by way of the parameters."""
+        x_dot = self._tapes[0].no_tangent
+        for tape, theta, dot in zip(self._tapes, thetas, dots, strict=True):
+            x_dot = tape.push(theta, dot, x_dot)
+        return x_dot.copy()
+
+    def pull(self, thetas: Vectors, bars: Vectors, y_bar: np.ndarray, is_x_wanted: bool = True) -> np.ndarray:
+        """The gradient of x from that of the outputs; those of the parameters are added to `bars`."""
+        for number in range(len(self._tapes) - 1, -1, -1):
+            y_bar = self._tapes[number].pull(thetas[number], bars[number], y_bar, is_x_wanted or number > 0)
+        return y_bar.copy() if is_x_wanted else y_bar

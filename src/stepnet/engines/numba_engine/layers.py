@@ -268,10 +268,11 @@ def tangent(blas, chains, program, room, theta, theta_dot, mixed_dot, step, slot
 
 
 @Kernel
-def pullback(blas, chains, program, undoing, is_undone, room, theta, theta_bar, step, slot, count):
+def pullback(blas, chains, program, undoing, is_undone, room, theta, theta_bar, step, slot, count, is_x_wanted):
     """`count` steps in reverse, the last of them step `step` with its record at `slot`.
 
-    If `is_undone`, the program `undoing` makes the record of each step from the state behind it.
+    If `is_undone`, the program `undoing` makes the record of each step from the state behind it.  The gradients of what
+    slopes begin with may not be wanted, as those of the inputs of a net.
     """
     direct = program.is_direct != 0
     weights, bars = theta if direct else room.mixed, theta_bar if direct else room.mixed_bar
@@ -293,7 +294,7 @@ def pullback(blas, chains, program, undoing, is_undone, room, theta, theta_bar, 
                     pull_chain(
                         blas, chains, program.part[i], weights, room.base, i, program.times[step, i], room.memory,
                         room.at[out], room.at[one], tape, room.bar_at[o[6]], v, room.bar_at[one], begin,
-                        room.bar_at[out], bars, room.work, room.work_size,
+                        room.bar_at[out], bars, room.work, room.work_size, is_x_wanted,
                     )  # fmt: skip
                 elif kind == ZERO:
                     set_zero(room.memory, room.bar_at[out], size)

@@ -6,6 +6,7 @@ Hessian is diag(p) - p p' for targets q of sum one.  Binary losses are those of 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -19,15 +20,14 @@ SUMS_TO_ONE = 1e-5  # what float32 leaves of the sum of some thousand probabilit
 
 def log_softmax(z: np.ndarray) -> np.ndarray:
     """log p = z - log sum_c exp(z_c) over the last axis; infinite logits are limits of large ones."""
-    return _entropies(z, z)[0]
+    return _engine().entropies(z, z).logarithms
 
 
-def _entropies(z: np.ndarray, q: np.ndarray):
-    """log p, p and -sum_c q_c log p_c; the compiler is not loaded before it is needed."""
-    from stepnet.engines.numba_engine.softmax import entropies
+def _engine():
+    """The compiler is not loaded before it is needed."""
+    from stepnet.engines.numba_engine import softmax
 
-    found = entropies(z, q)
-    return found if found[0].dtype == z.dtype else tuple(each.astype(z.dtype) for each in found)
+    return softmax
 
 
 def softmax(z: np.ndarray) -> np.ndarray:
@@ -36,16 +36,11 @@ def softmax(z: np.ndarray) -> np.ndarray:
 
 
 class Slopes(NamedTuple):
-    """psi, psi' and psi'' as arrays, or numbers where they are constant."""
+    """psi, psi' and psi''."""
 
     value: np.ndarray
-    first: np.ndarray | float
-    second: np.ndarray | float
-
-
-def _plain(l: np.ndarray, p: np.ndarray) -> Slopes:  # noqa: E741  the letter of the formula
-    """psi(l) = -l."""
-    return Slopes(-l, -1.0, 0.0)
+    first: np.ndarray
+    second: np.ndarray
 
 
 def _focused(l: np.ndarray, p: np.ndarray, gamma: float) -> Slopes:  # noqa: E741
@@ -58,24 +53,35 @@ def _focused(l: np.ndarray, p: np.ndarray, gamma: float) -> Slopes:  # noqa: E74
     return Slopes(-(m**gamma) * l, first, second)
 
 
-def _entropy(z: np.ndarray, q: np.ndarray, psi=_plain, temperature: float = 1.0, scale: float = 1.0) -> Rows:
-    """scale sum_c q_c psi(log p_c), p = softmax(z / temperature), over the last axis of (batch, k, classes)."""
-    l, p, plain = _entropies(z if temperature == 1 else z / temperature, q)  # noqa: E741
+def _entropy(z: np.ndarray, q: np.ndarray, psi=None, temperature: float = 1.0, scale: float = 1.0) -> Rows:
+    """scale sum_c q_c psi(log p_c), p = softmax(z / temperature), over the last axis.
+
+    psi(l) = -l if there is none.
+    """
+    l, p, terms, gradient = _engine().entropies(z if temperature == 1 else z / temperature, q)  # noqa: E741
+    first, second = scale / temperature, scale / temperature**2
+    if psi is None:
+
+        def curved(v):
+            l_dot = v - (p * v).sum(axis=-1, keepdims=True)
+            return second * (p * l_dot * q.sum(axis=-1, keepdims=True))
+
+        return Rows(_times(scale, terms), lambda: _times(first, gradient), curved)
     slopes = psi(l, p)
-    if psi is _plain:
-        terms = scale * plain
-    else:
-        terms = scale * np.where(q == 0, 0, q * slopes.value).sum(axis=-1)  # a class that is no target may have p = 0
+    terms = scale * np.where(q == 0, 0, q * slopes.value).sum(axis=-1)  # a class that is no target may have p = 0
     a = q * slopes.first
     total = a.sum(axis=-1, keepdims=True)
 
     def product(v):
         l_dot = v - (p * v).sum(axis=-1, keepdims=True)
         a_dot = q * slopes.second * l_dot
-        found = a_dot - p * (a_dot.sum(axis=-1, keepdims=True) + l_dot * total)
-        return scale / temperature**2 * found
+        return second * (a_dot - p * (a_dot.sum(axis=-1, keepdims=True) + l_dot * total))
 
-    return Rows(terms, lambda: scale / temperature * (a - p * total), product)
+    return Rows(terms, lambda: first * (a - p * total), product)
+
+
+def _times(factor: float, array: np.ndarray) -> np.ndarray:
+    return array if factor == 1 else factor * array
 
 
 # ---- several classes: one row of logits for each sample -------------------------------------------------------------
@@ -86,9 +92,9 @@ def cross_entropy(smoothing: float = 0.0, temperature: float = 1.0) -> Loss:
 
     Targets are classes (batch,) or probabilities (batch, classes).
     """
-    t = number("temperature", temperature, "(0, inf)")
-    formula = partial(_entropy, temperature=t)
-    return _of_classes(cross_entropy, formula, number("smoothing", smoothing, "[0, 1]"), temperature=t)
+    t, smoothing = number("temperature", temperature, "(0, inf)"), number("smoothing", smoothing, "[0, 1]")
+    found = _of_classes(cross_entropy, partial(_entropy, temperature=t), smoothing, temperature=t)
+    return replace(found, quick=_quick) if t == 1 and smoothing == 0 else found
 
 
 def focal(focus: float = 2.0, smoothing: float = 0.0) -> Loss:
@@ -144,13 +150,17 @@ def _of_classes(family, formula, smoothing: float, convex: bool = True, **number
 
 
 def _one_row(formula):
-    """A formula on (batch, k, classes) for k = 1."""
+    """A formula on (batch, classes), with one term for each sample."""
 
     def on_rows(z, q):
-        terms, gradient, product = formula(z[:, None], q[:, None])
-        return Rows(terms, lambda: gradient()[:, 0], lambda v: product(v[:, None])[:, 0])
+        terms, gradient, product = formula(z, q)
+        return Rows(terms[:, None], gradient, product)
 
     return on_rows
+
+
+def _quick(z: np.ndarray, targets: np.ndarray, share: float) -> tuple[float, np.ndarray] | None:
+    return _engine().class_entropies(z, targets, share)
 
 
 def _sum(one: Rows, two: Rows) -> Rows:
@@ -179,11 +189,9 @@ def _one_hot(y: np.ndarray, z: np.ndarray) -> np.ndarray:
     if y.shape != (batch,):
         raise ValueError(f"`targets` must be one class for each of {batch} samples, found shape {y.shape}")
     labels = _labels(y)
-    if labels.min() < 0 or labels.max() >= n:
-        wrong = labels[(labels < 0) | (labels >= n)][0]
-        raise ValueError(f"`targets` must be classes from 0 to {n - 1}, one for each output, found {wrong}")
-    q = np.zeros(z.shape, z.dtype)
-    q[np.arange(batch), labels] = 1
+    q, wrong = _engine().one_hot(labels, n, z.dtype)
+    if wrong >= 0:
+        raise ValueError(f"`targets` must be classes from 0 to {n - 1}, one for each output, found {labels[wrong]}")
     return q
 
 

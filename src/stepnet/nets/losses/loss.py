@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -64,6 +64,9 @@ class Loss:
         A factor for each class; two of them (no, yes) for binary losses.
     convex : bool
         Whether the loss is a convex function of the outputs.
+    quick : callable, optional
+        `quick(outputs, targets, share)`: the sum of all terms times `share`, one for each sample, and its gradient in a
+        single pass; None where only the formula will do.
     """
 
     family: Callable[..., Loss]
@@ -74,6 +77,7 @@ class Loss:
     reduction: str = "mean"
     class_weights: np.ndarray | None = None
     convex: bool = True
+    quick: Callable[[np.ndarray, np.ndarray, float], tuple[float, np.ndarray] | None] | None = None
 
     def __post_init__(self):
         if self.reduction not in REDUCTIONS:
@@ -99,6 +103,14 @@ class Loss:
     def at(self, outputs, targets, weights=None) -> Expansion:
         """Value, gradient and Hessian product at outputs (batch, outputs), with sample weights (batch,)."""
         z = _outputs(outputs)
+        if self.quick is not None and weights is None and self.class_weights is None:
+            found = self.quick(z, np.asarray(targets), 1.0 if self.reduction == "sum" else 1 / len(z))
+            if found is not None:
+                whole = cache(lambda: self._by_formula(z, targets, None))  # for products, if there are any
+                return Expansion(found[0], lambda: found[1], lambda v: whole().product(v))
+        return self._by_formula(z, targets, weights)
+
+    def _by_formula(self, z: np.ndarray, targets, weights) -> Expansion:
         y, mass = self.read(z, targets, self.class_weights)
         with _quiet():
             rows = self.formula(z, y)
@@ -116,8 +128,10 @@ class Loss:
 
         return Expansion(value, gradient, product)
 
-    def _factor(self, terms: np.ndarray, mass: np.ndarray | None, weights) -> np.ndarray:
+    def _factor(self, terms: np.ndarray, mass: np.ndarray | None, weights) -> np.ndarray | float:
         """What the terms of each sample are multiplied by, (batch, 1) or a single number."""
+        if weights is None and mass is None:
+            return 1.0 if self.reduction == "sum" else 1 / terms.size
         w = np.ones(()) if weights is None else _sample_weights(weights, len(terms))
         if self.reduction == "sum":
             return w
