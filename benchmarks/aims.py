@@ -23,7 +23,7 @@ from benchmarks.layers import memory_label as depth_label
 from benchmarks.lines import BY_HAND, FIRST, PROBLEMS, TRACED
 from benchmarks.neural_ode import WORKLOAD as NEURAL
 from benchmarks.neural_ode_layers import NAME as NEURAL_ODE
-from benchmarks.training import GRADIENT, PRODUCTS, STEP, STEP_WIDTHS, TASKS, step_label
+from benchmarks.training import GRADIENT, PRODUCTS, SINGLE, STEP, STEPS, TASKS, step_label, step_width
 from benchmarks.training_contenders import OURS as TRAINED
 from benchmarks.training_contenders import SCIKIT, TORCH
 
@@ -349,9 +349,10 @@ AIMS = (
         for task in TASKS for peer in ((TORCH,) if task.kind == "residual" else (TORCH, SCIKIT))
     ),
     *(
-        Aim(f"a step of Gauss-Newton with {PRODUCTS} products beside a gradient, width {width}", "training", True, 6.0,
-            "x", ratio_to("training", step_label(width, STEP), step_label(width, GRADIENT)))
-        for width in STEP_WIDTHS
+        Aim(f"a step of Gauss-Newton with {PRODUCTS} products beside a gradient, {step_width(width, precision)}",
+            "training", True, 6.0, "x",
+            ratio_to("training", step_label(width, precision, STEP), step_label(width, precision, GRADIENT)))
+        for width, precision in STEPS if precision == SINGLE
     ),
     Aim("memory of a neural ODE of 10^4 steps", "layers", True, 20.0, "MB", memory_of(ODE_MEMORY)),
 )  # fmt: skip

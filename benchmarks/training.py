@@ -16,8 +16,9 @@ TASKS = (
     *(Task(peaks, 0.98, "residual", width) for width in (16, 32, 128)),
 )
 SECONDS = 1.0  # for each contender of a task
+SINGLE = "float32"
 PRODUCTS, SAMPLES = 5, 1024  # of a step of Gauss-Newton, and in the batch it sees
-STEP_WIDTHS = (16, 64)
+STEPS = tuple((width, precision) for width in (16, 32, 64) for precision in (None, SINGLE))  # of products
 
 
 class NotReached(Exception):
@@ -27,8 +28,8 @@ class NotReached(Exception):
 def rows(name: str = WORKLOAD) -> Iterator[Row]:
     for task in TASKS:
         yield from task_rows(task)
-    for width in STEP_WIDTHS:
-        yield from step_rows(width)
+    for width, precision in STEPS:
+        yield from step_rows(width, precision)
 
 
 # ---- time to an accuracy --------------------------------------------------------------------------------------------
@@ -66,17 +67,21 @@ def _row(name: str, package: str, found: Measured | Exception) -> Row:
 # ---- Gauss-Newton ---------------------------------------------------------------------------------------------------
 
 GRADIENT, STEP = "gradient", f"Gauss-Newton step, {PRODUCTS} products"
+FEW, MORE = 1, 4  # steps of two minimisations, whose difference in time is that of steps alone
+MANY = 20  # gradients in a row, which take about as long
+STEP_SECONDS = 2.5
 
 
-def step_label(width: int, what: str) -> str:
-    return f"residual {width}, {what}"
+def step_width(width: int, precision: str | None) -> str:
+    return f"width {width}" if precision is None else f"width {width}, products in {precision}"
 
 
-def step_rows(width: int) -> Iterator[Row]:
-    """A gradient of the loss, and a whole step: gradient, products, line search.
+def step_label(width: int, precision: str | None, what: str) -> str:
+    return f"residual, {step_width(width, precision)}: {what}"
 
-    Steps are counted from one minimisation to another that takes one step more, so each has all that belongs to it.
-    """
+
+def step_rows(width: int, precision: str | None) -> Iterator[Row]:
+    """A gradient of the loss, and a whole step: gradient, products, line search."""
     from stepnet import nets, training
 
     random = np.random.default_rng(0)
@@ -85,31 +90,27 @@ def step_rows(width: int) -> Iterator[Row]:
     objective, data, theta = training.Objective(net, "cross_entropy"), training.Data(x, y), net.theta.copy()
 
     def steps(count):
-        method = training.GaussNewton(iterations=count, cg_iterations=PRODUCTS, cg_tol=0.0)
+        method = training.GaussNewton(iterations=count, cg_iterations=PRODUCTS, cg_tol=0.0, precision=precision)
         found = training.minimise(objective, data, method, theta=theta)
-        if found.products != count * PRODUCTS:
-            raise ValueError(f"{found.products} products in {count} steps")
+        if found.products != count * PRODUCTS or found.gradients != count + 1:
+            raise ValueError(f"{found.products} products and {found.gradients} gradients in {count} steps")
         return found
 
     def read(_):
         return Answer(np.zeros(0))
 
     calls = {
-        GRADIENT: Prepared(lambda: objective.gradient(theta, data), read),
-        "one": Prepared(lambda: steps(1), read),
-        "two": Prepared(lambda: steps(2), read),
+        GRADIENT: Prepared(lambda: [objective.gradient(theta, data).value for _ in range(MANY)], read),
+        FEW: Prepared(lambda: steps(FEW), read),
+        MORE: Prepared(lambda: steps(MORE), read),
     }
-    steps(2)  # whatever is to be compiled is compiled now
-    found = by_turns(calls, SECONDS)
-    yield _row(step_label(width, GRADIENT), "stepnet", found[GRADIENT])
-    try:
-        failure = next((each for each in found.values() if isinstance(each, Exception)), None)
-        if failure is not None:
-            raise failure
-        time = found["two"].time - found["one"].time
-        if not time > 0:
-            raise ValueError(f"two steps took {found['two'].time:.3g} s, one {found['one'].time:.3g} s")
-    except Exception as exception:
-        yield Row(WORKLOAD, step_label(width, STEP), "stepnet", note=first_line(exception))
+    steps(MORE)  # whatever is to be compiled is compiled now
+    found = by_turns(calls, STEP_SECONDS)
+    gradient, step = (step_label(width, precision, what) for what in (GRADIENT, STEP))
+    failure = next((each for each in found.values() if isinstance(each, Exception)), None)
+    if failure is not None:
+        yield Row(WORKLOAD, step, "stepnet", note=first_line(failure))
         return
-    yield Row(WORKLOAD, step_label(width, STEP), "stepnet", time=time, calls=found["two"].calls)
+    yield Row(WORKLOAD, gradient, "stepnet", time=found[GRADIENT].time / MANY, calls=found[GRADIENT].calls)
+    time = (found[MORE].time - found[FEW].time) / (MORE - FEW)
+    yield Row(WORKLOAD, step, "stepnet", time=time, calls=found[MORE].calls)

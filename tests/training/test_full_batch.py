@@ -288,6 +288,7 @@ def test_overflow_on_the_way_keeps_the_best_parameters(method):
     (lambda: LBFGS(memory=0), "`memory` must be at least 1"),
     (lambda: GaussNewton(cg_iterations=0), "`cg_iterations`"),
     (lambda: GaussNewton(cg_tol=1.0), r"`cg_tol` must be a number in \[0, 1\)"),
+    (lambda: GaussNewton(precision="half"), "`precision` must be one of .* found 'half'"),
     (lambda: GaussNewton(control="armijo"), "`control` must be a LineSearch or a TrustRegion, found 'armijo'"),
     (lambda: TrustRegion(0.0), "`radius`"),
     (lambda: Projected("mae", 1), r"`loss` must be convex and smooth .* found mae\(\)"),
@@ -298,6 +299,8 @@ def test_overflow_on_the_way_keeps_the_best_parameters(method):
     (lambda: Objective(TwoLayer(2, 0, 1), 3), "`loss` must be a Loss or its name, found 3"),
     (lambda: Objective(TwoLayer(2, 0, 1), "mse", smoothness=-1), "`smoothness`"),
     (lambda: training.minimise(Objective(TwoLayer(2, 0, 2), "mse"), waves(), 3), "`method` must be LBFGS"),
+    (lambda: training.minimise(Objective(TwoLayer(2, 0, 2), "mse"), waves(), GaussNewton(precision="float32")),
+     "`precision` needs a model that can change its own, such as a Net, found TwoLayer"),
     (lambda: training.minimise(Objective(TwoLayer(2, 0, 2), "mse"), waves(), theta=np.zeros(2)),
      r"`theta` must be 6 parameters, shape \(6,\), found shape \(2,\)"),
 ])  # fmt: skip

@@ -7,6 +7,7 @@ import pytest
 
 import stepnet as sn
 from stepnet import training
+from stepnet.nets import Net, penalties
 
 SEEDS = (0, 1, 2)
 
@@ -48,6 +49,47 @@ def test_all_data_at_once(method):
     found = training.minimise(training.Objective(model, "cross_entropy"), TRAIN, method)
     assert np.isfinite(found.value)
     assert accuracy(model) >= 0.95
+
+
+def test_products_in_single_precision_end_at_the_same_minimum(monkeypatch):
+    """Exact gradients decide where it ends; products only how fast."""
+    linearised, seen = Net.linearised, {}
+
+    def spy(self, x, **options):
+        found = linearised(self, x, **options)
+
+        def product(*arguments):
+            seen[self.dtype.name] = seen.get(self.dtype.name, 0) + 1
+            return type(found).gauss_newton(found, *arguments)
+
+        found.gauss_newton = product
+        return found
+
+    monkeypatch.setattr(Net, "linearised", spy)
+    ends = []
+    for precision in ("float32", "float64", None):
+        seen.clear()
+        objective = training.Objective(net(0), "cross_entropy", penalties.l2(0.05))
+        method = training.GaussNewton(500, 30, 1e-2, 1e-9, precision=precision)
+        ends.append(training.minimise(objective, TRAIN, method))
+        assert ends[-1].converged, ends[-1].message
+        assert ends[-1].theta.dtype == objective.model.dtype == np.float64
+        assert seen == {precision or "float64": ends[-1].products}
+    single, double, own = ends
+    np.testing.assert_array_equal(double.theta, own.theta)
+    assert np.abs(single.gradient).max() <= 1e-9
+    assert single.value == pytest.approx(double.value, rel=1e-12)
+
+
+def test_a_net_in_another_precision_has_weights_of_its_own():
+    model = net(0)
+    single = model.astype(np.float32)
+    np.testing.assert_array_equal(single.theta, model.theta.astype(np.float32))
+    assert single(TRAIN.x).dtype == np.float32
+    single.put(np.zeros(single.theta.size))
+    assert model.theta.any()
+    with pytest.raises(TypeError, match="`dtype` must be float64 or float32, found float16"):
+        model.astype(np.float16)
 
 
 def test_levels_of_depth_go_on_where_the_coarse_net_ended():

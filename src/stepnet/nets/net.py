@@ -171,6 +171,10 @@ class Net:
                 bars[f"blocks.{i}.{name}"][...] = bar
         return total, gradient
 
+    def astype(self, dtype) -> Net:
+        """The same net in another precision, with weights of its own."""
+        return Net(self.design, self.theta, dtype=dtype, workers=self.workers, memory=self.memory)
+
     def refined(self, factor: int = 2) -> Net:
         """The same function of depth on `factor` times as many steps."""
         blocks = []

@@ -35,7 +35,7 @@ def truncated_cg(
         if count == iterations:
             reason = "iterations"
             break
-        h, count = product(d), count + 1
+        h, count = product(d).astype(g.dtype, copy=False), count + 1
         curvature = inner(d, h)
         if not curvature > 0:
             length, reason = _downhill(p, d, radius), "negative curvature"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite, sqrt
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ DESCENT = 1e-4  # of the decrease a line or a model promises, for a step to be t
 HALVINGS = 40
 BAD, GOOD = 0.25, 0.5  # of the promised decrease, for a region to shrink or to grow
 SMALLEST = 1e-14  # of the first radius
+PRECISIONS = ("float32", "float64")
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,9 @@ class GaussNewton:
         The largest entry of the gradient at which it ends.
     control : LineSearch or TrustRegion
         What makes the objective fall in every step.
+    precision : "float32" or "float64", optional
+        Of the products, if not that of the model (which must be a `Net`); values and gradients are not touched, so the
+        end is as exact as ever.  Kelley (2022), Newton's method in mixed precision, SIAM Rev. 64:191.
     """
 
     iterations: int = 50
@@ -60,6 +64,7 @@ class GaussNewton:
     cg_tol: float = 1e-2
     tol: float = 1e-8
     control: LineSearch | TrustRegion = field(default_factory=LineSearch)
+    precision: str | None = None
 
     def __post_init__(self):
         keep(self, iterations=checked_count("iterations", self.iterations, 0))
@@ -67,6 +72,8 @@ class GaussNewton:
         keep_numbers(self, cg_tol="[0, 1)", tol="[0, inf)")
         if not isinstance(self.control, (LineSearch, TrustRegion)):
             raise TypeError(f"`control` must be a LineSearch or a TrustRegion, found {self.control!r:.80}")
+        if self.precision not in (None, *PRECISIONS):
+            raise ValueError(f"`precision` must be one of {PRECISIONS} or None, found {self.precision!r:.80}")
 
 
 Method = LBFGS | GaussNewton | MSA
@@ -113,6 +120,7 @@ class Taken(NamedTuple):
 
 
 def _gauss_newton(objective: Objective, theta: np.ndarray, data: Data, method: GaussNewton, shown: Bar) -> Minimum:
+    rough = _in_precision(objective, method.precision)
     here = objective.expansion(theta, data)
     require_start(here.value)
     region = method.control if isinstance(method.control, TrustRegion) else None
@@ -122,7 +130,8 @@ def _gauss_newton(objective: Objective, theta: np.ndarray, data: Data, method: G
     for _ in range(method.iterations):
         if converged:
             break
-        step = truncated_cg(here.product, here.gradient, radius, method.cg_iterations, method.cg_tol)
+        curved = here if rough is objective else rough.expansion(theta, data)
+        step = truncated_cg(curved.product, here.gradient, radius, method.cg_iterations, method.cg_tol)
         products += step.iterations
         if region:
             attempt = _within(objective, theta, data, here, step, radius)
@@ -142,6 +151,17 @@ def _gauss_newton(objective: Objective, theta: np.ndarray, data: Data, method: G
     if converged:
         message = "the gradient is zero to the tolerance"
     return Minimum(theta, here.value, here.gradient, converged, message, np.array(history), gradients, products)
+
+
+def _in_precision(objective: Objective, precision: str | None) -> Objective:
+    """The same objective of a model in this precision; itself if that is its own."""
+    if precision is None or objective.model.theta.dtype == precision:
+        return objective
+    if not hasattr(objective.model, "astype"):
+        raise TypeError(
+            f"`precision` needs a model that can change its own, such as a Net, found {type(objective.model).__name__}"
+        )
+    return replace(objective, model=objective.model.astype(precision))
 
 
 def _along(objective: Objective, theta: np.ndarray, data: Data, here: Expansion, step: Step) -> Taken:
