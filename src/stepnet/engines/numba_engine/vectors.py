@@ -102,20 +102,6 @@ class Vectors:
         function = cgutils.get_or_insert_function(self.builder.module, kind, f"llvm.{name}.{self.suffix}")
         return Vector(self, self.builder.call(function, [each.value for each in arguments]))
 
-    def one_by_one(self, name: str, x: Vector) -> Vector:
-        """A function of libm of every entry."""
-        builder, double = self.builder, ir.DoubleType()
-        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(double, [double]), name)
-        value = x.value
-        for i in range(self.width):
-            entry = builder.extract_element(x.value, I32(i))
-            if self.size == 8:
-                found = builder.call(function, [entry])
-            else:
-                found = builder.fptrunc(builder.call(function, [builder.fpext(entry, double)]), self.kind)
-            value = builder.insert_element(value, found, I32(i))
-        return Vector(self, value)
-
     def select(self, condition, x, y) -> Vector:
         return Vector(self, self.builder.select(condition, self.whole(x).value, self.whole(y).value))
 
