@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 
@@ -153,6 +155,18 @@ def test_files_that_are_no_nets_are_refused(tmp_path):
     save_file({"x": np.ones(3)}, tmp_path / "x.safetensors")
     with pytest.raises(ValueError, match="is no net"):
         nets.load(tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))], ids=["copy", "pickle"])
+@pytest.mark.parametrize(("width", "batch"), [(8, 64), (130, 64), (8, 700)], ids=["registers", "BLAS", "threads"])
+def test_a_net_that_has_run_is_copied_without_its_workspace(width, batch, copied):
+    net, x = nets.resnet(2, 2, width, 3, workers=2), np.ones((batch, 2))
+    net.gradient(x, end_gradient=net(x))
+    other = copied(net)
+    assert "_execution" not in vars(other)
+    np.testing.assert_array_equal(other(x), net(x))
+    other.put(np.zeros(other.theta.size))
+    assert net.theta.any()
 
 
 def test_weights_are_views_of_one_vector():

@@ -71,6 +71,10 @@ class Net:
 
         return Execution(self.design, self.dtype, self.workers)
 
+    def __getstate__(self) -> dict:
+        """What copies take along: not the workspace, which they make again when they run."""
+        return {name: value for name, value in self.__dict__.items() if name != "_execution"}
+
     # ---- evaluation -------------------------------------------------------------------------------------------------
 
     def __call__(self, x) -> np.ndarray:
