@@ -24,6 +24,7 @@ from stepnet.engines.numba_engine.layer_tables import (
     work_size,
 )
 from stepnet.engines.numba_engine.layer_tapes import Tape
+from stepnet.engines.numba_engine.vectors import VECTOR_BYTES
 from stepnet.fields import Chain, Depth, Field, Mixing
 from stepnet.schemes.programs import Motion
 
@@ -45,6 +46,13 @@ def group_of(field: Field) -> int:
         return 1
     widest = max(max(layer.n_in, layer.n_out) for layer in layers_of_all)
     return GROUP if widest > SMALL else max(1, min(GROUP, NARROW // (widest * len(field.parts))))
+
+
+def aligned_zeros(count: int, dtype: np.dtype) -> np.ndarray:
+    """Zeros from the beginning of a line of the cache on, so that no vector lies in two of them."""
+    whole = np.zeros(count + VECTOR_BYTES // dtype.itemsize, dtype)
+    start = -whole.ctypes.data % VECTOR_BYTES // dtype.itemsize
+    return whole[start : start + count]
 
 
 class Stage:
@@ -140,7 +148,7 @@ class Stage:
                 if room[7:] == places and lengths == (room[0].size, room[1].size, len(room[3]), room[4].size):
                     return self._free.pop(number)
         return layers.Room(
-            np.zeros(lengths[0], self.dtype), np.zeros(mixed, self.dtype), np.zeros(mixed, self.dtype),
+            aligned_zeros(lengths[0], self.dtype), np.zeros(mixed, self.dtype), np.zeros(mixed, self.dtype),
             np.zeros((lengths[2], max(1, len(self.chains.slots))), np.int64), np.zeros(n_rows, np.int64),
             np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64), *places,
         )  # fmt: skip
