@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.engines.numba_engine.compile.cache import Kernel, compiled, inlined
+from stepnet.engines.numba_engine.compile.cache import Kernel, inlined
 from stepnet.engines.numba_engine.layer_chains import (
     C_IN,
     IS_ANTI,
@@ -94,7 +94,7 @@ def antisymmetrise(chains, table, layer, W, w0):
                     W[b + j * n + i] = -difference
 
 
-@compiled
+@inlined
 def prepare(chains, program, room, theta, mixed, step):
     """Weights of all slopes of a step: where they are stored, or mixed from their controls."""
     direct = program.is_direct != 0
@@ -119,7 +119,7 @@ def prepare(chains, program, room, theta, mixed, step):
                 antisymmetrise(chains, chains.layers, layer, mixed, room.base[i, chains.layers[layer, WEIGHTS]])
 
 
-@compiled
+@inlined
 def scatter(chains, program, room, theta_bar, step):
     """Gradients of mixed weights go to their controls."""
     for i in range(program.part.shape[0]):
