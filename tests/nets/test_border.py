@@ -122,6 +122,19 @@ def test_every_preset_is_here():
     assert set(PRESETS) == set(nets.PRESETS)
 
 
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_gradient_of_parameters_alone_is_the_same(name):
+    net = nets.PRESETS[name](*PRESETS[name], seed=3)
+    x = np.random.default_rng(5).normal(size=(70, net.design.n_in))
+    both, alone = net.gradient(x, half_square), net.parameter_gradient(x, half_square)
+    np.testing.assert_array_equal(alone.theta, both.theta)
+    assert (alone.value, alone.x) == (both.value, None)
+
+
+def half_square(y):
+    return 0.5 * np.sum(y * y), y
+
+
 @pytest.mark.parametrize("norm", [None, "rms"])
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

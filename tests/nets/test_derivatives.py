@@ -189,7 +189,7 @@ def test_every_step_that_can_be_undone_leaves_its_record(capsys):
                 count += 1
     with capsys.disabled():
         print(f"\n{count} pairs of dynamics and scheme undone")
-    assert count >= 60
+    assert count >= 65
 
 
 def require_stored(memory, net):

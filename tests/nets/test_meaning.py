@@ -148,6 +148,26 @@ def test_activations_of_kernels_are_within_few_units_in_the_last_place(name, dty
     assert max(ulps) <= {"tanh": 2.2, "silu": 2.5, "selu": 2.5, "gelu": 4.0}.get(name, 2.0)
 
 
+FAR = {  # values and slopes of large negative and positive arguments, None for the argument itself
+    "tanh": (-1, 0, 1, 0), "relu": (0, 0, None, 1), "softplus": (0, 0, None, 1), "gelu": (0, 0, None, 1),
+    "silu": (0, 0, None, 1), "elu": (-1, 0, None, 1), "sigmoid": (0, 0, 1, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("name", FAR)
+def test_activations_of_kernels_have_the_right_limits(name, dtype):
+    chain = fields.Chain((fields.Layer(fields.resized(1, 1), None, None, name),))
+    net = Net(Design((Block(fields.chained(chain), None, 1),)), dtype=dtype)
+    sizes = np.array([1e3, 1e10, 1e30, np.finfo(dtype).max / 4], dtype)
+    for sign, value, slope in ((-1, *FAR[name][:2]), (1, *FAR[name][2:])):
+        u = sign * sizes
+        found = net.gradient(u[:, None], end_gradient=np.ones((len(u), 1)))
+        wanted = u if value is None else np.full_like(u, value)
+        np.testing.assert_allclose(found.outputs.ravel(), wanted, rtol=0, atol=1e-35)
+        np.testing.assert_allclose(found.x.ravel(), slope, rtol=0, atol=1e-35)
+
+
 def test_time_is_an_input():
     net = nets.neural_ode(2, None, (6,), 8, has_time=True)
     random = np.random.default_rng(9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -139,6 +140,20 @@ def test_divergence_is_reported_and_the_last_good_parameters_are_kept():
     np.testing.assert_array_equal(goal.model.theta, run.theta)
     again = pickle.loads(pickle.dumps(told.value))
     np.testing.assert_array_equal(again.run.theta, run.theta)
+
+
+def test_an_infinite_gradient_is_divergence_whatever_the_optimiser_makes_of_it():
+    class Signs(training.SGD):
+        def step(self, theta, gradient, slots, rate, count):
+            return theta - rate * np.sign(gradient), {}
+
+    class Steep(TwoLayer):
+        def gradient(self, x, loss):
+            found = super().gradient(x, loss)
+            return replace(found, theta=found.theta * np.inf)
+
+    with pytest.raises(sn.TrainingFailed):
+        training.train(Objective(Steep(2, 4, 2), "mse"), waves(), Recipe(Signs(0.1), epochs=2))
 
 
 def test_divergence_can_be_returned_and_then_gives_the_best_epoch_before_it():

@@ -158,12 +158,12 @@ def _step(job: Job, state: State) -> State:
     rate = recipe.optimiser.rate(state.step / job.steps_per_epoch)
     value, accuracy, gradient = job.objective.gradient(state.theta, batch)
     first = value if state.step == 0 else state.first
-    is_bounded = _is_bounded(value, first)
+    if not _is_bounded(value, first) or not _is_finite(gradient):
+        raise Diverged(_advice(value, epoch, place, rate))
     if recipe.clip is not None:
-        is_bounded = is_bounded and _is_finite(gradient)
         gradient = recipe.clip(gradient)
     theta, slots = recipe.optimiser.step(state.theta, gradient, state.slots, rate, state.step + 1)
-    if not (is_bounded and _is_finite(theta)):  # an update by a gradient that is not finite is not finite either
+    if not _is_finite(theta):
         raise Diverged(_advice(value, epoch, place, rate))
     n, (loss, hits, samples) = len(batch), state.sums
     sums = (loss + n * value, hits + n * accuracy, samples + n)

@@ -1,7 +1,7 @@
 """Activations of vectors: the exponential by a polynomial, whatever follows from it by few operations.
 
 libm's functions, called one by one, take twenty times as long; these are within a little more than 2 units in the last
-place, in double precision and in single.
+place (GELU within 4), in double precision and in single.
 """
 
 from __future__ import annotations
@@ -141,12 +141,14 @@ def gelu(u: Vector) -> tuple[Vector, Vector]:
     coefficients = chebyshev.cheb2poly(TAIL[: p.terms_of_tail]).tolist()
     tail = bell * (inverse * series((a - MIDDLE) * inverse, coefficients))
     share = kit.select(u > 0.0, 1.0 - tail, tail)
-    return u * share, share + u * (0.3989422804014327 * bell)
+    return kit.select(u > 0.0, u, -a) * share, share + kit.call("copysign", a, u) * (0.3989422804014327 * bell)
 
 
 def silu(u: Vector) -> tuple[Vector, Vector]:
-    share = sigmoid(u)
-    return u * share, share * (1.0 + u * (1.0 - share))
+    """u s and its derivative s (1 + u (1 - s)), s = sigmoid(u); where s is cut off, so is what it is multiplied by."""
+    kit, largest = u.kit, precision_of(u).largest
+    share, cut = sigmoid(u), kit.larger(kit.smaller(u, largest), -largest)
+    return kit.select(u > 0.0, u, cut) * share, share * (1.0 + cut * (1.0 - share))
 
 
 VALUES = {

@@ -28,10 +28,8 @@ from stepnet.engines.numba_engine.vectors import VECTOR_BYTES
 from stepnet.fields import Chain, Depth, Field, Mixing
 from stepnet.schemes.programs import Motion
 
-GROUP, NARROW = (
-    4,
-    32,
-)  # at most so many tiles of dense nets run side by side, so many rows of narrow ones: to stay in L1
+GROUP = 4  # tiles of dense nets that run side by side at most
+NARROW = 32  # rows of those of narrow nets together, so that they stay in L1
 SLICE_OPERATIONS = 1e9  # multiplications in one call of a kernel, some 50 ms
 BESIDE = 1e4  # what a step costs besides those
 TAKING = Lock()  # one for all stages, so that stages can be copied

@@ -146,8 +146,8 @@ class Passage:
             x_dot = tape.push(theta, dot, x_dot)
         return x_dot.copy()
 
-    def pull(self, thetas: Vectors, bars: Vectors, y_bar: np.ndarray, is_x_wanted: bool = True) -> np.ndarray:
-        """The gradient of x from that of the outputs; those of the parameters are added to `bars`."""
+    def pull(self, thetas: Vectors, bars: Vectors, y_bar: np.ndarray, is_x_wanted: bool) -> np.ndarray | None:
+        """The gradient of x from that of the outputs, if it is wanted; those of the parameters are added to `bars`."""
         for number in range(len(self._tapes) - 1, -1, -1):
             y_bar = self._tapes[number].pull(thetas[number], bars[number], y_bar, is_x_wanted or number > 0)
-        return y_bar.copy() if is_x_wanted else y_bar
+        return y_bar.copy() if is_x_wanted else None
