@@ -10,7 +10,9 @@ import pytest
 
 import stepnet as sn
 from stepnet import fields, nets
+from stepnet.engines.numba_engine import layer_sweeps
 from stepnet.nets import Block, Design, Net
+from stepnet.nets.execution import tiled, untiled
 
 UNSTABLE, STABLE, TURNING = [[2.0, -2.0], [0.0, 2.0]], [[-2.0, 0.0], [2.0, -2.0]], [[0.0, -1.0], [1.0, 0.0]]
 THREE = np.array([[0.1, 0.1], [-0.1, -0.1], [0.0, 0.5]])
@@ -99,21 +101,20 @@ def test_jacobians_of_1202_hamiltonian_layers_neither_explode_nor_vanish():
 
 
 def reconstruction_error(preset, steps, h, activation, dtype):
-    """Distance of the input from what undoing all steps makes of the output, relative."""
+    """Distance of the first state from where a reversible gradient ends that has undone all steps, relative."""
     net = preset(None, None, 32, steps, length=steps * h, activation=activation, dtype=dtype)
     random = np.random.default_rng(3)
     net.put(random.normal(size=net.theta.size) / np.sqrt(32))
-    x = random.normal(size=(64, net.design.n_in)).astype(dtype)
-    stage = net._execution.stages[[name for name, _ in net.design.stages()].index("blocks.0")]
-    from stepnet.nets.execution import tiled, untiled
-
-    start = net._execution.until(net.theta, x, net._block(0)[0])
-    own = net._execution.own(net.theta)[net._block(0)[0]]
-    carry = stage.opened(own, stage.carried(tiled(start)))
-    end = stage.advanced(own, carry, stage.n_opening, stage.count)
-    back = stage.returned(own, end, stage.n_steps - 1, stage.count)
-    found = untiled(stage.own(back, 1), 64)
-    wanted = untiled(stage.own(carry, 1), 64)
+    execution, (number, _) = net._execution, net._block(0)
+    x = tiled(execution.until(net.theta, random.normal(size=(64, net.design.n_in)).astype(dtype), number))
+    stage, own = execution.stages[number], execution.own(net.theta)[number]
+    run = layer_sweeps.sweep(stage, own, np.zeros_like(own), x, "reversible")
+    run.send(np.zeros_like(next(run)))
+    stage = stage.fitted(len(x))
+    (room,) = (room for room in stage._free if room.period == layer_sweeps.RING)
+    wanted = stage.opened(own, stage.carried(x))
+    found = stage.records(room)[stage.n_opening % room.period, :, : wanted.shape[1]]
+    found, wanted = (untiled(stage.own(carry, 1), 64) for carry in (found, wanted))
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
 
 

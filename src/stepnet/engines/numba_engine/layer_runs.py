@@ -107,10 +107,6 @@ class Stage:
         return layout_of(self.motion.opening, self.field, self._steps, self.dtype, is_stored=True)
 
     @cached_property
-    def back(self) -> Layout:
-        return layout_of(self.motion.back, self.field, self._steps, self.dtype, is_stored=False)
-
-    @cached_property
     def undoing(self) -> Layout:
         return undoing_layout(self.motion, self.field, self._steps, self.dtype)
 
@@ -201,12 +197,12 @@ class Stage:
             return [(0, count)]
         return [(done, min(size, count - done)) for done in range(0, count, size)]
 
-    def run(self, room, layout: Layout, theta, step: int, count: int, slot: int = 0, direction: int = 1) -> None:
-        """Steps go up or down; the slots of their records go up."""
+    def run(self, room, layout: Layout, theta, step: int, count: int, slot: int = 0) -> None:
+        """Steps from `step` on; their records begin at `slot`."""
         for done, n in self._slices(count, room.tiles):
             layers.forward(
-                self.dtype, gemm_address(self.dtype), self.chains, layout.program, room, theta,
-                step + direction * done, direction, slot + done, n,
+                self.dtype, gemm_address(self.dtype), self.chains, layout.program, room, theta, step + done,
+                slot + done, n,
             )  # fmt: skip
 
     def pull(
@@ -239,11 +235,11 @@ class Stage:
         """The rows after the opening."""
         return self._moved(self.opening, theta, carry, step, 1) if self.has_opening else carry
 
-    def _moved(self, layout: Layout, theta, carry: np.ndarray, step: int, count: int, direction: int = 1) -> np.ndarray:
+    def _moved(self, layout: Layout, theta, carry: np.ndarray, step: int, count: int) -> np.ndarray:
         room = self.room(layout, len(carry), 2)
         records = self.records(room)
         records[0, :, : carry.shape[1]] = carry
-        self.run(room, layout, theta, step, count, direction=direction)
+        self.run(room, layout, theta, step, count)
         found = records[count % 2, :, : carry.shape[1]].copy()
         self.give_back(room)
         return found
@@ -266,10 +262,6 @@ class Stage:
     def advanced(self, theta, carry: np.ndarray, step: int, count: int) -> np.ndarray:
         """The rows `count` steps on."""
         return self._moved(self.plain, theta, carry, step, count)
-
-    def returned(self, theta, carry: np.ndarray, step: int, count: int) -> np.ndarray:
-        """The rows before `count` steps, of which `step` is undone first."""
-        return self._moved(self.back, theta, carry, step, count, -1)
 
     # ---- ways through -----------------------------------------------------------------------------------------------
 
@@ -350,11 +342,6 @@ class Stage:
         key = tape.tiles, tape.is_dual
         with TAKING:
             self._tapes[key] = [tape, *self._tapes[key]][:8]
-
-    def undone(self, theta: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """The initial state, reconstructed from the end state alone, for one-step schemes that have an inverse."""
-        carry = self.opened(theta, self.carried(y), self.n_steps)
-        return self.own(self.returned(theta, carry, self.n_steps - 1, self.n_steps), len(y))
 
     def stored_bytes(self, tiles: int) -> int:
         """Memory of the records of all steps."""

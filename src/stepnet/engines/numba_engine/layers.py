@@ -207,13 +207,13 @@ def run_tiles(blas, chains, program, room, weights, step, slot):
 
 
 @Kernel
-def forward(blas, chains, program, room, theta, step, direction, slot, count):
-    """`count` steps from step `step` on (direction 1), or down from it (-1); their records begin at `slot`."""
+def forward(blas, chains, program, room, theta, step, slot, count):
+    """`count` steps from step `step` on; their records begin at `slot`."""
     weights = theta if program.is_direct != 0 else room.mixed
     for _ in range(count):
         prepare(chains, program, room, theta, room.mixed, step)
         run_tiles(blas, chains, program, room, weights, step, slot)
-        step += direction
+        step += 1
         slot += 1
     return 0
 
