@@ -24,6 +24,9 @@ NETS = {
     "constant": lambda **options: nets.neural_ode(3, 2, (8,), 16, has_time=True, length=4.0, **options),
     "graph": lambda **options: nets.graph_ode(RING, 2, 16, **options),
     "attention": lambda **options: nets.attention_net(3, 4, 16, heads=2, **options),
+    "two-step midpoint": lambda **options: nets.midpoint_net(3, 2, 8, 16, length=4.0, **options),
+    "two-step leapfrog": lambda **options: nets.leapfrog_net(3, 2, 8, 16, length=4.0, degree=1, **options),
+    "three-step Adams": lambda **options: nets.resnet(3, 2, 8, 16, length=4.0, scheme="ab3", **options),
     "two blocks": lambda **options: nets.parabolic_cnn((4, 4), (2, 4), 16, outputs=2, activation="tanh", **options),
 }
 
@@ -64,7 +67,7 @@ def test_exact_after_as_many_iterations_as_intervals_need(name, mgrit, is_early)
         np.testing.assert_allclose(states, features, rtol=0, atol=ROUNDING * np.abs(features).max())
 
 
-@pytest.mark.parametrize("name", ["wide", "two blocks", "verlet"])
+@pytest.mark.parametrize("name", ["wide", "two blocks", "verlet", "two-step midpoint"])
 def test_who_computes_does_not_matter(name):
     """Threads, and shares that are gathered as processes would do, give the same bits."""
 
@@ -119,7 +122,7 @@ def along_depth(length, steps, is_smooth=True):
 
 def factors(net, **options):
     """Of the states, of the adjoint; and the errors of outputs and gradient."""
-    x = np.random.default_rng(1).normal(size=(20, 8))
+    x = np.random.default_rng(1).normal(size=(20, net.design.n_in))
     mgrit = MGRIT(4, iterations=5, tolerance=0.0, **options)
     found = mgrit_gradient(net, x, half_square, mgrit, is_compared=True)
     return found.forward[0].factor, found.adjoint[0].factor, found.error
@@ -148,6 +151,23 @@ def test_the_factor_falls_with_depth():
     found = np.array([factors(along_depth(20.0, steps)) for steps in (64, 256, 1024)])
     assert (found[1:] < found[:-1] / 2).all()
     assert found[0, :2].max() < 0.5
+
+
+@pytest.mark.parametrize(
+    "make", [nets.midpoint_net, nets.leapfrog_net, lambda *sizes, **options: nets.resnet(*sizes, scheme="ab2", **options)],
+    ids=["midpoint", "leapfrog", "adams"],
+)  # fmt: skip
+def test_two_step_schemes_converge_with_the_square_of_the_step(make):
+    """As one-step schemes of second order: errors of alternating sign are carried along, too, on every level."""
+    found = {}
+    for steps, levels in ((64, 2), (256, 2), (256, 3)):
+        net = make(None, None, 8, steps, length=5.0, degree=3, controls=8)
+        found[steps, levels] = factors(net, levels=levels)
+    for which in (0, 1):
+        assert found[64, 2][which] < 0.03
+        assert found[256, 2][which] < found[64, 2][which] / 4
+    assert found[256, 3][0] < 0.03
+    assert found[256, 3][2] < 1e-10
 
 
 def test_more_levels_need_fewer_steps_one_after_the_other():
@@ -193,7 +213,8 @@ def test_no_iteration_without_need():
         (lambda: mgrit_forward(nets.resnet(2, 1, 4, 8), np.ones((3, 2)), MGRIT(4, 3)), "a multiple of 16 steps"),
         (lambda: mgrit_forward(nets.resnet(2, 1, 4, 8), np.ones((3, 5))), "2 features each"),
         (lambda: mgrit_forward(nets.resnet(2, 1, 4, 8), np.ones((3, 2)), carrier=2), "`carrier` must be callable"),
-        (lambda: mgrit_forward(nets.midpoint_net(2, 1, 4, 8), np.ones((3, 2))), "one-step schemes .*'midpoint"),
+        (lambda: mgrit_forward(nets.resnet(2, 1, 4, 8, scheme="ab4"), np.ones((3, 2)), MGRIT(2)),
+         "`mgrit` must have a coarsening of 3 or more for 'ab4', .* found 2"),
         (lambda: mgrit_gradient(nets.resnet(2, 1, 4, 8), np.ones((3, 2)), lambda y: 1.0), "`loss` must return a value"),
     ],
 )  # fmt: skip

@@ -8,6 +8,7 @@ import pytest
 import stepnet as sn
 from stepnet import training
 from stepnet.nets import Net, penalties
+from stepnet.nets.derivatives import Linearised
 
 SEEDS = (0, 1, 2)
 
@@ -79,6 +80,37 @@ def test_products_in_single_precision_end_at_the_same_minimum(monkeypatch):
     np.testing.assert_array_equal(double.theta, own.theta)
     assert np.abs(single.gradient).max() <= 1e-9
     assert single.value == pytest.approx(double.value, rel=1e-12)
+
+
+def test_the_last_product_of_a_step_needs_no_way_back(monkeypatch):
+    """Its curvature is enough, |J d| in the norm of the loss; where it leads is the same."""
+    ways = {"tangent": 0, "pullback": 0}
+    for name in ways:
+        there = getattr(Linearised, name)
+
+        def counted(self, direction, name=name, there=there):
+            ways[name] += 1
+            return there(self, direction)
+
+        monkeypatch.setattr(Linearised, name, counted)
+    method = training.GaussNewton(iterations=3, cg_iterations=5, cg_tol=0.0)
+    found = training.minimise(training.Objective(net(0), "cross_entropy", penalties.l2(0.05)), TRAIN, method)
+    assert (found.products, found.gradients) == (15, 4)
+    assert ways == {"tangent": 15, "pullback": 15 - 3 + 4}
+
+    class Plain:
+        """The same net for which only whole products are known."""
+
+        def __init__(self):
+            model = net(0)
+            self.put, self.gradient, self.gauss_newton = model.put, model.gradient, model.gauss_newton
+            self.theta, self._model = model.theta, model
+
+        def __call__(self, x):
+            return self._model(x)
+
+    whole = training.minimise(training.Objective(Plain(), "cross_entropy", penalties.l2(0.05)), TRAIN, method)
+    np.testing.assert_allclose(found.theta, whole.theta, rtol=1e-9, atol=1e-9)
 
 
 def test_a_net_in_another_precision_has_weights_of_its_own():

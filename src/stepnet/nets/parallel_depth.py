@@ -15,6 +15,7 @@ from stepnet.nets.derivatives import NetGradient
 from stepnet.nets.design import Block
 from stepnet.nets.mgrit import MGRIT, Carrier, Convergence, Multigrid
 from stepnet.nets.net import Net
+from stepnet.schemes.programs import long_window_of, window_of
 
 TWO_LEVELS = MGRIT()
 PARTIAL_SUMS = 8  # of the gradient of weights: a number of its own, so that sums do not depend on threads
@@ -68,7 +69,6 @@ def mgrit_forward(
     Parameters
     ----------
     net : Net
-        Of one-step schemes.
     x : array_like
         Inputs `(batch, ...)`.
     mgrit : MGRIT, optional
@@ -147,7 +147,8 @@ class _Run:
     def features(self) -> tuple[np.ndarray, ...]:
         from stepnet.nets.execution import untiled
 
-        return tuple(np.stack([untiled(y, self._batch) for y in block.points]) for block in self._blocks)
+        states = ([block.steps.state(y) for y in block.points] for block in self._blocks)
+        return tuple(np.stack([untiled(y, self._batch) for y in each]) for each in states)
 
     def convergence(self, way: str) -> tuple[Convergence, ...]:
         return tuple(block.convergence[way] for block in self._blocks)
@@ -161,10 +162,10 @@ def _check(net, mgrit, carrier) -> None:
         raise TypeError(f"`carrier` must be callable, as `map` is, found {type(carrier).__name__}")
     for block in net.design.blocks:
         mgrit.steps(block.steps)
-        if block.motion.opening.steps:
+        if mgrit.coarsening < block.motion.opening.steps:
             raise ValueError(
-                f"`net` must be of one-step schemes to be parallel in depth, found {block.scheme.name!r}, whose steps "
-                f"hold earlier ones a step apart that long steps do not have; take {block.scheme.starter.name!r}"
+                f"`mgrit` must have a coarsening of {block.motion.opening.steps} or more for {block.scheme.name!r}, "
+                f"whose first steps are those of another scheme, found {mgrit.coarsening}"
             )
 
 
@@ -184,14 +185,108 @@ class _Chain:
         return self._sweep.send(y_bar)
 
 
-class _Block:
-    """The steps of a block on all levels."""
+class _OneStep:
+    """The steps of a block on all levels, and their pullbacks."""
 
-    def __init__(self, block: Block, mgrit: MGRIT, carrier: Carrier, theta: np.ndarray, theta_bar: np.ndarray):
+    def __init__(self, block: Block, counts: list[int], dtype: np.dtype):
         from stepnet.nets.execution import stage_of
 
-        levels = (Block(block.field, block.scheme, n, block.length, block.depth) for n in mgrit.steps(block.steps))
-        self.stages = [stage_of(level, theta.dtype) for level in levels]
+        self.stages = [stage_of(with_steps(block, block.scheme, n), dtype) for n in counts]
+
+    def begun(self, theta: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """What steps act on, from the state that the block begins with."""
+        return y
+
+    def state(self, y: np.ndarray) -> np.ndarray:
+        """The state of the block, or its gradient, in what steps act on."""
+        return y
+
+    def ended_bar(self, y_bar: np.ndarray) -> np.ndarray:
+        """The gradient of what steps end with from that of the state."""
+        return y_bar
+
+    def advance(self, theta: np.ndarray, level: int, start: int, stop: int, y: np.ndarray) -> np.ndarray:
+        return self.stages[level].span(theta, y, start, stop)
+
+    def pull(self, theta, theta_bar, level: int, start: int, stop: int, y: np.ndarray, bar: np.ndarray) -> np.ndarray:
+        """The gradient before some steps from y; weights' gradients are added to `theta_bar`."""
+        return self.stages[level].span_pullback(theta, theta_bar, y, bar, start, stop)
+
+
+class _Window:
+    """The same for a multistep scheme, whose steps act on a window of states, the latest first.
+
+    States stay one step apart on all levels.  Long steps are those of the scheme's own if it has any, or those of its
+    starter, which take every state along by itself.  The first interval begins as the scheme does, with the starter.
+    Arrays are `(tiles, states * features, TILE)`.
+    """
+
+    def __init__(self, block: Block, counts: list[int], dtype: np.dtype):
+        from stepnet.nets.execution import Stage, stage_of
+
+        scheme, self.n, self.started = block.scheme, block.scheme.n_steps, block.motion.opening.steps
+        motions = [window_of(scheme), *(long_window_of(scheme, counts[0] // n) for n in counts[1:])]
+        self.whole = [
+            None if each is None else Stage(block.field, each, n, block.length, block.depth, dtype)
+            for n, each in zip(counts, motions, strict=True)
+        ]
+        self.starters = [stage_of(with_steps(block, scheme.starter, n), dtype) for n in counts]
+
+    def begun(self, theta: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """The first states as if they had been there before in the mirror; only first guesses are made of them."""
+        early = self._early(theta, y)
+        return np.concatenate([y, *(2 * y - each for each in early[-2::-1])], axis=1)
+
+    def state(self, y: np.ndarray) -> np.ndarray:
+        return y[:, : y.shape[1] // self.n]
+
+    def ended_bar(self, y_bar: np.ndarray) -> np.ndarray:
+        return np.concatenate((y_bar, *[np.zeros_like(y_bar)] * (self.n - 1)), axis=1)
+
+    def advance(self, theta: np.ndarray, level: int, start: int, stop: int, y: np.ndarray) -> np.ndarray:
+        if level == start == 0:
+            start, y = self.started, np.concatenate(self._early(theta, self.state(y)), axis=1)
+        whole = self.whole[level]
+        if whole is None:
+            return self.starters[level].span(theta, self._apart(y), start, stop).reshape(y.shape)
+        return whole.span(theta, y, start, stop)
+
+    def pull(self, theta, theta_bar, level: int, start: int, stop: int, y: np.ndarray, bar: np.ndarray) -> np.ndarray:
+        whole = self.whole[level]
+        if whole is None:
+            apart = self._apart(y), self._apart(bar)
+            return self.starters[level].span_pullback(theta, theta_bar, *apart, start, stop).reshape(y.shape)
+        if level or start:
+            return whole.span_pullback(theta, theta_bar, y, bar, start, stop)
+        first = self.state(y)
+        window = np.concatenate(self._early(theta, first), axis=1)
+        bar = whole.span_pullback(theta, theta_bar, window, bar, self.started, stop)
+        *later, total = np.split(bar, self.n, axis=1)
+        for count, each in zip(range(self.started, 0, -1), later, strict=True):
+            total = total + self.starters[0].span_pullback(theta, theta_bar, first, each, 0, count)
+        return self.ended_bar(total)
+
+    def _early(self, theta: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
+        """The states that the starter makes of the first one, the latest first."""
+        return [self.starters[0].span(theta, y, 0, count) for count in range(self.started, 0, -1)] + [y]
+
+    def _apart(self, y: np.ndarray) -> np.ndarray:
+        """States of a window as tiles of their own."""
+        return np.ascontiguousarray(y).reshape(len(y) * self.n, -1, y.shape[2])
+
+
+def with_steps(block: Block, scheme, steps: int) -> Block:
+    """The same field and weights with other steps."""
+    return Block(block.field, scheme, steps, block.length, block.depth)
+
+
+class _Block:
+    """The states of a block at the ends of intervals, and their gradients."""
+
+    def __init__(self, block: Block, mgrit: MGRIT, carrier: Carrier, theta: np.ndarray, theta_bar: np.ndarray):
+        steps = _Window if block.motion.opening.steps else _OneStep
+        self.counts = mgrit.steps(block.steps)
+        self.steps: _OneStep | _Window = steps(block, self.counts, theta.dtype)
         self.mgrit, self.carrier, self.theta, self.theta_bar = mgrit, carrier, theta, theta_bar
         self.points: list[np.ndarray] = []
         self.convergence: dict[str, Convergence] = {}
@@ -200,37 +295,37 @@ class _Block:
         from stepnet.nets.execution import untiled
 
         self._norm = lambda y: float(np.linalg.norm(untiled(y, batch)))
-        self.points = self._solve("forward", self._advance, x)
-        return self.points[-1]
+        self.points = self._solve("forward", self._advance, self.steps.begun(self.theta, x))
+        return self.steps.state(self.points[-1])
 
     def reverse(self, y_bar: np.ndarray) -> np.ndarray:
-        bars = self._solve("adjoint", self._pull, y_bar)[::-1]
+        bars = self._solve("adjoint", self._pull, self.steps.ended_bar(y_bar))[::-1]
         n = len(bars) - 1
         shares = [range(n)[i::PARTIAL_SUMS] for i in range(min(n, PARTIAL_SUMS))]
         for each in self.carrier(partial(self._weights_gradient, bars), shares):
             self.theta_bar += each
-        return bars[0]
+        return self.steps.state(bars[0])
 
     def _solve(self, way: str, advance, start: np.ndarray) -> list[np.ndarray]:
-        grid = Multigrid(self.mgrit, self.stages[0].n_steps, advance, self.carrier, self._norm)
+        grid = Multigrid(self.mgrit, self.counts[0], advance, self.carrier, self._norm)
         points, self.convergence[way] = grid.solve(start)
         return points
 
     def _advance(self, level: int, first: int, count: int, y: np.ndarray) -> np.ndarray:
-        return self.stages[level].span(self.theta, y, first, first + count)
+        return self.steps.advance(self.theta, level, first, first + count, y)
 
     def _pull(self, level: int, first: int, count: int, y_bar: np.ndarray) -> np.ndarray:
         """Steps of the adjoint are counted from the end; they are those of a level at the states of the forward run."""
-        stop = self.stages[level].n_steps - first
+        stop = self.counts[level] - first
         start, m = stop - count, self.mgrit.coarsening
-        x = self.points[start * m**level // m]
-        return self.stages[level].span_pullback(self.theta, self._zeros(), x, y_bar, start, stop)
+        y = self.points[start * m**level // m]
+        return self.steps.pull(self.theta, self._zeros(), level, start, stop, y, y_bar)
 
     def _weights_gradient(self, bars: list[np.ndarray], share: range) -> np.ndarray:
         """Of some intervals."""
         theta_bar, m = self._zeros(), self.mgrit.coarsening
         for i in share:
-            self.stages[0].span_pullback(self.theta, theta_bar, self.points[i], bars[i + 1], i * m, i * m + m)
+            self.steps.pull(self.theta, theta_bar, 0, i * m, i * m + m, self.points[i], bars[i + 1])
         return theta_bar
 
     def _zeros(self) -> np.ndarray:

@@ -192,7 +192,7 @@ def _multistep(scheme: Multistep) -> Motion:
     is_second = scheme.derivative == 2
     part, n_states, n_slopes, started = int(is_second), len(scheme.alpha), len(scheme.beta), scheme.n_steps - 1
     n_rows = n_states + n_slopes + is_second
-    opening, step = _Writer(n_rows), _Writer(n_rows)
+    opening = _Writer(n_rows)
     states, velocity = [0], n_rows - 1
     for j in range(started):
         if isinstance(scheme.starter, Splitting):
@@ -202,17 +202,78 @@ def _multistep(scheme: Multistep) -> Motion:
         states.insert(0, new)
     slopes = [opening.slope(part, states[j], started - j) for j in range(n_slopes)]
     begun = [*states[:n_states], *slopes, *([velocity] if is_second else [])]
-    power = scheme.derivative
-    y, f = list(range(n_states)), list(range(n_states, n_states + n_slopes))
-    terms = [(row, a, 0) for row, a in zip(y, scheme.alpha, strict=True)]
-    new = step.sum([*terms, *((row, b, power) for row, b in zip(f, scheme.beta, strict=True))])
-    slope = step.slope(part, new, 1.0)
-    moved = [new, *y[:-1], slope, *f[:-1]]
-    if is_second:
-        moved.append(step.sum([(new, 1.0, -1), (0, -1.0, -1), (slope, 0.5, 1)]))
     state = (0, n_rows - 1) if is_second else (0,)
     back = _two_steps_back(scheme) if n_states == 2 and n_slopes == 1 and scheme.alpha[1] != 0 else None
-    return Motion(opening.program(begun, started), step.program(moved), state, back)
+    return Motion(opening.program(begun, started), _multistep_step(scheme, n_states, 1), state, back)
+
+
+def window_of(scheme: Multistep) -> Motion:
+    """A multistep scheme as a one-step scheme: its state are all the states that it looks back at, the latest first.
+
+    The opening finds the slopes at them.  A second-order problem has a velocity with every state.
+    """
+    is_second, n, n_slopes = scheme.derivative == 2, scheme.n_steps, len(scheme.beta)
+    opening = _Writer(n + n_slopes + is_second * n)
+    slopes = [opening.slope(int(is_second), j, -j) for j in range(n_slopes)]
+    velocities = list(range(n + n_slopes, opening.n_rows))
+    state = [row for pair in zip(range(n), velocities, strict=True) for row in pair] if is_second else range(n)
+    return Motion(
+        opening.program([*range(n), *slopes, *velocities], 0), _multistep_step(scheme, n, n), tuple(state)
+    )  # fmt: skip
+
+
+def long_window_of(scheme: Multistep, factor: int) -> Motion | None:
+    """A step `factor` times as long on a window whose states stay as close as they are; None if none is known."""
+    numbers = scheme.derivative, scheme.alpha, scheme.beta
+    if numbers == (1, (0.0, 1.0), (2.0,)):
+        return Motion(_nothing(2), _long_midpoint(factor), (0, 1))
+    if numbers == (2, (2.0, -1.0), (1.0,)):
+        return Motion(_nothing(4), _long_leapfrog(1 / factor), (0, 1, 2, 3))
+    return None
+
+
+def _long_midpoint(factor: int) -> Program:
+    """A step of Verlet's for x' = f(z), z' = f(x), x and z being every other state.
+
+    The two-step midpoint rule is the leapfrog of this system, so errors of alternating sign run backward in time here
+    as they do there.
+    """
+    step, apart = _Writer(2), 1 / factor
+    z = step.moved(1, [step.slope(0, 0, 0.0)], [0.5 + apart])
+    x = step.moved(0, [step.slope(0, z, 0.5)], [1.0])
+    slope = step.slope(0, x, 1.0)
+    if factor % 2 == 0:
+        return step.program([x, step.moved(z, [slope], [0.5 - apart])])
+    z = step.moved(z, [slope], [0.5])
+    return step.program([z, step.moved(x, [step.slope(0, z, 1.0)], [-apart])])
+
+
+def _long_leapfrog(apart: float) -> Program:
+    """Verlet's step from q and its velocity, (q - q_old) / (apart h) + apart h a / 2; rows are q, v, q_old, v_old."""
+    step = _Writer(4)
+    slope = step.slope(1, 0, 0.0)
+    half = step.sum([(0, 1 / apart, -1), (2, -1 / apart, -1), (slope, 0.5 * (apart + 1), 1)])
+    q = step.moved(0, [half], [1.0])
+    slope = step.slope(1, q, 1.0)
+    v = step.moved(half, [slope], [0.5])
+    old = step.sum([(q, 1.0, 0), (v, -apart, 1), (slope, 0.5 * apart**2, 2)])
+    slopes = [slope, step.slope(1, old, 1.0 - apart)]
+    return step.program([q, v, old, step.moved(v, slopes, [-0.5 * apart] * 2)])
+
+
+def _multistep_step(scheme: Multistep, n_states: int, n_velocities: int) -> Program:
+    """A step that hands on so many states, its slopes, and velocities where the problem has them."""
+    is_second, n_slopes = scheme.derivative == 2, len(scheme.beta)
+    step = _Writer(n_states + n_slopes + is_second * n_velocities)
+    y, f = list(range(n_states)), list(range(n_states, n_states + n_slopes))
+    terms = [(row, a, 0) for row, a in zip(y, scheme.alpha, strict=False)]
+    new = step.sum([*terms, *((row, b, scheme.derivative) for row, b in zip(f, scheme.beta, strict=True))])
+    slope = step.slope(int(is_second), new, 1.0)
+    moved = [new, *y[:-1], slope, *f[:-1]]
+    if is_second:
+        velocity = step.sum([(new, 1.0, -1), (0, -1.0, -1), (slope, 0.5, 1)])
+        moved += [velocity, *range(n_states + n_slopes, step.n_rows - 1)]
+    return step.program(moved)
 
 
 def _kick_drift_kick(writer: _Writer, scheme: Splitting, q: int, v: int, clock: int) -> tuple[int, int]:

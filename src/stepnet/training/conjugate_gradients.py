@@ -21,34 +21,40 @@ class Step(NamedTuple):
 
 
 def truncated_cg(
-    product: Callable[[np.ndarray], np.ndarray], g: np.ndarray, radius: float, iterations: int, tol: float
-) -> Step:
+    product: Callable[[np.ndarray], np.ndarray], g: np.ndarray, radius: float, iterations: int, tol: float,
+    curvature: Callable[[np.ndarray], float] | None = None,
+) -> Step:  # fmt: skip
     """Minimise m(p) = g'p + p'Hp / 2 over |p| <= radius until the residual is `tol` of |g|.
+
+    `product(d)` is H d, and `curvature(d)`, if it is known for less, d'Hd: nobody asks for the residual after the last
+    of the iterations, so it takes the place of the last product.
 
     Steihaug (1983), SIAM J. Numer. Anal. 20:626; Toint (1981).  Negative curvature is followed to the boundary; without
     one (an infinite radius) the steps so far are the answer, or -g if there are none.
     """
     p, r = np.zeros_like(g), g.copy()  # r = g + H p
     d, rr = -r, inner(r, r)
-    goal, reason, count = tol * sqrt(rr), "residual", 0
+    goal, reason, count, decrease = tol * sqrt(rr), "residual", 0, 0.0
     while sqrt(rr) > goal:
+        count += 1
         if count == iterations:
-            reason = "iterations"
-            break
-        h, count = product(d).astype(g.dtype, copy=False), count + 1
-        curvature = inner(d, h)
-        if not curvature > 0:
+            bend, reason = curvature(d) if curvature else inner(d, product(d)), "iterations"
+        else:
+            h = product(d).astype(g.dtype, copy=False)
+            bend = inner(d, h)
+        if not bend > 0:
             length, reason = _downhill(p, d, radius), "negative curvature"
         else:
-            length, furthest = rr / curvature, _to_boundary(p, d, radius)
+            length, furthest = rr / bend, _to_boundary(p, d, radius)
             if length >= furthest:
                 length, reason = furthest, "boundary"
-        p, r = p + length * d, r + length * h
+        p, decrease = p + length * d, decrease - length * (inner(r, d) + 0.5 * length * bend)
         if reason != "residual":
             break
+        r = r + length * h
         new = inner(r, r)
         d, rr = -r + new / rr * d, new
-    return Step(p, -0.5 * inner(p, g + r), count, reason)
+    return Step(p, decrease, count, reason)
 
 
 def _downhill(p: np.ndarray, d: np.ndarray, radius: float) -> float:

@@ -131,7 +131,9 @@ def _gauss_newton(objective: Objective, theta: np.ndarray, data: Data, method: G
         if converged:
             break
         curved = here if rough is objective else rough.expansion(theta, data)
-        step = truncated_cg(curved.product, here.gradient, radius, method.cg_iterations, method.cg_tol)
+        step = truncated_cg(
+            curved.product, here.gradient, radius, method.cg_iterations, method.cg_tol, curved.curvature
+        )
         products += step.iterations
         if region:
             attempt = _within(objective, theta, data, here, step, radius)

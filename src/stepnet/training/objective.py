@@ -12,6 +12,7 @@ from stepnet.nets import losses, penalties
 from stepnet.nets.losses import Expansion
 from stepnet.nets.penalties import Penalty
 from stepnet.records import keep, keep_numbers
+from stepnet.sums import inner
 
 
 class Model(Protocol):
@@ -141,7 +142,12 @@ class Objective:
             self.model.put(theta)
             return self.model.gauss_newton(data.x, v, local.product) + own.product(v)
 
-        return Expansion(local.value + own.value, slope, product)
+        def bend(v):
+            """|J v| in the norm of the loss: no way back through the net."""
+            pushed = near.tangent(v)
+            return inner(pushed.ravel(), local.product(pushed).ravel()) + own.curvature(v)
+
+        return Expansion(local.value + own.value, slope, product, None if near is None else bend)
 
     def _pulled(self, theta: np.ndarray, data: Data) -> Any:
         """The loss and its gradient by the parameters."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stepnet.records import keep
+from stepnet.sums import inner
 
 REDUCTIONS = ("mean", "sum")
 
@@ -31,15 +32,22 @@ class Read(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Expansion:
-    """A function near a point: value, gradient and the product of the Hessian with a direction."""
+    """A function near a point: value, gradient, the product H v of the Hessian with a direction, and v'Hv.
+
+    The last may be known (`bend`) for less than a product.
+    """
 
     value: float
     slope: Callable[[], np.ndarray]
     product: Callable[[np.ndarray], np.ndarray]
+    bend: Callable[[np.ndarray], float] | None = None
 
     @cached_property
     def gradient(self) -> np.ndarray:
         return self.slope()
+
+    def curvature(self, v: np.ndarray) -> float:
+        return inner(v, self.product(v)) if self.bend is None else self.bend(v)
 
 
 @dataclass(frozen=True, eq=False)
