@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from stepnet.solution import EnsembleSolution, Solution
+    from stepnet.training.minimum import Minimum
     from stepnet.training.run import Run
 
 
@@ -64,14 +65,14 @@ class TrainingFailed(RuntimeError):
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """Ctrl-C during training; `.run` holds the part that was done."""
+    """Ctrl-C during training; `.run` holds the part that was done, `.model` the model if the caller has it not."""
 
-    def __init__(self, run: Run):
+    def __init__(self, run: Run | Minimum, model=None):
         super().__init__(run.message)
-        self.run = run
+        self.run, self.model = run, model
 
     def __reduce__(self):
-        return type(self), (self.run,)
+        return type(self), (self.run, self.model)
 
 
 class StiffnessWarning(UserWarning):

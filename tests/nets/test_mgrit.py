@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from fields.zoo import RING
@@ -154,7 +156,7 @@ def test_the_factor_falls_with_depth():
 
 
 @pytest.mark.parametrize(
-    "make", [nets.midpoint_net, nets.leapfrog_net, lambda *sizes, **options: nets.resnet(*sizes, scheme="ab2", **options)],
+    "make", [nets.midpoint_net, nets.leapfrog_net, partial(nets.resnet, scheme="ab2")],
     ids=["midpoint", "leapfrog", "adams"],
 )  # fmt: skip
 def test_two_step_schemes_converge_with_the_square_of_the_step(make):

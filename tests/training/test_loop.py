@@ -13,7 +13,7 @@ from training.models import TwoLayer, blobs, waves
 import stepnet as sn
 from stepnet import training
 from stepnet.nets import losses, penalties
-from stepnet.training import Adam, ClipNorm, Data, Ending, Objective, Recipe, Run
+from stepnet.training import SGD, Adam, ClipNorm, Data, Ending, Objective, Recipe, Run
 
 AGREE = 1e-12
 
@@ -235,6 +235,51 @@ def test_an_interruption_at_the_end_of_an_epoch_leaves_whole_epochs(tmp_path):
     np.testing.assert_array_equal(rest.history["loss"], whole.history["loss"])
 
 
+# ---- the best parameters --------------------------------------------------------------------------------------------
+
+
+def test_patience_keeps_the_parameters_whose_loss_was_the_lowest():
+    """The mean loss during an epoch belongs to none: a rate that jumps in the last one must not be what is kept."""
+    goal = objective()
+    recipe = Recipe(SGD(lambda epoch: 0.5 if epoch < 20 else 50.0), epochs=21, batch_size=30, patience=30)
+    run = training.train(goal, blobs(), recipe)
+    assert run.best_epoch == 20
+    assert goal.value(run.theta, blobs())[0] < 1.05 * run.history["loss"][-2]
+
+
+@pytest.mark.parametrize("epochs", [1, 20])
+def test_patience_does_not_keep_parameters_that_diverged(epochs):
+    net = sn.nets.resnet(2, 1, 4, 3, seed=0)
+    x = np.random.default_rng(3).normal(size=(40, 2))
+    data, goal = Data(x, np.exp(x.sum(axis=1)).round()[:, None]), Objective(net, "poisson")
+    run = training.train(goal, data, Recipe(SGD(1e3), epochs=epochs, patience=5), check=False)
+    assert run.ending is Ending.DIVERGED
+    assert np.isfinite(goal.value(run.theta, data)[0])
+
+
+def test_batches_of_which_nothing_counts_move_nothing():
+    """Weights of zero leave samples out, also where they are all of a batch."""
+    data = blobs()
+    weights = (data.y != 0).astype(float)
+    goal, recipe = objective(), Recipe(SGD(0.1), epochs=3, batch_size=2)
+    run = training.train(goal, Data(data.x, data.y, weights), recipe)
+    assert run.success
+    assert np.isfinite(run.history["loss"]).all()
+    alone = objective()
+    gradient = alone.gradient(alone.model.theta, Data(data.x[data.y == 0], data.y[data.y == 0])).gradient
+    assert gradient.any()
+    local = alone.loss.at(np.ones((2, 3)), np.array([0, 1]), np.zeros(2))
+    assert (local.value, local.gradient.any()) == (0.0, False)
+
+
+def test_the_loss_of_an_epoch_counts_samples_by_their_weights():
+    data, weights = blobs(), np.linspace(0.0, 3.0, len(blobs().x))
+    goal, tiny = objective(), Recipe(SGD(1e-12), epochs=1, batch_size=7)
+    weighted = Data(data.x, data.y, weights)
+    run = training.train(goal, weighted, tiny)
+    assert run.history["loss"][0] == pytest.approx(goal.value(run.theta, weighted)[0], rel=1e-9)
+
+
 # ---- the bar and the border -----------------------------------------------------------------------------------------
 
 
@@ -273,6 +318,12 @@ def test_no_epochs_leave_the_parameters():
     (lambda: Data([["a"]], [1.0]), "`x` must be real numbers, found <U1"),
     (lambda: training.train("cross_entropy", blobs()), "`objective` must be an Objective, found 'cross_entropy'"),
     (lambda: training.train(objective(), blobs(), validation=(1, 2)), r"`validation` must be Data\(x, y\)"),
+    (lambda: training.train(objective(), blobs(), "adam"), "`recipe` must be a Recipe, .* found 'adam'"),
+    (lambda: training.train(objective(), blobs(), Recipe(SGD(lambda epoch: -1.0))), "`rate` must be .*, found -1.0 at"),
+    (lambda: training.train(objective(), blobs(), Recipe(SGD(lambda epoch: "fast"))), "`rate` must be .*'fast'"),
+    (lambda: Recipe(seed=2**64), "`seed` must be less than"),
+    (lambda: Data([[1.0]], [1.0], [-1.0]), "`weights` must not be negative"),
+    (lambda: Data([[1.0]], [1.0], [0.0]), "`weights` must not be negative, and some must be positive"),
     (lambda: training.train(objective(), None), r"`data` must be Data\(x, y\), found None"),
     (lambda: training.minimise(objective(), blobs().x), r"`data` must be Data\(x, y\), found"),
     (lambda: training.train(objective(), blobs(), theta=np.zeros(3)), "`theta` must be 39 parameters"),

@@ -141,6 +141,12 @@ def test_clipped_norms_keep_the_direction_and_leave_short_gradients():
     long, short = np.array([3.0, -4.0]), np.array([0.3, -0.4])
     np.testing.assert_allclose(ClipNorm(2.0)(long), long * 0.4, rtol=1e-15)
     assert ClipNorm(2.0)(short) is short
+    for huge in (np.full(4, 1e25, np.float32), np.full(3, 1e200), np.array([3e300, -4e300])):
+        for limit in (2.0, 1e-3):
+            with np.errstate(over="ignore"):
+                clipped = ClipNorm(limit)(huge)
+            np.testing.assert_allclose(np.linalg.norm(clipped), limit, rtol=1e-6)
+            np.testing.assert_array_equal(np.sign(clipped), np.sign(huge))
     w = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
     w.grad = torch.tensor(long)
     torch.nn.utils.clip_grad_norm_([w], 2.0)  # adds 1e-6 to the norm

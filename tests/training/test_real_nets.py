@@ -82,6 +82,76 @@ def test_products_in_single_precision_end_at_the_same_minimum(monkeypatch):
     assert single.value == pytest.approx(double.value, rel=1e-12)
 
 
+def test_smoothness_has_exact_products_in_single_precision():
+    """Its Hessian is applied, not differenced: directions near a minimum are short."""
+    objective = training.Objective(net(0), "cross_entropy", smoothness=0.1)
+    single = training.Objective(net(0).astype(np.float32), "cross_entropy", smoothness=0.1)
+    v = np.random.default_rng(0).normal(size=objective.model.theta.size)
+    theta = objective.model.theta.copy()
+    wanted = objective._own(theta).product(v)
+    for size in (1.0, 1e-6, 1e-12):
+        for each, tolerance in ((objective, 1e-12), (single, 1e-5)):
+            found = each._own(theta.astype(each.model.dtype)).product((size * v).astype(each.model.dtype))
+            np.testing.assert_allclose(found / size, wanted, atol=tolerance * np.abs(wanted).max())
+
+
+METHODS = [training.LBFGS(50), training.GaussNewton(50), training.MSA(50)]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
+def test_what_was_found_before_an_interruption_is_kept(method, monkeypatch):
+    model = sn.nets.resnet(2, 2, 4, 4, length=2.0, seed=0, workers=1)
+    objective, calls = training.Objective(model, "cross_entropy", penalties.l2(1e-3)), 0
+    at = type(objective.loss).at
+
+    def interrupts(self, *arguments):
+        nonlocal calls
+        calls += 1
+        if calls == 6:
+            raise KeyboardInterrupt
+        return at(self, *arguments)
+
+    start = objective.value(model.theta, TRAIN)[0]
+    monkeypatch.setattr(type(objective.loss), "at", interrupts)
+    with pytest.raises(sn.TrainingInterrupted, match="interrupted by the user after") as told:
+        training.minimise(objective, TRAIN, method)
+    monkeypatch.undo()
+    found = told.value.run
+    assert len(found.history) > 0
+    np.testing.assert_array_equal(model.theta, found.theta)
+    assert objective.value(found.theta, TRAIN)[0] == pytest.approx(found.value, rel=1e-12)
+    assert found.value < start
+
+
+def test_interrupted_blocks_and_levels_keep_the_whole_net(monkeypatch):
+    whole = training.Objective(net(0, steps=4), "cross_entropy")
+    minimise, calls = training.blocks.minimise, 0
+
+    def interrupts(*arguments, **options):
+        nonlocal calls
+        calls += 1
+        found = minimise(*arguments, **options)
+        if calls == 2:
+            raise sn.TrainingInterrupted(found)
+        return found
+
+    monkeypatch.setattr(training.blocks, "minimise", interrupts)
+    with pytest.raises(sn.TrainingInterrupted) as told:
+        training.block_coordinate(whole, TRAIN, method=training.LBFGS(3))
+    np.testing.assert_array_equal(told.value.run.theta, whole.model.theta)
+    assert told.value.run.gradient.shape == whole.model.theta.shape
+    calls = 0
+    with pytest.raises(sn.TrainingInterrupted) as told:
+        training.multilevel(whole, TRAIN, training.LBFGS(3), levels=3)
+    assert told.value.model.design.blocks[0].steps == 8
+    np.testing.assert_array_equal(told.value.run.theta, told.value.model.theta)
+
+
+def test_successive_approximations_train_whole_nets_only():
+    with pytest.raises(TypeError, match="`method` of block-coordinate descent"):
+        training.block_coordinate(training.Objective(net(0), "cross_entropy"), TRAIN, method=training.MSA(2))
+
+
 def test_the_last_product_of_a_step_needs_no_way_back(monkeypatch):
     """Its curvature is enough, |J d| in the norm of the loss; where it leads is the same."""
     ways = {"tangent": 0, "pullback": 0}

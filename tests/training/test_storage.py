@@ -15,6 +15,7 @@ import pytest
 from engine import child
 from training.models import TwoLayer, blobs
 
+import stepnet as sn
 from stepnet import training
 from stepnet.training import Adam, Ending, Momentum, Objective, Recipe, WarmUp, optimisers
 
@@ -22,14 +23,21 @@ PROGRAM = """
 import sys, time
 sys.path.insert(0, {tests!r})
 from training.models import TwoLayer, blobs
-from stepnet import training
+from stepnet import nets, training
 
 class Slow(TwoLayer):
     def gradient(self, x, loss):
         time.sleep({pause})
         return super().gradient(x, loss)
 
-goal = training.Objective(Slow(2, 6, 3), "cross_entropy")
+class SlowNet(nets.Net):
+    def parameter_gradient(self, x, loss):
+        time.sleep({pause})
+        return super().parameter_gradient(x, loss)
+
+two_layers = Slow(2, 6, 3)
+net = SlowNet(nets.hamiltonian(2, 3, 8, 10).design, seed=1, workers=2, memory="reversible")
+goal = training.Objective({model}, "cross_entropy")
 recipe = training.Recipe({recipe})
 run = training.train(goal, blobs(), recipe, validation=blobs(40, seed=9), path=sys.argv[1], resume=True)
 print(run.theta.tobytes().hex(), run.steps, run.best_epoch, [v.tobytes().hex() for v in run.history.values()])
@@ -37,22 +45,23 @@ print(run.theta.tobytes().hex(), run.steps, run.best_epoch, [v.tobytes().hex() f
 RECIPE = "training.Adam(training.Cosine(0.05, 12)), epochs=12, batch_size=20, seed=4, save_every=2"
 
 
-def program(pause: float) -> str:
-    return PROGRAM.format(tests=str(Path(__file__).parents[1]), pause=pause, recipe=RECIPE)
+def program(pause: float, model: str) -> str:
+    return PROGRAM.format(tests=str(Path(__file__).parents[1]), pause=pause, recipe=RECIPE, model=model)
 
 
-def finish(path) -> str:
-    done = subprocess.run([sys.executable, "-c", program(0), path], capture_output=True, text=True, check=True,
+def finish(path, model: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program(0, model), path], capture_output=True, text=True, check=True,
                           timeout=child.PATIENCE)  # fmt: skip
     return done.stdout
 
 
-def test_a_run_that_was_killed_goes_on_bit_for_bit(tmp_path):
-    whole = finish(tmp_path / "whole")
+@pytest.mark.parametrize("model", ["two_layers", "net"])
+def test_a_run_that_was_killed_goes_on_bit_for_bit(model, tmp_path):
+    whole = finish(tmp_path / "whole", model)
     for _ in range(3):  # killed again and again, in the middle of epochs and of files
         state = tmp_path / "killed" / "state.safetensors"
         before = state.stat().st_mtime_ns if state.exists() else 0
-        process = subprocess.Popen([sys.executable, "-c", program(0.05), tmp_path / "killed"])
+        process = subprocess.Popen([sys.executable, "-c", program(0.05, model), tmp_path / "killed"])
         deadline = time.monotonic() + child.PATIENCE
         while not (state.exists() and state.stat().st_mtime_ns > before) and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -62,7 +71,7 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(tmp_path):
         assert process.wait(child.PATIENCE) == -signal.SIGKILL
     stored = training.load(tmp_path / "killed")
     assert 0 < stored.steps < 12 * 5
-    assert finish(tmp_path / "killed") == whole
+    assert finish(tmp_path / "killed", model) == whole
 
 
 def goal() -> Objective:
@@ -113,7 +122,7 @@ def test_files_are_safetensors_and_json_and_nothing_else(tmp_path):
     training.train(goal(), blobs(), Recipe(Momentum(0.01), epochs=2), path=tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["run.json", "state.safetensors"]
     told = json.loads((tmp_path / "run.json").read_text())
-    assert told["parameters"] == 39
+    assert told["model"]["parameters"] == 39
     assert "Momentum" in told["recipe"]["optimiser"]
     numbers = load_file(tmp_path / "state.safetensors")
     assert {"theta", "good", "best", "slots.velocity", "history"} <= set(numbers)
@@ -126,7 +135,7 @@ def test_a_directory_with_a_run_is_not_overwritten(tmp_path):
 
 
 @pytest.mark.parametrize(("change", "what"), [
-    (lambda: (Objective(TwoLayer(2, 7, 3), "cross_entropy"), blobs(), Recipe(epochs=1)), "parameters"),
+    (lambda: (Objective(TwoLayer(2, 7, 3), "cross_entropy"), blobs(), Recipe(epochs=1)), "model"),
     (lambda: (Objective(TwoLayer(2, 6, 3), "focal"), blobs(), Recipe(epochs=1)), "loss"),
     (lambda: (goal(), blobs(seed=1), Recipe(epochs=1)), "data"),
     (lambda: (goal(), blobs(), Recipe(Adam(0.1), epochs=1)), "recipe"),
@@ -137,6 +146,53 @@ def test_another_run_is_not_gone_on_with(change, what, tmp_path):
     other, data, recipe = change()
     with pytest.raises(ValueError, match=f"holds another run: its {what} is"):
         training.train(other, data, recipe, path=tmp_path, resume=True)
+
+
+SAME_SIZE = {
+    "antisymmetric": lambda **given: sn.nets.antisymmetric(2, 3, 4, 4, **given),
+    "longer": lambda **given: sn.nets.resnet(2, 3, 4, 4, length=9.0, **given),
+    "another activation": lambda **given: sn.nets.resnet(2, 3, 4, 4, activation="relu", **given),
+    "single precision": lambda **given: sn.nets.resnet(2, 3, 4, 4, dtype=np.float32, **given),
+}
+
+
+@pytest.mark.parametrize("other", SAME_SIZE)
+def test_a_run_of_another_net_with_as_many_parameters_is_not_gone_on_with(other, tmp_path):
+    first = sn.nets.resnet(2, 3, 4, 4)
+    training.train(Objective(first, "cross_entropy"), blobs(), Recipe(epochs=1), path=tmp_path)
+    net = SAME_SIZE[other]()
+    assert net.theta.size == first.theta.size
+    with pytest.raises(ValueError, match="holds another run: its model is"):
+        training.train(Objective(net, "cross_entropy"), blobs(), Recipe(epochs=2), path=tmp_path, resume=True)
+    again = training.train(
+        Objective(sn.nets.resnet(2, 3, 4, 4), "cross_entropy"), blobs(), Recipe(epochs=2), path=tmp_path, resume=True
+    )
+    assert again.epochs == 2
+
+
+def test_nodes_of_another_graph_are_another_model():
+    ring = np.roll(np.eye(5), 1, axis=1) + np.roll(np.eye(5), -1, axis=1)
+    net = sn.nets.node_net(ring, 2, 3, 4, 2)
+    one, same, other = (
+        sn.nets.NodeModel(net, inputs) for inputs in (np.ones((5, 2)), np.ones((5, 2)), np.eye(5)[:, :2])
+    )
+    assert one.identity == same.identity != other.identity
+
+
+def test_a_run_that_goes_on_began_with_the_parameters_that_are_given(tmp_path):
+    theta = np.linspace(-1, 1, 39)
+    training.train(goal(), blobs(), Recipe(epochs=1), theta=theta, path=tmp_path)
+    assert training.train(goal(), blobs(), Recipe(epochs=2), theta=theta, path=tmp_path, resume=True).epochs == 2
+    with pytest.raises(ValueError, match="holds another run: its theta is"):
+        training.train(goal(), blobs(), Recipe(epochs=3), theta=-theta, path=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("name", ["run.json", "state.safetensors"])
+def test_a_broken_file_is_named(name, tmp_path):
+    training.train(goal(), blobs(), Recipe(epochs=1), path=tmp_path)
+    (tmp_path / name).write_bytes(b"broken")
+    with pytest.raises(ValueError, match=f"`path`: .*{name}"):
+        training.train(goal(), blobs(), Recipe(epochs=2), path=tmp_path, resume=True)
 
 
 def test_wrong_paths_are_refused(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 
 import numpy as np
@@ -34,6 +35,17 @@ def write(path, net) -> None:
         tensors[f"operators.{number}.shape"] = np.array(P.shape)
     header = {"format": FORMAT, "dtype": net.dtype.name, "design": described}
     save_file(tensors, path, metadata={"stepnet": json.dumps(header)})
+
+
+def fingerprint(net) -> str:
+    """A name for the design and the precision of a net: nets with the same one are the same but for their weights."""
+    operators: list = []
+    described = json.dumps([net.dtype.name, _described(net.design, operators)])
+    found = hashlib.sha256(described.encode())
+    for P in operators:
+        for part in (P.data, P.indices, P.indptr):
+            found.update(np.ascontiguousarray(part).tobytes())
+    return found.hexdigest()
 
 
 def read(path):

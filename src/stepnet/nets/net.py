@@ -223,6 +223,13 @@ class Net:
 
         return read(path)
 
+    @property
+    def identity(self) -> str:
+        """What tells nets of different designs or precisions apart."""
+        from stepnet.nets.files import fingerprint
+
+        return fingerprint(self)
+
     def __repr__(self) -> str:
         lines = [f"Net: {self.design.n_in} -> {self.design.n_out}, {self.theta.size} parameters, {self.dtype}"]
         for name, stage in self.design.stages():

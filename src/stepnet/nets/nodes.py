@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha256
 
 import numpy as np
 
@@ -40,6 +41,11 @@ class NodeModel:
     def put(self, theta) -> None:
         """Replace all parameters."""
         self.net.put(theta)
+
+    @property
+    def identity(self) -> str:
+        """That of the net, and of what it sees."""
+        return f"{self.net.identity} at {sha256(np.ascontiguousarray(self.inputs).tobytes()).hexdigest()}"
 
     def views(self, theta: np.ndarray):
         """Parameters by name, as in `Net`."""

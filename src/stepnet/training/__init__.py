@@ -5,9 +5,10 @@ from stepnet.training.blocks import Part, block_coordinate, blocks_by_name, mult
 from stepnet.training.clipping import ClipNorm, ClipValue
 from stepnet.training.conjugate_gradients import truncated_cg
 from stepnet.training.full_batch import METHODS, GaussNewton, LineSearch, Method, TrustRegion, minimise
-from stepnet.training.lbfgs import LBFGS, Minimum
+from stepnet.training.lbfgs import LBFGS
 from stepnet.training.loop import train
 from stepnet.training.maximum_principle import MSA
+from stepnet.training.minimum import Minimum
 from stepnet.training.objective import Data, Evaluation, Model, Objective
 from stepnet.training.optimisers import SGD, AdaGrad, Adam, AdamW, Momentum, Nesterov, Proximal, RMSprop
 from stepnet.training.run import Ending, Recipe, Run

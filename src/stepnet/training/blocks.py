@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 
 from stepnet.checkpoints.counts import checked_count
-from stepnet.training.full_batch import Method, minimise
-from stepnet.training.lbfgs import Minimum
-from stepnet.training.objective import Data, Model, Objective, checked_theta
+from stepnet.errors import TrainingInterrupted
+from stepnet.nets.derivatives import Linearised
+from stepnet.records import by_name
+from stepnet.training.full_batch import METHODS, Method, minimise
+from stepnet.training.maximum_principle import MSA
+from stepnet.training.minimum import Minimum, Watch
+from stepnet.training.objective import Data, Model, Objective, checked_theta, require
 from stepnet.training.progress import bar
 
 
@@ -29,6 +33,8 @@ class Part:
 
     def __init__(self, model: Model, indices: np.ndarray):
         self._model, self._indices = model, indices
+        if hasattr(model, "linearised"):
+            self.linearised = self._linearised
 
     @property
     def theta(self) -> np.ndarray:
@@ -43,13 +49,24 @@ class Part:
         return self._model(x)
 
     def gradient(self, x: np.ndarray, loss: Callable) -> Pulled:
-        found = self._model.gradient(x, loss)
+        found = getattr(self._model, "parameter_gradient", self._model.gradient)(x, loss)
         return Pulled(found.value, found.theta[self._indices], found.outputs)
 
     def gauss_newton(self, x: np.ndarray, v: np.ndarray, hessian: Callable) -> np.ndarray:
+        return self._model.gauss_newton(x, self._whole(v), hessian)[self._indices]
+
+    def _linearised(self, x: np.ndarray) -> Linearised:
+        near = self._model.linearised(x)  # type: ignore[attr-defined]
+        return Linearised(
+            self._indices.size, near.outputs, lambda v: near.tangent(self._whole(v)),
+            lambda u: near.pullback(u)[self._indices],
+        )  # fmt: skip
+
+    def _whole(self, v: np.ndarray) -> np.ndarray:
+        """A direction of all parameters."""
         whole = np.zeros_like(self._model.theta)
         whole[self._indices] = v
-        return self._model.gauss_newton(x, whole, hessian)[self._indices]
+        return whole
 
     def roughness(self) -> tuple[float, np.ndarray]:
         value, gradient = self._model.roughness()  # type: ignore[attr-defined]
@@ -93,24 +110,35 @@ def block_coordinate(
     Minimum
         With the value after every sweep as `history`, and the gradient by all parameters.
     """
+    require(objective, data)
     model = objective.model
+    if isinstance(by_name("method", METHODS, method, {}), MSA):
+        raise TypeError("`method` of block-coordinate descent must be LBFGS or GaussNewton; MSA trains whole nets")
     model.put(checked_theta(model, theta))
     parts = _checked(blocks_by_name(model) if blocks is None else blocks, model.theta.size)
-    history, gradients, products = [], 0, 0
-    with bar(checked_count("sweeps", sweeps, 0), progress) as shown:
-        for _ in range(sweeps):
-            for indices in parts:
-                found = minimise(replace(objective, model=Part(model, indices)), data, method)
-                gradients, products = gradients + found.gradients, products + found.products
-            value, accuracy = objective.value(model.theta, data)
-            history.append(value)
-            shown.tell(loss=value, accuracy=accuracy)
-            shown.move()
-    end = objective.gradient(np.array(model.theta), data)
-    message = f"{sweeps} sweeps over {len(parts)} blocks are done"
-    return Minimum(
-        np.array(model.theta), end.value, end.gradient, False, message, np.array(history), gradients + 1, products
-    )
+    with bar(checked_count("sweeps", sweeps, 0), progress, unit="sweep") as shown:
+        watch = Watch(shown, np.array(model.theta))
+        try:
+            for _ in range(sweeps):
+                for indices in parts:
+                    found = minimise(replace(objective, model=Part(model, indices)), data, method)
+                    watch.gradients, watch.products = watch.gradients + found.gradients, watch.products + found.products
+                value, accuracy = objective.value(model.theta, data)
+                watch.tell(loss=value, accuracy=accuracy)
+                watch.step(value)
+        except TrainingInterrupted:
+            _keep_end(objective, data, watch)
+            raise TrainingInterrupted(watch.interrupted()) from None
+    _keep_end(objective, data, watch)
+    return watch.minimum(False, f"{sweeps} sweeps over {len(parts)} blocks are done")
+
+
+def _keep_end(objective: Objective, data: Data, watch: Watch) -> None:
+    """Where the blocks have led, with the gradient by all of them."""
+    theta = np.array(objective.model.theta)
+    value, _, gradient = objective.gradient(theta, data)
+    watch.gradients += 1
+    watch.keep(theta, value, gradient)
 
 
 def multilevel(
@@ -118,8 +146,10 @@ def multilevel(
 ) -> tuple[Any, list[Minimum]]:
     """Train a short net, then the same function of depth on twice as many steps, and so on.
 
-    A level begins where the one before it ended: `model.refined()` keeps length and weights and halves the steps.
-    Haber & Ruthotto (2017); Chang et al. (2018), arXiv:1710.10348.
+    A level begins with the weights of the one before: `model.refined()` keeps them as functions of depth and halves the
+    steps.  Its first value is that of the last level only in the limit of short steps; where steps are long, the
+    objective can jump, and the roughness of weights that are constant on each step doubles.  Haber & Ruthotto (2017);
+    Chang et al. (2018), arXiv:1710.10348.  An interruption holds the minimum of its level, and its model as `.model`.
 
     Returns
     -------
@@ -130,7 +160,11 @@ def multilevel(
     for level in range(checked_count("levels", levels, 1)):
         if level:
             objective = replace(objective, model=objective.model.refined())  # type: ignore[attr-defined]
-        minima.append(minimise(objective, data, method, progress=progress))
+        try:
+            minima.append(minimise(objective, data, method, progress=progress))
+        except TrainingInterrupted as interrupted:
+            interrupted.model = objective.model
+            raise
     return objective.model, minima
 
 

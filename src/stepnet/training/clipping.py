@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 
 import numpy as np
 
@@ -22,7 +22,11 @@ class ClipNorm:
 
     def __call__(self, gradient: np.ndarray) -> np.ndarray:
         length = sqrt(inner(gradient, gradient))
-        return gradient if length <= self.limit else gradient * (self.limit / length)
+        if length <= self.limit:
+            return gradient
+        if length == inf:  # the squares are too large, not the entries
+            return self(gradient / np.abs(gradient).max() * max(1.0, self.limit))
+        return gradient * (self.limit / length)
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,16 @@ from typing import NamedTuple
 import numpy as np
 
 from stepnet.checkpoints.counts import checked_count
+from stepnet.errors import TrainingInterrupted
 from stepnet.nets.losses import Expansion
 from stepnet.records import by_name, keep, keep_numbers
 from stepnet.sums import inner
 from stepnet.training.conjugate_gradients import Step, truncated_cg
-from stepnet.training.lbfgs import LBFGS, Minimum, descend, require_start
+from stepnet.training.lbfgs import LBFGS, descend
 from stepnet.training.maximum_principle import MSA, successive_approximations
+from stepnet.training.minimum import ZERO_GRADIENT, Minimum, Watch, require_start
 from stepnet.training.objective import Data, Objective, checked_theta, require
-from stepnet.training.progress import Bar, bar
+from stepnet.training.progress import bar
 
 DESCENT = 1e-4  # of the decrease a line or a model promises, for a step to be taken
 HALVINGS = 40
@@ -85,6 +87,8 @@ def minimise(
 ) -> Minimum:
     """Make an objective small on all data; the model keeps the parameters that were found.
 
+    Ctrl-C raises `TrainingInterrupted`, whose `.run` is where it had come to; the model keeps that.
+
     Parameters
     ----------
     objective : Objective
@@ -101,14 +105,23 @@ def minimise(
         raise TypeError(f"`method` must be LBFGS, GaussNewton, MSA or a name, found {chosen!r:.80}")
     start = checked_theta(objective.model, theta)
     with bar(chosen.iterations, progress) as shown, np.errstate(over="ignore", invalid="ignore"):
-        if isinstance(chosen, LBFGS):
-            found = descend(lambda w: objective.gradient(w, data), start, chosen, shown)
-        elif isinstance(chosen, MSA):
-            found = successive_approximations(objective, start, data, chosen, shown)
-        else:
-            found = _gauss_newton(objective, start, data, chosen, shown)
+        watch = Watch(shown, start)
+        try:
+            found = _with_method(objective, start, data, chosen, watch)
+        except KeyboardInterrupt:
+            found = watch.interrupted()
+            objective.model.put(found.theta)
+            raise TrainingInterrupted(found) from None
     objective.model.put(found.theta)
     return found
+
+
+def _with_method(objective: Objective, start: np.ndarray, data: Data, method: Method, watch: Watch) -> Minimum:
+    if isinstance(method, LBFGS):
+        return descend(lambda w: objective.gradient(w, data), start, method, watch)
+    if isinstance(method, MSA):
+        return successive_approximations(objective, start, data, method, watch)
+    return _gauss_newton(objective, start, data, method, watch)
 
 
 class Taken(NamedTuple):
@@ -119,14 +132,13 @@ class Taken(NamedTuple):
     radius: float
 
 
-def _gauss_newton(objective: Objective, theta: np.ndarray, data: Data, method: GaussNewton, shown: Bar) -> Minimum:
+def _gauss_newton(objective: Objective, theta: np.ndarray, data: Data, method: GaussNewton, watch: Watch) -> Minimum:
     rough = _in_precision(objective, method.precision)
     here = objective.expansion(theta, data)
     require_start(here.value)
     region = method.control if isinstance(method.control, TrustRegion) else None
     radius = first = region.radius if region else inf
-    history, products, gradients, message = [], 0, 1, "used up all iterations"
-    converged = bool(np.abs(here.gradient).max(initial=0.0) <= method.tol)
+    message, converged = "used up all iterations", _is_arrived(theta, here, method, watch)
     for _ in range(method.iterations):
         if converged:
             break
@@ -134,7 +146,7 @@ def _gauss_newton(objective: Objective, theta: np.ndarray, data: Data, method: G
         step = truncated_cg(
             curved.product, here.gradient, radius, method.cg_iterations, method.cg_tol, curved.curvature
         )
-        products += step.iterations
+        watch.products += step.iterations
         if region:
             attempt = _within(objective, theta, data, here, step, radius)
         else:
@@ -142,17 +154,20 @@ def _gauss_newton(objective: Objective, theta: np.ndarray, data: Data, method: G
         radius = attempt.radius
         if attempt.there is not None:
             theta, here = attempt.theta, attempt.there
-            gradients += 1
-            converged = bool(np.abs(here.gradient).max() <= method.tol)
+            converged = _is_arrived(theta, here, method, watch)
         elif not region or radius < SMALLEST * first:
             message = "no step made the objective fall: rounding, or a product that is not that of the objective"
             break
-        history.append(here.value)
-        shown.tell(loss=here.value)
-        shown.move()
-    if converged:
-        message = "the gradient is zero to the tolerance"
-    return Minimum(theta, here.value, here.gradient, converged, message, np.array(history), gradients, products)
+        watch.tell(loss=here.value)
+        watch.step(here.value)
+    return watch.minimum(converged, ZERO_GRADIENT if converged else message)
+
+
+def _is_arrived(theta: np.ndarray, here: Expansion, method: GaussNewton, watch: Watch) -> bool:
+    """Whether the gradient is zero at a point, which is kept."""
+    watch.gradients += 1
+    watch.keep(theta, here.value, here.gradient)
+    return bool(np.abs(here.gradient).max(initial=0.0) <= method.tol)
 
 
 def _in_precision(objective: Objective, precision: str | None) -> Objective:

@@ -1,4 +1,4 @@
-"""L-BFGS through SciPy, for any function of a flat vector, and the record of where a minimisation ended."""
+"""L-BFGS through SciPy, for any function of a flat vector."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from stepnet.checkpoints.counts import checked_count
 from stepnet.records import keep, keep_numbers
+from stepnet.training.minimum import Minimum, Watch, require_start
 from stepnet.training.objective import Evaluation
-from stepnet.training.progress import Bar
 
 
 @dataclass(frozen=True)
@@ -38,39 +38,22 @@ class LBFGS:
         keep_numbers(self, tol="[0, inf)")
 
 
-@dataclass(frozen=True, eq=False)
-class Minimum:
-    """Where a minimisation ended.  `history` has the value after every step; `products` counts those with J' H J."""
-
-    theta: np.ndarray
-    value: float
-    gradient: np.ndarray
-    converged: bool
-    message: str
-    history: np.ndarray
-    gradients: int
-    products: int = 0
-
-
-def descend(function: Callable[[np.ndarray], Evaluation], theta: np.ndarray, method: LBFGS, shown: Bar) -> Minimum:
+def descend(function: Callable[[np.ndarray], Evaluation], theta: np.ndarray, method: LBFGS, watch: Watch) -> Minimum:
     """Make a function small from `theta`; the best point that was looked at is kept."""
     from scipy.optimize import minimize
 
-    count, history, best = 0, [], (inf, theta, np.full_like(theta, np.nan))
-
     def pair(w):
-        nonlocal count, best
-        count += 1
-        value, accuracy, gradient = function(w.astype(theta.dtype))
+        point = w.astype(theta.dtype)
+        value, accuracy, gradient = function(point)
+        watch.gradients += 1
         is_finite = isfinite(value) and bool(np.isfinite(gradient).all())
-        if is_finite and value <= best[0]:
-            best = value, w.astype(theta.dtype), gradient
-        shown.tell(loss=best[0], accuracy=accuracy)
+        if is_finite and value <= watch.value:
+            watch.keep(point, value, gradient)
+        watch.tell(loss=watch.value, accuracy=accuracy)
         return (value, gradient.astype(np.float64)) if is_finite else (inf, np.zeros(w.size))
 
     def after_step(intermediate_result):
-        history.append(float(intermediate_result.fun))
-        shown.move()
+        watch.step(intermediate_result.fun)
 
     options = {"maxiter": method.iterations, "maxcor": method.memory, "gtol": method.tol, "ftol": 0.0,
                "maxfun": 20 * method.iterations + 20}  # fmt: skip
@@ -81,12 +64,5 @@ def descend(function: Callable[[np.ndarray], Evaluation], theta: np.ndarray, met
         found = minimize(pair, theta.astype(np.float64), jac=True, method="L-BFGS-B", callback=after_step,
                          options=options)  # fmt: skip
         converged, message = bool(found.success), str(found.message).lower()
-    value, where, gradient = best
-    require_start(value)
-    return Minimum(where, value, gradient, converged, message, np.array(history), count)
-
-
-def require_start(value: float) -> None:
-    """A beginning that can be made smaller."""
-    if not isfinite(value):
-        raise ValueError("the objective is not finite where it begins; `theta` must give finite outputs")
+    require_start(watch.value)
+    return watch.minimum(converged, message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite, nan
+from math import inf, isfinite, nan
 
 import numpy as np
 
@@ -12,8 +12,8 @@ from stepnet.errors import TrainingFailed, TrainingInterrupted
 from stepnet.training.objective import Data, Objective, checked_theta, require
 from stepnet.training.optimisers import empty_slots
 from stepnet.training.progress import Bar, bar
-from stepnet.training.run import Ending, Recipe, Run, State, result
-from stepnet.training.storage import Store, identity, require_same
+from stepnet.training.run import NOTHING, Ending, Recipe, Run, State, result
+from stepnet.training.storage import Store, digest, identity, require_same
 
 GROWTH = 1e10  # times the first loss (or one, if that is less): nobody comes back from there
 SHOWN = ("loss", "accuracy", "validation", "validation_accuracy")  # the history's columns as the bar calls them
@@ -65,7 +65,7 @@ def train(
     recipe : Recipe, optional
         Optimiser, epochs, batches, clipping, early stopping, seed.
     theta : array, optional
-        Parameters to begin with, instead of those of the model.
+        Parameters to begin with, instead of those of the model; a run that goes on must have begun with them.
     validation : Data, optional
         Samples that tell when to stop, and which parameters are the best.
     progress : bool
@@ -82,11 +82,14 @@ def train(
     Run
     """
     require(objective, data, validation)
-    job = Job(objective, data, validation, Recipe() if recipe is None else recipe)
+    recipe = Recipe() if recipe is None else recipe
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"`recipe` must be a Recipe, such as Recipe('adam', epochs=10), found {recipe!r:.80}")
+    job = Job(objective, data, validation, recipe)
     store = None if path is None else Store(path)
     state = _beginning(job, store, theta, resume)
     with (
-        bar(job.recipe.epochs, progress, done=len(state.history)) as shown,
+        bar(job.recipe.epochs, progress, done=len(state.history), unit="epoch") as shown,
         np.errstate(over="ignore", invalid="ignore"),
     ):
         state, ending, message = _run(job, state, store, shown)
@@ -103,18 +106,19 @@ def train(
 
 def _beginning(job: Job, store: Store | None, theta, resume: bool) -> State:
     """A new state, or the stored one."""
-    theta = checked_theta(job.objective.model, theta)
+    given, theta = theta is not None, checked_theta(job.objective.model, theta)
     if store is None:
         if resume:
             raise ValueError("`resume` needs a `path`, the directory that the run was stored in")
     else:
         what = identity(job.objective, job.data, job.validation, job.recipe)
+        beginning = {"theta": digest(theta)}
         if store.holds_a_run:
             if not resume:
                 raise ValueError(f"`path` = {str(store.path)!r} holds a run; `resume=True` goes on with it")
-            require_same(store.description(), what, store.path)
+            require_same(store.description(), what | (beginning if given else {}), store.path)
             return store.read()[0]
-        store.describe(what)
+        store.describe(what | beginning)
     state = State(theta, theta, theta, empty_slots(job.recipe.optimiser, theta))
     if store is not None:
         store.write(state)
@@ -155,7 +159,7 @@ def _step(job: Job, state: State) -> State:
     """One mini-batch: the gradient where the state is, and the update."""
     epoch, place = divmod(state.step, job.steps_per_epoch)
     batch, recipe = _batch(job, epoch, place), job.recipe
-    rate = recipe.optimiser.rate(state.step / job.steps_per_epoch)
+    rate = _rate(recipe, state.step / job.steps_per_epoch)
     value, accuracy, gradient = job.objective.gradient(state.theta, batch)
     first = value if state.step == 0 else state.first
     if not _is_bounded(value, first) or not _is_finite(gradient):
@@ -165,9 +169,19 @@ def _step(job: Job, state: State) -> State:
     theta, slots = recipe.optimiser.step(state.theta, gradient, state.slots, rate, state.step + 1)
     if not _is_finite(theta):
         raise Diverged(_advice(value, epoch, place, rate))
-    n, (loss, hits, samples) = len(batch), state.sums
-    sums = (loss + n * value, hits + n * accuracy, samples + n)
+    n, weight = len(batch), float(len(batch) if batch.weights is None else batch.weights.sum())
+    sums = tuple(a + b for a, b in zip(state.sums, (weight * value, n * accuracy, weight, n), strict=True))
     return state._replace(theta=theta, good=state.theta, slots=slots, step=state.step + 1, first=first, sums=sums)
+
+
+def _rate(recipe: Recipe, epoch: float) -> float:
+    """The rate at a time, which a schedule of the user's own may get wrong."""
+    rate = recipe.optimiser.rate(epoch)
+    if not (isinstance(rate, (int, float, np.number)) and 0 <= rate < inf):
+        raise ValueError(
+            f"`rate` must be a number, 0 or more, found {rate!r:.80} at epoch {epoch:g}; mend the schedule"
+        )
+    return float(rate)
 
 
 def _is_finite(vector: np.ndarray) -> bool:
@@ -196,18 +210,26 @@ def _batch(job: Job, epoch: int, place: int) -> Data:
 
 def _closed(job: Job, state: State) -> State:
     """The end of an epoch: a row of history, and whether it is the best so far."""
-    loss, hits, samples = state.sums
+    loss, hits, weight, samples = state.sums
     validated = (nan, nan) if job.validation is None else job.objective.value(state.theta, job.validation)
     epoch = len(state.history) + 1
     rate = job.recipe.optimiser.rate((state.step - 1) / job.steps_per_epoch)
-    row = (loss / samples, hits / samples, *validated, rate)
-    watched = row[0] if job.validation is None else validated[0]
-    if job.validation is not None and not isfinite(watched):
-        raise Diverged(f"the loss of the validation data is {watched:g} after epoch {epoch}")
-    state = state._replace(history=(*state.history, row), sums=(0.0, 0.0, 0.0))
+    row = (loss / weight, hits / samples, *validated, rate)
+    watched = _watched(job, state.theta, row)
+    if not isfinite(watched):
+        which = "" if job.validation is None else " of the validation data"
+        raise Diverged(f"the loss{which} is {watched:g} after epoch {epoch}; a smaller rate may help")
+    state = state._replace(history=(*state.history, row), sums=NOTHING)
     if state.best_epoch == 0 or watched < state.lowest - job.recipe.tolerance * abs(state.lowest):
         state = state._replace(best=state.theta, best_epoch=epoch, lowest=watched)
     return state
+
+
+def _watched(job: Job, theta: np.ndarray, row: tuple[float, ...]) -> float:
+    """The loss that tells whether an epoch is the best: that of its last parameters, if they are to be kept."""
+    if job.validation is not None:
+        return row[2]
+    return row[0] if job.recipe.patience is None else job.objective.value(theta, job.data)[0]
 
 
 def _is_stale(job: Job, state: State) -> bool:

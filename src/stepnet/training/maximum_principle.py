@@ -22,7 +22,8 @@ from stepnet.nets.layerwise import Layerwise
 from stepnet.nets.penalties import Penalty
 from stepnet.records import keep, keep_numbers
 from stepnet.sums import inner
-from stepnet.training.lbfgs import LBFGS, Minimum, descend, require_start
+from stepnet.training.lbfgs import LBFGS, descend
+from stepnet.training.minimum import ZERO_GRADIENT, Minimum, Watch, require_start
 from stepnet.training.objective import Data, Evaluation, Objective
 from stepnet.training.progress import Bar
 
@@ -89,37 +90,39 @@ class Hamiltonian(NamedTuple):
     plain: float
 
 
-def successive_approximations(objective: Objective, theta: np.ndarray, data: Data, method: MSA, shown: Bar) -> Minimum:
+def successive_approximations(
+    objective: Objective, theta: np.ndarray, data: Data, method: MSA, watch: Watch
+) -> Minimum:
     """Sweeps until the gradient is zero, or all are done."""
     if objective.smoothness:
         raise ValueError("MSA needs layers that do not know each other: `smoothness` must be 0, found "
                          f"{objective.smoothness:g}")  # fmt: skip
     parts = Layerwise(objective.model)  # type: ignore[arg-type]
-    here = best = trajectory(parts, objective, theta, data)
+    here = trajectory(parts, objective, theta, data)
     require_start(here.value)
-    rho, history, count, message = method.rho, [], 1, "used up all iterations"
+    rho, watch.gradients = method.rho, 1
+    watch.keep(theta, here.value, here.gradient)
     for _ in range(method.iterations):
         if np.abs(here.gradient).max(initial=0.0) <= method.tol or not here.is_finite or rho > LARGEST * method.rho:
             break
         new, gain = _swept(parts, objective, here, data, rho, method.inner)
-        count += 1
+        watch.gradients += 1
         share = (here.value - new.value) / gain if new.is_finite and gain > 0 else -inf
         if method.growth == 1 or share > DESCENT:
             here = new
+            if here.value <= watch.value:
+                watch.keep(here.theta, here.value, here.gradient)
         factor = method.growth if share < BAD else 1 / method.growth if share > GOOD else 1
         rho = max(rho * factor, method.rho / LARGEST)
-        best = here if here.value <= best.value else best
-        history.append(here.value)
-        shown.tell(loss=here.value, rho=rho)
-        shown.move()
-    converged = bool(np.abs(best.gradient).max(initial=0.0) <= method.tol)
-    if converged:
-        message = "the gradient is zero to the tolerance"
-    elif not here.is_finite:
-        message = "the objective became infinite; the best parameters are kept; try a larger rho, or `growth` above 1"
-    elif rho > LARGEST * method.rho:
-        message = "no rho made the objective fall: rounding"
-    return Minimum(best.theta, best.value, best.gradient, converged, message, np.array(history), count)
+        watch.tell(loss=here.value, rho=rho)
+        watch.step(here.value)
+    found = watch.minimum(False, "used up all iterations")
+    if np.abs(found.gradient).max(initial=0.0) <= method.tol:
+        return watch.minimum(True, ZERO_GRADIENT)
+    if not here.is_finite:
+        return watch.minimum(False, "the objective became infinite; the best parameters are kept; try a larger rho, or "
+                                    "`growth` above 1")  # fmt: skip
+    return watch.minimum(False, "no rho made the objective fall: rounding") if rho > LARGEST * method.rho else found
 
 
 def trajectory(parts: Layerwise, objective: Objective, theta: np.ndarray, data: Data) -> Trajectory:
@@ -170,7 +173,7 @@ def _swept(
             return Evaluation(-found.value, nan, -found.gradient)
 
         with np.errstate(over="ignore", invalid="ignore"):
-            end = descend(negative, start, method, Bar(None)).theta
+            end = descend(negative, start, method, Watch(Bar(None), start)).theta
             gained = [hamiltonian(parts, objective.penalty, here, n, each, 0.0).plain for each in (start, end)]
         return end, gained[1] - gained[0]
 

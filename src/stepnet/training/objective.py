@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -49,6 +50,8 @@ class Data:
         keep(self, x=_finite("x", self.x), y=_finite("y", self.y))
         if self.weights is not None:
             keep(self, weights=_finite("weights", self.weights))
+            if (self.weights < 0).any() or not (self.weights > 0).any():
+                raise ValueError("`weights` must not be negative, and some must be positive")
         lengths = {name: len(value) for name, value in self.arrays().items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"`x`, `y` and `weights` must have as many samples, found {lengths}")
@@ -170,9 +173,11 @@ class Objective:
             return penalty
         value, slope = self._roughness(theta)
 
+        rest = cache(lambda: self._roughness(np.zeros_like(theta))[1])  # what parameters that are not free contribute
+
         def product(v):
-            """A quadratic form has the same Hessian everywhere."""
-            return penalty.product(v) + self.smoothness * (self._roughness(theta + v)[1] - slope)
+            """The gradient of a quadratic form is its Hessian times where it is."""
+            return penalty.product(v) + self.smoothness * (self._roughness(v)[1] - rest())
 
         return Expansion(
             penalty.value + self.smoothness * value, lambda: penalty.gradient + self.smoothness * slope, product

@@ -25,12 +25,12 @@ class Bar:
 
 
 @contextmanager
-def bar(total: int, progress: bool, done: int = 0) -> Iterator[Bar]:
-    """A bar of so many steps, or one that shows nothing."""
+def bar(total: int, progress: bool, done: int = 0, unit: str = "step") -> Iterator[Bar]:
+    """A bar of so many units, or one that shows nothing."""
     if not progress:
         yield Bar(None)
         return
     from tqdm import tqdm
 
-    with tqdm(total=total, initial=done, unit="step") as shown:
+    with tqdm(total=total, initial=done, unit=unit) as shown:
         yield Bar(shown)

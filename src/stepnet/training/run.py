@@ -16,6 +16,8 @@ from stepnet.training import optimisers
 from stepnet.training.clipping import ClipNorm, ClipValue
 from stepnet.training.optimisers import Slots
 
+SEEDS = 2**64
+NOTHING = (0.0, 0.0, 0.0, 0.0)  # the sums of an epoch that has not begun
 COLUMNS = ("loss", "accuracy", "validation_loss", "validation_accuracy", "rate")
 
 
@@ -34,7 +36,8 @@ class Recipe:
     clip : ClipNorm or ClipValue, optional
         What is done with long gradients.
     patience : int, optional
-        Epochs without improvement after which training ends; the loss of the validation data counts if there are any.
+        Epochs without improvement after which training ends.  What counts is the loss of the validation data or, if
+        there are none, that of all data, which is evaluated after every epoch.
     tolerance : float
         The part of the lowest loss by which another one must be lower to count as improvement.
     seed : int
@@ -55,6 +58,8 @@ class Recipe:
     def __post_init__(self):
         keep(self, optimiser=optimisers.get(self.optimiser), epochs=checked_count("epochs", self.epochs, 0))
         keep(self, seed=checked_count("seed", self.seed, 0))
+        if self.seed >= SEEDS:
+            raise ValueError(f"`seed` must be less than 2^64, found {self.seed}")
         keep_numbers(self, tolerance="[0, 1)")
         for name in ("batch_size", "patience", "save_every"):
             value = getattr(self, name)
@@ -88,7 +93,8 @@ class State(NamedTuple):
     """All numbers that decide how a run goes on.
 
     `good` are the parameters of the last step whose loss was finite, `best` those with the lowest loss after an epoch,
-    `lowest`, in `best_epoch`.  `sums` are those of the epoch under way: loss and accuracy times samples, and samples.
+    `lowest`, in `best_epoch`.  `sums` are those of the epoch under way: loss times weights, samples classified right,
+    weights, samples.
     """
 
     theta: np.ndarray
@@ -99,7 +105,7 @@ class State(NamedTuple):
     best_epoch: int = 0
     lowest: float = inf
     first: float = nan
-    sums: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    sums: tuple[float, ...] = NOTHING
     history: tuple[tuple[float, ...], ...] = ()
 
     def numbers(self) -> dict[str, np.ndarray]:

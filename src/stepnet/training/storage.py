@@ -15,7 +15,7 @@ import numpy as np
 from stepnet.training.objective import Data, Objective
 from stepnet.training.run import Ending, Recipe, Run, State, result
 
-FORMAT = 1
+FORMAT = 2
 FREE = ("epochs", "patience", "tolerance", "save_every")  # what may change when a run goes on
 
 
@@ -38,7 +38,10 @@ class Store:
         self._replace("run.json", json.dumps(what, indent=2).encode())
 
     def description(self) -> dict:
-        return json.loads((self.path / "run.json").read_text())
+        try:
+            return json.loads((self.path / "run.json").read_text())
+        except (OSError, ValueError) as trouble:
+            raise ValueError(f"`path`: {str(self.path / 'run.json')!r} cannot be read: {trouble}") from None
 
     def write(self, state: State, ending: Ending | None = None, message: str = "", by_best: bool = False) -> None:
         """The state, and how the run ended if it has."""
@@ -50,11 +53,15 @@ class Store:
 
     def read(self) -> tuple[State, dict[str, str]]:
         """The state, and the marks beside it."""
-        from safetensors import safe_open
+        from safetensors import SafetensorError, safe_open
 
-        with safe_open(self.path / "state.safetensors", "numpy") as file:
-            numbers = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return State.of(numbers), file.metadata()
+        where = self.path / "state.safetensors"
+        try:
+            with safe_open(where, "numpy") as file:
+                numbers = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                return State.of(numbers), file.metadata()
+        except (SafetensorError, KeyError) as trouble:
+            raise ValueError(f"`path`: {str(where)!r} is not the state of a run: {trouble}") from None
 
     def _replace(self, name: str, content: bytes) -> None:
         temporary = self.path / f"{name}.new"
@@ -84,7 +91,7 @@ def identity(objective: Objective, data: Data, validation: Data | None, recipe: 
         "format": FORMAT,
         "stepnet": __version__,
         "numpy": np.__version__,
-        "parameters": int(np.size(objective.model.theta)),
+        "model": _model(objective.model),
         "loss": repr(objective.loss),
         "penalty": repr(objective.penalty),
         "smoothness": objective.smoothness,
@@ -92,6 +99,12 @@ def identity(objective: Objective, data: Data, validation: Data | None, recipe: 
         "validation": None if validation is None else _fingerprint(validation),
         "recipe": {name: text for name, text in chosen.items() if name not in FREE},
     }
+
+
+def _model(model) -> dict:
+    """What can be told of a model: its parameters, and its `identity` if it has one, as nets do."""
+    theta = np.asarray(model.theta)
+    return {"parameters": theta.size, "dtype": str(theta.dtype), "identity": getattr(model, "identity", None)}
 
 
 def require_same(stored: dict, wanted: dict, path: Path) -> None:
@@ -105,8 +118,14 @@ def require_same(stored: dict, wanted: dict, path: Path) -> None:
         )
 
 
+def digest(*arrays: np.ndarray) -> str:
+    """A name for the numbers of some arrays."""
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
 def _fingerprint(data: Data) -> dict:
-    digest = hashlib.sha256()
-    for array in data.arrays().values():
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return {"shapes": {name: list(array.shape) for name, array in data.arrays().items()}, "sha256": digest.hexdigest()}
+    arrays = data.arrays()
+    return {"shapes": {name: list(array.shape) for name, array in arrays.items()}, "sha256": digest(*arrays.values())}
