@@ -23,7 +23,7 @@ from benchmarks.layers import memory_label as depth_label
 from benchmarks.lines import BY_HAND, FIRST, PROBLEMS, TRACED
 from benchmarks.neural_ode import WORKLOAD as NEURAL
 from benchmarks.neural_ode_layers import NAME as NEURAL_ODE
-from benchmarks.training import GRADIENT, PRODUCTS, SINGLE, STEP, STEPS, TASKS, step_label, step_width
+from benchmarks.training import GRADIENT, PRODUCTS, STEP, STEPS, TASKS, step_label, step_width
 from benchmarks.training_contenders import OURS as TRAINED
 from benchmarks.training_contenders import SCIKIT, TORCH
 
@@ -352,7 +352,7 @@ AIMS = (
         Aim(f"a step of Gauss-Newton with {PRODUCTS} products beside a gradient, {step_width(width, precision)}",
             "training", True, 6.0, "x",
             ratio_to("training", step_label(width, precision, STEP), step_label(width, precision, GRADIENT)))
-        for width, precision in STEPS if precision == SINGLE
+        for width, precision in STEPS
     ),
     Aim("memory of a neural ODE of 10^4 steps", "layers", True, 20.0, "MB", memory_of(ODE_MEMORY)),
 )  # fmt: skip

@@ -54,9 +54,9 @@ def report(results: dict) -> str:
         "weights and their gradient.\n\n" + gradients_table(rows, "layers"),
         "## Training\n\nFrom the same weights by Adam on the same mini-batches until a share of the test samples is "
         "classified right: training alone, one thread.  Below, a step of Gauss-Newton (gradient, products, line "
-        "search) beside a gradient.  A product is four matrix products for each layer, a gradient three, so five "
-        "products in the precision of the gradient are 20/3 of one where these take all the time; aims are for "
-        "products in single precision.\n\n" + training_table(rows),
+        "search) beside a gradient.  A product is four matrix products for each layer, a gradient three, and of the "
+        "last of five products only half is wanted: a step is 7 gradients where matrix products in the precision of the "
+        "gradient take all the time, and less with products in single precision.\n\n" + training_table(rows),
     ]
     missing = _missing(rows)
     if missing:
