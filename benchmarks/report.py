@@ -55,8 +55,8 @@ def report(results: dict) -> str:
         "## Training\n\nFrom the same weights by Adam on the same mini-batches until a share of the test samples is "
         "classified right: training alone, one thread.  Below, a step of Gauss-Newton (gradient, products, line "
         "search) beside a gradient.  A product is four matrix products for each layer, a gradient three, and of the "
-        "last of five products only half is wanted: a step is 7 gradients where matrix products in the precision of the "
-        "gradient take all the time, and less with products in single precision.\n\n" + training_table(rows),
+        "last of five products only half is wanted: a step is 7 gradients where matrix products in the precision of "
+        "the gradient take all the time, and less with products in single precision.\n\n" + training_table(rows),
     ]
     missing = _missing(rows)
     if missing:
