@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 
@@ -171,3 +173,23 @@ def test_settings_that_do_not_go_together(settings, path, message):
     X, y = moons(40)
     with pytest.raises((ValueError, TypeError), match=message):
         NetClassifier(epochs=1, **settings).fit(X, y, path=path)
+
+
+@pytest.mark.parametrize(("net", "optimiser"), [
+    ("hamiltonian", "lbfgs"), ("hamiltonian", "gauss_newton"), ("resnet", "msa"), ("hamiltonian", "adam"),
+])  # fmt: skip
+def test_iterations_are_counted_one_by_one(net, optimiser):
+    X, y = moons(60)
+    found = NetClassifier(net, optimiser=optimiser, epochs=3, width=4, steps=2, random_state=0).fit(X, y)
+    assert found.n_iter_ == 3
+
+
+@pytest.mark.parametrize("optimiser", ["lbfgs", "adam"])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda found: pickle.loads(pickle.dumps(found))])
+def test_copies_know_how_training_went(optimiser, copied):
+    X, y = moons(60)
+    found = NetClassifier(optimiser=optimiser, epochs=3, width=4, steps=2, random_state=0).fit(X, y)
+    again = copied(found)
+    assert again.run_.message == found.run_.message
+    np.testing.assert_equal(again.run_.history, found.run_.history)
+    np.testing.assert_array_equal(again.outputs(X), found.outputs(X))

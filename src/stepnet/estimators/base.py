@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from stepnet import nets
 from stepnet.errors import UnknownName
+from stepnet.estimators import scaling
 from stepnet.nets import Net
 from stepnet.nets.penalties import l2
 from stepnet.training import METHODS, Data, Method, Objective, Recipe, minimise, optimisers, train
@@ -59,10 +60,8 @@ class NetEstimator(BaseEstimator):
     def _fitted(self, X: np.ndarray, targets: np.ndarray, outputs: int, loss, path, resume: bool):
         """Train a new net on scaled inputs."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self.shift_, self.factor_ = np.zeros(X.shape[1]), np.ones(X.shape[1])
-        if self.scale:
-            spread = X.std(axis=0)
-            self.shift_, self.factor_ = X.mean(axis=0), 1 / np.where(spread > 0, spread, 1.0)
+        self.shift_, spread = scaling.standard(X) if self.scale else scaling.none(X.shape[1])
+        self.factor_ = 1 / spread
         self.net_ = self._made(X.shape[1], outputs, seed)
         objective = Objective(self.net_, loss, l2(self.alpha), self.smoothness)
         data, optimiser = Data(self._scaled(X), targets), self._optimiser()
@@ -70,7 +69,7 @@ class NetEstimator(BaseEstimator):
             if path is not None or resume:
                 raise ValueError("`path` and `resume` are for mini-batches; this optimiser takes all data at once")
             self.run_: Any = minimise(objective, data, optimiser, progress=self.progress)
-            self.n_iter_ = max(1, len(self.run_.history) - 1)
+            self.n_iter_ = len(self.run_.history)
             return self
         size = None if self.batch_size is None else min(self.batch_size, len(X))
         recipe = Recipe(optimiser, epochs=self.epochs, batch_size=size, patience=self.patience, seed=seed)
@@ -117,15 +116,6 @@ class NetEstimator(BaseEstimator):
         """States (depths, n, width) inside a block of the net."""
         X = self._checked(X)
         return self.net_.features(X, block)
-
-    def __getstate__(self):
-        """Without the threads and kernels of the net, which are made again."""
-        state = super().__getstate__().copy()
-        if "net_" in state:
-            net = state["net_"]
-            state["net_"] = Net(net.design, net.theta, dtype=net.dtype, workers=net.workers, memory=net.memory)
-        state.pop("run_", None)
-        return state
 
     # ---- files ------------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import validate_data
 
+from stepnet.estimators import scaling
 from stepnet.estimators.base import NetEstimator
 
 
@@ -22,10 +23,7 @@ class NetRegressor(MultiOutputMixin, RegressorMixin, NetEstimator):
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         self.is_flat_ = y.ndim == 1
         targets = np.asarray(y, float).reshape(len(y), -1)
-        self.y_shift_, self.y_factor_ = np.zeros(targets.shape[1]), np.ones(targets.shape[1])
-        if self.scale:
-            spread = targets.std(axis=0)
-            self.y_shift_, self.y_factor_ = targets.mean(axis=0), np.where(spread > 0, spread, 1.0)
+        self.y_shift_, self.y_factor_ = scaling.standard(targets) if self.scale else scaling.none(targets.shape[1])
         scaled = (targets - self.y_shift_) / self.y_factor_
         loss = "mse" if self.loss is None else self.loss
         return self._fitted(X, scaled, targets.shape[1], loss, path, resume)
