@@ -47,7 +47,7 @@ def test_constant_features_and_targets_do_not_blow_up_in_estimators():
     X = np.column_stack((random.normal(size=60), np.full(60, 0.1)))
     found = NetClassifier(**SMALL).fit(X, X[:, 0] > 0)
     assert found.factor_[1] == 1.0
-    other = X + [0.0, 1e-3]
+    other = np.add(X, [0.0, 1e-3])
     np.testing.assert_allclose(found.outputs(other), found.outputs(X), atol=1e-2)
     flat = NetRegressor(**SMALL).fit(X, np.full(60, 0.1))
     assert flat.y_factor_ == 1.0
