@@ -23,7 +23,7 @@ from stepnet.estimators import NetClassifier, NetRegressor
 QUICK = {"width": 8, "steps": 4, "epochs": 60}
 
 
-@pytest.mark.parametrize("estimator", [NetClassifier(**QUICK), NetRegressor(**QUICK)], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("estimator", [NetClassifier(), NetRegressor()], ids=lambda e: type(e).__name__)
 def test_every_check_of_scikit_learn(estimator):
     """Nothing is expected to fail; the one that is left out wants an array library switched on by the environment."""
     told = check_estimator(estimator, on_skip=None)
@@ -33,6 +33,7 @@ def test_every_check_of_scikit_learn(estimator):
     print(f"{type(estimator).__name__}: {len(counts['passed'])} checks passed, left out: {counts['skipped']}")
     assert len(counts["passed"]) + len(counts["skipped"]) == len(told) > 40
     assert set(counts["skipped"]) <= {"check_array_api_input"}
+    assert {"check_sample_weight_equivalence_on_dense_data", "check_sample_weights_shape"} <= set(counts["passed"])
 
 
 def moons(count: int = 300):
@@ -112,8 +113,6 @@ def test_bad_input():
         NetClassifier(lambda inputs, outputs: 3).fit(X, y)
     with pytest.raises(ValueError, match="at least two classes"):
         NetClassifier().fit(X, np.zeros(50))
-    with pytest.raises(TypeError, match="numbers and names can be stored"):
-        NetClassifier(optimiser=training.Adam(0.1), epochs=1).fit(X, y).save("nowhere")
 
 
 @pytest.mark.slow

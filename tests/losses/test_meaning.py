@@ -26,9 +26,12 @@ MEANS = [
     (losses.cross_entropy(temperature=5.0), LABELS, ONE_HOT.mean(axis=0)),
     (losses.cross_entropy(temperature=0.2), ONE_HOT, ONE_HOT.mean(axis=0)),
     (losses.focal(focus=0.0), LABELS, ONE_HOT.mean(axis=0)),
+    (losses.focal(focus=0.5), LABELS, ONE_HOT.mean(axis=0)),
+    (losses.focal(focus=2.0), LABELS, ONE_HOT.mean(axis=0)),
     (losses.kl(), ONE_HOT, ONE_HOT.mean(axis=0)),
     (losses.binary_cross_entropy(), ONE_HOT, ONE_HOT.mean(axis=0)),
     (losses.binary_focal(focus=0.0), ONE_HOT, ONE_HOT.mean(axis=0)),
+    (losses.binary_focal(focus=2.0), ONE_HOT, ONE_HOT.mean(axis=0)),
 ]
 
 
@@ -58,6 +61,14 @@ def test_every_loss_says_what_its_outputs_mean(name):
         assert ((found > 0) & (found < 1)).all()
     if meaning.link == "softmax":
         np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-14)
+
+
+@pytest.mark.parametrize("link", ["softmax", "sigmoid"])
+def test_far_logits_out_of_focus_are_limits(link):
+    z = np.array([[800.0, 0.0, -800.0], [0.0, 1e-9, -1e-9]])
+    found = Meaning("classes", link, focus=2.0).foretold(z)
+    wanted = {"softmax": [[1, 0, 0], [1 / 3] * 3], "sigmoid": [[1, 0.5, 0], [0.5] * 3]}[link]
+    np.testing.assert_allclose(found, wanted, atol=1e-8)
 
 
 def test_medians_are_their_own_link():

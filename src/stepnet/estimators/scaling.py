@@ -29,6 +29,8 @@ def standard(values: np.ndarray, weights: np.ndarray | None = None) -> Scaling:
     # Powers of two change no digits, and squares neither overflow nor vanish.
     size = np.ldexp(1.0, np.frexp(np.abs(values).max(axis=0))[1] - 1)
     sized, count = values / size, len(values)
+    if weights is not None and (weights == weights[0]).all():
+        weights = None
     mean = np.average(sized, axis=0, weights=weights)
     variance = np.average((sized - mean) ** 2, axis=0, weights=weights)
     is_constant = variance <= count * EPS * variance + (count * EPS * mean) ** 2

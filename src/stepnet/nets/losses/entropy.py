@@ -95,7 +95,6 @@ def cross_entropy(smoothing: float = 0.0, temperature: float = 1.0) -> Loss:
     """
     t, smoothing = number("temperature", temperature, "(0, inf)"), number("smoothing", smoothing, "[0, 1]")
     found = _of_classes(cross_entropy, partial(_entropy, temperature=t), smoothing, temperature=t)
-    found = replace(found, meaning=Meaning("classes", "softmax", temperature=t))
     return replace(found, quick=_quick) if t == 1 and smoothing == 0 else found
 
 
@@ -149,7 +148,10 @@ def distillation(temperature: float = 2.0, hard: float = 0.0) -> Loss:
 
 
 def _of_classes(family, formula, smoothing: float, convex: bool = True, **numbers) -> Loss:
-    read, meaning = partial(_classes, smoothing=smoothing), Meaning("classes", "softmax")
+    read = partial(_classes, smoothing=smoothing)
+    meaning = Meaning(
+        "classes", "softmax", temperature=numbers.get("temperature", 1.0), focus=numbers.get("focus", 0.0)
+    )
     numbers = {"smoothing": smoothing, **numbers}
     return Loss(family, _one_row(formula), read, _class_hits, numbers, convex=convex, meaning=meaning)
 
@@ -253,7 +255,10 @@ def _of_answers(family, formula, smoothing: float, convex: bool = True, **number
         terms, gradient, product = formula(_pair(z), q)
         return Rows(terms, lambda: gradient()[..., 1], lambda v: product(_pair(v))[..., 1])
 
-    read, meaning = partial(_answers, smoothing=smoothing), Meaning("answers", "sigmoid")
+    read, meaning = (
+        partial(_answers, smoothing=smoothing),
+        Meaning("answers", "sigmoid", focus=numbers.get("focus", 0.0)),
+    )
     numbers = {"smoothing": smoothing, **numbers}
     return Loss(family, on_pairs, read, _answer_hits, numbers, convex=convex, meaning=meaning)
 
