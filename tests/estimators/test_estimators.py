@@ -9,8 +9,9 @@ import sys
 
 import numpy as np
 import pytest
+from joblib import Parallel, delayed
 from sklearn.datasets import load_digits, make_moons
-from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
@@ -65,10 +66,39 @@ def test_a_net_of_ones_own():
 
 
 def test_pipelines_and_grids():
+    """Of two rates the one that learns is found, by its name in a pipeline, and refitted."""
     X, y = moons(120)
     pipeline = make_pipeline(StandardScaler(), NetClassifier(width=8, steps=2, epochs=15, random_state=0))
-    search = GridSearchCV(pipeline, {"netclassifier__steps": [2, 4]}, cv=2).fit(X, y)
-    assert search.best_params_["netclassifier__steps"] in (2, 4)
+    search = GridSearchCV(
+        pipeline, {"netclassifier__rate": [1e-9, 0.03], "netclassifier__loss": ["mse", "focal"]}, cv=2
+    )
+    search.fit(X, y)
+    assert search.best_params_["netclassifier__rate"] == 0.03
+    assert search.score(X, y) >= 0.9
+    scores = dict(zip(map(str, search.cv_results_["params"]), search.cv_results_["mean_test_score"], strict=True))
+    assert (
+        min(score for name, score in scores.items() if "0.03" in name)
+        > 0.8
+        > max(score for name, score in scores.items() if "1e-09" in name)
+    )
+
+
+def test_records_in_a_grid():
+    X, y = moons(120)
+    grid = {"optimiser": [training.SGD(1e-9), training.LBFGS(20)], "net": [sn.fields.parabolic(sn.fields.dense(6))]}
+    search = GridSearchCV(NetClassifier(steps=2, epochs=2, random_state=0), grid, cv=2).fit(X, y)
+    assert search.best_params_["optimiser"] == training.LBFGS(20)
+    assert search.best_score_ > 0.85
+
+
+def test_folds_in_processes_give_what_they_give_here():
+    X, y = moons(90)
+    model = NetClassifier(**(QUICK | {"epochs": 5}), random_state=0)
+    here, there = (cross_val_score(model, X, y, cv=3, n_jobs=jobs) for jobs in (None, 2))
+    np.testing.assert_array_equal(here, there)
+    fitted = model.fit(X, y)
+    (elsewhere,) = Parallel(n_jobs=2)([delayed(fitted.decision_function)(X)])
+    np.testing.assert_array_equal(elsewhere, fitted.decision_function(X))
 
 
 def test_words_as_classes_and_several_targets():
