@@ -36,7 +36,7 @@ def test_any_field_with_any_scheme_learns(name):
     field, scheme = FIELDS[name]
     found = NetClassifier(field, scheme=scheme, steps=5, epochs=150, rate=0.02, random_state=0).fit(X, Y)
     (block,) = found.net_.design.blocks
-    assert block.field is field
+    assert block.field.name == field.name
     assert (block.steps, block.length) == (5, 2.0)
     assert found.score(X, Y) >= 0.93
 
@@ -85,6 +85,8 @@ BAD = [
         r"`net` must be a name, a Field, a Net or a function .* found \['resnet'\] \(list\)",
     ),
     ({"net": 3}, TypeError, "`net` must be a name"),
+    ({"net": nets.Net}, TypeError, "`net` must be a name"),
+    ({"scheme": 3}, TypeError, "`scheme` must be a name, a scheme or None, found 3"),
     ({"net": "resnett"}, LookupError, "did you mean 'resnet'"),
     ({"net": "mlp", "scheme": "rk4"}, ValueError, "`scheme` must be None for the net 'mlp', .* found 'rk4'"),
     ({"net": "midpoint_net", "scheme": "rk4"}, ValueError, "`scheme` must be None for the net 'midpoint_net'"),

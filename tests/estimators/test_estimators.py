@@ -24,7 +24,14 @@ from stepnet.estimators import NetClassifier, NetRegressor
 QUICK = {"width": 8, "steps": 4, "epochs": 60}
 
 
-@pytest.mark.parametrize("estimator", [NetClassifier(), NetRegressor()], ids=lambda e: type(e).__name__)
+CHECKED = {
+    "classifier": NetClassifier(),
+    "regressor": NetRegressor(),
+    "field": NetClassifier(sn.fields.hyperbolic(sn.fields.dense(8)), loss="binary_cross_entropy", steps=4),
+}
+
+
+@pytest.mark.parametrize("estimator", CHECKED.values(), ids=CHECKED)
 def test_every_check_of_scikit_learn(estimator):
     """Nothing is expected to fail; the one that is left out wants an array library switched on by the environment."""
     told = check_estimator(estimator, on_skip=None)

@@ -12,8 +12,8 @@ from sklearn.datasets import make_moons
 
 import stepnet as sn
 from stepnet import fields, training
-from stepnet.estimators import NetClassifier, NetRegressor
-from stepnet.estimators.settings import NotStored, built, described
+from stepnet.estimators import NetClassifier, NetRegressor, NotStored
+from stepnet.estimators.settings import built, described
 from stepnet.nets import losses, penalties
 from stepnet.nets.losses import Meaning
 
@@ -114,6 +114,7 @@ def test_how_training_went_is_stored(kind, optimiser, tmp_path):
 LABELS = [
     np.array([3, -7]), np.array([2.0, -1.0]), np.array([False, True]), np.array(["no", "yes"]),
     np.array(["nö", "✓"], dtype=object), np.array([2**62, 1], dtype=np.uint64), np.array([1, 2], dtype=np.int8),
+    np.array(["2020-01-01", "2021-05-03"], dtype="datetime64[D]"),
 ]  # fmt: skip
 
 

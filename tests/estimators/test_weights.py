@@ -100,6 +100,7 @@ def test_balanced_classes_count_samples_by_their_weights():
     ({}, np.zeros(40), "`sample_weight` must have a weight that is not zero"),
     ({}, -np.ones(40), "`sample_weight` must be finite and not negative"),
     ({}, np.full(40, np.nan), "`sample_weight` must be finite"),
+    ({}, ["heavy"] * 40, "`sample_weight` must be numbers"),
     ({}, np.ones(39), r"`sample_weight` must be 40 numbers, one for each sample, found shape \(39,\)"),
     ({}, (Y == 1).astype(float), "`y` must have at least two classes"),
     ({"class_weight": "even"}, None, "`class_weight` must be None, 'balanced' or a dictionary, found 'even'"),

@@ -141,8 +141,10 @@ class NetClassifier(ClassifierMixin, NetEstimator):
         return self.classes_[np.argmax(outputs, axis=1)]
 
     def _facts(self) -> dict:
-        kind = self.classes_.dtype.str
-        return super()._facts() | {"classes": settings.described(self.classes_.tolist()), "kind": kind}
+        classes, kind = self.classes_, self.classes_.dtype
+        if kind.kind in "mM":  # times count units
+            classes = classes.view(np.int64)
+        return super()._facts() | {"classes": settings.described(classes.tolist()), "kind": kind.str}
 
     def _tell(self, told: dict) -> None:
         super()._tell(told)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from inspect import signature
 
 from stepnet import nets
@@ -25,16 +26,20 @@ def made(chosen, inputs: int, outputs: int, seed: int) -> Net:
     net, workers = chosen.net, chosen.workers
     if workers is not None:
         workers = checked_count("workers", workers, 1)
+    if not (chosen.scheme is None or isinstance(chosen.scheme, str) or hasattr(chosen.scheme, "name")):
+        raise TypeError(f"`scheme` must be a name, a scheme or None, found {chosen.scheme!r:.80}")
     if isinstance(net, Field):
         return _of_field(net, inputs, outputs, chosen, {"seed": seed, "workers": workers})
     if isinstance(net, str) or any(net is each for each in BY_NAME.values()):
         return _by_name(net, inputs, outputs, chosen, {"seed": seed, "workers": workers})
-    if not callable(net):
+    if not callable(net) or isinstance(net, type):
         raise TypeError(
             "`net` must be a name, a Field, a Net or a function of (inputs, outputs) that gives one, "
             f"found {net!r:.80} ({type(net).__name__})"
         )
-    found = net if isinstance(net, Net) else net(inputs, outputs, **({"seed": seed} if _takes_seed(net) else {}))
+    found = (
+        deepcopy(net) if isinstance(net, Net) else net(inputs, outputs, **({"seed": seed} if _takes_seed(net) else {}))
+    )
     if not isinstance(found, Net):
         raise TypeError(f"`net` must give a Net for (inputs, outputs), found {type(found).__name__}")
     takes, gives = found.design.n_in, found.design.n_out
@@ -64,6 +69,7 @@ def _of_field(field: Field, inputs: int, outputs: int, chosen, own: dict) -> Net
         scheme = "euler" if field.kind == "first" else "verlet"
     if field.kind == "second":
         own |= {"opening_width": field.row_size, "read": field.row_size}
+    field = deepcopy(field)  # records remember what was computed of them, and settings are not to change
     return _with_options(nets.composed, (field, scheme, chosen.steps, inputs, outputs), own, chosen.options)
 
 

@@ -10,7 +10,10 @@ def of_samples(sample_weight, count: int) -> np.ndarray:
     """One number for each sample, none of them negative."""
     if sample_weight is None:
         return np.ones(count)
-    found = np.asarray(sample_weight, dtype=np.float64)
+    try:
+        found = np.asarray(sample_weight, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"`sample_weight` must be numbers, found {sample_weight!r:.80}") from None
     if found.shape != (count,):
         raise ValueError(f"`sample_weight` must be {count} numbers, one for each sample, found shape {found.shape}")
     if not np.isfinite(found).all() or (found < 0).any():
