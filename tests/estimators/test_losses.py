@@ -79,7 +79,7 @@ def test_no_loss_is_left_out():
     """Each name is fitted to two and three classes and to numbers, or refused by a test."""
     kinds = {losses.get(name).meaning.targets for name in losses.names()}
     assert kinds == {*TARGETS, "logits of a teacher"}
-    print(f"{3 * len(losses.names())} cases of {len(losses.names())} losses")
+    print(f"{len(losses.names())} losses, {3 * len(losses.names())} cases, fitted or refused")
     assert len(losses.names()) >= 14
 
 

@@ -89,9 +89,8 @@ def _run_described(run) -> tuple[dict, dict[str, np.ndarray]]:
     """How training went, as JSON and arrays; the parameters it found are those of the net."""
     told: dict[str, Any] = {"kind": type(run).__name__}
     arrays: dict[str, np.ndarray] = {}
-    for name, value in vars(run).items():
-        if name == "theta":
-            continue
+    for name in (each.name for each in dataclasses.fields(run) if each.name != "theta"):
+        value = getattr(run, name)
         if isinstance(value, dict):
             arrays |= {f"run.{name}.{key}": np.asarray(column) for key, column in value.items()}
         elif isinstance(value, np.ndarray):
