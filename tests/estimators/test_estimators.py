@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from joblib import Parallel, delayed
 from sklearn.datasets import load_digits, make_moons
-from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
@@ -21,7 +24,14 @@ from stepnet.estimators import NetClassifier, NetRegressor
 QUICK = {"width": 8, "steps": 4, "epochs": 60}
 
 
-@pytest.mark.parametrize("estimator", [NetClassifier(**QUICK), NetRegressor(**QUICK)], ids=lambda e: type(e).__name__)
+CHECKED = {
+    "classifier": NetClassifier(),
+    "regressor": NetRegressor(),
+    "field": NetClassifier(sn.fields.hyperbolic(sn.fields.dense(8)), loss="binary_cross_entropy", steps=4),
+}
+
+
+@pytest.mark.parametrize("estimator", CHECKED.values(), ids=CHECKED)
 def test_every_check_of_scikit_learn(estimator):
     """Nothing is expected to fail; the one that is left out wants an array library switched on by the environment."""
     told = check_estimator(estimator, on_skip=None)
@@ -31,6 +41,7 @@ def test_every_check_of_scikit_learn(estimator):
     print(f"{type(estimator).__name__}: {len(counts['passed'])} checks passed, left out: {counts['skipped']}")
     assert len(counts["passed"]) + len(counts["skipped"]) == len(told) > 40
     assert set(counts["skipped"]) <= {"check_array_api_input"}
+    assert {"check_sample_weight_equivalence_on_dense_data", "check_sample_weights_shape"} <= set(counts["passed"])
 
 
 def moons(count: int = 300):
@@ -62,10 +73,39 @@ def test_a_net_of_ones_own():
 
 
 def test_pipelines_and_grids():
+    """Of two rates the one that learns is found, by its name in a pipeline, and refitted."""
     X, y = moons(120)
     pipeline = make_pipeline(StandardScaler(), NetClassifier(width=8, steps=2, epochs=15, random_state=0))
-    search = GridSearchCV(pipeline, {"netclassifier__steps": [2, 4]}, cv=2).fit(X, y)
-    assert search.best_params_["netclassifier__steps"] in (2, 4)
+    search = GridSearchCV(
+        pipeline, {"netclassifier__rate": [1e-9, 0.03], "netclassifier__loss": ["mse", "focal"]}, cv=2
+    )
+    search.fit(X, y)
+    assert search.best_params_["netclassifier__rate"] == 0.03
+    assert search.score(X, y) >= 0.9
+    scores = dict(zip(map(str, search.cv_results_["params"]), search.cv_results_["mean_test_score"], strict=True))
+    assert (
+        min(score for name, score in scores.items() if "0.03" in name)
+        > 0.8
+        > max(score for name, score in scores.items() if "1e-09" in name)
+    )
+
+
+def test_records_in_a_grid():
+    X, y = moons(120)
+    grid = {"optimiser": [training.SGD(1e-9), training.LBFGS(20)], "net": [sn.fields.parabolic(sn.fields.dense(6))]}
+    search = GridSearchCV(NetClassifier(steps=2, epochs=2, random_state=0), grid, cv=2).fit(X, y)
+    assert search.best_params_["optimiser"] == training.LBFGS(20)
+    assert search.best_score_ > 0.85
+
+
+def test_folds_in_processes_give_what_they_give_here():
+    X, y = moons(90)
+    model = NetClassifier(**(QUICK | {"epochs": 5}), random_state=0)
+    here, there = (cross_val_score(model, X, y, cv=3, n_jobs=jobs) for jobs in (None, 2))
+    np.testing.assert_array_equal(here, there)
+    fitted = model.fit(X, y)
+    (elsewhere,) = Parallel(n_jobs=2)([delayed(fitted.decision_function)(X)])
+    np.testing.assert_array_equal(elsewhere, fitted.decision_function(X))
 
 
 def test_words_as_classes_and_several_targets():
@@ -110,8 +150,6 @@ def test_bad_input():
         NetClassifier(lambda inputs, outputs: 3).fit(X, y)
     with pytest.raises(ValueError, match="at least two classes"):
         NetClassifier().fit(X, np.zeros(50))
-    with pytest.raises(TypeError, match="numbers and names can be stored"):
-        NetClassifier(optimiser=training.Adam(0.1), epochs=1).fit(X, y).save("nowhere")
 
 
 @pytest.mark.slow
@@ -171,3 +209,23 @@ def test_settings_that_do_not_go_together(settings, path, message):
     X, y = moons(40)
     with pytest.raises((ValueError, TypeError), match=message):
         NetClassifier(epochs=1, **settings).fit(X, y, path=path)
+
+
+@pytest.mark.parametrize(("net", "optimiser"), [
+    ("hamiltonian", "lbfgs"), ("hamiltonian", "gauss_newton"), ("resnet", "msa"), ("hamiltonian", "adam"),
+])  # fmt: skip
+def test_iterations_are_counted_one_by_one(net, optimiser):
+    X, y = moons(60)
+    found = NetClassifier(net, optimiser=optimiser, epochs=3, width=4, steps=2, random_state=0).fit(X, y)
+    assert found.n_iter_ == 3
+
+
+@pytest.mark.parametrize("optimiser", ["lbfgs", "adam"])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda found: pickle.loads(pickle.dumps(found))])
+def test_copies_know_how_training_went(optimiser, copied):
+    X, y = moons(60)
+    found = NetClassifier(optimiser=optimiser, epochs=3, width=4, steps=2, random_state=0).fit(X, y)
+    again = copied(found)
+    assert again.run_.message == found.run_.message
+    np.testing.assert_equal(again.run_.history, found.run_.history)
+    np.testing.assert_array_equal(again.outputs(X), found.outputs(X))

@@ -2,5 +2,6 @@
 
 from stepnet.estimators.classifier import NetClassifier
 from stepnet.estimators.regressor import NetRegressor
+from stepnet.estimators.settings import NotStored
 
-__all__ = ["NetClassifier", "NetRegressor"]
+__all__ = ["NetClassifier", "NetRegressor", "NotStored"]

@@ -1,31 +1,36 @@
-"""What the estimators share: making the net, scaling, training, files."""
+"""What the estimators share: settings, training, files."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from stepnet import nets
-from stepnet.errors import UnknownName
-from stepnet.nets import Net
-from stepnet.nets.penalties import l2
-from stepnet.training import METHODS, Data, Method, Objective, Recipe, minimise, optimisers, train
+from stepnet.checkpoints.counts import checked_count
+from stepnet.estimators import files, making, scaling
+from stepnet.estimators.samples import held_back
+from stepnet.estimators.scaling import Scaling
+from stepnet.estimators.settings import require_stored
+from stepnet.nets import losses, penalties
+from stepnet.nets.losses import Meaning
+from stepnet.records import number
+from stepnet.training import METHODS, ClipNorm, ClipValue, Data, Method, Objective, Recipe, minimise, optimisers, train
 
-BY_NAME: dict[str, Callable] = {
-    each.__name__: each
-    for each in (
-        nets.resnet, nets.antisymmetric, nets.parabolic, nets.hamiltonian, nets.hyperbolic, nets.midpoint_net,
-        nets.leapfrog_net, nets.mlp,
-    )
-}  # fmt: skip
+
+class Lesson(NamedTuple):
+    """What is learnt: samples, targets as the loss takes them, weights, and labels if parts are to have all classes."""
+
+    X: np.ndarray
+    scaling: Scaling
+    targets: np.ndarray
+    outputs: int
+    loss: Any
+    weights: np.ndarray | None = None
+    labels: np.ndarray | None = None
 
 
 class NetEstimator(BaseEstimator):
@@ -33,8 +38,8 @@ class NetEstimator(BaseEstimator):
 
     def __init__(
         self, net="hamiltonian", *, width=16, steps=8, length=2.0, scheme=None, activation="tanh", options=None,
-        loss=None, alpha=1e-4, smoothness=0.0, optimiser="adam", rate=None, epochs=100, batch_size=32, patience=None,
-        scale=True, random_state=None, workers=1, progress=False,
+        loss=None, penalty="l2", alpha=1e-4, smoothness=0.0, optimiser="adam", rate=None, epochs=100, batch_size=32,
+        clip=None, patience=None, validation_fraction=None, scale=True, random_state=None, workers=1, progress=False,
     ):  # fmt: skip
         self.net = net
         self.width = width
@@ -44,61 +49,122 @@ class NetEstimator(BaseEstimator):
         self.activation = activation
         self.options = options
         self.loss = loss
+        self.penalty = penalty
         self.alpha = alpha
         self.smoothness = smoothness
         self.optimiser = optimiser
         self.rate = rate
         self.epochs = epochs
         self.batch_size = batch_size
+        self.clip = clip
         self.patience = patience
+        self.validation_fraction = validation_fraction
         self.scale = scale
         self.random_state = random_state
         self.workers = workers
         self.progress = progress
 
-    def _fitted(self, X: np.ndarray, targets: np.ndarray, outputs: int, loss, path, resume: bool):
+    # ---- training ---------------------------------------------------------------------------------------------------
+
+    def _learn(self, lesson: Lesson, path, resume: bool):
         """Train a new net on scaled inputs."""
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self.shift_, self.factor_ = np.zeros(X.shape[1]), np.ones(X.shape[1])
-        if self.scale:
-            spread = X.std(axis=0)
-            self.shift_, self.factor_ = X.mean(axis=0), 1 / np.where(spread > 0, spread, 1.0)
-        self.net_ = self._made(X.shape[1], outputs, seed)
-        objective = Objective(self.net_, loss, l2(self.alpha), self.smoothness)
-        data, optimiser = Data(self._scaled(X), targets), self._optimiser()
+        X, seed = lesson.X, int(check_random_state(self.random_state).randint(2**31 - 1))
+        self.shift_, self.factor_ = lesson.scaling.shift, 1 / lesson.scaling.spread
+        self.meaning_: Meaning = lesson.loss.meaning
+        self.net_ = making.made(self, X.shape[1], lesson.outputs, seed)
+        objective = Objective(self.net_, lesson.loss, self._penalty(), self.smoothness)
+        data, optimiser = Data(self._scaled(X), lesson.targets, lesson.weights), self._optimiser()
         if isinstance(optimiser, Method):
-            if path is not None or resume:
-                raise ValueError("`path` and `resume` are for mini-batches; this optimiser takes all data at once")
+            self._require_for_all_data(path, resume)
             self.run_: Any = minimise(objective, data, optimiser, progress=self.progress)
-            self.n_iter_ = max(1, len(self.run_.history) - 1)
+            self.n_iter_ = len(self.run_.history)
             return self
-        size = None if self.batch_size is None else min(self.batch_size, len(X))
-        recipe = Recipe(optimiser, epochs=self.epochs, batch_size=size, patience=self.patience, seed=seed)
-        self.run_ = train(objective, data, recipe, progress=self.progress, path=path, resume=resume)
+        held = None
+        if self.validation_fraction is not None:
+            data, held = held_back(data, lesson.labels, self.validation_fraction, seed)
+        recipe = self._recipe(optimiser, len(data), seed)
+        self.run_ = train(objective, data, recipe, validation=held, progress=self.progress, path=path, resume=resume)
         self.n_iter_ = self.run_.epochs
         return self
 
+    def _loss(self, default: str):
+        """The record of the loss; anything that says what outputs mean will do."""
+        loss = default if self.loss is None else self.loss
+        loss = losses.get(loss) if isinstance(loss, str) else loss
+        meaning = getattr(loss, "meaning", None)
+        if not isinstance(meaning, Meaning):
+            raise TypeError(
+                "`loss` must be a name or a Loss that says by its `meaning` what outputs foretell, "
+                f"found {loss!r:.80} ({type(loss).__name__})"
+            )
+        if meaning.targets == "logits of a teacher":
+            raise ValueError(
+                f"`loss` must compare with targets that an estimator has, found {loss!r}, which takes the "
+                f"{meaning.targets}; `stepnet.training` trains a net with it"
+            )
+        return loss
+
     def _optimiser(self):
         """The record of the optimiser; a name takes `rate`, or `epochs` iterations if it is for all data at once."""
+        if isinstance(self.optimiser, type):
+            name = self.optimiser.__name__
+            raise TypeError(f"`optimiser` must be a name or a record such as {name}(), found the class {name}")
         if isinstance(self.optimiser, str) and self.optimiser.lower() in METHODS:
             if self.rate is not None:
                 raise ValueError(f"`rate` is for mini-batches; {self.optimiser!r} finds its own steps")
-            return METHODS[self.optimiser.lower()](iterations=self.epochs)
+            return METHODS[self.optimiser.lower()](iterations=checked_count("epochs", self.epochs, 0))
         if isinstance(self.optimiser, Method):
             return self.optimiser
         return optimisers.get(self.optimiser, **({} if self.rate is None else {"rate": self.rate}))
 
-    def _made(self, inputs: int, outputs: int, seed: int) -> Net:
-        if callable(self.net):
-            found = self.net(inputs, outputs)
-            if not isinstance(found, Net):
-                raise TypeError(f"`net` must give a Net for (inputs, outputs), found {type(found).__name__}")
-            return Net(found.design, found.theta, dtype=found.dtype, workers=self.workers, memory=found.memory)
-        if self.net not in BY_NAME:
-            raise UnknownName("net", self.net, BY_NAME)
-        choices = {"length": self.length, "activation": self.activation, "seed": seed, "workers": self.workers}
-        choices |= {} if self.scheme is None else {"scheme": self.scheme}
-        return BY_NAME[self.net](inputs, outputs, self.width, self.steps, **choices, **(self.options or {}))
+    def _recipe(self, optimiser, count: int, seed: int) -> Recipe:
+        size = None if self.batch_size is None else min(checked_count("batch_size", self.batch_size, 1), count)
+        return Recipe(
+            optimiser, epochs=self.epochs, batch_size=size, clip=self._clip(), patience=self.patience, seed=seed
+        )
+
+    def _clip(self) -> ClipNorm | ClipValue | None:
+        """A number stands for the longest gradient."""
+        if self.clip is None or isinstance(self.clip, (ClipNorm, ClipValue)):
+            return self.clip
+        if isinstance(self.clip, (int, float, np.number)) and not isinstance(self.clip, bool):
+            return ClipNorm(number("clip", self.clip, "(0, inf)"))
+        found = f"{self.clip!r:.80} ({type(self.clip).__name__})"
+        raise TypeError(f"`clip` must be a number, a ClipNorm, a ClipValue or None, found {found}")
+
+    def _penalty(self) -> penalties.Penalty:
+        """A name has the strength `alpha`, a record its own."""
+        alpha = number("alpha", self.alpha, "[0, inf)")
+        if not isinstance(self.penalty, str) or self.penalty.lower() == "none":
+            return penalties.get("none" if self.penalty is None else self.penalty)
+        return penalties.get(self.penalty, strength=alpha)
+
+    def _scaling(self, values: np.ndarray, weights: np.ndarray) -> Scaling:
+        if not isinstance(self.scale, (bool, np.bool_)):
+            raise TypeError(f"`scale` must be True or False, found {self.scale!r:.80} ({type(self.scale).__name__})")
+        return scaling.standard(values, weights) if self.scale else scaling.none(values.shape[1])
+
+    def _require_for_all_data(self, path, resume: bool) -> None:
+        """Nothing is asked for that goes with mini-batches alone."""
+        if path is not None or resume:
+            raise ValueError("`path` and `resume` are for mini-batches; this optimiser takes all data at once")
+        for name in ("clip", "patience", "validation_fraction"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"`{name}` is for mini-batches; this optimiser takes all data at once")
+
+    @contextmanager
+    def _whole(self):
+        """A fit that fails leaves the estimator as it was."""
+        before = vars(self).copy()
+        try:
+            require_stored(self.get_params(deep=False))
+            yield
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    # ---- evaluation -------------------------------------------------------------------------------------------------
 
     def _scaled(self, X: np.ndarray) -> np.ndarray:
         return (X - self.shift_) * self.factor_
@@ -118,51 +184,27 @@ class NetEstimator(BaseEstimator):
         X = self._checked(X)
         return self.net_.features(X, block)
 
-    def __getstate__(self):
-        """Without the threads and kernels of the net, which are made again."""
-        state = super().__getstate__().copy()
-        if "net_" in state:
-            net = state["net_"]
-            state["net_"] = Net(net.design, net.theta, dtype=net.dtype, workers=net.workers, memory=net.memory)
-        state.pop("run_", None)
-        return state
-
     # ---- files ------------------------------------------------------------------------------------------------------
 
     NUMBERS: tuple[str, ...] = ("shift_", "factor_")
 
     def save(self, path) -> None:
-        """Write a fitted estimator into a folder: weights and numbers as safetensors, settings as JSON, no pickle."""
+        """Write a fitted estimator into a folder: weights and numbers as safetensors, settings as JSON, no pickle.
+
+        Settings that are functions or random states are kept as texts; predictions do not need them.
+        """
         check_is_fitted(self, "net_")
-        settings = self.get_params()
-        try:
-            text = json.dumps({"estimator": type(self).__name__, "settings": settings, **self._facts()}, indent=1)
-        except TypeError as error:
-            raise TypeError(f"only settings that are numbers and names can be stored, found {settings}") from error
-        folder = Path(path)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "estimator.json").write_text(text + "\n")
-        numbers = {name: np.ascontiguousarray(getattr(self, name)) for name in self.NUMBERS}
-        save_file(numbers, folder / "numbers.safetensors")
-        self.net_.save(folder / "net.safetensors")
+        files.write(self, path)
 
     @classmethod
     def load(cls, path):
         """Read an estimator that `save` wrote: it predicts the same bits."""
-        folder = Path(path)
-        told = json.loads((folder / "estimator.json").read_text())
-        if told["estimator"] != cls.__name__:
-            raise ValueError(f"`path` holds a {told['estimator']}, not a {cls.__name__}")
-        found = cls(**told["settings"])
-        for name, value in load_file(folder / "numbers.safetensors").items():
-            setattr(found, name, value)
-        found.net_ = Net.load(folder / "net.safetensors")
-        found.n_features_in_ = told["n_features_in_"]
-        found._tell(told)
-        return found
+        return files.read(cls, path)
 
     def _facts(self) -> dict:
-        return {"n_features_in_": int(self.n_features_in_)}
+        """What else is stored."""
+        return {"n_iter": int(self.n_iter_)}
 
     def _tell(self, told: dict) -> None:
         """Take what `_facts` has stored."""
+        self.n_iter_ = told["n_iter"]

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
-from scipy.special import softmax
+from scipy.special import expit, log_expit, softmax
 from sklearn.base import ClassifierMixin
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from stepnet.estimators.base import NetEstimator
+from stepnet.estimators import settings, weights
+from stepnet.estimators.base import Lesson, NetEstimator
+from stepnet.nets.losses import Loss
+
+
+def _has_probabilities(estimator) -> bool:
+    """Whether outputs foretell probabilities under the loss; a loss that is wrong is told of by `fit`."""
+    try:
+        meaning = estimator.meaning_ if hasattr(estimator, "meaning_") else estimator._loss("cross_entropy").meaning
+    except (LookupError, TypeError, ValueError):
+        return True
+    if not meaning.has_probabilities:
+        raise AttributeError(f"there are no probabilities under this loss, whose link is {meaning.link!r}")
+    return True
 
 
 class NetClassifier(ClassifierMixin, NetEstimator):
@@ -16,61 +32,125 @@ class NetClassifier(ClassifierMixin, NetEstimator):
 
     Parameters
     ----------
-    net : str or callable
-        "hamiltonian", "resnet", "antisymmetric", "parabolic", "hyperbolic", "midpoint_net", "leapfrog_net", "mlp", or a
-        function of (inputs, outputs) that gives a `Net`.
+    net : str, Field, Net or callable
+        "hamiltonian", "resnet", "antisymmetric", "parabolic", "hyperbolic", "midpoint_net", "leapfrog_net", "mlp"; a
+        field between an opening and a read-out; a net, whose weights are where training begins; or a function of
+        (inputs, outputs), or (inputs, outputs, seed), that gives one.
     width, steps, length, scheme, activation, options
-        Of that net; `options` is a dictionary for the rest.
+        Of that net; `options` is a dictionary for the rest.  A field has its own width and activation, a `Net` all.
     loss : str or Loss
-        "cross_entropy" if it is left out.
-    alpha, smoothness : float
-        Factors of the squared weights, and of their roughness along depth.
+        "cross_entropy" if it is left out.  Losses of numbers compare outputs with one for the class and zero for the
+        others; binary ones have one output for two classes, else one for each class against the rest.
+    penalty, alpha : str or Penalty, float
+        "l2", "l1", "elastic_net" of the strength `alpha`; a record has a strength of its own.
+    smoothness : float
+        A factor of the roughness of weights along depth.
     optimiser : str or record of `stepnet.training`
         "adam", `Adam(rate)`, ...; or `LBFGS`, `GaussNewton`, `MSA` (or "lbfgs", "gauss_newton", "msa") for all data at
         once.
-    rate : float
+    rate : float or schedule
         Of an optimiser that is given by its name.
-    epochs, batch_size, patience
+    epochs, batch_size
         Of the mini-batches; names of methods for all data at once make so many iterations as there are epochs.
+    clip : float, ClipNorm or ClipValue
+        What is done with long gradients; a number is the longest one.
+    patience : int
+        Epochs without improvement after which training ends.
+    validation_fraction : float
+        The share of samples (of each class) that is held back: their loss tells which weights are the best.
     scale : bool
         Whether inputs are shifted and scaled to mean 0 and variance 1.
     random_state : int, RandomState or None
-        Of weights and order of samples.
+        Of weights, order of samples and those held back.
     workers : int
         Threads.
     progress : bool
         Show a bar.
+    class_weight : None, "balanced" or dict
+        A factor for the samples of each class; balanced ones give all classes the same weight.
     """
 
-    def fit(self, X, y, *, path=None, resume=False):
-        """Train a new net on samples (n, features) and their classes (n,).
+    def __init__(
+        self, net="hamiltonian", *, width=16, steps=8, length=2.0, scheme=None, activation="tanh", options=None,
+        loss=None, penalty="l2", alpha=1e-4, smoothness=0.0, optimiser="adam", rate=None, epochs=100, batch_size=32,
+        clip=None, patience=None, validation_fraction=None, scale=True, random_state=None, workers=1, progress=False,
+        class_weight=None,
+    ):  # fmt: skip
+        super().__init__(
+            net, width=width, steps=steps, length=length, scheme=scheme, activation=activation, options=options,
+            loss=loss, penalty=penalty, alpha=alpha, smoothness=smoothness, optimiser=optimiser, rate=rate,
+            epochs=epochs, batch_size=batch_size, clip=clip, patience=patience,
+            validation_fraction=validation_fraction, scale=scale, random_state=random_state, workers=workers,
+            progress=progress,
+        )  # fmt: skip
+        self.class_weight = class_weight
+
+    def fit(self, X, y, sample_weight=None, *, path=None, resume=False):
+        """Train a new net on samples (n, features) and their classes (n,), with weights (n,) if they differ.
 
         `path` is a folder to store the run in, epoch by epoch; with `resume` an earlier one goes on from there.
         """
-        X, y = validate_data(self, X, y, dtype=np.float64)
-        check_classification_targets(y)
+        with self._whole():
+            X, y = validate_data(self, X, y, dtype=np.float64)
+            check_classification_targets(y)
+            return self._learn(self._lesson(X, y, weights.of_samples(sample_weight, len(X))), path, resume)
+
+    def _lesson(self, X: np.ndarray, y: np.ndarray, each: np.ndarray) -> Lesson:
+        """What counts of the samples, with targets as the loss takes them."""
+        X, y, each = X[each > 0], y[each > 0], each[each > 0]
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"`y` must have at least two classes, found one class: {self.classes_[0]!r}")
-        loss = "cross_entropy" if self.loss is None else self.loss
-        return self._fitted(X, labels, len(self.classes_), loss, path, resume)
+        scaling = self._scaling(X, each)
+        each = each * weights.of_classes(self.class_weight, self.classes_, labels, each)[labels]
+        X, labels, each = X[each > 0], labels[each > 0], each[each > 0]
+        loss, count = self._loss("cross_entropy"), len(self.classes_)
+        meaning = loss.meaning
+        if meaning.each != 1:
+            raise ValueError(f"`loss` must have one output for each class, found {loss!r}, which has {meaning.each}")
+        if meaning.targets == "answers" and count == 2:
+            return Lesson(X, scaling, labels, 1, loss, weights.needed(each), labels)
+        targets = labels if meaning.targets == "classes" else np.eye(count)[labels]
+        if isinstance(loss, Loss) and (loss.hits is None or meaning.targets == "answers"):
+            loss = replace(loss, hits=_hits)
+        return Lesson(X, scaling, targets, count, loss, weights.needed(each), labels)
 
     def decision_function(self, X) -> np.ndarray:
-        """Outputs of the net (n, classes); their difference (n,) if there are two classes."""
+        """Outputs of the net (n, classes); their difference, or the only one (n,), if there are two classes."""
         outputs = self.outputs(X)
-        return outputs[:, 1] - outputs[:, 0] if len(self.classes_) == 2 else outputs
+        if len(self.classes_) > 2:
+            return outputs
+        return outputs[:, -1] - outputs[:, 0] if outputs.shape[1] == 2 else outputs[:, 0]
 
+    @available_if(_has_probabilities)
     def predict_proba(self, X) -> np.ndarray:
-        """Probabilities (n, classes)."""
-        return softmax(self.outputs(X), axis=1)
+        """Probabilities (n, classes); those of each class against the rest are divided by their sum."""
+        outputs = self.outputs(X)
+        if self.meaning_.link == "softmax":
+            return self.meaning_.foretold(outputs)
+        logits = self.meaning_.logits(outputs)
+        if outputs.shape[1] == 1:
+            return expit(np.hstack((-logits, logits)))
+        return softmax(log_expit(logits), axis=1)
 
     def predict(self, X) -> np.ndarray:
-        """The likeliest class of each sample."""
+        """The likeliest class of each sample: the one with the largest output."""
         outputs = self.outputs(X)
+        if outputs.shape[1] == 1:
+            return self.classes_[(outputs[:, 0] > 0).astype(int)]
         return self.classes_[np.argmax(outputs, axis=1)]
 
     def _facts(self) -> dict:
-        return super()._facts() | {"classes": self.classes_.tolist(), "kind": self.classes_.dtype.str}
+        classes, kind = self.classes_, self.classes_.dtype
+        if kind.kind in "mM":  # times count units
+            classes = classes.view(np.int64)
+        return super()._facts() | {"classes": settings.described(classes.tolist()), "kind": kind.str}
 
     def _tell(self, told: dict) -> None:
-        self.classes_ = np.array(told["classes"], dtype=told["kind"])
+        super()._tell(told)
+        self.classes_ = np.array(settings.built(told["classes"]), dtype=told["kind"])
+
+
+def _hits(z: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Which samples have the largest output at their class."""
+    return z.argmax(axis=1) == targets.argmax(axis=1)

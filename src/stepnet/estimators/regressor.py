@@ -6,37 +6,65 @@ import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import validate_data
 
-from stepnet.estimators.base import NetEstimator
+from stepnet.estimators import scaling, weights
+from stepnet.estimators.base import Lesson, NetEstimator
+from stepnet.nets.losses.entropy import SUMS_TO_ONE
 
 
 class NetRegressor(MultiOutputMixin, RegressorMixin, NetEstimator):
     """A network for regression; parameters as in `NetClassifier`, with "mse" as the loss if it is left out.
 
-    Targets are shifted and scaled like inputs if `scale` is true.
+    Real targets are shifted and scaled like inputs if `scale` is true.  Counts ("poisson"), shares ("binary_...") and
+    probabilities ("kl", "cross_entropy", "focal": rows of `y` that sum to one) are not; predictions are what outputs
+    foretell of them under the loss, such as the rate or the mean.
     """
 
     NUMBERS = (*NetEstimator.NUMBERS, "y_shift_", "y_factor_")
 
-    def fit(self, X, y, *, path=None, resume=False):
+    def fit(self, X, y, sample_weight=None, *, path=None, resume=False):
         """Train a new net on samples (n, features) and targets (n,) or (n, outputs); the rest as in `NetClassifier`."""
-        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
-        self.is_flat_ = y.ndim == 1
-        targets = np.asarray(y, float).reshape(len(y), -1)
-        self.y_shift_, self.y_factor_ = np.zeros(targets.shape[1]), np.ones(targets.shape[1])
-        if self.scale:
-            spread = targets.std(axis=0)
-            self.y_shift_, self.y_factor_ = targets.mean(axis=0), np.where(spread > 0, spread, 1.0)
-        scaled = (targets - self.y_shift_) / self.y_factor_
-        loss = "mse" if self.loss is None else self.loss
-        return self._fitted(X, scaled, targets.shape[1], loss, path, resume)
+        with self._whole():
+            X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+            self.is_flat_ = y.ndim == 1
+            targets = np.asarray(y, float).reshape(len(y), -1)
+            lesson = self._lesson(X, targets, weights.of_samples(sample_weight, len(X)))
+            return self._learn(lesson, path, resume)
+
+    def _lesson(self, X: np.ndarray, y: np.ndarray, each: np.ndarray) -> Lesson:
+        """What counts of the samples, with targets as the loss takes them."""
+        loss, counted = self._loss("mse"), each > 0
+        _require(y, loss)
+        X, y, each = X[counted], y[counted], each[counted]
+        is_real, meaning = loss.meaning.targets == "real numbers", loss.meaning
+        self.y_shift_, self.y_factor_ = self._scaling(y, each) if is_real else scaling.none(y.shape[1])
+        targets, outputs = (y - self.y_shift_) / self.y_factor_, y.shape[1] * meaning.each
+        return Lesson(X, self._scaling(X, each), targets, outputs, loss, weights.needed(each))
 
     def predict(self, X) -> np.ndarray:
         """Targets of samples."""
-        found = self.outputs(X) * self.y_factor_ + self.y_shift_
+        outputs = self.outputs(X)
+        found = self.meaning_.foretold(outputs) * self.y_factor_ + self.y_shift_
         return found[:, 0] if self.is_flat_ else found
 
     def _facts(self) -> dict:
         return super()._facts() | {"is_flat": self.is_flat_}
 
     def _tell(self, told: dict) -> None:
+        super()._tell(told)
         self.is_flat_ = told["is_flat"]
+
+
+def _require(y: np.ndarray, loss) -> None:
+    """Targets of the kind that the loss takes."""
+    kind = loss.meaning.targets
+    if kind == "counts" and (y < 0).any():
+        raise ValueError(f"`y` must not be negative for the loss {loss!r}, found {y.min():g}")
+    if kind == "answers" and not ((y >= 0) & (y <= 1)).all():
+        raise ValueError(f"`y` must be between 0 and 1 for the loss {loss!r}, found {y.min():g} to {y.max():g}")
+    if kind in ("classes", "probabilities"):
+        sums = y.sum(axis=1)
+        if y.shape[1] < 2 or (y < 0).any() or not np.allclose(sums, 1, rtol=0, atol=SUMS_TO_ONE):
+            raise ValueError(
+                f"`y` must be probabilities (n, classes) whose rows sum to one for the loss {loss!r}, found shape "
+                f"{y.shape} and sums from {sums.min():g} to {sums.max():g}; classes are for NetClassifier"
+            )

@@ -9,6 +9,8 @@ from sklearn import datasets
 from sklearn.model_selection import train_test_split
 
 from stepnet.errors import UnknownName
+from stepnet.records import number
+from stepnet.training import Data
 
 NAMED: dict[str, Callable] = {
     "moons": lambda seed: datasets.make_moons(400, noise=0.15, random_state=seed),
@@ -31,3 +33,15 @@ def divided(X: np.ndarray, y: np.ndarray, test: float, seed: int) -> list[np.nda
     """X and y to learn from, then X and y to test with: a share of each class, drawn at random."""
     X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=test, stratify=y, random_state=seed)
     return [X_train, y_train, X_test, y_test]
+
+
+def held_back(data: Data, labels: np.ndarray | None, share: float, seed: int) -> tuple[Data, Data]:
+    """Samples to learn from and samples to judge by: a share, drawn at random, of each class if there are labels."""
+    share, rows = number("validation_fraction", share, "(0, 1)"), np.arange(len(data))
+    try:
+        learnt, held = train_test_split(rows, test_size=share, stratify=labels, random_state=seed)
+    except ValueError as error:
+        raise ValueError(
+            f"`validation_fraction` = {share:g} of {len(data)} samples cannot be held back: {error}"
+        ) from None
+    return data.rows(learnt), data.rows(held)

@@ -13,9 +13,10 @@ from stepnet.nets.losses.entropy import (
     softmax,
 )
 from stepnet.nets.losses.loss import Expansion, Loss
+from stepnet.nets.losses.meaning import Meaning
 
 __all__ = [
-    "Expansion", "Loss", "barron", "binary_cross_entropy", "binary_focal", "cross_entropy", "distillation", "focal",
-    "gaussian_nll", "get", "huber", "kl", "log_softmax", "mae", "mse", "names", "poisson", "quantile", "softmax",
-    "tukey",
+    "Expansion", "Loss", "Meaning", "barron", "binary_cross_entropy", "binary_focal", "cross_entropy", "distillation",
+    "focal", "gaussian_nll", "get", "huber", "kl", "log_softmax", "mae", "mse", "names", "poisson", "quantile",
+    "softmax", "tukey",
 ]  # fmt: skip

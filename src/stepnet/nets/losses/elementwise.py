@@ -8,7 +8,10 @@ from math import copysign, inf
 import numpy as np
 
 from stepnet.nets.losses.loss import Loss, Read, Rows
+from stepnet.nets.losses.meaning import Meaning
 from stepnet.records import number
+
+REAL = Meaning()
 
 
 def mse() -> Loss:
@@ -113,7 +116,7 @@ def barron(alpha: float = 1.0, c: float = 1.0) -> Loss:
 def poisson() -> Loss:
     """exp(z) - y z: minus the log-likelihood of counts y at the rate exp(z), without the term of y alone."""
     return _elementwise(poisson, lambda z, y: np.exp(z) - y * z, lambda z, y: np.exp(z) - y, lambda z, y: np.exp(z),
-                        _counts)  # fmt: skip
+                        _counts, meaning=Meaning("counts", "exp"))  # fmt: skip
 
 
 def gaussian_nll() -> Loss:
@@ -139,7 +142,7 @@ def gaussian_nll() -> Loss:
             raise ValueError(f"gaussian_nll takes pairs of outputs (mean, log of variance), found {z.shape[1]} outputs")
         return _real(z[:, : z.shape[1] // 2], targets, class_weights)
 
-    return Loss(gaussian_nll, formula, read, convex=False)
+    return Loss(gaussian_nll, formula, read, convex=False, meaning=Meaning(link="first half", each=2))
 
 
 def _of_residual(family, value, slope, curvature, convex: bool = True, **numbers) -> Loss:
@@ -155,11 +158,13 @@ def _of_residual(family, value, slope, curvature, convex: bool = True, **numbers
     )
 
 
-def _elementwise(family, value, slope, curvature, read: Callable, convex: bool = True, **numbers) -> Loss:
+def _elementwise(
+    family, value, slope, curvature, read: Callable, convex: bool = True, meaning: Meaning = REAL, **numbers
+) -> Loss:
     def formula(z, y):
         return Rows(value(z, y), lambda: slope(z, y), lambda v: curvature(z, y) * v)
 
-    return Loss(family, formula, read, numbers=numbers, convex=convex)
+    return Loss(family, formula, read, numbers=numbers, convex=convex, meaning=meaning)
 
 
 def _real(z: np.ndarray, targets, class_weights) -> Read:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stepnet.nets.losses.loss import Loss, Read, Rows
+from stepnet.nets.losses.meaning import Meaning
 from stepnet.records import number
 
 SUMS_TO_ONE = 1e-5  # what float32 leaves of the sum of some thousand probabilities
@@ -112,7 +113,8 @@ def kl() -> Loss:
         own = np.where(q > 0, q * np.log(np.where(q > 0, q, 1)), 0).sum(axis=-1, keepdims=True)
         return rows._replace(terms=rows.terms + own)
 
-    return Loss(kl, formula, _without_weights(_classes), _class_hits)
+    meaning = Meaning("probabilities", "softmax")
+    return Loss(kl, formula, _without_weights(_classes), _class_hits, meaning=meaning)
 
 
 def distillation(temperature: float = 2.0, hard: float = 0.0) -> Loss:
@@ -141,12 +143,17 @@ def distillation(temperature: float = 2.0, hard: float = 0.0) -> Loss:
         teacher = np.asarray(targets)
         return z.argmax(axis=1) == (teacher[:, -1] if hard else teacher.argmax(axis=1))
 
-    return Loss(distillation, formula, _without_weights(read), hits, {"temperature": T, "hard": hard})
+    numbers, meaning = {"temperature": T, "hard": hard}, Meaning("logits of a teacher", "softmax")
+    return Loss(distillation, formula, _without_weights(read), hits, numbers, meaning=meaning)
 
 
 def _of_classes(family, formula, smoothing: float, convex: bool = True, **numbers) -> Loss:
     read = partial(_classes, smoothing=smoothing)
-    return Loss(family, _one_row(formula), read, _class_hits, {"smoothing": smoothing, **numbers}, convex=convex)
+    meaning = Meaning(
+        "classes", "softmax", temperature=numbers.get("temperature", 1.0), focus=numbers.get("focus", 0.0)
+    )
+    numbers = {"smoothing": smoothing, **numbers}
+    return Loss(family, _one_row(formula), read, _class_hits, numbers, convex=convex, meaning=meaning)
 
 
 def _one_row(formula):
@@ -248,8 +255,12 @@ def _of_answers(family, formula, smoothing: float, convex: bool = True, **number
         terms, gradient, product = formula(_pair(z), q)
         return Rows(terms, lambda: gradient()[..., 1], lambda v: product(_pair(v))[..., 1])
 
-    read = partial(_answers, smoothing=smoothing)
-    return Loss(family, on_pairs, read, _answer_hits, {"smoothing": smoothing, **numbers}, convex=convex)
+    read, meaning = (
+        partial(_answers, smoothing=smoothing),
+        Meaning("answers", "sigmoid", focus=numbers.get("focus", 0.0)),
+    )
+    numbers = {"smoothing": smoothing, **numbers}
+    return Loss(family, on_pairs, read, _answer_hits, numbers, convex=convex, meaning=meaning)
 
 
 def _pair(z: np.ndarray) -> np.ndarray:

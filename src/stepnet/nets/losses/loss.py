@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.nets.losses.meaning import Meaning
 from stepnet.records import keep
 from stepnet.sums import inner
 
@@ -72,6 +73,8 @@ class Loss:
         A factor for each class; two of them (no, yes) for binary losses.
     convex : bool
         Whether the loss is a convex function of the outputs.
+    meaning : Meaning, optional
+        Which targets it takes, how many outputs for each, and what these foretell; estimators need it.
     quick : callable, optional
         `quick(outputs, targets, share)`: the sum of all terms times `share`, one for each sample, and its gradient in a
         single pass; None where only the formula will do.
@@ -85,6 +88,7 @@ class Loss:
     reduction: str = "mean"
     class_weights: np.ndarray | None = None
     convex: bool = True
+    meaning: Meaning | None = None
     quick: Callable[[np.ndarray, np.ndarray, float], tuple[float, np.ndarray] | None] | None = None
 
     def __post_init__(self):

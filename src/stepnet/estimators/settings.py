@@ -1,0 +1,112 @@
+"""Settings as JSON: numbers, names, and records by their names and numbers.  Nothing is pickled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from stepnet import training
+from stepnet.checkpoints import Checkpoints
+from stepnet.fields import Activation, activation
+from stepnet.nets.losses import Loss, get
+from stepnet.nets.losses.catalogue import LOSSES
+from stepnet.nets.penalties import Penalty
+from stepnet.schemes import catalogue
+
+RECORDS = {
+    each.__name__: each
+    for each in (
+        training.SGD, training.Momentum, training.Nesterov, training.AdaGrad, training.RMSprop, training.Adam,
+        training.AdamW, training.Proximal, training.LBFGS, training.GaussNewton, training.LineSearch,
+        training.TrustRegion, training.MSA, training.ClipNorm, training.ClipValue, training.Constant,
+        training.StepDecay, training.Exponential, training.Cosine, training.InverseTime, training.WarmUp, Penalty,
+        Checkpoints,
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NotStored:
+    """A setting that has no place in a file, such as a function: what it looked like."""
+
+    text: str
+
+
+BY_NAME: dict[str, Callable] = {
+    "dtype": np.dtype, "activation": activation, "scheme": catalogue.get, "not stored": NotStored,
+}  # fmt: skip
+
+
+class Unwritable(Exception):
+    """Raised while a setting is described."""
+
+
+def require_stored(settings: dict) -> None:
+    """A net can be trained again once all settings are there."""
+    for name, value in settings.items():
+        if isinstance(value, NotStored):
+            raise ValueError(f"`{name}` was not stored in the file, set it anew to fit; it was {value.text:.200}")
+
+
+def described(value) -> Any:
+    """A setting as JSON; what cannot be built again by what it looks like."""
+    if isinstance(value, NotStored):
+        return {"not stored": value.text}
+    try:
+        return _described(value)
+    except Unwritable:
+        return {"not stored": repr(value)}
+
+
+def _described(value) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, list):
+        return [_described(each) for each in value]
+    if isinstance(value, tuple):
+        return {"tuple": [_described(each) for each in value]}
+    if isinstance(value, dict):
+        return {"pairs": [[_described(key), _described(each)] for key, each in value.items()]}
+    if RECORDS.get(type(value).__name__) is type(value):
+        numbers = {each.name: _described(getattr(value, each.name)) for each in fields(value)}
+        return {"record": type(value).__name__, "numbers": numbers}
+    return _by_name(value)
+
+
+def _by_name(value) -> dict:
+    """What a catalogue knows, by its name there."""
+    if isinstance(value, Loss) and LOSSES.get(value.name) is value.family:
+        weights = None if value.class_weights is None else value.class_weights.tolist()
+        numbers = {**value.numbers, "reduction": value.reduction, "class_weights": weights}
+        return {"loss": value.name, "numbers": numbers}
+    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        return {"dtype": np.dtype(value).name}
+    if isinstance(value, Activation):
+        return {"activation": value.name}
+    name = getattr(value, "name", None)
+    if isinstance(name, str) and name in catalogue.names() and catalogue.get(name) == value:
+        return {"scheme": name}
+    raise Unwritable
+
+
+def built(told) -> Any:
+    """The setting that was described."""
+    if isinstance(told, list):
+        return [built(each) for each in told]
+    if not isinstance(told, dict):
+        return told
+    if "record" in told:
+        return RECORDS[told["record"]](**{name: built(each) for name, each in told["numbers"].items()})
+    if "loss" in told:
+        return get(told["loss"], **told["numbers"])
+    if "tuple" in told:
+        return tuple(built(each) for each in told["tuple"])
+    if "pairs" in told:
+        return {built(key): built(each) for key, each in told["pairs"]}
+    (kind, name), *_ = told.items()
+    return BY_NAME[kind](name)
