@@ -118,6 +118,29 @@ def test_barron_has_the_losses_of_the_paper_as_members(alpha, formula):
     assert losses.barron(alpha).at(x, 0 * x).value == pytest.approx(formula(x).mean(), rel=1e-13)
 
 
+@pytest.mark.parametrize("r", [1e-9, 1e-6, 1e-3, 1.0, 4.0, 5.0])
+def test_tukey_keeps_the_digits_of_small_residuals(r):
+    c = mpmath.mpf(4.685)
+    with mpmath.workdps(40):
+        wanted = c**2 / 6 * (1 - (1 - min((mpmath.mpf(r) / c) ** 2, 1)) ** 3)
+    assert losses.tukey().at(np.array([[r]]), [[0.0]]).value == pytest.approx(float(wanted), rel=SHARP)
+
+
+@pytest.mark.parametrize("alpha", [1e-320, -1e-320, 1e-12, 0.0])
+def test_barron_near_cauchy_is_cauchy(alpha):
+    r = np.array([[1e-3, 0.5, 3.0, 1e3]])
+    found, wanted = (losses.barron(a).at(r, 0 * r) for a in (alpha, 0.0))
+    assert wanted.value == pytest.approx(np.mean(np.log1p(0.5 * r**2)), rel=SHARP)
+    assert found.value == pytest.approx(wanted.value, rel=1e-10)
+    np.testing.assert_allclose(found.gradient, wanted.gradient, rtol=1e-10)
+
+
+def test_outputs_that_are_no_numbers_are_never_right():
+    z = np.array([[np.nan, 0.0], [1.0, 0.0], [0.0, np.nan]])
+    np.testing.assert_array_equal(losses.cross_entropy().hits(z, np.array([0, 0, 1])), [False, True, False])
+    np.testing.assert_array_equal(losses.binary_cross_entropy().hits(z, [[0, 0], [1, 0], [0, 0]]), [False, True, False])
+
+
 @pytest.mark.parametrize("tau", [0.1, 0.5, 0.9])
 def test_the_quantile_loss_is_least_at_the_quantile(tau):
     data = np.random.default_rng(0).normal(size=(1001, 1))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from math import copysign, inf
 
 import numpy as np
+from scipy.special import exprel
 
 from stepnet.nets.losses.loss import Loss, Read, Rows
 from stepnet.nets.losses.meaning import Meaning
@@ -40,13 +41,20 @@ def tukey(c: float = 4.685) -> Loss:
     """c^2 / 6 (1 - (1 - (r/c)^2)^3) where |r| < c, c^2 / 6 beyond.  Beaton & Tukey (1974), Technometrics 16:147."""
     c = number("c", c, "(0, inf)")
 
+    def square(r):
+        """(r/c)^2, no more than one."""
+        return np.minimum(np.abs(r) / c, 1) ** 2
+
     def rest(r):
-        """1 - (r/c)^2, no less than zero."""
-        return np.maximum(1 - np.minimum(np.abs(r) / c, 1) ** 2, 0)
+        return 1 - square(r)
+
+    def value(u):
+        """1 - (1 - u)^3, with all digits of a small u."""
+        return u * (3 - u * (3 - u))
 
     return _of_residual(
         tukey,
-        lambda r: c * c / 6 * (1 - rest(r) ** 3),
+        lambda r: c * c / 6 * value(square(r)),
         lambda r: np.clip(r, -c, c) * rest(r) ** 2,
         lambda r: rest(r) * (5 * rest(r) - 4),
         convex=False,
@@ -86,11 +94,12 @@ def barron(alpha: float = 1.0, c: float = 1.0) -> Loss:
 
     def value(r):
         s = square(r)
-        if a == 2:
+        if b == inf:
+            return copysign(1, a) * np.expm1(power(s, 0.5 * a))
+        if b == 0:
             return 0.5 * s
-        if a == 0:
-            return np.log1p(0.5 * s)
-        return (copysign(1, a) if b == inf else b / a) * np.expm1(power(s, 0.5 * a))
+        logarithm = np.log1p(s / b)
+        return 0.5 * b * logarithm * exprel(0.5 * a * logarithm)
 
     def influence(s):
         """rho'(r) c^2 / r."""

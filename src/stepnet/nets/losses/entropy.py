@@ -220,7 +220,12 @@ def _probabilities(y: np.ndarray, z: np.ndarray) -> np.ndarray:
 
 def _class_hits(z: np.ndarray, targets) -> np.ndarray:
     y = np.asarray(targets)
-    return z.argmax(axis=1) == (y if y.ndim == 1 else y.argmax(axis=1))
+    return (z.argmax(axis=1) == (y if y.ndim == 1 else y.argmax(axis=1))) & _is_known(z)
+
+
+def _is_known(z: np.ndarray) -> np.ndarray:
+    """Samples whose outputs are numbers; others are never right."""
+    return ~np.isnan(z).any(axis=1)
 
 
 def _without_weights(read):
@@ -288,4 +293,4 @@ def _answers(z: np.ndarray, targets, class_weights, smoothing: float) -> Read:
 
 def _answer_hits(z: np.ndarray, targets) -> np.ndarray:
     y = np.asarray(targets).reshape(z.shape)
-    return ((z > 0) == (y > 0.5)).all(axis=1)
+    return ((z > 0) == (y > 0.5)).all(axis=1) & _is_known(z)
