@@ -12,13 +12,13 @@ PALE = 0.25  # of a colour where it fills a region
 DARKER = 0.6  # of a colour that ten classes before had, too
 
 
-def class_legend(place, classes, **options):
-    """A legend in a figure, a part of one or axes: one dot of its colour for each class, in their order."""
+def class_legend(place, classes, *others, **options):
+    """A legend in a figure, a part of one or axes: a dot of its colour for each class, then others with labels."""
     dots = [
         Line2D([], [], ls="", marker="o", ms=5, mew=0, color=class_colour(k), label=str(each))
         for k, each in enumerate(classes)
     ]
-    return place.legend(handles=dots, **{"handletextpad": 0.1, "columnspacing": 1.2, **options})
+    return place.legend(handles=[*dots, *others], **{"handletextpad": 0.1, "columnspacing": 1.2, **options})
 
 
 def colours_of(labels, count: int, classes, of=None) -> dict:

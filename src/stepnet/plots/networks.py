@@ -35,8 +35,8 @@ def layers(
         How many panels, from the first state to the last and as even as whole numbers allow, or which states.
     components : (int, int), optional
         Two features to show.  By default an orthogonal projection on the plane in which the points of a depth spread
-        most, at the last depth on the directions that the outputs read; it is turned so that points move as little as
-        they can from one panel to the next.
+        most, at the last depth of the last block on the directions that the outputs read; it is turned so that points
+        move as little as they can from one panel to the next.
     edges : array (m, 2), optional
         Pairs of points to join by a line.
     classes : sequence, optional
@@ -59,7 +59,7 @@ def layers(
         raise ValueError(f"`axes` must be one for each of {len(chosen)} depths, found {len(axes)}")
     colours = colours_of(labels, states.shape[1], classes, of=net)
     read = net if callable(net) else net.outputs
-    outputs = [read(x) if number == len(states) - 1 else None for number in chosen]
+    outputs = [read(x) if number == len(states) - 1 and _is_last(net, block) else None for number in chosen]
     for each, place, number in zip(axes, _planes(states[chosen], outputs, x, components), chosen, strict=True):
         if edges is not None:
             each.add_collection(LineCollection(place[np.asarray(edges)], colors="#dddddd", lw=0.3, zorder=0))
@@ -201,6 +201,14 @@ def _depths(depths, count: int) -> list[int]:
     if not found or len(found) != len(depths):
         raise ValueError(f"`depths` must be numbers of the states 0 to {count - 1}, found {list(depths)}")
     return found
+
+
+def _is_last(net, block: int) -> bool:
+    """Whether the outputs are read from this block; those before it are too far away for a linear map."""
+    for each in (net, getattr(net, "net_", None), getattr(net, "net", None)):
+        if hasattr(each, "design"):
+            return block in (-1, len(each.design.blocks) - 1)
+    return True
 
 
 def _planes(states: np.ndarray, outputs: list, x, components) -> list[np.ndarray]:
