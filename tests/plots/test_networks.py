@@ -33,6 +33,11 @@ def places(axes) -> np.ndarray:
     return np.asarray(dots.get_offsets())
 
 
+def places_of(axes) -> np.ndarray:
+    """The same where there may be one point alone."""
+    return np.asarray(axes.collections[-1].get_offsets())
+
+
 @pytest.mark.parametrize(("depths", "titles"), [
     (3, ["start", "step 4", "step 8"]), ([0, 1, -1], ["start", "step 1", "step 8"]), (1, ["start"]),
     (99, ["start", *(f"step {k}" for k in range(1, 9))]),
@@ -60,6 +65,26 @@ def test_more_features_are_projected_on_the_plane_of_largest_spread():
     np.testing.assert_allclose(np.linalg.svd(place, compute_uv=False), sizes[:2], rtol=1e-10)
     wide, flat = (np.linalg.norm(each[:, None] - each, axis=2) for each in (state, place))
     assert (flat <= wide * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 40])
+def test_few_points_of_many_features_keep_their_spread(count):
+    """Also where there are fewer points than features, or a single one."""
+    place = places_of(plots.layers(WIDE, X[:count], depths=[3])[0])
+    state = WIDE.features(X[:count])[3]
+    sizes = np.linalg.svd(state - state.mean(axis=0), compute_uv=False)[:2]
+    found = np.linalg.svd(place, compute_uv=False)[:2]
+    np.testing.assert_allclose(found, sizes[: len(found)], rtol=1e-10, atol=1e-12)
+
+
+def test_only_the_last_block_is_seen_through_the_outputs():
+    """Blocks before it are shown in the plane of largest spread at every depth."""
+    net = sn.nets.parabolic_cnn((4, 4), (2, 4), 2, outputs=3, workers=1)
+    images = RANDOM.normal(size=(20, 16))
+    place = places(plots.layers(net, images, depths=[-1], block=0)[0])
+    state = net.features(images, 0)[-1]
+    sizes = np.linalg.svd(state - state.mean(axis=0), compute_uv=False)
+    np.testing.assert_allclose(np.linalg.svd(place, compute_uv=False), sizes[:2], rtol=1e-10)
 
 
 def test_the_last_depth_shows_what_a_read_out_of_two_classes_sees():

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.collections import LineCollection
 from matplotlib.colors import ListedColormap
 from matplotlib.ticker import LogLocator, NullLocator
+from scipy.linalg import eigh
 from scipy.optimize import minimize
 from scipy.sparse.csgraph import shortest_path
 
@@ -235,7 +236,7 @@ def _planes(states: np.ndarray, outputs: list, x, components) -> list[np.ndarray
 
 def _plane(centred: np.ndarray, outputs) -> np.ndarray:
     """Two orthonormal directions (width, 2): those of the outputs, if there are any, before those of the spread."""
-    directions = np.linalg.svd(centred, full_matrices=False)[2].T
+    directions = np.hstack((_spread(centred), np.eye(centred.shape[1], 2)))  # the last two if all points are one
     if outputs is not None:
         fit = np.linalg.lstsq(centred, outputs - outputs.mean(axis=0), rcond=1e-6)[0]
         _, sizes, turn = np.linalg.svd(centred @ fit, full_matrices=False)
@@ -244,9 +245,18 @@ def _plane(centred: np.ndarray, outputs) -> np.ndarray:
     basis = np.zeros((len(directions), 0))
     for direction in directions.T:
         rest = direction - basis @ (basis.T @ direction)
-        if np.linalg.norm(rest) > READ * np.linalg.norm(direction):
+        if np.linalg.norm(rest) > READ * np.linalg.norm(direction) and basis.shape[1] < 2:
             basis = np.hstack((basis, (rest / np.linalg.norm(rest))[:, None]))
-    return basis[:, :2]
+    return basis
+
+
+def _spread(centred: np.ndarray, count: int = 4) -> np.ndarray:
+    """Directions (width, count) in which points spread most, the most first, from the smaller of the two products."""
+    n, width = centred.shape
+    product = centred.T @ centred if width <= n else centred @ centred.T
+    first = max(0, len(product) - count)
+    found = eigh(product, subset_by_index=(first, len(product) - 1))[1][:, ::-1]
+    return found if width <= n else centred.T @ found
 
 
 def _square(axes, place: np.ndarray) -> None:
