@@ -207,8 +207,9 @@ def _depths(depths, count: int) -> list[int]:
 def _is_last(net, block: int) -> bool:
     """Whether the outputs are read from this block; those before it are too far away for a linear map."""
     for each in (net, getattr(net, "net_", None), getattr(net, "net", None)):
-        if hasattr(each, "design"):
-            return block in (-1, len(each.design.blocks) - 1)
+        design = getattr(each, "design", None)
+        if design is not None:
+            return block in (-1, len(design.blocks) - 1)
     return True
 
 
