@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -221,6 +222,22 @@ def test_a_named_set_has_the_columns_of_its_own_table(name, tmp_path):
     model = NetClassifier.load(tmp_path / name)
     right = model.score(frame.iloc[::3, :-1].to_numpy(), frame.target[::3])
     assert shares(said) == [pytest.approx(right, abs=5e-5)]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/estimators.md"])
+def test_lines_of_the_documents_run_as_they_are_printed(page, tmp_path, monkeypatch):
+    text = (Path(__file__).parents[1] / page).read_text()
+    monkeypatch.chdir(tmp_path)
+    frame = load_iris(as_frame=True).frame
+    frame.to_csv("more.csv", index=False)
+    frame["species"] = np.array(["setosa", "versicolor", "virginica"])[frame.pop("target")]
+    for name in ("flowers.csv", "more_flowers.csv"):
+        frame.to_csv(name, index=False)
+    frame.drop(columns="species").rename(columns={"petal width (cm)": "price"}).to_csv("houses.csv", index=False)
+    lines = re.findall(r"^    stepnet ((?:train|predict) [^#\n]*)", text, flags=re.MULTILINE)
+    said = [call(*line.split()) for line in lines]
+    assert len(said) >= 2
+    assert all("accuracy" in each or "R2" in each for each in said)
 
 
 @pytest.mark.parametrize("name", ["F.CSV", "f.txt", "plain"])

@@ -84,16 +84,24 @@ def _fitted(model, parts: list[np.ndarray], folder: Path, resume: bool) -> str:
     try:
         model.fit(*parts[:2], path=None if is_full else folder / "run", resume=resume)
     except TrainingFailed as failed:
-        model.net_.put(failed.run.theta)
+        _give(model, parts, failed.run.theta)
         reason, _, _ = str(failed).partition("; ")  # what follows is advice to those who write Python
         return f"{reason}; the same call with a lower --rate and --overwrite begins anew"
     except TrainingInterrupted as interrupted:
-        model.net_.put(interrupted.run.theta)
+        _give(model, parts, interrupted.run.theta)
         return str(interrupted) if is_full else f"{interrupted}; the same call with --resume goes on"
     except KeyboardInterrupt:
         told = f"--optimiser {model.optimiser} takes all data at once and keeps nothing before its end"
         raise ValueError(f"interrupted by the user; {told}" if is_full else "interrupted by the user") from None
     return ""
+
+
+def _give(model, parts: list[np.ndarray], theta: np.ndarray) -> None:
+    """Make the model what a run has made of it before it broke off: fitted by no epoch, then given the weights."""
+    settings = model.get_params()
+    model.set_params(optimiser="adam", rate=None, epochs=0, progress=False).fit(*parts[:2])
+    model.net_.put(theta)
+    model.set_params(**settings)
 
 
 @contextmanager
