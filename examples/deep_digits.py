@@ -1,4 +1,8 @@
-"""Handwritten digits by 1202 Hamiltonian layers, whose states are not stored but run backwards."""
+"""Handwritten digits by 1202 Hamiltonian layers, whose states are not stored but run backwards.
+
+The figure shows test digits on their way through all layers, and how many the read-out would get right if the net ended
+earlier.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import stepnet as sn
-from stepnet import training
+from stepnet import plots, training
 
 matplotlib.use("Agg")
 from matplotlib.figure import Figure
@@ -26,10 +30,11 @@ SEEDS = (0, 1, 2)
 
 
 class Result(NamedTuple):
-    """A trained net, the share of test digits that it gets right, and seconds of training."""
+    """A trained net, how training went, the share of test digits that it gets right, and seconds of training."""
 
     net: sn.nets.Net
     run: training.Run
+    test: training.Data
     accuracy: float
     seconds: float
 
@@ -48,16 +53,16 @@ def deep_net(seed: int, layers: int = LAYERS) -> sn.nets.Net:
     )
 
 
-def trained(seed: int) -> Result:
+def trained(seed: int, layers: int = LAYERS, epochs: int = EPOCHS) -> Result:
     data, test = digits(seed)
-    net = deep_net(seed)
+    net = deep_net(seed, layers)
     recipe = training.Recipe(
-        training.AdamW(training.Cosine(0.02, EPOCHS), decay=0.2), epochs=EPOCHS, batch_size=BATCH, seed=seed
+        training.AdamW(training.Cosine(0.02, epochs), decay=0.2), epochs=epochs, batch_size=BATCH, seed=seed
     )
     started = time.perf_counter()
     run = training.train(training.Objective(net, "cross_entropy"), data, recipe)
     seconds = time.perf_counter() - started
-    return Result(net, run, float(np.mean(np.argmax(net(test.x), axis=1) == test.y)), seconds)
+    return Result(net, run, test, float(np.mean(np.argmax(net(test.x), axis=1) == test.y)), seconds)
 
 
 def peak_megabytes() -> float:
@@ -65,29 +70,53 @@ def peak_megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def main(folder: Path) -> None:
+def early(result: Result) -> tuple[np.ndarray, np.ndarray]:
+    """Some depths, and what the read-out would get right at each of them."""
+    states = result.net.features(result.test.x)
+    depths = np.unique(np.linspace(0, len(states) - 1, 101).round().astype(int))
+    W, b = result.net.weights["readout.W"], result.net.weights["readout.b"]
+    found = np.argmax(states[depths] @ W.reshape(b.size, -1).T + b, axis=2)
+    return depths, np.mean(found == result.test.y, axis=1)
+
+
+def main(folder: Path, seeds=SEEDS, layers: int = LAYERS, epochs: int = EPOCHS) -> dict[str, float]:
+    """Draw, and give the median accuracy, and the most memory in megabytes that training took."""
     results = []
-    for seed in SEEDS:
-        results.append(trained(seed))
+    for seed in seeds:
+        results.append(trained(seed, layers, epochs))
         print(
-            f"seed {seed}: {LAYERS} layers, test accuracy {results[-1].accuracy:.4f}, {results[-1].seconds:.0f} s, "
+            f"seed {seed}: {layers} layers, test accuracy {results[-1].accuracy:.4f}, {results[-1].seconds:.0f} s, "
             f"peak memory {peak_megabytes():.0f} MB",
             flush=True,
         )
-    print(f"median accuracy {np.median([each.accuracy for each in results]):.4f}")
+    told = {"accuracy": float(np.median([each.accuracy for each in results])), "megabytes": peak_megabytes()}
+    print(f"median accuracy {told['accuracy']:.4f}")
+    with plots.style():
+        draw(dict(zip(seeds, results, strict=True)), told["accuracy"]).savefig(folder / "deep_digits.png")
+    return told
 
-    figure = Figure(figsize=(9, 4), layout="constrained", dpi=150)
-    left, right = figure.subplots(1, 2)
-    for seed, result in zip(SEEDS, results, strict=True):
-        left.semilogy(np.arange(1, EPOCHS + 1), result.run.history["loss"], label=f"seed {seed}")
-    left.set_xlabel("epoch")
+
+def draw(results: dict[int, Result], median: float) -> Figure:
+    """Digits at some depths, losses, and accuracies along depth."""
+    figure = Figure(figsize=(10, 5), layout="constrained", dpi=150)
+    above, below = figure.subfigures(2, 1, height_ratios=[1.15, 1])
+    seed, shown = next(reversed(results.items()))
+    plots.layers(shown.net, shown.test.x, shown.test.y, axes=above.subplots(1, 6), depths=6)
+    plots.class_legend(above, range(10), ncols=10, loc="outside lower center")
+    steps = shown.net.design.blocks[0].steps
+    above.suptitle(
+        f"test digits in {steps} layers, seed {seed}: {shown.accuracy:.1%} right "
+        f"(median of {len(results)} seeds {median:.1%})"
+    )
+    left, right = below.subplots(1, 2)
+    for (seed, result), colour in zip(results.items(), plots.COLOURS, strict=False):
+        plots.history(result.run, left, color=colour, label=f"seed {seed}")
+        depths, shares = early(result)
+        right.plot(depths, 100 * shares, lw=1.2, color=colour, label=f"seed {seed}")
     left.set_ylabel("training loss")
     left.legend()
-    K = results[0].net.weights["blocks.0.K"].reshape(CONTROLS, -1)
-    right.plot(np.linspace(1, LAYERS, CONTROLS), K[:, ::20], lw=1)
-    right.set_xlabel("layer")
-    right.set_ylabel("some weights")
-    figure.savefig(folder / "deep_digits.png")
+    right.set(xlabel="layer", ylabel="% right", title="if the read-out looked at this depth", ylim=(0, 100))
+    return figure
 
 
 if __name__ == "__main__":

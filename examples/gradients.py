@@ -50,7 +50,7 @@ def main(folder: Path) -> None:
         solution = sn.solve(problem(p), "rk4", steps=STEPS)
         for k in range(3):
             axes.plot(solution.t, solution.y[:, k], style, color=f"C{k}", label=f"{'xyz'[k]}, {label}")
-    axes.plot(TIMES, data, "k.", ms=4)
+    axes.plot(TIMES, data, "k.", ms=4, label=["data", None, None])
     axes.set_xlabel("t")
     axes.legend(ncols=2)
     figure.savefig(folder / "gradients.png")

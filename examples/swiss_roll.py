@@ -1,7 +1,11 @@
 """Two spirals by levels of depth: a net of 16 steps is trained, refined to 32, trained on, and so up to 128.
 
 Trained directly with as much work, the net of 128 steps comes as far on some seeds and hardly learns on others; more
-iterations help it, but not on all seeds.  Haber & Ruthotto (2017), arXiv:1705.03341; Chang et al. (2018),
+iterations help it, but not on all seeds.
+
+Weights are constant over each step.  A refined net begins with the same ones, each for two steps of h / 2; that is
+another map than one step of h as long as h, at first 1.25, is not small, so the loss jumps up at each refinement and
+has to be brought down again.  Haber & Ruthotto (2017), arXiv:1705.03341; Chang et al. (2018),
 arXiv:1710.10348.
 """
 
@@ -20,23 +24,32 @@ from stepnet import plots, training
 matplotlib.use("Agg")
 from matplotlib.figure import Figure
 
+STEPS = 16  # of the first level
+
 
 def objective_of(steps: int, seed: int) -> training.Objective:
     net = sn.nets.antisymmetric(2, 2, 4, steps, length=20.0, opening="augment", seed=seed)
     return training.Objective(net, "cross_entropy", sn.nets.penalties.l2(1e-6), smoothness=5e-4)
 
 
-def main(folder: Path, seeds=range(7), iterations: int = 60, levels: int = 4) -> None:
+def by_levels(train, seed: int, iterations: int, levels: int):
+    """The nets of all levels, and how their training went."""
+    objective = objective_of(STEPS, seed)
+    _, minima = training.multilevel(objective, train, training.LBFGS(iterations), levels=levels)
+    nets = [objective.model]
+    for found in minima[1:]:
+        nets.append(nets[-1].refined())
+        nets[-1].put(found.theta)
+    return nets, minima
+
+
+def main(folder: Path, seeds=range(7), iterations: int = 60, levels: int = 4) -> dict[str, float]:
+    """Draw, and give the median accuracies of the longest net, trained in either way."""
     train, test = swiss_roll()
-    depths = [16 * 2**level for level in range(levels)]
+    depths = [STEPS * 2**level for level in range(levels)]
     reached = np.zeros((len(seeds), levels + 1))
     for row, seed in zip(reached, seeds, strict=True):
-        objective = objective_of(depths[0], seed)
-        _, minima = training.multilevel(objective, train, training.LBFGS(iterations), levels=levels)
-        nets = [objective.model]
-        for found in minima[1:]:
-            nets.append(nets[-1].refined())
-            nets[-1].put(found.theta)
+        nets, minima = by_levels(train, seed, iterations, levels)
         row[:levels] = [np.mean(np.argmax(net(test.x), axis=1) == test.y) for net in nets]
         work = sum(found.gradients * steps for found, steps in zip(minima, depths, strict=True))
         direct = objective_of(depths[-1], seed)
@@ -45,15 +58,26 @@ def main(folder: Path, seeds=range(7), iterations: int = 60, levels: int = 4) ->
         print(f"seed {seed}: by levels {', '.join(f'{share:.1%}' for share in row[:-1])}; directly {row[-1]:.1%}")
     middle = np.median(reached, axis=0)
     print(f"medians of the test accuracy at {depths[-1]} steps: by levels {middle[-2]:.1%}, directly {middle[-1]:.1%}")
-
     with plots.style():
-        figure = Figure(figsize=(10, 6.6), layout="constrained", dpi=150)
-        above, centre, below = figure.subfigures(3, 1, height_ratios=[1.25, 1, 0.8])
-        for axes, net, steps, share in zip(above.subplots(1, levels), nets, depths, reached[-1], strict=False):
-            plots.regions(net, test.x, test.y, axes, s=3).set_title(f"{steps} steps: {share:.1%} right")
-        plots.layers(nets[-1], test.x, test.y, axes=centre.subplots(1, 6), depths=6, s=4)
-        plots.history(minima, below.subplots())
-    figure.savefig(folder / "swiss_roll.png")
+        draw(nets, minima, reached[-1], test, seeds[-1]).savefig(folder / "swiss_roll.png")
+    return {"by levels": float(middle[-2]), "directly": float(middle[-1])}
+
+
+def draw(nets: list, minima: list, shares, test, seed: int) -> Figure:
+    """Regions at all levels, points on their way through the longest net, and how the loss fell."""
+    figure = Figure(figsize=(10, 6.7), layout="constrained", dpi=150)
+    above, centre, below, foot = figure.subfigures(4, 1, height_ratios=[2.4, 2.35, 1.9, 0.25])
+    for axes, net, share in zip(above.subplots(1, len(nets)), nets, shares, strict=False):
+        steps = net.design.blocks[0].steps
+        plots.regions(net, test.x, test.y, axes, s=3).set_title(f"{steps} steps: {share:.1%} right")
+    plots.layers(nets[-1], test.x, test.y, axes=centre.subplots(1, 5), s=4)
+    steps = nets[-1].design.blocks[0].steps
+    centre.suptitle(f"points on their way through {steps} steps; after the last, in the plane of the outputs")
+    axes = plots.history(minima, below.subplots())
+    axes.set(title=f"seed {seed}: two steps of h / 2 are another map than one of h, so the loss jumps at refinements")
+    axes.set(ylabel="training loss", xlim=(0, None))
+    plots.class_legend(foot, ("inner spiral", "outer spiral"), ncols=2, loc="center")
+    return figure
 
 
 if __name__ == "__main__":

@@ -85,8 +85,12 @@ def sweep(problem: str, axes, reductions, folder: Path | None, **options) -> Non
 
 @main.command()
 @click.argument("source")
-@click.option("--out", "folder", type=click.Path(path_type=Path), required=True, help="Where the classifier goes.")
-@click.option("--label", help="The column of a CSV file that has the classes; the last one without it.")
+@click.option("--out", "folder", type=click.Path(path_type=Path), required=True, help="Where the net goes.")
+@click.option("--label", help="The column of a CSV file that is to be found; the last one without it.")
+@click.option(
+    "--task", type=click.Choice(("classification", "regression")),
+    help="What the targets are; without it, numbers that are not all whole, or more than 20 of them, are quantities.",
+)  # fmt: skip
 @click.option("--net", default="hamiltonian", show_default=True, help="Or resnet, antisymmetric, parabolic, mlp, ...")
 @click.option("--width", type=click.IntRange(min=1), default=16, show_default=True, help="Features of a state.")
 @click.option("--steps", type=click.IntRange(min=1), default=8, show_default=True, help="Layers.")
@@ -98,12 +102,15 @@ def sweep(problem: str, axes, reductions, folder: Path | None, **options) -> Non
 @click.option("--test", type=click.FloatRange(0, 1, True, True), default=0.25, show_default=True, help="Share to test.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all that is random.")
 @click.option("--resume", is_flag=True, help="Go on with the run in the folder, for more epochs, too.")
-def train(source: str, folder: Path, label: str | None, test: float, seed: int, resume: bool, **settings) -> None:
-    """Train a classifier on SOURCE, a CSV file or moons, circles, digits, iris, wine or breast_cancer.
+@click.option("--overwrite", is_flag=True, help="Begin anew in a folder that holds a net or a run.")
+def train(source: str, folder: Path, label, task, test, seed, resume: bool, overwrite: bool, **settings) -> None:
+    """Train a net on SOURCE, a CSV file or moons, circles, digits, iris, wine or breast_cancer.
 
     For example: stepnet train iris --net hamiltonian --epochs 50 --out iris
     """
-    _said(lambda: _training().train(source, folder, label, test, seed, settings, resume, click.echo))
+    summary = _training()
+    choices = summary.Choices(label, task, test, seed, resume, overwrite)
+    _said(lambda: summary.train(source, folder, choices, settings, click.echo))
 
 
 @main.command()
@@ -111,7 +118,7 @@ def train(source: str, folder: Path, label: str | None, test: float, seed: int, 
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="A CSV file for the samples with their predictions.")
 def predict(folder: Path, file: Path, out: Path | None) -> None:
-    """Find the classes of the samples in FILE, a CSV file, by the classifier that `stepnet train` put in FOLDER."""
+    """Find classes or numbers for the samples in FILE, a CSV file, by the net that `stepnet train` put in FOLDER."""
     _said(lambda: _training().predict(folder, file, out, click.echo))
 
 

@@ -1,22 +1,31 @@
-"""`stepnet train` and `stepnet predict`: a classifier from a named data set or a CSV file, kept in a folder."""
+"""`stepnet train` and `stepnet predict`: a net from a named data set or a CSV file, kept in a folder."""
 
 from __future__ import annotations
 
 import csv
 import json
+import os
+import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from io import StringIO
+from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from sklearn import datasets
 
-from stepnet.errors import TrainingInterrupted
-from stepnet.estimators import NetClassifier
-from stepnet.estimators.samples import divided, named
+from stepnet.errors import TrainingFailed, TrainingInterrupted
+from stepnet.estimators import NetClassifier, NetRegressor
+from stepnet.estimators.samples import NAMED, divided, named
 from stepnet.training.full_batch import METHODS
 
 COLUMNS = "columns.json"
+KEPT = ("estimator.json", "numbers.safetensors", "net.safetensors", COLUMNS)
+TASKS = {"classification": NetClassifier, "regression": NetRegressor}
+CLASSES = 20  # more different whole numbers than these are taken for quantities
 
 
 class Table(NamedTuple):
@@ -26,71 +35,221 @@ class Table(NamedTuple):
     lines: list[list[str]]
 
 
-def train(source: str, folder: Path, label: str | None, test: float, seed: int, settings: dict, resume: bool,
-          say: Callable) -> None:  # fmt: skip
-    """Train a classifier on part of the samples, say how well it does on the rest, keep it in `folder`."""
-    if not resume and ((folder / "estimator.json").exists() or (folder / "run").exists()):
-        raise ValueError(f"{folder} holds a classifier or its run; choose another folder, or go on by --resume")
-    names, X, y = _samples(source, label, seed)
-    X_train, y_train, X_test, y_test = divided(X, y, test, seed)
-    counts = f"{len(X_train)} samples to learn, {len(X_test)} to test"
-    say(f"{source}: {counts}, {X.shape[1]} features, {len(np.unique(y))} classes")
-    model = NetClassifier(random_state=seed, progress=True, **settings)
+class Samples(NamedTuple):
+    """Names of the columns, features (n, columns) and targets (n,), which are classes or numbers as `task` says."""
+
+    names: dict
+    X: np.ndarray
+    y: np.ndarray
+    task: str
+
+
+class Choices(NamedTuple):
+    """What is to be done with which samples; `task` is None if the targets are to tell."""
+
+    label: str | None
+    task: str | None
+    test: float
+    seed: int
+    resume: bool
+    overwrite: bool
+
+
+def train(source: str, folder: Path, choices: Choices, settings: dict, say: Callable) -> None:
+    """Train a net on part of the samples, say how well it does on the rest, keep it in `folder`."""
+    if choices.resume and choices.overwrite:
+        raise ValueError("--resume goes on with the run in the folder, --overwrite begins anew; choose one of them")
+    if not (choices.resume or choices.overwrite) and any((folder / name).exists() for name in (KEPT[0], "run")):
+        raise ValueError(f"{folder} holds a net or its run; choose another folder, --resume to go on, or --overwrite")
+    samples = _samples(source, choices)
+    parts = _divided(samples, choices)
+    say(f"{source}: {len(parts[0])} samples to learn, {len(parts[2])} to test, {_described(samples)}")
+    model = TASKS[samples.task](random_state=choices.seed, progress=True, **settings)
     begin = time.perf_counter()
-    try:
-        model.fit(X_train, y_train, path=None if model.optimiser in METHODS else folder / "run", resume=resume)
-    except TrainingInterrupted as interrupted:
-        raise ValueError(f"{interrupted}; the same call with --resume goes on") from None
+    with _replaced(folder, choices.overwrite):
+        trouble = _fitted(model, parts, folder, choices.resume)
     seconds = time.perf_counter() - begin
     say(repr(model.net_))
-    say(f"train accuracy {model.score(X_train, y_train):.2%}, test accuracy {model.score(X_test, y_test):.2%}")
+    say(f"train {_quality(model, *parts[:2])}, test {_quality(model, *parts[2:])}")
     model.set_params(progress=False).save(folder)
-    (folder / COLUMNS).write_text(json.dumps(names) + "\n")
+    (folder / COLUMNS).write_text(json.dumps(samples.names) + "\n", encoding="utf-8")
+    if trouble:
+        raise ValueError(f"{trouble}; the weights found so far are in {folder}")
     say(f"{seconds:.3g} s, in {folder}")
 
 
+def _fitted(model, parts: list[np.ndarray], folder: Path, resume: bool) -> str:
+    """Train; what went wrong, and what to do, if the model has but the weights until then."""
+    is_full = str(model.optimiser).lower() in METHODS
+    try:
+        model.fit(*parts[:2], path=None if is_full else folder / "run", resume=resume)
+    except TrainingFailed as failed:
+        _give(model, parts, failed.run.theta)
+        reason, _, _ = str(failed).partition("; ")  # what follows is advice to those who write Python
+        return f"{reason}; the same call with a lower --rate and --overwrite begins anew"
+    except TrainingInterrupted as interrupted:
+        _give(model, parts, interrupted.run.theta)
+        return str(interrupted) if is_full else f"{interrupted}; the same call with --resume goes on"
+    except KeyboardInterrupt:
+        told = f"--optimiser {model.optimiser} takes all data at once and keeps nothing before its end"
+        raise ValueError(f"interrupted by the user; {told}" if is_full else "interrupted by the user") from None
+    return ""
+
+
+def _give(model, parts: list[np.ndarray], theta: np.ndarray) -> None:
+    """Make the model what a run has made of it before it broke off: fitted by no epoch, then given the weights."""
+    settings = model.get_params()
+    model.set_params(optimiser="adam", rate=None, epochs=0, progress=False).fit(*parts[:2])
+    model.net_.put(theta)
+    model.set_params(**settings)
+
+
+@contextmanager
+def _replaced(folder: Path, overwrite: bool) -> Iterator[None]:
+    """The run in a folder gives way to another; it comes back if that one is refused."""
+    run, before = folder / "run", folder / "run.before"
+    if not overwrite or not (run / "run.json").exists():
+        yield
+        return
+    shutil.rmtree(before, ignore_errors=True)
+    run.rename(before)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(run, ignore_errors=True)
+        before.rename(run)
+        raise
+    shutil.rmtree(before)
+
+
+def _described(samples: Samples) -> str:
+    """How many features, and what is to be found."""
+    if samples.task == "classification":
+        return f"{samples.X.shape[1]} features, {len(np.unique(samples.y))} classes"
+    return f"{samples.X.shape[1]} features, regression of {samples.names['label']}"
+
+
+def _quality(model, X: np.ndarray, y: np.ndarray) -> str:
+    """The accuracy of a classifier, or what a regressor explains and how far it is off."""
+    found = model.predict(X)
+    if isinstance(model, NetClassifier):
+        return f"accuracy {np.mean(found == y):.2%}"
+    error, spread = np.sqrt(np.mean((found - y) ** 2)), np.std(y)
+    explained = f"R2 {1 - (error / spread) ** 2:.4f}" if spread > 0 else "R2 undefined"
+    return f"{explained}, RMSE {error:.4g}"
+
+
 def predict(folder: Path, file: Path, out: Path | None, say: Callable) -> None:
-    """Classes of the samples in a file, by the classifier in `folder`; the accuracy if the file has its label, too."""
+    """What the net in `folder` finds for the samples in a file; how good that is if the file has its target, too."""
     if not (folder / COLUMNS).exists():
-        raise ValueError(f"{folder} holds no classifier; `stepnet train` makes one")
-    model, names = NetClassifier.load(folder), json.loads((folder / COLUMNS).read_text())
-    table = _table(file)
-    found = model.predict(_numbers(table, names["features"], file))
+        raise ValueError(f"{folder} holds no net; `stepnet train` makes one")
+    kind = json.loads((folder / KEPT[0]).read_text())["estimator"]
+    model = {each.__name__: each for each in TASKS.values()}[kind].load(folder)
+    names, table = json.loads((folder / COLUMNS).read_text(encoding="utf-8")), _table(file)
+    X = _numbers(table, names["features"], file)
+    found = [str(each) for each in model.predict(X)]
     if out is None:
-        say("\n".join(map(str, found)))
+        say("\n".join(found))
     else:
         rows = zip(table.lines, found, strict=True)
-        with open(out, "w", newline="") as stream:
+        with open(out, "w", newline="", encoding="utf-8") as stream:
             csv.writer(stream).writerows([[*table.names, "prediction"], *([*line, each] for line, each in rows)])
         say(f"{len(found)} predictions in {out}")
-    if names["label"] in table.names:
+    if names["label"] not in table.names:
+        return
+    if isinstance(model, NetRegressor):
+        say(_quality(model, X, _numbers(table, [names["label"]], file)[:, 0]))
+    else:
         place = table.names.index(names["label"])
-        right = np.mean([line[place] == str(each) for line, each in zip(table.lines, found, strict=True)])
-        say(f"accuracy {right:.2%}")
+        right = [_same(line[place], each) for line, each in zip(table.lines, found, strict=True)]
+        say(f"accuracy {np.mean(right):.2%}")
 
 
-def _samples(source: str, label: str | None, seed: int) -> tuple[dict, np.ndarray, np.ndarray]:
-    """Names of the columns, samples and classes."""
-    if not source.endswith(".csv"):
-        if label is not None:
-            raise ValueError(f"--label is for CSV files, found the data set {source!r}")
-        X, y = named(source, seed)
-        return {"features": [f"x{k}" for k in range(X.shape[1])], "label": "y"}, X, y
-    table = _table(Path(source))
-    label = table.names[-1] if label is None else label
+def _same(one: str, other: str) -> bool:
+    """Whether two labels are the same text or, as 1 and 1.0, the same number."""
+    return one == other or (_is_number(one) and _is_number(other) and float(one) == float(other))
+
+
+# ---- samples --------------------------------------------------------------------------------------------------------
+
+
+def _samples(source: str, choices: Choices) -> Samples:
+    is_file = Path(source).suffix or os.sep in source or (source not in NAMED and Path(source).is_file())
+    if is_file:
+        return _samples_of(_table(Path(source)), Path(source), choices)
+    if choices.label is not None:
+        raise ValueError(f"--label is for CSV files, found the data set {source!r}")
+    X, y = named(source, choices.seed)
+    task = choices.task or "classification"
+    return Samples(_names(source, X.shape[1]), X, y.astype(float) if task == "regression" else y, task)
+
+
+def _names(source: str, features: int) -> dict:
+    """The columns of a data set as scikit-learn calls them, if it has names for them."""
+    load = getattr(datasets, f"load_{source}", None)
+    names = [str(name) for name in load().feature_names] if load else [f"x{k}" for k in range(features)]
+    return {"features": names, "label": "target"}
+
+
+def _samples_of(table: Table, path: Path, choices: Choices) -> Samples:
+    label = table.names[-1] if choices.label is None else choices.label
     if label not in table.names:
-        raise ValueError(f"--label must be a column of {source}, one of {', '.join(table.names)}; found {label!r}")
-    features, place = [name for name in table.names if name != label], table.names.index(label)
-    X, y = _numbers(table, features, Path(source)), np.array([line[place] for line in table.lines])
-    return {"features": features, "label": label}, X, y
+        raise ValueError(f"--label must be a column of {path}, one of {', '.join(table.names)}; found {label!r}")
+    if len(table.names) < 2:
+        raise ValueError(f"{path} must have at least two columns, with commas between them, found {label!r} alone")
+    place = table.names.index(label)
+    texts = [line[place] for line in table.lines]
+    task = choices.task or ("regression" if _are_quantities(texts) else "classification")
+    features = [name for name in table.names if name != label]
+    y = _numbers(table, [label], path)[:, 0] if task == "regression" else np.array(texts)
+    return Samples({"features": features, "label": label}, _numbers(table, features, path), y, task)
+
+
+def _are_quantities(texts: Sequence[str]) -> bool:
+    """Numbers that are not all whole, or too many to be classes."""
+    if not all(_is_number(text) for text in texts):
+        return False
+    numbers = np.array([float(text) for text in texts])
+    return bool(np.any(numbers != np.round(numbers))) or len(np.unique(numbers)) > CLASSES
+
+
+def _divided(samples: Samples, choices: Choices) -> list[np.ndarray]:
+    """X and y to learn from, then X and y to test with."""
+    X, y, n = samples.X, samples.y, len(samples.y)
+    tested = ceil(choices.test * n)
+    if samples.task == "classification":
+        _require_enough(y, tested)
+        return divided(X, y, choices.test, choices.seed)
+    if tested >= n:
+        raise ValueError(f"there must be samples to learn from and to test with, found {n} in all, {tested} to test")
+    order = np.random.default_rng(choices.seed).permutation(n)
+    return [X[order[tested:]], y[order[tested:]], X[order[:tested]], y[order[:tested]]]
+
+
+def _require_enough(y: np.ndarray, tested: int) -> None:
+    """Every class can have a sample to learn from and one to test with."""
+    classes, counts = np.unique(y, return_counts=True)
+    if counts.min() < 2:
+        lonely = ", ".join(map(str, classes[counts < 2][:5]))
+        raise ValueError(
+            f"every class must have two samples or more, to learn from and to test with; found one of {lonely} "
+            "(--task regression if the targets are quantities)"
+        )
+    if not len(classes) <= tested <= len(y) - len(classes):
+        raise ValueError(
+            f"--test must leave a sample of each of {len(classes)} classes to learn from and to test with; found "
+            f"{tested} of {len(y)} samples to test"
+        )
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
 
 
 def _table(path: Path) -> Table:
     """A CSV file whose first line names the columns."""
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
-    with open(path, newline="") as stream:
-        names, *lines = [[text.strip() for text in line] for line in csv.reader(stream) if line] or [[]]
+    names, *lines = [[text.strip() for text in line] for line in csv.reader(_text(path)) if line] or [[]]
     if not names or all(_is_number(name) for name in names):
         raise ValueError(f"the first line of {path} must name the columns, found {', '.join(names) or 'nothing'}")
     if len(set(names)) != len(names):
@@ -101,6 +260,19 @@ def _table(path: Path) -> Table:
         if len(line) != len(names):
             raise ValueError(f"line {number} of {path} must have {len(names)} columns, found {len(line)}")
     return Table(names, lines)
+
+
+def _text(path: Path) -> StringIO:
+    """The text of a file in UTF-8, without the mark that some programs put at its beginning."""
+    content = path.read_bytes()
+    try:
+        return StringIO(content.decode("utf-8-sig"), newline="")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise ValueError(
+            f"{path} must be text in UTF-8, found the byte 0x{content[error.start]:02x} in line {line}; store it "
+            "in that encoding"
+        ) from None
 
 
 def _numbers(table: Table, columns: Sequence[str], path: Path) -> np.ndarray:

@@ -33,6 +33,11 @@ def places(axes) -> np.ndarray:
     return np.asarray(dots.get_offsets())
 
 
+def places_of(axes) -> np.ndarray:
+    """The same where there may be one point alone."""
+    return np.asarray(axes.collections[-1].get_offsets())
+
+
 @pytest.mark.parametrize(("depths", "titles"), [
     (3, ["start", "step 4", "step 8"]), ([0, 1, -1], ["start", "step 1", "step 8"]), (1, ["start"]),
     (99, ["start", *(f"step {k}" for k in range(1, 9))]),
@@ -60,6 +65,26 @@ def test_more_features_are_projected_on_the_plane_of_largest_spread():
     np.testing.assert_allclose(np.linalg.svd(place, compute_uv=False), sizes[:2], rtol=1e-10)
     wide, flat = (np.linalg.norm(each[:, None] - each, axis=2) for each in (state, place))
     assert (flat <= wide * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 40])
+def test_few_points_of_many_features_keep_their_spread(count):
+    """Also where there are fewer points than features, or a single one."""
+    place = places_of(plots.layers(WIDE, X[:count], depths=[3])[0])
+    state = WIDE.features(X[:count])[3]
+    sizes = np.linalg.svd(state - state.mean(axis=0), compute_uv=False)[:2]
+    found = np.linalg.svd(place, compute_uv=False)[:2]
+    np.testing.assert_allclose(found, sizes[: len(found)], rtol=1e-10, atol=1e-12)
+
+
+def test_only_the_last_block_is_seen_through_the_outputs():
+    """Blocks before it are shown in the plane of largest spread at every depth."""
+    net = sn.nets.parabolic_cnn((4, 4), (2, 4), 2, outputs=3, workers=1)
+    images = RANDOM.normal(size=(20, 16))
+    place = places(plots.layers(net, images, depths=[-1], block=0)[0])
+    state = net.features(images, 0)[-1]
+    sizes = np.linalg.svd(state - state.mean(axis=0), compute_uv=False)
+    np.testing.assert_allclose(np.linalg.svd(place, compute_uv=False), sizes[:2], rtol=1e-10)
 
 
 def test_the_last_depth_shows_what_a_read_out_of_two_classes_sees():
@@ -127,6 +152,71 @@ def test_regions_are_those_of_the_classifier():
     assert net.images[0].get_array().max() <= 2
 
 
+def shown(axes) -> np.ndarray:
+    """Colours (rows, columns, 3) of the regions that are drawn."""
+    image = axes.images[0]
+    return image.to_rgba(image.get_array())[..., :3]
+
+
+def thirds(points) -> np.ndarray:
+    """Classes 0, 1 and 2 from left to right."""
+    return np.digitize(points[:, 0], [-0.5, 0.5])
+
+
+@pytest.mark.parametrize("seen", [[0, 1, 2], [0, 2], [2], [1]])
+@pytest.mark.parametrize("predict", [thirds, lambda points: np.eye(3)[thirds(points)]])
+def test_a_class_without_samples_keeps_its_region_and_all_keep_their_colours(predict, seen):
+    x = np.stack((np.linspace(-1, 1, 60), np.linspace(-1, 1, 60)), axis=1)
+    whole = plots.regions(predict, x, thirds(x), Figure().subplots(), resolution=40)
+    some = np.isin(thirds(x), seen)
+    places_of_some = np.concatenate((x[some], x[[0, -1]]))  # the corners keep the window as it is
+    labels = np.concatenate((thirds(x)[some], np.repeat(seen[:1], 2)))
+    part = plots.regions(predict, places_of_some, labels, Figure().subplots(), resolution=40)
+    np.testing.assert_array_equal(shown(part), shown(whole))
+    dots = part.collections[0].get_facecolor()[:-2, :3]
+    np.testing.assert_allclose(dots, [to_rgb(plots.CLASSES[k]) for k in labels[:-2]])
+
+
+def test_names_of_classes_have_the_order_that_is_given():
+    names = np.array(["low", "middle", "high"])
+    x = np.stack((np.linspace(-1, 1, 60), np.linspace(-1, 1, 60)), axis=1)
+    axes = plots.regions(lambda points: names[thirds(points)], x, names[thirds(x)], classes=names, resolution=40)
+    numbered = plots.regions(thirds, x, thirds(x), Figure().subplots(), resolution=40)
+    np.testing.assert_array_equal(shown(axes), shown(numbered))
+    np.testing.assert_array_equal(axes.collections[0].get_facecolor(), numbered.collections[0].get_facecolor())
+
+
+def test_an_estimator_knows_its_classes():
+    names = np.array(["a", "b", "c"])[LABELS]
+    found = NetClassifier(width=6, steps=3, epochs=1, random_state=0).fit(X, names)
+    axes = plots.regions(found.predict, X[names != "b"], names[names != "b"], resolution=20)
+    assert set(map(tuple, axes.collections[0].get_facecolor()[:, :3])) == {to_rgb(plots.CLASSES[k]) for k in (0, 2)}
+    (axes,) = plots.layers(found, X[names != "a"], names[names != "a"], depths=1)
+    assert set(map(tuple, axes.collections[0].get_facecolor()[:, :3])) == {to_rgb(plots.CLASSES[k]) for k in (1, 2)}
+
+
+def test_points_keep_their_colours_when_a_class_is_left_out():
+    whole, part = (
+        plots.layers(PLANE, X[chosen], LABELS[chosen], depths=1)[0].collections[0].get_facecolor()
+        for chosen in (np.arange(40), LABELS != 0)
+    )
+    np.testing.assert_array_equal(part, whole[LABELS != 0])
+    ring = np.roll(np.eye(6), 1, axis=1) + np.roll(np.eye(6), -1, axis=1)
+    axes = plots.graph(ring, np.array([1, 2] * 3), Figure().subplots())
+    np.testing.assert_allclose(axes.collections[1].get_facecolor()[0, :3], to_rgb(plots.CLASSES[1]))
+
+
+def test_more_than_ten_classes_have_colours_of_their_own():
+    (axes,) = plots.layers(PLANE, X, np.arange(40) % 20, depths=1)
+    assert len({tuple(colour) for colour in axes.collections[0].get_facecolor()}) == 20
+
+
+def test_a_legend_names_classes_in_their_colours():
+    legend = plots.class_legend(Figure(), ["no", "yes"])
+    assert [text.get_text() for text in legend.get_texts()] == ["no", "yes"]
+    assert [to_rgb(dot.get_color()) for dot in legend.legend_handles] == [to_rgb(each) for each in plots.CLASSES[:2]]
+
+
 def test_histories_of_every_kind():
     train, test = data.moons(60, 40)
     objective = training.Objective(sn.nets.resnet(2, 2, 4, 2, workers=1), "cross_entropy")
@@ -141,6 +231,7 @@ def test_histories_of_every_kind():
     _, minima = training.multilevel(objective, train, training.LBFGS(4), levels=3)
     axes = plots.history(minima, Figure().subplots())
     assert len(axes.lines) == 3  # two borders and the curve
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["net refined", "training"]
     assert len(axes.lines[-1].get_ydata()) == sum(len(each.history) for each in minima)
 
 
@@ -172,6 +263,12 @@ def test_a_path_lies_on_a_line_and_neighbours_a_unit_apart():
         (lambda: plots.layers(WIDE, X, LABELS[:5]), "`labels` must be one for each of 40 points"),
         (lambda: plots.layers(WIDE, X, axes=Figure().subplots(1, 2)), "`axes` must be one for each of 5 depths"),
         (lambda: plots.regions(WIDE, np.ones((4, 3)), [0, 1, 0, 1]), "`x` must be points in a plane"),
+        (
+            lambda: plots.regions(WIDE, X, np.array(["a", "b"])[LABELS % 2]),
+            "`classes` must be one for each of 3 outputs",
+        ),
+        (lambda: plots.regions(WIDE, X, LABELS, classes=["a", "b", "c"]), "`classes` must have all of `labels`"),
+        (lambda: plots.layers(WIDE, X, LABELS, classes=[0, 1]), r"`classes` must have all of `labels`.*without .*2"),
         (lambda: plots.graph(np.eye(3)), "connected graph"),
     ],
 )

@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.collections import LineCollection
-from matplotlib.colors import ListedColormap, to_rgb
+from matplotlib.colors import ListedColormap
 from matplotlib.ticker import LogLocator, NullLocator
+from scipy.linalg import eigh
 from scipy.optimize import minimize
 from scipy.sparse.csgraph import shortest_path
 
-# Okabe & Ito's colours, which all eyes can tell apart, and two more.
-CLASSES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255", "#999933", "#555555", "#44aa99")
-PALE = 0.25  # of a colour where it fills a region
+from stepnet.plots.classes import CLASSES, class_colour, class_colours, colours_of, known_classes, paler, places
+
 READ = 0.05  # of the largest: directions in which outputs vary less are left out, as where two mirror each other
 
 
 def layers(
     net, x, labels=None, *, depths: int | Sequence[int] = 5, components: tuple[int, int] | None = None, block: int = 0,
-    edges=None, axes=None, **points,
+    edges=None, classes=None, axes=None, **points,
 ):  # fmt: skip
     """Points as they move through the steps of a net, one panel for each of some depths.
 
@@ -33,13 +33,16 @@ def layers(
     labels : array (samples,), optional
         Whole numbers or names give classes, other numbers a scale of colours.
     depths : int or sequence of int
-        How many panels, evenly from the first state to the last, or which states.
+        How many panels, from the first state to the last and as even as whole numbers allow, or which states.
     components : (int, int), optional
         Two features to show.  By default an orthogonal projection on the plane in which the points of a depth spread
-        most, at the last depth on the directions that the outputs read; it is turned so that points move as little as
-        they can from one panel to the next.
+        most, at the last depth of the last block on the directions that the outputs read; it is turned so that points
+        move as little as they can from one panel to the next.
     edges : array (m, 2), optional
         Pairs of points to join by a line.
+    classes : sequence, optional
+        All classes in the order of their colours; those of an estimator are known.  Without it, whole numbers from 0
+        to 9 have the colour of their number, and other labels that of their place among those present.
     axes : sequence of axes, optional
         One for each depth; a new figure with a row of them otherwise.
 
@@ -55,9 +58,9 @@ def layers(
     axes = np.atleast_1d(np.asarray(axes, object)).ravel()
     if len(axes) != len(chosen):
         raise ValueError(f"`axes` must be one for each of {len(chosen)} depths, found {len(axes)}")
-    colours = _colours(labels, states.shape[1])
+    colours = colours_of(labels, states.shape[1], classes, of=net)
     read = net if callable(net) else net.outputs
-    outputs = [read(x) if number == len(states) - 1 else None for number in chosen]
+    outputs = [read(x) if number == len(states) - 1 and _is_last(net, block) else None for number in chosen]
     for each, place, number in zip(axes, _planes(states[chosen], outputs, x, components), chosen, strict=True):
         if edges is not None:
             each.add_collection(LineCollection(place[np.asarray(edges)], colors="#dddddd", lw=0.3, zorder=0))
@@ -67,7 +70,9 @@ def layers(
     return axes
 
 
-def regions(predict: Callable, x, labels, axes=None, *, resolution: int = 300, margin: float = 0.08, **points):
+def regions(
+    predict: Callable, x, labels, axes=None, *, classes=None, resolution: int = 300, margin: float = 0.08, **points
+):
     """Where in a plane a classifier finds which class, with samples on top.
 
     Parameters
@@ -76,38 +81,42 @@ def regions(predict: Callable, x, labels, axes=None, *, resolution: int = 300, m
         From points (n, 2) to their classes (n,), or to outputs (n, classes) of which the largest counts.
     x, labels : arrays
         Samples (n, 2) and their classes.
+    classes : sequence, optional
+        All classes in the order of outputs and colours.  Without it, they are those of the estimator that predicts, or
+        the numbers of the outputs if the labels are numbers, or whatever is among labels and predictions.
     resolution : int
         Points of the grid in each direction.
     margin : float
         Space around the samples, as a part of their spread.
     """
     axes = axes or plt.gca()
-    x, classes = np.asarray(x), np.unique(labels)
+    x, labels = np.asarray(x), np.asarray(labels)
     if x.ndim != 2 or x.shape[1] != 2:
         raise ValueError(f"`x` must be points in a plane, shape (n, 2), found {x.shape}")
     low, high = x.min(axis=0), x.max(axis=0)
     low, high = low - margin * (high - low), high + margin * (high - low)
     lines = [np.linspace(*ends, resolution) for ends in zip(low, high, strict=True)]
     found = np.asarray(predict(np.stack(np.meshgrid(*lines), axis=-1).reshape(-1, 2)))
-    found = np.argmax(found, axis=1) if found.ndim == 2 else np.searchsorted(classes, found)
-    colours = ListedColormap([_paler(_class_colour(k)) for k in range(len(classes))])
+    classes = known_classes(classes, labels, found, of=getattr(predict, "__self__", None))
+    numbers = np.argmax(found, axis=1) if found.ndim == 2 else places(found, classes, "the predictions")
+    colours = ListedColormap([paler(class_colour(k)) for k in range(len(classes))])
     axes.imshow(
-        found.reshape(resolution, resolution), colours, vmin=-0.5, vmax=len(classes) - 0.5, origin="lower",
+        numbers.reshape(resolution, resolution), colours, vmin=-0.5, vmax=len(classes) - 0.5, origin="lower",
         extent=(low[0], high[0], low[1], high[1]), interpolation="nearest", aspect="equal",
     )  # fmt: skip
-    axes.scatter(*x.T, **{"s": 6, "lw": 0, **_colours(labels, len(x)), **points})
+    axes.scatter(*x.T, **{"s": 6, "lw": 0, **class_colours(labels, len(x), classes), **points})
     axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]))
     return _framed(axes)
 
 
-def graph(adjacency, labels=None, axes=None, *, positions=None, **points):
+def graph(adjacency, labels=None, axes=None, *, positions=None, classes=None, **points):
     """A graph in the plane: nodes lie about as far apart as there are edges between them.
 
     Parameters
     ----------
     adjacency : array (nodes, nodes)
         Of a connected graph.
-    labels : array (nodes,), optional
+    labels, classes : optional
         As in `layers`.
     positions : array (nodes, 2), optional
         Where nodes are, as `graph_positions(adjacency)` gives it.
@@ -116,7 +125,8 @@ def graph(adjacency, labels=None, axes=None, *, positions=None, **points):
     adjacency = np.asarray(adjacency)
     place = graph_positions(adjacency) if positions is None else np.asarray(positions)
     axes.add_collection(LineCollection(place[np.argwhere(np.triu(adjacency, 1))], colors="#bbbbbb", lw=0.6, zorder=0))
-    axes.scatter(*place.T, **{"s": 30, "lw": 0.5, "edgecolor": "#555555", **_colours(labels, len(place)), **points})
+    colours = colours_of(labels, len(place), classes)
+    axes.scatter(*place.T, **{"s": 30, "lw": 0.5, "edgecolor": "#555555", **colours, **points})
     _square(axes, place)
     return axes
 
@@ -150,7 +160,7 @@ def history(run, axes=None, **line):
     """How a loss fell, logarithmic if it is positive.
 
     `run` is a `Run` of mini-batches (validation dashed), a `Minimum`, or the list of them that `multilevel` gives,
-    whose levels follow one another.
+    whose levels follow one another, with a line where each begins.
     """
     axes = axes or plt.gca()
     if isinstance(run, (list, tuple)):
@@ -169,17 +179,17 @@ def history(run, axes=None, **line):
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.yaxis.set_minor_locator(NullLocator())
-    if len(curves) > 1:
+    if len(axes.get_legend_handles_labels()[0]) > 1:
         axes.legend()
     return axes
 
 
 def _levels(minima: Sequence, axes) -> dict:
-    """The values of all levels in a row, with a line where each ends."""
+    """The values of all levels in a row, with a line where a new one begins."""
     values = np.concatenate([each.history for each in minima])
-    for end in np.cumsum([len(each.history) for each in minima])[:-1]:
-        axes.axvline(end + 0.5, color="#bbbbbb", lw=0.8, zorder=0)
-    return {None: (np.arange(1, len(values) + 1), values)}
+    for number, end in enumerate(np.cumsum([len(each.history) for each in minima])[:-1]):
+        axes.axvline(end + 0.5, color="#999999", lw=0.8, ls="--", zorder=0, label=None if number else "net refined")
+    return {"training": (np.arange(1, len(values) + 1), values)}
 
 
 def _depths(depths, count: int) -> list[int]:
@@ -192,6 +202,15 @@ def _depths(depths, count: int) -> list[int]:
     if not found or len(found) != len(depths):
         raise ValueError(f"`depths` must be numbers of the states 0 to {count - 1}, found {list(depths)}")
     return found
+
+
+def _is_last(net, block: int) -> bool:
+    """Whether the outputs are read from this block; those before it are too far away for a linear map."""
+    for each in (net, getattr(net, "net_", None), getattr(net, "net", None)):
+        design = getattr(each, "design", None)
+        if design is not None:
+            return block in (-1, len(design.blocks) - 1)
+    return True
 
 
 def _planes(states: np.ndarray, outputs: list, x, components) -> list[np.ndarray]:
@@ -218,7 +237,7 @@ def _planes(states: np.ndarray, outputs: list, x, components) -> list[np.ndarray
 
 def _plane(centred: np.ndarray, outputs) -> np.ndarray:
     """Two orthonormal directions (width, 2): those of the outputs, if there are any, before those of the spread."""
-    directions = np.linalg.svd(centred, full_matrices=False)[2].T
+    directions = np.hstack((_spread(centred), np.eye(centred.shape[1], 2)))  # the last two if all points are one
     if outputs is not None:
         fit = np.linalg.lstsq(centred, outputs - outputs.mean(axis=0), rcond=1e-6)[0]
         _, sizes, turn = np.linalg.svd(centred @ fit, full_matrices=False)
@@ -227,9 +246,18 @@ def _plane(centred: np.ndarray, outputs) -> np.ndarray:
     basis = np.zeros((len(directions), 0))
     for direction in directions.T:
         rest = direction - basis @ (basis.T @ direction)
-        if np.linalg.norm(rest) > READ * np.linalg.norm(direction):
+        if np.linalg.norm(rest) > READ * np.linalg.norm(direction) and basis.shape[1] < 2:
             basis = np.hstack((basis, (rest / np.linalg.norm(rest))[:, None]))
-    return basis[:, :2]
+    return basis
+
+
+def _spread(centred: np.ndarray, count: int = 4) -> np.ndarray:
+    """Directions (width, count) in which points spread most, the most first, from the smaller of the two products."""
+    n, width = centred.shape
+    product = centred.T @ centred if width <= n else centred @ centred.T
+    first = max(0, len(product) - count)
+    found = eigh(product, subset_by_index=(first, len(product) - 1))[1][:, ::-1]
+    return found if width <= n else centred.T @ found
 
 
 def _square(axes, place: np.ndarray) -> None:
@@ -246,23 +274,3 @@ def _framed(axes):
     for side in axes.spines.values():
         side.set(visible=True, color="#cccccc")
     return axes
-
-
-def _colours(labels, count: int) -> dict:
-    """What a scatter plot needs to show labels."""
-    if labels is None:
-        return {"color": CLASSES[0]}
-    labels = np.asarray(labels)
-    if labels.shape != (count,):
-        raise ValueError(f"`labels` must be one for each of {count} points, found the shape {labels.shape}")
-    if labels.dtype.kind == "f":
-        return {"c": labels, "cmap": "cividis"}
-    return {"color": [_class_colour(k) for k in np.unique(labels, return_inverse=True)[1]]}
-
-
-def _class_colour(number: int) -> str:
-    return CLASSES[number % len(CLASSES)]
-
-
-def _paler(colour: str) -> tuple[float, ...]:
-    return tuple(1 - PALE * (1 - part) for part in to_rgb(colour))
