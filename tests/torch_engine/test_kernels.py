@@ -129,12 +129,14 @@ def test_one_call_for_a_run(monkeypatch):
 def test_parameters_are_one_vector_without_a_copy():
     scheme, case = ONE_EACH[0]
     module = block(scheme, case, "numba")
-    parameters = list(module.parameters())
-    whole = vector(parameters)
-    assert whole.data_ptr() == parameters[0].data_ptr()
-    assert torch.equal(whole, torch.cat([p.detach().reshape(-1) for p in parameters]))
+    parameters, kernels = list(module.parameters()), module.kernels
+    whole, wanted = kernels.theta(parameters), torch.cat([p.detach().reshape(-1) for p in parameters])
+    assert whole.ctypes.data == parameters[0].data_ptr()
+    assert np.array_equal(whole, wanted)
     scattered = [p.detach().clone() for p in parameters]
-    assert torch.equal(vector(scattered), whole)
+    assert np.array_equal(kernels.theta(scattered), wanted)
+    behind_each_other = wanted.split([p.numel() for p in parameters])
+    assert vector(behind_each_other).data_ptr() == wanted.data_ptr()
     assert torch.equal(vector(parameters[::-1]), torch.cat([p.detach().reshape(-1) for p in parameters[::-1]]))
 
 
@@ -143,7 +145,7 @@ def test_which_tensors_go_to_the_kernels():
     module, y = block(scheme, case, "auto"), start(case)
     parameters = tuple(module.parameters())
     assert module.kernels.take(y, parameters)
-    assert not module.kernels.take(y.float(), parameters)
+    assert not module.kernels.take(y.bfloat16(), [p.bfloat16() for p in parameters])
     assert not module.kernels.take(y.to("meta"), parameters)
     assert not block(scheme, case, "torch").kernels.take(y, parameters)
     with torch.autocast("cpu", torch.bfloat16):
