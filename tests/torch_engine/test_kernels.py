@@ -104,13 +104,26 @@ def test_a_retained_graph_goes_back_twice():
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("operator", [layers, layers_back], ids=["there", "back"])
-def test_operators_keep_the_rules_of_compilers(operator):
-    scheme, case = ONE_EACH[2]
-    module, y = block(scheme, case, "numba"), start(case)
+@pytest.mark.parametrize(("scheme", "case"), ONE_EACH[2::12], ids=lambda each: each.name)
+def test_operators_keep_the_rules_of_compilers(scheme, case, operator, dtype):
+    module, y = block(scheme, case, "numba").to(dtype), start(case).detach().to(dtype).requires_grad_()
     parameters = list(module.parameters())
     given = (y, parameters) if operator is layers else (y.detach(), [p.detach() for p in parameters], y.detach())
-    torch.library.opcheck(operator, (*given, module.kernels.number))
+    checks = {"atol": 1e-4, "rtol": 1e-4} if dtype == torch.float32 else {}
+    torch.library.opcheck(operator, (*given, module.kernels.number), **checks)
+
+
+def test_operators_refuse_what_is_not_theirs():
+    scheme, case = ONE_EACH[0]
+    module, y = block(scheme, case, "numba"), start(case).detach()
+    parameters, number = [p.detach() for p in module.parameters()], module.kernels.number
+    for operator, more in ((layers, ()), (layers_back, (y,))):
+        with pytest.raises(ValueError, match=r"`blocks.0.\w+` must have the shape"):
+            operator(y, [p[:1] for p in parameters], *more, number)
+        with pytest.raises(RuntimeError, match="no net of this process has the number 123456789"):
+            operator(y, parameters, *more, 123456789)
 
 
 def test_one_call_for_a_run(monkeypatch):

@@ -104,12 +104,11 @@ class LayerBlock(torch.nn.Module):
 
     def plainly(self, y: Tensor, tensors: Tensors, memory) -> Tensor:
         """The same on `(batch, features)` by operations of tensors, with others for its parameters, in some memory."""
-        counts = [len(each) for each in tensors]
-        weights = tuple(control for each in tensors for control in each.unbind())
+        weights = tuple([control for each in tensors for control in each.unbind()])
 
         def run(weights: Tensors):
-            rest = iter(weights)
-            controls = {name: tuple([next(rest) for _ in range(n)]) for name, n in zip(self.names, counts, strict=True)}
+            n = self.record.depth.controls
+            controls = {name: tuple(weights[i * n : (i + 1) * n]) for i, name in enumerate(self.names)}
             return layered_run(self.on_tensors, self.moves, self.table, controls)
 
         state, readings = self.on_tensors.state(y), (Reading(self.record.steps, itself),)
@@ -235,6 +234,8 @@ def lay(module: torch.nn.Module, names: Sequence[str], kernels: Kernels) -> None
 
 def features_of(y: Tensor, n: int) -> Tensor:
     """`(batch, features)` from `(batch, ...)`."""
+    if torch.jit.is_tracing():  # where shapes are no numbers
+        return y.flatten(1)
     if not isinstance(y, Tensor) or y.ndim < 2 or y.shape[1:].numel() != n:
         found = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
         raise ValueError(f"the input must be a tensor (batch, ...) with {n} numbers for a sample, found {found}")

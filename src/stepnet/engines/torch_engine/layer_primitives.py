@@ -85,14 +85,14 @@ class Normalised:
     """C v / sqrt(mean of (C x)^2 + eps) over the channels, its own transpose."""
 
     def __init__(self, K: Normalisation):
-        self.channels, self.is_centred, self.eps = K.channels, K.is_centred, K.eps
+        self.channels, self.nodes, self.is_centred, self.eps = K.channels, K.nodes, K.is_centred, K.eps
 
     def __call__(self, W: Tensor | None, b: Tensor | None, x: Tensor, v: Tensor, is_transposed: bool) -> Tensor:
         size = (self._centred(x).square().mean(1, keepdim=True) + self.eps).rsqrt()
         return with_bias(self._centred(v) * size, b)
 
     def _centred(self, v: Tensor) -> Tensor:
-        v = v.reshape(v.shape[0], self.channels, v.shape[1] // self.channels)
+        v = v.reshape(v.shape[0], self.channels, self.nodes)
         return v - v.mean(1, keepdim=True) if self.is_centred else v
 
 
