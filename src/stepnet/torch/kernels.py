@@ -34,7 +34,7 @@ Plainly = Callable[[Tensor, Tensors, object], Tensor]
 class Kernels:
     """A design, the memory that its gradients may take, and the kernels that run it.
 
-    `number` is how operators know it, which take nothing but tensors and numbers; `names` is how people know parameters.
+    `number` is how operators know it, which take nothing but tensors and numbers, `names` how people know parameters.
     """
 
     def __init__(self, design: Design, engine: str, memory, names: Sequence[str], workers: int | None = None):
