@@ -146,9 +146,10 @@ def generator(scheme, kind) -> np.random.Generator:
 
 
 def relative(found, wanted) -> float:
-    """Largest distance over largest entry."""
+    """Largest distance over largest entry, infinite if an entry is no number: NaN is not larger than any bound."""
     found, wanted = np.asarray(found, float), np.asarray(wanted, float)
-    return float(np.max(np.abs(found - wanted), initial=0.0) / max(np.max(np.abs(wanted), initial=0.0), 1e-300))
+    ratio = np.max(np.abs(found - wanted), initial=0.0) / max(np.max(np.abs(wanted), initial=0.0), 1e-300)
+    return float(np.inf if np.isnan(ratio) else ratio)
 
 
 def loss(y):

@@ -73,7 +73,7 @@ def problem(case: Case):
 
 def on_tensors(case: Case, scheme, dtype=torch.float64):
     """The states `(features, batch)` after the last three steps."""
-    module = FieldOnTensors(case.field).to(dtype)
+    module = FieldOnTensors(case.field)
     moves = choreography(scheme, module.equation())
     times = timetable(moves, STEPS, LENGTH, case.depth)
     controls = {key: torch.tensor(value, dtype=dtype).unbind() for key, value in case.controls.items()}

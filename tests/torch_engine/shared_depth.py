@@ -30,6 +30,15 @@ if __name__ == "__main__":
 
         return snt.over_ranks(counted, *lists)
 
-    found = gradient(carrier)
-    np.savez(f"{sys.argv[1]}{dist.get_rank()}", gradient=found, calls=len(calls))
+    def failure(group) -> str:
+        """What every rank is told if the last entry, which is the business of one of them, fails."""
+        try:
+            snt.over_ranks(lambda entry: 1 // (3 - entry), [0, 1, 2, 3], group=group)
+        except (ZeroDivisionError, RuntimeError) as error:
+            return repr(error)
+        return "nothing"
+
+    group = dist.new_group([0, 1])
+    found, told = gradient(carrier), failure(group)
+    np.savez(f"{sys.argv[1]}{dist.get_rank()}", gradient=found, calls=len(calls), told=told)
     dist.destroy_process_group()

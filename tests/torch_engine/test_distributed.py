@@ -38,6 +38,8 @@ def test_two_processes_share_the_depth_of_a_net(tmp_path):
     for each in found:
         np.testing.assert_array_equal(each["gradient"], shared_depth.gradient())
     assert abs(int(found[0]["calls"]) - int(found[1]["calls"])) < 0.1 * int(found[0]["calls"])
+    assert "rank 1 of the group failed: ZeroDivisionError" in str(found[0]["told"])
+    assert str(found[1]["told"]).startswith("ZeroDivisionError")
 
 
 def test_ranks_must_know_each_other():

@@ -97,12 +97,16 @@ def test_solves_one_after_the_other_with_the_same_weights(block):
     assert relative(found[1], found[3]) <= EXACT
 
 
-def test_third_derivatives_are_refused():
-    _, y0, run = solver("rk4", "3 slots")
+@pytest.mark.parametrize("memory", [*BOUNDED, "continuous"])
+def test_third_derivatives_are_refused(memory):
+    """By whomever they are asked for, and only then."""
+    net, y0, run = solver("rk4", memory)
     (first,) = torch.autograd.grad(loss(run(y0)), y0, create_graph=True)
-    (second,) = torch.autograd.grad(first.square().sum(), y0, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        second.sum().backward()
+    second = torch.autograd.grad(first.square().sum(), (y0, net.W), create_graph=True)
+    for each in second:
+        for inputs in (y0, net.b):
+            with pytest.raises(RuntimeError, match='`memory`="all"'):
+                torch.autograd.grad(each.square().sum(), inputs, retain_graph=True)
 
 
 @pytest.mark.parametrize("memory", BOUNDED)

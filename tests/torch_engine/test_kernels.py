@@ -104,13 +104,26 @@ def test_a_retained_graph_goes_back_twice():
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("operator", [layers, layers_back], ids=["there", "back"])
-def test_operators_keep_the_rules_of_compilers(operator):
-    scheme, case = ONE_EACH[2]
-    module, y = block(scheme, case, "numba"), start(case)
+@pytest.mark.parametrize(("scheme", "case"), ONE_EACH[2::12], ids=lambda each: each.name)
+def test_operators_keep_the_rules_of_compilers(scheme, case, operator, dtype):
+    module, y = block(scheme, case, "numba").to(dtype), start(case).detach().to(dtype).requires_grad_()
     parameters = list(module.parameters())
     given = (y, parameters) if operator is layers else (y.detach(), [p.detach() for p in parameters], y.detach())
-    torch.library.opcheck(operator, (*given, module.kernels.number))
+    checks = {"atol": 1e-4, "rtol": 1e-4} if dtype == torch.float32 else {}
+    torch.library.opcheck(operator, (*given, module.kernels.number), **checks)
+
+
+def test_operators_refuse_what_is_not_theirs():
+    scheme, case = ONE_EACH[0]
+    module, y = block(scheme, case, "numba"), start(case).detach()
+    parameters, number = [p.detach() for p in module.parameters()], module.kernels.number
+    for operator, more in ((layers, ()), (layers_back, (y,))):
+        with pytest.raises(ValueError, match=r"`\w+` must have the shape"):
+            operator(y, [p[:1] for p in parameters], *more, number)
+        with pytest.raises(RuntimeError, match="no net of this process has the number 123456789"):
+            operator(y, parameters, *more, 123456789)
 
 
 def test_one_call_for_a_run(monkeypatch):
@@ -129,12 +142,14 @@ def test_one_call_for_a_run(monkeypatch):
 def test_parameters_are_one_vector_without_a_copy():
     scheme, case = ONE_EACH[0]
     module = block(scheme, case, "numba")
-    parameters = list(module.parameters())
-    whole = vector(parameters)
-    assert whole.data_ptr() == parameters[0].data_ptr()
-    assert torch.equal(whole, torch.cat([p.detach().reshape(-1) for p in parameters]))
+    parameters, kernels = list(module.parameters()), module.kernels
+    whole, wanted = kernels.theta(parameters), torch.cat([p.detach().reshape(-1) for p in parameters])
+    assert whole.ctypes.data == parameters[0].data_ptr()
+    assert np.array_equal(whole, wanted)
     scattered = [p.detach().clone() for p in parameters]
-    assert torch.equal(vector(scattered), whole)
+    assert np.array_equal(kernels.theta(scattered), wanted)
+    behind_each_other = wanted.split([p.numel() for p in parameters])
+    assert vector(behind_each_other).data_ptr() == wanted.data_ptr()
     assert torch.equal(vector(parameters[::-1]), torch.cat([p.detach().reshape(-1) for p in parameters[::-1]]))
 
 
@@ -143,7 +158,7 @@ def test_which_tensors_go_to_the_kernels():
     module, y = block(scheme, case, "auto"), start(case)
     parameters = tuple(module.parameters())
     assert module.kernels.take(y, parameters)
-    assert not module.kernels.take(y.float(), parameters)
+    assert not module.kernels.take(y.bfloat16(), [p.bfloat16() for p in parameters])
     assert not module.kernels.take(y.to("meta"), parameters)
     assert not block(scheme, case, "torch").kernels.take(y, parameters)
     with torch.autocast("cpu", torch.bfloat16):

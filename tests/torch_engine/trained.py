@@ -21,17 +21,24 @@ class Field(torch.nn.Module):
 
 
 class Model(torch.nn.Module):
-    """Three solves with one field: given steps with checkpoints, steps of every sample's own, plain autograd."""
+    """Three solves with one field: given steps with checkpoints, steps of every sample's own, plain autograd.
+
+    Then blocks of layers by both engines, one weight of which is frozen.
+    """
 
     def __init__(self):
         super().__init__()
         self.field = Field()
+        self.blocks = torch.nn.Sequential(
+            snt.HamiltonianBlock(2, 3, dtype=torch.float64, engine="torch"), snt.ParabolicBlock(2, 3).double()
+        )
+        self.blocks[0].K.requires_grad_(False)
 
     def forward(self, x):
         t = torch.linspace(0.0, 1.0, 6, dtype=torch.float64)
         y = snt.odeint_adjoint(self.field, x, t, method="rk4", memory=snt.Checkpoints(slots=2))[-1]
         y = snt.solve(self.field, y, t[[0, -1]], rtol=1e-6, atol=1e-8).y_end
-        return snt.odeint(self.field, y, t, method="midpoint")[-1]
+        return self.blocks(snt.odeint(self.field, y, t, method="midpoint")[-1])
 
 
 def weights(part: slice, wrap=lambda model: model) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from stepnet.checkpoints import Checkpoints
 from stepnet.engines.torch_engine.fields import Partitioned, SecondOrder, Split
+from stepnet.torch import nets
 from stepnet.torch.batches import BatchSolution, solve
 from stepnet.torch.blocks import (
     AntisymmetricBlock,
@@ -23,6 +24,6 @@ from stepnet.torch.ways_in import odeint, odeint_adjoint, odeint_event
 __all__ = [
     "AntisymmetricBlock", "BatchSolution", "Checkpoints", "FieldFunction", "HamiltonianBlock", "HyperbolicBlock",
     "LayerBlock", "LayerChain", "NetModule", "ODEBlock", "ParabolicBlock", "Partitioned", "ResidualBlock",
-    "SecondOrder", "SolveBlock", "Split", "from_net", "method_names", "odeint", "odeint_adjoint", "odeint_dense",
-    "odeint_event", "over_ranks", "recognised", "solve",
+    "SecondOrder", "SolveBlock", "Split", "from_net", "method_names", "nets", "odeint", "odeint_adjoint",
+    "odeint_dense", "odeint_event", "over_ranks", "recognised", "solve",
 ]  # fmt: skip

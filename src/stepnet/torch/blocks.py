@@ -95,13 +95,15 @@ def _block(field: Field, scheme, steps: int, length: float = 1.0, depth: Depth |
 
 
 def _square(K: Connectivity | int) -> Connectivity:
-    return fields.dense(K) if isinstance(K, int) else K
+    return K if isinstance(K, Connectivity) else fields.dense(count("K", K))
 
 
 def _half(K: Connectivity | int) -> Connectivity:
-    if isinstance(K, int) and count("K", K) % 2:
+    if isinstance(K, Connectivity):
+        return K
+    if count("K", K) % 2:
         raise ValueError(f"`K` must be an even number of features, as the state has two halves; found {K}")
-    return fields.dense(K // 2) if isinstance(K, int) else K
+    return fields.dense(count("K", K) // 2)
 
 
 class SolveBlock(torch.nn.Module):

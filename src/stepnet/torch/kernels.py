@@ -1,22 +1,23 @@
 """Designs on the compiled layer kernels, for CPU tensors: one call for a whole run, none for a step.
 
 Numbers are not copied on their way: arrays are views of tensors, and parameters that lie behind each other in memory
-are one vector already.  Eager mode has a node of autograd that holds the run between its halves; compilers see an
-operator.
+are one vector already, though each has a storage of its own for those who save or share it.  Eager mode has a node of
+autograd that holds the run between its halves; compilers see an operator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from itertools import count
+from itertools import accumulate, count
 from weakref import WeakValueDictionary
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from stepnet.engines.torch_engine.blocks import pulled
-from stepnet.engines.torch_engine.gradients import Way, is_one_node, is_transformed, solved
+from stepnet.engines.torch_engine.gradients import Way, is_one_node, solved
+from stepnet.engines.torch_engine.surroundings import is_transformed, is_written_down
 from stepnet.nets.design import Design
 
 ENGINES = ("auto", "numba", "torch")
@@ -25,95 +26,149 @@ PLAIN = (Tensor, torch.nn.Parameter)  # other kinds of tensors may have no numbe
 _NUMBERS = count()
 _KNOWN: WeakValueDictionary[int, Kernels] = WeakValueDictionary()
 
+Tensors = Sequence[Tensor]
+Plainly = Callable[[Tensor, Tensors, object], Tensor]
+"""Outputs by operations of tensors from inputs, parameters and a memory."""
+
 
 class Kernels:
     """A design, the memory that its gradients may take, and the kernels that run it.
 
-    `number` is how operators know it, which take nothing but tensors and numbers.
+    `number` is how operators know it, which take nothing but tensors and numbers, `names` how people know parameters.
     """
 
-    def __init__(self, design: Design, engine: str, memory):
+    def __init__(self, design: Design, engine: str, memory, names: Sequence[str], workers: int | None = None):
         if engine not in ENGINES:
             raise ValueError(f"`engine` must be one of {', '.join(map(repr, ENGINES))}, found {engine!r}")
-        self.design, self.engine, self.memory, self.number = design, engine, memory, next(_NUMBERS)
-        self.n_out = design.n_out
+        self.design, self.engine, self.memory, self.names, self.workers = design, engine, memory, names, workers
+        self.number, self.n_out = next(_NUMBERS), design.n_out
+        self.shapes = tuple(torch.Size(shape) for shape in design.shapes.values())
+        self.lie_at(None)
         _KNOWN[self.number] = self
 
     def __reduce__(self):
-        return Kernels, (self.design, self.engine, self.memory)  # a copy has a number of its own
+        return Kernels, (
+            self.design,
+            self.engine,
+            self.memory,
+            self.names,
+            self.workers,
+        )  # a copy has a number of its own
 
     @cached_property
     def executions(self) -> dict:
         from stepnet.nets.execution import Execution
 
-        return {dtype: Execution(self.design, name) for dtype, name in DTYPES.items()}  # type: ignore[arg-type]
+        return {dtype: Execution(self.design, name, self.workers) for dtype, name in DTYPES.items()}  # type: ignore[arg-type]
 
-    def take(self, x: Tensor, parameters: Sequence[Tensor]) -> bool:
+    # ---- where tensors go -------------------------------------------------------------------------------------------
+
+    def take(self, x: Tensor, parameters: Tensors) -> bool:
         """Whether the kernels run these tensors; a complaint if they must and cannot."""
+        if torch.jit.is_tracing():  # where shapes are no numbers
+            return False
+        self._require_match(x, parameters)
         if self.engine == "torch":
             return False
         reason = _obstacle((x, *parameters))
         if reason is not None and self.engine == "numba":
             raise ValueError(f"`engine`='numba' takes CPU tensors of one dtype, float64 or float32; found {reason}")
-        return reason is None
+        if reason is not None or is_transformed() or is_written_down():
+            return False
+        return torch.compiler.is_compiling() or (len(x) > 0 and all(type(each) in PLAIN for each in (x, *parameters)))
 
-    def run(self, x: Tensor, parameters: Sequence[Tensor], plainly: Callable[[Tensor], Tensor]) -> Tensor:
-        """`plainly(x)`, by the kernels if they can; second derivatives and transformations see `plainly` itself."""
+    def _require_match(self, x: Tensor, parameters: Tensors) -> None:
+        """Refuse parameters of other shapes than the design's, and inputs of another dtype than theirs."""
+        if tuple([each.shape for each in parameters]) != self.shapes:
+            self._complain(parameters)
+        if parameters and x.dtype != parameters[0].dtype and not _is_autocast(x.device.type):
+            raise TypeError(
+                f"the input must be {parameters[0].dtype} as the parameters are, found {x.dtype}; cast one of them"
+            )
+
+    def _complain(self, parameters: Tensors) -> None:
+        if len(parameters) != len(self.shapes):
+            raise ValueError(f"there must be {len(self.shapes)} parameters, found {len(parameters)}")
+        for name, shape, each in zip(self.names, self.shapes, parameters, strict=True):
+            if each.shape != shape:
+                raise ValueError(f"`{name}` must have the shape {tuple(shape)}, found {tuple(each.shape)}")
+
+    def run(self, x: Tensor, parameters: Tensors, plainly: Plainly) -> Tensor:
+        """`plainly(x, ...)`, by the kernels if they can; transformations and further derivatives see it itself."""
         if not self.take(x, parameters):
-            return plainly(x)
+            return plainly(x, parameters, self.memory)
         if torch.compiler.is_compiling():
             return layers(x, list(parameters), self.number)
-        if is_transformed() or not all(type(each) in PLAIN for each in (x, *parameters)):
-            return plainly(x)
         if not is_one_node((x, *parameters)):
             return self.forward(x, parameters)
-        there = lambda given: self._there(given[0], parameters, plainly)
-        return solved(Way(there, self._back, lambda given: [plainly(given[0])], tuple(parameters), 1), (x,))[0]
+        is_x_wanted = x.requires_grad
+        there = lambda given: self._there(given[0], parameters, is_x_wanted)
+        purely = lambda tensors: [plainly(tensors[0], tensors[1:], "all")]
+        on_tensors = lambda given: purely((*given, *parameters))
+        return solved(Way(there, self._back, on_tensors, tuple(parameters), 1, purely), (x,))[0]
 
-    def forward(self, x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    # ---- runs -------------------------------------------------------------------------------------------------------
+
+    def forward(self, x: Tensor, parameters: Tensors) -> Tensor:
         """Outputs without a gradient."""
-        theta, execution = vector(parameters), self.executions[x.dtype]
-        return torch.from_numpy(execution.forward(theta.numpy(), x.detach().contiguous().numpy()))
+        if len(x) == 0:
+            return x.new_empty(0, self.n_out)
+        outputs = self.executions[x.dtype].forward(self.theta(parameters), x.detach().contiguous().numpy())
+        return torch.from_numpy(outputs)
 
-    def begun(self, x: Tensor, parameters: Sequence[Tensor]):
+    def begun(self, x: Tensor, parameters: Tensors, is_x_wanted: bool = True):
         """A sweep, and the outputs to which it has come."""
-        theta, execution = vector(parameters), self.executions[x.dtype]
-        sweep = execution.sweep(theta.numpy(), x.detach().contiguous().numpy(), self.memory)
+        theta, execution = self.theta(parameters), self.executions[x.dtype]
+        sweep = execution.sweep(theta, x.detach().contiguous().numpy(), self.memory, is_x_wanted)
         return sweep, torch.from_numpy(next(sweep))
 
-    def ended(self, sweep, y_bar: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-        """Gradients of the inputs and of the parameters from that of the outputs."""
+    def ended(self, sweep, y_bar: Tensor, parameters: Tensors) -> list[Tensor | None]:
+        """Gradients of the inputs, None if nobody wants it, and of the parameters from that of the outputs."""
         theta_bar, x_bar = sweep.send(y_bar.detach().contiguous().numpy())
         pieces = torch.from_numpy(theta_bar).split([p.numel() for p in parameters])
-        return [torch.from_numpy(x_bar), *(piece.view(p.shape) for piece, p in zip(pieces, parameters, strict=True))]
+        own = [piece.view(p.shape) for piece, p in zip(pieces, parameters, strict=True)]
+        return [None if x_bar is None else torch.from_numpy(x_bar), *own]
 
-    def _there(self, x: Tensor, parameters: Sequence[Tensor], plainly: Callable[[Tensor], Tensor]):
-        sweep, y = self.begun(x, parameters)
-        return _Kept(sweep, parameters, plainly), [y]
+    def _there(self, x: Tensor, parameters: Tensors, is_x_wanted: bool):
+        sweep, y = self.begun(x, parameters, is_x_wanted)
+        return _Kept(sweep, parameters, is_x_wanted), [y]
 
-    def _back(self, kept: _Kept, given: Sequence[Tensor], bars: Sequence[Tensor | None]) -> list[Tensor | None]:
+    def _back(self, kept: _Kept, given: Tensors, bars: Sequence[Tensor | None]) -> list[Tensor | None]:
         (y_bar,) = bars
         if y_bar is None:
             return [None] * (1 + len(kept.parameters))
-        if torch._C._functorch.is_legacy_batchedtensor(y_bar):  # many at once
-            with torch.enable_grad():
-                x = given[0].detach().requires_grad_()
-                y = kept.plainly(x)
-            return list(pulled([y], (x, *kept.parameters), [y_bar]))
         if kept.sweep is None:  # a sweep goes back once; this graph was retained
-            kept.sweep, _ = self.begun(given[0], kept.parameters)
+            kept.sweep, _ = self.begun(given[0], kept.parameters, kept.is_x_wanted)
         sweep, kept.sweep = kept.sweep, None
-        return list(self.ended(sweep, y_bar, kept.parameters))
+        return self.ended(sweep, y_bar, kept.parameters)
+
+    # ---- parameters in memory ---------------------------------------------------------------------------------------
+
+    def lie_at(self, flat: np.ndarray | None) -> None:
+        """From now on parameters are expected behind each other in this vector."""
+        sizes = [shape.numel() * (0 if flat is None else flat.itemsize) for shape in self.shapes]
+        start = 0 if flat is None else flat.ctypes.data
+        self.flat, self.places = flat, list(accumulate(sizes, initial=start))[:-1]
+
+    def are_in_place(self, parameters: Tensors) -> bool:
+        """Whether they lie there still."""
+        if self.flat is None or [p.data_ptr() for p in parameters] != self.places:
+            return False
+        return all(p.is_contiguous() for p in parameters)
+
+    def theta(self, parameters: Tensors) -> np.ndarray:
+        """All numbers in one vector: no copy if they lie behind each other."""
+        return self.flat if self.are_in_place(parameters) else vector(parameters).numpy()  # type: ignore[return-value]
 
 
 class _Kept:
     """A run that stands at its turn."""
 
-    def __init__(self, sweep, parameters: Sequence[Tensor], plainly: Callable[[Tensor], Tensor]):
-        self.sweep, self.parameters, self.plainly = sweep, parameters, plainly
+    def __init__(self, sweep, parameters: Tensors, is_x_wanted: bool):
+        self.sweep, self.parameters, self.is_x_wanted = sweep, parameters, is_x_wanted
 
 
-def _obstacle(tensors: Sequence[Tensor]) -> str | None:
+def _obstacle(tensors: Tensors) -> str | None:
     """Why kernels do not run these tensors."""
     devices, dtypes = {x.device.type for x in tensors}, {x.dtype for x in tensors}
     if devices != {"cpu"}:
@@ -123,8 +178,12 @@ def _obstacle(tensors: Sequence[Tensor]) -> str | None:
     return "autocast" if torch.is_autocast_enabled("cpu") else None
 
 
-def vector(parameters: Sequence[Tensor]) -> Tensor:
-    """All numbers in one vector: a view if they lie behind each other, else a copy."""
+def _is_autocast(kind: str) -> bool:
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
+def vector(parameters: Tensors) -> Tensor:
+    """All numbers in one vector: a view if they lie behind each other in one storage, else a copy."""
     pieces = [p.detach() for p in parameters]
     ends = [p.storage_offset() + p.numel() for p in pieces]
     if (
@@ -142,20 +201,34 @@ def vector(parameters: Sequence[Tensor]) -> Tensor:
 @torch.library.custom_op("stepnet::layers", mutates_args=())
 def layers(x: Tensor, parameters: list[Tensor], number: int) -> Tensor:
     """Outputs of the design with this number."""
-    return _KNOWN[number].forward(x, parameters)
+    return _known(number, parameters).forward(x, parameters)
 
 
 @torch.library.custom_op("stepnet::layers_back", mutates_args=())
 def layers_back(x: Tensor, parameters: list[Tensor], y_bar: Tensor, number: int) -> list[Tensor]:
     """Gradients of the inputs and of the parameters; the way there is run again, as an operator keeps nothing."""
-    kernels = _KNOWN[number]
+    kernels = _known(number, parameters)
+    if len(x) == 0:
+        return [torch.zeros_like(each, memory_format=torch.contiguous_format) for each in (x, *parameters)]
     sweep, _ = kernels.begun(x, parameters)
-    return [each.clone() for each in kernels.ended(sweep, y_bar, parameters)]
+    return [each.clone() for each in kernels.ended(sweep, y_bar, parameters) if each is not None]
+
+
+def _known(number: int, parameters: Tensors) -> Kernels:
+    """The kernels with this number, if these can be their parameters."""
+    if number not in _KNOWN:
+        raise RuntimeError(
+            f"no net of this process has the number {number}; operators of kernels live as long as the module that "
+            "they were compiled from, and in its process"
+        )
+    kernels = _KNOWN[number]
+    kernels._complain(parameters)
+    return kernels
 
 
 @layers.register_fake
 def _(x, parameters, number):
-    return x.new_empty(x.shape[0], _KNOWN[number].n_out)
+    return x.new_empty(x.shape[0], _known(number, parameters).n_out)
 
 
 @layers_back.register_fake

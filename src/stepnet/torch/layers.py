@@ -2,39 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import isqrt, prod
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from stepnet.checkpoints import Checkpoints
 from stepnet.engines.torch_engine.blocks import Course
 from stepnet.engines.torch_engine.fields import joined, parted
 from stepnet.engines.torch_engine.fixed import Reading, choreographed, itself, states_at
 from stepnet.engines.torch_engine.gradients import exact
-from stepnet.engines.torch_engine.layer_tables import moments_at, timetable
-from stepnet.engines.torch_engine.layers import ChainOnTensors, FieldOnTensors, Stage, layered_run, stage_at
+from stepnet.engines.torch_engine.layer_tables import basis_at, timetable
+from stepnet.engines.torch_engine.layers import ChainOnTensors, FieldOnTensors, Stage, layered_run
+from stepnet.engines.torch_engine.surroundings import is_written_down
 from stepnet.fields import Chain, Depth, Field
 from stepnet.nets.design import Block, Design
 from stepnet.nets.initialise import initial_weights
-from stepnet.torch.kernels import Kernels
+from stepnet.torch.kernels import DTYPES, Kernels, Tensors
 from stepnet.torch.memory import checked_memory
 
 
 class LayerChain(torch.nn.Module):
-    """A chain of layers with its parameters, as an opening or a read-out: `(batch, ...)` -> `(batch, features)`."""
+    """A chain of layers with its parameters, as an opening or a read-out: `(batch, ...)` -> `(batch, features)`.
 
-    def __init__(self, chain: Chain, *, device=None, dtype=None):
+    Parameters
+    ----------
+    chain : stepnet.fields.Chain
+    seed, initialisation
+        Of the random weights, as in `stepnet.nets.Net`.
+    """
+
+    def __init__(self, chain: Chain, *, seed=0, initialisation="glorot", device=None, dtype=None):
         super().__init__()
-        self.record = chain
-        self.on_tensors = ChainOnTensors(chain).to(device=device, dtype=dtype or torch.get_default_dtype())
+        self.record, self.names, self.n_in = chain, tuple(chain.parameters), chain.n_in
+        self.on_tensors = ChainOnTensors(chain)
         register(self, chain.parameters, device, dtype)
+        fill(self, self.names, initial_weights(cast(Design, _Alone(chain)), initialisation, seed))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.on_tensors(Stage(0.0, dict(self.named_parameters())), x.flatten(1))
+        return self.plainly(features_of(x, self.n_in), tensors_of(self, self.names))
+
+    def plainly(self, x: Tensor, tensors: Tensors, memory="all") -> Tensor:
+        """The same on `(batch, features)` with other tensors for its parameters; few layers are kept in any memory."""
+        return self.on_tensors(Stage(0.0, dict(zip(self.names, tensors, strict=True))), x)
 
     def __repr__(self) -> str:
         return f"LayerChain({self.record.n_in} -> {self.record.n_out})"
+
+
+class _Alone:
+    """A chain where weights of a whole net are drawn."""
+
+    def __init__(self, chain: Chain):
+        self.chain = chain
+
+    def stages(self):
+        return [("", self.chain)]
 
 
 class LayerBlock(torch.nn.Module):
@@ -46,49 +72,75 @@ class LayerBlock(torch.nn.Module):
     ----------
     block : stepnet.nets.Block
         Field, scheme, steps, length and depth.
-    memory : "auto", "all", "reversible", int or Checkpoints
-        What is kept for the gradient, as in `odeint_adjoint`.
+    memory : "auto", "all", "segments", "reversible", int or Checkpoints
+        What is kept for the gradient, as in `odeint_adjoint`; "segments" is a state for every few steps.
     engine : "auto", "numba" or "torch"
         The compiled layer kernels (CPU tensors of float64 or float32), or operations of tensors; by default the kernels
         where they can.
+    workers : int, optional
+        Threads of the kernels; as many as there are cores by default.
     seed, initialisation
         Of the random weights, as in `stepnet.nets.Net`.
     """
 
     def __init__(
-        self, block: Block, *, memory="auto", engine="auto", seed=0, initialisation="glorot", device=None, dtype=None
-    ):
+        self, block: Block, *, memory="auto", engine="auto", workers=None, seed=0, initialisation="glorot", device=None,
+        dtype=None,
+    ):  # fmt: skip
         super().__init__()
-        self.record, self.n_in, self.memory = block, block.n_in, _memory(block, memory)
+        self.record, self.names, self.n_in = block, tuple(block.parameters), block.n_in
+        self.memory = _memory(block, memory)
         design = Design((block,))
         self.moves = choreographed(block.motion, is_parted=block.field.kind != "first")
         self.table = timetable(self.moves, block.steps, block.length, block.depth)
-        self.on_tensors = FieldOnTensors(block.field).to(device=device, dtype=dtype or torch.get_default_dtype())
-        self.kernels = Kernels(design, engine, self.memory)
+        self.on_tensors = FieldOnTensors(block.field)
+        self.kernels = Kernels(design, engine, self.memory, self.names, workers)
         register(self, block.parameters, device, dtype)
-        fill(self, design, initial_weights(design, initialisation, seed), "blocks.0.")
+        self.kernels.lie_at(fill(self, self.names, initial_weights(design, initialisation, seed)))
 
     def forward(self, y: Tensor) -> Tensor:
-        return self.kernels.run(features_of(y, self.n_in), tuple(self.parameters()), self.plainly).reshape(y.shape)
+        tensors = tensors_of(self, self.names)
+        return self.kernels.run(features_of(y, self.n_in), tensors, self.plainly).reshape(y.shape)
 
-    def plainly(self, y: Tensor) -> Tensor:
-        """The same on `(batch, features)` by operations of tensors."""
-        controls = {name: parameter.unbind() for name, parameter in self.named_parameters()}
-        run = layered_run(self.on_tensors, self.moves, self.table, controls)
+    def plainly(self, y: Tensor, tensors: Tensors, memory) -> Tensor:
+        """The same on `(batch, features)` by operations of tensors, with others for its parameters, in some memory."""
+        weights = tuple([control for each in tensors for control in each.unbind()])
+
+        def run(weights: Tensors):
+            n = self.record.depth.controls
+            controls = {name: tuple(weights[i * n : (i + 1) * n]) for i, name in enumerate(self.names)}
+            return layered_run(self.on_tensors, self.moves, self.table, controls)
+
         state, readings = self.on_tensors.state(y), (Reading(self.record.steps, itself),)
-        if self.memory == "all" or torch.compiler.is_compiling():
-            (end,) = states_at(run, state, readings)
+        if memory == "all" or torch.compiler.is_compiling() or is_written_down() or len(y) == 0:
+            (end,) = states_at(run(weights), state, readings)
         else:
-            weights = tuple(each for values in controls.values() for each in values)
-            (end,) = exact(Course(run, readings, weights), self.memory, state)
+            if memory == "segments":
+                memory = Checkpoints(slots=isqrt(self.record.steps))
+            (end,) = exact(Course(run(weights), readings, weights, run), memory, state)
         return torch.cat(end, dim=1)
 
+    def way(self, y: Tensor) -> str:
+        """How this input would be run: by the "kernels", or by operations of "tensors"."""
+        return "kernels" if self.kernels.take(features_of(y, self.n_in), tensors_of(self, self.names)) else "tensors"
+
+    def __setstate__(self, state) -> None:
+        super().__setstate__(state)
+        lay(self, self.names, self.kernels)
+
+    def _apply(self, fn, recurse=True):
+        super()._apply(fn, recurse)
+        lay(self, self.names, self.kernels)
+        return self
+
     def __repr__(self) -> str:
-        return f"LayerBlock({self.record!r})"
+        return f"LayerBlock({self.record!r}, engine={self.kernels.engine!r}, memory={self.memory!r})"
 
 
 class FieldFunction(torch.nn.Module):
     """A field as a function (t, y) with parameters of its own, for steps that are chosen on the way.
+
+    The time is a tensor without dimensions, or `(batch, 1)` with one for every sample; it has a derivative.
 
     Parameters
     ----------
@@ -106,17 +158,36 @@ class FieldFunction(torch.nn.Module):
         super().__init__()
         self.depth = Depth(1) if depth is None else depth
         block = Block(field, "euler" if field.kind == "first" else "verlet", self.depth.controls, length, self.depth)
-        self.length, self.n_in = block.length, block.n_in
-        self.on_tensors = FieldOnTensors(field).to(device=device, dtype=dtype or torch.get_default_dtype())
+        self.length, self.n_in, self.names = block.length, block.n_in, tuple(block.parameters)
+        self.on_tensors = FieldOnTensors(field)
+        has_clock = any(layer.clock is not None for part in field.parts for layer in part.layers)
+        self.is_timeless = self.depth.controls == 1 and not has_clock
         register(self, block.parameters, device, dtype)
-        fill(self, Design((block,)), initial_weights(Design((block,)), initialisation, seed), "blocks.0.")
+        fill(self, self.names, initial_weights(Design((block,)), initialisation, seed))
 
-    def forward(self, t: Tensor, y: Tensor) -> Tensor:
-        (moment,) = moments_at(self.depth, [float(t)], self.length)
-        controls = {name: parameter.unbind() for name, parameter in self.named_parameters()}
-        equation, state = self.on_tensors.equation(), self.on_tensors.state(features_of(y, self.n_in))
-        slope = equation.whole(stage_at(controls, moment), joined(equation, state))  # type: ignore[arg-type]
-        return torch.cat(parted(equation, slope), dim=1).reshape(y.shape)
+    def forward(self, t: Tensor | float, y: Tensor) -> Tensor:
+        t, flat = torch.as_tensor(t, dtype=y.dtype, device=y.device), features_of(y, self.n_in)
+        if self.is_timeless or t.numel() <= 1:
+            return self._slope(t.sum(), flat).reshape(y.shape)  # one time, none for no samples, or one not looked at
+        if t.numel() != len(y):
+            raise ValueError(f"`t` must be one time, or one for each of {len(y)} samples, found {tuple(t.shape)}")
+        slopes = torch.func.vmap(lambda time, sample: self._slope(time, sample[None])[0])(t.reshape(-1), flat)
+        return slopes.reshape(y.shape)
+
+    def _slope(self, t: Tensor, y: Tensor) -> Tensor:
+        """Of `(batch, features)` at one time."""
+        tensors = dict(zip(self.names, tensors_of(self, self.names), strict=True))
+        if self.depth.controls == 1:
+            weights = {name: each[0] for name, each in tensors.items()}
+        else:
+            places, shares = basis_at(self.depth, t / self.length)
+            weights = {name: torch.tensordot(shares.to(each.dtype), each[places], 1) for name, each in tensors.items()}
+        equation, state = self.on_tensors.equation(), self.on_tensors.state(y)
+        slope = equation.whole(Stage(t, weights), joined(equation, state))  # type: ignore[arg-type]
+        return torch.cat(parted(equation, slope), dim=1)
+
+
+# ---- parameters -----------------------------------------------------------------------------------------------------
 
 
 def register(module: torch.nn.Module, parameters: Mapping[str, tuple[int, ...]], device, dtype) -> None:
@@ -125,25 +196,55 @@ def register(module: torch.nn.Module, parameters: Mapping[str, tuple[int, ...]],
         module.register_parameter(name, torch.nn.Parameter(torch.zeros(shape, device=device, dtype=dtype)))
 
 
-def pieces_of(design: Design, theta: Tensor) -> dict[str, Tensor]:
-    """Views of a design's flat vector by name."""
-    pieces = theta.split([torch.Size(shape).numel() for shape in design.shapes.values()])
-    return {name: piece.view(shape) for (name, shape), piece in zip(design.shapes.items(), pieces, strict=True)}
+def tensors_of(module: torch.nn.Module, names: Sequence[str]) -> tuple[Tensor, ...]:
+    """What has these names: parameters, or what pruning, parametrisations and `torch.func` put in their place."""
+    return tuple([getattr(module, name) for name in names])
 
 
-def fill(module: torch.nn.Module, design: Design, theta: np.ndarray, prefix: str = "") -> None:
-    """Give parameters the numbers of a flat vector, and lay them behind each other in memory as there.
+def pieces_of(shapes: Mapping[str, tuple[int, ...]], theta: np.ndarray) -> dict[str, np.ndarray]:
+    """Views of a flat vector by name."""
+    pieces = np.split(theta, np.cumsum([prod(shape) for shape in shapes.values()])[:-1]) if shapes else []
+    return {name: piece.reshape(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
 
-    `prefix` stands before their names in the design.
-    """
-    like = next(module.parameters())
-    flat = torch.tensor(theta, dtype=like.dtype, device=like.device)
-    for name, piece in pieces_of(design, flat).items():
-        module.get_parameter(name.removeprefix(prefix)).data = piece
+
+def fill(module: torch.nn.Module, names: Sequence[str], theta: np.ndarray) -> np.ndarray | None:
+    """Give parameters the numbers of a flat vector; on the CPU they lie in it, or in its copy, which is the answer."""
+    parameters = {name: module.get_parameter(name) for name in names}
+    shapes = {name: tuple(each.shape) for name, each in parameters.items()}
+    like = next(iter(parameters.values()), None)
+    if like is None:
+        return None
+    if like.device.type != "cpu" or like.dtype not in DTYPES:
+        for name, piece in pieces_of(shapes, theta).items():
+            parameters[name].data = torch.from_numpy(piece).to(like.device, like.dtype)
+        return None
+    flat = theta.astype(DTYPES[like.dtype])
+    for name, piece in pieces_of(shapes, flat).items():
+        parameters[name].data = torch.from_numpy(piece)
+    return flat
+
+
+def lay(module: torch.nn.Module, names: Sequence[str], kernels: Kernels) -> None:
+    """Put parameters that were copied or moved behind each other in memory, where kernels see them without a copy."""
+    try:
+        parameters = [module.get_parameter(name) for name in names]
+    except AttributeError:  # pruned, parametrised, replaced: they are collected for every call
+        return
+    is_plain = all(type(p) is torch.nn.Parameter and p.device.type == "cpu" and not p.is_shared() for p in parameters)
+    is_of_one_kind = len({p.dtype for p in parameters}) == 1 and parameters[0].dtype in DTYPES
+    is_tied = len({id(p) for p in parameters}) < len(parameters)
+    if kernels.are_in_place(parameters):
+        return
+    if is_plain and is_of_one_kind and not is_tied:
+        kernels.lie_at(fill(module, names, torch.cat([p.detach().reshape(-1) for p in parameters]).numpy()))
+    else:
+        kernels.lie_at(None)
 
 
 def features_of(y: Tensor, n: int) -> Tensor:
     """`(batch, features)` from `(batch, ...)`."""
+    if torch.jit.is_tracing():  # where shapes are no numbers
+        return y.flatten(1)
     if not isinstance(y, Tensor) or y.ndim < 2 or y.shape[1:].numel() != n:
         found = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
         raise ValueError(f"the input must be a tensor (batch, ...) with {n} numbers for a sample, found {found}")
@@ -151,6 +252,8 @@ def features_of(y: Tensor, n: int) -> Tensor:
 
 
 def _memory(block: Block, memory):
+    if isinstance(memory, str) and memory == "segments":
+        return memory
     memory = checked_memory(memory)
     if memory == "continuous":
         raise ValueError('`memory`="continuous" is for functions (t, y); layers have exact gradients, as by "auto"')

@@ -2,91 +2,183 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
+
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.modules.module import _has_any_global_hook
 
 from stepnet.nets.design import Block
 from stepnet.nets.net import Net
-from stepnet.torch.kernels import Kernels, vector
-from stepnet.torch.layers import LayerBlock, LayerChain, features_of, fill, pieces_of
+from stepnet.torch.kernels import DTYPES, Kernels, Tensors, vector
+from stepnet.torch.layers import LayerBlock, LayerChain, features_of, fill, lay, pieces_of, tensors_of
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class NetModule(torch.nn.Module):
     """A net of `stepnet.nets` with its weights as parameters: `(batch, ...)` -> `(batch, outputs)`.
 
-    The names of parameters are those of the net: opening.K, blocks.0.K, blocks.0.b, readout.W, ...
+    The names of parameters are those of the net: opening.K, blocks.0.K, blocks.0.b, readout.W, ...; they come in the
+    order of its flat vector.  Stages with hooks, and other modules put in their place, are called one by one.
 
     Parameters
     ----------
     net : Net
         Design and weights, which are copied.
-    memory, engine
+    memory, workers
+        As in `LayerBlock`; by default those of the net.
+    engine
         As in `LayerBlock`.
     device, dtype
         Of the parameters; by default the CPU and the net's own dtype.
     """
 
-    def __init__(self, net: Net, *, memory="auto", engine="auto", device=None, dtype=None):
+    def __init__(self, net: Net, *, memory=None, engine="auto", workers=None, device=None, dtype=None):
         super().__init__()
         if not isinstance(net, Net):
             raise TypeError(f"`net` must be a net of `stepnet.nets`, found {type(net).__name__}")
-        self.design = net.design
+        self.design, self.n_in = net.design, net.design.n_in
+        self.workers = net.workers if workers is None else workers
         where = {"device": device, "dtype": dtype or getattr(torch, net.dtype.name)}
+        how = {"memory": net.memory if memory is None else memory, "engine": engine, "workers": self.workers}
         for name, record in net.design.stages():
-            stage = (
-                LayerBlock(record, memory=memory, **where) if isinstance(record, Block) else LayerChain(record, **where)
-            )
+            stage = LayerBlock(record, **how, **where) if isinstance(record, Block) else LayerChain(record, **where)
             family, _, number = name.partition(".")
-            if not number:
-                self.add_module(name, stage)
-            elif hasattr(self, family):
-                self.get_submodule(family).append(stage)  # type: ignore[operator]
-            else:
-                self.add_module(family, torch.nn.ModuleList([stage]))
-        self.stages, self.names = [name for name, _ in net.design.stages()], list(net.design.shapes)
-        self.n_in = net.design.n_in
-        self.kernels = Kernels(net.design, engine, self.get_submodule("blocks.0").memory)
-        fill(self, net.design, net.theta)
+            if number and family not in self._modules:
+                self.add_module(family, torch.nn.ModuleList())
+            self.get_submodule(family).append(stage) if number else self.add_module(name, stage)  # type: ignore[operator]
+        self.records, self.names = tuple(net.design.stages()), tuple(net.design.shapes)
+        self.memory = self.get_submodule("blocks.0").memory
+        self.kernels = Kernels(net.design, engine, self.memory, self.names, self.workers)
+        self._lie_at(fill(self, self.names, net.theta))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.kernels.run(features_of(x, self.n_in), self.in_order(), self.plainly)
-
-    def plainly(self, x: Tensor) -> Tensor:
-        """The same on `(batch, features)` by operations of tensors."""
-        for name in self.stages:
-            stage = self.get_submodule(name)
-            x = stage.plainly(x) if isinstance(stage, LayerBlock) else stage(x)
+        x, stages = features_of(x, self.n_in), self.stages()
+        if self._is_whole(stages):
+            return self.kernels.run(x, self._tensors(stages), self.plainly)
+        for stage in stages:
+            x = stage(x)
         return x
+
+    def plainly(self, x: Tensor, tensors: Tensors, memory) -> Tensor:
+        """The same on `(batch, features)` by operations of tensors, with others for its parameters, in some memory."""
+        rest = iter(tensors)
+        for stage in self.stages():
+            x = stage.plainly(x, tuple(islice(rest, len(stage.names))), memory)  # type: ignore[operator, arg-type]
+        return x
+
+    def way(self, x: Tensor) -> str:
+        """How this input would be run: by the "kernels", by operations of "tensors", or by its "stages" one by one."""
+        stages = self.stages()
+        if not self._is_whole(stages):
+            return "stages"
+        return "kernels" if self.kernels.take(features_of(x, self.n_in), self._tensors(stages)) else "tensors"
+
+    # ---- stages -----------------------------------------------------------------------------------------------------
+
+    def stages(self) -> list[torch.nn.Module]:
+        """Opening, blocks, joins and read-out in the order in which they run."""
+        found = []
+        for name, _ in self.records:
+            family, _, number = name.partition(".")
+            stage = self._modules.get(family)
+            stage = stage._modules.get(number) if number and stage is not None else stage
+            if stage is None:
+                raise ValueError(f"`{name}` is gone; put a module in its place, `torch.nn.Identity()` to leave it out")
+            found.append(stage)
+        return found
+
+    def _is_whole(self, stages: list[torch.nn.Module]) -> bool:
+        """Whether all stages are those of the design, and nobody wants to see them called."""
+        if _has_any_global_hook():
+            return False
+        for stage, (_, record) in zip(stages, self.records, strict=True):
+            if type(stage) not in (LayerBlock, LayerChain) or stage.record is not record:
+                return False
+            if any(getattr(stage, hooks) for hooks in HOOKS):
+                return False
+        return True
+
+    def _tensors(self, stages: list[torch.nn.Module]) -> tuple[Tensor, ...]:
+        return tuple([each for stage in stages for each in tensors_of(stage, stage.names)])  # type: ignore[arg-type]
 
     def in_order(self) -> tuple[Tensor, ...]:
         """The parameters as they follow each other in the net's flat vector."""
-        return tuple(self.get_parameter(name) for name in self.names)
+        stages = self.stages()
+        for stage, (name, record) in zip(stages, self.records, strict=True):
+            if getattr(stage, "record", None) is not record:
+                raise ValueError(f"`{name}` is no longer that of the net, found {type(stage).__name__}")
+        return self._tensors(stages)
+
+    def named_modules(self, memo=None, prefix="", remove_duplicate=True) -> Iterator:  # type: ignore[override]
+        """In the order in which stages run, which that of parameters follows."""
+        places = {name: place for place, (name, _) in enumerate(self.records)}
+        place = lambda name: max([places.get(name[:i], -1) for i in (*_dots(name), len(name))])
+        found = list(super().named_modules(memo, prefix, remove_duplicate))
+        yield from sorted(found, key=lambda each: place(each[0].removeprefix(prefix).removeprefix(".")))
 
     # ---- weights both ways ------------------------------------------------------------------------------------------
 
     @property
     def theta(self) -> np.ndarray:
-        """All parameters as the net's flat vector, a copy."""
-        return vector(self.in_order()).cpu().numpy().copy()
+        """All parameters as the net's flat vector, a copy; float32 of half precision."""
+        theta = vector(self.in_order()).cpu()
+        return (theta if theta.dtype in DTYPES else theta.float()).numpy().copy()
 
     @torch.no_grad()
     def put(self, theta) -> None:
         """Replace all parameters by those of a flat vector."""
-        theta = np.asarray(theta)
-        size = sum(parameter.numel() for parameter in self.parameters())
+        theta, tensors = np.asarray(theta), self.in_order()
+        size = sum(each.numel() for each in tensors)
         if theta.shape != (size,):
             raise ValueError(f"`theta` must have the shape {(size,)}, found {theta.shape}")
-        for name, piece in pieces_of(self.design, torch.tensor(theta)).items():
-            self.get_parameter(name).copy_(piece)
+        pieces = pieces_of(self.design.shapes, theta)
+        for (name, piece), tensor in zip(pieces.items(), tensors, strict=True):
+            if not isinstance(tensor, torch.nn.Parameter):
+                raise TypeError(f"`{name}` is made from other parameters (pruned, parametrised); put those")
+            tensor.copy_(torch.tensor(piece))
 
     def net(self) -> Net:
         """A net of the same design with these weights; float32 of single and half precision, else float64."""
-        theta = vector([p.double() for p in self.in_order()]).cpu().numpy()
-        is_double = next(self.parameters()).dtype == torch.float64
-        return Net(self.design, theta, dtype=np.float64 if is_double else np.float32)
+        tensors = self.in_order()
+        theta = vector([p.double() for p in tensors]).cpu().numpy()
+        dtype = np.float64 if tensors[0].dtype == torch.float64 else np.float32
+        return Net(self.design, theta, dtype=dtype, workers=self.workers, memory=self.memory)
+
+    def _lie_at(self, flat: np.ndarray | None) -> None:
+        """Every block sees its part of the vector."""
+        self.kernels.lie_at(flat)
+        sizes = np.cumsum([0, *(sum(p.numel() for p in stage.parameters()) for stage in self.stages())])
+        for stage, first, last in zip(self.stages(), sizes[:-1], sizes[1:], strict=True):
+            if isinstance(stage, LayerBlock):
+                stage.kernels.lie_at(None if flat is None else flat[first:last])
+
+    def __setstate__(self, state) -> None:
+        super().__setstate__(state)
+        self._lay()
+
+    def _apply(self, fn, recurse=True):
+        super()._apply(fn, recurse)
+        self._lay()
+        return self
+
+    def _lay(self) -> None:
+        before = self.kernels.flat
+        lay(self, self.names, self.kernels)
+        if self.kernels.flat is not None and self.kernels.flat is not before:
+            self._lie_at(self.kernels.flat)
+
+    def extra_repr(self) -> str:
+        return f"engine={self.kernels.engine!r}, memory={self.memory!r}"
+
+
+def _dots(name: str) -> list[int]:
+    return [i for i, letter in enumerate(name) if letter == "."]
 
 
 def from_net(net: Net, **how) -> NetModule:
-    """A net of `stepnet.nets` as a module; `how` holds memory, engine, device and dtype."""
+    """A net of `stepnet.nets` as a module; `how` holds memory, engine, workers, device and dtype."""
     return NetModule(net, **how)

@@ -22,8 +22,9 @@ from stepnet.engines.torch_engine.fixed import (
     grid_of_numbers,
     itself,
 )
-from stepnet.engines.torch_engine.gradients import exact, is_transformed
+from stepnet.engines.torch_engine.gradients import exact
 from stepnet.engines.torch_engine.perceptrons import Perceptron, matrix
+from stepnet.engines.torch_engine.surroundings import is_transformed
 from stepnet.schemes import catalogue
 from stepnet.torch.given_steps import InMemory, Solver, states_by_given_steps
 from stepnet.torch.options import numbers_of
@@ -79,7 +80,9 @@ def states_of_perceptron(field: Perceptron, y: Tensor, scheme, t: Tensor, option
     memory = solver.memory if isinstance(solver, InMemory) else "all"
 
     def solved(run: Fixed, state: State, readings: Sequence[Reading]) -> list[State]:
-        return exact(Course(run._replace(functions=(field,)), tuple(readings), field.matrices), memory, state)
+        with_others = lambda matrices: run._replace(functions=(Perceptron(field.activations, tuple(matrices)),))
+        course = Course(with_others(field.matrices), tuple(readings), field.matrices, with_others)
+        return exact(course, memory, state)
 
     rows = y.reshape(-1, y.shape[-1])
     columns = torch.cat((rows.t(), rows.new_ones(1, rows.shape[0])))

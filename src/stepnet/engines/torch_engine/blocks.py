@@ -20,11 +20,15 @@ Move = Callable[[tuple, int], tuple]
 
 
 class Course(NamedTuple):
-    """A run, what is read on the way, and the tensors that its functions depend on and whose gradients are wanted."""
+    """A run, what is read on the way, and the tensors that its functions depend on and whose gradients are wanted.
+
+    `renewed` makes the same run with others in their place, if that is known.
+    """
 
     run: Fixed
     readings: tuple[Reading, ...]
     parameters: tuple[Tensor, ...]
+    renewed: Callable[[Sequence[Tensor]], Fixed] | None = None
 
     @property
     def first(self) -> int:
@@ -189,12 +193,13 @@ class Bars:
 
 
 def pulled(outputs: Sequence[Tensor], inputs: Sequence[Tensor | None], bars: Sequence, **how) -> tuple:
-    """`torch.autograd.grad`, None for inputs that are None or that nothing depends on."""
-    wanted = [x for x in inputs if x is not None]
+    """`torch.autograd.grad`, None for inputs that are None or frozen or that nothing depends on."""
+    is_wanted = [x is not None and x.requires_grad for x in inputs]
+    wanted = [x for x, wants in zip(inputs, is_wanted, strict=True) if wants]
     if not outputs or not wanted:
         return (None,) * len(inputs)
-    found = iter(torch.autograd.grad(outputs, wanted, bars, allow_unused=True, **how))
-    return tuple(None if x is None else next(found) for x in inputs)
+    found = iter(torch.autograd.grad(outputs, wanted, bars, allow_unused=True, **how))  # type: ignore[arg-type]
+    return tuple(next(found) if wants else None for wants in is_wanted)
 
 
 def added(a: Tensor | None, b: Tensor | None) -> Tensor | None:

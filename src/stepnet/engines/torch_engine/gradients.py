@@ -1,7 +1,8 @@
 """A solve as one node of autograd, whose derivative is found in a way of our own.
 
-Second derivatives come from a run that autograd writes down in full.  Transformations of functions (`torch.func`) and
-forward mode see the steps themselves, which every one of them understands.
+Second derivatives come from a run that autograd writes down in full, and further ones from pure functions of all
+tensors.  Transformations of functions (`torch.func`) and forward mode see the steps themselves, which every one of them
+understands.
 """
 
 from __future__ import annotations
@@ -11,15 +12,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.autograd.function import once_differentiable
 
 from stepnet.engines.torch_engine.blocks import Course, leaf, pulled
 from stepnet.engines.torch_engine.fields import State
 from stepnet.engines.torch_engine.fixed import states_at
-from stepnet.engines.torch_engine.perceptrons import Perceptron
 from stepnet.engines.torch_engine.reversal import Memory, back, of_state, there
-from stepnet.engines.torch_engine.surroundings import Surroundings
+from stepnet.engines.torch_engine.surroundings import Surroundings, is_transformed
 
 Tensors = Sequence[Tensor]
 
@@ -30,7 +28,7 @@ class Way(NamedTuple):
     `there` gives what it keeps and the results, `back` the gradients of the given tensors and of the parameters from
     what was kept, the given tensors and the gradients of the results, and `plainly` the results by autograd alone.
     Derivatives are of any order where `purely` has these as a function of all tensors, those of parameters among them,
-    and of two orders where there is none.
+    and of two orders where there is none; a third one is refused.
     """
 
     there: Callable[[Tensors], tuple[Any, Tensors]]
@@ -45,14 +43,11 @@ class Way(NamedTuple):
         return tensors[: self.n_given], tensors[self.n_given + len(self.parameters) :]
 
 
-def is_transformed() -> bool:
-    """Whether anything but reverse autograd looks at the tensors: `torch.func`, or forward mode."""
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-
-
 def is_one_node(tensors: Tensors) -> bool:
     """Whether there is a gradient to be found, and by reverse autograd alone."""
-    return torch.is_grad_enabled() and not is_transformed() and any(x.requires_grad for x in tensors)
+    if not torch.is_grad_enabled() or is_transformed() or torch.jit.is_tracing():
+        return False
+    return any(x.requires_grad for x in tensors)
 
 
 def solved(way: Way, given: Tensors) -> Tensors:
@@ -74,14 +69,13 @@ class _Solve(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *bars: Tensor | None):
         _require_numbers(bars)
-        if ctx.way.purely is not None and _are_many(bars):
-            with torch.enable_grad():
-                leaves = [leaf(x) for x in ctx.saved_tensors]
-                known = [(y, bar) for y, bar in zip(ctx.way.purely(leaves), bars, strict=True) if bar is not None]
-            return None, *pulled([y for y, _ in known], leaves, [bar for _, bar in known])
-        if ctx.way.purely is not None and torch.is_grad_enabled():
-            return None, *_pulled_purely(ctx.way.purely, ctx.saved_tensors, bars)
-        return None, *_PullBack.apply(ctx.way, ctx.kept, ctx.surroundings, *ctx.saved_tensors, *bars)
+        if ctx.way.purely is None or not _are_many(bars):
+            return None, *_PullBack.apply(ctx.way, ctx.kept, ctx.surroundings, *ctx.saved_tensors, *bars)
+        with torch.enable_grad():
+            leaves = [leaf(x) for x in ctx.saved_tensors]
+            found = _within(ctx.surroundings, ctx.way.purely)(leaves)  # type: ignore[arg-type]
+            known = [(y, bar) for y, bar in zip(found, bars, strict=True) if bar is not None]
+        return None, *pulled([y for y, _ in known], leaves, [bar for _, bar in known])
 
 
 class _PullBack(torch.autograd.Function):
@@ -97,18 +91,48 @@ class _PullBack(torch.autograd.Function):
             return tuple(way.back(kept, given, bars))
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, *weights: Tensor | None):
-        given, bars = ctx.way.split(ctx.saved_tensors)
-        with ctx.surroundings.restored(), torch.enable_grad():
-            leaves, bar_leaves = [leaf(x) for x in given], [leaf(bar) for bar in bars]
-            results = [(y, bar) for y, bar in zip(ctx.way.plainly(leaves), bar_leaves, strict=True) if bar is not None]
-            inputs = (*leaves, *ctx.way.parameters)
-            outputs, seeds = [y for y, _ in results], [bar for _, bar in results]
-            first = pulled(outputs, inputs, seeds, create_graph=True)
-        known = [(g, w) for g, w in zip(first, weights, strict=True) if g is not None and w is not None]
-        known = [(g, w) for g, w in known if g.requires_grad]
-        return None, None, None, *pulled([g for g, _ in known], (*inputs, *bar_leaves), [w for _, w in known])
+        way, tensors = ctx.way, ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return None, None, None, *_pulled_twice(way, ctx.surroundings, tensors, weights)
+        if way.purely is None:
+            with torch.no_grad():
+                found = _pulled_twice(way, ctx.surroundings, tensors, weights)
+            return None, None, None, *_Last.apply(len(found), *found, *tensors, *weights)
+        n = way.n_given + len(way.parameters)
+        places = [i for i, bar in enumerate(tensors[n:]) if bar is not None]
+        gradients = _gradients(_within(ctx.surroundings, way.purely), n, places)
+        first, bars = tensors[:n], [tensors[n + i] for i in places]
+        further = _pulled_purely(gradients, (*first, *bars), weights)
+        by_place = dict(zip(places, further[n:], strict=True))
+        return None, None, None, *further[:n], *(by_place.get(i) for i in range(len(tensors) - n))
+
+
+def _pulled_twice(way: Way, surroundings: Surroundings, tensors: Tensors, weights: Sequence[Tensor | None]) -> tuple:
+    """Second derivatives, from a run that autograd writes down."""
+    given, bars = way.split(tensors)
+    with surroundings.restored(), torch.enable_grad():
+        leaves, bar_leaves = [leaf(x) for x in given], [leaf(bar) for bar in bars]
+        results = [(y, bar) for y, bar in zip(way.plainly(leaves), bar_leaves, strict=True) if bar is not None]  # type: ignore[arg-type]
+        inputs = (*leaves, *way.parameters)
+        first = pulled([y for y, _ in results], inputs, [bar for _, bar in results], create_graph=True)
+    known = [(g, w) for g, w in zip(first, weights, strict=True) if g is not None and w is not None]
+    known = [(g, w) for g, w in known if g.requires_grad]
+    return pulled([g for g, _ in known], (*inputs, *bar_leaves), [w for _, w in known])
+
+
+class _Last(torch.autograd.Function):
+    """The first n of some tensors, which depend on the others in a way that nobody knows the derivative of."""
+
+    @staticmethod
+    def forward(ctx, n: int, *tensors: Tensor | None):
+        return tuple(None if x is None else x.detach() for x in tensors[:n])
+
+    @staticmethod
+    def backward(ctx, *bars: Tensor | None):
+        raise RuntimeError(
+            'this `memory` has first and second derivatives; take `memory`="all" for those of third and higher order'
+        )
 
 
 class _Pure(torch.autograd.Function):
@@ -129,7 +153,12 @@ class _Pure(torch.autograd.Function):
 
 def _pulled_purely(function: Callable[[Tensors], Tensors], tensors: Tensors, bars: Sequence[Tensor | None]) -> Tensors:
     """The gradients of all tensors, with derivatives of their own."""
-    n, places = len(tensors), [i for i, bar in enumerate(bars) if bar is not None]
+    places = [i for i, bar in enumerate(bars) if bar is not None]
+    return _Pure.apply(_gradients(function, len(tensors), places), *tensors, *(bars[i] for i in places))  # type: ignore[arg-type]
+
+
+def _gradients(function: Callable[[Tensors], Tensors], n: int, places: Sequence[int]) -> Callable[[Tensors], Tensors]:
+    """The gradients of n tensors as a function of them and of the gradients of the results at some places."""
 
     def gradients(tensors_and_bars: Tensors) -> Tensors:
         inputs, found = tensors_and_bars[:n], function(tensors_and_bars[:n])
@@ -138,7 +167,17 @@ def _pulled_purely(function: Callable[[Tensors], Tensors], tensors: Tensors, bar
             outputs, inputs, tensors_and_bars[n:], create_graph=True, allow_unused=True, materialize_grads=True
         )
 
-    return _Pure.apply(gradients, *tensors, *(bars[i] for i in places))  # type: ignore[arg-type]
+    return gradients
+
+
+def _within(surroundings: Surroundings, function: Callable[[Tensors], Tensors]) -> Callable[[Tensors], Tensors]:
+    """The same function in the surroundings of its first call."""
+
+    def inside(tensors: Tensors) -> Tensors:
+        with surroundings.restored():
+            return function(tensors)
+
+    return inside
 
 
 def _are_many(bars: Sequence[Tensor | None]) -> bool:
@@ -150,7 +189,7 @@ def _require_numbers(bars: Sequence[Tensor | None]) -> None:
     """Infinite gradients pass: those who scale their loss look for them."""
     if is_transformed() or _are_many(bars):
         return
-    if any(bool(bar.isnan().any()) for bar in bars if bar is not None):
+    if any(bool(bar.isnan().any()) for bar in bars if bar is not None and not bar.is_meta):
         raise ValueError(
             "the gradient of the loss with respect to the solution is not a number (NaN); look at the loss, which is "
             "perhaps NaN itself, and at the solution"
@@ -177,22 +216,15 @@ def exact(course: Course, memory: Memory, state: State) -> list[State]:
         run = course.run.over(given[n] if len(given) > n else None, course.first, course.end)
         return _flat(states_at(run, tuple(given[:n]), course.readings))
 
-    way = Way(forward, backward, plainly, course.parameters, len(given), _purely(course))
+    way = Way(forward, backward, plainly, course.parameters, len(given), _purely(course, n))
     return _grouped(solved(way, given), n)
 
 
-def _purely(course: Course) -> Callable[[Tensors], Tensors] | None:
-    """What a course reads as a function of its state and parameters, if its field is one of them."""
-    field = course.perceptron
-    if field is None:
+def _purely(course: Course, n: int) -> Callable[[Tensors], Tensors] | None:
+    """What a course reads as a function of the n parts of its state and of its parameters."""
+    if (renewed := course.renewed) is None:
         return None
-
-    def purely(tensors: Tensors) -> Tensors:
-        state, *matrices = tensors
-        run = course.run._replace(functions=(Perceptron(field.activations, tuple(matrices)),))
-        return _flat(states_at(run, (state,), course.readings))
-
-    return purely
+    return lambda tensors: _flat(states_at(renewed(tensors[n:]), tuple(tensors[:n]), course.readings))
 
 
 def _flat(states: Sequence[State]) -> list[Tensor]:

@@ -15,14 +15,13 @@ def with_bias(u: Tensor, b: Tensor | None) -> Tensor:
     return (u if b is None else u + b[:, None]).flatten(1)
 
 
-class Attended(torch.nn.Module):
+class Attended:
     """The two actions of an attention."""
 
     def __init__(self, K: Attention):
-        super().__init__()
         self.tokens, self.channels, self.heads, self.is_causal = K.tokens, K.channels, K.heads, K.is_causal
 
-    def forward(self, W: Tensor, b: Tensor | None, x: Tensor, v: Tensor, is_transposed: bool) -> Tensor:
+    def __call__(self, W: Tensor, b: Tensor | None, x: Tensor, v: Tensor, is_transposed: bool) -> Tensor:
         """K(x) v + b, or K(x)' v + b."""
         P = self.probabilities(W, self._tokens(x))
         inner, outer = (W[OUTPUT].mT, W[VALUE].mT) if is_transposed else (W[VALUE], W[OUTPUT])

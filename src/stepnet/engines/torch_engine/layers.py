@@ -6,10 +6,9 @@ asked for its value, and every control value of a weight is a tensor of its own,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, cast
 
-import torch
 from torch import Tensor
 
 from stepnet.engines.torch_engine import fields as equations
@@ -26,9 +25,9 @@ Controls = Mapping[str, tuple[Tensor, ...]]
 
 
 class Stage(NamedTuple):
-    """A stage time, and all weights there."""
+    """A stage time, a number or a tensor without dimensions, and all weights there."""
 
-    t: float
+    t: float | Tensor
     weights: Mapping[str, Tensor]
 
 
@@ -50,20 +49,19 @@ def _form(layer: Layer) -> Form:
     return Form(layer.weights, layer.bias, layer.clock, layer.is_transposed, mirror, layer.shift, number)
 
 
-class ChainOnTensors(torch.nn.Module):
+class ChainOnTensors:
     """sign s_m(K_m ... s_1(K_1 x + b_1) ... + b_m) on `(batch, features)`; weights are given, not owned."""
 
-    def __init__(self, chain: Chain, connections: dict[Connectivity, torch.nn.Module] | None = None):
-        super().__init__()
+    def __init__(self, chain: Chain, connections: dict[Connectivity, Callable] | None = None):
         connections = {} if connections is None else connections
         for layer in chain.layers:
             if layer.connectivity not in connections:
                 connections[layer.connectivity] = connection(layer.connectivity)
         self.forms = [_form(layer) for layer in chain.layers]
-        self.connections = torch.nn.ModuleList(connections[layer.connectivity] for layer in chain.layers)
+        self.connections = [connections[layer.connectivity] for layer in chain.layers]
         self.sign = chain.sign
 
-    def forward(self, stage: Stage, x: Tensor) -> Tensor:
+    def __call__(self, stage: Stage, x: Tensor) -> Tensor:
         v = x
         for form, K in zip(self.forms, self.connections, strict=True):
             W, b = effective(form, stage), bias_of(form, stage)
@@ -85,27 +83,27 @@ def bias_of(form: Form, stage: Stage) -> Tensor | None:
     b = None if form.bias is None else stage.weights[form.bias]
     if form.clock is None:
         return b
-    c = stage.weights[form.clock]
-    return c * stage.t if b is None else added(b, c, stage.t)
+    c, t = stage.weights[form.clock], stage.t
+    if b is None:
+        return c * t
+    return b + c * t if isinstance(t, Tensor) else added(b, c, t)
 
 
-class FieldOnTensors(torch.nn.Module):
+class FieldOnTensors:
     """The parts of a field, and the equation they make."""
 
     def __init__(self, field: Field):
-        super().__init__()
-        shared: dict[Connectivity, torch.nn.Module] = {}
+        shared: dict[Connectivity, Callable] = {}
         self.kind = field.kind
-        self.parts = torch.nn.ModuleList(ChainOnTensors(part, shared) for part in field.parts)
+        self.parts = [ChainOnTensors(part, shared) for part in field.parts]
 
     def equation(self) -> equations.Field:
         """Its functions take a `Stage` for the time."""
         if self.kind == "second":
             return equations.SecondOrder(self.parts[0])
-        return equations.Partitioned(*self.parts) if self.kind == "partitioned" else equations.Single(self.parts[0])
-
-    def __repr__(self) -> str:
-        return f"FieldOnTensors({self.kind} kind, {len(self.parts)} parts)"
+        if self.kind == "partitioned":
+            return equations.Partitioned(self.parts[0], self.parts[1])
+        return equations.Single(self.parts[0])
 
     def state(self, y: Tensor) -> State:
         """y, or its halves, from `(batch, width)`."""

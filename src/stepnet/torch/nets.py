@@ -1,0 +1,45 @@
+"""The presets of `stepnet.nets` as modules under the same names: `snt.nets.hamiltonian(2, 3, width=8, steps=10)`.
+
+They take the arguments of the presets and, by keyword, engine, device and dtype of the module.  As with other modules
+numbers are of torch's default dtype unless told, and the weights of a seed are those of the preset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+
+import torch
+
+from stepnet.nets import presets
+from stepnet.nets.net import Net
+from stepnet.torch.networks import NetModule
+
+
+def as_module(preset: Callable[..., Net]) -> Callable[..., NetModule]:
+    """A preset that makes a module."""
+
+    @wraps(preset)
+    def build(*arguments, engine="auto", device=None, dtype=None, **options) -> NetModule:
+        if dtype is not None and not isinstance(dtype, torch.dtype):
+            raise TypeError(f"`dtype` must be one of torch, such as torch.float64, found {dtype!r:.60}")
+        dtype = torch.get_default_dtype() if dtype is None else dtype
+        return NetModule(preset(*arguments, **options), engine=engine, device=device, dtype=dtype)
+
+    build.__annotations__ = {"return": NetModule}
+    return build
+
+
+resnet = as_module(presets.resnet)
+antisymmetric = as_module(presets.antisymmetric)
+parabolic = as_module(presets.parabolic)
+hamiltonian = as_module(presets.hamiltonian)
+hyperbolic = as_module(presets.hyperbolic)
+midpoint_net = as_module(presets.midpoint_net)
+leapfrog_net = as_module(presets.leapfrog_net)
+mlp = as_module(presets.mlp)
+neural_ode = as_module(presets.neural_ode)
+graph_ode = as_module(presets.graph_ode)
+node_net = as_module(presets.node_net)
+attention_net = as_module(presets.attention_net)
+parabolic_cnn = as_module(presets.parabolic_cnn)
