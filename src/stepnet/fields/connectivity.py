@@ -302,6 +302,20 @@ def count(name: str, value) -> int:
     return int(value)
 
 
+def all_of(name: str, values, kind: type) -> tuple:
+    """One or more records of a kind."""
+    try:
+        found = tuple(values)
+    except TypeError:
+        raise TypeError(f"`{name}` must be a tuple of {kind.__name__}s, found one {type(values).__name__}") from None
+    if not found:
+        raise ValueError(f"`{name}` must hold at least one {kind.__name__.lower()}")
+    for each in found:
+        if not isinstance(each, kind):
+            raise TypeError(f"`{name}` must hold {kind.__name__}s only, found {each!r:.60} ({type(each).__name__})")
+    return found
+
+
 def _two(name: str, value) -> tuple[int, int]:
     try:
         first, second = value

@@ -12,7 +12,8 @@ from itertools import pairwise
 
 from stepnet.errors import UnknownName
 from stepnet.fields.activations import IDENTITY, Activation, activation
-from stepnet.fields.connectivity import Connectivity, Mixing, Normalisation, dense
+from stepnet.fields.connectivity import Connectivity, Mixing, Normalisation, all_of, dense
+from stepnet.records import number
 
 NORMS = {"layer": True, "rms": False}
 """Names of normalisations, and whether they take the mean away."""
@@ -47,8 +48,12 @@ class Layer:
     shift: float = 0.0
 
     def __post_init__(self):
-        object.__setattr__(self, "activation", activation(self.activation))
         K = self.connectivity
+        if not isinstance(K, Connectivity):
+            raise TypeError(f"`K` must be a connectivity such as `fields.dense(3)`, found {K!r:.60}")
+        object.__setattr__(self, "activation", activation(self.activation))
+        object.__setattr__(self, "shift", number("shift", self.shift))
+        self._check_names()
         if (self.is_antisymmetric or self.shift) and K.n_in != K.n_out:
             raise ValueError(f"K must be square for K - K' and for K + shift I, found {K.n_out} by {K.n_in}")
         if self.is_transposed and isinstance(K, Normalisation):
@@ -59,6 +64,15 @@ class Layer:
             raise ValueError(f"K - K' needs a K that is linear in the state and has weights, found {K.name}")
         if K.mirror is None or K.channels_in != K.channels_out:
             raise ValueError(f"K - K' needs operators whose transposes are among them; those of {K.name!r} are not")
+
+    def _check_names(self) -> None:
+        for what in ("weights", "bias", "clock"):
+            name = getattr(self, what)
+            if not (name is None or isinstance(name, str)):
+                raise TypeError(f"`{what}` must be the name of a parameter or None, found {name!r:.60}")
+        if self.weights is None and self.connectivity.weight_shape is not None:
+            raise ValueError(f"`weights` must be a name, as {self.connectivity.name} has weights; found None")
+        _ = self.parameters
 
     @property
     def n_in(self) -> int:
@@ -79,7 +93,7 @@ class Layer:
         """Names and shapes."""
         each = (self.n_out // self.bias_nodes,)
         shapes = ((self.weights, self.connectivity.weight_shape), (self.bias, each), (self.clock, each))
-        return {name: shape for name, shape in shapes if name is not None and shape is not None}
+        return joined({name: shape} for name, shape in shapes if name is not None and shape is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,9 +104,8 @@ class Chain:
     sign: float = 1.0
 
     def __post_init__(self):
-        object.__setattr__(self, "layers", tuple(self.layers))
-        if not self.layers:
-            raise ValueError("`layers` must hold at least one layer")
+        object.__setattr__(self, "layers", all_of("layers", self.layers, Layer))
+        object.__setattr__(self, "sign", number("sign", self.sign))
         for before, after in pairwise(self.layers):
             if before.n_out != after.n_in:
                 raise ValueError(f"a layer gives {before.n_out} features, but the next one takes {after.n_in}")

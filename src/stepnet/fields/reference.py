@@ -205,5 +205,5 @@ def pullback(chain: Chain, weights, t: float, x: np.ndarray, out_bar: np.ndarray
             v_bar = apply_transposed(K, W, v, bar) + state_gradient(K, W, v, v, bar)
         if W_bar is not None:
             bars[layer.weights] += effective(layer, W_bar)
-        bar = v_bar + layer.shift * bar
+        bar = v_bar + layer.shift * bar if layer.shift else v_bar
     return Bars(bar + x_bar, bars)
