@@ -165,15 +165,13 @@ def two_layer(K1: Connectivity, K2: Connectivity, s="tanh") -> Chain:
     return Chain((Layer(K1, "K1", "b1", activation(s)), Layer(K2, "K2", "b2")))
 
 
-def mlp(widths: Sequence[int], s="tanh", has_time: bool = False) -> Chain:
+def mlp(widths: Sequence[int], s="tanh", has_time: bool = False, norm: str | None = None) -> Chain:
     """Dense layers of these widths, the last one linear; with `has_time` the first one sees t too."""
-    if len(widths) < 2:
-        raise ValueError(f"`widths` must hold at least two numbers, those of inputs and outputs, found {widths!r}")
-    layers = [
-        Layer(dense(n_in, n_out), f"K{i}", f"b{i}", activation(s))
+    if not hasattr(widths, "__len__") or len(widths) < 2:
+        raise ValueError(f"`widths` must hold at least two numbers, those of inputs and outputs, found {widths!r:.60}")
+    plain = [
+        Layer(dense(n_in, n_out), f"K{i}", f"b{i}", clock="c1" if has_time and i == 1 else None)
         for i, (n_in, n_out) in enumerate(pairwise(widths), 1)
     ]
-    layers[-1] = replace(layers[-1], activation=IDENTITY)
-    if has_time:
-        layers[0] = replace(layers[0], clock="c1")
-    return Chain(tuple(layers))
+    hidden = [each for layer in plain[:-1] for each in _activated(layer, s, norm)]
+    return Chain((*hidden, plain[-1]))
