@@ -85,7 +85,7 @@ def test_automatic_memory_beyond_its_bytes_gives_the_same_bits(monkeypatch):
 
 def test_a_budget_that_cannot_be_met_says_what_can():
     net, x = several_blocks(), np.ones((300, 6))
-    with pytest.raises(ValueError, match="`memory` must be at least [0-9]+ bytes") as error:
+    with pytest.raises(ValueError, match=r"`memory` must be at least [0-9]+ bytes") as error:
         net.gradient(x, end_gradient=net(x), memory=1000)
     least = int(str(error.value).split()[5])
     found = net.gradient(x, end_gradient=net(x), memory=least)

@@ -13,7 +13,7 @@ ROUNDING = 1e-12  # sums of a few products
 DENSE, RING, LINE = fields.dense(4), fields.conv1d(4, 2, padding="periodic"), fields.conv1d(4, 2)
 
 CHAINS = {
-    "K - K' and K'": (Layer(DENSE, "K", "b", "elu", is_antisymmetric=True), Layer(DENSE, bias=None, is_transposed=True)),
+    "K - K' and K'": (Layer(DENSE, is_antisymmetric=True), Layer(DENSE, "K", None, "elu", is_transposed=True)),
     "K - K' twice": (Layer(DENSE, "K", "b", "tanh", is_antisymmetric=True), Layer(DENSE, is_antisymmetric=True)),
     "K and K - K'": (Layer(RING, "K", "b", "gelu"), Layer(RING, "K", "c", "tanh", is_antisymmetric=True, shift=-0.1)),
     "stencils": (Layer(RING, "K", "b", "tanh", is_antisymmetric=True), Layer(LINE, "K", "c", is_antisymmetric=True)),

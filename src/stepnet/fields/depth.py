@@ -108,7 +108,7 @@ class Depth:
 
     @cached_property
     def _slopes(self) -> sparse.csr_array:
-        """d theta / ds at Gauss's points from the controls, times the roots of their weights: what is squared exactly."""
+        """d theta / ds at Gauss's points from the controls, times the roots of their weights."""
         n, p = self.intervals, self.degree
         steps = sparse.diags_array([-1.0, 1.0], offsets=[0, 1], shape=(self.controls - 1, self.controls))
         if p == 0:

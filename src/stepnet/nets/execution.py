@@ -19,6 +19,7 @@ from stepnet.engines.numba_engine.layer_products import TILE
 from stepnet.engines.numba_engine.layer_runs import NOTHING, Stage
 from stepnet.engines.numba_engine.layer_sweeps import Memory, sweep, turning
 from stepnet.engines.numba_engine.layer_tapes import Passage
+from stepnet.ensemble import usable_cores
 from stepnet.fields import Chain, Depth
 from stepnet.nets.design import Block, Design
 from stepnet.nets.portions import Portions, least_of, portions_of
@@ -281,11 +282,6 @@ class Execution:
         if limit is None:
             return Portions([memory] * len(self.stages), True, self._workers)
         return portions_of(self.stages, limit, tiles, CHUNK, self._workers)
-
-
-def usable_cores() -> int:
-    """Those that this process may use, where the system tells."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def joined(chunks: Sequence[np.ndarray]) -> np.ndarray:

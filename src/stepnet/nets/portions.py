@@ -12,7 +12,7 @@ from stepnet.engines.numba_engine.layer_sweeps import Memory, is_kept, least_byt
 
 
 class Portions(NamedTuple):
-    """What each stage of a chunk may keep, whether all chunks wait for the turn, else how many are run again at once."""
+    """What each stage of a chunk may keep, whether all chunks do so until the turn, else how many run again at once."""
 
     memories: Sequence[Memory]
     is_held: bool
