@@ -219,10 +219,15 @@ def _wanted_times(save_at, spans: np.ndarray, count: int) -> np.ndarray:
     return times
 
 
+def usable_cores() -> int:
+    """Those that this process may use, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def workers_for(workers, count: int) -> int:
     """How many threads to run."""
     if workers is None:
-        return 1 if count < MANY else len(os.sched_getaffinity(0))
+        return 1 if count < MANY else usable_cores()
     if isinstance(workers, bool) or not isinstance(workers, (int, np.integer)) or workers < 1:
         raise ValueError(f"`workers` must be a whole number of at least 1, found {workers!r:.60}")
     return int(workers)

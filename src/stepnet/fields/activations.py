@@ -82,9 +82,15 @@ ACTIVATIONS = {
 
 
 def activation(name: str | Activation) -> Activation:
-    """An activation by its name."""
+    """An activation by its name; one of the catalogue is its own name."""
     if isinstance(name, Activation):
+        if ACTIVATIONS.get(name.name) is not name:
+            raise ValueError(
+                f"`activation` must be one of {', '.join(ACTIVATIONS)}, which kernels know; found {name!r}"
+            )
         return name
+    if not isinstance(name, str):
+        raise TypeError(f"`activation` must be a name or an Activation, found {name!r:.60} ({type(name).__name__})")
     if name not in ACTIVATIONS:
         raise UnknownName("activation", name, ACTIVATIONS)
     return ACTIVATIONS[name]

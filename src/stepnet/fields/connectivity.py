@@ -202,8 +202,9 @@ class Normalisation:
     def __post_init__(self):
         for each in ("channels", "nodes"):
             object.__setattr__(self, each, count(each, getattr(self, each)))
-        if not (np.isfinite(self.eps) and self.eps > 0):
-            raise ValueError(f"`eps` must be positive, found {self.eps!r}")
+        is_number = isinstance(self.eps, (int, float, np.integer, np.floating)) and not isinstance(self.eps, bool)
+        if not (is_number and 0 < self.eps < np.inf):
+            raise ValueError(f"`eps` must be positive, found {self.eps!r:.60}")
 
     name = "normalisation"
     weight_shape = None
@@ -229,12 +230,14 @@ def dense(n_in: int, n_out: int | None = None) -> Mixing:
 
 def conv1d(length: int, channels_in: int, channels_out: int | None = None, taps: int = 3, padding="zero") -> Mixing:
     """Convolution on a line (zero padding) or a ring (periodic padding)."""
-    return _convolution("conv1d", (count("length", length),), channels_in, channels_out, (taps,), padding)
+    return _convolution(
+        "conv1d", (count("length", length),), channels_in, channels_out, (count("taps", taps),), padding
+    )  # fmt: skip
 
 
 def conv2d(shape, channels_in: int, channels_out: int | None = None, taps=(3, 3), padding="zero") -> Mixing:
     """Convolution on a rectangle (zero padding) or a torus (periodic padding) of shape (height, width)."""
-    return _convolution("conv2d", _two("shape", shape), channels_in, channels_out, _two("taps", taps), padding)
+    return _convolution("conv2d", two("shape", shape), channels_in, channels_out, two("taps", taps), padding)
 
 
 def graph(adjacency, channels_in: int, channels_out: int | None = None, filter="adjacency", degree: int = 2) -> Mixing:
@@ -302,10 +305,25 @@ def count(name: str, value) -> int:
     return int(value)
 
 
-def _two(name: str, value) -> tuple[int, int]:
+def all_of(name: str, values, kind: type) -> tuple:
+    """One or more records of a kind."""
+    try:
+        found = tuple(values)
+    except TypeError:
+        raise TypeError(f"`{name}` must be a tuple of {kind.__name__}s, found one {type(values).__name__}") from None
+    if not found:
+        raise ValueError(f"`{name}` must hold at least one {kind.__name__.lower()}")
+    for each in found:
+        if not isinstance(each, kind):
+            raise TypeError(f"`{name}` must hold {kind.__name__}s only, found {each!r:.60} ({type(each).__name__})")
+    return found
+
+
+def two(name: str, value) -> tuple[int, int]:
+    """Two positive whole numbers."""
     try:
         first, second = value
-    except TypeError:
+    except (TypeError, ValueError):
         raise ValueError(f"`{name}` must be two whole numbers, found {value!r:.60}") from None
     return count(name, first), count(name, second)
 
@@ -342,9 +360,12 @@ def _convolution(name, shape, channels_in, channels_out, taps, padding) -> Mixin
 
 
 def _adjacency(value) -> sparse.csr_array:
-    A = sparse.csr_array(value, dtype=np.float64)
-    if A.shape[0] != A.shape[1]:
-        raise ValueError(f"`adjacency` must be square, found {A.shape}")
+    try:
+        A = sparse.csr_array(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"`adjacency` must be a matrix of numbers, found {value!r:.60}") from None
+    if A.ndim != 2 or A.shape[0] != A.shape[1] or A.shape[0] == 0:
+        raise ValueError(f"`adjacency` must be square with a row for every node, found the shape {A.shape}")
     if (A.data < 0).any() or not np.isfinite(A.data).all() or abs(A - A.T).max() > 0:
         raise ValueError("`adjacency` must be symmetric, finite and not negative: weights of undirected edges")
     alone = np.flatnonzero(A.sum(axis=1) == 0)

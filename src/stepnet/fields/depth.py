@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from scipy import sparse
+from scipy.sparse.linalg import splu
 
 from stepnet.fields.connectivity import count
 from stepnet.sums import inner
@@ -34,8 +37,10 @@ class Depth:
 
     def __post_init__(self):
         object.__setattr__(self, "controls", count("controls", self.controls))
-        if self.degree not in (0, 1, 2, 3):
-            raise ValueError(f"`degree` must be 0, 1, 2 or 3, found {self.degree!r}")
+        is_whole = isinstance(self.degree, (int, np.integer)) and not isinstance(self.degree, bool)
+        if not is_whole or self.degree not in (0, 1, 2, 3):
+            raise ValueError(f"`degree` must be 0, 1, 2 or 3, found {self.degree!r:.60}")
+        object.__setattr__(self, "degree", int(self.degree))
         if self.controls <= self.degree:
             raise ValueError(f"`controls` must be more than the degree {self.degree}, found {self.controls}")
 
@@ -66,8 +71,21 @@ class Depth:
         return np.tensordot(weights[0], controls[first[0] : first[0] + self.degree + 1], axes=1)
 
     def refined(self, controls: np.ndarray, new: Depth) -> np.ndarray:
-        """Control values of another depth: those of degree 0 are repeated, others interpolated at Greville's nodes."""
-        return np.stack([self.values(controls, s) for s in new.nodes])
+        """Control values of another depth, so that both functions agree at its nodes.
+
+        They are the same function if each interval is cut into equal parts and the degree stays.
+        """
+        values = self._matrix(new.nodes) @ np.reshape(controls, (self.controls, -1))
+        if new.degree > 1:  # else the controls are the values at the nodes
+            values = splu(new._matrix(new.nodes).tocsc()).solve(values)
+        return values.reshape(new.controls, *np.shape(controls)[1:])
+
+    def _matrix(self, s: np.ndarray) -> sparse.csr_array:
+        """B_j(s_i)."""
+        first, weights = self.basis(s)
+        columns = first[:, None] + np.arange(self.degree + 1)
+        places = np.repeat(np.arange(len(first)), self.degree + 1), columns.ravel()
+        return sparse.csr_array((weights.ravel(), places), shape=(len(first), self.controls))
 
     @property
     def nodes(self) -> np.ndarray:
@@ -79,10 +97,25 @@ class Depth:
         return np.array([knots[j : j + p].mean() for j in range(self.controls)])
 
     def roughness(self, controls: np.ndarray, length: float) -> tuple[float, np.ndarray]:
-        """1/2 sum_j d |(theta_{j+1} - theta_j) / d|^2 with the distance d of controls, and its gradient."""
-        distance = length / max(1, self.controls - (self.degree > 0))
-        jumps = np.diff(controls, axis=0) / distance
-        gradient = np.zeros_like(controls)
-        gradient[1:] += jumps
-        gradient[:-1] -= jumps
-        return 0.5 * distance * inner(jumps, jumps), gradient
+        """1/2 int |d theta / dt|^2 over a time, and its gradient; jumps of degree 0 are slopes from control to control.
+
+        Then it is 1/2 sum_j d |(theta_{j+1} - theta_j) / d|^2 with their distance d.
+        """
+        flat = np.reshape(controls, (self.controls, -1))
+        slopes = self._slopes @ flat * length**-0.5
+        gradient = self._slopes.T @ slopes * length**-0.5
+        return 0.5 * inner(slopes, slopes), gradient.astype(flat.dtype).reshape(np.shape(controls))
+
+    @cached_property
+    def _slopes(self) -> sparse.csr_array:
+        """d theta / ds at Gauss's points from the controls, times the roots of their weights."""
+        n, p = self.intervals, self.degree
+        steps = sparse.diags_array([-1.0, 1.0], offsets=[0, 1], shape=(self.controls - 1, self.controls))
+        if p == 0:
+            return sparse.csr_array(n**0.5 * steps)
+        points, weights = np.polynomial.legendre.leggauss(p)
+        s = (np.arange(n)[:, None] + 0.5 * (points + 1)).ravel() / n
+        knots = np.clip(np.arange(1 - p, n + p), 0, n) / n
+        slopes = sparse.diags_array(p / (knots[p:] - knots[: self.controls - 1])) @ steps
+        roots = sparse.diags_array(np.tile((0.5 * weights / n) ** 0.5, n))
+        return sparse.csr_array(roots @ Depth(self.controls - 1, p - 1)._matrix(s) @ slopes)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepnet.fields.connectivity import Connectivity
+from stepnet.fields.connectivity import Connectivity, all_of
 from stepnet.fields.formula import Chain, affine, joined, symmetric
+from stepnet.records import number
 
 KINDS = ("first", "partitioned", "second")
 
@@ -33,7 +34,7 @@ class Field:
     kind: str = "first"
 
     def __post_init__(self):
-        object.__setattr__(self, "parts", tuple(self.parts))
+        object.__setattr__(self, "parts", all_of("parts", self.parts, Chain))
         if self.kind not in KINDS:
             raise ValueError(f"`kind` must be one of {KINDS}, found {self.kind!r}")
         wanted = 2 if self.kind == "partitioned" else 1
@@ -71,7 +72,9 @@ def residual(K: Connectivity, activation="tanh", norm: str | None = None) -> Fie
 
 def antisymmetric(K: Connectivity, activation="tanh", damping: float = 0.0, norm: str | None = None) -> Field:
     """y' = s((K - K' - damping I) y + b); Haber & Ruthotto (2017), Inverse Problems 34:014004."""
-    return Field("antisymmetric", (affine(K, activation, norm=norm, is_antisymmetric=True, shift=-float(damping)),))
+    return Field(
+        "antisymmetric", (affine(K, activation, norm=norm, is_antisymmetric=True, shift=-number("damping", damping)),)
+    )
 
 
 def parabolic(K: Connectivity, activation="tanh", norm: str | None = None) -> Field:

@@ -12,7 +12,8 @@ from itertools import pairwise
 
 from stepnet.errors import UnknownName
 from stepnet.fields.activations import IDENTITY, Activation, activation
-from stepnet.fields.connectivity import Connectivity, Mixing, Normalisation, dense
+from stepnet.fields.connectivity import Connectivity, Mixing, Normalisation, all_of, dense
+from stepnet.records import number
 
 NORMS = {"layer": True, "rms": False}
 """Names of normalisations, and whether they take the mean away."""
@@ -47,8 +48,12 @@ class Layer:
     shift: float = 0.0
 
     def __post_init__(self):
-        object.__setattr__(self, "activation", activation(self.activation))
         K = self.connectivity
+        if not isinstance(K, Connectivity):
+            raise TypeError(f"`K` must be a connectivity such as `fields.dense(3)`, found {K!r:.60}")
+        object.__setattr__(self, "activation", activation(self.activation))
+        object.__setattr__(self, "shift", number("shift", self.shift))
+        self._check_names()
         if (self.is_antisymmetric or self.shift) and K.n_in != K.n_out:
             raise ValueError(f"K must be square for K - K' and for K + shift I, found {K.n_out} by {K.n_in}")
         if self.is_transposed and isinstance(K, Normalisation):
@@ -59,6 +64,15 @@ class Layer:
             raise ValueError(f"K - K' needs a K that is linear in the state and has weights, found {K.name}")
         if K.mirror is None or K.channels_in != K.channels_out:
             raise ValueError(f"K - K' needs operators whose transposes are among them; those of {K.name!r} are not")
+
+    def _check_names(self) -> None:
+        for what in ("weights", "bias", "clock"):
+            name = getattr(self, what)
+            if not (name is None or isinstance(name, str)):
+                raise TypeError(f"`{what}` must be the name of a parameter or None, found {name!r:.60}")
+        if self.weights is None and self.connectivity.weight_shape is not None:
+            raise ValueError(f"`weights` must be a name, as {self.connectivity.name} has weights; found None")
+        _ = self.parameters
 
     @property
     def n_in(self) -> int:
@@ -79,7 +93,7 @@ class Layer:
         """Names and shapes."""
         each = (self.n_out // self.bias_nodes,)
         shapes = ((self.weights, self.connectivity.weight_shape), (self.bias, each), (self.clock, each))
-        return {name: shape for name, shape in shapes if name is not None and shape is not None}
+        return joined({name: shape} for name, shape in shapes if name is not None and shape is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,9 +104,8 @@ class Chain:
     sign: float = 1.0
 
     def __post_init__(self):
-        object.__setattr__(self, "layers", tuple(self.layers))
-        if not self.layers:
-            raise ValueError("`layers` must hold at least one layer")
+        object.__setattr__(self, "layers", all_of("layers", self.layers, Layer))
+        object.__setattr__(self, "sign", number("sign", self.sign))
         for before, after in pairwise(self.layers):
             if before.n_out != after.n_in:
                 raise ValueError(f"a layer gives {before.n_out} features, but the next one takes {after.n_in}")
@@ -152,15 +165,13 @@ def two_layer(K1: Connectivity, K2: Connectivity, s="tanh") -> Chain:
     return Chain((Layer(K1, "K1", "b1", activation(s)), Layer(K2, "K2", "b2")))
 
 
-def mlp(widths: Sequence[int], s="tanh", has_time: bool = False) -> Chain:
+def mlp(widths: Sequence[int], s="tanh", has_time: bool = False, norm: str | None = None) -> Chain:
     """Dense layers of these widths, the last one linear; with `has_time` the first one sees t too."""
-    if len(widths) < 2:
-        raise ValueError(f"`widths` must hold at least two numbers, those of inputs and outputs, found {widths!r}")
-    layers = [
-        Layer(dense(n_in, n_out), f"K{i}", f"b{i}", activation(s))
+    if not hasattr(widths, "__len__") or len(widths) < 2:
+        raise ValueError(f"`widths` must hold at least two numbers, those of inputs and outputs, found {widths!r:.60}")
+    plain = [
+        Layer(dense(n_in, n_out), f"K{i}", f"b{i}", clock="c1" if has_time and i == 1 else None)
         for i, (n_in, n_out) in enumerate(pairwise(widths), 1)
     ]
-    layers[-1] = replace(layers[-1], activation=IDENTITY)
-    if has_time:
-        layers[0] = replace(layers[0], clock="c1")
-    return Chain(tuple(layers))
+    hidden = [each for layer in plain[:-1] for each in _activated(layer, s, norm)]
+    return Chain((*hidden, plain[-1]))

@@ -67,6 +67,14 @@ def state_gradient(K: Connectivity, W, x: np.ndarray, v: np.ndarray, z: np.ndarr
     return _pulled_attention(K, W, x, v, z)[0] if isinstance(K, Attention) else 0.0
 
 
+def state_tangent(K: Connectivity, W, x: np.ndarray, x_dot: np.ndarray, v: np.ndarray, is_transposed: bool):
+    """d (K(x) v), or of K(x)' v, along x_dot with v held fixed: 0 for a linear K."""
+    if isinstance(K, Normalisation):
+        product = (_centred(K, x) * _centred(K, x_dot)).mean(axis=0)
+        return _flat(-product / _size(K, x) ** 3 * _centred(K, v))
+    return _pushed_attention(K, W, x, x_dot, v, is_transposed) if isinstance(K, Attention) else 0.0
+
+
 def _centred(K: Normalisation, v: np.ndarray) -> np.ndarray:
     """C v as (channels, nodes, batch)."""
     v = v.reshape(K.channels, K.nodes, -1)
@@ -153,6 +161,18 @@ def _pulled_attention(K: Attention, W, x, v, z) -> tuple[np.ndarray, np.ndarray]
     return _flat(_channels(W[0].T, Q_bar) + _channels(W[1].T, K_bar)), np.stack(W_bar)
 
 
+def _pushed_attention(K: Attention, W, x, x_dot, v, is_transposed: bool) -> np.ndarray:
+    """The tangent of K(x) v, or K(x)' v, by way of P."""
+    Q, Keys, P = _attention(K, W, x)
+    Q_dot, K_dot = (_heads(K, _channels(W[i], _tokens(K, x_dot))) for i in (0, 1))
+    scores_dot = np.swapaxes(Q_dot, -1, -2) @ Keys + np.swapaxes(Q, -1, -2) @ K_dot
+    P_dot = P * (scores_dot - (P * scores_dot).sum(axis=-1, keepdims=True)) * (K.channels // K.heads) ** -0.5
+    inner, outer = W[2], W[3]
+    if is_transposed:
+        P_dot, inner, outer = np.swapaxes(P_dot, -1, -2), W[3].T, W[2].T
+    return _flat(_channels(outer, _weighted(K, P_dot, _channels(inner, _tokens(K, v)))))
+
+
 # ---- layers and chains ----------------------------------------------------------------------------------------------
 
 
@@ -187,6 +207,19 @@ def forward(chain: Chain, weights, t: float, x: np.ndarray) -> list[tuple[np.nda
     return found
 
 
+def tangent(chain: Chain, weights, t: float, x: np.ndarray, x_dot: np.ndarray) -> np.ndarray:
+    """The derivative of a chain along x_dot."""
+    v_dot = x_dot
+    for layer, (v, u, _) in zip(chain.layers, forward(chain, weights, t, x), strict=True):
+        K, W = layer.connectivity, effective(layer, weights.get(layer.weights))
+        act, at, at_dot = (apply_transposed, x, x_dot) if layer.is_transposed else (apply, v, v_dot)
+        u_dot = act(K, W, at, v_dot) + state_tangent(K, W, at, at_dot, v, layer.is_transposed)
+        if layer.shift:
+            u_dot = u_dot + layer.shift * v_dot
+        v_dot = layer.activation.derivative(u) * u_dot
+    return chain.sign * v_dot
+
+
 def pullback(chain: Chain, weights, t: float, x: np.ndarray, out_bar: np.ndarray) -> Bars:
     """Gradients of <out_bar, chain(x)>."""
     bars = {name: np.zeros(shape, x.dtype) for name, shape in chain.parameters.items()}
@@ -205,5 +238,5 @@ def pullback(chain: Chain, weights, t: float, x: np.ndarray, out_bar: np.ndarray
             v_bar = apply_transposed(K, W, v, bar) + state_gradient(K, W, v, v, bar)
         if W_bar is not None:
             bars[layer.weights] += effective(layer, W_bar)
-        bar = v_bar + layer.shift * bar
+        bar = v_bar + layer.shift * bar if layer.shift else v_bar
     return Bars(bar + x_bar, bars)

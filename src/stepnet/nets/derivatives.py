@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from stepnet.nets.border import shaped
 from stepnet.nets.design import Design
 
 
@@ -70,17 +71,11 @@ class Linearised:
 
     def tangent(self, theta_dot) -> np.ndarray:
         """J v: the derivative of the outputs in a direction of the parameters."""
-        dot = np.ascontiguousarray(theta_dot, self.outputs.dtype).reshape(-1)
-        if dot.size != self.size:
-            raise ValueError(f"`theta_dot` must have {self.size} entries, found {dot.size}")
-        return self._push(dot)
+        return self._push(shaped("theta_dot", theta_dot, (self.size,), "the parameters", self.outputs.dtype))
 
     def pullback(self, outputs_bar) -> np.ndarray:
         """J' u: the gradient by the parameters from that by the outputs."""
-        bar, wanted = np.ascontiguousarray(outputs_bar, self.outputs.dtype), self.outputs.shape
-        if bar.shape != wanted:
-            raise ValueError(f"`outputs_bar` must have the shape {wanted} of the outputs, found {bar.shape}")
-        return self._pull(bar)
+        return self._pull(shaped("outputs_bar", outputs_bar, self.outputs.shape, "the outputs", self.outputs.dtype))
 
     def gauss_newton(self, direction, hessian: Callable | None = None) -> np.ndarray:
         """J' H J times a direction; `hessian(J v)` is H (J v), by default J v."""

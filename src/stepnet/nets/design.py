@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise, zip_longest
+from types import NoneType
 from typing import Any
 
 import numpy as np
 
 from stepnet.checkpoints.counts import checked_count
-from stepnet.fields import Chain, Depth, Field, Normalisation
+from stepnet.fields import DYNAMICS, Chain, Depth, Field, Normalisation
+from stepnet.fields.connectivity import all_of
 from stepnet.schemes import catalogue
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.programs import Motion, Program, Slope, motion_of
@@ -43,14 +45,20 @@ class Block:
     depth: Depth = None  # type: ignore[assignment]
 
     def __post_init__(self):
+        if not isinstance(self.field, Field):
+            raise TypeError(f"`field` must be a Field such as `fields.residual(K)`, found {self.field!r:.60}")
         if isinstance(self.scheme, str):
             object.__setattr__(self, "scheme", catalogue.get(self.scheme))
+        if not isinstance(self.scheme, (*catalogue.RECORDS, NoneType)):
+            raise TypeError(f"`scheme` must be a scheme, its name or None, found {self.scheme!r:.60}")
         object.__setattr__(self, "steps", checked_count("steps", self.steps, 1))
         if not (isinstance(self.length, (int, float, np.floating)) and 0 < self.length < np.inf):
             raise ValueError(f"`length` must be a positive number, found {self.length!r:.60}")
         object.__setattr__(self, "length", float(self.length))
         if self.depth is None:
             object.__setattr__(self, "depth", Depth(self.steps))
+        if not isinstance(self.depth, Depth):
+            raise TypeError(f"`depth` must be a Depth such as `Depth({self.steps})`, found {self.depth!r:.60}")
         self._check_scheme()
 
     def _check_scheme(self) -> None:
@@ -99,17 +107,27 @@ class Block:
 
     def __repr__(self) -> str:
         scheme = "no skip" if self.scheme is None else self.scheme.name
-        chain = self.field.parts[0]
-        K, s = chain.layers[0].connectivity, str(chain.activation)
-        if any(isinstance(layer.connectivity, Normalisation) for layer in chain.layers):
-            s += " of normalised"
         degree = ("step by step", "piecewise linear", "quadratic spline", "cubic spline")[self.depth.degree]
         if self.depth.controls == 1:
             degree = "the same everywhere"
-        return (
-            f"{self.field.name}, {K.name} {K.n_in} -> {K.n_out}, {s}, {scheme}, {self.steps} steps of {self.h:.4g}, "
-            f"weights {degree}"
-        )
+        return f"{self.field.name}, {self._formula}, {scheme}, {self.steps} steps of {self.h:.4g}, weights {degree}"
+
+    @property
+    def _formula(self) -> str:
+        chain = self.field.parts[0]
+        if self.field.name not in DYNAMICS:
+            return described(chain)
+        K, s = chain.layers[0].connectivity, str(chain.activation)
+        if any(isinstance(layer.connectivity, Normalisation) for layer in chain.layers):
+            s += " of normalised"
+        return f"{K.name} {K.n_in} -> {K.n_out}, {s}"
+
+
+def described(chain: Chain) -> str:
+    """A chain layer by layer, for people."""
+    return ", ".join(
+        f"{layer.connectivity.name} {layer.n_in} -> {layer.n_out} {layer.activation}" for layer in chain.layers
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,10 +148,12 @@ class Design:
     joins: tuple[Chain, ...] = field(default=())
 
     def __post_init__(self):
-        object.__setattr__(self, "blocks", tuple(self.blocks))
-        object.__setattr__(self, "joins", tuple(self.joins))
-        if not self.blocks:
-            raise ValueError("`blocks` must hold at least one block")
+        object.__setattr__(self, "blocks", all_of("blocks", self.blocks, Block))
+        object.__setattr__(self, "joins", all_of("joins", self.joins, Chain) if self.joins else ())
+        for name in ("opening", "readout"):
+            if not isinstance(getattr(self, name), (Chain, NoneType)):
+                found = getattr(self, name)
+                raise TypeError(f"`{name}` must be a Chain such as `fields.affine(K)`, or None, found {found!r:.60}")
         if self.joins and len(self.joins) != len(self.blocks) - 1:
             raise ValueError(f"`joins` must hold {len(self.blocks) - 1} chains, one between every two blocks, "
                              f"found {len(self.joins)}")  # fmt: skip

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, starmap
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,18 @@ from stepnet.checkpoints import Checkpoints
 from stepnet.engines.numba_engine.blas import SINGLE_THREAD
 from stepnet.engines.numba_engine.layer_products import TILE
 from stepnet.engines.numba_engine.layer_runs import NOTHING, Stage
-from stepnet.engines.numba_engine.layer_sweeps import Memory, sweep
+from stepnet.engines.numba_engine.layer_sweeps import Memory, sweep, turning
 from stepnet.engines.numba_engine.layer_tapes import Passage
+from stepnet.ensemble import usable_cores
 from stepnet.fields import Chain, Depth
 from stepnet.nets.design import Block, Design
+from stepnet.nets.portions import Portions, least_of, portions_of
+
+__all__ = ["CHUNK", "SINGLE_THREAD", "TILE", "Execution", "stage_of", "sweep", "tiled", "untiled"]
 
 CHUNK = 4  # tiles that share the weights in the cache
-AUTOMATIC_BYTES = 2**28  # what "auto" may store
-KEPT = 8  # runs of chunks that are put by to be used again, or as many as those bytes hold
+AUTOMATIC_BYTES = 2**28  # what "auto" may store, and what is put by to be used again
+AHEAD = 2  # gradients of chunks for every thread that wait to be added up
 
 
 def stage_of(record: Chain | Block, dtype: np.dtype) -> Stage:
@@ -58,14 +62,18 @@ class Execution:
         self.stages = [stage_of(record, dtype) for _, record in design.stages()]
         ends = list(accumulate(stage.n_parameters for stage in self.stages))
         self.places = list(zip([0, *ends], ends, strict=False))
-        self._workers = workers or len(os.sched_getaffinity(0))
+        self._workers = workers or usable_cores()
+        self._threads: tuple[int, ThreadPoolExecutor] | None = None
         self._free: dict[tuple[int, bool], list[Passage]] = {}
-        self._automatic: dict[int, Memory] = {}
+        self._portions: dict[tuple[int, Memory], Portions] = {}
         self._alone = SINGLE_THREAD if any(stage.calls_blas for stage in self.stages) else nullcontext()
 
-    @cached_property
+    @property
     def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self._workers)
+        # A forked process inherits the pool, but none of its threads.
+        if self._threads is None or self._threads[0] != os.getpid():
+            self._threads = os.getpid(), ThreadPoolExecutor(self._workers)
+        return self._threads[1]
 
     def over(self, function: Callable, *arrays) -> list:
         """function(one, ...) for all entries of some lists, over threads; values in order."""
@@ -73,6 +81,49 @@ class Execution:
             if len(arrays[0]) == 1 or self._workers == 1:
                 return list(map(function, *arrays))
             return list(self._pool.map(function, *arrays))
+
+    def added(self, function: Callable, theta: np.ndarray, *arrays, at_once: int | None = None) -> tuple:
+        """The sum of what function(bar, one, ...) adds to each `bar`, and its values; few bars are there at once.
+
+        They are added in order, so that bits do not depend on threads.
+        """
+        spare: list[np.ndarray] = []
+
+        def run(*each):
+            try:
+                bar = spare.pop()
+                bar.fill(0)
+            except IndexError:
+                bar = np.zeros(theta.shape, theta.dtype)
+            return bar, function(bar, *each)
+
+        total, values = None, []
+        with self._alone:
+            for bar, value in self._few(run, list(zip(*arrays, strict=True)), at_once or AHEAD * self._workers):
+                values.append(value)
+                if total is None:
+                    total = bar
+                else:
+                    total += bar
+                    spare.append(bar)
+        return total, values
+
+    def _few(self, function: Callable, arguments: list[tuple], at_once: int) -> Iterator:
+        """Values in order, over threads; no more than `at_once` are under way or wait to be taken."""
+        if min(len(arguments), self._workers, at_once) == 1:
+            yield from starmap(function, arguments)
+            return
+        waiting: deque[Future] = deque()
+        try:
+            for each in arguments:
+                if len(waiting) == at_once:
+                    yield waiting.popleft().result()
+                waiting.append(self._pool.submit(function, *each))
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
     def own(self, theta: np.ndarray) -> list[np.ndarray]:
         """The parameters of every stage."""
@@ -141,8 +192,8 @@ class Execution:
     def sweep(self, theta, x, memory: Memory, is_x_wanted: bool = True) -> Generator[Any, Any, None]:
         """Outputs; once their gradient is sent, the gradients with respect to the parameters and to x."""
         own, chunks = self.own(theta), chunks_of(tiled(x))
-        memory = self._memory(memory, sum(map(len, chunks)))
-        if memory == "all":
+        portions = self._portions_of(memory, sum(map(len, chunks)))
+        if portions.memories[0] == "all":
             runs = self._passages(chunks)
             y_bar = yield untiled(joined(self.over(lambda run, y: run.run(own, y), runs, chunks)), len(x))
             theta_bar, x_bars = self._pulled(runs, own, theta, y_bar, is_x_wanted)
@@ -151,31 +202,35 @@ class Execution:
             return
 
         def begin(y):
-            bar, sweeps = np.zeros_like(theta), []
-            for stage, some, some_bar in zip(self.stages, own, self.own(bar), strict=True):
-                sweeps.append(sweep(stage, some, some_bar, y, memory))
+            sweeps = []
+            for stage, some, memory in zip(self.stages, own, portions.memories, strict=True):
+                sweeps.append(turning(stage, some, y, memory))
                 y = next(sweeps[-1])
-            return y, bar, sweeps
+            return y, sweeps
 
-        def finish(sweeps, y_bar):
-            for each in reversed(sweeps):
-                y_bar = each.send(y_bar)
+        def finish(bar, sweeps, y_bar):
+            for each, some_bar in zip(reversed(sweeps), reversed(self.own(bar)), strict=True):
+                y_bar = each.send((y_bar, some_bar))
+                each.close()
             return y_bar
 
-        ends, bars, sweeps = zip(*self.over(begin, chunks), strict=True)
-        y_bar = yield untiled(joined(ends), len(x))
-        x_bars = self.over(finish, sweeps, chunks_of(tiled(y_bar)))
-        yield sum_of(bars), untiled(joined(x_bars), len(x))
+        if portions.is_held:
+            ends, started = zip(*self.over(begin, chunks), strict=True)
+            y_bar = yield untiled(joined(ends), len(x))
+            theta_bar, x_bars = self.added(finish, theta, started, chunks_of(tiled(y_bar)))
+        else:
+            again = lambda bar, y, y_bar: finish(bar, begin(y)[1], y_bar)
+            y_bar = yield self.forward(theta, x)
+            theta_bar, x_bars = self.added(again, theta, chunks, chunks_of(tiled(y_bar)), at_once=portions.at_once)
+        yield theta_bar, untiled(joined(x_bars), len(x))
 
     def _pulled(self, runs, own, theta, outputs_bar, is_x_wanted: bool) -> tuple[np.ndarray, Sequence[np.ndarray]]:
         """Gradients of theta, and of x chunk by chunk, from those of the outputs."""
 
-        def back(run, y_bar):
-            bar = np.zeros_like(theta)
-            return bar, run.pull(own, self.own(bar), y_bar, is_x_wanted)
+        def back(bar, run, y_bar):
+            return run.pull(own, self.own(bar), y_bar, is_x_wanted)
 
-        bars, x_bars = zip(*self.over(back, runs, chunks_of(tiled(outputs_bar))), strict=True)
-        return sum_of(bars), x_bars
+        return self.added(back, theta, runs, chunks_of(tiled(outputs_bar)))
 
     def gradient(
         self, theta, x, end_gradient: Callable[[np.ndarray], np.ndarray], memory: Memory, is_x_wanted: bool = True
@@ -198,10 +253,11 @@ class Execution:
 
     def _put_by(self, runs: list[Passage]) -> None:
         """They are not used any more."""
+        kept = sum(run.nbytes for free in self._free.values() for run in free)
         for run in runs:
-            free = self._free.setdefault((run.tiles, run.is_dual), [])
-            if len(free) < max(KEPT, AUTOMATIC_BYTES // run.nbytes):
-                free.append(run)
+            kept += run.nbytes
+            if kept <= AUTOMATIC_BYTES:
+                self._free.setdefault((run.tiles, run.is_dual), []).append(run)
 
     def stored_bytes(self, tiles: int) -> int:
         """Memory of all that a gradient could keep."""
@@ -211,21 +267,21 @@ class Execution:
         """Whether a run with tangents may be kept as a whole."""
         return memory == "all" or (memory == "auto" and self.stored_bytes(-(-samples // TILE)) <= AUTOMATIC_BYTES)
 
-    def _memory(self, memory: Memory, tiles: int) -> Memory:
-        if memory != "auto":
-            return memory
-        if tiles not in self._automatic:
-            is_small = self.stored_bytes(tiles) <= AUTOMATIC_BYTES
-            few = Checkpoints(bytes=max(1, AUTOMATIC_BYTES * CHUNK // max(tiles, CHUNK)))
-            self._automatic[tiles] = "all" if is_small else few
-        return self._automatic[tiles]
+    def _portions_of(self, memory: Memory, tiles: int) -> Portions:
+        key = tiles, memory
+        if key not in self._portions:
+            self._portions[key] = self._shared_out(memory, tiles)
+        return self._portions[key]
 
-
-def sum_of(bars: Sequence[np.ndarray]) -> np.ndarray:
-    """The sum in order, in the first of them."""
-    for bar in bars[1:]:
-        bars[0][...] += bar
-    return bars[0]
+    def _shared_out(self, memory: Memory, tiles: int) -> Portions:
+        if self.can_be_kept(tiles * TILE, memory):
+            memory = "all"
+        limit = memory.bytes if isinstance(memory, Checkpoints) else None
+        if memory == "auto":
+            limit = max(AUTOMATIC_BYTES, least_of(self.stages, min(tiles, CHUNK)))
+        if limit is None:
+            return Portions([memory] * len(self.stages), True, self._workers)
+        return portions_of(self.stages, limit, tiles, CHUNK, self._workers)
 
 
 def joined(chunks: Sequence[np.ndarray]) -> np.ndarray:

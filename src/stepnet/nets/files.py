@@ -10,15 +10,17 @@ import numpy as np
 from scipy import sparse
 
 from stepnet import fields
+from stepnet.checkpoints import Checkpoints
 from stepnet.fields import Activation, activation
 from stepnet.nets.design import Block, Design
 from stepnet.schemes import catalogue
+from stepnet.schemes.tableau import Dense, Embedded
 
 FORMAT = 1
 RECORDS = {
     each.__name__: each
     for each in (Block, Design, fields.Field, fields.Chain, fields.Layer, fields.Mixing, fields.Fixed, fields.Attention,
-                 fields.Normalisation, fields.Depth, fields.Stencil)
+                 fields.Normalisation, fields.Depth, fields.Stencil, Checkpoints, *catalogue.RECORDS, Embedded, Dense)
 }  # fmt: skip
 
 
@@ -33,7 +35,8 @@ def write(path, net) -> None:
         for part in ("data", "indices", "indptr"):
             tensors[f"operators.{number}.{part}"] = np.ascontiguousarray(getattr(P, part))
         tensors[f"operators.{number}.shape"] = np.array(P.shape)
-    header = {"format": FORMAT, "dtype": net.dtype.name, "design": described}
+    memory = _described(net.memory, operators)
+    header = {"format": FORMAT, "dtype": net.dtype.name, "memory": memory, "design": described}
     save_file(tensors, path, metadata={"stepnet": json.dumps(header)})
 
 
@@ -50,21 +53,38 @@ def fingerprint(net) -> str:
 
 def read(path):
     """The net in a file."""
-    from safetensors import safe_open
+    header, tensors = _opened(path)
+    try:
+        header = json.loads(header)
+        if header["format"] == FORMAT:
+            return _net(header, tensors)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{str(path)!r} holds a net that cannot be built: {type(error).__name__}: {error}") from error
+    raise ValueError(f"{str(path)!r} has the format {header['format']}, this version reads {FORMAT}")
 
+
+def _opened(path) -> tuple[str, dict[str, np.ndarray]]:
+    """The header of a file, and its tensors."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "numpy") as file:
+            header = (file.metadata() or {}).get("stepnet")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{str(path)!r} is no safetensors file: {error}") from None
+    if header is None:
+        raise ValueError(f"{str(path)!r} is no net: its header has no design")
+    return header, tensors
+
+
+def _net(header: dict, tensors: dict):
     from stepnet.nets.net import Net
 
-    with safe_open(path, "numpy") as file:
-        header = (file.metadata() or {}).get("stepnet")
-        if header is None:
-            raise ValueError(f"{str(path)!r} is no net: its header has no design")
-        header = json.loads(header)
-        if header["format"] != FORMAT:
-            raise ValueError(f"{str(path)!r} has the format {header['format']}, this version reads {FORMAT}")
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     design = _built(header["design"], tensors)
     theta = [tensors[f"weights.{name}"].ravel() for name in design.shapes]
-    return Net(design, np.concatenate(theta), dtype=header["dtype"])
+    memory = _built(header.get("memory", "auto"), tensors)
+    return Net(design, np.concatenate([np.zeros(0), *theta]), dtype=header["dtype"], memory=memory)
 
 
 def _described(value, operators: list):
@@ -77,17 +97,25 @@ def _described(value, operators: list):
             operators.append(value)
             known = len(operators) - 1
         return {"operator": known}
-    if type(value).__name__ in RECORDS:
+    name = getattr(value, "name", None)
+    if isinstance(value, catalogue.RECORDS) and _is_known(name, value):
+        return {"scheme": name}
+    if type(value) is RECORDS.get(type(value).__name__):
         each = {f.name: _described(getattr(value, f.name), operators) for f in dataclasses.fields(value)}
         return {"record": type(value).__name__, **each}
     if isinstance(value, tuple):
         return [_described(each, operators) for each in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    name = getattr(value, "name", "")
-    if name not in catalogue.names() or catalogue.get(name) != value:
-        raise ValueError(f"only schemes of the catalogue can be saved by their names, found {value!r:.80}")
-    return {"scheme": name}
+    raise TypeError(f"{type(value).__name__} cannot be written into the file of a net, found {value!r:.80}")
+
+
+def _is_known(name, scheme) -> bool:
+    """Whether the catalogue has this scheme by this name; others are written as their numbers."""
+    try:
+        return catalogue.get(name) == scheme
+    except (LookupError, ValueError):
+        return False
 
 
 def _built(value, tensors: dict):

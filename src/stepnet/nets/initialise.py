@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import UnknownName
-from stepnet.fields import Chain, Normalisation, reference
+from stepnet.fields import Attention, Chain, Fixed, Normalisation, reference
 from stepnet.fields.formula import Layer
 from stepnet.nets.design import Block, Design
 from stepnet.schemes.conditions import amplification, imaginary_stability_limit, real_stability_limit
@@ -42,7 +42,7 @@ def initial_weights(design: Design, name: str, seed: int) -> np.ndarray:
             if name == "stable" and isinstance(stage, Block):
                 bound = largest_norm(stage)
                 for one in values:
-                    one *= min(1.0, bound / norm_of(layer, one))
+                    _shrink(layer, one, bound)
             found.append(values.reshape(shape))
     return np.concatenate([each.ravel() for each in found]) if found else np.zeros(0)
 
@@ -57,8 +57,8 @@ def _owners(stage: Chain | Block) -> list[tuple[Layer, str]]:
 def _drawn(layer: Layer, name: str, controls: int, random) -> np.ndarray:
     K: Any = layer.connectivity
     if name == "orthogonal":
-        n_taps = int(np.prod(K.weight_shape[:-2]))
-        return np.stack([_orthogonal(K.weight_shape, random) for _ in range(controls)]) / np.sqrt(n_taps)
+        n_added = 1 if isinstance(K, Attention) else int(np.prod(K.weight_shape[:-2]))  # matrices that are added up
+        return np.stack([_orthogonal(K.weight_shape, random) for _ in range(controls)]) / np.sqrt(n_added)
     variance = VARIANCES["glorot" if name == "stable" else name]
     return random.normal(size=(controls, *K.weight_shape)) * np.sqrt(variance(*K.fan))
 
@@ -72,10 +72,16 @@ def _orthogonal(shape: tuple[int, ...], random) -> np.ndarray:
 
 
 def norm_of(layer: Layer, W: np.ndarray) -> float:
-    """The largest singular value of K (or of K - K'), for attention of the product of its value and output matrices."""
+    """The largest singular value of K (or of K - K'); for attention a bound on that of K(x) for all x.
+
+    K(x) = sum over heads of W_o W_v of the head times P, and |P| <= sqrt(tokens), as its rows are means.
+    """
     K = layer.connectivity
-    if K.name == "attention":
-        return float(np.linalg.norm(W[3] @ W[2], 2))
+    if isinstance(K, Attention):
+        heads = [
+            np.linalg.norm(o.T @ v, 2) for o, v in zip(*(np.split(w, K.heads) for w in (W[3].T, W[2])), strict=True)
+        ]
+        return float(K.tokens**0.5 * min(sum(heads), np.linalg.norm(W[3], 2) * np.linalg.norm(W[2], 2)))
     W = reference.effective(layer, W)
     x = np.random.default_rng(0).normal(size=(K.n_in, 1))
     size = 1.0
@@ -86,13 +92,23 @@ def norm_of(layer: Layer, W: np.ndarray) -> float:
     return max(np.sqrt(size), np.finfo(float).tiny)
 
 
+def _shrink(layer: Layer, W: np.ndarray, bound: float) -> None:
+    """W scaled down in place so that K keeps to the bound; that of attention is quadratic in its last two matrices."""
+    share = min(1.0, bound / max(norm_of(layer, W), np.finfo(float).tiny))
+    if isinstance(layer.connectivity, Attention):
+        W[2:] *= share**0.5
+    else:
+        W *= share
+
+
 def largest_norm(block: Block) -> float:
     """The norm of K up to which the linearised block lies inside its scheme's stability region.
 
     Parabolic: h |K|^2 max s' within the real interval (2 for Euler).  Hyperbolic: h |K| sqrt(max s') within the
     imaginary interval (2 for Verlet).  Hamiltonian: h |K|^2 max s' within it.  Antisymmetric: h (-damping + i |K - K'|)
-    max s'.  Else: h |K| max s' < 1, which makes a step invertible.  With a normalisation N,
-    s(N(.)) takes the place of s.
+    max s'.  Else: h |K| max s' < 1, which makes a step invertible; for a chain the product over its layers, each with
+    the same part in it.  With a normalisation N, s(N(.)) takes the place of s.  That a K depends on the state itself is
+    left out.
     """
     h, name, scheme = block.h, block.field.name, block.scheme
     layer, s = block.field.parts[0].layers[0], _steepest(block.field.parts[0])
@@ -104,15 +120,19 @@ def largest_norm(block: Block) -> float:
         return float(np.sqrt(INSIDE * imaginary_stability_limit(scheme) / (h * s)))
     if name == "antisymmetric":
         return _largest_rotation(scheme, -layer.shift, h * s)
-    return INSIDE / (h * s)
+    n_weighted = sum(layer.connectivity.weight_shape is not None for layer in block.field.parts[0].layers)
+    return float((INSIDE / (h * s)) ** (1 / max(1, n_weighted)))
 
 
 def _steepest(chain: Chain) -> float:
-    """The largest slope of s, or of s(N(.))."""
-    found = chain.activation.steepest
+    """The largest slope of s, or of s(N(.)); of a longer chain that of all but its weights."""
+    found = 1.0
     for layer in chain.layers:
+        found *= layer.activation.steepest
         if isinstance(layer.connectivity, Normalisation):
             found *= layer.connectivity.eps**-0.5
+        elif isinstance(layer.connectivity, Fixed):
+            found *= norm_of(layer, np.zeros(0))
     return found
 
 

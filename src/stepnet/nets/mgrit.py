@@ -9,7 +9,7 @@ Guenther et al. (2020), SIAM J. Math. Data Sci. 2:1.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -19,6 +19,7 @@ from stepnet.checkpoints.counts import checked_count
 from stepnet.errors import UnknownName
 
 ROUNDING = 1e-14  # residuals below are noise and do not count for the factor
+REACHABLE = 32  # roundings: residuals come down to a few
 
 Advance = Callable[[int, int, int, Any], Any]
 """advance(level, first, count, state): the state `count` steps on from step `first` of a level."""
@@ -41,7 +42,8 @@ class MGRIT:
     iterations : int
         At most.
     tolerance : float
-        Of the residual, relative to the states.
+        Of the residual, relative to the states.  One that the precision of a net cannot reach is 32 of its roundings;
+        0 makes all iterations.
     """
 
     coarsening: int = 4
@@ -57,6 +59,11 @@ class MGRIT:
             raise UnknownName("relaxation", self.relaxation, ("F", "FCF"))
         if not (isinstance(self.tolerance, (int, float, np.floating)) and 0 <= self.tolerance < np.inf):
             raise ValueError(f"`tolerance` must be a number, 0 or more, found {self.tolerance!r:.60}")
+
+    def within(self, dtype: np.dtype) -> MGRIT:
+        """The same with a tolerance that numbers of this precision can reach."""
+        least = REACHABLE * float(np.finfo(dtype).eps) if self.tolerance else 0.0
+        return replace(self, tolerance=max(self.tolerance, least))
 
     def steps(self, count: int) -> list[int]:
         """The number of steps on every level."""

@@ -10,8 +10,10 @@ import numpy as np
 
 from stepnet.checkpoints import Checkpoints
 from stepnet.fields import Depth
+from stepnet.fields.connectivity import count
+from stepnet.nets.border import batch_of, checked_workers, loss_at, real_array, require_function, shaped
 from stepnet.nets.derivatives import Linearised, NetGradient, views
-from stepnet.nets.design import Block, Design
+from stepnet.nets.design import Block, Design, described
 from stepnet.nets.initialise import initial_weights
 
 MEMORIES = ("auto", "all", "segments", "reversible")
@@ -43,7 +45,7 @@ class Net:
         if not isinstance(design, Design):
             raise TypeError(f"`design` must be a Design, found {type(design).__name__}")
         self.design, self.dtype = design, _dtype(dtype)
-        self.workers, self.memory = workers, self._memory(memory)
+        self.workers, self.memory = checked_workers(workers), self._checked_memory(memory)
         if theta is None:
             theta = initial_weights(design, initialisation, seed)
         self.theta = np.zeros(sum(int(np.prod(shape)) for shape in design.shapes.values()), self.dtype)
@@ -51,7 +53,7 @@ class Net:
 
     def put(self, theta) -> None:
         """Replace all parameters."""
-        theta = np.asarray(theta)
+        theta = real_array("theta", theta, self.dtype)
         if theta.shape != self.theta.shape:
             raise ValueError(f"`theta` must have the shape {self.theta.shape}, found {theta.shape}")
         self.theta[:] = theta
@@ -112,10 +114,13 @@ class Net:
         """
         if (loss is None) == (end_gradient is None):
             raise TypeError("give either `loss` or `end_gradient`")
+        if end_gradient is None:
+            require_function(loss)
         return self._pulled(x, loss, end_gradient, memory, is_x_wanted=True)
 
     def parameter_gradient(self, x, loss: Callable) -> NetGradient:
         """As `gradient`, without that by the inputs, which is None: what training needs."""
+        require_function(loss)
         return self._pulled(x, loss, None, None, is_x_wanted=False)
 
     def _pulled(self, x, loss: Callable | None, end_gradient, memory, is_x_wanted: bool) -> NetGradient:
@@ -125,8 +130,8 @@ class Net:
             nonlocal outputs, value
             outputs = y
             if loss is None:
-                return self._matching("end_gradient", end_gradient, y)
-            value, y_bar = self._loss_at(loss, y)
+                return shaped("end_gradient", end_gradient, y.shape, "the outputs", self.dtype)
+            value, y_bar = loss_at(loss, y)
             return y_bar
 
         theta_bar, x_bar = self._execution.gradient(self.theta, flat, seed, self._memory(memory), is_x_wanted)
@@ -135,14 +140,15 @@ class Net:
 
     def tangent(self, x, theta_dot=None, x_dot=None) -> tuple[np.ndarray, np.ndarray]:
         """Outputs and their derivative in a direction of parameters and inputs."""
-        flat = self._inputs("x", x)
-        dots = []
-        for name, dot, like in (("theta_dot", theta_dot, self.theta), ("x_dot", x_dot, flat)):
-            dot = np.zeros_like(like) if dot is None else np.asarray(dot, self.dtype).reshape(-1)
-            if dot.size != like.size:
-                raise ValueError(f"`{name}` must have {like.size} entries, found {dot.size}")
-            dots.append(np.ascontiguousarray(dot.reshape(like.shape)))
-        return self._execution.tangent(self.theta, dots[0], flat, dots[1])
+        flat, theta = self._inputs("x", x), self.theta
+        if theta_dot is None:
+            theta_dot = np.zeros_like(theta)
+        if x_dot is None:
+            x_dot = np.zeros_like(flat)
+        given = flat.shape if np.shape(x_dot) == flat.shape else np.shape(x)
+        theta_dot = shaped("theta_dot", theta_dot, theta.shape, "the parameters", self.dtype)
+        x_dot = shaped("x_dot", x_dot, given, "`x`", self.dtype).reshape(flat.shape)
+        return self._execution.tangent(theta, theta_dot, flat, x_dot)
 
     def gauss_newton(self, x, direction, hessian: Callable | None = None, *, memory=None) -> np.ndarray:
         """J' H J times a direction of parameters; `hessian(J v)` is H (J v) in the space of outputs, by default J v."""
@@ -181,7 +187,7 @@ class Net:
 
     def refined(self, factor: int = 2) -> Net:
         """The same function of depth on `factor` times as many steps."""
-        blocks = []
+        factor, blocks = count("factor", factor), []
         for block in self.design.blocks:
             depth = block.depth
             if depth.controls > 1:
@@ -200,12 +206,17 @@ class Net:
         return net
 
     def problem(self, x, block: int = 0):
-        """A block as a plain problem from the state it begins with for these inputs, `(width, batch)`."""
+        """A block as a plain problem from the state it begins with for these inputs, `(width, batch)`.
+
+        It has the weights of now.  An ODE comes with the products of its Jacobian; problems in halves have none.
+        """
         from stepnet.nets.plain import problem_of
 
         number, record = self._block(block)
+        if record.scheme is None:
+            raise ValueError(f"`block` {block} has no scheme: layers without a skip are no steps of a problem")
         start = self._execution.until(self.theta, self._inputs("x", x), number)
-        names = {name: self.weights[f"blocks.{block}.{name}"] for name in record.parameters}
+        names = {name: self.weights[f"blocks.{block}.{name}"].copy() for name in record.parameters}
         return problem_of(record, names, np.ascontiguousarray(start.T))
 
     # ---- files ------------------------------------------------------------------------------------------------------
@@ -233,46 +244,15 @@ class Net:
     def __repr__(self) -> str:
         lines = [f"Net: {self.design.n_in} -> {self.design.n_out}, {self.theta.size} parameters, {self.dtype}"]
         for name, stage in self.design.stages():
-            count = sum(int(np.prod(shape)) for shape in stage.parameters.values())
-            if isinstance(stage, Block):
-                text = repr(stage)
-            else:
-                text = ", ".join(
-                    f"{layer.connectivity.name} {layer.n_in} -> {layer.n_out} {layer.activation}"
-                    for layer in stage.layers
-                )
-            lines.append(f"  {name}: {text} ({count})")
+            size = sum(int(np.prod(shape)) for shape in stage.parameters.values())
+            text = repr(stage) if isinstance(stage, Block) else described(stage)
+            lines.append(f"  {name}: {text} ({size})")
         return "\n".join(lines)
 
     # ---- the border -------------------------------------------------------------------------------------------------
 
     def _inputs(self, name: str, x) -> np.ndarray:
-        try:
-            array = np.asarray(x, self.dtype)
-        except (TypeError, ValueError):
-            raise TypeError(f"`{name}` must be an array of numbers, found {type(x).__name__}") from None
-        if array.ndim < 2 or array.shape[0] == 0 or array[0].size != self.design.n_in:
-            raise ValueError(
-                f"`{name}` must be a batch of inputs with {self.design.n_in} features each, shape (batch, ...), "
-                f"found the shape {array.shape}"
-            )
-        array = np.ascontiguousarray(array.reshape(len(array), -1))
-        if not np.isfinite(array).all():
-            raise ValueError(f"`{name}` must be finite")
-        return array
-
-    def _loss_at(self, loss: Callable, y: np.ndarray) -> tuple[float, np.ndarray]:
-        try:
-            value, y_bar = loss(y)
-        except TypeError as error:
-            raise TypeError("`loss` must return a value and its gradient with respect to the outputs") from error
-        return float(value), self._matching("the gradient of `loss`", y_bar, y)
-
-    def _matching(self, name: str, value, y: np.ndarray) -> np.ndarray:
-        array = np.asarray(value, self.dtype)
-        if array.shape != y.shape:
-            raise ValueError(f"{name} must have the shape {y.shape} of the outputs, found {array.shape}")
-        return array
+        return batch_of(name, x, self.design.n_in, self.dtype)
 
     def _block(self, block: int) -> tuple[int, Block]:
         """The number of a block among the stages, and the block."""
@@ -282,15 +262,16 @@ class Net:
         return names.index(f"blocks.{block}"), self.design.blocks[block]
 
     def _memory(self, memory):
-        if memory is None:
-            return self.memory
+        return self.memory if memory is None else self._checked_memory(memory)
+
+    def _checked_memory(self, memory):
         if isinstance(memory, Checkpoints):
             if memory.disk is not None:
                 raise ValueError("`memory` of a net is in memory only; leave out `disk`")
             return memory
         if isinstance(memory, (int, np.integer)) and not isinstance(memory, bool):
             return Checkpoints(bytes=int(memory))
-        if memory not in MEMORIES:
+        if not isinstance(memory, str) or memory not in MEMORIES:
             raise ValueError(f"`memory` must be one of {MEMORIES}, bytes or Checkpoints, found {memory!r:.60}")
         if memory == "reversible":
             for block in self.design.blocks:

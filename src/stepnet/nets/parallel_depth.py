@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from stepnet.nets.border import loss_at, require_function
 from stepnet.nets.derivatives import NetGradient
 from stepnet.nets.design import Block
 from stepnet.nets.mgrit import MGRIT, Carrier, Convergence, Multigrid
@@ -92,9 +93,10 @@ def mgrit_gradient(
 
     Arguments are those of `mgrit_forward`; `loss(outputs)` gives (value, gradient with respect to the outputs).
     """
+    require_function(loss)
     run, flat, given = _Run(net, mgrit, carrier), net._inputs("x", x), np.asarray(x)
     outputs = run.forward(flat)
-    value, y_bar = net._loss_at(loss, outputs)
+    value, y_bar = loss_at(loss, outputs)
     theta_bar, x_bar = run.reverse(y_bar)
     gradient = NetGradient(value, theta_bar, x_bar.reshape(given.shape), outputs, net.design)
     error = _error(theta_bar, net.gradient(x, loss).theta) if is_compared else float("nan")
@@ -287,7 +289,7 @@ class _Block:
         steps = _Window if block.motion.opening.steps else _OneStep
         self.counts = mgrit.steps(block.steps)
         self.steps: _OneStep | _Window = steps(block, self.counts, theta.dtype)
-        self.mgrit, self.carrier, self.theta, self.theta_bar = mgrit, carrier, theta, theta_bar
+        self.mgrit, self.carrier, self.theta, self.theta_bar = mgrit.within(theta.dtype), carrier, theta, theta_bar
         self.points: list[np.ndarray] = []
         self.convergence: dict[str, Convergence] = {}
 

@@ -1,7 +1,7 @@
 """Nets by the names the literature gives them: each is one point of connectivity x dynamics x scheme.
 
-All take inputs and outputs (None leaves out the opening or the read-out), the width of the state, the number of steps,
-and by keyword:
+All take inputs and outputs (None leaves out the opening or the read-out), the width of the state, the number of steps;
+`graph_ode` and `attention_net` take states as they are and have no opening.  By keyword:
 
 length : float
     The time that all steps take together.
@@ -9,9 +9,11 @@ activation, scheme, norm : str
     By name; `norm` ("layer" or "rms") normalises K y + b across the channels before the activation.
 degree, controls : int
     Weights as splines in depth: 0 piecewise constant, 1 linear, 3 cubic, with so many control values.  By default every
-    step has its own (degree 0), or every step's beginning and end (degree 1 and more).
+    step has its own (degree 0), or every step's beginning and end (degree 1 and more); `neural_ode` has the same
+    everywhere.
 opening : "dense" or "augment"
-    A layer of its own, or zero features added to the inputs.
+    A layer of its own (one that all nodes share on graphs, a convolution of images), or zero features added to the
+    inputs.
 seed, initialisation, dtype, workers, memory
     As in `Net`.
 """
@@ -22,8 +24,8 @@ from collections.abc import Sequence
 
 from stepnet import fields
 from stepnet.errors import UnknownName
-from stepnet.fields import Chain, Connectivity, Depth, Field, Layer, dense, nodewise, resized
-from stepnet.fields.connectivity import count
+from stepnet.fields import Chain, Connectivity, Depth, Field, Layer, Mixing, dense, nodewise, resized
+from stepnet.fields.connectivity import count, two
 from stepnet.nets.design import Block, Design
 from stepnet.nets.net import Net
 
@@ -39,9 +41,7 @@ def composed(
 
     `opening_width` features come out of the opening and zeros fill the state; the read-out reads the first `read`.
     """
-    if controls is None:
-        controls = count("steps", steps) + degree
-    block = Block(field, scheme, steps, length, Depth(controls, degree))
+    block = Block(field, scheme, steps, length, _depth(steps, degree, controls))
     width = field.width if opening_width is None else opening_width
     design = Design(
         (block,), _opening(inputs, width, field.width, opening, field.parts[0].activation),
@@ -50,20 +50,31 @@ def composed(
     return Net(design, **options)
 
 
+def _depth(steps: int, degree: int, controls: int | None) -> Depth:
+    """So many controls, or as many as the steps ask for."""
+    if controls is None:
+        controls = count("steps", steps) + Depth(4, degree).degree
+    return Depth(controls, degree)
+
+
 def _opening(inputs, width: int, state: int, kind: str, activation) -> Chain | None:
-    if kind not in ("dense", "augment"):
-        raise UnknownName("opening", kind, ("dense", "augment"))
     if inputs is None:
         return None if width == state else Chain((Layer(resized(width, state), None, None),))
-    inputs, layers = count("inputs", inputs), []
-    if kind == "augment":
-        if inputs > state:
-            raise ValueError(f"`width` must be at least the {inputs} inputs to add zeros to them, found {width}")
-        return Chain((Layer(resized(inputs, state), None, None),))
-    layers.append(Layer(dense(inputs, width), activation=activation))
-    if width != state:
-        layers.append(Layer(resized(width, state), None, None))
-    return Chain(tuple(layers))
+    first = _first(dense(count("inputs", inputs), width), kind, activation, state)
+    if width == state or kind == "augment":
+        return first
+    return Chain((*first.layers, Layer(resized(width, state), None, None)))
+
+
+def _first(K: Mixing, kind: str, activation, state: int) -> Chain:
+    """A layer from the inputs to the state, or zero features added to the inputs, which are channels at the end."""
+    if kind not in ("dense", "augment"):
+        raise UnknownName("opening", kind, ("dense", "augment"))
+    if kind == "dense":
+        return Chain((Layer(K, activation=activation),))
+    if K.n_in > state:
+        raise ValueError(f"`width` must be at least the {K.n_in} inputs to add zeros to them, found {state}")
+    return Chain((Layer(resized(K.n_in, state), None, None),))
 
 
 def _readout(state: int, read: int, outputs) -> Chain | None:
@@ -130,76 +141,104 @@ def mlp(inputs, outputs, width, steps, *, activation="tanh", norm=None, **option
     return composed(fields.residual(dense(width), activation, norm), None, steps, inputs, outputs, **options)
 
 
-def neural_ode(inputs, outputs, hidden: Sequence[int], steps, *, width=None, activation="tanh", scheme="rk4",
-               has_time=False, opening="augment", **options) -> Net:  # fmt: skip
+def neural_ode(inputs, outputs, hidden: Sequence[int], steps, *, width=None, activation="tanh", norm=None,
+               scheme="rk4", has_time=False, opening="augment", degree=0, controls=None, **options) -> Net:  # fmt: skip
     """y' = MLP(y), or MLP(t, y), with weights that do not depend on depth; Chen et al. (2018)."""
     width = inputs if width is None else width
-    chain = fields.mlp((width, *hidden, width), activation, has_time)
+    if width is None:
+        raise ValueError("`width` must be given where `inputs` is None")
+    chain = fields.mlp((width, *_channels("hidden", hidden), width), activation, has_time, norm)
+    is_bare = inputs == width and opening == "augment"
     return composed(
-        fields.chained(chain), scheme, steps, None if inputs == width else inputs, outputs, controls=1, opening=opening,
-        **options,
+        fields.chained(chain), scheme, steps, None if is_bare else inputs, outputs, opening=opening, degree=degree,
+        controls=1 if controls is None and degree == 0 else controls, **options,
     )  # fmt: skip
 
 
 def graph_ode(adjacency, channels, steps, *, outputs=None, filter="adjacency", polynomial=2, dynamics="residual",
-              activation="tanh", norm=None, scheme="euler", **options) -> Net:  # fmt: skip
-    """Message passing on a graph in any dynamics; Poli et al. (2019), Chamberlain et al. (2021)."""
+              activation="tanh", norm=None, scheme=None, **options) -> Net:  # fmt: skip
+    """Message passing on a graph in any dynamics; Poli et al. (2019), Chamberlain et al. (2021).
+
+    Dynamics of two halves have so many channels in each, and Verlet's scheme by default, others Euler's.
+    """
     K = fields.graph(adjacency, channels, filter=filter, degree=polynomial)
-    return composed(_field(dynamics, K, activation, norm), scheme, steps, None, outputs, **options)
+    return composed(
+        _field(dynamics, K, activation, norm), _scheme(scheme, dynamics), steps, None, outputs, **options
+    )  # fmt: skip
 
 
 def node_net(adjacency, inputs, outputs, channels, steps, *, filter="adjacency", polynomial=2, dynamics="residual",
-             activation="tanh", norm=None, scheme=None, length=1.0, degree=0, **options) -> Net:  # fmt: skip
+             activation="tanh", norm=None, scheme=None, length=1.0, degree=0, controls=None, opening="dense",
+             **options) -> Net:  # fmt: skip
     """Outputs at every node of a graph: message passing between an opening and a read-out that all nodes share.
 
-    Features are ordered channel by channel; `NodeModel` makes samples of the nodes.  Kipf & Welling (2017), in any
-    dynamics.
+    Features are ordered channel by channel; `NodeModel` makes samples of the nodes.  Dynamics of two halves have half
+    of the channels in each, and Verlet's scheme by default.  Kipf & Welling (2017), in any dynamics.
     """
     half = _half(channels, "channels") if dynamics in HALVED else channels
     K = fields.graph(adjacency, half, filter=filter, degree=polynomial)
-    scheme = scheme or ("verlet" if dynamics in HALVED else "euler")
-    depth = Depth(count("steps", steps) + degree, degree)
-    block = Block(_field(dynamics, K, activation, norm), scheme, steps, length, depth)
-    opening = Chain((Layer(nodewise(K.nodes_in, inputs, channels), activation=activation),))
-    readout = Chain((Layer(nodewise(K.nodes_in, channels, count("outputs", outputs)), "W", "b"),))
-    return Net(Design((block,), opening, readout), **options)
+    field, n = _field(dynamics, K, activation, norm), K.nodes_in
+    block = Block(field, _scheme(scheme, dynamics), steps, length, _depth(steps, degree, controls))
+    first = readout = None
+    if inputs is not None:
+        first = _first(nodewise(n, count("inputs", inputs), channels), opening, activation, field.width)
+    if outputs is not None:
+        readout = Chain((Layer(nodewise(n, channels, count("outputs", outputs)), "W", "b"),))
+    return Net(Design((block,), first, readout), **options)
 
 
 def attention_net(tokens, channels, steps, *, heads=1, is_causal=False, outputs=None, dynamics="residual",
-                  activation="identity", norm=None, scheme="euler", **options) -> Net:  # fmt: skip
-    """An attention block as a step; Vaswani et al. (2017), Lu et al. (2019)."""
+                  activation="identity", norm=None, scheme=None, **options) -> Net:  # fmt: skip
+    """An attention block as a step; Vaswani et al. (2017), Lu et al. (2019).
+
+    Dynamics of two halves have so many channels in each, and Verlet's scheme by default, others Euler's.
+    """
     K = fields.Attention(tokens, channels, heads, is_causal)
-    return composed(_field(dynamics, K, activation, norm), scheme, steps, None, outputs, **options)
+    return composed(
+        _field(dynamics, K, activation, norm), _scheme(scheme, dynamics), steps, None, outputs, **options
+    )  # fmt: skip
 
 
 def parabolic_cnn(shape, channels: Sequence[int], steps, *, inputs=1, outputs=None, dynamics="parabolic",
-                  activation="relu", norm=None, scheme=None, length=1.0, padding="zero", degree=0,
-                  **options) -> Net:  # fmt: skip
+                  activation="relu", norm=None, scheme=None, length=1.0, padding="zero", degree=0, controls=None,
+                  opening="dense", **options) -> Net:  # fmt: skip
     """Blocks of convolutions, joined by pooling and a change of channels; Ruthotto & Haber (2020).
 
     `shape` is (height, width) of the images, `inputs` their channels, `channels` those of the blocks.  `dynamics` may
     be any other: a Hamiltonian one takes half of the channels for q and half for p.
     """
-    is_halved = dynamics in HALVED
-    scheme = scheme or ("verlet" if is_halved else "euler")
-    blocks, joins = [], []
+    channels, shape, depth = _channels("channels", channels), two("shape", shape), _depth(steps, degree, controls)
+    if not channels:
+        raise ValueError("`channels` must hold a number for at least one block")
+    first, blocks, joins = None, [], []
+    if inputs is not None:
+        K = fields.conv2d(shape, count("inputs", inputs), channels[0], padding=padding)
+        first = _first(K, opening, activation, K.n_out)
     for number, width in enumerate(channels):
-        K = fields.conv2d(shape, _half(width, "channels") if is_halved else width, padding=padding)
-        blocks.append(
-            Block(_field(dynamics, K, activation, norm), scheme, steps, length, Depth(steps + degree, degree))
-        )
+        K = fields.conv2d(shape, _half(width, "channels") if dynamics in HALVED else width, padding=padding)
+        blocks.append(Block(_field(dynamics, K, activation, norm), _scheme(scheme, dynamics), steps, length, depth))
         if number < len(channels) - 1:
             pool = fields.pooling(shape, width)
-            shape = tuple(n // 2 for n in shape)
+            shape = shape[0] // 2, shape[1] // 2
             change = fields.conv2d(shape, width, channels[number + 1], taps=(1, 1))
             joins.append(Chain((Layer(pool, None, None), Layer(change, activation=activation))))
-    first = tuple(n * 2 ** len(joins) for n in shape)
-    opening = Chain((Layer(fields.conv2d(first, inputs, channels[0], padding=padding), activation=activation),))
     readout = None
     if outputs is not None:
         mean = Layer(fields.pooling((shape[0] * shape[1],), channels[-1], shape[0] * shape[1]), None, None)
         readout = Chain((mean, Layer(dense(channels[-1], count("outputs", outputs)), "W", "b")))
-    return Net(Design(tuple(blocks), opening, readout, tuple(joins)), **options)
+    return Net(Design(tuple(blocks), first, readout, tuple(joins)), **options)
+
+
+def _channels(name: str, value) -> tuple[int, ...]:
+    try:
+        return tuple(count(name, each) for each in value)
+    except TypeError:
+        raise ValueError(f"`{name}` must be whole numbers, as in (8, 8), found {value!r:.60}") from None
+
+
+def _scheme(scheme, dynamics: str):
+    """By default Verlet's where the state has two halves, else Euler's."""
+    return scheme or ("verlet" if dynamics in HALVED else "euler")
 
 
 def _field(dynamics: str, K: Connectivity, activation, norm) -> Field:

@@ -17,12 +17,17 @@ from stepnet.engines.numba_engine.layer_primitives import add_scaled, set_scaled
 from stepnet.engines.numba_engine.layer_products import TILE, add_outer, is_small, mix, multiply
 
 MIXING, FIXED, ATTENTION, NORMALISATION = range(4)
-(KIND, C_IN, C_OUT, NODES_IN, NODES_OUT, TAPS, TAP0, WEIGHTS, BIAS, CLOCK, ACTIVATION, IS_TRANSPOSED, IS_ANTI, N_IN,
- N_OUT, BIAS_NODES, TAPE, SLOPES, HEADS, IS_CAUSAL, IS_CENTRED, N_COLUMNS) = range(22)  # fmt: skip
+(KIND, C_IN, C_OUT, NODES_IN, NODES_OUT, TAPS, TAP0, WEIGHTS, BIAS, CLOCK, ACTIVATION, IS_TRANSPOSED, N_IN, N_OUT,
+ BIAS_NODES, TAPE, SLOPES, HEADS, IS_CAUSAL, IS_CENTRED, N_COLUMNS) = range(21)  # fmt: skip
+OFFSET, SIZE, CHANNELS, N_MIRRORED, MIRROR0 = range(5)
+"""Of a slot: where its parameter begins and its size; for K - K' also its channels, its taps and their partners."""
 
 
 class Chains(NamedTuple):
-    """The layers of all parts as rows of numbers; operators on nodes, each with its transpose, as sparse rows."""
+    """The layers of all parts as rows of numbers; operators on nodes, each with its transpose, as sparse rows.
+
+    `slots` are the weights as layers read them: a K that is taken as it is and as K - K' has one for each.
+    """
 
     first: np.ndarray
     sign: np.ndarray
@@ -54,21 +59,9 @@ def apply(blas, chains, layer, is_transposed, W, w0, memory, x0, v0, o0, is_adde
     k = chains.layers[layer]
     if k[KIND] == ATTENTION:
         attend(
-            blas,
-            W,
-            w0,
-            memory,
-            x0,
-            v0,
-            o0,
-            s0,
-            is_transposed,
-            is_added,
-            k[NODES_IN],
-            k[C_IN],
-            k[HEADS],
+            blas, W, w0, memory, x0, v0, o0, s0, is_transposed, is_added, k[NODES_IN], k[C_IN], k[HEADS],
             k[IS_CAUSAL] != 0,
-        )
+        )  # fmt: skip
         return
     if k[KIND] == NORMALISATION:
         columns = k[NODES_IN] * TILE

@@ -145,10 +145,14 @@ def gelu(u: Vector) -> tuple[Vector, Vector]:
 
 
 def silu(u: Vector) -> tuple[Vector, Vector]:
-    """u s and its derivative s (1 + u (1 - s)), s = sigmoid(u); where s is cut off, so is what it is multiplied by."""
+    """u s and its derivative s (1 + u sigmoid(-u)), s = sigmoid(u); where s is cut off, so is what it is multiplied by.
+
+    sigmoid(-u) = exp(-u) s keeps its digits where 1 - s has none.
+    """
     kit, largest = u.kit, precision_of(u).largest
-    share, cut = sigmoid(u), kit.larger(kit.smaller(u, largest), -largest)
-    return kit.select(u > 0.0, u, cut) * share, share * (1.0 + cut * (1.0 - share))
+    e, cut = exp(-u), kit.larger(kit.smaller(u, largest), -largest)
+    share = 1.0 / (1.0 + e)
+    return kit.select(u > 0.0, u, cut) * share, share * (1.0 + cut * (e * share))
 
 
 VALUES = {

@@ -12,7 +12,7 @@ import numpy as np
 
 from stepnet.engines.numba_engine import layers
 from stepnet.engines.numba_engine.blas import gemm_address
-from stepnet.engines.numba_engine.layer_chains import C_IN, C_OUT
+from stepnet.engines.numba_engine.layer_chains import C_IN, C_OUT, SIZE
 from stepnet.engines.numba_engine.layer_products import SMALL, TILE
 from stepnet.engines.numba_engine.layer_tables import (
     ONCE,
@@ -86,13 +86,13 @@ class Stage:
         self._in_groups = partial(Stage, field, motion, steps, length, depth, dtype)
         self._steps = Steps(steps + 1, self.h, length, depth, self.group)
         self.chains = chains_of(parts, field.parameters, depth.controls, self.group, self.dtype)
-        self._n_weights = int(self.chains.slots[:, 1].sum())
-        self.n_parameters = self._n_weights * depth.controls
+        self._n_weights = int(self.chains.slots[:, SIZE].sum())
+        self.n_parameters = depth.controls * sum(int(np.prod(shape)) for shape in field.parameters.values())
         self._work_size, self._work = (self.group * size for size in work_size(parts))
         self._free: list[layers.Room] = []
         self._tapes: dict[tuple[int, bool], list[Tape]] = {}
         self._fitted = {self.group: self}
-        self.cost = BESIDE + sum(len(parts) * TILE * size for size in self.chains.slots[:, 1])
+        self.cost = BESIDE + sum(len(parts) * TILE * size for size in self.chains.slots[:, SIZE])
 
     @cached_property
     def plain(self) -> Layout:
@@ -126,12 +126,16 @@ class Stage:
             self._fitted[group] = self._in_groups(group)
         return self._fitted[group]
 
+    def room_size(self, layout: Layout, tiles: int, period: int) -> int:
+        """Numbers in the memory of a room without tangents."""
+        return tiles * (period * layout.record + 2 * layout.bar_size) + layout.scratch + self._work
+
     def room(self, layout: Layout, tiles: int, period: int, is_dual: bool = False) -> layers.Room:
         """Workspace for `period` records; one that was given back if there is one, as a new one costs more."""
         scratch = period * tiles * layout.record
         bars = scratch + layout.scratch
         work = bars + 2 * tiles * layout.bar_size
-        size = work + self._work
+        size = self.room_size(layout, tiles, period)
         whole = size + is_dual * (2 * tiles * layout.record + layout.scratch)
         n_slopes, n_rows = len(layout.program.part), len(layout.program.row_kind)
         mixed = n_slopes * self._n_weights if not layout.program.is_direct else n_slopes

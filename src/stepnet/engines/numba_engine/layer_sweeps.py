@@ -1,6 +1,7 @@
 """Sweeps over a stage of a net: forward, and back in a chosen memory.
 
-A sweep is a generator: it yields the end state, is sent the gradient there, and yields the gradient at the beginning.
+A sweep is a generator: it yields the end state, is sent the gradient there and where those of the weights are added up,
+and yields the gradient at the beginning.
 """
 
 from __future__ import annotations
@@ -17,33 +18,46 @@ BLOCK_BYTES = 2**21  # of the records of a segment that is run again: it stays i
 LEAST_BLOCK = 16  # steps of a segment at least, so that its bookkeeping does not matter
 
 RING = 3  # records that undoing a step touches: its own, the one before and the one behind
+STATES_AT_HAND = 4  # the first one, that of now, its gradient, and one on its way
 
 Memory = str | Checkpoints
-Sweep = Generator[np.ndarray, np.ndarray, None]
+Sweep = Generator[np.ndarray, tuple[np.ndarray, np.ndarray], None]
 
 
-def sweep(stage: Stage, theta, theta_bar, x: np.ndarray, memory: Memory) -> Sweep:
+def sweep(stage: Stage, theta, theta_bar, x: np.ndarray, memory: Memory) -> Generator[np.ndarray, np.ndarray, None]:
     """Forward, and back once the gradient of the end state is sent; weights' gradients are added to `theta_bar`."""
+    run = turning(stage, theta, x, memory)
+    y_bar = yield next(run)
+    yield run.send((y_bar, theta_bar))
+
+
+def turning(stage: Stage, theta, x: np.ndarray, memory: Memory) -> Sweep:
+    """As `sweep`, sent the gradient of the end state together with `theta_bar`, which nobody needs before."""
     stage = stage.fitted(len(x))
-    if stage.is_single or memory == "all" or stage.count == 0:
-        return _kept(stage, theta, theta_bar, x)
+    if is_kept(stage, memory):
+        return _kept(stage, theta, x)
     if memory == "reversible":
-        return _reversible(stage, theta, theta_bar, x)
-    return _scheduled(stage, theta, theta_bar, x, memory)
+        return _reversible(stage, theta, x)
+    return _scheduled(stage, theta, x, memory)
 
 
-def _kept(stage: Stage, theta, theta_bar, x: np.ndarray) -> Sweep:
+def is_kept(stage: Stage, memory: Memory) -> bool:
+    """Whether all records of a stage are kept."""
+    return stage.is_single or memory == "all" or stage.count == 0
+
+
+def _kept(stage: Stage, theta, x: np.ndarray) -> Sweep:
     """With everything kept."""
     tape = stage.tape(len(x))
-    y_bar = yield tape.run(theta, x).copy()
+    y_bar, theta_bar = yield tape.run(theta, x).copy()
     found = tape.pull(theta, theta_bar, y_bar).copy()
     stage.put_by(tape)
     yield found
 
 
-def _scheduled(stage: Stage, theta, theta_bar, x: np.ndarray, memory: Memory) -> Sweep:
+def _scheduled(stage: Stage, theta, x: np.ndarray, memory: Memory) -> Sweep:
     begun = stage.carried(x)
-    state, bar, kept = stage.opened(theta, begun), None, {}
+    state, bar, kept, theta_bar = stage.opened(theta, begun), None, {}, None
     block, schedule = plan(stage, memory, len(begun))
     room = stage.room(stage.stored, len(begun), min(block, max(1, stage.count)) + 1)
     records, width = stage.records(room), begun.shape[1]
@@ -62,7 +76,8 @@ def _scheduled(stage: Stage, theta, theta_bar, x: np.ndarray, memory: Memory) ->
             records[0, :, :width] = state
             stage.run(room, stage.stored, theta, first, count)
             if bar is None:
-                bar = stage.carried((yield stage.own(records[count, :, :width], len(x))))
+                y_bar, theta_bar = yield stage.own(records[count, :, :width], len(x))
+                bar = stage.carried(y_bar)
             stage.bars(room, count)[:] = bar
             stage.pull(room, stage.stored, theta, theta_bar, first, count)
             bar = stage.bars(room, 0).copy()
@@ -70,7 +85,7 @@ def _scheduled(stage: Stage, theta, theta_bar, x: np.ndarray, memory: Memory) ->
     yield stage.own(stage.closed(theta, theta_bar, begun, bar), len(x))
 
 
-def _reversible(stage: Stage, theta, theta_bar, x: np.ndarray) -> Sweep:
+def _reversible(stage: Stage, theta, x: np.ndarray) -> Sweep:
     """Nothing is kept but the end; on the way back each step is undone and pulled back at once.
 
     The last step leaves a record, for the tapes of slopes that it hands on.
@@ -81,8 +96,8 @@ def _reversible(stage: Stage, theta, theta_bar, x: np.ndarray) -> Sweep:
     records = stage.records(room)
     records[last % RING, :, :width] = stage.advanced(theta, stage.opened(theta, begun), first, stage.count - 1)
     stage.run(room, stage.stored, theta, last, 1, last)
-    bar = stage.carried((yield stage.own(records[(last + 1) % RING, :, :width], len(x))))
-    stage.bars(room, last + 1)[:] = bar
+    y_bar, theta_bar = yield stage.own(records[(last + 1) % RING, :, :width], len(x))
+    stage.bars(room, last + 1)[:] = stage.carried(y_bar)
     stage.pull(room, stage.stored, theta, theta_bar, first, stage.count, first, is_undone=True)
     bar = stage.bars(room, first).copy()
     stage.give_back(room)
@@ -99,10 +114,52 @@ def block(stage: Stage, groups: int) -> int:
 
 def plan(stage: Stage, memory: Memory, groups: int):
     """Steps in a segment, and the schedule over segments."""
+    if isinstance(memory, Checkpoints) and memory.bytes is not None:
+        size, slots = _within(stage, memory.bytes, groups)
+        return size, checkpoints.binomial(-(-stage.count // size), slots)
     size = min(block(stage, groups), stage.count)
     n_blocks = -(-stage.count // size)
-    if memory == "segments":
-        return size, checkpoints.binomial(n_blocks, n_blocks)
-    itemsize = stage.dtype.itemsize * groups
-    slots = memory.slots or max(1, (memory.bytes // itemsize - stage.stored.record * size) // stage.plain.bar_size)
-    return size, checkpoints.binomial(n_blocks, slots)
+    return size, checkpoints.binomial(n_blocks, n_blocks if isinstance(memory, str) else memory.slots)
+
+
+def least_bytes(stage: Stage, tiles: int) -> int:
+    """What a sweep takes at least: all records of a chain by itself; else one step at a time and a kept state."""
+    stage = stage.fitted(tiles)
+    groups = stage.groups(tiles)
+    if is_kept(stage, ""):
+        return stage.dtype.itemsize * stage.room_size(stage.stored, groups, 2)
+    return _bytes(stage, groups, 1, 1)
+
+
+def steps_again(stage: Stage, tiles: int, limit: int) -> int:
+    """Steps that a sweep within some bytes advances over after it has come to the end."""
+    stage = stage.fitted(tiles)
+    if is_kept(stage, ""):
+        return 0
+    size, slots = _within(stage, limit, stage.groups(tiles))
+    return _advances(stage, size, slots) - (stage.count - size)
+
+
+def _within(stage: Stage, limit: int, groups: int) -> tuple[int, int]:
+    """Steps in a segment, and kept states: what costs least among those that fit into some bytes."""
+    whole = min(block(stage, groups), stage.count)
+    sizes = [whole]
+    while sizes[-1] > 1:
+        sizes.append(sizes[-1] // 2)
+    a_state = _bytes(stage, groups, 1, 1) - _bytes(stage, groups, 1, 0)
+    choices = [(size, (limit - _bytes(stage, groups, size, 0)) // a_state) for size in sizes]
+    fitting = [(size, slots) for size, slots in choices if slots >= 1]
+    return min(fitting or [(1, 1)], key=lambda choice: _advances(stage, *choice))
+
+
+def _advances(stage: Stage, size: int, slots: int) -> int:
+    return size * checkpoints.binomial_advances(-(-stage.count // size), slots)
+
+
+def _bytes(stage: Stage, groups: int, size: int, slots: int) -> int:
+    """Kept states with those at hand, the records of a segment, and the room to advance in."""
+    states = (slots + STATES_AT_HAND) * groups * stage.plain.bar_size
+    rooms = stage.room_size(stage.stored, groups, size + 1) + stage.room_size(stage.plain, groups, 2)
+    if stage.has_opening:
+        rooms += stage.room_size(stage.opening, groups, 2)
+    return stage.dtype.itemsize * (states + rooms)

@@ -20,22 +20,14 @@ ONCE = Program(1, (Slope(0, 0, 0.0),), (1,))
 """A chain by itself: the new state is its value."""
 
 
-def slots_of(parameters: dict[str, tuple[int, ...]], controls: int) -> np.ndarray:
-    """Offset of every parameter in the flat vector, and its size at one control."""
-    sizes = [int(np.prod(shape)) for shape in parameters.values()]
-    starts = [0, *accumulate(size * controls for size in sizes)]
-    return np.array(list(zip(starts, sizes, strict=False)), np.int64).reshape(-1, 2)
-
-
 def chains_of(parts: Sequence[Chain], parameters: dict, controls: int, group: int, dtype: np.dtype) -> columns.Chains:
     """The layers of all parts as numbers; tiles that run in a group are nodes to them."""
-    numbers = {name: number for number, name in enumerate(parameters)}
-    sparse = _Operators()
+    sparse, slots = _Operators(), _Slots(parameters, controls)
     rows, shifts, eps = [], [], []
     for chain in parts:
         tape = 0
         for layer in chain.layers:
-            row = _row(layer, numbers, sparse)
+            row = _row(layer, slots, sparse)
             for column in (columns.NODES_IN, columns.NODES_OUT, columns.N_IN, columns.N_OUT, columns.BIAS_NODES):
                 row[column] *= group
             row[columns.TAPE], tape = tape, tape + layer.n_out * group * TILE
@@ -48,15 +40,15 @@ def chains_of(parts: Sequence[Chain], parameters: dict, controls: int, group: in
     first = [0, *accumulate(len(chain.layers) for chain in parts)]
     return columns.Chains(
         np.array(first, np.int64), np.array([chain.sign for chain in parts], dtype), np.array(rows, np.int64),
-        np.array(shifts, dtype), np.array(eps, dtype), *sparse.arrays(dtype), slots_of(parameters, controls),
+        np.array(shifts, dtype), np.array(eps, dtype), *sparse.arrays(dtype), slots.table,
     )  # fmt: skip
 
 
-def _row(layer, numbers: dict[str, int], sparse: _Operators) -> list[int]:
+def _row(layer, slots: _Slots, sparse: _Operators) -> list[int]:
     K, row = layer.connectivity, [0] * columns.N_COLUMNS
-    operators, mirror = (), ()
+    operators, mirror = (), K.mirror if layer.is_antisymmetric else None
     if isinstance(K, Mixing):
-        kind, channels, operators, mirror = columns.MIXING, (K.channels_in, K.channels_out), K.operators, K.mirror
+        kind, channels, operators = columns.MIXING, (K.channels_in, K.channels_out), K.operators
         nodes = K.nodes_in, K.nodes_out
     elif isinstance(K, Fixed):
         kind, channels, operators = columns.FIXED, (K.channels, K.channels), (K.operator,)
@@ -67,14 +59,39 @@ def _row(layer, numbers: dict[str, int], sparse: _Operators) -> list[int]:
     else:
         kind, channels, nodes = columns.ATTENTION, (K.channels, K.channels), (K.tokens, K.tokens)
         row[columns.HEADS], row[columns.IS_CAUSAL] = K.heads, int(K.is_causal)
-    tap0 = sparse.add(operators, mirror if layer.is_antisymmetric else None)
+    tap0 = sparse.add(operators, mirror)
     row[: columns.TAP0 + 1] = [kind, *channels, *nodes, len(operators), tap0]
-    for column, name in ((columns.WEIGHTS, layer.weights), (columns.BIAS, layer.bias), (columns.CLOCK, layer.clock)):
-        row[column] = numbers.get(name, -1)
-    row[columns.ACTIVATION] = layer.activation.number
-    row[columns.IS_TRANSPOSED], row[columns.IS_ANTI] = int(layer.is_transposed), int(layer.is_antisymmetric)
+    row[columns.WEIGHTS] = slots.number(layer.weights, mirror, channels[0], tap0)
+    row[columns.BIAS], row[columns.CLOCK] = slots.number(layer.bias), slots.number(layer.clock)
+    row[columns.ACTIVATION], row[columns.IS_TRANSPOSED] = layer.activation.number, int(layer.is_transposed)
     row[columns.N_IN], row[columns.N_OUT], row[columns.BIAS_NODES] = layer.n_in, layer.n_out, layer.bias_nodes
     return row
+
+
+class _Slots:
+    """Parameters as layers read them: a K that is taken as it is and as K - K' has a slot for each."""
+
+    def __init__(self, parameters: dict[str, tuple[int, ...]], controls: int):
+        sizes = [int(np.prod(shape)) for shape in parameters.values()]
+        starts = [0, *accumulate(size * controls for size in sizes)]
+        self._places = dict(zip(parameters, zip(starts, sizes, strict=False), strict=True))
+        self._numbers: dict[tuple, int] = {}
+        self._rows: list[tuple[int, ...]] = []
+
+    def number(self, name: str | None, mirror: tuple[int, ...] | None = None, channels: int = 0, tap0: int = 0) -> int:
+        """The slot of a parameter, or of K - K' if there is a mirror; -1 if there is no such parameter."""
+        if name not in self._places:
+            return -1
+        key = name, mirror
+        if key not in self._numbers:
+            self._numbers[key] = len(self._rows)
+            pairs = (0, 0, 0) if mirror is None else (channels, len(mirror), tap0)
+            self._rows.append((*self._places[name], *pairs))
+        return self._numbers[key]
+
+    @property
+    def table(self) -> np.ndarray:
+        return np.array(self._rows, np.int64).reshape(-1, 5)
 
 
 class _Operators:

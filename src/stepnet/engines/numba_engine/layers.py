@@ -13,11 +13,11 @@ import numpy as np
 
 from stepnet.engines.numba_engine.compile.cache import Kernel, inlined
 from stepnet.engines.numba_engine.layer_chains import (
-    C_IN,
-    IS_ANTI,
-    TAP0,
-    TAPS,
-    WEIGHTS,
+    CHANNELS,
+    MIRROR0,
+    N_MIRRORED,
+    OFFSET,
+    SIZE,
     pull_chain,
     push_chain,
     run_chain,
@@ -80,11 +80,12 @@ class Room(NamedTuple):
 
 
 @inlined
-def antisymmetrise(chains, table, layer, W, w0):
-    """W_k - W_mirror(k)', in place; pairs are done together."""
-    n, square = table[layer, C_IN], table[layer, C_IN] * table[layer, C_IN]
-    for k in range(table[layer, TAPS]):
-        m = chains.mirror[table[layer, TAP0] + k]
+def antisymmetrise(chains, slot, W, w0):
+    """W_k - W_mirror(k)', in place, in the slot of a K - K'; pairs are done together."""
+    n = chains.slots[slot, CHANNELS]
+    square = n * n
+    for k in range(chains.slots[slot, N_MIRRORED]):
+        m = chains.mirror[chains.slots[slot, MIRROR0] + k]
         if m >= k:
             a, b = w0 + k * square, w0 + m * square
             for i in range(n):
@@ -101,7 +102,7 @@ def prepare(chains, program, room, theta, mixed, step):
     for i in range(program.part.shape[0]):
         at = i * (mixed.shape[0] // program.part.shape[0])
         for s in range(chains.slots.shape[0]):
-            offset, size = chains.slots[s, 0], chains.slots[s, 1]
+            offset, size = chains.slots[s, OFFSET], chains.slots[s, SIZE]
             start = offset + program.first[step, i] * size
             if direct:
                 room.base[i, s] = start
@@ -112,29 +113,22 @@ def prepare(chains, program, room, theta, mixed, step):
                     for d in range(1, program.basis.shape[2]):
                         total += program.basis[step, i, d] * theta[start + d * size + e]
                     mixed[at + e] = total
+                antisymmetrise(chains, s, mixed, at)
                 at += size
-        part = program.part[i]
-        for layer in range(chains.first[part], chains.first[part + 1]):
-            if chains.layers[layer, IS_ANTI]:
-                antisymmetrise(chains, chains.layers, layer, mixed, room.base[i, chains.layers[layer, WEIGHTS]])
 
 
 @inlined
 def scatter(chains, program, room, theta_bar, step):
     """Gradients of mixed weights go to their controls."""
     for i in range(program.part.shape[0]):
-        part = program.part[i]
-        for layer in range(chains.first[part], chains.first[part + 1]):
-            if chains.layers[layer, IS_ANTI]:
-                antisymmetrise(
-                    chains, chains.layers, layer, room.mixed_bar, room.base[i, chains.layers[layer, WEIGHTS]]
-                )
         for s in range(chains.slots.shape[0]):
-            start = chains.slots[s, 0] + program.first[step, i] * chains.slots[s, 1]
+            size = chains.slots[s, SIZE]
+            start = chains.slots[s, OFFSET] + program.first[step, i] * size
+            antisymmetrise(chains, s, room.mixed_bar, room.base[i, s])
             for d in range(program.basis.shape[2]):
                 weight = program.basis[step, i, d]
-                for e in range(chains.slots[s, 1]):
-                    theta_bar[start + d * chains.slots[s, 1] + e] += weight * room.mixed_bar[room.base[i, s] + e]
+                for e in range(size):
+                    theta_bar[start + d * size + e] += weight * room.mixed_bar[room.base[i, s] + e]
     room.mixed_bar[:] = 0.0
 
 

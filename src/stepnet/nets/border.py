@@ -1,0 +1,75 @@
+"""What users hand to nets, checked: arrays, losses, threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+
+def real_array(name: str, value, dtype: np.dtype) -> np.ndarray:
+    """An array of real numbers in a precision; what it cannot hold is refused."""
+    try:
+        given = np.asarray(value)
+        with np.errstate(over="ignore"):
+            found = np.asarray(given if given.dtype.kind != "c" else given.real, dtype)
+    except (TypeError, ValueError):
+        raise TypeError(f"`{name}` must be an array of numbers, found {type(value).__name__}") from None
+    if given.dtype.kind == "c":
+        raise TypeError(f"`{name}` must be real, found complex numbers; take `.real`, or both parts as features")
+    return found
+
+
+def batch_of(name: str, x, n_in: int, dtype: np.dtype) -> np.ndarray:
+    """Finite inputs `(batch, features)`."""
+    array = real_array(name, x, dtype)
+    if array.ndim < 2 or array.shape[0] == 0 or array[0].size != n_in:
+        raise ValueError(
+            f"`{name}` must be a batch of inputs with {n_in} features each, shape (batch, ...), "
+            f"found the shape {array.shape}"
+        )
+    array = np.ascontiguousarray(array.reshape(len(array), -1))
+    if not np.isfinite(array).all():
+        if np.isfinite(np.asarray(x)).all():
+            largest = np.abs(np.asarray(x)).max()
+            raise ValueError(f"`{name}` must be within the range of {dtype}, found {largest:g}; scale it")
+        raise ValueError(f"`{name}` must be finite")
+    return array
+
+
+def shaped(name: str, value, shape: tuple[int, ...], of: str, dtype: np.dtype) -> np.ndarray:
+    """An array of the shape of another one."""
+    array = real_array(name, value, dtype)
+    if array.shape != shape:
+        raise ValueError(f"`{name}` must have the shape {shape} of {of}, found {array.shape}")
+    return np.ascontiguousarray(array)
+
+
+def require_function(loss) -> None:
+    if not callable(loss):
+        raise TypeError(f"`loss` must be a function of the outputs, found {type(loss).__name__}")
+
+
+def loss_at(loss: Callable, y: np.ndarray) -> tuple[float, np.ndarray]:
+    """The value of a loss and its gradient; the loss may write into what it gets."""
+    found = loss(y.copy())
+    try:
+        value, y_bar = found
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"`loss` must return a value and its gradient with respect to the outputs, found {type(found).__name__}"
+        ) from None
+    if np.ndim(value):
+        raise TypeError(f"`loss` must return a number as its value, found an array of shape {np.shape(value)}")
+    array = real_array("loss", y_bar, y.dtype)
+    if array.shape != y.shape:
+        raise ValueError(f"the gradient of `loss` must have the shape {y.shape} of the outputs, found {array.shape}")
+    return float(value), array
+
+
+def checked_workers(workers) -> int | None:
+    """A number of threads, or None for as many as there are cores."""
+    is_whole = isinstance(workers, (int, np.integer)) and not isinstance(workers, bool)
+    if workers is not None and not (is_whole and workers >= 1):
+        raise ValueError(f"`workers` must be a whole number of at least 1, or None, found {workers!r:.60}")
+    return None if workers is None else int(workers)
