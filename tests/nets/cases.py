@@ -13,7 +13,7 @@ from stepnet import fields, nets
 from stepnet.nets import Block, Design
 from stepnet.schemes.programs import Slope
 
-STEPS = 20
+STEPS = 13  # four segments and one step
 SCHEMES = {
     "first": ("euler", "heun2", "rk4", "ssprk3", "williamson3", "rkc2", "ab3", "midpoint_two_step"),
     "partitioned": ("symplectic_euler_kick", "verlet", "yoshida4", "blanes_moan4"),

@@ -255,7 +255,7 @@ def test_a_net_keeps_what_it_was_told_to():
     assert not told._execution._free  # nothing was kept
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 19, 20])
+@pytest.mark.parametrize("size", [1, 2, 3, 7, STEPS - 1, STEPS])
 def test_segments_of_any_length_are_reversed(size, monkeypatch):
     """The last of them may be a single step."""
     monkeypatch.setattr(layer_sweeps, "block", lambda stage, groups: size)
