@@ -13,15 +13,19 @@ from stepnet import fields, nets
 from stepnet.nets import Block, Design
 from stepnet.schemes.programs import Slope
 
-STEPS = 20
+STEPS = 13  # four segments and one step
 SCHEMES = {
     "first": ("euler", "heun2", "rk4", "ssprk3", "williamson3", "rkc2", "ab3", "midpoint_two_step"),
     "partitioned": ("symplectic_euler_kick", "verlet", "yoshida4", "blanes_moan4"),
     "second": ("verlet", "verlet_position", "leapfrog_two_step", "blanes_moan_nystrom4"),
 }
-MEMORIES = {"all": "all", "segments": "segments", "few": sn.Checkpoints(1), "reversible": "reversible"}
+MEMORIES = {
+    "all": "all", "segments": "segments", "few": sn.Checkpoints(1), "bytes": 2**15, "reversible": "reversible",
+}  # fmt: skip
 DEGREES = (0, 1, 3)
-ACTIVATIONS = ("tanh", "softplus", "gelu", "silu", "sigmoid")  # smooth ones
+ACTIVATIONS = ("tanh", "softplus", "gelu", "silu", "sigmoid")
+KINKED = ("relu", "leaky_relu", "elu", "selu")
+SEGMENT = 3  # steps run again at once: in the cache there is room for all the steps of such small nets
 
 
 def field_of(connectivity: str, dynamics: str, activation: str = "tanh"):
@@ -35,17 +39,35 @@ def product_of_all():
     for K, dynamics in zoo.combinations():
         field = field_of(K, dynamics)
         for scheme, memory in product(SCHEMES[field.kind], MEMORIES):
-            if memory != "reversible" or Block(field, scheme, STEPS).motion.back is not None:
+            if memory != "reversible" or is_undone(K, dynamics, scheme):
                 found.append((K, dynamics, scheme, memory))
     return found
 
 
+def is_undone(connectivity, dynamics, scheme):
+    return Block(field_of(connectivity, dynamics), scheme, STEPS).motion.back is not None
+
+
+def kinked_cases():
+    """Every (connectivity, dynamics, kinked activation, memory), with schemes in turn."""
+    found = []
+    for number, (K, dynamics) in enumerate(zoo.combinations()):
+        schemes = SCHEMES[field_of(K, dynamics).kind]
+        for place, (activation, memory) in enumerate(product(KINKED, MEMORIES)):
+            able = [s for s in schemes if memory != "reversible" or is_undone(K, dynamics, s)]
+            if able:
+                found.append((K, dynamics, activation, memory, able[(number + place) % len(able)]))
+    return found
+
+
 def pairs_of(case):
-    return {(i, case[i], j, case[j]) for i, j in combinations(range(4), 2)}
+    """Of its first four factors."""
+    return {(i, case[i], j, case[j]) for i, j in combinations(range(min(4, len(case))), 2)}
 
 
 def pairwise(cases):
-    """Few of the cases that hold every pair of two factors which the whole holds; greedy."""
+    """Few of the cases that hold every pair of two factors which the whole holds; greedy, in a mixed order."""
+    cases = [cases[i] for i in np.random.default_rng(0).permutation(len(cases))]
     wanted, chosen = set().union(*map(pairs_of, cases)), []
     while wanted:
         best = max(cases, key=lambda case: len(pairs_of(case) & wanted))
@@ -54,9 +76,9 @@ def pairwise(cases):
     return chosen
 
 
-def net_of(connectivity, dynamics, scheme, number=0, dtype=float, steps=STEPS):
+def net_of(connectivity, dynamics, scheme, number=0, dtype=float, steps=STEPS, activation=None):
     """A net of one block with random weights; activation and spline vary with the number."""
-    field = field_of(connectivity, dynamics, ACTIVATIONS[number % len(ACTIVATIONS)])
+    field = field_of(connectivity, dynamics, activation or ACTIVATIONS[number % len(ACTIVATIONS)])
     degree = DEGREES[number % len(DEGREES)]
     controls = steps if degree == 0 else 5
     net = nets.Net(Design((Block(field, scheme, steps, 0.8, fields.Depth(controls, degree)),)), dtype=dtype)
@@ -64,23 +86,65 @@ def net_of(connectivity, dynamics, scheme, number=0, dtype=float, steps=STEPS):
     return net
 
 
+def scattered(design, number=0, scale=0.4):
+    net = nets.Net(design)
+    net.put(scale * np.random.default_rng(number).normal(size=net.theta.size))
+    return net
+
+
+def joined_blocks(channels, scheme, dynamics, activation="tanh"):
+    """Blocks of convolutions, joined by pooling and a change of channels; opening and read-out."""
+    return nets.parabolic_cnn(
+        (4, 4), channels, 8, inputs=2, outputs=3, dynamics=dynamics, scheme=scheme, activation=activation, degree=1
+    ).design
+
+
+def mixed_blocks():
+    """Three kinds of blocks, of other widths and other lengths."""
+    first = Block(field_of("dense", "residual", "gelu"), "rk4", 7, 0.8, fields.Depth(3, 1))
+    second = Block(field_of("graph", "hamiltonian"), "yoshida4", 9, 0.5)
+    third = Block(field_of("set", "hyperbolic", "silu"), "leapfrog_two_step", 11, 0.6, fields.Depth(5, 3))
+    layers = [fields.Layer(fields.dense(a.n_out, b.n_in), activation="tanh")
+              for a, b in ((first, second), (second, third))]  # fmt: skip
+    return Design((first, second, third), joins=tuple(fields.Chain((layer,)) for layer in layers))
+
+
+SEVERAL = {  # several blocks, and whether all of their steps can be undone
+    "parabolic euler": (lambda: joined_blocks((2, 4), "euler", "parabolic"), False),
+    "parabolic rkc2, relu": (lambda: joined_blocks((2, 4), "rkc2", "parabolic", "relu"), False),
+    "residual ab3": (lambda: joined_blocks((2, 3), "ab3", "residual", "softplus"), False),
+    "antisymmetric midpoint": (lambda: joined_blocks((2, 4), "midpoint_two_step", "antisymmetric"), True),
+    "hamiltonian verlet": (lambda: joined_blocks((4, 6), "verlet", "hamiltonian"), True),
+    "hamiltonian yoshida4, elu": (lambda: joined_blocks((4, 2), "yoshida4", "hamiltonian", "elu"), True),
+    "mixed": (mixed_blocks, False),
+}
+
+
 # ---- the same in torch: dense matrices, programs step by step -------------------------------------------------------
 
 
 def torch_outputs(net, weights, x):
-    """Outputs of a net of one block; `weights` maps names to tensors, x is `(batch, width)`."""
+    """Outputs; `weights` maps names to tensors, x is `(batch, features)`."""
+    state = x.T
+    for name, stage in net.design.stages():
+        own = {key.rpartition(".")[2]: value for key, value in weights.items() if key.startswith(f"{name}.")}
+        state = torch_block(stage, own, state) if isinstance(stage, Block) else torch_chain(stage, own, 0.0, state)
+    return state.T
+
+
+def torch_block(block, weights, x):
+    """The state `(width, batch)` at the end of a block."""
     import torch
 
-    (block,) = net.design.blocks
     motion, h = block.motion, block.h
     rows = [None] * motion.step.n_rows
-    for place, half in zip(motion.state, torch.tensor_split(x.T, len(motion.state)), strict=True):
+    for place, half in zip(motion.state, torch.tensor_split(x, len(motion.state)), strict=True):
         rows[place] = half
 
     def theta(t):
         first, basis = block.depth.basis(t / block.length)
         return {
-            name: sum(b * weights[f"blocks.0.{name}"][first[0] + d] for d, b in enumerate(basis[0]))
+            name: sum(b * weights[name][first[0] + d] for d, b in enumerate(basis[0]))
             for name in block.field.parameters
         }
 
@@ -97,7 +161,7 @@ def torch_outputs(net, weights, x):
     rows = run(motion.opening, rows, 0)
     for step in range(motion.opening.steps, block.steps):
         rows = run(motion.step, rows, step)
-    return torch.cat([rows[place] for place in motion.state]).T
+    return torch.cat([rows[place] for place in motion.state])
 
 
 def torch_chain(chain, weights, t, x):
@@ -129,6 +193,8 @@ def torch_matrices(layer, weights, x):
         matrix = torch_attention(K, W, x)
     elif isinstance(K, fields.Normalisation):
         matrix = torch_normalisation(K, x)
+    elif isinstance(K, fields.Fixed):
+        matrix = torch.from_numpy(np.kron(np.eye(K.channels), K.operator.toarray()))[None]
     else:
         taps = W.reshape(-1, K.channels_out, K.channels_in)
         matrix = torch.einsum("koc,kij->oicj", taps, full_operators(K)).reshape(1, K.n_out, K.n_in)

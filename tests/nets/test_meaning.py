@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+import itertools
 
 import numpy as np
 import pytest
-from fields.zoo import RING, SQUARE
-from nets.cases import SCHEMES, field_of, net_of
+from fields.zoo import RING
+from nets.cases import field_of, net_of, pairwise, product_of_all
 
 import stepnet as sn
 from stepnet import fields, nets
@@ -17,23 +17,39 @@ from stepnet.nets import Block, Design, Net
 
 ROUNDING = 1e-12
 BATCH = 4
+COMPANY = 75  # samples: several tiles, and one that is not full
 
 
-def plain_cases():
-    names = [("residual", "first"), ("hamiltonian", "partitioned"), ("hyperbolic", "second")]
-    return [(dynamics, scheme) for dynamics, kind in names for scheme in SCHEMES[kind]]
+TRIPLES = [case[:3] for case in product_of_all() if case[3] == "all"]
+FEW = pairwise(TRIPLES)
+REST = [case for case in TRIPLES if case not in set(FEW)]
+IN_COMPANY = [(*case, dtype) for case in TRIPLES for dtype in ("float64", "float32")]
+FEW_IN_COMPANY = pairwise(IN_COMPANY)
+REST_IN_COMPANY = [case for case in IN_COMPANY if case not in set(FEW_IN_COMPANY)]
 
 
-@pytest.mark.parametrize(("dynamics", "scheme"), plain_cases())
-def test_fused_layers_solve_the_plain_problem(dynamics, scheme):
-    for number, K in enumerate(("dense", "conv1d", "attention")):
-        net = net_of(K, dynamics, scheme, number)
-        x = np.random.default_rng(number).normal(size=(BATCH, net.design.n_in))
-        solution = sn.solve(net.problem(x), scheme, steps=net.design.blocks[0].steps)
-        found = net.features(x)
-        wanted = solution.y.reshape(len(solution.t), net.design.n_in, BATCH).swapaxes(1, 2)
-        np.testing.assert_allclose(found, wanted, rtol=ROUNDING, atol=ROUNDING)
-        np.testing.assert_array_equal(found[-1], net(x))
+def check_plain(case, counted, within):
+    """States at all depths are those that the solver of plain problems finds with the same scheme."""
+    number = TRIPLES.index(case)
+    net = net_of(*case, number)
+    x = np.random.default_rng(number).normal(size=(BATCH, net.design.n_in))
+    solution = sn.solve(net.problem(x), case[2], steps=net.design.blocks[0].steps)
+    found = net.features(x)
+    wanted = solution.y.reshape(len(solution.t), net.design.n_in, BATCH).swapaxes(1, 2)
+    within("fused layers, against the plain problem", np.abs(found - wanted).max() / np.abs(wanted).max(), ROUNDING)
+    np.testing.assert_array_equal(found[-1], net(x))
+    counted("combinations of connectivity x dynamics x scheme: the plain problem", " ".join(case), len(TRIPLES))
+
+
+@pytest.mark.parametrize("case", FEW, ids=" ".join)
+def test_fused_layers_solve_the_plain_problem_for_every_pair_of_factors(case, counted, within):
+    check_plain(case, counted, within)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", REST, ids=" ".join)
+def test_fused_layers_solve_the_plain_problem(case, counted, within):
+    check_plain(case, counted, within)
 
 
 def test_plain_problem_of_an_adaptive_scheme_converges_to_the_net():
@@ -43,17 +59,38 @@ def test_plain_problem_of_an_adaptive_scheme_converges_to_the_net():
     np.testing.assert_allclose(solution.y[-1].T, net(x), atol=1e-8)  # fourth order in h = 0.002
 
 
-@pytest.mark.parametrize("name", SQUARE)
-def test_bits_of_a_sample_do_not_depend_on_its_company(name):
-    net = net_of(name, "parabolic", "heun2", dtype=np.float64)
-    random = np.random.default_rng(1)
-    x = random.normal(size=(150, net.design.n_in))
-    outputs, order = net(x), random.permutation(150)
-    np.testing.assert_array_equal(net(x[order]), outputs[order])
-    np.testing.assert_array_equal(net(x[:1]), outputs[:1])
-    np.testing.assert_array_equal(net(np.tile(x, (3, 1)))[300:], outputs)
-    bars = net.gradient(x, end_gradient=outputs).x
-    np.testing.assert_array_equal(net.gradient(x[order], end_gradient=outputs[order]).x, bars[order])
+def derived(net, x, x_dot, y_bar):
+    """Outputs, tangents by inputs and by parameters, and gradients by inputs, a row for every sample."""
+    theta_dot = np.random.default_rng(0).normal(size=net.theta.size)
+    outputs, push = net.tangent(x, theta_dot, x_dot)
+    np.testing.assert_array_equal(outputs, net(x))
+    return np.concatenate((outputs, push, net.gradient(x, end_gradient=y_bar).x), axis=1)
+
+
+def check_company(case, counted):
+    """Other orders, alone, and among three times as many."""
+    *names, dtype = case
+    number = IN_COMPANY.index(case)
+    net, random = net_of(*names, number, dtype=dtype), np.random.default_rng(number)
+    given = random.normal(size=(3, COMPANY, net.design.n_in)).astype(dtype)
+    rows, order = derived(net, *given), random.permutation(COMPANY)
+    assert np.isfinite(rows).all()
+    np.testing.assert_array_equal(derived(net, *given[:, order]), rows[order])
+    np.testing.assert_array_equal(derived(net, *given[:, 7:8]), rows[7:8])
+    np.testing.assert_array_equal(derived(net, *np.tile(given, (1, 3, 1)))[2 * COMPANY :], rows)
+    what = "combinations of connectivity x dynamics x scheme x precision: bits in company"
+    counted(what, " ".join(case), len(IN_COMPANY))
+
+
+@pytest.mark.parametrize("case", FEW_IN_COMPANY, ids=" ".join)
+def test_bits_of_a_sample_do_not_depend_on_its_company_for_every_pair_of_factors(case, counted):
+    check_company(case, counted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", REST_IN_COMPANY, ids=" ".join)
+def test_bits_of_a_sample_do_not_depend_on_its_company(case, counted):
+    check_company(case, counted)
 
 
 def test_bits_do_not_depend_on_threads_or_on_wide_matrices():
@@ -206,7 +243,7 @@ def test_refined_net_is_the_same_function_of_depth():
     for _ in range(4):
         ends.append(net(x))
         net = net.refined()
-    first, second, third = (np.linalg.norm(b - a) for a, b in pairwise(ends))
+    first, second, third = (np.linalg.norm(b - a) for a, b in itertools.pairwise(ends))
     assert 3.5 < first / second < 4.5  # Verlet is of second order
     assert 3.5 < second / third < 4.5
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 from fields.zoo import RING
@@ -109,8 +107,8 @@ def test_single_precision():
 # ---- how fast: eight channels, Euler, weights that are smooth in depth or not ---------------------------------------
 
 
-def along_depth(length, steps, is_smooth=True):
-    net, rng = nets.resnet(None, None, 8, steps, length=length), np.random.default_rng(0)
+def along_depth(length, steps, is_smooth=True, seed=0):
+    net, rng = nets.resnet(None, None, 8, steps, length=length), np.random.default_rng(seed)
     angle = 2 * np.pi * (np.arange(steps) + 0.5) / steps
     for weights in net.weights.values():
         if is_smooth:
@@ -128,6 +126,59 @@ def factors(net, **options):
     mgrit = MGRIT(4, iterations=5, tolerance=0.0, **options)
     found = mgrit_gradient(net, x, half_square, mgrit, is_compared=True)
     return found.forward[0].factor, found.adjoint[0].factor, found.error
+
+
+SPEEDS = {  # T, N, coarsening, weights: claimed errors of the first iterations, and mean factor
+    (1.0, 1024, 4, "smooth"): ((2e-6, 2e-9, 2e-12, 4e-15), 0.001),
+    (5.0, 256, 4, "smooth"): ((6e-4, 2e-5, 4e-7, 7e-9, 1e-10), 0.021),
+    (20.0, 1024, 16, "smooth"): ((2e-2, 2e-3, 1e-4, 5e-6, 3e-7), 0.057),
+    (20.0, 64, 4, "smooth"): ((1e-1, 6e-2, 1e-2, 3e-3, 6e-4), 0.25),
+    (20.0, 256, 4, "smooth"): ((), 0.06),
+    (20.0, 1024, 4, "smooth"): ((), 0.014),
+    (5.0, 256, 4, "random"): ((8e-2, 1e-2, 2e-3, 2e-4, 4e-5), 0.15),
+}
+LIKE = 2.0  # factors of other weights: what is claimed, up to so much
+FLOOR = 1e-14  # errors below are rounding
+
+
+def errors_of(length, steps, coarsening, kind, seed):
+    """Of the outputs after one, two, ... five iterations, relative."""
+    net, x = along_depth(length, steps, kind == "smooth", seed), np.random.default_rng(1).normal(size=(20, 8))
+    runs = (MGRIT(coarsening, iterations=n, tolerance=0.0) for n in range(1, 6))
+    return [mgrit_forward(net, x, each, is_compared=True).error for each in runs]
+
+
+@pytest.fixture(scope="module")
+def speeds():
+    """Medians of errors and of mean factors over three seeds, until rounding."""
+    found = {}
+    for row in SPEEDS:
+        errors = np.array([errors_of(*row, seed) for seed in range(3)])
+        kept = max(2, int(np.sum(np.median(errors, axis=0) > FLOOR)))
+        factor = np.median((errors[:, kept - 1] / errors[:, 0]) ** (1 / (kept - 1)))
+        found[row] = np.median(errors, axis=0), float(factor)
+    return found
+
+
+def test_factors_are_those_of_the_literature(speeds):
+    """Guenther et al. (2020), layer-parallel training: two levels, FCF, eight channels."""
+    print("\nparallel in depth: T, N, coarsening, weights; errors of five iterations (claimed); mean factor (claimed)")
+    for row, (claims, claimed) in SPEEDS.items():
+        errors, factor = speeds[row]
+        texts = (" ".join(f"{each:.0e}" for each in numbers) for numbers in (errors, claims))
+        print("  {:4.0f} {:5d} {:3d} {:6}: {} ({}); {:.2g} ({})".format(*row, *texts, factor, claimed))
+        assert claimed / LIKE < factor < claimed * LIKE
+    assert speeds[1.0, 1024, 4, "smooth"][0][3] < FLOOR
+
+
+def test_factors_fall_with_depth_and_with_smoothness_of_the_weights(speeds):
+    factor = {row: found[1] for row, found in speeds.items()}
+    deep = [factor[20.0, steps, 4, "smooth"] for steps in (64, 256, 1024)]
+    assert deep[1] < deep[0] / 2
+    assert deep[2] < deep[1] / 2
+    gain = factor[5.0, 256, 4, "random"] / factor[5.0, 256, 4, "smooth"]
+    print(f"  smooth weights converge {gain:.1f} times (7 times) faster per iteration than random ones")
+    assert 7 / LIKE < gain < 7 * LIKE
 
 
 def test_short_nets_of_many_layers_converge_to_rounding_in_four_iterations():
@@ -155,10 +206,11 @@ def test_the_factor_falls_with_depth():
     assert found[0, :2].max() < 0.5
 
 
-@pytest.mark.parametrize(
-    "make", [nets.midpoint_net, nets.leapfrog_net, partial(nets.resnet, scheme="ab2")],
-    ids=["midpoint", "leapfrog", "adams"],
-)  # fmt: skip
+def adams_net(*sizes, **options):
+    return nets.resnet(*sizes, scheme="ab2", **options)
+
+
+@pytest.mark.parametrize("make", [nets.midpoint_net, nets.leapfrog_net, adams_net], ids=lambda make: make.__name__)
 def test_two_step_schemes_converge_with_the_square_of_the_step(make):
     """As one-step schemes of second order: errors of alternating sign are carried along, too, on every level."""
     found = {}

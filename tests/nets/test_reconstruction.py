@@ -1,0 +1,164 @@
+"""Input recovered from output: what reversible nets undo, and what comes of running other nets backward.
+
+The table is that of Chang et al. (2018), Reversible architectures, measured again: 32 features, 64 samples, K of unit
+scale, no bias.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import stepnet as sn
+from stepnet import fields, nets
+from stepnet.engines.numba_engine import layer_sweeps
+from stepnet.nets import Block, Design, Net
+from stepnet.nets.execution import tiled, untiled
+
+WIDTH, BATCH, SEED = 32, 64, 3
+UNDONE = 1e-11  # claimed of 1202 layers in float64
+SINGLE = 1e-5  # claimed of 1202 Hamiltonian layers in float32 at h = 0.02
+LOST = 1e-3  # a step of Euler is undone by one with -h up to h^2: no rounding error
+
+REVERSIBLE = {"Hamiltonian": nets.hamiltonian, "leapfrog": nets.leapfrog_net, "midpoint": nets.midpoint_net}
+BACKWARD = {
+    "ResNet backward": lambda sign, activation: fields.affine(fields.dense(WIDTH), activation, sign),
+    "parabolic backward": lambda sign, activation: fields.symmetric(fields.dense(WIDTH), activation, -sign),
+}
+ROWS = {  # layers, h, activation, precision: what is claimed of these five
+    (74, 0.1, "tanh", "float64"): (5e-16, 3e-15, 5e-16, 3.9e-2, 0.69),
+    (218, 0.1, "tanh", "float64"): (2e-15, 1e-14, 1e-15, 7.7e-2, 1.0),
+    (1202, 0.1, "tanh", "float64"): (2e-13, 2e-12, 2e-14, 0.41, 1.0),
+    (1202, 0.1, "relu", "float64"): (3e-13, 4e-12, 2e24, 4e37, 1.4),
+    (1202, 0.1, "tanh", "float32"): (1.3e-4, 1.8e-3, 1.3e-5, 0.42, 1.0),
+    (1202, 0.02, "tanh", "float32"): (1.0e-6, 3.5e-5, 5.6e-7, 6.7e-3, 0.49),
+}
+
+
+def unit_weights(net, random):
+    for name, weights in net.weights.items():
+        weights[...] = 0.0 if name.endswith(".b") else random.normal(size=weights.shape) / np.sqrt(WIDTH)
+
+
+def distance(found, wanted) -> float:
+    """Relative; states that are no numbers any more are infinitely far."""
+    found, wanted = found.astype(float), wanted.astype(float)
+    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted)) if np.isfinite(found).all() else np.inf
+
+
+def undone(preset, steps, h, activation, dtype) -> float:
+    """Distance of the first state from where a reversible gradient ends that has undone all steps."""
+    net = preset(None, None, WIDTH, steps, length=steps * h, activation=activation, dtype=dtype)
+    random = np.random.default_rng(SEED)
+    unit_weights(net, random)
+    execution, (number, _) = net._execution, net._block(0)
+    x = tiled(execution.until(net.theta, random.normal(size=(BATCH, net.design.n_in)).astype(dtype), number))
+    stage, own = execution.stages[number], execution.own(net.theta)[number]
+    run = layer_sweeps.sweep(stage, own, np.zeros_like(own), x, "reversible")
+    run.send(np.zeros_like(next(run)))
+    stage = stage.fitted(len(x))
+    (room,) = (room for room in stage._free if room.period == layer_sweeps.RING)
+    wanted = stage.opened(own, stage.carried(x))
+    found = stage.records(room)[stage.n_opening % room.period, :, : wanted.shape[1]]
+    return distance(*(untiled(stage.own(carry, 1), BATCH) for carry in (found, wanted)))
+
+
+def run_backward(chain_of, steps, h, activation, dtype) -> float:
+    """Distance of the input from where the net comes to that takes the same steps with -h, the last of them first."""
+    there, back = (
+        Net(Design((Block(fields.chained(chain_of(sign, activation)), "euler", steps, steps * h),)), dtype=dtype)
+        for sign in (1.0, -1.0)
+    )
+    random = np.random.default_rng(SEED)
+    unit_weights(there, random)
+    for name, weights in back.weights.items():
+        weights[...] = there.weights[name][::-1]
+    x = random.normal(size=(BATCH, WIDTH)).astype(dtype)
+    return distance(back(there(x)), x)
+
+
+@pytest.fixture(scope="module")
+def table():
+    found = {}
+    with np.errstate(all="ignore"):
+        for row in ROWS:
+            steps, h, activation, dtype = row
+            for name, preset in REVERSIBLE.items():
+                found[name, *row] = undone(preset, steps, h, activation, np.dtype(dtype))
+            for name, chain_of in BACKWARD.items():
+                found[name, *row] = run_backward(chain_of, steps, h, activation, np.dtype(dtype))
+    return found
+
+
+COLUMNS = (*REVERSIBLE, *BACKWARD)
+
+
+def test_table_of_reconstruction(table):
+    """Nothing is lost but digits where steps are undone; much is where a net is run backward, in any precision."""
+    print("\nrelative error of the input recovered from the output: measured (claimed)")
+    print(" " * 26 + "".join(f"{name:>22}" for name in COLUMNS))
+    for row, claimed in ROWS.items():
+        cells = (f"{table[name, *row]:.1e} ({claim:.1e})" for name, claim in zip(COLUMNS, claimed, strict=True))
+        print(f"{row[0]:5d} {row[1]:5} {row[2]:5} {row[3]:8}" + "".join(f"{cell:>22}" for cell in cells))
+    assert not np.isnan(list(table.values())).any()
+    for row in ROWS:
+        for name in BACKWARD:
+            assert table[name, *row] > LOST
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row[3] == "float64"], ids=str)
+def test_layers_are_undone_to_rounding(table, row, within):
+    names = ("Hamiltonian", "leapfrog") if row[2] == "relu" else REVERSIBLE
+    for name in names:
+        within("input recovered through up to 1202 reversible layers", table[name, *row], UNDONE)
+
+
+def test_position_and_velocity_are_undone_to_rounding(within):
+    for activation in ("tanh", "relu"):
+        error = undone(nets.hyperbolic, 1202, 0.1, activation, np.float64)
+        within("input recovered through up to 1202 reversible layers", error, UNDONE)
+
+
+def test_single_precision_is_enough_for_small_steps_of_hamiltonian_nets(table, within):
+    within(
+        "float32: input recovered through 1202 Hamiltonian layers, h = 0.02",
+        table["Hamiltonian", 1202, 0.02, "tanh", "float32"],
+        SINGLE,
+    )
+    velocity = undone(nets.hyperbolic, 1202, 0.1, "tanh", np.float32)
+    assert velocity < table["leapfrog", 1202, 0.1, "tanh", "float32"]  # 2 y - y_ loses digits
+
+
+def test_reversibility_is_not_stability(table):
+    """The midpoint net is reversible by its algebra, but with ReLU states and rounding errors grow without bound."""
+    net = nets.midpoint_net(None, None, WIDTH, 1202, length=120.2, activation="relu")
+    random = np.random.default_rng(SEED)
+    unit_weights(net, random)
+    x = random.normal(size=(BATCH, WIDTH))
+    growth, error = np.linalg.norm(net(x)) / np.linalg.norm(x), table["midpoint", 1202, 0.1, "relu", "float64"]
+    print(f"midpoint with ReLU, 1202 layers: states grow by {growth:.0e} (1e+21), error {error:.0e} (2e+24)")
+    assert 1e15 < growth < np.inf
+    assert error > 1e15  # infinite would do, NaN would not
+    assert table["midpoint", 1202, 0.1, "tanh", "float64"] < UNDONE
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("float64", UNDONE), ("float32", 1e-3)])
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_gradients_from_reconstructed_states_agree_with_stored_ones_over_1202_layers(activation, dtype, bound, within):
+    """To the order of the states; in float32 claimed of them: 1.3e-4."""
+    net = nets.hamiltonian(None, None, WIDTH, 1202, length=120.2, activation=activation, dtype=dtype)
+    unit_weights(net, np.random.default_rng(4))
+    x = np.random.default_rng(5).normal(size=(8, WIDTH))
+    stored, found = (net.gradient(x, end_gradient=x, memory=memory).theta for memory in ("all", "reversible"))
+    error = np.linalg.norm(found - stored) / np.linalg.norm(stored)
+    within(f"{dtype}: gradients of 1202 undone Hamiltonian layers", error, bound)
+
+
+def test_net_solved_back_in_time_is_not_the_inverse_of_a_resnet():
+    net = nets.resnet(None, None, 8, 100, length=10.0)
+    net.put(np.random.default_rng(10).normal(size=net.theta.size) / 2)
+    x = np.random.default_rng(11).normal(size=(3, 8))
+    problem = net.problem(x)
+    end = sn.solve(problem, "euler", steps=100, save_every=0).y[-1]
+    back = sn.solve(sn.ODE(problem.fun, end, problem.t_span[::-1], trace=False), "euler", steps=100, save_every=0).y[-1]
+    assert np.linalg.norm(back - problem.y0) > LOST * np.linalg.norm(problem.y0)
