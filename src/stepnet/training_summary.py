@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from sklearn import datasets
 
 from stepnet.errors import TrainingFailed, TrainingInterrupted
 from stepnet.estimators import NetClassifier, NetRegressor
-from stepnet.estimators.samples import NAMED, divided, named
+from stepnet.estimators.samples import NAMED, columns, divided, named
 from stepnet.training.full_batch import METHODS
 
 COLUMNS = "columns.json"
@@ -181,14 +180,8 @@ def _samples(source: str, choices: Choices) -> Samples:
         raise ValueError(f"--label is for CSV files, found the data set {source!r}")
     X, y = named(source, choices.seed)
     task = choices.task or "classification"
-    return Samples(_names(source, X.shape[1]), X, y.astype(float) if task == "regression" else y, task)
-
-
-def _names(source: str, features: int) -> dict:
-    """The columns of a data set as scikit-learn calls them, if it has names for them."""
-    load = getattr(datasets, f"load_{source}", None)
-    names = [str(name) for name in load().feature_names] if load else [f"x{k}" for k in range(features)]
-    return {"features": names, "label": "target"}
+    names = {"features": columns(source, X.shape[1]), "label": "target"}
+    return Samples(names, X, y.astype(float) if task == "regression" else y, task)
 
 
 def _samples_of(table: Table, path: Path, choices: Choices) -> Samples:

@@ -29,6 +29,12 @@ def named(name: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return NAMED[name](seed)
 
 
+def columns(name: str, features: int) -> list[str]:
+    """The columns of a data set as scikit-learn calls them, if it has names for them."""
+    load = getattr(datasets, f"load_{name}", None)
+    return [str(each) for each in load().feature_names] if load else [f"x{k}" for k in range(features)]
+
+
 def divided(X: np.ndarray, y: np.ndarray, test: float, seed: int) -> list[np.ndarray]:
     """X and y to learn from, then X and y to test with: a share of each class, drawn at random."""
     X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=test, stratify=y, random_state=seed)
