@@ -34,20 +34,26 @@ Plainly = Callable[[Tensor, Tensors, object], Tensor]
 class Kernels:
     """A design, the memory that its gradients may take, and the kernels that run it.
 
-    `number` is how operators know it, which take nothing but tensors and numbers.
+    `number` is how operators know it, which take nothing but tensors and numbers, `names` how people know parameters.
     """
 
-    def __init__(self, design: Design, engine: str, memory, workers: int | None = None):
+    def __init__(self, design: Design, engine: str, memory, names: Sequence[str], workers: int | None = None):
         if engine not in ENGINES:
             raise ValueError(f"`engine` must be one of {', '.join(map(repr, ENGINES))}, found {engine!r}")
-        self.design, self.engine, self.memory, self.workers = design, engine, memory, workers
+        self.design, self.engine, self.memory, self.names, self.workers = design, engine, memory, names, workers
         self.number, self.n_out = next(_NUMBERS), design.n_out
         self.shapes = tuple(torch.Size(shape) for shape in design.shapes.values())
         self.lie_at(None)
         _KNOWN[self.number] = self
 
     def __reduce__(self):
-        return Kernels, (self.design, self.engine, self.memory, self.workers)  # a copy has a number of its own
+        return Kernels, (
+            self.design,
+            self.engine,
+            self.memory,
+            self.names,
+            self.workers,
+        )  # a copy has a number of its own
 
     @cached_property
     def executions(self) -> dict:
@@ -83,9 +89,9 @@ class Kernels:
     def _complain(self, parameters: Tensors) -> None:
         if len(parameters) != len(self.shapes):
             raise ValueError(f"there must be {len(self.shapes)} parameters, found {len(parameters)}")
-        for (name, shape), each in zip(self.design.shapes.items(), parameters, strict=True):
-            if tuple(each.shape) != shape:
-                raise ValueError(f"`{name}` must have the shape {shape}, found {tuple(each.shape)}")
+        for name, shape, each in zip(self.names, self.shapes, parameters, strict=True):
+            if each.shape != shape:
+                raise ValueError(f"`{name}` must have the shape {tuple(shape)}, found {tuple(each.shape)}")
 
     def run(self, x: Tensor, parameters: Tensors, plainly: Plainly) -> Tensor:
         """`plainly(x, ...)`, by the kernels if they can; transformations and further derivatives see it itself."""

@@ -94,7 +94,7 @@ class LayerBlock(torch.nn.Module):
         self.moves = choreographed(block.motion, is_parted=block.field.kind != "first")
         self.table = timetable(self.moves, block.steps, block.length, block.depth)
         self.on_tensors = FieldOnTensors(block.field)
-        self.kernels = Kernels(design, engine, self.memory, workers)
+        self.kernels = Kernels(design, engine, self.memory, self.names, workers)
         register(self, block.parameters, device, dtype)
         self.kernels.lie_at(fill(self, self.names, initial_weights(design, initialisation, seed)))
 
@@ -127,6 +127,11 @@ class LayerBlock(torch.nn.Module):
     def __setstate__(self, state) -> None:
         super().__setstate__(state)
         lay(self, self.names, self.kernels)
+
+    def _apply(self, fn, recurse=True):
+        super()._apply(fn, recurse)
+        lay(self, self.names, self.kernels)
+        return self
 
     def __repr__(self) -> str:
         return f"LayerBlock({self.record!r}, engine={self.kernels.engine!r}, memory={self.memory!r})"
@@ -220,7 +225,7 @@ def fill(module: torch.nn.Module, names: Sequence[str], theta: np.ndarray) -> np
 
 
 def lay(module: torch.nn.Module, names: Sequence[str], kernels: Kernels) -> None:
-    """Put the parameters of a copy behind each other in memory, where kernels see them without a further copy."""
+    """Put parameters that were copied or moved behind each other in memory, where kernels see them without a copy."""
     try:
         parameters = [module.get_parameter(name) for name in names]
     except AttributeError:  # pruned, parametrised, replaced: they are collected for every call
@@ -228,8 +233,12 @@ def lay(module: torch.nn.Module, names: Sequence[str], kernels: Kernels) -> None
     is_plain = all(type(p) is torch.nn.Parameter and p.device.type == "cpu" and not p.is_shared() for p in parameters)
     is_of_one_kind = len({p.dtype for p in parameters}) == 1 and parameters[0].dtype in DTYPES
     is_tied = len({id(p) for p in parameters}) < len(parameters)
-    if is_plain and is_of_one_kind and not is_tied and not kernels.are_in_place(parameters):
+    if kernels.are_in_place(parameters):
+        return
+    if is_plain and is_of_one_kind and not is_tied:
         kernels.lie_at(fill(module, names, torch.cat([p.detach().reshape(-1) for p in parameters]).numpy()))
+    else:
+        kernels.lie_at(None)
 
 
 def features_of(y: Tensor, n: int) -> Tensor:

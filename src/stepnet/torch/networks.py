@@ -52,7 +52,7 @@ class NetModule(torch.nn.Module):
             self.get_submodule(family).append(stage) if number else self.add_module(name, stage)  # type: ignore[operator]
         self.records, self.names = tuple(net.design.stages()), tuple(net.design.shapes)
         self.memory = self.get_submodule("blocks.0").memory
-        self.kernels = Kernels(net.design, engine, self.memory, self.workers)
+        self.kernels = Kernels(net.design, engine, self.memory, self.names, self.workers)
         self._lie_at(fill(self, self.names, net.theta))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -158,9 +158,17 @@ class NetModule(torch.nn.Module):
 
     def __setstate__(self, state) -> None:
         super().__setstate__(state)
+        self._lay()
+
+    def _apply(self, fn, recurse=True):
+        super()._apply(fn, recurse)
+        self._lay()
+        return self
+
+    def _lay(self) -> None:
         before = self.kernels.flat
         lay(self, self.names, self.kernels)
-        if self.kernels.flat is not before:
+        if self.kernels.flat is not None and self.kernels.flat is not before:
             self._lie_at(self.kernels.flat)
 
     def extra_repr(self) -> str:
