@@ -6,7 +6,8 @@ All take inputs and outputs (None leaves out the opening or the read-out), the w
 length : float
     The time that all steps take together.
 activation, scheme, norm : str
-    By name; `norm` ("layer" or "rms") normalises K y + b across the channels before the activation.
+    By name; `norm` ("layer" or "rms") normalises K y + b across the channels before the activation.  The scheme of
+    `mlp`, `midpoint_net` and `leapfrog_net` is that of their name.
 degree, controls : int
     Weights as splines in depth: 0 piecewise constant, 1 linear, 3 cubic, with so many control values.  By default every
     step has its own (degree 0), or every step's beginning and end (degree 1 and more); `neural_ode` has the same
