@@ -34,6 +34,7 @@ BLOCK = Block(FIELD, "rk4", 2)
         (lambda: nets.resnet(2, 1, 4, 2, scheme="ab4"), "`steps` must be at least 3"),
         (lambda: nets.resnet(2, 1, 4, 3, dtype=np.int32), "`dtype` must be float64 or float32"),
         (lambda: nets.resnet(6, 1, 4, 3, opening="augment"), "`width` must be at least the 6 inputs"),
+        (lambda: nets.node_net(RING, 6, 1, 4, 3, opening="augment"), "`channels` must be at least the 6 inputs"),
         (lambda: fields.graph(np.diag([1.0, 0.0]), 2), "isolated nodes"),
         (lambda: fields.graph(np.ones((2, 3)), 2), "`adjacency` must be square"),
         (lambda: fields.graph([[0, 1], [2, 0]], 2), "must be symmetric"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import tracemalloc
 from contextlib import contextmanager
 
@@ -101,6 +102,8 @@ def test_what_is_put_by_is_bounded(monkeypatch):
         assert memory_of()[0] < 10**7 + BESIDES < memory_of()[1]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without forks")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forks beside threads, which is what is tested
 def test_a_net_that_has_run_runs_in_a_forked_process():
     net, x = nets.resnet(2, 1, 8, 3, workers=2), np.ones((700, 2))
     wanted = net.gradient(x, end_gradient=net(x)).theta

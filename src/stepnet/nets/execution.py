@@ -27,7 +27,7 @@ from stepnet.nets.portions import Portions, least_of, portions_of
 __all__ = ["CHUNK", "SINGLE_THREAD", "TILE", "Execution", "stage_of", "sweep", "tiled", "untiled"]
 
 CHUNK = 4  # tiles that share the weights in the cache
-AUTOMATIC_BYTES = 2**28  # what "auto" may store, and what is put by to be used again
+AUTOMATIC_BYTES = 2**28  # what "auto" may store, and what is put by of a kind to be used again
 AHEAD = 2  # gradients of chunks for every thread that wait to be added up
 
 
@@ -253,11 +253,10 @@ class Execution:
 
     def _put_by(self, runs: list[Passage]) -> None:
         """They are not used any more."""
-        kept = sum(run.nbytes for free in self._free.values() for run in free)
         for run in runs:
-            kept += run.nbytes
-            if kept <= AUTOMATIC_BYTES:
-                self._free.setdefault((run.tiles, run.is_dual), []).append(run)
+            free = self._free.setdefault((run.tiles, run.is_dual), [])
+            if (len(free) + 1) * run.nbytes <= AUTOMATIC_BYTES:  # those of a kind are of one size
+                free.append(run)
 
     def stored_bytes(self, tiles: int) -> int:
         """Memory of all that a gradient could keep."""

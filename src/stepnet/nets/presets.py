@@ -67,14 +67,15 @@ def _opening(inputs, width: int, state: int, kind: str, activation) -> Chain | N
     return Chain((*first.layers, Layer(resized(width, state), None, None)))
 
 
-def _first(K: Mixing, kind: str, activation, state: int) -> Chain:
+def _first(K: Mixing, kind: str, activation, state: int, name: str = "width") -> Chain:
     """A layer from the inputs to the state, or zero features added to the inputs, which are channels at the end."""
     if kind not in ("dense", "augment"):
         raise UnknownName("opening", kind, ("dense", "augment"))
     if kind == "dense":
         return Chain((Layer(K, activation=activation),))
     if K.n_in > state:
-        raise ValueError(f"`width` must be at least the {K.n_in} inputs to add zeros to them, found {state}")
+        n_in, n_out = K.channels_in, K.channels_out
+        raise ValueError(f"`{name}` must be at least the {n_in} inputs to add zeros to them, found {n_out}")
     return Chain((Layer(resized(K.n_in, state), None, None),))
 
 
@@ -182,7 +183,7 @@ def node_net(adjacency, inputs, outputs, channels, steps, *, filter="adjacency",
     block = Block(field, _scheme(scheme, dynamics), steps, length, _depth(steps, degree, controls))
     first = readout = None
     if inputs is not None:
-        first = _first(nodewise(n, count("inputs", inputs), channels), opening, activation, field.width)
+        first = _first(nodewise(n, count("inputs", inputs), channels), opening, activation, field.width, "channels")
     if outputs is not None:
         readout = Chain((Layer(nodewise(n, channels, count("outputs", outputs)), "W", "b"),))
     return Net(Design((block,), first, readout), **options)
@@ -214,7 +215,7 @@ def parabolic_cnn(shape, channels: Sequence[int], steps, *, inputs=1, outputs=No
     first, blocks, joins = None, [], []
     if inputs is not None:
         K = fields.conv2d(shape, count("inputs", inputs), channels[0], padding=padding)
-        first = _first(K, opening, activation, K.n_out)
+        first = _first(K, opening, activation, K.n_out, "channels")
     for number, width in enumerate(channels):
         K = fields.conv2d(shape, _half(width, "channels") if dynamics in HALVED else width, padding=padding)
         blocks.append(Block(_field(dynamics, K, activation, norm), _scheme(scheme, dynamics), steps, length, depth))
