@@ -11,6 +11,8 @@ from fields import zoo
 import stepnet as sn
 from stepnet import fields, nets
 from stepnet.nets import Block, Design
+from stepnet.nets.execution import CHUNK, TILE
+from stepnet.nets.portions import least_of
 from stepnet.schemes.programs import Slope
 
 STEPS = 13  # four segments and one step
@@ -20,12 +22,20 @@ SCHEMES = {
     "second": ("verlet", "verlet_position", "leapfrog_two_step", "blanes_moan_nystrom4"),
 }
 MEMORIES = {
-    "all": "all", "segments": "segments", "few": sn.Checkpoints(1), "bytes": 2**15, "reversible": "reversible",
+    "all": "all", "segments": "segments", "few": sn.Checkpoints(1), "bytes": None, "reversible": "reversible",
 }  # fmt: skip
+SCARCE = 1.05  # of the bytes that a gradient takes at least
 DEGREES = (0, 1, 3)
 ACTIVATIONS = ("tanh", "softplus", "gelu", "silu", "sigmoid")
 KINKED = ("relu", "leaky_relu", "elu", "selu")
 SEGMENT = 3  # steps run again at once: in the cache there is room for all the steps of such small nets
+
+
+def memory_of(name: str, net, samples: int):
+    """A choice by its name; bytes are so few that hardly a state is kept."""
+    if name != "bytes":
+        return MEMORIES[name]
+    return int(SCARCE * least_of(net._execution.stages, min(-(-samples // TILE), CHUNK)))
 
 
 def field_of(connectivity: str, dynamics: str, activation: str = "tanh"):

@@ -11,6 +11,7 @@ from nets.cases import (
     STEPS,
     field_of,
     kinked_cases,
+    memory_of,
     net_of,
     pairs_of,
     pairwise,
@@ -59,7 +60,7 @@ class Run:
         self.y_bar = random.normal(size=(BATCH, net.design.n_out))
 
     def gradient(self, memory):
-        return self.net.gradient(self.x, end_gradient=self.y_bar, memory=MEMORIES[memory])
+        return self.net.gradient(self.x, end_gradient=self.y_bar, memory=memory_of(memory, self.net, len(self.x)))
 
     def outputs_at(self, length):
         moved = Net(self.net.design, self.net.theta + length * self.theta_dot)
@@ -94,7 +95,7 @@ def check(run, within, is_smooth=True):
     else:
         np.testing.assert_array_equal(found.theta, stored.theta)
         np.testing.assert_array_equal(found.x, stored.x)
-    near = run.net.linearised(run.x, memory=MEMORIES[run.memory])
+    near = run.net.linearised(run.x, memory=memory_of(run.memory, run.net, len(run.x)))
     np.testing.assert_array_equal(near.outputs, outputs)
     np.testing.assert_array_equal(near.tangent(run.theta_dot), run.net.tangent(run.x, run.theta_dot)[1])
     for _ in range(2):  # a run that is kept can be used again
@@ -139,7 +140,7 @@ def check_single(run, within):
     for name in ("x", "x_dot", "theta_dot", "y_bar"):
         setattr(run, name, getattr(run, name).astype(np.float32).astype(float))
     wanted, found = (
-        net.gradient(run.x, end_gradient=run.y_bar, memory=MEMORIES[memory])
+        net.gradient(run.x, end_gradient=run.y_bar, memory=memory_of(memory, net, len(run.x)))
         for net, memory in ((run.net, "all"), (single, run.memory))
     )
     kind = "gradients of undone steps" if run.memory == "reversible" else "gradients"
