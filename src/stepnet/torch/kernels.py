@@ -47,13 +47,8 @@ class Kernels:
         _KNOWN[self.number] = self
 
     def __reduce__(self):
-        return Kernels, (
-            self.design,
-            self.engine,
-            self.memory,
-            self.names,
-            self.workers,
-        )  # a copy has a number of its own
+        """A copy has a number of its own."""
+        return Kernels, (self.design, self.engine, self.memory, self.names, self.workers)
 
     @cached_property
     def executions(self) -> dict:
