@@ -29,7 +29,7 @@ from stepnet.fields import Chain, Depth, Field, Mixing
 from stepnet.schemes.programs import Motion
 
 GROUP = 4  # tiles of dense nets that run side by side at most
-NARROW = 32  # rows of those of narrow nets together, so that they stay in L1
+NARROW = 64  # rows of those of narrow nets together: sums over longer rows, in caches of the first and second level
 SLICE_OPERATIONS = 1e9  # multiplications in one call of a kernel, some 50 ms
 BESIDE = 1e4  # what a step costs besides those
 TAKING = Lock()  # one for all stages, so that stages can be copied
