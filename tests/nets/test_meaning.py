@@ -181,8 +181,8 @@ def test_activations_of_kernels_are_within_few_units_in_the_last_place(name, dty
         found = [mpmath.mpf(float(v)) for v in net(u[:, None]).ravel()]
         units = [np.spacing(dtype(max(abs(float(w)), np.finfo(dtype).tiny))) for w in wanted]
         ulps = [abs(f - w) / float(unit) for f, w, unit in zip(found, wanted, units, strict=True)]
-    # A quotient for tanh, products of two such numbers for the last three.
-    assert max(ulps) <= {"tanh": 2.2, "silu": 2.5, "selu": 2.5, "gelu": 4.0}.get(name, 2.0)
+    # A quotient of two sums for tanh, products of two such numbers for the last three.
+    assert max(ulps) <= {"tanh": 2.75, "silu": 2.5, "selu": 2.5, "gelu": 4.0}.get(name, 2.0)
 
 
 FAR = {  # values and slopes of large negative and positive arguments, None for the argument itself

@@ -12,6 +12,9 @@ import pytest
 
 import stepnet as sn
 from stepnet import fields, nets
+from stepnet.engines.numba_engine.layer_products import TILE
+from stepnet.engines.numba_engine.layer_runs import Stage
+from stepnet.engines.numba_engine.layer_tapes import Tape
 from stepnet.nets import Block, Design, Net, execution
 
 BESIDES = 2e6  # bytes of Python's own, schedules and such
@@ -103,6 +106,20 @@ def test_what_is_put_by_is_bounded(monkeypatch):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without forks")
+@pytest.mark.parametrize(("dynamics", "scheme", "wanted"), [("residual", "euler", 0), ("hamiltonian", "verlet", 0.5)])
+def test_products_ask_for_the_record_that_comes_next(dynamics, scheme, wanted):
+    """While a step is pulled back, what the step before it has left is on its way from main memory."""
+    block = Block(getattr(fields, dynamics)(fields.dense(16)), scheme, 6)
+    stage = Stage(block.field, block.motion, block.steps, block.length, block.depth, np.dtype(float)).fitted(4)
+    tape, theta, x = Tape(stage, 4), np.full(stage.n_parameters, 0.01), np.ones((4, block.n_in, TILE))
+    tape.run(theta, x)
+    tape.pull(theta, np.zeros_like(theta), x)
+    program, record, (soon, stop) = stage.stored.program, stage.stored.record, tape._room.ahead
+    assert program.wanted == wanted * record  # what is kept of Verlet's state but its first row is not read
+    assert stop == (tape.count * tape.groups + 1) * record + program.wanted  # before the first record comes the last
+    assert soon >= stop
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forks beside threads, which is what is tested
 def test_a_net_that_has_run_runs_in_a_forked_process():
     net, x = nets.resnet(2, 1, 8, 3, workers=2), np.ones((700, 2))

@@ -110,12 +110,13 @@ def differentiate_softmax(memory, p0, d0, scale, tokens, heads, is_causal):
 
 
 @compiled
-def probabilities(blas, W, w0, memory, x0, q0, tokens, channels, heads, is_causal):
+def probabilities(machine, W, w0, memory, x0, q0, tokens, channels, heads, is_causal):
     """Queries, keys and P behind each other at q0."""
     size, columns = channels * tokens * TILE, tokens * TILE
     for number in range(2):
         place = w0 + number * channels * channels
-        mix(blas, W, place, channels, False, memory, x0, channels, memory, q0 + number * size, channels, columns, False)
+        out = q0 + number * size
+        mix(machine, W, place, channels, False, memory, x0, channels, memory, out, channels, columns, False)
     p0 = q0 + 2 * size
     correlate(memory, q0, q0 + size, p0, tokens, channels, heads, is_causal, False)
     soften(memory, p0, (channels // heads) ** -0.5, tokens, heads, is_causal)
@@ -123,65 +124,66 @@ def probabilities(blas, W, w0, memory, x0, q0, tokens, channels, heads, is_causa
 
 
 @compiled
-def attend(blas, W, w0, memory, x0, v0, o0, s0, is_transposed, is_added, tokens, channels, heads, is_causal):
+def attend(machine, W, w0, memory, x0, v0, o0, s0, is_transposed, is_added, tokens, channels, heads, is_causal):
     """out (+)= K(x) v, or K(x)' v."""
     size, columns, square = channels * tokens * TILE, tokens * TILE, channels * channels
-    p0 = probabilities(blas, W, w0, memory, x0, s0, tokens, channels, heads, is_causal)
+    p0 = probabilities(machine, W, w0, memory, x0, s0, tokens, channels, heads, is_causal)
     inner, outer = (OUTPUT, VALUE) if is_transposed else (VALUE, OUTPUT)
     t = is_transposed
     # The queries are not needed any more, so their places hold what is weighed and what comes out of it.
-    mix(blas, W, w0 + inner * square, channels, t, memory, v0, channels, memory, s0, channels, columns, False)
+    mix(machine, W, w0 + inner * square, channels, t, memory, v0, channels, memory, s0, channels, columns, False)
     weigh(memory, p0, s0, s0 + size, tokens, channels, heads, is_causal, t, False)
     k0 = s0 + size
-    mix(blas, W, w0 + outer * square, channels, t, memory, k0, channels, memory, o0, channels, columns, is_added)
+    mix(machine, W, w0 + outer * square, channels, t, memory, k0, channels, memory, o0, channels, columns, is_added)
 
 
 @compiled
-def pull_attention(blas, W, w0, W_bar, wb0, memory, x0, v0, z0, xb0, s0, tokens, channels, heads, is_causal):
+def pull_attention(machine, W, w0, W_bar, wb0, memory, x0, v0, z0, xb0, s0, tokens, channels, heads, is_causal):
     """Gradients of <z, K(x) v>: x_bar += d/dx with v held fixed, W_bar += d/dW."""
     size, columns, square = channels * tokens * TILE, tokens * TILE, channels * channels
-    p0 = probabilities(blas, W, w0, memory, x0, s0, tokens, channels, heads, is_causal)
+    p0 = probabilities(machine, W, w0, memory, x0, s0, tokens, channels, heads, is_causal)
     q0, k0, d0 = s0, s0 + size, p0 + heads * tokens * tokens * TILE
     a0 = d0 + heads * tokens * tokens * TILE
     b0, c0 = a0 + size, a0 + 2 * size
-    mix(blas, W, w0 + VALUE * square, channels, False, memory, v0, channels, memory, a0, channels, columns, False)
+    mix(machine, W, w0 + VALUE * square, channels, False, memory, v0, channels, memory, a0, channels, columns, False)
     weigh(memory, p0, a0, b0, tokens, channels, heads, is_causal, False, False)
-    add_outer(blas, memory, z0, channels, memory, b0, channels, columns, W_bar, wb0 + OUTPUT * square)
-    mix(blas, W, w0 + OUTPUT * square, channels, True, memory, z0, channels, memory, b0, channels, columns, False)
+    add_outer(machine, memory, z0, channels, memory, b0, channels, columns, W_bar, wb0 + OUTPUT * square)
+    mix(machine, W, w0 + OUTPUT * square, channels, True, memory, z0, channels, memory, b0, channels, columns, False)
     weigh(memory, p0, b0, c0, tokens, channels, heads, is_causal, True, False)
-    add_outer(blas, memory, c0, channels, memory, v0, channels, columns, W_bar, wb0 + VALUE * square)
+    add_outer(machine, memory, c0, channels, memory, v0, channels, columns, W_bar, wb0 + VALUE * square)
     correlate(memory, b0, a0, d0, tokens, channels, heads, is_causal, False)
     differentiate_softmax(memory, p0, d0, (channels // heads) ** -0.5, tokens, heads, is_causal)
     for number in range(2):
         weigh(memory, d0, k0 if number == QUERY else q0, c0, tokens, channels, heads, is_causal, number == KEY, False)
-        add_outer(blas, memory, c0, channels, memory, x0, channels, columns, W_bar, wb0 + number * square)
-        mix(blas, W, w0 + number * square, channels, True, memory, c0, channels, memory, xb0, channels, columns, True)
+        add_outer(machine, memory, c0, channels, memory, x0, channels, columns, W_bar, wb0 + number * square)
+        place = w0 + number * square
+        mix(machine, W, place, channels, True, memory, c0, channels, memory, xb0, channels, columns, True)
 
 
 @compiled
 def attend_tangent(
-    blas, W, w0, W_dot, wd0, memory, x0, xd0, v0, vd0, o0, s0, is_transposed, tokens, channels, heads, is_causal
+    machine, W, w0, W_dot, wd0, memory, x0, xd0, v0, vd0, o0, s0, is_transposed, tokens, channels, heads, is_causal
 ):
     """out = d(K(x) v), or d(K(x)' v), along the tangents of W, x and v."""
     size, columns, square = channels * tokens * TILE, tokens * TILE, channels * channels
-    p0 = probabilities(blas, W, w0, memory, x0, s0, tokens, channels, heads, is_causal)
+    p0 = probabilities(machine, W, w0, memory, x0, s0, tokens, channels, heads, is_causal)
     d0 = p0 + heads * tokens * tokens * TILE
     a0 = d0 + heads * tokens * tokens * TILE
     b0, c0 = a0 + size, a0 + 2 * size
     for number in range(2):
         place = number * square
-        mix(blas, W, w0 + place, channels, False, memory, xd0, channels, memory, a0, channels, columns, False)
-        mix(blas, W_dot, wd0 + place, channels, False, memory, x0, channels, memory, a0, channels, columns, True)
+        mix(machine, W, w0 + place, channels, False, memory, xd0, channels, memory, a0, channels, columns, False)
+        mix(machine, W_dot, wd0 + place, channels, False, memory, x0, channels, memory, a0, channels, columns, True)
         one, other = (a0, s0 + size) if number == QUERY else (s0, a0)
         correlate(memory, one, other, d0, tokens, channels, heads, is_causal, number == KEY)
     differentiate_softmax(memory, p0, d0, (channels // heads) ** -0.5, tokens, heads, is_causal)
     inner, outer = (OUTPUT, VALUE) if is_transposed else (VALUE, OUTPUT)
     t = is_transposed
-    mix(blas, W, w0 + inner * square, channels, t, memory, v0, channels, memory, a0, channels, columns, False)
+    mix(machine, W, w0 + inner * square, channels, t, memory, v0, channels, memory, a0, channels, columns, False)
     weigh(memory, p0, a0, b0, tokens, channels, heads, is_causal, t, False)
-    mix(blas, W_dot, wd0 + outer * square, channels, t, memory, b0, channels, memory, o0, channels, columns, False)
+    mix(machine, W_dot, wd0 + outer * square, channels, t, memory, b0, channels, memory, o0, channels, columns, False)
     weigh(memory, d0, a0, c0, tokens, channels, heads, is_causal, t, False)
-    mix(blas, W, w0 + inner * square, channels, t, memory, vd0, channels, memory, a0, channels, columns, False)
-    mix(blas, W_dot, wd0 + inner * square, channels, t, memory, v0, channels, memory, a0, channels, columns, True)
+    mix(machine, W, w0 + inner * square, channels, t, memory, vd0, channels, memory, a0, channels, columns, False)
+    mix(machine, W_dot, wd0 + inner * square, channels, t, memory, v0, channels, memory, a0, channels, columns, True)
     weigh(memory, p0, a0, c0, tokens, channels, heads, is_causal, t, True)
-    mix(blas, W, w0 + outer * square, channels, t, memory, c0, channels, memory, o0, channels, columns, True)
+    mix(machine, W, w0 + outer * square, channels, t, memory, c0, channels, memory, o0, channels, columns, True)

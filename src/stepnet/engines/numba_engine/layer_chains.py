@@ -54,12 +54,12 @@ def operator(chains, tap, is_transposed):
 
 
 @inlined
-def apply(blas, chains, layer, is_transposed, W, w0, memory, x0, v0, o0, is_added, s0):
+def apply(machine, chains, layer, is_transposed, W, w0, memory, x0, v0, o0, is_added, s0):
     """out (+)= K(x) v, or K(x)' v."""
     k = chains.layers[layer]
     if k[KIND] == ATTENTION:
         attend(
-            blas, W, w0, memory, x0, v0, o0, s0, is_transposed, is_added, k[NODES_IN], k[C_IN], k[HEADS],
+            machine, W, w0, memory, x0, v0, o0, s0, is_transposed, is_added, k[NODES_IN], k[C_IN], k[HEADS],
             k[IS_CAUSAL] != 0,
         )  # fmt: skip
         return
@@ -82,9 +82,9 @@ def apply(blas, chains, layer, is_transposed, W, w0, memory, x0, v0, o0, is_adde
                 chains.ptr, chains.ind, chains.val, p0, e0, nodes_out, nodes_in, n_in, memory, v0, memory, o0, adds
             )
         elif chains.taps[tap, 0]:
-            mix(blas, W, w, k[C_IN], is_transposed, memory, v0, n_in, memory, o0, n_out, nodes_out * TILE, adds)
+            mix(machine, W, w, k[C_IN], is_transposed, memory, v0, n_in, memory, o0, n_out, nodes_out * TILE, adds)
         elif is_transposed:
-            mix(blas, W, w, k[C_IN], True, memory, v0, n_in, memory, s0, n_out, nodes_in * TILE, False)
+            mix(machine, W, w, k[C_IN], True, memory, v0, n_in, memory, s0, n_out, nodes_in * TILE, False)
             spread_nodes(
                 chains.ptr, chains.ind, chains.val, p0, e0, nodes_out, nodes_in, n_out, memory, s0, memory, o0, adds
             )
@@ -92,11 +92,11 @@ def apply(blas, chains, layer, is_transposed, W, w0, memory, x0, v0, o0, is_adde
             spread_nodes(
                 chains.ptr, chains.ind, chains.val, p0, e0, nodes_out, nodes_in, n_in, memory, v0, memory, s0, False
             )
-            mix(blas, W, w, k[C_IN], False, memory, s0, n_in, memory, o0, n_out, nodes_out * TILE, adds)
+            mix(machine, W, w, k[C_IN], False, memory, s0, n_in, memory, o0, n_out, nodes_out * TILE, adds)
 
 
 @inlined
-def add_weight_gradient(blas, chains, layer, memory, v0, z0, W_bar, w0, s0):
+def add_weight_gradient(machine, chains, layer, memory, v0, z0, W_bar, w0, s0):
     """W_bar += d <z, K v> / dW for a K that is linear in the state."""
     k = chains.layers[layer]
     if k[KIND] != MIXING:
@@ -110,7 +110,7 @@ def add_weight_gradient(blas, chains, layer, memory, v0, z0, W_bar, w0, s0):
                 k[C_IN], memory, v0, memory, s0, False,
             )  # fmt: skip
         w = w0 + number * k[C_IN] * k[C_OUT]
-        add_outer(blas, memory, z0, k[C_OUT], memory, source, k[C_IN], k[NODES_OUT] * TILE, W_bar, w)
+        add_outer(machine, memory, z0, k[C_OUT], memory, source, k[C_IN], k[NODES_OUT] * TILE, W_bar, w)
 
 
 # ---- chains ---------------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def is_bent(k, sign):
 
 
 @inlined
-def run_chain(blas, chains, part, W, base, i, t, memory, x0, o0, tape, s0, size, b0, sum0, v, w):
+def run_chain(machine, chains, part, W, base, i, t, memory, x0, o0, tape, s0, size, b0, sum0, v, w):
     """The value of a chain at o0; the inner layers leave theirs at `tape`.
 
     If there is a place `sum0`, it gets v b + w value.  Scratch: what a layer makes of its input, then that of a layer.
@@ -153,7 +153,7 @@ def run_chain(blas, chains, part, W, base, i, t, memory, x0, o0, tape, s0, size,
         is_transposed, has_more = k[IS_TRANSPOSED] != 0, is_bent(k, sign)
         u0 = s0 if has_more else z0
         a0, w0 = x0 if is_transposed else v0, weight_place(k, base, i)
-        apply(blas, chains, layer, is_transposed, W, w0, memory, a0, v0, u0, False, s0 + size)
+        apply(machine, chains, layer, is_transposed, W, w0, memory, a0, v0, u0, False, s0 + size)
         if chains.shift[layer] != 0.0:
             add_scaled(memory, u0, v0, k[N_OUT] * TILE, chains.shift[layer])
         if has_more:
@@ -178,7 +178,7 @@ def where_known(chains, layer, last, part, o0, tape):
 
 
 @inlined
-def pull_linear(blas, chains, layer, W, w0, memory, x0, g0, out, b0, s):
+def pull_linear(machine, chains, layer, W, w0, memory, x0, g0, out, b0, s):
     """out = b + K(x)' g, or K(x) g; b = 0 if b0 < 0."""
     k = chains.layers[layer]
     is_transposed = k[IS_TRANSPOSED] == 0
@@ -187,18 +187,18 @@ def pull_linear(blas, chains, layer, W, w0, memory, x0, g0, out, b0, s):
         n_in, n_out, row, column = k[C_IN], k[C_OUT], k[C_IN], 1
         if is_transposed:
             n_in, n_out, row, column = k[C_OUT], k[C_IN], 1, k[C_IN]
-        multiply(W, w0, row, column, memory, g0, n_in, memory, out, n_out, k[NODES_OUT] * TILE, b0)
+        multiply(machine.ahead, W, w0, row, column, memory, g0, n_in, memory, out, n_out, k[NODES_OUT] * TILE, b0)
     else:
         if b0 >= 0 and b0 != out:
             set_scaled(memory, out, b0, k[N_IN] * TILE, chains.sign.dtype.type(1.0))
-        apply(blas, chains, layer, is_transposed, W, w0, memory, x0, g0, out, b0 >= 0, s)
+        apply(machine, chains, layer, is_transposed, W, w0, memory, x0, g0, out, b0 >= 0, s)
     if chains.shift[layer] != 0.0:
         add_scaled(memory, out, g0, k[N_OUT] * TILE, chains.shift[layer])
 
 
 @inlined
 def pull_chain(
-    blas, chains, part, W, base, i, t, memory, x0, o0, tape, f0, weight, g0, b0, xb0, W_bar, s0, size, is_x_wanted
+    machine, chains, part, W, base, i, t, memory, x0, o0, tape, f0, weight, g0, b0, xb0, W_bar, s0, size, is_x_wanted
 ):
     """x_bar = b + and W_bar += gradients of <weight f, chain(x)>; b = 0 if b0 < 0, and g is scratch, which may be f.
 
@@ -224,7 +224,7 @@ def pull_chain(
         out, b = (xb0, b0) if layer == first else (s0 + (layer % 2) * size, -1)
         w0, is_transposed = weight_place(k, base, i), k[IS_TRANSPOSED] != 0
         if layer > first or is_x_wanted or k[KIND] > FIXED:
-            pull_linear(blas, chains, layer, W, w0, memory, x0 if is_transposed else v0, g0, out, b, s)
+            pull_linear(machine, chains, layer, W, w0, memory, x0 if is_transposed else v0, g0, out, b, s)
         if k[KIND] == ATTENTION:
             n = k[N_IN] * TILE
             if is_transposed:
@@ -232,12 +232,12 @@ def pull_chain(
                     set_zero(memory, anchor, n)
                 has_anchor = True
                 pull_attention(
-                    blas, W, w0, W_bar, w0, memory, x0, g0, v0, anchor, s, k[NODES_IN], k[C_IN], k[HEADS],
+                    machine, W, w0, W_bar, w0, memory, x0, g0, v0, anchor, s, k[NODES_IN], k[C_IN], k[HEADS],
                     k[IS_CAUSAL] != 0,
                 )  # fmt: skip
             else:
                 pull_attention(
-                    blas, W, w0, W_bar, w0, memory, v0, v0, g0, out, s, k[NODES_IN], k[C_IN], k[HEADS],
+                    machine, W, w0, W_bar, w0, memory, v0, v0, g0, out, s, k[NODES_IN], k[C_IN], k[HEADS],
                     k[IS_CAUSAL] != 0,
                 )  # fmt: skip
         elif k[KIND] == NORMALISATION:
@@ -245,16 +245,16 @@ def pull_chain(
                 memory, v0, v0, g0, v0, out, s, k[C_IN], k[NODES_IN] * TILE, k[IS_CENTRED] != 0, chains.eps[layer],
             )  # fmt: skip
         elif is_transposed:
-            add_weight_gradient(blas, chains, layer, memory, g0, v0, W_bar, w0, s)
+            add_weight_gradient(machine, chains, layer, memory, g0, v0, W_bar, w0, s)
         else:
-            add_weight_gradient(blas, chains, layer, memory, v0, g0, W_bar, w0, s)
+            add_weight_gradient(machine, chains, layer, memory, v0, g0, W_bar, w0, s)
         f0, g0, weight = out, out, one
     if has_anchor:
         add_scaled(memory, xb0, anchor, chains.layers[first, N_IN] * TILE, one)
 
 
 @inlined
-def push_chain(blas, chains, part, W, W_dot, base, i, t, memory, x0, xd0, o0, od0, tape, s0, size):
+def push_chain(machine, chains, part, W, W_dot, base, i, t, memory, x0, xd0, o0, od0, tape, s0, size):
     """The tangent of a chain at od0, after its value at o0."""
     first, last = chains.first[part], chains.first[part + 1]
     s, one = s0 + 3 * size, chains.sign.dtype.type(1.0)
@@ -266,17 +266,17 @@ def push_chain(blas, chains, part, W, W_dot, base, i, t, memory, x0, xd0, o0, od
         if k[KIND] == ATTENTION:
             a0, ad0 = (x0, xd0) if is_transposed else (v0, vd0)
             attend_tangent(
-                blas, W, w0, W_dot, w0, memory, a0, ad0, v0, vd0, out, s, is_transposed, k[NODES_IN], k[C_IN], k[HEADS],
-                k[IS_CAUSAL] != 0,
+                machine, W, w0, W_dot, w0, memory, a0, ad0, v0, vd0, out, s, is_transposed, k[NODES_IN], k[C_IN],
+                k[HEADS], k[IS_CAUSAL] != 0,
             )  # fmt: skip
         elif k[KIND] == NORMALISATION:
             columns, is_centred = k[NODES_IN] * TILE, k[IS_CENTRED] != 0
             normalise(memory, v0, vd0, out, s, False, k[C_IN], columns, is_centred, chains.eps[layer])
             add_size_change(memory, v0, v0, vd0, v0, out, s, k[C_IN], columns, is_centred, chains.eps[layer])
         else:
-            apply(blas, chains, layer, is_transposed, W, w0, memory, x0, vd0, out, False, s)
+            apply(machine, chains, layer, is_transposed, W, w0, memory, x0, vd0, out, False, s)
             if k[KIND] == MIXING:
-                apply(blas, chains, layer, is_transposed, W_dot, w0, memory, x0, v0, out, True, s)
+                apply(machine, chains, layer, is_transposed, W_dot, w0, memory, x0, v0, out, True, s)
         if chains.shift[layer] != 0.0:
             add_scaled(memory, out, vd0, k[N_OUT] * TILE, chains.shift[layer])
         columns = k[BIAS_NODES] * TILE

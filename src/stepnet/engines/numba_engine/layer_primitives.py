@@ -24,7 +24,7 @@ def _entrywise(formula):
 
         def generate(context, builder, signature, arguments):
             memory_, *rows, n, v, w = arguments
-            kit = Vectors(context, builder, real)
+            kit = Vectors(context, builder, real, TILE)
             starts = [kit.address(memory, memory_, row) for row in rows]
             v, w = kit.spread(v), kit.spread(w)
             with kit.over(n) as place:

@@ -2,10 +2,16 @@
 
 Whatever is computed of a column depends on nothing but that column and the shapes, so the bits of a sample do not
 depend on the batch it comes in.
+
+Registers are all that products need, so memory has nothing to do meanwhile: every turn of a loop asks for one line of
+what is wanted soon.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numpy as np
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -19,6 +25,32 @@ SMALL = 64  # channels up to which products stay in registers; beyond, BLAS is f
 WHOLE = types.int64
 
 
+class Machine(NamedTuple):
+    """The address of BLAS's product, and what of the memory is wanted soon: where that goes on, and where it ends."""
+
+    gemm: int
+    ahead: np.ndarray
+
+
+class _Ahead:
+    """Memory from an address on that is asked for line by line, unless its place `soon` is beyond `stop`."""
+
+    def __init__(self, kit: Vectors, address, soon, stop):
+        self._kit, self._address, self._soon = kit, address, soon
+        self._line = kit.builder.select(kit.builder.icmp_signed("<", soon, stop), I64(kit.width), I64(0))
+
+    def ask(self, number) -> None:
+        """For one of the lines."""
+        self._kit.fetch(self._kit.builder.add(self._address, self._kit.bytes(self._far(number))))
+
+    def after(self, count):
+        """The place behind so many lines."""
+        return self._kit.builder.add(self._soon, self._far(count))
+
+    def _far(self, lines):
+        return self._kit.builder.mul(lines, self._line)
+
+
 # ---- rows of a product ----------------------------------------------------------------------------------------------
 
 
@@ -26,17 +58,19 @@ def _rows(rows: int):
     """The function below for so many rows at once."""
 
     @intrinsic
-    def product(typing_context, out, o0, stride, W, w0, w_row, w_column, n, x, x0, b0):
+    def product(typing_context, out, o0, stride, W, w0, w_row, w_column, n, x, x0, b0, soon, stop):
         """out[r] = b[r] + sum_{i < n} W[r, i] x[i] for the columns of a tile; rows lie `stride` apart.
 
-        Rows b lie in `out` as well; there are none if b0 < 0.
+        Rows b lie in `out` as well; there are none if b0 < 0.  The memory from `soon` to `stop` is asked for on the
+        way; where that is to go on is the result.
         """
-        signature = types.void(out, WHOLE, WHOLE, W, *[WHOLE] * 4, x, WHOLE, WHOLE)
+        signature = WHOLE(out, WHOLE, WHOLE, W, *[WHOLE] * 4, x, *[WHOLE] * 4)
 
         def generate(context, builder, signature, arguments):
-            out_, o0, stride, W_, w0, w_row, w_column, n, x_, x0, b0 = arguments
+            out_, o0, stride, W_, w0, w_row, w_column, n, x_, x0, b0, soon, stop = arguments
             kit = Vectors(context, builder, out.dtype)
-            vectors = min(TILE // kit.width, 4 if rows > 1 else 8)
+            vectors = min(TILE // kit.width, 16 // rows)
+            ahead, asked = _Ahead(kit, kit.address(x, x_, soon), soon, stop), I64(0)
             weight, column = kit.address(W, W_, w0), kit.address(x, x_, x0)
             row_bytes, column_bytes, stride = kit.bytes(w_row), kit.bytes(w_column), kit.bytes(stride)
             first = kit.address(out, out_, o0)
@@ -58,13 +92,15 @@ def _rows(rows: int):
                     start = builder.add(column, builder.mul(loop.index, stride))
                     values = [kit.load(builder.add(start, place)) for place in places]
                     along = builder.mul(loop.index, column_bytes)
+                    ahead.ask(builder.add(asked, loop.index))
                     for r in range(rows):
                         w = kit.load_spread(builder.add(weights[r], along))
                         for j in range(vectors):
                             totals[r * vectors + j] = totals[r * vectors + j] + w * values[j]
                 for c, (r, j) in enumerate(cells):
                     kit.store(totals[c], builder.add(targets[r], places[j]))
-            return context.get_dummy_value()
+                asked = builder.add(asked, n)
+            return ahead.after(asked)
 
         return signature, generate
 
@@ -75,21 +111,23 @@ _one_row, _two_rows, _four_rows = (_rows(n) for n in (1, 2, 4))
 
 
 @compiled
-def multiply(W, w0, row, column, x, x0, n_in, out, o0, n_out, columns, b0):
+def multiply(ahead, W, w0, row, column, x, x0, n_in, out, o0, n_out, columns, b0):
     """out = b + W x for channels of `columns` entries, W[o, i] being at w0 + o row + i column; b = 0 if b0 < 0."""
+    soon, stop = ahead[0], ahead[1]
     for tile in range(0, columns, TILE):
         o = 0
         while o + 4 <= n_out:
             place, b = o * columns + tile, b0 + o * columns + tile if b0 >= 0 else b0
-            _four_rows(out, o0 + place, columns, W, w0 + o * row, row, column, n_in, x, x0 + tile, b)
+            soon = _four_rows(out, o0 + place, columns, W, w0 + o * row, row, column, n_in, x, x0 + tile, b, soon, stop)
             o += 4
         if o + 2 <= n_out:
             place, b = o * columns + tile, b0 + o * columns + tile if b0 >= 0 else b0
-            _two_rows(out, o0 + place, columns, W, w0 + o * row, row, column, n_in, x, x0 + tile, b)
+            soon = _two_rows(out, o0 + place, columns, W, w0 + o * row, row, column, n_in, x, x0 + tile, b, soon, stop)
             o += 2
         if o < n_out:
             place, b = o * columns + tile, b0 + o * columns + tile if b0 >= 0 else b0
-            _one_row(out, o0 + place, columns, W, w0 + o * row, row, column, n_in, x, x0 + tile, b)
+            soon = _one_row(out, o0 + place, columns, W, w0 + o * row, row, column, n_in, x, x0 + tile, b, soon, stop)
+    ahead[0] = soon
 
 
 @inlined
@@ -99,14 +137,14 @@ def is_small(n_in, n_out):
 
 
 @inlined
-def mix(blas, W, w0, c_in, is_transposed, x, x0, n_in, out, o0, n_out, columns, is_added):
+def mix(machine, W, w0, c_in, is_transposed, x, x0, n_in, out, o0, n_out, columns, is_added):
     """out (+)= W x, or W' x, for channels of `columns` entries; W is `(rows, c_in)` in both cases."""
     if is_small(n_in, n_out):
         row, column = (1, c_in) if is_transposed else (c_in, 1)
-        multiply(W, w0, row, column, x, x0, n_in, out, o0, n_out, columns, o0 if is_added else -1)
+        multiply(machine.ahead, W, w0, row, column, x, x0, n_in, out, o0, n_out, columns, o0 if is_added else -1)
     else:
         kind, beta = TRANSPOSED if is_transposed else PLAIN, out.dtype.type(1.0 if is_added else 0.0)
-        call_gemm(blas, PLAIN, kind, columns, n_out, n_in, x, x0, columns, W, w0, c_in, beta, out, o0, columns)
+        call_gemm(machine.gemm, PLAIN, kind, columns, n_out, n_in, x, x0, columns, W, w0, c_in, beta, out, o0, columns)
 
 
 # ---- sums over columns ----------------------------------------------------------------------------------------------
@@ -116,18 +154,23 @@ def _outer(rows: int, columns: int):
     """The function below for so many rows and columns of W_bar at once."""
 
     @intrinsic
-    def outer(typing_context, W_bar, w0, w_row, z, z0, v, v0, stride):
-        """W_bar[r, c] += sum_l z[r, l] v[c, l] over all entries of a row; rows lie `stride` apart."""
-        signature = types.void(W_bar, WHOLE, WHOLE, z, WHOLE, v, WHOLE, WHOLE)
+    def outer(typing_context, W_bar, w0, w_row, z, z0, v, v0, stride, soon, stop):
+        """W_bar[r, c] += sum_l z[r, l] v[c, l] over all entries of a row; rows lie `stride` apart.
+
+        The memory from `soon` to `stop` is asked for on the way; where that is to go on is the result.
+        """
+        signature = WHOLE(W_bar, WHOLE, WHOLE, z, WHOLE, v, *[WHOLE] * 4)
 
         def generate(context, builder, signature, arguments):
-            W_, w0, w_row, z_, z0, v_, v0, n = arguments
+            W_, w0, w_row, z_, z0, v_, v0, n, soon, stop = arguments
             kit = Vectors(context, builder, W_bar.dtype)
             one, other, stride = kit.address(z, z_, z0), kit.address(v, v_, v0), kit.bytes(n)
             ones = [builder.add(one, builder.mul(stride, I64(r))) for r in range(rows)]
             others = [builder.add(other, builder.mul(stride, I64(c))) for c in range(columns)]
-            totals = kit.growing(rows * columns)
+            totals, ahead = kit.growing(rows * columns), _Ahead(kit, kit.address(v, v_, soon), soon, stop)
+            line = I64(kit.width * kit.size)
             with kit.over(n) as place:
+                ahead.ask(builder.udiv(place, line))
                 left = [kit.load(builder.add(row, place)) for row in ones]
                 right = [kit.load(builder.add(row, place)) for row in others]
                 for r in range(rows):
@@ -137,7 +180,7 @@ def _outer(rows: int, columns: int):
             for r in range(rows):
                 sums = kit.totals([totals[r * columns + c] for c in range(columns)])
                 kit.add_to_memory(sums, builder.add(weight, builder.mul(row_bytes, I64(r))))
-            return context.get_dummy_value()
+            return ahead.after(builder.udiv(n, I64(kit.width)))
 
         return signature, generate
 
@@ -153,16 +196,17 @@ def _strip(four, two, one):
     """Some rows of W_bar, for all its columns."""
 
     @inlined
-    def strip(W_bar, w0, z, z0, v, v0, n_in, columns):
+    def strip(W_bar, w0, z, z0, v, v0, n_in, columns, soon, stop):
         i = 0
         while i + 4 <= n_in:
-            four(W_bar, w0 + i, n_in, z, z0, v, v0 + i * columns, columns)
+            soon = four(W_bar, w0 + i, n_in, z, z0, v, v0 + i * columns, columns, soon, stop)
             i += 4
         if i + 2 <= n_in:
-            two(W_bar, w0 + i, n_in, z, z0, v, v0 + i * columns, columns)
+            soon = two(W_bar, w0 + i, n_in, z, z0, v, v0 + i * columns, columns, soon, stop)
             i += 2
         if i < n_in:
-            one(W_bar, w0 + i, n_in, z, z0, v, v0 + i * columns, columns)
+            soon = one(W_bar, w0 + i, n_in, z, z0, v, v0 + i * columns, columns, soon, stop)
+        return soon
 
     return strip
 
@@ -174,24 +218,28 @@ _four_strips, _two_strips, _one_strip = (
 
 
 @compiled
-def add_products(z, z0, n_out, v, v0, n_in, columns, W_bar, w0):
+def add_products(ahead, z, z0, n_out, v, v0, n_in, columns, W_bar, w0):
     """W_bar += z v' over all columns."""
+    soon, stop = ahead[0], ahead[1]
     o = 0
     while o + 4 <= n_out:
-        _four_strips(W_bar, w0 + o * n_in, z, z0 + o * columns, v, v0, n_in, columns)
+        soon = _four_strips(W_bar, w0 + o * n_in, z, z0 + o * columns, v, v0, n_in, columns, soon, stop)
         o += 4
     if o + 2 <= n_out:
-        _two_strips(W_bar, w0 + o * n_in, z, z0 + o * columns, v, v0, n_in, columns)
+        soon = _two_strips(W_bar, w0 + o * n_in, z, z0 + o * columns, v, v0, n_in, columns, soon, stop)
         o += 2
     if o < n_out:
-        _one_strip(W_bar, w0 + o * n_in, z, z0 + o * columns, v, v0, n_in, columns)
+        soon = _one_strip(W_bar, w0 + o * n_in, z, z0 + o * columns, v, v0, n_in, columns, soon, stop)
+    ahead[0] = soon
 
 
 @inlined
-def add_outer(blas, z, z0, n_out, v, v0, n_in, columns, W_bar, w0):
+def add_outer(machine, z, z0, n_out, v, v0, n_in, columns, W_bar, w0):
     """W_bar += z v' over all columns; W_bar is `(n_out, n_in)`."""
     if is_small(n_in, n_out):
-        add_products(z, z0, n_out, v, v0, n_in, columns, W_bar, w0)
+        add_products(machine.ahead, z, z0, n_out, v, v0, n_in, columns, W_bar, w0)
     else:
         one = W_bar.dtype.type(1.0)
-        call_gemm(blas, TRANSPOSED, PLAIN, n_in, n_out, columns, v, v0, columns, z, z0, columns, one, W_bar, w0, n_in)
+        call_gemm(
+            machine.gemm, TRANSPOSED, PLAIN, n_in, n_out, columns, v, v0, columns, z, z0, columns, one, W_bar, w0, n_in
+        )

@@ -13,7 +13,7 @@ import numpy as np
 from stepnet.engines.numba_engine import layers
 from stepnet.engines.numba_engine.blas import gemm_address
 from stepnet.engines.numba_engine.layer_chains import C_IN, C_OUT, SIZE
-from stepnet.engines.numba_engine.layer_products import SMALL, TILE
+from stepnet.engines.numba_engine.layer_products import SMALL, TILE, Machine
 from stepnet.engines.numba_engine.layer_tables import (
     ONCE,
     Layout,
@@ -143,12 +143,12 @@ class Stage:
         lengths = (whole, mixed, max(1, n_slopes), n_rows)
         with TAKING:
             for number, room in enumerate(self._free):
-                if room[7:] == places and lengths == (room[0].size, room[1].size, len(room[3]), room[4].size):
+                if room[8:] == places and lengths == (room[0].size, room[1].size, len(room[3]), room[4].size):
                     return self._free.pop(number)
         return layers.Room(
             aligned_zeros(lengths[0], self.dtype), np.zeros(mixed, self.dtype), np.zeros(mixed, self.dtype),
             np.zeros((lengths[2], max(1, len(self.chains.slots))), np.int64), np.zeros(n_rows, np.int64),
-            np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64), *places,
+            np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64), np.zeros(2, np.int64), *places,
         )  # fmt: skip
 
     def give_back(self, room: layers.Room) -> None:
@@ -201,11 +201,14 @@ class Stage:
             return [(0, count)]
         return [(done, min(size, count - done)) for done in range(0, count, size)]
 
+    def _machine(self, room: layers.Room) -> Machine:
+        return Machine(gemm_address(self.dtype), room.ahead)
+
     def run(self, room, layout: Layout, theta, step: int, count: int, slot: int = 0) -> None:
         """Steps from `step` on; their records begin at `slot`."""
         for done, n in self._slices(count, room.tiles):
             layers.forward(
-                self.dtype, gemm_address(self.dtype), self.chains, layout.program, room, theta, step + done,
+                self.dtype, self._machine(room), self.chains, layout.program, room, theta, step + done,
                 slot + done, n,
             )  # fmt: skip
 
@@ -222,7 +225,7 @@ class Stage:
         for done, n in self._slices(count, room.tiles):
             last = count - 1 - done
             layers.pullback(
-                self.dtype, gemm_address(self.dtype), self.chains, layout.program, undoing, int(is_undone), room, theta,
+                self.dtype, self._machine(room), self.chains, layout.program, undoing, int(is_undone), room, theta,
                 theta_bar, step + last, slot + last, n, int(is_x_wanted),
             )  # fmt: skip
 
@@ -231,7 +234,7 @@ class Stage:
         mixed_dot = np.zeros_like(room.mixed)
         for done, n in self._slices(count, room.tiles):
             layers.tangent(
-                self.dtype, gemm_address(self.dtype), self.chains, layout.program, room, theta, theta_dot, mixed_dot,
+                self.dtype, self._machine(room), self.chains, layout.program, room, theta, theta_dot, mixed_dot,
                 step + done, done, n, int(is_known),
             )  # fmt: skip
 

@@ -157,7 +157,7 @@ def _layout(program: Program, rows: _Rows | _Undone, field, steps: Steps, dtype:
     tables = layers.Program(
         forward, forward_weights.astype(dtype), reverse, reverse_weights.astype(dtype), *rows.places(), *rows.bars(),
         *rows.tapes(), np.array([min(slope.part, len(parts) - 1) for slope in slopes], np.int64), times,
-        first.reshape(times.shape), basis.reshape(*times.shape, -1).astype(dtype), int(is_direct),
+        first.reshape(times.shape), basis.reshape(*times.shape, -1).astype(dtype), int(is_direct), rows.wanted,
     )  # fmt: skip
     return Layout(tables, rows.record, rows.bar_size, max(rows.scratch, rows.bar_scratch))
 
@@ -205,6 +205,8 @@ class _Rows:
         self.bar_size = self.record + sum(self.sizes[row] for row in self.finals)
         self.row_places = [self._place(row, kept) for row in range(len(self.sizes))]
         place = self._in_record if is_stored else self._in_scratch
+        here = [start for kind, start in map(self.row_places.__getitem__, kept) if kind == layers.HERE]
+        self.wanted = min(here, default=self.record)
         self.tape_places = [place(_tape_size(chain) * group) for chain in chains]
 
     def _in_record(self, size: int) -> int:
@@ -267,6 +269,7 @@ class _Undone:
     def __init__(self, motion: Motion, done: _Rows):
         back, (n_state, matches) = motion.back, _matches(motion)
         self.record, self.bar_size, self.scratch, self.bar_scratch = done.record, done.bar_size, done.scratch, 0
+        self.wanted = done.wanted
         self.n_rows, self.passed, self.finals = len(matches), {}, set()
         self.slopes = [i for i, operation in enumerate(back.operations) if isinstance(operation, Slope)]
         self.row_places = [(layers.NEXT, done.state_places[row]) for row in range(n_state)]

@@ -26,6 +26,7 @@ from stepnet.engines.numba_engine.layer_primitives import add_scaled, set_scaled
 
 SLOPE, SUM, SCALED, ZERO = range(4)
 SCRATCH, HERE, NEXT, PREVIOUS = range(4)
+AHEAD = 2**17  # bytes that are asked for before they are wanted; the cache holds several times as many
 
 
 class Program(NamedTuple):
@@ -34,7 +35,8 @@ class Program(NamedTuple):
     A slope may come with the sum that it goes into, its pullback with what the gradients come from: `layer_code`.
 
     For every step and slope: its time, the first control of the weights there, and the weights of the controls;
-    `is_direct` says that weights are used as they are stored.
+    `is_direct` says that weights are used as they are stored.  The reverse run reads of a record what lies
+    from `wanted` on.
     """
 
     forward: np.ndarray
@@ -53,6 +55,7 @@ class Program(NamedTuple):
     first: np.ndarray
     basis: np.ndarray
     is_direct: int
+    wanted: int
 
 
 class Room(NamedTuple):
@@ -65,6 +68,7 @@ class Room(NamedTuple):
     at: np.ndarray
     bar_at: np.ndarray
     dot_at: np.ndarray
+    ahead: np.ndarray
     tiles: int
     period: int
     record: int
@@ -148,6 +152,14 @@ def locate(program, room, tile, slot):
 
 
 @inlined
+def look_ahead(program, room, tile, slot, following):
+    """What comes next is wanted soon: the record of the next tile at this slot, or of the first one at another."""
+    place = slot * room.tiles + tile + 1 if tile + 1 < room.tiles else following * room.tiles
+    room.ahead[0] = place % (room.period * room.tiles) * room.record + program.wanted
+    room.ahead[1] = room.ahead[0] + min(room.record, AHEAD // room.memory.itemsize)
+
+
+@inlined
 def locate_dots(program, room, tile, slot):
     """Offsets of the tangents of all rows; those of two steps take turns."""
     here = room.dots + (slot % 2 * room.tiles + tile) * room.record
@@ -178,10 +190,11 @@ def locate_bars(program, room, tile, slot):
 
 
 @inlined
-def run_tiles(blas, chains, program, room, weights, step, slot):
+def run_tiles(machine, chains, program, room, weights, step, slot):
     """A step of all tiles; its records begin at `slot`."""
     for tile in range(room.tiles):
         here, previous = locate(program, room, tile, slot)
+        look_ahead(program, room, tile, slot, slot + 1)
         for m in range(program.forward.shape[0]):
             o = program.forward[m]
             kind, out, one, other, i, is_added = o[0], o[1], o[2], o[3], o[4], o[5]
@@ -189,7 +202,7 @@ def run_tiles(blas, chains, program, room, weights, step, slot):
             if kind == SLOPE:
                 tape, sum0 = tape_of(program, room, i, here, previous), room.at[o[6]] if is_added else -1
                 run_chain(
-                    blas, chains, program.part[i], weights, room.base, i, program.times[step, i], room.memory,
+                    machine, chains, program.part[i], weights, room.base, i, program.times[step, i], room.memory,
                     room.at[one], room.at[out], tape, room.work, room.work_size, room.at[other], sum0, v, w,
                 )  # fmt: skip
             elif kind == SUM:
@@ -201,19 +214,19 @@ def run_tiles(blas, chains, program, room, weights, step, slot):
 
 
 @Kernel
-def forward(blas, chains, program, room, theta, step, slot, count):
+def forward(machine, chains, program, room, theta, step, slot, count):
     """`count` steps from step `step` on; their records begin at `slot`."""
     weights = theta if program.is_direct != 0 else room.mixed
     for _ in range(count):
         prepare(chains, program, room, theta, room.mixed, step)
-        run_tiles(blas, chains, program, room, weights, step, slot)
+        run_tiles(machine, chains, program, room, weights, step, slot)
         step += 1
         slot += 1
     return 0
 
 
 @Kernel
-def tangent(blas, chains, program, room, theta, theta_dot, mixed_dot, step, slot, count, is_known):
+def tangent(machine, chains, program, room, theta, theta_dot, mixed_dot, step, slot, count, is_known):
     """As `forward`, with tangents, or tangents alone if the records of the steps are known."""
     direct = program.is_direct != 0
     weights, dots = theta if direct else room.mixed, theta_dot if direct else mixed_dot
@@ -223,6 +236,7 @@ def tangent(blas, chains, program, room, theta, theta_dot, mixed_dot, step, slot
         for tile in range(room.tiles):
             here, previous = locate(program, room, tile, slot)
             locate_dots(program, room, tile, slot)
+            look_ahead(program, room, tile, slot, slot + 1)
             for m in range(program.forward.shape[0]):
                 o = program.forward[m]
                 kind, out, one, other, i, is_added = o[0], o[1], o[2], o[3], o[4], o[5]
@@ -235,11 +249,11 @@ def tangent(blas, chains, program, room, theta, theta_dot, mixed_dot, step, slot
                     if not is_known:
                         sum0 = room.at[o[6]] if is_added else -1
                         run_chain(
-                            blas, chains, part, weights, room.base, i, t, room.memory, b, a, tape, room.work,
+                            machine, chains, part, weights, room.base, i, t, room.memory, b, a, tape, room.work,
                             room.work_size, c, sum0, v, w,
                         )  # fmt: skip
                     push_chain(
-                        blas, chains, part, weights, dots, room.base, i, t, room.memory, b, b_dot, a, a_dot, tape,
+                        machine, chains, part, weights, dots, room.base, i, t, room.memory, b, b_dot, a, a_dot, tape,
                         room.work, room.work_size,
                     )  # fmt: skip
                     if is_added:
@@ -262,7 +276,7 @@ def tangent(blas, chains, program, room, theta, theta_dot, mixed_dot, step, slot
 
 
 @Kernel
-def pullback(blas, chains, program, undoing, is_undone, room, theta, theta_bar, step, slot, count, is_x_wanted):
+def pullback(machine, chains, program, undoing, is_undone, room, theta, theta_bar, step, slot, count, is_x_wanted):
     """`count` steps in reverse, the last of them step `step` with its record at `slot`.
 
     If `is_undone`, the program `undoing` makes the record of each step from the state behind it.  The gradients of what
@@ -273,11 +287,12 @@ def pullback(blas, chains, program, undoing, is_undone, room, theta, theta_bar, 
     for _ in range(count):
         if is_undone:
             prepare(chains, undoing, room, theta, room.mixed, step)
-            run_tiles(blas, chains, undoing, room, weights, step, slot)
+            run_tiles(machine, chains, undoing, room, weights, step, slot)
         prepare(chains, program, room, theta, room.mixed, step)
         for tile in range(room.tiles):
             here, previous = locate(program, room, tile, slot)
             locate_bars(program, room, tile, slot)
+            look_ahead(program, room, tile, slot, slot - 1 + room.period)
             for m in range(program.reverse.shape[0]):
                 o = program.reverse[m]
                 kind, out, one, i, is_added = o[0], o[1], o[2], o[4], o[5]
@@ -286,7 +301,7 @@ def pullback(blas, chains, program, undoing, is_undone, room, theta, theta_bar, 
                     tape = tape_of(program, room, i, here, previous)
                     begin = room.bar_at[o[3]] if is_added else -1
                     pull_chain(
-                        blas, chains, program.part[i], weights, room.base, i, program.times[step, i], room.memory,
+                        machine, chains, program.part[i], weights, room.base, i, program.times[step, i], room.memory,
                         room.at[out], room.at[one], tape, room.bar_at[o[6]], v, room.bar_at[one], begin,
                         room.bar_at[out], bars, room.work, room.work_size, is_x_wanted,
                     )  # fmt: skip

@@ -164,6 +164,14 @@ class Vectors:
         place = self.builder.inttoptr(address, self.type.as_pointer())
         self.builder.store(vector.value, place).align = self.size
 
+    def fetch(self, address) -> None:
+        """Ask for what lies there, to be in the cache of the second level by the time it is wanted."""
+        pointer = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
+        function = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
+        reading, level, data = I32(0), I32(2), I32(1)
+        self.builder.call(function, [self.builder.inttoptr(address, pointer), reading, level, data])
+
     def add_to_memory(self, sums, address) -> None:
         """A vector of any length is added to what lies there."""
         place = self.builder.inttoptr(address, sums.type.as_pointer())
