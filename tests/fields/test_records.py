@@ -27,6 +27,8 @@ TWICE = fields.Activation("twice", 0, lambda u: 2 * u, lambda u: 2 + 0 * u, 2.0)
         (lambda: fields.affine(K, TWICE), "`activation` must be one of tanh, relu"),
         (lambda: fields.affine(K, ["tanh"]), "`activation` must be a name"),
         (lambda: fields.affine(K, None), "`activation` must be a name"),
+        (lambda: fields.affine(K, sign=0.5), "`sign` must be 1 or -1, found 0.5"),
+        (lambda: fields.symmetric(K, sign=0), "`sign` must be 1 or -1, found 0"),
         (lambda: fields.antisymmetric(K, damping=np.nan), "`damping` must be a number"),
         (lambda: fields.antisymmetric(K, damping="a"), "`damping` must be a number"),
         (lambda: Chain(Layer(K)), "`layers` must be a tuple of Layers, found one Layer"),

@@ -11,6 +11,7 @@ from nets.cases import field_of, net_of, pairwise, product_of_all
 
 import stepnet as sn
 from stepnet import fields, nets
+from stepnet.engines.numba_engine.layer_products import SMALL, WIDE
 from stepnet.fields import reference
 from stepnet.fields.activations import SELU_ALPHA, SELU_SCALE
 from stepnet.nets import Block, Design, Net
@@ -95,7 +96,7 @@ def test_bits_of_a_sample_do_not_depend_on_its_company(case, counted):
 
 def test_bits_do_not_depend_on_threads_or_on_wide_matrices():
     random = np.random.default_rng(2)
-    for width in (8, 24, 40, 130):  # in registers on groups of tiles and on tiles, BLAS on groups of tiles
+    for width in (8, 24, 40, 130, 520):  # in registers on groups of tiles and on tiles, BLAS on groups of tiles
         design = nets.resnet(3, 2, width, 6).design
         x = random.normal(size=(700, 3))
         one, many = (Net(design, seed=1, workers=n) for n in (1, 3))
@@ -103,6 +104,27 @@ def test_bits_do_not_depend_on_threads_or_on_wide_matrices():
         np.testing.assert_array_equal(one(x[500:600]), many(x)[500:600])
         grads = [net.gradient(x, lambda y: (0.0, y)) for net in (one, many)]
         np.testing.assert_array_equal(grads[0].theta, grads[1].theta)
+
+
+@pytest.mark.parametrize("nodes", [1, 20])
+@pytest.mark.parametrize("width", [64, 66, 131, 520])
+def test_wide_layers_are_what_numpy_finds(width, nodes):
+    """In registers up to some width, which depends on the processor; by BLAS beyond it, or if rows are long."""
+    net = Net(Design((Block(fields.residual(fields.nodewise(nodes, width)), "euler", 1, 0.5),)), seed=4)
+    K, b = net.weights["blocks.0.K"].reshape(width, width), net.weights["blocks.0.b"].reshape(width, 1)
+    x, x_dot = np.random.default_rng(width).normal(size=(2, 70, width, nodes))
+    z = np.tanh(K @ x + b)
+    y = x + 0.5 * z
+    g = 0.5 * y * (1 - z * z)
+    found = net.gradient(x.reshape(70, -1), lambda y: (0.0, y))
+    _, y_dot = net.tangent(x.reshape(70, -1), np.zeros_like(net.theta), x_dot.reshape(70, -1))
+    (stage,) = net._execution.stages
+    assert stage.calls_blas == (width > WIDE or (width > SMALL and nodes > 1))
+    for found_here, wanted in (
+        (found.outputs, y), (y_dot, x_dot + 0.5 * (1 - z * z) * (K @ x_dot)), (found.x, y + K.T @ g),
+        (found.weights["blocks.0.K"], np.einsum("son,sin->oi", g, x)), (found.weights["blocks.0.b"], g.sum((0, 2))),
+    ):  # fmt: skip
+        np.testing.assert_allclose(found_here.ravel(), wanted.ravel(), rtol=1e-11, atol=1e-12 * np.abs(wanted).max())
 
 
 def block_net(K, dynamics="parabolic", scheme="rk4"):

@@ -106,6 +106,8 @@ class Chain:
     def __post_init__(self):
         object.__setattr__(self, "layers", all_of("layers", self.layers, Layer))
         object.__setattr__(self, "sign", number("sign", self.sign))
+        if abs(self.sign) != 1.0:
+            raise ValueError(f"`sign` must be 1 or -1, found {self.sign:g}; a field is scaled by its weights")
         for before, after in pairwise(self.layers):
             if before.n_out != after.n_in:
                 raise ValueError(f"a layer gives {before.n_out} features, but the next one takes {after.n_in}")

@@ -160,9 +160,10 @@ def run_chain(machine, chains, part, W, base, i, t, memory, x0, o0, tape, s0, si
             columns, slopes = k[BIAS_NODES] * TILE, tape + k[SLOPES] if k[SLOPES] >= 0 else z0
             for c in range(k[N_OUT] // k[BIAS_NODES]):
                 place = c * columns
-                activate(
+                machine.ahead[0] = activate(
                     k[ACTIVATION], memory, u0 + place, z0 + place, slopes + place, columns,
                     bias_of(k, W, base, i, t, c), sign, b0 + place, sum0 + place if is_last and sum0 >= 0 else -1, v, w,
+                    machine.ahead[0], machine.ahead[1],
                 )  # fmt: skip
         elif is_last and sum0 >= 0:
             set_sum(memory, sum0, b0, z0, k[N_OUT] * TILE, v, w)
@@ -182,12 +183,12 @@ def pull_linear(machine, chains, layer, W, w0, memory, x0, g0, out, b0, s):
     """out = b + K(x)' g, or K(x) g; b = 0 if b0 < 0."""
     k = chains.layers[layer]
     is_transposed = k[IS_TRANSPOSED] == 0
-    is_plain = k[KIND] == MIXING and k[TAPS] == 1 and chains.taps[k[TAP0], 0] != 0
-    if is_plain and is_small(k[C_IN], k[C_OUT]):
+    is_plain, columns = k[KIND] == MIXING and k[TAPS] == 1 and chains.taps[k[TAP0], 0] != 0, k[NODES_OUT] * TILE
+    if is_plain and is_small(k[C_IN], k[C_OUT], columns):
         n_in, n_out, row, column = k[C_IN], k[C_OUT], k[C_IN], 1
         if is_transposed:
             n_in, n_out, row, column = k[C_OUT], k[C_IN], 1, k[C_IN]
-        multiply(machine.ahead, W, w0, row, column, memory, g0, n_in, memory, out, n_out, k[NODES_OUT] * TILE, b0)
+        multiply(machine.ahead, W, w0, row, column, memory, g0, n_in, memory, out, n_out, columns, b0)
     else:
         if b0 >= 0 and b0 != out:
             set_scaled(memory, out, b0, k[N_IN] * TILE, chains.sign.dtype.type(1.0))

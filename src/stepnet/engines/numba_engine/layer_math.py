@@ -13,7 +13,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.polynomial import Polynomial, chebyshev
 
-from stepnet.engines.numba_engine.vectors import I32, I64, VECTOR_BYTES, Vector, Vectors
+from stepnet.engines.numba_engine.vectors import I32, I64, VECTOR_BYTES, Ahead, Vector, Vectors
 from stepnet.fields.activations import LEAK, SELU_ALPHA, SELU_SCALE
 
 TANH, RELU, LEAKY, SOFTPLUS, GELU, SILU, ELU, SELU, SIGMOID, IDENTITY = range(10)
@@ -200,34 +200,39 @@ def exponential(typing_context, u):
 
 
 @intrinsic
-def activate(typing_context, number, memory, u0, z0, slopes0, n, bias, sign, base0, sum0, v, w):
+def activate(typing_context, number, memory, u0, z0, slopes0, n, bias, sign, base0, sum0, v, w, soon, stop):
     """z = sign s(u + bias) over n entries; s' goes to `slopes0` where it does not follow from the value.
 
-    If there is a place `sum0`, it gets v base + w z on the way.
+    If there is a place `sum0`, it gets v base + w z on the way.  The memory from `soon` to `stop` is asked for, as many
+    lines as there are of u; where that is to go on is the result.
     """
     whole, real = types.int64, memory.dtype
-    signature = types.void(whole, memory, *[whole] * 4, real, real, whole, whole, real, real)
+    signature = whole(whole, memory, *[whole] * 4, real, real, whole, whole, real, real, whole, whole)
 
     def generate(context, builder, signature, arguments):
-        number, memory_, u0, z0, slopes0, n, bias, sign, base0, sum0, v, w = arguments
+        number, memory_, u0, z0, slopes0, n, bias, sign, base0, sum0, v, w, soon, stop = arguments
         kit = Vectors(context, builder, real, SIDE_BY_SIDE * VECTOR_BYTES * 8 // real.bitwidth)
         u, z, slopes, base, target = (
             kit.address(memory, memory_, each) for each in (u0, z0, slopes0, base0, sum0)
         )  # fmt: skip
         bias, sign, v, w = map(kit.spread, (bias, sign, v, w))
         has_sum = builder.icmp_signed(">=", sum0, I64(0))
+        ahead = Ahead(kit, kit.address(memory, memory_, soon), soon, stop)
+        with kit.over(n) as place:
+            for j in range(SIDE_BY_SIDE):
+                ahead.ask(builder.add(kit.lines(place), I64(j)))
         for case, formula in kit.cases(number, VALUES | VALUES_AND_SLOPES):
             with kit.over(n) as place:
                 value = formula(kit.load(builder.add(u, place)) + bias)
                 if case in VALUES_AND_SLOPES:
                     value, slope = value
                     kit.store(slope, builder.add(slopes, place))
-                value = sign * value
+                value = kit.turned(value, sign)
                 kit.store(value, builder.add(z, place))
                 with builder.if_then(has_sum):
                     total = v * kit.load(builder.add(base, place)) + w * value
                     kit.store(total, builder.add(target, place))
-        return context.get_dummy_value()
+        return ahead.after(kit.lines(kit.bytes(n)))
 
     return signature, generate
 
@@ -251,7 +256,7 @@ def steepen(typing_context, number, memory, z0, slopes0, f0, g0, n, bias, sign, 
                     if formula is None:
                         slope = kit.load(builder.add(slopes, place))
                     else:
-                        slope = formula(sign * kit.load(builder.add(z, place)))
+                        slope = formula(kit.turned(kit.load(builder.add(z, place)), sign))
                     value = (weight * (kit.load(builder.add(f, place)) + bias)) * slope
                     kit.store(value, builder.add(g, place))
                     totals[j] = totals[j] + value

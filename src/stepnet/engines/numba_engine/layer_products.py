@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import llvmlite.binding as llvm
 import numpy as np
 from numba import types
 from numba.core import cgutils
@@ -18,10 +19,13 @@ from numba.extending import intrinsic
 
 from stepnet.engines.numba_engine.blas import PLAIN, TRANSPOSED, call_gemm
 from stepnet.engines.numba_engine.compile.cache import compiled, inlined
-from stepnet.engines.numba_engine.vectors import I64, Vectors
+from stepnet.engines.numba_engine.vectors import I64, Ahead, Vectors
 
 TILE = 64
 SMALL = 64  # channels up to which products stay in registers; beyond, BLAS is faster
+WIDE, SHORT = 512 if llvm.get_host_cpu_name() == "znver4" else SMALL, 1024
+"""Channels up to which they do so with few columns.  On Zen 4 they run at the processor's limit, BLAS at 0.9 of it or
+less; longer rows push each other out of the cache, where BLAS copies them first."""
 WHOLE = types.int64
 
 
@@ -30,25 +34,6 @@ class Machine(NamedTuple):
 
     gemm: int
     ahead: np.ndarray
-
-
-class _Ahead:
-    """Memory from an address on that is asked for line by line, unless its place `soon` is beyond `stop`."""
-
-    def __init__(self, kit: Vectors, address, soon, stop):
-        self._kit, self._address, self._soon = kit, address, soon
-        self._line = kit.builder.select(kit.builder.icmp_signed("<", soon, stop), I64(kit.width), I64(0))
-
-    def ask(self, number) -> None:
-        """For one of the lines."""
-        self._kit.fetch(self._kit.builder.add(self._address, self._kit.bytes(self._far(number))))
-
-    def after(self, count):
-        """The place behind so many lines."""
-        return self._kit.builder.add(self._soon, self._far(count))
-
-    def _far(self, lines):
-        return self._kit.builder.mul(lines, self._line)
 
 
 # ---- rows of a product ----------------------------------------------------------------------------------------------
@@ -70,7 +55,7 @@ def _rows(rows: int):
             out_, o0, stride, W_, w0, w_row, w_column, n, x_, x0, b0, soon, stop = arguments
             kit = Vectors(context, builder, out.dtype)
             vectors = min(TILE // kit.width, 16 // rows)
-            ahead, asked = _Ahead(kit, kit.address(x, x_, soon), soon, stop), I64(0)
+            ahead, asked = Ahead(kit, kit.address(x, x_, soon), soon, stop), I64(0)
             weight, column = kit.address(W, W_, w0), kit.address(x, x_, x0)
             row_bytes, column_bytes, stride = kit.bytes(w_row), kit.bytes(w_column), kit.bytes(stride)
             first = kit.address(out, out_, o0)
@@ -131,15 +116,16 @@ def multiply(ahead, W, w0, row, column, x, x0, n_in, out, o0, n_out, columns, b0
 
 
 @inlined
-def is_small(n_in, n_out):
+def is_small(n_in, n_out, columns):
     """Whether a product stays in registers."""
-    return n_in <= SMALL and n_out <= SMALL
+    widest = max(n_in, n_out)
+    return widest <= SMALL or (widest <= WIDE and columns <= SHORT)
 
 
 @inlined
 def mix(machine, W, w0, c_in, is_transposed, x, x0, n_in, out, o0, n_out, columns, is_added):
     """out (+)= W x, or W' x, for channels of `columns` entries; W is `(rows, c_in)` in both cases."""
-    if is_small(n_in, n_out):
+    if is_small(n_in, n_out, columns):
         row, column = (1, c_in) if is_transposed else (c_in, 1)
         multiply(machine.ahead, W, w0, row, column, x, x0, n_in, out, o0, n_out, columns, o0 if is_added else -1)
     else:
@@ -167,10 +153,9 @@ def _outer(rows: int, columns: int):
             one, other, stride = kit.address(z, z_, z0), kit.address(v, v_, v0), kit.bytes(n)
             ones = [builder.add(one, builder.mul(stride, I64(r))) for r in range(rows)]
             others = [builder.add(other, builder.mul(stride, I64(c))) for c in range(columns)]
-            totals, ahead = kit.growing(rows * columns), _Ahead(kit, kit.address(v, v_, soon), soon, stop)
-            line = I64(kit.width * kit.size)
+            totals, ahead = kit.growing(rows * columns), Ahead(kit, kit.address(v, v_, soon), soon, stop)
             with kit.over(n) as place:
-                ahead.ask(builder.udiv(place, line))
+                ahead.ask(kit.lines(place))
                 left = [kit.load(builder.add(row, place)) for row in ones]
                 right = [kit.load(builder.add(row, place)) for row in others]
                 for r in range(rows):
@@ -180,7 +165,7 @@ def _outer(rows: int, columns: int):
             for r in range(rows):
                 sums = kit.totals([totals[r * columns + c] for c in range(columns)])
                 kit.add_to_memory(sums, builder.add(weight, builder.mul(row_bytes, I64(r))))
-            return ahead.after(builder.udiv(n, I64(kit.width)))
+            return ahead.after(kit.lines(stride))
 
         return signature, generate
 
@@ -236,7 +221,7 @@ def add_products(ahead, z, z0, n_out, v, v0, n_in, columns, W_bar, w0):
 @inlined
 def add_outer(machine, z, z0, n_out, v, v0, n_in, columns, W_bar, w0):
     """W_bar += z v' over all columns; W_bar is `(n_out, n_in)`."""
-    if is_small(n_in, n_out):
+    if is_small(n_in, n_out, columns):
         add_products(machine.ahead, z, z0, n_out, v, v0, n_in, columns, W_bar, w0)
     else:
         one = W_bar.dtype.type(1.0)

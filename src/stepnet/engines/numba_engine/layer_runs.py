@@ -12,8 +12,8 @@ import numpy as np
 
 from stepnet.engines.numba_engine import layers
 from stepnet.engines.numba_engine.blas import gemm_address
-from stepnet.engines.numba_engine.layer_chains import C_IN, C_OUT, SIZE
-from stepnet.engines.numba_engine.layer_products import SMALL, TILE, Machine
+from stepnet.engines.numba_engine.layer_chains import C_IN, C_OUT, NODES_IN, NODES_OUT, SIZE
+from stepnet.engines.numba_engine.layer_products import SHORT, SMALL, TILE, WIDE, Machine
 from stepnet.engines.numba_engine.layer_tables import (
     ONCE,
     Layout,
@@ -113,7 +113,9 @@ class Stage:
     @property
     def calls_blas(self) -> bool:
         """Whether some products do not stay in registers."""
-        return bool((self.chains.layers[:, [C_IN, C_OUT]] > SMALL).any())
+        widest = self.chains.layers[:, [C_IN, C_OUT]].max(axis=1)
+        columns = TILE * self.chains.layers[:, [NODES_IN, NODES_OUT]].max(axis=1)
+        return bool(((widest > SMALL) & ((widest > WIDE) | (columns > SHORT))).any())
 
     @property
     def has_opening(self) -> bool:

@@ -26,7 +26,7 @@ from stepnet.engines.numba_engine.layer_primitives import add_scaled, set_scaled
 
 SLOPE, SUM, SCALED, ZERO = range(4)
 SCRATCH, HERE, NEXT, PREVIOUS = range(4)
-AHEAD = 2**17  # bytes that are asked for before they are wanted; the cache holds several times as many
+AHEAD = 2**18  # bytes that are asked for before they are wanted; the cache holds several times as many
 
 
 class Program(NamedTuple):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from llvmlite import ir
 from numba.core import cgutils
 
-VECTOR_BYTES = 64
+VECTOR_BYTES = 64  # as long as a line of the cache
 I32, I64 = ir.IntType(32), ir.IntType(64)
 FUSED = ("contract",)
 
@@ -104,6 +104,14 @@ class Vectors:
 
     def select(self, condition, x, y) -> Vector:
         return Vector(self, self.builder.select(condition, self.whole(x).value, self.whole(y).value))
+
+    def turned(self, x: Vector, sign: Vector) -> Vector:
+        """sign x, where sign is 1 or -1: no multiplication, as the units for those are busy."""
+        bits, other = (self.builder.bitcast(each.value, self.integers) for each in (x, sign))
+        digits = 8 * self.size - 1
+        first = ir.Constant(self.integers, [-(2**digits)] * self.width if self.width > 1 else -(2**digits))
+        turned = self.builder.xor(bits, self.builder.and_(other, first))
+        return Vector(self, self.builder.bitcast(turned, self.type))
 
     def smaller(self, x, y) -> Vector:
         """The smaller one; x if it is not a number."""
@@ -200,6 +208,10 @@ class Vectors:
             self.builder.branch(after)
         self.builder.position_at_end(after)
 
+    def lines(self, n):
+        """Lines of the cache in n bytes."""
+        return self.builder.udiv(n, I64(VECTOR_BYTES))
+
     def growing(self, count: int) -> Growing:
         """Sums in registers, zero at first."""
         return Growing(self, count)
@@ -219,3 +231,23 @@ class Growing:
 
     def __setitem__(self, i: int, vector: Vector) -> None:
         self._kit.builder.store(vector.value, self._places[i])
+
+
+class Ahead:
+    """Memory from an address on that is asked for line by line, unless its place `soon` is beyond `stop`."""
+
+    def __init__(self, kit: Vectors, address, soon, stop):
+        self._kit, self._address, self._soon = kit, address, soon
+        is_wanted = kit.builder.icmp_signed("<", soon, stop)
+        self._line = kit.builder.select(is_wanted, I64(VECTOR_BYTES // kit.size), I64(0))
+
+    def ask(self, number) -> None:
+        """For one of the lines."""
+        self._kit.fetch(self._kit.builder.add(self._address, self._kit.bytes(self._far(number))))
+
+    def after(self, count):
+        """The place behind so many lines."""
+        return self._kit.builder.add(self._soon, self._far(count))
+
+    def _far(self, lines):
+        return self._kit.builder.mul(lines, self._line)
