@@ -116,7 +116,7 @@ def tanh(u: Vector) -> Vector:
     above, below = fraction_of_tanh(precision.terms_of_tanh)
     x = r * r
     p, q = r + (r * x) * series(x, above[1:]), series(x, below)
-    m = (half - 0.5) * q + (half + 0.5) * p
+    m = kit.both(half - 0.5, q, half + 0.5, p)
     return kit.call("copysign", m / (m + (q - p)), u)
 
 
@@ -230,7 +230,7 @@ def activate(typing_context, number, memory, u0, z0, slopes0, n, bias, sign, bas
                 value = kit.turned(value, sign)
                 kit.store(value, builder.add(z, place))
                 with builder.if_then(has_sum):
-                    total = v * kit.load(builder.add(base, place)) + w * value
+                    total = kit.both(v, kit.load(builder.add(base, place)), w, value)
                     kit.store(total, builder.add(target, place))
         return ahead.after(kit.lines(kit.bytes(n)))
 

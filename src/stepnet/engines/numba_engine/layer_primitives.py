@@ -42,7 +42,7 @@ _added, _scaled, _summed = (
     for formula in (
         lambda a, b, c, v, w: a + v * b,
         lambda a, b, c, v, w: v * b,
-        lambda a, b, c, v, w: v * b + w * c,
+        lambda a, b, c, v, w: v.kit.both(v, b, w, c),
     )
 )
 

@@ -105,6 +105,10 @@ class Vectors:
     def select(self, condition, x, y) -> Vector:
         return Vector(self, self.builder.select(condition, self.whole(x).value, self.whole(y).value))
 
+    def both(self, a: Vector, b: Vector, c: Vector, d: Vector) -> Vector:
+        """a b + c d, where the second product is the fused one: left to LLVM, it depends on the code around."""
+        return self.call("fmuladd", c, d, a * b)
+
     def turned(self, x: Vector, sign: Vector) -> Vector:
         """sign x, where sign is 1 or -1: no multiplication, as the units for those are busy."""
         bits, other = (self.builder.bitcast(each.value, self.integers) for each in (x, sign))
