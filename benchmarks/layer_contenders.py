@@ -75,7 +75,7 @@ def net_of(case: Case):
     from stepnet.nets import Block, Design, Net
 
     make, scheme = (fields.residual, "euler") if case.dynamics == "residual" else (fields.hamiltonian, "verlet")
-    block = Block(make(fields.dense(case.size)), scheme, case.steps, case.h * case.steps)
+    block = Block(make(fields.dense(case.size)), scheme, case.steps, case.h * case.steps, fields.Depth(case.steps))
     K, b, _ = case.numbers()
     return Net(Design((block,)), np.concatenate((K.ravel(), b.ravel())), dtype=case.dtype, workers=1)
 

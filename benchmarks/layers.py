@@ -86,7 +86,8 @@ before, weights = run(int(sys.argv[1]))
 print(memory("VmHWM") - before - weights)  # the gradient of the weights is an output, as long as they are
 """
 NET_SCRIPT = SCRIPT.format(
-    net="make = lambda steps: sn.nets.hamiltonian(None, None, 16, steps, length=0.005 * steps, workers=1)",
+    net="make = lambda steps: sn.nets.hamiltonian("
+    "None, None, 16, steps, length=0.005 * steps, scheme='verlet', degree=0, workers=1)",
     memory='"reversible"',
 )
 ODE_SCRIPT = SCRIPT.format(

@@ -25,7 +25,7 @@ MEMORIES = {
     "all": "all", "segments": "segments", "few": sn.Checkpoints(1), "bytes": None, "reversible": "reversible",
 }  # fmt: skip
 SCARCE = 1.05  # of the bytes that a gradient takes at least
-DEGREES = (0, 1, 3)
+DEGREES = (0, 1, 3, None)  # None for weights held over each step
 ACTIVATIONS = ("tanh", "softplus", "gelu", "silu", "sigmoid")
 KINKED = ("relu", "leaky_relu", "elu", "selu")
 SEGMENT = 3  # steps run again at once: in the cache there is room for all the steps of such small nets
@@ -90,8 +90,8 @@ def net_of(connectivity, dynamics, scheme, number=0, dtype=float, steps=STEPS, a
     """A net of one block with random weights; activation and spline vary with the number."""
     field = field_of(connectivity, dynamics, activation or ACTIVATIONS[number % len(ACTIVATIONS)])
     degree = DEGREES[number % len(DEGREES)]
-    controls = steps if degree == 0 else 5
-    net = nets.Net(Design((Block(field, scheme, steps, 0.8, fields.Depth(controls, degree)),)), dtype=dtype)
+    depth = fields.HeldWeights(steps) if degree is None else fields.Depth(5 if degree else steps, degree)
+    net = nets.Net(Design((Block(field, scheme, steps, 0.8, depth),)), dtype=dtype)
     net.put(0.5 * np.random.default_rng(number).normal(size=net.theta.size))
     return net
 
@@ -151,8 +151,12 @@ def torch_block(block, weights, x):
     for place, half in zip(motion.state, torch.tensor_split(x, len(motion.state)), strict=True):
         rows[place] = half
 
-    def theta(t):
-        first, basis = block.depth.basis(t / block.length)
+    def theta(step, operation):
+        """At a stage; held weights of the step that it belongs to."""
+        if isinstance(block.depth, fields.HeldWeights):
+            place = min(step + operation.step, block.steps - 1)
+            return {name: weights[name][place] for name in block.field.parameters}
+        first, basis = block.depth.basis((step + operation.c) * h / block.length)
         return {
             name: sum(b * weights[name][first[0] + d] for d, b in enumerate(basis[0]))
             for name in block.field.parameters
@@ -162,8 +166,8 @@ def torch_block(block, weights, x):
         made = list(rows)
         for operation in program.operations:
             if isinstance(operation, Slope):
-                t = (step + operation.c) * h
-                made.append(torch_chain(block.field.chain(operation.part), theta(t), t, made[operation.row]))
+                chain, t = block.field.chain(operation.part), (step + operation.c) * h
+                made.append(torch_chain(chain, theta(step, operation), t, made[operation.row]))
             else:
                 made.append(sum(term.weight * h**term.power * made[term.row] for term in operation.terms))
         return [made[row] for row in program.outputs]

@@ -17,7 +17,9 @@ NETS = {
     "euler": lambda **options: nets.resnet(3, 2, 8, 16, length=4.0, **options),
     "rk4, splines": lambda **options: nets.resnet(3, 2, 8, 16, length=4.0, scheme="rk4", degree=3, **options),
     "wide": lambda **options: nets.antisymmetric(3, 2, 40, 16, length=4.0, scheme="heun2", **options),
-    "verlet": lambda **options: nets.hamiltonian(3, 2, 8, 16, length=4.0, **options),
+    "hamiltonian": lambda **options: nets.hamiltonian(3, 2, 8, 16, length=4.0, **options),
+    "verlet": lambda **options: nets.hamiltonian(3, 2, 8, 16, length=4.0, scheme="verlet", degree=0, **options),
+    "verlet, held": lambda **options: nets.hamiltonian(3, 2, 8, 16, length=4.0, scheme="verlet", **options),
     "yoshida": lambda **options: nets.hamiltonian(3, 2, 8, 16, length=4.0, scheme="yoshida4", degree=1, **options),
     "verlet_position": lambda **options: nets.hyperbolic(3, 2, 8, 16, scheme="verlet_position", **options),
     "no skip": lambda **options: nets.mlp(3, 2, 8, 16, **options),
@@ -26,6 +28,7 @@ NETS = {
     "attention": lambda **options: nets.attention_net(3, 4, 16, heads=2, **options),
     "two-step midpoint": lambda **options: nets.midpoint_net(3, 2, 8, 16, length=4.0, **options),
     "two-step leapfrog": lambda **options: nets.leapfrog_net(3, 2, 8, 16, length=4.0, degree=1, **options),
+    "leapfrog from rest": lambda **options: nets.leapfrog_net(3, 2, 8, 16, length=4.0, start="equal", **options),
     "three-step Adams": lambda **options: nets.resnet(3, 2, 8, 16, length=4.0, scheme="ab3", **options),
     "two blocks": lambda **options: nets.parabolic_cnn((4, 4), (2, 4), 16, outputs=2, activation="tanh", **options),
 }

@@ -66,7 +66,7 @@ def _of_field(field: Field, inputs: int, outputs: int, chosen, own: dict) -> Net
     own["length"] = chosen.length
     scheme = chosen.scheme
     if scheme is None:
-        scheme = "euler" if field.kind == "first" else "verlet"
+        scheme = nets.presets.HALVED.get(field.name, "euler" if field.kind == "first" else "verlet")
     if field.kind == "second":
         own |= {"opening_width": field.row_size, "read": field.row_size}
     field = deepcopy(field)  # records remember what was computed of them, and settings are not to change

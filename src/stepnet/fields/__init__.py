@@ -17,7 +17,7 @@ from stepnet.fields.connectivity import (
     pooling,
     resized,
 )
-from stepnet.fields.depth import Depth
+from stepnet.fields.depth import Depth, HeldWeights
 from stepnet.fields.dynamics import (
     DYNAMICS,
     Field,
@@ -32,8 +32,8 @@ from stepnet.fields.dynamics import (
 from stepnet.fields.formula import Chain, Layer, affine, mlp, symmetric, two_layer
 
 __all__ = [
-    "ACTIVATIONS", "Activation", "Attention", "Chain", "Connectivity", "DYNAMICS", "Depth", "Field", "Fixed", "Layer",
-    "Mixing", "Normalisation", "Stencil", "activation", "affine", "antisymmetric", "chained", "conv1d", "conv2d",
-    "dense", "equivariant", "graph", "hamiltonian", "hyperbolic", "mlp", "nodewise", "parabolic", "pooling", "residual",
-    "resized", "staggered", "symmetric", "two_layer",
+    "ACTIVATIONS", "Activation", "Attention", "Chain", "Connectivity", "DYNAMICS", "Depth", "Field", "Fixed",
+    "HeldWeights", "Layer", "Mixing", "Normalisation", "Stencil", "activation", "affine", "antisymmetric", "chained",
+    "conv1d", "conv2d", "dense", "equivariant", "graph", "hamiltonian", "hyperbolic", "mlp", "nodewise", "parabolic",
+    "pooling", "residual", "resized", "staggered", "symmetric", "two_layer",
 ]  # fmt: skip

@@ -1,9 +1,10 @@
-"""Weights as functions of depth: splines, of which only the control values are stored."""
+"""How weights depend on depth: held over each step, or splines of which only the control values are stored."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from scipy import sparse
@@ -65,6 +66,10 @@ class Depth:
             weights = grown
         return first, weights
 
+    def stage_basis(self, s: np.ndarray, middles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`basis` at the stages of steps: theta is taken at their times s, wherever the middles of the steps are."""
+        return self.basis(s)
+
     def values(self, controls: np.ndarray, s: float) -> np.ndarray:
         """theta(s) from the control values `(controls, ...)`."""
         first, weights = self.basis(s)
@@ -119,3 +124,52 @@ class Depth:
         slopes = sparse.diags_array(p / (knots[p:] - knots[: self.controls - 1])) @ steps
         roots = sparse.diags_array(np.tile((0.5 * weights / n) ** 0.5, n))
         return sparse.csr_array(roots @ Depth(self.controls - 1, p - 1)._matrix(s) @ slopes)
+
+
+@dataclass(frozen=True)
+class HeldWeights:
+    """theta_j on all of step j: every stage of a step takes the weights of that step, also a stage at its end.
+
+    With as many control values as steps these are the layers of Haber & Ruthotto (2017), Chang et al. (2018) and
+    Ruthotto & Haber (2020), each with one K.  Otherwise a step takes the control value at its middle.  A multistep
+    scheme evaluates f(theta_n, y_n) with the weights of the step that begins at y_n.
+
+    Parameters
+    ----------
+    controls : int
+        Control values, one for each step as a rule.
+    """
+
+    controls: int
+    degree: ClassVar[int] = 0
+
+    def __post_init__(self):
+        object.__setattr__(self, "controls", count("controls", self.controls))
+
+    @property
+    def intervals(self) -> int:
+        return self.controls
+
+    def stage_basis(self, s: np.ndarray, middles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The control of each step from where its middle is, and its weight 1; the times s of stages do not count."""
+        return self._pieces.basis(middles)
+
+    def values(self, controls: np.ndarray, s: float) -> np.ndarray:
+        """theta as a function of depth, continuous from the right, from the control values `(controls, ...)`."""
+        return self._pieces.values(controls, s)
+
+    def refined(self, controls: np.ndarray, new: HeldWeights) -> np.ndarray:
+        """Control values of another number of steps: a step cut in two hands a copy to both of its halves."""
+        return self._pieces.refined(controls, new._pieces)
+
+    def roughness(self, controls: np.ndarray, length: float) -> tuple[float, np.ndarray]:
+        """1/2 sum_j d |(theta_{j+1} - theta_j) / d|^2 with the time d of a step, and its gradient.
+
+        Haber & Ruthotto (2017), Inverse Problems 34:014004.
+        """
+        return self._pieces.roughness(controls, length)
+
+    @cached_property
+    def _pieces(self) -> Depth:
+        """The same function of depth, which forgets where steps end."""
+        return Depth(self.controls)

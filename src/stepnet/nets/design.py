@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from stepnet.checkpoints.counts import checked_count
-from stepnet.fields import DYNAMICS, Chain, Depth, Field, Normalisation
+from stepnet.fields import DYNAMICS, Chain, Depth, Field, HeldWeights, Normalisation
 from stepnet.fields.connectivity import all_of
 from stepnet.schemes import catalogue
 from stepnet.schemes.multistep import Multistep
-from stepnet.schemes.programs import Motion, Program, Slope, motion_of
+from stepnet.schemes.programs import Motion, Program, Slope, held_motion_of, motion_of
 from stepnet.schemes.splitting import Splitting
 
 NO_SKIP = Motion(Program(1, (), (0,), 0), Program(1, (Slope(0, 0, 0.0),), (1,)), (0,))
@@ -34,15 +34,16 @@ class Block:
         None makes plain layers without a skip, y_(k+1) = f(y_k).
     steps : int
     length : float
-    depth : Depth, optional
-        How weights depend on depth; by default they have a value of their own for every step.
+    depth : HeldWeights or Depth, optional
+        How weights depend on depth: held over each step, by default with values of their own for every step, or splines
+        that every stage of a scheme reads at its own time.
     """
 
     field: Field
     scheme: Any
     steps: int
     length: float = 1.0
-    depth: Depth = None  # type: ignore[assignment]
+    depth: Depth | HeldWeights = None  # type: ignore[assignment]
 
     def __post_init__(self):
         if not isinstance(self.field, Field):
@@ -56,9 +57,10 @@ class Block:
             raise ValueError(f"`length` must be a positive number, found {self.length!r:.60}")
         object.__setattr__(self, "length", float(self.length))
         if self.depth is None:
-            object.__setattr__(self, "depth", Depth(self.steps))
-        if not isinstance(self.depth, Depth):
-            raise TypeError(f"`depth` must be a Depth such as `Depth({self.steps})`, found {self.depth!r:.60}")
+            object.__setattr__(self, "depth", HeldWeights(self.steps))
+        if not isinstance(self.depth, (Depth, HeldWeights)):
+            wanted = f"HeldWeights or a Depth such as `Depth({self.steps})`"
+            raise TypeError(f"`depth` must be {wanted}, found {self.depth!r:.60}")
         self._check_scheme()
 
     def _check_scheme(self) -> None:
@@ -88,7 +90,10 @@ class Block:
         """The scheme's step as slopes and sums."""
         if self.scheme is None:
             return NO_SKIP
-        return motion_of(self.scheme, len(self.field.parts), False, self.field.kind == "second")
+        is_second = self.field.kind == "second"
+        if isinstance(self.depth, HeldWeights) and self.depth.controls > 1:
+            return held_motion_of(self.scheme, is_second)
+        return motion_of(self.scheme, len(self.field.parts), False, is_second)
 
     @property
     def h(self) -> float:
@@ -107,10 +112,12 @@ class Block:
 
     def __repr__(self) -> str:
         scheme = "no skip" if self.scheme is None else self.scheme.name
-        degree = ("step by step", "piecewise linear", "quadratic spline", "cubic spline")[self.depth.degree]
+        weights = ("piecewise constant", "piecewise linear", "quadratic spline", "cubic spline")[self.depth.degree]
+        if isinstance(self.depth, HeldWeights):
+            weights = "held over each step"
         if self.depth.controls == 1:
-            degree = "the same everywhere"
-        return f"{self.field.name}, {self._formula}, {scheme}, {self.steps} steps of {self.h:.4g}, weights {degree}"
+            weights = "the same everywhere"
+        return f"{self.field.name}, {self._formula}, {scheme}, {self.steps} steps of {self.h:.4g}, weights {weights}"
 
     @property
     def _formula(self) -> str:

@@ -20,7 +20,8 @@ FORMAT = 1
 RECORDS = {
     each.__name__: each
     for each in (Block, Design, fields.Field, fields.Chain, fields.Layer, fields.Mixing, fields.Fixed, fields.Attention,
-                 fields.Normalisation, fields.Depth, fields.Stencil, Checkpoints, *catalogue.RECORDS, Embedded, Dense)
+                 fields.Normalisation, fields.Depth, fields.HeldWeights, fields.Stencil, Checkpoints,
+                 *catalogue.RECORDS, Embedded, Dense)
 }  # fmt: skip
 
 

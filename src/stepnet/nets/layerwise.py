@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepnet.fields import Depth
+from stepnet.fields import HeldWeights
 from stepnet.nets.design import Block
 from stepnet.nets.net import Net
 from stepnet.schemes.programs import Slope
@@ -59,7 +59,7 @@ class OneLayer:
 class Layerwise:
     """A net taken apart: states and costates between its layers.
 
-    Steps must be those of one-step schemes, and read the weights of their own control value only.
+    Steps must be those of one-step schemes, and read the weights of their own control value only, as with held weights.
     """
 
     def __init__(self, net: Net):
@@ -103,7 +103,7 @@ def _layers(net: Net) -> Iterator[OneLayer]:
         places = [numbers[f"{name}.{each}"] for each in record.parameters]
         if isinstance(record, Block):
             _require_own_weights(name, record)
-            stage = stage_of(Block(record.field, record.scheme, 1, record.h, Depth(1)), net.dtype)
+            stage = stage_of(Block(record.field, record.scheme, 1, record.h, HeldWeights(1)), net.dtype)
             for n in range(record.steps):
                 yield OneLayer(f"{name}.{n}", _flat(each[n] for each in places), stage)
         else:
@@ -119,16 +119,16 @@ def _require_own_weights(name: str, block: Block) -> None:
         raise ValueError(f"{name} must have a one-step scheme for its steps to be layers, found {block.scheme.name!r}")
     if block.depth.degree or block.depth.controls != block.steps:
         raise ValueError(
-            f"{name} must have weights step by step (`degree=0` and as many controls as steps) for its steps to be "
-            f"layers of their own, found {block.depth} for {block.steps} steps"
+            f"{name} must have weights held over each step (`degree=None` and as many controls as steps) for its steps "
+            f"to be layers of their own, found {block.depth} for {block.steps} steps"
         )
     if any(layer.clock for part in block.field.parts for layer in part.layers):
         raise ValueError(f"{name} must not depend on time for its steps to be layers, found a clock")
     late = [c for c in _times(block) if not 0 <= c < 1]
-    if late and block.steps > 1:
+    if late and block.steps > 1 and not isinstance(block.depth, HeldWeights):
         raise ValueError(
-            f"{name} must have a scheme that looks at a step before its end, such as 'euler' or 'midpoint': that of "
-            f"{block.scheme.name!r} reads the weights of the next one"
+            f"{name} must have weights held over each step (`degree=None`), or a scheme that looks at a step before "
+            f"its end, such as 'euler' or 'midpoint': that of {block.scheme.name!r} reads the weights of the next one"
         )
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
 
 from stepnet.checkpoints import Checkpoints
-from stepnet.fields import Depth
 from stepnet.fields.connectivity import count
 from stepnet.nets.border import batch_of, checked_workers, loss_at, real_array, require_function, shaped
 from stepnet.nets.derivatives import Linearised, NetGradient, views
@@ -191,7 +191,7 @@ class Net:
         for block in self.design.blocks:
             depth = block.depth
             if depth.controls > 1:
-                depth = Depth((depth.controls - depth.degree) * factor + depth.degree, depth.degree)
+                depth = replace(depth, controls=(depth.controls - depth.degree) * factor + depth.degree)
             blocks.append(Block(block.field, block.scheme, block.steps * factor, block.length, depth))
         design = Design(tuple(blocks), self.design.opening, self.design.readout, self.design.joins)
         zeros = np.zeros(sum(int(np.prod(s)) for s in design.shapes.values()))
@@ -200,7 +200,7 @@ class Net:
             new = net.weights[name]
             if name.startswith("blocks.") and new.shape != old.shape:
                 i = int(name.split(".")[1])
-                new[...] = self.design.blocks[i].depth.refined(old, blocks[i].depth)
+                new[...] = self.design.blocks[i].depth.refined(old, blocks[i].depth)  # type: ignore[arg-type] # one kind
             else:
                 new[...] = old
         return net

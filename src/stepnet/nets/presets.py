@@ -7,10 +7,14 @@ length : float
     The time that all steps take together.
 activation, scheme, norm : str
     By name; `norm` ("layer" or "rms") normalises K y + b across the channels before the activation.  The scheme of
-    `mlp`, `midpoint_net` and `leapfrog_net` is that of their name.
-degree, controls : int
-    Weights as splines in depth: 0 piecewise constant, 1 linear, 3 cubic, with so many control values.  By default every
-    step has its own (degree 0), or every step's beginning and end (degree 1 and more); `neural_ode` has the same
+    `mlp`, `midpoint_net` and `leapfrog_net` is that of their name.  By default steps are the layers that the literature
+    prints: Euler's, and for states of two halves symplectic Euler's, drift first (hamiltonian) or kick first
+    (hyperbolic, staggered).
+degree, controls : int, optional
+    How weights depend on depth.  With `degree=None`, the default, they are held over each step: one set for every step,
+    which all of its stages take, as in the literature.  A degree makes them splines in depth (0 piecewise constant, 1
+    linear, 3 cubic) that every stage reads at its own time.  `controls` is the number of control values, by default one
+    for every step (None, 0), or for every step's beginning and end (1 and more); `neural_ode` has the same weights
     everywhere.
 opening : "dense" or "augment"
     A layer of its own (one that all nodes share on graphs, a convolution of images), or zero features added to the
@@ -22,20 +26,36 @@ seed, initialisation, dtype, workers, memory
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from stepnet import fields
 from stepnet.errors import UnknownName
-from stepnet.fields import Chain, Connectivity, Depth, Field, Layer, Mixing, dense, nodewise, resized
+from stepnet.fields import Chain, Connectivity, Depth, Field, HeldWeights, Layer, Mixing, dense, nodewise, resized
 from stepnet.fields.connectivity import count, two
 from stepnet.nets.design import Block, Design
 from stepnet.nets.net import Net
+from stepnet.schemes.multistep import LEAPFROG_TWO_STEP
+from stepnet.schemes.symplectic import SYMPLECTIC_EULER_KICK
 
-HALVED = ("hamiltonian", "staggered", "hyperbolic")  # dynamics whose state has two halves
+HALVED = {
+    "hamiltonian": "symplectic_euler_drift",
+    "staggered": "symplectic_euler_kick",
+    "hyperbolic": "symplectic_euler_kick",
+}
+"""Dynamics whose state has two halves, and the schemes whose steps are the layers of the papers they are from."""
+
+LEAPFROG_FROM_REST = replace(
+    LEAPFROG_TWO_STEP, name="leapfrog_two_step_from_rest", order=1, starter=SYMPLECTIC_EULER_KICK,
+    reference="Ruthotto & Haber (2020), J. Math. Imaging Vision 62:352",
+)  # fmt: skip
+"""y_{-1} = y_0 where the velocity is 0, in place of Taylor's y_{-1} = y_0 - h v_0 + h^2 a_0 / 2: of first order."""
+
+STARTS = {"taylor": LEAPFROG_TWO_STEP, "equal": LEAPFROG_FROM_REST}
 
 
 def composed(
     field: Field, scheme, steps: int, inputs: int | None = None, outputs: int | None = None, *, length: float = 1.0,
-    degree: int = 0, controls: int | None = None, opening: str = "dense", opening_width: int | None = None,
+    degree: int | None = None, controls: int | None = None, opening: str = "dense", opening_width: int | None = None,
     read: int | None = None, **options,
 ) -> Net:  # fmt: skip
     """A net of one block.
@@ -51,8 +71,10 @@ def composed(
     return Net(design, **options)
 
 
-def _depth(steps: int, degree: int, controls: int | None) -> Depth:
+def _depth(steps: int, degree: int | None, controls: int | None) -> Depth | HeldWeights:
     """So many controls, or as many as the steps ask for."""
+    if degree is None:
+        return HeldWeights(count("steps", steps) if controls is None else controls)
     if controls is None:
         controls = count("steps", steps) + Depth(4, degree).degree
     return Depth(controls, degree)
@@ -100,26 +122,44 @@ def resnet(inputs, outputs, width, steps, *, activation="tanh", norm=None, schem
 def antisymmetric(
     inputs, outputs, width, steps, *, damping=0.0, activation="tanh", norm=None, scheme="euler", **options
 ) -> Net:
-    """y' = s((K - K' - damping I) y + b); Haber & Ruthotto (2017)."""
+    """y' = s((K - K' - damping I) y + b); Haber & Ruthotto (2017).
+
+    y_(j+1) = y_j + h s((K_j - K_j' - damping I) y_j + b_j) by Euler's scheme.
+    """
     return composed(
         fields.antisymmetric(dense(width), activation, damping, norm), scheme, steps, inputs, outputs, **options
     )
 
 
 def parabolic(inputs, outputs, width, steps, *, activation="tanh", norm=None, scheme="euler", **options) -> Net:
-    """y' = -K' s(K y + b); Ruthotto & Haber (2020)."""
+    """y' = -K' s(K y + b); Ruthotto & Haber (2020).
+
+    y_(j+1) = y_j - h K_j' s(K_j y_j + b_j) by Euler's scheme.
+    """
     return composed(fields.parabolic(dense(width), activation, norm), scheme, steps, inputs, outputs, **options)
 
 
-def hamiltonian(inputs, outputs, width, steps, *, activation="tanh", norm=None, scheme="verlet", **options) -> Net:
-    """q' = K' s(K p + b), p' = -K' s(K q + b), reversible; Chang et al. (2018)."""
+def hamiltonian(
+    inputs, outputs, width, steps, *, activation="tanh", norm=None, scheme=HALVED["hamiltonian"], **options
+) -> Net:
+    """q' = K' s(K p + b), p' = -K' s(K q + b), reversible; Chang et al. (2018).
+
+    q_(j+1) = q_j + h K_j' s(K_j p_j + b_j), p_(j+1) = p_j - h K_j' s(K_j q_(j+1) + b_j) by the default scheme, with one
+    K for both halves of a layer.
+    """
     return composed(
         fields.hamiltonian(dense(_half(width)), activation, norm), scheme, steps, inputs, outputs, **options
     )
 
 
-def hyperbolic(inputs, outputs, width, steps, *, activation="tanh", norm=None, scheme="verlet", **options) -> Net:
-    """y'' = -K' s(K y + b) from rest, read out at y; Ruthotto & Haber (2020)."""
+def hyperbolic(
+    inputs, outputs, width, steps, *, activation="tanh", norm=None, scheme=HALVED["hyperbolic"], **options
+) -> Net:
+    """y'' = -K' s(K y + b) from rest, read out at y; Ruthotto & Haber (2020).
+
+    y_(j+1) = 2 y_j - y_(j-1) - h^2 K_j' s(K_j y_j + b_j) with y_(-1) = y_0 by the default scheme, which keeps
+    v_j = (y_j - y_(j-1)) / h in place of y_(j-1).
+    """
     return composed(
         fields.hyperbolic(dense(width), activation, norm), scheme, steps, inputs, outputs, opening_width=width,
         read=width, **options,
@@ -133,9 +173,15 @@ def midpoint_net(inputs, outputs, width, steps, *, damping=0.0, activation="tanh
     )
 
 
-def leapfrog_net(inputs, outputs, width, steps, *, activation="tanh", **options) -> Net:
-    """y_(k+1) = 2 y_k - y_(k-1) - h^2 K' s(K y_k + b), reversible; Chang et al. (2018)."""
-    return hyperbolic(inputs, outputs, width, steps, activation=activation, scheme="leapfrog_two_step", **options)
+def leapfrog_net(inputs, outputs, width, steps, *, activation="tanh", start="taylor", **options) -> Net:
+    """y_(k+1) = 2 y_k - y_(k-1) - h^2 K' s(K y_k + b), reversible; Chang et al. (2018).
+
+    `start` is "taylor" for y_1 = y_0 - h^2 / 2 K' s(K y_0 + b), which is of second order, or "equal" for y_(-1) = y_0,
+    that is y_1 = y_0 - h^2 K' s(K y_0 + b), as in Ruthotto & Haber (2020).
+    """
+    if start not in STARTS:
+        raise UnknownName("start", start, STARTS)
+    return hyperbolic(inputs, outputs, width, steps, activation=activation, scheme=STARTS[start], **options)
 
 
 def mlp(inputs, outputs, width, steps, *, activation="tanh", norm=None, **options) -> Net:
@@ -161,7 +207,7 @@ def graph_ode(adjacency, channels, steps, *, outputs=None, filter="adjacency", p
               activation="tanh", norm=None, scheme=None, **options) -> Net:  # fmt: skip
     """Message passing on a graph in any dynamics; Poli et al. (2019), Chamberlain et al. (2021).
 
-    Dynamics of two halves have so many channels in each, and Verlet's scheme by default, others Euler's.
+    Dynamics of two halves have so many channels in each.
     """
     K = fields.graph(adjacency, channels, filter=filter, degree=polynomial)
     return composed(
@@ -170,12 +216,12 @@ def graph_ode(adjacency, channels, steps, *, outputs=None, filter="adjacency", p
 
 
 def node_net(adjacency, inputs, outputs, channels, steps, *, filter="adjacency", polynomial=2, dynamics="residual",
-             activation="tanh", norm=None, scheme=None, length=1.0, degree=0, controls=None, opening="dense",
+             activation="tanh", norm=None, scheme=None, length=1.0, degree=None, controls=None, opening="dense",
              **options) -> Net:  # fmt: skip
     """Outputs at every node of a graph: message passing between an opening and a read-out that all nodes share.
 
     Features are ordered channel by channel; `NodeModel` makes samples of the nodes.  Dynamics of two halves have half
-    of the channels in each, and Verlet's scheme by default.  Kipf & Welling (2017), in any dynamics.
+    of the channels in each.  Kipf & Welling (2017), in any dynamics.
     """
     half = _half(channels, "channels") if dynamics in HALVED else channels
     K = fields.graph(adjacency, half, filter=filter, degree=polynomial)
@@ -193,7 +239,7 @@ def attention_net(tokens, channels, steps, *, heads=1, is_causal=False, outputs=
                   activation="identity", norm=None, scheme=None, **options) -> Net:  # fmt: skip
     """An attention block as a step; Vaswani et al. (2017), Lu et al. (2019).
 
-    Dynamics of two halves have so many channels in each, and Verlet's scheme by default, others Euler's.
+    Dynamics of two halves have so many channels in each.
     """
     K = fields.Attention(tokens, channels, heads, is_causal)
     return composed(
@@ -202,7 +248,7 @@ def attention_net(tokens, channels, steps, *, heads=1, is_causal=False, outputs=
 
 
 def parabolic_cnn(shape, channels: Sequence[int], steps, *, inputs=1, outputs=None, dynamics="parabolic",
-                  activation="relu", norm=None, scheme=None, length=1.0, padding="zero", degree=0, controls=None,
+                  activation="relu", norm=None, scheme=None, length=1.0, padding="zero", degree=None, controls=None,
                   opening="dense", **options) -> Net:  # fmt: skip
     """Blocks of convolutions, joined by pooling and a change of channels; Ruthotto & Haber (2020).
 
@@ -239,8 +285,8 @@ def _channels(name: str, value) -> tuple[int, ...]:
 
 
 def _scheme(scheme, dynamics: str):
-    """By default Verlet's where the state has two halves, else Euler's."""
-    return scheme or ("verlet" if dynamics in HALVED else "euler")
+    """By default that of the literature's layer."""
+    return scheme or HALVED.get(dynamics, "euler")
 
 
 def _field(dynamics: str, K: Connectivity, activation, norm) -> Field:

@@ -19,11 +19,12 @@ from stepnet.schemes.tableau import Butcher
 
 
 class Slope(NamedTuple):
-    """f_part(t + c h, row)."""
+    """f_part(t + c h, row); weights held over steps are those of the step `step` after the current one."""
 
     part: int
     row: int
     c: float
+    step: int = 0
 
 
 class Term(NamedTuple):
@@ -80,6 +81,17 @@ def motion_of(scheme, n_parts: int, is_sum: bool, is_second_order: bool) -> Moti
     return _drifts_and_kicks(scheme, is_second_order)
 
 
+@lru_cache(maxsize=256)
+def held_motion_of(scheme, is_second_order: bool) -> Motion:
+    """The motion for weights that are held over each step and jump between steps.
+
+    No step of a one-step scheme takes a slope from the step before, as that was evaluated with other weights.
+    """
+    if isinstance(scheme, Splitting):
+        return _drifts_and_kicks(scheme, is_second_order, can_carry=False)
+    return motion_of(scheme, 1, False, is_second_order)
+
+
 def inner_scheme(order: int):
     """The Runge-Kutta scheme for the flows of a sum, at least as accurate as the splitting."""
     return RK4 if order <= 4 else VERNER65 if order <= 6 else DOP853
@@ -97,8 +109,8 @@ class _Writer:
             self.operations.append(operation)
         return self.n_rows + self.operations.index(operation)
 
-    def slope(self, part: int, row: int, c: float) -> int:
-        return self._row(Slope(part, row, float(c)))
+    def slope(self, part: int, row: int, c: float, step: int = 0) -> int:
+        return self._row(Slope(part, row, float(c), step))
 
     def sum(self, terms: Iterable[tuple]) -> int:
         """The row of a sum; a single row with the weight 1 is that row itself."""
@@ -109,13 +121,15 @@ class _Writer:
         """row + h sum_j weights_j slopes_j."""
         return self.sum([(row, 1.0, 0), *((k, w, 1) for k, w in zip(slopes, weights, strict=False))])
 
-    def runge_kutta_step(self, table: Butcher, row: int, part: int = 0, clock: float = 0.0, length: float = 1.0) -> int:
+    def runge_kutta_step(
+        self, table: Butcher, row: int, part: int = 0, clock: float = 0.0, length: float = 1.0, step: int = 0
+    ) -> int:
         """One step of the given length (in units of h); stages that nothing depends on are left out."""
         needed = _needed_stages(table)
         k: dict[int, int] = {}
         for i in needed:
             stage = self.moved(row, k.values(), (length * table.A[i, j] for j in k))
-            k[i] = self.slope(part, stage, clock + table.c[i] * length)
+            k[i] = self.slope(part, stage, clock + table.c[i] * length, step)
         return self.moved(row, k.values(), (length * table.b[i] for i in k))
 
     def program(self, outputs: Iterable[int], steps: int = 1) -> Program:
@@ -149,14 +163,15 @@ def _sum_of_flows(scheme: Splitting, n_parts: int) -> Program:
     return writer.program([row])
 
 
-def _drifts_and_kicks(scheme: Splitting, is_second_order: bool) -> Motion:
+def _drifts_and_kicks(scheme: Splitting, is_second_order: bool, can_carry: bool = True) -> Motion:
     """q' = dq(t, p), p' = dp(t, q), the slope of q being p itself for second-order problems.
 
-    A scheme that ends with the part it begins with is given the slope of that part, and leaves it for the next step.
+    If it can, a scheme that ends with the part it begins with is given the slope of that part, and leaves it for the
+    next step.
     """
     flows = scheme.sequence()
     first, last = flows[0][0], flows[-1][0]
-    is_carried = first == last and not (is_second_order and first == 0)
+    is_carried = can_carry and first == last and not (is_second_order and first == 0)
     n_rows = 3 if is_carried else 2
 
     def slope_of(writer, part, rows, clocks):
@@ -198,9 +213,9 @@ def _multistep(scheme: Multistep) -> Motion:
         if isinstance(scheme.starter, Splitting):
             new, velocity = _kick_drift_kick(opening, scheme.starter, states[0], velocity, j)
         else:
-            new = opening.runge_kutta_step(scheme.starter.butcher, states[0], clock=j)
+            new = opening.runge_kutta_step(scheme.starter.butcher, states[0], clock=j, step=j)
         states.insert(0, new)
-    slopes = [opening.slope(part, states[j], started - j) for j in range(n_slopes)]
+    slopes = [opening.slope(part, states[j], started - j, started - j) for j in range(n_slopes)]
     begun = [*states[:n_states], *slopes, *([velocity] if is_second else [])]
     state = (0, n_rows - 1) if is_second else (0,)
     back = _two_steps_back(scheme) if n_states == 2 and n_slopes == 1 and scheme.alpha[1] != 0 else None
@@ -214,7 +229,7 @@ def window_of(scheme: Multistep) -> Motion:
     """
     is_second, n, n_slopes = scheme.derivative == 2, scheme.n_steps, len(scheme.beta)
     opening = _Writer(n + n_slopes + is_second * n)
-    slopes = [opening.slope(int(is_second), j, -j) for j in range(n_slopes)]
+    slopes = [opening.slope(int(is_second), j, -j, -j) for j in range(n_slopes)]
     velocities = list(range(n + n_slopes, opening.n_rows))
     state = [row for pair in zip(range(n), velocities, strict=True) for row in pair] if is_second else range(n)
     return Motion(
@@ -268,7 +283,7 @@ def _multistep_step(scheme: Multistep, n_states: int, n_velocities: int) -> Prog
     y, f = list(range(n_states)), list(range(n_states, n_states + n_slopes))
     terms = [(row, a, 0) for row, a in zip(y, scheme.alpha, strict=False)]
     new = step.sum([*terms, *((row, b, scheme.derivative) for row, b in zip(f, scheme.beta, strict=True))])
-    slope = step.slope(int(is_second), new, 1.0)
+    slope = step.slope(int(is_second), new, 1.0, step=1)  # for the next step
     moved = [new, *y[:-1], slope, *f[:-1]]
     if is_second:
         velocity = step.sum([(new, 1.0, -1), (0, -1.0, -1), (slope, 0.5, 1)])
@@ -277,13 +292,13 @@ def _multistep_step(scheme: Multistep, n_states: int, n_velocities: int) -> Prog
 
 
 def _kick_drift_kick(writer: _Writer, scheme: Splitting, q: int, v: int, clock: int) -> tuple[int, int]:
-    """A step of a splitting scheme on q'' = a(t, q)."""
+    """A step of a splitting scheme on q'' = a(t, q); a last kick has the slope that the next step begins with."""
     moved = float(clock)
     for part, fraction in scheme.sequence():
         if part == 0:
             q, moved = writer.moved(q, [v], [fraction]), moved + fraction
         else:
-            v = writer.moved(v, [writer.slope(1, q, moved)], [fraction])
+            v = writer.moved(v, [writer.slope(1, q, moved, int(moved))], [fraction])
     return q, v
 
 

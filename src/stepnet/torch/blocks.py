@@ -8,9 +8,10 @@ import torch
 
 from stepnet import fields
 from stepnet.engines.torch_engine.fields import Partitioned, SecondOrder, Split
-from stepnet.fields import Connectivity, Depth, Field
+from stepnet.fields import Connectivity, Depth, Field, HeldWeights
 from stepnet.fields.connectivity import count
 from stepnet.nets.design import Block
+from stepnet.nets.presets import HALVED
 from stepnet.schemes import catalogue
 from stepnet.schemes.conditions import is_pair
 from stepnet.torch.layers import FieldFunction, LayerBlock
@@ -57,7 +58,8 @@ def ResidualBlock(
     norm : "layer" or "rms", optional
         Normalises K y + b across the channels before the activation.
     how
-        `length`, `depth`, and the arguments of `LayerBlock`.
+        `length`, `depth`, and the arguments of `LayerBlock`.  By default weights are held over each step
+        (`fields.HeldWeights(steps)`); `fields.Depth(controls, degree)` makes them splines in depth.
     """
     return _block(fields.residual(_square(K), activation, norm), scheme, steps, **how)
 
@@ -77,20 +79,28 @@ def ParabolicBlock(
 
 
 def HamiltonianBlock(
-    K: Connectivity | int, steps: int, *, activation="tanh", norm=None, scheme="verlet", **how
+    K: Connectivity | int, steps: int, *, activation="tanh", norm=None, scheme=HALVED["hamiltonian"], **how
 ) -> LayerBlock:
-    """q' = K' s(K p + b), p' = -K' s(K q + b) on states (q, p), half of the features each; its steps can be undone."""
+    """q' = K' s(K p + b), p' = -K' s(K q + b) on states (q, p), half of the features each; its steps can be undone.
+
+    q_(j+1) = q_j + h K_j' s(K_j p_j + b_j), p_(j+1) = p_j - h K_j' s(K_j q_(j+1) + b_j) by the default scheme.
+    """
     return _block(fields.hamiltonian(_half(K), activation, norm), scheme, steps, **how)
 
 
 def HyperbolicBlock(
-    K: Connectivity | int, steps: int, *, activation="tanh", norm=None, scheme="verlet", **how
+    K: Connectivity | int, steps: int, *, activation="tanh", norm=None, scheme=HALVED["hyperbolic"], **how
 ) -> LayerBlock:
-    """q'' = -K' s(K q + b) on states (q, v), half of the features each; its steps can be undone."""
+    """q'' = -K' s(K q + b) on states (q, v), half of the features each; its steps can be undone.
+
+    v_(j+1) = v_j - h K_j' s(K_j q_j + b_j), q_(j+1) = q_j + h v_(j+1) by the default scheme.
+    """
     return _block(fields.hyperbolic(_half(K), activation, norm), scheme, steps, **how)
 
 
-def _block(field: Field, scheme, steps: int, length: float = 1.0, depth: Depth | None = None, **how) -> LayerBlock:
+def _block(
+    field: Field, scheme, steps: int, length: float = 1.0, depth: Depth | HeldWeights | None = None, **how
+) -> LayerBlock:
     return LayerBlock(Block(field, catalogue.get(scheme), steps, length, depth), **how)  # type: ignore[arg-type]
 
 

@@ -18,7 +18,7 @@ from stepnet.engines.torch_engine.gradients import exact
 from stepnet.engines.torch_engine.layer_tables import basis_at, timetable
 from stepnet.engines.torch_engine.layers import ChainOnTensors, FieldOnTensors, Stage, layered_run
 from stepnet.engines.torch_engine.surroundings import is_written_down
-from stepnet.fields import Chain, Depth, Field
+from stepnet.fields import Chain, Depth, Field, HeldWeights
 from stepnet.nets.design import Block, Design
 from stepnet.nets.initialise import initial_weights
 from stepnet.torch.kernels import DTYPES, Kernels, Tensors
@@ -147,13 +147,14 @@ class FieldFunction(torch.nn.Module):
     field : Field
     length : float
         The time at which its depth ends.
-    depth : Depth, optional
-        How weights depend on time; they are the same at all times by default.
+    depth : Depth or HeldWeights, optional
+        How weights depend on time; they are the same at all times by default.  Held weights jump at equal distances and
+        are continuous from the right.
     """
 
     def __init__(
-        self, field: Field, length=1.0, depth: Depth | None = None, *, seed=0, initialisation="glorot", device=None,
-        dtype=None,
+        self, field: Field, length=1.0, depth: Depth | HeldWeights | None = None, *, seed=0, initialisation="glorot",
+        device=None, dtype=None,
     ):  # fmt: skip
         super().__init__()
         self.depth = Depth(1) if depth is None else depth

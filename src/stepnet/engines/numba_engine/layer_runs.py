@@ -25,7 +25,7 @@ from stepnet.engines.numba_engine.layer_tables import (
 )
 from stepnet.engines.numba_engine.layer_tapes import Tape
 from stepnet.engines.numba_engine.vectors import VECTOR_BYTES
-from stepnet.fields import Chain, Depth, Field, Mixing
+from stepnet.fields import Chain, Depth, Field, HeldWeights, Mixing
 from stepnet.schemes.programs import Motion
 
 GROUP = 4  # tiles of dense nets that run side by side at most
@@ -63,15 +63,15 @@ class Stage:
         Of the scheme; of no importance for a chain.
     steps, length : int, float
         Number of steps, and the time they take together.
-    depth : Depth
+    depth : Depth or HeldWeights
         How weights depend on depth.
     group : int
         Tiles that run side by side, if the field is narrow.
     """
 
     def __init__(
-        self, field: Field | Chain, motion: Motion, steps: int, length: float, depth: Depth, dtype: np.dtype,
-        group: int = GROUP,
+        self, field: Field | Chain, motion: Motion, steps: int, length: float, depth: Depth | HeldWeights,
+        dtype: np.dtype, group: int = GROUP,
     ):  # fmt: skip
         self.field, self.dtype, self.samples = field, np.dtype(dtype), TILE
         self.is_single = isinstance(field, Chain)

@@ -13,7 +13,7 @@ from stepnet.engines.numba_engine import layer_chains as columns
 from stepnet.engines.numba_engine import layers
 from stepnet.engines.numba_engine.layer_code import forward_code, reverse_code
 from stepnet.engines.numba_engine.layer_products import TILE
-from stepnet.fields import Attention, Chain, Depth, Field, Fixed, Mixing, Normalisation
+from stepnet.fields import Attention, Chain, Depth, Field, Fixed, HeldWeights, Mixing, Normalisation
 from stepnet.schemes.programs import Motion, Program, Slope
 
 ONCE = Program(1, (Slope(0, 0, 0.0),), (1,))
@@ -151,8 +151,10 @@ def _layout(program: Program, rows: _Rows | _Undone, field, steps: Steps, dtype:
     forward, forward_weights = forward_code(program, rows, steps.h)
     reverse, reverse_weights = reverse_code(program, rows, steps.h)
     slopes = [operation for operation in program.operations if isinstance(operation, Slope)]
-    times = steps.t(np.arange(steps.count)[:, None], np.array([slope.c for slope in slopes]))
-    first, basis = steps.depth.basis(times.ravel() / steps.length)
+    numbers = np.arange(steps.count)[:, None]
+    times = steps.t(numbers, np.array([slope.c for slope in slopes]))
+    middles = steps.t(numbers, np.array([slope.step + 0.5 for slope in slopes]))
+    first, basis = steps.depth.stage_basis(times.ravel() / steps.length, middles.ravel() / steps.length)
     is_direct = steps.depth.degree == 0 and not any(layer.is_antisymmetric for part in parts for layer in part.layers)
     tables = layers.Program(
         forward, forward_weights.astype(dtype), reverse, reverse_weights.astype(dtype), *rows.places(), *rows.bars(),
@@ -168,7 +170,7 @@ class Steps(NamedTuple):
     count: int
     h: float
     length: float
-    depth: Depth
+    depth: Depth | HeldWeights
     group: int = 1
 
     def t(self, step, c):

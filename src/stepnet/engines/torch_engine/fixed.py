@@ -15,7 +15,7 @@ from torch import Tensor
 
 from stepnet.engines.torch_engine.constants import made_of_constants
 from stepnet.engines.torch_engine.fields import Field, SecondOrder, Split, State, checked, joined, parted
-from stepnet.engines.torch_engine.programs import Rows, Script, execute, script_of
+from stepnet.engines.torch_engine.programs import Node, Rows, Script, execute, script_of
 from stepnet.engines.torch_engine.step_control import Watch, nobody
 from stepnet.schemes import catalogue
 from stepnet.schemes.multistep import Multistep
@@ -41,12 +41,12 @@ class Grid(NamedTuple):
     h: Any
     nodes: Tensor | None = None
 
-    def times(self, step: int, nodes: tuple[float, ...], like: Tensor) -> list[Tensor]:
-        """t + c h for all nodes c of a step, as tensors without dimensions, in the precision of the state."""
+    def times(self, step: int, nodes: tuple[Node, ...], like: Tensor) -> list[Tensor]:
+        """t + c h for all nodes of a step, as tensors without dimensions, in the precision of the state."""
         t, h, real, device = self.t[step], self.h[step], like.real.dtype, like.device
         if isinstance(h, Tensor):
-            return [(t if c == 0.0 else torch.add(t, h, alpha=c)).to(real) for c in nodes]
-        return [torch.full((), t + c * h, dtype=real, device=device) for c in nodes]
+            return [(t if c == 0.0 else torch.add(t, h, alpha=c)).to(real) for c, _ in nodes]
+        return [torch.full((), t + c * h, dtype=real, device=device) for c, _ in nodes]
 
 
 def endless_grid(t: float, h: float) -> Grid:
@@ -173,13 +173,13 @@ class Fixed(NamedTuple):
         return self._replace(grid=Grid(t, h, nodes))
 
 
-def _beside(times: list[Tensor], nodes: tuple[float, ...], t, t_new, like: Tensor) -> list[Tensor]:
+def _beside(times: list[Tensor], nodes: tuple[Node, ...], t, t_new, like: Tensor) -> list[Tensor]:
     """The same with the number after t for the beginning of a step, and the one before `t_new` for its end."""
     start, end = (torch.as_tensor(x, dtype=like.real.dtype, device=like.device) for x in (t, t_new))
     with torch.no_grad():
         moves = torch.nextafter(start, end) - start, torch.nextafter(end, start) - end
     moved = {0.0: start + moves[0], 1.0: end + moves[1]}
-    return [moved.get(c, time) for c, time in zip(nodes, times, strict=True)]
+    return [moved.get(node.c, time) for node, time in zip(nodes, times, strict=True)]
 
 
 def choreography(scheme, field: Field) -> Choreography:

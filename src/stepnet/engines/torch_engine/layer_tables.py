@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from stepnet.engines.torch_engine.fixed import Choreography
-from stepnet.fields import Depth
+from stepnet.engines.torch_engine.programs import Node
+from stepnet.fields import Depth, HeldWeights
 from stepnet.fields.depth import NEAR
 
 
@@ -22,31 +23,34 @@ class Moment(NamedTuple):
     basis: tuple[float, ...]
 
 
-def moments_at(depth: Depth, times: Sequence[float], length: float) -> list[Moment]:
-    """The moments of these times."""
-    first, basis = depth.basis(np.asarray(times) / length)
-    found = zip(times, first.tolist(), basis.tolist(), strict=True)
-    return [Moment(float(t), j, tuple(weights)) for t, j, weights in found]
-
-
 class Timetable(NamedTuple):
-    """For every step its length, and the moments t + c h by node c."""
+    """For every step its length, and its moments by node."""
 
     h: tuple[float, ...]
-    moments: tuple[dict[float, Moment], ...]
+    moments: tuple[dict[Node, Moment], ...]
 
 
-def timetable(moves: Choreography, steps: int, length: float, depth: Depth) -> Timetable:
+def timetable(moves: Choreography, steps: int, length: float, depth: Depth | HeldWeights) -> Timetable:
     """Of even steps from 0 to `length`; the opening is at the first one."""
-    h, first = length / steps, moves.opening.nodes
+    h = length / steps
     nodes = tuple(dict.fromkeys((*moves.step.nodes, *(moves.back.nodes if moves.back else ()))))
-    moments = iter(moments_at(depth, [(step + c) * h for step in range(steps) for c in nodes], length))
-    found = [{c: next(moments) for c in nodes} for _ in range(steps)]
-    found[0] |= dict(zip(first, moments_at(depth, [c * h for c in first], length), strict=True))
+    moments = iter(_moments(depth, [(step, node) for step in range(steps) for node in nodes], h, length))
+    found = [{node: next(moments) for node in nodes} for _ in range(steps)]
+    first = moves.opening.nodes
+    found[0] |= dict(zip(first, _moments(depth, [(0, node) for node in first], h, length), strict=True))
     return Timetable((h,) * steps, tuple(found))
 
 
-def basis_at(depth: Depth, s: Tensor) -> tuple[Tensor, Tensor]:
+def _moments(depth: Depth | HeldWeights, places: Sequence[tuple[int, Node]], h: float, length: float) -> list[Moment]:
+    """The moments of nodes in steps."""
+    times = np.array([(step + node.c) * h for step, node in places])
+    middles = np.array([(step + node.step + 0.5) * h for step, node in places])
+    first, basis = depth.stage_basis(times / length, middles / length)
+    found = zip(times.tolist(), first.tolist(), basis.tolist(), strict=True)
+    return [Moment(t, j, tuple(weights)) for t, j, weights in found]
+
+
+def basis_at(depth: Depth | HeldWeights, s: Tensor) -> tuple[Tensor, Tensor]:
     """The controls that count at 0 <= s <= 1, a tensor without dimensions, and their weights, differentiable in s.
 
     `Depth.basis` for times that have no value yet; rounding in s may not move it over a knot.

@@ -17,7 +17,7 @@ from stepnet.engines.torch_engine.fixed import Choreography, Fixed, Grid
 from stepnet.engines.torch_engine.layer_math import activate
 from stepnet.engines.torch_engine.layer_primitives import connection
 from stepnet.engines.torch_engine.layer_tables import Moment, Timetable
-from stepnet.engines.torch_engine.programs import added
+from stepnet.engines.torch_engine.programs import Node, added
 from stepnet.fields import Chain, Connectivity, Field, Layer
 
 Controls = Mapping[str, tuple[Tensor, ...]]
@@ -121,9 +121,9 @@ class Depths(NamedTuple):
     def h(self) -> Sequence[float]:
         return self.table.h
 
-    def times(self, step: int, nodes: tuple[float, ...], like: Tensor) -> list[Stage]:
+    def times(self, step: int, nodes: tuple[Node, ...], like: Tensor) -> list[Stage]:
         moments = self.table.moments[step]
-        return [stage_at(self.controls, moments[c]) for c in nodes]
+        return [stage_at(self.controls, moments[node]) for node in nodes]
 
 
 def layered_run(module: FieldOnTensors, moves: Choreography, table: Timetable, controls: Controls) -> Fixed:

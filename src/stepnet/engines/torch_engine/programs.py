@@ -86,27 +86,36 @@ class Call(NamedTuple):
     time: int
 
 
+class Node(NamedTuple):
+    """Where a slope looks at its function: the time t + c h, and the step whose weights it takes if they are held."""
+
+    c: float
+    step: int
+
+
 class Script(NamedTuple):
-    """A program made ready for tensors: the different c of its slopes f(t + c h, ...), and calls and grouped sums."""
+    """A program made ready for tensors: the different nodes of its slopes, and calls and grouped sums."""
 
     n_rows: int
-    nodes: tuple[float, ...]
+    nodes: tuple[Node, ...]
     operations: tuple[Call | tuple[Group, ...], ...]
     outputs: tuple[int, ...]
 
 
 def script_of(program: Program) -> Script:
     """A program made ready."""
-    nodes = list(dict.fromkeys(operation.c for operation in program.operations if isinstance(operation, Slope)))
+    slopes = [operation for operation in program.operations if isinstance(operation, Slope)]
+    nodes = list(dict.fromkeys(Node(slope.c, slope.step) for slope in slopes))
     operations = tuple(
-        Call(each.part, each.row, nodes.index(each.c)) if isinstance(each, Slope) else grouped(each.terms)
+        Call(each.part, each.row, nodes.index(Node(each.c, each.step))) if isinstance(each, Slope)
+        else grouped(each.terms)
         for each in program.operations
-    )
+    )  # fmt: skip
     return Script(program.n_rows, tuple(nodes), operations, program.outputs)
 
 
 def execute(script: Script, functions: Sequence[Callable], rows: Sequence, times: Sequence, h: Length) -> Rows:
-    """The rows of the new state; `times` are what the functions take for t + c h, for all nodes c."""
+    """The rows of the new state; `times` are what the functions take for t + c h, for all nodes."""
     made = list(rows)
     for operation in script.operations:
         if isinstance(operation, Call):
