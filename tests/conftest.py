@@ -12,7 +12,7 @@ import pytest
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-TOLD = ("tests/nets/", "tests/claims/")  # whose prints are tables of what was measured beside what is claimed
+TOLD = ("tests/nets/", "tests/claims/")  # whose prints are tables of what was measured
 
 
 @pytest.fixture

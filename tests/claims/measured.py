@@ -1,4 +1,4 @@
-"""What the tests of claims share: seeds, accuracies, and the print of what was measured beside what is claimed."""
+"""What the tests of results of the literature share: seeds, accuracies, and the print of what was measured."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def accuracy(net, data) -> float:
     return float(np.mean(net(data.x).argmax(axis=1) == data.y))
 
 
-def show(claim: str, measured: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Print a claim and the median and all values of each row; medians are returned by name."""
+def show(what: str, measured: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Print what is expected, and the median and all values of each row; medians are returned by name."""
     medians = {name: float(np.median(values)) for name, values in measured.items()}
-    print(f"\n{claim}")
+    print(f"\n{what}")
     for name, values in measured.items():
         print(f"  {name:44s} median {medians[name]:.4g}   of {', '.join(f'{value:.4g}' for value in values)}")
     return medians

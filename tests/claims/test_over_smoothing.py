@@ -1,7 +1,7 @@
 """Graphs: diffusion makes all nodes equal, deep message passing forgets the classes, hyperbolic dynamics keeps them.
 
 Li, Han & Wu (2018), arXiv:1801.07606, and Oono & Suzuki (2020), arXiv:1905.10947, on smoothing; Eliasof, Haber &
-Treister (2021), arXiv:2108.01938, on parabolic and hyperbolic nets of graphs.
+Treister (2021), arXiv:2108.01938, on parabolic and hyperbolic nets of graphs.  The graph and all numbers are ours.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def energies(states: np.ndarray) -> np.ndarray:
 
 def linear_states(field: fields.Field, scheme, steps: int, x: np.ndarray) -> np.ndarray:
     """States of a net that mixes no channels and has no bias."""
-    net = nets.Net(nets.Design((nets.Block(field, scheme, steps, H * steps),)), workers=1)
+    net = nets.Net(nets.Design((nets.Block(field, scheme, steps, H * steps, fields.Depth(steps)),)), workers=1)
     net.put(np.zeros_like(net.theta))
     net.weights["blocks.0.K"][...] = np.eye(CHANNELS)
     return net.features(np.hstack((x, 0 * x)) if field.kind == "second" else x)
@@ -89,7 +89,7 @@ def net_of(name: str, depth: int, seed: int) -> nets.Net:
     block = {
         "plain layers": lambda: nets.Block(fields.residual(fields.graph(EDGES, CHANNELS)), None, depth),
         "diffusion": lambda: nets.Block(fields.parabolic(laplacian), "euler", depth, H * depth),
-        "waves": lambda: nets.Block(fields.hyperbolic(laplacian), "verlet", depth, H * depth),
+        "waves": lambda: nets.Block(fields.hyperbolic(laplacian), "verlet", depth, H * depth, fields.Depth(depth)),
     }[name]()
     opening, readout = [Layer(at_nodes(CLASSES, CHANNELS), activation="tanh")], [Layer(at_nodes(CHANNELS, CLASSES))]
     if block.field.width != size:

@@ -1,7 +1,9 @@
-"""Convolutional nets as PDEs: parabolic, Hamiltonian and second-order ones are as good as a ResNet, with fewer weights.
+"""Convolutional nets as PDEs: parabolic, Hamiltonian and second-order ones lie close together.
 
-Ruthotto & Haber (2020), J. Math. Imaging Vision 62:352, there on STL-10 and CIFAR.  Here 3000 images of MNIST to
-learn from and 2000 to test on, of 14 x 14 pixels with a rim of zeros, and 8, 16 and 32 channels.
+Ruthotto & Haber (2020), J. Math. Imaging Vision 62:352, table of STL-10, CIFAR-10 and CIFAR-100: on CIFAR-10 parabolic
+88.5 %, Hamiltonian 89.3 %, second-order 89.2 %, the Hamiltonian net with 264106 weights instead of 502570.  Here 3000
+images of MNIST to learn from and 2000 to test on, of 14 x 14 pixels with a rim of zeros, and 8, 16 and 32 channels; the
+ResNet beside them, the thresholds and all numbers but those quoted are ours.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ def net_of(name: str, seed: int = 0) -> nets.Net:
     side, blocks, joins = SIDE, [], []
     for number, c in enumerate(CHANNELS):
         field, scheme = FIELDS[name]((side, side), c)
-        blocks.append(nets.Block(field, scheme, STEPS))
+        blocks.append(nets.Block(field, scheme, STEPS, depth=fields.Depth(STEPS)))
         if number < len(CHANNELS) - 1:
             pooled = Layer(fields.pooling((side, side), c), None, None)
             side //= 2
@@ -86,7 +88,8 @@ def trained(name: str, seed: int) -> float:
 def test_four_dynamics_lie_close_together_and_the_hamiltonian_one_has_the_fewest_weights():
     sizes = {name: net_of(name).theta.size for name in FIELDS}
     found = show(
-        "within 1.6 points; weights of the Hamiltonian net: 0.53 of the parabolic one, 0.29 of the ResNet",
+        "on CIFAR-10 in the paper: within 0.8 points, weights of the Hamiltonian net 0.53 of the parabolic one.  Our "
+        "threshold: within 1.6 points, a ResNet included",
         {name: [trained(name, seed) for seed in SEEDS] for name in FIELDS},
     )
     print("  weights", sizes)

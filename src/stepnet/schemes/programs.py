@@ -216,6 +216,8 @@ def _multistep(scheme: Multistep) -> Motion:
             new = opening.runge_kutta_step(scheme.starter.butcher, states[0], clock=j, step=j)
         states.insert(0, new)
     slopes = [opening.slope(part, states[j], started - j, started - j) for j in range(n_slopes)]
+    if is_second and scheme.starter.sequence()[-1][0] == 0:  # its velocity is that of the last drift, not of the end
+        velocity = _end_velocity(opening, states[0], states[1], slopes[0])
     begun = [*states[:n_states], *slopes, *([velocity] if is_second else [])]
     state = (0, n_rows - 1) if is_second else (0,)
     back = _two_steps_back(scheme) if n_states == 2 and n_slopes == 1 and scheme.alpha[1] != 0 else None
@@ -286,9 +288,14 @@ def _multistep_step(scheme: Multistep, n_states: int, n_velocities: int) -> Prog
     slope = step.slope(int(is_second), new, 1.0, step=1)  # for the next step
     moved = [new, *y[:-1], slope, *f[:-1]]
     if is_second:
-        velocity = step.sum([(new, 1.0, -1), (0, -1.0, -1), (slope, 0.5, 1)])
+        velocity = _end_velocity(step, new, 0, slope)
         moved += [velocity, *range(n_states + n_slopes, step.n_rows - 1)]
     return step.program(moved)
+
+
+def _end_velocity(writer: _Writer, new: int, old: int, slope: int) -> int:
+    """(q_(n+1) - q_n) / h + h a_(n+1) / 2."""
+    return writer.sum([(new, 1.0, -1), (old, -1.0, -1), (slope, 0.5, 1)])
 
 
 def _kick_drift_kick(writer: _Writer, scheme: Splitting, q: int, v: int, clock: int) -> tuple[int, int]:
