@@ -36,7 +36,7 @@ MEMORIES = ["all", "auto", "reversible", 3000, snt.Checkpoints(slots=2)]
 
 
 def block(name, memory="all", engine="torch", features=6, **how):
-    return BLOCKS[name](features, N, length=0.7, memory=memory, engine=engine, dtype=torch.float64, **how)
+    return BLOCKS[name](features, N, length=0.7, memory=memory, engine=engine, seed=0, dtype=torch.float64, **how)
 
 
 def test_no_preset_is_left_out():
@@ -165,7 +165,7 @@ def test_images_keep_their_shape():
 
 
 def test_the_jacobian_of_a_hamiltonian_block_is_symplectic_to_rounding():
-    module, y = snt.HamiltonianBlock(6, 64, dtype=torch.float64, initialisation="stable"), inputs(6, 1).detach()
+    module, y = snt.HamiltonianBlock(6, 64, seed=0, dtype=torch.float64, initialisation="stable"), inputs(6, 1).detach()
     J = torch.func.jacrev(lambda y: module(y[None])[0])(y[0]).detach()
     Omega = torch.kron(torch.tensor([[0.0, 1.0], [-1.0, 0.0]]).double(), torch.eye(3).double())
     assert relative(J.T @ Omega @ J, Omega) <= 64 * 1e-15  # a rounding for every layer
@@ -251,8 +251,10 @@ def test_blocks_of_functions_are_compiled_whole():
 @pytest.mark.parametrize("dynamics", ["residual", "hamiltonian", "hyperbolic"])
 def test_adaptive_steps_of_a_field_come_near_to_many_layers(dynamics, degree):
     field, depth = fields.DYNAMICS[dynamics](SQUARE["conv1d"]), fields.Depth(degree + 1, degree)
-    adaptive = snt.ODEBlock(field, "dopri5", length=0.7, depth=depth, rtol=1e-9, atol=1e-11, dtype=torch.float64)
-    layers = snt.ODEBlock(field, None, 1000, 0.7, depth=depth, dtype=torch.float64)
+    adaptive = snt.ODEBlock(
+        field, "dopri5", length=0.7, depth=depth, rtol=1e-9, atol=1e-11, seed=0, dtype=torch.float64
+    )
+    layers = snt.ODEBlock(field, None, 1000, 0.7, depth=depth, seed=0, dtype=torch.float64)
     layers.load_state_dict(adaptive.func.state_dict())
     y = inputs(field.width)
     assert relative(adaptive(y).detach(), layers(y).detach()) < NEAR

@@ -27,8 +27,9 @@ class Net:
     design : Design
     theta : array, optional
         All parameters in one flat vector, in the order of `design.shapes`; drawn at random if it is left out.
-    seed : int
-        Of the random weights.
+    seed : int or None
+        Of the random weights, which `numpy.random.default_rng(seed)` draws: nets of one design and one seed have the
+        same weights, and so have all nets of a design by default (0).  None draws other weights every time.
     initialisation : str
         "glorot", "lecun", "he", "orthogonal" or "stable".
     dtype : float64 or float32

@@ -15,7 +15,10 @@ degree, controls : int
 opening : "dense" or "augment"
     A layer of its own (one that all nodes share on graphs, a convolution of images), or zero features added to the
     inputs.
-seed, initialisation, dtype, workers, memory
+seed : int or None
+    Of the random weights, 0 by default: two nets with the same arguments are equal.  Give different ints, or None, to
+    the members of an ensemble.
+initialisation, dtype, workers, memory
     As in `Net`.
 """
 

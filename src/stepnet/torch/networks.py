@@ -11,9 +11,19 @@ from torch import Tensor
 from torch.nn.modules.module import _has_any_global_hook
 
 from stepnet.nets.design import Block
+from stepnet.nets.initialise import checked_initialisation
 from stepnet.nets.net import Net
 from stepnet.torch.kernels import DTYPES, Kernels, Tensors, vector
-from stepnet.torch.layers import LayerBlock, LayerChain, features_of, fill, lay, pieces_of, tensors_of
+from stepnet.torch.layers import (
+    Initialisation,
+    LayerBlock,
+    LayerChain,
+    features_of,
+    initialise,
+    lay,
+    tensors_of,
+    write,
+)
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -32,11 +42,16 @@ class NetModule(torch.nn.Module):
         As in `LayerBlock`; by default those of the net.
     engine
         As in `LayerBlock`.
+    seed, initialisation
+        Of the weights that `reset_parameters` draws, as in `LayerBlock`.
     device, dtype
         Of the parameters; by default the CPU and the net's own dtype.
     """
 
-    def __init__(self, net: Net, *, memory=None, engine="auto", workers=None, device=None, dtype=None):
+    def __init__(
+        self, net: Net, *, memory=None, engine="auto", workers=None, seed=None, initialisation="glorot", device=None,
+        dtype=None,
+    ):  # fmt: skip
         super().__init__()
         if not isinstance(net, Net):
             raise TypeError(f"`net` must be a net of `stepnet.nets`, found {type(net).__name__}")
@@ -45,6 +60,9 @@ class NetModule(torch.nn.Module):
         where = {"device": device, "dtype": dtype or getattr(torch, net.dtype.name)}
         how = {"memory": net.memory if memory is None else memory, "engine": engine, "workers": self.workers}
         for name, record in net.design.stages():
+            where["theta"] = np.concatenate(
+                [np.zeros(0), *(net.weights[f"{name}.{p}"].ravel() for p in record.parameters)]
+            )
             stage = LayerBlock(record, **how, **where) if isinstance(record, Block) else LayerChain(record, **where)
             family, _, number = name.partition(".")
             if number and family not in self._modules:
@@ -53,7 +71,12 @@ class NetModule(torch.nn.Module):
         self.records, self.names = tuple(net.design.stages()), tuple(net.design.shapes)
         self.memory = self.get_submodule("blocks.0").memory
         self.kernels = Kernels(net.design, engine, self.memory, self.names, self.workers)
-        self._lie_at(fill(self, self.names, net.theta))
+        self.initialisation = Initialisation(net.design, checked_initialisation(initialisation), seed)
+        self._lay()
+
+    def reset_parameters(self) -> None:
+        """Draw new initial weights from torch's generator, or restore those of the module's `seed`."""
+        initialise(self.initialisation, self.names, self.in_order())
 
     def forward(self, x: Tensor) -> Tensor:
         x, stages = features_of(x, self.n_in), self.stages()
@@ -128,18 +151,9 @@ class NetModule(torch.nn.Module):
         theta = vector(self.in_order()).cpu()
         return (theta if theta.dtype in DTYPES else theta.float()).numpy().copy()
 
-    @torch.no_grad()
     def put(self, theta) -> None:
         """Replace all parameters by those of a flat vector."""
-        theta, tensors = np.asarray(theta), self.in_order()
-        size = sum(each.numel() for each in tensors)
-        if theta.shape != (size,):
-            raise ValueError(f"`theta` must have the shape {(size,)}, found {theta.shape}")
-        pieces = pieces_of(self.design.shapes, theta)
-        for (name, piece), tensor in zip(pieces.items(), tensors, strict=True):
-            if not isinstance(tensor, torch.nn.Parameter):
-                raise TypeError(f"`{name}` is made from other parameters (pruned, parametrised); put those")
-            tensor.copy_(torch.tensor(piece))
+        write(self.names, self.in_order(), theta)
 
     def net(self) -> Net:
         """A net of the same design with these weights; float32 of single and half precision, else float64."""
@@ -180,5 +194,5 @@ def _dots(name: str) -> list[int]:
 
 
 def from_net(net: Net, **how) -> NetModule:
-    """A net of `stepnet.nets` as a module; `how` holds memory, engine, workers, device and dtype."""
+    """A net of `stepnet.nets` as a module; `how` holds the other arguments of `NetModule`."""
     return NetModule(net, **how)
