@@ -15,6 +15,7 @@ from torch_engine.presets import NETS, N, gradients, inputs
 import stepnet as sn
 import stepnet.torch as snt
 from stepnet import fields, nets
+from stepnet.engines.torch_engine import reversal
 from stepnet.engines.torch_engine.reversal import BLOCK_BYTES
 from stepnet.errors import UnknownName
 
@@ -327,3 +328,34 @@ def test_training_moves_the_weights_that_kernels_see():
 def test_bad_input_is_named(build, error, words):
     with pytest.raises(error, match=words):
         build()
+
+
+# ---- undone steps ---------------------------------------------------------------------------------------------------
+
+
+def grown(engine: str, dtype, steps: int, h: float, activation: str, memory: str):
+    field = fields.antisymmetric(fields.dense(16), activation)
+    block = nets.Block(field, "midpoint_two_step", steps, steps * h)
+    return snt.LayerBlock(block, engine=engine, memory=memory, seed=3, initialisation="lecun", dtype=dtype)
+
+
+@pytest.mark.parametrize("engine", ["torch", "numba"])
+@pytest.mark.parametrize(("dtype", "steps"), [(torch.float64, 1202), (torch.float32, 400)])
+def test_steps_that_cannot_be_undone_are_noticed_in_both_engines(engine, dtype, steps, monkeypatch):
+    monkeypatch.setattr(reversal, "BLOCK_BYTES", 2**14)
+    x = inputs(16, 4, dtype)
+    stored = gradients(grown(engine, dtype, steps, 0.1, "relu", "all"), x)
+    with pytest.warns(sn.AdjointWarning, match="missed the initial state by"):
+        found = gradients(grown(engine, dtype, steps, 0.1, "relu", "reversible"), x)
+    assert max(relative(a, b) for a, b in zip(found, stored, strict=True)) <= 100 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("engine", ["torch", "numba"])
+def test_one_large_sample_does_not_hide_others_in_both_engines(engine, monkeypatch):
+    monkeypatch.setattr(reversal, "BLOCK_BYTES", 2**14)
+    x = inputs(16, 4)
+    with torch.no_grad():
+        x[2] *= 1e12
+    stored = gradients(grown(engine, torch.float64, 600, 0.2, "tanh", "all"), x)
+    found = gradients(grown(engine, torch.float64, 600, 0.2, "tanh", "reversible"), x)
+    assert max(relative(a, b) for a, b in zip(found, stored, strict=True)) <= EQUAL * 1e3

@@ -135,7 +135,7 @@ class LayerBlock(torch.nn.Module):
         else:
             if memory == "segments":
                 memory = Checkpoints(slots=isqrt(self.record.steps))
-            (end,) = exact(Course(run(weights), readings, weights, run), memory, state)
+            (end,) = exact(Course(run(weights), readings, weights, run, is_batch=True), memory, state)
         return torch.cat(end, dim=1)
 
     def way(self, y: Tensor) -> str:
