@@ -18,8 +18,8 @@ opening : "dense" or "augment"
 seed : int or None
     Of the random weights, 0 by default: two nets with the same arguments are equal.  Give different ints, or None, to
     the members of an ensemble.
-initialisation, dtype, workers, memory
-    As in `Net`.
+initialisation, dtype, workers, memory, layout
+    As in `Net`; `layout` tells where the channels of images, tokens and nodes are.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _first(K: Mixing, kind: str, activation, state: int, name: str = "width") ->
     if K.n_in > state:
         n_in, n_out = K.channels_in, K.channels_out
         raise ValueError(f"`{name}` must be at least the {n_in} inputs to add zeros to them, found {n_out}")
-    return Chain((Layer(resized(K.n_in, state), None, None),))
+    return Chain((Layer(resized(K.n_in, state, K.axes_in), None, None),))
 
 
 def _readout(state: int, read: int, outputs) -> Chain | None:

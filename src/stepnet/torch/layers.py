@@ -22,6 +22,7 @@ from stepnet.engines.torch_engine.surroundings import is_written_down
 from stepnet.fields import Chain, Depth, Field
 from stepnet.nets.design import Block, Design
 from stepnet.nets.initialise import checked_initialisation, initial_weights
+from stepnet.nets.layout import Layout, checked_layout
 from stepnet.torch.kernels import DTYPES, Kernels, Tensors
 from stepnet.torch.memory import checked_memory
 
@@ -32,13 +33,20 @@ class LayerChain(torch.nn.Module):
     Parameters
     ----------
     chain : stepnet.fields.Chain
+    layout
+        As in `LayerBlock`; outputs of several axes are flat in that order.
     seed, initialisation, theta
         Of the initial weights, as in `LayerBlock`.
     """
 
-    def __init__(self, chain: Chain, *, seed=None, initialisation="glorot", theta=None, device=None, dtype=None):
+    def __init__(
+        self, chain: Chain, *, layout="channels_first", seed=None, initialisation="glorot", theta=None, device=None,
+        dtype=None,
+    ):  # fmt: skip
         super().__init__()
-        self.record, self.names, self.n_in = chain, tuple(chain.parameters), chain.n_in
+        self.record, self.names = chain, tuple(chain.parameters)
+        self.layout_in = Layout(chain.axes_in, checked_layout(layout))
+        self.layout_out = Layout(chain.axes_out, layout)
         self.on_tensors = ChainOnTensors(chain)
         self.initialisation = Initialisation(cast(Design, _Alone(chain)), checked_initialisation(initialisation), seed)
         register(self, chain.parameters, device, dtype)
@@ -49,7 +57,7 @@ class LayerChain(torch.nn.Module):
         initialise(self.initialisation, self.names, tensors_of(self, self.names))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.plainly(features_of(x, self.n_in), tensors_of(self, self.names))
+        return self.layout_out.restore(self.plainly(features_of(x, self.layout_in), tensors_of(self, self.names)))
 
     def plainly(self, x: Tensor, tensors: Tensors, memory="all") -> Tensor:
         """The same on `(batch, features)` with other tensors for its parameters; few layers are kept in any memory."""
@@ -72,6 +80,10 @@ class _Alone:
 class LayerBlock(torch.nn.Module):
     """A field moved by a scheme over the layers of a block: `(batch, ...)` -> the same shape.
 
+    States of several axes must have exactly the shape that the layout states, or be that array flattened: images
+    (batch, channels, height, width), nodes and tokens (batch, channels, nodes); states of two halves have twice the
+    channels.  A single channel may be left out.
+
     Parameters have the field's names and begin with the controls of depth: `K` `(steps, out, in)`, `b` `(steps, out)`.
 
     Parameters
@@ -85,6 +97,8 @@ class LayerBlock(torch.nn.Module):
         where they can.
     workers : int, optional
         Threads of the kernels; as many as there are cores by default.
+    layout : "channels_first" or "channels_last"
+        Where the channels of states with several axes are.
     seed : int, optional
         Of the initial weights.  By default torch's generator draws it, so that `torch.manual_seed` makes weights
         reproducible and every module has its own.  With an int, a module has the weights of the `stepnet.nets.Net` of
@@ -96,11 +110,12 @@ class LayerBlock(torch.nn.Module):
     """
 
     def __init__(
-        self, block: Block, *, memory="auto", engine="auto", workers=None, seed=None, initialisation="glorot",
-        theta=None, device=None, dtype=None,
+        self, block: Block, *, memory="auto", engine="auto", workers=None, layout="channels_first", seed=None,
+        initialisation="glorot", theta=None, device=None, dtype=None,
     ):  # fmt: skip
         super().__init__()
-        self.record, self.names, self.n_in = block, tuple(block.parameters), block.n_in
+        self.record, self.names = block, tuple(block.parameters)
+        self.layout = Layout(block.axes_in, checked_layout(layout))
         self.memory = _memory(block, memory)
         design = Design((block,))
         self.moves = choreographed(block.motion, is_parted=block.field.kind != "first")
@@ -118,7 +133,7 @@ class LayerBlock(torch.nn.Module):
 
     def forward(self, y: Tensor) -> Tensor:
         tensors = tensors_of(self, self.names)
-        return self.kernels.run(features_of(y, self.n_in), tensors, self.plainly).reshape(y.shape)
+        return self.layout.restore(self.kernels.run(features_of(y, self.layout), tensors, self.plainly), y.shape)
 
     def plainly(self, y: Tensor, tensors: Tensors, memory) -> Tensor:
         """The same on `(batch, features)` by operations of tensors, with others for its parameters, in some memory."""
@@ -140,7 +155,7 @@ class LayerBlock(torch.nn.Module):
 
     def way(self, y: Tensor) -> str:
         """How this input would be run: by the "kernels", or by operations of "tensors"."""
-        return "kernels" if self.kernels.take(features_of(y, self.n_in), tensors_of(self, self.names)) else "tensors"
+        return "kernels" if self.kernels.take(features_of(y, self.layout), tensors_of(self, self.names)) else "tensors"
 
     def __setstate__(self, state) -> None:
         super().__setstate__(state)
@@ -167,18 +182,21 @@ class FieldFunction(torch.nn.Module):
         The time at which its depth ends.
     depth : Depth, optional
         How weights depend on time; they are the same at all times by default.
+    layout
+        As in `LayerBlock`.
     seed, initialisation, theta
         Of the initial weights, as in `LayerBlock`.
     """
 
     def __init__(
-        self, field: Field, length=1.0, depth: Depth | None = None, *, seed=None, initialisation="glorot", theta=None,
-        device=None, dtype=None,
+        self, field: Field, length=1.0, depth: Depth | None = None, *, layout="channels_first", seed=None,
+        initialisation="glorot", theta=None, device=None, dtype=None,
     ):  # fmt: skip
         super().__init__()
         self.depth = Depth(1) if depth is None else depth
         block = Block(field, "euler" if field.kind == "first" else "verlet", self.depth.controls, length, self.depth)
-        self.length, self.n_in, self.names = block.length, block.n_in, tuple(block.parameters)
+        self.length, self.names = block.length, tuple(block.parameters)
+        self.layout = Layout(block.axes_in, checked_layout(layout))
         self.on_tensors = FieldOnTensors(field)
         has_clock = any(layer.clock is not None for part in field.parts for layer in part.layers)
         self.is_timeless = self.depth.controls == 1 and not has_clock
@@ -191,13 +209,14 @@ class FieldFunction(torch.nn.Module):
         initialise(self.initialisation, self.names, tensors_of(self, self.names))
 
     def forward(self, t: Tensor | float, y: Tensor) -> Tensor:
-        t, flat = torch.as_tensor(t, dtype=y.dtype, device=y.device), features_of(y, self.n_in)
+        t, flat = torch.as_tensor(t, dtype=y.dtype, device=y.device), features_of(y, self.layout)
         if self.is_timeless or t.numel() <= 1:
-            return self._slope(t.sum(), flat).reshape(y.shape)  # one time, none for no samples, or one not looked at
+            slopes = self._slope(t.sum(), flat)  # one time, none for no samples, or one not looked at
+            return self.layout.restore(slopes, y.shape)
         if t.numel() != len(y):
             raise ValueError(f"`t` must be one time, or one for each of {len(y)} samples, found {tuple(t.shape)}")
         slopes = torch.func.vmap(lambda time, sample: self._slope(time, sample[None])[0])(t.reshape(-1), flat)
-        return slopes.reshape(y.shape)
+        return self.layout.restore(slopes, y.shape)
 
     def _slope(self, t: Tensor, y: Tensor) -> Tensor:
         """Of `(batch, features)` at one time."""
@@ -302,14 +321,18 @@ def lay(module: torch.nn.Module, names: Sequence[str], kernels: Kernels) -> None
         kernels.lie_at(None)
 
 
-def features_of(y: Tensor, n: int) -> Tensor:
-    """`(batch, features)` from `(batch, ...)`."""
+def features_of(y: Tensor, layout: Layout) -> Tensor:
+    """`(batch, features)`, channel by channel, from `(batch, ...)`."""
     if torch.jit.is_tracing():  # where shapes are no numbers
-        return y.flatten(1)
-    if not isinstance(y, Tensor) or y.ndim < 2 or y.shape[1:].numel() != n:
+        return layout.flatten(y) if layout.is_moved else y.flatten(1)
+    if not isinstance(y, Tensor) or y.ndim < 2 or not layout.admits(tuple(y.shape[1:])):
         found = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
-        raise ValueError(f"the input must be a tensor (batch, ...) with {n} numbers for a sample, found {found}")
-    return y.flatten(1)
+        if isinstance(y, Tensor) and len(layout.axes) > 1:
+            raise ValueError(f"the input {layout.explain(found)}")
+        raise ValueError(
+            f"the input must be a tensor (batch, ...) with {layout.size} numbers for a sample, found {found}"
+        )
+    return layout.flatten(y) if layout.is_moved else y.flatten(1)
 
 
 def _memory(block: Block, memory):

@@ -12,6 +12,7 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from stepnet.nets.design import Block
 from stepnet.nets.initialise import checked_initialisation
+from stepnet.nets.layout import Layout
 from stepnet.nets.net import Net
 from stepnet.torch.kernels import DTYPES, Kernels, Tensors, vector
 from stepnet.torch.layers import (
@@ -30,6 +31,8 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 class NetModule(torch.nn.Module):
     """A net of `stepnet.nets` with its weights as parameters: `(batch, ...)` -> `(batch, outputs)`.
+
+    Inputs and outputs are laid out as in the net; its stages take flat tensors, or the channels first.
 
     The names of parameters are those of the net: opening.K, blocks.0.K, blocks.0.b, readout.W, ...; they come in the
     order of its flat vector.  Stages with hooks, and other modules put in their place, are called one by one.
@@ -55,7 +58,9 @@ class NetModule(torch.nn.Module):
         super().__init__()
         if not isinstance(net, Net):
             raise TypeError(f"`net` must be a net of `stepnet.nets`, found {type(net).__name__}")
-        self.design, self.n_in = net.design, net.design.n_in
+        self.design, self.layout = net.design, net.layout
+        self.layout_in = Layout(net.design.axes_in, net.layout)
+        self.layout_out = Layout(net.design.axes_out, net.layout)
         self.workers = net.workers if workers is None else workers
         where = {"device": device, "dtype": dtype or getattr(torch, net.dtype.name)}
         how = {"memory": net.memory if memory is None else memory, "engine": engine, "workers": self.workers}
@@ -79,12 +84,13 @@ class NetModule(torch.nn.Module):
         initialise(self.initialisation, self.names, self.in_order())
 
     def forward(self, x: Tensor) -> Tensor:
-        x, stages = features_of(x, self.n_in), self.stages()
+        x, stages = features_of(x, self.layout_in), self.stages()
         if self._is_whole(stages):
-            return self.kernels.run(x, self._tensors(stages), self.plainly)
+            return self.layout_out.restore(self.kernels.run(x, self._tensors(stages), self.plainly))
         for stage in stages:
             x = stage(x)
-        return x
+        is_last_its_own = getattr(stages[-1], "record", None) is self.records[-1][1]
+        return self.layout_out.restore(x) if is_last_its_own else x
 
     def plainly(self, x: Tensor, tensors: Tensors, memory) -> Tensor:
         """The same on `(batch, features)` by operations of tensors, with others for its parameters, in some memory."""
@@ -98,7 +104,7 @@ class NetModule(torch.nn.Module):
         stages = self.stages()
         if not self._is_whole(stages):
             return "stages"
-        return "kernels" if self.kernels.take(features_of(x, self.n_in), self._tensors(stages)) else "tensors"
+        return "kernels" if self.kernels.take(features_of(x, self.layout_in), self._tensors(stages)) else "tensors"
 
     # ---- stages -----------------------------------------------------------------------------------------------------
 
@@ -160,7 +166,8 @@ class NetModule(torch.nn.Module):
         tensors = self.in_order()
         theta = vector([p.double() for p in tensors]).cpu().numpy()
         dtype = np.float64 if tensors[0].dtype == torch.float64 else np.float32
-        return Net(self.design, theta, dtype=dtype, workers=self.workers, memory=self.memory)
+        how = {"workers": self.workers, "memory": self.memory, "layout": self.layout}
+        return Net(self.design, theta, dtype=dtype, **how)
 
     def _lie_at(self, flat: np.ndarray | None) -> None:
         """Every block sees its part of the vector."""
