@@ -10,8 +10,8 @@ import numpy as np
 
 from stepnet.checkpoints import Checkpoints
 from stepnet.kept_states import PassedStates
+from stepnet.reconstruction import drift_limit
 from stepnet.reversal import (
-    DRIFT,
     Cost,
     Reversal,
     Seeds,
@@ -90,7 +90,7 @@ def _reconstructed(linear, seeds: Seeds) -> tuple[Reversal, Cost, str]:
             f"cannot; take `Checkpoints` or a splitting scheme"
         )
     run, cost = reversible(linear, seeds)
-    if cost.drift <= DRIFT:
+    if cost.drift <= drift_limit(np.finfo(float).eps):
         return run, cost, "states reconstructed backward"
     seeds = Seeds(linear, seeds.places, seeds.loss)
     run, again = with_checkpoints(linear, seeds, Checkpoints(bytes=AUTOMATIC_BYTES))

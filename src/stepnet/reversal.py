@@ -17,7 +17,6 @@ from stepnet.checkpoints import Checkpoints, Kind, Schedule
 from stepnet.kept_states import KeptStates, PassedStates
 
 BLOCK_NUMBERS = 2**17  # of the states stored in a block: a megabyte
-DRIFT = 1e-9  # relative distance between the initial state and its reconstruction that is still called exact
 MOST_ON_DISK = 10_000  # states in the directory of a run
 
 

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 from joblib import Parallel, delayed
+from sklearn.base import clone
 from sklearn.datasets import load_digits, make_moons
 from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
@@ -229,3 +230,19 @@ def test_copies_know_how_training_went(optimiser, copied):
     assert again.run_.message == found.run_.message
     np.testing.assert_equal(again.run_.history, found.run_.history)
     np.testing.assert_array_equal(again.outputs(X), found.outputs(X))
+
+
+@pytest.mark.parametrize("kind", [NetClassifier, NetRegressor])
+def test_random_state_means_what_scikit_learn_means(kind):
+    """None draws anew with every fit, by NumPy's global generator; a RandomState moves on; clones are the same."""
+    X, y = moons(60)
+    settings = QUICK | {"epochs": 1}
+    outputs = lambda state: kind(**settings, random_state=state).fit(X, y).outputs(X)
+    assert not np.array_equal(outputs(None), outputs(None))
+    generator = np.random.RandomState(5)
+    first = outputs(generator)
+    assert not np.array_equal(outputs(generator), first)
+    assert np.array_equal(outputs(np.random.RandomState(5)), first)
+    assert not np.array_equal(outputs(1), outputs(2))
+    model = kind(**settings, random_state=3)
+    assert np.array_equal(model.fit(X, y).outputs(X), clone(model).fit(X, y).outputs(X))

@@ -7,6 +7,8 @@ what an earlier script of ours found with other weights.
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -143,16 +145,89 @@ def test_reversibility_is_not_stability(table):
     assert table["midpoint", 1202, 0.1, "tanh", "float64"] < UNDONE
 
 
+def gradients(net, x, memories=("all", "reversible")) -> list[np.ndarray]:
+    """By the parameters and the inputs, in every memory."""
+    found = [net.gradient(x, end_gradient=np.ones_like(net(x)), memory=memory) for memory in memories]
+    return [np.concatenate((each.theta, each.x.ravel())) for each in found]
+
+
 @pytest.mark.parametrize(("dtype", "bound"), [("float64", UNDONE), ("float32", 1e-3)])
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 def test_gradients_from_reconstructed_states_agree_with_stored_ones_over_1202_layers(activation, dtype, bound, within):
-    """To the order of the states."""
+    """To the order of the states, without a warning."""
     net = nets.hamiltonian(None, None, WIDTH, 1202, length=120.2, activation=activation, dtype=dtype)
     unit_weights(net, np.random.default_rng(4))
     x = np.random.default_rng(5).normal(size=(8, WIDTH))
     stored, found = (net.gradient(x, end_gradient=x, memory=memory).theta for memory in ("all", "reversible"))
     error = np.linalg.norm(found - stored) / np.linalg.norm(stored)
     within(f"{dtype}: gradients of 1202 undone Hamiltonian layers", error, bound)
+
+
+def growing(preset=nets.midpoint_net, steps=1202, dtype="float64", activation="relu", h=0.1, **options) -> Net:
+    """A net whose rounding errors grow when its steps are undone."""
+    net = preset(None, None, WIDTH, steps, length=steps * h, activation=activation, dtype=dtype, **options)
+    unit_weights(net, np.random.default_rng(SEED))
+    return net
+
+
+DRIFTING = {
+    "midpoint, relu": lambda: growing(),
+    "midpoint, relu, float32": lambda: growing(steps=400, dtype="float32"),
+    "Hamiltonian, tanh, float32": lambda: growing(nets.hamiltonian, dtype="float32", activation="tanh", h=0.4),
+    "Hamiltonian, relu, float32": lambda: growing(nets.hamiltonian, dtype="float32", h=0.4),
+    "leapfrog, tanh, float32": lambda: growing(nets.leapfrog_net, dtype="float32", activation="tanh"),
+}
+
+
+@pytest.mark.parametrize("samples", [8, 300])  # one chunk, several
+@pytest.mark.parametrize("make", DRIFTING.values(), ids=list(DRIFTING))
+def test_states_that_cannot_be_reconstructed_are_noticed_and_stored(make, samples):
+    net, x = make(), np.random.default_rng(5).normal(size=(samples, make().design.n_in))
+    with np.errstate(all="ignore"), pytest.warns(sn.AdjointWarning, match="missed the initial state by"):
+        stored, found = gradients(net, x)
+    assert np.array_equal(found, stored)
+
+
+def test_drift_in_one_of_several_blocks_is_noticed():
+    first, second = growing(nets.hamiltonian, 6), growing()
+    net = Net(Design((first.design.blocks[0], second.design.blocks[0])), np.concatenate((first.theta, second.theta)))
+    with np.errstate(all="ignore"), pytest.warns(sn.AdjointWarning):
+        stored, found = gradients(net, np.random.default_rng(5).normal(size=(8, WIDTH)))
+    assert np.array_equal(found, stored)
+
+
+def test_one_large_sample_does_not_hide_the_drift_of_others():
+    net, x = DRIFTING["Hamiltonian, tanh, float32"](), np.random.default_rng(5).normal(size=(8, WIDTH))
+    x[3] *= 1e6
+    with pytest.warns(sn.AdjointWarning):
+        stored, found = gradients(net, x)
+    assert np.array_equal(found, stored)
+
+
+@pytest.mark.parametrize("factor", [0.0, 1e-9])
+def test_small_samples_are_measured_by_the_others(factor):
+    """A sample that begins near zero, and is moved by biases, is not far from where it began."""
+    net, x = nets.hamiltonian(None, None, WIDTH, 40, length=4.0), np.random.default_rng(5).normal(size=(8, WIDTH))
+    net.put(np.random.default_rng(6).normal(size=net.theta.size) / WIDTH**0.5)
+    x[3] *= factor
+    stored, found = gradients(net, x)
+    assert distance(found, stored) < UNDONE
+
+
+def test_reconstruction_takes_no_memory_for_depth():
+    """Beyond the gradient itself; 16 times as many steps."""
+
+    def peak(steps: int) -> int:
+        net = nets.hamiltonian(None, None, WIDTH, steps, length=steps * 0.01, workers=1)
+        x = np.random.default_rng(5).normal(size=(256, WIDTH))
+        net.gradient(x, end_gradient=x, memory="reversible")
+        tracemalloc.start()
+        net.gradient(x, end_gradient=x, memory="reversible")
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found - 2 * net.theta.nbytes
+
+    assert peak(640) < 1.1 * peak(40)
 
 
 def test_net_solved_back_in_time_is_not_the_inverse_of_a_resnet():

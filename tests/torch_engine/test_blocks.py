@@ -15,6 +15,7 @@ from torch_engine.presets import NETS, N, gradients, inputs
 import stepnet as sn
 import stepnet.torch as snt
 from stepnet import fields, nets
+from stepnet.engines.torch_engine import reversal
 from stepnet.engines.torch_engine.reversal import BLOCK_BYTES
 from stepnet.errors import UnknownName
 
@@ -36,7 +37,7 @@ MEMORIES = ["all", "auto", "reversible", 3000, snt.Checkpoints(slots=2)]
 
 
 def block(name, memory="all", engine="torch", features=6, **how):
-    return BLOCKS[name](features, N, length=0.7, memory=memory, engine=engine, dtype=torch.float64, **how)
+    return BLOCKS[name](features, N, length=0.7, memory=memory, engine=engine, seed=0, dtype=torch.float64, **how)
 
 
 def test_no_preset_is_left_out():
@@ -165,7 +166,7 @@ def test_images_keep_their_shape():
 
 
 def test_the_jacobian_of_a_hamiltonian_block_is_symplectic_to_rounding():
-    module, y = snt.HamiltonianBlock(6, 64, dtype=torch.float64, initialisation="stable"), inputs(6, 1).detach()
+    module, y = snt.HamiltonianBlock(6, 64, seed=0, dtype=torch.float64, initialisation="stable"), inputs(6, 1).detach()
     J = torch.func.jacrev(lambda y: module(y[None])[0])(y[0]).detach()
     Omega = torch.kron(torch.tensor([[0.0, 1.0], [-1.0, 0.0]]).double(), torch.eye(3).double())
     assert relative(J.T @ Omega @ J, Omega) <= 64 * 1e-15  # a rounding for every layer
@@ -251,8 +252,10 @@ def test_blocks_of_functions_are_compiled_whole():
 @pytest.mark.parametrize("dynamics", ["residual", "hamiltonian", "hyperbolic"])
 def test_adaptive_steps_of_a_field_come_near_to_many_layers(dynamics, degree):
     field, depth = fields.DYNAMICS[dynamics](SQUARE["conv1d"]), fields.Depth(degree + 1, degree)
-    adaptive = snt.ODEBlock(field, "dopri5", length=0.7, depth=depth, rtol=1e-9, atol=1e-11, dtype=torch.float64)
-    layers = snt.ODEBlock(field, None, 1000, 0.7, depth=depth, dtype=torch.float64)
+    adaptive = snt.ODEBlock(
+        field, "dopri5", length=0.7, depth=depth, rtol=1e-9, atol=1e-11, seed=0, dtype=torch.float64
+    )
+    layers = snt.ODEBlock(field, None, 1000, 0.7, depth=depth, seed=0, dtype=torch.float64)
     layers.load_state_dict(adaptive.func.state_dict())
     y = inputs(field.width)
     assert relative(adaptive(y).detach(), layers(y).detach()) < NEAR
@@ -325,3 +328,34 @@ def test_training_moves_the_weights_that_kernels_see():
 def test_bad_input_is_named(build, error, words):
     with pytest.raises(error, match=words):
         build()
+
+
+# ---- undone steps ---------------------------------------------------------------------------------------------------
+
+
+def grown(engine: str, dtype, steps: int, h: float, activation: str, memory: str):
+    field = fields.antisymmetric(fields.dense(16), activation)
+    block = nets.Block(field, "midpoint_two_step", steps, steps * h)
+    return snt.LayerBlock(block, engine=engine, memory=memory, seed=3, initialisation="lecun", dtype=dtype)
+
+
+@pytest.mark.parametrize("engine", ["torch", "numba"])
+@pytest.mark.parametrize(("dtype", "steps"), [(torch.float64, 1202), (torch.float32, 400)])
+def test_steps_that_cannot_be_undone_are_noticed_in_both_engines(engine, dtype, steps, monkeypatch):
+    monkeypatch.setattr(reversal, "BLOCK_BYTES", 2**14)
+    x = inputs(16, 4, dtype)
+    stored = gradients(grown(engine, dtype, steps, 0.1, "relu", "all"), x)
+    with pytest.warns(sn.AdjointWarning, match="missed the initial state by"):
+        found = gradients(grown(engine, dtype, steps, 0.1, "relu", "reversible"), x)
+    assert max(relative(a, b) for a, b in zip(found, stored, strict=True)) <= 100 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("engine", ["torch", "numba"])
+def test_one_large_sample_does_not_hide_others_in_both_engines(engine, monkeypatch):
+    monkeypatch.setattr(reversal, "BLOCK_BYTES", 2**14)
+    x = inputs(16, 4)
+    with torch.no_grad():
+        x[2] *= 1e12
+    stored = gradients(grown(engine, torch.float64, 600, 0.2, "tanh", "all"), x)
+    found = gradients(grown(engine, torch.float64, 600, 0.2, "tanh", "reversible"), x)
+    assert max(relative(a, b) for a, b in zip(found, stored, strict=True)) <= EQUAL * 1e3

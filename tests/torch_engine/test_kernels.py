@@ -41,7 +41,7 @@ def _every(share: int):
 def block(scheme, case, engine, memory="all"):
     """A block with the weights of a case."""
     record = Block(case.field, scheme, STEPS, LENGTH, case.depth)
-    module = snt.LayerBlock(record, engine=engine, memory=memory, dtype=torch.float64)
+    module = snt.LayerBlock(record, engine=engine, memory=memory, seed=0, dtype=torch.float64)
     module.load_state_dict({name: torch.tensor(value) for name, value in case.controls.items()})
     return module
 

@@ -140,7 +140,7 @@ def test_other_modules_take_the_place_of_stages(engine):
     state = module.blocks[0](module.opening(x))
     module.readout = torch.nn.Linear(6, 7, **DOUBLE)
     assert relative(module(x).detach(), module.readout(state).detach()) <= EQUAL
-    module.blocks[0] = snt.ResidualBlock(6, 3, activation="relu", **DOUBLE)
+    module.blocks[0] = snt.ResidualBlock(6, 3, activation="relu", seed=0, **DOUBLE)
     state = module.blocks[0](module.opening(x))
     assert relative(module(x).detach(), module.readout(state).detach()) <= EQUAL
     assert relative(compiled(module)(x).detach(), module(x).detach()) <= EQUAL
@@ -166,7 +166,10 @@ def test_pruned_and_parametrised_weights_are_those_that_run(engine):
         lambda stage: prune.l1_unstructured(stage, "K", amount=0.3),
         lambda stage: parametrize.register_parametrization(stage, "K", Symmetric()),
     ):
-        module, plain = snt.ResidualBlock(6, N, engine=engine, **DOUBLE), snt.ResidualBlock(6, N, **DOUBLE)
+        module, plain = (
+            snt.ResidualBlock(6, N, engine=engine, seed=0, **DOUBLE),
+            snt.ResidualBlock(6, N, seed=0, **DOUBLE),
+        )
         torch.nn.init.normal_(module.b)
         change(module)
         plain.load_state_dict({"K": module.K.detach(), "b": module.b.detach()})
@@ -196,7 +199,7 @@ def test_weights_are_given_from_outside(name):
 
 @over_engines
 def test_weights_of_another_shape_are_refused(engine):
-    module = snt.ResidualBlock(4, 3, engine=engine, **DOUBLE)
+    module = snt.ResidualBlock(4, 3, engine=engine, seed=0, **DOUBLE)
     module.K = torch.nn.Parameter(torch.zeros(2, 4, 4, **DOUBLE))
     with pytest.raises(ValueError, match=r"`K` must have the shape \(3, 4, 4\), found \(2, 4, 4\)"):
         module(inputs(4))
@@ -209,7 +212,7 @@ def test_weights_of_another_shape_are_refused(engine):
 def test_transposed_memory_is_not_taken_for_the_weights():
     found = []
     for engine in ENGINES:
-        module = snt.ResidualBlock(4, 3, engine=engine, **DOUBLE)
+        module = snt.ResidualBlock(4, 3, engine=engine, seed=0, **DOUBLE)
         module.K.data = module.K.data.mT
         found.append(module(inputs(4)).detach())
     assert relative(*found) <= EQUAL
@@ -252,8 +255,8 @@ BLOCK_WAYS = [
 @pytest.mark.parametrize("order", [2, 3, 4])
 @pytest.mark.parametrize("how", BLOCK_WAYS, ids=str)
 def test_derivatives_of_high_order(how, order, short_blocks):
-    x, plain = inputs(4, 2), snt.HamiltonianBlock(4, 3, engine="torch", memory="all", **DOUBLE)
-    module = snt.HamiltonianBlock(4, 3, **how, **DOUBLE)
+    x, plain = inputs(4, 2), snt.HamiltonianBlock(4, 3, engine="torch", memory="all", seed=0, **DOUBLE)
+    module = snt.HamiltonianBlock(4, 3, **how, seed=0, **DOUBLE)
     found, wanted = (derivatives(each, x, each.parameters(), order) for each in (module, plain))
     assert worst(found, wanted) <= 10 * EQUAL
 
@@ -284,7 +287,9 @@ LONG_TO_COMPILE = ("jacfwd", "jacrev", "hessian")  # built of those that are qui
     "kind", [pytest.param(k, marks=pytest.mark.slow if k in LONG_TO_COMPILE else ()) for k in TRANSFORMATIONS]
 )
 def test_transformations_inside_compilers(kind):
-    module = torch.nn.Sequential(snt.HamiltonianBlock(4, 1, **DOUBLE), snt.nets.resnet(4, 2, 3, 1, **DOUBLE))
+    module = torch.nn.Sequential(
+        snt.HamiltonianBlock(4, 1, seed=0, **DOUBLE), snt.nets.resnet(4, 2, 3, 1, seed=0, **DOUBLE)
+    )
     x = inputs(4, 3).detach()
     transform = lambda x: TRANSFORMATIONS[kind](module, x)
     assert relative(compiled(transform)(x).detach(), transform(x).detach()) <= EQUAL
@@ -293,7 +298,7 @@ def test_transformations_inside_compilers(kind):
 def test_forward_mode_of_compiled_modules_is_refused():
     from torch.autograd import forward_ad
 
-    module, x = compiled(snt.HamiltonianBlock(4, 2, **DOUBLE)), inputs(4).detach()
+    module, x = compiled(snt.HamiltonianBlock(4, 2, seed=0, **DOUBLE)), inputs(4).detach()
     module(x)
     with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
         module(forward_ad.make_dual(x, x))
@@ -307,8 +312,8 @@ FROZEN = [{"engine": "numba"}, *BLOCK_WAYS[1:], {"engine": "torch", "memory": "a
 @pytest.mark.parametrize("how", FROZEN, ids=str)
 @pytest.mark.parametrize("frozen", ["K", "b"])
 def test_frozen_weights_have_no_gradient_and_change_no_other(frozen, how, short_blocks):
-    x, whole = inputs(4), snt.HamiltonianBlock(4, N, **how, **DOUBLE)
-    module = snt.HamiltonianBlock(4, N, **how, **DOUBLE)
+    x, whole = inputs(4), snt.HamiltonianBlock(4, N, **how, seed=0, **DOUBLE)
+    module = snt.HamiltonianBlock(4, N, **how, seed=0, **DOUBLE)
     getattr(module, frozen).requires_grad_(False)
     free = "b" if frozen == "K" else "K"
     for order in (1, 2):
@@ -323,7 +328,7 @@ def test_frozen_weights_have_no_gradient_and_change_no_other(frozen, how, short_
 
 @pytest.mark.parametrize("memory", ["auto", "all", "reversible", snt.Checkpoints(slots=1)], ids=str)
 def test_frozen_weights_under_autocast(memory, short_blocks):
-    module, x = snt.HamiltonianBlock(4, N, memory=memory), inputs(4, dtype=torch.float32)
+    module, x = snt.HamiltonianBlock(4, N, memory=memory, seed=0), inputs(4, dtype=torch.float32)
     module.K.requires_grad_(False)
     with torch.autocast("cpu", torch.bfloat16):
         y = module(x)
@@ -362,7 +367,10 @@ def test_no_samples(name, engine):
 
 @over_engines
 def test_no_samples_in_compiled_modules(engine):
-    module, x = snt.HamiltonianBlock(4, 3, engine=engine, **DOUBLE), torch.zeros(0, 4, requires_grad=True, **DOUBLE)
+    module, x = (
+        snt.HamiltonianBlock(4, 3, engine=engine, seed=0, **DOUBLE),
+        torch.zeros(0, 4, requires_grad=True, **DOUBLE),
+    )
     compiled(module)(x).sum().backward()
     assert x.grad.shape == (0, 4)
     assert not module.K.grad.any()
@@ -465,7 +473,7 @@ def test_copies_keep_their_weights_in_one_piece(name):
 
 
 def test_weights_shared_between_processes_stay_shared():
-    module = snt.HamiltonianBlock(4, 3, **DOUBLE).share_memory()
+    module = snt.HamiltonianBlock(4, 3, seed=0, **DOUBLE).share_memory()
     again = pickle.loads(ForkingPickler.dumps(module))
     with torch.no_grad():
         module.K.add_(1.0)
@@ -516,7 +524,7 @@ FUNCTIONS = {
 
 def field_function(name: str, **how):
     field, depth = FUNCTIONS[name]
-    function = snt.FieldFunction(field, 2.0, depth, **DOUBLE, **how)
+    function = snt.FieldFunction(field, 2.0, depth, seed=0, **DOUBLE, **how)
     for number, parameter in enumerate(function.parameters()):
         torch.nn.init.normal_(parameter, std=0.5, generator=torch.Generator().manual_seed(number))
     return function

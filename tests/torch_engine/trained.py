@@ -30,7 +30,8 @@ class Model(torch.nn.Module):
         super().__init__()
         self.field = Field()
         self.blocks = torch.nn.Sequential(
-            snt.HamiltonianBlock(2, 3, dtype=torch.float64, engine="torch"), snt.ParabolicBlock(2, 3).double()
+            snt.HamiltonianBlock(2, 3, seed=0, dtype=torch.float64, engine="torch"),
+            snt.ParabolicBlock(2, 3, seed=0).double(),
         )
         self.blocks[0].K.requires_grad_(False)
 

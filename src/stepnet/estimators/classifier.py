@@ -61,7 +61,7 @@ class NetClassifier(ClassifierMixin, NetEstimator):
     scale : bool
         Whether inputs are shifted and scaled to mean 0 and variance 1.
     random_state : int, RandomState or None
-        Of weights, order of samples and those held back.
+        Of weights, order of samples and those held back.  An int gives the same fit every time, None another one.
     workers : int
         Threads.
     progress : bool

@@ -45,7 +45,8 @@ def made(chosen, inputs: int, outputs: int, seed: int) -> Net:
     takes, gives = found.design.n_in, found.design.n_out
     if (takes, gives) != (inputs, outputs):
         raise ValueError(f"`net` must take {inputs} inputs and give {outputs} outputs, found {takes} and {gives}")
-    return Net(found.design, found.theta, dtype=found.dtype, workers=workers, memory=found.memory)
+    how = {"workers": workers, "memory": found.memory, "layout": found.layout}
+    return Net(found.design, found.theta, dtype=found.dtype, **how)
 
 
 def _by_name(net, inputs: int, outputs: int, chosen, own: dict) -> Net:

@@ -83,6 +83,16 @@ class Mixing:
     def n_out(self) -> int:
         return self.channels_out * self.nodes_out
 
+    @property
+    def axes_in(self) -> tuple[int, ...]:
+        """The shape of a sample, channels first: (features,), (channels, nodes) or (channels, height, width)."""
+        return _axes(self.channels_in, self.nodes_in, self.stencil)
+
+    @property
+    def axes_out(self) -> tuple[int, ...]:
+        """That of what it gives."""
+        return _axes(self.channels_out, self.nodes_out, self.stencil)
+
     @cached_property
     def is_dense(self) -> bool:
         return self.nodes_in == self.nodes_out == len(self.operators) == 1 and self.operators[0][0, 0] == 1
@@ -119,15 +129,25 @@ class Mixing:
 
 @dataclass(frozen=True, eq=False)
 class Fixed:
-    """(K x)[c, i] = sum_j P[i, j] x[c, j]: no weights; pooling, added zero channels, a choice of features."""
+    """(K x)[c, i] = sum_j P[i, j] x[c, j]: no weights; pooling, added zero channels, a choice of features.
+
+    `axes_in` and `axes_out` are the shapes of samples, channels first, where they are more than (channels, nodes).
+    """
 
     name: str
     channels: int
     operator: Any
+    axes_in: tuple[int, ...] = ()
+    axes_out: tuple[int, ...] = ()
 
     def __post_init__(self):
         object.__setattr__(self, "channels", count("channels", self.channels))
         object.__setattr__(self, "operator", _operator(self.operator))
+        for name, nodes in zip(("axes_out", "axes_in"), self.operator.shape, strict=True):
+            axes = tuple(getattr(self, name)) or ((nodes,) if self.channels == 1 else _axes(self.channels, nodes))
+            if prod(axes) != self.channels * nodes:
+                raise ValueError(f"`{name}` must hold {self.channels * nodes} features, found {axes}")
+            object.__setattr__(self, name, axes)
 
     weight_shape = None
 
@@ -173,6 +193,12 @@ class Attention:
     n_out = n_in
 
     @property
+    def axes_in(self) -> tuple[int, ...]:
+        return _axes(self.channels, self.tokens)
+
+    axes_out = axes_in
+
+    @property
     def bias_nodes(self) -> int:
         return self.tokens
 
@@ -214,6 +240,12 @@ class Normalisation:
         return self.channels * self.nodes
 
     n_out = n_in
+
+    @property
+    def axes_in(self) -> tuple[int, ...]:
+        return _axes(self.channels, self.nodes)
+
+    axes_out = axes_in
 
     @property
     def bias_nodes(self) -> int:
@@ -290,12 +322,21 @@ def pooling(shape, channels: int, size: int = 2) -> Fixed:
     operator = sparse.csr_array(np.ones((1, 1)))
     for n in shape:
         operator = sparse.kron(operator, sparse.kron(sparse.eye_array(n // size), np.full((1, size), 1 / size)))
-    return Fixed("pooling", channels, operator)
+    if len(shape) == 1:
+        return Fixed("pooling", channels, operator)
+    return Fixed("pooling", channels, operator, (channels, *shape), (channels, *(n // size for n in shape)))
 
 
-def resized(n_in: int, n_out: int) -> Fixed:
-    """Zero features added at the end, or features there left out."""
-    return Fixed("resized", 1, sparse.eye_array(count("n_out", n_out), count("n_in", n_in)))
+def resized(n_in: int, n_out: int, axes_in: tuple[int, ...] = ()) -> Fixed:
+    """Zero features added at the end, or features there left out, of samples of some shape, flat by default."""
+    return Fixed("resized", 1, sparse.eye_array(count("n_out", n_out), count("n_in", n_in)), axes_in)
+
+
+def _axes(channels: int, nodes: int, stencil: Stencil | None = None) -> tuple[int, ...]:
+    """The shape of a sample, channels first; flat if there is one node."""
+    if stencil is not None and prod(stencil.shape) == nodes:
+        return channels, *stencil.shape
+    return (channels,) if nodes == 1 else (channels, nodes)
 
 
 def count(name: str, value) -> int:

@@ -56,6 +56,12 @@ class Field:
         return self.row_size * (1 if self.kind == "first" else 2)
 
     @property
+    def axes(self) -> tuple[int, ...]:
+        """The shape of a state, channels first; two halves have twice the channels."""
+        channels, *space = self.parts[0].axes_in
+        return channels * (1 if self.kind == "first" else 2), *space
+
+    @property
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes at one time."""
         return joined(part.parameters for part in self.parts)

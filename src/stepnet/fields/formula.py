@@ -83,6 +83,16 @@ class Layer:
         return self.connectivity.n_in if self.is_transposed else self.connectivity.n_out
 
     @property
+    def axes_in(self) -> tuple[int, ...]:
+        """The shape of a sample, channels first."""
+        return self.connectivity.axes_out if self.is_transposed else self.connectivity.axes_in
+
+    @property
+    def axes_out(self) -> tuple[int, ...]:
+        """That of what it gives."""
+        return self.connectivity.axes_in if self.is_transposed else self.connectivity.axes_out
+
+    @property
     def bias_nodes(self) -> int:
         """Nodes over which an entry of the bias is spread."""
         K = self.connectivity
@@ -120,6 +130,16 @@ class Chain:
     @property
     def n_out(self) -> int:
         return self.layers[-1].n_out
+
+    @property
+    def axes_in(self) -> tuple[int, ...]:
+        """The shape of a sample, channels first."""
+        return self.layers[0].axes_in
+
+    @property
+    def axes_out(self) -> tuple[int, ...]:
+        """That of what it gives."""
+        return self.layers[-1].axes_out
 
     @property
     def activation(self) -> Activation:

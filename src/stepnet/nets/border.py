@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from stepnet.nets.layout import Layout
+
 
 def real_array(name: str, value, dtype: np.dtype) -> np.ndarray:
     """An array of real numbers in a precision; what it cannot hold is refused."""
@@ -20,15 +22,17 @@ def real_array(name: str, value, dtype: np.dtype) -> np.ndarray:
     return found
 
 
-def batch_of(name: str, x, n_in: int, dtype: np.dtype) -> np.ndarray:
-    """Finite inputs `(batch, features)`."""
+def batch_of(name: str, x, layout: Layout, dtype: np.dtype) -> np.ndarray:
+    """Finite inputs `(batch, features)`, channel by channel."""
     array = real_array(name, x, dtype)
-    if array.ndim < 2 or array.shape[0] == 0 or array[0].size != n_in:
+    if array.ndim < 2 or array.shape[0] == 0 or not layout.admits(array.shape[1:]):
+        if len(layout.axes) > 1:
+            raise ValueError(f"`{name}` {layout.explain(array.shape)}")
         raise ValueError(
-            f"`{name}` must be a batch of inputs with {n_in} features each, shape (batch, ...), "
+            f"`{name}` must be a batch of inputs with {layout.size} features each, shape (batch, ...), "
             f"found the shape {array.shape}"
         )
-    array = np.ascontiguousarray(array.reshape(len(array), -1))
+    array = np.ascontiguousarray(layout.flatten(array))
     if not np.isfinite(array).all():
         if np.isfinite(np.asarray(x)).all():
             largest = np.abs(np.asarray(x)).max()

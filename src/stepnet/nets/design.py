@@ -110,6 +110,13 @@ class Block:
 
     n_out = n_in
 
+    @property
+    def axes_in(self) -> tuple[int, ...]:
+        """The shape of a state, channels first."""
+        return self.field.axes
+
+    axes_out = axes_in
+
     def __repr__(self) -> str:
         scheme = "no skip" if self.scheme is None else self.scheme.name
         weights = ("piecewise constant", "piecewise linear", "quadratic spline", "cubic spline")[self.depth.degree]
@@ -187,6 +194,16 @@ class Design:
     @cached_property
     def n_out(self) -> int:
         return list(self.stages())[-1][1].n_out
+
+    @property
+    def axes_in(self) -> tuple[int, ...]:
+        """The shape of an input, channels first."""
+        return next(self.stages())[1].axes_in
+
+    @property
+    def axes_out(self) -> tuple[int, ...]:
+        """That of an output."""
+        return list(self.stages())[-1][1].axes_out
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:

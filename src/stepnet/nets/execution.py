@@ -23,6 +23,7 @@ from stepnet.ensemble import usable_cores
 from stepnet.fields import Chain, Depth
 from stepnet.nets.design import Block, Design
 from stepnet.nets.portions import Portions, least_of, portions_of
+from stepnet.reconstruction import drift_limit, warn_of_drift
 
 __all__ = ["CHUNK", "SINGLE_THREAD", "TILE", "Execution", "stage_of", "sweep", "tiled", "untiled"]
 
@@ -209,20 +210,28 @@ class Execution:
             return y, sweeps
 
         def finish(bar, sweeps, y_bar):
+            drifts = []
             for each, some_bar in zip(reversed(sweeps), reversed(self.own(bar)), strict=True):
-                y_bar = each.send((y_bar, some_bar))
+                y_bar, drift = each.send((y_bar, some_bar))
+                drifts.append(drift)
                 each.close()
-            return y_bar
+            return y_bar, max(drifts)
 
         if portions.is_held:
             ends, started = zip(*self.over(begin, chunks), strict=True)
             y_bar = yield untiled(joined(ends), len(x))
-            theta_bar, x_bars = self.added(finish, theta, started, chunks_of(tiled(y_bar)))
+            theta_bar, ended = self.added(finish, theta, started, chunks_of(tiled(y_bar)))
         else:
             again = lambda bar, y, y_bar: finish(bar, begin(y)[1], y_bar)
             y_bar = yield self.forward(theta, x)
-            theta_bar, x_bars = self.added(again, theta, chunks, chunks_of(tiled(y_bar)), at_once=portions.at_once)
-        yield theta_bar, untiled(joined(x_bars), len(x))
+            theta_bar, ended = self.added(again, theta, chunks, chunks_of(tiled(y_bar)), at_once=portions.at_once)
+        x_bars, drifts = zip(*ended, strict=True)
+        limit = drift_limit(np.finfo(theta.dtype).eps)
+        if max(drifts) <= limit:
+            yield theta_bar, untiled(joined(x_bars), len(x))
+            return
+        warn_of_drift(max(drifts), limit)
+        yield self.gradient(theta, x, lambda _: y_bar, "auto", is_x_wanted)
 
     def _pulled(self, runs, own, theta, outputs_bar, is_x_wanted: bool) -> tuple[np.ndarray, Sequence[np.ndarray]]:
         """Gradients of theta, and of x chunk by chunk, from those of the outputs."""

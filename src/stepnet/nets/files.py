@@ -37,14 +37,14 @@ def write(path, net) -> None:
             tensors[f"operators.{number}.{part}"] = np.ascontiguousarray(getattr(P, part))
         tensors[f"operators.{number}.shape"] = np.array(P.shape)
     memory = _described(net.memory, operators)
-    header = {"format": FORMAT, "dtype": net.dtype.name, "memory": memory, "design": described}
+    header = {"format": FORMAT, "dtype": net.dtype.name, "memory": memory, "layout": net.layout, "design": described}
     save_file(tensors, path, metadata={"stepnet": json.dumps(header)})
 
 
 def fingerprint(net) -> str:
-    """A name for the design and the precision of a net: nets with the same one are the same but for their weights."""
+    """A name for design, precision and layout: nets with the same one are the same but for their weights."""
     operators: list = []
-    described = json.dumps([net.dtype.name, _described(net.design, operators)])
+    described = json.dumps([net.dtype.name, net.layout, _described(net.design, operators)])
     found = hashlib.sha256(described.encode())
     for P in operators:
         for part in (P.data, P.indices, P.indptr):
@@ -85,7 +85,8 @@ def _net(header: dict, tensors: dict):
     design = _built(header["design"], tensors)
     theta = [tensors[f"weights.{name}"].ravel() for name in design.shapes]
     memory = _built(header.get("memory", "auto"), tensors)
-    return Net(design, np.concatenate([np.zeros(0), *theta]), dtype=header["dtype"], memory=memory)
+    layout = header.get("layout", "channels_first")
+    return Net(design, np.concatenate([np.zeros(0), *theta]), dtype=header["dtype"], memory=memory, layout=layout)
 
 
 def _described(value, operators: list):

@@ -28,8 +28,7 @@ def initial_weights(design: Design, name: str, seed: int) -> np.ndarray:
     LeCun, Bottou, Orr & Mueller (1998); Glorot & Bengio (2010); He, Zhang, Ren & Sun (2015); Saxe, McClelland & Ganguli
     (2014) for orthogonal matrices.  "stable" scales those of Glorot so that the layers lie inside the stability region.
     """
-    if name not in NAMES:
-        raise UnknownName("initialisation", name, NAMES)
+    name = checked_initialisation(name)
     random, found = np.random.default_rng(seed), []
     for _, stage in design.stages():
         controls = stage.depth.controls if isinstance(stage, Block) else 1
@@ -45,6 +44,13 @@ def initial_weights(design: Design, name: str, seed: int) -> np.ndarray:
                     _shrink(layer, one, bound)
             found.append(values.reshape(shape))
     return np.concatenate([each.ravel() for each in found]) if found else np.zeros(0)
+
+
+def checked_initialisation(name: str) -> str:
+    """The name of an initialisation, if it is one."""
+    if name not in NAMES:
+        raise UnknownName("initialisation", name, NAMES)
+    return name
 
 
 def _owners(stage: Chain | Block) -> list[tuple[Layer, str]]:

@@ -74,9 +74,13 @@ class Layerwise:
             found.append(layer.forward(theta[layer.places], found[-1]))
         return found
 
+    def outputs(self, states: list[np.ndarray]) -> np.ndarray:
+        """The last state in the order of the net's layout."""
+        return self.net._layout_out.restore(states[-1])
+
     def costates(self, theta: np.ndarray, states: list[np.ndarray], end: np.ndarray) -> Costates:
-        """p_n = d <p_(n+1), f_n(x_n)> / dx_n back from p_N, the end."""
-        found, theta_bar = [end], np.zeros_like(theta)
+        """p_n = d <p_(n+1), f_n(x_n)> / dx_n back from p_N, the end, which is given in the order of the outputs."""
+        found, theta_bar = [self.net._layout_out.flatten(end)], np.zeros_like(theta)
         for layer, x in zip(reversed(self.layers), states[-2::-1], strict=True):
             _, theta_bar[layer.places], p = layer.pullback(theta[layer.places], x, found[-1])
             found.append(p)

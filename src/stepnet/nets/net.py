@@ -15,6 +15,7 @@ from stepnet.nets.border import batch_of, checked_workers, loss_at, real_array, 
 from stepnet.nets.derivatives import Linearised, NetGradient, views
 from stepnet.nets.design import Block, Design, described
 from stepnet.nets.initialise import initial_weights
+from stepnet.nets.layout import Layout, checked_layout
 
 MEMORIES = ("auto", "all", "segments", "reversible")
 
@@ -22,13 +23,18 @@ MEMORIES = ("auto", "all", "segments", "reversible")
 class Net:
     """A design with weights: `net(x)` maps inputs `(batch, ...)` to outputs `(batch, outputs)`.
 
+    Inputs of several axes must have exactly the shape that the layout states, `net.input_shape` behind the batch, or be
+    that array flattened: images are (batch, channels, height, width), graphs, sets and sequences (batch, channels,
+    nodes).  A single channel may be left out.  Outputs are flat, in the order of the layout.
+
     Parameters
     ----------
     design : Design
     theta : array, optional
         All parameters in one flat vector, in the order of `design.shapes`; drawn at random if it is left out.
-    seed : int
-        Of the random weights.
+    seed : int or None
+        Of the random weights, which `numpy.random.default_rng(seed)` draws: nets of one design and one seed have the
+        same weights, and so have all nets of a design by default (0).  None draws other weights every time.
     initialisation : str
         "glorot", "lecun", "he", "orthogonal" or "stable".
     dtype : float64 or float32
@@ -36,16 +42,20 @@ class Net:
         Threads; as many as there are cores by default.  Results do not depend on it.
     memory : "auto", "all", "segments", "reversible" or Checkpoints
         What gradients keep of the way forward, training included; see `gradient`.
+    layout : "channels_first" or "channels_last"
+        Where the channels of inputs and outputs with several axes are.  States (`features`, `problem`) are flat,
+        channel by channel, in both.
     """
 
     def __init__(
         self, design: Design, theta=None, *, seed=0, initialisation="glorot", dtype=np.float64, workers=None,
-        memory="auto",
+        memory="auto", layout="channels_first",
     ):  # fmt: skip
         if not isinstance(design, Design):
             raise TypeError(f"`design` must be a Design, found {type(design).__name__}")
         self.design, self.dtype = design, _dtype(dtype)
         self.workers, self.memory = checked_workers(workers), self._checked_memory(memory)
+        self.layout = checked_layout(layout)
         if theta is None:
             theta = initial_weights(design, initialisation, seed)
         self.theta = np.zeros(sum(int(np.prod(shape)) for shape in design.shapes.values()), self.dtype)
@@ -77,11 +87,24 @@ class Net:
         """What copies take along: not the workspace, which they make again when they run."""
         return {name: value for name, value in self.__dict__.items() if name != "_execution"}
 
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of a sample, as the layout states it."""
+        return self._layout_in.shape
+
+    @cached_property
+    def _layout_in(self) -> Layout:
+        return Layout(self.design.axes_in, self.layout)
+
+    @cached_property
+    def _layout_out(self) -> Layout:
+        return Layout(self.design.axes_out, self.layout)
+
     # ---- evaluation -------------------------------------------------------------------------------------------------
 
     def __call__(self, x) -> np.ndarray:
         """Outputs of a batch of inputs."""
-        return self._execution.forward(self.theta, self._inputs("x", x))
+        return self._layout_out.restore(self._execution.forward(self.theta, self._inputs("x", x)))
 
     forward = __call__
 
@@ -128,14 +151,15 @@ class Net:
 
         def seed(y):
             nonlocal outputs, value
-            outputs = y
+            outputs = self._layout_out.restore(y)
             if loss is None:
-                return shaped("end_gradient", end_gradient, y.shape, "the outputs", self.dtype)
-            value, y_bar = loss_at(loss, y)
-            return y_bar
+                y_bar = shaped("end_gradient", end_gradient, y.shape, "the outputs", self.dtype)
+            else:
+                value, y_bar = loss_at(loss, outputs)
+            return self._layout_out.flatten(y_bar)
 
         theta_bar, x_bar = self._execution.gradient(self.theta, flat, seed, self._memory(memory), is_x_wanted)
-        x_bar = x_bar.reshape(np.shape(x)) if is_x_wanted else None
+        x_bar = self._layout_in.restore(x_bar, np.shape(x)) if is_x_wanted else None
         return NetGradient(float(value), theta_bar, x_bar, outputs, self.design)
 
     def tangent(self, x, theta_dot=None, x_dot=None) -> tuple[np.ndarray, np.ndarray]:
@@ -147,8 +171,9 @@ class Net:
             x_dot = np.zeros_like(flat)
         given = flat.shape if np.shape(x_dot) == flat.shape else np.shape(x)
         theta_dot = shaped("theta_dot", theta_dot, theta.shape, "the parameters", self.dtype)
-        x_dot = shaped("x_dot", x_dot, given, "`x`", self.dtype).reshape(flat.shape)
-        return self._execution.tangent(theta, theta_dot, flat, x_dot)
+        x_dot = self._layout_in.flatten(shaped("x_dot", x_dot, given, "`x`", self.dtype))
+        y, y_dot = self._execution.tangent(theta, theta_dot, flat, x_dot)
+        return self._layout_out.restore(y), self._layout_out.restore(y_dot)
 
     def gauss_newton(self, x, direction, hessian: Callable | None = None, *, memory=None) -> np.ndarray:
         """J' H J times a direction of parameters; `hessian(J v)` is H (J v) in the space of outputs, by default J v."""
@@ -160,14 +185,18 @@ class Net:
         It is kept if `memory` is "all", or "auto" and small enough; else every derivative runs the net again.
         """
         theta, flat, memory = self.theta.copy(), self._inputs("x", x), self._memory(memory)
-        execution = self._execution
+        execution, layout = self._execution, self._layout_out
         if execution.can_be_kept(len(flat), memory):
-            return Linearised(theta.size, *execution.linearised(theta, flat))
+            outputs, push, pull = execution.linearised(theta, flat)
+        else:
+            outputs = execution.forward(theta, flat)
+            push = lambda theta_dot: execution.tangent(theta, theta_dot, flat, np.zeros_like(flat))[1]
+            pull = lambda outputs_bar: execution.gradient(theta, flat, lambda _: outputs_bar, memory)[0]
         return Linearised(
             theta.size,
-            execution.forward(theta, flat),
-            lambda theta_dot: execution.tangent(theta, theta_dot, flat, np.zeros_like(flat))[1],
-            lambda outputs_bar: execution.gradient(theta, flat, lambda _: outputs_bar, memory)[0],
+            layout.restore(outputs),
+            lambda theta_dot: layout.restore(push(theta_dot)),
+            lambda outputs_bar: pull(layout.flatten(outputs_bar)),
         )
 
     def roughness(self) -> tuple[float, np.ndarray]:
@@ -183,7 +212,7 @@ class Net:
 
     def astype(self, dtype) -> Net:
         """The same net in another precision, with weights of its own."""
-        return Net(self.design, self.theta, dtype=dtype, workers=self.workers, memory=self.memory)
+        return Net(self.design, self.theta, dtype=dtype, **self._how)
 
     def refined(self, factor: int = 2) -> Net:
         """The same function of depth on `factor` times as many steps."""
@@ -195,7 +224,7 @@ class Net:
             blocks.append(Block(block.field, block.scheme, block.steps * factor, block.length, depth))
         design = Design(tuple(blocks), self.design.opening, self.design.readout, self.design.joins)
         zeros = np.zeros(sum(int(np.prod(s)) for s in design.shapes.values()))
-        net = Net(design, zeros, dtype=self.dtype, workers=self.workers, memory=self.memory)
+        net = Net(design, zeros, dtype=self.dtype, **self._how)
         for name, old in self.weights.items():
             new = net.weights[name]
             if name.startswith("blocks.") and new.shape != old.shape:
@@ -252,7 +281,12 @@ class Net:
     # ---- the border -------------------------------------------------------------------------------------------------
 
     def _inputs(self, name: str, x) -> np.ndarray:
-        return batch_of(name, x, self.design.n_in, self.dtype)
+        return batch_of(name, x, self._layout_in, self.dtype)
+
+    @property
+    def _how(self) -> dict:
+        """What nets made from this one take over."""
+        return {"workers": self.workers, "memory": self.memory, "layout": self.layout}
 
     def _block(self, block: int) -> tuple[int, Block]:
         """The number of a block among the stages, and the block."""
@@ -286,7 +320,7 @@ class Net:
 def _with_block(net: Net, number: int, block: Block) -> Net:
     blocks = tuple(block if i == number else each for i, each in enumerate(net.design.blocks))
     design = Design(blocks, net.design.opening, net.design.readout, net.design.joins)
-    return Net(design, net.theta, dtype=net.dtype, workers=net.workers, memory=net.memory)
+    return Net(design, net.theta, dtype=net.dtype, **net._how)
 
 
 def _dtype(value) -> np.dtype:

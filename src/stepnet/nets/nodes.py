@@ -31,8 +31,10 @@ class NodeModel:
                 f"`inputs` must be (nodes, channels) with {net.design.n_in} features in all and nodes that divide the "
                 f"{net.design.n_out} outputs of the net, found the shape {inputs.shape}"
             )
+        if len(net.design.axes_in) == 2 and inputs.shape != net.design.axes_in[::-1]:
+            raise ValueError(f"`inputs` must be (nodes, channels) = {net.design.axes_in[::-1]}, found {inputs.shape}")
         self.net, self.inputs = net, inputs
-        self._x = np.ascontiguousarray(inputs.T).reshape(1, -1)
+        self._x = net._layout_in.restore(np.ascontiguousarray(inputs.T).reshape(1, -1))
 
     @property
     def theta(self) -> np.ndarray:
@@ -61,7 +63,7 @@ class NodeModel:
 
     def __call__(self, nodes) -> np.ndarray:
         """Outputs (nodes, channels) at these nodes."""
-        return self._at(self.net(self._x)[0], self._numbers(nodes))
+        return self._outputs(self.net(self._x), self._numbers(nodes))
 
     def features(self, nodes, block: int = 0) -> np.ndarray:
         """States (depths, nodes, channels) inside a block."""
@@ -73,12 +75,12 @@ class NodeModel:
 
         def whole(outputs):
             nonlocal kept
-            kept = self._at(outputs[0], nodes)
+            kept = self._outputs(outputs, nodes)
             value, bar = loss(kept)
             return value, self._spread(bar, nodes)
 
         found = self.net.gradient(self._x, whole, memory=memory)
-        x_bar = np.reshape(np.asarray(found.x), self.inputs.T.shape).T
+        x_bar = self.net._layout_in.flatten(np.asarray(found.x)).reshape(self.inputs.T.shape).T
         return NetGradient(found.value, found.theta, x_bar, kept, found.design)
 
     def gauss_newton(self, nodes, direction, hessian: Callable | None = None, *, memory=None) -> np.ndarray:
@@ -86,10 +88,14 @@ class NodeModel:
         nodes = self._numbers(nodes)
 
         def whole(push):
-            push = self._at(push[0], nodes)
+            push = self._outputs(push, nodes)
             return self._spread(push if hessian is None else hessian(push), nodes)
 
         return self.net.gauss_newton(self._x, direction, whole, memory=memory)
+
+    def _outputs(self, outputs: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+        """Those at some nodes, of all that the net gives."""
+        return self._at(self.net._layout_out.flatten(outputs)[0], nodes)
 
     def _at(self, flat: np.ndarray, nodes: np.ndarray) -> np.ndarray:
         """Rows of channels at these nodes, from features ordered channel by channel, `(..., channels * all nodes)`."""
@@ -97,10 +103,10 @@ class NodeModel:
         return np.ascontiguousarray(np.swapaxes(whole, -1, -2)[..., nodes, :])
 
     def _spread(self, rows: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-        """The transpose of `_at`: a node that comes twice gets both."""
+        """The transpose of `_outputs`: a node that comes twice gets both."""
         whole = np.zeros((len(self.inputs), rows.shape[1]), self.net.dtype)
         np.add.at(whole, nodes, rows)
-        return np.ascontiguousarray(whole.T).reshape(1, -1)
+        return self.net._layout_out.restore(np.ascontiguousarray(whole.T).reshape(1, -1))
 
     def _numbers(self, nodes) -> np.ndarray:
         nodes = np.asarray(nodes)

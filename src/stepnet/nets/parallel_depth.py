@@ -80,7 +80,7 @@ def mgrit_forward(
         the net by default.  Processes can stand in: each computes a share, and all gather the values.
     """
     run = _Run(net, mgrit, carrier)
-    outputs = run.forward(net._inputs("x", x))
+    outputs = net._layout_out.restore(run.forward(net._inputs("x", x)))
     error = _error(outputs, net(x)) if is_compared else float("nan")
     return ParallelForward(outputs, run.features(), run.convergence("forward"), error)
 
@@ -95,10 +95,10 @@ def mgrit_gradient(
     """
     require_function(loss)
     run, flat, given = _Run(net, mgrit, carrier), net._inputs("x", x), np.asarray(x)
-    outputs = run.forward(flat)
+    outputs = net._layout_out.restore(run.forward(flat))
     value, y_bar = loss_at(loss, outputs)
-    theta_bar, x_bar = run.reverse(y_bar)
-    gradient = NetGradient(value, theta_bar, x_bar.reshape(given.shape), outputs, net.design)
+    theta_bar, x_bar = run.reverse(net._layout_out.flatten(y_bar))
+    gradient = NetGradient(value, theta_bar, net._layout_in.restore(x_bar, given.shape), outputs, net.design)
     error = _error(theta_bar, net.gradient(x, loss).theta) if is_compared else float("nan")
     return ParallelGradient(gradient, run.convergence("forward"), run.convergence("adjoint"), error)
 

@@ -19,8 +19,11 @@ degree, controls : int, optional
 opening : "dense" or "augment"
     A layer of its own (one that all nodes share on graphs, a convolution of images), or zero features added to the
     inputs.
-seed, initialisation, dtype, workers, memory
-    As in `Net`.
+seed : int or None
+    Of the random weights, 0 by default: two nets with the same arguments are equal.  Give different ints, or None, to
+    the members of an ensemble.
+initialisation, dtype, workers, memory, layout
+    As in `Net`; `layout` tells where the channels of images, tokens and nodes are.
 """
 
 from __future__ import annotations
@@ -98,7 +101,7 @@ def _first(K: Mixing, kind: str, activation, state: int, name: str = "width") ->
     if K.n_in > state:
         n_in, n_out = K.channels_in, K.channels_out
         raise ValueError(f"`{name}` must be at least the {n_in} inputs to add zeros to them, found {n_out}")
-    return Chain((Layer(resized(K.n_in, state), None, None),))
+    return Chain((Layer(resized(K.n_in, state, K.axes_in), None, None),))
 
 
 def _readout(state: int, read: int, outputs) -> Chain | None:

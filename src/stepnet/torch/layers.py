@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import isqrt, prod
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from stepnet.checkpoints import Checkpoints
 from stepnet.engines.torch_engine.blocks import Course
@@ -20,7 +21,8 @@ from stepnet.engines.torch_engine.layers import ChainOnTensors, FieldOnTensors, 
 from stepnet.engines.torch_engine.surroundings import is_written_down
 from stepnet.fields import Chain, Depth, Field, HeldWeights
 from stepnet.nets.design import Block, Design
-from stepnet.nets.initialise import initial_weights
+from stepnet.nets.initialise import checked_initialisation, initial_weights
+from stepnet.nets.layout import Layout, checked_layout
 from stepnet.torch.kernels import DTYPES, Kernels, Tensors
 from stepnet.torch.memory import checked_memory
 
@@ -31,19 +33,31 @@ class LayerChain(torch.nn.Module):
     Parameters
     ----------
     chain : stepnet.fields.Chain
-    seed, initialisation
-        Of the random weights, as in `stepnet.nets.Net`.
+    layout
+        As in `LayerBlock`; outputs of several axes are flat in that order.
+    seed, initialisation, theta
+        Of the initial weights, as in `LayerBlock`.
     """
 
-    def __init__(self, chain: Chain, *, seed=0, initialisation="glorot", device=None, dtype=None):
+    def __init__(
+        self, chain: Chain, *, layout="channels_first", seed=None, initialisation="glorot", theta=None, device=None,
+        dtype=None,
+    ):  # fmt: skip
         super().__init__()
-        self.record, self.names, self.n_in = chain, tuple(chain.parameters), chain.n_in
+        self.record, self.names = chain, tuple(chain.parameters)
+        self.layout_in = Layout(chain.axes_in, checked_layout(layout))
+        self.layout_out = Layout(chain.axes_out, layout)
         self.on_tensors = ChainOnTensors(chain)
+        self.initialisation = Initialisation(cast(Design, _Alone(chain)), checked_initialisation(initialisation), seed)
         register(self, chain.parameters, device, dtype)
-        fill(self, self.names, initial_weights(cast(Design, _Alone(chain)), initialisation, seed))
+        self.reset_parameters() if theta is None else write(self.names, tensors_of(self, self.names), theta)
+
+    def reset_parameters(self) -> None:
+        """Draw new initial weights from torch's generator, or restore those of the module's `seed`."""
+        initialise(self.initialisation, self.names, tensors_of(self, self.names))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.plainly(features_of(x, self.n_in), tensors_of(self, self.names))
+        return self.layout_out.restore(self.plainly(features_of(x, self.layout_in), tensors_of(self, self.names)))
 
     def plainly(self, x: Tensor, tensors: Tensors, memory="all") -> Tensor:
         """The same on `(batch, features)` with other tensors for its parameters; few layers are kept in any memory."""
@@ -66,6 +80,10 @@ class _Alone:
 class LayerBlock(torch.nn.Module):
     """A field moved by a scheme over the layers of a block: `(batch, ...)` -> the same shape.
 
+    States of several axes must have exactly the shape that the layout states, or be that array flattened: images
+    (batch, channels, height, width), nodes and tokens (batch, channels, nodes); states of two halves have twice the
+    channels.  A single channel may be left out.
+
     Parameters have the field's names and begin with the controls of depth: `K` `(steps, out, in)`, `b` `(steps, out)`.
 
     Parameters
@@ -79,28 +97,43 @@ class LayerBlock(torch.nn.Module):
         where they can.
     workers : int, optional
         Threads of the kernels; as many as there are cores by default.
-    seed, initialisation
-        Of the random weights, as in `stepnet.nets.Net`.
+    layout : "channels_first" or "channels_last"
+        Where the channels of states with several axes are.
+    seed : int, optional
+        Of the initial weights.  By default torch's generator draws it, so that `torch.manual_seed` makes weights
+        reproducible and every module has its own.  With an int, a module has the weights of the `stepnet.nets.Net` of
+        the same design and seed, and torch's generator is not used.
+    initialisation : str
+        "glorot", "lecun", "he", "orthogonal" or "stable".
+    theta : array, optional
+        All parameters in one flat vector, instead of random ones.
     """
 
     def __init__(
-        self, block: Block, *, memory="auto", engine="auto", workers=None, seed=0, initialisation="glorot", device=None,
-        dtype=None,
+        self, block: Block, *, memory="auto", engine="auto", workers=None, layout="channels_first", seed=None,
+        initialisation="glorot", theta=None, device=None, dtype=None,
     ):  # fmt: skip
         super().__init__()
-        self.record, self.names, self.n_in = block, tuple(block.parameters), block.n_in
+        self.record, self.names = block, tuple(block.parameters)
+        self.layout = Layout(block.axes_in, checked_layout(layout))
         self.memory = _memory(block, memory)
         design = Design((block,))
         self.moves = choreographed(block.motion, is_parted=block.field.kind != "first")
         self.table = timetable(self.moves, block.steps, block.length, block.depth)
         self.on_tensors = FieldOnTensors(block.field)
         self.kernels = Kernels(design, engine, self.memory, self.names, workers)
+        self.initialisation = Initialisation(design, checked_initialisation(initialisation), seed)
         register(self, block.parameters, device, dtype)
-        self.kernels.lie_at(fill(self, self.names, initial_weights(design, initialisation, seed)))
+        lay(self, self.names, self.kernels)
+        self.reset_parameters() if theta is None else write(self.names, tensors_of(self, self.names), theta)
+
+    def reset_parameters(self) -> None:
+        """Draw new initial weights from torch's generator, or restore those of the module's `seed`."""
+        initialise(self.initialisation, self.names, tensors_of(self, self.names))
 
     def forward(self, y: Tensor) -> Tensor:
         tensors = tensors_of(self, self.names)
-        return self.kernels.run(features_of(y, self.n_in), tensors, self.plainly).reshape(y.shape)
+        return self.layout.restore(self.kernels.run(features_of(y, self.layout), tensors, self.plainly), y.shape)
 
     def plainly(self, y: Tensor, tensors: Tensors, memory) -> Tensor:
         """The same on `(batch, features)` by operations of tensors, with others for its parameters, in some memory."""
@@ -117,12 +150,12 @@ class LayerBlock(torch.nn.Module):
         else:
             if memory == "segments":
                 memory = Checkpoints(slots=isqrt(self.record.steps))
-            (end,) = exact(Course(run(weights), readings, weights, run), memory, state)
+            (end,) = exact(Course(run(weights), readings, weights, run, is_batch=True), memory, state)
         return torch.cat(end, dim=1)
 
     def way(self, y: Tensor) -> str:
         """How this input would be run: by the "kernels", or by operations of "tensors"."""
-        return "kernels" if self.kernels.take(features_of(y, self.n_in), tensors_of(self, self.names)) else "tensors"
+        return "kernels" if self.kernels.take(features_of(y, self.layout), tensors_of(self, self.names)) else "tensors"
 
     def __setstate__(self, state) -> None:
         super().__setstate__(state)
@@ -150,30 +183,41 @@ class FieldFunction(torch.nn.Module):
     depth : Depth or HeldWeights, optional
         How weights depend on time; they are the same at all times by default.  Held weights jump at equal distances and
         are continuous from the right.
+    layout
+        As in `LayerBlock`.
+    seed, initialisation, theta
+        Of the initial weights, as in `LayerBlock`.
     """
 
     def __init__(
-        self, field: Field, length=1.0, depth: Depth | HeldWeights | None = None, *, seed=0, initialisation="glorot",
-        device=None, dtype=None,
+        self, field: Field, length=1.0, depth: Depth | HeldWeights | None = None, *, layout="channels_first", seed=None,
+        initialisation="glorot", theta=None, device=None, dtype=None,
     ):  # fmt: skip
         super().__init__()
         self.depth = Depth(1) if depth is None else depth
         block = Block(field, "euler" if field.kind == "first" else "verlet", self.depth.controls, length, self.depth)
-        self.length, self.n_in, self.names = block.length, block.n_in, tuple(block.parameters)
+        self.length, self.names = block.length, tuple(block.parameters)
+        self.layout = Layout(block.axes_in, checked_layout(layout))
         self.on_tensors = FieldOnTensors(field)
         has_clock = any(layer.clock is not None for part in field.parts for layer in part.layers)
         self.is_timeless = self.depth.controls == 1 and not has_clock
+        self.initialisation = Initialisation(Design((block,)), checked_initialisation(initialisation), seed)
         register(self, block.parameters, device, dtype)
-        fill(self, self.names, initial_weights(Design((block,)), initialisation, seed))
+        self.reset_parameters() if theta is None else write(self.names, tensors_of(self, self.names), theta)
+
+    def reset_parameters(self) -> None:
+        """Draw new initial weights from torch's generator, or restore those of the module's `seed`."""
+        initialise(self.initialisation, self.names, tensors_of(self, self.names))
 
     def forward(self, t: Tensor | float, y: Tensor) -> Tensor:
-        t, flat = torch.as_tensor(t, dtype=y.dtype, device=y.device), features_of(y, self.n_in)
+        t, flat = torch.as_tensor(t, dtype=y.dtype, device=y.device), features_of(y, self.layout)
         if self.is_timeless or t.numel() <= 1:
-            return self._slope(t.sum(), flat).reshape(y.shape)  # one time, none for no samples, or one not looked at
+            slopes = self._slope(t.sum(), flat)  # one time, none for no samples, or one not looked at
+            return self.layout.restore(slopes, y.shape)
         if t.numel() != len(y):
             raise ValueError(f"`t` must be one time, or one for each of {len(y)} samples, found {tuple(t.shape)}")
         slopes = torch.func.vmap(lambda time, sample: self._slope(time, sample[None])[0])(t.reshape(-1), flat)
-        return slopes.reshape(y.shape)
+        return self.layout.restore(slopes, y.shape)
 
     def _slope(self, t: Tensor, y: Tensor) -> Tensor:
         """Of `(batch, features)` at one time."""
@@ -186,6 +230,50 @@ class FieldFunction(torch.nn.Module):
         equation, state = self.on_tensors.equation(), self.on_tensors.state(y)
         slope = equation.whole(Stage(t, weights), joined(equation, state))  # type: ignore[arg-type]
         return torch.cat(parted(equation, slope), dim=1)
+
+
+# ---- initial weights ------------------------------------------------------------------------------------------------
+
+
+class Initialisation(NamedTuple):
+    """How initial weights are drawn: for which design, by which rule, from which seed (None: torch's generator)."""
+
+    design: Design
+    rule: str
+    seed: int | None
+
+    def draw(self) -> np.ndarray:
+        """All parameters in one vector."""
+        return initial_weights(self.design, self.rule, draw_seed() if self.seed is None else self.seed)
+
+
+def draw_seed() -> int:
+    """A seed for NumPy's generator, drawn from torch's."""
+    return int(torch.randint(2**63 - 1, (), device="cpu"))
+
+
+def initialise(how: Initialisation, names: Sequence[str], tensors: Tensors) -> None:
+    """Draw initial weights into parameters in place; nothing is drawn for tensors that hold no numbers."""
+    if not any(is_abstract(each) for each in tensors):
+        write(names, tensors, how.draw())
+
+
+def is_abstract(tensor: Tensor) -> bool:
+    """Whether a tensor has a shape but no numbers: on the meta device, or of a `FakeTensorMode`."""
+    return tensor.is_meta or isinstance(tensor, FakeTensor)
+
+
+@torch.no_grad()
+def write(names: Sequence[str], tensors: Tensors, theta) -> None:
+    """Copy a flat vector into parameters, in the order of their names."""
+    theta, size = np.asarray(theta), sum(each.numel() for each in tensors)
+    if theta.shape != (size,):
+        raise ValueError(f"`theta` must have the shape {(size,)}, found {theta.shape}")
+    pieces = pieces_of({name: tuple(each.shape) for name, each in zip(names, tensors, strict=True)}, theta)
+    for (name, piece), tensor in zip(pieces.items(), tensors, strict=True):
+        if not isinstance(tensor, torch.nn.Parameter):
+            raise TypeError(f"`{name}` is made from other parameters (pruned, parametrised); set those instead")
+        tensor.copy_(torch.tensor(piece))
 
 
 # ---- parameters -----------------------------------------------------------------------------------------------------
@@ -208,20 +296,12 @@ def pieces_of(shapes: Mapping[str, tuple[int, ...]], theta: np.ndarray) -> dict[
     return {name: piece.reshape(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
 
 
-def fill(module: torch.nn.Module, names: Sequence[str], theta: np.ndarray) -> np.ndarray | None:
-    """Give parameters the numbers of a flat vector; on the CPU they lie in it, or in its copy, which is the answer."""
-    parameters = {name: module.get_parameter(name) for name in names}
-    shapes = {name: tuple(each.shape) for name, each in parameters.items()}
-    like = next(iter(parameters.values()), None)
-    if like is None:
-        return None
-    if like.device.type != "cpu" or like.dtype not in DTYPES:
-        for name, piece in pieces_of(shapes, theta).items():
-            parameters[name].data = torch.from_numpy(piece).to(like.device, like.dtype)
-        return None
-    flat = theta.astype(DTYPES[like.dtype])
-    for name, piece in pieces_of(shapes, flat).items():
-        parameters[name].data = torch.from_numpy(piece)
+def pack(parameters: Sequence[torch.nn.Parameter]) -> np.ndarray:
+    """Move CPU parameters into one vector, each with a storage of its own that is a view of it."""
+    flat = torch.cat([p.detach().reshape(-1) for p in parameters]).numpy()
+    pieces = np.split(flat, np.cumsum([p.numel() for p in parameters])[:-1])
+    for parameter, piece in zip(parameters, pieces, strict=True):
+        parameter.data = torch.from_numpy(piece.reshape(parameter.shape))
     return flat
 
 
@@ -237,19 +317,23 @@ def lay(module: torch.nn.Module, names: Sequence[str], kernels: Kernels) -> None
     if kernels.are_in_place(parameters):
         return
     if is_plain and is_of_one_kind and not is_tied:
-        kernels.lie_at(fill(module, names, torch.cat([p.detach().reshape(-1) for p in parameters]).numpy()))
+        kernels.lie_at(pack(parameters))
     else:
         kernels.lie_at(None)
 
 
-def features_of(y: Tensor, n: int) -> Tensor:
-    """`(batch, features)` from `(batch, ...)`."""
+def features_of(y: Tensor, layout: Layout) -> Tensor:
+    """`(batch, features)`, channel by channel, from `(batch, ...)`."""
     if torch.jit.is_tracing():  # where shapes are no numbers
-        return y.flatten(1)
-    if not isinstance(y, Tensor) or y.ndim < 2 or y.shape[1:].numel() != n:
+        return layout.flatten(y) if layout.is_moved else y.flatten(1)
+    if not isinstance(y, Tensor) or y.ndim < 2 or not layout.admits(tuple(y.shape[1:])):
         found = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
-        raise ValueError(f"the input must be a tensor (batch, ...) with {n} numbers for a sample, found {found}")
-    return y.flatten(1)
+        if isinstance(y, Tensor) and len(layout.axes) > 1:
+            raise ValueError(f"the input {layout.explain(found)}")
+        raise ValueError(
+            f"the input must be a tensor (batch, ...) with {layout.size} numbers for a sample, found {found}"
+        )
+    return layout.flatten(y) if layout.is_moved else y.flatten(1)
 
 
 def _memory(block: Block, memory):

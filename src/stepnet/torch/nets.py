@@ -1,7 +1,8 @@
 """The presets of `stepnet.nets` as modules under the same names: `snt.nets.hamiltonian(2, 3, width=8, steps=10)`.
 
 They take the arguments of the presets and, by keyword, engine, device and dtype of the module.  As with other modules
-numbers are of torch's default dtype unless told, and the weights of a seed are those of the preset.
+numbers are of torch's default dtype unless told, and torch's generator draws the initial weights; with `seed`, an int,
+they are those of the preset with that seed.
 """
 
 from __future__ import annotations
@@ -20,11 +21,18 @@ def as_module(preset: Callable[..., Net]) -> Callable[..., NetModule]:
     """A preset that makes a module."""
 
     @wraps(preset)
-    def build(*arguments, engine="auto", device=None, dtype=None, **options) -> NetModule:
+    def build(
+        *arguments, engine="auto", device=None, dtype=None, seed=None, initialisation="glorot", **options
+    ) -> NetModule:
         if dtype is not None and not isinstance(dtype, torch.dtype):
             raise TypeError(f"`dtype` must be one of torch, such as torch.float64, found {dtype!r:.60}")
         dtype = torch.get_default_dtype() if dtype is None else dtype
-        return NetModule(preset(*arguments, **options), engine=engine, device=device, dtype=dtype)
+        net = preset(*arguments, seed=0 if seed is None else seed, initialisation=initialisation, **options)
+        how = {"engine": engine, "seed": seed, "initialisation": initialisation, "device": device, "dtype": dtype}
+        module = NetModule(net, **how)
+        if seed is None:
+            module.reset_parameters()
+        return module
 
     build.__annotations__ = {"return": NetModule}
     return build

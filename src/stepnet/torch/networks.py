@@ -11,15 +11,28 @@ from torch import Tensor
 from torch.nn.modules.module import _has_any_global_hook
 
 from stepnet.nets.design import Block
+from stepnet.nets.initialise import checked_initialisation
+from stepnet.nets.layout import Layout
 from stepnet.nets.net import Net
 from stepnet.torch.kernels import DTYPES, Kernels, Tensors, vector
-from stepnet.torch.layers import LayerBlock, LayerChain, features_of, fill, lay, pieces_of, tensors_of
+from stepnet.torch.layers import (
+    Initialisation,
+    LayerBlock,
+    LayerChain,
+    features_of,
+    initialise,
+    lay,
+    tensors_of,
+    write,
+)
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class NetModule(torch.nn.Module):
     """A net of `stepnet.nets` with its weights as parameters: `(batch, ...)` -> `(batch, outputs)`.
+
+    Inputs and outputs are laid out as in the net; its stages take flat tensors, or the channels first.
 
     The names of parameters are those of the net: opening.K, blocks.0.K, blocks.0.b, readout.W, ...; they come in the
     order of its flat vector.  Stages with hooks, and other modules put in their place, are called one by one.
@@ -32,19 +45,29 @@ class NetModule(torch.nn.Module):
         As in `LayerBlock`; by default those of the net.
     engine
         As in `LayerBlock`.
+    seed, initialisation
+        Of the weights that `reset_parameters` draws, as in `LayerBlock`.
     device, dtype
         Of the parameters; by default the CPU and the net's own dtype.
     """
 
-    def __init__(self, net: Net, *, memory=None, engine="auto", workers=None, device=None, dtype=None):
+    def __init__(
+        self, net: Net, *, memory=None, engine="auto", workers=None, seed=None, initialisation="glorot", device=None,
+        dtype=None,
+    ):  # fmt: skip
         super().__init__()
         if not isinstance(net, Net):
             raise TypeError(f"`net` must be a net of `stepnet.nets`, found {type(net).__name__}")
-        self.design, self.n_in = net.design, net.design.n_in
+        self.design, self.layout = net.design, net.layout
+        self.layout_in = Layout(net.design.axes_in, net.layout)
+        self.layout_out = Layout(net.design.axes_out, net.layout)
         self.workers = net.workers if workers is None else workers
         where = {"device": device, "dtype": dtype or getattr(torch, net.dtype.name)}
         how = {"memory": net.memory if memory is None else memory, "engine": engine, "workers": self.workers}
         for name, record in net.design.stages():
+            where["theta"] = np.concatenate(
+                [np.zeros(0), *(net.weights[f"{name}.{p}"].ravel() for p in record.parameters)]
+            )
             stage = LayerBlock(record, **how, **where) if isinstance(record, Block) else LayerChain(record, **where)
             family, _, number = name.partition(".")
             if number and family not in self._modules:
@@ -53,15 +76,21 @@ class NetModule(torch.nn.Module):
         self.records, self.names = tuple(net.design.stages()), tuple(net.design.shapes)
         self.memory = self.get_submodule("blocks.0").memory
         self.kernels = Kernels(net.design, engine, self.memory, self.names, self.workers)
-        self._lie_at(fill(self, self.names, net.theta))
+        self.initialisation = Initialisation(net.design, checked_initialisation(initialisation), seed)
+        self._lay()
+
+    def reset_parameters(self) -> None:
+        """Draw new initial weights from torch's generator, or restore those of the module's `seed`."""
+        initialise(self.initialisation, self.names, self.in_order())
 
     def forward(self, x: Tensor) -> Tensor:
-        x, stages = features_of(x, self.n_in), self.stages()
+        x, stages = features_of(x, self.layout_in), self.stages()
         if self._is_whole(stages):
-            return self.kernels.run(x, self._tensors(stages), self.plainly)
+            return self.layout_out.restore(self.kernels.run(x, self._tensors(stages), self.plainly))
         for stage in stages:
             x = stage(x)
-        return x
+        is_last_its_own = getattr(stages[-1], "record", None) is self.records[-1][1]
+        return self.layout_out.restore(x) if is_last_its_own else x
 
     def plainly(self, x: Tensor, tensors: Tensors, memory) -> Tensor:
         """The same on `(batch, features)` by operations of tensors, with others for its parameters, in some memory."""
@@ -75,7 +104,7 @@ class NetModule(torch.nn.Module):
         stages = self.stages()
         if not self._is_whole(stages):
             return "stages"
-        return "kernels" if self.kernels.take(features_of(x, self.n_in), self._tensors(stages)) else "tensors"
+        return "kernels" if self.kernels.take(features_of(x, self.layout_in), self._tensors(stages)) else "tensors"
 
     # ---- stages -----------------------------------------------------------------------------------------------------
 
@@ -128,25 +157,17 @@ class NetModule(torch.nn.Module):
         theta = vector(self.in_order()).cpu()
         return (theta if theta.dtype in DTYPES else theta.float()).numpy().copy()
 
-    @torch.no_grad()
     def put(self, theta) -> None:
         """Replace all parameters by those of a flat vector."""
-        theta, tensors = np.asarray(theta), self.in_order()
-        size = sum(each.numel() for each in tensors)
-        if theta.shape != (size,):
-            raise ValueError(f"`theta` must have the shape {(size,)}, found {theta.shape}")
-        pieces = pieces_of(self.design.shapes, theta)
-        for (name, piece), tensor in zip(pieces.items(), tensors, strict=True):
-            if not isinstance(tensor, torch.nn.Parameter):
-                raise TypeError(f"`{name}` is made from other parameters (pruned, parametrised); put those")
-            tensor.copy_(torch.tensor(piece))
+        write(self.names, self.in_order(), theta)
 
     def net(self) -> Net:
         """A net of the same design with these weights; float32 of single and half precision, else float64."""
         tensors = self.in_order()
         theta = vector([p.double() for p in tensors]).cpu().numpy()
         dtype = np.float64 if tensors[0].dtype == torch.float64 else np.float32
-        return Net(self.design, theta, dtype=dtype, workers=self.workers, memory=self.memory)
+        how = {"workers": self.workers, "memory": self.memory, "layout": self.layout}
+        return Net(self.design, theta, dtype=dtype, **how)
 
     def _lie_at(self, flat: np.ndarray | None) -> None:
         """Every block sees its part of the vector."""
@@ -180,5 +201,5 @@ def _dots(name: str) -> list[int]:
 
 
 def from_net(net: Net, **how) -> NetModule:
-    """A net of `stepnet.nets` as a module; `how` holds memory, engine, workers, device and dtype."""
+    """A net of `stepnet.nets` as a module; `how` holds the other arguments of `NetModule`."""
     return NetModule(net, **how)

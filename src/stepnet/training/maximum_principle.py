@@ -128,7 +128,7 @@ def successive_approximations(
 def trajectory(parts: Layerwise, objective: Objective, theta: np.ndarray, data: Data) -> Trajectory:
     """States forward and costates back; the gradient of the objective comes along, as it is -sum_n dH_n / dtheta."""
     states = parts.states(theta, data.x)
-    local, own = objective.loss.at(states[-1], data.y, data.weights), objective.penalty.at(theta)
+    local, own = objective.loss.at(parts.outputs(states), data.y, data.weights), objective.penalty.at(theta)
     end = np.asarray(-len(data) * local.gradient, theta.dtype)
     p, bar = parts.costates(theta, states, end)
     return Trajectory(theta, local.value + own.value, own.gradient - bar / len(data), states, p)

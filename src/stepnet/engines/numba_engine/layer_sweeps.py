@@ -1,17 +1,19 @@
 """Sweeps over a stage of a net: forward, and back in a chosen memory.
 
 A sweep is a generator: it yields the end state, is sent the gradient there and where those of the weights are added up,
-and yields the gradient at the beginning.
+and yields the gradient at the beginning with the drift of reconstructed states, 0 if none were.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from stepnet import checkpoints
 from stepnet.checkpoints import Checkpoints, Kind
+from stepnet.engines.numba_engine.layer_products import TILE
 from stepnet.engines.numba_engine.layer_runs import Stage
 
 BLOCK_BYTES = 2**21  # of the records of a segment that is run again: it stays in the cache
@@ -21,14 +23,21 @@ RING = 3  # records that undoing a step touches: its own, the one before and the
 STATES_AT_HAND = 4  # the first one, that of now, its gradient, and one on its way
 
 Memory = str | Checkpoints
-Sweep = Generator[np.ndarray, tuple[np.ndarray, np.ndarray], None]
+Sweep = Generator[Any, tuple[np.ndarray, np.ndarray], None]
+
+
+class BlockGradient(NamedTuple):
+    """The gradient at the beginning of a stage, and how far its reconstructed state missed the given one."""
+
+    bar: np.ndarray
+    drift: float = 0.0
 
 
 def sweep(stage: Stage, theta, theta_bar, x: np.ndarray, memory: Memory) -> Generator[np.ndarray, np.ndarray, None]:
     """Forward, and back once the gradient of the end state is sent; weights' gradients are added to `theta_bar`."""
     run = turning(stage, theta, x, memory)
     y_bar = yield next(run)
-    yield run.send((y_bar, theta_bar))
+    yield run.send((y_bar, theta_bar)).bar
 
 
 def turning(stage: Stage, theta, x: np.ndarray, memory: Memory) -> Sweep:
@@ -52,7 +61,7 @@ def _kept(stage: Stage, theta, x: np.ndarray) -> Sweep:
     y_bar, theta_bar = yield tape.run(theta, x).copy()
     found = tape.pull(theta, theta_bar, y_bar).copy()
     stage.put_by(tape)
-    yield found
+    yield BlockGradient(found)
 
 
 def _scheduled(stage: Stage, theta, x: np.ndarray, memory: Memory) -> Sweep:
@@ -82,26 +91,37 @@ def _scheduled(stage: Stage, theta, x: np.ndarray, memory: Memory) -> Sweep:
             stage.pull(room, stage.stored, theta, theta_bar, first, count)
             bar = stage.bars(room, 0).copy()
     stage.give_back(room)
-    yield stage.own(stage.closed(theta, theta_bar, begun, bar), len(x))
+    yield BlockGradient(stage.own(stage.closed(theta, theta_bar, begun, bar), len(x)))
 
 
 def _reversible(stage: Stage, theta, x: np.ndarray) -> Sweep:
-    """Nothing is kept but the end; on the way back each step is undone and pulled back at once.
+    """Nothing is kept but both ends; on the way back each step is undone and pulled back at once.
 
-    The last step leaves a record, for the tapes of slopes that it hands on.
+    The last step leaves a record, for the tapes of slopes that it hands on.  The state before the first step tells how
+    far its reconstruction missed it.
     """
     begun = stage.carried(x)
+    opened = stage.opened(theta, begun)
     first, last, width = stage.n_opening, stage.n_steps - 1, begun.shape[1]
     room = stage.room(stage.stored, len(begun), RING)
     records = stage.records(room)
-    records[last % RING, :, :width] = stage.advanced(theta, stage.opened(theta, begun), first, stage.count - 1)
+    records[last % RING, :, :width] = stage.advanced(theta, opened, first, stage.count - 1)
     stage.run(room, stage.stored, theta, last, 1, last)
     y_bar, theta_bar = yield stage.own(records[(last + 1) % RING, :, :width], len(x))
     stage.bars(room, last + 1)[:] = stage.carried(y_bar)
     stage.pull(room, stage.stored, theta, theta_bar, first, stage.count, first, is_undone=True)
-    bar = stage.bars(room, first).copy()
+    bar, drift = stage.bars(room, first).copy(), _drift(stage, records[first % RING, :, :width], opened)
     stage.give_back(room)
-    yield stage.own(stage.closed(theta, theta_bar, begun, bar), len(x))
+    yield BlockGradient(stage.own(stage.closed(theta, theta_bar, begun, bar), len(x)), drift)
+
+
+def _drift(stage: Stage, found: np.ndarray, wanted: np.ndarray) -> float:
+    """How far rows `(groups, numbers)` miss others, as in `stepnet.reconstruction`; infinite if they are no numbers."""
+    by_sample = lambda rows: np.abs(rows.reshape(len(rows), -1, stage.group * TILE)).max(axis=1)
+    with np.errstate(all="ignore"):
+        size, error = by_sample(wanted), by_sample(found - wanted)
+        size = np.maximum(size, np.median(size[size > 0]) if size.any() else np.finfo(size.dtype).tiny)
+        return float(np.nan_to_num(np.max(error / size), nan=np.inf))
 
 
 # ---- memory ---------------------------------------------------------------------------------------------------------

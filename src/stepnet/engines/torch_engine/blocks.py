@@ -22,13 +22,15 @@ Move = Callable[[tuple, int], tuple]
 class Course(NamedTuple):
     """A run, what is read on the way, and the tensors that its functions depend on and whose gradients are wanted.
 
-    `renewed` makes the same run with others in their place, if that is known.
+    `renewed` makes the same run with others in their place, if that is known.  `is_batch` tells that every row of the
+    state is `(batch, features)`, with samples that do not depend on each other.
     """
 
     run: Fixed
     readings: tuple[Reading, ...]
     parameters: tuple[Tensor, ...]
     renewed: Callable[[Sequence[Tensor]], Fixed] | None = None
+    is_batch: bool = False
 
     @property
     def first(self) -> int:

@@ -8,7 +8,6 @@ undone need no kept states.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from itertools import islice
 
@@ -31,11 +30,10 @@ from stepnet.engines.torch_engine.blocks import (
 )
 from stepnet.engines.torch_engine.fields import State
 from stepnet.engines.torch_engine.surroundings import Draws, random_state, set_random_state
-from stepnet.errors import AdjointWarning
+from stepnet.reconstruction import drift_limit, warn_of_drift
 
 BLOCK_BYTES = 2**24  # of the graph of a block
 AUTOMATIC_BYTES = 2**28  # what "auto" may take
-DRIFT = 0.1  # times the root of the machine epsilon: relative error of a reconstructed state that is still called exact
 
 Memory = str | Checkpoints  # "all", "auto", "reversible", or how many states
 
@@ -143,15 +141,10 @@ def back(kept: Kept, seeds: Seeds) -> Bars:
     if kept.schedule is not None:
         return _by_schedule(kept, kept.schedule, seeds)
     bars, drift = _by_reconstruction(kept, seeds)
-    limit = DRIFT * torch.finfo(kept.state[0].dtype).eps ** 0.5
+    limit = drift_limit(torch.finfo(kept.state[0].dtype).eps)
     if drift <= limit:
         return bars
-    warnings.warn(
-        f"steps that were undone missed the beginning by {drift:.1e}, more than {limit:.1e}, so that the gradient was "
-        f'found with checkpoints, in twice the time; leave out `memory`="reversible" for this problem',
-        AdjointWarning,
-        stacklevel=2,
-    )
+    warn_of_drift(drift, limit)
     set_random_state(kept.state[0].device, kept.opening_draws)
     with torch.no_grad():
         again, _ = there(kept.course, kept.state, Checkpoints(bytes=AUTOMATIC_BYTES))
@@ -204,16 +197,19 @@ def _by_reconstruction(kept: Kept, seeds: Seeds) -> tuple[Bars, float]:
                     rows = course.run.undo(rows, unit)
         graph = _graph(kept, rows, begin, end)
         if number == 0 and kept.n_blocks > 1:
-            drift = _distance(reached, graph.after)
+            drift = _drift(reached, graph.after, course.is_batch)
         bars.pull(graph, seeds[course.inside(begin, end)])
     return bars, drift
 
 
-def _distance(found: tuple, wanted: tuple) -> float:
-    """The largest difference relative to the largest entry."""
-    size = torch.stack([row.detach().abs().max() for row in wanted]).max()
-    worst = torch.stack([(a - b.detach()).abs().max() for a, b in zip(found, wanted, strict=True)]).max()
-    return float(worst / size.clamp(min=torch.finfo(size.dtype).tiny))
+def _drift(found: tuple, wanted: tuple, is_batch: bool) -> float:
+    """How far rows miss others, as in `stepnet.reconstruction`; `is_batch` tells that they are `(batch, features)`."""
+    largest = lambda row: row.detach().abs().flatten(1 if is_batch else 0).amax(-1)
+    size = torch.stack([largest(row) for row in wanted]).amax(0)
+    error = torch.stack([largest(a - b.detach()) for a, b in zip(found, wanted, strict=True)]).amax(0)
+    if is_batch and bool((size > 0).any()):
+        size = size.clamp(min=size[size > 0].median())
+    return float((error / size.clamp(min=torch.finfo(size.dtype).tiny)).max())
 
 
 def of_state(course: Course, state: State, bars: Bars) -> tuple[Tensor | None, ...]:
