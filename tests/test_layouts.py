@@ -76,7 +76,7 @@ def solve_with_array(array: np.ndarray) -> np.ndarray:
 
 def descend(array: np.ndarray) -> np.ndarray:
     data = training.Data(RANDOM_INPUTS, array)
-    objective = training.Objective(NET, "cross_entropy")
+    objective = training.Objective(sn.nets.resnet(3, 4, width=4, steps=3, length=1.0), "cross_entropy")
     return training.minimise(objective, data, training.LBFGS(3)).theta
 
 
