@@ -158,7 +158,7 @@ def _members(problem: Problem, stepping, rows: dict[str, np.ndarray], count: int
             wide = np.broadcast_to(_numbers(name, rows[name], (1, n), "a number, or one for each entry"), (count, n))
             if not (wide > 0).all():
                 raise ValueError(f"`{name}` must be positive, found {wide.min()}")
-            tolerances.append(np.array(wide))
+            tolerances.append(np.array(wide, order="C"))
         else:
             tolerances.append(np.array([getattr(stepping, name)]) if is_adaptive else np.ones((1, n)))
     args = engine().numbers_of(problem.args)[None]
@@ -212,7 +212,7 @@ def _wanted_times(save_at, spans: np.ndarray, count: int) -> np.ndarray:
     times = _rows("save_at", save_at)
     if times.ndim > 2:
         raise ValueError(f"`save_at` must have the shape (times,) or (members, times), found {times.shape}")
-    times = np.array(np.atleast_2d(times), float)
+    times = np.array(np.atleast_2d(times), float, order="C")
     wide = np.broadcast_to(times, (max(len(times), len(spans)), times.shape[1]))
     for row, span in zip(wide, np.broadcast_to(spans, (len(wide), 2)), strict=True):
         checked_times("save_at", row, tuple(span))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from engine import child
 
-from stepnet.engines.numba_engine.compile import cache
+from stepnet.engines.numba_engine.compile import disk_cache as cache
 
 SOLVE = """
     import numba, stepnet as sn
@@ -36,29 +36,157 @@ def files_in(directory: Path) -> dict[str, int]:
 def test_a_second_process_finds_the_kernels_of_the_first(tmp_path):
     assert solve_in(tmp_path) == pytest.approx(EXPECTED, abs=1e-4)
     first = files_in(tmp_path)
-    assert any(name.endswith(".nbc") for name in first)
+    assert any(name.endswith(".kernel") for name in first)
     assert {Path(name).parts[0] for name in first} == {cache.source_stamp()}
     assert solve_in(tmp_path) == pytest.approx(EXPECTED, abs=1e-4)
     assert files_in(tmp_path) == first
 
 
-def test_a_place_that_cannot_be_written_does_not_stop_a_solve(tmp_path):
-    blocked = tmp_path / "a file, not a folder"
-    blocked.write_text("")
-    assert solve_in(blocked / "cache") == pytest.approx(EXPECTED, abs=1e-4)
+UNUSABLE = "every process compiles"
 
 
-def test_a_read_only_place_does_not_stop_a_solve():
-    """Nobody may make a folder here, not even root."""
-    assert solve_in(Path("/proc/stepnet")) == pytest.approx(EXPECTED, abs=1e-4)
+def solve_and_warn(directory: Path, **environment) -> str:
+    """Standard error of a solve that must succeed."""
+    done = child.run(SOLVE.format(scheme=LIGHTEST), STEPNET_CACHE_DIR=str(directory), **environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert float(done.stdout) == pytest.approx(EXPECTED, abs=1e-4)
+    return done.stderr
+
+
+@pytest.mark.parametrize("place", ["a file, not a folder/cache", "/proc/stepnet"])  # nobody may write in /proc
+def test_a_place_that_cannot_be_written_is_reported_once_and_does_not_stop_a_solve(tmp_path, place):
+    (tmp_path / "a file, not a folder").write_text("")
+    assert solve_and_warn(tmp_path / place).count(UNUSABLE) == 1
+
+
+def test_a_user_without_a_home_can_name_a_place(tmp_path):
+    script = f"""
+        import os, pwd
+        os.environ.pop("HOME", None)
+        os.environ.pop("XDG_CACHE_HOME", None)
+        pwd.getpwuid = lambda uid: (_ for _ in ()).throw(KeyError(uid))
+        {{place}}
+        import stepnet as sn
+        print(sn.solve(sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0)), "{LIGHTEST}", steps=10).y[-1, 0])
+    """
+    for place, reports in ((f"os.environ['STEPNET_CACHE_DIR'] = {str(tmp_path)!r}", 0),
+                           ("os.environ.pop('STEPNET_CACHE_DIR', None)", 1)):  # fmt: skip
+        done = child.run(script.format(place=place))
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert float(done.stdout) == pytest.approx(EXPECTED, abs=1e-4)
+        assert done.stderr.count(UNUSABLE) == reports
+    assert files_in(tmp_path)
+
+
+# ---- trust and damage ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    """A cache of our own with one file, `name`, in this process."""
+    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(cache, "_warned", set())
+    return tmp_path / cache.source_stamp()
+
+
+def test_what_is_written_is_read(place):
+    cache.write("name", b"machine code")
+    assert cache.read("name") == b"machine code"
+    assert cache.read("another name") is None
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o077, 0o777])
+def test_only_the_owner_can_write_the_cache_whatever_the_umask(place, umask):
+    before = os.umask(umask)
+    try:
+        cache.write("name", b"machine code")
+    finally:
+        os.umask(before)
+    assert place.stat().st_mode & 0o777 == 0o700
+    assert (place / "name").stat().st_mode & 0o777 == 0o600
+    assert cache.read("name") == b"machine code"
+
+
+DAMAGES = {
+    "empty": lambda data: b"",
+    "truncated": lambda data: data[: len(data) // 2],
+    "one bit": lambda data: data[:40] + bytes([data[40] ^ 1]) + data[41:],
+    "bit of the checksum": lambda data: bytes([data[0] ^ 128]) + data[1:],
+    "longer": lambda data: data + b"x",
+    "other contents": lambda data: b"not a kernel",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_files_are_not_used(place, damage):
+    cache.write("name", b"machine code")
+    (place / "name").write_bytes(DAMAGES[damage]((place / "name").read_bytes()))
+    assert cache.read("name") is None
+
+
+def test_a_file_under_another_name_is_not_used(place):
+    cache.write("name", b"machine code")
+    (place / "name").rename(place / "other")
+    assert cache.read("other") is None
+
+
+@pytest.mark.parametrize("planted", ["folder", "file"])
+def test_files_of_other_users_are_not_used(place, monkeypatch, planted):
+    """Another user now is who wrote the file, or who wrote it into a folder of ours."""
+    cache.write("name", b"machine code")
+    me, folder = os.geteuid() + 1, list(place.stat())
+    monkeypatch.setattr(cache.os, "geteuid", lambda: me)
+    if planted == "file":
+        folder[4] = me
+        monkeypatch.setattr(cache.os, "stat", lambda path: os.stat_result(folder))
+    with pytest.warns(RuntimeWarning, match="belongs to another user"):
+        assert cache.read("name") is None
+
+
+@pytest.mark.parametrize("planted", ["folder", "file"])
+@pytest.mark.parametrize("mode", [0o720, 0o702])
+def test_files_that_others_can_write_are_not_used(place, planted, mode):
+    cache.write("name", b"machine code")
+    (place if planted == "folder" else place / "name").chmod(mode)
+    with pytest.warns(RuntimeWarning, match="writable by other users"):
+        assert cache.read("name") is None
+
+
+def test_a_link_is_not_followed(place, tmp_path):
+    cache.write("name", b"machine code")
+    (place / "name").rename(tmp_path / "elsewhere")
+    (place / "name").symlink_to(tmp_path / "elsewhere")
+    assert cache.read("name") is None
+
+
+def test_a_full_disk_leaves_nothing_behind(place, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cache.os, "replace", fail)
+    with pytest.warns(RuntimeWarning, match="No space left"):
+        cache.write("name", b"machine code")
+    assert list(place.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_broken_files_are_compiled_again(tmp_path):
-    solve_in(tmp_path)
-    for path in tmp_path.rglob("*.nb*"):
-        path.write_bytes(b"not a kernel")
-    assert solve_in(tmp_path) == pytest.approx(EXPECTED, abs=1e-4)
+def test_damaged_kernels_and_traces_are_built_again(tmp_path, counted):
+    """Machine code that is damaged kills the process, so each damage is tried in a process of its own."""
+    long_code = """
+    import ctypes
+    from stepnet.engines.numba_engine.compile.machine_code import LONG, Code
+    code = Code("define i32 @f() {\\n  ret i32 7\\n}\\n" + ";\\n" * (LONG + 1), "f")
+    assert ctypes.CFUNCTYPE(ctypes.c_int)(code.address)() == 7
+    """
+    code = SOLVE.format(scheme=LIGHTEST) + long_code
+    expected = child.succeed(code, STEPNET_CACHE_DIR=str(tmp_path))
+    files = [path for path in tmp_path.rglob("*.*") if path.is_file()]
+    assert {path.suffix for path in files} == {".kernel", ".o"}
+    for name, damage in DAMAGES.items():
+        for path in files:
+            path.write_bytes(damage(path.read_bytes()))
+        assert child.succeed(code, STEPNET_CACHE_DIR=str(tmp_path)) == expected
+        counted("kinds of damage to cached machine code", name, len(DAMAGES))
 
 
 # ---- the stamp ------------------------------------------------------------------------------------------------------

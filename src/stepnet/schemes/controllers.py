@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepnet.errors import SchemeError, UnknownName
+from stepnet.records import keep_numbers
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Controller:
         return hash((self.name, self.beta1, self.grow))  # some of what equal ones share, sooner than all of it
 
     def __post_init__(self):
+        anything = "(-inf, inf)"
+        keep_numbers(self, **dict.fromkeys(("beta1", "beta2", "beta3", "safety", "shrink", "grow"), anything))
         if not 0 < self.safety <= 1:
             raise SchemeError(f"{self.name}: `safety` must be in (0, 1], found {self.safety}")
         if not 0 < self.shrink < 1 < self.grow:

@@ -40,7 +40,7 @@ def stiffness(job: Job, scheme) -> float:
     result = np.zeros(2)
     run["evaluations"] += spectrum.ITERATIONS + 1
     place = (float(run["t"]), int(run["n"]), reals, float(distance))
-    if spectrum.dominant(work.dtype, field.address, field.p, work, *place, result) != 0:
+    if spectrum.dominant(field.address, field.p, work, *place, result) != 0:
         return float("nan")
     radius, growth = result
     direction = 1.0 if run["t_end"] > run["t0"] else -1.0

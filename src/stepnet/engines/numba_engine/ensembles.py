@@ -15,6 +15,7 @@ import numpy as np
 from stepnet.engines.contract import Adaptive, EnsembleOutcome, Given, Members, Plan, Saving
 from stepnet.engines.numba_engine import explicit_rk, run, step_control
 from stepnet.engines.numba_engine.compile.arguments import flat_gradients, pack, unpacked
+from stepnet.engines.numba_engine.compile.cache import as_argument
 from stepnet.engines.numba_engine.compile.field import Field
 from stepnet.engines.numba_engine.compile.fused import fused_address, write_reverse, write_steps, write_sweep
 from stepnet.engines.numba_engine.compile.lanes import Control, Places, is_new_a_stage, write_herd
@@ -131,7 +132,8 @@ def _crew_of_lanes(problem: Problem, scheme, plan: Plan, members: Members, ends:
 
 
 def _starts(plan: Plan, members: Members) -> Starts:
-    arrays = (members.y0, members.args, members.t_span, members.rtol, members.atol, members.save_at)
+    rows = (members.y0, members.args, members.t_span, members.rtol, members.atol, members.save_at)
+    arrays = map(as_argument, rows)
     stepping = plan.stepping
     if isinstance(stepping, Given):
         return Starts(*arrays, 0.0, np.inf, np.inf)
@@ -159,7 +161,7 @@ def _herds(problem: Problem, scheme, plan: Plan, members: Members, ends: Ends) -
         own = how._replace(atol=how.atol.copy(), rtol=how.rtol.copy())
         tables = explicit_rk.tables_of(scheme, work.dtype)
         arguments = (code, field.address, tables, own, is_aside, places, starts, ends, scratch, ATTEMPTS)
-        return partial(herd, work.dtype, *arguments)
+        return partial(herd, *arguments)
 
     def finish():
         """Evaluations, besides those of the first look."""
@@ -225,7 +227,7 @@ def _locksteps(problem: Problem, scheme, plan: Plan, members: Members, ends: End
         most = max(1, ATTEMPTS // motion.step.n_slopes)
 
         def advance():
-            code = lockstep(np.dtype(float), even, starts, ends, group, marching.n, most)
+            code = lockstep(even, starts, ends, group, marching.n, most)
             ends.code[first : group.place[0]] = DONE
             return code
 
@@ -256,7 +258,7 @@ def pull_back_members(problem: Problem, scheme, stepping: Given, members: Member
         sizes = (rows, rows * -(-stepping.n_steps // segment), rows * segment, rows, n_parameters, 1)
         kept = Kept(*map(_aligned, sizes))
         group = marching.group(n_parameters, first, last)
-        return partial(pull_back, np.dtype(float), even, back, starts, bars, group, kept, n)
+        return partial(pull_back, even, back, starts, bars, group, kept, n)
 
     if not _run_chunks(Crew(begin, "lanes"), _chunks(members.number, workers), workers, lambda n: None):
         raise KeyboardInterrupt

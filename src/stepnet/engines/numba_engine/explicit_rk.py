@@ -206,8 +206,8 @@ def prepare(problem: Problem, scheme: ExplicitRK, plan: Plan) -> Job:
         needs = needs_of(plan, out.watch, moved, is_aside)
         output = Output(out.t, out.y, out.piece_t, out.pieces)
         if is_adaptive:
-            return adaptive(work.dtype, field.address, fused, field.p, tables, how, needs, work, run, output)
-        return fixed(work.dtype, field.address, fused, field.p, tables, needs, work, run, grid_of(plan), output)
+            return adaptive(field.address, fused, field.p, tables, how, needs, work, run, output)
+        return fixed(field.address, fused, field.p, tables, needs, work, run, grid_of(plan), output)
 
     slopes = stage_slopes(field, scheme.butcher)
     return Job(go, run, work, 1, (field, *watched, *moved), initial.dtype, slopes, watch, 4 + n_corrections)
@@ -239,7 +239,7 @@ def tables_of(scheme: ExplicitRK, dtype) -> Tables:
 
 def _choose_first_step(field: Field, stepping_plan: Adaptive, how, work: np.ndarray, run: np.ndarray) -> None:
     if stepping_plan.first_step is None:
-        step_control.first_step(work.dtype, field.address, field.p, work, how, FIRST_LOOK, run)
+        step_control.first_step(field.address, field.p, work, how, FIRST_LOOK, run)
     else:
         first = min(stepping_plan.first_step, stepping_plan.max_step)
         run[0]["h"] = np.copysign(first, run[0]["t_end"] - run[0]["t0"])

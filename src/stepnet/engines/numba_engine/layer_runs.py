@@ -210,7 +210,7 @@ class Stage:
         """Steps from `step` on; their records begin at `slot`."""
         for done, n in self._slices(count, room.tiles):
             layers.forward(
-                self.dtype, self._machine(room), self.chains, layout.program, room, theta, step + done,
+                self._machine(room), self.chains, layout.program, room, theta, step + done,
                 slot + done, n,
             )  # fmt: skip
 
@@ -227,7 +227,7 @@ class Stage:
         for done, n in self._slices(count, room.tiles):
             last = count - 1 - done
             layers.pullback(
-                self.dtype, self._machine(room), self.chains, layout.program, undoing, int(is_undone), room, theta,
+                self._machine(room), self.chains, layout.program, undoing, int(is_undone), room, theta,
                 theta_bar, step + last, slot + last, n, int(is_x_wanted),
             )  # fmt: skip
 
@@ -236,7 +236,7 @@ class Stage:
         mixed_dot = np.zeros_like(room.mixed)
         for done, n in self._slices(count, room.tiles):
             layers.tangent(
-                self.dtype, self._machine(room), self.chains, layout.program, room, theta, theta_dot, mixed_dot,
+                self._machine(room), self.chains, layout.program, room, theta, theta_dot, mixed_dot,
                 step + done, done, n, int(is_known),
             )  # fmt: skip
 

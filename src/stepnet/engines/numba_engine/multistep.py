@@ -229,7 +229,7 @@ def _prepare(problem: Problem, scheme: Multistep, plan: Plan, start: Outcome, n_
         )
 
     def go(out):
-        return advance(work.dtype, *head, out.t, out.y)
+        return advance(*head, out.t, out.y)
 
     def slopes_of_step(t, y, h):
         size = field_size(problem, rows)

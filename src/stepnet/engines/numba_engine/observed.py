@@ -107,7 +107,7 @@ def prepare(problem: Problem, scheme, plan: Plan, prepare_steps) -> Job:
         needs = needs_of(plan, out.watch, moved, is_aside=False)
         block = (steps.first, steps.reached - steps.first, steps.t, steps.y)
         output = Output(out.t, out.y, out.piece_t, out.pieces)
-        code = look_at_steps(work.dtype, field.address, field.p, tables, needs, work, run, *block, output)
+        code = look_at_steps(field.address, field.p, tables, needs, work, run, *block, output)
         return steps.ending(run[0]) if code == PAUSED else code
 
     def go(out):

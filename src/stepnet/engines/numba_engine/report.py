@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 import llvmlite.binding as llvm
 import numpy as np
 
-from stepnet.engines.numba_engine.compile.cache import cache_directory
+from stepnet.engines.numba_engine.compile.disk_cache import cache_directory
 from stepnet.engines.numba_engine.compile.field import RUNGS, make_field
 
 PACKAGES = ("stepnet", "numpy", "scipy", "numba", "llvmlite", "torch", "matplotlib")
@@ -21,7 +21,7 @@ def facts() -> dict[str, str]:
     """Label and value of every line of `stepnet info`."""
     features = llvm.get_host_cpu_features()
     folder = cache_directory()
-    kernels = len(list(folder.glob("*.nbc"))) if folder.is_dir() else 0
+    kernels = len(list(folder.glob("*.kernel"))) if folder.is_dir() else 0
     return {
         "versions": ", ".join(f"{name} {_version(name)}" for name in PACKAGES),
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",

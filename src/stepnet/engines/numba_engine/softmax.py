@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.engines.numba_engine.compile.cache import Kernel
+from stepnet.engines.numba_engine.compile.cache import Kernel, as_argument
 
 
 class Entropies(NamedTuple):
@@ -88,8 +88,7 @@ def _real(dtype: np.dtype) -> np.dtype:
 
 
 def _rows(z: np.ndarray, real: np.dtype) -> np.ndarray:
-    rows = z.reshape(-1, z.shape[-1])
-    return rows if rows.flags.carray and rows.dtype == real else np.array(rows, real)
+    return as_argument(z.reshape(-1, z.shape[-1]), real)
 
 
 def entropies(z: np.ndarray, q: np.ndarray) -> Entropies:
@@ -97,7 +96,7 @@ def entropies(z: np.ndarray, q: np.ndarray) -> Entropies:
     real = _real(z.dtype)
     rows, weights = _rows(z, real), _rows(q, real)
     (l, p, gradient), terms = np.empty((3, *rows.shape), real), np.empty(len(rows), real)  # noqa: E741
-    _entropies(real, rows, weights, l, p, terms, gradient)
+    _entropies(rows, weights, l, p, terms, gradient)
     if z.ndim == 2 and z.dtype == real:
         return Entropies(l, p, terms, gradient)
     l, p, gradient = (each.reshape(z.shape).astype(z.dtype, copy=False) for each in (l, p, gradient))  # noqa: E741
@@ -107,10 +106,10 @@ def entropies(z: np.ndarray, q: np.ndarray) -> Entropies:
 def class_entropies(z: np.ndarray, labels: np.ndarray, share: float) -> tuple[float, np.ndarray] | None:
     """share times the sum of -log p of each row's class, and its gradient; None for whatever needs a closer look."""
     real, is_plain = z.dtype, labels.dtype == np.int64 and labels.shape == z.shape[:1]
-    if not (is_plain and labels.flags.carray and z.flags.carray and real.kind == "f" and real.itemsize in (4, 8)):
+    if not (is_plain and labels.flags.carray and z.flags.carray and real in (np.float32, np.float64)):
         return None
     gradient, value = np.empty_like(z), np.empty(1)
-    wrong = _class_entropies(real, z, labels, gradient, value, real.type(share))
+    wrong = _class_entropies(z, labels, gradient, value, real.type(share))
     return (float(value[0]), gradient) if wrong < 0 else None
 
 
@@ -118,5 +117,5 @@ def one_hot(labels: np.ndarray, classes: int, dtype: np.dtype) -> tuple[np.ndarr
     """Rows of zeros with a one for the class, and the first row whose class there is none of, or -1."""
     real = _real(dtype)
     q = np.zeros((len(labels), classes), real)
-    wrong = _mark(real, labels if labels.flags.carray else np.array(labels), q)
+    wrong = _mark(as_argument(labels), q)
     return q.astype(dtype, copy=False), wrong

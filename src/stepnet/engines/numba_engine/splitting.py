@@ -196,7 +196,7 @@ def _prepare_pair(problem: Problem, scheme: Splitting, plan: Plan) -> Job:
     head = (dq.address, dp.address, steps, dp.p, parts, fractions, int(is_fsal(scheme)))
 
     def go(out):
-        return advance(work.dtype, *head, work, run, grid_of(plan), wanted_times(plan), out.t, out.y)
+        return advance(*head, work, run, grid_of(plan), wanted_times(plan), out.t, out.y)
 
     def slopes(t, y, h):
         q, p = np.split(y, 2)
@@ -222,7 +222,7 @@ def _prepare_sum(problem: Split, scheme: Splitting, plan: Plan) -> Job:
     head = (addresses, fields[0].p, parts, fractions, A, b, np.array(inner.c), np.zeros(len(fields)))
 
     def go(out):
-        return advance(work.dtype, *head, work, run, grid_of(plan), wanted_times(plan), out.t, out.y)
+        return advance(*head, work, run, grid_of(plan), wanted_times(plan), out.t, out.y)
 
     def slopes(t, y, h):
         clocks = [t] * len(fields)

@@ -81,8 +81,6 @@ def prepare(problem: Problem, scheme: StabilisedRK, plan: Plan) -> Job:
     advance = fixed
 
     def go(out):
-        return advance(
-            work.dtype, field.address, field.p, table, c, work, run, grid_of(plan), wanted_times(plan), out.t, out.y
-        )
+        return advance(field.address, field.p, table, c, work, run, grid_of(plan), wanted_times(plan), out.t, out.y)
 
     return Job(go, run, work, 1, (field,), initial.dtype, stage_slopes(field, scheme.butcher))

@@ -9,7 +9,7 @@ import numpy as np
 
 from stepnet.engines.contract import Adaptive, Given, Plan
 from stepnet.engines.numba_engine import diagnosis
-from stepnet.engines.numba_engine.compile.cache import source_stamp
+from stepnet.engines.numba_engine.compile.disk_cache import source_stamp
 from stepnet.engines.numba_engine.driver import FIRST_SLICE, SLICE_SECONDS, STATUS
 from stepnet.engines.numba_engine.job import Job
 from stepnet.engines.numba_engine.stepping import DONE, FULL, PAUSED

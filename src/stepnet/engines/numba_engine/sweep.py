@@ -256,7 +256,7 @@ class Runner:
             SWEEP(self._sweep)(clock.t0, clock.h, first, count, *pointers)
         else:
             head = (self._fields, self._p, tape_of(self._program), self._scratch(), clock, first, count)
-            if sweep(state.dtype, *head, state, kept, int(states is not None), int(self._is_back)) != DONE:
+            if sweep(*head, state, kept, int(states is not None), int(self._is_back)) != DONE:
                 self._explain()
         if not self._is_back and not is_finite(state):
             raise SweepFailed("a state became NaN or infinite")
@@ -271,7 +271,7 @@ class Runner:
             REVERSE(self._reverse)(clock.t0, clock.h, first, count, *map(_at, pointers))
             return
         head = (self._fields, self._pullbacks, self._p, tape_of(self._program), self._scratch(), clock, first, count)
-        if reverse(bar.dtype, *head, states, bar, sums.p, sums.t, self._has_times) != DONE:
+        if reverse(*head, states, bar, sums.p, sums.t, self._has_times) != DONE:
             self._explain()
 
     def _scratch(self) -> Scratch:

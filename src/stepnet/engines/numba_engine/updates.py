@@ -6,7 +6,7 @@ from math import sqrt
 
 import numpy as np
 
-from stepnet.engines.numba_engine.compile.cache import Kernel
+from stepnet.engines.numba_engine.compile.cache import Kernel, as_argument
 
 
 @Kernel
@@ -24,7 +24,7 @@ def _adam(theta, gradient, mean, squares, new, new_mean, new_squares, beta1, bet
 def adam(theta, gradient, mean, squares, numbers) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """keep theta - rate m / (scale sqrt(s) + eps), m and s; `numbers` are beta1, beta2, keep, rate, scale, eps."""
     real = theta.dtype
-    arrays = [np.ascontiguousarray(each, real) for each in (theta, gradient, mean, squares)]
+    arrays = [as_argument(each, real) for each in (theta, gradient, mean, squares)]
     found = tuple(np.empty_like(arrays[0]) for _ in range(3))
-    _adam(real, *arrays, *found, *map(real.type, numbers))
+    _adam(*arrays, *found, *map(real.type, numbers))
     return found

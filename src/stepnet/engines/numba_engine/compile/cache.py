@@ -1,29 +1,28 @@
-"""Kernels: compiled at first use for the types of their arguments, kept on disk in a versioned place of our own.
+"""Kernels: compiled at first use for the types of their arguments, kept on disk (`disk_cache`).
 
-Numba's own cache looks at one file's modification time, so it misses edits of a helper elsewhere and recompiles after
-every clone.  Ours is keyed by the text of all engine sources, the versions and the CPU (docs/decisions/cache.md).
+Numba's own cache looks at one file's modification time, so it misses edits of a helper elsewhere, recompiles after
+every clone, and trusts whatever it finds.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
+import pickle
 import time
+from collections.abc import Callable
 from functools import cache
-from pathlib import Path
-from pickle import UnpicklingError
+from typing import NamedTuple
 
-import llvmlite
-import llvmlite.binding as llvm
-import numba
 import numpy as np
 from numba import njit, typeof, types
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache, _CacheLocator
 from numba.core.ccallback import CFunc
+from numba.core.compiler import CompileResult
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
+from numba.core.serialize import dumps
 
-ENGINE_SOURCES = Path(__file__).parents[1]
+from stepnet.engines.numba_engine.compile import disk_cache
+
 OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}, "_nrt": False}
 """Without its runtime (`_nrt`) Numba counts no references, which took a quarter of the time, and cannot allocate."""
 
@@ -38,69 +37,84 @@ compiled = njit(**OPTIONS, **NO_WRAPPERS, forceinline=False)
 these in all their callers, LLVM took three times as long."""
 
 
-def cache_directory() -> Path:
-    """Where compiled kernels live: `STEPNET_CACHE_DIR`, else the user's cache, in a folder named by `source_stamp`."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stepnet"
-    return Path(os.environ.get("STEPNET_CACHE_DIR") or default) / source_stamp()
+class _KernelCache:
+    """What Numba's dispatchers ask of a cache, answered by our own files: one for each function and signature."""
 
-
-@cache
-def source_stamp() -> str:
-    """A hash of every engine source file, the compiler versions and the CPU: whatever the machine code depends on."""
-    digest = hashlib.sha256()
-    for path in sorted(ENGINE_SOURCES.rglob("*.py")):
-        digest.update(path.relative_to(ENGINE_SOURCES).as_posix().encode())
-        digest.update(path.read_bytes())
-    features = llvm.get_host_cpu_features().flatten()
-    for fact in (numba.__version__, llvmlite.__version__, np.__version__, llvm.get_host_cpu_name(), features):
-        digest.update(fact.encode())
-    return digest.hexdigest()[:16]
-
-
-class _Locator(_CacheLocator):
     def __init__(self, function):
-        self._function = function
+        self._name = f"{function.__module__}.{function.__qualname__}"
+        self._bytecode = function.__code__.co_code
 
-    def get_cache_path(self):
-        return str(cache_directory())
+    def load_overload(self, signature, target_context):
+        """The compiled function, if it is there.
 
-    def get_source_stamp(self):
-        return source_stamp()
+        Numba would fill its registries first: 0.25 s that object code does not need.
+        """
+        data = disk_cache.read(self._file_name(signature, target_context.codegen()))
+        return None if data is None else CompileResult._rebuild(target_context, *pickle.loads(data))
 
-    def get_disambiguator(self):
-        return self._function.__module__.rsplit(".", 1)[-1]
+    def save_overload(self, signature, compiled_result) -> None:
+        """Keep a compiled function for later processes, unless it holds addresses of this one."""
+        if not compiled_result.library.has_dynamic_globals:
+            name = self._file_name(signature, compiled_result.codegen)
+            disk_cache.write(name, dumps(compiled_result._reduce()))
 
-    @classmethod
-    def from_function(cls, function, source_file):
-        return cls(function)
-
-
-class _KernelCacheImpl(CompileResultCacheImpl):
-    _locator_classes = (_Locator,)
-
-
-class _KernelCache(FunctionCache):
-    _impl_class = _KernelCacheImpl
-
-    def load_overload(self, sig, target_context):
-        """As Numba's own, but without filling its registries first: 0.25 s that object code does not need."""
-        with self._guard_against_spurious_io_errors():
-            return self._load_overload(sig, target_context)
+    def _file_name(self, signature, codegen) -> str:
+        key = repr((signature, codegen.magic_tuple(), self._bytecode))
+        return f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}.kernel"
 
 
-def _compile_or_forget(owner, compile_it) -> None:
-    """Compile with the cache on disk, or in memory only if that place cannot be used."""
-    try:
-        compile_it()
-    except (OSError, EOFError, ValueError, UnpicklingError):  # no such place, or a damaged file in it
-        owner._cache = NullCache()
-        compile_it()
+def as_argument(array: np.ndarray, dtype=None) -> np.ndarray:
+    """The array if a kernel can take it, else a C-ordered, aligned and writeable copy in the machine's byte order."""
+    wanted = (array.dtype if dtype is None else np.dtype(dtype)).newbyteorder("=")
+    return array if array.flags.carray and array.dtype == wanted else np.array(array, wanted, order="C")
+
+
+def _describe(argument):
+    """What machine code takes for granted about an argument: its type, or dtype and dimensions of an array."""
+    if isinstance(argument, np.ndarray):
+        if not (argument.flags.carray and argument.dtype.isnative and type(argument) is np.ndarray):
+            raise TypeError(
+                f"kernels take C-ordered, aligned, writeable arrays in the machine's byte order (see `as_argument`), "
+                f"found dtype {argument.dtype}, strides {argument.strides} and flags {argument.flags.num:#x}"
+            )
+        return argument.dtype, argument.ndim
+    return (type(argument), *map(_describe, argument)) if isinstance(argument, tuple) else type(argument)
+
+
+def _write_check(arguments: tuple) -> Callable[..., bool]:
+    """A function that tells whether others are like these arguments: `_describe` written out, in half of its time."""
+    constants: dict[str, object] = {}
+    tests: list[str] = []
+
+    def write(name: str, value) -> None:
+        known = f"c{len(constants)}"
+        constants[known] = value.dtype if isinstance(value, np.ndarray) else type(value)
+        if isinstance(value, np.ndarray):
+            tests.append(f"{name}.dtype is {known} and {name}.ndim == {value.ndim} and {name}.flags.carray")
+            return
+        tests.append(f"{name}.__class__ is {known}")
+        if isinstance(value, tuple):
+            tests.append(f"len({name}) == {len(value)}")
+            for i, item in enumerate(value):
+                write(f"{name}[{i}]", item)
+
+    for i, argument in enumerate(arguments):
+        write(f"a{i}", argument)
+    names = ", ".join(f"a{i}" for i in range(len(arguments)))
+    return eval(f"lambda {names}: {' and '.join(tests)}", constants)  # our own text
+
+
+class Entry(NamedTuple):
+    """Machine code, and a function that tells whether it was compiled for such arguments."""
+
+    admits: Callable[..., bool]
+    run: Callable
 
 
 class Kernel:
-    """A function for the driver to call, compiled at its first use for states of float64 or float32.
+    """A function for the driver to call, compiled at its first use for each set of types of its arguments.
 
-    Arguments are numbers, writeable C-ordered arrays and named tuples of them, of the same types at every call.
+    Arguments are numbers, writeable C-ordered arrays and named tuples of them.
     """
 
     seconds = 0.0  # spent so far on loading and compiling kernels
@@ -108,21 +122,30 @@ class Kernel:
     def __init__(self, function):
         self._dispatcher = njit(**OPTIONS)(function)
         self._dispatcher._cache = _KernelCache(function)
-        self._entries: dict[np.dtype, object] = {}
+        self._entries: dict[tuple, Entry] = {}
+        self._last = Entry(lambda *arguments: False, function)
         self.__name__, self.__doc__ = function.__name__, function.__doc__
 
-    def __call__(self, dtype: np.dtype, *arguments):
-        """Run the kernel on arguments for states of this type."""
-        entry = self._entries.get(dtype)
-        if entry is None:
+    def __call__(self, *arguments):
+        """Run the machine code for arguments of these types; most often it is that of the call before.
+
+        Numba's dispatcher would look up all types again, which takes longer than many a solve.
+        """
+        entry = self._last
+        if not entry.admits(*arguments):
+            entry = self._last = self._find(arguments)
+        return entry.run(*arguments)
+
+    def _find(self, arguments: tuple) -> Entry:
+        """The entry for arguments of these types, compiled if there is none yet."""
+        key = tuple(map(_describe, arguments))
+        if key not in self._entries:
             started = time.perf_counter()
             signature = tuple(typeof(argument) for argument in arguments)
-            _compile_or_forget(self._dispatcher, lambda: self._dispatcher.compile(signature))
-            # Called directly: Numba's dispatcher would look up the types of all arguments again, which takes longer
-            # than many a solve.
-            entry = self._entries[dtype] = self._dispatcher.overloads[signature].entry_point
+            self._dispatcher.compile(signature)
+            self._entries[key] = Entry(_write_check(arguments), self._dispatcher.overloads[signature].entry_point)
             Kernel.seconds += time.perf_counter() - started
-        return entry(*arguments)
+        return self._entries[key]
 
 
 class FieldKernel:
@@ -141,6 +164,6 @@ class FieldKernel:
         compiled = CFunc(self._function, signature, locals={}, options={**OPTIONS, "_nrt": True})  # `carray` needs it
         compiled._cache = _KernelCache(self._function)
         rtsys.initialize(cpu_target.target_context)
-        _compile_or_forget(compiled, compiled.compile)
+        compiled.compile()
         self._compiled[dtype] = compiled  # the address lives as long as this object
         return compiled.address

@@ -10,15 +10,13 @@ int32 vjp(double t, const double *y, const double *p, const double *w, double *t
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
 
-from stepnet.engines.numba_engine.compile.cache import cache_directory
+from stepnet.engines.numba_engine.compile import disk_cache
 from stepnet.engines.numba_engine.compile.graph import BINARY
 from stepnet.engines.numba_engine.compile.trace import Trace
 
@@ -260,21 +258,12 @@ def _built(text: str):
 
 def _from_disk(text: str):
     """Compile long code once and keep its object beside the kernels, under the hash of its assembly."""
-    path = cache_directory() / f"traced-{hashlib.sha256(text.encode()).hexdigest()[:32]}.o"
-    engine = _built(text) if not path.is_file() else llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
-    if path.is_file():
-        engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(path.read_bytes()))
+    name = f"traced-{hashlib.sha256(text.encode()).hexdigest()[:32]}.o"
+    stored = disk_cache.read(name)
+    if stored is None:
+        engine = _built(text)
+        engine.set_object_cache(notify_func=lambda module, data: disk_cache.write(name, data))
         return engine
-    engine.set_object_cache(notify_func=lambda module, data: _keep(path, data))
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
+    engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(stored))
     return engine
-
-
-def _keep(path: Path, data: bytes) -> None:
-    """Write atomically; a cache that cannot be written is no reason to fail."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    except OSError:
-        pass
