@@ -15,10 +15,12 @@ from stepnet.nets.border import batch_of, checked_workers, loss_at, real_array, 
 from stepnet.nets.derivatives import Linearised, NetGradient, views
 from stepnet.nets.design import Block, Design, described
 from stepnet.nets.initialise import initial_weights
+from stepnet.records import explain_arguments
 
 MEMORIES = ("auto", "all", "segments", "reversible")
 
 
+@explain_arguments()
 class Net:
     """A design with weights: `net(x)` maps inputs `(batch, ...)` to outputs `(batch, outputs)`.
 

@@ -22,6 +22,7 @@ seed, initialisation, dtype, workers, memory
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 
 from stepnet import fields
 from stepnet.errors import UnknownName
@@ -29,10 +30,12 @@ from stepnet.fields import Chain, Connectivity, Depth, Field, Layer, Mixing, den
 from stepnet.fields.connectivity import count, two
 from stepnet.nets.design import Block, Design
 from stepnet.nets.net import Net
+from stepnet.records import explain_arguments
 
 HALVED = ("hamiltonian", "staggered", "hyperbolic")  # dynamics whose state has two halves
 
 
+@explain_arguments(also=signature(Net).parameters)
 def composed(
     field: Field, scheme, steps: int, inputs: int | None = None, outputs: int | None = None, *, length: float = 1.0,
     degree: int = 0, controls: int | None = None, opening: str = "dense", opening_width: int | None = None,
