@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import time
 from functools import cache
 from pathlib import Path
@@ -57,6 +58,14 @@ def source_stamp() -> str:
     return digest.hexdigest()[:16]
 
 
+@cache
+def announce_compilation() -> None:
+    """Say once per process, on stderr, why the first call takes so long; STEPNET_QUIET=1 silences it."""
+    if sys.stderr is not None and os.environ.get("STEPNET_QUIET", "0") in ("", "0"):
+        message = "stepnet: compiling kernels for this machine (once; later runs load them from disk) ..."
+        print(message, file=sys.stderr, flush=True)
+
+
 class _Locator(_CacheLocator):
     def __init__(self, function):
         self._function = function
@@ -84,8 +93,12 @@ class _KernelCache(FunctionCache):
 
     def load_overload(self, sig, target_context):
         """As Numba's own, but without filling its registries first: 0.25 s that object code does not need."""
+        found = None
         with self._guard_against_spurious_io_errors():
-            return self._load_overload(sig, target_context)
+            found = self._load_overload(sig, target_context)
+        if found is None:
+            announce_compilation()
+        return found
 
 
 def _compile_or_forget(owner, compile_it) -> None:
@@ -94,6 +107,7 @@ def _compile_or_forget(owner, compile_it) -> None:
         compile_it()
     except (OSError, EOFError, ValueError, UnpicklingError):  # no such place, or a damaged file in it
         owner._cache = NullCache()
+        announce_compilation()
         compile_it()
 
 
