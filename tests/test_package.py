@@ -212,3 +212,28 @@ def test_pairs_of_names_fetched_first_do_not_matter():
             vars(sn).pop(name, None)
         assert getattr(sn, first) is wanted[first]
         assert getattr(sn, second) is wanted[second]
+
+
+def _public_modules() -> list[ModuleType]:
+    """`stepnet`, `stepnet.torch`, and all modules among their public names."""
+    found = [sn, importlib.import_module("stepnet.torch")]
+    for module in found:
+        members = (getattr(module, name) for name in module.__all__)
+        found += [each for each in members if isinstance(each, ModuleType) and each not in found]
+    return found
+
+
+def test_dir_shows_public_names_only():
+    modules = _public_modules()
+    names = {module.__name__ for module in modules}
+    assert {"stepnet.plots", "stepnet.schemes", "stepnet.nets.losses", "stepnet.torch.nets"} <= names
+    for module in modules:
+        assert set(dir(module)) - {"__version__"} == set(module.__all__), module.__name__
+        assert not [name for name in module.__all__ if name.startswith("_")]
+        for name in dir(module):
+            getattr(module, name)
+
+
+def test_plots_are_an_attribute():
+    program = "import stepnet as sn; print(sn.plots.__name__, 'plots' in dir(sn))"
+    assert child.succeed(program).strip() == "stepnet.plots True"

@@ -53,6 +53,7 @@ _MODULES = (
     "estimators",
     "fields",
     "nets",
+    "plots",
     "reductions",
     "schemes",
     "stability",
@@ -73,4 +74,4 @@ def __getattr__(name: str):
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return ["__version__", *__all__]

@@ -29,6 +29,7 @@ from stepnet.memory_choices import CONTINUOUS, EXACT, after_search, in_memory, p
 from stepnet.planning import Choices
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, state_shape
 from stepnet.reading import Reader, flattened
+from stepnet.records import explain_arguments
 from stepnet.reversal import Cost, Seeds
 
 
@@ -90,9 +91,10 @@ class Gradient:
         return np.split(self.y0, 2)[which].reshape(self.problem.q0.shape)
 
 
+@explain_arguments()
 def gradient(
     problem: Problem,
-    scheme,
+    scheme=None,
     loss: Callable | None = None,
     *,
     end_gradient=None,
@@ -144,7 +146,7 @@ def gradient(
     """
     from stepnet.engines.numba_engine import differentiation as engine  # loads Numba
 
-    scheme = scheme_for(problem, scheme)
+    scheme = scheme_for(problem, scheme, steps)
     choices = Choices(rtol, atol, first_step, max_step, controller, norm, max_steps)
     require_memory(memory, (*EXACT, *CONTINUOUS))
     if times and problem.t_span[0] == problem.t_span[1]:
@@ -186,7 +188,7 @@ def gradient(
     seeds = Seeds(linear, chosen.places, reader)
     with as_failed_solve(engine, problem, scheme, chosen):
         if passed is not None and chosen.number > 0:
-            run, cost, words = after_search(linear, seeds, passed, chosen.read)
+            run, cost, words = after_search(linear, seeds, passed, chosen)
         else:
             facts = partial(identity_of, engine, original, scheme, chosen, engine.function_key(running), times)
             run, cost, words = in_memory(linear, seeds, memory, facts)
@@ -216,7 +218,7 @@ def _warn_if_unsafe(return_error: float) -> None:
             f"solving back misses the initial state by {return_error:.1e} (relative), so the continuous gradient is "
             f"not to be trusted; see `stability.adjoint_safety`",
             AdjointWarning,
-            stacklevel=3,
+            stacklevel=5,
         )
 
 

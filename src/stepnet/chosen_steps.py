@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from array import array
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,32 +14,41 @@ from stepnet.errors import AdjointWarning
 from stepnet.integrate import solve, solve_in_passing
 from stepnet.kept_states import PassedStates
 from stepnet.planning import Choices, checked_times, step_plan
-from stepnet.problem import Problem, restarted
+from stepnet.problem import Problem
 from stepnet.reversal import steps_in_block
 
+NOTHING = np.zeros(0)
 NEAR = 1e-9  # steps by which a wanted time may miss that of a given step
 
 
 class Steps(NamedTuple):
     """The steps to differentiate: their number, their times if they are not even, and where the loss reads.
 
-    Adaptive ones were taken before: `n_searched` of them, which passed the states `read` at some steps.
+    Adaptive ones were taken before: `n_searched` of them, which passed the flat `states` at the steps `read`.
     """
 
     number: int
     grid: np.ndarray | None
     places: np.ndarray
     n_searched: int = 0
-    read: tuple[tuple[int, np.ndarray], ...] = ()
+    read: np.ndarray = NOTHING
+    states: np.ndarray = NOTHING
 
     @property
     def as_argument(self):
         """What `solve` takes for `steps`."""
         return self.number if self.grid is None else self.grid
 
+    def times(self, t_span: tuple[float, float]) -> np.ndarray:
+        """The times at which the loss reads, as those of steps."""
+        if self.grid is not None:
+            return self.grid[self.places]
+        t0, t1 = t_span
+        return np.where(self.places == self.number, t1, t0 + self.places * ((t1 - t0) / max(1, self.number)))
+
 
 def steps_of(problem: Problem, scheme, steps, choices: Choices, save_at, passed: PassedStates | None = None) -> Steps:
-    """Given steps as they are; adaptive ones by a first run, which ends a step at every wanted time.
+    """Given steps as they are; adaptive ones by a first run, in which a step ends at every wanted time.
 
     That run keeps the times of its steps, and shows the states before them to `passed`.
     """
@@ -54,29 +62,33 @@ def steps_of(problem: Problem, scheme, steps, choices: Choices, save_at, passed:
 def _searched(
     problem: Problem, scheme, choices: Choices, wanted: np.ndarray | None, passed: PassedStates | None
 ) -> Steps:
-    t0, t1 = problem.t_span
-    inside = () if wanted is None else (t for t in np.unique(wanted)[:: -1 if t1 < t0 else 1] if t not in (t0, t1))
-    times, places, read, piece = array("d"), {t0: 0}, [], problem
+    (t0, t1), n = problem.t_span, problem.initial.size
+    stops = NOTHING if wanted is None else _inside(wanted, t0, t1)
+    times, read, states = array("d"), [], []
 
     def take(t, y):
+        here = np.flatnonzero(np.isin(t, stops))
+        read.append(len(times) + here)
+        states.append(y[here])
         times.frombytes(t.tobytes())
         if passed is not None:
             passed.look(y)
 
-    passing = Passing(steps_in_block(problem.initial.size) if passed is None else passed.block, take)
-    for stop in (*inside, t1):
-        piece, before = replace(piece, t_span=(piece.t_span[0], stop)), len(times)
-        last = solve_in_passing(piece, scheme, None, choices, passing)
-        take(last.t[:-1], last.y[:-1].reshape(-1, problem.initial.size))
-        places[stop] = len(times)
-        read.append((len(times), last.y[-1].ravel()))
-        if len(times) > before + 1:
-            choices = choices._replace(first_step=abs(times[-1] - times[-2]))
-        piece = restarted(piece, last.y[-1], (stop, t1))
-    n = len(times)
+    passing = Passing(steps_in_block(n) if passed is None else passed.block, take)
+    last = solve_in_passing(problem, scheme, None, choices, passing, stops=stops)
+    flat = last.y.reshape(-1, n)
+    take(last.t[:-1], flat[:-1])
+    number = len(times)
     times.append(t1)
-    where = [n] if wanted is None else [places[t] for t in wanted]
-    return Steps(n, np.frombuffer(times), np.array(where, np.int64), n, tuple(read))
+    grid = np.frombuffer(times)
+    places = np.array([number]) if wanted is None else np.searchsorted(*_ascending(grid, wanted, t1 < t0))
+    return Steps(number, grid, places, number, np.append(np.concatenate(read), number), np.vstack((*states, flat[-1:])))
+
+
+def _inside(wanted: np.ndarray, t0: float, t1: float) -> np.ndarray:
+    """The wanted times between both ends, in the direction of integration and without repetition."""
+    ascending = np.unique(wanted[(wanted != t0) & (wanted != t1)])
+    return ascending if t0 < t1 else ascending[::-1].copy()
 
 
 def _ascending(times: np.ndarray, wanted: np.ndarray, is_backward: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -117,7 +129,7 @@ def require_argument_gradients(linear) -> None:
             f"derivatives with respect to `args` are not known ({linear.rung}), so they are None; let `vjp` be a "
             f"C function, or leave it out for a right-hand side that can be traced",
             AdjointWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

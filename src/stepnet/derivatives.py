@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from stepnet.problem import ODE
 
+__all__ = ["jacobian"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 def jacobian(problem: ODE):
     """df/dy of a problem: `J.dense(t, y)`, `J.sparse(t, y)`, `J.banded(t, y)`, `J.jvp(t, y, v)`, `J.vjp(t, y, w)`.

@@ -16,14 +16,16 @@ from stepnet.errors import Interrupted
 from stepnet.integrate import engine, scheme_for
 from stepnet.planning import Choices, checked_times, events_of, projection_of, step_plan
 from stepnet.problem import Problem, state_shape
+from stepnet.records import explain_arguments
 from stepnet.solution import EnsembleSolution
 
 MANY = 256  # members from which a second thread pays
 
 
+@explain_arguments()
 def solve_ensemble(
     problem: Problem,
-    scheme,
+    scheme=None,
     *,
     y0=None,
     args=None,
@@ -98,7 +100,7 @@ class Crowd(NamedTuple):
 def crowd_of(problem: Problem, scheme, y0, args, t_span, steps, choices: Choices, save_at) -> Crowd:
     """From the arguments of `solve_ensemble` to its members."""
     problem = _with_numbers(problem, args)
-    scheme = scheme_for(problem, scheme)
+    scheme = scheme_for(problem, scheme, steps)
     tolerances: dict = {"rtol": choices.rtol, "atol": choices.atol}
     rows = {name: _rows(name, value) for name, value in {"y0": y0, "args": args}.items() if value is not None}
     for name, value in {"t_span": t_span, "save_at": save_at, **tolerances}.items():

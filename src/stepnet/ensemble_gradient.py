@@ -14,6 +14,7 @@ from stepnet.ensemble import Crowd, crowd_of, workers_for
 from stepnet.integrate import engine
 from stepnet.planning import Choices
 from stepnet.problem import state_shape
+from stepnet.records import explain_arguments
 from stepnet.solution import Status
 
 
@@ -44,9 +45,10 @@ class EnsembleGradient:
         return float(self.value.sum()), self.y0.sum(axis=0), self.args.sum(axis=0)
 
 
+@explain_arguments()
 def gradient_ensemble(
     problem,
-    scheme,
+    scheme=None,
     loss: Callable | None = None,
     *,
     end_gradient=None,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from stepnet.foreign_names import hint_for_argument, hint_for_name
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -22,9 +24,20 @@ class UnknownName(LookupError):
 
     def __init__(self, what: str, name: object, known: Iterable[str]):
         known = sorted(known)
-        near = get_close_matches(str(name).lower(), known, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(known)}"
+        hint = hint_for_name(str(name), known) or _nearest(str(name), known) or f"known: {', '.join(known)}"
         super().__init__(f"there is no {what} {name!r}; {hint}")
+
+
+def unknown_argument(function: str, name: str, known: Iterable[str]) -> TypeError:
+    """The error for an argument that a function does not have; the message says what to give instead."""
+    known = list(known)
+    hint = hint_for_argument(name, known) or _nearest(name, known) or f"it takes {', '.join(known) or 'no numbers'}"
+    return TypeError(f"{function} takes no `{name}`; {hint}")
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 class NoDerivative(TypeError):

@@ -8,10 +8,11 @@ from zipfile import is_zipfile
 
 import numpy as np
 
-from stepnet.engines.contract import Outcome, Passing, Plan, Saving
+from stepnet.engines.contract import NO_STOPS, Adaptive, Outcome, Passing, Plan, Saving
 from stepnet.errors import Interrupted, SolveFailed, StiffnessWarning
 from stepnet.planning import Choices, events_of, projection_of, require_match, saving, step_plan
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split, checked_state, state_shape
+from stepnet.records import explain_arguments
 from stepnet.schemes import catalogue
 from stepnet.schemes.multistep import Multistep
 from stepnet.solution import Solution, Status
@@ -19,9 +20,10 @@ from stepnet.solution import Solution, Status
 STIFF = 0.8  # of the stability limit
 
 
+@explain_arguments()
 def solve(
     problem: Problem,
-    scheme,
+    scheme=None,
     *,
     steps=None,
     rtol=None,
@@ -45,8 +47,9 @@ def solve(
     ----------
     problem : ODE, Partitioned, SecondOrder or Split
         What to solve.
-    scheme : record or str
-        A scheme or its name, such as "dopri5", "rk4" or "verlet"; see `schemes.names()`.
+    scheme : record or str, optional
+        A scheme or its name, such as "dopri5", "rk4" or "verlet"; see `schemes.names()`.  By default it is "tsit5", and
+        "verlet" for fixed `steps` of a `SecondOrder` or separable `Partitioned` problem.
     steps : int or array_like, optional
         The number of even steps, or the times of given ones (from t0 to t1).  Without it a pair chooses its own steps.
     rtol, atol : float or array_like, optional
@@ -79,7 +82,7 @@ def solve(
     -------
     Solution
     """
-    scheme = scheme_for(problem, scheme)
+    scheme = scheme_for(problem, scheme, steps)
     choices = Choices(rtol, atol, first_step, max_step, controller, norm, max_steps)
     watched, moved = events_of(scheme, events), projection_of(scheme, project)
     kept = saving(problem, save_at, save_every)
@@ -87,9 +90,17 @@ def solve(
     return _solved(problem, scheme, plan, check)
 
 
-def solve_in_passing(problem: Problem, scheme, steps, choices: Choices, passing: Passing, events=()) -> Solution:
-    """`solve` for callers who take states as they pass; only the last ones, which were not handed on, are returned."""
-    return _solved(problem, scheme, Plan(step_plan(problem, scheme, steps, choices), Saving(None, 1, passing), events))
+def solve_in_passing(
+    problem: Problem, scheme, steps, choices: Choices, passing: Passing, events=(), stops: np.ndarray = NO_STOPS
+) -> Solution:
+    """`solve` for callers who take states as they pass; only the last ones, which were not handed on, are returned.
+
+    A step of an adaptive run ends at each of the times `stops`, which lie inside the time span.
+    """
+    stepping = step_plan(problem, scheme, steps, choices)
+    if isinstance(stepping, Adaptive):
+        stepping = stepping._replace(stops=stops)
+    return _solved(problem, scheme, Plan(stepping, Saving(None, 1, passing), events))
 
 
 def _solved(problem: Problem, scheme, plan: Plan, check: bool = True) -> Solution:
@@ -102,13 +113,14 @@ def _solved(problem: Problem, scheme, plan: Plan, check: bool = True) -> Solutio
     if stiffness > STIFF and solution.success:
         advice = "the problem is stiff, and an implicit or stabilised scheme would need far fewer"
         message = f"the steps of {scheme.name} were limited by stability ({stiffness:.2g} of the limit): {advice}"
-        warnings.warn(message, StiffnessWarning, stacklevel=3)
+        warnings.warn(message, StiffnessWarning, stacklevel=4)
     return solution
 
 
+@explain_arguments()
 def start(
     problem: Problem,
-    scheme,
+    scheme=None,
     *,
     steps=None,
     rtol=None,
@@ -125,7 +137,7 @@ def start(
     `restore` names a file written by `Integrator.save`: the run goes on from there, bit for bit on the same machine and
     versions.
     """
-    scheme = scheme_for(problem, scheme)
+    scheme = scheme_for(problem, scheme, steps)
     choices = Choices(rtol, atol, first_step, max_step, controller, norm, max_steps)
     plan = Plan(step_plan(problem, scheme, steps, choices), saving(problem, None, 0))
     integrator = Integrator(problem, scheme, plan)
@@ -228,13 +240,19 @@ def engine():
     return numba_engine
 
 
-def scheme_for(problem, scheme):
-    """The scheme by object or name, if it can run the problem."""
+def scheme_for(problem, scheme, steps=None):
+    """The scheme by object or name, or the default of the problem, if it can run it."""
     if not isinstance(problem, (ODE, Partitioned, SecondOrder, Split)):
         raise TypeError(f"`problem` must be an ODE, Partitioned, SecondOrder or Split, found {type(problem).__name__}")
-    scheme = catalogue.get(scheme)
+    scheme = catalogue.get(_default_scheme(problem, steps) if scheme is None else scheme)
     require_match(problem, scheme)
     return scheme
+
+
+def _default_scheme(problem: Problem, steps) -> str:
+    """An adaptive pair; with fixed steps a symplectic scheme, if the problem has positions and velocities apart."""
+    is_separable = isinstance(problem, SecondOrder) or (isinstance(problem, Partitioned) and problem.separable)
+    return "verlet" if steps is not None and is_separable else "tsit5"
 
 
 def _as_solution(problem: Problem, scheme, outcome: Outcome) -> Solution:

@@ -49,14 +49,18 @@ def passed_states(memory, width: int) -> PassedStates | None:
     return PassedStates(min(slots_beside_block(choice, width, block), MOST_DECIDED), block)
 
 
+def bytes_of(memory) -> int | None:
+    """The number of bytes that a choice allows, if it says so."""
+    return None if isinstance(memory, str) else _checkpoints(memory).bytes
+
+
 def _checkpoints(memory) -> Checkpoints:
     return memory if isinstance(memory, Checkpoints) else Checkpoints(bytes=int(memory))
 
 
-def after_search(linear, seeds: Seeds, passed: PassedStates, chosen_states) -> tuple[Reversal, Cost, str]:
+def after_search(linear, seeds: Seeds, passed: PassedStates, chosen) -> tuple[Reversal, Cost, str]:
     """The way back of a run that has chosen its steps and collected what the loss reads."""
-    for place, y in chosen_states:
-        seeds.collect(linear.spread(y), place)
+    seeds.collect_flat(chosen.states, chosen.read)
     run, cost = after_passing(linear, seeds, passed)
     return run, cost, "all states kept" if run.n_blocks == 1 else _in_words(cost)
 

@@ -9,9 +9,12 @@ from math import isfinite
 
 import numpy as np
 
+from stepnet.records import explain_arguments
+
 LONG = 10_000  # entries from which on BLAS starts threads, which costs more than a product
 
 
+@explain_arguments()
 @dataclass(frozen=True, eq=False)
 class ODE:
     """y' = f(t, y), y(t0) = y0 on t_span = (t0, t1); t1 < t0 integrates backward.
@@ -64,6 +67,7 @@ class ODE:
         return self.y0.ravel()
 
 
+@explain_arguments()
 @dataclass(frozen=True, eq=False)
 class Partitioned:
     """q' = dq(t, p), p' = dp(t, q): what splitting schemes want; q = q0, p = p0 at the beginning.
@@ -101,6 +105,7 @@ class Partitioned:
         return np.concatenate((self.q0.ravel(), self.p0.ravel()))
 
 
+@explain_arguments()
 @dataclass(frozen=True, eq=False)
 class SecondOrder:
     """q'' = a(t, q), q = q0 and q' = v0 at the beginning.
@@ -133,6 +138,7 @@ class SecondOrder:
         return np.concatenate((self.q0.ravel(), self.v0.ravel()))
 
 
+@explain_arguments()
 @dataclass(frozen=True, eq=False)
 class Split:
     """y' = f1(t, y) + f2(t, y) + ...: the parts are integrated in turn by a splitting scheme.

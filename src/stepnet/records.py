@@ -1,12 +1,15 @@
-"""What frozen records share: numbers they refuse, and how they are found by name."""
+"""What frozen records share: numbers and arguments they refuse, and how they are found by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from inspect import signature
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Any, TypeVar
 
-from stepnet.errors import UnknownName
+from stepnet.errors import UnknownName, unknown_argument
+
+Named = TypeVar("Named", bound=Callable[..., Any])
 
 
 def number(name: str, value, interval: str = "(-inf, inf)") -> float:
@@ -49,5 +52,35 @@ def by_name(what: str, known: Mapping[str, Callable[..., Any]], name, numbers: M
     takes = signature(known[key]).parameters
     for other in numbers:
         if other not in takes:
-            raise TypeError(f"the {what} {key!r} takes no `{other}`; it takes {', '.join(takes) or 'no numbers'}")
+            raise unknown_argument(f"the {what} {key!r}", other, takes)
     return known[key](**numbers)
+
+
+def explain_arguments(also: Iterable[str] = ()) -> Callable[[Named], Named]:
+    """Decorator: an argument that a function or record does not have is answered with what to give instead.
+
+    `also` names those that it hands on to others (`**options`).
+    """
+
+    def decorate(target: Named) -> Named:
+        if isinstance(target, type):
+            target.__init__ = _explained(target.__init__, target.__name__, also)  # type: ignore[misc]
+            return target
+        return _explained(target, f"`{target.__name__}`", also)
+
+    return decorate
+
+
+def _explained(function, name: str, also: Iterable[str]):
+    kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    own = [key for key, parameter in signature(function).parameters.items() if parameter.kind in kinds]
+    known = frozenset((*own, *also))
+    shown = [key for key in dict.fromkeys((*own, *also)) if key != "self"]
+
+    @wraps(function)
+    def call(*args, **named):
+        if not named.keys() <= known:
+            raise unknown_argument(name, next(key for key in named if key not in known), shown)
+        return function(*args, **named)
+
+    return call

@@ -5,7 +5,6 @@ The unit of a schedule is a block of steps: long enough that Python does not mat
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -53,7 +52,7 @@ class Seeds:
     """
 
     def __init__(self, linear, places: Iterable[int], loss: Callable[[np.ndarray], np.ndarray]):
-        self._linear, self.places, self.loss = linear, list(map(int, places)), loss
+        self._linear, self.places, self.loss = linear, np.array(list(places), np.int64), loss
         self.states = np.zeros((len(self.places), linear.own(linear.spread(linear.problem.initial)).size))
         self.seen = np.zeros(len(self.places), bool)
         self._gradients: np.ndarray | None = None
@@ -63,6 +62,19 @@ class Seeds:
         here = self._at(step)
         if not self.seen[here].all():
             self.states[here], self.seen[here] = self._linear.own(state), True
+
+    def collect_stored(self, states: np.ndarray, first: int) -> None:
+        """Note whatever is read of stored states, the first of which is that at step `first`."""
+        here = self._between(first, first + len(states))
+        if not self.seen[here].all():
+            self.states[here] = self._linear.own_states(states[self.places[here] - first])
+            self.seen[here] = True
+
+    def collect_flat(self, states: np.ndarray, steps: np.ndarray) -> None:
+        """Note flat states of the problem at some steps, ascending."""
+        here = np.searchsorted(steps, self.places).clip(max=len(steps) - 1)
+        is_there = steps[here] == self.places
+        self.states[is_there], self.seen[is_there] = states[here[is_there]], True
 
     def put(self, states: np.ndarray, seen: np.ndarray) -> None:
         """States that an earlier run has collected."""
@@ -74,7 +86,11 @@ class Seeds:
 
     def inside(self, first: int, stop: int) -> list[int]:
         """The places after step `first` up to `stop`, ascending."""
-        return list(dict.fromkeys(self.places[bisect_right(self.places, first) : bisect_right(self.places, stop)]))
+        return np.unique(self.places[self._between(first + 1, stop + 1)]).tolist()
+
+    def has_unseen(self, first: int, stop: int) -> bool:
+        """Whether a state between two steps is still to be collected."""
+        return not self.seen[self._between(first + 1, stop)].all()
 
     @property
     def gradients(self) -> np.ndarray:
@@ -87,13 +103,21 @@ class Seeds:
         """The gradient of each loss with respect to the flat state at a step; zeros if it is not read."""
         return self.gradients[:, self._at(step)].sum(axis=1)
 
-    def is_at(self, step: int) -> bool:
-        """Whether the loss reads the state at a step."""
-        here = self._at(step)
-        return here.start < here.stop
+    def marks(self, first: int, stop: int) -> list:
+        """The gradients of each loss at the steps from `first` on and before `stop`, as the engine takes them."""
+        here = self._between(first, stop)
+        at, starts = np.unique(self.places[here], return_index=True)
+        if not at.size:
+            return [self._linear.no_marks] * len(self.gradients)
+        sums = np.add.reduceat(self.gradients[:, here], starts, axis=1)
+        return [self._linear.marks(at, each) for each in sums]
 
     def _at(self, step: int) -> slice:
-        return slice(bisect_left(self.places, step), bisect_right(self.places, step))
+        return self._between(step, step + 1)
+
+    def _between(self, first: int, stop: int) -> slice:
+        """The places from step `first` on and before `stop`."""
+        return slice(*np.searchsorted(self.places, (first, stop)))
 
 
 class Reversal:
@@ -157,13 +181,21 @@ class Reversal:
         return self.begin + start * self.block, min(self.begin + stop * self.block, self.end)
 
     def forward(self, state: np.ndarray, start: int, stop: int) -> None:
-        """Advance over blocks; states that the loss reads are collected as they come by."""
+        """Advance over blocks; those of which the loss reads states are stored, so that they can be collected."""
         first, last = self.span(start, stop)
-        for place in [*self.seeds.inside(first, last), last]:
-            self.linear.forward(state, first, place - first)
-            self.seeds.collect(state, place)
-            self.advances += place - first
-            first = place
+        if self.seeds.has_unseen(first, last):
+            for block in range(start, stop):
+                self._store(state, *self.span(block, block + 1))
+        else:
+            self.linear.forward(state, first, last - first)
+            self.seeds.collect(state, last)
+        self.advances += last - first
+
+    def _store(self, state: np.ndarray, first: int, last: int) -> None:
+        """Advance over a block with the states before its steps stored; the loss may read them and the last."""
+        self.linear.forward(state, first, last - first, self._states)
+        self.seeds.collect_stored(self._states[: last - first], first)
+        self.seeds.collect(state, last)
 
     def reverse(self, state: np.ndarray, start: int) -> None:
         """Run a block forward with the states before its steps stored, then back."""
@@ -172,22 +204,14 @@ class Reversal:
             self.linear.forward(state, first, last - 1 - first, self._states)
             self._states[last - 1 - first] = state.ravel()
         else:
-            at = first
-            for place in [*self.seeds.inside(first, last), last]:
-                self.linear.forward(state, at, place - at, self._states[at - first :])
-                self.seeds.collect(state, place)
-                at = place
+            self._store(state, first, last)
         self.pull_back(first, last)
 
     def pull_back(self, first: int, last: int) -> None:
         """The adjoint of a block whose states are stored."""
         self.turn()
-        for at, place in pairwise([last, *reversed(self.seeds.inside(first, last - 1)), first]):
-            for bar, sums in zip(self.bars, self.sums, strict=True):
-                self.linear.backward(self._states[place - first : at - first], place, at - place, bar, sums)
-            if self.seeds.is_at(place):
-                for bar, gradient in zip(self.bars, self.seeds.gradients_at(place), strict=True):
-                    bar += self.linear.spread(gradient)
+        for bar, sums, marks in zip(self.bars, self.sums, self.seeds.marks(first, last), strict=True):
+            self.linear.backward(self._states[: last - first], first, last - first, bar, sums, marks)
 
     @property
     def stored_bytes(self) -> int:

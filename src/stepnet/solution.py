@@ -35,6 +35,8 @@ class Status(Enum):
 class Statistics:
     """What a run cost.  `rung` tells how the right-hand side was called and `rung_reason` why not faster.
 
+    `event_rungs` and `event_reasons` tell the same of each event, `project_rung` and `project_reason` of `project`.
+
     `probes` of the `evaluations` were not for the steps, but to find out how stiff the problem is.
 
     `stiffness` is h times the spectral radius of the Jacobian at the end, divided by the scheme's real stability
@@ -50,6 +52,10 @@ class Statistics:
     run_time: float = 0.0
     stiffness: float = float("nan")
     probes: int = 0
+    event_rungs: tuple[str, ...] = ()
+    event_reasons: tuple[str, ...] = ()
+    project_rung: str = ""
+    project_reason: str = ""
 
     @property
     def steps(self) -> int:
@@ -170,12 +176,20 @@ class Solution:
             f"  t      {len(self.t)} times" + (f", {self.t[0]:.6g} to {self.t[-1]:.6g}" if len(self.t) else ""),
             f"  y      {self.y.shape} {self.y.dtype}",
             f"  steps  {s.accepted} accepted, {s.rejected} rejected, {s.evaluations} evaluations",
-            f"  rung   {s.rung}" + (f" ({s.rung_reason})" if s.rung_reason else ""),
-            f"  time   {s.run_time:.3g} s run, {s.compile_time:.3g} s compile",
+            f"  rung   {_rung_in_words(s.rung, s.rung_reason)}",
         ]
+        if s.event_rungs:
+            lines.append(f"  events {', '.join(map(_rung_in_words, s.event_rungs, s.event_reasons))}")
+        if s.project_rung:
+            lines.append(f"  moved  {_rung_in_words(s.project_rung, s.project_reason)}")
+        lines.append(f"  time   {s.run_time:.3g} s run, {s.compile_time:.3g} s compile")
         if np.isfinite(s.stiffness):
             lines.append(f"  stiff  {s.stiffness:.2g} of the stability limit at the end")
         return "\n".join(lines)
+
+
+def _rung_in_words(rung: str, reason: str) -> str:
+    return f"{rung} ({reason})" if reason else rung
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,56 +21,85 @@ from stepnet.chosen_steps import (
     steps_of,
 )
 from stepnet.integrate import scheme_for, solve
-from stepnet.memory_choices import EXACT, in_memory, require_memory
+from stepnet.memory_choices import EXACT, bytes_of, in_memory, require_memory
 from stepnet.planning import Choices
 from stepnet.problem import Partitioned, Problem, SecondOrder, state_shape
 from stepnet.reading import flattened, real_numbers
+from stepnet.records import explain_arguments
 from stepnet.reversal import Seeds
+from stepnet.sensitivities import sensitivities_at
 
 
 class Tangent(NamedTuple):
-    """An end state and its derivative along a direction."""
+    """An end state, or the states at `save_at`, and their derivatives along a direction."""
 
     y: np.ndarray
     dy: np.ndarray
 
 
-def tangent(problem: Problem, scheme, *, y0=None, args=None, steps=None, **choices) -> Tangent:
+@explain_arguments(also=Choices._fields)
+def tangent(problem: Problem, scheme=None, *, y0=None, args=None, steps=None, save_at=None, **choices) -> Tangent:
     """The derivative of the end state along a direction of the initial state (`y0`) and of the arguments (`args`).
 
-    Steps are chosen and then held fixed, as in `gradient`, which takes the same options.
+    With `save_at` it is that of the states at those times, (times, *state).  Steps are chosen and then held fixed, as
+    in `gradient`, which takes the same options.
     """
     from stepnet.engines.numba_engine import differentiation as engine
 
-    scheme = scheme_for(problem, scheme)
-    chosen = steps_of(problem, scheme, steps, Choices(**choices), None)
-    return _tangent(engine, problem, scheme, chosen, *_direction(engine, problem, y0, args))
+    scheme = scheme_for(problem, scheme, steps)
+    chosen = steps_of(problem, scheme, steps, Choices(**choices), save_at)
+    times = None if save_at is None else chosen.times(problem.t_span)
+    return _tangent(engine, problem, scheme, chosen, *_direction(engine, problem, y0, args), times)
 
 
 class Jacobian(NamedTuple):
-    """Derivatives of the end state: with respect to the initial one, and to each argument."""
+    """Derivatives of the end state, or of the states at `save_at`: by the initial state, and by each argument."""
 
     y0: np.ndarray
     args: tuple
 
 
-def jacobian(problem: Problem, scheme, *, steps=None, memory="auto", differences: bool = False, **choices) -> Jacobian:
+@explain_arguments(also=Choices._fields)
+def jacobian(
+    problem: Problem, scheme=None, *, steps=None, save_at=None, memory="auto", differences: bool = False, **choices
+) -> Jacobian:
     """The matrix d y_end / d y0 of flat states, and d y_end / d args: one run forward, and all rows back together.
 
-    `memory` is that of `gradient`, without the choices that are not exact.
+    With `save_at` these are the sensitivities d y(t_i) / d y0 (times, n, n) and d y(t_i) / d args (times, n, *argument)
+    at all those times, from one run.
+
+    Parameters
+    ----------
+    problem, scheme, steps
+        As in `gradient`, and its options for adaptive steps.
+    save_at : array_like, optional
+        Times at which the derivatives are wanted; adaptive steps end there, given ones must have them among theirs.
+    memory : str, int or Checkpoints, optional
+        That of `gradient`, without the choices that are not exact.  With `save_at` the derivatives are accumulated on
+        the way forward, for which one block of states is enough.
+    differences : bool, optional
+        Allow finite differences of a right-hand side whose derivative is not known.
+
+    Returns
+    -------
+    Jacobian
     """
     from stepnet.engines.numba_engine import differentiation as engine
 
-    scheme = scheme_for(problem, scheme)
+    scheme = scheme_for(problem, scheme, steps)
     require_memory(memory, EXACT)
-    chosen = steps_of(problem, scheme, steps, Choices(**choices), None)
+    chosen = steps_of(problem, scheme, steps, Choices(**choices), save_at)
     linear = linearised(engine, problem, scheme, chosen, False, differences)
     require_argument_gradients(linear)
-    rows = np.eye(problem.initial.size)[:, None]
-    facts = partial(identity_of, engine, problem, scheme, chosen, "jacobian")
-    y_bars, p_bars = _pulled_back(engine, linear, chosen, lambda _: rows, memory, facts)
-    columns = zip(*(engine.as_arguments(p_bar, problem.args, linear.has_parameters) for p_bar in p_bars), strict=True)
-    return Jacobian(np.array(y_bars), tuple(None if column[0] is None else np.array(column) for column in columns))
+    if save_at is not None:
+        with as_failed_solve(engine, problem, scheme, chosen):
+            y, p = sensitivities_at(linear, chosen.places, bytes_of(memory))
+    else:
+        rows = np.eye(problem.initial.size)[:, None]
+        facts = partial(identity_of, engine, problem, scheme, chosen, "jacobian")
+        y, p = map(np.array, _pulled_back(engine, linear, chosen, lambda _: rows, memory, facts))
+        p = p.reshape(len(y), linear.new_sums().p.size)
+    return Jacobian(y, engine.as_argument_rows(p, problem.args, linear.has_parameters))
 
 
 class HessianProduct(NamedTuple):
@@ -85,9 +114,10 @@ class HessianProduct(NamedTuple):
         return flattened(self.y0, self.args)
 
 
+@explain_arguments(also=Choices._fields)
 def hvp(
-    problem: Problem, scheme, loss, *, y0=None, args=None, steps=None, memory="auto", gauss_newton: bool = False,
-    **choices,
+    problem: Problem, scheme=None, loss=None, *, y0=None, args=None, steps=None, memory="auto",
+    gauss_newton: bool = False, **choices,
 ) -> HessianProduct:  # fmt: skip
     """The Hessian of `loss(y_end)` times a direction (`y0`, `args`): the adjoint of the tangent, forward over reverse.
 
@@ -96,8 +126,10 @@ def hvp(
     """
     from stepnet.engines.numba_engine import differentiation as engine
 
-    scheme = scheme_for(problem, scheme)
+    scheme = scheme_for(problem, scheme, steps)
     require_memory(memory, EXACT)
+    if not callable(loss):
+        raise TypeError(f"`loss` must be a function, found {type(loss).__name__}")
     chosen = steps_of(problem, scheme, steps, Choices(**choices), None)
     direction, p_direction = _direction(engine, problem, y0, args)
     facts = partial(
@@ -144,20 +176,21 @@ def _direction(engine, problem: Problem, y0, args) -> tuple[np.ndarray, np.ndarr
     return direction, engine.as_block((None,) * len(problem.args) if args is None else args, problem.args)
 
 
-def _tangent(engine, problem: Problem, scheme, chosen: Steps, direction, p_direction) -> Tangent:
+def _tangent(engine, problem: Problem, scheme, chosen: Steps, direction, p_direction, save_at=None) -> Tangent:
     both = engine.tangent_problem(problem, direction, p_direction, may_call=True)
-    solution = solve(both, scheme, steps=chosen.as_argument, save_every=0)
-    first, second = _separated(problem, solution.y[-1].ravel())
-    return Tangent(first.reshape(state_shape(problem)), second.reshape(state_shape(problem)))
+    solution = solve(both, scheme, steps=chosen.as_argument, save_at=save_at, save_every=0)
+    shape = state_shape(problem) if save_at is None else (len(save_at), *state_shape(problem))
+    first, second = _separated(problem, solution.y.reshape(len(solution.t), -1))
+    return Tangent(first.reshape(shape), second.reshape(shape))
 
 
 def _separated(problem: Problem, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """State and tangent out of those of a tangent problem: (q, q', p, p') for problems in halves."""
     if not _has_halves(problem):
         n = problem.initial.size
-        return flat[:n], flat[n:]
-    q, dq, p, dp = np.split(flat, 4)
-    return np.concatenate((q, p)), np.concatenate((dq, dp))
+        return flat[..., :n], flat[..., n:]
+    q, dq, p, dp = np.split(flat, 4, axis=-1)
+    return np.concatenate((q, p), axis=-1), np.concatenate((dq, dp), axis=-1)
 
 
 def _interleaved(problem: Problem, first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -164,7 +164,7 @@ def test_clipped_norms_keep_the_direction_and_leave_short_gradients():
     (lambda: training.StepDecay(0.1, factor=2.0), "`factor`"),
     (lambda: training.WarmUp(0.1, first=0.0), "`first`"),
     (lambda: ClipNorm(0.0), "`limit`"),
-    (lambda: optimisers.get("sgd", momentum=0.9), "the optimiser 'sgd' takes no `momentum`; it takes rate"),
+    (lambda: optimisers.get("sgd", momentum=0.9), "the optimiser 'sgd' takes no `momentum`; give the optimiser `Mom"),
     (lambda: optimisers.get(3), "`optimiser` must be a name or have a `step`, found 3"),
 ])  # fmt: skip
 def test_what_is_refused_is_named(call, message):

@@ -18,3 +18,7 @@ __all__ = [
     "mixed", "mixed_evaluations", "multistage", "online", "repetitions", "store_all", "two_level",
     "two_level_advances", "uniform",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

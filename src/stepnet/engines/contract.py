@@ -12,6 +12,8 @@ from stepnet.problem import Problem
 from stepnet.schemes.controllers import Controller
 from stepnet.solution import Failure, Pieces, Statistics, Status
 
+NO_STOPS = np.zeros(0)
+
 
 class Given(NamedTuple):
     """Steps known beforehand: `n_steps` even ones, or those between the times of `grid`."""
@@ -21,7 +23,10 @@ class Given(NamedTuple):
 
 
 class Adaptive(NamedTuple):
-    """Steps chosen by the error estimate; `rtol` and `atol` hold one number for every entry of the flat state."""
+    """Steps chosen by the error estimate; `rtol` and `atol` hold one number for every entry of the flat state.
+
+    A step ends at each of the times `stops`, which lie inside the interval in the direction of integration.
+    """
 
     rtol: np.ndarray
     atol: np.ndarray
@@ -30,6 +35,7 @@ class Adaptive(NamedTuple):
     controller: Controller
     norm: str
     max_steps: int
+    stops: np.ndarray = NO_STOPS
 
 
 class Passing(NamedTuple):

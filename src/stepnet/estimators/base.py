@@ -17,7 +17,7 @@ from stepnet.estimators.scaling import Scaling
 from stepnet.estimators.settings import require_stored
 from stepnet.nets import losses, penalties
 from stepnet.nets.losses import Meaning
-from stepnet.records import number
+from stepnet.records import explain_arguments, number
 from stepnet.training import METHODS, ClipNorm, ClipValue, Data, Method, Objective, Recipe, minimise, optimisers, train
 
 
@@ -33,6 +33,7 @@ class Lesson(NamedTuple):
     labels: np.ndarray | None = None
 
 
+@explain_arguments()
 class NetEstimator(BaseEstimator):
     """A net, a loss and an optimiser as an estimator; see `NetClassifier` and `NetRegressor`."""
 

@@ -14,6 +14,7 @@ from sklearn.utils.validation import validate_data
 from stepnet.estimators import settings, weights
 from stepnet.estimators.base import Lesson, NetEstimator
 from stepnet.nets.losses import Loss
+from stepnet.records import explain_arguments
 
 
 def _has_probabilities(estimator) -> bool:
@@ -27,6 +28,7 @@ def _has_probabilities(estimator) -> bool:
     return True
 
 
+@explain_arguments()
 class NetClassifier(ClassifierMixin, NetEstimator):
     """A network classifier: connectivity x dynamics x scheme, trained by exact gradients.
 

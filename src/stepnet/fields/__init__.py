@@ -37,3 +37,7 @@ __all__ = [
     "conv1d", "conv2d", "dense", "equivariant", "graph", "hamiltonian", "hyperbolic", "mlp", "nodewise", "parabolic",
     "pooling", "residual", "resized", "staggered", "symmetric", "two_layer",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

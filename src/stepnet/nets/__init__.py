@@ -33,3 +33,7 @@ __all__ = [
     "hyperbolic", "leapfrog_net", "load", "losses", "mgrit_forward", "mgrit_gradient", "midpoint_net", "mlp",
     "neural_ode", "node_net", "parabolic", "parabolic_cnn", "penalties", "resnet",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

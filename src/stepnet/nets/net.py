@@ -16,10 +16,12 @@ from stepnet.nets.derivatives import Linearised, NetGradient, views
 from stepnet.nets.design import Block, Design, described
 from stepnet.nets.initialise import initial_weights
 from stepnet.nets.layout import Layout, checked_layout
+from stepnet.records import explain_arguments
 
 MEMORIES = ("auto", "all", "segments", "reversible")
 
 
+@explain_arguments()
 class Net:
     """A design with weights: `net(x)` maps inputs `(batch, ...)` to outputs `(batch, outputs)`.
 

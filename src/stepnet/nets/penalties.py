@@ -10,6 +10,12 @@ from stepnet.nets.losses.loss import Expansion
 from stepnet.records import by_name, keep_numbers, number
 from stepnet.sums import inner
 
+__all__ = ["PENALTIES", "Penalty", "elastic_net", "get", "l1", "l2", "names", "none"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 @dataclass(frozen=True)
 class Penalty:

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from inspect import signature
 
 from stepnet import fields
 from stepnet.errors import UnknownName
@@ -37,6 +38,7 @@ from stepnet.fields import Chain, Connectivity, Depth, Field, HeldWeights, Layer
 from stepnet.fields.connectivity import count, two
 from stepnet.nets.design import Block, Design
 from stepnet.nets.net import Net
+from stepnet.records import explain_arguments
 from stepnet.schemes.multistep import LEAPFROG_TWO_STEP
 from stepnet.schemes.symplectic import SYMPLECTIC_EULER_KICK
 
@@ -56,6 +58,7 @@ LEAPFROG_FROM_REST = replace(
 STARTS = {"taylor": LEAPFROG_TWO_STEP, "equal": LEAPFROG_FROM_REST}
 
 
+@explain_arguments(also=signature(Net).parameters)
 def composed(
     field: Field, scheme, steps: int, inputs: int | None = None, outputs: int | None = None, *, length: float = 1.0,
     degree: int | None = None, controls: int | None = None, opening: str = "dense", opening_width: int | None = None,

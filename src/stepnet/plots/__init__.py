@@ -8,3 +8,7 @@ __all__ = [
     "CLASSES", "COLOURS", "class_legend", "energy_error", "graph", "graph_positions", "history", "layers", "orbit",
     "regions", "step_sizes", "style",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -10,3 +10,7 @@ __all__ = [
     "FATES", "Basins", "Chunk", "Ends", "EscapeTimes", "Lyapunov", "Mean", "Mergeable", "Moments", "PerMember",
     "Quantiles", "QuantilesFound", "Reduction", "Rows", "States",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

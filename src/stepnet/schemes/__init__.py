@@ -12,3 +12,7 @@ __all__ = [
     "PI", "PID", "Butcher", "Controller", "Embedded", "ExplicitRK", "I", "LowStorageRK", "Multistep", "Splitting",
     "StabilisedRK", "conditions", "find", "get", "names", "rkc1", "rkc2", "rkl1", "rkl2",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

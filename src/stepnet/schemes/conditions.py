@@ -30,6 +30,34 @@ Scheme = ExplicitRK | LowStorageRK | StabilisedRK | Splitting | Multistep
 ROUNDING = 1e-12  # coefficients of order 1 that cancel exactly leave less than this
 
 
+__all__ = [
+    "amplification",
+    "embedded_orders",
+    "error_constant",
+    "imaginary_stability_limit",
+    "is_a_stable",
+    "is_explicit",
+    "is_fsal",
+    "is_l_stable",
+    "is_pair",
+    "is_reversible",
+    "is_stiffly_accurate",
+    "is_symmetric",
+    "is_symplectic",
+    "order",
+    "real_stability_limit",
+    "ssp_coefficient",
+    "stability_function",
+    "stage_order",
+    "symplecticity_defect",
+    "tableau_of",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 def remembered(function):
     """Compute once per scheme; bare tableaux of arrays cannot be remembered and are computed each time."""
     kept = cache(function)

@@ -3,3 +3,7 @@
 from stepnet.stability.safety import AdjointSafety, adjoint_safety
 
 __all__ = ["AdjointSafety", "adjoint_safety"]
+
+
+def __dir__() -> list[str]:
+    return __all__

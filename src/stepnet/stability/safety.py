@@ -44,7 +44,7 @@ class AdjointSafety:
     verdict: str
 
 
-def adjoint_safety(problem: ODE, scheme, loss=None, *, end_gradient=None, steps=None, **choices) -> AdjointSafety:
+def adjoint_safety(problem: ODE, scheme=None, loss=None, *, end_gradient=None, steps=None, **choices) -> AdjointSafety:
     """Solve a problem forward and back, and compare the gradient of the adjoint equation with the exact one.
 
     Without a loss that of half the squared end state is taken.

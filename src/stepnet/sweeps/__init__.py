@@ -3,3 +3,7 @@
 from stepnet.sweeps.running import SweepResult, sweep
 
 __all__ = ["SweepResult", "sweep"]
+
+
+def __dir__() -> list[str]:
+    return __all__

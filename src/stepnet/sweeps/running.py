@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field
 from functools import lru_cache
+from inspect import signature
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -15,8 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from stepnet.ensemble import solve_ensemble
 from stepnet.integrate import scheme_for
 from stepnet.problem import Problem
+from stepnet.records import explain_arguments
 from stepnet.reductions import FATES, Chunk, Reduction, States
 from stepnet.schemes import catalogue
 from stepnet.solution import Scheme, Status
@@ -80,10 +83,11 @@ class Work(NamedTuple):
         return {**found, COUNTS: {"fates": np.bincount(chunk.fates, minlength=len(FATES))}}
 
 
+@explain_arguments(also=signature(solve_ensemble).parameters)
 def sweep(
     problem: Problem,
-    scheme,
-    grid: Mapping,
+    scheme=None,
+    grid: Mapping | None = None,
     *,
     reduce=None,
     path=None,
@@ -102,7 +106,7 @@ def sweep(
     ----------
     problem : ODE, Partitioned, SecondOrder or Split
         What to solve.
-    scheme : record or str
+    scheme : record or str, optional
         As in `solve`.
     grid : mapping of str to array_like
         Values by names: arguments of the right-hand side ("rho", "p[1]", or "args[1]" for number 1 of all arguments),
@@ -126,7 +130,7 @@ def sweep(
     -------
     SweepResult
     """
-    scheme = scheme_for(problem, scheme)
+    scheme = scheme_for(problem, scheme, options.get("steps"))
     problem, axes = grid_of(problem, grid)
     reductions = _reductions(reduce)
     _check_options(options)

@@ -27,3 +27,7 @@ __all__ = [
     "SecondOrder", "SolveBlock", "Split", "from_net", "method_names", "nets", "odeint", "odeint_adjoint",
     "odeint_dense", "odeint_event", "over_ranks", "recognised", "solve",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -16,6 +16,26 @@ from stepnet.nets import presets
 from stepnet.nets.net import Net
 from stepnet.torch.networks import NetModule
 
+__all__ = [
+    "antisymmetric",
+    "attention_net",
+    "graph_ode",
+    "hamiltonian",
+    "hyperbolic",
+    "leapfrog_net",
+    "midpoint_net",
+    "mlp",
+    "neural_ode",
+    "node_net",
+    "parabolic",
+    "parabolic_cnn",
+    "resnet",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 def as_module(preset: Callable[..., Net]) -> Callable[..., NetModule]:
     """A preset that makes a module."""

@@ -23,3 +23,7 @@ __all__ = [
     "TrustRegion", "WarmUp", "block_coordinate", "blocks_by_name", "load", "minimise", "multilevel",
     "optimisers", "schedules", "train", "truncated_cg",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -11,7 +11,7 @@ import numpy as np
 from stepnet.checkpoints.counts import checked_count
 from stepnet.errors import TrainingInterrupted
 from stepnet.nets.losses import Expansion
-from stepnet.records import by_name, keep, keep_numbers
+from stepnet.records import by_name, explain_arguments, keep, keep_numbers
 from stepnet.sums import inner
 from stepnet.training.conjugate_gradients import Step, truncated_cg
 from stepnet.training.lbfgs import LBFGS, descend
@@ -42,6 +42,7 @@ class TrustRegion:
         keep_numbers(self, radius="(0, inf)")
 
 
+@explain_arguments()
 @dataclass(frozen=True)
 class GaussNewton:
     """Steps p of J' H J p = -g by truncated conjugate gradients, with J the derivative of the outputs.
@@ -82,6 +83,7 @@ Method = LBFGS | GaussNewton | MSA
 METHODS = {"lbfgs": LBFGS, "gauss_newton": GaussNewton, "msa": MSA}
 
 
+@explain_arguments()
 def minimise(
     objective: Objective, data: Data, method: Method | str = "lbfgs", *, theta=None, progress=False
 ) -> Minimum:

@@ -9,11 +9,12 @@ from math import inf, isfinite
 import numpy as np
 
 from stepnet.checkpoints.counts import checked_count
-from stepnet.records import keep, keep_numbers
+from stepnet.records import explain_arguments, keep, keep_numbers
 from stepnet.training.minimum import Minimum, Watch, require_start
 from stepnet.training.objective import Evaluation
 
 
+@explain_arguments()
 @dataclass(frozen=True)
 class LBFGS:
     """Limited-memory quasi-Newton steps by `scipy.optimize.minimize`.  Liu & Nocedal (1989), Math. Program. 45:503.

@@ -9,6 +9,7 @@ from math import inf, isfinite, nan
 import numpy as np
 
 from stepnet.errors import TrainingFailed, TrainingInterrupted
+from stepnet.records import explain_arguments
 from stepnet.training.objective import Data, Objective, checked_theta, require
 from stepnet.training.optimisers import empty_slots
 from stepnet.training.progress import Bar, bar
@@ -42,6 +43,7 @@ class Diverged(Exception):
     """Raised inside the loop; the message says where."""
 
 
+@explain_arguments()
 def train(
     objective: Objective,
     data: Data,

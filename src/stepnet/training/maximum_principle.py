@@ -20,7 +20,7 @@ import numpy as np
 from stepnet.checkpoints.counts import checked_count
 from stepnet.nets.layerwise import Layerwise
 from stepnet.nets.penalties import Penalty
-from stepnet.records import keep, keep_numbers
+from stepnet.records import explain_arguments, keep, keep_numbers
 from stepnet.sums import inner
 from stepnet.training.lbfgs import LBFGS, descend
 from stepnet.training.minimum import ZERO_GRADIENT, Minimum, Watch, require_start
@@ -31,6 +31,7 @@ DESCENT, BAD, GOOD = 1e-4, 0.25, 0.5  # of what the Hamiltonians gain: to be tak
 LARGEST = 1e14  # times the first rho; its inverse is the smallest
 
 
+@explain_arguments()
 @dataclass(frozen=True)
 class MSA:
     """The method of successive approximations, extended by rho; Li, Chen, Tai & E (2017), arXiv:1710.09513.

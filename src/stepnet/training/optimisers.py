@@ -14,12 +14,33 @@ import numpy as np
 
 from stepnet.nets import penalties
 from stepnet.nets.penalties import Penalty
-from stepnet.records import by_name, keep, keep_numbers
+from stepnet.records import by_name, explain_arguments, keep, keep_numbers
 from stepnet.training.schedules import schedule
 
 Slots = dict[str, np.ndarray]
 Rate = Any  # a schedule; a number stands for a constant one
 INTERVALS = {"momentum": "[0, 1)", "beta1": "[0, 1)", "beta2": "[0, 1)", "eps": "(0, inf)", "decay": "[0, inf)"}
+
+
+__all__ = [
+    "AdaGrad",
+    "Adam",
+    "AdamW",
+    "Momentum",
+    "Nesterov",
+    "OPTIMISERS",
+    "Optimiser",
+    "Proximal",
+    "RMSprop",
+    "SGD",
+    "empty_slots",
+    "get",
+    "names",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 class Optimiser(Protocol):
@@ -42,6 +63,7 @@ def _check(record) -> None:
     keep_numbers(record, **{each.name: INTERVALS[each.name] for each in fields(record) if each.name != "rate"})
 
 
+@explain_arguments()
 @dataclass(frozen=True)
 class SGD:
     """theta - rate g."""
@@ -56,6 +78,7 @@ class SGD:
         return theta - rate * gradient, {}
 
 
+@explain_arguments()
 @dataclass(frozen=True)
 class Momentum:
     """theta - rate v, v = momentum v + g.  Polyak (1964), USSR Comput. Math. Math. Phys. 4:1."""
@@ -72,6 +95,7 @@ class Momentum:
         return theta - rate * v, {"velocity": v}
 
 
+@explain_arguments()
 @dataclass(frozen=True)
 class Nesterov:
     """theta - rate (g + momentum v), v = momentum v + g.  Sutskever et al. (2013), ICML."""
@@ -88,6 +112,7 @@ class Nesterov:
         return theta - rate * (gradient + self.momentum * v), {"velocity": v}
 
 
+@explain_arguments()
 @dataclass(frozen=True)
 class AdaGrad:
     """theta - rate g / (sqrt(s) + eps), s the sum of all g^2.  Duchi, Hazan & Singer (2011), JMLR 12:2121."""
@@ -104,6 +129,7 @@ class AdaGrad:
         return theta - rate * gradient / (np.sqrt(s) + self.eps), {"squares": s}
 
 
+@explain_arguments()
 @dataclass(frozen=True)
 class RMSprop:
     """theta - rate g / (sqrt(s) + eps), s the decaying mean of g^2.  Tieleman & Hinton (2012), lecture 6.5."""
@@ -131,6 +157,7 @@ def _adam_step(record, keep, theta, gradient, slots, rate, count):
     return theta, {"mean": mean, "squares": squares}
 
 
+@explain_arguments()
 @dataclass(frozen=True)
 class Adam:
     """theta - rate m^ / (sqrt(s^) + eps), decaying means m of g and s of g^2.  Kingma & Ba (2015), arXiv:1412.6980."""
@@ -148,6 +175,7 @@ class Adam:
         return _adam_step(self, 1.0, theta, gradient, slots, rate, count)
 
 
+@explain_arguments()
 @dataclass(frozen=True)
 class AdamW:
     """Adam after theta (1 - rate decay).  Loshchilov & Hutter (2019), arXiv:1711.05101."""

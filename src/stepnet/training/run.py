@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stepnet.checkpoints.counts import checked_count
-from stepnet.records import keep, keep_numbers
+from stepnet.records import explain_arguments, keep, keep_numbers
 from stepnet.training import optimisers
 from stepnet.training.clipping import ClipNorm, ClipValue
 from stepnet.training.optimisers import Slots
@@ -21,6 +21,7 @@ NOTHING = (0.0, 0.0, 0.0, 0.0)  # the sums of an epoch that has not begun
 COLUMNS = ("loss", "accuracy", "validation_loss", "validation_accuracy", "rate")
 
 
+@explain_arguments()
 @dataclass(frozen=True)
 class Recipe:
     """How to train.

@@ -14,6 +14,24 @@ Schedule = Callable[[float], float]
 POSITIVE, SHARE = "(0, inf)", "(0, 1]"
 
 
+__all__ = [
+    "Constant",
+    "Cosine",
+    "Exponential",
+    "InverseTime",
+    "SCHEDULES",
+    "StepDecay",
+    "WarmUp",
+    "get",
+    "names",
+    "schedule",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 @dataclass(frozen=True)
 class Constant:
     """rate."""

@@ -21,8 +21,8 @@ from stepnet.errors import NoDerivative
 from stepnet.problem import ODE, Problem, Split
 
 __all__ = [
-    "EventFunction", "Linearised", "SweepFailed", "adjoint_problem", "as_arguments", "as_block",
-    "function_key", "identity", "interpolated_problem", "running_problem", "scalar_of",
+    "EventFunction", "Linearised", "SweepFailed", "adjoint_problem", "as_argument_rows", "as_arguments",
+    "as_block", "function_key", "identity", "interpolated_problem", "running_problem", "scalar_of",
     "tangent_problem",
 ]  # fmt: skip
 
@@ -30,6 +30,12 @@ __all__ = [
 def as_arguments(p: np.ndarray, args: tuple, is_known: bool = True) -> tuple:
     """Numbers of a parameter block in the shapes of the arguments; None where they are not known or no floats."""
     return unpacked(p, pack(args).slots) if is_known else (None,) * len(args)
+
+
+def as_argument_rows(p: np.ndarray, args: tuple, is_known: bool = True) -> tuple:
+    """The same for an array whose last axis is that of the parameter block."""
+    places = as_arguments(np.arange(p.shape[-1], dtype=float), args, is_known)
+    return tuple(None if each is None else p[..., np.asarray(each, np.int64)] for each in places)
 
 
 def as_block(direction, args: tuple) -> np.ndarray:

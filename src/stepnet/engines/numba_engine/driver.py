@@ -72,31 +72,41 @@ def drive(job: Job, problem: Problem, plan: Plan, scheme) -> Outcome:
     step, rejected, t_end, before = [job.run[name].item() for name in ("step", "rejected", "t", "evaluations")]
     failure, stiffness = diagnosis.explain(job, scheme, plan, status)
     evaluations = job.run["evaluations"].item()
-    n_calls, rung, reason, compile_time = _origin(job.fields)
+    slopes, watched, moved = _by_purpose(job.fields, plan)
+    n_calls, rung, reason = _origin(slopes)
     statistics = Statistics(
         step,
         rejected,
         n_calls * evaluations,
         rung,
         reason,
-        compile_time + loading,
+        sum(field.compile_time for field in job.fields) + loading,
         run_time=elapsed,
         stiffness=stiffness,
         probes=evaluations - before,
+        event_rungs=tuple(field.rung for field in watched),
+        event_reasons=tuple(field.reason for field in watched),
+        project_rung=moved[0].rung if moved else "",
+        project_reason=moved[0].reason if moved else "",
     )
     saved, pieces = trajectory.result(job.dtype), trajectory.dense_output(job) if plan.dense else None
     return Outcome(*saved, status, statistics, failure, t_events, y_events, pieces, t_end)
 
 
-def _origin(fields: tuple[Field, ...]) -> tuple[int, str, str, float]:
-    """Calls of the user's functions in an evaluation, the slowest rung, why it is that one, and the time it took."""
+def _by_purpose(fields: tuple[Field, ...], plan: Plan) -> tuple[tuple[Field, ...], ...]:
+    """The fields of the right-hand side, of the events and of the projection; they follow the first one in a job."""
+    events = 1 + len(plan.events)
+    moved = events + (plan.project is not None)
+    return fields[:1] + fields[moved:], fields[1:events], fields[events:moved]
+
+
+def _origin(fields: tuple[Field, ...]) -> tuple[int, str, str]:
+    """Calls of the user's functions in an evaluation, the slowest rung, and why it is that one."""
     if len(fields) == 1:
-        field = fields[0]
-        return field.n_calls, field.rung, field.reason, field.compile_time
-    reasons = (field.reason for field in fields if field.reason)
+        return fields[0].n_calls, fields[0].rung, fields[0].reason
+    reasons = dict.fromkeys(field.reason for field in fields if field.reason)
     rung = max((field.rung for field in fields), key=RUNGS.index)
-    n_calls, compile_time = max(field.n_calls for field in fields), sum(field.compile_time for field in fields)
-    return n_calls, rung, "; ".join(reasons), compile_time
+    return max(field.n_calls for field in fields), rung, "; ".join(reasons)
 
 
 def _loop(job: Job, problem: Problem, plan: Plan, trajectory: Trajectory) -> int:

@@ -128,18 +128,27 @@ def error_of_step(work, n_errors, how, run):
 
 
 @inlined
-def later(run, h, is_last):
+def next_goal(run, stops):
+    """The next time at which a step must end: one of `stops`, or the end of the run."""
+    return stops[run.next_stop] if run.next_stop < stops.shape[0] else run.t_end
+
+
+@inlined
+def later(run, h, goal, is_at_goal):
     """t + h with the rounding error carried along (Kahan), so that 10^8 steps do not drift."""
-    if is_last:
-        return run.t_end, 0.0
+    if is_at_goal:
+        return goal, 0.0
     increment = h + run.t_low
     t = run.t + increment
     return t, increment - (t - run.t)
 
 
 @Kernel
-def adaptive(field, attempt, p, tables, how, needs, work, run_, out):
-    """Steps as long as the error estimate allows; `attempt` is the address of a generated step, or 0."""
+def adaptive(field, attempt, p, tables, how, stops, needs, work, run_, out):
+    """Steps as long as the error estimate allows; `attempt` is the address of a generated step, or 0.
+
+    A step ends at each of the times `stops`.
+    """
     run = run_[0]
     is_simple = is_nothing_wanted(needs)
     for _ in range(run.slice):
@@ -151,9 +160,11 @@ def adaptive(field, attempt, p, tables, how, needs, work, run_, out):
             return STEP_LIMIT
         if not first_slope(field, p, work, run):
             return FIELD_RAISED
-        remaining = (run.t_end - run.t) - run.t_low
-        is_last = abs(run.h) >= abs(remaining) * (1.0 - 1e-9)
-        h = remaining if is_last else run.h
+        goal = next_goal(run, stops)
+        remaining = (goal - run.t) - run.t_low
+        is_at_goal = abs(run.h) >= abs(remaining) * (1.0 - 1e-9)
+        is_last = is_at_goal and run.next_stop == stops.shape[0]
+        h = remaining if is_at_goal else run.h
         run.h_tried = h
         if not is_finite_row(work, K):
             return NOT_FINITE
@@ -167,15 +178,17 @@ def adaptive(field, attempt, p, tables, how, needs, work, run_, out):
             if abs(run.h) < SHORTEST * abs(run.t) or run.t + run.h == run.t:
                 return STEP_TOO_SMALL if np.isfinite(error) else NOT_FINITE
             continue
-        t_new, t_low = later(run, h, is_last)
+        t_new, t_low = later(run, h, goal, is_at_goal)
         run.n_steps = run.step + 1 if is_last else -1
         status = complete(field, p, tables, needs, is_simple, work, tables.n_stages, t_new, h, run, out)
         if run.theta < 1.0:  # an event or a failure inside: the end of the step is not reached
             run.n_steps = -1
             return status
         run.t_low = t_low
+        if is_at_goal and not is_last:
+            run.next_stop += 1
         longer = h * step_control.growth(error, run, how.betas, how.shrink, how.grow, how.aim)
-        if is_last and abs(run.h) > abs(longer):  # it was cut to end here, which says nothing about the next one
+        if is_at_goal and abs(run.h) > abs(longer):  # it was cut to end here, which says nothing about the next one
             longer = run.h
         run.h = np.sign(h) * min(abs(longer), run.h_max)
         run.error_2 = run.error_1
@@ -206,7 +219,8 @@ def prepare(problem: Problem, scheme: ExplicitRK, plan: Plan) -> Job:
         needs = needs_of(plan, out.watch, moved, is_aside)
         output = Output(out.t, out.y, out.piece_t, out.pieces)
         if is_adaptive:
-            return adaptive(field.address, fused, field.p, tables, how, needs, work, run, output)
+            stops = plan.stepping.stops
+            return adaptive(field.address, fused, field.p, tables, how, stops, needs, work, run, output)
         return fixed(field.address, fused, field.p, tables, needs, work, run, grid_of(plan), output)
 
     slopes = stage_slopes(field, scheme.butcher)

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from stepnet.engines.numba_engine.compile.pullbacks import parts_of
-from stepnet.engines.numba_engine.sweep import Clock, Runner, Sums
+from stepnet.engines.numba_engine.sweep import NO_MARKS, Clock, Marks, Runner, Sums
 from stepnet.problem import Problem, SecondOrder, Split
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.programs import Motion, motion_of
@@ -102,9 +102,24 @@ class Linearised:
         """Move a state over steps; those before each of them go to the rows of `states`."""
         self._step.forward(state, first, count, states)
 
-    def backward(self, states: np.ndarray, first: int, count: int, bar: np.ndarray, sums: Sums) -> None:
-        """Move a gradient back over steps."""
-        self._step.backward(states, first, count, bar, sums)
+    def backward(
+        self, states: np.ndarray, first: int, count: int, bar: np.ndarray, sums: Sums, marks: Marks = NO_MARKS
+    ) -> None:
+        """Move a gradient back over steps, those of `marks` being added on the way."""
+        self._step.backward(states, first, count, bar, sums, marks)
+
+    no_marks = NO_MARKS
+
+    def marks(self, at: np.ndarray, gradients: np.ndarray) -> Marks:
+        """Gradients (at, entries) with respect to the flat states at some steps, ascending."""
+        seeds = np.zeros((len(at), self.motion.step.n_rows, self.n))
+        seeds[:, self._own_rows] = gradients.reshape(len(at), -1, self.n)
+        return NO_MARKS._replace(at=at, seeds=seeds)
+
+    def stretches(self, at: np.ndarray, seed: np.ndarray) -> Marks:
+        """Marks at which a gradient `seed` (rows, n) begins anew, those of each stretch being told apart."""
+        seeds = np.tile(seed, (len(at), 1, 1))
+        return Marks(at, seeds, np.zeros_like(seeds), np.zeros((len(at), self._p_size)))
 
     def undo(self, state: np.ndarray, first: int, count: int, states: np.ndarray) -> None:
         """Move a state back to step `first` over `count` steps; those before each of them go to `states`."""
@@ -119,3 +134,15 @@ class Linearised:
     def own(self, state: np.ndarray) -> np.ndarray:
         """The flat state of the problem."""
         return state[self._own_rows].ravel()
+
+    def unit_rows(self) -> np.ndarray:
+        """One gradient (rows, n) for every number of a state."""
+        return np.eye(self.width).reshape(self.width, self.motion.step.n_rows, self.n)
+
+    def own_places(self) -> np.ndarray:
+        """Where the flat state of the problem is among the numbers of a state."""
+        return self.own(np.arange(self.width).reshape(self.motion.step.n_rows, self.n))
+
+    def own_states(self, states: np.ndarray) -> np.ndarray:
+        """The same of stored states (steps, width), one row each."""
+        return states.reshape(len(states), -1, self.n)[:, self._own_rows].reshape(len(states), -1)

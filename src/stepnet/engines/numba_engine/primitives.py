@@ -74,6 +74,18 @@ def call_steps(typing_context, address, t0, h, first, count, work, p):
 
 
 @intrinsic
+def call_reverse(typing_context, address, t0, h, first, count, grid, states, bar, p_bar, t_bars, p):
+    """The adjoint of many steps, `reverse` of compile/fused.py."""
+    real, arrays = types.float64, (grid, states, bar, p_bar, t_bars, p)
+    signature = types.int32(types.int64, real, real, types.int64, types.int64, *arrays)
+
+    def generate(context, builder, signature, arguments):
+        return _call_address(context, builder, signature, arguments)
+
+    return signature, generate
+
+
+@intrinsic
 def call_herd(typing_context, address, rows, most):
     """Attempts in all lanes, `herd` of compile/lanes.py; how many there were."""
     signature = types.int64(types.int64, rows, types.int64)
@@ -92,7 +104,7 @@ def call_steps_in_lanes(typing_context, address, t0, h, first, count, work, p):
     signature = types.int32(types.int64, t0, h, types.int64, types.int64, work, p)
 
     def generate(context, builder, signature, arguments):
-        return _call_in_lanes(context, builder, signature, arguments)
+        return _call_address(context, builder, signature, arguments)
 
     return signature, generate
 
@@ -103,7 +115,7 @@ def call_sweep_in_lanes(typing_context, address, t0, h, first, count, grid, stat
     signature = types.int32(types.int64, t0, h, types.int64, types.int64, grid, state, states, types.int64, p)
 
     def generate(context, builder, signature, arguments):
-        return _call_in_lanes(context, builder, signature, arguments)
+        return _call_address(context, builder, signature, arguments)
 
     return signature, generate
 
@@ -114,15 +126,17 @@ def call_reverse_in_lanes(typing_context, address, t0, h, first, count, grid, st
     signature = types.int32(types.int64, t0, h, types.int64, types.int64, grid, states, bar, p_bar, t_bars, p)
 
     def generate(context, builder, signature, arguments):
-        return _call_in_lanes(context, builder, signature, arguments)
+        return _call_address(context, builder, signature, arguments)
 
     return signature, generate
 
 
-def _call_in_lanes(context, builder, signature, arguments):
-    """Call the address that comes first with integers as they are and arrays as pointers."""
+def _call_address(context, builder, signature, arguments):
+    """Call the address that comes first with numbers as they are and arrays as pointers."""
     is_array = [isinstance(kind, types.Array) for kind in signature.args[1:]]
-    function = ir.FunctionType(I32, [BYTES if array else I64 for array in is_array])
+    numbers = [ir.DoubleType() if isinstance(kind, types.Float) else I64 for kind in signature.args[1:]]
+    kinds = [BYTES if array else number for array, number in zip(is_array, numbers, strict=True)]
+    function = ir.FunctionType(I32, kinds)
     pointer = builder.inttoptr(arguments[0], function.as_pointer())
     values = zip(is_array, signature.args[1:], arguments[1:], strict=True)
     given = [_pointer(context, builder, kind, value) if array else value for array, kind, value in values]

@@ -43,6 +43,7 @@ class Run(NamedTuple):
     was_rejected: int = 0
     stride: int = 64  # most steps at once in generated code
     per_step: int = 0  # evaluations in one of them
+    next_stop: int = 0  # of the times at which a step must end
     is_cut: int = 0  # an event ended the step early, the next one is the rest of it
     theta: float = 0.0  # where in the step that was
     n_found: int = 0  # events

@@ -17,7 +17,7 @@ from numba import uintp
 from stepnet.engines.numba_engine.compile.cache import Kernel, inlined
 from stepnet.engines.numba_engine.compile.fused import fused_address, write_reverse, write_sweep
 from stepnet.engines.numba_engine.compile.pullbacks import Part
-from stepnet.engines.numba_engine.primitives import accumulate, call_field, call_pullback
+from stepnet.engines.numba_engine.primitives import accumulate, call_field, call_pullback, call_reverse
 from stepnet.engines.numba_engine.stepping import padded
 from stepnet.problem import is_finite
 from stepnet.schemes.programs import Program, Slope
@@ -62,6 +62,22 @@ class Scratch(NamedTuple):
     back: np.ndarray
     times: np.ndarray
     t_bar: np.ndarray
+
+
+class Marks(NamedTuple):
+    """Steps at which a loss reads the state: `at` (ascending, without repetition), and its gradients (at, rows, n).
+
+    With room in `bars` and `p_bars` the gradients of each stretch between two of them are told apart: what has been
+    summed up since the mark after it is stored there, and the next stretch begins with `seeds` alone.
+    """
+
+    at: np.ndarray
+    seeds: np.ndarray
+    bars: np.ndarray
+    p_bars: np.ndarray
+
+
+NO_MARKS = Marks(np.zeros(0, np.int64), np.zeros((0, 1, 1)), np.zeros((0, 1, 1)), np.zeros((0, 1)))
 
 
 class Clock(NamedTuple):
@@ -186,10 +202,27 @@ def length_gradient(tape, scratch, h, n):
     return total
 
 
+@inlined
+def pass_mark(marks, k, bar, p_bar):
+    """Add the gradient that a loss has at mark k."""
+    is_apart = marks.bars.shape[0] > 0
+    for row in range(bar.shape[0]):
+        for i in range(bar.shape[1]):
+            if is_apart:
+                marks.bars[k, row, i] = bar[row, i]
+                bar[row, i] = 0.0
+            bar[row, i] += marks.seeds[k, row, i]
+    if is_apart:
+        for i in range(p_bar.shape[0]):
+            marks.p_bars[k, i] = p_bar[i]
+            p_bar[i] = 0.0
+
+
 @Kernel
-def reverse(fields, pullbacks, p, tape, scratch, clock, first, count, states, bar, p_bar, t_bars, has_times):
+def reverse(fields, pullbacks, p, tape, scratch, clock, first, count, states, bar, p_bar, t_bars, has_times, marks):
     """The adjoint of the steps of a sweep, the last one first; `bar` is moved, `p_bar` and `t_bars` are added to."""
     n, work, bars, times = bar.shape[1], scratch.work, scratch.bars, scratch.times
+    mark = marks.at.shape[0] - 1
     for j in range(count):
         i = count - 1 - j
         for row in range(tape.n_rows):
@@ -215,6 +248,25 @@ def reverse(fields, pullbacks, p, tape, scratch, clock, first, count, states, ba
             times[1] += length_gradient(tape, scratch, h, n)
             t_bars[0] += times[0]
             t_bars[1] += (t - clock.t0) * times[0] + h * times[1]
+        if mark >= 0 and marks.at[mark] == first + i:
+            pass_mark(marks, mark, bar, p_bar)
+            mark -= 1
+    return DONE
+
+
+@Kernel
+def reverse_generated(address, p, clock, first, count, states, bar, p_bar, t_bars, marks):
+    """The same by generated code, from mark to mark."""
+    stop, n_marks = first + count, marks.at.shape[0]
+    for j in range(n_marks + 1):
+        mark = n_marks - 1 - j
+        at = marks.at[mark] if mark >= 0 else first
+        if at < stop:
+            rows = states[at - first :]
+            call_reverse(address, clock.t0, clock.h, at, stop - at, clock.grid, rows, bar, p_bar, t_bars, p)
+        if mark >= 0:
+            pass_mark(marks, mark, bar, p_bar)
+        stop = at
     return DONE
 
 
@@ -261,17 +313,26 @@ class Runner:
         if not self._is_back and not is_finite(state):
             raise SweepFailed("a state became NaN or infinite")
 
-    def backward(self, states: np.ndarray, first: int, count: int, bar: np.ndarray, sums: Sums) -> None:
-        """Move the gradient `bar` (rows, n) back over `count` steps, the states before which are rows of `states`."""
+    def backward(
+        self, states: np.ndarray, first: int, count: int, bar: np.ndarray, sums: Sums, marks: Marks = NO_MARKS
+    ) -> None:
+        """Move the gradient `bar` (rows, n) back over `count` steps, the states before which are rows of `states`.
+
+        The gradients of `marks`, at steps from `first` on, are added on the way.
+        """
         if count == 0 or not self._program.operations:
             return
         clock = self._clock
+        if self._reverse and marks.at.size:
+            tail = (first, count, states, bar, sums.p, sums.t, marks)
+            reverse_generated(self._reverse, self._p, clock, *tail)
+            return
         if self._reverse:
             pointers = (clock.grid, states, bar, sums.p, sums.t, self._p)
             REVERSE(self._reverse)(clock.t0, clock.h, first, count, *map(_at, pointers))
             return
         head = (self._fields, self._pullbacks, self._p, tape_of(self._program), self._scratch(), clock, first, count)
-        if reverse(*head, states, bar, sums.p, sums.t, self._has_times) != DONE:
+        if reverse(*head, states, bar, sums.p, sums.t, self._has_times, marks) != DONE:
             self._explain()
 
     def _scratch(self) -> Scratch:

@@ -20,3 +20,7 @@ __all__ = [
     "focal", "gaussian_nll", "get", "huber", "kl", "log_softmax", "mae", "mse", "names", "poisson", "quantile",
     "softmax", "tukey",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

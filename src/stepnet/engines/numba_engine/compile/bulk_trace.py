@@ -14,9 +14,27 @@ from stepnet.engines.numba_engine.compile.form import Form
 from stepnet.engines.numba_engine.compile.graph import TooManyNodes
 from stepnet.engines.numba_engine.compile.loops import Loops, loops_of
 from stepnet.engines.numba_engine.compile.symbols import CannotTrace
-from stepnet.engines.numba_engine.compile.trace import run_on_symbols, trace
+from stepnet.engines.numba_engine.compile.trace import Trace, run_on_symbols, trace
 
+MOST_NODES = 2500  # beyond this straight-line code is slower than loops
+MOST_UNKNOWNS = 400  # beyond this it is no faster, and compiles in seconds where loops take milliseconds
 MOST_ONE_BY_ONE = 80_000  # nodes of loops in Python over the unknowns: about a second
+
+
+def trace_short_or_loops(form: Form, block: Block) -> Trace | Loops:
+    """A short trace of few unknowns, else loops; a short one of many if it cannot be had as loops."""
+    if form.n_in <= MOST_UNKNOWNS:
+        try:
+            return trace(form, block, MOST_NODES)
+        except TooManyNodes:
+            return trace_loops(form, block)
+    try:
+        return trace_loops(form, block)
+    except (CannotTrace, TooManyNodes) as reason:
+        try:
+            return trace(form, block, MOST_NODES)
+        except TooManyNodes:
+            raise reason from None
 
 
 def trace_loops(form: Form, block: Block) -> Loops:

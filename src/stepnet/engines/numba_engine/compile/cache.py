@@ -7,7 +7,9 @@ every clone, and trusts whatever it finds.
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
+import sys
 import time
 from collections.abc import Callable
 from functools import cache
@@ -37,6 +39,14 @@ compiled = njit(**OPTIONS, **NO_WRAPPERS, forceinline=False)
 these in all their callers, LLVM took three times as long."""
 
 
+@cache
+def announce_compilation() -> None:
+    """Say once per process, on stderr, why the first call takes so long; STEPNET_QUIET=1 silences it."""
+    if sys.stderr is not None and os.environ.get("STEPNET_QUIET", "0") in ("", "0"):
+        message = "stepnet: compiling kernels for this machine (once; later runs load them from disk) ..."
+        print(message, file=sys.stderr, flush=True)
+
+
 class _KernelCache:
     """What Numba's dispatchers ask of a cache, answered by our own files: one for each function and signature."""
 
@@ -50,7 +60,10 @@ class _KernelCache:
         Numba would fill its registries first: 0.25 s that object code does not need.
         """
         data = disk_cache.read(self._file_name(signature, target_context.codegen()))
-        return None if data is None else CompileResult._rebuild(target_context, *pickle.loads(data))
+        if data is None:
+            announce_compilation()
+            return None
+        return CompileResult._rebuild(target_context, *pickle.loads(data))
 
     def save_overload(self, signature, compiled_result) -> None:
         """Keep a compiled function for later processes, unless it holds addresses of this one."""

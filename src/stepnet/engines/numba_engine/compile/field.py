@@ -15,15 +15,15 @@ import numpy as np
 from numba.core.ccallback import CFunc
 
 from stepnet.engines.numba_engine.compile.arguments import Block, pack
-from stepnet.engines.numba_engine.compile.bulk_trace import trace_loops
+from stepnet.engines.numba_engine.compile.bulk_trace import trace_short_or_loops
 from stepnet.engines.numba_engine.compile.callback import SIGNATURE, Callback
 from stepnet.engines.numba_engine.compile.fingerprint import fingerprint, is_opaque, uses_random_numbers, writes_outside
 from stepnet.engines.numba_engine.compile.form import Form, form_of, python_call, try_once
-from stepnet.engines.numba_engine.compile.graph import TooManyNodes
 from stepnet.engines.numba_engine.compile.loop_code import loop_code
+from stepnet.engines.numba_engine.compile.loops import Loops
 from stepnet.engines.numba_engine.compile.machine_code import Code, assembly
 from stepnet.engines.numba_engine.compile.symbols import CannotTrace
-from stepnet.engines.numba_engine.compile.trace import Trace, trace
+from stepnet.engines.numba_engine.compile.trace import Trace
 from stepnet.errors import UnknownName
 
 RUNGS = ("address", "traced", "compiled", "python")  # from fast to slow
@@ -31,7 +31,6 @@ AGREEMENT = {
     8: 1e-8,
     4: 1e-3,
 }  # compiled against Python, relative to the largest slope; contraction changes last digits
-MOST_NODES = 2500  # beyond this straight-line code is slower than loops
 MOST_NODES_OF_DERIVATIVES = 20_000
 N_CHECKS = 3
 LEAST_ADDRESS = 4096  # the first page of memory is nobody's, so a smaller number is a mistake and would crash
@@ -161,10 +160,8 @@ def _first_rung() -> str | None:
 def _trace_code(form: Form, block: Block, result, t: float, y: np.ndarray):
     if form.dtype != np.float64:
         raise CannotTrace(f"states are {form.dtype}")
-    try:
-        code = traced_code(trace(form, block, MOST_NODES))
-    except TooManyNodes:
-        code = loop_code(trace_loops(form, block), "f")
+    traced = trace_short_or_loops(form, block)
+    code = loop_code(traced, "f") if isinstance(traced, Loops) else traced_code(traced)
     return checked_code(code, form, block, t, y)
 
 

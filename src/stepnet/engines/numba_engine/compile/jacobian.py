@@ -9,10 +9,9 @@ import numpy as np
 from scipy.sparse import coo_array, csc_array, csr_array, issparse
 
 from stepnet.engines.numba_engine.compile.arguments import Block
-from stepnet.engines.numba_engine.compile.bulk_trace import trace_loops
+from stepnet.engines.numba_engine.compile.bulk_trace import MOST_NODES, trace_short_or_loops
 from stepnet.engines.numba_engine.compile.field import (
     AGREEMENT,
-    MOST_NODES,
     MOST_NODES_OF_DERIVATIVES,
     c_address,
     first_line,
@@ -236,13 +235,11 @@ def _checked_trace(form: Form, block: Block, t: float, y: np.ndarray) -> tuple[T
 def _traced(form: Form, block: Block) -> tuple[Trace | Loops, Callable]:
     """A short trace, loops or a long trace, and a function (t, y) that evaluates it."""
     try:
-        tracing = trace(form, block, MOST_NODES)
-    except TooManyNodes:
-        try:
-            loops = trace_loops(form, block)
-            return loops, c_slopes(code_of(loops, "f"), form.n_out, block.values)
-        except (CannotTrace, TooManyNodes):
-            tracing = trace(form, block, MOST_NODES_OF_DERIVATIVES)
+        tracing = trace_short_or_loops(form, block)
+    except (CannotTrace, TooManyNodes):
+        tracing = trace(form, block, MOST_NODES_OF_DERIVATIVES)
+    if isinstance(tracing, Loops):
+        return tracing, c_slopes(code_of(tracing, "f"), form.n_out, block.values)
     tracing.graph.most = 4 * MOST_NODES_OF_DERIVATIVES
     return tracing, lambda t, y: _evaluated(tracing, t, y, block.values)
 

@@ -14,8 +14,9 @@ from numba import carray, types
 from numba.extending import intrinsic
 
 from stepnet.engines.numba_engine.compile.arguments import pack
+from stepnet.engines.numba_engine.compile.bulk_trace import MOST_NODES, MOST_UNKNOWNS
 from stepnet.engines.numba_engine.compile.cache import FieldKernel
-from stepnet.engines.numba_engine.compile.field import MOST_NODES, RUNGS, Field, c_address, identity_field, make_field
+from stepnet.engines.numba_engine.compile.field import RUNGS, Field, c_address, identity_field, make_field
 from stepnet.engines.numba_engine.compile.form import IN_PLACE_NAMES, Form, form_of, parameter_names
 from stepnet.engines.numba_engine.compile.joined import joined_code
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split, state_shape
@@ -35,7 +36,7 @@ def full_field(problem: Problem) -> Field:
         "n_calls": sum(part.n_calls for part in parts),
         "cost": sum(part.cost for part in parts),
     }
-    code = joined_code(problem, parts, MOST_NODES)
+    code = joined_code(problem, parts, MOST_NODES) if problem.initial.size <= MOST_UNKNOWNS else None
     if code is not None:
         return Field(code.address, parts[-1].p, **facts, keep_alive=code)
     reals = problem.initial.view(problem.initial.real.dtype).size

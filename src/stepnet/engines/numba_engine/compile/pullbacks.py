@@ -82,8 +82,8 @@ def parts_of(problem: Problem, is_joined: bool, differences: bool = False, may_l
         raise NoDerivative(f"gradients are for states of float64, found {problem.initial.dtype}")
     fields, functions = part_fields(problem), functions_of(problem)
     if is_joined and len(fields) > 1:
-        parts = [_part(problem, *each, differences, may_loop) for each in zip(fields, functions, strict=True)]
-        code = joined_code(problem, tuple(part.field for part in parts), MOST_NODES_OF_DERIVATIVES)
+        traced = tuple(_in_full(problem, *each, differences) for each in zip(fields, functions, strict=True))
+        code = joined_code(problem, traced, MOST_NODES_OF_DERIVATIVES)
         if code is None:
             raise NoDerivative(
                 "the parts of this problem cannot be traced, so a Runge-Kutta scheme has no derivative on it; "
@@ -115,6 +115,13 @@ def _part(problem: Problem, field: Field, which: Function | None, differences: b
         except CannotTrace:  # the largest of many numbers, say
             pass
     return _found_out(problem, field, which, form, block, differences)
+
+
+def _in_full(problem: Problem, field: Field, which: Function | None, differences: bool) -> Field:
+    """A part to be joined with others, with its trace in full if it runs as loops, which cannot be joined."""
+    _part(problem, field, which, differences, may_loop=False)
+    code = field.keep_alive
+    return replace(field, keep_alive=_long[code]) if isinstance(code, Code) and code in _long else field
 
 
 def _has_jacobian(problem: Problem) -> bool:
