@@ -107,7 +107,8 @@ def test_columns_are_found_by_their_names(table, tmp_path):
     printed = call("predict", out, other)
     assert "accuracy" not in printed
     assert printed.split("\n")[:120] == call("predict", out, table).split("\n")[:120]
-    assert json.loads((out / "columns.json").read_text()) == {"features": ["left", "right"], "label": "moon"}
+    told = json.loads((out / "estimator.json").read_text())
+    assert told["columns"] == {"features": ["left", "right"], "label": "moon"}
 
 
 def test_a_run_goes_on_as_if_it_had_never_ended(tmp_path):
@@ -251,7 +252,7 @@ def test_the_mark_of_an_encoding_is_no_part_of_a_name(table, tmp_path):
     marked = tmp_path / "marked.csv"
     marked.write_bytes(b"\xef\xbb\xbf" + table.read_bytes())
     call("train", marked, "--label", "moon", *QUICK, "--out", tmp_path / "out")
-    assert json.loads((tmp_path / "out" / "columns.json").read_text())["features"] == ["left", "right"]
+    assert json.loads((tmp_path / "out" / "estimator.json").read_text())["columns"]["features"] == ["left", "right"]
     assert len(shares(call("predict", tmp_path / "out", table))) == 1
 
 

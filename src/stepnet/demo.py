@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from stepnet.atomic_files import write_file
 from stepnet.integrate import solve
 from stepnet.problem import ODE, SecondOrder
 from stepnet.solution import Solution
@@ -129,7 +131,7 @@ def figures(kepler_solutions: list[Solution], arenstorf_solutions: list[Solution
             "arenstorf.png": _arenstorf_figure(arenstorf_solutions),
         }
         for name, figure in drawn.items():
-            figure.savefig(folder / name)
+            write_file(folder / name, partial(figure.savefig, format="png"))
     return [folder / name for name in drawn]
 
 

@@ -40,6 +40,18 @@ def _nearest(name: str, known: list[str]) -> str:
     return f"did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
+class DamagedFile(ValueError):
+    """A file that is not what was written, or that is no file of this kind."""
+
+
+class FolderInUse(BlockingIOError):
+    """Another process, or another thread of this one, works in the folder."""
+
+
+class NoIdentity(TypeError):
+    """Something that cannot be told from another one by its value, so that nothing that is stored can belong to it."""
+
+
 class NoDerivative(TypeError):
     """A right-hand side or a loss whose derivative is not known; the message says why, and what to give."""
 

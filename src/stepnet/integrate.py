@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
-from zipfile import is_zipfile
 
 import numpy as np
 
+from stepnet.atomic_files import checked_path, write_file
 from stepnet.engines.contract import NO_STOPS, Adaptive, Outcome, Passing, Plan, Saving
 from stepnet.errors import Interrupted, SolveFailed, StiffnessWarning
 from stepnet.planning import Choices, events_of, projection_of, require_match, saving, step_plan
@@ -16,7 +16,9 @@ from stepnet.records import explain_arguments
 from stepnet.schemes import catalogue
 from stepnet.schemes.multistep import Multistep
 from stepnet.solution import Solution, Status
+from stepnet.stored_arrays import read_npz, reading
 
+STORED = ("run", "work", "stamp", "identity")  # arrays of a stored integrator
 STIFF = 0.8  # of the stability limit
 
 
@@ -204,17 +206,17 @@ class Integrator:
         return self
 
     def save(self, path) -> None:
-        """Store all numbers of the run in an .npz file."""
-        with open(path, "wb") as file:
-            np.savez(file, **self._stepper.numbers())  # type: ignore[arg-type]
+        """Store all numbers of the run in an .npz file, which is replaced at once: a killed process leaves the old one.
+
+        The right-hand side must be told from others by its value: one that holds a pointer or an open file is refused.
+        """
+        file, numbers = checked_path("path", path), self._stepper.numbers()
+        write_file(file, lambda stream: np.savez(stream, **numbers))  # type: ignore[arg-type]
 
     def _restore(self, path) -> None:
-        with open(path, "rb") as file:
-            if not is_zipfile(file):
-                raise ValueError(f"`restore` must name a stored integrator, written by `Integrator.save`; found {path}")
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as numbers:
-                self._stepper.restore(dict(numbers))
+        file = checked_path("restore", path)
+        with reading(file, "a stored integrator, written by `Integrator.save`"):
+            self._stepper.restore(read_npz(file, STORED))
 
     @property
     def _shape(self) -> tuple[int, ...]:

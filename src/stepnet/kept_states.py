@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stepnet.atomic_files import write_scratch_file
 from stepnet.checkpoints import Action, Kind, Schedule, online
+from stepnet.errors import DamagedFile
+from stepnet.folder_locks import locked
+from stepnet.stored_arrays import read_npz, reading, require_array
 
 if TYPE_CHECKING:
     from stepnet.reversal import Reversal
@@ -24,11 +29,21 @@ class KeptStates:
         self._memory: dict[int, np.ndarray] = {} if memory is None else memory
         self._slots, self._has_directory = schedule.slots, directory is not None
         self._directory = Path() if directory is None else directory / name
+        self._n_actions = len(schedule)
         self._free: list[np.ndarray] = []  # to be filled again: fresh memory would cost more than the copy
         self._noted = time.monotonic()
         self._dropped: list[Path] = []
-        if self._has_directory:
-            self._directory.mkdir(parents=True, exist_ok=True)
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Keep other processes out of the directory; in the end it is removed if nothing is left in it."""
+        if not self._has_directory:
+            yield
+            return
+        with locked(self._directory, "disk"):
+            yield
+        with suppress(OSError):
+            self._directory.rmdir()
 
     def keep(self, action: Action, state: np.ndarray) -> None:
         if action.slot < self._slots:
@@ -42,8 +57,10 @@ class KeptStates:
         if action.slot < self._slots:
             np.copyto(state, self._memory[action.slot])
         else:
-            with np.load(self._file(action)) as numbers:
-                np.copyto(state, numbers["state"])
+            file = self._file(action)
+            with reading(file, "a state of this run", f"; delete {str(self._directory)!r} to begin anew"):
+                stored = read_npz(file, ("state",))["state"]
+                np.copyto(state, require_array("`state`", stored, state.shape, state.dtype, is_finite=False))
 
     def drop(self, action: Action) -> None:
         if action.slot < self._slots:
@@ -67,28 +84,47 @@ class KeptStates:
             self._dropped.pop().unlink(missing_ok=True)
 
     def resume(self, run: Reversal, state: np.ndarray) -> tuple[int, np.ndarray]:
-        """How many actions an earlier run has done, and its state, its numbers put back; 0 if it had another loss."""
+        """How many actions an earlier run has done, and its state, its numbers put back; 0 if it had another loss.
+
+        What is damaged is not gone on from.
+        """
         path = self._directory / "progress.npz"
         if not self._has_directory or not path.is_file():
             return 0, state
-        with np.load(path) as numbers:
-            run.seeds.put(numbers["seeds"], numbers["seen"])
-            if "gradients" in numbers.files:
-                if not np.array_equal(run.seeds.gradients, numbers["gradients"]):
-                    run.seeds.forget()
-                    return 0, run.open()
-                run.turn()
-                for i, (bar, sums) in enumerate(zip(run.bars, run.sums, strict=True)):
-                    bar[...], sums.p[...], sums.t[...] = numbers["bars"][i], numbers["p"][i], numbers["t"][i]
-            self._memory = {int(n[5:]): numbers[n] for n in numbers.files if n.startswith("slot_")}
-            return int(numbers["done"]), numbers["state"]
+        try:
+            with reading(path, "the progress of this run"):
+                return self._restored(run, state, read_npz(path, lambda name: True))
+        except DamagedFile:
+            run.seeds.forget()
+            run.bars, run.sums = [], []
+            return 0, run.open()
+
+    def _restored(self, run: Reversal, state: np.ndarray, numbers: dict[str, np.ndarray]) -> tuple[int, np.ndarray]:
+        done = int(require_array("`done`", numbers["done"], (), np.int64))
+        if not 0 <= done <= self._n_actions:
+            raise ValueError(f"`done` must be from 0 to {self._n_actions}, found {done}")
+        seeds, seen = run.seeds.states, run.seeds.seen
+        slots = {int(name[5:]): stored for name, stored in numbers.items() if name.startswith("slot_")}
+        for stored in (numbers["state"], *slots.values()):
+            require_array("a state", stored, state.shape, state.dtype, is_finite=False)
+        require_array("`seeds`", numbers["seeds"], seeds.shape, seeds.dtype, is_finite=False)
+        run.seeds.put(numbers["seeds"], require_array("`seen`", numbers["seen"], seen.shape, seen.dtype))
+        if "gradients" in numbers:
+            if not np.array_equal(run.seeds.gradients, numbers["gradients"]):
+                run.seeds.forget()
+                return 0, run.open()
+            run.turn()
+            for i, (bar, sums) in enumerate(zip(run.bars, run.sums, strict=True)):
+                for name, own in (("bars", bar), ("p", sums.p), ("t", sums.t)):
+                    own[...] = require_array(f"`{name}`", numbers[name][i], own.shape, own.dtype, is_finite=False)
+        self._memory = slots
+        return done, numbers["state"]
 
     def finish(self) -> None:
         """The gradient is there, so nothing needs to be kept."""
         if self._has_directory:
             for path in (*self._directory.glob("*.npz"), *self._directory.glob("*.tmp")):
                 path.unlink()
-            self._directory.rmdir()
 
     def _file(self, action: Action) -> Path:
         """Named by its place in the run, so that it never holds another state."""
@@ -129,8 +165,5 @@ class PassedStates:
 
 
 def _write(path: Path, **numbers) -> None:
-    """All or nothing."""
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    with open(temporary, "wb") as file:
-        np.savez(file, **numbers)
-    temporary.replace(path)
+    """All or nothing.  The disk is not waited for: what a loss of power damages is noticed when it is read."""
+    write_scratch_file(path, lambda file: np.savez(file, **numbers))

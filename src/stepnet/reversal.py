@@ -253,8 +253,9 @@ def with_checkpoints(linear, seeds: Seeds, choice: Checkpoints, name: str = "") 
     else:
         schedule = checkpoints.multistage(run.n_blocks, slots, max(0, min(run.n_blocks - 1 - slots, MOST_ON_DISK)))
     store = KeptStates(schedule, choice.disk, name)
-    done, state = store.resume(run, run.open())
-    _execute(run, schedule, store, done, state)
+    with store.opened():
+        done, state = store.resume(run, run.open())
+        _execute(run, schedule, store, done, state)
     return run, _cost(run, schedule)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import shutil
 import time
@@ -16,13 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.atomic_files import write_file
 from stepnet.errors import TrainingFailed, TrainingInterrupted
-from stepnet.estimators import NetClassifier, NetRegressor
+from stepnet.estimators import NetClassifier, NetRegressor, files
 from stepnet.estimators.samples import NAMED, columns, divided, named
 from stepnet.training.full_batch import METHODS
 
-COLUMNS = "columns.json"
-KEPT = ("estimator.json", "numbers.safetensors", "net.safetensors", COLUMNS)
 TASKS = {"classification": NetClassifier, "regression": NetRegressor}
 CLASSES = 20  # more different whole numbers than these are taken for quantities
 
@@ -58,7 +56,7 @@ def train(source: str, folder: Path, choices: Choices, settings: dict, say: Call
     """Train a net on part of the samples, say how well it does on the rest, keep it in `folder`."""
     if choices.resume and choices.overwrite:
         raise ValueError("--resume goes on with the run in the folder, --overwrite begins anew; choose one of them")
-    if not (choices.resume or choices.overwrite) and any((folder / name).exists() for name in (KEPT[0], "run")):
+    if not (choices.resume or choices.overwrite) and any((folder / name).exists() for name in (files.HEAD, "run")):
         raise ValueError(f"{folder} holds a net or its run; choose another folder, --resume to go on, or --overwrite")
     samples = _samples(source, choices)
     parts = _divided(samples, choices)
@@ -70,8 +68,7 @@ def train(source: str, folder: Path, choices: Choices, settings: dict, say: Call
     seconds = time.perf_counter() - begin
     say(repr(model.net_))
     say(f"train {_quality(model, *parts[:2])}, test {_quality(model, *parts[2:])}")
-    model.set_params(progress=False).save(folder)
-    (folder / COLUMNS).write_text(json.dumps(samples.names) + "\n", encoding="utf-8")
+    files.write(model.set_params(progress=False), folder, samples.names)
     if trouble:
         raise ValueError(f"{trouble}; the weights found so far are in {folder}")
     say(f"{seconds:.3g} s, in {folder}")
@@ -107,6 +104,9 @@ def _give(model, parts: list[np.ndarray], theta: np.ndarray) -> None:
 def _replaced(folder: Path, overwrite: bool) -> Iterator[None]:
     """The run in a folder gives way to another; it comes back if that one is refused."""
     run, before = folder / "run", folder / "run.before"
+    if before.exists() and not (run / "run.json").exists():  # an earlier call was killed in between
+        shutil.rmtree(run, ignore_errors=True)
+        before.rename(run)
     if not overwrite or not (run / "run.json").exists():
         yield
         return
@@ -140,19 +140,16 @@ def _quality(model, X: np.ndarray, y: np.ndarray) -> str:
 
 def predict(folder: Path, file: Path, out: Path | None, say: Callable) -> None:
     """What the net in `folder` finds for the samples in a file; how good that is if the file has its target, too."""
-    if not (folder / COLUMNS).exists():
-        raise ValueError(f"{folder} holds no net; `stepnet train` makes one")
-    kind = json.loads((folder / KEPT[0]).read_text())["estimator"]
-    model = {each.__name__: each for each in TASKS.values()}[kind].load(folder)
-    names, table = json.loads((folder / COLUMNS).read_text(encoding="utf-8")), _table(file)
+    model, names = _loaded(folder)
+    table = _table(file)
     X = _numbers(table, names["features"], file)
     found = [str(each) for each in model.predict(X)]
     if out is None:
         say("\n".join(found))
     else:
-        rows = zip(table.lines, found, strict=True)
-        with open(out, "w", newline="", encoding="utf-8") as stream:
-            csv.writer(stream).writerows([[*table.names, "prediction"], *([*line, each] for line, each in rows)])
+        rows, text = zip(table.lines, found, strict=True), StringIO(newline="")
+        csv.writer(text).writerows([[*table.names, "prediction"], *([*line, each] for line, each in rows)])
+        write_file(out, text.getvalue().encode())
         say(f"{len(found)} predictions in {out}")
     if names["label"] not in table.names:
         return
@@ -162,6 +159,20 @@ def predict(folder: Path, file: Path, out: Path | None, say: Callable) -> None:
         place = table.names.index(names["label"])
         right = [_same(line[place], each) for line, each in zip(table.lines, found, strict=True)]
         say(f"accuracy {np.mean(right):.2%}")
+
+
+def _loaded(folder: Path) -> tuple[NetClassifier | NetRegressor, dict]:
+    """The net in a folder, and the names of the columns that it takes and finds."""
+    if not (folder / files.HEAD).exists():
+        raise ValueError(f"{folder} holds no net; `stepnet train` makes one")
+    told = files.head(folder)
+    kinds, names = {each.__name__: each for each in TASKS.values()}, told.get("columns")
+    if told.get("estimator") not in kinds or not isinstance(names, dict) or not {"features", "label"} <= set(names):
+        raise ValueError(f"{folder} holds no net of `stepnet train`: {files.HEAD} does not name the columns of a table")
+    model = kinds[told["estimator"]].load(folder)
+    if not isinstance(names["features"], list) or len(names["features"]) != model.n_features_in_:
+        raise ValueError(f"{folder} is damaged: {files.HEAD} must name {model.n_features_in_} features")
+    return model, names
 
 
 def _same(one: str, other: str) -> bool:
@@ -242,7 +253,10 @@ def _table(path: Path) -> Table:
     """A CSV file whose first line names the columns."""
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
-    names, *lines = [[text.strip() for text in line] for line in csv.reader(_text(path)) if line] or [[]]
+    try:
+        names, *lines = [[text.strip() for text in line] for line in csv.reader(_text(path)) if line] or [[]]
+    except csv.Error as error:
+        raise ValueError(f"{path} is no CSV file: {error}") from None
     if not names or all(_is_number(name) for name in names):
         raise ValueError(f"the first line of {path} must name the columns, found {', '.join(names) or 'nothing'}")
     if len(set(names)) != len(names):

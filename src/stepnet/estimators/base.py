@@ -192,7 +192,8 @@ class NetEstimator(BaseEstimator):
     def save(self, path) -> None:
         """Write a fitted estimator into a folder: weights and numbers as safetensors, settings as JSON, no pickle.
 
-        Settings that are functions or random states are kept as texts; predictions do not need them.
+        Settings that are functions or random states are kept as texts; predictions do not need them.  The folder has
+        the old estimator or the new one, whenever the process is killed.
         """
         check_is_fitted(self, "net_")
         files.write(self, path)
@@ -208,4 +209,4 @@ class NetEstimator(BaseEstimator):
 
     def _tell(self, told: dict) -> None:
         """Take what `_facts` has stored."""
-        self.n_iter_ = told["n_iter"]
+        self.n_iter_ = checked_count("n_iter", told["n_iter"], 0)

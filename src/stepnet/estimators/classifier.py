@@ -16,6 +16,8 @@ from stepnet.estimators.base import Lesson, NetEstimator
 from stepnet.nets.losses import Loss
 from stepnet.records import explain_arguments
 
+LABELS, LONGEST_LABEL = "biufUSOmM", 2**16  # kinds of labels, and their bytes, in a file
+
 
 def _has_probabilities(estimator) -> bool:
     """Whether outputs foretell probabilities under the loss; a loss that is wrong is told of by `fit`."""
@@ -150,7 +152,13 @@ class NetClassifier(ClassifierMixin, NetEstimator):
 
     def _tell(self, told: dict) -> None:
         super()._tell(told)
-        self.classes_ = np.array(settings.built(told["classes"]), dtype=told["kind"])
+        kind, classes = np.dtype(told["kind"]), settings.built(told["classes"])
+        if kind.kind not in LABELS or kind.itemsize > LONGEST_LABEL:
+            raise ValueError(f"classes must be numbers, texts or times, found {kind}")
+        outputs = self.net_.design.n_out
+        if not isinstance(classes, list) or len(classes) != max(2, outputs):
+            raise ValueError(f"a net of {outputs} outputs must have {max(2, outputs)} classes, found {classes!r:.60}")
+        self.classes_ = np.array(classes, dtype=kind)
 
 
 def _hits(z: np.ndarray, targets: np.ndarray) -> np.ndarray:

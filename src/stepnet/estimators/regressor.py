@@ -51,7 +51,7 @@ class NetRegressor(MultiOutputMixin, RegressorMixin, NetEstimator):
 
     def _tell(self, told: dict) -> None:
         super()._tell(told)
-        self.is_flat_ = told["is_flat"]
+        self.is_flat_ = bool(told["is_flat"])
 
 
 def _require(y: np.ndarray, loss) -> None:

@@ -66,6 +66,20 @@ class Mixing:
         if not operators or len({each.shape for each in operators}) != 1:
             raise ValueError(f"`operators` must be matrices of one shape, found {[each.shape for each in operators]}")
         object.__setattr__(self, "operators", operators)
+        if self.stencil is not None:
+            self._check_stencil()
+
+    def _check_stencil(self) -> None:
+        """Engines take the stencil in place of the operators, so both must be of one size."""
+        stencil, found = self.stencil, [*self.operators[0].shape, len(self.operators)]
+        if not isinstance(stencil, Stencil) or len(stencil.shape) != len(stencil.taps):
+            raise TypeError(f"`stencil` must be a Stencil with as many taps as directions, found {stencil!r:.60}")
+        nodes, taps = (prod(count("stencil", n) for n in each) for each in (stencil.shape, stencil.taps))
+        if found != [nodes, nodes, taps]:
+            raise ValueError(
+                f"`stencil` of {taps} taps on {nodes} nodes must go with as many operators of this shape, found "
+                f"{found[2]} of the shape {tuple(found[:2])}"
+            )
 
     @property
     def nodes_in(self) -> int:
@@ -386,18 +400,25 @@ def _convolution(name, shape, channels_in, channels_out, taps, padding) -> Mixin
         raise UnknownName("padding", padding, ("zero", "periodic"))
     if any(each % 2 == 0 for each in taps):
         raise ValueError(f"`taps` must be odd, so that a stencil has a centre; found {taps}")
+    stencil = Stencil(shape, taps, padding == "periodic")
+    channels_out = channels_in if channels_out is None else channels_out
+    return Mixing(name, channels_in, channels_out, shifts_of(stencil), stencil)
+
+
+def shifts_of(stencil: Stencil) -> tuple[sparse.csr_array, ...]:
+    """The operators of a convolution: one shift for every tap."""
+    shape, taps = stencil.shape, stencil.taps
     nodes, coordinates = np.arange(prod(shape)).reshape(shape), np.indices(shape)
     operators = []
     for tap in np.ndindex(*taps):
         places = [x + a - n // 2 for x, a, n in zip(coordinates, tap, taps, strict=True)]
         inside = np.logical_and.reduce([(p >= 0) & (p < n) for p, n in zip(places, shape, strict=True)])
-        if padding == "periodic":
+        if stencil.is_periodic:
             inside[...] = True
         sources = nodes[tuple(p % n for p, n in zip(places, shape, strict=True))]
         entries = (np.ones(inside.sum()), (nodes[inside], sources[inside]))
         operators.append(sparse.csr_array(entries, shape=(nodes.size, nodes.size)))
-    stencil = Stencil(shape, taps, padding == "periodic")
-    return Mixing(name, channels_in, channels_in if channels_out is None else channels_out, tuple(operators), stencil)
+    return tuple(operators)
 
 
 def _adjacency(value) -> sparse.csr_array:

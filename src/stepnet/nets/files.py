@@ -10,13 +10,20 @@ import numpy as np
 from scipy import sparse
 
 from stepnet import fields
+from stepnet.atomic_files import checked_path, write_file
 from stepnet.checkpoints import Checkpoints
+from stepnet.errors import DamagedFile
 from stepnet.fields import Activation, activation
+from stepnet.fields.connectivity import shifts_of
 from stepnet.nets.design import Block, Design
 from stepnet.schemes import catalogue
 from stepnet.schemes.tableau import Dense, Embedded
+from stepnet.stored_arrays import TROUBLE, Tensors, open_tensors
 
 FORMAT = 1
+DTYPES = ("float64", "float32")
+MOST_STEPS = 2**20  # of a block, in a file
+MOST_NODES = 2**26  # rows or columns of an operator, in a file
 RECORDS = {
     each.__name__: each
     for each in (Block, Design, fields.Field, fields.Chain, fields.Layer, fields.Mixing, fields.Fixed, fields.Attention,
@@ -26,9 +33,10 @@ RECORDS = {
 
 
 def write(path, net) -> None:
-    """Weights by name, operators by number, and the design."""
-    from safetensors.numpy import save_file
+    """Weights by name, operators by number, and the design; the file is replaced at once."""
+    from safetensors.numpy import save
 
+    file = checked_path("path", path)
     tensors = {f"weights.{name}": np.ascontiguousarray(value) for name, value in net.weights.items()}
     operators: list = []
     described = _described(net.design, operators)
@@ -38,7 +46,7 @@ def write(path, net) -> None:
         tensors[f"operators.{number}.shape"] = np.array(P.shape)
     memory = _described(net.memory, operators)
     header = {"format": FORMAT, "dtype": net.dtype.name, "memory": memory, "layout": net.layout, "design": described}
-    save_file(tensors, path, metadata={"stepnet": json.dumps(header)})
+    write_file(file, save(tensors, metadata={"stepnet": json.dumps(header)}))
 
 
 def fingerprint(net) -> str:
@@ -53,40 +61,37 @@ def fingerprint(net) -> str:
 
 
 def read(path):
-    """The net in a file."""
-    header, tensors = _opened(path)
-    try:
-        header = json.loads(header)
-        if header["format"] == FORMAT:
-            return _net(header, tensors)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{str(path)!r} holds a net that cannot be built: {type(error).__name__}: {error}") from error
-    raise ValueError(f"{str(path)!r} has the format {header['format']}, this version reads {FORMAT}")
+    """The net in a file; every number is checked before it is used, for the file may be from anywhere."""
+    file = checked_path("path", path)
+    with open_tensors(file) as tensors:
+        text = tensors.metadata.get("stepnet")
+        if text is None:
+            raise DamagedFile(f"{str(path)!r} is no net: its header has no design")
+        try:
+            header = json.loads(text)
+            if header["format"] == FORMAT:
+                return _net(header, tensors)
+        except TROUBLE as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise DamagedFile(f"{str(path)!r} holds a net that cannot be built: {reason:.300}") from error
+    raise DamagedFile(f"{str(path)!r} has the format {header['format']!r:.60}, this version reads {FORMAT}")
 
 
-def _opened(path) -> tuple[str, dict[str, np.ndarray]]:
-    """The header of a file, and its tensors."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "numpy") as file:
-            header = (file.metadata() or {}).get("stepnet")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{str(path)!r} is no safetensors file: {error}") from None
-    if header is None:
-        raise ValueError(f"{str(path)!r} is no net: its header has no design")
-    return header, tensors
-
-
-def _net(header: dict, tensors: dict):
+def _net(header: dict, tensors: Tensors):
     from stepnet.nets.net import Net
 
-    design = _built(header["design"], tensors)
-    theta = [tensors[f"weights.{name}"].ravel() for name in design.shapes]
+    design, dtype = _built(header["design"], tensors), header["dtype"]
+    if dtype not in DTYPES:
+        raise ValueError(f"`dtype` must be one of {DTYPES}, found {dtype!r:.60}")
+    if not isinstance(design, Design):
+        raise TypeError(f"`design` must be a Design, found {type(design).__name__}")
+    for block in design.blocks:
+        if block.steps > MOST_STEPS or block.depth.controls > MOST_STEPS:
+            raise ValueError(f"`steps` of a net in a file must be at most {MOST_STEPS}, found {block.steps}")
+    theta = [tensors.require(f"weights.{name}", shape, dtype).ravel() for name, shape in design.shapes.items()]
     memory = _built(header.get("memory", "auto"), tensors)
     layout = header.get("layout", "channels_first")
-    return Net(design, np.concatenate([np.zeros(0), *theta]), dtype=header["dtype"], memory=memory, layout=layout)
+    return Net(design, np.concatenate([np.zeros(0), *theta]), dtype=dtype, memory=memory, layout=layout)
 
 
 def _described(value, operators: list):
@@ -120,17 +125,46 @@ def _is_known(name, scheme) -> bool:
         return False
 
 
-def _built(value, tensors: dict):
+def _built(value, tensors: Tensors):
     if isinstance(value, list):
         return tuple(_built(each, tensors) for each in value)
     if not isinstance(value, dict):
         return value
     if "record" in value:
         arguments = {key: _built(each, tensors) for key, each in value.items() if key != "record"}
-        return RECORDS[value["record"]](**arguments)
+        return _checked(RECORDS[value["record"]](**arguments))
     if "activation" in value:
         return activation(value["activation"])
     if "operator" in value:
-        part = {key: tensors[f"operators.{value['operator']}.{key}"] for key in ("data", "indices", "indptr", "shape")}
-        return sparse.csr_array((part["data"], part["indices"], part["indptr"]), shape=tuple(part["shape"].tolist()))
+        return _operator(f"operators.{value['operator']}", tensors)
     return catalogue.get(value["scheme"])
+
+
+def _checked(record):
+    """A convolution must have the operators of its stencil, for engines take either."""
+    if isinstance(record, fields.Mixing) and record.stencil is not None:
+        pairs = zip(record.operators, shifts_of(record.stencil), strict=True)
+        if any(abs(one - other).max() > 0 for one, other in pairs):
+            raise ValueError(f"the operators of {record.name!r:.60} are not those of its stencil")
+    return record
+
+
+def _operator(name: str, tensors: Tensors) -> sparse.csr_array:
+    """A sparse matrix whose indices lie inside of it: SciPy and the kernels take them as they are."""
+    rows, columns = tensors.require(f"{name}.shape", (2,), np.int64).tolist()
+    if not (1 <= rows <= MOST_NODES and 1 <= columns <= MOST_NODES):
+        raise ValueError(f"{name!r} must have 1 to {MOST_NODES} rows and columns, found {rows} and {columns}")
+    (count, *_), _ = tensors.layout(f"{name}.data")
+    data = tensors.require(f"{name}.data", (count,), np.float64)
+    kind = tensors.layout(f"{name}.indices")[1]
+    if kind not in (np.int32, np.int64):
+        raise TypeError(f"indices of {name!r} must be int32 or int64, found {kind}")
+    indices = tensors.require(f"{name}.indices", (count,), kind)
+    bounds = tensors.require(f"{name}.indptr", (rows + 1,), kind)
+    if bounds[0] != 0 or bounds[-1] != count or (np.diff(bounds) < 0).any():
+        raise ValueError(f"rows of {name!r} must follow one another from 0 to {count}")
+    if count and not 0 <= indices.min() <= indices.max() < columns:
+        raise ValueError(
+            f"indices of {name!r} must be from 0 to {columns - 1}, found {indices.min()} to {indices.max()}"
+        )
+    return sparse.csr_array((data, indices, bounds), shape=(rows, columns))

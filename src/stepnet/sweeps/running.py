@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from stepnet.atomic_files import checked_path
 from stepnet.ensemble import solve_ensemble
 from stepnet.integrate import scheme_for
 from stepnet.problem import Problem
@@ -138,22 +139,31 @@ def sweep(
     work = Work(problem, scheme, axes, reductions, {**options, "workers": 1 if client is not None else workers})
     boxes = list(axes.boxes(size))
     storage = _storage(path, work, boxes, options, size)
+    with storage.opened():
+        _complete(storage, work, boxes, client, progress)
+        results, counts = storage.results()
+    fates = {status: int(count) for status, count in zip(FATES, counts, strict=True) if count}
+    return SweepResult(axes.values, results, fates, scheme, None if path is None else Path(path))
+
+
+def _complete(storage: Memory | Folder, work: Work, boxes: list[Box], client, progress: bool) -> None:
+    """Do the chunks that are not done yet."""
     finished = storage.finished
     left = [number for number in range(len(boxes)) if number not in finished]
-    done = axes.count - sum(boxes[number].last - boxes[number].first for number in left)
+    total = work.grid.count
+    done = total - sum(boxes[number].last - boxes[number].first for number in left)
     try:
-        with tqdm(total=axes.count, initial=done, unit="members", disable=not progress) as bar:
+        with tqdm(total=total, initial=done, unit="members", disable=not progress) as bar:
             for number, part in _parts(work, boxes, left, client):
                 storage.put(number, part)
                 bar.update(boxes[number].last - boxes[number].first)
     except KeyboardInterrupt:
-        kept = "nothing is kept without `path`" if path is None else f"the same call goes on from what is in {path}"
+        kept = "nothing is kept without `path`"
+        if isinstance(storage, Folder):
+            kept = f"the same call goes on from what is in {storage.path}"
         raise KeyboardInterrupt(
             f"interrupted with {len(storage.finished)} of {len(boxes)} chunks done; {kept}"
         ) from None
-    results, counts = storage.results()
-    fates = {status: int(count) for status, count in zip(FATES, counts, strict=True) if count}
-    return SweepResult(axes.values, results, fates, scheme, None if path is None else Path(path))
 
 
 def _reductions(reduce) -> dict[str, Reduction]:
@@ -203,13 +213,13 @@ def _storage(path, work: Work, boxes: list[Box], options: dict, size: int) -> Me
     facts = {
         "problem": problem_identity(work.problem),
         "scheme": value_identity(work.scheme),
-        "grid": value_identity(work.grid.values),
+        "grid": value_identity(list(work.grid.values.items())),
         "reduce": value_identity(work.reductions),
-        "options": value_identity({name: options[name] for name in sorted(options)}),
+        "options": value_identity(options),
         "chunk": size,
         "version": __version__,
     }
-    return Folder(Path(path), facts, work.grid, boxes, work.reductions)
+    return Folder(checked_path("path", path, "a folder"), facts, work.grid, boxes, work.reductions)
 
 
 # ---- here or elsewhere ----------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, isfinite, nan
@@ -10,6 +11,7 @@ import numpy as np
 
 from stepnet.errors import TrainingFailed, TrainingInterrupted
 from stepnet.records import explain_arguments
+from stepnet.stored_arrays import reading
 from stepnet.training.objective import Data, Objective, checked_theta, require
 from stepnet.training.optimisers import empty_slots
 from stepnet.training.progress import Bar, bar
@@ -89,14 +91,15 @@ def train(
         raise TypeError(f"`recipe` must be a Recipe, such as Recipe('adam', epochs=10), found {recipe!r:.80}")
     job = Job(objective, data, validation, recipe)
     store = None if path is None else Store(path)
-    state = _beginning(job, store, theta, resume)
-    with (
-        bar(job.recipe.epochs, progress, done=len(state.history), unit="epoch") as shown,
-        np.errstate(over="ignore", invalid="ignore"),
-    ):
-        state, ending, message = _run(job, state, store, shown)
-    if store is not None:
-        store.write(state, ending, message, job.by_best)
+    with nullcontext() if store is None else store.locked():
+        state = _beginning(job, store, theta, resume)
+        with (
+            bar(job.recipe.epochs, progress, done=len(state.history), unit="epoch") as shown,
+            np.errstate(over="ignore", invalid="ignore"),
+        ):
+            state, ending, message = _run(job, state, store, shown)
+        if store is not None:
+            store.write(state, ending, message, job.by_best)
     run = result(state, ending, message, job.by_best)
     objective.model.put(run.theta)
     if check and ending is Ending.DIVERGED:
@@ -119,11 +122,19 @@ def _beginning(job: Job, store: Store | None, theta, resume: bool) -> State:
             if not resume:
                 raise ValueError(f"`path` = {str(store.path)!r} holds a run; `resume=True` goes on with it")
             require_same(store.description(), what | (beginning if given else {}), store.path)
-            return store.read()[0]
+            return _stored(job, store, theta)
         store.describe(what | beginning)
     state = State(theta, theta, theta, empty_slots(job.recipe.optimiser, theta))
     if store is not None:
         store.write(state)
+    return state
+
+
+def _stored(job: Job, store: Store, theta: np.ndarray) -> State:
+    """The stored state, which must be one of this run."""
+    state, slots = store.read()[0], job.recipe.optimiser.slots
+    with reading(store.path, "the directory of this run"):
+        state.require_part_of(theta, tuple(slots), job.steps_per_epoch)
     return state
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -12,6 +13,7 @@ import numpy as np
 
 from stepnet.checkpoints.counts import checked_count
 from stepnet.records import explain_arguments, keep, keep_numbers
+from stepnet.stored_arrays import require_array
 from stepnet.training import optimisers
 from stepnet.training.clipping import ClipNorm, ClipValue
 from stepnet.training.optimisers import Slots
@@ -120,14 +122,31 @@ class State(NamedTuple):
         }  # fmt: skip
 
     @staticmethod
-    def of(numbers: dict[str, np.ndarray]) -> State:
-        """The state that `numbers` tells of."""
-        slots = {name[6:]: value for name, value in numbers.items() if name.startswith("slots.")}
-        step, best_epoch = numbers["counts"].tolist()
-        lowest, first, *sums = numbers["marks"].tolist()
-        history = tuple(tuple(row) for row in numbers["history"].tolist())
-        theta, good, best = (numbers[name] for name in ("theta", "good", "best"))
+    def of(numbers: Mapping[str, np.ndarray]) -> State:
+        """The state that `numbers` tells of, if they can be those of a run."""
+        theta = np.asarray(numbers["theta"])
+        if theta.ndim != 1 or theta.dtype.kind != "f":
+            raise ValueError(f"`theta` must be a row of real numbers, found {theta.dtype} {theta.shape}")
+        slots = {name[6:]: numbers[name] for name in numbers if name.startswith("slots.")}
+        good, best = numbers["good"], numbers["best"]
+        for name, vector in {"theta": theta, "good": good, "best": best, **slots}.items():
+            require_array(f"`{name}`", vector, theta.shape, theta.dtype, is_finite=name not in slots)
+        step, best_epoch = require_array("`counts`", numbers["counts"], (2,), np.int64).tolist()
+        lowest, first, *sums = require_array("`marks`", numbers["marks"], (6,), np.float64, False).tolist()
+        rows = numbers["history"]
+        require_array("`history`", rows, (len(rows), len(COLUMNS)), np.float64, False)
+        if not (0 <= step < 2**62 and 0 <= best_epoch <= len(rows) <= step):
+            raise ValueError(f"the counts of {step} steps, epoch {best_epoch} of {len(rows)} do not fit together")
+        history = tuple(tuple(row) for row in rows.tolist())
         return State(theta, good, best, slots, step, best_epoch, lowest, first, tuple(sums), history)
+
+    def require_part_of(self, theta: np.ndarray, slots: tuple[str, ...], steps_per_epoch: int) -> None:
+        """This is a state of a run with such parameters, slots of the optimiser, and epochs."""
+        require_array("`theta`", self.theta, theta.shape, theta.dtype)
+        if set(self.slots) != set(slots):
+            raise ValueError(f"the optimiser has the slots {sorted(slots)}, found {sorted(self.slots)}")
+        if self.step // steps_per_epoch != len(self.history):
+            raise ValueError(f"{self.step} steps of {steps_per_epoch} an epoch do not make {len(self.history)} epochs")
 
 
 @dataclass(frozen=True, eq=False)

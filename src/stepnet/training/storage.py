@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import re
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import numpy as np
 
+from stepnet.atomic_files import checked_path, write_file
+from stepnet.errors import DamagedFile
+from stepnet.folder_locks import locked
+from stepnet.stored_arrays import open_tensors, read_json, reading
 from stepnet.training.objective import Data, Objective
 from stepnet.training.run import Ending, Recipe, Run, State, result
 
-FORMAT = 2
+FORMAT = 3
+RUN, STATE = "run.json", "state.safetensors"
+PROBES, PROBED = 4, 32  # samples, and outputs for them, by which a model without `identity` is known
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 FREE = ("epochs", "patience", "tolerance", "save_every")  # what may change when a run goes on
 
 
@@ -23,25 +31,25 @@ class Store:
     """The directory of a run."""
 
     def __init__(self, path):
-        if not isinstance(path, (str, os.PathLike)):
-            raise TypeError(f"`path` must be the path of a directory, found {path!r:.80} ({type(path).__name__})")
-        self.path = Path(path).expanduser()
+        self.path = checked_path("path", path, "a directory")
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"`path` must be the path of a directory, but {str(self.path)!r} is a file")
 
     @property
     def holds_a_run(self) -> bool:
-        return (self.path / "state.safetensors").exists()
+        return (self.path / STATE).exists()
+
+    def locked(self) -> AbstractContextManager:
+        """Keep other processes out."""
+        return locked(self.path)
 
     def describe(self, what: dict) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        self._replace("run.json", json.dumps(what, indent=2).encode())
+        write_file(self.path / RUN, json.dumps(what, indent=2).encode())
 
     def description(self) -> dict:
-        try:
-            return json.loads((self.path / "run.json").read_text())
-        except (OSError, ValueError) as trouble:
-            raise ValueError(f"`path`: {str(self.path / 'run.json')!r} cannot be read: {trouble}") from None
+        with _named(self.path / RUN):
+            return dict(read_json(self.path / RUN))
 
     def write(self, state: State, ending: Ending | None = None, message: str = "", by_best: bool = False) -> None:
         """The state, and how the run ended if it has."""
@@ -49,34 +57,42 @@ class Store:
 
         marks = {"ending": ending.name if ending else "", "message": message, "by_best": str(int(by_best))}
         numbers = {name: np.ascontiguousarray(value) for name, value in state.numbers().items()}
-        self._replace("state.safetensors", save(numbers, metadata=marks))
+        write_file(self.path / STATE, save(numbers, metadata=marks | {"run": self._mark()}))
 
     def read(self) -> tuple[State, dict[str, str]]:
         """The state, and the marks beside it."""
-        from safetensors import SafetensorError, safe_open
+        where = self.path / STATE
+        with _named(where), open_tensors(where) as tensors:
+            marks = {name: tensors.metadata[name] for name in ("ending", "message", "by_best", "run")}
+            if marks["run"] != self._mark():
+                raise ValueError(f"it belongs to another {RUN}")
+            if marks["ending"] and marks["ending"] not in Ending.__members__:
+                raise ValueError(f"it ended by {marks['ending']!r:.60}, which is no ending")
+            return State.of(tensors), marks
 
-        where = self.path / "state.safetensors"
+    def _mark(self) -> str:
+        """What ties a state to the description beside it."""
         try:
-            with safe_open(where, "numpy") as file:
-                numbers = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                return State.of(numbers), file.metadata()
-        except (SafetensorError, KeyError) as trouble:
-            raise ValueError(f"`path`: {str(where)!r} is not the state of a run: {trouble}") from None
+            return hashlib.sha256((self.path / RUN).read_bytes()).hexdigest()
+        except FileNotFoundError:
+            raise ValueError(f"`path`: {str(self.path / RUN)!r} is missing") from None
 
-    def _replace(self, name: str, content: bytes) -> None:
-        temporary = self.path / f"{name}.new"
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.path / name)
+
+@contextmanager
+def _named(where: Path):
+    """Say which file cannot be read."""
+    try:
+        with reading(where, "a file of a run"):
+            yield
+    except (OSError, DamagedFile) as trouble:
+        raise DamagedFile(f"`path`: {str(where)!r} cannot be read: {trouble}") from None
 
 
 def load(path) -> Run:
     """The run in a directory as far as it was stored, finished or not."""
     store = Store(path)
     if not store.holds_a_run:
-        raise ValueError(f"`path` holds no run: there is no {str(store.path / 'state.safetensors')!r}")
+        raise ValueError(f"`path` holds no run: there is no {str(store.path / STATE)!r}")
     state, marks = store.read()
     ending = Ending[marks["ending"] or "INTERRUPTED"]
     return result(state, ending, marks["message"] or ending.value, marks["by_best"] == "1")
@@ -86,25 +102,44 @@ def identity(objective: Objective, data: Data, validation: Data | None, recipe: 
     """What a run is a run of; one that goes on must have the same, but for what is free."""
     from stepnet import __version__
 
-    chosen = {name: repr(value) for name, value in vars(recipe).items()}
     return {
         "format": FORMAT,
         "stepnet": __version__,
         "numpy": np.__version__,
-        "model": _model(objective.model),
-        "loss": repr(objective.loss),
-        "penalty": repr(objective.penalty),
+        "loss": _value(objective.loss),
+        "penalty": _value(objective.penalty),
         "smoothness": objective.smoothness,
         "data": _fingerprint(data),
         "validation": None if validation is None else _fingerprint(validation),
-        "recipe": {name: text for name, text in chosen.items() if name not in FREE},
+        "model": _model(objective.model, data),
+        "recipe": {name: _value(value) for name, value in vars(recipe).items() if name not in FREE},
     }
 
 
-def _model(model) -> dict:
-    """What can be told of a model: its parameters, and its `identity` if it has one, as nets do."""
+def _value(value) -> str:
+    """How a record looks, without addresses, and what it is by its value."""
+    from stepnet.engines.numba_engine.identity import value_identity  # the compiler is not loaded before it is needed
+
+    return f"{ADDRESS.sub('', repr(value)):.200} {value_identity(value)[:16]}"
+
+
+def _model(model, data: Data) -> dict:
+    """What can be told of a model: its parameters, and its `identity`, as nets have one, or else what it computes."""
     theta = np.asarray(model.theta)
-    return {"parameters": theta.size, "dtype": str(theta.dtype), "identity": getattr(model, "identity", None)}
+    known = getattr(model, "identity", None)
+    name = {"outputs": _outputs(model, theta, data)} if known is None else {"identity": known}
+    return {"parameters": theta.size, "dtype": str(theta.dtype), **name}
+
+
+def _outputs(model, theta: np.ndarray, data: Data) -> list[str]:
+    """Some outputs of a model for parameters that do not depend on the run, to as many digits as rounding leaves."""
+    digits = 6 if theta.dtype == np.float64 else 2
+    model.put(np.cos(np.arange(theta.size)).astype(theta.dtype) / 4)
+    try:
+        outputs = np.asarray(model(data.x[:PROBES]))
+    finally:
+        model.put(theta)
+    return [f"{number:.{digits}e}" for number in outputs.ravel()[:PROBED].tolist()]
 
 
 def require_same(stored: dict, wanted: dict, path: Path) -> None:
@@ -128,4 +163,5 @@ def digest(*arrays: np.ndarray) -> str:
 
 def _fingerprint(data: Data) -> dict:
     arrays = data.arrays()
-    return {"shapes": {name: list(array.shape) for name, array in arrays.items()}, "sha256": digest(*arrays.values())}
+    layout = {name: [str(array.dtype), *array.shape] for name, array in arrays.items()}
+    return {"arrays": layout, "sha256": digest(*arrays.values())}

@@ -16,6 +16,7 @@ from stepnet.engines.numba_engine.driver import StartFailed, drive
 from stepnet.engines.numba_engine.identity import identity
 from stepnet.engines.numba_engine.job import Job
 from stepnet.engines.numba_engine.stepper import Stepper
+from stepnet.errors import NoIdentity
 from stepnet.problem import Problem
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
@@ -85,4 +86,8 @@ def begin(problem: Problem, scheme, plan: Plan) -> Stepper:
         failure = failed.outcome.failure
         cause = None if failure is None else failure.exception
         raise RuntimeError(f"{failed} at t = {failed.outcome.t_end:g}, in the first steps of {scheme.name}") from cause
-    return Stepper(job, plan, identity(problem, scheme, plan))
+    try:
+        known: str | NoIdentity = identity(problem, scheme, plan)
+    except NoIdentity as reason:  # which matters only if the run is stored
+        known = reason
+    return Stepper(job, plan, known)

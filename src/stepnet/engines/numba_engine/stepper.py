@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from math import isqrt
+from math import isfinite, isqrt
 
 import numpy as np
 
@@ -14,16 +14,24 @@ from stepnet.engines.numba_engine.driver import FIRST_SLICE, SLICE_SECONDS, STAT
 from stepnet.engines.numba_engine.job import Job
 from stepnet.engines.numba_engine.stepping import DONE, FULL, PAUSED
 from stepnet.engines.numba_engine.trajectory import Trajectory
+from stepnet.errors import NoIdentity
 from stepnet.solution import Status
+from stepnet.stored_arrays import require_array
 
 MANY = 2**40
 ROUNDING = 1e-12  # relative distance at which a time is that of a given step
+STORED = ("run", "work", "stamp", "identity")
+PROGRESS = (
+    "t", "t_low", "h", "h_tried", "step", "n_steps", "rejected", "evaluations", "error_1", "error_2", "has_slope",
+    "was_rejected",
+)  # fmt: skip  # what changes from step to step; all else follows from the problem and the plan
+MOST_COUNTED = 2**62
 
 
 class Stepper:
-    """The arrays of a run and the kernel that moves them; `identity` tells what it is a run of."""
+    """The arrays of a run and the kernel that moves them; `identity` says what it is a run of, or why nobody knows."""
 
-    def __init__(self, job: Job, plan: Plan, identity: str):
+    def __init__(self, job: Job, plan: Plan, identity: str | NoIdentity):
         self._job, self._plan, self._identity = job, plan, identity
         self._trajectory = Trajectory(job, plan)
 
@@ -122,20 +130,64 @@ class Stepper:
 
     def numbers(self) -> dict[str, np.ndarray]:
         """All that is needed to go on bit for bit."""
-        marks = {"stamp": np.array(self._stamp), "identity": np.array(self._identity)}
+        marks = {"stamp": np.array(self._stamp), "identity": np.array(self._known_identity)}
         return {"run": self._job.run, "work": self._job.work, **marks}
 
-    def restore(self, numbers) -> None:
+    def restore(self, numbers: dict[str, np.ndarray]) -> None:
         """Go on from stored numbers; the problem, the scheme, the machine and the versions must be the same."""
-        if not {"run", "work", "stamp", "identity"} <= set(numbers):
+        if not set(STORED) <= set(numbers):
             raise ValueError("the file holds no stored integrator; it must have been written by `Integrator.save`")
         if str(numbers["stamp"]) != self._stamp:
             raise ValueError("the stored integrator is from another version, machine or kind of right-hand side")
-        if str(numbers["identity"]) != self._identity or numbers["work"].shape != self._job.work.shape:
+        if str(numbers["identity"]) != self._known_identity:
             raise ValueError("the stored integrator is of another problem, scheme or plan of steps; start it as it was")
-        self._job.run[...] = numbers["run"]
-        self._job.work[...] = numbers["work"]
+        job = self._job
+        work = require_array("`work` of the stored integrator", numbers["work"], job.work.shape, job.work.dtype, False)
+        if not np.isfinite(work[: job.rows]).all():
+            raise ValueError("the state of the stored integrator must be finite")
+        run = require_array("`run` of the stored integrator", numbers["run"], job.run.shape, job.run.dtype, False)[0]
+        require_progress(run, job.run[0], self._plan.stepping)
+        for name in PROGRESS:
+            job.run[0][name] = run[name]
+        job.work[...] = work
+
+    @property
+    def _known_identity(self) -> str:
+        if isinstance(self._identity, NoIdentity):
+            raise self._identity
+        return self._identity
 
     @property
     def _stamp(self) -> str:
         return "-".join((source_stamp(), *(field.rung for field in self._job.fields)))
+
+
+def require_progress(run, fresh, stepping: Given | Adaptive) -> None:
+    """Numbers of a stored run that a run of this plan can have come to; `fresh` is the same run at its beginning."""
+    t0, t_end, is_given = float(fresh["t0"]), float(fresh["t_end"]), isinstance(stepping, Given)
+    step, direction = int(run["step"]), np.sign(t_end - t0)
+    floats = [float(run[name]) for name in ("t", "t_low", "h", "h_tried", "error_1", "error_2")]
+    t, t_low, h = floats[:3]
+    _demand(all(map(isfinite, floats)), "its numbers must be finite")
+    _demand(min(t0, t_end) <= t <= max(t0, t_end), f"t must lie between {t0:g} and {t_end:g}, found {t:g}")
+    _demand(abs(t_low) <= ROUNDING * max(abs(t), abs(t_end - t0)), f"t_low must be a rounding error, found {t_low:g}")
+    _demand(h * direction > 0 or t0 == t_end, f"h must point from {t0:g} to {t_end:g}, found {h:g}")
+    _demand(run["error_1"] > 0 and run["error_2"] > 0, "errors of steps must be positive")
+    for name in ("rejected", "evaluations"):
+        _demand(0 <= run[name] < MOST_COUNTED, f"{name} must be a count, found {run[name]}")
+    for name in ("has_slope", "was_rejected"):
+        _demand(run[name] in (0, 1), f"{name} must be 0 or 1, found {run[name]}")
+    _demand(fresh["step"] <= step < MOST_COUNTED, f"step must be a count of at least {fresh['step']}, found {step}")
+    if is_given:
+        n, grid = stepping.n_steps, stepping.grid
+        _demand(run["n_steps"] == n and step <= n, f"there are {n} steps, found step {step} of {run['n_steps']}")
+        wanted = t_end if step == n else t0 + step * float(fresh["h"]) if grid is None else float(grid[step])
+        _demand(abs(t - wanted) <= ROUNDING * max(abs(t), abs(t_end - t0)), f"t must be {wanted:g}, found {t:g}")
+    else:
+        _demand(run["n_steps"] in (-1, step), f"n_steps must be -1 or {step}, found {run['n_steps']}")
+        _demand(abs(h) <= fresh["h_max"], f"h must be at most {fresh['h_max']:g}, found {h:g}")
+
+
+def _demand(is_so: bool, what: str) -> None:
+    if not is_so:
+        raise ValueError(f"`run` of the stored integrator: {what}")
