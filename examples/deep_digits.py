@@ -49,8 +49,9 @@ def digits(seed: int) -> tuple[training.Data, training.Data]:
 
 def deep_net(seed: int, layers: int = LAYERS) -> sn.nets.Net:
     return sn.nets.hamiltonian(
-        64, 10, WIDTH, layers, length=LENGTH, degree=1, controls=CONTROLS, seed=seed, memory="reversible"
-    )
+        64, 10, WIDTH, layers, length=LENGTH, scheme="verlet", degree=1, controls=CONTROLS, seed=seed,
+        memory="reversible",
+    )  # fmt: skip
 
 
 def trained(seed: int, layers: int = LAYERS, epochs: int = EPOCHS) -> Result:

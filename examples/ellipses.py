@@ -26,7 +26,7 @@ def plane(seed: int):
 
 
 def momenta(seed: int):
-    return sn.nets.hamiltonian(2, 2, 4, 10, length=10.0, opening="augment", seed=seed)
+    return sn.nets.hamiltonian(2, 2, 4, 10, scheme="verlet", degree=0, length=10.0, opening="augment", seed=seed)
 
 
 NETS = {"2 features, RK4": plane, "2 features and 2 momenta, Verlet": momenta}

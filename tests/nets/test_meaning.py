@@ -260,7 +260,7 @@ def test_blocks_are_joined_by_pooling_and_a_change_of_channels():
 
 
 def test_refined_net_is_the_same_function_of_depth():
-    net = nets.hamiltonian(3, 2, 8, 20, degree=1)
+    net = nets.hamiltonian(3, 2, 8, 20, scheme="verlet", degree=1)
     x, ends = np.random.default_rng(12).normal(size=(6, 3)), []
     for _ in range(4):
         ends.append(net(x))

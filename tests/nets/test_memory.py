@@ -108,7 +108,7 @@ def test_what_is_put_by_is_bounded(monkeypatch):
 @pytest.mark.parametrize(("dynamics", "scheme", "wanted"), [("residual", "euler", 0), ("hamiltonian", "verlet", 0.5)])
 def test_products_ask_for_the_record_that_comes_next(dynamics, scheme, wanted):
     """While a step is pulled back, what the step before it has left is on its way from main memory."""
-    block = Block(getattr(fields, dynamics)(fields.dense(16)), scheme, 6)
+    block = Block(getattr(fields, dynamics)(fields.dense(16)), scheme, 6, depth=fields.Depth(6))
     stage = Stage(block.field, block.motion, block.steps, block.length, block.depth, np.dtype(float)).fitted(4)
     tape, theta, x = Tape(stage, 4), np.full(stage.n_parameters, 0.01), np.ones((4, block.n_in, TILE))
     tape.run(theta, x)

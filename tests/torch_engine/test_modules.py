@@ -516,6 +516,7 @@ CLOCKED = fields.chained(fields.mlp([3, 5, 3], has_time=True))
 FUNCTIONS = {
     "clock": (CLOCKED, None),
     "steps": (fields.residual(fields.dense(3)), fields.Depth(4)),
+    "held": (fields.residual(fields.dense(3)), fields.HeldWeights(4)),
     "line": (fields.hamiltonian(fields.conv1d(3, 1)), fields.Depth(4, 1)),
     "clock and spline": (CLOCKED, fields.Depth(5, 3)),
     "graph along a spline": (fields.parabolic(fields.graph(RING, 2)), fields.Depth(4, 2)),

@@ -59,7 +59,7 @@ class Block:
         if self.depth is None:
             object.__setattr__(self, "depth", HeldWeights(self.steps))
         if not isinstance(self.depth, (Depth, HeldWeights)):
-            wanted = f"HeldWeights or a Depth such as `Depth({self.steps})`"
+            wanted = f"a Depth such as `Depth({self.steps})`, or HeldWeights"
             raise TypeError(f"`depth` must be {wanted}, found {self.depth!r:.60}")
         self._check_scheme()
 

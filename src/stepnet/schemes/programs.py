@@ -216,7 +216,7 @@ def _multistep(scheme: Multistep) -> Motion:
             new = opening.runge_kutta_step(scheme.starter.butcher, states[0], clock=j, step=j)
         states.insert(0, new)
     slopes = [opening.slope(part, states[j], started - j, started - j) for j in range(n_slopes)]
-    if is_second and scheme.starter.sequence()[-1][0] == 0:  # its velocity is that of the last drift, not of the end
+    if is_second and _ends_with_a_drift(scheme.starter):  # its velocity is that of the drift, not of the end
         velocity = _end_velocity(opening, states[0], states[1], slopes[0])
     begun = [*states[:n_states], *slopes, *([velocity] if is_second else [])]
     state = (0, n_rows - 1) if is_second else (0,)
@@ -291,6 +291,10 @@ def _multistep_step(scheme: Multistep, n_states: int, n_velocities: int) -> Prog
         velocity = _end_velocity(step, new, 0, slope)
         moved += [velocity, *range(n_states + n_slopes, step.n_rows - 1)]
     return step.program(moved)
+
+
+def _ends_with_a_drift(starter) -> bool:
+    return isinstance(starter, Splitting) and starter.sequence()[-1][0] == 0
 
 
 def _end_velocity(writer: _Writer, new: int, old: int, slope: int) -> int:
