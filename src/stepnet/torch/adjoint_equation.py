@@ -8,14 +8,24 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from stepnet.engines.torch_engine.blocks import added, leaf, pulled
+from stepnet.engines.torch_engine.blocks import added, pulled
+from stepnet.engines.torch_engine.dependencies import (
+    REMEDY,
+    Ambiguous,
+    describe,
+    find_inputs,
+    find_sources,
+    mark,
+)
 from stepnet.engines.torch_engine.fields import checked, joined, parted
-from stepnet.engines.torch_engine.gradients import Way, solved
+from stepnet.engines.torch_engine.gradients import Way, is_differentiated, solved
 from stepnet.engines.torch_engine.step_control import rms
+from stepnet.engines.torch_engine.surroundings import SideState
 from stepnet.errors import AdjointWarning
 from stepnet.torch.states import Posed, posed
 
@@ -28,11 +38,18 @@ def seminorm(parts: Sequence[Tensor]) -> Tensor:
     return torch.stack([rms(part) for part in parts[:2]]).max()
 
 
-def solved_with_adjoint_equation(
-    func, y0, t: Tensor, parameters: tuple[Tensor, ...], forward: Integrate, back: Integrate
-):
+class Asked(NamedTuple):
+    """The tensors whose gradients are wanted, and whether no others are; modules whose buffers the field changes."""
+
+    parameters: tuple[Tensor, ...]
+    modules: tuple[torch.nn.Module, ...]
+    is_complete: bool
+
+
+def solved_with_adjoint_equation(func, y0, t: Tensor, asked: Asked, forward: Integrate, back: Integrate):
     """The trajectory by `forward(func, y0, t)`; `back` solves the adjoint equation."""
     is_tuple = isinstance(y0, tuple)
+    parameters = asked.parameters if asked.is_complete else _all_parameters(posed(func, y0), t, asked)
     parts = y0 if is_tuple else (y0,)
     as_given = lambda parts: tuple(parts) if is_tuple else parts[0]
 
@@ -50,28 +67,58 @@ def solved_with_adjoint_equation(
         ys, a_s = (
             [posed(func, as_given(at)) for at in zip(*map(torch.unbind, x), strict=True)] for x in (trajectory, seeds)
         )
-        y_bar, t_bar, parameter_bars = _solved_back(ys, a_s, given[-1], parameters, back)
+        slopes = _slopes(ys[0], parameters, asked)
+        y_bar, t_bar, parameter_bars = _solved_back(ys, a_s, given[-1], slopes, parameters, back)
         parts = ys[0].trajectory([parted(ys[0].field, y_bar)])
         return *(part[0] for part in (parts if is_tuple else (parts,))), t_bar, *parameter_bars
 
-    found = solved(Way(there, pull_back, plainly, parameters, len(parts) + 1), (*parts, t))
-    return as_given(found)
+    way = Way(there, pull_back, plainly, parameters, len(parts) + 1, modules=asked.modules)
+    return as_given(solved(way, (*parts, t)))
 
 
-def _solved_back(ys: list[Posed], seeds: list[Posed], t: Tensor, parameters: tuple[Tensor, ...], back: Integrate):
-    """Gradients with respect to y(t[0]), t and the parameters, from interval to interval."""
-    field = ys[0].field
-    fun = checked(field.whole)
-    y_at, seed_at = ([joined(field, each.state) for each in all_of] for all_of in (ys, seeds))
+def _all_parameters(problem: Posed, t: Tensor, asked: Asked) -> tuple[Tensor, ...]:
+    """The parameters, and what else the field depends on at the first time."""
+    if not is_differentiated():
+        return asked.parameters
+    y, side = joined(problem.field, problem.state).detach(), SideState(problem.state[0].device, asked.modules)
+    call = lambda: checked(problem.field.whole)(t[0].detach().to(y.device, y.real.dtype), y)
+    with side.kept(), torch.enable_grad():
+        since = mark()
+        sources = find_sources([call()], since, asked.parameters)
+        try:
+            return find_inputs(sources, asked.parameters, call)
+        except Ambiguous as reason:
+            raise ValueError(f'`func` depends on {reason}, for which `memory`="continuous" is not; {REMEDY}') from None
+
+
+def _slopes(problem: Posed, parameters: tuple[Tensor, ...], asked: Asked) -> Callable:
+    """The right-hand side of the adjoint equation: of y, a and the gradients of the parameters."""
+    fun = checked(problem.field.whole)
 
     def slopes(time: Tensor, state: tuple[Tensor, ...]):
         y, a = state[:2]
         with torch.enable_grad():
-            start = leaf(y)
+            since, start = mark(), y.detach().requires_grad_()
             slope = fun(time.detach(), start)
+        if not asked.is_complete and (unknown := find_sources([slope], since, (start, *parameters))):
+            raise RuntimeError(
+                f"`func` depends on tensors at t = {float(time)} that it does not depend on at the first time: "
+                f"{describe(unknown)}; their gradients would be lost: {REMEDY}"
+            )
         found = pulled([slope] if slope.requires_grad else [], (start, *parameters), [a])
         known = (torch.zeros_like(x) if bar is None else -bar for x, bar in zip((y, *parameters), found, strict=True))
         return slope.detach(), *known
+
+    return slopes
+
+
+def _solved_back(
+    ys: list[Posed], seeds: list[Posed], t: Tensor, slopes: Callable, parameters: tuple[Tensor, ...], back: Integrate
+):
+    """Gradients with respect to y(t[0]), t and the parameters, from interval to interval."""
+    field = ys[0].field
+    fun = checked(field.whole)
+    y_at, seed_at = ([joined(field, each.state) for each in all_of] for all_of in (ys, seeds))
 
     a, t_bar, missed = seed_at[-1], torch.zeros_like(t), 0.0
     sums: list[Tensor | None] = [None] * len(parameters)

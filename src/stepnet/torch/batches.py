@@ -22,6 +22,7 @@ from stepnet.engines.torch_engine.batch_output import (
     linked_events,
     packed,
 )
+from stepnet.engines.torch_engine.compilation import break_graph
 from stepnet.engines.torch_engine.fields import Single, checked
 from stepnet.engines.torch_engine.fixed import Grid, each_state, fixed_run
 from stepnet.engines.torch_engine.per_sample import COMPLETED, EVENT, STATUSES, Batch, attempts, begun
@@ -30,7 +31,7 @@ from stepnet.schemes.conditions import is_pair
 from stepnet.schemes.tableau import ExplicitRK
 from stepnet.solution import Status
 from stepnet.torch.methods import scheme_of
-from stepnet.torch.options import SHARED, checked_options, how_of, is_fixed
+from stepnet.torch.options import SHARED, checked_options, how_of, is_fixed, times_on
 from stepnet.torch.states import Posed, explain, parts_of, posed_batch
 
 
@@ -94,6 +95,7 @@ class _Task(NamedTuple):
     g: Callable | None
 
 
+@break_graph
 def solve(func, y0, t, *, rtol=1e-7, atol=1e-9, method=None, options=None, event_fn=None, dense=False) -> BatchSolution:
     """The solutions of y' = func(t, y) for a batch, every sample with steps of its own.
 
@@ -178,14 +180,14 @@ def _wanted_times(t, y: Tensor) -> tuple[Tensor, float]:
     """Increasing times (batch, times), and the sign that made them so."""
     if not isinstance(t, Tensor) or not t.is_floating_point():
         raise TypeError(f"`t` must be a floating-point tensor of times, found {getattr(t, 'dtype', type(t).__name__)}")
-    if t.device != y.device:
-        raise ValueError(f"`t` must be on {y.device}, where `y0` is, found {t.device}")
     if t.requires_grad:
         raise ValueError("`t` must not require a gradient for steps of every sample's own; detach it, or take `odeint`")
     if t.ndim not in (1, 2) or t.shape[-1] < 2 or (t.ndim == 2 and len(t) != len(y)):
         raise ValueError(f"`t` must be (times,) or ({len(y)}, times) with two times at least, found {tuple(t.shape)}")
-    wanted = t.detach().double().expand(len(y), t.shape[-1])
+    wanted = times_on(t.detach(), y.device).double().expand(len(y), t.shape[-1])
     sign = 1.0 if bool(wanted[0, 1] > wanted[0, 0]) else -1.0
+    if not bool(wanted.isfinite().all()):
+        raise ValueError("`t` must be finite, found NaN or infinity in it")
     if not bool(((sign * wanted).diff() > 0).all()):
         raise ValueError("`t` must be strictly increasing for all samples, or strictly decreasing for all")
     return (sign * wanted).contiguous(), sign

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isfinite
 
 import torch
+from torch import Tensor
 
 from stepnet import fields
 from stepnet.engines.torch_engine.fields import Partitioned, SecondOrder, Split
@@ -28,13 +29,15 @@ def ODEBlock(field, scheme=None, steps=None, length=1.0, **how) -> LayerBlock | 
         A name of `stepnet.schemes`; "verlet" for fields in halves and "rk4" for others by default.
     steps : int, optional
         Layers of a Field; without them a pair chooses its steps by `rtol` and `atol`.
-    length : float
-        The time that the steps take together.
+    length : float or tensor
+        The time that the steps take together; for functions (t, y) a tensor, perhaps a parameter, with a gradient.
     how
         `memory`; for layers `depth` and the other arguments of `LayerBlock`; else `rtol` and `atol` as in
         `odeint_adjoint`, and for a Field the arguments of `FieldFunction`.
     """
-    if not isinstance(field, Field):
+    if isinstance(field, Field):
+        length = _number(length)
+    else:
         return SolveBlock(field, scheme or "rk4", steps, length, **how)
     if steps is None:
         solving = {name: how.pop(name) for name in ("memory", "rtol", "atol") if name in how}
@@ -101,7 +104,8 @@ def HyperbolicBlock(
 def _block(
     field: Field, scheme, steps: int, length: float = 1.0, depth: Depth | HeldWeights | None = None, **how
 ) -> LayerBlock:
-    return LayerBlock(Block(field, catalogue.get(scheme), steps, length, depth), **how)  # type: ignore[arg-type]
+    block = Block(field, catalogue.get(scheme), steps, _number(length), depth)  # type: ignore[arg-type]
+    return LayerBlock(block, **how)
 
 
 def _square(K: Connectivity | int) -> Connectivity:
@@ -116,6 +120,26 @@ def _half(K: Connectivity | int) -> Connectivity:
     return fields.dense(count("K", K) // 2)
 
 
+def _number(length) -> float:
+    """The length of layers, on which the places of their weights depend: a number without a gradient."""
+    if isinstance(length, Tensor) and length.requires_grad:
+        raise ValueError(
+            "`length` of layers must be a number, found a tensor that requires a gradient; detach it, or take "
+            "`ODEBlock(FieldFunction(field), scheme, steps, length)`, which has a gradient of its length"
+        )
+    return float(length)
+
+
+def _times(length: float | Tensor, steps: int, like: Tensor) -> Tensor:
+    """Even times from zero; those that the host knows stay there, so that nobody waits for a device to read them."""
+    dtype, device = like.real.dtype, like.device
+    if isinstance(length, Tensor):
+        return torch.linspace(0.0, 1.0, steps + 1, dtype=dtype, device=device) * length.to(device, dtype)
+    if not torch.compiler.is_compiling():
+        device = torch.device("cpu")
+    return torch.linspace(0.0, length, steps + 1, dtype=dtype, device=device)
+
+
 class SolveBlock(torch.nn.Module):
     """y(0) -> y(length) for any function (t, y); see `ODEBlock`."""
 
@@ -123,7 +147,8 @@ class SolveBlock(torch.nn.Module):
         super().__init__()
         if not (isfinite(length) and length != 0):
             raise ValueError(f"`length` must be finite and not zero, found {length!r}")
-        self.func, self.scheme, self.length = func, catalogue.get(scheme), float(length)
+        self.func, self.scheme = func, catalogue.get(scheme)
+        self.length = length if isinstance(length, Tensor) else float(length)
         self.steps = None if steps is None else count("steps", steps)
         self.is_given_pair = steps is not None and is_pair(self.scheme)  # others go from time to time in any case
         if steps is None and not is_pair(self.scheme):
@@ -135,7 +160,7 @@ class SolveBlock(torch.nn.Module):
     def forward(self, y):
         """The state at the end: a tensor, or a tuple of them, as it was at the beginning."""
         first = y[0] if isinstance(y, tuple) else y
-        t = torch.linspace(0.0, self.length, (self.steps or 1) + 1, dtype=first.real.dtype, device=first.device)
+        t = _times(self.length, self.steps or 1, first)
         options = {"grid_constructor": lambda func, y, t: t} if self.is_given_pair else {}
         how = self.how | ({"memory": "all"} if torch.compiler.is_compiling() else {})
         found = odeint_adjoint(self.func, y, t, method=self.scheme, options=options, **how)

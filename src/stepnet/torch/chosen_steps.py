@@ -13,10 +13,11 @@ from torch import Tensor
 
 from stepnet.engines.torch_engine.explicit_rk import accepted_steps, attempt, interpolant, sides, slope_at
 from stepnet.engines.torch_engine.fields import State, checked, joined, parted
-from stepnet.engines.torch_engine.fixed import Fixed, Grid, Manner, Reading, fixed_run, itself, states_at
+from stepnet.engines.torch_engine.fixed import Fixed, Grid, Manner, Reading, fixed_run, itself
 from stepnet.engines.torch_engine.step_control import How
+from stepnet.engines.torch_engine.surroundings import Surroundings
 from stepnet.schemes.tableau import ExplicitRK
-from stepnet.torch.given_steps import Solver
+from stepnet.torch.given_steps import InMemory, Solver
 from stepnet.torch.states import Posed
 
 Step = tuple[float, float]
@@ -59,7 +60,7 @@ class Chosen(NamedTuple):
 
 def states_by_chosen_steps(task: Chosen, times: list[float], solver: Solver) -> list[State]:
     """States at the times."""
-    return _on_the_way(task, times) if solver is states_at else _again(task, times, solver)
+    return _again(task, times, solver) if isinstance(solver, InMemory) else _on_the_way(task, times)
 
 
 def _on_the_way(task: Chosen, times: list[float]) -> list[State]:
@@ -72,9 +73,10 @@ def _on_the_way(task: Chosen, times: list[float]) -> list[State]:
     return [parted(task.problem.field, y) for y in [*found, y]]
 
 
-def _again(task: Chosen, times: list[float], solver: Solver) -> list[State]:
-    """The same: the steps are found first, and then they are given ones."""
+def _again(task: Chosen, times: list[float], solver: InMemory) -> list[State]:
+    """The same: the steps are found first, and then they are given ones, from the same buffers and random numbers."""
     state, t_end = task.problem.state, times[-1]
+    surroundings = Surroundings.here(state[0].device, solver.modules)
     with torch.no_grad():
         taken = accepted_steps(task.fun, task.scheme, task.y.detach(), times[0], t_end, task.how)
         steps = [(step.t, step.h) for step in taken]
@@ -83,7 +85,8 @@ def _again(task: Chosen, times: list[float], solver: Solver) -> list[State]:
         for i, inside in enumerate(_passed(steps, times))
         if inside
     ]
-    return [state, *solver(task.given(steps, t_end), state, [*readings, Reading(len(steps), itself)])]
+    with surroundings.restored():
+        return [state, *solver(task.given(steps, t_end), state, [*readings, Reading(len(steps), itself)])]
 
 
 def _passed(steps: Sequence[Step], times: list[float]) -> Iterator[list[float]]:

@@ -8,6 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from stepnet.engines.torch_engine.compilation import break_graph
 from stepnet.engines.torch_engine.explicit_rk import accepted_steps, interpolant
 from stepnet.engines.torch_engine.fields import checked, joined, parted
 from stepnet.schemes.conditions import is_pair
@@ -16,6 +17,7 @@ from stepnet.torch.options import checked_options, checked_times, how_of, is_fix
 from stepnet.torch.states import posed
 
 
+@break_graph
 def odeint_dense(func, y0, t0, t1, *, rtol=1e-7, atol=1e-9, method=None, options=None):
     """The solution of y' = func(t, y), y(t0) = y0 up to t1, as a function of a tensor of times; with gradients.
 

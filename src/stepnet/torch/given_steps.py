@@ -24,7 +24,7 @@ from stepnet.engines.torch_engine.fixed import (
     split_at_opening,
     states_at,
 )
-from stepnet.engines.torch_engine.gradients import exact
+from stepnet.engines.torch_engine.gradients import exact, exact_of_all
 from stepnet.engines.torch_engine.reversal import Memory
 from stepnet.schemes.multistep import Multistep
 from stepnet.torch.options import even_grid, numbers_of
@@ -36,28 +36,38 @@ Solver = Callable[[Fixed, State, Sequence[Reading]], list[State]]
 
 @dataclass(frozen=True)
 class InMemory:
-    """A solver with exact gradients of the state and of these parameters, in a chosen memory."""
+    """A solver with exact gradients of the state and of these parameters, in a chosen memory.
+
+    Unless the parameters are complete, whatever else the functions depend on is found.  `modules` have the buffers
+    that the functions change.
+    """
 
     parameters: tuple[Tensor, ...]
     memory: Memory
+    modules: tuple[torch.nn.Module, ...] = ()
+    is_complete: bool = True
 
     def __call__(self, run: Fixed, state: State, readings: Sequence[Reading]) -> list[State]:
-        return exact(Course(run, tuple(readings), self.parameters), self.memory, state)
+        course = Course(run, tuple(readings), self.parameters, modules=self.modules)
+        return (exact if self.is_complete else exact_of_all)(course, self.memory, state)
 
 
 def states_by_given_steps(
     problem: Posed, scheme, t: Tensor, options: dict, manner: Manner, solver: Solver
 ) -> list[State]:
     """States at the times t."""
-    if "step_size" not in options and "grid_constructor" not in options:
+    constructed = _constructed_grid(problem, t, options)
+    if constructed is t and "step_size" not in options:
         real = problem.state[0].real.dtype
-        grid = grid_of_numbers(numbers_of(t)) if _is_readable(t) else grid_of_tensor(t.to(real))
+        grid = grid_of_numbers(numbers_of(t)) if is_readable(t) else grid_of_tensor(t.to(real))
         _require_even(scheme, grid)
         return states_after(problem, scheme, grid, range(len(t)), manner, solver)
     if t.requires_grad:
         raise ValueError("`t` that requires a gradient goes with steps from time to time; leave out `step_size`")
     times = numbers_of(t)
-    nodes = _grid_times(problem, t, times, options)
+    nodes = even_grid(times, options["step_size"]) if "step_size" in options else numbers_of(constructed)
+    if nodes[0] != times[0] or nodes[-1] != times[-1]:
+        raise ValueError(f"`grid_constructor` must give times from {times[0]} to {times[-1]}, found {nodes[:6]}")
     _require_even(scheme, grid_of_numbers(nodes))
     sign = 1.0 if nodes[-1] > nodes[0] else -1.0
     ends = [bisect_left([sign * node for node in nodes], sign * time) for time in times]
@@ -83,18 +93,19 @@ def states_after(
     return [*first, *(solver(run, problem.state, late) if late else [])]
 
 
-def _is_readable(t: Tensor) -> bool:
-    """Whether times may be read as numbers: they have values, and nobody differentiates or traces them."""
-    return type(t) is Tensor and not (torch.compiler.is_compiling() or t.requires_grad or t.is_meta)
+def is_readable(t: Tensor) -> bool:
+    """Whether times may be read as numbers: the host has them, and nobody differentiates or traces them."""
+    return type(t) is Tensor and t.device.type == "cpu" and not (torch.compiler.is_compiling() or t.requires_grad)
 
 
-def _grid_times(problem: Posed, t: Tensor, times: list[float], options: dict) -> list[float]:
-    if "step_size" in options:
-        return even_grid(times, options["step_size"])
-    nodes = numbers_of(options["grid_constructor"](problem.field.whole, joined(problem.field, problem.state), t))
-    if nodes[0] != times[0] or nodes[-1] != times[-1]:
-        raise ValueError(f"`grid_constructor` must give times from {times[0]} to {times[-1]}, found {nodes[:6]}")
-    return nodes
+def _constructed_grid(problem: Posed, t: Tensor, options: dict) -> Tensor:
+    """The times at which steps end, t itself unless they are constructed."""
+    if "grid_constructor" not in options:
+        return t
+    y = joined(problem.field, problem.state)
+    given = t.to(y.device)
+    nodes = options["grid_constructor"](problem.field.whole, y, given)
+    return t if nodes is given else nodes
 
 
 def _require_even(scheme, grid: Grid) -> None:

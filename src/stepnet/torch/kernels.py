@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from stepnet.engines.torch_engine.gradients import Way, is_one_node, solved
-from stepnet.engines.torch_engine.surroundings import is_transformed, is_written_down
+from stepnet.engines.torch_engine.surroundings import is_autocast, is_transformed, is_written_down
 from stepnet.nets.design import Design
 
 ENGINES = ("auto", "numba", "torch")
@@ -76,7 +76,7 @@ class Kernels:
         """Refuse parameters of other shapes than the design's, and inputs of another dtype than theirs."""
         if tuple([each.shape for each in parameters]) != self.shapes:
             self._complain(parameters)
-        if parameters and x.dtype != parameters[0].dtype and not _is_autocast(x.device.type):
+        if parameters and x.dtype != parameters[0].dtype and not is_autocast(x.device.type):
             raise TypeError(
                 f"the input must be {parameters[0].dtype} as the parameters are, found {x.dtype}; cast one of them"
             )
@@ -171,10 +171,6 @@ def _obstacle(tensors: Tensors) -> str | None:
     if len(dtypes) > 1 or not dtypes <= DTYPES.keys():
         return f"tensors of {', '.join(sorted(map(str, dtypes)))}"
     return "autocast" if torch.is_autocast_enabled("cpu") else None
-
-
-def _is_autocast(kind: str) -> bool:
-    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
 def vector(parameters: Tensors) -> Tensor:

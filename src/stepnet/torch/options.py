@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from math import ceil, inf
+from math import ceil, inf, isfinite
 
 import torch
 from torch import Tensor
@@ -24,6 +24,12 @@ ADAPTIVE = (
 )  # fmt: skip
 
 
+EVENT = ("max_num_steps", "t_max")
+"""Options of the search for an event."""
+
+MAX_STEPS = 100_000
+"""Attempts from one time of `t` to the next, or to an event, unless `max_num_steps` says otherwise."""
+
 SHARED = ("step_t", "jump_t", "grid_points", "eps", "min_step")
 """Options of steps that are the same for a whole batch."""
 
@@ -33,17 +39,17 @@ def is_fixed(scheme, options: dict) -> bool:
     return not is_pair(scheme) or "step_size" in options or "grid_constructor" in options
 
 
-def checked_options(scheme, options) -> dict:
-    """The options, every one of them known to this kind of steps."""
+def checked_options(scheme, options, *more: str) -> dict:
+    """The options, every one of them known to this kind of steps, or among some more."""
     if options is None:
         return {}
     if not isinstance(options, dict):
         raise TypeError(f"`options` must be a dictionary, found {type(options).__name__}")
     known = FIXED if is_fixed(scheme, options) else ADAPTIVE
     for name in options:
-        if name not in known:
+        if name not in (*known, *more):
             kind = "given steps" if known is FIXED else "adaptive steps"
-            raise UnknownName(f"option for the {kind} of {scheme.name}", name, known)
+            raise UnknownName(f"option for the {kind} of {scheme.name}", name, (*known, *more))
     if "step_size" in options and "grid_constructor" in options:
         raise ValueError("`step_size` and `grid_constructor` exclude each other; leave one of them out")
     if options.get("interp", "linear") not in ("linear", "cubic"):
@@ -54,6 +60,8 @@ def checked_options(scheme, options) -> dict:
 def numbers_of(t: Tensor) -> list[float]:
     """Times as numbers, strictly monotone."""
     times = t.tolist()
+    if not all(map(isfinite, times)):
+        raise ValueError(f"`t` must be finite, found {times[:6]}; for a solve of unknown length take `odeint_event`")
     steps = [b - a for a, b in pairwise(times)]
     if not (all(step > 0 for step in steps) or all(step < 0 for step in steps)):
         raise ValueError(f"`t` must be strictly increasing or decreasing, found {times[:6]}")
@@ -67,6 +75,13 @@ def checked_times(t) -> Tensor:
     if t.ndim != 1 or len(t) == 0 or not t.is_floating_point():
         raise ValueError(f"`t` must be floating-point with one dimension, found {t.dtype} of shape {tuple(t.shape)}")
     return t
+
+
+def times_on(t: Tensor, device: torch.device) -> Tensor:
+    """Times on the device of the state."""
+    if t.is_meta and device.type != "meta":
+        raise ValueError(f"`t` must be on {device}, where `y0` is, or hold numbers elsewhere, found {t.device}")
+    return t.to(device)
 
 
 def even_grid(times: list[float], step_size) -> list[float]:
@@ -96,7 +111,7 @@ def how_of(posed: Posed, scheme, rtol, atol, options: dict) -> How:
         first_step=None if first is None else abs(float(first)),
         min_step=float(options.get("min_step", 0.0)),
         max_step=float(options.get("max_step", inf)),
-        max_steps=int(options.get("max_num_steps", 2**31 - 1)),
+        max_steps=int(options.get("max_num_steps", MAX_STEPS)),
         stops=stops,
         jumps=jumps,
     )

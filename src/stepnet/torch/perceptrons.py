@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from stepnet.engines.torch_engine.blocks import Course, Tape, written
+from stepnet.engines.torch_engine.compilation import mark_constant
 from stepnet.engines.torch_engine.fields import Single, State
 from stepnet.engines.torch_engine.fixed import (
     PLAIN,
@@ -52,7 +53,7 @@ def perceptron_of(
     return Perceptron(activations, (*matrices, matrix(last.weight, last.bias, True)))
 
 
-@torch.compiler.assume_constant_result
+@mark_constant
 def _is_watched() -> bool:
     """Whether somebody wants to see the operations themselves."""
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
@@ -67,7 +68,7 @@ def _suits(y: Tensor, linear: Sequence[nn.Linear], solver: Solver) -> bool:
     for p in (y, *parameters):
         if p.dtype != y.dtype or p.device.type != "cpu" or p.layout != torch.strided:
             return False
-    if isinstance(solver, InMemory):
+    if isinstance(solver, InMemory) and solver.is_complete:
         wanted = {id(p) for p in solver.parameters}
         if not all(id(p) in wanted for p in parameters if p.requires_grad):
             return False

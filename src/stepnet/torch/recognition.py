@@ -13,6 +13,8 @@ from types import FunctionType
 import torch
 from torch import nn
 
+from stepnet.engines.torch_engine.compilation import mark_constant
+
 NAMES: dict[type, str] = {
     nn.ELU: "elu", nn.GELU: "gelu", nn.ReLU: "relu", nn.SiLU: "silu", nn.Sigmoid: "sigmoid", nn.Softplus: "softplus",
     nn.Tanh: "tanh",
@@ -85,10 +87,12 @@ def _is_activation(module: nn.Module) -> bool:
 
 def _handed_to(func) -> nn.Module | None:
     """The module that the function hands its state to."""
+    if isinstance(func, torch.jit.ScriptModule):
+        return None
     if isinstance(func, nn.Module):
         name = _name_in_forward(type(func))
         is_plain = name is not None and _is_bare(func) and name not in func.__dict__
-        return func._modules.get(name) if is_plain else None
+        return func._modules.get(name) if is_plain else None  # type: ignore[arg-type]
     if type(func) is not FunctionType or torch.compiler.is_compiling():
         return None
     if _is_same(func.__code__, GLOBAL):
@@ -100,7 +104,7 @@ def _handed_to(func) -> nn.Module | None:
     return net if isinstance(net, nn.Module) else None
 
 
-@torch.compiler.assume_constant_result
+@mark_constant
 def _name_in_forward(kind: type[nn.Module]) -> str | None:
     """`net` of a class whose `forward` is `return self.net(y)` and which calls it and looks up names as others do."""
     forward = kind.forward

@@ -55,7 +55,7 @@ def posed(func, y0) -> Posed:
         return Posed(field, (_floating(y0),))
     if not isinstance(y0, tuple) or not y0 or not all(isinstance(part, Tensor) for part in y0):
         raise TypeError(f"`y0` must be a tensor or a tuple of tensors, found {type(y0).__name__}")
-    _require_one_kind(y0)
+    _require_one_device(y0)
     shapes = tuple(part.shape for part in y0)
     vector = torch.cat([_floating(part).reshape(-1) for part in y0])
     if isinstance(func, Split):
@@ -74,7 +74,7 @@ def posed_batch(func, y0) -> Posed:
         raise ValueError(f"`y0` must hold one batch of samples, found {[tuple(part.shape) for part in parts]}")
     if isinstance(y0, Tensor):
         return Posed(Single(func), (_floating(y0),))
-    _require_one_kind(parts)
+    _require_one_device(parts)
     shapes = tuple(part.shape[1:] for part in parts)
     rows = torch.cat([_floating(part).reshape(len(part), -1) for part in parts], dim=1)
     return Posed(Single(_on_vectors(func, shapes)), (rows,), shapes)
@@ -97,11 +97,12 @@ def _on_vectors(func: Callable, shapes: tuple[Size, ...]) -> Callable[[Tensor, T
     return fun
 
 
-def _require_one_kind(parts: tuple[Tensor, ...]) -> None:
-    kinds = {(part.dtype, part.device) for part in parts}
-    if len(kinds) > 1:
-        found = " and ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
-        raise ValueError(f"`y0` must have tensors of one dtype on one device, found {found}; move or cast them")
+def _require_one_device(parts: tuple[Tensor, ...]) -> None:
+    """Tensors of several dtypes are promoted to one that holds them all, as in torchdiffeq."""
+    devices = {part.device for part in parts}
+    if len(devices) > 1:
+        found = " and ".join(sorted(map(str, devices)))
+        raise ValueError(f"`y0` must have tensors on one device, found {found}; move them")
 
 
 def require_finite(y0: State) -> None:
@@ -129,9 +130,10 @@ def _pair(y0) -> State:
     if not isinstance(y0, tuple) or len(y0) != 2 or not all(isinstance(half, Tensor) for half in y0):
         raise TypeError("`y0` must be two tensors (q, p) for a problem in halves")
     q, p = y0
-    if (q.shape, q.dtype, q.device) != (p.shape, p.dtype, p.device):
+    if (q.shape, q.device) != (p.shape, p.device):
         raise ValueError(
-            f"`y0` must have halves of one shape, dtype and device, found {tuple(q.shape)} {q.dtype} {q.device} and "
-            f"{tuple(p.shape)} {p.dtype} {p.device}"
+            f"`y0` must have halves of one shape on one device, found {tuple(q.shape)} on {q.device} and "
+            f"{tuple(p.shape)} on {p.device}"
         )
-    return _floating(q), _floating(p)
+    dtype = torch.promote_types(_floating(q).dtype, _floating(p).dtype)
+    return q.to(dtype), p.to(dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,18 +10,21 @@ import torch
 from torch import Tensor
 
 from stepnet.checkpoints import Checkpoints
-from stepnet.engines.torch_engine.fields import Single, State, checked, joined, modules_of, parted
+from stepnet.engines.torch_engine.compilation import break_graph
+from stepnet.engines.torch_engine.fields import Single, State, checked, joined, parted
 from stepnet.engines.torch_engine.fixed import Manner, choreography, states_at
 from stepnet.engines.torch_engine.gradients import is_one_node
+from stepnet.engines.torch_engine.surroundings import autocast_without_cache
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
-from stepnet.torch.adjoint_equation import seminorm, solved_with_adjoint_equation
+from stepnet.torch.adjoint_equation import Asked, seminorm, solved_with_adjoint_equation
 from stepnet.torch.callbacks import told_back, warn_of_adjoint_callbacks, watch_of
 from stepnet.torch.chosen_steps import Chosen, states_by_chosen_steps
-from stepnet.torch.given_steps import InMemory, Solver, states_by_given_steps
+from stepnet.torch.given_steps import InMemory, Solver, is_readable, states_by_given_steps
+from stepnet.torch.held_modules import modules_in
 from stepnet.torch.memory import checked_memory
 from stepnet.torch.methods import scheme_of, theirs_of
-from stepnet.torch.options import checked_options, checked_times, how_of, is_fixed, numbers_of
+from stepnet.torch.options import EVENT, checked_options, checked_times, how_of, is_fixed, numbers_of, times_on
 from stepnet.torch.perceptrons import perceptron_of, states_of_perceptron
 from stepnet.torch.states import Posed, explain, posed, require_finite
 from stepnet.torch.until_event import until_event, until_event_of_steps
@@ -75,7 +79,9 @@ def odeint_adjoint(
     Parameters
     ----------
     adjoint_params : sequence of tensors, optional
-        What to differentiate with respect to, besides y0 and t; the parameters of func by default.
+        What to differentiate with respect to, besides y0 and t, and nothing else.  By default the parameters of func
+        and all other tensors that its first step depends on: those that a closure, an attribute or a list holds,
+        results of other networks, parameters that are not registered.
     adjoint_rtol, adjoint_atol, adjoint_method, adjoint_options
         Of the second equation that memory="continuous" solves backward, those of the first by default; its errors may
         be measured by the norm "seminorm".  Exact gradients have no such equation, and nothing is changed.
@@ -103,23 +109,31 @@ def odeint_adjoint(
         method if adjoint_method is None else adjoint_method,
         without_norm if adjoint_options is None else adjoint_options,
     )
-    return _in_memory(func, y0, t, told, event_fn, back, _parameters(func, y0, adjoint_params), memory)
+    parameters = None if adjoint_params is None else tuple(p for p in adjoint_params if p.requires_grad)
+    return _in_memory(func, y0, t, told, event_fn, back, parameters, memory)
 
 
-@torch.compiler.disable
-def _in_memory(func, y0, t, told: Told, event_fn, back: Told, parameters: tuple[Tensor, ...], memory):
+@break_graph
+def _in_memory(func, y0, t, told: Told, event_fn, back: Told, given: tuple[Tensor, ...] | None, memory):
     """A solve that autograd does not write down in full, if there is a gradient to be found at all."""
     parts = y0 if isinstance(y0, tuple) else (y0,)
-    if not is_one_node([x for x in (*parts, t, *parameters) if isinstance(x, Tensor)]):
+    modules = modules_in(func)
+    parameters = _parameters(modules) if given is None else given
+    is_known = given is not None or isinstance(func, torch.nn.Module)
+    if is_known and not is_one_node([x for x in (*parts, t, *parameters) if isinstance(x, Tensor)]):
         return _integrate(func, y0, t, *told, event_fn, states_at)
     if memory == "continuous":
         if event_fn is not None:
             raise ValueError('`memory`="continuous" goes without `event_fn`; take `Checkpoints`')
         forward = lambda func, y0, t: _integrate(func, y0, t, *told, None, states_at)
-        return solved_with_adjoint_equation(func, y0, t, parameters, forward, _backward(func, *back))
+        asked = Asked(parameters, modules, given is not None)
+        with autocast_without_cache(parts[0].device.type):
+            return solved_with_adjoint_equation(func, y0, t, asked, forward, _backward(func, *back))
     if memory == "reversible":
         _require_reversible(func, y0, told[2])
-    return _integrate(func, y0, t, *told, event_fn, InMemory(parameters, memory))
+    solver = InMemory(parameters, memory, modules, given is not None)
+    with autocast_without_cache(parts[0].device.type):
+        return _integrate(func, y0, t, *told, event_fn, solver)
 
 
 def _backward(func, rtol, atol, method, options):
@@ -139,16 +153,19 @@ def _require_reversible(func, y0, method) -> None:
         )
 
 
-def _parameters(func, y0, given) -> tuple[Tensor, ...]:
-    if given is not None:
-        return tuple(p for p in given if p.requires_grad)
-    modules = [func] if isinstance(func, torch.nn.Module) else [] if callable(func) else modules_of(func)
-    if not modules:
-        raise ValueError("`func` is no module whose parameters could be found; give `adjoint_params`, () for none")
+def _parameters(modules: Sequence[torch.nn.Module]) -> tuple[Tensor, ...]:
+    """All parameters that require a gradient, each once."""
     return tuple(dict.fromkeys(p for module in modules for p in module.parameters() if p.requires_grad))
 
 
 def _integrate(func, y0, t, rtol, atol, method, options, event_fn, solver: Solver):
+    """By compilers only what reads no numbers: fixed steps without an event."""
+    if torch.compiler.is_compiling() and (event_fn is not None or not is_fixed(scheme_of(method), options or {})):
+        return _integrate_eagerly(func, y0, t, rtol, atol, method, options, event_fn, solver)
+    return _integrate_here(func, y0, t, rtol, atol, method, options, event_fn, solver)
+
+
+def _integrate_here(func, y0, t, rtol, atol, method, options, event_fn, solver: Solver):
     problem = posed(func, y0)
     try:
         return _integrated(func, problem, t, rtol, atol, method, options, event_fn, solver)
@@ -157,12 +174,15 @@ def _integrate(func, y0, t, rtol, atol, method, options, event_fn, solver: Solve
         raise
 
 
+_integrate_eagerly = break_graph(_integrate_here)
+
+
 def _integrated(func, problem: Posed, t, rtol, atol, method, options, event_fn, solver: Solver):
     scheme, t = scheme_of(method), checked_times(t)
-    options = checked_options(scheme, options)
+    options = checked_options(scheme, options, *(() if event_fn is None else EVENT))
     _require_match(problem, scheme)
-    if t.device != problem.state[0].device:
-        raise ValueError(f"`t` must be on {problem.state[0].device}, where `y0` is, found {t.device}")
+    if not is_readable(t):
+        t = times_on(t, problem.state[0].device)
     if len(t) == 1 and event_fn is None:
         return problem.trajectory([problem.state])
     are_given = is_fixed(scheme, options)
@@ -180,7 +200,7 @@ def _integrated(func, problem: Posed, t, rtol, atol, method, options, event_fn, 
     how = how_of(problem, scheme, rtol, atol, options)._replace(watch=watch)
     task = Chosen(begun, scheme, how, Manner(options.get("field_dtype"), bool(how.jumps)))
     if event_fn is not None:
-        return until_event(task, t, event_fn, solver)
+        return until_event(task, t, event_fn, options, solver)
     times = numbers_of(t)
     _, *later = states_by_chosen_steps(task._replace(how=how._replace(marks=tuple(times))), times, solver)
     ends = [_shifted(problem, state, time, 1.0) for state, time in zip(later, t[1:], strict=True)]
@@ -197,12 +217,15 @@ def _shifted(problem: Posed, state: State, t: Tensor, sign: float) -> State:
     )
 
 
-def odeint_event(func, y0, t0, *, event_fn, reverse_time=False, odeint_interface=odeint, **kwargs):
+def odeint_event(func, y0, t0, *, event_fn, reverse_time=False, odeint_interface=odeint, t_max=None, **kwargs):
     """The first time after t0 (before it with `reverse_time`) at which event_fn(t, y) is zero, and [y0, y there].
 
-    Both have gradients, by the implicit function theorem.
+    Both have gradients, by the implicit function theorem.  The search ends with an error at `t_max`, if it is given,
+    or after `options["max_num_steps"]` steps (100 000).
     """
     first = t0.reshape(-1)
+    if t_max is not None:
+        kwargs["options"] = {**(kwargs.get("options") or {}), "t_max": float(t_max)}
     return odeint_interface(
         func, y0, torch.cat((first, first.detach() + (-1.0 if reverse_time else 1.0))), event_fn=event_fn, **kwargs
     )

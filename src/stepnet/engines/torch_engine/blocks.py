@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from stepnet.engines.torch_engine.dependencies import Sources, find_sources, mark
 from stepnet.engines.torch_engine.fields import State
 from stepnet.engines.torch_engine.fixed import Fixed, Reading
 from stepnet.engines.torch_engine.perceptrons import Desk, Perceptron
@@ -23,7 +24,8 @@ class Course(NamedTuple):
     """A run, what is read on the way, and the tensors that its functions depend on and whose gradients are wanted.
 
     `renewed` makes the same run with others in their place, if that is known.  `is_batch` tells that every row of the
-    state is `(batch, features)`, with samples that do not depend on each other.
+    state is `(batch, features)`, with samples that do not depend on each other.  `modules` have the buffers that the
+    functions read and change.  Where `is_checked`, every block must depend on these tensors and no others.
     """
 
     run: Fixed
@@ -31,6 +33,8 @@ class Course(NamedTuple):
     parameters: tuple[Tensor, ...]
     renewed: Callable[[Sequence[Tensor]], Fixed] | None = None
     is_batch: bool = False
+    modules: tuple[torch.nn.Module, ...] = ()
+    is_checked: bool = False
 
     @property
     def first(self) -> int:
@@ -76,12 +80,22 @@ Pulled = tuple[tuple, Tensor | None, Sequence[Tensor | None]]
 
 
 class Graph(NamedTuple):
-    """A block that autograd has written down: the rows and nodes it began with, what it ended with, what was read."""
+    """A block that autograd has written down: the rows and nodes it began with, what it ended with, what was read.
+
+    Its nodes were recorded after `since`.
+    """
 
     before: tuple
     nodes: Tensor | None
     after: tuple
     found: list[State]
+    since: int
+
+    def sources(self, parameters: Sequence[Tensor] = ()) -> Sources:
+        """What it depends on besides its inputs and these parameters."""
+        outputs = [x for x in (*self.after, *(part for state in self.found for part in state)) if x is not None]
+        inputs = [x for x in (*self.before, self.nodes) if x is not None]
+        return find_sources(outputs, self.since, (*inputs, *parameters))
 
     def pulled(self, course: Course, rows: tuple, seeds: Seeds) -> Pulled:
         """From the gradients of the rows at its end and of what is read in it."""
@@ -150,7 +164,7 @@ def written(course: Course, rows: tuple, first: int, last: int) -> Graph | Tape:
     if (field := course.perceptron) is not None:
         return extended(course, Tape(field, range(first, first), [], rows, []), first, last)
     before, nodes = tuple(leaf(row) for row in rows), course.run.grid.nodes
-    return extended(course, Graph(before, leaf(nodes), before, []), first, last)
+    return extended(course, Graph(before, leaf(nodes), before, [], mark()), first, last)
 
 
 def extended(course: Course, block: Graph | Tape, first: int, last: int) -> Graph | Tape:
@@ -211,12 +225,10 @@ def added(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 def weighed(course: Course, state: State, rows: tuple) -> tuple[Graph | Tape, int]:
     """The first unit, written down, and the bytes of all that is kept for it, but for parameters and state."""
     sizes: dict[int, int] = {}
-    strange = {x.untyped_storage().data_ptr() for x in (*course.parameters, *state)}
+    strange = {key for x in (*course.parameters, *state) for key in _storages(x)}
 
     def pack(x: Tensor) -> Tensor:
-        storage = x.untyped_storage()
-        if storage.data_ptr() not in strange:
-            sizes[storage.data_ptr()] = storage.nbytes()
+        sizes.update({key: size for key, size in _storages(x).items() if key not in strange})
         return x.detach()  # the tensor itself would hold its own graph in a circle
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
@@ -224,3 +236,17 @@ def weighed(course: Course, state: State, rows: tuple) -> tuple[Graph | Tape, in
     if isinstance(block, Tape):
         return block, sum(row.nbytes for row in block.after)
     return block, sum(sizes.values())
+
+
+def _storages(x: Tensor) -> dict[int, int]:
+    """The memory that a tensor lies in, and how many bytes it has; a sparse one lies in several."""
+    if x.layout == torch.strided:
+        storage = x.untyped_storage()
+        return {storage._cdata: storage.nbytes()}
+    if x.layout == torch.sparse_coo:
+        return _storages(x._indices()) | _storages(x._values())
+    if x.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return _storages(x.crow_indices()) | _storages(x.col_indices()) | _storages(x.values())
+    if x.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return _storages(x.ccol_indices()) | _storages(x.row_indices()) | _storages(x.values())
+    return {id(x): x.numel() * x.element_size()}

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from stepnet.engines.torch_engine.compilation import mark_constant
+
 _SHELF = SimpleNamespace()
 
 
@@ -19,7 +21,7 @@ def made_of_constants(make: Callable) -> Callable:
     """`make` for arguments that are strings, numbers and truth values, the same while tracing."""
     name = make.__name__
 
-    @torch.compiler.assume_constant_result
+    @mark_constant
     def put(*arguments) -> bool:
         setattr(_SHELF, f"{name}{arguments}", make(*arguments))
         return True

@@ -48,7 +48,7 @@ def first_zero(g: Event, t: float, y: Tensor, pieces: Iterable[Piece]) -> tuple[
         inside = make()
         with torch.no_grad():
             return _bisected(value, inside, start, end - start), inside
-    raise StepError("the event did not happen")
+    raise StepError("all of them were taken")
 
 
 def _bisected(value: Callable[[float, Tensor], float], inside: Inside, t: float, h: float) -> float:

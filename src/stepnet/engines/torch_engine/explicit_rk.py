@@ -100,7 +100,7 @@ def accepted_steps(fun: Callable, scheme: ExplicitRK, y: Tensor, t: float, t_end
         _require(bool(k.isfinite().all()), NOT_FINITE, float(k.abs().max()), t)
         h = step_control.first_step(slope, t, t_end, y, k, how)
     while t != t_end:
-        _require(attempts < how.max_steps, "`max_num_steps` exceeded", how.max_steps, t)
+        _require(attempts < how.max_steps, "`max_num_steps` exceeded: `func` is perhaps stiff", how.max_steps, t)
         attempts += 1
         remaining = (targets[0] - t) - low
         is_last = abs(h) >= abs(remaining) * (1.0 - 1e-9)

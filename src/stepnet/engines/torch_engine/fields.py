@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stepnet.engines.torch_engine.surroundings import is_autocast
+
 Function = Callable[..., Tensor]
 State = tuple[Tensor, ...]
 
@@ -116,7 +118,7 @@ def parted(field: Field, y: Tensor) -> State:
 def checked(fun: Function, dtype: torch.dtype | None = None) -> Function:
     """`fun` with its answer compared with the state: shape, dtype and device; evaluated in `dtype` if one is given.
 
-    With bfloat16 as `dtype` and a float32 state the field costs half and sums lose nothing.
+    With bfloat16 as `dtype`, or chosen by autocast, and a float32 state the field costs half and sums lose nothing.
     """
 
     def slope(t: Tensor, y: Tensor) -> Tensor:
@@ -127,15 +129,10 @@ def checked(fun: Function, dtype: torch.dtype | None = None) -> Function:
             raise ValueError(f"`func` must return the shape {tuple(y.shape)} of the state, found {tuple(k.shape)}")
         if k.device != y.device:
             raise ValueError(f"`func` must return a tensor on {y.device}, where the state is, found {k.device}")
-        if dtype is not None:
+        if dtype is not None or is_autocast(y.device.type):
             return k.to(y.dtype)
         if k.dtype != y.dtype:
             raise TypeError(f"`func` must return {y.dtype} as the state is, found {k.dtype}; cast `func` or `y0`")
         return k
 
     return slope
-
-
-def modules_of(field: Field) -> list[torch.nn.Module]:
-    """The functions of a field that are modules."""
-    return [function for function in field.functions if isinstance(function, torch.nn.Module)]

@@ -45,7 +45,8 @@ class Grid(NamedTuple):
         """t + c h for all nodes of a step, as tensors without dimensions, in the precision of the state."""
         t, h, real, device = self.t[step], self.h[step], like.real.dtype, like.device
         if isinstance(h, Tensor):
-            return [(t if c == 0.0 else torch.add(t, h, alpha=c)).to(real) for c, _ in nodes]
+            at = [t if c == 0.0 else torch.add(t, h, alpha=c) for c, _ in nodes]
+            return [(x if x.requires_grad else x.detach()).to(real) for x in at]  # functions may change their own
         return [torch.full((), t + c * h, dtype=real, device=device) for c, _ in nodes]
 
 

@@ -7,17 +7,20 @@ understands.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from stepnet.engines.torch_engine.blocks import Course, leaf, pulled
+from stepnet.engines.torch_engine.blocks import Course, detached, leaf, pulled
+from stepnet.engines.torch_engine.dependencies import Ambiguous, find_inputs
 from stepnet.engines.torch_engine.fields import State
 from stepnet.engines.torch_engine.fixed import states_at
-from stepnet.engines.torch_engine.reversal import Memory, back, of_state, there
+from stepnet.engines.torch_engine.reversal import Memory, Opened, back, of_state, open_course, there
 from stepnet.engines.torch_engine.surroundings import Surroundings, is_transformed
+from stepnet.errors import AdjointWarning
 
 Tensors = Sequence[Tensor]
 
@@ -28,7 +31,8 @@ class Way(NamedTuple):
     `there` gives what it keeps and the results, `back` the gradients of the given tensors and of the parameters from
     what was kept, the given tensors and the gradients of the results, and `plainly` the results by autograd alone.
     Derivatives are of any order where `purely` has these as a function of all tensors, those of parameters among them,
-    and of two orders where there is none; a third one is refused.
+    and of two orders where there is none; a third one is refused.  `modules` have buffers that the functions change; a
+    solve that has begun already has surroundings.
     """
 
     there: Callable[[Tensors], tuple[Any, Tensors]]
@@ -37,6 +41,8 @@ class Way(NamedTuple):
     parameters: tuple[Tensor, ...]
     n_given: int
     purely: Callable[[Tensors], Tensors] | None = None
+    modules: tuple[torch.nn.Module, ...] = ()
+    surroundings: Surroundings | None = None
 
     def split(self, tensors: Sequence) -> tuple[Sequence, Sequence]:
         """The given tensors and what comes after the parameters."""
@@ -45,9 +51,7 @@ class Way(NamedTuple):
 
 def is_one_node(tensors: Tensors) -> bool:
     """Whether there is a gradient to be found, and by reverse autograd alone."""
-    if not torch.is_grad_enabled() or is_transformed() or torch.jit.is_tracing():
-        return False
-    return any(x.requires_grad for x in tensors)
+    return is_differentiated() and any(x.requires_grad for x in tensors)
 
 
 def solved(way: Way, given: Tensors) -> Tensors:
@@ -60,7 +64,8 @@ def solved(way: Way, given: Tensors) -> Tensors:
 class _Solve(torch.autograd.Function):
     @staticmethod
     def forward(ctx, way: Way, *tensors: Tensor):
-        ctx.way, ctx.surroundings = way, Surroundings.here(tensors[0].device)
+        ctx.way = way
+        ctx.surroundings = way.surroundings or Surroundings.here(tensors[0].device, way.modules)
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         ctx.kept, found = way.there([x.detach() for x in tensors[: way.n_given]])
@@ -68,7 +73,6 @@ class _Solve(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *bars: Tensor | None):
-        _require_numbers(bars)
         if ctx.way.purely is None or not _are_many(bars):
             return None, *_PullBack.apply(ctx.way, ctx.kept, ctx.surroundings, *ctx.saved_tensors, *bars)
         with torch.enable_grad():
@@ -185,26 +189,72 @@ def _are_many(bars: Sequence[Tensor | None]) -> bool:
     return any(torch._C._functorch.is_legacy_batchedtensor(bar) for bar in bars if bar is not None)
 
 
-def _require_numbers(bars: Sequence[Tensor | None]) -> None:
-    """Infinite gradients pass: those who scale their loss look for them."""
-    if is_transformed() or _are_many(bars):
-        return
-    if any(bool(bar.isnan().any()) for bar in bars if bar is not None and not bar.is_meta):
-        raise ValueError(
-            "the gradient of the loss with respect to the solution is not a number (NaN); look at the loss, which is "
-            "perhaps NaN itself, and at the solution"
-        )
+def is_differentiated() -> bool:
+    """Whether reverse autograd, and nothing else, looks at the tensors."""
+    return torch.is_grad_enabled() and not is_transformed() and not torch.jit.is_tracing()
 
 
 def exact(course: Course, memory: Memory, state: State) -> list[State]:
     """What a course reads, with the gradient of its steps found in a chosen memory."""
-    n, nodes = len(state), course.run.grid.nodes
-    if nodes is not None and not nodes.requires_grad:
-        course, nodes = course._replace(run=course.run._replace(grid=course.run.grid._replace(nodes=None))), None
+    return _solved_course(_without_idle_nodes(course), memory, state)
+
+
+def exact_of_all(course: Course, memory: Memory, state: State) -> list[State]:
+    """The same with gradients of all tensors that the functions depend on, found in the graph of the first unit."""
+    course = _without_idle_nodes(course)
+    if not is_differentiated():
+        return states_at(course.run, state, course.readings)
+    surroundings = Surroundings.here(state[0].device, course.modules)
+    with torch.no_grad():
+        opened = open_course(course, tuple(part.detach() for part in state))
+    try:
+        parameters = _all_parameters(course, opened)
+    except Ambiguous as reason:
+        message = f'`func` depends on {reason}, so that everything was kept, as by `memory`="all"'
+        warnings.warn(message, AdjointWarning, stacklevel=2)
+        surroundings.side.restore(surroundings.saved)
+        return states_at(course.run, state, course.readings)
+    course = course._replace(parameters=parameters, is_checked=True)
+    if not is_one_node((*state, *parameters)) and course.run.grid.nodes is None:
+        return _continued(course, opened)
+    return _solved_course(course, memory, state, surroundings, [opened])
+
+
+def _all_parameters(course: Course, opened: Opened) -> tuple[Tensor, ...]:
+    """The parameters of a course, and what else its first unit depends on."""
+    if opened.has_history:
+        raise Ambiguous("buffers that have gradients from step to step")
+
+    def run_again() -> None:
+        with opened.side.kept():
+            course.through(course.run.unit, opened.rows, course.first, course.first + 1)
+
+    sources = opened.graph.sources(course.parameters)  # type: ignore[union-attr]
+    return find_inputs(sources, course.parameters, run_again) if sources else course.parameters
+
+
+def _without_idle_nodes(course: Course) -> Course:
+    """The same without nodes of which nobody wants the gradient."""
+    grid = course.run.grid
+    if grid.nodes is None or grid.nodes.requires_grad:
+        return course
+    return course._replace(run=course.run._replace(grid=grid._replace(nodes=None)))
+
+
+def _solved_course(
+    course: Course,
+    memory: Memory,
+    state: State,
+    surroundings: Surroundings | None = None,
+    opened: Sequence[Opened] = (),
+) -> list[State]:
+    """The first unit is done already if it was opened, in the surroundings of the beginning."""
+    begun, n, nodes = list(opened), len(state), course.run.grid.nodes
     given = state if nodes is None else (*state, nodes)
 
     def forward(given: Tensors):
-        kept, found = there(course, tuple(given[:n]), memory)
+        start = tuple(given[:n])
+        kept, found = there(course, start, memory, begun.pop() if begun else open_course(course, start))
         return kept, _flat(found)
 
     def backward(kept, given: Tensors, bars: Sequence[Tensor | None]):
@@ -216,8 +266,16 @@ def exact(course: Course, memory: Memory, state: State) -> list[State]:
         run = course.run.over(given[n] if len(given) > n else None, course.first, course.end)
         return _flat(states_at(run, tuple(given[:n]), course.readings))
 
-    way = Way(forward, backward, plainly, course.parameters, len(given), _purely(course, n))
+    purely = _purely(course, n)
+    way = Way(forward, backward, plainly, course.parameters, len(given), purely, course.modules, surroundings)
     return _grouped(solved(way, given), n)
+
+
+def _continued(course: Course, opened: Opened) -> list[State]:
+    """What a course reads after its first unit is done, without gradients."""
+    rows, found = detached(opened.graph.after), opened.graph.found
+    _, later = course.through(course.run.unit, rows, course.first + 1, course.end)
+    return [*(detached(state) for state in found), *later]
 
 
 def _purely(course: Course, n: int) -> Callable[[Tensors], Tensors] | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,8 +29,9 @@ from stepnet.engines.torch_engine.blocks import (
     weighed,
     written,
 )
+from stepnet.engines.torch_engine.dependencies import REMEDY, describe
 from stepnet.engines.torch_engine.fields import State
-from stepnet.engines.torch_engine.surroundings import Draws, random_state, set_random_state
+from stepnet.engines.torch_engine.surroundings import Saved, SideState
 from stepnet.reconstruction import drift_limit, warn_of_drift
 
 BLOCK_BYTES = 2**24  # of the graph of a block
@@ -46,10 +48,12 @@ class Kept:
     block: int
     schedule: Schedule | None
     state: State
-    opening_draws: Draws
-    slots: dict[int, tuple[tuple, Draws]]
-    current: tuple[tuple, Draws]
-    last: Graph | Tape | None
+    side: SideState
+    at_start: Saved
+    slots: dict[int, tuple[tuple, Saved]]
+    current: tuple[tuple, Saved]
+    last: Graph | Tape | None = None
+    at_end: Saved | None = None
 
     @property
     def n_blocks(self) -> int:
@@ -64,40 +68,68 @@ class Kept:
 # ---- the way there --------------------------------------------------------------------------------------------------
 
 
-def there(course: Course, state: State, memory: Memory) -> tuple[Kept, list[State]]:
-    """The forward run, and what is read on it.  The first unit is written down, to see how much that takes."""
+class Opened(NamedTuple):
+    """The first unit of a course, recorded: the bytes that its graph takes, and the side state before it."""
+
+    rows: tuple
+    graph: Graph | Tape
+    n_bytes: int
+    side: SideState
+    saved: Saved
+
+    @property
+    def has_history(self) -> bool:
+        """Whether a buffer was replaced by a tensor with a graph, which goes on from block to block."""
+        pairs = zip(self.side.save(self.saved).buffers, self.saved.buffers, strict=True)
+        return any(now.node is not None and now.node is not before.node for now, before in pairs)
+
+
+def open_course(course: Course, state: State) -> Opened:
+    """Record the first unit, to see how much that takes and what it depends on."""
+    side, rows = SideState(state[0].device, course.modules), course.run.spread(state)
+    saved = side.save()
+    return Opened(rows, *weighed(course, state, rows), side, saved)
+
+
+def there(course: Course, state: State, memory: Memory, opened: Opened) -> tuple[Kept, list[State]]:
+    """The forward run, and what is read on it."""
     run, first = course.run, course.first
-    rows, device = run.spread(state), state[0].device
-    draws = random_state(device)
-    graph, size = weighed(course, state, rows)
-    block, schedule = _planned(course, memory, _bytes_of_step(course, size), _bytes_of_state(course, state, draws))
-    kept = Kept(course, block, schedule, state, draws, {}, (rows, draws), None)
+    rows, graph, n_bytes, side, saved = opened
+    sizes = _bytes_of_step(course, n_bytes), _bytes_of_state(course, state, saved)
+    block, schedule = _planned(course, memory, *sizes, state[0].device)
+    kept = Kept(course, block, schedule, state, side, saved, {}, (rows, saved))
     places = _first_places(schedule)
     found: list[State] = []
     for number in range(kept.n_blocks - 1):
         begin, end = kept.span(number, number + 1)
         if number in places:
-            kept.slots[places[number]] = rows, (random_state(device) if number else draws)
+            saved = side.save(saved) if number else saved
+            kept.slots[places[number]] = rows, saved
         if number == 0:
             rows, begin, found = detached(graph.after), first + 1, list(graph.found)
         rows, more = course.through(run.unit, rows, begin, end)
         found += more
     begin, end = kept.span(kept.n_blocks - 1, kept.n_blocks)
     if kept.n_blocks > 1:
-        kept.current = rows, random_state(device)
+        kept.current = rows, side.save(saved)
         graph = written(course, rows, begin, end)
     else:
         graph = extended(course, graph, begin + 1, end)
-    kept.last = graph
+    kept.last, kept.at_end = graph, side.save(kept.current[1])
     return kept, [*found, *graph.found]
 
 
-def _planned(course: Course, memory: Memory, step: int, state: int) -> tuple[int, Schedule | None]:
-    """Steps in a block, and the schedule of blocks, None if steps are undone."""
+def _planned(
+    course: Course, memory: Memory, step: int, state: int, device: torch.device
+) -> tuple[int, Schedule | None]:
+    """Steps in a block, and the schedule of blocks, None if steps are undone.
+
+    Undone steps end with a look at how far they came, for which other devices would have to wait.
+    """
     n = course.end - course.first
     if memory == "all":
         return n, checkpoints.binomial(1, 1)
-    if memory == "auto" and n * step > AUTOMATIC_BYTES and course.run.motion.back:
+    if memory == "auto" and n * step > AUTOMATIC_BYTES and course.run.motion.back and device.type == "cpu":
         memory = "reversible"
     if memory == "reversible":
         return _clipped(BLOCK_BYTES // step, n), None
@@ -121,9 +153,9 @@ def _bytes_of_step(course: Course, size: int) -> int:
     return max(1, size * step // (step if course.first else max(1, opening)))
 
 
-def _bytes_of_state(course: Course, state: State, draws: Draws) -> int:
+def _bytes_of_state(course: Course, state: State, saved: Saved) -> int:
     rows = len(course.run.motion.step.outputs) * sum(part.numel() * part.element_size() for part in state)
-    return rows // len(state) + sum(draw.numel() for draw in draws if draw is not None)
+    return rows // len(state) + saved.n_bytes
 
 
 def _first_places(schedule: Schedule | None) -> dict[int, int]:
@@ -145,16 +177,16 @@ def back(kept: Kept, seeds: Seeds) -> Bars:
     if drift <= limit:
         return bars
     warn_of_drift(drift, limit)
-    set_random_state(kept.state[0].device, kept.opening_draws)
+    kept.side.restore(kept.at_start)
     with torch.no_grad():
-        again, _ = there(kept.course, kept.state, Checkpoints(bytes=AUTOMATIC_BYTES))
+        opened = open_course(kept.course, kept.state)
+        again, _ = there(kept.course, kept.state, Checkpoints(bytes=AUTOMATIC_BYTES), opened)
     return back(again, seeds)
 
 
 def _by_schedule(kept: Kept, schedule: Schedule, seeds: Seeds) -> Bars:
-    course, slots, (rows, draws) = kept.course, dict(kept.slots), kept.current
-    device = kept.state[0].device
-    set_random_state(device, draws)
+    course, slots, side, (rows, saved) = kept.course, dict(kept.slots), kept.side, kept.current
+    side.restore(saved)
     bars = Bars(course)
     for kind, start, stop, slot in islice(schedule, schedule.turn, None):
         begin, end = kept.span(start, stop)
@@ -163,10 +195,11 @@ def _by_schedule(kept: Kept, schedule: Schedule, seeds: Seeds) -> Bars:
                 with torch.no_grad():
                     rows, _ = course.through(course.run.unit, rows, begin, end)
             case Kind.KEEP:
-                slots[slot] = rows, random_state(device)
+                saved = side.save(saved)
+                slots[slot] = rows, saved
             case Kind.RESTORE:
-                rows, draws = slots[slot]
-                set_random_state(device, draws)
+                rows, saved = slots[slot]
+                side.restore(saved)
             case Kind.DROP:
                 del slots[slot]
             case Kind.REVERSE:
@@ -178,8 +211,27 @@ def _graph(kept: Kept, rows: tuple, begin: int, end: int) -> Graph | Tape:
     """The graph of a block: the last one is still there, the first time."""
     if end == kept.course.end and kept.last is not None:
         graph, kept.last = kept.last, None
-        return graph
-    return written(kept.course, rows, begin, end)
+        kept.side.restore(kept.at_end)  # type: ignore[arg-type]
+    else:
+        graph = written(kept.course, rows, begin, end)
+    if kept.course.is_checked and isinstance(graph, Graph):
+        _require_known(kept, graph, begin, end)
+    return graph
+
+
+def _require_known(kept: Kept, graph: Graph, begin: int, end: int) -> None:
+    """Refuse a block that depends on other tensors than the course; leaves made inside are others the second time."""
+    course = kept.course
+    unknown = graph.sources(course.parameters)
+    if unknown and not unknown.older:
+        with kept.side.kept():
+            again = written(course, graph.before, begin, end)
+        unknown = unknown.shared_with(again.sources(course.parameters))  # type: ignore[union-attr]
+    if unknown:
+        raise RuntimeError(
+            f"`func` depends on tensors at some times that the first step does not depend on: {describe(unknown)}; "
+            f"their gradients would be lost: {REMEDY}"
+        )
 
 
 def _by_reconstruction(kept: Kept, seeds: Seeds) -> tuple[Bars, float]:
@@ -190,7 +242,7 @@ def _by_reconstruction(kept: Kept, seeds: Seeds) -> tuple[Bars, float]:
         begin, end = kept.span(number, number + 1)
         if number == 0:
             reached, rows = rows, course.run.spread(kept.state)
-            set_random_state(kept.state[0].device, kept.opening_draws)
+            kept.side.restore(kept.at_start)
         elif number < kept.n_blocks - 1:
             with torch.no_grad():
                 for unit in range(end - 1, begin - 1, -1):

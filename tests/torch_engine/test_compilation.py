@@ -1,0 +1,100 @@
+"""What importing costs, and what `torch.compile` sees of solves that read numbers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import torch
+import torch._dynamo.testing
+
+import stepnet.torch as snt
+
+FEW = 5  # graphs: around a solve, and in what is made of it, but none of a step
+TIMES = torch.linspace(0.0, 1.0, 6, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", ["torch._dynamo", "torch._inductor", "sympy", "numba"])
+def test_importing_does_not_load_compilers(name):
+    """Unless torch itself does; the compiler of torch alone takes longer than torch."""
+    before = f"import sys, torch; is_known = {name!r} in sys.modules"
+    program = f"{before}; import stepnet.torch; assert is_known or {name!r} not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_solving_does_not_load_compilers():
+    """In any memory."""
+    program = """if True:
+        import sys, torch
+        import stepnet.torch as snt
+        net, t, y0 = torch.nn.Linear(2, 2), torch.linspace(0, 1, 3), torch.ones(4, 2)
+        for method in ("rk4", "dopri5"):
+            for memory in ("all", "auto", "continuous"):
+                field = lambda t, y: net(y)
+                snt.odeint_adjoint(field, y0, t, method=method, memory=memory).sum().backward()
+        snt.odeint_event(field, y0, t[0], event_fn=lambda t, y: t - 0.5)
+        snt.solve(field, y0, t)
+        assert "torch._dynamo" not in sys.modules
+    """
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3, dtype=torch.float64)
+
+    def forward(self, t, y):
+        return torch.tanh(self.linear(y)) - t * y
+
+
+def adaptive(net, y0):
+    return snt.odeint(net, 2 * y0, TIMES, method="dopri5")[-1].square()
+
+
+def adaptive_in_memory(net, y0):
+    return snt.odeint_adjoint(net, 2 * y0, TIMES, method="tsit5", memory=snt.Checkpoints(slots=2))[-1].square()
+
+
+def per_sample(net, y0):
+    return snt.solve(net, 2 * y0, TIMES).y[:, -1].square()
+
+
+def up_to_an_event(net, y0):
+    time, y = snt.odeint_event(net, 2 * y0, TIMES[0], event_fn=lambda t, y: t - 0.3 - 0.1 * y.mean())
+    return y[-1] + time
+
+
+def dense(net, y0):
+    return snt.odeint_dense(net, 2 * y0, TIMES[0], TIMES[-1])(TIMES[2]).square()
+
+
+def as_a_block(net, y0):
+    return snt.ODEBlock(net, "dopri5")(2 * y0).square()
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning:torch")
+@pytest.mark.parametrize("solve", [adaptive, adaptive_in_memory, per_sample, up_to_an_event, dense, as_a_block])
+def test_compilers_break_their_graph_around_adaptive_steps(solve):
+    """With the numbers and gradients of eager mode, and no compilation of the solver itself."""
+    torch.manual_seed(0)
+    net = Net()
+    found = []
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounter()
+    for run in (solve, torch.compile(solve, backend=counter)):
+        y0 = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(4, 3).requires_grad_()
+        y = run(net, y0)
+        found.append((y.detach(), *torch.autograd.grad(y.sum(), (y0, net.linear.weight))))
+    for wanted, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(compiled, wanted, rtol=1e-13, atol=1e-13)
+    assert counter.frame_count <= FEW
+
+
+@pytest.mark.parametrize("solve", [adaptive, up_to_an_event])
+def test_one_whole_graph_is_refused(solve):
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(partial(solve, Net()), fullgraph=True, backend="eager")(torch.ones(4, 3, dtype=torch.float64))
