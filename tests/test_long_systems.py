@@ -1,5 +1,6 @@
 """Long systems: arrays traced to loops, with their derivatives."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -8,13 +9,14 @@ from lines import heat_dirichlet, lines, numbers
 
 import stepnet as sn
 from stepnet.engines.numba_engine.compile.arguments import pack, unpacked
-from stepnet.engines.numba_engine.compile.bulk_trace import trace_loops
+from stepnet.engines.numba_engine.compile.bulk_trace import MOST_UNKNOWNS, trace_loops
 from stepnet.engines.numba_engine.compile.field import make_field
 from stepnet.engines.numba_engine.compile.folding import folded
 from stepnet.engines.numba_engine.compile.form import form_of, python_call
-from stepnet.engines.numba_engine.compile.loop_code import loop_code
+from stepnet.engines.numba_engine.compile.loop_code import code_of, loop_code
 from stepnet.engines.numba_engine.compile.loops import places_of
 from stepnet.engines.numba_engine.compile.products import JVP, VJP, c_slopes
+from stepnet.engines.numba_engine.compile.trace import trace
 
 SAME_VALUE = 1e-13  # of the largest slope: the order of sums and fused products differ
 COMPLEX_STEP = 1e-12  # sums of 10^4 products
@@ -24,6 +26,7 @@ DIFFERENCES = 1e-9
 NOT_COMPLEX = ("driven end", "one by one", "heat of planes", "Brusselator in 2-D")  # they store in real arrays
 NOT_SMOOTH = ("Burgers, upwind", "limiter", "Lax-Friedrichs")
 NAMES = list(lines(1000))
+SHORT = ("heat, Dirichlet", "heat on a ring", "Fisher, padded", "Korteweg-de Vries", "Brusselator in pairs", "wave")
 
 
 def largest(x) -> float:
@@ -265,3 +268,75 @@ def test_a_total_of_ten_thousand_numbers_is_as_exact_as_numpy():
     form, block = form_of(fun, (), ((10_000,),), (10_000,), y.dtype, "fun"), pack(())
     slopes = c_slopes(loop_code(trace_loops(form, block), "f"), y.size, block.values)
     assert largest(slopes(T, y) - fun(T, y)) <= SAME_VALUE * abs(y).sum()
+
+
+def both_forms(name: str, size: int):
+    """Machine code of a right-hand side and of its pullback, as straight-line code and as loops."""
+    fun, args, shape = lines(size)[name]
+    form, block = form_of(fun, args, (shape,), shape, np.dtype(float), "fun"), pack(args)
+    traced = trace(form, block, 10**6)
+    traced.graph.most = 10**6
+    loops = trace_loops(form, block)
+    return [(code_of(each, "f"), code_of(each, "vjp")) for each in (traced, loops)], block
+
+
+@pytest.mark.parametrize("size", [MOST_UNKNOWNS + 50, 1000])
+@pytest.mark.parametrize("name", NAMES)
+def test_many_unknowns_become_loops_however_few_operations_they_take(name, size):
+    fun, args, shape = lines(size)[name]
+    n = int(np.prod(shape))
+    field = make_field(fun, args, (shape,), shape, 0.0, numbers(n), "fun")
+    assert (field.rung, field.reason) == ("traced", "")
+    assert field.keep_alive.loops is not None or n <= MOST_UNKNOWNS  # some shapes cannot be had as long as that
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_few_unknowns_stay_straight_line_code(name):
+    fun, args, shape = lines(60)[name]
+    field = make_field(fun, args, (shape,), shape, 0.0, numbers(int(np.prod(shape))), "fun")
+    assert (field.rung, field.reason) == ("traced", "")
+    assert field.keep_alive.trace is not None
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_loops_give_the_numbers_of_straight_line_code(name):
+    (straight, loops), block = both_forms(name, 500)
+    n = int(np.prod(lines(500)[name][2]))
+    y, w, p = numbers(n, seed=3), numbers(n, seed=4), block.values
+    slopes = [c_slopes(code, n, p)(T, y) for code, _ in (straight, loops)]
+    assert largest(slopes[1] - slopes[0]) <= SAME_VALUE * largest(slopes[0])
+    bars = []
+    for _, code in (straight, loops):
+        t_bar, y_bar, p_bar = np.zeros(1), np.zeros(n), np.zeros(p.size)
+        pointers = [x.ctypes.data for x in (y, p, w, t_bar, y_bar, p_bar)]
+        assert VJP(code.address)(T, *pointers, n) == 0
+        bars.append(np.concatenate((t_bar, y_bar, p_bar)))
+    assert largest(bars[1] - bars[0]) <= SAME_VALUE * largest(bars[0])
+
+
+def test_what_makes_no_loops_is_straight_line_code_if_it_is_short():
+    order = np.random.default_rng(0).permutation(MOST_UNKNOWNS + 50)
+
+    def shuffled(t, y):
+        return [-y[int(i)] if i % 3 else y[int(i)] * math.tanh(y[0]) for i in order]
+
+    y0 = numbers(order.size)
+    solution = sn.solve(sn.ODE(shuffled, y0, (0.0, 0.1)), "rk4", steps=4)
+    assert (solution.statistics.rung, solution.statistics.rung_reason) == ("traced", "")
+
+
+def chain(t, q, k):
+    return k * (np.roll(q, 1) - 2 * q + np.roll(q, -1)) - q**3
+
+
+def test_problems_in_halves_have_gradients_however_long():
+    """Loops cannot be joined to those of another part; their derivatives are traced in full instead."""
+    n = MOST_UNKNOWNS + 10
+    q0, v0 = 0.1 * numbers(n), 0.1 * numbers(n, seed=1)
+    halves = sn.SecondOrder(chain, q0, v0, (0.0, 0.2), args=(1.5,))
+    whole = sn.ODE(
+        lambda t, y, k: np.concatenate((y[n:], chain(t, y[:n], k))), np.concatenate((q0, v0)), (0.0, 0.2), args=(1.5,)
+    )
+    loss = lambda y: (float(np.sum(y**2)), 2 * y)
+    first, second = (sn.gradient(each, "rk4", loss, steps=4) for each in (halves, whole))
+    assert largest(first.flat - second.flat) <= 1e-12 * largest(second.flat)

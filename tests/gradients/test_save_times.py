@@ -154,3 +154,49 @@ def test_a_failure_before_a_save_time_is_that_of_a_solve():
     with pytest.raises(sn.SolveFailed) as failed:
         sn.gradient(sn.ODE(lambda t, y: y**2, [1.0], (0.0, 2.0)), "dopri5", loss, save_at=[0.5, 1.5])
     assert 0.9 < failed.value.solution.failure.t < 1.1
+
+
+LOSSES = {
+    "squares": lambda ys: 0.5 * np.sum((ys - 0.3) ** 2),
+    "one column": lambda ys: np.mean(np.sin(ys[:, 0])),
+    "differences": lambda ys: np.sum(np.diff(ys, axis=0) ** 2) + ys[-1, 1],
+    "a norm": lambda ys: np.sqrt(np.sum(ys * ys)),
+    "the largest": lambda ys: np.max(ys),
+    "no loops": lambda ys: sum(float(1 + i % 7) * ys[(7 * i) % len(ys), i % 3] ** 2 for i in range(40)),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_of_many_numbers_have_the_gradients_of_few(name):
+    """Those of more than 400 become loops, where that can be done; the numbers stay the same."""
+    many = np.random.default_rng(0).standard_normal((200, 3))
+    expected, h = np.zeros_like(many), 1e-30
+    found = numba_engine.scalar_of(LOSSES[name], many)
+    value, gradient = found.value_and_gradient(many)
+    assert value == LOSSES[name](many)
+    if name == "the largest":
+        expected.flat[np.argmax(many)] = 1.0
+    else:
+        for i in range(many.size):
+            moved = many.astype(complex)
+            moved.flat[i] += 1j * h
+            expected.flat[i] = np.imag(LOSSES[name](moved)) / h
+    assert np.max(np.abs(gradient - expected)) <= SAME * np.max(np.abs(expected))
+
+
+def test_a_loss_of_many_numbers_is_not_straight_line_code(monkeypatch):
+    """Which takes minutes to compile."""
+    from stepnet.engines.numba_engine.compile import scalar
+
+    monkeypatch.setattr(scalar, "traced_code", lambda traced: pytest.fail("straight-line code"))
+    times = np.linspace(0.0, 0.6, 1001)
+    data = np.zeros((1001, 3))
+    found = sn.gradient(ODE, "rk4", lambda ys: 0.5 * np.sum((ys - data) ** 2), steps=1000, save_at=times)
+    pair = sn.gradient(ODE, "rk4", lambda ys: (0.5 * np.sum(ys**2), ys), steps=1000, save_at=times)
+    assert np.max(np.abs(found.flat - pair.flat)) <= SAME * np.max(np.abs(pair.flat))
+
+
+def test_second_derivatives_of_a_loss_of_many_numbers():
+    many, v = np.random.default_rng(0).standard_normal((2, 410))
+    found = numba_engine.scalar_of(lambda y: np.sum(y**3), many)
+    assert np.max(np.abs(found.hessian_product(many, v) - 6 * many * v)) <= SAME * np.max(np.abs(many * v))

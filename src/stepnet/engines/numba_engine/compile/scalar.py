@@ -9,12 +9,16 @@ import numpy as np
 
 from stepnet.engines.numba_engine.compile.arguments import pack
 from stepnet.engines.numba_engine.compile.augmented import MOST, tangent_trace
+from stepnet.engines.numba_engine.compile.bulk_trace import MOST_UNKNOWNS, trace_loops
 from stepnet.engines.numba_engine.compile.callback import SIGNATURE
 from stepnet.engines.numba_engine.compile.field import checked_code, first_line, traced_code
 from stepnet.engines.numba_engine.compile.fingerprint import fingerprint, is_opaque
-from stepnet.engines.numba_engine.compile.form import form_of
+from stepnet.engines.numba_engine.compile.form import Form, form_of
 from stepnet.engines.numba_engine.compile.graph import Graph
 from stepnet.engines.numba_engine.compile.joined import copied_nodes
+from stepnet.engines.numba_engine.compile.loop_code import loop_code
+from stepnet.engines.numba_engine.compile.machine_code import Code
+from stepnet.engines.numba_engine.compile.products import VJP
 from stepnet.engines.numba_engine.compile.trace import Trace, trace
 from stepnet.errors import NoDerivative
 
@@ -39,47 +43,75 @@ class Scalar:
 
     def __init__(self, loss: Callable, y: np.ndarray):
         self._loss, self._shape = loss, y.shape
-        self._trace: Trace | None = None
+        self._pullback: Code | None = None  # of a loss of many numbers, as loops
         self._codes: dict[str, tuple] = {}
         found = loss(y)
-        if not isinstance(found, tuple):
+        self._is_traced = not isinstance(found, tuple)
+        if self._is_traced:
             checked_value(found)
-            self._trace = self._traced(y)
+            self._pullback = self._looped(y) if y.size > MOST_UNKNOWNS else None
+            if self._pullback is None:
+                self._trace(y)
 
-    def _traced(self, y: np.ndarray) -> Trace:
+    def _form(self, y: np.ndarray) -> Form:
         loss = self._loss
 
         def of_state(t, y):
             return loss(y)
 
-        form, block = form_of(of_state, (), (self._shape,), (), y.dtype, "loss"), pack(())
+        return form_of(of_state, (), (self._shape,), (), y.dtype, "loss")
+
+    def _looped(self, y: np.ndarray) -> Code | None:
+        """The pullback as loops, which are compiled in no time; None if the loss makes none."""
+        form, block = self._form(y), pack(())
         try:
-            traced = trace(form, block, MOST)
-            checked_code(traced_code(traced), form, block, 0.0, y.ravel())
-        except Exception as exception:
-            raise NoDerivative(
-                f"`loss` could not be traced ({first_line(exception)}); let it return the pair (value, gradient)"
-            ) from None
-        return traced
+            loops = trace_loops(form, block)
+            checked_code(loop_code(loops, "f"), form, block, 0.0, y.ravel())
+            return loop_code(loops, "vjp")
+        except Exception:  # ours, or Python's from inside; straight-line code may still do
+            return None
+
+    def _trace(self, y: np.ndarray) -> Trace:
+        """The loss as straight-line code."""
+        if "value" not in self._codes:
+            form, block = self._form(y), pack(())
+            try:
+                traced = trace(form, block, MOST)
+                self._codes["value"] = traced, checked_code(traced_code(traced), form, block, 0.0, y.ravel())
+            except Exception as exception:
+                raise NoDerivative(
+                    f"`loss` could not be traced ({first_line(exception)}); let it return the pair (value, gradient)"
+                ) from None
+        return self._codes["value"][0]
 
     def value_and_gradient(self, y: np.ndarray) -> tuple[float, np.ndarray]:
         """The loss of an array, and its gradient in the same shape."""
         found = self._loss(y)
-        if self._trace is None:
+        if not self._is_traced:
             return checked_pair(found, y.shape)
         value = checked_value(found)
-        return value, self._run("gradient", gradient_trace, y.ravel()).reshape(y.shape)
+        if self._pullback is not None:
+            return value, self._pulled_back(y.ravel()).reshape(y.shape)
+        return value, self._run("gradient", gradient_trace, y, y.ravel()).reshape(y.shape)
 
     def hessian_product(self, y: np.ndarray, v: np.ndarray) -> np.ndarray:
         """Second derivative of the loss times an array."""
-        if self._trace is None:
+        if not self._is_traced:
             raise NoDerivative("second derivatives need a `loss` that returns a number only, so that it can be traced")
         both = np.concatenate((y.ravel(), v.ravel()))
-        return self._run("hessian", lambda trace: tangent_trace(gradient_trace(trace)), both)[y.size :].reshape(y.shape)
+        found = self._run("hessian", lambda trace: tangent_trace(gradient_trace(trace)), y, both)
+        return found[y.size :].reshape(y.shape)
 
-    def _run(self, name: str, make: Callable[[Trace], Trace], state: np.ndarray) -> np.ndarray:
+    def _pulled_back(self, y: np.ndarray) -> np.ndarray:
+        y, p, one = np.ascontiguousarray(y, float), np.zeros(1), np.ones(1)
+        t_bar, y_bar, p_bar = np.zeros(1), np.zeros(y.size), np.zeros(1)
+        pointers = [array.ctypes.data for array in (y, p, one, t_bar, y_bar, p_bar)]
+        VJP(self._pullback.address)(0.0, *pointers, y.size)
+        return y_bar
+
+    def _run(self, name: str, make: Callable[[Trace], Trace], y: np.ndarray, state: np.ndarray) -> np.ndarray:
         if name not in self._codes:
-            code = traced_code(make(self._trace))
+            code = traced_code(make(self._trace(y)))
             self._codes[name] = code, SIGNATURE(code.address)
         state, out = np.ascontiguousarray(state, float), np.empty(state.size)
         self._codes[name][1](0.0, state.ctypes.data, out.ctypes.data, 0, state.size)
