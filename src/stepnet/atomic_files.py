@@ -59,7 +59,9 @@ def remove_leftovers(path: Path) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of this machine is running."""
+    """Whether a process of this machine is running; where asking would end it, it is taken for running."""
+    if os.name != "posix":
+        return True
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -80,7 +82,7 @@ def _replace(path: Path, content: Content, write: Callable[[IO[bytes], Content],
     try:
         with open(temporary, "xb") as file:
             if mode is not None:
-                os.fchmod(file.fileno(), stat.S_IMODE(mode))
+                os.chmod(temporary, stat.S_IMODE(mode))
             write(file, content)
         os.replace(temporary, target)
         if write is _write_durably:

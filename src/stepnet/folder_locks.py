@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -12,6 +11,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from stepnet.errors import FolderInUse
+
+try:
+    import fcntl
+except ImportError:  # Windows, where folders are not locked
+    fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
 PAUSE = 0.02  # seconds between two attempts
@@ -57,7 +61,7 @@ def _is_read_only(folder: Path) -> bool:
 def _acquire(path: Path) -> int | None:
     """The descriptor of the locked file, or None if somebody else has it."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
         is_ours = _lock(descriptor)
         if is_ours and _is_same(descriptor, path):
             _sign(descriptor)
@@ -69,6 +73,8 @@ def _acquire(path: Path) -> int | None:
 
 def _lock(descriptor: int) -> bool:
     """Whether the lock was free; a file system without locks has none to wait for."""
+    if fcntl is None:
+        return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -113,4 +119,5 @@ def _forget_locks() -> None:
     _held.clear()
 
 
-os.register_at_fork(after_in_child=_forget_locks)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_locks)

@@ -60,7 +60,7 @@ class KeptStates:
             file = self._file(action)
             with reading(file, "a state of this run", f"; delete {str(self._directory)!r} to begin anew"):
                 stored = read_npz(file, ("state",))["state"]
-                np.copyto(state, require_array("`state`", stored, state.shape, state.dtype, is_finite=False))
+                np.copyto(state, require_array("`state`", stored, state.shape, state.dtype))
 
     def drop(self, action: Action) -> None:
         if action.slot < self._slots:
@@ -106,7 +106,7 @@ class KeptStates:
         seeds, seen = run.seeds.states, run.seeds.seen
         slots = {int(name[5:]): stored for name, stored in numbers.items() if name.startswith("slot_")}
         for stored in (numbers["state"], *slots.values()):
-            require_array("a state", stored, state.shape, state.dtype, is_finite=False)
+            require_array("a state", stored, state.shape, state.dtype)
         require_array("`seeds`", numbers["seeds"], seeds.shape, seeds.dtype, is_finite=False)
         run.seeds.put(numbers["seeds"], require_array("`seen`", numbers["seen"], seen.shape, seen.dtype))
         if "gradients" in numbers:

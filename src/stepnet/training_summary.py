@@ -19,6 +19,7 @@ from stepnet.atomic_files import write_file
 from stepnet.errors import TrainingFailed, TrainingInterrupted
 from stepnet.estimators import NetClassifier, NetRegressor, files
 from stepnet.estimators.samples import NAMED, columns, divided, named
+from stepnet.folder_locks import locked
 from stepnet.training.full_batch import METHODS
 
 TASKS = {"classification": NetClassifier, "regression": NetRegressor}
@@ -110,6 +111,8 @@ def _replaced(folder: Path, overwrite: bool) -> Iterator[None]:
     if not overwrite or not (run / "run.json").exists():
         yield
         return
+    with locked(run):  # refuses a run that another process is working on
+        pass
     shutil.rmtree(before, ignore_errors=True)
     run.rename(before)
     try:

@@ -1,4 +1,4 @@
-"""Saves while files cannot grow: `python full_disk_child.py tests format folder`.
+"""Saves while files cannot grow: `python full_disk_child.py tests folder format...`.
 
 The limit is that of the kernel on the size of files, so that a write fails in the middle of a file as on a full disk.
 """
@@ -12,12 +12,18 @@ import warnings
 from pathlib import Path
 
 
-def main(tests: str, name: str, folder: str) -> None:
+def main(tests: str, folder: str, *names: str) -> None:
     sys.path.insert(0, tests)
     warnings.simplefilter("ignore")
+    for name in names:
+        (Path(folder) / name).mkdir()
+        fill_disk(Path(folder) / name / "kept", name)
+
+
+def fill_disk(place: Path, name: str) -> None:
     from stored.formats import CONTINUED, FORMATS
 
-    kind, place, wanted = FORMATS[name], Path(folder) / "kept", []
+    kind, wanted = FORMATS[name], []
     versions = kind.versions()
     for i, version in enumerate(versions):
         place.mkdir(exist_ok=True)

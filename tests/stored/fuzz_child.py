@@ -1,4 +1,4 @@
-"""Reads changed files in a process of its own: `python fuzz_child.py tests format seed count folder`.
+"""Reads changed files in a process of its own: `python fuzz_child.py tests folder seed count format...`.
 
 Prints one line for every change, before and after it is read, so that a signal can be told from an exception.
 """
@@ -17,13 +17,19 @@ PATIENCE = 100  # seconds for reading and using one file; the machine may be bus
 MOST_MEMORY = 2**20  # kilobytes that reading may add
 
 
-def main(tests: str, name: str, seed: str, count: str, folder: str) -> None:
+def main(tests: str, folder: str, seed: str, count: str, *names: str) -> None:
     sys.path.insert(0, tests)
     warnings.simplefilter("ignore")
+    for name in names:
+        (Path(folder) / name).mkdir()
+        fuzz(Path(folder) / name, name, seed, int(count))
+
+
+def fuzz(place: Path, name: str, seed: str, count: int) -> None:
     from stored.formats import FORMATS
     from stored.mutations import mutate
 
-    kind, place = FORMATS[name], Path(folder)
+    kind = FORMATS[name]
     original, changed = place / "original", place / "changed"
     original.mkdir()
     kind.save(original, kind.versions()[0])
@@ -31,7 +37,7 @@ def main(tests: str, name: str, seed: str, count: str, folder: str) -> None:
     wanted = kind.read(changed)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     chance = random.Random(f"{name} {seed}")
-    for _ in range(int(count)):
+    for _ in range(count):
         shutil.rmtree(changed, ignore_errors=True)
         shutil.copytree(original, changed)
         what = mutate(changed, chance)
@@ -40,7 +46,8 @@ def main(tests: str, name: str, seed: str, count: str, folder: str) -> None:
         print(outcome(kind, changed, wanted), flush=True)
         signal.alarm(0)
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    print("memory" if used <= MOST_MEMORY else f"unclear: {used} kB of memory", flush=True)
+    print(f"memory of {name}", flush=True)
+    print("bounded" if used <= MOST_MEMORY else f"unclear: {used} kB", flush=True)
 
 
 def outcome(kind, folder: Path, wanted: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Kills savers: `python kill_child.py tests format count folder` forks `count` of them and reads what each has left."""
+"""Kills savers: `python kill_child.py tests folder count format...` forks `count` of them for each format."""
 
 from __future__ import annotations
 
@@ -14,24 +14,30 @@ from pathlib import Path
 SHORTEST, LONGEST = 0.001, 0.08  # seconds that a saver lives
 
 
-def main(tests: str, name: str, count: str, folder: str) -> None:
+def main(tests: str, folder: str, count: str, *names: str) -> None:
     sys.path.insert(0, tests)
     warnings.simplefilter("ignore")
+    for name in names:
+        (Path(folder) / name).mkdir()
+        kill_savers(Path(folder) / name, name, int(count))
+
+
+def kill_savers(place: Path, name: str, count: int) -> None:
     from stored.formats import CONTINUED, FORMATS
 
-    kind, place, chance = FORMATS[name], Path(folder), random.Random(name)
+    kind, chance = FORMATS[name], random.Random(name)
     versions, wanted = kind.versions(), set()
     for i, version in enumerate(versions):
         (place / "kept").mkdir(exist_ok=True)
         kind.save(place / "kept", version)
         wanted.add(read(kind, place / "kept", place / f"copy{i}"))
-    for i in range(int(count)):
+    for i in range(count):
         if name in CONTINUED:
             shutil.rmtree(place / "kept")
         kill_saver(kind, place / "kept", versions, chance, is_repeated=name not in CONTINUED)
         (place / "kept").mkdir(exist_ok=True)
         found = read(kind, place / "kept", place / f"killed{i}")
-        print("whole" if found in wanted else "lost", flush=True)
+        print("whole" if found in wanted else f"lost: {found!r:.300}", flush=True)
     left = [file.name for file in (place / "kept").glob("*.tmp")]
     print("clean" if len(left) <= 4 else f"{len(left)} temporary files", flush=True)
 

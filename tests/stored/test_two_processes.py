@@ -12,7 +12,13 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 PATIENCE = 900.0
-SHARED = ["run", "sweep", "sweep in Zarr", "gradient", "classifier"]
+SHARED = [
+    "run",
+    "sweep in Zarr",
+    "gradient",
+    pytest.param("sweep", marks=pytest.mark.slow),
+    pytest.param("classifier", marks=pytest.mark.slow),
+]
 
 
 def begin(name: str, folder: Path, *wait: str) -> subprocess.Popen:

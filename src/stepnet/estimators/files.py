@@ -92,7 +92,7 @@ def read(kind, path):
     for attempt in range(ATTEMPTS):
         told = head(folder)
         if told.get("estimator") != kind.__name__:
-            raise ValueError(f"`path` holds a {told.get('estimator')!s:.60}, not a {kind.__name__}")
+            raise ValueError(f"`path` holds a {told.get('estimator')!s:.60}, not a {kind.__name__}: {str(folder)!r}")
         try:
             with reading(folder, f"the folder of a {kind.__name__}"):
                 return _built_estimator(kind, told, folder)
@@ -110,7 +110,8 @@ def head(path) -> dict:
     with reading(folder / HEAD, "an estimator"):
         told = dict(read_json(folder / HEAD))
     if told.get("format") != FORMAT:
-        raise ValueError(f"`path` holds the format {told.get('format')!s:.60}, this version reads {FORMAT}")
+        found = f"{told.get('format')!s:.60}, this version reads {FORMAT}"
+        raise ValueError(f"`path` holds the format {found}: {str(folder)!r}")
     return told
 
 
