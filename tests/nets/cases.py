@@ -25,7 +25,8 @@ MEMORIES = {
     "all": "all", "segments": "segments", "few": sn.Checkpoints(1), "bytes": None, "reversible": "reversible",
 }  # fmt: skip
 SCARCE = 1.05  # of the bytes that a gradient takes at least
-DEGREES = (0, 1, 3, None)  # None for weights held over each step
+SPLINES = (0, 1, 3)
+DEGREES = (*SPLINES, None)  # None for weights held over each step
 ACTIVATIONS = ("tanh", "softplus", "gelu", "silu", "sigmoid")
 KINKED = ("relu", "leaky_relu", "elu", "selu")
 SEGMENT = 3  # steps run again at once: in the cache there is room for all the steps of such small nets
@@ -86,10 +87,10 @@ def pairwise(cases):
     return chosen
 
 
-def net_of(connectivity, dynamics, scheme, number=0, dtype=float, steps=STEPS, activation=None):
-    """A net of one block with random weights; activation and spline vary with the number."""
+def net_of(connectivity, dynamics, scheme, number=0, dtype=float, steps=STEPS, activation=None, degrees=DEGREES):
+    """A net of one block with random weights; activation and rule of depth vary with the number."""
     field = field_of(connectivity, dynamics, activation or ACTIVATIONS[number % len(ACTIVATIONS)])
-    degree = DEGREES[number % len(DEGREES)]
+    degree = degrees[number % len(degrees)]
     depth = fields.HeldWeights(steps) if degree is None else fields.Depth(5 if degree else steps, degree)
     net = nets.Net(Design((Block(field, scheme, steps, 0.8, depth),)), dtype=dtype)
     net.put(0.5 * np.random.default_rng(number).normal(size=net.theta.size))
