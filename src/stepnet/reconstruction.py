@@ -21,7 +21,7 @@ def drift_limit(eps: float) -> float:
 def warn_of_drift(drift: float, limit: float) -> None:
     """Tell that states could not be reconstructed, and that the gradient was computed again."""
     warnings.warn(
-        f"undoing the steps missed the initial state by {drift:.1e} (relative), more than {limit:.1e}, so the gradient "
+        f"undoing the steps missed the beginning by {drift:.1e} (relative), more than {limit:.1e}, so the gradient "
         f"was computed again with checkpoints, which takes twice the time; use another `memory` than 'reversible' here",
         AdjointWarning,
         stacklevel=3,

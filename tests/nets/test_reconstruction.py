@@ -183,7 +183,7 @@ DRIFTING = {
 @pytest.mark.parametrize("make", DRIFTING.values(), ids=list(DRIFTING))
 def test_states_that_cannot_be_reconstructed_are_noticed_and_stored(make, samples):
     net, x = make(), np.random.default_rng(5).normal(size=(samples, make().design.n_in))
-    with np.errstate(all="ignore"), pytest.warns(sn.AdjointWarning, match="missed the initial state by"):
+    with np.errstate(all="ignore"), pytest.warns(sn.AdjointWarning, match="missed the beginning by"):
         stored, found = gradients(net, x)
     assert np.array_equal(found, stored)
 

@@ -210,3 +210,18 @@ def test_unknown_initialisations_are_refused_on_every_device():
     for device in ("cpu", "meta"):
         with pytest.raises(UnknownName, match="glorot"):
             snt.ResidualBlock(4, 3, initialisation="glorott", device=device)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "a"])
+def test_seeds_that_are_no_whole_numbers_are_refused(seed):
+    for make in (MODULES["LayerBlock"], MODULES["resnet"], lambda **how: nets.resnet(3, 2, 6, 4, **how)):
+        with pytest.raises(ValueError, match="`seed` must be a whole number of at least 0, or None, found"):
+            make(seed=seed)
+
+
+def test_chains_without_weights_draw_nothing():
+    torch.manual_seed(6)
+    snt.LayerChain(fields.Chain((fields.Layer(fields.pooling((4, 4), 2), None, None),)))
+    found = torch.rand(())
+    torch.manual_seed(6)
+    assert torch.rand(()) == found

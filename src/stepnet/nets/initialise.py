@@ -22,14 +22,14 @@ INSIDE = 0.9  # of the way to the edge of the stability region
 POWERS = 60  # iterations for the norm of K
 
 
-def initial_weights(design: Design, name: str, seed: int) -> np.ndarray:
+def initial_weights(design: Design, name: str, seed: int | None) -> np.ndarray:
     """All parameters in one vector; biases are zero.
 
     LeCun, Bottou, Orr & Mueller (1998); Glorot & Bengio (2010); He, Zhang, Ren & Sun (2015); Saxe, McClelland & Ganguli
     (2014) for orthogonal matrices.  "stable" scales those of Glorot so that the layers lie inside the stability region.
     """
     name = checked_initialisation(name)
-    random, found = np.random.default_rng(seed), []
+    random, found = _generator(seed), []
     for _, stage in design.stages():
         controls = stage.depth.controls if isinstance(stage, Block) else 1
         for layer, each in _owners(stage):
@@ -51,6 +51,13 @@ def checked_initialisation(name: str) -> str:
     if name not in NAMES:
         raise UnknownName("initialisation", name, NAMES)
     return name
+
+
+def _generator(seed: int | None) -> np.random.Generator:
+    try:
+        return np.random.default_rng(seed)
+    except (TypeError, ValueError):
+        raise ValueError(f"`seed` must be a whole number of at least 0, or None, found {seed!r:.60}") from None
 
 
 def _owners(stage: Chain | Block) -> list[tuple[Layer, str]]:

@@ -115,7 +115,7 @@ class LayerBlock(torch.nn.Module):
     ):  # fmt: skip
         super().__init__()
         self.record, self.names = block, tuple(block.parameters)
-        self.layout = Layout(block.axes_in, checked_layout(layout))
+        self.layout_in = Layout(block.axes_in, checked_layout(layout))
         self.memory = _memory(block, memory)
         design = Design((block,))
         self.moves = choreographed(block.motion, is_parted=block.field.kind != "first")
@@ -133,7 +133,7 @@ class LayerBlock(torch.nn.Module):
 
     def forward(self, y: Tensor) -> Tensor:
         tensors = tensors_of(self, self.names)
-        return self.layout.restore(self.kernels.run(features_of(y, self.layout), tensors, self.plainly), y.shape)
+        return self.layout_in.restore(self.kernels.run(features_of(y, self.layout_in), tensors, self.plainly), y.shape)
 
     def plainly(self, y: Tensor, tensors: Tensors, memory) -> Tensor:
         """The same on `(batch, features)` by operations of tensors, with others for its parameters, in some memory."""
@@ -155,7 +155,9 @@ class LayerBlock(torch.nn.Module):
 
     def way(self, y: Tensor) -> str:
         """How this input would be run: by the "kernels", or by operations of "tensors"."""
-        return "kernels" if self.kernels.take(features_of(y, self.layout), tensors_of(self, self.names)) else "tensors"
+        return (
+            "kernels" if self.kernels.take(features_of(y, self.layout_in), tensors_of(self, self.names)) else "tensors"
+        )
 
     def __setstate__(self, state) -> None:
         super().__setstate__(state)
@@ -197,7 +199,7 @@ class FieldFunction(torch.nn.Module):
         self.depth = Depth(1) if depth is None else depth
         block = Block(field, "euler" if field.kind == "first" else "verlet", self.depth.controls, length, self.depth)
         self.length, self.names = block.length, tuple(block.parameters)
-        self.layout = Layout(block.axes_in, checked_layout(layout))
+        self.layout_in = Layout(block.axes_in, checked_layout(layout))
         self.on_tensors = FieldOnTensors(field)
         has_clock = any(layer.clock is not None for part in field.parts for layer in part.layers)
         self.is_timeless = self.depth.controls == 1 and not has_clock
@@ -210,14 +212,14 @@ class FieldFunction(torch.nn.Module):
         initialise(self.initialisation, self.names, tensors_of(self, self.names))
 
     def forward(self, t: Tensor | float, y: Tensor) -> Tensor:
-        t, flat = torch.as_tensor(t, dtype=y.dtype, device=y.device), features_of(y, self.layout)
+        t, flat = torch.as_tensor(t, dtype=y.dtype, device=y.device), features_of(y, self.layout_in)
         if self.is_timeless or t.numel() <= 1:
             slopes = self._slope(t.sum(), flat)  # one time, none for no samples, or one not looked at
-            return self.layout.restore(slopes, y.shape)
+            return self.layout_in.restore(slopes, y.shape)
         if t.numel() != len(y):
             raise ValueError(f"`t` must be one time, or one for each of {len(y)} samples, found {tuple(t.shape)}")
         slopes = torch.func.vmap(lambda time, sample: self._slope(time, sample[None])[0])(t.reshape(-1), flat)
-        return self.layout.restore(slopes, y.shape)
+        return self.layout_in.restore(slopes, y.shape)
 
     def _slope(self, t: Tensor, y: Tensor) -> Tensor:
         """Of `(batch, features)` at one time."""
@@ -254,7 +256,7 @@ def draw_seed() -> int:
 
 def initialise(how: Initialisation, names: Sequence[str], tensors: Tensors) -> None:
     """Draw initial weights into parameters in place; nothing is drawn for tensors that hold no numbers."""
-    if not any(is_abstract(each) for each in tensors):
+    if tensors and not any(is_abstract(each) for each in tensors):
         write(names, tensors, how.draw())
 
 
