@@ -116,7 +116,7 @@ class Surroundings(NamedTuple):
 
     def _autocast(self):
         kind = self.side.device.type
-        if not torch.amp.is_autocast_available(kind):
+        if self.autocast_dtype is None and not is_autocast(kind):
             return nullcontext()
         return torch.autocast(kind, self.autocast_dtype, self.autocast_dtype is not None, cache_enabled=False)
 

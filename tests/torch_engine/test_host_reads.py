@@ -1,0 +1,18 @@
+"""Fixed steps and blocks never ask a device for a number, forward and backward."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("fake_device.py")
+
+
+@pytest.mark.parametrize("group", ["schemes", "memories", "modules"])
+def test_no_number_is_read(group):
+    """On a device that refuses it: every scheme, memories, blocks and nets."""
+    found = subprocess.run([sys.executable, PROGRAM, group], capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout + found.stderr
