@@ -98,8 +98,8 @@ ARGUMENT_CASES = [
     (lambda: training.minimise(*_squares(), maxiter=5), "`minimise` takes no `maxiter`; give the `iterations` of"),
     (lambda: estimators.NetClassifier(lr=0.1), "NetClassifier takes no `lr`; give `rate`"),
     (lambda: estimators.NetClassifier(optimizer="adam"), "NetClassifier takes no `optimizer`; give `optimiser`"),
-    (lambda: estimators.NetRegressor(max_iter=5), "NetEstimator takes no `max_iter`; give `epochs`"),
-    (lambda: estimators.NetRegressor(seed=5), "NetEstimator takes no `seed`; give `random_state`"),
+    (lambda: estimators.NetRegressor(max_iter=5), "NetRegressor takes no `max_iter`; give `epochs`"),
+    (lambda: estimators.NetRegressor(seed=5), "NetRegressor takes no `seed`; give `random_state`"),
     (lambda: nets.resnet(2, 1, 4, 2, random_state=0), "`composed` takes no `random_state`; give `seed`"),
 ]
 

@@ -67,7 +67,7 @@ def _searched(
     times, read, states = array("d"), [], []
 
     def take(t, y):
-        here = np.flatnonzero(np.isin(t, stops))
+        here = _found(t, stops, t1 < t0)
         read.append(len(times) + here)
         states.append(y[here])
         times.frombytes(t.tobytes())
@@ -89,6 +89,14 @@ def _inside(wanted: np.ndarray, t0: float, t1: float) -> np.ndarray:
     """The wanted times between both ends, in the direction of integration and without repetition."""
     ascending = np.unique(wanted[(wanted != t0) & (wanted != t1)])
     return ascending if t0 < t1 else ascending[::-1].copy()
+
+
+def _found(times: np.ndarray, stops: np.ndarray, is_backward: bool) -> np.ndarray:
+    """Where stops are among times, both in the direction of integration."""
+    here = np.searchsorted(*_ascending(times, stops, is_backward))
+    is_there = here < len(times)
+    is_there[is_there] = times[here[is_there]] == stops[is_there]
+    return here[is_there]
 
 
 def _ascending(times: np.ndarray, wanted: np.ndarray, is_backward: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -64,14 +64,14 @@ def explain_arguments(also: Iterable[str] = ()) -> Callable[[Named], Named]:
 
     def decorate(target: Named) -> Named:
         if isinstance(target, type):
-            target.__init__ = _explained(target.__init__, target.__name__, also)  # type: ignore[misc]
+            target.__init__ = _explained(target.__init__, lambda self, *_: type(self).__name__, also)  # type: ignore[misc]
             return target
-        return _explained(target, f"`{target.__name__}`", also)
+        return _explained(target, lambda *_: f"`{target.__name__}`", also)
 
     return decorate
 
 
-def _explained(function, name: str, also: Iterable[str]):
+def _explained(function, name_of: Callable[..., str], also: Iterable[str]):
     kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     own = [key for key, parameter in signature(function).parameters.items() if parameter.kind in kinds]
     known = frozenset((*own, *also))
@@ -80,7 +80,7 @@ def _explained(function, name: str, also: Iterable[str]):
     @wraps(function)
     def call(*args, **named):
         if not named.keys() <= known:
-            raise unknown_argument(name, next(key for key in named if key not in known), shown)
+            raise unknown_argument(name_of(*args), next(key for key in named if key not in known), shown)
         return function(*args, **named)
 
     return call
