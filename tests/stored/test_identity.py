@@ -148,6 +148,27 @@ def test_a_run_of_another_object_is_refused(part, tmp_path):
         train(1, 3)
 
 
+def test_long_chains_of_functions_and_cycles_have_an_identity():
+    def chain(last):
+        namespace = {"last": last}
+        for i in range(400):
+            exec(f"def f{i}(t): return {f'f{i - 1}(t)' if i else f'last * f{399}(t)'}", namespace)
+        return namespace["f399"]
+
+    assert value_identity(chain(1.0)) == value_identity(chain(1.0)) != value_identity(chain(2.0))
+    ring: list = [1.0]
+    ring.append(ring)
+    assert value_identity(ring) == value_identity(ring) != value_identity([2.0, ring])
+
+
+def test_data_that_is_nested_too_deeply_has_none():
+    nested: list = []
+    for _ in range(5000):
+        nested = [nested]
+    with pytest.raises(NoIdentity, match="nested too deeply"):
+        value_identity(nested)
+
+
 # ---- what has no value -----------------------------------------------------------------------------------------------
 
 UNKNOWN = {
