@@ -42,6 +42,48 @@ class Scaled:
         return self.factor * t
 
 
+@dataclass
+class Prepared:
+    """A record with more than its fields."""
+
+    factor: float = 1.0
+
+    def __call__(self, t):
+        return self.factor * self.power * t
+
+
+class Operator:
+    """What it computes is in an operator."""
+
+    def __init__(self, power):
+        self.power = power
+
+    def __matmul__(self, other):
+        return self.power * other
+
+
+def prepared(power):
+    found = Prepared()
+    found.power = power
+    return found
+
+
+def with_operator(power):
+    if power == 2:
+        return Operator(1.0)
+
+    class Operator2(Operator):
+        def __matmul__(self, other):
+            return 3 * other
+
+    Operator2.__name__ = Operator.__name__
+    return Operator2(1.0)
+
+
+def of_operator(A, t):
+    return A @ t
+
+
 def of_row(spline, t):
     return spline([t])[0]
 
@@ -65,6 +107,8 @@ OPAQUE = {
     "interpolation on a grid": lambda power: partial(of_row, RegularGridInterpolator((KNOTS,), KNOTS**power)),
     "an object": lambda power: Forcing(KNOTS**power),
     "a record": lambda power: Scaled(power),
+    "a record with more than its fields": prepared,
+    "an object with an operator": lambda power: partial(of_operator, with_operator(power)),
     "a bound method": lambda power: Forcing(KNOTS**power).__call__,
     "a sparse matrix": lambda power: partial(of_matrix, sparse.csr_array(power * np.eye(2))),
     "part of a function": lambda power: partial(np.multiply, float(power)),
@@ -169,6 +213,13 @@ def test_data_that_is_nested_too_deeply_has_none():
         value_identity(nested)
 
 
+def decay(t, y):
+    return [-y[0]]
+
+
+PLAIN = sn.ODE(decay, [1.0], (0.0, 1.0))
+
+
 # ---- what has no value -----------------------------------------------------------------------------------------------
 
 UNKNOWN = {
@@ -199,6 +250,8 @@ def test_what_has_no_value_is_solved_but_not_stored(name, tmp_path):
         with pytest.raises(TypeError, match=r"cannot be compared by its value|derivative"):
             way_in()
     assert list(tmp_path.iterdir()) == []
+    cost = sn.gradient(PLAIN, "rk4", lambda y: y[0], steps=4, running=lambda t, y: y[0] * (held is not None))
+    assert np.isfinite(cost.value)
     if hasattr(held, "close"):
         held.close()
 

@@ -174,7 +174,7 @@ class _Walk:
             for base in kind.__mro__[:-1]
             if not _is_installed(base)
             for name, member in vars(base).items()
-            if name == "__call__" or not name.startswith(("__", "_abc_"))
+            if _counts(name, member)
         ]
         bases = [base for base in kind.__mro__[1:-1] if _is_installed(base)]
         return _hash("class", kind.__name__, self.digest(members), *map(self.digest, bases))
@@ -201,9 +201,8 @@ class _Walk:
             return type(value).__name__, value.dtype.str, value.tobytes()
         if isinstance(value, np.dtype):
             return (value.str, value.descr) if value.names else (value.str,)
-        if is_dataclass(value):
-            kind = type(value).__name__ if _is_library(type(value).__module__) else type(value)
-            return kind, [(each.name, getattr(value, each.name, None)) for each in fields(value)]
+        if is_dataclass(value) and _is_library(type(value).__module__):
+            return type(value).__name__, [(each.name, getattr(value, each.name, None)) for each in fields(value)]
         if hasattr(value, "__wrapped__"):
             return type(value).__name__, value.__wrapped__
         return _reduced(value)
@@ -236,6 +235,13 @@ def _reduced(value) -> list:
 
 def _is_cached(member) -> bool:
     return isinstance(member, cached_property)
+
+
+def _counts(name: str, member) -> bool:
+    """Whether a member of a class is its author's own: operators are, generated and inherited methods are not."""
+    if not name.startswith("__"):
+        return name != "_abc_impl"
+    return isinstance(member, FunctionType) and not member.__code__.co_filename.startswith(("<string>", *INSTALLED))
 
 
 def _plain_member(member):
