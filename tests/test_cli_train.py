@@ -357,3 +357,20 @@ def test_a_folder_and_a_file_that_do_not_fit(table, tmp_path):
     other.write_text("left,centre\n1,2\n")
     assert "right is missing" in refusal("predict", out, other)
     assert "one of left, moon, right; found 'sun'" in refusal("train", table, "--label", "sun", "--out", tmp_path / "x")
+
+
+@pytest.mark.parametrize("content", ["a,b\n" + "9" * 200_000 + ",1\n", 'a,b\n"' + "x" * 200_000 + '",1\n'])
+def test_a_table_that_the_reader_of_csv_refuses_is_named(content, tmp_path):
+    (tmp_path / "wide.csv").write_text(content)
+    message = refusal("train", tmp_path / "wide.csv", "--out", tmp_path / "out")
+    assert "wide.csv is no CSV file: field larger than field limit" in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_without_columns_of_a_table_is_refused(tmp_path):
+    sn.estimators.NetClassifier(width=4, steps=2, epochs=1).fit([[0.0], [1.0]] * 4, [0, 1] * 4).save(tmp_path / "own")
+    (tmp_path / "table.csv").write_text("a\n1\n")
+    assert "does not name the columns" in refusal("predict", tmp_path / "own", tmp_path / "table.csv")
+    for content in ("", "{", "[]", '{"format": 3}'):
+        (tmp_path / "own" / "estimator.json").write_text(content)
+        assert "own" in refusal("predict", tmp_path / "own", tmp_path / "table.csv")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 
@@ -190,7 +189,10 @@ def gradient(
         if passed is not None and chosen.number > 0:
             run, cost, words = after_search(linear, seeds, passed, chosen)
         else:
-            facts = partial(identity_of, engine, original, scheme, chosen, engine.function_key(running), times)
+
+            def facts() -> tuple:
+                return identity_of(engine, original, scheme, chosen, engine.function_key(running), times)
+
             run, cost, words = in_memory(linear, seeds, memory, facts)
         (y0,), (sums,) = run.close(), run.sums
     args = engine.as_arguments(sums.p + reader.p_bar, original.args, linear.has_parameters)

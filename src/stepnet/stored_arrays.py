@@ -15,7 +15,7 @@ import numpy as np
 
 from stepnet.errors import DamagedFile
 
-KINDS = "biufcU"  # of numbers and texts; objects would have to be unpickled
+KINDS = "biufcUSmM"  # of numbers, texts and times; objects would have to be unpickled
 SAFETENSORS = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32", "I32": "int32",
     "U64": "uint64", "I64": "int64", "F16": "float16", "F32": "float32", "F64": "float64",

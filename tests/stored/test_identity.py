@@ -42,6 +42,48 @@ class Scaled:
         return self.factor * t
 
 
+@dataclass
+class Prepared:
+    """A record with more than its fields."""
+
+    factor: float = 1.0
+
+    def __call__(self, t):
+        return self.factor * self.power * t
+
+
+class Operator:
+    """What it computes is in an operator."""
+
+    def __init__(self, power):
+        self.power = power
+
+    def __matmul__(self, other):
+        return self.power * other
+
+
+def prepared(power):
+    found = Prepared()
+    found.power = power
+    return found
+
+
+def with_operator(power):
+    if power == 2:
+        return Operator(1.0)
+
+    class Operator2(Operator):
+        def __matmul__(self, other):
+            return 3 * other
+
+    Operator2.__name__ = Operator.__name__
+    return Operator2(1.0)
+
+
+def of_operator(A, t):
+    return A @ t
+
+
 def of_row(spline, t):
     return spline([t])[0]
 
@@ -65,6 +107,8 @@ OPAQUE = {
     "interpolation on a grid": lambda power: partial(of_row, RegularGridInterpolator((KNOTS,), KNOTS**power)),
     "an object": lambda power: Forcing(KNOTS**power),
     "a record": lambda power: Scaled(power),
+    "a record with more than its fields": prepared,
+    "an object with an operator": lambda power: partial(of_operator, with_operator(power)),
     "a bound method": lambda power: Forcing(KNOTS**power).__call__,
     "a sparse matrix": lambda power: partial(of_matrix, sparse.csr_array(power * np.eye(2))),
     "part of a function": lambda power: partial(np.multiply, float(power)),
@@ -148,6 +192,34 @@ def test_a_run_of_another_object_is_refused(part, tmp_path):
         train(1, 3)
 
 
+def test_long_chains_of_functions_and_cycles_have_an_identity():
+    def chain(last):
+        namespace = {"last": last}
+        for i in range(400):
+            exec(f"def f{i}(t): return {f'f{i - 1}(t)' if i else f'last * f{399}(t)'}", namespace)
+        return namespace["f399"]
+
+    assert value_identity(chain(1.0)) == value_identity(chain(1.0)) != value_identity(chain(2.0))
+    ring: list = [1.0]
+    ring.append(ring)
+    assert value_identity(ring) == value_identity(ring) != value_identity([2.0, ring])
+
+
+def test_data_that_is_nested_too_deeply_has_none():
+    nested: list = []
+    for _ in range(5000):
+        nested = [nested]
+    with pytest.raises(NoIdentity, match="nested too deeply"):
+        value_identity(nested)
+
+
+def decay(t, y):
+    return [-y[0]]
+
+
+PLAIN = sn.ODE(decay, [1.0], (0.0, 1.0))
+
+
 # ---- what has no value -----------------------------------------------------------------------------------------------
 
 UNKNOWN = {
@@ -178,6 +250,8 @@ def test_what_has_no_value_is_solved_but_not_stored(name, tmp_path):
         with pytest.raises(TypeError, match=r"cannot be compared by its value|derivative"):
             way_in()
     assert list(tmp_path.iterdir()) == []
+    cost = sn.gradient(PLAIN, "rk4", lambda y: y[0], steps=4, running=lambda t, y: y[0] * (held is not None))
+    assert np.isfinite(cost.value)
     if hasattr(held, "close"):
         held.close()
 

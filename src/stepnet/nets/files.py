@@ -23,7 +23,7 @@ from stepnet.stored_arrays import TROUBLE, Tensors, open_tensors
 FORMAT = 1
 DTYPES = ("float64", "float32")
 MOST_STEPS = 2**20  # of a block, in a file
-MOST_NODES = 2**26  # rows or columns of an operator, in a file
+MOST_NODES = 2**24  # rows or columns of an operator, in a file
 RECORDS = {
     each.__name__: each
     for each in (Block, Design, fields.Field, fields.Chain, fields.Layer, fields.Mixing, fields.Fixed, fields.Attention,

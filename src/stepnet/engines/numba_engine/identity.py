@@ -11,6 +11,7 @@ import dis
 import hashlib
 import sys
 import sysconfig
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from functools import cached_property, partial
@@ -32,7 +33,7 @@ LIBRARIES = ("numpy", "scipy", "numba", "torch", "stepnet", *sys.stdlib_module_n
 INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 WRAPPERS = (staticmethod, classmethod)
 MOST_PARTS = 100_000  # that a value may have
-DEEPEST = 200
+DEEPEST = 100
 PROTOCOL = 4  # of pickle
 
 
@@ -49,7 +50,14 @@ def problem_identity(problem: Problem) -> str:
 
 def value_identity(value) -> str:
     """A hash of any value: numbers, arrays, functions, records, objects and collections of them."""
-    return _Walk().digest(value).hex()
+    walk = _Walk()
+    try:
+        found = [walk.digest(value)]
+        while walk.functions:
+            found.append(walk.digest_function(walk.functions.popleft()))
+    except RecursionError:
+        raise _no_identity(value, "it is nested too deeply") from None
+    return _hash(*found).hex()
 
 
 def function_key(function) -> str | None:
@@ -82,10 +90,13 @@ def _functions(problem: Problem) -> tuple:
 class _Walk:
     """A walk through a value.  Objects that are met again are not taken apart again, so cycles and webs come to an end.
 
+    Functions are numbered as they are met, and wait in `functions` for their turn, for they may form long chains.
     `known` holds the digests of objects together with the objects, which must not give their addresses to others.
     """
 
     def __init__(self):
+        self.functions: deque[FunctionType] = deque()
+        self._n_functions = 0
         self._known: dict[int, tuple[bytes, object]] = {}
         self._path: dict[int, int] = {}
         self._n_parts = 0
@@ -103,7 +114,7 @@ class _Walk:
             return _hash("cycle", str(len(self._path) - self._path[place]))
         self._n_parts += 1
         if self._n_parts > MOST_PARTS or len(self._path) > DEEPEST:
-            raise _no_identity(value, "it has too many parts")
+            raise _no_identity(value, "it has too many parts, or is nested too deeply")
         self._path[place] = len(self._path)
         found = self._digest_parts(value)
         del self._path[place]
@@ -112,7 +123,7 @@ class _Walk:
 
     def _digest_parts(self, value) -> bytes:
         if isinstance(value, (set, frozenset)) and type(value) in (set, frozenset):
-            return _hash(type(value).__name__, *sorted(self.digest(item) for item in value))
+            return _hash(type(value).__name__, *sorted(value_identity(item) for item in value))
         if type(value) in (tuple, list):
             return _hash(type(value).__name__, *map(self.digest, value))
         if type(value) is dict:
@@ -124,7 +135,9 @@ class _Walk:
         if isinstance(value, CFunc):
             return _hash("compiled", self.digest(value._pyfunc), str(value._sig))
         if isinstance(value, FunctionType):
-            return self._digest_function(value)
+            self.functions.append(value)
+            self._n_functions += 1
+            return _hash("function number", str(self._n_functions))
         if isinstance(value, type):
             return self._digest_class(value)
         if isinstance(value, ModuleType):
@@ -137,7 +150,7 @@ class _Walk:
         names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
         return _hash("code", code.co_code, self.digest(names), self.digest(code.co_consts))
 
-    def _digest_function(self, function: FunctionType) -> bytes:
+    def digest_function(self, function: FunctionType) -> bytes:
         """Bytecode, defaults, closure, and the globals that the code names, unless the function is a library's."""
         code = function.__code__
         outside = [_content(cell) for cell in function.__closure__ or ()]
@@ -161,7 +174,7 @@ class _Walk:
             for base in kind.__mro__[:-1]
             if not _is_installed(base)
             for name, member in vars(base).items()
-            if name == "__call__" or not name.startswith(("__", "_abc_"))
+            if _counts(name, member)
         ]
         bases = [base for base in kind.__mro__[1:-1] if _is_installed(base)]
         return _hash("class", kind.__name__, self.digest(members), *map(self.digest, bases))
@@ -188,9 +201,8 @@ class _Walk:
             return type(value).__name__, value.dtype.str, value.tobytes()
         if isinstance(value, np.dtype):
             return (value.str, value.descr) if value.names else (value.str,)
-        if is_dataclass(value):
-            kind = type(value).__name__ if _is_library(type(value).__module__) else type(value)
-            return kind, [(each.name, getattr(value, each.name, None)) for each in fields(value)]
+        if is_dataclass(value) and _is_library(type(value).__module__):
+            return type(value).__name__, [(each.name, getattr(value, each.name, None)) for each in fields(value)]
         if hasattr(value, "__wrapped__"):
             return type(value).__name__, value.__wrapped__
         return _reduced(value)
@@ -223,6 +235,13 @@ def _reduced(value) -> list:
 
 def _is_cached(member) -> bool:
     return isinstance(member, cached_property)
+
+
+def _counts(name: str, member) -> bool:
+    """Whether a member of a class is its author's own: operators are, generated and inherited methods are not."""
+    if not name.startswith("__"):
+        return name != "_abc_impl"
+    return isinstance(member, FunctionType) and not member.__code__.co_filename.startswith(("<string>", *INSTALLED))
 
 
 def _plain_member(member):
