@@ -25,6 +25,7 @@ from stepnet.memory_choices import EXACT, in_memory, require_memory
 from stepnet.planning import Choices
 from stepnet.problem import Partitioned, Problem, SecondOrder, state_shape
 from stepnet.reading import flattened, real_numbers
+from stepnet.records import shown_fields
 from stepnet.reversal import Seeds
 
 
@@ -33,6 +34,9 @@ class Tangent(NamedTuple):
 
     y: np.ndarray
     dy: np.ndarray
+
+    def __repr__(self) -> str:
+        return shown_fields(self)
 
 
 def tangent(problem: Problem, scheme, *, y0=None, args=None, steps=None, **choices) -> Tangent:
@@ -52,6 +56,9 @@ class Jacobian(NamedTuple):
 
     y0: np.ndarray
     args: tuple
+
+    def __repr__(self) -> str:
+        return shown_fields(self)
 
 
 def jacobian(problem: Problem, scheme, *, steps=None, memory="auto", differences: bool = False, **choices) -> Jacobian:
@@ -78,6 +85,9 @@ class HessianProduct(NamedTuple):
 
     y0: np.ndarray
     args: tuple
+
+    def __repr__(self) -> str:
+        return shown_fields(self)
 
     @property
     def flat(self) -> np.ndarray:

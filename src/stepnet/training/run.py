@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stepnet.checkpoints.counts import checked_count
-from stepnet.records import keep, keep_numbers
+from stepnet.records import keep, keep_numbers, shown_fields
 from stepnet.training import optimisers
 from stepnet.training.clipping import ClipNorm, ClipValue
 from stepnet.training.optimisers import Slots
@@ -156,6 +156,8 @@ class Run:
     epochs: int
     best_epoch: int
     history: dict[str, np.ndarray]
+
+    __repr__ = shown_fields
 
     @property
     def success(self) -> bool:
