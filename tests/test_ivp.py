@@ -483,7 +483,7 @@ BAD = {
 OWN_WORDS = {  # where NumPy or Python complains behind SciPy, ours says more
     "state is text", "state is ragged", "three ends", "one end", "ends are a number", "ends are text",
     "rtol of another shape", "too few arguments", "too many arguments", "function of another shape", "function is text",
-    "event is a number", "events are a number", "unknown method", "arguments are a number",
+    "event is a number", "events are a number", "unknown method",
 }  # fmt: skip
 
 
@@ -512,8 +512,7 @@ def test_rtol_below_rounding_is_raised_with_scipys_warning(rtol):
     ours, mine = warned(sn.solve_ivp, rtol=rtol, atol=1e-8)
     theirs, other = warned(scipy.integrate.solve_ivp, rtol=rtol, atol=1e-8)
     assert mine.category is other.category is UserWarning
-    for warning in (mine, other):
-        assert str(warning.message).startswith("At least one element of `rtol` is too small")
+    assert str(mine.message) == str(other.message)
     assert mine.filename == __file__
     assert_same(ours, theirs, "RK45", slack=10)
 
@@ -526,6 +525,216 @@ def test_options_without_effect_are_told_in_scipys_words(options):
     assert mine.filename == __file__
     assert_same(ours, theirs, "RK45")
     assert str(mine.message) == str(other.message)
+
+
+# ---- functions as SciPy takes them -----------------------------------------------------------------------------------
+
+
+def clips_its_state(t, y):
+    y[0] = max(y[0], 0.0)
+    return [-y[0]]
+
+
+def doubles_its_state(t, y):
+    y *= 2
+    return -y
+
+
+def clears_its_state_later(t, y):
+    if t > 1.0:
+        y[:] = 0.0
+    return -y
+
+
+FUNCTIONS = {
+    "dy is a number": (lambda t, y, dy: -dy * y, {"args": (2.0,)}),
+    "out and another": (lambda t, y, out, k: -out * k * y, {"args": (2.0, 3.0)}),
+    "dy comes last": (lambda t, y, a, dy: -a * dy * y, {"args": (2.0, 3.0)}),
+    "dy has a default": (lambda t, y, dy=2.0: -dy * y, {}),
+    "an event with out": (lambda t, y, out: -out * y, {"args": (2.0,), "events": lambda t, y, out: y[0] - 0.1 * out}),
+    "clips": (clips_its_state, {}),
+    "doubles": (doubles_its_state, {}),
+    "clears": (clears_its_state_later, {}),
+    "vectorized and doubles": (doubles_its_state, {"vectorized": True}),
+}
+
+
+@pytest.mark.parametrize("rung", ["traced", "compiled", "python"])
+@pytest.mark.parametrize("what", FUNCTIONS)
+def test_parameters_have_any_name_and_the_state_is_a_copy(what, rung, monkeypatch):
+    monkeypatch.setenv("STEPNET_RUNG", rung)
+    fun, options = FUNCTIONS[what]
+    ours = sn.solve_ivp(fun, (0.0, 2.0), [1.0], **options)
+    with_copy = lambda t, y, *args: fun(t, y.copy(), *args)  # SciPy hands out its own state where a step begins
+    theirs = scipy.integrate.solve_ivp(with_copy, (0.0, 2.0), [1.0], **options)
+    assert_same(ours, theirs, "RK45")
+    if "events" in options:
+        np.testing.assert_allclose(ours.t_events[0], theirs.t_events[0], rtol=EVENT_TIME)
+
+
+ENDLESS = {
+    "plain": {},
+    "dense": {"dense_output": True},
+    "times": {"t_eval": [0, 1, 2, 10]},
+    "none of the times": {"t_eval": [10.0, 20.0]},
+}
+
+
+@pytest.mark.parametrize("sign", [1, -1], ids=["forward", "backward"])
+@pytest.mark.parametrize("what", ENDLESS)
+def test_a_terminal_event_ends_an_endless_interval(what, sign):
+    fun, level, options = lambda t, y: -0.5 * sign * y, marked(terminal=True), dict(ENDLESS[what])
+    if "t_eval" in options:
+        options["t_eval"] = sign * np.array(options["t_eval"])
+    ours, theirs = both(fun, (0.0, sign * math.inf), [1.0], events=level, **options)
+    assert (ours.status, ours.message) == (theirs.status, theirs.message)
+    np.testing.assert_allclose(ours.t, theirs.t, rtol=1e-8)
+    np.testing.assert_allclose(ours.y, theirs.y, rtol=1e-8)
+    np.testing.assert_allclose(ours.t_events[0], theirs.t_events[0], rtol=EVENT_TIME)
+    if "dense_output" in options:
+        times = np.linspace(*ours.t[[0, -1]], 20)
+        np.testing.assert_allclose(ours.sol(times), theirs.sol(times), rtol=1e-7)
+    solution = sn.solve(sn.ODE(fun, [1.0], (0.0, sign * math.inf)), "dop853", events=level, dense=True)
+    assert solution.t[-1] == pytest.approx(sign * 2 * math.log(10), rel=1e-6)
+    assert solution(solution.t[-1] / 2)[0] == pytest.approx(math.sqrt(0.1), rel=1e-5)
+
+
+def test_an_endless_interval_needs_an_end():
+    problem = sn.ODE(lambda t, y: -y, [1.0], (0.0, math.inf))
+    wanted = "`t_span` must be finite.*`terminal`"
+    for call in (
+        lambda: sn.solve(problem, "dopri5"),
+        lambda: sn.solve(problem, "rk4", steps=10, events=marked(terminal=True)),
+        lambda: sn.solve_ivp(problem.fun, problem.t_span, [1.0]),
+        lambda: sn.gradient(problem, "dopri5", lambda y: y[0]),
+        lambda: sn.solve_ensemble(problem, "dopri5", y0=[[1.0], [2.0]]),
+    ):
+        with pytest.raises(ValueError, match=wanted):
+            call()
+    integrator = sn.start(problem, "dopri5", rtol=1e-9, atol=1e-12)
+    assert integrator.run_to(2.0).y[0] == pytest.approx(math.exp(-2.0), rel=1e-7)
+
+
+ends_at_zero = lambda t, y: y[0]
+ends_at_zero.terminal = True
+EMPTY = {
+    "no times": {"t_eval": []},
+    "times after the event": {"t_eval": [5, 6], "events": ends_at_zero},
+    "the same, dense": {"t_eval": [5.0, 6.0], "events": ends_at_zero, "dense_output": True},
+    "some times before the event": {"t_eval": [0, 1, 5, 6], "events": ends_at_zero},
+    "an event that never is": {"events": [lambda t, y: y[0], lambda t, y: y[0] - 7.0]},
+    "no events": {"events": []},
+    "no length": {"t_span": (1.0, 1.0)},
+    "no length, times": {"t_span": (1.0, 1.0), "t_eval": [1.0]},
+    "no length, event": {"t_span": (1.0, 1.0), "events": [lambda t, y: y[1], lambda t, y: y[0]]},
+    "no length, dense": {"t_span": (1.0, 1.0), "dense_output": True},
+    "no length, terminal event": {"t_span": (1.0, 1.0), "y0": [0.0, 1.0], "events": ends_at_zero},
+    "whole numbers": {"t_eval": [0, 1, 2]},
+}
+
+
+@pytest.mark.parametrize("what", EMPTY)
+def test_fields_are_scipys_where_there_is_little_to_tell(what):
+    call = {"fun": oscillator, "t_span": (0.0, 10.0), "y0": [1.0, 0.0], **EMPTY[what]}
+    ours, theirs = sn.solve_ivp(**call), scipy.integrate.solve_ivp(**call)
+    assert (ours.status, ours.message, ours.success) == (theirs.status, theirs.message, theirs.success)
+    for name in ("t", "y"):
+        assert type(ours[name]) is type(theirs[name])
+        assert np.asarray(ours[name]).dtype == np.asarray(theirs[name]).dtype
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-6, atol=1e-9)
+    for name in ("t_events", "y_events"):
+        assert (ours[name] is None) == (theirs[name] is None)
+        for mine, other in zip(ours[name] or [], theirs[name] or [], strict=True):
+            assert mine.shape == other.shape
+            np.testing.assert_allclose(mine, other, rtol=1e-6, atol=1e-9)
+    assert (ours.sol is None) == (theirs.sol is None)
+
+
+# ---- steps that get nowhere ------------------------------------------------------------------------------------------
+
+NOWHERE = {
+    "a root that ends": (lambda t, y: -np.sqrt(y) - 0.1, [0.0]),
+    "a root that ends at 1": (lambda t, y: np.sqrt(1.0 - y) + 0.1, [1.0]),
+    "an arc that ends": (lambda t, y: -np.arccos(y) - 0.1, [-1.0]),
+    "an arc that ends above": (lambda t, y: np.arccos(y) + 0.1, [1.0]),
+    "a tiny logarithm": (lambda t, y: np.log(y) - 1.0, [1e-300]),
+    "an arc of time": (lambda t, y: 1.0 + np.arcsin(t + y), [1.0]),
+    "an end in time": (lambda t, y: np.sqrt(1.0 - t) * y, [1.0]),
+    "a pole": (lambda t, y: y**2, [1.0]),
+}
+WITHOUT_END = {"a root that ends at 1", "an arc that ends", "an arc that ends above"}  # in SciPy
+FEW = 5000  # attempts; without a shortest step there are as many as fit into the patience of the user
+
+
+@every_method
+@pytest.mark.parametrize("what", NOWHERE)
+def test_steps_that_get_nowhere_end_soon(what, method):
+    fun, y0 = NOWHERE[what]
+    ours = sn.solve_ivp(fun, (0.0, 1.5), y0, method)
+    assert ours.solution.statistics.steps < FEW
+    assert ours.status == -1
+    assert ours.message == "Required step size is less than spacing between numbers."
+    if what not in WITHOUT_END:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            theirs = scipy.integrate.solve_ivp(fun, (0.0, 1.5), y0, method)
+        assert (ours.status, ours.message, ours.success) == (theirs.status, theirs.message, theirs.success)
+        assert ours.t[-1] == pytest.approx(theirs.t[-1], rel=1e-2, abs=1e-15)
+
+
+def test_members_of_an_ensemble_that_get_nowhere_end_soon():
+    problem = sn.ODE(lambda t, y: -np.sqrt(y) - 0.1, [0.0], (0.0, 1.5))
+    found = sn.solve_ensemble(problem, "dopri5", y0=np.zeros((9, 1)))
+    assert found.rung == "lanes"
+    assert set(found.status) == {sn.Status.NOT_FINITE}
+    assert found.rejected.max() < FEW
+
+
+def test_fast_beginnings_are_not_refused():
+    """A layer of 1e-30 of the interval at its beginning, where SciPy's shortest step is 5e-323."""
+    ours, theirs = both(lambda t, y: -y / (t + 1e-30), (0.0, 1.0), [1.0], rtol=1e-6)
+    assert_same(ours, theirs, "RK45", slack=1e3)
+
+
+# ---- exceptions where machine code has none --------------------------------------------------------------------------
+
+RAISES = {
+    "math.sqrt": lambda t, y: [-math.sqrt(y[0]) - 0.1],
+    "math.log": lambda t, y: [math.log(y[0]) - 1.0],
+    "math.exp": lambda t, y: [1e-200 * math.exp(50.0 * t)],
+    "math.acos": lambda t, y: [math.acos(y[0] - 0.5) + 0.1],
+    "math.pow": lambda t, y: [math.pow(y[0], 0.5) - 2.0],
+    "whole number": lambda t, y: [1.0 / (5 - int(y[0]))],
+}
+
+
+@every_method
+@pytest.mark.parametrize("rung", ["traced", "compiled", "python"])
+@pytest.mark.parametrize("what", RAISES)
+def test_exceptions_of_math_come_through(what, rung, method, monkeypatch):
+    monkeypatch.setenv("STEPNET_RUNG", rung)
+    call = (RAISES[what], (0.0, 100.0), [1.0], method)
+    with pytest.raises((ValueError, OverflowError, ZeroDivisionError)) as theirs:
+        scipy.integrate.solve_ivp(*call)
+    with pytest.raises(theirs.type) as ours:
+        sn.solve_ivp(*call)
+    assert str(ours.value) == str(theirs.value)
+
+
+def test_exceptions_of_math_in_steps_that_would_be_taken_again():
+    """The attempt with too long a step leaves the domain, and a shorter one would not: SciPy raises at once."""
+    fun = lambda t, y: [-0.5 * math.sqrt(y[0])]
+    for solver in (scipy.integrate.solve_ivp, sn.solve_ivp):
+        with pytest.raises(ValueError, match="math domain error"):
+            solver(fun, (0.0, 3.9), [1.0], first_step=3.9)
+
+
+@pytest.mark.parametrize("rung", ["traced", "compiled", "python"])
+def test_exceptions_of_math_in_events_come_through(rung, monkeypatch):
+    monkeypatch.setenv("STEPNET_RUNG", rung)
+    for solver in (scipy.integrate.solve_ivp, sn.solve_ivp):
+        with pytest.raises(ValueError, match="math domain error"):
+            solver(oscillator, (0.0, 5.0), [1.0, 0.0], events=lambda t, y: math.sqrt(y[0]))
 
 
 class Mine(Exception):

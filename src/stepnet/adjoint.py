@@ -28,7 +28,7 @@ from stepnet.memory_choices import CONTINUOUS, EXACT, after_search, in_memory, p
 from stepnet.planning import Choices
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, state_shape
 from stepnet.reading import Reader, flattened
-from stepnet.records import explain_arguments
+from stepnet.records import explain_arguments, shown_fields
 from stepnet.reversal import Cost, Seeds
 
 
@@ -66,6 +66,8 @@ class Gradient:
     rung: str
     cost: Cost
     problem: Problem = field(repr=False)
+
+    __repr__ = shown_fields
 
     @property
     def q0(self) -> np.ndarray:

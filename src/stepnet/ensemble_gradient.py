@@ -14,7 +14,7 @@ from stepnet.ensemble import Crowd, crowd_of, workers_for
 from stepnet.integrate import engine
 from stepnet.planning import Choices
 from stepnet.problem import state_shape
-from stepnet.records import explain_arguments
+from stepnet.records import explain_arguments, shown_fields
 from stepnet.solution import Status
 
 
@@ -39,6 +39,8 @@ class EnsembleGradient:
     args: np.ndarray
     rung: str
     reason: str = ""
+
+    __repr__ = shown_fields
 
     def sum(self) -> tuple[float, np.ndarray, np.ndarray]:
         """Value and gradients of the sum of the losses, for what all members share."""

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 class Event:
     """A zero of g(t, y, *args) (g(t, q, p, *args) for partitioned problems) where its sign changes.
 
-    Every step is looked at in eight equal parts, so two zeros are told apart if they lie more than an eighth of a step
-    apart (`max_step` bounds that).  Where g only touches zero there is no change of sign: `touch` finds that, too.
+    Every step is looked at in eight equal parts.  Two zeros in one of them are found by the minimum of |g| between, if
+    it is the only one there (`max_step` makes the parts shorter).  Where g only touches zero there is no change of
+    sign: `touch` finds that, too.
 
     Parameters
     ----------
@@ -23,7 +24,8 @@ class Event:
     terminal : bool or int
         Stop at the first zero, or at this many.
     reset : callable, optional
-        `reset(t, y, *args)` returns the state to go on with after each zero; plain Python.
+        `reset(t, y, *args)` returns the state to go on with after each zero; plain Python.  Events that accumulate at
+        a time, as the bounces of a ball, end the run there with `Status.EVENTS_ACCUMULATE`.
     at_start : bool
         Whether a zero at the very beginning counts, if g leaves it in the wanted direction; SciPy's do.
     touch : float

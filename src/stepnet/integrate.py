@@ -88,7 +88,8 @@ def solve(
     choices = Choices(rtol, atol, first_step, max_step, controller, norm, max_steps)
     watched, moved = events_of(scheme, events), projection_of(scheme, project)
     kept = saving(problem, save_at, save_every)
-    plan = Plan(step_plan(problem, scheme, steps, choices), kept, watched, bool(dense), moved, bool(progress))
+    stepping = step_plan(problem, scheme, steps, choices, any(event.terminal for event in watched))
+    plan = Plan(stepping, kept, watched, bool(dense), moved, bool(progress))
     return _solved(problem, scheme, plan, check)
 
 
@@ -141,7 +142,7 @@ def start(
     """
     scheme = scheme_for(problem, scheme, steps)
     choices = Choices(rtol, atol, first_step, max_step, controller, norm, max_steps)
-    plan = Plan(step_plan(problem, scheme, steps, choices), saving(problem, None, 0))
+    plan = Plan(step_plan(problem, scheme, steps, choices, may_be_endless=True), saving(problem, None, 0))
     integrator = Integrator(problem, scheme, plan)
     if restore is not None:
         integrator._restore(restore)

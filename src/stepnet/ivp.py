@@ -9,7 +9,9 @@ import numpy as np
 
 from stepnet.events import Event
 from stepnet.integrate import solve
-from stepnet.problem import ODE, is_finite
+from stepnet.planning import DEFAULT_MAX_STEPS
+from stepnet.problem import ODE, Problem, is_finite
+from stepnet.records import shortened
 from stepnet.schemes import catalogue
 from stepnet.schemes.conditions import is_pair
 from stepnet.solution import Pieces, Solution, Status
@@ -21,8 +23,10 @@ MESSAGES = {
     1: "A termination event occurred.",
     -1: "Required step size is less than spacing between numbers.",
 }
+IN_PLACE_NAMES = ("dy", "out")  # of the third parameter, by which `ODE` knows a function that fills its result
 KNOWN_OPTIONS = {"rtol", "atol", "first_step", "max_step"}
 LEAST_RTOL = 100 * np.finfo(float).eps
+MANY = 2**62  # steps: SciPy does not count them
 LEAST_ATOL = 1e-300  # for SciPy's 0, which with a state of 0 would divide by 0
 
 
@@ -46,7 +50,7 @@ class IvpResult(dict):
 
     def __repr__(self) -> str:
         width = max(map(len, self), default=0)
-        return "\n".join(f"{name:>{width}}: {value!r}" for name, value in self.items())
+        return "\n".join(f"{name:>{width}}: {shortened(value)}" for name, value in self.items())
 
 
 class DenseSolution:
@@ -56,6 +60,9 @@ class DenseSolution:
         self._pieces = pieces
         self.ts = np.append(pieces.t, t_end)
         self.t_min, self.t_max = sorted((self.ts[0], self.ts[-1]))
+
+    def __repr__(self) -> str:
+        return f"DenseSolution of {len(self.ts) - 1} steps, t = {self.ts[0]:g} to {self.ts[-1]:g}"
 
     def __call__(self, t):
         return np.moveaxis(self._pieces(np.asarray(t, dtype=float)), -1, 0)
@@ -71,7 +78,7 @@ def solve_ivp(
     fun : callable
         `fun(t, y, *args)`, or `fun(t, Y, *args)` with columns of states if `vectorized`.
     t_span : (float, float)
-        Beginning and end.
+        Beginning and end, which may be infinite if an event is terminal.
     y0 : array_like, shape (n,)
         Initial state, real or complex.
     method : str
@@ -102,23 +109,46 @@ def solve_ivp(
     y0 = _state(y0)
     t0, tf = map(float, t_span)
     tolerances = _options(options, y0.size, t0, tf)
-    t_eval = None if t_eval is None else _t_eval(t_eval, t0, tf)
+    times = None if t_eval is None else _t_eval(t_eval, t0, tf)
     watched, is_listed = _events(events)
-    problem = ODE(_columns(fun) if vectorized else fun, y0, (t0, tf), args)
-    solution = solve(
-        problem,
-        scheme,
-        save_at=t_eval,
-        dense=bool(dense_output),
-        events=watched,
-        max_steps=2**62,
-        check=False,
-        **tolerances,
-    )
-    return _result(solution, t_eval, is_listed)
+    max_steps = MANY if np.isfinite(tf) else DEFAULT_MAX_STEPS
+    choices = {"dense": bool(dense_output), "events": watched, "max_steps": max_steps, **tolerances}
+
+    def run(function):
+        problem = ODE(function, y0, (t0, tf), args)
+        solution = solve(problem, scheme, save_at=times, check=False, **choices)
+        _raise_failure(solution)
+        return _result(solution, t_eval, watched if is_listed else None)
+
+    fun = _columns(fun) if vectorized else _returning(fun)
+    try:
+        return run(fun)
+    except ValueError as error:
+        if "read-only" not in str(error):
+            raise
+    return run(_copying(fun))
 
 
-def _result(solution: Solution, t_eval, has_events: bool) -> IvpResult:
+def _returning(fun):
+    """A function that returns its slopes, whatever its parameters are called."""
+    function = getattr(fun, "py_func", fun)
+    try:
+        code = getattr(function, "__code__", None)
+        names = tuple(inspect.signature(function).parameters) if code is None else code.co_varnames[: code.co_argcount]
+    except (TypeError, ValueError):  # it does not tell them
+        return fun
+    if names[2:3] and names[2] in IN_PLACE_NAMES:
+        return lambda t, y, *args: fun(t, y, *args)
+    return fun
+
+
+def _copying(fun):
+    """A function that writes into its state gets one of its own; rare, so it is found out by trying."""
+    return lambda t, y, *args: fun(t, y.copy(), *args)
+
+
+def _raise_failure(solution: Solution) -> None:
+    """What stops SciPy's, too: an interrupt, and an exception of the right-hand side."""
     if solution.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
     if (
@@ -127,16 +157,24 @@ def _result(solution: Solution, t_eval, has_events: bool) -> IvpResult:
         and solution.failure.exception is not None
     ):
         raise solution.failure.exception
+
+
+def _result(solution: Solution, t_eval, events: tuple[Event, ...] | None) -> IvpResult:
     status = 0 if solution.status is Status.COMPLETED else 1 if solution.status is Status.EVENT else -1
-    t, y = solution.t, solution.y
-    if t_eval is None and len(t) == 1:  # an interval of no length: SciPy reports both of its ends
-        t, y = np.repeat(t, 2), np.repeat(y, 2, axis=0)
+    t, y, problem = solution.t, solution.y.T, solution.problem
+    t_events = [np.array(t) for t in solution.t_events]
+    y_events = [y if len(y) else np.zeros(0) for y in solution.y_events]  # SciPy's have no second axis then
+    if t_eval is not None:
+        t = np.asarray(t_eval)[: len(t)]
+    if problem.t_span[0] == problem.t_span[1]:
+        t, y = _repeated(t, y, t_eval)
+        status, t_events, y_events = _found_at_once(problem, events or ())
     return IvpResult(
-        t=t,
-        y=y.T,
+        t=t if len(t) else [],  # lists, as SciPy has it
+        y=y if len(t) else [],
         sol=None if solution.pieces is None else DenseSolution(solution.pieces, solution.t_end),
-        t_events=list(solution.t_events) if has_events else None,
-        y_events=list(solution.y_events) if has_events else None,
+        t_events=None if events is None else t_events,
+        y_events=None if events is None else y_events,
         nfev=solution.statistics.evaluations - solution.statistics.probes,
         njev=0,
         nlu=0,
@@ -146,6 +184,23 @@ def _result(solution: Solution, t_eval, has_events: bool) -> IvpResult:
         solver=f"stepnet:{solution.scheme.name}",
         solution=solution,
     )
+
+
+def _repeated(t, y, t_eval):
+    """An interval of no length: SciPy reports both of its ends, and none of the times in `t_eval`."""
+    return (t[:0], y[:, :0]) if t_eval is not None else (np.repeat(t[:1], 2), np.repeat(y[:, :1], 2, axis=1))
+
+
+def _found_at_once(problem: Problem, events: tuple[Event, ...]):
+    """Status, times and states of the events in an interval of no length: those that are zero there."""
+    t, y, status = problem.t_span[0], problem.initial, 0
+    t_events, y_events = [], []
+    for event in events:
+        is_found = event.fun(t, y.copy(), *problem.args) == 0
+        status = 1 if is_found and event.terminal == 1 else status
+        t_events.append(np.array([t] if is_found else []))
+        y_events.append(np.array([y]) if is_found else np.zeros(0))
+    return status, t_events, y_events
 
 
 def _by_scipy(fun, t_span, y0, method, t_eval, dense_output, events, vectorized, args, options) -> IvpResult:
@@ -191,7 +246,7 @@ def _args(args) -> tuple:
         return tuple(args)
     except TypeError:
         raise TypeError(
-            f"`args` must be a tuple, found {args!r}; for a single argument write `args=({args!r},)`"
+            f"Supplied 'args' cannot be unpacked. Please supply `args` as a tuple (e.g. `args=({args},)`)"
         ) from None
 
 
@@ -203,7 +258,8 @@ def _options(options: dict, n: int, t0: float, tf: float) -> dict:
         warnings.warn(f"The following arguments have no effect for a chosen solver: {names}.", stacklevel=3)
     rtol, atol = _tolerance(options.get("rtol", 1e-3)), _tolerance(options.get("atol", 1e-6))
     if _least(rtol) < LEAST_RTOL:
-        warnings.warn(f"At least one element of `rtol` is too small. Setting `rtol` to {LEAST_RTOL}.", stacklevel=3)
+        advice = f"Setting `rtol = np.maximum(rtol, {LEAST_RTOL})`."
+        warnings.warn(f"At least one element of `rtol` is too small. {advice}", stacklevel=3)
         rtol = np.maximum(rtol, LEAST_RTOL)
     if not isinstance(atol, float) and atol.shape not in ((), (n,)):
         raise ValueError("`atol` has wrong shape.")
@@ -257,7 +313,9 @@ def _event(function) -> Event:
     if terminal is not True and terminal is not False and (int(terminal) != terminal or terminal < 0):
         raise ValueError("The `terminal` attribute of each event must be a boolean or positive integer.")
     direction = int(np.sign(getattr(function, "direction", 0) or 0))
-    return Event(function, direction, terminal if isinstance(terminal, bool) else int(terminal), at_start=True)
+    return Event(
+        _returning(function), direction, terminal if isinstance(terminal, bool) else int(terminal), at_start=True
+    )
 
 
 def _columns(fun):

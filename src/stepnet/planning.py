@@ -6,6 +6,7 @@ is wanted.
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
@@ -53,8 +54,13 @@ class Choices(NamedTuple):
     max_steps: object = None
 
 
-def step_plan(problem: Problem, scheme, steps, choices: Choices) -> Given | Adaptive:
-    """Given steps, or adaptive ones."""
+def step_plan(problem: Problem, scheme, steps, choices: Choices, may_be_endless: bool = False) -> Given | Adaptive:
+    """Given steps, or adaptive ones; `may_be_endless` says that something else ends a run whose time span does not."""
+    if not isfinite(problem.t_span[1]) and (steps is not None or not may_be_endless):
+        raise ValueError(
+            f"`t_span` must be finite, found {problem.t_span}; only adaptive steps of `solve` that an event with "
+            f"`terminal` stops, or of `start`, may have an infinite end"
+        )
     if steps is None:
         return adaptive_steps(problem, scheme, choices)
     return given_steps(problem, scheme, steps, choices)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import isfinite
+from math import isfinite, isnan
 
 import numpy as np
 
-from stepnet.records import explain_arguments
+from stepnet.records import explain_arguments, shown_fields
 
 LONG = 10_000  # entries from which on BLAS starts threads, which costs more than a product
 
@@ -28,7 +28,7 @@ class ODE:
     y0 : array_like
         Initial state of any shape.  float32 and complex128 are kept, other numbers become float64.
     t_span : (float, float)
-        Beginning and end of the integration.
+        Beginning and end of the integration; the end may be infinite for adaptive steps that a terminal event stops.
     args : tuple
         Further arguments of `fun`: numbers and arrays of floats reach compiled code.
     jac : callable, array_like or sparse matrix, optional
@@ -51,6 +51,8 @@ class ODE:
     jvp: object = field(default=None, kw_only=True)
     vjp: object = field(default=None, kw_only=True)
     trace: bool = field(default=True, kw_only=True)
+
+    __repr__ = shown_fields
 
     def __post_init__(self):
         _set(self, y0=_state("y0", self.y0), t_span=_span(self.t_span), args=_args(self.args))
@@ -93,6 +95,8 @@ class Partitioned:
     separable: bool = True
     trace: bool = field(default=True, kw_only=True)
 
+    __repr__ = shown_fields
+
     def __post_init__(self):
         q0, p0 = _pair("q0", self.q0, "p0", self.p0)
         _set(self, q0=q0, p0=p0, t_span=_span(self.t_span), args=_args(self.args))
@@ -127,6 +131,8 @@ class SecondOrder:
     args: tuple = ()
     trace: bool = field(default=True, kw_only=True)
 
+    __repr__ = shown_fields
+
     def __post_init__(self):
         q0, v0 = _pair("q0", self.q0, "v0", self.v0)
         _set(self, q0=q0, v0=v0, t_span=_span(self.t_span), args=_args(self.args))
@@ -156,6 +162,8 @@ class Split:
     t_span: tuple[float, float]
     args: tuple = ()
     trace: bool = field(default=True, kw_only=True)
+
+    __repr__ = shown_fields
 
     def __post_init__(self):
         try:
@@ -281,8 +289,8 @@ def _span(value) -> tuple[float, float]:
         t0, t1 = (float(t) for t in value)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"`t_span` must be two numbers (t0, t1), found {value!r:.80}") from None
-    if not (isfinite(t0) and isfinite(t1)):
-        raise ValueError(f"`t_span` must be finite, found ({t0}, {t1})")
+    if not isfinite(t0) or isnan(t1):
+        raise ValueError(f"`t_span` must begin at a finite time and end at a number, found ({t0}, {t1})")
     return t0, t1
 
 

@@ -1,11 +1,14 @@
-"""What frozen records share: numbers and arguments they refuse, and how they are found by name."""
+"""What frozen records share: numbers and arguments they refuse, how they are found by name, and how they are shown."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, signature
 from typing import Any, TypeVar
+
+import numpy as np
 
 from stepnet.errors import UnknownName, unknown_argument
 
@@ -38,6 +41,52 @@ def keep_numbers(record, **intervals: str) -> None:
     """Check fields of a frozen record while it is built, each by its interval."""
     for name, interval in intervals.items():
         keep(record, **{name: number(name, getattr(record, name), interval)})
+
+
+LONGEST_ITEM, MOST_ITEMS = 300, 4  # characters of a value, and members of a sequence, that are shown
+
+
+def shortened(value) -> str:
+    """A value in one line: arrays by their first and last entries, shape and type, records and sequences in short."""
+    if isinstance(value, np.ndarray):
+        return _shortened_array(value)
+    if isinstance(value, Mapping):
+        return _joined(
+            [f"{key!r:.40}: {shortened(item)}" for key, item in list(value.items())[:MOST_ITEMS]], value, "{}"
+        )
+    if isinstance(value, (list, tuple)) and type(value).__repr__ in (list.__repr__, tuple.__repr__):
+        return _joined(
+            [shortened(item) for item in value[:MOST_ITEMS]], value, "[]" if isinstance(value, list) else "()"
+        )
+    if is_dataclass(value) and "__repr__" not in vars(type(value)):
+        return type(value).__name__
+    return _cut(" ".join(repr(value).split()))
+
+
+def shown_fields(record) -> str:
+    """A `__repr__` of one screen, for records that hold arrays: a line for every field that is to be shown."""
+    shown = getattr(record, "_fields", None)  # of a named tuple
+    names = shown or [each.name for each in fields(record) if each.repr]
+    width = max(map(len, names), default=0)
+    lines = (f"  {name:<{width}}  {shortened(getattr(record, name))}" for name in names)
+    return "\n".join([type(record).__name__, *lines])
+
+
+def _shortened_array(array: np.ndarray) -> str:
+    flat = array.ravel() if array.size <= MOST_ITEMS else np.concatenate((array.ravel()[:2], array.ravel()[-1:]))
+    entries = [f"{x:.6g}" if x.dtype.kind in "fc" else str(x)[:40] for x in flat]
+    if array.size > MOST_ITEMS:
+        entries.insert(2, "...")
+    return f"[{', '.join(entries)}] of shape {array.shape}, {array.dtype}"
+
+
+def _joined(items: list[str], values, brackets: str) -> str:
+    more = [f"... {len(values)} in all"] if len(values) > MOST_ITEMS else []
+    return _cut(brackets[0] + ", ".join(items + more) + brackets[1])
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_ITEM else text[: LONGEST_ITEM - 3] + "..."
 
 
 def by_name(what: str, known: Mapping[str, Callable[..., Any]], name, numbers: Mapping[str, Any]):

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from stepnet.problem import Partitioned, Problem, SecondOrder
+from stepnet.records import shown_fields
 
 
 class Scheme(Protocol):
@@ -29,6 +30,7 @@ class Status(Enum):
     STEP_TOO_SMALL = "the step became too small for the clock"
     FIELD_RAISED = "the right-hand side raised an exception"
     INTERRUPTED = "interrupted by the user"
+    EVENTS_ACCUMULATE = "events with a `reset` follow each other without end"
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,8 @@ class Pieces:
     t: np.ndarray
     h: np.ndarray
     data: np.ndarray
+
+    __repr__ = shown_fields
 
     def __call__(self, times: np.ndarray) -> np.ndarray:
         """Flat states (*times, entries)."""

@@ -25,7 +25,7 @@ from stepnet.memory_choices import EXACT, bytes_of, in_memory, require_memory
 from stepnet.planning import Choices
 from stepnet.problem import Partitioned, Problem, SecondOrder, state_shape
 from stepnet.reading import flattened, real_numbers
-from stepnet.records import explain_arguments
+from stepnet.records import explain_arguments, shown_fields
 from stepnet.reversal import Seeds
 from stepnet.sensitivities import sensitivities_at
 
@@ -35,6 +35,9 @@ class Tangent(NamedTuple):
 
     y: np.ndarray
     dy: np.ndarray
+
+    def __repr__(self) -> str:
+        return shown_fields(self)
 
 
 @explain_arguments(also=Choices._fields)
@@ -57,6 +60,9 @@ class Jacobian(NamedTuple):
 
     y0: np.ndarray
     args: tuple
+
+    def __repr__(self) -> str:
+        return shown_fields(self)
 
 
 @explain_arguments(also=Choices._fields)
@@ -107,6 +113,9 @@ class HessianProduct(NamedTuple):
 
     y0: np.ndarray
     args: tuple
+
+    def __repr__(self) -> str:
+        return shown_fields(self)
 
     @property
     def flat(self) -> np.ndarray:

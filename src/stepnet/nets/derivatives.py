@@ -11,6 +11,7 @@ import numpy as np
 
 from stepnet.nets.border import shaped
 from stepnet.nets.design import Design
+from stepnet.records import shown_fields
 
 
 def views(design: Design, theta: np.ndarray) -> MappingProxyType:
@@ -46,6 +47,8 @@ class NetGradient:
     x: np.ndarray | None
     outputs: np.ndarray
     design: Design
+
+    __repr__ = shown_fields
 
     @cached_property
     def weights(self) -> MappingProxyType:

@@ -16,6 +16,7 @@ from stepnet.nets.derivatives import NetGradient
 from stepnet.nets.design import Block
 from stepnet.nets.mgrit import MGRIT, Carrier, Convergence, Multigrid
 from stepnet.nets.net import Net
+from stepnet.records import shown_fields
 from stepnet.schemes.programs import long_window_of, window_of
 
 TWO_LEVELS = MGRIT()
@@ -42,6 +43,8 @@ class ParallelForward:
     convergence: tuple[Convergence, ...]
     error: float
 
+    __repr__ = shown_fields
+
 
 @dataclass(frozen=True, eq=False)
 class ParallelGradient:
@@ -60,6 +63,8 @@ class ParallelGradient:
     forward: tuple[Convergence, ...]
     adjoint: tuple[Convergence, ...]
     error: float
+
+    __repr__ = shown_fields
 
 
 def mgrit_forward(

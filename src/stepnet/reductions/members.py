@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.records import shown_fields
 from stepnet.reductions.chunk import FATES, Arrays, Chunk
 from stepnet.solution import Status
 
@@ -24,6 +25,9 @@ class Ends(NamedTuple):
     t_end: np.ndarray
     status: np.ndarray
     steps: np.ndarray
+
+    def __repr__(self) -> str:
+        return shown_fields(self)
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ class Basins:
     attractors: np.ndarray
     tolerance: float
     entries: tuple[int, ...] | None = None
+
+    __repr__ = shown_fields
 
     def __post_init__(self):
         attractors = np.array(self.attractors, float)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.records import shown_fields
 from stepnet.reductions.chunk import Arrays, Chunk
 
 
@@ -16,6 +17,9 @@ class Moments(NamedTuple):
     members: int
     mean: np.ndarray
     variance: np.ndarray
+
+    def __repr__(self) -> str:
+        return shown_fields(self)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.records import shown_fields
 from stepnet.reductions.chunk import Arrays, Chunk
 
 
@@ -18,6 +19,9 @@ class QuantilesFound(NamedTuple):
     levels: np.ndarray
     values: np.ndarray
     rank_error: float
+
+    def __repr__(self) -> str:
+        return shown_fields(self)
 
 
 @dataclass(frozen=True)

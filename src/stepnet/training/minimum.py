@@ -7,6 +7,7 @@ from math import inf, isfinite
 
 import numpy as np
 
+from stepnet.records import shown_fields
 from stepnet.training.progress import Bar
 
 ZERO_GRADIENT = "the gradient is zero to the tolerance"
@@ -24,6 +25,8 @@ class Minimum:
     history: np.ndarray
     gradients: int
     products: int = 0
+
+    __repr__ = shown_fields
 
 
 class Watch:

@@ -12,7 +12,7 @@ import numpy as np
 from stepnet.nets import losses, penalties
 from stepnet.nets.losses import Expansion
 from stepnet.nets.penalties import Penalty
-from stepnet.records import keep, keep_numbers
+from stepnet.records import keep, keep_numbers, shown_fields
 from stepnet.sums import inner
 
 
@@ -46,6 +46,8 @@ class Data:
     y: np.ndarray
     weights: np.ndarray | None = None
 
+    __repr__ = shown_fields
+
     def __post_init__(self):
         keep(self, x=_finite("x", self.x), y=_finite("y", self.y))
         if self.weights is not None:
@@ -77,6 +79,9 @@ class Evaluation(NamedTuple):
     value: float
     accuracy: float
     gradient: np.ndarray
+
+    def __repr__(self) -> str:
+        return shown_fields(self)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stepnet.checkpoints.counts import checked_count
-from stepnet.records import explain_arguments, keep, keep_numbers
+from stepnet.records import explain_arguments, keep, keep_numbers, shown_fields
 from stepnet.stored_arrays import require_array
 from stepnet.training import optimisers
 from stepnet.training.clipping import ClipNorm, ClipValue
@@ -176,6 +176,8 @@ class Run:
     epochs: int
     best_epoch: int
     history: dict[str, np.ndarray]
+
+    __repr__ = shown_fields
 
     @property
     def success(self) -> bool:

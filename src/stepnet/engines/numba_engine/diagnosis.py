@@ -7,6 +7,7 @@ import numpy as np
 from stepnet.engines.contract import Adaptive, Plan
 from stepnet.engines.numba_engine import spectrum
 from stepnet.engines.numba_engine.job import ELSEWHERE, Job, new_work
+from stepnet.engines.numba_engine.stepping import BROKEN, FIELD_RAISED, NOT_FINITE, PAUSED
 from stepnet.schemes.conditions import real_stability_limit
 from stepnet.solution import Failure, Status
 
@@ -73,12 +74,62 @@ def _norm(values: np.ndarray) -> float:
         return float(np.linalg.norm(values))
 
 
+def checked_code(job: Job, code: int) -> int:
+    """FIELD_RAISED if a Python original raises where machine code gives what is not finite; else the code.
+
+    `math.sqrt(-1.0)` raises where `np.sqrt(-1.0)` is NaN, as it is in compiled code.
+    """
+    if code not in (BROKEN, NOT_FINITE):
+        return code
+    if job.inner is not None and job.run[0]["part"] == ELSEWHERE:
+        return checked_code(job.inner, code)
+    return FIELD_RAISED if _find_exception(job) else PAUSED if code == BROKEN else code
+
+
+def does_event_raise(job: Job) -> bool:
+    """Whether the Python original of an event that was NaN raises there; notes the place if it does."""
+    run, watch = job.run[0], job.watch
+    part, t, y = int(run["nan_event"]), float(run["t_nan"]), watch.y_nan.view(job.dtype).copy()
+    run["nan_event"] = -1
+    return _is_raising(job, part, 0, t, y)
+
+
+def _is_raising(job: Job, part: int, stage: int, t: float, y: np.ndarray) -> bool:
+    """Whether the Python original of a function raises; notes the place if it does."""
+    run, replay = job.run[0], job.fields[part].replay
+    try:
+        if replay is not None:
+            with np.errstate(all="ignore"):
+                replay(t, y)
+    except Exception:
+        run["part"], run["stage"], run["t_stage"], run["row_in"] = part, stage, t, -1
+        real = y.view(job.work.dtype)
+        job.work[-1, : real.size] = real
+        return True
+    return False
+
+
+def _find_exception(job: Job) -> bool:
+    """Run the Python originals of the last attempt's slopes that are not finite; notes the first place that raises."""
+    t, h = float(job.run[0]["t"]), float(job.run[0]["h_tried"] or job.run[0]["h"])
+    try:
+        with np.errstate(all="ignore"):
+            for stage, found in enumerate(job.stage_slopes(t, job.state, h)):
+                is_finite = np.isfinite(found.slopes).all()
+                if not is_finite and _is_raising(job, found.part, stage, found.t, found.y):
+                    return True
+    except RuntimeError:  # a right-hand side raised, which the kernel would have told
+        pass
+    return False
+
+
 def _first_bad_slope(job: Job, t: float, y: np.ndarray, h: float):
     """(stage, component, norm of the first slope): stage and component of the first slope that is not finite."""
     norm = float("nan")
     with np.errstate(all="ignore"):
         try:
-            for stage, slopes in enumerate(job.stage_slopes(t, y, h)):
+            for stage, found in enumerate(job.stage_slopes(t, y, h)):
+                slopes = found.slopes
                 if stage == 0:
                     norm = _norm(slopes)
                 bad = np.flatnonzero(~np.isfinite(slopes))
@@ -99,6 +150,8 @@ def _advice(status: Status, ratio: float, is_slope_bad: bool) -> str:
         else "the solution grows without bound: take smaller steps, or end `t_span` before a singularity",
         Status.STEP_TOO_SMALL: "the solution may be singular there; end `t_span` before it or loosen the tolerances",
         Status.INTERRUPTED: "",
+        Status.EVENTS_ACCUMULATE: "the time between them has gone to zero, as for a ball that comes to rest: "
+        "end `t_span` before it, or stop the run by a `terminal` event",
     }[status]
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import contextmanager
 from functools import partial
+from math import isfinite
 
 from tqdm import tqdm
 
@@ -15,8 +16,10 @@ from stepnet.engines.numba_engine import diagnosis
 from stepnet.engines.numba_engine.compile.cache import Kernel
 from stepnet.engines.numba_engine.compile.field import RUNGS, Field
 from stepnet.engines.numba_engine.job import Job
-from stepnet.engines.numba_engine.resets import went_on
+from stepnet.engines.numba_engine.resets import go_on
 from stepnet.engines.numba_engine.stepping import (
+    ACCUMULATED,
+    BROKEN,
     DONE,
     EVENT,
     FIELD_RAISED,
@@ -33,6 +36,7 @@ from stepnet.solution import Statistics, Status
 SLICE_SECONDS = 0.05
 FIRST_SLICE, MOST_AT_FIRST = 32, 2**16
 FIRST_SECONDS = 0.01
+TO_GO_ON = (PAUSED, FULL, EVENT, BROKEN)
 EVALUATIONS = 10  # in an attempt, or so
 STATUS = {
     DONE: Status.COMPLETED,
@@ -41,6 +45,7 @@ STATUS = {
     NOT_FINITE: Status.NOT_FINITE,
     STEP_TOO_SMALL: Status.STEP_TOO_SMALL,
     FIELD_RAISED: Status.FIELD_RAISED,
+    ACCUMULATED: Status.EVENTS_ACCUMULATE,
 }
 
 
@@ -116,24 +121,34 @@ def _loop(job: Job, problem: Problem, plan: Plan, trajectory: Trajectory) -> int
         if not any(field.callbacks for field in job.fields) and not plan.progress:
             attempts = _first_attempts(job)
             code, seconds = _slice(job, trajectory, attempts)
-            if code not in (PAUSED, FULL, EVENT):
-                return code
+            if code not in TO_GO_ON:
+                return diagnosis.checked_code(job, code)
             attempts = _next_attempts(attempts, seconds)
         run = job.run[0]
         with _interrupts(job) as is_stopped, _progress_bar(run, plan.progress) as show:
-            while code in (PAUSED, FULL, EVENT):
-                if code == FULL:
-                    trajectory.grow(job)
-                if code == EVENT and not went_on(job, plan, problem, trajectory):
-                    return EVENT
+            while code in TO_GO_ON:
+                code = _answer(code, job, problem, plan, trajectory)
+                if code != PAUSED:
+                    return code
                 if is_stopped():
                     return PAUSED
                 code, seconds = _slice(job, trajectory, attempts)
                 attempts = _next_attempts(attempts, seconds)
                 show(run)
-            return _told_apart(code, job, is_stopped())
+            return _told_apart(diagnosis.checked_code(job, code), job, is_stopped())
     except KeyboardInterrupt:  # from a handler that is not ours, or before ours was there
         return PAUSED
+
+
+def _answer(code: int, job: Job, problem: Problem, plan: Plan, trajectory: Trajectory) -> int:
+    """Do what the kernel asks for; PAUSED if it is to be called again, else how the run ends."""
+    if code == FULL:
+        trajectory.grow(job)
+    if code == EVENT:
+        return go_on(job, plan, problem, trajectory)
+    if code == BROKEN:
+        return diagnosis.checked_code(job, code)
+    return PAUSED
 
 
 def _first_attempts(job: Job) -> int:
@@ -147,6 +162,8 @@ def _slice(job: Job, trajectory: Trajectory, attempts: int) -> tuple[int, float]
     job.run["slice"] = attempts
     started = time.perf_counter()
     code = job.advance(trajectory)
+    if trajectory.watch is not None and job.run["nan_event"].item() > 0 and diagnosis.does_event_raise(job):
+        code = FIELD_RAISED
     return code, time.perf_counter() - started
 
 
@@ -193,8 +210,9 @@ def _progress_bar(run, is_wanted: bool):
     if not is_wanted:
         yield lambda run: None
         return
-    total = abs(float(run["t_end"] - run["t0"]))
-    layout = "{l_bar}{bar}| t {n:.4g}/{total:.4g} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
+    span = abs(float(run["t_end"] - run["t0"]))
+    total = span if isfinite(span) else None
+    layout = "{l_bar}{bar}| t {n:.4g}/{total:.4g} [{elapsed}<{remaining}, {rate_fmt}{postfix}]" if total else None
     with tqdm(total=total, bar_format=layout, unit="t") as bar:
 
         def show(run):

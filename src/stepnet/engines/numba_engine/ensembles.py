@@ -145,7 +145,7 @@ def _herds(problem: Problem, scheme, plan: Plan, members: Members, ends: Ends) -
     field, s, n = full_field(problem), len(scheme.b), problem.initial.size
     how = step_control.how_of(plan.stepping, 1.0 / explicit_rk.error_power(scheme))
     betas = tuple(map(float, how.betas))
-    control = Control(how.norm == RMS, betas, *how[4:], explicit_rk.SHORTEST)
+    control = Control(how.norm == RMS, betas, *how[4:], 10 * step_control.EPS, step_control.LEAST_STEP)
     places = Places.of(n, field.p.size, s)
     code = _address((field,), scheme, (control, places), "herd", lambda: write_herd(scheme, control, places), s)
     extension = scheme.continuous

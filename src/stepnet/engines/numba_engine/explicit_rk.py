@@ -27,9 +27,10 @@ from stepnet.engines.numba_engine.extension import (
     stages,
 )
 from stepnet.engines.numba_engine.inside import Output, complete, is_full, is_nothing_wanted, needs_of
-from stepnet.engines.numba_engine.job import Job, grid_of, new_run, new_work
+from stepnet.engines.numba_engine.job import Job, StageSlopes, grid_of, new_run, new_work
 from stepnet.engines.numba_engine.primitives import call_attempt, call_steps, combine, copy_row, is_finite_row
 from stepnet.engines.numba_engine.stepping import (
+    BROKEN,
     DONE,
     EVENT,
     FIELD_RAISED,
@@ -47,7 +48,6 @@ from stepnet.schemes.tableau import Butcher, ExplicitRK
 ROWS = SimpleNamespace(Y=Y, Y_NEW=Y_NEW, ERROR=ERROR, K=K)
 
 FIRST_LOOK = np.array([Y, K, Y_NEW, ERROR])  # rows for `first_step`
-SHORTEST = 1e-14  # a step below this fraction of |t| is lost in the clock
 
 
 @inlined
@@ -128,6 +128,20 @@ def error_of_step(work, n_errors, how, run):
 
 
 @inlined
+def is_lost(work, h, run):
+    """Whether so short a step leaves the state as it is, though it has a slope: nothing finite lies ahead of it."""
+    span = abs(run.t_end - run.t0)
+    if not abs(h) < step_control.LOST * max(abs(run.t), span if np.isfinite(span) else 1.0):
+        return False
+    has_slope = False
+    for k in range(run.reals):
+        if work[Y, k] != work[Y_NEW, k]:
+            return False
+        has_slope = has_slope or work[K, k] != 0.0
+    return has_slope
+
+
+@inlined
 def next_goal(run, stops):
     """The next time at which a step must end: one of `stops`, or the end of the run."""
     return stops[run.next_stop] if run.next_stop < stops.shape[0] else run.t_end
@@ -172,12 +186,17 @@ def adaptive(field, attempt, p, tables, how, stops, needs, work, run_, out):
             return FIELD_RAISED
         error = error_of_step(work, tables.E.shape[0], how, run)
         if not error <= 1.0:
+            is_broken = not np.isfinite(error)
             run.rejected += 1
-            run.was_rejected = 1
+            run.was_rejected = 2 if is_broken else 1
             run.h = h * step_control.shrinkage(error, how.shrink, how.safety, how.exponent)
-            if abs(run.h) < SHORTEST * abs(run.t) or run.t + run.h == run.t:
-                return STEP_TOO_SMALL if np.isfinite(error) else NOT_FINITE
+            if step_control.is_too_short(run):
+                return NOT_FINITE if is_broken else STEP_TOO_SMALL
+            if is_broken and run.is_checked:
+                return BROKEN
             continue
+        if run.was_rejected == 2 and is_lost(work, h, run):
+            return NOT_FINITE
         t_new, t_low = later(run, h, goal, is_at_goal)
         run.n_steps = run.step + 1 if is_last else -1
         status = complete(field, p, tables, needs, is_simple, work, tables.n_stages, t_new, h, run, out)
@@ -209,11 +228,14 @@ def prepare(problem: Problem, scheme: ExplicitRK, plan: Plan) -> Job:
     tables = tables_of(scheme, work.dtype)
     is_adaptive = isinstance(plan.stepping, Adaptive)
     is_aside = not is_adaptive or (scheme.dense is None and scheme.order > extension.order)
-    watch = watch_of(plan, (*watched, *moved), problem, run["reals"].item(), work.dtype)
+    watch = watch_of(plan, field, (*watched, *moved), problem, run["reals"].item(), work.dtype)
     fused = _fused(field, scheme, is_adaptive, plan, work)
+    choose_step = None
     if is_adaptive:
         how = step_control.how_of(plan.stepping, 1.0 / error_power(scheme))
-        _choose_first_step(field, plan.stepping, how, work, run)
+        run[0]["is_checked"] = field.replay is not None and not field.callbacks
+        choose_step = partial(_choose_first_step, field, plan.stepping, how, work, run)
+        choose_step()
 
     def go(out):
         needs = needs_of(plan, out.watch, moved, is_aside)
@@ -224,7 +246,10 @@ def prepare(problem: Problem, scheme: ExplicitRK, plan: Plan) -> Job:
         return fixed(field.address, fused, field.p, tables, needs, work, run, grid_of(plan), output)
 
     slopes = stage_slopes(field, scheme.butcher)
-    return Job(go, run, work, 1, (field, *watched, *moved), initial.dtype, slopes, watch, 4 + n_corrections)
+    fields, rows_per_piece = (field, *watched, *moved), 4 + n_corrections
+    return Job(
+        go, run, work, 1, fields, initial.dtype, slopes, watch, rows_per_piece=rows_per_piece, choose_step=choose_step
+    )
 
 
 def _fused(field: Field, scheme: ExplicitRK, is_adaptive: bool, plan: Plan, work: np.ndarray) -> int:
@@ -252,6 +277,8 @@ def tables_of(scheme: ExplicitRK, dtype) -> Tables:
 
 
 def _choose_first_step(field: Field, stepping_plan: Adaptive, how, work: np.ndarray, run: np.ndarray) -> None:
+    run[0]["error_1"] = run[0]["error_2"] = 1.0
+    run[0]["was_rejected"] = 0
     if stepping_plan.first_step is None:
         step_control.first_step(field.address, field.p, work, how, FIRST_LOOK, run)
     else:
@@ -273,7 +300,8 @@ def stage_slopes(field, table: Butcher):
         k = []
         for i in range(len(table.b)):
             increment = sum((a * slope for a, slope in zip(table.A[i], k, strict=False)), np.zeros_like(y))
-            k.append(field(t + table.c[i] * h, (y + h * increment).astype(y.dtype)))
-            yield k[-1]
+            t_stage, y_stage = t + table.c[i] * h, (y + h * increment).astype(y.dtype)
+            k.append(field(t_stage, y_stage))
+            yield StageSlopes(k[-1], t_stage, y_stage)
 
     return slopes

@@ -52,7 +52,7 @@ def is_full(needs, run, out):
     if needs.is_dense and run.n_pieces == out.piece_t.shape[0]:
         return True
     n = needs.watch.values.shape[0]
-    return n > 0 and run.n_found + events.SAMPLES * n > needs.watch.t.shape[0]
+    return n > 0 and run.n_found + 2 * events.SAMPLES * n > needs.watch.t.shape[0]
 
 
 @inlined

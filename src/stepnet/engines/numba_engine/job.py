@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
@@ -10,19 +11,31 @@ import numpy as np
 from stepnet.engines.contract import Adaptive, Given, Plan
 from stepnet.engines.numba_engine.compile.field import Field
 from stepnet.engines.numba_engine.events import Watch
+from stepnet.engines.numba_engine.step_control import LEAST_STEP
 from stepnet.engines.numba_engine.stepping import LAYOUT, RUN, Run, padded
 from stepnet.problem import Problem
 
 NO_TIMES = np.zeros(0)
+LONGEST = 1e300  # step: an infinite one leads nowhere
 ELSEWHERE = -1  # `part` of a run whose inner job knows where a right-hand side raised
+
+
+class StageSlopes(NamedTuple):
+    """The slopes of a stage, and what right-hand side `part` of a job was given there."""
+
+    slopes: np.ndarray
+    t: float
+    y: np.ndarray
+    part: int = 0
 
 
 class Job(NamedTuple):
     """`advance(trajectory)` runs one slice and returns a code of `stepping`; the state is the first `rows` of `work`.
 
     `prefix` holds times and flat states saved before the kernel begins, if not just the initial state.
-    `stage_slopes(t, y, h)` yields the slopes of the stages of one step in Python, to find out what went wrong.
+    `stage_slopes(t, y, h)` yields the `StageSlopes` of one step in Python, to find out what went wrong.
     `inner` is the job that takes the steps, if this one only looks into them.
+    `choose_step()` chooses the length of the next step as at the beginning, where steps are adaptive.
     """
 
     advance: Callable
@@ -36,6 +49,7 @@ class Job(NamedTuple):
     rows_per_piece: int = 0
     prefix: tuple[np.ndarray, np.ndarray] | None = None
     inner: Job | None = None
+    choose_step: Callable | None = None
 
     @property
     def real_dtype(self) -> np.dtype:
@@ -78,7 +92,8 @@ def new_run(problem: Problem, plan: Plan, rows: int = 1) -> np.ndarray:
 def _limits(stepping: Given | Adaptive, t0: float, t_end: float) -> dict:
     """How long the steps are and how many, as far as that is known."""
     if isinstance(stepping, Adaptive):
-        return {"h_max": stepping.max_step, "max_steps": stepping.max_steps}
+        h_least = LEAST_STEP * (abs(t_end - t0) if isfinite(t_end) else 1.0)
+        return {"h_max": min(stepping.max_step, LONGEST), "max_steps": stepping.max_steps, "h_least": h_least}
     n_steps, is_even = stepping.n_steps, stepping.grid is None
     return {"n_steps": n_steps, "h": (t_end - t0) / n_steps, "t_scale": abs(t0) if is_even else 0.0}
 

@@ -16,7 +16,7 @@ from stepnet.engines.numba_engine import explicit_rk, splitting, stepping
 from stepnet.engines.numba_engine.compile.cache import Kernel, inlined
 from stepnet.engines.numba_engine.compile.problems import full_field, part_fields
 from stepnet.engines.numba_engine.driver import StartFailed, drive
-from stepnet.engines.numba_engine.job import Job, new_run, new_work, wanted_times
+from stepnet.engines.numba_engine.job import Job, StageSlopes, new_run, new_work, wanted_times
 from stepnet.engines.numba_engine.primitives import call_field, copy_row, is_finite_row
 from stepnet.engines.numba_engine.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, PAUSED
 from stepnet.problem import Problem
@@ -233,11 +233,12 @@ def _prepare(problem: Problem, scheme: Multistep, plan: Plan, start: Outcome, n_
 
     def slopes_of_step(t, y, h):
         size = field_size(problem, rows)
+        still = np.zeros(size if is_second else 0, y.dtype)
         slope = field(t, y[:size])
-        yield np.concatenate((np.zeros_like(slope), slope)) if is_second else slope
+        yield StageSlopes(np.concatenate((still, slope)), t, y[:size])
         moved = y[:size] + h * (y[size:] if is_second else slope)
         slope = field(t + h, moved)
-        yield np.concatenate((np.zeros_like(slope), slope)) if is_second else slope
+        yield StageSlopes(np.concatenate((still, slope)), t + h, moved)
 
     return Job(go, run, work, rows, (field,), problem.initial.dtype, slopes_of_step)
 

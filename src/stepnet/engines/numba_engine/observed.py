@@ -101,7 +101,7 @@ def prepare(problem: Problem, scheme, plan: Plan, prepare_steps) -> Job:
     moved = projection_fields(problem, plan.project)
     work, run = new_work(problem.initial, 1, K + 2), new_run(problem, plan)
     tables = cubic_tables(work.dtype)
-    watch = watch_of(plan, (*watched, *moved), problem, run["reals"].item(), work.dtype)
+    watch = watch_of(plan, field, (*watched, *moved), problem, run["reals"].item(), work.dtype)
 
     def look(out):
         needs = needs_of(plan, out.watch, moved, is_aside=False)

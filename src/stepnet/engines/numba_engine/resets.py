@@ -5,25 +5,47 @@ from __future__ import annotations
 import numpy as np
 
 from stepnet.engines.contract import Plan
-from stepnet.engines.numba_engine.events import Watch, is_crossing
+from stepnet.engines.numba_engine.events import (
+    TINY,
+    Watch,
+    is_crossing,
+    rounding_of,
+    sign_ahead,
+    sign_ahead_curved,
+)
 from stepnet.engines.numba_engine.job import Job
+from stepnet.engines.numba_engine.stepping import ACCUMULATED, EVENT, PAUSED
 from stepnet.engines.numba_engine.trajectory import Trajectory
 from stepnet.events import Event
 from stepnet.problem import ODE, Problem, Split
 
+MOST_AT_ONCE, AT_ONCE = 100, 1e-12  # so many events in so short a time, relative to t, are the end of infinitely many
 
-def went_on(job: Job, plan: Plan, problem: Problem, trajectory: Trajectory) -> bool:
-    """Put the state that the last event asks for; False if it ends the run instead."""
+
+def go_on(job: Job, plan: Plan, problem: Problem, trajectory: Trajectory) -> int:
+    """Put the state that the last event asks for: PAUSED; EVENT if it ends the run, ACCUMULATED if events never end."""
     run, watch = job.run[0], trajectory.watch
     who = int(watch.which[run["n_found"] - 1])
     if plan.events[who].reset is None:
-        return False
+        return EVENT
+    if _is_accumulating(run, watch):
+        return ACCUMULATED
     t, old = float(run["t"]), job.state
     new = _state_after(plan.events[who], t, old, problem)
-    _begin_anew(watch, job.fields[1 : 1 + len(plan.events)], t, old, new, who)
+    _begin_anew(job, watch, len(plan.events), old, new, who)
     job.put(new)
+    if job.choose_step is not None and t != run["t_end"]:
+        job.choose_step()
     trajectory.keep_reset(job, t, new, plan.saving.every)
-    return True
+    return PAUSED
+
+
+def _is_accumulating(run, watch: Watch) -> bool:
+    """Whether the clock has stood still over the last events, as for a ball at the end of its bounces."""
+    n, t = int(run["n_found"]), float(run["t"])
+    if n < MOST_AT_ONCE:
+        return False
+    return abs(t - watch.t[n - MOST_AT_ONCE]) <= AT_ONCE * max(abs(t), abs(float(run["t0"])))
 
 
 def _state_after(event: Event, t: float, state: np.ndarray, problem: Problem) -> np.ndarray:
@@ -38,15 +60,47 @@ def _state_after(event: Event, t: float, state: np.ndarray, problem: Problem) ->
     return asked.astype(state.dtype).ravel()
 
 
-def _begin_anew(watch: Watch, fields, t: float, old: np.ndarray, new: np.ndarray, who: int) -> None:
-    """Values of the events at the new state; the one that has just crossed stays so if it was not moved.
+def _begin_anew(job: Job, watch: Watch, n: int, old: np.ndarray, new: np.ndarray, who: int) -> None:
+    """Values of the events at the new state.
 
-    One that crosses at the very same time keeps its value from before, to be found in the next step.
+    The one that has just crossed has the sign that it takes from here on.  Others that are zero to rounding keep
+    theirs, and so does one that crosses at the very same time, to be found in the next step.
     """
-    watch.falling[...] = 0
-    for e, g in enumerate(fields):
+    t = float(job.run[0]["t"])
+    watch.falling[...], watch.rates[...] = 0, np.nan
+    for e, g in enumerate(job.fields[1 : 1 + n]):
         value, before = g(t, new)[0].real, g(t, old)[0].real
         if e == who:
-            watch.values[e] = 0.0 if value == before else value
-        elif not is_crossing.py_func(watch.values[e], before, watch.directions[e]):
+            _begin_at_zero(job, watch, e, value, before, (old, new))
+        elif np.sign(value) == np.sign(watch.values[e]) or not (
+            is_crossing.py_func(watch.values[e], before, watch.directions[e]) or abs(value) <= rounding_of(g, t, new)
+        ):
             watch.values[e] = value
+
+
+def _begin_at_zero(job: Job, watch: Watch, e: int, value: float, before: float, states) -> None:
+    """The value of the event that has just crossed, in the state after its reset.
+
+    A reset may have stopped it (its rate is zero) without a force that holds it.  It is then found again at once, as it
+    would go on through zero: such a run does not get further.
+    """
+    (t, t_end), (slope, g), (old, new) = job.run[["t", "t_end"]][0], (job.fields[0], job.fields[1 + e]), states
+    span = float(t), float(t_end)
+    noise = max(rounding_of(g, span[0], new), 2 * abs(before))
+    watch.values[e], watch.noise[e] = value, noise
+    if value != before and abs(value) > noise:
+        return
+    watch.noise[e] = max(noise, 2 * abs(value))
+    if watch.touches[e] > 0.0:
+        watch.values[e] = 0.0
+        return
+    watch.values[e] = TINY * _sign_after(slope, g, span, old, new, noise)
+
+
+def _sign_after(slope, g, span: tuple[float, float], old: np.ndarray, new: np.ndarray, noise: float) -> float:
+    """The sign of an event after its reset, or that with which it came if it was stopped and would go on through."""
+    sign = sign_ahead(slope, g, span, new, noise)
+    if sign != 0.0:
+        return sign
+    sign, through = sign_ahead_curved(slope, g, span, new, noise), sign_ahead(slope, g, span, old, noise)
+    return -through if sign == through else sign

@@ -18,7 +18,7 @@ from stepnet.engines.numba_engine.compile.cache import Kernel, inlined
 from stepnet.engines.numba_engine.compile.fused import fused_address, write_steps
 from stepnet.engines.numba_engine.compile.problems import part_fields
 from stepnet.engines.numba_engine.explicit_rk import stage_slopes
-from stepnet.engines.numba_engine.job import Job, grid_of, new_run, new_work, wanted_times
+from stepnet.engines.numba_engine.job import Job, StageSlopes, grid_of, new_run, new_work, wanted_times
 from stepnet.engines.numba_engine.primitives import call_field, call_steps, combine, copy_row, is_finite_row
 from stepnet.engines.numba_engine.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, PAUSED
 from stepnet.problem import Problem, Split
@@ -202,8 +202,9 @@ def _prepare_pair(problem: Problem, scheme: Splitting, plan: Plan) -> Job:
         q, p = np.split(y, 2)
         clocks, still = [t, t], np.zeros_like(q)
         for part, fraction in scheme.sequence():
-            slope = dq(clocks[1], p) if part == 0 else dp(clocks[0], q)
-            yield np.concatenate((slope, still) if part == 0 else (still, slope))
+            given = (clocks[1], p) if part == 0 else (clocks[0], q)
+            slope = (dq, dp)[part](*given)
+            yield StageSlopes(np.concatenate((slope, still) if part == 0 else (still, slope)), *given, part)
             q, p = (q + fraction * h * slope, p) if part == 0 else (q, p + fraction * h * slope)
             clocks[part] += fraction * h
 
@@ -228,9 +229,9 @@ def _prepare_sum(problem: Split, scheme: Splitting, plan: Plan) -> Job:
         clocks = [t] * len(fields)
         for part, fraction in scheme.sequence(len(fields)):
             k = []
-            for slope in stage_slopes(fields[part], inner)(clocks[part], y, fraction * h):
-                k.append(slope)
-                yield slope
+            for found in stage_slopes(fields[part], inner)(clocks[part], y, fraction * h):
+                k.append(found.slopes)
+                yield found._replace(part=part)
             y = y + fraction * h * sum(b * slope for b, slope in zip(inner.b, k, strict=True))
             clocks[part] += fraction * h
 

@@ -13,6 +13,9 @@ from stepnet.engines.numba_engine.primitives import call_field
 from stepnet.schemes.controllers import Controller
 
 RMS, MAXIMUM = 0, 1
+EPS = 2.0**-52
+LEAST_STEP = 1e-100  # of the time span
+LOST = 1e-14  # of the time span or the time: a step so short that leaves the state as it is goes nowhere
 NORMS = {"rms": RMS, "max": MAXIMUM}
 
 
@@ -117,6 +120,12 @@ def choose_first_step(field, p, work, how, rows, run):
     best = min(100 * h0, h1)
     run.h = direction * min(best if np.isfinite(best) else h0, span, run.h_max)
     return 0
+
+
+@inlined
+def is_too_short(run):
+    """Whether the next step is lost in the clock: 10 spacings of its numbers, as SciPy has it, or h_least at t = 0."""
+    return abs(run.h) < max(10 * EPS * abs(run.t), run.h_least)
 
 
 @Kernel

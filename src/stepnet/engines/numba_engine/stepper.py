@@ -126,7 +126,7 @@ class Stepper:
         code = self._job.advance(self._trajectory)
         if code == FULL:
             self._trajectory.grow(self._job)
-        return code
+        return diagnosis.checked_code(self._job, code)
 
     def numbers(self) -> dict[str, np.ndarray]:
         """All that is needed to go on bit for bit."""

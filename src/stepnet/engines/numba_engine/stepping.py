@@ -14,8 +14,8 @@ import numpy as np
 from stepnet.engines.numba_engine.compile.cache import inlined
 from stepnet.engines.numba_engine.primitives import REGISTER_BYTES
 
-# What a kernel answers.  The first three ask the driver to do something and call again; the rest end the run.
-PAUSED, FULL, EVENT, DONE, STEP_LIMIT, NOT_FINITE, STEP_TOO_SMALL, FIELD_RAISED = range(8)
+# What a kernel answers.  The first four ask the driver to do something and call again; the rest end the run.
+PAUSED, FULL, EVENT, BROKEN, DONE, STEP_LIMIT, NOT_FINITE, STEP_TOO_SMALL, FIELD_RAISED, ACCUMULATED = range(10)
 
 
 class Run(NamedTuple):
@@ -39,6 +39,8 @@ class Run(NamedTuple):
     slice: int = 0  # attempts in this call
     error_1: float = 1.0  # error norms of the last two accepted steps
     error_2: float = 1.0
+    h_least: float = 0.0  # shorter adaptive steps are refused even at t = 0, where the spacing of numbers says nothing
+    is_checked: int = 0  # whether attempts that are not finite are shown to the driver
     has_slope: int = 0  # the slope at the beginning of the step is known
     was_rejected: int = 0
     stride: int = 64  # most steps at once in generated code
@@ -47,6 +49,8 @@ class Run(NamedTuple):
     is_cut: int = 0  # an event ended the step early, the next one is the rest of it
     theta: float = 0.0  # where in the step that was
     n_found: int = 0  # events
+    nan_event: int = 0  # 1 + the first event that was NaN; -1 once the driver has looked at it
+    t_nan: float = 0.0
     n_pieces: int = 0  # of dense output
     save_every: int = 0
     next_save: int = 0

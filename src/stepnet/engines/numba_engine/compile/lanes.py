@@ -65,6 +65,7 @@ class Control(NamedTuple):
     safety: float
     aim: float
     shortest: float
+    least: float
 
 
 class _Now(NamedTuple):
@@ -176,7 +177,8 @@ class _Herd(Step):
         is_lost = self.compare(
             "olt", self.size(changed), self.multiply(self.literal(control.shortest), self.size(now.t))
         )
-        is_lost = self.either(is_lost, self.compare("oeq", self.add(now.t, changed), now.t))
+        least = self.multiply(self.literal(control.least), self.size(self.sub(limits[T_END], now.t)))
+        is_lost = self.either(is_lost, self.compare("olt", self.size(changed), least))
         lost = self.select(self.are_finite([made.error]), self.literal(TOO_SMALL), self.literal(BROKEN))
         is_wanted = self.compare("ole", self.multiply(self.sub(limits[T_WANTED], after.t), made.h), self.literal(0.0))
         is_used_up = self.compare("oge", self.add(after.accepted, after.rejected), limits[MOST])
