@@ -42,7 +42,7 @@ def tangent(problem: Problem, scheme, *, y0=None, args=None, steps=None, **choic
     """
     from stepnet.engines.numba_engine import differentiation as engine
 
-    scheme = scheme_for(problem, scheme)
+    scheme, problem = scheme_for(problem, scheme), engine.with_reals(problem)
     chosen = steps_of(problem, scheme, steps, Choices(**choices), None)
     return _tangent(engine, problem, scheme, chosen, *_direction(engine, problem, y0, args))
 
@@ -61,11 +61,11 @@ def jacobian(problem: Problem, scheme, *, steps=None, memory="auto", differences
     """
     from stepnet.engines.numba_engine import differentiation as engine
 
-    scheme = scheme_for(problem, scheme)
+    scheme, problem = scheme_for(problem, scheme), engine.with_reals(problem)
     require_memory(memory, EXACT)
     chosen = steps_of(problem, scheme, steps, Choices(**choices), None)
     linear = linearised(engine, problem, scheme, chosen, False, differences)
-    require_argument_gradients(linear)
+    require_argument_gradients(linear, engine.whole_places(problem))
     rows = np.eye(problem.initial.size)[:, None]
     facts = partial(identity_of, engine, problem, scheme, chosen, "jacobian")
     y_bars, p_bars = _pulled_back(engine, linear, chosen, lambda _: rows, memory, facts)
@@ -96,7 +96,7 @@ def hvp(
     """
     from stepnet.engines.numba_engine import differentiation as engine
 
-    scheme = scheme_for(problem, scheme)
+    scheme, problem = scheme_for(problem, scheme), engine.with_reals(problem)
     require_memory(memory, EXACT)
     chosen = steps_of(problem, scheme, steps, Choices(**choices), None)
     direction, p_direction = _direction(engine, problem, y0, args)

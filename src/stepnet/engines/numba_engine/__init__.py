@@ -34,6 +34,7 @@ LATER = {
     "pull_back_members": "ensembles",
     "run_ensemble": "ensembles",
     "scalar_of": "compile.scalar",
+    "with_reals": "whole_numbers",
 }
 
 __all__ = ["begin", "flat_gradients", "is_plain", "numbers_of", "prepare", "run", *LATER]
@@ -49,8 +50,10 @@ def prepare(problem: Problem, scheme, plan: Plan) -> Job:
     """A run about to begin; Runge-Kutta kernels look into their own steps, others have it done."""
     family = import_module(f"{__name__}.{FAMILIES[type(scheme)]}").prepare
     if is_plain(plan) or isinstance(scheme, ExplicitRK):
-        return family(problem, scheme, plan)
-    return observed.prepare(problem, scheme, plan, family)
+        job = family(problem, scheme, plan)
+    else:
+        job = observed.prepare(problem, scheme, plan, family)
+    return job._replace(prepare=lambda problem, plan: prepare(problem, scheme, plan))
 
 
 def run(problem: Problem, scheme, plan: Plan) -> Outcome:
@@ -85,4 +88,4 @@ def begin(problem: Problem, scheme, plan: Plan) -> Stepper:
         failure = failed.outcome.failure
         cause = None if failure is None else failure.exception
         raise RuntimeError(f"{failed} at t = {failed.outcome.t_end:g}, in the first steps of {scheme.name}") from cause
-    return Stepper(job, plan, identity(problem, scheme, plan))
+    return Stepper(job, problem, plan, identity(problem, scheme, plan))

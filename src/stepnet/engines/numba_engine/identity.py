@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import fields, is_dataclass
 
 from stepnet.engines.contract import Plan
-from stepnet.engines.numba_engine.compile.fingerprint import Address, fingerprint, value_key
+from stepnet.engines.numba_engine.compile.reach import reach, value_key
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
 
 
@@ -39,7 +39,7 @@ def _facts(problem: Problem) -> tuple:
         problem.initial.dtype.str,
         problem.initial.shape,
         [function_key(function) for function in _functions(problem)],
-        [_without_addresses(value_key(value)) for value in problem.args],
+        [value_key(value) for value in problem.args],
     )
 
 
@@ -48,19 +48,19 @@ def _hash(facts) -> str:
 
 
 def _stable_key(value):
-    """A key without addresses; records are known by their fields, wherever their class was installed."""
+    """A key of any value; records are known by their fields, wherever their class was installed."""
     if is_dataclass(value) and not isinstance(value, type):
         return (type(value).__name__, *((f.name, _stable_key(getattr(value, f.name))) for f in fields(value)))
     if isinstance(value, (tuple, list)):
         return tuple(_stable_key(item) for item in value)
     if isinstance(value, dict):
         return tuple((str(name), _stable_key(item)) for name, item in value.items())
-    return _without_addresses(value_key(value))
+    return value_key(value)
 
 
 def function_key(function) -> tuple | None:
     """What a function is, the same in every process; None for None."""
-    return None if function is None else _without_addresses(fingerprint(function))
+    return None if function is None else reach(function).key
 
 
 def _functions(problem: Problem) -> tuple:
@@ -74,14 +74,3 @@ def _functions(problem: Problem) -> tuple:
         case Split():
             return problem.parts
     raise TypeError(f"no problem: {type(problem).__name__}")
-
-
-def _without_addresses(key):
-    """A fingerprint without the addresses of objects that are known by nothing else; they differ between processes."""
-    if not isinstance(key, tuple):
-        return key
-    if key[:1] == (Address.__name__,):
-        return key[:1]
-    if len(key) > 1 and key[0] == "object":
-        return ("object", *key[2:])
-    return tuple(_without_addresses(part) for part in key)

@@ -23,6 +23,7 @@ class Job(NamedTuple):
     `prefix` holds times and flat states saved before the kernel begins, if not just the initial state.
     `stage_slopes(t, y, h)` yields the slopes of the stages of one step in Python, to find out what went wrong.
     `inner` is the job that takes the steps, if this one only looks into them.
+    `prepare(problem, plan)` makes such a job.
     """
 
     advance: Callable
@@ -36,6 +37,7 @@ class Job(NamedTuple):
     rows_per_piece: int = 0
     prefix: tuple[np.ndarray, np.ndarray] | None = None
     inner: Job | None = None
+    prepare: Callable | None = None
 
     @property
     def real_dtype(self) -> np.dtype:

@@ -7,23 +7,29 @@ import numpy as np
 from stepnet.engines.contract import Plan
 from stepnet.engines.numba_engine.events import Watch, is_crossing
 from stepnet.engines.numba_engine.job import Job
+from stepnet.engines.numba_engine.renewal import Renewal
 from stepnet.engines.numba_engine.trajectory import Trajectory
 from stepnet.events import Event
 from stepnet.problem import ODE, Problem, Split
 
 
-def went_on(job: Job, plan: Plan, problem: Problem, trajectory: Trajectory) -> bool:
-    """Put the state that the last event asks for; False if it ends the run instead."""
-    run, watch = job.run[0], trajectory.watch
-    who = int(watch.which[run["n_found"] - 1])
+def went_on(job: Job, plan: Plan, problem: Problem, trajectory: Trajectory, renewal: Renewal) -> Job | None:
+    """Put the state that the last event asks for; None if it ends the run instead.
+
+    The reset may have changed what functions of the run read; then the answer is a job that knows.
+    """
+    run = job.run[0]
+    who = int(trajectory.watch.which[run["n_found"] - 1])
     if plan.events[who].reset is None:
-        return False
+        return None
     t, old = float(run["t"]), job.state
     new = _state_after(plan.events[who], t, old, problem)
-    _begin_anew(watch, job.fields[1 : 1 + len(plan.events)], t, old, new, who)
     job.put(new)
+    job = renewal.current(job)
+    trajectory.follow(job)
+    _begin_anew(trajectory.watch, job.fields[1 : 1 + len(plan.events)], t, old, new, who)
     trajectory.keep_reset(job, t, new, plan.saving.every)
-    return True
+    return job
 
 
 def _state_after(event: Event, t: float, state: np.ndarray, problem: Problem) -> np.ndarray:

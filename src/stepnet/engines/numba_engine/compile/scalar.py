@@ -11,10 +11,10 @@ from stepnet.engines.numba_engine.compile.arguments import pack
 from stepnet.engines.numba_engine.compile.augmented import MOST, tangent_trace
 from stepnet.engines.numba_engine.compile.callback import SIGNATURE
 from stepnet.engines.numba_engine.compile.field import checked_code, first_line, traced_code
-from stepnet.engines.numba_engine.compile.fingerprint import fingerprint, is_opaque
 from stepnet.engines.numba_engine.compile.form import form_of
 from stepnet.engines.numba_engine.compile.graph import Graph
 from stepnet.engines.numba_engine.compile.joined import copied_nodes
+from stepnet.engines.numba_engine.compile.reach import reach
 from stepnet.engines.numba_engine.compile.trace import Trace, trace
 from stepnet.errors import NoDerivative
 
@@ -24,9 +24,10 @@ _kept: OrderedDict = OrderedDict()
 
 def scalar_of(loss: Callable, y: np.ndarray) -> Scalar:
     """A loss of an array like `y`, traced once as long as nothing changes that it refers to."""
-    key = (fingerprint(loss), y.shape)
-    if is_opaque(key):
+    reached = reach(loss)
+    if reached.opaque:
         return Scalar(loss, y)
+    key = (reached.key, y.shape)
     if key not in _kept:
         _kept[key] = Scalar(loss, y)
         if len(_kept) > MOST_KEPT:
@@ -55,7 +56,7 @@ class Scalar:
         form, block = form_of(of_state, (), (self._shape,), (), y.dtype, "loss"), pack(())
         try:
             traced = trace(form, block, MOST)
-            checked_code(traced_code(traced), form, block, 0.0, y.ravel())
+            checked_code(traced_code(traced), form, block, (0.0, 0.0), y.ravel())
         except Exception as exception:
             raise NoDerivative(
                 f"`loss` could not be traced ({first_line(exception)}); let it return the pair (value, gradient)"
