@@ -37,7 +37,7 @@ def largest(x) -> float:
 @pytest.mark.parametrize("name", NAMES)
 def test_lines_become_loops_and_equal_python(name, size):
     fun, args, shape = lines(size)[name]
-    field = make_field(fun, args, (shape,), shape, 0.0, numbers(int(np.prod(shape))), "fun")
+    field = make_field(fun, args, (shape,), shape, (0.0, 1.0), numbers(int(np.prod(shape))), "fun")
     assert (field.rung, field.reason) == ("traced", "")
     assert field.keep_alive.loops is not None
     y = numbers(int(np.prod(shape)), seed=5)
@@ -120,7 +120,7 @@ def test_gradient_of_a_run_over_lines_is_that_of_its_tangent():
 def test_short_lines_trace_alike(name):
     fun, args, shape = lines(36)[name]
     y = numbers(36)
-    field = make_field(fun, args, (shape,), shape, 0.0, y, "fun")
+    field = make_field(fun, args, (shape,), shape, (0.0, 1.0), y, "fun")
     assert (field.rung, field.reason) == ("traced", "")
     assert largest(field(T, y) - fun(T, y)) <= SAME_VALUE * largest(fun(T, y))
 
@@ -145,7 +145,7 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_of_numpy_on_short_and_long_arrays(name, n):
     fun, y = FUNCTIONS[name], numbers(n)
-    field = make_field(fun, (), ((n,),), (n,), 0.0, y, "fun")
+    field = make_field(fun, (), ((n,),), (n,), (0.0, 1.0), y, "fun")
     assert (field.rung, field.reason) == ("traced", "")
     assert largest(field(T, y) - fun(T, y)) <= SAME_VALUE * largest(fun(T, y))
 
@@ -160,7 +160,7 @@ def test_irregular_masks_are_tables():
         return np.where(x > y, du, u)
 
     state = numbers(6400).reshape(80, 80)
-    field = make_field(fun, (), ((80, 80),), (80, 80), 0.0, state.ravel(), "fun")
+    field = make_field(fun, (), ((80, 80),), (80, 80), (0.0, 1.0), state.ravel(), "fun")
     assert field.rung == "traced"
     assert largest(field(T, state.ravel()) - fun(T, state).ravel()) <= SAME_VALUE
 
@@ -172,7 +172,7 @@ def test_arrays_in_closures_are_constants():
         return -k * u + np.where(k > 1.0, u[::-1], 0.0)
 
     y = numbers(5000, seed=4)
-    field = make_field(fun, (), ((5000,),), (5000,), 0.0, y, "fun")
+    field = make_field(fun, (), ((5000,),), (5000,), (0.0, 1.0), y, "fun")
     assert field.rung == "traced"
     assert largest(field(T, y) - fun(T, y)) <= SAME_VALUE
 
@@ -206,7 +206,7 @@ def shuffled(t, u):
 )
 def test_what_is_no_loop_falls_to_numba_or_python(fun, reason):
     y = numbers(3000)
-    field = make_field(fun, (), ((3000,),), (3000,), 0.0, y, "fun")
+    field = make_field(fun, (), ((3000,),), (3000,), (0.0, 1.0), y, "fun")
     assert field.rung in ("compiled", "python")
     assert "not traced" in field.reason
     assert reason in field.reason
@@ -226,7 +226,7 @@ def test_the_state_is_not_written_to():
         return -u
 
     with pytest.raises(ValueError, match="read-only"):
-        make_field(fun, (), ((3000,),), (3000,), 0.0, numbers(3000), "fun")
+        make_field(fun, (), ((3000,),), (3000,), (0.0, 1.0), numbers(3000), "fun")
 
 
 def test_views_are_views():
@@ -239,7 +239,7 @@ def test_views_are_views():
         return du + np.sin(u) - same
 
     y = numbers(3000)
-    field = make_field(fun, (), ((3000,),), (3000,), 0.0, y, "fun")
+    field = make_field(fun, (), ((3000,),), (3000,), (0.0, 1.0), y, "fun")
     assert field.rung == "traced"
     assert largest(field(T, y) - fun(T, y)) <= SAME_VALUE
 

@@ -17,11 +17,12 @@ from stepnet.engines.numba_engine.compile import machine_code
 from stepnet.engines.numba_engine.compile.arguments import pack
 from stepnet.engines.numba_engine.compile.callback import SIGNATURE
 from stepnet.engines.numba_engine.compile.derivatives import RULES
-from stepnet.engines.numba_engine.compile.field import MOST_NODES_OF_DERIVATIVES
+from stepnet.engines.numba_engine.compile.field import MOST_NODES_OF_DERIVATIVES, Trial, checked_code
 from stepnet.engines.numba_engine.compile.field import _trace_code as traced_rung
 from stepnet.engines.numba_engine.compile.form import form_of
 from stepnet.engines.numba_engine.compile.graph import EVALUATE, Graph, TooManyNodes
 from stepnet.engines.numba_engine.compile.machine_code import Code, assembly
+from stepnet.engines.numba_engine.compile.reach import reach
 from stepnet.engines.numba_engine.compile.symbols import UFUNCS, CannotTrace
 from stepnet.engines.numba_engine.compile.trace import Trace, trace
 
@@ -488,7 +489,8 @@ def test_keywords_and_kinds_are_honoured_or_refused(style):
     fun, y0 = KEYWORDS[style], np.array([0.9, 0.8, 0.7])
     form, block = form_of(fun, (), ((3,),), (3,), np.float64, "fun"), pack(())
     try:
-        code = traced_rung(form, block, None, 0.0, y0)
+        trial = Trial(form, block, reach(fun), None, y0, (0.0, 1.0), y0)
+        code = checked_code(traced_rung(trial), form, block, trial.t_span, y0)
     except Exception:  # not on this rung: then the next one has it
         return
     for y in np.random.default_rng(7).uniform(-3, 3, (20, 3)):

@@ -147,7 +147,7 @@ def gradient(
     """
     from stepnet.engines.numba_engine import differentiation as engine  # loads Numba
 
-    scheme = scheme_for(problem, scheme, steps)
+    scheme, problem = scheme_for(problem, scheme, steps), engine.with_reals(problem, running, event)
     choices = Choices(rtol, atol, first_step, max_step, controller, norm, max_steps)
     require_memory(memory, (*EXACT, *CONTINUOUS))
     if times and problem.t_span[0] == problem.t_span[1]:
@@ -181,7 +181,7 @@ def gradient(
     shape = state_shape(original) if save_at is None else (len(save_at), *state_shape(original))
     reader = Reader(engine, loss, end_gradient, shape, original.initial.size, running is not None, ended)
     linear = linearised(engine, problem, scheme, chosen, times, differences)
-    require_argument_gradients(linear)
+    require_argument_gradients(linear, engine.whole_places(original))
     if times and not linear.is_complete:
         raise NoDerivative(
             f"`times` needs df/dt, which is not known ({linear.rung}); give a right-hand side that can be traced"

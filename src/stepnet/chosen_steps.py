@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from array import array
+from collections.abc import Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -131,7 +132,16 @@ def linearised(engine, problem: Problem, scheme, chosen: Steps, has_times: bool 
     return engine.Linearised(problem, scheme, chosen.number, chosen.grid, has_times, differences)
 
 
-def require_argument_gradients(linear) -> None:
+def require_argument_gradients(linear, whole: Sequence[int] = ()) -> None:
+    """Warn where derivatives with respect to arguments are not known; `whole` are the places of counts and indices."""
+    if whole and linear.has_parameters:
+        names = " and ".join(f"`args[{place}]`" for place in whole)
+        warnings.warn(
+            f"{names}: the right-hand side uses a whole number as an index or a count, so there is no derivative with "
+            f"respect to it, and the answer is None",
+            AdjointWarning,
+            stacklevel=3,
+        )
     if not linear.has_parameters:
         warnings.warn(
             f"derivatives with respect to `args` are not known ({linear.rung}), so they are None; let `vjp` be a "

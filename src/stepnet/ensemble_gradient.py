@@ -79,6 +79,7 @@ def gradient_ensemble(
     -------
     EnsembleGradient
     """
+    problem = engine().with_reals(problem)
     crowd = crowd_of(problem, scheme, y0, args, t_span, steps, Choices(rtol=rtol, atol=atol), None)
     count, shape = crowd.members.number, state_shape(crowd.problem)
     if (loss is None) == (end_gradient is None):

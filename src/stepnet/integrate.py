@@ -11,7 +11,7 @@ from stepnet.atomic_files import checked_path, write_file
 from stepnet.engines.contract import NO_STOPS, Adaptive, Outcome, Passing, Plan, Saving
 from stepnet.errors import Interrupted, SolveFailed, StiffnessWarning
 from stepnet.planning import Choices, events_of, projection_of, require_match, saving, step_plan
-from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split, checked_state, state_shape
+from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split, checked_args, checked_state, state_shape
 from stepnet.records import explain_arguments
 from stepnet.schemes import catalogue
 from stepnet.schemes.multistep import Multistep
@@ -179,6 +179,22 @@ class Integrator:
                 f"{self.scheme.name} goes on from its history, so the state cannot be set; start anew instead"
             )
         self._stepper.put(checked_state("y", value, self._shape, self._stepper.y.dtype).ravel())
+
+    @property
+    def args(self) -> tuple:
+        """The arguments of the right-hand side; set them to go on with other ones of the same kinds and shapes.
+
+        An argument that is an array, a list or an object may also be changed in place.
+        """
+        return self._stepper.args
+
+    @args.setter
+    def args(self, value) -> None:
+        if isinstance(self.scheme, Multistep):
+            raise ValueError(
+                f"{self.scheme.name} goes on from slopes of the old `args`, so they cannot be set; start anew instead"
+            )
+        self._stepper.args = checked_args(value, self._stepper.args)
 
     @property
     def is_finished(self) -> bool:

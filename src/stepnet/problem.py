@@ -294,6 +294,20 @@ def _span(value) -> tuple[float, float]:
     return t0, t1
 
 
+def checked_args(value, old: tuple) -> tuple:
+    """Arguments to go on with in the place of old ones: as many, and numbers and arrays of the same shapes."""
+    args = _args(value)
+    if len(args) != len(old):
+        raise ValueError(f"`args` must hold {len(old)} argument{'s' * (len(old) != 1)} as before, found {len(args)}")
+    for i, (new, before) in enumerate(zip(args, old, strict=True)):
+        if isinstance(before, (int, float, complex, np.generic, np.ndarray)):
+            shape, wanted = getattr(new, "shape", ()), np.shape(before)
+            if not isinstance(new, (int, float, complex, np.generic, np.ndarray)) or shape != wanted:
+                what = f"an array of shape {wanted}" if wanted else "a number"
+                raise ValueError(f"`args[{i}]` must be {what} as before, found {new!r:.60}")
+    return args
+
+
 def _args(value) -> tuple:
     if not isinstance(value, (tuple, list)):
         raise TypeError(f"`args` must be a tuple, found {type(value).__name__}; for one argument write `args=(value,)`")

@@ -49,7 +49,7 @@ def tangent(problem: Problem, scheme=None, *, y0=None, args=None, steps=None, sa
     """
     from stepnet.engines.numba_engine import differentiation as engine
 
-    scheme = scheme_for(problem, scheme, steps)
+    scheme, problem = scheme_for(problem, scheme, steps), engine.with_reals(problem)
     chosen = steps_of(problem, scheme, steps, Choices(**choices), save_at)
     times = None if save_at is None else chosen.times(problem.t_span)
     return _tangent(engine, problem, scheme, chosen, *_direction(engine, problem, y0, args), times)
@@ -92,11 +92,11 @@ def jacobian(
     """
     from stepnet.engines.numba_engine import differentiation as engine
 
-    scheme = scheme_for(problem, scheme, steps)
+    scheme, problem = scheme_for(problem, scheme, steps), engine.with_reals(problem)
     require_memory(memory, EXACT)
     chosen = steps_of(problem, scheme, steps, Choices(**choices), save_at)
     linear = linearised(engine, problem, scheme, chosen, False, differences)
-    require_argument_gradients(linear)
+    require_argument_gradients(linear, engine.whole_places(problem))
     if save_at is not None:
         with as_failed_solve(engine, problem, scheme, chosen):
             y, p = sensitivities_at(linear, chosen.places, bytes_of(memory))
@@ -135,7 +135,7 @@ def hvp(
     """
     from stepnet.engines.numba_engine import differentiation as engine
 
-    scheme = scheme_for(problem, scheme, steps)
+    scheme, problem = scheme_for(problem, scheme, steps), engine.with_reals(problem)
     require_memory(memory, EXACT)
     if not callable(loss):
         raise TypeError(f"`loss` must be a function, found {type(loss).__name__}")

@@ -35,6 +35,7 @@ LATER = {
     "pull_back_members": "ensembles",
     "run_ensemble": "ensembles",
     "scalar_of": "compile.scalar",
+    "with_reals": "whole_numbers",
 }
 
 __all__ = ["begin", "flat_gradients", "is_plain", "numbers_of", "prepare", "run", *LATER]
@@ -50,8 +51,10 @@ def prepare(problem: Problem, scheme, plan: Plan) -> Job:
     """A run about to begin; Runge-Kutta kernels look into their own steps, others have it done."""
     family = import_module(f"{__name__}.{FAMILIES[type(scheme)]}").prepare
     if is_plain(plan) or isinstance(scheme, ExplicitRK):
-        return family(problem, scheme, plan)
-    return observed.prepare(problem, scheme, plan, family)
+        job = family(problem, scheme, plan)
+    else:
+        job = observed.prepare(problem, scheme, plan, family)
+    return job._replace(prepare=lambda problem, plan: prepare(problem, scheme, plan))
 
 
 def run(problem: Problem, scheme, plan: Plan) -> Outcome:
@@ -90,4 +93,4 @@ def begin(problem: Problem, scheme, plan: Plan) -> Stepper:
         known: str | NoIdentity = identity(problem, scheme, plan)
     except NoIdentity as reason:  # which matters only if the run is stored
         known = reason
-    return Stepper(job, plan, known)
+    return Stepper(job, problem, plan, known)

@@ -17,13 +17,14 @@ from stepnet.engines.numba_engine.compile.trace import trace
 from stepnet.engines.numba_engine.identity import function_key, identity
 from stepnet.engines.numba_engine.linearised import Linearised
 from stepnet.engines.numba_engine.sweep import SweepFailed
+from stepnet.engines.numba_engine.whole_numbers import whole_places, with_reals
 from stepnet.errors import NoDerivative
 from stepnet.problem import ODE, Problem, Split
 
 __all__ = [
     "EventFunction", "Linearised", "SweepFailed", "adjoint_problem", "as_argument_rows", "as_arguments",
     "as_block", "function_key", "identity", "interpolated_problem", "running_problem", "scalar_of",
-    "tangent_problem",
+    "tangent_problem", "whole_places", "with_reals",
 ]  # fmt: skip
 
 
@@ -42,8 +43,13 @@ def as_block(direction, args: tuple) -> np.ndarray:
     """A direction in the space of the arguments, shaped as they are (None where there is none), as a flat block."""
     block = pack(args)
     values = np.zeros(block.values.size)
-    for slot, given in zip(block.slots, direction, strict=True):
-        if given is not None:
+    for i, (slot, given) in enumerate(zip(block.slots, direction, strict=True)):
+        if given is not None and not slot.is_real and np.any(given):
+            raise ValueError(
+                f"`args[{i}]` = {args[i]!r:.60} is no real number, or is used as an index or a count, so the end state "
+                f"has no derivative with respect to it; give None as its direction"
+            )
+        if given is not None and slot.is_real:
             size, found = int(np.prod(slot.shape)), np.shape(given)
             if found != slot.shape:
                 raise ValueError(f"`args` must be directions shaped as the arguments: {slot.shape}, found {found}")
@@ -61,7 +67,7 @@ class EventFunction:
         self._block, self._n = pack(problem.args), problem.initial.size
         try:
             traced = trace(form, self._block, MOST)
-            self._value = checked_code(traced_code(traced), form, self._block, problem.t_span[0], problem.initial)
+            self._value = checked_code(traced_code(traced), form, self._block, problem.t_span, problem.initial)
         except Exception as exception:
             raise NoDerivative(f"`event` could not be traced: {first_line(exception)}") from None
         self._pullback = Code(assembly(traced, "vjp"), "vjp")

@@ -16,6 +16,7 @@ from stepnet.engines.numba_engine import diagnosis
 from stepnet.engines.numba_engine.compile.cache import Kernel
 from stepnet.engines.numba_engine.compile.field import RUNGS, Field
 from stepnet.engines.numba_engine.job import Job
+from stepnet.engines.numba_engine.renewal import Renewal
 from stepnet.engines.numba_engine.resets import go_on
 from stepnet.engines.numba_engine.stepping import (
     ACCUMULATED,
@@ -67,7 +68,9 @@ def drive(job: Job, problem: Problem, plan: Plan, scheme) -> Outcome:
     """Call the kernel until the run ends; returns what was reached, whatever happened."""
     trajectory = Trajectory(job, plan)
     started, loaded = time.perf_counter(), Kernel.seconds
-    code = DONE if problem.t_span[0] == problem.t_span[1] else _loop(job, problem, plan, trajectory)
+    code = DONE
+    if problem.t_span[0] != problem.t_span[1]:
+        code, job = _loop(job, problem, plan, trajectory)
     loading = Kernel.seconds - loaded
     elapsed = time.perf_counter() - started - loading
     status = Status.INTERRUPTED if code == PAUSED else STATUS[code]
@@ -114,41 +117,46 @@ def _origin(fields: tuple[Field, ...]) -> tuple[int, str, str]:
     return max(field.n_calls for field in fields), rung, "; ".join(reasons)
 
 
-def _loop(job: Job, problem: Problem, plan: Plan, trajectory: Trajectory) -> int:
-    """The code of the last slice; PAUSED means interrupted."""
+def _loop(job: Job, problem: Problem, plan: Plan, trajectory: Trajectory) -> tuple[int, Job]:
+    """The code of the last slice, PAUSED meaning interrupted, and the job, which a reset may have replaced."""
     try:
         code, attempts = PAUSED, FIRST_SLICE
         if not any(field.callbacks for field in job.fields) and not plan.progress:
             attempts = _first_attempts(job)
             code, seconds = _slice(job, trajectory, attempts)
             if code not in TO_GO_ON:
-                return diagnosis.checked_code(job, code)
+                return diagnosis.checked_code(job, code), job
             attempts = _next_attempts(attempts, seconds)
-        run = job.run[0]
-        with _interrupts(job) as is_stopped, _progress_bar(run, plan.progress) as show:
+        renewal = Renewal(problem, plan, job.prepare) if any(event.reset for event in plan.events) else None
+        with _interrupts(job) as is_stopped, _progress_bar(job.run[0], plan.progress) as show:
             while code in TO_GO_ON:
-                code = _answer(code, job, problem, plan, trajectory)
+                code, next_job = _answer(code, job, problem, plan, trajectory, renewal)
+                if next_job is not job:
+                    _listen(next_job, is_stopped)
+                    job = next_job
                 if code != PAUSED:
-                    return code
+                    return code, job
                 if is_stopped():
-                    return PAUSED
+                    return PAUSED, job
                 code, seconds = _slice(job, trajectory, attempts)
                 attempts = _next_attempts(attempts, seconds)
-                show(run)
-            return _told_apart(diagnosis.checked_code(job, code), job, is_stopped())
+                show(job.run[0])
+            return _told_apart(diagnosis.checked_code(job, code), job, is_stopped()), job
     except KeyboardInterrupt:  # from a handler that is not ours, or before ours was there
-        return PAUSED
+        return PAUSED, job
 
 
-def _answer(code: int, job: Job, problem: Problem, plan: Plan, trajectory: Trajectory) -> int:
-    """Do what the kernel asks for; PAUSED if it is to be called again, else how the run ends."""
+def _answer(
+    code: int, job: Job, problem: Problem, plan: Plan, trajectory: Trajectory, renewal: Renewal | None
+) -> tuple[int, Job]:
+    """Do what the kernel asks for; PAUSED if it is to be called again, else how the run ends; and the job to go on."""
     if code == FULL:
         trajectory.grow(job)
     if code == EVENT:
-        return go_on(job, plan, problem, trajectory)
+        return go_on(job, plan, problem, trajectory, renewal)
     if code == BROKEN:
-        return diagnosis.checked_code(job, code)
-    return PAUSED
+        return diagnosis.checked_code(job, code), job
+    return PAUSED, job
 
 
 def _first_attempts(job: Job) -> int:
@@ -179,14 +187,19 @@ def _told_apart(code: int, job: Job, is_stopped: bool) -> int:
     return PAUSED if code == FIELD_RAISED and (is_stopped or is_interrupt) else code
 
 
+def _listen(job: Job, is_pressed) -> None:
+    """Let every Python right-hand side look at the flag."""
+    for field in job.fields:
+        for callback in field.callbacks:
+            callback.is_stopped = is_pressed
+
+
 @contextmanager
 def _interrupts(job: Job):
     """Ctrl-C sets a flag that is looked at between slices, and before every call of a Python right-hand side."""
     pressed: list[bool] = []
     is_pressed = partial(bool, pressed)  # an empty list is false
-    for field in job.fields:
-        for callback in field.callbacks:
-            callback.is_stopped = is_pressed
+    _listen(job, is_pressed)
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield is_pressed

@@ -12,7 +12,7 @@ from stepnet.engines.numba_engine import step_control, stepping
 from stepnet.engines.numba_engine.compile.cache import Kernel, inlined
 from stepnet.engines.numba_engine.compile.field import Field
 from stepnet.engines.numba_engine.compile.fused import fused_address, write_attempt, write_steps
-from stepnet.engines.numba_engine.compile.problems import event_fields, full_field, projection_fields
+from stepnet.engines.numba_engine.compile.problems import fields_of
 from stepnet.engines.numba_engine.events import watch_of
 from stepnet.engines.numba_engine.extension import (
     ASIDE,
@@ -220,8 +220,7 @@ def adaptive(field, attempt, p, tables, how, stops, needs, work, run_, out):
 
 def prepare(problem: Problem, scheme: ExplicitRK, plan: Plan) -> Job:
     """Everything a run needs, for any problem: its right-hand sides joined to one."""
-    initial, field = problem.initial, full_field(problem)
-    watched, moved = event_fields(problem, plan.events), projection_fields(problem, plan.project)
+    initial, (field, watched, moved) = problem.initial, fields_of(problem, plan)
     extension = scheme.continuous
     n, n_corrections = len(extension.c), len(extension.R)
     work, run = new_work(initial, 1, K + 2 * n + n_corrections), new_run(problem, plan)

@@ -14,7 +14,7 @@ import numpy as np
 from stepnet.engines.contract import Given, Outcome, Plan, Saving
 from stepnet.engines.numba_engine import stepping
 from stepnet.engines.numba_engine.compile.cache import Kernel
-from stepnet.engines.numba_engine.compile.problems import event_fields, full_field, projection_fields
+from stepnet.engines.numba_engine.compile.problems import all_in_python, fields_of
 from stepnet.engines.numba_engine.events import watch_of
 from stepnet.engines.numba_engine.extension import Y_NEW, K, cubic_tables
 from stepnet.engines.numba_engine.inside import Output, complete, is_full, needs_of
@@ -96,9 +96,10 @@ def prepare(problem: Problem, scheme, plan: Plan, prepare_steps) -> Job:
     moves = is_moving(plan)
     inner_plan = Plan(_given_times(problem, plan.stepping) if moves else plan.stepping, Saving(None, 1))
     size = 1 if plan.project is not None else SHORT_BLOCK if moves else BLOCK
-    steps = Steps(prepare_steps(problem, scheme, inner_plan), size)
-    field, watched = full_field(problem), event_fields(problem, plan.events)
-    moved = projection_fields(problem, plan.project)
+    field, watched, moved = fields_of(problem, plan)
+    is_shared = any(part.callbacks for part in (*watched, *moved)) and bool(field.callbacks)
+    own = all_in_python(problem, plan, field.reason)[0] if is_shared else problem
+    steps = Steps(prepare_steps(own, scheme, inner_plan), size)
     work, run = new_work(problem.initial, 1, K + 2), new_run(problem, plan)
     tables = cubic_tables(work.dtype)
     watch = watch_of(plan, field, (*watched, *moved), problem, run["reals"].item(), work.dtype)

@@ -49,7 +49,7 @@ def _try_rung(rung: str) -> str:
         "python": lambda t, y: np.array([float(str(-y[0]))]),
     }
     try:
-        found = make_field(functions[rung], (), ((1,),), (1,), 0.0, y, "fun").rung
+        found = make_field(functions[rung], (), ((1,),), (1,), (0.0, 1.0), y, "fun").rung
     except (OSError, TypeError) as error:
         return f"no ({error})"
     return "yes" if found == rung else f"no (got {found})"

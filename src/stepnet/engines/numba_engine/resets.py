@@ -14,6 +14,7 @@ from stepnet.engines.numba_engine.events import (
     sign_ahead_curved,
 )
 from stepnet.engines.numba_engine.job import Job
+from stepnet.engines.numba_engine.renewal import Renewal
 from stepnet.engines.numba_engine.stepping import ACCUMULATED, EVENT, PAUSED
 from stepnet.engines.numba_engine.trajectory import Trajectory
 from stepnet.events import Event
@@ -22,22 +23,27 @@ from stepnet.problem import ODE, Problem, Split
 MOST_AT_ONCE, AT_ONCE = 100, 1e-12  # so many events in so short a time, relative to t, are the end of infinitely many
 
 
-def go_on(job: Job, plan: Plan, problem: Problem, trajectory: Trajectory) -> int:
-    """Put the state that the last event asks for: PAUSED; EVENT if it ends the run, ACCUMULATED if events never end."""
+def go_on(job: Job, plan: Plan, problem: Problem, trajectory: Trajectory, renewal: Renewal | None) -> tuple[int, Job]:
+    """Put the state that the last event asks for: PAUSED; EVENT if it ends the run, ACCUMULATED if events never end.
+
+    The reset may have changed what functions of the run read; then the second answer is a job that knows.
+    """
     run, watch = job.run[0], trajectory.watch
     who = int(watch.which[run["n_found"] - 1])
-    if plan.events[who].reset is None:
-        return EVENT
+    if plan.events[who].reset is None or renewal is None:
+        return EVENT, job
     if _is_accumulating(run, watch):
-        return ACCUMULATED
+        return ACCUMULATED, job
     t, old = float(run["t"]), job.state
     new = _state_after(plan.events[who], t, old, problem)
-    _begin_anew(job, watch, len(plan.events), old, new, who)
     job.put(new)
-    if job.choose_step is not None and t != run["t_end"]:
+    job = renewal.current(job)
+    trajectory.follow(job)
+    _begin_anew(job, trajectory.watch, len(plan.events), old, new, who)
+    if job.choose_step is not None and t != job.run[0]["t_end"]:
         job.choose_step()
     trajectory.keep_reset(job, t, new, plan.saving.every)
-    return PAUSED
+    return PAUSED, job
 
 
 def _is_accumulating(run, watch: Watch) -> bool:

@@ -12,9 +12,11 @@ from stepnet.engines.numba_engine import diagnosis
 from stepnet.engines.numba_engine.compile.disk_cache import source_stamp
 from stepnet.engines.numba_engine.driver import FIRST_SLICE, SLICE_SECONDS, STATUS
 from stepnet.engines.numba_engine.job import Job
+from stepnet.engines.numba_engine.renewal import Renewal, has_mutable_args, is_changeable
 from stepnet.engines.numba_engine.stepping import DONE, FULL, PAUSED
 from stepnet.engines.numba_engine.trajectory import Trajectory
 from stepnet.errors import NoIdentity
+from stepnet.problem import Problem
 from stepnet.solution import Status
 from stepnet.stored_arrays import require_array
 
@@ -31,9 +33,11 @@ MOST_COUNTED = 2**62
 class Stepper:
     """The arrays of a run and the kernel that moves them; `identity` says what it is a run of, or why nobody knows."""
 
-    def __init__(self, job: Job, plan: Plan, identity: str | NoIdentity):
+    def __init__(self, job: Job, problem: Problem, plan: Plan, identity: str | NoIdentity):
         self._job, self._plan, self._identity = job, plan, identity
         self._trajectory = Trajectory(job, plan)
+        self._renewal = Renewal(problem, plan, job.prepare)
+        self._may_change = has_mutable_args(problem) or any(is_changeable(field) for field in job.fields)
 
     @property
     def t(self) -> float:
@@ -61,6 +65,24 @@ class Stepper:
     def _run(self):
         return self._job.run[0]
 
+    @property
+    def args(self) -> tuple:
+        """The arguments of the right-hand side."""
+        return self._renewal.problem.args
+
+    @args.setter
+    def args(self, args: tuple) -> None:
+        self._renewal.set_args(args)
+        self._may_change = True
+
+    def _look_around(self) -> None:
+        """Notice what the user has changed since the last step."""
+        if self._may_change:
+            job = self._renewal.current(self._job)
+            if job is not self._job:
+                self._trajectory.follow(job)
+            self._job = job
+
     def put(self, y: np.ndarray) -> None:
         """Go on from another state."""
         self._job.put(y)
@@ -75,6 +97,7 @@ class Stepper:
 
     def step(self) -> Status | None:
         """One accepted step; None if all is well, else how the run ended."""
+        self._look_around()
         before = int(self._run["step"])
         while int(self._run["step"]) == before:
             code = self._advance(1)
@@ -84,6 +107,8 @@ class Stepper:
 
     def run_to(self, t: float) -> Status | None:
         """Steps up to a time, the last one cut to end there if the steps are adaptive."""
+        if not self.is_at(t):
+            self._look_around()
         run, end = self._run, float(self._run["t_end"])
         direction = np.sign(end - run["t0"])
         if isinstance(self._plan.stepping, Given):

@@ -48,6 +48,12 @@ class Trajectory:
             self.t[:rows], self.y[:rows] = t, y.view(job.real_dtype)
             self._run["saved"] = self._run["next_save"] = rows
 
+    def follow(self, job: Job) -> None:
+        """Go on with a job that was prepared anew, with the events found so far."""
+        self._run = job.run
+        if self.watch is not None and job.watch is not None:
+            self.watch = self.watch._replace(addresses=job.watch.addresses, p=job.watch.p)
+
     def grow(self, job: Job) -> None:
         """Twice the room for whatever is full, or the same room again if what was in it is handed on."""
         is_full = self._run["saved"].item() == len(self.t) and not self._has_wanted_times

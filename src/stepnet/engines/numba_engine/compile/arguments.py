@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.engines.numba_engine.compile.fingerprint import value_key
+from stepnet.engines.numba_engine.compile.reach import value_key
 
 
 class Slot(NamedTuple):
     """Where one argument lies in the block: `kind` is float, int, bool, complex, array or constant.
 
-    A constant (text, a table of whole numbers, a function) is not in the block; it is frozen into compiled code, and
-    `key` tells one value from another.
+    A constant (text, a table of whole numbers, a function) is not in the block; it is frozen into compiled code, whose
+    key holds it (`reach`).  `key` tells numbers apart that are taken for constants.
     """
 
     kind: str
@@ -59,6 +59,11 @@ class Block(NamedTuple):
         return all(slot.kind != "constant" for slot in self.slots)
 
     @property
+    def constants(self) -> tuple:
+        """The arguments that are not in `values`."""
+        return tuple([self.args[slot.offset] for slot in self.slots if slot.kind == "constant"])
+
+    @property
     def frozen(self):
         """What a trace depends on besides: the values of whole numbers and booleans, which may steer its loops."""
         return tuple(self.values[slot.offset] for slot in self.slots if slot.kind in ("int", "bool"))
@@ -74,7 +79,7 @@ def pack(args: tuple) -> Block:
     for i, value in enumerate(args):
         slot, piece = _slot(value, offset)
         if slot is None:
-            slot, piece = Slot("constant", i, key=value_key(value)), ()
+            slot, piece = Slot("constant", i), ()
         slots.append(slot)
         pieces.append(piece)
         offset += len(piece)
@@ -90,7 +95,7 @@ def _floats(n: int) -> tuple[Slot, ...]:
 def as_inputs(block: Block) -> Block:
     """The same arguments for a function of the floats among them: whole numbers and complex ones are constants."""
     slots = (
-        slot if slot.is_real else Slot("constant", i, key=value_key(value))
+        slot if slot.is_real or slot.kind == "constant" else Slot("constant", i, key=value_key(value))
         for i, (slot, value) in enumerate(zip(block.slots, block.args, strict=True))
     )
     return block._replace(slots=tuple(slots))

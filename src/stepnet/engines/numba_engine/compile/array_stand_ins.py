@@ -17,7 +17,7 @@ from stepnet.engines.numba_engine.compile.entries import (
     truths_of,
     unset,
 )
-from stepnet.engines.numba_engine.compile.stand_ins import Shim, convolve, gradient, math_stand_in
+from stepnet.engines.numba_engine.compile.stand_ins import Shim, convolve, gradient, make_nan_to_num, math_stand_in
 from stepnet.engines.numba_engine.compile.symbols import CannotTrace, require_real
 from stepnet.engines.numba_engine.compile.trace import replacements
 
@@ -144,7 +144,7 @@ FUNCTIONS.update({
     **{function: _joining(function) for function in JOINING},
     np.append: append, np.where: where, np.clip: clip, np.mean: mean, np.dot: dot, np.vdot: vdot, np.inner: dot,
     np.outer: outer, np.linalg.norm: norm, np.diff: diff, np.pad: pad, np.gradient: gradient, np.convolve: convolve,
-    np.prod: np.multiply.reduce, np.trapezoid: trapezoid,
+    np.nan_to_num: make_nan_to_num(where), np.prod: np.multiply.reduce, np.trapezoid: trapezoid,
     np.sum: Entries.sum, np.max: Entries.max, np.min: Entries.min, np.amax: Entries.max, np.amin: Entries.min,
     np.shape: lambda x: x.shape, np.size: lambda x: x.size, np.ndim: lambda x: x.ndim, np.real: lambda x: x,
 })  # fmt: skip

@@ -124,7 +124,7 @@ def running_problem(problem: ODE, running: Callable) -> ODE:
     block, graph = pack(problem.args), Graph(MOST)
     try:
         cost = trace(form, block, MOST)
-        checked_code(traced_code(cost), form, block, problem.t_span[0], problem.initial)
+        checked_code(traced_code(cost), form, block, problem.t_span, problem.initial)
     except Exception as exception:
         raise NoDerivative(f"`running` could not be traced: {first_line(exception)}") from None
     if part.trace is None:

@@ -12,12 +12,17 @@ SIGNATURE = ctypes.CFUNCTYPE(
 
 
 class Callback:
-    """A Python right-hand side behind a C address; what it raises is kept in `.exception` and stops the kernel."""
+    """A Python right-hand side behind a C address; what it raises is kept in `.exception` and stops the kernel.
 
-    def __init__(self, evaluate, shape_in: tuple[int, ...], shape_out: tuple[int, ...], dtype: np.dtype):
+    `first` is (t, y, dy) of the evaluation that was made to try the function out.  If the kernel asks for the same one
+    first, it gets that answer, so that the function is called as often as it is evaluated.
+    """
+
+    def __init__(self, evaluate, shape_in: tuple[int, ...], shape_out: tuple[int, ...], dtype: np.dtype, first=None):
         self.exception: BaseException | None = None
         self.is_stopped = lambda: False
         self._evaluate, self._shapes, self._dtype = evaluate, (shape_in, shape_out), np.dtype(dtype)
+        self._first = first
         self._views: dict[tuple[int, bool], np.ndarray] = {}
         self.function = SIGNATURE(self._call)
         self.address = ctypes.cast(self.function, ctypes.c_void_p).value
@@ -26,6 +31,10 @@ class Callback:
         try:
             if self.is_stopped():
                 return 2
+            first, self._first = self._first, None
+            if first is not None and t == first[0] and np.array_equal(self._view(y, False), first[1]):
+                self._view(dy, True)[...] = first[2]
+                return 0
             state = self._view(y, False).copy()  # the memory is reused, and a function may keep what it was given
             state.flags.writeable = False
             self._evaluate(t, state, self._view(dy, True))

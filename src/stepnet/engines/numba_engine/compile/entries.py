@@ -57,6 +57,17 @@ class Entries(NDArrayOperatorsMixin):
 
     __int__ = __index__ = __complex__ = __float__
 
+    def __repr__(self):
+        raise CannotTrace("it makes text of traced numbers")
+
+    __str__ = __repr__
+
+    def __format__(self, spec):
+        raise CannotTrace("it makes text of traced numbers")
+
+    def __hash__(self):
+        raise CannotTrace("it takes traced numbers for a key")
+
     def like(self, numbers) -> Entries:
         """Other places of the same kind of entries."""
         return Entries(self.bulk, numbers, self.is_boolean)

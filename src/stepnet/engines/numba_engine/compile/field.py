@@ -6,10 +6,11 @@ import ctypes
 import os
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FunctionType
-from weakref import WeakKeyDictionary
+from typing import NamedTuple
 
 import numpy as np
 from numba.core.ccallback import CFunc
@@ -17,30 +18,47 @@ from numba.core.ccallback import CFunc
 from stepnet.engines.numba_engine.compile.arguments import Block, pack
 from stepnet.engines.numba_engine.compile.bulk_trace import trace_short_or_loops
 from stepnet.engines.numba_engine.compile.callback import SIGNATURE, Callback
-from stepnet.engines.numba_engine.compile.fingerprint import fingerprint, is_opaque, uses_random_numbers, writes_outside
+from stepnet.engines.numba_engine.compile.comparison import Comparison, gives, plain_form, slopes_nearby
 from stepnet.engines.numba_engine.compile.form import Form, form_of, python_call, try_once
 from stepnet.engines.numba_engine.compile.loop_code import loop_code
 from stepnet.engines.numba_engine.compile.loops import Loops
 from stepnet.engines.numba_engine.compile.machine_code import Code, assembly
+from stepnet.engines.numba_engine.compile.reach import Reach, reach
 from stepnet.engines.numba_engine.compile.symbols import CannotTrace
 from stepnet.engines.numba_engine.compile.trace import Trace
 from stepnet.errors import UnknownName
 
 RUNGS = ("address", "traced", "compiled", "python")  # from fast to slow
-AGREEMENT = {
-    8: 1e-8,
-    4: 1e-3,
-}  # compiled against Python, relative to the largest slope; contraction changes last digits
 MOST_NODES_OF_DERIVATIVES = 20_000
-N_CHECKS = 3
 LEAST_ADDRESS = 4096  # the first page of memory is nobody's, so a smaller number is a mistake and would crash
 
 LONGEST_REMEMBERED = 1000  # numbers of a state; beyond this its key costs more than looking again
 
 _kept: OrderedDict = OrderedDict()
 _seen: OrderedDict = OrderedDict()
-_calls: WeakKeyDictionary = WeakKeyDictionary()
 _MOST_KEPT = 256
+
+
+class Limit(NamedTuple):
+    """The first rung that may be tried, and why no faster one."""
+
+    rung: str
+    reason: str = ""
+
+
+ANY = Limit("traced")
+UNTRACED = Limit("compiled", "not traced: refused")
+
+
+@dataclass(frozen=True)
+class InPython:
+    """A function that must be called in Python, and why."""
+
+    function: Callable
+    reason: str
+
+    def __call__(self, *args):
+        return self.function(*args)
 
 
 @dataclass(frozen=True)
@@ -48,7 +66,8 @@ class Field:
     """A right-hand side ready for kernels: `address` is a C function, `p` its parameter block.
 
     `rung` says how it came about and `reason` why not by a faster rung.  `replay(t, y)` runs the Python original, to
-    show the user's own exception; `callbacks` are the ways into Python, on that rung.
+    show the user's own exception; `callbacks` are the ways into Python, on that rung.  `reach` is what the function
+    refers to, and `comparison` compares machine code with it.
     """
 
     address: int
@@ -61,6 +80,8 @@ class Field:
     compile_time: float = 0.0
     cost: float = 0.0  # seconds that an evaluation takes at most, as far as one can tell
     n_calls: int = 1  # of the user's functions in one evaluation
+    reach: Reach | None = field(default=None, repr=False)
+    comparison: Comparison | None = field(default=None, repr=False)
 
     def __call__(self, t: float, y: np.ndarray) -> np.ndarray:
         """One evaluation from Python, for first looks and for diagnosis."""
@@ -78,10 +99,15 @@ def identity_field(p: np.ndarray) -> Field:
 
 
 def make_field(
-    function, args: tuple, inputs, output, t: float, y: np.ndarray, label: str, may_trace: bool = True
+    function, args: tuple, inputs, output, t_span: tuple[float, float], y: np.ndarray, label: str, limit: Limit = ANY
 ) -> Field:
-    """Climb the ladder from the fastest rung.  `t` and the flat state `y` are where the function is tried first."""
-    block = pack(args)
+    """Climb the ladder from the fastest rung; the function is tried at the flat state `y` at the beginning of `t_span`.
+
+    Machine code that was made earlier is compared with Python once more, at a place that differs from call to call.
+    """
+    block, t = pack(args), t_span[0]
+    if isinstance(function, InPython):
+        function, limit = function.function, Limit("python", function.reason)
     if isinstance(function, Code):  # our own: the derivative of another right-hand side
         return Field(function.address, block.values, "traced", keep_alive=function)
     address = c_address(function)
@@ -91,22 +117,20 @@ def make_field(
         if not block.is_numeric:
             raise TypeError(f"`args` of a C function must be numbers or arrays of floats, found {args!r}")
         return Field(address, block.values, "address", keep_alive=function, cost=1.0)
+    reached = reach(function, block.constants)
     is_long = y.size + block.values.size > LONGEST_REMEMBERED
-    key = None if is_long else (may_trace, _look_key(function, block, inputs, output, t, y, label))
-    seen = _seen.get(key)
-    if seen is not None:
-        return seen
-    found = _climb(form_of(function, args, inputs, output, y.dtype, label), block, t, y, may_trace)
-    if not is_long and not found.callbacks and not is_opaque(key):
+    key = None
+    if not is_long and not reached.opaque:
+        numbers = (block.slots, block.values.tobytes(), t, y.tobytes())
+        key = (id(function), reached.key, numbers, (inputs, output, y.dtype, label), limit, _first_rung())
+        seen = _seen.get(key)
+        if seen is not None and seen.comparison.agrees_somewhere(t_span, y):
+            return seen
+    form = form_of(function, args, inputs, output, y.dtype, label)
+    found = _climb(form, block, reached, t_span, y, limit)
+    if key is not None and not found.callbacks:
         _remember(_seen, key, replace(found, compile_time=0.0))
     return found
-
-
-def _look_key(function, block: Block, inputs, output, t: float, y: np.ndarray, label: str):
-    """Everything that the first look at a right-hand side depends on."""
-    numbers = (block.slots, block.values.tobytes(), t, y.tobytes())
-    shapes = (inputs, output, y.dtype, label)
-    return id(function), fingerprint(function), numbers, shapes, _first_rung()
 
 
 def _remember(memory: OrderedDict, key, value) -> None:
@@ -115,26 +139,42 @@ def _remember(memory: OrderedDict, key, value) -> None:
         memory.popitem(last=False)
 
 
-def _climb(form: Form, block: Block, t: float, y: np.ndarray, may_trace: bool) -> Field:
+def _climb(form: Form, block: Block, reached: Reach, t_span, y: np.ndarray, limit: Limit) -> Field:
     """The fastest rung that can run the function and gives what Python gives."""
     if form.is_in_place and not block.is_numeric:
         raise TypeError(f"`args` of the in-place `{form.label}` must be numbers or arrays of floats, found {form.args}")
     began = time.perf_counter()
-    result, slopes = try_once(form, block.values, t, y)
+    result, slopes = try_once(form, block.values, t_span[0], y)
     started = time.perf_counter()
     replay = partial(_replay, form, block.values)
-    reasons = [] if may_trace else ["not traced: refused"]
-    for rung in _rungs_to_try(may_trace):
-        code, reason = _built(rung, form, block, result, slopes, t, y)
+    trial = Trial(form, block, reached, result, slopes, t_span, y)
+    reasons = [limit.reason] if limit.reason else []
+    if reached.opaque:
+        reasons.append(f"not traced or compiled: {reached.opaque}")
+    for rung in _rungs_to_try(limit) if not reached.opaque else ():
+        code, reason = _built(rung, trial)
         if code is not None:
             elapsed, cost = time.perf_counter() - started, min(started - began, _traced_cost(code))
-            return Field(code.address, block.values, rung, "; ".join(reasons), replay, (), code, elapsed, cost)
+            comparison = Comparison(code.address, form, block.values, reached.calls_jitted)
+            facts = {"compile_time": elapsed, "cost": cost, "reach": reached, "comparison": comparison}
+            return Field(code.address, block.values, rung, "; ".join(reasons), replay, (), code, **facts)
         reasons.append(reason)
-    callback = Callback(python_call(form, block.values), (form.n_in,), (form.n_out,), y.dtype)
-    elapsed, cost = time.perf_counter() - started, started - began
-    return Field(
-        callback.address, block.values, "python", "; ".join(reasons), replay, (callback,), callback, elapsed, cost
-    )
+    first = (t_span[0], y.copy(), slopes)
+    callback = Callback(python_call(form, block.values), (form.n_in,), (form.n_out,), y.dtype, first)
+    facts = {"compile_time": time.perf_counter() - started, "cost": started - began, "reach": reached}
+    return Field(callback.address, block.values, "python", "; ".join(reasons), replay, (callback,), callback, **facts)
+
+
+class Trial(NamedTuple):
+    """A function that was called once in Python, at the beginning of `t_span`: what it returned, and its slopes."""
+
+    form: Form
+    block: Block
+    reach: Reach
+    result: object
+    slopes: np.ndarray
+    t_span: tuple[float, float]
+    y: np.ndarray
 
 
 def _traced_cost(code) -> float:
@@ -143,13 +183,13 @@ def _traced_cost(code) -> float:
     return 1e-8 + 5e-9 * len(traced.graph.nodes) if traced is not None else np.inf
 
 
-def _rungs_to_try(may_trace: bool) -> tuple[str, ...]:
+def _rungs_to_try(limit: Limit) -> tuple[str, ...]:
     """The ways to machine code, the fastest first; STEPNET_RUNG names the first one to try."""
     first = _first_rung() or "traced"
     if first not in RUNGS:
         raise UnknownName("rung in STEPNET_RUNG", first, RUNGS)
-    rungs = ("traced", "compiled") if may_trace else ("compiled",)
-    return tuple(rung for rung in rungs if RUNGS.index(rung) >= RUNGS.index(first))
+    slowest = max(RUNGS.index(first), RUNGS.index(limit.rung))
+    return tuple(rung for rung in ("traced", "compiled") if RUNGS.index(rung) >= slowest)
 
 
 def _first_rung() -> str | None:
@@ -157,12 +197,12 @@ def _first_rung() -> str | None:
     return os.environ["STEPNET_RUNG"] if "STEPNET_RUNG" in os.environ else None  # noqa: SIM401
 
 
-def _trace_code(form: Form, block: Block, result, t: float, y: np.ndarray):
+def _trace_code(trial: Trial):
+    form, block = trial.form, trial.block
     if form.dtype != np.float64:
         raise CannotTrace(f"states are {form.dtype}")
     traced = trace_short_or_loops(form, block)
-    code = loop_code(traced, "f") if isinstance(traced, Loops) else traced_code(traced)
-    return checked_code(code, form, block, t, y)
+    return loop_code(traced, "f") if isinstance(traced, Loops) else traced_code(traced)
 
 
 def traced_code(traced: Trace) -> Code:
@@ -172,62 +212,65 @@ def traced_code(traced: Trace) -> Code:
     return code
 
 
-def _slopes_nearby(form: Form, block: Block, t: float, y: np.ndarray):
-    """States near `y`, with the slopes that Python gives there; some may be outside the domain of the function."""
-    evaluate = python_call(form, block.values)
-    generator = np.random.default_rng(0)
-    for _ in range(N_CHECKS):
-        near = y + (0.1 * (np.abs(y) + 0.1) * generator.standard_normal(y.size)).astype(y.real.dtype)
-        slopes = np.empty(form.n_out, form.dtype)
-        try:
-            with np.errstate(all="ignore"):
-                evaluate(t, near, slopes)
-        except Exception:
-            continue
-        yield near, slopes
+def checked_code(code, form: Form, block: Block, t_span, y: np.ndarray):
+    """The code, if it gives what Python gives at a few times and places near `y`."""
+    if _gives_nearby(code, form, block, t_span, y):
+        return code
+    if reach(form.function, block.constants).calls_jitted and _gives_nearby(code, plain_form(form), block, t_span, y):
+        return code
+    raise CannotTrace("the trace gave another result than Python elsewhere")
 
 
-def checked_code(code: Code, form: Form, block: Block, t: float, y: np.ndarray) -> Code:
-    """The code, if it gives what Python gives at a few places near `y`."""
-    for near, slopes in _slopes_nearby(form, block, t, y):
-        if not _agrees(SIGNATURE(code.address), block.values, t, near, slopes):
-            raise CannotTrace("the trace gave another result than Python elsewhere")
-    return code
+def _gives_nearby(code, form: Form, block: Block, t_span, y: np.ndarray) -> bool:
+    call, p = SIGNATURE(code.address), block.values
+    return all(gives(call, p, t, near, slopes) for t, near, slopes in slopes_nearby(form, p, t_span, y))
 
 
-def _native_code(form: Form, block: Block, result, t: float, y: np.ndarray):
-    if isinstance(form.function, FunctionType) and writes_outside(form.function):
-        raise CannotTrace("it sets variables outside itself")
+def _native_code(trial: Trial):
+    if trial.reach.makes_text:
+        raise CannotTrace("it makes text, and compiled code writes numbers in another way")
     from stepnet.engines.numba_engine.compile.native import compile_native  # loads much of Numba
 
-    return compile_native(form, block, result)
+    return compile_native(trial.form, trial.block, trial.result)
 
 
 BUILD = {"traced": _trace_code, "compiled": _native_code}
 
 
-def _built(rung: str, form: Form, block: Block, result, slopes, t: float, y: np.ndarray):
+def _built(rung: str, trial: Trial):
     """Machine code from this process's memory or made now, or None and the reason why there is none."""
-    if uses_random_numbers(form.function):
-        return None, f"not {rung}: it uses random numbers"
-    kind = (type(result).__name__, np.shape(result))
+    form, block = trial.form, trial.block
+    kind = (type(trial.result).__name__, np.shape(trial.result))
     frozen = block.frozen if rung == "traced" else ()
     shapes = (form.inputs, form.output, form.dtype.str, form.is_in_place)
-    key = (rung, fingerprint(form.function), shapes, block.slots, kind, frozen)
+    key = (rung, trial.reach.key, shapes, block.slots, kind, frozen)
     code = _kept.get(key)
+    if code is not None and not isinstance(code, str) and not _is_right(code, trial):
+        code = None  # it was right when it was made, so something has changed unseen
     if code is None:
-        try:
-            code = BUILD[rung](form, block, result, t, y)
-        except Exception as exception:  # ours, Numba's, or Python's from inside: any means "not on this rung"
-            code = f"not {rung}: {first_line(exception)}"
+        code = _new_code(rung, trial)
         _remember(_kept, key, code)
-    if isinstance(code, str):
-        return None, code
-    if not _agrees(_callable(code), block.values, t, y, slopes) and not _agrees(
-        _callable(code), block.values, t, y, slopes, _typical_size(form, block, t, y)
-    ):
-        return None, f"not {rung}: it gave another result than Python (does it use random numbers or side effects?)"
-    return code, ""
+    return (None, code) if isinstance(code, str) else (code, "")
+
+
+def _new_code(rung: str, trial: Trial):
+    """Machine code that gives what Python gives at a few places, or why there is none."""
+    try:
+        code = BUILD[rung](trial)
+        checked_code(code, trial.form, trial.block, trial.t_span, trial.y)
+    except Exception as exception:  # ours, Numba's, or Python's from inside: any means "not on this rung"
+        return f"not {rung}: {first_line(exception)}"
+    if not _is_right(code, trial):
+        return f"not {rung}: it gave another result than Python (does it use random numbers or side effects?)"
+    return code
+
+
+def _is_right(code, trial: Trial) -> bool:
+    """Whether code gives what Python gave at the first place, and gives at another one."""
+    form, p, t, y = trial.form, trial.block.values, trial.t_span[0], trial.y
+    comparison = Comparison(code.address, form, p, trial.reach.calls_jitted)
+    is_here = gives(SIGNATURE(code.address), p, t, y, trial.slopes) or comparison.agrees(t, y)
+    return is_here and comparison.agrees_somewhere(trial.t_span, y)
 
 
 def c_address(function) -> int | None:
@@ -242,32 +285,6 @@ def c_address(function) -> int | None:
         pointer = function.function
         return c_address(pointer) if not isinstance(pointer, int) else pointer
     return int(function.address) if isinstance(function, CFunc) else None
-
-
-def _callable(code):
-    """The C function of a piece of code, for calls from Python; made once, it costs as much as ten calls."""
-    if code not in _calls:
-        _calls[code] = SIGNATURE(code.address)
-    return _calls[code]
-
-
-def _typical_size(form: Form, block: Block, t: float, y: np.ndarray) -> float:
-    """How large slopes are near `y`: at an equilibrium they are nothing but rounding."""
-    sizes = [np.abs(slopes).max(initial=0.0) for _, slopes in _slopes_nearby(form, block, t, y)]
-    return max((size for size in sizes if np.isfinite(size)), default=0.0)
-
-
-def _agrees(call, p: np.ndarray, t: float, y: np.ndarray, slopes: np.ndarray, typical: float = 0.0) -> bool:
-    """Whether the C function `call` gives the slopes that Python gave, to rounding of the largest or a typical one."""
-    found = np.empty_like(slopes)
-    if call(t, y.ctypes.data, found.ctypes.data, p.ctypes.data, y.size) != 0:
-        return False
-    size = np.abs(slopes)
-    largest = size.max(initial=typical)
-    if np.isfinite(largest):
-        return bool((np.abs(found - slopes) <= AGREEMENT[size.itemsize] * largest).all())
-    largest = size.max(initial=typical, where=np.isfinite(size))
-    return bool(np.allclose(found, slopes, rtol=0.0, atol=AGREEMENT[size.itemsize] * largest, equal_nan=True))
 
 
 def _replay(form: Form, values: np.ndarray, t: float, y: np.ndarray) -> np.ndarray:

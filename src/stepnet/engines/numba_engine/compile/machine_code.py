@@ -135,6 +135,8 @@ class Writer:
             return self.do(INSTRUCTION[operation], *x)
         if operation == "neg":
             return self.negative(x[0])
+        if operation == "fmod":
+            return self._write_fmod(*x)
         if operation in LIBM:
             return self.call(LIBM[operation], *x)
         if operation in COMPARISON:
@@ -146,6 +148,11 @@ class Writer:
         if operation == "select":
             return self.select(*x)
         return getattr(self, f"_write_{operation}")(*x)
+
+    def _write_fmod(self, x, y) -> str:
+        """LLVM folds fmod of a constant NaN to an undefined value, so NaN goes another way."""
+        rest = self.call(LIBM["fmod"], x, y)
+        return self.select(self.compare("uno", x, y), self.do("fadd", x, y), rest)
 
     def _write_max(self, x, y) -> str:
         """NaN if either is, as in NumPy."""

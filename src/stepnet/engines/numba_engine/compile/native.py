@@ -21,8 +21,9 @@ from numba.np.numpy_support import from_dtype
 
 from stepnet.engines.numba_engine.compile.arguments import Block
 from stepnet.engines.numba_engine.compile.copies import blank_copy, fill
-from stepnet.engines.numba_engine.compile.fingerprint import is_library
 from stepnet.engines.numba_engine.compile.form import Form, handles_exceptions
+from stepnet.engines.numba_engine.compile.integers import MayOverflow, annotations, require_small_integers
+from stepnet.engines.numba_engine.compile.libraries import is_library
 from stepnet.engines.numba_engine.compile.rewrite import returning_tuples
 
 OPTIONS = {
@@ -48,18 +49,22 @@ def compile_native(form: Form, block: Block, result) -> NativeCode:
         if rewritten is not function and not form.is_in_place and form.n_out <= LONGEST_TUPLE:
             try:
                 return _compile(rewritten, form, block, tuple(np.ravel(result)))
+            except MayOverflow:
+                raise
             except Exception:  # it returns an array elsewhere, say: compile it as it stands
                 pass
         return _compile(function, form, block, result)
 
 
 def _compile(function, form: Form, block: Block, result) -> NativeCode:
-    inner = _fresh(function, {})
-    body = njit(**OPTIONS)(_make_body(inner, form, block, result))
+    seen: dict[int, object] = {}
+    body = njit(**OPTIONS)(_make_body(_fresh(function, seen), form, block, result, seen))
     scalar = from_dtype(form.dtype)
     state, slopes = types.Array(scalar, 1, "C", readonly=True), types.Array(scalar, 1, "C")
     signature = types.none(types.float64, state, slopes, types.Array(types.float64, 1, "C", readonly=True))
     body.compile(signature)
+    for annotation in annotations([each for each in seen.values() if isinstance(each, Dispatcher)]):
+        require_small_integers(annotation)
     sizes = (form.n_in, form.n_out, block.values.size)
     return NativeCode(body.overloads[signature.args], signature, sizes)
 
@@ -101,8 +106,12 @@ def _view(context, builder, array, data, size: int):
     return view._getvalue()
 
 
-def _make_body(inner, form: Form, block: Block, result):
-    """A function that takes the arguments out of `y` and `p`, calls the user's function and stores what it returns."""
+def _make_body(inner, form: Form, block: Block, result, seen: dict | None = None):
+    """A function that takes the arguments out of `y` and `p`, calls the user's function and stores what it returns.
+
+    `seen` collects copies of functions.
+    """
+    seen = {} if seen is None else seen
     states, offset = [], 0
     for shape in form.inputs:
         size = int(np.prod(shape))
@@ -117,7 +126,7 @@ def _make_body(inner, form: Form, block: Block, result):
     else:
         arguments = ["t", *states, *(slot.expression() for slot in block.slots)]
         lines += [f"    out = inner({', '.join(arguments)})", *_stores(result, form.output)]
-    constants = {f"constants_{i}": _fresh(value, {}) for i, value in enumerate(block.args)}
+    constants = {f"constants_{i}": _fresh(value, seen) for i, value in enumerate(block.args)}
     namespace = {"inner": inner, "int64": types.int64, "complex128": np.complex128, **constants}
     exec("\n".join(lines), namespace)  # our own text: only numbers of the problem go into it
     return namespace["body"]

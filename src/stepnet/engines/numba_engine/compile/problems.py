@@ -13,13 +13,29 @@ from llvmlite import ir
 from numba import carray, types
 from numba.extending import intrinsic
 
+from stepnet.engines.contract import Given, Plan, Saving
 from stepnet.engines.numba_engine.compile.arguments import pack
 from stepnet.engines.numba_engine.compile.bulk_trace import MOST_NODES, MOST_UNKNOWNS
 from stepnet.engines.numba_engine.compile.cache import FieldKernel
-from stepnet.engines.numba_engine.compile.field import RUNGS, Field, c_address, identity_field, make_field
+from stepnet.engines.numba_engine.compile.field import (
+    ANY,
+    RUNGS,
+    UNTRACED,
+    Field,
+    InPython,
+    Limit,
+    c_address,
+    identity_field,
+    make_field,
+)
 from stepnet.engines.numba_engine.compile.form import IN_PLACE_NAMES, Form, form_of, parameter_names
 from stepnet.engines.numba_engine.compile.joined import joined_code
+from stepnet.engines.numba_engine.compile.machine_code import Code
+from stepnet.engines.numba_engine.compile.reach import Reach, reach
+from stepnet.events import Event
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split, state_shape
+
+NO_PLAN = Plan(Given(1, None), Saving(None, 0))
 
 
 def full_field(problem: Problem) -> Field:
@@ -35,6 +51,8 @@ def full_field(problem: Problem) -> Field:
         "compile_time": sum(part.compile_time for part in parts),
         "n_calls": sum(part.n_calls for part in parts),
         "cost": sum(part.cost for part in parts),
+        "reach": _joint_reach(parts),
+        "comparison": PartsComparison(problem, parts),
     }
     code = joined_code(problem, parts, MOST_NODES) if problem.initial.size <= MOST_UNKNOWNS else None
     if code is not None:
@@ -92,13 +110,22 @@ def argument_names(problem: Problem) -> tuple[str, ...]:
 
 def _field(problem: Problem, part: Function) -> Field:
     function, inputs, output, y, label = part
-    return make_field(function, problem.args, inputs, output, problem.t_span[0], y, label, problem.trace)
+    return make_field(function, problem.args, inputs, output, problem.t_span, y, label, _limit(problem))
+
+
+def _limit(problem: Problem) -> Limit:
+    return ANY if problem.trace else UNTRACED
 
 
 def part_fields(problem: Problem) -> tuple[Field, ...]:
     """The fields of the parts, q' = v of a second-order problem among them."""
     functions = functions_of(problem)
     found = [each and _field(problem, each) for each in functions]
+    reason = _why_in_python(tuple(field for field in found if field is not None))
+    if reason:
+        problem, _ = all_in_python(problem, NO_PLAN, reason)
+        functions = functions_of(problem)
+        found = [each and _field(problem, each) for each in functions]
     if len(functions) > 1 and None not in functions:
         found = [_named(field, each.label) for field, each in zip(found, functions, strict=True)]
     return tuple(field or identity_field(found[-1].p) for field in found)
@@ -124,20 +151,103 @@ def jacobian_of(problem: ODE):
     return make_jacobian(form, block, problem.t_span[0], problem.initial, **supplied, rungs=rungs)
 
 
+class Fields(NamedTuple):
+    """The right-hand side of a run, the functions of its events, and its projection, if there is one."""
+
+    slopes: Field
+    events: tuple[Field, ...]
+    projection: tuple[Field, ...]
+
+
+def fields_of(problem: Problem, plan: Plan) -> Fields:
+    """All functions of a run; those that read what another one may change run in Python, as that one does."""
+    found = Fields(full_field(problem), event_fields(problem, plan.events), projection_fields(problem, plan.project))
+    reason = _why_in_python((found.slopes, *found.events, *found.projection))
+    if not reason:
+        return found
+    problem, plan = all_in_python(problem, plan, reason)
+    slopes = full_field(problem) if _is_compiled(found.slopes) else found.slopes
+    events = (
+        _event_field(problem, event, i) if _is_compiled(field) else field
+        for i, (event, field) in enumerate(zip(plan.events, found.events, strict=True))
+    )
+    is_moved_in_python = not any(map(_is_compiled, found.projection))
+    moved = found.projection if is_moved_in_python else projection_fields(problem, plan.project)
+    return Fields(slopes, tuple(events), moved)
+
+
+def _is_compiled(field: Field) -> bool:
+    """Whether at least a part of it does not run in Python."""
+    return field.n_calls > len(field.callbacks)
+
+
+def _why_in_python(fields: tuple[Field, ...]) -> str:
+    """Why functions must share one memory, which is Python's: one of them may change what another one reads."""
+    for writer in fields:
+        change = writer.reach
+        if not writer.callbacks or change is None:
+            continue
+        for reader in fields:
+            read = reader.reach
+            if reader is writer or read is None or not _is_compiled(reader):
+                continue
+            if (read.reads_variables and (change.opaque or change.rebinds)) or (
+                read.reads_objects and (change.opaque or change.mutates)
+            ):
+                return "run in Python: another function of the run may change what it reads"
+    return ""
+
+
+def all_in_python(problem: Problem, plan: Plan, reason: str) -> tuple[Problem, Plan]:
+    """The same problem and plan with functions that are called in Python."""
+
+    def called(function):
+        if function is None or isinstance(function, InPython) or c_address(function) is not None:
+            return function
+        return InPython(function, reason)
+
+    match problem:
+        case ODE():
+            problem = replace(problem, fun=called(problem.fun))
+        case Split():
+            problem = replace(problem, parts=tuple(called(part) for part in problem.parts))
+        case SecondOrder():
+            problem = replace(problem, acceleration=called(problem.acceleration))
+        case Partitioned():
+            problem = replace(problem, dq=called(problem.dq), dp=called(problem.dp))
+    events = tuple(replace(event, fun=called(event.fun)) for event in plan.events)
+    return problem, plan._replace(events=events, project=called(plan.project))
+
+
+def reading(problem: Problem, plan: Plan) -> tuple:
+    """What the functions of a run read at present, and the numbers of their arguments.
+
+    Functions that are called in Python see by themselves what they read.
+    """
+    block = pack(problem.args)
+    parts = [part.function for part in functions_of(problem) if part is not None]
+    functions = [*parts, *(event.fun for event in plan.events), plan.project]
+    reaches = [reach(f, block.constants) for f in functions if f is not None and not _is_fixed(f)]
+    keys = tuple([each.key for each in reaches if not each.opaque])
+    return (keys, block.slots, block.frozen), block.values.tobytes()
+
+
+def _is_fixed(function) -> bool:
+    return isinstance(function, (InPython, Code)) or c_address(function) is not None
+
+
 def event_fields(problem: Problem, events) -> tuple[Field, ...]:
     """The functions g(t, y) of events, each with one number out."""
-    if not events:
-        return ()
+    return tuple([_event_field(problem, event, i) for i, event in enumerate(events)])
+
+
+def _event_field(problem: Problem, event: Event, i: int) -> Field:
     if isinstance(problem, (ODE, Split)):
         inputs = (problem.y0.shape,)
     else:
         inputs = (problem.q0.shape, problem.q0.shape)
-    t, args = problem.t_span[0], problem.args
-    labels = [f"events[{i}]" for i in range(len(events))]
-    return tuple(
-        _named(make_field(event.fun, args, inputs, (), t, problem.initial, label, problem.trace), label)
-        for event, label in zip(events, labels, strict=True)
-    )
+    where = problem.t_span, problem.initial, f"events[{i}]"
+    return _named(make_field(event.fun, problem.args, inputs, (), *where, _limit(problem)), where[-1])
 
 
 def projection_fields(problem: Problem, project) -> tuple[Field, ...]:
@@ -145,20 +255,49 @@ def projection_fields(problem: Problem, project) -> tuple[Field, ...]:
     if project is None:
         return ()
     shape = state_shape(problem)
-    t, args, y = problem.t_span[0], problem.args, problem.initial
-    return (_named(make_field(project, args, (shape,), shape, t, y, "project", problem.trace), "project"),)
+    span, args, y = problem.t_span, problem.args, problem.initial
+    return (_named(make_field(project, args, (shape,), shape, span, y, "project", _limit(problem)), "project"),)
+
+
+class PartsComparison:
+    """Compares the machine code of each part with its Python function."""
+
+    def __init__(self, problem: Problem, parts: tuple[Field, ...]):
+        self._problem, self._parts = problem, parts
+
+    def agrees_somewhere(self, t_span: tuple[float, float], y: np.ndarray) -> bool:
+        """Whether all parts agree at places of theirs."""
+        inputs = part_states(self._problem, y, len(self._parts))
+        return all(
+            part.comparison is None or part.comparison.agrees_somewhere(t_span, state)
+            for part, state in zip(self._parts, inputs, strict=True)
+        )
+
+
+def _joint_reach(parts: tuple[Field, ...]) -> Reach:
+    """What several functions reach together."""
+    found = [part.reach for part in parts if part.reach is not None]
+    flags = [any(flags) for flags in zip(*[each[2:] for each in found], strict=True)]
+    return Reach(tuple(each.key for each in found), "; ".join(each.opaque for each in found if each.opaque), *flags)
+
+
+def part_states(problem: Problem, y: np.ndarray, n_parts: int) -> tuple[np.ndarray, ...]:
+    """What of the flat state each part takes."""
+    half = y.size // 2
+    is_separable = isinstance(problem, SecondOrder) or getattr(problem, "separable", False)
+    return (y[half:], y[:half]) if is_separable else (y,) * n_parts
 
 
 def _replay_of(problem: Problem, parts):
-    """Run the Python originals of all parts, so that the one that raises does."""
+    """Run the Python originals of all parts, so that the one that raises does; the slopes that they give together."""
 
     def replay(t, y):
-        half = y.size // 2
-        is_separable = isinstance(problem, SecondOrder) or getattr(problem, "separable", False)
-        inputs = (y[half:], y[:half]) if is_separable else (y,) * len(parts)
-        for part, state in zip(parts, inputs, strict=True):
-            if part.replay is not None:
-                part.replay(t, state)
+        inputs = part_states(problem, y, len(parts))
+        slopes = [
+            part(t, state) if part.replay is None else part.replay(t, state)
+            for part, state in zip(parts, inputs, strict=True)
+        ]
+        return sum(slopes) if isinstance(problem, Split) else np.concatenate(slopes)
 
     return replay
 

@@ -14,12 +14,14 @@ import numpy as np
 
 from stepnet.engines.numba_engine.compile.arguments import Block, are_floats, as_inputs, with_values
 from stepnet.engines.numba_engine.compile.callback import SIGNATURE
+from stepnet.engines.numba_engine.compile.comparison import N_CHECKS
 from stepnet.engines.numba_engine.compile.dual import WIDTH, compile_dual
-from stepnet.engines.numba_engine.compile.field import N_CHECKS, c_address
-from stepnet.engines.numba_engine.compile.fingerprint import fingerprint
+from stepnet.engines.numba_engine.compile.field import c_address
 from stepnet.engines.numba_engine.compile.form import Form, python_call
 from stepnet.engines.numba_engine.compile.loop_code import code_of
 from stepnet.engines.numba_engine.compile.loops import Loops
+from stepnet.engines.numba_engine.compile.reach import reach
+from stepnet.engines.numba_engine.compile.symbols import CannotTrace
 from stepnet.engines.numba_engine.compile.trace import Trace
 
 _REAL, _REALS, _COUNT = ctypes.c_double, ctypes.c_void_p, ctypes.c_int64
@@ -226,7 +228,10 @@ def _checked_product(name: str, found: np.ndarray, n: int) -> np.ndarray:
 
 def _key(form: Form, block: Block) -> tuple:
     """What machine code depends on: the function and the shapes and kinds of its arguments."""
-    return fingerprint(form.function), form.inputs, form.output, form.is_in_place, block.slots
+    reached = reach(form.function, block.constants)
+    if reached.opaque:
+        raise CannotTrace(reached.opaque)
+    return reached.key, form.inputs, form.output, form.is_in_place, block.slots
 
 
 def _remembered(key: tuple, build: Callable):

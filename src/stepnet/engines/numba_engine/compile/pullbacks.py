@@ -139,7 +139,7 @@ def _found_out(problem: Problem, field: Field, which: Function, form: Form, bloc
     try:
         if not problem.trace:
             raise CannotTrace("refused")
-        return _traced(field, _traced_to_the_end(field, form, block, t, which.y))
+        return _traced(field, _traced_to_the_end(field, form, block, problem.t_span, which.y))
     except Exception as exception:
         reason = f"not traced: {first_line(exception)}"
     if _has_jacobian(problem):
@@ -157,12 +157,12 @@ def _found_out(problem: Problem, field: Field, which: Function, form: Form, bloc
     )
 
 
-def _traced_to_the_end(field: Field, form: Form, block: Block, t: float, y: np.ndarray) -> Code:
+def _traced_to_the_end(field: Field, form: Form, block: Block, t_span, y: np.ndarray) -> Code:
     """The same right-hand side with a trace as long as it takes."""
     owner = field.keep_alive
     if owner not in _long:
         traced = trace(form, block, MOST_NODES_OF_DERIVATIVES)
-        _long[owner] = checked_code(traced_code(traced), form, block, t, y)
+        _long[owner] = checked_code(traced_code(traced), form, block, t_span, y)
     return _long[owner]
 
 

@@ -12,13 +12,13 @@ from stepnet.engines.numba_engine.compile.augmented import MOST, tangent_trace
 from stepnet.engines.numba_engine.compile.bulk_trace import MOST_UNKNOWNS, trace_loops
 from stepnet.engines.numba_engine.compile.callback import SIGNATURE
 from stepnet.engines.numba_engine.compile.field import checked_code, first_line, traced_code
-from stepnet.engines.numba_engine.compile.fingerprint import fingerprint, is_opaque
 from stepnet.engines.numba_engine.compile.form import Form, form_of
 from stepnet.engines.numba_engine.compile.graph import Graph
 from stepnet.engines.numba_engine.compile.joined import copied_nodes
 from stepnet.engines.numba_engine.compile.loop_code import loop_code
 from stepnet.engines.numba_engine.compile.machine_code import Code
 from stepnet.engines.numba_engine.compile.products import VJP
+from stepnet.engines.numba_engine.compile.reach import reach
 from stepnet.engines.numba_engine.compile.trace import Trace, trace
 from stepnet.errors import NoDerivative
 
@@ -28,9 +28,10 @@ _kept: OrderedDict = OrderedDict()
 
 def scalar_of(loss: Callable, y: np.ndarray) -> Scalar:
     """A loss of an array like `y`, traced once as long as nothing changes that it refers to."""
-    key = (fingerprint(loss), y.shape)
-    if is_opaque(key):
+    reached = reach(loss)
+    if reached.opaque:
         return Scalar(loss, y)
+    key = (reached.key, y.shape)
     if key not in _kept:
         _kept[key] = Scalar(loss, y)
         if len(_kept) > MOST_KEPT:
@@ -66,7 +67,7 @@ class Scalar:
         form, block = self._form(y), pack(())
         try:
             loops = trace_loops(form, block)
-            checked_code(loop_code(loops, "f"), form, block, 0.0, y.ravel())
+            checked_code(loop_code(loops, "f"), form, block, (0.0, 0.0), y.ravel())
             return loop_code(loops, "vjp")
         except Exception:  # ours, or Python's from inside; straight-line code may still do
             return None
@@ -77,7 +78,7 @@ class Scalar:
             form, block = self._form(y), pack(())
             try:
                 traced = trace(form, block, MOST)
-                self._codes["value"] = traced, checked_code(traced_code(traced), form, block, 0.0, y.ravel())
+                self._codes["value"] = traced, checked_code(traced_code(traced), form, block, (0.0, 0.0), y.ravel())
             except Exception as exception:
                 raise NoDerivative(
                     f"`loss` could not be traced ({first_line(exception)}); let it return the pair (value, gradient)"

@@ -118,6 +118,29 @@ def clip(x, a_min=None, a_max=None, *, min=None, max=None):
     return wrapped(np.asarray(boxed(x if high is None else np.minimum(x, high))))
 
 
+def make_nan_to_num(where: Callable):
+    """np.nan_to_num by `where`: other numbers for NaN and the infinities."""
+
+    def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
+        if copy is not True:
+            raise CannotTrace("it calls np.nan_to_num without a copy")
+        largest = np.finfo(float).max
+        x = where(np.isnan(x), nan, x)
+        x = where(x == np.inf, largest if posinf is None else posinf, x)
+        return where(x == -np.inf, -largest if neginf is None else neginf, x)
+
+    return nan_to_num
+
+
+def _of_truths(ufunc):
+    """np.any and np.all."""
+
+    def reduce(x, axis=None, *, keepdims=False):
+        return ufunc.reduce(as_symbols(as_symbols(x) != 0), axis=axis, keepdims=keepdims)
+
+    return reduce
+
+
 def _extreme(ufunc):
     def reduce(x, axis=None, *, keepdims=False, initial=np._NoValue):
         return ufunc.reduce(as_symbols(x), axis=axis, keepdims=keepdims, initial=initial)
@@ -233,7 +256,8 @@ def _as_plain(x):
 FUNCTIONS.update({
     np.where: where, np.clip: clip, np.linalg.norm: norm, np.mean: mean, np.dot: dot, np.outer: outer,
     np.inner: inner, np.vdot: vdot, np.cross: cross, np.gradient: gradient,
-    np.convolve: convolve,
+    np.convolve: convolve, np.any: _of_truths(np.logical_or), np.all: _of_truths(np.logical_and),
+    np.nan_to_num: make_nan_to_num(where),
     np.max: _extreme(np.maximum), np.min: _extreme(np.minimum),
     np.amax: _extreme(np.maximum), np.amin: _extreme(np.minimum), np.real: lambda x: x,
     np.zeros_like: _like(zeros), np.ones_like: _like(ones), np.empty_like: _like(empty), np.full_like: full_like,
@@ -273,7 +297,8 @@ NUMPY = Shim(np, {
     **{function.__name__: _where_traced(function, own) for function, own in FUNCTIONS.items()},
     **{name: FUNCTIONS[function] for name, function in _MAKERS.items()},
     "array": array, "asarray": asarray, "asanyarray": asarray, "zeros": zeros, "ones": ones, "empty": empty,
-    "full": full, "linalg": Shim(np.linalg, {"norm": _where_traced(np.linalg.norm, norm)}),
+    "full": full, "isscalar": lambda x: isinstance(x, Symbol) or np.isscalar(x),
+    "linalg": Shim(np.linalg, {"norm": _where_traced(np.linalg.norm, norm)}),
 })  # fmt: skip
 del NUMPY.__dict__["norm"]  # it is one of np.linalg
 

@@ -48,7 +48,15 @@ class Symbol:
         return apply_ufunc(ufunc, method, inputs, options)
 
     def __repr__(self):
-        return f"<symbol {self.graph.nodes[self.number]}>"
+        raise CannotTrace("it makes text of a traced number")
+
+    __str__ = __repr__
+
+    def __format__(self, spec):
+        raise CannotTrace("it makes text of a traced number")
+
+    def __hash__(self):
+        raise CannotTrace("it takes a traced number for a key")
 
     shape, ndim, size, dtype = (), 0, 1, np.dtype(float)
 
@@ -161,7 +169,6 @@ for _name, _operation in _OPERATORS.items():
     setattr(Symbol, f"__r{_name}__", _binary(_operation, is_reflected=True))
 for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
     setattr(Symbol, f"__{_name}__", _binary(_name))
-Symbol.__hash__ = object.__hash__
 Symbol.__invert__ = lambda self: apply("not", self)
 Symbol.__neg__ = lambda self: apply("neg", self)
 Symbol.__pos__ = lambda self: self
@@ -297,7 +304,7 @@ FUNCTIONS: dict[Callable, Callable] = {}
 UNTRACEABLE = frozenset((
     np.sort, np.argsort, np.argmax, np.argmin, np.nonzero, np.searchsorted, np.interp, np.fft.fft, np.fft.ifft,
     np.linalg.solve, np.linalg.inv, np.linalg.eig, np.linalg.det, np.round, np.median, np.std, np.var,
-    np.piecewise, np.select,
+    np.piecewise, np.select, np.asarray_chkfinite,
 ))  # fmt: skip
 
 

@@ -6,16 +6,14 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from types import FunctionType, MethodType
 
 import numpy as np
-from numba.core.dispatcher import Dispatcher
 
-from stepnet.engines.numba_engine.compile.copies import blank_copy, fill
+from stepnet.engines.numba_engine.compile.copies import Copies
 from stepnet.engines.numba_engine.compile.derivatives import pullback, pushforward
-from stepnet.engines.numba_engine.compile.fingerprint import fingerprint, is_opaque, writes_outside
-from stepnet.engines.numba_engine.compile.form import handles_exceptions, plain_functions
+from stepnet.engines.numba_engine.compile.form import handles_exceptions
 from stepnet.engines.numba_engine.compile.graph import Graph
+from stepnet.engines.numba_engine.compile.reach import reach
 from stepnet.engines.numba_engine.compile.stand_ins import MATH, NUMPY, Shim
 from stepnet.engines.numba_engine.compile.symbols import CannotTrace, Symbol, SymbolArray, as_symbols, number
 
@@ -87,10 +85,11 @@ def run_on_symbols(form, block, replaced: dict, make):
     original = getattr(form.function, "py_func", form.function)
     if handles_exceptions(original):
         raise CannotTrace("it handles exceptions, and straight-line code raises none")
-    before = fingerprint(original)
-    if is_opaque(before) or any(map(writes_outside, plain_functions(original))):
-        raise CannotTrace("it refers to objects or variables that may change")
-    function = traceable(original, {}, replaced)
+    before = reach(original, block.constants)
+    if before.opaque:
+        raise CannotTrace(before.opaque)
+    copies = Copies(replaced)
+    function = copies.of(original)
     t, states, offset = make("t", 0, ()), [], 0
     for shape in form.inputs:
         states.append(make("y", offset, shape))
@@ -100,8 +99,8 @@ def run_on_symbols(form, block, replaced: dict, make):
         extra = (make("p", 0, (block.values.size,)),) if form.takes_parameters else ()
         function(t, *states, slopes, *extra)
     else:
-        slopes = function(t, *states, *(_argument(slot, block, replaced, make) for slot in block.slots))
-    if fingerprint(original) != before:
+        slopes = function(t, *states, *[_argument(slot, block, copies, make) for slot in block.slots])
+    if not copies.are_unchanged() or reach(original, block.constants).key != before.key:
         raise CannotTrace("it changes something outside itself")
     return slopes
 
@@ -125,10 +124,11 @@ def _inputs(graph: Graph, is_in_place: bool, name: str, offset: int, shape: tupl
         symbols[i] = Symbol(graph, graph.node(name, offset + i))
     if shape == ():
         return symbols.view(SymbolArray) if is_in_place else symbols[0]
+    symbols.flags.writeable = name != "p"  # a trace that stored into its arguments would forget what it stored
     return symbols.reshape(shape).view(SymbolArray)
 
 
-def _argument(slot, block, replaced: dict, make):
+def _argument(slot, block, copies: Copies, make):
     """A float argument as a symbol, an array as an array of them; whole numbers and booleans as they are."""
     if slot.kind == "float" or (slot.kind == "array" and not slot.is_complex):
         return make("p", slot.offset, slot.shape)
@@ -137,28 +137,5 @@ def _argument(slot, block, replaced: dict, make):
     if slot.kind == "bool":
         return bool(block.values[slot.offset])
     if slot.kind == "constant":
-        return _replaced(block.args[slot.offset], {}, replaced)
+        return copies.of(block.args[slot.offset])
     raise CannotTrace("it takes complex arguments")
-
-
-def traceable(function, seen: dict, replaced: dict = REPLACED):
-    """A copy of a function in which NumPy and math, and the functions it calls, understand symbols."""
-    if isinstance(function, Dispatcher):
-        function = function.py_func
-    if isinstance(function, partial):
-        return partial(traceable(function.func, seen, replaced), *function.args, **function.keywords)
-    if isinstance(function, MethodType):
-        return MethodType(traceable(function.__func__, seen, replaced), function.__self__)
-    if not isinstance(function, FunctionType):
-        call = type(function).__call__
-        return traceable(function.__call__, seen, replaced) if isinstance(call, FunctionType) else function
-    if id(function) not in seen:
-        copy = seen[id(function)] = blank_copy(function)
-        fill(copy, function, lambda value: _replaced(value, seen, replaced))
-    return seen[id(function)]
-
-
-def _replaced(value, seen: dict, replaced: dict):
-    if id(value) in replaced:
-        return replaced[id(value)]
-    return traceable(value, seen, replaced) if isinstance(value, (FunctionType, Dispatcher)) else value
