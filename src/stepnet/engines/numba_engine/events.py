@@ -186,28 +186,29 @@ def rate_of(watch, e, low, high, h):
 def opposite_point(tables, watch, e, low, high, work, h, run):
     """theta where g_e has the other sign, if |g_e| falls at `low` and grows at `high`; else NEVER, or RAISED.
 
-    Bisection by the slope of |g_e|.  It ends where the tangent at the middle stays away from zero, as g_e then does if
-    it is convex there.
+    Bisection by the slope of |g_e|.  It ends where a parabola through three points stays well away from zero.
     """
-    sign, is_fine = (1.0 if watch.now[e] > 0.0 else -1.0), True
+    sign = 1.0 if watch.now[e] > 0.0 else -1.0
     for i in range(64):
         middle, width = 0.5 * (low + high), (high - low) / 16
         before, is_fine = value_at(tables, watch, e, middle - width, work, h, run)
-        if not is_fine:
-            return RAISED
-        after, is_fine = value_at(tables, watch, e, middle + width, work, h, run)
-        if not is_fine:
+        here, is_still = value_at(tables, watch, e, middle, work, h, run)
+        after, is_yet = value_at(tables, watch, e, middle + width, work, h, run)
+        if not (is_fine and is_still and is_yet):
             return RAISED
         if sign * before < 0.0:
             return middle - width
+        if sign * here < 0.0:
+            return middle
         if sign * after < 0.0:
             return middle + width
-        fall = abs(after - before) / (2 * width) * 0.5 * (high - low)
-        if high - low < SHORTEST_PART or (i > 2 and min(abs(before), abs(after)) > fall > 0.0):
+        growth, bend = abs(after) - abs(before), abs(before) - 2 * abs(here) + abs(after)
+        is_clear = i > 2 and bend > 0.0 and growth * growth < 4 * bend * abs(here)
+        if is_clear or high - low < SHORTEST_PART:
             return NEVER
-        if before == after:
+        if growth == 0.0:
             low, high = middle - width, middle + width
-        elif abs(after) < abs(before):
+        elif growth < 0.0:
             low = middle
         else:
             high = middle
