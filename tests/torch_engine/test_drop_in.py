@@ -205,7 +205,7 @@ def test_the_length_of_a_block_has_a_gradient(how, memory):
     assert any(each is length for each in block.parameters())
     (found,) = torch.autograd.grad(block(y0).sum(), length)
     at = lambda shift: snt.ODEBlock(net, *how, length=0.7 + shift, rtol=1e-10, atol=1e-12)(y0).sum()
-    assert float(found) == pytest.approx(float(at(h) - at(-h)) / (2 * h), rel=1e-5)
+    assert float(found) == pytest.approx(float((at(h) - at(-h)).detach()) / (2 * h), rel=1e-5)
 
 
 FIELD = fields.chained(fields.mlp([4, 8, 4]))

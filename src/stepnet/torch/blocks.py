@@ -145,10 +145,11 @@ class SolveBlock(torch.nn.Module):
 
     def __init__(self, func, scheme, steps=None, length=1.0, *, memory="auto", rtol=1e-6, atol=1e-9):
         super().__init__()
-        if not (isfinite(length) and length != 0):
+        number = float(length.detach() if isinstance(length, Tensor) else length)
+        if not (isfinite(number) and number != 0):
             raise ValueError(f"`length` must be finite and not zero, found {length!r}")
         self.func, self.scheme = func, catalogue.get(scheme)
-        self.length = length if isinstance(length, Tensor) else float(length)
+        self.length = length if isinstance(length, Tensor) else number
         self.steps = None if steps is None else count("steps", steps)
         self.is_given_pair = steps is not None and is_pair(self.scheme)  # others go from time to time in any case
         if steps is None and not is_pair(self.scheme):

@@ -66,23 +66,25 @@ def find_sources(outputs: Iterable[Tensor], since: int, known: Sequence[Tensor] 
 
     A leaf that nobody holds was made inside of the computation, and nobody can read its gradient.
     """
-    ends = {edge_of(x) for x in known if x.requires_grad}
-    leaves: dict[int, Tensor] = {}
-    older, seen = dict[Edge, None](), set[Node]()
-    stack = [edge_of(y) for y in outputs if y.requires_grad]
+    ends = {edge_of(x) for x in known if x.grad_fn is not None}
+    leaves, older, seen = dict[int, Tensor](), dict[Edge, None](), set[Node]()
+    stack: list[Sequence[tuple[Node | None, int]]] = [[edge_of(y) for y in outputs if y.requires_grad]]
     while stack:
-        node, number = stack.pop()
-        if node in seen or (node, number) in ends:
-            continue
-        if isinstance(node, AccumulateGrad):
-            seen.add(node)
-            if sys.getrefcount(node.variable) > _UNHELD:  # type: ignore[attr-defined]
-                leaves[id(node.variable)] = node.variable  # type: ignore[attr-defined]
-        elif node._sequence_nr() < since:  # type: ignore[attr-defined]
-            older[node, number] = None
-        else:
-            seen.add(node)
-            stack += [edge for edge in node.next_functions if edge[0] is not None]  # type: ignore[misc]
+        for edge in stack.pop():
+            node = edge[0]
+            if node is None or node in seen:
+                continue
+            if type(node) is AccumulateGrad:
+                seen.add(node)
+                if sys.getrefcount(node.variable) > _UNHELD:  # type: ignore[attr-defined]
+                    leaves[id(node.variable)] = node.variable  # type: ignore[attr-defined]
+            elif ends and edge in ends:
+                continue
+            elif node._sequence_nr() < since:  # type: ignore[attr-defined]
+                older[edge] = None  # type: ignore[index]
+            else:
+                seen.add(node)
+                stack.append(node.next_functions)
     return Sources(tuple(leaves.values()), tuple(older)).without(known)
 
 
