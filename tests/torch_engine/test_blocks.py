@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -351,11 +352,14 @@ def test_steps_that_cannot_be_undone_are_noticed_in_both_engines(engine, dtype, 
 
 
 @pytest.mark.parametrize("engine", ["torch", "numba"])
-def test_one_large_sample_does_not_hide_others_in_both_engines(engine, monkeypatch):
+def test_one_large_sample_does_not_hide_the_drift_of_others_in_both_engines(engine, monkeypatch):
     monkeypatch.setattr(reversal, "BLOCK_BYTES", 2**14)
-    x = inputs(16, 4)
+    x, found = inputs(32, 4, torch.float32), []
     with torch.no_grad():
-        x[2] *= 1e12
-    stored = gradients(grown(engine, torch.float64, 600, 0.2, "tanh", "all"), x)
-    found = gradients(grown(engine, torch.float64, 600, 0.2, "tanh", "reversible"), x)
-    assert max(relative(a, b) for a, b in zip(found, stored, strict=True)) <= EQUAL * 1e3
+        x[2] *= 1e6
+    for memory in ("all", "reversible"):
+        how = {"memory": memory, "engine": engine, "seed": 3, "dtype": torch.float32}
+        block = snt.HamiltonianBlock(32, 600, length=600.0, **how)
+        with nullcontext() if memory == "all" else pytest.warns(sn.AdjointWarning, match="missed the beginning by"):
+            found.append(gradients(block, x))
+    assert max(relative(a, b) for a, b in zip(*found, strict=True)) <= 100 * torch.finfo(torch.float32).eps

@@ -120,8 +120,11 @@ def _drift(stage: Stage, found: np.ndarray, wanted: np.ndarray) -> float:
     by_sample = lambda rows: np.abs(rows.reshape(len(rows), -1, stage.group * TILE)).max(axis=1)
     with np.errstate(all="ignore"):
         size, error = by_sample(wanted), by_sample(found - wanted)
-        size = np.maximum(size, np.median(size[size > 0]) if size.any() else np.finfo(size.dtype).tiny)
-        return float(np.nan_to_num(np.max(error / size), nan=np.inf))
+        known = size[size > 0]
+        middle = len(known) // 2
+        least = np.partition(known, middle)[middle] if len(known) else np.finfo(size.dtype).tiny
+        drift = float(np.max(error / np.maximum(size, least)))
+        return drift if drift == drift else np.inf
 
 
 # ---- memory ---------------------------------------------------------------------------------------------------------
