@@ -450,3 +450,14 @@ def test_held_weights_refuse_what_is_no_number_of_controls():
             fields.HeldWeights(wrong)
     with pytest.raises(TypeError, match=r"`depth` must be a Depth such as .*, or HeldWeights"):
         Block(fields.residual(fields.dense(2)), "euler", 3, 1.0, 3)
+
+
+def test_zero_weights_are_the_identity_where_the_activation_keeps_zero():
+    """Or where K' stands outside of it; else every layer adds h s(0)."""
+    x = np.random.default_rng(15).normal(size=(3, 2 * N))
+    for dynamics, scheme in (("residual", "euler"), ("staggered", "symplectic_euler_kick"), ("parabolic", "euler")):
+        for activation, is_identity in (("tanh", True), ("relu", True), ("sigmoid", dynamics == "parabolic")):
+            field = fields.DYNAMICS[dynamics](fields.dense(N if dynamics == "staggered" else 2 * N), activation)
+            net = Net(Design((Block(field, scheme, STEPS),)))
+            net.put(np.zeros_like(net.theta))
+            assert np.array_equal(net(x), x) == is_identity
