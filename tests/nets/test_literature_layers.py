@@ -235,7 +235,7 @@ def undone(name, steps, activation) -> float:
     net = LITERATURE[name][0](activation=activation)
     old = net.design.blocks[0]
     net = Net(Design((Block(old.field, old.scheme, steps, 0.1 * steps),)))
-    net.weights["blocks.0.K"][...] = np.random.default_rng(3).normal(size=(steps, N, N)) / np.sqrt(N)
+    net.weights["blocks.0.K"][...] = np.random.default_rng(3).normal(size=(steps, N, N)) / np.sqrt(2 * N)
     x = inputs(net, 16)
     if old.field.kind == "second":
         x[:, N:] = 0.0  # from rest
