@@ -235,7 +235,7 @@ def undone(name, steps, activation) -> float:
     net = LITERATURE[name][0](activation=activation)
     old = net.design.blocks[0]
     net = Net(Design((Block(old.field, old.scheme, steps, 0.1 * steps),)))
-    net.weights["blocks.0.K"][...] = np.random.default_rng(3).normal(size=(steps, N, N)) / np.sqrt(N)
+    net.weights["blocks.0.K"][...] = np.random.default_rng(3).normal(size=(steps, N, N)) / np.sqrt(2 * N)
     x = inputs(net, 16)
     if old.field.kind == "second":
         x[:, N:] = 0.0  # from rest
@@ -450,3 +450,14 @@ def test_held_weights_refuse_what_is_no_number_of_controls():
             fields.HeldWeights(wrong)
     with pytest.raises(TypeError, match=r"`depth` must be a Depth such as .*, or HeldWeights"):
         Block(fields.residual(fields.dense(2)), "euler", 3, 1.0, 3)
+
+
+def test_zero_weights_are_the_identity_where_the_activation_keeps_zero():
+    """Or where K' stands outside of it; else every layer adds h s(0)."""
+    x = np.random.default_rng(15).normal(size=(3, 2 * N))
+    for dynamics, scheme in (("residual", "euler"), ("staggered", "symplectic_euler_kick"), ("parabolic", "euler")):
+        for activation, is_identity in (("tanh", True), ("relu", True), ("sigmoid", dynamics == "parabolic")):
+            field = fields.DYNAMICS[dynamics](fields.dense(N if dynamics == "staggered" else 2 * N), activation)
+            net = Net(Design((Block(field, scheme, STEPS),)))
+            net.put(np.zeros_like(net.theta))
+            assert np.array_equal(net(x), x) == is_identity
