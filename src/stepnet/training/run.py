@@ -131,6 +131,8 @@ class State(NamedTuple):
         good, best = numbers["good"], numbers["best"]
         for name, vector in {"theta": theta, "good": good, "best": best, **slots}.items():
             require_array(f"`{name}`", vector, theta.shape, theta.dtype, is_finite=name not in slots)
+        if any(np.isnan(vector).any() for vector in slots.values()):  # squares of gradients may be infinite
+            raise ValueError("the slots of the optimiser must not be NaN")
         step, best_epoch = require_array("`counts`", numbers["counts"], (2,), np.int64).tolist()
         lowest, first, *sums = require_array("`marks`", numbers["marks"], (6,), np.float64, False).tolist()
         rows = numbers["history"]
