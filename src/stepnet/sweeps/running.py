@@ -194,7 +194,7 @@ def _storage(path, work: Work, boxes: list[Box], options: dict, size: int) -> Me
     if path is None:
         return Memory(work.grid, boxes, work.reductions)
     from stepnet import __version__
-    from stepnet.engines.numba_engine.identity import problem_identity, value_identity
+    from stepnet.engines.numba_engine.identity import opaque_reason, problem_identity, value_identity
 
     facts = {
         "problem": problem_identity(work.problem),
@@ -205,6 +205,12 @@ def _storage(path, work: Work, boxes: list[Box], options: dict, size: int) -> Me
         "chunk": size,
         "version": __version__,
     }
+    reason = opaque_reason(work.problem, options.get("events") or ())
+    if reason and Path(path).is_dir() and any(Path(path).iterdir()):
+        raise ValueError(
+            f"`path` = {path} holds parts of a sweep, and whether they belong to this one cannot be told, for its "
+            f"right-hand side is not known ({reason}); give another folder, or delete this one to begin anew"
+        )
     return Folder(Path(path), facts, work.grid, boxes, work.reductions)
 
 

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import fields, is_dataclass
 
 from stepnet.engines.contract import Plan
+from stepnet.engines.numba_engine.compile.arguments import pack
 from stepnet.engines.numba_engine.compile.reach import reach, value_key
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
 
@@ -25,6 +26,15 @@ def identity(problem: Problem, scheme, plan: Plan) -> str:
 def problem_identity(problem: Problem) -> str:
     """A hash of a problem, its initial state included."""
     return _hash((*_facts(problem), problem.initial.tobytes()))
+
+
+def opaque_reason(problem: Problem, events=()) -> str:
+    """Why the functions of a problem cannot be told from others by what they reach; nothing if they can."""
+    chosen = events if isinstance(events, (tuple, list)) else (events,)
+    functions = (*_functions(problem), *(getattr(event, "fun", event) for event in chosen))
+    constants = pack(problem.args).constants
+    found = [reach(function, constants).opaque for function in functions if callable(function)]
+    return next((reason for reason in found if reason), "")
 
 
 def value_identity(value) -> str:
