@@ -24,6 +24,7 @@ from numba.core.ccallback import CFunc
 from numba.core.dispatcher import Dispatcher
 
 from stepnet.engines.contract import Plan
+from stepnet.engines.numba_engine.compile.bytecode import facts_of
 from stepnet.errors import NoIdentity
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
 
@@ -35,6 +36,7 @@ WRAPPERS = (staticmethod, classmethod)
 MOST_PARTS = 100_000  # that a value may have
 DEEPEST = 100
 PROTOCOL = 4  # of pickle
+HIDING = frozenset(("compile", "eval", "exec", "globals", "input", "locals", "open", "__import__"))
 
 
 def identity(problem: Problem, scheme, plan: Plan) -> str:
@@ -158,6 +160,7 @@ class _Walk:
         if _is_library(function.__module__):
             parts.append((function.__module__, function.__qualname__))
         elif not code.co_filename.startswith(INSTALLED):
+            _require_visible(function)
             parts.append(_globals(code, function.__globals__, set()))
         return _hash("function", *map(self.digest, parts))
 
@@ -311,6 +314,17 @@ def _is_library(module: str | None) -> bool:
 def _is_installed(kind: type) -> bool:
     home = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
     return _is_library(kind.__module__) or home.startswith(INSTALLED)
+
+
+def _require_visible(function: FunctionType) -> None:
+    """Refuse a function that may use what its bytecode does not name."""
+    facts = facts_of(function.__code__)
+    hidden = [name for name in facts.variables if name in HIDING and name not in function.__globals__]
+    hidden += [f"import {module}" for module in facts.imports if not _is_library(module)]
+    if hidden:
+        raise _no_identity(
+            function, f"`{function.__qualname__}` uses `{hidden[0]}`, and so values that it does not name"
+        )
 
 
 def _no_identity(value, reason: str) -> NoIdentity:

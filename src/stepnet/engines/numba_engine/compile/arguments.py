@@ -152,8 +152,8 @@ def _slot(value, offset: int):
         return Slot("float", offset), (float(value),)
     if isinstance(value, (complex, np.complexfloating)):
         return Slot("complex", offset), (float(value.real), float(value.imag))
-    if isinstance(value, np.ndarray) and value.dtype in (np.float64, np.float32) and value.ndim > 0:
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.ndim > 0:
         return Slot("array", offset, value.shape), value.astype(np.float64).ravel()
-    if isinstance(value, np.ndarray) and value.dtype == np.complex128 and value.ndim > 0:
-        return Slot("array", offset, value.shape, True), np.ascontiguousarray(value).ravel().view(np.float64)
+    if isinstance(value, np.ndarray) and value.dtype.kind == "c" and value.ndim > 0:
+        return Slot("array", offset, value.shape, True), np.ascontiguousarray(value, np.complex128).ravel().view(np.float64)
     return None, None

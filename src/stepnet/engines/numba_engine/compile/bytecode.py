@@ -38,6 +38,7 @@ class Facts(NamedTuple):
     rebinds: tuple[str, ...]
     mutates: bool
     makes_text: bool
+    sets_attributes: bool
 
 
 @lru_cache(maxsize=4096)
@@ -48,7 +49,7 @@ def facts_of(code: CodeType) -> Facts:
     attributes: set[str] = set()
     imports: list[str] = []
     rebinds: list[str] = []
-    mutates = makes_text = False
+    mutates = makes_text = sets_attributes = False
     for nested in _codes(code):
         instructions = list(dis.get_instructions(nested))
         for place, instruction in enumerate(instructions):
@@ -67,10 +68,12 @@ def facts_of(code: CodeType) -> Facts:
                 rebinds.append(what)
             mutates = mutates or name in STORING
             makes_text = makes_text or name in FORMATTING
+            sets_attributes = sets_attributes or name in ("STORE_ATTR", "DELETE_ATTR")
     frozen = {name: frozenset(found) for name, found in chains.items()}
     mutates = mutates or not MUTATORS.isdisjoint(attributes)
     makes_text = makes_text or "format" in attributes
-    return Facts(tuple(variables), frozen, frozenset(attributes), tuple(imports), tuple(rebinds), mutates, makes_text)
+    flags = mutates, makes_text, sets_attributes
+    return Facts(tuple(variables), frozen, frozenset(attributes), tuple(imports), tuple(rebinds), *flags)
 
 
 def _codes(code: CodeType):

@@ -138,7 +138,8 @@ class Copies:
 
     def _class(self, kind: type) -> type:
         """A class of the user's with copies of its functions; others stay."""
-        if known_name(kind) is not None or is_installed(kind.__module__) or type(kind) not in (type, ABCMeta):
+        is_foreign = is_installed(kind.__module__) or is_standard(kind.__module__)
+        if known_name(kind) is not None or is_foreign or type(kind) not in (type, ABCMeta):
             return kind
         bases = tuple(self._exchange(base) for base in kind.__bases__)
         members = {name: self._member(member) for name, member in vars(kind).items() if name not in MADE_BY_TYPE}

@@ -97,6 +97,9 @@ def known_name(value) -> str | None:
     if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
         module, name, owner = value.__module__ or "", value.__qualname__, getattr(value, "__self__", None)
         is_bound = not (owner is None or isinstance(owner, ModuleType))
+        is_exception = isinstance(value, type) and issubclass(value, BaseException) and is_standard(module)
+        if is_exception:
+            return f"{module}.{name}"
         if not is_bound and is_library(module) and f"{module}.{name}" not in IMPURE:
             return f"{module}.{name}"
     return None

@@ -53,6 +53,7 @@ PLAIN_SIZE = type("Plain", (), {}).__basicsize__  # of objects that have nothing
 POINTER = np.dtype(np.intp).itemsize
 MOST_SEEN = 1000  # objects; a function that reaches more of them is opaque
 CONSTRUCTION = frozenset(("__init__", "__new__", "__post_init__"))
+SETTING = frozenset(("__setattr__", "__delattr__"))
 WRITING = frozenset(("__repr__", "__str__", "__format__"))
 UNCALLED = frozenset((
     "__hash__", "__init_subclass__", "__class_getitem__", "__reduce__", "__reduce_ex__", "__getstate__",
@@ -130,7 +131,8 @@ class Holder(NamedTuple):
 class Walk:
     """A walk over values.  Every object is described once, so that cycles and webs of objects come to an end."""
 
-    takes_all = makes_text = reads_variables = reads_objects = rebinds = mutates = calls_jitted = False
+    takes_all = reads_variables = reads_objects = rebinds = mutates = False
+    makes_text = sets_attributes = calls_jitted = False
     opaque = ""
 
     def __init__(self):
@@ -217,6 +219,7 @@ class Walk:
         facts = facts_of(code)
         self.mutates |= facts.mutates
         self.makes_text |= facts.makes_text
+        self.sets_attributes |= facts.sets_attributes
         self.names |= facts.attributes
         self._require_known(facts)
         cells = [
@@ -317,7 +320,7 @@ class Walk:
         for base in kind.__mro__[1:]:
             if known_name(base) is None and (is_installed(base.__module__) and base.__module__ != "abc"):
                 return self.refuse(f"it uses the class {kind.__qualname__}", kind)
-        if is_installed(kind.__module__):
+        if is_installed(kind.__module__) or is_standard(kind.__module__):
             return self.refuse(f"it uses the class {kind.__module__}.{kind.__qualname__}", kind)
         if any("__init_subclass__" in vars(base) for base in kind.__mro__[:-1]):
             return self.refuse(f"it uses the class {kind.__qualname__}, which changes its subclasses", kind)
@@ -383,6 +386,8 @@ def _class_member_counts(walk: Walk, is_built: bool, name: str) -> bool:
         return False
     if name in CONSTRUCTION:
         return is_built
+    if name in SETTING:
+        return walk.sets_attributes
     return walk.makes_text if name in WRITING else name not in DATA_OF_CLASSES
 
 
