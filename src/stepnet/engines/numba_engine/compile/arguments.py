@@ -155,5 +155,5 @@ def _slot(value, offset: int):
     if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.ndim > 0:
         return Slot("array", offset, value.shape), value.astype(np.float64).ravel()
     if isinstance(value, np.ndarray) and value.dtype.kind == "c" and value.ndim > 0:
-        return Slot("array", offset, value.shape, True), np.ascontiguousarray(value, np.complex128).ravel().view(np.float64)
+        return Slot("array", offset, value.shape, True), value.astype(np.complex128).ravel().view(float)
     return None, None
