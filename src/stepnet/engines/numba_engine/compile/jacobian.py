@@ -10,8 +10,8 @@ from scipy.sparse import coo_array, csc_array, csr_array, issparse
 
 from stepnet.engines.numba_engine.compile.arguments import Block
 from stepnet.engines.numba_engine.compile.bulk_trace import MOST_NODES, trace_short_or_loops
+from stepnet.engines.numba_engine.compile.comparison import AGREEMENT
 from stepnet.engines.numba_engine.compile.field import (
-    AGREEMENT,
     MOST_NODES_OF_DERIVATIVES,
     c_address,
     first_line,
