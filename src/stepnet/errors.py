@@ -28,11 +28,13 @@ class UnknownName(LookupError):
         super().__init__(f"there is no {what} {name!r}; {hint}")
 
 
-def unknown_argument(function: str, name: str, known: Iterable[str]) -> TypeError:
-    """The error for an argument that a function does not have; the message says what to give instead."""
-    known = list(known)
-    hint = hint_for_argument(name, known) or _nearest(name, known) or f"it takes {', '.join(known) or 'no numbers'}"
-    return TypeError(f"{function} takes no `{name}`; {hint}")
+class UnknownArgument(TypeError):
+    """An argument that a function does not have; the message says what to give instead."""
+
+    def __init__(self, function: str, name: str, known: Iterable[str]):
+        known = list(known)
+        hint = hint_for_argument(name, known) or _nearest(name, known) or f"it takes {', '.join(known) or 'no numbers'}"
+        super().__init__(f"{function} takes no `{name}`; {hint}")
 
 
 def _nearest(name: str, known: list[str]) -> str:

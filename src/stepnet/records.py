@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from stepnet.errors import UnknownName, unknown_argument
+from stepnet.errors import UnknownArgument, UnknownName
 
 Named = TypeVar("Named", bound=Callable[..., Any])
 
@@ -101,7 +101,7 @@ def by_name(what: str, known: Mapping[str, Callable[..., Any]], name, numbers: M
     takes = signature(known[key]).parameters
     for other in numbers:
         if other not in takes:
-            raise unknown_argument(f"the {what} {key!r}", other, takes)
+            raise UnknownArgument(f"the {what} {key!r}", other, takes)
     return known[key](**numbers)
 
 
@@ -129,7 +129,7 @@ def _explained(function, name_of: Callable[..., str], also: Iterable[str]):
     @wraps(function)
     def call(*args, **named):
         if not named.keys() <= known:
-            raise unknown_argument(name_of(*args), next(key for key in named if key not in known), shown)
+            raise UnknownArgument(name_of(*args), next(key for key in named if key not in known), shown)
         return function(*args, **named)
 
     return call

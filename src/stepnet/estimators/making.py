@@ -8,7 +8,7 @@ from inspect import signature
 
 from stepnet import nets
 from stepnet.checkpoints.counts import checked_count
-from stepnet.errors import UnknownName
+from stepnet.errors import UnknownArgument, UnknownName
 from stepnet.fields import Field
 from stepnet.nets import Net
 
@@ -84,7 +84,7 @@ def _with_options(maker: Callable, sizes: tuple, own: dict, options) -> Net:
     try:
         return maker(*sizes, **own, **options)
     except TypeError as error:
-        if options and "keyword argument" in str(error):
+        if options and (isinstance(error, UnknownArgument) or "keyword argument" in str(error)):
             raise TypeError(
                 f"`options` must be arguments of `nets.{maker.__name__}`, found {options!r:.80}: {error}"
             ) from None
