@@ -67,7 +67,7 @@ def net(build: Callable[[int], Net]) -> Format:
     def read(folder):
         found = sn.nets.load(folder / "net.safetensors")
         x = np.cos(np.arange(3 * found.design.n_in)).reshape(3, -1)
-        return digest(found(x), found.gradient(x, end_gradient=found(x)).theta)
+        return digest(found(x), found.gradient(x, end_gradient=found(x), memory="all").theta)
 
     return Format(lambda: (build(1), build(2)), lambda folder, each: each.save(folder / "net.safetensors"), read)
 
