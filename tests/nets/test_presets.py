@@ -122,3 +122,11 @@ def test_parallel_depth_converges_in_single_precision():
     assert found.error < 1e-4
     assert MGRIT(tolerance=0.0).within(np.float32).tolerance == 0.0
     assert MGRIT().within(np.float64) == MGRIT()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_net_from_a_file_has_the_identity_of_the_one_that_was_stored(name, tmp_path):
+    net = nets.PRESETS[name](*PRESETS[name])
+    net.save(tmp_path / "net.safetensors")
+    assert nets.load(tmp_path / "net.safetensors").identity == net.identity
+    assert nets.PRESETS[name](*PRESETS[name], dtype="float32").identity != net.identity

@@ -99,7 +99,7 @@ def _described(value, operators: list):
     if isinstance(value, Activation):
         return {"activation": value.name}
     if sparse.issparse(value):
-        known = next((i for i, P in enumerate(operators) if P is value), None)
+        known = next((i for i, P in enumerate(operators) if _are_equal(P, value)), None)
         if known is None:
             operators.append(value)
             known = len(operators) - 1
@@ -115,6 +115,14 @@ def _described(value, operators: list):
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise TypeError(f"{type(value).__name__} cannot be written into the file of a net, found {value!r:.80}")
+
+
+def _are_equal(P, Q) -> bool:
+    """Whether two operators have the same numbers in the same places."""
+    if P is Q:
+        return True
+    pairs = ((P.data, Q.data), (P.indices, Q.indices), (P.indptr, Q.indptr))
+    return P.shape == Q.shape and all(np.array_equal(*pair) for pair in pairs)
 
 
 def _is_known(name, scheme) -> bool:
