@@ -182,7 +182,7 @@ def writes_in_place(t, y, dy):
 STEPS = {
     "no such scheme": (lambda: solve("dorpi5"), LookupError, ["'dorpi5'", "did you mean", "'dopri5'"]),
     "nothing like a scheme": (lambda: solve("zzzz"), LookupError, ["'zzzz'", "known", "rk4"]),
-    "scheme is None": (lambda: solve(None), LookupError, ["None", "known"]),
+    "scheme is a number": (lambda: solve(5), LookupError, ["scheme 5", "did you mean"]),
     "problem and scheme swapped": (
         lambda: sn.solve("rk4", ode(), steps=3), TypeError, ["`problem`", "ODE", "found str"]
     ),

@@ -499,7 +499,7 @@ def test_event_functions_run_on_every_rung(rung):
     solution = sn.solve(sn.ODE(oscillator, [0.0, 1.0], (0.0, 6.0)), "dop853", events=RUNGS[rung], **TIGHT)
     root = math.asin(0.7)
     np.testing.assert_allclose(solution.t_events[0], [root, math.pi - root], rtol=0, atol=CLOSED_FORM)
-    assert solution.statistics.rung == rung
+    assert solution.statistics.event_rungs == (rung,)
 
 
 @pytest.mark.parametrize("rung", ["traced", "compiled", "python"])

@@ -285,7 +285,7 @@ def both_forms(name: str, size: int):
 def test_many_unknowns_become_loops_however_few_operations_they_take(name, size):
     fun, args, shape = lines(size)[name]
     n = int(np.prod(shape))
-    field = make_field(fun, args, (shape,), shape, 0.0, numbers(n), "fun")
+    field = make_field(fun, args, (shape,), shape, (0.0, 1.0), numbers(n), "fun")
     assert (field.rung, field.reason) == ("traced", "")
     assert field.keep_alive.loops is not None or n <= MOST_UNKNOWNS  # some shapes cannot be had as long as that
 
@@ -293,7 +293,7 @@ def test_many_unknowns_become_loops_however_few_operations_they_take(name, size)
 @pytest.mark.parametrize("name", SHORT)
 def test_few_unknowns_stay_straight_line_code(name):
     fun, args, shape = lines(60)[name]
-    field = make_field(fun, args, (shape,), shape, 0.0, numbers(int(np.prod(shape))), "fun")
+    field = make_field(fun, args, (shape,), shape, (0.0, 1.0), numbers(int(np.prod(shape))), "fun")
     assert (field.rung, field.reason) == ("traced", "")
     assert field.keep_alive.trace is not None
 

@@ -110,8 +110,8 @@ def test_single_precision():
 # ---- how fast: eight channels, Euler, weights that are smooth in depth or not ---------------------------------------
 
 
-def along_depth(length, steps, is_smooth=True, seed=0):
-    net, rng = nets.resnet(None, None, 8, steps, length=length), np.random.default_rng(seed)
+def along_depth(length, steps, is_smooth=True, seed=0, **options):
+    net, rng = nets.resnet(None, None, 8, steps, length=length, **options), np.random.default_rng(seed)
     angle = 2 * np.pi * (np.arange(steps) + 0.5) / steps
     for weights in net.weights.values():
         if is_smooth:
@@ -206,7 +206,7 @@ def test_smooth_weights_converge_faster():
 
 
 def test_the_factor_falls_with_depth():
-    found = np.array([factors(along_depth(20.0, steps)) for steps in (64, 256, 1024)])
+    found = np.array([factors(along_depth(20.0, steps, degree=0)) for steps in (64, 256, 1024)])
     assert (found[1:] < found[:-1] / 2).all()
     assert found[0, :2].max() < 0.5
 

@@ -105,7 +105,7 @@ def test_perturbed_ends_of_steps(name, kind, short_blocks):
 def test_perturbed_ends_of_steps_that_are_undone(name, short_blocks):
     """A slope carried from one step to the next is that of one side of a jump, so the step is not undone exactly."""
     require_same(perturbed(name, Net(), "reversible"), perturbed(name, Net(), "all"))
-    with pytest.warns(AdjointWarning, match="found with checkpoints"):
+    with pytest.warns(AdjointWarning, match="computed again with checkpoints"):
         found = perturbed(name, Switched(), "reversible")
     require_same(found, perturbed(name, Switched(), "all"))
 

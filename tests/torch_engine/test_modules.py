@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 import pickle
 from multiprocessing.reduction import ForkingPickler
 
@@ -419,8 +420,8 @@ def test_traced_modules_are_functions_of_their_inputs(name):
         traced = torch.jit.trace(module, (inputs(n).detach(),), check_trace=False)
     other = 0.5 * inputs(n, 9).detach()
     assert relative(traced(other).detach(), module(other).detach()) <= EQUAL
-    traced = torch.jit.trace(module.blocks[0], (inputs(module.blocks[0].n_in).detach(),), check_trace=False)
-    state = inputs(module.blocks[0].n_in, 4)
+    traced = torch.jit.trace(module.blocks[0], (inputs(module.blocks[0].record.n_in).detach(),), check_trace=False)
+    state = inputs(module.blocks[0].record.n_in, 4)
     assert relative(traced(state).detach(), module.blocks[0](state).detach()) <= EQUAL
 
 
@@ -534,7 +535,7 @@ def field_function(name: str, **how):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_fields_have_derivatives_in_time(name):
     function, t = field_function(name), torch.tensor(0.7, requires_grad=True, **DOUBLE)
-    y = inputs(function.n_in, 2)
+    y = inputs(math.prod(function.layout_in.shape), 2)
     assert torch.autograd.gradcheck(lambda t, y, *_: function(t, y), (t, y, *function.parameters()), fast_mode=True)
     assert torch.autograd.gradgradcheck(function, (t, y), fast_mode=True)
     times = torch.tensor([0.05, 0.4, 0.9, 1.35, 1.9], requires_grad=True, **DOUBLE)
@@ -544,13 +545,13 @@ def test_fields_have_derivatives_in_time(name):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_sample_has_its_own_time(name):
     function = field_function(name)
-    y, t = inputs(function.n_in, 4), torch.linspace(0.1, 1.9, 4, **DOUBLE)[:, None]
+    y, t = inputs(math.prod(function.layout_in.shape), 4), torch.linspace(0.1, 1.9, 4, **DOUBLE)[:, None]
     wanted = torch.cat([function(t[i, 0], y[i : i + 1]) for i in range(4)])
     assert relative(function(t, y).detach(), wanted.detach()) <= EQUAL
     solved = snt.solve(function, y.detach(), torch.linspace(0.0, 2.0, 3, **DOUBLE), rtol=1e-7, atol=1e-9).y_end
     alone = snt.odeint(function, y.detach(), torch.linspace(0.0, 2.0, 3, **DOUBLE), rtol=1e-7, atol=1e-9)[-1]
     assert relative(solved.detach(), alone.detach()) < 1e-5
-    assert function(t[:0], y[:0]).shape == (0, function.n_in)
+    assert function(t[:0], y[:0]).shape == (0, math.prod(function.layout_in.shape))
 
 
 def test_times_that_are_not_those_of_the_samples_are_refused():

@@ -235,11 +235,10 @@ WRONG = {
     "whole state": ({"y0": torch.arange(3)}, TypeError, "`y0` must hold floating-point"),
     "state as a list": ({"y0": [1.0]}, TypeError, "`y0` must be a tensor or a tuple"),
     "state that is not finite": ({"y0": Y0 / 0.0}, ValueError, "`y0` must be finite"),
-    "two dtypes": ({"y0": (Y0, Y0.float())}, ValueError, "`y0` must have tensors of one dtype"),
-    "two devices": ({"y0": (Y0, META)}, ValueError, "torch.float64 on cpu and torch.float64 on meta"),
+    "two devices": ({"y0": (Y0, META)}, ValueError, "tensors on one device, found cpu and meta"),
     "not finite": ({"func": lambda t, y: y / 0.0}, RuntimeError, "`func` gives values that are not finite"),
     "not finite later": ({"func": lambda t, y: y * torch.sqrt(1 - t)}, RuntimeError, "`func` gives values"),
-    "times that are not numbers": ({"t": T / 0.0}, ValueError, "`t` must be strictly"),
+    "times that are not numbers": ({"t": T / 0.0}, ValueError, "`t` must be finite"),
     "shapes": ({"y0": (Y0, Y0), "func": lambda t, y: (y[0], y[0][0])}, ValueError, "`func` must return tensors of the"),
     "no function": ({"func": 3}, TypeError, "`func` must be a function"),
     "shape": ({"func": lambda t, y: y[0]}, ValueError, r"shape \(2, 2\) of the state, found \(2,\)"),
@@ -288,11 +287,6 @@ def test_a_module_that_does_not_go_with_the_state_is_named(method, net):
         snt.odeint(Field(), Y0, T, method=method)
     where = f"{net.weight.dtype} on {net.weight.device}"
     assert caught.value.__notes__ == [f"`func` has parameters of {where}, `y0` is torch.float64 on cpu"]
-
-
-def test_parameters_must_be_found():
-    with pytest.raises(ValueError, match="give `adjoint_params`"):
-        snt.odeint_adjoint(decay, Y0, T)
 
 
 def test_neither_package_loads_what_it_does_not_need():

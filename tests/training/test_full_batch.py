@@ -310,7 +310,7 @@ def test_what_is_refused_is_named(call, message):
 
 
 def test_unknown_methods_are_answered_with_the_nearest():
-    with pytest.raises(sn.UnknownName, match="no method 'bfgs'; did you mean 'lbfgs'"):
+    with pytest.raises(sn.UnknownName, match=r"no method 'bfgs'; .*'lbfgs'"):
         training.minimise(Objective(TwoLayer(2, 0, 2), "mse"), waves(), "bfgs")
 
 

@@ -89,6 +89,10 @@ class Net:
         """What copies take along: not the workspace, which they make again when they run."""
         return {name: value for name, value in self.__dict__.items() if name != "_execution"}
 
+    def __setstate__(self, state: dict) -> None:
+        """Weights are copied: `joblib.load(mmap_mode="r")` hands over arrays that cannot be written."""
+        self.__dict__.update(state, theta=np.array(state["theta"]))
+
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Of a sample, as the layout states it."""

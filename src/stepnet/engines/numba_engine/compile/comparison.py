@@ -50,10 +50,10 @@ class Comparison:
         """Whether both give the same slopes at factor y + shift; true if Python raises there."""
         n, both = y.size, np.empty(y.size + self._form.n_out, self._form.dtype)
         state = both[:n]
-        np.multiply(y, factor, state)
-        state += shift
         try:
             with np.errstate(all="ignore"):
+                np.multiply(y, factor, state)
+                state += shift
                 if self._is_short and self._are_few_equal(t, state, both):
                     return True
                 slopes = self.slopes(t, state)
