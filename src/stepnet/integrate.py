@@ -297,7 +297,7 @@ def _as_solution(problem: Problem, scheme, outcome: Outcome) -> Solution:
         problem=problem,
         failure=failure,
         t_events=outcome.t_events,
-        y_events=tuple(found.reshape(len(found), *shape) for found in outcome.y_events),
+        y_events=tuple([found.reshape(len(found), *shape) for found in outcome.y_events]),
         pieces=outcome.pieces,
         t_end=outcome.t_end,
     )

@@ -93,7 +93,7 @@ def adaptive_steps(problem: Problem, scheme, choices: Choices) -> Adaptive:
 
 def given_steps(problem: Problem, scheme, steps, choices: Choices) -> Given:
     """A number of even steps, or the times of given ones."""
-    for name, value in choices._asdict().items():
+    for name, value in zip(choices._fields, choices, strict=True):
         if value is not None:
             raise ValueError(f"`{name}` belongs to adaptive steps, but `steps` are given; leave one of them out")
     if isinstance(steps, (int, np.integer)) and not isinstance(steps, bool):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from stepnet.schemes.explicit import DOP853, RK4, VERNER65
@@ -50,7 +50,7 @@ class Program:
     outputs: tuple[int, ...]
     steps: int = 1
 
-    @property
+    @cached_property
     def n_slopes(self) -> int:
         """Evaluations of right-hand sides."""
         return sum(isinstance(operation, Slope) for operation in self.operations)

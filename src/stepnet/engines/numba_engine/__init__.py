@@ -5,6 +5,7 @@ Families, ensembles and losses are loaded when they are first used.
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 
 import numpy as np
@@ -15,6 +16,7 @@ from stepnet.engines.numba_engine.compile.arguments import flat_gradients, pack
 from stepnet.engines.numba_engine.driver import StartFailed, drive
 from stepnet.engines.numba_engine.identity import identity
 from stepnet.engines.numba_engine.job import Job
+from stepnet.engines.numba_engine.renewal import Renewal
 from stepnet.engines.numba_engine.stepper import Stepper
 from stepnet.errors import NoIdentity
 from stepnet.problem import Problem
@@ -49,12 +51,16 @@ def __getattr__(name: str):
 
 def prepare(problem: Problem, scheme, plan: Plan) -> Job:
     """A run about to begin; Runge-Kutta kernels look into their own steps, others have it done."""
-    family = import_module(f"{__name__}.{FAMILIES[type(scheme)]}").prepare
+    family = _family(type(scheme))
     if is_plain(plan) or isinstance(scheme, ExplicitRK):
-        job = family(problem, scheme, plan)
-    else:
-        job = observed.prepare(problem, scheme, plan, family)
-    return job._replace(prepare=lambda problem, plan: prepare(problem, scheme, plan))
+        return family(problem, scheme, plan)
+    return observed.prepare(problem, scheme, plan, family)
+
+
+@cache
+def _family(kind: type):
+    """The function that prepares runs of a family of schemes."""
+    return import_module(f"{__name__}.{FAMILIES[kind]}").prepare
 
 
 def run(problem: Problem, scheme, plan: Plan) -> Outcome:
@@ -64,7 +70,7 @@ def run(problem: Problem, scheme, plan: Plan) -> Outcome:
     except StartFailed as failed:
         nothing = (np.zeros(0),) * len(plan.events), (failed.outcome.y[:0],) * len(plan.events)
         return failed.wanted(plan)._replace(t_events=nothing[0], y_events=nothing[1])
-    outcome = drive(job, problem, plan, scheme)
+    outcome = drive(job, problem, plan, scheme, prepare)
     is_interrupted = outcome.status is Status.INTERRUPTED
     if job.inner is None or plan.saving.at is None or observed.is_moving(plan) or is_interrupted:
         return outcome
@@ -93,4 +99,4 @@ def begin(problem: Problem, scheme, plan: Plan) -> Stepper:
         known: str | NoIdentity = identity(problem, scheme, plan)
     except NoIdentity as reason:  # which matters only if the run is stored
         known = reason
-    return Stepper(job, problem, plan, known)
+    return Stepper(job, Renewal(problem, scheme, plan, prepare), plan, known)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
 from math import isfinite
@@ -64,13 +65,16 @@ class StartFailed(Exception):
         return self.outcome._replace(t=self.outcome.t[kept], y=self.outcome.y[kept])
 
 
-def drive(job: Job, problem: Problem, plan: Plan, scheme) -> Outcome:
-    """Call the kernel until the run ends; returns what was reached, whatever happened."""
+def drive(job: Job, problem: Problem, plan: Plan, scheme, prepare: Callable[..., Job] | None = None) -> Outcome:
+    """Call the kernel until the run ends; returns what was reached, whatever happened.
+
+    `prepare(problem, scheme, plan)` makes such a job anew, for plans with resets.
+    """
     trajectory = Trajectory(job, plan)
     started, loaded = time.perf_counter(), Kernel.seconds
     code = DONE
     if problem.t_span[0] != problem.t_span[1]:
-        code, job = _loop(job, problem, plan, trajectory)
+        code, job = _loop(job, problem, plan, trajectory, lambda: Renewal(problem, scheme, plan, prepare))
     loading = Kernel.seconds - loaded
     elapsed = time.perf_counter() - started - loading
     status = Status.INTERRUPTED if code == PAUSED else STATUS[code]
@@ -88,12 +92,12 @@ def drive(job: Job, problem: Problem, plan: Plan, scheme) -> Outcome:
         n_calls * evaluations,
         rung,
         reason,
-        sum(field.compile_time for field in job.fields) + loading,
+        sum([field.compile_time for field in job.fields]) + loading,
         run_time=elapsed,
         stiffness=stiffness,
         probes=evaluations - before,
-        event_rungs=tuple(field.rung for field in watched),
-        event_reasons=tuple(field.reason for field in watched),
+        event_rungs=tuple([field.rung for field in watched]),
+        event_reasons=tuple([field.reason for field in watched]),
         project_rung=moved[0].rung if moved else "",
         project_reason=moved[0].reason if moved else "",
     )
@@ -117,17 +121,19 @@ def _origin(fields: tuple[Field, ...]) -> tuple[int, str, str]:
     return max(field.n_calls for field in fields), rung, "; ".join(reasons)
 
 
-def _loop(job: Job, problem: Problem, plan: Plan, trajectory: Trajectory) -> tuple[int, Job]:
+def _loop(
+    job: Job, problem: Problem, plan: Plan, trajectory: Trajectory, renew: Callable[[], Renewal]
+) -> tuple[int, Job]:
     """The code of the last slice, PAUSED meaning interrupted, and the job, which a reset may have replaced."""
     try:
         code, attempts = PAUSED, FIRST_SLICE
-        if not any(field.callbacks for field in job.fields) and not plan.progress:
+        if not plan.progress and not any(field.callbacks for field in job.fields):
             attempts = _first_attempts(job)
             code, seconds = _slice(job, trajectory, attempts)
             if code not in TO_GO_ON:
                 return diagnosis.checked_code(job, code), job
             attempts = _next_attempts(attempts, seconds)
-        renewal = Renewal(problem, plan, job.prepare) if any(event.reset for event in plan.events) else None
+        renewal = renew() if any(event.reset for event in plan.events) else None
         with _interrupts(job) as is_stopped, _progress_bar(job.run[0], plan.progress) as show:
             while code in TO_GO_ON:
                 code, next_job = _answer(code, job, problem, plan, trajectory, renewal)

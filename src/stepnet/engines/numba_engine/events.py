@@ -15,7 +15,7 @@ import numpy as np
 
 from stepnet.engines.contract import Plan
 from stepnet.engines.numba_engine import stepping
-from stepnet.engines.numba_engine.compile.cache import compiled, inlined
+from stepnet.engines.numba_engine.compile.cache import compiled, inlined, lasting
 from stepnet.engines.numba_engine.extension import ASIDE, VALUE, between
 from stepnet.engines.numba_engine.primitives import call_field
 from stepnet.problem import Problem
@@ -28,6 +28,7 @@ END = 2.0**-20  # of a part of a step: how far from its end |g| is looked at to 
 COARSE, NARROW = 2.0**-10, 2.0**-14  # half-widths of differences: to see which way g goes, and where it turns
 
 
+@lasting
 class Watch(NamedTuple):
     """The event functions of a run, their parameters, and what was found.
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stepnet.engines.numba_engine import stepping
-from stepnet.engines.numba_engine.compile.cache import inlined
+from stepnet.engines.numba_engine.compile.cache import inlined, lasting
 from stepnet.engines.numba_engine.primitives import call_field, combine
 
 # Rows of `work`: the state, the new one, one between or aside, two errors, a value of an event, zeros; from K on the
@@ -20,6 +20,7 @@ from stepnet.engines.numba_engine.primitives import call_field, combine
 Y, Y_NEW, ASIDE, ERROR, ERROR_2, VALUE, ZERO, K = range(8)
 
 
+@lasting
 class Tables(NamedTuple):
     """The numbers of a scheme: A and c with the extra stages of the continuous extension, R and the stage at its end.
 

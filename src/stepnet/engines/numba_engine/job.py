@@ -36,7 +36,6 @@ class Job(NamedTuple):
     `stage_slopes(t, y, h)` yields the `StageSlopes` of one step in Python, to find out what went wrong.
     `inner` is the job that takes the steps, if this one only looks into them.
     `choose_step()` chooses the length of the next step as at the beginning, where steps are adaptive.
-    `prepare(problem, plan)` makes such a job.
     """
 
     advance: Callable
@@ -51,7 +50,6 @@ class Job(NamedTuple):
     prefix: tuple[np.ndarray, np.ndarray] | None = None
     inner: Job | None = None
     choose_step: Callable | None = None
-    prepare: Callable | None = None
 
     @property
     def real_dtype(self) -> np.dtype:

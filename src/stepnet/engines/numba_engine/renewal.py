@@ -15,10 +15,10 @@ REASON = "run in Python: what it reads changes during the run"
 
 
 class Renewal:
-    """Watches what the functions of a run read; `prepare(problem, plan)` makes its job."""
+    """Watches what the functions of a run read; `prepare(problem, scheme, plan)` makes its job."""
 
-    def __init__(self, problem: Problem, plan: Plan, prepare: Callable[[Problem, Plan], Job]):
-        self._problem, self._plan, self._prepare = problem, plan, prepare
+    def __init__(self, problem: Problem, scheme, plan: Plan, prepare: Callable[..., Job]):
+        self._problem, self._scheme, self._plan, self._prepare = problem, scheme, plan, prepare
         self._key = reading(problem, plan)
         self._times = 0
 
@@ -59,7 +59,7 @@ class Renewal:
     def _continued(self, job: Job) -> Job:
         state = job.state.reshape(state_shape(self._problem))
         here = restarted(self._problem, state, (job.run["t"].item(), self._problem.t_span[1]))
-        new = self._prepare(here, self._plan)
+        new = self._prepare(here, self._scheme, self._plan)
         new.run[...], new.work[...] = job.run, job.work
         new.run["has_slope"] = 0
         return new

@@ -16,7 +16,6 @@ from stepnet.engines.numba_engine.renewal import Renewal, has_mutable_args, is_c
 from stepnet.engines.numba_engine.stepping import DONE, FULL, PAUSED
 from stepnet.engines.numba_engine.trajectory import Trajectory
 from stepnet.errors import NoIdentity
-from stepnet.problem import Problem
 from stepnet.solution import Status
 from stepnet.stored_arrays import require_array
 
@@ -33,11 +32,11 @@ MOST_COUNTED = 2**62
 class Stepper:
     """The arrays of a run and the kernel that moves them; `identity` says what it is a run of, or why nobody knows."""
 
-    def __init__(self, job: Job, problem: Problem, plan: Plan, identity: str | NoIdentity):
+    def __init__(self, job: Job, renewal: Renewal, plan: Plan, identity: str | NoIdentity):
         self._job, self._plan, self._identity = job, plan, identity
         self._trajectory = Trajectory(job, plan)
-        self._renewal = Renewal(problem, plan, job.prepare)
-        self._may_change = has_mutable_args(problem) or any(is_changeable(field) for field in job.fields)
+        self._renewal = renewal
+        self._may_change = has_mutable_args(renewal.problem) or any(is_changeable(field) for field in job.fields)
 
     @property
     def t(self) -> float:

@@ -12,7 +12,7 @@ import pickle
 import sys
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -94,25 +94,36 @@ def _describe(argument):
     return (type(argument), *map(_describe, argument)) if isinstance(argument, tuple) else type(argument)
 
 
+_lasting: set[type] = set()
+
+
+def lasting(kind: type) -> type:
+    """Decorator of named tuples that serve many calls: a kernel checks the one it was last given only once."""
+    _lasting.add(kind)
+    return kind
+
+
 def _write_check(arguments: tuple) -> Callable[..., bool]:
     """A function that tells whether others are like these arguments: `_describe` written out, in half of its time."""
     constants: dict[str, object] = {}
-    tests: list[str] = []
 
-    def write(name: str, value) -> None:
+    def write(name: str, value) -> str:
         known = f"c{len(constants)}"
         constants[known] = value.dtype if isinstance(value, np.ndarray) else type(value)
         if isinstance(value, np.ndarray):
-            tests.append(f"{name}.dtype is {known} and {name}.ndim == {value.ndim} and {name}.flags.carray")
-            return
-        tests.append(f"{name}.__class__ is {known}")
+            return f"{name}.dtype is {known} and {name}.ndim == {value.ndim} and {name}.flags.carray"
+        tests = [f"{name}.__class__ is {known}"]
         if isinstance(value, tuple):
             tests.append(f"len({name}) == {len(value)}")
-            for i, item in enumerate(value):
-                write(f"{name}[{i}]", item)
+            tests += [write(f"{name}[{i}]", item) for i, item in enumerate(value)]
+        test = " and ".join(tests)
+        if type(value) not in _lasting:
+            return test
+        constants[f"{known}_last"] = last = [value]
+        constants[f"{known}_keep"] = partial(last.__setitem__, 0)  # returns None
+        return f"({name} is {known}_last[0] or ({test} and not {known}_keep({name})))"
 
-    for i, argument in enumerate(arguments):
-        write(f"a{i}", argument)
+    tests = [write(f"a{i}", argument) for i, argument in enumerate(arguments)]
     names = ", ".join(f"a{i}" for i in range(len(arguments)))
     return eval(f"lambda {names}: {' and '.join(tests)}", constants)  # our own text
 

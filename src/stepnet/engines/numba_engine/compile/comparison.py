@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from ctypes import addressof, c_double
 from dataclasses import replace
 from itertools import count
 
@@ -35,6 +36,7 @@ class Comparison:
         self._call, self._p_address = SIGNATURE(address), p.ctypes.data
         is_plain = not form.is_in_place and len(form.inputs) == len(form.output) == 1
         self._is_short = is_plain and form.n_out <= FEW and form.dtype == np.float64
+        self._numbers = c_double * (form.n_in + form.n_out)
 
     @property
     def n_in(self) -> int:
@@ -48,14 +50,11 @@ class Comparison:
 
     def agrees(self, t: float, y: np.ndarray, factor: float = 1.0, shift: float = 0.0) -> bool:
         """Whether both give the same slopes at factor y + shift; true if Python raises there."""
-        n, both = y.size, np.empty(y.size + self._form.n_out, self._form.dtype)
-        state = both[:n]
         try:
             with np.errstate(all="ignore"):
-                np.multiply(y, factor, state)
-                state += shift
-                if self._is_short and self._are_few_equal(t, state, both):
+                if self._is_short and self._are_few_equal(t, [factor * x + shift for x in y.tolist()]):
                     return True
+                state = factor * y + shift
                 slopes = self.slopes(t, state)
                 if self._gives(t, state, slopes):
                     return True
@@ -72,18 +71,21 @@ class Comparison:
         self._evaluate(t, y.copy(), dy)
         return dy
 
-    def _are_few_equal(self, t: float, state: np.ndarray, both: np.ndarray) -> bool:
-        """The same without making arrays; False may also mean that it takes arrays to tell."""
-        n, address = state.size, both.ctypes.data
-        expected = self._function(t, state.copy(), *self._form.args)
-        if self._call(t, address, address + 8 * n, self._p_address, n) != 0 or len(expected) != both.size - n:
+    def _are_few_equal(self, t: float, state: list[float]) -> bool:
+        """The same with hardly an array made; False may also mean that it takes arrays to tell."""
+        n, numbers = len(state), self._numbers(*state)
+        if self._call(t, addressof(numbers), addressof(numbers) + 8 * n, self._p_address, n) != 0:
             return False
-        found, size = both[n:].tolist(), 0.0
-        for x in expected:
-            if abs(x) > size:
-                size = abs(x)
-        bound = AGREEMENT[8] * size
-        return max([abs(x - y) for x, y in zip(found, expected, strict=True)]) <= bound
+        found = numbers[n:]
+        expected = self._function(t, np.frombuffer(numbers, count=n), *self._form.args)
+        if len(expected) != len(found):
+            return False
+        size = difference = 0.0
+        for x, y in zip(found, expected, strict=True):
+            difference += abs(x - y)  # a sum, which a NaN or infinity anywhere spoils
+            if abs(y) > size:
+                size = abs(y)
+        return bool(difference <= AGREEMENT[8] * size)
 
     def _gives(self, t: float, y: np.ndarray, slopes: np.ndarray, typical: float = 0.0) -> bool:
         return gives(self._call, self._p, t, y, slopes, typical)

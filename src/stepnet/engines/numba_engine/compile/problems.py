@@ -161,6 +161,8 @@ class Fields(NamedTuple):
 
 def fields_of(problem: Problem, plan: Plan) -> Fields:
     """All functions of a run; those that read what another one may change run in Python, as that one does."""
+    if not plan.events and plan.project is None:
+        return Fields(full_field(problem), (), ())
     found = Fields(full_field(problem), event_fields(problem, plan.events), projection_fields(problem, plan.project))
     reason = _why_in_python((found.slopes, *found.events, *found.projection))
     if not reason:
