@@ -78,7 +78,8 @@ def test_links_between_pages_lead_somewhere(page):
 
 
 SCRIPTS = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem != "data")
-TRAINING = [path for path in SCRIPTS if "from data import" in path.read_text() or path.stem == "neural_ode"]
+TRAINING = [path for path in SCRIPTS if "training" in path.read_text() or path.stem == "neural_ode"]
+LONG = [*TRAINING, *(path for path in SCRIPTS if path.stem in ("basins", "bifurcations"))]
 
 
 def run_and_draw(script, folder):
@@ -86,13 +87,10 @@ def run_and_draw(script, folder):
     assert (folder / f"{script.stem}.png").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("script", [path for path in SCRIPTS if path not in TRAINING], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(path, marks=pytest.mark.slow if path in LONG else (), id=path.stem) for path in SCRIPTS],
+)
 def test_examples_run_and_draw(script, tmp_path):
-    run_and_draw(script, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("script", TRAINING, ids=lambda path: path.stem)
-def test_examples_that_train_run_and_draw(script, tmp_path):
-    """With less work they run in tests/examples."""
+    """Those that train run with less work in tests/examples, too."""
     run_and_draw(script, tmp_path)

@@ -74,7 +74,9 @@ def killed(directory, event: str, times: int) -> None:
     assert seen == times
 
 
-@pytest.mark.parametrize(("event", "times"), [("kept", 4), ("block", 1), ("block", 25)])
+@pytest.mark.parametrize(
+    ("event", "times"), [("kept", 4), ("block", 25), pytest.param("block", 1, marks=pytest.mark.slow)]
+)
 def test_a_killed_run_goes_on(event, times, tmp_path):
     killed(tmp_path, event, times)
     (run,) = tmp_path.iterdir()

@@ -13,9 +13,9 @@ import pytest
 TESTS = Path(__file__).parents[1]
 PATIENCE = 900.0
 SHARED = [
-    "run",
     "sweep in Zarr",
     "gradient",
+    pytest.param("run", marks=pytest.mark.slow),
     pytest.param("sweep", marks=pytest.mark.slow),
     pytest.param("classifier", marks=pytest.mark.slow),
 ]

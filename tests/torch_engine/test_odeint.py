@@ -201,7 +201,9 @@ def test_fake_tensors():
     assert found.shape == (5, 4, 2)
 
 
-@pytest.mark.parametrize("name", ["rk4", "rkl2", "ab4", "carpenter_kennedy54"])
+@pytest.mark.parametrize(
+    "name", ["rk4", *(pytest.param(name, marks=pytest.mark.slow) for name in ("rkl2", "ab4", "carpenter_kennedy54"))]
+)
 def test_a_solve_compiles_whole(name):
     net = torch.nn.Linear(2, 2, dtype=torch.float64)
     solve = lambda y, t: snt.odeint(lambda t, y: torch.tanh(net(y)) * torch.cos(t), y, t, method=name)

@@ -28,6 +28,7 @@ MODELS = {
     "mlp": lambda **o: nets.mlp(2, 3, 4, 3, **o),
     "augmented": lambda **o: nets.resnet(2, 3, 4, 3, opening="augment", **o),
 }
+QUICK = ("resnet", "hamiltonian", "midpoint", "verlet")  # the others take longer and show the same
 every_model = pytest.mark.parametrize("name", MODELS)
 
 
@@ -89,7 +90,9 @@ def test_an_augmented_hamiltonian_is_its_formula_in_plain_numpy():
         assert (found.value, found.plain) == (pytest.approx(wanted, rel=ROUNDING), pytest.approx(plain, rel=ROUNDING))
 
 
-@every_model
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS]
+)
 def test_the_objective_never_rises_and_the_model_keeps_the_end(name):
     objective, data, theta = case(name)
     start = objective.value(theta, data)[0]

@@ -55,7 +55,7 @@ def finish(path, model: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("model", ["two_layers", "net"])
+@pytest.mark.parametrize("model", [pytest.param("two_layers", marks=pytest.mark.slow), "net"])
 def test_a_run_that_was_killed_goes_on_bit_for_bit(model, tmp_path):
     whole = finish(tmp_path / "whole", model)
     for _ in range(3):  # killed again and again, in the middle of epochs and of files

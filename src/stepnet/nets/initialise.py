@@ -20,6 +20,7 @@ VARIANCES = {
 NAMES = (*VARIANCES, "orthogonal", "stable")
 INSIDE = 0.9  # of the way to the edge of the stability region
 POWERS = 60  # iterations for the norm of K
+SMALL = 256  # features up to which the matrix of K is written out for its norm
 
 
 def initial_weights(design: Design, name: str, seed: int | None) -> np.ndarray:
@@ -96,6 +97,9 @@ def norm_of(layer: Layer, W: np.ndarray) -> float:
         ]
         return float(K.tokens**0.5 * min(sum(heads), np.linalg.norm(W[3], 2) * np.linalg.norm(W[2], 2)))
     W = reference.effective(layer, W)
+    if K.n_in <= SMALL:
+        unit = np.eye(K.n_in)
+        return max(float(np.linalg.norm(reference.apply(K, W, unit, unit), 2)), np.finfo(float).tiny)
     x = np.random.default_rng(0).normal(size=(K.n_in, 1))
     size = 1.0
     for _ in range(POWERS):
