@@ -95,7 +95,7 @@ FUNCTIONS = {
     "fun is text": (lambda: solve(problem=ode(fun="sin")), TypeError, ["`fun`", "function", "str"]),
     "fun is an array": (lambda: solve(problem=ode(fun=np.ones(2))), TypeError, ["`fun`", "ndarray"]),
     "fun is a number": (lambda: solve(problem=ode(fun=1.5)), TypeError, ["`fun`", "float"]),
-    "fun is no address": (lambda: solve(problem=ode(fun=3)), ValueError, ["`fun`", "address", "found 3"]),
+    "fun is an int": (lambda: solve(problem=ode(fun=3)), TypeError, ["`fun`", "number 3", "`stepnet.address(...)`"]),
     "fun is a flag": (lambda: solve(problem=ode(fun=True)), TypeError, ["`fun`", "bool"]),
     "dq is None": (lambda: solve("verlet", partitioned(dq=None), steps=3), TypeError, ["`dq`", "NoneType"]),
     "dp is None": (lambda: solve("verlet", partitioned(dp=None), steps=3), TypeError, ["`dp`", "NoneType"]),

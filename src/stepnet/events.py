@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from stepnet.c_functions import check_function
+
 
 @dataclass(frozen=True)
 class Event:
@@ -17,7 +19,7 @@ class Event:
 
     Parameters
     ----------
-    fun : callable
+    fun : callable or C function
         g, returning one number; it may be compiled, so it must not have side effects.
     direction : int
         1 for zeros where g grows, -1 where it falls, 0 for both.
@@ -41,8 +43,7 @@ class Event:
     touch: float = 0.0
 
     def __post_init__(self):
-        if not callable(self.fun):
-            raise TypeError(f"`fun` of an event must be a function, found {type(self.fun).__name__}")
+        check_function("fun", self.fun, " of an event")
         if self.direction not in (-1, 0, 1):
             raise ValueError(f"`direction` of an event must be -1, 0 or 1, found {self.direction!r}")
         if not isinstance(self.terminal, (bool, int)) or self.terminal < 0:

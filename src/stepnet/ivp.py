@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 
+from stepnet.c_functions import check_function, is_function
 from stepnet.events import Event
 from stepnet.integrate import solve
 from stepnet.planning import DEFAULT_MAX_STEPS
@@ -304,7 +305,9 @@ def _t_eval(t_eval, t0: float, tf: float) -> np.ndarray:
 def _events(events) -> tuple[tuple[Event, ...], bool]:
     if events is None:
         return (), False
-    functions = (events,) if callable(events) else tuple(events)
+    if not np.iterable(events):
+        check_function("events", events)
+    functions = (events,) if is_function(events) else tuple(events)
     return tuple(_event(function) for function in functions), True
 
 

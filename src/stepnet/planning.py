@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.c_functions import check_function, is_function
 from stepnet.engines.contract import Adaptive, Given, Saving
 from stepnet.errors import UnknownName
 from stepnet.events import Event
@@ -121,7 +122,7 @@ def saving(problem: Problem, save_at, save_every) -> Saving:
 
 def events_of(scheme, events) -> tuple[Event, ...]:
     """Events by object, or by functions with the attributes `terminal` and `direction` as SciPy has them."""
-    if isinstance(events, Event) or callable(events):
+    if isinstance(events, Event) or is_function(events):
         events = (events,)
     try:
         chosen = tuple([_event(event) for event in (() if events is None else events)])
@@ -138,8 +139,7 @@ def projection_of(scheme, project):
     """The function that moves each new state, or None."""
     if project is None:
         return None
-    if not callable(project):
-        raise TypeError(f"`project` must be a function, found {type(project).__name__}")
+    check_function("project", project)
     if isinstance(scheme, Multistep):
         raise TypeError(f"{scheme.name} goes on from its history, which `project` would break; use a one-step scheme")
     return project
