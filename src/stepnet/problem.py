@@ -10,7 +10,7 @@ from math import isfinite, isnan
 import numpy as np
 
 from stepnet.c_functions import check_function
-from stepnet.records import explain_arguments, shown_fields
+from stepnet.records import convert_integers, explain_arguments, shown_fields
 
 LONG = 10_000  # entries from which on BLAS starts threads, which costs more than a product
 
@@ -215,6 +215,7 @@ def _state(name: str, value) -> np.ndarray:
         array = np.array(value)
     except ValueError:
         raise ValueError(f"`{name}` must be an array of numbers, found a ragged sequence") from None
+    array = convert_integers(name, array)
     if array.dtype.kind not in "biufc":
         raise TypeError(f"`{name}` must hold numbers, found dtype {array.dtype}")
     kind = np.complex128 if array.dtype.kind == "c" else np.float32 if array.dtype == np.float32 else np.float64
@@ -251,6 +252,7 @@ def _matrix(name: str, value, n: int, alternative: str = ""):
         matrix = value if is_sparse else np.array(value)
     except ValueError:
         raise ValueError(f"`{name}` must be a matrix{alternative}, found a ragged sequence") from None
+    matrix = matrix if is_sparse else convert_integers(name, matrix)
     if matrix.dtype.kind not in "biufc":
         raise TypeError(f"`{name}` must be a matrix{alternative}, found {type(value).__name__}")
     if n == 1 and matrix.shape in ((), (1,)):
@@ -283,7 +285,9 @@ def _span(value) -> tuple[float, float]:
         if any(isinstance(t, (str, bytes)) for t in value):
             raise TypeError
         t0, t1 = (float(t) for t in value)
-    except (TypeError, ValueError, OverflowError):
+    except OverflowError:
+        raise ValueError(f"`t_span` must be within the range of float64, found {value!r:.80}") from None
+    except (TypeError, ValueError):
         raise ValueError(f"`t_span` must be two numbers (t0, t1), found {value!r:.80}") from None
     if not isfinite(t0) or isnan(t1):
         raise ValueError(f"`t_span` must begin at a finite time and end at a number, found ({t0}, {t1})")

@@ -43,6 +43,7 @@ from stepnet.engines.numba_engine.compile.sparsity import (
 )
 from stepnet.engines.numba_engine.compile.symbols import CannotTrace
 from stepnet.engines.numba_engine.compile.trace import Trace, trace
+from stepnet.records import convert_integers
 
 UNEXPLAINED = 1e-9  # part of a product that the entries may leave unexplained: far above rounding, harmless if lost
 
@@ -122,6 +123,7 @@ class Jacobian:
 
 def _flat(y, n: int, dtype, name: str = "y") -> np.ndarray:
     """A state as one row of float64, or of complex128 for a complex problem."""
+    y = convert_integers("y", np.asarray(y))
     flat = np.ascontiguousarray(y, np.result_type(dtype, np.float64)).ravel()
     if flat.size != n:
         raise ValueError(f"`{name}` must have {n} entries, found {flat.size}")
