@@ -21,6 +21,8 @@ _HOME = {
     "Status": "stepnet.solution",
     "Failure": "stepnet.solution",
     "Event": "stepnet.events",
+    "Address": "stepnet.c_functions",
+    "address": "stepnet.c_functions",
     "solve": "stepnet.integrate",
     "start": "stepnet.integrate",
     "Integrator": "stepnet.integrate",

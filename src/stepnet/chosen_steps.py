@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.checkpoints.counts import checked_steps
 from stepnet.engines.contract import Given, Passing, Plan, Saving
 from stepnet.errors import AdjointWarning
 from stepnet.integrate import solve, solve_in_passing
@@ -56,6 +57,7 @@ def steps_of(problem: Problem, scheme, steps, choices: Choices, save_at, passed:
     plan = step_plan(problem, scheme, steps, choices)
     wanted = None if save_at is None else checked_times("save_at", save_at, problem.t_span)
     if isinstance(plan, Given):
+        checked_steps("steps", plan.n_steps)
         return Steps(plan.n_steps, plan.grid, _places(problem, plan, wanted))
     return _searched(problem, scheme, choices, wanted, passed)
 

@@ -16,7 +16,7 @@ from stepnet.errors import Interrupted
 from stepnet.integrate import engine, scheme_for
 from stepnet.planning import Choices, checked_times, events_of, projection_of, step_plan
 from stepnet.problem import Problem, state_shape
-from stepnet.records import explain_arguments
+from stepnet.records import checked_thread_count, convert_integers, explain_arguments
 from stepnet.solution import EnsembleSolution
 
 MANY = 256  # members from which a second thread pays
@@ -126,6 +126,7 @@ def _rows(name: str, value) -> np.ndarray:
         array = np.asarray(value)
     except ValueError:
         raise ValueError(f"`{name}` must have one row for every member, found a ragged sequence") from None
+    array = convert_integers(name, array)
     if array.dtype.kind not in "biufc":
         raise TypeError(f"`{name}` must hold numbers, found dtype {array.dtype}")
     if array.ndim == 0:
@@ -230,9 +231,7 @@ def workers_for(workers, count: int) -> int:
     """How many threads to run."""
     if workers is None:
         return 1 if count < MANY else usable_cores()
-    if isinstance(workers, bool) or not isinstance(workers, (int, np.integer)) or workers < 1:
-        raise ValueError(f"`workers` must be a whole number of at least 1, found {workers!r:.60}")
-    return int(workers)
+    return checked_thread_count(workers)
 
 
 @contextmanager

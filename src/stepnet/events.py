@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from stepnet.c_functions import check_function
+from stepnet.records import MOST_COUNT
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,7 @@ class Event:
 
     Parameters
     ----------
-    fun : callable
+    fun : callable or C function
         g, returning one number; it may be compiled, so it must not have side effects.
     direction : int
         1 for zeros where g grows, -1 where it falls, 0 for both.
@@ -41,15 +44,16 @@ class Event:
     touch: float = 0.0
 
     def __post_init__(self):
-        if not callable(self.fun):
-            raise TypeError(f"`fun` of an event must be a function, found {type(self.fun).__name__}")
+        check_function("fun", self.fun, " of an event")
         if self.direction not in (-1, 0, 1):
-            raise ValueError(f"`direction` of an event must be -1, 0 or 1, found {self.direction!r}")
-        if not isinstance(self.terminal, (bool, int)) or self.terminal < 0:
-            raise ValueError(f"`terminal` of an event must be a boolean or a count, found {self.terminal!r}")
+            raise ValueError(f"`direction` of an event must be -1, 0 or 1, found {self.direction!r:.60}")
+        if not isinstance(self.terminal, (bool, int)) or not 0 <= self.terminal <= MOST_COUNT:
+            raise ValueError(
+                f"`terminal` of an event must be a boolean or a count of at most 2**62, found {self.terminal!r:.60}"
+            )
         is_number = isinstance(self.touch, (int, float)) and not isinstance(self.touch, bool)
-        if not is_number or not 0.0 <= self.touch < math.inf:
-            raise ValueError(f"`touch` of an event must be a number, how near to zero counts, found {self.touch!r}")
+        if not is_number or not 0.0 <= self.touch <= sys.float_info.max:
+            raise ValueError(f"`touch` of an event must be a number, how near to zero counts, found {self.touch!r:.60}")
         if self.reset is not None and not callable(self.reset):
             raise TypeError(f"`reset` of an event must be a function, found {type(self.reset).__name__}")
         if self.reset is not None and self.terminal:

@@ -7,11 +7,12 @@ import warnings
 
 import numpy as np
 
+from stepnet.c_functions import check_function, is_function
 from stepnet.events import Event
 from stepnet.integrate import solve
 from stepnet.planning import DEFAULT_MAX_STEPS
 from stepnet.problem import ODE, Problem, is_finite
-from stepnet.records import shortened
+from stepnet.records import convert_integers, number, shortened
 from stepnet.schemes import catalogue
 from stepnet.schemes.conditions import is_pair
 from stepnet.solution import Pieces, Solution, Status
@@ -107,7 +108,7 @@ def solve_ivp(
     scheme = _scheme(method)
     args = _args(args)
     y0 = _state(y0)
-    t0, tf = map(float, t_span)
+    t0, tf = (number("t_span", t) if isinstance(t, int) else float(t) for t in t_span)
     tolerances = _options(options, y0.size, t0, tf)
     times = None if t_eval is None else _t_eval(t_eval, t0, tf)
     watched, is_listed = _events(events)
@@ -213,7 +214,7 @@ def _by_scipy(fun, t_span, y0, method, t_eval, dense_output, events, vectorized,
 
 def _state(y0) -> np.ndarray:
     """The initial state in double precision, as SciPy has it."""
-    y0 = np.asarray(y0)
+    y0 = convert_integers("y0", np.asarray(y0))
     y0 = y0.astype(complex if y0.dtype.kind == "c" else float)
     if y0.ndim != 1:
         raise ValueError("`y0` must be 1-dimensional.")
@@ -256,7 +257,7 @@ def _options(options: dict, n: int, t0: float, tf: float) -> dict:
     if others:
         names = ", ".join(f"`{name}`" for name in sorted(others))
         warnings.warn(f"The following arguments have no effect for a chosen solver: {names}.", stacklevel=3)
-    rtol, atol = _tolerance(options.get("rtol", 1e-3)), _tolerance(options.get("atol", 1e-6))
+    rtol, atol = (_tolerance(name, options.get(name, default)) for name, default in (("rtol", 1e-3), ("atol", 1e-6)))
     if _least(rtol) < LEAST_RTOL:
         advice = f"Setting `rtol = np.maximum(rtol, {LEAST_RTOL})`."
         warnings.warn(f"At least one element of `rtol` is too small. {advice}", stacklevel=3)
@@ -278,8 +279,8 @@ def _options(options: dict, n: int, t0: float, tf: float) -> dict:
     return {"rtol": rtol, "atol": atol, "max_step": max_step, "first_step": first_step}
 
 
-def _tolerance(value) -> float | np.ndarray:
-    return value if isinstance(value, float) else np.asarray(value, float)
+def _tolerance(name: str, value) -> float | np.ndarray:
+    return value if isinstance(value, float) else np.asarray(convert_integers(name, np.asarray(value)), float)
 
 
 def _least(tolerance: float | np.ndarray) -> float:
@@ -288,7 +289,7 @@ def _least(tolerance: float | np.ndarray) -> float:
 
 
 def _t_eval(t_eval, t0: float, tf: float) -> np.ndarray:
-    times = np.asarray(t_eval, dtype=float)
+    times = np.asarray(convert_integers("t_eval", np.asarray(t_eval)), dtype=float)
     if times.ndim != 1:
         raise ValueError("`t_eval` must be 1-dimensional.")
     low, high, upward = (t0, tf, times) if t0 <= tf else (tf, t0, times[::-1])
@@ -304,7 +305,9 @@ def _t_eval(t_eval, t0: float, tf: float) -> np.ndarray:
 def _events(events) -> tuple[tuple[Event, ...], bool]:
     if events is None:
         return (), False
-    functions = (events,) if callable(events) else tuple(events)
+    if not np.iterable(events):
+        check_function("events", events)
+    functions = (events,) if is_function(events) else tuple(events)
     return tuple(_event(function) for function in functions), True
 
 

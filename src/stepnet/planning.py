@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.c_functions import check_function, is_function
 from stepnet.engines.contract import Adaptive, Given, Saving
 from stepnet.errors import UnknownName
 from stepnet.events import Event
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, state_shape
+from stepnet.records import checked_count, convert_integers
 from stepnet.schemes.conditions import is_pair, is_symplectic
 from stepnet.schemes.controllers import Controller
 from stepnet.schemes.controllers import controller as controller_of
@@ -23,7 +25,6 @@ from stepnet.schemes.splitting import Splitting
 
 DEFAULT_RTOL, DEFAULT_ATOL, DEFAULT_MAX_STEPS = 1e-6, 1e-9, 10_000_000
 NORMS = ("rms", "max")
-MOST = 2**62  # counts are 64-bit numbers in the kernels
 
 
 def require_match(problem: Problem, scheme) -> None:
@@ -87,7 +88,7 @@ def adaptive_steps(problem: Problem, scheme, choices: Choices) -> Adaptive:
         max_step=np.inf if max_step is None else _positive("max_step", max_step),
         controller=controller_of("I" if controller is None else controller),
         norm=norm or "rms",
-        max_steps=_positive_integer("max_steps", DEFAULT_MAX_STEPS if max_steps is None else max_steps),
+        max_steps=checked_count("max_steps", DEFAULT_MAX_STEPS if max_steps is None else max_steps, 1),
     )
 
 
@@ -97,7 +98,7 @@ def given_steps(problem: Problem, scheme, steps, choices: Choices) -> Given:
         if value is not None:
             raise ValueError(f"`{name}` belongs to adaptive steps, but `steps` are given; leave one of them out")
     if isinstance(steps, (int, np.integer)) and not isinstance(steps, bool):
-        return Given(_positive_integer("steps", steps))
+        return Given(checked_count("steps", steps, 1))
     grid = _times("steps", steps, "; for a step size h give `steps=round((t1 - t0) / h)`")
     if isinstance(scheme, Multistep):
         raise ValueError(f"{scheme.name} is a multistep scheme for equal steps; give `steps` as a number")
@@ -112,16 +113,13 @@ def given_steps(problem: Problem, scheme, steps, choices: Choices) -> Given:
 
 def saving(problem: Problem, save_at, save_every) -> Saving:
     """What to keep."""
-    if isinstance(save_every, bool) or not isinstance(save_every, (int, np.integer)) or not 0 <= save_every <= MOST:
-        raise ValueError(f"`save_every` must be a whole number, 0 for the end only, found {save_every!r:.60}")
-    if save_at is None:
-        return Saving(None, int(save_every))
-    return Saving(checked_times("save_at", save_at, problem.t_span), int(save_every))
+    every = checked_count("save_every", save_every, 0)
+    return Saving(None if save_at is None else checked_times("save_at", save_at, problem.t_span), every)
 
 
 def events_of(scheme, events) -> tuple[Event, ...]:
     """Events by object, or by functions with the attributes `terminal` and `direction` as SciPy has them."""
-    if isinstance(events, Event) or callable(events):
+    if isinstance(events, Event) or is_function(events):
         events = (events,)
     try:
         chosen = tuple([_event(event) for event in (() if events is None else events)])
@@ -138,8 +136,7 @@ def projection_of(scheme, project):
     """The function that moves each new state, or None."""
     if project is None:
         return None
-    if not callable(project):
-        raise TypeError(f"`project` must be a function, found {type(project).__name__}")
+    check_function("project", project)
     if isinstance(scheme, Multistep):
         raise TypeError(f"{scheme.name} goes on from its history, which `project` would break; use a one-step scheme")
     return project
@@ -164,6 +161,7 @@ def _times(name: str, value, hint: str = "") -> np.ndarray:
         times = np.asarray(value)
     except ValueError:
         raise TypeError(f"`{name}` must be an array of times, found a ragged sequence") from None
+    times = convert_integers(name, times)
     if times.ndim != 1 or times.dtype.kind not in "iuf":
         wanted = "a whole number or an array of times" if hint else "a one-dimensional array of times"
         raise TypeError(f"`{name}` must be {wanted}, found {value!r:.60}{hint}")
@@ -202,6 +200,7 @@ def _tolerance(name: str, value, problem: Problem) -> np.ndarray:
         array = np.asarray(value)
     except ValueError:
         raise TypeError(f"`{name}` must be a number or an array of numbers, found a ragged sequence") from None
+    array = convert_integers(name, array)
     if array.dtype.kind not in "iuf":
         raise TypeError(f"`{name}` must be a number or an array of numbers, found {value!r:.60}")
     bad = array[~(np.isfinite(array) & (array > 0))]
@@ -221,9 +220,3 @@ def _positive(name: str, value) -> float:
     if not (is_number and value > 0 and (value < 1e308 or value == np.inf)):
         raise ValueError(f"`{name}` must be a positive number, found {value!r:.60}")
     return float(value)
-
-
-def _positive_integer(name: str, value) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 1 <= value <= MOST:
-        raise ValueError(f"`{name}` must be a whole number of at least 1, found {value!r:.60}")
-    return int(value)

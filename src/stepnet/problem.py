@@ -9,7 +9,8 @@ from math import isfinite, isnan
 
 import numpy as np
 
-from stepnet.records import explain_arguments, shown_fields
+from stepnet.c_functions import check_function
+from stepnet.records import convert_integers, explain_arguments, shown_fields
 
 LONG = 10_000  # entries from which on BLAS starts threads, which costs more than a product
 
@@ -21,10 +22,11 @@ class ODE:
 
     Parameters
     ----------
-    fun : callable or C address
+    fun : callable or C function
         `f(t, y, *args)` returning the slopes (array, list or tuple), or `f(t, y, dy, p)` filling `dy` in place, where
-        `p` holds the numbers of `args` in one flat array.  Also an address, ctypes function or LowLevelCallable with
-        the C signature `int32 f(double t, const double *y, double *dy, const double *p, int64 n)`.
+        `p` holds the numbers of `args` in one flat array.  Also a ctypes function, LowLevelCallable, Numba cfunc or
+        `stepnet.address(...)` with the C signature
+        `int32 f(double t, const double *y, double *dy, const double *p, int64 n)`.
     y0 : array_like
         Initial state of any shape.  float32 and complex128 are kept, other numbers become float64.
     t_span : (float, float)
@@ -36,7 +38,7 @@ class ODE:
         over what tracing finds; gradients, which want df/dp too, take `vjp`, then a trace, then this.
     jac_sparsity : array_like or sparse matrix, optional
         Nonzero where slope i depends on entry j; needed only where that cannot be found out.
-    jvp, vjp : callable or C address, optional
+    jvp, vjp : callable or C function, optional
         `jvp(t, y, v, *args)` giving (df/dy) v and `vjp(t, y, w, *args)` giving w (df/dy).
     trace : bool
         False refuses tracing: the functions of the problem are then compiled by Numba, or called back in Python.
@@ -59,8 +61,9 @@ class ODE:
         n = self.y0.size
         _set(self, jac=self.jac if callable(self.jac) else _matrix("jac", self.jac, n, " or a function returning one"))
         _set(self, jac_sparsity=_matrix("jac_sparsity", self.jac_sparsity, n))
-        _check_function("jvp", self.jvp)
-        _check_function("vjp", self.vjp)
+        for name in ("jvp", "vjp"):
+            if getattr(self, name) is not None:
+                check_function(name, getattr(self, name))
         _check_flag("trace", self.trace)
 
     @cached_property
@@ -78,7 +81,7 @@ class Partitioned:
 
     Parameters
     ----------
-    dq, dp : callable or C address
+    dq, dp : callable or C function
         `dq(t, p, *args)` and `dp(t, q, *args)`, returning arrays or filling `dy` in place as in `ODE`.
     q0, p0 : array_like
         Initial state, equal shapes.
@@ -116,7 +119,7 @@ class SecondOrder:
 
     Parameters
     ----------
-    acceleration : callable or C address
+    acceleration : callable or C function
         `a(t, q, *args)`, returning an array or filling `dy` in place as in `ODE`.
     q0, v0 : array_like
         Initial positions and velocities, equal shapes.
@@ -151,7 +154,7 @@ class Split:
 
     Parameters
     ----------
-    parts : sequence of callables or C addresses
+    parts : sequence of callables or C functions
         Each as `fun` in `ODE`; all get the same `args`.
     y0, t_span, args, trace
         As in `ODE`.
@@ -212,6 +215,7 @@ def _state(name: str, value) -> np.ndarray:
         array = np.array(value)
     except ValueError:
         raise ValueError(f"`{name}` must be an array of numbers, found a ragged sequence") from None
+    array = convert_integers(name, array)
     if array.dtype.kind not in "biufc":
         raise TypeError(f"`{name}` must hold numbers, found dtype {array.dtype}")
     kind = np.complex128 if array.dtype.kind == "c" else np.float32 if array.dtype == np.float32 else np.float64
@@ -248,6 +252,7 @@ def _matrix(name: str, value, n: int, alternative: str = ""):
         matrix = value if is_sparse else np.array(value)
     except ValueError:
         raise ValueError(f"`{name}` must be a matrix{alternative}, found a ragged sequence") from None
+    matrix = matrix if is_sparse else convert_integers(name, matrix)
     if matrix.dtype.kind not in "biufc":
         raise TypeError(f"`{name}` must be a matrix{alternative}, found {type(value).__name__}")
     if n == 1 and matrix.shape in ((), (1,)):
@@ -260,13 +265,6 @@ def _matrix(name: str, value, n: int, alternative: str = ""):
     if not is_sparse:
         matrix.flags.writeable = False
     return matrix
-
-
-def _check_function(name: str, value) -> None:
-    is_address = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    is_low_level = type(value).__name__ == "LowLevelCallable"
-    if value is not None and not callable(value) and not is_address and not is_low_level:
-        raise TypeError(f"`{name}` must be a function or a C address, found {type(value).__name__}")
 
 
 def _check_flag(name: str, value) -> None:
@@ -287,7 +285,9 @@ def _span(value) -> tuple[float, float]:
         if any(isinstance(t, (str, bytes)) for t in value):
             raise TypeError
         t0, t1 = (float(t) for t in value)
-    except (TypeError, ValueError, OverflowError):
+    except OverflowError:
+        raise ValueError(f"`t_span` must be within the range of float64, found {value!r:.80}") from None
+    except (TypeError, ValueError):
         raise ValueError(f"`t_span` must be two numbers (t0, t1), found {value!r:.80}") from None
     if not isfinite(t0) or isnan(t1):
         raise ValueError(f"`t_span` must begin at a finite time and end at a number, found ({t0}, {t1})")

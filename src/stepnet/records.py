@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, signature
+from operator import index
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,6 +22,8 @@ def number(name: str, value, interval: str = "(-inf, inf)") -> float:
         if isinstance(value, (bool, str)):
             raise TypeError
         found = float(value)
+    except OverflowError:
+        raise ValueError(f"`{name}` must be a number in {interval}, found {shown_integer(value)}") from None
     except (TypeError, ValueError):
         raise TypeError(f"`{name}` must be a number, found {value!r:.80} ({type(value).__name__})") from None
     low, high = map(float, interval[1:-1].split(","))
@@ -29,6 +32,56 @@ def number(name: str, value, interval: str = "(-inf, inf)") -> float:
     if not (above and below):
         raise ValueError(f"`{name}` must be a number in {interval}, found {found:g}")
     return found
+
+
+MOST_COUNT = 2**62  # counts are 64-bit integers in the kernels
+MOST_SEED = 2**64 - 1
+MOST_THREADS = 2**16
+MANY_BITS = 200  # of integers that are not written out: Python refuses to write more than 4300 digits
+
+
+def checked_count(name: str, value, least: int, most: int = MOST_COUNT, why: str = "counts are 64-bit integers") -> int:
+    """An integer argument from `least` to `most`, beyond which it cannot work (`why`); bool and float are refused."""
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        count = index(value)
+    except TypeError:
+        raise TypeError(f"`{name}` must be an integer, found {value!r:.80} ({type(value).__name__})") from None
+    if count < least:
+        raise ValueError(f"`{name}` must be at least {least}, found {shown_integer(count)}")
+    if count > most:
+        raise ValueError(f"`{name}` must be at most {most}, found {shown_integer(count)}: {why}")
+    return count
+
+
+def checked_thread_count(value, name: str = "workers") -> int:
+    """A number of threads."""
+    return checked_count(name, value, 1, MOST_THREADS, "no machine has as many cores")
+
+
+def checked_seed(value, name: str = "seed") -> int:
+    """A seed of random numbers."""
+    return checked_count(name, value, 0, MOST_SEED, "seeds are 64-bit integers")
+
+
+def shown_integer(value: int) -> str:
+    """An integer as text, huge ones by the power of two below them."""
+    bits = value.bit_length()
+    return str(value) if bits <= MANY_BITS else f"{'-' * (value < 0)}2**{bits - 1} or so"
+
+
+def convert_integers(name: str, array: np.ndarray) -> np.ndarray:
+    """An array of numbers whose integers do not fit 64 bits as one of floats; other arrays as they are."""
+    if array.dtype != object or not all(isinstance(x, (int, float, np.number)) for x in array.flat):
+        return array
+    try:
+        return array.astype(float)
+    except OverflowError:
+        huge = max((x for x in array.flat if isinstance(x, int)), key=abs)
+        raise ValueError(
+            f"`{name}` must hold numbers within the range of float64, found {shown_integer(huge)}"
+        ) from None
 
 
 def keep(record, **values) -> None:

@@ -11,10 +11,14 @@ import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
+import numpy as np
 import pytest
 from engine import child
 
 import stepnet as sn
+from stepnet.engines.numba_engine import driver
+from stepnet.engines.numba_engine.compile.field import Field
+from stepnet.engines.numba_engine.job import Job
 
 SOON = 5.0  # seconds; half a second is promised, the rest is for busy machines
 
@@ -290,3 +294,145 @@ def test_a_handler_of_the_user_is_left_alone():
     finally:
         signal.signal(signal.SIGINT, old)
     assert calls == []
+
+
+def test_the_first_slice_is_by_work():
+    """One attempt where states are long, whatever an evaluation is said to cost; as ever where they are short."""
+    found = {}
+    for n in (1, 1000, 5_000_000):
+        work = np.broadcast_to(0.0, (12, n))
+        for cost in (1.0, 1e-8):  # a C function, a short trace
+            fields = (Field(0, np.zeros(0), "address", cost=cost),)
+            found[n, cost] = driver._first_attempts(Job(None, None, work, 1, fields, np.dtype(float), None))
+    assert found[5_000_000, 1.0] == 1
+    assert found[1, 1.0] == found[1000, 1.0] == driver.FIRST_SLICE
+    assert found[1, 1e-8] > 1000
+
+
+def test_an_interrupt_waits_for_few_steps_of_a_long_state():
+    """The function is compiled and cheap to call; the interrupt is there before the first step."""
+    program = """
+        import os, signal
+        import numba, numpy as np
+        import stepnet as sn
+
+        @numba.cfunc("int32(float64, CPointer(float64), CPointer(float64), CPointer(float64), int64)")
+        def slopes(t, y, dy, p, n):
+            for i in range(n):
+                dy[i] = -y[i]
+            return 0
+
+        sn.solve(sn.ODE(slopes, [1.0], (0.0, 1.0)), "rk4", steps=10, save_every=0)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        problem = sn.ODE(slopes, np.ones(2_000_000), (0.0, 1.0))
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+        signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        try:
+            sn.solve(problem, "rk4", steps=100_000, save_every=0)
+        except KeyboardInterrupt as error:
+            found = getattr(error, "solution", None)
+            print(0 if found is None else found.statistics.accepted)
+    """
+    assert int(child.succeed(program)) <= 64
+
+
+EXITS = {
+    "right-hand side": "sn.solve(sn.ODE(leave, [1.0], SPAN), 'rk4', steps=9)",
+    "right-hand side, adaptive": "sn.solve(sn.ODE(leave, [1.0], SPAN), 'dopri5')",
+    "check=False": "sn.solve(sn.ODE(leave, [1.0], SPAN), 'rk4', steps=9, check=False)",
+    "event": "sn.solve(sn.ODE(decay, [1.0], SPAN), 'dopri5', events=lambda t, y: leave(t, y)[0] + 5)",
+    "reset": "sn.solve(sn.ODE(decay, [1.0], SPAN), 'dopri5', events=sn.Event(lambda t, y: y[0] - 0.5, reset=leave))",
+    "projection": "sn.solve(sn.ODE(decay, [1.0], SPAN), 'rk4', steps=9, project=leave)",
+    "solve_ivp": "sn.solve_ivp(leave, SPAN, [1.0])",
+    "start": "sn.start(sn.ODE(leave, [1.0], SPAN), 'rk4', steps=9).run_to(1.0)",
+    "gradient": "sn.gradient(sn.ODE(leave, [1.0], SPAN, vjp=lambda t, y, w: -w), 'rk4', first, steps=9)",
+    "pullback": "sn.gradient(sn.ODE(decay, [1.0], SPAN, vjp=lambda t, y, w: leave(1, w)), 'rk4', first, steps=9)",
+    "ensemble": "sn.solve_ensemble(sn.ODE(leave, [1.0], SPAN), 'rk4', y0=[[1.0]] * 3, steps=9)",
+    "ensemble in threads": "sn.solve_ensemble(sn.ODE(leave, [1.0], SPAN), 'rk4', y0=[[1.0]] * 100, steps=9, workers=2)",
+    "sweep in threads": "sn.sweep(sn.ODE(leave, [1.0], SPAN), 'rk4', {'y0[0]': np.ones(100)}, steps=9, workers=2)",
+}
+
+
+@pytest.mark.parametrize("case", EXITS)
+def test_exit_in_a_users_function_exits(case):
+    """With its status, without a traceback; an interrupt that the user's code raises is one."""
+    program = f"""
+        import sys
+        import numpy as np
+        import stepnet as sn
+
+        SPAN = (0.0, 1.0)
+
+        def decay(t, y):
+            return -y
+
+        def first(y):
+            return y[0]
+
+        def leave(t, y):
+            if t > 0.3:
+                print("leaving")
+                sys.stdout.flush()
+                if "{{raised}}" == "exit":
+                    sys.exit(7)
+                raise KeyboardInterrupt
+            return -y
+
+        try:
+            {EXITS[case]}
+        except KeyboardInterrupt:
+            print("interrupted")
+    """
+    done = child.run(program.replace("{raised}", "exit"))
+    assert done.returncode == 7, done.stderr[-2000:]
+    assert "Traceback" not in done.stderr
+    assert "leaving" in done.stdout
+    assert "interrupted" not in done.stdout
+    done = child.run(program.replace("{raised}", "interrupt"))
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split()[-1] == ("leaving" if case == "check=False" else "interrupted")
+
+
+def test_a_child_that_is_forked_while_a_thread_compiles_can_solve():
+    program = """
+        import os, signal, sys, threading, time, warnings
+        import numpy as np
+        import stepnet as sn
+
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python's own, of forks beside threads
+
+        def make(c):
+            def slopes(t, y):
+                if y[0] > c:
+                    return np.array([y[1], 0.0])
+                return np.array([-c * y[0], y[1]])
+            return slopes
+
+        def solve(c):
+            return sn.solve(sn.ODE(make(c), [1.0, 0.5], (0.0, 0.1)), "rk4", steps=2)
+
+        assert solve(1.5).statistics.rung == "compiled"
+        is_over = threading.Event()
+
+        def compile_on():
+            c = 2.0
+            while not is_over.is_set():
+                solve(c)
+                c += 1.0
+
+        thread = threading.Thread(target=compile_on)
+        thread.start()
+        codes = []
+        for k in range(8):
+            time.sleep(0.05 + 0.013 * k)
+            child = os.fork()
+            if child == 0:
+                signal.alarm(60)  # a child that hangs is ended by this
+                found = solve(1000.0 + k)
+                os._exit(0 if found.success and found.statistics.rung == "compiled" else 1)
+            codes.append(os.waitpid(child, 0)[1])
+        is_over.set()
+        thread.join()
+        print(codes)
+    """
+    assert child.succeed(program).strip() == str([0] * 8)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import functools
 import math
+import pickle
 from functools import cache
 
 import numba
@@ -204,8 +206,8 @@ def ctypes_callback():
 
 
 ADDRESSES = {
-    "int": lambda: c_pendulum().address,
-    "numpy int": lambda: np.int64(c_pendulum().address),
+    "address": lambda: sn.address(c_pendulum().address),
+    "address by a numpy int": lambda: sn.address(np.int64(c_pendulum().address)),
     "numba cfunc": c_pendulum,
     "ctypes function": lambda: c_pendulum().ctypes,
     "ctypes callback": ctypes_callback,
@@ -291,17 +293,73 @@ def test_split_parts_may_stand_on_different_rungs(scheme):
     assert np.allclose(runs[0].y, runs[1].y, rtol=0, atol=AGREE)
 
 
-def test_address_zero_is_refused_and_not_called():
-    """In a process of its own, because jumping to address 0 ends it."""
+def test_numbers_and_null_pointers_are_refused_and_not_called():
+    """In a process of its own, because jumping to such an address ends it."""
     program = """
+        import ctypes
+        import numpy as np
         import stepnet as sn
 
-        try:
-            sn.solve(sn.ODE(0, [1.0], (0.0, 1.0)), "rk4", steps=4)
-        except (TypeError, ValueError) as error:
-            print(error)
+        null = ctypes.CFUNCTYPE(ctypes.c_int32)()
+        span, decay = (0.0, 1.0), lambda t, y: -y
+        for number in (0, 7, 10**6, np.int64(10**6), 2**70, null):
+            cases = {
+                "fun": lambda: sn.solve(sn.ODE(number, [1.0], span), "rk4", steps=4),
+                "dq": lambda: sn.solve(sn.Partitioned(number, decay, [1.0], [1.0], span), "rk4", steps=4),
+                "dp": lambda: sn.solve(sn.Partitioned(decay, number, [1.0], [1.0], span), "verlet", steps=4),
+                "acceleration": lambda: sn.solve(sn.SecondOrder(number, [1.0], [1.0], span), "verlet", steps=4),
+                "parts[1]": lambda: sn.solve(sn.Split((decay, number), [1.0], span), "strang", steps=4),
+                "jvp": lambda: sn.ODE(decay, [1.0], span, jvp=number),
+                "vjp": lambda: sn.ODE(decay, [1.0], span, vjp=number),
+                "fun` of an event": lambda: sn.solve(sn.ODE(decay, [1.0], span), events=[number]),
+                "events": lambda: sn.solve_ivp(decay, span, [1.0], events=number),
+                "project": lambda: sn.solve(sn.ODE(decay, [1.0], span), project=number),
+            }
+            wanted = "null pointer" if number is null else "`stepnet.address(...)`"
+            for name, call in cases.items():
+                try:
+                    call()
+                except (TypeError, ValueError) as error:
+                    print("refused" if f"`{name}" in str(error) and wanted in str(error) else f"{name}: {error}")
+                else:
+                    print(f"{name}: {number!r} was taken")
     """
-    assert "`fun`" in child.succeed(program)
+    assert child.succeed(program).splitlines() == ["refused"] * 60
+
+
+WRONG_ADDRESSES = {0: ValueError, 4095: ValueError, -1: ValueError, 2**64: ValueError, 10**400: ValueError,
+                   True: TypeError, 5e4: TypeError, "50000": TypeError, None: TypeError}  # fmt: skip
+
+
+@pytest.mark.parametrize("number", WRONG_ADDRESSES, ids=lambda number: f"{number!r:.12}")
+def test_what_cannot_be_an_address_is_refused(number):
+    with pytest.raises(WRONG_ADDRESSES[number], match="`number` of an address must be"):
+        sn.address(number)
+
+
+def test_addresses_belong_to_their_process():
+    at = sn.address(0x5000)
+    assert (at, copy.deepcopy(at), repr(at)) == (sn.Address(0x5000), at, "address(0x5000)")
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(sn.ODE(at, [1.0], (0.0, 1.0)))
+
+
+def test_events_and_projections_may_be_c_functions():
+    @numba.cfunc(C_SIGNATURE)
+    def height(t, y, g, p, n):
+        g[0] = y[0] - 0.5
+        return 0
+
+    @numba.cfunc(C_SIGNATURE)
+    def project(t, y, out, p, n):
+        out[0] = min(y[0], 1.0)
+        return 0
+
+    functions = {"events": sn.address(height.address), "project": sn.address(project.address)}
+    found = sn.solve(sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0)), "dopri5", rtol=1e-10, atol=1e-10, **functions)
+    assert found.statistics.event_rungs == ("address",)
+    assert found.statistics.project_rung == "address"
+    assert abs(found.t_events[0][0] - np.log(2)) < 1e-8
 
 
 # ---- arguments ------------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def test_the_users_pullback_wins(name):
 
 
 def test_the_users_pullback_in_c_knows_arguments_too(recwarn):
-    found = sn.gradient(problem(vjp=c_vjp.address), "rk4", first, steps=STEPS)
+    found = sn.gradient(problem(vjp=sn.address(c_vjp.address)), "rk4", first, steps=STEPS)
     assert found.rung == "user"
     assert relative(found.y0, WANTED.y0) <= 1e-13
     assert relative(found.args[0], WANTED.args[0]) <= 1e-13
@@ -310,10 +310,12 @@ def c_pendulum(t, y_at, dy_at, p_at, n):
 
 def test_c_functions_want_a_pullback():
     with pytest.raises(NoDerivative, match="`vjp`"):
-        sn.gradient(sn.ODE(c_pendulum.address, [0.6, 0.2], (0.0, 1.0)), "rk4", first, steps=STEPS)
-    with_c = sn.ODE(c_pendulum.address, [0.6, 0.2], (0.0, 1.0), (1.3,), vjp=c_vjp.address)
+        sn.gradient(sn.ODE(sn.address(c_pendulum.address), [0.6, 0.2], (0.0, 1.0)), "rk4", first, steps=STEPS)
+    with_c = sn.ODE(sn.address(c_pendulum.address), [0.6, 0.2], (0.0, 1.0), (1.3,), vjp=sn.address(c_vjp.address))
     assert relative(sn.gradient(with_c, "rk4", first, steps=STEPS).y0, WANTED.y0) <= 1e-13
-    in_python = sn.ODE(c_pendulum.address, [0.6, 0.2], (0.0, 1.0), vjp=lambda t, y, w: pendulum_vjp(t, y, w, 1.3))
+    in_python = sn.ODE(
+        sn.address(c_pendulum.address), [0.6, 0.2], (0.0, 1.0), vjp=lambda t, y, w: pendulum_vjp(t, y, w, 1.3)
+    )
     assert relative(sn.gradient(in_python, "rk4", first, steps=STEPS).y0, WANTED.y0) <= 1e-13
 
 

@@ -19,7 +19,7 @@ from training.models import TwoLayer, blobs
 
 import stepnet as sn
 from stepnet import training
-from stepnet.engines.numba_engine.identity import value_identity
+from stepnet.engines.numba_engine.identity import problem_identity, value_identity
 from stepnet.errors import NoIdentity
 
 KNOTS = np.linspace(0, 1, 9)
@@ -203,6 +203,15 @@ def test_long_chains_of_functions_and_cycles_have_an_identity():
     ring: list = [1.0]
     ring.append(ring)
     assert value_identity(ring) == value_identity(ring) != value_identity([2.0, ring])
+
+
+def test_an_address_has_none():
+    problem = sn.ODE(sn.address(0x5000), [1.0], (0.0, 1.0))
+    for value in (problem.fun, {"fun": [problem.fun]}):
+        with pytest.raises(NoIdentity, match="an address says nothing about the function that is there"):
+            value_identity(value)
+    with pytest.raises(NoIdentity, match="an address says nothing"):
+        problem_identity(problem)
 
 
 def test_data_that_is_nested_too_deeply_has_none():

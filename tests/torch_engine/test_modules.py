@@ -87,7 +87,7 @@ def test_features_are_counted_in_any_whole_numbers(features):
 @pytest.mark.parametrize("K", [4.0, "4", True, None])
 @pytest.mark.parametrize("make", [snt.ResidualBlock, snt.HamiltonianBlock])
 def test_features_that_cannot_be_counted_are_refused(make, K):
-    with pytest.raises(ValueError, match="`K` must be a positive whole number"):
+    with pytest.raises(TypeError, match="`K` must be an integer"):
         make(K, 3)
 
 

@@ -321,7 +321,7 @@ def test_no_epochs_leave_the_parameters():
     (lambda: training.train(objective(), blobs(), "adam"), "`recipe` must be a Recipe, .* found 'adam'"),
     (lambda: training.train(objective(), blobs(), Recipe(SGD(lambda epoch: -1.0))), "`rate` must be .*, found -1.0 at"),
     (lambda: training.train(objective(), blobs(), Recipe(SGD(lambda epoch: "fast"))), "`rate` must be .*'fast'"),
-    (lambda: Recipe(seed=2**64), "`seed` must be less than"),
+    (lambda: Recipe(seed=2**64), "`seed` must be at most 18446744073709551615"),
     (lambda: Data([[1.0]], [1.0], [-1.0]), "`weights` must not be negative"),
     (lambda: Data([[1.0]], [1.0], [0.0]), "`weights` must not be negative, and some must be positive"),
     (lambda: training.train(objective(), None), r"`data` must be Data\(x, y\), found None"),

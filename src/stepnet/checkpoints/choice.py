@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepnet.checkpoints.counts import checked_count
+from stepnet.records import checked_count
 
 
 @dataclass(frozen=True)

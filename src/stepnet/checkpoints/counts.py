@@ -9,20 +9,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from math import comb
-from operator import index
+
+from stepnet.records import checked_count
+
+MOST_STEPS = 2**36  # an action takes 32 bytes
 
 
-def checked_count(name: str, value, least: int) -> int:
-    """An integer argument; bool and float are refused."""
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        count = index(value)
-    except TypeError:
-        raise TypeError(f"`{name}` must be an integer, found {value!r:.80} ({type(value).__name__})") from None
-    if count < least:
-        raise ValueError(f"`{name}` must be at least {least}, found {count}")
-    return count
+def checked_steps(name: str, value, least: int = 0) -> int:
+    """A number of steps to reverse."""
+    return checked_count(name, value, least, MOST_STEPS, "no memory holds a schedule of more")
 
 
 def longest(slots: int, repetitions: int) -> int:

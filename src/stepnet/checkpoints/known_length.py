@@ -7,14 +7,15 @@ from itertools import pairwise
 import numpy as np
 
 from stepnet.checkpoints.actions import Kind
-from stepnet.checkpoints.counts import checked_count
+from stepnet.checkpoints.counts import checked_steps
 from stepnet.checkpoints.schedule import Schedule
 from stepnet.checkpoints.tape import MIXED, STATES, Rule, Tape
+from stepnet.records import checked_count
 
 
 def store_all(n_steps: int) -> Schedule:
     """Every state is kept, so that no step is run twice: n - 1 slots, n - 1 advances."""
-    n = checked_count("n_steps", n_steps, 0)
+    n = checked_steps("n_steps", n_steps)
     slots = max(n - 1, 1)
     return Schedule("store_all", n, slots, _nested(n, slots, STATES))
 
@@ -25,7 +26,7 @@ def uniform(n_steps: int, slots: int) -> Schedule:
     Interval i may use its own slot and those of the intervals after it, so a plain rule of thumb ("keep every k-th
     state") costs sum t(length_i, s - i) advances after the forward run.
     """
-    n, s = checked_count("n_steps", n_steps, 0), checked_count("slots", slots, 1)
+    n, s = checked_steps("n_steps", n_steps), checked_count("slots", slots, 1)
     kept = min(s, n - 1)
     if kept < 2:
         return Schedule("uniform", n, s, _nested(n, s, STATES))
@@ -52,7 +53,7 @@ def binomial(n_steps: int, slots: int) -> Schedule:
     slots : int
         States that may be kept at one time.
     """
-    n, s = checked_count("n_steps", n_steps, 0), checked_count("slots", slots, 1)
+    n, s = checked_steps("n_steps", n_steps), checked_count("slots", slots, 1)
     return Schedule("binomial", n, s, _nested(n, s, STATES))
 
 
@@ -63,7 +64,7 @@ def multistage(n_steps: int, memory_slots: int, disk_slots: int) -> Schedule:
     slot of the binomial schedule lives in one place throughout, so the traffic of the disk is the sum over its slots.
     Reference: Stumm & Walther (2009), SIAM J. Sci. Comput. 31:1946.
     """
-    n, memory = checked_count("n_steps", n_steps, 0), checked_count("memory_slots", memory_slots, 1)
+    n, memory = checked_steps("n_steps", n_steps), checked_count("memory_slots", memory_slots, 1)
     disk = checked_count("disk_slots", disk_slots, 0)
     total = memory + disk
     rows = _nested(n, total, STATES)
@@ -81,7 +82,7 @@ def mixed(n_steps: int, slots: int) -> Schedule:
     step take about as much room as a state.  References: Zhang & Constantinescu (2023), arXiv:2106.13879;
     Maddison (2023), arXiv:2305.09568.
     """
-    n, s = checked_count("n_steps", n_steps, 0), checked_count("slots", slots, 1)
+    n, s = checked_steps("n_steps", n_steps), checked_count("slots", slots, 1)
     return Schedule("mixed", n, s, _nested(n, s, MIXED))
 
 

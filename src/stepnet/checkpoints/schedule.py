@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from stepnet.checkpoints.actions import COLUMNS, KINDS, ROW, Action, Kind
-from stepnet.checkpoints.counts import checked_count
 from stepnet.checkpoints.drawing import COLUMN, drawing
+from stepnet.records import checked_count
 
 CHUNK = 4096  # rows that become Python numbers at a time
 

@@ -15,9 +15,10 @@ from math import comb
 import numpy as np
 
 from stepnet.checkpoints.actions import Action, Kind
-from stepnet.checkpoints.counts import checked_count, fewest_advances
+from stepnet.checkpoints.counts import fewest_advances
 from stepnet.checkpoints.schedule import Schedule
 from stepnet.checkpoints.tape import NO_SLOT, STATES, Tape
+from stepnet.records import checked_count
 
 NOW_AND_THEN = 3  # weights of the two ends that are considered: 1 for now, 2 for a step later
 _advances = lru_cache(maxsize=1 << 16)(fewest_advances)

@@ -10,14 +10,13 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from stepnet.checkpoints.counts import checked_count
 from stepnet.estimators import files, making, scaling
 from stepnet.estimators.samples import held_back
 from stepnet.estimators.scaling import Scaling
 from stepnet.estimators.settings import require_stored
 from stepnet.nets import losses, penalties
 from stepnet.nets.losses import Meaning
-from stepnet.records import explain_arguments, number
+from stepnet.records import checked_count, explain_arguments, number
 from stepnet.training import METHODS, ClipNorm, ClipValue, Data, Method, Objective, Recipe, minimise, optimisers, train
 
 

@@ -7,10 +7,10 @@ from copy import deepcopy
 from inspect import signature
 
 from stepnet import nets
-from stepnet.checkpoints.counts import checked_count
 from stepnet.errors import UnknownArgument, UnknownName
 from stepnet.fields import Field
 from stepnet.nets import Net
+from stepnet.records import checked_thread_count
 
 BY_NAME: dict[str, Callable] = {
     each.__name__: each
@@ -25,7 +25,7 @@ def made(chosen, inputs: int, outputs: int, seed: int) -> Net:
     """A new net as the settings of an estimator say."""
     net, workers = chosen.net, chosen.workers
     if workers is not None:
-        workers = checked_count("workers", workers, 1)
+        workers = checked_thread_count(workers)
     if not (chosen.scheme is None or isinstance(chosen.scheme, str) or hasattr(chosen.scheme, "name")):
         raise TypeError(f"`scheme` must be a name, a scheme or None, found {chosen.scheme!r:.80}")
     if isinstance(net, Field):

@@ -20,7 +20,9 @@ import numpy as np
 from scipy import sparse
 
 from stepnet.errors import UnknownName
+from stepnet.records import checked_count
 
+MOST_FEATURES = 2**40  # also of nodes, taps, layers: whatever arrays are as long as
 SAME = 1e-14  # relative difference of operators that are the same but for rounding
 
 
@@ -354,10 +356,8 @@ def _axes(channels: int, nodes: int, stencil: Stencil | None = None) -> tuple[in
 
 
 def count(name: str, value) -> int:
-    """A positive whole number."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ValueError(f"`{name}` must be a positive whole number, found {value!r:.60}")
-    return int(value)
+    """A positive integer."""
+    return checked_count(name, value, 1, MOST_FEATURES, "no memory holds as many")
 
 
 def all_of(name: str, values, kind: type) -> tuple:

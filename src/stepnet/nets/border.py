@@ -7,12 +7,17 @@ from collections.abc import Callable
 import numpy as np
 
 from stepnet.nets.layout import Layout
+from stepnet.records import checked_thread_count, convert_integers
 
 
 def real_array(name: str, value, dtype: np.dtype) -> np.ndarray:
     """An array of real numbers in a precision; what it cannot hold is refused."""
     try:
         given = np.asarray(value)
+    except ValueError:
+        raise TypeError(f"`{name}` must be an array of numbers, found {type(value).__name__}") from None
+    given = convert_integers(name, given)
+    try:
         with np.errstate(over="ignore"):
             found = np.asarray(given if given.dtype.kind != "c" else given.real, dtype)
     except (TypeError, ValueError):
@@ -73,7 +78,4 @@ def loss_at(loss: Callable, y: np.ndarray) -> tuple[float, np.ndarray]:
 
 def checked_workers(workers) -> int | None:
     """A number of threads, or None for as many as there are cores."""
-    is_whole = isinstance(workers, (int, np.integer)) and not isinstance(workers, bool)
-    if workers is not None and not (is_whole and workers >= 1):
-        raise ValueError(f"`workers` must be a whole number of at least 1, or None, found {workers!r:.60}")
-    return None if workers is None else int(workers)
+    return None if workers is None else checked_thread_count(workers)

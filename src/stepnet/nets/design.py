@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.checkpoints.counts import checked_count
+from stepnet.checkpoints.counts import checked_steps
 from stepnet.fields import DYNAMICS, Chain, Depth, Field, HeldWeights, Normalisation
 from stepnet.fields.connectivity import all_of
 from stepnet.schemes import catalogue
@@ -52,8 +52,8 @@ class Block:
             object.__setattr__(self, "scheme", catalogue.get(self.scheme))
         if not isinstance(self.scheme, (*catalogue.RECORDS, NoneType)):
             raise TypeError(f"`scheme` must be a scheme, its name or None, found {self.scheme!r:.60}")
-        object.__setattr__(self, "steps", checked_count("steps", self.steps, 1))
-        if not (isinstance(self.length, (int, float, np.floating)) and 0 < self.length < np.inf):
+        object.__setattr__(self, "steps", checked_steps("steps", self.steps, 1))
+        if not (isinstance(self.length, (int, float, np.floating)) and 0 < self.length <= float(np.finfo(float).max)):
             raise ValueError(f"`length` must be a positive number, found {self.length!r:.60}")
         object.__setattr__(self, "length", float(self.length))
         if self.depth is None:

@@ -10,6 +10,7 @@ from stepnet.errors import UnknownName
 from stepnet.fields import Attention, Chain, Fixed, Normalisation, reference
 from stepnet.fields.formula import Layer
 from stepnet.nets.design import Block, Design
+from stepnet.records import checked_seed
 from stepnet.schemes.conditions import amplification, imaginary_stability_limit, real_stability_limit
 
 VARIANCES = {
@@ -55,10 +56,7 @@ def checked_initialisation(name: str) -> str:
 
 
 def _generator(seed: int | None) -> np.random.Generator:
-    try:
-        return np.random.default_rng(seed)
-    except (TypeError, ValueError):
-        raise ValueError(f"`seed` must be a whole number of at least 0, or None, found {seed!r:.60}") from None
+    return np.random.default_rng(None if seed is None else checked_seed(seed))
 
 
 def _owners(stage: Chain | Block) -> list[tuple[Layer, str]]:

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.checkpoints.counts import checked_count
 from stepnet.errors import UnknownName
+from stepnet.records import checked_count
 
 ROUNDING = 1e-14  # residuals below are noise and do not count for the factor
 REACHABLE = 32  # roundings: residuals come down to a few

@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.records import shown_fields
+from stepnet.records import checked_count, keep, shown_fields
 from stepnet.reductions.chunk import Arrays, Chunk
+
+MOST_SAMPLES = 2**32
 
 
 class QuantilesFound(NamedTuple):
@@ -42,9 +44,8 @@ class Quantiles:
         levels = np.atleast_1d(np.asarray(self.levels, float))
         if levels.ndim != 1 or not levels.size or not ((levels >= 0) & (levels <= 1)).all():
             raise ValueError(f"`levels` must be numbers from 0 to 1, found {self.levels!r:.80}")
-        if isinstance(self.size, bool) or not isinstance(self.size, (int, np.integer)) or self.size < 2:
-            raise ValueError(f"`size` must be a whole number of at least 2, found {self.size!r:.60}")
-        object.__setattr__(self, "levels", tuple(levels.tolist()))
+        size = checked_count("size", self.size, 2, MOST_SAMPLES, "no memory holds as many samples")
+        keep(self, levels=tuple(levels.tolist()), size=size)
 
     def of_chunk(self, chunk: Chunk) -> Arrays:
         y = chunk.solution.y[chunk.solution.success]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from stepnet.records import checked_count
 from stepnet.schemes.tableau import StabilisedRK
+
+MOST_STAGES = 2**16  # rounding grows with their square
 
 VERWER = "Verwer (1996), Appl. Numer. Math. 22:359"
 SOMMEIJER = "Sommeijer, Shampine & Verwer (1998), J. Comput. Appl. Math. 88:315"
@@ -14,7 +17,7 @@ def rkc1(stages: int, damping: float = 0.05) -> StabilisedRK:
 
     Here w_0 = 1 + damping / s^2 and w_1 = T_s / T_s' at w_0.
     """
-    _require_stages(stages, 1)
+    stages = _stage_count(stages, 1)
     w0 = 1 + damping / stages**2
     T, dT, _ = _chebyshev(stages, w0)
     w1 = T[stages] / dT[stages]
@@ -29,7 +32,7 @@ def rkc2(stages: int, damping: float = 2 / 13) -> StabilisedRK:
 
     Here w_0 = 1 + damping / s^2, w_1 = T_s' / T_s'', b_j = T_j'' / T_j'^2 and a_j = 1 - b_j T_j, all at w_0.
     """
-    _require_stages(stages, 2)
+    stages = _stage_count(stages, 2)
     w0 = 1 + damping / stages**2
     T, dT, ddT = _chebyshev(stages, w0)
     w1 = dT[stages] / ddT[stages]
@@ -45,7 +48,7 @@ def rkc2(stages: int, damping: float = 2 / 13) -> StabilisedRK:
 
 def rkl1(stages: int) -> StabilisedRK:
     """First-order Legendre scheme: the stability polynomial is P_s(1 + w_1 z), w_1 = 2 / (s^2 + s)."""
-    _require_stages(stages, 1)
+    stages = _stage_count(stages, 1)
     w1 = 2 / (stages**2 + stages)
     mu = [(2 * j - 1) / j for j in range(1, stages + 1)]
     nu = [1 - x for x in mu]  # is (1 - j) / j, but keeps mu + nu = 1 exact
@@ -57,7 +60,7 @@ def rkl2(stages: int) -> StabilisedRK:
 
     Here b_j = (j^2 + j - 2) / (2 j (j + 1)) from j = 2 on and b_0 = b_1 = b_2.
     """
-    _require_stages(stages, 2)
+    stages = _stage_count(stages, 2)
     w1 = 4 / (stages**2 + stages - 2)
     b = [1 / 3, 1 / 3] + [(j**2 + j - 2) / (2 * j * (j + 1)) for j in range(2, stages + 1)]
     mu = [0.0] + [(2 * j - 1) / j * b[j] / b[j - 1] for j in range(2, stages + 1)]
@@ -89,6 +92,5 @@ def _scheme(name: str, order: int, mu, nu, mu_tilde, gamma_tilde, reference: str
     return StabilisedRK(name, order, tuple(mu), tuple(nu), tuple(mu_tilde), tuple(gamma_tilde), reference)
 
 
-def _require_stages(stages: int, least: int) -> None:
-    if stages < least:
-        raise ValueError(f"`stages` must be at least {least}, found {stages}")
+def _stage_count(stages, least: int) -> int:
+    return checked_count("stages", stages, least, MOST_STAGES, "the coefficients of more are lost to rounding")

@@ -20,7 +20,7 @@ from stepnet.atomic_files import checked_path
 from stepnet.ensemble import solve_ensemble
 from stepnet.integrate import scheme_for
 from stepnet.problem import Problem
-from stepnet.records import explain_arguments
+from stepnet.records import checked_count, explain_arguments
 from stepnet.reductions import FATES, Chunk, Reduction, States
 from stepnet.schemes import catalogue
 from stepnet.solution import Scheme, Status
@@ -196,9 +196,7 @@ def _check_options(options: dict) -> None:
 
 def _chunk_size(chunk, problem: Problem, grid: Grid, options: dict) -> int:
     if chunk is not None:
-        if isinstance(chunk, bool) or not isinstance(chunk, (int, np.integer)) or chunk < 1:
-            raise ValueError(f"`chunk` must be a whole number of at least 1, found {chunk!r:.60}")
-        return int(chunk)
+        return checked_count("chunk", chunk, 1)
     times = 1 if options.get("save_at") is None else max(1, np.size(options["save_at"]))
     most = min(MOST_CHUNK, max(1, CHUNK_BYTES // (times * max(1, problem.initial.nbytes))))
     return min(most, max(LEAST_CHUNK, -(-grid.count // CHUNKS_OF_A_SWEEP)))

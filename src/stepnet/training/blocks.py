@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.checkpoints.counts import checked_count
 from stepnet.errors import TrainingInterrupted
 from stepnet.nets.derivatives import Linearised
-from stepnet.records import by_name
+from stepnet.records import by_name, checked_count
 from stepnet.training.full_batch import METHODS, Method, minimise
 from stepnet.training.maximum_principle import MSA
 from stepnet.training.minimum import Minimum, Watch

@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.checkpoints.counts import checked_count
 from stepnet.errors import TrainingInterrupted
 from stepnet.nets.losses import Expansion
-from stepnet.records import by_name, explain_arguments, keep, keep_numbers
+from stepnet.records import by_name, checked_count, explain_arguments, keep, keep_numbers
 from stepnet.sums import inner
 from stepnet.training.conjugate_gradients import Step, truncated_cg
 from stepnet.training.lbfgs import LBFGS, descend

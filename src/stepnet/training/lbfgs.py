@@ -8,8 +8,7 @@ from math import inf, isfinite
 
 import numpy as np
 
-from stepnet.checkpoints.counts import checked_count
-from stepnet.records import explain_arguments, keep, keep_numbers
+from stepnet.records import checked_count, explain_arguments, keep, keep_numbers
 from stepnet.training.minimum import Minimum, Watch, require_start
 from stepnet.training.objective import Evaluation
 

@@ -17,10 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.checkpoints.counts import checked_count
 from stepnet.nets.layerwise import Layerwise
 from stepnet.nets.penalties import Penalty
-from stepnet.records import explain_arguments, keep, keep_numbers
+from stepnet.records import checked_count, explain_arguments, keep, keep_numbers
 from stepnet.sums import inner
 from stepnet.training.lbfgs import LBFGS, descend
 from stepnet.training.minimum import ZERO_GRADIENT, Minimum, Watch, require_start

@@ -11,14 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepnet.checkpoints.counts import checked_count
-from stepnet.records import explain_arguments, keep, keep_numbers, shown_fields
+from stepnet.records import checked_count, checked_seed, explain_arguments, keep, keep_numbers, shown_fields
 from stepnet.stored_arrays import require_array
 from stepnet.training import optimisers
 from stepnet.training.clipping import ClipNorm, ClipValue
 from stepnet.training.optimisers import Slots
 
-SEEDS = 2**64
 NOTHING = (0.0, 0.0, 0.0, 0.0)  # the sums of an epoch that has not begun
 COLUMNS = ("loss", "accuracy", "validation_loss", "validation_accuracy", "rate")
 
@@ -60,9 +58,7 @@ class Recipe:
 
     def __post_init__(self):
         keep(self, optimiser=optimisers.get(self.optimiser), epochs=checked_count("epochs", self.epochs, 0))
-        keep(self, seed=checked_count("seed", self.seed, 0))
-        if self.seed >= SEEDS:
-            raise ValueError(f"`seed` must be less than 2^64, found {self.seed}")
+        keep(self, seed=checked_seed(self.seed))
         keep_numbers(self, tolerance="[0, 1)")
         for name in ("batch_size", "patience", "save_every"):
             value = getattr(self, name)

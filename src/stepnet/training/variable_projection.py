@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepnet.checkpoints.counts import checked_count
 from stepnet.nets import losses
 from stepnet.nets.losses import Expansion
-from stepnet.records import keep, keep_numbers
+from stepnet.records import checked_count, keep, keep_numbers
 
 NEWTON_STEPS = 50
 FLAT = 1e-11  # of the first gradient, at which the best read-out is found

@@ -11,7 +11,7 @@ from importlib import import_module
 import numpy as np
 
 from stepnet.engines.contract import Outcome, Plan
-from stepnet.engines.numba_engine import observed
+from stepnet.engines.numba_engine import fork_safety, observed  # noqa: F401  locks are registered when it is loaded
 from stepnet.engines.numba_engine.compile.arguments import flat_gradients, pack
 from stepnet.engines.numba_engine.driver import StartFailed, drive
 from stepnet.engines.numba_engine.identity import identity

@@ -12,6 +12,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import get_cython_function_address, intrinsic
 
+from stepnet.engines.numba_engine.fork_safety import free_in_children
 from stepnet.engines.numba_engine.vectors import Vectors
 
 PLAIN, TRANSPOSED = 78, 84  # N and T
@@ -60,7 +61,7 @@ class _Threads:
     """BLAS keeps to one thread while layers run, so that bits do not depend on the machine's cores."""
 
     def __init__(self):
-        self._lock, self._users, self._before = Lock(), 0, 1
+        self._lock, self._users, self._before = free_in_children(Lock()), 0, 1
 
     @cached_property
     def _functions(self):

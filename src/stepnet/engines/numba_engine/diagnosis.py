@@ -169,6 +169,8 @@ def raised(job: Job) -> Failure:
             field.replay(t, y)
         except BaseException as error:
             exception = error
+    if exception is not None and not isinstance(exception, Exception):
+        raise exception  # `sys.exit()` and interrupts are what they are anywhere else
     what = (
         "its Python original does not raise there" if exception is None else f"{type(exception).__name__}: {exception}"
     )

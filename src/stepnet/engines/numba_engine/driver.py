@@ -38,6 +38,7 @@ from stepnet.solution import Statistics, Status
 SLICE_SECONDS = 0.05
 FIRST_SLICE, MOST_AT_FIRST = 32, 2**16
 FIRST_SECONDS = 0.01
+NUMBERS_AT_FIRST = 2**20  # that the attempts of the first slice work on at least
 TO_GO_ON = (PAUSED, FULL, EVENT, BROKEN)
 EVALUATIONS = 10  # in an attempt, or so
 STATUS = {
@@ -126,7 +127,7 @@ def _loop(
 ) -> tuple[int, Job]:
     """The code of the last slice, PAUSED meaning interrupted, and the job, which a reset may have replaced."""
     try:
-        code, attempts = PAUSED, FIRST_SLICE
+        code, attempts = PAUSED, fewest_attempts(job)
         if not plan.progress and not any(field.callbacks for field in job.fields):
             attempts = _first_attempts(job)
             code, seconds = _slice(job, trajectory, attempts)
@@ -168,7 +169,12 @@ def _answer(
 def _first_attempts(job: Job) -> int:
     """Attempts for the first slice: many if evaluations are cheap, so that a short run needs nothing set up."""
     seconds = EVALUATIONS * sum([field.cost for field in job.fields])
-    return max(FIRST_SLICE, min(MOST_AT_FIRST, int(FIRST_SECONDS / max(seconds, 1e-9))))
+    return max(fewest_attempts(job), min(MOST_AT_FIRST, int(FIRST_SECONDS / max(seconds, 1e-9))))
+
+
+def fewest_attempts(job: Job) -> int:
+    """Attempts of the first slice whatever evaluations cost: one if the state is long, which no interrupt waits for."""
+    return min(FIRST_SLICE, max(1, NUMBERS_AT_FIRST // max(1, job.work.size)))
 
 
 def _slice(job: Job, trajectory: Trajectory, attempts: int) -> tuple[int, float]:

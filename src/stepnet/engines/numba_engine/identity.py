@@ -23,6 +23,7 @@ import scipy.special
 from numba.core.ccallback import CFunc
 from numba.core.dispatcher import Dispatcher
 
+from stepnet.c_functions import Address
 from stepnet.engines.contract import Plan
 from stepnet.engines.numba_engine.compile.bytecode import facts_of
 from stepnet.errors import NoIdentity
@@ -68,12 +69,8 @@ def function_key(function) -> str | None:
 
 
 def _facts(problem: Problem) -> tuple:
-    kind, functions = (type(problem).__name__, getattr(problem, "separable", None)), _functions(problem)
-    for function in functions:
-        if isinstance(function, (int, np.integer)):
-            raise _no_identity(function, "an address says nothing about the function that is there")
-    initial = problem.initial
-    return kind, problem.t_span, initial.dtype.str, initial.shape, functions, problem.args
+    kind, initial = (type(problem).__name__, getattr(problem, "separable", None)), problem.initial
+    return kind, problem.t_span, initial.dtype.str, initial.shape, _functions(problem), problem.args
 
 
 def _functions(problem: Problem) -> tuple:
@@ -130,6 +127,8 @@ class _Walk:
             return _hash(type(value).__name__, *map(self.digest, value))
         if type(value) is dict:
             return _hash("dict", *sorted(self.digest(key) + self.digest(item) for key, item in value.items()))
+        if isinstance(value, Address):
+            raise _no_identity(value, "an address says nothing about the function that is there")
         if isinstance(value, CodeType):
             return self._digest_code(value)
         if isinstance(value, Dispatcher):

@@ -12,6 +12,7 @@ import numpy as np
 
 from stepnet.engines.numba_engine import layers
 from stepnet.engines.numba_engine.blas import gemm_address
+from stepnet.engines.numba_engine.fork_safety import free_in_children
 from stepnet.engines.numba_engine.layer_chains import C_IN, C_OUT, NODES_IN, NODES_OUT, SIZE
 from stepnet.engines.numba_engine.layer_products import SHORT, SMALL, TILE, WIDE, Machine
 from stepnet.engines.numba_engine.layer_tables import (
@@ -32,7 +33,7 @@ GROUP = 4  # tiles of dense nets that run side by side at most
 NARROW = 64  # rows of those of narrow nets together: sums over longer rows, in caches of the first and second level
 SLICE_OPERATIONS = 1e9  # multiplications in one call of a kernel, some 50 ms
 BESIDE = 1e4  # what a step costs besides those
-TAKING = Lock()  # one for all stages, so that stages can be copied
+TAKING = free_in_children(Lock())  # one for all stages, so that stages can be copied
 
 NOTHING = Motion(ONCE, ONCE, (0,))
 

@@ -10,7 +10,7 @@ import numpy as np
 from stepnet.engines.contract import Adaptive, Given, Plan
 from stepnet.engines.numba_engine import diagnosis
 from stepnet.engines.numba_engine.compile.disk_cache import source_stamp
-from stepnet.engines.numba_engine.driver import FIRST_SLICE, SLICE_SECONDS, STATUS
+from stepnet.engines.numba_engine.driver import SLICE_SECONDS, STATUS, fewest_attempts
 from stepnet.engines.numba_engine.job import Job
 from stepnet.engines.numba_engine.renewal import Renewal, has_mutable_args, is_changeable
 from stepnet.engines.numba_engine.stepping import DONE, FULL, PAUSED
@@ -123,7 +123,7 @@ class Stepper:
 
     def _run_until(self, t: float, direction: float) -> Status | None:
         """Slices of steps until the clock shows a time or has passed it."""
-        is_given, longest = isinstance(self._plan.stepping, Given), FIRST_SLICE
+        is_given, longest = isinstance(self._plan.stepping, Given), fewest_attempts(self._job)
         while (t - self.t) * direction > 0 and not (is_given and self.is_at(t)):
             attempts = min(longest, self._attempts_before(t))
             started = time.perf_counter()

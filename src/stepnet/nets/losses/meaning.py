@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit, log_expit, log_softmax, softmax
 
-from stepnet.checkpoints.counts import checked_count
 from stepnet.errors import UnknownName
-from stepnet.records import keep, keep_numbers
+from stepnet.records import checked_count, keep, keep_numbers
 
 TARGETS = ("real numbers", "counts", "answers", "classes", "probabilities", "logits of a teacher")
 LINKS: dict[str, Callable[[np.ndarray], np.ndarray]] = {

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from types import (
     CellType,
+    CodeType,
     FunctionType,
     GetSetDescriptorType,
     MemberDescriptorType,
@@ -30,10 +31,20 @@ def blank_copy(function: FunctionType) -> FunctionType:
     """A copy whose globals and closure are its own; the closure is empty until `fill`."""
     cells = tuple(CellType() for _ in function.__closure__ or ())
     copy = FunctionType(
-        function.__code__, dict(function.__globals__), function.__name__, function.__defaults__, cells or None
+        function.__code__, named_globals(function), function.__name__, function.__defaults__, cells or None
     )
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
+
+
+def named_globals(function: FunctionType) -> dict:
+    """Those globals that the code of a function names, and its module's own; others would live on in its copies."""
+    names, codes = {"__name__", "__file__", "__builtins__"}, [function.__code__]
+    while codes:
+        code = codes.pop()
+        names.update(code.co_names)
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return {name: value for name, value in function.__globals__.items() if name in names}
 
 
 def fill(copy: FunctionType, function: FunctionType, exchange: Callable) -> None:

@@ -18,9 +18,11 @@ from numba.extending import intrinsic, overload
 from numba.np.numpy_support import is_nonelike
 
 from stepnet.engines.numba_engine.compile.arguments import Block
+from stepnet.engines.numba_engine.compile.copies import named_globals
 from stepnet.engines.numba_engine.compile.dual_numbers import DUAL, TANGENTS, WIDTH, DualType, make_dual, register
 from stepnet.engines.numba_engine.compile.form import Form
 from stepnet.engines.numba_engine.compile.native import OPTIONS, _make_body
+from stepnet.engines.numba_engine.compile.owned_code import owned_code
 from stepnet.engines.numba_engine.compile.rewrite import returning_tuples
 
 INNER_OPTIONS = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # duals have no Python counterpart
@@ -36,7 +38,7 @@ def on_duals(function, seen: dict) -> Dispatcher:
         raise TypeError(f"it is no plain Python function but {type(function).__name__}")
     if id(function) in seen:
         return seen[id(function)]
-    namespace = dict(function.__globals__)
+    namespace = named_globals(function)
     cells = tuple(CellType(_replaced(cell.cell_contents, seen)) for cell in function.__closure__ or ())
     copy = FunctionType(function.__code__, namespace, function.__name__, function.__defaults__, cells)
     copy.__kwdefaults__ = function.__kwdefaults__
@@ -129,7 +131,7 @@ def compile_dual(form: Form, block: Block, result, are_all_dual: bool = False) -
     """
     register()
     function = getattr(form.function, "py_func", form.function)
-    with _duals_among_numbers(), warnings.catch_warnings():
+    with owned_code(), _duals_among_numbers(), warnings.catch_warnings():
         warnings.simplefilter("ignore", NumbaWarning)
         rewritten = returning_tuples(function)
         if rewritten is not function and not form.is_in_place:
@@ -159,14 +161,13 @@ def _compile(function, form: Form, block: Block, result, are_all_dual: bool) -> 
     others = (DUAL, states) if are_all_dual else (types.float64, parameters)
     signature = types.none(others[0], states, states, others[1])
     body.compile(signature)
-    guarded = _make_guarded(body, signature)
     n_in, n_out, n_parameters = form.n_in, form.n_out, block.values.size
 
     def jvp8(t, y, y_dot, out, p, n):
         state, slopes = np.empty(n_in, DUAL), np.empty(n_out, DUAL)
         for i in range(n_in):
             state[i] = _joined(y, y_dot, i)
-        status = guarded(t, state, slopes, carray(p, (n_parameters,)))
+        status = _call_guarded(body, t, state, slopes, carray(p, (n_parameters,)))
         for i in range(n_out):
             _store_tangents(slopes[i], out, i)
         return status
@@ -175,7 +176,7 @@ def _compile(function, form: Form, block: Block, result, are_all_dual: bool) -> 
         inputs, slopes = np.empty(n_in + n_parameters, DUAL), np.empty(n_out, DUAL)
         for i in range(n_in + n_parameters):
             inputs[i] = _joined(y, y_dot, 1 + i)
-        status = guarded(_joined(y, y_dot, 0), inputs[:n_in], slopes, inputs[n_in:])
+        status = _call_guarded(body, _joined(y, y_dot, 0), inputs[:n_in], slopes, inputs[n_in:])
         for i in range(n_out):
             _store_tangents(slopes[i], out, i)
         return status
@@ -213,17 +214,16 @@ def _row(builder, matrix, i):
     return builder.bitcast(pointer, TANGENTS.as_pointer())
 
 
-def _make_guarded(dispatcher, signature):
-    """An intrinsic that calls a compiled function and answers 1 if it raised, instead of swallowing the exception."""
-    overload = dispatcher.overloads[signature.args]
+@intrinsic
+def _call_guarded(typing_context, function, t, y, dy, p):
+    """Call a compiled function; the answer is 1 if it raised, instead of swallowing the exception."""
+    (compiled,) = function.dispatcher.overloads.values()
 
-    @intrinsic
-    def guarded(typing_context, t, y, dy, p):
-        def generate(context, builder, _, arguments):
-            context.add_linking_libs((overload.library,))
-            status, _ = context.call_internal_no_propagate(builder, overload.fndesc, signature, arguments)
-            return builder.zext(status.is_error, ir.IntType(32))
+    def generate(context, builder, signature, arguments):
+        (overload,) = signature.args[0].dispatcher.overloads.values()
+        context.add_linking_libs((overload.library,))
+        inner = types.none(*signature.args[1:])
+        status, _ = context.call_internal_no_propagate(builder, overload.fndesc, inner, arguments[1:])
+        return builder.zext(status.is_error, ir.IntType(32))
 
-        return types.int32(*signature.args), generate
-
-    return guarded
+    return types.int32(function, *compiled.signature.args), generate

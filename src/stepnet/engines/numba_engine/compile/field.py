@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numba.core.ccallback import CFunc
 
+from stepnet.c_functions import Address, check_function
 from stepnet.engines.numba_engine.compile.arguments import Block, pack
 from stepnet.engines.numba_engine.compile.bulk_trace import trace_short_or_loops
 from stepnet.engines.numba_engine.compile.callback import SIGNATURE, Callback
@@ -30,7 +31,6 @@ from stepnet.errors import UnknownName
 
 RUNGS = ("address", "traced", "compiled", "python")  # from fast to slow
 MOST_NODES_OF_DERIVATIVES = 20_000
-LEAST_ADDRESS = 4096  # the first page of memory is nobody's, so a smaller number is a mistake and would crash
 
 LONGEST_REMEMBERED = 1000  # numbers of a state; beyond this its key costs more than looking again
 
@@ -110,9 +110,8 @@ def make_field(
         function, limit = function.function, Limit("python", function.reason)
     if isinstance(function, Code):  # our own: the derivative of another right-hand side
         return Field(function.address, block.values, "traced", keep_alive=function)
+    check_function(label, function)
     address = c_address(function)
-    if address is not None and not address >= LEAST_ADDRESS:
-        raise ValueError(f"`{label}` must be a function or the address of a C function, found {address}")
     if address is not None:
         if not block.is_numeric:
             raise TypeError(f"`args` of a C function must be numbers or arrays of floats, found {args!r}")
@@ -274,16 +273,15 @@ def _is_right(code, trial: Trial) -> bool:
 
 
 def c_address(function) -> int | None:
-    """The address behind an integer, ctypes function, LowLevelCallable or Numba cfunc; None for a Python function."""
-    if isinstance(function, (bool, FunctionType)):
+    """The address behind an `Address`, ctypes function, LowLevelCallable or Numba cfunc; None for what is none."""
+    if isinstance(function, FunctionType):
         return None
-    if isinstance(function, (int, np.integer)):
-        return int(function)
+    if isinstance(function, Address):
+        return function.value
     if isinstance(function, ctypes._CFuncPtr):
         return ctypes.cast(function, ctypes.c_void_p).value
     if type(function).__name__ == "LowLevelCallable":
-        pointer = function.function
-        return c_address(pointer) if not isinstance(pointer, int) else pointer
+        return c_address(function.function)
     return int(function.address) if isinstance(function, CFunc) else None
 
 

@@ -12,6 +12,8 @@ from types import CodeType, FunctionType, MethodType
 
 import numpy as np
 
+from stepnet.c_functions import check_function
+
 IN_PLACE_NAMES = ("dy", "out")
 UNSET = {
     8: 0x7FF8_0000_DEAD_BEEF,
@@ -52,11 +54,9 @@ class Form:
 
 def form_of(function, args: tuple, inputs, output, dtype, label: str) -> Form:
     """Recognise `f(t, y, *args)` and the in-place `f(t, y, dy, p)`, whose third parameter is called `dy` or `out`."""
+    check_function(label, function)
     if not callable(function):
-        raise TypeError(
-            f"`{label}` must be a function, a C address, a ctypes function or a LowLevelCallable, "
-            f"found {type(function).__name__}"
-        )
+        raise TypeError(f"`{label}` must be a C function whose address is known, found {function!r:.80}")
     names = parameter_names(function)
     position = 1 + len(inputs)
     is_in_place = len(names) > position and names[position] in IN_PLACE_NAMES

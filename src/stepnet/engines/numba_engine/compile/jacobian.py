@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import coo_array, csc_array, csr_array, issparse
 
+from stepnet.c_functions import check_function
 from stepnet.engines.numba_engine.compile.arguments import Block
 from stepnet.engines.numba_engine.compile.bulk_trace import MOST_NODES, trace_short_or_loops
 from stepnet.engines.numba_engine.compile.comparison import AGREEMENT
 from stepnet.engines.numba_engine.compile.field import (
     MOST_NODES_OF_DERIVATIVES,
-    c_address,
     first_line,
 )
 from stepnet.engines.numba_engine.compile.form import Form, python_call, try_once
@@ -43,6 +43,7 @@ from stepnet.engines.numba_engine.compile.sparsity import (
 )
 from stepnet.engines.numba_engine.compile.symbols import CannotTrace
 from stepnet.engines.numba_engine.compile.trace import Trace, trace
+from stepnet.records import convert_integers
 
 UNEXPLAINED = 1e-9  # part of a product that the entries may leave unexplained: far above rounding, harmless if lost
 
@@ -122,6 +123,7 @@ class Jacobian:
 
 def _flat(y, n: int, dtype, name: str = "y") -> np.ndarray:
     """A state as one row of float64, or of complex128 for a complex problem."""
+    y = convert_integers("y", np.asarray(y))
     flat = np.ascontiguousarray(y, np.result_type(dtype, np.float64)).ravel()
     if flat.size != n:
         raise ValueError(f"`{name}` must have {n} entries, found {flat.size}")
@@ -155,9 +157,9 @@ def make_jacobian(
         `jac(t, y, *args)` giving the matrix, dense or sparse, or the matrix itself if it is constant.
     jac_sparsity : array_like or sparse matrix, optional
         Nonzero where slope i depends on entry j; needed only where it cannot be found out.
-    jvp : callable or C address, optional
+    jvp : callable or C function, optional
         `jvp(t, y, v, *args)` giving (df/dy) v.
-    vjp : callable or C address, optional
+    vjp : callable or C function, optional
         `vjp(t, y, w, *args)` giving w (df/dy).
     rungs : tuple of str
         "differences" must be asked for by name.
@@ -335,8 +337,7 @@ def _user_jacobian(form: Form, jac, given, push: Pushforward | None, pull: Pullb
 
 
 def _checked_function(name: str, value):
-    if not callable(value) and c_address(value) is None:
-        raise TypeError(f"`{name}` must be a function or a C address, found {type(value).__name__}")
+    check_function(name, value)
     return value
 
 

@@ -15,6 +15,8 @@ from collections import Counter
 from typing import Any
 
 import llvmlite.binding as llvm
+from llvmlite.binding import newpassmanagers
+from llvmlite.binding.ffi import ObjectRef
 
 from stepnet.engines.numba_engine.compile import disk_cache
 from stepnet.engines.numba_engine.compile.graph import BINARY
@@ -239,9 +241,30 @@ class Code:
     def __init__(self, text: str, which: str, may_keep: bool = True):
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
-        self._engine = _from_disk(text) if may_keep and text.count("\n") > LONG else _built(text)
-        self._engine.finalize_object()
+        is_kept = may_keep and text.count("\n") > LONG
+        self._engine = load_object(_kept_object(text) if is_kept else _build_object(text), _machine())
         self.address = self._engine.get_function_address(which)
+
+
+def load_object(data: bytes, machine):
+    """An engine that holds an object file: machine code that is freed with the engine.
+
+    One that compiles by itself would keep half a megabyte of the compiler's own memory as long.
+    """
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(data))
+    engine.finalize_object()
+    return engine
+
+
+def dispose_pass_managers() -> None:
+    """Let llvmlite free its pass managers, 60 kB each: their bases are in an order in which `_dispose` does nothing."""
+    for kind in (newpassmanagers.ModulePassManager, newpassmanagers.FunctionPassManager):
+        if kind._dispose is ObjectRef._dispose:
+            kind._dispose = newpassmanagers.NewPassManager._dispose
+
+
+dispose_pass_managers()
 
 
 def _machine():
@@ -250,7 +273,7 @@ def _machine():
     )
 
 
-def _built(text: str):
+def _build_object(text: str) -> bytes:
     """Compile; packing neighbours into vectors costs more in shuffles than it saves (0 to 40 % slower, measured)."""
     module = llvm.parse_assembly(f'target triple = "{llvm.get_default_triple()}"\n{DECLARATIONS}{text}')
     machine = _machine()
@@ -260,17 +283,14 @@ def _built(text: str):
     options.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
-    return llvm.create_mcjit_compiler(module, machine)
+    return machine.emit_object(module)
 
 
-def _from_disk(text: str):
+def _kept_object(text: str) -> bytes:
     """Compile long code once and keep its object beside the kernels, under the hash of its assembly."""
     name = f"traced-{hashlib.sha256(text.encode()).hexdigest()[:32]}.o"
     stored = disk_cache.read(name)
     if stored is None:
-        engine = _built(text)
-        engine.set_object_cache(notify_func=lambda module, data: disk_cache.write(name, data))
-        return engine
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
-    engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(stored))
-    return engine
+        stored = _build_object(text)
+        disk_cache.write(name, stored)
+    return stored

@@ -24,6 +24,7 @@ from stepnet.engines.numba_engine.compile.copies import blank_copy, fill
 from stepnet.engines.numba_engine.compile.form import Form, handles_exceptions
 from stepnet.engines.numba_engine.compile.integers import MayOverflow, annotations, require_small_integers
 from stepnet.engines.numba_engine.compile.libraries import is_library
+from stepnet.engines.numba_engine.compile.owned_code import owned_code
 from stepnet.engines.numba_engine.compile.rewrite import returning_tuples
 
 OPTIONS = {
@@ -42,7 +43,7 @@ def compile_native(form: Form, block: Block, result) -> NativeCode:
     """
     if handles_exceptions(form.function):
         raise TypeError("it handles exceptions, and compiled math functions return NaN where Python raises")
-    with warnings.catch_warnings():
+    with owned_code(), warnings.catch_warnings():
         warnings.simplefilter("ignore", NumbaWarning)
         function = form.function.py_func if isinstance(form.function, Dispatcher) else form.function
         rewritten = returning_tuples(function)
@@ -78,8 +79,8 @@ class NativeCode:
     @global_compiler_lock
     def __init__(self, compiled, signature, sizes: tuple[int, int, int]):
         context = compiled.target_context
-        self._library = context.codegen().create_library("right-hand side")  # holds the code as long as this lives
-        module = self._library.create_ir_module("right-hand side")
+        library = context.codegen().create_library("right-hand side")
+        module = library.create_ir_module("right-hand side")
         double, whole, status = ir.DoubleType(), ir.IntType(64), ir.IntType(32)
         arrays = signature.args[1:]
         pointers = [context.get_value_type(array.dtype).as_pointer() for array in arrays]
@@ -89,10 +90,11 @@ class NativeCode:
         views = [_view(context, builder, *each) for each in zip(arrays, data, sizes, strict=True)]
         found, _ = context.call_internal_no_propagate(builder, compiled.fndesc, signature, [t, *views])
         builder.ret(builder.zext(found.is_error, status))
-        self._library.add_ir_module(module)
-        self._library.add_linking_library(compiled.library)
-        self._library.finalize()
-        self.address = int(self._library.get_pointer_to_function(function.name))
+        library.add_ir_module(module)
+        library.add_linking_library(compiled.library)
+        library.finalize()
+        self.address = int(library.get_pointer_to_function(function.name))
+        self._machine_code = library.machine_code  # lives as long as this
 
 
 _numbers = count()

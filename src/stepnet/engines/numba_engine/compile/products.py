@@ -79,7 +79,7 @@ def traced_pushforward(form: Form, block: Block, tracing: Trace | Loops) -> Push
 def c_pushforward(rung: str, form: Form, block: Block, address: int, keep_alive) -> Pushforward:
     function, p, p_dot = JVP(address), block.values, np.zeros(block.values.size)
 
-    def columns(t, y, V):
+    def columns(t, y, V, keep_alive=keep_alive):
         directions, out = np.ascontiguousarray(V.T), np.empty((V.shape[1], form.n_out))
         for v, product in zip(directions, out, strict=True):
             pointers = (v.ctypes.data, p_dot.ctypes.data, product.ctypes.data)
@@ -96,7 +96,7 @@ def dual_pushforward(form: Form, block: Block, result) -> Pushforward:
     code = _remembered(key, lambda: compile_dual(form, block, result))
     function, p = JVP8(code.address), block.values
 
-    def columns(t, y, V):
+    def columns(t, y, V, keep_alive=code):
         out = np.empty((form.n_out, V.shape[1]))
         for start in range(0, V.shape[1], WIDTH):
             some = V[:, start : start + WIDTH]
@@ -118,7 +118,7 @@ def dual_matrix(form: Form, block: Block, result) -> Callable:
     code = _remembered(key, lambda: compile_dual(form, inputs, result, are_all_dual=True))
     function, size = JVP8(code.address), 1 + form.n_in + block.values.size
 
-    def matrix(t, y):
+    def matrix(t, y, keep_alive=code):
         inputs, out = np.concatenate(([t], y, block.values)), np.empty((form.n_out, size))
         for start in range(0, size, WIDTH):
             directions, products = np.eye(size, WIDTH, -start), np.empty((form.n_out, WIDTH))
@@ -192,7 +192,8 @@ def traced_pullback(form: Form, block: Block, tracing: Trace | Loops) -> Pullbac
     key = ("pullback", *_key(form, block), block.frozen)
 
     def product(t, y, w):
-        return _c_pullback(form, block, _remembered(key, lambda: code_of(tracing, "vjp")).address, t, y, w)
+        code = _remembered(key, lambda: code_of(tracing, "vjp"))  # held until it has run
+        return _c_pullback(form, block, code.address, t, y, w)
 
     return Pullback("traced", product)
 
@@ -201,7 +202,7 @@ def user_pullback(form: Form, block: Block, vjp) -> Pullback:
     """By the user's `vjp(t, y, w, *args)`, or a C function with the signature of `vjp`."""
     address = c_address(vjp)
     if address is not None:
-        return Pullback("user", lambda t, y, w: _c_pullback(form, block, address, t, y, w))
+        return Pullback("user", lambda t, y, w, keep_alive=vjp: _c_pullback(form, block, address, t, y, w))
 
     def product(t, y, w):
         found = np.asarray(vjp(t, as_state(form, y), w.reshape(form.output)[()], *form.args))
@@ -235,12 +236,13 @@ def _key(form: Form, block: Block) -> tuple:
 
 
 def _remembered(key: tuple, build: Callable):
-    """Machine code made earlier in this process, or now."""
-    if key not in _kept:
-        _kept[key] = build()
+    """Machine code made earlier in this process, or now; it is freed when neither this memory nor its caller has it."""
+    code = _kept.get(key)
+    if code is None:
+        code = _kept[key] = build()
         if len(_kept) > _MOST_KEPT:
             _kept.popitem(last=False)
-    return _kept[key]
+    return code
 
 
 def as_state(form: Form, y: np.ndarray):

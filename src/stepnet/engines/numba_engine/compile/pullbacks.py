@@ -169,11 +169,12 @@ def _traced_to_the_end(field: Field, form: Form, block: Block, t_span, y: np.nda
 def _traced(field: Field, code: Code | None = None) -> Part:
     """With the pullback of a trace: that of the right-hand side itself, or of a longer one."""
     code = field.keep_alive if code is None else code
-    if code not in _kept:
+    pullback = _kept.get(code)
+    if pullback is None:
         if code.trace is not None:
             code.trace.graph.most = 4 * MOST_NODES_OF_DERIVATIVES
-        _kept[code] = code_of(code.trace or code.loops, "vjp")
-    return Part(field, _kept[code].address, "traced", True, code.trace, _kept[code])
+        pullback = _kept.setdefault(code, code_of(code.trace or code.loops, "vjp"))  # of two threads the first wins
+    return Part(field, pullback.address, "traced", True, code.trace, pullback)
 
 
 def _by_dual_numbers(field: Field, form: Form, block: Block, result) -> Part:

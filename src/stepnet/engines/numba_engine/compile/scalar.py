@@ -32,11 +32,12 @@ def scalar_of(loss: Callable, y: np.ndarray) -> Scalar:
     if reached.opaque:
         return Scalar(loss, y)
     key = (reached.key, y.shape)
-    if key not in _kept:
-        _kept[key] = Scalar(loss, y)
+    scalar = _kept.get(key)
+    if scalar is None:
+        scalar = _kept[key] = Scalar(loss, y)
         if len(_kept) > MOST_KEPT:
             _kept.popitem(last=False)
-    return _kept[key]
+    return scalar
 
 
 class Scalar:

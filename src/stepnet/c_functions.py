@@ -1,0 +1,97 @@
+"""Addresses of C functions, and what may stand where a function is expected."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import numpy as np
+
+LEAST_ADDRESS = 4096  # the first page of memory is never mapped, so a smaller number would crash
+END_OF_ADDRESSES = 2**64
+
+
+@dataclass(frozen=True)
+class Address:
+    """The address of a C function in this process; see `address`.
+
+    It means nothing in another process, so it can be neither pickled nor stored.
+    """
+
+    value: int
+
+    def __post_init__(self):
+        value = self.value
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+            raise TypeError(f"`number` of an address must be a whole number, found {value!r:.60}")
+        if not LEAST_ADDRESS <= value < END_OF_ADDRESSES:
+            raise ValueError(
+                f"`number` of an address must be at least {LEAST_ADDRESS} and less than 2**64, found {value!r:.60}"
+            )
+        object.__setattr__(self, "value", int(value))
+
+    def __repr__(self) -> str:
+        return f"address({self.value:#x})"
+
+    def __copy__(self) -> Address:
+        return self
+
+    def __deepcopy__(self, memory) -> Address:
+        return self
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError(f"{self!r} belongs to this process and cannot be pickled; send what the function is made of")
+
+
+def address(number: int) -> Address:
+    """The address of a C function, to be given where a function is expected.
+
+    Nothing can check what is at an address: a wrong one ends the process.  Keep whatever owns the function alive.
+
+    Parameters
+    ----------
+    number : int
+        Where the function is in the memory of this process, as `cfunc.address` of Numba or `ctypes.cast(function,
+        ctypes.c_void_p).value`.
+
+    Returns
+    -------
+    Address
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `number` is not a whole number from 4096 to 2**64 - 1.
+
+    Examples
+    --------
+    >>> import numba, stepnet as sn
+    >>> from numba import types
+    >>> reals = types.CPointer(types.float64)
+    >>> @numba.cfunc(types.int32(types.float64, reals, reals, reals, types.int64))
+    ... def decay(t, y, dy, p, n):
+    ...     dy[0] = -y[0]
+    ...     return 0
+    >>> sn.solve(sn.ODE(sn.address(decay.address), [1.0], (0.0, 1.0)), "rk4", steps=10).statistics.rung
+    'address'
+    """
+    return Address(number)
+
+
+def is_function(value) -> bool:
+    """Whether a value can stand where a function is expected: a Python function, or a C function of any kind."""
+    return callable(value) or isinstance(value, Address) or type(value).__name__ == "LowLevelCallable"
+
+
+def check_function(name: str, value, of: str = "") -> None:
+    """Refuse what is no function; a bare number is not taken for an address.  `of` says whose argument `name` is."""
+    if isinstance(value, ctypes._CFuncPtr) and not value:
+        raise ValueError(f"`{name}`{of} must be a function, found a null pointer")
+    if is_function(value):
+        return
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        raise TypeError(
+            f"`{name}`{of} must be a function, found the number {value!r:.60}; for the address of a C function write "
+            f"`stepnet.address(...)`"
+        )
+    raise TypeError(f"`{name}`{of} must be a function or a C function, found {type(value).__name__}")
