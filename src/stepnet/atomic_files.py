@@ -11,8 +11,8 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -87,10 +87,20 @@ def _replace(path: Path, content: Content, write: Callable[[IO[bytes], Content],
         os.replace(temporary, target)
         if write is _write_durably:
             _sync_folder(target.parent)
-    except BaseException as error:
+    except BaseException:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None and error.errno is not None:
+        with naming(path):
+            raise
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of writing, such as that of a full disk, with the file or folder that was written to."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
             raise OSError(error.errno, f"{error.strerror} while writing", str(path)) from error
         raise
 

@@ -85,7 +85,7 @@ def is_function(value) -> bool:
 
 def check_function(name: str, value, of: str = "") -> None:
     """Refuse what is no function; a bare number is not taken for an address.  `of` says whose argument `name` is."""
-    if isinstance(value, ctypes._CFuncPtr) and not value:
+    if isinstance(value, ctypes._CFuncPtr) and not value:  # type: ignore[attr-defined]
         raise ValueError(f"`{name}`{of} must be a function, found a null pointer")
     if is_function(value):
         return

@@ -11,7 +11,7 @@ import numpy as np
 from stepnet.adjoint import gradient
 from stepnet.engines.contract import Adaptive, Given, Plan, Saving
 from stepnet.ensemble import Crowd, crowd_of, workers_for
-from stepnet.integrate import engine
+from stepnet.integrate import engine, scheme_for
 from stepnet.planning import Choices
 from stepnet.problem import state_shape
 from stepnet.records import explain_arguments, shown_fields
@@ -79,7 +79,7 @@ def gradient_ensemble(
     -------
     EnsembleGradient
     """
-    problem = engine().with_reals(problem)
+    scheme, problem = scheme_for(problem, scheme, steps), engine().with_reals(problem)
     crowd = crowd_of(problem, scheme, y0, args, t_span, steps, Choices(rtol=rtol, atol=atol), None)
     count, shape = crowd.members.number, state_shape(crowd.problem)
     if (loss is None) == (end_gradient is None):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from stepnet.foreign_names import hint_for_argument, hint_for_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from stepnet.solution import EnsembleSolution, Solution
     from stepnet.training.minimum import Minimum
     from stepnet.training.run import Run
@@ -23,7 +22,9 @@ class UnknownName(LookupError):
     """A name that is not in a catalogue; the message offers the nearest ones."""
 
     def __init__(self, what: str, name: object, known: Iterable[str]):
-        known = sorted(known)
+        if not isinstance(known, Iterable) or getattr(known, "ndim", 1) == 0:
+            raise TypeError(f"`known` must be names, found {type(known).__name__}")
+        known = sorted(map(str, known))
         hint = hint_for_name(str(name), known) or _nearest(str(name), known) or f"known: {', '.join(known)}"
         super().__init__(f"there is no {what} {name!r}; {hint}")
 
@@ -58,11 +59,18 @@ class NoDerivative(TypeError):
     """A right-hand side or a loss whose derivative is not known; the message says why, and what to give."""
 
 
+def _message(name: str, value) -> str:
+    message = getattr(value, "message", None)
+    if not isinstance(message, str):
+        raise TypeError(f"`{name}` must have a `message`, found {type(value).__name__}")
+    return message
+
+
 class SolveFailed(RuntimeError):
     """A solve stopped before its end; `.solution` holds the valid part, the status and the reason."""
 
     def __init__(self, solution: Solution):
-        super().__init__(solution.message)
+        super().__init__(_message("solution", solution))
         self.solution = solution
 
     def __reduce__(self):
@@ -73,7 +81,7 @@ class Interrupted(KeyboardInterrupt):
     """Ctrl-C during a solve; `.solution` holds the part that was done."""
 
     def __init__(self, solution: Solution | EnsembleSolution):
-        super().__init__(solution.message)
+        super().__init__(_message("solution", solution))
         self.solution = solution
 
     def __reduce__(self):
@@ -84,7 +92,7 @@ class TrainingFailed(RuntimeError):
     """Training diverged; `.run` holds the last good parameters, the history and the reason."""
 
     def __init__(self, run: Run):
-        super().__init__(run.message)
+        super().__init__(_message("run", run))
         self.run = run
 
     def __reduce__(self):
@@ -95,7 +103,7 @@ class TrainingInterrupted(KeyboardInterrupt):
     """Ctrl-C during training; `.run` holds the part that was done, `.model` the model if the caller has it not."""
 
     def __init__(self, run: Run | Minimum, model=None):
-        super().__init__(run.message)
+        super().__init__(_message("run", run))
         self.run, self.model = run, model
 
     def __reduce__(self):

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from stepnet.c_functions import check_function
 from stepnet.records import MOST_COUNT
 
@@ -45,7 +47,7 @@ class Event:
 
     def __post_init__(self):
         check_function("fun", self.fun, " of an event")
-        if self.direction not in (-1, 0, 1):
+        if not isinstance(self.direction, (int, float, np.number)) or self.direction not in (-1, 0, 1):
             raise ValueError(f"`direction` of an event must be -1, 0 or 1, found {self.direction!r:.60}")
         if not isinstance(self.terminal, (bool, int)) or not 0 <= self.terminal <= MOST_COUNT:
             raise ValueError(

@@ -12,7 +12,7 @@ from stepnet.engines.contract import NO_STOPS, Adaptive, Outcome, Passing, Plan,
 from stepnet.errors import Interrupted, SolveFailed, StiffnessWarning
 from stepnet.planning import Choices, events_of, projection_of, require_match, saving, step_plan
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split, checked_args, checked_state, state_shape
-from stepnet.records import explain_arguments
+from stepnet.records import explain_arguments, number
 from stepnet.schemes import catalogue
 from stepnet.schemes.multistep import Multistep
 from stepnet.solution import Solution, Status
@@ -153,7 +153,9 @@ class Integrator:
     """A run in progress: look at it, step it, change its state, store it."""
 
     def __init__(self, problem: Problem, scheme, plan: Plan):
-        self.problem, self.scheme = problem, scheme
+        self.problem, self.scheme = problem, scheme_for(problem, scheme)
+        if not isinstance(plan, Plan):
+            raise TypeError(f"`plan` must be a Plan, found {type(plan).__name__}; `start` makes one")
         self._stepper = engine().begin(problem, scheme, plan)
         self._end = problem.t_span[1]
 
@@ -214,6 +216,7 @@ class Integrator:
 
     def run_to(self, t: float) -> Integrator:
         """Step until time `t`; adaptive steps end exactly there, given ones must have it among their times."""
+        t = number("t", t)
         low, high = sorted((self.t, self._end))
         if not (low <= t <= high or self._stepper.is_at(t)):
             raise ValueError(f"`t` must lie between {self.t:g} and {self._end:g}, found {t!r}")

@@ -7,12 +7,13 @@ import warnings
 
 import numpy as np
 
+from stepnet.arguments import array, flag
 from stepnet.c_functions import check_function, is_function
 from stepnet.events import Event
 from stepnet.integrate import solve
 from stepnet.planning import DEFAULT_MAX_STEPS
-from stepnet.problem import ODE, Problem, is_finite
-from stepnet.records import convert_integers, number, shortened
+from stepnet.problem import ODE, Problem, is_finite, span_of
+from stepnet.records import convert_integers, shortened
 from stepnet.schemes import catalogue
 from stepnet.schemes.conditions import is_pair
 from stepnet.solution import Pieces, Solution, Status
@@ -66,7 +67,7 @@ class DenseSolution:
         return f"DenseSolution of {len(self.ts) - 1} steps, t = {self.ts[0]:g} to {self.ts[-1]:g}"
 
     def __call__(self, t):
-        return np.moveaxis(self._pieces(np.asarray(t, dtype=float)), -1, 0)
+        return np.moveaxis(self._pieces(array()("t", t).astype(float)), -1, 0)
 
 
 def solve_ivp(
@@ -103,12 +104,13 @@ def solve_ivp(
     IvpResult
         With `t`, `y` (n, times), `sol`, `t_events`, `y_events`, `nfev`, `njev`, `nlu`, `status`, `message`, `success`.
     """
-    if method in HANDED_OVER or (inspect.isclass(method) and not isinstance(method, str)):
+    if (isinstance(method, str) and method in HANDED_OVER) or (inspect.isclass(method) and not isinstance(method, str)):
         return _by_scipy(fun, t_span, y0, method, t_eval, dense_output, events, vectorized, args, options)
     scheme = _scheme(method)
     args = _args(args)
     y0 = _state(y0)
-    t0, tf = (number("t_span", t) if isinstance(t, int) else float(t) for t in t_span)
+    t0, tf = span_of(t_span)
+    dense_output, vectorized = flag("dense_output", dense_output), flag("vectorized", vectorized)
     tolerances = _options(options, y0.size, t0, tf)
     times = None if t_eval is None else _t_eval(t_eval, t0, tf)
     watched, is_listed = _events(events)
@@ -214,7 +216,14 @@ def _by_scipy(fun, t_span, y0, method, t_eval, dense_output, events, vectorized,
 
 def _state(y0) -> np.ndarray:
     """The initial state in double precision, as SciPy has it."""
-    y0 = convert_integers("y0", np.asarray(y0))
+    try:
+        y0 = convert_integers("y0", np.asarray(y0))
+    except ValueError as wrong:
+        if "`y0`" in str(wrong):
+            raise
+        raise ValueError("`y0` must be an array of numbers, found a ragged sequence") from None
+    if y0.dtype.kind not in "biufc":
+        raise TypeError(f"`y0` must hold numbers, found {y0.dtype}")
     y0 = y0.astype(complex if y0.dtype.kind == "c" else float)
     if y0.ndim != 1:
         raise ValueError("`y0` must be 1-dimensional.")
@@ -244,6 +253,8 @@ def _args(args) -> tuple:
     if args is None:
         return ()
     try:
+        if isinstance(args, (str, bytes)):
+            raise TypeError
         return tuple(args)
     except TypeError:
         raise TypeError(
@@ -280,7 +291,7 @@ def _options(options: dict, n: int, t0: float, tf: float) -> dict:
 
 
 def _tolerance(name: str, value) -> float | np.ndarray:
-    return value if isinstance(value, float) else np.asarray(convert_integers(name, np.asarray(value)), float)
+    return value if isinstance(value, float) else array(dtype=float)(name, value)
 
 
 def _least(tolerance: float | np.ndarray) -> float:

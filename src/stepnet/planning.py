@@ -25,6 +25,7 @@ from stepnet.schemes.splitting import Splitting
 
 DEFAULT_RTOL, DEFAULT_ATOL, DEFAULT_MAX_STEPS = 1e-6, 1e-9, 10_000_000
 NORMS = ("rms", "max")
+LEAST_TOLERANCE = 1e-100
 
 
 def require_match(problem: Problem, scheme) -> None:
@@ -81,9 +82,12 @@ def adaptive_steps(problem: Problem, scheme, choices: Choices) -> Adaptive:
         )
     if norm is not None and (not isinstance(norm, str) or norm not in NORMS):
         raise UnknownName("norm", norm, NORMS)
+    rtol = _tolerance("rtol", DEFAULT_RTOL if rtol is None else rtol, problem)
+    atol = _tolerance("atol", DEFAULT_ATOL if atol is None else atol, problem)
+    _require_attainable(rtol, atol)
     return Adaptive(
-        rtol=_tolerance("rtol", DEFAULT_RTOL if rtol is None else rtol, problem),
-        atol=_tolerance("atol", DEFAULT_ATOL if atol is None else atol, problem),
+        rtol=rtol,
+        atol=atol,
         first_step=None if first_step is None else _positive("first_step", first_step),
         max_step=np.inf if max_step is None else _positive("max_step", max_step),
         controller=controller_of("I" if controller is None else controller),
@@ -213,6 +217,16 @@ def _tolerance(name: str, value, problem: Problem) -> np.ndarray:
         raise ValueError(
             f"`{name}` must be one number or have the shape {shape} of the state, found {array.shape}"
         ) from None
+
+
+def _require_attainable(rtol: np.ndarray, atol: np.ndarray) -> None:
+    """Refuse tolerances that no step can meet: errors are divided by atol + rtol |y|."""
+    largest = np.maximum(rtol, atol)
+    if (largest < LEAST_TOLERANCE).any():
+        raise ValueError(
+            f"`rtol` and `atol` must not both be below {LEAST_TOLERANCE:g}, which rounding alone exceeds; found "
+            f"{rtol[np.argmin(largest)]:g} and {atol[np.argmin(largest)]:g}"
+        )
 
 
 def _positive(name: str, value) -> float:

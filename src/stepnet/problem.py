@@ -57,7 +57,7 @@ class ODE:
     __repr__ = shown_fields
 
     def __post_init__(self):
-        _set(self, y0=_state("y0", self.y0), t_span=_span(self.t_span), args=_args(self.args))
+        _set(self, y0=_state("y0", self.y0), t_span=span_of(self.t_span), args=_args(self.args))
         n = self.y0.size
         _set(self, jac=self.jac if callable(self.jac) else _matrix("jac", self.jac, n, " or a function returning one"))
         _set(self, jac_sparsity=_matrix("jac_sparsity", self.jac_sparsity, n))
@@ -102,7 +102,7 @@ class Partitioned:
 
     def __post_init__(self):
         q0, p0 = _pair("q0", self.q0, "p0", self.p0)
-        _set(self, q0=q0, p0=p0, t_span=_span(self.t_span), args=_args(self.args))
+        _set(self, q0=q0, p0=p0, t_span=span_of(self.t_span), args=_args(self.args))
         _check_flag("separable", self.separable)
         _check_flag("trace", self.trace)
 
@@ -138,7 +138,7 @@ class SecondOrder:
 
     def __post_init__(self):
         q0, v0 = _pair("q0", self.q0, "v0", self.v0)
-        _set(self, q0=q0, v0=v0, t_span=_span(self.t_span), args=_args(self.args))
+        _set(self, q0=q0, v0=v0, t_span=span_of(self.t_span), args=_args(self.args))
         _check_flag("trace", self.trace)
 
     @property
@@ -177,7 +177,7 @@ class Split:
             ) from None
         if len(parts) < 2:
             raise ValueError(f"`parts` must hold at least two right-hand sides, found {len(parts)}; use `ODE` for one")
-        _set(self, parts=parts, y0=_state("y0", self.y0), t_span=_span(self.t_span), args=_args(self.args))
+        _set(self, parts=parts, y0=_state("y0", self.y0), t_span=span_of(self.t_span), args=_args(self.args))
         _check_flag("trace", self.trace)
 
     @cached_property
@@ -280,11 +280,12 @@ def _pair(first_name: str, first, second_name: str, second) -> tuple[np.ndarray,
     return _state(first_name, q.astype(dtype)), _state(second_name, p.astype(dtype))
 
 
-def _span(value) -> tuple[float, float]:
+def span_of(value) -> tuple[float, float]:
     try:
-        if any(isinstance(t, (str, bytes)) for t in value):
+        times = tuple(value)
+        if any(isinstance(t, (str, bytes)) or np.iscomplexobj(t) for t in times):
             raise TypeError
-        t0, t1 = (float(t) for t in value)
+        t0, t1 = (float(t) for t in times)
     except OverflowError:
         raise ValueError(f"`t_span` must be within the range of float64, found {value!r:.80}") from None
     except (TypeError, ValueError):

@@ -19,13 +19,13 @@ Named = TypeVar("Named", bound=Callable[..., Any])
 def number(name: str, value, interval: str = "(-inf, inf)") -> float:
     """A real argument in an interval, as in `number("delta", delta, "(0, inf)")`."""
     try:
-        if isinstance(value, (bool, str)):
+        if isinstance(value, (bool, str)) or np.iscomplexobj(value):
             raise TypeError
         found = float(value)
     except OverflowError:
         raise ValueError(f"`{name}` must be a number in {interval}, found {shown_integer(value)}") from None
     except (TypeError, ValueError):
-        raise TypeError(f"`{name}` must be a number, found {value!r:.80} ({type(value).__name__})") from None
+        raise TypeError(f"`{name}` must be a number, found {shown_value(value)} ({type(value).__name__})") from None
     low, high = map(float, interval[1:-1].split(","))
     above = found >= low if interval[0] == "[" else found > low
     below = found <= high if interval[-1] == "]" else found < high
@@ -47,7 +47,7 @@ def checked_count(name: str, value, least: int, most: int = MOST_COUNT, why: str
             raise TypeError
         count = index(value)
     except TypeError:
-        raise TypeError(f"`{name}` must be an integer, found {value!r:.80} ({type(value).__name__})") from None
+        raise TypeError(f"`{name}` must be an integer, found {shown_value(value)} ({type(value).__name__})") from None
     if count < least:
         raise ValueError(f"`{name}` must be at least {least}, found {shown_integer(count)}")
     if count > most:
@@ -71,6 +71,14 @@ def shown_integer(value: int) -> str:
     return str(value) if bits <= MANY_BITS else f"{'-' * (value < 0)}2**{bits - 1} or so"
 
 
+def shown_value(value) -> str:
+    """A value as short text, whatever its `__repr__` does."""
+    try:
+        return f"{value!r:.80}"
+    except Exception:  # of somebody else's __repr__, or an integer too long to be written
+        return "one that cannot be shown"
+
+
 def convert_integers(name: str, array: np.ndarray) -> np.ndarray:
     """An array of numbers whose integers do not fit 64 bits as one of floats; other arrays as they are."""
     if array.dtype != object or not all(isinstance(x, (int, float, np.number)) for x in array.flat):
@@ -82,6 +90,13 @@ def convert_integers(name: str, array: np.ndarray) -> np.ndarray:
         raise ValueError(
             f"`{name}` must hold numbers within the range of float64, found {shown_integer(huge)}"
         ) from None
+
+
+def flag(name: str, value) -> bool:
+    """True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"`{name}` must be True or False, found {shown_value(value)} ({type(value).__name__})")
+    return bool(value)
 
 
 def keep(record, **values) -> None:
@@ -161,7 +176,7 @@ def by_name(what: str, known: Mapping[str, Callable[..., Any]], name, numbers: M
 def explain_arguments(also: Iterable[str] = ()) -> Callable[[Named], Named]:
     """Decorator: an argument that a function or record does not have is answered with what to give instead.
 
-    `also` names those that it hands on to others (`**options`).
+    `also` names those that it hands on to others (`**options`).  Arguments that are annotated as `bool` must be.
     """
 
     def decorate(target: Named) -> Named:
@@ -176,6 +191,7 @@ def explain_arguments(also: Iterable[str] = ()) -> Callable[[Named], Named]:
 def _explained(function, name_of: Callable[..., str], also: Iterable[str]):
     kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     own = [key for key, parameter in signature(function).parameters.items() if parameter.kind in kinds]
+    flags = [(name, place) for place, name in enumerate(own) if function.__annotations__.get(name) in ("bool", bool)]
     known = frozenset((*own, *also))
     shown = [key for key in dict.fromkeys((*own, *also)) if key != "self"]
 
@@ -183,6 +199,9 @@ def _explained(function, name_of: Callable[..., str], also: Iterable[str]):
     def call(*args, **named):
         if not named.keys() <= known:
             raise UnknownArgument(name_of(*args), next(key for key in named if key not in known), shown)
+        for name, place in flags:
+            if name in named or place < len(args):
+                flag(name, named[name] if name in named else args[place])
         return function(*args, **named)
 
     return call

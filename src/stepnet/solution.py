@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from stepnet.arguments import array, whole
 from stepnet.problem import Partitioned, Problem, SecondOrder
 from stepnet.records import shown_fields
 
@@ -141,7 +142,7 @@ class Solution:
         """The state at times inside the interval, (*shape of t, *state), from dense output."""
         if self.pieces is None:
             raise ValueError("the solution has no dense output; solve with `dense=True`")
-        times = np.asarray(t, dtype=float)
+        times = array()("t", t).astype(float)
         first, last = sorted((self.problem.t_span[0], self.t_end))
         if not np.all((times >= first) & (times <= last)):
             raise ValueError(f"`t` must lie between {first} and {last}, where the solution is known, found {t!r:.60}")
@@ -241,6 +242,8 @@ class EnsembleSolution:
 
     def message_of(self, i: int) -> str:
         """How member i ended, in words."""
+        n = len(self)
+        i = whole(-n, n - 1)("i", i)
         status = self.status[i]
         return status.value if status is Status.COMPLETED else f"{status.value} at t = {self.t_end[i]:.6g}"
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -146,6 +148,8 @@ def open_tensors(path: Path):
     """The tensors of a safetensors file, while it is open."""
     from safetensors import SafetensorError, safe_open
 
+    if not path.is_file():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     try:
         with safe_open(path, "numpy") as file:
             yield Tensors(file)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.arguments import sequence
 from stepnet.chosen_steps import (
     Steps,
     as_failed_solve,
@@ -178,6 +179,7 @@ def _direction(engine, problem: Problem, y0, args) -> tuple[np.ndarray, np.ndarr
     direction = np.zeros(n) if y0 is None else real_numbers("y0", y0).ravel()
     if direction.size != n:
         raise ValueError(f"`y0` must be a direction of {n} numbers, found {direction.size}")
+    args = None if args is None else sequence(lambda _, each: each)("args", args)
     if args is not None and len(args) != len(problem.args):
         raise ValueError(
             f"`args` must be as many directions as there are arguments, {len(problem.args)}, found {len(args)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -149,3 +150,60 @@ def test_a_worker_of_a_cluster_is_killed(tmp_path):
     assert len(list((folder / "chunks").glob("*.npz"))) == len(RHO) // CHUNK
     assert found.counts == {sn.Status.COMPLETED: len(RHO)}
     require_same(found, run())
+
+
+def kill_one_of(pids, folder) -> threading.Thread:
+    """A thread that kills a process once some chunks are there."""
+
+    def kill() -> None:
+        wait_for_chunks(folder, 3)
+        os.kill(next(iter(pids())), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    return killer
+
+
+def require_goes_on(message: str, folder) -> None:
+    """What was lost is said, and the same call goes on from what was stored."""
+    found = re.search(r"with (\d+) of (\d+) chunks done; the same call goes on from what is in (.*)", message)
+    assert found is not None, message
+    files = {file: file.stat().st_mtime_ns for file in (folder / "chunks").glob("*.npz")}
+    assert 3 <= int(found[1]) == len(files) < int(found[2]) == len(RHO) // CHUNK
+    assert found[3] == str(folder)
+    require_same(run(path=folder), run())
+    later = {file: file.stat().st_mtime_ns for file in (folder / "chunks").glob("*.npz")}
+    assert later.items() >= files.items()  # nothing was done twice
+
+
+def test_a_killed_process_of_an_executor_is_told(tmp_path):
+    folder = tmp_path / "sweep"
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as executor:
+        killer = kill_one_of(lambda: executor._processes, folder)
+        with pytest.raises(
+            RuntimeError, match=r"the processes of `client` ended before the sweep did .BrokenProcessPool"
+        ) as caught:
+            run(client=executor, path=folder)
+        killer.join()
+    require_goes_on(str(caught.value), folder)
+
+
+def test_workers_that_are_not_replaced_are_told(tmp_path):
+    """Where dask gives a chunk up when its worker dies."""
+    import dask
+    from dask.distributed import Client, LocalCluster
+
+    folder = tmp_path / "sweep"
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        pids = client.run(os.getpid)
+        killer = kill_one_of(pids.values, folder)
+        with pytest.raises(
+            RuntimeError, match=r"the processes of `client` ended before the sweep did .KilledWorker"
+        ) as caught:
+            run(client=client, path=folder)
+        killer.join()
+    require_goes_on(str(caught.value), folder)

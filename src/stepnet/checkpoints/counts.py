@@ -7,7 +7,6 @@ programmes of Zhang & Constantinescu (2023), arXiv:2106.13879, and Maddison (202
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from math import comb
 
 from stepnet.records import checked_count
@@ -111,4 +110,8 @@ def _repetitions(n: int, s: int) -> int:
     top = 1
     while comb(s + top, s) < n:
         top *= 2
-    return bisect_left(range(top), n, key=lambda r: comb(s + r, s))
+    low = 0
+    while low < top:  # `bisect_left` takes no numbers beyond those of the machine
+        middle = (low + top) // 2
+        low, top = (middle + 1, top) if comb(s + middle, s) < n else (low, middle)
+    return low

@@ -18,6 +18,7 @@ from stepnet.checkpoints.counts import balanced_split, mixed_split
 NO_SLOT = -1
 Task = tuple  # a method of the tape and its numbers
 ROWS_PER_STEP = 5  # a reversal, and for each split an advance, a keep, a restore and a drop
+MOST_STEPS = 2**28  # their actions take tens of gigabytes
 
 
 class Rule(NamedTuple):
@@ -35,6 +36,8 @@ class Tape:
     """Rows of actions for one schedule; a block with s slots begins at slot `slots` - s."""
 
     def __init__(self, n_steps: int, slots: int, rule: Rule, forward=()):
+        if n_steps > MOST_STEPS:
+            raise ValueError(f"`n_steps` must be at most {MOST_STEPS} for a schedule, found {n_steps}")
         self._rows = np.empty((ROWS_PER_STEP * n_steps + len(forward), 4), np.int64)
         self._end = 0
         self._slots = slots

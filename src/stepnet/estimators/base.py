@@ -32,6 +32,18 @@ class Lesson(NamedTuple):
     labels: np.ndarray | None = None
 
 
+def checked_samples(estimator, X, *y, **how):
+    """`validate_data` of scikit-learn, whose complaints do not say which argument they are about."""
+    try:
+        return validate_data(estimator, X, *y, **how)
+    except (TypeError, ValueError, OverflowError) as error:
+        if "`" in str(error) and "`X`" in str(error):
+            raise
+        kind = ValueError if isinstance(error, OverflowError) else type(error)
+        names = "`X` and `y`" if y else "`X`"
+        raise kind(f"{error} ({names} must be samples (n, features){' and their targets' if y else ''})") from error
+
+
 @explain_arguments()
 class NetEstimator(BaseEstimator):
     """A net, a loss and an optimiser as an estimator; see `NetClassifier` and `NetRegressor`."""
@@ -68,7 +80,7 @@ class NetEstimator(BaseEstimator):
 
     def _learn(self, lesson: Lesson, path, resume: bool):
         """Train a new net on scaled inputs."""
-        X, seed = lesson.X, int(check_random_state(self.random_state).randint(2**31 - 1))
+        X, seed = lesson.X, self._seed()
         self.shift_, self.factor_ = lesson.scaling.shift, 1 / lesson.scaling.spread
         self.meaning_: Meaning = lesson.loss.meaning
         self.net_ = making.made(self, X.shape[1], lesson.outputs, seed)
@@ -86,6 +98,12 @@ class NetEstimator(BaseEstimator):
         self.run_ = train(objective, data, recipe, validation=held, progress=self.progress, path=path, resume=resume)
         self.n_iter_ = self.run_.epochs
         return self
+
+    def _seed(self) -> int:
+        try:
+            return int(check_random_state(self.random_state).randint(2**31 - 1))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"`random_state` must be a whole number, a RandomState or None: {error}") from None
 
     def _loss(self, default: str):
         """The record of the loss; anything that says what outputs mean will do."""
@@ -172,7 +190,7 @@ class NetEstimator(BaseEstimator):
     def _checked(self, X) -> np.ndarray:
         """Scaled samples for a net that was fitted."""
         check_is_fitted(self, "net_")
-        return self._scaled(validate_data(self, X, reset=False, dtype=np.float64))
+        return self._scaled(checked_samples(self, X, reset=False, dtype=np.float64))
 
     def outputs(self, X) -> np.ndarray:
         """What the net gives for samples, (n, outputs)."""

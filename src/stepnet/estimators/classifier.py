@@ -9,10 +9,9 @@ from scipy.special import expit, log_expit, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
 
 from stepnet.estimators import settings, weights
-from stepnet.estimators.base import Lesson, NetEstimator
+from stepnet.estimators.base import Lesson, NetEstimator, checked_samples
 from stepnet.nets.losses import Loss
 from stepnet.records import explain_arguments
 
@@ -95,7 +94,7 @@ class NetClassifier(ClassifierMixin, NetEstimator):
         `path` is a folder to store the run in, epoch by epoch; with `resume` an earlier one goes on from there.
         """
         with self._whole():
-            X, y = validate_data(self, X, y, dtype=np.float64)
+            X, y = checked_samples(self, X, y, dtype=np.float64)
             check_classification_targets(y)
             return self._learn(self._lesson(X, y, weights.of_samples(sample_weight, len(X))), path, resume)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import validate_data
 
 from stepnet.estimators import scaling, weights
-from stepnet.estimators.base import Lesson, NetEstimator
+from stepnet.estimators.base import Lesson, NetEstimator, checked_samples
 from stepnet.nets.losses.entropy import SUMS_TO_ONE
 
 
@@ -24,7 +23,7 @@ class NetRegressor(MultiOutputMixin, RegressorMixin, NetEstimator):
     def fit(self, X, y, sample_weight=None, *, path=None, resume=False):
         """Train a new net on samples (n, features) and targets (n,) or (n, outputs); the rest as in `NetClassifier`."""
         with self._whole():
-            X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+            X, y = checked_samples(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
             self.is_flat_ = y.ndim == 1
             targets = np.asarray(y, float).reshape(len(y), -1)
             lesson = self._lesson(X, targets, weights.of_samples(sample_weight, len(X)))

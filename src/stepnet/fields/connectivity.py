@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from stepnet.arguments import sequence, whole
 from stepnet.errors import UnknownName
 from stepnet.records import checked_count
 
@@ -64,7 +65,7 @@ class Mixing:
     def __post_init__(self):
         for each in ("channels_in", "channels_out"):
             object.__setattr__(self, each, count(each, getattr(self, each)))
-        operators = tuple(_operator(each) for each in self.operators)
+        operators = sequence(lambda _, each: _operator(each))("operators", self.operators)
         if not operators or len({each.shape for each in operators}) != 1:
             raise ValueError(f"`operators` must be matrices of one shape, found {[each.shape for each in operators]}")
         object.__setattr__(self, "operators", operators)
@@ -160,7 +161,8 @@ class Fixed:
         object.__setattr__(self, "channels", count("channels", self.channels))
         object.__setattr__(self, "operator", _operator(self.operator))
         for name, nodes in zip(("axes_out", "axes_in"), self.operator.shape, strict=True):
-            axes = tuple(getattr(self, name)) or ((nodes,) if self.channels == 1 else _axes(self.channels, nodes))
+            flat = (nodes,) if self.channels == 1 else _axes(self.channels, nodes)
+            axes = sequence(whole(1))(name, getattr(self, name)) or flat
             if prod(axes) != self.channels * nodes:
                 raise ValueError(f"`{name}` must hold {self.channels * nodes} features, found {axes}")
             object.__setattr__(self, name, axes)
@@ -268,6 +270,8 @@ class Normalisation:
         return self.nodes
 
 
+MOST_COUNT = 2**28  # of nodes, channels, features or steps
+
 Connectivity = Mixing | Fixed | Attention | Normalisation
 
 
@@ -299,6 +303,8 @@ def graph(adjacency, channels_in: int, channels_out: int | None = None, filter="
         D^(-1/2) (A + I) D^(-1/2) of Kipf & Welling (2017); I - D^(-1/2) A D^(-1/2); or the Chebyshev polynomials of
         the Laplacian minus I up to `degree`, Defferrard, Bresson & Vandergheynst (2016).
     """
+    if not isinstance(filter, str):
+        raise UnknownName("graph filter", filter, ("adjacency", "laplacian", "chebyshev"))
     A = _adjacency(adjacency)
     identity = sparse.eye_array(A.shape[0], format="csr")
     if filter == "adjacency":
@@ -384,7 +390,12 @@ def two(name: str, value) -> tuple[int, int]:
 
 
 def _operator(matrix) -> sparse.csr_array:
-    operator = sparse.csr_array(matrix, dtype=np.float64)
+    try:
+        operator = sparse.csr_array(matrix, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError, AttributeError):
+        raise TypeError(f"`operators` must be matrices of numbers, found {type(matrix).__name__}") from None
+    if operator.ndim != 2:
+        raise ValueError(f"`operators` must be matrices, found the shape {operator.shape}")
     operator.sum_duplicates()
     if not np.isfinite(operator.data).all():
         raise ValueError("`operators` must be finite")
@@ -396,7 +407,7 @@ def _is_same(one, other) -> bool:
 
 
 def _convolution(name, shape, channels_in, channels_out, taps, padding) -> Mixing:
-    if padding not in ("zero", "periodic"):
+    if not isinstance(padding, str) or padding not in ("zero", "periodic"):
         raise UnknownName("padding", padding, ("zero", "periodic"))
     if any(each % 2 == 0 for each in taps):
         raise ValueError(f"`taps` must be odd, so that a stencil has a centre; found {taps}")
@@ -424,7 +435,7 @@ def shifts_of(stencil: Stencil) -> tuple[sparse.csr_array, ...]:
 def _adjacency(value) -> sparse.csr_array:
     try:
         A = sparse.csr_array(value, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, AttributeError):
         raise TypeError(f"`adjacency` must be a matrix of numbers, found {value!r:.60}") from None
     if A.ndim != 2 or A.shape[0] != A.shape[1] or A.shape[0] == 0:
         raise ValueError(f"`adjacency` must be square with a row for every node, found the shape {A.shape}")

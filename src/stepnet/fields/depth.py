@@ -10,10 +10,19 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import splu
 
+from stepnet.arguments import array, check, instance, real
 from stepnet.fields.connectivity import count
 from stepnet.sums import inner
 
 NEAR = 1e-9  # in intervals: a time that close to a knot belongs to what comes after it
+
+
+def _times(name: str, value) -> np.ndarray:
+    """Finite numbers, one or a row of them."""
+    found = np.atleast_1d(array()(name, value))
+    if found.ndim != 1 or not np.isfinite(found).all():
+        raise ValueError(f"`{name}` must be finite numbers (times,), found the shape {found.shape}")
+    return found
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,7 @@ class Depth:
     def intervals(self) -> int:
         return self.controls - self.degree
 
+    @check(s=_times)
     def basis(self, s) -> tuple[np.ndarray, np.ndarray]:
         """The first control that counts at each s, and the weights of that one and the `degree` following ones."""
         s = np.clip(np.atleast_1d(np.asarray(s, float)), 0.0, 1.0)
@@ -70,20 +80,29 @@ class Depth:
         """`basis` at the stages of steps: theta is taken at their times s, wherever the middles of the steps are."""
         return self.basis(s)
 
+    @check(s=real())
     def values(self, controls: np.ndarray, s: float) -> np.ndarray:
         """theta(s) from the control values `(controls, ...)`."""
         first, weights = self.basis(s)
-        return np.tensordot(weights[0], controls[first[0] : first[0] + self.degree + 1], axes=1)
+        return np.tensordot(weights[0], self._rows(controls)[first[0] : first[0] + self.degree + 1], axes=1)
 
     def refined(self, controls: np.ndarray, new: Depth) -> np.ndarray:
         """Control values of another depth, so that both functions agree at its nodes.
 
         They are the same function if each interval is cut into equal parts and the degree stays.
         """
-        values = self._matrix(new.nodes) @ np.reshape(controls, (self.controls, -1))
+        controls, new = self._rows(controls), instance(Depth)("new", new)
+        values = self._matrix(new.nodes) @ controls.reshape(self.controls, -1)
         if new.degree > 1:  # else the controls are the values at the nodes
             values = splu(new._matrix(new.nodes).tocsc()).solve(values)
-        return values.reshape(new.controls, *np.shape(controls)[1:])
+        return values.reshape(new.controls, *controls.shape[1:])
+
+    def _rows(self, controls) -> np.ndarray:
+        """Control values `(controls, ...)`."""
+        found = array()("controls", controls)
+        if found.ndim == 0 or len(found) != self.controls or not found.size:
+            raise ValueError(f"`controls` must have the shape ({self.controls}, ...), found {found.shape}")
+        return found
 
     def _matrix(self, s: np.ndarray) -> sparse.csr_array:
         """B_j(s_i)."""
@@ -101,15 +120,17 @@ class Depth:
         knots = np.clip(np.arange(1 - p, n + p), 0, n) / n
         return np.array([knots[j : j + p].mean() for j in range(self.controls)])
 
+    @check(length=real("(0, inf)"))
     def roughness(self, controls: np.ndarray, length: float) -> tuple[float, np.ndarray]:
         """1/2 int |d theta / dt|^2 over a time, and its gradient; jumps of degree 0 are slopes from control to control.
 
         Then it is 1/2 sum_j d |(theta_{j+1} - theta_j) / d|^2 with their distance d.
         """
-        flat = np.reshape(controls, (self.controls, -1))
+        controls = self._rows(controls)
+        flat = controls.reshape(self.controls, -1)
         slopes = self._slopes @ flat * length**-0.5
         gradient = self._slopes.T @ slopes * length**-0.5
-        return 0.5 * inner(slopes, slopes), gradient.astype(flat.dtype).reshape(np.shape(controls))
+        return 0.5 * inner(slopes, slopes), gradient.astype(flat.dtype).reshape(controls.shape)
 
     @cached_property
     def _slopes(self) -> sparse.csr_array:
@@ -152,7 +173,7 @@ class HeldWeights:
 
     def stage_basis(self, s: np.ndarray, middles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The control of each step from where its middle is, and its weight 1; the times s of stages do not count."""
-        return self._pieces.basis(middles)
+        return self._pieces.basis(_times("middles", middles))
 
     def values(self, controls: np.ndarray, s: float) -> np.ndarray:
         """theta as a function of depth, continuous from the right, from the control values `(controls, ...)`."""
@@ -160,6 +181,7 @@ class HeldWeights:
 
     def refined(self, controls: np.ndarray, new: HeldWeights) -> np.ndarray:
         """Control values of another number of steps: a step cut in two hands a copy to both of its halves."""
+        new = instance(HeldWeights)("new", new)
         return self._pieces.refined(controls, new._pieces)
 
     def roughness(self, controls: np.ndarray, length: float) -> tuple[float, np.ndarray]:

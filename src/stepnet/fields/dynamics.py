@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stepnet.arguments import check, whole
 from stepnet.fields.connectivity import Connectivity, all_of
 from stepnet.fields.formula import Chain, affine, joined, symmetric
 from stepnet.records import number
@@ -35,7 +36,7 @@ class Field:
 
     def __post_init__(self):
         object.__setattr__(self, "parts", all_of("parts", self.parts, Chain))
-        if self.kind not in KINDS:
+        if not isinstance(self.kind, str) or self.kind not in KINDS:
             raise ValueError(f"`kind` must be one of {KINDS}, found {self.kind!r}")
         wanted = 2 if self.kind == "partitioned" else 1
         if len(self.parts) != wanted:
@@ -66,6 +67,7 @@ class Field:
         """Names and shapes at one time."""
         return joined(part.parameters for part in self.parts)
 
+    @check(part=whole())
     def chain(self, part: int) -> Chain:
         """The chain of a part of a step's program: 0 is f, 1 is g or a."""
         return self.parts[min(part, len(self.parts) - 1)]

@@ -10,15 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from stepnet.arguments import check, flag
 from stepnet.errors import UnknownName
 from stepnet.fields.activations import IDENTITY, Activation, activation
-from stepnet.fields.connectivity import Connectivity, Mixing, Normalisation, all_of, dense
+from stepnet.fields.connectivity import Connectivity, Mixing, Normalisation, all_of, count, dense
 from stepnet.records import number
 
 NORMS = {"layer": True, "rms": False}
 """Names of normalisations, and whether they take the mean away."""
 
 
+@check(is_transposed=flag, is_antisymmetric=flag)
 @dataclass(frozen=True, eq=False)
 class Layer:
     """s(K x + b), with variations.
@@ -176,7 +178,7 @@ def _activated(layer: Layer, s, norm: str | None) -> tuple[Layer, ...]:
     """s(u) of the layer u, normalised before."""
     if norm is None:
         return (replace(layer, activation=activation(s)),)
-    if norm not in NORMS:
+    if not isinstance(norm, str) or norm not in NORMS:
         raise UnknownName("norm", norm, NORMS)
     N = Normalisation(layer.n_out // layer.bias_nodes, layer.bias_nodes, NORMS[norm])
     return layer, Layer(N, None, None, activation(s))
@@ -187,10 +189,12 @@ def two_layer(K1: Connectivity, K2: Connectivity, s="tanh") -> Chain:
     return Chain((Layer(K1, "K1", "b1", activation(s)), Layer(K2, "K2", "b2")))
 
 
+@check(has_time=flag)
 def mlp(widths: Sequence[int], s="tanh", has_time: bool = False, norm: str | None = None) -> Chain:
     """Dense layers of these widths, the last one linear; with `has_time` the first one sees t too."""
     if not hasattr(widths, "__len__") or len(widths) < 2:
         raise ValueError(f"`widths` must hold at least two numbers, those of inputs and outputs, found {widths!r:.60}")
+    widths = [count("widths", width) for width in widths]
     plain = [
         Layer(dense(n_in, n_out), f"K{i}", f"b{i}", clock="c1" if has_time and i == 1 else None)
         for i, (n_in, n_out) in enumerate(pairwise(widths), 1)

@@ -20,7 +20,7 @@ def real_array(name: str, value, dtype: np.dtype) -> np.ndarray:
     try:
         with np.errstate(over="ignore"):
             found = np.asarray(given if given.dtype.kind != "c" else given.real, dtype)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise TypeError(f"`{name}` must be an array of numbers, found {type(value).__name__}") from None
     if given.dtype.kind == "c":
         raise TypeError(f"`{name}` must be real, found complex numbers; take `.real`, or both parts as features")
@@ -54,6 +54,14 @@ def shaped(name: str, value, shape: tuple[int, ...], of: str, dtype: np.dtype) -
     return np.ascontiguousarray(array)
 
 
+def shaped_vector(name: str, value, shape: tuple[int, ...]) -> np.ndarray:
+    """The array itself, of numbers of any kind, if it has the shape of the parameters."""
+    if not isinstance(value, np.ndarray) or value.shape != shape:
+        found = value.shape if isinstance(value, np.ndarray) else type(value).__name__
+        raise ValueError(f"`{name}` must be an array of the shape {shape} of the parameters, found {found}")
+    return value
+
+
 def require_function(loss) -> None:
     if not callable(loss):
         raise TypeError(f"`loss` must be a function of the outputs, found {type(loss).__name__}")
@@ -68,9 +76,9 @@ def loss_at(loss: Callable, y: np.ndarray) -> tuple[float, np.ndarray]:
         raise TypeError(
             f"`loss` must return a value and its gradient with respect to the outputs, found {type(found).__name__}"
         ) from None
-    if np.ndim(value):
-        raise TypeError(f"`loss` must return a number as its value, found an array of shape {np.shape(value)}")
-    array = real_array("loss", y_bar, y.dtype)
+    value, array = real_array("loss", value, np.dtype(float)), real_array("loss", y_bar, y.dtype)
+    if value.ndim:
+        raise TypeError(f"`loss` must return a number as its value, found an array of shape {value.shape}")
     if array.shape != y.shape:
         raise ValueError(f"the gradient of `loss` must have the shape {y.shape} of the outputs, found {array.shape}")
     return float(value), array

@@ -56,6 +56,15 @@ class NetGradient:
         return views(self.design, self.theta)
 
 
+def hessian_at(hessian: Callable | None, pushed: np.ndarray) -> np.ndarray:
+    """H (J v) by the function of a user, or J v without one."""
+    if hessian is None:
+        return pushed
+    if not callable(hessian):
+        raise TypeError(f"`hessian` must be a function of (J v), found {type(hessian).__name__}")
+    return shaped("hessian", hessian(pushed), pushed.shape, "the outputs", pushed.dtype)
+
+
 class Linearised:
     """J, the derivative of a net's outputs by its parameters, at some inputs and at the parameters it was made with.
 
@@ -83,4 +92,4 @@ class Linearised:
     def gauss_newton(self, direction, hessian: Callable | None = None) -> np.ndarray:
         """J' H J times a direction; `hessian(J v)` is H (J v), by default J v."""
         pushed = self.tangent(direction)
-        return self.pullback(pushed if hessian is None else hessian(pushed))
+        return self.pullback(hessian_at(hessian, pushed))

@@ -163,7 +163,7 @@ class Design:
 
     def __post_init__(self):
         object.__setattr__(self, "blocks", all_of("blocks", self.blocks, Block))
-        object.__setattr__(self, "joins", all_of("joins", self.joins, Chain) if self.joins else ())
+        object.__setattr__(self, "joins", _chains("joins", self.joins))
         for name in ("opening", "readout"):
             if not isinstance(getattr(self, name), (Chain, NoneType)):
                 found = getattr(self, name)
@@ -211,3 +211,8 @@ class Design:
         return {
             f"{name}.{each}": shape for name, stage in self.stages() for each, shape in stage.parameters.items()
         }  # fmt: skip
+
+
+def _chains(name: str, value) -> tuple[Chain, ...]:
+    """Some chains, or none."""
+    return () if isinstance(value, (tuple, list)) and not value else all_of(name, value, Chain)

@@ -50,7 +50,7 @@ def initial_weights(design: Design, name: str, seed: int | None) -> np.ndarray:
 
 def checked_initialisation(name: str) -> str:
     """The name of an initialisation, if it is one."""
-    if name not in NAMES:
+    if not isinstance(name, str) or name not in NAMES:
         raise UnknownName("initialisation", name, NAMES)
     return name
 

@@ -82,6 +82,6 @@ def _text(axes: tuple) -> str:
 
 def checked_layout(name: str) -> str:
     """The name of a layout, if it is one."""
-    if name not in NAMES:
+    if not isinstance(name, str) or name not in NAMES:
         raise UnknownName("layout", name, NAMES)
     return name

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.arguments import check, whole
 from stepnet.errors import UnknownName
-from stepnet.records import checked_count
+from stepnet.records import checked_count, number
 
 ROUNDING = 1e-14  # residuals below are noise and do not count for the factor
 REACHABLE = 32  # roundings: residuals come down to a few
@@ -25,6 +26,16 @@ Advance = Callable[[int, int, int, Any], Any]
 """advance(level, first, count, state): the state `count` steps on from step `first` of a level."""
 Carrier = Callable[..., Sequence[Any]]
 """carrier(function, *lists): the values of a function at all entries of some lists, in order."""
+
+
+def _precision(name: str, value) -> np.dtype:
+    try:
+        dtype = np.dtype(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"`{name}` must be a floating-point type, found {value!r:.60}") from None
+    if dtype.kind != "f":
+        raise TypeError(f"`{name}` must be a floating-point type, found {dtype}")
+    return dtype
 
 
 @dataclass(frozen=True)
@@ -55,16 +66,17 @@ class MGRIT:
     def __post_init__(self):
         for name, least in (("coarsening", 2), ("levels", 2), ("iterations", 1)):
             object.__setattr__(self, name, checked_count(name, getattr(self, name), least))
-        if self.relaxation not in ("F", "FCF"):
+        if not isinstance(self.relaxation, str) or self.relaxation not in ("F", "FCF"):
             raise UnknownName("relaxation", self.relaxation, ("F", "FCF"))
-        if not (isinstance(self.tolerance, (int, float, np.floating)) and 0 <= self.tolerance < np.inf):
-            raise ValueError(f"`tolerance` must be a number, 0 or more, found {self.tolerance!r:.60}")
+        object.__setattr__(self, "tolerance", number("tolerance", self.tolerance, "[0, inf)"))
 
+    @check(dtype=_precision)
     def within(self, dtype: np.dtype) -> MGRIT:
         """The same with a tolerance that numbers of this precision can reach."""
         least = REACHABLE * float(np.finfo(dtype).eps) if self.tolerance else 0.0
         return replace(self, tolerance=max(self.tolerance, least))
 
+    @check(count=whole(1))
     def steps(self, count: int) -> list[int]:
         """The number of steps on every level."""
         least = self.coarsening ** (self.levels - 1)

@@ -11,7 +11,7 @@ import numpy as np
 
 from stepnet.checkpoints import Checkpoints
 from stepnet.fields.connectivity import count
-from stepnet.nets.border import batch_of, checked_workers, loss_at, real_array, require_function, shaped
+from stepnet.nets.border import batch_of, checked_workers, loss_at, real_array, require_function, shaped, shaped_vector
 from stepnet.nets.derivatives import Linearised, NetGradient, views
 from stepnet.nets.design import Block, Design, described
 from stepnet.nets.initialise import initial_weights
@@ -77,7 +77,7 @@ class Net:
 
     def views(self, theta: np.ndarray) -> MappingProxyType:
         """The same names for any vector as long as that of the parameters."""
-        return views(self.design, theta)
+        return views(self.design, shaped_vector("theta", theta, self.theta.shape))
 
     @cached_property
     def _execution(self):
@@ -175,7 +175,8 @@ class Net:
             theta_dot = np.zeros_like(theta)
         if x_dot is None:
             x_dot = np.zeros_like(flat)
-        given = flat.shape if np.shape(x_dot) == flat.shape else np.shape(x)
+        x_dot = real_array("x_dot", x_dot, self.dtype)
+        given = flat.shape if x_dot.shape == flat.shape else np.shape(x)
         theta_dot = shaped("theta_dot", theta_dot, theta.shape, "the parameters", self.dtype)
         x_dot = self._layout_in.flatten(shaped("x_dot", x_dot, given, "`x`", self.dtype))
         y, y_dot = self._execution.tangent(theta, theta_dot, flat, x_dot)
@@ -330,7 +331,10 @@ def _with_block(net: Net, number: int, block: Block) -> Net:
 
 
 def _dtype(value) -> np.dtype:
-    dtype = np.dtype(value)
+    try:
+        dtype = np.dtype(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"`dtype` must be float64 or float32, found {value!r:.60}") from None
     if dtype not in (np.dtype(np.float64), np.dtype(np.float32)):
         raise TypeError(f"`dtype` must be float64 or float32, found {dtype}")
     return dtype

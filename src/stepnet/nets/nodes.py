@@ -7,7 +7,9 @@ from hashlib import sha256
 
 import numpy as np
 
-from stepnet.nets.derivatives import NetGradient
+from stepnet.arguments import array, instance
+from stepnet.nets.border import loss_at, require_function
+from stepnet.nets.derivatives import NetGradient, hessian_at
 from stepnet.nets.net import Net
 
 
@@ -25,7 +27,7 @@ class NodeModel:
     """
 
     def __init__(self, net: Net, inputs):
-        inputs = np.asarray(inputs)
+        net, inputs = instance(Net)("net", net), array(None, None)("inputs", inputs)
         if inputs.ndim != 2 or inputs.size != net.design.n_in or net.design.n_out % len(inputs):
             raise ValueError(
                 f"`inputs` must be (nodes, channels) with {net.design.n_in} features in all and nodes that divide the "
@@ -71,12 +73,13 @@ class NodeModel:
 
     def gradient(self, nodes, loss: Callable, *, memory=None) -> NetGradient:
         """The exact gradient of a loss of the outputs at these nodes, with `outputs` there."""
+        require_function(loss)
         nodes, kept = self._numbers(nodes), np.zeros(0)
 
         def whole(outputs):
             nonlocal kept
             kept = self._outputs(outputs, nodes)
-            value, bar = loss(kept)
+            value, bar = loss_at(loss, kept)
             return value, self._spread(bar, nodes)
 
         found = self.net.gradient(self._x, whole, memory=memory)
@@ -89,7 +92,7 @@ class NodeModel:
 
         def whole(push):
             push = self._outputs(push, nodes)
-            return self._spread(push if hessian is None else hessian(push), nodes)
+            return self._spread(hessian_at(hessian, push), nodes)
 
         return self.net.gauss_newton(self._x, direction, whole, memory=memory)
 

@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from stepnet.arguments import check, flag
 from stepnet.nets.border import loss_at, require_function
 from stepnet.nets.derivatives import NetGradient
 from stepnet.nets.design import Block
@@ -67,6 +68,7 @@ class ParallelGradient:
     __repr__ = shown_fields
 
 
+@check(is_compared=flag)
 def mgrit_forward(
     net: Net, x, mgrit: MGRIT = TWO_LEVELS, *, is_compared: bool = False, carrier: Carrier | None = None
 ) -> ParallelForward:
@@ -90,6 +92,7 @@ def mgrit_forward(
     return ParallelForward(outputs, run.features(), run.convergence("forward"), error)
 
 
+@check(is_compared=flag)
 def mgrit_gradient(
     net: Net, x, loss: Callable, mgrit: MGRIT = TWO_LEVELS, *, is_compared: bool = False,
     carrier: Carrier | None = None,

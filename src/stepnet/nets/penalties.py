@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepnet.arguments import array, check, real
 from stepnet.nets.losses.loss import Expansion
 from stepnet.records import by_name, keep_numbers, number
 from stepnet.sums import inner
@@ -27,12 +28,14 @@ class Penalty:
     def __post_init__(self):
         keep_numbers(self, l1="[0, inf)", l2="[0, inf)")
 
+    @check(weights=array())
     def at(self, weights: np.ndarray) -> Expansion:
         """Value, gradient and Hessian product."""
         w = np.asarray(weights)
         value = float(self.l1 * np.abs(w).sum() + 0.5 * self.l2 * inner(w, w))
         return Expansion(value, lambda: self.l1 * np.sign(w) + self.l2 * w, lambda v: self.l2 * v)
 
+    @check(weights=array(), step=real("[0, inf)"))
     def proximal(self, weights: np.ndarray, step: float) -> np.ndarray:
         """argmin_u |u - w|^2 / 2 + step penalty(u): soft thresholds, then shrinkage."""
         w = np.asarray(weights)

@@ -33,6 +33,7 @@ from dataclasses import replace
 from inspect import signature
 
 from stepnet import fields
+from stepnet.arguments import whole
 from stepnet.errors import UnknownName
 from stepnet.fields import Chain, Connectivity, Depth, Field, HeldWeights, Layer, Mixing, dense, nodewise, resized
 from stepnet.fields.connectivity import count, two
@@ -72,7 +73,7 @@ def composed(
     width = field.width if opening_width is None else opening_width
     design = Design(
         (block,), _opening(inputs, width, field.width, opening, field.parts[0].activation),
-        _readout(field.width, field.width if read is None else read, outputs),
+        _readout(field.width, field.width if read is None else count("read", read), outputs),
     )  # fmt: skip
     return Net(design, **options)
 
@@ -97,7 +98,7 @@ def _opening(inputs, width: int, state: int, kind: str, activation) -> Chain | N
 
 def _first(K: Mixing, kind: str, activation, state: int, name: str = "width") -> Chain:
     """A layer from the inputs to the state, or zero features added to the inputs, which are channels at the end."""
-    if kind not in ("dense", "augment"):
+    if not isinstance(kind, str) or kind not in ("dense", "augment"):
         raise UnknownName("opening", kind, ("dense", "augment"))
     if kind == "dense":
         return Chain((Layer(K, activation=activation),))
@@ -185,7 +186,7 @@ def leapfrog_net(inputs, outputs, width, steps, *, activation="tanh", start="tay
     `start` is "taylor" for y_1 = y_0 - h^2 / 2 K' s(K y_0 + b), which is of second order, or "equal" for y_(-1) = y_0,
     that is y_1 = y_0 - h^2 K' s(K y_0 + b), as in Ruthotto & Haber (2020).
     """
-    if start not in STARTS:
+    if not isinstance(start, str) or start not in STARTS:
         raise UnknownName("start", start, STARTS)
     return hyperbolic(inputs, outputs, width, steps, activation=activation, scheme=STARTS[start], **options)
 
@@ -201,8 +202,10 @@ def neural_ode(inputs, outputs, hidden: Sequence[int], steps, *, width=None, act
     width = inputs if width is None else width
     if width is None:
         raise ValueError("`width` must be given where `inputs` is None")
+    width, degree = count("width", width), degree if degree is None else whole(0, 3)("degree", degree)
+    inputs = inputs if inputs is None else count("inputs", inputs)
     chain = fields.mlp((width, *_channels("hidden", hidden), width), activation, has_time, norm)
-    is_bare = inputs == width and opening == "augment"
+    is_bare = inputs == width and isinstance(opening, str) and opening == "augment"
     return composed(
         fields.chained(chain), scheme, steps, None if is_bare else inputs, outputs, opening=opening, degree=degree,
         controls=1 if controls is None and degree == 0 else controls, **options,
@@ -229,7 +232,7 @@ def node_net(adjacency, inputs, outputs, channels, steps, *, filter="adjacency",
     Features are ordered channel by channel; `NodeModel` makes samples of the nodes.  Dynamics of two halves have half
     of the channels in each.  Kipf & Welling (2017), in any dynamics.
     """
-    half = _half(channels, "channels") if dynamics in HALVED else channels
+    half = _half(channels, "channels") if _is_halved(dynamics) else channels
     K = fields.graph(adjacency, half, filter=filter, degree=polynomial)
     field, n = _field(dynamics, K, activation, norm), K.nodes_in
     block = Block(field, _scheme(scheme, dynamics), steps, length, _depth(steps, degree, controls))
@@ -269,7 +272,7 @@ def parabolic_cnn(shape, channels: Sequence[int], steps, *, inputs=1, outputs=No
         K = fields.conv2d(shape, count("inputs", inputs), channels[0], padding=padding)
         first = _first(K, opening, activation, K.n_out, "channels")
     for number, width in enumerate(channels):
-        K = fields.conv2d(shape, _half(width, "channels") if dynamics in HALVED else width, padding=padding)
+        K = fields.conv2d(shape, _half(width, "channels") if _is_halved(dynamics) else width, padding=padding)
         blocks.append(Block(_field(dynamics, K, activation, norm), _scheme(scheme, dynamics), steps, length, depth))
         if number < len(channels) - 1:
             pool = fields.pooling(shape, width)
@@ -283,6 +286,10 @@ def parabolic_cnn(shape, channels: Sequence[int], steps, *, inputs=1, outputs=No
     return Net(Design(tuple(blocks), first, readout, tuple(joins)), **options)
 
 
+def _is_halved(dynamics) -> bool:
+    return isinstance(dynamics, str) and dynamics in HALVED
+
+
 def _channels(name: str, value) -> tuple[int, ...]:
     try:
         return tuple(count(name, each) for each in value)
@@ -292,11 +299,13 @@ def _channels(name: str, value) -> tuple[int, ...]:
 
 def _scheme(scheme, dynamics: str):
     """By default that of the literature's layer."""
-    return scheme or HALVED.get(dynamics, "euler")
+    if scheme is None:
+        return HALVED.get(dynamics, "euler") if isinstance(dynamics, str) else "euler"
+    return scheme
 
 
 def _field(dynamics: str, K: Connectivity, activation, norm) -> Field:
-    if dynamics not in fields.DYNAMICS:
+    if not isinstance(dynamics, str) or dynamics not in fields.DYNAMICS:
         raise UnknownName("dynamics", dynamics, fields.DYNAMICS)
     return fields.DYNAMICS[dynamics](K, activation, norm=norm)
 

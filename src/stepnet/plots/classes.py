@@ -6,12 +6,15 @@ import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
 
+from stepnet.arguments import check, having, sequence
+
 # Okabe & Ito's colours, which all eyes can tell apart, and two more.
 CLASSES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255", "#999933", "#555555", "#44aa99")
 PALE = 0.25  # of a colour where it fills a region
 DARKER = 0.6  # of a colour that ten classes before had, too
 
 
+@check(place=having("legend", what="a figure or axes"), classes=sequence(lambda name, value: value))
 def class_legend(place, classes, *others, **options):
     """A legend in a figure, a part of one or axes: a dot of its colour for each class, then others with labels."""
     dots = [
@@ -25,11 +28,19 @@ def colours_of(labels, count: int, classes, of=None) -> dict:
     """What a scatter plot needs to show labels, or no labels."""
     if labels is None:
         return {"color": CLASSES[0]}
-    labels = np.asarray(labels)
+    labels = labels_of(labels)
     if classes is None and labels.dtype.kind == "f":
         _require_one_each(labels, count)
         return {"c": labels, "cmap": "cividis"}
     return class_colours(labels, count, known_classes(classes, labels, labels, of))
+
+
+def labels_of(labels) -> np.ndarray:
+    """Numbers or names, one for each point."""
+    found = np.asarray(labels)
+    if found.dtype.kind not in "biufUS" or found.ndim != 1:
+        raise TypeError(f"`labels` must be numbers or names (n,), found {found.dtype} of the shape {found.shape}")
+    return found
 
 
 def class_colours(labels: np.ndarray, count: int, classes: np.ndarray) -> dict:
@@ -54,6 +65,8 @@ def known_classes(classes, labels: np.ndarray, found: np.ndarray, of=None) -> np
             return np.arange(outputs or int(present[-1]) + 1)
         classes = present
     classes = np.asarray(classes)
+    if classes.ndim != 1 or not len(classes) or classes.dtype.kind not in "biufUS":
+        raise ValueError(f"`classes` must be numbers or names, one or more, found the shape {classes.shape}")
     if outputs not in (None, len(classes)):
         raise ValueError(f"`classes` must be one for each of {outputs} outputs, found {len(classes)}: {list(classes)}")
     return classes

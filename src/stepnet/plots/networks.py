@@ -11,13 +11,49 @@ from matplotlib.colors import ListedColormap
 from matplotlib.ticker import LogLocator, NullLocator
 from scipy.linalg import eigh
 from scipy.optimize import minimize
+from scipy.sparse import issparse
 from scipy.sparse.csgraph import shortest_path
 
-from stepnet.plots.classes import CLASSES, class_colour, class_colours, colours_of, known_classes, paler, places
+from stepnet.arguments import array, check, function, having, optional, real, sequence, whole
+from stepnet.plots.axes import an_axes, axes_of, two_entries
+from stepnet.plots.classes import (
+    CLASSES,
+    class_colour,
+    class_colours,
+    colours_of,
+    known_classes,
+    labels_of,
+    paler,
+    places,
+)
 
+FINEST, MOST_PANELS = 10_000, 1000
 READ = 0.05  # of the largest: directions in which outputs vary less are left out, as where two mirror each other
 
 
+def _counts(name: str, value):
+    """A number of panels, or the numbers of states."""
+    if isinstance(value, (int, np.integer)) and value < 1:
+        raise ValueError(f"`{name}` must be at least one, found {value}")
+    is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    return whole(1, MOST_PANELS)(name, value) if is_number else sequence(whole(-MOST_PANELS, MOST_PANELS))(name, value)
+
+
+def a_graph(name: str, value) -> np.ndarray:
+    """A square matrix of finite numbers, one row for every node."""
+    found = array()(name, value.toarray() if issparse(value) else value)
+    if found.ndim != 2 or found.shape[0] != found.shape[1] or not len(found) or not np.isfinite(found).all():
+        raise ValueError(f"`{name}` must be a square matrix of finite numbers, found the shape {found.shape}")
+    return found
+
+
+def a_run(name: str, value):
+    """A run, a minimum, or a list of them."""
+    one = having("history", what="a Run or a Minimum")
+    return sequence(one, 1)(name, value) if isinstance(value, (list, tuple)) else one(name, value)
+
+
+@check(net=having("features", what="a net or an estimator"), depths=_counts, edges=optional(array(None, 2, dtype=int)))
 def layers(
     net, x, labels=None, *, depths: int | Sequence[int] = 5, components: tuple[int, int] | None = None, block: int = 0,
     edges=None, classes=None, axes=None, **points,
@@ -56,6 +92,8 @@ def layers(
         size = (2.1 * len(chosen), 2.4)
         axes = plt.figure(figsize=size, layout="constrained").subplots(1, len(chosen), squeeze=False)[0]
     axes = np.atleast_1d(np.asarray(axes, object)).ravel()
+    for each in axes:
+        an_axes("axes", each)
     if len(axes) != len(chosen):
         raise ValueError(f"`axes` must be one for each of {len(chosen)} depths, found {len(axes)}")
     colours = colours_of(labels, states.shape[1], classes, of=net)
@@ -63,13 +101,16 @@ def layers(
     outputs = [read(x) if number == len(states) - 1 and _is_last(net, block) else None for number in chosen]
     for each, place, number in zip(axes, _planes(states[chosen], outputs, x, components), chosen, strict=True):
         if edges is not None:
-            each.add_collection(LineCollection(place[np.asarray(edges)], colors="#dddddd", lw=0.3, zorder=0))
+            if edges.size and not (edges.min() >= 0 and edges.max() < len(place)):
+                raise ValueError(f"`edges` must be numbers of {len(place)} points, found {edges.max()}")
+            each.add_collection(LineCollection(place[edges], colors="#dddddd", lw=0.3, zorder=0))
         each.scatter(*place.T, **{"s": 6, "lw": 0, **colours, **points})
         each.set_title("start" if number == 0 else f"step {number}")
         _square(each, place)
     return axes
 
 
+@check(predict=function, axes=an_axes, resolution=whole(2, FINEST), margin=real("[0, inf)"))
 def regions(
     predict: Callable, x, labels, axes=None, *, classes=None, resolution: int = 300, margin: float = 0.08, **points
 ):
@@ -89,10 +130,10 @@ def regions(
     margin : float
         Space around the samples, as a part of their spread.
     """
-    axes = axes or plt.gca()
-    x, labels = np.asarray(x), np.asarray(labels)
-    if x.ndim != 2 or x.shape[1] != 2:
-        raise ValueError(f"`x` must be points in a plane, shape (n, 2), found {x.shape}")
+    axes = axes_of(axes)
+    x, labels = array()("x", x), labels_of(labels)
+    if x.ndim != 2 or x.shape[1] != 2 or not len(x) or not np.isfinite(x).all():
+        raise ValueError(f"`x` must be points in a plane, finite and of the shape (n, 2), found {x.shape}")
     low, high = x.min(axis=0), x.max(axis=0)
     low, high = low - margin * (high - low), high + margin * (high - low)
     lines = [np.linspace(*ends, resolution) for ends in zip(low, high, strict=True)]
@@ -109,6 +150,7 @@ def regions(
     return _framed(axes)
 
 
+@check(adjacency=a_graph, axes=an_axes, positions=optional(array(None, 2)))
 def graph(adjacency, labels=None, axes=None, *, positions=None, classes=None, **points):
     """A graph in the plane: nodes lie about as far apart as there are edges between them.
 
@@ -121,9 +163,10 @@ def graph(adjacency, labels=None, axes=None, *, positions=None, classes=None, **
     positions : array (nodes, 2), optional
         Where nodes are, as `graph_positions(adjacency)` gives it.
     """
-    axes = axes or plt.gca()
-    adjacency = np.asarray(adjacency)
-    place = graph_positions(adjacency) if positions is None else np.asarray(positions)
+    axes = axes_of(axes)
+    place = graph_positions(adjacency) if positions is None else positions
+    if len(place) != len(adjacency):
+        raise ValueError(f"`positions` must be one for each of {len(adjacency)} nodes, found {len(place)}")
     axes.add_collection(LineCollection(place[np.argwhere(np.triu(adjacency, 1))], colors="#bbbbbb", lw=0.6, zorder=0))
     colours = colours_of(labels, len(place), classes)
     axes.scatter(*place.T, **{"s": 30, "lw": 0.5, "edgecolor": "#555555", **colours, **points})
@@ -131,12 +174,13 @@ def graph(adjacency, labels=None, axes=None, *, positions=None, classes=None, **
     return axes
 
 
+@check(adjacency=a_graph)
 def graph_positions(adjacency) -> np.ndarray:
     """Places (nodes, 2) that make sum (|x_i - x_j| / d_ij - 1)^2 small, d the length of the shortest path.
 
     Kamada & Kawai (1989), Inf. Process. Lett. 31:7.
     """
-    d = shortest_path(np.asarray(adjacency) > 0, directed=False, unweighted=True)
+    d = shortest_path(adjacency > 0, directed=False, unweighted=True)
     if not np.isfinite(d).all():
         raise ValueError("`adjacency` must be that of a connected graph; give `positions` otherwise")
     n = len(d)
@@ -156,13 +200,14 @@ def graph_positions(adjacency) -> np.ndarray:
     return minimize(stress, begin.ravel(), jac=True, method="L-BFGS-B").x.reshape(n, 2)
 
 
+@check(run=a_run, axes=an_axes)
 def history(run, axes=None, **line):
     """How a loss fell, logarithmic if it is positive.
 
     `run` is a `Run` of mini-batches (validation dashed), a `Minimum`, or the list of them that `multilevel` gives,
     whose levels follow one another, with a line where each begins.
     """
-    axes = axes or plt.gca()
+    axes = axes_of(axes)
     if isinstance(run, (list, tuple)):
         curves, unit = _levels(run, axes), "iteration"
     elif isinstance(run.history, dict):
@@ -195,8 +240,6 @@ def _levels(minima: Sequence, axes) -> dict:
 def _depths(depths, count: int) -> list[int]:
     """The numbers of the states to show."""
     if isinstance(depths, (int, np.integer)):
-        if depths < 1:
-            raise ValueError(f"`depths` must be at least one, found {depths}")
         return sorted(set(np.linspace(0, count - 1, int(depths)).round().astype(int).tolist()))
     found = [range(count)[number] for number in depths if -count <= number < count]
     if not found or len(found) != len(depths):
@@ -216,7 +259,8 @@ def _is_last(net, block: int) -> bool:
 def _planes(states: np.ndarray, outputs: list, x, components) -> list[np.ndarray]:
     """Places (samples, 2) in a plane for every depth."""
     if components is not None:
-        return [state[:, list(components)] for state in states]
+        entries = two_entries("components", components, states.shape[2])
+        return [state[:, list(entries)] for state in states]
     if states.shape[2] == 1:
         return [np.hstack((state, np.zeros_like(state))) for state in states]
     if states.shape[2] == 2:

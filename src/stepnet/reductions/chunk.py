@@ -22,6 +22,8 @@ class Chunk:
     """
 
     def __init__(self, problem: Problem, scheme, rows: dict[str, Any], options: dict[str, Any]):
+        if not isinstance(rows, dict) or not rows or not all(hasattr(each, "__len__") for each in rows.values()):
+            raise TypeError(f"`rows` must be a dictionary of arrays with one row for every member, found {rows!r:.60}")
         self.problem, self.scheme, self.rows, self.options = problem, scheme, rows, options
         self.count = len(next(iter(rows.values())))
         self.fates = np.zeros(self.count, np.int8)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.arguments import arrays, check, having, real
 from stepnet.ensemble import solve_ensemble
 from stepnet.problem import Partitioned, Problem, SecondOrder
 from stepnet.reductions.chunk import Arrays, Chunk, fates_of
@@ -15,6 +16,7 @@ from stepnet.reductions.chunk import Arrays, Chunk, fates_of
 REFUSED = ("save_at", "events", "project")
 
 
+@check(every=real("(0, inf)"), transient=real("[0, inf)"))
 @dataclass(frozen=True)
 class Lyapunov:
     """The mean rate log(|v(t1)| / |v(t0)|) / (t1 - t0) at which a tangent vector grows, v' = (df/dy) v.
@@ -27,12 +29,7 @@ class Lyapunov:
     every: float = 1.0
     transient: float = 0.0
 
-    def __post_init__(self):
-        if not 0 < self.every < np.inf:
-            raise ValueError(f"`every` must be a positive time, found {self.every!r:.60}")
-        if not 0 <= self.transient < np.inf:
-            raise ValueError(f"`transient` must be a time of at least 0, found {self.transient!r:.60}")
-
+    @check(chunk=having("options", what="a Chunk"))
     def of_chunk(self, chunk: Chunk) -> Arrays:
         times, n_counted, options = self._pieces(chunk)
         problem, rows, parts = _with_tangents(chunk)
@@ -56,6 +53,7 @@ class Lyapunov:
         exponent[alive] = growth[alive] / abs(times[-1] - times[-1 - n_counted])
         return {"exponent": exponent}
 
+    @check(whole=arrays("exponent"))
     def result(self, whole: Arrays) -> np.ndarray:
         return whole["exponent"]
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.records import shown_fields
+from stepnet.arguments import array, arrays, check, function, having, optional, real, sequence, whole
+from stepnet.records import MOST_COUNT, shown_fields
 from stepnet.reductions.chunk import FATES, Arrays, Chunk
 from stepnet.solution import Status
 
@@ -34,23 +35,24 @@ class Ends(NamedTuple):
 class States:
     """All states, as `solve_ensemble` gives them; what a sweep without a reduction keeps."""
 
+    @check(chunk=having("solution", what="a Chunk"))
     def of_chunk(self, chunk: Chunk) -> Arrays:
         found = chunk.solution
         return {"y": found.y, "t_end": found.t_end, "status": chunk.fates, "steps": found.accepted + found.rejected}
 
+    @check(whole=arrays(*Ends._fields))
     def result(self, whole: Arrays) -> Ends:
         return Ends(**whole)
 
 
+@check(function=function)
 @dataclass(frozen=True)
 class Rows:
     """What a function of the `EnsembleSolution` of some members gives: an array with one row for every member."""
 
     function: Callable
 
-    def __post_init__(self):
-        _require_function("function", self.function)
-
+    @check(chunk=having("solution", what="a Chunk"))
     def of_chunk(self, chunk: Chunk) -> Arrays:
         rows = np.asarray(self.function(chunk.solution))
         if rows.ndim == 0 or len(rows) != chunk.count:
@@ -59,10 +61,12 @@ class Rows:
             )
         return {"rows": rows}
 
+    @check(whole=arrays("rows"))
     def result(self, whole: Arrays) -> np.ndarray:
         return whole["rows"]
 
 
+@check(attractors=array(None, None), tolerance=real("(0, inf)"), entries=optional(sequence(whole(-MOST_COUNT))))
 @dataclass(frozen=True, eq=False)
 class Basins:
     """The number of the attractor that a member ends at: the nearest one, if it is within `tolerance`; else -1.
@@ -78,14 +82,13 @@ class Basins:
 
     def __post_init__(self):
         attractors = np.array(self.attractors, float)
-        if attractors.ndim != 2 or not len(attractors) or not np.isfinite(attractors).all():
+        if not len(attractors) or not np.isfinite(attractors).all():
             raise ValueError(
                 f"`attractors` must be finite numbers (attractors, entries), found {self.attractors!r:.80}"
             )
-        if not self.tolerance > 0:
-            raise ValueError(f"`tolerance` must be a positive number, found {self.tolerance!r:.60}")
         object.__setattr__(self, "attractors", attractors)
 
+    @check(chunk=having("solution", what="a Chunk"))
     def of_chunk(self, chunk: Chunk) -> Arrays:
         ends = chunk.solution.y_end.reshape(chunk.count, -1)
         n, width = ends.shape[1], self.attractors.shape[1]
@@ -102,10 +105,12 @@ class Basins:
         is_near = distance[np.arange(chunk.count), nearest] <= self.tolerance
         return {"label": np.where(is_near, nearest, -1).astype(np.int32)}
 
+    @check(whole=arrays("label"))
     def result(self, whole: Arrays) -> np.ndarray:
         return whole["label"]
 
 
+@check(radius=optional(real("(0, inf)")), condition=optional(function))
 @dataclass(frozen=True)
 class EscapeTimes:
     """The first of the times `save_at` at which a member is outside; infinite if it never is.
@@ -121,11 +126,8 @@ class EscapeTimes:
     def __post_init__(self):
         if (self.radius is None) == (self.condition is None):
             raise ValueError("give either `radius` or `condition`")
-        if self.condition is not None:
-            _require_function("condition", self.condition)
-        elif not self.radius > 0:
-            raise ValueError(f"`radius` must be a positive number, found {self.radius!r:.60}")
 
+    @check(chunk=having("solution", what="a Chunk"))
     def of_chunk(self, chunk: Chunk) -> Arrays:
         if chunk.options.get("save_at") is None:
             raise ValueError("`EscapeTimes` looks at the times of `save_at`, but there is none; give it")
@@ -150,10 +152,6 @@ class EscapeTimes:
             )
         return outside
 
+    @check(whole=arrays("time"))
     def result(self, whole: Arrays) -> np.ndarray:
         return whole["time"]
-
-
-def _require_function(name: str, value) -> None:
-    if not callable(value):
-        raise TypeError(f"`{name}` must be a function, found {type(value).__name__}")

@@ -7,8 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.arguments import arrays, check, having
 from stepnet.records import shown_fields
 from stepnet.reductions.chunk import Arrays, Chunk
+
+PARTS = ("count", "mean", "squares")
 
 
 class Moments(NamedTuple):
@@ -30,11 +33,13 @@ class Mean:
     LeVeque 1983, The American Statistician 37, 242).
     """
 
+    @check(chunk=having("solution", what="a Chunk"))
     def of_chunk(self, chunk: Chunk) -> Arrays:
         y = chunk.solution.y[chunk.solution.success]
         mean = y.mean(axis=0) if len(y) else np.zeros(y.shape[1:], y.dtype)
         return {"count": np.array(len(y)), "mean": mean, "squares": (np.abs(y - mean) ** 2).sum(axis=0)}
 
+    @check(one=arrays(*PARTS), other=arrays(*PARTS))
     def merged(self, one: Arrays, other: Arrays) -> Arrays:
         count = one["count"] + other["count"]
         part = other["count"] / max(count, 1)
@@ -42,6 +47,7 @@ class Mean:
         squares = one["squares"] + other["squares"] + np.abs(shift) ** 2 * (one["count"] * part)
         return {"count": count, "mean": one["mean"] + part * shift, "squares": squares}
 
+    @check(whole=arrays(*PARTS))
     def result(self, whole: Arrays) -> Moments:
         count = int(whole["count"])
         mean = whole["mean"] if count else np.full_like(whole["mean"], np.nan)

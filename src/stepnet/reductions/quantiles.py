@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.records import checked_count, keep, shown_fields
+from stepnet.arguments import array, arrays, check, having, whole
+from stepnet.records import shown_fields
 from stepnet.reductions.chunk import Arrays, Chunk
 
+PARTS = ("weight0", "shifts", "shape")
 MOST_SAMPLES = 2**32
 
 
@@ -26,6 +28,7 @@ class QuantilesFound(NamedTuple):
         return shown_fields(self)
 
 
+@check(levels=array(), size=whole(2, MOST_SAMPLES))
 @dataclass(frozen=True)
 class Quantiles:
     """Quantiles of every entry of the states, over all members that reached the end.
@@ -44,20 +47,22 @@ class Quantiles:
         levels = np.atleast_1d(np.asarray(self.levels, float))
         if levels.ndim != 1 or not levels.size or not ((levels >= 0) & (levels <= 1)).all():
             raise ValueError(f"`levels` must be numbers from 0 to 1, found {self.levels!r:.80}")
-        size = checked_count("size", self.size, 2, MOST_SAMPLES, "no memory holds as many samples")
-        keep(self, levels=tuple(levels.tolist()), size=size)
+        object.__setattr__(self, "levels", tuple(levels.tolist()))
 
+    @check(chunk=having("solution", what="a Chunk"))
     def of_chunk(self, chunk: Chunk) -> Arrays:
         y = chunk.solution.y[chunk.solution.success]
         if y.dtype.kind == "c":
             raise TypeError("`Quantiles` need real states, found complex ones")
         return self._packed([y.reshape(len(y), prod(y.shape[1:]))], np.zeros(2, np.int64), y.shape[1:])
 
+    @check(one=arrays(*PARTS), other=arrays(*PARTS))
     def merged(self, one: Arrays, other: Arrays) -> Arrays:
         rows = zip(*(_longer(part, max(_height(one), _height(other))) for part in (one, other)), strict=True)
         groups = [np.concatenate(both) for both in rows]
         return self._packed(groups, one["shifts"] + other["shifts"], one["shape"])
 
+    @check(whole=arrays(*PARTS))
     def result(self, whole: Arrays) -> QuantilesFound:
         groups = [whole[f"weight{h}"] for h in range(_height(whole))]
         shape = tuple(whole["shape"].tolist())

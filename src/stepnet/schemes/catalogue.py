@@ -6,6 +6,8 @@ import re
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from stepnet.errors import UnknownName
 from stepnet.schemes import conditions, explicit, low_storage, multistep, stabilised, symplectic
 from stepnet.schemes.multistep import Multistep
@@ -78,9 +80,11 @@ def find(**properties) -> list:
     Known properties: order, family, explicit, pair, fsal, symplectic, symmetric, reversible, nystrom, ssp, a_stable,
     l_stable.
     """
-    for key in properties:
+    for key, value in properties.items():
         if key not in PROPERTIES:
             raise UnknownName("property", key, PROPERTIES)
+        if not isinstance(value, (bool, np.bool_, int, np.integer, float, str)):
+            raise TypeError(f"`{key}` must be a number, a name, True or False, found {type(value).__name__}")
     schemes = (get(name) for name in names())
     chosen = (s for s in schemes if all(PROPERTIES[key](s) == value for key, value in properties.items()))
     return sorted(chosen, key=lambda scheme: (scheme.order, scheme.name))

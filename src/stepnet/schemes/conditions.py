@@ -11,6 +11,7 @@ from functools import cache, wraps
 import numpy as np
 from numpy.polynomial import Polynomial
 
+from stepnet.arguments import check, instance
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.order import (
     HIGHEST,
@@ -26,6 +27,10 @@ from stepnet.schemes.tableau import Butcher, ExplicitRK, LowStorageRK, Stabilise
 from stepnet.schemes.trees import density, symmetry, trees
 
 Scheme = ExplicitRK | LowStorageRK | StabilisedRK | Splitting | Multistep
+
+FAMILIES = (ExplicitRK, LowStorageRK, StabilisedRK, Splitting, Multistep, Butcher)
+a_scheme = instance(*FAMILIES, what="a scheme such as `schemes.get('rk4')`, or a `Butcher` tableau")
+of_scheme = check(scheme=a_scheme)
 
 ROUNDING = 1e-12  # coefficients of order 1 that cancel exactly leave less than this
 
@@ -64,6 +69,17 @@ def remembered(function):
     return wraps(function)(lambda scheme: function(scheme) if isinstance(scheme, Butcher) else kept(scheme))
 
 
+def _complex_numbers(name: str, value) -> np.ndarray:
+    try:
+        found = np.asarray(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"`{name}` must be an array of numbers, found {type(value).__name__}") from None
+    if found.dtype.kind not in "biufc":
+        raise TypeError(f"`{name}` must be an array of numbers, found {found.dtype}")
+    return found.astype(complex)
+
+
+@of_scheme
 def tableau_of(scheme) -> Butcher | None:
     """The Butcher tableau of a Runge-Kutta scheme in any form; None for splitting and multistep schemes."""
     return scheme if isinstance(scheme, Butcher) else getattr(scheme, "butcher", None)
@@ -72,6 +88,7 @@ def tableau_of(scheme) -> Butcher | None:
 # ---- order ----------------------------------------------------------------------------------------------------------
 
 
+@of_scheme
 def order(scheme) -> int:
     """The order that the coefficients attain, up to `HIGHEST`, by rooted trees, alternating trees or polynomials."""
     table = tableau_of(scheme)
@@ -85,6 +102,7 @@ def order(scheme) -> int:
     return attained(lambda p: multistep_defect(alpha, beta, scheme.derivative, p), highest=20)
 
 
+@of_scheme
 def embedded_orders(scheme) -> tuple[int, ...]:
     """The orders that the embedded results attain."""
     if not is_pair(scheme):
@@ -97,6 +115,7 @@ def _weights_order(conditions: Conditions, b: np.ndarray, tolerance: float = TOL
     return attained(lambda p: runge_kutta_defect(conditions, b, p), tolerance=tolerance)
 
 
+@of_scheme
 def stage_order(scheme) -> int:
     """Largest q with sum_j a_ij c_j^(k-1) = c_i^k / k in every stage for k = 1..q (0 for other families)."""
     table = tableau_of(scheme)
@@ -108,6 +127,7 @@ def stage_order(scheme) -> int:
     return q
 
 
+@of_scheme
 def error_constant(scheme) -> float:
     """Size of the principal error: 2-norm over the trees of order p + 1 of (Phi - 1/gamma) / sigma.
 
@@ -133,17 +153,20 @@ def error_constant(scheme) -> float:
 # ---- structure ------------------------------------------------------------------------------------------------------
 
 
+@of_scheme
 def is_explicit(scheme) -> bool:
     """Whether no stage needs its own slope."""
     table = tableau_of(scheme)
     return table is None or not np.any(np.triu(table.A))
 
 
+@of_scheme
 def is_pair(scheme) -> bool:
     """Whether it can choose its own steps."""
     return bool(getattr(scheme, "embedded", ()))
 
 
+@of_scheme
 def is_fsal(scheme) -> bool:
     """First same as last: the last stage is the new state, so its slope begins the next step."""
     table = tableau_of(scheme)
@@ -156,12 +179,14 @@ def is_fsal(scheme) -> bool:
     return False
 
 
+@of_scheme
 def is_stiffly_accurate(scheme) -> bool:
     """Whether the new state is the last stage."""
     table = tableau_of(scheme)
     return table is not None and bool(np.array_equal(table.A[-1], table.b))
 
 
+@of_scheme
 def symplecticity_defect(scheme) -> float:
     """max |b_i a_ij + b_j a_ji - b_i b_j|; 0 for splittings, which compose exact flows; NaN for multistep schemes."""
     if isinstance(scheme, Splitting):
@@ -173,11 +198,13 @@ def symplecticity_defect(scheme) -> float:
     return float(np.max(np.abs(BA + BA.T - np.outer(table.b, table.b))))
 
 
+@of_scheme
 def is_symplectic(scheme) -> bool:
     """Whether it keeps the symplectic form (of a separable problem, for splittings)."""
     return symplecticity_defect(scheme) < ROUNDING
 
 
+@of_scheme
 def is_symmetric(scheme) -> bool:
     """Whether stepping back with -h undoes the step: the scheme is its own adjoint."""
     table = tableau_of(scheme)
@@ -197,11 +224,13 @@ def is_symmetric(scheme) -> bool:
     return bool(np.allclose(rho[::-1], rho[-1] * rho) and abs(rho[-1]) == 1 and np.allclose(sigma[::-1], sigma))
 
 
+@of_scheme
 def is_reversible(scheme) -> bool:
     """Whether the earlier state can be computed back explicitly, in exact arithmetic without loss."""
     return is_symmetric(scheme) and not isinstance(tableau_of(scheme), Butcher)
 
 
+@of_scheme
 @remembered
 def ssp_coefficient(scheme) -> float:
     """Largest r for which the step is a convex combination of Euler steps of length h/r; 0 if there is none.
@@ -225,6 +254,7 @@ def ssp_coefficient(scheme) -> float:
 # ---- linear stability -----------------------------------------------------------------------------------------------
 
 
+@of_scheme
 def stability_function(scheme) -> tuple[Polynomial, Polynomial]:
     """R(z) = P(z) / Q(z) with y_new = R(h lambda) y for y' = lambda y; P = det(I - zA + z 1 b'), Q = det(I - zA)."""
     table = tableau_of(scheme)
@@ -240,9 +270,9 @@ def stability_function(scheme) -> tuple[Polynomial, Polynomial]:
     return _trimmed(Polynomial(numerator)), _trimmed(Polynomial(np.poly(table.A)))
 
 
+@check(scheme=a_scheme, z=_complex_numbers)
 def amplification(scheme, z) -> np.ndarray:
     """Largest |y_{n+1} / y_n| on y' = lambda y at z = h lambda (for splittings on q'' = -omega^2 q, z = i h omega)."""
-    z = np.asarray(z, complex)
     if isinstance(scheme, StabilisedRK):
         return np.abs(_recursion(scheme, z))
     if tableau_of(scheme) is not None:
@@ -252,6 +282,7 @@ def amplification(scheme, z) -> np.ndarray:
     return np.max(np.abs(np.linalg.eigvals(companion(scheme, z))), axis=-1)
 
 
+@of_scheme
 @remembered
 def real_stability_limit(scheme) -> float:
     """Largest x for which every point of [-x, 0] is stable (infinity if all are; NaN for second-order problems)."""
@@ -260,6 +291,7 @@ def real_stability_limit(scheme) -> float:
     return _first_exit(scheme, -1.0)
 
 
+@of_scheme
 @remembered
 def imaginary_stability_limit(scheme) -> float:
     """Largest y for which every point of i [0, y] is stable: the largest h omega on an oscillator."""
@@ -269,6 +301,7 @@ def imaginary_stability_limit(scheme) -> float:
     return _first_exit(scheme, 1j)
 
 
+@of_scheme
 def is_a_stable(scheme) -> bool:
     """Whether |R(z)| <= 1 on the whole left half plane: no pole there, and none of the imaginary axis is amplified."""
     if tableau_of(scheme) is None:
@@ -282,6 +315,7 @@ def is_a_stable(scheme) -> bool:
     return bool(np.all(Q.roots().real > 0) and np.all(axis(y2) >= -1e-10 * size))
 
 
+@of_scheme
 def is_l_stable(scheme) -> bool:
     """A-stable, and R(z) -> 0 as z -> infinity."""
     if not is_a_stable(scheme):

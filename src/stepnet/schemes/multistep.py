@@ -7,16 +7,18 @@ from fractions import Fraction
 
 import numpy as np
 
+from stepnet.arguments import check, instance, text
 from stepnet.errors import SchemeError
 from stepnet.schemes.explicit import DOPRI5, HEUN2, KUTTA3, MIDPOINT, RK4
 from stepnet.schemes.order import TOLERANCE, multistep_defect
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.symplectic import VERLET
-from stepnet.schemes.tableau import ExplicitRK, floats, freeze, require_finite
+from stepnet.schemes.tableau import ExplicitRK, an_order, floats, freeze, require_finite
 
 HAIRER = "Hairer, Norsett & Wanner (1993), Solving Ordinary Differential Equations I, III.1"
 
 
+@check(name=text, order=an_order, starter=instance(ExplicitRK, Splitting), derivative=an_order)
 @dataclass(frozen=True)
 class Multistep:
     """y_{n+1} = sum_j alpha_j y_{n-j} + h^d sum_j beta_j f_{n-j},  f = y^(d), j = 0, 1, ...
@@ -34,7 +36,7 @@ class Multistep:
     derivative: int = 1
 
     def __post_init__(self):
-        freeze(self, alpha=floats(self.alpha), beta=floats(self.beta))
+        freeze(self, alpha=floats("alpha", self.alpha), beta=floats("beta", self.beta))
         if self.order < 1:
             raise SchemeError(f"{self.name}: `order` must be at least 1, found {self.order}")
         if self.derivative == 2 and self.order > 2:

@@ -8,9 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.arguments import check, text, whole
 from stepnet.errors import SchemeError
 from stepnet.schemes.order import HIGHEST, TOLERANCE, Conditions, partitioned_defect
-from stepnet.schemes.tableau import floats, freeze, require_finite
+from stepnet.schemes.tableau import an_order, floats, freeze, require_finite
+
+MOST_PARTS = 10_000
 
 
 class TableauPair(NamedTuple):
@@ -22,6 +25,7 @@ class TableauPair(NamedTuple):
     A_hat: np.ndarray
 
 
+@check(name=text, order=an_order)
 @dataclass(frozen=True)
 class Splitting:
     """exp(b_m h B) exp(a_m h A) ... exp(b_1 h B) exp(a_1 h A): part A moves first.
@@ -39,7 +43,7 @@ class Splitting:
     nystrom: bool = False
 
     def __post_init__(self):
-        freeze(self, a=floats(self.a), b=floats(self.b))
+        freeze(self, a=floats("a", self.a), b=floats("b", self.b))
         if len(self.a) != len(self.b):
             raise SchemeError(f"{self.name}: `a` and `b` must be equally long, found {len(self.a)} and {len(self.b)}")
         require_finite(self.name, a=self.a, b=self.b)
@@ -72,6 +76,7 @@ class Splitting:
         """Its order conditions on trees whose colours alternate."""
         return Conditions(self.tableaux.A_hat, self.tableaux.A)
 
+    @check(parts=whole(1, MOST_PARTS))
     def sequence(self, parts: int = 2) -> tuple[tuple[int, float], ...]:
         """The flows in order as (part, fraction) pairs, zero fractions left out and neighbours of one part joined.
 

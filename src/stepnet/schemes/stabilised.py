@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from stepnet.records import checked_count
+from stepnet.arguments import check, real, whole
 from stepnet.schemes.tableau import StabilisedRK
 
 MOST_STAGES = 2**16  # rounding grows with their square
-
 VERWER = "Verwer (1996), Appl. Numer. Math. 22:359"
 SOMMEIJER = "Sommeijer, Shampine & Verwer (1998), J. Comput. Appl. Math. 88:315"
 MEYER = "Meyer, Balsara & Aslam (2014), J. Comput. Phys. 257:594"
 
 
+@check(stages=whole(1, MOST_STAGES), damping=real("[0, inf)"))
 def rkc1(stages: int, damping: float = 0.05) -> StabilisedRK:
     """First-order Chebyshev scheme: the stability polynomial is T_s(w_0 + w_1 z) / T_s(w_0).
 
     Here w_0 = 1 + damping / s^2 and w_1 = T_s / T_s' at w_0.
     """
-    stages = _stage_count(stages, 1)
     w0 = 1 + damping / stages**2
     T, dT, _ = _chebyshev(stages, w0)
     w1 = T[stages] / dT[stages]
@@ -27,12 +26,12 @@ def rkc1(stages: int, damping: float = 0.05) -> StabilisedRK:
     return _scheme(f"rkc1({stages})", 1, mu, nu, mu_tilde, [0.0] * stages, VERWER)
 
 
+@check(stages=whole(2, MOST_STAGES), damping=real("[0, inf)"))
 def rkc2(stages: int, damping: float = 2 / 13) -> StabilisedRK:
     """Second-order Chebyshev scheme: stage j has the polynomial a_j + b_j T_j(w_0 + w_1 z).
 
     Here w_0 = 1 + damping / s^2, w_1 = T_s' / T_s'', b_j = T_j'' / T_j'^2 and a_j = 1 - b_j T_j, all at w_0.
     """
-    stages = _stage_count(stages, 2)
     w0 = 1 + damping / stages**2
     T, dT, ddT = _chebyshev(stages, w0)
     w1 = dT[stages] / ddT[stages]
@@ -46,21 +45,21 @@ def rkc2(stages: int, damping: float = 2 / 13) -> StabilisedRK:
     return _scheme(f"rkc2({stages})", 2, mu, nu, mu_tilde, gamma_tilde, SOMMEIJER)
 
 
+@check(stages=whole(1, MOST_STAGES))
 def rkl1(stages: int) -> StabilisedRK:
     """First-order Legendre scheme: the stability polynomial is P_s(1 + w_1 z), w_1 = 2 / (s^2 + s)."""
-    stages = _stage_count(stages, 1)
     w1 = 2 / (stages**2 + stages)
     mu = [(2 * j - 1) / j for j in range(1, stages + 1)]
     nu = [1 - x for x in mu]  # is (1 - j) / j, but keeps mu + nu = 1 exact
     return _scheme(f"rkl1({stages})", 1, mu, nu, [w1 * x for x in mu], [0.0] * stages, MEYER)
 
 
+@check(stages=whole(2, MOST_STAGES))
 def rkl2(stages: int) -> StabilisedRK:
     """Second-order Legendre scheme: stage j has the polynomial 1 - b_j + b_j P_j(1 + w_1 z), w_1 = 4 / (s^2 + s - 2).
 
     Here b_j = (j^2 + j - 2) / (2 j (j + 1)) from j = 2 on and b_0 = b_1 = b_2.
     """
-    stages = _stage_count(stages, 2)
     w1 = 4 / (stages**2 + stages - 2)
     b = [1 / 3, 1 / 3] + [(j**2 + j - 2) / (2 * j * (j + 1)) for j in range(2, stages + 1)]
     mu = [0.0] + [(2 * j - 1) / j * b[j] / b[j - 1] for j in range(2, stages + 1)]
@@ -90,7 +89,3 @@ def _chebyshev(stages: int, x: float) -> tuple[list[float], list[float], list[fl
 
 def _scheme(name: str, order: int, mu, nu, mu_tilde, gamma_tilde, reference: str) -> StabilisedRK:
     return StabilisedRK(name, order, tuple(mu), tuple(nu), tuple(mu_tilde), tuple(gamma_tilde), reference)
-
-
-def _stage_count(stages, least: int) -> int:
-    return checked_count("stages", stages, least, MOST_STAGES, "the coefficients of more are lost to rounding")

@@ -9,10 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.arguments import check, instance, optional, sequence, text, whole
 from stepnet.errors import SchemeError
+from stepnet.records import MOST_COUNT, number
 from stepnet.schemes.order import HIGHEST, TOLERANCE, Conditions, runge_kutta_defect
 
 DENSE_TOLERANCE = 1e-14  # the corrections are given to float64 and summed over up to 26 stages
+
+
+an_order = whole(-MOST_COUNT, MOST_COUNT)  # which ones may be, records tell with the name of the scheme
 
 
 class Butcher(NamedTuple):
@@ -31,7 +36,7 @@ class Embedded:
     order: int
 
     def __post_init__(self):
-        freeze(self, b=floats(self.b))
+        freeze(self, b=floats("b", self.b), order=an_order("order", self.order))
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,7 @@ class Continuous(NamedTuple):
     order: int
 
 
+@check(name=text, order=an_order, dense=optional(instance(Dense)))
 @dataclass(frozen=True)
 class ExplicitRK:
     """k_i = f(t + c_i h, y + h sum_{j<i} a_ij k_j),  y_new = y + h sum b_i k_i.
@@ -78,7 +84,8 @@ class ExplicitRK:
     dense: Dense | None = None
 
     def __post_init__(self):
-        freeze(self, a=tuple(tuple(map(float, row)) for row in self.a), b=floats(self.b), embedded=tuple(self.embedded))
+        freeze(self, a=sequence(floats)("a", self.a), b=floats("b", self.b))
+        freeze(self, embedded=sequence(instance(Embedded))("embedded", self.embedded))
         s = len(self.b)
         if [len(row) for row in self.a] != list(range(s)):
             raise SchemeError(
@@ -126,6 +133,7 @@ class ExplicitRK:
         return Continuous(A, butcher(A, A[-1]).c, R, s - 1 if is_fsal else s, dense.order)
 
 
+@check(name=text, order=an_order)
 @dataclass(frozen=True)
 class LowStorageRK:
     """d <- A_i d + h f(t + c_i h, y);  y <- y + B_i d: two registers whatever the number of stages."""
@@ -137,7 +145,7 @@ class LowStorageRK:
     reference: str
 
     def __post_init__(self):
-        freeze(self, A=floats(self.A), B=floats(self.B))
+        freeze(self, A=floats("A", self.A), B=floats("B", self.B))
         if not self.A:
             raise SchemeError(f"{self.name}: `A` and `B` must not be empty")
         if len(self.A) != len(self.B):
@@ -160,6 +168,7 @@ class LowStorageRK:
         return butcher(rows[:-1], rows[-1])
 
 
+@check(name=text, order=an_order)
 @dataclass(frozen=True)
 class StabilisedRK:
     """Y_j = (1 - mu_j - nu_j) y + mu_j Y_{j-1} + nu_j Y_{j-2} + mu~_j h F_{j-1} + gamma~_j h F_0, Y_1 = y + mu~_1 h F_0
@@ -178,7 +187,7 @@ class StabilisedRK:
 
     def __post_init__(self):
         names = ("mu", "nu", "mu_tilde", "gamma_tilde")
-        freeze(self, **{name: floats(getattr(self, name)) for name in names})
+        freeze(self, **{name: floats(name, getattr(self, name)) for name in names})
         lengths = {len(self.mu), len(self.nu), len(self.mu_tilde), len(self.gamma_tilde)}
         if len(lengths) != 1 or lengths == {0}:
             raise SchemeError(f"{self.name}: the four coefficient tuples must be equally long, found {sorted(lengths)}")
@@ -210,9 +219,14 @@ def freeze(record, **values) -> None:
         object.__setattr__(record, name, value)
 
 
-def floats(values) -> tuple[float, ...]:
+def floats(name: str, values) -> tuple[float, ...]:
     """Coefficients as a tuple of floats, whatever sequence of numbers they came in."""
-    return tuple(map(float, values))
+    return sequence(_coefficient)(name, values)
+
+
+def _coefficient(name: str, value) -> float:
+    """A number; that it is finite is found out later, with the name of the scheme."""
+    return float(value) if isinstance(value, (float, np.floating)) else number(name, value, "[-inf, inf]")
 
 
 def butcher(A: np.ndarray, b: np.ndarray) -> Butcher:

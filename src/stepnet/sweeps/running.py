@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from dataclasses import dataclass, field
 from functools import lru_cache
 from inspect import signature
@@ -158,12 +158,27 @@ def _complete(storage: Memory | Folder, work: Work, boxes: list[Box], client, pr
                 storage.put(number, part)
                 bar.update(boxes[number].last - boxes[number].first)
     except KeyboardInterrupt:
-        kept = "nothing is kept without `path`"
-        if isinstance(storage, Folder):
-            kept = f"the same call goes on from what is in {storage.path}"
-        raise KeyboardInterrupt(
-            f"interrupted with {len(storage.finished)} of {len(boxes)} chunks done; {kept}"
-        ) from None
+        raise KeyboardInterrupt(f"interrupted with {_state_of(storage, boxes)}") from None
+    except Exception as error:
+        if not _is_of_processes(error):
+            raise
+        raise RuntimeError(
+            f"the processes of `client` ended before the sweep did ({type(error).__name__}: {error!s:.200}), with "
+            f"{_state_of(storage, boxes)}"
+        ) from error
+
+
+def _state_of(storage: Memory | Folder, boxes: list[Box]) -> str:
+    """How far the sweep is, and what can be done with that."""
+    kept = "nothing is kept without `path`"
+    if isinstance(storage, Folder):
+        kept = f"the same call goes on from what is in {storage.path}"
+    return f"{len(storage.finished)} of {len(boxes)} chunks done; {kept}"
+
+
+def _is_of_processes(error: Exception) -> bool:
+    """Whether an executor lost its processes, or a dask client its workers: no error of the work itself."""
+    return isinstance(error, (BrokenExecutor, CancelledError)) or type(error).__module__.startswith("distributed.")
 
 
 def _reductions(reduce) -> dict[str, Reduction]:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stepnet.atomic_files import write_file
+from stepnet.atomic_files import naming, write_file
 from stepnet.errors import DamagedFile
 from stepnet.folder_locks import LOCK, locked
 from stepnet.reductions import FATES, Mergeable
@@ -199,11 +199,12 @@ class LargeArrays:
         trailing, kind = rows.shape[1:], [rows.dtype.str, *rows.shape[1:]]
         folder = self._path / name / key
         self._description(*kind)
-        if not folder.exists():
-            self._create(folder, rows.dtype, trailing)
-        array = self._checked(folder, kind, mode="r+")
-        array[box.slices] = rows.reshape(*(s.stop - s.start for s in box.slices), *trailing)
-        self._sync(folder, box)
+        with naming(folder):
+            if not folder.exists():
+                self._create(folder, rows.dtype, trailing)
+            array = self._checked(folder, kind, mode="r+")
+            array[box.slices] = rows.reshape(*(s.stop - s.start for s in box.slices), *trailing)
+            self._sync(folder, box)
         return [name, key, *kind]
 
     def opened(self, name: str, key: str, kind: list):

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from stepnet.arguments import check, flag
 from stepnet.engines.torch_engine.batch_output import (
     Dense,
     Reader,
@@ -96,6 +97,7 @@ class _Task(NamedTuple):
 
 
 @break_graph
+@check(dense=flag)
 def solve(func, y0, t, *, rtol=1e-7, atol=1e-9, method=None, options=None, event_fn=None, dense=False) -> BatchSolution:
     """The solutions of y' = func(t, y) for a batch, every sample with steps of its own.
 
@@ -170,7 +172,10 @@ def _in_time(function: Callable, sign: float, factor: float) -> Callable:
 def _positive(event: Callable, t: Tensor, y: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     """One number for each sample, positive at the beginning, that falls to zero where any entry of the event does."""
     with torch.no_grad():
-        signs = torch.sign(event(column(t, y), y))
+        found = event(column(t, y), y) if callable(event) else None
+        if not isinstance(found, Tensor):
+            raise TypeError(f"`event_fn` must be a function (t, y) that returns a tensor, found {type(event).__name__}")
+        signs = torch.sign(found)
     if signs.ndim not in (1, 2) or len(signs) != len(y):
         raise ValueError(f"`event_fn` must return ({len(y)},) or ({len(y)}, events), found {tuple(signs.shape)}")
     return lambda t, y: (event(t, y) * signs).reshape(len(y), -1).amin(1)

@@ -13,6 +13,7 @@ from stepnet.fields import Connectivity, Depth, Field, HeldWeights
 from stepnet.fields.connectivity import count
 from stepnet.nets.design import Block
 from stepnet.nets.presets import HALVED
+from stepnet.records import number
 from stepnet.schemes import catalogue
 from stepnet.schemes.conditions import is_pair
 from stepnet.torch.layers import FieldFunction, LayerBlock
@@ -38,7 +39,7 @@ def ODEBlock(field, scheme=None, steps=None, length=1.0, **how) -> LayerBlock | 
     if isinstance(field, Field):
         length = _number(length)
     else:
-        return SolveBlock(field, scheme or "rk4", steps, length, **how)
+        return SolveBlock(field, "rk4" if scheme is None else scheme, steps, length, **how)
     if steps is None:
         solving = {name: how.pop(name) for name in ("memory", "rtol", "atol") if name in how}
         return SolveBlock(FieldFunction(field, length, **how), scheme or "dopri5", None, length, **solving)
@@ -127,7 +128,7 @@ def _number(length) -> float:
             "`length` of layers must be a number, found a tensor that requires a gradient; detach it, or take "
             "`ODEBlock(FieldFunction(field), scheme, steps, length)`, which has a gradient of its length"
         )
-    return float(length)
+    return number("length", length.item() if isinstance(length, Tensor) and length.numel() == 1 else length)
 
 
 def _times(length: float | Tensor, steps: int, like: Tensor) -> Tensor:
@@ -145,11 +146,12 @@ class SolveBlock(torch.nn.Module):
 
     def __init__(self, func, scheme, steps=None, length=1.0, *, memory="auto", rtol=1e-6, atol=1e-9):
         super().__init__()
-        number = float(length.detach() if isinstance(length, Tensor) else length)
-        if not (isfinite(number) and number != 0):
-            raise ValueError(f"`length` must be finite and not zero, found {length!r}")
+        is_tensor = isinstance(length, Tensor) and length.numel() == 1
+        found = number("length", length.detach().item() if is_tensor else length, "[-inf, inf]")
+        if not (isfinite(found) and found != 0):
+            raise ValueError(f"`length` must be finite and not zero, found {length!r:.60}")
         self.func, self.scheme = func, catalogue.get(scheme)
-        self.length = length if isinstance(length, Tensor) else number
+        self.length = length if isinstance(length, Tensor) else found
         self.steps = None if steps is None else count("steps", steps)
         self.is_given_pair = steps is not None and is_pair(self.scheme)  # others go from time to time in any case
         if steps is None and not is_pair(self.scheme):
@@ -160,7 +162,9 @@ class SolveBlock(torch.nn.Module):
 
     def forward(self, y):
         """The state at the end: a tensor, or a tuple of them, as it was at the beginning."""
-        first = y[0] if isinstance(y, tuple) else y
+        first = y[0] if isinstance(y, tuple) and y else y
+        if not isinstance(first, Tensor):
+            raise TypeError(f"`y` must be a tensor or a tuple of them, found {type(y).__name__}")
         t = _times(self.length, self.steps or 1, first)
         options = {"grid_constructor": lambda func, y, t: t} if self.is_given_pair else {}
         how = self.how | ({"memory": "all"} if torch.compiler.is_compiling() else {})

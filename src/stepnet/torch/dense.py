@@ -11,10 +11,18 @@ from torch import Tensor
 from stepnet.engines.torch_engine.compilation import break_graph
 from stepnet.engines.torch_engine.explicit_rk import accepted_steps, interpolant
 from stepnet.engines.torch_engine.fields import checked, joined, parted
+from stepnet.records import number
 from stepnet.schemes.conditions import is_pair
 from stepnet.torch.methods import scheme_of
 from stepnet.torch.options import checked_options, checked_times, how_of, is_fixed, numbers_of
 from stepnet.torch.states import posed
+
+
+def one_time(name: str, t) -> Tensor:
+    """A time as a tensor without dimensions."""
+    if isinstance(t, Tensor) and t.numel() == 1 and not t.is_complex():
+        return t.detach().reshape(()).to(torch.float64)
+    return torch.tensor(number(name, t), dtype=torch.float64)
 
 
 @break_graph
@@ -27,7 +35,7 @@ def odeint_dense(func, y0, t0, t1, *, rtol=1e-7, atol=1e-9, method=None, options
     options = checked_options(scheme, options)
     if not is_pair(scheme) or is_fixed(scheme, options):
         raise ValueError(f"`method` must be a pair, which chooses its steps, found {scheme.name}")
-    start, end = numbers_of(checked_times(torch.stack([torch.as_tensor(t).detach() for t in (t0, t1)])))
+    start, end = numbers_of(checked_times(torch.stack([one_time(name, t) for name, t in (("t0", t0), ("t1", t1))])))
     fun, y = checked(problem.field.whole, options.get("field_dtype")), joined(problem.field, problem.state)
     steps = list(accepted_steps(fun, scheme, y, start, end, how_of(problem, scheme, rtol, atol, options)))
     inside = cache(lambda i: interpolant(scheme, steps[i]))

@@ -38,7 +38,7 @@ class Kernels:
     """
 
     def __init__(self, design: Design, engine: str, memory, names: Sequence[str], workers: int | None = None):
-        if engine not in ENGINES:
+        if not isinstance(engine, str) or engine not in ENGINES:
             raise ValueError(f"`engine` must be one of {', '.join(map(repr, ENGINES))}, found {engine!r}")
         self.design, self.engine, self.memory, self.names, self.workers = design, engine, memory, names, workers
         self.number, self.n_out = next(_NUMBERS), design.n_out
@@ -78,7 +78,7 @@ class Kernels:
             self._complain(parameters)
         if parameters and x.dtype != parameters[0].dtype and not is_autocast(x.device.type):
             raise TypeError(
-                f"the input must be {parameters[0].dtype} as the parameters are, found {x.dtype}; cast one of them"
+                f"the input `x` must be {parameters[0].dtype} as the parameters are, found {x.dtype}; cast one of them"
             )
 
     def _complain(self, parameters: Tensors) -> None:

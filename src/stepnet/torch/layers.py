@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from stepnet.arguments import array, instance, sequence
 from stepnet.checkpoints import Checkpoints
 from stepnet.engines.torch_engine.blocks import Course
 from stepnet.engines.torch_engine.fields import joined, parted
@@ -44,7 +45,7 @@ class LayerChain(torch.nn.Module):
         dtype=None,
     ):  # fmt: skip
         super().__init__()
-        self.record, self.names = chain, tuple(chain.parameters)
+        self.record, self.names = instance(Chain)("chain", chain), tuple(chain.parameters)
         self.layout_in = Layout(chain.axes_in, checked_layout(layout))
         self.layout_out = Layout(chain.axes_out, layout)
         self.on_tensors = ChainOnTensors(chain)
@@ -57,11 +58,14 @@ class LayerChain(torch.nn.Module):
         initialise(self.initialisation, self.names, tensors_of(self, self.names))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layout_out.restore(self.plainly(features_of(x, self.layout_in), tensors_of(self, self.names)))
+        return self.layout_out.restore(self.plainly(features_of(x, self.layout_in, "x"), tensors_of(self, self.names)))
 
     def plainly(self, x: Tensor, tensors: Tensors, memory="all") -> Tensor:
         """The same on `(batch, features)` with other tensors for its parameters; few layers are kept in any memory."""
-        return self.on_tensors(Stage(0.0, dict(zip(self.names, tensors, strict=True))), x)
+        tensors = checked_tensors(self.names, tensors)
+        return self.on_tensors(
+            Stage(0.0, dict(zip(self.names, tensors, strict=True))), features_of(x, self.layout_in, "x")
+        )
 
     def __repr__(self) -> str:
         return f"LayerChain({self.record.n_in} -> {self.record.n_out})"
@@ -114,7 +118,7 @@ class LayerBlock(torch.nn.Module):
         initialisation="glorot", theta=None, device=None, dtype=None,
     ):  # fmt: skip
         super().__init__()
-        self.record, self.names = block, tuple(block.parameters)
+        self.record, self.names = instance(Block)("block", block), tuple(block.parameters)
         self.layout_in = Layout(block.axes_in, checked_layout(layout))
         self.memory = _memory(block, memory)
         design = Design((block,))
@@ -137,6 +141,7 @@ class LayerBlock(torch.nn.Module):
 
     def plainly(self, y: Tensor, tensors: Tensors, memory) -> Tensor:
         """The same on `(batch, features)` by operations of tensors, with others for its parameters, in some memory."""
+        tensors, y = checked_tensors(self.names, tensors), features_of(y, self.layout_in)
         weights = tuple([control for each in tensors for control in each.unbind()])
 
         def run(weights: Tensors):
@@ -144,11 +149,17 @@ class LayerBlock(torch.nn.Module):
             controls = {name: tuple(weights[i * n : (i + 1) * n]) for i, name in enumerate(self.names)}
             return layered_run(self.on_tensors, self.moves, self.table, controls)
 
+        memory = _memory(self.record, memory)
         state, readings = self.on_tensors.state(y), (Reading(self.record.steps, itself),)
-        if memory == "all" or torch.compiler.is_compiling() or is_written_down() or len(y) == 0:
+        if (
+            (isinstance(memory, str) and memory == "all")
+            or torch.compiler.is_compiling()
+            or is_written_down()
+            or len(y) == 0
+        ):
             (end,) = states_at(run(weights), state, readings)
         else:
-            if memory == "segments":
+            if isinstance(memory, str) and memory == "segments":
                 memory = Checkpoints(slots=isqrt(self.record.steps))
             (end,) = exact(Course(run(weights), readings, weights, run, is_batch=True), memory, state)
         return torch.cat(end, dim=1)
@@ -196,7 +207,8 @@ class FieldFunction(torch.nn.Module):
         initialisation="glorot", theta=None, device=None, dtype=None,
     ):  # fmt: skip
         super().__init__()
-        self.depth = Depth(1) if depth is None else depth
+        field = instance(Field)("field", field)
+        self.depth = Depth(1) if depth is None else instance(Depth, HeldWeights)("depth", depth)
         block = Block(field, "euler" if field.kind == "first" else "verlet", self.depth.controls, length, self.depth)
         self.length, self.names = block.length, tuple(block.parameters)
         self.layout_in = Layout(block.axes_in, checked_layout(layout))
@@ -212,7 +224,8 @@ class FieldFunction(torch.nn.Module):
         initialise(self.initialisation, self.names, tensors_of(self, self.names))
 
     def forward(self, t: Tensor | float, y: Tensor) -> Tensor:
-        t, flat = torch.as_tensor(t, dtype=y.dtype, device=y.device), features_of(y, self.layout_in)
+        flat = features_of(y, self.layout_in)
+        t = time_like(t, y)
         if self.is_timeless or t.numel() <= 1:
             slopes = self._slope(t.sum(), flat)  # one time, none for no samples, or one not looked at
             return self.layout_in.restore(slopes, y.shape)
@@ -268,7 +281,7 @@ def is_abstract(tensor: Tensor) -> bool:
 @torch.no_grad()
 def write(names: Sequence[str], tensors: Tensors, theta) -> None:
     """Copy a flat vector into parameters, in the order of their names."""
-    theta, size = np.asarray(theta), sum(each.numel() for each in tensors)
+    theta, size = array()("theta", theta), sum(each.numel() for each in tensors)
     if theta.shape != (size,):
         raise ValueError(f"`theta` must have the shape {(size,)}, found {theta.shape}")
     pieces = pieces_of({name: tuple(each.shape) for name, each in zip(names, tensors, strict=True)}, theta)
@@ -284,7 +297,27 @@ def write(names: Sequence[str], tensors: Tensors, theta) -> None:
 def register(module: torch.nn.Module, parameters: Mapping[str, tuple[int, ...]], device, dtype) -> None:
     """Parameters by name and shape."""
     for name, shape in parameters.items():
-        module.register_parameter(name, torch.nn.Parameter(torch.zeros(shape, device=device, dtype=dtype)))
+        module.register_parameter(name, torch.nn.Parameter(new_zeros(shape, device, dtype)))
+
+
+def new_zeros(shape: tuple[int, ...], device, dtype) -> Tensor:
+    """Zeros in a place and a precision that torch knows."""
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise TypeError(f"`dtype` must be a floating-point torch.dtype, found {dtype!r:.60}")
+    if device is not None and not isinstance(device, (str, int, torch.device)):
+        raise TypeError(f"`device` must be a torch.device or its name, found {device!r:.60}")
+    try:
+        return torch.zeros(shape, device=device, dtype=dtype)
+    except (RuntimeError, ValueError, OverflowError) as error:
+        raise ValueError(f"`device` must be one that there is, with room for {shape}, found {device!r:.60}") from error
+
+
+def checked_tensors(names: Sequence[str], tensors) -> Tensors:
+    """A tensor for every parameter."""
+    found = sequence(instance(Tensor))("tensors", tensors)
+    if len(found) != len(names):
+        raise ValueError(f"`tensors` must be {len(names)}, one for every parameter, found {len(found)}")
+    return found
 
 
 def tensors_of(module: torch.nn.Module, names: Sequence[str]) -> tuple[Tensor, ...]:
@@ -324,16 +357,26 @@ def lay(module: torch.nn.Module, names: Sequence[str], kernels: Kernels) -> None
         kernels.lie_at(None)
 
 
-def features_of(y: Tensor, layout: Layout) -> Tensor:
+def time_like(t, y: Tensor) -> Tensor:
+    """A time, or some of them, as a tensor where the state is."""
+    if not isinstance(t, (Tensor, float, int, np.ndarray, np.generic)):
+        raise TypeError(f"`t` must be a number or a tensor, found {type(t).__name__}")
+    try:
+        return torch.as_tensor(t, dtype=y.dtype, device=y.device)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"`t` must be a number or a tensor, found {type(t).__name__}") from None
+
+
+def features_of(y: Tensor, layout: Layout, name: str = "y") -> Tensor:
     """`(batch, features)`, channel by channel, from `(batch, ...)`."""
     if torch.jit.is_tracing():  # where shapes are no numbers
         return layout.flatten(y) if layout.is_moved else y.flatten(1)
     if not isinstance(y, Tensor) or y.ndim < 2 or not layout.admits(tuple(y.shape[1:])):
         found = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
         if isinstance(y, Tensor) and len(layout.axes) > 1:
-            raise ValueError(f"the input {layout.explain(found)}")
+            raise ValueError(f"`{name}` {layout.explain(found)}")
         raise ValueError(
-            f"the input must be a tensor (batch, ...) with {layout.size} numbers for a sample, found {found}"
+            f"`{name}` must be a tensor (batch, ...) with {layout.size} numbers for a sample, found {found}"
         )
     return layout.flatten(y) if layout.is_moved else y.flatten(1)
 

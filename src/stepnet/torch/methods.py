@@ -54,6 +54,8 @@ def scheme_of(method):
     """A scheme by name, or itself; dopri5 if there is no choice."""
     if method is None:
         return DOPRI5
+    if not isinstance(method, (str, *catalogue.RECORDS)):
+        raise TypeError(f"`method` must be a name or a scheme, found {type(method).__name__}")
     return method if isinstance(method, catalogue.RECORDS) else named_scheme(method)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.module import _has_any_global_hook
 
+from stepnet.arguments import instance, sequence
 from stepnet.nets.design import Block
 from stepnet.nets.initialise import checked_initialisation
 from stepnet.nets.layout import Layout
@@ -84,7 +85,7 @@ class NetModule(torch.nn.Module):
         initialise(self.initialisation, self.names, self.in_order())
 
     def forward(self, x: Tensor) -> Tensor:
-        x, stages = features_of(x, self.layout_in), self.stages()
+        x, stages = features_of(x, self.layout_in, "x"), self.stages()
         if self._is_whole(stages):
             return self.layout_out.restore(self.kernels.run(x, self._tensors(stages), self.plainly))
         for stage in stages:
@@ -94,7 +95,7 @@ class NetModule(torch.nn.Module):
 
     def plainly(self, x: Tensor, tensors: Tensors, memory) -> Tensor:
         """The same on `(batch, features)` by operations of tensors, with others for its parameters, in some memory."""
-        rest = iter(tensors)
+        x, rest = features_of(x, self.layout_in, "x"), iter(sequence(instance(Tensor))("tensors", tensors))
         for stage in self.stages():
             x = stage.plainly(x, tuple(islice(rest, len(stage.names))), memory)  # type: ignore[operator, arg-type]
         return x
@@ -104,7 +105,7 @@ class NetModule(torch.nn.Module):
         stages = self.stages()
         if not self._is_whole(stages):
             return "stages"
-        return "kernels" if self.kernels.take(features_of(x, self.layout_in), self._tensors(stages)) else "tensors"
+        return "kernels" if self.kernels.take(features_of(x, self.layout_in, "x"), self._tensors(stages)) else "tensors"
 
     # ---- stages -----------------------------------------------------------------------------------------------------
 

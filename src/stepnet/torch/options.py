@@ -12,6 +12,7 @@ from torch import Tensor
 from stepnet.engines.torch_engine.explicit_rk import error_power
 from stepnet.engines.torch_engine.step_control import How
 from stepnet.errors import UnknownName
+from stepnet.records import number
 from stepnet.schemes.conditions import is_pair
 from stepnet.schemes.controllers import I, controller
 from stepnet.torch.states import Posed
@@ -39,12 +40,18 @@ def is_fixed(scheme, options: dict) -> bool:
     return not is_pair(scheme) or "step_size" in options or "grid_constructor" in options
 
 
-def checked_options(scheme, options, *more: str) -> dict:
-    """The options, every one of them known to this kind of steps, or among some more."""
+def checked_dict(name: str, options) -> dict:
+    """A dictionary; None stands for an empty one."""
     if options is None:
         return {}
     if not isinstance(options, dict):
-        raise TypeError(f"`options` must be a dictionary, found {type(options).__name__}")
+        raise TypeError(f"`{name}` must be a dictionary, found {type(options).__name__}")
+    return options
+
+
+def checked_options(scheme, options, *more: str) -> dict:
+    """The options, every one of them known to this kind of steps, or among some more."""
+    options = checked_dict("options", options)
     known = FIXED if is_fixed(scheme, options) else ADAPTIVE
     for name in options:
         if name not in (*known, *more):
@@ -138,6 +145,7 @@ def _tolerance(name: str, value, posed: Posed):
         return torch.cat(pieces)
     if isinstance(value, Tensor):
         return value.to(posed.state[0].device)
-    if not value >= 0:
-        raise ValueError(f"`{name}` must not be negative, found {value}")
-    return float(value)
+    found = number(name, value, "[-inf, inf]")
+    if found < 0:
+        raise ValueError(f"`{name}` must not be negative, found {found}")
+    return found

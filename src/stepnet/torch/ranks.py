@@ -8,6 +8,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from stepnet import arguments as checks
+
 
 def over_ranks(function: Callable, *lists, group: dist.ProcessGroup | None = None) -> list:
     """The values of a function at all entries of some lists, in order: each rank computes a share, all gather them.
@@ -17,6 +19,10 @@ def over_ranks(function: Callable, *lists, group: dist.ProcessGroup | None = Non
     """
     if not dist.is_initialized():
         raise RuntimeError("`over_ranks` needs a group of processes; call torch.distributed.init_process_group first")
+    checks.function("function", function)
+    lists = tuple(checks.sequence(_anything)("lists", each) for each in lists)
+    if len({len(each) for each in lists}) > 1:
+        raise ValueError(f"`lists` must be equally long, found {[len(each) for each in lists]}")
     entries, rank, size = list(zip(*lists, strict=True)), dist.get_rank(group), dist.get_world_size(group)
     if rank < 0:
         raise ValueError("`group` must hold this process; only its members call `over_ranks`")
@@ -30,6 +36,10 @@ def over_ranks(function: Callable, *lists, group: dist.ProcessGroup | None = Non
         if message is not None:
             raise RuntimeError(f"rank {place} of the group failed: {message}")
     return list(chain.from_iterable(values for values, _ in shares))
+
+
+def _anything(name: str, value):
+    return value
 
 
 def _tried(function: Callable, entries: list[tuple]) -> tuple[list, Exception | None]:

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stepnet import arguments as checks
 from stepnet.checkpoints import Checkpoints
 from stepnet.engines.torch_engine.compilation import break_graph
 from stepnet.engines.torch_engine.fields import Single, State, checked, joined, parted
 from stepnet.engines.torch_engine.fixed import Manner, choreography, states_at
 from stepnet.engines.torch_engine.gradients import is_one_node
 from stepnet.engines.torch_engine.surroundings import autocast_without_cache
+from stepnet.records import number
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
 from stepnet.torch.adjoint_equation import Asked, seminorm, solved_with_adjoint_equation
@@ -24,7 +26,16 @@ from stepnet.torch.given_steps import InMemory, Solver, is_readable, states_by_g
 from stepnet.torch.held_modules import modules_in
 from stepnet.torch.memory import checked_memory
 from stepnet.torch.methods import scheme_of, theirs_of
-from stepnet.torch.options import EVENT, checked_options, checked_times, how_of, is_fixed, numbers_of, times_on
+from stepnet.torch.options import (
+    EVENT,
+    checked_dict,
+    checked_options,
+    checked_times,
+    how_of,
+    is_fixed,
+    numbers_of,
+    times_on,
+)
 from stepnet.torch.perceptrons import perceptron_of, states_of_perceptron
 from stepnet.torch.states import Posed, explain, posed, require_finite
 from stepnet.torch.until_event import until_event, until_event_of_steps
@@ -102,13 +113,16 @@ def odeint_adjoint(
     told = (rtol, atol, method, options)
     if memory == "all":
         return _integrate(func, y0, t, *told, event_fn, states_at)
-    without_norm = {name: value for name, value in (options or {}).items() if name != "norm"}
+    without_norm = {name: value for name, value in checked_dict("options", options).items() if name != "norm"}
     back = (
         rtol if adjoint_rtol is None else adjoint_rtol,
         atol if adjoint_atol is None else adjoint_atol,
         method if adjoint_method is None else adjoint_method,
         without_norm if adjoint_options is None else adjoint_options,
     )
+    if adjoint_params is not None:
+        adjoint_params = checks.sequence(checks.instance(Tensor))("adjoint_params", adjoint_params)
+    checked_dict("adjoint_options", adjoint_options)
     parameters = None if adjoint_params is None else tuple(p for p in adjoint_params if p.requires_grad)
     return _in_memory(func, y0, t, told, event_fn, back, parameters, memory)
 
@@ -160,12 +174,15 @@ def _parameters(modules: Sequence[torch.nn.Module]) -> tuple[Tensor, ...]:
 
 def _integrate(func, y0, t, rtol, atol, method, options, event_fn, solver: Solver):
     """By compilers only what reads no numbers: fixed steps without an event."""
-    if torch.compiler.is_compiling() and (event_fn is not None or not is_fixed(scheme_of(method), options or {})):
+    told = checked_dict("options", options)
+    if torch.compiler.is_compiling() and (event_fn is not None or not is_fixed(scheme_of(method), told)):
         return _integrate_eagerly(func, y0, t, rtol, atol, method, options, event_fn, solver)
     return _integrate_here(func, y0, t, rtol, atol, method, options, event_fn, solver)
 
 
 def _integrate_here(func, y0, t, rtol, atol, method, options, event_fn, solver: Solver):
+    if event_fn is not None and not callable(event_fn):
+        raise TypeError(f"`event_fn` must be a function (t, y), found {type(event_fn).__name__}")
     problem = posed(func, y0)
     try:
         return _integrated(func, problem, t, rtol, atol, method, options, event_fn, solver)
@@ -223,9 +240,13 @@ def odeint_event(func, y0, t0, *, event_fn, reverse_time=False, odeint_interface
     Both have gradients, by the implicit function theorem.  The search ends with an error at `t_max`, if it is given,
     or after `options["max_num_steps"]` steps (100 000).
     """
-    first = t0.reshape(-1)
+    if not isinstance(t0, Tensor) or t0.numel() != 1 or not t0.is_floating_point():
+        raise TypeError(f"`t0` must be a floating-point tensor with one time, found {type(t0).__name__}")
+    first, reverse_time = t0.reshape(-1), checks.flag("reverse_time", reverse_time)
+    checks.function("odeint_interface", odeint_interface)
     if t_max is not None:
-        kwargs["options"] = {**(kwargs.get("options") or {}), "t_max": float(t_max)}
+        t_max = number("t_max", t_max.item() if isinstance(t_max, Tensor) and t_max.numel() == 1 else t_max)
+        kwargs["options"] = {**(checked_dict("options", kwargs.get("options"))), "t_max": t_max}
     return odeint_interface(
         func, y0, torch.cat((first, first.detach() + (-1.0 if reverse_time else 1.0))), event_fn=event_fn, **kwargs
     )

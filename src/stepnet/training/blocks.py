@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.arguments import array, check, having, sequence
 from stepnet.errors import TrainingInterrupted
 from stepnet.nets.derivatives import Linearised
 from stepnet.records import by_name, checked_count
 from stepnet.training.full_batch import METHODS, Method, minimise
 from stepnet.training.maximum_principle import MSA
 from stepnet.training.minimum import Minimum, Watch
-from stepnet.training.objective import Data, Model, Objective, checked_theta, require
+from stepnet.training.objective import Data, Model, Objective, checked_theta, indices_into, require
 from stepnet.training.progress import bar
 
 
@@ -31,7 +32,8 @@ class Part:
     """A model of which only the parameters with these indices are free: a model itself."""
 
     def __init__(self, model: Model, indices: np.ndarray):
-        self._model, self._indices = model, indices
+        self._model = having("theta", "put", "gradient", what="a model")("model", model)
+        self._indices = indices_into("indices", indices, np.size(model.theta))
         if hasattr(model, "linearised"):
             self.linearised = self._linearised
 
@@ -41,7 +43,7 @@ class Part:
 
     def put(self, theta: np.ndarray) -> None:
         whole = np.array(self._model.theta)
-        whole[self._indices] = theta
+        whole[self._indices] = self._own("theta", theta)
         self._model.put(whole)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
@@ -64,14 +66,18 @@ class Part:
     def _whole(self, v: np.ndarray) -> np.ndarray:
         """A direction of all parameters."""
         whole = np.zeros_like(self._model.theta)
-        whole[self._indices] = v
+        whole[self._indices] = self._own("v", v)
         return whole
+
+    def _own(self, name: str, value) -> np.ndarray:
+        return array(len(self._indices))(name, value)
 
     def roughness(self) -> tuple[float, np.ndarray]:
         value, gradient = self._model.roughness()  # type: ignore[attr-defined]
         return value, gradient[self._indices]
 
 
+@check(model=having("views", "theta", what="a net"))
 def blocks_by_name(model: Any) -> dict[str, np.ndarray]:
     """The indices of a net's parameters, those of each opening, block, join and read-out together."""
     found: dict[str, list[np.ndarray]] = {}
@@ -169,7 +175,8 @@ def multilevel(
 
 def _checked(blocks, size: int) -> list[np.ndarray]:
     """Blocks as arrays of indices in which every parameter comes once."""
-    parts = [np.asarray(each) for each in (blocks.values() if isinstance(blocks, Mapping) else blocks)]
+    given = sequence(lambda _, each: each)("blocks", blocks.values() if isinstance(blocks, Mapping) else blocks)
+    parts = [indices_into("blocks", each, size) for each in given]
     if any(part.ndim != 1 or part.dtype.kind not in "iu" for part in parts):
         raise TypeError("`blocks` must be arrays of indices, each with one axis")
     together = np.sort(np.concatenate(parts)) if parts else np.zeros(0, int)

@@ -7,6 +7,7 @@ from math import inf, sqrt
 
 import numpy as np
 
+from stepnet.arguments import array, check
 from stepnet.records import keep_numbers
 from stepnet.sums import inner
 
@@ -20,7 +21,10 @@ class ClipNorm:
     def __post_init__(self):
         keep_numbers(self, limit="(0, inf)")
 
+    @check(gradient=array())
     def __call__(self, gradient: np.ndarray) -> np.ndarray:
+        if not np.isfinite(gradient).all():
+            return gradient  # there is nothing to scale; what diverged is told by the loop
         length = sqrt(inner(gradient, gradient))
         if length <= self.limit:
             return gradient
@@ -38,5 +42,6 @@ class ClipValue:
     def __post_init__(self):
         keep_numbers(self, limit="(0, inf)")
 
+    @check(gradient=array())
     def __call__(self, gradient: np.ndarray) -> np.ndarray:
         return np.clip(gradient, -self.limit, self.limit)

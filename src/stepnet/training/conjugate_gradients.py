@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.arguments import alike, array, check, function, optional, real, whole
+from stepnet.records import number
 from stepnet.sums import inner
 
 
@@ -20,6 +22,10 @@ class Step(NamedTuple):
     reason: str
 
 
+@check(
+    product=function, g=array(None), radius=real("(0, inf]"), iterations=whole(1), tol=real("[0, inf)"),
+    curvature=optional(function),
+)  # fmt: skip
 def truncated_cg(
     product: Callable[[np.ndarray], np.ndarray], g: np.ndarray, radius: float, iterations: int, tol: float,
     curvature: Callable[[np.ndarray], float] | None = None,
@@ -38,9 +44,10 @@ def truncated_cg(
     while sqrt(rr) > goal:
         count += 1
         if count == iterations:
-            bend, reason = curvature(d) if curvature else inner(d, product(d)), "iterations"
+            bend = number("curvature", curvature(d)) if curvature else inner(d, alike("product", product(d), "g", g))
+            reason = "iterations"
         else:
-            h = product(d).astype(g.dtype, copy=False)
+            h = alike("product", product(d), "g", g).astype(g.dtype, copy=False)
             bend = inner(d, h)
         if not bend > 0:
             length, reason = _downhill(p, d, radius), "negative curvature"

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from stepnet.arguments import array, check, instance
 from stepnet.nets import losses, penalties
 from stepnet.nets.losses import Expansion
 from stepnet.nets.penalties import Penalty
@@ -67,10 +68,13 @@ class Data:
 
     def rows(self, indices: np.ndarray) -> Data:
         """Some of the samples; they were checked when the data were built."""
-        part = object.__new__(Data)
+        indices, part = indices_into("indices", indices, len(self)), object.__new__(Data)
         weights = None if self.weights is None else self.weights[indices]
         keep(part, x=self.x.take(indices, axis=0), y=self.y.take(indices, axis=0), weights=weights)
         return part
+
+
+of_data = check(theta=array(None), data=instance(Data, what="Data(x, y)"))
 
 
 class Evaluation(NamedTuple):
@@ -112,6 +116,7 @@ class Objective:
         keep(self, loss=loss, penalty=penalties.get(self.penalty))
         keep_numbers(self, smoothness="[0, inf)")
 
+    @of_data
     def value(self, theta: np.ndarray, data: Data) -> tuple[float, float]:
         """The value and the accuracy."""
         self.model.put(theta)
@@ -121,6 +126,7 @@ class Objective:
             value += self._own(theta).value
         return value, self._accuracy(outputs, data)
 
+    @of_data
     def gradient(self, theta: np.ndarray, data: Data) -> Evaluation:
         """The value, the accuracy and the gradient."""
         found = self._pulled(theta, data)
@@ -130,6 +136,7 @@ class Objective:
         own = self._own(theta)
         return Evaluation(found.value + own.value, accuracy, found.theta + own.gradient)
 
+    @of_data
     def expansion(self, theta: np.ndarray, data: Data) -> Expansion:
         """Value, gradient, and products with J' H J, the Gauss-Newton part of the Hessian; penalties are exact.
 
@@ -202,15 +209,28 @@ class Objective:
         return int(np.count_nonzero(self.loss.hits(outputs, data.y))) / len(outputs)
 
 
+def indices_into(name: str, value, count: int) -> np.ndarray:
+    """Whole numbers below a count, one or a row of them."""
+    found = np.asarray(value)
+    if found.dtype.kind not in "iu" or found.ndim > 1:
+        raise TypeError(f"`{name}` must be whole numbers (n,), found {found.dtype} of the shape {found.shape}")
+    if found.size and not (-count <= found.min() and found.max() < count):
+        raise ValueError(f"`{name}` must be below {count}, found {found.min()} to {found.max()}")
+    return found
+
+
 def _finite(name: str, value) -> np.ndarray:
-    array = np.asarray(value)
-    if array.dtype.kind not in "fiub":
-        raise TypeError(f"`{name}` must be real numbers, found {array.dtype}")
-    if array.ndim == 0 or len(array) == 0:
-        raise ValueError(f"`{name}` must have at least one sample, found shape {array.shape}")
-    if not np.isfinite(array).all():
+    try:
+        found = np.asarray(value)
+    except ValueError:
+        raise ValueError(f"`{name}` must be an array of numbers, found a ragged sequence") from None
+    if found.dtype.kind not in "fiub":
+        raise TypeError(f"`{name}` must be real numbers, found {found.dtype}")
+    if found.ndim == 0 or len(found) == 0:
+        raise ValueError(f"`{name}` must have at least one sample, found shape {found.shape}")
+    if not np.isfinite(found).all():
         raise ValueError(f"`{name}` must be finite, found NaN or infinite numbers")
-    return array
+    return found
 
 
 def require(objective, data, validation=None) -> None:
@@ -225,7 +245,7 @@ def require(objective, data, validation=None) -> None:
 def checked_theta(model: Model, theta) -> np.ndarray:
     """Parameters to begin with: a copy of those given, or of those the model has."""
     own = np.asarray(model.theta)
-    found = np.array(own if theta is None else theta, own.dtype)
+    found = np.array(own if theta is None else array()("theta", theta), own.dtype)
     if found.shape != own.shape:
         raise ValueError(f"`theta` must be {own.size} parameters, shape {own.shape}, found shape {found.shape}")
     if not np.isfinite(found).all():

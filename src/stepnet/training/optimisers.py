@@ -7,11 +7,13 @@ that begin as zeros; `count` is one in the first step.  The formulas are those o
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import wraps
 from math import sqrt
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from stepnet.arguments import alike, array, arrays, check, having, real, whole
 from stepnet.nets import penalties
 from stepnet.nets.penalties import Penalty
 from stepnet.records import by_name, explain_arguments, keep, keep_numbers
@@ -57,6 +59,20 @@ class Optimiser(Protocol):
     ) -> tuple[np.ndarray, Slots]: ...
 
 
+def of_vectors(step):
+    """Decorator: a step on vectors of one length, with slots of the same length."""
+    checked = check(theta=array(None), rate=real(), count=whole(1))(step)
+
+    @wraps(step)
+    def call(self, theta, gradient, slots, rate, count):
+        theta = array(None)("theta", theta)
+        gradient, slots = alike("gradient", gradient, "theta", theta), arrays(*self.slots)("slots", slots)
+        slots = {name: alike(f"slots[{name!r}]", slots[name], "theta", theta) for name in self.slots}
+        return checked(self, theta, gradient, slots, rate, count)
+
+    return call
+
+
 def _check(record) -> None:
     """Rates become schedules, all other numbers stay in their intervals."""
     keep(record, rate=schedule(record.rate))
@@ -74,6 +90,7 @@ class SGD:
     def __post_init__(self):
         _check(self)
 
+    @of_vectors
     def step(self, theta, gradient, slots, rate, count):
         return theta - rate * gradient, {}
 
@@ -90,6 +107,7 @@ class Momentum:
     def __post_init__(self):
         _check(self)
 
+    @of_vectors
     def step(self, theta, gradient, slots, rate, count):
         v = self.momentum * slots["velocity"] + gradient
         return theta - rate * v, {"velocity": v}
@@ -107,6 +125,7 @@ class Nesterov:
     def __post_init__(self):
         _check(self)
 
+    @of_vectors
     def step(self, theta, gradient, slots, rate, count):
         v = self.momentum * slots["velocity"] + gradient
         return theta - rate * (gradient + self.momentum * v), {"velocity": v}
@@ -124,6 +143,7 @@ class AdaGrad:
     def __post_init__(self):
         _check(self)
 
+    @of_vectors
     def step(self, theta, gradient, slots, rate, count):
         s = slots["squares"] + gradient * gradient
         return theta - rate * gradient / (np.sqrt(s) + self.eps), {"squares": s}
@@ -142,6 +162,7 @@ class RMSprop:
     def __post_init__(self):
         _check(self)
 
+    @of_vectors
     def step(self, theta, gradient, slots, rate, count):
         s = self.beta2 * slots["squares"] + (1 - self.beta2) * gradient * gradient
         return theta - rate * gradient / (np.sqrt(s) + self.eps), {"squares": s}
@@ -171,6 +192,7 @@ class Adam:
     def __post_init__(self):
         _check(self)
 
+    @of_vectors
     def step(self, theta, gradient, slots, rate, count):
         return _adam_step(self, 1.0, theta, gradient, slots, rate, count)
 
@@ -190,6 +212,7 @@ class AdamW:
     def __post_init__(self):
         _check(self)
 
+    @of_vectors
     def step(self, theta, gradient, slots, rate, count):
         return _adam_step(self, 1 - rate * self.decay, theta, gradient, slots, rate, count)
 
@@ -217,6 +240,7 @@ class Proximal:
     def rate(self) -> Rate:
         return self.optimiser.rate
 
+    @of_vectors
     def step(self, theta, gradient, slots, rate, count):
         new, slots = self.optimiser.step(theta, gradient, slots, rate, count)
         return self.penalty.proximal(new, rate), slots
@@ -238,6 +262,7 @@ def names() -> list[str]:
     return sorted(OPTIMISERS)
 
 
+@check(optimiser=having("slots", "step", what="an optimiser"), theta=array())
 def empty_slots(optimiser: Optimiser, theta: np.ndarray) -> Slots:
     """Zeros to begin with."""
     return {name: np.zeros_like(theta) for name in optimiser.slots}

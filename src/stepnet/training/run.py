@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stepnet.arguments import check, whole
 from stepnet.records import checked_count, checked_seed, explain_arguments, keep, keep_numbers, shown_fields
 from stepnet.stored_arrays import require_array
 from stepnet.training import optimisers
 from stepnet.training.clipping import ClipNorm, ClipValue
 from stepnet.training.optimisers import Slots
 
+LONGEST_ORDER = 2**31  # samples
 NOTHING = (0.0, 0.0, 0.0, 0.0)  # the sums of an epoch that has not begun
 COLUMNS = ("loss", "accuracy", "validation_loss", "validation_accuracy", "rate")
 
@@ -66,9 +68,11 @@ class Recipe:
         if self.clip is not None and not callable(self.clip):
             raise TypeError(f"`clip` must be a ClipNorm or a ClipValue, found {self.clip!r:.80}")
 
+    @check(samples=whole(1))
     def steps_per_epoch(self, samples: int) -> int:
         return -(-samples // (self.batch_size or samples))
 
+    @check(samples=whole(1, LONGEST_ORDER), epoch=whole())
     def order(self, samples: int, epoch: int) -> np.ndarray:
         """The samples as they come in an epoch."""
         return _order(self.seed, epoch, samples)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import cos, floor, pi
+from math import cos, floor, inf, pi
 from typing import Any
 
+from stepnet.arguments import check, real
 from stepnet.records import by_name, keep, keep_numbers
 
 Schedule = Callable[[float], float]
@@ -41,8 +42,17 @@ class Constant:
     def __post_init__(self):
         keep_numbers(self, rate=POSITIVE)
 
+    @check(epoch=real())
     def __call__(self, epoch: float) -> float:
         return self.rate
+
+
+def _power(factor: float, exponent: float) -> float:
+    """factor^exponent, infinite where that is too large to be written."""
+    try:
+        return factor**exponent
+    except OverflowError:
+        return inf
 
 
 @dataclass(frozen=True)
@@ -56,8 +66,9 @@ class StepDecay:
     def __post_init__(self):
         keep_numbers(self, rate=POSITIVE, every=POSITIVE, factor=SHARE)
 
+    @check(epoch=real())
     def __call__(self, epoch: float) -> float:
-        return self.rate * self.factor ** floor(epoch / self.every)
+        return self.rate * _power(self.factor, floor(epoch / self.every))
 
 
 @dataclass(frozen=True)
@@ -70,8 +81,9 @@ class Exponential:
     def __post_init__(self):
         keep_numbers(self, rate=POSITIVE, factor=SHARE)
 
+    @check(epoch=real())
     def __call__(self, epoch: float) -> float:
-        return self.rate * self.factor**epoch
+        return self.rate * _power(self.factor, epoch)
 
 
 @dataclass(frozen=True)
@@ -85,6 +97,7 @@ class Cosine:
     def __post_init__(self):
         keep_numbers(self, rate=POSITIVE, epochs=POSITIVE, last="[0, inf)")
 
+    @check(epoch=real())
     def __call__(self, epoch: float) -> float:
         return self.last + (self.rate - self.last) * (1 + cos(pi * min(epoch / self.epochs, 1.0))) / 2
 
@@ -99,6 +112,7 @@ class InverseTime:
     def __post_init__(self):
         keep_numbers(self, rate=POSITIVE, half=POSITIVE)
 
+    @check(epoch=real())
     def __call__(self, epoch: float) -> float:
         return self.rate / (1 + epoch / self.half)
 
@@ -115,6 +129,7 @@ class WarmUp:
         keep(self, then=schedule(self.then))
         keep_numbers(self, epochs=POSITIVE, first=SHARE)
 
+    @check(epoch=real())
     def __call__(self, epoch: float) -> float:
         grown = self.first + (1 - self.first) * min(epoch / self.epochs, 1.0)
         return grown * self.then(epoch)
@@ -128,7 +143,7 @@ SCHEDULES = {
 
 def schedule(rate) -> Schedule:
     """A schedule as it is, a number as a constant one."""
-    return rate if callable(rate) else Constant(rate)
+    return rate if callable(rate) and not isinstance(rate, type) else Constant(rate)
 
 
 def get(name, **numbers) -> Schedule:

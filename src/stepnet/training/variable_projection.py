@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stepnet.arguments import array
 from stepnet.nets import losses
 from stepnet.nets.losses import Expansion
 from stepnet.records import checked_count, keep, keep_numbers
@@ -49,7 +50,9 @@ class Projected:
     hits = None
 
     def __post_init__(self):
-        loss = losses.get(self.loss)
+        loss = losses.get(self.loss) if isinstance(self.loss, str) else self.loss
+        if not isinstance(loss, losses.Loss):
+            raise TypeError(f"`loss` must be a Loss or its name, found {loss!r:.80} ({type(loss).__name__})")
         if not loss.convex or loss.name in ("mae", "quantile"):
             raise ValueError(f"`loss` must be convex and smooth for a best read-out to be found, found {loss!r}")
         keep(self, loss=loss, outputs=checked_count("outputs", self.outputs, 1))
@@ -133,7 +136,7 @@ class _Ridged(NamedTuple):
 
 
 def _with_ones(features) -> np.ndarray:
-    F = np.asarray(features, np.float64)
+    F = array(dtype=np.float64)("features", features)
     if F.ndim != 2 or 0 in F.shape:
         raise ValueError(f"`features` must be an array (batch, features), found shape {F.shape}")
     return np.hstack((F, np.ones((len(F), 1))))

@@ -31,7 +31,10 @@ class Piece(NamedTuple):
 def combined(event: Event, t: float, y: Tensor) -> Event:
     """One number that is positive at the beginning and falls to zero where any entry of the event does."""
     with torch.no_grad():
-        signs = torch.sign(event(_time(t, y), y))
+        found = event(_time(t, y), y)
+        if not isinstance(found, Tensor):
+            raise TypeError(f"`event_fn` must return a tensor, found {type(found).__name__}")
+        signs = torch.sign(found)
     return lambda t, y: (event(t, y) * signs).min()
 
 

@@ -19,6 +19,13 @@ Function = Callable[..., Tensor]
 State = tuple[Tensor, ...]
 
 
+def halves_of(y: Tensor) -> tuple[Tensor, ...]:
+    """Positions and momenta of a state (2, *shape)."""
+    if not isinstance(y, Tensor) or y.ndim == 0 or len(y) != 2:
+        raise TypeError(f"`y` must be a tensor with two halves (2, *shape), found {type(y).__name__}")
+    return y.unbind()
+
+
 @dataclass(frozen=True)
 class Single:
     """y' = fun(t, y)."""
@@ -55,7 +62,7 @@ class Partitioned:
         return self.dq, self.dp
 
     def whole(self, t: Tensor, y: Tensor) -> Tensor:
-        q, p = y.unbind()
+        q, p = halves_of(y)
         slopes = (self.dq(t, p), self.dp(t, q)) if self.separable else (self.dq(t, q, p), self.dp(t, q, p))
         return torch.stack(slopes)
 
@@ -74,7 +81,7 @@ class SecondOrder:
         return _no_function, self.acceleration
 
     def whole(self, t: Tensor, y: Tensor) -> Tensor:
-        q, v = y.unbind()
+        q, v = halves_of(y)
         return torch.stack((v, self.acceleration(t, q)))
 
 
@@ -92,6 +99,8 @@ class Split:
         return tuple(self.parts)
 
     def whole(self, t: Tensor, y: Tensor) -> Tensor:
+        if not isinstance(y, Tensor):
+            raise TypeError(f"`y` must be a tensor, found {type(y).__name__}")
         total = self.parts[0](t, y)
         for part in self.parts[1:]:
             total = total + part(t, y)

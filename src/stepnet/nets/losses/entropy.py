@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.arguments import array, check
 from stepnet.nets.losses.loss import Loss, Read, Rows
 from stepnet.nets.losses.meaning import Meaning
 from stepnet.records import number
@@ -19,6 +20,15 @@ from stepnet.records import number
 SUMS_TO_ONE = 1e-5  # what float32 leaves of the sum of some thousand probabilities
 
 
+def _logits(name: str, value) -> np.ndarray:
+    """Real numbers with at least one axis, none of them of length zero."""
+    found = array()(name, value)
+    if found.ndim == 0 or 0 in found.shape:
+        raise ValueError(f"`{name}` must be an array (..., classes), found the shape {found.shape}")
+    return found
+
+
+@check(z=_logits)
 def log_softmax(z: np.ndarray) -> np.ndarray:
     """log p = z - log sum_c exp(z_c) over the last axis; infinite logits are limits of large ones."""
     return _engine().entropies(z, z).logarithms
@@ -31,6 +41,7 @@ def _engine():
     return softmax
 
 
+@check(z=_logits)
 def softmax(z: np.ndarray) -> np.ndarray:
     """exp(z_c) / sum_c exp(z_c) over the last axis."""
     return np.exp(log_softmax(z))

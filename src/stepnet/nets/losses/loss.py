@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.arguments import alike, array
 from stepnet.nets.losses.meaning import Meaning
 from stepnet.records import keep
 from stepnet.sums import inner
@@ -92,7 +93,7 @@ class Loss:
     quick: Callable[[np.ndarray, np.ndarray, float], tuple[float, np.ndarray] | None] | None = None
 
     def __post_init__(self):
-        if self.reduction not in REDUCTIONS:
+        if not isinstance(self.reduction, str) or self.reduction not in REDUCTIONS:
             raise ValueError(f"`reduction` must be 'mean' or 'sum', found {self.reduction!r:.80}")
         if self.class_weights is not None:
             keep(self, class_weights=_class_weights(self.class_weights))
@@ -136,7 +137,7 @@ class Loss:
 
         def product(v):
             with _quiet():
-                return scale * rows.product(np.asarray(v, z.dtype))
+                return scale * rows.product(alike("v", v, "outputs", z).astype(z.dtype, copy=False))
 
         return Expansion(value, gradient, product)
 
@@ -163,7 +164,10 @@ def _built(family, numbers, reduction, class_weights) -> Loss:
 
 
 def _outputs(outputs) -> np.ndarray:
-    z = np.asarray(outputs)
+    try:
+        z = np.asarray(outputs)
+    except ValueError:
+        raise ValueError("`outputs` must be an array (batch, outputs), found a ragged sequence") from None
     if z.ndim != 2 or 0 in z.shape:
         raise ValueError(f"`outputs` must be an array (batch, outputs), found shape {z.shape}")
     if z.dtype.kind not in "fiu":
@@ -172,7 +176,7 @@ def _outputs(outputs) -> np.ndarray:
 
 
 def _sample_weights(weights, batch: int) -> np.ndarray:
-    w = np.asarray(weights, np.float64)
+    w = array(dtype=np.float64)("weights", weights)
     if w.shape != (batch,):
         raise ValueError(f"`weights` must be one number for each of {batch} samples, found shape {w.shape}")
     if not (w >= 0).all() or not np.isfinite(w).all():
@@ -181,7 +185,7 @@ def _sample_weights(weights, batch: int) -> np.ndarray:
 
 
 def _class_weights(weights) -> np.ndarray:
-    w = np.array(weights, np.float64)
+    w = np.array(array(dtype=np.float64)("class_weights", weights))
     if w.ndim != 1 or w.size < 2 or not (w >= 0).all() or not np.isfinite(w).all():
         raise ValueError(f"`class_weights` must be one number for each class, finite and not negative, found {w}")
     w.setflags(write=False)

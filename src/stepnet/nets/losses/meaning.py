@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit, log_expit, log_softmax, softmax
 
+from stepnet.arguments import array, check
 from stepnet.errors import UnknownName
 from stepnet.records import checked_count, keep, keep_numbers
 
@@ -47,7 +48,7 @@ class Meaning:
 
     def __post_init__(self):
         for what, name, known in (("kind of targets", self.targets, TARGETS), ("link", self.link, LINKS)):
-            if name not in known:
+            if not isinstance(name, str) or name not in known:
                 raise UnknownName(what, name, known)
         keep(self, each=checked_count("each", self.each, 1))
         keep_numbers(self, temperature="(0, inf)", focus="[0, inf)")
@@ -57,6 +58,7 @@ class Meaning:
         """Whether predictions are probabilities of classes or of a yes."""
         return self.link in ("sigmoid", "softmax")
 
+    @check(outputs=array(None, None))
     def logits(self, outputs: np.ndarray) -> np.ndarray:
         """What the link takes: outputs at their temperature, out of focus."""
         z = outputs if self.temperature == 1 else outputs / self.temperature
@@ -66,6 +68,7 @@ class Meaning:
             return _unfocused(log_expit(z), self.focus) - _unfocused(log_expit(-z), self.focus)
         return _unfocused(log_softmax(z, axis=1), self.focus)
 
+    @check(outputs=array(None, None))
     def foretold(self, outputs: np.ndarray) -> np.ndarray:
         """The prediction that outputs stand for."""
         return LINKS[self.link](self.logits(outputs))

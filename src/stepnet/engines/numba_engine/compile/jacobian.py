@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import coo_array, csc_array, csr_array, issparse
 
+from stepnet.arguments import whole
 from stepnet.c_functions import check_function
 from stepnet.engines.numba_engine.compile.arguments import Block
 from stepnet.engines.numba_engine.compile.bulk_trace import MOST_NODES, trace_short_or_loops
@@ -43,7 +44,7 @@ from stepnet.engines.numba_engine.compile.sparsity import (
 )
 from stepnet.engines.numba_engine.compile.symbols import CannotTrace
 from stepnet.engines.numba_engine.compile.trace import Trace, trace
-from stepnet.records import convert_integers
+from stepnet.records import convert_integers, number
 
 UNEXPLAINED = 1e-9  # part of a product that the entries may leave unexplained: far above rounding, harmless if lost
 
@@ -95,8 +96,9 @@ class Jacobian:
     def banded(self, t: float, y, lower: int | None = None, upper: int | None = None) -> np.ndarray:
         """The diagonals, as `scipy.linalg.solve_banded` wants them: out[upper + i - j, j] = (df/dy)_ij."""
         rows, columns, values = self._entries(t, y)
-        lower = self.bandwidth[0] if lower is None else lower
-        upper = self.bandwidth[1] if upper is None else upper
+        most = max(self.shape) - 1
+        lower = self.bandwidth[0] if lower is None else whole(0, most)("lower", lower)
+        upper = self.bandwidth[1] if upper is None else whole(0, most)("upper", upper)
         outside = ((rows - columns > lower) | (columns - rows > upper)) & (values != 0.0)
         if outside.any():
             i, j = rows[outside][0], columns[outside][0]
@@ -110,21 +112,28 @@ class Jacobian:
     def jvp(self, t: float, y, v) -> np.ndarray:
         """(df/dy) v."""
         n = self.shape[1]
-        return self.pushforward.columns(t, _flat(y, n, self.dtype), _flat(v, n, self.dtype, "v")[:, None])[:, 0]
+        return self.pushforward.columns(number("t", t), _flat(y, n, self.dtype), _flat(v, n, self.dtype, "v")[:, None])[
+            :, 0
+        ]
 
     def vjp(self, t: float, y, w) -> np.ndarray:
         """w (df/dy)."""
         n_rows, n = self.shape
-        return self.pullback.product(t, _flat(y, n, self.dtype), _flat(w, n_rows, self.dtype, "w"))
+        return self.pullback.product(number("t", t), _flat(y, n, self.dtype), _flat(w, n_rows, self.dtype, "w"))
 
     def _entries(self, t: float, y):
-        return self.entries(t, _flat(y, self.shape[1], self.dtype))
+        return self.entries(number("t", t), _flat(y, self.shape[1], self.dtype))
 
 
 def _flat(y, n: int, dtype, name: str = "y") -> np.ndarray:
     """A state as one row of float64, or of complex128 for a complex problem."""
-    y = convert_integers("y", np.asarray(y))
-    flat = np.ascontiguousarray(y, np.result_type(dtype, np.float64)).ravel()
+    try:
+        given = convert_integers(name, np.asarray(y))
+    except ValueError:
+        given = np.asarray(None)
+    if given.dtype.kind not in ("biufc" if np.dtype(dtype).kind == "c" else "biuf"):
+        raise TypeError(f"`{name}` must be an array of numbers as the state is, found {type(y).__name__}")
+    flat = np.ascontiguousarray(given, np.result_type(dtype, np.float64)).ravel()
     if flat.size != n:
         raise ValueError(f"`{name}` must have {n} entries, found {flat.size}")
     return flat
