@@ -13,7 +13,7 @@ from stepnet.events import Event
 from stepnet.integrate import solve
 from stepnet.planning import DEFAULT_MAX_STEPS
 from stepnet.problem import ODE, Problem, is_finite, span_of
-from stepnet.records import convert_integers, shortened
+from stepnet.records import convert_integers, shortened, shown_value
 from stepnet.schemes import catalogue
 from stepnet.schemes.conditions import is_pair
 from stepnet.solution import Pieces, Solution, Status
@@ -109,6 +109,8 @@ def solve_ivp(
     scheme = _scheme(method)
     args = _args(args)
     y0 = _state(y0)
+    if not np.iterable(t_span):
+        raise TypeError(f"`t_span` must be two numbers (t0, tf), found {shown_value(t_span)}")
     t0, tf = span_of(t_span)
     dense_output, vectorized = flag("dense_output", dense_output), flag("vectorized", vectorized)
     tolerances = _options(options, y0.size, t0, tf)
@@ -223,7 +225,7 @@ def _state(y0) -> np.ndarray:
             raise
         raise ValueError("`y0` must be an array of numbers, found a ragged sequence") from None
     if y0.dtype.kind not in "biufc":
-        raise TypeError(f"`y0` must hold numbers, found {y0.dtype}")
+        raise ValueError(f"`y0` must hold numbers, found {y0.dtype}")  # as SciPy
     y0 = y0.astype(complex if y0.dtype.kind == "c" else float)
     if y0.ndim != 1:
         raise ValueError("`y0` must be 1-dimensional.")

@@ -98,7 +98,11 @@ class Pieces:
     __repr__ = shown_fields
 
     def __call__(self, times: np.ndarray) -> np.ndarray:
-        """Flat states (*times, entries)."""
+        """Flat states (*times, entries); NaN at times that are not finite."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            return self._evaluate(times)
+
+    def _evaluate(self, times: np.ndarray) -> np.ndarray:
         direction = 1.0 if self.h[0] > 0 else -1.0
         i = np.clip(np.searchsorted(direction * self.t, direction * times, side="right") - 1, 0, len(self.t) - 1)
         h = self.h[i][..., None]

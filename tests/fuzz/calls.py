@@ -364,6 +364,8 @@ add("stepnet.sweep", lambda: {
 })  # fmt: skip
 add("stepnet.SweepResult", lambda: {"grid": {}, "results": {}, "counts": {}, "scheme": sn.schemes.get("rk4")})
 add("stepnet.Checkpoints", lambda: {"slots": 2})
+add("stepnet.address", lambda: {"number": 2**20})
+add("stepnet.Address", lambda: {"value": 2**20})
 add_methods("stepnet.Checkpoints", lambda: sn.Checkpoints(bytes=1000), slots_for=lambda: {"bytes_per_state": 8})
 add("stepnet.gradient", lambda: {"problem": decaying(), "scheme": "rk4", "loss": squares, "steps": 3})
 add("stepnet.Gradient", lambda: {

@@ -21,7 +21,7 @@ from scipy import sparse
 
 from stepnet.arguments import sequence, whole
 from stepnet.errors import UnknownName
-from stepnet.records import checked_count
+from stepnet.records import checked_count, flag
 
 MOST_FEATURES = 2**40  # also of nodes, taps, layers: whatever arrays are as long as
 SAME = 1e-14  # relative difference of operators that are the same but for rounding
@@ -199,6 +199,7 @@ class Attention:
     def __post_init__(self):
         for each in ("tokens", "channels", "heads"):
             object.__setattr__(self, each, count(each, getattr(self, each)))
+        object.__setattr__(self, "is_causal", flag("is_causal", self.is_causal))
         if self.channels % self.heads:
             raise ValueError(f"`heads` must divide the {self.channels} channels, found {self.heads}")
 
