@@ -302,7 +302,10 @@ def _least(tolerance: float | np.ndarray) -> float:
 
 
 def _t_eval(t_eval, t0: float, tf: float) -> np.ndarray:
-    times = np.asarray(convert_integers("t_eval", np.asarray(t_eval)), dtype=float)
+    try:
+        times = np.asarray(convert_integers("t_eval", np.asarray(t_eval)), dtype=float)
+    except TypeError:
+        raise TypeError(f"`t_eval` must be an array of times, found {shown_value(t_eval)}") from None
     if times.ndim != 1:
         raise ValueError("`t_eval` must be 1-dimensional.")
     low, high, upward = (t0, tf, times) if t0 <= tf else (tf, t0, times[::-1])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepnet.records import as_array
+
 
 class Reader:
     """The loss of the states that were collected: called once, it gives their gradients and remembers the value.
@@ -48,7 +50,7 @@ class Reader:
 
 
 def real_numbers(name: str, value) -> np.ndarray:
-    array = np.asarray(value)
+    array = as_array(name, value)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"`{name}` must hold real numbers, found {value!r:.60}")
     return array.astype(float)

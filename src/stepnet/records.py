@@ -79,6 +79,14 @@ def shown_value(value) -> str:
         return "one that cannot be shown"
 
 
+def as_array(name: str, value) -> np.ndarray:
+    """An array of whatever NumPy makes of a value, which must not be ragged."""
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"`{name}` must be an array, found {shown_value(value)} ({type(value).__name__})") from None
+
+
 def convert_integers(name: str, array: np.ndarray) -> np.ndarray:
     """An array of numbers whose integers do not fit 64 bits as one of floats; other arrays as they are."""
     if array.dtype != object or not all(isinstance(x, (int, float, np.number)) for x in array.flat):

@@ -88,7 +88,8 @@ def users_functions() -> set[str]:
     import calls
     import values
 
-    return {name for module in (calls, values) for name, each in vars(module).items() if callable(each)}
+    named = {name for module in (calls, values) for name, each in vars(module).items() if callable(each)}
+    return named | {memoryview.__name__}
 
 
 def is_enumeration(text: str, name: str) -> bool:

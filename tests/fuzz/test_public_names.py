@@ -24,7 +24,7 @@ from fuzz.values import VALUES
 SEED = 20
 FAST, SLOW, BATCH = 1_500, 20_000, 2_500
 STALL, PATIENT = 4, 120.0  # times the patience for one call, without a result: the process is ended; seconds
-SHOWN = 20
+SHOWN = 60
 
 
 @pytest.fixture(autouse=True)

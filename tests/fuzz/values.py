@@ -99,7 +99,7 @@ FUNCTIONS = {
     "function returning a tuple": lambda: returning((1.0, 2.0, 3.0)),
     "function returning objects": lambda: returning(np.array([None, 1], object)),
     "function returning itself": lambda: returning(returning),
-    "builtin": lambda: print.__class__,
+    "builtin class": lambda: memoryview,
 }
 ARRAYS = {
     "empty array": lambda: np.zeros(0),

@@ -79,6 +79,8 @@ def _with_options(maker: Callable, sizes: tuple, own: dict, options) -> Net:
     if not isinstance(options, dict):
         raise TypeError(f"`options` must be a dictionary or None, found {options!r:.80} ({type(options).__name__})")
     for name in options:
+        if not isinstance(name, str):
+            raise TypeError(f"`options` must have names as keys, found {name!r:.60}")
         if name in own or name in ("width", "steps", "scheme", "inputs", "outputs"):
             raise ValueError(f"`options` must hold what has no argument of its own, found {name!r}")
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from sklearn.utils.class_weight import compute_class_weight
 
+from stepnet.records import shown_value
+
 
 def of_samples(sample_weight, count: int) -> np.ndarray:
     """One number for each sample, none of them negative."""
@@ -12,8 +14,8 @@ def of_samples(sample_weight, count: int) -> np.ndarray:
         return np.ones(count)
     try:
         found = np.asarray(sample_weight, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"`sample_weight` must be numbers, found {sample_weight!r:.80}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"`sample_weight` must be numbers, found {shown_value(sample_weight)}") from None
     if found.shape != (count,):
         raise ValueError(f"`sample_weight` must be {count} numbers, one for each sample, found shape {found.shape}")
     if not np.isfinite(found).all() or (found < 0).any():

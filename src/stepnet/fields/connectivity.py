@@ -23,7 +23,7 @@ from stepnet.arguments import sequence, whole
 from stepnet.errors import UnknownName
 from stepnet.records import checked_count, flag
 
-MOST_FEATURES = 2**40  # also of nodes, taps, layers: whatever arrays are as long as
+MOST_FEATURES = 2**30  # also of nodes, taps, layers: whatever arrays are as long as
 SAME = 1e-14  # relative difference of operators that are the same but for rounding
 
 

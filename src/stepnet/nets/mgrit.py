@@ -190,7 +190,12 @@ class Multigrid:
             return [path[-1] for path in self._paths(level, points, sources)]
         m = self.mgrit.coarsening
         self.sequential_steps += m
-        return list(self.carrier(lambda first, y: self.advance(0, first, m, y), self._firsts(points), points[:-1]))
+        ends = self.carrier(lambda first, y: self.advance(0, first, m, y), self._firsts(points), points[:-1])
+        if not np.iterable(ends):
+            raise TypeError(
+                f"`carrier` must give what the function returns at each point, as `map`, found {ends!r:.60}"
+            )
+        return list(ends)
 
     def _filled(self, level: int, points: list, sources: list | None) -> list:
         """The points of intervals between given ends."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
+from math import prod
 from types import MappingProxyType
 
 import numpy as np
@@ -18,6 +19,7 @@ from stepnet.nets.initialise import initial_weights
 from stepnet.nets.layout import Layout, checked_layout
 from stepnet.records import explain_arguments
 
+MOST_PARAMETERS = 2**31  # 16 GiB in double precision
 MEMORIES = ("auto", "all", "segments", "reversible")
 
 
@@ -58,9 +60,10 @@ class Net:
         self.design, self.dtype = design, _dtype(dtype)
         self.workers, self.memory = checked_workers(workers), self._checked_memory(memory)
         self.layout = checked_layout(layout)
+        n_parameters = _count_parameters(design)
         if theta is None:
             theta = initial_weights(design, initialisation, seed)
-        self.theta = np.zeros(sum(int(np.prod(shape)) for shape in design.shapes.values()), self.dtype)
+        self.theta = np.zeros(n_parameters, self.dtype)
         self.put(theta)
 
     def put(self, theta) -> None:
@@ -230,7 +233,7 @@ class Net:
                 depth = replace(depth, controls=(depth.controls - depth.degree) * factor + depth.degree)
             blocks.append(Block(block.field, block.scheme, block.steps * factor, block.length, depth))
         design = Design(tuple(blocks), self.design.opening, self.design.readout, self.design.joins)
-        zeros = np.zeros(sum(int(np.prod(s)) for s in design.shapes.values()))
+        zeros = np.zeros(_count_parameters(design))
         net = Net(design, zeros, dtype=self.dtype, **self._how)
         for name, old in self.weights.items():
             new = net.weights[name]
@@ -338,3 +341,14 @@ def _dtype(value) -> np.dtype:
     if dtype not in (np.dtype(np.float64), np.dtype(np.float32)):
         raise TypeError(f"`dtype` must be float64 or float32, found {dtype}")
     return dtype
+
+
+def _count_parameters(design: Design) -> int:
+    """How many numbers a net has to learn, if they fit into memory."""
+    found = sum(prod(shape) for shape in design.shapes.values())
+    if found > MOST_PARAMETERS:
+        raise MemoryError(
+            f"the net would have {found:.3g} parameters, more than {MOST_PARAMETERS:.3g}; choose fewer `steps`, fewer "
+            f"`controls` over depth or a smaller `width`"
+        )
+    return found

@@ -11,6 +11,7 @@ from stepnet.arguments import array, instance
 from stepnet.nets.border import loss_at, require_function
 from stepnet.nets.derivatives import NetGradient, hessian_at
 from stepnet.nets.net import Net
+from stepnet.records import as_array
 
 
 class NodeModel:
@@ -112,7 +113,7 @@ class NodeModel:
         return self.net._layout_out.restore(np.ascontiguousarray(whole.T).reshape(1, -1))
 
     def _numbers(self, nodes) -> np.ndarray:
-        nodes = np.asarray(nodes)
+        nodes = as_array("nodes", nodes)
         if nodes.ndim != 1 or nodes.dtype.kind not in "iu" or not len(nodes):
             raise TypeError(f"`nodes` must be whole numbers (samples,), found {nodes.dtype} of shape {nodes.shape}")
         if nodes.min() < 0 or nodes.max() >= len(self.inputs):

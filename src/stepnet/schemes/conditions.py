@@ -277,7 +277,8 @@ def amplification(scheme, z) -> np.ndarray:
         return np.abs(_recursion(scheme, z))
     if tableau_of(scheme) is not None:
         P, Q = stability_function(scheme)
-        return np.abs(P(z) / Q(z))
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            return np.abs(P(z) / Q(z))
     companion = _oscillator if isinstance(scheme, Splitting) or scheme.derivative == 2 else _multistep_companion
     return np.max(np.abs(np.linalg.eigvals(companion(scheme, z))), axis=-1)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from stepnet.arguments import check, text, whole
 from stepnet.errors import SchemeError
+from stepnet.records import flag
 from stepnet.schemes.order import HIGHEST, TOLERANCE, Conditions, partitioned_defect
 from stepnet.schemes.tableau import an_order, floats, freeze, require_finite
 
@@ -43,7 +44,7 @@ class Splitting:
     nystrom: bool = False
 
     def __post_init__(self):
-        freeze(self, a=floats("a", self.a), b=floats("b", self.b))
+        freeze(self, a=floats("a", self.a), b=floats("b", self.b), nystrom=flag("nystrom", self.nystrom))
         if len(self.a) != len(self.b):
             raise SchemeError(f"{self.name}: `a` and `b` must be equally long, found {len(self.a)} and {len(self.b)}")
         require_finite(self.name, a=self.a, b=self.b)

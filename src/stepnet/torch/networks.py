@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from types import NoneType
 
 import numpy as np
 import torch
@@ -63,6 +64,8 @@ class NetModule(torch.nn.Module):
         self.layout_in = Layout(net.design.axes_in, net.layout)
         self.layout_out = Layout(net.design.axes_out, net.layout)
         self.workers = net.workers if workers is None else workers
+        if not isinstance(dtype, (torch.dtype, NoneType)):
+            raise TypeError(f"`dtype` must be a torch.dtype or None, found {type(dtype).__name__}")
         where = {"device": device, "dtype": dtype or getattr(torch, net.dtype.name)}
         how = {"memory": net.memory if memory is None else memory, "engine": engine, "workers": self.workers}
         for name, record in net.design.stages():

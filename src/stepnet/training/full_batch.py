@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite, sqrt
+from types import NoneType
 from typing import NamedTuple
 
 import numpy as np
@@ -74,7 +75,7 @@ class GaussNewton:
         keep_numbers(self, cg_tol="[0, 1)", tol="[0, inf)")
         if not isinstance(self.control, (LineSearch, TrustRegion)):
             raise TypeError(f"`control` must be a LineSearch or a TrustRegion, found {self.control!r:.80}")
-        if self.precision not in (None, *PRECISIONS):
+        if not isinstance(self.precision, (str, NoneType)) or self.precision not in (None, *PRECISIONS):
             raise ValueError(f"`precision` must be one of {PRECISIONS} or None, found {self.precision!r:.80}")
 
 

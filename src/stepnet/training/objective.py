@@ -13,7 +13,7 @@ from stepnet.arguments import array, check, instance
 from stepnet.nets import losses, penalties
 from stepnet.nets.losses import Expansion
 from stepnet.nets.penalties import Penalty
-from stepnet.records import keep, keep_numbers, shown_fields
+from stepnet.records import as_array, keep, keep_numbers, shown_fields
 from stepnet.sums import inner
 
 
@@ -211,7 +211,7 @@ class Objective:
 
 def indices_into(name: str, value, count: int) -> np.ndarray:
     """Whole numbers below a count, one or a row of them."""
-    found = np.asarray(value)
+    found = as_array(name, value)
     if found.dtype.kind not in "iu" or found.ndim > 1:
         raise TypeError(f"`{name}` must be whole numbers (n,), found {found.dtype} of the shape {found.shape}")
     if found.size and not (-count <= found.min() and found.max() < count):

@@ -44,6 +44,8 @@ class Scalar:
     """A loss of one array: traced if it returns a number, taken at its word if it returns (number, gradient)."""
 
     def __init__(self, loss: Callable, y: np.ndarray):
+        if not callable(loss):
+            raise TypeError(f"`loss` must be a function, found {type(loss).__name__}")
         self._loss, self._shape = loss, y.shape
         self._pullback: Code | None = None  # of a loss of many numbers, as loops
         self._codes: dict[str, tuple] = {}
