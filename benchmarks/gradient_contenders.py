@@ -108,9 +108,9 @@ def sweep(is_reverse: bool):
 
     def prepare(run):
         from stepnet import schemes
-        from stepnet.engines.numba_engine.differentiation import Linearised
+        from stepnet.engines.numba_engine.adjoint.differentiation import DifferentiableRun
 
-        linear = Linearised(run.problem, schemes.get("rk4"), run.steps, None, False, False)
+        linear = DifferentiableRun(run.problem, schemes.get("rk4"), run.steps, None, False, False)
         states = np.empty((run.steps, linear.width))
 
         def forward():

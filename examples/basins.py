@@ -13,7 +13,7 @@ import matplotlib
 import numpy as np
 
 import stepnet as sn
-from stepnet.reductions import Basins
+from stepnet.ensembles.reductions import Basins
 
 matplotlib.use("Agg")
 from matplotlib.colors import ListedColormap

@@ -13,7 +13,7 @@ import matplotlib
 import numpy as np
 
 import stepnet as sn
-from stepnet.reductions import Lyapunov
+from stepnet.ensembles.reductions import Lyapunov
 
 matplotlib.use("Agg")
 from matplotlib.figure import Figure

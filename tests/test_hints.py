@@ -11,7 +11,7 @@ import stepnet as sn
 from stepnet import estimators, fields, nets, training
 from stepnet.foreign_names import ARGUMENTS, IMPLICIT, NAMES
 from stepnet.nets import losses, penalties
-from stepnet.nets.initialise import NAMES as INITIALISATIONS
+from stepnet.nets.initialisation import NAMES as INITIALISATIONS
 
 PROBLEM = sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0))
 

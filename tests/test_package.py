@@ -15,7 +15,7 @@ from types import ModuleType
 
 import pytest
 from click.testing import CliRunner
-from engine import child
+from numba_engine.runs import child
 
 import stepnet as sn
 
@@ -139,7 +139,7 @@ def test_the_package_is_marked_as_needing_its_dependencies():
 
 @pytest.fixture
 def call():
-    from stepnet.cli import main
+    from stepnet.cli.commands import main
 
     def invoke(*arguments: str):
         return CliRunner().invoke(main, list(arguments))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import stepnet as sn
-from stepnet.records import shortened
+from stepnet.records import shorten
 from stepnet.training import Adam, Data, GaussNewton, Objective, Recipe, minimise, train
 
 N = 400  # entries of a state: NumPy prints arrays in full up to 1000
@@ -93,4 +93,4 @@ def test_what_is_shown_of_a_result():
     ids=str,
 )
 def test_values_are_shortened(value, text):
-    assert shortened(value) == text
+    assert shorten(value) == text

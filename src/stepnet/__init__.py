@@ -23,22 +23,22 @@ _HOME = {
     "Event": "stepnet.events",
     "Address": "stepnet.c_functions",
     "address": "stepnet.c_functions",
-    "solve": "stepnet.integrate",
-    "start": "stepnet.integrate",
-    "Integrator": "stepnet.integrate",
-    "solve_ivp": "stepnet.ivp",
-    "solve_ensemble": "stepnet.ensemble",
+    "solve": "stepnet.solving.integrate",
+    "start": "stepnet.solving.integrate",
+    "Integrator": "stepnet.solving.integrate",
+    "solve_ivp": "stepnet.solving.ivp",
+    "solve_ensemble": "stepnet.ensembles.ensemble",
     "EnsembleSolution": "stepnet.solution",
-    "sweep": "stepnet.sweeps",
-    "SweepResult": "stepnet.sweeps",
+    "sweep": "stepnet.ensembles.sweeps",
+    "SweepResult": "stepnet.ensembles.sweeps",
     "Checkpoints": "stepnet.checkpoints",
-    "gradient": "stepnet.adjoint",
-    "Gradient": "stepnet.adjoint",
-    "gradient_ensemble": "stepnet.ensemble_gradient",
-    "EnsembleGradient": "stepnet.ensemble_gradient",
-    "tangent": "stepnet.tangents",
-    "jacobian": "stepnet.tangents",
-    "hvp": "stepnet.tangents",
+    "gradient": "stepnet.gradients.adjoint",
+    "Gradient": "stepnet.gradients.adjoint",
+    "gradient_ensemble": "stepnet.ensembles.ensemble_gradient",
+    "EnsembleGradient": "stepnet.ensembles.ensemble_gradient",
+    "tangent": "stepnet.gradients.tangents",
+    "jacobian": "stepnet.gradients.tangents",
+    "hvp": "stepnet.gradients.tangents",
     "SolveFailed": "stepnet.errors",
     "Interrupted": "stepnet.errors",
     "TrainingFailed": "stepnet.errors",
@@ -49,25 +49,25 @@ _HOME = {
     "StiffnessWarning": "stepnet.errors",
     "AdjointWarning": "stepnet.errors",
 }
-_MODULES = (
-    "checkpoints",
-    "derivatives",
-    "estimators",
-    "fields",
-    "nets",
-    "plots",
-    "reductions",
-    "schemes",
-    "stability",
-    "training",
-)
+_MODULES = {
+    "checkpoints": "stepnet.checkpoints",
+    "derivatives": "stepnet.gradients.derivatives",
+    "estimators": "stepnet.estimators",
+    "fields": "stepnet.fields",
+    "nets": "stepnet.nets",
+    "plots": "stepnet.plots",
+    "reductions": "stepnet.ensembles.reductions",
+    "schemes": "stepnet.schemes",
+    "stability": "stepnet.stability",
+    "training": "stepnet.training",
+}
 
 __all__ = [*_HOME, *_MODULES]
 
 
 def __getattr__(name: str):
     if name in _MODULES:
-        return import_module(f"stepnet.{name}")
+        return import_module(_MODULES[name])
     if name in _HOME:
         value = getattr(import_module(_HOME[name]), name)
         globals()[name] = value

@@ -1,6 +1,6 @@
 """`python -m stepnet ...`: the command line."""
 
-from stepnet.cli import main
+from stepnet.cli.commands import main
 
 if __name__ == "__main__":
     main()

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from stepnet.foreign_names import hint_for_argument, hint_for_name
+from stepnet.foreign_names import find_hint_for_argument, find_hint_for_name
 
 if TYPE_CHECKING:
     from stepnet.solution import EnsembleSolution, Solution
-    from stepnet.training.minimum import Minimum
+    from stepnet.training.minimisation import Minimum
     from stepnet.training.run import Run
 
 
@@ -25,7 +25,7 @@ class UnknownName(LookupError):
         if not isinstance(known, Iterable) or getattr(known, "ndim", 1) == 0:
             raise TypeError(f"`known` must be names, found {type(known).__name__}")
         known = sorted(map(str, known))
-        hint = hint_for_name(str(name), known) or _nearest(str(name), known) or f"known: {', '.join(known)}"
+        hint = find_hint_for_name(str(name), known) or _find_nearest(str(name), known) or f"known: {', '.join(known)}"
         super().__init__(f"there is no {what} {name!r}; {hint}")
 
 
@@ -34,11 +34,15 @@ class UnknownArgument(TypeError):
 
     def __init__(self, function: str, name: str, known: Iterable[str]):
         known = list(known)
-        hint = hint_for_argument(name, known) or _nearest(name, known) or f"it takes {', '.join(known) or 'no numbers'}"
+        hint = (
+            find_hint_for_argument(name, known)
+            or _find_nearest(name, known)
+            or f"it takes {', '.join(known) or 'no numbers'}"
+        )
         super().__init__(f"{function} takes no `{name}`; {hint}")
 
 
-def _nearest(name: str, known: list[str]) -> str:
+def _find_nearest(name: str, known: list[str]) -> str:
     near = get_close_matches(name.lower(), known, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(map(repr, near))}?" if near else ""
 

@@ -168,7 +168,7 @@ ARGUMENTS: dict[str, tuple[tuple[str, str], ...]] = {
 """By argument: what to give instead, each beside the parameter that a function must have for the hint to be right."""
 
 
-def hint_for_name(name: str, known: Collection[str]) -> str | None:
+def find_hint_for_name(name: str, known: Collection[str]) -> str | None:
     """Where a name comes from and what it is among the known ones, if it is that of another package."""
     key = name.lower()
     if key in IMPLICIT and STABILISED in known:
@@ -182,7 +182,7 @@ def hint_for_name(name: str, known: Collection[str]) -> str | None:
     return f"it is called {ours!r} here" if whose == "the literature" else f"{whose}'s {name!r} is {ours!r} here"
 
 
-def hint_for_argument(name: str, known: Collection[str]) -> str | None:
+def find_hint_for_argument(name: str, known: Collection[str]) -> str | None:
     """What to give a function with the known parameters instead of an argument that it does not have."""
     found = next((hint for parameter, hint in ARGUMENTS.get(name.lower(), ()) if parameter in known), None)
     return None if found is None else found if found is OF_THE_PROBLEM else f"give {found}"

@@ -10,7 +10,7 @@ from math import isfinite, isnan
 import numpy as np
 
 from stepnet.c_functions import check_function
-from stepnet.records import convert_integers, explain_arguments, shown_fields
+from stepnet.records import convert_integers, explain_arguments, show_fields
 
 LONG = 10_000  # entries from which on BLAS starts threads, which costs more than a product
 
@@ -54,13 +54,18 @@ class ODE:
     vjp: object = field(default=None, kw_only=True)
     trace: bool = field(default=True, kw_only=True)
 
-    __repr__ = shown_fields
+    __repr__ = show_fields
 
     def __post_init__(self):
-        _set(self, y0=_state("y0", self.y0), t_span=span_of(self.t_span), args=_args(self.args))
+        _set(self, y0=_validate_initial_state("y0", self.y0), t_span=span_of(self.t_span), args=_as_args(self.args))
         n = self.y0.size
-        _set(self, jac=self.jac if callable(self.jac) else _matrix("jac", self.jac, n, " or a function returning one"))
-        _set(self, jac_sparsity=_matrix("jac_sparsity", self.jac_sparsity, n))
+        _set(
+            self,
+            jac=self.jac
+            if callable(self.jac)
+            else _validate_matrix("jac", self.jac, n, " or a function returning one"),
+        )
+        _set(self, jac_sparsity=_validate_matrix("jac_sparsity", self.jac_sparsity, n))
         for name in ("jvp", "vjp"):
             if getattr(self, name) is not None:
                 check_function(name, getattr(self, name))
@@ -98,11 +103,11 @@ class Partitioned:
     separable: bool = True
     trace: bool = field(default=True, kw_only=True)
 
-    __repr__ = shown_fields
+    __repr__ = show_fields
 
     def __post_init__(self):
-        q0, p0 = _pair("q0", self.q0, "p0", self.p0)
-        _set(self, q0=q0, p0=p0, t_span=span_of(self.t_span), args=_args(self.args))
+        q0, p0 = _validate_pair("q0", self.q0, "p0", self.p0)
+        _set(self, q0=q0, p0=p0, t_span=span_of(self.t_span), args=_as_args(self.args))
         _check_flag("separable", self.separable)
         _check_flag("trace", self.trace)
 
@@ -134,11 +139,11 @@ class SecondOrder:
     args: tuple = ()
     trace: bool = field(default=True, kw_only=True)
 
-    __repr__ = shown_fields
+    __repr__ = show_fields
 
     def __post_init__(self):
-        q0, v0 = _pair("q0", self.q0, "v0", self.v0)
-        _set(self, q0=q0, v0=v0, t_span=span_of(self.t_span), args=_args(self.args))
+        q0, v0 = _validate_pair("q0", self.q0, "v0", self.v0)
+        _set(self, q0=q0, v0=v0, t_span=span_of(self.t_span), args=_as_args(self.args))
         _check_flag("trace", self.trace)
 
     @property
@@ -166,7 +171,7 @@ class Split:
     args: tuple = ()
     trace: bool = field(default=True, kw_only=True)
 
-    __repr__ = shown_fields
+    __repr__ = show_fields
 
     def __post_init__(self):
         try:
@@ -177,7 +182,13 @@ class Split:
             ) from None
         if len(parts) < 2:
             raise ValueError(f"`parts` must hold at least two right-hand sides, found {len(parts)}; use `ODE` for one")
-        _set(self, parts=parts, y0=_state("y0", self.y0), t_span=span_of(self.t_span), args=_args(self.args))
+        _set(
+            self,
+            parts=parts,
+            y0=_validate_initial_state("y0", self.y0),
+            t_span=span_of(self.t_span),
+            args=_as_args(self.args),
+        )
         _check_flag("trace", self.trace)
 
     @cached_property
@@ -194,7 +205,7 @@ def state_shape(problem: Problem) -> tuple[int, ...]:
     return problem.y0.shape if isinstance(problem, (ODE, Split)) else problem.initial.shape
 
 
-def restarted(problem: Problem, y: np.ndarray, t_span: tuple[float, float]) -> Problem:
+def restart(problem: Problem, y: np.ndarray, t_span: tuple[float, float]) -> Problem:
     """The same problem from another state (flat for problems in halves) and over another time span."""
     if isinstance(problem, (ODE, Split)):
         return replace(problem, y0=y, t_span=t_span)
@@ -209,7 +220,7 @@ def _set(record, **values) -> None:
         object.__setattr__(record, name, value)
 
 
-def _state(name: str, value) -> np.ndarray:
+def _validate_initial_state(name: str, value) -> np.ndarray:
     """A state as a read-only array of float64, float32 or complex128, every entry finite."""
     try:
         array = np.array(value)
@@ -233,9 +244,9 @@ def is_finite(array: np.ndarray) -> bool:
     return isfinite(abs(some)) or bool(np.isfinite(array).all())
 
 
-def checked_state(name: str, value, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def validate_state(name: str, value, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """A state to put in the place of another one."""
-    state = _state(name, value)
+    state = _validate_initial_state(name, value)
     if state.shape != shape:
         raise ValueError(f"`{name}` must have the shape {shape} of the state, found {state.shape}")
     if state.dtype.kind == "c" and dtype.kind != "c":
@@ -243,7 +254,7 @@ def checked_state(name: str, value, shape: tuple[int, ...], dtype: np.dtype) -> 
     return state.astype(dtype)
 
 
-def _matrix(name: str, value, n: int, alternative: str = ""):
+def _validate_matrix(name: str, value, n: int, alternative: str = ""):
     """A constant n by n matrix, dense (then a read-only copy) or sparse, or None."""
     if value is None:
         return None
@@ -272,12 +283,12 @@ def _check_flag(name: str, value) -> None:
         raise TypeError(f"`{name}` must be True or False, found {value!r:.60}")
 
 
-def _pair(first_name: str, first, second_name: str, second) -> tuple[np.ndarray, np.ndarray]:
-    q, p = _state(first_name, first), _state(second_name, second)
+def _validate_pair(first_name: str, first, second_name: str, second) -> tuple[np.ndarray, np.ndarray]:
+    q, p = _validate_initial_state(first_name, first), _validate_initial_state(second_name, second)
     if q.shape != p.shape:
         raise ValueError(f"`{first_name}` and `{second_name}` must have equal shapes, found {q.shape} and {p.shape}")
     dtype = np.result_type(q, p)
-    return _state(first_name, q.astype(dtype)), _state(second_name, p.astype(dtype))
+    return _validate_initial_state(first_name, q.astype(dtype)), _validate_initial_state(second_name, p.astype(dtype))
 
 
 def span_of(value) -> tuple[float, float]:
@@ -295,9 +306,9 @@ def span_of(value) -> tuple[float, float]:
     return t0, t1
 
 
-def checked_args(value, old: tuple) -> tuple:
+def validate_args(value, old: tuple) -> tuple:
     """Arguments to go on with in the place of old ones: as many, and numbers and arrays of the same shapes."""
-    args = _args(value)
+    args = _as_args(value)
     if len(args) != len(old):
         raise ValueError(f"`args` must hold {len(old)} argument{'s' * (len(old) != 1)} as before, found {len(args)}")
     for i, (new, before) in enumerate(zip(args, old, strict=True)):
@@ -309,7 +320,7 @@ def checked_args(value, old: tuple) -> tuple:
     return args
 
 
-def _args(value) -> tuple:
+def _as_args(value) -> tuple:
     if not isinstance(value, (tuple, list)):
         raise TypeError(f"`args` must be a tuple, found {type(value).__name__}; for one argument write `args=(value,)`")
     return tuple(value)

@@ -16,7 +16,7 @@ from stepnet.errors import UnknownArgument, UnknownName
 Named = TypeVar("Named", bound=Callable[..., Any])
 
 
-def number(name: str, value, interval: str = "(-inf, inf)") -> float:
+def validate_number(name: str, value, interval: str = "(-inf, inf)") -> float:
     """A real argument in an interval, as in `number("delta", delta, "(0, inf)")`."""
     try:
         if isinstance(value, (bool, str)) or np.iscomplexobj(value):
@@ -40,7 +40,9 @@ MOST_THREADS = 2**16
 MANY_BITS = 200  # of integers that are not written out: Python refuses to write more than 4300 digits
 
 
-def checked_count(name: str, value, least: int, most: int = MOST_COUNT, why: str = "counts are 64-bit integers") -> int:
+def validate_count(
+    name: str, value, least: int, most: int = MOST_COUNT, why: str = "counts are 64-bit integers"
+) -> int:
     """An integer argument from `least` to `most`, beyond which it cannot work (`why`); bool and float are refused."""
     try:
         if isinstance(value, (bool, np.bool_)):
@@ -57,12 +59,12 @@ def checked_count(name: str, value, least: int, most: int = MOST_COUNT, why: str
 
 def checked_thread_count(value, name: str = "workers") -> int:
     """A number of threads."""
-    return checked_count(name, value, 1, MOST_THREADS, "no machine has as many cores")
+    return validate_count(name, value, 1, MOST_THREADS, "no machine has as many cores")
 
 
 def checked_seed(value, name: str = "seed") -> int:
     """A seed of random numbers."""
-    return checked_count(name, value, 0, MOST_SEED, "seeds are 64-bit integers")
+    return validate_count(name, value, 0, MOST_SEED, "seeds are 64-bit integers")
 
 
 def shown_integer(value: int) -> str:
@@ -116,39 +118,35 @@ def keep(record, **values) -> None:
 def keep_numbers(record, **intervals: str) -> None:
     """Check fields of a frozen record while it is built, each by its interval."""
     for name, interval in intervals.items():
-        keep(record, **{name: number(name, getattr(record, name), interval)})
+        keep(record, **{name: validate_number(name, getattr(record, name), interval)})
 
 
 LONGEST_ITEM, MOST_ITEMS = 300, 4  # characters of a value, and members of a sequence, that are shown
 
 
-def shortened(value) -> str:
+def shorten(value) -> str:
     """A value in one line: arrays by their first and last entries, shape and type, records and sequences in short."""
     if isinstance(value, np.ndarray):
-        return _shortened_array(value)
+        return _shorten_array(value)
     if isinstance(value, Mapping):
-        return _joined(
-            [f"{key!r:.40}: {shortened(item)}" for key, item in list(value.items())[:MOST_ITEMS]], value, "{}"
-        )
+        return _join([f"{key!r:.40}: {shorten(item)}" for key, item in list(value.items())[:MOST_ITEMS]], value, "{}")
     if isinstance(value, (list, tuple)) and type(value).__repr__ in (list.__repr__, tuple.__repr__):
-        return _joined(
-            [shortened(item) for item in value[:MOST_ITEMS]], value, "[]" if isinstance(value, list) else "()"
-        )
+        return _join([shorten(item) for item in value[:MOST_ITEMS]], value, "[]" if isinstance(value, list) else "()")
     if is_dataclass(value) and "__repr__" not in vars(type(value)):
         return type(value).__name__
     return _cut(" ".join(repr(value).split()))
 
 
-def shown_fields(record) -> str:
+def show_fields(record) -> str:
     """A `__repr__` of one screen, for records that hold arrays: a line for every field that is to be shown."""
     shown = getattr(record, "_fields", None)  # of a named tuple
     names = shown or [each.name for each in fields(record) if each.repr]
     width = max(map(len, names), default=0)
-    lines = (f"  {name:<{width}}  {shortened(getattr(record, name))}" for name in names)
+    lines = (f"  {name:<{width}}  {shorten(getattr(record, name))}" for name in names)
     return "\n".join([type(record).__name__, *lines])
 
 
-def _shortened_array(array: np.ndarray) -> str:
+def _shorten_array(array: np.ndarray) -> str:
     flat = array.ravel() if array.size <= MOST_ITEMS else np.concatenate((array.ravel()[:2], array.ravel()[-1:]))
     entries = [f"{x:.6g}" if x.dtype.kind in "fc" else str(x)[:40] for x in flat]
     if array.size > MOST_ITEMS:
@@ -156,7 +154,7 @@ def _shortened_array(array: np.ndarray) -> str:
     return f"[{', '.join(entries)}] of shape {array.shape}, {array.dtype}"
 
 
-def _joined(items: list[str], values, brackets: str) -> str:
+def _join(items: list[str], values, brackets: str) -> str:
     more = [f"... {len(values)} in all"] if len(values) > MOST_ITEMS else []
     return _cut(brackets[0] + ", ".join(items + more) + brackets[1])
 
@@ -165,7 +163,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= LONGEST_ITEM else text[: LONGEST_ITEM - 3] + "..."
 
 
-def by_name(what: str, known: Mapping[str, Callable[..., Any]], name, numbers: Mapping[str, Any]):
+def find_by_name(what: str, known: Mapping[str, Callable[..., Any]], name, numbers: Mapping[str, Any]):
     """The record of this name, built with these numbers; what is no name must be a record already."""
     if not isinstance(name, str):
         if numbers:
@@ -189,14 +187,14 @@ def explain_arguments(also: Iterable[str] = ()) -> Callable[[Named], Named]:
 
     def decorate(target: Named) -> Named:
         if isinstance(target, type):
-            target.__init__ = _explained(target.__init__, lambda self, *_: type(self).__name__, also)  # type: ignore[misc]
+            target.__init__ = _explain(target.__init__, lambda self, *_: type(self).__name__, also)  # type: ignore[misc]
             return target
-        return _explained(target, lambda *_: f"`{target.__name__}`", also)
+        return _explain(target, lambda *_: f"`{target.__name__}`", also)
 
     return decorate
 
 
-def _explained(function, name_of: Callable[..., str], also: Iterable[str]):
+def _explain(function, name_of: Callable[..., str], also: Iterable[str]):
     kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     own = [key for key, parameter in signature(function).parameters.items() if parameter.kind in kinds]
     flags = [(name, place) for place, name in enumerate(own) if function.__annotations__.get(name) in ("bool", bool)]

@@ -8,9 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
-from stepnet.arguments import array, whole
 from stepnet.problem import Partitioned, Problem, SecondOrder
-from stepnet.records import shown_fields
+from stepnet.records import show_fields
+from stepnet.validation import array, whole
 
 
 class Scheme(Protocol):
@@ -95,7 +95,7 @@ class Pieces:
     h: np.ndarray
     data: np.ndarray
 
-    __repr__ = shown_fields
+    __repr__ = show_fields
 
     def __call__(self, times: np.ndarray) -> np.ndarray:
         """Flat states (*times, entries); NaN at times that are not finite."""
@@ -185,19 +185,19 @@ class Solution:
             f"  t      {len(self.t)} times" + (f", {self.t[0]:.6g} to {self.t[-1]:.6g}" if len(self.t) else ""),
             f"  y      {self.y.shape} {self.y.dtype}",
             f"  steps  {s.accepted} accepted, {s.rejected} rejected, {s.evaluations} evaluations",
-            f"  rung   {_rung_in_words(s.rung, s.rung_reason)}",
+            f"  rung   {_describe_rung(s.rung, s.rung_reason)}",
         ]
         if s.event_rungs:
-            lines.append(f"  events {', '.join(map(_rung_in_words, s.event_rungs, s.event_reasons))}")
+            lines.append(f"  events {', '.join(map(_describe_rung, s.event_rungs, s.event_reasons))}")
         if s.project_rung:
-            lines.append(f"  moved  {_rung_in_words(s.project_rung, s.project_reason)}")
+            lines.append(f"  moved  {_describe_rung(s.project_rung, s.project_reason)}")
         lines.append(f"  time   {s.run_time:.3g} s run, {s.compile_time:.3g} s compile")
         if np.isfinite(s.stiffness):
             lines.append(f"  stiff  {s.stiffness:.2g} of the stability limit at the end")
         return "\n".join(lines)
 
 
-def _rung_in_words(rung: str, reason: str) -> str:
+def _describe_rung(rung: str, reason: str) -> str:
     return f"{rung} ({reason})" if reason else rung
 
 

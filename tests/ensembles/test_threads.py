@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import stepnet as sn
-from stepnet.engines.numba_engine.compile.fused import fused_address, write_steps
-from stepnet.engines.numba_engine.compile.problems import full_field
-from stepnet.schemes.programs import motion_of
+from stepnet.engines.numba_engine.codegen.fused_steps import find_fused_address, write_steps
+from stepnet.engines.numba_engine.rhs.problem_parts import build_full_field
+from stepnet.schemes.step_program import build_scheme_program
 
 THREADS, ROUNDS = 4, 3
 
@@ -41,15 +41,15 @@ def test_a_new_right_hand_side_in_several_threads_at_once(choices):
 
 def test_code_that_another_thread_made_meanwhile_stays():
     """A kernel may be running it: the second to finish takes the first one's code and gives up its own."""
-    field = full_field(sn.ODE(lambda t, y: [y[1], -y[0]], [1.0, 0.0], (0.0, 1.0)))
-    program = motion_of(sn.schemes.get("rk4"), 1, False, False).step
+    field = build_full_field(sn.ODE(lambda t, y: [y[1], -y[0]], [1.0, 0.0], (0.0, 1.0)))
+    program = build_scheme_program(sn.schemes.get("rk4"), 1, False, False).step
     first = []
 
     def write():
         return write_steps(program, [0], 4)
 
     def write_late():
-        first.append(fused_address((field,), program, "raced", "steps", write, 4))
+        first.append(find_fused_address((field,), program, "raced", "steps", write, 4))
         return write()
 
-    assert fused_address((field,), program, "raced", "steps", write_late, 4) == first[0] != 0
+    assert find_fused_address((field,), program, "raced", "steps", write_late, 4) == first[0] != 0

@@ -13,7 +13,7 @@ from sklearn.datasets import make_moons
 import stepnet as sn
 from stepnet import fields, training
 from stepnet.estimators import NetClassifier, NetRegressor, NotStored
-from stepnet.estimators.settings import built, described
+from stepnet.estimators.settings import build, describe
 from stepnet.nets import losses, penalties
 from stepnet.nets.losses import Meaning
 
@@ -52,7 +52,7 @@ def test_records_and_numbers_come_back_as_they_were(settings, tmp_path):
     again = kept(found, tmp_path)
     mine, other = found.get_params(), again.get_params()
     for name in mine:
-        assert repr(other[name]) == repr(built(described(mine[name]))), name
+        assert repr(other[name]) == repr(build(describe(mine[name]))), name
         assert type(other[name]) is type(mine[name]) or isinstance(mine[name], (np.generic, type)), name
     np.testing.assert_array_equal(again.outputs(X), found.outputs(X))
     np.testing.assert_array_equal(clone(again).fit(X, Y).net_.theta, found.net_.theta)

@@ -162,7 +162,7 @@ def test_a_share_of_each_class_is_held_back(monkeypatch):
         kept.update(data=data, held=more["validation"])
         return training.train(objective, data, recipe, **more)
 
-    monkeypatch.setattr("stepnet.estimators.base.train", train)
+    monkeypatch.setattr("stepnet.estimators.net_estimator.train", train)
     y = np.repeat([0, 1, 2], [60, 30, 10])
     Z = np.column_stack((np.arange(100.0), y))
     NetClassifier(validation_fraction=0.2, epochs=1, scale=False, **SMALL).fit(Z, y, sample_weight=1.0 + np.arange(100))

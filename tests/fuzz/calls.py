@@ -22,6 +22,7 @@ import torch
 
 import stepnet as sn
 import stepnet.torch as snt
+from stepnet.engines import contract
 from stepnet.nets import losses
 
 RNG_X = np.linspace(-1.0, 1.0, 12).reshape(6, 2)
@@ -335,9 +336,7 @@ CALLS["gradient with a loss"] = lambda: (
 )
 add("stepnet.start", lambda: dict(problem=ode(), scheme="dopri5", **how_to_step))
 add("stepnet.Integrator", lambda: {
-    "problem": ode(), "scheme": sn.schemes.get("rk4"), "plan": import_module("stepnet.engines.contract").Plan(
-        import_module("stepnet.engines.contract").Given(3), import_module("stepnet.engines.contract").Saving(None, 0)
-    ),
+    "problem": ode(), "scheme": sn.schemes.get("rk4"), "plan": contract.Plan(contract.FixedSteps(3), contract.Saving(None, 0)),
 })  # fmt: skip
 add_methods("stepnet.Integrator", integrator, step=dict, run_to=lambda: {"t": 0.5}, save=lambda: {"path": "stored.npz"})
 CALLS["stepnet.Integrator.y"] = lambda: (set_state, {"integrator": integrator(), "y": [1.0, 2.0]})
@@ -347,7 +346,7 @@ add(
     lambda: {"fun": turn, "t_span": SPAN, "y0": [1.0, 0.0], "method": "RK45", "rtol": 1e-3, "atol": 1e-6},
 )
 add_methods(
-    "stepnet.ivp.DenseSolution", lambda: sn.solve_ivp(turn, SPAN, [1.0, 0.0], dense_output=True).sol,
+    "stepnet.solving.ivp.DenseSolution", lambda: sn.solve_ivp(turn, SPAN, [1.0, 0.0], dense_output=True).sol,
     __call__=lambda: {"/0": 0.5},
 )  # fmt: skip
 add(
@@ -485,10 +484,10 @@ add("stepnet.checkpoints.two_level_advances", lambda: {"n_steps": 5, "period": 2
 
 # ---- derivatives, stability -----------------------------------------------------------------------------------------
 
-add("stepnet.derivatives.jacobian", lambda: {"problem": decaying()})
+add("stepnet.gradients.derivatives.jacobian", lambda: {"problem": decaying()})
 at = lambda **more: lambda: dict(t=0.0, y=[1.0, 0.5], **more)
 add_methods(
-    "stepnet.engines.numba_engine.compile.jacobian.Jacobian", jacobian, dense=at(), sparse=at(), banded=at(),
+    "stepnet.engines.numba_engine.derivatives.jacobian.RHSJacobian", jacobian, dense=at(), sparse=at(), banded=at(),
     jvp=at(v=[1.0, 0.0]), vjp=at(w=[1.0, 0.0]),
 )  # fmt: skip
 add("stepnet.stability.AdjointSafety", lambda: {
@@ -717,23 +716,24 @@ for name, numbers in REDUCTIONS.items():
     build = lambda name=name, numbers=numbers: getattr(sn.reductions, name)(**numbers())
     members = (lambda: chunk(save_at=[0.5, 1.0])) if name == "EscapeTimes" else chunk
     whole = lambda build=build, members=members: build().of_chunk(members())
-    add(f"stepnet.reductions.{name}", numbers)
+    add(f"stepnet.ensembles.reductions.{name}", numbers)
     add_methods(
-        f"stepnet.reductions.{name}", build, of_chunk=lambda members=members: {"chunk": members()},
+        f"stepnet.ensembles.reductions.{name}", build, of_chunk=lambda members=members: {"chunk": members()},
         result=lambda whole=whole: {"whole": whole()},
     )  # fmt: skip
     if hasattr(getattr(sn.reductions, name), "merged"):
         pair = lambda whole=whole: {"one": whole(), "other": whole()}
-        add_methods(f"stepnet.reductions.{name}", build, merged=pair)
-add("stepnet.reductions.Chunk", lambda: {
+        add_methods(f"stepnet.ensembles.reductions.{name}", build, merged=pair)
+add("stepnet.ensembles.reductions.Chunk", lambda: {
     "problem": decaying(), "scheme": sn.schemes.get("rk4"), "rows": {"y0": np.ones((3, 2))}, "options": {"steps": 3}
 })  # fmt: skip
 add(
-    "stepnet.reductions.Ends", lambda: {"y": np.ones(2), "t_end": np.ones(2), "status": np.ones(2), "steps": np.ones(2)}
+    "stepnet.ensembles.reductions.Ends",
+    lambda: {"y": np.ones(2), "t_end": np.ones(2), "status": np.ones(2), "steps": np.ones(2)},
 )
-add("stepnet.reductions.Moments", lambda: {"members": 2, "mean": np.ones(2), "variance": np.ones(2)})
+add("stepnet.ensembles.reductions.Moments", lambda: {"members": 2, "mean": np.ones(2), "variance": np.ones(2)})
 add(
-    "stepnet.reductions.QuantilesFound",
+    "stepnet.ensembles.reductions.QuantilesFound",
     lambda: {"members": 2, "levels": (0.5,), "values": np.ones(2), "rank_error": 0.0},
 )
 
@@ -851,8 +851,8 @@ add(
 
 
 def public_modules() -> list[ModuleType]:
-    """`stepnet`, `stepnet.torch`, `stepnet.sweeps`, and all modules among their public names."""
-    found = [sn, snt, import_module("stepnet.sweeps")]
+    """`stepnet`, `stepnet.torch`, `stepnet.ensembles.sweeps`, and all modules among their public names."""
+    found = [sn, snt, import_module("stepnet.ensembles.sweeps")]
     for each in found:
         members = (getattr(each, name) for name in each.__all__)
         found += [member for member in members if isinstance(member, ModuleType) and member not in found]

@@ -114,7 +114,7 @@ FUNCTIONS = {kind.name: kind.in_module(np) for kind in KINDS}  # the same object
 
 def takes(scheme, kind: Kind) -> bool:
     """Whether a scheme runs a kind, by what `solve` itself says."""
-    from stepnet.planning import require_match
+    from stepnet.solving.planning import require_match
 
     try:
         require_match(kind.build(), scheme)

@@ -11,7 +11,7 @@ import torch
 from gradients.cases import Kind
 
 from stepnet.schemes import LowStorageRK, Multistep, Splitting, StabilisedRK
-from stepnet.schemes.programs import Slope, inner_scheme, motion_of
+from stepnet.schemes.step_program import Slope, build_scheme_program, find_inner_scheme
 
 torch.set_num_threads(1)
 
@@ -67,7 +67,7 @@ def by_program(kind: Kind, scheme, inputs: Inputs, steps: int) -> torch.Tensor:
     """The flat end state after even steps."""
     is_split = isinstance(scheme, Splitting) or (isinstance(scheme, Multistep) and scheme.derivative == 2)
     fs = parts(kind, inputs) if is_split else [whole(kind, inputs)]
-    motion = motion_of(
+    motion = build_scheme_program(
         scheme, len(fs), kind.name.startswith("split") and is_split, kind.name == "second order" and is_split
     )
     h = (inputs.t1 - inputs.t0) / steps
@@ -167,7 +167,7 @@ def _drifts_and_kicks(scheme, fs):
 
 
 def _flows(scheme, fs):
-    inner = inner_scheme(scheme.order)
+    inner = find_inner_scheme(scheme.order)
 
     def step(t, h, y):
         clocks = [t] * len(fs)

@@ -6,8 +6,8 @@ import pytest
 from gradients.cases import CASES, STEPS, B, generator, over_the_catalogue
 
 import stepnet as sn
-from stepnet.engines.numba_engine import sweep
-from stepnet.engines.numba_engine.linearised import Linearised
+from stepnet.engines.numba_engine.adjoint import step_sweeps
+from stepnet.engines.numba_engine.adjoint.differentiable_run import DifferentiableRun
 
 EXACT = 1e-12  # relative; a few hundred roundings
 
@@ -31,8 +31,8 @@ def test_in_generated_code(scheme, kind):
 
 @over_the_catalogue
 def test_in_kernels(scheme, kind, monkeypatch):
-    monkeypatch.setattr(sweep, "fused_address", lambda *_: 0)
-    linear = Linearised(kind.build(), scheme, STEPS, None, False, False)
+    monkeypatch.setattr(step_sweeps, "find_fused_address", lambda *_: 0)
+    linear = DifferentiableRun(kind.build(), scheme, STEPS, None, False, False)
     assert not linear.is_generated
     forward, back = products(kind, scheme)
     assert abs(forward - back) <= EXACT * max(1.0, abs(forward))
@@ -41,6 +41,8 @@ def test_in_kernels(scheme, kind, monkeypatch):
 @pytest.mark.slow
 def test_short_steps_run_in_generated_code():
     """All but the longest steps do, so that both ways are really tested."""
-    generated = [Linearised(kind.build(), scheme, STEPS, None, False, False).is_generated for scheme, kind in CASES]
+    generated = [
+        DifferentiableRun(kind.build(), scheme, STEPS, None, False, False).is_generated for scheme, kind in CASES
+    ]
     print(f"{sum(generated)} of {len(CASES)} cases in generated code")
     assert sum(generated) > 0.9 * len(CASES)

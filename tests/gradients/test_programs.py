@@ -10,7 +10,7 @@ from gradients.independent import run
 import stepnet as sn
 from stepnet.schemes import Multistep, Splitting
 from stepnet.schemes.conditions import is_reversible
-from stepnet.schemes.programs import Motion, Slope, motion_of
+from stepnet.schemes.step_program import SchemeProgram, Slope, build_scheme_program
 
 CLOSE = 1e-12
 RETURNS = 1e-13  # of a step and its inverse
@@ -20,10 +20,10 @@ def is_in_parts(scheme) -> bool:
     return isinstance(scheme, Splitting) or (isinstance(scheme, Multistep) and scheme.derivative == 2)
 
 
-def motion(scheme, kind: Kind) -> Motion:
+def motion(scheme, kind: Kind) -> SchemeProgram:
     is_split, is_second = kind.name.startswith("split"), kind.name == "second order"
     n_parts = len(slopes(scheme, kind))
-    return motion_of(scheme, n_parts, is_split and is_in_parts(scheme), is_second and is_in_parts(scheme))
+    return build_scheme_program(scheme, n_parts, is_split and is_in_parts(scheme), is_second and is_in_parts(scheme))
 
 
 def slopes(scheme, kind: Kind) -> list:
@@ -43,7 +43,7 @@ def slopes(scheme, kind: Kind) -> list:
     return [lambda t, y: sum(f(t, y) for f in fs)]
 
 
-def opened(motion: Motion, fs, initial, h) -> list:
+def opened(motion: SchemeProgram, fs, initial, h) -> list:
     own = np.split(initial, len(motion.state))
     rows = [np.zeros_like(own[0]) for _ in range(motion.step.n_rows)]
     for place, row in zip(motion.state, own, strict=True):

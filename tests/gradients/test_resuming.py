@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 import stepnet as sn
-from stepnet import kept_states, reversal
+from stepnet.gradients import reversal, state_store
 
 PATIENCE = 120.0
 PROGRAM = """
     import sys, time
     import numpy as np
     import stepnet as sn
-    from stepnet import kept_states, reversal
+    from stepnet.gradients import state_store, reversal
 
-    reversal.BLOCK_NUMBERS, kept_states.PROGRESS_SECONDS, reversal.MOST_ON_DISK = 3 * 50, 0.0, 4
+    reversal.BLOCK_NUMBERS, state_store.PROGRESS_SECONDS, reversal.MOST_ON_DISK = 3 * 50, 0.0, 4
     directory, slots, slow = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 
     def lorenz(t, y, s, r, b):
@@ -34,12 +34,12 @@ PROGRAM = """
             print("block", flush=True)
             back(self, first, last)
         reversal.Reversal.pull_back = slowly
-        keep = kept_states.KeptStates.keep
+        keep = state_store.StateStore.keep
         def kept(self, action, state):
             time.sleep(slow)
             keep(self, action, state)
             print("kept", flush=True)
-        kept_states.KeptStates.keep = kept
+        state_store.StateStore.keep = kept
 
     problem = sn.ODE(lorenz, [1.0, 2.0, 20.0], (0.0, 1.0), (10.0, 28.0, 8 / 3))
     memory = sn.Checkpoints(slots, disk=directory) if directory != "none" else "all"
@@ -126,7 +126,7 @@ def gradient(disk, y0, a, steps, slots, save_at, times, running, loss=square, sc
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_another_run_is_not_mixed_up(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept_states, "PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(state_store, "PROGRESS_SECONDS", 0.0)
     monkeypatch.setattr(reversal, "BLOCK_NUMBERS", 1)
     with monkeypatch.context() as patch:
         left = iter(range(20))
@@ -153,7 +153,7 @@ def test_another_run_is_not_mixed_up(name, tmp_path, monkeypatch):
 
 def test_an_adaptive_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
     """Its steps are chosen again, and are the same."""
-    monkeypatch.setattr(kept_states, "PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(state_store, "PROGRESS_SECONDS", 0.0)
     monkeypatch.setattr(reversal, "BLOCK_NUMBERS", 4)
     problem, how = sn.ODE(growth, [1.0, 0.5], (0.0, 2.0), (0.7,)), {"rtol": 1e-9, "atol": 1e-12}
     memory = sn.Checkpoints(2, disk=tmp_path)

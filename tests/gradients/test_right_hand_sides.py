@@ -8,7 +8,7 @@ from gradients.cases import relative
 from numba import carray, cfunc, types
 
 import stepnet as sn
-from stepnet.engines.numba_engine.linearised import Linearised
+from stepnet.engines.numba_engine.adjoint.differentiable_run import DifferentiableRun
 from stepnet.errors import AdjointWarning, NoDerivative
 
 STEPS = 7
@@ -426,7 +426,7 @@ def test_other_numbers_are_refused(dtype):
 def test_large_problems_run_in_kernels():
     n = 300
     ring = sn.ODE(lambda t, y: 0.3 * (np.roll(y, 1) - y) - 0.1 * y * y, np.linspace(0, 1, n), (0.0, 1.0))
-    assert not Linearised(ring, sn.schemes.get("rk4"), STEPS, None, False, False).is_generated
+    assert not DifferentiableRun(ring, sn.schemes.get("rk4"), STEPS, None, False, False).is_generated
     random = np.random.default_rng(1)
     v, w = random.standard_normal((2, n))
     dy = sn.tangent(ring, "rk4", y0=v, steps=STEPS).dy

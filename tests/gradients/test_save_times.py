@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import stepnet as sn
-from stepnet import reversal
 from stepnet.engines import numba_engine
-from stepnet.engines.numba_engine.sweep import Runner
+from stepnet.engines.numba_engine.adjoint.step_sweeps import ProgramRunner
+from stepnet.gradients import reversal
 
 STEPS = 120
 SAME = 1e-12  # relative: the same sums in another order
@@ -90,8 +90,8 @@ def counts(monkeypatch):
         monkeypatch.setattr(owner, name, counted)
 
     count(numba_engine, "run")
-    count(Runner, "forward")
-    count(Runner, "backward")
+    count(ProgramRunner, "forward")
+    count(ProgramRunner, "backward")
     return counter
 
 
@@ -186,9 +186,9 @@ def test_losses_of_many_numbers_have_the_gradients_of_few(name):
 
 def test_a_loss_of_many_numbers_is_not_straight_line_code(monkeypatch):
     """Which takes minutes to compile."""
-    from stepnet.engines.numba_engine.compile import scalar
+    from stepnet.engines.numba_engine.derivatives import scalar_loss
 
-    monkeypatch.setattr(scalar, "traced_code", lambda traced: pytest.fail("straight-line code"))
+    monkeypatch.setattr(scalar_loss, "compile_traced", lambda traced: pytest.fail("straight-line code"))
     times = np.linspace(0.0, 0.6, 1001)
     data = np.zeros((1001, 3))
     found = sn.gradient(ODE, "rk4", lambda ys: 0.5 * np.sum((ys - data) ** 2), steps=1000, save_at=times)

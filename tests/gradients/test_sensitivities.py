@@ -9,9 +9,9 @@ import pytest
 from scipy.linalg import expm
 
 import stepnet as sn
-from stepnet import reversal
 from stepnet.engines import numba_engine
-from stepnet.engines.numba_engine.sweep import Runner
+from stepnet.engines.numba_engine.adjoint.step_sweeps import ProgramRunner
+from stepnet.gradients import reversal
 
 SAME = 1e-11  # relative to the largest entry: the same products in another order
 CLOSED = 1e-9  # of tight tolerances
@@ -149,8 +149,8 @@ def test_one_run_gives_all_of_them(case, monkeypatch):
         monkeypatch.setattr(owner, name, lambda *given: (calls.update([name]), original(*given))[1])
 
     count(numba_engine, "run")
-    count(Runner, "forward")
-    count(Runner, "backward")
+    count(ProgramRunner, "forward")
+    count(ProgramRunner, "backward")
     t0, t1 = problem.t_span
     sn.jacobian(problem, scheme, save_at=t0 + (t1 - t0) * np.arange(1, 4) / 3, **how)
     few = calls.copy()

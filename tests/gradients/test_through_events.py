@@ -74,7 +74,7 @@ def test_taylor(scheme, loss):
 
 
 def test_adaptive_steps_and_checkpoints(monkeypatch):
-    monkeypatch.setattr("stepnet.reversal.BLOCK_NUMBERS", 2)
+    monkeypatch.setattr("stepnet.gradients.reversal.BLOCK_NUMBERS", 2)
     how = {"event": height, "rtol": 1e-8, "atol": 1e-10}
     everything = sn.gradient(ball(), "dopri5", **how)
     few = sn.gradient(ball(), "dopri5", **how, memory=sn.Checkpoints(2))
@@ -92,7 +92,7 @@ def test_wherever_blocks_end(scheme, numbers, monkeypatch):
         problem = sn.SecondOrder(lambda t, q, g: -g + 0.0 * q, [HEIGHT], [SPEED], (0.0, 10.0), (GRAVITY,))
         event = lambda t, q, v, g: q[0]
     wanted = sn.gradient(problem, scheme, event=event, memory="all", **how)
-    monkeypatch.setattr("stepnet.reversal.BLOCK_NUMBERS", numbers)
+    monkeypatch.setattr("stepnet.gradients.reversal.BLOCK_NUMBERS", numbers)
     found = sn.gradient(problem, scheme, event=event, memory=sn.Checkpoints(2), **how)
     assert np.array_equal(found.flat, wanted.flat)
     assert found.value == wanted.value

@@ -12,8 +12,8 @@ import stepnet as sn
 from stepnet import fields, nets
 from stepnet.nets import Block, Design
 from stepnet.nets.execution import CHUNK, TILE
-from stepnet.nets.portions import least_of
-from stepnet.schemes.programs import Slope
+from stepnet.nets.memory_split import count_chunk_bytes
+from stepnet.schemes.step_program import Slope
 
 STEPS = 13  # four segments and one step
 SCHEMES = {
@@ -36,7 +36,7 @@ def memory_of(name: str, net, samples: int):
     """A choice by its name; bytes are so few that hardly a state is kept."""
     if name != "bytes":
         return MEMORIES[name]
-    return int(SCARCE * least_of(net._execution.stages, min(-(-samples // TILE), CHUNK)))
+    return int(SCARCE * count_chunk_bytes(net._execution.stages, min(-(-samples // TILE), CHUNK)))
 
 
 def field_of(connectivity: str, dynamics: str, activation: str = "tanh"):

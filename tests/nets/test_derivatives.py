@@ -21,7 +21,7 @@ from nets.cases import (
 )
 
 import stepnet as sn
-from stepnet.engines.numba_engine import layer_sweeps
+from stepnet.engines.numba_engine.layers import stage_sweeps
 from stepnet.nets import Block, Design, Net
 
 ALL = product_of_all()
@@ -48,7 +48,7 @@ def relative(found, wanted):
 @pytest.fixture(autouse=True)
 def short_segments(monkeypatch):
     """Else all steps of a small net are one segment, and memory choices are all the same."""
-    monkeypatch.setattr(layer_sweeps, "block", lambda stage, groups: SEGMENT)
+    monkeypatch.setattr(stage_sweeps, "block", lambda stage, groups: SEGMENT)
 
 
 class Run:
@@ -284,7 +284,7 @@ def test_a_net_keeps_what_it_was_told_to():
 @pytest.mark.parametrize("size", [1, 2, 3, 7, STEPS - 1, STEPS])
 def test_segments_of_any_length_are_reversed(size, monkeypatch):
     """The last of them may be a single step."""
-    monkeypatch.setattr(layer_sweeps, "block", lambda stage, groups: size)
+    monkeypatch.setattr(stage_sweeps, "block", lambda stage, groups: size)
     require_stored("segments", net_of("graph", "hamiltonian", "yoshida4", number=1))
 
 

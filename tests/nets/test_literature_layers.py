@@ -14,11 +14,11 @@ import pytest
 
 import stepnet as sn
 from stepnet import fields, nets
-from stepnet.engines.numba_engine import layer_sweeps
+from stepnet.engines.numba_engine.layers import stage_sweeps
 from stepnet.estimators import NetRegressor
 from stepnet.nets import MGRIT, Block, Design, Net, mgrit_forward, mgrit_gradient
-from stepnet.nets.execution import tiled, untiled
-from stepnet.nets.layerwise import Layerwise
+from stepnet.nets.execution import tile, untile
+from stepnet.nets.layer_decomposition import LayerDecomposition
 
 PRINTED = 1e-14  # relative to the states
 GRADIENT = 1e-12  # relative; sums over samples and layers in another order
@@ -239,14 +239,14 @@ def undone(name, steps, activation) -> float:
     x = inputs(net, 16)
     if old.field.kind == "second":
         x[:, N:] = 0.0  # from rest
-    (stage,), x = net._execution.stages, tiled(x)
-    run = layer_sweeps.sweep(stage, net.theta, np.zeros_like(net.theta), x, "reversible")
+    (stage,), x = net._execution.stages, tile(x)
+    run = stage_sweeps.sweep(stage, net.theta, np.zeros_like(net.theta), x, "reversible")
     run.send(np.zeros_like(next(run)))
     stage = stage.fitted(len(x))
-    (room,) = (room for room in stage._free if room.period == layer_sweeps.RING)
+    (room,) = (room for room in stage._free if room.period == stage_sweeps.RING)
     wanted = stage.opened(net.theta, stage.carried(x))
     found = stage.records(room)[stage.n_opening % room.period, :, : wanted.shape[1]]
-    return distance(*(untiled(stage.own(carry, 1), 16) for carry in (found, wanted)))
+    return distance(*(untile(stage.own(carry, 1), 16) for carry in (found, wanted)))
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
@@ -340,7 +340,7 @@ def test_modules_have_these_layers_by_default(engine, memory):
 def test_layers_of_held_weights_can_be_taken_apart(scheme):
     net = nets.hamiltonian(2, 3, 4, 5, scheme=scheme, seed=1)
     x = np.random.default_rng(7).normal(size=(9, 2))
-    parts = Layerwise(net)
+    parts = LayerDecomposition(net)
     states = parts.states(net.theta, x)
     np.testing.assert_allclose(states[-1], net(x), atol=1e-14)
     np.testing.assert_allclose(states[1:-1], net.features(x), atol=1e-14)

@@ -11,7 +11,7 @@ from nets.cases import SPLINES, field_of, net_of, pairwise, product_of_all
 
 import stepnet as sn
 from stepnet import fields, nets
-from stepnet.engines.numba_engine.layer_products import SMALL, WIDE
+from stepnet.engines.numba_engine.layers.matrix_products import SMALL, WIDE
 from stepnet.fields import reference
 from stepnet.fields.activations import SELU_ALPHA, SELU_SCALE
 from stepnet.nets import Block, Design, Net

@@ -12,9 +12,9 @@ import pytest
 
 import stepnet as sn
 from stepnet import fields, nets
-from stepnet.engines.numba_engine.layer_products import TILE
-from stepnet.engines.numba_engine.layer_runs import Stage
-from stepnet.engines.numba_engine.layer_tapes import Tape
+from stepnet.engines.numba_engine.layers.matrix_products import TILE
+from stepnet.engines.numba_engine.layers.stage_runs import NetStage
+from stepnet.engines.numba_engine.layers.tapes import StageTape
 from stepnet.nets import Block, Design, Net, execution
 
 BESIDES = 2e6  # bytes of Python's own, schedules and such
@@ -115,8 +115,8 @@ def test_what_is_put_by_is_bounded(monkeypatch):
 def test_products_ask_for_the_record_that_comes_next(dynamics, scheme, wanted):
     """While a step is pulled back, what the step before it has left is on its way from main memory."""
     block = Block(getattr(fields, dynamics)(fields.dense(16)), scheme, 6, depth=fields.Depth(6))
-    stage = Stage(block.field, block.motion, block.steps, block.length, block.depth, np.dtype(float)).fitted(4)
-    tape, theta, x = Tape(stage, 4), np.full(stage.n_parameters, 0.01), np.ones((4, block.n_in, TILE))
+    stage = NetStage(block.field, block.motion, block.steps, block.length, block.depth, np.dtype(float)).fitted(4)
+    tape, theta, x = StageTape(stage, 4), np.full(stage.n_parameters, 0.01), np.ones((4, block.n_in, TILE))
     tape.run(theta, x)
     tape.pull(theta, np.zeros_like(theta), x)
     program, record, (soon, stop) = stage.stored.program, stage.stored.record, tape._room.ahead

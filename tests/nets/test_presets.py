@@ -11,7 +11,7 @@ from fields.zoo import RING
 from stepnet import fields, nets
 from stepnet.fields import reference
 from stepnet.nets import MGRIT, Block, Design, Net, mgrit_gradient
-from stepnet.nets.initialise import largest_norm, norm_of
+from stepnet.nets.initialisation import find_largest_norm, find_norm
 
 PRESETS = {
     "resnet": (2, 1, 4, 3), "antisymmetric": (2, 1, 4, 3), "parabolic": (2, 1, 4, 3), "hamiltonian": (2, 1, 4, 3),
@@ -91,19 +91,21 @@ def test_the_norm_of_attention_is_a_bound_for_all_states(heads, is_causal):
     for scale in (0.1, 1.0, 10.0):
         W, x = scale * random.normal(size=K.weight_shape), random.normal(size=(K.n_in, 1))
         matrix = reference.apply(K, W, np.repeat(x, K.n_in, axis=1), np.eye(K.n_in))
-        assert np.linalg.norm(matrix, 2) <= norm_of(fields.Layer(K), W) * (1 + 1e-12)
+        assert np.linalg.norm(matrix, 2) <= find_norm(fields.Layer(K), W) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("length", [0.1, 300.0])
 def test_stable_weights_of_attention_keep_to_their_bound(length):
     net = nets.attention_net(5, 4, 3, heads=2, length=length, initialisation="stable")
     block = net.design.blocks[0]
-    layer, bound = block.field.parts[0].layers[0], largest_norm(block)
-    norms = [norm_of(layer, W) for W in net.weights["blocks.0.K"]]
+    layer, bound = block.field.parts[0].layers[0], find_largest_norm(block)
+    norms = [find_norm(layer, W) for W in net.weights["blocks.0.K"]]
     assert max(norms) <= bound * (1 + 1e-12)
     plain = nets.attention_net(5, 4, 3, heads=2, length=length).weights["blocks.0.K"]
     for found, before in zip(net.weights["blocks.0.K"], plain, strict=True):
-        assert min(1.0, bound / norm_of(layer, before)) * norm_of(layer, before) <= norm_of(layer, found) * (1 + 1e-12)
+        assert min(1.0, bound / find_norm(layer, before)) * find_norm(layer, before) <= find_norm(layer, found) * (
+            1 + 1e-12
+        )
 
 
 def test_stable_steps_of_a_chain_are_invertible():

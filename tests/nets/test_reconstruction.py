@@ -14,9 +14,9 @@ import pytest
 
 import stepnet as sn
 from stepnet import fields, nets
-from stepnet.engines.numba_engine import layer_sweeps
+from stepnet.engines.numba_engine.layers import stage_sweeps
 from stepnet.nets import Block, Design, Net
-from stepnet.nets.execution import tiled, untiled
+from stepnet.nets.execution import tile, untile
 
 WIDTH, BATCH, SEED = 32, 64, 3
 UNDONE = 1e-11  # of 1202 layers in float64
@@ -55,15 +55,15 @@ def undone(preset, steps, h, activation, dtype) -> float:
     random = np.random.default_rng(SEED)
     unit_weights(net, random)
     execution, (number, _) = net._execution, net._block(0)
-    x = tiled(execution.until(net.theta, random.normal(size=(BATCH, net.design.n_in)).astype(dtype), number))
+    x = tile(execution.until(net.theta, random.normal(size=(BATCH, net.design.n_in)).astype(dtype), number))
     stage, own = execution.stages[number], execution.own(net.theta)[number]
-    run = layer_sweeps.sweep(stage, own, np.zeros_like(own), x, "reversible")
+    run = stage_sweeps.sweep(stage, own, np.zeros_like(own), x, "reversible")
     run.send(np.zeros_like(next(run)))
     stage = stage.fitted(len(x))
-    (room,) = (room for room in stage._free if room.period == layer_sweeps.RING)
+    (room,) = (room for room in stage._free if room.period == stage_sweeps.RING)
     wanted = stage.opened(own, stage.carried(x))
     found = stage.records(room)[stage.n_opening % room.period, :, : wanted.shape[1]]
-    return distance(*(untiled(stage.own(carry, 1), BATCH) for carry in (found, wanted)))
+    return distance(*(untile(stage.own(carry, 1), BATCH) for carry in (found, wanted)))
 
 
 def run_backward(chain_of, steps, h, activation, dtype) -> float:

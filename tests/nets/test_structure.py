@@ -241,18 +241,18 @@ def test_parabolic_euler_is_bounded_up_to_two_and_leapfrog_up_to_four():
 def test_stable_initialisation_lies_inside_the_stability_region(dynamics, scheme, norm):
     """Weights ten times too large are scaled down so that small states stay small over many steps."""
     field = fields.DYNAMICS[dynamics](fields.dense(6), norm=norm)
-    from stepnet.nets.initialise import largest_norm, norm_of
+    from stepnet.nets.initialisation import find_largest_norm, find_norm
 
     block = Block(field, scheme, 300, 300.0)
     net = Net(Design((block,)), initialisation="stable")
-    layer, bound = field.parts[0].layers[0], largest_norm(block)
-    assert max(norm_of(layer, W) for W in net.weights["blocks.0.K"]) <= bound * 1.01
+    layer, bound = field.parts[0].layers[0], find_largest_norm(block)
+    assert max(find_norm(layer, W) for W in net.weights["blocks.0.K"]) <= bound * 1.01
     steady = Net(Design((Block(field, scheme, 300, 300.0, fields.Depth(1)),)))
     K = np.random.default_rng(8).normal(size=(6, 6))
     x = 1e-8 * np.random.default_rng(9).normal(size=(2, steady.design.n_in))
     sizes = []
     for factor in (1.0, 1.5):
-        steady.weights["blocks.0.K"][...] = K * factor * bound / norm_of(layer, K)
+        steady.weights["blocks.0.K"][...] = K * factor * bound / find_norm(layer, K)
         sizes.append(np.abs(steady(x)).max() / np.abs(x).max())
     assert sizes[0] < 500  # hyperbolic states grow linearly at most
     assert sizes[1] > 1e3

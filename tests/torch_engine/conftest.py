@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepnet.engines.torch_engine import reversal
+from stepnet.engines.torch_engine.adjoint import reversal
 
 ONE_STEP = 1  # bytes of a block: less than any step takes, so that a block is one step
 

@@ -38,10 +38,10 @@ def solve_by(name: str, memory="auto", **how) -> Callable[[], None]:
     import stepnet.torch as snt
     from stepnet.schemes.conditions import is_pair
     from stepnet.schemes.splitting import Splitting
-    from stepnet.torch.methods import scheme_of
+    from stepnet.torch.methods import find_scheme
 
     def run() -> None:
-        scheme, net, y0 = scheme_of(name), Net(), torch.ones(3, 4, requires_grad=True)
+        scheme, net, y0 = find_scheme(name), Net(), torch.ones(3, 4, requires_grad=True)
         is_second = isinstance(scheme, Splitting) or getattr(scheme, "derivative", 1) == 2
         field, state = (snt.SecondOrder(net), (y0, y0)) if is_second else (net, y0)
         options = {"grid_constructor": lambda f, y, t: t} if is_pair(scheme) else {}
@@ -64,7 +64,7 @@ def schemes() -> Iterator[Case]:
 def memories() -> Iterator[Case]:
     """Every memory without a look at the end, with one step in a block and with all of them."""
     import stepnet.torch as snt
-    from stepnet.engines.torch_engine import reversal
+    from stepnet.engines.torch_engine.adjoint import reversal
 
     def with_blocks(size: int, run: Callable[[], None]) -> Callable[[], None]:
         def inside() -> None:

@@ -10,9 +10,14 @@ from fields.zoo import combinations, field_of
 
 import stepnet as sn
 from stepnet import fields
-from stepnet.engines.torch_engine.fixed import Reading, choreography, itself, states_at
-from stepnet.engines.torch_engine.layer_tables import timetable
-from stepnet.engines.torch_engine.layers import FieldOnTensors, layered_run
+from stepnet.engines.torch_engine.integrators.fixed_steps import (
+    StateRead,
+    find_compiled_scheme,
+    read_state,
+    read_states_at,
+)
+from stepnet.engines.torch_engine.layers.chains import TensorField, build_layered_run
+from stepnet.engines.torch_engine.layers.tables import build_stage_table
 from stepnet.fields import reference
 
 STEPS, LENGTH, BATCH = 6, 0.9, 2  # more steps than any multistep scheme looks back
@@ -73,11 +78,11 @@ def problem(case: Case):
 
 def on_tensors(case: Case, scheme, dtype=torch.float64):
     """The states `(features, batch)` after the last three steps."""
-    module = FieldOnTensors(case.field)
-    moves = choreography(scheme, module.equation())
-    times = timetable(moves, STEPS, LENGTH, case.depth)
+    module = TensorField(case.field)
+    moves = find_compiled_scheme(scheme, module.equation())
+    times = build_stage_table(moves, STEPS, LENGTH, case.depth)
     controls = {key: torch.tensor(value, dtype=dtype).unbind() for key, value in case.controls.items()}
-    run = layered_run(module, moves, times, controls)
+    run = build_layered_run(module, moves, times, controls)
     state = module.state(torch.tensor(case.y0.T, dtype=dtype))
-    found = states_at(run, state, [Reading(step, itself) for step in range(STEPS - 2, STEPS + 1)])
+    found = read_states_at(run, state, [StateRead(step, read_state) for step in range(STEPS - 2, STEPS + 1)])
     return np.stack([torch.cat(state, dim=1).numpy().T for state in found])

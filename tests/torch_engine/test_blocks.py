@@ -16,8 +16,8 @@ from torch_engine.presets import NETS, N, gradients, inputs
 import stepnet as sn
 import stepnet.torch as snt
 from stepnet import fields, nets
-from stepnet.engines.torch_engine import reversal
-from stepnet.engines.torch_engine.reversal import BLOCK_BYTES
+from stepnet.engines.torch_engine.adjoint import reversal
+from stepnet.engines.torch_engine.adjoint.reversal import BLOCK_BYTES
 from stepnet.errors import UnknownName
 
 torch.set_num_threads(1)

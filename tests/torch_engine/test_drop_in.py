@@ -9,7 +9,7 @@ from torch import nn
 
 import stepnet.torch as snt
 from stepnet import fields
-from stepnet.engines.torch_engine.explicit_rk import StepError
+from stepnet.engines.torch_engine.integrators.explicit_rk import StepError
 from stepnet.errors import UnknownName
 
 EXACT = 1e-12

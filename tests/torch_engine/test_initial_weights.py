@@ -16,7 +16,7 @@ import stepnet.torch as snt
 from stepnet import fields, nets
 from stepnet.errors import UnknownName
 from stepnet.nets import Block, Design, Net
-from stepnet.nets.initialise import NAMES, VARIANCES
+from stepnet.nets.initialisation import NAMES, VARIANCES
 
 torch.set_num_threads(1)
 

@@ -12,7 +12,7 @@ from torch_engine.nets import CASES, LENGTH, STEPS
 import stepnet.torch as snt
 from stepnet.nets import Block
 from stepnet.nets.execution import Execution
-from stepnet.torch.kernels import layers, layers_back, vector
+from stepnet.torch.kernels import pull_back_layers, run_layers, vector
 
 torch.set_num_threads(1)
 
@@ -105,12 +105,12 @@ def test_a_retained_graph_goes_back_twice():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("operator", [layers, layers_back], ids=["there", "back"])
+@pytest.mark.parametrize("operator", [run_layers, pull_back_layers], ids=["there", "back"])
 @pytest.mark.parametrize(("scheme", "case"), ONE_EACH[2::12], ids=lambda each: each.name)
 def test_operators_keep_the_rules_of_compilers(scheme, case, operator, dtype):
     module, y = block(scheme, case, "numba").to(dtype), start(case).detach().to(dtype).requires_grad_()
     parameters = list(module.parameters())
-    given = (y, parameters) if operator is layers else (y.detach(), [p.detach() for p in parameters], y.detach())
+    given = (y, parameters) if operator is run_layers else (y.detach(), [p.detach() for p in parameters], y.detach())
     checks = {"atol": 1e-4, "rtol": 1e-4} if dtype == torch.float32 else {}
     torch.library.opcheck(operator, (*given, module.kernels.number), **checks)
 
@@ -119,7 +119,7 @@ def test_operators_refuse_what_is_not_theirs():
     scheme, case = ONE_EACH[0]
     module, y = block(scheme, case, "numba"), start(case).detach()
     parameters, number = [p.detach() for p in module.parameters()], module.kernels.number
-    for operator, more in ((layers, ()), (layers_back, (y,))):
+    for operator, more in ((run_layers, ()), (pull_back_layers, (y,))):
         with pytest.raises(ValueError, match=r"`\w+` must have the shape"):
             operator(y, [p[:1] for p in parameters], *more, number)
         with pytest.raises(RuntimeError, match="no net of this process has the number 123456789"):

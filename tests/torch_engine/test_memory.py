@@ -11,7 +11,7 @@ from torch_engine.networks import BOUNDED, EXACT, HALVES, METHODS, TIMES, N, Net
 
 import stepnet.torch as snt
 from stepnet.checkpoints import binomial
-from stepnet.engines.torch_engine import reversal
+from stepnet.engines.torch_engine.adjoint import reversal
 from stepnet.errors import AdjointWarning
 
 torch.set_num_threads(1)

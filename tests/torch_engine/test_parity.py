@@ -10,8 +10,8 @@ from torch_engine.cases import posed
 
 import stepnet as sn
 import stepnet.torch as snt
-from stepnet.engines.torch_engine.explicit_rk import accepted_steps, error_power
-from stepnet.engines.torch_engine.step_control import How, rms
+from stepnet.engines.torch_engine.integrators.explicit_rk import error_power, iterate_accepted_steps
+from stepnet.engines.torch_engine.integrators.step_control import ControlSettings, rms
 
 torch.set_num_threads(1)
 
@@ -54,10 +54,10 @@ PAIRS = [scheme.name for scheme in sn.schemes.find(pair=True)]
 def test_adaptive_steps_are_those_of_the_compiled_engine(name, controller):
     scheme, span, y0 = sn.schemes.get(name), (0.0, 0.5), [1.0, 2.0, 20.0]
     wanted = sn.solve(sn.ODE(lorenz(np), y0, span), scheme, rtol=1e-6, atol=1e-8, controller=controller)
-    how = How(1e-6, 1e-8, rms, sn.schemes.controllers.controller(controller), error_power(scheme))
+    how = ControlSettings(1e-6, 1e-8, rms, sn.schemes.controllers.controller(controller), error_power(scheme))
     y = torch.tensor(y0, dtype=torch.float64)
     slope = lorenz(torch)
-    steps = list(accepted_steps(lambda t, y: torch.stack(slope(t, y)), scheme, y, *span, how))
+    steps = list(iterate_accepted_steps(lambda t, y: torch.stack(slope(t, y)), scheme, y, *span, how))
     assert len(steps) == len(wanted.t) - 1
     assert relative([step.t + step.h for step in steps], wanted.t[1:]) <= SAME_STEPS
     assert relative(steps[-1].y_new, wanted.y[-1]) <= SAME_STEPS

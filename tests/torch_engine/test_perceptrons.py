@@ -14,7 +14,7 @@ from torch_engine.networks import BOUNDED, EXACT, loss, options_of
 import stepnet as sn
 import stepnet.torch as snt
 from stepnet.schemes.splitting import Splitting
-from stepnet.torch.perceptrons import perceptron_steps, perceptron_steps_back
+from stepnet.torch.perceptrons import pull_back_perceptron_steps, run_perceptron_steps
 
 torch.set_num_threads(1)
 
@@ -398,10 +398,10 @@ def test_operators():
         [start(6, 4), torch.cat((start(3, 7).detach(), start(1, 7).detach() * 0)).requires_grad_()],
     )
     given = (x, matrices, TIMES, "rk38", "tanh")
-    torch.library.opcheck(perceptron_steps, given)
-    states, kept = (each.detach() for each in perceptron_steps(*given))
+    torch.library.opcheck(run_perceptron_steps, given)
+    states, kept = (each.detach() for each in run_perceptron_steps(*given))
     detached = [m.detach() for m in matrices]
-    torch.library.opcheck(perceptron_steps_back, (kept, detached, TIMES, "rk38", "tanh", states))
+    torch.library.opcheck(pull_back_perceptron_steps, (kept, detached, TIMES, "rk38", "tanh", states))
 
 
 def test_a_hook_under_a_compiler():

@@ -9,9 +9,9 @@ from training.models import TwoLayer, blobs, waves
 import stepnet as sn
 from stepnet import nets, training
 from stepnet.nets import penalties
-from stepnet.nets.layerwise import Layerwise
+from stepnet.nets.layer_decomposition import LayerDecomposition
 from stepnet.training import LBFGS, MSA, Data, Objective
-from stepnet.training.maximum_principle import hamiltonian, trajectory
+from stepnet.training.maximum_principle import build_hamiltonian, build_trajectory
 
 ROUNDING = 1e-13
 MIXED = 1e-8  # what two central differences, one inside the other, leave
@@ -41,28 +41,28 @@ def case(name: str, **options) -> tuple[Objective, Data, np.ndarray]:
 @every_model
 def test_the_gradient_of_the_hamiltonians_is_minus_that_of_the_objective(name):
     objective, data, theta = case(name)
-    parts = Layerwise(objective.model)
-    here, wanted = trajectory(parts, objective, theta, data), objective.gradient(theta, data)
+    parts = LayerDecomposition(objective.model)
+    here, wanted = build_trajectory(parts, objective, theta, data), objective.gradient(theta, data)
     assert here.value == pytest.approx(wanted.value, rel=ROUNDING)
     np.testing.assert_allclose(here.gradient, wanted.gradient, atol=ROUNDING)
     for rho in (0.0, 2.0):  # at the trajectory itself the terms with rho are flat
         for n, layer in enumerate(parts.layers):
-            slope = hamiltonian(parts, objective.penalty, here, n, theta[layer.places], rho).gradient
+            slope = build_hamiltonian(parts, objective.penalty, here, n, theta[layer.places], rho).gradient
             np.testing.assert_allclose(slope, -wanted.gradient[layer.places], atol=ROUNDING)
 
 
 @every_model
 def test_the_gradient_of_an_augmented_hamiltonian_is_that_of_differences(name):
     objective, data, theta = case(name)
-    parts, random, s = Layerwise(objective.model), np.random.default_rng(3), 1e-5
-    here = trajectory(parts, objective, theta, data)
+    parts, random, s = LayerDecomposition(objective.model), np.random.default_rng(3), 1e-5
+    here = build_trajectory(parts, objective, theta, data)
     for n, layer in enumerate(parts.layers):
         away = theta[layer.places] + random.normal(scale=0.2, size=layer.places.size)
 
         def value(w, n=n):
-            return hamiltonian(parts, objective.penalty, here, n, w, 1.7).value
+            return build_hamiltonian(parts, objective.penalty, here, n, w, 1.7).value
 
-        slope = hamiltonian(parts, objective.penalty, here, n, away, 1.7).gradient
+        slope = build_hamiltonian(parts, objective.penalty, here, n, away, 1.7).gradient
         for e in np.eye(away.size)[:12]:
             assert (value(away + s * e) - value(away - s * e)) / (2 * s) == pytest.approx(slope @ e, abs=MIXED)
 
@@ -78,15 +78,15 @@ def test_an_augmented_hamiltonian_is_its_formula_in_plain_numpy():
     for n in (2, 1, 0):
         p.append(p[-1] + h * (p[-1] * (1 - np.tanh(x[n] @ K[n].T + b[n]) ** 2)) @ K[n])
     p.reverse()
-    parts, objective = Layerwise(net), Objective(net, "mse", penalties.l2(0.1))
-    here = trajectory(parts, objective, theta, data)
+    parts, objective = LayerDecomposition(net), Objective(net, "mse", penalties.l2(0.1))
+    here = build_trajectory(parts, objective, theta, data)
     for n in range(3):
         W, c = K[n] + random.normal(scale=0.3, size=(2, 2)), b[n] + random.normal(scale=0.3, size=2)
         s = np.tanh(x[n] @ W.T + c)
         f, slope = x[n] + h * s, p[n + 1] + h * (p[n + 1] * (1 - s**2)) @ W
         plain = np.sum(p[n + 1] * f) / len(data) - 0.05 * (np.sum(W**2) + np.sum(c**2))
         wanted = plain - rho / 2 * (np.sum((x[n + 1] - f) ** 2) + np.sum((p[n] - slope) ** 2)) / len(data)
-        found = hamiltonian(parts, objective.penalty, here, n, np.concatenate((W.ravel(), c)), rho)
+        found = build_hamiltonian(parts, objective.penalty, here, n, np.concatenate((W.ravel(), c)), rho)
         assert (found.value, found.plain) == (pytest.approx(wanted, rel=ROUNDING), pytest.approx(plain, rel=ROUNDING))
 
 
@@ -138,7 +138,7 @@ def test_convolutions_images_and_sample_weights():
     net = nets.parabolic_cnn((4, 4), (2, 3), 2, outputs=2, activation="tanh", seed=0)
     data = Data(images + labels[:, None, None, None], labels, np.linspace(0.5, 1.5, 20))
     objective = Objective(net, "cross_entropy")
-    here = trajectory(Layerwise(net), objective, np.array(net.theta), data)
+    here = build_trajectory(LayerDecomposition(net), objective, np.array(net.theta), data)
     np.testing.assert_allclose(here.gradient, objective.gradient(net.theta, data).gradient, atol=ROUNDING)
     found = training.minimise(objective, data, MSA(10))
     assert found.history[-1] < 0.8 * here.value

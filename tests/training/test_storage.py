@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine import child
+from numba_engine.runs import child
 from training.models import TwoLayer, blobs
 
 import stepnet as sn

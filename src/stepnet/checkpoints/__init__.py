@@ -1,7 +1,7 @@
 """Which states to keep for an adjoint: schedules as arrays of integers, and what they cost."""
 
 from stepnet.checkpoints.actions import Action, Kind
-from stepnet.checkpoints.choice import Checkpoints
+from stepnet.checkpoints.budget import Checkpoints
 from stepnet.checkpoints.counts import (
     binomial_advances,
     longest,

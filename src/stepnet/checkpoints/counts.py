@@ -9,31 +9,31 @@ from __future__ import annotations
 
 from math import comb
 
-from stepnet.records import checked_count
+from stepnet.records import validate_count
 
 MOST_STEPS = 2**36  # an action takes 32 bytes
 
 
 def checked_steps(name: str, value, least: int = 0) -> int:
     """A number of steps to reverse."""
-    return checked_count(name, value, least, MOST_STEPS, "no memory holds a schedule of more")
+    return validate_count(name, value, least, MOST_STEPS, "no memory holds a schedule of more")
 
 
 def longest(slots: int, repetitions: int) -> int:
     """beta(s, r) = C(s + r, s): the most steps that s slots reverse when no step is advanced over more than r times."""
-    s, r = checked_count("slots", slots, 1), checked_count("repetitions", repetitions, 0)
+    s, r = validate_count("slots", slots, 1), validate_count("repetitions", repetitions, 0)
     return comb(s + r, s)
 
 
 def repetitions(n_steps: int, slots: int) -> int:
     """The smallest r with beta(s, r) >= n."""
-    n, s = checked_count("n_steps", n_steps, 0), checked_count("slots", slots, 1)
+    n, s = validate_count("n_steps", n_steps, 0), validate_count("slots", slots, 1)
     return _repetitions(n, s)
 
 
 def binomial_advances(n_steps: int, slots: int) -> int:
     """t(n, s) = r n - C(s + r, s + 1): the fewest advances that reverse n steps; the initial state takes a slot."""
-    n, s = checked_count("n_steps", n_steps, 0), checked_count("slots", slots, 1)
+    n, s = validate_count("n_steps", n_steps, 0), validate_count("slots", slots, 1)
     return fewest_advances(n, s)
 
 
@@ -43,7 +43,7 @@ def mixed_evaluations(n_steps: int, slots: int) -> int:
     The evaluations inside the reversed steps count too; kept states alone need t(n, s) + n of them.  k is the number
     of blocks that the last n - beta(s, r - 1) steps are spread over, see `spread`.  For n <= s + 1 it is n.
     """
-    n, s = checked_count("n_steps", n_steps, 0), checked_count("slots", slots, 1)
+    n, s = validate_count("n_steps", n_steps, 0), validate_count("slots", slots, 1)
     if n <= s + 1:
         return n
     blocks, _ = spread(n, s)
@@ -52,8 +52,8 @@ def mixed_evaluations(n_steps: int, slots: int) -> int:
 
 def two_level_advances(n_steps: int, period: int, slots: int) -> int:
     """n - 1 to the end, t(period, s + 1) for each whole period and t(rest, s + 1): the kept state is one slot more."""
-    n, s = checked_count("n_steps", n_steps, 0), checked_count("slots", slots, 1)
-    period = checked_count("period", period, 1)
+    n, s = validate_count("n_steps", n_steps, 0), validate_count("slots", slots, 1)
+    period = validate_count("period", period, 1)
     if n < 2:
         return 0
     whole, rest = divmod(n - 1, period)

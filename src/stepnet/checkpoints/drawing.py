@@ -16,27 +16,27 @@ COLUMN = 2  # characters of a step: its state, then its run
 REVERSALS = (Kind.REVERSE, Kind.REVERSE_KEPT)
 
 
-def drawing(schedule: Schedule, width: int, height: int) -> str:
+def draw(schedule: Schedule, width: int, height: int) -> str:
     """One line for each run forward and the reversal that ends it, below a ruler of steps."""
     per_column = -(-COLUMN * schedule.n_steps // width) or 1
-    shown = list(islice(_lines(schedule, per_column), height + 1))
+    shown = list(islice(_draw_lines(schedule, per_column), height + 1))
     if len(shown) > height:
         shown[height:] = [f"... {schedule.n_steps - height} more"]
-    return "\n".join([repr(schedule), _ruler(schedule.n_steps, per_column), *shown])
+    return "\n".join([repr(schedule), _draw_ruler(schedule.n_steps, per_column), *shown])
 
 
-def _ruler(n_steps: int, per_column: int) -> str:
+def _draw_ruler(n_steps: int, per_column: int) -> str:
     """The last digit of every step, or what a column stands for."""
     if per_column > 1:
         return f"{per_column} steps to a column"
     return "".join(f"{k % 10:<{COLUMN}}" for k in range(n_steps)).rstrip()
 
 
-def _lines(schedule: Schedule, per_column: int) -> Iterator[str]:
+def _draw_lines(schedule: Schedule, per_column: int) -> Iterator[str]:
     """A line ends with a reversed step and the slot that it frees."""
     taken: dict[int, tuple[int, str]] = {}
     n_cells = -(-schedule.n_steps // per_column)
-    for run in _runs(schedule):
+    for run in _split_runs(schedule):
         cells = [" "] * (COLUMN * n_cells)
         freed = []
         for action in run:
@@ -47,7 +47,7 @@ def _lines(schedule: Schedule, per_column: int) -> Iterator[str]:
         yield "".join(cells).rstrip()
 
 
-def _runs(schedule: Schedule) -> Iterator[list[Action]]:
+def _split_runs(schedule: Schedule) -> Iterator[list[Action]]:
     """The actions up to each reversal, with the drop that may follow it."""
     run: list[Action] = []
     turned = False

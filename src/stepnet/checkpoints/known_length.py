@@ -9,15 +9,15 @@ import numpy as np
 from stepnet.checkpoints.actions import Kind
 from stepnet.checkpoints.counts import checked_steps
 from stepnet.checkpoints.schedule import Schedule
-from stepnet.checkpoints.tape import MIXED, STATES, Rule, Tape
-from stepnet.records import checked_count
+from stepnet.checkpoints.schedule_writer import MIXED, STATES, BlockRule, ScheduleWriter
+from stepnet.records import validate_count
 
 
 def store_all(n_steps: int) -> Schedule:
     """Every state is kept, so that no step is run twice: n - 1 slots, n - 1 advances."""
     n = checked_steps("n_steps", n_steps)
     slots = max(n - 1, 1)
-    return Schedule("store_all", n, slots, _nested(n, slots, STATES))
+    return Schedule("store_all", n, slots, _write_nested(n, slots, STATES))
 
 
 def uniform(n_steps: int, slots: int) -> Schedule:
@@ -26,12 +26,12 @@ def uniform(n_steps: int, slots: int) -> Schedule:
     Interval i may use its own slot and those of the intervals after it, so a plain rule of thumb ("keep every k-th
     state") costs sum t(length_i, s - i) advances after the forward run.
     """
-    n, s = checked_steps("n_steps", n_steps), checked_count("slots", slots, 1)
+    n, s = checked_steps("n_steps", n_steps), validate_count("slots", slots, 1)
     kept = min(s, n - 1)
     if kept < 2:
-        return Schedule("uniform", n, s, _nested(n, s, STATES))
+        return Schedule("uniform", n, s, _write_nested(n, s, STATES))
     places = [i * n // kept for i in range(kept)]
-    tape = Tape(n, s, STATES)
+    tape = ScheduleWriter(n, s, STATES)
     for slot, (start, stop) in enumerate(pairwise(places)):
         tape.put(Kind.KEEP, start, start, slot)
         tape.put(Kind.ADVANCE, start, stop)
@@ -53,8 +53,8 @@ def binomial(n_steps: int, slots: int) -> Schedule:
     slots : int
         States that may be kept at one time.
     """
-    n, s = checked_steps("n_steps", n_steps), checked_count("slots", slots, 1)
-    return Schedule("binomial", n, s, _nested(n, s, STATES))
+    n, s = checked_steps("n_steps", n_steps), validate_count("slots", slots, 1)
+    return Schedule("binomial", n, s, _write_nested(n, s, STATES))
 
 
 def multistage(n_steps: int, memory_slots: int, disk_slots: int) -> Schedule:
@@ -64,10 +64,10 @@ def multistage(n_steps: int, memory_slots: int, disk_slots: int) -> Schedule:
     slot of the binomial schedule lives in one place throughout, so the traffic of the disk is the sum over its slots.
     Reference: Stumm & Walther (2009), SIAM J. Sci. Comput. 31:1946.
     """
-    n, memory = checked_steps("n_steps", n_steps), checked_count("memory_slots", memory_slots, 1)
-    disk = checked_count("disk_slots", disk_slots, 0)
+    n, memory = checked_steps("n_steps", n_steps), validate_count("memory_slots", memory_slots, 1)
+    disk = validate_count("disk_slots", disk_slots, 0)
     total = memory + disk
-    rows = _nested(n, total, STATES)
+    rows = _write_nested(n, total, STATES)
     traffic = np.bincount(rows[np.isin(rows[:, 0], (Kind.KEEP, Kind.RESTORE)), 3], minlength=total)
     place = np.full(total + 1, -1)  # the last entry answers for rows without a slot, whose slot is -1
     place[np.argsort(-traffic, kind="stable")] = np.arange(total)
@@ -82,12 +82,12 @@ def mixed(n_steps: int, slots: int) -> Schedule:
     step take about as much room as a state.  References: Zhang & Constantinescu (2023), arXiv:2106.13879;
     Maddison (2023), arXiv:2305.09568.
     """
-    n, s = checked_steps("n_steps", n_steps), checked_count("slots", slots, 1)
-    return Schedule("mixed", n, s, _nested(n, s, MIXED))
+    n, s = checked_steps("n_steps", n_steps), validate_count("slots", slots, 1)
+    return Schedule("mixed", n, s, _write_nested(n, s, MIXED))
 
 
-def _nested(n: int, s: int, rule: Rule) -> np.ndarray:
-    tape = Tape(n, s, rule)
+def _write_nested(n: int, s: int, rule: BlockRule) -> np.ndarray:
+    tape = ScheduleWriter(n, s, rule)
     if n:
         tape.reverse(0, n, s)
     return tape.rows

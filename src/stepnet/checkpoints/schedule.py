@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from stepnet.checkpoints.actions import COLUMNS, KINDS, ROW, Action, Kind
-from stepnet.checkpoints.drawing import COLUMN, drawing
-from stepnet.records import checked_count
+from stepnet.checkpoints.drawing import COLUMN, draw
+from stepnet.records import validate_count
 
 CHUNK = 4096  # rows that become Python numbers at a time
 
@@ -40,7 +40,7 @@ class Schedule:
 
     def __post_init__(self):
         for field, least in (("n_steps", 0), ("slots", 1), ("disk_slots", 0)):
-            object.__setattr__(self, field, checked_count(field, getattr(self, field), least))
+            object.__setattr__(self, field, validate_count(field, getattr(self, field), least))
         actions = np.ascontiguousarray(self.actions)
         if actions.dtype != np.int64 or actions.ndim != 2 or actions.shape[1] != 4:
             raise ValueError(f"`actions` must be int64 of shape (m, 4), found {actions.dtype} of {actions.shape}")
@@ -108,7 +108,7 @@ class Schedule:
         `o` is a taken slot (`D` on disk, `s` with stages), `--` a step forward, `<` a reversed one.  A long schedule is
         drawn with several steps to a column (`width` characters in all) and only its first `height` lines.
         """
-        return drawing(self, checked_count("width", width, COLUMN), checked_count("height", height, 1))
+        return draw(self, validate_count("width", width, COLUMN), validate_count("height", height, 1))
 
     def _is(self, *kinds: Kind) -> np.ndarray:
         wanted = np.zeros(len(KINDS), bool)

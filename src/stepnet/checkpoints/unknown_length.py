@@ -17,8 +17,8 @@ import numpy as np
 from stepnet.checkpoints.actions import Action, Kind
 from stepnet.checkpoints.counts import fewest_advances
 from stepnet.checkpoints.schedule import Schedule
-from stepnet.checkpoints.tape import NO_SLOT, STATES, Tape
-from stepnet.records import checked_count
+from stepnet.checkpoints.schedule_writer import NO_SLOT, STATES, ScheduleWriter
+from stepnet.records import validate_count
 
 NOW_AND_THEN = 3  # weights of the two ends that are considered: 1 for now, 2 for a step later
 _advances = lru_cache(maxsize=1 << 16)(fewest_advances)
@@ -37,7 +37,7 @@ class Online:
     """
 
     def __init__(self, slots: int):
-        self.slots = checked_count("slots", slots, 1)
+        self.slots = validate_count("slots", slots, 1)
         self.n_passed = 0
         self.kept: list[tuple[int, int]] = []
         """(position, slot) of the kept states, in order."""
@@ -50,13 +50,13 @@ class Online:
         self.n_passed += 1
         if comb(self.slots + self._repetitions, self.slots) < k + 2:
             self._repetitions += 1
-            self._lasting = _optimal_places(self.slots, self._repetitions)
+            self._lasting = _find_optimal_places(self.slots, self._repetitions)
         return self._place(k)
 
     def finish(self) -> Schedule:
         """A step was taken and is the last: the schedule of the whole run, which continues at its `turn`."""
         n = self.n_passed + 1
-        tape = Tape(n, self.slots, STATES, _forward(self.kept, n))
+        tape = ScheduleWriter(n, self.slots, STATES, _write_forward(self.kept, n))
         turn = len(tape.rows)
         _reverse_between(tape, n, [position for position, _ in self.kept], lambda i: self.slots - i)
         held = [slot for _, slot in self.kept]
@@ -90,9 +90,9 @@ class Online:
         roomier = list(map(_advances, lengths[1:], slots))
         before = list(accumulate(own, initial=0))
         after = [*accumulate(reversed(roomier[1:]), initial=0)][::-1]
-        last = _weighted(end - places[s])
+        last = _weight_intervals(end - places[s])
         costs = [NOW_AND_THEN * (x + y + z) + last for x, y, z in zip(before, joined, after, strict=False)]
-        costs.append(NOW_AND_THEN * before[s - 1] + _weighted(end - places[s - 1]))
+        costs.append(NOW_AND_THEN * before[s - 1] + _weight_intervals(end - places[s - 1]))
         candidates = [j for j in range(s, 0, -1) if places[j] not in self._lasting]
         return min(candidates, key=lambda j: costs[j - 1])
 
@@ -105,8 +105,8 @@ class TwoLevel:
     """
 
     def __init__(self, period: int, slots: int):
-        self.period = checked_count("period", period, 1)
-        self.slots = checked_count("slots", slots, 1)
+        self.period = validate_count("period", period, 1)
+        self.slots = validate_count("slots", slots, 1)
         self.n_passed = 0
 
     def step(self) -> tuple[Action, ...]:
@@ -119,7 +119,9 @@ class TwoLevel:
         """A step was taken and is the last: the schedule of the whole run, which continues at its `turn`."""
         n = self.n_passed + 1
         places = list(range(0, self.n_passed, self.period))
-        tape = Tape(n, self.slots + 1, STATES, _forward([(k, self.slots + i) for i, k in enumerate(places)], n))
+        tape = ScheduleWriter(
+            n, self.slots + 1, STATES, _write_forward([(k, self.slots + i) for i, k in enumerate(places)], n)
+        )
         turn = len(tape.rows)
         _reverse_between(tape, n, places, lambda i: self.slots + 1)
         start, slot = tape.rows[turn:, 1], tape.rows[turn:, 3]
@@ -137,18 +139,18 @@ def two_level(period: int, slots: int) -> TwoLevel:
     return TwoLevel(period, slots)
 
 
-def _optimal_places(slots: int, repetitions: int) -> set[int]:
+def _find_optimal_places(slots: int, repetitions: int) -> set[int]:
     """Where the states lie that reverse beta(s, r) steps: after beta(s, r-1), beta(s-1, r-1) more, ..."""
     lengths = [comb(s + repetitions - 1, s) for s in range(slots, 1, -1)]
     return {0, *np.cumsum(lengths).tolist()}
 
 
-def _weighted(length: int) -> int:
+def _weight_intervals(length: int) -> int:
     """The last interval, which has one slot: once if the run ends now, twice if it ends a step later."""
     return _advances(length, 1) + (NOW_AND_THEN - 1) * _advances(length + 1, 1)
 
 
-def _forward(kept: list[tuple[int, int]], n: int) -> list[Action]:
+def _write_forward(kept: list[tuple[int, int]], n: int) -> list[Action]:
     """From kept state to kept state and on to the state before the last step."""
     ends = [position for position, _ in kept[1:]] + [n - 1]
     return [
@@ -158,7 +160,7 @@ def _forward(kept: list[tuple[int, int]], n: int) -> list[Action]:
     ]
 
 
-def _reverse_between(tape: Tape, n: int, places: list[int], slots_of) -> None:
+def _reverse_between(tape: ScheduleWriter, n: int, places: list[int], slots_of) -> None:
     """Reverse the last step from the state before it, then the intervals from kept state to kept state."""
     tape.put(Kind.REVERSE, n - 1, n)
     stop = n - 1

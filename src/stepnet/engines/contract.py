@@ -15,14 +15,14 @@ from stepnet.solution import Failure, Pieces, Statistics, Status
 NO_STOPS = np.zeros(0)
 
 
-class Given(NamedTuple):
+class FixedSteps(NamedTuple):
     """Steps known beforehand: `n_steps` even ones, or those between the times of `grid`."""
 
     n_steps: int
     grid: np.ndarray | None = None
 
 
-class Adaptive(NamedTuple):
+class AdaptiveSteps(NamedTuple):
     """Steps chosen by the error estimate; `rtol` and `atol` hold one number for every entry of the flat state.
 
     A step ends at each of the times `stops`, which lie inside the interval in the direction of integration.
@@ -38,7 +38,7 @@ class Adaptive(NamedTuple):
     stops: np.ndarray = NO_STOPS
 
 
-class Passing(NamedTuple):
+class StateStream(NamedTuple):
     """Saved states are handed on by `take(t, y)` as soon as there are `room` of them and a further step is to come."""
 
     room: int
@@ -50,13 +50,13 @@ class Saving(NamedTuple):
 
     at: np.ndarray | None
     every: int
-    passing: Passing | None = None
+    passing: StateStream | None = None
 
 
 class Plan(NamedTuple):
     """How to step and what to keep, every number checked."""
 
-    stepping: Given | Adaptive
+    stepping: FixedSteps | AdaptiveSteps
     saving: Saving
     events: tuple[Event, ...] = ()
     dense: bool = False

@@ -10,8 +10,8 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
-from stepnet.estimators import settings, weights
-from stepnet.estimators.base import Lesson, NetEstimator, checked_samples
+from stepnet.estimators import sample_weights, settings
+from stepnet.estimators.net_estimator import FitData, NetEstimator, checked_samples
 from stepnet.nets.losses import Loss
 from stepnet.records import explain_arguments
 
@@ -96,27 +96,27 @@ class NetClassifier(ClassifierMixin, NetEstimator):
         with self._whole():
             X, y = checked_samples(self, X, y, dtype=np.float64)
             check_classification_targets(y)
-            return self._learn(self._lesson(X, y, weights.of_samples(sample_weight, len(X))), path, resume)
+            return self._learn(self._lesson(X, y, sample_weights.weigh_samples(sample_weight, len(X))), path, resume)
 
-    def _lesson(self, X: np.ndarray, y: np.ndarray, each: np.ndarray) -> Lesson:
+    def _lesson(self, X: np.ndarray, y: np.ndarray, each: np.ndarray) -> FitData:
         """What counts of the samples, with targets as the loss takes them."""
         X, y, each = X[each > 0], y[each > 0], each[each > 0]
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"`y` must have at least two classes, found one class: {self.classes_[0]!r}")
         scaling = self._scaling(X, each)
-        each = each * weights.of_classes(self.class_weight, self.classes_, labels, each)[labels]
+        each = each * sample_weights.weigh_classes(self.class_weight, self.classes_, labels, each)[labels]
         X, labels, each = X[each > 0], labels[each > 0], each[each > 0]
         loss, count = self._loss("cross_entropy"), len(self.classes_)
         meaning = loss.meaning
         if meaning.each != 1:
             raise ValueError(f"`loss` must have one output for each class, found {loss!r}, which has {meaning.each}")
         if meaning.targets == "answers" and count == 2:
-            return Lesson(X, scaling, labels, 1, loss, weights.needed(each), labels)
+            return FitData(X, scaling, labels, 1, loss, sample_weights.drop_trivial(each), labels)
         targets = labels if meaning.targets == "classes" else np.eye(count)[labels]
         if isinstance(loss, Loss) and (loss.hits is None or meaning.targets == "answers"):
-            loss = replace(loss, hits=_hits)
-        return Lesson(X, scaling, targets, count, loss, weights.needed(each), labels)
+            loss = replace(loss, hits=_count_hits)
+        return FitData(X, scaling, targets, count, loss, sample_weights.drop_trivial(each), labels)
 
     def decision_function(self, X) -> np.ndarray:
         """Outputs of the net (n, classes); their difference, or the only one (n,), if there are two classes."""
@@ -147,11 +147,11 @@ class NetClassifier(ClassifierMixin, NetEstimator):
         classes, kind = self.classes_, self.classes_.dtype
         if kind.kind in "mM":  # times count units
             classes = classes.view(np.int64)
-        return super()._facts() | {"classes": settings.described(classes.tolist()), "kind": kind.str}
+        return super()._facts() | {"classes": settings.describe(classes.tolist()), "kind": kind.str}
 
     def _tell(self, told: dict) -> None:
         super()._tell(told)
-        kind, classes = np.dtype(told["kind"]), settings.built(told["classes"])
+        kind, classes = np.dtype(told["kind"]), settings.build(told["classes"])
         if kind.kind not in LABELS or kind.itemsize > LONGEST_LABEL:
             raise ValueError(f"classes must be numbers, texts or times, found {kind}")
         outputs = self.net_.design.n_out
@@ -160,6 +160,6 @@ class NetClassifier(ClassifierMixin, NetEstimator):
         self.classes_ = np.array(classes, dtype=kind)
 
 
-def _hits(z: np.ndarray, targets: np.ndarray) -> np.ndarray:
+def _count_hits(z: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Which samples have the largest output at their class."""
     return z.argmax(axis=1) == targets.argmax(axis=1)

@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.atomic_files import checked_folder, remove_leftovers, write_file
 from stepnet.errors import DamagedFile
 from stepnet.estimators import settings
 from stepnet.fields import Field
-from stepnet.folder_locks import locked
 from stepnet.nets import Net
-from stepnet.nets.border import checked_workers
 from stepnet.nets.losses import Meaning
-from stepnet.stored_arrays import Tensors, open_tensors, read_json, reading, require_array
+from stepnet.nets.validation import validate_workers
+from stepnet.storage.atomic_files import remove_leftovers, validate_folder, write_file
+from stepnet.storage.folder_locks import hold_lock
+from stepnet.storage.stored_arrays import Tensors, open_tensors, read_json, report_damage, require_array
 from stepnet.training import Ending, Minimum, Run
 
 FORMAT = 3
@@ -43,14 +43,14 @@ def write(estimator, path, columns: dict | None = None) -> None:
     """
     from safetensors.numpy import save
 
-    run, arrays = _run_described(estimator.run_)
+    run, arrays = _describe_run(estimator.run_)
     mark = uuid.uuid4().hex[:12]
     files = {part: pattern.replace("*", mark) for part, pattern in PARTS.items()}
     told = {
         "format": FORMAT,
         "files": files,
         "estimator": type(estimator).__name__,
-        "settings": {name: _described(value) for name, value in estimator.get_params(deep=False).items()},
+        "settings": {name: _describe(value) for name, value in estimator.get_params(deep=False).items()},
         "meaning": dataclasses.asdict(estimator.meaning_),
         "run": run,
         "n_features_in": int(estimator.n_features_in_),
@@ -60,8 +60,8 @@ def write(estimator, path, columns: dict | None = None) -> None:
     }
     text = json.dumps(told, indent=1)
     numbers = arrays | {name: getattr(estimator, name) for name in estimator.NUMBERS}
-    folder = checked_folder("path", path)
-    with locked(folder, patience=PATIENCE):
+    folder = validate_folder("path", path)
+    with hold_lock(folder, patience=PATIENCE):
         try:
             content = save({name: np.ascontiguousarray(each) for name, each in numbers.items()})
             write_file(folder / files["numbers"], content)
@@ -88,26 +88,26 @@ def _remove_others(folder: Path) -> None:
 
 def read(kind, path):
     """The estimator of this kind in a folder."""
-    folder = checked_folder("path", path)
+    folder = validate_folder("path", path)
     for attempt in range(ATTEMPTS):
-        told = head(folder)
+        told = read_head(folder)
         if told.get("estimator") != kind.__name__:
             raise ValueError(f"`path` holds a {told.get('estimator')!s:.60}, not a {kind.__name__}: {str(folder)!r}")
         try:
-            with reading(folder, f"the folder of a {kind.__name__}"):
-                return _built_estimator(kind, told, folder)
+            with report_damage(folder, f"the folder of a {kind.__name__}"):
+                return _build_estimator(kind, told, folder)
         except FileNotFoundError as missing:
-            if attempt + 1 == ATTEMPTS or head(folder) == told:
+            if attempt + 1 == ATTEMPTS or read_head(folder) == told:
                 raise DamagedFile(f"`path` = {str(folder)!r} is incomplete: {missing}") from None
     raise AssertionError
 
 
-def head(path) -> dict:
+def read_head(path) -> dict:
     """What `estimator.json` in a folder says."""
-    folder = checked_folder("path", path)
+    folder = validate_folder("path", path)
     if not (folder / HEAD).is_file():
         raise ValueError(f"`path` holds no estimator: there is no {str(folder / HEAD)!r}")
-    with reading(folder / HEAD, "an estimator"):
+    with report_damage(folder / HEAD, "an estimator"):
         told = dict(read_json(folder / HEAD))
     if told.get("format") != FORMAT:
         found = f"{told.get('format')!s:.60}, this version reads {FORMAT}"
@@ -115,18 +115,18 @@ def head(path) -> dict:
     return told
 
 
-def _built_estimator(kind, told: dict, folder: Path):
-    net, n = Net.load(_part(told, folder, "net")), told["n_features_in"]
+def _build_estimator(kind, told: dict, folder: Path):
+    net, n = Net.load(_find_part(told, folder, "net")), told["n_features_in"]
     if n != net.design.n_in:
         raise ValueError(f"`n_features_in` must be {net.design.n_in}, as the net has it, found {n!r:.60}")
-    found = kind(**{name: _built(each, net) for name, each in told["settings"].items()})
-    net.workers = checked_workers(found.workers)
+    found = kind(**{name: _build(each, net) for name, each in told["settings"].items()})
+    net.workers = validate_workers(found.workers)
     found.net_, found.meaning_, found.n_features_in_ = net, Meaning(**told["meaning"]), n
-    with open_tensors(_part(told, folder, "numbers")) as numbers:
+    with open_tensors(_find_part(told, folder, "numbers")) as numbers:
         for name in kind.NUMBERS:
             length = net.design.n_out // found.meaning_.each if name.startswith("y_") else n
-            setattr(found, name, _column(name, numbers, length))
-        found.run_ = _run_built(told["run"], numbers, net)
+            setattr(found, name, _find_column(name, numbers, length))
+        found.run_ = _build_run(told["run"], numbers, net)
     if told["feature_names"]:
         if len(told["feature_names"]) != n or not all(isinstance(name, str) for name in told["feature_names"]):
             raise ValueError(f"`feature_names` must be {n} names, found {told['feature_names']!r:.60}")
@@ -135,7 +135,7 @@ def _built_estimator(kind, told: dict, folder: Path):
     return found
 
 
-def _part(told: dict, folder: Path, part: str) -> Path:
+def _find_part(told: dict, folder: Path, part: str) -> Path:
     """A file that the head names, in its own folder."""
     name = told["files"][part]
     if not Path(name).match(PARTS[part]) or Path(name).name != name:
@@ -143,22 +143,22 @@ def _part(told: dict, folder: Path, part: str) -> Path:
     return folder / name
 
 
-def _column(name: str, numbers: Tensors, length: int) -> np.ndarray:
+def _find_column(name: str, numbers: Tensors, length: int) -> np.ndarray:
     """A number for every column."""
     found = numbers[name]
     return require_array(f"`{name}`", found, (length,), found.dtype if found.dtype.kind == "f" else np.float64)
 
 
-def _described(value) -> Any:
+def _describe(value) -> Any:
     """A field is in the file of its net, whose only block has it."""
-    return {"field": "net"} if isinstance(value, Field) else settings.described(value)
+    return {"field": "net"} if isinstance(value, Field) else settings.describe(value)
 
 
-def _built(told, net: Net) -> Any:
-    return net.design.blocks[0].field if told == {"field": "net"} else settings.built(told)
+def _build(told, net: Net) -> Any:
+    return net.design.blocks[0].field if told == {"field": "net"} else settings.build(told)
 
 
-def _run_described(run) -> tuple[dict, dict[str, np.ndarray]]:
+def _describe_run(run) -> tuple[dict, dict[str, np.ndarray]]:
     """How training went, as JSON and arrays; the parameters it found are those of the net."""
     told: dict[str, Any] = {"kind": type(run).__name__}
     arrays: dict[str, np.ndarray] = {}
@@ -169,11 +169,11 @@ def _run_described(run) -> tuple[dict, dict[str, np.ndarray]]:
         elif isinstance(value, np.ndarray):
             arrays[f"run.{name}"] = value
         else:
-            told[name] = value.name if isinstance(value, Enum) else settings.described(value)
+            told[name] = value.name if isinstance(value, Enum) else settings.describe(value)
     return told, arrays
 
 
-def _run_built(told: dict, numbers: Tensors, net: Net):
+def _build_run(told: dict, numbers: Tensors, net: Net):
     found: dict[str, Any] = {name: value for name, value in told.items() if name != "kind"}
     for key in numbers:
         part, _, rest = key.partition(".")

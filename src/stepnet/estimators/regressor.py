@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 
-from stepnet.estimators import scaling, weights
-from stepnet.estimators.base import Lesson, NetEstimator, checked_samples
+from stepnet.estimators import sample_weights, scaling
+from stepnet.estimators.net_estimator import FitData, NetEstimator, checked_samples
 from stepnet.nets.losses.entropy import SUMS_TO_ONE
 
 
@@ -26,10 +26,10 @@ class NetRegressor(MultiOutputMixin, RegressorMixin, NetEstimator):
             X, y = checked_samples(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
             self.is_flat_ = y.ndim == 1
             targets = np.asarray(y, float).reshape(len(y), -1)
-            lesson = self._lesson(X, targets, weights.of_samples(sample_weight, len(X)))
+            lesson = self._lesson(X, targets, sample_weights.weigh_samples(sample_weight, len(X)))
             return self._learn(lesson, path, resume)
 
-    def _lesson(self, X: np.ndarray, y: np.ndarray, each: np.ndarray) -> Lesson:
+    def _lesson(self, X: np.ndarray, y: np.ndarray, each: np.ndarray) -> FitData:
         """What counts of the samples, with targets as the loss takes them."""
         loss, counted = self._loss("mse"), each > 0
         _require(y, loss)
@@ -37,7 +37,7 @@ class NetRegressor(MultiOutputMixin, RegressorMixin, NetEstimator):
         is_real, meaning = loss.meaning.targets == "real numbers", loss.meaning
         self.y_shift_, self.y_factor_ = self._scaling(y, each) if is_real else scaling.none(y.shape[1])
         targets, outputs = (y - self.y_shift_) / self.y_factor_, y.shape[1] * meaning.each
-        return Lesson(X, self._scaling(X, each), targets, outputs, loss, weights.needed(each))
+        return FitData(X, self._scaling(X, each), targets, outputs, loss, sample_weights.drop_trivial(each))
 
     def predict(self, X) -> np.ndarray:
         """Targets of samples."""

@@ -51,34 +51,34 @@ def require_stored(settings: dict) -> None:
             raise ValueError(f"`{name}` was not stored in the file, set it anew to fit; it was {value.text:.200}")
 
 
-def described(value) -> Any:
+def describe(value) -> Any:
     """A setting as JSON; what cannot be built again by what it looks like."""
     if isinstance(value, NotStored):
         return {"not stored": value.text}
     try:
-        return _described(value)
+        return _describe(value)
     except Unwritable:
         return {"not stored": repr(value)}
 
 
-def _described(value) -> Any:
+def _describe(value) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, list):
-        return [_described(each) for each in value]
+        return [_describe(each) for each in value]
     if isinstance(value, tuple):
-        return {"tuple": [_described(each) for each in value]}
+        return {"tuple": [_describe(each) for each in value]}
     if isinstance(value, dict):
-        return {"pairs": [[_described(key), _described(each)] for key, each in value.items()]}
+        return {"pairs": [[_describe(key), _describe(each)] for key, each in value.items()]}
     if RECORDS.get(type(value).__name__) is type(value):
-        numbers = {each.name: _described(getattr(value, each.name)) for each in fields(value)}
+        numbers = {each.name: _describe(getattr(value, each.name)) for each in fields(value)}
         return {"record": type(value).__name__, "numbers": numbers}
-    return _by_name(value)
+    return _describe_by_name(value)
 
 
-def _by_name(value) -> dict:
+def _describe_by_name(value) -> dict:
     """What a catalogue knows, by its name there."""
     if isinstance(value, Loss) and LOSSES.get(value.name) is value.family:
         weights = None if value.class_weights is None else value.class_weights.tolist()
@@ -94,19 +94,19 @@ def _by_name(value) -> dict:
     raise Unwritable
 
 
-def built(told) -> Any:
+def build(told) -> Any:
     """The setting that was described."""
     if isinstance(told, list):
-        return [built(each) for each in told]
+        return [build(each) for each in told]
     if not isinstance(told, dict):
         return told
     if "record" in told:
-        return RECORDS[told["record"]](**{name: built(each) for name, each in told["numbers"].items()})
+        return RECORDS[told["record"]](**{name: build(each) for name, each in told["numbers"].items()})
     if "loss" in told:
         return get(told["loss"], **told["numbers"])
     if "tuple" in told:
-        return tuple(built(each) for each in told["tuple"])
+        return tuple(build(each) for each in told["tuple"])
     if "pairs" in told:
-        return {built(key): built(each) for key, each in told["pairs"]}
+        return {build(key): build(each) for key, each in told["pairs"]}
     (kind, name), *_ = told.items()
     return BY_NAME[kind](name)

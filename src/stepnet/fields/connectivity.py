@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from stepnet.arguments import sequence, whole
 from stepnet.errors import UnknownName
-from stepnet.records import checked_count, flag
+from stepnet.records import flag, validate_count
+from stepnet.validation import sequence, whole
 
 MOST_FEATURES = 2**30  # also of nodes, taps, layers: whatever arrays are as long as
 SAME = 1e-14  # relative difference of operators that are the same but for rounding
@@ -65,7 +65,7 @@ class Mixing:
     def __post_init__(self):
         for each in ("channels_in", "channels_out"):
             object.__setattr__(self, each, count(each, getattr(self, each)))
-        operators = sequence(lambda _, each: _operator(each))("operators", self.operators)
+        operators = sequence(lambda _, each: _validate_operator(each))("operators", self.operators)
         if not operators or len({each.shape for each in operators}) != 1:
             raise ValueError(f"`operators` must be matrices of one shape, found {[each.shape for each in operators]}")
         object.__setattr__(self, "operators", operators)
@@ -103,12 +103,12 @@ class Mixing:
     @property
     def axes_in(self) -> tuple[int, ...]:
         """The shape of a sample, channels first: (features,), (channels, nodes) or (channels, height, width)."""
-        return _axes(self.channels_in, self.nodes_in, self.stencil)
+        return _list_axes(self.channels_in, self.nodes_in, self.stencil)
 
     @property
     def axes_out(self) -> tuple[int, ...]:
         """That of what it gives."""
-        return _axes(self.channels_out, self.nodes_out, self.stencil)
+        return _list_axes(self.channels_out, self.nodes_out, self.stencil)
 
     @cached_property
     def is_dense(self) -> bool:
@@ -159,9 +159,9 @@ class Fixed:
 
     def __post_init__(self):
         object.__setattr__(self, "channels", count("channels", self.channels))
-        object.__setattr__(self, "operator", _operator(self.operator))
+        object.__setattr__(self, "operator", _validate_operator(self.operator))
         for name, nodes in zip(("axes_out", "axes_in"), self.operator.shape, strict=True):
-            flat = (nodes,) if self.channels == 1 else _axes(self.channels, nodes)
+            flat = (nodes,) if self.channels == 1 else _list_axes(self.channels, nodes)
             axes = sequence(whole(1))(name, getattr(self, name)) or flat
             if prod(axes) != self.channels * nodes:
                 raise ValueError(f"`{name}` must hold {self.channels * nodes} features, found {axes}")
@@ -213,7 +213,7 @@ class Attention:
 
     @property
     def axes_in(self) -> tuple[int, ...]:
-        return _axes(self.channels, self.tokens)
+        return _list_axes(self.channels, self.tokens)
 
     axes_out = axes_in
 
@@ -262,7 +262,7 @@ class Normalisation:
 
     @property
     def axes_in(self) -> tuple[int, ...]:
-        return _axes(self.channels, self.nodes)
+        return _list_axes(self.channels, self.nodes)
 
     axes_out = axes_in
 
@@ -309,11 +309,11 @@ def graph(adjacency, channels_in: int, channels_out: int | None = None, filter="
     A = _adjacency(adjacency)
     identity = sparse.eye_array(A.shape[0], format="csr")
     if filter == "adjacency":
-        operators = [_normalised(A + identity)]
+        operators = [_normalise(A + identity)]
     elif filter == "laplacian":
-        operators = [identity - _normalised(A)]
+        operators = [identity - _normalise(A)]
     elif filter == "chebyshev":
-        L = -_normalised(A)
+        L = -_normalise(A)
         operators = [identity, L]
         for _ in range(count("degree", degree) - 1):
             operators.append(2 * (L @ operators[-1]) - operators[-2])
@@ -355,7 +355,7 @@ def resized(n_in: int, n_out: int, axes_in: tuple[int, ...] = ()) -> Fixed:
     return Fixed("resized", 1, sparse.eye_array(count("n_out", n_out), count("n_in", n_in)), axes_in)
 
 
-def _axes(channels: int, nodes: int, stencil: Stencil | None = None) -> tuple[int, ...]:
+def _list_axes(channels: int, nodes: int, stencil: Stencil | None = None) -> tuple[int, ...]:
     """The shape of a sample, channels first; flat if there is one node."""
     if stencil is not None and prod(stencil.shape) == nodes:
         return channels, *stencil.shape
@@ -364,10 +364,10 @@ def _axes(channels: int, nodes: int, stencil: Stencil | None = None) -> tuple[in
 
 def count(name: str, value) -> int:
     """A positive integer."""
-    return checked_count(name, value, 1, MOST_FEATURES, "no memory holds as many")
+    return validate_count(name, value, 1, MOST_FEATURES, "no memory holds as many")
 
 
-def all_of(name: str, values, kind: type) -> tuple:
+def require_all(name: str, values, kind: type) -> tuple:
     """One or more records of a kind."""
     try:
         found = tuple(values)
@@ -390,7 +390,7 @@ def two(name: str, value) -> tuple[int, int]:
     return count(name, first), count(name, second)
 
 
-def _operator(matrix) -> sparse.csr_array:
+def _validate_operator(matrix) -> sparse.csr_array:
     try:
         operator = sparse.csr_array(matrix, dtype=np.float64)
     except (TypeError, ValueError, OverflowError, AttributeError):
@@ -414,10 +414,10 @@ def _convolution(name, shape, channels_in, channels_out, taps, padding) -> Mixin
         raise ValueError(f"`taps` must be odd, so that a stencil has a centre; found {taps}")
     stencil = Stencil(shape, taps, padding == "periodic")
     channels_out = channels_in if channels_out is None else channels_out
-    return Mixing(name, channels_in, channels_out, shifts_of(stencil), stencil)
+    return Mixing(name, channels_in, channels_out, build_shifts(stencil), stencil)
 
 
-def shifts_of(stencil: Stencil) -> tuple[sparse.csr_array, ...]:
+def build_shifts(stencil: Stencil) -> tuple[sparse.csr_array, ...]:
     """The operators of a convolution: one shift for every tap."""
     shape, taps = stencil.shape, stencil.taps
     nodes, coordinates = np.arange(prod(shape)).reshape(shape), np.indices(shape)
@@ -451,6 +451,6 @@ def _adjacency(value) -> sparse.csr_array:
     return A
 
 
-def _normalised(A) -> sparse.csr_array:
+def _normalise(A) -> sparse.csr_array:
     scale = sparse.diags_array(1 / np.sqrt(A.sum(axis=1)))
     return sparse.csr_array(scale @ A @ scale)

@@ -10,9 +10,9 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import splu
 
-from stepnet.arguments import array, check, instance, real
 from stepnet.fields.connectivity import count
-from stepnet.sums import inner
+from stepnet.fields.inner_product import inner
+from stepnet.validation import array, check, instance, real
 
 NEAR = 1e-9  # in intervals: a time that close to a knot belongs to what comes after it
 

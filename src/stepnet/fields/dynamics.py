@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepnet.arguments import check, whole
-from stepnet.fields.connectivity import Connectivity, all_of
-from stepnet.fields.formula import Chain, affine, joined, symmetric
-from stepnet.records import number
+from stepnet.fields.connectivity import Connectivity, require_all
+from stepnet.fields.formula import Chain, affine, join_parameters, symmetric
+from stepnet.records import validate_number
+from stepnet.validation import check, whole
 
 KINDS = ("first", "partitioned", "second")
 
@@ -35,7 +35,7 @@ class Field:
     kind: str = "first"
 
     def __post_init__(self):
-        object.__setattr__(self, "parts", all_of("parts", self.parts, Chain))
+        object.__setattr__(self, "parts", require_all("parts", self.parts, Chain))
         if not isinstance(self.kind, str) or self.kind not in KINDS:
             raise ValueError(f"`kind` must be one of {KINDS}, found {self.kind!r}")
         wanted = 2 if self.kind == "partitioned" else 1
@@ -65,7 +65,7 @@ class Field:
     @property
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes at one time."""
-        return joined(part.parameters for part in self.parts)
+        return join_parameters(part.parameters for part in self.parts)
 
     @check(part=whole())
     def chain(self, part: int) -> Chain:
@@ -81,7 +81,8 @@ def residual(K: Connectivity, activation="tanh", norm: str | None = None) -> Fie
 def antisymmetric(K: Connectivity, activation="tanh", damping: float = 0.0, norm: str | None = None) -> Field:
     """y' = s((K - K' - damping I) y + b); Haber & Ruthotto (2017), Inverse Problems 34:014004."""
     return Field(
-        "antisymmetric", (affine(K, activation, norm=norm, is_antisymmetric=True, shift=-number("damping", damping)),)
+        "antisymmetric",
+        (affine(K, activation, norm=norm, is_antisymmetric=True, shift=-validate_number("damping", damping)),),
     )
 
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from stepnet.arguments import check, flag
 from stepnet.errors import UnknownName
 from stepnet.fields.activations import IDENTITY, Activation, activation
-from stepnet.fields.connectivity import Connectivity, Mixing, Normalisation, all_of, count, dense
-from stepnet.records import number
+from stepnet.fields.connectivity import Connectivity, Mixing, Normalisation, count, dense, require_all
+from stepnet.records import validate_number
+from stepnet.validation import check, flag
 
 NORMS = {"layer": True, "rms": False}
 """Names of normalisations, and whether they take the mean away."""
@@ -54,7 +54,7 @@ class Layer:
         if not isinstance(K, Connectivity):
             raise TypeError(f"`K` must be a connectivity such as `fields.dense(3)`, found {K!r:.60}")
         object.__setattr__(self, "activation", activation(self.activation))
-        object.__setattr__(self, "shift", number("shift", self.shift))
+        object.__setattr__(self, "shift", validate_number("shift", self.shift))
         self._check_names()
         if (self.is_antisymmetric or self.shift) and K.n_in != K.n_out:
             raise ValueError(f"K must be square for K - K' and for K + shift I, found {K.n_out} by {K.n_in}")
@@ -105,7 +105,7 @@ class Layer:
         """Names and shapes."""
         each = (self.n_out // self.bias_nodes,)
         shapes = ((self.weights, self.connectivity.weight_shape), (self.bias, each), (self.clock, each))
-        return joined({name: shape} for name, shape in shapes if name is not None and shape is not None)
+        return join_parameters({name: shape} for name, shape in shapes if name is not None and shape is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,8 +116,8 @@ class Chain:
     sign: float = 1.0
 
     def __post_init__(self):
-        object.__setattr__(self, "layers", all_of("layers", self.layers, Layer))
-        object.__setattr__(self, "sign", number("sign", self.sign))
+        object.__setattr__(self, "layers", require_all("layers", self.layers, Layer))
+        object.__setattr__(self, "sign", validate_number("sign", self.sign))
         if abs(self.sign) != 1.0:
             raise ValueError(f"`sign` must be 1 or -1, found {self.sign:g}; a field is scaled by its weights")
         for before, after in pairwise(self.layers):
@@ -151,10 +151,10 @@ class Chain:
     @property
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes; layers with the same name share the parameter."""
-        return joined(layer.parameters for layer in self.layers)
+        return join_parameters(layer.parameters for layer in self.layers)
 
 
-def joined(some) -> dict[str, tuple[int, ...]]:
+def join_parameters(some) -> dict[str, tuple[int, ...]]:
     """Parameters of several parts, shared by name."""
     found: dict[str, tuple[int, ...]] = {}
     for parameters in some:
@@ -166,15 +166,15 @@ def joined(some) -> dict[str, tuple[int, ...]]:
 
 def affine(K: Connectivity, s="tanh", sign: float = 1.0, norm: str | None = None, **variations) -> Chain:
     """s(K x + b), or s(N(K x + b)) with the normalisation N called `norm`: "layer" or "rms"."""
-    return Chain(_activated(Layer(K, **variations), s, norm), sign)
+    return Chain(_activate(Layer(K, **variations), s, norm), sign)
 
 
 def symmetric(K: Connectivity, s="tanh", sign: float = -1.0, norm: str | None = None) -> Chain:
     """sign K' s(K x + b), or sign K' s(N(K x + b))."""
-    return Chain((*_activated(Layer(K), s, norm), Layer(K, bias=None, is_transposed=True)), sign)
+    return Chain((*_activate(Layer(K), s, norm), Layer(K, bias=None, is_transposed=True)), sign)
 
 
-def _activated(layer: Layer, s, norm: str | None) -> tuple[Layer, ...]:
+def _activate(layer: Layer, s, norm: str | None) -> tuple[Layer, ...]:
     """s(u) of the layer u, normalised before."""
     if norm is None:
         return (replace(layer, activation=activation(s)),)
@@ -199,5 +199,5 @@ def mlp(widths: Sequence[int], s="tanh", has_time: bool = False, norm: str | Non
         Layer(dense(n_in, n_out), f"K{i}", f"b{i}", clock="c1" if has_time and i == 1 else None)
         for i, (n_in, n_out) in enumerate(pairwise(widths), 1)
     ]
-    hidden = [each for layer in plain[:-1] for each in _activated(layer, s, norm)]
+    hidden = [each for layer in plain[:-1] for each in _activate(layer, s, norm)]
     return Chain((*hidden, plain[-1]))

@@ -14,7 +14,7 @@ from stepnet.fields.connectivity import Attention, Connectivity, Fixed, Mixing, 
 from stepnet.fields.formula import Chain, Layer
 
 
-class Bars(NamedTuple):
+class FieldGradients(NamedTuple):
     """Gradients with respect to the input, and to the weights by name."""
 
     x: np.ndarray
@@ -27,25 +27,25 @@ class Bars(NamedTuple):
 def apply(K: Connectivity, W, x: np.ndarray, v: np.ndarray) -> np.ndarray:
     """K(x) v; a linear K does not look at x."""
     if isinstance(K, Mixing):
-        return np.sum([_mixed(W_k, P, v) for W_k, P in _taps(K, W)], axis=0)
+        return np.sum([_mix(W_k, P, v) for W_k, P in _taps(K, W)], axis=0)
     if isinstance(K, Fixed):
-        return _moved(K.operator, v, K.channels).reshape(K.n_out, -1)
+        return _move(K.operator, v, K.channels).reshape(K.n_out, -1)
     if isinstance(K, Normalisation):
-        return _flat(_centred(K, v) / _size(K, x))
+        return _flat(_centre(K, v) / _size(K, x))
     P, (_, _, W_v, W_o) = _attention(K, W, x).P, W
-    return _flat(_channels(W_o, _weighted(K, P, _channels(W_v, _tokens(K, v)))))
+    return _flat(_channels(W_o, _weigh(K, P, _channels(W_v, _tokens(K, v)))))
 
 
 def apply_transposed(K: Connectivity, W, x: np.ndarray, z: np.ndarray) -> np.ndarray:
     """K(x)' z."""
     if isinstance(K, Mixing):
-        return np.sum([_mixed(W_k.T, P.T, z) for W_k, P in _taps(K, W)], axis=0)
+        return np.sum([_mix(W_k.T, P.T, z) for W_k, P in _taps(K, W)], axis=0)
     if isinstance(K, Fixed):
-        return _moved(K.operator.T, z, K.channels).reshape(K.n_in, -1)
+        return _move(K.operator.T, z, K.channels).reshape(K.n_in, -1)
     if isinstance(K, Normalisation):
         return apply(K, W, x, z)
     P, (_, _, W_v, W_o) = _attention(K, W, x).P, W
-    return _flat(_channels(W_v.T, _weighted(K, np.swapaxes(P, -1, -2), _channels(W_o.T, _tokens(K, z)))))
+    return _flat(_channels(W_v.T, _weigh(K, np.swapaxes(P, -1, -2), _channels(W_o.T, _tokens(K, z)))))
 
 
 def weight_gradient(K: Connectivity, W, x: np.ndarray, v: np.ndarray, z: np.ndarray) -> np.ndarray | None:
@@ -54,56 +54,56 @@ def weight_gradient(K: Connectivity, W, x: np.ndarray, v: np.ndarray, z: np.ndar
         return None
     if isinstance(K, Mixing):
         z = z.reshape(K.channels_out, -1)
-        found = [z @ _moved(P, v, K.channels_in).reshape(K.channels_in, -1).T for P in K.operators]
+        found = [z @ _move(P, v, K.channels_in).reshape(K.channels_in, -1).T for P in K.operators]
         return np.stack(found).reshape(K.weight_shape)
-    return _pulled_attention(K, W, x, v, z)[1]
+    return _pull_back_attention(K, W, x, v, z)[1]
 
 
 def state_gradient(K: Connectivity, W, x: np.ndarray, v: np.ndarray, z: np.ndarray) -> np.ndarray | float:
     """d <z, K(x) v> / dx with v held fixed: 0 for a linear K."""
     if isinstance(K, Normalisation):
-        product = (z.reshape(K.channels, K.nodes, -1) * _centred(K, v)).mean(axis=0)
-        return _flat(-product / _size(K, x) ** 3 * _centred(K, x))
-    return _pulled_attention(K, W, x, v, z)[0] if isinstance(K, Attention) else 0.0
+        product = (z.reshape(K.channels, K.nodes, -1) * _centre(K, v)).mean(axis=0)
+        return _flat(-product / _size(K, x) ** 3 * _centre(K, x))
+    return _pull_back_attention(K, W, x, v, z)[0] if isinstance(K, Attention) else 0.0
 
 
 def state_tangent(K: Connectivity, W, x: np.ndarray, x_dot: np.ndarray, v: np.ndarray, is_transposed: bool):
     """d (K(x) v), or of K(x)' v, along x_dot with v held fixed: 0 for a linear K."""
     if isinstance(K, Normalisation):
-        product = (_centred(K, x) * _centred(K, x_dot)).mean(axis=0)
-        return _flat(-product / _size(K, x) ** 3 * _centred(K, v))
-    return _pushed_attention(K, W, x, x_dot, v, is_transposed) if isinstance(K, Attention) else 0.0
+        product = (_centre(K, x) * _centre(K, x_dot)).mean(axis=0)
+        return _flat(-product / _size(K, x) ** 3 * _centre(K, v))
+    return _push_forward_attention(K, W, x, x_dot, v, is_transposed) if isinstance(K, Attention) else 0.0
 
 
-def _centred(K: Normalisation, v: np.ndarray) -> np.ndarray:
+def _centre(K: Normalisation, v: np.ndarray) -> np.ndarray:
     """C v as (channels, nodes, batch)."""
     v = v.reshape(K.channels, K.nodes, -1)
     return v - v.mean(axis=0) if K.is_centred else v
 
 
 def _size(K: Normalisation, x: np.ndarray) -> np.ndarray:
-    return np.sqrt((_centred(K, x) ** 2).mean(axis=0) + K.eps)
+    return np.sqrt((_centre(K, x) ** 2).mean(axis=0) + K.eps)
 
 
 def _taps(K: Mixing, W):
     return zip(np.reshape(W, (-1, K.channels_out, K.channels_in)), K.operators, strict=True)
 
 
-def _moved(P, v: np.ndarray, channels: int) -> np.ndarray:
+def _move(P, v: np.ndarray, channels: int) -> np.ndarray:
     """P on the nodes of every channel."""
     nodes = v.reshape(channels, P.shape[1], -1)
     return np.stack([P @ each for each in nodes]).astype(v.dtype)
 
 
-def _mixed(W: np.ndarray, P, v: np.ndarray) -> np.ndarray:
-    moved = _moved(P, v, W.shape[1])
+def _mix(W: np.ndarray, P, v: np.ndarray) -> np.ndarray:
+    moved = _move(P, v, W.shape[1])
     return (W @ moved.reshape(W.shape[1], -1)).reshape(W.shape[0] * P.shape[0], -1)
 
 
 # ---- attention; arrays are (channels, tokens, batch), P is (batch, heads, tokens, tokens) ---------------------------
 
 
-class _Attended(NamedTuple):
+class _AttentionTerms(NamedTuple):
     Q: np.ndarray
     K: np.ndarray
     P: np.ndarray
@@ -126,42 +126,42 @@ def _heads(K: Attention, v: np.ndarray) -> np.ndarray:
     return np.moveaxis(v.reshape(K.heads, -1, K.tokens, v.shape[-1]), -1, 0)
 
 
-def _joined_heads(K: Attention, v: np.ndarray) -> np.ndarray:
+def _join_heads(K: Attention, v: np.ndarray) -> np.ndarray:
     return np.moveaxis(v, 0, -1).reshape(K.channels, K.tokens, -1)
 
 
-def _weighted(K: Attention, P: np.ndarray, v: np.ndarray) -> np.ndarray:
+def _weigh(K: Attention, P: np.ndarray, v: np.ndarray) -> np.ndarray:
     """sum_j P_ij v_j."""
-    return _joined_heads(K, _heads(K, v) @ np.swapaxes(P, -1, -2))
+    return _join_heads(K, _heads(K, v) @ np.swapaxes(P, -1, -2))
 
 
-def _attention(K: Attention, W, x: np.ndarray) -> _Attended:
+def _attention(K: Attention, W, x: np.ndarray) -> _AttentionTerms:
     tokens = _tokens(K, x)
     Q, Keys = _heads(K, _channels(W[0], tokens)), _heads(K, _channels(W[1], tokens))
     scores = np.swapaxes(Q, -1, -2) @ Keys * (K.channels // K.heads) ** -0.5
     if K.is_causal:
         scores = np.where(np.tri(K.tokens, dtype=bool), scores, -np.inf)
     P = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return _Attended(Q, Keys, P / P.sum(axis=-1, keepdims=True))
+    return _AttentionTerms(Q, Keys, P / P.sum(axis=-1, keepdims=True))
 
 
-def _pulled_attention(K: Attention, W, x, v, z) -> tuple[np.ndarray, np.ndarray]:
+def _pull_back_attention(K: Attention, W, x, v, z) -> tuple[np.ndarray, np.ndarray]:
     """d <z, K(x) v> / dx and / dW."""
     Q, Keys, P = _attention(K, W, x)
     tokens, values, ends = _tokens(K, x), _tokens(K, v), _tokens(K, z)
     V = _channels(W[2], values)
-    mean, mean_bar = _weighted(K, P, V), _channels(W[3].T, ends)
-    V_bar = _weighted(K, np.swapaxes(P, -1, -2), mean_bar)
+    mean, mean_bar = _weigh(K, P, V), _channels(W[3].T, ends)
+    V_bar = _weigh(K, np.swapaxes(P, -1, -2), mean_bar)
     P_bar = np.swapaxes(_heads(K, mean_bar), -1, -2) @ _heads(K, V)
     scores_bar = P * (P_bar - (P * P_bar).sum(axis=-1, keepdims=True)) * (K.channels // K.heads) ** -0.5
-    Q_bar = _joined_heads(K, Keys @ np.swapaxes(scores_bar, -1, -2))
-    K_bar = _joined_heads(K, Q @ scores_bar)
+    Q_bar = _join_heads(K, Keys @ np.swapaxes(scores_bar, -1, -2))
+    K_bar = _join_heads(K, Q @ scores_bar)
     W_bar = [np.tensordot(a, b, axes=((1, 2), (1, 2))) for a, b in
              ((Q_bar, tokens), (K_bar, tokens), (V_bar, values), (ends, mean))]  # fmt: skip
     return _flat(_channels(W[0].T, Q_bar) + _channels(W[1].T, K_bar)), np.stack(W_bar)
 
 
-def _pushed_attention(K: Attention, W, x, x_dot, v, is_transposed: bool) -> np.ndarray:
+def _push_forward_attention(K: Attention, W, x, x_dot, v, is_transposed: bool) -> np.ndarray:
     """The tangent of K(x) v, or K(x)' v, by way of P."""
     Q, Keys, P = _attention(K, W, x)
     Q_dot, K_dot = (_heads(K, _channels(W[i], _tokens(K, x_dot))) for i in (0, 1))
@@ -170,7 +170,7 @@ def _pushed_attention(K: Attention, W, x, x_dot, v, is_transposed: bool) -> np.n
     inner, outer = W[2], W[3]
     if is_transposed:
         P_dot, inner, outer = np.swapaxes(P_dot, -1, -2), W[3].T, W[2].T
-    return _flat(_channels(outer, _weighted(K, P_dot, _channels(inner, _tokens(K, v)))))
+    return _flat(_channels(outer, _weigh(K, P_dot, _channels(inner, _tokens(K, v)))))
 
 
 # ---- layers and chains ----------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def tangent(chain: Chain, weights, t: float, x: np.ndarray, x_dot: np.ndarray) -
     return chain.sign * v_dot
 
 
-def pullback(chain: Chain, weights, t: float, x: np.ndarray, out_bar: np.ndarray) -> Bars:
+def pullback(chain: Chain, weights, t: float, x: np.ndarray, out_bar: np.ndarray) -> FieldGradients:
     """Gradients of <out_bar, chain(x)>."""
     bars = {name: np.zeros(shape, x.dtype) for name, shape in chain.parameters.items()}
     bar, x_bar = chain.sign * out_bar, np.zeros_like(x)
@@ -239,4 +239,4 @@ def pullback(chain: Chain, weights, t: float, x: np.ndarray, out_bar: np.ndarray
         if W_bar is not None:
             bars[layer.weights] += effective(layer, W_bar)
         bar = v_bar + layer.shift * bar if layer.shift else v_bar
-    return Bars(bar + x_bar, bars)
+    return FieldGradients(bar + x_bar, bars)

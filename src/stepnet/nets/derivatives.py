@@ -9,12 +9,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from stepnet.nets.border import shaped
 from stepnet.nets.design import Design
-from stepnet.records import shown_fields
+from stepnet.nets.validation import validate_shape
+from stepnet.records import show_fields
 
 
-def views(design: Design, theta: np.ndarray) -> MappingProxyType:
+def view_by_name(design: Design, theta: np.ndarray) -> MappingProxyType:
     """Parts of a vector by the names that a design gives to its parameters."""
     found, start = {}, 0
     for name, shape in design.shapes.items():
@@ -48,12 +48,12 @@ class NetGradient:
     outputs: np.ndarray
     design: Design
 
-    __repr__ = shown_fields
+    __repr__ = show_fields
 
     @cached_property
     def weights(self) -> MappingProxyType:
         """Views of `theta` by name."""
-        return views(self.design, self.theta)
+        return view_by_name(self.design, self.theta)
 
 
 def hessian_at(hessian: Callable | None, pushed: np.ndarray) -> np.ndarray:
@@ -62,7 +62,7 @@ def hessian_at(hessian: Callable | None, pushed: np.ndarray) -> np.ndarray:
         return pushed
     if not callable(hessian):
         raise TypeError(f"`hessian` must be a function of (J v), found {type(hessian).__name__}")
-    return shaped("hessian", hessian(pushed), pushed.shape, "the outputs", pushed.dtype)
+    return validate_shape("hessian", hessian(pushed), pushed.shape, "the outputs", pushed.dtype)
 
 
 class Linearised:
@@ -83,11 +83,13 @@ class Linearised:
 
     def tangent(self, theta_dot) -> np.ndarray:
         """J v: the derivative of the outputs in a direction of the parameters."""
-        return self._push(shaped("theta_dot", theta_dot, (self.size,), "the parameters", self.outputs.dtype))
+        return self._push(validate_shape("theta_dot", theta_dot, (self.size,), "the parameters", self.outputs.dtype))
 
     def pullback(self, outputs_bar) -> np.ndarray:
         """J' u: the gradient by the parameters from that by the outputs."""
-        return self._pull(shaped("outputs_bar", outputs_bar, self.outputs.shape, "the outputs", self.outputs.dtype))
+        return self._pull(
+            validate_shape("outputs_bar", outputs_bar, self.outputs.shape, "the outputs", self.outputs.dtype)
+        )
 
     def gauss_newton(self, direction, hessian: Callable | None = None) -> np.ndarray:
         """J' H J times a direction; `hessian(J v)` is H (J v), by default J v."""

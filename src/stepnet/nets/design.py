@@ -13,13 +13,13 @@ import numpy as np
 
 from stepnet.checkpoints.counts import checked_steps
 from stepnet.fields import DYNAMICS, Chain, Depth, Field, HeldWeights, Normalisation
-from stepnet.fields.connectivity import all_of
+from stepnet.fields.connectivity import require_all
 from stepnet.schemes import catalogue
 from stepnet.schemes.multistep import Multistep
-from stepnet.schemes.programs import Motion, Program, Slope, held_motion_of, motion_of
 from stepnet.schemes.splitting import Splitting
+from stepnet.schemes.step_program import SchemeProgram, Slope, StepProgram, build_held_program, build_scheme_program
 
-NO_SKIP = Motion(Program(1, (), (0,), 0), Program(1, (Slope(0, 0, 0.0),), (1,)), (0,))
+NO_SKIP = SchemeProgram(StepProgram(1, (), (0,), 0), StepProgram(1, (Slope(0, 0, 0.0),), (1,)), (0,))
 """The new state is the slope itself: an MLP."""
 
 
@@ -86,14 +86,14 @@ class Block:
             raise ValueError(f"`steps` must be at least {least} for {scheme.name}, found {self.steps}")
 
     @property
-    def motion(self) -> Motion:
+    def motion(self) -> SchemeProgram:
         """The scheme's step as slopes and sums."""
         if self.scheme is None:
             return NO_SKIP
         is_second = self.field.kind == "second"
         if isinstance(self.depth, HeldWeights) and self.depth.controls > 1:
-            return held_motion_of(self.scheme, is_second)
-        return motion_of(self.scheme, len(self.field.parts), False, is_second)
+            return build_held_program(self.scheme, is_second)
+        return build_scheme_program(self.scheme, len(self.field.parts), False, is_second)
 
     @property
     def h(self) -> float:
@@ -130,14 +130,14 @@ class Block:
     def _formula(self) -> str:
         chain = self.field.parts[0]
         if self.field.name not in DYNAMICS:
-            return described(chain)
+            return describe(chain)
         K, s = chain.layers[0].connectivity, str(chain.activation)
         if any(isinstance(layer.connectivity, Normalisation) for layer in chain.layers):
             s += " of normalised"
         return f"{K.name} {K.n_in} -> {K.n_out}, {s}"
 
 
-def described(chain: Chain) -> str:
+def describe(chain: Chain) -> str:
     """A chain layer by layer, for people."""
     return ", ".join(
         f"{layer.connectivity.name} {layer.n_in} -> {layer.n_out} {layer.activation}" for layer in chain.layers
@@ -162,7 +162,7 @@ class Design:
     joins: tuple[Chain, ...] = field(default=())
 
     def __post_init__(self):
-        object.__setattr__(self, "blocks", all_of("blocks", self.blocks, Block))
+        object.__setattr__(self, "blocks", require_all("blocks", self.blocks, Block))
         object.__setattr__(self, "joins", _chains("joins", self.joins))
         for name in ("opening", "readout"):
             if not isinstance(getattr(self, name), (Chain, NoneType)):
@@ -215,4 +215,4 @@ class Design:
 
 def _chains(name: str, value) -> tuple[Chain, ...]:
     """Some chains, or none."""
-    return () if isinstance(value, (tuple, list)) and not value else all_of(name, value, Chain)
+    return () if isinstance(value, (tuple, list)) and not value else require_all(name, value, Chain)

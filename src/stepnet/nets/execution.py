@@ -14,32 +14,32 @@ from typing import Any
 import numpy as np
 
 from stepnet.checkpoints import Checkpoints
-from stepnet.engines.numba_engine.blas import SINGLE_THREAD
-from stepnet.engines.numba_engine.layer_products import TILE
-from stepnet.engines.numba_engine.layer_runs import NOTHING, Stage
-from stepnet.engines.numba_engine.layer_sweeps import Memory, sweep, turning
-from stepnet.engines.numba_engine.layer_tapes import Passage
-from stepnet.ensemble import usable_cores
+from stepnet.engines.numba_engine.codegen.blas import SINGLE_THREAD
+from stepnet.engines.numba_engine.layers.matrix_products import TILE
+from stepnet.engines.numba_engine.layers.stage_runs import NOTHING, NetStage
+from stepnet.engines.numba_engine.layers.stage_sweeps import Memory, sweep, sweep_and_turn
+from stepnet.engines.numba_engine.layers.tapes import NetTape
+from stepnet.engines.reconstruction import drift_limit, warn_of_drift
+from stepnet.ensembles.ensemble import count_usable_cores
 from stepnet.fields import Chain, Depth
 from stepnet.nets.design import Block, Design
-from stepnet.nets.portions import Portions, least_of, portions_of
-from stepnet.reconstruction import drift_limit, warn_of_drift
+from stepnet.nets.memory_split import MemorySplit, count_chunk_bytes, split_memory
 
-__all__ = ["CHUNK", "SINGLE_THREAD", "TILE", "Execution", "stage_of", "sweep", "tiled", "untiled"]
+__all__ = ["CHUNK", "SINGLE_THREAD", "TILE", "Execution", "build_stage", "sweep", "tile", "untile"]
 
 CHUNK = 4  # tiles that share the weights in the cache
 AUTOMATIC_BYTES = 2**28  # what "auto" may store, and what is put by of a kind to be used again
 AHEAD = 2  # gradients of chunks for every thread that wait to be added up
 
 
-def stage_of(record: Chain | Block, dtype: np.dtype) -> Stage:
+def build_stage(record: Chain | Block, dtype: np.dtype) -> NetStage:
     """What the engine makes of a part of a net."""
     if isinstance(record, Block):
-        return Stage(record.field, record.motion, record.steps, record.length, record.depth, dtype)
-    return Stage(record, NOTHING, 1, 1.0, Depth(1), dtype)
+        return NetStage(record.field, record.motion, record.steps, record.length, record.depth, dtype)
+    return NetStage(record, NOTHING, 1, 1.0, Depth(1), dtype)
 
 
-def tiled(x: np.ndarray) -> np.ndarray:
+def tile(x: np.ndarray) -> np.ndarray:
     """(batch, features) -> (tiles, features, TILE), zeros behind the last sample; a view if there are none."""
     n, padded = -(-len(x) // TILE), x
     if n * TILE != len(x):
@@ -48,7 +48,7 @@ def tiled(x: np.ndarray) -> np.ndarray:
     return padded.reshape(n, TILE, -1).swapaxes(1, 2)
 
 
-def untiled(tiles: np.ndarray, batch: int) -> np.ndarray:
+def untile(tiles: np.ndarray, batch: int) -> np.ndarray:
     """(tiles, features, TILE) -> (batch, features)."""
     return np.ascontiguousarray(tiles.swapaxes(1, 2).reshape(-1, tiles.shape[1])[:batch])
 
@@ -60,13 +60,13 @@ class Execution:
     """
 
     def __init__(self, design: Design, dtype: np.dtype, workers: int | None = None):
-        self.stages = [stage_of(record, dtype) for _, record in design.stages()]
+        self.stages = [build_stage(record, dtype) for _, record in design.stages()]
         ends = list(accumulate(stage.n_parameters for stage in self.stages))
         self.places = list(zip([0, *ends], ends, strict=False))
-        self._workers = workers or usable_cores()
+        self._workers = workers or count_usable_cores()
         self._threads: tuple[int, ThreadPoolExecutor] | None = None
-        self._free: dict[tuple[int, bool], list[Passage]] = {}
-        self._portions: dict[tuple[int, Memory], Portions] = {}
+        self._free: dict[tuple[int, bool], list[NetTape]] = {}
+        self._portions: dict[tuple[int, Memory], MemorySplit] = {}
         self._alone = SINGLE_THREAD if any(stage.calls_blas for stage in self.stages) else nullcontext()
 
     @property
@@ -139,7 +139,7 @@ class Execution:
                 y = stage.forward(some, y)
             return y
 
-        return untiled(np.concatenate(self.over(run, chunks_of(tiled(x)))), len(x))
+        return untile(np.concatenate(self.over(run, split_into_chunks(tile(x)))), len(x))
 
     def features(self, theta: np.ndarray, x: np.ndarray, wanted: int) -> np.ndarray:
         """States inside the block that is stage `wanted`, after its opening and after every further step."""
@@ -150,16 +150,16 @@ class Execution:
                 y = stage.forward(some, y)
             return self.stages[wanted].states(own[wanted], y)
 
-        found = np.concatenate(self.over(run, chunks_of(tiled(x))), axis=1)
-        return np.stack([untiled(each, len(x)) for each in found])
+        found = np.concatenate(self.over(run, split_into_chunks(tile(x))), axis=1)
+        return np.stack([untile(each, len(x)) for each in found])
 
     def until(self, theta: np.ndarray, x: np.ndarray, wanted: int) -> np.ndarray:
         """The state that stage `wanted` begins with."""
-        y = tiled(x)
+        y = tile(x)
         with self._alone:
             for stage, some in zip(self.stages[:wanted], self.own(theta), strict=False):
                 y = stage.forward(some, y)
-        return untiled(y, len(x))
+        return untile(y, len(x))
 
     def tangent(self, theta, theta_dot, x, x_dot) -> tuple[np.ndarray, np.ndarray]:
         """Outputs and their tangents."""
@@ -170,42 +170,42 @@ class Execution:
                 y, y_dot = stage.tangent(some, dot, y, y_dot)
             return y, y_dot
 
-        found = self.over(run, chunks_of(tiled(x)), chunks_of(tiled(x_dot)))
-        one, other = (untiled(np.concatenate(each), len(x)) for each in zip(*found, strict=True))
+        found = self.over(run, split_into_chunks(tile(x)), split_into_chunks(tile(x_dot)))
+        one, other = (untile(np.concatenate(each), len(x)) for each in zip(*found, strict=True))
         return one, other
 
     def linearised(self, theta, x) -> tuple[np.ndarray, Callable, Callable]:
         """Outputs, their tangents by way of theta_dot, and gradients of theta from theirs; one run serves them all."""
-        own, chunks = self.own(theta), chunks_of(tiled(x))
+        own, chunks = self.own(theta), split_into_chunks(tile(x))
         runs = self._passages(chunks, is_dual=True)
 
         def push(theta_dot):
             dots = self.own(theta_dot)
-            return untiled(joined(self.over(lambda run: run.push(own, dots), runs)), len(x))
+            return untile(join(self.over(lambda run: run.push(own, dots), runs)), len(x))
 
         def pull(outputs_bar):
             return self._pulled(runs, own, theta, outputs_bar, is_x_wanted=False)[0]
 
-        outputs = untiled(joined(self.over(lambda run, y: run.run(own, y), runs, chunks)), len(x))
+        outputs = untile(join(self.over(lambda run, y: run.run(own, y), runs, chunks)), len(x))
         weakref.finalize(pull, self._put_by, runs)
         return outputs, push, pull
 
     def sweep(self, theta, x, memory: Memory, is_x_wanted: bool = True) -> Generator[Any, Any, None]:
         """Outputs; once their gradient is sent, the gradients with respect to the parameters and to x."""
-        own, chunks = self.own(theta), chunks_of(tiled(x))
+        own, chunks = self.own(theta), split_into_chunks(tile(x))
         portions = self._portions_of(memory, sum(map(len, chunks)))
         if portions.memories[0] == "all":
             runs = self._passages(chunks)
-            y_bar = yield untiled(joined(self.over(lambda run, y: run.run(own, y), runs, chunks)), len(x))
+            y_bar = yield untile(join(self.over(lambda run, y: run.run(own, y), runs, chunks)), len(x))
             theta_bar, x_bars = self._pulled(runs, own, theta, y_bar, is_x_wanted)
             self._put_by(runs)
-            yield theta_bar, untiled(joined(x_bars), len(x)) if is_x_wanted else None
+            yield theta_bar, untile(join(x_bars), len(x)) if is_x_wanted else None
             return
 
         def begin(y):
             sweeps = []
             for stage, some, memory in zip(self.stages, own, portions.memories, strict=True):
-                sweeps.append(turning(stage, some, y, memory))
+                sweeps.append(sweep_and_turn(stage, some, y, memory))
                 y = next(sweeps[-1])
             return y, sweeps
 
@@ -219,16 +219,18 @@ class Execution:
 
         if portions.is_held:
             ends, started = zip(*self.over(begin, chunks), strict=True)
-            y_bar = yield untiled(joined(ends), len(x))
-            theta_bar, ended = self.added(finish, theta, started, chunks_of(tiled(y_bar)))
+            y_bar = yield untile(join(ends), len(x))
+            theta_bar, ended = self.added(finish, theta, started, split_into_chunks(tile(y_bar)))
         else:
             again = lambda bar, y, y_bar: finish(bar, begin(y)[1], y_bar)
             y_bar = yield self.forward(theta, x)
-            theta_bar, ended = self.added(again, theta, chunks, chunks_of(tiled(y_bar)), at_once=portions.at_once)
+            theta_bar, ended = self.added(
+                again, theta, chunks, split_into_chunks(tile(y_bar)), at_once=portions.at_once
+            )
         x_bars, drifts = zip(*ended, strict=True)
         limit = drift_limit(np.finfo(theta.dtype).eps)
         if max(drifts) <= limit:
-            yield theta_bar, untiled(joined(x_bars), len(x))
+            yield theta_bar, untile(join(x_bars), len(x))
             return
         warn_of_drift(max(drifts), limit)
         yield self.gradient(theta, x, lambda _: y_bar, "auto", is_x_wanted)
@@ -239,7 +241,7 @@ class Execution:
         def back(bar, run, y_bar):
             return run.pull(own, self.own(bar), y_bar, is_x_wanted)
 
-        return self.added(back, theta, runs, chunks_of(tiled(outputs_bar)))
+        return self.added(back, theta, runs, split_into_chunks(tile(outputs_bar)))
 
     def gradient(
         self, theta, x, end_gradient: Callable[[np.ndarray], np.ndarray], memory: Memory, is_x_wanted: bool = True
@@ -250,17 +252,17 @@ class Execution:
 
     # ---- memory -----------------------------------------------------------------------------------------------------
 
-    def _passages(self, chunks, is_dual: bool = False) -> list[Passage]:
+    def _passages(self, chunks, is_dual: bool = False) -> list[NetTape]:
         """For all chunks; if possible some that were put by, as new ones cost more."""
         return [self._passage(len(y), is_dual) for y in chunks]
 
-    def _passage(self, tiles: int, is_dual: bool) -> Passage:
+    def _passage(self, tiles: int, is_dual: bool) -> NetTape:
         try:
             return self._free[tiles, is_dual].pop()
         except (KeyError, IndexError):
-            return Passage(self.stages, tiles, is_dual)
+            return NetTape(self.stages, tiles, is_dual)
 
-    def _put_by(self, runs: list[Passage]) -> None:
+    def _put_by(self, runs: list[NetTape]) -> None:
         """They are not used any more."""
         for run in runs:
             free = self._free.setdefault((run.tiles, run.is_dual), [])
@@ -275,26 +277,26 @@ class Execution:
         """Whether a run with tangents may be kept as a whole."""
         return memory == "all" or (memory == "auto" and self.stored_bytes(-(-samples // TILE)) <= AUTOMATIC_BYTES)
 
-    def _portions_of(self, memory: Memory, tiles: int) -> Portions:
+    def _portions_of(self, memory: Memory, tiles: int) -> MemorySplit:
         key = tiles, memory
         if key not in self._portions:
             self._portions[key] = self._shared_out(memory, tiles)
         return self._portions[key]
 
-    def _shared_out(self, memory: Memory, tiles: int) -> Portions:
+    def _shared_out(self, memory: Memory, tiles: int) -> MemorySplit:
         if self.can_be_kept(tiles * TILE, memory):
             memory = "all"
         limit = memory.bytes if isinstance(memory, Checkpoints) else None
         if memory == "auto":
-            limit = max(AUTOMATIC_BYTES, least_of(self.stages, min(tiles, CHUNK)))
+            limit = max(AUTOMATIC_BYTES, count_chunk_bytes(self.stages, min(tiles, CHUNK)))
         if limit is None:
-            return Portions([memory] * len(self.stages), True, self._workers)
-        return portions_of(self.stages, limit, tiles, CHUNK, self._workers)
+            return MemorySplit([memory] * len(self.stages), True, self._workers)
+        return split_memory(self.stages, limit, tiles, CHUNK, self._workers)
 
 
-def joined(chunks: Sequence[np.ndarray]) -> np.ndarray:
+def join(chunks: Sequence[np.ndarray]) -> np.ndarray:
     return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
 
 
-def chunks_of(tiles: np.ndarray) -> list[np.ndarray]:
+def split_into_chunks(tiles: np.ndarray) -> list[np.ndarray]:
     return [tiles[i : i + CHUNK] for i in range(0, len(tiles), CHUNK)]

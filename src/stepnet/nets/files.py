@@ -10,15 +10,15 @@ import numpy as np
 from scipy import sparse
 
 from stepnet import fields
-from stepnet.atomic_files import checked_path, write_file
 from stepnet.checkpoints import Checkpoints
 from stepnet.errors import DamagedFile
 from stepnet.fields import Activation, activation
-from stepnet.fields.connectivity import shifts_of
+from stepnet.fields.connectivity import build_shifts
 from stepnet.nets.design import Block, Design
 from stepnet.schemes import catalogue
 from stepnet.schemes.tableau import Dense, Embedded
-from stepnet.stored_arrays import TROUBLE, Tensors, open_tensors
+from stepnet.storage.atomic_files import validate_path, write_file
+from stepnet.storage.stored_arrays import TROUBLE, Tensors, open_tensors
 
 FORMAT = 1
 DTYPES = ("float64", "float32")
@@ -36,15 +36,15 @@ def write(path, net) -> None:
     """Weights by name, operators by number, and the design; the file is replaced at once."""
     from safetensors.numpy import save
 
-    file = checked_path("path", path)
+    file = validate_path("path", path)
     tensors = {f"weights.{name}": np.ascontiguousarray(value) for name, value in net.weights.items()}
     operators: list = []
-    described = _described(net.design, operators)
+    described = _describe(net.design, operators)
     for number, P in enumerate(operators):
         for part in ("data", "indices", "indptr"):
             tensors[f"operators.{number}.{part}"] = np.ascontiguousarray(getattr(P, part))
         tensors[f"operators.{number}.shape"] = np.array(P.shape)
-    memory = _described(net.memory, operators)
+    memory = _describe(net.memory, operators)
     header = {"format": FORMAT, "dtype": net.dtype.name, "memory": memory, "layout": net.layout, "design": described}
     write_file(file, save(tensors, metadata={"stepnet": json.dumps(header)}))
 
@@ -52,7 +52,7 @@ def write(path, net) -> None:
 def fingerprint(net) -> str:
     """A name for design, precision and layout: nets with the same one are the same but for their weights."""
     operators: list = []
-    described = json.dumps([net.dtype.name, net.layout, _described(net.design, operators)])
+    described = json.dumps([net.dtype.name, net.layout, _describe(net.design, operators)])
     found = hashlib.sha256(described.encode())
     for P in operators:
         for part in (P.data, P.indices, P.indptr):
@@ -62,7 +62,7 @@ def fingerprint(net) -> str:
 
 def read(path):
     """The net in a file; every number is checked before it is used, for the file may be from anywhere."""
-    file = checked_path("path", path)
+    file = validate_path("path", path)
     with open_tensors(file) as tensors:
         text = tensors.metadata.get("stepnet")
         if text is None:
@@ -70,17 +70,17 @@ def read(path):
         try:
             header = json.loads(text)
             if header["format"] == FORMAT:
-                return _net(header, tensors)
+                return _build_net(header, tensors)
         except TROUBLE as error:
             reason = f"{type(error).__name__}: {error}"
             raise DamagedFile(f"{str(path)!r} holds a net that cannot be built: {reason:.300}") from error
     raise DamagedFile(f"{str(path)!r} has the format {header['format']!r:.60}, this version reads {FORMAT}")
 
 
-def _net(header: dict, tensors: Tensors):
+def _build_net(header: dict, tensors: Tensors):
     from stepnet.nets.net import Net
 
-    design, dtype = _built(header["design"], tensors), header["dtype"]
+    design, dtype = _build(header["design"], tensors), header["dtype"]
     if dtype not in DTYPES:
         raise ValueError(f"`dtype` must be one of {DTYPES}, found {dtype!r:.60}")
     if not isinstance(design, Design):
@@ -89,12 +89,12 @@ def _net(header: dict, tensors: Tensors):
         if block.steps > MOST_STEPS or block.depth.controls > MOST_STEPS:
             raise ValueError(f"`steps` of a net in a file must be at most {MOST_STEPS}, found {block.steps}")
     theta = [tensors.require(f"weights.{name}", shape, dtype).ravel() for name, shape in design.shapes.items()]
-    memory = _built(header.get("memory", "auto"), tensors)
+    memory = _build(header.get("memory", "auto"), tensors)
     layout = header.get("layout", "channels_first")
     return Net(design, np.concatenate([np.zeros(0), *theta]), dtype=dtype, memory=memory, layout=layout)
 
 
-def _described(value, operators: list):
+def _describe(value, operators: list):
     """A record as JSON; operators go to a list, each once."""
     if isinstance(value, Activation):
         return {"activation": value.name}
@@ -108,10 +108,10 @@ def _described(value, operators: list):
     if isinstance(value, catalogue.RECORDS) and _is_known(name, value):
         return {"scheme": name}
     if type(value) is RECORDS.get(type(value).__name__):
-        each = {f.name: _described(getattr(value, f.name), operators) for f in dataclasses.fields(value)}
+        each = {f.name: _describe(getattr(value, f.name), operators) for f in dataclasses.fields(value)}
         return {"record": type(value).__name__, **each}
     if isinstance(value, tuple):
-        return [_described(each, operators) for each in value]
+        return [_describe(each, operators) for each in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise TypeError(f"{type(value).__name__} cannot be written into the file of a net, found {value!r:.80}")
@@ -133,14 +133,14 @@ def _is_known(name, scheme) -> bool:
         return False
 
 
-def _built(value, tensors: Tensors):
+def _build(value, tensors: Tensors):
     if isinstance(value, list):
-        return tuple(_built(each, tensors) for each in value)
+        return tuple(_build(each, tensors) for each in value)
     if not isinstance(value, dict):
         return value
     if "record" in value:
-        arguments = {key: _built(each, tensors) for key, each in value.items() if key != "record"}
-        return _checked(RECORDS[value["record"]](**arguments))
+        arguments = {key: _build(each, tensors) for key, each in value.items() if key != "record"}
+        return _validate(RECORDS[value["record"]](**arguments))
     if "activation" in value:
         return activation(value["activation"])
     if "operator" in value:
@@ -148,10 +148,10 @@ def _built(value, tensors: Tensors):
     return catalogue.get(value["scheme"])
 
 
-def _checked(record):
+def _validate(record):
     """A convolution must have the operators of its stencil, for engines take either."""
     if isinstance(record, fields.Mixing) and record.stencil is not None:
-        pairs = zip(record.operators, shifts_of(record.stencil), strict=True)
+        pairs = zip(record.operators, build_shifts(record.stencil), strict=True)
         if any(abs(one - other).max() > 0 for one, other in pairs):
             raise ValueError(f"the operators of {record.name!r:.60} are not those of its stencil")
     return record

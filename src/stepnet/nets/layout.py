@@ -71,16 +71,16 @@ class Layout:
         other = Layout(self.axes, NAMES[self.name == "channels_first"])
         hint = f"; for this order of axes give `layout`={other.name!r}" if found[1:] == other.shape else ""
         return (
-            f"must have the shape {_text(self.shape)}, that is {_text(names)}, or be flat in that order, "
-            f"{_text((self.size,))}, found the shape {found}{hint}"
+            f"must have the shape {_describe(self.shape)}, that is {_describe(names)}, or be flat in that order, "
+            f"{_describe((self.size,))}, found the shape {found}{hint}"
         )
 
 
-def _text(axes: tuple) -> str:
+def _describe(axes: tuple) -> str:
     return f"(batch, {', '.join(map(str, axes))})"
 
 
-def checked_layout(name: str) -> str:
+def validate_layout(name: str) -> str:
     """The name of a layout, if it is one."""
     if not isinstance(name, str) or name not in NAMES:
         raise UnknownName("layout", name, NAMES)

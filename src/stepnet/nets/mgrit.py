@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.arguments import check, whole
 from stepnet.errors import UnknownName
-from stepnet.records import checked_count, number
+from stepnet.records import validate_count, validate_number
+from stepnet.validation import check, whole
 
 ROUNDING = 1e-14  # residuals below are noise and do not count for the factor
 REACHABLE = 32  # roundings: residuals come down to a few
@@ -65,10 +65,10 @@ class MGRIT:
 
     def __post_init__(self):
         for name, least in (("coarsening", 2), ("levels", 2), ("iterations", 1)):
-            object.__setattr__(self, name, checked_count(name, getattr(self, name), least))
+            object.__setattr__(self, name, validate_count(name, getattr(self, name), least))
         if not isinstance(self.relaxation, str) or self.relaxation not in ("F", "FCF"):
             raise UnknownName("relaxation", self.relaxation, ("F", "FCF"))
-        object.__setattr__(self, "tolerance", number("tolerance", self.tolerance, "[0, inf)"))
+        object.__setattr__(self, "tolerance", validate_number("tolerance", self.tolerance, "[0, inf)"))
 
     @check(dtype=_precision)
     def within(self, dtype: np.dtype) -> MGRIT:

@@ -12,11 +12,19 @@ import numpy as np
 
 from stepnet.checkpoints import Checkpoints
 from stepnet.fields.connectivity import count
-from stepnet.nets.border import batch_of, checked_workers, loss_at, real_array, require_function, shaped, shaped_vector
-from stepnet.nets.derivatives import Linearised, NetGradient, views
-from stepnet.nets.design import Block, Design, described
-from stepnet.nets.initialise import initial_weights
-from stepnet.nets.layout import Layout, checked_layout
+from stepnet.nets.derivatives import Linearised, NetGradient, view_by_name
+from stepnet.nets.design import Block, Design, describe
+from stepnet.nets.initialisation import draw_initial_weights
+from stepnet.nets.layout import Layout, validate_layout
+from stepnet.nets.validation import (
+    evaluate_loss,
+    require_function,
+    shaped_vector,
+    validate_batch,
+    validate_real_array,
+    validate_shape,
+    validate_workers,
+)
 from stepnet.records import explain_arguments
 
 MOST_PARAMETERS = 2**31  # 16 GiB in double precision
@@ -57,18 +65,18 @@ class Net:
     ):  # fmt: skip
         if not isinstance(design, Design):
             raise TypeError(f"`design` must be a Design, found {type(design).__name__}")
-        self.design, self.dtype = design, _dtype(dtype)
-        self.workers, self.memory = checked_workers(workers), self._checked_memory(memory)
-        self.layout = checked_layout(layout)
+        self.design, self.dtype = design, _validate_dtype(dtype)
+        self.workers, self.memory = validate_workers(workers), self._checked_memory(memory)
+        self.layout = validate_layout(layout)
         n_parameters = _count_parameters(design)
         if theta is None:
-            theta = initial_weights(design, initialisation, seed)
+            theta = draw_initial_weights(design, initialisation, seed)
         self.theta = np.zeros(n_parameters, self.dtype)
         self.put(theta)
 
     def put(self, theta) -> None:
         """Replace all parameters."""
-        theta = real_array("theta", theta, self.dtype)
+        theta = validate_real_array("theta", theta, self.dtype)
         if theta.shape != self.theta.shape:
             raise ValueError(f"`theta` must have the shape {self.theta.shape}, found {theta.shape}")
         self.theta[:] = theta
@@ -80,7 +88,7 @@ class Net:
 
     def views(self, theta: np.ndarray) -> MappingProxyType:
         """The same names for any vector as long as that of the parameters."""
-        return views(self.design, shaped_vector("theta", theta, self.theta.shape))
+        return view_by_name(self.design, shaped_vector("theta", theta, self.theta.shape))
 
     @cached_property
     def _execution(self):
@@ -126,7 +134,7 @@ class Net:
             return found
         # The first states of a multistep scheme are those of its starter.
         starting = Block(record.field, record.scheme.starter, record.steps, record.length, record.depth)
-        early = _with_block(self, block, starting).features(x, block)[: record.motion.opening.steps]
+        early = _replace_block(self, block, starting).features(x, block)[: record.motion.opening.steps]
         return np.concatenate((early, found))
 
     def gradient(self, x, loss: Callable | None = None, *, end_gradient=None, memory=None) -> NetGradient:
@@ -162,9 +170,9 @@ class Net:
             nonlocal outputs, value
             outputs = self._layout_out.restore(y)
             if loss is None:
-                y_bar = shaped("end_gradient", end_gradient, y.shape, "the outputs", self.dtype)
+                y_bar = validate_shape("end_gradient", end_gradient, y.shape, "the outputs", self.dtype)
             else:
-                value, y_bar = loss_at(loss, outputs)
+                value, y_bar = evaluate_loss(loss, outputs)
             return self._layout_out.flatten(y_bar)
 
         theta_bar, x_bar = self._execution.gradient(self.theta, flat, seed, self._memory(memory), is_x_wanted)
@@ -178,10 +186,10 @@ class Net:
             theta_dot = np.zeros_like(theta)
         if x_dot is None:
             x_dot = np.zeros_like(flat)
-        x_dot = real_array("x_dot", x_dot, self.dtype)
+        x_dot = validate_real_array("x_dot", x_dot, self.dtype)
         given = flat.shape if x_dot.shape == flat.shape else np.shape(x)
-        theta_dot = shaped("theta_dot", theta_dot, theta.shape, "the parameters", self.dtype)
-        x_dot = self._layout_in.flatten(shaped("x_dot", x_dot, given, "`x`", self.dtype))
+        theta_dot = validate_shape("theta_dot", theta_dot, theta.shape, "the parameters", self.dtype)
+        x_dot = self._layout_in.flatten(validate_shape("x_dot", x_dot, given, "`x`", self.dtype))
         y, y_dot = self._execution.tangent(theta, theta_dot, flat, x_dot)
         return self._layout_out.restore(y), self._layout_out.restore(y_dot)
 
@@ -249,14 +257,14 @@ class Net:
 
         It has the weights of now.  An ODE comes with the products of its Jacobian; problems in halves have none.
         """
-        from stepnet.nets.plain import problem_of
+        from stepnet.nets.block_problems import build_problem
 
         number, record = self._block(block)
         if record.scheme is None:
             raise ValueError(f"`block` {block} has no scheme: layers without a skip are no steps of a problem")
         start = self._execution.until(self.theta, self._inputs("x", x), number)
         names = {name: self.weights[f"blocks.{block}.{name}"].copy() for name in record.parameters}
-        return problem_of(record, names, np.ascontiguousarray(start.T))
+        return build_problem(record, names, np.ascontiguousarray(start.T))
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
@@ -284,14 +292,14 @@ class Net:
         lines = [f"Net: {self.design.n_in} -> {self.design.n_out}, {self.theta.size} parameters, {self.dtype}"]
         for name, stage in self.design.stages():
             size = sum(int(np.prod(shape)) for shape in stage.parameters.values())
-            text = repr(stage) if isinstance(stage, Block) else described(stage)
+            text = repr(stage) if isinstance(stage, Block) else describe(stage)
             lines.append(f"  {name}: {text} ({size})")
         return "\n".join(lines)
 
     # ---- the border -------------------------------------------------------------------------------------------------
 
     def _inputs(self, name: str, x) -> np.ndarray:
-        return batch_of(name, x, self._layout_in, self.dtype)
+        return validate_batch(name, x, self._layout_in, self.dtype)
 
     @property
     def _how(self) -> dict:
@@ -327,13 +335,13 @@ class Net:
         return memory
 
 
-def _with_block(net: Net, number: int, block: Block) -> Net:
+def _replace_block(net: Net, number: int, block: Block) -> Net:
     blocks = tuple(block if i == number else each for i, each in enumerate(net.design.blocks))
     design = Design(blocks, net.design.opening, net.design.readout, net.design.joins)
     return Net(design, net.theta, dtype=net.dtype, **net._how)
 
 
-def _dtype(value) -> np.dtype:
+def _validate_dtype(value) -> np.dtype:
     try:
         dtype = np.dtype(value)
     except (TypeError, ValueError):

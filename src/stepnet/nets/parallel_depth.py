@@ -11,14 +11,14 @@ from functools import partial
 
 import numpy as np
 
-from stepnet.arguments import check, flag
-from stepnet.nets.border import loss_at, require_function
 from stepnet.nets.derivatives import NetGradient
 from stepnet.nets.design import Block
 from stepnet.nets.mgrit import MGRIT, Carrier, Convergence, Multigrid
 from stepnet.nets.net import Net
-from stepnet.records import shown_fields
-from stepnet.schemes.programs import long_window_of, window_of
+from stepnet.nets.validation import evaluate_loss, require_function
+from stepnet.records import show_fields
+from stepnet.schemes.step_program import build_long_window, build_window
+from stepnet.validation import check, flag
 
 TWO_LEVELS = MGRIT()
 PARTIAL_SUMS = 8  # of the gradient of weights: a number of its own, so that sums do not depend on threads
@@ -44,7 +44,7 @@ class ParallelForward:
     convergence: tuple[Convergence, ...]
     error: float
 
-    __repr__ = shown_fields
+    __repr__ = show_fields
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class ParallelGradient:
     adjoint: tuple[Convergence, ...]
     error: float
 
-    __repr__ = shown_fields
+    __repr__ = show_fields
 
 
 @check(is_compared=flag)
@@ -86,9 +86,9 @@ def mgrit_forward(
         `carrier(function, *lists)` gives the values of a function at all entries of lists, in order: the threads of
         the net by default.  Processes can stand in: each computes a share, and all gather the values.
     """
-    run = _Run(net, mgrit, carrier)
+    run = _ParallelRun(net, mgrit, carrier)
     outputs = net._layout_out.restore(run.forward(net._inputs("x", x)))
-    error = _error(outputs, net(x)) if is_compared else float("nan")
+    error = _measure_error(outputs, net(x)) if is_compared else float("nan")
     return ParallelForward(outputs, run.features(), run.convergence("forward"), error)
 
 
@@ -102,21 +102,21 @@ def mgrit_gradient(
     Arguments are those of `mgrit_forward`; `loss(outputs)` gives (value, gradient with respect to the outputs).
     """
     require_function(loss)
-    run, flat, given = _Run(net, mgrit, carrier), net._inputs("x", x), np.asarray(x)
+    run, flat, given = _ParallelRun(net, mgrit, carrier), net._inputs("x", x), np.asarray(x)
     outputs = net._layout_out.restore(run.forward(flat))
-    value, y_bar = loss_at(loss, outputs)
+    value, y_bar = evaluate_loss(loss, outputs)
     theta_bar, x_bar = run.reverse(net._layout_out.flatten(y_bar))
     gradient = NetGradient(value, theta_bar, net._layout_in.restore(x_bar, given.shape), outputs, net.design)
-    error = _error(theta_bar, net.gradient(x, loss).theta) if is_compared else float("nan")
+    error = _measure_error(theta_bar, net.gradient(x, loss).theta) if is_compared else float("nan")
     return ParallelGradient(gradient, run.convergence("forward"), run.convergence("adjoint"), error)
 
 
-def _error(found: np.ndarray, serial: np.ndarray) -> float:
+def _measure_error(found: np.ndarray, serial: np.ndarray) -> float:
     distance, size = np.linalg.norm(found - serial), np.linalg.norm(serial)
     return float(distance / size if size else distance)
 
 
-class _Run:
+class _ParallelRun:
     """The stages of a net in turn: chains as they are, blocks in parallel."""
 
     def __init__(self, net: Net, mgrit: MGRIT, carrier: Carrier | None):
@@ -133,32 +133,32 @@ class _Run:
                 self.parts.append(_Chain(stage, theta, bar))
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        from stepnet.nets.execution import SINGLE_THREAD, tiled, untiled
+        from stepnet.nets.execution import SINGLE_THREAD, tile, untile
 
-        y, self._batch = tiled(x), len(x)
+        y, self._batch = tile(x), len(x)
         with SINGLE_THREAD:
             for part in self.parts:
                 y = part.forward(y, self._batch)
-        return untiled(y, self._batch)
+        return untile(y, self._batch)
 
     def reverse(self, y_bar: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        from stepnet.nets.execution import SINGLE_THREAD, tiled, untiled
+        from stepnet.nets.execution import SINGLE_THREAD, tile, untile
 
-        bar = tiled(y_bar)
+        bar = tile(y_bar)
         with SINGLE_THREAD:
             for part in reversed(self.parts):
                 bar = part.reverse(bar)
-        return self.theta_bar, untiled(bar, self._batch)
+        return self.theta_bar, untile(bar, self._batch)
 
     @property
     def _blocks(self) -> list[_Block]:
         return [part for part in self.parts if isinstance(part, _Block)]
 
     def features(self) -> tuple[np.ndarray, ...]:
-        from stepnet.nets.execution import untiled
+        from stepnet.nets.execution import untile
 
         states = ([block.steps.state(y) for y in block.points] for block in self._blocks)
-        return tuple(np.stack([untiled(y, self._batch) for y in each]) for each in states)
+        return tuple(np.stack([untile(y, self._batch) for y in each]) for each in states)
 
     def convergence(self, way: str) -> tuple[Convergence, ...]:
         return tuple(block.convergence[way] for block in self._blocks)
@@ -199,9 +199,9 @@ class _OneStep:
     """The steps of a block on all levels, and their pullbacks."""
 
     def __init__(self, block: Block, counts: list[int], dtype: np.dtype):
-        from stepnet.nets.execution import stage_of
+        from stepnet.nets.execution import build_stage
 
-        self.stages = [stage_of(with_steps(block, block.scheme, n), dtype) for n in counts]
+        self.stages = [build_stage(replace_steps(block, block.scheme, n), dtype) for n in counts]
 
     def begun(self, theta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """What steps act on, from the state that the block begins with."""
@@ -232,15 +232,15 @@ class _Window:
     """
 
     def __init__(self, block: Block, counts: list[int], dtype: np.dtype):
-        from stepnet.nets.execution import Stage, stage_of
+        from stepnet.nets.execution import NetStage, build_stage
 
         scheme, self.n, self.started = block.scheme, block.scheme.n_steps, block.motion.opening.steps
-        motions = [window_of(scheme), *(long_window_of(scheme, counts[0] // n) for n in counts[1:])]
+        motions = [build_window(scheme), *(build_long_window(scheme, counts[0] // n) for n in counts[1:])]
         self.whole = [
-            None if each is None else Stage(block.field, each, n, block.length, block.depth, dtype)
+            None if each is None else NetStage(block.field, each, n, block.length, block.depth, dtype)
             for n, each in zip(counts, motions, strict=True)
         ]
-        self.starters = [stage_of(with_steps(block, scheme.starter, n), dtype) for n in counts]
+        self.starters = [build_stage(replace_steps(block, scheme.starter, n), dtype) for n in counts]
 
     def begun(self, theta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """The first states as if they had been there before in the mirror; only first guesses are made of them."""
@@ -285,7 +285,7 @@ class _Window:
         return np.ascontiguousarray(y).reshape(len(y) * self.n, -1, y.shape[2])
 
 
-def with_steps(block: Block, scheme, steps: int) -> Block:
+def replace_steps(block: Block, scheme, steps: int) -> Block:
     """The same field and weights with other steps."""
     return Block(block.field, scheme, steps, block.length, block.depth)
 
@@ -302,9 +302,9 @@ class _Block:
         self.convergence: dict[str, Convergence] = {}
 
     def forward(self, x: np.ndarray, batch: int) -> np.ndarray:
-        from stepnet.nets.execution import untiled
+        from stepnet.nets.execution import untile
 
-        self._norm = lambda y: float(np.linalg.norm(untiled(y, batch)))
+        self._norm = lambda y: float(np.linalg.norm(untile(y, batch)))
         self.points = self._solve("forward", self._advance, self.steps.begun(self.theta, x))
         return self.steps.state(self.points[-1])
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepnet.arguments import array, check, real
+from stepnet.fields.inner_product import inner
 from stepnet.nets.losses.loss import Expansion
-from stepnet.records import by_name, keep_numbers, number
-from stepnet.sums import inner
+from stepnet.records import find_by_name, keep_numbers, validate_number
+from stepnet.validation import array, check, real
 
 __all__ = ["PENALTIES", "Penalty", "elastic_net", "get", "l1", "l2", "names", "none"]
 
@@ -49,17 +49,17 @@ def none() -> Penalty:
 
 def l1(strength: float = 1e-4) -> Penalty:
     """strength |w|_1, which makes weights zero."""
-    return Penalty(l1=number("strength", strength, "[0, inf)"))
+    return Penalty(l1=validate_number("strength", strength, "[0, inf)"))
 
 
 def l2(strength: float = 1e-4) -> Penalty:
     """strength / 2 |w|_2^2, which makes weights small."""
-    return Penalty(l2=number("strength", strength, "[0, inf)"))
+    return Penalty(l2=validate_number("strength", strength, "[0, inf)"))
 
 
 def elastic_net(strength: float = 1e-4, share: float = 0.5) -> Penalty:
     """strength (share |w|_1 + (1 - share) / 2 |w|_2^2).  Zou & Hastie (2005), J. R. Statist. Soc. B 67:301."""
-    total, part = number("strength", strength, "[0, inf)"), number("share", share, "[0, 1]")
+    total, part = validate_number("strength", strength, "[0, inf)"), validate_number("share", share, "[0, 1]")
     return Penalty(total * part, total * (1 - part))
 
 
@@ -68,7 +68,7 @@ PENALTIES = {family.__name__: family for family in (none, l1, l2, elastic_net)}
 
 def get(name: str | Penalty, **numbers) -> Penalty:
     """The penalty of this name with these numbers, as in `get("l2", strength=1e-3)`; a penalty is its own name."""
-    found = by_name("penalty", PENALTIES, name, numbers)
+    found = find_by_name("penalty", PENALTIES, name, numbers)
     if not isinstance(found, Penalty):
         raise TypeError(f"`penalty` must be a name or a Penalty, found {found!r:.80} ({type(found).__name__})")
     return found

@@ -33,7 +33,6 @@ from dataclasses import replace
 from inspect import signature
 
 from stepnet import fields
-from stepnet.arguments import whole
 from stepnet.errors import UnknownName
 from stepnet.fields import Chain, Connectivity, Depth, Field, HeldWeights, Layer, Mixing, dense, nodewise, resized
 from stepnet.fields.connectivity import count, two
@@ -42,6 +41,7 @@ from stepnet.nets.net import Net
 from stepnet.records import explain_arguments
 from stepnet.schemes.multistep import LEAPFROG_TWO_STEP
 from stepnet.schemes.symplectic import SYMPLECTIC_EULER_KICK
+from stepnet.validation import whole
 
 HALVED = {
     "hamiltonian": "symplectic_euler_drift",
@@ -69,16 +69,16 @@ def composed(
 
     `opening_width` features come out of the opening and zeros fill the state; the read-out reads the first `read`.
     """
-    block = Block(field, scheme, steps, length, _depth(steps, degree, controls))
+    block = Block(field, scheme, steps, length, _build_depth(steps, degree, controls))
     width = field.width if opening_width is None else opening_width
     design = Design(
-        (block,), _opening(inputs, width, field.width, opening, field.parts[0].activation),
-        _readout(field.width, field.width if read is None else count("read", read), outputs),
+        (block,), _build_opening(inputs, width, field.width, opening, field.parts[0].activation),
+        _build_readout(field.width, field.width if read is None else count("read", read), outputs),
     )  # fmt: skip
     return Net(design, **options)
 
 
-def _depth(steps: int, degree: int | None, controls: int | None) -> Depth | HeldWeights:
+def _build_depth(steps: int, degree: int | None, controls: int | None) -> Depth | HeldWeights:
     """So many controls, or as many as the steps ask for."""
     if degree is None:
         return HeldWeights(count("steps", steps) if controls is None else controls)
@@ -87,16 +87,16 @@ def _depth(steps: int, degree: int | None, controls: int | None) -> Depth | Held
     return Depth(controls, degree)
 
 
-def _opening(inputs, width: int, state: int, kind: str, activation) -> Chain | None:
+def _build_opening(inputs, width: int, state: int, kind: str, activation) -> Chain | None:
     if inputs is None:
         return None if width == state else Chain((Layer(resized(width, state), None, None),))
-    first = _first(dense(count("inputs", inputs), width), kind, activation, state)
+    first = _build_first(dense(count("inputs", inputs), width), kind, activation, state)
     if width == state or kind == "augment":
         return first
     return Chain((*first.layers, Layer(resized(width, state), None, None)))
 
 
-def _first(K: Mixing, kind: str, activation, state: int, name: str = "width") -> Chain:
+def _build_first(K: Mixing, kind: str, activation, state: int, name: str = "width") -> Chain:
     """A layer from the inputs to the state, or zero features added to the inputs, which are channels at the end."""
     if not isinstance(kind, str) or kind not in ("dense", "augment"):
         raise UnknownName("opening", kind, ("dense", "augment"))
@@ -108,7 +108,7 @@ def _first(K: Mixing, kind: str, activation, state: int, name: str = "width") ->
     return Chain((Layer(resized(K.n_in, state, K.axes_in), None, None),))
 
 
-def _readout(state: int, read: int, outputs) -> Chain | None:
+def _build_readout(state: int, read: int, outputs) -> Chain | None:
     layers = [] if read == state else [Layer(resized(state, read), None, None)]
     if outputs is not None:
         layers.append(Layer(dense(read, count("outputs", outputs)), "W", "b"))
@@ -204,7 +204,7 @@ def neural_ode(inputs, outputs, hidden: Sequence[int], steps, *, width=None, act
         raise ValueError("`width` must be given where `inputs` is None")
     width, degree = count("width", width), degree if degree is None else whole(0, 3)("degree", degree)
     inputs = inputs if inputs is None else count("inputs", inputs)
-    chain = fields.mlp((width, *_channels("hidden", hidden), width), activation, has_time, norm)
+    chain = fields.mlp((width, *_count_channels("hidden", hidden), width), activation, has_time, norm)
     is_bare = inputs == width and isinstance(opening, str) and opening == "augment"
     return composed(
         fields.chained(chain), scheme, steps, None if is_bare else inputs, outputs, opening=opening, degree=degree,
@@ -220,7 +220,7 @@ def graph_ode(adjacency, channels, steps, *, outputs=None, filter="adjacency", p
     """
     K = fields.graph(adjacency, channels, filter=filter, degree=polynomial)
     return composed(
-        _field(dynamics, K, activation, norm), _scheme(scheme, dynamics), steps, None, outputs, **options
+        _build_field(dynamics, K, activation, norm), _find_scheme(scheme, dynamics), steps, None, outputs, **options
     )  # fmt: skip
 
 
@@ -234,11 +234,13 @@ def node_net(adjacency, inputs, outputs, channels, steps, *, filter="adjacency",
     """
     half = _half(channels, "channels") if _is_halved(dynamics) else channels
     K = fields.graph(adjacency, half, filter=filter, degree=polynomial)
-    field, n = _field(dynamics, K, activation, norm), K.nodes_in
-    block = Block(field, _scheme(scheme, dynamics), steps, length, _depth(steps, degree, controls))
+    field, n = _build_field(dynamics, K, activation, norm), K.nodes_in
+    block = Block(field, _find_scheme(scheme, dynamics), steps, length, _build_depth(steps, degree, controls))
     first = readout = None
     if inputs is not None:
-        first = _first(nodewise(n, count("inputs", inputs), channels), opening, activation, field.width, "channels")
+        first = _build_first(
+            nodewise(n, count("inputs", inputs), channels), opening, activation, field.width, "channels"
+        )
     if outputs is not None:
         readout = Chain((Layer(nodewise(n, channels, count("outputs", outputs)), "W", "b"),))
     return Net(Design((block,), first, readout), **options)
@@ -252,7 +254,7 @@ def attention_net(tokens, channels, steps, *, heads=1, is_causal=False, outputs=
     """
     K = fields.Attention(tokens, channels, heads, is_causal)
     return composed(
-        _field(dynamics, K, activation, norm), _scheme(scheme, dynamics), steps, None, outputs, **options
+        _build_field(dynamics, K, activation, norm), _find_scheme(scheme, dynamics), steps, None, outputs, **options
     )  # fmt: skip
 
 
@@ -264,16 +266,22 @@ def parabolic_cnn(shape, channels: Sequence[int], steps, *, inputs=1, outputs=No
     `shape` is (height, width) of the images, `inputs` their channels, `channels` those of the blocks.  `dynamics` may
     be any other: a Hamiltonian one takes half of the channels for q and half for p.
     """
-    channels, shape, depth = _channels("channels", channels), two("shape", shape), _depth(steps, degree, controls)
+    channels, shape, depth = (
+        _count_channels("channels", channels),
+        two("shape", shape),
+        _build_depth(steps, degree, controls),
+    )
     if not channels:
         raise ValueError("`channels` must hold a number for at least one block")
     first, blocks, joins = None, [], []
     if inputs is not None:
         K = fields.conv2d(shape, count("inputs", inputs), channels[0], padding=padding)
-        first = _first(K, opening, activation, K.n_out, "channels")
+        first = _build_first(K, opening, activation, K.n_out, "channels")
     for number, width in enumerate(channels):
         K = fields.conv2d(shape, _half(width, "channels") if _is_halved(dynamics) else width, padding=padding)
-        blocks.append(Block(_field(dynamics, K, activation, norm), _scheme(scheme, dynamics), steps, length, depth))
+        blocks.append(
+            Block(_build_field(dynamics, K, activation, norm), _find_scheme(scheme, dynamics), steps, length, depth)
+        )
         if number < len(channels) - 1:
             pool = fields.pooling(shape, width)
             shape = shape[0] // 2, shape[1] // 2
@@ -290,21 +298,21 @@ def _is_halved(dynamics) -> bool:
     return isinstance(dynamics, str) and dynamics in HALVED
 
 
-def _channels(name: str, value) -> tuple[int, ...]:
+def _count_channels(name: str, value) -> tuple[int, ...]:
     try:
         return tuple(count(name, each) for each in value)
     except TypeError:
         raise ValueError(f"`{name}` must be whole numbers, as in (8, 8), found {value!r:.60}") from None
 
 
-def _scheme(scheme, dynamics: str):
+def _find_scheme(scheme, dynamics: str):
     """By default that of the literature's layer."""
     if scheme is None:
         return HALVED.get(dynamics, "euler") if isinstance(dynamics, str) else "euler"
     return scheme
 
 
-def _field(dynamics: str, K: Connectivity, activation, norm) -> Field:
+def _build_field(dynamics: str, K: Connectivity, activation, norm) -> Field:
     if not isinstance(dynamics, str) or dynamics not in fields.DYNAMICS:
         raise UnknownName("dynamics", dynamics, fields.DYNAMICS)
     return fields.DYNAMICS[dynamics](K, activation, norm=norm)

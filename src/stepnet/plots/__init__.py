@@ -1,6 +1,6 @@
 """Figures with matplotlib; each function draws into the axes it is given and returns them."""
 
-from stepnet.plots.classes import CLASSES, class_legend
+from stepnet.plots.class_colours import CLASSES, class_legend
 from stepnet.plots.networks import graph, graph_positions, history, layers, regions
 from stepnet.plots.trajectories import COLOURS, energy_error, orbit, step_sizes, style
 

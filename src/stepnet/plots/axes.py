@@ -5,7 +5,7 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from stepnet.arguments import instance, optional, sequence, whole
+from stepnet.validation import instance, optional, sequence, whole
 
 an_axes = optional(instance(Axes, what="axes of matplotlib"))
 

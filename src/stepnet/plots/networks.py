@@ -14,18 +14,18 @@ from scipy.optimize import minimize
 from scipy.sparse import issparse
 from scipy.sparse.csgraph import shortest_path
 
-from stepnet.arguments import array, check, function, having, optional, real, sequence, whole
 from stepnet.plots.axes import an_axes, axes_of, two_entries
-from stepnet.plots.classes import (
+from stepnet.plots.class_colours import (
     CLASSES,
+    choose_colours,
     class_colour,
     class_colours,
-    colours_of,
-    known_classes,
+    find_places,
     labels_of,
-    paler,
-    places,
+    list_classes,
+    make_paler,
 )
+from stepnet.validation import array, check, function, having, optional, real, sequence, whole
 
 FINEST, MOST_PANELS = 10_000, 1000
 READ = 0.05  # of the largest: directions in which outputs vary less are left out, as where two mirror each other
@@ -96,7 +96,7 @@ def layers(
         an_axes("axes", each)
     if len(axes) != len(chosen):
         raise ValueError(f"`axes` must be one for each of {len(chosen)} depths, found {len(axes)}")
-    colours = colours_of(labels, states.shape[1], classes, of=net)
+    colours = choose_colours(labels, states.shape[1], classes, of=net)
     read = net if callable(net) else net.outputs
     outputs = [read(x) if number == len(states) - 1 and _is_last(net, block) else None for number in chosen]
     for each, place, number in zip(axes, _planes(states[chosen], outputs, x, components), chosen, strict=True):
@@ -138,16 +138,16 @@ def regions(
     low, high = low - margin * (high - low), high + margin * (high - low)
     lines = [np.linspace(*ends, resolution) for ends in zip(low, high, strict=True)]
     found = np.asarray(predict(np.stack(np.meshgrid(*lines), axis=-1).reshape(-1, 2)))
-    classes = known_classes(classes, labels, found, of=getattr(predict, "__self__", None))
-    numbers = np.argmax(found, axis=1) if found.ndim == 2 else places(found, classes, "the predictions")
-    colours = ListedColormap([paler(class_colour(k)) for k in range(len(classes))])
+    classes = list_classes(classes, labels, found, of=getattr(predict, "__self__", None))
+    numbers = np.argmax(found, axis=1) if found.ndim == 2 else find_places(found, classes, "the predictions")
+    colours = ListedColormap([make_paler(class_colour(k)) for k in range(len(classes))])
     axes.imshow(
         numbers.reshape(resolution, resolution), colours, vmin=-0.5, vmax=len(classes) - 0.5, origin="lower",
         extent=(low[0], high[0], low[1], high[1]), interpolation="nearest", aspect="equal",
     )  # fmt: skip
     axes.scatter(*x.T, **{"s": 6, "lw": 0, **class_colours(labels, len(x), classes), **points})
     axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]))
-    return _framed(axes)
+    return _draw_frame(axes)
 
 
 @check(adjacency=a_graph, axes=an_axes, positions=optional(array(None, 2)))
@@ -168,7 +168,7 @@ def graph(adjacency, labels=None, axes=None, *, positions=None, classes=None, **
     if len(place) != len(adjacency):
         raise ValueError(f"`positions` must be one for each of {len(adjacency)} nodes, found {len(place)}")
     axes.add_collection(LineCollection(place[np.argwhere(np.triu(adjacency, 1))], colors="#bbbbbb", lw=0.6, zorder=0))
-    colours = colours_of(labels, len(place), classes)
+    colours = choose_colours(labels, len(place), classes)
     axes.scatter(*place.T, **{"s": 30, "lw": 0.5, "edgecolor": "#555555", **colours, **points})
     _square(axes, place)
     return axes
@@ -309,10 +309,10 @@ def _square(axes, place: np.ndarray) -> None:
     middle = (place.min(axis=0) + place.max(axis=0)) / 2
     half = 0.54 * max(float(np.ptp(place, axis=0).max()), 1e-12)
     axes.set(xlim=(middle[0] - half, middle[0] + half), ylim=(middle[1] - half, middle[1] + half), aspect="equal")
-    _framed(axes)
+    _draw_frame(axes)
 
 
-def _framed(axes):
+def _draw_frame(axes):
     """A quiet frame without ticks."""
     axes.set(xticks=(), yticks=())
     for side in axes.spines.values():

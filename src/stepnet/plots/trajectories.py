@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import matplotlib.pyplot as plt
 import numpy as np
 
-from stepnet.arguments import array, check, function, instance
 from stepnet.plots.axes import an_axes, axes_of, two_entries
 from stepnet.solution import Solution
+from stepnet.validation import array, check, function, instance
 
 COLOURS = ("#1b5e8c", "#c8553d", "#3a7d44", "#7b4b94", "#b8860b", "#555555")
 
@@ -35,7 +35,7 @@ def style():
 def orbit(solution: Solution, axes=None, *, components: tuple[int, int] = (0, 1), **line):
     """One component of the flat state over another, equal scales; between the steps, too, if the solution is dense."""
     axes = axes_of(axes)
-    t = solution.t if solution.pieces is None else _refined(solution.t)
+    t = solution.t if solution.pieces is None else _refine(solution.t)
     y = (solution.y if solution.pieces is None else solution(t)).reshape(len(t), -1)
     i, j = two_entries("components", components, y.shape[1])
     axes.plot(y[:, i], y[:, j], **{"lw": 0.8, **line})
@@ -43,7 +43,7 @@ def orbit(solution: Solution, axes=None, *, components: tuple[int, int] = (0, 1)
     return axes
 
 
-def _refined(t: np.ndarray, parts: int = 16) -> np.ndarray:
+def _refine(t: np.ndarray, parts: int = 16) -> np.ndarray:
     """Times with more of them inside each interval."""
     inside = t[:-1, None] + np.diff(t)[:, None] * np.arange(parts) / parts
     return np.append(inside.ravel(), t[-1])

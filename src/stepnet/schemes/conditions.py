@@ -11,13 +11,12 @@ from functools import cache, wraps
 import numpy as np
 from numpy.polynomial import Polynomial
 
-from stepnet.arguments import check, instance
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.order import (
     HIGHEST,
     TOLERANCE,
     Conditions,
-    attained,
+    find_attained,
     multistep_defect,
     partitioned_defect,
     runge_kutta_defect,
@@ -25,6 +24,7 @@ from stepnet.schemes.order import (
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.tableau import Butcher, ExplicitRK, LowStorageRK, StabilisedRK
 from stepnet.schemes.trees import density, symmetry, trees
+from stepnet.validation import check, instance
 
 Scheme = ExplicitRK | LowStorageRK | StabilisedRK | Splitting | Multistep
 
@@ -63,7 +63,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def remembered(function):
+def remember(function):
     """Compute once per scheme; bare tableaux of arrays cannot be remembered and are computed each time."""
     kept = cache(function)
     return wraps(function)(lambda scheme: function(scheme) if isinstance(scheme, Butcher) else kept(scheme))
@@ -97,9 +97,9 @@ def order(scheme) -> int:
         return _weights_order(Conditions(table.A), table.b, rounding)
     if isinstance(scheme, Splitting):
         b, _, b_hat, _ = scheme.tableaux
-        return attained(lambda p: partitioned_defect(scheme.conditions, b, b_hat, p, scheme.nystrom))
+        return find_attained(lambda p: partitioned_defect(scheme.conditions, b, b_hat, p, scheme.nystrom))
     alpha, beta = np.array(scheme.alpha), np.array(scheme.beta)
-    return attained(lambda p: multistep_defect(alpha, beta, scheme.derivative, p), highest=20)
+    return find_attained(lambda p: multistep_defect(alpha, beta, scheme.derivative, p), highest=20)
 
 
 @of_scheme
@@ -112,7 +112,7 @@ def embedded_orders(scheme) -> tuple[int, ...]:
 
 
 def _weights_order(conditions: Conditions, b: np.ndarray, tolerance: float = TOLERANCE) -> int:
-    return attained(lambda p: runge_kutta_defect(conditions, b, p), tolerance=tolerance)
+    return find_attained(lambda p: runge_kutta_defect(conditions, b, p), tolerance=tolerance)
 
 
 @of_scheme
@@ -231,7 +231,7 @@ def is_reversible(scheme) -> bool:
 
 
 @of_scheme
-@remembered
+@remember
 def ssp_coefficient(scheme) -> float:
     """Largest r for which the step is a convex combination of Euler steps of length h/r; 0 if there is none.
 
@@ -248,7 +248,7 @@ def ssp_coefficient(scheme) -> float:
         M = np.linalg.solve((np.eye(s + 1) + r * K).T, K.T).T
         return bool(np.all(M >= -1e-13) and np.all(r * M.sum(axis=1) <= 1 + 1e-13))
 
-    return float("inf") if holds(1e6) else _largest(holds, 4.0 * s, 1e-8)
+    return float("inf") if holds(1e6) else _find_largest(holds, 4.0 * s, 1e-8)
 
 
 # ---- linear stability -----------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def stability_function(scheme) -> tuple[Polynomial, Polynomial]:
             v = table.A @ v
         return Polynomial(coefficients), Polynomial([1.0])
     numerator = np.poly(table.A - np.outer(np.ones_like(table.b), table.b))
-    return _trimmed(Polynomial(numerator)), _trimmed(Polynomial(np.poly(table.A)))
+    return _trim(Polynomial(numerator)), _trim(Polynomial(np.poly(table.A)))
 
 
 @check(scheme=a_scheme, z=_complex_numbers)
@@ -284,22 +284,22 @@ def amplification(scheme, z) -> np.ndarray:
 
 
 @of_scheme
-@remembered
+@remember
 def real_stability_limit(scheme) -> float:
     """Largest x for which every point of [-x, 0] is stable (infinity if all are; NaN for second-order problems)."""
     if isinstance(scheme, Splitting) or getattr(scheme, "derivative", 1) == 2:
         return float("nan")
-    return _first_exit(scheme, -1.0)
+    return _find_first_exit(scheme, -1.0)
 
 
 @of_scheme
-@remembered
+@remember
 def imaginary_stability_limit(scheme) -> float:
     """Largest y for which every point of i [0, y] is stable: the largest h omega on an oscillator."""
     is_polynomial = tableau_of(scheme) is not None and not isinstance(scheme, StabilisedRK)
     if is_polynomial and _growth_on_imaginary_axis(scheme) > 0:
         return 0.0
-    return _first_exit(scheme, 1j)
+    return _find_first_exit(scheme, 1j)
 
 
 @of_scheme
@@ -325,7 +325,7 @@ def is_l_stable(scheme) -> bool:
     return P.degree() < Q.degree()
 
 
-def _trimmed(polynomial: Polynomial) -> Polynomial:
+def _trim(polynomial: Polynomial) -> Polynomial:
     return polynomial.trim(1e-10)
 
 
@@ -374,7 +374,7 @@ def _multistep_companion(scheme: Multistep, z: np.ndarray) -> np.ndarray:
     return M
 
 
-def _first_exit(scheme, direction: complex) -> float:
+def _find_first_exit(scheme, direction: complex) -> float:
     """Where the ray from 0 first leaves the stability region, by a fine scan, a look at its peaks, and bisection."""
     is_tableau = tableau_of(scheme) is not None
     reach = 2.5 * len(scheme.mu) ** 2 if isinstance(scheme, StabilisedRK) else 200.0
@@ -389,14 +389,14 @@ def _first_exit(scheme, direction: complex) -> float:
     outside = np.flatnonzero(size(x) > 1 + slack)
     end = x[outside[0]] if outside.size else float("inf")
     if isinstance(scheme, Splitting):
-        end = min(end, _first_gap(scheme, x[x < min(end, reach)], size, slack))
+        end = min(end, _find_first_gap(scheme, x[x < min(end, reach)], size, slack))
     if not np.isfinite(end):
         return float("inf")
     first = max(x[x < end], default=0.0)
-    return first + _largest(lambda d: size(first + d) <= 1 + slack, end - first, 1e-10)
+    return first + _find_largest(lambda d: size(first + d) <= 1 + slack, end - first, 1e-10)
 
 
-def _first_gap(scheme: Splitting, x: np.ndarray, size, slack: float) -> float:
+def _find_first_gap(scheme: Splitting, x: np.ndarray, size, slack: float) -> float:
     """A point in the first gap that the scan misses: |trace| touches 2 near multiples of pi and may exceed it there."""
     half_trace = np.abs(np.trace(_oscillator(scheme, 1j * x), axis1=-2, axis2=-1)) / 2
     peaks = np.flatnonzero((half_trace[1:-1] >= half_trace[:-2]) & (half_trace[1:-1] > half_trace[2:])) + 1
@@ -408,7 +408,7 @@ def _first_gap(scheme: Splitting, x: np.ndarray, size, slack: float) -> float:
     return float("inf")
 
 
-def _largest(holds, highest: float, tolerance: float) -> float:
+def _find_largest(holds, highest: float, tolerance: float) -> float:
     """Largest x in [0, highest] with `holds` on all of [0, x], by bisection; 0 if it holds nowhere."""
     if holds(highest):
         return highest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepnet.schemes.dense import (
+from stepnet.schemes.continuous_extensions import (
     DOP853_DENSE,
     DOPRI5_DENSE,
     TSIT5_DENSE,

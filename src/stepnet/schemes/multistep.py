@@ -7,13 +7,13 @@ from fractions import Fraction
 
 import numpy as np
 
-from stepnet.arguments import check, instance, text
 from stepnet.errors import SchemeError
 from stepnet.schemes.explicit import DOPRI5, HEUN2, KUTTA3, MIDPOINT, RK4
 from stepnet.schemes.order import TOLERANCE, multistep_defect
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.symplectic import VERLET
 from stepnet.schemes.tableau import ExplicitRK, an_order, floats, freeze, require_finite
+from stepnet.validation import check, instance, text
 
 HAIRER = "Hairer, Norsett & Wanner (1993), Solving Ordinary Differential Equations I, III.1"
 

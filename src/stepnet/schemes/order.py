@@ -72,7 +72,7 @@ def multistep_defect(alpha: np.ndarray, beta: np.ndarray, derivative: int, order
     return worst
 
 
-def attained(defect, highest: int = HIGHEST, tolerance: float = TOLERANCE) -> int:
+def find_attained(defect, highest: int = HIGHEST, tolerance: float = TOLERANCE) -> int:
     """The order attained: the last p with `defect(1), ..., defect(p)` all zero to the tolerance."""
     order = 0
     while order < highest and defect(order + 1) <= tolerance:

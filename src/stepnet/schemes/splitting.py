@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.arguments import check, text, whole
 from stepnet.errors import SchemeError
 from stepnet.records import flag
 from stepnet.schemes.order import HIGHEST, TOLERANCE, Conditions, partitioned_defect
 from stepnet.schemes.tableau import an_order, floats, freeze, require_finite
+from stepnet.validation import check, text, whole
 
 MOST_PARTS = 10_000
 
@@ -94,10 +94,10 @@ class Splitting:
                 fraction = total - fraction
                 indices = range(parts) if k % 2 == 0 else range(parts - 1, -1, -1)
                 flows += [(part, fraction) for part in indices]
-        return _joined(flows)
+        return _join(flows)
 
 
-def _joined(flows) -> tuple[tuple[int, float], ...]:
+def _join(flows) -> tuple[tuple[int, float], ...]:
     joined: list[tuple[int, float]] = []
     for part, fraction in flows:
         if abs(fraction) < 1e-15:

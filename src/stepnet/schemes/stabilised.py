@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stepnet.arguments import check, real, whole
 from stepnet.schemes.tableau import StabilisedRK
+from stepnet.validation import check, real, whole
 
 MOST_STAGES = 2**16  # rounding grows with their square
 VERWER = "Verwer (1996), Appl. Numer. Math. 22:359"

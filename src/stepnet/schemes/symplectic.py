@@ -12,15 +12,15 @@ BLANES_MOAN = "Blanes & Moan (2002), J. Comput. Appl. Math. 142:313"
 
 def _kick_first(gammas: tuple[float, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Coefficients of kick-drift-kick steps of sizes gamma_1 h, ..., gamma_m h, neighbouring kicks joined."""
-    return (0.0, *gammas), _joined_halves(gammas)
+    return (0.0, *gammas), _join_halves(gammas)
 
 
 def _drift_first(gammas: tuple[float, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Coefficients of drift-kick-drift steps of sizes gamma_1 h, ..., gamma_m h, neighbouring drifts joined."""
-    return _joined_halves(gammas), (*gammas, 0.0)
+    return _join_halves(gammas), (*gammas, 0.0)
 
 
-def _joined_halves(gammas: tuple[float, ...]) -> tuple[float, ...]:
+def _join_halves(gammas: tuple[float, ...]) -> tuple[float, ...]:
     return tuple((left + right) / 2 for left, right in zip((0.0, *gammas), (*gammas, 0.0), strict=True))
 
 

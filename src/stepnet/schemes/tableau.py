@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.arguments import check, instance, optional, sequence, text, whole
 from stepnet.errors import SchemeError
-from stepnet.records import MOST_COUNT, number
+from stepnet.records import MOST_COUNT, validate_number
 from stepnet.schemes.order import HIGHEST, TOLERANCE, Conditions, runge_kutta_defect
+from stepnet.validation import check, instance, optional, sequence, text, whole
 
 DENSE_TOLERANCE = 1e-14  # the corrections are given to float64 and summed over up to 26 stages
 
@@ -226,7 +226,7 @@ def floats(name: str, values) -> tuple[float, ...]:
 
 def _coefficient(name: str, value) -> float:
     """A number; that it is finite is found out later, with the name of the scheme."""
-    return float(value) if isinstance(value, (float, np.floating)) else number(name, value, "[-inf, inf]")
+    return float(value) if isinstance(value, (float, np.floating)) else validate_number(name, value, "[-inf, inf]")
 
 
 def butcher(A: np.ndarray, b: np.ndarray) -> Butcher:

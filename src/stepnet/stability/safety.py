@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepnet.adjoint import gradient
-from stepnet.adjoint_equation import UNSAFE
-from stepnet.derivatives import jacobian
 from stepnet.errors import AdjointWarning, SolveFailed
-from stepnet.integrate import solve
+from stepnet.gradients.adjoint import gradient
+from stepnet.gradients.adjoint_equation import UNSAFE
+from stepnet.gradients.derivatives import jacobian
 from stepnet.problem import ODE
+from stepnet.solving.integrate import solve
 
 WRONG = 0.01  # relative error of a gradient that is no longer called safe
 N_SAMPLES = 200  # of the Jacobian along the solution
@@ -56,7 +56,7 @@ def adjoint_safety(problem: ODE, scheme=None, loss=None, *, end_gradient=None, s
 
     how = {"end_gradient": end_gradient, "steps": steps, **choices}
     exact = gradient(problem, scheme, loss, **how)
-    growth = _growth(problem, scheme, steps, choices)
+    growth = _measure_growth(problem, scheme, steps, choices)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", AdjointWarning)
@@ -79,7 +79,7 @@ def adjoint_safety(problem: ODE, scheme=None, loss=None, *, end_gradient=None, s
     return AdjointSafety(returned, growth, error, angle, is_safe, verdict)
 
 
-def _growth(problem: ODE, scheme, steps, choices) -> float:
+def _measure_growth(problem: ODE, scheme, steps, choices) -> float:
     """exp of the integral of the largest eigenvalue of -(J + J')/2 along the solution, J that of its direction."""
     solution, J = solve(problem, scheme, steps=steps, **choices), jacobian(problem)
     some = np.linspace(0, len(solution.t) - 1, min(len(solution.t), N_SAMPLES)).astype(int)

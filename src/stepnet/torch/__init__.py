@@ -1,10 +1,10 @@
 """stepnet on tensors: `import stepnet.torch as snt`; `odeint` and `odeint_adjoint` take torchdiffeq's arguments."""
 
 from stepnet.checkpoints import Checkpoints
-from stepnet.engines.torch_engine.fields import Partitioned, SecondOrder, Split
+from stepnet.engines.torch_engine.rhs.tensor_fields import Partitioned, SecondOrder, Split
 from stepnet.torch import nets
-from stepnet.torch.batches import BatchSolution, solve
-from stepnet.torch.blocks import (
+from stepnet.torch.batch_solve import BatchSolution, solve
+from stepnet.torch.block_modules import (
     AntisymmetricBlock,
     HamiltonianBlock,
     HyperbolicBlock,
@@ -13,13 +13,13 @@ from stepnet.torch.blocks import (
     ResidualBlock,
     SolveBlock,
 )
-from stepnet.torch.dense import odeint_dense
-from stepnet.torch.layers import FieldFunction, LayerBlock, LayerChain
+from stepnet.torch.dense_output import odeint_dense
+from stepnet.torch.distributed import over_ranks
+from stepnet.torch.layer_modules import FieldFunction, LayerBlock, LayerChain
 from stepnet.torch.methods import method_names
-from stepnet.torch.networks import NetModule, from_net
-from stepnet.torch.ranks import over_ranks
-from stepnet.torch.recognition import recognised
-from stepnet.torch.ways_in import odeint, odeint_adjoint, odeint_event
+from stepnet.torch.net_module import NetModule, from_net
+from stepnet.torch.perceptron_recognition import recognised
+from stepnet.torch.torchdiffeq_interface import odeint, odeint_adjoint, odeint_event
 
 __all__ = [
     "AntisymmetricBlock", "BatchSolution", "Checkpoints", "FieldFunction", "HamiltonianBlock", "HyperbolicBlock",

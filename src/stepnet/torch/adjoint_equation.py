@@ -13,21 +13,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stepnet.engines.torch_engine.blocks import added, pulled
-from stepnet.engines.torch_engine.dependencies import (
+from stepnet.engines.torch_engine.adjoint.autograd_node import Differentiable, is_differentiated, solve_differentiably
+from stepnet.engines.torch_engine.adjoint.dependencies import (
     REMEDY,
-    Ambiguous,
+    AmbiguousTensors,
     describe,
     find_inputs,
     find_sources,
     mark,
 )
-from stepnet.engines.torch_engine.fields import checked, joined, parted
-from stepnet.engines.torch_engine.gradients import Way, is_differentiated, solved
-from stepnet.engines.torch_engine.step_control import rms
-from stepnet.engines.torch_engine.surroundings import SideState
+from stepnet.engines.torch_engine.adjoint.step_blocks import add, pull_back
+from stepnet.engines.torch_engine.integrators.step_control import rms
+from stepnet.engines.torch_engine.rhs.tensor_fields import join, part, validate_function
+from stepnet.engines.torch_engine.runs.rng_and_autocast import SideState
 from stepnet.errors import AdjointWarning
-from stepnet.torch.states import Posed, posed
+from stepnet.torch.states import TensorProblem, pose_problem
 
 UNSAFE = 1e-3  # relative error of the state solved back, beyond which its gradient is not to be trusted
 Integrate = Callable[..., Tensor | tuple[Tensor, ...]]
@@ -38,7 +38,7 @@ def seminorm(parts: Sequence[Tensor]) -> Tensor:
     return torch.stack([rms(part) for part in parts[:2]]).max()
 
 
-class Asked(NamedTuple):
+class GradientRequest(NamedTuple):
     """The tensors whose gradients are wanted, and whether no others are; modules whose buffers the field changes."""
 
     parameters: tuple[Tensor, ...]
@@ -46,10 +46,10 @@ class Asked(NamedTuple):
     is_complete: bool
 
 
-def solved_with_adjoint_equation(func, y0, t: Tensor, asked: Asked, forward: Integrate, back: Integrate):
+def solve_with_adjoint_equation(func, y0, t: Tensor, asked: GradientRequest, forward: Integrate, back: Integrate):
     """The trajectory by `forward(func, y0, t)`; `back` solves the adjoint equation."""
     is_tuple = isinstance(y0, tuple)
-    parameters = asked.parameters if asked.is_complete else _all_parameters(posed(func, y0), t, asked)
+    parameters = asked.parameters if asked.is_complete else _list_all_parameters(pose_problem(func, y0), t, asked)
     parts = y0 if is_tuple else (y0,)
     as_given = lambda parts: tuple(parts) if is_tuple else parts[0]
 
@@ -65,35 +65,36 @@ def solved_with_adjoint_equation(func, y0, t: Tensor, asked: Asked, forward: Int
     def pull_back(trajectory, given, bars):
         seeds = [torch.zeros_like(y) if bar is None else bar for y, bar in zip(trajectory, bars, strict=True)]
         ys, a_s = (
-            [posed(func, as_given(at)) for at in zip(*map(torch.unbind, x), strict=True)] for x in (trajectory, seeds)
+            [pose_problem(func, as_given(at)) for at in zip(*map(torch.unbind, x), strict=True)]
+            for x in (trajectory, seeds)
         )
-        slopes = _slopes(ys[0], parameters, asked)
-        y_bar, t_bar, parameter_bars = _solved_back(ys, a_s, given[-1], slopes, parameters, back)
-        parts = ys[0].trajectory([parted(ys[0].field, y_bar)])
+        slopes = _evaluate_slopes(ys[0], parameters, asked)
+        y_bar, t_bar, parameter_bars = _solve_back(ys, a_s, given[-1], slopes, parameters, back)
+        parts = ys[0].trajectory([part(ys[0].field, y_bar)])
         return *(part[0] for part in (parts if is_tuple else (parts,))), t_bar, *parameter_bars
 
-    way = Way(there, pull_back, plainly, parameters, len(parts) + 1, modules=asked.modules)
-    return as_given(solved(way, (*parts, t)))
+    way = Differentiable(there, pull_back, plainly, parameters, len(parts) + 1, modules=asked.modules)
+    return as_given(solve_differentiably(way, (*parts, t)))
 
 
-def _all_parameters(problem: Posed, t: Tensor, asked: Asked) -> tuple[Tensor, ...]:
+def _list_all_parameters(problem: TensorProblem, t: Tensor, asked: GradientRequest) -> tuple[Tensor, ...]:
     """The parameters, and what else the field depends on at the first time."""
     if not is_differentiated():
         return asked.parameters
-    y, side = joined(problem.field, problem.state).detach(), SideState(problem.state[0].device, asked.modules)
-    call = lambda: checked(problem.field.whole)(t[0].detach().to(y.device, y.real.dtype), y)
+    y, side = join(problem.field, problem.state).detach(), SideState(problem.state[0].device, asked.modules)
+    call = lambda: validate_function(problem.field.whole)(t[0].detach().to(y.device, y.real.dtype), y)
     with side.kept(), torch.enable_grad():
         since = mark()
         sources = find_sources([call()], since, asked.parameters)
         try:
             return find_inputs(sources, asked.parameters, call)
-        except Ambiguous as reason:
+        except AmbiguousTensors as reason:
             raise ValueError(f'`func` depends on {reason}, for which `memory`="continuous" is not; {REMEDY}') from None
 
 
-def _slopes(problem: Posed, parameters: tuple[Tensor, ...], asked: Asked) -> Callable:
+def _evaluate_slopes(problem: TensorProblem, parameters: tuple[Tensor, ...], asked: GradientRequest) -> Callable:
     """The right-hand side of the adjoint equation: of y, a and the gradients of the parameters."""
-    fun = checked(problem.field.whole)
+    fun = validate_function(problem.field.whole)
 
     def slopes(time: Tensor, state: tuple[Tensor, ...]):
         y, a = state[:2]
@@ -105,31 +106,36 @@ def _slopes(problem: Posed, parameters: tuple[Tensor, ...], asked: Asked) -> Cal
                 f"`func` depends on tensors at t = {float(time)} that it does not depend on at the first time: "
                 f"{describe(unknown)}; their gradients would be lost: {REMEDY}"
             )
-        found = pulled([slope] if slope.requires_grad else [], (start, *parameters), [a])
+        found = pull_back([slope] if slope.requires_grad else [], (start, *parameters), [a])
         known = (torch.zeros_like(x) if bar is None else -bar for x, bar in zip((y, *parameters), found, strict=True))
         return slope.detach(), *known
 
     return slopes
 
 
-def _solved_back(
-    ys: list[Posed], seeds: list[Posed], t: Tensor, slopes: Callable, parameters: tuple[Tensor, ...], back: Integrate
+def _solve_back(
+    ys: list[TensorProblem],
+    seeds: list[TensorProblem],
+    t: Tensor,
+    slopes: Callable,
+    parameters: tuple[Tensor, ...],
+    back: Integrate,
 ):
     """Gradients with respect to y(t[0]), t and the parameters, from interval to interval."""
     field = ys[0].field
-    fun = checked(field.whole)
-    y_at, seed_at = ([joined(field, each.state) for each in all_of] for all_of in (ys, seeds))
+    fun = validate_function(field.whole)
+    y_at, seed_at = ([join(field, each.state) for each in all_of] for all_of in (ys, seeds))
 
     a, t_bar, missed = seed_at[-1], torch.zeros_like(t), 0.0
     sums: list[Tensor | None] = [None] * len(parameters)
     for i in range(len(t) - 1, 0, -1):
-        t_bar[i] += _along(seed_at[i], fun(t[i].to(y_at[i].real.dtype), y_at[i]))
+        t_bar[i] += _evaluate_adjoint(seed_at[i], fun(t[i].to(y_at[i].real.dtype), y_at[i]))
         start = (y_at[i], a, *(torch.zeros_like(p) for p in parameters))
         y, a, *more = (part[-1] for part in back(slopes, start, t[[i, i - 1]]))
-        sums = [added(total, part) for total, part in zip(sums, more, strict=True)]
+        sums = [add(total, part) for total, part in zip(sums, more, strict=True)]
         missed = max(missed, float((y - y_at[i - 1]).norm() / y_at[i - 1].norm().clamp(min=1e-30)))
         if i == 1:
-            t_bar[0] -= _along(a, fun(t[0].to(y.real.dtype), y_at[0]))
+            t_bar[0] -= _evaluate_adjoint(a, fun(t[0].to(y.real.dtype), y_at[0]))
         a = a + seed_at[i - 1]
     if not missed <= UNSAFE:
         warnings.warn(
@@ -141,5 +147,5 @@ def _solved_back(
     return a, t_bar, sums
 
 
-def _along(bar: Tensor, slope: Tensor) -> Tensor:
+def _evaluate_adjoint(bar: Tensor, slope: Tensor) -> Tensor:
     return (bar.conj() * slope).real.sum()

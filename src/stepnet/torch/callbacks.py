@@ -8,19 +8,19 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from stepnet.engines.torch_engine.step_control import Watch, nobody
-from stepnet.torch.states import Posed
+from stepnet.engines.torch_engine.integrators.step_control import Watch, watch_nothing
+from stepnet.torch.states import TensorProblem
 
 NAMES = ("callback_step", "callback_accept_step", "callback_reject_step")
 
 
-def watch_of(func, problem: Posed, are_steps_given: bool) -> Watch:
+def find_callbacks(func, problem: TensorProblem, are_steps_given: bool) -> Watch:
     """Calls `func.callback_step(t, y, h)` before a step, and those of accepted and refused ones after it."""
     found: dict[str, Callable] = {name: getattr(func, name) for name in NAMES if hasattr(func, name)}
     if are_steps_given and len(found) > ("callback_step" in found):
         warnings.warn("given steps are never refused: of the callbacks only `callback_step` is called", stacklevel=4)
     if not found:
-        return nobody
+        return watch_nothing
     latest: list[float] = []
 
     def watch(what: str, t: float, y: Tensor, h: float) -> None:
@@ -35,7 +35,7 @@ def watch_of(func, problem: Posed, are_steps_given: bool) -> Watch:
     return watch
 
 
-def told_back(slopes: Callable, func) -> Callable:
+def report_adjoint_steps(slopes: Callable, func) -> Callable:
     """The slopes of the adjoint equation, with the callbacks that `func` has for its steps."""
     for name in NAMES:
         if hasattr(func, f"{name}_adjoint"):

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepnet.engines.torch_engine.gradients import Way, is_one_node, solved
-from stepnet.engines.torch_engine.surroundings import is_autocast, is_transformed, is_written_down
+from stepnet.engines.torch_engine.adjoint.autograd_node import Differentiable, is_one_node, solve_differentiably
+from stepnet.engines.torch_engine.runs.rng_and_autocast import is_autocast, is_transformed, is_written_down
 from stepnet.nets.design import Design
 
 ENGINES = ("auto", "numba", "torch")
@@ -65,7 +65,7 @@ class Kernels:
         self._require_match(x, parameters)
         if self.engine == "torch":
             return False
-        reason = _obstacle((x, *parameters))
+        reason = _find_obstacle((x, *parameters))
         if reason is not None and self.engine == "numba":
             raise ValueError(f"`engine`='numba' takes CPU tensors of one dtype, float64 or float32; found {reason}")
         if reason is not None or is_transformed() or is_written_down():
@@ -93,14 +93,16 @@ class Kernels:
         if not self.take(x, parameters):
             return plainly(x, parameters, self.memory)
         if torch.compiler.is_compiling():
-            return layers(x, list(parameters), self.number)
+            return run_layers(x, list(parameters), self.number)
         if not is_one_node((x, *parameters)):
             return self.forward(x, parameters)
         is_x_wanted = x.requires_grad
-        there = lambda given: self._there(given[0], parameters, is_x_wanted)
+        there = lambda given: self._run_forward(given[0], parameters, is_x_wanted)
         purely = lambda tensors: [plainly(tensors[0], tensors[1:], "all")]
         on_tensors = lambda given: purely((*given, *parameters))
-        return solved(Way(there, self._back, on_tensors, tuple(parameters), 1, purely), (x,))[0]
+        return solve_differentiably(
+            Differentiable(there, self._run_backward, on_tensors, tuple(parameters), 1, purely), (x,)
+        )[0]
 
     # ---- runs -------------------------------------------------------------------------------------------------------
 
@@ -124,11 +126,11 @@ class Kernels:
         own = [piece.view(p.shape) for piece, p in zip(pieces, parameters, strict=True)]
         return [None if x_bar is None else torch.from_numpy(x_bar), *own]
 
-    def _there(self, x: Tensor, parameters: Tensors, is_x_wanted: bool):
+    def _run_forward(self, x: Tensor, parameters: Tensors, is_x_wanted: bool):
         sweep, y = self.begun(x, parameters, is_x_wanted)
-        return _Kept(sweep, parameters, is_x_wanted), [y]
+        return _PausedRun(sweep, parameters, is_x_wanted), [y]
 
-    def _back(self, kept: _Kept, given: Tensors, bars: Sequence[Tensor | None]) -> list[Tensor | None]:
+    def _run_backward(self, kept: _PausedRun, given: Tensors, bars: Sequence[Tensor | None]) -> list[Tensor | None]:
         (y_bar,) = bars
         if y_bar is None:
             return [None] * (1 + len(kept.parameters))
@@ -156,14 +158,14 @@ class Kernels:
         return self.flat if self.are_in_place(parameters) else vector(parameters).numpy()  # type: ignore[return-value]
 
 
-class _Kept:
+class _PausedRun:
     """A run that stands at its turn."""
 
     def __init__(self, sweep, parameters: Tensors, is_x_wanted: bool):
         self.sweep, self.parameters, self.is_x_wanted = sweep, parameters, is_x_wanted
 
 
-def _obstacle(tensors: Tensors) -> str | None:
+def _find_obstacle(tensors: Tensors) -> str | None:
     """Why kernels do not run these tensors."""
     devices, dtypes = {x.device.type for x in tensors}, {x.dtype for x in tensors}
     if devices != {"cpu"}:
@@ -190,22 +192,22 @@ def vector(parameters: Tensors) -> Tensor:
 
 
 @torch.library.custom_op("stepnet::layers", mutates_args=())
-def layers(x: Tensor, parameters: list[Tensor], number: int) -> Tensor:
+def run_layers(x: Tensor, parameters: list[Tensor], number: int) -> Tensor:
     """Outputs of the design with this number."""
-    return _known(number, parameters).forward(x, parameters)
+    return _find_kernels(number, parameters).forward(x, parameters)
 
 
 @torch.library.custom_op("stepnet::layers_back", mutates_args=())
-def layers_back(x: Tensor, parameters: list[Tensor], y_bar: Tensor, number: int) -> list[Tensor]:
+def pull_back_layers(x: Tensor, parameters: list[Tensor], y_bar: Tensor, number: int) -> list[Tensor]:
     """Gradients of the inputs and of the parameters; the way there is run again, as an operator keeps nothing."""
-    kernels = _known(number, parameters)
+    kernels = _find_kernels(number, parameters)
     if len(x) == 0:
         return [torch.zeros_like(each, memory_format=torch.contiguous_format) for each in (x, *parameters)]
     sweep, _ = kernels.begun(x, parameters)
     return [each.clone() for each in kernels.ended(sweep, y_bar, parameters) if each is not None]
 
 
-def _known(number: int, parameters: Tensors) -> Kernels:
+def _find_kernels(number: int, parameters: Tensors) -> Kernels:
     """The kernels with this number, if these can be their parameters."""
     if number not in _KNOWN:
         raise RuntimeError(
@@ -217,12 +219,12 @@ def _known(number: int, parameters: Tensors) -> Kernels:
     return kernels
 
 
-@layers.register_fake
+@run_layers.register_fake
 def _(x, parameters, number):
-    return x.new_empty(x.shape[0], _known(number, parameters).n_out)
+    return x.new_empty(x.shape[0], _find_kernels(number, parameters).n_out)
 
 
-@layers_back.register_fake
+@pull_back_layers.register_fake
 def _(x, parameters, y_bar, number):
     return [torch.empty_like(each, memory_format=torch.contiguous_format) for each in (x, *parameters)]
 
@@ -234,8 +236,8 @@ def _keep(ctx, inputs, output):
 
 def _pull(ctx, y_bar):
     x, *parameters = ctx.saved_tensors
-    x_bar, *bars = layers_back(x, parameters, y_bar, ctx.number)
+    x_bar, *bars = pull_back_layers(x, parameters, y_bar, ctx.number)
     return x_bar, bars, None
 
 
-layers.register_autograd(_pull, setup_context=_keep)
+run_layers.register_autograd(_pull, setup_context=_keep)

@@ -7,7 +7,7 @@ from stepnet.checkpoints import Checkpoints
 NAMES = ("auto", "all", "reversible", "continuous")
 
 
-def checked_memory(memory) -> str | Checkpoints:
+def validate_memory(memory) -> str | Checkpoints:
     """A name or `Checkpoints`; a number is one of bytes."""
     if isinstance(memory, str) and memory in NAMES:
         return memory

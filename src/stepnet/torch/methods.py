@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from types import SimpleNamespace
 
-from stepnet.engines.torch_engine.constants import made_of_constants
+from stepnet.engines.torch_engine.codegen.constants import build_from_constants
 from stepnet.errors import UnknownName
 from stepnet.schemes import catalogue
 from stepnet.schemes.explicit import DOPRI5, RK38
@@ -37,8 +37,8 @@ def method_names() -> list[str]:
     return sorted({*THEIRS, *catalogue.names()})
 
 
-@made_of_constants
-def named_scheme(method: str):
+@build_from_constants
+def find_named_scheme(method: str):
     """The scheme of a name, torchdiffeq's meaning first: its "rk4" is the 3/8 rule."""
     if method in UNKNOWN:
         raise ValueError(f"`method` {method!r} of torchdiffeq is not here: {UNKNOWN[method]}")
@@ -50,16 +50,16 @@ def named_scheme(method: str):
         raise UnknownName("method", method, method_names()) from None
 
 
-def scheme_of(method):
+def find_scheme(method):
     """A scheme by name, or itself; dopri5 if there is no choice."""
     if method is None:
         return DOPRI5
     if not isinstance(method, (str, *catalogue.RECORDS)):
         raise TypeError(f"`method` must be a name or a scheme, found {type(method).__name__}")
-    return method if isinstance(method, catalogue.RECORDS) else named_scheme(method)
+    return method if isinstance(method, catalogue.RECORDS) else find_named_scheme(method)
 
 
-def theirs_of(method):
+def find_torchdiffeq(method):
     """torchdiffeq's functions with the method of a name "torchdiffeq:method"; None for all other names."""
     if not isinstance(method, str) or not method.startswith(HAND_OVER):
         return None

@@ -14,7 +14,7 @@ import torch
 
 from stepnet.nets import presets
 from stepnet.nets.net import Net
-from stepnet.torch.networks import NetModule
+from stepnet.torch.net_module import NetModule
 
 __all__ = [
     "antisymmetric",

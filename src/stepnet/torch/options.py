@@ -9,13 +9,13 @@ from math import ceil, inf, isfinite
 import torch
 from torch import Tensor
 
-from stepnet.engines.torch_engine.explicit_rk import error_power
-from stepnet.engines.torch_engine.step_control import How
+from stepnet.engines.torch_engine.integrators.explicit_rk import error_power
+from stepnet.engines.torch_engine.integrators.step_control import ControlSettings
 from stepnet.errors import UnknownName
-from stepnet.records import number
+from stepnet.records import validate_number
 from stepnet.schemes.conditions import is_pair
 from stepnet.schemes.controllers import I, controller
-from stepnet.torch.states import Posed
+from stepnet.torch.states import TensorProblem
 
 BOTH = ("field_dtype", "norm")
 FIXED = ("step_size", "grid_constructor", "interp", "perturb", *BOTH)
@@ -49,7 +49,7 @@ def checked_dict(name: str, options) -> dict:
     return options
 
 
-def checked_options(scheme, options, *more: str) -> dict:
+def validate_options(scheme, options, *more: str) -> dict:
     """The options, every one of them known to this kind of steps, or among some more."""
     options = checked_dict("options", options)
     known = FIXED if is_fixed(scheme, options) else ADAPTIVE
@@ -64,7 +64,7 @@ def checked_options(scheme, options, *more: str) -> dict:
     return options
 
 
-def numbers_of(t: Tensor) -> list[float]:
+def read_numbers(t: Tensor) -> list[float]:
     """Times as numbers, strictly monotone."""
     times = t.tolist()
     if not all(map(isfinite, times)):
@@ -75,7 +75,7 @@ def numbers_of(t: Tensor) -> list[float]:
     return times
 
 
-def checked_times(t) -> Tensor:
+def validate_times(t) -> Tensor:
     """Times of any number: a tensor with one dimension."""
     if not isinstance(t, Tensor):
         raise TypeError(f"`t` must be a tensor of times, found {type(t).__name__}")
@@ -84,14 +84,14 @@ def checked_times(t) -> Tensor:
     return t
 
 
-def times_on(t: Tensor, device: torch.device) -> Tensor:
+def move_times(t: Tensor, device: torch.device) -> Tensor:
     """Times on the device of the state."""
     if t.is_meta and device.type != "meta":
         raise ValueError(f"`t` must be on {device}, where `y0` is, or hold numbers elsewhere, found {t.device}")
     return t.to(device)
 
 
-def even_grid(times: list[float], step_size) -> list[float]:
+def build_even_grid(times: list[float], step_size) -> list[float]:
     """Steps of one size from the first time on, the last one shorter, as torchdiffeq has them."""
     h = float(step_size)
     if not h > 0:
@@ -102,16 +102,16 @@ def even_grid(times: list[float], step_size) -> list[float]:
     return [*(times[0] + i * signed for i in range(n)), times[-1]]
 
 
-def how_of(posed: Posed, scheme, rtol, atol, options: dict) -> How:
+def build_control_settings(posed: TensorProblem, scheme, rtol, atol, options: dict) -> ControlSettings:
     """Tolerances and controller; `safety`, `ifactor` and `dfactor` change the numbers of a controller."""
     chosen = controller(options.get("controller", I))
     changes = {"safety": "safety", "grow": "ifactor", "shrink": "dfactor"}
     numbers = {ours: float(options[theirs]) for ours, theirs in changes.items() if theirs in options}
     first = options.get("first_step")
-    stops, jumps = _stops(options)
-    return How(
-        rtol=_tolerance("rtol", rtol, posed),
-        atol=_tolerance("atol", atol, posed),
+    stops, jumps = _validate_stops(options)
+    return ControlSettings(
+        rtol=_validate_tolerance("rtol", rtol, posed),
+        atol=_validate_tolerance("atol", atol, posed),
         norm=posed.norm(options.get("norm")),
         controller=replace(chosen, **numbers),  # type: ignore[arg-type]
         power=error_power(scheme),
@@ -124,7 +124,7 @@ def how_of(posed: Posed, scheme, rtol, atol, options: dict) -> How:
     )
 
 
-def _stops(options: dict) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _validate_stops(options: dict) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Times at which steps end, and those of them where `func` jumps; `grid_points` and `eps` are their older names."""
     times = lambda name: tuple(torch.as_tensor(options.get(name, ()), dtype=torch.float64).reshape(-1).tolist())
     older = "jump_t" if options.get("eps", 0.0) > 0 else "step_t"
@@ -135,7 +135,7 @@ def _stops(options: dict) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return found["step_t"] + found["jump_t"], found["jump_t"]
 
 
-def _tolerance(name: str, value, posed: Posed):
+def _validate_tolerance(name: str, value, posed: TensorProblem):
     """A number, or a tensor; a tuple has one for every tensor of a tuple state."""
     if isinstance(value, (tuple, list)):
         if posed.shapes is None or len(value) != len(posed.shapes):
@@ -145,7 +145,7 @@ def _tolerance(name: str, value, posed: Posed):
         return torch.cat(pieces)
     if isinstance(value, Tensor):
         return value.to(posed.state[0].device)
-    found = number(name, value, "[-inf, inf]")
+    found = validate_number(name, value, "[-inf, inf]")
     if found < 0:
         raise ValueError(f"`{name}` must not be negative, found {found}")
     return found

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Size, Tensor
 
-from stepnet.engines.torch_engine.fields import Field, Partitioned, SecondOrder, Single, Split, State
-from stepnet.engines.torch_engine.step_control import rms
+from stepnet.engines.torch_engine.integrators.step_control import rms
+from stepnet.engines.torch_engine.rhs.tensor_fields import Field, Partitioned, SecondOrder, SingleField, Split, State
 
 
 @dataclass(frozen=True)
-class Posed:
+class TensorProblem:
     """A field and its state; `shapes` are those of a tuple that was made into one vector, None otherwise."""
 
     field: Field
@@ -24,14 +24,14 @@ class Posed:
         """States at all times, as the user calls them: (times, *shape) each."""
         stacked = tuple(torch.stack(parts) for parts in zip(*states, strict=True))
         if self.shapes is not None:
-            return parts_of(stacked[0], self.shapes)
+            return split_parts(stacked[0], self.shapes)
         return stacked if self.field.n_states == 2 else stacked[0]
 
     def called(self, function: Callable) -> Callable[[Tensor, Tensor], Tensor]:
         """A function of (t, state as the user calls it) as one of the tensor that schemes see."""
         if self.shapes is not None:
             shapes = self.shapes
-            return lambda t, y: function(t, parts_of(y, shapes))
+            return lambda t, y: function(t, split_parts(y, shapes))
         return function if self.field.n_states == 1 else lambda t, y: function(t, y.unbind())
 
     def norm(self, chosen: Callable | None) -> Callable[[Tensor], Tensor]:
@@ -40,30 +40,30 @@ class Posed:
         if shapes is None:
             return chosen or rms
         if chosen is not None:
-            return lambda x: chosen(parts_of(x, shapes))
-        return lambda x: torch.stack([rms(part) for part in parts_of(x, shapes)]).max()
+            return lambda x: chosen(split_parts(x, shapes))
+        return lambda x: torch.stack([rms(part) for part in split_parts(x, shapes)]).max()
 
 
-def posed(func, y0) -> Posed:
+def pose_problem(func, y0) -> TensorProblem:
     """A problem from what `odeint` was given."""
     if isinstance(func, (Partitioned, SecondOrder)):
-        return Posed(func, _pair(y0))
+        return TensorProblem(func, _validate_pair(y0))
     if not callable(func) and not isinstance(func, Split):
         raise TypeError(f"`func` must be a function of (t, y), found {type(func).__name__}")
-    field = func if isinstance(func, Split) else Single(func)
+    field = func if isinstance(func, Split) else SingleField(func)
     if isinstance(y0, Tensor):
-        return Posed(field, (_floating(y0),))
+        return TensorProblem(field, (_require_floating(y0),))
     if not isinstance(y0, tuple) or not y0 or not all(isinstance(part, Tensor) for part in y0):
         raise TypeError(f"`y0` must be a tensor or a tuple of tensors, found {type(y0).__name__}")
     _require_one_device(y0)
     shapes = tuple(part.shape for part in y0)
-    vector = torch.cat([_floating(part).reshape(-1) for part in y0])
+    vector = torch.cat([_require_floating(part).reshape(-1) for part in y0])
     if isinstance(func, Split):
-        return Posed(Split(tuple(_on_vectors(part, shapes) for part in func.parts)), (vector,), shapes)
-    return Posed(Single(_on_vectors(func, shapes)), (vector,), shapes)
+        return TensorProblem(Split(tuple(_wrap_on_vectors(part, shapes) for part in func.parts)), (vector,), shapes)
+    return TensorProblem(SingleField(_wrap_on_vectors(func, shapes)), (vector,), shapes)
 
 
-def posed_batch(func, y0) -> Posed:
+def pose_batch(func, y0) -> TensorProblem:
     """A problem for a batch, (batch, *shape); tuples are joined sample by sample."""
     if not callable(func):
         raise TypeError(f"`func` must be a function of (t, y) for a batch, found {type(func).__name__}")
@@ -73,22 +73,22 @@ def posed_batch(func, y0) -> Posed:
     if len({len(part) for part in parts}) > 1 or len(parts[0]) == 0:
         raise ValueError(f"`y0` must hold one batch of samples, found {[tuple(part.shape) for part in parts]}")
     if isinstance(y0, Tensor):
-        return Posed(Single(func), (_floating(y0),))
+        return TensorProblem(SingleField(func), (_require_floating(y0),))
     _require_one_device(parts)
     shapes = tuple(part.shape[1:] for part in parts)
-    rows = torch.cat([_floating(part).reshape(len(part), -1) for part in parts], dim=1)
-    return Posed(Single(_on_vectors(func, shapes)), (rows,), shapes)
+    rows = torch.cat([_require_floating(part).reshape(len(part), -1) for part in parts], dim=1)
+    return TensorProblem(SingleField(_wrap_on_vectors(func, shapes)), (rows,), shapes)
 
 
-def parts_of(x: Tensor, shapes: tuple[Size, ...]) -> tuple[Tensor, ...]:
+def split_parts(x: Tensor, shapes: tuple[Size, ...]) -> tuple[Tensor, ...]:
     """A tuple from the last axis of a tensor."""
     pieces = x.split([shape.numel() for shape in shapes], dim=-1)
     return tuple(piece.reshape((*x.shape[:-1], *shape)) for piece, shape in zip(pieces, shapes, strict=True))
 
 
-def _on_vectors(func: Callable, shapes: tuple[Size, ...]) -> Callable[[Tensor, Tensor], Tensor]:
+def _wrap_on_vectors(func: Callable, shapes: tuple[Size, ...]) -> Callable[[Tensor, Tensor], Tensor]:
     def fun(t: Tensor, y: Tensor) -> Tensor:
-        slopes, outer = func(t, parts_of(y, shapes)), y.shape[:-1]
+        slopes, outer = func(t, split_parts(y, shapes)), y.shape[:-1]
         found, wanted = [getattr(slope, "shape", None) for slope in slopes], [(*outer, *shape) for shape in shapes]
         if found != wanted:
             raise ValueError(f"`func` must return tensors of the shapes {wanted}, found {found}")
@@ -120,13 +120,13 @@ def explain(error: RuntimeError, func, state: State) -> None:
         error.add_note(f"`func` has parameters of {found}, `y0` is {state[0].dtype} on {state[0].device}")
 
 
-def _floating(y: Tensor) -> Tensor:
+def _require_floating(y: Tensor) -> Tensor:
     if not (y.is_floating_point() or y.is_complex()):
         raise TypeError(f"`y0` must hold floating-point or complex numbers, found {y.dtype}")
     return y
 
 
-def _pair(y0) -> State:
+def _validate_pair(y0) -> State:
     if not isinstance(y0, tuple) or len(y0) != 2 or not all(isinstance(half, Tensor) for half in y0):
         raise TypeError("`y0` must be two tensors (q, p) for a problem in halves")
     q, p = y0
@@ -135,5 +135,5 @@ def _pair(y0) -> State:
             f"`y0` must have halves of one shape on one device, found {tuple(q.shape)} on {q.device} and "
             f"{tuple(p.shape)} on {p.device}"
         )
-    dtype = torch.promote_types(_floating(q).dtype, _floating(p).dtype)
+    dtype = torch.promote_types(_require_floating(q).dtype, _require_floating(p).dtype)
     return q.to(dtype), p.to(dtype)

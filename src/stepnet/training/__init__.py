@@ -1,14 +1,14 @@
 """Training: optimisers, schedules, Gauss-Newton, variable projection, the loop and its storage."""
 
 from stepnet.training import optimisers, schedules
-from stepnet.training.blocks import Part, block_coordinate, blocks_by_name, multilevel
+from stepnet.training.block_descent import Part, block_coordinate, blocks_by_name, multilevel
 from stepnet.training.clipping import ClipNorm, ClipValue
 from stepnet.training.conjugate_gradients import truncated_cg
 from stepnet.training.full_batch import METHODS, GaussNewton, LineSearch, Method, TrustRegion, minimise
 from stepnet.training.lbfgs import LBFGS
 from stepnet.training.loop import train
 from stepnet.training.maximum_principle import MSA
-from stepnet.training.minimum import Minimum
+from stepnet.training.minimisation import Minimum
 from stepnet.training.objective import Data, Evaluation, Model, Objective
 from stepnet.training.optimisers import SGD, AdaGrad, Adam, AdamW, Momentum, Nesterov, Proximal, RMSprop
 from stepnet.training.run import Ending, Recipe, Run

@@ -7,9 +7,9 @@ from math import inf, sqrt
 
 import numpy as np
 
-from stepnet.arguments import array, check
+from stepnet.fields.inner_product import inner
 from stepnet.records import keep_numbers
-from stepnet.sums import inner
+from stepnet.validation import array, check
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.arguments import alike, array, check, function, optional, real, whole
-from stepnet.records import number
-from stepnet.sums import inner
+from stepnet.fields.inner_product import inner
+from stepnet.records import validate_number
+from stepnet.validation import alike, array, check, function, optional, real, whole
 
 
-class Step(NamedTuple):
+class CGStep(NamedTuple):
     """A direction p, how much the model m(p) = g'p + p'Hp / 2 falls along it, and how it was found."""
 
     direction: np.ndarray
@@ -29,7 +29,7 @@ class Step(NamedTuple):
 def truncated_cg(
     product: Callable[[np.ndarray], np.ndarray], g: np.ndarray, radius: float, iterations: int, tol: float,
     curvature: Callable[[np.ndarray], float] | None = None,
-) -> Step:  # fmt: skip
+) -> CGStep:  # fmt: skip
     """Minimise m(p) = g'p + p'Hp / 2 over |p| <= radius until the residual is `tol` of |g|.
 
     `product(d)` is H d, and `curvature(d)`, if it is known for less, d'Hd: nobody asks for the residual after the last
@@ -44,15 +44,19 @@ def truncated_cg(
     while sqrt(rr) > goal:
         count += 1
         if count == iterations:
-            bend = number("curvature", curvature(d)) if curvature else inner(d, alike("product", product(d), "g", g))
+            bend = (
+                validate_number("curvature", curvature(d))
+                if curvature
+                else inner(d, alike("product", product(d), "g", g))
+            )
             reason = "iterations"
         else:
             h = alike("product", product(d), "g", g).astype(g.dtype, copy=False)
             bend = inner(d, h)
         if not bend > 0:
-            length, reason = _downhill(p, d, radius), "negative curvature"
+            length, reason = _make_downhill(p, d, radius), "negative curvature"
         else:
-            length, furthest = rr / bend, _to_boundary(p, d, radius)
+            length, furthest = rr / bend, _find_boundary(p, d, radius)
             if length >= furthest:
                 length, reason = furthest, "boundary"
         p, decrease = p + length * d, decrease - length * (inner(r, d) + 0.5 * length * bend)
@@ -61,17 +65,17 @@ def truncated_cg(
         r = r + length * h
         new = inner(r, r)
         d, rr = -r + new / rr * d, new
-    return Step(p, decrease, count, reason)
+    return CGStep(p, decrease, count, reason)
 
 
-def _downhill(p: np.ndarray, d: np.ndarray, radius: float) -> float:
+def _make_downhill(p: np.ndarray, d: np.ndarray, radius: float) -> float:
     """How far to follow negative curvature: to the boundary; without one, only the first direction is followed."""
     if radius < inf:
-        return _to_boundary(p, d, radius)
+        return _find_boundary(p, d, radius)
     return 0.0 if p.any() else 1.0
 
 
-def _to_boundary(p: np.ndarray, d: np.ndarray, radius: float) -> float:
+def _find_boundary(p: np.ndarray, d: np.ndarray, radius: float) -> float:
     """The positive root of |p + t d| = radius."""
     if radius == inf:
         return inf

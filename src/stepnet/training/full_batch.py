@@ -10,14 +10,14 @@ from typing import NamedTuple
 import numpy as np
 
 from stepnet.errors import TrainingInterrupted
+from stepnet.fields.inner_product import inner
 from stepnet.nets.losses import Expansion
-from stepnet.records import by_name, checked_count, explain_arguments, keep, keep_numbers
-from stepnet.sums import inner
-from stepnet.training.conjugate_gradients import Step, truncated_cg
+from stepnet.records import explain_arguments, find_by_name, keep, keep_numbers, validate_count
+from stepnet.training.conjugate_gradients import CGStep, truncated_cg
 from stepnet.training.lbfgs import LBFGS, descend
 from stepnet.training.maximum_principle import MSA, successive_approximations
-from stepnet.training.minimum import ZERO_GRADIENT, Minimum, Watch, require_start
-from stepnet.training.objective import Data, Objective, checked_theta, require
+from stepnet.training.minimisation import ZERO_GRADIENT, MinimisationState, Minimum, require_start
+from stepnet.training.objective import Data, Objective, require, validate_theta
 from stepnet.training.progress import bar
 
 DESCENT = 1e-4  # of the decrease a line or a model promises, for a step to be taken
@@ -70,8 +70,8 @@ class GaussNewton:
     precision: str | None = None
 
     def __post_init__(self):
-        keep(self, iterations=checked_count("iterations", self.iterations, 0))
-        keep(self, cg_iterations=checked_count("cg_iterations", self.cg_iterations, 1))
+        keep(self, iterations=validate_count("iterations", self.iterations, 0))
+        keep(self, cg_iterations=validate_count("cg_iterations", self.cg_iterations, 1))
         keep_numbers(self, cg_tol="[0, 1)", tol="[0, inf)")
         if not isinstance(self.control, (LineSearch, TrustRegion)):
             raise TypeError(f"`control` must be a LineSearch or a TrustRegion, found {self.control!r:.80}")
@@ -102,14 +102,14 @@ def minimise(
         Show a bar.
     """
     require(objective, data)
-    chosen = by_name("method", METHODS, method, {})
+    chosen = find_by_name("method", METHODS, method, {})
     if not isinstance(chosen, Method):
         raise TypeError(f"`method` must be LBFGS, GaussNewton, MSA or a name, found {chosen!r:.80}")
-    start = checked_theta(objective.model, theta)
+    start = validate_theta(objective.model, theta)
     with bar(chosen.iterations, progress) as shown, np.errstate(over="ignore", invalid="ignore"):
-        watch = Watch(shown, start)
+        watch = MinimisationState(shown, start)
         try:
-            found = _with_method(objective, start, data, chosen, watch)
+            found = _choose_method(objective, start, data, chosen, watch)
         except KeyboardInterrupt:
             found = watch.interrupted()
             objective.model.put(found.theta)
@@ -118,7 +118,9 @@ def minimise(
     return found
 
 
-def _with_method(objective: Objective, start: np.ndarray, data: Data, method: Method, watch: Watch) -> Minimum:
+def _choose_method(
+    objective: Objective, start: np.ndarray, data: Data, method: Method, watch: MinimisationState
+) -> Minimum:
     if isinstance(method, LBFGS):
         return descend(lambda w: objective.gradient(w, data), start, method, watch)
     if isinstance(method, MSA):
@@ -126,7 +128,7 @@ def _with_method(objective: Objective, start: np.ndarray, data: Data, method: Me
     return _gauss_newton(objective, start, data, method, watch)
 
 
-class Taken(NamedTuple):
+class TriedStep(NamedTuple):
     """A step that was tried: where it led, how it looks there (None if not down), and the radius for the next one."""
 
     theta: np.ndarray
@@ -134,8 +136,10 @@ class Taken(NamedTuple):
     radius: float
 
 
-def _gauss_newton(objective: Objective, theta: np.ndarray, data: Data, method: GaussNewton, watch: Watch) -> Minimum:
-    rough = _in_precision(objective, method.precision)
+def _gauss_newton(
+    objective: Objective, theta: np.ndarray, data: Data, method: GaussNewton, watch: MinimisationState
+) -> Minimum:
+    rough = _cast_precision(objective, method.precision)
     here = objective.expansion(theta, data)
     require_start(here.value)
     region = method.control if isinstance(method.control, TrustRegion) else None
@@ -150,9 +154,9 @@ def _gauss_newton(objective: Objective, theta: np.ndarray, data: Data, method: G
         )
         watch.products += step.iterations
         if region:
-            attempt = _within(objective, theta, data, here, step, radius)
+            attempt = _search_within(objective, theta, data, here, step, radius)
         else:
-            attempt = _along(objective, theta, data, here, step)
+            attempt = _search_along(objective, theta, data, here, step)
         radius = attempt.radius
         if attempt.there is not None:
             theta, here = attempt.theta, attempt.there
@@ -165,14 +169,14 @@ def _gauss_newton(objective: Objective, theta: np.ndarray, data: Data, method: G
     return watch.minimum(converged, ZERO_GRADIENT if converged else message)
 
 
-def _is_arrived(theta: np.ndarray, here: Expansion, method: GaussNewton, watch: Watch) -> bool:
+def _is_arrived(theta: np.ndarray, here: Expansion, method: GaussNewton, watch: MinimisationState) -> bool:
     """Whether the gradient is zero at a point, which is kept."""
     watch.gradients += 1
     watch.keep(theta, here.value, here.gradient)
     return bool(np.abs(here.gradient).max(initial=0.0) <= method.tol)
 
 
-def _in_precision(objective: Objective, precision: str | None) -> Objective:
+def _cast_precision(objective: Objective, precision: str | None) -> Objective:
     """The same objective of a model in this precision; itself if that is its own."""
     if precision is None or objective.model.theta.dtype == precision:
         return objective
@@ -183,31 +187,33 @@ def _in_precision(objective: Objective, precision: str | None) -> Objective:
     return replace(objective, model=objective.model.astype(precision))
 
 
-def _along(objective: Objective, theta: np.ndarray, data: Data, here: Expansion, step: Step) -> Taken:
+def _search_along(objective: Objective, theta: np.ndarray, data: Data, here: Expansion, step: CGStep) -> TriedStep:
     """The first of the step, its half, its quarter, ... that makes the objective fall enough."""
-    slope, length, slack = inner(here.gradient, step.direction), 1.0, _rounding(here)
+    slope, length, slack = inner(here.gradient, step.direction), 1.0, _estimate_rounding(here)
     for _ in range(HALVINGS):
         new = theta + length * step.direction
         there = objective.expansion(new, data)
         if there.value <= here.value + DESCENT * length * slope + slack:
-            return Taken(new, there, inf)
+            return TriedStep(new, there, inf)
         length /= 2
-    return Taken(theta, None, inf)
+    return TriedStep(theta, None, inf)
 
 
-def _within(objective: Objective, theta: np.ndarray, data: Data, here: Expansion, step: Step, radius: float) -> Taken:
+def _search_within(
+    objective: Objective, theta: np.ndarray, data: Data, here: Expansion, step: CGStep, radius: float
+) -> TriedStep:
     """The step if the objective falls, and the radius that the quality of the model asks for."""
     new = theta + step.direction
-    slack, there = _rounding(here), objective.expansion(new, data)
+    slack, there = _estimate_rounding(here), objective.expansion(new, data)
     decrease = here.value - there.value
     ratio = (decrease + slack) / (step.decrease + slack) if isfinite(decrease) else -inf
     if ratio < BAD:
         radius = 0.25 * sqrt(inner(step.direction, step.direction))
     elif ratio > GOOD and step.reason != "residual":
         radius = 2 * radius
-    return Taken(new, there if ratio > DESCENT else None, radius)
+    return TriedStep(new, there if ratio > DESCENT else None, radius)
 
 
-def _rounding(here: Expansion) -> float:
+def _estimate_rounding(here: Expansion) -> float:
     """What the value is uncertain by; near a minimum a decrease is less.  Conn, Gould & Toint (2000), 17.4.2."""
     return 10 * float(np.finfo(here.gradient.dtype).eps) * abs(here.value)

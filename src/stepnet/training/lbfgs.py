@@ -8,8 +8,8 @@ from math import inf, isfinite
 
 import numpy as np
 
-from stepnet.records import checked_count, explain_arguments, keep, keep_numbers
-from stepnet.training.minimum import Minimum, Watch, require_start
+from stepnet.records import explain_arguments, keep, keep_numbers, validate_count
+from stepnet.training.minimisation import MinimisationState, Minimum, require_start
 from stepnet.training.objective import Evaluation
 
 
@@ -33,12 +33,14 @@ class LBFGS:
     tol: float = 1e-8
 
     def __post_init__(self):
-        keep(self, iterations=checked_count("iterations", self.iterations, 0))
-        keep(self, memory=checked_count("memory", self.memory, 1))
+        keep(self, iterations=validate_count("iterations", self.iterations, 0))
+        keep(self, memory=validate_count("memory", self.memory, 1))
         keep_numbers(self, tol="[0, inf)")
 
 
-def descend(function: Callable[[np.ndarray], Evaluation], theta: np.ndarray, method: LBFGS, watch: Watch) -> Minimum:
+def descend(
+    function: Callable[[np.ndarray], Evaluation], theta: np.ndarray, method: LBFGS, watch: MinimisationState
+) -> Minimum:
     """Make a function small from `theta`; the best point that was looked at is kept."""
     from scipy.optimize import minimize
 

@@ -11,11 +11,11 @@ import numpy as np
 
 from stepnet.errors import TrainingFailed, TrainingInterrupted
 from stepnet.records import explain_arguments
-from stepnet.stored_arrays import reading
-from stepnet.training.objective import Data, Objective, checked_theta, require
+from stepnet.storage.stored_arrays import report_damage
+from stepnet.training.objective import Data, Objective, require, validate_theta
 from stepnet.training.optimisers import empty_slots
 from stepnet.training.progress import Bar, bar
-from stepnet.training.run import NOTHING, Ending, Recipe, Run, State, result
+from stepnet.training.run import NOTHING, Ending, Recipe, Run, State, build_result
 from stepnet.training.storage import Store, digest, identity, require_same
 
 GROWTH = 1e10  # times the first loss (or one, if that is less): nobody comes back from there
@@ -23,7 +23,7 @@ SHOWN = ("loss", "accuracy", "validation", "validation_accuracy")  # the history
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class TrainingJob:
     """What is trained on what, and how."""
 
     objective: Objective
@@ -89,10 +89,10 @@ def train(
     recipe = Recipe() if recipe is None else recipe
     if not isinstance(recipe, Recipe):
         raise TypeError(f"`recipe` must be a Recipe, such as Recipe('adam', epochs=10), found {recipe!r:.80}")
-    job = Job(objective, data, validation, recipe)
+    job = TrainingJob(objective, data, validation, recipe)
     store = None if path is None else Store(path)
     with nullcontext() if store is None else store.locked():
-        state = _beginning(job, store, theta, resume)
+        state = _begin(job, store, theta, resume)
         with (
             bar(job.recipe.epochs, progress, done=len(state.history), unit="epoch") as shown,
             np.errstate(over="ignore", invalid="ignore"),
@@ -100,7 +100,7 @@ def train(
             state, ending, message = _run(job, state, store, shown)
         if store is not None:
             store.write(state, ending, message, job.by_best)
-    run = result(state, ending, message, job.by_best)
+    run = build_result(state, ending, message, job.by_best)
     objective.model.put(run.theta)
     if check and ending is Ending.DIVERGED:
         raise TrainingFailed(run)
@@ -109,9 +109,9 @@ def train(
     return run
 
 
-def _beginning(job: Job, store: Store | None, theta, resume: bool) -> State:
+def _begin(job: TrainingJob, store: Store | None, theta, resume: bool) -> State:
     """A new state, or the stored one."""
-    given, theta = theta is not None, checked_theta(job.objective.model, theta)
+    given, theta = theta is not None, validate_theta(job.objective.model, theta)
     if store is None:
         if resume:
             raise ValueError("`resume` needs a `path`, the directory that the run was stored in")
@@ -122,7 +122,7 @@ def _beginning(job: Job, store: Store | None, theta, resume: bool) -> State:
             if not resume:
                 raise ValueError(f"`path` = {str(store.path)!r} holds a run; `resume=True` goes on with it")
             require_same(store.description(), what | (beginning if given else {}), store.path)
-            return _stored(job, store, theta)
+            return _load_stored(job, store, theta)
         store.describe(what | beginning)
     state = State(theta, theta, theta, empty_slots(job.recipe.optimiser, theta))
     if store is not None:
@@ -130,15 +130,15 @@ def _beginning(job: Job, store: Store | None, theta, resume: bool) -> State:
     return state
 
 
-def _stored(job: Job, store: Store, theta: np.ndarray) -> State:
+def _load_stored(job: TrainingJob, store: Store, theta: np.ndarray) -> State:
     """The stored state, which must be one of this run."""
     state, slots = store.read()[0], job.recipe.optimiser.slots
-    with reading(store.path, "the directory of this run"):
+    with report_damage(store.path, "the directory of this run"):
         state.require_part_of(theta, tuple(slots), job.steps_per_epoch)
     return state
 
 
-def _run(job: Job, state: State, store: Store | None, shown: Bar) -> tuple[State, Ending, str]:
+def _run(job: TrainingJob, state: State, store: Store | None, shown: Bar) -> tuple[State, Ending, str]:
     """Steps until an ending.  A state is replaced as a whole, so an interruption leaves one to go on from."""
     n, recipe = job.steps_per_epoch, job.recipe
     ending = Ending.COMPLETED
@@ -147,7 +147,7 @@ def _run(job: Job, state: State, store: Store | None, shown: Bar) -> tuple[State
             if _is_stale(job, state):
                 ending = Ending.STOPPED
                 break
-            state = _next(job, state)
+            state = _advance(job, state)
             if state.step % n == 0:
                 shown.tell(**dict(zip(SHOWN, state.history[-1], strict=False)))
                 shown.move()
@@ -162,32 +162,32 @@ def _run(job: Job, state: State, store: Store | None, shown: Bar) -> tuple[State
     return state, ending, f"{ending.value}: {len(state.history)} epochs, {state.step} steps"
 
 
-def _next(job: Job, state: State) -> State:
+def _advance(job: TrainingJob, state: State) -> State:
     """The state after a step and, if that was the last of an epoch, what the epoch asks for."""
     new = _step(job, state)
-    return _closed(job, new) if new.step % job.steps_per_epoch == 0 else new
+    return _close_epoch(job, new) if new.step % job.steps_per_epoch == 0 else new
 
 
-def _step(job: Job, state: State) -> State:
+def _step(job: TrainingJob, state: State) -> State:
     """One mini-batch: the gradient where the state is, and the update."""
     epoch, place = divmod(state.step, job.steps_per_epoch)
-    batch, recipe = _batch(job, epoch, place), job.recipe
-    rate = _rate(recipe, state.step / job.steps_per_epoch)
+    batch, recipe = _select_batch(job, epoch, place), job.recipe
+    rate = _find_rate(recipe, state.step / job.steps_per_epoch)
     value, accuracy, gradient = job.objective.gradient(state.theta, batch)
     first = value if state.step == 0 else state.first
     if not _is_bounded(value, first) or not _is_finite(gradient):
-        raise Diverged(_advice(value, epoch, place, rate))
+        raise Diverged(_advise(value, epoch, place, rate))
     if recipe.clip is not None:
         gradient = recipe.clip(gradient)
     theta, slots = recipe.optimiser.step(state.theta, gradient, state.slots, rate, state.step + 1)
     if not _is_finite(theta):
-        raise Diverged(_advice(value, epoch, place, rate))
+        raise Diverged(_advise(value, epoch, place, rate))
     n, weight = len(batch), float(len(batch) if batch.weights is None else batch.weights.sum())
     sums = tuple(a + b for a, b in zip(state.sums, (weight * value, n * accuracy, weight, n), strict=True))
     return state._replace(theta=theta, good=state.theta, slots=slots, step=state.step + 1, first=first, sums=sums)
 
 
-def _rate(recipe: Recipe, epoch: float) -> float:
+def _find_rate(recipe: Recipe, epoch: float) -> float:
     """The rate at a time, which a schedule of the user's own may get wrong."""
     rate = recipe.optimiser.rate(epoch)
     if not (isinstance(rate, (int, float, np.number)) and 0 <= rate < inf):
@@ -206,29 +206,29 @@ def _is_bounded(value: float, first: float) -> bool:
     return isfinite(value) and value <= GROWTH * max(abs(first), 1.0)
 
 
-def _require_good_end(job: Job, state: State) -> None:
+def _require_good_end(job: TrainingJob, state: State) -> None:
     """The last update has led to parameters that no step has looked at."""
     epoch, place = divmod(state.step - 1, job.steps_per_epoch)
-    value, _ = job.objective.value(state.theta, _batch(job, epoch, place))
+    value, _ = job.objective.value(state.theta, _select_batch(job, epoch, place))
     if not _is_bounded(value, state.first):
-        raise Diverged(_advice(value, epoch, place, state.history[-1][-1]))
+        raise Diverged(_advise(value, epoch, place, state.history[-1][-1]))
 
 
-def _batch(job: Job, epoch: int, place: int) -> Data:
+def _select_batch(job: TrainingJob, epoch: int, place: int) -> Data:
     size = job.recipe.batch_size
     if size is None or size >= len(job.data):
         return job.data
     return job.data.rows(job.recipe.order(len(job.data), epoch)[place * size : (place + 1) * size])
 
 
-def _closed(job: Job, state: State) -> State:
+def _close_epoch(job: TrainingJob, state: State) -> State:
     """The end of an epoch: a row of history, and whether it is the best so far."""
     loss, hits, weight, samples = state.sums
     validated = (nan, nan) if job.validation is None else job.objective.value(state.theta, job.validation)
     epoch = len(state.history) + 1
     rate = job.recipe.optimiser.rate((state.step - 1) / job.steps_per_epoch)
     row = (loss / weight, hits / samples, *validated, rate)
-    watched = _watched(job, state.theta, row)
+    watched = _find_watched_loss(job, state.theta, row)
     if not isfinite(watched):
         which = "" if job.validation is None else " of the validation data"
         raise Diverged(f"the loss{which} is {watched:g} after epoch {epoch}; a smaller rate may help")
@@ -238,19 +238,19 @@ def _closed(job: Job, state: State) -> State:
     return state
 
 
-def _watched(job: Job, theta: np.ndarray, row: tuple[float, ...]) -> float:
+def _find_watched_loss(job: TrainingJob, theta: np.ndarray, row: tuple[float, ...]) -> float:
     """The loss that tells whether an epoch is the best: that of its last parameters, if they are to be kept."""
     if job.validation is not None:
         return row[2]
     return row[0] if job.recipe.patience is None else job.objective.value(theta, job.data)[0]
 
 
-def _is_stale(job: Job, state: State) -> bool:
+def _is_stale(job: TrainingJob, state: State) -> bool:
     patience, is_whole = job.recipe.patience, state.step % job.steps_per_epoch == 0
     return patience is not None and is_whole and len(state.history) - state.best_epoch >= patience
 
 
-def _advice(value: float, epoch: int, place: int, rate: float) -> str:
+def _advise(value: float, epoch: int, place: int, rate: float) -> str:
     return (
         f"loss {value:.3g} in epoch {epoch + 1}, batch {place + 1}, at the rate {rate:.3g}; the last good parameters "
         "are kept; try a smaller rate, a warm-up or `clip=ClipNorm(1.0)`"

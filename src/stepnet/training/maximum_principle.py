@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.nets.layerwise import Layerwise
+from stepnet.fields.inner_product import inner
+from stepnet.nets.layer_decomposition import LayerDecomposition
 from stepnet.nets.penalties import Penalty
-from stepnet.records import checked_count, explain_arguments, keep, keep_numbers
-from stepnet.sums import inner
+from stepnet.records import explain_arguments, keep, keep_numbers, validate_count
 from stepnet.training.lbfgs import LBFGS, descend
-from stepnet.training.minimum import ZERO_GRADIENT, Minimum, Watch, require_start
+from stepnet.training.minimisation import ZERO_GRADIENT, MinimisationState, Minimum, require_start
 from stepnet.training.objective import Data, Evaluation, Objective
 from stepnet.training.progress import Bar
 
@@ -57,14 +57,14 @@ class MSA:
     tol: float = 1e-8
 
     def __post_init__(self):
-        keep(self, iterations=checked_count("iterations", self.iterations, 0))
-        keep(self, inner=checked_count("inner", self.inner, 1))
+        keep(self, iterations=validate_count("iterations", self.iterations, 0))
+        keep(self, inner=validate_count("inner", self.inner, 1))
         keep_numbers(self, rho="[0, inf)", growth="[1, inf)", tol="[0, inf)")
         if self.rho == 0 and self.growth > 1:
             raise ValueError("`rho` must be positive to grow, found 0; the basic method is `rho=0, growth=1`")
 
 
-class Trajectory(NamedTuple):
+class LayerTrajectory(NamedTuple):
     """What a sweep keeps: parameters, the objective there with its gradient, states and costates of all layers.
 
     States and costates are `(batch, features)`.  Costates are those of the sum over samples, so that rho does not
@@ -91,21 +91,21 @@ class Hamiltonian(NamedTuple):
 
 
 def successive_approximations(
-    objective: Objective, theta: np.ndarray, data: Data, method: MSA, watch: Watch
+    objective: Objective, theta: np.ndarray, data: Data, method: MSA, watch: MinimisationState
 ) -> Minimum:
     """Sweeps until the gradient is zero, or all are done."""
     if objective.smoothness:
         raise ValueError("MSA needs layers that do not know each other: `smoothness` must be 0, found "
                          f"{objective.smoothness:g}")  # fmt: skip
-    parts = Layerwise(objective.model)  # type: ignore[arg-type]
-    here = trajectory(parts, objective, theta, data)
+    parts = LayerDecomposition(objective.model)  # type: ignore[arg-type]
+    here = build_trajectory(parts, objective, theta, data)
     require_start(here.value)
     rho, watch.gradients = method.rho, 1
     watch.keep(theta, here.value, here.gradient)
     for _ in range(method.iterations):
         if np.abs(here.gradient).max(initial=0.0) <= method.tol or not here.is_finite or rho > LARGEST * method.rho:
             break
-        new, gain = _swept(parts, objective, here, data, rho, method.inner)
+        new, gain = _sweep_layers(parts, objective, here, data, rho, method.inner)
         watch.gradients += 1
         share = (here.value - new.value) / gain if new.is_finite and gain > 0 else -inf
         if method.growth == 1 or share > DESCENT:
@@ -125,17 +125,17 @@ def successive_approximations(
     return watch.minimum(False, "no rho made the objective fall: rounding") if rho > LARGEST * method.rho else found
 
 
-def trajectory(parts: Layerwise, objective: Objective, theta: np.ndarray, data: Data) -> Trajectory:
+def build_trajectory(parts: LayerDecomposition, objective: Objective, theta: np.ndarray, data: Data) -> LayerTrajectory:
     """States forward and costates back; the gradient of the objective comes along, as it is -sum_n dH_n / dtheta."""
     states = parts.states(theta, data.x)
     local, own = objective.loss.at(parts.outputs(states), data.y, data.weights), objective.penalty.at(theta)
     end = np.asarray(-len(data) * local.gradient, theta.dtype)
     p, bar = parts.costates(theta, states, end)
-    return Trajectory(theta, local.value + own.value, own.gradient - bar / len(data), states, p)
+    return LayerTrajectory(theta, local.value + own.value, own.gradient - bar / len(data), states, p)
 
 
-def hamiltonian(
-    parts: Layerwise, penalty: Penalty, here: Trajectory, n: int, theta: np.ndarray, rho: float
+def build_hamiltonian(
+    parts: LayerDecomposition, penalty: Penalty, here: LayerTrajectory, n: int, theta: np.ndarray, rho: float
 ) -> Hamiltonian:
     """That of layer n at its own parameters `theta`.
 
@@ -157,9 +157,9 @@ def hamiltonian(
     return Hamiltonian(value, bars.theta / len(x) - own.gradient, plain)
 
 
-def _swept(
-    parts: Layerwise, objective: Objective, here: Trajectory, data: Data, rho: float, inner: int
-) -> tuple[Trajectory, float]:
+def _sweep_layers(
+    parts: LayerDecomposition, objective: Objective, here: LayerTrajectory, data: Data, rho: float, inner: int
+) -> tuple[LayerTrajectory, float]:
     """Where all layers go from a trajectory, and how much their Hamiltonians gain together."""
     method = LBFGS(inner, tol=0.0)
 
@@ -169,15 +169,15 @@ def _swept(
             return start, 0.0
 
         def negative(theta):
-            found = hamiltonian(parts, objective.penalty, here, n, theta, rho)
+            found = build_hamiltonian(parts, objective.penalty, here, n, theta, rho)
             return Evaluation(-found.value, nan, -found.gradient)
 
         with np.errstate(over="ignore", invalid="ignore"):
-            end = descend(negative, start, method, Watch(Bar(None), start)).theta
-            gained = [hamiltonian(parts, objective.penalty, here, n, each, 0.0).plain for each in (start, end)]
+            end = descend(negative, start, method, MinimisationState(Bar(None), start)).theta
+            gained = [build_hamiltonian(parts, objective.penalty, here, n, each, 0.0).plain for each in (start, end)]
         return end, gained[1] - gained[0]
 
     theta, gain = np.array(here.theta), 0.0
     for layer, (new, gained) in zip(parts.layers, parts.over(maximised), strict=True):
         theta[layer.places], gain = new, gain + gained
-    return trajectory(parts, objective, theta, data), gain
+    return build_trajectory(parts, objective, theta, data), gain

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from stepnet.arguments import array, check, instance
+from stepnet.fields.inner_product import inner
 from stepnet.nets import losses, penalties
 from stepnet.nets.losses import Expansion
 from stepnet.nets.penalties import Penalty
-from stepnet.records import as_array, keep, keep_numbers, shown_fields
-from stepnet.sums import inner
+from stepnet.records import as_array, keep, keep_numbers, show_fields
+from stepnet.validation import array, check, instance
 
 
 class Model(Protocol):
@@ -47,12 +47,12 @@ class Data:
     y: np.ndarray
     weights: np.ndarray | None = None
 
-    __repr__ = shown_fields
+    __repr__ = show_fields
 
     def __post_init__(self):
-        keep(self, x=_finite("x", self.x), y=_finite("y", self.y))
+        keep(self, x=_require_finite("x", self.x), y=_require_finite("y", self.y))
         if self.weights is not None:
-            keep(self, weights=_finite("weights", self.weights))
+            keep(self, weights=_require_finite("weights", self.weights))
             if (self.weights < 0).any() or not (self.weights > 0).any():
                 raise ValueError("`weights` must not be negative, and some must be positive")
         lengths = {name: len(value) for name, value in self.arrays().items()}
@@ -85,7 +85,7 @@ class Evaluation(NamedTuple):
     gradient: np.ndarray
 
     def __repr__(self) -> str:
-        return shown_fields(self)
+        return show_fields(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,7 +219,7 @@ def indices_into(name: str, value, count: int) -> np.ndarray:
     return found
 
 
-def _finite(name: str, value) -> np.ndarray:
+def _require_finite(name: str, value) -> np.ndarray:
     try:
         found = np.asarray(value)
     except ValueError:
@@ -242,7 +242,7 @@ def require(objective, data, validation=None) -> None:
             raise TypeError(f"`{name}` must be Data(x, y), found {value!r:.80} ({type(value).__name__})")
 
 
-def checked_theta(model: Model, theta) -> np.ndarray:
+def validate_theta(model: Model, theta) -> np.ndarray:
     """Parameters to begin with: a copy of those given, or of those the model has."""
     own = np.asarray(model.theta)
     found = np.array(own if theta is None else array()("theta", theta), own.dtype)

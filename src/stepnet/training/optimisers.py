@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from stepnet.arguments import alike, array, arrays, check, having, real, whole
 from stepnet.nets import penalties
 from stepnet.nets.penalties import Penalty
-from stepnet.records import by_name, explain_arguments, keep, keep_numbers
+from stepnet.records import explain_arguments, find_by_name, keep, keep_numbers
 from stepnet.training.schedules import schedule
+from stepnet.validation import alike, array, arrays, check, having, real, whole
 
 Slots = dict[str, np.ndarray]
 Rate = Any  # a schedule; a number stands for a constant one
@@ -170,7 +170,9 @@ class RMSprop:
 
 def _adam_step(record, keep, theta, gradient, slots, rate, count):
     """keep theta less the step of Adam, whose decaying means of g and g^2 are corrected for their beginning at zero."""
-    from stepnet.engines.numba_engine.updates import adam  # the compiler is not loaded before it is needed
+    from stepnet.engines.numba_engine.layers.parameter_updates import (
+        adam,  # the compiler is not loaded before it is needed
+    )
 
     rate, scale = rate / (1 - record.beta1**count), 1 / sqrt(1 - record.beta2**count)
     numbers = record.beta1, record.beta2, keep, rate, scale, record.eps
@@ -251,7 +253,7 @@ OPTIMISERS = {each.__name__.lower(): each for each in (SGD, Momentum, Nesterov, 
 
 def get(name, **numbers) -> Optimiser:
     """The optimiser of this name, as in `get("adam", rate=1e-2)`; an optimiser is its own name."""
-    found = by_name("optimiser", OPTIMISERS, name, numbers)
+    found = find_by_name("optimiser", OPTIMISERS, name, numbers)
     if not callable(getattr(found, "step", None)):
         raise TypeError(f"`optimiser` must be a name or have a `step`, found {found!r:.80} ({type(found).__name__})")
     return found

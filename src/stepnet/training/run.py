@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepnet.arguments import check, whole
-from stepnet.records import checked_count, checked_seed, explain_arguments, keep, keep_numbers, shown_fields
-from stepnet.stored_arrays import require_array
+from stepnet.records import checked_seed, explain_arguments, keep, keep_numbers, show_fields, validate_count
+from stepnet.storage.stored_arrays import require_array
 from stepnet.training import optimisers
 from stepnet.training.clipping import ClipNorm, ClipValue
 from stepnet.training.optimisers import Slots
+from stepnet.validation import check, whole
 
 LONGEST_ORDER = 2**31  # samples
 NOTHING = (0.0, 0.0, 0.0, 0.0)  # the sums of an epoch that has not begun
@@ -59,12 +59,12 @@ class Recipe:
     save_every: int | None = None
 
     def __post_init__(self):
-        keep(self, optimiser=optimisers.get(self.optimiser), epochs=checked_count("epochs", self.epochs, 0))
+        keep(self, optimiser=optimisers.get(self.optimiser), epochs=validate_count("epochs", self.epochs, 0))
         keep(self, seed=checked_seed(self.seed))
         keep_numbers(self, tolerance="[0, 1)")
         for name in ("batch_size", "patience", "save_every"):
             value = getattr(self, name)
-            keep(self, **{name: None if value is None else checked_count(name, value, 1)})
+            keep(self, **{name: None if value is None else validate_count(name, value, 1)})
         if self.clip is not None and not callable(self.clip):
             raise TypeError(f"`clip` must be a ClipNorm or a ClipValue, found {self.clip!r:.80}")
 
@@ -75,11 +75,11 @@ class Recipe:
     @check(samples=whole(1, LONGEST_ORDER), epoch=whole())
     def order(self, samples: int, epoch: int) -> np.ndarray:
         """The samples as they come in an epoch."""
-        return _order(self.seed, epoch, samples)
+        return _shuffle_order(self.seed, epoch, samples)
 
 
 @lru_cache(maxsize=1)
-def _order(seed: int, epoch: int, samples: int) -> np.ndarray:
+def _shuffle_order(seed: int, epoch: int, samples: int) -> np.ndarray:
     return np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(samples)
 
 
@@ -179,14 +179,14 @@ class Run:
     best_epoch: int
     history: dict[str, np.ndarray]
 
-    __repr__ = shown_fields
+    __repr__ = show_fields
 
     @property
     def success(self) -> bool:
         return self.ending in (Ending.COMPLETED, Ending.STOPPED)
 
 
-def result(state: State, ending: Ending, message: str, by_best: bool) -> Run:
+def build_result(state: State, ending: Ending, message: str, by_best: bool) -> Run:
     """A run that has ended in a state."""
     if by_best and state.best_epoch:
         theta = state.best

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import cos, floor, inf, pi
 from typing import Any
 
-from stepnet.arguments import check, real
-from stepnet.records import by_name, keep, keep_numbers
+from stepnet.records import find_by_name, keep, keep_numbers
+from stepnet.validation import check, real
 
 Schedule = Callable[[float], float]
 
@@ -148,7 +148,7 @@ def schedule(rate) -> Schedule:
 
 def get(name, **numbers) -> Schedule:
     """The schedule of this name, as in `get("cosine", rate=0.1, epochs=50)`; a schedule is its own name."""
-    return schedule(by_name("schedule", SCHEDULES, name, numbers))
+    return schedule(find_by_name("schedule", SCHEDULES, name, numbers))
 
 
 def names() -> list[str]:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from stepnet.atomic_files import checked_path, write_file
 from stepnet.errors import DamagedFile
-from stepnet.folder_locks import locked
-from stepnet.stored_arrays import open_tensors, read_json, reading
+from stepnet.storage.atomic_files import validate_path, write_file
+from stepnet.storage.folder_locks import hold_lock
+from stepnet.storage.stored_arrays import open_tensors, read_json, report_damage
 from stepnet.training.objective import Data, Objective
-from stepnet.training.run import Ending, Recipe, Run, State, result
+from stepnet.training.run import Ending, Recipe, Run, State, build_result
 
 FORMAT = 3
 RUN, STATE = "run.json", "state.safetensors"
@@ -31,7 +31,7 @@ class Store:
     """The directory of a run."""
 
     def __init__(self, path):
-        self.path = checked_path("path", path, "a directory")
+        self.path = validate_path("path", path, "a directory")
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"`path` must be the path of a directory, but {str(self.path)!r} is a file")
 
@@ -41,14 +41,14 @@ class Store:
 
     def locked(self) -> AbstractContextManager:
         """Keep other processes out."""
-        return locked(self.path)
+        return hold_lock(self.path)
 
     def describe(self, what: dict) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         write_file(self.path / RUN, json.dumps(what, indent=2).encode())
 
     def description(self) -> dict:
-        with _named(self.path / RUN):
+        with _report_file(self.path / RUN):
             return dict(read_json(self.path / RUN))
 
     def write(self, state: State, ending: Ending | None = None, message: str = "", by_best: bool = False) -> None:
@@ -62,7 +62,7 @@ class Store:
     def read(self) -> tuple[State, dict[str, str]]:
         """The state, and the marks beside it."""
         where = self.path / STATE
-        with _named(where), open_tensors(where) as tensors:
+        with _report_file(where), open_tensors(where) as tensors:
             marks = {name: tensors.metadata[name] for name in ("ending", "message", "by_best", "run")}
             if marks["run"] != self._mark():
                 raise ValueError(f"it belongs to another {RUN}")
@@ -79,10 +79,10 @@ class Store:
 
 
 @contextmanager
-def _named(where: Path):
+def _report_file(where: Path):
     """Say which file cannot be read."""
     try:
-        with reading(where, "a file of a run"):
+        with report_damage(where, "a file of a run"):
             yield
     except (OSError, DamagedFile) as trouble:
         raise DamagedFile(f"`path`: {str(where)!r} cannot be read: {trouble}") from None
@@ -95,7 +95,7 @@ def load(path) -> Run:
         raise ValueError(f"`path` holds no run: there is no {str(store.path / STATE)!r}")
     state, marks = store.read()
     ending = Ending[marks["ending"] or "INTERRUPTED"]
-    return result(state, ending, marks["message"] or ending.value, marks["by_best"] == "1")
+    return build_result(state, ending, marks["message"] or ending.value, marks["by_best"] == "1")
 
 
 def identity(objective: Objective, data: Data, validation: Data | None, recipe: Recipe) -> dict:
@@ -106,32 +106,34 @@ def identity(objective: Objective, data: Data, validation: Data | None, recipe: 
         "format": FORMAT,
         "stepnet": __version__,
         "numpy": np.__version__,
-        "loss": _value(objective.loss),
-        "penalty": _value(objective.penalty),
+        "loss": _describe_value(objective.loss),
+        "penalty": _describe_value(objective.penalty),
         "smoothness": objective.smoothness,
-        "data": _fingerprint(data),
-        "validation": None if validation is None else _fingerprint(validation),
-        "model": _model(objective.model, data),
-        "recipe": {name: _value(value) for name, value in vars(recipe).items() if name not in FREE},
+        "data": _compute_fingerprint(data),
+        "validation": None if validation is None else _compute_fingerprint(validation),
+        "model": _describe_model(objective.model, data),
+        "recipe": {name: _describe_value(value) for name, value in vars(recipe).items() if name not in FREE},
     }
 
 
-def _value(value) -> str:
+def _describe_value(value) -> str:
     """How a record looks, without addresses, and what it is by its value."""
-    from stepnet.engines.numba_engine.identity import value_identity  # the compiler is not loaded before it is needed
+    from stepnet.engines.numba_engine.runs.identity import (
+        value_identity,  # the compiler is not loaded before it is needed
+    )
 
     return f"{ADDRESS.sub('', repr(value)):.200} {value_identity(value)[:16]}"
 
 
-def _model(model, data: Data) -> dict:
+def _describe_model(model, data: Data) -> dict:
     """What can be told of a model: its parameters, and its `identity`, as nets have one, or else what it computes."""
     theta = np.asarray(model.theta)
     known = getattr(model, "identity", None)
-    name = {"outputs": _outputs(model, theta, data)} if known is None else {"identity": known}
+    name = {"outputs": _describe_outputs(model, theta, data)} if known is None else {"identity": known}
     return {"parameters": theta.size, "dtype": str(theta.dtype), **name}
 
 
-def _outputs(model, theta: np.ndarray, data: Data) -> list[str]:
+def _describe_outputs(model, theta: np.ndarray, data: Data) -> list[str]:
     """Some outputs of a model for parameters that do not depend on the run, to as many digits as rounding leaves."""
     digits = 6 if theta.dtype == np.float64 else 2
     model.put(np.cos(np.arange(theta.size)).astype(theta.dtype) / 4)
@@ -161,7 +163,7 @@ def digest(*arrays: np.ndarray) -> str:
     return found.hexdigest()
 
 
-def _fingerprint(data: Data) -> dict:
+def _compute_fingerprint(data: Data) -> dict:
     arrays = data.arrays()
     layout = {name: [str(array.dtype), *array.shape] for name, array in arrays.items()}
     return {"arrays": layout, "sha256": digest(*arrays.values())}

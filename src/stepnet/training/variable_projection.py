@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepnet.arguments import array
 from stepnet.nets import losses
 from stepnet.nets.losses import Expansion
-from stepnet.records import checked_count, keep, keep_numbers
+from stepnet.records import keep, keep_numbers, validate_count
+from stepnet.validation import array
 
 NEWTON_STEPS = 50
 FLAT = 1e-11  # of the first gradient, at which the best read-out is found
 DESCENT = 1e-4
 
 
-class Best(NamedTuple):
+class BestReadout(NamedTuple):
     """The best read-out W, (features + 1, outputs), the loss near its outputs, and solves with its Hessian."""
 
     W: np.ndarray
@@ -55,17 +55,17 @@ class Projected:
             raise TypeError(f"`loss` must be a Loss or its name, found {loss!r:.80} ({type(loss).__name__})")
         if not loss.convex or loss.name in ("mae", "quantile"):
             raise ValueError(f"`loss` must be convex and smooth for a best read-out to be found, found {loss!r}")
-        keep(self, loss=loss, outputs=checked_count("outputs", self.outputs, 1))
+        keep(self, loss=loss, outputs=validate_count("outputs", self.outputs, 1))
         keep_numbers(self, ridge="(0, inf)")
 
     def readout(self, features, targets, weights=None) -> np.ndarray:
         """The best W, (features + 1, outputs): outputs are features @ W[:-1] + W[-1]."""
-        return self._best(_with_ones(features), targets, weights).W
+        return self._best(_append_ones(features), targets, weights).W
 
     def at(self, features, targets, weights=None) -> Expansion:
         """Value, gradient and Hessian product by the features; the read-out moves with them."""
         dtype = np.asarray(features).dtype
-        F = _with_ones(features)
+        F = _append_ones(features)
         W, loss, solve = self._best(F, targets, weights)
         G, inner = loss.gradient, W[:-1].T
 
@@ -81,7 +81,7 @@ class Projected:
         value = loss.value + 0.5 * self.ridge * float(np.vdot(W, W))
         return Expansion(value, lambda: (G @ inner).astype(dtype, copy=False), product)
 
-    def _best(self, F: np.ndarray, targets, weights) -> Best:
+    def _best(self, F: np.ndarray, targets, weights) -> BestReadout:
         """Newton's method with halved steps: one step for least squares."""
         W = np.zeros((F.shape[1], self.outputs))
         here = self._ridged(F, W, targets, weights)
@@ -89,7 +89,7 @@ class Projected:
         for _ in range(NEWTON_STEPS):
             solve = self._solver(F, here.loss)
             if np.linalg.norm(here.gradient) <= FLAT * first:
-                return Best(W, here.loss, solve)
+                return BestReadout(W, here.loss, solve)
             direction, length = -solve(here.gradient), 1.0
             slope = float(np.vdot(here.gradient, direction))
             while True:
@@ -104,10 +104,10 @@ class Projected:
             f"{first:.2g} to {found:.2g} only; scale the features, or use a larger `ridge` than {self.ridge:g}"
         )
 
-    def _ridged(self, F: np.ndarray, W: np.ndarray, targets, weights) -> _Ridged:
+    def _ridged(self, F: np.ndarray, W: np.ndarray, targets, weights) -> _RidgeObjective:
         loss = self.loss.at(F @ W, targets, weights)
         value = loss.value + 0.5 * self.ridge * float(np.vdot(W, W))
-        return _Ridged(value, F.T @ loss.gradient + self.ridge * W, loss)
+        return _RidgeObjective(value, F.T @ loss.gradient + self.ridge * W, loss)
 
     def _solver(self, F: np.ndarray, loss: Expansion):
         """Solves with F' H F + ridge; H is a matrix (outputs, outputs) for each sample."""
@@ -127,7 +127,7 @@ class Projected:
         return lambda right: cho_solve(factor, right.ravel(), check_finite=False).reshape(n, k)
 
 
-class _Ridged(NamedTuple):
+class _RidgeObjective(NamedTuple):
     """The objective of a read-out: value, gradient, and the loss near its outputs."""
 
     value: float
@@ -135,7 +135,7 @@ class _Ridged(NamedTuple):
     loss: Expansion
 
 
-def _with_ones(features) -> np.ndarray:
+def _append_ones(features) -> np.ndarray:
     F = array(dtype=np.float64)("features", features)
     if F.ndim != 2 or 0 in F.shape:
         raise ValueError(f"`features` must be an array (batch, features), found shape {F.shape}")

@@ -11,13 +11,14 @@ from importlib import import_module
 import numpy as np
 
 from stepnet.engines.contract import Outcome, Plan
-from stepnet.engines.numba_engine import fork_safety, observed  # noqa: F401  locks are registered when it is loaded
-from stepnet.engines.numba_engine.compile.arguments import flat_gradients, pack
-from stepnet.engines.numba_engine.driver import StartFailed, drive
-from stepnet.engines.numba_engine.identity import identity
-from stepnet.engines.numba_engine.job import Job
-from stepnet.engines.numba_engine.renewal import Renewal
-from stepnet.engines.numba_engine.stepper import Stepper
+from stepnet.engines.numba_engine.codegen import fork_safety  # noqa: F401  locks are registered when it is loaded
+from stepnet.engines.numba_engine.integrators import hermite_output
+from stepnet.engines.numba_engine.rhs.arguments import flat_gradients, pack
+from stepnet.engines.numba_engine.runs.driver import StartFailed, drive
+from stepnet.engines.numba_engine.runs.identity import identity
+from stepnet.engines.numba_engine.runs.job import Job
+from stepnet.engines.numba_engine.runs.recompilation import Recompilation
+from stepnet.engines.numba_engine.runs.stepper import Stepper
 from stepnet.errors import NoIdentity
 from stepnet.problem import Problem
 from stepnet.schemes.multistep import Multistep
@@ -26,18 +27,18 @@ from stepnet.schemes.tableau import ExplicitRK, LowStorageRK, StabilisedRK
 from stepnet.solution import Status
 
 FAMILIES = {
-    ExplicitRK: "explicit_rk",
-    LowStorageRK: "low_storage",
-    StabilisedRK: "stabilised",
-    Splitting: "splitting",
-    Multistep: "multistep",
+    ExplicitRK: "integrators.explicit_rk",
+    LowStorageRK: "integrators.low_storage",
+    StabilisedRK: "integrators.stabilised",
+    Splitting: "integrators.splitting",
+    Multistep: "integrators.multistep",
 }
 LATER = {
-    "member_problem": "ensembles",
-    "pull_back_members": "ensembles",
-    "run_ensemble": "ensembles",
-    "scalar_of": "compile.scalar",
-    "with_reals": "whole_numbers",
+    "member_problem": "ensembles.ensemble_runs",
+    "pull_back_members": "ensembles.ensemble_runs",
+    "run_ensemble": "ensembles.ensemble_runs",
+    "scalar_of": "derivatives.scalar_loss",
+    "with_reals": "rhs.integer_arguments",
 }
 
 __all__ = ["begin", "flat_gradients", "is_plain", "numbers_of", "prepare", "run", *LATER]
@@ -54,7 +55,7 @@ def prepare(problem: Problem, scheme, plan: Plan) -> Job:
     family = _family(type(scheme))
     if is_plain(plan) or isinstance(scheme, ExplicitRK):
         return family(problem, scheme, plan)
-    return observed.prepare(problem, scheme, plan, family)
+    return hermite_output.prepare(problem, scheme, plan, family)
 
 
 @cache
@@ -72,9 +73,9 @@ def run(problem: Problem, scheme, plan: Plan) -> Outcome:
         return failed.wanted(plan)._replace(t_events=nothing[0], y_events=nothing[1])
     outcome = drive(job, problem, plan, scheme, prepare)
     is_interrupted = outcome.status is Status.INTERRUPTED
-    if job.inner is None or plan.saving.at is None or observed.is_moving(plan) or is_interrupted:
+    if job.inner is None or plan.saving.at is None or hermite_output.is_moving(plan) or is_interrupted:
         return outcome
-    return observed.with_wanted_times(outcome, run(problem, scheme, Plan(plan.stepping, plan.saving)), problem)
+    return hermite_output.insert_wanted_times(outcome, run(problem, scheme, Plan(plan.stepping, plan.saving)), problem)
 
 
 def numbers_of(args: tuple) -> np.ndarray:
@@ -99,4 +100,4 @@ def begin(problem: Problem, scheme, plan: Plan) -> Stepper:
         known: str | NoIdentity = identity(problem, scheme, plan)
     except NoIdentity as reason:  # which matters only if the run is stored
         known = reason
-    return Stepper(job, Renewal(problem, scheme, plan, prepare), plan, known)
+    return Stepper(job, Recompilation(problem, scheme, plan, prepare), plan, known)

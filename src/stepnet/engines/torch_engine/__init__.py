@@ -1,6 +1,6 @@
 """The engine of tensors: the same scheme records on any device, in eager mode, compiled, and differentiated."""
 
-from stepnet.engines.torch_engine.fields import Partitioned, SecondOrder, Single, Split
-from stepnet.engines.torch_engine.fixed import Fixed, fixed_run
+from stepnet.engines.torch_engine.integrators.fixed_steps import FixedStepRun, build_fixed_run
+from stepnet.engines.torch_engine.rhs.tensor_fields import Partitioned, SecondOrder, SingleField, Split
 
-__all__ = ["Fixed", "Partitioned", "SecondOrder", "Single", "Split", "fixed_run"]
+__all__ = ["FixedStepRun", "Partitioned", "SecondOrder", "SingleField", "Split", "build_fixed_run"]

@@ -13,7 +13,7 @@ from stepnet.nets.losses.entropy import (
     softmax,
 )
 from stepnet.nets.losses.loss import Expansion, Loss
-from stepnet.nets.losses.meaning import Meaning
+from stepnet.nets.losses.targets import Meaning
 
 __all__ = [
     "Expansion", "Loss", "Meaning", "barron", "binary_cross_entropy", "binary_focal", "cross_entropy", "distillation",

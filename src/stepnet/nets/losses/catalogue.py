@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from stepnet.nets.losses import elementwise, entropy
 from stepnet.nets.losses.loss import Loss
-from stepnet.records import by_name
+from stepnet.records import find_by_name
 
 LOSSES = {
     family.__name__: family
@@ -23,7 +23,7 @@ def get(name: str | Loss, *, reduction: str | None = None, class_weights=None, *
 
     A loss is its own name; `reduction` and `class_weights` replace its own if given.
     """
-    loss = by_name("loss", LOSSES, name, numbers)
+    loss = find_by_name("loss", LOSSES, name, numbers)
     if not isinstance(loss, Loss):
         raise TypeError(f"`loss` must be a name or a Loss, found {loss!r:.80} ({type(loss).__name__})")
     changes = {"reduction": reduction, "class_weights": class_weights}

@@ -8,27 +8,27 @@ from math import copysign, inf
 import numpy as np
 from scipy.special import exprel
 
-from stepnet.nets.losses.loss import Loss, Read, Rows
-from stepnet.nets.losses.meaning import Meaning
-from stepnet.records import number
+from stepnet.nets.losses.loss import Loss, LossTargets, LossTerms
+from stepnet.nets.losses.targets import Meaning
+from stepnet.records import validate_number
 
 REAL = Meaning()
 
 
 def mse() -> Loss:
     """r^2."""
-    return _of_residual(mse, lambda r: r * r, lambda r: 2 * r, lambda r: np.full_like(r, 2))
+    return _build_residual_loss(mse, lambda r: r * r, lambda r: 2 * r, lambda r: np.full_like(r, 2))
 
 
 def mae() -> Loss:
     """|r|, with derivative zero at zero."""
-    return _of_residual(mae, np.abs, np.sign, np.zeros_like)
+    return _build_residual_loss(mae, np.abs, np.sign, np.zeros_like)
 
 
 def huber(delta: float = 1.0) -> Loss:
     """r^2 / 2 where |r| < delta, delta (|r| - delta / 2) beyond.  Huber (1964), Ann. Math. Statist. 35:73."""
-    d = number("delta", delta, "(0, inf)")
-    return _of_residual(
+    d = validate_number("delta", delta, "(0, inf)")
+    return _build_residual_loss(
         huber,
         lambda r: np.where(np.abs(r) < d, 0.5 * r * r, d * (np.abs(r) - 0.5 * d)),
         lambda r: np.clip(r, -d, d),
@@ -39,7 +39,7 @@ def huber(delta: float = 1.0) -> Loss:
 
 def tukey(c: float = 4.685) -> Loss:
     """c^2 / 6 (1 - (1 - (r/c)^2)^3) where |r| < c, c^2 / 6 beyond.  Beaton & Tukey (1974), Technometrics 16:147."""
-    c = number("c", c, "(0, inf)")
+    c = validate_number("c", c, "(0, inf)")
 
     def square(r):
         """(r/c)^2, no more than one."""
@@ -52,7 +52,7 @@ def tukey(c: float = 4.685) -> Loss:
         """1 - (1 - u)^3, with all digits of a small u."""
         return u * (3 - u * (3 - u))
 
-    return _of_residual(
+    return _build_residual_loss(
         tukey,
         lambda r: c * c / 6 * value(square(r)),
         lambda r: np.clip(r, -c, c) * rest(r) ** 2,
@@ -64,8 +64,8 @@ def tukey(c: float = 4.685) -> Loss:
 
 def quantile(tau: float = 0.5) -> Loss:
     """max(tau e, (tau - 1) e), e = y - z: least at the tau-quantile.  Koenker & Bassett (1978), Econometrica 46:33."""
-    tau = number("tau", tau, "(0, 1)")
-    return _of_residual(
+    tau = validate_number("tau", tau, "(0, 1)")
+    return _build_residual_loss(
         quantile,
         lambda r: np.maximum(-tau * r, (1 - tau) * r),
         lambda r: np.where(r < 0, -tau, np.where(r > 0, 1 - tau, 0)).astype(r.dtype),
@@ -80,7 +80,7 @@ def barron(alpha: float = 1.0, c: float = 1.0) -> Loss:
     a = 2 is r^2 / 2, 1 the pseudo-Huber loss, 0 Cauchy's, -2 Geman and McClure's, -inf Welsch's.  Barron (2019), A
     general and adaptive robust loss function, CVPR, with c for his scale.
     """
-    a, c = number("alpha", alpha, "[-inf, inf]"), number("c", c, "(0, inf)")
+    a, c = validate_number("alpha", alpha, "[-inf, inf]"), validate_number("c", c, "(0, inf)")
     b = abs(a - 2)
 
     def square(r):
@@ -111,7 +111,7 @@ def barron(alpha: float = 1.0, c: float = 1.0) -> Loss:
             return s * (0 if b == 0 else copysign(1, a))
         return (a - 2) * s / (s + b)
 
-    return _of_residual(
+    return _build_residual_loss(
         barron,
         value,
         lambda r: r / c**2 * influence(square(r)),
@@ -124,8 +124,8 @@ def barron(alpha: float = 1.0, c: float = 1.0) -> Loss:
 
 def poisson() -> Loss:
     """exp(z) - y z: minus the log-likelihood of counts y at the rate exp(z), without the term of y alone."""
-    return _elementwise(poisson, lambda z, y: np.exp(z) - y * z, lambda z, y: np.exp(z) - y, lambda z, y: np.exp(z),
-                        _counts, meaning=Meaning("counts", "exp"))  # fmt: skip
+    return _make_loss(poisson, lambda z, y: np.exp(z) - y * z, lambda z, y: np.exp(z) - y, lambda z, y: np.exp(z),
+                        _require_counts, meaning=Meaning("counts", "exp"))  # fmt: skip
 
 
 def gaussian_nll() -> Loss:
@@ -144,39 +144,39 @@ def gaussian_nll() -> Loss:
             cross = -r * precision
             return np.hstack((precision * v_m + cross * v_s, cross * v_m + 0.5 * square * v_s))
 
-        return Rows(0.5 * (s + square), lambda: np.hstack((r * precision, 0.5 * (1 - square))), product)
+        return LossTerms(0.5 * (s + square), lambda: np.hstack((r * precision, 0.5 * (1 - square))), product)
 
     def read(z, targets, class_weights):
         if z.shape[1] % 2:
             raise ValueError(f"gaussian_nll takes pairs of outputs (mean, log of variance), found {z.shape[1]} outputs")
-        return _real(z[:, : z.shape[1] // 2], targets, class_weights)
+        return _require_real(z[:, : z.shape[1] // 2], targets, class_weights)
 
     return Loss(gaussian_nll, formula, read, convex=False, meaning=Meaning(link="first half", each=2))
 
 
-def _of_residual(family, value, slope, curvature, convex: bool = True, **numbers) -> Loss:
+def _build_residual_loss(family, value, slope, curvature, convex: bool = True, **numbers) -> Loss:
     """sum_j rho(z_j - y_j) from rho, rho' and rho''."""
-    return _elementwise(
+    return _make_loss(
         family,
         lambda z, y: value(z - y),
         lambda z, y: slope(z - y),
         lambda z, y: curvature(z - y),
-        _real,
+        _require_real,
         convex,
         **numbers,
     )
 
 
-def _elementwise(
+def _make_loss(
     family, value, slope, curvature, read: Callable, convex: bool = True, meaning: Meaning = REAL, **numbers
 ) -> Loss:
     def formula(z, y):
-        return Rows(value(z, y), lambda: slope(z, y), lambda v: curvature(z, y) * v)
+        return LossTerms(value(z, y), lambda: slope(z, y), lambda v: curvature(z, y) * v)
 
     return Loss(family, formula, read, numbers=numbers, convex=convex, meaning=meaning)
 
 
-def _real(z: np.ndarray, targets, class_weights) -> Read:
+def _require_real(z: np.ndarray, targets, class_weights) -> LossTargets:
     """Targets of the shape of the outputs; a single output also takes (batch,)."""
     if class_weights is not None:
         raise ValueError("`class_weights` go with losses of classification; use sample weights instead")
@@ -187,11 +187,11 @@ def _real(z: np.ndarray, targets, class_weights) -> Read:
         y = y[:, None]
     if y.shape != z.shape:
         raise ValueError(f"`targets` must have the shape of what they are compared with, {z.shape}, found {y.shape}")
-    return Read(y.astype(z.dtype, copy=False))
+    return LossTargets(y.astype(z.dtype, copy=False))
 
 
-def _counts(z: np.ndarray, targets, class_weights) -> Read:
-    read = _real(z, targets, class_weights)
+def _require_counts(z: np.ndarray, targets, class_weights) -> LossTargets:
+    read = _require_real(z, targets, class_weights)
     if (read.targets < 0).any():
         raise ValueError(f"`targets` of a Poisson loss are counts, not negative; found {read.targets.min():g}")
     return read

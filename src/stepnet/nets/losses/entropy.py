@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.arguments import array, check
-from stepnet.nets.losses.loss import Loss, Read, Rows
-from stepnet.nets.losses.meaning import Meaning
-from stepnet.records import number
+from stepnet.nets.losses.loss import Loss, LossTargets, LossTerms
+from stepnet.nets.losses.targets import Meaning
+from stepnet.records import validate_number
+from stepnet.validation import array, check
 
 SUMS_TO_ONE = 1e-5  # what float32 leaves of the sum of some thousand probabilities
 
@@ -31,12 +31,12 @@ def _logits(name: str, value) -> np.ndarray:
 @check(z=_logits)
 def log_softmax(z: np.ndarray) -> np.ndarray:
     """log p = z - log sum_c exp(z_c) over the last axis; infinite logits are limits of large ones."""
-    return _engine().entropies(z, z).logarithms
+    return _import_engine().entropies(z, z).logarithms
 
 
-def _engine():
+def _import_engine():
     """The compiler is not loaded before it is needed."""
-    from stepnet.engines.numba_engine import softmax
+    from stepnet.engines.numba_engine.layers import softmax
 
     return softmax
 
@@ -65,12 +65,12 @@ def _focused(l: np.ndarray, p: np.ndarray, gamma: float) -> Slopes:  # noqa: E74
     return Slopes(-(m**gamma) * l, first, second)
 
 
-def _entropy(z: np.ndarray, q: np.ndarray, psi=None, temperature: float = 1.0, scale: float = 1.0) -> Rows:
+def _entropy(z: np.ndarray, q: np.ndarray, psi=None, temperature: float = 1.0, scale: float = 1.0) -> LossTerms:
     """scale sum_c q_c psi(log p_c), p = softmax(z / temperature), over the last axis.
 
     psi(l) = -l if there is none.
     """
-    l, p, terms, gradient = _engine().entropies(z if temperature == 1 else z / temperature, q)  # noqa: E741
+    l, p, terms, gradient = _import_engine().entropies(z if temperature == 1 else z / temperature, q)  # noqa: E741
     first, second = scale / temperature, scale / temperature**2
     if psi is None:
 
@@ -78,7 +78,7 @@ def _entropy(z: np.ndarray, q: np.ndarray, psi=None, temperature: float = 1.0, s
             l_dot = v - (p * v).sum(axis=-1, keepdims=True)
             return second * (p * l_dot * q.sum(axis=-1, keepdims=True))
 
-        return Rows(_times(scale, terms), lambda: _times(first, gradient), curved)
+        return LossTerms(_times(scale, terms), lambda: _times(first, gradient), curved)
     slopes = psi(l, p)
     terms = scale * np.where(q == 0, 0, q * slopes.value).sum(axis=-1)  # a class that is no target may have p = 0
     a = q * slopes.first
@@ -89,7 +89,7 @@ def _entropy(z: np.ndarray, q: np.ndarray, psi=None, temperature: float = 1.0, s
         a_dot = q * slopes.second * l_dot
         return second * (a_dot - p * (a_dot.sum(axis=-1, keepdims=True) + l_dot * total))
 
-    return Rows(terms, lambda: first * (a - p * total), product)
+    return LossTerms(terms, lambda: first * (a - p * total), product)
 
 
 def _times(factor: float, array: np.ndarray) -> np.ndarray:
@@ -104,16 +104,19 @@ def cross_entropy(smoothing: float = 0.0, temperature: float = 1.0) -> Loss:
 
     Targets are classes (batch,) or probabilities (batch, classes).
     """
-    t, smoothing = number("temperature", temperature, "(0, inf)"), number("smoothing", smoothing, "[0, 1]")
-    found = _of_classes(cross_entropy, partial(_entropy, temperature=t), smoothing, temperature=t)
+    t, smoothing = (
+        validate_number("temperature", temperature, "(0, inf)"),
+        validate_number("smoothing", smoothing, "[0, 1]"),
+    )
+    found = _build_class_loss(cross_entropy, partial(_entropy, temperature=t), smoothing, temperature=t)
     return replace(found, quick=_quick) if t == 1 and smoothing == 0 else found
 
 
 def focal(focus: float = 2.0, smoothing: float = 0.0) -> Loss:
     """-sum_c q_c (1 - p_c)^focus log p_c: easy samples count less.  Lin et al. (2017), arXiv:1708.02002."""
-    g = number("focus", focus, "[0, inf)")
+    g = validate_number("focus", focus, "[0, inf)")
     formula = partial(_entropy, psi=partial(_focused, gamma=g))
-    return _of_classes(focal, formula, number("smoothing", smoothing, "[0, 1]"), convex=g == 0, focus=g)
+    return _build_class_loss(focal, formula, validate_number("smoothing", smoothing, "[0, 1]"), convex=g == 0, focus=g)
 
 
 def kl() -> Loss:
@@ -125,7 +128,7 @@ def kl() -> Loss:
         return rows._replace(terms=rows.terms + own)
 
     meaning = Meaning("probabilities", "softmax")
-    return Loss(kl, formula, _without_weights(_classes), _class_hits, meaning=meaning)
+    return Loss(kl, formula, _require_no_weights(_classes), _class_hits, meaning=meaning)
 
 
 def distillation(temperature: float = 2.0, hard: float = 0.0) -> Loss:
@@ -134,7 +137,7 @@ def distillation(temperature: float = 2.0, hard: float = 0.0) -> Loss:
     Targets are the logits t of a teacher (batch, classes), with the class as one more column where `hard` is not zero.
     Hinton, Vinyals & Dean (2015), arXiv:1503.02531; T^2 keeps gradients of the same size.
     """
-    T, hard = number("temperature", temperature, "(0, inf)"), number("hard", hard, "[0, 1]")
+    T, hard = validate_number("temperature", temperature, "(0, inf)"), validate_number("hard", hard, "[0, 1]")
 
     def formula(z, q):
         n = z.shape[1]
@@ -148,17 +151,17 @@ def distillation(temperature: float = 2.0, hard: float = 0.0) -> Loss:
             column = ", and the class in one more column" if hard else ""
             raise ValueError(f"`targets` must be the teacher's logits{column}: {wanted}, found {y.shape}")
         soft = softmax(y[:, :n] / T)
-        return Read(np.hstack((soft, _classes(z, y[:, n], None).targets)) if hard else soft)
+        return LossTargets(np.hstack((soft, _classes(z, y[:, n], None).targets)) if hard else soft)
 
     def hits(z, targets):
         teacher = np.asarray(targets)
         return z.argmax(axis=1) == (teacher[:, -1] if hard else teacher.argmax(axis=1))
 
     numbers, meaning = {"temperature": T, "hard": hard}, Meaning("logits of a teacher", "softmax")
-    return Loss(distillation, formula, _without_weights(read), hits, numbers, meaning=meaning)
+    return Loss(distillation, formula, _require_no_weights(read), hits, numbers, meaning=meaning)
 
 
-def _of_classes(family, formula, smoothing: float, convex: bool = True, **numbers) -> Loss:
+def _build_class_loss(family, formula, smoothing: float, convex: bool = True, **numbers) -> Loss:
     read = partial(_classes, smoothing=smoothing)
     meaning = Meaning(
         "classes", "softmax", temperature=numbers.get("temperature", 1.0), focus=numbers.get("focus", 0.0)
@@ -172,34 +175,34 @@ def _one_row(formula):
 
     def on_rows(z, q):
         terms, gradient, product = formula(z, q)
-        return Rows(terms[:, None], gradient, product)
+        return LossTerms(terms[:, None], gradient, product)
 
     return on_rows
 
 
 def _quick(z: np.ndarray, targets: np.ndarray, share: float) -> tuple[float, np.ndarray] | None:
-    return _engine().class_entropies(z, targets, share)
+    return _import_engine().class_entropies(z, targets, share)
 
 
-def _sum(one: Rows, two: Rows) -> Rows:
-    return Rows(
+def _sum(one: LossTerms, two: LossTerms) -> LossTerms:
+    return LossTerms(
         one.terms + two.terms,
         lambda: one.gradient() + two.gradient(),
         lambda v: one.product(v) + two.product(v),
     )
 
 
-def _classes(z: np.ndarray, targets, class_weights, smoothing: float = 0.0) -> Read:
+def _classes(z: np.ndarray, targets, class_weights, smoothing: float = 0.0) -> LossTargets:
     """Probabilities of targets, smoothed and weighted, and the weight of each sample's own class."""
     n = z.shape[1]
     y = np.asarray(targets)
     q = _one_hot(y, z) if y.ndim == 1 else _probabilities(y, z)
     smooth = q if smoothing == 0 else (1 - smoothing) * q + z.dtype.type(smoothing / n)
     if class_weights is None:
-        return Read(smooth)
+        return LossTargets(smooth)
     if class_weights.size != n:
         raise ValueError(f"`class_weights` must be {n} numbers, one for each class, found {class_weights.size}")
-    return Read((smooth * class_weights).astype(z.dtype, copy=False), (q @ class_weights)[:, None])
+    return LossTargets((smooth * class_weights).astype(z.dtype, copy=False), (q @ class_weights)[:, None])
 
 
 def _one_hot(y: np.ndarray, z: np.ndarray) -> np.ndarray:
@@ -207,7 +210,7 @@ def _one_hot(y: np.ndarray, z: np.ndarray) -> np.ndarray:
     if y.shape != (batch,):
         raise ValueError(f"`targets` must be one class for each of {batch} samples, found shape {y.shape}")
     labels = _labels(y)
-    q, wrong = _engine().one_hot(labels, n, z.dtype)
+    q, wrong = _import_engine().one_hot(labels, n, z.dtype)
     if wrong >= 0:
         raise ValueError(f"`targets` must be classes from 0 to {n - 1}, one for each output, found {labels[wrong]}")
     return q
@@ -239,7 +242,7 @@ def _is_known(z: np.ndarray) -> np.ndarray:
     return ~np.isnan(z).any(axis=1)
 
 
-def _without_weights(read):
+def _require_no_weights(read):
     def checked(z, targets, class_weights):
         if class_weights is not None:
             raise ValueError("`class_weights` do not go with this loss; use sample weights instead")
@@ -256,20 +259,22 @@ def binary_cross_entropy(smoothing: float = 0.0) -> Loss:
 
     Targets are 0, 1 or between, of the shape of the outputs.
     """
-    return _of_answers(binary_cross_entropy, _entropy, number("smoothing", smoothing, "[0, 1]"))
+    return _build_answer_loss(binary_cross_entropy, _entropy, validate_number("smoothing", smoothing, "[0, 1]"))
 
 
 def binary_focal(focus: float = 2.0, smoothing: float = 0.0) -> Loss:
     """-q (1 - p)^focus log p - (1 - q) p^focus log(1 - p), p = 1 / (1 + exp(-z)).  Lin et al. (2017)."""
-    g = number("focus", focus, "[0, inf)")
+    g = validate_number("focus", focus, "[0, inf)")
     formula = partial(_entropy, psi=partial(_focused, gamma=g))
-    return _of_answers(binary_focal, formula, number("smoothing", smoothing, "[0, 1]"), convex=g == 0, focus=g)
+    return _build_answer_loss(
+        binary_focal, formula, validate_number("smoothing", smoothing, "[0, 1]"), convex=g == 0, focus=g
+    )
 
 
-def _of_answers(family, formula, smoothing: float, convex: bool = True, **numbers) -> Loss:
+def _build_answer_loss(family, formula, smoothing: float, convex: bool = True, **numbers) -> Loss:
     def on_pairs(z, q):
         terms, gradient, product = formula(_pair(z), q)
-        return Rows(terms, lambda: gradient()[..., 1], lambda v: product(_pair(v))[..., 1])
+        return LossTerms(terms, lambda: gradient()[..., 1], lambda v: product(_pair(v))[..., 1])
 
     read, meaning = (
         partial(_answers, smoothing=smoothing),
@@ -284,7 +289,7 @@ def _pair(z: np.ndarray) -> np.ndarray:
     return np.stack((np.zeros_like(z), z), axis=-1)
 
 
-def _answers(z: np.ndarray, targets, class_weights, smoothing: float) -> Read:
+def _answers(z: np.ndarray, targets, class_weights, smoothing: float) -> LossTargets:
     y = np.asarray(targets)
     if y.ndim == 1 and z.shape[1] == 1:
         y = y[:, None]
@@ -296,10 +301,10 @@ def _answers(z: np.ndarray, targets, class_weights, smoothing: float) -> Read:
     q = np.stack((1 - y, y), axis=-1)
     smooth = q if smoothing == 0 else (1 - smoothing) * q + z.dtype.type(smoothing / 2)
     if class_weights is None:
-        return Read(smooth)
+        return LossTargets(smooth)
     if class_weights.size != 2:
         raise ValueError(f"`class_weights` of a binary loss must be 2 numbers (no, yes), found {class_weights.size}")
-    return Read((smooth * class_weights).astype(z.dtype, copy=False), q @ class_weights)
+    return LossTargets((smooth * class_weights).astype(z.dtype, copy=False), q @ class_weights)
 
 
 def _answer_hits(z: np.ndarray, targets) -> np.ndarray:

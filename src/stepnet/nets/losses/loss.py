@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.arguments import alike, array
-from stepnet.nets.losses.meaning import Meaning
+from stepnet.fields.inner_product import inner
+from stepnet.nets.losses.targets import Meaning
 from stepnet.records import keep
-from stepnet.sums import inner
+from stepnet.validation import alike, array
 
 REDUCTIONS = ("mean", "sum")
 
 
-class Rows(NamedTuple):
+class LossTerms(NamedTuple):
     """What a formula says of each sample: its terms (batch, k), and derivatives of their sum by its outputs."""
 
     terms: np.ndarray
@@ -25,7 +25,7 @@ class Rows(NamedTuple):
     product: Callable[[np.ndarray], np.ndarray]
 
 
-class Read(NamedTuple):
+class LossTargets(NamedTuple):
     """Targets as a formula wants them, and the weights of the terms that class weights give (None: all one)."""
 
     targets: np.ndarray
@@ -63,9 +63,9 @@ class Loss:
     family, numbers
         The function that makes it, and its arguments: what it is, and how it is stored.
     formula : callable
-        `formula(outputs, targets)` giving `Rows`.
+        `formula(outputs, targets)` giving `LossTerms`.
     read : callable
-        `read(outputs, targets, class_weights)` checks targets and gives `Read`.
+        `read(outputs, targets, class_weights)` checks targets and gives `LossTargets`.
     hits : callable, optional
         `hits(outputs, targets)`: which samples are classified right; None for losses of regression.
     reduction : {"mean", "sum"}
@@ -82,8 +82,8 @@ class Loss:
     """
 
     family: Callable[..., Loss]
-    formula: Callable[[np.ndarray, np.ndarray], Rows]
-    read: Callable[..., Read]
+    formula: Callable[[np.ndarray, np.ndarray], LossTerms]
+    read: Callable[..., LossTargets]
     hits: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
     numbers: Mapping[str, float] = field(default_factory=dict)
     reduction: str = "mean"
@@ -96,7 +96,7 @@ class Loss:
         if not isinstance(self.reduction, str) or self.reduction not in REDUCTIONS:
             raise ValueError(f"`reduction` must be 'mean' or 'sum', found {self.reduction!r:.80}")
         if self.class_weights is not None:
-            keep(self, class_weights=_class_weights(self.class_weights))
+            keep(self, class_weights=_validate_class_weights(self.class_weights))
 
     def __repr__(self) -> str:
         numbers: dict[str, object] = dict(self.numbers)
@@ -107,7 +107,7 @@ class Loss:
         return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in numbers.items())})"
 
     def __reduce__(self):
-        return _built, (self.family, dict(self.numbers), self.reduction, self.class_weights)
+        return _build, (self.family, dict(self.numbers), self.reduction, self.class_weights)
 
     @property
     def name(self) -> str:
@@ -115,7 +115,7 @@ class Loss:
 
     def at(self, outputs, targets, weights=None) -> Expansion:
         """Value, gradient and Hessian product at outputs (batch, outputs), with sample weights (batch,)."""
-        z = _outputs(outputs)
+        z = _validate_outputs(outputs)
         if self.quick is not None and weights is None and self.class_weights is None:
             found = self.quick(z, np.asarray(targets), 1.0 if self.reduction == "sum" else 1 / len(z))
             if found is not None:
@@ -125,18 +125,18 @@ class Loss:
 
     def _by_formula(self, z: np.ndarray, targets, weights) -> Expansion:
         y, mass = self.read(z, targets, self.class_weights)
-        with _quiet():
+        with _silence():
             rows = self.formula(z, y)
             factor = self._factor(rows.terms, mass, weights)
             value = float((rows.terms * factor).sum(dtype=np.float64))
         scale = np.asarray(factor, z.dtype)
 
         def gradient():
-            with _quiet():
+            with _silence():
                 return scale * rows.gradient()
 
         def product(v):
-            with _quiet():
+            with _silence():
                 return scale * rows.product(alike("v", v, "outputs", z).astype(z.dtype, copy=False))
 
         return Expansion(value, gradient, product)
@@ -145,7 +145,7 @@ class Loss:
         """What the terms of each sample are multiplied by, (batch, 1) or a single number."""
         if weights is None and mass is None:
             return 1.0 if self.reduction == "sum" else 1 / terms.size
-        w = np.ones(()) if weights is None else _sample_weights(weights, len(terms))
+        w = np.ones(()) if weights is None else _validate_sample_weights(weights, len(terms))
         if self.reduction == "sum":
             return w
         share = terms.size / w.size  # of the terms in each weight
@@ -153,17 +153,17 @@ class Loss:
         return w / total if total > 0 else 0 * w  # a batch of which nothing counts
 
 
-def _quiet():
+def _silence():
     """No warnings of overflow: infinite and undefined numbers are told by the value."""
     return np.errstate(over="ignore", invalid="ignore")
 
 
-def _built(family, numbers, reduction, class_weights) -> Loss:
+def _build(family, numbers, reduction, class_weights) -> Loss:
     """A loss from what is stored of it."""
     return replace(family(**numbers), reduction=reduction, class_weights=class_weights)
 
 
-def _outputs(outputs) -> np.ndarray:
+def _validate_outputs(outputs) -> np.ndarray:
     try:
         z = np.asarray(outputs)
     except ValueError:
@@ -175,7 +175,7 @@ def _outputs(outputs) -> np.ndarray:
     return z if z.dtype.kind == "f" else z.astype(np.float64)
 
 
-def _sample_weights(weights, batch: int) -> np.ndarray:
+def _validate_sample_weights(weights, batch: int) -> np.ndarray:
     w = array(dtype=np.float64)("weights", weights)
     if w.shape != (batch,):
         raise ValueError(f"`weights` must be one number for each of {batch} samples, found shape {w.shape}")
@@ -184,7 +184,7 @@ def _sample_weights(weights, batch: int) -> np.ndarray:
     return w[:, None]
 
 
-def _class_weights(weights) -> np.ndarray:
+def _validate_class_weights(weights) -> np.ndarray:
     w = np.array(array(dtype=np.float64)("class_weights", weights))
     if w.ndim != 1 or w.size < 2 or not (w >= 0).all() or not np.isfinite(w).all():
         raise ValueError(f"`class_weights` must be one number for each class, finite and not negative, found {w}")

@@ -1,0 +1,5 @@
+"""`stepnet ...` on the command line."""
+
+from stepnet.cli.commands import main
+
+__all__ = ["main"]

@@ -1,0 +1,1 @@
+"""Exact adjoints of runs, and the adjoint equation along an interpolated solution."""

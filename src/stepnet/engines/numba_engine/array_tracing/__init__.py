@@ -1,0 +1,1 @@
+"""Tracing of long arrays: whole-array operations are kept as loops."""

@@ -1,0 +1,193 @@
+"""Kernels: compiled at first use for the types of their arguments, kept on disk (`disk_cache`).
+
+Numba's own cache looks at one file's modification time, so it misses edits of a helper elsewhere, recompiles after
+every clone, and trusts whatever it finds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import sys
+import time
+from collections.abc import Callable
+from functools import cache, partial
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit, typeof, types
+from numba.core.ccallback import CFunc
+from numba.core.compiler import CompileResult
+from numba.core.registry import cpu_target
+from numba.core.runtime import rtsys
+from numba.core.serialize import dumps
+
+from stepnet.engines.numba_engine.codegen import disk_cache
+
+OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}, "_nrt": False}
+"""Without its runtime (`_nrt`) Numba counts no references, which took a quarter of the time, and cannot allocate."""
+
+NO_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+"""For what only kernels call; wrappers take a third of the time to compile."""
+
+inlined = njit(**OPTIONS, **NO_WRAPPERS, forceinline=True)
+"""Decorator of the small functions that kernels are made of; they are compiled into their callers."""
+
+compiled = njit(**OPTIONS, **NO_WRAPPERS, forceinline=False)
+"""Decorator of larger functions.  Numba hands `forceinline` down to whatever an inlined function calls; with copies of
+these in all their callers, LLVM took three times as long."""
+
+
+@cache
+def announce_compilation() -> None:
+    """Say once per process, on stderr, why the first call takes so long; STEPNET_QUIET=1 silences it."""
+    if sys.stderr is not None and os.environ.get("STEPNET_QUIET", "0") in ("", "0"):
+        message = "stepnet: compiling kernels for this machine (once; later runs load them from disk) ..."
+        print(message, file=sys.stderr, flush=True)
+
+
+class _KernelCache:
+    """What Numba's dispatchers ask of a cache, answered by our own files: one for each function and signature."""
+
+    def __init__(self, function):
+        self._name = f"{function.__module__}.{function.__qualname__}"
+        self._bytecode = function.__code__.co_code
+
+    def load_overload(self, signature, target_context):
+        """The compiled function, if it is there.
+
+        Numba would fill its registries first: 0.25 s that object code does not need.
+        """
+        data = disk_cache.read(self._file_name(signature, target_context.codegen()))
+        if data is None:
+            announce_compilation()
+            return None
+        return CompileResult._rebuild(target_context, *pickle.loads(data))
+
+    def save_overload(self, signature, compiled_result) -> None:
+        """Keep a compiled function for later processes, unless it holds addresses of this one."""
+        if not compiled_result.library.has_dynamic_globals:
+            name = self._file_name(signature, compiled_result.codegen)
+            disk_cache.write(name, dumps(compiled_result._reduce()))
+
+    def _file_name(self, signature, codegen) -> str:
+        key = repr((signature, codegen.magic_tuple(), self._bytecode))
+        return f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}.kernel"
+
+
+def as_argument(array: np.ndarray, dtype=None) -> np.ndarray:
+    """The array if a kernel can take it, else a C-ordered, aligned and writeable copy in the machine's byte order."""
+    wanted = (array.dtype if dtype is None else np.dtype(dtype)).newbyteorder("=")
+    return array if array.flags.carray and array.dtype == wanted else np.array(array, wanted, order="C")
+
+
+def _describe(argument):
+    """What machine code takes for granted about an argument: its type, or dtype and dimensions of an array."""
+    if isinstance(argument, np.ndarray):
+        if not (argument.flags.carray and argument.dtype.isnative and type(argument) is np.ndarray):
+            raise TypeError(
+                f"kernels take C-ordered, aligned, writeable arrays in the machine's byte order (see `as_argument`), "
+                f"found dtype {argument.dtype}, strides {argument.strides} and flags {argument.flags.num:#x}"
+            )
+        return argument.dtype, argument.ndim
+    return (type(argument), *map(_describe, argument)) if isinstance(argument, tuple) else type(argument)
+
+
+_lasting: set[type] = set()
+
+
+def lasting(kind: type) -> type:
+    """Decorator of named tuples that serve many calls: a kernel checks the one it was last given only once."""
+    _lasting.add(kind)
+    return kind
+
+
+def _write_check(arguments: tuple) -> Callable[..., bool]:
+    """A function that tells whether others are like these arguments: `_describe` written out, in half of its time."""
+    constants: dict[str, object] = {}
+
+    def write(name: str, value) -> str:
+        known = f"c{len(constants)}"
+        constants[known] = value.dtype if isinstance(value, np.ndarray) else type(value)
+        if isinstance(value, np.ndarray):
+            return f"{name}.dtype is {known} and {name}.ndim == {value.ndim} and {name}.flags.carray"
+        tests = [f"{name}.__class__ is {known}"]
+        if isinstance(value, tuple):
+            tests.append(f"len({name}) == {len(value)}")
+            tests += [write(f"{name}[{i}]", item) for i, item in enumerate(value)]
+        test = " and ".join(tests)
+        if type(value) not in _lasting:
+            return test
+        constants[f"{known}_last"] = last = [value]
+        constants[f"{known}_keep"] = partial(last.__setitem__, 0)  # returns None
+        return f"({name} is {known}_last[0] or ({test} and not {known}_keep({name})))"
+
+    tests = [write(f"a{i}", argument) for i, argument in enumerate(arguments)]
+    names = ", ".join(f"a{i}" for i in range(len(arguments)))
+    return eval(f"lambda {names}: {' and '.join(tests)}", constants)  # our own text
+
+
+class Entry(NamedTuple):
+    """Machine code, and a function that tells whether it was compiled for such arguments."""
+
+    admits: Callable[..., bool]
+    run: Callable
+
+
+class Kernel:
+    """A function for the driver to call, compiled at its first use for each set of types of its arguments.
+
+    Arguments are numbers, writeable C-ordered arrays and named tuples of them.
+    """
+
+    seconds = 0.0  # spent so far on loading and compiling kernels
+
+    def __init__(self, function):
+        self._dispatcher = njit(**OPTIONS)(function)
+        self._dispatcher._cache = _KernelCache(function)
+        self._entries: dict[tuple, Entry] = {}
+        self._last = Entry(lambda *arguments: False, function)
+        self.__name__, self.__doc__ = function.__name__, function.__doc__
+
+    def __call__(self, *arguments):
+        """Run the machine code for arguments of these types; most often it is that of the call before.
+
+        Numba's dispatcher would look up all types again, which takes longer than many a solve.
+        """
+        entry = self._last
+        if not entry.admits(*arguments):
+            entry = self._last = self._find(arguments)
+        return entry.run(*arguments)
+
+    def _find(self, arguments: tuple) -> Entry:
+        """The entry for arguments of these types, compiled if there is none yet."""
+        key = tuple(map(_describe, arguments))
+        if key not in self._entries:
+            started = time.perf_counter()
+            signature = tuple(typeof(argument) for argument in arguments)
+            self._dispatcher.compile(signature)
+            self._entries[key] = Entry(_write_check(arguments), self._dispatcher.overloads[signature].entry_point)
+            Kernel.seconds += time.perf_counter() - started
+        return self._entries[key]
+
+
+class FieldKernel:
+    """A right-hand side of our own as a C function, compiled and kept on disk like a kernel."""
+
+    def __init__(self, function):
+        self._function = function
+        self._compiled: dict = {}
+
+    @cache  # noqa: B019  as above
+    def address(self, dtype: np.dtype) -> int:
+        """Where the C function for states of this real type begins."""
+        real = types.float32 if dtype == np.float32 else types.float64
+        pointers = (types.CPointer(real), types.CPointer(real), types.CPointer(types.float64))
+        signature = ((types.float64, *pointers, types.int64), types.int32)
+        compiled = CFunc(self._function, signature, locals={}, options={**OPTIONS, "_nrt": True})  # `carray` needs it
+        compiled._cache = _KernelCache(self._function)
+        rtsys.initialize(cpu_target.target_context)
+        compiled.compile()
+        self._compiled[dtype] = compiled  # the address lives as long as this object
+        return compiled.address

@@ -1,0 +1,1 @@
+"""Derivatives of right-hand sides and losses: Jacobians, products with them, pullbacks."""

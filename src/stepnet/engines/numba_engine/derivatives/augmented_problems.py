@@ -1,0 +1,130 @@
+"""Problems made from the derivatives of others: with tangents beside the state, or with the adjoint of the flow.
+
+A trace holds f, its pushforward and its pullback in one graph, so these are traces too: they run in generated code,
+and can be differentiated again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from stepnet.engines.numba_engine.codegen.machine_code import MachineCode
+from stepnet.engines.numba_engine.derivatives.pullbacks import PartPullback, build_parts
+from stepnet.engines.numba_engine.rhs.arguments import pack
+from stepnet.engines.numba_engine.rhs.call_form import find_call_form
+from stepnet.engines.numba_engine.rhs.ladder import MOST_NODES_OF_DERIVATIVES, compile_traced, summarise, validate_code
+from stepnet.engines.numba_engine.rhs.problem_parts import build_jacobian
+from stepnet.engines.numba_engine.tracing.graph import Graph
+from stepnet.engines.numba_engine.tracing.joint_trace import copy_nodes, copy_trace
+from stepnet.engines.numba_engine.tracing.trace import Trace, trace
+from stepnet.errors import NoDerivative
+from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
+
+MOST = 4 * MOST_NODES_OF_DERIVATIVES
+_kept: WeakKeyDictionary = WeakKeyDictionary()
+
+
+def tangent_problem(
+    problem: Problem, direction: np.ndarray, p_direction: np.ndarray, may_call: bool = False
+) -> Problem:
+    """(y, v)' = (f, (df/dy) v + (df/dp) p_direction): the state and its tangent, which begins with `direction`.
+
+    It can be differentiated again, unless it `may_call` the derivative of an `ODE` in Python.
+    """
+    parts = build_parts(problem, isinstance(problem, Partitioned) and not problem.separable, may_loop=False)
+    if may_call and isinstance(problem, ODE) and parts[0].trace is None:
+        return called_tangent_problem(problem, parts[0], direction, p_direction)
+    codes = [None if part.vjp == 0 else _compile(part, trace_tangent) for part in parts]
+    p = next(part.field.p for part in parts if part.vjp != 0)
+    args = (np.concatenate((p, p_direction)),) if p.size else ()
+    if len(codes) == 1 or isinstance(problem, Split):
+        y0 = np.concatenate((problem.initial, direction))
+        if isinstance(problem, Split):
+            return Split(tuple(codes), y0, problem.t_span, args)
+        return ODE(codes[0], y0, problem.t_span, args)
+    q, p_dot = np.split(direction, 2)
+    first, second = np.split(problem.initial, 2)
+    halves = np.concatenate((first, q)), np.concatenate((second, p_dot))
+    if isinstance(problem, SecondOrder):
+        return SecondOrder(codes[1], *halves, problem.t_span, args)
+    return Partitioned(codes[0], codes[1], *halves, problem.t_span, args)
+
+
+def called_tangent_problem(problem: ODE, part: PartPullback, direction: np.ndarray, p_direction: np.ndarray) -> ODE:
+    """The same for a right-hand side without a trace: its derivative is called in Python."""
+    n, jacobian = problem.initial.size, None if part.matrix is not None else build_jacobian(problem)
+    if jacobian is not None and p_direction.any():
+        raise NoDerivative(f"a direction of `args` needs df/dp, which is not known ({part.rung}); give `y0` alone")
+
+    def slopes(t, z):
+        y, v = z[:n], z[n:]
+        if jacobian is not None:
+            return np.concatenate((part.field(t, y), jacobian.jvp(t, y, v)))
+        return np.concatenate((part.field(t, y), part.matrix(t, y)[:, 1:] @ np.concatenate((v, p_direction))))
+
+    return ODE(slopes, np.concatenate((problem.initial, direction)), problem.t_span, trace=False)
+
+
+def adjoint_problem(problem: ODE, end: np.ndarray, end_gradient: np.ndarray) -> ODE:
+    """(y, a, g)' = (f, -a df/dy, -a df/dp) from the end to the beginning: the continuous adjoint, all solved back."""
+    (part,) = build_parts(problem, is_joined=True, may_loop=False)
+    start = np.concatenate((end, end_gradient, np.zeros(part.field.p.size)))
+    args = (part.field.p,) if part.field.p.size else ()
+    return ODE(_compile(part, trace_adjoint), start, problem.t_span[::-1], args)
+
+
+def _compile(part: PartPullback, make: Callable[[Trace], Trace]) -> MachineCode:
+    if part.trace is None:
+        raise NoDerivative(f"this derivative needs a trace of the right-hand side, found {part.rung}")
+    kept = _kept.setdefault(part.trace.graph, {})
+    if make not in kept:
+        kept[make] = compile_traced(make(part.trace))
+    return kept[make]
+
+
+def trace_tangent(trace: Trace) -> Trace:
+    """(f(t, y, p), its pushforward along (v, q)) of the state (y, v) and the parameters (p, q)."""
+    trace.graph.most = MOST
+    outputs, graph = [*trace.outputs, *trace.tangent()], Graph(MOST)
+    n, m = trace.n, trace.n_parameters
+    exchange = {
+        "y_dot": lambda i: graph.node("y", n + i),
+        "p_dot": lambda j: graph.node("p", m + j),
+        "t_dot": lambda: graph.constant(0.0),
+    }
+    return Trace(graph, copy_nodes(graph, trace.graph, outputs, exchange), 2 * n, 2 * m)
+
+
+def trace_adjoint(trace: Trace) -> Trace:
+    """(f, -a df/dy, -a df/dp) of the state (y, a, g)."""
+    trace.graph.most = MOST
+    n, m = trace.n, trace.n_parameters
+    gradient = trace.gradient()[1:]
+    zero = trace.graph.constant(0.0)
+    negative = [zero if node is None else trace.graph.apply("neg", node) for node in gradient]
+    graph = Graph(MOST)
+    exchange = {"w": lambda i: graph.node("y", n + i)}
+    outputs = copy_nodes(graph, trace.graph, [*trace.outputs, *negative], exchange)
+    return Trace(graph, outputs, 2 * n + m, m)
+
+
+def running_problem(problem: ODE, running: Callable) -> ODE:
+    """(y, c)' = (f, running(t, y, *args)): the cost along the way as one more entry of the state."""
+    (part,) = build_parts(problem, is_joined=True, may_loop=False)
+    shape = problem.y0.shape
+    form = find_call_form(running, problem.args, (shape,), (), problem.initial.dtype, "running")
+    block, graph = pack(problem.args), Graph(MOST)
+    try:
+        cost = trace(form, block, MOST)
+        validate_code(compile_traced(cost), form, block, problem.t_span, problem.initial)
+    except Exception as exception:
+        raise NoDerivative(f"`running` could not be traced: {summarise(exception)}") from None
+    if part.trace is None:
+        raise NoDerivative(f"a running cost needs a trace of the right-hand side, found {part.rung}")
+    outputs = [*copy_trace(graph, part.trace, int), *copy_trace(graph, cost, int)]
+    joined = Trace(graph, outputs, problem.initial.size + 1, part.trace.n_parameters)
+    args = (block.values,) if block.values.size else ()
+    return ODE(compile_traced(joined), np.append(problem.initial, 0.0), problem.t_span, args)

@@ -1,0 +1,235 @@
+"""Right-hand sides together with their pullbacks w -> (w df/dt, w df/dy, w df/dp), as C functions.
+
+    int32 vjp(double t, const double *y, const double *p, const double *w, double *t_bar, double *y_bar, double *p_bar,
+              int64 n)                                                              (the bars are added to)
+
+The user's `vjp` wins; then traces, up to many more operations than a right-hand side is traced to; then the user's
+`jac` or `jvp`, dual numbers and, on request, finite differences.  What a user gives in Python knows the state only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from stepnet.engines.numba_engine.codegen.loop_code import compile_trace
+from stepnet.engines.numba_engine.codegen.machine_code import MachineCode
+from stepnet.engines.numba_engine.derivatives.jacobian_products import (
+    VJP,
+    build_difference_matrix,
+    build_dual_matrix,
+    build_dual_pushforward,
+    wrap_user_pullback,
+)
+from stepnet.engines.numba_engine.rhs.arguments import ArgumentBlock, pack
+from stepnet.engines.numba_engine.rhs.call_form import CallForm, find_call_form, try_once
+from stepnet.engines.numba_engine.rhs.ladder import (
+    MOST_NODES_OF_DERIVATIVES,
+    CompiledRHS,
+    compile_traced,
+    find_c_address,
+    summarise,
+    validate_code,
+)
+from stepnet.engines.numba_engine.rhs.problem_parts import (
+    PartFunction,
+    build_jacobian,
+    build_part_fields,
+    list_functions,
+)
+from stepnet.engines.numba_engine.tracing.joint_trace import compile_joined
+from stepnet.engines.numba_engine.tracing.symbols import CannotTrace
+from stepnet.engines.numba_engine.tracing.trace import Trace, trace
+from stepnet.errors import NoDerivative
+from stepnet.problem import Problem
+
+_kept: WeakKeyDictionary = WeakKeyDictionary()
+_long: WeakKeyDictionary = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class PartPullback:
+    """A right-hand side and its pullback; `rung` says where the latter comes from.
+
+    It `is_complete` if it knows derivatives with respect to time and arguments, not only to the state; `matrix(t, y)`
+    has them all in a row where they are found column by column.
+    """
+
+    field: CompiledRHS
+    vjp: int
+    rung: str
+    is_complete: bool
+    trace: Trace | None = field(default=None, repr=False)
+    matrix: Callable | None = field(default=None, repr=False)
+    keep_alive: object = field(default=None, repr=False)
+
+    @property
+    def exception(self) -> BaseException | None:
+        """What a pullback written in Python raised."""
+        return getattr(self.keep_alive, "exception", None)
+
+
+def build_parts(
+    problem: Problem, is_joined: bool, differences: bool = False, may_loop: bool = True
+) -> tuple[PartPullback, ...]:
+    """The parts of a problem, or all of them joined to one of the flat state.
+
+    Long ones are loops unless `may_loop` is false: then they have a `trace`, if it is not too long.
+    """
+    if problem.initial.dtype != np.float64:
+        raise NoDerivative(f"gradients are for states of float64, found {problem.initial.dtype}")
+    fields, functions = build_part_fields(problem), list_functions(problem)
+    if is_joined and len(fields) > 1:
+        traced = tuple(_trace_in_full(problem, *each, differences) for each in zip(fields, functions, strict=True))
+        code = compile_joined(problem, traced, MOST_NODES_OF_DERIVATIVES)
+        if code is None:
+            raise NoDerivative(
+                "the parts of this problem cannot be traced, so a Runge-Kutta scheme has no derivative on it; "
+                "write it as an `ODE` with `vjp`"
+            )
+        return (_take_trace(CompiledRHS(code.address, fields[-1].p, "traced", keep_alive=code)),)
+    return tuple(_build_part(problem, *each, differences, may_loop) for each in zip(fields, functions, strict=True))
+
+
+def _build_part(
+    problem: Problem, field: CompiledRHS, which: PartFunction | None, differences: bool, may_loop: bool
+) -> PartPullback:
+    """A part with its pullback; q' = v needs none."""
+    if which is None:
+        return PartPullback(field, 0, "address", True)
+    own = getattr(problem, "vjp", None)
+    if find_c_address(own) is not None:
+        return PartPullback(field, find_c_address(own), "user", True, keep_alive=own)
+    if own is None and getattr(field.keep_alive, "trace", None) is not None:
+        return _take_trace(field)
+    if own is None and field.rung == "address" and not _has_jacobian(problem):
+        raise NoDerivative(f"`{which.label}` is a C function, whose derivative is not known; give `vjp`")
+    block = pack(problem.args)
+    function = _in_c if field.rung == "address" else which.function
+    form = find_call_form(function, problem.args, which.inputs, which.output, which.y.dtype, which.label)
+    if own is not None:
+        return _wrap_python(field, form, wrap_user_pullback(form, block, own).product, "user")
+    if may_loop and getattr(field.keep_alive, "loops", None) is not None:
+        try:
+            return _take_trace(field)
+        except CannotTrace:  # the largest of many numbers, say
+            pass
+    return _try_other_ways(problem, field, which, form, block, differences)
+
+
+def _trace_in_full(problem: Problem, field: CompiledRHS, which: PartFunction | None, differences: bool) -> CompiledRHS:
+    """A part to be joined with others, with its trace in full if it runs as loops, which cannot be joined."""
+    _build_part(problem, field, which, differences, may_loop=False)
+    code = field.keep_alive
+    return replace(field, keep_alive=_long[code]) if isinstance(code, MachineCode) and code in _long else field
+
+
+def _has_jacobian(problem: Problem) -> bool:
+    return getattr(problem, "jac", None) is not None or getattr(problem, "jvp", None) is not None
+
+
+def _in_c(t, y, *args):
+    """Stands for a C function in forms, which look at signatures."""
+    raise CannotTrace("it is a C function")
+
+
+def _try_other_ways(
+    problem: Problem, field: CompiledRHS, which: PartFunction, form: CallForm, block: ArgumentBlock, differences: bool
+) -> PartPullback:
+    """By a long trace, the user's Jacobian, dual numbers, or finite differences if the user wants them."""
+    t = problem.t_span[0]
+    try:
+        if not problem.trace:
+            raise CannotTrace("refused")
+        return _take_trace(field, _trace_to_the_end(field, form, block, problem.t_span, which.y))
+    except Exception as exception:
+        reason = f"not traced: {summarise(exception)}"
+    if _has_jacobian(problem):
+        return _wrap_python(field, form, build_jacobian(problem).pullback.product, "user")
+    if field.rung != "python":
+        try:
+            return _use_dual_numbers(field, form, block, try_once(form, block.values, t, which.y)[0])
+        except Exception as exception:
+            reason += f"; not by dual numbers: {summarise(exception)}"
+    if differences:
+        return _use_columns(field, form, build_difference_matrix(form, block), "differences")
+    raise NoDerivative(
+        f"the derivative of `{which.label}` is not known ({reason}); give `vjp`, or `differences=True` for "
+        f"finite differences, which are good for about ten digits"
+    )
+
+
+def _trace_to_the_end(field: CompiledRHS, form: CallForm, block: ArgumentBlock, t_span, y: np.ndarray) -> MachineCode:
+    """The same right-hand side with a trace as long as it takes."""
+    owner = field.keep_alive
+    if owner not in _long:
+        traced = trace(form, block, MOST_NODES_OF_DERIVATIVES)
+        _long[owner] = validate_code(compile_traced(traced), form, block, t_span, y)
+    return _long[owner]
+
+
+def _take_trace(field: CompiledRHS, code: MachineCode | None = None) -> PartPullback:
+    """With the pullback of a trace: that of the right-hand side itself, or of a longer one."""
+    code = field.keep_alive if code is None else code
+    pullback = _kept.get(code)
+    if pullback is None:
+        if code.trace is not None:
+            code.trace.graph.most = 4 * MOST_NODES_OF_DERIVATIVES
+        pullback = _kept.setdefault(
+            code, compile_trace(code.trace or code.loops, "vjp")
+        )  # of two threads the first wins
+    return PartPullback(field, pullback.address, "traced", True, code.trace, pullback)
+
+
+def _use_dual_numbers(field: CompiledRHS, form: CallForm, block: ArgumentBlock, result) -> PartPullback:
+    """With respect to time, state and arguments, or to the state only if the others cannot be dual numbers."""
+    try:
+        return _use_columns(field, form, build_dual_matrix(form, block, result), "dual")
+    except Exception:  # Numba's: the function takes a dual state, but not all the others
+        columns, identity = build_dual_pushforward(form, block, result).columns, np.eye(form.n_in)
+        return _wrap_python(field, form, lambda t, y, w: w @ columns(t, y, identity), "dual")
+
+
+def _use_columns(field: CompiledRHS, form: CallForm, matrix: Callable, rung: str) -> PartPullback:
+    return replace(_wrap_python(field, form, lambda t, y, w: w @ matrix(t, y), rung, True), matrix=matrix)
+
+
+def _wrap_python(field: CompiledRHS, form: CallForm, product, rung: str, is_complete: bool = False) -> PartPullback:
+    call = PythonPullback(form, field.p.size, product, is_complete)
+    return PartPullback(field, call.address, rung, is_complete, keep_alive=call)
+
+
+class PythonPullback:
+    """A pullback in Python as a C function; what it raises is kept, and the answer is 1.
+
+    `product(t, y, w)` is with respect to the state, or, if it is complete, to time, state and arguments in a row.
+    """
+
+    def __init__(self, form: CallForm, n_parameters: int, product, is_complete: bool):
+        self.exception: BaseException | None = None
+        self._product, self._is_complete = product, is_complete
+        self._sizes = form.n_in, form.n_out, n_parameters
+        self._function = VJP(self._call)
+        self.address = ctypes.cast(self._function, ctypes.c_void_p).value
+
+    def _call(self, t, y, p, w, t_bar, y_bar, p_bar, n):
+        n_in, n_out, n_parameters = self._sizes
+        try:
+            product = self._product(t, _array(y, n_in).copy(), _array(w, n_out).copy())
+            if self._is_complete:
+                _array(t_bar, 1)[:] += product[0]
+                _array(p_bar, n_parameters)[:] += product[1 + n_in :]
+                product = product[1 : 1 + n_in]
+            _array(y_bar, n_in)[:] += product
+        except BaseException as exception:  # ctypes would print and swallow it, a KeyboardInterrupt too
+            self.exception = exception
+            return 1
+        return 0
+
+
+def _array(address: int, n: int) -> np.ndarray:
+    return np.frombuffer((ctypes.c_double * n).from_address(address or 1), np.float64) if n else np.empty(0)

@@ -1,0 +1,1 @@
+"""Ensembles: members in SIMD lanes and over threads."""

@@ -1,0 +1,134 @@
+"""How large is the error of a step, and how long should the next one be?"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.engines.contract import AdaptiveSteps
+from stepnet.engines.numba_engine.codegen.kernels import Kernel, inlined
+from stepnet.engines.numba_engine.codegen.primitives import call_field
+from stepnet.schemes.controllers import Controller
+
+RMS, MAXIMUM = 0, 1
+EPS = 2.0**-52
+LEAST_STEP = 1e-100  # of the time span
+LOST = 1e-14  # of the time span or the time: a step so short that leaves the state as it is goes nowhere
+NORMS = {"rms": RMS, "max": MAXIMUM}
+
+
+class ControlSettings(NamedTuple):
+    """Tolerances and controller as kernels read them; `betas` are divided by k, `exponent` is 1/k for errors O(h^k)."""
+
+    atol: np.ndarray
+    rtol: np.ndarray
+    norm: int
+    betas: np.ndarray
+    exponent: float
+    shrink: float
+    grow: float
+    safety: float
+    aim: float
+
+
+def build_control_settings(plan: AdaptiveSteps, exponent: float) -> ControlSettings:
+    """From a plan to numbers."""
+    return ControlSettings(plan.atol, plan.rtol, NORMS[plan.norm], *_control(plan.controller, exponent))
+
+
+@lru_cache(maxsize=64)
+def _control(c: Controller, exponent: float) -> tuple:
+    betas = exponent * np.array([c.beta1, c.beta2, c.beta3])
+    aim = c.safety ** (c.beta1 + c.beta2 + c.beta3)
+    return betas, exponent, c.shrink, c.grow, c.safety, aim
+
+
+@inlined
+def scaled_norm(work, row, y, y_new, atol, rtol, norm, run):
+    """Norm of work[row] / (atol + rtol max(|y|, |y_new|)), root mean square or maximum."""
+    n, total = run.n, 0.0
+    is_complex = run.reals > n
+    for k in range(n):
+        if is_complex:
+            size_y = np.hypot(work[y, 2 * k], work[y, 2 * k + 1])
+            size_new = np.hypot(work[y_new, 2 * k], work[y_new, 2 * k + 1])
+            size = np.hypot(work[row, 2 * k], work[row, 2 * k + 1])
+        else:
+            size_y, size_new, size = abs(work[y, k]), abs(work[y_new, k]), abs(work[row, k])
+        x = float(size) / (atol[k] + rtol[k] * max(size_y, size_new))
+        if norm == RMS:
+            total += x * x
+        elif total == total and not x <= total:  # a NaN stays
+            total = x
+    if norm == RMS and n > 0:
+        return np.sqrt(total / n)
+    return total
+
+
+@inlined
+def growth(error, run, betas, shrink, grow, aim):
+    """Factor for the next step: aim * prod error_i^(-beta_i), clipped; no growth right after a rejection."""
+    if error == 0.0:
+        factor = grow
+    else:
+        factor = aim * error ** -betas[0]
+        if betas[1] != 0.0:
+            factor *= run.error_1 ** -betas[1]
+        if betas[2] != 0.0:
+            factor *= run.error_2 ** -betas[2]
+        factor = min(grow, max(shrink, factor))
+    return min(factor, 1.0) if run.was_rejected else factor
+
+
+@inlined
+def shrinkage(error, shrink, safety, exponent):
+    """Factor for the next attempt after an error above 1 or a result that is not finite."""
+    if not np.isfinite(error):
+        return shrink
+    return max(shrink, safety * error**-exponent)
+
+
+@inlined
+def choose_first_step(field, p, work, how, rows, run):
+    """Set run.h by the rule of Hairer, Norsett & Wanner I, II.4: an Euler step tells how fast the slope changes.
+
+    `rows` are those of y, its slope (known on exit), and two of scratch.
+    """
+    y, slope, probe, change = rows
+    span = abs(run.t_end - run.t)
+    direction = np.sign(run.t_end - run.t)
+    if call_field(field, run.t, work, y, slope, p, run.n) != 0:
+        return 1
+    run.has_slope = 1
+    run.evaluations += 2
+    d0 = scaled_norm(work, y, y, y, how.atol, how.rtol, how.norm, run)
+    d1 = scaled_norm(work, slope, y, y, how.atol, how.rtol, how.norm, run)
+    h0 = 1e-6 if d0 < 1e-5 or d1 < 1e-5 else 0.01 * d0 / d1
+    h0 = min(h0, span)
+    for k in range(run.reals):
+        work[probe, k] = work[y, k] + h0 * direction * work[slope, k]
+    if call_field(field, run.t + h0 * direction, work, probe, change, p, run.n) != 0:
+        run.h = h0 * direction
+        return 0
+    for k in range(run.reals):
+        work[change, k] -= work[slope, k]
+    d2 = scaled_norm(work, change, y, y, how.atol, how.rtol, how.norm, run) / h0
+    steepest = max(d1, d2)
+    h1 = max(1e-6, 1e-3 * h0) if steepest <= 1e-15 else (0.01 / steepest) ** how.exponent
+    best = min(100 * h0, h1)
+    run.h = direction * min(best if np.isfinite(best) else h0, span, run.h_max)
+    return 0
+
+
+@inlined
+def is_too_short(run):
+    """Whether the next step is lost in the clock: 10 spacings of its numbers, as SciPy has it, or h_least at t = 0."""
+    return abs(run.h) < max(10 * EPS * abs(run.t), run.h_least)
+
+
+@Kernel
+def choose_initial_step(field, p, work, how, rows, run_):
+    """The same for the driver to call."""
+    return choose_first_step(field, p, work, how, rows, run_[0])

@@ -1,0 +1,1 @@
+"""Right-hand sides: from a user's function to a C address."""

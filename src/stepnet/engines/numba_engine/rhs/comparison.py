@@ -1,0 +1,149 @@
+"""Machine code against the Python function that it stands for."""
+
+from __future__ import annotations
+
+import math
+from ctypes import addressof, c_double
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+
+from stepnet.engines.numba_engine.rhs.call_form import CallForm, wrap_python_call
+from stepnet.engines.numba_engine.rhs.callback import SIGNATURE
+from stepnet.engines.numba_engine.tracing.function_copies import unjit
+
+AGREEMENT = {
+    8: 1e-8,
+    4: 1e-3,
+}  # compiled against Python, relative to the largest slope; contraction changes last digits
+N_CHECKS = 4
+GOLDEN = 0.6180339887498949  # multiples of it, less their whole parts, come close to every number between 0 and 1
+FEW = 16  # slopes, which are compared faster one by one
+_turns = count()
+
+
+class Comparison:
+    """Compares a C function at `address`, with parameters `p`, with the Python function of a form.
+
+    Where that one calls jitted functions, which may be stale, the Python functions behind them count in the end.
+    """
+
+    def __init__(self, address: int, form: CallForm, p: np.ndarray, calls_jitted: bool = False):
+        self._address, self._form, self._p, self._calls_jitted = address, form, p, calls_jitted
+        self._function = getattr(form.function, "py_func", form.function)
+        self._evaluate = wrap_python_call(form, p)
+        self._call, self._p_address = SIGNATURE(address), p.ctypes.data
+        is_plain = not form.is_in_place and len(form.inputs) == len(form.output) == 1
+        self._is_short = is_plain and form.n_out <= FEW and form.dtype == np.float64
+        self._numbers = c_double * (form.n_in + form.n_out)
+
+    @property
+    def n_in(self) -> int:
+        """Numbers of the state that the function takes."""
+        return self._form.n_in
+
+    def agrees_somewhere(self, t_span: tuple[float, float], y: np.ndarray) -> bool:
+        """Whether both give the same slopes at a place that differs from call to call: inside the span, near `y`."""
+        turn = next(_turns) * GOLDEN % 1.0
+        return self.agrees(choose_time_inside(t_span, turn), y, 1.0 + 0.01 * turn, 0.001 * turn)
+
+    def agrees(self, t: float, y: np.ndarray, factor: float = 1.0, shift: float = 0.0) -> bool:
+        """Whether both give the same slopes at factor y + shift; true if Python raises there."""
+        try:
+            with np.errstate(all="ignore"):
+                if self._is_short and self._are_few_equal(t, [factor * x + shift for x in y.tolist()]):
+                    return True
+                state = factor * y + shift
+                slopes = self.slopes(t, state)
+                if self._gives(t, state, slopes):
+                    return True
+                near = find_largest([self.slopes(t, each) for each in choose_states_near(state)])
+        except Exception:  # a place outside the domain of the function tells nothing
+            return True
+        if self._gives(t, state, slopes, near):
+            return True
+        return self._calls_jitted and Comparison(self._address, strip_jit(self._form), self._p).agrees(t, state)
+
+    def slopes(self, t: float, y: np.ndarray) -> np.ndarray:
+        """What Python gives."""
+        dy = np.empty(self._form.n_out, self._form.dtype)
+        self._evaluate(t, y.copy(), dy)
+        return dy
+
+    def _are_few_equal(self, t: float, state: list[float]) -> bool:
+        """The same with hardly an array made; False may also mean that it takes arrays to tell."""
+        n, numbers = len(state), self._numbers(*state)
+        if self._call(t, addressof(numbers), addressof(numbers) + 8 * n, self._p_address, n) != 0:
+            return False
+        found = numbers[n:]
+        expected = self._function(t, np.frombuffer(numbers, count=n), *self._form.args)
+        if len(expected) != len(found):
+            return False
+        size = difference = 0.0
+        for x, y in zip(found, expected, strict=True):
+            difference += abs(x - y)  # a sum, which a NaN or infinity anywhere spoils
+            if abs(y) > size:
+                size = abs(y)
+        return bool(difference <= AGREEMENT[8] * size)
+
+    def _gives(self, t: float, y: np.ndarray, slopes: np.ndarray, typical: float = 0.0) -> bool:
+        return gives(self._call, self._p, t, y, slopes, typical)
+
+
+def strip_jit(form: CallForm) -> CallForm:
+    """A form whose function calls no jitted ones."""
+    return replace(form, function=unjit(form.function))
+
+
+def gives(call, p: np.ndarray, t: float, y: np.ndarray, slopes: np.ndarray, typical: float = 0.0) -> bool:
+    """Whether the C function `call` gives the slopes that Python gave, to rounding of the largest or a typical one."""
+    found = np.empty_like(slopes)
+    if call(t, y.ctypes.data, found.ctypes.data, p.ctypes.data, y.size) != 0:
+        return False
+    return are_close(found, slopes, typical)
+
+
+def are_close(found: np.ndarray, slopes: np.ndarray, typical: float = 0.0) -> bool:
+    """Whether slopes agree to rounding of the largest or a typical one."""
+    size = np.abs(slopes)
+    most = size.max(initial=typical)
+    if np.isfinite(most):
+        return bool((np.abs(found - slopes) <= AGREEMENT[size.itemsize] * most).all())
+    most = size.max(initial=typical, where=np.isfinite(size))
+    return bool(np.allclose(found, slopes, rtol=0.0, atol=AGREEMENT[size.itemsize] * most, equal_nan=True))
+
+
+def choose_time_inside(t_span: tuple[float, float], fraction: float) -> float:
+    """A time in the span, or in its first part if it has no end."""
+    t, end = t_span
+    length = end - t
+    if not -1e300 < length < 1e300:
+        length = math.copysign(1.0 + abs(t), length)
+    return t + fraction * length
+
+
+def choose_states_near(y: np.ndarray) -> list[np.ndarray]:
+    """A few states near another one."""
+    generator = np.random.default_rng(0)
+    steps = [0.1 * (np.abs(y) + 0.1) * generator.standard_normal(y.size) for _ in range(N_CHECKS)]
+    return [y + step.astype(y.real.dtype) for step in steps]
+
+
+def find_largest(found: list[np.ndarray]) -> float:
+    """How large slopes are near a state: at an equilibrium they are nothing but rounding."""
+    sizes = [np.abs(slopes).max(initial=0.0) for slopes in found]
+    return max((size for size in sizes if np.isfinite(size)), default=0.0)
+
+
+def evaluate_slopes_nearby(form: CallForm, p: np.ndarray, t_span, y: np.ndarray):
+    """Times in the span and states near `y`, with the slopes of Python; some may be outside the function's domain."""
+    evaluate = wrap_python_call(form, p)
+    for turn, near in enumerate(choose_states_near(y)):
+        t, slopes = choose_time_inside(t_span, turn * GOLDEN % 1.0), np.empty(form.n_out, form.dtype)
+        try:
+            with np.errstate(all="ignore"):
+                evaluate(t, near, slopes)
+        except Exception:
+            continue
+        yield t, near, slopes

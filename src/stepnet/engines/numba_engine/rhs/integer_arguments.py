@@ -1,0 +1,67 @@
+"""Whole numbers among the arguments of a right-hand side, for derivatives with respect to them.
+
+A parameter 2 is differentiated like 2.0.  One that steers loops, counts entries or names a place has no derivative.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from stepnet.engines.numba_engine.rhs.ladder import RUNGS, CompiledRHS
+from stepnet.engines.numba_engine.rhs.problem_parts import build_event_fields, build_part_fields
+from stepnet.events import Event
+from stepnet.problem import Problem
+
+SAME = 1e-12  # slopes with 2.0 in the place of 2, relative to the largest
+
+
+def with_reals(problem: Problem, *others) -> Problem:
+    """The problem with floats for whole numbers in `args`, where no function needs them whole.
+
+    `others` are functions of (t, y, *args) besides the right-hand side, or None.
+    """
+    places = whole_places(problem)
+    if not places or any(getattr(problem, name, None) is not None for name in ("jac", "jvp", "vjp")):
+        return problem
+    fields = _build_fields(problem, others)
+    if any(field.reach is not None and field.reach.opaque for field in fields):
+        return problem
+    for each in (places, *([place] for place in places)):
+        trial = replace(problem, args=tuple(float(x) if i in each else x for i, x in enumerate(problem.args)))
+        if _is_same(problem, fields, trial, others):
+            problem = trial
+            if len(each) == len(places):
+                return problem
+    return problem
+
+
+def whole_places(problem: Problem) -> list[int]:
+    """Which arguments are whole numbers."""
+    return [i for i, x in enumerate(problem.args) if isinstance(x, (int, np.integer)) and not isinstance(x, bool)]
+
+
+def _build_fields(problem: Problem, others) -> tuple[CompiledRHS, ...]:
+    functions = tuple(Event(getattr(each, "fun", each)) for each in others if each is not None)
+    return (*build_part_fields(problem), *build_event_fields(problem, functions))
+
+
+def _is_same(problem: Problem, fields: tuple[CompiledRHS, ...], trial: Problem, others) -> bool:
+    """Whether floats give the same slopes on rungs that are as fast."""
+    try:
+        found = _build_fields(trial, others)
+    except Exception:  # a range, an index, a shape: it needs the whole number
+        return False
+    if any(RUNGS.index(new.rung) > RUNGS.index(old.rung) for new, old in zip(found, fields, strict=True)):
+        return False
+    return all(_agree(problem, old, new) for old, new in zip(fields, found, strict=True))
+
+
+def _agree(problem: Problem, old: CompiledRHS, new: CompiledRHS) -> bool:
+    if old.replay is None or new.replay is None:
+        return True
+    t, y = problem.t_span[0], problem.initial
+    n = y.size if old.comparison is None else old.comparison.n_in
+    x, z = old.replay(t, y[:n]), new.replay(t, y[:n])  # type: ignore[operator]
+    return bool(np.allclose(x, z, rtol=0.0, atol=SAME * np.abs(x).max(initial=0.0), equal_nan=True))

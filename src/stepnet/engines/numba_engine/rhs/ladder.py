@@ -1,0 +1,310 @@
+"""The ladder from a right-hand side to a C address: taken as is, compiled by Numba, or called back in Python."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import FunctionType
+from typing import NamedTuple
+
+import numpy as np
+from numba.core.ccallback import CFunc
+
+from stepnet.c_functions import Address, check_function
+from stepnet.engines.numba_engine.array_tracing.array_trace import trace_short_or_loops
+from stepnet.engines.numba_engine.array_tracing.loops import Loops
+from stepnet.engines.numba_engine.codegen.loop_code import compile_loops
+from stepnet.engines.numba_engine.codegen.machine_code import MachineCode, write_assembly
+from stepnet.engines.numba_engine.rhs.arguments import ArgumentBlock, pack
+from stepnet.engines.numba_engine.rhs.call_form import CallForm, find_call_form, try_once, wrap_python_call
+from stepnet.engines.numba_engine.rhs.callback import SIGNATURE, Callback
+from stepnet.engines.numba_engine.rhs.comparison import Comparison, evaluate_slopes_nearby, gives, strip_jit
+from stepnet.engines.numba_engine.tracing.function_key import FunctionKey, reach
+from stepnet.engines.numba_engine.tracing.symbols import CannotTrace
+from stepnet.engines.numba_engine.tracing.trace import Trace
+from stepnet.errors import UnknownName
+
+RUNGS = ("address", "traced", "compiled", "python")  # from fast to slow
+MOST_NODES_OF_DERIVATIVES = 20_000
+
+LONGEST_REMEMBERED = 1000  # numbers of a state; beyond this its key costs more than looking again
+
+_kept: OrderedDict = OrderedDict()
+_seen: OrderedDict = OrderedDict()
+_MOST_KEPT = 256
+
+
+class RungLimit(NamedTuple):
+    """The first rung that may be tried, and why no faster one."""
+
+    rung: str
+    reason: str = ""
+
+
+ANY = RungLimit("traced")
+UNTRACED = RungLimit("compiled", "not traced: refused")
+
+
+@dataclass(frozen=True)
+class PythonOnly:
+    """A function that must be called in Python, and why."""
+
+    function: Callable
+    reason: str
+
+    def __call__(self, *args):
+        return self.function(*args)
+
+
+@dataclass(frozen=True)
+class CompiledRHS:
+    """A right-hand side ready for kernels: `address` is a C function, `p` its parameter block.
+
+    `rung` says how it came about and `reason` why not by a faster rung.  `replay(t, y)` runs the Python original, to
+    show the user's own exception; `callbacks` are the ways into Python, on that rung.  `reach` is what the function
+    refers to, and `comparison` compares machine code with it.
+    """
+
+    address: int
+    p: np.ndarray
+    rung: str
+    reason: str = ""
+    replay: object = None
+    callbacks: tuple[Callback, ...] = ()
+    keep_alive: object = field(default=None, repr=False)
+    compile_time: float = 0.0
+    cost: float = 0.0  # seconds that an evaluation takes at most, as far as one can tell
+    n_calls: int = 1  # of the user's functions in one evaluation
+    reach: FunctionKey | None = field(default=None, repr=False)
+    comparison: Comparison | None = field(default=None, repr=False)
+
+    def __call__(self, t: float, y: np.ndarray) -> np.ndarray:
+        """One evaluation from Python, for first looks and for diagnosis."""
+        if self.address == 0:
+            return y.copy()
+        y, dy = np.ascontiguousarray(y), np.full(max(1, y.size), np.nan, y.dtype)
+        if SIGNATURE(self.address)(t, y.ctypes.data, dy.ctypes.data, self.p.ctypes.data, y.size) != 0:
+            raise RuntimeError(f"the right-hand side raised at t = {t}")
+        return dy[: y.size] if y.size else dy
+
+
+def build_identity_field(p: np.ndarray) -> CompiledRHS:
+    """q' = v of a second-order problem: no function at all, which kernels know by the address 0."""
+    return CompiledRHS(0, p, "address", n_calls=0)
+
+
+def make_field(
+    function,
+    args: tuple,
+    inputs,
+    output,
+    t_span: tuple[float, float],
+    y: np.ndarray,
+    label: str,
+    limit: RungLimit = ANY,
+) -> CompiledRHS:
+    """Climb the ladder from the fastest rung; the function is tried at the flat state `y` at the beginning of `t_span`.
+
+    Machine code that was made earlier is compared with Python once more, at a place that differs from call to call.
+    """
+    block, t = pack(args), t_span[0]
+    if isinstance(function, PythonOnly):
+        function, limit = function.function, RungLimit("python", function.reason)
+    if isinstance(function, MachineCode):  # our own: the derivative of another right-hand side
+        return CompiledRHS(function.address, block.values, "traced", keep_alive=function)
+    check_function(label, function)
+    address = find_c_address(function)
+    if address is not None:
+        if not block.is_numeric:
+            raise TypeError(f"`args` of a C function must be numbers or arrays of floats, found {args!r}")
+        return CompiledRHS(address, block.values, "address", keep_alive=function, cost=1.0)
+    reached = reach(function, block.constants)
+    is_long = y.size + block.values.size > LONGEST_REMEMBERED
+    key = None
+    if not is_long and not reached.opaque:
+        numbers = (block.slots, block.values.tobytes(), t, y.tobytes())
+        key = (id(function), reached.key, numbers, (inputs, output, y.dtype, label), limit, _read_first_rung())
+        seen = _seen.get(key)
+        if seen is not None and seen.comparison.agrees_somewhere(t_span, y):
+            return seen
+    form = find_call_form(function, args, inputs, output, y.dtype, label)
+    found = _climb(form, block, reached, t_span, y, limit)
+    if key is not None and not found.callbacks:
+        _remember(_seen, key, replace(found, compile_time=0.0))
+    return found
+
+
+def _remember(memory: OrderedDict, key, value) -> None:
+    memory[key] = value
+    if len(memory) > _MOST_KEPT:
+        memory.popitem(last=False)
+
+
+def _climb(
+    form: CallForm, block: ArgumentBlock, reached: FunctionKey, t_span, y: np.ndarray, limit: RungLimit
+) -> CompiledRHS:
+    """The fastest rung that can run the function and gives what Python gives."""
+    if form.is_in_place and not block.is_numeric:
+        raise TypeError(f"`args` of the in-place `{form.label}` must be numbers or arrays of floats, found {form.args}")
+    began = time.perf_counter()
+    result, slopes = try_once(form, block.values, t_span[0], y)
+    started = time.perf_counter()
+    replay = partial(_replay, form, block.values)
+    trial = TrialCall(form, block, reached, result, slopes, t_span, y)
+    reasons = [limit.reason] if limit.reason else []
+    if reached.opaque:
+        reasons.append(f"not traced or compiled: {reached.opaque}")
+    for rung in _list_rungs_to_try(limit) if not reached.opaque else ():
+        code, reason = _recall_or_build(rung, trial)
+        if code is not None:
+            elapsed, cost = time.perf_counter() - started, min(started - began, _estimate_traced_cost(code))
+            comparison = Comparison(code.address, form, block.values, reached.calls_jitted)
+            facts = {"compile_time": elapsed, "cost": cost, "reach": reached, "comparison": comparison}
+            return CompiledRHS(code.address, block.values, rung, "; ".join(reasons), replay, (), code, **facts)
+        reasons.append(reason)
+    first = (t_span[0], y.copy(), slopes)
+    callback = Callback(wrap_python_call(form, block.values), (form.n_in,), (form.n_out,), y.dtype, first)
+    facts = {"compile_time": time.perf_counter() - started, "cost": started - began, "reach": reached}
+    return CompiledRHS(
+        callback.address, block.values, "python", "; ".join(reasons), replay, (callback,), callback, **facts
+    )
+
+
+class TrialCall(NamedTuple):
+    """A function that was called once in Python, at the beginning of `t_span`: what it returned, and its slopes."""
+
+    form: CallForm
+    block: ArgumentBlock
+    reach: FunctionKey
+    result: object
+    slopes: np.ndarray
+    t_span: tuple[float, float]
+    y: np.ndarray
+
+
+def _estimate_traced_cost(code) -> float:
+    """Seconds of an evaluation by straight-line code at most: a few nanoseconds an operation."""
+    traced = getattr(code, "trace", None)
+    return 1e-8 + 5e-9 * len(traced.graph.nodes) if traced is not None else np.inf
+
+
+def _list_rungs_to_try(limit: RungLimit) -> tuple[str, ...]:
+    """The ways to machine code, the fastest first; STEPNET_RUNG names the first one to try."""
+    first = _read_first_rung() or "traced"
+    if first not in RUNGS:
+        raise UnknownName("rung in STEPNET_RUNG", first, RUNGS)
+    slowest = max(RUNGS.index(first), RUNGS.index(limit.rung))
+    return tuple(rung for rung in ("traced", "compiled") if RUNGS.index(rung) >= slowest)
+
+
+def _read_first_rung() -> str | None:
+    """What STEPNET_RUNG says; `os.environ.get` takes five times as long where there is nothing."""
+    return os.environ["STEPNET_RUNG"] if "STEPNET_RUNG" in os.environ else None  # noqa: SIM401
+
+
+def _trace_code(trial: TrialCall):
+    form, block = trial.form, trial.block
+    if form.dtype != np.float64:
+        raise CannotTrace(f"states are {form.dtype}")
+    traced = trace_short_or_loops(form, block)
+    return compile_loops(traced, "f") if isinstance(traced, Loops) else compile_traced(traced)
+
+
+def compile_traced(traced: Trace) -> MachineCode:
+    """Machine code of the right-hand side itself, which remembers its trace."""
+    code = MachineCode(write_assembly(traced, "f"), "f")
+    code.trace = traced
+    return code
+
+
+def validate_code(code, form: CallForm, block: ArgumentBlock, t_span, y: np.ndarray):
+    """The code, if it gives what Python gives at a few times and places near `y`."""
+    if _gives_nearby(code, form, block, t_span, y):
+        return code
+    if reach(form.function, block.constants).calls_jitted and _gives_nearby(code, strip_jit(form), block, t_span, y):
+        return code
+    raise CannotTrace("the trace gave another result than Python elsewhere")
+
+
+def _gives_nearby(code, form: CallForm, block: ArgumentBlock, t_span, y: np.ndarray) -> bool:
+    call, p = SIGNATURE(code.address), block.values
+    return all(gives(call, p, t, near, slopes) for t, near, slopes in evaluate_slopes_nearby(form, p, t_span, y))
+
+
+def _compile_native(trial: TrialCall):
+    if trial.reach.makes_text:
+        raise CannotTrace("it makes text, and compiled code writes numbers in another way")
+    from stepnet.engines.numba_engine.codegen.numba_compilation import compile_native  # loads much of Numba
+
+    return compile_native(trial.form, trial.block, trial.result)
+
+
+BUILD = {"traced": _trace_code, "compiled": _compile_native}
+
+
+def _recall_or_build(rung: str, trial: TrialCall):
+    """Machine code from this process's memory or made now, or None and the reason why there is none."""
+    form, block = trial.form, trial.block
+    kind = (type(trial.result).__name__, np.shape(trial.result))
+    frozen = block.frozen if rung == "traced" else ()
+    shapes = (form.inputs, form.output, form.dtype.str, form.is_in_place)
+    key = (rung, trial.reach.key, shapes, block.slots, kind, frozen)
+    code = _kept.get(key)
+    if code is not None and not isinstance(code, str) and not _is_right(code, trial):
+        code = None  # it was right when it was made, so something has changed unseen
+    if code is None:
+        code = _build_new(rung, trial)
+        _remember(_kept, key, code)
+    return (None, code) if isinstance(code, str) else (code, "")
+
+
+def _build_new(rung: str, trial: TrialCall):
+    """Machine code that gives what Python gives at a few places, or why there is none."""
+    try:
+        code = BUILD[rung](trial)
+        validate_code(code, trial.form, trial.block, trial.t_span, trial.y)
+    except Exception as exception:  # ours, Numba's, or Python's from inside: any means "not on this rung"
+        return f"not {rung}: {summarise(exception)}"
+    if not _is_right(code, trial):
+        return f"not {rung}: it gave another result than Python (does it use random numbers or side effects?)"
+    return code
+
+
+def _is_right(code, trial: TrialCall) -> bool:
+    """Whether code gives what Python gave at the first place, and gives at another one."""
+    form, p, t, y = trial.form, trial.block.values, trial.t_span[0], trial.y
+    comparison = Comparison(code.address, form, p, trial.reach.calls_jitted)
+    is_here = gives(SIGNATURE(code.address), p, t, y, trial.slopes) or comparison.agrees(t, y)
+    return is_here and comparison.agrees_somewhere(trial.t_span, y)
+
+
+def find_c_address(function) -> int | None:
+    """The address behind an `Address`, ctypes function, LowLevelCallable or Numba cfunc; None for what is none."""
+    if isinstance(function, FunctionType):
+        return None
+    if isinstance(function, Address):
+        return function.value
+    if isinstance(function, ctypes._CFuncPtr):
+        return ctypes.cast(function, ctypes.c_void_p).value
+    if type(function).__name__ == "LowLevelCallable":
+        return find_c_address(function.function)
+    return int(function.address) if isinstance(function, CFunc) else None
+
+
+def _replay(form: CallForm, values: np.ndarray, t: float, y: np.ndarray) -> np.ndarray:
+    """Run the Python original."""
+    dy = np.empty(form.n_out, form.dtype)
+    wrap_python_call(form, values)(t, y, dy)
+    return dy
+
+
+def summarise(exception: Exception) -> str:
+    """What went wrong, in one line."""
+    lines = [line.strip() for line in str(exception).splitlines() if line.strip()]
+    useful = [line for line in lines if not line.startswith(("Failed in", "During:", "File", "Cannot unify"))]
+    return (useful or lines or [type(exception).__name__])[0][:160]

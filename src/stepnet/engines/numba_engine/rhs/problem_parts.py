@@ -1,0 +1,365 @@
+"""The right-hand sides of a problem as fields: one for each part, or all of them joined to one of the flat state.
+
+A joined field is a C function of our own that finds the addresses of its parts in front of the user's parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import carray, types
+from numba.extending import intrinsic
+
+from stepnet.engines.contract import FixedSteps, Plan, Saving
+from stepnet.engines.numba_engine.array_tracing.array_trace import MOST_NODES, MOST_UNKNOWNS
+from stepnet.engines.numba_engine.codegen.kernels import FieldKernel
+from stepnet.engines.numba_engine.codegen.machine_code import MachineCode
+from stepnet.engines.numba_engine.rhs.arguments import pack
+from stepnet.engines.numba_engine.rhs.call_form import IN_PLACE_NAMES, CallForm, find_call_form, list_parameter_names
+from stepnet.engines.numba_engine.rhs.ladder import (
+    ANY,
+    RUNGS,
+    UNTRACED,
+    CompiledRHS,
+    PythonOnly,
+    RungLimit,
+    build_identity_field,
+    find_c_address,
+    make_field,
+)
+from stepnet.engines.numba_engine.tracing.function_key import FunctionKey, reach
+from stepnet.engines.numba_engine.tracing.joint_trace import compile_joined
+from stepnet.events import Event
+from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split, state_shape
+
+NO_PLAN = Plan(FixedSteps(1, None), Saving(None, 0))
+
+
+def build_full_field(problem: Problem) -> CompiledRHS:
+    """y' = f(t, y) of the flat state, whatever the problem is made of."""
+    if isinstance(problem, ODE):
+        return _build_field(problem, list_functions(problem)[0])
+    parts = build_part_fields(problem)
+    facts = {
+        "rung": max((part.rung for part in parts), key=RUNGS.index),
+        "reason": "; ".join(part.reason for part in parts if part.reason),
+        "replay": _replay_of(problem, parts),
+        "callbacks": tuple(callback for part in parts for callback in part.callbacks),
+        "compile_time": sum(part.compile_time for part in parts),
+        "n_calls": sum(part.n_calls for part in parts),
+        "cost": sum(part.cost for part in parts),
+        "reach": _join_keys(parts),
+        "comparison": PartsComparison(problem, parts),
+    }
+    code = compile_joined(problem, parts, MOST_NODES) if problem.initial.size <= MOST_UNKNOWNS else None
+    if code is not None:
+        return CompiledRHS(code.address, parts[-1].p, **facts, keep_alive=code)
+    reals = problem.initial.view(problem.initial.real.dtype).size
+    addresses = [part.address for part in parts]
+    if isinstance(problem, Split):
+        header, scratch, function = [len(parts), reals, *addresses], reals, _sum
+    else:
+        is_separable = int(getattr(problem, "separable", True))
+        header, scratch, function = [*addresses, reals // 2, is_separable], 0, _pair
+    block = np.concatenate((np.array(header, np.int64).view(np.float64), np.zeros(scratch), parts[0].p))
+    return CompiledRHS(function.address(problem.initial.real.dtype), block, **facts, keep_alive=(parts, block))
+
+
+class PartFunction(NamedTuple):
+    """A part of a problem: the user's function, the shapes it takes and gives, the flat state to try it at."""
+
+    function: object
+    inputs: tuple[tuple[int, ...], ...]
+    output: tuple[int, ...]
+    y: np.ndarray
+    label: str
+
+
+def list_functions(problem: Problem) -> tuple[PartFunction | None, ...]:
+    """The parts of a problem; None stands for q' = v."""
+    match problem:
+        case ODE():
+            shape = problem.y0.shape
+            return (PartFunction(problem.fun, (shape,), shape, problem.initial, "fun"),)
+        case Split():
+            shape, parts = problem.y0.shape, enumerate(problem.parts)
+            return tuple(PartFunction(part, (shape,), shape, problem.initial, f"parts[{i}]") for i, part in parts)
+        case SecondOrder():
+            shape = problem.q0.shape
+            return None, PartFunction(problem.acceleration, (shape,), shape, problem.q0.ravel(), "acceleration")
+        case Partitioned(separable=True):
+            shape = problem.q0.shape
+            dq = PartFunction(problem.dq, (shape,), shape, problem.p0.ravel(), "dq")
+            return dq, PartFunction(problem.dp, (shape,), shape, problem.q0.ravel(), "dp")
+        case Partitioned():
+            shape = problem.q0.shape
+            dq = PartFunction(problem.dq, (shape, shape), shape, problem.initial, "dq")
+            return dq, PartFunction(problem.dp, (shape, shape), shape, problem.initial, "dp")
+    raise TypeError(f"`problem` must be an ODE, Partitioned, SecondOrder or Split, found {type(problem).__name__}")
+
+
+def list_argument_names(problem: Problem) -> tuple[str, ...]:
+    """What the right-hand side calls its further arguments; nothing if it takes them in one block."""
+    part = list_functions(problem)[-1]
+    names = list_parameter_names(part.function)[1 + len(part.inputs) :]
+    return () if names[:1] and names[0] in IN_PLACE_NAMES else tuple(names)
+
+
+def _build_field(problem: Problem, part: PartFunction) -> CompiledRHS:
+    function, inputs, output, y, label = part
+    return make_field(function, problem.args, inputs, output, problem.t_span, y, label, _limit(problem))
+
+
+def _limit(problem: Problem) -> RungLimit:
+    return ANY if problem.trace else UNTRACED
+
+
+def build_part_fields(problem: Problem) -> tuple[CompiledRHS, ...]:
+    """The fields of the parts, q' = v of a second-order problem among them."""
+    functions = list_functions(problem)
+    found = [each and _build_field(problem, each) for each in functions]
+    reason = _explain_python(tuple(field for field in found if field is not None))
+    if reason:
+        problem, _ = force_python(problem, NO_PLAN, reason)
+        functions = list_functions(problem)
+        found = [each and _build_field(problem, each) for each in functions]
+    if len(functions) > 1 and None not in functions:
+        found = [_name_part(field, each.label) for field, each in zip(found, functions, strict=True)]
+    return tuple(field or build_identity_field(found[-1].p) for field in found)
+
+
+def _name_part(field: CompiledRHS, label: str) -> CompiledRHS:
+    """A field whose reason says which part it speaks of."""
+    return replace(field, reason=f"`{label}` {field.reason}") if field.reason else field
+
+
+def build_jacobian(problem: ODE):
+    """df/dy as a `Jacobian`: the user's own derivatives first, then traces, then dual numbers."""
+    from stepnet.engines.numba_engine.derivatives.jacobian import make_jacobian  # loads scipy.sparse
+
+    shape, block = problem.y0.shape, pack(problem.args)
+    rungs: tuple[str, ...] = ("traced", "dual") if problem.trace else ("dual",)
+    if find_c_address(problem.fun) is None:
+        form = find_call_form(problem.fun, problem.args, (shape,), shape, problem.y0.dtype, "fun")
+    else:
+        form = CallForm(problem.fun, problem.args, (shape,), shape, problem.y0.dtype, "fun", False, False)
+        rungs = ()
+    supplied = {name: getattr(problem, name) for name in ("jac", "jac_sparsity", "jvp", "vjp")}
+    return make_jacobian(form, block, problem.t_span[0], problem.initial, **supplied, rungs=rungs)
+
+
+class RunFunctions(NamedTuple):
+    """The right-hand side of a run, the functions of its events, and its projection, if there is one."""
+
+    slopes: CompiledRHS
+    events: tuple[CompiledRHS, ...]
+    projection: tuple[CompiledRHS, ...]
+
+
+def build_fields(problem: Problem, plan: Plan) -> RunFunctions:
+    """All functions of a run; those that read what another one may change run in Python, as that one does."""
+    if not plan.events and plan.project is None:
+        return RunFunctions(build_full_field(problem), (), ())
+    found = RunFunctions(
+        build_full_field(problem),
+        build_event_fields(problem, plan.events),
+        build_projection_fields(problem, plan.project),
+    )
+    reason = _explain_python((found.slopes, *found.events, *found.projection))
+    if not reason:
+        return found
+    problem, plan = force_python(problem, plan, reason)
+    slopes = build_full_field(problem) if _is_compiled(found.slopes) else found.slopes
+    events = (
+        _build_event_field(problem, event, i) if _is_compiled(field) else field
+        for i, (event, field) in enumerate(zip(plan.events, found.events, strict=True))
+    )
+    is_moved_in_python = not any(map(_is_compiled, found.projection))
+    moved = found.projection if is_moved_in_python else build_projection_fields(problem, plan.project)
+    return RunFunctions(slopes, tuple(events), moved)
+
+
+def _is_compiled(field: CompiledRHS) -> bool:
+    """Whether at least a part of it does not run in Python."""
+    return field.n_calls > len(field.callbacks)
+
+
+def _explain_python(fields: tuple[CompiledRHS, ...]) -> str:
+    """Why functions must share one memory, which is Python's: one of them may change what another one reads."""
+    for writer in fields:
+        change = writer.reach
+        if not writer.callbacks or change is None:
+            continue
+        for reader in fields:
+            read = reader.reach
+            if reader is writer or read is None or not _is_compiled(reader):
+                continue
+            if (read.reads_variables and (change.opaque or change.rebinds)) or (
+                read.reads_objects and (change.opaque or change.mutates)
+            ):
+                return "run in Python: another function of the run may change what it reads"
+    return ""
+
+
+def force_python(problem: Problem, plan: Plan, reason: str) -> tuple[Problem, Plan]:
+    """The same problem and plan with functions that are called in Python."""
+
+    def called(function):
+        if function is None or isinstance(function, PythonOnly) or find_c_address(function) is not None:
+            return function
+        return PythonOnly(function, reason)
+
+    match problem:
+        case ODE():
+            problem = replace(problem, fun=called(problem.fun))
+        case Split():
+            problem = replace(problem, parts=tuple(called(part) for part in problem.parts))
+        case SecondOrder():
+            problem = replace(problem, acceleration=called(problem.acceleration))
+        case Partitioned():
+            problem = replace(problem, dq=called(problem.dq), dp=called(problem.dp))
+    events = tuple(replace(event, fun=called(event.fun)) for event in plan.events)
+    return problem, plan._replace(events=events, project=called(plan.project))
+
+
+def read_values(problem: Problem, plan: Plan) -> tuple:
+    """What the functions of a run read at present, and the numbers of their arguments.
+
+    Functions that are called in Python see by themselves what they read.
+    """
+    block = pack(problem.args)
+    parts = [part.function for part in list_functions(problem) if part is not None]
+    functions = [*parts, *(event.fun for event in plan.events), plan.project]
+    reaches = [reach(f, block.constants) for f in functions if f is not None and not _is_fixed(f)]
+    keys = tuple([each.key for each in reaches if not each.opaque])
+    return (keys, block.slots, block.frozen), block.values.tobytes()
+
+
+def _is_fixed(function) -> bool:
+    return isinstance(function, (PythonOnly, MachineCode)) or find_c_address(function) is not None
+
+
+def build_event_fields(problem: Problem, events) -> tuple[CompiledRHS, ...]:
+    """The functions g(t, y) of events, each with one number out."""
+    return tuple([_build_event_field(problem, event, i) for i, event in enumerate(events)])
+
+
+def _build_event_field(problem: Problem, event: Event, i: int) -> CompiledRHS:
+    if isinstance(problem, (ODE, Split)):
+        inputs = (problem.y0.shape,)
+    else:
+        inputs = (problem.q0.shape, problem.q0.shape)
+    where = problem.t_span, problem.initial, f"events[{i}]"
+    return _name_part(make_field(event.fun, problem.args, inputs, (), *where, _limit(problem)), where[-1])
+
+
+def build_projection_fields(problem: Problem, project) -> tuple[CompiledRHS, ...]:
+    """The function y = project(t, y) that moves each new state, if there is one."""
+    if project is None:
+        return ()
+    shape = state_shape(problem)
+    span, args, y = problem.t_span, problem.args, problem.initial
+    return (_name_part(make_field(project, args, (shape,), shape, span, y, "project", _limit(problem)), "project"),)
+
+
+class PartsComparison:
+    """Compares the machine code of each part with its Python function."""
+
+    def __init__(self, problem: Problem, parts: tuple[CompiledRHS, ...]):
+        self._problem, self._parts = problem, parts
+
+    def agrees_somewhere(self, t_span: tuple[float, float], y: np.ndarray) -> bool:
+        """Whether all parts agree at places of theirs."""
+        inputs = split_state(self._problem, y, len(self._parts))
+        return all(
+            part.comparison is None or part.comparison.agrees_somewhere(t_span, state)
+            for part, state in zip(self._parts, inputs, strict=True)
+        )
+
+
+def _join_keys(parts: tuple[CompiledRHS, ...]) -> FunctionKey:
+    """What several functions reach together."""
+    found = [part.reach for part in parts if part.reach is not None]
+    flags = [any(flags) for flags in zip(*[each[2:] for each in found], strict=True)]
+    return FunctionKey(
+        tuple(each.key for each in found), "; ".join(each.opaque for each in found if each.opaque), *flags
+    )
+
+
+def split_state(problem: Problem, y: np.ndarray, n_parts: int) -> tuple[np.ndarray, ...]:
+    """What of the flat state each part takes."""
+    half = y.size // 2
+    is_separable = isinstance(problem, SecondOrder) or getattr(problem, "separable", False)
+    return (y[half:], y[:half]) if is_separable else (y,) * n_parts
+
+
+def _replay_of(problem: Problem, parts):
+    """Run the Python originals of all parts, so that the one that raises does; the slopes that they give together."""
+
+    def replay(t, y):
+        inputs = split_state(problem, y, len(parts))
+        slopes = [
+            part(t, state) if part.replay is None else part.replay(t, state)
+            for part, state in zip(parts, inputs, strict=True)
+        ]
+        return sum(slopes) if isinstance(problem, Split) else np.concatenate(slopes)
+
+    return replay
+
+
+@intrinsic
+def _call(typing_context, address, t, y, dy, p, n):
+    """status = field(t, y, dy, p, n) on bare addresses."""
+    signature = types.int32(types.int64, types.float64, types.uintp, types.uintp, types.uintp, types.int64)
+
+    def generate(context, builder, signature, arguments):
+        address, t, y, dy, p, n = arguments
+        integer = ir.IntType(64)
+        function = ir.FunctionType(ir.IntType(32), [ir.DoubleType(), integer, integer, integer, integer])
+        return builder.call(builder.inttoptr(address, function.as_pointer()), [t, y, dy, p, n])
+
+    return signature, generate
+
+
+@FieldKernel
+def _pair(t, y_, dy_, p_, n):
+    """(dq(t, p), dp(t, q)), or (dq(t, q, p), dp(t, q, p)) if not separable; the address 0 stands for q' = p."""
+    header = carray(p_, (4,)).view(np.int64)
+    dq, dp, half, is_separable = header[0], header[1], header[2], header[3]
+    y, dy = carray(y_, (2 * half,)), carray(dy_, (2 * half,))
+    q, p = y.ctypes.data, y[half:].ctypes.data
+    parameters = carray(p_, (5,))[4:].ctypes.data
+    status = np.int32(0)
+    if dq == 0:
+        for k in range(half):
+            dy[k] = y[half + k]
+    elif is_separable:
+        status = _call(dq, t, p, dy.ctypes.data, parameters, n // 2)
+    else:
+        status = _call(dq, t, q, dy.ctypes.data, parameters, n)
+    if status != 0:
+        return status
+    return _call(dp, t, q, dy[half:].ctypes.data, parameters, n // 2 if is_separable else n)
+
+
+@FieldKernel
+def _sum(t, y_, dy_, p_, n):
+    """f1(t, y) + f2(t, y) + ...; a row of scratch lies between the addresses and the user's parameters."""
+    sizes = carray(p_, (2,)).view(np.int64)
+    count, reals = sizes[0], sizes[1]
+    block = carray(p_, (2 + count + reals + 1,))
+    addresses = block[2 : 2 + count].view(np.int64)
+    scratch = block[2 + count : 2 + count + reals].view(carray(y_, (1,)).dtype)
+    parameters = block[2 + count + reals :].ctypes.data
+    y, dy = carray(y_, (reals,)), carray(dy_, (reals,))
+    status = _call(addresses[0], t, y.ctypes.data, dy.ctypes.data, parameters, n)
+    for part in range(1, count):
+        if status != 0:
+            return status
+        status = _call(addresses[part], t, y.ctypes.data, scratch.ctypes.data, parameters, n)
+        for k in range(reals):
+            dy[k] += scratch[k]
+    return status

@@ -1,0 +1,115 @@
+"""Going on from the state that an event asks for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepnet.engines.contract import Plan
+from stepnet.engines.numba_engine.integrators.events import (
+    TINY,
+    EventState,
+    estimate_rounding,
+    is_crossing,
+    sign_ahead,
+    sign_ahead_curved,
+)
+from stepnet.engines.numba_engine.integrators.stepping import ACCUMULATED, EVENT, PAUSED
+from stepnet.engines.numba_engine.runs.job import Job
+from stepnet.engines.numba_engine.runs.recompilation import Recompilation
+from stepnet.engines.numba_engine.runs.trajectory import TrajectoryBuffer
+from stepnet.events import Event
+from stepnet.problem import ODE, Problem, Split
+
+MOST_AT_ONCE, AT_ONCE = 100, 1e-12  # so many events in so short a time, relative to t, are the end of infinitely many
+
+
+def go_on(
+    job: Job, plan: Plan, problem: Problem, trajectory: TrajectoryBuffer, renewal: Recompilation | None
+) -> tuple[int, Job]:
+    """Put the state that the last event asks for: PAUSED; EVENT if it ends the run, ACCUMULATED if events never end.
+
+    The reset may have changed what functions of the run read; then the second answer is a job that knows.
+    """
+    run, watch = job.run[0], trajectory.watch
+    who = int(watch.which[run["n_found"] - 1])
+    if plan.events[who].reset is None or renewal is None:
+        return EVENT, job
+    if _is_accumulating(run, watch):
+        return ACCUMULATED, job
+    t, old = float(run["t"]), job.state
+    new = _state_after(plan.events[who], t, old, problem)
+    job.put(new)
+    job = renewal.current(job)
+    trajectory.follow(job)
+    _begin_anew(job, trajectory.watch, len(plan.events), old, new, who)
+    if job.choose_step is not None and t != job.run[0]["t_end"]:
+        job.choose_step()
+    trajectory.keep_reset(job, t, new, plan.saving.every)
+    return PAUSED, job
+
+
+def _is_accumulating(run, watch: EventState) -> bool:
+    """Whether the clock has stood still over the last events, as for a ball at the end of its bounces."""
+    n, t = int(run["n_found"]), float(run["t"])
+    if n < MOST_AT_ONCE:
+        return False
+    return abs(t - watch.t[n - MOST_AT_ONCE]) <= AT_ONCE * max(abs(t), abs(float(run["t0"])))
+
+
+def _state_after(event: Event, t: float, state: np.ndarray, problem: Problem) -> np.ndarray:
+    """The flat state that an event asks to go on with."""
+    shape = problem.y0.shape if isinstance(problem, (ODE, Split)) else state.shape
+    asked = np.asarray(event.reset(t, state.reshape(shape), *problem.args))  # type: ignore[misc]
+    if asked.shape != shape or asked.dtype.kind not in "biufc" or not np.all(np.isfinite(asked)):
+        numbers = f"{state.size} finite number{'s' * (state.size != 1)}"
+        raise ValueError(f"`reset` of an event must return {numbers} of shape {shape}, found {asked!r:.80}")
+    if asked.dtype.kind == "c" and state.dtype.kind != "c":
+        raise TypeError("`reset` of an event returned complex numbers for a real state")
+    return asked.astype(state.dtype).ravel()
+
+
+def _begin_anew(job: Job, watch: EventState, n: int, old: np.ndarray, new: np.ndarray, who: int) -> None:
+    """Values of the events at the new state.
+
+    The one that has just crossed has the sign that it takes from here on.  Others that are zero to rounding keep
+    theirs, and so does one that crosses at the very same time, to be found in the next step.
+    """
+    t = float(job.run[0]["t"])
+    watch.falling[...], watch.rates[...] = 0, np.nan
+    for e, g in enumerate(job.fields[1 : 1 + n]):
+        value, before = g(t, new)[0].real, g(t, old)[0].real
+        if e == who:
+            _begin_at_zero(job, watch, e, value, before, (old, new))
+        elif np.sign(value) == np.sign(watch.values[e]) or not (
+            is_crossing.py_func(watch.values[e], before, watch.directions[e])
+            or abs(value) <= estimate_rounding(g, t, new)
+        ):
+            watch.values[e] = value
+
+
+def _begin_at_zero(job: Job, watch: EventState, e: int, value: float, before: float, states) -> None:
+    """The value of the event that has just crossed, in the state after its reset.
+
+    A reset may have stopped it (its rate is zero) without a force that holds it.  It is then found again at once, as it
+    would go on through zero: such a run does not get further.
+    """
+    (t, t_end), (slope, g), (old, new) = job.run[["t", "t_end"]][0], (job.fields[0], job.fields[1 + e]), states
+    span = float(t), float(t_end)
+    noise = max(estimate_rounding(g, span[0], new), 2 * abs(before))
+    watch.values[e], watch.noise[e] = value, noise
+    if value != before and abs(value) > noise:
+        return
+    watch.noise[e] = max(noise, 2 * abs(value))
+    if watch.touches[e] > 0.0:
+        watch.values[e] = 0.0
+        return
+    watch.values[e] = TINY * _sign_after(slope, g, span, old, new, noise)
+
+
+def _sign_after(slope, g, span: tuple[float, float], old: np.ndarray, new: np.ndarray, noise: float) -> float:
+    """The sign of an event after its reset, or that with which it came if it was stopped and would go on through."""
+    sign = sign_ahead(slope, g, span, new, noise)
+    if sign != 0.0:
+        return sign
+    sign, through = sign_ahead_curved(slope, g, span, new, noise), sign_ahead(slope, g, span, old, noise)
+    return -through if sign == through else sign

@@ -1,0 +1,1 @@
+"""Exact gradients of runs on tensors."""

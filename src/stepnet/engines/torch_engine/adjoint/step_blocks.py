@@ -1,0 +1,254 @@
+"""Blocks of steps: what a gradient stores at one time, and pulls back through at one go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from stepnet.engines.torch_engine.adjoint.dependencies import GraphSources, find_sources, mark
+from stepnet.engines.torch_engine.integrators.fixed_steps import FixedStepRun, StateRead
+from stepnet.engines.torch_engine.integrators.matrix_program import RowMatrix, backward, forward, stages
+from stepnet.engines.torch_engine.integrators.step_program import TensorProgram
+from stepnet.engines.torch_engine.rhs.perceptrons import Perceptron, PerceptronWorkspace
+from stepnet.engines.torch_engine.rhs.tensor_fields import State
+
+Seeds = Sequence[Sequence[Tensor | None]]
+Move = Callable[[tuple, int], tuple]
+"""The rows after a unit from those before it."""
+
+
+class TapedRun(NamedTuple):
+    """A run, what is read on the way, and the tensors that its functions depend on and whose gradients are wanted.
+
+    `renewed` makes the same run with others in their place, if that is known.  `is_batch` tells that every row of the
+    state is `(batch, features)`, with samples that do not depend on each other.  `modules` have the buffers that the
+    functions read and change.  Where `is_checked`, every block must depend on these tensors and no others.
+    """
+
+    run: FixedStepRun
+    readings: tuple[StateRead, ...]
+    parameters: tuple[Tensor, ...]
+    renewed: Callable[[Sequence[Tensor]], FixedStepRun] | None = None
+    is_batch: bool = False
+    modules: tuple[torch.nn.Module, ...] = ()
+    is_checked: bool = False
+
+    @property
+    def first(self) -> int:
+        """The first unit; an opening that does nothing is none."""
+        return 0 if self.run.motion.opening.operations else 1
+
+    @property
+    def perceptron(self) -> Perceptron | None:
+        """The field, if it is one."""
+        (field, *_) = self.run.functions
+        return field if isinstance(field, Perceptron) else None
+
+    @property
+    def end(self) -> int:
+        """The number after the last unit."""
+        return self.run.place_of(self.readings[-1].step)
+
+    def inside(self, first: int, last: int) -> slice:
+        """Which of the states that are read belong to the units first..last."""
+        counts = [(self.run.place_of(reading.step), reading.n) for reading in self.readings]
+        is_last = last == self.end
+        begin = sum(n for place, n in counts if place < first)
+        return slice(begin, sum(n for place, n in counts if place < last or is_last))
+
+    def places(self, units: range) -> list[int]:
+        """The units of a block before which something is read, and the end if it is that of the run."""
+        places = [self.run.place_of(reading.step) for reading in self.readings]
+        return [place for place in places if place in units or place == units.stop == self.end]
+
+    def through(self, move: Move, rows: tuple, first: int, last: int) -> tuple[tuple, list[State]]:
+        """The rows after the units first..last, and what is read before each of them, and at the end."""
+        reads = {self.run.place_of(reading.step): reading.read for reading in self.readings}
+        found: list[State] = []
+        for unit in range(first, last):
+            found += reads[unit](self.run.own(rows)) if unit in reads else []
+            rows = move(rows, unit)
+        found += reads[last](self.run.own(rows)) if last == self.end else []
+        return rows, found
+
+
+Pulled = tuple[tuple, Tensor | None, Sequence[Tensor | None]]
+"""Gradients of the rows before a block, of the nodes and of the parameters."""
+
+
+class RecordedBlock(NamedTuple):
+    """A block that autograd has written down: the rows and nodes it began with, what it ended with, what was read.
+
+    Its nodes were recorded after `since`.
+    """
+
+    before: tuple
+    nodes: Tensor | None
+    after: tuple
+    found: list[State]
+    since: int
+
+    def sources(self, parameters: Sequence[Tensor] = ()) -> GraphSources:
+        """What it depends on besides its inputs and these parameters."""
+        outputs = [x for x in (*self.after, *(part for state in self.found for part in state)) if x is not None]
+        inputs = [x for x in (*self.before, self.nodes) if x is not None]
+        return find_sources(outputs, self.since, (*inputs, *parameters))
+
+    def pulled(self, course: TapedRun, rows: tuple, seeds: Seeds) -> Pulled:
+        """From the gradients of the rows at its end and of what is read in it."""
+        ends = list(zip(self.after, rows, strict=True))
+        for state, bars in zip(self.found, seeds, strict=True):
+            ends += zip(state, bars, strict=True)
+        known = [(end, bar) for end, bar in ends if bar is not None and end.requires_grad]
+        n, inputs = len(self.before), (*self.before, self.nodes, *course.parameters)
+        found = pull_back([end for end, _ in known], inputs, [bar for _, bar in known])
+        return found[:n], found[n], found[n + 1 :]
+
+
+class PerceptronTape(NamedTuple):
+    """A block of a perceptron: its units, the rows before each of them, and the same as in a graph.
+
+    The calls of one unit at a time are made again on the way back.
+    """
+
+    field: Perceptron
+    units: range
+    before: list[tuple]
+    after: tuple
+    found: list[State]
+
+    def pulled(self, course: TapedRun, rows: tuple, seeds: Seeds) -> Pulled:
+        """From the gradients of the rows at its end and of what is read in it."""
+        run, (own,) = course.run, course.run.motion.state
+        read = dict(zip(course.places(self.units), [bar for (bar,) in seeds], strict=True))
+        bars = [torch.zeros_like(row) if bar is None else bar for row, bar in zip(self.after, rows, strict=True)]
+        bars[own] = add(bars[own], read.get(self.units.stop))
+        ways: dict[bool, _PerceptronBackward] = {}
+        for unit, before in zip(reversed(self.units), reversed(self.before), strict=True):
+            is_step = unit > 0
+            ways[is_step] = way = ways.get(is_step) or _PerceptronBackward(self.field, run.script_of(unit), bars[own])
+            bars = way.through(before, bars, run.grid.h[run.step_of(unit)])
+            bars[own] = add(bars[own], read.get(unit))
+        gradients = zip(*(way.desk.gradients for way in ways.values()), strict=True)
+        return tuple(bars), None, [sum(parts) for parts in gradients]
+
+
+class _PerceptronBackward:
+    """The way back through a unit of a perceptron: its calls are made again and pulled back."""
+
+    def __init__(self, field: Perceptron, script: TensorProgram, like: Tensor):
+        self.stages, self.backward = RowMatrix(stages(script), like), RowMatrix(backward(script), like)
+        self.desk = PerceptronWorkspace(field, self.backward.program.n_calls, like.shape[1])
+
+    def through(self, before: tuple, bars: list, h: float) -> list:
+        self.stages.run(before, h, self.desk.write)
+        bars = self.backward.run(bars, h, self.desk.backward)
+        self.desk.sum_up()
+        return bars
+
+
+def make_leaf(x: Tensor | None) -> Tensor | None:
+    """The same numbers as the beginning of a graph."""
+    return None if x is None else x.detach().requires_grad_()
+
+
+def detach(rows: tuple) -> tuple:
+    return tuple(None if row is None else row.detach() for row in rows)
+
+
+def record(course: TapedRun, rows: tuple, first: int, last: int) -> RecordedBlock | PerceptronTape:
+    """Run the units first..last from these rows and write them down."""
+    if (field := course.perceptron) is not None:
+        return extend(course, PerceptronTape(field, range(first, first), [], rows, []), first, last)
+    before, nodes = tuple(make_leaf(row) for row in rows), course.run.grid.nodes
+    return extend(course, RecordedBlock(before, make_leaf(nodes), before, [], mark()), first, last)
+
+
+def extend(
+    course: TapedRun, block: RecordedBlock | PerceptronTape, first: int, last: int
+) -> RecordedBlock | PerceptronTape:
+    """A block with the units first..last appended, if there are any."""
+    if first == last:
+        return block
+    if isinstance(block, PerceptronTape):
+        return _extend_tape(course, block, range(first, last))
+    with torch.enable_grad():
+        after, found = course.through(course.run.over(block.nodes, first, last).unit, block.after, first, last)
+    return block._replace(after=after, found=[*block.found, *found])
+
+
+def _extend_tape(course: TapedRun, tape: PerceptronTape, units: range) -> PerceptronTape:
+    """A tape with these units appended."""
+    before, run, like = list(tape.before), course.run, tape.after[course.run.motion.state[0]]
+    desk, sheets = PerceptronWorkspace(tape.field, 1, like.shape[1]), dict[bool, RowMatrix]()
+
+    def move(rows: tuple, unit: int) -> tuple:
+        before.append(rows)
+        sheet = sheets[unit > 0] = sheets.get(unit > 0) or RowMatrix(forward(run.script_of(unit)), like)
+        return tuple(sheet.run(rows, run.grid.h[run.step_of(unit)], desk.call))
+
+    after, found = course.through(move, tape.after, units.start, units.stop)
+    return PerceptronTape(tape.field, range(tape.units.start, units.stop), before, after, [*tape.found, *found])
+
+
+class BlockGradients:
+    """Gradients on the way back: of the current rows, and sums of those of the parameters and the nodes."""
+
+    def __init__(self, course: TapedRun):
+        self.course = course
+        self.rows: tuple = (None,) * len(course.run.motion.step.outputs)
+        self.parameters: list[Tensor | None] = [None] * len(course.parameters)
+        self.nodes: Tensor | None = None
+
+    def pull(self, block: RecordedBlock | PerceptronTape, seeds: Seeds) -> None:
+        """Through a block; `seeds` are the gradients with respect to what is read in it."""
+        self.rows, nodes, parameters = block.pulled(self.course, self.rows, seeds)
+        self.nodes = add(self.nodes, nodes)
+        self.parameters = [add(a, b) for a, b in zip(self.parameters, parameters, strict=True)]
+
+
+def pull_back(outputs: Sequence[Tensor], inputs: Sequence[Tensor | None], bars: Sequence, **how) -> tuple:
+    """`torch.autograd.grad`, None for inputs that are None or frozen or that nothing depends on."""
+    is_wanted = [x is not None and x.requires_grad for x in inputs]
+    wanted = [x for x, wants in zip(inputs, is_wanted, strict=True) if wants]
+    if not outputs or not wanted:
+        return (None,) * len(inputs)
+    found = iter(torch.autograd.grad(outputs, wanted, bars, allow_unused=True, **how))  # type: ignore[arg-type]
+    return tuple(next(found) if wants else None for wants in is_wanted)
+
+
+def add(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return b if a is None else a if b is None else a + b
+
+
+def weigh(course: TapedRun, state: State, rows: tuple) -> tuple[RecordedBlock | PerceptronTape, int]:
+    """The first unit, written down, and the bytes of all that is kept for it, but for parameters and state."""
+    sizes: dict[int, int] = {}
+    strange = {key for x in (*course.parameters, *state) for key in _find_storages(x)}
+
+    def pack(x: Tensor) -> Tensor:
+        sizes.update({key: size for key, size in _find_storages(x).items() if key not in strange})
+        return x.detach()  # the tensor itself would hold its own graph in a circle
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        block = record(course, rows, course.first, course.first + 1)
+    if isinstance(block, PerceptronTape):
+        return block, sum(row.nbytes for row in block.after)
+    return block, sum(sizes.values())
+
+
+def _find_storages(x: Tensor) -> dict[int, int]:
+    """The memory that a tensor lies in, and how many bytes it has; a sparse one lies in several."""
+    if x.layout == torch.strided:
+        storage = x.untyped_storage()
+        return {storage._cdata: storage.nbytes()}
+    if x.layout == torch.sparse_coo:
+        return _find_storages(x._indices()) | _find_storages(x._values())
+    if x.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return _find_storages(x.crow_indices()) | _find_storages(x.col_indices()) | _find_storages(x.values())
+    if x.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return _find_storages(x.ccol_indices()) | _find_storages(x.row_indices()) | _find_storages(x.values())
+    return {id(x): x.numel() * x.element_size()}

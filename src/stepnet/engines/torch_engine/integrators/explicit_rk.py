@@ -1,0 +1,191 @@
+"""Explicit Runge-Kutta pairs with steps as long as the error estimate allows, the same for the whole tensor.
+
+The solution inside a step is the pair's own continuous extension,
+y(t + theta h) = H(theta) + h theta^2 (1 - theta)^2 sum_i sum_m R_mi (theta - 1/2)^m k_i, H the Hermite cubic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from math import inf, isfinite
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from stepnet.engines.torch_engine.integrators import step_control
+from stepnet.engines.torch_engine.integrators.step_control import ControlSettings, ErrorHistory
+from stepnet.engines.torch_engine.integrators.step_program import Length, combine
+from stepnet.schemes.step_program import Term
+from stepnet.schemes.tableau import ExplicitRK, dense_weights
+
+NOT_FINITE = "`func` gives values that are not finite"
+SHORTEST = 1e-14  # a step below this fraction of |t| is lost in the clock
+
+
+class StepError(RuntimeError):
+    """Steps that cannot go on: too many, too short, or not finite."""
+
+
+class Attempt(NamedTuple):
+    """A step from (t, y): its stages, where it leads, its error estimates; t and h may be columns of numbers."""
+
+    t: Any
+    h: Any
+    y: Tensor
+    k: list[Tensor]
+    y_new: Tensor
+    errors: list[Tensor]
+    slope: Callable
+
+
+def evaluate_slope(
+    fun: Callable, like: Tensor, bounds: tuple[float, float] = (-inf, inf)
+) -> Callable[[float, Tensor], Tensor]:
+    """`fun` for times that are numbers, none of them beyond the bounds."""
+    real, (least, most) = like.real.dtype, bounds
+    return lambda t, y: fun(torch.full((), min(max(t, least), most), dtype=real, device=like.device), y)
+
+
+def find_inside(start: float, stop: float, like: Tensor) -> tuple[float, float]:
+    """The first and the last time between two others in the precision of the state."""
+    ends = torch.tensor([start, stop], dtype=like.real.dtype)
+    least, most = sorted(torch.nextafter(ends, ends.flip(0)).tolist())
+    return least, most
+
+
+def move(y: Tensor, k: Sequence[Tensor], weights: Iterable[float], h: Length) -> Tensor:
+    """y + h sum_j w_j k_j."""
+    terms = [Term(j, float(w)) for j, w in enumerate(weights) if w != 0]
+    return combine([*k, y], [Term(len(k), 1.0, 0), *terms], h)
+
+
+def attempt_step(slope: Callable, scheme: ExplicitRK, t: Length, h: Length, y: Tensor, k_first: Tensor) -> Attempt:
+    """Stages, new state and error estimates of one step."""
+    A, b, c = scheme.butcher
+    k, stage = [k_first], y
+    for i in range(1, len(b)):
+        stage = move(y, k, A[i, :i], h)
+        k.append(slope(t + c[i] * h, stage))
+    y_new = stage if is_first_same_as_last(scheme) else move(y, k, b, h)
+    errors = [move(torch.zeros_like(y), k, b - hat.b, h) for hat in scheme.embedded]
+    return Attempt(t, h, y, k, y_new, errors, slope)
+
+
+def is_first_same_as_last(scheme: ExplicitRK) -> bool:
+    """Whether the last stage is at the new state."""
+    return scheme.continuous.new == len(scheme.b) - 1
+
+
+def measure_error(step: Attempt, how: ControlSettings) -> float:
+    """Norm of the estimate; with two of them, e and e~, DOP853 takes |e|^2 / sqrt(|e|^2 + 0.01 |e~|^2)."""
+    first, *second = (step_control.scaled_norm(e, step.y, step.y_new, how) for e in step.errors)
+    if second and first > 0.0:
+        return first * first / (first * first + 0.01 * second[0] ** 2) ** 0.5
+    return first
+
+
+def error_power(scheme: ExplicitRK) -> int:
+    """k in error = O(h^k): one more than the lower order; 2 k_1 - k_2 with the two estimates of DOP853's rule."""
+    powers = [min(scheme.order, hat.order) + 1 for hat in scheme.embedded]
+    return powers[0] if len(powers) == 1 else 2 * powers[0] - powers[1]
+
+
+def iterate_accepted_steps(fun: Callable, scheme: ExplicitRK, y: Tensor, t: float, t_end: float, how: ControlSettings):
+    """The accepted steps from t to t_end, one after the other."""
+    memory, low, attempts, marks = ErrorHistory(), 0.0, 0, list(select_times_ahead(how.marks, t, t_end))
+    slope, targets = (
+        evaluate_slope(fun, y, find_sides(t, t_end, y, how)),
+        [*select_times_ahead(how.stops, t, t_end), t_end],
+    )
+    k = slope(t, y)
+    with torch.no_grad():
+        _require(bool(k.isfinite().all()), NOT_FINITE, float(k.abs().max()), t)
+        h = step_control.choose_initial_step(slope, t, t_end, y, k, how)
+    while t != t_end:
+        _require(attempts < how.max_steps, "`max_num_steps` exceeded: `func` is perhaps stiff", how.max_steps, t)
+        attempts += 1
+        remaining = (targets[0] - t) - low
+        is_last = abs(h) >= abs(remaining) * (1.0 - 1e-9)
+        how.watch("step", t + low, y, remaining if is_last else h)
+        step = attempt_step(slope, scheme, t + low, remaining if is_last else h, y, k)
+        with torch.no_grad():
+            error = measure_error(step, how)
+        if not (error <= 1.0 or (abs(step.h) <= how.min_step and isfinite(error))):
+            how.watch("reject_step", step.t, y, step.h)
+            h = _limit_step(step.h * step_control.shrinkage(error, how), how)
+            memory = memory._replace(was_rejected=True)
+            reason = "the step became too short" if isfinite(error) else NOT_FINITE
+            _require(_is_seen(h, t) and abs(h) < abs(step.h), reason, h, t)
+            continue
+        how.watch("accept_step", step.t, y, step.h)
+        yield step
+        grown = step.h * step_control.growth(error, memory, how)
+        h = _limit_step(max(grown, h, key=abs) if abs(step.h) < 0.5 * abs(h) else grown, how)  # a cut step says little
+        memory = ErrorHistory(max(error, 1e-4), memory.error_1, False)
+        t, low = (targets.pop(0), 0.0) if is_last else _advance_time(t, low, step.h)
+        y = step.y_new
+        if is_last and t in how.jumps:
+            slope = evaluate_slope(fun, y, find_sides(t, t_end, y, how))
+            k = slope(t, y)
+        else:
+            k = step.k[-1] if is_first_same_as_last(scheme) else slope(t + low, y)
+        while marks and abs(t - t_end) <= abs(marks[0] - t_end):
+            marks.pop(0)
+            attempts = 0
+
+
+def select_times_ahead(times: Iterable[float], t: float, t_end: float) -> list[float]:
+    """The times between t and t_end, in the order in which they come."""
+    return sorted((time for time in times if min(t, t_end) < time < max(t, t_end)), reverse=t_end < t)
+
+
+def find_sides(t: float, t_end: float, y: Tensor, how: ControlSettings) -> tuple[float, float]:
+    """Where the right-hand side is evaluated: after the jump at t, if there is one, and before the next."""
+    if not how.jumps:
+        return -inf, inf
+    far = inf if t_end > t else -inf
+    return find_inside(t if t in how.jumps else -far, next(iter(select_times_ahead(how.jumps, t, t_end)), far), y)
+
+
+def _is_seen(h: float, t: float) -> bool:
+    """Whether the clock can tell a step of this length."""
+    return abs(h) >= SHORTEST * abs(t) and t + h != t
+
+
+def _require(condition: bool, reason: str, number: float, t: float) -> None:
+    if not condition:
+        raise StepError(f"{reason} ({number}) at t = {t}; loosen `rtol` and `atol`, or look at `func` there")
+
+
+def _limit_step(h: float, how: ControlSettings) -> float:
+    return max(min(abs(h), how.max_step), how.min_step) * (1.0 if h > 0 else -1.0)
+
+
+def _advance_time(t: float, low: float, h: float) -> tuple[float, float]:
+    """t + h with its rounding error carried along (Kahan)."""
+    increment = h + low
+    later = t + increment
+    return later, increment - (later - t)
+
+
+def is_poor_inside(scheme: ExplicitRK) -> bool:
+    """Whether there is only the cubic Hermite polynomial, and it would lose digits."""
+    return scheme.dense is None and scheme.order > scheme.continuous.order
+
+
+def build_interpolant(scheme: ExplicitRK, step: Attempt) -> Callable[[float], Tensor]:
+    """The solution inside a step: by the continuous extension, or by shorter steps where it is poor."""
+    if is_poor_inside(scheme):
+        return lambda t: attempt_step(step.slope, scheme, step.t, t - step.t, step.y, step.k[0]).y_new
+    k = extend_stages(scheme, step)
+    return lambda t: move(step.y, k, dense_weights(scheme, (t - step.t) / step.h), step.h)
+
+
+def extend_stages(scheme: ExplicitRK, step: Attempt) -> list[Tensor]:
+    """All stages of the continuous extension."""
+    extension, k = scheme.continuous, list(step.k)
+    for i in range(len(k), len(extension.c)):
+        stage = step.y_new if i == extension.new else move(step.y, k, extension.A[i, :i], step.h)
+        k.append(step.slope(step.t + extension.c[i] * step.h, stage))
+    return k

@@ -1,0 +1,106 @@
+"""The stages of a Runge-Kutta step whose length is another one for every sample, in few operations on tensors.
+
+Row i holds h k_i of the whole batch, so y + h sum_j w_j k_j is one product of a matrix and a vector.  Rows are padded
+to whole tiles: then every number takes the same way through the processor, and a sample does not feel its neighbours.
+States of few entries lie in memory entry by entry, since functions that take them apart run faster so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stepnet.schemes.tableau import ExplicitRK, dense_matrix
+
+TILE = 64
+FEW = 16
+
+
+class StageRows:
+    """Rows for a batch like `y`, (batch, *shape)."""
+
+    def __init__(self, scheme: ExplicitRK, y: Tensor):
+        A = scheme.continuous.A
+        weights = lambda row: torch.as_tensor(np.array(row), dtype=y.dtype, device=y.device)
+        self.shape, self.real, self.as_column = y.shape, y.real.dtype, (-1, *[1] * (y.ndim - 1))
+        self.is_by_entry = y.ndim == 2 and y.shape[1] <= FEW
+        self.is_last_new = scheme.continuous.new == len(scheme.b) - 1
+        width = _tile(len(y)) * y.shape[1] if self.is_by_entry else _tile(y.numel())
+        self.strides = (1, _tile(len(y))) if self.is_by_entry else torch.empty(y.shape, device="meta").stride()
+        self.rows = y.new_zeros(len(A), width)
+        self.mean = y.real.new_full((y[0].numel(),), 1.0 / y[0].numel())
+        self.row = [self.seen(row) for row in self.rows]
+        self.mask = torch.zeros_like(self.rows[0], dtype=torch.bool)
+        self.mask_seen = self.seen(self.mask)
+        self.before = [self.rows[:i].t() for i in range(len(A) + 1)]
+        self.weights = [weights(row[:i]) for i, row in enumerate(A)]
+        self.b = weights(scheme.b)
+        self.errors = [weights(np.subtract(scheme.b, hat.b)) for hat in scheme.embedded]
+        self.dense = weights(dense_matrix(scheme))
+        self.c = torch.tensor(scheme.continuous.c[:, None], dtype=torch.float64, device=y.device)
+
+    def padded(self, y: Tensor) -> Tensor:
+        """A copy of the state as a row."""
+        row = torch.zeros_like(self.rows[0])
+        self.seen(row).copy_(y)
+        return row
+
+    def seen(self, row: Tensor) -> Tensor:
+        """A row as the state it holds."""
+        return row.as_strided(self.shape, self.strides)
+
+    def mask_of(self, samples: Tensor) -> Tensor:
+        """A truth value for each sample as a row, until there is another one: rows are chosen faster so."""
+        self.mask_seen.copy_(samples.view(self.as_column))
+        return self.mask
+
+    def column(self, x: Tensor) -> Tensor:
+        """A number for each sample, so that it broadcasts against the state, in whose precision it is."""
+        return x.to(self.real).view(self.as_column)
+
+    def spread(self, x: Tensor) -> Tensor:
+        """As a column, but written to all entries where this is faster than to broadcast again and again."""
+        column = self.column(x)
+        return column if self.is_by_entry else column.expand(self.shape).contiguous()
+
+    def fill(self, fun: Callable, t: Tensor, h: Tensor, y: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """All stages of a step from the row y with the slope in row k; the new state as a row, and the last slope."""
+        length, s = self.spread(h), len(self.b)
+        times = torch.addcmul(t, self.c[1:s], h).to(self.real).view(s - 1, *self.as_column).unbind()
+        torch.mul(self.seen(k), length, out=self.row[0])
+        stage = y
+        for i in range(1, s):
+            stage = torch.addmv(y, self.before[i], self.weights[i])
+            k = fun(times[i - 1], self.seen(stage))
+            torch.mul(k, length, out=self.row[i])
+        return (stage if self.is_last_new else torch.addmv(y, self.before[s], self.b)), k
+
+    def extend(self, fun: Callable, t: Tensor, h: Tensor, y: Tensor) -> None:
+        """The stages that only the continuous extension needs."""
+        length = self.spread(h)
+        for i in range(len(self.b), len(self.weights)):
+            stage = torch.addmv(y, self.before[i], self.weights[i])
+            k = fun(self.column(torch.addcmul(t, self.c[i], h)), self.seen(stage))
+            torch.mul(k, length, out=self.row[i])
+
+    def estimates(self) -> list[Tensor]:
+        """Estimates of the error, as rows."""
+        return [torch.mv(self.before[len(e)], e) for e in self.errors]
+
+    def rms(self, row: Tensor) -> Tensor:
+        """The root mean square of the entries of every sample, added up in an order that does not depend on others."""
+        if not self.is_by_entry:
+            return torch.linalg.vector_norm(self.seen(row).reshape(self.shape[0], -1), dim=1) * len(self.mean) ** -0.5
+        squares = (row.abs() if row.is_complex() else row).square().view(self.shape[1], -1)
+        return torch.mv(squares.t(), self.mean)[: self.shape[0]].sqrt_()
+
+    def polynomial(self) -> list[Tensor]:
+        """What the polynomials of the continuous extension are multiplied by."""
+        return [self.seen(row) for row in torch.mm(self.dense, self.rows)]
+
+
+def _tile(n: int) -> int:
+    return -(-n // TILE) * TILE

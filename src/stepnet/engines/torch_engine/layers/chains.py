@@ -1,0 +1,150 @@
+"""Layers over depth: the program of a scheme on tensors, with the weights of every stage time; what a network is.
+
+States are `(batch, features)`, and those in halves two such tensors.  Stage times are known beforehand, so no tensor is
+asked for its value, and every control value of a weight is a tensor of its own, which only the steps that use it touch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, cast
+
+from torch import Tensor
+
+from stepnet.engines.torch_engine.integrators.fixed_steps import CompiledScheme, FixedStepRun, StepGrid
+from stepnet.engines.torch_engine.integrators.step_program import SlopeNode, add
+from stepnet.engines.torch_engine.layers.activations import activate
+from stepnet.engines.torch_engine.layers.node_operators import build_operator
+from stepnet.engines.torch_engine.layers.tables import StageControls, StageTable
+from stepnet.engines.torch_engine.rhs import tensor_fields as equations
+from stepnet.engines.torch_engine.rhs.tensor_fields import State
+from stepnet.fields import Chain, Connectivity, Field, Layer
+
+Controls = Mapping[str, tuple[Tensor, ...]]
+"""For every parameter its control values, each of the shape at one time."""
+
+
+class StageInput(NamedTuple):
+    """A stage time, a number or a tensor without dimensions, and all weights there."""
+
+    t: float | Tensor
+    weights: Mapping[str, Tensor]
+
+
+class LayerForm(NamedTuple):
+    """What a layer does besides K."""
+
+    weights: str | None
+    bias: str | None
+    clock: str | None
+    is_transposed: bool
+    mirror: list[int] | None
+    shift: float
+    activation: int
+
+
+def _find_form(layer: Layer) -> LayerForm:
+    mirror = list(layer.connectivity.mirror) if layer.is_antisymmetric else None  # type: ignore[union-attr, arg-type]
+    number = layer.activation.number
+    return LayerForm(layer.weights, layer.bias, layer.clock, layer.is_transposed, mirror, layer.shift, number)
+
+
+class TensorChain:
+    """sign s_m(K_m ... s_1(K_1 x + b_1) ... + b_m) on `(batch, features)`; weights are given, not owned."""
+
+    def __init__(self, chain: Chain, connections: dict[Connectivity, Callable] | None = None):
+        connections = {} if connections is None else connections
+        for layer in chain.layers:
+            if layer.connectivity not in connections:
+                connections[layer.connectivity] = build_operator(layer.connectivity)
+        self.forms = [_find_form(layer) for layer in chain.layers]
+        self.connections = [connections[layer.connectivity] for layer in chain.layers]
+        self.sign = chain.sign
+
+    def __call__(self, stage: StageInput, x: Tensor) -> Tensor:
+        v = x
+        for form, K in zip(self.forms, self.connections, strict=True):
+            W, b = find_effective_weights(form, stage), bias_of(form, stage)
+            u = K(W, b, x if form.is_transposed else v, v, form.is_transposed)
+            v = activate(form.activation, add(u, v, form.shift) if form.shift else u)
+        return v if self.sign == 1.0 else self.sign * v
+
+
+def find_effective_weights(form: LayerForm, stage: StageInput) -> Tensor | None:
+    """The weights of K, or of K - K'."""
+    W = None if form.weights is None else stage.weights.get(form.weights)
+    if form.mirror is None or W is None:
+        return W
+    return W - W.mT if W.ndim == 2 else W - W[form.mirror].mT
+
+
+def bias_of(form: LayerForm, stage: StageInput) -> Tensor | None:
+    """b + t c."""
+    b = None if form.bias is None else stage.weights[form.bias]
+    if form.clock is None:
+        return b
+    c, t = stage.weights[form.clock], stage.t
+    if b is None:
+        return c * t
+    return b + c * t if isinstance(t, Tensor) else add(b, c, t)
+
+
+class TensorField:
+    """The parts of a field, and the equation they make."""
+
+    def __init__(self, field: Field):
+        shared: dict[Connectivity, Callable] = {}
+        self.kind = field.kind
+        self.parts = [TensorChain(part, shared) for part in field.parts]
+
+    def equation(self) -> equations.Field:
+        """Its functions take a `StageInput` for the time."""
+        if self.kind == "second":
+            return equations.SecondOrder(self.parts[0])
+        if self.kind == "partitioned":
+            return equations.Partitioned(self.parts[0], self.parts[1])
+        return equations.SingleField(self.parts[0])
+
+    def state(self, y: Tensor) -> State:
+        """y, or its halves, from `(batch, width)`."""
+        return (y,) if self.kind == "first" else y.chunk(2, dim=1)
+
+
+class DepthGrid(NamedTuple):
+    """What `StepGrid` is to functions of time: steps, and at the nodes of each a time with all weights there."""
+
+    table: StageTable
+    controls: Controls
+    nodes: None = None
+
+    @property
+    def h(self) -> Sequence[float]:
+        return self.table.h
+
+    def times(self, step: int, nodes: tuple[SlopeNode, ...], like: Tensor) -> list[StageInput]:
+        moments = self.table.moments[step]
+        return [evaluate_stage(self.controls, moments[node]) for node in nodes]
+
+
+def build_layered_run(
+    module: TensorField, moves: CompiledScheme, table: StageTable, controls: Controls
+) -> FixedStepRun:
+    """A run over layers; `moves` and `table` are of the same motion."""
+    equation = module.equation()
+    functions = equation.functions if moves.is_parted else (equation.whole,)
+    return FixedStepRun(equation, moves, functions, cast(StepGrid, DepthGrid(table, controls)))
+
+
+def evaluate_stage(controls: Controls, moment: StageControls) -> StageInput:
+    """theta(s) = sum_j B_j(s) theta_j for all weights."""
+    return StageInput(moment.t, {name: _combine(values, moment) for name, values in controls.items()})
+
+
+def _combine(values: tuple[Tensor, ...], moment: StageControls) -> Tensor:
+    if len(moment.basis) == 1:
+        return values[moment.first]
+    (first, weight), *rest = [(values[moment.first + j], w) for j, w in enumerate(moment.basis) if w != 0.0]
+    total = first * weight
+    for each, weight in rest:
+        total = add(total, each, weight)
+    return total

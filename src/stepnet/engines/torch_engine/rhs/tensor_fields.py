@@ -1,0 +1,147 @@
+"""Right-hand sides on tensors: one function, two halves, a second-order equation, or a sum of parts.
+
+A record says what its state is (`n_states` tensors) and how to see it as one equation y' = f(t, y) of one tensor, for
+schemes that know nothing of parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stepnet.engines.torch_engine.runs.rng_and_autocast import is_autocast
+
+Function = Callable[..., Tensor]
+State = tuple[Tensor, ...]
+
+
+def halves_of(y: Tensor) -> tuple[Tensor, ...]:
+    """Positions and momenta of a state (2, *shape)."""
+    if not isinstance(y, Tensor) or y.ndim == 0 or len(y) != 2:
+        raise TypeError(f"`y` must be a tensor with two halves (2, *shape), found {type(y).__name__}")
+    return y.unbind()
+
+
+@dataclass(frozen=True)
+class SingleField:
+    """y' = fun(t, y)."""
+
+    fun: Function
+
+    n_states = 1
+    is_separable = False
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        return (self.fun,)
+
+    def whole(self, t: Tensor, y: Tensor) -> Tensor:
+        return self.fun(t, y)
+
+
+@dataclass(frozen=True)
+class Partitioned:
+    """q' = dq(t, p), p' = dp(t, q); with `separable=False` both are called as (t, q, p)."""
+
+    dq: Function
+    dp: Function
+    separable: bool = True
+
+    n_states = 2
+
+    @property
+    def is_separable(self) -> bool:
+        return self.separable
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        return self.dq, self.dp
+
+    def whole(self, t: Tensor, y: Tensor) -> Tensor:
+        q, p = halves_of(y)
+        slopes = (self.dq(t, p), self.dp(t, q)) if self.separable else (self.dq(t, q, p), self.dp(t, q, p))
+        return torch.stack(slopes)
+
+
+@dataclass(frozen=True)
+class SecondOrder:
+    """q'' = acceleration(t, q); the state is (q, v)."""
+
+    acceleration: Function
+
+    n_states = 2
+    is_separable = True
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        return _no_function, self.acceleration
+
+    def whole(self, t: Tensor, y: Tensor) -> Tensor:
+        q, v = halves_of(y)
+        return torch.stack((v, self.acceleration(t, q)))
+
+
+@dataclass(frozen=True)
+class Split:
+    """y' = parts[0](t, y) + parts[1](t, y) + ..."""
+
+    parts: tuple[Function, ...]
+
+    n_states = 1
+    is_separable = True
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        return tuple(self.parts)
+
+    def whole(self, t: Tensor, y: Tensor) -> Tensor:
+        if not isinstance(y, Tensor):
+            raise TypeError(f"`y` must be a tensor, found {type(y).__name__}")
+        total = self.parts[0](t, y)
+        for part in self.parts[1:]:
+            total = total + part(t, y)
+        return total
+
+
+Field = SingleField | Partitioned | SecondOrder | Split
+
+
+def _no_function(t, y):
+    raise TypeError("the slope of q is v itself; there is no function to call")
+
+
+def join(field: Field, state: State) -> Tensor:
+    """The state as the one tensor that `field.whole` takes."""
+    return state[0] if field.n_states == 1 else torch.stack(state)
+
+
+def part(field: Field, y: Tensor) -> State:
+    """The opposite of `join`."""
+    return (y,) if field.n_states == 1 else y.unbind()
+
+
+def validate_function(fun: Function, dtype: torch.dtype | None = None) -> Function:
+    """`fun` with its answer compared with the state: shape, dtype and device; evaluated in `dtype` if one is given.
+
+    With bfloat16 as `dtype`, or chosen by autocast, and a float32 state the field costs half and sums lose nothing.
+    """
+
+    def slope(t: Tensor, y: Tensor) -> Tensor:
+        k: Any = fun(t, y) if dtype is None else fun(t.to(dtype), y.to(dtype))
+        if not isinstance(k, Tensor):
+            raise TypeError(f"`func` must return a tensor, found {type(k).__name__}")
+        if k.shape != y.shape:
+            raise ValueError(f"`func` must return the shape {tuple(y.shape)} of the state, found {tuple(k.shape)}")
+        if k.device != y.device:
+            raise ValueError(f"`func` must return a tensor on {y.device}, where the state is, found {k.device}")
+        if dtype is not None or is_autocast(y.device.type):
+            return k.to(y.dtype)
+        if k.dtype != y.dtype:
+            raise TypeError(f"`func` must return {y.dtype} as the state is, found {k.dtype}; cast `func` or `y0`")
+        return k
+
+    return slope

@@ -1,0 +1,264 @@
+"""`solve_ensemble`: one problem with many initial states and parameters."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import replace
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from stepnet.engines.contract import AdaptiveSteps, FixedSteps, Members, Plan, Saving
+from stepnet.errors import Interrupted
+from stepnet.problem import Problem, state_shape
+from stepnet.records import checked_thread_count, convert_integers, explain_arguments
+from stepnet.solution import EnsembleSolution
+from stepnet.solving.integrate import find_scheme, import_engine
+from stepnet.solving.planning import AdaptiveOptions, plan_steps, validate_events, validate_projection, validate_times
+
+MANY = 256  # members from which a second thread pays
+
+
+@explain_arguments()
+def solve_ensemble(
+    problem: Problem,
+    scheme=None,
+    *,
+    y0=None,
+    args=None,
+    t_span=None,
+    steps=None,
+    rtol=None,
+    atol=None,
+    first_step: float | None = None,
+    max_step: float | None = None,
+    controller=None,
+    norm: str | None = None,
+    save_at=None,
+    events=(),
+    project=None,
+    max_steps: int | None = None,
+    workers: int | None = None,
+    progress: bool = False,
+) -> EnsembleSolution:
+    """Integrate a problem from many initial states, with many parameters, or both.
+
+    A member is one row of whatever has rows; all that have must have equally many.  Each member has its own steps and
+    its own fate: one that fails is retired and says why, the others go on.  What a member gives depends on nothing
+    but its own numbers, whatever its neighbours, their order and the number of threads.
+
+    Parameters
+    ----------
+    problem : ODE, Partitioned, SecondOrder or Split
+        What to solve, and whatever is the same for all members.
+    scheme, steps, first_step, max_step, controller, norm, events, project, max_steps
+        As in `solve`.
+    y0 : array_like, optional
+        Initial states (members, *state), flat ones (members, entries) for problems in halves.
+    args : array_like, optional
+        The numbers of `args`, (members, numbers), in the order of the problem's `args`.
+    t_span : array_like, optional
+        One time span (t0, t1), or one for every member (members, 2).
+    rtol, atol : float or array_like, optional
+        Tolerances as in `solve`; with two axes one row for every member.
+    save_at : array_like, optional
+        Times to save at, for all members or (members, times); without it the end states are kept.
+    workers : int, optional
+        Threads; by default one for every core, and one alone for a few members.
+    progress : bool, optional
+        Show a bar.
+
+    Returns
+    -------
+    EnsembleSolution
+    """
+    choices = AdaptiveOptions(rtol, atol, first_step, max_step, controller, norm, max_steps)
+    crowd = build_ensemble_spec(problem, scheme, y0, args, t_span, steps, choices, save_at)
+    problem, scheme, members = crowd.problem, crowd.scheme, crowd.members
+    watched, moved = validate_events(scheme, events), validate_projection(scheme, project)
+    plan = Plan(crowd.stepping, Saving(None, 0), watched, False, moved)
+    with _open_bar(members.number, progress) as show:
+        outcome = import_engine().run_ensemble(
+            problem, scheme, plan, members, choose_workers(workers, members.number), show
+        )
+    solution = _as_solution(problem, scheme, members, outcome)
+    if outcome.is_interrupted:
+        raise Interrupted(solution)
+    return solution
+
+
+class EnsembleSpec(NamedTuple):
+    """An ensemble, every number checked."""
+
+    problem: Problem
+    scheme: object
+    stepping: FixedSteps | AdaptiveSteps
+    members: Members
+
+
+def build_ensemble_spec(
+    problem: Problem, scheme, y0, args, t_span, steps, choices: AdaptiveOptions, save_at
+) -> EnsembleSpec:
+    """From the arguments of `solve_ensemble` to its members."""
+    problem = _insert_numbers(problem, args)
+    scheme = find_scheme(problem, scheme, steps)
+    tolerances: dict = {"rtol": choices.rtol, "atol": choices.atol}
+    rows = {name: _build_rows(name, value) for name, value in {"y0": y0, "args": args}.items() if value is not None}
+    for name, value in {"t_span": t_span, "save_at": save_at, **tolerances}.items():
+        if value is not None and np.ndim(value) == 2:
+            rows[name] = _build_rows(name, value)
+    count = _count_members(rows)
+    if t_span is not None and "t_span" not in rows:
+        problem = replace(problem, t_span=t_span)
+    first = {name: value[0] if name in rows and count else value for name, value in tolerances.items()}
+    stepping = plan_steps(problem, scheme, steps, choices._replace(**first))
+    return EnsembleSpec(problem, scheme, stepping, _build_members(problem, stepping, rows, count, save_at))
+
+
+def _insert_numbers(problem: Problem, args) -> Problem:
+    """The problem with the arguments of the first member, if it has none of its own to show how many there are."""
+    if args is None or problem.args or np.ndim(args) != 2 or not len(args):
+        return problem
+    return replace(problem, args=tuple(np.asarray(args, float)[0].tolist()))
+
+
+def _build_rows(name: str, value) -> np.ndarray:
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise ValueError(f"`{name}` must have one row for every member, found a ragged sequence") from None
+    array = convert_integers(name, array)
+    if array.dtype.kind not in "biufc":
+        raise TypeError(f"`{name}` must hold numbers, found dtype {array.dtype}")
+    if array.ndim == 0:
+        raise ValueError(f"`{name}` must have one row for every member, found the number {array}")
+    return array
+
+
+def _count_members(rows: dict[str, np.ndarray]) -> int:
+    """How many members there are."""
+    if not rows:
+        raise ValueError("give `y0` or `args` with one row for every member of the ensemble")
+    first, *others = rows
+    for name in others:
+        if len(rows[name]) != len(rows[first]):
+            raise ValueError(
+                f"`{first}` and `{name}` must have equally many rows, found {len(rows[first])} and {len(rows[name])}"
+            )
+    return len(rows[first])
+
+
+def _build_members(problem: Problem, stepping, rows: dict[str, np.ndarray], count: int, save_at) -> Members:
+    n, is_adaptive = problem.initial.size, isinstance(stepping, AdaptiveSteps)
+    y0 = problem.initial[None]
+    if "y0" in rows:
+        y0 = _validate_states(rows["y0"], count, state_shape(problem), problem.initial.dtype)
+    spans = np.array([problem.t_span])
+    if "t_span" in rows:
+        spans = _validate_numbers("t_span", rows["t_span"], 2, "(t0, t1)")
+    tolerances = []
+    for name in ("rtol", "atol"):
+        if name in rows and is_adaptive:
+            wide = np.broadcast_to(
+                _validate_numbers(name, rows[name], (1, n), "a number, or one for each entry"), (count, n)
+            )
+            if not (wide > 0).all():
+                raise ValueError(f"`{name}` must be positive, found {wide.min()}")
+            tolerances.append(np.array(wide, order="C"))
+        else:
+            tolerances.append(np.array([getattr(stepping, name)]) if is_adaptive else np.ones((1, n)))
+    args = import_engine().numbers_of(problem.args)[None]
+    if "args" in rows:
+        _require_floats(problem.args)
+        args = _validate_numbers("args", rows["args"], args.shape[1], "the numbers of the problem's `args`")
+    rtol, atol = tolerances
+    return Members(count, y0, args, spans, rtol, atol, _validate_wanted_times(save_at, spans, count))
+
+
+def _require_floats(args: tuple) -> None:
+    for value in args:
+        is_array = isinstance(value, np.ndarray) and value.dtype.kind == "f"
+        if not is_array and not isinstance(value, (float, np.floating)):
+            raise TypeError(
+                f"`args` of the problem must be floats or arrays of floats to differ from member to member, "
+                f"found {value!r:.60}"
+            )
+
+
+def _validate_states(rows: np.ndarray, count: int, shape: tuple[int, ...], dtype) -> np.ndarray:
+    """Flat states, one row each."""
+    if rows.shape[1:] not in (shape, (prod(shape),)):
+        raise ValueError(f"`y0` must have the shape (members, {', '.join(map(str, shape))}), found {rows.shape}")
+    return _require_finite("y0", rows, dtype).reshape(count, prod(shape))
+
+
+def _validate_numbers(name: str, rows: np.ndarray, widths, meaning: str) -> np.ndarray:
+    """Rows of finite real numbers."""
+    widths = (widths,) if isinstance(widths, int) else widths
+    if rows.ndim != 2 or rows.shape[1] not in widths:
+        wanted = " or ".join(f"(members, {width})" for width in dict.fromkeys(widths))
+        raise ValueError(f"`{name}` must have the shape {wanted}: {meaning}; found {rows.shape}")
+    return _require_finite(name, rows, np.dtype(float))
+
+
+def _require_finite(name: str, rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """A copy of these numbers, if every one of them is finite."""
+    if rows.dtype.kind == "c" and dtype.kind != "c":
+        raise TypeError(f"`{name}` must be real as the problem is, found complex numbers")
+    bad = np.flatnonzero(~np.isfinite(rows).all(axis=tuple(range(1, rows.ndim))))
+    if bad.size:
+        raise ValueError(f"`{name}` must be finite, but {bad.size} of its rows are not, the first of them row {bad[0]}")
+    return np.array(rows, dtype, order="C")
+
+
+def _validate_wanted_times(save_at, spans: np.ndarray, count: int) -> np.ndarray:
+    """The times to save at, one row each or one for all."""
+    if save_at is None:
+        return np.zeros((1, 0))
+    times = _build_rows("save_at", save_at)
+    if times.ndim > 2:
+        raise ValueError(f"`save_at` must have the shape (times,) or (members, times), found {times.shape}")
+    times = np.array(np.atleast_2d(times), float, order="C")
+    wide = np.broadcast_to(times, (max(len(times), len(spans)), times.shape[1]))
+    for row, span in zip(wide, np.broadcast_to(spans, (len(wide), 2)), strict=True):
+        validate_times("save_at", row, tuple(span))
+    return times
+
+
+def count_usable_cores() -> int:
+    """Those that this process may use, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def choose_workers(workers, count: int) -> int:
+    """How many threads to run."""
+    if workers is None:
+        return 1 if count < MANY else count_usable_cores()
+    return checked_thread_count(workers)
+
+
+@contextmanager
+def _open_bar(count: int, is_wanted: bool):
+    if not is_wanted:
+        yield lambda n: None
+        return
+    with tqdm(total=count, unit="members") as bar:
+        yield bar.update
+
+
+def _as_solution(problem: Problem, scheme, members: Members, outcome) -> EnsembleSolution:
+    if members.save_at.shape[1]:
+        t = np.array(np.broadcast_to(members.save_at, (members.number, members.save_at.shape[1])))
+    else:
+        t = outcome.t_end[:, None]
+    y = outcome.y.reshape(*outcome.y.shape[:2], *state_shape(problem))
+    return EnsembleSolution(t=t, y=y, problem=problem, scheme=scheme, members=members, **_collect_facts(outcome))
+
+
+def _collect_facts(outcome) -> dict:
+    kept = outcome._asdict()
+    del kept["y"], kept["is_interrupted"]
+    return kept

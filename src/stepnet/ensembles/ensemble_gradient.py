@@ -1,0 +1,150 @@
+"""`gradient_ensemble`: exact gradients of a loss of every member of an ensemble."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepnet.engines.contract import AdaptiveSteps, FixedSteps, Plan, Saving
+from stepnet.ensembles.ensemble import EnsembleSpec, build_ensemble_spec, choose_workers
+from stepnet.gradients.adjoint import gradient
+from stepnet.problem import state_shape
+from stepnet.records import explain_arguments, show_fields
+from stepnet.solution import Status
+from stepnet.solving.integrate import find_scheme, import_engine
+from stepnet.solving.planning import AdaptiveOptions
+
+
+@dataclass(frozen=True, eq=False)
+class EnsembleGradient:
+    """Losses and their gradients, member by member.
+
+    Parameters
+    ----------
+    value : array
+        The losses (members,).
+    y0 : array
+        Gradients with respect to the initial states (members, *state).
+    args : array
+        Gradients with respect to the numbers of `args` (members, numbers); NaN where they are not known.
+    rung, reason : str
+        How they were found: in "lanes" side by side, or "one by one" for the reason given.
+    """
+
+    value: np.ndarray
+    y0: np.ndarray
+    args: np.ndarray
+    rung: str
+    reason: str = ""
+
+    __repr__ = show_fields
+
+    def sum(self) -> tuple[float, np.ndarray, np.ndarray]:
+        """Value and gradients of the sum of the losses, for what all members share."""
+        return float(self.value.sum()), self.y0.sum(axis=0), self.args.sum(axis=0)
+
+
+@explain_arguments()
+def gradient_ensemble(
+    problem,
+    scheme=None,
+    loss: Callable | None = None,
+    *,
+    end_gradient=None,
+    y0=None,
+    args=None,
+    t_span=None,
+    steps=None,
+    rtol=None,
+    atol=None,
+    workers: int | None = None,
+) -> EnsembleGradient:
+    """Gradients of a loss of the end state, for every member of an ensemble, exact to rounding.
+
+    Even steps of a traced problem run in lanes, forward and back; all else runs member by member as in `gradient`.
+
+    Parameters
+    ----------
+    problem, scheme, y0, args, t_span, steps, rtol, atol, workers
+        As in `solve_ensemble`.
+    loss : callable, optional
+        `loss(y_end)` of one member's end state, as in `gradient`.
+    end_gradient : array_like, optional
+        The gradients with respect to the end states (members, *state), instead of `loss`.
+
+    Returns
+    -------
+    EnsembleGradient
+    """
+    scheme, problem = find_scheme(problem, scheme, steps), import_engine().with_reals(problem)
+    crowd = build_ensemble_spec(problem, scheme, y0, args, t_span, steps, AdaptiveOptions(rtol=rtol, atol=atol), None)
+    count, shape = crowd.members.number, state_shape(crowd.problem)
+    if (loss is None) == (end_gradient is None):
+        raise TypeError(f"give either `loss` or `end_gradient`, found {'neither' if loss is None else 'both'}")
+    bars = None
+    if end_gradient is not None:
+        bars = np.array(end_gradient, float)
+        if bars.shape != (count, *shape) or not np.isfinite(bars).all():
+            raise ValueError(f"`end_gradient` must be finite and of shape {(count, *shape)}, found {bars.shape}")
+    workers = choose_workers(workers, count)
+    if isinstance(crowd.stepping, AdaptiveSteps):
+        return _differentiate_one_by_one(
+            crowd, loss, bars, workers, "adaptive steps are chosen and held fixed member by member"
+        )
+    found = _solve_ends(crowd, workers)
+    if found.rung != "lanes":
+        return _differentiate_one_by_one(crowd, loss, bars, workers, found.reason)
+    ends = found.y.reshape(count, *shape)
+    values, bars = _evaluate_losses(loss, bars, ends)
+    back = import_engine().pull_back_members(*crowd, bars.reshape(count, crowd.problem.initial.size), workers)
+    return EnsembleGradient(values, back.y0.reshape(ends.shape), back.p, "lanes")
+
+
+def _solve_ends(crowd: EnsembleSpec, workers: int):
+    """The end states, if all members reach it."""
+    problem, scheme, stepping, members = crowd
+    found = import_engine().run_ensemble(
+        problem, scheme, Plan(stepping, Saving(None, 0)), members, workers, lambda n: None
+    )
+    if found.is_interrupted:
+        raise KeyboardInterrupt
+    bad = [i for i, status in enumerate(found.status) if status is not Status.COMPLETED]
+    if bad:
+        raise ValueError(
+            f"{len(bad)} of {members.number} members have no end to differentiate, the first of them {bad[0]}: "
+            f"{found.status[bad[0]].value} at t = {found.t_end[bad[0]]:.6g}"
+        )
+    return found
+
+
+def _evaluate_losses(loss, bars, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Values, and gradients with respect to the end states."""
+    if loss is None:
+        return np.sum(bars * ends, axis=tuple(range(1, ends.ndim))), bars
+    if not len(ends):
+        return np.zeros(0), np.zeros_like(ends)
+    scalar = import_engine().scalar_of(loss, ends[0])
+    values, gradients = zip(*map(scalar.value_and_gradient, ends), strict=True)
+    return np.array(values), np.array(gradients)
+
+
+def _differentiate_one_by_one(crowd: EnsembleSpec, loss, bars, workers: int, reason: str) -> EnsembleGradient:
+    problem, scheme, stepping, members = crowd
+
+    def of_member(i: int):
+        how: dict = {"rtol": members.row("rtol", i), "atol": members.row("atol", i)}
+        if isinstance(stepping, FixedSteps):
+            how = {"steps": stepping.n_steps if stepping.grid is None else stepping.grid}
+        own = import_engine().member_problem(problem, members, i)
+        found = gradient(own, scheme, loss, end_gradient=None if bars is None else bars[i], **how)
+        return found.value, found.y0, import_engine().flat_gradients(found.args, own.args)
+
+    with ThreadPoolExecutor(workers) as pool:
+        found = list(pool.map(of_member, range(members.number)))
+    values, y0, args = zip(*found, strict=True) if found else ((), (), ())
+    by_state = np.array(y0, float).reshape(len(found), *state_shape(problem))
+    by_args = np.array(args, float).reshape(len(found), members.args.shape[1])
+    return EnsembleGradient(np.array(values), by_state, by_args, "one by one", reason)

@@ -1,0 +1,54 @@
+"""Mean and variance over the members, from those of chunks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.ensembles.reductions.reduction import Arrays, Chunk
+from stepnet.records import show_fields
+from stepnet.validation import arrays, check, having
+
+PARTS = ("count", "mean", "squares")
+
+
+class Moments(NamedTuple):
+    """Mean and variance (divided by members - 1) of the states of so many `members`, (times, *state)."""
+
+    members: int
+    mean: np.ndarray
+    variance: np.ndarray
+
+    def __repr__(self) -> str:
+        return show_fields(self)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Mean and variance of the states over all members that reached the end.
+
+    The means and sums of squared deviations of two groups give those of both, without cancellation (Chan, Golub &
+    LeVeque 1983, The American Statistician 37, 242).
+    """
+
+    @check(chunk=having("solution", what="a Chunk"))
+    def of_chunk(self, chunk: Chunk) -> Arrays:
+        y = chunk.solution.y[chunk.solution.success]
+        mean = y.mean(axis=0) if len(y) else np.zeros(y.shape[1:], y.dtype)
+        return {"count": np.array(len(y)), "mean": mean, "squares": (np.abs(y - mean) ** 2).sum(axis=0)}
+
+    @check(one=arrays(*PARTS), other=arrays(*PARTS))
+    def merged(self, one: Arrays, other: Arrays) -> Arrays:
+        count = one["count"] + other["count"]
+        part = other["count"] / max(count, 1)
+        shift = other["mean"] - one["mean"]
+        squares = one["squares"] + other["squares"] + np.abs(shift) ** 2 * (one["count"] * part)
+        return {"count": count, "mean": one["mean"] + part * shift, "squares": squares}
+
+    @check(whole=arrays(*PARTS))
+    def result(self, whole: Arrays) -> Moments:
+        count = int(whole["count"])
+        mean = whole["mean"] if count else np.full_like(whole["mean"], np.nan)
+        return Moments(count, mean, whole["squares"] / (count - 1) if count > 1 else np.full(mean.shape, np.nan))

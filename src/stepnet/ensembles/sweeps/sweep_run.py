@@ -1,0 +1,299 @@
+"""`sweep`: a problem over a grid of its numbers, chunk by chunk."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
+from dataclasses import dataclass, field
+from functools import lru_cache
+from inspect import signature
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from stepnet.ensembles.ensemble import solve_ensemble
+from stepnet.ensembles.reductions import FATES, Chunk, Reduction, States
+from stepnet.ensembles.sweeps.grid import Grid, GridBox, build_grid
+from stepnet.ensembles.sweeps.storage import COUNTS, FolderStorage, MemoryStorage, Part
+from stepnet.problem import Problem
+from stepnet.records import explain_arguments, validate_count
+from stepnet.schemes import catalogue
+from stepnet.solution import Scheme, Status
+from stepnet.solving.integrate import find_scheme
+from stepnet.storage.atomic_files import validate_path
+
+LEAST_CHUNK, MOST_CHUNK = 64, 8192  # members
+CHUNK_BYTES = 2**26  # of states that a chunk holds
+CHUNKS_OF_A_SWEEP = 64  # so that progress is seen and processes finish together
+LEAST_SENT = 8  # chunks that an executor has to do or has done; more would only pile up
+ONLY = "result"
+PER_MEMBER = ("t_span", "rtol", "atol", "save_at")
+OWN = {"y0": "its entries", "args": "names of arguments"}
+
+
+@dataclass(frozen=True, eq=False)
+class SweepResult:
+    """What a sweep came to: `results` by the names of the reductions, `result` if there is only one.
+
+    `grid` holds the values of every axis, `counts` how many members ended with which status.
+    """
+
+    grid: dict[str, np.ndarray]
+    results: dict[str, object]
+    counts: dict[Status, int]
+    scheme: Scheme = field(repr=False)
+    path: Path | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """One axis for every name of the grid."""
+        return tuple(len(values) for values in self.grid.values())
+
+    @property
+    def result(self):
+        """The result of the only reduction."""
+        if len(self.results) != 1:
+            raise AttributeError(f"there are several results, take one of `results`: {', '.join(self.results)}")
+        return next(iter(self.results.values()))
+
+    def __repr__(self) -> str:
+        lines = [f"SweepResult by {self.scheme.name}: {sum(self.counts.values())} members, grid {self.shape}"]
+        lines += [f"  {name:<12} {v.min():g} to {v.max():g}, {len(v)} values" for name, v in self.grid.items()]
+        lines += [f"  {count:<12} {status.value}" for status, count in self.counts.items()]
+        return "\n".join([*lines, f"  results      {', '.join(self.results)}"])
+
+
+class SweepTask(NamedTuple):
+    """All that a chunk needs, wherever it runs."""
+
+    problem: Problem
+    scheme: object
+    grid: Grid
+    reductions: dict[str, Reduction]
+    options: dict
+
+    def part(self, first: int, last: int) -> Part:
+        """What the reductions keep of some members, and how many of these ended in which way."""
+        chunk = Chunk(self.problem, self.scheme, self.grid.rows(first, last), self.options)
+        found = {name: reduction.of_chunk(chunk) for name, reduction in self.reductions.items()}
+        return {**found, COUNTS: {"fates": np.bincount(chunk.fates, minlength=len(FATES))}}
+
+
+@explain_arguments(also=signature(solve_ensemble).parameters)
+def sweep(
+    problem: Problem,
+    scheme=None,
+    grid: Mapping | None = None,
+    *,
+    reduce=None,
+    path=None,
+    chunk: int | None = None,
+    client=None,
+    workers: int | None = None,
+    progress: bool = False,
+    **options,
+) -> SweepResult:
+    """Solve a problem for every combination of some of its numbers, and keep what is wanted of the members.
+
+    Members run in chunks through `solve_ensemble`, and only what the reductions keep of a chunk stays.  Results do not
+    depend on `workers`, `client`, or interruptions.
+
+    Parameters
+    ----------
+    problem : ODE, Partitioned, SecondOrder or Split
+        What to solve.
+    scheme : record or str, optional
+        As in `solve`.
+    grid : mapping of str to array_like
+        Values by names: arguments of the right-hand side ("rho", "p[1]", or "args[1]" for number 1 of all arguments),
+        and entries of the initial state ("y0[0]", "q0[1]").  The order of the names is that of the axes of the results.
+    reduce : reduction, or mapping of str to reduction, optional
+        What to keep; see `stepnet.ensembles.reductions`.  By default the states and the fate of every member.
+    path : str or Path, optional
+        A folder to which the results go chunk by chunk.  The same call goes on from what is there.
+    chunk : int, optional
+        Most members that are solved at a time.
+    client : dask.distributed.Client or concurrent.futures.Executor, optional
+        Where the chunks run; results are written here.
+    workers : int, optional
+        Threads of `solve_ensemble`; one for chunks that run elsewhere.
+    progress : bool, optional
+        Show a bar with the time left.
+    **options
+        As in `solve_ensemble`, for all members.
+
+    Returns
+    -------
+    SweepResult
+    """
+    scheme = find_scheme(problem, scheme, options.get("steps"))
+    problem, axes = build_grid(problem, grid)
+    reductions = _validate_reductions(reduce)
+    _check_options(options)
+    size = _choose_chunk_size(chunk, problem, axes, options)
+    work = SweepTask(problem, scheme, axes, reductions, {**options, "workers": 1 if client is not None else workers})
+    boxes = list(axes.boxes(size))
+    storage = _open_storage(path, work, boxes, options, size)
+    with storage.opened():
+        _complete(storage, work, boxes, client, progress)
+        results, counts = storage.results()
+    fates = {status: int(count) for status, count in zip(FATES, counts, strict=True) if count}
+    return SweepResult(axes.values, results, fates, scheme, None if path is None else Path(path))
+
+
+def _complete(
+    storage: MemoryStorage | FolderStorage, work: SweepTask, boxes: list[GridBox], client, progress: bool
+) -> None:
+    """Do the chunks that are not done yet."""
+    finished = storage.finished
+    left = [number for number in range(len(boxes)) if number not in finished]
+    total = work.grid.count
+    done = total - sum(boxes[number].last - boxes[number].first for number in left)
+    try:
+        with tqdm(total=total, initial=done, unit="members", disable=not progress) as bar:
+            for number, part in _iterate_parts(work, boxes, left, client):
+                storage.put(number, part)
+                bar.update(boxes[number].last - boxes[number].first)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"interrupted with {_state_of(storage, boxes)}") from None
+    except Exception as error:
+        if not _is_of_processes(error):
+            raise
+        raise RuntimeError(
+            f"the processes of `client` ended before the sweep did ({type(error).__name__}: {error!s:.200}), with "
+            f"{_state_of(storage, boxes)}"
+        ) from error
+
+
+def _state_of(storage: MemoryStorage | FolderStorage, boxes: list[GridBox]) -> str:
+    """How far the sweep is, and what can be done with that."""
+    kept = "nothing is kept without `path`"
+    if isinstance(storage, FolderStorage):
+        kept = f"the same call goes on from what is in {storage.path}"
+    return f"{len(storage.finished)} of {len(boxes)} chunks done; {kept}"
+
+
+def _is_of_processes(error: Exception) -> bool:
+    """Whether an executor lost its processes, or a dask client its workers: no error of the work itself."""
+    return isinstance(error, (BrokenExecutor, CancelledError)) or type(error).__module__.startswith("distributed.")
+
+
+def _validate_reductions(reduce) -> dict[str, Reduction]:
+    chosen = reduce if isinstance(reduce, Mapping) else {ONLY: States() if reduce is None else reduce}
+    for name, reduction in chosen.items():
+        if isinstance(reduction, type) or not all(
+            callable(getattr(reduction, verb, None)) for verb in ("of_chunk", "result")
+        ):
+            raise TypeError(
+                f"`reduce` must be a reduction such as `stepnet.ensembles.reductions.Mean()`, or several by name; "
+                f"found {reduction!r:.60}"
+            )
+        if not isinstance(name, str) or not name.isidentifier() or name == COUNTS:
+            raise ValueError(f"`reduce` must have names like variables, and none called {COUNTS!r}; found {name!r:.60}")
+    if not chosen:
+        raise ValueError("`reduce` must name at least one reduction, found none")
+    return dict(chosen)
+
+
+def _check_options(options: dict) -> None:
+    for name, what in OWN.items():
+        if name in options:
+            raise TypeError(f"`{name}` is not an option of a sweep; what differs is given in `grid`, by {what}")
+    for name in PER_MEMBER:
+        if np.ndim(options.get(name, 0)) > 1:
+            raise ValueError(
+                f"`{name}` must be the same for all members of a sweep, found the shape {np.shape(options[name])}"
+            )
+
+
+def _choose_chunk_size(chunk, problem: Problem, grid: Grid, options: dict) -> int:
+    if chunk is not None:
+        return validate_count("chunk", chunk, 1)
+    times = 1 if options.get("save_at") is None else max(1, np.size(options["save_at"]))
+    most = min(MOST_CHUNK, max(1, CHUNK_BYTES // (times * max(1, problem.initial.nbytes))))
+    return min(most, max(LEAST_CHUNK, -(-grid.count // CHUNKS_OF_A_SWEEP)))
+
+
+def _open_storage(
+    path, work: SweepTask, boxes: list[GridBox], options: dict, size: int
+) -> MemoryStorage | FolderStorage:
+    if path is None:
+        return MemoryStorage(work.grid, boxes, work.reductions)
+    from stepnet import __version__
+    from stepnet.engines.numba_engine.runs.identity import problem_identity, value_identity
+
+    facts = {
+        "problem": problem_identity(work.problem),
+        "scheme": value_identity(work.scheme),
+        "grid": value_identity(list(work.grid.values.items())),
+        "reduce": value_identity(work.reductions),
+        "options": value_identity(options),
+        "chunk": size,
+        "version": __version__,
+    }
+    return FolderStorage(validate_path("path", path, "a folder"), facts, work.grid, boxes, work.reductions)
+
+
+# ---- here or elsewhere ----------------------------------------------------------------------------------------------
+
+
+def _iterate_parts(work: SweepTask, boxes: list[GridBox], left: list[int], client) -> Iterator[tuple[int, Part]]:
+    """The numbers of chunks with what is kept of them, as they are done."""
+    if client is None:
+        yield from ((number, work.part(*boxes[number][1:])) for number in left)
+        return
+    packed = _pack(work)
+    executor, wide = _open_executor(client)
+    waiting, sent = iter(left), dict[Future, int]()
+    try:
+        while True:
+            for number in islice(waiting, wide - len(sent)):
+                sent[executor.submit(_run_packed, packed, *boxes[number][1:])] = number
+            if not sent:
+                return
+            for future in wait(sent, return_when=FIRST_COMPLETED).done:
+                yield sent.pop(future), future.result()
+    finally:
+        for future in sent:
+            future.cancel()
+
+
+def _open_executor(client) -> tuple[Executor, int]:
+    """Where to send chunks, and how many at a time."""
+    if hasattr(client, "get_executor"):
+        return client.get_executor(pure=False), max(LEAST_SENT, 2 * sum(client.nthreads().values()))
+    if not isinstance(client, Executor):
+        raise TypeError(
+            f"`client` must be a dask.distributed Client or a concurrent.futures Executor, "
+            f"found {type(client).__name__}"
+        )
+    return client, max(LEAST_SENT, 2 * (os.cpu_count() or 1))
+
+
+def _pack(work: SweepTask) -> bytes:
+    """The work as bytes, with the name of a known scheme, so that all chunks of a process share compiled code."""
+    try:
+        from cloudpickle import dumps  # comes with dask; takes local functions too
+    except ImportError:
+        from pickle import dumps
+    name = getattr(work.scheme, "name", "")
+    is_known = name in catalogue.names() and catalogue.get(name) is work.scheme
+    try:
+        return dumps(work._replace(scheme=name if is_known else work.scheme))
+    except Exception as error:
+        raise TypeError(f"the problem cannot be sent to other processes: {error}") from error
+
+
+@lru_cache(maxsize=4)
+def _unpack(packed: bytes) -> SweepTask:
+    work = pickle.loads(packed)
+    return work._replace(scheme=catalogue.get(work.scheme))
+
+
+def _run_packed(packed: bytes, first: int, last: int) -> Part:
+    return _unpack(packed).part(first, last)

@@ -1,0 +1,179 @@
+"""The steps that a derivative runs over: given ones as they are, adaptive ones chosen first and then held fixed."""
+
+from __future__ import annotations
+
+import warnings
+from array import array
+from collections.abc import Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.checkpoints.counts import checked_steps
+from stepnet.engines.contract import FixedSteps, Plan, Saving, StateStream
+from stepnet.errors import AdjointWarning
+from stepnet.gradients.reversal import count_steps_in_block
+from stepnet.gradients.state_store import StreamedStates
+from stepnet.problem import Problem
+from stepnet.solving.integrate import solve, solve_streaming
+from stepnet.solving.planning import AdaptiveOptions, plan_steps, validate_times
+
+NOTHING = np.zeros(0)
+NEAR = 1e-9  # steps by which a wanted time may miss that of a given step
+
+
+class StepSelection(NamedTuple):
+    """The steps to differentiate: their number, their times if they are not even, and where the loss reads.
+
+    Adaptive ones were taken before: `n_searched` of them, which passed the flat `states` at the steps `read`.
+    """
+
+    number: int
+    grid: np.ndarray | None
+    places: np.ndarray
+    n_searched: int = 0
+    read: np.ndarray = NOTHING
+    states: np.ndarray = NOTHING
+
+    @property
+    def as_argument(self):
+        """What `solve` takes for `steps`."""
+        return self.number if self.grid is None else self.grid
+
+    def times(self, t_span: tuple[float, float]) -> np.ndarray:
+        """The times at which the loss reads, as those of steps."""
+        if self.grid is not None:
+            return self.grid[self.places]
+        t0, t1 = t_span
+        return np.where(self.places == self.number, t1, t0 + self.places * ((t1 - t0) / max(1, self.number)))
+
+
+def select_steps(
+    problem: Problem, scheme, steps, choices: AdaptiveOptions, save_at, passed: StreamedStates | None = None
+) -> StepSelection:
+    """Given steps as they are; adaptive ones by a first run, in which a step ends at every wanted time.
+
+    That run keeps the times of its steps, and shows the states before them to `passed`.
+    """
+    plan = plan_steps(problem, scheme, steps, choices)
+    wanted = None if save_at is None else validate_times("save_at", save_at, problem.t_span)
+    if isinstance(plan, FixedSteps):
+        checked_steps("steps", plan.n_steps)
+        return StepSelection(plan.n_steps, plan.grid, _find_places(problem, plan, wanted))
+    return _search_steps(problem, scheme, choices, wanted, passed)
+
+
+def _search_steps(
+    problem: Problem, scheme, choices: AdaptiveOptions, wanted: np.ndarray | None, passed: StreamedStates | None
+) -> StepSelection:
+    (t0, t1), n = problem.t_span, problem.initial.size
+    stops = NOTHING if wanted is None else _select_inside(wanted, t0, t1)
+    times, read, states = array("d"), [], []
+
+    def take(t, y):
+        here = _locate_stops(t, stops, t1 < t0)
+        read.append(len(times) + here)
+        states.append(y[here])
+        times.frombytes(t.tobytes())
+        if passed is not None:
+            passed.look(y)
+
+    passing = StateStream(count_steps_in_block(n) if passed is None else passed.block, take)
+    last = solve_streaming(problem, scheme, None, choices, passing, stops=stops)
+    flat = last.y.reshape(-1, n)
+    take(last.t[:-1], flat[:-1])
+    number = len(times)
+    times.append(t1)
+    grid = np.frombuffer(times)
+    places = np.array([number]) if wanted is None else np.searchsorted(*_sort_ascending(grid, wanted, t1 < t0))
+    return StepSelection(
+        number, grid, places, number, np.append(np.concatenate(read), number), np.vstack((*states, flat[-1:]))
+    )
+
+
+def _select_inside(wanted: np.ndarray, t0: float, t1: float) -> np.ndarray:
+    """The wanted times between both ends, in the direction of integration and without repetition."""
+    ascending = np.unique(wanted[(wanted != t0) & (wanted != t1)])
+    return ascending if t0 < t1 else ascending[::-1].copy()
+
+
+def _locate_stops(times: np.ndarray, stops: np.ndarray, is_backward: bool) -> np.ndarray:
+    """Where stops are among times, both in the direction of integration."""
+    here = np.searchsorted(*_sort_ascending(times, stops, is_backward))
+    is_there = here < len(times)
+    is_there[is_there] = times[here[is_there]] == stops[is_there]
+    return here[is_there]
+
+
+def _sort_ascending(times: np.ndarray, wanted: np.ndarray, is_backward: bool) -> tuple[np.ndarray, np.ndarray]:
+    return (-times, -wanted) if is_backward else (times, wanted)
+
+
+def _find_places(problem: Problem, plan: FixedSteps, wanted: np.ndarray | None) -> np.ndarray:
+    """The steps at which wanted times lie."""
+    if wanted is None:
+        return np.array([plan.n_steps])
+    t0, t1 = problem.t_span
+    h = (t1 - t0) / plan.n_steps
+    if plan.grid is None:
+        places = np.rint((wanted - t0) / h).astype(np.int64) if h != 0 else np.zeros(len(wanted), np.int64)
+        found = t0 + h * places
+    else:
+        after = np.searchsorted(*_sort_ascending(plan.grid, wanted, t1 < t0)).clip(1, plan.n_steps)
+        is_before = np.abs(plan.grid[after - 1] - wanted) <= np.abs(plan.grid[after] - wanted)
+        places = after - is_before
+        found = plan.grid[places]
+    missed = np.abs(found - wanted) > NEAR * abs(h) + 4 * np.spacing(max(abs(t0), abs(t1)))
+    if np.any(missed):
+        raise ValueError(
+            f"`save_at` must be among the times of the given steps, but {wanted[missed][0]} is not; give `steps` as "
+            f"times that have it among them"
+        )
+    return places
+
+
+def build_differentiable_run(
+    engine, problem: Problem, scheme, chosen: StepSelection, has_times: bool = False, differences: bool = False
+):
+    """The steps of a scheme, to be run forward and in reverse."""
+    return engine.DifferentiableRun(problem, scheme, chosen.number, chosen.grid, has_times, differences)
+
+
+def require_argument_gradients(linear, whole: Sequence[int] = ()) -> None:
+    """Warn where derivatives with respect to arguments are not known; `whole` are the places of counts and indices."""
+    if whole and linear.has_parameters:
+        names = " and ".join(f"`args[{place}]`" for place in whole)
+        warnings.warn(
+            f"{names}: the right-hand side uses a whole number as an index or a count, so there is no derivative with "
+            f"respect to it, and the answer is None",
+            AdjointWarning,
+            stacklevel=3,
+        )
+    if not linear.has_parameters:
+        warnings.warn(
+            f"derivatives with respect to `args` are not known ({linear.rung}), so they are None; let `vjp` be a "
+            f"C function, or leave it out for a right-hand side that can be traced",
+            AdjointWarning,
+            stacklevel=4,
+        )
+
+
+@contextmanager
+def as_failed_solve(engine, problem: Problem, scheme, chosen: StepSelection):
+    """Steps that cannot be taken, told as `solve` tells it."""
+    try:
+        yield
+    except engine.SweepFailed as failure:
+        reason = failure
+    else:
+        return
+    solve(problem, scheme, steps=chosen.as_argument, save_every=0)
+    raise reason
+
+
+def find_identity(engine, problem: Problem, scheme, chosen: StepSelection, *others) -> tuple:
+    """What tells a run from all others, whatever its loss; `others` are further facts."""
+    plan = Plan(FixedSteps(chosen.number, chosen.grid), Saving(None, 0))
+    run = engine.identity(problem, scheme, plan), problem.initial.tobytes(), chosen.places.tobytes()
+    return run, engine.function_key(getattr(problem, "vjp", None)), others

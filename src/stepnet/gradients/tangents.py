@@ -1,0 +1,221 @@
+"""Derivatives along directions, whole matrices of them, and second derivatives.
+
+The tangent of a problem is a problem itself, the state with its tangent beside it, so all that is known of problems
+holds for it: its adjoint is that of second derivatives (forward over reverse).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.gradients.loss_readout import flatten_derivatives, require_real_numbers
+from stepnet.gradients.memory_policy import EXACT, find_bytes, require_memory, reverse_in_memory
+from stepnet.gradients.reversal import Seeds
+from stepnet.gradients.sensitivities import find_sensitivities
+from stepnet.gradients.step_selection import (
+    StepSelection,
+    as_failed_solve,
+    build_differentiable_run,
+    find_identity,
+    require_argument_gradients,
+    select_steps,
+)
+from stepnet.problem import Partitioned, Problem, SecondOrder, state_shape
+from stepnet.records import explain_arguments, show_fields
+from stepnet.solving.integrate import find_scheme, solve
+from stepnet.solving.planning import AdaptiveOptions
+from stepnet.validation import sequence
+
+
+class Tangent(NamedTuple):
+    """An end state, or the states at `save_at`, and their derivatives along a direction."""
+
+    y: np.ndarray
+    dy: np.ndarray
+
+    def __repr__(self) -> str:
+        return show_fields(self)
+
+
+@explain_arguments(also=AdaptiveOptions._fields)
+def tangent(problem: Problem, scheme=None, *, y0=None, args=None, steps=None, save_at=None, **choices) -> Tangent:
+    """The derivative of the end state along a direction of the initial state (`y0`) and of the arguments (`args`).
+
+    With `save_at` it is that of the states at those times, (times, *state).  Steps are chosen and then held fixed, as
+    in `gradient`, which takes the same options.
+    """
+    from stepnet.engines.numba_engine.adjoint import differentiation as engine
+
+    scheme, problem = find_scheme(problem, scheme, steps), engine.with_reals(problem)
+    chosen = select_steps(problem, scheme, steps, AdaptiveOptions(**choices), save_at)
+    times = None if save_at is None else chosen.times(problem.t_span)
+    return _solve_tangent(engine, problem, scheme, chosen, *_validate_direction(engine, problem, y0, args), times)
+
+
+class Jacobian(NamedTuple):
+    """Derivatives of the end state, or of the states at `save_at`: by the initial state, and by each argument."""
+
+    y0: np.ndarray
+    args: tuple
+
+    def __repr__(self) -> str:
+        return show_fields(self)
+
+
+@explain_arguments(also=AdaptiveOptions._fields)
+def jacobian(
+    problem: Problem, scheme=None, *, steps=None, save_at=None, memory="auto", differences: bool = False, **choices
+) -> Jacobian:
+    """The matrix d y_end / d y0 of flat states, and d y_end / d args: one run forward, and all rows back together.
+
+    With `save_at` these are the sensitivities d y(t_i) / d y0 (times, n, n) and d y(t_i) / d args (times, n, *argument)
+    at all those times, from one run.
+
+    Parameters
+    ----------
+    problem, scheme, steps
+        As in `gradient`, and its options for adaptive steps.
+    save_at : array_like, optional
+        Times at which the derivatives are wanted; adaptive steps end there, given ones must have them among theirs.
+    memory : str, int or Checkpoints, optional
+        That of `gradient`, without the choices that are not exact.  With `save_at` the derivatives are accumulated on
+        the way forward, for which one block of states is enough.
+    differences : bool, optional
+        Allow finite differences of a right-hand side whose derivative is not known.
+
+    Returns
+    -------
+    Jacobian
+    """
+    from stepnet.engines.numba_engine.adjoint import differentiation as engine
+
+    scheme, problem = find_scheme(problem, scheme, steps), engine.with_reals(problem)
+    require_memory(memory, EXACT)
+    chosen = select_steps(problem, scheme, steps, AdaptiveOptions(**choices), save_at)
+    linear = build_differentiable_run(engine, problem, scheme, chosen, False, differences)
+    require_argument_gradients(linear, engine.whole_places(problem))
+    if save_at is not None:
+        with as_failed_solve(engine, problem, scheme, chosen):
+            y, p = find_sensitivities(linear, chosen.places, find_bytes(memory))
+    else:
+        rows = np.eye(problem.initial.size)[:, None]
+        facts = partial(find_identity, engine, problem, scheme, chosen, "jacobian")
+        y, p = map(np.array, _pull_back(engine, linear, chosen, lambda _: rows, memory, facts))
+        p = p.reshape(len(y), linear.new_sums().p.size)
+    return Jacobian(y, engine.as_argument_rows(p, problem.args, linear.has_parameters))
+
+
+class HessianProduct(NamedTuple):
+    """Second derivatives of a loss times a direction, with respect to the initial state and to the arguments."""
+
+    y0: np.ndarray
+    args: tuple
+
+    def __repr__(self) -> str:
+        return show_fields(self)
+
+    @property
+    def flat(self) -> np.ndarray:
+        """All of them as one array."""
+        return flatten_derivatives(self.y0, self.args)
+
+
+@explain_arguments(also=AdaptiveOptions._fields)
+def hvp(
+    problem: Problem, scheme=None, loss=None, *, y0=None, args=None, steps=None, memory="auto",
+    gauss_newton: bool = False, **choices,
+) -> HessianProduct:  # fmt: skip
+    """The Hessian of `loss(y_end)` times a direction (`y0`, `args`): the adjoint of the tangent, forward over reverse.
+
+    With `gauss_newton` the second derivatives of the steps are left out: J' H J times the direction, H of the loss.
+    `memory` is that of `gradient`, without the choices that are not exact.
+    """
+    from stepnet.engines.numba_engine.adjoint import differentiation as engine
+
+    scheme, problem = find_scheme(problem, scheme, steps), engine.with_reals(problem)
+    require_memory(memory, EXACT)
+    if not callable(loss):
+        raise TypeError(f"`loss` must be a function, found {type(loss).__name__}")
+    chosen = select_steps(problem, scheme, steps, AdaptiveOptions(**choices), None)
+    direction, p_direction = _validate_direction(engine, problem, y0, args)
+    facts = partial(
+        find_identity, engine, problem, scheme, chosen, direction.tobytes(), p_direction.tobytes(), gauss_newton
+    )
+    if gauss_newton:
+        end = _solve_tangent(engine, problem, scheme, chosen, direction, p_direction)
+        curved = engine.scalar_of(loss, end.y).hessian_product(end.y, end.dy)
+        linear = build_differentiable_run(engine, problem, scheme, chosen)
+        (y_bar,), (p_bar,) = _pull_back(engine, linear, chosen, lambda _: curved, memory, facts)
+    else:
+
+        def seed(states):
+            y, dy = (half.reshape(state_shape(problem)) for half in _separate(problem, states[0]))
+            scalar = engine.scalar_of(loss, y)
+            curved, (_, gradient) = scalar.hessian_product(y, dy), scalar.value_and_gradient(y)
+            return _interleave(problem, curved.ravel(), gradient.ravel())
+
+        linear = build_differentiable_run(
+            engine, engine.tangent_problem(problem, direction, p_direction), scheme, chosen
+        )
+        (both,), (p_bar,) = _pull_back(engine, linear, chosen, seed, memory, facts)
+        y_bar, _ = _separate(problem, both)
+    own = engine.as_arguments(p_bar[: p_direction.size], problem.args)
+    return HessianProduct(y_bar.reshape(state_shape(problem)), own)
+
+
+def _pull_back(engine, linear, chosen: StepSelection, loss: Callable, memory, facts: Callable) -> tuple[list, list]:
+    """Gradients with respect to the flat initial state and the parameters, of each loss of the end."""
+    with as_failed_solve(engine, linear.problem, linear.scheme, chosen):
+        run, _, _ = reverse_in_memory(linear, Seeds(linear, chosen.places, loss), memory, facts)
+        return run.close(), [sums.p for sums in run.sums]
+
+
+def _validate_direction(engine, problem: Problem, y0, args) -> tuple[np.ndarray, np.ndarray]:
+    if y0 is None and args is None:
+        raise TypeError("give a direction: `y0`, `args` or both")
+    n = problem.initial.size
+    direction = np.zeros(n) if y0 is None else require_real_numbers("y0", y0).ravel()
+    if direction.size != n:
+        raise ValueError(f"`y0` must be a direction of {n} numbers, found {direction.size}")
+    args = None if args is None else sequence(lambda _, each: each)("args", args)
+    if args is not None and len(args) != len(problem.args):
+        raise ValueError(
+            f"`args` must be as many directions as there are arguments, {len(problem.args)}, found {len(args)}"
+        )
+    return direction, engine.as_block((None,) * len(problem.args) if args is None else args, problem.args)
+
+
+def _solve_tangent(
+    engine, problem: Problem, scheme, chosen: StepSelection, direction, p_direction, save_at=None
+) -> Tangent:
+    both = engine.tangent_problem(problem, direction, p_direction, may_call=True)
+    solution = solve(both, scheme, steps=chosen.as_argument, save_at=save_at, save_every=0)
+    shape = state_shape(problem) if save_at is None else (len(save_at), *state_shape(problem))
+    first, second = _separate(problem, solution.y.reshape(len(solution.t), -1))
+    return Tangent(first.reshape(shape), second.reshape(shape))
+
+
+def _separate(problem: Problem, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """State and tangent out of those of a tangent problem: (q, q', p, p') for problems in halves."""
+    if not _has_halves(problem):
+        n = problem.initial.size
+        return flat[..., :n], flat[..., n:]
+    q, dq, p, dp = np.split(flat, 4, axis=-1)
+    return np.concatenate((q, p), axis=-1), np.concatenate((dq, dp), axis=-1)
+
+
+def _interleave(problem: Problem, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The other way round."""
+    if not _has_halves(problem):
+        return np.concatenate((first, second))
+    (q, p), (dq, dp) = np.split(first, 2), np.split(second, 2)
+    return np.concatenate((q, dq, p, dp))
+
+
+def _has_halves(problem: Problem) -> bool:
+    """Whether the tangent problem is in halves as the problem is."""
+    return isinstance(problem, SecondOrder) or (isinstance(problem, Partitioned) and problem.separable)

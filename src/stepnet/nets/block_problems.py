@@ -1,0 +1,31 @@
+"""Blocks of a net as plain problems, so that solvers and studies apply to them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepnet.fields import reference
+from stepnet.nets.design import Block
+from stepnet.problem import ODE, Partitioned, SecondOrder
+
+
+def build_problem(block: Block, weights: dict[str, np.ndarray], y0: np.ndarray) -> ODE | Partitioned | SecondOrder:
+    """y' = f(t, y), or its kin, from the state y0 `(width, batch)`; an ODE comes with its derivatives."""
+    span, kind = (0.0, block.length), block.field.kind
+
+    def now(t):
+        return {name: block.depth.values(controls, t / block.length) for name, controls in weights.items()}
+
+    def right_hand_side(part: int):
+        chain = block.field.chain(part)
+        return lambda t, y: reference.evaluate(chain, now(t), t, np.asarray(y))
+
+    if kind == "first":
+        chain = block.field.chain(0)
+        jvp = lambda t, y, v: reference.tangent(chain, now(t), t, np.asarray(y), np.asarray(v))
+        vjp = lambda t, y, w: reference.pullback(chain, now(t), t, np.asarray(y), np.asarray(w)).x
+        return ODE(right_hand_side(0), y0, span, jvp=jvp, vjp=vjp, trace=False)
+    q, p = np.split(y0, 2)
+    if kind == "second":
+        return SecondOrder(right_hand_side(1), q, p, span, trace=False)
+    return Partitioned(right_hand_side(0), right_hand_side(1), q, p, span, trace=False)

@@ -1,0 +1,142 @@
+"""A net as single layers, each with parameters of its own: chains, and every step of every block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stepnet.fields import HeldWeights
+from stepnet.nets.design import Block
+from stepnet.nets.net import Net
+from stepnet.schemes.step_program import Slope
+
+
+class LayerPullback(NamedTuple):
+    """f(x; theta), and the gradients with respect to theta and x."""
+
+    y: np.ndarray
+    theta: np.ndarray
+    x: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class SingleLayer:
+    """x -> f(x; theta[places]): the opening, a step, a join or the read-out.
+
+    Parameters
+    ----------
+    name : str
+        As the parameters of the net are called, with the number of the step: "blocks.0.3".
+    places : array of int
+        Where its parameters are in the flat vector of the net.
+    stage : Stage
+        What the engine makes of it.
+    """
+
+    name: str
+    places: np.ndarray
+    stage: Any
+
+    def forward(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """f(x; theta) of a batch `(batch, features)`; theta are the parameters of this layer."""
+        from stepnet.nets.execution import tile, untile
+
+        return untile(self.stage.forward(theta, tile(x)), len(x))
+
+    def pullback(self, theta: np.ndarray, x: np.ndarray, y_bar: np.ndarray) -> LayerPullback:
+        """The value, and the gradients of <y_bar, f(x; theta)>."""
+        from stepnet.nets.execution import sweep, tile, untile
+
+        theta_bar = np.zeros_like(theta)
+        run = sweep(self.stage, theta, theta_bar, tile(x), "all")
+        y = untile(next(run), len(x))
+        return LayerPullback(y, theta_bar, untile(run.send(tile(y_bar)), len(x)))
+
+
+class LayerDecomposition:
+    """A net taken apart: states and costates between its layers.
+
+    Steps must be those of one-step schemes, and read the weights of their own control value only, as with held weights.
+    """
+
+    def __init__(self, net: Net):
+        if not isinstance(net, Net):
+            raise TypeError(f"the model must be a Net to be taken apart into layers, found {type(net).__name__}")
+        self.net, self.layers = net, list(_list_layers(net))
+
+    def states(self, theta: np.ndarray, x) -> list[np.ndarray]:
+        """x_0, ..., x_N `(batch, features)`: inputs, what every layer makes of the state before it, outputs."""
+        found = [self.net._inputs("x", x)]
+        for layer in self.layers:
+            found.append(layer.forward(theta[layer.places], found[-1]))
+        return found
+
+    def outputs(self, states: list[np.ndarray]) -> np.ndarray:
+        """The last state in the order of the net's layout."""
+        return self.net._layout_out.restore(states[-1])
+
+    def costates(self, theta: np.ndarray, states: list[np.ndarray], end: np.ndarray) -> Costates:
+        """p_n = d <p_(n+1), f_n(x_n)> / dx_n back from p_N, the end, which is given in the order of the outputs."""
+        found, theta_bar = [self.net._layout_out.flatten(end)], np.zeros_like(theta)
+        for layer, x in zip(reversed(self.layers), states[-2::-1], strict=True):
+            _, theta_bar[layer.places], p = layer.pullback(theta[layer.places], x, found[-1])
+            found.append(p)
+        return Costates(found[::-1], theta_bar)
+
+    def over(self, function: Callable) -> list:
+        """function(n) for every layer n, over threads; values in order."""
+        return self.net._execution.over(function, range(len(self.layers)))
+
+
+class Costates(NamedTuple):
+    """p_0, ..., p_N, and the gradient of <p_N, x_N> with respect to all parameters."""
+
+    p: list[np.ndarray]
+    theta: np.ndarray
+
+
+def _list_layers(net: Net) -> Iterator[SingleLayer]:
+    """From the inputs to the outputs."""
+    from stepnet.nets.execution import build_stage
+
+    numbers = net.views(np.arange(net.theta.size))
+    for name, record in net.design.stages():
+        places = [numbers[f"{name}.{each}"] for each in record.parameters]
+        if isinstance(record, Block):
+            _require_own_weights(name, record)
+            stage = build_stage(Block(record.field, record.scheme, 1, record.h, HeldWeights(1)), net.dtype)
+            for n in range(record.steps):
+                yield SingleLayer(f"{name}.{n}", _flatten(each[n] for each in places), stage)
+        else:
+            yield SingleLayer(name, _flatten(places), build_stage(record, net.dtype))
+
+
+def _flatten(places) -> np.ndarray:
+    return np.concatenate([np.zeros(0, np.int64), *(np.ravel(each) for each in places)])
+
+
+def _require_own_weights(name: str, block: Block) -> None:
+    if block.motion.opening.steps:
+        raise ValueError(f"{name} must have a one-step scheme for its steps to be layers, found {block.scheme.name!r}")
+    if block.depth.degree or block.depth.controls != block.steps:
+        raise ValueError(
+            f"{name} must have weights held over each step (`degree=None` and as many controls as steps) for its steps "
+            f"to be layers of their own, found {block.depth} for {block.steps} steps"
+        )
+    if any(layer.clock for part in block.field.parts for layer in part.layers):
+        raise ValueError(f"{name} must not depend on time for its steps to be layers, found a clock")
+    late = [c for c in _list_times(block) if not 0 <= c < 1]
+    if late and block.steps > 1 and not isinstance(block.depth, HeldWeights):
+        raise ValueError(
+            f"{name} must have weights held over each step (`degree=None`), or a scheme that looks at a step before "
+            f"its end, such as 'euler' or 'midpoint': that of {block.scheme.name!r} reads the weights of the next one"
+        )
+
+
+def _list_times(block: Block) -> Iterator[float]:
+    """Where a step looks at the weights, in units of its length."""
+    for program in (block.motion.opening, block.motion.step):
+        yield from (operation.c for operation in program.operations if isinstance(operation, Slope))

@@ -1,0 +1,84 @@
+"""What the outputs of a net mean to a loss: which targets they are compared with, and what they foretell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit, log_expit, log_softmax, softmax
+
+from stepnet.errors import UnknownName
+from stepnet.records import keep, keep_numbers, validate_count
+from stepnet.validation import array, check
+
+TARGETS = ("real numbers", "counts", "answers", "classes", "probabilities", "logits of a teacher")
+LINKS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "identity": lambda z: z,
+    "exp": np.exp,
+    "sigmoid": expit,
+    "softmax": lambda z: softmax(z, axis=1),
+    "first half": lambda z: z[:, : z.shape[1] // 2],
+}
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """Targets, and the link from outputs (batch, outputs) to what is foretold of them.
+
+    Parameters
+    ----------
+    targets : str
+        What a loss compares outputs with: one of `TARGETS`.
+    link : str
+        The function that makes a prediction (a mean, a rate, probabilities) of outputs: one of `LINKS`.
+    each : int
+        Outputs for each target, or for each class.
+    temperature : float
+        What outputs are divided by before.
+    focus : float
+        Of a focal loss, whose best outputs are flatter than the probabilities.
+    """
+
+    targets: str = "real numbers"
+    link: str = "identity"
+    each: int = 1
+    temperature: float = 1.0
+    focus: float = 0.0
+
+    def __post_init__(self):
+        for what, name, known in (("kind of targets", self.targets, TARGETS), ("link", self.link, LINKS)):
+            if not isinstance(name, str) or name not in known:
+                raise UnknownName(what, name, known)
+        keep(self, each=validate_count("each", self.each, 1))
+        keep_numbers(self, temperature="(0, inf)", focus="[0, inf)")
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether predictions are probabilities of classes or of a yes."""
+        return self.link in ("sigmoid", "softmax")
+
+    @check(outputs=array(None, None))
+    def logits(self, outputs: np.ndarray) -> np.ndarray:
+        """What the link takes: outputs at their temperature, out of focus."""
+        z = outputs if self.temperature == 1 else outputs / self.temperature
+        if self.focus == 0:
+            return z
+        if self.link == "sigmoid":
+            return _unfocused(log_expit(z), self.focus) - _unfocused(log_expit(-z), self.focus)
+        return _unfocused(log_softmax(z, axis=1), self.focus)
+
+    @check(outputs=array(None, None))
+    def foretold(self, outputs: np.ndarray) -> np.ndarray:
+        """The prediction that outputs stand for."""
+        return LINKS[self.link](self.logits(outputs))
+
+
+def _unfocused(l: np.ndarray, focus: float) -> np.ndarray:  # noqa: E741
+    """log(p / f), f = (1 - p)^focus - focus (1 - p)^(focus - 1) p log p, of l = log p, up to a number for each sample.
+
+    Where the gradient of the focal loss is zero, probabilities are in proportion to p / f.  Charoenphakdee et al.
+    (2021), On focal loss for class-posterior probability estimation, CVPR.
+    """
+    p, m = np.exp(l), np.maximum(-np.expm1(l), np.finfo(l.dtype).tiny)
+    return l - focus * np.log(m) - np.log1p(-focus * p * l / m)

@@ -1,0 +1,89 @@
+"""What users hand to nets, checked: arrays, losses, threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from stepnet.nets.layout import Layout
+from stepnet.records import checked_thread_count, convert_integers
+
+
+def validate_real_array(name: str, value, dtype: np.dtype) -> np.ndarray:
+    """An array of real numbers in a precision; what it cannot hold is refused."""
+    try:
+        given = np.asarray(value)
+    except ValueError:
+        raise TypeError(f"`{name}` must be an array of numbers, found {type(value).__name__}") from None
+    given = convert_integers(name, given)
+    try:
+        with np.errstate(over="ignore"):
+            found = np.asarray(given if given.dtype.kind != "c" else given.real, dtype)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"`{name}` must be an array of numbers, found {type(value).__name__}") from None
+    if given.dtype.kind == "c":
+        raise TypeError(f"`{name}` must be real, found complex numbers; take `.real`, or both parts as features")
+    return found
+
+
+def validate_batch(name: str, x, layout: Layout, dtype: np.dtype) -> np.ndarray:
+    """Finite inputs `(batch, features)`, channel by channel."""
+    array = validate_real_array(name, x, dtype)
+    if array.ndim < 2 or array.shape[0] == 0 or not layout.admits(array.shape[1:]):
+        if len(layout.axes) > 1:
+            raise ValueError(f"`{name}` {layout.explain(array.shape)}")
+        raise ValueError(
+            f"`{name}` must be a batch of inputs with {layout.size} features each, shape (batch, ...), "
+            f"found the shape {array.shape}"
+        )
+    array = np.ascontiguousarray(layout.flatten(array))
+    if not np.isfinite(array).all():
+        if np.isfinite(np.asarray(x)).all():
+            largest = np.abs(np.asarray(x)).max()
+            raise ValueError(f"`{name}` must be within the range of {dtype}, found {largest:g}; scale it")
+        raise ValueError(f"`{name}` must be finite")
+    return array
+
+
+def validate_shape(name: str, value, shape: tuple[int, ...], of: str, dtype: np.dtype) -> np.ndarray:
+    """An array of the shape of another one."""
+    array = validate_real_array(name, value, dtype)
+    if array.shape != shape:
+        raise ValueError(f"`{name}` must have the shape {shape} of {of}, found {array.shape}")
+    return np.ascontiguousarray(array)
+
+
+def shaped_vector(name: str, value, shape: tuple[int, ...]) -> np.ndarray:
+    """The array itself, of numbers of any kind, if it has the shape of the parameters."""
+    if not isinstance(value, np.ndarray) or value.shape != shape:
+        found = value.shape if isinstance(value, np.ndarray) else type(value).__name__
+        raise ValueError(f"`{name}` must be an array of the shape {shape} of the parameters, found {found}")
+    return value
+
+
+def require_function(loss) -> None:
+    if not callable(loss):
+        raise TypeError(f"`loss` must be a function of the outputs, found {type(loss).__name__}")
+
+
+def evaluate_loss(loss: Callable, y: np.ndarray) -> tuple[float, np.ndarray]:
+    """The value of a loss and its gradient; the loss may write into what it gets."""
+    found = loss(y.copy())
+    try:
+        value, y_bar = found
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"`loss` must return a value and its gradient with respect to the outputs, found {type(found).__name__}"
+        ) from None
+    value, array = validate_real_array("loss", value, np.dtype(float)), validate_real_array("loss", y_bar, y.dtype)
+    if value.ndim:
+        raise TypeError(f"`loss` must return a number as its value, found an array of shape {value.shape}")
+    if array.shape != y.shape:
+        raise ValueError(f"the gradient of `loss` must have the shape {y.shape} of the outputs, found {array.shape}")
+    return float(value), array
+
+
+def validate_workers(workers) -> int | None:
+    """A number of threads, or None for as many as there are cores."""
+    return None if workers is None else checked_thread_count(workers)

@@ -1,0 +1,326 @@
+"""A step of any explicit scheme as a straight-line program: evaluations of the parts, and linear combinations of rows.
+
+That is all that generated code and derivatives need to know of a scheme.  Rows are vectors; the first ones hold the
+state, and operation i makes the row after those.  A slope is f(t + c h, row), a sum is sum_j w_j h^(k_j) row_j.  Run
+backward, with every operation transposed, a program is the exact adjoint of its step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+from stepnet.schemes.explicit import DOP853, RK4, VERNER65
+from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.splitting import Splitting
+from stepnet.schemes.tableau import Butcher
+
+
+class Slope(NamedTuple):
+    """f_part(t + c h, row); weights held over steps are those of the step `step` after the current one."""
+
+    part: int
+    row: int
+    c: float
+    step: int = 0
+
+
+class Term(NamedTuple):
+    """weight h^power row."""
+
+    row: int
+    weight: float
+    power: int = 1
+
+
+class Sum(NamedTuple):
+    """The sum of its terms."""
+
+    terms: tuple[Term, ...]
+
+
+@dataclass(frozen=True)
+class StepProgram:
+    """`operations` on `n_rows` rows of state; the new state is in the rows `outputs`, `steps` steps later."""
+
+    n_rows: int
+    operations: tuple[Slope | Sum, ...]
+    outputs: tuple[int, ...]
+    steps: int = 1
+
+    @cached_property
+    def n_slopes(self) -> int:
+        """Evaluations of right-hand sides."""
+        return sum(isinstance(operation, Slope) for operation in self.operations)
+
+
+class SchemeProgram(NamedTuple):
+    """How a scheme moves: `opening` once, then `step` again and again.
+
+    The problem's own rows are `state` among those of a program; the others are slopes and earlier steps that a step
+    wants to be given, which the opening fills.  `back` undoes a step (up to rounding), None if there is no inverse.
+    """
+
+    opening: StepProgram
+    step: StepProgram
+    state: tuple[int, ...]
+    back: StepProgram | None = None
+
+
+@lru_cache(maxsize=256)
+def build_scheme_program(scheme, n_parts: int, is_sum: bool, is_second_order: bool) -> SchemeProgram:
+    """The motion of a scheme on a problem of one part, of two halves (q, p), or of a sum of parts."""
+    if isinstance(scheme, Multistep):
+        return _write_multistep(scheme)
+    if not isinstance(scheme, Splitting):
+        return SchemeProgram(_write_nothing(1), _write_runge_kutta(scheme.butcher), (0,))
+    if is_sum:
+        return SchemeProgram(_write_nothing(1), _write_sum_of_flows(scheme, n_parts), (0,))
+    return _write_drifts_and_kicks(scheme, is_second_order)
+
+
+@lru_cache(maxsize=256)
+def build_held_program(scheme, is_second_order: bool) -> SchemeProgram:
+    """The motion for weights that are held over each step and jump between steps.
+
+    No step of a one-step scheme takes a slope from the step before, as that was evaluated with other weights.
+    """
+    if isinstance(scheme, Splitting):
+        return _write_drifts_and_kicks(scheme, is_second_order, can_carry=False)
+    return build_scheme_program(scheme, 1, False, is_second_order)
+
+
+def find_inner_scheme(order: int):
+    """The Runge-Kutta scheme for the flows of a sum, at least as accurate as the splitting."""
+    return RK4 if order <= 4 else VERNER65 if order <= 6 else DOP853
+
+
+class _ProgramWriter:
+    """Appends operations; equal ones are made once."""
+
+    def __init__(self, n_rows: int):
+        self.n_rows = n_rows
+        self.operations: list[Slope | Sum] = []
+
+    def _row(self, operation) -> int:
+        if operation not in self.operations:
+            self.operations.append(operation)
+        return self.n_rows + self.operations.index(operation)
+
+    def slope(self, part: int, row: int, c: float, step: int = 0) -> int:
+        return self._row(Slope(part, row, float(c), step))
+
+    def sum(self, terms: Iterable[tuple]) -> int:
+        """The row of a sum; a single row with the weight 1 is that row itself."""
+        kept = tuple(Term(row, float(weight), power) for row, weight, power in terms if weight != 0)
+        return kept[0].row if len(kept) == 1 and kept[0][1:] == (1.0, 0) else self._row(Sum(kept))
+
+    def moved(self, row: int, slopes: Iterable[int], weights: Iterable[float]) -> int:
+        """row + h sum_j weights_j slopes_j."""
+        return self.sum([(row, 1.0, 0), *((k, w, 1) for k, w in zip(slopes, weights, strict=False))])
+
+    def runge_kutta_step(
+        self, table: Butcher, row: int, part: int = 0, clock: float = 0.0, length: float = 1.0, step: int = 0
+    ) -> int:
+        """One step of the given length (in units of h); stages that nothing depends on are left out."""
+        needed = _find_needed_stages(table)
+        k: dict[int, int] = {}
+        for i in needed:
+            stage = self.moved(row, k.values(), (length * table.A[i, j] for j in k))
+            k[i] = self.slope(part, stage, clock + table.c[i] * length, step)
+        return self.moved(row, k.values(), (length * table.b[i] for i in k))
+
+    def program(self, outputs: Iterable[int], steps: int = 1) -> StepProgram:
+        return StepProgram(self.n_rows, tuple(self.operations), tuple(outputs), steps)
+
+
+def _find_needed_stages(table: Butcher) -> list[int]:
+    needed = {i for i in range(len(table.b)) if table.b[i] != 0}
+    for i in range(len(table.b) - 1, -1, -1):
+        if i in needed:
+            needed |= {j for j in range(i) if table.A[i, j] != 0}
+    return sorted(needed)
+
+
+def _write_nothing(n_rows: int) -> StepProgram:
+    return StepProgram(n_rows, (), tuple(range(n_rows)), 0)
+
+
+def _write_runge_kutta(table: Butcher) -> StepProgram:
+    writer = _ProgramWriter(1)
+    return writer.program([writer.runge_kutta_step(table, 0)])
+
+
+def _write_sum_of_flows(scheme: Splitting, n_parts: int) -> StepProgram:
+    """Every flow by one step of the inner scheme; every part has a clock of its own."""
+    writer, row, clocks = _ProgramWriter(1), 0, [0.0] * n_parts
+    table = find_inner_scheme(scheme.order).butcher
+    for part, fraction in scheme.sequence(n_parts):
+        row = writer.runge_kutta_step(table, row, part, clocks[part], fraction)
+        clocks[part] += fraction
+    return writer.program([row])
+
+
+def _write_drifts_and_kicks(scheme: Splitting, is_second_order: bool, can_carry: bool = True) -> SchemeProgram:
+    """q' = dq(t, p), p' = dp(t, q), the slope of q being p itself for second-order problems.
+
+    If it can, a scheme that ends with the part it begins with is given the slope of that part, and leaves it for the
+    next step.
+    """
+    flows = scheme.sequence()
+    first, last = flows[0][0], flows[-1][0]
+    is_carried = can_carry and first == last and not (is_second_order and first == 0)
+    n_rows = 3 if is_carried else 2
+
+    def slope_of(writer, part, rows, clocks):
+        return rows[1] if part == 0 and is_second_order else writer.slope(part, rows[1 - part], clocks[1 - part])
+
+    def with_slope(writer, rows, clocks):
+        return [*rows, slope_of(writer, first, rows, clocks)] if is_carried else rows
+
+    opening, step, back = _ProgramWriter(n_rows), _ProgramWriter(n_rows), _ProgramWriter(n_rows)
+    rows, clocks, done = [0, 1], [0.0, 0.0], []
+    for i, (part, fraction) in enumerate(flows):
+        slope = 2 if i == 0 and is_carried else slope_of(step, part, rows, clocks)
+        done.append((part, fraction, tuple(clocks)))
+        rows[part] = step.moved(rows[part], [slope], [fraction])
+        clocks[part] += fraction
+    undone = [0, 1]
+    for i, (part, fraction, before) in enumerate(reversed(done)):
+        slope = 2 if i == 0 and is_carried else slope_of(back, part, undone, before)
+        undone[part] = back.moved(undone[part], [slope], [-fraction])
+    return SchemeProgram(
+        opening.program(with_slope(opening, [0, 1], (0.0, 0.0)), 0),
+        step.program(with_slope(step, rows, clocks)),
+        (0, 1),
+        back.program(with_slope(back, undone, (0.0, 0.0))),
+    )
+
+
+def _write_multistep(scheme: Multistep) -> SchemeProgram:
+    """The starting steps are the opening; states and slopes of earlier steps come along.
+
+    Rows: y_n, y_(n-1), ...; then f_n, f_(n-1), ...; a second-order problem has its velocity behind them.
+    """
+    is_second = scheme.derivative == 2
+    part, n_states, n_slopes, started = int(is_second), len(scheme.alpha), len(scheme.beta), scheme.n_steps - 1
+    n_rows = n_states + n_slopes + is_second
+    opening = _ProgramWriter(n_rows)
+    states, velocity = [0], n_rows - 1
+    for j in range(started):
+        if isinstance(scheme.starter, Splitting):
+            new, velocity = _write_kick_drift_kick(opening, scheme.starter, states[0], velocity, j)
+        else:
+            new = opening.runge_kutta_step(scheme.starter.butcher, states[0], clock=j, step=j)
+        states.insert(0, new)
+    slopes = [opening.slope(part, states[j], started - j, started - j) for j in range(n_slopes)]
+    if is_second and _ends_with_a_drift(scheme.starter):  # its velocity is that of the drift, not of the end
+        velocity = _write_end_velocity(opening, states[0], states[1], slopes[0])
+    begun = [*states[:n_states], *slopes, *([velocity] if is_second else [])]
+    state = (0, n_rows - 1) if is_second else (0,)
+    back = _write_two_steps_back(scheme) if n_states == 2 and n_slopes == 1 and scheme.alpha[1] != 0 else None
+    return SchemeProgram(opening.program(begun, started), _write_multistep_step(scheme, n_states, 1), state, back)
+
+
+def build_window(scheme: Multistep) -> SchemeProgram:
+    """A multistep scheme as a one-step scheme: its state are all the states that it looks back at, the latest first.
+
+    The opening finds the slopes at them.  A second-order problem has a velocity with every state.
+    """
+    is_second, n, n_slopes = scheme.derivative == 2, scheme.n_steps, len(scheme.beta)
+    opening = _ProgramWriter(n + n_slopes + is_second * n)
+    slopes = [opening.slope(int(is_second), j, -j, -j) for j in range(n_slopes)]
+    velocities = list(range(n + n_slopes, opening.n_rows))
+    state = [row for pair in zip(range(n), velocities, strict=True) for row in pair] if is_second else range(n)
+    return SchemeProgram(
+        opening.program([*range(n), *slopes, *velocities], 0), _write_multistep_step(scheme, n, n), tuple(state)
+    )  # fmt: skip
+
+
+def build_long_window(scheme: Multistep, factor: int) -> SchemeProgram | None:
+    """A step `factor` times as long on a window whose states stay as close as they are; None if none is known."""
+    numbers = scheme.derivative, scheme.alpha, scheme.beta
+    if numbers == (1, (0.0, 1.0), (2.0,)):
+        return SchemeProgram(_write_nothing(2), _write_long_midpoint(factor), (0, 1))
+    if numbers == (2, (2.0, -1.0), (1.0,)):
+        return SchemeProgram(_write_nothing(4), _write_long_leapfrog(1 / factor), (0, 1, 2, 3))
+    return None
+
+
+def _write_long_midpoint(factor: int) -> StepProgram:
+    """A step of Verlet's for x' = f(z), z' = f(x), x and z being every other state.
+
+    The two-step midpoint rule is the leapfrog of this system, so errors of alternating sign run backward in time here
+    as they do there.
+    """
+    step, apart = _ProgramWriter(2), 1 / factor
+    z = step.moved(1, [step.slope(0, 0, 0.0)], [0.5 + apart])
+    x = step.moved(0, [step.slope(0, z, 0.5)], [1.0])
+    slope = step.slope(0, x, 1.0)
+    if factor % 2 == 0:
+        return step.program([x, step.moved(z, [slope], [0.5 - apart])])
+    z = step.moved(z, [slope], [0.5])
+    return step.program([z, step.moved(x, [step.slope(0, z, 1.0)], [-apart])])
+
+
+def _write_long_leapfrog(apart: float) -> StepProgram:
+    """Verlet's step from q and its velocity, (q - q_old) / (apart h) + apart h a / 2; rows are q, v, q_old, v_old."""
+    step = _ProgramWriter(4)
+    slope = step.slope(1, 0, 0.0)
+    half = step.sum([(0, 1 / apart, -1), (2, -1 / apart, -1), (slope, 0.5 * (apart + 1), 1)])
+    q = step.moved(0, [half], [1.0])
+    slope = step.slope(1, q, 1.0)
+    v = step.moved(half, [slope], [0.5])
+    old = step.sum([(q, 1.0, 0), (v, -apart, 1), (slope, 0.5 * apart**2, 2)])
+    slopes = [slope, step.slope(1, old, 1.0 - apart)]
+    return step.program([q, v, old, step.moved(v, slopes, [-0.5 * apart] * 2)])
+
+
+def _write_multistep_step(scheme: Multistep, n_states: int, n_velocities: int) -> StepProgram:
+    """A step that hands on so many states, its slopes, and velocities where the problem has them."""
+    is_second, n_slopes = scheme.derivative == 2, len(scheme.beta)
+    step = _ProgramWriter(n_states + n_slopes + is_second * n_velocities)
+    y, f = list(range(n_states)), list(range(n_states, n_states + n_slopes))
+    terms = [(row, a, 0) for row, a in zip(y, scheme.alpha, strict=False)]
+    new = step.sum([*terms, *((row, b, scheme.derivative) for row, b in zip(f, scheme.beta, strict=True))])
+    slope = step.slope(int(is_second), new, 1.0, step=1)  # for the next step
+    moved = [new, *y[:-1], slope, *f[:-1]]
+    if is_second:
+        velocity = _write_end_velocity(step, new, 0, slope)
+        moved += [velocity, *range(n_states + n_slopes, step.n_rows - 1)]
+    return step.program(moved)
+
+
+def _ends_with_a_drift(starter) -> bool:
+    return isinstance(starter, Splitting) and starter.sequence()[-1][0] == 0
+
+
+def _write_end_velocity(writer: _ProgramWriter, new: int, old: int, slope: int) -> int:
+    """(q_(n+1) - q_n) / h + h a_(n+1) / 2."""
+    return writer.sum([(new, 1.0, -1), (old, -1.0, -1), (slope, 0.5, 1)])
+
+
+def _write_kick_drift_kick(writer: _ProgramWriter, scheme: Splitting, q: int, v: int, clock: int) -> tuple[int, int]:
+    """A step of a splitting scheme on q'' = a(t, q); a last kick has the slope that the next step begins with."""
+    moved = float(clock)
+    for part, fraction in scheme.sequence():
+        if part == 0:
+            q, moved = writer.moved(q, [v], [fraction]), moved + fraction
+        else:
+            v = writer.moved(v, [writer.slope(1, q, moved, int(moved))], [fraction])
+    return q, v
+
+
+def _write_two_steps_back(scheme: Multistep) -> StepProgram:
+    """y_(n-1) from y_(n+1) and y_n; time is that of step n."""
+    is_second = scheme.derivative == 2
+    part, power, (a0, a1), (b0,) = int(is_second), scheme.derivative, scheme.alpha, scheme.beta
+    writer = _ProgramWriter(4 if is_second else 3)
+    slope = writer.slope(part, 1, 0.0)
+    old = writer.sum([(0, 1 / a1, 0), (1, -a0 / a1, 0), (slope, -b0 / a1, power)])
+    moved = [1, old, slope]
+    if is_second:
+        moved.append(writer.sum([(1, 1.0, -1), (old, -1.0, -1), (slope, 0.5, 1)]))
+    return writer.program(moved)

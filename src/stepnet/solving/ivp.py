@@ -1,0 +1,348 @@
+"""`solve_ivp` with SciPy's signature, meaning and result, on our kernels."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+
+import numpy as np
+
+from stepnet.c_functions import check_function, is_function
+from stepnet.events import Event
+from stepnet.problem import ODE, Problem, is_finite, span_of
+from stepnet.records import convert_integers, shorten, shown_value
+from stepnet.schemes import catalogue
+from stepnet.schemes.conditions import is_pair
+from stepnet.solution import Pieces, Solution, Status
+from stepnet.solving.integrate import solve
+from stepnet.solving.planning import DEFAULT_MAX_STEPS
+from stepnet.validation import array, flag
+
+METHODS = {"RK23": "bosh3", "RK45": "dopri5", "DOP853": "dop853"}
+HANDED_OVER = ("Radau", "BDF", "LSODA")
+MESSAGES = {
+    0: "The solver successfully reached the end of the integration interval.",
+    1: "A termination event occurred.",
+    -1: "Required step size is less than spacing between numbers.",
+}
+IN_PLACE_NAMES = ("dy", "out")  # of the third parameter, by which `ODE` knows a function that fills its result
+KNOWN_OPTIONS = {"rtol", "atol", "first_step", "max_step"}
+LEAST_RTOL = 100 * np.finfo(float).eps
+MANY = 2**62  # steps: SciPy does not count them
+LEAST_ATOL = 1e-300  # for SciPy's 0, which with a state of 0 would divide by 0
+
+
+class IvpResult(dict):
+    """A dictionary whose entries are attributes, as SciPy's `OdeResult` is.
+
+    `solver` says who computed it: "stepnet:dopri5" or "scipy:Radau"; `solution` is our own record (None from SciPy).
+    """
+
+    def __getattr__(self, name):
+        try:
+            return self[name]
+        except KeyError as missing:
+            raise AttributeError(name) from missing
+
+    __setattr__ = dict.__setitem__
+    __delattr__ = dict.__delitem__
+
+    def __dir__(self):
+        return list(self)
+
+    def __repr__(self) -> str:
+        width = max(map(len, self), default=0)
+        return "\n".join(f"{name:>{width}}: {shorten(value)}" for name, value in self.items())
+
+
+class DenseSolution:
+    """What SciPy calls `sol`: the state (n,) at a time, or (n, times) at several; beyond the ends it extrapolates."""
+
+    def __init__(self, pieces: Pieces, t_end: float):
+        self._pieces = pieces
+        self.ts = np.append(pieces.t, t_end)
+        self.t_min, self.t_max = sorted((self.ts[0], self.ts[-1]))
+
+    def __repr__(self) -> str:
+        return f"DenseSolution of {len(self.ts) - 1} steps, t = {self.ts[0]:g} to {self.ts[-1]:g}"
+
+    def __call__(self, t):
+        return np.moveaxis(self._pieces(array()("t", t).astype(float)), -1, 0)
+
+
+def solve_ivp(
+    fun, t_span, y0, method="RK45", t_eval=None, dense_output=False, events=None, vectorized=False, args=None, **options
+):
+    """Solve an initial value problem: SciPy's `solve_ivp`, argument by argument and field by field.
+
+    Parameters
+    ----------
+    fun : callable
+        `fun(t, y, *args)`, or `fun(t, Y, *args)` with columns of states if `vectorized`.
+    t_span : (float, float)
+        Beginning and end, which may be infinite if an event is terminal.
+    y0 : array_like, shape (n,)
+        Initial state, real or complex.
+    method : str
+        "RK23", "RK45", "DOP853", or any pair of `schemes.names()`.  "Radau", "BDF", "LSODA" and OdeSolver classes are
+        handed over to SciPy; the result's `solver` says so.
+    t_eval : array_like, optional
+        Times to save at; otherwise every step is.
+    dense_output : bool
+        Whether to compute `sol`.
+    events : callable or list of callables, optional
+        Functions `event(t, y, *args)` with the optional attributes `terminal` (bool or count) and `direction`.
+    vectorized : bool
+        Whether `fun` takes columns.
+    args : tuple, optional
+        Further arguments of `fun` and of the events.
+    **options
+        `rtol` (1e-3), `atol` (1e-6), `first_step`, `max_step`.
+
+    Returns
+    -------
+    IvpResult
+        With `t`, `y` (n, times), `sol`, `t_events`, `y_events`, `nfev`, `njev`, `nlu`, `status`, `message`, `success`.
+    """
+    if (isinstance(method, str) and method in HANDED_OVER) or (inspect.isclass(method) and not isinstance(method, str)):
+        return _solve_with_scipy(fun, t_span, y0, method, t_eval, dense_output, events, vectorized, args, options)
+    scheme = _find_scheme(method)
+    args = _validate_args(args)
+    y0 = _validate_state(y0)
+    if not np.iterable(t_span):
+        raise TypeError(f"`t_span` must be two numbers (t0, tf), found {shown_value(t_span)}")
+    t0, tf = span_of(t_span)
+    dense_output, vectorized = flag("dense_output", dense_output), flag("vectorized", vectorized)
+    tolerances = _validate_options(options, y0.size, t0, tf)
+    times = None if t_eval is None else _validate_t_eval(t_eval, t0, tf)
+    watched, is_listed = _validate_events(events)
+    max_steps = MANY if np.isfinite(tf) else DEFAULT_MAX_STEPS
+    choices = {"dense": bool(dense_output), "events": watched, "max_steps": max_steps, **tolerances}
+
+    def run(function):
+        problem = ODE(function, y0, (t0, tf), args)
+        solution = solve(problem, scheme, save_at=times, check=False, **choices)
+        _raise_failure(solution)
+        return _build_result(solution, t_eval, watched if is_listed else None)
+
+    fun = _as_columns(fun) if vectorized else _make_returning(fun)
+    try:
+        return run(fun)
+    except ValueError as error:
+        if "read-only" not in str(error):
+            raise
+    return run(_make_copying(fun))
+
+
+def _make_returning(fun):
+    """A function that returns its slopes, whatever its parameters are called."""
+    function = getattr(fun, "py_func", fun)
+    try:
+        code = getattr(function, "__code__", None)
+        names = tuple(inspect.signature(function).parameters) if code is None else code.co_varnames[: code.co_argcount]
+    except (TypeError, ValueError):  # it does not tell them
+        return fun
+    if names[2:3] and names[2] in IN_PLACE_NAMES:
+        return lambda t, y, *args: fun(t, y, *args)
+    return fun
+
+
+def _make_copying(fun):
+    """A function that writes into its state gets one of its own; rare, so it is found out by trying."""
+    return lambda t, y, *args: fun(t, y.copy(), *args)
+
+
+def _raise_failure(solution: Solution) -> None:
+    """What stops SciPy's, too: an interrupt, and an exception of the right-hand side."""
+    if solution.status is Status.INTERRUPTED:
+        raise KeyboardInterrupt
+    if (
+        solution.status is Status.FIELD_RAISED
+        and solution.failure is not None
+        and solution.failure.exception is not None
+    ):
+        raise solution.failure.exception
+
+
+def _build_result(solution: Solution, t_eval, events: tuple[Event, ...] | None) -> IvpResult:
+    status = 0 if solution.status is Status.COMPLETED else 1 if solution.status is Status.EVENT else -1
+    t, y, problem = solution.t, solution.y.T, solution.problem
+    t_events = [np.array(t) for t in solution.t_events]
+    y_events = [y if len(y) else np.zeros(0) for y in solution.y_events]  # SciPy's have no second axis then
+    if t_eval is not None:
+        t = np.asarray(t_eval)[: len(t)]
+    if problem.t_span[0] == problem.t_span[1]:
+        t, y = _solve_empty_interval(t, y, t_eval)
+        status, t_events, y_events = _find_events_at_once(problem, events or ())
+    return IvpResult(
+        t=t if len(t) else [],  # lists, as SciPy has it
+        y=y if len(t) else [],
+        sol=None if solution.pieces is None else DenseSolution(solution.pieces, solution.t_end),
+        t_events=None if events is None else t_events,
+        y_events=None if events is None else y_events,
+        nfev=solution.statistics.evaluations - solution.statistics.probes,
+        njev=0,
+        nlu=0,
+        status=status,
+        message=MESSAGES[status],
+        success=status >= 0,
+        solver=f"stepnet:{solution.scheme.name}",
+        solution=solution,
+    )
+
+
+def _solve_empty_interval(t, y, t_eval):
+    """An interval of no length: SciPy reports both of its ends, and none of the times in `t_eval`."""
+    return (t[:0], y[:, :0]) if t_eval is not None else (np.repeat(t[:1], 2), np.repeat(y[:, :1], 2, axis=1))
+
+
+def _find_events_at_once(problem: Problem, events: tuple[Event, ...]):
+    """Status, times and states of the events in an interval of no length: those that are zero there."""
+    t, y, status = problem.t_span[0], problem.initial, 0
+    t_events, y_events = [], []
+    for event in events:
+        is_found = event.fun(t, y.copy(), *problem.args) == 0
+        status = 1 if is_found and event.terminal == 1 else status
+        t_events.append(np.array([t] if is_found else []))
+        y_events.append(np.array([y]) if is_found else np.zeros(0))
+    return status, t_events, y_events
+
+
+def _solve_with_scipy(fun, t_span, y0, method, t_eval, dense_output, events, vectorized, args, options) -> IvpResult:
+    from scipy.integrate import solve_ivp as scipy_solve_ivp
+
+    found = scipy_solve_ivp(fun, t_span, y0, method, t_eval, dense_output, events, vectorized, args, **options)
+    name = method if isinstance(method, str) else method.__name__
+    return IvpResult(**found, solver=f"scipy:{name}", solution=None)
+
+
+def _validate_state(y0) -> np.ndarray:
+    """The initial state in double precision, as SciPy has it."""
+    try:
+        y0 = convert_integers("y0", np.asarray(y0))
+    except ValueError as wrong:
+        if "`y0`" in str(wrong):
+            raise
+        raise ValueError("`y0` must be an array of numbers, found a ragged sequence") from None
+    if y0.dtype.kind not in "biufc":
+        raise ValueError(f"`y0` must hold numbers, found {y0.dtype}")  # as SciPy
+    y0 = y0.astype(complex if y0.dtype.kind == "c" else float)
+    if y0.ndim != 1:
+        raise ValueError("`y0` must be 1-dimensional.")
+    if not is_finite(y0):
+        raise ValueError("All components of the initial state `y0` must be finite.")
+    return y0
+
+
+def _find_scheme(method):
+    if isinstance(method, str) and method in METHODS:
+        return catalogue.get(METHODS[method])
+    try:
+        scheme = catalogue.get(method)
+    except LookupError as unknown:
+        known = [*METHODS, *HANDED_OVER]
+        raise ValueError(
+            f"`method` must be one of {known}, an OdeSolver class or a pair of stepnet: {unknown}"
+        ) from None
+    if not is_pair(scheme):
+        raise ValueError(
+            f"`method` must choose its own steps, {scheme.name} has no error estimate; use `solve` with `steps`"
+        )
+    return scheme
+
+
+def _validate_args(args) -> tuple:
+    if args is None:
+        return ()
+    try:
+        if isinstance(args, (str, bytes)):
+            raise TypeError
+        return tuple(args)
+    except TypeError:
+        raise TypeError(
+            f"Supplied 'args' cannot be unpacked. Please supply `args` as a tuple (e.g. `args=({args},)`)"
+        ) from None
+
+
+def _validate_options(options: dict, n: int, t0: float, tf: float) -> dict:
+    """Tolerances and step limits with SciPy's defaults, checks and warnings."""
+    others = options.keys() - KNOWN_OPTIONS
+    if others:
+        names = ", ".join(f"`{name}`" for name in sorted(others))
+        warnings.warn(f"The following arguments have no effect for a chosen solver: {names}.", stacklevel=3)
+    rtol, atol = (
+        _validate_tolerance(name, options.get(name, default)) for name, default in (("rtol", 1e-3), ("atol", 1e-6))
+    )
+    if _least(rtol) < LEAST_RTOL:
+        advice = f"Setting `rtol = np.maximum(rtol, {LEAST_RTOL})`."
+        warnings.warn(f"At least one element of `rtol` is too small. {advice}", stacklevel=3)
+        rtol = np.maximum(rtol, LEAST_RTOL)
+    if not isinstance(atol, float) and atol.shape not in ((), (n,)):
+        raise ValueError("`atol` has wrong shape.")
+    if _least(atol) < 0:
+        raise ValueError("`atol` must be positive.")
+    max_step = options.get("max_step", np.inf)
+    if max_step <= 0:
+        raise ValueError("`max_step` must be positive.")
+    first_step = options.get("first_step")
+    if first_step is not None:
+        if first_step <= 0:
+            raise ValueError("`first_step` must be positive.")
+        if first_step > abs(tf - t0):
+            raise ValueError("`first_step` exceeds bounds.")
+    atol = max(atol, LEAST_ATOL) if isinstance(atol, float) else np.maximum(atol, LEAST_ATOL)
+    return {"rtol": rtol, "atol": atol, "max_step": max_step, "first_step": first_step}
+
+
+def _validate_tolerance(name: str, value) -> float | np.ndarray:
+    return value if isinstance(value, float) else array(dtype=float)(name, value)
+
+
+def _least(tolerance: float | np.ndarray) -> float:
+    """The smallest of the tolerances that are numbers."""
+    return tolerance if isinstance(tolerance, float) else np.fmin.reduce(tolerance, axis=None, initial=np.inf)
+
+
+def _validate_t_eval(t_eval, t0: float, tf: float) -> np.ndarray:
+    try:
+        times = np.asarray(convert_integers("t_eval", np.asarray(t_eval)), dtype=float)
+    except TypeError:
+        raise TypeError(f"`t_eval` must be an array of times, found {shown_value(t_eval)}") from None
+    if times.ndim != 1:
+        raise ValueError("`t_eval` must be 1-dimensional.")
+    low, high, upward = (t0, tf, times) if t0 <= tf else (tf, t0, times[::-1])
+    if times.size and low <= upward[0] and upward[-1] <= high and (upward[:-1] < upward[1:]).all():
+        return times
+    if np.any(times < low) or np.any(times > high):
+        raise ValueError("Values in `t_eval` are not within `t_span`.")
+    if low < high and np.any(upward[1:] <= upward[:-1]):
+        raise ValueError("Values in `t_eval` are not properly sorted.")
+    return times
+
+
+def _validate_events(events) -> tuple[tuple[Event, ...], bool]:
+    if events is None:
+        return (), False
+    if not np.iterable(events):
+        check_function("events", events)
+    functions = (events,) if is_function(events) else tuple(events)
+    return tuple(_validate_event(function) for function in functions), True
+
+
+def _validate_event(function) -> Event:
+    terminal = getattr(function, "terminal", None) or False
+    if terminal is not True and terminal is not False and (int(terminal) != terminal or terminal < 0):
+        raise ValueError("The `terminal` attribute of each event must be a boolean or positive integer.")
+    direction = int(np.sign(getattr(function, "direction", 0) or 0))
+    return Event(
+        _make_returning(function), direction, terminal if isinstance(terminal, bool) else int(terminal), at_start=True
+    )
+
+
+def _as_columns(fun):
+    """A function of columns called with one of them."""
+
+    def single(t, y, *args):
+        return np.asarray(fun(t, y[:, None], *args))[:, 0]
+
+    return single

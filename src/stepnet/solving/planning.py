@@ -1,0 +1,238 @@
+"""From the arguments of `solve` to a plan of checked numbers.
+
+Every error of a user's making is found here or in the problem record: the argument in backticks, what was found, what
+is wanted.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.c_functions import check_function, is_function
+from stepnet.engines.contract import AdaptiveSteps, FixedSteps, Saving
+from stepnet.errors import UnknownName
+from stepnet.events import Event
+from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, state_shape
+from stepnet.records import convert_integers, validate_count
+from stepnet.schemes.conditions import is_pair, is_symplectic
+from stepnet.schemes.controllers import Controller
+from stepnet.schemes.controllers import controller as controller_of
+from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.splitting import Splitting
+
+DEFAULT_RTOL, DEFAULT_ATOL, DEFAULT_MAX_STEPS = 1e-6, 1e-9, 10_000_000
+NORMS = ("rms", "max")
+LEAST_TOLERANCE = 1e-100
+
+
+def require_match(problem: Problem, scheme) -> None:
+    """Refuse a scheme that cannot run the problem, with the reason."""
+    if isinstance(scheme, Splitting):
+        if isinstance(problem, ODE):
+            raise TypeError(
+                f"{scheme.name} moves the parts of a problem in turn, and an `ODE` has no parts; "
+                f"use `Partitioned`, `SecondOrder` or `Split`"
+            )
+        if isinstance(problem, Partitioned) and not problem.separable:
+            raise TypeError(f"{scheme.name} needs dq(t, p) and dp(t, q); a problem with separable=False has none")
+        if scheme.nystrom and not isinstance(problem, SecondOrder):
+            raise TypeError(f"{scheme.name} keeps its order only for q'' = a(t, q); use `SecondOrder`")
+    if isinstance(scheme, Multistep) and scheme.derivative == 2 and not isinstance(problem, SecondOrder):
+        raise TypeError(f"{scheme.name} integrates q'' = a(t, q); use `SecondOrder`")
+
+
+class AdaptiveOptions(NamedTuple):
+    """The arguments of `solve` and `start` that go with adaptive steps only, as they came; None where there is none."""
+
+    rtol: object = None
+    atol: object = None
+    first_step: object = None
+    max_step: object = None
+    controller: Controller | str | None = None
+    norm: object = None
+    max_steps: object = None
+
+
+def plan_steps(
+    problem: Problem, scheme, steps, choices: AdaptiveOptions, may_be_endless: bool = False
+) -> FixedSteps | AdaptiveSteps:
+    """Given steps, or adaptive ones; `may_be_endless` says that something else ends a run whose time span does not."""
+    if not isfinite(problem.t_span[1]) and (steps is not None or not may_be_endless):
+        raise ValueError(
+            f"`t_span` must be finite, found {problem.t_span}; only adaptive steps of `solve` that an event with "
+            f"`terminal` stops, or of `start`, may have an infinite end"
+        )
+    if steps is None:
+        return plan_adaptive_steps(problem, scheme, choices)
+    return plan_fixed_steps(problem, scheme, steps, choices)
+
+
+def plan_adaptive_steps(problem: Problem, scheme, choices: AdaptiveOptions) -> AdaptiveSteps:
+    """Steps for a pair to choose."""
+    rtol, atol, first_step, max_step, controller, norm, max_steps = choices
+    if not is_pair(scheme):
+        if is_symplectic(scheme):
+            raise ValueError(
+                f"{scheme.name} is symplectic and keeps its long-time behaviour only with equal steps, so it takes no "
+                f"`rtol`; give `steps`, or take a pair such as dop853"
+            )
+        raise ValueError(
+            f"{scheme.name} has no error estimate to choose its steps by; give `steps`, or take a pair such as dopri5"
+        )
+    if norm is not None and (not isinstance(norm, str) or norm not in NORMS):
+        raise UnknownName("norm", norm, NORMS)
+    rtol = _validate_tolerance("rtol", DEFAULT_RTOL if rtol is None else rtol, problem)
+    atol = _validate_tolerance("atol", DEFAULT_ATOL if atol is None else atol, problem)
+    _require_attainable(rtol, atol)
+    return AdaptiveSteps(
+        rtol=rtol,
+        atol=atol,
+        first_step=None if first_step is None else _require_positive("first_step", first_step),
+        max_step=np.inf if max_step is None else _require_positive("max_step", max_step),
+        controller=controller_of("I" if controller is None else controller),
+        norm=norm or "rms",
+        max_steps=validate_count("max_steps", DEFAULT_MAX_STEPS if max_steps is None else max_steps, 1),
+    )
+
+
+def plan_fixed_steps(problem: Problem, scheme, steps, choices: AdaptiveOptions) -> FixedSteps:
+    """A number of even steps, or the times of given ones."""
+    for name, value in zip(choices._fields, choices, strict=True):
+        if value is not None:
+            raise ValueError(f"`{name}` belongs to adaptive steps, but `steps` are given; leave one of them out")
+    if isinstance(steps, (int, np.integer)) and not isinstance(steps, bool):
+        return FixedSteps(validate_count("steps", steps, 1))
+    grid = _as_times("steps", steps, "; for a step size h give `steps=round((t1 - t0) / h)`")
+    if isinstance(scheme, Multistep):
+        raise ValueError(f"{scheme.name} is a multistep scheme for equal steps; give `steps` as a number")
+    t0, t1 = problem.t_span
+    _require_monotone("steps", grid, t0, t1)
+    if len(grid) < 2 or grid[0] != t0 or grid[-1] != t1:
+        raise ValueError(f"`steps` must begin at {t0} and end at {t1} as `t_span` does, found {grid}")
+    if np.any(np.diff(grid) == 0) and t0 != t1:
+        raise ValueError("`steps` must not repeat a time")
+    return FixedSteps(len(grid) - 1, grid)
+
+
+def plan_saving(problem: Problem, save_at, save_every) -> Saving:
+    """What to keep."""
+    every = validate_count("save_every", save_every, 0)
+    return Saving(None if save_at is None else validate_times("save_at", save_at, problem.t_span), every)
+
+
+def validate_events(scheme, events) -> tuple[Event, ...]:
+    """Events by object, or by functions with the attributes `terminal` and `direction` as SciPy has them."""
+    if isinstance(events, Event) or is_function(events):
+        events = (events,)
+    try:
+        chosen = tuple([_validate_event(event) for event in (() if events is None else events)])
+    except TypeError as wrong:
+        if np.iterable(events):
+            raise
+        raise TypeError(f"`events` must be functions or `Event` records, found {events!r:.60}") from wrong
+    if isinstance(scheme, Multistep) and any(event.reset is not None for event in chosen):
+        raise TypeError(f"{scheme.name} goes on from its history, which a `reset` would break; use a one-step scheme")
+    return chosen
+
+
+def validate_projection(scheme, project):
+    """The function that moves each new state, or None."""
+    if project is None:
+        return None
+    check_function("project", project)
+    if isinstance(scheme, Multistep):
+        raise TypeError(f"{scheme.name} goes on from its history, which `project` would break; use a one-step scheme")
+    return project
+
+
+def _validate_event(event) -> Event:
+    if isinstance(event, Event):
+        return event
+    direction = int(np.sign(getattr(event, "direction", 0) or 0))
+    return Event(event, direction, getattr(event, "terminal", False) or False)
+
+
+def validate_times(name: str, value, t_span: tuple[float, float]) -> np.ndarray:
+    """Times in the direction of integration, within the time span."""
+    times = _as_times(name, value)
+    _require_monotone(name, times, *t_span)
+    return times
+
+
+def _as_times(name: str, value, hint: str = "") -> np.ndarray:
+    try:
+        times = np.asarray(value)
+    except ValueError:
+        raise TypeError(f"`{name}` must be an array of times, found a ragged sequence") from None
+    times = convert_integers(name, times)
+    if times.ndim != 1 or times.dtype.kind not in "iuf":
+        wanted = "a whole number or an array of times" if hint else "a one-dimensional array of times"
+        raise TypeError(f"`{name}` must be {wanted}, found {value!r:.60}{hint}")
+    return np.array(times, dtype=float)
+
+
+def _require_monotone(name: str, times: np.ndarray, t0: float, t1: float) -> None:
+    """Refuse times outside the span or against the direction of integration."""
+    if _is_monotone(times, t0, t1):
+        return
+    if not np.all(np.isfinite(times)):
+        raise ValueError(f"`{name}` must be finite, found {times[~np.isfinite(times)][0]}")
+    outside = (times < min(t0, t1)) | (times > max(t0, t1))
+    if np.any(outside):
+        raise ValueError(f"`{name}` must lie in `t_span` = ({t0}, {t1}), found {times[outside][0]}")
+    back = np.flatnonzero(np.diff(times) * np.sign(t1 - t0) < 0)
+    if back.size:
+        before, after = times[back[0]], times[back[0] + 1]
+        raise ValueError(f"`{name}` must run from {t0} to {t1} without turning back, found {after} after {before}")
+
+
+def _is_monotone(times: np.ndarray, t0: float, t1: float) -> bool:
+    """Whether times go from t0 to t1 without turning back; NaN does not."""
+    low, high, upward = (t0, t1, times) if t0 <= t1 else (t1, t0, times[::-1])
+    is_inside = len(times) == 0 or (low <= upward[0] and upward[-1] <= high)
+    return bool(is_inside and (upward[:-1] <= upward[1:]).all())
+
+
+def _validate_tolerance(name: str, value, problem: Problem) -> np.ndarray:
+    """One tolerance for every entry of the flat state."""
+    if isinstance(value, float) and 0.0 < value < np.inf:
+        tolerance = np.empty(problem.initial.size)
+        tolerance.fill(value)
+        return tolerance
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise TypeError(f"`{name}` must be a number or an array of numbers, found a ragged sequence") from None
+    array = convert_integers(name, array)
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"`{name}` must be a number or an array of numbers, found {value!r:.60}")
+    bad = array[~(np.isfinite(array) & (array > 0))]
+    if bad.size:
+        raise ValueError(f"`{name}` must be positive and finite, found {bad.ravel()[0]}")
+    shape = state_shape(problem)
+    try:
+        return np.array(np.broadcast_to(array.astype(float), shape)).ravel()
+    except ValueError:
+        raise ValueError(
+            f"`{name}` must be one number or have the shape {shape} of the state, found {array.shape}"
+        ) from None
+
+
+def _require_attainable(rtol: np.ndarray, atol: np.ndarray) -> None:
+    """Refuse tolerances that no step can meet: errors are divided by atol + rtol |y|."""
+    largest = np.maximum(rtol, atol)
+    if (largest < LEAST_TOLERANCE).any():
+        raise ValueError(
+            f"`rtol` and `atol` must not both be below {LEAST_TOLERANCE:g}, which rounding alone exceeds; found "
+            f"{rtol[np.argmin(largest)]:g} and {atol[np.argmin(largest)]:g}"
+        )
+
+
+def _require_positive(name: str, value) -> float:
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not (is_number and value > 0 and (value < 1e308 or value == np.inf)):
+        raise ValueError(f"`{name}` must be a positive number, found {value!r:.60}")
+    return float(value)

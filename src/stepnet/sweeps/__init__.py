@@ -1,9 +1,0 @@
-"""Sweeps: a problem over a grid of its numbers, in chunks, to disk, on many machines."""
-
-from stepnet.sweeps.running import SweepResult, sweep
-
-__all__ = ["SweepResult", "sweep"]
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -1,0 +1,175 @@
+"""Blocks by name: fields with the schemes that go with them, and any function of (t, y)."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from stepnet import fields
+from stepnet.engines.torch_engine.rhs.tensor_fields import Partitioned, SecondOrder, Split
+from stepnet.fields import Connectivity, Depth, Field, HeldWeights
+from stepnet.fields.connectivity import count
+from stepnet.nets.design import Block
+from stepnet.nets.presets import HALVED
+from stepnet.records import validate_number
+from stepnet.schemes import catalogue
+from stepnet.schemes.conditions import is_pair
+from stepnet.torch.layer_modules import FieldFunction, LayerBlock
+from stepnet.torch.torchdiffeq_interface import odeint_adjoint
+
+
+def ODEBlock(field, scheme=None, steps=None, length=1.0, **how) -> LayerBlock | SolveBlock:
+    """From the state at the beginning to that at the end of y' = field(t, y).
+
+    Parameters
+    ----------
+    field : Field of `stepnet.fields`; module or function (t, y); or Partitioned, SecondOrder, Split
+    scheme : str or scheme, optional
+        A name of `stepnet.schemes`; "verlet" for fields in halves and "rk4" for others by default.
+    steps : int, optional
+        Layers of a Field; without them a pair chooses its steps by `rtol` and `atol`.
+    length : float or tensor
+        The time that the steps take together; for functions (t, y) a tensor, perhaps a parameter, with a gradient.
+    how
+        `memory`; for layers `depth` and the other arguments of `LayerBlock`; else `rtol` and `atol` as in
+        `odeint_adjoint`, and for a Field the arguments of `FieldFunction`.
+    """
+    if isinstance(field, Field):
+        length = _require_number(length)
+    else:
+        return SolveBlock(field, "rk4" if scheme is None else scheme, steps, length, **how)
+    if steps is None:
+        solving = {name: how.pop(name) for name in ("memory", "rtol", "atol") if name in how}
+        return SolveBlock(FieldFunction(field, length, **how), scheme or "dopri5", None, length, **solving)
+    return _build_block(field, scheme or ("rk4" if field.kind == "first" else "verlet"), steps, length, **how)
+
+
+def ResidualBlock(
+    K: Connectivity | int, steps: int, *, activation="tanh", norm=None, scheme="euler", **how
+) -> LayerBlock:
+    """y' = s(K y + b); by Euler's scheme a ResNet.
+
+    Parameters
+    ----------
+    K : connectivity of `stepnet.fields`, or int
+        A number means a dense K for so many features of the state, both halves of it where it has two.
+    steps : int
+        Layers.
+    activation, scheme : str
+        By name.
+    norm : "layer" or "rms", optional
+        Normalises K y + b across the channels before the activation.
+    how
+        `length`, `depth`, and the arguments of `LayerBlock`.  By default weights are held over each step
+        (`fields.HeldWeights(steps)`); `fields.Depth(controls, degree)` makes them splines in depth.
+    """
+    return _build_block(fields.residual(_require_square(K), activation, norm), scheme, steps, **how)
+
+
+def AntisymmetricBlock(
+    K: Connectivity | int, steps: int, *, activation="tanh", norm=None, scheme="euler", damping=0.0, **how
+) -> LayerBlock:
+    """y' = s((K - K' - damping I) y + b)."""
+    return _build_block(fields.antisymmetric(_require_square(K), activation, damping, norm), scheme, steps, **how)
+
+
+def ParabolicBlock(
+    K: Connectivity | int, steps: int, *, activation="tanh", norm=None, scheme="euler", **how
+) -> LayerBlock:
+    """y' = -K' s(K y + b)."""
+    return _build_block(fields.parabolic(_require_square(K), activation, norm), scheme, steps, **how)
+
+
+def HamiltonianBlock(
+    K: Connectivity | int, steps: int, *, activation="tanh", norm=None, scheme=HALVED["hamiltonian"], **how
+) -> LayerBlock:
+    """q' = K' s(K p + b), p' = -K' s(K q + b) on states (q, p), half of the features each; its steps can be undone.
+
+    q_(j+1) = q_j + h K_j' s(K_j p_j + b_j), p_(j+1) = p_j - h K_j' s(K_j q_(j+1) + b_j) by the default scheme.
+    """
+    return _build_block(fields.hamiltonian(_half(K), activation, norm), scheme, steps, **how)
+
+
+def HyperbolicBlock(
+    K: Connectivity | int, steps: int, *, activation="tanh", norm=None, scheme=HALVED["hyperbolic"], **how
+) -> LayerBlock:
+    """q'' = -K' s(K q + b) on states (q, v), half of the features each; its steps can be undone.
+
+    v_(j+1) = v_j - h K_j' s(K_j q_j + b_j), q_(j+1) = q_j + h v_(j+1) by the default scheme.
+    """
+    return _build_block(fields.hyperbolic(_half(K), activation, norm), scheme, steps, **how)
+
+
+def _build_block(
+    field: Field, scheme, steps: int, length: float = 1.0, depth: Depth | HeldWeights | None = None, **how
+) -> LayerBlock:
+    block = Block(field, catalogue.get(scheme), steps, _require_number(length), depth)  # type: ignore[arg-type]
+    return LayerBlock(block, **how)
+
+
+def _require_square(K: Connectivity | int) -> Connectivity:
+    return K if isinstance(K, Connectivity) else fields.dense(count("K", K))
+
+
+def _half(K: Connectivity | int) -> Connectivity:
+    if isinstance(K, Connectivity):
+        return K
+    if count("K", K) % 2:
+        raise ValueError(f"`K` must be an even number of features, as the state has two halves; found {K}")
+    return fields.dense(count("K", K) // 2)
+
+
+def _require_number(length) -> float:
+    """The length of layers, on which the places of their weights depend: a number without a gradient."""
+    if isinstance(length, Tensor) and length.requires_grad:
+        raise ValueError(
+            "`length` of layers must be a number, found a tensor that requires a gradient; detach it, or take "
+            "`ODEBlock(FieldFunction(field), scheme, steps, length)`, which has a gradient of its length"
+        )
+    return validate_number("length", length.item() if isinstance(length, Tensor) and length.numel() == 1 else length)
+
+
+def _times(length: float | Tensor, steps: int, like: Tensor) -> Tensor:
+    """Even times from zero; those that the host knows stay there, so that nobody waits for a device to read them."""
+    dtype, device = like.real.dtype, like.device
+    if isinstance(length, Tensor):
+        return torch.linspace(0.0, 1.0, steps + 1, dtype=dtype, device=device) * length.to(device, dtype)
+    if not torch.compiler.is_compiling():
+        device = torch.device("cpu")
+    return torch.linspace(0.0, length, steps + 1, dtype=dtype, device=device)
+
+
+class SolveBlock(torch.nn.Module):
+    """y(0) -> y(length) for any function (t, y); see `ODEBlock`."""
+
+    def __init__(self, func, scheme, steps=None, length=1.0, *, memory="auto", rtol=1e-6, atol=1e-9):
+        super().__init__()
+        is_tensor = isinstance(length, Tensor) and length.numel() == 1
+        found = validate_number("length", length.detach().item() if is_tensor else length, "[-inf, inf]")
+        if not (isfinite(found) and found != 0):
+            raise ValueError(f"`length` must be finite and not zero, found {length!r:.60}")
+        self.func, self.scheme = func, catalogue.get(scheme)
+        self.length = length if isinstance(length, Tensor) else found
+        self.steps = None if steps is None else count("steps", steps)
+        self.is_given_pair = steps is not None and is_pair(self.scheme)  # others go from time to time in any case
+        if steps is None and not is_pair(self.scheme):
+            raise ValueError(f"`steps` must be given for {self.scheme.name}, which cannot choose them")
+        self.how = {"memory": memory, "rtol": rtol, "atol": atol}
+        if isinstance(func, (Partitioned, SecondOrder, Split)):
+            self.parts = torch.nn.ModuleList(f for f in func.functions if isinstance(f, torch.nn.Module))
+
+    def forward(self, y):
+        """The state at the end: a tensor, or a tuple of them, as it was at the beginning."""
+        first = y[0] if isinstance(y, tuple) and y else y
+        if not isinstance(first, Tensor):
+            raise TypeError(f"`y` must be a tensor or a tuple of them, found {type(y).__name__}")
+        t = _times(self.length, self.steps or 1, first)
+        options = {"grid_constructor": lambda func, y, t: t} if self.is_given_pair else {}
+        how = self.how | ({"memory": "all"} if torch.compiler.is_compiling() else {})
+        found = odeint_adjoint(self.func, y, t, method=self.scheme, options=options, **how)
+        return tuple(part[-1] for part in found) if isinstance(found, tuple) else found[-1]
+
+    def extra_repr(self) -> str:
+        return f"{self.scheme.name}, steps={self.steps}, length={self.length}"

@@ -1,0 +1,213 @@
+"""Nets as modules: the same designs and weights as in `stepnet.nets`, on tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from types import NoneType
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.modules.module import _has_any_global_hook
+
+from stepnet.nets.design import Block
+from stepnet.nets.initialisation import validate_initialisation
+from stepnet.nets.layout import Layout
+from stepnet.nets.net import Net
+from stepnet.torch.kernels import DTYPES, Kernels, Tensors, vector
+from stepnet.torch.layer_modules import (
+    Initialisation,
+    LayerBlock,
+    LayerChain,
+    find_tensors,
+    flatten_features,
+    initialise,
+    lay,
+    write,
+)
+from stepnet.validation import instance, sequence
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class NetModule(torch.nn.Module):
+    """A net of `stepnet.nets` with its weights as parameters: `(batch, ...)` -> `(batch, outputs)`.
+
+    Inputs and outputs are laid out as in the net; its stages take flat tensors, or the channels first.
+
+    The names of parameters are those of the net: opening.K, blocks.0.K, blocks.0.b, readout.W, ...; they come in the
+    order of its flat vector.  Stages with hooks, and other modules put in their place, are called one by one.
+
+    Parameters
+    ----------
+    net : Net
+        Design and weights, which are copied.
+    memory, workers
+        As in `LayerBlock`; by default those of the net.
+    engine
+        As in `LayerBlock`.
+    seed, initialisation
+        Of the weights that `reset_parameters` draws, as in `LayerBlock`.
+    device, dtype
+        Of the parameters; by default the CPU and the net's own dtype.
+    """
+
+    def __init__(
+        self, net: Net, *, memory=None, engine="auto", workers=None, seed=None, initialisation="glorot", device=None,
+        dtype=None,
+    ):  # fmt: skip
+        super().__init__()
+        if not isinstance(net, Net):
+            raise TypeError(f"`net` must be a net of `stepnet.nets`, found {type(net).__name__}")
+        self.design, self.layout = net.design, net.layout
+        self.layout_in = Layout(net.design.axes_in, net.layout)
+        self.layout_out = Layout(net.design.axes_out, net.layout)
+        self.workers = net.workers if workers is None else workers
+        if not isinstance(dtype, (torch.dtype, NoneType)):
+            raise TypeError(f"`dtype` must be a torch.dtype or None, found {type(dtype).__name__}")
+        where = {"device": device, "dtype": dtype or getattr(torch, net.dtype.name)}
+        how = {"memory": net.memory if memory is None else memory, "engine": engine, "workers": self.workers}
+        for name, record in net.design.stages():
+            where["theta"] = np.concatenate(
+                [np.zeros(0), *(net.weights[f"{name}.{p}"].ravel() for p in record.parameters)]
+            )
+            stage = LayerBlock(record, **how, **where) if isinstance(record, Block) else LayerChain(record, **where)
+            family, _, number = name.partition(".")
+            if number and family not in self._modules:
+                self.add_module(family, torch.nn.ModuleList())
+            self.get_submodule(family).append(stage) if number else self.add_module(name, stage)  # type: ignore[operator]
+        self.records, self.names = tuple(net.design.stages()), tuple(net.design.shapes)
+        self.memory = self.get_submodule("blocks.0").memory
+        self.kernels = Kernels(net.design, engine, self.memory, self.names, self.workers)
+        self.initialisation = Initialisation(net.design, validate_initialisation(initialisation), seed)
+        self._lay()
+
+    def reset_parameters(self) -> None:
+        """Draw new initial weights from torch's generator, or restore those of the module's `seed`."""
+        initialise(self.initialisation, self.names, self.in_order())
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, stages = flatten_features(x, self.layout_in, "x"), self.stages()
+        if self._is_whole(stages):
+            return self.layout_out.restore(self.kernels.run(x, self._tensors(stages), self.run_reference))
+        for stage in stages:
+            x = stage(x)
+        is_last_its_own = getattr(stages[-1], "record", None) is self.records[-1][1]
+        return self.layout_out.restore(x) if is_last_its_own else x
+
+    def run_reference(self, x: Tensor, tensors: Tensors, memory) -> Tensor:
+        """The same on `(batch, features)` by operations of tensors, with others for its parameters, in some memory."""
+        x, rest = flatten_features(x, self.layout_in, "x"), iter(sequence(instance(Tensor))("tensors", tensors))
+        for stage in self.stages():
+            x = stage.run_reference(x, tuple(islice(rest, len(stage.names))), memory)  # type: ignore[operator, arg-type]
+        return x
+
+    def way(self, x: Tensor) -> str:
+        """How this input would be run: by the "kernels", by operations of "tensors", or by its "stages" one by one."""
+        stages = self.stages()
+        if not self._is_whole(stages):
+            return "stages"
+        return (
+            "kernels"
+            if self.kernels.take(flatten_features(x, self.layout_in, "x"), self._tensors(stages))
+            else "tensors"
+        )
+
+    # ---- stages -----------------------------------------------------------------------------------------------------
+
+    def stages(self) -> list[torch.nn.Module]:
+        """Opening, blocks, joins and read-out in the order in which they run."""
+        found = []
+        for name, _ in self.records:
+            family, _, number = name.partition(".")
+            stage = self._modules.get(family)
+            stage = stage._modules.get(number) if number and stage is not None else stage
+            if stage is None:
+                raise ValueError(f"`{name}` is gone; put a module in its place, `torch.nn.Identity()` to leave it out")
+            found.append(stage)
+        return found
+
+    def _is_whole(self, stages: list[torch.nn.Module]) -> bool:
+        """Whether all stages are those of the design, and nobody wants to see them called."""
+        if _has_any_global_hook():
+            return False
+        for stage, (_, record) in zip(stages, self.records, strict=True):
+            if type(stage) not in (LayerBlock, LayerChain) or stage.record is not record:
+                return False
+            if any(getattr(stage, hooks) for hooks in HOOKS):
+                return False
+        return True
+
+    def _tensors(self, stages: list[torch.nn.Module]) -> tuple[Tensor, ...]:
+        return tuple([each for stage in stages for each in find_tensors(stage, stage.names)])  # type: ignore[arg-type]
+
+    def in_order(self) -> tuple[Tensor, ...]:
+        """The parameters as they follow each other in the net's flat vector."""
+        stages = self.stages()
+        for stage, (name, record) in zip(stages, self.records, strict=True):
+            if getattr(stage, "record", None) is not record:
+                raise ValueError(f"`{name}` is no longer that of the net, found {type(stage).__name__}")
+        return self._tensors(stages)
+
+    def named_modules(self, memo=None, prefix="", remove_duplicate=True) -> Iterator:  # type: ignore[override]
+        """In the order in which stages run, which that of parameters follows."""
+        places = {name: place for place, (name, _) in enumerate(self.records)}
+        place = lambda name: max([places.get(name[:i], -1) for i in (*_dots(name), len(name))])
+        found = list(super().named_modules(memo, prefix, remove_duplicate))
+        yield from sorted(found, key=lambda each: place(each[0].removeprefix(prefix).removeprefix(".")))
+
+    # ---- weights both ways ------------------------------------------------------------------------------------------
+
+    @property
+    def theta(self) -> np.ndarray:
+        """All parameters as the net's flat vector, a copy; float32 of half precision."""
+        theta = vector(self.in_order()).cpu()
+        return (theta if theta.dtype in DTYPES else theta.float()).numpy().copy()
+
+    def put(self, theta) -> None:
+        """Replace all parameters by those of a flat vector."""
+        write(self.names, self.in_order(), theta)
+
+    def net(self) -> Net:
+        """A net of the same design with these weights; float32 of single and half precision, else float64."""
+        tensors = self.in_order()
+        theta = vector([p.double() for p in tensors]).cpu().numpy()
+        dtype = np.float64 if tensors[0].dtype == torch.float64 else np.float32
+        how = {"workers": self.workers, "memory": self.memory, "layout": self.layout}
+        return Net(self.design, theta, dtype=dtype, **how)
+
+    def _lie_at(self, flat: np.ndarray | None) -> None:
+        """Every block sees its part of the vector."""
+        self.kernels.lie_at(flat)
+        sizes = np.cumsum([0, *(sum(p.numel() for p in stage.parameters()) for stage in self.stages())])
+        for stage, first, last in zip(self.stages(), sizes[:-1], sizes[1:], strict=True):
+            if isinstance(stage, LayerBlock):
+                stage.kernels.lie_at(None if flat is None else flat[first:last])
+
+    def __setstate__(self, state) -> None:
+        super().__setstate__(state)
+        self._lay()
+
+    def _apply(self, fn, recurse=True):
+        super()._apply(fn, recurse)
+        self._lay()
+        return self
+
+    def _lay(self) -> None:
+        before = self.kernels.flat
+        lay(self, self.names, self.kernels)
+        if self.kernels.flat is not None and self.kernels.flat is not before:
+            self._lie_at(self.kernels.flat)
+
+    def extra_repr(self) -> str:
+        return f"engine={self.kernels.engine!r}, memory={self.memory!r}"
+
+
+def _dots(name: str) -> list[int]:
+    return [i for i, letter in enumerate(name) if letter == "."]
+
+
+def from_net(net: Net, **how) -> NetModule:
+    """A net of `stepnet.nets` as a module; `how` holds the other arguments of `NetModule`."""
+    return NetModule(net, **how)

@@ -1,0 +1,185 @@
+"""Parameters by blocks: some are free while the others stay; and depth by levels, from a short net to a long one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import TrainingInterrupted
+from stepnet.nets.derivatives import Linearised
+from stepnet.records import find_by_name, validate_count
+from stepnet.training.full_batch import METHODS, Method, minimise
+from stepnet.training.maximum_principle import MSA
+from stepnet.training.minimisation import MinimisationState, Minimum
+from stepnet.training.objective import Data, Model, Objective, indices_into, require, validate_theta
+from stepnet.training.progress import bar
+from stepnet.validation import array, check, having, sequence
+
+
+@dataclass(frozen=True, eq=False)
+class FreeGradient:
+    """The gradient of a value by the parameters that are free."""
+
+    value: float
+    theta: np.ndarray
+    outputs: np.ndarray
+
+
+class Part:
+    """A model of which only the parameters with these indices are free: a model itself."""
+
+    def __init__(self, model: Model, indices: np.ndarray):
+        self._model = having("theta", "put", "gradient", what="a model")("model", model)
+        self._indices = indices_into("indices", indices, np.size(model.theta))
+        if hasattr(model, "linearised"):
+            self.linearised = self._linearised
+
+    @property
+    def theta(self) -> np.ndarray:
+        return np.asarray(self._model.theta)[self._indices]
+
+    def put(self, theta: np.ndarray) -> None:
+        whole = np.array(self._model.theta)
+        whole[self._indices] = self._own("theta", theta)
+        self._model.put(whole)
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        return self._model(x)
+
+    def gradient(self, x: np.ndarray, loss: Callable) -> FreeGradient:
+        found = getattr(self._model, "parameter_gradient", self._model.gradient)(x, loss)
+        return FreeGradient(found.value, found.theta[self._indices], found.outputs)
+
+    def gauss_newton(self, x: np.ndarray, v: np.ndarray, hessian: Callable) -> np.ndarray:
+        return self._model.gauss_newton(x, self._whole(v), hessian)[self._indices]
+
+    def _linearised(self, x: np.ndarray) -> Linearised:
+        near = self._model.linearised(x)  # type: ignore[attr-defined]
+        return Linearised(
+            self._indices.size, near.outputs, lambda v: near.tangent(self._whole(v)),
+            lambda u: near.pullback(u)[self._indices],
+        )  # fmt: skip
+
+    def _whole(self, v: np.ndarray) -> np.ndarray:
+        """A direction of all parameters."""
+        whole = np.zeros_like(self._model.theta)
+        whole[self._indices] = self._own("v", v)
+        return whole
+
+    def _own(self, name: str, value) -> np.ndarray:
+        return array(len(self._indices))(name, value)
+
+    def roughness(self) -> tuple[float, np.ndarray]:
+        value, gradient = self._model.roughness()  # type: ignore[attr-defined]
+        return value, gradient[self._indices]
+
+
+@check(model=having("views", "theta", what="a net"))
+def blocks_by_name(model: Any) -> dict[str, np.ndarray]:
+    """The indices of a net's parameters, those of each opening, block, join and read-out together."""
+    found: dict[str, list[np.ndarray]] = {}
+    for name, places in model.views(np.arange(model.theta.size)).items():
+        found.setdefault(name.rpartition(".")[0], []).append(places.ravel())
+    return {name: np.concatenate(places) for name, places in found.items()}
+
+
+def block_coordinate(
+    objective: Objective,
+    data: Data,
+    blocks: Mapping[str, np.ndarray] | Sequence[np.ndarray] | None = None,
+    method: Method | str = "lbfgs",
+    *,
+    sweeps: int = 10,
+    theta=None,
+    progress: bool = False,
+) -> Minimum:
+    """Minimise over one block of parameters after the other; the model keeps the parameters that were found.
+
+    The objective does not rise in any sweep.  Haber & Ruthotto (2017), arXiv:1705.03341, alternate so between the
+    layers and the read-out.
+
+    Parameters
+    ----------
+    objective, data, method, theta, progress
+        As in `minimise`, with `method` for each block.
+    blocks : mapping or sequence of arrays of indices, optional
+        Which parameters move together; all must be in one.  By default what the names of a net put together.
+    sweeps : int
+        How often each block has its turn.
+
+    Returns
+    -------
+    Minimum
+        With the value after every sweep as `history`, and the gradient by all parameters.
+    """
+    require(objective, data)
+    model = objective.model
+    if isinstance(find_by_name("method", METHODS, method, {}), MSA):
+        raise TypeError("`method` of block-coordinate descent must be LBFGS or GaussNewton; MSA trains whole nets")
+    model.put(validate_theta(model, theta))
+    parts = _validate(blocks_by_name(model) if blocks is None else blocks, model.theta.size)
+    with bar(validate_count("sweeps", sweeps, 0), progress, unit="sweep") as shown:
+        watch = MinimisationState(shown, np.array(model.theta))
+        try:
+            for _ in range(sweeps):
+                for indices in parts:
+                    found = minimise(replace(objective, model=Part(model, indices)), data, method)
+                    watch.gradients, watch.products = watch.gradients + found.gradients, watch.products + found.products
+                value, accuracy = objective.value(model.theta, data)
+                watch.tell(loss=value, accuracy=accuracy)
+                watch.step(value)
+        except TrainingInterrupted:
+            _keep_end(objective, data, watch)
+            raise TrainingInterrupted(watch.interrupted()) from None
+    _keep_end(objective, data, watch)
+    return watch.minimum(False, f"{sweeps} sweeps over {len(parts)} blocks are done")
+
+
+def _keep_end(objective: Objective, data: Data, watch: MinimisationState) -> None:
+    """Where the blocks have led, with the gradient by all of them."""
+    theta = np.array(objective.model.theta)
+    value, _, gradient = objective.gradient(theta, data)
+    watch.gradients += 1
+    watch.keep(theta, value, gradient)
+
+
+def multilevel(
+    objective: Objective, data: Data, method: Method | str = "lbfgs", *, levels: int = 3, progress: bool = False
+) -> tuple[Any, list[Minimum]]:
+    """Train a short net, then the same function of depth on twice as many steps, and so on.
+
+    A level begins with the weights of the one before: `model.refined()` keeps them as functions of depth and halves the
+    steps.  Its first value is that of the last level only in the limit of short steps; where steps are long, the
+    objective can jump, and the roughness of weights that are constant on each step doubles.  Haber & Ruthotto (2017);
+    Chang et al. (2018), arXiv:1710.10348.  An interruption holds the minimum of its level, and its model as `.model`.
+
+    Returns
+    -------
+    model, minima
+        The longest model, with its parameters, and where each level ended.
+    """
+    minima: list[Minimum] = []
+    for level in range(validate_count("levels", levels, 1)):
+        if level:
+            objective = replace(objective, model=objective.model.refined())  # type: ignore[attr-defined]
+        try:
+            minima.append(minimise(objective, data, method, progress=progress))
+        except TrainingInterrupted as interrupted:
+            interrupted.model = objective.model
+            raise
+    return objective.model, minima
+
+
+def _validate(blocks, size: int) -> list[np.ndarray]:
+    """Blocks as arrays of indices in which every parameter comes once."""
+    given = sequence(lambda _, each: each)("blocks", blocks.values() if isinstance(blocks, Mapping) else blocks)
+    parts = [indices_into("blocks", each, size) for each in given]
+    if any(part.ndim != 1 or part.dtype.kind not in "iu" for part in parts):
+        raise TypeError("`blocks` must be arrays of indices, each with one axis")
+    together = np.sort(np.concatenate(parts)) if parts else np.zeros(0, int)
+    if not np.array_equal(together, np.arange(size)):
+        raise ValueError(f"`blocks` must have each of the {size} parameters once, found {together.size} indices")
+    return parts
