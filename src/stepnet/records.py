@@ -40,9 +40,7 @@ MOST_THREADS = 2**16
 MANY_BITS = 200  # of integers that are not written out: Python refuses to write more than 4300 digits
 
 
-def validate_count(
-    name: str, value, least: int, most: int = MOST_COUNT, why: str = "counts are 64-bit integers"
-) -> int:
+def validate_count(name: str, value, least: int, most: int = MOST_COUNT, why: str = "") -> int:
     """An integer argument from `least` to `most`, beyond which it cannot work (`why`); bool and float are refused."""
     try:
         if isinstance(value, (bool, np.bool_)):
@@ -53,6 +51,7 @@ def validate_count(
     if count < least:
         raise ValueError(f"`{name}` must be at least {least}, found {shown_integer(count)}")
     if count > most:
+        why = why or ("counts are 64-bit integers" if most == MOST_COUNT else "more cannot work")
         raise ValueError(f"`{name}` must be at most {most}, found {shown_integer(count)}: {why}")
     return count
 

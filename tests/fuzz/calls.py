@@ -336,7 +336,8 @@ CALLS["gradient with a loss"] = lambda: (
 )
 add("stepnet.start", lambda: dict(problem=ode(), scheme="dopri5", **how_to_step))
 add("stepnet.Integrator", lambda: {
-    "problem": ode(), "scheme": sn.schemes.get("rk4"), "plan": contract.Plan(contract.FixedSteps(3), contract.Saving(None, 0)),
+    "problem": ode(), "scheme": sn.schemes.get("rk4"),
+    "plan": contract.Plan(contract.FixedSteps(3), contract.Saving(None, 0)),
 })  # fmt: skip
 add_methods("stepnet.Integrator", integrator, step=dict, run_to=lambda: {"t": 0.5}, save=lambda: {"path": "stored.npz"})
 CALLS["stepnet.Integrator.y"] = lambda: (set_state, {"integrator": integrator(), "y": [1.0, 2.0]})

@@ -26,7 +26,7 @@ class TrajectoryBuffer:
         try:
             self.t = np.empty(capacity)
             self.y = np.empty((capacity, width), job.real_dtype)
-        except MemoryError:
+        except (MemoryError, ValueError):  # NumPy's, for more bytes than an integer can count
             size = capacity * width * job.real_dtype.itemsize / 2**30
             raise MemoryError(
                 f"saving {capacity} states takes {size:.0f} GiB; use `save_every` or `save_at` to save fewer"
