@@ -17,7 +17,7 @@ Named = TypeVar("Named", bound=Callable[..., Any])
 
 
 def validate_number(name: str, value, interval: str = "(-inf, inf)") -> float:
-    """A real argument in an interval, as in `number("delta", delta, "(0, inf)")`."""
+    """A real argument in an interval, as in `validate_number("delta", delta, "(0, inf)")`."""
     try:
         if isinstance(value, (bool, str)) or np.iscomplexobj(value):
             raise TypeError

@@ -76,9 +76,10 @@ def array(*shape: int | None, dtype=None) -> Kind:
 
     def kind(name: str, value) -> np.ndarray:
         try:
-            found = convert_integers(name, np.asarray(value))
+            found = np.asarray(value)
         except (TypeError, ValueError, OverflowError):
             raise _refusal(name, "an array of numbers", value) from None
+        found = convert_integers(name, found)
         if found.dtype.kind not in "biuf":
             raise _refusal(name, f"an array of real numbers, not of {found.dtype}", value)
         if found.dtype != np.float32 or dtype is not None:

@@ -182,7 +182,7 @@ def test_no_grid(grid, error, message):
         ({"rtol": -1.0}, ValueError, "`rtol`"),
         ({"tolerance": 1.0}, TypeError, "tolerance"),
         ({"chunk": 0}, ValueError, "`chunk`"),
-        ({"chunk": 1.5}, ValueError, "`chunk`"),
+        ({"chunk": 1.5}, TypeError, "`chunk`"),
         ({"reduce": "mean"}, TypeError, "`reduce`"),
         ({"reduce": Mean}, TypeError, "`reduce`"),
         ({"reduce": {}}, ValueError, "`reduce`"),

@@ -419,18 +419,18 @@ add("stepnet.torch.LayerBlock", lambda: {"block": block()})
 add_methods(
     "stepnet.torch.LayerBlock", layer_block, forward=lambda: {"y": torch.ones(2, 3)}, reset_parameters=dict,
     way=lambda: {"y": torch.ones(2, 3)},
-    plainly=lambda: {"y": torch.ones(2, 3), "tensors": tuple(layer_block().parameters()), "memory": "all"},
+    run_reference=lambda: {"y": torch.ones(2, 3), "tensors": tuple(layer_block().parameters()), "memory": "all"},
 )  # fmt: skip
 add("stepnet.torch.LayerChain", lambda: {"chain": sn.fields.affine(sn.fields.dense(3))})
 add_methods(
     "stepnet.torch.LayerChain", layer_chain, forward=lambda: {"x": torch.ones(2, 3)}, reset_parameters=dict,
-    plainly=lambda: {"x": torch.ones(2, 3), "tensors": tuple(layer_chain().parameters())},
+    run_reference=lambda: {"x": torch.ones(2, 3), "tensors": tuple(layer_chain().parameters())},
 )  # fmt: skip
 add("stepnet.torch.NetModule", lambda: {"net": net()})
 add_methods(
     "stepnet.torch.NetModule", module, extra_repr=dict, forward=lambda: {"x": pairs()}, in_order=dict,
     named_modules=dict, net=dict, put=lambda: {"theta": net().theta}, reset_parameters=dict, stages=dict,
-    way=lambda: {"x": pairs()}, plainly=lambda: {"x": pairs(), "tensors": module().in_order(), "memory": "all"},
+    way=lambda: {"x": pairs()}, run_reference=lambda: {"x": pairs(), "tensors": module().in_order(), "memory": "all"},
 )  # fmt: skip
 add("stepnet.torch.Partitioned", lambda: {"dq": tensor_decay, "dp": tensor_decay})
 add("stepnet.torch.SecondOrder", lambda: {"acceleration": tensor_decay})

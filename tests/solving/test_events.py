@@ -786,10 +786,18 @@ def test_a_reset_of_the_other_shape_of_a_matrix_is_refused():
 @pytest.mark.parametrize(
     ("facts", "kind", "words"),
     [
-        ({"fun": 1.0}, TypeError, "`fun` of an event must be a function, found float"),
+        ({"fun": 1.0}, TypeError, "`fun` of an event must be a function or a C function, found float"),
         ({"direction": 2}, ValueError, "`direction` of an event must be -1, 0 or 1, found 2"),
-        ({"terminal": -1}, ValueError, "`terminal` of an event must be a boolean or a count, found -1"),
-        ({"terminal": 1.5}, ValueError, "`terminal` of an event must be a boolean or a count, found 1.5"),
+        (
+            {"terminal": -1},
+            ValueError,
+            "a boolean or a count of at most 2**62, found -1",
+        ),
+        (
+            {"terminal": 1.5},
+            ValueError,
+            "a boolean or a count of at most 2**62, found 1.5",
+        ),
         ({"reset": 1.0}, TypeError, "`reset` of an event must be a function, found float"),
         ({"reset": abs, "terminal": True}, ValueError, "cannot both stop the run"),
     ],

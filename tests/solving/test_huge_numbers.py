@@ -66,8 +66,11 @@ def test_integers_that_cannot_work_are_refused(case, number):
         INTEGERS[case](number)
 
 
+TIMES_TOO = ("steps", "steps of start", "steps of a gradient", "steps of an ensemble")  # or the times of given steps
+
+
 @pytest.mark.parametrize("number", [2.5, True, "3"], ids=repr)
-@pytest.mark.parametrize("case", [case for case in INTEGERS if not case.startswith("steps")])
+@pytest.mark.parametrize("case", [case for case in INTEGERS if case not in TIMES_TOO])
 def test_what_is_no_integer_is_refused(case, number):
     name = NAMES.get(case, case.split(",")[0].split()[0])
     with pytest.raises(TypeError, match=rf"`{name}` must be an integer, found"):

@@ -242,7 +242,7 @@ def test_times_between_given_steps_are_refused(family):
 @pytest.mark.parametrize("t", [-0.5, 3.0001, 0.0, math.nan, math.inf], ids=str)
 def test_times_outside_or_behind_are_refused(family, t):
     integrator = family.start().step()
-    with pytest.raises(ValueError, match="`t` must lie between"):
+    with pytest.raises(ValueError, match=r"`t` must (lie between|be a number in)"):
         integrator.run_to(t)
 
 

@@ -304,7 +304,7 @@ def test_training_moves_the_weights_that_kernels_see():
     ("build", "error", "words"),
     [
         (lambda: snt.HamiltonianBlock(5, N), ValueError, "`K` must be an even number"),
-        (lambda: snt.ResidualBlock(0, N), ValueError, "`K` must be a positive"),
+        (lambda: snt.ResidualBlock(0, N), ValueError, "`K` must be at least 1, found 0"),
         (lambda: snt.ResidualBlock(4, 0), ValueError, "`steps`"),
         (lambda: snt.ResidualBlock(fields.dense(3, 4), N), ValueError, "as many features"),
         (lambda: snt.ResidualBlock(4, N, scheme="verlet"), ValueError, "`scheme`"),

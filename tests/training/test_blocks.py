@@ -94,7 +94,7 @@ def test_a_refined_net_goes_on_where_the_shorter_one_ended():
     ([np.arange(8)], "each of the 9 parameters once, found 8 indices"),
     ([np.arange(9), np.arange(2)], "found 11 indices"),
     ([], "found 0 indices"),
-    ([np.ones(9, bool)], "`blocks` must be arrays of indices"),
+    ([np.ones(9, bool)], "`blocks` must be whole numbers"),
 ])  # fmt: skip
 def test_blocks_that_do_not_cover_the_parameters_are_refused(blocks, message):
     with pytest.raises((ValueError, TypeError), match=message):

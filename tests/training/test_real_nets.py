@@ -125,7 +125,7 @@ def test_what_was_found_before_an_interruption_is_kept(method, monkeypatch):
 
 def test_interrupted_blocks_and_levels_keep_the_whole_net(monkeypatch):
     whole = training.Objective(net(0, steps=4), "cross_entropy")
-    minimise, calls = training.blocks.minimise, 0
+    minimise, calls = training.block_descent.minimise, 0
 
     def interrupts(*arguments, **options):
         nonlocal calls
@@ -135,7 +135,7 @@ def test_interrupted_blocks_and_levels_keep_the_whole_net(monkeypatch):
             raise sn.TrainingInterrupted(found)
         return found
 
-    monkeypatch.setattr(training.blocks, "minimise", interrupts)
+    monkeypatch.setattr(training.block_descent, "minimise", interrupts)
     with pytest.raises(sn.TrainingInterrupted) as told:
         training.block_coordinate(whole, TRAIN, method=training.LBFGS(3))
     np.testing.assert_array_equal(told.value.run.theta, whole.model.theta)

@@ -229,7 +229,7 @@ class Integrator:
 
     def run_to(self, t: float) -> Integrator:
         """Step until time `t`; adaptive steps end exactly there, given ones must have it among their times."""
-        t = validate_number("t", t)
+        t = validate_number("t", t, "[-inf, inf]")
         low, high = sorted((self.t, self._end))
         if not (low <= t <= high or self._stepper.is_at(t)):
             raise ValueError(f"`t` must lie between {self.t:g} and {self._end:g}, found {t!r}")

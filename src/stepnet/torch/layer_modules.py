@@ -68,7 +68,7 @@ class LayerChain(torch.nn.Module):
         """The same on `(batch, features)` with other tensors for its parameters; few layers are kept in any memory."""
         tensors = checked_tensors(self.names, tensors)
         return self.on_tensors(
-            StageInput(0.0, dict(zip(self.names, tensors, strict=True))), flatten_features(x, self.layout_in, "x")
+            StageInput(0.0, dict(zip(self.names, tensors, strict=True))), require_features(x, self.record.n_in, "x")
         )
 
     def __repr__(self) -> str:
@@ -147,7 +147,7 @@ class LayerBlock(torch.nn.Module):
 
     def run_reference(self, y: Tensor, tensors: Tensors, memory) -> Tensor:
         """The same on `(batch, features)` by operations of tensors, with others for its parameters, in some memory."""
-        tensors, y = checked_tensors(self.names, tensors), flatten_features(y, self.layout_in)
+        tensors, y = checked_tensors(self.names, tensors), require_features(y, self.layout_in.size, "y")
         weights = tuple([control for each in tensors for control in each.unbind()])
 
         def run(weights: Tensors):
@@ -373,6 +373,14 @@ def time_like(t, y: Tensor) -> Tensor:
         return torch.as_tensor(t, dtype=y.dtype, device=y.device)
     except (TypeError, ValueError, OverflowError):
         raise TypeError(f"`t` must be a number or a tensor, found {type(t).__name__}") from None
+
+
+def require_features(x: Tensor, count: int, name: str) -> Tensor:
+    """A tensor `(batch, features)` of so many features."""
+    if not isinstance(x, Tensor) or x.ndim != 2 or x.shape[1] != count:
+        found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise ValueError(f"`{name}` must be a tensor (batch, {count}), found {found}")
+    return x
 
 
 def flatten_features(y: Tensor, layout: Layout, name: str = "y") -> Tensor:

@@ -24,6 +24,7 @@ from stepnet.torch.layer_modules import (
     flatten_features,
     initialise,
     lay,
+    require_features,
     write,
 )
 from stepnet.validation import instance, sequence
@@ -98,7 +99,7 @@ class NetModule(torch.nn.Module):
 
     def run_reference(self, x: Tensor, tensors: Tensors, memory) -> Tensor:
         """The same on `(batch, features)` by operations of tensors, with others for its parameters, in some memory."""
-        x, rest = flatten_features(x, self.layout_in, "x"), iter(sequence(instance(Tensor))("tensors", tensors))
+        x, rest = require_features(x, self.layout_in.size, "x"), iter(sequence(instance(Tensor))("tensors", tensors))
         for stage in self.stages():
             x = stage.run_reference(x, tuple(islice(rest, len(stage.names))), memory)  # type: ignore[operator, arg-type]
         return x

@@ -127,9 +127,10 @@ class RHSJacobian:
 def _flatten(y, n: int, dtype, name: str = "y") -> np.ndarray:
     """A state as one row of float64, or of complex128 for a complex problem."""
     try:
-        given = convert_integers(name, np.asarray(y))
+        given = np.asarray(y)
     except ValueError:
         given = np.asarray(None)
+    given = convert_integers(name, given)
     if given.dtype.kind not in ("biufc" if np.dtype(dtype).kind == "c" else "biuf"):
         raise TypeError(f"`{name}` must be an array of numbers as the state is, found {type(y).__name__}")
     flat = np.ascontiguousarray(given, np.result_type(dtype, np.float64)).ravel()
