@@ -8,7 +8,7 @@ from numba_engine.runs import child
 # What LLVM and Numba keep of every function: 2, 45 and 70 measured over many, more over the first few.
 # Machine code that is not freed is 134, 630 and 1250.
 KILOBYTES_EACH = {"traced": 15.0, "compiled": 250.0, "differentiated": 500.0}
-FEW, MANY = {"traced": 1500, "compiled": 60, "differentiated": 40}, {"traced": 10_000, "compiled": 1000}
+FEW, MANY = {"traced": 700, "compiled": 60, "differentiated": 40}, {"traced": 10_000, "compiled": 1000}
 
 PROGRAM = """
 import gc
