@@ -84,9 +84,11 @@ def plan_adaptive_steps(problem: Problem, scheme, choices: AdaptiveOptions) -> A
         )
     if norm is not None and (not isinstance(norm, str) or norm not in NORMS):
         raise UnknownName("norm", norm, NORMS)
+    are_given = rtol is not None and atol is not None  # a default is attainable
     rtol = _validate_tolerance("rtol", DEFAULT_RTOL if rtol is None else rtol, problem)
     atol = _validate_tolerance("atol", DEFAULT_ATOL if atol is None else atol, problem)
-    _require_attainable(rtol, atol)
+    if are_given:
+        _require_attainable(rtol, atol)
     return AdaptiveSteps(
         rtol=rtol,
         atol=atol,
