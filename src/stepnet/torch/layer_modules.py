@@ -377,7 +377,8 @@ def time_like(t, y: Tensor) -> Tensor:
 
 def require_features(x: Tensor, count: int, name: str) -> Tensor:
     """A tensor `(batch, features)` of so many features."""
-    if not isinstance(x, Tensor) or x.ndim != 2 or x.shape[1] != count:
+    is_known = not torch.jit.is_tracing()  # shapes are numbers
+    if not isinstance(x, Tensor) or (is_known and (x.ndim != 2 or x.shape[1] != count)):
         found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
         raise ValueError(f"`{name}` must be a tensor (batch, {count}), found {found}")
     return x
