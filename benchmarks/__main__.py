@@ -24,6 +24,7 @@ from benchmarks import (
     layers,
     lines,
     neural_ode,
+    noise,
     report,
     training,
 )
@@ -35,7 +36,7 @@ WORKLOADS = (
     | dict.fromkeys(fixed_steps.WORKLOADS, fixed_steps.rows)
     | {
         module.WORKLOAD: module.rows
-        for module in (cold_start, drop_in, lines, gradients, ensembles, batches, neural_ode, layers, training)
+        for module in (cold_start, drop_in, lines, gradients, ensembles, batches, neural_ode, noise, layers, training)
     }
 )
 

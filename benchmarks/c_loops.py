@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.orbits import Orbit
 from benchmarks.problems import Adaptive
 
-SOURCE, HERD = (Path(__file__).with_name(name) for name in ("loops.c", "herd.c"))
+SOURCE, LANES = (Path(__file__).with_name(name) for name in ("loops.c", "lanes.c"))
 COMMAND = ("gcc", "-O3", "-march=native", "-ffp-contract=off", "-shared", "-fPIC")
 
 POINTER, DOUBLE, INTEGER = ctypes.c_void_p, ctypes.c_double, ctypes.c_int64
@@ -31,19 +31,19 @@ def library(is_called: bool) -> ctypes.CDLL:
         return ctypes.CDLL(str(target))
 
 
-def herd(rhos: np.ndarray, t_end: float, first_step: float, tolerance: float):
+def lanes(rhos: np.ndarray, t_end: float, first_step: float, tolerance: float):
     """A call of the loop over members side by side; it returns their end states and all attempted steps."""
     with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "herd.so"
-        command = [*COMMAND, "-ffp-contract=fast", "-mprefer-vector-width=512", "-fno-math-errno", "-o", target, HERD]
+        target = Path(folder) / "lanes.so"
+        command = [*COMMAND, "-ffp-contract=fast", "-mprefer-vector-width=512", "-fno-math-errno", "-o", target, LANES]
         subprocess.run([*command, "-lm"], check=True, capture_output=True)
         library = ctypes.CDLL(str(target))
-    library.herd.restype = INTEGER
-    library.herd.argtypes = (POINTER, INTEGER, DOUBLE, DOUBLE, DOUBLE, POINTER)
+    library.lanes.restype = INTEGER
+    library.lanes.argtypes = (POINTER, INTEGER, DOUBLE, DOUBLE, DOUBLE, POINTER)
     ends = np.empty((len(rhos), 3))
 
     def call():
-        steps = library.herd(rhos.ctypes.data, len(rhos), t_end, first_step, tolerance, ends.ctypes.data)
+        steps = library.lanes(rhos.ctypes.data, len(rhos), t_end, first_step, tolerance, ends.ctypes.data)
         return ends, steps
 
     return call

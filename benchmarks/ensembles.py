@@ -21,7 +21,7 @@ SECONDS = 4.0
 
 IN_LANES, MORE_IN_LANES = f"stepnet dopri5, {MANY} members", f"stepnet dopri5, {MOST} members"
 ON_TWO = f"{MORE_IN_LANES}, 2 threads"
-C_HERD = f"C dopri5, {MANY} members in vectors"
+C_LANES = f"C dopri5, {MANY} members in vectors"
 ONE_ORBIT, MANY_ORBITS = "stepnet verlet, one orbit", f"stepnet verlet, {ORBITS} orbits"
 ONE_PLEIADES, MANY_PLEIADES = "stepnet dopri5, Pleiades one by one", f"stepnet dopri5, {PLEIADES} Pleiades"
 
@@ -43,7 +43,7 @@ def rows(name: str = WORKLOAD) -> Iterator[Row]:
         IN_LANES: (MANY, partial(in_lanes, MANY, 1)),
         MORE_IN_LANES: (MOST, partial(in_lanes, MOST, 1)),
         ON_TWO: (MOST, partial(in_lanes, MOST, 2)),
-        C_HERD: (MANY, partial(c_herd, MANY)),
+        C_LANES: (MANY, partial(c_lanes, MANY)),
         "Numba dopri5, naive prange": (1000, partial(naive_loop, 1000)),
         "stepnet dopri5, one by one": (20, partial(one_by_one, 20)),
         "diffrax Dopri5, vmap": (1000, partial(diffrax, 1000, "vmap")),
@@ -92,8 +92,8 @@ def _prepared(problem, scheme: str, **how) -> Prepared:
     return Prepared(call, lambda found: Answer(found.y_end, int(found.accepted.sum()), int(found.rejected.sum())))
 
 
-def c_herd(count: int) -> Prepared:
-    call = c_loops.herd(rhos(count), T_END, 1e-3, TOLERANCE)
+def c_lanes(count: int) -> Prepared:
+    call = c_loops.lanes(rhos(count), T_END, 1e-3, TOLERANCE)
     call()
     return Prepared(call, lambda raw: Answer(raw[0], raw[1]))
 

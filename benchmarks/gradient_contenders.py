@@ -108,9 +108,10 @@ def sweep(is_reverse: bool):
 
     def prepare(run):
         from stepnet import schemes
-        from stepnet.engines.numba_engine.adjoint.differentiation import DifferentiableRun
+        from stepnet.engines.contract import FixedSteps
+        from stepnet.engines.numba_engine import linearise
 
-        linear = DifferentiableRun(run.problem, schemes.get("rk4"), run.steps, None, False, False)
+        linear = linearise(run.problem, schemes.get("rk4"), FixedSteps(run.steps))
         states = np.empty((run.steps, linear.width))
 
         def forward():

@@ -1,14 +1,18 @@
-"""Writes docs/schemes.md from the catalogue: `python docs/generate.py`."""
+"""Writes the generated pages, docs/schemes.md and docs/internals/modules.md: `python docs/generate.py`."""
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Callable, Iterator
 from math import isfinite
 from pathlib import Path
 
 from stepnet import schemes
 from stepnet.schemes import conditions
 
-TARGET = Path(__file__).parent / "schemes.md"
+DOCS = Path(__file__).parent
+SOURCES = DOCS.parent / "src" / "stepnet"
 FAMILIES = {
     "ExplicitRK": "Explicit Runge-Kutta",
     "LowStorageRK": "Low-storage Runge-Kutta (2N)",
@@ -16,25 +20,30 @@ FAMILIES = {
     "Splitting": "Splitting and symplectic",
     "Multistep": "Multistep",
 }
-INTRODUCTION = """# Schemes
+SCHEMES = """# Schemes
 
-Written by `docs/generate.py` from the catalogue; every property is computed from the coefficients. *Real* and
-*imaginary* are the stability limits on the negative real axis and on the imaginary axis (for splittings: the largest
-h omega on an oscillator), *SSP* the strong-stability coefficient.
+Generated from the catalogue by `docs/generate.py`; every property is computed from the coefficients. *Real* and
+*imaginary* are the stability limits on the negative real axis and on the imaginary axis (for splitting schemes: the
+largest h omega on an oscillator), *SSP* is the strong-stability-preserving coefficient.
+"""
+MODULES = """# Modules
+
+Generated from the docstrings by `docs/generate.py`: every module with its first sentence.
+[ARCHITECTURE.md](../../ARCHITECTURE.md) has the tree of packages.
 """
 
 
-def page() -> str:
-    """The whole page."""
+def build_scheme_page() -> str:
+    """The tables of all schemes, by family."""
     chosen = [schemes.get(name) for name in schemes.names()]
-    parts = [INTRODUCTION]
+    parts = [SCHEMES]
     for family, title in FAMILIES.items():
         members = sorted((s for s in chosen if type(s).__name__ == family), key=lambda s: (s.order, s.name))
-        parts.append(f"## {title}\n\n{_table(members)}")
+        parts.append(f"## {title}\n\n{_build_table(members)}")
     return "\n".join(parts)
 
 
-def _table(members) -> str:
+def _build_table(members) -> str:
     rows = ["| name | order | real | imaginary | SSP | properties | reference |", "|---|---|---|---|---|---|---|"]
     for scheme in members:
         hats = ", ".join(str(hat.order) for hat in getattr(scheme, "embedded", ()))
@@ -44,16 +53,12 @@ def _table(members) -> str:
             conditions.imaginary_stability_limit(scheme),
             conditions.ssp_coefficient(scheme),
         )
-        cells = [f"{x:.4g}" if isfinite(x) else "-" for x in numbers]
-        rows.append(f"| {_name(scheme)} | {order} | {' | '.join(cells)} | {_properties(scheme)} | {scheme.reference} |")
+        cells = " | ".join(f"{x:.4g}" if isfinite(x) else "-" for x in numbers)
+        rows.append(f"| `{scheme.name}` | {order} | {cells} | {_list_properties(scheme)} | {scheme.reference} |")
     return "\n".join(rows) + "\n"
 
 
-def _name(scheme) -> str:
-    return f"`{scheme.name}`"
-
-
-def _properties(scheme) -> str:
+def _list_properties(scheme) -> str:
     found = {
         "FSAL": conditions.is_fsal(scheme),
         "symplectic": conditions.is_symplectic(scheme),
@@ -63,5 +68,37 @@ def _properties(scheme) -> str:
     return ", ".join(name for name, holds in found.items() if holds)
 
 
+def build_module_page() -> str:
+    """The list of all modules, by package."""
+    parts = [MODULES]
+    for package in _list_packages(SOURCES):
+        name = ".".join(("stepnet", *package.relative_to(SOURCES).parts))
+        modules = sorted(path for path in package.glob("*.py") if path.stem != "__init__")
+        rows = [f"| `{path.stem}` | {_read_first_sentence(path)} |" for path in modules]
+        table = "\n".join(["| module | contents |", "|---|---|", *rows]) if rows else ""
+        parts += [part for part in (f"## {name}", _read_first_sentence(package / "__init__.py"), table) if part]
+    return "\n\n".join(parts).replace("\n\n\n", "\n\n") + "\n"
+
+
+def _list_packages(folder: Path) -> Iterator[Path]:
+    """A package and the packages inside it, parents first."""
+    yield folder
+    for inner in sorted(path.parent for path in folder.glob("*/__init__.py")):
+        yield from _list_packages(inner)
+
+
+def _read_first_sentence(path: Path) -> str:
+    """The first sentence of a module's docstring on one line, for a cell of a table."""
+    paragraph = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].split())
+    sentence = re.split(r"(?<=[.?])\s+(?=[A-Z`])", paragraph)[0]
+    return sentence.replace("|", "\\|")
+
+
+PAGES: dict[Path, Callable[[], str]] = {
+    DOCS / "schemes.md": build_scheme_page,
+    DOCS / "internals" / "modules.md": build_module_page,
+}
+
 if __name__ == "__main__":
-    TARGET.write_text(page())
+    for target, build in PAGES.items():
+        target.write_text(build())

@@ -100,7 +100,7 @@ ARGUMENT_CASES = [
     (lambda: estimators.NetClassifier(optimizer="adam"), "NetClassifier takes no `optimizer`; give `optimiser`"),
     (lambda: estimators.NetRegressor(max_iter=5), "NetRegressor takes no `max_iter`; give `epochs`"),
     (lambda: estimators.NetRegressor(seed=5), "NetRegressor takes no `seed`; give `random_state`"),
-    (lambda: nets.resnet(2, 1, 4, 2, random_state=0), "`composed` takes no `random_state`; give `seed`"),
+    (lambda: nets.resnet(2, 1, 4, 2, random_state=0), "`compose_net` takes no `random_state`; give `seed`"),
 ]
 
 
@@ -124,7 +124,7 @@ def test_the_table_names_only_what_there_is():
 EXPLAINED = (
     sn.solve, sn.start, sn.gradient, sn.tangent, sn.jacobian, sn.hvp, sn.solve_ensemble, sn.gradient_ensemble,
     sn.sweep, sn.ODE, training.Adam, training.AdamW, training.Recipe, training.LBFGS, training.train,
-    training.minimise, estimators.NetClassifier, nets.Net, nets.composed, nets.resnet,
+    training.minimise, estimators.NetClassifier, nets.Net, nets.compose_net, nets.resnet,
 )  # fmt: skip
 
 

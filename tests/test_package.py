@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import itertools
 import pkgutil
@@ -10,6 +11,8 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+from collections import defaultdict
+from importlib import resources
 from pathlib import Path
 from types import ModuleType
 
@@ -21,6 +24,7 @@ import stepnet as sn
 
 HEAVY = ["numba", "llvmlite", "scipy", "torch", "matplotlib", "sklearn", "tqdm", "click", "pandas", "dask", "zarr"]
 NAMES = list(sn.__all__)
+SOURCES = Path(sn.__file__).parent
 
 
 def test_import_loads_numpy_and_nothing_heavier():
@@ -131,7 +135,14 @@ def test_every_argument_of_solve_is_documented():
 def test_the_package_is_marked_as_needing_its_dependencies():
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     needed = {re.match(r"[\w-]+", line)[0] for line in project["dependencies"]}
-    assert {"numpy", "scipy", "numba", "tqdm", "click"} <= needed
+    assert {"numpy", "scipy", "numba", "tqdm", "click", "platformdirs", "threadpoolctl"} <= needed
+
+
+def test_the_package_ships_its_types():
+    """Hatch puts all files of the package into the wheel; type checkers look for this one."""
+    assert (resources.files("stepnet") / "py.typed").is_file()
+    build = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert build["targets"]["wheel"] == {"packages": ["src/stepnet"]}
 
 
 # ---- the command line -----------------------------------------------------------------------------------------------
@@ -237,3 +248,22 @@ def test_dir_shows_public_names_only():
 def test_plots_are_an_attribute():
     program = "import stepnet as sn; print(sn.plots.__name__, 'plots' in dir(sn))"
     assert child.succeed(program).strip() == "stepnet.plots True"
+
+
+TENSOR_TWINS = {"Partitioned", "SecondOrder", "Split"}
+"""Public names that `stepnet` and `stepnet.torch` share: the same form of problem, of arrays and of tensors."""
+
+
+def test_no_two_classes_have_one_name():
+    """But for twins: the same job in the two engines, and the public forms of problems."""
+    places = defaultdict(list)
+    for path in SOURCES.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(path.relative_to(SOURCES).parts[:2])
+    assert len(places) > 300
+    engines = [("engines", "numba_engine"), ("engines", "torch_engine")]
+    twice = {name for name, found in places.items() if len(found) > 1}
+    twins = {name for name in twice if sorted(places[name]) == engines}
+    print(f"{len(places)} names of classes, twins of the engines: {sorted(twins)}")
+    assert twice - twins == TENSOR_TWINS

@@ -1,13 +1,14 @@
 """stepnet: a layer is a step of an integrator.
 
-Public names are loaded when they are first used; `import stepnet` itself loads NumPy and nothing heavier.
+Public names are imported when they are first used; `import stepnet` itself imports NumPy and nothing heavier.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
-import numpy  # noqa: F401  everything here speaks of arrays
+import numpy  # noqa: F401  all submodules need it
 
 __version__ = "0.1.0"
 
@@ -16,6 +17,7 @@ _HOME = {
     "Partitioned": "stepnet.problem",
     "SecondOrder": "stepnet.problem",
     "Split": "stepnet.problem",
+    "SDE": "stepnet.problem",
     "Solution": "stepnet.solution",
     "Statistics": "stepnet.solution",
     "Status": "stepnet.solution",
@@ -55,6 +57,7 @@ _MODULES = {
     "estimators": "stepnet.estimators",
     "fields": "stepnet.fields",
     "nets": "stepnet.nets",
+    "noise": "stepnet.noise",
     "plots": "stepnet.plots",
     "reductions": "stepnet.ensembles.reductions",
     "schemes": "stepnet.schemes",
@@ -65,7 +68,7 @@ _MODULES = {
 __all__ = [*_HOME, *_MODULES]
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(_MODULES[name])
     if name in _HOME:

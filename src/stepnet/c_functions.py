@@ -1,9 +1,10 @@
-"""Addresses of C functions, and what may stand where a function is expected."""
+"""Addresses of C functions, and the check of what is accepted as a function."""
 
 from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from typing import Any, NoReturn, SupportsIndex
 
 import numpy as np
 
@@ -20,7 +21,7 @@ class Address:
 
     value: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         value = self.value
         if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
             raise TypeError(f"`number` of an address must be a whole number, found {value!r:.60}")
@@ -36,22 +37,22 @@ class Address:
     def __copy__(self) -> Address:
         return self
 
-    def __deepcopy__(self, memory) -> Address:
+    def __deepcopy__(self, memory: dict[int, Any]) -> Address:
         return self
 
-    def __reduce_ex__(self, protocol):
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(f"{self!r} belongs to this process and cannot be pickled; send what the function is made of")
 
 
 def address(number: int) -> Address:
-    """The address of a C function, to be given where a function is expected.
+    """Build the address of a C function, which is accepted wherever a function is expected.
 
     Nothing can check what is at an address: a wrong one ends the process.  Keep whatever owns the function alive.
 
     Parameters
     ----------
     number : int
-        Where the function is in the memory of this process, as `cfunc.address` of Numba or `ctypes.cast(function,
+        The address of the function in this process, such as `cfunc.address` of Numba or `ctypes.cast(function,
         ctypes.c_void_p).value`.
 
     Returns
@@ -78,13 +79,13 @@ def address(number: int) -> Address:
     return Address(number)
 
 
-def is_function(value) -> bool:
-    """Whether a value can stand where a function is expected: a Python function, or a C function of any kind."""
+def is_function(value: object) -> bool:
+    """Whether a value is accepted as a function: a Python callable or a C function."""
     return callable(value) or isinstance(value, Address) or type(value).__name__ == "LowLevelCallable"
 
 
-def check_function(name: str, value, of: str = "") -> None:
-    """Refuse what is no function; a bare number is not taken for an address.  `of` says whose argument `name` is."""
+def check_function(name: str, value: object, of: str = "") -> None:
+    """Refuse what is not a function; an integer is not an address.  `of` completes the name in the message."""
     if isinstance(value, ctypes._CFuncPtr) and not value:  # type: ignore[attr-defined]
         raise ValueError(f"`{name}`{of} must be a function, found a null pointer")
     if is_function(value):

@@ -1,27 +1,27 @@
-"""The few exception types of the package; wrong arguments are plain `ValueError` or `TypeError`."""
+"""The exception types of the package; wrong arguments raise `ValueError` or `TypeError`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stepnet.foreign_names import find_hint_for_argument, find_hint_for_name
 
 if TYPE_CHECKING:
     from stepnet.solution import EnsembleSolution, Solution
-    from stepnet.training.minimisation import Minimum
+    from stepnet.training.minimum import Minimum
     from stepnet.training.run import Run
 
 
 class SchemeError(ValueError):
-    """The numbers of a scheme contradict what the scheme promises."""
+    """The coefficients of a scheme contradict its declared properties."""
 
 
 class UnknownName(LookupError):
     """A name that is not in a catalogue; the message offers the nearest ones."""
 
-    def __init__(self, what: str, name: object, known: Iterable[str]):
+    def __init__(self, what: str, name: object, known: Iterable[str]) -> None:
         if not isinstance(known, Iterable) or getattr(known, "ndim", 1) == 0:
             raise TypeError(f"`known` must be names, found {type(known).__name__}")
         known = sorted(map(str, known))
@@ -32,7 +32,7 @@ class UnknownName(LookupError):
 class UnknownArgument(TypeError):
     """An argument that a function does not have; the message says what to give instead."""
 
-    def __init__(self, function: str, name: str, known: Iterable[str]):
+    def __init__(self, function: str, name: str, known: Iterable[str]) -> None:
         known = list(known)
         hint = (
             find_hint_for_argument(name, known)
@@ -48,22 +48,22 @@ def _find_nearest(name: str, known: list[str]) -> str:
 
 
 class DamagedFile(ValueError):
-    """A file that is not what was written, or that is no file of this kind."""
+    """A file that is damaged or not of the expected kind."""
 
 
 class FolderInUse(BlockingIOError):
-    """Another process, or another thread of this one, works in the folder."""
+    """The folder is in use by another process or thread."""
 
 
 class NoIdentity(TypeError):
-    """Something that cannot be told from another one by its value, so that nothing that is stored can belong to it."""
+    """An object that cannot be identified by its value, so that no stored result can be matched to it."""
 
 
 class NoDerivative(TypeError):
-    """A right-hand side or a loss whose derivative is not known; the message says why, and what to give."""
+    """A right-hand side or a loss whose derivative is not known; the message says why and what to supply."""
 
 
-def _message(name: str, value) -> str:
+def _message(name: str, value: object) -> str:
     message = getattr(value, "message", None)
     if not isinstance(message, str):
         raise TypeError(f"`{name}` must have a `message`, found {type(value).__name__}")
@@ -73,44 +73,44 @@ def _message(name: str, value) -> str:
 class SolveFailed(RuntimeError):
     """A solve stopped before its end; `.solution` holds the valid part, the status and the reason."""
 
-    def __init__(self, solution: Solution):
+    def __init__(self, solution: Solution) -> None:
         super().__init__(_message("solution", solution))
         self.solution = solution
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.solution,)
 
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C during a solve; `.solution` holds the part that was done."""
 
-    def __init__(self, solution: Solution | EnsembleSolution):
+    def __init__(self, solution: Solution | EnsembleSolution) -> None:
         super().__init__(_message("solution", solution))
         self.solution = solution
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.solution,)
 
 
 class TrainingFailed(RuntimeError):
     """Training diverged; `.run` holds the last good parameters, the history and the reason."""
 
-    def __init__(self, run: Run):
+    def __init__(self, run: Run) -> None:
         super().__init__(_message("run", run))
         self.run = run
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.run,)
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """Ctrl-C during training; `.run` holds the part that was done, `.model` the model if the caller has it not."""
+    """Ctrl-C during training; `.run` holds the part that was done, `.model` the model if the caller lacks it."""
 
-    def __init__(self, run: Run | Minimum, model=None):
+    def __init__(self, run: Run | Minimum, model: Any = None) -> None:
         super().__init__(_message("run", run))
         self.run, self.model = run, model
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.run, self.model)
 
 

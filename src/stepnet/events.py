@@ -1,10 +1,11 @@
-"""What to look for along a solution: zeros of functions of time and state."""
+"""Events: zeros of functions of time and state, located during a run."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,36 +17,36 @@ from stepnet.records import MOST_COUNT
 class Event:
     """A zero of g(t, y, *args) (g(t, q, p, *args) for partitioned problems) where its sign changes.
 
-    Every step is looked at in eight equal parts.  Two zeros in one of them are found by the minimum of |g| between, if
-    it is the only one there (`max_step` makes the parts shorter).  Where g only touches zero there is no change of
-    sign: `touch` finds that, too.
+    Each step is searched in eight equal parts.  Two zeros in one part are found from the minimum of |g| between them,
+    if it is the only one there (a smaller `max_step` makes the parts shorter).  Zeros without a change of sign are
+    found with `touch`.
 
     Parameters
     ----------
     fun : callable or C function
         g, returning one number; it may be compiled, so it must not have side effects.
     direction : int
-        1 for zeros where g grows, -1 where it falls, 0 for both.
+        1 for zeros where g increases, -1 where it decreases, 0 for both.
     terminal : bool or int
-        Stop at the first zero, or at this many.
+        True stops the run at the first zero, a number at that many zeros.
     reset : callable, optional
-        `reset(t, y, *args)` returns the state to go on with after each zero; plain Python.  Events that accumulate at
-        a time, as the bounces of a ball, end the run there with `Status.EVENTS_ACCUMULATE`.
+        `reset(t, y, *args)` returns the state that replaces y at each zero; it is called in Python.  Events that
+        accumulate at a time, like the bounces of a ball, end the run there with `Status.EVENTS_ACCUMULATE`.
     at_start : bool
-        Whether a zero at the very beginning counts, if g leaves it in the wanted direction; SciPy's do.
+        Whether a zero at the initial time counts, if g leaves it in the given direction; in SciPy it does.
     touch : float
-        Also count where |g| has a minimum of at most this without a change of sign, which rounding and the error of
-        the solution would decide; `direction` is that in which g comes to zero.
+        Also count minima of |g| up to this value without a change of sign, where rounding and the error of the solution
+        decide whether g crosses zero; `direction` is that in which g approaches zero.
     """
 
-    fun: Callable
+    fun: Callable[..., Any]
     direction: int = 0
     terminal: bool | int = False
-    reset: Callable | None = None
+    reset: Callable[..., Any] | None = None
     at_start: bool = False
     touch: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_function("fun", self.fun, " of an event")
         if not isinstance(self.direction, (int, float, np.number)) or self.direction not in (-1, 0, 1):
             raise ValueError(f"`direction` of an event must be -1, 0 or 1, found {self.direction!r:.60}")
@@ -59,4 +60,4 @@ class Event:
         if self.reset is not None and not callable(self.reset):
             raise TypeError(f"`reset` of an event must be a function, found {type(self.reset).__name__}")
         if self.reset is not None and self.terminal:
-            raise ValueError("an event cannot both stop the run (`terminal`) and go on with a new state (`reset`)")
+            raise ValueError("an event cannot both stop the run (`terminal`) and continue from a new state (`reset`)")

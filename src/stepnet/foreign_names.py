@@ -1,6 +1,6 @@
-"""What other packages call the things of this one: the hints that errors give for an unknown name or argument.
+"""Names that other packages use: the hints that errors give for an unknown name or argument.
 
-Names are refused and not taken as aliases, so that a word has one meaning here; `solve_ivp`, which has SciPy's
+They are refused, not accepted as aliases, so that a word has one meaning here; `solve_ivp`, which has SciPy's
 signature, and `stepnet.torch`, which has torchdiffeq's, take the names of those packages.
 """
 
@@ -81,7 +81,7 @@ NAMES: dict[str, tuple[str, str]] = {
     "kaiming": ("torch", "he"),
     "kaiming_normal": ("torch", "he"),
 }
-"""By lower-case name: who uses it, and what it is here."""
+"""By lower-case name: the package that uses it, and the name here."""
 
 IMPLICIT = ("bdf", "radau", "lsoda", "ode15s", "ode23s", "ode23t", "ode23tb", "vode", "cvode", "rosenbrock23", "rodas5",
             "rodas5p", "trbdf2", "kencarp4", "implicit_euler", "backward_euler", "crank_nicolson")  # fmt: skip
@@ -165,11 +165,11 @@ ARGUMENTS: dict[str, tuple[tuple[str, str], ...]] = {
     "init": (("initialisation", "`initialisation`"),),
     "initialization": (("initialisation", "`initialisation`"),),
 }  # fmt: skip
-"""By argument: what to give instead, each beside the parameter that a function must have for the hint to be right."""
+"""By argument: what to use instead, with the parameter that a function must have for the hint to apply."""
 
 
 def find_hint_for_name(name: str, known: Collection[str]) -> str | None:
-    """Where a name comes from and what it is among the known ones, if it is that of another package."""
+    """The package that a foreign name comes from and its equivalent among the known names, if there is one."""
     key = name.lower()
     if key in IMPLICIT and STABILISED in known:
         return (
@@ -183,6 +183,6 @@ def find_hint_for_name(name: str, known: Collection[str]) -> str | None:
 
 
 def find_hint_for_argument(name: str, known: Collection[str]) -> str | None:
-    """What to give a function with the known parameters instead of an argument that it does not have."""
+    """What to use instead of an argument that a function with the known parameters does not have."""
     found = next((hint for parameter, hint in ARGUMENTS.get(name.lower(), ()) if parameter in known), None)
     return None if found is None else found if found is OF_THE_PROBLEM else f"give {found}"

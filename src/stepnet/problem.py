@@ -1,18 +1,37 @@
-"""What to solve: frozen records that check their numbers when they are built."""
+"""Problems: frozen records of what to solve, validated when they are built."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cached_property
 from math import isfinite, isnan
+from typing import Any
 
 import numpy as np
 
 from stepnet.c_functions import check_function
-from stepnet.records import convert_integers, explain_arguments, show_fields
+from stepnet.errors import UnknownName
+from stepnet.records import convert_integers, explain_arguments, show_fields, validate_count, validate_number
 
-LONG = 10_000  # entries from which on BLAS starts threads, which costs more than a product
+LONG = 10_000  # entries from which BLAS starts threads, which costs more than the product
+
+
+class ProblemForm(Enum):
+    """The form of an equation, which decides which schemes can solve it."""
+
+    FIRST = "first"  # y' = f(t, y)
+    SUM = "sum"  # y' = f1(t, y) + f2(t, y) + ...
+    PARTITIONED = "partitioned"  # q' = dq(t, p), p' = dp(t, q)
+    COUPLED = "coupled"  # q' = dq(t, q, p), p' = dp(t, q, p)
+    SECOND = "second"  # q'' = a(t, q)
+    STOCHASTIC = "stochastic"  # dy = f(t, y) dt + g(t, y) dW
+
+    @property
+    def has_separate_halves(self) -> bool:
+        """Whether q' depends on p only and p' on q only."""
+        return self in (ProblemForm.PARTITIONED, ProblemForm.SECOND)
 
 
 @explain_arguments()
@@ -34,20 +53,20 @@ class ODE:
     args : tuple
         Further arguments of `fun`: numbers and arrays of floats reach compiled code.
     jac : callable, array_like or sparse matrix, optional
-        df/dy as `jac(t, y, *args)`, dense or sparse, or the matrix itself if it is constant.  As a Jacobian it wins
-        over what tracing finds; gradients, which want df/dp too, take `vjp`, then a trace, then this.
+        df/dy as `jac(t, y, *args)`, dense or sparse, or the matrix itself if it is constant.  For Jacobians it takes
+        precedence over a trace; gradients, which also need df/dp, use `vjp`, then a trace, then `jac`.
     jac_sparsity : array_like or sparse matrix, optional
-        Nonzero where slope i depends on entry j; needed only where that cannot be found out.
+        Nonzero where slope i depends on entry j; needed only where this cannot be found by tracing.
     jvp, vjp : callable or C function, optional
-        `jvp(t, y, v, *args)` giving (df/dy) v and `vjp(t, y, w, *args)` giving w (df/dy).
+        `jvp(t, y, v, *args)` returns (df/dy) v and `vjp(t, y, w, *args)` returns w (df/dy).
     trace : bool
-        False refuses tracing: the functions of the problem are then compiled by Numba, or called back in Python.
+        False disables tracing: the functions of the problem are then compiled by Numba, or called in Python.
     """
 
-    fun: Callable
+    fun: Callable[..., Any]
     y0: np.ndarray
     t_span: tuple[float, float]
-    args: tuple = ()
+    args: tuple[Any, ...] = ()
     jac: object = field(default=None, kw_only=True)
     jac_sparsity: object = field(default=None, kw_only=True)
     jvp: object = field(default=None, kw_only=True)
@@ -56,8 +75,10 @@ class ODE:
 
     __repr__ = show_fields
 
-    def __post_init__(self):
-        _set(self, y0=_validate_initial_state("y0", self.y0), t_span=span_of(self.t_span), args=_as_args(self.args))
+    def __post_init__(self) -> None:
+        _set(
+            self, y0=_validate_initial_state("y0", self.y0), t_span=validate_span(self.t_span), args=_as_args(self.args)
+        )
         n = self.y0.size
         _set(
             self,
@@ -71,6 +92,8 @@ class ODE:
                 check_function(name, getattr(self, name))
         _check_flag("trace", self.trace)
 
+    form = ProblemForm.FIRST
+
     @cached_property
     def initial(self) -> np.ndarray:
         """The flat initial state."""
@@ -80,7 +103,7 @@ class ODE:
 @explain_arguments()
 @dataclass(frozen=True, eq=False)
 class Partitioned:
-    """q' = dq(t, p), p' = dp(t, q): what splitting schemes want; q = q0, p = p0 at the beginning.
+    """q' = dq(t, p), p' = dp(t, q), q(t0) = q0, p(t0) = p0: a partitioned problem, as splitting schemes need it.
 
     With `separable=False` both right-hand sides are called as (t, q, p, *args).
 
@@ -89,27 +112,31 @@ class Partitioned:
     dq, dp : callable or C function
         `dq(t, p, *args)` and `dp(t, q, *args)`, returning arrays or filling `dy` in place as in `ODE`.
     q0, p0 : array_like
-        Initial state, equal shapes.
+        Initial state, of equal shapes.
     t_span, args, trace
         As in `ODE`.
     """
 
-    dq: Callable
-    dp: Callable
+    dq: Callable[..., Any]
+    dp: Callable[..., Any]
     q0: np.ndarray
     p0: np.ndarray
     t_span: tuple[float, float]
-    args: tuple = ()
+    args: tuple[Any, ...] = ()
     separable: bool = True
     trace: bool = field(default=True, kw_only=True)
 
     __repr__ = show_fields
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         q0, p0 = _validate_pair("q0", self.q0, "p0", self.p0)
-        _set(self, q0=q0, p0=p0, t_span=span_of(self.t_span), args=_as_args(self.args))
+        _set(self, q0=q0, p0=p0, t_span=validate_span(self.t_span), args=_as_args(self.args))
         _check_flag("separable", self.separable)
         _check_flag("trace", self.trace)
+
+    @property
+    def form(self) -> ProblemForm:
+        return ProblemForm.PARTITIONED if self.separable else ProblemForm.COUPLED
 
     @property
     def initial(self) -> np.ndarray:
@@ -120,31 +147,33 @@ class Partitioned:
 @explain_arguments()
 @dataclass(frozen=True, eq=False)
 class SecondOrder:
-    """q'' = a(t, q), q = q0 and q' = v0 at the beginning.
+    """q'' = a(t, q), q(t0) = q0, q'(t0) = v0.
 
     Parameters
     ----------
     acceleration : callable or C function
         `a(t, q, *args)`, returning an array or filling `dy` in place as in `ODE`.
     q0, v0 : array_like
-        Initial positions and velocities, equal shapes.
+        Initial positions and velocities, of equal shapes.
     t_span, args, trace
         As in `ODE`.
     """
 
-    acceleration: Callable
+    acceleration: Callable[..., Any]
     q0: np.ndarray
     v0: np.ndarray
     t_span: tuple[float, float]
-    args: tuple = ()
+    args: tuple[Any, ...] = ()
     trace: bool = field(default=True, kw_only=True)
 
     __repr__ = show_fields
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         q0, v0 = _validate_pair("q0", self.q0, "v0", self.v0)
-        _set(self, q0=q0, v0=v0, t_span=span_of(self.t_span), args=_as_args(self.args))
+        _set(self, q0=q0, v0=v0, t_span=validate_span(self.t_span), args=_as_args(self.args))
         _check_flag("trace", self.trace)
+
+    form = ProblemForm.SECOND
 
     @property
     def initial(self) -> np.ndarray:
@@ -165,15 +194,15 @@ class Split:
         As in `ODE`.
     """
 
-    parts: tuple[Callable, ...]
+    parts: tuple[Callable[..., Any], ...]
     y0: np.ndarray
     t_span: tuple[float, float]
-    args: tuple = ()
+    args: tuple[Any, ...] = ()
     trace: bool = field(default=True, kw_only=True)
 
     __repr__ = show_fields
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         try:
             parts = tuple(self.parts)
         except TypeError:
@@ -186,10 +215,12 @@ class Split:
             self,
             parts=parts,
             y0=_validate_initial_state("y0", self.y0),
-            t_span=span_of(self.t_span),
+            t_span=validate_span(self.t_span),
             args=_as_args(self.args),
         )
         _check_flag("trace", self.trace)
+
+    form = ProblemForm.SUM
 
     @cached_property
     def initial(self) -> np.ndarray:
@@ -197,17 +228,170 @@ class Split:
         return self.y0.ravel()
 
 
-Problem = ODE | Partitioned | SecondOrder | Split
+NOISE_TYPES = ("scalar", "additive", "diagonal", "commutative", "general")
+CALCULI = ("ito", "stratonovich")
+MOST_SEED, MOST_PATH, MOST_CELLS = 2**64 - 1, 2**40 - 1, 2**32
+
+
+@explain_arguments()
+@dataclass(frozen=True, eq=False)
+class SDE:
+    """dy = f(t, y) dt + g(t, y) dW, y(t0) = y0 on t_span = (t0, t1): a stochastic differential equation.
+
+    The Brownian path W is a function of `seed`, `path` and `cells`, so that a problem has one solution for each scheme
+    and number of steps; see `stepnet.noise.BrownianPath`.
+
+    Parameters
+    ----------
+    drift : callable
+        `f(t, y, *args)`, returning an array of the shape of the state, as `fun` in `ODE`.
+    diffusion : callable
+        `g(t, y, *args)`; the shape of its result depends on `noise`.
+    y0 : array_like
+        Initial state of any shape, in float64.
+    t_span : (float, float)
+        Beginning and end, t0 < t1.
+    args : tuple
+        Further arguments of both functions.
+    noise : {"diagonal", "scalar", "additive", "commutative", "general"}
+        "diagonal": g has the shape of the state, and entry i of the state has its own component of W and depends on no
+        other entry in g; "scalar": g has the shape of the state and W one component; "general" and "commutative": g is
+        (*state, m) and W has m components; "additive": g depends on t only, and is (*state, m), or of the shape of the
+        state with a component of W for each entry.
+    calculus : {"ito", "stratonovich"}
+        The sense of the integral; `convert` changes it.
+    seed, path : int
+        Which Brownian path; paths of a seed are independent.
+    cells : int, optional
+        Cells of the base grid of the Brownian path, by default the number of steps.  Runs with different numbers of
+        steps see the same path if they have the same `cells`, and each number of steps is a divisor of `cells`, or
+        `cells` times a power of two.
+    trace : bool
+        As in `ODE`.
+    correction : float
+        A multiple of sum_j (dg_j/dy) g_j, over the columns g_j of g, that is added to the drift; set by `convert`.
+
+    Examples
+    --------
+    >>> gbm = SDE(lambda t, y: 0.05 * y, lambda t, y: 0.2 * y, [1.0], (0.0, 1.0))
+    >>> gbm.noise, gbm.calculus
+    ('diagonal', 'ito')
+    """
+
+    drift: Callable[..., Any]
+    diffusion: Callable[..., Any]
+    y0: np.ndarray
+    t_span: tuple[float, float]
+    args: tuple[Any, ...] = ()
+    noise: str = field(default="diagonal", kw_only=True)
+    calculus: str = field(default="ito", kw_only=True)
+    seed: int = field(default=0, kw_only=True)
+    path: int = field(default=0, kw_only=True)
+    cells: int | None = field(default=None, kw_only=True)
+    trace: bool = field(default=True, kw_only=True)
+    correction: float = field(default=0.0, kw_only=True)
+
+    __repr__ = show_fields
+
+    def __post_init__(self) -> None:
+        _set(
+            self, y0=_validate_initial_state("y0", self.y0), t_span=validate_span(self.t_span), args=_as_args(self.args)
+        )
+        if self.y0.dtype != np.float64:
+            raise TypeError(f"`y0` of an `SDE` must be float64, found {self.y0.dtype}")
+        if not (self.t_span[0] < self.t_span[1] and isfinite(self.t_span[1])):
+            raise ValueError(f"`t_span` of an `SDE` must be two finite times, the second later, found {self.t_span}")
+        if not isinstance(self.noise, str) or self.noise not in NOISE_TYPES:
+            raise UnknownName("noise", self.noise, NOISE_TYPES)
+        if not isinstance(self.calculus, str) or self.calculus not in CALCULI:
+            raise UnknownName("calculus", self.calculus, CALCULI)
+        _set(
+            self,
+            seed=validate_count("seed", self.seed, 0, MOST_SEED),
+            path=validate_count("path", self.path, 0, MOST_PATH),
+            cells=None if self.cells is None else validate_count("cells", self.cells, 1, MOST_CELLS),
+        )
+        _check_flag("trace", self.trace)
+        _set(self, correction=validate_number("correction", self.correction))
+
+    form = ProblemForm.STOCHASTIC
+
+    @cached_property
+    def initial(self) -> np.ndarray:
+        """The flat initial state."""
+        return self.y0.ravel()
+
+    @cached_property
+    def diffusion_shape(self) -> tuple[int, ...]:
+        """The shape of the diffusion, found by calling it once."""
+        g = np.asarray(self.diffusion(self.t_span[0], self.y0.copy(), *self.args))
+        shape, wanted = g.shape, self.y0.shape
+        is_vector, is_matrix = shape == wanted, shape[:-1] == wanted and len(shape) > len(wanted)
+        if self.noise in ("scalar", "diagonal"):
+            if not is_vector:
+                raise ValueError(
+                    f"`diffusion` of {self.noise} noise must return the shape {wanted} of the state, found {shape}; "
+                    f"for a matrix take noise='general'"
+                )
+        elif not (is_matrix or (self.noise == "additive" and is_vector)) or 0 in shape:
+            raise ValueError(
+                f"`diffusion` of {self.noise} noise must return an array (*state, components) = ({_join(wanted)}m), "
+                f"found {shape}; for one value per entry of the state take noise='diagonal'"
+            )
+        if g.dtype.kind not in "biuf":
+            raise TypeError(f"`diffusion` must return real numbers, found dtype {g.dtype}")
+        if not np.isfinite(g).all():
+            raise ValueError(f"`diffusion` must be finite at the beginning, t = {self.t_span[0]:g}, found {g!r:.80}")
+        return shape
+
+    @property
+    def n_components(self) -> int:
+        """The number of components of W."""
+        if self.noise == "scalar":
+            return 1
+        return self.y0.size if self.diffusion_shape == self.y0.shape else self.diffusion_shape[-1]
+
+    def convert(self, calculus: str) -> SDE:
+        """The same process in the other calculus: the drift changes by half the derivative of g in the direction g.
+
+        Parameters
+        ----------
+        calculus : {"ito", "stratonovich"}
+            The sense of the integral of the result.
+
+        Returns
+        -------
+        SDE
+
+        Examples
+        --------
+        >>> gbm = SDE(lambda t, y: 0.05 * y, lambda t, y: 0.2 * y, [1.0], (0.0, 1.0))
+        >>> gbm.convert("stratonovich").calculus
+        'stratonovich'
+        """
+        if not isinstance(calculus, str) or calculus not in CALCULI:
+            raise UnknownName("calculus", calculus, CALCULI)
+        if calculus == self.calculus:
+            return self
+        change = 0.0 if self.noise == "additive" else 0.5 if calculus == "ito" else -0.5
+        return replace(self, calculus=calculus, correction=self.correction + change)
+
+
+Problem = ODE | Partitioned | SecondOrder | Split | SDE
+
+
+def _join(shape: tuple[int, ...]) -> str:
+    return "".join(f"{n}, " for n in shape)
 
 
 def state_shape(problem: Problem) -> tuple[int, ...]:
-    """The shape in which states are given to users: flat for problems in halves."""
-    return problem.y0.shape if isinstance(problem, (ODE, Split)) else problem.initial.shape
+    """The shape of a state as users see it: flat for partitioned and second-order problems."""
+    return problem.y0.shape if isinstance(problem, (ODE, Split, SDE)) else problem.initial.shape
 
 
 def restart(problem: Problem, y: np.ndarray, t_span: tuple[float, float]) -> Problem:
-    """The same problem from another state (flat for problems in halves) and over another time span."""
-    if isinstance(problem, (ODE, Split)):
+    """The same problem with another initial state (in the shape `state_shape`) and time span."""
+    if isinstance(problem, (ODE, Split, SDE)):
         return replace(problem, y0=y, t_span=t_span)
     q, p = (half.reshape(problem.q0.shape) for half in np.split(np.ravel(y), 2))
     if isinstance(problem, SecondOrder):
@@ -215,13 +399,13 @@ def restart(problem: Problem, y: np.ndarray, t_span: tuple[float, float]) -> Pro
     return replace(problem, q0=q, p0=p, t_span=t_span)
 
 
-def _set(record, **values) -> None:
+def _set(record: object, **values: Any) -> None:
     for name, value in values.items():
         object.__setattr__(record, name, value)
 
 
-def _validate_initial_state(name: str, value) -> np.ndarray:
-    """A state as a read-only array of float64, float32 or complex128, every entry finite."""
+def _validate_initial_state(name: str, value: Any) -> np.ndarray:
+    """Return a finite state as a read-only array of float64, float32 or complex128."""
     try:
         array = np.array(value)
     except ValueError:
@@ -239,13 +423,13 @@ def _validate_initial_state(name: str, value) -> np.ndarray:
 
 
 def is_finite(array: np.ndarray) -> bool:
-    """Whether all entries are finite.  If the square of their norm or their sum is, so are they, and sooner known."""
+    """Whether all entries are finite.  A finite squared norm or sum implies it and is cheaper to compute."""
     some = np.vdot(array, array) if array.size < LONG else array.sum()
     return isfinite(abs(some)) or bool(np.isfinite(array).all())
 
 
-def validate_state(name: str, value, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """A state to put in the place of another one."""
+def validate_state(name: str, value: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return a state that may replace one of this shape and dtype."""
     state = _validate_initial_state(name, value)
     if state.shape != shape:
         raise ValueError(f"`{name}` must have the shape {shape} of the state, found {state.shape}")
@@ -254,8 +438,8 @@ def validate_state(name: str, value, shape: tuple[int, ...], dtype: np.dtype) ->
     return state.astype(dtype)
 
 
-def _validate_matrix(name: str, value, n: int, alternative: str = ""):
-    """A constant n by n matrix, dense (then a read-only copy) or sparse, or None."""
+def _validate_matrix(name: str, value: Any, n: int, alternative: str = "") -> Any:
+    """Return a constant n by n matrix, sparse or as a read-only dense copy, or None."""
     if value is None:
         return None
     is_sparse = hasattr(value, "tocsc")
@@ -278,12 +462,12 @@ def _validate_matrix(name: str, value, n: int, alternative: str = ""):
     return matrix
 
 
-def _check_flag(name: str, value) -> None:
+def _check_flag(name: str, value: object) -> None:
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"`{name}` must be True or False, found {value!r:.60}")
 
 
-def _validate_pair(first_name: str, first, second_name: str, second) -> tuple[np.ndarray, np.ndarray]:
+def _validate_pair(first_name: str, first: Any, second_name: str, second: Any) -> tuple[np.ndarray, np.ndarray]:
     q, p = _validate_initial_state(first_name, first), _validate_initial_state(second_name, second)
     if q.shape != p.shape:
         raise ValueError(f"`{first_name}` and `{second_name}` must have equal shapes, found {q.shape} and {p.shape}")
@@ -291,7 +475,7 @@ def _validate_pair(first_name: str, first, second_name: str, second) -> tuple[np
     return _validate_initial_state(first_name, q.astype(dtype)), _validate_initial_state(second_name, p.astype(dtype))
 
 
-def span_of(value) -> tuple[float, float]:
+def validate_span(value: Any) -> tuple[float, float]:
     try:
         times = tuple(value)
         if any(isinstance(t, (str, bytes)) or np.iscomplexobj(t) for t in times):
@@ -306,8 +490,8 @@ def span_of(value) -> tuple[float, float]:
     return t0, t1
 
 
-def validate_args(value, old: tuple) -> tuple:
-    """Arguments to go on with in the place of old ones: as many, and numbers and arrays of the same shapes."""
+def validate_args(value: Any, old: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return arguments that may replace the old ones: as many, with numbers and arrays of the same shapes."""
     args = _as_args(value)
     if len(args) != len(old):
         raise ValueError(f"`args` must hold {len(old)} argument{'s' * (len(old) != 1)} as before, found {len(args)}")
@@ -320,7 +504,7 @@ def validate_args(value, old: tuple) -> tuple:
     return args
 
 
-def _as_args(value) -> tuple:
+def _as_args(value: Any) -> tuple[Any, ...]:
     if not isinstance(value, (tuple, list)):
         raise TypeError(f"`args` must be a tuple, found {type(value).__name__}; for one argument write `args=(value,)`")
     return tuple(value)

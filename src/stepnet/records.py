@@ -1,13 +1,14 @@
-"""What frozen records share: numbers and arguments they refuse, how they are found by name, and how they are shown."""
+"""Functions shared by frozen records: validation of numbers and arguments, lookup by name, and `repr`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, signature
 from operator import index
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -16,16 +17,16 @@ from stepnet.errors import UnknownArgument, UnknownName
 Named = TypeVar("Named", bound=Callable[..., Any])
 
 
-def validate_number(name: str, value, interval: str = "(-inf, inf)") -> float:
-    """A real argument in an interval, as in `validate_number("delta", delta, "(0, inf)")`."""
+def validate_number(name: str, value: Any, interval: str = "(-inf, inf)") -> float:
+    """Return a real argument in an interval, as in `validate_number("delta", delta, "(0, inf)")`."""
     try:
         if isinstance(value, (bool, str)) or np.iscomplexobj(value):
             raise TypeError
         found = float(value)
     except OverflowError:
-        raise ValueError(f"`{name}` must be a number in {interval}, found {shown_integer(value)}") from None
+        raise ValueError(f"`{name}` must be a number in {interval}, found {format_integer(value)}") from None
     except (TypeError, ValueError):
-        raise TypeError(f"`{name}` must be a number, found {shown_value(value)} ({type(value).__name__})") from None
+        raise TypeError(f"`{name}` must be a number, found {format_value(value)} ({type(value).__name__})") from None
     low, high = map(float, interval[1:-1].split(","))
     above = found >= low if interval[0] == "[" else found > low
     below = found <= high if interval[-1] == "]" else found < high
@@ -37,59 +38,59 @@ def validate_number(name: str, value, interval: str = "(-inf, inf)") -> float:
 MOST_COUNT = 2**62  # counts are 64-bit integers in the kernels
 MOST_SEED = 2**64 - 1
 MOST_THREADS = 2**16
-MANY_BITS = 200  # of integers that are not written out: Python refuses to write more than 4300 digits
+MANY_BITS = 200  # of integers that are not printed: Python refuses to print more than 4300 digits
 
 
-def validate_count(name: str, value, least: int, most: int = MOST_COUNT, why: str = "") -> int:
-    """An integer argument from `least` to `most`, beyond which it cannot work (`why`); bool and float are refused."""
+def validate_count(name: str, value: Any, least: int, most: int = MOST_COUNT, why: str = "") -> int:
+    """Return an integer argument from `least` to `most` (`why` explains this bound); bool and float are refused."""
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
         count = index(value)
     except TypeError:
-        raise TypeError(f"`{name}` must be an integer, found {shown_value(value)} ({type(value).__name__})") from None
+        raise TypeError(f"`{name}` must be an integer, found {format_value(value)} ({type(value).__name__})") from None
     if count < least:
-        raise ValueError(f"`{name}` must be at least {least}, found {shown_integer(count)}")
+        raise ValueError(f"`{name}` must be at least {least}, found {format_integer(count)}")
     if count > most:
-        why = why or ("counts are 64-bit integers" if most == MOST_COUNT else "more cannot work")
-        raise ValueError(f"`{name}` must be at most {most}, found {shown_integer(count)}: {why}")
+        why = why or ("counts are 64-bit integers" if most == MOST_COUNT else "larger values are useless")
+        raise ValueError(f"`{name}` must be at most {most}, found {format_integer(count)}: {why}")
     return count
 
 
-def checked_thread_count(value, name: str = "workers") -> int:
-    """A number of threads."""
+def validate_thread_count(value: Any, name: str = "workers") -> int:
+    """Return a number of threads."""
     return validate_count(name, value, 1, MOST_THREADS, "no machine has as many cores")
 
 
-def checked_seed(value, name: str = "seed") -> int:
-    """A seed of random numbers."""
+def validate_seed(value: Any, name: str = "seed") -> int:
+    """Return a seed of random numbers."""
     return validate_count(name, value, 0, MOST_SEED, "seeds are 64-bit integers")
 
 
-def shown_integer(value: int) -> str:
-    """An integer as text, huge ones by the power of two below them."""
+def format_integer(value: int) -> str:
+    """An integer as text, huge ones as a power of two."""
     bits = value.bit_length()
     return str(value) if bits <= MANY_BITS else f"{'-' * (value < 0)}2**{bits - 1} or so"
 
 
-def shown_value(value) -> str:
+def format_value(value: object) -> str:
     """A value as short text, whatever its `__repr__` does."""
     try:
         return f"{value!r:.80}"
-    except Exception:  # of somebody else's __repr__, or an integer too long to be written
+    except Exception:  # of a foreign __repr__, or an integer too long to print
         return "one that cannot be shown"
 
 
-def as_array(name: str, value) -> np.ndarray:
-    """An array of whatever NumPy makes of a value, which must not be ragged."""
+def as_array(name: str, value: Any) -> np.ndarray:
+    """Convert a value to an array; refuse ragged sequences."""
     try:
         return np.asarray(value)
     except (TypeError, ValueError, OverflowError):
-        raise TypeError(f"`{name}` must be an array, found {shown_value(value)} ({type(value).__name__})") from None
+        raise TypeError(f"`{name}` must be an array, found {format_value(value)} ({type(value).__name__})") from None
 
 
 def convert_integers(name: str, array: np.ndarray) -> np.ndarray:
-    """An array of numbers whose integers do not fit 64 bits as one of floats; other arrays as they are."""
+    """Convert an array of integers beyond 64 bits to floats; return other arrays unchanged."""
     if array.dtype != object or not all(isinstance(x, (int, float, np.number)) for x in array.flat):
         return array
     try:
@@ -97,34 +98,34 @@ def convert_integers(name: str, array: np.ndarray) -> np.ndarray:
     except OverflowError:
         huge = max((x for x in array.flat if isinstance(x, int)), key=abs)
         raise ValueError(
-            f"`{name}` must hold numbers within the range of float64, found {shown_integer(huge)}"
+            f"`{name}` must hold numbers within the range of float64, found {format_integer(huge)}"
         ) from None
 
 
-def flag(name: str, value) -> bool:
+def validate_flag(name: str, value: object) -> bool:
     """True or False."""
     if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"`{name}` must be True or False, found {shown_value(value)} ({type(value).__name__})")
+        raise TypeError(f"`{name}` must be True or False, found {format_value(value)} ({type(value).__name__})")
     return bool(value)
 
 
-def keep(record, **values) -> None:
+def keep(record: object, **values: Any) -> None:
     """Set fields of a frozen record while it is built."""
     for name, value in values.items():
         object.__setattr__(record, name, value)
 
 
-def keep_numbers(record, **intervals: str) -> None:
+def keep_numbers(record: object, **intervals: str) -> None:
     """Check fields of a frozen record while it is built, each by its interval."""
     for name, interval in intervals.items():
         keep(record, **{name: validate_number(name, getattr(record, name), interval)})
 
 
-LONGEST_ITEM, MOST_ITEMS = 300, 4  # characters of a value, and members of a sequence, that are shown
+LONGEST_ITEM, MOST_ITEMS = 300, 4  # characters of a value, and items of a sequence, that are shown
 
 
-def shorten(value) -> str:
-    """A value in one line: arrays by their first and last entries, shape and type, records and sequences in short."""
+def shorten(value: object) -> str:
+    """A value in one line: arrays by their first and last entries, shape and type, others abbreviated."""
     if isinstance(value, np.ndarray):
         return _shorten_array(value)
     if isinstance(value, Mapping):
@@ -136,13 +137,23 @@ def shorten(value) -> str:
     return _cut(" ".join(repr(value).split()))
 
 
-def show_fields(record) -> str:
-    """A `__repr__` of one screen, for records that hold arrays: a line for every field that is to be shown."""
-    shown = getattr(record, "_fields", None)  # of a named tuple
-    names = shown or [each.name for each in fields(record) if each.repr]
+def show_fields(record: object) -> str:
+    """A `__repr__` of one screen, for records that hold arrays: one line for each field that is shown."""
+    names = [name for name, is_shown in _find_fields(record).items() if is_shown]
     width = max(map(len, names), default=0)
     lines = (f"  {name:<{width}}  {shorten(getattr(record, name))}" for name in names)
     return "\n".join([type(record).__name__, *lines])
+
+
+def list_field_names(record: object) -> list[str]:
+    """The names of the fields of a record."""
+    return list(_find_fields(record))
+
+
+def _find_fields(record: Any) -> dict[str, bool]:
+    """The fields of a dataclass, of a named tuple or of another class with `_fields`; whether each is shown."""
+    named = getattr(record, "_fields", None)
+    return dict.fromkeys(named, True) if named else {each.name: each.repr for each in fields(record)}
 
 
 def _shorten_array(array: np.ndarray) -> str:
@@ -153,7 +164,7 @@ def _shorten_array(array: np.ndarray) -> str:
     return f"[{', '.join(entries)}] of shape {array.shape}, {array.dtype}"
 
 
-def _join(items: list[str], values, brackets: str) -> str:
+def _join(items: list[str], values: Sized, brackets: str) -> str:
     more = [f"... {len(values)} in all"] if len(values) > MOST_ITEMS else []
     return _cut(brackets[0] + ", ".join(items + more) + brackets[1])
 
@@ -162,8 +173,8 @@ def _cut(text: str) -> str:
     return text if len(text) <= LONGEST_ITEM else text[: LONGEST_ITEM - 3] + "..."
 
 
-def find_by_name(what: str, known: Mapping[str, Callable[..., Any]], name, numbers: Mapping[str, Any]):
-    """The record of this name, built with these numbers; what is no name must be a record already."""
+def find_by_name(what: str, known: Mapping[str, Callable[..., Any]], name: Any, numbers: Mapping[str, Any]) -> Any:
+    """The record of this name, built with these numbers; anything but a name must be a record."""
     if not isinstance(name, str):
         if numbers:
             raise TypeError(f"{', '.join(f'`{key}`' for key in numbers)} can only go with the name of a {what}")
@@ -179,34 +190,39 @@ def find_by_name(what: str, known: Mapping[str, Callable[..., Any]], name, numbe
 
 
 def explain_arguments(also: Iterable[str] = ()) -> Callable[[Named], Named]:
-    """Decorator: an argument that a function or record does not have is answered with what to give instead.
+    """Decorator: an unknown argument of a function or record raises an error that says what to use instead.
 
-    `also` names those that it hands on to others (`**options`).  Arguments that are annotated as `bool` must be.
+    `also` names the arguments that are passed on to other functions (`**options`).  Arguments annotated as `bool` must
+    be bool.
     """
 
     def decorate(target: Named) -> Named:
         if isinstance(target, type):
             target.__init__ = _explain(target.__init__, lambda self, *_: type(self).__name__, also)  # type: ignore[misc]
             return target
-        return _explain(target, lambda *_: f"`{target.__name__}`", also)
+        return cast(Named, _explain(target, lambda *_: f"`{target.__name__}`", also))
 
     return decorate
 
 
-def _explain(function, name_of: Callable[..., str], also: Iterable[str]):
+def _explain(function: Callable[..., Any], name_of: Callable[..., str], also: Iterable[str]) -> Callable[..., Any]:
     kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-    own = [key for key, parameter in signature(function).parameters.items() if parameter.kind in kinds]
-    flags = [(name, place) for place, name in enumerate(own) if function.__annotations__.get(name) in ("bool", bool)]
+    parameters = signature(function).parameters
+    own = [key for key, parameter in parameters.items() if parameter.kind in kinds]
+    places = {key: place for place, key in enumerate(parameters) if parameters[key].kind is not Parameter.KEYWORD_ONLY}
+    flags = [
+        (name, places.get(name, sys.maxsize)) for name in own if function.__annotations__.get(name) in ("bool", bool)
+    ]
     known = frozenset((*own, *also))
     shown = [key for key in dict.fromkeys((*own, *also)) if key != "self"]
 
     @wraps(function)
-    def call(*args, **named):
+    def call(*args: Any, **named: Any) -> Any:
         if not named.keys() <= known:
             raise UnknownArgument(name_of(*args), next(key for key in named if key not in known), shown)
         for name, place in flags:
             if name in named or place < len(args):
-                flag(name, named[name] if name in named else args[place])
+                validate_flag(name, named[name] if name in named else args[place])
         return function(*args, **named)
 
     return call

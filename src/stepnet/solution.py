@@ -1,10 +1,10 @@
-"""What came out: the trajectory, how the run ended, and what it cost."""
+"""Results of solves: trajectory, status and statistics."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -12,9 +12,12 @@ from stepnet.problem import Partitioned, Problem, SecondOrder
 from stepnet.records import show_fields
 from stepnet.validation import array, whole
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
 
 class Scheme(Protocol):
-    """What a solution tells of its scheme."""
+    """The attributes of a scheme that a solution reports."""
 
     name: str
     order: int
@@ -22,13 +25,13 @@ class Scheme(Protocol):
 
 
 class Status(Enum):
-    """How a run ended; the value is the sentence a user reads."""
+    """How a run ended; the value is the message shown to the user."""
 
     COMPLETED = "reached the end of the interval"
     EVENT = "stopped by an event"
     STEP_LIMIT = "used up `max_steps` before the end of the interval"
     NOT_FINITE = "the state or the right-hand side became NaN or infinite"
-    STEP_TOO_SMALL = "the step became too small for the clock"
+    STEP_TOO_SMALL = "the step size fell below the resolution of t"
     FIELD_RAISED = "the right-hand side raised an exception"
     INTERRUPTED = "interrupted by the user"
     EVENTS_ACCUMULATE = "events with a `reset` follow each other without end"
@@ -36,14 +39,14 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a run cost.  `rung` tells how the right-hand side was called and `rung_reason` why not faster.
+    """What a run cost.  `rung` says how the right-hand side was evaluated, `rung_reason` why not by a faster rung.
 
-    `event_rungs` and `event_reasons` tell the same of each event, `project_rung` and `project_reason` of `project`.
+    `event_rungs` and `event_reasons` say the same for each event, `project_rung` and `project_reason` for `project`.
 
-    `probes` of the `evaluations` were not for the steps, but to find out how stiff the problem is.
+    `probes` counts those of the `evaluations` that measured stiffness and were not part of a step.
 
     `stiffness` is h times the spectral radius of the Jacobian at the end, divided by the scheme's real stability
-    limit: near 1 the steps were limited by stability (NaN where it was not measured).
+    limit: near 1 the steps were limited by stability (NaN if not measured).
     """
 
     accepted: int
@@ -62,15 +65,15 @@ class Statistics:
 
     @property
     def steps(self) -> int:
-        """All attempted steps."""
+        """The number of attempted steps."""
         return self.accepted + self.rejected
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Where and how a run failed: the last valid time, the step tried there, and what to try next.
+    """Where and how a run failed: the last valid time, the step attempted there, and advice.
 
-    `stage` and `component` point at the first slope that is not finite, where there is one.
+    `stage` and `component` locate the first slope that is not finite, if there is one.
     """
 
     t: float
@@ -86,7 +89,7 @@ class Failure:
 
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """Dense output: one polynomial for every step, from `t` on and scaled by its length `h`.
+    """Dense output: one polynomial for each step, which begins at `t` and has length `h`.
 
     `data` (steps, rows, entries) holds y, y_new, both slopes and the corrections of the continuous extension.
     """
@@ -121,7 +124,8 @@ class Solution:
     """The trajectory of a solve: `t` (times,) and `y` (times, *state), with status, statistics and scheme.
 
     For `Partitioned` and `SecondOrder` problems `y` is the flat state and `q`, `p` (or `v`) are views of it.  With
-    `dense=True` the solution can be called at any times.  `t_events` and `y_events` hold what each event found.
+    `dense=True` the solution can be called at any time.  `t_events` and `y_events` hold the times and states found for
+    each event.
     """
 
     t: np.ndarray
@@ -142,8 +146,8 @@ class Solution:
         """Whether the end of the interval or a terminal event was reached."""
         return self.status in (Status.COMPLETED, Status.EVENT)
 
-    def __call__(self, t) -> np.ndarray:
-        """The state at times inside the interval, (*shape of t, *state), from dense output."""
+    def __call__(self, t: ArrayLike) -> np.ndarray:
+        """Evaluate the dense output at times inside the interval: (*shape of t, *state)."""
         if self.pieces is None:
             raise ValueError("the solution has no dense output; solve with `dense=True`")
         times = array()("t", t).astype(float)
@@ -175,7 +179,7 @@ class Solution:
         return self.y[:, which * n : (which + 1) * n].reshape(len(self.t), *shape)
 
     def citation(self) -> str:
-        """What to cite: the paper of the scheme."""
+        """The reference of the scheme, for citation."""
         return f"{self.scheme.name}: {self.scheme.reference}"
 
     def __repr__(self) -> str:
@@ -203,11 +207,11 @@ def _describe_rung(rung: str, reason: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class EnsembleSolution:
-    """What the members of an ensemble came to: `y` (members, times, *state), the end states unless times were wanted.
+    """The results of an ensemble: `y` (members, times, *state), with one time, the end, unless `save_at` was given.
 
-    `status`, `t_end`, `accepted`, `rejected` and `evaluations` hold one entry for every member.  Of a member that
-    stopped early, `y` is its last valid state, or NaN at the wanted times (after the first `saved`) that it did not
-    reach.  `rung` tells how the members were run: in "lanes" side by side, or "one by one" for the `reason` given.
+    `status`, `t_end`, `accepted`, `rejected` and `evaluations` have one entry per member.  For a member that stopped
+    early, `y` is its last valid state, or NaN at the save times after the first `saved` ones, which it did not reach.
+    `rung` says how the members were run: in SIMD "lanes", or "one by one" for the given `reason`.
     """
 
     t: np.ndarray
@@ -223,8 +227,8 @@ class EnsembleSolution:
     scheme: Scheme
     problem: Problem = field(repr=False)
     members: object = field(repr=False)
-    t_events: tuple = ()
-    y_events: tuple = ()
+    t_events: tuple[Any, ...] = ()
+    y_events: tuple[Any, ...] = ()
 
     def __len__(self) -> int:
         return len(self.status)
@@ -241,18 +245,18 @@ class EnsembleSolution:
 
     @property
     def message(self) -> str:
-        """How the members ended, in words."""
+        """How many members ended with each status, as text."""
         return "; ".join(f"{self.status.count(status)} {status.value}" for status in Status if status in self.status)
 
     def message_of(self, i: int) -> str:
-        """How member i ended, in words."""
+        """How member i ended, as text."""
         n = len(self)
         i = whole(-n, n - 1)("i", i)
         status = self.status[i]
         return status.value if status is Status.COMPLETED else f"{status.value} at t = {self.t_end[i]:.6g}"
 
     def table(self) -> np.ndarray:
-        """One record for every member: status, t_end, accepted and rejected steps, evaluations, message."""
+        """A structured array with one record per member: status, t_end, accepted, rejected, evaluations, message."""
         kind = [("status", "U16"), ("t_end", float), ("accepted", int), ("rejected", int), ("evaluations", int)]
         names = [status.name for status in self.status]
         messages = [self.message_of(i) for i in range(len(self))]

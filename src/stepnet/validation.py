@@ -1,7 +1,7 @@
-"""Kinds of arguments, and the decorator by which public functions refuse what is of another kind.
+"""Kinds of arguments, and the decorator by which public functions validate them.
 
-A kind is a function `kind(name, value)` that gives the value to go on with, or raises an error with the name of the
-argument in backticks, what was found and what is wanted.
+A kind is a function `kind(name, value)` that returns the converted value, or raises an error with the name of the
+argument in backticks, what was found and what is required.
 """
 
 from __future__ import annotations
@@ -9,44 +9,47 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import wraps
 from inspect import Parameter, signature
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
 from stepnet.errors import UnknownName
-from stepnet.records import MOST_COUNT, convert_integers, flag, shown_value, validate_count, validate_number
+from stepnet.records import MOST_COUNT, convert_integers, format_value, validate_count, validate_flag, validate_number
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 Kind = Callable[[str, Any], Any]
 Checked = TypeVar("Checked", bound=Callable[..., Any])
 __all__ = [
-    "alike", "array", "arrays", "check", "flag", "function", "having", "instance", "one_of", "optional", "real",
-    "sequence", "text", "whole",
+    "alike", "array", "arrays", "check", "function", "having", "instance", "one_of", "optional", "real", "sequence",
+    "text", "validate_flag", "whole",
 ]  # fmt: skip
 
 
 def check(**kinds: Kind) -> Callable[[Checked], Checked]:
-    """Decorator: each of these arguments of a function, or of a record when it is built, must be of its kind.
+    """Decorator: validate these arguments of a function, or of a record when it is built.
 
-    Arguments that are left out keep their defaults, which are not looked at.
+    Defaults are not validated.
     """
 
     def decorate(target: Checked) -> Checked:
         if isinstance(target, type):
             target.__init__ = _checking(target.__init__, kinds)  # type: ignore[misc]
             return target
-        return _checking(target, kinds)
+        return cast(Checked, _checking(target, kinds))
 
     return decorate
 
 
-def _checking(function, kinds: Mapping[str, Kind]):
+def _checking(function: Callable[..., Any], kinds: Mapping[str, Kind]) -> Callable[..., Any]:
     parameters = signature(function).parameters
     named_only = Parameter.KEYWORD_ONLY
     places = {name: place for place, (name, each) in enumerate(parameters.items()) if each.kind is not named_only}
     checks = [(name, places.get(name, len(parameters)), kind) for name, kind in kinds.items()]
 
     @wraps(function)
-    def call(*args, **named):
+    def call(*args: Any, **named: Any) -> Any:
         given = list(args)
         for name, place, kind in checks:
             if place < len(given):
@@ -71,13 +74,13 @@ def real(interval: str = "(-inf, inf)") -> Kind:
     return lambda name, value: validate_number(name, value, interval)
 
 
-def array(*shape: int | None, dtype=None) -> Kind:
-    """An array of real numbers; with `shape` one of so many axes, of these lengths where they are not None."""
+def array(*shape: int | None, dtype: DTypeLike | None = None) -> Kind:
+    """An array of real numbers; with `shape`, of this shape, where None is any length."""
 
-    def kind(name: str, value) -> np.ndarray:
+    def kind(name: str, value: Any) -> np.ndarray:
         try:
             found = np.asarray(value)
-        except (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError, OverflowError, NotImplementedError):  # the last from views of memory
             raise _refusal(name, "an array of numbers", value) from None
         found = convert_integers(name, found)
         if found.dtype.kind not in "biuf":
@@ -93,19 +96,19 @@ def array(*shape: int | None, dtype=None) -> Kind:
     return kind
 
 
-def alike(name: str, value, other_name: str, other: np.ndarray) -> np.ndarray:
-    """An array of real numbers, of the shape of another argument."""
+def alike(name: str, value: Any, other_name: str, other: np.ndarray) -> np.ndarray:
+    """Return an array of real numbers with the shape of another argument."""
     found = array()(name, value)
     if found.shape != other.shape:
         raise ValueError(f"`{name}` must have the shape {other.shape} of `{other_name}`, found {found.shape}")
     return found
 
 
-def instance(*types, what: str = "") -> Kind:
+def instance(*types: type, what: str = "") -> Kind:
     """A record of one of these types."""
     wanted = what or " or ".join(f"a {each.__name__}" for each in types)
 
-    def kind(name: str, value):
+    def kind(name: str, value: Any) -> Any:
         if not isinstance(value, types):
             raise _refusal(name, wanted, value)
         return value
@@ -116,7 +119,7 @@ def instance(*types, what: str = "") -> Kind:
 def having(*attributes: str, what: str) -> Kind:
     """Anything with these attributes."""
 
-    def kind(name: str, value):
+    def kind(name: str, value: Any) -> Any:
         if isinstance(value, type) or not all(hasattr(value, each) for each in attributes):
             raise _refusal(name, f"{what} with {' and '.join(f'`{each}`' for each in attributes)}", value)
         return value
@@ -124,24 +127,24 @@ def having(*attributes: str, what: str) -> Kind:
     return kind
 
 
-def function(name: str, value):
+def function(name: str, value: Any) -> Any:
     """A function."""
     if not callable(value):
         raise _refusal(name, "a function", value)
     return value
 
 
-def text(name: str, value) -> str:
-    """A text."""
+def text(name: str, value: Any) -> str:
+    """A string."""
     if not isinstance(value, str):
         raise _refusal(name, "a text", value)
     return value
 
 
 def one_of(*known: str) -> Kind:
-    """One of some names."""
+    """One of the known names."""
 
-    def kind(name: str, value) -> str:
+    def kind(name: str, value: Any) -> str:
         if not isinstance(value, str) or value not in known:
             raise UnknownName(name, value, known)
         return value
@@ -150,14 +153,14 @@ def one_of(*known: str) -> Kind:
 
 
 def optional(kind: Kind) -> Kind:
-    """None, or what is of a kind."""
+    """None, or a value of a kind."""
     return lambda name, value: None if value is None else kind(name, value)
 
 
 def sequence(kind: Kind, least: int = 0) -> Kind:
-    """A tuple of values of a kind, from whatever sequence they come in."""
+    """A tuple of values of a kind, from any sequence."""
 
-    def check_all(name: str, value) -> tuple:
+    def check_all(name: str, value: Any) -> tuple[Any, ...]:
         try:
             if isinstance(value, (str, bytes, Mapping, set)):
                 raise TypeError
@@ -174,9 +177,9 @@ def sequence(kind: Kind, least: int = 0) -> Kind:
 def arrays(*names: str) -> Kind:
     """A dictionary with at least these arrays."""
 
-    def kind(name: str, value):
+    def kind(name: str, value: Any) -> Any:
         found = [value.get(each) for each in names] if isinstance(value, Mapping) else [None]
-        if not all(hasattr(each, "dtype") and hasattr(each, "shape") for each in found):  # Zarr's are arrays, too
+        if not all(hasattr(each, "dtype") and hasattr(each, "shape") for each in found):  # Zarr arrays are accepted
             wanted = ", ".join(map(repr, names)) or "names"
             raise _refusal(name, f"a dictionary of arrays ({wanted})", value)
         return value
@@ -184,5 +187,5 @@ def arrays(*names: str) -> Kind:
     return kind
 
 
-def _refusal(name: str, wanted: str, value, error: type[Exception] = TypeError) -> Exception:
-    return error(f"`{name}` must be {wanted}, found {shown_value(value)} ({type(value).__name__})")
+def _refusal(name: str, wanted: str, value: object, error: type[Exception] = TypeError) -> Exception:
+    return error(f"`{name}` must be {wanted}, found {format_value(value)} ({type(value).__name__})")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import stepnet as sn
+from stepnet import nets
 from stepnet.checkpoints import (
     Action,
     Checkpoints,
@@ -30,6 +31,7 @@ from stepnet.checkpoints import (
     two_level_advances,
     uniform,
 )
+from stepnet.checkpoints.budget import require_undoable, validate_memory
 
 PAGE = Path(__file__).parents[2] / "docs" / "checkpoints.md"
 DRAWING = """\
@@ -267,3 +269,55 @@ def test_wrong_choices_are_refused():
         Checkpoints(bytes=100).slots_for(800)
     with pytest.raises(ValueError, match="`bytes_per_state` must be at least 1"):
         Checkpoints(slots=1).slots_for(0)
+
+
+# ---- memory policies ------------------------------------------------------------------------------------------------
+
+
+def test_a_memory_policy_is_a_name_or_checkpoints(tmp_path):
+    disk = Checkpoints(slots=2, disk=tmp_path)
+    assert validate_memory("all", ("auto", "all")) == "all"
+    assert validate_memory(Checkpoints(3), ()) == Checkpoints(3)
+    assert validate_memory(10**6, ()) == validate_memory(np.int32(10**6), ()) == Checkpoints(bytes=10**6)
+    assert validate_memory(disk, (), may_use_disk=True) is disk
+
+
+@pytest.mark.parametrize(
+    "memory", ["al", "", 0, -1, True, np.True_, 1.5, None, ["all"], Checkpoints(2, disk="somewhere")]
+)
+def test_other_memory_policies_are_refused_in_one_sentence(memory):
+    with pytest.raises(ValueError, match="`memory` must be one of 'auto', 'all', a number of bytes or `Checkpoints`"):
+        validate_memory(memory, ("auto", "all"))
+
+
+def bad_memory_calls():
+    """Every public way in that takes a memory policy."""
+    problem = sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0))
+    how = {"steps": 2, "memory": "some"}
+    net = nets.resnet(2, 1, 4, 3)
+    yield lambda: sn.gradient(problem, "rk4", end_gradient=[1.0], **how)
+    yield lambda: sn.jacobian(problem, "rk4", **how)
+    yield lambda: sn.hvp(problem, "rk4", np.sum, y0=[1.0], **how)
+    yield lambda: nets.resnet(2, 1, 4, 3, memory="some")
+    yield lambda: net.gradient(np.ones((2, 2)), end_gradient=np.ones((2, 1)), memory="some")
+
+
+def test_every_way_in_refuses_a_memory_policy_alike():
+    for call in bad_memory_calls():
+        with pytest.raises(
+            ValueError, match=r"`memory` must be one of 'auto', 'all', .* a number of bytes or `Checkpoints`"
+        ):
+            call()
+
+
+def test_undone_steps_need_a_scheme_that_can_undo_them():
+    require_undoable(True, "verlet")
+    with pytest.raises(ValueError, match=r"reversible. needs invertible steps, .*, not 'rk4'"):
+        require_undoable(False, "rk4")
+    problem = sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0))
+    for call in (
+        lambda: sn.gradient(problem, "rk4", end_gradient=[1.0], steps=2, memory="reversible"),
+        lambda: nets.resnet(2, 1, 4, 3, scheme="rk4", memory="reversible"),
+    ):
+        with pytest.raises(ValueError, match=r"needs invertible steps, .*, not 'rk4'"):
+            call()

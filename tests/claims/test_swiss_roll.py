@@ -25,7 +25,9 @@ def antisymmetric(steps, seed):
 def verlet(steps, seed):
     """The dynamics of the Hamiltonian net of 2017, by Verlet's scheme, with weights piecewise constant in depth."""
     field = fields.staggered(fields.dense(4))
-    return nets.composed(field, "verlet", steps, 2, 2, length=LENGTH, degree=0, opening="augment", seed=seed, workers=1)
+    return nets.compose_net(
+        field, "verlet", steps, 2, 2, length=LENGTH, degree=0, opening="augment", seed=seed, workers=1
+    )
 
 
 def resnet(steps, seed):

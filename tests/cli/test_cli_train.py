@@ -57,7 +57,7 @@ def table(tmp_path):
 def test_a_named_set_is_learnt_as_the_estimator_does(tmp_path):
     out = tmp_path / "iris"
     said = call("train", "iris", "--net", "resnet", *QUICK, "--seed", 3, "--test", 0.4, "--out", out)
-    assert "90 samples to learn, 60 to test, 4 features, 3 classes" in said
+    assert "90 training samples, 60 test samples, 4 features, 3 classes" in said
     X, y = load_iris(return_X_y=True)
     X, X_test, y, y_test = train_test_split(X, y, test_size=0.4, stratify=y, random_state=3)
     same = NetClassifier("resnet", width=6, steps=3, epochs=4, rate=0.02, random_state=3).fit(X, y)
@@ -115,7 +115,7 @@ def test_columns_are_found_by_their_names(table, tmp_path):
 def test_a_run_goes_on_as_if_it_had_never_ended(tmp_path):
     short, whole = tmp_path / "short", tmp_path / "whole"
     call("train", "moons", *QUICK, "--out", short)
-    assert "--resume to go on, or --overwrite" in refusal("train", "moons", *QUICK, "--out", short)
+    assert "or give --resume or --overwrite" in refusal("train", "moons", *QUICK, "--out", short)
     more = ("train", "moons", *QUICK, "--epochs", 7)
     assert shares(call(*more, "--resume", "--out", short)) == shares(call(*more, "--out", whole))
     X, _ = make_moons(50, noise=0.1, random_state=1)
@@ -136,8 +136,8 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path, monkeypatch):
 
     monkeypatch.setattr(training.Objective, "gradient", interrupted)
     said = refusal("train", "moons", *QUICK, "--out", tmp_path / "out")
-    assert "interrupted by the user in epoch 2; the same call with --resume goes on" in said
-    assert "--resume to go on, or --overwrite" in refusal("train", "moons", *QUICK, "--out", tmp_path / "out")
+    assert "interrupted by the user in epoch 2; run the command again with --resume to continue" in said
+    assert "or give --resume or --overwrite" in refusal("train", "moons", *QUICK, "--out", tmp_path / "out")
     call("train", "moons", *QUICK, "--resume", "--out", tmp_path / "out")
 
 
@@ -173,7 +173,8 @@ def test_an_interrupted_method_for_all_data_says_what_it_leaves_in_one_line(tmp_
         assert line.endswith(f"the weights found so far are in {tmp_path / 'out'}")
     else:
         assert line == (
-            "Error: interrupted by the user; --optimiser lbfgs takes all data at once and keeps nothing before its end"
+            "Error: interrupted by the user; "
+            "--optimiser lbfgs is a full-batch optimiser and stores nothing before it ends"
         )
 
 
@@ -211,7 +212,7 @@ def test_a_run_comes_back_if_the_one_that_was_to_replace_it_is_refused(tmp_path)
     refusal("train", "moons", *QUICK, "--net", "hamilton", "--overwrite", "--out", tmp_path / "out")
     assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
     said = refusal("train", "moons", *QUICK, "--resume", "--overwrite", "--out", tmp_path / "out")
-    assert "choose one of them" in said
+    assert "give only one of them" in said
 
 
 @pytest.mark.parametrize("name", ["iris", "wine", "breast_cancer", "digits"])
@@ -236,7 +237,7 @@ def test_lines_of_the_documents_run_as_they_are_printed(page, tmp_path, monkeypa
     for name in ("flowers.csv", "more_flowers.csv"):
         frame.to_csv(name, index=False)
     frame.drop(columns="species").rename(columns={"petal width (cm)": "price"}).to_csv("houses.csv", index=False)
-    lines = re.findall(r"^    stepnet ((?:train|predict) [^#\n]*)", text, flags=re.MULTILINE)
+    lines = re.findall(r"^stepnet ((?:train|predict) [^#\n]*)", text, flags=re.MULTILINE)
     said = [call(*line.split()) for line in lines]
     assert len(said) >= 2
     assert all("accuracy" in each or "R2" in each for each in said)
@@ -246,7 +247,7 @@ def test_lines_of_the_documents_run_as_they_are_printed(page, tmp_path, monkeypa
 def test_a_file_is_a_file_whatever_it_is_called(name, table, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     table.rename(tmp_path / name)
-    assert "90 samples to learn" in call("train", name, "--label", "moon", *QUICK, "--out", tmp_path / "out")
+    assert "90 training samples" in call("train", name, "--label", "moon", *QUICK, "--out", tmp_path / "out")
 
 
 def test_the_mark_of_an_encoding_is_no_part_of_a_name(table, tmp_path):
@@ -278,7 +279,7 @@ def waves(tmp_path):
 def test_real_targets_are_a_regression(waves, tmp_path):
     out, found = tmp_path / "out", tmp_path / "found.csv"
     said = call("train", waves, *QUICK, "--epochs", 60, "--out", out)
-    assert "150 samples to learn, 50 to test, 2 features, regression of height" in said
+    assert "150 training samples, 50 test samples, 2 features, regression of height" in said
     told = [float(number) for number in re.findall(r"R2 ([\d.]+), RMSE [\d.]+", said)]
     assert len(told) == 2
     assert min(told) > 0.95

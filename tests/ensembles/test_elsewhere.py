@@ -166,7 +166,7 @@ def kill_one_of(pids, folder) -> threading.Thread:
 
 def require_goes_on(message: str, folder) -> None:
     """What was lost is said, and the same call goes on from what was stored."""
-    found = re.search(r"with (\d+) of (\d+) chunks done; the same call goes on from what is in (.*)", message)
+    found = re.search(r"with (\d+) of (\d+) chunks done; the same call resumes from (.*)", message)
     assert found is not None, message
     files = {file: file.stat().st_mtime_ns for file in (folder / "chunks").glob("*.npz")}
     assert 3 <= int(found[1]) == len(files) < int(found[2]) == len(RHO) // CHUNK

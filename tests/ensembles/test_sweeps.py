@@ -320,7 +320,7 @@ def test_ctrl_c_keeps_finished_chunks(tmp_path):
     sn.solve_ensemble(problem, "dopri5", args=np.ones((3, 1)))  # compiles
     timer = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
-    with pytest.raises(KeyboardInterrupt, match="with 5 of 6 chunks done; the same call goes on from what is in"):
+    with pytest.raises(KeyboardInterrupt, match="with 5 of 6 chunks done; the same call resumes from"):
         sn.sweep(problem, grid={"w": np.append(np.linspace(1.0, 2.0, 40), 1e30)}, **call)
     assert len(list((tmp_path / "chunks").glob("*.npz"))) == 5
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import stepnet as sn
-from stepnet.engines.numba_engine.codegen.fused_steps import find_fused_address, write_steps
+from stepnet.engines.numba_engine.codegen.steps.fused_steps import find_fused_address, write_steps
 from stepnet.engines.numba_engine.rhs.problem_parts import build_full_field
 from stepnet.schemes.step_program import build_scheme_program
 

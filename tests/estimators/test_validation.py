@@ -91,8 +91,16 @@ BAD = [
     ({"net": "mlp", "scheme": "rk4"}, ValueError, "`scheme` must be None for the net 'mlp', .* found 'rk4'"),
     ({"net": "midpoint_net", "scheme": "rk4"}, ValueError, "`scheme` must be None for the net 'midpoint_net'"),
     ({"options": {"foo": 1}}, TypeError, "`options` must be arguments of `nets.hamiltonian`, found {'foo': 1}"),
-    ({"options": {"length": 1.0}}, ValueError, "`options` must hold what has no argument of its own, found 'length'"),
-    ({"options": {"steps": 1}}, ValueError, "`options` must hold what has no argument of its own, found 'steps'"),
+    (
+        {"options": {"length": 1.0}},
+        ValueError,
+        "`options` must hold only options that are not arguments of the estimator, found 'length'",
+    ),
+    (
+        {"options": {"steps": 1}},
+        ValueError,
+        "`options` must hold only options that are not arguments of the estimator, found 'steps'",
+    ),
     ({"options": ["foo"]}, TypeError, "`options` must be a dictionary or None"),
     ({"width": 7}, ValueError, "`width` must be even"),
     ({"width": "7"}, (TypeError, ValueError), "`width`"),

@@ -7,7 +7,7 @@ import pytest
 from sklearn.datasets import make_blobs, make_moons
 
 from stepnet import training
-from stepnet.estimators import NetClassifier, NetRegressor
+from stepnet.estimators import NetClassifier, NetRegressor, scaling
 from stepnet.nets import losses, penalties
 
 SMALL = {"width": 6, "steps": 3, "random_state": 0}
@@ -81,8 +81,11 @@ def test_class_weights_are_weights_of_samples(loss):
     settings = SMALL | {"loss": loss, "epochs": 3, "batch_size": 64}
     by_class = NetClassifier(class_weight={"rare": 3.0}, **settings).fit(Z, words)
     by_sample = NetClassifier(**settings).fit(Z, words, sample_weight=np.where(y, 3.0, 1.0))
-    scaling = [(each.shift_, each.factor_) for each in (by_class, by_sample)]
-    np.testing.assert_allclose(*scaling, atol=0.2)  # that of columns follows the samples' weights alone
+    for fitted, weights in ((by_class, None), (by_sample, np.where(y, 3.0, 1.0))):
+        shift, spread = scaling.standard(Z, weights)  # that of columns follows the samples' weights alone
+        np.testing.assert_array_equal(fitted.shift_, shift)
+        np.testing.assert_array_equal(fitted.factor_, 1 / spread)
+    assert not np.isclose(by_class.shift_, by_sample.shift_, rtol=1e-3).any()
     unscaled = settings | {"scale": False}
     by_class = NetClassifier(class_weight={"rare": 3.0}, **unscaled).fit(Z, words)
     by_sample = NetClassifier(**unscaled).fit(Z, words, sample_weight=np.where(y, 3.0, 1.0))

@@ -200,6 +200,21 @@ def schedule():
     return sn.checkpoints.binomial(5, 2)
 
 
+class QuietRun:
+    """What a schedule calls; nothing happens."""
+
+    def advance(self, start, stop):
+        pass
+
+    def keep(self, start, slot):
+        pass
+
+    restore = drop = keep
+
+    def reverse(self, start):
+        pass
+
+
 def online():
     found = sn.checkpoints.online(2)
     found.step()
@@ -306,6 +321,11 @@ how_to_step = {"rtol": 1e-3, "atol": 1e-6}
 add("stepnet.ODE", lambda: {"fun": decay, "y0": [1.0, 0.5], "t_span": SPAN, "args": (1.0,)})
 add("stepnet.Partitioned", lambda: {"dq": drift, "dp": force, "q0": [1.0], "p0": [0.0], "t_span": SPAN})
 add("stepnet.SecondOrder", lambda: {"acceleration": force, "q0": [1.0], "v0": [0.0], "t_span": SPAN})
+add("stepnet.SDE", lambda: {
+    "drift": decay, "diffusion": half, "y0": [1.0, 0.5], "t_span": SPAN, "noise": "diagonal", "calculus": "ito",
+    "seed": 3, "path": 1, "cells": 16,
+})  # fmt: skip
+add_methods("stepnet.SDE", lambda: sn.SDE(decay, half, [1.0, 0.5], SPAN), convert=lambda: {"calculus": "stratonovich"})
 add("stepnet.Split", lambda: {"parts": (half, half), "y0": [1.0, 0.5], "t_span": SPAN})
 add("stepnet.Solution", lambda: {
     each: getattr(solution(), each)
@@ -476,12 +496,27 @@ add("stepnet.checkpoints.TwoLevel", lambda: {"period": 2, "slots": 2})
 add_methods("stepnet.checkpoints.TwoLevel", two_level, step=dict, finish=dict)
 for name in ("binomial", "binomial_advances", "mixed", "mixed_evaluations", "repetitions", "uniform"):
     add(f"stepnet.checkpoints.{name}", lambda: {"n_steps": 5, "slots": 2})
+add("stepnet.checkpoints.execute", lambda: {"schedule": schedule(), "run": QuietRun()})
 add("stepnet.checkpoints.longest", lambda: {"slots": 2, "repetitions": 3})
 add("stepnet.checkpoints.multistage", lambda: {"n_steps": 5, "memory_slots": 1, "disk_slots": 1})
 add("stepnet.checkpoints.online", lambda: {"slots": 2})
 add("stepnet.checkpoints.store_all", lambda: {"n_steps": 5})
 add("stepnet.checkpoints.two_level", lambda: {"period": 2, "slots": 2})
 add("stepnet.checkpoints.two_level_advances", lambda: {"n_steps": 5, "period": 2, "slots": 2})
+
+# ---- noise ----------------------------------------------------------------------------------------------------------
+
+add("stepnet.noise.BrownianPath", lambda: {"seed": 1, "path": 2, "t_span": SPAN, "cells": 4, "dimension": 2})
+add_methods(
+    "stepnet.noise.BrownianPath", lambda: sn.noise.BrownianPath(dimension=2), __call__=lambda: {"t": 0.3},
+    increment=lambda: {"a": 0.1, "b": 0.2}, increment_and_area=lambda: {"a": 0.1, "b": 0.2},
+    increments=lambda: {"times": [0.1, 0.2]}, levy_areas=lambda: {"times": [0.1, 0.2]},
+)  # fmt: skip
+add("stepnet.noise.NoiseGrid", lambda: {"t_span": SPAN, "cells": 4, "levels": 3})
+add_methods("stepnet.noise.NoiseGrid", lambda: sn.noise.NoiseGrid(SPAN), locate=lambda: {"times": [0.1, 0.2]})
+add("stepnet.noise.brownian", lambda: {"seed": 1, "path": [0, 1], "t0": 0.1, "t1": 0.2})
+add("stepnet.noise.three_point", lambda: {"seed": 1, "path": [0, 1], "step": 3})
+add("stepnet.noise.two_point", lambda: {"seed": 1, "path": [0, 1], "step": 3})
 
 # ---- derivatives, stability -----------------------------------------------------------------------------------------
 
@@ -628,7 +663,7 @@ for name in (
     add(f"stepnet.nets.{name}", lambda: {"inputs": 2, "outputs": 2, "width": 4, "steps": 2})
 add("stepnet.nets.attention_net", lambda: {"tokens": 2, "channels": 2, "steps": 2})
 add(
-    "stepnet.nets.composed",
+    "stepnet.nets.compose_net",
     lambda: {"field": sn.fields.residual(dense()), "scheme": "euler", "steps": 2, "inputs": 2, "outputs": 2},
 )
 add("stepnet.nets.graph_ode", lambda: {"adjacency": ADJACENCY, "channels": 2, "steps": 2})
@@ -654,7 +689,7 @@ add_methods("stepnet.nets.losses.Loss", loss, at=scores)
 add("stepnet.nets.losses.Meaning")
 add_methods(
     "stepnet.nets.losses.Meaning", lambda: losses.get("cross_entropy").meaning,
-    foretold=lambda: {"outputs": RNG_X}, logits=lambda: {"outputs": RNG_X},
+    predict=lambda: {"outputs": RNG_X}, logits=lambda: {"outputs": RNG_X},
 )  # fmt: skip
 for name in (
     "barron", "binary_cross_entropy", "binary_focal", "cross_entropy", "distillation", "focal", "gaussian_nll", "huber",

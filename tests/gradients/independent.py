@@ -67,18 +67,18 @@ def by_program(kind: Kind, scheme, inputs: Inputs, steps: int) -> torch.Tensor:
     """The flat end state after even steps."""
     is_split = isinstance(scheme, Splitting) or (isinstance(scheme, Multistep) and scheme.derivative == 2)
     fs = parts(kind, inputs) if is_split else [whole(kind, inputs)]
-    motion = build_scheme_program(
+    scheme_program = build_scheme_program(
         scheme, len(fs), kind.name.startswith("split") and is_split, kind.name == "second order" and is_split
     )
     h = (inputs.t1 - inputs.t0) / steps
-    own = torch.chunk(inputs.y0, len(motion.state))
-    rows = [torch.zeros_like(own[0]) for _ in range(motion.step.n_rows)]
-    for place, row in zip(motion.state, own, strict=True):
+    own = torch.chunk(inputs.y0, len(scheme_program.state))
+    rows = [torch.zeros_like(own[0]) for _ in range(scheme_program.step.n_rows)]
+    for place, row in zip(scheme_program.state, own, strict=True):
         rows[place] = row
-    rows = run(motion.opening, fs, rows, inputs.t0, h)
-    for i in range(motion.opening.steps, steps):
-        rows = run(motion.step, fs, rows, inputs.t0 + i * h, h)
-    return torch.cat([rows[place] for place in motion.state])
+    rows = run(scheme_program.opening, fs, rows, inputs.t0, h)
+    for i in range(scheme_program.opening.steps, steps):
+        rows = run(scheme_program.step, fs, rows, inputs.t0 + i * h, h)
+    return torch.cat([rows[place] for place in scheme_program.state])
 
 
 def run(program, fs, rows, t, h) -> list:

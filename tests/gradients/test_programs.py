@@ -20,7 +20,7 @@ def is_in_parts(scheme) -> bool:
     return isinstance(scheme, Splitting) or (isinstance(scheme, Multistep) and scheme.derivative == 2)
 
 
-def motion(scheme, kind: Kind) -> SchemeProgram:
+def scheme_program(scheme, kind: Kind) -> SchemeProgram:
     is_split, is_second = kind.name.startswith("split"), kind.name == "second order"
     n_parts = len(slopes(scheme, kind))
     return build_scheme_program(scheme, n_parts, is_split and is_in_parts(scheme), is_second and is_in_parts(scheme))
@@ -43,17 +43,17 @@ def slopes(scheme, kind: Kind) -> list:
     return [lambda t, y: sum(f(t, y) for f in fs)]
 
 
-def opened(motion: SchemeProgram, fs, initial, h) -> list:
-    own = np.split(initial, len(motion.state))
-    rows = [np.zeros_like(own[0]) for _ in range(motion.step.n_rows)]
-    for place, row in zip(motion.state, own, strict=True):
+def opened(scheme_program: SchemeProgram, fs, initial, h) -> list:
+    own = np.split(initial, len(scheme_program.state))
+    rows = [np.zeros_like(own[0]) for _ in range(scheme_program.step.n_rows)]
+    for place, row in zip(scheme_program.state, own, strict=True):
         rows[place] = row
-    return run(motion.opening, fs, rows, SPAN[0], h)
+    return run(scheme_program.opening, fs, rows, SPAN[0], h)
 
 
 @over_the_catalogue
 def test_executed_plainly_they_are_what_is_solved(scheme, kind):
-    fs, moves, h = slopes(scheme, kind), motion(scheme, kind), (SPAN[1] - SPAN[0]) / STEPS
+    fs, moves, h = slopes(scheme, kind), scheme_program(scheme, kind), (SPAN[1] - SPAN[0]) / STEPS
     rows = opened(moves, fs, kind.initial, h)
     for i in range(moves.opening.steps, STEPS):
         rows = run(moves.step, fs, rows, SPAN[0] + i * h, h)
@@ -66,7 +66,7 @@ def test_executed_plainly_they_are_what_is_solved(scheme, kind):
 
 @over_the_catalogue
 def test_what_undoes_a_step_undoes_it(scheme, kind):
-    fs, moves, h = slopes(scheme, kind), motion(scheme, kind), (SPAN[1] - SPAN[0]) / STEPS
+    fs, moves, h = slopes(scheme, kind), scheme_program(scheme, kind), (SPAN[1] - SPAN[0]) / STEPS
     if moves.back is None:
         assert not (isinstance(scheme, Splitting) and kind.name in ("partitioned", "second order"))
         return
@@ -79,13 +79,13 @@ def test_what_undoes_a_step_undoes_it(scheme, kind):
 
 def test_reversible_schemes_can_be_undone():
     kind = KINDS[3]
-    undone = [s for s in SCHEMES if (s, kind) in CASES and motion(s, kind).back is not None]
+    undone = [s for s in SCHEMES if (s, kind) in CASES and scheme_program(s, kind).back is not None]
     assert {s.name for s in undone} >= {s.name for s in SCHEMES if is_reversible(s) and (s, kind) in CASES}
 
 
 @over_the_catalogue
 def test_no_slope_is_evaluated_twice(scheme, kind):
-    step = motion(scheme, kind).step
+    step = scheme_program(scheme, kind).step
     evaluated = [operation for operation in step.operations if isinstance(operation, Slope)]
     assert len(set(evaluated)) == len(evaluated) == step.n_slopes
     if isinstance(scheme, Multistep):

@@ -35,9 +35,9 @@ PROGRAM = """
             back(self, first, last)
         reversal.Reversal.pull_back = slowly
         keep = state_store.StateStore.keep
-        def kept(self, action, state):
+        def kept(self, start, slot, state):
             time.sleep(slow)
-            keep(self, action, state)
+            keep(self, start, slot, state)
             print("kept", flush=True)
         state_store.StateStore.keep = kept
 

@@ -153,7 +153,9 @@ def test_a_save_time_does_not_shorten_the_steps_after_it():
 def test_a_failure_before_a_save_time_is_that_of_a_solve():
     with pytest.raises(sn.SolveFailed) as failed:
         sn.gradient(sn.ODE(lambda t, y: y**2, [1.0], (0.0, 2.0)), "dopri5", loss, save_at=[0.5, 1.5])
-    assert 0.9 < failed.value.solution.failure.t < 1.1
+    part = failed.value.solution
+    assert part.status is sn.Status.STEP_TOO_SMALL
+    assert part.failure.t == pytest.approx(1.0, abs=1e-6)  # rtol = 1e-6 moves the pole a little
 
 
 LOSSES = {
@@ -171,7 +173,7 @@ def test_losses_of_many_numbers_have_the_gradients_of_few(name):
     """Those of more than 400 become loops, where that can be done; the numbers stay the same."""
     many = np.random.default_rng(0).standard_normal((200, 3))
     expected, h = np.zeros_like(many), 1e-30
-    found = numba_engine.scalar_of(LOSSES[name], many)
+    found = numba_engine.trace_loss(LOSSES[name], many)
     value, gradient = found.value_and_gradient(many)
     assert value == LOSSES[name](many)
     if name == "the largest":
@@ -198,5 +200,5 @@ def test_a_loss_of_many_numbers_is_not_straight_line_code(monkeypatch):
 
 def test_second_derivatives_of_a_loss_of_many_numbers():
     many, v = np.random.default_rng(0).standard_normal((2, 410))
-    found = numba_engine.scalar_of(lambda y: np.sum(y**3), many)
+    found = numba_engine.trace_loss(lambda y: np.sum(y**3), many)
     assert np.max(np.abs(found.hessian_product(many, v) - 6 * many * v)) <= SAME * np.max(np.abs(many * v))

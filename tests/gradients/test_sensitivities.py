@@ -175,5 +175,5 @@ def test_a_run_that_fails_is_told_as_by_solve():
 
 
 def test_save_times_must_be_among_given_steps():
-    with pytest.raises(ValueError, match="`save_at` must be among the times of the given steps"):
+    with pytest.raises(ValueError, match="`save_at` must be among the times of the fixed steps"):
         sn.jacobian(ODE, "rk4", steps=10, save_at=[0.01])

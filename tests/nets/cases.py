@@ -29,7 +29,7 @@ SPLINES = (0, 1, 3)
 DEGREES = (*SPLINES, None)  # None for weights held over each step
 ACTIVATIONS = ("tanh", "softplus", "gelu", "silu", "sigmoid")
 KINKED = ("relu", "leaky_relu", "elu", "selu")
-SEGMENT = 3  # steps run again at once: in the cache there is room for all the steps of such small nets
+SEGMENT = 3  # steps run again at once: in the cache there is space for all the steps of such small nets
 
 
 def memory_of(name: str, net, samples: int):
@@ -56,7 +56,7 @@ def product_of_all():
 
 
 def is_undone(connectivity, dynamics, scheme):
-    return Block(field_of(connectivity, dynamics), scheme, STEPS).motion.back is not None
+    return Block(field_of(connectivity, dynamics), scheme, STEPS).scheme_program.back is not None
 
 
 def kinked_cases():
@@ -147,9 +147,9 @@ def torch_block(block, weights, x):
     """The state `(width, batch)` at the end of a block."""
     import torch
 
-    motion, h = block.motion, block.h
-    rows = [None] * motion.step.n_rows
-    for place, half in zip(motion.state, torch.tensor_split(x, len(motion.state)), strict=True):
+    scheme_program, h = block.scheme_program, block.h
+    rows = [None] * scheme_program.step.n_rows
+    for place, half in zip(scheme_program.state, torch.tensor_split(x, len(scheme_program.state)), strict=True):
         rows[place] = half
 
     def theta(step, operation):
@@ -173,10 +173,10 @@ def torch_block(block, weights, x):
                 made.append(sum(term.weight * h**term.power * made[term.row] for term in operation.terms))
         return [made[row] for row in program.outputs]
 
-    rows = run(motion.opening, rows, 0)
-    for step in range(motion.opening.steps, block.steps):
-        rows = run(motion.step, rows, step)
-    return torch.cat([rows[place] for place in motion.state])
+    rows = run(scheme_program.opening, rows, 0)
+    for step in range(scheme_program.opening.steps, block.steps):
+        rows = run(scheme_program.step, rows, step)
+    return torch.cat([rows[place] for place in scheme_program.state])
 
 
 def torch_chain(chain, weights, t, x):

@@ -48,7 +48,7 @@ def relative(found, wanted):
 @pytest.fixture(autouse=True)
 def short_segments(monkeypatch):
     """Else all steps of a small net are one segment, and memory choices are all the same."""
-    monkeypatch.setattr(stage_sweeps, "block", lambda stage, groups: SEGMENT)
+    monkeypatch.setattr(stage_sweeps, "choose_block", lambda stage, groups: SEGMENT)
 
 
 class Run:
@@ -284,7 +284,7 @@ def test_a_net_keeps_what_it_was_told_to():
 @pytest.mark.parametrize("size", [1, 2, 3, 7, STEPS - 1, STEPS])
 def test_segments_of_any_length_are_reversed(size, monkeypatch):
     """The last of them may be a single step."""
-    monkeypatch.setattr(stage_sweeps, "block", lambda stage, groups: size)
+    monkeypatch.setattr(stage_sweeps, "choose_block", lambda stage, groups: size)
     require_stored("segments", net_of("graph", "hamiltonian", "yoshida4", number=1))
 
 
@@ -304,7 +304,7 @@ def test_every_step_that_can_be_undone_leaves_its_record():
                 block = Block(field, name, STEPS)
             except (TypeError, ValueError):
                 continue  # a scheme for fields of another kind
-            if block.motion.back is not None:
+            if block.scheme_program.back is not None:
                 require_stored("reversible", Net(Design((block,)), seed=count))
                 count += 1
     print(f"{count} pairs of dynamics and scheme undone")
@@ -325,6 +325,6 @@ def test_reversible_memory_does_not_grow_with_depth():
         net = net_of("dense", "hamiltonian", "verlet", steps=steps)
         net.gradient(np.ones((3, 10)), end_gradient=np.ones((3, 10)), memory="reversible")
         (stage,) = (each.fitted(1) for each in net._execution.stages)
-        sizes.append(sum(room.memory.nbytes for room in stage._free))
+        sizes.append(sum(workspace.memory.nbytes for workspace in stage._free))
         stored = stage.stored_bytes(1)
     assert sizes[1] <= sizes[0] < stored

@@ -243,9 +243,9 @@ def undone(name, steps, activation) -> float:
     run = stage_sweeps.sweep(stage, net.theta, np.zeros_like(net.theta), x, "reversible")
     run.send(np.zeros_like(next(run)))
     stage = stage.fitted(len(x))
-    (room,) = (room for room in stage._free if room.period == stage_sweeps.RING)
+    (workspace,) = (workspace for workspace in stage._free if workspace.period == stage_sweeps.RING)
     wanted = stage.opened(net.theta, stage.carried(x))
-    found = stage.records(room)[stage.n_opening % room.period, :, : wanted.shape[1]]
+    found = stage.records(workspace)[stage.n_opening % workspace.period, :, : wanted.shape[1]]
     return distance(*(untile(stage.own(carry, 1), 16) for carry in (found, wanted)))
 
 
@@ -289,7 +289,7 @@ def half_square(y):
 @pytest.mark.parametrize("name", LITERATURE)
 def test_gradients_in_every_memory_are_those_of_the_printed_layers(name, memory):
     if memory == "reversible" and name not in REVERSIBLE:
-        with pytest.raises(ValueError, match="steps that can be undone"):
+        with pytest.raises(ValueError, match="invertible steps"):
             net_of(name).gradient(np.ones((1, N)), half_square, memory=memory)
         return
     net = net_of(name)

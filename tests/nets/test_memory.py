@@ -89,7 +89,7 @@ def test_automatic_memory_beyond_its_bytes_gives_the_same_bits(monkeypatch):
     stored = net.gradient(x, end_gradient=net(x), memory="all")
     for limit in (1, 10**6, 4 * 10**6):
         monkeypatch.setattr(execution, "AUTOMATIC_BYTES", limit)
-        net._execution._portions.clear()
+        net._execution._memory_splits.clear()
         np.testing.assert_array_equal(net.gradient(x, end_gradient=net(x)).theta, stored.theta)
 
 
@@ -115,11 +115,13 @@ def test_what_is_put_by_is_bounded(monkeypatch):
 def test_products_ask_for_the_record_that_comes_next(dynamics, scheme, wanted):
     """While a step is pulled back, what the step before it has left is on its way from main memory."""
     block = Block(getattr(fields, dynamics)(fields.dense(16)), scheme, 6, depth=fields.Depth(6))
-    stage = NetStage(block.field, block.motion, block.steps, block.length, block.depth, np.dtype(float)).fitted(4)
+    stage = NetStage(block.field, block.scheme_program, block.steps, block.length, block.depth, np.dtype(float)).fitted(
+        4
+    )
     tape, theta, x = StageTape(stage, 4), np.full(stage.n_parameters, 0.01), np.ones((4, block.n_in, TILE))
     tape.run(theta, x)
     tape.pull(theta, np.zeros_like(theta), x)
-    program, record, (soon, stop) = stage.stored.program, stage.stored.record, tape._room.ahead
+    program, record, (soon, stop) = stage.stored.program, stage.stored.record, tape._workspace.ahead
     assert program.wanted == wanted * record  # Verlet's state is half of it, which the way back does not read here
     assert stop == (tape.count * tape.groups + 1) * record + program.wanted  # before the first record comes the last
     assert soon >= stop

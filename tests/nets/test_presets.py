@@ -10,7 +10,7 @@ from fields.zoo import RING
 
 from stepnet import fields, nets
 from stepnet.fields import reference
-from stepnet.nets import MGRIT, Block, Design, Net, mgrit_gradient
+from stepnet.nets import MGRIT, Block, Design, Net, initialisation, mgrit_gradient
 from stepnet.nets.initialisation import find_largest_norm, find_norm
 
 PRESETS = {
@@ -92,6 +92,36 @@ def test_the_norm_of_attention_is_a_bound_for_all_states(heads, is_causal):
         W, x = scale * random.normal(size=K.weight_shape), random.normal(size=(K.n_in, 1))
         matrix = reference.apply(K, W, np.repeat(x, K.n_in, axis=1), np.eye(K.n_in))
         assert np.linalg.norm(matrix, 2) <= find_norm(fields.Layer(K), W) * (1 + 1e-12)
+
+
+NORMED = {
+    "dense": fields.Layer(fields.dense(40, 24)),
+    "antisymmetric": fields.Layer(fields.dense(24), is_antisymmetric=True),
+    "convolution": fields.Layer(fields.conv2d((6, 5), 3, 2)),
+    "antisymmetric convolution": fields.Layer(fields.conv2d((6, 5), 2), is_antisymmetric=True),
+}
+
+
+@pytest.mark.parametrize("name", NORMED)
+def test_powers_of_a_matrix_find_the_norm_that_its_singular_values_give(name, monkeypatch):
+    """From below, and up to tan^2 / 4 (s_2 / s_1)^{4 (n - 1)}, with the angle between start and singular vector.
+
+    For a random start in d dimensions tan^2 is about d.
+    """
+    layer = NORMED[name]
+    K, random = layer.connectivity, np.random.default_rng(4)
+    for scale in (1e-3, 1.0, 1e3):
+        W = scale * random.normal(size=K.weight_shape)
+        monkeypatch.setattr(initialisation, "SMALL", K.n_in)
+        by_values = find_norm(layer, W)
+        monkeypatch.setattr(initialisation, "SMALL", K.n_in - 1)
+        by_powers = find_norm(layer, W)
+        unit = np.eye(K.n_in)
+        values = np.linalg.svd(reference.apply(K, reference.effective(layer, W), unit, unit), compute_uv=False)
+        second = values[values < values[0] * (1 - 1e-9)][0]
+        bound = K.n_in / 4 * (second / values[0]) ** (4 * (initialisation.POWERS - 1))
+        assert by_values == pytest.approx(values[0], rel=1e-14)
+        assert -1e-14 <= 1 - by_powers / by_values <= min(bound, 5e-4) + 1e-14
 
 
 @pytest.mark.parametrize("length", [0.1, 300.0])

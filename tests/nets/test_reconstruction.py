@@ -60,9 +60,9 @@ def undone(preset, steps, h, activation, dtype) -> float:
     run = stage_sweeps.sweep(stage, own, np.zeros_like(own), x, "reversible")
     run.send(np.zeros_like(next(run)))
     stage = stage.fitted(len(x))
-    (room,) = (room for room in stage._free if room.period == stage_sweeps.RING)
+    (workspace,) = (workspace for workspace in stage._free if workspace.period == stage_sweeps.RING)
     wanted = stage.opened(own, stage.carried(x))
-    found = stage.records(room)[stage.n_opening % room.period, :, : wanted.shape[1]]
+    found = stage.records(workspace)[stage.n_opening % workspace.period, :, : wanted.shape[1]]
     return distance(*(untile(stage.own(carry, 1), BATCH) for carry in (found, wanted)))
 
 
@@ -183,7 +183,7 @@ DRIFTING = {
 @pytest.mark.parametrize("make", DRIFTING.values(), ids=list(DRIFTING))
 def test_states_that_cannot_be_reconstructed_are_noticed_and_stored(make, samples):
     net, x = make(), np.random.default_rng(5).normal(size=(samples, make().design.n_in))
-    with np.errstate(all="ignore"), pytest.warns(sn.AdjointWarning, match="missed the beginning by"):
+    with np.errstate(all="ignore"), pytest.warns(sn.AdjointWarning, match="missed the initial state by"):
         stored, found = gradients(net, x)
     assert np.array_equal(found, stored)
 

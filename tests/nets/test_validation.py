@@ -130,7 +130,7 @@ def test_unknown_names_are_answered_with_the_nearest(make, nearest):
         (lambda net: net.parameter_gradient(X, None), "`loss` must be a function"),
         (lambda net: nets.mgrit_gradient(net, X, None, nets.MGRIT(3)), "`loss` must be a function"),
         (lambda net: net.gradient(X, end_gradient=np.ones((3, 1)), memory="none"), "`memory` must be one of"),
-        (lambda net: net.gradient(X, end_gradient=np.ones((3, 1)), memory="reversible"), "steps that can be undone"),
+        (lambda net: net.gradient(X, end_gradient=np.ones((3, 1)), memory="reversible"), "invertible steps"),
         (lambda net: net.tangent(X, np.ones(3)), "`theta_dot` must have"),
         (lambda net: net.tangent(X, x_dot=np.ones((2, 3))), "`x_dot` must have the shape \\(3, 2\\) of `x`"),
         (lambda net: net.gauss_newton(X, np.ones(3)), "`theta_dot` must have"),

@@ -110,7 +110,7 @@ def test_labels_are_colours():
     np.testing.assert_allclose(colours[0], to_rgb(plots.CLASSES[1]))
     np.testing.assert_allclose(colours[1], to_rgb(plots.CLASSES[0]))
     (axes,) = plots.layers(PLANE, X, X[:, 0], depths=1)
-    assert axes.collections[0].get_array() is not None
+    np.testing.assert_array_equal(axes.collections[0].get_array(), X[:, 0])
     assert len(set(plots.CLASSES)) == 10
 
 
@@ -258,7 +258,7 @@ def test_a_path_lies_on_a_line_and_neighbours_a_unit_apart():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: plots.layers(WIDE, X, depths=0), "`depths` must be at least one"),
+        (lambda: plots.layers(WIDE, X, depths=0), "`depths` must be at least 1, found 0"),
         (lambda: plots.layers(WIDE, X, depths=[3, 9]), "`depths` must be numbers of the states 0 to 8"),
         (lambda: plots.layers(WIDE, X, LABELS[:5]), "`labels` must be one for each of 40 points"),
         (lambda: plots.layers(WIDE, X, axes=Figure().subplots(1, 2)), "`axes` must be one for each of 5 depths"),

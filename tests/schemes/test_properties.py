@@ -231,6 +231,15 @@ def test_first_same_as_last_needs_a_first_stage_at_the_beginning():
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_first_same_as_last_is_decided_by_the_record(name):
+    """The record says it, and its continuous extension takes the slope at the new state from the last stage if so."""
+    scheme = get(name)
+    assert conditions.is_fsal(scheme) == getattr(scheme, "is_fsal", False)
+    if isinstance(scheme, ExplicitRK):
+        assert scheme.continuous.new == len(scheme.b) - scheme.is_fsal
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_explicit_schemes_are_neither_a_stable_nor_symplectic_unless_they_split(name):
     scheme = get(name)
     assert conditions.is_explicit(scheme)

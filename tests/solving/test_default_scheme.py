@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import stepnet as sn
+from stepnet.solving import planning
 from stepnet.stability import adjoint_safety
 
 ODE = sn.ODE(lambda t, y, a: -a * y, [1.0, 2.0], (0.0, 1.0), args=(1.5,))
@@ -59,3 +60,20 @@ def test_what_comes_after_the_scheme_is_still_asked_for():
         sn.hvp(ODE, y0=[1.0, 0.0])
     with pytest.raises(TypeError, match="`grid` must map names to values"):
         sn.sweep(ODE)
+
+
+def test_default_tolerances_are_shared_and_never_written():
+    """By solves, ensembles with their own tolerances, gradients and steps by hand."""
+    problem = sn.ODE(lambda t, y: [y[1], -y[0]], [1.0, 0.0], (0.0, 10.0))
+    first = sn.solve(problem, "dopri5")
+    shared = planning.plan_adaptive_steps(problem, sn.schemes.get("dopri5"), planning.AdaptiveOptions())
+    assert shared is planning.plan_adaptive_steps(problem, sn.schemes.get("tsit5"), planning.AdaptiveOptions())
+    sn.solve_ensemble(problem, "dopri5", y0=np.ones((5, 2)), rtol=np.logspace(-9, -3, 5)[:, None])
+    sn.solve_ensemble(problem, "dopri5", y0=np.ones((5, 2)))
+    sn.gradient(problem, "dopri5", loss=lambda y: y[0] ** 2)
+    sn.start(problem, "dopri5").run_to(3.0)
+    assert (shared.rtol == planning.DEFAULT_RTOL).all()
+    assert (shared.atol == planning.DEFAULT_ATOL).all()
+    again = sn.solve(problem, "dopri5")
+    assert np.array_equal(first.t, again.t)
+    assert np.array_equal(first.y, again.y)

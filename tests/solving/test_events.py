@@ -583,7 +583,7 @@ def test_single_precision_states():
     problem = sn.ODE(oscillator, np.array([0.1, 1.0], np.float32), (0.0, 10.0))
     solution = sn.solve(problem, "dopri5", rtol=1e-5, atol=1e-6, events=lambda t, y: y[0])
     start = math.atan(0.1)
-    np.testing.assert_allclose(solution.t_events[0], np.arange(1, 4) * math.pi - start, atol=1e-3)
+    np.testing.assert_allclose(solution.t_events[0], np.arange(1, 4) * math.pi - start, rtol=1e-5)  # of rtol
     assert solution.y_events[0].dtype == np.float32
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
 import stepnet as sn
 from stepnet import training
-from stepnet.engines.numba_engine.codegen.kernels import Kernel, as_argument
+from stepnet.engines.numba_engine.codegen.kernels import Kernel, as_argument, check_once
 from stepnet.nets import losses
 from stepnet.schemes.controllers import Controller
 
@@ -151,6 +153,44 @@ def test_kernels_refuse_arrays_that_they_would_misread(layout):
     with pytest.raises(TypeError, match="C-ordered"):
         total(LAYOUTS[layout](array), 1.0)
     assert total(as_argument(LAYOUTS[layout](array)), 1.0) == total(array, 1.0)
+
+
+@check_once
+class Pair(NamedTuple):
+    first: np.ndarray
+    second: np.ndarray
+
+
+@Kernel
+def total_of_pair(pair, factor):
+    s = 0.0
+    for i in range(pair.first.shape[0]):
+        for j in range(pair.first.shape[1]):
+            s += (j + 1) * (pair.first[i, j] + 10 * pair.second[i, j])
+    return s * factor
+
+
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "C"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_kernels_refuse_tuples_that_they_would_misread_after_one_that_they_checked(layout, place):
+    """A tuple that was checked is recognised by its identity; every other one is checked, also after a refusal."""
+    arrays = [RANDOM.normal(size=(2, 3)) for _ in range(2)]
+    wrong = [LAYOUTS[layout](array) if i == place else array for i, array in enumerate(arrays)]
+    good, bad = Pair(*arrays), Pair(*wrong)
+    expected = (arrays[0] + 10 * arrays[1]) @ [1, 2, 3] @ [1, 1]
+    for _ in range(2):
+        for _ in range(2):  # by the check, then by identity
+            assert total_of_pair(good, 1.0) == pytest.approx(expected, rel=1e-13)
+        for _ in range(2):  # a tuple that was refused is not remembered
+            with pytest.raises(TypeError, match="C-ordered"):
+                total_of_pair(bad, 1.0)
+    assert total_of_pair(Pair(*map(as_argument, wrong)), 1.0) == total_of_pair(good, 1.0)
+
+
+def test_other_arguments_are_checked_beside_a_tuple_that_was_checked_before():
+    good = Pair(np.ones((1, 2)), np.ones((1, 2)))
+    for factor in (1.0, 2, np.float32(0.5), 1.0):
+        assert total_of_pair(good, factor) == 33.0 * factor
 
 
 def test_kernels_take_numbers_of_other_types_for_what_they_are():

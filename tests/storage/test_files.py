@@ -16,11 +16,11 @@ import stepnet as sn
 from stepnet import training
 from stepnet.errors import DamagedFile, FolderInUse
 from stepnet.estimators import NetClassifier
-from stepnet.storage.atomic_files import write_file, write_scratch_file
+from stepnet.storage.atomic_files import write_file, write_private_file, write_scratch_file
 from stepnet.storage.folder_locks import hold_lock
 from stepnet.storage.stored_arrays import read_npz
 
-WRITERS = [write_file, write_scratch_file]
+WRITERS = [write_file, write_scratch_file, write_private_file]
 writers = pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
 
 
@@ -39,7 +39,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(write, tmp_path
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("kept", b"old")]
 
 
-@writers
+@pytest.mark.parametrize("write", [write_file, write_scratch_file], ids=lambda write: write.__name__)
 def test_links_and_permissions_stay(write, tmp_path):
     (tmp_path / "target").write_bytes(b"old")
     (tmp_path / "target").chmod(0o640)
@@ -48,6 +48,19 @@ def test_links_and_permissions_stay(write, tmp_path):
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "target").read_bytes() == b"new"
     assert stat.S_IMODE((tmp_path / "target").stat().st_mode) == 0o640
+
+
+def test_private_files_are_for_their_owner_alone_and_replace_links(tmp_path):
+    (tmp_path / "target").write_bytes(b"of others")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    (tmp_path / "open").write_bytes(b"old")
+    (tmp_path / "open").chmod(0o666)
+    for name in ("link", "open", "fresh"):
+        write_private_file(tmp_path / name, b"new")
+        assert not (tmp_path / name).is_symlink()
+        assert (tmp_path / name).read_bytes() == b"new"
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+    assert (tmp_path / "target").read_bytes() == b"of others"
 
 
 def test_devices_are_written_to_and_not_replaced():

@@ -6,6 +6,7 @@ gradient of a process, so this is a program of its own; arguments are the names 
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -118,4 +119,6 @@ def main(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    failures = main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(min(failures, 255))  # threads that torch starts for such a device may abort an orderly exit

@@ -175,7 +175,7 @@ def test_dropout_in_steps_that_are_undone(short_blocks):
         torch.manual_seed(7)
         y = snt.odeint_adjoint(field, (q0, q0), TIMES, method="verlet", adjoint_params=(), memory=memory)
         if memory == "reversible":
-            with pytest.warns(AdjointWarning, match="missed the beginning"):
+            with pytest.warns(AdjointWarning, match="missed the initial state"):
                 found.append(torch.autograd.grad(loss(y), q0)[0])
         else:
             found.append(torch.autograd.grad(loss(y), q0)[0])

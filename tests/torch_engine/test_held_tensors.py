@@ -197,7 +197,7 @@ def test_what_cannot_be_told_apart_is_kept(make, short_blocks):
         first, second, field = make()
         y0 = draw(4, 3).requires_grad_()
         if memory != "all":
-            with pytest.warns(AdjointWarning, match='everything was kept, as by `memory`="all"'):
+            with pytest.warns(AdjointWarning, match='all states were stored, as with `memory`="all"'):
                 y = snt.odeint_adjoint(field, y0, TIMES, method="rk4", memory=memory)
         else:
             y = snt.odeint_adjoint(field, y0, TIMES, method="rk4", memory=memory)

@@ -12,7 +12,7 @@ from torch_engine.nets import CASES, LENGTH, STEPS
 import stepnet.torch as snt
 from stepnet.nets import Block
 from stepnet.nets.execution import Execution
-from stepnet.torch.kernels import pull_back_layers, run_layers, vector
+from stepnet.torch.kernels import flatten, pull_back_layers, run_layers
 
 torch.set_num_threads(1)
 
@@ -149,8 +149,8 @@ def test_parameters_are_one_vector_without_a_copy():
     scattered = [p.detach().clone() for p in parameters]
     assert np.array_equal(kernels.theta(scattered), wanted)
     behind_each_other = wanted.split([p.numel() for p in parameters])
-    assert vector(behind_each_other).data_ptr() == wanted.data_ptr()
-    assert torch.equal(vector(parameters[::-1]), torch.cat([p.detach().reshape(-1) for p in parameters[::-1]]))
+    assert flatten(behind_each_other).data_ptr() == wanted.data_ptr()
+    assert torch.equal(flatten(parameters[::-1]), torch.cat([p.detach().reshape(-1) for p in parameters[::-1]]))
 
 
 def test_which_tensors_go_to_the_kernels():

@@ -148,7 +148,7 @@ def test_other_modules_take_the_place_of_stages(engine):
     with pytest.raises(ValueError, match=r"`blocks\.0` is no longer that of the net, found LayerBlock"):
         module.net()
     module.readout = None
-    with pytest.raises(ValueError, match="`readout` is gone"):
+    with pytest.raises(ValueError, match="`readout` was removed"):
         module(x)
 
 
@@ -175,7 +175,7 @@ def test_pruned_and_parametrised_weights_are_those_that_run(engine):
         change(module)
         plain.load_state_dict({"K": module.K.detach(), "b": module.b.detach()})
         assert relative(module(x).detach(), plain(x).detach()) <= EQUAL
-        assert all(each is not None for each in gradients(module, x))
+        assert all(float(each.abs().max()) > 0 for each in gradients(module, x))
         whole = net_module("resnet", engine)
         change(whole.blocks[0])
         assert relative(whole(inputs(3)).detach(), whole.net()(inputs(3).detach().numpy())) <= EQUAL
@@ -320,9 +320,10 @@ def test_frozen_weights_have_no_gradient_and_change_no_other(frozen, how, short_
     for order in (1, 2):
         found, wanted = (derivatives(each, x, [getattr(each, free)], order) for each in (module, whole))
         assert worst(found, wanted) <= EQUAL
-    module(x.detach()).sum().backward()
+    for each in (module, whole):
+        each(x.detach()).sum().backward()
     assert getattr(module, frozen).grad is None
-    assert getattr(module, free).grad is not None
+    assert relative(getattr(module, free).grad, getattr(whole, free).grad) <= EQUAL
     jacobian = lambda module: torch.autograd.functional.jacobian(module, x, vectorize=True)
     assert relative(jacobian(module), jacobian(whole)) <= EQUAL
 

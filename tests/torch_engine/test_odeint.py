@@ -16,6 +16,7 @@ from stepnet.errors import UnknownName
 torch.set_num_threads(1)
 
 SAME = 1e-12  # the same formula in another order
+BFLOAT16 = 2.0**-8  # its unit round-off
 T = torch.linspace(0.0, 1.5, 7, dtype=torch.float64)
 Y0 = torch.tensor([[0.8, -0.4], [0.3, 1.1]], dtype=torch.float64)
 
@@ -134,9 +135,10 @@ def oscillation(method, dtype, t=FINE, options=None):
 def test_the_dtype_is_that_of_the_state_in_every_family(method, dtype):
     found = oscillation(method, dtype)
     assert found.dtype == dtype
-    assert torch.allclose(found.real.double(), torch.cos(FINE)[:, None].expand(-1, 3), atol=2e-4)
-    wanted = oscillation(method, torch.float64)
-    assert torch.allclose(found.real.double(), wanted, atol=1e-5 if found.real.dtype == torch.float32 else 1e-14)
+    largest = 0.84 / 6 / 64**2  # c h^2 t sin t with the error constant c = 1/6 of midpoint_two_step
+    assert torch.allclose(found.real.double(), torch.cos(FINE)[:, None].expand(-1, 3), rtol=0, atol=1.5 * largest)
+    wanted, is_single = oscillation(method, torch.float64), found.real.dtype == torch.float32
+    assert torch.allclose(found.real.double(), wanted, rtol=0, atol=64 * 2.0**-24 if is_single else 1e-14)
 
 
 @pytest.mark.parametrize("method", FAMILIES)
@@ -145,13 +147,14 @@ def test_bfloat16_fields_with_sums_in_single_in_every_family(method):
     options = {"field_dtype": torch.bfloat16} | ({"step_size": 1 / 64} if method == "dopri5" else {})
     found = oscillation(method, torch.float32, options=options)
     assert found.dtype == torch.float32
-    assert torch.allclose(found.double(), torch.cos(FINE)[:, None].expand(-1, 3), atol=5e-3)
+    at_random = BFLOAT16 / 64**0.5  # 64 slopes of size one, each rounded by itself
+    assert torch.allclose(found.double(), torch.cos(FINE)[:, None].expand(-1, 3), rtol=0, atol=2 * at_random)
 
 
 def test_states_in_bfloat16():
     found = snt.odeint(decay, Y0.bfloat16(), T, method="rk4")
     assert found.dtype == torch.bfloat16
-    assert torch.allclose(found.double(), exact(T, Y0), rtol=0.1)
+    assert torch.allclose(found.double(), exact(T, Y0), rtol=4 * BFLOAT16, atol=0)  # the start and six steps
 
 
 def test_fields_in_half_precision_with_sums_in_single():
@@ -163,18 +166,19 @@ def test_fields_in_half_precision_with_sums_in_single():
     found = snt.odeint(fun, y0, t, method="euler", options={"field_dtype": torch.bfloat16})[-1]
     assert set(seen) == {(torch.bfloat16, torch.bfloat16)}
     assert found.dtype == torch.float32
-    assert torch.allclose(found, torch.exp(-y0), rtol=5e-3)
+    at_random = BFLOAT16 / 1000**0.5  # 1000 slopes, each rounded by itself
+    assert torch.allclose(found.double(), torch.full((4,), 0.999**1000).double(), rtol=at_random, atol=0)
     assert torch.equal(snt.odeint(lambda t, y: -y, y0.bfloat16(), t, method="euler")[-1], y0.bfloat16())
 
 
-@pytest.mark.parametrize("name", ["verlet", "yoshida4", "leapfrog_two_step"])
-def test_problems_in_halves(name):
+@pytest.mark.parametrize(("name", "order"), [("verlet", 2), ("yoshida4", 4), ("leapfrog_two_step", 2)])
+def test_problems_in_halves(name, order):
     """A pendulum, whose energy a symplectic scheme keeps."""
     q0, p0 = torch.linspace(0.2, 1.0, 5, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)
     field = snt.SecondOrder(lambda t, q: -torch.sin(q))
     q, p = snt.odeint(field, (q0, p0), torch.linspace(0.0, 50.0, 2001, dtype=torch.float64), method=name)
     energy = 0.5 * p**2 - torch.cos(q)
-    assert float((energy - energy[0]).abs().max()) < 1e-4
+    assert 0.01 < float((energy - energy[0]).abs().max()) / 0.025**order < 0.2
 
 
 # ---- no values are read ---------------------------------------------------------------------------------------------
@@ -250,7 +254,7 @@ WRONG = {
     "method": ({"method": "dopri4"}, UnknownName, "no method 'dopri4'; did you mean .*'dopri5'"),
     "method of theirs": ({"method": "explicit_adams"}, ValueError, "take 'ab4'"),
     "option": ({"options": {"step_sizes": 0.1}}, UnknownName, "no option .* 'step_sizes'"),
-    "option of others": ({"method": "rk4", "options": {"first_step": 0.1}}, UnknownName, "given steps of rk38"),
+    "option of others": ({"method": "rk4", "options": {"first_step": 0.1}}, UnknownName, "fixed steps of rk38"),
     "options": ({"options": [1]}, TypeError, "`options` must be a dictionary"),
     "step size": ({"method": "rk4", "options": {"step_size": -0.1}}, ValueError, "`step_size` must be positive"),
     "both": ({"method": "rk4", "options": {"step_size": 1, "grid_constructor": 1}}, ValueError, "exclude each other"),
@@ -260,7 +264,7 @@ WRONG = {
     "second order": ({"method": "leapfrog_two_step"}, TypeError, "use `SecondOrder`"),
     "halves": ({"func": snt.Partitioned(decay, decay), "method": "verlet"}, TypeError, r"two tensors \(q, p\)"),
     "uneven": ({"method": "ab4", "t": T**2}, ValueError, "equal steps"),
-    "event": ({"method": "rk4", "t": T[:2], "event_fn": lambda t, y: y}, ValueError, "`event_fn` .* wants `step_size`"),
+    "event": ({"method": "rk4", "t": T[:2], "event_fn": lambda t, y: y}, ValueError, "`event_fn` .* needs `step_size`"),
     "stops": ({"options": {"step_t": T[1:3], "jump_t": T[2:4]}}, ValueError, "`step_t` and `jump_t` must not share"),
     "times of an event": ({"event_fn": lambda t, y: y}, ValueError, "the first time and one that shows"),
 }

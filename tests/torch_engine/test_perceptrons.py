@@ -13,8 +13,8 @@ from torch_engine.networks import BOUNDED, EXACT, loss, options_of
 
 import stepnet as sn
 import stepnet.torch as snt
+from stepnet.engines.torch_engine.runs.perceptron_runs import pull_back_perceptron_steps, run_perceptron_steps
 from stepnet.schemes.splitting import Splitting
-from stepnet.torch.perceptrons import pull_back_perceptron_steps, run_perceptron_steps
 
 torch.set_num_threads(1)
 

@@ -17,7 +17,7 @@ def workspace(net) -> int:
     """Bytes that a gradient of the block has written to: kept states and scratch."""
     stage = net._execution.stages[1]
     assert not net._execution._free, "all states were kept"
-    return sum(room.memory.nbytes for each in stage._fitted.values() for room in each._free)
+    return sum(workspace.memory.nbytes for each in stage._fitted.values() for workspace in each._free)
 
 
 def states_kept(net, samples: int) -> float:

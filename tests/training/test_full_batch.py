@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from numba_engine.runs import child
 from scipy import linalg
+from scipy.optimize import OptimizeResult
 from training.models import TwoLayer, blobs, waves
 
 import stepnet as sn
@@ -88,6 +92,26 @@ def test_gauss_newton_ends_where_the_gradient_is_zero_and_falls_in_every_step(na
     assert (np.diff([start, *found.history]) <= ROUNDING).all()
     np.testing.assert_array_equal(objective.model.theta, found.theta)
     assert found.value == objective.value(found.theta, data)[0]
+
+
+@pytest.mark.parametrize("method", [LBFGS(5), GaussNewton(3)], ids=repr)
+def test_a_minimum_is_a_result_of_scipy_under_both_names(method):
+    objective, data, theta = case(next(iter(CASES)))
+    found = training.minimise(objective, data, method, theta=theta)
+    assert isinstance(found, OptimizeResult)
+    names = {"x": "theta", "fun": "value", "jac": "gradient", "success": "converged", "njev": "gradients"}
+    for name, own in names.items():
+        assert found[name] is getattr(found, name) is getattr(found, own)
+    assert found.nit == found["nit"] == len(found.history)
+    assert {"x", "nit", "theta", "products"} <= set(dir(found))
+    for copied in (copy.copy(found), pickle.loads(pickle.dumps(found))):
+        assert type(copied) is training.Minimum
+        assert repr(copied) == repr(found)
+        np.testing.assert_array_equal(copied.theta, found.x)
+
+
+def test_training_does_not_load_scipy_optimize_before_a_minimisation():
+    child.succeed("import sys, stepnet.training; assert 'scipy.optimize' not in sys.modules")
 
 
 @every_case

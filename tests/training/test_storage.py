@@ -130,7 +130,7 @@ def test_files_are_safetensors_and_json_and_nothing_else(tmp_path):
 
 def test_a_directory_with_a_run_is_not_overwritten(tmp_path):
     training.train(goal(), blobs(), Recipe(epochs=1), path=tmp_path)
-    with pytest.raises(ValueError, match="holds a run; `resume=True` goes on with it"):
+    with pytest.raises(ValueError, match="holds a run; set `resume=True` to continue it"):
         training.train(goal(), blobs(), Recipe(epochs=1), path=tmp_path)
 
 

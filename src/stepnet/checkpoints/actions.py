@@ -1,4 +1,4 @@
-"""Actions: what a schedule is made of."""
+"""Actions, the entries of a schedule."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Kind(IntEnum):
     RESTORE = 2
     """Make the state `start` of the slot current; the slot keeps it."""
     REVERSE = 3
-    """Reverse the step start..stop from the current state `start`, running it forward inside."""
+    """Reverse the step start..stop from the current state `start`, including its forward evaluation."""
     DROP = 4
     """Free the slot, which holds state `start` or the stages of the step that begins there."""
     KEEP_STEP = 5

@@ -1,33 +1,39 @@
-"""How much memory a gradient may take: a user's choice."""
+"""Memory budgets of gradients, and the validation of memory policies."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stepnet.records import validate_count
+
+AUTOMATIC_BYTES = 2**28  # what "auto" may store
+LAYER_MEMORIES = ("auto", "all", "segments", "reversible")  # names of policies for the layers of nets
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """A number of states or of bytes in memory; with `disk`, states beyond that go to files in a directory.
+    """A number of states or of bytes in memory; with `disk`, further states are written to files in a directory.
 
     Parameters
     ----------
     slots : int, optional
-        States that may be kept in memory at one time, the initial one included.
+        Maximum number of states in memory, including the initial one.
     bytes : int, optional
-        Memory for kept states, instead of `slots`.
+        Memory for stored states, instead of `slots`.
     disk : path, optional
-        A directory for states that memory has no room for.
+        A directory for states that do not fit into memory.
     """
 
     slots: int | None = None
     bytes: int | None = None
     disk: Path | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if (self.slots is None) == (self.bytes is None):
             found = "neither" if self.slots is None else f"slots={self.slots!r} and bytes={self.bytes!r}"
             raise ValueError(f"`Checkpoints` takes either `slots` or `bytes`, found {found}")
@@ -48,7 +54,36 @@ class Checkpoints:
         return self.bytes // size
 
 
-def _check_directory(value) -> Path:
+Memory = str | Checkpoints
+"""The memory policy of a gradient: a name such as "all", or how many states or bytes."""
+
+
+def validate_memory(memory: Any, names: Iterable[str], may_use_disk: bool = False) -> Memory:
+    """Return the argument `memory`: a known name, or `Checkpoints`, also built from a number of bytes."""
+    if isinstance(memory, str) and memory in names:
+        return memory
+    if isinstance(memory, Checkpoints) and (may_use_disk or memory.disk is None):
+        return memory
+    if not isinstance(memory, (str, Checkpoints)):
+        with suppress(TypeError, ValueError):
+            return Checkpoints(bytes=memory)
+    raise ValueError(
+        f"`memory` must be one of {', '.join(map(repr, names))}, a number of bytes or `Checkpoints`"
+        f"{'' if may_use_disk else ' without `disk`'}, found {memory!r:.60}"
+        f"{'; leave out `disk`' if isinstance(memory, Checkpoints) else ''}"
+    )
+
+
+def require_undoable(can_undo: bool, name: str) -> None:
+    """Refuse `memory="reversible"` for steps that cannot be inverted; `name` is that of their scheme."""
+    if not can_undo:
+        raise ValueError(
+            f'`memory`="reversible" needs invertible steps, such as those of a splitting scheme, not {name!r}; '
+            f"take `Checkpoints` instead"
+        )
+
+
+def _check_directory(value: Any) -> Path:
     if not isinstance(value, (str, os.PathLike)):
         raise TypeError(f"`disk` must be the path of a directory, found {value!r:.80} ({type(value).__name__})")
     path = Path(value).expanduser()

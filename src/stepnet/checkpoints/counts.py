@@ -1,4 +1,4 @@
-"""How often steps must be run again: closed forms in exact integers.
+"""Numbers of recomputed steps: closed forms in exact integers.
 
 References: Griewank & Walther (2000), ACM Trans. Math. Softw. 26:19 (revolve), for kept states; the closed form for
 slots that hold a state or the stages of a step is derived in docs/checkpoints.md and agrees with the dynamic
@@ -8,14 +8,15 @@ programmes of Zhang & Constantinescu (2023), arXiv:2106.13879, and Maddison (202
 from __future__ import annotations
 
 from math import comb
+from typing import Any
 
 from stepnet.records import validate_count
 
 MOST_STEPS = 2**36  # an action takes 32 bytes
 
 
-def checked_steps(name: str, value, least: int = 0) -> int:
-    """A number of steps to reverse."""
+def validate_steps(name: str, value: Any, least: int = 0) -> int:
+    """Return a number of steps to reverse."""
     return validate_count(name, value, least, MOST_STEPS, "no memory holds a schedule of more")
 
 
@@ -51,7 +52,7 @@ def mixed_evaluations(n_steps: int, slots: int) -> int:
 
 
 def two_level_advances(n_steps: int, period: int, slots: int) -> int:
-    """n - 1 to the end, t(period, s + 1) for each whole period and t(rest, s + 1): the kept state is one slot more."""
+    """n - 1 forward, t(period, s + 1) for each whole period and t(rest, s + 1): the kept state is one more slot."""
     n, s = validate_count("n_steps", n_steps, 0), validate_count("slots", slots, 1)
     period = validate_count("period", period, 1)
     if n < 2:
@@ -61,7 +62,7 @@ def two_level_advances(n_steps: int, period: int, slots: int) -> int:
 
 
 def fewest_advances(n: int, s: int) -> int:
-    """`binomial_advances` of numbers that were checked before."""
+    """`binomial_advances` without validation."""
     r = _repetitions(n, s)
     return r * n - comb(s + r, s + 1)
 
@@ -69,8 +70,8 @@ def fewest_advances(n: int, s: int) -> int:
 def balanced_split(n: int, s: int) -> int:
     """How far to advance before the next state is kept, so that t(n, s) = m + t(m, s) + t(n - m, s - 1).
 
-    Of the choices between beta(s, r - 2) and beta(s, r - 1) this one makes one of the two parts as long as its slots
-    and repetitions allow, so that few different parts appear.
+    Of the optimal choices between beta(s, r - 2) and beta(s, r - 1), this one makes one of the two parts as long as its
+    slots and repetitions allow, so that few different parts occur.
     """
     r = _repetitions(n, s)
     return min(comb(s + r - 1, s), n - comb(s + r - 2, s - 1))
@@ -85,19 +86,19 @@ def mixed_split(n: int, s: int) -> int:
 def spread(n: int, s: int) -> tuple[int, int]:
     """Blocks that the last n - beta(s, r - 1) steps are spread over, and steps left of the first kept state.
 
-    s slots reverse s + 1 steps at one evaluation each.  A full block reached by L restores and with R slots taken is
-    made longer by up to s - R steps, at L + 2 evaluations each and one more for the block.  There are C(L + R, R) such
-    blocks, those with the most room come first, and L = r - 2 for the last steps.
+    s slots reverse s + 1 steps at one evaluation each.  A full block reached by L restores with R slots taken is
+    extended by up to s - R steps, at L + 2 evaluations each and one more for the block.  There are C(L + R, R) such
+    blocks, those with the most free slots come first, and L = r - 2 for the last steps.
     """
     r = _repetitions(n, s)
     L, rest = r - 2, n - comb(s + r - 1, s)
     blocks, left = 0, comb(s + r - 2, s)
     for R in range(s):
-        room = s - R
-        taken = min(rest, comb(L + R, R) * room)
+        free = s - R
+        taken = min(rest, comb(L + R, R) * free)
         on_the_left = comb(L - 1 + R, R) if L else int(R == 0)
-        blocks += -(-taken // room)
-        left += min(taken, on_the_left * room)
+        blocks += -(-taken // free)
+        left += min(taken, on_the_left * free)
         rest -= taken
         if rest == 0:
             break
@@ -111,7 +112,7 @@ def _repetitions(n: int, s: int) -> int:
     while comb(s + top, s) < n:
         top *= 2
     low = 0
-    while low < top:  # `bisect_left` takes no numbers beyond those of the machine
+    while low < top:  # `bisect_left` does not take integers beyond 64 bits
         middle = (low + top) // 2
         low, top = (middle + 1, top) if comb(s + middle, s) < n else (low, middle)
     return low

@@ -1,4 +1,4 @@
-"""A schedule as text: time to the right, runs forward and their reversals downward."""
+"""A schedule as text: time runs to the right, forward runs and their reversals downward."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from stepnet.checkpoints.schedule import Schedule
 
-COLUMN = 2  # characters of a step: its state, then its run
+COLUMN = 2  # characters per step: its state, then its run
 REVERSALS = (Kind.REVERSE, Kind.REVERSE_KEPT)
 
 
@@ -26,14 +26,14 @@ def draw(schedule: Schedule, width: int, height: int) -> str:
 
 
 def _draw_ruler(n_steps: int, per_column: int) -> str:
-    """The last digit of every step, or what a column stands for."""
+    """The last digit of each step, or the number of steps per column."""
     if per_column > 1:
         return f"{per_column} steps to a column"
     return "".join(f"{k % 10:<{COLUMN}}" for k in range(n_steps)).rstrip()
 
 
 def _draw_lines(schedule: Schedule, per_column: int) -> Iterator[str]:
-    """A line ends with a reversed step and the slot that it frees."""
+    """Yield lines, each ending with a reversed step and the slot that it frees."""
     taken: dict[int, tuple[int, str]] = {}
     n_cells = -(-schedule.n_steps // per_column)
     for run in _split_runs(schedule):
@@ -62,7 +62,7 @@ def _split_runs(schedule: Schedule) -> Iterator[list[Action]]:
 
 
 def _follow(action: Action, slots: int, taken: dict[int, tuple[int, str]]) -> list[tuple[int, str]]:
-    """Book what the slots hold; a slot that is freed is returned, since its line still shows it."""
+    """Update the contents of the slots; return freed slots, which the current line still shows."""
     kind, start, _, slot = action
     if kind is Kind.KEEP:
         taken[slot] = start, "o" if slot < slots else "D"

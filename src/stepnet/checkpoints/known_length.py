@@ -1,4 +1,4 @@
-"""Schedules for a number of steps that is known beforehand."""
+"""Schedules for a number of steps known in advance."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from stepnet.checkpoints.actions import Kind
-from stepnet.checkpoints.counts import checked_steps
+from stepnet.checkpoints.counts import validate_steps
 from stepnet.checkpoints.schedule import Schedule
 from stepnet.checkpoints.schedule_writer import MIXED, STATES, BlockRule, ScheduleWriter
 from stepnet.records import validate_count
@@ -15,18 +15,19 @@ from stepnet.records import validate_count
 
 def store_all(n_steps: int) -> Schedule:
     """Every state is kept, so that no step is run twice: n - 1 slots, n - 1 advances."""
-    n = checked_steps("n_steps", n_steps)
+    n = validate_steps("n_steps", n_steps)
     slots = max(n - 1, 1)
     return Schedule("store_all", n, slots, _write_nested(n, slots, STATES))
 
 
 def uniform(n_steps: int, slots: int) -> Schedule:
-    """Evenly spaced states are kept on the way forward; intervals between them are reversed as `binomial` does.
+    """Evenly spaced states are kept in the forward run; the intervals between them are reversed as in `binomial`.
 
-    Interval i may use its own slot and those of the intervals after it, so a plain rule of thumb ("keep every k-th
-    state") costs sum t(length_i, s - i) advances after the forward run.
+    Interval i may use its own slot and those of the intervals after it, so the rule "keep every k-th state" costs sum
+    t(length_i, s - i) advances after the forward run.  No gradient of this package uses it; `execute` runs it for other
+    code.
     """
-    n, s = checked_steps("n_steps", n_steps), validate_count("slots", slots, 1)
+    n, s = validate_steps("n_steps", n_steps), validate_count("slots", slots, 1)
     kept = min(s, n - 1)
     if kept < 2:
         return Schedule("uniform", n, s, _write_nested(n, s, STATES))
@@ -51,25 +52,25 @@ def binomial(n_steps: int, slots: int) -> Schedule:
     n_steps : int
         Steps (or blocks of steps) to reverse.
     slots : int
-        States that may be kept at one time.
+        Maximum number of states kept at a time.
     """
-    n, s = checked_steps("n_steps", n_steps), validate_count("slots", slots, 1)
+    n, s = validate_steps("n_steps", n_steps), validate_count("slots", slots, 1)
     return Schedule("binomial", n, s, _write_nested(n, s, STATES))
 
 
 def multistage(n_steps: int, memory_slots: int, disk_slots: int) -> Schedule:
     """The `binomial` schedule of memory and disk slots together, with the slots used least often on disk.
 
-    Advances are as few as the total number of slots allows.  A write and a read of a slot cost the same, and every
-    slot of the binomial schedule lives in one place throughout, so the traffic of the disk is the sum over its slots.
-    Reference: Stumm & Walther (2009), SIAM J. Sci. Comput. 31:1946.
+    The number of advances is minimal for the total number of slots.  A write and a read of a slot cost the same, and
+    each slot of the binomial schedule is either in memory or on disk throughout, so the disk traffic is the sum over
+    its slots.  Reference: Stumm & Walther (2009), SIAM J. Sci. Comput. 31:1946.
     """
-    n, memory = checked_steps("n_steps", n_steps), validate_count("memory_slots", memory_slots, 1)
+    n, memory = validate_steps("n_steps", n_steps), validate_count("memory_slots", memory_slots, 1)
     disk = validate_count("disk_slots", disk_slots, 0)
     total = memory + disk
     rows = _write_nested(n, total, STATES)
     traffic = np.bincount(rows[np.isin(rows[:, 0], (Kind.KEEP, Kind.RESTORE)), 3], minlength=total)
-    place = np.full(total + 1, -1)  # the last entry answers for rows without a slot, whose slot is -1
+    place = np.full(total + 1, -1)  # the last entry is for rows without a slot, whose slot is -1
     place[np.argsort(-traffic, kind="stable")] = np.arange(total)
     rows[:, 3] = place[rows[:, 3]]
     return Schedule("multistage", n, memory, rows, disk)
@@ -78,11 +79,11 @@ def multistage(n_steps: int, memory_slots: int, disk_slots: int) -> Schedule:
 def mixed(n_steps: int, slots: int) -> Schedule:
     """The fewest evaluations when a slot may hold a state or all stages of one step, which reverse it directly.
 
-    Stages are no place to restart from.  The count is `mixed_evaluations`; a slot is worth it when the stages of a
-    step take about as much room as a state.  References: Zhang & Constantinescu (2023), arXiv:2106.13879;
-    Maddison (2023), arXiv:2305.09568.
+    Runs cannot restart from stages.  The count is `mixed_evaluations`; this is worthwhile if the stages of a step take
+    about as much memory as a state.  No gradient of this package uses it; `execute` runs it for a `StageKeepingRun`.
+    References: Zhang & Constantinescu (2023), arXiv:2106.13879; Maddison (2023), arXiv:2305.09568.
     """
-    n, s = checked_steps("n_steps", n_steps), validate_count("slots", slots, 1)
+    n, s = validate_steps("n_steps", n_steps), validate_count("slots", slots, 1)
     return Schedule("mixed", n, s, _write_nested(n, s, MIXED))
 
 

@@ -1,4 +1,4 @@
-"""A schedule: the actions of an adjoint run as integers, without any state."""
+"""Schedules: the actions of an adjoint run as integers, without any state."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from stepnet.checkpoints.actions import COLUMNS, KINDS, ROW, Action, Kind
 from stepnet.checkpoints.drawing import COLUMN, draw
-from stepnet.records import validate_count
+from stepnet.records import format_value, validate_count
 
-CHUNK = 4096  # rows that become Python numbers at a time
+CHUNK = 4096  # rows converted to Python integers at a time
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -25,11 +25,11 @@ class Schedule:
     n_steps : int
         Steps (or blocks of steps) to reverse.
     slots : int
-        Places in memory, numbered 0 .. slots - 1.
+        Slots in memory, numbered 0 .. slots - 1.
     actions : int64 array (actions, 4)
         Columns kind, start, stop, slot as in `Action`; the run begins with state 0 current and every slot free.
     disk_slots : int
-        Places on disk, numbered slots .. slots + disk_slots - 1.
+        Slots on disk, numbered slots .. slots + disk_slots - 1.
     """
 
     name: str
@@ -38,10 +38,13 @@ class Schedule:
     actions: np.ndarray
     disk_slots: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field, least in (("n_steps", 0), ("slots", 1), ("disk_slots", 0)):
             object.__setattr__(self, field, validate_count(field, getattr(self, field), least))
-        actions = np.ascontiguousarray(self.actions)
+        try:
+            actions = np.ascontiguousarray(self.actions)
+        except (TypeError, ValueError):
+            raise TypeError(f"`actions` must be int64 of shape (m, 4), found {format_value(self.actions)}") from None
         if actions.dtype != np.int64 or actions.ndim != 2 or actions.shape[1] != 4:
             raise ValueError(f"`actions` must be int64 of shape (m, 4), found {actions.dtype} of {actions.shape}")
         if len(actions):
@@ -99,7 +102,7 @@ class Schedule:
 
     @cached_property
     def turn(self) -> int:
-        """The index of the first Reverse: before it lies the forward run, which a run of unknown length has done."""
+        """The index of the first Reverse: the actions before it are the forward run."""
         return int(np.argmax(self._is(Kind.REVERSE))) if len(self) else 0
 
     def draw(self, width: int = 100, height: int = 60) -> str:

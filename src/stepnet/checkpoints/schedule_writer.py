@@ -1,31 +1,31 @@
 """Writes the actions of nested blocks; a block that was written before is copied and shifted.
 
 A block of n steps with s slots keeps its first state, advances m steps, reverses the right part (n - m steps with s - 1
-slots), restores the first state and reverses the left part (m steps with s slots).  What m is, and which blocks need
-no splitting, is the rule of the schedule.
+slots), restores the first state and reverses the left part (m steps with s slots).  The rule of a schedule determines m
+and the blocks that are not split.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepnet.checkpoints.actions import Kind
+from stepnet.checkpoints.actions import Action, Kind
 from stepnet.checkpoints.counts import balanced_split, mixed_split
 
 NO_SLOT = -1
-Task = tuple  # a method of the tape and its numbers
+Task = tuple[Any, ...]  # a method of the writer and its arguments
 ROWS_PER_STEP = 5  # a reversal, and for each split an advance, a keep, a restore and a drop
-MOST_STEPS = 2**28  # their actions take tens of gigabytes
+LONGEST_SCHEDULE = 2**28  # steps, whose actions take tens of gigabytes
 
 
 class BlockRule(NamedTuple):
     """How blocks of n steps with s slots are reversed."""
 
     bare: Callable[[int, int], bool]
-    """Whether (n, s) needs no kept first state."""
+    """Whether the first state of (n, s) need not be kept."""
     short: Callable[[int, int, int], np.ndarray | None]
     """All rows of (n, s) whose first slot is the third argument, or None if it must be split."""
     split: Callable[[int, int], int]
@@ -35,9 +35,9 @@ class BlockRule(NamedTuple):
 class ScheduleWriter:
     """Rows of actions for one schedule; a block with s slots begins at slot `slots` - s."""
 
-    def __init__(self, n_steps: int, slots: int, rule: BlockRule, forward=()):
-        if n_steps > MOST_STEPS:
-            raise ValueError(f"`n_steps` must be at most {MOST_STEPS} for a schedule, found {n_steps}")
+    def __init__(self, n_steps: int, slots: int, rule: BlockRule, forward: Sequence[Action] = ()) -> None:
+        if n_steps > LONGEST_SCHEDULE:
+            raise ValueError(f"`n_steps` must be at most {LONGEST_SCHEDULE} for a schedule, found {n_steps}")
         self._rows = np.empty((ROWS_PER_STEP * n_steps + len(forward), 4), np.int64)
         self._end = 0
         self._slots = slots
@@ -48,7 +48,7 @@ class ScheduleWriter:
 
     @property
     def rows(self) -> np.ndarray:
-        """What was written so far."""
+        """The rows written so far."""
         return self._rows[: self._end]
 
     def reverse(self, start: int, n: int, s: int) -> None:
@@ -68,14 +68,14 @@ class ScheduleWriter:
         self._end += 1
 
     def _nested(self, start: int, n: int, s: int) -> None:
-        """Write a block by a list of work instead of recursion, which may go thousands deep; last in, first out."""
+        """Write a block with a stack of tasks instead of recursion, which may be thousands of levels deep."""
         work: list[Task] = [(self._block, start, n, s)]
         while work:
             write, *numbers = work.pop()
             work += write(*numbers)
 
     def _block(self, start: int, n: int, s: int) -> list[Task]:
-        """Reverse n steps from the current state, which is kept if the rule wants it; return what is left to do."""
+        """Reverse n steps from the current state, which is kept if the rule requires it; return the remaining tasks."""
         if self._copied(start, n, s) or self._short(start, n, s):
             return []
         m, first = self._rule.split(n, s), self._end
@@ -115,7 +115,7 @@ class ScheduleWriter:
         self._written[n, s] = first, self._end, start
         return []
 
-    def _append(self, rows: np.ndarray, shift=0) -> None:
+    def _append(self, rows: np.ndarray, shift: int | np.ndarray = 0) -> None:
         end = self._end + len(rows)
         np.add(rows, shift, out=self._rows[self._end : end])
         self._end = end
@@ -133,7 +133,7 @@ def _write_short_states(n: int, s: int, slot: int) -> np.ndarray | None:
 
 
 def _keep_all_states(n: int, slot: int) -> np.ndarray:
-    """Every state but the last is kept, the first one already is."""
+    """Keep every state except the last; the first one is kept already."""
     up = np.arange(n - 1)
     down = up[::-1]
     return np.concatenate((
@@ -170,7 +170,7 @@ def _write_short_mixed(n: int, s: int, slot: int) -> np.ndarray | None:
 
 
 def _keep_all_stages(n: int, slot: int) -> np.ndarray:
-    """The stages of every step but the last are kept."""
+    """Keep the stages of every step except the last."""
     up = np.arange(n - 1)
     down = up[::-1]
     return np.concatenate((
@@ -184,7 +184,7 @@ def _write_last_step(n: int) -> np.ndarray:
     return _write_rows((Kind.REVERSE, np.array([n - 1]), n, NO_SLOT))
 
 
-def _write_rows(*patterns) -> np.ndarray:
+def _write_rows(*patterns: tuple[Any, ...]) -> np.ndarray:
     """The patterns (kind, start, stop, slot) in turn, once for each entry of `start`."""
     rows = np.empty((len(patterns[0][1]), len(patterns), 4), np.int64)
     for i, pattern in enumerate(patterns):

@@ -1,9 +1,9 @@
-"""Schedules for runs whose end is not known beforehand, such as those with adaptive steps.
+"""Schedules for runs of unknown length, such as those with adaptive steps.
 
-An object is told of each step that was taken and was not the last; it answers what to do with the state before that
-step, which must still be at hand.  When the run has ended it gives the whole schedule: up to `Schedule.turn` the
-forward run, as if only the states that are kept now had ever been kept, then the reversal of the last step and of the
-intervals between the kept states, each at its optimum.
+`step` is called after each step except the last; it returns what to do with the state before that step, which must
+still be available.  `finish` returns the whole schedule: up to `Schedule.turn` the forward run, as if only the finally
+kept states had been kept, then the reversal of the last step and of the intervals between the kept states, each
+optimal.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import comb
+from typing import Any
 
 import numpy as np
 
@@ -20,23 +21,23 @@ from stepnet.checkpoints.schedule import Schedule
 from stepnet.checkpoints.schedule_writer import NO_SLOT, STATES, ScheduleWriter
 from stepnet.records import validate_count
 
-NOW_AND_THEN = 3  # weights of the two ends that are considered: 1 for now, 2 for a step later
+NOW_AND_THEN = 3  # sum of the weights of the two possible ends: 1 for now, 2 for a step later
 _advances = lru_cache(maxsize=1 << 16)(fewest_advances)
 
 
 class Online:
     """Keeps and drops states along a run of unknown length, with a fixed number of slots.
 
-    After beta(s, r) steps the kept states are those of the optimal schedule for that length, for every r.  In between
-    the next states of that kind are never dropped, and of the others goes the one whose absence makes the reversal
-    cheapest if the run ends now or (twice as important) a step later.  So every length up to beta(s, 2) is reversed
-    with the fewest advances and every length up to beta(s, 3) with at most one more (tested up to 12 slots); no
-    rule is optimal throughout.  A decision takes about a microsecond for each slot.
-    References: Stumm & Walther (2010), SIAM J. Sci. Comput. 32:836, optimal and nearly optimal rules up to beta(s, 3);
-    Wang, Moin & Iaccarino (2009), SIAM J. Sci. Comput. 31:2549, fewest repetitions of any one step for every length.
+    After beta(s, r) steps the kept states are those of the optimal schedule for that length, for every r.  In between,
+    states of the next such schedule are never dropped; of the others, the one is dropped without which the reversal is
+    cheapest if the run ends now or (with twice the weight) a step later.  So every length up to beta(s, 2) is reversed
+    with the fewest advances and every length up to beta(s, 3) with at most one more (tested up to 12 slots); no rule is
+    optimal throughout.  A decision takes about a microsecond for each slot.  References: Stumm & Walther (2010), SIAM
+    J. Sci. Comput. 32:836, optimal and nearly optimal rules up to beta(s, 3); Wang, Moin & Iaccarino (2009), SIAM J.
+    Sci. Comput. 31:2549, fewest repetitions of any one step for every length.
     """
 
-    def __init__(self, slots: int):
+    def __init__(self, slots: int) -> None:
         self.slots = validate_count("slots", slots, 1)
         self.n_passed = 0
         self.kept: list[tuple[int, int]] = []
@@ -45,7 +46,7 @@ class Online:
         self._lasting: set[int] = set()
 
     def step(self) -> tuple[Action, ...]:
-        """A step was taken and is not the last: what to do with the state before it (Drop another and Keep it)."""
+        """Record a step that is not the last; return what to do with the state before it (Drop another and Keep it)."""
         k = self.n_passed
         self.n_passed += 1
         if comb(self.slots + self._repetitions, self.slots) < k + 2:
@@ -54,14 +55,14 @@ class Online:
         return self._place(k)
 
     def finish(self) -> Schedule:
-        """A step was taken and is the last: the schedule of the whole run, which continues at its `turn`."""
+        """Record the last step; return the schedule of the whole run, which continues at its `turn`."""
         n = self.n_passed + 1
         tape = ScheduleWriter(n, self.slots, STATES, _write_forward(self.kept, n))
         turn = len(tape.rows)
         _reverse_between(tape, n, [position for position, _ in self.kept], lambda i: self.slots - i)
         held = [slot for _, slot in self.kept]
         free = set(range(self.slots)).difference(held)
-        place = np.array([*held, *free, NO_SLOT])  # the last entry answers for rows without a slot
+        place = np.array([*held, *free, NO_SLOT])  # the last entry is for rows without a slot
         tape.rows[turn:, 3] = place[tape.rows[turn:, 3]]
         return Schedule("online", n, self.slots, tape.rows)
 
@@ -79,9 +80,9 @@ class Online:
         return Action(Kind.KEEP, k, k, slot)
 
     def _least_missed(self, places: list[int], end: int) -> int:
-        """The index to leave out of s + 1 places; between equals the latest.
+        """The index to omit from s + 1 places; of equal ones the latest.
 
-        Without place j the intervals before it stay, two are joined, and those after it have one slot more.
+        Without place j the intervals before it are unchanged, two are merged, and those after it have one more slot.
         """
         s, slots = self.slots, range(self.slots, 0, -1)
         lengths = [b - a for a, b in pairwise(places)]
@@ -98,25 +99,25 @@ class Online:
 
 
 class TwoLevel:
-    """Keeps every `period`-th state on disk, however long the run; each period is reversed with slots in memory.
+    """Keeps every `period`-th state on disk, for any length; each period is reversed with slots in memory.
 
-    A period costs t(period, slots + 1) advances after the forward run, since its kept state is one slot more; the
-    total is `two_level_advances`.
+    A period costs t(period, slots + 1) advances after the forward run, since its kept state is one more slot; the total
+    is `two_level_advances`.  No gradient of this package uses it; `execute` runs its schedule for other code.
     """
 
-    def __init__(self, period: int, slots: int):
+    def __init__(self, period: int, slots: int) -> None:
         self.period = validate_count("period", period, 1)
         self.slots = validate_count("slots", slots, 1)
         self.n_passed = 0
 
     def step(self) -> tuple[Action, ...]:
-        """A step was taken and is not the last: what to do with the state before it (Keep it on disk or nothing)."""
+        """Record a step that is not the last; return what to do with the state before it (Keep it or nothing)."""
         k = self.n_passed
         self.n_passed += 1
         return () if k % self.period else (Action(Kind.KEEP, k, k, self.slots + k // self.period),)
 
     def finish(self) -> Schedule:
-        """A step was taken and is the last: the schedule of the whole run, which continues at its `turn`."""
+        """Record the last step; return the schedule of the whole run, which continues at its `turn`."""
         n = self.n_passed + 1
         places = list(range(0, self.n_passed, self.period))
         tape = ScheduleWriter(
@@ -140,7 +141,7 @@ def two_level(period: int, slots: int) -> TwoLevel:
 
 
 def _find_optimal_places(slots: int, repetitions: int) -> set[int]:
-    """Where the states lie that reverse beta(s, r) steps: after beta(s, r-1), beta(s-1, r-1) more, ..."""
+    """The positions of the states that reverse beta(s, r) steps: after beta(s, r-1), beta(s-1, r-1) more, ..."""
     lengths = [comb(s + repetitions - 1, s) for s in range(slots, 1, -1)]
     return {0, *np.cumsum(lengths).tolist()}
 
@@ -160,7 +161,7 @@ def _write_forward(kept: list[tuple[int, int]], n: int) -> list[Action]:
     ]
 
 
-def _reverse_between(tape: ScheduleWriter, n: int, places: list[int], slots_of) -> None:
+def _reverse_between(tape: ScheduleWriter, n: int, places: list[int], slots_of: Any) -> None:
     """Reverse the last step from the state before it, then the intervals from kept state to kept state."""
     tape.put(Kind.REVERSE, n - 1, n)
     stop = n - 1

@@ -1,11 +1,11 @@
-"""What `stepnet gradients` shows: one gradient found in several ways, exact ones and those of the adjoint equation."""
+"""The table of `stepnet gradients`: one gradient by exact methods and by the adjoint equation."""
 
 from __future__ import annotations
 
 import time
 import warnings
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,16 +14,16 @@ from stepnet.checkpoints import Checkpoints
 from stepnet.errors import AdjointWarning, SolveFailed
 from stepnet.gradients.adjoint import Gradient, gradient
 from stepnet.problem import ODE, SecondOrder
-from stepnet.schemes.multistep import Multistep
-from stepnet.schemes.splitting import Splitting
+from stepnet.schemes.capabilities import moves_parts
+from stepnet.schemes.conditions import Scheme
 from stepnet.stability import adjoint_safety
 
-CALLS, ENOUGH = 3, 1.0  # calls of which the shortest counts, fewer if they took this many seconds together
-PART = 10  # checkpoints get this part of the memory that all states take
+CALLS, ENOUGH = 3, 1.0  # calls of which the fastest counts, fewer if they take this many seconds in total
+PART = 10  # checkpoints get 1/10 of the memory of all states
 
 
 class GradientProblem(NamedTuple):
-    """A problem to differentiate, and what is taken if nothing is said."""
+    """A problem to differentiate, with its default scheme and steps."""
 
     problem: Callable[[], ODE | SecondOrder]
     scheme: str
@@ -31,7 +31,7 @@ class GradientProblem(NamedTuple):
 
 
 class TableRow(NamedTuple):
-    """One way to a gradient: `found` is None where it cannot be gone, and `note` says why."""
+    """One method: `found` is None if it cannot be used, and `note` says why."""
 
     way: str
     found: Gradient | None = None
@@ -47,7 +47,7 @@ class TableRow(NamedTuple):
 def lorenz() -> ODE:
     """Chaotic forward, and backward its volume grows by exp(13.7 t)."""
 
-    def slopes(t, y, sigma, rho, beta):
+    def slopes(t: float, y: np.ndarray, sigma: float, rho: float, beta: float) -> list[float]:
         return [sigma * (y[1] - y[0]), y[0] * (rho - y[2]) - y[1], y[0] * y[1] - beta * y[2]]
 
     return ODE(slopes, np.ones(3), (0.0, 2.0), (10.0, 28.0, 8 / 3))
@@ -56,7 +56,7 @@ def lorenz() -> ODE:
 def van_der_pol() -> ODE:
     """A limit cycle: attracting forward, repelling backward."""
 
-    def slopes(t, y, mu):
+    def slopes(t: float, y: np.ndarray, mu: float) -> list[float]:
         return [y[1], mu * (1 - y[0] * y[0]) * y[1] - y[0]]
 
     return ODE(slopes, np.array([2.0, 0.0]), (0.0, 10.0), (5.0,))
@@ -65,7 +65,7 @@ def van_der_pol() -> ODE:
 def relu() -> ODE:
     """y' = -K' max(0, K y + b), a layer of a parabolic network; Ruthotto & Haber (2020), J. Math. Imaging Vis. 62."""
 
-    def slopes(t, y, K, b):
+    def slopes(t: float, y: np.ndarray, K: np.ndarray, b: np.ndarray) -> np.ndarray:
         return -K.T @ np.maximum(0.0, K @ y + b)
 
     random = np.random.default_rng(4)
@@ -76,7 +76,7 @@ def relu() -> ODE:
 def kepler() -> SecondOrder:
     """Two periods of an ellipse of eccentricity 0.6; the argument is the attracting mass."""
 
-    def attraction(t, q, mass):
+    def attraction(t: float, q: np.ndarray, mass: float) -> np.ndarray:
         return -mass * q / (q[0] * q[0] + q[1] * q[1]) ** 1.5
 
     return SecondOrder(attraction, np.array([0.4, 0.0]), np.array([0.0, 2.0]), (0.0, 4 * np.pi), (1.0,))
@@ -85,7 +85,7 @@ def kepler() -> SecondOrder:
 def pleiades() -> SecondOrder:
     """Seven stars in the plane, with their masses as arguments; Hairer, Norsett & Wanner I, II.10, up to t = 1.5."""
 
-    def attraction(t, q, m):
+    def attraction(t: float, q: np.ndarray, m: np.ndarray) -> list[float]:
         pull = [0.0] * 14
         for i in range(7):
             for j in range(7):
@@ -113,13 +113,13 @@ def first_order(problem: SecondOrder) -> ODE:
     """(q, v)' = (v, a(t, q))."""
     n, attraction = problem.q0.size, problem.acceleration
 
-    def slopes(t, y, *args):
+    def slopes(t: float, y: np.ndarray, *args: Any) -> list[float]:
         return [*y[n:], *attraction(t, y[:n], *args)]
 
     return ODE(slopes, problem.initial, problem.t_span, problem.args)
 
 
-def loss(y):
+def loss(y: np.ndarray) -> tuple[float, np.ndarray]:
     """Half the squared end state, with its gradient."""
     return 0.5 * np.sum(y * y), y
 
@@ -127,12 +127,12 @@ def loss(y):
 # ---- the table ------------------------------------------------------------------------------------------------------
 
 
-def run(name: str, scheme: str | None, steps: int | None, echo=print) -> None:
-    """Find the gradient in every way, print the table and the verdict on the adjoint equation."""
+def run(name: str, scheme: str | None, steps: int | None, echo: Callable[[str], object] = print) -> None:
+    """Compute the gradient by each method, print the table and the verdict on the adjoint equation."""
     subject = SUBJECTS[name]
     rule, steps = schemes.get(scheme or subject.scheme), steps or subject.steps
     problem = subject.problem()
-    if isinstance(problem, SecondOrder) and not takes_second_order(rule):
+    if isinstance(problem, SecondOrder) and not moves_parts(rule, problem.form):
         problem = first_order(problem)
     found = compare_gradients(problem, rule, steps)
     echo(f"|y|^2 / 2 at the end of {name}, {steps} steps of {rule.name}: gradient by initial state and arguments\n")
@@ -143,16 +143,11 @@ def run(name: str, scheme: str | None, steps: int | None, echo=print) -> None:
         echo("\nNo verdict: the adjoint equation is solved for an `ODE`; another scheme, say rk4, makes it one.")
 
 
-def takes_second_order(scheme) -> bool:
-    """Whether a scheme treats positions and velocities differently."""
-    return isinstance(scheme, Splitting) or (isinstance(scheme, Multistep) and scheme.derivative == 2)
-
-
-def compare_gradients(problem: ODE | SecondOrder, scheme, steps: int) -> list[TableRow]:
-    """Every way, compared with the one that keeps all states."""
+def compare_gradients(problem: ODE | SecondOrder, scheme: Scheme, steps: int) -> list[TableRow]:
+    """Compare each method with the one that stores all states."""
     exact, seconds = measure_time(problem, scheme, steps, "all")
     part = Checkpoints(bytes=max(1, exact.cost.bytes // PART))
-    ways = {
+    ways: dict[str, str | Checkpoints] = {
         f"checkpoints, 1/{PART} of that": part,
         "reversible": "reversible",
         "continuous": "continuous",
@@ -171,11 +166,13 @@ def compare_gradients(problem: ODE | SecondOrder, scheme, steps: int) -> list[Ta
     return found
 
 
-def measure_time(problem, scheme, steps: int, memory) -> tuple[Gradient, float]:
-    """A gradient and the shortest time that it took, after a first call that may compile."""
+def measure_time(
+    problem: ODE | SecondOrder, scheme: Scheme, steps: int, memory: str | Checkpoints
+) -> tuple[Gradient, float]:
+    """A gradient and its shortest run time, after a first call that may compile."""
     seconds: list[float] = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", AdjointWarning)  # the verdict says it in the end
+        warnings.simplefilter("ignore", AdjointWarning)  # the verdict reports it
         gradient(problem, scheme, loss, steps=steps, memory=memory)
         while len(seconds) < CALLS and sum(seconds) < ENOUGH:
             started = time.perf_counter()
@@ -185,12 +182,12 @@ def measure_time(problem, scheme, steps: int, memory) -> tuple[Gradient, float]:
 
 
 def relative_error(found: Gradient, exact: Gradient) -> float:
-    """Distance over length."""
+    """The distance relative to the norm of the exact gradient."""
     return float(np.linalg.norm(found.flat - exact.flat) / np.linalg.norm(exact.flat))
 
 
 def format_table(found: list[TableRow]) -> str:
-    """One line a way; the first is what the others are compared with."""
+    """One line per method; the first is the reference."""
     head = f"{'way':<26}{'value':>12}{'|gradient|':>13}{'error':>10}{'return':>10}{'states':>8}{'time':>12}"
     return "\n".join([head, "-" * len(head), *map(_measure_row, found)])
 

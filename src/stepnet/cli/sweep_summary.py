@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +20,15 @@ KNOWN = {"states": States, "mean": Mean, "quantiles": Quantiles, "lyapunov": Lya
 MOST_SHOWN = 8  # entries of a state
 
 
-def run(place: str, grid: dict, reductions: tuple, folder: Path | None, options: dict, say: Callable) -> None:
-    """Sweep the problem at `place` (file.py:name) and say what came out; `folder` holds it as arrays."""
+def run(
+    place: str,
+    grid: dict[str, np.ndarray],
+    reductions: tuple[str, ...],
+    folder: Path | None,
+    options: dict[str, Any],
+    say: Callable[[str], object],
+) -> None:
+    """Sweep the problem at `place` (file.py:name) and print a summary; the results are stored in `folder`."""
     module, problem = _load_problem(place)
     reduce = {name: _find_reduction(module, name) for name in reductions or ("states",)}
     begin = time.perf_counter()
@@ -51,8 +59,8 @@ def _load_problem(place: str) -> tuple[ModuleType, Problem]:
     return module, problem
 
 
-def _find_reduction(module: ModuleType, name: str):
-    """One of the file, or one of ours that needs no numbers."""
+def _find_reduction(module: ModuleType, name: str) -> Any:
+    """A reduction defined in the file, or one of this package without arguments."""
     if hasattr(module, name):
         return getattr(module, name)
     if name not in KNOWN:
@@ -60,8 +68,8 @@ def _find_reduction(module: ModuleType, name: str):
     return KNOWN[name]()
 
 
-def _describe_result(result) -> list[str]:
-    """A result in words."""
+def _describe_result(result: object) -> list[str]:
+    """A description of a result as text."""
     match result:
         case Moments():
             return [f"mean {_format_row(result.mean)}", f"deviation {_format_row(np.sqrt(result.variance))}"]

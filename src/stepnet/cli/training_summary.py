@@ -1,4 +1,4 @@
-"""`stepnet train` and `stepnet predict`: a net from a named data set or a CSV file, kept in a folder."""
+"""`stepnet train` and `stepnet predict`: a net from a named data set or a CSV file, stored in a folder."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from io import StringIO
 from math import ceil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from stepnet.cli.csv_tables import Table, is_number, parse_columns, read_table
 from stepnet.errors import TrainingFailed, TrainingInterrupted
 from stepnet.estimators import NetClassifier, NetRegressor, files
 from stepnet.estimators.datasets import NAMED, as_columns, load_named, split_samples
@@ -23,27 +24,20 @@ from stepnet.storage.folder_locks import hold_lock
 from stepnet.training.full_batch import METHODS
 
 TASKS = {"classification": NetClassifier, "regression": NetRegressor}
-CLASSES = 20  # more different whole numbers than these are taken for quantities
-
-
-class Table(NamedTuple):
-    """The columns of a CSV file: names, and one list of texts for each line."""
-
-    names: list[str]
-    lines: list[list[str]]
+CLASSES = 20  # more distinct integers than this are treated as quantities
 
 
 class Samples(NamedTuple):
     """Names of the columns, features (n, columns) and targets (n,), which are classes or numbers as `task` says."""
 
-    names: dict
+    names: dict[str, Any]
     X: np.ndarray
     y: np.ndarray
     task: str
 
 
 class TrainingOptions(NamedTuple):
-    """What is to be done with which samples; `task` is None if the targets are to tell."""
+    """The options of training; `task` is None if it is to be inferred from the targets."""
 
     label: str | None
     task: str | None
@@ -53,15 +47,17 @@ class TrainingOptions(NamedTuple):
     overwrite: bool
 
 
-def train(source: str, folder: Path, choices: TrainingOptions, settings: dict, say: Callable) -> None:
-    """Train a net on part of the samples, say how well it does on the rest, keep it in `folder`."""
+def train(
+    source: str, folder: Path, choices: TrainingOptions, settings: dict[str, Any], say: Callable[[str], object]
+) -> None:
+    """Train a net on part of the samples, report its quality on the rest, and store it in `folder`."""
     if choices.resume and choices.overwrite:
-        raise ValueError("--resume goes on with the run in the folder, --overwrite begins anew; choose one of them")
+        raise ValueError("--resume continues the run in the folder and --overwrite replaces it; give only one of them")
     if not (choices.resume or choices.overwrite) and any((folder / name).exists() for name in (files.HEAD, "run")):
-        raise ValueError(f"{folder} holds a net or its run; choose another folder, --resume to go on, or --overwrite")
+        raise ValueError(f"{folder} holds a net or its run; choose another folder, or give --resume or --overwrite")
     samples = _load_samples(source, choices)
     parts = _split_samples(samples, choices)
-    say(f"{source}: {len(parts[0])} samples to learn, {len(parts[2])} to test, {_describe(samples)}")
+    say(f"{source}: {len(parts[0])} training samples, {len(parts[2])} test samples, {_describe(samples)}")
     model = TASKS[samples.task](random_state=choices.seed, progress=True, **settings)
     begin = time.perf_counter()
     with _replace_run(folder, choices.overwrite):
@@ -75,26 +71,26 @@ def train(source: str, folder: Path, choices: TrainingOptions, settings: dict, s
     say(f"{seconds:.3g} s, in {folder}")
 
 
-def _fit(model, parts: list[np.ndarray], folder: Path, resume: bool) -> str:
-    """Train; what went wrong, and what to do, if the model has but the weights until then."""
+def _fit(model: NetClassifier | NetRegressor, parts: list[np.ndarray], folder: Path, resume: bool) -> str:
+    """Train; return a message if training broke off, with the model at the weights reached."""
     is_full = str(model.optimiser).lower() in METHODS
     try:
         model.fit(*parts[:2], path=None if is_full else folder / "run", resume=resume)
     except TrainingFailed as failed:
         _give(model, parts, failed.run.theta)
-        reason, _, _ = str(failed).partition("; ")  # what follows is advice to those who write Python
-        return f"{reason}; the same call with a lower --rate and --overwrite begins anew"
+        reason, _, _ = str(failed).partition("; ")  # the rest is advice for Python users
+        return f"{reason}; run the command again with a lower --rate and --overwrite"
     except TrainingInterrupted as interrupted:
         _give(model, parts, interrupted.run.theta)
-        return str(interrupted) if is_full else f"{interrupted}; the same call with --resume goes on"
+        return str(interrupted) if is_full else f"{interrupted}; run the command again with --resume to continue"
     except KeyboardInterrupt:
-        told = f"--optimiser {model.optimiser} takes all data at once and keeps nothing before its end"
-        raise ValueError(f"interrupted by the user; {told}" if is_full else "interrupted by the user") from None
+        reason = f"--optimiser {model.optimiser} is a full-batch optimiser and stores nothing before it ends"
+        raise ValueError(f"interrupted by the user; {reason}" if is_full else "interrupted by the user") from None
     return ""
 
 
-def _give(model, parts: list[np.ndarray], theta: np.ndarray) -> None:
-    """Make the model what a run has made of it before it broke off: fitted by no epoch, then given the weights."""
+def _give(model: NetClassifier | NetRegressor, parts: list[np.ndarray], theta: np.ndarray) -> None:
+    """Give the model the weights of a run that broke off: fit it for zero epochs, then set the weights."""
     settings = model.get_params()
     model.set_params(optimiser="adam", rate=None, epochs=0, progress=False).fit(*parts[:2])
     model.net_.put(theta)
@@ -103,7 +99,7 @@ def _give(model, parts: list[np.ndarray], theta: np.ndarray) -> None:
 
 @contextmanager
 def _replace_run(folder: Path, overwrite: bool) -> Iterator[None]:
-    """The run in a folder gives way to another; it comes back if that one is refused."""
+    """Replace the run in a folder; restore it if the new one is refused."""
     run, before = folder / "run", folder / "run.before"
     if before.exists() and not (run / "run.json").exists():  # an earlier call was killed in between
         shutil.rmtree(run, ignore_errors=True)
@@ -125,14 +121,14 @@ def _replace_run(folder: Path, overwrite: bool) -> Iterator[None]:
 
 
 def _describe(samples: Samples) -> str:
-    """How many features, and what is to be found."""
+    """The number of features, and the target."""
     if samples.task == "classification":
         return f"{samples.X.shape[1]} features, {len(np.unique(samples.y))} classes"
     return f"{samples.X.shape[1]} features, regression of {samples.names['label']}"
 
 
-def _measure_quality(model, X: np.ndarray, y: np.ndarray) -> str:
-    """The accuracy of a classifier, or what a regressor explains and how far it is off."""
+def _measure_quality(model: NetClassifier | NetRegressor, X: np.ndarray, y: np.ndarray) -> str:
+    """The accuracy of a classifier, or R^2 and the error of a regressor."""
     found = model.predict(X)
     if isinstance(model, NetClassifier):
         return f"accuracy {np.mean(found == y):.2%}"
@@ -141,11 +137,11 @@ def _measure_quality(model, X: np.ndarray, y: np.ndarray) -> str:
     return f"{explained}, RMSE {error:.4g}"
 
 
-def predict(folder: Path, file: Path, out: Path | None, say: Callable) -> None:
-    """What the net in `folder` finds for the samples in a file; how good that is if the file has its target, too."""
+def predict(folder: Path, file: Path, out: Path | None, say: Callable[[str], object]) -> None:
+    """Predict the samples in a file with the net in `folder`; report the quality if the file has the target."""
     model, names = _load(folder)
-    table = _read_table(file)
-    X = _parse_numbers(table, names["features"], file)
+    table = read_table(file)
+    X = parse_columns(table, names["features"], file)
     found = [str(each) for each in model.predict(X)]
     if out is None:
         say("\n".join(found))
@@ -157,30 +153,30 @@ def predict(folder: Path, file: Path, out: Path | None, say: Callable) -> None:
     if names["label"] not in table.names:
         return
     if isinstance(model, NetRegressor):
-        say(_measure_quality(model, X, _parse_numbers(table, [names["label"]], file)[:, 0]))
+        say(_measure_quality(model, X, parse_columns(table, [names["label"]], file)[:, 0]))
     else:
         place = table.names.index(names["label"])
         right = [_is_same(line[place], each) for line, each in zip(table.lines, found, strict=True)]
         say(f"accuracy {np.mean(right):.2%}")
 
 
-def _load(folder: Path) -> tuple[NetClassifier | NetRegressor, dict]:
-    """The net in a folder, and the names of the columns that it takes and finds."""
+def _load(folder: Path) -> tuple[NetClassifier | NetRegressor, dict[str, Any]]:
+    """Load the net in a folder, and the names of its feature and target columns."""
     if not (folder / files.HEAD).exists():
         raise ValueError(f"{folder} holds no net; `stepnet train` makes one")
-    told = files.read_head(folder)
-    kinds, names = {each.__name__: each for each in TASKS.values()}, told.get("columns")
-    if told.get("estimator") not in kinds or not isinstance(names, dict) or not {"features", "label"} <= set(names):
+    header = files.read_head(folder)
+    kinds, names = {each.__name__: each for each in TASKS.values()}, header.get("columns")
+    if header.get("estimator") not in kinds or not isinstance(names, dict) or not {"features", "label"} <= set(names):
         raise ValueError(f"{folder} holds no net of `stepnet train`: {files.HEAD} does not name the columns of a table")
-    model = kinds[told["estimator"]].load(folder)
+    model = kinds[header["estimator"]].load(folder)
     if not isinstance(names["features"], list) or len(names["features"]) != model.n_features_in_:
         raise ValueError(f"{folder} is damaged: {files.HEAD} must name {model.n_features_in_} features")
     return model, names
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Whether two labels are the same text or, as 1 and 1.0, the same number."""
-    return one == other or (_is_number(one) and _is_number(other) and float(one) == float(other))
+    """Whether two labels are the same string or, like 1 and 1.0, the same number."""
+    return one == other or (is_number(one) and is_number(other) and float(one) == float(other))
 
 
 # ---- samples --------------------------------------------------------------------------------------------------------
@@ -189,7 +185,7 @@ def _is_same(one: str, other: str) -> bool:
 def _load_samples(source: str, choices: TrainingOptions) -> Samples:
     is_file = Path(source).suffix or os.sep in source or (source not in NAMED and Path(source).is_file())
     if is_file:
-        return _build_samples(_read_table(Path(source)), Path(source), choices)
+        return _build_samples(read_table(Path(source)), Path(source), choices)
     if choices.label is not None:
         raise ValueError(f"--label is for CSV files, found the data set {source!r}")
     X, y = load_named(source, choices.seed)
@@ -208,33 +204,33 @@ def _build_samples(table: Table, path: Path, choices: TrainingOptions) -> Sample
     texts = [line[place] for line in table.lines]
     task = choices.task or ("regression" if _are_quantities(texts) else "classification")
     features = [name for name in table.names if name != label]
-    y = _parse_numbers(table, [label], path)[:, 0] if task == "regression" else np.array(texts)
-    return Samples({"features": features, "label": label}, _parse_numbers(table, features, path), y, task)
+    y = parse_columns(table, [label], path)[:, 0] if task == "regression" else np.array(texts)
+    return Samples({"features": features, "label": label}, parse_columns(table, features, path), y, task)
 
 
 def _are_quantities(texts: Sequence[str]) -> bool:
-    """Numbers that are not all whole, or too many to be classes."""
-    if not all(_is_number(text) for text in texts):
+    """Whether the values are numbers that are not all integers, or too many to be classes."""
+    if not all(is_number(text) for text in texts):
         return False
     numbers = np.array([float(text) for text in texts])
     return bool(np.any(numbers != np.round(numbers))) or len(np.unique(numbers)) > CLASSES
 
 
 def _split_samples(samples: Samples, choices: TrainingOptions) -> list[np.ndarray]:
-    """X and y to learn from, then X and y to test with."""
+    """Training X and y, then test X and y."""
     X, y, n = samples.X, samples.y, len(samples.y)
     tested = ceil(choices.test * n)
     if samples.task == "classification":
         _require_enough(y, tested)
         return split_samples(X, y, choices.test, choices.seed)
     if tested >= n:
-        raise ValueError(f"there must be samples to learn from and to test with, found {n} in all, {tested} to test")
+        raise ValueError(f"there must be training and test samples, found {n} in all, {tested} for testing")
     order = np.random.default_rng(choices.seed).permutation(n)
     return [X[order[tested:]], y[order[tested:]], X[order[:tested]], y[order[:tested]]]
 
 
 def _require_enough(y: np.ndarray, tested: int) -> None:
-    """Every class can have a sample to learn from and one to test with."""
+    """Refuse data in which a class has fewer than one training and one test sample."""
     classes, counts = np.unique(y, return_counts=True)
     if counts.min() < 2:
         lonely = ", ".join(map(str, classes[counts < 2][:5]))
@@ -247,61 +243,3 @@ def _require_enough(y: np.ndarray, tested: int) -> None:
             f"--test must leave a sample of each of {len(classes)} classes to learn from and to test with; found "
             f"{tested} of {len(y)} samples to test"
         )
-
-
-# ---- files ----------------------------------------------------------------------------------------------------------
-
-
-def _read_table(path: Path) -> Table:
-    """A CSV file whose first line names the columns."""
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}")
-    try:
-        names, *lines = [[text.strip() for text in line] for line in csv.reader(_read_text(path)) if line] or [[]]
-    except csv.Error as error:
-        raise ValueError(f"{path} is no CSV file: {error}") from None
-    if not names or all(_is_number(name) for name in names):
-        raise ValueError(f"the first line of {path} must name the columns, found {', '.join(names) or 'nothing'}")
-    if len(set(names)) != len(names):
-        raise ValueError(f"the columns of {path} must have different names, found {', '.join(names)}")
-    if not lines:
-        raise ValueError(f"{path} must have lines below the names of its columns, found none")
-    for number, line in enumerate(lines, 2):
-        if len(line) != len(names):
-            raise ValueError(f"line {number} of {path} must have {len(names)} columns, found {len(line)}")
-    return Table(names, lines)
-
-
-def _read_text(path: Path) -> StringIO:
-    """The text of a file in UTF-8, without the mark that some programs put at its beginning."""
-    content = path.read_bytes()
-    try:
-        return StringIO(content.decode("utf-8-sig"), newline="")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise ValueError(
-            f"{path} must be text in UTF-8, found the byte 0x{content[error.start]:02x} in line {line}; store it "
-            "in that encoding"
-        ) from None
-
-
-def _parse_numbers(table: Table, columns: Sequence[str], path: Path) -> np.ndarray:
-    """The numbers (lines, columns) of some columns."""
-    missing = [name for name in columns if name not in table.names]
-    if missing:
-        raise ValueError(f"{path} must have the columns {', '.join(columns)}; {', '.join(missing)} is missing")
-    places = [table.names.index(name) for name in columns]
-    for number, line in enumerate(table.lines, 2):
-        for name, place in zip(columns, places, strict=True):
-            if not _is_number(line[place]):
-                raise ValueError(
-                    f"line {number} of {path} must have a number in the column {name}, found {line[place]!r}"
-                )
-    return np.array([[float(line[place]) for place in places] for line in table.lines])
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return bool(np.isfinite(float(text)))
-    except ValueError:
-        return False

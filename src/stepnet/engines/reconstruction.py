@@ -1,7 +1,7 @@
-"""How far a state that was found by undoing steps may miss the one they began with: one rule for all runs.
+"""The largest admissible error of a state reconstructed by inverting steps: one rule for all runs.
 
-The drift is the largest error of the reconstructed state relative to its largest entry.  A batch of samples has the
-largest drift of all of them, where a sample smaller than the median counts as if it had that size.
+The drift is the largest error of the reconstructed state relative to its largest entry.  The drift of a batch is the
+largest drift of its samples, where a sample smaller than the median is measured relative to the median size.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import warnings
 
 from stepnet.errors import AdjointWarning
 
-TOLERATED = 0.1  # of the root of the machine epsilon: half of the digits, and one more
+TOLERATED = 0.1  # times the square root of the machine epsilon: half of the digits, and one more
 
 
 def drift_limit(eps: float) -> float:
-    """The drift up to which gradients from reconstructed states count as exact, for a machine epsilon."""
+    """The drift up to which gradients from reconstructed states count as exact, for a given machine epsilon."""
     return TOLERATED * eps**0.5
 
 
 def warn_of_drift(drift: float, limit: float) -> None:
-    """Tell that states could not be reconstructed, and that the gradient was computed again."""
+    """Warn that states could not be reconstructed and that the gradient was computed again."""
     warnings.warn(
-        f"undoing the steps missed the beginning by {drift:.1e} (relative), more than {limit:.1e}, so the gradient "
-        f"was computed again with checkpoints, which takes twice the time; use another `memory` than 'reversible' here",
+        f"inverting the steps missed the initial state by {drift:.1e} (relative), more than {limit:.1e}, so the "
+        f"gradient was computed again with checkpoints, which takes twice the time; choose another `memory`",
         AdjointWarning,
         stacklevel=3,
     )

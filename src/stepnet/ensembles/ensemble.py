@@ -6,15 +6,15 @@ import os
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
 from stepnet.engines.contract import AdaptiveSteps, FixedSteps, Members, Plan, Saving
 from stepnet.errors import Interrupted
-from stepnet.problem import Problem, state_shape
-from stepnet.records import checked_thread_count, convert_integers, explain_arguments
+from stepnet.problem import MOST_PATH, SDE, Problem, state_shape
+from stepnet.records import convert_integers, explain_arguments, validate_count, validate_thread_count
 from stepnet.solution import EnsembleSolution
 from stepnet.solving.integrate import find_scheme, import_engine
 from stepnet.solving.planning import AdaptiveOptions, plan_steps, validate_events, validate_projection, validate_times
@@ -29,6 +29,7 @@ def solve_ensemble(
     *,
     y0=None,
     args=None,
+    paths=None,
     t_span=None,
     steps=None,
     rtol=None,
@@ -46,40 +47,43 @@ def solve_ensemble(
 ) -> EnsembleSolution:
     """Integrate a problem from many initial states, with many parameters, or both.
 
-    A member is one row of whatever has rows; all that have must have equally many.  Each member has its own steps and
-    its own fate: one that fails is retired and says why, the others go on.  What a member gives depends on nothing
-    but its own numbers, whatever its neighbours, their order and the number of threads.
+    A member is one row of each argument that has rows; all must have the same number of rows.  Each member has its own
+    steps and its own status: one that fails is stopped and reports the reason, the others continue.  The result of a
+    member depends only on its own numbers, not on other members, their order or the number of threads.
 
     Parameters
     ----------
-    problem : ODE, Partitioned, SecondOrder or Split
-        What to solve, and whatever is the same for all members.
+    problem : ODE, Partitioned, SecondOrder, Split or SDE
+        What to solve, with the values that all members share.
     scheme, steps, first_step, max_step, controller, norm, events, project, max_steps
         As in `solve`.
     y0 : array_like, optional
-        Initial states (members, *state), flat ones (members, entries) for problems in halves.
+        Initial states (members, *state); for partitioned and second-order problems flat ones (members, entries).
     args : array_like, optional
         The numbers of `args`, (members, numbers), in the order of the problem's `args`.
+    paths : int or array_like of int, optional
+        For an `SDE`: the number of paths, 0 to paths - 1, or the path of each member.  With `y0` or `args` there are as
+        many paths as rows; members with the same path see the same noise.
     t_span : array_like, optional
         One time span (t0, t1), or one for every member (members, 2).
     rtol, atol : float or array_like, optional
         Tolerances as in `solve`; with two axes one row for every member.
     save_at : array_like, optional
-        Times to save at, for all members or (members, times); without it the end states are kept.
+        Save times, for all members or (members, times); by default the end states are saved.
     workers : int, optional
-        Threads; by default one for every core, and one alone for a few members.
+        Threads; by default one per core, and one for fewer than 256 members.
     progress : bool, optional
-        Show a bar.
+        Show a progress bar.
 
     Returns
     -------
     EnsembleSolution
     """
     choices = AdaptiveOptions(rtol, atol, first_step, max_step, controller, norm, max_steps)
-    crowd = build_ensemble_spec(problem, scheme, y0, args, t_span, steps, choices, save_at)
-    problem, scheme, members = crowd.problem, crowd.scheme, crowd.members
+    spec = build_ensemble_spec(problem, scheme, y0, args, t_span, steps, choices, save_at, paths)
+    problem, scheme, members = spec.problem, spec.scheme, spec.members
     watched, moved = validate_events(scheme, events), validate_projection(scheme, project)
-    plan = Plan(crowd.stepping, Saving(None, 0), watched, False, moved)
+    plan = Plan(spec.stepping, Saving(None, 0), watched, False, moved)
     with _open_bar(members.number, progress) as show:
         outcome = import_engine().run_ensemble(
             problem, scheme, plan, members, choose_workers(workers, members.number), show
@@ -91,7 +95,7 @@ def solve_ensemble(
 
 
 class EnsembleSpec(NamedTuple):
-    """An ensemble, every number checked."""
+    """The validated arguments of an ensemble."""
 
     problem: Problem
     scheme: object
@@ -100,26 +104,53 @@ class EnsembleSpec(NamedTuple):
 
 
 def build_ensemble_spec(
-    problem: Problem, scheme, y0, args, t_span, steps, choices: AdaptiveOptions, save_at
+    problem: Problem, scheme, y0, args, t_span, steps, choices: AdaptiveOptions, save_at, paths=None
 ) -> EnsembleSpec:
-    """From the arguments of `solve_ensemble` to its members."""
+    """Validate the arguments of `solve_ensemble` and build the members."""
     problem = _insert_numbers(problem, args)
     scheme = find_scheme(problem, scheme, steps)
-    tolerances: dict = {"rtol": choices.rtol, "atol": choices.atol}
+    tolerances: dict[str, Any] = {"rtol": choices.rtol, "atol": choices.atol}
     rows = {name: _build_rows(name, value) for name, value in {"y0": y0, "args": args}.items() if value is not None}
     for name, value in {"t_span": t_span, "save_at": save_at, **tolerances}.items():
         if value is not None and np.ndim(value) == 2:
             rows[name] = _build_rows(name, value)
-    count = _count_members(rows)
+    chosen = _validate_paths(problem, paths, rows)
+    count = _count_members(rows) if chosen is None else len(chosen)
+    if isinstance(problem, SDE) and ("t_span" in rows or "save_at" in rows):
+        raise ValueError("`t_span` and `save_at` of an SDE are the same for all members: give one row")
     if t_span is not None and "t_span" not in rows:
         problem = replace(problem, t_span=t_span)
     first = {name: value[0] if name in rows and count else value for name, value in tolerances.items()}
     stepping = plan_steps(problem, scheme, steps, choices._replace(**first))
-    return EnsembleSpec(problem, scheme, stepping, _build_members(problem, stepping, rows, count, save_at))
+    members = _build_members(problem, stepping, rows, count, save_at)._replace(paths=chosen)
+    return EnsembleSpec(problem, scheme, stepping, members)
+
+
+def _validate_paths(problem: Problem, paths, rows: dict[str, np.ndarray]) -> np.ndarray | None:
+    """The Brownian path of each member of a stochastic problem, None for others."""
+    if not isinstance(problem, SDE):
+        if paths is not None:
+            raise TypeError(f"`paths` belongs to an `SDE`, and the problem is {type(problem).__name__}")
+        return None
+    if paths is None:
+        return np.arange(_count_members(rows) if rows else 1)
+    if np.ndim(paths) == 0:
+        chosen = np.arange(validate_count("paths", paths, 1, MOST_PATH + 1))
+    else:
+        chosen = _build_rows("paths", paths)
+        if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or chosen.size == 0 or chosen.min() < 0:
+            raise ValueError(f"`paths` must be a number or a row of path numbers from 0 on, found {paths!r:.60}")
+        chosen = chosen.astype(np.int64)
+    if rows and _count_members(rows) != len(chosen):
+        raise ValueError(
+            f"`paths` and the rows of {' and '.join(f'`{name}`' for name in rows)} must be equally many, found "
+            f"{len(chosen)} and {_count_members(rows)}; repeat rows to run each with several paths"
+        )
+    return chosen
 
 
 def _insert_numbers(problem: Problem, args) -> Problem:
-    """The problem with the arguments of the first member, if it has none of its own to show how many there are."""
+    """The problem, with the arguments of the first member if it has none itself, so that their number is known."""
     if args is None or problem.args or np.ndim(args) != 2 or not len(args):
         return problem
     return replace(problem, args=tuple(np.asarray(args, float)[0].tolist()))
@@ -139,7 +170,7 @@ def _build_rows(name: str, value) -> np.ndarray:
 
 
 def _count_members(rows: dict[str, np.ndarray]) -> int:
-    """How many members there are."""
+    """The number of members."""
     if not rows:
         raise ValueError("give `y0` or `args` with one row for every member of the ensemble")
     first, *others = rows
@@ -170,7 +201,7 @@ def _build_members(problem: Problem, stepping, rows: dict[str, np.ndarray], coun
             tolerances.append(np.array(wide, order="C"))
         else:
             tolerances.append(np.array([getattr(stepping, name)]) if is_adaptive else np.ones((1, n)))
-    args = import_engine().numbers_of(problem.args)[None]
+    args = import_engine().collect_numbers(problem.args)[None]
     if "args" in rows:
         _require_floats(problem.args)
         args = _validate_numbers("args", rows["args"], args.shape[1], "the numbers of the problem's `args`")
@@ -178,7 +209,7 @@ def _build_members(problem: Problem, stepping, rows: dict[str, np.ndarray], coun
     return Members(count, y0, args, spans, rtol, atol, _validate_wanted_times(save_at, spans, count))
 
 
-def _require_floats(args: tuple) -> None:
+def _require_floats(args: tuple[Any, ...]) -> None:
     for value in args:
         is_array = isinstance(value, np.ndarray) and value.dtype.kind == "f"
         if not is_array and not isinstance(value, (float, np.floating)):
@@ -189,14 +220,14 @@ def _require_floats(args: tuple) -> None:
 
 
 def _validate_states(rows: np.ndarray, count: int, shape: tuple[int, ...], dtype) -> np.ndarray:
-    """Flat states, one row each."""
+    """Return flat states, one row per member."""
     if rows.shape[1:] not in (shape, (prod(shape),)):
         raise ValueError(f"`y0` must have the shape (members, {', '.join(map(str, shape))}), found {rows.shape}")
     return _require_finite("y0", rows, dtype).reshape(count, prod(shape))
 
 
 def _validate_numbers(name: str, rows: np.ndarray, widths, meaning: str) -> np.ndarray:
-    """Rows of finite real numbers."""
+    """Return rows of finite real numbers."""
     widths = (widths,) if isinstance(widths, int) else widths
     if rows.ndim != 2 or rows.shape[1] not in widths:
         wanted = " or ".join(f"(members, {width})" for width in dict.fromkeys(widths))
@@ -205,7 +236,7 @@ def _validate_numbers(name: str, rows: np.ndarray, widths, meaning: str) -> np.n
 
 
 def _require_finite(name: str, rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """A copy of these numbers, if every one of them is finite."""
+    """Return a copy of these numbers; refuse any that is not finite."""
     if rows.dtype.kind == "c" and dtype.kind != "c":
         raise TypeError(f"`{name}` must be real as the problem is, found complex numbers")
     bad = np.flatnonzero(~np.isfinite(rows).all(axis=tuple(range(1, rows.ndim))))
@@ -215,7 +246,7 @@ def _require_finite(name: str, rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _validate_wanted_times(save_at, spans: np.ndarray, count: int) -> np.ndarray:
-    """The times to save at, one row each or one for all."""
+    """Return the save times, one row per member or one for all."""
     if save_at is None:
         return np.zeros((1, 0))
     times = _build_rows("save_at", save_at)
@@ -229,15 +260,15 @@ def _validate_wanted_times(save_at, spans: np.ndarray, count: int) -> np.ndarray
 
 
 def count_usable_cores() -> int:
-    """Those that this process may use, where the system tells."""
+    """The number of cores this process may use, where the system reports it."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def choose_workers(workers, count: int) -> int:
-    """How many threads to run."""
+    """Choose the number of threads."""
     if workers is None:
         return 1 if count < MANY else count_usable_cores()
-    return checked_thread_count(workers)
+    return validate_thread_count(workers)
 
 
 @contextmanager
@@ -258,7 +289,7 @@ def _as_solution(problem: Problem, scheme, members: Members, outcome) -> Ensembl
     return EnsembleSolution(t=t, y=y, problem=problem, scheme=scheme, members=members, **_collect_facts(outcome))
 
 
-def _collect_facts(outcome) -> dict:
+def _collect_facts(outcome) -> dict[str, Any]:
     kept = outcome._asdict()
     del kept["y"], kept["is_interrupted"]
     return kept

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ class EnsembleGradient:
     args : array
         Gradients with respect to the numbers of `args` (members, numbers); NaN where they are not known.
     rung, reason : str
-        How they were found: in "lanes" side by side, or "one by one" for the reason given.
+        How they were computed: in SIMD "lanes", or "one by one" for the given reason.
     """
 
     value: np.ndarray
@@ -43,7 +44,7 @@ class EnsembleGradient:
     __repr__ = show_fields
 
     def sum(self) -> tuple[float, np.ndarray, np.ndarray]:
-        """Value and gradients of the sum of the losses, for what all members share."""
+        """Value and gradients of the sum of the losses, for parameters that all members share."""
         return float(self.value.sum()), self.y0.sum(axis=0), self.args.sum(axis=0)
 
 
@@ -51,7 +52,7 @@ class EnsembleGradient:
 def gradient_ensemble(
     problem,
     scheme=None,
-    loss: Callable | None = None,
+    loss: Callable[..., Any] | None = None,
     *,
     end_gradient=None,
     y0=None,
@@ -62,9 +63,10 @@ def gradient_ensemble(
     atol=None,
     workers: int | None = None,
 ) -> EnsembleGradient:
-    """Gradients of a loss of the end state, for every member of an ensemble, exact to rounding.
+    """Compute the gradient of a loss of the end state for each member of an ensemble, exact to rounding.
 
-    Even steps of a traced problem run in lanes, forward and back; all else runs member by member as in `gradient`.
+    Equal steps of a traced problem run in SIMD lanes, forward and in reverse; otherwise members run one by one as in
+    `gradient`.
 
     Parameters
     ----------
@@ -79,9 +81,9 @@ def gradient_ensemble(
     -------
     EnsembleGradient
     """
-    scheme, problem = find_scheme(problem, scheme, steps), import_engine().with_reals(problem)
-    crowd = build_ensemble_spec(problem, scheme, y0, args, t_span, steps, AdaptiveOptions(rtol=rtol, atol=atol), None)
-    count, shape = crowd.members.number, state_shape(crowd.problem)
+    scheme, problem = find_scheme(problem, scheme, steps), import_engine().convert_whole_numbers(problem)
+    spec = build_ensemble_spec(problem, scheme, y0, args, t_span, steps, AdaptiveOptions(rtol=rtol, atol=atol), None)
+    count, shape = spec.members.number, state_shape(spec.problem)
     if (loss is None) == (end_gradient is None):
         raise TypeError(f"give either `loss` or `end_gradient`, found {'neither' if loss is None else 'both'}")
     bars = None
@@ -90,22 +92,22 @@ def gradient_ensemble(
         if bars.shape != (count, *shape) or not np.isfinite(bars).all():
             raise ValueError(f"`end_gradient` must be finite and of shape {(count, *shape)}, found {bars.shape}")
     workers = choose_workers(workers, count)
-    if isinstance(crowd.stepping, AdaptiveSteps):
+    if isinstance(spec.stepping, AdaptiveSteps):
         return _differentiate_one_by_one(
-            crowd, loss, bars, workers, "adaptive steps are chosen and held fixed member by member"
+            spec, loss, bars, workers, "adaptive steps are chosen and held fixed member by member"
         )
-    found = _solve_ends(crowd, workers)
+    found = _solve_ends(spec, workers)
     if found.rung != "lanes":
-        return _differentiate_one_by_one(crowd, loss, bars, workers, found.reason)
+        return _differentiate_one_by_one(spec, loss, bars, workers, found.reason)
     ends = found.y.reshape(count, *shape)
     values, bars = _evaluate_losses(loss, bars, ends)
-    back = import_engine().pull_back_members(*crowd, bars.reshape(count, crowd.problem.initial.size), workers)
+    back = import_engine().pull_back_members(*spec, bars.reshape(count, spec.problem.initial.size), workers)
     return EnsembleGradient(values, back.y0.reshape(ends.shape), back.p, "lanes")
 
 
-def _solve_ends(crowd: EnsembleSpec, workers: int):
-    """The end states, if all members reach it."""
-    problem, scheme, stepping, members = crowd
+def _solve_ends(spec: EnsembleSpec, workers: int):
+    """The end states; an error if a member does not reach the end."""
+    problem, scheme, stepping, members = spec
     found = import_engine().run_ensemble(
         problem, scheme, Plan(stepping, Saving(None, 0)), members, workers, lambda n: None
     )
@@ -126,16 +128,16 @@ def _evaluate_losses(loss, bars, ends: np.ndarray) -> tuple[np.ndarray, np.ndarr
         return np.sum(bars * ends, axis=tuple(range(1, ends.ndim))), bars
     if not len(ends):
         return np.zeros(0), np.zeros_like(ends)
-    scalar = import_engine().scalar_of(loss, ends[0])
+    scalar = import_engine().trace_loss(loss, ends[0])
     values, gradients = zip(*map(scalar.value_and_gradient, ends), strict=True)
     return np.array(values), np.array(gradients)
 
 
-def _differentiate_one_by_one(crowd: EnsembleSpec, loss, bars, workers: int, reason: str) -> EnsembleGradient:
-    problem, scheme, stepping, members = crowd
+def _differentiate_one_by_one(spec: EnsembleSpec, loss, bars, workers: int, reason: str) -> EnsembleGradient:
+    problem, scheme, stepping, members = spec
 
     def of_member(i: int):
-        how: dict = {"rtol": members.row("rtol", i), "atol": members.row("atol", i)}
+        how: dict[str, Any] = {"rtol": members.row("rtol", i), "atol": members.row("atol", i)}
         if isinstance(stepping, FixedSteps):
             how = {"steps": stepping.n_steps if stepping.grid is None else stepping.grid}
         own = import_engine().member_problem(problem, members, i)

@@ -1,4 +1,4 @@
-"""Networks with the face of scikit-learn."""
+"""Networks as scikit-learn estimators."""
 
 from stepnet.estimators.classifier import NetClassifier
 from stepnet.estimators.regressor import NetRegressor

@@ -1,18 +1,19 @@
-"""The net of an estimator: a preset by name, a field with a scheme, a net of one's own."""
+"""Building the net of an estimator from a preset name, a field with a scheme, a net or a function."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
 from inspect import signature
+from typing import Any
 
 from stepnet import nets
 from stepnet.errors import UnknownArgument, UnknownName
 from stepnet.fields import Field
 from stepnet.nets import Net
-from stepnet.records import checked_thread_count
+from stepnet.records import validate_thread_count
 
-BY_NAME: dict[str, Callable] = {
+BY_NAME: dict[str, Callable[..., Any]] = {
     each.__name__: each
     for each in (
         nets.resnet, nets.antisymmetric, nets.parabolic, nets.hamiltonian, nets.hyperbolic, nets.midpoint_net,
@@ -21,11 +22,11 @@ BY_NAME: dict[str, Callable] = {
 }  # fmt: skip
 
 
-def build_net(chosen, inputs: int, outputs: int, seed: int) -> Net:
-    """A new net as the settings of an estimator say."""
+def build_net(chosen: Any, inputs: int, outputs: int, seed: int) -> Net:
+    """Build a net according to the settings of an estimator."""
     net, workers = chosen.net, chosen.workers
     if workers is not None:
-        workers = checked_thread_count(workers)
+        workers = validate_thread_count(workers)
     if not (chosen.scheme is None or isinstance(chosen.scheme, str) or hasattr(chosen.scheme, "name")):
         raise TypeError(f"`scheme` must be a name, a scheme or None, found {chosen.scheme!r:.80}")
     if isinstance(net, Field):
@@ -49,7 +50,7 @@ def build_net(chosen, inputs: int, outputs: int, seed: int) -> Net:
     return Net(found.design, found.theta, dtype=found.dtype, **how)
 
 
-def _build_by_name(net, inputs: int, outputs: int, chosen, own: dict) -> Net:
+def _build_by_name(net: str, inputs: int, outputs: int, chosen: Any, own: dict[str, Any]) -> Net:
     maker = BY_NAME.get(net.lower()) if isinstance(net, str) else net
     if maker is None:
         raise UnknownName("net", net, BY_NAME)
@@ -62,19 +63,19 @@ def _build_by_name(net, inputs: int, outputs: int, chosen, own: dict) -> Net:
     return _build_with_options(maker, (inputs, outputs, chosen.width, chosen.steps), own, chosen.options)
 
 
-def _build_from_field(field: Field, inputs: int, outputs: int, chosen, own: dict) -> Net:
-    """One block of the field, whose width and activation count; a field of second order begins at rest."""
+def _build_from_field(field: Field, inputs: int, outputs: int, chosen: Any, own: dict[str, Any]) -> Net:
+    """Build a net with one block of the field, which fixes width and activation; second-order fields start at rest."""
     own["length"] = chosen.length
     scheme = chosen.scheme
     if scheme is None:
         scheme = nets.presets.HALVED.get(field.name, "euler" if field.kind == "first" else "verlet")
     if field.kind == "second":
         own |= {"opening_width": field.row_size, "read": field.row_size}
-    field = deepcopy(field)  # records remember what was computed of them, and settings are not to change
-    return _build_with_options(nets.composed, (field, scheme, chosen.steps, inputs, outputs), own, chosen.options)
+    field = deepcopy(field)  # records cache computed values, and settings must not change
+    return _build_with_options(nets.compose_net, (field, scheme, chosen.steps, inputs, outputs), own, chosen.options)
 
 
-def _build_with_options(maker: Callable, sizes: tuple, own: dict, options) -> Net:
+def _build_with_options(maker: Callable[..., Any], sizes: tuple[Any, ...], own: dict[str, Any], options: Any) -> Net:
     options = {} if options is None else options
     if not isinstance(options, dict):
         raise TypeError(f"`options` must be a dictionary or None, found {options!r:.80} ({type(options).__name__})")
@@ -82,7 +83,9 @@ def _build_with_options(maker: Callable, sizes: tuple, own: dict, options) -> Ne
         if not isinstance(name, str):
             raise TypeError(f"`options` must have names as keys, found {name!r:.60}")
         if name in own or name in ("width", "steps", "scheme", "inputs", "outputs"):
-            raise ValueError(f"`options` must hold what has no argument of its own, found {name!r}")
+            raise ValueError(
+                f"`options` must hold only options that are not arguments of the estimator, found {name!r}"
+            )
     try:
         return maker(*sizes, **own, **options)
     except TypeError as error:
@@ -93,8 +96,8 @@ def _build_with_options(maker: Callable, sizes: tuple, own: dict, options) -> Ne
         raise
 
 
-def _takes_seed(function: Callable) -> bool:
+def _takes_seed(function: Callable[..., Any]) -> bool:
     try:
         return "seed" in signature(function).parameters
-    except (TypeError, ValueError):  # some functions of other languages do not tell
+    except (TypeError, ValueError):  # some extension functions have no signature
         return False

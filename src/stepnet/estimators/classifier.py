@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from scipy.special import expit, log_expit, softmax
@@ -11,74 +12,100 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
 from stepnet.estimators import sample_weights, settings
-from stepnet.estimators.net_estimator import FitData, NetEstimator, checked_samples
+from stepnet.estimators.net_estimator import FitData, NetEstimator, validate_samples
 from stepnet.nets.losses import Loss
 from stepnet.records import explain_arguments
 
-LABELS, LONGEST_LABEL = "biufUSOmM", 2**16  # kinds of labels, and their bytes, in a file
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+LABELS, LONGEST_LABEL = "biufUSOmM", 2**16  # dtype kinds of labels, and their maximum bytes, in a file
 
 
-def _has_probabilities(estimator) -> bool:
-    """Whether outputs foretell probabilities under the loss; a loss that is wrong is told of by `fit`."""
+def _has_probabilities(estimator: Any) -> bool:
+    """Whether the loss defines probabilities; an invalid loss is reported by `fit`."""
     try:
         meaning = estimator.meaning_ if hasattr(estimator, "meaning_") else estimator._loss("cross_entropy").meaning
     except (LookupError, TypeError, ValueError):
         return True
     if not meaning.has_probabilities:
-        raise AttributeError(f"there are no probabilities under this loss, whose link is {meaning.link!r}")
+        raise AttributeError(f"this loss has no probabilities, whose link is {meaning.link!r}")
     return True
 
 
 @explain_arguments()
-class NetClassifier(ClassifierMixin, NetEstimator):
+class NetClassifier(ClassifierMixin, NetEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A network classifier: connectivity x dynamics x scheme, trained by exact gradients.
 
     Parameters
     ----------
     net : str, Field, Net or callable
         "hamiltonian", "resnet", "antisymmetric", "parabolic", "hyperbolic", "midpoint_net", "leapfrog_net", "mlp"; a
-        field between an opening and a read-out; a net, whose weights are where training begins; or a function of
-        (inputs, outputs), or (inputs, outputs, seed), that gives one.
+        field, placed between an opening layer and a readout; a net, with its weights as initial values; or a function
+        of (inputs, outputs), or (inputs, outputs, seed), that returns a net.
     width, steps, length, scheme, activation, options
-        Of that net; `options` is a dictionary for the rest.  A field has its own width and activation, a `Net` all.
+        Arguments of that net; `options` is a dictionary of further ones.  A field fixes width and activation, a `Net`
+        all.
     loss : str or Loss
-        "cross_entropy" if it is left out.  Losses of numbers compare outputs with one for the class and zero for the
-        others; binary ones have one output for two classes, else one for each class against the rest.
+        By default "cross_entropy".  Regression losses use one-hot targets; binary losses have one output for two
+        classes, otherwise one per class against the rest.
     penalty, alpha : str or Penalty, float
-        "l2", "l1", "elastic_net" of the strength `alpha`; a record has a strength of its own.
+        "l2", "l1" or "elastic_net" with strength `alpha`; a record has its own strength.
     smoothness : float
-        A factor of the roughness of weights along depth.
+        Factor of the roughness of weights in depth.
     optimiser : str or record of `stepnet.training`
-        "adam", `Adam(rate)`, ...; or `LBFGS`, `GaussNewton`, `MSA` (or "lbfgs", "gauss_newton", "msa") for all data at
-        once.
+        "adam", `Adam(rate)`, ...; or `LBFGS`, `GaussNewton`, `MSA` (or "lbfgs", "gauss_newton", "msa") for full-batch
+        training.
     rate : float or schedule
-        Of an optimiser that is given by its name.
+        Learning rate of an optimiser given by name.
     epochs, batch_size
-        Of the mini-batches; names of methods for all data at once make so many iterations as there are epochs.
+        Of mini-batch training; a full-batch method given by name makes `epochs` iterations.
     clip : float, ClipNorm or ClipValue
-        What is done with long gradients; a number is the longest one.
+        Gradient clipping; a number is the maximum norm.
     patience : int
         Epochs without improvement after which training ends.
     validation_fraction : float
-        The share of samples (of each class) that is held back: their loss tells which weights are the best.
+        The fraction of samples of each class held out for validation: the weights with the lowest loss on them are
+        kept.
     scale : bool
         Whether inputs are shifted and scaled to mean 0 and variance 1.
     random_state : int, RandomState or None
-        Of weights, order of samples and those held back.  An int gives the same fit every time, None another one.
+        Seed of weights, sample order and validation split.  An int makes the fit reproducible.
     workers : int
         Threads.
     progress : bool
-        Show a bar.
+        Show a progress bar.
     class_weight : None, "balanced" or dict
-        A factor for the samples of each class; balanced ones give all classes the same weight.
+        A factor for the samples of each class; "balanced" gives all classes the same total weight.
     """
 
     def __init__(
-        self, net="hamiltonian", *, width=16, steps=8, length=2.0, scheme=None, activation="tanh", options=None,
-        loss=None, penalty="l2", alpha=1e-4, smoothness=0.0, optimiser="adam", rate=None, epochs=100, batch_size=32,
-        clip=None, patience=None, validation_fraction=None, scale=True, random_state=None, workers=1, progress=False,
-        class_weight=None,
-    ):  # fmt: skip
+        self,
+        net: Any = "hamiltonian",
+        *,
+        width: int = 16,
+        steps: int = 8,
+        length: float = 2.0,
+        scheme: Any = None,
+        activation: Any = "tanh",
+        options: dict[str, Any] | None = None,
+        loss: Any = None,
+        penalty: str = "l2",
+        alpha: float = 1e-4,
+        smoothness: float = 0.0,
+        optimiser: Any = "adam",
+        rate: Any = None,
+        epochs: int = 100,
+        batch_size: int | None = 32,
+        clip: Any = None,
+        patience: int | None = None,
+        validation_fraction: float | None = None,
+        scale: Any = True,
+        random_state: Any = None,
+        workers: int | None = 1,
+        progress: Any = False,
+        class_weight: Any = None,
+    ) -> None:
         super().__init__(
             net, width=width, steps=steps, length=length, scheme=scheme, activation=activation, options=options,
             loss=loss, penalty=penalty, alpha=alpha, smoothness=smoothness, optimiser=optimiser, rate=rate,
@@ -88,18 +115,22 @@ class NetClassifier(ClassifierMixin, NetEstimator):
         )  # fmt: skip
         self.class_weight = class_weight
 
-    def fit(self, X, y, sample_weight=None, *, path=None, resume=False):
-        """Train a new net on samples (n, features) and their classes (n,), with weights (n,) if they differ.
+    def fit(
+        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, path: Any = None, resume: bool = False
+    ) -> Self:
+        """Train a new net on samples (n, features) and their classes (n,), with optional weights (n,).
 
-        `path` is a folder to store the run in, epoch by epoch; with `resume` an earlier one goes on from there.
+        `path` is a folder in which the run is stored after each epoch; with `resume` a stored run is continued.
         """
         with self._whole():
-            X, y = checked_samples(self, X, y, dtype=np.float64)
+            X, y = validate_samples(self, X, y, dtype=np.float64)
             check_classification_targets(y)
-            return self._learn(self._lesson(X, y, sample_weights.weigh_samples(sample_weight, len(X))), path, resume)
+            return self._learn(
+                self._build_fit_data(X, y, sample_weights.weigh_samples(sample_weight, len(X))), path, resume
+            )
 
-    def _lesson(self, X: np.ndarray, y: np.ndarray, each: np.ndarray) -> FitData:
-        """What counts of the samples, with targets as the loss takes them."""
+    def _build_fit_data(self, X: np.ndarray, y: np.ndarray, each: np.ndarray) -> FitData:
+        """The samples with nonzero weight, with targets in the form the loss takes."""
         X, y, each = X[each > 0], y[each > 0], each[each > 0]
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -118,40 +149,40 @@ class NetClassifier(ClassifierMixin, NetEstimator):
             loss = replace(loss, hits=_count_hits)
         return FitData(X, scaling, targets, count, loss, sample_weights.drop_trivial(each), labels)
 
-    def decision_function(self, X) -> np.ndarray:
-        """Outputs of the net (n, classes); their difference, or the only one (n,), if there are two classes."""
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Outputs of the net (n, classes); for two classes their difference, or the single output (n,)."""
         outputs = self.outputs(X)
         if len(self.classes_) > 2:
             return outputs
         return outputs[:, -1] - outputs[:, 0] if outputs.shape[1] == 2 else outputs[:, 0]
 
-    @available_if(_has_probabilities)
-    def predict_proba(self, X) -> np.ndarray:
-        """Probabilities (n, classes); those of each class against the rest are divided by their sum."""
+    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities (n, classes); one-against-rest probabilities are normalised by their sum."""
         outputs = self.outputs(X)
         if self.meaning_.link == "softmax":
-            return self.meaning_.foretold(outputs)
+            return self.meaning_.predict(outputs)
         logits = self.meaning_.logits(outputs)
         if outputs.shape[1] == 1:
             return expit(np.hstack((-logits, logits)))
         return softmax(log_expit(logits), axis=1)
 
-    def predict(self, X) -> np.ndarray:
-        """The likeliest class of each sample: the one with the largest output."""
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of each sample: the one with the largest output."""
         outputs = self.outputs(X)
         if outputs.shape[1] == 1:
             return self.classes_[(outputs[:, 0] > 0).astype(int)]
         return self.classes_[np.argmax(outputs, axis=1)]
 
-    def _facts(self) -> dict:
+    def _facts(self) -> dict[str, Any]:
         classes, kind = self.classes_, self.classes_.dtype
-        if kind.kind in "mM":  # times count units
+        if kind.kind in "mM":  # datetimes are integers in a unit
             classes = classes.view(np.int64)
         return super()._facts() | {"classes": settings.describe(classes.tolist()), "kind": kind.str}
 
-    def _tell(self, told: dict) -> None:
-        super()._tell(told)
-        kind, classes = np.dtype(told["kind"]), settings.build(told["classes"])
+    def _restore(self, header: dict[str, Any]) -> None:
+        super()._restore(header)
+        kind, classes = np.dtype(header["kind"]), settings.build(header["classes"])
         if kind.kind not in LABELS or kind.itemsize > LONGEST_LABEL:
             raise ValueError(f"classes must be numbers, texts or times, found {kind}")
         outputs = self.net_.design.n_out

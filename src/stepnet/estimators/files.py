@@ -1,7 +1,7 @@
 """Estimators in folders: `estimator.json`, numbers and the net as safetensors.  Nothing is pickled.
 
-`estimator.json` names the files that belong to it, and is replaced last and at once.  So a folder holds the old
-estimator or the new one, whenever the process that writes it is killed.
+`estimator.json` names the other files, and is replaced last and atomically.  So a folder holds either the old estimator
+or the new one, even if the writing process is killed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from stepnet.fields import Field
 from stepnet.nets import Net
 from stepnet.nets.losses import Meaning
 from stepnet.nets.validation import validate_workers
+from stepnet.records import list_field_names
 from stepnet.storage.atomic_files import remove_leftovers, validate_folder, write_file
 from stepnet.storage.folder_locks import hold_lock
 from stepnet.storage.stored_arrays import Tensors, open_tensors, read_json, report_damage, require_array
@@ -29,24 +30,24 @@ from stepnet.training import Ending, Minimum, Run
 
 FORMAT = 3
 HEAD = "estimator.json"
-PARTS = {"numbers": "numbers-*.safetensors", "net": "net-*.safetensors"}  # files that the head names
+PARTS = {"numbers": "numbers-*.safetensors", "net": "net-*.safetensors"}  # files named in `estimator.json`
 FORMERLY = ("numbers.safetensors", "net.safetensors")
-PATIENCE = 30.0  # seconds to wait for another process that writes into the same folder
-ATTEMPTS = 5  # at reading a folder that is being written into
+PATIENCE = 30.0  # seconds to wait for another process that writes to the same folder
+ATTEMPTS = 5  # to read a folder that is being written
 RUNS: dict[str, Any] = {"Run": Run, "Minimum": Minimum}
 
 
-def write(estimator, path, columns: dict | None = None) -> None:
-    """A fitted estimator into a folder; nothing is written before all is described.
+def write(estimator: Any, path: Any, columns: dict[str, Any] | None = None) -> None:
+    """Write a fitted estimator to a folder; nothing is written until everything has been described.
 
-    `columns` are names to be stored beside it.
+    `columns` are column names to store with it.
     """
     from safetensors.numpy import save
 
     run, arrays = _describe_run(estimator.run_)
     mark = uuid.uuid4().hex[:12]
     files = {part: pattern.replace("*", mark) for part, pattern in PARTS.items()}
-    told = {
+    header = {
         "format": FORMAT,
         "files": files,
         "estimator": type(estimator).__name__,
@@ -58,7 +59,7 @@ def write(estimator, path, columns: dict | None = None) -> None:
         "columns": columns,
         **estimator._facts(),
     }
-    text = json.dumps(told, indent=1)
+    text = json.dumps(header, indent=1)
     numbers = arrays | {name: getattr(estimator, name) for name in estimator.NUMBERS}
     folder = validate_folder("path", path)
     with hold_lock(folder, patience=PATIENCE):
@@ -72,7 +73,7 @@ def write(estimator, path, columns: dict | None = None) -> None:
 
 
 def _remove_others(folder: Path) -> None:
-    """Remove the files of estimators that are not in the folder any more; nobody else writes into it now."""
+    """Remove the files of replaced estimators; the folder is locked."""
     try:
         kept = set(read_json(folder / HEAD)["files"].values())
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
@@ -86,95 +87,95 @@ def _remove_others(folder: Path) -> None:
         remove_leftovers(folder / file.name[1:].rsplit(".", 2)[0])
 
 
-def read(kind, path):
-    """The estimator of this kind in a folder."""
+def read(kind: Any, path: Any) -> Any:
+    """Read the estimator of this class from a folder."""
     folder = validate_folder("path", path)
     for attempt in range(ATTEMPTS):
-        told = read_head(folder)
-        if told.get("estimator") != kind.__name__:
-            raise ValueError(f"`path` holds a {told.get('estimator')!s:.60}, not a {kind.__name__}: {str(folder)!r}")
+        header = read_head(folder)
+        if header.get("estimator") != kind.__name__:
+            raise ValueError(f"`path` holds a {header.get('estimator')!s:.60}, not a {kind.__name__}: {str(folder)!r}")
         try:
             with report_damage(folder, f"the folder of a {kind.__name__}"):
-                return _build_estimator(kind, told, folder)
+                return _build_estimator(kind, header, folder)
         except FileNotFoundError as missing:
-            if attempt + 1 == ATTEMPTS or read_head(folder) == told:
+            if attempt + 1 == ATTEMPTS or read_head(folder) == header:
                 raise DamagedFile(f"`path` = {str(folder)!r} is incomplete: {missing}") from None
     raise AssertionError
 
 
-def read_head(path) -> dict:
-    """What `estimator.json` in a folder says."""
+def read_head(path: Any) -> dict[str, Any]:
+    """Read `estimator.json` in a folder."""
     folder = validate_folder("path", path)
     if not (folder / HEAD).is_file():
         raise ValueError(f"`path` holds no estimator: there is no {str(folder / HEAD)!r}")
     with report_damage(folder / HEAD, "an estimator"):
-        told = dict(read_json(folder / HEAD))
-    if told.get("format") != FORMAT:
-        found = f"{told.get('format')!s:.60}, this version reads {FORMAT}"
+        header = dict(read_json(folder / HEAD))
+    if header.get("format") != FORMAT:
+        found = f"{header.get('format')!s:.60}, this version reads {FORMAT}"
         raise ValueError(f"`path` holds the format {found}: {str(folder)!r}")
-    return told
+    return header
 
 
-def _build_estimator(kind, told: dict, folder: Path):
-    net, n = Net.load(_find_part(told, folder, "net")), told["n_features_in"]
+def _build_estimator(kind: Any, header: dict[str, Any], folder: Path) -> Any:
+    net, n = Net.load(_find_part(header, folder, "net")), header["n_features_in"]
     if n != net.design.n_in:
         raise ValueError(f"`n_features_in` must be {net.design.n_in}, as the net has it, found {n!r:.60}")
-    found = kind(**{name: _build(each, net) for name, each in told["settings"].items()})
+    found = kind(**{name: _build(each, net) for name, each in header["settings"].items()})
     net.workers = validate_workers(found.workers)
-    found.net_, found.meaning_, found.n_features_in_ = net, Meaning(**told["meaning"]), n
-    with open_tensors(_find_part(told, folder, "numbers")) as numbers:
+    found.net_, found.meaning_, found.n_features_in_ = net, Meaning(**header["meaning"]), n
+    with open_tensors(_find_part(header, folder, "numbers")) as numbers:
         for name in kind.NUMBERS:
             length = net.design.n_out // found.meaning_.each if name.startswith("y_") else n
             setattr(found, name, _find_column(name, numbers, length))
-        found.run_ = _build_run(told["run"], numbers, net)
-    if told["feature_names"]:
-        if len(told["feature_names"]) != n or not all(isinstance(name, str) for name in told["feature_names"]):
-            raise ValueError(f"`feature_names` must be {n} names, found {told['feature_names']!r:.60}")
-        found.feature_names_in_ = np.array(told["feature_names"], dtype=object)
-    found._tell(told)
+        found.run_ = _build_run(header["run"], numbers, net)
+    if header["feature_names"]:
+        if len(header["feature_names"]) != n or not all(isinstance(name, str) for name in header["feature_names"]):
+            raise ValueError(f"`feature_names` must be {n} names, found {header['feature_names']!r:.60}")
+        found.feature_names_in_ = np.array(header["feature_names"], dtype=object)
+    found._restore(header)
     return found
 
 
-def _find_part(told: dict, folder: Path, part: str) -> Path:
-    """A file that the head names, in its own folder."""
-    name = told["files"][part]
+def _find_part(header: dict[str, Any], folder: Path, part: str) -> Path:
+    """The path of a file named in `estimator.json`, in the same folder."""
+    name = header["files"][part]
     if not Path(name).match(PARTS[part]) or Path(name).name != name:
         raise ValueError(f"the file of the {part} must be called {PARTS[part]!r}, found {name!r:.80}")
     return folder / name
 
 
 def _find_column(name: str, numbers: Tensors, length: int) -> np.ndarray:
-    """A number for every column."""
+    """One number per column."""
     found = numbers[name]
     return require_array(f"`{name}`", found, (length,), found.dtype if found.dtype.kind == "f" else np.float64)
 
 
-def _describe(value) -> Any:
-    """A field is in the file of its net, whose only block has it."""
+def _describe(value: Any) -> Any:
+    """Describe a setting; a field is stored in the file of its net, as that of its only block."""
     return {"field": "net"} if isinstance(value, Field) else settings.describe(value)
 
 
-def _build(told, net: Net) -> Any:
-    return net.design.blocks[0].field if told == {"field": "net"} else settings.build(told)
+def _build(description: Any, net: Net) -> Any:
+    return net.design.blocks[0].field if description == {"field": "net"} else settings.build(description)
 
 
-def _describe_run(run) -> tuple[dict, dict[str, np.ndarray]]:
-    """How training went, as JSON and arrays; the parameters it found are those of the net."""
-    told: dict[str, Any] = {"kind": type(run).__name__}
+def _describe_run(run: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The training run as JSON and arrays; its parameters are those of the net."""
+    description: dict[str, Any] = {"kind": type(run).__name__}
     arrays: dict[str, np.ndarray] = {}
-    for name in (each.name for each in dataclasses.fields(run) if each.name != "theta"):
+    for name in (each for each in list_field_names(run) if each != "theta"):
         value = getattr(run, name)
         if isinstance(value, dict):
             arrays |= {f"run.{name}.{key}": np.asarray(column) for key, column in value.items()}
         elif isinstance(value, np.ndarray):
             arrays[f"run.{name}"] = value
         else:
-            told[name] = value.name if isinstance(value, Enum) else settings.describe(value)
-    return told, arrays
+            description[name] = value.name if isinstance(value, Enum) else settings.describe(value)
+    return description, arrays
 
 
-def _build_run(told: dict, numbers: Tensors, net: Net):
-    found: dict[str, Any] = {name: value for name, value in told.items() if name != "kind"}
+def _build_run(header: dict[str, Any], numbers: Tensors, net: Net) -> Run | Minimum:
+    found: dict[str, Any] = {name: value for name, value in header.items() if name != "kind"}
     for key in numbers:
         part, _, rest = key.partition(".")
         if part == "run":
@@ -185,4 +186,4 @@ def _build_run(told: dict, numbers: Tensors, net: Net):
                 found[name] = numbers[key]
     if "ending" in found:
         found["ending"] = Ending[found["ending"]]
-    return RUNS[told["kind"]](theta=net.theta.copy(), **found)
+    return RUNS[header["kind"]](theta=net.theta.copy(), **found)

@@ -1,9 +1,10 @@
-"""What the estimators share: settings, training, files."""
+"""The part shared by the estimators: settings, training, files."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -21,7 +22,7 @@ from stepnet.training import METHODS, ClipNorm, ClipValue, Data, Method, Objecti
 
 
 class FitData(NamedTuple):
-    """What is learnt: samples, targets as the loss takes them, weights, and labels if parts are to have all classes."""
+    """Training data: samples, targets in the form the loss takes, weights, and labels for stratified splits."""
 
     X: np.ndarray
     scaling: Scaling
@@ -32,8 +33,8 @@ class FitData(NamedTuple):
     labels: np.ndarray | None = None
 
 
-def checked_samples(estimator, X, *y, **how):
-    """`validate_data` of scikit-learn, whose complaints do not say which argument they are about."""
+def validate_samples(estimator: Any, X: Any, *y: Any, **how: Any) -> Any:
+    """scikit-learn's `validate_data`, with the name of the argument added to its errors."""
     try:
         return validate_data(estimator, X, *y, **how)
     except (TypeError, ValueError, OverflowError) as error:
@@ -45,14 +46,35 @@ def checked_samples(estimator, X, *y, **how):
 
 
 @explain_arguments()
-class NetEstimator(BaseEstimator):
+class NetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A net, a loss and an optimiser as an estimator; see `NetClassifier` and `NetRegressor`."""
 
     def __init__(
-        self, net="hamiltonian", *, width=16, steps=8, length=2.0, scheme=None, activation="tanh", options=None,
-        loss=None, penalty="l2", alpha=1e-4, smoothness=0.0, optimiser="adam", rate=None, epochs=100, batch_size=32,
-        clip=None, patience=None, validation_fraction=None, scale=True, random_state=None, workers=1, progress=False,
-    ):  # fmt: skip
+        self,
+        net: Any = "hamiltonian",
+        *,
+        width: int = 16,
+        steps: int = 8,
+        length: float = 2.0,
+        scheme: Any = None,
+        activation: Any = "tanh",
+        options: dict[str, Any] | None = None,
+        loss: Any = None,
+        penalty: str = "l2",
+        alpha: float = 1e-4,
+        smoothness: float = 0.0,
+        optimiser: Any = "adam",
+        rate: Any = None,
+        epochs: int = 100,
+        batch_size: int | None = 32,
+        clip: Any = None,
+        patience: int | None = None,
+        validation_fraction: float | None = None,
+        scale: Any = True,
+        random_state: Any = None,
+        workers: int | None = 1,
+        progress: Any = False,
+    ) -> None:
         self.net = net
         self.width = width
         self.steps = steps
@@ -78,14 +100,14 @@ class NetEstimator(BaseEstimator):
 
     # ---- training ---------------------------------------------------------------------------------------------------
 
-    def _learn(self, lesson: FitData, path, resume: bool):
+    def _learn(self, fit_data: FitData, path: Any, resume: bool) -> Self:
         """Train a new net on scaled inputs."""
-        X, seed = lesson.X, self._seed()
-        self.shift_, self.factor_ = lesson.scaling.shift, 1 / lesson.scaling.spread
-        self.meaning_: Meaning = lesson.loss.meaning
-        self.net_ = build_net.build_net(self, X.shape[1], lesson.outputs, seed)
-        objective = Objective(self.net_, lesson.loss, self._penalty(), self.smoothness)
-        data, optimiser = Data(self._scaled(X), lesson.targets, lesson.weights), self._optimiser()
+        X, seed = fit_data.X, self._seed()
+        self.shift_, self.factor_ = fit_data.scaling.shift, 1 / fit_data.scaling.spread
+        self.meaning_: Meaning = fit_data.loss.meaning
+        self.net_ = build_net.build_net(self, X.shape[1], fit_data.outputs, seed)
+        objective = Objective(self.net_, fit_data.loss, self._penalty(), self.smoothness)
+        data, optimiser = Data(self._scaled(X), fit_data.targets, fit_data.weights), self._optimiser()
         if isinstance(optimiser, Method):
             self._require_for_all_data(path, resume)
             self.run_: Any = minimise(objective, data, optimiser, progress=self.progress)
@@ -93,7 +115,7 @@ class NetEstimator(BaseEstimator):
             return self
         held = None
         if self.validation_fraction is not None:
-            data, held = hold_out(data, lesson.labels, self.validation_fraction, seed)
+            data, held = hold_out(data, fit_data.labels, self.validation_fraction, seed)
         recipe = self._recipe(optimiser, len(data), seed)
         self.run_ = train(objective, data, recipe, validation=held, progress=self.progress, path=path, resume=resume)
         self.n_iter_ = self.run_.epochs
@@ -105,14 +127,14 @@ class NetEstimator(BaseEstimator):
         except (TypeError, ValueError) as error:
             raise ValueError(f"`random_state` must be a whole number, a RandomState or None: {error}") from None
 
-    def _loss(self, default: str):
-        """The record of the loss; anything that says what outputs mean will do."""
+    def _loss(self, default: str) -> Any:
+        """The record of the loss; any object with a `meaning` of outputs is accepted."""
         loss = default if self.loss is None else self.loss
         loss = losses.get(loss) if isinstance(loss, str) else loss
         meaning = getattr(loss, "meaning", None)
         if not isinstance(meaning, Meaning):
             raise TypeError(
-                "`loss` must be a name or a Loss that says by its `meaning` what outputs foretell, "
+                "`loss` must be a name or a Loss that says by its `meaning` what outputs predict, "
                 f"found {loss!r:.80} ({type(loss).__name__})"
             )
         if meaning.targets == "logits of a teacher":
@@ -122,27 +144,27 @@ class NetEstimator(BaseEstimator):
             )
         return loss
 
-    def _optimiser(self):
-        """The record of the optimiser; a name takes `rate`, or `epochs` iterations if it is for all data at once."""
+    def _optimiser(self) -> Any:
+        """The record of the optimiser; a name uses `rate`, or `epochs` iterations for a full-batch method."""
         if isinstance(self.optimiser, type):
             name = self.optimiser.__name__
             raise TypeError(f"`optimiser` must be a name or a record such as {name}(), found the class {name}")
         if isinstance(self.optimiser, str) and self.optimiser.lower() in METHODS:
             if self.rate is not None:
-                raise ValueError(f"`rate` is for mini-batches; {self.optimiser!r} finds its own steps")
+                raise ValueError(f"`rate` is for mini-batches; {self.optimiser!r} chooses its step sizes")
             return METHODS[self.optimiser.lower()](iterations=validate_count("epochs", self.epochs, 0))
         if isinstance(self.optimiser, Method):
             return self.optimiser
         return optimisers.get(self.optimiser, **({} if self.rate is None else {"rate": self.rate}))
 
-    def _recipe(self, optimiser, count: int, seed: int) -> Recipe:
+    def _recipe(self, optimiser: Any, count: int, seed: int) -> Recipe:
         size = None if self.batch_size is None else min(validate_count("batch_size", self.batch_size, 1), count)
         return Recipe(
             optimiser, epochs=self.epochs, batch_size=size, clip=self._clip(), patience=self.patience, seed=seed
         )
 
     def _clip(self) -> ClipNorm | ClipValue | None:
-        """A number stands for the longest gradient."""
+        """The record of gradient clipping; a number is the maximum norm."""
         if self.clip is None or isinstance(self.clip, (ClipNorm, ClipValue)):
             return self.clip
         if isinstance(self.clip, (int, float, np.number)) and not isinstance(self.clip, bool):
@@ -151,7 +173,7 @@ class NetEstimator(BaseEstimator):
         raise TypeError(f"`clip` must be a number, a ClipNorm, a ClipValue or None, found {found}")
 
     def _penalty(self) -> penalties.Penalty:
-        """A name has the strength `alpha`, a record its own."""
+        """The record of the penalty; a name uses the strength `alpha`."""
         alpha = validate_number("alpha", self.alpha, "[0, inf)")
         if not isinstance(self.penalty, str) or self.penalty.lower() == "none":
             return penalties.get("none" if self.penalty is None else self.penalty)
@@ -162,8 +184,8 @@ class NetEstimator(BaseEstimator):
             raise TypeError(f"`scale` must be True or False, found {self.scale!r:.80} ({type(self.scale).__name__})")
         return scaling.standard(values, weights) if self.scale else scaling.none(values.shape[1])
 
-    def _require_for_all_data(self, path, resume: bool) -> None:
-        """Nothing is asked for that goes with mini-batches alone."""
+    def _require_for_all_data(self, path: Any, resume: bool) -> None:
+        """Refuse settings that apply only to mini-batches."""
         if path is not None or resume:
             raise ValueError("`path` and `resume` are for mini-batches; this optimiser takes all data at once")
         for name in ("clip", "patience", "validation_fraction"):
@@ -171,15 +193,15 @@ class NetEstimator(BaseEstimator):
                 raise ValueError(f"`{name}` is for mini-batches; this optimiser takes all data at once")
 
     @contextmanager
-    def _whole(self):
-        """A fit that fails leaves the estimator as it was."""
+    def _whole(self) -> Iterator[None]:
+        """Restore the estimator if a fit fails."""
         before = vars(self).copy()
         try:
             require_stored(self.get_params(deep=False))
             yield
         except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
+            self.__dict__.clear()
+            self.__dict__.update(before)
             raise
 
     # ---- evaluation -------------------------------------------------------------------------------------------------
@@ -187,17 +209,17 @@ class NetEstimator(BaseEstimator):
     def _scaled(self, X: np.ndarray) -> np.ndarray:
         return (X - self.shift_) * self.factor_
 
-    def _checked(self, X) -> np.ndarray:
-        """Scaled samples for a net that was fitted."""
+    def _checked(self, X: Any) -> np.ndarray:
+        """Scaled samples, after checking that the estimator is fitted."""
         check_is_fitted(self, "net_")
-        return self._scaled(checked_samples(self, X, reset=False, dtype=np.float64))
+        return self._scaled(validate_samples(self, X, reset=False, dtype=np.float64))
 
-    def outputs(self, X) -> np.ndarray:
-        """What the net gives for samples, (n, outputs)."""
+    def outputs(self, X: Any) -> np.ndarray:
+        """The outputs of the net for samples, (n, outputs)."""
         X = self._checked(X)
         return self.net_(X)
 
-    def features(self, X, block: int = 0) -> np.ndarray:
+    def features(self, X: Any, block: int = 0) -> np.ndarray:
         """States (depths, n, width) inside a block of the net."""
         X = self._checked(X)
         return self.net_.features(X, block)
@@ -206,24 +228,24 @@ class NetEstimator(BaseEstimator):
 
     NUMBERS: tuple[str, ...] = ("shift_", "factor_")
 
-    def save(self, path) -> None:
+    def save(self, path: Any) -> None:
         """Write a fitted estimator into a folder: weights and numbers as safetensors, settings as JSON, no pickle.
 
-        Settings that are functions or random states are kept as texts; predictions do not need them.  The folder has
-        the old estimator or the new one, whenever the process is killed.
+        Settings that are functions or random states are stored as text; predictions do not need them.  If the process
+        is killed, the folder has either the old estimator or the new one.
         """
         check_is_fitted(self, "net_")
         files.write(self, path)
 
     @classmethod
-    def load(cls, path):
-        """Read an estimator that `save` wrote: it predicts the same bits."""
+    def load(cls, path: Any) -> Self:
+        """Read an estimator written by `save`; its predictions are bitwise equal."""
         return files.read(cls, path)
 
-    def _facts(self) -> dict:
-        """What else is stored."""
+    def _facts(self) -> dict[str, Any]:
+        """Further data to store."""
         return {"n_iter": int(self.n_iter_)}
 
-    def _tell(self, told: dict) -> None:
-        """Take what `_facts` has stored."""
-        self.n_iter_ = validate_count("n_iter", told["n_iter"], 0)
+    def _restore(self, header: dict[str, Any]) -> None:
+        """Restore the data of `_facts`."""
+        self.n_iter_ = validate_count("n_iter", header["n_iter"], 0)

@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Self
+
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 
 from stepnet.estimators import sample_weights, scaling
-from stepnet.estimators.net_estimator import FitData, NetEstimator, checked_samples
+from stepnet.estimators.net_estimator import FitData, NetEstimator, validate_samples
 from stepnet.nets.losses.entropy import SUMS_TO_ONE
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
-class NetRegressor(MultiOutputMixin, RegressorMixin, NetEstimator):
-    """A network for regression; parameters as in `NetClassifier`, with "mse" as the loss if it is left out.
 
-    Real targets are shifted and scaled like inputs if `scale` is true.  Counts ("poisson"), shares ("binary_...") and
-    probabilities ("kl", "cross_entropy", "focal": rows of `y` that sum to one) are not; predictions are what outputs
-    foretell of them under the loss, such as the rate or the mean.
+class NetRegressor(MultiOutputMixin, RegressorMixin, NetEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """A network for regression; parameters as in `NetClassifier`, with "mse" as the default loss.
+
+    Real targets are standardised like inputs if `scale` is true.  Counts ("poisson"), fractions ("binary_...") and
+    probabilities ("kl", "cross_entropy", "focal": rows of `y` that sum to one) are not; what outputs predict, such as a
+    rate or a mean, follows from the loss.
     """
 
     NUMBERS = (*NetEstimator.NUMBERS, "y_shift_", "y_factor_")
 
-    def fit(self, X, y, sample_weight=None, *, path=None, resume=False):
+    def fit(
+        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, path: Any = None, resume: bool = False
+    ) -> Self:
         """Train a new net on samples (n, features) and targets (n,) or (n, outputs); the rest as in `NetClassifier`."""
         with self._whole():
-            X, y = checked_samples(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+            X, y = validate_samples(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
             self.is_flat_ = y.ndim == 1
             targets = np.asarray(y, float).reshape(len(y), -1)
-            lesson = self._lesson(X, targets, sample_weights.weigh_samples(sample_weight, len(X)))
-            return self._learn(lesson, path, resume)
+            fit_data = self._build_fit_data(X, targets, sample_weights.weigh_samples(sample_weight, len(X)))
+            return self._learn(fit_data, path, resume)
 
-    def _lesson(self, X: np.ndarray, y: np.ndarray, each: np.ndarray) -> FitData:
-        """What counts of the samples, with targets as the loss takes them."""
+    def _build_fit_data(self, X: np.ndarray, y: np.ndarray, each: np.ndarray) -> FitData:
+        """The samples with nonzero weight, with targets in the form the loss takes."""
         loss, counted = self._loss("mse"), each > 0
         _require(y, loss)
         X, y, each = X[counted], y[counted], each[counted]
@@ -39,22 +46,22 @@ class NetRegressor(MultiOutputMixin, RegressorMixin, NetEstimator):
         targets, outputs = (y - self.y_shift_) / self.y_factor_, y.shape[1] * meaning.each
         return FitData(X, self._scaling(X, each), targets, outputs, loss, sample_weights.drop_trivial(each))
 
-    def predict(self, X) -> np.ndarray:
-        """Targets of samples."""
+    def predict(self, X: Any) -> np.ndarray:
+        """Predict the targets of samples."""
         outputs = self.outputs(X)
-        found = self.meaning_.foretold(outputs) * self.y_factor_ + self.y_shift_
+        found = self.meaning_.predict(outputs) * self.y_factor_ + self.y_shift_
         return found[:, 0] if self.is_flat_ else found
 
-    def _facts(self) -> dict:
+    def _facts(self) -> dict[str, Any]:
         return super()._facts() | {"is_flat": self.is_flat_}
 
-    def _tell(self, told: dict) -> None:
-        super()._tell(told)
-        self.is_flat_ = bool(told["is_flat"])
+    def _restore(self, header: dict[str, Any]) -> None:
+        super()._restore(header)
+        self.is_flat_ = bool(header["is_flat"])
 
 
-def _require(y: np.ndarray, loss) -> None:
-    """Targets of the kind that the loss takes."""
+def _require(y: np.ndarray, loss: Any) -> None:
+    """Refuse targets that the loss cannot take."""
     kind = loss.meaning.targets
     if kind == "counts" and (y < 0).any():
         raise ValueError(f"`y` must not be negative for the loss {loss!r}, found {y.min():g}")

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 from sklearn.utils.class_weight import compute_class_weight
 
-from stepnet.records import shown_value
+from stepnet.validation import array
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
-def weigh_samples(sample_weight, count: int) -> np.ndarray:
-    """One number for each sample, none of them negative."""
+def weigh_samples(sample_weight: ArrayLike | None, count: int) -> np.ndarray:
+    """Return one nonnegative number per sample."""
     if sample_weight is None:
         return np.ones(count)
-    try:
-        found = np.asarray(sample_weight, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"`sample_weight` must be numbers, found {shown_value(sample_weight)}") from None
+    found = array(dtype=np.float64)("sample_weight", sample_weight)
     if found.shape != (count,):
         raise ValueError(f"`sample_weight` must be {count} numbers, one for each sample, found shape {found.shape}")
     if not np.isfinite(found).all() or (found < 0).any():
         raise ValueError("`sample_weight` must be finite and not negative, found other weights")
     if not found.any():
-        raise ValueError("`sample_weight` must have a weight that is not zero, found zeros alone")
+        raise ValueError("`sample_weight` must have a weight that is not zero, found only zeros")
     return found
 
 
-def weigh_classes(class_weight, classes: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """A factor for each class; balanced ones give all classes the same weight, samples counting by theirs."""
+def weigh_classes(class_weight: Any, classes: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """A factor for each class; "balanced" gives all classes the same total sample weight."""
     if class_weight is None:
         return np.ones(len(classes))
     if isinstance(class_weight, str) and class_weight == "balanced":
@@ -41,5 +43,5 @@ def weigh_classes(class_weight, classes: np.ndarray, labels: np.ndarray, weights
 
 
 def drop_trivial(weights: np.ndarray) -> np.ndarray | None:
-    """None for weights that are all one."""
+    """Return the weights, or None if all are one."""
     return None if (weights == 1).all() else weights

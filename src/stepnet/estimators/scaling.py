@@ -17,16 +17,16 @@ class Scaling(NamedTuple):
 
 
 def none(columns: int) -> Scaling:
-    """Values stay as they are."""
+    """The identity."""
     return Scaling(np.zeros(columns), np.ones(columns))
 
 
 def standard(values: np.ndarray, weights: np.ndarray | None = None) -> Scaling:
-    """The weighted mean and deviation; a column that is constant up to rounding keeps its size.
+    """Weighted mean and standard deviation; a column that is constant up to rounding is not scaled.
 
-    The bound is that of two passes; Chan, Golub & LeVeque (1983), Am. Stat. 37:242.
+    The bound is that of the two-pass algorithm; Chan, Golub & LeVeque (1983), Am. Stat. 37:242.
     """
-    # Powers of two change no digits, and squares neither overflow nor vanish.
+    # Scaling by powers of two is exact and prevents overflow and underflow of squares.
     size = np.ldexp(1.0, np.frexp(np.abs(values).max(axis=0))[1] - 1)
     sized, count = values / size, len(values)
     if weights is not None and (weights == weights[0]).all():

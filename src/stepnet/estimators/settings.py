@@ -30,29 +30,31 @@ RECORDS = {
 
 @dataclass(frozen=True)
 class NotStored:
-    """A setting that has no place in a file, such as a function: what it looked like."""
+    """A setting that cannot be stored, such as a function, by its `repr`."""
 
     text: str
 
 
-BY_NAME: dict[str, Callable] = {
+BY_NAME: dict[str, Callable[..., Any]] = {
     "dtype": np.dtype, "activation": activation, "scheme": catalogue.get, "not stored": NotStored,
 }  # fmt: skip
 
 
 class Unwritable(Exception):
-    """Raised while a setting is described."""
+    """Raised for a setting that cannot be described."""
 
 
-def require_stored(settings: dict) -> None:
-    """A net can be trained again once all settings are there."""
+def require_stored(settings: dict[str, Any]) -> None:
+    """Refuse to train with settings that were not stored."""
     for name, value in settings.items():
         if isinstance(value, NotStored):
-            raise ValueError(f"`{name}` was not stored in the file, set it anew to fit; it was {value.text:.200}")
+            raise ValueError(
+                f"`{name}` was not stored in the file; set it again before `fit`; it was {value.text:.200}"
+            )
 
 
-def describe(value) -> Any:
-    """A setting as JSON; what cannot be built again by what it looks like."""
+def describe(value: Any) -> Any:
+    """A setting as JSON; one that cannot be rebuilt by its `repr`."""
     if isinstance(value, NotStored):
         return {"not stored": value.text}
     try:
@@ -61,7 +63,7 @@ def describe(value) -> Any:
         return {"not stored": repr(value)}
 
 
-def _describe(value) -> Any:
+def _describe(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -78,8 +80,8 @@ def _describe(value) -> Any:
     return _describe_by_name(value)
 
 
-def _describe_by_name(value) -> dict:
-    """What a catalogue knows, by its name there."""
+def _describe_by_name(value: Any) -> dict[str, Any]:
+    """Describe a record of a catalogue by its name."""
     if isinstance(value, Loss) and LOSSES.get(value.name) is value.family:
         weights = None if value.class_weights is None else value.class_weights.tolist()
         numbers = {**value.numbers, "reduction": value.reduction, "class_weights": weights}
@@ -94,19 +96,19 @@ def _describe_by_name(value) -> dict:
     raise Unwritable
 
 
-def build(told) -> Any:
-    """The setting that was described."""
-    if isinstance(told, list):
-        return [build(each) for each in told]
-    if not isinstance(told, dict):
-        return told
-    if "record" in told:
-        return RECORDS[told["record"]](**{name: build(each) for name, each in told["numbers"].items()})
-    if "loss" in told:
-        return get(told["loss"], **told["numbers"])
-    if "tuple" in told:
-        return tuple(build(each) for each in told["tuple"])
-    if "pairs" in told:
-        return {build(key): build(each) for key, each in told["pairs"]}
-    (kind, name), *_ = told.items()
+def build(description: Any) -> Any:
+    """Build a setting from its description."""
+    if isinstance(description, list):
+        return [build(each) for each in description]
+    if not isinstance(description, dict):
+        return description
+    if "record" in description:
+        return RECORDS[description["record"]](**{name: build(each) for name, each in description["numbers"].items()})
+    if "loss" in description:
+        return get(description["loss"], **description["numbers"])
+    if "tuple" in description:
+        return tuple(build(each) for each in description["tuple"])
+    if "pairs" in description:
+        return {build(key): build(each) for key, each in description["pairs"]}
+    (kind, name), *_ = description.items()
     return BY_NAME[kind](name)

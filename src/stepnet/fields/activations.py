@@ -1,4 +1,4 @@
-"""Activations as records: value and derivative, elementwise; what engines realise by their number.
+"""Activations as records of elementwise value and derivative; engines identify them by number.
 
 The formulas are those of PyTorch with its default constants.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +21,8 @@ SELU_SCALE, SELU_ALPHA = 1.0507009873554804934193349852946, 1.673263242354377284
 class Activation:
     """s(u), s'(u) and the largest |s'|.
 
-    `number` is how kernels know it.  `from_value` says that s'(u) follows from s(u), so that nothing but the value
-    needs to be stored on the way.
+    Kernels identify it by `number`.  `from_value` says that s'(u) follows from s(u), so that only the value needs to be
+    stored.
     """
 
     name: str
@@ -34,26 +35,26 @@ class Activation:
     def __repr__(self) -> str:
         return self.name
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return activation, (self.name,)
 
 
-def _sigmoid(u):
+def _sigmoid(u: np.ndarray) -> np.ndarray:
     return 0.5 * (1 + np.tanh(0.5 * u))
 
 
-def _normal(u):
-    """Distribution function of the normal distribution."""
+def _normal(u: np.ndarray) -> np.ndarray:
+    """The cumulative distribution function of the standard normal distribution."""
     from scipy.special import ndtr
 
     return ndtr(u)
 
 
-def _bell(u):
+def _bell(u: np.ndarray) -> np.ndarray:
     return np.exp(-0.5 * u * u) / np.sqrt(2 * np.pi)
 
 
-def _elu(u):
+def _elu(u: np.ndarray) -> np.ndarray:
     return np.where(u > 0, u, np.expm1(np.minimum(u, 0)))
 
 
@@ -82,7 +83,7 @@ ACTIVATIONS = {
 
 
 def activation(name: str | Activation) -> Activation:
-    """An activation by its name; one of the catalogue is its own name."""
+    """Return an activation by its name; a record is returned unchanged."""
     if isinstance(name, Activation):
         if ACTIVATIONS.get(name.name) is not name:
             raise ValueError(

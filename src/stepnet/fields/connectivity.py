@@ -1,11 +1,11 @@
-"""How features are connected: K as data.
+"""Connectivity: the operator K of a layer as data.
 
 A feature is a channel at a node: a state is `(channels * nodes, batch)` with the nodes of a channel next to each other.
 Every linear K here is a sum of fixed operators on the nodes, each with a matrix of weights on the channels,
 
     (K x)[o, i] = sum_k sum_c W[k, o, c] sum_j P_k[i, j] x[c, j],
 
-so a dense layer has one node, a convolution a shift for every tap of its stencil, a graph its adjacency matrix or the
+so a dense layer has one node, a convolution a shift for each tap of its stencil, a graph its adjacency matrix or the
 polynomials of its Laplacian, a set the identity and the mean.
 """
 
@@ -20,16 +20,16 @@ import numpy as np
 from scipy import sparse
 
 from stepnet.errors import UnknownName
-from stepnet.records import flag, validate_count
+from stepnet.records import validate_count, validate_flag
 from stepnet.validation import sequence, whole
 
-MOST_FEATURES = 2**30  # also of nodes, taps, layers: whatever arrays are as long as
-SAME = 1e-14  # relative difference of operators that are the same but for rounding
+MOST_FEATURES = 2**30  # also of nodes, taps and layers, which are lengths of arrays
+SAME = 1e-14  # relative difference of operators that are equal up to rounding
 
 
 @dataclass(frozen=True)
 class Stencil:
-    """The nodes of a convolution, how many taps it has in every direction, and what lies beyond the rim."""
+    """The grid of a convolution, its number of taps in each direction, and its padding."""
 
     shape: tuple[int, ...]
     taps: tuple[int, ...]
@@ -37,7 +37,7 @@ class Stencil:
 
     @property
     def fits(self) -> bool:
-        """Whether no tap goes round a periodic grid more than once."""
+        """Whether no tap wraps around a periodic grid more than once."""
         return not self.is_periodic or all(a // 2 <= n for a, n in zip(self.taps, self.shape, strict=True))
 
 
@@ -48,21 +48,21 @@ class Mixing:
     Parameters
     ----------
     name : str
-        For people.
+        For display.
     channels_in, channels_out : int
     operators : tuple of sparse matrices
         P_k of shape `(nodes_out, nodes_in)`.
     stencil : Stencil, optional
-        Of a convolution, whose operators are its shifts.
+        For a convolution, whose operators are its shifts.
     """
 
     name: str
     channels_in: int
     channels_out: int
-    operators: tuple
+    operators: tuple[Any, ...]
     stencil: Stencil | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for each in ("channels_in", "channels_out"):
             object.__setattr__(self, each, count(each, getattr(self, each)))
         operators = sequence(lambda _, each: _validate_operator(each))("operators", self.operators)
@@ -73,7 +73,7 @@ class Mixing:
             self._check_stencil()
 
     def _check_stencil(self) -> None:
-        """Engines take the stencil in place of the operators, so both must be of one size."""
+        """Engines use the stencil instead of the operators, so their sizes must match."""
         stencil, found = self.stencil, [*self.operators[0].shape, len(self.operators)]
         if not isinstance(stencil, Stencil) or len(stencil.shape) != len(stencil.taps):
             raise TypeError(f"`stencil` must be a Stencil with as many taps as directions, found {stencil!r:.60}")
@@ -107,7 +107,7 @@ class Mixing:
 
     @property
     def axes_out(self) -> tuple[int, ...]:
-        """That of what it gives."""
+        """The shape of an output, channels first."""
         return _list_axes(self.channels_out, self.nodes_out, self.stencil)
 
     @cached_property
@@ -121,18 +121,18 @@ class Mixing:
 
     @property
     def fan(self) -> tuple[float, float]:
-        """How many features reach one, and how many one reaches: what initialisations scale with."""
+        """Fan-in and fan-out, by which initialisations are scaled."""
         entries = sum(each.nnz for each in self.operators)
         return self.channels_in * entries / self.nodes_out, self.channels_out * entries / self.nodes_in
 
     @property
     def bias_nodes(self) -> int:
-        """Entries of a bias: one for every channel, the same at all nodes."""
+        """Entries of a bias: one per channel, the same at all nodes."""
         return self.nodes_out
 
     @cached_property
     def mirror(self) -> tuple[int, ...] | None:
-        """For every tap the one whose operator is the transpose of its own, in pairs; None if one has no partner."""
+        """For each tap the one with the transposed operator; None if a tap has no such partner."""
         found: dict[int, int] = {}
         for k, operator in enumerate(self.operators):
             if k not in found:
@@ -146,7 +146,7 @@ class Mixing:
 
 @dataclass(frozen=True, eq=False)
 class Fixed:
-    """(K x)[c, i] = sum_j P[i, j] x[c, j]: no weights; pooling, added zero channels, a choice of features.
+    """(K x)[c, i] = sum_j P[i, j] x[c, j]: no weights; pooling, padding with zero channels, selection of features.
 
     `axes_in` and `axes_out` are the shapes of samples, channels first, where they are more than (channels, nodes).
     """
@@ -157,7 +157,7 @@ class Fixed:
     axes_in: tuple[int, ...] = ()
     axes_out: tuple[int, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "channels", count("channels", self.channels))
         object.__setattr__(self, "operator", _validate_operator(self.operator))
         for name, nodes in zip(("axes_out", "axes_in"), self.operator.shape, strict=True):
@@ -186,9 +186,9 @@ class Fixed:
 class Attention:
     """K(x) v = W_o P(x) W_v v,  P = softmax over j of (W_q x)_i . (W_k x)_j / sqrt(channels / heads), head by head.
 
-    Nodes are tokens; `is_causal` lets token i see the tokens j <= i.  Weights `(4, channels, channels)` hold W_q, W_k,
-    W_v, W_o.  K depends on the state, so it has a pullback through P besides that of a linear K.
-    Vaswani et al. (2017), Attention is all you need.
+    Nodes are tokens; with `is_causal`, token i attends to the tokens j <= i.  Weights `(4, channels, channels)` hold
+    W_q, W_k, W_v, W_o.  K depends on the state, so it has a pullback through P besides that of a linear K.  Vaswani et
+    al. (2017), Attention is all you need.
     """
 
     tokens: int
@@ -196,10 +196,10 @@ class Attention:
     heads: int = 1
     is_causal: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for each in ("tokens", "channels", "heads"):
             object.__setattr__(self, each, count(each, getattr(self, each)))
-        object.__setattr__(self, "is_causal", flag("is_causal", self.is_causal))
+        object.__setattr__(self, "is_causal", validate_flag("is_causal", self.is_causal))
         if self.channels % self.heads:
             raise ValueError(f"`heads` must divide the {self.channels} channels, found {self.heads}")
 
@@ -234,8 +234,8 @@ class Attention:
 class Normalisation:
     """K(x) v = C v / sqrt(mean of (C x)^2 over the channels + eps), node by node: no weights, and K' = K.
 
-    C takes the mean over the channels away if `is_centred` (Ba, Kiros & Hinton 2016, Layer normalization), else it is
-    the identity (Ruthotto & Haber 2020, with the sum in place of the mean; Zhang & Sennrich 2019).  `eps` bounds the
+    C subtracts the mean over the channels if `is_centred` (Ba, Kiros & Hinton 2016, Layer normalization), otherwise it
+    is the identity (Ruthotto & Haber 2020, with the sum in place of the mean; Zhang & Sennrich 2019).  `eps` bounds the
     slope: N is 1/sqrt(eps) times the identity near zero.
     """
 
@@ -244,7 +244,7 @@ class Normalisation:
     is_centred: bool = True
     eps: float = 1e-3
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for each in ("channels", "nodes"):
             object.__setattr__(self, each, count(each, getattr(self, each)))
         is_number = isinstance(self.eps, (int, float, np.integer, np.floating)) and not isinstance(self.eps, bool)
@@ -271,8 +271,6 @@ class Normalisation:
         return self.nodes
 
 
-MOST_COUNT = 2**28  # of nodes, channels, features or steps
-
 Connectivity = Mixing | Fixed | Attention | Normalisation
 
 
@@ -281,25 +279,37 @@ def dense(n_in: int, n_out: int | None = None) -> Mixing:
     return Mixing("dense", n_in, n_in if n_out is None else n_out, (np.ones((1, 1)),))
 
 
-def conv1d(length: int, channels_in: int, channels_out: int | None = None, taps: int = 3, padding="zero") -> Mixing:
+def conv1d(
+    length: int, channels_in: int, channels_out: int | None = None, taps: int = 3, padding: str = "zero"
+) -> Mixing:
     """Convolution on a line (zero padding) or a ring (periodic padding)."""
     return _convolution(
         "conv1d", (count("length", length),), channels_in, channels_out, (count("taps", taps),), padding
     )  # fmt: skip
 
 
-def conv2d(shape, channels_in: int, channels_out: int | None = None, taps=(3, 3), padding="zero") -> Mixing:
+def conv2d(
+    shape: tuple[int, int],
+    channels_in: int,
+    channels_out: int | None = None,
+    taps: int | tuple[int, int] = (3, 3),
+    padding: str = "zero",
+) -> Mixing:
     """Convolution on a rectangle (zero padding) or a torus (periodic padding) of shape (height, width)."""
-    return _convolution("conv2d", two("shape", shape), channels_in, channels_out, two("taps", taps), padding)
+    return _convolution(
+        "conv2d", validate_pair("shape", shape), channels_in, channels_out, validate_pair("taps", taps), padding
+    )
 
 
-def graph(adjacency, channels_in: int, channels_out: int | None = None, filter="adjacency", degree: int = 2) -> Mixing:
+def graph(
+    adjacency: Any, channels_in: int, channels_out: int | None = None, filter: str = "adjacency", degree: int = 2
+) -> Mixing:
     """Message passing along the edges of an undirected graph.
 
     Parameters
     ----------
     adjacency : sparse matrix or array
-        Symmetric, not negative; every node has an edge.
+        Symmetric and nonnegative; each node has an edge.
     filter : "adjacency", "laplacian" or "chebyshev"
         D^(-1/2) (A + I) D^(-1/2) of Kipf & Welling (2017); I - D^(-1/2) A D^(-1/2); or the Chebyshev polynomials of
         the Laplacian minus I up to `degree`, Defferrard, Bresson & Vandergheynst (2016).
@@ -325,21 +335,22 @@ def graph(adjacency, channels_in: int, channels_out: int | None = None, filter="
 
 
 def nodewise(nodes: int, channels_in: int, channels_out: int | None = None) -> Mixing:
-    """The same matrix at every node, each by itself."""
+    """The same matrix at each node, without coupling between nodes."""
     operators = (sparse.eye_array(count("nodes", nodes), format="csr"),)
     return Mixing("nodewise", channels_in, channels_in if channels_out is None else channels_out, operators)
 
 
 def equivariant(nodes: int, channels_in: int, channels_out: int | None = None) -> Mixing:
-    """A set of nodes: every one the same, and their mean; Zaheer et al. (2017), Deep Sets."""
+    """A permutation-equivariant layer: each node and the mean of all; Zaheer et al. (2017), Deep Sets."""
     n = count("nodes", nodes)
     operators = (sparse.eye_array(n, format="csr"), np.full((n, n), 1 / n))
     return Mixing("set", channels_in, channels_in if channels_out is None else channels_out, operators)
 
 
-def pooling(shape, channels: int, size: int = 2) -> Fixed:
-    """Means over blocks of `size` nodes in every direction; `shape` is (length,) or (height, width)."""
-    shape, size = tuple(count("shape", n) for n in np.atleast_1d(shape)), count("size", size)
+def pooling(shape: tuple[int, ...], channels: int, size: int = 2) -> Fixed:
+    """Means over blocks of `size` nodes in each direction; `shape` is (length,) or (height, width)."""
+    shape = (shape,) if isinstance(shape, (int, np.integer)) else sequence(whole(1))("shape", shape)
+    size = count("size", size)
     if any(n % size for n in shape):
         raise ValueError(f"`size` must divide the nodes {shape} in every direction, found {size}")
     operator = sparse.csr_array(np.ones((1, 1)))
@@ -351,7 +362,7 @@ def pooling(shape, channels: int, size: int = 2) -> Fixed:
 
 
 def resized(n_in: int, n_out: int, axes_in: tuple[int, ...] = ()) -> Fixed:
-    """Zero features added at the end, or features there left out, of samples of some shape, flat by default."""
+    """Append zero features, or remove features at the end, of samples of a shape, flat by default."""
     return Fixed("resized", 1, sparse.eye_array(count("n_out", n_out), count("n_in", n_in)), axes_in)
 
 
@@ -362,13 +373,13 @@ def _list_axes(channels: int, nodes: int, stencil: Stencil | None = None) -> tup
     return (channels,) if nodes == 1 else (channels, nodes)
 
 
-def count(name: str, value) -> int:
-    """A positive integer."""
+def count(name: str, value: Any) -> int:
+    """Return a positive integer."""
     return validate_count(name, value, 1, MOST_FEATURES, "no memory holds as many")
 
 
-def require_all(name: str, values, kind: type) -> tuple:
-    """One or more records of a kind."""
+def require_all(name: str, values: Any, kind: type) -> tuple[Any, ...]:
+    """Return a tuple of one or more records of a type."""
     try:
         found = tuple(values)
     except TypeError:
@@ -381,8 +392,8 @@ def require_all(name: str, values, kind: type) -> tuple:
     return found
 
 
-def two(name: str, value) -> tuple[int, int]:
-    """Two positive whole numbers."""
+def validate_pair(name: str, value: Any) -> tuple[int, int]:
+    """Return two positive integers."""
     try:
         first, second = value
     except (TypeError, ValueError):
@@ -390,7 +401,7 @@ def two(name: str, value) -> tuple[int, int]:
     return count(name, first), count(name, second)
 
 
-def _validate_operator(matrix) -> sparse.csr_array:
+def _validate_operator(matrix: Any) -> sparse.csr_array:
     try:
         operator = sparse.csr_array(matrix, dtype=np.float64)
     except (TypeError, ValueError, OverflowError, AttributeError):
@@ -403,11 +414,13 @@ def _validate_operator(matrix) -> sparse.csr_array:
     return operator
 
 
-def _is_same(one, other) -> bool:
+def _is_same(one: Any, other: Any) -> bool:
     return one.shape == other.shape and abs(one - other).max() <= SAME * abs(other).max()
 
 
-def _convolution(name, shape, channels_in, channels_out, taps, padding) -> Mixing:
+def _convolution(
+    name: str, shape: tuple[int, ...], channels_in: int, channels_out: int | None, taps: tuple[int, ...], padding: str
+) -> Mixing:
     if not isinstance(padding, str) or padding not in ("zero", "periodic"):
         raise UnknownName("padding", padding, ("zero", "periodic"))
     if any(each % 2 == 0 for each in taps):
@@ -418,7 +431,7 @@ def _convolution(name, shape, channels_in, channels_out, taps, padding) -> Mixin
 
 
 def build_shifts(stencil: Stencil) -> tuple[sparse.csr_array, ...]:
-    """The operators of a convolution: one shift for every tap."""
+    """The operators of a convolution: one shift for each tap."""
     shape, taps = stencil.shape, stencil.taps
     nodes, coordinates = np.arange(prod(shape)).reshape(shape), np.indices(shape)
     operators = []
@@ -433,7 +446,7 @@ def build_shifts(stencil: Stencil) -> tuple[sparse.csr_array, ...]:
     return tuple(operators)
 
 
-def _adjacency(value) -> sparse.csr_array:
+def _adjacency(value: Any) -> sparse.csr_array:
     try:
         A = sparse.csr_array(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError, AttributeError):
@@ -451,6 +464,6 @@ def _adjacency(value) -> sparse.csr_array:
     return A
 
 
-def _normalise(A) -> sparse.csr_array:
+def _normalise(A: Any) -> sparse.csr_array:
     scale = sparse.diags_array(1 / np.sqrt(A.sum(axis=1)))
     return sparse.csr_array(scale @ A @ scale)

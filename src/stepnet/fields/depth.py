@@ -1,10 +1,10 @@
-"""How weights depend on depth: held over each step, or splines of which only the control values are stored."""
+"""Weights as functions of depth: held over each step, or splines given by their control values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import sparse
@@ -12,13 +12,14 @@ from scipy.sparse.linalg import splu
 
 from stepnet.fields.connectivity import count
 from stepnet.fields.inner_product import inner
+from stepnet.records import validate_count
 from stepnet.validation import array, check, instance, real
 
-NEAR = 1e-9  # in intervals: a time that close to a knot belongs to what comes after it
+NEAR = 1e-9  # in intervals: a time this close to a knot belongs to the next interval
 
 
-def _times(name: str, value) -> np.ndarray:
-    """Finite numbers, one or a row of them."""
+def _times(name: str, value: Any) -> np.ndarray:
+    """Return finite numbers, a scalar or one-dimensional."""
     found = np.atleast_1d(array()(name, value))
     if found.ndim != 1 or not np.isfinite(found).all():
         raise ValueError(f"`{name}` must be finite numbers (times,), found the shape {found.shape}")
@@ -30,14 +31,14 @@ class Depth:
     """theta(s) = sum_j B_j(s) theta_j, 0 <= s <= 1: clamped B-splines of a degree on equal intervals.
 
     Degree 0 is piecewise constant, continuous from the right: with as many controls as steps, weights step by step.
-    Degree 1 is piecewise linear through its controls, degree 3 a smooth spline.  Every scheme evaluates theta at its
-    stage times; one that looks at the end of a step sees the weights of the next one if they are piecewise constant.
-    de Boor (1978), A Practical Guide to Splines, IX.
+    Degree 1 is piecewise linear through its controls, degree 3 a smooth spline.  Schemes evaluate theta at their stage
+    times; at the end of a step, piecewise constant weights are those of the next step.  de Boor (1978), A Practical
+    Guide to Splines, IX.
 
     Parameters
     ----------
     controls : int
-        Control values, more than `degree`.
+        Number of control values, more than `degree`.
     degree : int
         0 to 3.
     """
@@ -45,12 +46,12 @@ class Depth:
     controls: int
     degree: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "controls", count("controls", self.controls))
-        is_whole = isinstance(self.degree, (int, np.integer)) and not isinstance(self.degree, bool)
-        if not is_whole or self.degree not in (0, 1, 2, 3):
-            raise ValueError(f"`degree` must be 0, 1, 2 or 3, found {self.degree!r:.60}")
-        object.__setattr__(self, "degree", int(self.degree))
+        try:
+            object.__setattr__(self, "degree", validate_count("degree", self.degree, 0, 3))
+        except (TypeError, ValueError):
+            raise ValueError(f"`degree` must be 0, 1, 2 or 3, found {self.degree!r:.60}") from None
         if self.controls <= self.degree:
             raise ValueError(f"`controls` must be more than the degree {self.degree}, found {self.controls}")
 
@@ -59,8 +60,8 @@ class Depth:
         return self.controls - self.degree
 
     @check(s=_times)
-    def basis(self, s) -> tuple[np.ndarray, np.ndarray]:
-        """The first control that counts at each s, and the weights of that one and the `degree` following ones."""
+    def basis(self, s: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The first control value with nonzero weight at each s, and the `degree` + 1 weights from it on."""
         s = np.clip(np.atleast_1d(np.asarray(s, float)), 0.0, 1.0)
         first = np.minimum(np.floor(s * self.intervals + NEAR).astype(np.int64), self.intervals - 1)
         p = self.degree
@@ -77,7 +78,7 @@ class Depth:
         return first, weights
 
     def stage_basis(self, s: np.ndarray, middles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`basis` at the stages of steps: theta is taken at their times s, wherever the middles of the steps are."""
+        """`basis` at the stage times s; the midpoints of the steps are not used."""
         return self.basis(s)
 
     @check(s=real())
@@ -87,18 +88,18 @@ class Depth:
         return np.tensordot(weights[0], self._rows(controls)[first[0] : first[0] + self.degree + 1], axes=1)
 
     def refined(self, controls: np.ndarray, new: Depth) -> np.ndarray:
-        """Control values of another depth, so that both functions agree at its nodes.
+        """Control values for another depth, such that both functions agree at its nodes.
 
-        They are the same function if each interval is cut into equal parts and the degree stays.
+        The functions are equal if each interval is divided into equal parts and the degree is unchanged.
         """
         controls, new = self._rows(controls), instance(Depth)("new", new)
         values = self._matrix(new.nodes) @ controls.reshape(self.controls, -1)
-        if new.degree > 1:  # else the controls are the values at the nodes
+        if new.degree > 1:  # otherwise the control values are the values at the nodes
             values = splu(new._matrix(new.nodes).tocsc()).solve(values)
         return values.reshape(new.controls, *controls.shape[1:])
 
-    def _rows(self, controls) -> np.ndarray:
-        """Control values `(controls, ...)`."""
+    def _rows(self, controls: Any) -> np.ndarray:
+        """Return control values `(controls, ...)`."""
         found = array()("controls", controls)
         if found.ndim == 0 or len(found) != self.controls or not found.size:
             raise ValueError(f"`controls` must have the shape ({self.controls}, ...), found {found.shape}")
@@ -113,7 +114,7 @@ class Depth:
 
     @property
     def nodes(self) -> np.ndarray:
-        """Where each control has its place: the middle of its interval, or Greville's abscissa."""
+        """The position of each control value: the midpoint of its interval, or the Greville abscissa."""
         p, n = self.degree, self.intervals
         if p == 0:
             return (np.arange(n) + 0.5) / n
@@ -122,9 +123,9 @@ class Depth:
 
     @check(length=real("(0, inf)"))
     def roughness(self, controls: np.ndarray, length: float) -> tuple[float, np.ndarray]:
-        """1/2 int |d theta / dt|^2 over a time, and its gradient; jumps of degree 0 are slopes from control to control.
+        """1/2 int |d theta / dt|^2 over a time, and its gradient; for degree 0 by differences of control values.
 
-        Then it is 1/2 sum_j d |(theta_{j+1} - theta_j) / d|^2 with their distance d.
+        Then it is 1/2 sum_j d |(theta_{j+1} - theta_j) / d|^2 with the distance d of control values.
         """
         controls = self._rows(controls)
         flat = controls.reshape(self.controls, -1)
@@ -134,7 +135,7 @@ class Depth:
 
     @cached_property
     def _slopes(self) -> sparse.csr_array:
-        """d theta / ds at Gauss's points from the controls, times the roots of their weights."""
+        """The matrix from control values to d theta / ds at Gauss points, times the square roots of the weights."""
         n, p = self.intervals, self.degree
         steps = sparse.diags_array([-1.0, 1.0], offsets=[0, 1], shape=(self.controls - 1, self.controls))
         if p == 0:
@@ -149,22 +150,22 @@ class Depth:
 
 @dataclass(frozen=True)
 class HeldWeights:
-    """theta_j on all of step j: every stage of a step takes the weights of that step, also a stage at its end.
+    """theta_j on all of step j: each stage of a step uses the weights of that step, even a stage at its end.
 
     With as many control values as steps these are the layers of Haber & Ruthotto (2017), Chang et al. (2018) and
-    Ruthotto & Haber (2020), each with one K.  Otherwise a step takes the control value at its middle.  A multistep
+    Ruthotto & Haber (2020), each with one K.  Otherwise a step uses the control value at its midpoint.  A multistep
     scheme evaluates f(theta_n, y_n) with the weights of the step that begins at y_n.
 
     Parameters
     ----------
     controls : int
-        Control values, one for each step as a rule.
+        Number of control values, usually one per step.
     """
 
     controls: int
     degree: ClassVar[int] = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "controls", count("controls", self.controls))
 
     @property
@@ -172,7 +173,7 @@ class HeldWeights:
         return self.controls
 
     def stage_basis(self, s: np.ndarray, middles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The control of each step from where its middle is, and its weight 1; the times s of stages do not count."""
+        """The control value at the midpoint of each step, with weight 1; the stage times s are not used."""
         return self._pieces.basis(_times("middles", middles))
 
     def values(self, controls: np.ndarray, s: float) -> np.ndarray:
@@ -180,7 +181,7 @@ class HeldWeights:
         return self._pieces.values(controls, s)
 
     def refined(self, controls: np.ndarray, new: HeldWeights) -> np.ndarray:
-        """Control values of another number of steps: a step cut in two hands a copy to both of its halves."""
+        """Control values for another number of steps: a divided step passes a copy to each of its parts."""
         new = instance(HeldWeights)("new", new)
         return self._pieces.refined(controls, new._pieces)
 
@@ -193,5 +194,5 @@ class HeldWeights:
 
     @cached_property
     def _pieces(self) -> Depth:
-        """The same function of depth, which forgets where steps end."""
+        """The same function of depth as a piecewise constant spline."""
         return Depth(self.controls)

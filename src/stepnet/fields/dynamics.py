@@ -1,13 +1,14 @@
-"""Dynamics: which equation the formulas make, and what its state is.
+"""Dynamics: the form of the equation of a field, and its state.
 
-With `norm`, K y + b is normalised before s sees it: "layer" or "rms" across the channels.
+With `norm`, "layer" or "rms", K y + b is normalised across the channels before s is applied.
 
-A state of first order is y.  The others have two halves, (q, p) or (q, v), one behind the other: `(2 m, batch)`.
+First-order equations have the state y, the others a partitioned state (q, p) or (q, v), concatenated: `(2 m, batch)`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from stepnet.fields.connectivity import Connectivity, require_all
 from stepnet.fields.formula import Chain, affine, join_parameters, symmetric
@@ -24,7 +25,7 @@ class Field:
     Parameters
     ----------
     name : str
-        For people.
+        For display.
     parts : tuple of Chain
         (f,), (f, g) or (a,).
     kind : "first", "partitioned" or "second"
@@ -34,7 +35,7 @@ class Field:
     parts: tuple[Chain, ...]
     kind: str = "first"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "parts", require_all("parts", self.parts, Chain))
         if not isinstance(self.kind, str) or self.kind not in KINDS:
             raise ValueError(f"`kind` must be one of {KINDS}, found {self.kind!r}")
@@ -48,37 +49,37 @@ class Field:
 
     @property
     def row_size(self) -> int:
-        """Features of y, or of each half."""
+        """The number of features of y, or of each of q and p."""
         return self.parts[0].n_in
 
     @property
     def width(self) -> int:
-        """Features of the whole state."""
+        """The number of features of the state."""
         return self.row_size * (1 if self.kind == "first" else 2)
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The shape of a state, channels first; two halves have twice the channels."""
+        """The shape of a state, channels first; a partitioned state has twice the channels."""
         channels, *space = self.parts[0].axes_in
         return channels * (1 if self.kind == "first" else 2), *space
 
     @property
     def parameters(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes at one time."""
+        """Names and shapes of the parameters at one time."""
         return join_parameters(part.parameters for part in self.parts)
 
     @check(part=whole())
     def chain(self, part: int) -> Chain:
-        """The chain of a part of a step's program: 0 is f, 1 is g or a."""
+        """The chain of a part of a step program: 0 is f, 1 is g or a."""
         return self.parts[min(part, len(self.parts) - 1)]
 
 
-def residual(K: Connectivity, activation="tanh", norm: str | None = None) -> Field:
+def residual(K: Connectivity, activation: Any = "tanh", norm: str | None = None) -> Field:
     """y' = s(K y + b)."""
     return Field("residual", (affine(K, activation, norm=norm),))
 
 
-def antisymmetric(K: Connectivity, activation="tanh", damping: float = 0.0, norm: str | None = None) -> Field:
+def antisymmetric(K: Connectivity, activation: Any = "tanh", damping: float = 0.0, norm: str | None = None) -> Field:
     """y' = s((K - K' - damping I) y + b); Haber & Ruthotto (2017), Inverse Problems 34:014004."""
     return Field(
         "antisymmetric",
@@ -86,25 +87,25 @@ def antisymmetric(K: Connectivity, activation="tanh", damping: float = 0.0, norm
     )
 
 
-def parabolic(K: Connectivity, activation="tanh", norm: str | None = None) -> Field:
+def parabolic(K: Connectivity, activation: Any = "tanh", norm: str | None = None) -> Field:
     """y' = -K' s(K y + b); Ruthotto & Haber (2020), J. Math. Imaging Vision 62:352."""
     return Field("parabolic", (symmetric(K, activation, norm=norm),))
 
 
-def hamiltonian(K: Connectivity, activation="tanh", norm: str | None = None) -> Field:
+def hamiltonian(K: Connectivity, activation: Any = "tanh", norm: str | None = None) -> Field:
     """q' = K' s(K p + b), p' = -K' s(K q + b); Chang et al. (2018), Reversible architectures, AAAI."""
     return Field(
         "hamiltonian", (symmetric(K, activation, 1.0, norm), symmetric(K, activation, norm=norm)), "partitioned"
     )
 
 
-def hyperbolic(K: Connectivity, activation="tanh", norm: str | None = None) -> Field:
+def hyperbolic(K: Connectivity, activation: Any = "tanh", norm: str | None = None) -> Field:
     """q'' = -K' s(K q + b); Ruthotto & Haber (2020)."""
     return Field("hyperbolic", (symmetric(K, activation, norm=norm),), "second")
 
 
-def staggered(K: Connectivity, activation="tanh", norm: str | None = None) -> Field:
-    """q' = s(K p + b), p' = -s(K' q + b): the first Verlet nets, which keep volume but are not symplectic.
+def staggered(K: Connectivity, activation: Any = "tanh", norm: str | None = None) -> Field:
+    """q' = s(K p + b), p' = -s(K' q + b): the first Verlet nets, which preserve volume but are not symplectic.
 
     Haber & Ruthotto (2017), Inverse Problems 34:014004.
     """
@@ -116,7 +117,7 @@ def staggered(K: Connectivity, activation="tanh", norm: str | None = None) -> Fi
 
 
 def chained(chain: Chain) -> Field:
-    """y' = any chain, such as the MLP of a neural ODE."""
+    """y' = chain(y), such as the MLP of a neural ODE."""
     return Field("chain", (chain,))
 
 

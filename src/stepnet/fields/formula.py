@@ -1,26 +1,27 @@
 """Right-hand sides as chains of layers: x -> s_1(K_1 x + b_1) -> s_2(K_2 ... + b_2) -> ... -> sign times the last.
 
 All formulas of networks are such chains: s(K x + b) is one layer, -K' s(K x + b) two of which the second is transposed
-and shares its weights, an MLP any number; a normalisation N in s(N(K x + b)) is a layer of its own.
+and shares its weights, an MLP any number; a normalisation N in s(N(K x + b)) is a separate layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 from stepnet.errors import UnknownName
 from stepnet.fields.activations import IDENTITY, Activation, activation
-from stepnet.fields.connectivity import Connectivity, Mixing, Normalisation, count, dense, require_all
+from stepnet.fields.connectivity import Connectivity, Mixing, Normalisation, dense, require_all
 from stepnet.records import validate_number
-from stepnet.validation import check, flag
+from stepnet.validation import check, sequence, validate_flag, whole
 
 NORMS = {"layer": True, "rms": False}
-"""Names of normalisations, and whether they take the mean away."""
+"""Names of normalisations, and whether they subtract the mean."""
 
 
-@check(is_transposed=flag, is_antisymmetric=flag)
+@check(is_transposed=validate_flag, is_antisymmetric=validate_flag)
 @dataclass(frozen=True, eq=False)
 class Layer:
     """s(K x + b), with variations.
@@ -29,15 +30,15 @@ class Layer:
     ----------
     connectivity : Mixing, Fixed, Attention or Normalisation
     weights, bias, clock : str or None
-        Names of the parameters: of K, of b (one number for every channel), and of c in K x + b + t c, which is what
-        time as a further input amounts to.
+        Names of the parameters: of K, of b (one number per channel), and of c in K x + b + t c, which is equivalent to
+        time as a further input.
     activation : Activation
     is_transposed : bool
-        K' in place of K.  Where K depends on the state, it is K at the input of the chain.
+        K' instead of K.  Where K depends on the state, it is taken at the input of the chain.
     is_antisymmetric : bool
-        K - K' in place of K.
+        K - K' instead of K.
     shift : float
-        K + shift I in place of K.
+        K + shift I instead of K.
     """
 
     connectivity: Connectivity
@@ -49,7 +50,7 @@ class Layer:
     is_antisymmetric: bool = False
     shift: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         K = self.connectivity
         if not isinstance(K, Connectivity):
             raise TypeError(f"`K` must be a connectivity such as `fields.dense(3)`, found {K!r:.60}")
@@ -91,12 +92,12 @@ class Layer:
 
     @property
     def axes_out(self) -> tuple[int, ...]:
-        """That of what it gives."""
+        """The shape of an output, channels first."""
         return self.connectivity.axes_in if self.is_transposed else self.connectivity.axes_out
 
     @property
     def bias_nodes(self) -> int:
-        """Nodes over which an entry of the bias is spread."""
+        """The number of nodes that share an entry of the bias."""
         K = self.connectivity
         return K.nodes_in if self.is_transposed and isinstance(K, Mixing) else K.bias_nodes
 
@@ -115,7 +116,7 @@ class Chain:
     layers: tuple[Layer, ...]
     sign: float = 1.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "layers", require_all("layers", self.layers, Layer))
         object.__setattr__(self, "sign", validate_number("sign", self.sign))
         if abs(self.sign) != 1.0:
@@ -140,12 +141,12 @@ class Chain:
 
     @property
     def axes_out(self) -> tuple[int, ...]:
-        """That of what it gives."""
+        """The shape of an output, channels first."""
         return self.layers[-1].axes_out
 
     @property
     def activation(self) -> Activation:
-        """Of the last layer that has one."""
+        """The activation of the last layer that has one."""
         return next((layer.activation for layer in reversed(self.layers) if layer.activation is not IDENTITY), IDENTITY)
 
     @property
@@ -154,7 +155,7 @@ class Chain:
         return join_parameters(layer.parameters for layer in self.layers)
 
 
-def join_parameters(some) -> dict[str, tuple[int, ...]]:
+def join_parameters(some: Iterable[Any]) -> dict[str, tuple[int, ...]]:
     """Parameters of several parts, shared by name."""
     found: dict[str, tuple[int, ...]] = {}
     for parameters in some:
@@ -164,18 +165,18 @@ def join_parameters(some) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def affine(K: Connectivity, s="tanh", sign: float = 1.0, norm: str | None = None, **variations) -> Chain:
+def affine(K: Connectivity, s: Any = "tanh", sign: float = 1.0, norm: str | None = None, **variations: Any) -> Chain:
     """s(K x + b), or s(N(K x + b)) with the normalisation N called `norm`: "layer" or "rms"."""
     return Chain(_activate(Layer(K, **variations), s, norm), sign)
 
 
-def symmetric(K: Connectivity, s="tanh", sign: float = -1.0, norm: str | None = None) -> Chain:
+def symmetric(K: Connectivity, s: Any = "tanh", sign: float = -1.0, norm: str | None = None) -> Chain:
     """sign K' s(K x + b), or sign K' s(N(K x + b))."""
     return Chain((*_activate(Layer(K), s, norm), Layer(K, bias=None, is_transposed=True)), sign)
 
 
-def _activate(layer: Layer, s, norm: str | None) -> tuple[Layer, ...]:
-    """s(u) of the layer u, normalised before."""
+def _activate(layer: Layer, s: Any, norm: str | None) -> tuple[Layer, ...]:
+    """The layers of s(u) for the layer u, with a normalisation between them if requested."""
     if norm is None:
         return (replace(layer, activation=activation(s)),)
     if not isinstance(norm, str) or norm not in NORMS:
@@ -184,17 +185,14 @@ def _activate(layer: Layer, s, norm: str | None) -> tuple[Layer, ...]:
     return layer, Layer(N, None, None, activation(s))
 
 
-def two_layer(K1: Connectivity, K2: Connectivity, s="tanh") -> Chain:
+def two_layer(K1: Connectivity, K2: Connectivity, s: Any = "tanh") -> Chain:
     """K_2 s(K_1 x + b_1) + b_2."""
     return Chain((Layer(K1, "K1", "b1", activation(s)), Layer(K2, "K2", "b2")))
 
 
-@check(has_time=flag)
-def mlp(widths: Sequence[int], s="tanh", has_time: bool = False, norm: str | None = None) -> Chain:
-    """Dense layers of these widths, the last one linear; with `has_time` the first one sees t too."""
-    if not hasattr(widths, "__len__") or len(widths) < 2:
-        raise ValueError(f"`widths` must hold at least two numbers, those of inputs and outputs, found {widths!r:.60}")
-    widths = [count("widths", width) for width in widths]
+@check(widths=sequence(whole(1), least=2), has_time=validate_flag)
+def mlp(widths: Sequence[int], s: Any = "tanh", has_time: bool = False, norm: str | None = None) -> Chain:
+    """Dense layers of these widths, the last one linear; with `has_time` t is an input of the first."""
     plain = [
         Layer(dense(n_in, n_out), f"K{i}", f"b{i}", clock="c1" if has_time and i == 1 else None)
         for i, (n_in, n_out) in enumerate(pairwise(widths), 1)

@@ -1,4 +1,4 @@
-"""Sums of products whose bits do not depend on the threads of BLAS, which long dot products would also wait for."""
+"""Inner products whose rounding does not depend on the threads of BLAS."""
 
 from __future__ import annotations
 

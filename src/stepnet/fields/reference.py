@@ -1,12 +1,13 @@
-"""What fields mean, in plain NumPy: K, chains, their tangents and pullbacks on states `(features, batch)`.
+"""Reference implementation of fields in NumPy: K, chains, tangents and pullbacks on states `(features, batch)`.
 
-Engines realise the same formulas fast; right-hand sides of plain problems and tests take these.  `weights` maps the
-names of parameters to arrays, of the shapes that `parameters` of a chain or field tells.
+Engines implement the same formulas efficiently; the problems of net blocks and the tests use these.  `weights` maps
+parameter names to arrays of the shapes given by `parameters` of a chain or field.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +25,8 @@ class FieldGradients(NamedTuple):
 # ---- the actions of K -----------------------------------------------------------------------------------------------
 
 
-def apply(K: Connectivity, W, x: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """K(x) v; a linear K does not look at x."""
+def apply(K: Connectivity, W: Any, x: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """K(x) v; a linear K does not depend on x."""
     if isinstance(K, Mixing):
         return np.sum([_mix(W_k, P, v) for W_k, P in _taps(K, W)], axis=0)
     if isinstance(K, Fixed):
@@ -36,7 +37,7 @@ def apply(K: Connectivity, W, x: np.ndarray, v: np.ndarray) -> np.ndarray:
     return _flat(_channels(W_o, _weigh(K, P, _channels(W_v, _tokens(K, v)))))
 
 
-def apply_transposed(K: Connectivity, W, x: np.ndarray, z: np.ndarray) -> np.ndarray:
+def apply_transposed(K: Connectivity, W: Any, x: np.ndarray, z: np.ndarray) -> np.ndarray:
     """K(x)' z."""
     if isinstance(K, Mixing):
         return np.sum([_mix(W_k.T, P.T, z) for W_k, P in _taps(K, W)], axis=0)
@@ -48,7 +49,7 @@ def apply_transposed(K: Connectivity, W, x: np.ndarray, z: np.ndarray) -> np.nda
     return _flat(_channels(W_v.T, _weigh(K, np.swapaxes(P, -1, -2), _channels(W_o.T, _tokens(K, z)))))
 
 
-def weight_gradient(K: Connectivity, W, x: np.ndarray, v: np.ndarray, z: np.ndarray) -> np.ndarray | None:
+def weight_gradient(K: Connectivity, W: Any, x: np.ndarray, v: np.ndarray, z: np.ndarray) -> np.ndarray | None:
     """d <z, K(x) v> / dW."""
     if isinstance(K, (Fixed, Normalisation)):
         return None
@@ -59,7 +60,7 @@ def weight_gradient(K: Connectivity, W, x: np.ndarray, v: np.ndarray, z: np.ndar
     return _pull_back_attention(K, W, x, v, z)[1]
 
 
-def state_gradient(K: Connectivity, W, x: np.ndarray, v: np.ndarray, z: np.ndarray) -> np.ndarray | float:
+def state_gradient(K: Connectivity, W: Any, x: np.ndarray, v: np.ndarray, z: np.ndarray) -> np.ndarray | float:
     """d <z, K(x) v> / dx with v held fixed: 0 for a linear K."""
     if isinstance(K, Normalisation):
         product = (z.reshape(K.channels, K.nodes, -1) * _centre(K, v)).mean(axis=0)
@@ -67,7 +68,9 @@ def state_gradient(K: Connectivity, W, x: np.ndarray, v: np.ndarray, z: np.ndarr
     return _pull_back_attention(K, W, x, v, z)[0] if isinstance(K, Attention) else 0.0
 
 
-def state_tangent(K: Connectivity, W, x: np.ndarray, x_dot: np.ndarray, v: np.ndarray, is_transposed: bool):
+def state_tangent(
+    K: Connectivity, W: Any, x: np.ndarray, x_dot: np.ndarray, v: np.ndarray, is_transposed: bool
+) -> np.ndarray | float:
     """d (K(x) v), or of K(x)' v, along x_dot with v held fixed: 0 for a linear K."""
     if isinstance(K, Normalisation):
         product = (_centre(K, x) * _centre(K, x_dot)).mean(axis=0)
@@ -85,17 +88,17 @@ def _size(K: Normalisation, x: np.ndarray) -> np.ndarray:
     return np.sqrt((_centre(K, x) ** 2).mean(axis=0) + K.eps)
 
 
-def _taps(K: Mixing, W):
+def _taps(K: Mixing, W: Any) -> Iterable[tuple[np.ndarray, Any]]:
     return zip(np.reshape(W, (-1, K.channels_out, K.channels_in)), K.operators, strict=True)
 
 
-def _move(P, v: np.ndarray, channels: int) -> np.ndarray:
-    """P on the nodes of every channel."""
+def _move(P: Any, v: np.ndarray, channels: int) -> np.ndarray:
+    """Apply P to the nodes of each channel."""
     nodes = v.reshape(channels, P.shape[1], -1)
     return np.stack([P @ each for each in nodes]).astype(v.dtype)
 
 
-def _mix(W: np.ndarray, P, v: np.ndarray) -> np.ndarray:
+def _mix(W: np.ndarray, P: Any, v: np.ndarray) -> np.ndarray:
     moved = _move(P, v, W.shape[1])
     return (W @ moved.reshape(W.shape[1], -1)).reshape(W.shape[0] * P.shape[0], -1)
 
@@ -135,7 +138,7 @@ def _weigh(K: Attention, P: np.ndarray, v: np.ndarray) -> np.ndarray:
     return _join_heads(K, _heads(K, v) @ np.swapaxes(P, -1, -2))
 
 
-def _attention(K: Attention, W, x: np.ndarray) -> _AttentionTerms:
+def _attention(K: Attention, W: Any, x: np.ndarray) -> _AttentionTerms:
     tokens = _tokens(K, x)
     Q, Keys = _heads(K, _channels(W[0], tokens)), _heads(K, _channels(W[1], tokens))
     scores = np.swapaxes(Q, -1, -2) @ Keys * (K.channels // K.heads) ** -0.5
@@ -145,7 +148,9 @@ def _attention(K: Attention, W, x: np.ndarray) -> _AttentionTerms:
     return _AttentionTerms(Q, Keys, P / P.sum(axis=-1, keepdims=True))
 
 
-def _pull_back_attention(K: Attention, W, x, v, z) -> tuple[np.ndarray, np.ndarray]:
+def _pull_back_attention(
+    K: Attention, W: Any, x: np.ndarray, v: np.ndarray, z: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """d <z, K(x) v> / dx and / dW."""
     Q, Keys, P = _attention(K, W, x)
     tokens, values, ends = _tokens(K, x), _tokens(K, v), _tokens(K, z)
@@ -161,8 +166,10 @@ def _pull_back_attention(K: Attention, W, x, v, z) -> tuple[np.ndarray, np.ndarr
     return _flat(_channels(W[0].T, Q_bar) + _channels(W[1].T, K_bar)), np.stack(W_bar)
 
 
-def _push_forward_attention(K: Attention, W, x, x_dot, v, is_transposed: bool) -> np.ndarray:
-    """The tangent of K(x) v, or K(x)' v, by way of P."""
+def _push_forward_attention(
+    K: Attention, W: Any, x: np.ndarray, x_dot: np.ndarray, v: np.ndarray, is_transposed: bool
+) -> np.ndarray:
+    """The tangent of K(x) v, or K(x)' v, through P."""
     Q, Keys, P = _attention(K, W, x)
     Q_dot, K_dot = (_heads(K, _channels(W[i], _tokens(K, x_dot))) for i in (0, 1))
     scores_dot = np.swapaxes(Q_dot, -1, -2) @ Keys + np.swapaxes(Q, -1, -2) @ K_dot
@@ -176,7 +183,7 @@ def _push_forward_attention(K: Attention, W, x, x_dot, v, is_transposed: bool) -
 # ---- layers and chains ----------------------------------------------------------------------------------------------
 
 
-def effective(layer: Layer, W):
+def effective(layer: Layer, W: Any) -> Any:
     """The weights of K, or of K - K': a map of weights that is its own transpose."""
     K = layer.connectivity
     if not layer.is_antisymmetric or not isinstance(K, Mixing) or K.mirror is None:
@@ -185,13 +192,15 @@ def effective(layer: Layer, W):
     return (taps - np.swapaxes(taps[list(K.mirror)], 1, 2)).reshape(K.weight_shape)
 
 
-def evaluate(chain: Chain, weights, t: float, x: np.ndarray) -> np.ndarray:
+def evaluate(chain: Chain, weights: Mapping[Any, Any], t: float, x: np.ndarray) -> np.ndarray:
     """The value of a chain."""
     return chain.sign * forward(chain, weights, t, x)[-1][2]
 
 
-def forward(chain: Chain, weights, t: float, x: np.ndarray) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """For every layer its input v, u = K v + b and s(u)."""
+def forward(
+    chain: Chain, weights: Mapping[Any, Any], t: float, x: np.ndarray
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """For each layer its input v, u = K v + b and s(u)."""
     found, v = [], x
     for layer in chain.layers:
         W = effective(layer, weights.get(layer.weights))
@@ -207,7 +216,7 @@ def forward(chain: Chain, weights, t: float, x: np.ndarray) -> list[tuple[np.nda
     return found
 
 
-def tangent(chain: Chain, weights, t: float, x: np.ndarray, x_dot: np.ndarray) -> np.ndarray:
+def tangent(chain: Chain, weights: Mapping[Any, Any], t: float, x: np.ndarray, x_dot: np.ndarray) -> np.ndarray:
     """The derivative of a chain along x_dot."""
     v_dot = x_dot
     for layer, (v, u, _) in zip(chain.layers, forward(chain, weights, t, x), strict=True):
@@ -220,7 +229,7 @@ def tangent(chain: Chain, weights, t: float, x: np.ndarray, x_dot: np.ndarray) -
     return chain.sign * v_dot
 
 
-def pullback(chain: Chain, weights, t: float, x: np.ndarray, out_bar: np.ndarray) -> FieldGradients:
+def pullback(chain: Chain, weights: Mapping[Any, Any], t: float, x: np.ndarray, out_bar: np.ndarray) -> FieldGradients:
     """Gradients of <out_bar, chain(x)>."""
     bars = {name: np.zeros(shape, x.dtype) for name, shape in chain.parameters.items()}
     bar, x_bar = chain.sign * out_bar, np.zeros_like(x)

@@ -1,1 +1,1 @@
-"""Derivatives of solves: exact gradients in a chosen memory, tangents, Hessian products, adjoint equations, events."""
+"""Derivatives of solves: exact gradients, tangents, Hessian products, adjoint equations, events."""

@@ -1,25 +1,28 @@
-"""Optimise, then discretise: the adjoint equation a' = -a df/dy, solved back in time.
+"""Optimise, then discretise: the adjoint equation a' = -a df/dy, solved backward in time.
 
-With the state solved back beside it, it needs no memory, but that is only right where the flow can be reversed stably;
-along the kept solution it is right up to the error of the solver.  Either way it is not the gradient of the steps.
+If the state is solved backward together with it, no memory is needed, but this is accurate only where the flow can be
+reversed stably; along the stored dense output it is accurate up to the error of the scheme.  Neither is the gradient of
+the steps.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from stepnet.errors import SolveFailed
+from stepnet.gradients.loss_readout import LossReadout
 from stepnet.problem import ODE
 from stepnet.solution import Pieces
 from stepnet.solving.integrate import solve
 
-UNSAFE = 1e-3  # relative error of the state solved back, beyond which its gradient is not to be trusted
+UNSAFE = 1e-3  # relative error of the state solved backward beyond which the gradient is unreliable
 
 
 class AdjointSolution(NamedTuple):
-    """Gradients with respect to the flat initial state and the parameters, the state's miss, and what it all took."""
+    """Gradients with respect to the flat initial state and the parameters, the error of the state, and the cost."""
 
     y0: np.ndarray
     p: np.ndarray
@@ -33,13 +36,14 @@ class AdjointSolution(NamedTuple):
 
 
 def solve_adjoint_equation(
-    engine, problem: ODE, scheme, memory: str, how: dict, reader, differences: bool
-) -> AdjointSolution:
-    """Solve forward, read the loss, and solve the adjoint equation back by the same scheme."""
+    engine: ModuleType, problem: ODE, scheme: Any, memory: str, how: dict[str, Any], readout: LossReadout,
+    differences: bool,
+) -> AdjointSolution:  # fmt: skip
+    """Solve forward, evaluate the loss, and solve the adjoint equation backward by the same scheme."""
     is_kept = memory == "interpolated"
     solution = solve(problem, scheme, **how, save_every=0, dense=is_kept)
     end, n_steps = solution.y[-1].ravel(), solution.statistics.accepted
-    end_gradient = reader.at_end(end)
+    end_gradient = readout.differentiate_end(end)
     steps = how.get("steps")
     back = how | ({} if steps is None or np.ndim(steps) == 0 else {"steps": steps[::-1]})
     n = problem.initial.size

@@ -1,8 +1,13 @@
-"""Derivatives of right-hand sides, as solvers see them."""
+"""Derivatives of right-hand sides."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from stepnet.problem import ODE
+
+if TYPE_CHECKING:
+    from stepnet.engines.numba_engine.derivatives.jacobian import RHSJacobian
 
 __all__ = ["jacobian"]
 
@@ -11,18 +16,19 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def jacobian(problem: ODE):
+def jacobian(problem: ODE) -> RHSJacobian:
     """df/dy of a problem: `J.dense(t, y)`, `J.sparse(t, y)`, `J.banded(t, y)`, `J.jvp(t, y, v)`, `J.vjp(t, y, w)`.
 
-    What the problem supplies (`jac`, `jvp`, `vjp`, `jac_sparsity`) wins; else the right-hand side is traced, and where
-    that cannot be, compiled on dual numbers.  All are exact to rounding.  `J.rung` says which way was taken, `J.reason`
-    why not a faster one, `J.sparsity`, `J.bandwidth` and `J.n_colours` what one Jacobian costs.
+    What the problem supplies (`jac`, `jvp`, `vjp`, `jac_sparsity`) takes precedence; otherwise the right-hand side is
+    traced or, where that fails, compiled on dual numbers.  All are exact to rounding.  `J.rung` says which of these is
+    used, `J.reason` why not a faster one; `J.sparsity`, `J.bandwidth` and `J.n_colours` determine the cost of a
+    Jacobian.
 
     Parameters
     ----------
     problem : ODE
     """
-    from stepnet.engines.numba_engine.rhs.problem_parts import build_jacobian  # loads Numba
+    from stepnet.engines.numba_engine import build_jacobian  # loads Numba
 
     if not isinstance(problem, ODE):
         raise TypeError(f"`problem` must be an ODE, found {type(problem).__name__}")

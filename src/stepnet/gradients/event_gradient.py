@@ -1,43 +1,54 @@
 """Gradients through a terminal event, by the implicit function theorem.
 
-A run that ends at a zero of g takes its steps as they are and a last one of the length at which g(t, y) = 0 for the new
+A run that ends at a zero of g takes its steps unchanged and a last one of the length for which g(t, y) = 0 at the new
 state y.  With mu = -(dL/dt + dL/dy dy/dh) / (dg/dt + dg/dy dy/dh) the gradient is that of L + mu g at a fixed time.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from dataclasses import replace
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.optimize import brentq
 
-from stepnet.engines.contract import StateStream
+from stepnet.engines.contract import FixedSteps, StateStream
 from stepnet.errors import NoDerivative
 from stepnet.events import Event
 from stepnet.gradients.reversal import count_steps_in_block
 from stepnet.problem import Problem, restart, state_shape
-from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.capabilities import takes_uneven_steps
 from stepnet.solution import Status
 from stepnet.solving.integrate import solve_streaming
 from stepnet.solving.planning import AdaptiveOptions, validate_events
 
-TANGENT = 1e-10  # of the size of its terms: a zero that is crossed slower than this has no derivative
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from stepnet.engines.numba_engine.adjoint.differentiable_run import DifferentiableRun
+
+TANGENT = 1e-10  # relative to its terms: where dg/dt along the solution is smaller, the zero has no derivative
 
 
 class EventRun:
-    """A run up to its event: `grid` are the times of its steps, the last being the event's, `y` the flat state there.
+    """A run up to its event: `grid` holds the step times, the last that of the event, `y` the flat state there.
 
-    The event is found on the last step itself, not on its polynomial.
+    The event is located by varying the length of the last step, not on its polynomial.
     """
 
-    def __init__(self, engine, problem: Problem, scheme, event, steps, choices: AdaptiveOptions, differences: bool):
-        if isinstance(scheme, Multistep):
+    def __init__(
+        self, engine: ModuleType, problem: Problem, scheme: Any, event: Event | Callable[..., Any],
+        steps: ArrayLike | None, choices: AdaptiveOptions, differences: bool,
+    ) -> None:  # fmt: skip
+        if not takes_uneven_steps(scheme):
             raise TypeError(f"{scheme.name} takes equal steps, so its last one cannot end at an event")
         watched = replace(_require_single(validate_events(scheme, event)), terminal=True, reset=None)
         times, last = array("d"), [problem.initial]
 
-        def take(t, y):
+        def take(t: np.ndarray, y: np.ndarray) -> None:
             times.frombytes(t.tobytes())
             last[0] = y[-1].copy()
 
@@ -55,9 +66,9 @@ class EventRun:
         times.append(self.t)
         self.grid, self.y = np.frombuffer(times), self._end(self.t)
 
-    def _step_to(self, t: float):
+    def _step_to(self, t: float) -> DifferentiableRun:
         problem = replace(self._last, t_span=(self._last.t_span[0], t))
-        return self._engine.DifferentiableRun(problem, self._scheme, 1, None, True, self._differences)
+        return self._engine.linearise(problem, self._scheme, FixedSteps(1), True, self._differences)
 
     def _end(self, t: float) -> np.ndarray:
         linear = self._step_to(t)
@@ -89,14 +100,14 @@ class EventRun:
         return float(sums.t[1] / (t1 - t0))
 
 
-def _require_single(events: tuple) -> Event:
+def _require_single(events: tuple[Event, ...]) -> Event:
     if len(events) != 1:
         raise TypeError(f"`event` must be one event, found {len(events)}")
     return events[0]
 
 
-def _zero(function, guess: float, h: float) -> float:
-    """A zero near a guess that is as good as the dense output."""
+def _zero(function: Callable[[float], float], guess: float, h: float) -> float:
+    """Find a zero near a guess that is as accurate as the dense output."""
     width = 1e-6 * h
     for _ in range(16):
         ends = guess - width, guess + width

@@ -1,6 +1,7 @@
-"""The adjoint of a run, in a chosen memory: schedules of `checkpoints` executed on the steps of an engine.
+"""The adjoint of a run under a memory policy: schedules of `checkpoints` executed on the steps of an engine.
 
-The unit of a schedule is a block of steps: long enough that Python does not matter, short enough to stay in the cache.
+The unit of a schedule is a block of steps: long enough to make the overhead of Python negligible, short enough for its
+states to stay in the cache.
 """
 
 from __future__ import annotations
@@ -8,12 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from stepnet import checkpoints
-from stepnet.checkpoints import Checkpoints, Kind, Schedule
+from stepnet.checkpoints import Checkpoints, Schedule
 from stepnet.gradients.state_store import StateStore, StreamedStates
+
+if TYPE_CHECKING:
+    from stepnet.engines.numba_engine.adjoint.differentiable_run import DifferentiableRun
+    from stepnet.engines.numba_engine.adjoint.step_sweeps import GradientSums, LossReadSteps
 
 BLOCK_NUMBERS = 2**17  # of the states stored in a block: a megabyte
 MOST_ON_DISK = 10_000  # states in the directory of a run
@@ -21,20 +27,20 @@ MOST_ON_DISK = 10_000  # states in the directory of a run
 
 @dataclass(frozen=True)
 class Cost:
-    """What a gradient took.
+    """What a gradient cost.
 
     Parameters
     ----------
     steps : int
         Steps of the run.
     advances : int
-        Steps run forward beyond the one inside each reversed step; those that chose adaptive steps are among them.
+        Steps run forward in addition to the one inside each reversed step, including those that chose adaptive steps.
     states : int
-        Most states kept at one time, those inside a block included.
+        Maximum number of states stored at a time, including those inside a block.
     bytes : int
-        Memory of them.
+        Memory of these states.
     drift : float
-        Distance of the reconstructed initial state from the given one (reversible runs), else 0.
+        Distance of the reconstructed initial state from the given one in reversible runs, otherwise 0.
     """
 
     steps: int
@@ -45,43 +51,45 @@ class Cost:
 
 
 class Seeds:
-    """Where the loss reads the trajectory: collects those states on the way, and gives their gradients on the way back.
+    """Collects the states that enter the loss in the forward run, and returns their gradients in the reverse sweep.
 
-    `places` are step numbers in ascending order, repeated ones too; the loss takes the states at all of them, and gives
-    an array of their shape, or several (for several losses, which are then pulled back together).
+    `places` are step numbers in ascending order, possibly repeated; the loss takes the states at all of them and
+    returns an array of their shape, or several (for several losses, which are then pulled back together).
     """
 
-    def __init__(self, linear, places: Iterable[int], loss: Callable[[np.ndarray], np.ndarray]):
+    def __init__(
+        self, linear: DifferentiableRun, places: Iterable[int], loss: Callable[[np.ndarray], np.ndarray]
+    ) -> None:
         self._linear, self.places, self.loss = linear, np.array(list(places), np.int64), loss
         self.states = np.zeros((len(self.places), linear.own(linear.spread(linear.problem.initial)).size))
         self.seen = np.zeros(len(self.places), bool)
         self._gradients: np.ndarray | None = None
 
     def collect(self, state: np.ndarray, step: int) -> None:
-        """Note the state at a step, if it is one of the places and not seen before."""
+        """Record the state at a step, if it is one of the places and not yet collected."""
         here = self._at(step)
         if not self.seen[here].all():
             self.states[here], self.seen[here] = self._linear.own(state), True
 
     def collect_stored(self, states: np.ndarray, first: int) -> None:
-        """Note whatever is read of stored states, the first of which is that at step `first`."""
+        """Record those of the stored states that enter the loss; the first of them is at step `first`."""
         here = self._between(first, first + len(states))
         if not self.seen[here].all():
             self.states[here] = self._linear.own_states(states[self.places[here] - first])
             self.seen[here] = True
 
     def collect_flat(self, states: np.ndarray, steps: np.ndarray) -> None:
-        """Note flat states of the problem at some steps, ascending."""
+        """Record flat states of the problem at the given steps, in ascending order."""
         here = np.searchsorted(steps, self.places).clip(max=len(steps) - 1)
         is_there = steps[here] == self.places
         self.states[is_there], self.seen[is_there] = states[here[is_there]], True
 
     def put(self, states: np.ndarray, seen: np.ndarray) -> None:
-        """States that an earlier run has collected."""
+        """Set the states that an earlier run has collected."""
         self.states[...], self.seen[...] = states, seen
 
     def forget(self) -> None:
-        """As if nothing had been collected."""
+        """Discard all collected states."""
         self.seen[...], self._gradients = False, None
 
     def inside(self, first: int, stop: int) -> list[int]:
@@ -94,17 +102,17 @@ class Seeds:
 
     @property
     def gradients(self) -> np.ndarray:
-        """(losses, places, state): what the loss has for gradients, once all states have been collected."""
+        """The gradients of the losses (losses, places, state), once all states have been collected."""
         if self._gradients is None:
             self._gradients = self.loss(self.states).reshape(-1, *self.states.shape)
         return self._gradients
 
     def gradients_at(self, step: int) -> np.ndarray:
-        """The gradient of each loss with respect to the flat state at a step; zeros if it is not read."""
+        """The gradient of each loss with respect to the flat state at a step; zeros if it does not enter."""
         return self.gradients[:, self._at(step)].sum(axis=1)
 
-    def marks(self, first: int, stop: int) -> list:
-        """The gradients of each loss at the steps from `first` on and before `stop`, as the engine takes them."""
+    def marks(self, first: int, stop: int) -> list[LossReadSteps]:
+        """The gradients of each loss at the steps first <= step < stop, in the form the engine takes."""
         here = self._between(first, stop)
         at, starts = np.unique(self.places[here], return_index=True)
         if not at.size:
@@ -116,24 +124,24 @@ class Seeds:
         return self._between(step, step + 1)
 
     def _between(self, first: int, stop: int) -> slice:
-        """The places from step `first` on and before `stop`."""
+        """The places with first <= step < stop."""
         return slice(*np.searchsorted(self.places, (first, stop)))
 
 
 class Reversal:
-    """One run forward and back; `bars` end as gradients with respect to the state at the beginning of the steps."""
+    """A forward run and its reverse sweep; at the end `bars` are the gradients with respect to the first state."""
 
-    def __init__(self, linear, seeds: Seeds, block: int):
+    def __init__(self, linear: DifferentiableRun, seeds: Seeds, block: int) -> None:
         self.linear, self.seeds, self.block = linear, seeds, block
         self.begin, self.end = linear.begin, linear.n_steps
         self.bars: list[np.ndarray] = []  # one for each loss, from the turn on
-        self.sums: list = []
+        self.sums: list[GradientSums] = []
         self.n_blocks = -(-(self.end - self.begin) // block)
         self._states = np.empty((min(block, max(1, self.end - self.begin)), linear.width))
         self.advances = 0
 
     def open(self) -> np.ndarray:
-        """The state at the beginning of the steps, after the opening of a multistep scheme."""
+        """The state at the beginning of the steps, after the starting procedure of a multistep scheme."""
         linear, initial = self.linear, self.linear.problem.initial
         early = self.seeds.inside(-1, self.begin - 1)
         if early:
@@ -147,7 +155,7 @@ class Reversal:
         return state
 
     def close(self) -> list[np.ndarray]:
-        """The gradient of each loss with respect to the flat initial state, at the end of all."""
+        """Finish the sweep; return the gradient of each loss with respect to the flat initial state."""
         self.turn()
         initial = self.linear.problem.initial
         y_bars = [self.linear.close(initial, bar, sums) for bar, sums in zip(self.bars, self.sums, strict=True)]
@@ -167,21 +175,21 @@ class Reversal:
 
     @property
     def is_turned(self) -> bool:
-        """Whether the loss has been read."""
+        """Whether the loss has been evaluated."""
         return bool(self.bars)
 
     def turn(self) -> None:
-        """Begin with the gradients at the end, once."""
+        """Initialise the adjoint with the gradients at the end, once."""
         if not self.is_turned:
             self.bars = [self.linear.spread(gradient) for gradient in self.seeds.gradients_at(self.end)]
             self.sums = [self.linear.new_sums() for _ in self.bars]
 
     def span(self, start: int, stop: int) -> tuple[int, int]:
-        """The first step of some blocks, and the one after their last."""
+        """The first step of a range of blocks, and the one after their last."""
         return self.begin + start * self.block, min(self.begin + stop * self.block, self.end)
 
     def forward(self, state: np.ndarray, start: int, stop: int) -> None:
-        """Advance over blocks; those of which the loss reads states are stored, so that they can be collected."""
+        """Advance over blocks; the states of blocks that enter the loss are stored and collected."""
         first, last = self.span(start, stop)
         if self.seeds.has_unseen(first, last):
             for block in range(start, stop):
@@ -192,15 +200,15 @@ class Reversal:
         self.advances += last - first
 
     def _store(self, state: np.ndarray, first: int, last: int) -> None:
-        """Advance over a block with the states before its steps stored; the loss may read them and the last."""
+        """Advance over a block and store the state before each step; those that enter the loss are collected."""
         self.linear.forward(state, first, last - first, self._states)
         self.seeds.collect_stored(self._states[: last - first], first)
         self.seeds.collect(state, last)
 
     def reverse(self, state: np.ndarray, start: int) -> None:
-        """Run a block forward with the states before its steps stored, then back."""
+        """Run a block forward, storing the state before each step, then in reverse."""
         first, last = self.span(start, start + 1)
-        if self.seeds.seen.all():  # so the state after the last step is not wanted
+        if self.seeds.seen.all():  # so the state after the last step is not needed
             self.linear.forward(state, first, last - 1 - first, self._states)
             self._states[last - 1 - first] = state.ravel()
         else:
@@ -219,23 +227,23 @@ class Reversal:
 
 
 def count_steps_in_block(width: int, most_bytes: int | None = None) -> int:
-    """Steps in a block of states of some width; at most a quarter of a memory budget is for those inside one."""
+    """Steps in a block of states of this width; their states use at most a quarter of a memory budget."""
     numbers = BLOCK_NUMBERS if most_bytes is None else min(BLOCK_NUMBERS, most_bytes // 32)
     return max(1, numbers // max(1, width))
 
 
 def count_slots_beside_block(choice: Checkpoints, width: int, block: int) -> int:
-    """States that may be kept besides those inside a block."""
+    """The number of states that may be kept besides those inside a block."""
     size = 8 * max(1, width)
     return choice.slots or max(1, (choice.bytes or 0) // size - block)
 
 
-def _find_block(linear, most_bytes: int | None = None) -> int:
+def _find_block(linear: DifferentiableRun, most_bytes: int | None = None) -> int:
     return max(1, min(count_steps_in_block(linear.width, most_bytes), linear.n_steps - linear.begin))
 
 
-def reverse_with_all_stored(linear, seeds: Seeds) -> tuple[Reversal, Cost]:
-    """Every state is kept."""
+def reverse_with_all_stored(linear: DifferentiableRun, seeds: Seeds) -> tuple[Reversal, Cost]:
+    """Reverse with every state stored."""
     n = linear.n_steps - linear.begin
     run = Reversal(linear, seeds, max(1, n))
     state = run.open()
@@ -244,8 +252,43 @@ def reverse_with_all_stored(linear, seeds: Seeds) -> tuple[Reversal, Cost]:
     return run, Cost(linear.n_steps, 0, n, run.stored_bytes)
 
 
-def reverse_with_checkpoints(linear, seeds: Seeds, choice: Checkpoints, name: str = "") -> tuple[Reversal, Cost]:
-    """The optimal schedule for a number of states."""
+class BlockReversal:
+    """A reversal executed by a schedule: the unit is a block, the current state is changed in place."""
+
+    def __init__(self, run: Reversal, store: StateStore, state: np.ndarray):
+        self.run, self.store, self.state = run, store, state
+
+    def advance(self, start: int, stop: int) -> None:
+        self.run.forward(self.state, start, stop)
+
+    def keep(self, start: int, slot: int) -> None:
+        self.store.keep(start, slot, self.state)
+
+    def restore(self, start: int, slot: int) -> None:
+        self.store.restore(start, slot, self.state)
+
+    def drop(self, start: int, slot: int) -> None:
+        self.store.drop(start, slot)
+
+    def reverse(self, start: int) -> None:
+        self.run.reverse(self.state, start)
+
+    def note(self, done: int) -> None:
+        """Record the number of actions done."""
+        self.store.note(self.run, done, self.state)
+
+
+def _execute(run: Reversal, schedule: Schedule, store: StateStore, state: np.ndarray, done: int) -> None:
+    """The actions that are not done yet, from a state."""
+    blocks = BlockReversal(run, store, state)
+    checkpoints.execute(schedule, blocks, done, note=blocks.note)
+    store.finish()
+
+
+def reverse_with_checkpoints(
+    linear: DifferentiableRun, seeds: Seeds, choice: Checkpoints, name: str = ""
+) -> tuple[Reversal, Cost]:
+    """Reverse by the optimal schedule for a number of states."""
     run = Reversal(linear, seeds, _find_block(linear, choice.bytes))
     slots = count_slots_beside_block(choice, linear.width, run.block)
     if choice.disk is None:
@@ -255,17 +298,17 @@ def reverse_with_checkpoints(linear, seeds: Seeds, choice: Checkpoints, name: st
     store = StateStore(schedule, choice.disk, name)
     with store.opened():
         done, state = store.resume(run, run.open())
-        _execute(run, schedule, store, done, state)
+        _execute(run, schedule, store, state, done)
     return run, _collect_cost(run, schedule)
 
 
-def reverse_after_streaming(linear, seeds: Seeds, passed: StreamedStates) -> tuple[Reversal, Cost]:
-    """The way back of a run that has just passed, with the states that were kept of it."""
+def reverse_after_streaming(linear: DifferentiableRun, seeds: Seeds, passed: StreamedStates) -> tuple[Reversal, Cost]:
+    """The reverse sweep of a run that has just ended, from the states that were kept of it."""
     run = Reversal(linear, seeds, passed.block)
     run.open()
     schedule = passed.finish()
     store = StateStore(schedule, memory={slot: linear.spread(y) for slot, y in passed.kept.items()})
-    _execute(run, schedule, store, schedule.turn, linear.spread(passed.before))
+    _execute(run, schedule, store, linear.spread(passed.before), schedule.turn)
     return run, _collect_cost(run, schedule)
 
 
@@ -274,8 +317,8 @@ def _collect_cost(run: Reversal, schedule: Schedule) -> Cost:
     return Cost(run.linear.n_steps, run.advances, states, states * 8 * max(1, run.linear.width))
 
 
-def reverse_reversibly(linear, seeds: Seeds) -> tuple[Reversal, Cost]:
-    """No states are kept: each is reconstructed from the one after it."""
+def reverse_reversibly(linear: DifferentiableRun, seeds: Seeds) -> tuple[Reversal, Cost]:
+    """Reverse without stored states: each is reconstructed from the one after it."""
     run = Reversal(linear, seeds, _find_block(linear))
     initial = run.open()
     state = initial.copy()
@@ -288,23 +331,3 @@ def reverse_reversibly(linear, seeds: Seeds) -> tuple[Reversal, Cost]:
     is_near = np.all(np.abs(state) < np.inf)
     drift = float(np.max(np.abs(state - initial), initial=0.0) / scale) if is_near else float("inf")
     return run, Cost(linear.n_steps, linear.n_steps, run.block + 1, run.stored_bytes, drift)
-
-
-def _execute(run: Reversal, schedule: Schedule, store: StateStore, done: int, state: np.ndarray) -> None:
-    """Actions in order from a state, without those that are done."""
-    for number, action in enumerate(schedule):
-        if number < done:
-            continue
-        if action.kind == Kind.ADVANCE:
-            run.forward(state, action.start, action.stop)
-        elif action.kind == Kind.KEEP:
-            store.keep(action, state)
-            store.note(run, number + 1, state)
-        elif action.kind == Kind.RESTORE:
-            store.restore(action, state)
-        elif action.kind == Kind.DROP:
-            store.drop(action)
-        else:
-            run.reverse(state, action.start)
-            store.note(run, number + 1, state)
-    store.finish()

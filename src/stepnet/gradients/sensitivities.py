@@ -1,32 +1,35 @@
-"""Sensitivities: derivatives of the states at many steps, accumulated on the way forward.
+"""Sensitivities: derivatives of the states at many steps, accumulated in the forward run.
 
 A block of steps is run forward with its states stored and pulled back at once, one gradient for every entry of the
-state.  A gradient begins anew at every step that is asked for, so this gives the Jacobian of each stretch of steps:
+state.  Gradients are restarted at each requested step, which gives the Jacobian of each segment of steps:
 with A = dy_b/dy_a and B = dy_b/dp over the steps from a to b,
 
     dy_b/dy_0 = A dy_a/dy_0,    dy_b/dp = A dy_a/dp + B.
 
-They are exact to rounding, and one block of states is all that is kept.
+They are exact to rounding, and only one block of states is stored.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from stepnet.gradients.reversal import count_steps_in_block
 
+if TYPE_CHECKING:
+    from stepnet.engines.numba_engine.adjoint.differentiable_run import DifferentiableRun
+
 
 class Sensitivities(NamedTuple):
-    """Derivatives of the flat states at some steps: by the initial state (steps, n, n), by parameters (steps, n, p)."""
+    """Derivatives of flat states with respect to the initial state (steps, n, n) and the parameters (steps, n, p)."""
 
     y0: np.ndarray
     p: np.ndarray
 
 
-def find_sensitivities(linear, places: np.ndarray, most_bytes: int | None = None) -> Sensitivities:
-    """Those of the states at the steps `places`, ascending; a step may be repeated."""
+def find_sensitivities(linear: DifferentiableRun, places: np.ndarray, most_bytes: int | None = None) -> Sensitivities:
+    """Compute the sensitivities at the steps `places`, in ascending order; a step may be repeated."""
     at, again = np.unique(places, return_inverse=True)
     n_early = int(np.searchsorted(at, linear.begin))
     pieces = [_accumulate(linear, at[n_early:], count_steps_in_block(linear.width, most_bytes))]
@@ -36,8 +39,8 @@ def find_sensitivities(linear, places: np.ndarray, most_bytes: int | None = None
     return Sensitivities(y0, p)
 
 
-def _accumulate(linear, at: np.ndarray, block: int) -> Sensitivities:
-    """Sensitivities at steps from the beginning of the steps on, without repetition."""
+def _accumulate(linear: DifferentiableRun, at: np.ndarray, block: int) -> Sensitivities:
+    """Accumulate sensitivities at distinct steps, from the beginning of the steps."""
     initial, rows = linear.problem.initial, linear.unit_rows()
     state, now = linear.open(initial), _differentiate_start(linear, initial, rows)
     found = [now] if linear.begin in at[:1] else []
@@ -58,7 +61,7 @@ def _accumulate(linear, at: np.ndarray, block: int) -> Sensitivities:
     return Sensitivities(np.reshape(y0, (-1, n, n)), np.reshape(p, (len(y0), n, n_parameters)))
 
 
-def _differentiate_start(linear, initial: np.ndarray, rows: np.ndarray) -> Sensitivities:
+def _differentiate_start(linear: DifferentiableRun, initial: np.ndarray, rows: np.ndarray) -> Sensitivities:
     """Derivatives of the whole state at the beginning of the steps."""
     by_state, by_p = [], []
     for row in rows:
@@ -68,8 +71,10 @@ def _differentiate_start(linear, initial: np.ndarray, rows: np.ndarray) -> Sensi
     return Sensitivities(np.array(by_state), np.array(by_p))
 
 
-def _split_stretches(linear, states: np.ndarray, first: int, inside: np.ndarray, rows: np.ndarray):
-    """Jacobians of the whole state over each stretch of a block, by the state (.., width, width) and by parameters."""
+def _split_stretches(
+    linear: DifferentiableRun, states: np.ndarray, first: int, inside: np.ndarray, rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Jacobians over each segment of a block, with respect to the state (.., width, width) and the parameters."""
     width, count = len(rows), len(inside) + 1
     by_state = np.empty((count, width, width))
     by_p = np.empty((count, width, linear.new_sums().p.size))

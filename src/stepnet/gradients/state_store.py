@@ -1,4 +1,4 @@
-"""Kept states of a reverse run: arrays in memory, files in a directory that outlive the process."""
+"""The state store of a reverse sweep: arrays in memory, or files in a directory that outlive the process."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepnet.checkpoints import Action, Kind, Schedule, online
+from stepnet.checkpoints import Kind, Schedule, online
 from stepnet.errors import DamagedFile
 from stepnet.storage.atomic_files import write_scratch_file
 from stepnet.storage.folder_locks import hold_lock
@@ -19,24 +19,27 @@ from stepnet.storage.stored_arrays import read_npz, report_damage, require_array
 if TYPE_CHECKING:
     from stepnet.gradients.reversal import Reversal
 
-PROGRESS_SECONDS = 5.0  # between two notes of how far a run with a directory has come
+PROGRESS_SECONDS = 5.0  # between two writes of the progress of a run with a directory
 
 
 class StateStore:
-    """What the slots of a schedule hold, and a note in the directory of how far the run has come."""
+    """The contents of the slots of a schedule, and a file in the directory that records progress."""
 
-    def __init__(self, schedule: Schedule, directory: Path | None = None, name: str = "", memory: dict | None = None):
+    def __init__(
+        self, schedule: Schedule, directory: Path | None = None, name: str = "",
+        memory: dict[int, np.ndarray] | None = None,
+    ) -> None:  # fmt: skip
         self._memory: dict[int, np.ndarray] = {} if memory is None else memory
         self._slots, self._has_directory = schedule.slots, directory is not None
         self._directory = Path() if directory is None else directory / name
         self._n_actions = len(schedule)
-        self._free: list[np.ndarray] = []  # to be filled again: fresh memory would cost more than the copy
+        self._free: list[np.ndarray] = []  # reused, because allocation costs more than the copy
         self._noted = time.monotonic()
         self._dropped: list[Path] = []
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Keep other processes out of the directory; in the end it is removed if nothing is left in it."""
+        """Lock the directory against other processes; afterwards remove it if it is empty."""
         if not self._has_directory:
             yield
             return
@@ -45,31 +48,34 @@ class StateStore:
         with suppress(OSError):
             self._directory.rmdir()
 
-    def keep(self, action: Action, state: np.ndarray) -> None:
-        if action.slot < self._slots:
-            room = self._free.pop() if self._free else np.empty_like(state)
-            np.copyto(room, state)
-            self._memory[action.slot] = room
+    def keep(self, start: int, slot: int, state: np.ndarray) -> None:
+        """Copy the state before block `start` into a slot."""
+        if slot < self._slots:
+            buffer = self._free.pop() if self._free else np.empty_like(state)
+            np.copyto(buffer, state)
+            self._memory[slot] = buffer
         else:
-            _write(self._file(action), state=state)
+            _write(self._file(start), state=state)
 
-    def restore(self, action: Action, state: np.ndarray) -> None:
-        if action.slot < self._slots:
-            np.copyto(state, self._memory[action.slot])
+    def restore(self, start: int, slot: int, state: np.ndarray) -> None:
+        """Copy the contents of a slot into `state`."""
+        if slot < self._slots:
+            np.copyto(state, self._memory[slot])
         else:
-            file = self._file(action)
+            file = self._file(start)
             with report_damage(file, "a state of this run", f"; delete {str(self._directory)!r} to begin anew"):
                 stored = read_npz(file, ("state",))["state"]
                 np.copyto(state, require_array("`state`", stored, state.shape, state.dtype))
 
-    def drop(self, action: Action) -> None:
-        if action.slot < self._slots:
-            self._free.append(self._memory.pop(action.slot))
-        else:  # the last note may still need it
-            self._dropped.append(self._file(action))
+    def drop(self, start: int, slot: int) -> None:
+        """Free a slot."""
+        if slot < self._slots:
+            self._free.append(self._memory.pop(slot))
+        else:  # the last progress file may still need it
+            self._dropped.append(self._file(start))
 
     def note(self, run: Reversal, done: int, state: np.ndarray) -> None:
-        """Write down everything that the rest of the run depends on, now and then."""
+        """Write everything that the rest of the run depends on, every few seconds."""
         if not self._has_directory or time.monotonic() - self._noted < PROGRESS_SECONDS:
             return
         self._noted = time.monotonic()
@@ -84,9 +90,9 @@ class StateStore:
             self._dropped.pop().unlink(missing_ok=True)
 
     def resume(self, run: Reversal, state: np.ndarray) -> tuple[int, np.ndarray]:
-        """How many actions an earlier run has done, and its state, its numbers put back; 0 if it had another loss.
+        """Restore the progress of an earlier run; return its number of actions and its state, or 0 if its loss differs.
 
-        What is damaged is not gone on from.
+        Damaged files are ignored.
         """
         path = self._directory / "progress.npz"
         if not self._has_directory or not path.is_file():
@@ -121,21 +127,21 @@ class StateStore:
         return done, numbers["state"]
 
     def finish(self) -> None:
-        """The gradient is there, so nothing needs to be kept."""
+        """Remove the files; the gradient has been computed."""
         if self._has_directory:
             for path in (*self._directory.glob("*.npz"), *self._directory.glob("*.tmp")):
                 path.unlink()
 
-    def _file(self, action: Action) -> Path:
-        """Named by its place in the run, so that it never holds another state."""
-        return self._directory / f"state-{action.start}.npz"
+    def _file(self, start: int) -> Path:
+        """The file for the state before block `start`; its name is unique in the run."""
+        return self._directory / f"state-{start}.npz"
 
 
 class StreamedStates:
-    """The states to keep of a run that passes by, whose length is known only when it has ended.
+    """The states kept of a run whose length is known only when it has ended.
 
-    The unit is a block of steps.  A run of any length needs no more than `slots` states, and goes back from them with
-    hardly more steps than if its length had been known (`checkpoints.Online`).
+    The unit is a block of steps.  A run of any length needs at most `slots` states, and its reverse sweep takes hardly
+    more steps than if the length had been known (`checkpoints.Online`).
     """
 
     def __init__(self, slots: int, block: int):
@@ -145,9 +151,9 @@ class StreamedStates:
         self._decisions, self._n_passed = online(slots), 0
 
     def look(self, states: np.ndarray) -> None:
-        """The next states (steps, entries), each the one before a step that was taken or is about to be."""
+        """Take the next states (steps, entries), each the state before a step."""
         for i in range(-self._n_passed % self.block, len(states), self.block):
-            if self._n_passed + i > 0:  # the block before is not the last
+            if self._n_passed + i > 0:  # the previous block is not the last
                 self._decide()
             self.before = states[i].copy()
         self._n_passed += len(states)
@@ -160,10 +166,10 @@ class StreamedStates:
                 del self.kept[action.slot]
 
     def finish(self) -> Schedule:
-        """The run has ended: what is left to do begins at the turn of the schedule, from the state `before`."""
+        """End the run; its schedule continues at the turn, from the state `before`."""
         return self._decisions.finish()
 
 
-def _write(path: Path, **numbers) -> None:
-    """All or nothing.  The disk is not waited for: what a loss of power damages is noticed when it is read."""
+def _write(path: Path, **numbers: Any) -> None:
+    """Write atomically, without fsync: damage by a loss of power is detected when the file is read."""
     write_scratch_file(path, lambda file: np.savez(file, **numbers))

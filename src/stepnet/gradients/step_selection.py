@@ -1,16 +1,17 @@
-"""The steps that a derivative runs over: given ones as they are, adaptive ones chosen first and then held fixed."""
+"""The steps to differentiate: fixed ones unchanged, adaptive ones chosen first and then held fixed."""
 
 from __future__ import annotations
 
 import warnings
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from stepnet.checkpoints.counts import checked_steps
+from stepnet.checkpoints.counts import validate_steps
 from stepnet.engines.contract import FixedSteps, Plan, Saving, StateStream
 from stepnet.errors import AdjointWarning
 from stepnet.gradients.reversal import count_steps_in_block
@@ -19,14 +20,19 @@ from stepnet.problem import Problem
 from stepnet.solving.integrate import solve, solve_streaming
 from stepnet.solving.planning import AdaptiveOptions, plan_steps, validate_times
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from stepnet.engines.numba_engine.adjoint.differentiable_run import DifferentiableRun
+
 NOTHING = np.zeros(0)
-NEAR = 1e-9  # steps by which a wanted time may miss that of a given step
+NEAR = 1e-9  # of a step, by which a save time may differ from the time of a fixed step
 
 
 class StepSelection(NamedTuple):
-    """The steps to differentiate: their number, their times if they are not even, and where the loss reads.
+    """The steps to differentiate: their number, their times if they are not equal, and the steps that enter the loss.
 
-    Adaptive ones were taken before: `n_searched` of them, which passed the flat `states` at the steps `read`.
+    Adaptive steps were taken in a first run: `n_searched` of them, with the flat `states` at the steps `read`.
     """
 
     number: int
@@ -37,12 +43,12 @@ class StepSelection(NamedTuple):
     states: np.ndarray = NOTHING
 
     @property
-    def as_argument(self):
-        """What `solve` takes for `steps`."""
+    def as_argument(self) -> int | np.ndarray:
+        """The argument `steps` of `solve`."""
         return self.number if self.grid is None else self.grid
 
     def times(self, t_span: tuple[float, float]) -> np.ndarray:
-        """The times at which the loss reads, as those of steps."""
+        """The times of the steps that enter the loss."""
         if self.grid is not None:
             return self.grid[self.places]
         t0, t1 = t_span
@@ -50,28 +56,29 @@ class StepSelection(NamedTuple):
 
 
 def select_steps(
-    problem: Problem, scheme, steps, choices: AdaptiveOptions, save_at, passed: StreamedStates | None = None
-) -> StepSelection:
-    """Given steps as they are; adaptive ones by a first run, in which a step ends at every wanted time.
+    problem: Problem, scheme: Any, steps: ArrayLike | None, choices: AdaptiveOptions, save_at: ArrayLike | None,
+    passed: StreamedStates | None = None,
+) -> StepSelection:  # fmt: skip
+    """Fixed steps unchanged; adaptive ones from a first run, in which a step ends at each save time.
 
-    That run keeps the times of its steps, and shows the states before them to `passed`.
+    That run stores the times of its steps and passes the states before them to `passed`.
     """
     plan = plan_steps(problem, scheme, steps, choices)
     wanted = None if save_at is None else validate_times("save_at", save_at, problem.t_span)
     if isinstance(plan, FixedSteps):
-        checked_steps("steps", plan.n_steps)
+        validate_steps("steps", plan.n_steps)
         return StepSelection(plan.n_steps, plan.grid, _find_places(problem, plan, wanted))
     return _search_steps(problem, scheme, choices, wanted, passed)
 
 
 def _search_steps(
-    problem: Problem, scheme, choices: AdaptiveOptions, wanted: np.ndarray | None, passed: StreamedStates | None
+    problem: Problem, scheme: Any, choices: AdaptiveOptions, wanted: np.ndarray | None, passed: StreamedStates | None
 ) -> StepSelection:
     (t0, t1), n = problem.t_span, problem.initial.size
     stops = NOTHING if wanted is None else _select_inside(wanted, t0, t1)
     times, read, states = array("d"), [], []
 
-    def take(t, y):
+    def take(t: np.ndarray, y: np.ndarray) -> None:
         here = _locate_stops(t, stops, t1 < t0)
         read.append(len(times) + here)
         states.append(y[here])
@@ -93,13 +100,13 @@ def _search_steps(
 
 
 def _select_inside(wanted: np.ndarray, t0: float, t1: float) -> np.ndarray:
-    """The wanted times between both ends, in the direction of integration and without repetition."""
+    """The distinct save times strictly inside the interval, in the direction of integration."""
     ascending = np.unique(wanted[(wanted != t0) & (wanted != t1)])
     return ascending if t0 < t1 else ascending[::-1].copy()
 
 
 def _locate_stops(times: np.ndarray, stops: np.ndarray, is_backward: bool) -> np.ndarray:
-    """Where stops are among times, both in the direction of integration."""
+    """The indices of stops among times, both in the direction of integration."""
     here = np.searchsorted(*_sort_ascending(times, stops, is_backward))
     is_there = here < len(times)
     is_there[is_there] = times[here[is_there]] == stops[is_there]
@@ -111,7 +118,7 @@ def _sort_ascending(times: np.ndarray, wanted: np.ndarray, is_backward: bool) ->
 
 
 def _find_places(problem: Problem, plan: FixedSteps, wanted: np.ndarray | None) -> np.ndarray:
-    """The steps at which wanted times lie."""
+    """The step numbers of the save times."""
     if wanted is None:
         return np.array([plan.n_steps])
     t0, t1 = problem.t_span
@@ -127,21 +134,22 @@ def _find_places(problem: Problem, plan: FixedSteps, wanted: np.ndarray | None) 
     missed = np.abs(found - wanted) > NEAR * abs(h) + 4 * np.spacing(max(abs(t0), abs(t1)))
     if np.any(missed):
         raise ValueError(
-            f"`save_at` must be among the times of the given steps, but {wanted[missed][0]} is not; give `steps` as "
-            f"times that have it among them"
+            f"`save_at` must be among the times of the fixed steps, but {wanted[missed][0]} is not; give `steps` as "
+            f"an array of times that includes it"
         )
     return places
 
 
 def build_differentiable_run(
-    engine, problem: Problem, scheme, chosen: StepSelection, has_times: bool = False, differences: bool = False
-):
+    engine: ModuleType, problem: Problem, scheme: Any, chosen: StepSelection, has_times: bool = False,
+    differences: bool = False,
+) -> DifferentiableRun:  # fmt: skip
     """The steps of a scheme, to be run forward and in reverse."""
-    return engine.DifferentiableRun(problem, scheme, chosen.number, chosen.grid, has_times, differences)
+    return engine.linearise(problem, scheme, FixedSteps(chosen.number, chosen.grid), has_times, differences)
 
 
-def require_argument_gradients(linear, whole: Sequence[int] = ()) -> None:
-    """Warn where derivatives with respect to arguments are not known; `whole` are the places of counts and indices."""
+def require_argument_gradients(linear: DifferentiableRun, whole: Sequence[int] = ()) -> None:
+    """Warn where derivatives with respect to arguments are not known; `whole` holds the positions of integers."""
     if whole and linear.has_parameters:
         names = " and ".join(f"`args[{place}]`" for place in whole)
         warnings.warn(
@@ -160,8 +168,8 @@ def require_argument_gradients(linear, whole: Sequence[int] = ()) -> None:
 
 
 @contextmanager
-def as_failed_solve(engine, problem: Problem, scheme, chosen: StepSelection):
-    """Steps that cannot be taken, told as `solve` tells it."""
+def as_failed_solve(engine: ModuleType, problem: Problem, scheme: Any, chosen: StepSelection) -> Iterator[None]:
+    """Report steps that cannot be taken in the way `solve` does."""
     try:
         yield
     except engine.SweepFailed as failure:
@@ -172,8 +180,10 @@ def as_failed_solve(engine, problem: Problem, scheme, chosen: StepSelection):
     raise reason
 
 
-def find_identity(engine, problem: Problem, scheme, chosen: StepSelection, *others) -> tuple:
-    """What tells a run from all others, whatever its loss; `others` are further facts."""
+def find_identity(
+    engine: ModuleType, problem: Problem, scheme: Any, chosen: StepSelection, *others: Any
+) -> tuple[Any, ...]:
+    """The values that identify a run, whatever its loss; `others` are added to them."""
     plan = Plan(FixedSteps(chosen.number, chosen.grid), Saving(None, 0))
     run = engine.identity(problem, scheme, plan), problem.initial.tobytes(), chosen.places.tobytes()
     return run, engine.function_key(getattr(problem, "vjp", None)), others

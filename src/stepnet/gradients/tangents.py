@@ -1,19 +1,21 @@
-"""Derivatives along directions, whole matrices of them, and second derivatives.
+"""Directional derivatives, Jacobians and Hessian products of solves.
 
-The tangent of a problem is a problem itself, the state with its tangent beside it, so all that is known of problems
-holds for it: its adjoint is that of second derivatives (forward over reverse).
+The tangent problem, the state augmented by its tangent, is itself a problem: its adjoint gives second derivatives
+(forward over reverse).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from stepnet.checkpoints.budget import Memory, validate_memory
 from stepnet.gradients.loss_readout import flatten_derivatives, require_real_numbers
-from stepnet.gradients.memory_policy import EXACT, find_bytes, require_memory, reverse_in_memory
+from stepnet.gradients.memory_policy import EXACT, find_bytes, reverse_in_memory
 from stepnet.gradients.reversal import Seeds
 from stepnet.gradients.sensitivities import find_sensitivities
 from stepnet.gradients.step_selection import (
@@ -24,11 +26,16 @@ from stepnet.gradients.step_selection import (
     require_argument_gradients,
     select_steps,
 )
-from stepnet.problem import Partitioned, Problem, SecondOrder, state_shape
+from stepnet.problem import Problem, state_shape
 from stepnet.records import explain_arguments, show_fields
 from stepnet.solving.integrate import find_scheme, solve
 from stepnet.solving.planning import AdaptiveOptions
 from stepnet.validation import sequence
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from stepnet.engines.numba_engine.adjoint.differentiable_run import DifferentiableRun
 
 
 class Tangent(NamedTuple):
@@ -42,25 +49,28 @@ class Tangent(NamedTuple):
 
 
 @explain_arguments(also=AdaptiveOptions._fields)
-def tangent(problem: Problem, scheme=None, *, y0=None, args=None, steps=None, save_at=None, **choices) -> Tangent:
-    """The derivative of the end state along a direction of the initial state (`y0`) and of the arguments (`args`).
+def tangent(
+    problem: Problem, scheme: Any = None, *, y0: ArrayLike | None = None, args: Sequence[Any] | None = None,
+    steps: ArrayLike | None = None, save_at: ArrayLike | None = None, **choices: Any,
+) -> Tangent:  # fmt: skip
+    """Compute the derivative of the end state along a direction of the initial state (`y0`) and arguments (`args`).
 
-    With `save_at` it is that of the states at those times, (times, *state).  Steps are chosen and then held fixed, as
-    in `gradient`, which takes the same options.
+    With `save_at` it is the derivative of the states at those times, (times, *state).  Steps are chosen and then held
+    fixed, as in `gradient`, which takes the same options.
     """
-    from stepnet.engines.numba_engine.adjoint import differentiation as engine
+    from stepnet.engines import numba_engine as engine
 
-    scheme, problem = find_scheme(problem, scheme, steps), engine.with_reals(problem)
+    scheme, problem = find_scheme(problem, scheme, steps), engine.convert_whole_numbers(problem)
     chosen = select_steps(problem, scheme, steps, AdaptiveOptions(**choices), save_at)
     times = None if save_at is None else chosen.times(problem.t_span)
     return _solve_tangent(engine, problem, scheme, chosen, *_validate_direction(engine, problem, y0, args), times)
 
 
 class Jacobian(NamedTuple):
-    """Derivatives of the end state, or of the states at `save_at`: by the initial state, and by each argument."""
+    """Derivatives of the end state, or the states at `save_at`, with respect to the initial state and each argument."""
 
     y0: np.ndarray
-    args: tuple
+    args: tuple[Any, ...]
 
     def __repr__(self) -> str:
         return show_fields(self)
@@ -68,9 +78,10 @@ class Jacobian(NamedTuple):
 
 @explain_arguments(also=AdaptiveOptions._fields)
 def jacobian(
-    problem: Problem, scheme=None, *, steps=None, save_at=None, memory="auto", differences: bool = False, **choices
-) -> Jacobian:
-    """The matrix d y_end / d y0 of flat states, and d y_end / d args: one run forward, and all rows back together.
+    problem: Problem, scheme: Any = None, *, steps: ArrayLike | None = None, save_at: ArrayLike | None = None,
+    memory: Memory | int = "auto", differences: bool = False, **choices: Any,
+) -> Jacobian:  # fmt: skip
+    """Compute d y_end / d y0 of flat states and d y_end / d args by one forward run and a reverse sweep for all rows.
 
     With `save_at` these are the sensitivities d y(t_i) / d y0 (times, n, n) and d y(t_i) / d args (times, n, *argument)
     at all those times, from one run.
@@ -80,10 +91,10 @@ def jacobian(
     problem, scheme, steps
         As in `gradient`, and its options for adaptive steps.
     save_at : array_like, optional
-        Times at which the derivatives are wanted; adaptive steps end there, given ones must have them among theirs.
+        Times of the derivatives; adaptive steps end there, fixed ones must include them.
     memory : str, int or Checkpoints, optional
-        That of `gradient`, without the choices that are not exact.  With `save_at` the derivatives are accumulated on
-        the way forward, for which one block of states is enough.
+        As in `gradient`, without the policies that are not exact.  With `save_at` the derivatives are accumulated in
+        the forward run, which stores one block of states.
     differences : bool, optional
         Allow finite differences of a right-hand side whose derivative is not known.
 
@@ -91,13 +102,13 @@ def jacobian(
     -------
     Jacobian
     """
-    from stepnet.engines.numba_engine.adjoint import differentiation as engine
+    from stepnet.engines import numba_engine as engine
 
-    scheme, problem = find_scheme(problem, scheme, steps), engine.with_reals(problem)
-    require_memory(memory, EXACT)
+    scheme, problem = find_scheme(problem, scheme, steps), engine.convert_whole_numbers(problem)
+    memory = validate_memory(memory, EXACT, may_use_disk=True)
     chosen = select_steps(problem, scheme, steps, AdaptiveOptions(**choices), save_at)
     linear = build_differentiable_run(engine, problem, scheme, chosen, False, differences)
-    require_argument_gradients(linear, engine.whole_places(problem))
+    require_argument_gradients(linear, engine.find_whole_numbers(problem))
     if save_at is not None:
         with as_failed_solve(engine, problem, scheme, chosen):
             y, p = find_sensitivities(linear, chosen.places, find_bytes(memory))
@@ -113,31 +124,32 @@ class HessianProduct(NamedTuple):
     """Second derivatives of a loss times a direction, with respect to the initial state and to the arguments."""
 
     y0: np.ndarray
-    args: tuple
+    args: tuple[Any, ...]
 
     def __repr__(self) -> str:
         return show_fields(self)
 
     @property
     def flat(self) -> np.ndarray:
-        """All of them as one array."""
+        """All entries in one array."""
         return flatten_derivatives(self.y0, self.args)
 
 
 @explain_arguments(also=AdaptiveOptions._fields)
 def hvp(
-    problem: Problem, scheme=None, loss=None, *, y0=None, args=None, steps=None, memory="auto",
-    gauss_newton: bool = False, **choices,
+    problem: Problem, scheme: Any = None, loss: Callable[..., Any] | None = None, *, y0: ArrayLike | None = None,
+    args: Sequence[Any] | None = None, steps: ArrayLike | None = None, memory: Memory | int = "auto",
+    gauss_newton: bool = False, **choices: Any,
 ) -> HessianProduct:  # fmt: skip
-    """The Hessian of `loss(y_end)` times a direction (`y0`, `args`): the adjoint of the tangent, forward over reverse.
+    """Compute the Hessian of `loss(y_end)` times a direction (`y0`, `args`), forward over reverse.
 
-    With `gauss_newton` the second derivatives of the steps are left out: J' H J times the direction, H of the loss.
-    `memory` is that of `gradient`, without the choices that are not exact.
+    With `gauss_newton` the second derivatives of the steps are omitted: J' H J times the direction, with H of the loss.
+    `memory` is as in `gradient`, without the policies that are not exact.
     """
-    from stepnet.engines.numba_engine.adjoint import differentiation as engine
+    from stepnet.engines import numba_engine as engine
 
-    scheme, problem = find_scheme(problem, scheme, steps), engine.with_reals(problem)
-    require_memory(memory, EXACT)
+    scheme, problem = find_scheme(problem, scheme, steps), engine.convert_whole_numbers(problem)
+    memory = validate_memory(memory, EXACT, may_use_disk=True)
     if not callable(loss):
         raise TypeError(f"`loss` must be a function, found {type(loss).__name__}")
     chosen = select_steps(problem, scheme, steps, AdaptiveOptions(**choices), None)
@@ -147,14 +159,14 @@ def hvp(
     )
     if gauss_newton:
         end = _solve_tangent(engine, problem, scheme, chosen, direction, p_direction)
-        curved = engine.scalar_of(loss, end.y).hessian_product(end.y, end.dy)
+        curved = engine.trace_loss(loss, end.y).hessian_product(end.y, end.dy)
         linear = build_differentiable_run(engine, problem, scheme, chosen)
         (y_bar,), (p_bar,) = _pull_back(engine, linear, chosen, lambda _: curved, memory, facts)
     else:
 
-        def seed(states):
+        def seed(states: np.ndarray) -> np.ndarray:
             y, dy = (half.reshape(state_shape(problem)) for half in _separate(problem, states[0]))
-            scalar = engine.scalar_of(loss, y)
+            scalar = engine.trace_loss(loss, y)
             curved, (_, gradient) = scalar.hessian_product(y, dy), scalar.value_and_gradient(y)
             return _interleave(problem, curved.ravel(), gradient.ravel())
 
@@ -167,14 +179,19 @@ def hvp(
     return HessianProduct(y_bar.reshape(state_shape(problem)), own)
 
 
-def _pull_back(engine, linear, chosen: StepSelection, loss: Callable, memory, facts: Callable) -> tuple[list, list]:
-    """Gradients with respect to the flat initial state and the parameters, of each loss of the end."""
+def _pull_back(
+    engine: ModuleType, linear: DifferentiableRun, chosen: StepSelection, loss: Callable[[np.ndarray], np.ndarray],
+    memory: Memory, facts: Callable[[], tuple[Any, ...]],
+) -> tuple[list[np.ndarray], list[np.ndarray]]:  # fmt: skip
+    """Gradients of each loss of the end state with respect to the flat initial state and the parameters."""
     with as_failed_solve(engine, linear.problem, linear.scheme, chosen):
         run, _, _ = reverse_in_memory(linear, Seeds(linear, chosen.places, loss), memory, facts)
         return run.close(), [sums.p for sums in run.sums]
 
 
-def _validate_direction(engine, problem: Problem, y0, args) -> tuple[np.ndarray, np.ndarray]:
+def _validate_direction(
+    engine: ModuleType, problem: Problem, y0: ArrayLike | None, args: Sequence[Any] | None
+) -> tuple[np.ndarray, np.ndarray]:
     if y0 is None and args is None:
         raise TypeError("give a direction: `y0`, `args` or both")
     n = problem.initial.size
@@ -190,8 +207,9 @@ def _validate_direction(engine, problem: Problem, y0, args) -> tuple[np.ndarray,
 
 
 def _solve_tangent(
-    engine, problem: Problem, scheme, chosen: StepSelection, direction, p_direction, save_at=None
-) -> Tangent:
+    engine: ModuleType, problem: Problem, scheme: Any, chosen: StepSelection, direction: np.ndarray,
+    p_direction: np.ndarray, save_at: np.ndarray | None = None,
+) -> Tangent:  # fmt: skip
     both = engine.tangent_problem(problem, direction, p_direction, may_call=True)
     solution = solve(both, scheme, steps=chosen.as_argument, save_at=save_at, save_every=0)
     shape = state_shape(problem) if save_at is None else (len(save_at), *state_shape(problem))
@@ -200,7 +218,7 @@ def _solve_tangent(
 
 
 def _separate(problem: Problem, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """State and tangent out of those of a tangent problem: (q, q', p, p') for problems in halves."""
+    """Separate state and tangent of a tangent problem, ordered (q, q', p, p') if the state is partitioned."""
     if not _has_halves(problem):
         n = problem.initial.size
         return flat[..., :n], flat[..., n:]
@@ -209,7 +227,7 @@ def _separate(problem: Problem, flat: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _interleave(problem: Problem, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The other way round."""
+    """The inverse of `_separate`."""
     if not _has_halves(problem):
         return np.concatenate((first, second))
     (q, p), (dq, dp) = np.split(first, 2), np.split(second, 2)
@@ -217,5 +235,5 @@ def _interleave(problem: Problem, first: np.ndarray, second: np.ndarray) -> np.n
 
 
 def _has_halves(problem: Problem) -> bool:
-    """Whether the tangent problem is in halves as the problem is."""
-    return isinstance(problem, SecondOrder) or (isinstance(problem, Partitioned) and problem.separable)
+    """Whether the problem, and so its tangent problem, has a partitioned state."""
+    return problem.form.has_separate_halves

@@ -1,4 +1,4 @@
-"""Networks as steps: a net is a field, a scheme, a depth, an opening and a read-out."""
+"""Networks as steps: a net has a field, a scheme, a depth, an opening layer and a readout."""
 
 from stepnet.nets import losses, penalties
 from stepnet.nets.derivatives import Linearised, NetGradient
@@ -11,7 +11,7 @@ from stepnet.nets.presets import (
     PRESETS,
     antisymmetric,
     attention_net,
-    composed,
+    compose_net,
     graph_ode,
     hamiltonian,
     hyperbolic,
@@ -29,7 +29,7 @@ load = Net.load
 
 __all__ = [
     "Block", "Convergence", "Design", "Linearised", "MGRIT", "Net", "NetGradient", "NodeModel", "PRESETS",
-    "ParallelForward", "ParallelGradient", "antisymmetric", "attention_net", "composed", "graph_ode", "hamiltonian",
+    "ParallelForward", "ParallelGradient", "antisymmetric", "attention_net", "compose_net", "graph_ode", "hamiltonian",
     "hyperbolic", "leapfrog_net", "load", "losses", "mgrit_forward", "mgrit_gradient", "midpoint_net", "mlp",
     "neural_ode", "node_net", "parabolic", "parabolic_cnn", "penalties", "resnet",
 ]  # fmt: skip

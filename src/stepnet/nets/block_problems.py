@@ -1,6 +1,8 @@
-"""Blocks of a net as plain problems, so that solvers and studies apply to them."""
+"""Blocks of a net as problems, so that `solve` and its analysis tools apply to them."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -10,13 +12,13 @@ from stepnet.problem import ODE, Partitioned, SecondOrder
 
 
 def build_problem(block: Block, weights: dict[str, np.ndarray], y0: np.ndarray) -> ODE | Partitioned | SecondOrder:
-    """y' = f(t, y), or its kin, from the state y0 `(width, batch)`; an ODE comes with its derivatives."""
+    """Build the problem of a block with initial state y0 `(width, batch)`; an ODE includes its derivatives."""
     span, kind = (0.0, block.length), block.field.kind
 
-    def now(t):
+    def now(t: float) -> dict[str, np.ndarray]:
         return {name: block.depth.values(controls, t / block.length) for name, controls in weights.items()}
 
-    def right_hand_side(part: int):
+    def right_hand_side(part: int) -> Callable[[float, np.ndarray], np.ndarray]:
         chain = block.field.chain(part)
         return lambda t, y: reference.evaluate(chain, now(t), t, np.asarray(y))
 

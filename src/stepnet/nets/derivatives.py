@@ -1,4 +1,4 @@
-"""What the derivatives of nets give: gradients by name, and a net that is linear in its parameters."""
+"""Results of differentiating nets: gradients by name, and the net linearised in its parameters."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,9 +14,12 @@ from stepnet.nets.design import Design
 from stepnet.nets.validation import validate_shape
 from stepnet.records import show_fields
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
-def view_by_name(design: Design, theta: np.ndarray) -> MappingProxyType:
-    """Parts of a vector by the names that a design gives to its parameters."""
+
+def view_by_name(design: Design, theta: np.ndarray) -> MappingProxyType[str, np.ndarray]:
+    """Views of a vector by the parameter names of a design."""
     found, start = {}, 0
     for name, shape in design.shapes.items():
         size = int(np.prod(shape))
@@ -35,11 +39,11 @@ class NetGradient:
     theta : array
         With respect to the flat vector of parameters.
     x : array or None
-        With respect to the inputs, shaped as they are; None if it was not asked for.
+        With respect to the inputs, in their shape; None if not requested.
     outputs : array
-        What the net gave.
+        The outputs of the net.
     design : Design
-        Of the net.
+        The design of the net.
     """
 
     value: float
@@ -51,13 +55,13 @@ class NetGradient:
     __repr__ = show_fields
 
     @cached_property
-    def weights(self) -> MappingProxyType:
+    def weights(self) -> MappingProxyType[str, np.ndarray]:
         """Views of `theta` by name."""
         return view_by_name(self.design, self.theta)
 
 
-def hessian_at(hessian: Callable | None, pushed: np.ndarray) -> np.ndarray:
-    """H (J v) by the function of a user, or J v without one."""
+def apply_hessian(hessian: Callable[..., Any] | None, pushed: np.ndarray) -> np.ndarray:
+    """H (J v) by the user's function, or J v without one."""
     if hessian is None:
         return pushed
     if not callable(hessian):
@@ -66,32 +70,32 @@ def hessian_at(hessian: Callable | None, pushed: np.ndarray) -> np.ndarray:
 
 
 class Linearised:
-    """J, the derivative of a net's outputs by its parameters, at some inputs and at the parameters it was made with.
+    """J, the derivative of a net's outputs with respect to its parameters, at fixed inputs and parameters.
 
     Parameters
     ----------
     size : int
-        How many parameters there are.
+        Number of parameters.
     outputs : array
-        What the net gave.
+        The outputs of the net.
     push, pull : callable
         J v from v, and J' u from u.
     """
 
-    def __init__(self, size: int, outputs: np.ndarray, push: Callable, pull: Callable):
+    def __init__(self, size: int, outputs: np.ndarray, push: Callable[..., Any], pull: Callable[..., Any]):
         self.size, self.outputs, self._push, self._pull = size, outputs, push, pull
 
-    def tangent(self, theta_dot) -> np.ndarray:
-        """J v: the derivative of the outputs in a direction of the parameters."""
+    def tangent(self, theta_dot: ArrayLike) -> np.ndarray:
+        """J v: the derivative of the outputs along a direction of the parameters."""
         return self._push(validate_shape("theta_dot", theta_dot, (self.size,), "the parameters", self.outputs.dtype))
 
-    def pullback(self, outputs_bar) -> np.ndarray:
-        """J' u: the gradient by the parameters from that by the outputs."""
+    def pullback(self, outputs_bar: ArrayLike) -> np.ndarray:
+        """J' u: the gradient with respect to the parameters from that with respect to the outputs."""
         return self._pull(
             validate_shape("outputs_bar", outputs_bar, self.outputs.shape, "the outputs", self.outputs.dtype)
         )
 
-    def gauss_newton(self, direction, hessian: Callable | None = None) -> np.ndarray:
+    def gauss_newton(self, direction: ArrayLike, hessian: Callable[..., Any] | None = None) -> np.ndarray:
         """J' H J times a direction; `hessian(J v)` is H (J v), by default J v."""
         pushed = self.tangent(direction)
-        return self.pullback(hessian_at(hessian, pushed))
+        return self.pullback(apply_hessian(hessian, pushed))

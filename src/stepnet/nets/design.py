@@ -1,4 +1,4 @@
-"""What a net is made of: an opening, blocks of steps, joins between them, a read-out."""
+"""Designs: the opening layer, blocks of steps, joins and readout of a net."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.checkpoints.counts import checked_steps
+from stepnet.checkpoints.counts import validate_steps
 from stepnet.fields import DYNAMICS, Chain, Depth, Field, HeldWeights, Normalisation
 from stepnet.fields.connectivity import require_all
+from stepnet.problem import ProblemForm
 from stepnet.schemes import catalogue
-from stepnet.schemes.multistep import Multistep
-from stepnet.schemes.splitting import Splitting
+from stepnet.schemes.capabilities import accepts, moves_parts
 from stepnet.schemes.step_program import SchemeProgram, Slope, StepProgram, build_held_program, build_scheme_program
 
 NO_SKIP = SchemeProgram(StepProgram(1, (), (0,), 0), StepProgram(1, (Slope(0, 0, 0.0),), (1,)), (0,))
@@ -25,18 +25,18 @@ NO_SKIP = SchemeProgram(StepProgram(1, (), (0,), 0), StepProgram(1, (Slope(0, 0,
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A field, moved by a scheme over even steps: `steps` layers that take the time `length` together.
+    """A field integrated by a scheme with equal steps: `steps` layers over the time `length`.
 
     Parameters
     ----------
     field : Field
     scheme : scheme, str or None
-        None makes plain layers without a skip, y_(k+1) = f(y_k).
+        None gives plain layers without a skip connection, y_(k+1) = f(y_k).
     steps : int
     length : float
     depth : HeldWeights or Depth, optional
-        How weights depend on depth: held over each step, by default with values of their own for every step, or splines
-        that every stage of a scheme reads at its own time.
+        How weights depend on depth: held over each step, by default with separate values for each step, or splines
+        evaluated at the time of each stage.
     """
 
     field: Field
@@ -45,14 +45,14 @@ class Block:
     length: float = 1.0
     depth: Depth | HeldWeights = None  # type: ignore[assignment]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.field, Field):
             raise TypeError(f"`field` must be a Field such as `fields.residual(K)`, found {self.field!r:.60}")
         if isinstance(self.scheme, str):
             object.__setattr__(self, "scheme", catalogue.get(self.scheme))
-        if not isinstance(self.scheme, (*catalogue.RECORDS, NoneType)):
+        if self.scheme is not None and not catalogue.is_scheme(self.scheme):
             raise TypeError(f"`scheme` must be a scheme, its name or None, found {self.scheme!r:.60}")
-        object.__setattr__(self, "steps", checked_steps("steps", self.steps, 1))
+        object.__setattr__(self, "steps", validate_steps("steps", self.steps, 1))
         if not (isinstance(self.length, (int, float, np.floating)) and 0 < self.length <= float(np.finfo(float).max)):
             raise ValueError(f"`length` must be a positive number, found {self.length!r:.60}")
         object.__setattr__(self, "length", float(self.length))
@@ -65,14 +65,8 @@ class Block:
 
     def _check_scheme(self) -> None:
         kind, scheme = self.field.kind, self.scheme
-        is_halved = isinstance(scheme, Splitting)
-        is_second = isinstance(scheme, Multistep) and scheme.derivative == 2
-        if scheme is None:
-            suits = kind == "first"
-        elif kind == "first":
-            suits = not is_halved and not is_second
-        else:
-            suits = is_halved or (is_second and kind == "second")
+        is_first, form = kind == "first", ProblemForm(kind)
+        suits = is_first if scheme is None else (accepts if is_first else moves_parts)(scheme, form)
         if not suits:
             wanted = {
                 "first": "a scheme for y' = f(t, y) such as 'euler' or 'rk4'",
@@ -81,13 +75,13 @@ class Block:
             }[kind]
             found = None if scheme is None else scheme.name
             raise ValueError(f"`scheme` for {self.field.name} dynamics must be {wanted}, found {found!r}")
-        least = self.motion.opening.steps
+        least = self.scheme_program.opening.steps
         if self.steps < max(1, least):
             raise ValueError(f"`steps` must be at least {least} for {scheme.name}, found {self.steps}")
 
     @property
-    def motion(self) -> SchemeProgram:
-        """The scheme's step as slopes and sums."""
+    def scheme_program(self) -> SchemeProgram:
+        """The step of the scheme as slopes and sums."""
         if self.scheme is None:
             return NO_SKIP
         is_second = self.field.kind == "second"
@@ -96,12 +90,17 @@ class Block:
         return build_scheme_program(self.scheme, len(self.field.parts), False, is_second)
 
     @property
+    def scheme_name(self) -> str:
+        """The name of the scheme, "no skip" for plain layers."""
+        return "no skip" if self.scheme is None else self.scheme.name
+
+    @property
     def h(self) -> float:
         return self.length / self.steps
 
     @property
     def parameters(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes, controls first."""
+        """Names and shapes of parameters, with control values as the first axis."""
         return {name: (self.depth.controls, *shape) for name, shape in self.field.parameters.items()}
 
     @property
@@ -118,13 +117,13 @@ class Block:
     axes_out = axes_in
 
     def __repr__(self) -> str:
-        scheme = "no skip" if self.scheme is None else self.scheme.name
         weights = ("piecewise constant", "piecewise linear", "quadratic spline", "cubic spline")[self.depth.degree]
         if isinstance(self.depth, HeldWeights):
             weights = "held over each step"
         if self.depth.controls == 1:
             weights = "the same everywhere"
-        return f"{self.field.name}, {self._formula}, {scheme}, {self.steps} steps of {self.h:.4g}, weights {weights}"
+        steps = f"{self.steps} steps of {self.h:.4g}"
+        return f"{self.field.name}, {self._formula}, {self.scheme_name}, {steps}, weights {weights}"
 
     @property
     def _formula(self) -> str:
@@ -138,7 +137,7 @@ class Block:
 
 
 def describe(chain: Chain) -> str:
-    """A chain layer by layer, for people."""
+    """A readable description of a chain, layer by layer."""
     return ", ".join(
         f"{layer.connectivity.name} {layer.n_in} -> {layer.n_out} {layer.activation}" for layer in chain.layers
     )
@@ -146,14 +145,14 @@ def describe(chain: Chain) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """Opening, blocks joined by chains, read-out; what is None is left out.
+    """Opening layer, blocks joined by chains, and readout; parts that are None are omitted.
 
     Parameters
     ----------
     blocks : tuple of Block
     opening, readout : Chain, optional
     joins : tuple of Chain, optional
-        One between every two blocks: pooling, change of channels.
+        One between consecutive blocks, for pooling or a change of channels.
     """
 
     blocks: tuple[Block, ...]
@@ -161,9 +160,9 @@ class Design:
     readout: Chain | None = None
     joins: tuple[Chain, ...] = field(default=())
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "blocks", require_all("blocks", self.blocks, Block))
-        object.__setattr__(self, "joins", _chains("joins", self.joins))
+        object.__setattr__(self, "joins", _validate_chains("joins", self.joins))
         for name in ("opening", "readout"):
             if not isinstance(getattr(self, name), (Chain, NoneType)):
                 found = getattr(self, name)
@@ -177,7 +176,7 @@ class Design:
                 raise ValueError(f"{name} gives {before.n_out} features, but {later} takes {after.n_in}")
 
     def stages(self) -> Iterator[tuple[str, Chain | Block]]:
-        """Names and records in the order in which they run."""
+        """Names and records of the net stages, in order."""
         if self.opening is not None:
             yield "opening", self.opening
         for i, (block, join) in enumerate(zip_longest(self.blocks, self.joins)):
@@ -202,7 +201,7 @@ class Design:
 
     @property
     def axes_out(self) -> tuple[int, ...]:
-        """That of an output."""
+        """The shape of an output, channels first."""
         return list(self.stages())[-1][1].axes_out
 
     @cached_property
@@ -213,6 +212,6 @@ class Design:
         }  # fmt: skip
 
 
-def _chains(name: str, value) -> tuple[Chain, ...]:
-    """Some chains, or none."""
+def _validate_chains(name: str, value: Any) -> tuple[Chain, ...]:
+    """Return a tuple of chains, possibly empty."""
     return () if isinstance(value, (tuple, list)) and not value else require_all(name, value, Chain)

@@ -1,4 +1,4 @@
-"""A net's stages run on a batch: tiles of samples in chunks, chunks over threads."""
+"""Execution of net stages on a batch: tiles of samples in chunks, chunks over threads."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from itertools import accumulate, starmap
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from stepnet.checkpoints import Checkpoints
-from stepnet.engines.numba_engine.codegen.blas import SINGLE_THREAD
-from stepnet.engines.numba_engine.layers.matrix_products import TILE
-from stepnet.engines.numba_engine.layers.stage_runs import NOTHING, NetStage
-from stepnet.engines.numba_engine.layers.stage_sweeps import Memory, sweep, sweep_and_turn
-from stepnet.engines.numba_engine.layers.tapes import NetTape
+from stepnet.checkpoints.budget import AUTOMATIC_BYTES, Memory
+from stepnet.engines.numba_engine import NOTHING, SINGLE_THREAD, TILE, NetStage, NetTape, sweep, sweep_and_turn
 from stepnet.engines.reconstruction import drift_limit, warn_of_drift
 from stepnet.ensembles.ensemble import count_usable_cores
 from stepnet.fields import Chain, Depth
@@ -28,19 +25,21 @@ from stepnet.nets.memory_split import MemorySplit, count_chunk_bytes, split_memo
 __all__ = ["CHUNK", "SINGLE_THREAD", "TILE", "Execution", "build_stage", "sweep", "tile", "untile"]
 
 CHUNK = 4  # tiles that share the weights in the cache
-AUTOMATIC_BYTES = 2**28  # what "auto" may store, and what is put by of a kind to be used again
-AHEAD = 2  # gradients of chunks for every thread that wait to be added up
+AHEAD = 2  # gradients of chunks per thread that may wait to be summed
+
+Found = TypeVar("Found")
+LinearMap = Callable[[np.ndarray], np.ndarray]
 
 
 def build_stage(record: Chain | Block, dtype: np.dtype) -> NetStage:
-    """What the engine makes of a part of a net."""
+    """Build the engine's net stage of a chain or block."""
     if isinstance(record, Block):
-        return NetStage(record.field, record.motion, record.steps, record.length, record.depth, dtype)
+        return NetStage(record.field, record.scheme_program, record.steps, record.length, record.depth, dtype)
     return NetStage(record, NOTHING, 1, 1.0, Depth(1), dtype)
 
 
 def tile(x: np.ndarray) -> np.ndarray:
-    """(batch, features) -> (tiles, features, TILE), zeros behind the last sample; a view if there are none."""
+    """(batch, features) -> (tiles, features, TILE), padded with zeros; a view if there is no padding."""
     n, padded = -(-len(x) // TILE), x
     if n * TILE != len(x):
         padded = np.zeros((n * TILE, x.shape[1]), x.dtype)
@@ -66,7 +65,7 @@ class Execution:
         self._workers = workers or count_usable_cores()
         self._threads: tuple[int, ThreadPoolExecutor] | None = None
         self._free: dict[tuple[int, bool], list[NetTape]] = {}
-        self._portions: dict[tuple[int, Memory], MemorySplit] = {}
+        self._memory_splits: dict[tuple[int, Memory], MemorySplit] = {}
         self._alone = SINGLE_THREAD if any(stage.calls_blas for stage in self.stages) else nullcontext()
 
     @property
@@ -76,21 +75,23 @@ class Execution:
             self._threads = os.getpid(), ThreadPoolExecutor(self._workers)
         return self._threads[1]
 
-    def over(self, function: Callable, *arrays) -> list:
-        """function(one, ...) for all entries of some lists, over threads; values in order."""
+    def over(self, function: Callable[..., Found], *arrays: Sequence[Any]) -> list[Found]:
+        """Apply a function to all entries of the lists, over threads; return the values in order."""
         with self._alone:
             if len(arrays[0]) == 1 or self._workers == 1:
                 return list(map(function, *arrays))
             return list(self._pool.map(function, *arrays))
 
-    def added(self, function: Callable, theta: np.ndarray, *arrays, at_once: int | None = None) -> tuple:
-        """The sum of what function(bar, one, ...) adds to each `bar`, and its values; few bars are there at once.
+    def added(
+        self, function: Callable[..., Found], theta: np.ndarray, *arrays: Sequence[Any], at_once: int | None = None
+    ) -> tuple[np.ndarray, list[Found]]:
+        """The sum of what function(bar, one, ...) adds to each `bar`, and its values; few bars exist at a time.
 
-        They are added in order, so that bits do not depend on threads.
+        They are summed in order, so that results do not depend on threads.
         """
         spare: list[np.ndarray] = []
 
-        def run(*each):
+        def run(*each: Any) -> tuple[np.ndarray, Found]:
             try:
                 bar = spare.pop()
                 bar.fill(0)
@@ -107,14 +108,14 @@ class Execution:
                 else:
                     total += bar
                     spare.append(bar)
-        return total, values
+        return cast(np.ndarray, total), values
 
-    def _few(self, function: Callable, arguments: list[tuple], at_once: int) -> Iterator:
-        """Values in order, over threads; no more than `at_once` are under way or wait to be taken."""
+    def _few(self, function: Callable[..., Found], arguments: list[tuple[Any, ...]], at_once: int) -> Iterator[Found]:
+        """Yield values in order, over threads; at most `at_once` are being computed or waiting."""
         if min(len(arguments), self._workers, at_once) == 1:
             yield from starmap(function, arguments)
             return
-        waiting: deque[Future] = deque()
+        waiting: deque[Future[Found]] = deque()
         try:
             for each in arguments:
                 if len(waiting) == at_once:
@@ -127,14 +128,14 @@ class Execution:
                 future.cancel()
 
     def own(self, theta: np.ndarray) -> list[np.ndarray]:
-        """The parameters of every stage."""
+        """The parameters of each stage."""
         return [theta[a:b] for a, b in self.places]
 
     def forward(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Outputs of a batch."""
         own = self.own(theta)
 
-        def run(y):
+        def run(y: np.ndarray) -> np.ndarray:
             for stage, some in zip(self.stages, own, strict=True):
                 y = stage.forward(some, y)
             return y
@@ -142,10 +143,10 @@ class Execution:
         return untile(np.concatenate(self.over(run, split_into_chunks(tile(x)))), len(x))
 
     def features(self, theta: np.ndarray, x: np.ndarray, wanted: int) -> np.ndarray:
-        """States inside the block that is stage `wanted`, after its opening and after every further step."""
+        """States inside the block that is stage `wanted`: its first state and the state after each further step."""
         own = self.own(theta)
 
-        def run(y):
+        def run(y: np.ndarray) -> np.ndarray:
             for stage, some in zip(self.stages[:wanted], own, strict=False):
                 y = stage.forward(some, y)
             return self.stages[wanted].states(own[wanted], y)
@@ -154,18 +155,20 @@ class Execution:
         return np.stack([untile(each, len(x)) for each in found])
 
     def until(self, theta: np.ndarray, x: np.ndarray, wanted: int) -> np.ndarray:
-        """The state that stage `wanted` begins with."""
+        """The input of stage `wanted`."""
         y = tile(x)
         with self._alone:
             for stage, some in zip(self.stages[:wanted], self.own(theta), strict=False):
                 y = stage.forward(some, y)
         return untile(y, len(x))
 
-    def tangent(self, theta, theta_dot, x, x_dot) -> tuple[np.ndarray, np.ndarray]:
+    def tangent(
+        self, theta: np.ndarray, theta_dot: np.ndarray, x: np.ndarray, x_dot: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Outputs and their tangents."""
         own, dots = self.own(theta), self.own(theta_dot)
 
-        def run(y, y_dot):
+        def run(y: np.ndarray, y_dot: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             for stage, some, dot in zip(self.stages, own, dots, strict=True):
                 y, y_dot = stage.tangent(some, dot, y, y_dot)
             return y, y_dot
@@ -174,42 +177,46 @@ class Execution:
         one, other = (untile(np.concatenate(each), len(x)) for each in zip(*found, strict=True))
         return one, other
 
-    def linearised(self, theta, x) -> tuple[np.ndarray, Callable, Callable]:
-        """Outputs, their tangents by way of theta_dot, and gradients of theta from theirs; one run serves them all."""
+    def linearised(self, theta: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, LinearMap, LinearMap]:
+        """Outputs, and functions for tangents from theta_dot and gradients of theta, all from one run."""
         own, chunks = self.own(theta), split_into_chunks(tile(x))
-        runs = self._passages(chunks, is_dual=True)
+        runs = self._take_tapes(chunks, is_dual=True)
 
-        def push(theta_dot):
+        def push(theta_dot: np.ndarray) -> np.ndarray:
             dots = self.own(theta_dot)
             return untile(join(self.over(lambda run: run.push(own, dots), runs)), len(x))
 
-        def pull(outputs_bar):
+        def pull(outputs_bar: np.ndarray) -> np.ndarray:
             return self._pulled(runs, own, theta, outputs_bar, is_x_wanted=False)[0]
 
         outputs = untile(join(self.over(lambda run, y: run.run(own, y), runs, chunks)), len(x))
-        weakref.finalize(pull, self._put_by, runs)
+        weakref.finalize(pull, self._return_to_pool, runs)
         return outputs, push, pull
 
-    def sweep(self, theta, x, memory: Memory, is_x_wanted: bool = True) -> Generator[Any, Any, None]:
-        """Outputs; once their gradient is sent, the gradients with respect to the parameters and to x."""
+    def sweep(
+        self, theta: np.ndarray, x: np.ndarray, memory: Memory, is_x_wanted: bool = True
+    ) -> Generator[Any, np.ndarray, None]:
+        """Yield the outputs and, when their gradient is sent, the gradients with respect to the parameters and x."""
         own, chunks = self.own(theta), split_into_chunks(tile(x))
-        portions = self._portions_of(memory, sum(map(len, chunks)))
-        if portions.memories[0] == "all":
-            runs = self._passages(chunks)
+        split = self._find_memory_split(memory, sum(map(len, chunks)))
+        if split.memories[0] == "all":
+            runs = self._take_tapes(chunks)
             y_bar = yield untile(join(self.over(lambda run, y: run.run(own, y), runs, chunks)), len(x))
             theta_bar, x_bars = self._pulled(runs, own, theta, y_bar, is_x_wanted)
-            self._put_by(runs)
-            yield theta_bar, untile(join(x_bars), len(x)) if is_x_wanted else None
+            self._return_to_pool(runs)
+            yield theta_bar, untile(join(cast("list[np.ndarray]", x_bars)), len(x)) if is_x_wanted else None
             return
 
-        def begin(y):
+        def begin(y: np.ndarray) -> tuple[np.ndarray, list[Generator[Any, Any, None]]]:
             sweeps = []
-            for stage, some, memory in zip(self.stages, own, portions.memories, strict=True):
+            for stage, some, memory in zip(self.stages, own, split.memories, strict=True):
                 sweeps.append(sweep_and_turn(stage, some, y, memory))
                 y = next(sweeps[-1])
             return y, sweeps
 
-        def finish(bar, sweeps, y_bar):
+        def finish(
+            bar: np.ndarray, sweeps: list[Generator[Any, Any, None]], y_bar: np.ndarray
+        ) -> tuple[np.ndarray, float]:
             drifts = []
             for each, some_bar in zip(reversed(sweeps), reversed(self.own(bar)), strict=True):
                 y_bar, drift = each.send((y_bar, some_bar))
@@ -217,16 +224,14 @@ class Execution:
                 each.close()
             return y_bar, max(drifts)
 
-        if portions.is_held:
+        if split.is_held:
             ends, started = zip(*self.over(begin, chunks), strict=True)
             y_bar = yield untile(join(ends), len(x))
             theta_bar, ended = self.added(finish, theta, started, split_into_chunks(tile(y_bar)))
         else:
             again = lambda bar, y, y_bar: finish(bar, begin(y)[1], y_bar)
             y_bar = yield self.forward(theta, x)
-            theta_bar, ended = self.added(
-                again, theta, chunks, split_into_chunks(tile(y_bar)), at_once=portions.at_once
-            )
+            theta_bar, ended = self.added(again, theta, chunks, split_into_chunks(tile(y_bar)), at_once=split.at_once)
         x_bars, drifts = zip(*ended, strict=True)
         limit = drift_limit(np.finfo(theta.dtype).eps)
         if max(drifts) <= limit:
@@ -235,55 +240,58 @@ class Execution:
         warn_of_drift(max(drifts), limit)
         yield self.gradient(theta, x, lambda _: y_bar, "auto", is_x_wanted)
 
-    def _pulled(self, runs, own, theta, outputs_bar, is_x_wanted: bool) -> tuple[np.ndarray, Sequence[np.ndarray]]:
-        """Gradients of theta, and of x chunk by chunk, from those of the outputs."""
+    def _pulled(
+        self, runs: list[NetTape], own: list[np.ndarray], theta: np.ndarray, outputs_bar: np.ndarray, is_x_wanted: bool
+    ) -> tuple[np.ndarray, list[np.ndarray | None]]:
+        """Gradients with respect to theta, and to x by chunks, from those of the outputs."""
 
-        def back(bar, run, y_bar):
+        def back(bar: np.ndarray, run: NetTape, y_bar: np.ndarray) -> np.ndarray | None:
             return run.pull(own, self.own(bar), y_bar, is_x_wanted)
 
         return self.added(back, theta, runs, split_into_chunks(tile(outputs_bar)))
 
     def gradient(
-        self, theta, x, end_gradient: Callable[[np.ndarray], np.ndarray], memory: Memory, is_x_wanted: bool = True
-    ):
-        """Gradients with respect to the parameters and to x; `end_gradient(outputs)` is asked once, in between."""
+        self, theta: np.ndarray, x: np.ndarray, end_gradient: Callable[[np.ndarray], np.ndarray], memory: Memory,
+        is_x_wanted: bool = True,
+    ) -> tuple[np.ndarray, np.ndarray | None]:  # fmt: skip
+        """Gradients with respect to the parameters and x; `end_gradient(outputs)` is called once."""
         sweep = self.sweep(theta, x, memory, is_x_wanted)
         return sweep.send(end_gradient(next(sweep)))
 
     # ---- memory -----------------------------------------------------------------------------------------------------
 
-    def _passages(self, chunks, is_dual: bool = False) -> list[NetTape]:
-        """For all chunks; if possible some that were put by, as new ones cost more."""
-        return [self._passage(len(y), is_dual) for y in chunks]
+    def _take_tapes(self, chunks: Sequence[np.ndarray], is_dual: bool = False) -> list[NetTape]:
+        """Tapes for all chunks, from the pool where possible, because allocation is expensive."""
+        return [self._take_tape(len(y), is_dual) for y in chunks]
 
-    def _passage(self, tiles: int, is_dual: bool) -> NetTape:
+    def _take_tape(self, tiles: int, is_dual: bool) -> NetTape:
         try:
             return self._free[tiles, is_dual].pop()
         except (KeyError, IndexError):
             return NetTape(self.stages, tiles, is_dual)
 
-    def _put_by(self, runs: list[NetTape]) -> None:
-        """They are not used any more."""
+    def _return_to_pool(self, runs: list[NetTape]) -> None:
+        """Return tapes to the pool."""
         for run in runs:
             free = self._free.setdefault((run.tiles, run.is_dual), [])
-            if (len(free) + 1) * run.nbytes <= AUTOMATIC_BYTES:  # those of a kind are of one size
+            if (len(free) + 1) * run.nbytes <= AUTOMATIC_BYTES:  # tapes of one kind have equal sizes
                 free.append(run)
 
     def stored_bytes(self, tiles: int) -> int:
-        """Memory of all that a gradient could keep."""
+        """The memory of a gradient that stores everything."""
         return sum(stage.stored_bytes(tiles) for stage in self.stages if not stage.is_single)
 
     def can_be_kept(self, samples: int, memory: Memory) -> bool:
-        """Whether a run with tangents may be kept as a whole."""
+        """Whether the memory policy allows storing a whole run with tangents."""
         return memory == "all" or (memory == "auto" and self.stored_bytes(-(-samples // TILE)) <= AUTOMATIC_BYTES)
 
-    def _portions_of(self, memory: Memory, tiles: int) -> MemorySplit:
+    def _find_memory_split(self, memory: Memory, tiles: int) -> MemorySplit:
         key = tiles, memory
-        if key not in self._portions:
-            self._portions[key] = self._shared_out(memory, tiles)
-        return self._portions[key]
+        if key not in self._memory_splits:
+            self._memory_splits[key] = self._build_memory_split(memory, tiles)
+        return self._memory_splits[key]
 
-    def _shared_out(self, memory: Memory, tiles: int) -> MemorySplit:
+    def _build_memory_split(self, memory: Memory, tiles: int) -> MemorySplit:
         if self.can_be_kept(tiles * TILE, memory):
             memory = "all"
         limit = memory.bytes if isinstance(memory, Checkpoints) else None

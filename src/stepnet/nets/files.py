@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
@@ -20,6 +21,11 @@ from stepnet.schemes.tableau import Dense, Embedded
 from stepnet.storage.atomic_files import validate_path, write_file
 from stepnet.storage.stored_arrays import TROUBLE, Tensors, open_tensors
 
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from stepnet.nets.net import Net
+
 FORMAT = 1
 DTYPES = ("float64", "float32")
 MOST_STEPS = 2**20  # of a block, in a file
@@ -32,13 +38,13 @@ RECORDS = {
 }  # fmt: skip
 
 
-def write(path, net) -> None:
-    """Weights by name, operators by number, and the design; the file is replaced at once."""
+def write(path: str | PathLike[str], net: Net) -> None:
+    """Write weights by name, operators by number, and the design; the file is replaced atomically."""
     from safetensors.numpy import save
 
     file = validate_path("path", path)
     tensors = {f"weights.{name}": np.ascontiguousarray(value) for name, value in net.weights.items()}
-    operators: list = []
+    operators: list[Any] = []
     described = _describe(net.design, operators)
     for number, P in enumerate(operators):
         for part in ("data", "indices", "indptr"):
@@ -49,9 +55,9 @@ def write(path, net) -> None:
     write_file(file, save(tensors, metadata={"stepnet": json.dumps(header)}))
 
 
-def fingerprint(net) -> str:
-    """A name for design, precision and layout: nets with the same one are the same but for their weights."""
-    operators: list = []
+def fingerprint(net: Net) -> str:
+    """A hash of design, precision and layout: nets with equal hashes differ only in their weights."""
+    operators: list[Any] = []
     described = json.dumps([net.dtype.name, net.layout, _describe(net.design, operators)])
     found = hashlib.sha256(described.encode())
     for P in operators:
@@ -60,8 +66,8 @@ def fingerprint(net) -> str:
     return found.hexdigest()
 
 
-def read(path):
-    """The net in a file; every number is checked before it is used, for the file may be from anywhere."""
+def read(path: str | PathLike[str]) -> Net:
+    """Read a net from a file; every number is validated before use, because the file may be untrusted."""
     file = validate_path("path", path)
     with open_tensors(file) as tensors:
         text = tensors.metadata.get("stepnet")
@@ -77,7 +83,7 @@ def read(path):
     raise DamagedFile(f"{str(path)!r} has the format {header['format']!r:.60}, this version reads {FORMAT}")
 
 
-def _build_net(header: dict, tensors: Tensors):
+def _build_net(header: dict[str, Any], tensors: Tensors) -> Net:
     from stepnet.nets.net import Net
 
     design, dtype = _build(header["design"], tensors), header["dtype"]
@@ -94,8 +100,8 @@ def _build_net(header: dict, tensors: Tensors):
     return Net(design, np.concatenate([np.zeros(0), *theta]), dtype=dtype, memory=memory, layout=layout)
 
 
-def _describe(value, operators: list):
-    """A record as JSON; operators go to a list, each once."""
+def _describe(value: Any, operators: list[Any]) -> Any:
+    """Convert a record to JSON; operators are collected in a list, without duplicates."""
     if isinstance(value, Activation):
         return {"activation": value.name}
     if sparse.issparse(value):
@@ -105,7 +111,7 @@ def _describe(value, operators: list):
             known = len(operators) - 1
         return {"operator": known}
     name = getattr(value, "name", None)
-    if isinstance(value, catalogue.RECORDS) and _is_known(name, value):
+    if catalogue.is_scheme(value) and _is_known(name, value):
         return {"scheme": name}
     if type(value) is RECORDS.get(type(value).__name__):
         each = {f.name: _describe(getattr(value, f.name), operators) for f in dataclasses.fields(value)}
@@ -117,23 +123,23 @@ def _describe(value, operators: list):
     raise TypeError(f"{type(value).__name__} cannot be written into the file of a net, found {value!r:.80}")
 
 
-def _are_equal(P, Q) -> bool:
-    """Whether two operators have the same numbers in the same places."""
+def _are_equal(P: sparse.csr_array, Q: sparse.csr_array) -> bool:
+    """Whether two operators have the same entries."""
     if P is Q:
         return True
     pairs = ((P.data, Q.data), (P.indices, Q.indices), (P.indptr, Q.indptr))
     return P.shape == Q.shape and all(np.array_equal(*pair) for pair in pairs)
 
 
-def _is_known(name, scheme) -> bool:
-    """Whether the catalogue has this scheme by this name; others are written as their numbers."""
+def _is_known(name: Any, scheme: Any) -> bool:
+    """Whether the catalogue has this scheme under this name; others are written with their coefficients."""
     try:
         return catalogue.get(name) == scheme
     except (LookupError, ValueError):
         return False
 
 
-def _build(value, tensors: Tensors):
+def _build(value: Any, tensors: Tensors) -> Any:
     if isinstance(value, list):
         return tuple(_build(each, tensors) for each in value)
     if not isinstance(value, dict):
@@ -144,12 +150,12 @@ def _build(value, tensors: Tensors):
     if "activation" in value:
         return activation(value["activation"])
     if "operator" in value:
-        return _operator(f"operators.{value['operator']}", tensors)
+        return _read_operator(f"operators.{value['operator']}", tensors)
     return catalogue.get(value["scheme"])
 
 
-def _validate(record):
-    """A convolution must have the operators of its stencil, for engines take either."""
+def _validate(record: Any) -> Any:
+    """Require that a convolution has the operators of its stencil, because engines use either."""
     if isinstance(record, fields.Mixing) and record.stencil is not None:
         pairs = zip(record.operators, build_shifts(record.stencil), strict=True)
         if any(abs(one - other).max() > 0 for one, other in pairs):
@@ -157,8 +163,8 @@ def _validate(record):
     return record
 
 
-def _operator(name: str, tensors: Tensors) -> sparse.csr_array:
-    """A sparse matrix whose indices lie inside of it: SciPy and the kernels take them as they are."""
+def _read_operator(name: str, tensors: Tensors) -> sparse.csr_array:
+    """Read a sparse matrix and check its indices, which SciPy and the kernels do not."""
     rows, columns = tensors.require(f"{name}.shape", (2,), np.int64).tolist()
     if not (1 <= rows <= MOST_NODES and 1 <= columns <= MOST_NODES):
         raise ValueError(f"{name!r} must have 1 to {MOST_NODES} rows and columns, found {rows} and {columns}")

@@ -1,7 +1,8 @@
-"""Random weights: scaled by the numbers of connections, orthogonal, or by the scheme's stability region."""
+"""Random weights: scaled by fan-in and fan-out, orthogonal, or scaled by the scheme's stability region."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,25 +11,26 @@ from stepnet.errors import UnknownName
 from stepnet.fields import Attention, Chain, Fixed, Normalisation, reference
 from stepnet.fields.formula import Layer
 from stepnet.nets.design import Block, Design
-from stepnet.records import checked_seed
+from stepnet.records import validate_seed
 from stepnet.schemes.conditions import amplification, imaginary_stability_limit, real_stability_limit
 
-VARIANCES = {
+VARIANCES: dict[str, Callable[[float, float], float]] = {
     "lecun": lambda fan_in, fan_out: 1 / fan_in,
     "glorot": lambda fan_in, fan_out: 2 / (fan_in + fan_out),
     "he": lambda fan_in, fan_out: 2 / fan_in,
 }
 NAMES = (*VARIANCES, "orthogonal", "stable")
-INSIDE = 0.9  # of the way to the edge of the stability region
+INSIDE = 0.9  # of the distance to the boundary of the stability region
 POWERS = 60  # iterations for the norm of K
-SMALL = 256  # features up to which the matrix of K is written out for its norm
+SMALL = 256  # features up to which the norm of K is computed from its dense matrix
 
 
 def draw_initial_weights(design: Design, name: str, seed: int | None) -> np.ndarray:
-    """All parameters in one vector; biases are zero.
+    """Draw all parameters in one vector; biases are zero.
 
     LeCun, Bottou, Orr & Mueller (1998); Glorot & Bengio (2010); He, Zhang, Ren & Sun (2015); Saxe, McClelland & Ganguli
-    (2014) for orthogonal matrices.  "stable" scales those of Glorot so that the layers lie inside the stability region.
+    (2014) for orthogonal matrices.  "stable" scales Glorot's weights so that the layers lie inside the stability
+    region.
     """
     name = validate_initialisation(name)
     random, found = _make_generator(seed), []
@@ -49,33 +51,33 @@ def draw_initial_weights(design: Design, name: str, seed: int | None) -> np.ndar
 
 
 def validate_initialisation(name: str) -> str:
-    """The name of an initialisation, if it is one."""
+    """Return the name of an initialisation; refuse an unknown one."""
     if not isinstance(name, str) or name not in NAMES:
         raise UnknownName("initialisation", name, NAMES)
     return name
 
 
 def _make_generator(seed: int | None) -> np.random.Generator:
-    return np.random.default_rng(None if seed is None else checked_seed(seed))
+    return np.random.default_rng(None if seed is None else validate_seed(seed))
 
 
 def _list_owners(stage: Chain | Block) -> list[tuple[Layer, str]]:
-    """For every parameter the first layer that has it."""
+    """For each parameter the first layer that has it."""
     chains = stage.field.parts if isinstance(stage, Block) else (stage,)
     layers = [layer for chain in chains for layer in chain.layers]
     return [(next(layer for layer in layers if name in layer.parameters), name) for name in stage.parameters]
 
 
-def _draw(layer: Layer, name: str, controls: int, random) -> np.ndarray:
+def _draw(layer: Layer, name: str, controls: int, random: np.random.Generator) -> np.ndarray:
     K: Any = layer.connectivity
     if name == "orthogonal":
-        n_added = 1 if isinstance(K, Attention) else int(np.prod(K.weight_shape[:-2]))  # matrices that are added up
+        n_added = 1 if isinstance(K, Attention) else int(np.prod(K.weight_shape[:-2]))  # matrices that are summed
         return np.stack([_draw_orthogonal(K.weight_shape, random) for _ in range(controls)]) / np.sqrt(n_added)
     variance = VARIANCES["glorot" if name == "stable" else name]
     return random.normal(size=(controls, *K.weight_shape)) * np.sqrt(variance(*K.fan))
 
 
-def _draw_orthogonal(shape: tuple[int, ...], random) -> np.ndarray:
+def _draw_orthogonal(shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
     *taps, rows, columns = shape
     n = max(rows, columns)
     Q, R = np.linalg.qr(random.normal(size=(*taps, n, n)))
@@ -108,7 +110,7 @@ def find_norm(layer: Layer, W: np.ndarray) -> float:
 
 
 def _shrink(layer: Layer, W: np.ndarray, bound: float) -> None:
-    """W scaled down in place so that K keeps to the bound; that of attention is quadratic in its last two matrices."""
+    """Scale W in place so that |K| is within the bound; for attention |K| is quadratic in its last two matrices."""
     share = min(1.0, bound / max(find_norm(layer, W), np.finfo(float).tiny))
     if isinstance(layer.connectivity, Attention):
         W[2:] *= share**0.5
@@ -122,8 +124,7 @@ def find_largest_norm(block: Block) -> float:
     Parabolic: h |K|^2 max s' within the real interval (2 for Euler).  Hyperbolic: h |K| sqrt(max s') within the
     imaginary interval (2 for Verlet).  Hamiltonian: h |K|^2 max s' within it.  Antisymmetric: h (-damping + i |K - K'|)
     max s'.  Else: h |K| max s' < 1, which makes a step invertible; for a chain the product over its layers, each with
-    the same part in it.  With a normalisation N, s(N(.)) takes the place of s.  That a K depends on the state itself is
-    left out.
+    an equal factor.  With a normalisation N, s(N(.)) replaces s.  The dependence of K on the state is ignored.
     """
     h, name, scheme = block.h, block.field.name, block.scheme
     layer, s = block.field.parts[0].layers[0], _find_steepest(block.field.parts[0])
@@ -140,7 +141,7 @@ def find_largest_norm(block: Block) -> float:
 
 
 def _find_steepest(chain: Chain) -> float:
-    """The largest slope of s, or of s(N(.)); of a longer chain that of all but its weights."""
+    """The largest slope of s, or of s(N(.)); for a longer chain the product over its layers, without weights."""
     found = 1.0
     for layer in chain.layers:
         found *= layer.activation.steepest
@@ -151,7 +152,7 @@ def _find_steepest(chain: Chain) -> float:
     return found
 
 
-def _find_largest_rotation(scheme, damping: float, h: float) -> float:
+def _find_largest_rotation(scheme: Any, damping: float, h: float) -> float:
     frequencies = np.linspace(0, 10 / h, 10001)[1:]
     is_outside = amplification(scheme, h * (-damping + 1j * frequencies)) > 1 + 1e-9
     first = int(np.argmax(is_outside)) if is_outside.any() else len(frequencies)

@@ -1,10 +1,10 @@
-"""A net as single layers, each with parameters of its own: chains, and every step of every block."""
+"""A net as single layers with separate parameters: chains, and each step of each block."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from stepnet.fields import HeldWeights
 from stepnet.nets.design import Block
 from stepnet.nets.net import Net
 from stepnet.schemes.step_program import Slope
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
 class LayerPullback(NamedTuple):
@@ -24,16 +27,16 @@ class LayerPullback(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SingleLayer:
-    """x -> f(x; theta[places]): the opening, a step, a join or the read-out.
+    """x -> f(x; theta[places]): the opening layer, a step, a join or the readout.
 
     Parameters
     ----------
     name : str
-        As the parameters of the net are called, with the number of the step: "blocks.0.3".
+        The prefix of its parameter names, with the number of the step: "blocks.0.3".
     places : array of int
-        Where its parameters are in the flat vector of the net.
+        Indices of its parameters in the flat vector of the net.
     stage : Stage
-        What the engine makes of it.
+        The engine's net stage.
     """
 
     name: str
@@ -57,9 +60,9 @@ class SingleLayer:
 
 
 class LayerDecomposition:
-    """A net taken apart: states and costates between its layers.
+    """A net decomposed into layers, with the states and costates between them.
 
-    Steps must be those of one-step schemes, and read the weights of their own control value only, as with held weights.
+    Schemes must be one-step, and each step must use the weights of one control value, as with held weights.
     """
 
     def __init__(self, net: Net):
@@ -67,8 +70,8 @@ class LayerDecomposition:
             raise TypeError(f"the model must be a Net to be taken apart into layers, found {type(net).__name__}")
         self.net, self.layers = net, list(_list_layers(net))
 
-    def states(self, theta: np.ndarray, x) -> list[np.ndarray]:
-        """x_0, ..., x_N `(batch, features)`: inputs, what every layer makes of the state before it, outputs."""
+    def states(self, theta: np.ndarray, x: ArrayLike) -> list[np.ndarray]:
+        """x_0, ..., x_N `(batch, features)`: the inputs, then the output of each layer."""
         found = [self.net._inputs("x", x)]
         for layer in self.layers:
             found.append(layer.forward(theta[layer.places], found[-1]))
@@ -79,15 +82,15 @@ class LayerDecomposition:
         return self.net._layout_out.restore(states[-1])
 
     def costates(self, theta: np.ndarray, states: list[np.ndarray], end: np.ndarray) -> Costates:
-        """p_n = d <p_(n+1), f_n(x_n)> / dx_n back from p_N, the end, which is given in the order of the outputs."""
+        """p_n = d <p_(n+1), f_n(x_n)> / dx_n backward from p_N = `end`, given in the order of the outputs."""
         found, theta_bar = [self.net._layout_out.flatten(end)], np.zeros_like(theta)
         for layer, x in zip(reversed(self.layers), states[-2::-1], strict=True):
             _, theta_bar[layer.places], p = layer.pullback(theta[layer.places], x, found[-1])
             found.append(p)
         return Costates(found[::-1], theta_bar)
 
-    def over(self, function: Callable) -> list:
-        """function(n) for every layer n, over threads; values in order."""
+    def over(self, function: Callable[..., Any]) -> list[Any]:
+        """function(n) for each layer n, over threads; values in order."""
         return self.net._execution.over(function, range(len(self.layers)))
 
 
@@ -99,7 +102,7 @@ class Costates(NamedTuple):
 
 
 def _list_layers(net: Net) -> Iterator[SingleLayer]:
-    """From the inputs to the outputs."""
+    """Yield the layers, from the inputs to the outputs."""
     from stepnet.nets.execution import build_stage
 
     numbers = net.views(np.arange(net.theta.size))
@@ -114,12 +117,12 @@ def _list_layers(net: Net) -> Iterator[SingleLayer]:
             yield SingleLayer(name, _flatten(places), build_stage(record, net.dtype))
 
 
-def _flatten(places) -> np.ndarray:
+def _flatten(places: Iterable[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.int64), *(np.ravel(each) for each in places)])
 
 
 def _require_own_weights(name: str, block: Block) -> None:
-    if block.motion.opening.steps:
+    if block.scheme_program.opening.steps:
         raise ValueError(f"{name} must have a one-step scheme for its steps to be layers, found {block.scheme.name!r}")
     if block.depth.degree or block.depth.controls != block.steps:
         raise ValueError(
@@ -137,6 +140,6 @@ def _require_own_weights(name: str, block: Block) -> None:
 
 
 def _list_times(block: Block) -> Iterator[float]:
-    """Where a step looks at the weights, in units of its length."""
-    for program in (block.motion.opening, block.motion.step):
+    """The times at which a step evaluates the weights, in units of its length."""
+    for program in (block.scheme_program.opening, block.scheme_program.step):
         yield from (operation.c for operation in program.operations if isinstance(operation, Slope))

@@ -1,15 +1,24 @@
-"""Where the axes of a sample lie: channels first or last.
+"""Layouts: channels as the first or the last axis of a sample.
 
-Inside, a sample is a flat vector, channel by channel.  Outside, it is an array of the shape that its layout states, or
-that array flattened.
+Internally, a sample is a flat vector, channel by channel.  For users it is an array of the shape given by its layout,
+or that array flattened.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING, Any
 
 from stepnet.errors import UnknownName
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    import numpy as np
+    import torch
+
+    Batch = TypeVar("Batch", np.ndarray, torch.Tensor)
 
 NAMES = ("channels_first", "channels_last")
 SPACE = {2: ("nodes",), 3: ("height", "width")}
@@ -35,28 +44,28 @@ class Layout:
 
     @property
     def is_moved(self) -> bool:
-        """Whether numbers lie elsewhere than inside."""
+        """Whether the user's order differs from the internal one."""
         return self.name == "channels_last" and len(self.axes) > 1
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a sample outside."""
+        """The shape of a sample for users."""
         return (*self.axes[1:], self.axes[0]) if self.is_moved else self.axes
 
     def admits(self, shape: tuple[int, ...]) -> bool:
-        """Whether a sample may have this shape: as stated, flat, without an only channel; any if it has one axis."""
+        """Whether a sample may have this shape: as in the layout, flat, or without a single channel."""
         if len(self.axes) == 1:
             return len(shape) >= 1 and prod(shape) == self.size
         return shape in (self.shape, (self.size,)) or (self.axes[0] == 1 and shape == self.axes[1:])
 
-    def flatten(self, batch):
+    def flatten(self, batch: Batch) -> Batch:
         """`(batch, size)` channel by channel, from an array or a tensor of admitted samples."""
         n = batch.shape[0]
         if self.is_moved:
             batch = batch.reshape(n, self.size // self.axes[0], self.axes[0]).swapaxes(1, 2)
         return batch.reshape(n, self.size)
 
-    def restore(self, flat, shape: tuple[int, ...] | None = None):
+    def restore(self, flat: Batch, shape: tuple[int, ...] | None = None) -> Batch:
         """The inverse of `flatten`: a batch of some shape, flat by default, from `(batch, size)` channel by channel."""
         n = flat.shape[0]
         if self.is_moved:
@@ -64,7 +73,7 @@ class Layout:
         return flat if shape is None else flat.reshape(shape)
 
     def explain(self, found: tuple[int, ...]) -> str:
-        """What is wanted instead of a batch of some shape, for samples of several axes."""
+        """What is expected instead of a batch of this shape, for samples of several axes."""
         names = ("channels", *SPACE.get(len(self.axes), ("...",)))
         if self.is_moved:
             names = (*names[1:], names[0])
@@ -76,12 +85,12 @@ class Layout:
         )
 
 
-def _describe(axes: tuple) -> str:
+def _describe(axes: tuple[Any, ...]) -> str:
     return f"(batch, {', '.join(map(str, axes))})"
 
 
 def validate_layout(name: str) -> str:
-    """The name of a layout, if it is one."""
+    """Return the name of a layout; refuse an unknown one."""
     if not isinstance(name, str) or name not in NAMES:
         raise UnknownName("layout", name, NAMES)
     return name

@@ -1,4 +1,4 @@
-"""How a number of bytes is shared out among the chunks and stages of a gradient."""
+"""Distribution of a memory budget over the chunks and stages of a gradient."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stepnet.checkpoints import Checkpoints
-from stepnet.engines.numba_engine.layers.matrix_products import TILE
-from stepnet.engines.numba_engine.layers.stage_runs import NetStage
-from stepnet.engines.numba_engine.layers.stage_sweeps import Memory, count_least_bytes, count_repeated_steps, is_kept
+from stepnet.checkpoints.budget import Memory
+from stepnet.engines.numba_engine import TILE, NetStage, count_least_bytes, count_repeated_steps, is_kept
 
 
 class MemorySplit(NamedTuple):
-    """What each stage of a chunk may keep, whether all chunks do so until the turn, else how many run again at once."""
+    """What each stage of a chunk may store, and whether all chunks are stored, or how many are rerun at a time."""
 
     memories: Sequence[Memory]
     is_held: bool
@@ -20,15 +19,15 @@ class MemorySplit(NamedTuple):
 
 
 def count_chunk_bytes(stages: Sequence[NetStage], tiles: int) -> int:
-    """Bytes that the gradient of one chunk takes at least."""
+    """The minimum number of bytes for the gradient of one chunk."""
     return sum(count_least_bytes(stage, tiles) for stage in stages)
 
 
 def split_memory(stages: Sequence[NetStage], limit: int, tiles: int, chunk: int, workers: int) -> MemorySplit:
-    """The cheaper of two ways to stay within some bytes.
+    """Choose the cheaper of two strategies within a memory budget.
 
-    Either all chunks are kept until their outputs have a gradient, or none is: then every chunk runs forward once more,
-    and has the memory to itself and a few others.
+    Either all chunks are stored until the gradient of the outputs is known, or none is: then each chunk is run forward
+    once more and shares the memory with only a few others.
     """
     n_chunks, chunk = -(-tiles // chunk), min(tiles, chunk)
     least = count_chunk_bytes(stages, chunk)
@@ -47,7 +46,7 @@ def split_memory(stages: Sequence[NetStage], limit: int, tiles: int, chunk: int,
 
 
 def _estimate_cost(stages: Sequence[NetStage], limit: int, tiles: int) -> float:
-    """Of all steps that are run again."""
+    """The cost of all steps that are run again."""
     if limit < count_chunk_bytes(stages, tiles):
         return float("inf")
     shares = zip(stages, _split_shares(stages, limit, tiles), strict=True)
@@ -55,7 +54,7 @@ def _estimate_cost(stages: Sequence[NetStage], limit: int, tiles: int) -> float:
 
 
 def _split_shares(stages: Sequence[NetStage], limit: int, tiles: int) -> list[Checkpoints]:
-    """What each stage takes at least, and of the rest as much as its part of all records."""
+    """Give each stage its minimum, and of the rest a part in proportion to its tape records."""
     least = [count_least_bytes(stage, tiles) for stage in stages]
     records = [0 if is_kept(stage, "") else stage.stored_bytes(tiles) for stage in stages]
     rest = limit - sum(least)

@@ -1,9 +1,9 @@
-"""Multigrid in the time of steps: all intervals of a long run at once, corrected by runs of few long steps.
+"""Multigrid reduction in time: all intervals of a run in parallel, corrected by runs with few long steps.
 
-u_(k+1) = Phi_k(u_k) + g_(k+1) is solved on points m steps apart.  An iteration propagates over all intervals at once,
-and a level of steps m times as long, with the difference of the two propagations as its source, carries what is
-missing along (full approximation scheme).  Falgout et al. (2014), SIAM J. Sci. Comput. 36:C635; for layers of nets
-Guenther et al. (2020), SIAM J. Math. Data Sci. 2:1.
+u_(k+1) = Phi_k(u_k) + g_(k+1) is solved at points m steps apart.  An iteration propagates over all intervals in
+parallel, and a coarser level with steps m times as long, whose source is the difference of the two propagations,
+transports the correction (full approximation scheme).  Falgout et al. (2014), SIAM J. Sci. Comput. 36:C635; for layers
+of nets Guenther et al. (2020), SIAM J. Math. Data Sci. 2:1.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from stepnet.errors import UnknownName
 from stepnet.records import validate_count, validate_number
 from stepnet.validation import check, whole
 
-ROUNDING = 1e-14  # residuals below are noise and do not count for the factor
-REACHABLE = 32  # roundings: residuals come down to a few
+ROUNDING = 1e-14  # smaller residuals are rounding and are not used for the factor
+REACHABLE = 32  # unit roundoffs: the attainable residual is a few of them
 
 Advance = Callable[[int, int, int, Any], Any]
-"""advance(level, first, count, state): the state `count` steps on from step `first` of a level."""
+"""advance(level, first, count, state): the state `count` steps after step `first` of a level."""
 Carrier = Callable[..., Sequence[Any]]
 """carrier(function, *lists): the values of a function at all entries of some lists, in order."""
 
 
-def _precision(name: str, value) -> np.dtype:
+def _precision(name: str, value: Any) -> np.dtype:
     try:
         dtype = np.dtype(value)
     except (TypeError, ValueError):
@@ -40,21 +40,21 @@ def _precision(name: str, value) -> np.dtype:
 
 @dataclass(frozen=True)
 class MGRIT:
-    """How a run is made parallel along its steps.
+    """The parameters of multigrid reduction in time.
 
     Parameters
     ----------
     coarsening : int
-        Steps in an interval, and how much longer the steps of the next level are.
+        Steps in an interval, and the ratio of step sizes of consecutive levels.
     levels : int
-        Two or more.
+        Number of levels, at least two.
     relaxation : "FCF" or "F"
-        Two propagations over all intervals in an iteration, or one.
+        Two propagations over all intervals per iteration, or one.
     iterations : int
-        At most.
+        Maximum number of iterations.
     tolerance : float
-        Of the residual, relative to the states.  One that the precision of a net cannot reach is 32 of its roundings;
-        0 makes all iterations.
+        Tolerance of the residual, relative to the states.  It is raised to 32 unit roundoffs of the net's precision if
+        it is smaller; 0 performs all iterations.
     """
 
     coarsening: int = 4
@@ -63,7 +63,7 @@ class MGRIT:
     iterations: int = 20
     tolerance: float = 1e-12
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, least in (("coarsening", 2), ("levels", 2), ("iterations", 1)):
             object.__setattr__(self, name, validate_count(name, getattr(self, name), least))
         if not isinstance(self.relaxation, str) or self.relaxation not in ("F", "FCF"):
@@ -72,13 +72,13 @@ class MGRIT:
 
     @check(dtype=_precision)
     def within(self, dtype: np.dtype) -> MGRIT:
-        """The same with a tolerance that numbers of this precision can reach."""
+        """The same with a tolerance attainable in this precision."""
         least = REACHABLE * float(np.finfo(dtype).eps) if self.tolerance else 0.0
         return replace(self, tolerance=max(self.tolerance, least))
 
     @check(count=whole(1))
     def steps(self, count: int) -> list[int]:
-        """The number of steps on every level."""
+        """The number of steps on each level."""
         least = self.coarsening ** (self.levels - 1)
         if count % least:
             raise ValueError(
@@ -90,7 +90,7 @@ class MGRIT:
 
 @dataclass(frozen=True)
 class Convergence:
-    """What an iteration did.
+    """The convergence history of an iteration.
 
     Parameters
     ----------
@@ -100,9 +100,9 @@ class Convergence:
     is_converged : bool
         Whether the last of them is within the tolerance.
     sequential_steps : int
-        Steps, of any level, that had to wait for each other; those within one interval do, intervals do not.
+        Steps of any level that depend on each other: those within one interval do, those of different intervals do not.
     steps : int
-        What these are in a plain run.
+        The same number in a serial run.
     """
 
     residuals: tuple[float, ...]
@@ -116,7 +116,7 @@ class Convergence:
 
     @property
     def factor(self) -> float:
-        """The mean factor of the residual in an iteration, until it is rounding; NaN without an iteration."""
+        """The mean reduction factor of the residual per iteration, down to rounding; NaN without an iteration."""
         counted = [r for r in self.residuals if r > ROUNDING]
         if len(counted) < 2:
             return float("nan")
@@ -124,17 +124,17 @@ class Convergence:
 
 
 class Multigrid:
-    """The iteration, for any states that can be added, and any carrier.
+    """The iteration, for any states with addition and any carrier.
 
     Parameters
     ----------
     mgrit : MGRIT
     steps : int
     advance : Advance
-        On level 0 asked for whole intervals, on others for single steps.
+        Called for whole intervals on level 0, for single steps on the others.
     carrier : Carrier
     norm : callable
-        Of a state.
+        The norm of a state.
     """
 
     def __init__(self, mgrit: MGRIT, steps: int, advance: Advance, carrier: Carrier, norm: Callable[[Any], float]):
@@ -142,7 +142,7 @@ class Multigrid:
         self.advance, self.carrier, self.norm = advance, carrier, norm
         self.sequential_steps = 0
 
-    def solve(self, y0) -> tuple[list, Convergence]:
+    def solve(self, y0: Any) -> tuple[list[Any], Convergence]:
         """The states at the ends of all intervals, y0 first."""
         points, residuals = self._guess(1, y0), []
         while True:
@@ -154,28 +154,28 @@ class Multigrid:
                 return [y0, *ends], found
             points = self._corrected(0, points, ends, None)
 
-    def _distance(self, points: list, ends: list) -> float:
-        def length(states):
+    def _distance(self, points: list[Any], ends: list[Any]) -> float:
+        def length(states: list[Any]) -> float:
             return float(np.linalg.norm([self.norm(each) for each in states]))
 
         size, distance = length(ends), length([end - point for end, point in zip(ends, points, strict=True)])
         return distance / size if size else distance
 
-    def _guess(self, level: int, y0) -> list:
-        """All points of a level from a run on the last one."""
+    def _guess(self, level: int, y0: Any) -> list[Any]:
+        """Initial guess at all points of a level, from a run on the coarsest level."""
         if level == self.mgrit.levels - 1:
             return self._serial(level, y0, None)
         return self._filled(level, self._guess(level + 1, y0), None)
 
-    def _solved(self, level: int, points: list, sources: list) -> list:
-        """All points of a level from those given to begin with: exactly on the last level, else by one iteration."""
+    def _solved(self, level: int, points: list[Any], sources: list[Any]) -> list[Any]:
+        """All points of a level from initial ones: exactly on the coarsest level, otherwise by one iteration."""
         if level == self.mgrit.levels - 1:
             return self._serial(level, points[0], sources)
         some = points[:: self.mgrit.coarsening]
         return self._filled(level, self._corrected(level, some, self._ends(level, some, sources), sources), sources)
 
-    def _corrected(self, level: int, points: list, ends: list, sources: list | None) -> list:
-        """The ends of intervals after relaxation and the correction by the next level."""
+    def _corrected(self, level: int, points: list[Any], ends: list[Any], sources: list[Any] | None) -> list[Any]:
+        """The interval ends after relaxation and coarse-level correction."""
         if self.mgrit.relaxation == "FCF":
             points = [points[0], *ends]
             ends = self._ends(level, points, sources)
@@ -184,8 +184,8 @@ class Multigrid:
         coarse = self.carrier(lambda first, y: self.advance(level + 1, first, 1, y), range(n), points[:n])
         return self._solved(level + 1, points, [end - other for end, other in zip(ends, coarse, strict=True)])
 
-    def _ends(self, level: int, points: list, sources: list | None) -> list:
-        """What all intervals make of their first points."""
+    def _ends(self, level: int, points: list[Any], sources: list[Any] | None) -> list[Any]:
+        """Propagate all intervals from their first points."""
         if level > 0:
             return [path[-1] for path in self._paths(level, points, sources)]
         m = self.mgrit.coarsening
@@ -197,23 +197,23 @@ class Multigrid:
             )
         return list(ends)
 
-    def _filled(self, level: int, points: list, sources: list | None) -> list:
-        """The points of intervals between given ends."""
+    def _filled(self, level: int, points: list[Any], sources: list[Any] | None) -> list[Any]:
+        """The points inside the intervals, from their ends."""
         paths = self._paths(level, points, sources)
         inner = ((*path[:-1], end) for path, end in zip(paths, points[1:], strict=True))
         return [points[0], *chain.from_iterable(inner)]
 
-    def _paths(self, level: int, points: list, sources: list | None) -> Sequence[list]:
+    def _paths(self, level: int, points: list[Any], sources: list[Any] | None) -> Sequence[list[Any]]:
         m = self.mgrit.coarsening
         self.sequential_steps += m
         return self.carrier(lambda first, y: self._path(level, first, m, y, sources), self._firsts(points), points[:-1])
 
-    def _serial(self, level: int, y0, sources: list | None) -> list:
+    def _serial(self, level: int, y0: Any, sources: list[Any] | None) -> list[Any]:
         self.sequential_steps += self.counts[level]
         return [y0, *self._path(level, 0, self.counts[level], y0, sources)]
 
-    def _path(self, level: int, first: int, count: int, y, sources: list | None) -> list:
-        """The states after each of some steps."""
+    def _path(self, level: int, first: int, count: int, y: Any, sources: list[Any] | None) -> list[Any]:
+        """The states after each of `count` steps."""
         found = []
         for step in range(first, first + count):
             y = self.advance(level, step, 1, y)
@@ -222,7 +222,7 @@ class Multigrid:
             found.append(y)
         return found
 
-    def _firsts(self, points: list) -> range:
+    def _firsts(self, points: list[Any]) -> range:
         """The first steps of all intervals."""
         m = self.mgrit.coarsening
         return range(0, m * (len(points) - 1), m)

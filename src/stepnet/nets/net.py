@@ -7,10 +7,11 @@ from dataclasses import replace
 from functools import cached_property
 from math import prod
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from stepnet.checkpoints import Checkpoints
+from stepnet.checkpoints.budget import LAYER_MEMORIES, Memory, require_undoable, validate_memory
 from stepnet.fields.connectivity import count
 from stepnet.nets.derivatives import Linearised, NetGradient, view_by_name
 from stepnet.nets.design import Block, Design, describe
@@ -19,50 +20,58 @@ from stepnet.nets.layout import Layout, validate_layout
 from stepnet.nets.validation import (
     evaluate_loss,
     require_function,
-    shaped_vector,
     validate_batch,
+    validate_parameter_shape,
     validate_real_array,
     validate_shape,
     validate_workers,
 )
-from stepnet.records import explain_arguments
+from stepnet.records import explain_arguments, validate_count
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from numpy.typing import ArrayLike, DTypeLike
+
+    from stepnet.nets.execution import Execution
+    from stepnet.problem import ODE, Partitioned, SecondOrder
 
 MOST_PARAMETERS = 2**31  # 16 GiB in double precision
-MEMORIES = ("auto", "all", "segments", "reversible")
 
 
 @explain_arguments()
 class Net:
     """A design with weights: `net(x)` maps inputs `(batch, ...)` to outputs `(batch, outputs)`.
 
-    Inputs of several axes must have exactly the shape that the layout states, `net.input_shape` behind the batch, or be
-    that array flattened: images are (batch, channels, height, width), graphs, sets and sequences (batch, channels,
-    nodes).  A single channel may be left out.  Outputs are flat, in the order of the layout.
+    Inputs of several axes must have the shape of the layout, (batch, *net.input_shape), or be that array flattened:
+    images are (batch, channels, height, width), graphs, sets and sequences (batch, channels, nodes).  A single channel
+    may be left out.  Outputs are flat, in the order of the layout.
 
     Parameters
     ----------
     design : Design
     theta : array, optional
-        All parameters in one flat vector, in the order of `design.shapes`; drawn at random if it is left out.
+        All parameters in one flat vector, in the order of `design.shapes`; drawn at random by default.
     seed : int or None
-        Of the random weights, which `numpy.random.default_rng(seed)` draws: nets of one design and one seed have the
-        same weights, and so have all nets of a design by default (0).  None draws other weights every time.
+        Seed of the random weights, drawn by `numpy.random.default_rng(seed)`: nets of equal design and seed have the
+        same weights.  The default is 0; None draws different weights each time.
     initialisation : str
         "glorot", "lecun", "he", "orthogonal" or "stable".
     dtype : float64 or float32
     workers : int, optional
-        Threads; as many as there are cores by default.  Results do not depend on it.
+        Threads, by default one per core.  Results do not depend on it.
     memory : "auto", "all", "segments", "reversible" or Checkpoints
-        What gradients keep of the way forward, training included; see `gradient`.
+        The memory policy of gradients, also in training; see `gradient`.
     layout : "channels_first" or "channels_last"
-        Where the channels of inputs and outputs with several axes are.  States (`features`, `problem`) are flat,
-        channel by channel, in both.
+        The channel axis of inputs and outputs with several axes.  States (`features`, `problem`) are flat, channel by
+        channel, in both layouts.
     """
 
     def __init__(
-        self, design: Design, theta=None, *, seed=0, initialisation="glorot", dtype=np.float64, workers=None,
-        memory="auto", layout="channels_first",
-    ):  # fmt: skip
+        self, design: Design, theta: ArrayLike | None = None, *, seed: int | None = 0, initialisation: str = "glorot",
+        dtype: DTypeLike = np.float64, workers: int | None = None, memory: Memory = "auto",
+        layout: str = "channels_first",
+    ) -> None:  # fmt: skip
         if not isinstance(design, Design):
             raise TypeError(f"`design` must be a Design, found {type(design).__name__}")
         self.design, self.dtype = design, _validate_dtype(dtype)
@@ -74,7 +83,7 @@ class Net:
         self.theta = np.zeros(n_parameters, self.dtype)
         self.put(theta)
 
-    def put(self, theta) -> None:
+    def put(self, theta: ArrayLike) -> None:
         """Replace all parameters."""
         theta = validate_real_array("theta", theta, self.dtype)
         if theta.shape != self.theta.shape:
@@ -82,31 +91,31 @@ class Net:
         self.theta[:] = theta
 
     @property
-    def weights(self) -> MappingProxyType:
+    def weights(self) -> MappingProxyType[str, np.ndarray]:
         """Views of the parameters by name: opening.K, blocks.0.K (steps, out, in), blocks.0.b, readout.W, ..."""
         return self.views(self.theta)
 
-    def views(self, theta: np.ndarray) -> MappingProxyType:
-        """The same names for any vector as long as that of the parameters."""
-        return view_by_name(self.design, shaped_vector("theta", theta, self.theta.shape))
+    def views(self, theta: np.ndarray) -> MappingProxyType[str, np.ndarray]:
+        """Views by the same names of any vector of the same length."""
+        return view_by_name(self.design, validate_parameter_shape("theta", theta, self.theta.shape))
 
     @cached_property
-    def _execution(self):
+    def _execution(self) -> Execution:
         from stepnet.nets.execution import Execution
 
         return Execution(self.design, self.dtype, self.workers)
 
-    def __getstate__(self) -> dict:
-        """What copies take along: not the workspace, which they make again when they run."""
+    def __getstate__(self) -> dict[str, Any]:
+        """The state to copy or pickle, without the workspace, which is built again when needed."""
         return {name: value for name, value in self.__dict__.items() if name != "_execution"}
 
-    def __setstate__(self, state: dict) -> None:
-        """Weights are copied: `joblib.load(mmap_mode="r")` hands over arrays that cannot be written."""
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Copy the weights, because `joblib.load(mmap_mode="r")` returns read-only arrays."""
         self.__dict__.update(state, theta=np.array(state["theta"]))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Of a sample, as the layout states it."""
+        """The shape of a sample in the layout of the net."""
         return self._layout_in.shape
 
     @cached_property
@@ -119,25 +128,28 @@ class Net:
 
     # ---- evaluation -------------------------------------------------------------------------------------------------
 
-    def __call__(self, x) -> np.ndarray:
+    def __call__(self, x: ArrayLike) -> np.ndarray:
         """Outputs of a batch of inputs."""
         return self._layout_out.restore(self._execution.forward(self.theta, self._inputs("x", x)))
 
     forward = __call__
 
-    def features(self, x, block: int = 0) -> np.ndarray:
-        """States `(depths, batch, width)` inside a block, from the state it begins with to the one it ends with."""
+    def features(self, x: ArrayLike, block: int = 0) -> np.ndarray:
+        """States `(depths, batch, width)` inside a block, from its first to its last."""
         number, record = self._block(block)
         flat = self._inputs("x", x)
         found = self._execution.features(self.theta, flat, number)
-        if not record.motion.opening.steps:
+        if not record.scheme_program.opening.steps:
             return found
-        # The first states of a multistep scheme are those of its starter.
+        # The first states of a multistep scheme come from its starting procedure.
         starting = Block(record.field, record.scheme.starter, record.steps, record.length, record.depth)
-        early = _replace_block(self, block, starting).features(x, block)[: record.motion.opening.steps]
+        early = _replace_block(self, block, starting).features(x, block)[: record.scheme_program.opening.steps]
         return np.concatenate((early, found))
 
-    def gradient(self, x, loss: Callable | None = None, *, end_gradient=None, memory=None) -> NetGradient:
+    def gradient(
+        self, x: ArrayLike, loss: Callable[..., Any] | None = None, *, end_gradient: ArrayLike | None = None,
+        memory: Memory | None = None,
+    ) -> NetGradient:  # fmt: skip
         """The exact gradient of a loss of the outputs.
 
         Parameters
@@ -145,12 +157,12 @@ class Net:
         x : array_like
             Inputs `(batch, ...)`.
         loss : callable
-            `loss(outputs)` giving (value, gradient with respect to the outputs).
+            `loss(outputs)` returns (value, gradient with respect to the outputs).
         end_gradient : array_like, instead of `loss`
             The gradient of the loss with respect to the outputs.
         memory : "auto", "all", "segments", "reversible" or Checkpoints, instead of that of the net
-            What is kept of the way forward: everything; a state for every few steps; nothing, as states are
-            reconstructed (Verlet, leapfrog and their kin); or the states of an optimal schedule.
+            What is stored in the forward run: everything; a state every few steps; nothing, as states are reconstructed
+            (Verlet, leapfrog and similar schemes); or the states of an optimal schedule.
         """
         if (loss is None) == (end_gradient is None):
             raise TypeError("give either `loss` or `end_gradient`")
@@ -158,15 +170,18 @@ class Net:
             require_function(loss)
         return self._pulled(x, loss, end_gradient, memory, is_x_wanted=True)
 
-    def parameter_gradient(self, x, loss: Callable) -> NetGradient:
-        """As `gradient`, without that by the inputs, which is None: what training needs."""
+    def parameter_gradient(self, x: ArrayLike, loss: Callable[..., Any]) -> NetGradient:
+        """As `gradient`, without the gradient with respect to the inputs, which training does not need."""
         require_function(loss)
         return self._pulled(x, loss, None, None, is_x_wanted=False)
 
-    def _pulled(self, x, loss: Callable | None, end_gradient, memory, is_x_wanted: bool) -> NetGradient:
+    def _pulled(
+        self, x: ArrayLike, loss: Callable[..., Any] | None, end_gradient: ArrayLike | None, memory: Memory | None,
+        is_x_wanted: bool,
+    ) -> NetGradient:  # fmt: skip
         flat, value, outputs = self._inputs("x", x), float("nan"), np.zeros(0)
 
-        def seed(y):
+        def seed(y: np.ndarray) -> np.ndarray:
             nonlocal outputs, value
             outputs = self._layout_out.restore(y)
             if loss is None:
@@ -176,11 +191,13 @@ class Net:
             return self._layout_out.flatten(y_bar)
 
         theta_bar, x_bar = self._execution.gradient(self.theta, flat, seed, self._memory(memory), is_x_wanted)
-        x_bar = self._layout_in.restore(x_bar, np.shape(x)) if is_x_wanted else None
+        x_bar = self._layout_in.restore(cast(np.ndarray, x_bar), np.shape(x)) if is_x_wanted else None
         return NetGradient(float(value), theta_bar, x_bar, outputs, self.design)
 
-    def tangent(self, x, theta_dot=None, x_dot=None) -> tuple[np.ndarray, np.ndarray]:
-        """Outputs and their derivative in a direction of parameters and inputs."""
+    def tangent(
+        self, x: ArrayLike, theta_dot: ArrayLike | None = None, x_dot: ArrayLike | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Outputs and their derivative along a direction of parameters and inputs."""
         flat, theta = self._inputs("x", x), self.theta
         if theta_dot is None:
             theta_dot = np.zeros_like(theta)
@@ -193,14 +210,18 @@ class Net:
         y, y_dot = self._execution.tangent(theta, theta_dot, flat, x_dot)
         return self._layout_out.restore(y), self._layout_out.restore(y_dot)
 
-    def gauss_newton(self, x, direction, hessian: Callable | None = None, *, memory=None) -> np.ndarray:
+    def gauss_newton(
+        self, x: ArrayLike, direction: ArrayLike, hessian: Callable[..., Any] | None = None, *,
+        memory: Memory | None = None,
+    ) -> np.ndarray:  # fmt: skip
         """J' H J times a direction of parameters; `hessian(J v)` is H (J v) in the space of outputs, by default J v."""
         return self.linearised(x, memory=memory).gauss_newton(direction, hessian)
 
-    def linearised(self, x, *, memory=None) -> Linearised:
-        """The outputs as a linear function of the parameters near those of now; one run serves many derivatives.
+    def linearised(self, x: ArrayLike, *, memory: Memory | None = None) -> Linearised:
+        """The outputs linearised at the current parameters; one run serves many derivatives.
 
-        It is kept if `memory` is "all", or "auto" and small enough; else every derivative runs the net again.
+        The run is stored if `memory` is "all", or "auto" and small enough; otherwise each derivative runs the net
+        again.
         """
         theta, flat, memory = self.theta.copy(), self._inputs("x", x), self._memory(memory)
         execution, layout = self._execution, self._layout_out
@@ -218,7 +239,7 @@ class Net:
         )
 
     def roughness(self) -> tuple[float, np.ndarray]:
-        """1/2 int |d theta / dt|^2 along all blocks, and its gradient: what keeps weights smooth in depth."""
+        """1/2 int |d theta / dt|^2 over all blocks, and its gradient: a penalty on variation in depth."""
         total, gradient = 0.0, np.zeros_like(self.theta)
         views, bars = self.weights, self.views(gradient)
         for i, block in enumerate(self.design.blocks):
@@ -228,8 +249,8 @@ class Net:
                 bars[f"blocks.{i}.{name}"][...] = bar
         return total, gradient
 
-    def astype(self, dtype) -> Net:
-        """The same net in another precision, with weights of its own."""
+    def astype(self, dtype: DTypeLike) -> Net:
+        """A copy of the net in another precision."""
         return Net(self.design, self.theta, dtype=dtype, **self._how)
 
     def refined(self, factor: int = 2) -> Net:
@@ -252,10 +273,10 @@ class Net:
                 new[...] = old
         return net
 
-    def problem(self, x, block: int = 0):
-        """A block as a plain problem from the state it begins with for these inputs, `(width, batch)`.
+    def problem(self, x: ArrayLike, block: int = 0) -> ODE | Partitioned | SecondOrder:
+        """A block as a problem whose initial state `(width, batch)` is that of the block for these inputs.
 
-        It has the weights of now.  An ODE comes with the products of its Jacobian; problems in halves have none.
+        It has the current weights.  An ODE includes its Jacobian products; problems with a partitioned state do not.
         """
         from stepnet.nets.block_problems import build_problem
 
@@ -268,22 +289,22 @@ class Net:
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
-    def save(self, path) -> None:
+    def save(self, path: str | PathLike[str]) -> None:
         """Write weights and design into one safetensors file; the design is JSON in its header."""
         from stepnet.nets.files import write
 
         write(path, self)
 
     @staticmethod
-    def load(path) -> Net:
-        """Read a net that `save` wrote: the same numbers, bit by bit."""
+    def load(path: str | PathLike[str]) -> Net:
+        """Read a net written by `save`, with bitwise equal numbers."""
         from stepnet.nets.files import read
 
         return read(path)
 
     @property
     def identity(self) -> str:
-        """What tells nets of different designs or precisions apart."""
+        """A hash that identifies the design and precision of the net."""
         from stepnet.nets.files import fingerprint
 
         return fingerprint(self)
@@ -296,42 +317,34 @@ class Net:
             lines.append(f"  {name}: {text} ({size})")
         return "\n".join(lines)
 
-    # ---- the border -------------------------------------------------------------------------------------------------
+    # ---- validation -------------------------------------------------------------------------------------------------
 
-    def _inputs(self, name: str, x) -> np.ndarray:
+    def _inputs(self, name: str, x: ArrayLike) -> np.ndarray:
         return validate_batch(name, x, self._layout_in, self.dtype)
 
     @property
-    def _how(self) -> dict:
-        """What nets made from this one take over."""
+    def _how(self) -> dict[str, Any]:
+        """The options that nets derived from this one inherit."""
         return {"workers": self.workers, "memory": self.memory, "layout": self.layout}
 
     def _block(self, block: int) -> tuple[int, Block]:
-        """The number of a block among the stages, and the block."""
+        """The index of a block among the stages, and the block."""
+        n = len(self.design.blocks)
+        try:
+            block = validate_count("block", block, 0, n - 1)
+        except (TypeError, ValueError):
+            raise ValueError(f"`block` must be a number below {n}, found {block!r}") from None
         names = [name for name, _ in self.design.stages()]
-        if not isinstance(block, (int, np.integer)) or f"blocks.{block}" not in names:
-            raise ValueError(f"`block` must be a number below {len(self.design.blocks)}, found {block!r}")
         return names.index(f"blocks.{block}"), self.design.blocks[block]
 
-    def _memory(self, memory):
+    def _memory(self, memory: Memory | None) -> Memory:
         return self.memory if memory is None else self._checked_memory(memory)
 
-    def _checked_memory(self, memory):
-        if isinstance(memory, Checkpoints):
-            if memory.disk is not None:
-                raise ValueError("`memory` of a net is in memory only; leave out `disk`")
-            return memory
-        if isinstance(memory, (int, np.integer)) and not isinstance(memory, bool):
-            return Checkpoints(bytes=int(memory))
-        if not isinstance(memory, str) or memory not in MEMORIES:
-            raise ValueError(f"`memory` must be one of {MEMORIES}, bytes or Checkpoints, found {memory!r:.60}")
+    def _checked_memory(self, memory: Memory) -> Memory:
+        memory = validate_memory(memory, LAYER_MEMORIES)
         if memory == "reversible":
             for block in self.design.blocks:
-                if block.motion.back is None:
-                    name = "no skip" if block.scheme is None else block.scheme.name
-                    raise ValueError(
-                        f"`memory='reversible'` needs steps that can be undone, such as those of 'verlet', not {name!r}"
-                    )
+                require_undoable(block.scheme_program.back is not None, block.scheme_name)
         return memory
 
 
@@ -341,7 +354,7 @@ def _replace_block(net: Net, number: int, block: Block) -> Net:
     return Net(design, net.theta, dtype=net.dtype, **net._how)
 
 
-def _validate_dtype(value) -> np.dtype:
+def _validate_dtype(value: DTypeLike) -> np.dtype:
     try:
         dtype = np.dtype(value)
     except (TypeError, ValueError):
@@ -352,7 +365,7 @@ def _validate_dtype(value) -> np.dtype:
 
 
 def _count_parameters(design: Design) -> int:
-    """How many numbers a net has to learn, if they fit into memory."""
+    """The number of parameters; refuse a net whose parameters do not fit into memory."""
     found = sum(prod(shape) for shape in design.shapes.values())
     if found > MOST_PARAMETERS:
         raise MemoryError(

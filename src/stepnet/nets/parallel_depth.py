@@ -1,6 +1,6 @@
-"""Nets parallel in depth: the steps of every block by multigrid, forward and back.
+"""Nets parallel in depth: the steps of each block by multigrid, forward and in reverse.
 
-Long steps are those of the same block, with its weights, which are functions of depth, at their own times.
+Coarse steps are steps of the same block, with its weights, as functions of depth, evaluated at their times.
 """
 
 from __future__ import annotations
@@ -8,20 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stepnet.nets.derivatives import NetGradient
 from stepnet.nets.design import Block
-from stepnet.nets.mgrit import MGRIT, Carrier, Convergence, Multigrid
+from stepnet.nets.mgrit import MGRIT, Advance, Carrier, Convergence, Multigrid
 from stepnet.nets.net import Net
 from stepnet.nets.validation import evaluate_loss, require_function
 from stepnet.records import show_fields
 from stepnet.schemes.step_program import build_long_window, build_window
-from stepnet.validation import check, flag
+from stepnet.validation import check, validate_flag
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from stepnet.engines.numba_engine import NetStage
 
 TWO_LEVELS = MGRIT()
-PARTIAL_SUMS = 8  # of the gradient of weights: a number of its own, so that sums do not depend on threads
+PARTIAL_SUMS = 8  # of the gradient of weights: a constant, so that sums do not depend on threads
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +38,11 @@ class ParallelForward:
     ----------
     outputs : array
     states : tuple of arrays
-        Of every block before its first step and after each interval, `(points, batch, width)`.
+        The states of each block before its first step and after each interval, `(points, batch, width)`.
     convergence : tuple of Convergence
-        Of every block.
+        One for each block.
     error : float
-        |outputs - serial outputs| / |serial outputs|; NaN if it was not asked for.
+        |outputs - serial outputs| / |serial outputs|; NaN if not requested.
     """
 
     outputs: np.ndarray
@@ -55,9 +61,9 @@ class ParallelGradient:
     ----------
     gradient : NetGradient
     forward, adjoint : tuple of Convergence
-        Of every block, in the order of the blocks.
+        One for each block, in order.
     error : float
-        |gradient - serial gradient| / |serial gradient| with respect to the weights; NaN if it was not asked for.
+        |gradient - serial gradient| / |serial gradient| with respect to the weights; NaN if not requested.
     """
 
     gradient: NetGradient
@@ -68,11 +74,11 @@ class ParallelGradient:
     __repr__ = show_fields
 
 
-@check(is_compared=flag)
+@check(is_compared=validate_flag)
 def mgrit_forward(
-    net: Net, x, mgrit: MGRIT = TWO_LEVELS, *, is_compared: bool = False, carrier: Carrier | None = None
+    net: Net, x: ArrayLike, mgrit: MGRIT = TWO_LEVELS, *, is_compared: bool = False, carrier: Carrier | None = None
 ) -> ParallelForward:
-    """Outputs of a net, with the steps of its blocks run in parallel.
+    """Compute the outputs of a net, with the steps of its blocks run in parallel.
 
     Parameters
     ----------
@@ -81,10 +87,10 @@ def mgrit_forward(
         Inputs `(batch, ...)`.
     mgrit : MGRIT, optional
     is_compared : bool
-        Whether the net is also run step by step, to report the error.
+        Whether to run the net serially as well, to report the error.
     carrier : callable, optional
-        `carrier(function, *lists)` gives the values of a function at all entries of lists, in order: the threads of
-        the net by default.  Processes can stand in: each computes a share, and all gather the values.
+        `carrier(function, *lists)` returns the values of a function at all entries of lists, in order: by default by
+        the threads of the net.  It may use processes, each of which computes a part and gathers all values.
     """
     run = _ParallelRun(net, mgrit, carrier)
     outputs = net._layout_out.restore(run.forward(net._inputs("x", x)))
@@ -92,14 +98,14 @@ def mgrit_forward(
     return ParallelForward(outputs, run.features(), run.convergence("forward"), error)
 
 
-@check(is_compared=flag)
+@check(is_compared=validate_flag)
 def mgrit_gradient(
-    net: Net, x, loss: Callable, mgrit: MGRIT = TWO_LEVELS, *, is_compared: bool = False,
+    net: Net, x: ArrayLike, loss: Callable[..., Any], mgrit: MGRIT = TWO_LEVELS, *, is_compared: bool = False,
     carrier: Carrier | None = None,
 ) -> ParallelGradient:  # fmt: skip
-    """The gradient of a loss of a net's outputs, with the steps of its blocks run in parallel, forward and back.
+    """Compute the gradient of a loss of a net's outputs, with the steps of its blocks run in parallel.
 
-    Arguments are those of `mgrit_forward`; `loss(outputs)` gives (value, gradient with respect to the outputs).
+    Arguments are those of `mgrit_forward`; `loss(outputs)` returns (value, gradient with respect to the outputs).
     """
     require_function(loss)
     run, flat, given = _ParallelRun(net, mgrit, carrier), net._inputs("x", x), np.asarray(x)
@@ -117,7 +123,7 @@ def _measure_error(found: np.ndarray, serial: np.ndarray) -> float:
 
 
 class _ParallelRun:
-    """The stages of a net in turn: chains as they are, blocks in parallel."""
+    """The stages of a net in order: chains serially, blocks in parallel."""
 
     def __init__(self, net: Net, mgrit: MGRIT, carrier: Carrier | None):
         _check(net, mgrit, carrier)
@@ -164,7 +170,7 @@ class _ParallelRun:
         return tuple(block.convergence[way] for block in self._blocks)
 
 
-def _check(net, mgrit, carrier) -> None:
+def _check(net: Net, mgrit: MGRIT, carrier: Carrier | None) -> None:
     for name, value, kind in (("net", net, Net), ("mgrit", mgrit, MGRIT)):
         if not isinstance(value, kind):
             raise TypeError(f"`{name}` must be of the type {kind.__name__}, found {type(value).__name__}")
@@ -172,17 +178,18 @@ def _check(net, mgrit, carrier) -> None:
         raise TypeError(f"`carrier` must be callable, as `map` is, found {type(carrier).__name__}")
     for block in net.design.blocks:
         mgrit.steps(block.steps)
-        if mgrit.coarsening < block.motion.opening.steps:
+        n_opening = block.scheme_program.opening.steps
+        if mgrit.coarsening < n_opening:
             raise ValueError(
-                f"`mgrit` must have a coarsening of {block.motion.opening.steps} or more for {block.scheme.name!r}, "
+                f"`mgrit` must have a coarsening of {n_opening} or more for {block.scheme.name!r}, "
                 f"whose first steps are those of another scheme, found {mgrit.coarsening}"
             )
 
 
 class _Chain:
-    """An opening, join or read-out."""
+    """An opening layer, join or readout."""
 
-    def __init__(self, stage, theta: np.ndarray, theta_bar: np.ndarray):
+    def __init__(self, stage: NetStage, theta: np.ndarray, theta_bar: np.ndarray):
         self.stage, self.theta, self.theta_bar = stage, theta, theta_bar
 
     def forward(self, x: np.ndarray, batch: int) -> np.ndarray:
@@ -204,46 +211,56 @@ class _OneStep:
         self.stages = [build_stage(replace_steps(block, block.scheme, n), dtype) for n in counts]
 
     def begun(self, theta: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """What steps act on, from the state that the block begins with."""
+        """The value that steps act on, from the initial state of the block."""
         return y
 
     def state(self, y: np.ndarray) -> np.ndarray:
-        """The state of the block, or its gradient, in what steps act on."""
+        """The state of the block, or its gradient, from the value that steps act on."""
         return y
 
     def ended_bar(self, y_bar: np.ndarray) -> np.ndarray:
-        """The gradient of what steps end with from that of the state."""
+        """The gradient of the last value that steps act on, from that of the state."""
         return y_bar
 
     def advance(self, theta: np.ndarray, level: int, start: int, stop: int, y: np.ndarray) -> np.ndarray:
         return self.stages[level].span(theta, y, start, stop)
 
-    def pull(self, theta, theta_bar, level: int, start: int, stop: int, y: np.ndarray, bar: np.ndarray) -> np.ndarray:
-        """The gradient before some steps from y; weights' gradients are added to `theta_bar`."""
+    def pull(
+        self,
+        theta: np.ndarray,
+        theta_bar: np.ndarray,
+        level: int,
+        start: int,
+        stop: int,
+        y: np.ndarray,
+        bar: np.ndarray,
+    ) -> np.ndarray:
+        """Pull `bar` back over steps that begin at y; the gradients of weights are added to `theta_bar`."""
         return self.stages[level].span_pullback(theta, theta_bar, y, bar, start, stop)
 
 
 class _Window:
     """The same for a multistep scheme, whose steps act on a window of states, the latest first.
 
-    States stay one step apart on all levels.  Long steps are those of the scheme's own if it has any, or those of its
-    starter, which take every state along by itself.  The first interval begins as the scheme does, with the starter.
-    Arrays are `(tiles, states * features, TILE)`.
+    The states of a window are one step apart on all levels.  Coarse steps are those of the scheme if it defines any,
+    otherwise those of its starting procedure, applied to each state.  The first interval begins with the starting
+    procedure.  Arrays are `(tiles, states * features, TILE)`.
     """
 
     def __init__(self, block: Block, counts: list[int], dtype: np.dtype):
-        from stepnet.nets.execution import NetStage, build_stage
+        from stepnet.engines.numba_engine import NetStage
+        from stepnet.nets.execution import build_stage
 
-        scheme, self.n, self.started = block.scheme, block.scheme.n_steps, block.motion.opening.steps
-        motions = [build_window(scheme), *(build_long_window(scheme, counts[0] // n) for n in counts[1:])]
+        scheme, self.n, self.started = block.scheme, block.scheme.n_steps, block.scheme_program.opening.steps
+        scheme_programs = [build_window(scheme), *(build_long_window(scheme, counts[0] // n) for n in counts[1:])]
         self.whole = [
             None if each is None else NetStage(block.field, each, n, block.length, block.depth, dtype)
-            for n, each in zip(counts, motions, strict=True)
+            for n, each in zip(counts, scheme_programs, strict=True)
         ]
         self.starters = [build_stage(replace_steps(block, scheme.starter, n), dtype) for n in counts]
 
     def begun(self, theta: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """The first states as if they had been there before in the mirror; only first guesses are made of them."""
+        """A window with the first states mirrored in time, used only for initial guesses."""
         early = self._early(theta, y)
         return np.concatenate([y, *(2 * y - each for each in early[-2::-1])], axis=1)
 
@@ -261,7 +278,16 @@ class _Window:
             return self.starters[level].span(theta, self._apart(y), start, stop).reshape(y.shape)
         return whole.span(theta, y, start, stop)
 
-    def pull(self, theta, theta_bar, level: int, start: int, stop: int, y: np.ndarray, bar: np.ndarray) -> np.ndarray:
+    def pull(
+        self,
+        theta: np.ndarray,
+        theta_bar: np.ndarray,
+        level: int,
+        start: int,
+        stop: int,
+        y: np.ndarray,
+        bar: np.ndarray,
+    ) -> np.ndarray:
         whole = self.whole[level]
         if whole is None:
             apart = self._apart(y), self._apart(bar)
@@ -277,15 +303,15 @@ class _Window:
         return self.ended_bar(total)
 
     def _early(self, theta: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
-        """The states that the starter makes of the first one, the latest first."""
+        """The states that the starting procedure computes from the first one, the latest first."""
         return [self.starters[0].span(theta, y, 0, count) for count in range(self.started, 0, -1)] + [y]
 
     def _apart(self, y: np.ndarray) -> np.ndarray:
-        """States of a window as tiles of their own."""
+        """The states of a window as separate tiles."""
         return np.ascontiguousarray(y).reshape(len(y) * self.n, -1, y.shape[2])
 
 
-def replace_steps(block: Block, scheme, steps: int) -> Block:
+def replace_steps(block: Block, scheme: Any, steps: int) -> Block:
     """The same field and weights with other steps."""
     return Block(block.field, scheme, steps, block.length, block.depth)
 
@@ -294,7 +320,7 @@ class _Block:
     """The states of a block at the ends of intervals, and their gradients."""
 
     def __init__(self, block: Block, mgrit: MGRIT, carrier: Carrier, theta: np.ndarray, theta_bar: np.ndarray):
-        steps = _Window if block.motion.opening.steps else _OneStep
+        steps = _Window if block.scheme_program.opening.steps else _OneStep
         self.counts = mgrit.steps(block.steps)
         self.steps: _OneStep | _Window = steps(block, self.counts, theta.dtype)
         self.mgrit, self.carrier, self.theta, self.theta_bar = mgrit.within(theta.dtype), carrier, theta, theta_bar
@@ -316,7 +342,7 @@ class _Block:
             self.theta_bar += each
         return self.steps.state(bars[0])
 
-    def _solve(self, way: str, advance, start: np.ndarray) -> list[np.ndarray]:
+    def _solve(self, way: str, advance: Advance, start: np.ndarray) -> list[np.ndarray]:
         grid = Multigrid(self.mgrit, self.counts[0], advance, self.carrier, self._norm)
         points, self.convergence[way] = grid.solve(start)
         return points
@@ -325,19 +351,19 @@ class _Block:
         return self.steps.advance(self.theta, level, first, first + count, y)
 
     def _pull(self, level: int, first: int, count: int, y_bar: np.ndarray) -> np.ndarray:
-        """Steps of the adjoint are counted from the end; they are those of a level at the states of the forward run."""
+        """Steps of the adjoint, numbered from the end, linearised at the states of the forward run."""
         stop = self.counts[level] - first
         start, m = stop - count, self.mgrit.coarsening
         y = self.points[start * m**level // m]
         return self.steps.pull(self.theta, self._zeros(), level, start, stop, y, y_bar)
 
     def _weights_gradient(self, bars: list[np.ndarray], share: range) -> np.ndarray:
-        """Of some intervals."""
+        """The gradient of the weights from some intervals."""
         theta_bar, m = self._zeros(), self.mgrit.coarsening
         for i in share:
             self.steps.pull(self.theta, theta_bar, 0, i * m, i * m + m, self.points[i], bars[i + 1])
         return theta_bar
 
     def _zeros(self) -> np.ndarray:
-        """As long as the weights; not `zeros_like`, which would touch what no step touches."""
+        """Zeros of the size of the weights; not by `zeros_like`, which would touch memory that no step uses."""
         return np.zeros(self.theta.shape, self.theta.dtype)

@@ -1,8 +1,9 @@
-"""Penalties on weights as numbers: l1 |w|_1 + l2 / 2 |w|_2^2."""
+"""Penalties on weights: l1 |w|_1 + l2 / 2 |w|_2^2."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,12 +21,12 @@ def __dir__() -> list[str]:
 
 @dataclass(frozen=True)
 class Penalty:
-    """l1 sum_i |w_i| + l2 / 2 sum_i w_i^2; its gradient takes zero for the slope of |w| at zero."""
+    """l1 sum_i |w_i| + l2 / 2 sum_i w_i^2; the derivative of |w| at zero is taken as zero."""
 
     l1: float = 0.0
     l2: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         keep_numbers(self, l1="[0, inf)", l2="[0, inf)")
 
     @check(weights=array())
@@ -37,7 +38,7 @@ class Penalty:
 
     @check(weights=array(), step=real("[0, inf)"))
     def proximal(self, weights: np.ndarray, step: float) -> np.ndarray:
-        """argmin_u |u - w|^2 / 2 + step penalty(u): soft thresholds, then shrinkage."""
+        """argmin_u |u - w|^2 / 2 + step penalty(u): soft thresholding, then shrinkage."""
         w = np.asarray(weights)
         return np.sign(w) * np.maximum(np.abs(w) - step * self.l1, 0) / (1 + step * self.l2)
 
@@ -66,8 +67,8 @@ def elastic_net(strength: float = 1e-4, share: float = 0.5) -> Penalty:
 PENALTIES = {family.__name__: family for family in (none, l1, l2, elastic_net)}
 
 
-def get(name: str | Penalty, **numbers) -> Penalty:
-    """The penalty of this name with these numbers, as in `get("l2", strength=1e-3)`; a penalty is its own name."""
+def get(name: str | Penalty, **numbers: Any) -> Penalty:
+    """The penalty of this name with these numbers, as in `get("l2", strength=1e-3)`, or a penalty unchanged."""
     found = find_by_name("penalty", PENALTIES, name, numbers)
     if not isinstance(found, Penalty):
         raise TypeError(f"`penalty` must be a name or a Penalty, found {found!r:.80} ({type(found).__name__})")

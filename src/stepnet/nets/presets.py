@@ -1,29 +1,27 @@
-"""Nets by the names the literature gives them: each is one point of connectivity x dynamics x scheme.
+"""Nets with names from the literature, each a combination of connectivity, dynamics and scheme.
 
-All take inputs and outputs (None leaves out the opening or the read-out), the width of the state, the number of steps;
-`graph_ode` and `attention_net` take states as they are and have no opening.  By keyword:
+All take inputs and outputs (None omits the opening layer or the readout), the width of the state and the number of
+steps; `graph_ode` and `attention_net` take states directly and have no opening layer.  By keyword:
 
 length : float
-    The time that all steps take together.
+    The time interval covered by all steps.
 activation, scheme, norm : str
     By name; `norm` ("layer" or "rms") normalises K y + b across the channels before the activation.  The scheme of
-    `mlp`, `midpoint_net` and `leapfrog_net` is that of their name.  By default steps are the layers that the literature
-    prints: Euler's, and for states of two halves symplectic Euler's, drift first (hamiltonian) or kick first
+    `mlp`, `midpoint_net` and `leapfrog_net` is implied by their name.  By default steps are the layers of the
+    literature: Euler's, and for a partitioned state symplectic Euler's, drift first (hamiltonian) or kick first
     (hyperbolic, staggered).
 degree, controls : int, optional
-    How weights depend on depth.  With `degree=None`, the default, they are held over each step: one set for every step,
-    which all of its stages take, as in the literature.  A degree makes them splines in depth (0 piecewise constant, 1
-    linear, 3 cubic) that every stage reads at its own time.  `controls` is the number of control values, by default one
-    for every step (None, 0), or for every step's beginning and end (1 and more); `neural_ode` has the same weights
-    everywhere.
+    How weights depend on depth.  With `degree=None`, the default, they are held over each step: one set per step, used
+    by all of its stages, as in the literature.  A degree makes them splines in depth (0 piecewise constant, 1 linear, 3
+    cubic), evaluated at the time of each stage.  `controls` is the number of control values, by default one per step
+    (None, 0), or one at each step's beginning and end (1 and more); `neural_ode` has the same weights at all depths.
 opening : "dense" or "augment"
-    A layer of its own (one that all nodes share on graphs, a convolution of images), or zero features added to the
-    inputs.
+    A layer (shared by all nodes on graphs, a convolution for images), or zero features appended to the inputs.
 seed : int or None
-    Of the random weights, 0 by default: two nets with the same arguments are equal.  Give different ints, or None, to
-    the members of an ensemble.
+    Seed of the random weights, 0 by default: two nets with the same arguments are equal.  Use different integers, or
+    None, for the members of an ensemble.
 initialisation, dtype, workers, memory, layout
-    As in `Net`; `layout` tells where the channels of images, tokens and nodes are.
+    As in `Net`; `layout` gives the channel axis of images, tokens and nodes.
 """
 
 from __future__ import annotations
@@ -31,11 +29,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 from stepnet import fields
 from stepnet.errors import UnknownName
 from stepnet.fields import Chain, Connectivity, Depth, Field, HeldWeights, Layer, Mixing, dense, nodewise, resized
-from stepnet.fields.connectivity import count, two
+from stepnet.fields.connectivity import count, validate_pair
 from stepnet.nets.design import Block, Design
 from stepnet.nets.net import Net
 from stepnet.records import explain_arguments
@@ -43,12 +42,15 @@ from stepnet.schemes.multistep import LEAPFROG_TWO_STEP
 from stepnet.schemes.symplectic import SYMPLECTIC_EULER_KICK
 from stepnet.validation import whole
 
+if TYPE_CHECKING:
+    from stepnet.fields import Activation
+
 HALVED = {
     "hamiltonian": "symplectic_euler_drift",
     "staggered": "symplectic_euler_kick",
     "hyperbolic": "symplectic_euler_kick",
 }
-"""Dynamics whose state has two halves, and the schemes whose steps are the layers of the papers they are from."""
+"""Dynamics with a partitioned state, and the schemes whose steps are the layers of the original papers."""
 
 LEAPFROG_FROM_REST = replace(
     LEAPFROG_TWO_STEP, name="leapfrog_two_step_from_rest", order=1, starter=SYMPLECTIC_EULER_KICK,
@@ -60,14 +62,14 @@ STARTS = {"taylor": LEAPFROG_TWO_STEP, "equal": LEAPFROG_FROM_REST}
 
 
 @explain_arguments(also=signature(Net).parameters)
-def composed(
-    field: Field, scheme, steps: int, inputs: int | None = None, outputs: int | None = None, *, length: float = 1.0,
-    degree: int | None = None, controls: int | None = None, opening: str = "dense", opening_width: int | None = None,
-    read: int | None = None, **options,
+def compose_net(
+    field: Field, scheme: Any, steps: int, inputs: int | None = None, outputs: int | None = None, *,
+    length: float = 1.0, degree: int | None = None, controls: int | None = None, opening: str = "dense",
+    opening_width: int | None = None, read: int | None = None, **options: Any,
 ) -> Net:  # fmt: skip
-    """A net of one block.
+    """Build a net of one block.
 
-    `opening_width` features come out of the opening and zeros fill the state; the read-out reads the first `read`.
+    The opening layer gives `opening_width` features, padded with zeros; the readout uses the first `read`.
     """
     block = Block(field, scheme, steps, length, _build_depth(steps, degree, controls))
     width = field.width if opening_width is None else opening_width
@@ -79,7 +81,7 @@ def composed(
 
 
 def _build_depth(steps: int, degree: int | None, controls: int | None) -> Depth | HeldWeights:
-    """So many controls, or as many as the steps ask for."""
+    """Weights with this number of controls, or the default for the steps."""
     if degree is None:
         return HeldWeights(count("steps", steps) if controls is None else controls)
     if controls is None:
@@ -87,7 +89,7 @@ def _build_depth(steps: int, degree: int | None, controls: int | None) -> Depth 
     return Depth(controls, degree)
 
 
-def _build_opening(inputs, width: int, state: int, kind: str, activation) -> Chain | None:
+def _build_opening(inputs: int | None, width: int, state: int, kind: str, activation: str | Activation) -> Chain | None:
     if inputs is None:
         return None if width == state else Chain((Layer(resized(width, state), None, None),))
     first = _build_first(dense(count("inputs", inputs), width), kind, activation, state)
@@ -96,8 +98,8 @@ def _build_opening(inputs, width: int, state: int, kind: str, activation) -> Cha
     return Chain((*first.layers, Layer(resized(width, state), None, None)))
 
 
-def _build_first(K: Mixing, kind: str, activation, state: int, name: str = "width") -> Chain:
-    """A layer from the inputs to the state, or zero features added to the inputs, which are channels at the end."""
+def _build_first(K: Mixing, kind: str, activation: Any, state: int, name: str = "width") -> Chain:
+    """A layer from the inputs to the state, or zero channels appended to the inputs."""
     if not isinstance(kind, str) or kind not in ("dense", "augment"):
         raise UnknownName("opening", kind, ("dense", "augment"))
     if kind == "dense":
@@ -108,7 +110,7 @@ def _build_first(K: Mixing, kind: str, activation, state: int, name: str = "widt
     return Chain((Layer(resized(K.n_in, state, K.axes_in), None, None),))
 
 
-def _build_readout(state: int, read: int, outputs) -> Chain | None:
+def _build_readout(state: int, read: int, outputs: int | None) -> Chain | None:
     layers = [] if read == state else [Layer(resized(state, read), None, None)]
     if outputs is not None:
         layers.append(Layer(dense(read, count("outputs", outputs)), "W", "b"))
@@ -117,70 +119,85 @@ def _build_readout(state: int, read: int, outputs) -> Chain | None:
 
 def _half(width: int, name: str = "width") -> int:
     if count(name, width) % 2:
-        raise ValueError(f"`{name}` must be even, as the state has two halves (q, p); found {width}")
+        raise ValueError(f"`{name}` must be even, as the state is partitioned (q, p); found {width}")
     return width // 2
 
 
-def resnet(inputs, outputs, width, steps, *, activation="tanh", norm=None, scheme="euler", **options) -> Net:
+def resnet(
+    inputs: int | None, outputs: int | None, width: int, steps: int, *,
+    activation: str | Activation = "tanh", norm: str | None = None, scheme: Any = "euler", **options: Any,
+) -> Net:  # fmt: skip
     """y' = s(K y + b); He, Zhang, Ren & Sun (2016), E (2017)."""
-    return composed(fields.residual(dense(width), activation, norm), scheme, steps, inputs, outputs, **options)
+    return compose_net(fields.residual(dense(width), activation, norm), scheme, steps, inputs, outputs, **options)
 
 
 def antisymmetric(
-    inputs, outputs, width, steps, *, damping=0.0, activation="tanh", norm=None, scheme="euler", **options
-) -> Net:
+    inputs: int | None, outputs: int | None, width: int, steps: int, *, damping: float = 0.0,
+    activation: str | Activation = "tanh", norm: str | None = None, scheme: Any = "euler", **options: Any,
+) -> Net:  # fmt: skip
     """y' = s((K - K' - damping I) y + b); Haber & Ruthotto (2017).
 
     y_(j+1) = y_j + h s((K_j - K_j' - damping I) y_j + b_j) by Euler's scheme.
     """
-    return composed(
+    return compose_net(
         fields.antisymmetric(dense(width), activation, damping, norm), scheme, steps, inputs, outputs, **options
     )
 
 
-def parabolic(inputs, outputs, width, steps, *, activation="tanh", norm=None, scheme="euler", **options) -> Net:
+def parabolic(
+    inputs: int | None, outputs: int | None, width: int, steps: int, *,
+    activation: str | Activation = "tanh", norm: str | None = None, scheme: Any = "euler", **options: Any,
+) -> Net:  # fmt: skip
     """y' = -K' s(K y + b); Ruthotto & Haber (2020).
 
     y_(j+1) = y_j - h K_j' s(K_j y_j + b_j) by Euler's scheme.
     """
-    return composed(fields.parabolic(dense(width), activation, norm), scheme, steps, inputs, outputs, **options)
+    return compose_net(fields.parabolic(dense(width), activation, norm), scheme, steps, inputs, outputs, **options)
 
 
 def hamiltonian(
-    inputs, outputs, width, steps, *, activation="tanh", norm=None, scheme=HALVED["hamiltonian"], **options
-) -> Net:
+    inputs: int | None, outputs: int | None, width: int, steps: int, *,
+    activation: str | Activation = "tanh", norm: str | None = None, scheme: Any = HALVED["hamiltonian"], **options: Any,
+) -> Net:  # fmt: skip
     """q' = K' s(K p + b), p' = -K' s(K q + b), reversible; Chang et al. (2018).
 
     q_(j+1) = q_j + h K_j' s(K_j p_j + b_j), p_(j+1) = p_j - h K_j' s(K_j q_(j+1) + b_j) by the default scheme, with one
-    K for both halves of a layer.
+    K for both updates of a layer.
     """
-    return composed(
+    return compose_net(
         fields.hamiltonian(dense(_half(width)), activation, norm), scheme, steps, inputs, outputs, **options
     )
 
 
 def hyperbolic(
-    inputs, outputs, width, steps, *, activation="tanh", norm=None, scheme=HALVED["hyperbolic"], **options
-) -> Net:
-    """y'' = -K' s(K y + b) from rest, read out at y; Ruthotto & Haber (2020).
+    inputs: int | None, outputs: int | None, width: int, steps: int, *,
+    activation: str | Activation = "tanh", norm: str | None = None, scheme: Any = HALVED["hyperbolic"], **options: Any,
+) -> Net:  # fmt: skip
+    """y'' = -K' s(K y + b) with y'(0) = 0 and a readout of y; Ruthotto & Haber (2020).
 
     y_(j+1) = 2 y_j - y_(j-1) - h^2 K_j' s(K_j y_j + b_j) with y_(-1) = y_0 by the default scheme, which keeps
     v_j = (y_j - y_(j-1)) / h in place of y_(j-1).
     """
-    return composed(
+    return compose_net(
         fields.hyperbolic(dense(width), activation, norm), scheme, steps, inputs, outputs, opening_width=width,
         read=width, **options,
     )  # fmt: skip
 
 
-def midpoint_net(inputs, outputs, width, steps, *, damping=0.0, activation="tanh", **options) -> Net:
+def midpoint_net(
+    inputs: int | None, outputs: int | None, width: int, steps: int, *, damping: float = 0.0,
+    activation: str | Activation = "tanh", **options: Any,
+) -> Net:  # fmt: skip
     """y_(k+1) = y_(k-1) + 2 h s((K - K') y_k + b), reversible; Chang et al. (2018)."""
     return antisymmetric(
         inputs, outputs, width, steps, damping=damping, activation=activation, scheme="midpoint_two_step", **options
     )
 
 
-def leapfrog_net(inputs, outputs, width, steps, *, activation="tanh", start="taylor", **options) -> Net:
+def leapfrog_net(
+    inputs: int | None, outputs: int | None, width: int, steps: int, *,
+    activation: str | Activation = "tanh", start: str = "taylor", **options: Any,
+) -> Net:  # fmt: skip
     """y_(k+1) = 2 y_k - y_(k-1) - h^2 K' s(K y_k + b), reversible; Chang et al. (2018).
 
     `start` is "taylor" for y_1 = y_0 - h^2 / 2 K' s(K y_0 + b), which is of second order, or "equal" for y_(-1) = y_0,
@@ -191,13 +208,19 @@ def leapfrog_net(inputs, outputs, width, steps, *, activation="tanh", start="tay
     return hyperbolic(inputs, outputs, width, steps, activation=activation, scheme=STARTS[start], **options)
 
 
-def mlp(inputs, outputs, width, steps, *, activation="tanh", norm=None, **options) -> Net:
-    """y_(k+1) = s(K y_k + b): plain layers without a skip, the contrast."""
-    return composed(fields.residual(dense(width), activation, norm), None, steps, inputs, outputs, **options)
+def mlp(
+    inputs: int | None, outputs: int | None, width: int, steps: int, *,
+    activation: str | Activation = "tanh", norm: str | None = None, **options: Any,
+) -> Net:  # fmt: skip
+    """y_(k+1) = s(K y_k + b): plain layers without a skip connection, for comparison."""
+    return compose_net(fields.residual(dense(width), activation, norm), None, steps, inputs, outputs, **options)
 
 
-def neural_ode(inputs, outputs, hidden: Sequence[int], steps, *, width=None, activation="tanh", norm=None,
-               scheme="rk4", has_time=False, opening="augment", degree=0, controls=None, **options) -> Net:  # fmt: skip
+def neural_ode(
+    inputs: int | None, outputs: int | None, hidden: Sequence[int], steps: int, *, width: int | None = None,
+    activation: str | Activation = "tanh", norm: str | None = None, scheme: Any = "rk4", has_time: bool = False,
+    opening: str = "augment", degree: int | None = 0, controls: int | None = None, **options: Any,
+) -> Net:  # fmt: skip
     """y' = MLP(y), or MLP(t, y), with weights that do not depend on depth; Chen et al. (2018)."""
     width = inputs if width is None else width
     if width is None:
@@ -206,31 +229,37 @@ def neural_ode(inputs, outputs, hidden: Sequence[int], steps, *, width=None, act
     inputs = inputs if inputs is None else count("inputs", inputs)
     chain = fields.mlp((width, *_count_channels("hidden", hidden), width), activation, has_time, norm)
     is_bare = inputs == width and isinstance(opening, str) and opening == "augment"
-    return composed(
+    return compose_net(
         fields.chained(chain), scheme, steps, None if is_bare else inputs, outputs, opening=opening, degree=degree,
         controls=1 if controls is None and degree == 0 else controls, **options,
     )  # fmt: skip
 
 
-def graph_ode(adjacency, channels, steps, *, outputs=None, filter="adjacency", polynomial=2, dynamics="residual",
-              activation="tanh", norm=None, scheme=None, **options) -> Net:  # fmt: skip
-    """Message passing on a graph in any dynamics; Poli et al. (2019), Chamberlain et al. (2021).
+def graph_ode(
+    adjacency: Any, channels: int, steps: int, *, outputs: int | None = None, filter: str = "adjacency",
+    polynomial: int = 2, dynamics: str = "residual", activation: str | Activation = "tanh",
+    norm: str | None = None, scheme: Any = None, **options: Any,
+) -> Net:  # fmt: skip
+    """Message passing on a graph with any dynamics; Poli et al. (2019), Chamberlain et al. (2021).
 
-    Dynamics of two halves have so many channels in each.
+    With a partitioned state, q and p each have this number of channels.
     """
     K = fields.graph(adjacency, channels, filter=filter, degree=polynomial)
-    return composed(
+    return compose_net(
         _build_field(dynamics, K, activation, norm), _find_scheme(scheme, dynamics), steps, None, outputs, **options
     )  # fmt: skip
 
 
-def node_net(adjacency, inputs, outputs, channels, steps, *, filter="adjacency", polynomial=2, dynamics="residual",
-             activation="tanh", norm=None, scheme=None, length=1.0, degree=None, controls=None, opening="dense",
-             **options) -> Net:  # fmt: skip
-    """Outputs at every node of a graph: message passing between an opening and a read-out that all nodes share.
+def node_net(
+    adjacency: Any, inputs: int | None, outputs: int | None, channels: int, steps: int, *,
+    filter: str = "adjacency", polynomial: int = 2, dynamics: str = "residual",
+    activation: str | Activation = "tanh", norm: str | None = None, scheme: Any = None, length: float = 1.0,
+    degree: int | None = None, controls: int | None = None, opening: str = "dense", **options: Any,
+) -> Net:  # fmt: skip
+    """Outputs at each node of a graph: message passing between an opening layer and a readout shared by all nodes.
 
-    Features are ordered channel by channel; `NodeModel` makes samples of the nodes.  Dynamics of two halves have half
-    of the channels in each.  Kipf & Welling (2017), in any dynamics.
+    Features are ordered channel by channel; `NodeModel` treats the nodes as samples.  With a partitioned state, q and p
+    each have half of the channels.  Kipf & Welling (2017), with any dynamics.
     """
     half = _half(channels, "channels") if _is_halved(dynamics) else channels
     K = fields.graph(adjacency, half, filter=filter, degree=polynomial)
@@ -246,29 +275,35 @@ def node_net(adjacency, inputs, outputs, channels, steps, *, filter="adjacency",
     return Net(Design((block,), first, readout), **options)
 
 
-def attention_net(tokens, channels, steps, *, heads=1, is_causal=False, outputs=None, dynamics="residual",
-                  activation="identity", norm=None, scheme=None, **options) -> Net:  # fmt: skip
+def attention_net(
+    tokens: int, channels: int, steps: int, *, heads: int = 1, is_causal: bool = False, outputs: int | None = None,
+    dynamics: str = "residual", activation: str | Activation = "identity", norm: str | None = None, scheme: Any = None,
+    **options: Any,
+) -> Net:  # fmt: skip
     """An attention block as a step; Vaswani et al. (2017), Lu et al. (2019).
 
-    Dynamics of two halves have so many channels in each.
+    With a partitioned state, q and p each have this number of channels.
     """
     K = fields.Attention(tokens, channels, heads, is_causal)
-    return composed(
+    return compose_net(
         _build_field(dynamics, K, activation, norm), _find_scheme(scheme, dynamics), steps, None, outputs, **options
     )  # fmt: skip
 
 
-def parabolic_cnn(shape, channels: Sequence[int], steps, *, inputs=1, outputs=None, dynamics="parabolic",
-                  activation="relu", norm=None, scheme=None, length=1.0, padding="zero", degree=None, controls=None,
-                  opening="dense", **options) -> Net:  # fmt: skip
+def parabolic_cnn(
+    shape: tuple[int, int], channels: Sequence[int], steps: int, *, inputs: int | None = 1,
+    outputs: int | None = None, dynamics: str = "parabolic", activation: str | Activation = "relu",
+    norm: str | None = None, scheme: Any = None, length: float = 1.0, padding: str = "zero",
+    degree: int | None = None, controls: int | None = None, opening: str = "dense", **options: Any,
+) -> Net:  # fmt: skip
     """Blocks of convolutions, joined by pooling and a change of channels; Ruthotto & Haber (2020).
 
     `shape` is (height, width) of the images, `inputs` their channels, `channels` those of the blocks.  `dynamics` may
-    be any other: a Hamiltonian one takes half of the channels for q and half for p.
+    be any; Hamiltonian dynamics use half of the channels for q and half for p.
     """
     channels, shape, depth = (
         _count_channels("channels", channels),
-        two("shape", shape),
+        validate_pair("shape", shape),
         _build_depth(steps, degree, controls),
     )
     if not channels:
@@ -286,7 +321,7 @@ def parabolic_cnn(shape, channels: Sequence[int], steps, *, inputs=1, outputs=No
             pool = fields.pooling(shape, width)
             shape = shape[0] // 2, shape[1] // 2
             change = fields.conv2d(shape, width, channels[number + 1], taps=(1, 1))
-            joins.append(Chain((Layer(pool, None, None), Layer(change, activation=activation))))
+            joins.append(Chain((Layer(pool, None, None), Layer(change, activation=activation))))  # type: ignore[arg-type]
     readout = None
     if outputs is not None:
         mean = Layer(fields.pooling((shape[0] * shape[1],), channels[-1], shape[0] * shape[1]), None, None)
@@ -294,25 +329,25 @@ def parabolic_cnn(shape, channels: Sequence[int], steps, *, inputs=1, outputs=No
     return Net(Design(tuple(blocks), first, readout, tuple(joins)), **options)
 
 
-def _is_halved(dynamics) -> bool:
+def _is_halved(dynamics: object) -> bool:
     return isinstance(dynamics, str) and dynamics in HALVED
 
 
-def _count_channels(name: str, value) -> tuple[int, ...]:
+def _count_channels(name: str, value: Any) -> tuple[int, ...]:
     try:
         return tuple(count(name, each) for each in value)
     except TypeError:
         raise ValueError(f"`{name}` must be whole numbers, as in (8, 8), found {value!r:.60}") from None
 
 
-def _find_scheme(scheme, dynamics: str):
-    """By default that of the literature's layer."""
+def _find_scheme(scheme: Any, dynamics: str) -> Any:
+    """The given scheme, or by default that of the layer in the literature."""
     if scheme is None:
         return HALVED.get(dynamics, "euler") if isinstance(dynamics, str) else "euler"
     return scheme
 
 
-def _build_field(dynamics: str, K: Connectivity, activation, norm) -> Field:
+def _build_field(dynamics: str, K: Connectivity, activation: str | Activation, norm: str | None) -> Field:
     if not isinstance(dynamics, str) or dynamics not in fields.DYNAMICS:
         raise UnknownName("dynamics", dynamics, fields.DYNAMICS)
     return fields.DYNAMICS[dynamics](K, activation, norm=norm)

@@ -1,17 +1,18 @@
-"""What users hand to nets, checked: arrays, losses, threads."""
+"""Validation of the arguments of nets: arrays, losses, threads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from stepnet.nets.layout import Layout
-from stepnet.records import checked_thread_count, convert_integers
+from stepnet.records import convert_integers, validate_thread_count
 
 
-def validate_real_array(name: str, value, dtype: np.dtype) -> np.ndarray:
-    """An array of real numbers in a precision; what it cannot hold is refused."""
+def validate_real_array(name: str, value: Any, dtype: np.dtype) -> np.ndarray:
+    """Return an array of real numbers in a precision; refuse values it cannot represent."""
     try:
         given = np.asarray(value)
     except ValueError:
@@ -27,8 +28,8 @@ def validate_real_array(name: str, value, dtype: np.dtype) -> np.ndarray:
     return found
 
 
-def validate_batch(name: str, x, layout: Layout, dtype: np.dtype) -> np.ndarray:
-    """Finite inputs `(batch, features)`, channel by channel."""
+def validate_batch(name: str, x: Any, layout: Layout, dtype: np.dtype) -> np.ndarray:
+    """Return finite inputs `(batch, features)`, channel by channel."""
     array = validate_real_array(name, x, dtype)
     if array.ndim < 2 or array.shape[0] == 0 or not layout.admits(array.shape[1:]):
         if len(layout.axes) > 1:
@@ -46,29 +47,29 @@ def validate_batch(name: str, x, layout: Layout, dtype: np.dtype) -> np.ndarray:
     return array
 
 
-def validate_shape(name: str, value, shape: tuple[int, ...], of: str, dtype: np.dtype) -> np.ndarray:
-    """An array of the shape of another one."""
+def validate_shape(name: str, value: Any, shape: tuple[int, ...], of: str, dtype: np.dtype) -> np.ndarray:
+    """Return an array of a given shape."""
     array = validate_real_array(name, value, dtype)
     if array.shape != shape:
         raise ValueError(f"`{name}` must have the shape {shape} of {of}, found {array.shape}")
     return np.ascontiguousarray(array)
 
 
-def shaped_vector(name: str, value, shape: tuple[int, ...]) -> np.ndarray:
-    """The array itself, of numbers of any kind, if it has the shape of the parameters."""
+def validate_parameter_shape(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the array, of any numeric dtype; refuse one without the shape of the parameters."""
     if not isinstance(value, np.ndarray) or value.shape != shape:
         found = value.shape if isinstance(value, np.ndarray) else type(value).__name__
         raise ValueError(f"`{name}` must be an array of the shape {shape} of the parameters, found {found}")
     return value
 
 
-def require_function(loss) -> None:
+def require_function(loss: object) -> None:
     if not callable(loss):
         raise TypeError(f"`loss` must be a function of the outputs, found {type(loss).__name__}")
 
 
-def evaluate_loss(loss: Callable, y: np.ndarray) -> tuple[float, np.ndarray]:
-    """The value of a loss and its gradient; the loss may write into what it gets."""
+def evaluate_loss(loss: Callable[..., Any], y: np.ndarray) -> tuple[float, np.ndarray]:
+    """The value of a loss and its gradient; the loss may overwrite its argument."""
     found = loss(y.copy())
     try:
         value, y_bar = found
@@ -84,6 +85,6 @@ def evaluate_loss(loss: Callable, y: np.ndarray) -> tuple[float, np.ndarray]:
     return float(value), array
 
 
-def validate_workers(workers) -> int | None:
-    """A number of threads, or None for as many as there are cores."""
-    return None if workers is None else checked_thread_count(workers)
+def validate_workers(workers: Any) -> int | None:
+    """Return a number of threads, or None for one per core."""
+    return None if workers is None else validate_thread_count(workers)

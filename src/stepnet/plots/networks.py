@@ -1,8 +1,9 @@
-"""Pictures of networks: how layers move points, what regions they make, how training went."""
+"""Figures of networks: propagation of points through layers, decision regions, graphs and training histories."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -14,51 +15,58 @@ from scipy.optimize import minimize
 from scipy.sparse import issparse
 from scipy.sparse.csgraph import shortest_path
 
-from stepnet.plots.axes import an_axes, axes_of, two_entries
+from stepnet.plots.axes import OPTIONAL_AXES, choose_axes, validate_entry_pair
 from stepnet.plots.class_colours import (
     CLASSES,
     choose_colours,
     class_colour,
     class_colours,
     find_places,
-    labels_of,
     list_classes,
     make_paler,
+    validate_labels,
 )
 from stepnet.validation import array, check, function, having, optional, real, sequence, whole
 
 FINEST, MOST_PANELS = 10_000, 1000
-READ = 0.05  # of the largest: directions in which outputs vary less are left out, as where two mirror each other
+READ = 0.05  # of the largest: directions in which outputs vary less are omitted
 
 
-def _counts(name: str, value):
-    """A number of panels, or the numbers of states."""
-    if isinstance(value, (int, np.integer)) and value < 1:
-        raise ValueError(f"`{name}` must be at least one, found {value}")
+def _counts(name: str, value: Any) -> Any:
+    """Return a number of panels, or indices of states."""
     is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
     return whole(1, MOST_PANELS)(name, value) if is_number else sequence(whole(-MOST_PANELS, MOST_PANELS))(name, value)
 
 
-def a_graph(name: str, value) -> np.ndarray:
-    """A square matrix of finite numbers, one row for every node."""
+def validate_graph(name: str, value: Any) -> np.ndarray:
+    """Return a square matrix of finite numbers, one row per node."""
     found = array()(name, value.toarray() if issparse(value) else value)
     if found.ndim != 2 or found.shape[0] != found.shape[1] or not len(found) or not np.isfinite(found).all():
         raise ValueError(f"`{name}` must be a square matrix of finite numbers, found the shape {found.shape}")
     return found
 
 
-def a_run(name: str, value):
-    """A run, a minimum, or a list of them."""
+def validate_run(name: str, value: Any) -> Any:
+    """Return a run, a minimum, or a list of minima."""
     one = having("history", what="a Run or a Minimum")
     return sequence(one, 1)(name, value) if isinstance(value, (list, tuple)) else one(name, value)
 
 
 @check(net=having("features", what="a net or an estimator"), depths=_counts, edges=optional(array(None, 2, dtype=int)))
 def layers(
-    net, x, labels=None, *, depths: int | Sequence[int] = 5, components: tuple[int, int] | None = None, block: int = 0,
-    edges=None, classes=None, axes=None, **points,
-):  # fmt: skip
-    """Points as they move through the steps of a net, one panel for each of some depths.
+    net: Any,
+    x: Any,
+    labels: Any = None,
+    *,
+    depths: int | Sequence[int] = 5,
+    components: tuple[int, int] | None = None,
+    block: int = 0,
+    edges: Any = None,
+    classes: Any = None,
+    axes: Any = None,
+    **points: Any,
+) -> Any:
+    """Plot the states of points at some depths of a net, one panel per depth.
 
     Parameters
     ----------
@@ -67,20 +75,20 @@ def layers(
     x : array
         Inputs.
     labels : array (samples,), optional
-        Whole numbers or names give classes, other numbers a scale of colours.
+        Integers or names are classes, other numbers are mapped to a colour scale.
     depths : int or sequence of int
-        How many panels, from the first state to the last and as even as whole numbers allow, or which states.
+        The number of panels, evenly spaced from the first state to the last, or the indices of states.
     components : (int, int), optional
-        Two features to show.  By default an orthogonal projection on the plane in which the points of a depth spread
-        most, at the last depth of the last block on the directions that the outputs read; it is turned so that points
-        move as little as they can from one panel to the next.
+        Two features to show.  By default an orthogonal projection onto the plane of largest variance at each depth, at
+        the last depth of the last block onto the directions that determine the outputs; it is rotated to minimise the
+        change between panels.
     edges : array (m, 2), optional
-        Pairs of points to join by a line.
+        Pairs of points to connect by a line.
     classes : sequence, optional
-        All classes in the order of their colours; those of an estimator are known.  Without it, whole numbers from 0
-        to 9 have the colour of their number, and other labels that of their place among those present.
+        All classes in the order of their colours; by default those of the estimator.  Otherwise integers from 0 to 9
+        have the colour of their number, and other labels that of their index among those present.
     axes : sequence of axes, optional
-        One for each depth; a new figure with a row of them otherwise.
+        One for each depth; by default a row in a new figure.
 
     Returns
     -------
@@ -93,7 +101,7 @@ def layers(
         axes = plt.figure(figsize=size, layout="constrained").subplots(1, len(chosen), squeeze=False)[0]
     axes = np.atleast_1d(np.asarray(axes, object)).ravel()
     for each in axes:
-        an_axes("axes", each)
+        OPTIONAL_AXES("axes", each)
     if len(axes) != len(chosen):
         raise ValueError(f"`axes` must be one for each of {len(chosen)} depths, found {len(axes)}")
     colours = choose_colours(labels, states.shape[1], classes, of=net)
@@ -110,34 +118,46 @@ def layers(
     return axes
 
 
-@check(predict=function, axes=an_axes, resolution=whole(2, FINEST), margin=real("[0, inf)"))
+@check(predict=function, axes=OPTIONAL_AXES, resolution=whole(2, FINEST), margin=real("[0, inf)"))
 def regions(
-    predict: Callable, x, labels, axes=None, *, classes=None, resolution: int = 300, margin: float = 0.08, **points
-):
-    """Where in a plane a classifier finds which class, with samples on top.
+    predict: Callable[..., Any],
+    x: Any,
+    labels: Any,
+    axes: Any = None,
+    *,
+    classes: Any = None,
+    resolution: int = 300,
+    margin: float = 0.08,
+    **points: Any,
+) -> Any:
+    """Plot the decision regions of a classifier in the plane, with samples on top.
 
     Parameters
     ----------
     predict : callable
-        From points (n, 2) to their classes (n,), or to outputs (n, classes) of which the largest counts.
+        Maps points (n, 2) to their classes (n,), or to outputs (n, classes) of which the largest determines the class.
     x, labels : arrays
         Samples (n, 2) and their classes.
     classes : sequence, optional
-        All classes in the order of outputs and colours.  Without it, they are those of the estimator that predicts, or
-        the numbers of the outputs if the labels are numbers, or whatever is among labels and predictions.
+        All classes in the order of outputs and colours.  By default those of the estimator that predicts, or the
+        indices of the outputs if the labels are numbers, or those in labels and predictions.
     resolution : int
         Points of the grid in each direction.
     margin : float
-        Space around the samples, as a part of their spread.
+        Space around the samples, as a fraction of their range.
     """
-    axes = axes_of(axes)
-    x, labels = array()("x", x), labels_of(labels)
+    axes = choose_axes(axes)
+    x, labels = array()("x", x), validate_labels(labels)
     if x.ndim != 2 or x.shape[1] != 2 or not len(x) or not np.isfinite(x).all():
         raise ValueError(f"`x` must be points in a plane, finite and of the shape (n, 2), found {x.shape}")
     low, high = x.min(axis=0), x.max(axis=0)
     low, high = low - margin * (high - low), high + margin * (high - low)
     lines = [np.linspace(*ends, resolution) for ends in zip(low, high, strict=True)]
     found = np.asarray(predict(np.stack(np.meshgrid(*lines), axis=-1).reshape(-1, 2)))
+    if found.ndim not in (1, 2) or len(found) != resolution**2:
+        raise ValueError(
+            f"`predict` must give one class or row for each of {resolution**2} points, found {found.shape}"
+        )
     classes = list_classes(classes, labels, found, of=getattr(predict, "__self__", None))
     numbers = np.argmax(found, axis=1) if found.ndim == 2 else find_places(found, classes, "the predictions")
     colours = ListedColormap([make_paler(class_colour(k)) for k in range(len(classes))])
@@ -150,21 +170,23 @@ def regions(
     return _draw_frame(axes)
 
 
-@check(adjacency=a_graph, axes=an_axes, positions=optional(array(None, 2)))
-def graph(adjacency, labels=None, axes=None, *, positions=None, classes=None, **points):
-    """A graph in the plane: nodes lie about as far apart as there are edges between them.
+@check(adjacency=validate_graph, axes=OPTIONAL_AXES, positions=optional(array(None, 2)))
+def graph(
+    adjacency: Any, labels: Any = None, axes: Any = None, *, positions: Any = None, classes: Any = None, **points: Any
+) -> Any:
+    """Plot a graph in the plane, with distances of nodes close to their path lengths.
 
     Parameters
     ----------
     adjacency : array (nodes, nodes)
-        Of a connected graph.
+        Adjacency matrix of a connected graph.
     labels, classes : optional
         As in `layers`.
     positions : array (nodes, 2), optional
-        Where nodes are, as `graph_positions(adjacency)` gives it.
+        Positions of the nodes, by default `graph_positions(adjacency)`.
     """
-    axes = axes_of(axes)
-    place = graph_positions(adjacency) if positions is None else positions
+    axes = choose_axes(axes)
+    place: Any = graph_positions(adjacency) if positions is None else positions
     if len(place) != len(adjacency):
         raise ValueError(f"`positions` must be one for each of {len(adjacency)} nodes, found {len(place)}")
     axes.add_collection(LineCollection(place[np.argwhere(np.triu(adjacency, 1))], colors="#bbbbbb", lw=0.6, zorder=0))
@@ -174,9 +196,9 @@ def graph(adjacency, labels=None, axes=None, *, positions=None, classes=None, **
     return axes
 
 
-@check(adjacency=a_graph)
-def graph_positions(adjacency) -> np.ndarray:
-    """Places (nodes, 2) that make sum (|x_i - x_j| / d_ij - 1)^2 small, d the length of the shortest path.
+@check(adjacency=validate_graph)
+def graph_positions(adjacency: Any) -> np.ndarray:
+    """Positions (nodes, 2) that minimise sum (|x_i - x_j| / d_ij - 1)^2, d the length of the shortest path.
 
     Kamada & Kawai (1989), Inf. Process. Lett. 31:7.
     """
@@ -189,7 +211,7 @@ def graph_positions(adjacency) -> np.ndarray:
     values, vectors = np.linalg.eigh(-0.5 * middle @ (d - np.eye(n)) ** 2 @ middle)
     begin = vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 0.0))  # classical scaling
 
-    def stress(flat):
+    def stress(flat: np.ndarray) -> tuple[float, np.ndarray]:
         difference = flat.reshape(n, 1, 2) - flat.reshape(1, n, 2)
         distance = np.sqrt(np.sum(difference**2, axis=2) + 1e-12)
         rest = distance / d - 1
@@ -200,14 +222,15 @@ def graph_positions(adjacency) -> np.ndarray:
     return minimize(stress, begin.ravel(), jac=True, method="L-BFGS-B").x.reshape(n, 2)
 
 
-@check(run=a_run, axes=an_axes)
-def history(run, axes=None, **line):
-    """How a loss fell, logarithmic if it is positive.
+@check(run=validate_run, axes=OPTIONAL_AXES)
+def history(run: Any, axes: Any = None, **line: Any) -> Any:
+    """Plot the history of a loss, logarithmic if it is positive.
 
-    `run` is a `Run` of mini-batches (validation dashed), a `Minimum`, or the list of them that `multilevel` gives,
-    whose levels follow one another, with a line where each begins.
+    `run` is a `Run` of mini-batches (validation dashed), a `Minimum`, or the list of minima returned by `multilevel`,
+    whose levels are concatenated, with a line where each begins.
     """
-    axes = axes_of(axes)
+    axes = choose_axes(axes)
+    curves: dict[str | None, Any]
     if isinstance(run, (list, tuple)):
         curves, unit = _levels(run, axes), "iteration"
     elif isinstance(run.history, dict):
@@ -229,16 +252,16 @@ def history(run, axes=None, **line):
     return axes
 
 
-def _levels(minima: Sequence, axes) -> dict:
-    """The values of all levels in a row, with a line where a new one begins."""
+def _levels(minima: Sequence[Any], axes: Any) -> dict[str | None, Any]:
+    """The values of all levels, concatenated, with a line where each begins."""
     values = np.concatenate([each.history for each in minima])
     for number, end in enumerate(np.cumsum([len(each.history) for each in minima])[:-1]):
         axes.axvline(end + 0.5, color="#999999", lw=0.8, ls="--", zorder=0, label=None if number else "net refined")
     return {"training": (np.arange(1, len(values) + 1), values)}
 
 
-def _depths(depths, count: int) -> list[int]:
-    """The numbers of the states to show."""
+def _depths(depths: Any, count: int) -> list[int]:
+    """The indices of the states to show."""
     if isinstance(depths, (int, np.integer)):
         return sorted(set(np.linspace(0, count - 1, int(depths)).round().astype(int).tolist()))
     found = [range(count)[number] for number in depths if -count <= number < count]
@@ -247,8 +270,8 @@ def _depths(depths, count: int) -> list[int]:
     return found
 
 
-def _is_last(net, block: int) -> bool:
-    """Whether the outputs are read from this block; those before it are too far away for a linear map."""
+def _is_last(net: Any, block: int) -> bool:
+    """Whether this is the last block, whose states determine the outputs by the readout."""
     for each in (net, getattr(net, "net_", None), getattr(net, "net", None)):
         design = getattr(each, "design", None)
         if design is not None:
@@ -256,10 +279,10 @@ def _is_last(net, block: int) -> bool:
     return True
 
 
-def _planes(states: np.ndarray, outputs: list, x, components) -> list[np.ndarray]:
-    """Places (samples, 2) in a plane for every depth."""
+def _planes(states: np.ndarray, outputs: list[Any], x: Any, components: Any) -> list[np.ndarray]:
+    """Positions (samples, 2) in a plane for each depth."""
     if components is not None:
-        entries = two_entries("components", components, states.shape[2])
+        entries = validate_entry_pair("components", components, states.shape[2])
         return [state[:, list(entries)] for state in states]
     if states.shape[2] == 1:
         return [np.hstack((state, np.zeros_like(state))) for state in states]
@@ -271,7 +294,7 @@ def _planes(states: np.ndarray, outputs: list, x, components) -> list[np.ndarray
     for state, read in zip(states, outputs, strict=True):
         centred = state - state.mean(axis=0)
         place = centred @ _plane(centred, read)
-        if before is not None:  # the turn or reflection that brings it nearest (Procrustes)
+        if before is not None:  # the closest rotation or reflection (Procrustes)
             left, _, right = np.linalg.svd(place.T @ before)
             place = place @ left @ right
         found.append(place)
@@ -279,9 +302,9 @@ def _planes(states: np.ndarray, outputs: list, x, components) -> list[np.ndarray
     return found
 
 
-def _plane(centred: np.ndarray, outputs) -> np.ndarray:
-    """Two orthonormal directions (width, 2): those of the outputs, if there are any, before those of the spread."""
-    directions = np.hstack((_spread(centred), np.eye(centred.shape[1], 2)))  # the last two if all points are one
+def _plane(centred: np.ndarray, outputs: Any) -> np.ndarray:
+    """Two orthonormal directions (width, 2): first those of the outputs, if any, then those of largest variance."""
+    directions = np.hstack((_spread(centred), np.eye(centred.shape[1], 2)))  # the last two if all points coincide
     if outputs is not None:
         fit = np.linalg.lstsq(centred, outputs - outputs.mean(axis=0), rcond=1e-6)[0]
         _, sizes, turn = np.linalg.svd(centred @ fit, full_matrices=False)
@@ -296,7 +319,7 @@ def _plane(centred: np.ndarray, outputs) -> np.ndarray:
 
 
 def _spread(centred: np.ndarray, count: int = 4) -> np.ndarray:
-    """Directions (width, count) in which points spread most, the most first, from the smaller of the two products."""
+    """Principal directions (width, count) of points, from the smaller of the two Gram matrices."""
     n, width = centred.shape
     product = centred.T @ centred if width <= n else centred @ centred.T
     first = max(0, len(product) - count)
@@ -304,7 +327,7 @@ def _spread(centred: np.ndarray, count: int = 4) -> np.ndarray:
     return found if width <= n else centred.T @ found
 
 
-def _square(axes, place: np.ndarray) -> None:
+def _square(axes: Any, place: np.ndarray) -> None:
     """Equal scales and a square window around all points."""
     middle = (place.min(axis=0) + place.max(axis=0)) / 2
     half = 0.54 * max(float(np.ptp(place, axis=0).max()), 1e-12)
@@ -312,8 +335,8 @@ def _square(axes, place: np.ndarray) -> None:
     _draw_frame(axes)
 
 
-def _draw_frame(axes):
-    """A quiet frame without ticks."""
+def _draw_frame(axes: Any) -> Any:
+    """Draw a light frame without ticks."""
     axes.set(xticks=(), yticks=())
     for side in axes.spines.values():
         side.set(visible=True, color="#cccccc")

@@ -1,13 +1,16 @@
-"""Pictures of solutions: orbits, energies, step sizes."""
+"""Figures of solutions: orbits, energies, step sizes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from cycler import cycler
 
-from stepnet.plots.axes import an_axes, axes_of, two_entries
+from stepnet.plots.axes import OPTIONAL_AXES, choose_axes, validate_entry_pair
 from stepnet.solution import Solution
 from stepnet.validation import array, check, function, instance
 
@@ -15,12 +18,12 @@ COLOURS = ("#1b5e8c", "#c8553d", "#3a7d44", "#7b4b94", "#b8860b", "#555555")
 
 
 @contextmanager
-def style():
-    """Quiet axes and a common set of colours for the figures drawn inside."""
-    rules = {
+def style() -> Iterator[None]:
+    """A context with light axes and a common colour cycle."""
+    rules: Any = {
         "axes.spines.top": False,
         "axes.spines.right": False,
-        "axes.prop_cycle": plt.cycler(color=COLOURS),
+        "axes.prop_cycle": cycler(color=COLOURS),
         "axes.titlesize": "medium",
         "font.size": 9,
         "legend.frameon": False,
@@ -31,28 +34,28 @@ def style():
         yield
 
 
-@check(solution=instance(Solution), axes=an_axes)
-def orbit(solution: Solution, axes=None, *, components: tuple[int, int] = (0, 1), **line):
-    """One component of the flat state over another, equal scales; between the steps, too, if the solution is dense."""
-    axes = axes_of(axes)
+@check(solution=instance(Solution), axes=OPTIONAL_AXES)
+def orbit(solution: Solution, axes: Any = None, *, components: tuple[int, int] = (0, 1), **line: Any) -> Any:
+    """Plot one component of the flat state over another with equal scales, interpolated if the solution is dense."""
+    axes = choose_axes(axes)
     t = solution.t if solution.pieces is None else _refine(solution.t)
     y = (solution.y if solution.pieces is None else solution(t)).reshape(len(t), -1)
-    i, j = two_entries("components", components, y.shape[1])
+    i, j = validate_entry_pair("components", components, y.shape[1])
     axes.plot(y[:, i], y[:, j], **{"lw": 0.8, **line})
     axes.set(xlabel=f"y[{i}]", ylabel=f"y[{j}]", aspect="equal")
     return axes
 
 
 def _refine(t: np.ndarray, parts: int = 16) -> np.ndarray:
-    """Times with more of them inside each interval."""
+    """Refine times by dividing each interval."""
     inside = t[:-1, None] + np.diff(t)[:, None] * np.arange(parts) / parts
     return np.append(inside.ravel(), t[-1])
 
 
-@check(solution=instance(Solution), energy=function, axes=an_axes)
-def energy_error(solution: Solution, energy, axes=None, **line):
-    """The largest |H - H(0)| so far over time, logarithmic; `energy(solution)` gives one number per time."""
-    axes = axes_of(axes)
+@check(solution=instance(Solution), energy=function, axes=OPTIONAL_AXES)
+def energy_error(solution: Solution, energy: Callable[[Solution], Any], axes: Any = None, **line: Any) -> Any:
+    """Plot the running maximum of |H - H(0)|, logarithmic; `energy(solution)` returns one number per time."""
+    axes = choose_axes(axes)
     H = array()("energy", energy(solution))
     if H.shape != solution.t.shape:
         raise ValueError(f"`energy` must give one number for each of {len(solution.t)} times, found {H.shape}")
@@ -62,10 +65,10 @@ def energy_error(solution: Solution, energy, axes=None, **line):
     return axes
 
 
-@check(solution=instance(Solution), axes=an_axes)
-def step_sizes(solution: Solution, axes=None, **line):
-    """The lengths of the steps over time, logarithmic."""
-    axes = axes_of(axes)
+@check(solution=instance(Solution), axes=OPTIONAL_AXES)
+def step_sizes(solution: Solution, axes: Any = None, **line: Any) -> Any:
+    """Plot the step sizes over time, logarithmic."""
+    axes = choose_axes(axes)
     label = {"label": solution.scheme.name}
     axes.semilogy(solution.t[:-1], np.abs(np.diff(solution.t)), **{"lw": 0.8, **label, **line})
     axes.set(xlabel="t", ylabel="step size")

@@ -1,4 +1,4 @@
-"""Time stepping as numbers: frozen records that refuse wrong coefficients, and what follows from them."""
+"""Time-stepping schemes as frozen records that validate their coefficients, and the properties derived from them."""
 
 from stepnet.schemes import conditions
 from stepnet.schemes.catalogue import find, get, names

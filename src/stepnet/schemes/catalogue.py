@@ -10,10 +10,14 @@ import numpy as np
 
 from stepnet.errors import UnknownName
 from stepnet.schemes import conditions, explicit, low_storage, multistep, stabilised, symplectic
+from stepnet.schemes import stochastic as stochastic_schemes
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
+from stepnet.schemes.stochastic import ReversibleHeun, StochasticRK
 from stepnet.schemes.tableau import ExplicitRK, LowStorageRK, StabilisedRK
+from stepnet.validation import check, validate_flag
 
+STOCHASTIC = (StochasticRK, ReversibleHeun)
 RECORDS = (ExplicitRK, LowStorageRK, StabilisedRK, Splitting, Multistep)
 FAMILIES = {"rkc1": stabilised.rkc1, "rkc2": stabilised.rkc2, "rkl1": stabilised.rkl1, "rkl2": stabilised.rkl2}
 DEFAULT_STAGES = 10
@@ -41,12 +45,23 @@ def _constants() -> dict[str, Any]:
     return {scheme.name: scheme for scheme in found}
 
 
-def get(name, stages: int | None = None):
+@cache
+def _stochastic_constants() -> dict[str, Any]:
+    found = (value for value in vars(stochastic_schemes).values() if isinstance(value, STOCHASTIC))
+    return {scheme.name: scheme for scheme in found}
+
+
+def is_scheme(value: Any) -> bool:
+    """Whether a value is the record of a scheme."""
+    return isinstance(value, (*RECORDS, *STOCHASTIC))
+
+
+def get(name: Any, stages: int | None = None) -> Any:
     """The scheme of this name; `stages` goes with the stabilised families (rkc1, rkc2, rkl1, rkl2; 10 by default).
 
-    "rkl2(20)" means the same as `get("rkl2", stages=20)`, and a scheme is its own name.
+    "rkl2(20)" means the same as `get("rkl2", stages=20)`; a scheme is returned unchanged.
     """
-    if isinstance(name, RECORDS):
+    if is_scheme(name):
         key, found = name.name, name
     else:
         key, number = _split(str(name).lower())
@@ -54,9 +69,9 @@ def get(name, stages: int | None = None):
             stages = number
         if key in FAMILIES:
             return FAMILIES[key](DEFAULT_STAGES if stages is None else stages)
-        if key not in _constants():
-            raise UnknownName("scheme", name, names())
-        found = _constants()[key]
+        if key not in _constants() and key not in _stochastic_constants():
+            raise UnknownName("scheme", name, [*names(), *names(stochastic=True)])
+        found = _constants().get(key) or _stochastic_constants()[key]
     if stages is not None:
         raise ValueError(f"`stages` goes with {', '.join(FAMILIES)}; {key!r} has a fixed number")
     return found
@@ -69,12 +84,13 @@ def _split(key: str) -> tuple[str, int | None]:
     return (match[1], int(match[2])) if match else (key, None)
 
 
-def names() -> list[str]:
-    """The names that `get` knows, sorted."""
-    return sorted((*_constants(), *FAMILIES))
+@check(stochastic=validate_flag)
+def names(stochastic: bool = False) -> list[str]:
+    """The names that `get` knows, sorted: schemes for ordinary equations, or those for stochastic ones."""
+    return sorted(_stochastic_constants() if stochastic else (*_constants(), *FAMILIES))
 
 
-def find(**properties) -> list:
+def find(**properties: Any) -> list[Any]:
     """All schemes with these properties, by order and name, as in `find(order=4, symplectic=True)`.
 
     Known properties: order, family, explicit, pair, fsal, symplectic, symmetric, reversible, nystrom, ssp, a_stable,

@@ -1,12 +1,14 @@
-"""What follows from the numbers of a scheme: order, symplecticity, symmetry, stability, error constants.
+"""Properties derived from the coefficients of a scheme: order, symplecticity, symmetry, stability, error constants.
 
-Every function takes any record of the catalogue, or a bare `Butcher` tableau (implicit ones too); what makes no
-sense for a family is answered with False, 0 or NaN, as its docstring says.
+Functions take any record of the catalogue, or a `Butcher` tableau (implicit ones too); where a property is not defined
+for a family, they return False, 0 or NaN, as documented.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, wraps
+from typing import Any
 
 import numpy as np
 from numpy.polynomial import Polynomial
@@ -29,10 +31,10 @@ from stepnet.validation import check, instance
 Scheme = ExplicitRK | LowStorageRK | StabilisedRK | Splitting | Multistep
 
 FAMILIES = (ExplicitRK, LowStorageRK, StabilisedRK, Splitting, Multistep, Butcher)
-a_scheme = instance(*FAMILIES, what="a scheme such as `schemes.get('rk4')`, or a `Butcher` tableau")
-of_scheme = check(scheme=a_scheme)
+A_SCHEME = instance(*FAMILIES, what="a scheme such as `schemes.get('rk4')`, or a `Butcher` tableau")
+check_scheme = check(scheme=A_SCHEME)
 
-ROUNDING = 1e-12  # coefficients of order 1 that cancel exactly leave less than this
+ROUNDING = 1e-12  # rounding left where coefficients of size 1 cancel
 
 
 __all__ = [
@@ -63,13 +65,13 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def remember(function):
-    """Compute once per scheme; bare tableaux of arrays cannot be remembered and are computed each time."""
+def remember(function: Callable[[Any], float]) -> Callable[[Any], float]:
+    """Cache a function per scheme; tableaux of arrays are not hashable and are computed each time."""
     kept = cache(function)
     return wraps(function)(lambda scheme: function(scheme) if isinstance(scheme, Butcher) else kept(scheme))
 
 
-def _complex_numbers(name: str, value) -> np.ndarray:
+def _complex_numbers(name: str, value: Any) -> np.ndarray:
     try:
         found = np.asarray(value)
     except (TypeError, ValueError):
@@ -79,8 +81,8 @@ def _complex_numbers(name: str, value) -> np.ndarray:
     return found.astype(complex)
 
 
-@of_scheme
-def tableau_of(scheme) -> Butcher | None:
+@check_scheme
+def tableau_of(scheme: Any) -> Butcher | None:
     """The Butcher tableau of a Runge-Kutta scheme in any form; None for splitting and multistep schemes."""
     return scheme if isinstance(scheme, Butcher) else getattr(scheme, "butcher", None)
 
@@ -88,8 +90,8 @@ def tableau_of(scheme) -> Butcher | None:
 # ---- order ----------------------------------------------------------------------------------------------------------
 
 
-@of_scheme
-def order(scheme) -> int:
+@check_scheme
+def order(scheme: Any) -> int:
     """The order that the coefficients attain, up to `HIGHEST`, by rooted trees, alternating trees or polynomials."""
     table = tableau_of(scheme)
     if table is not None:
@@ -102,8 +104,8 @@ def order(scheme) -> int:
     return find_attained(lambda p: multistep_defect(alpha, beta, scheme.derivative, p), highest=20)
 
 
-@of_scheme
-def embedded_orders(scheme) -> tuple[int, ...]:
+@check_scheme
+def embedded_orders(scheme: Any) -> tuple[int, ...]:
     """The orders that the embedded results attain."""
     if not is_pair(scheme):
         return ()
@@ -115,8 +117,8 @@ def _weights_order(conditions: Conditions, b: np.ndarray, tolerance: float = TOL
     return find_attained(lambda p: runge_kutta_defect(conditions, b, p), tolerance=tolerance)
 
 
-@of_scheme
-def stage_order(scheme) -> int:
+@check_scheme
+def stage_order(scheme: Any) -> int:
     """Largest q with sum_j a_ij c_j^(k-1) = c_i^k / k in every stage for k = 1..q (0 for other families)."""
     table = tableau_of(scheme)
     if table is None:
@@ -127,11 +129,11 @@ def stage_order(scheme) -> int:
     return q
 
 
-@of_scheme
-def error_constant(scheme) -> float:
+@check_scheme
+def error_constant(scheme: Any) -> float:
     """Size of the principal error: 2-norm over the trees of order p + 1 of (Phi - 1/gamma) / sigma.
 
-    For multistep schemes C_{p+1} of Hairer, Norsett & Wanner I, III.2; NaN for splitting schemes, whose error is made
+    For multistep schemes C_{p+1} of Hairer, Norsett & Wanner I, III.2; NaN for splitting schemes, whose error consists
     of commutators.
     """
     table = tableau_of(scheme)
@@ -153,41 +155,35 @@ def error_constant(scheme) -> float:
 # ---- structure ------------------------------------------------------------------------------------------------------
 
 
-@of_scheme
-def is_explicit(scheme) -> bool:
-    """Whether no stage needs its own slope."""
+@check_scheme
+def is_explicit(scheme: Any) -> bool:
+    """Whether no stage depends on its own slope."""
     table = tableau_of(scheme)
     return table is None or not np.any(np.triu(table.A))
 
 
-@of_scheme
-def is_pair(scheme) -> bool:
-    """Whether it can choose its own steps."""
+@check_scheme
+def is_pair(scheme: Any) -> bool:
+    """Whether it has an embedded error estimate for adaptive steps."""
     return bool(getattr(scheme, "embedded", ()))
 
 
-@of_scheme
-def is_fsal(scheme) -> bool:
+@check_scheme
+def is_fsal(scheme: Any) -> bool:
     """First same as last: the last stage is the new state, so its slope begins the next step."""
     table = tableau_of(scheme)
-    if table is not None:
-        begins_there = len(table.b) > 1 and not table.A[0].any()
-        return begins_there and table.c[-1] == 1 and bool(np.array_equal(table.A[-1], table.b))
-    if isinstance(scheme, Splitting):
-        flows = scheme.sequence()
-        return len(flows) > 1 and flows[0][0] == flows[-1][0]
-    return False
+    return bool(getattr(scheme, "is_fsal", False)) if table is None else table.is_fsal
 
 
-@of_scheme
-def is_stiffly_accurate(scheme) -> bool:
+@check_scheme
+def is_stiffly_accurate(scheme: Any) -> bool:
     """Whether the new state is the last stage."""
     table = tableau_of(scheme)
     return table is not None and bool(np.array_equal(table.A[-1], table.b))
 
 
-@of_scheme
-def symplecticity_defect(scheme) -> float:
+@check_scheme
+def symplecticity_defect(scheme: Any) -> float:
     """max |b_i a_ij + b_j a_ji - b_i b_j|; 0 for splittings, which compose exact flows; NaN for multistep schemes."""
     if isinstance(scheme, Splitting):
         return 0.0
@@ -198,15 +194,15 @@ def symplecticity_defect(scheme) -> float:
     return float(np.max(np.abs(BA + BA.T - np.outer(table.b, table.b))))
 
 
-@of_scheme
-def is_symplectic(scheme) -> bool:
-    """Whether it keeps the symplectic form (of a separable problem, for splittings)."""
+@check_scheme
+def is_symplectic(scheme: Any) -> bool:
+    """Whether it preserves the symplectic form (of a separable problem, for splittings)."""
     return symplecticity_defect(scheme) < ROUNDING
 
 
-@of_scheme
-def is_symmetric(scheme) -> bool:
-    """Whether stepping back with -h undoes the step: the scheme is its own adjoint."""
+@check_scheme
+def is_symmetric(scheme: Any) -> bool:
+    """Whether a step with -h inverts a step with h: the scheme is its own adjoint."""
     table = tableau_of(scheme)
     if table is not None:
         return bool(np.allclose(table.A + table.A[::-1, ::-1], table.b[None, :], rtol=0, atol=ROUNDING))
@@ -224,15 +220,15 @@ def is_symmetric(scheme) -> bool:
     return bool(np.allclose(rho[::-1], rho[-1] * rho) and abs(rho[-1]) == 1 and np.allclose(sigma[::-1], sigma))
 
 
-@of_scheme
-def is_reversible(scheme) -> bool:
-    """Whether the earlier state can be computed back explicitly, in exact arithmetic without loss."""
+@check_scheme
+def is_reversible(scheme: Any) -> bool:
+    """Whether the previous state can be computed explicitly, exactly up to rounding."""
     return is_symmetric(scheme) and not isinstance(tableau_of(scheme), Butcher)
 
 
-@of_scheme
+@check_scheme
 @remember
-def ssp_coefficient(scheme) -> float:
+def ssp_coefficient(scheme: Any) -> float:
     """Largest r for which the step is a convex combination of Euler steps of length h/r; 0 if there is none.
 
     Kraaijevanger (1991), BIT 31:482: K (I + rK)^-1 >= 0 and r K (I + rK)^-1 1 <= 1 with K = [A 0; b 0].
@@ -254,8 +250,8 @@ def ssp_coefficient(scheme) -> float:
 # ---- linear stability -----------------------------------------------------------------------------------------------
 
 
-@of_scheme
-def stability_function(scheme) -> tuple[Polynomial, Polynomial]:
+@check_scheme
+def stability_function(scheme: Any) -> tuple[Polynomial, Polynomial]:
     """R(z) = P(z) / Q(z) with y_new = R(h lambda) y for y' = lambda y; P = det(I - zA + z 1 b'), Q = det(I - zA)."""
     table = tableau_of(scheme)
     if table is None:
@@ -270,8 +266,8 @@ def stability_function(scheme) -> tuple[Polynomial, Polynomial]:
     return _trim(Polynomial(numerator)), _trim(Polynomial(np.poly(table.A)))
 
 
-@check(scheme=a_scheme, z=_complex_numbers)
-def amplification(scheme, z) -> np.ndarray:
+@check(scheme=A_SCHEME, z=_complex_numbers)
+def amplification(scheme: Any, z: Any) -> np.ndarray:
     """Largest |y_{n+1} / y_n| on y' = lambda y at z = h lambda (for splittings on q'' = -omega^2 q, z = i h omega)."""
     if isinstance(scheme, StabilisedRK):
         return np.abs(_recursion(scheme, z))
@@ -283,18 +279,18 @@ def amplification(scheme, z) -> np.ndarray:
     return np.max(np.abs(np.linalg.eigvals(companion(scheme, z))), axis=-1)
 
 
-@of_scheme
+@check_scheme
 @remember
-def real_stability_limit(scheme) -> float:
+def real_stability_limit(scheme: Any) -> float:
     """Largest x for which every point of [-x, 0] is stable (infinity if all are; NaN for second-order problems)."""
     if isinstance(scheme, Splitting) or getattr(scheme, "derivative", 1) == 2:
         return float("nan")
     return _find_first_exit(scheme, -1.0)
 
 
-@of_scheme
+@check_scheme
 @remember
-def imaginary_stability_limit(scheme) -> float:
+def imaginary_stability_limit(scheme: Any) -> float:
     """Largest y for which every point of i [0, y] is stable: the largest h omega on an oscillator."""
     is_polynomial = tableau_of(scheme) is not None and not isinstance(scheme, StabilisedRK)
     if is_polynomial and _growth_on_imaginary_axis(scheme) > 0:
@@ -302,9 +298,9 @@ def imaginary_stability_limit(scheme) -> float:
     return _find_first_exit(scheme, 1j)
 
 
-@of_scheme
-def is_a_stable(scheme) -> bool:
-    """Whether |R(z)| <= 1 on the whole left half plane: no pole there, and none of the imaginary axis is amplified."""
+@check_scheme
+def is_a_stable(scheme: Any) -> bool:
+    """Whether |R(z)| <= 1 on the whole left half plane: no pole there, and |R| <= 1 on the imaginary axis."""
     if tableau_of(scheme) is None:
         return False
     P, Q = stability_function(scheme)
@@ -316,8 +312,8 @@ def is_a_stable(scheme) -> bool:
     return bool(np.all(Q.roots().real > 0) and np.all(axis(y2) >= -1e-10 * size))
 
 
-@of_scheme
-def is_l_stable(scheme) -> bool:
+@check_scheme
+def is_l_stable(scheme: Any) -> bool:
     """A-stable, and R(z) -> 0 as z -> infinity."""
     if not is_a_stable(scheme):
         return False
@@ -336,7 +332,7 @@ def _squared_on_axis(P: Polynomial) -> Polynomial:
     return even**2 + Polynomial([0.0, 1.0]) * odd**2
 
 
-def _growth_on_imaginary_axis(scheme) -> float:
+def _growth_on_imaginary_axis(scheme: Any) -> float:
     """Sign of |R(iy)| - 1 for small y: the first coefficient of |P|^2 - |Q|^2 that is not rounding."""
     P, Q = stability_function(scheme)
     coefficients = np.asarray((_squared_on_axis(P) - _squared_on_axis(Q)).coef, dtype=float)
@@ -344,7 +340,7 @@ def _growth_on_imaginary_axis(scheme) -> float:
 
 
 def _recursion(scheme: StabilisedRK, z: np.ndarray) -> np.ndarray:
-    """R(z) by the scheme's own recursion; the coefficients of a polynomial of degree 100 would be useless."""
+    """R(z) by the recursion of the scheme; polynomial coefficients are inaccurate at high degree."""
     before, now = np.ones_like(z), 1 + scheme.mu_tilde[0] * z
     for mu, nu, mu_t, gamma_t in zip(
         scheme.mu[1:], scheme.nu[1:], scheme.mu_tilde[1:], scheme.gamma_tilde[1:], strict=True
@@ -353,7 +349,7 @@ def _recursion(scheme: StabilisedRK, z: np.ndarray) -> np.ndarray:
     return now
 
 
-def _oscillator(scheme, z: np.ndarray) -> np.ndarray:
+def _oscillator(scheme: Any, z: np.ndarray) -> np.ndarray:
     """The matrices of one step on q'' = -omega^2 q with z = i h omega, in the variables (q, q'/omega)."""
     if isinstance(scheme, Multistep):
         return _multistep_companion(scheme, z * z)
@@ -374,13 +370,13 @@ def _multistep_companion(scheme: Multistep, z: np.ndarray) -> np.ndarray:
     return M
 
 
-def _find_first_exit(scheme, direction: complex) -> float:
-    """Where the ray from 0 first leaves the stability region, by a fine scan, a look at its peaks, and bisection."""
+def _find_first_exit(scheme: Any, direction: complex) -> float:
+    """Where the ray from 0 first leaves the stability region, by a fine scan, a check of its peaks, and bisection."""
     is_tableau = tableau_of(scheme) is not None
     reach = 2.5 * len(scheme.mu) ** 2 if isinstance(scheme, StabilisedRK) else 200.0
-    slack = 1e-9 if is_tableau else 1e-7  # double eigenvalues are found to 1e-8 only
+    slack = 1e-9 if is_tableau else 1e-7  # double eigenvalues are accurate to 1e-8 only
 
-    def size(x):
+    def size(x: Any) -> Any:
         return amplification(scheme, direction * x)
 
     if not isinstance(scheme, (ExplicitRK, Splitting, Butcher)) and size(0.02) > 1 + 1e-12:
@@ -396,7 +392,7 @@ def _find_first_exit(scheme, direction: complex) -> float:
     return first + _find_largest(lambda d: size(first + d) <= 1 + slack, end - first, 1e-10)
 
 
-def _find_first_gap(scheme: Splitting, x: np.ndarray, size, slack: float) -> float:
+def _find_first_gap(scheme: Splitting, x: np.ndarray, size: Callable[[Any], Any], slack: float) -> float:
     """A point in the first gap that the scan misses: |trace| touches 2 near multiples of pi and may exceed it there."""
     half_trace = np.abs(np.trace(_oscillator(scheme, 1j * x), axis1=-2, axis2=-1)) / 2
     peaks = np.flatnonzero((half_trace[1:-1] >= half_trace[:-2]) & (half_trace[1:-1] > half_trace[2:])) + 1
@@ -408,7 +404,7 @@ def _find_first_gap(scheme: Splitting, x: np.ndarray, size, slack: float) -> flo
     return float("inf")
 
 
-def _find_largest(holds, highest: float, tolerance: float) -> float:
+def _find_largest(holds: Callable[[float], bool], highest: float, tolerance: float) -> float:
     """Largest x in [0, highest] with `holds` on all of [0, x], by bisection; 0 if it holds nowhere."""
     if holds(highest):
         return highest

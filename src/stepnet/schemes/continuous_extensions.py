@@ -1,7 +1,7 @@
 """Continuous extensions of explicit Runge-Kutta schemes: the solution inside a step.
 
-Each is the cubic Hermite polynomial through both ends plus a correction that vanishes there with its slope; written
-this way nothing cancels, which powers of theta would do badly from order 7 on.
+Each is the cubic Hermite polynomial through both ends plus a correction that vanishes there with its slope; this form
+avoids the cancellation that powers of theta suffer from order 7 on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Step-size controllers as numbers."""
+"""Step-size controllers as records."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from stepnet.records import keep_numbers
 class Controller:
     """h_{n+1} = h_n * (s/err_n)^(beta1/k) * (s/err_{n-1})^(beta2/k) * (s/err_{n-2})^(beta3/k), s = safety^k.
 
-    So every controller comes to rest at the same error.  The factor is clipped to [shrink, grow].  k is the order of
-    the error estimate plus one, err the norm of the error divided by the tolerance.
+    All controllers thus have the same error at equilibrium.  The factor is clipped to [shrink, grow].  k is the order
+    of the error estimate plus one, err the norm of the error divided by the tolerance.
     """
 
     name: str
@@ -26,9 +26,9 @@ class Controller:
     grow: float = 10.0
 
     def __hash__(self) -> int:
-        return hash((self.name, self.beta1, self.grow))  # some of what equal ones share, sooner than all of it
+        return hash((self.name, self.beta1, self.grow))  # a subset of the fields, for speed
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         anything = "(-inf, inf)"
         keep_numbers(self, **dict.fromkeys(("beta1", "beta2", "beta3", "safety", "shrink", "grow"), anything))
         if not 0 < self.safety <= 1:
@@ -47,7 +47,7 @@ CONTROLLERS = {"I": I, "PI": PI, "PID": PID}
 
 
 def controller(choice: Controller | str) -> Controller:
-    """A controller by object or by name."""
+    """Return a controller, given as record or name."""
     if isinstance(choice, Controller):
         return choice
     if not isinstance(choice, str) or choice not in CONTROLLERS:

@@ -1,4 +1,4 @@
-"""Runge-Kutta schemes in the 2N form of Williamson, which needs two registers whatever the number of stages."""
+"""Runge-Kutta schemes in the 2N form of Williamson, which needs two registers for any number of stages."""
 
 from __future__ import annotations
 

@@ -12,19 +12,19 @@ from stepnet.schemes.explicit import DOPRI5, HEUN2, KUTTA3, MIDPOINT, RK4
 from stepnet.schemes.order import TOLERANCE, multistep_defect
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.symplectic import VERLET
-from stepnet.schemes.tableau import ExplicitRK, an_order, floats, freeze, require_finite
+from stepnet.schemes.tableau import AN_ORDER, ExplicitRK, floats, freeze, require_finite
 from stepnet.validation import check, instance, text
 
 HAIRER = "Hairer, Norsett & Wanner (1993), Solving Ordinary Differential Equations I, III.1"
 
 
-@check(name=text, order=an_order, starter=instance(ExplicitRK, Splitting), derivative=an_order)
+@check(name=text, order=AN_ORDER, starter=instance(ExplicitRK, Splitting), derivative=AN_ORDER)
 @dataclass(frozen=True)
 class Multistep:
     """y_{n+1} = sum_j alpha_j y_{n-j} + h^d sum_j beta_j f_{n-j},  f = y^(d), j = 0, 1, ...
 
-    d = `derivative` is 1 for y' = f(t, y) and 2 for q'' = a(t, q).  The first steps are those of `starter`, a
-    one-step scheme whose order is at most one less.
+    d = `derivative` is 1 for y' = f(t, y) and 2 for q'' = a(t, q).  The first steps are taken by `starter`, a one-step
+    scheme whose order is lower by at most one.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Multistep:
     reference: str
     derivative: int = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         freeze(self, alpha=floats("alpha", self.alpha), beta=floats("beta", self.beta))
         if self.order < 1:
             raise SchemeError(f"{self.name}: `order` must be at least 1, found {self.order}")
@@ -59,7 +59,7 @@ class Multistep:
 
     @property
     def n_steps(self) -> int:
-        """How many earlier steps one step needs."""
+        """The number of earlier steps that a step depends on."""
         return max(len(self.alpha), len(self.beta))
 
 

@@ -1,36 +1,39 @@
-"""Order conditions on bare arrays: by how much does a method miss them?
+"""Defects of order conditions, from arrays of coefficients.
 
-Defects are *relative*: |condition| divided by the same sum taken over absolute values, so that large coefficients
-that cancel are judged fairly.  Exact coefficients rounded to float64 give a few 1e-16.
+Defects are *relative*: |condition| divided by the same sum taken over absolute values, so that large coefficients that
+cancel do not dominate.  Exact coefficients rounded to float64 give a few 1e-16.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 
-from stepnet.schemes.trees import StageWeights, densities, is_linear_below, trees
+from stepnet.schemes.trees import StageWeights, Tree, densities, is_linear_below, trees
 
 TOLERANCE = 2e-15  # relative defect that still counts as zero; the published tables stay below 3e-16 in float64
-HIGHEST = 9  # conditions are generated to this order: 486 trees
+HIGHEST = 9  # conditions are generated up to this order: 486 trees
 
 
 class Conditions:
     """The order conditions of one Runge-Kutta method, or of a partitioned one given by two matrices."""
 
-    def __init__(self, *matrices: np.ndarray):
+    def __init__(self, *matrices: np.ndarray) -> None:
         self._values = StageWeights(*matrices)
         self._sizes = StageWeights(*(np.abs(matrix) for matrix in matrices))
 
-    def stage_weights(self, tree) -> np.ndarray:
+    def stage_weights(self, tree: Tree) -> np.ndarray:
         """Phi_i(tree) for all stages i."""
         return self._values(tree)
 
-    def defect(self, b: np.ndarray, order: int, which: int = 0, scale: float = 1.0, kept=slice(None)) -> float:
+    def defect(
+        self, b: np.ndarray, order: int, which: int = 0, scale: float = 1.0, kept: slice | np.ndarray = slice(None)
+    ) -> float:
         """Largest relative defect of sum_i b_i Phi_i(tree) = scale/gamma(tree) over the `kept` trees of an order.
 
-        The roots of partitioned methods read matrix `which`.
+        The roots of partitioned methods use matrix `which`.
         """
         exact = scale / densities(order)[kept]
         size = np.maximum(self._sizes.of_order(order, which)[kept] @ np.abs(b), exact)
@@ -48,8 +51,8 @@ def partitioned_defect(
 ) -> float:
     """The same for q' = f(p), p' = g(q): Q_i = q + h sum a_ij f(P_j), P_i = p + h sum a^_ij g(Q_j).
 
-    `conditions` holds (A^, A): the slope f of q reads the stages of p.  Only trees whose colours alternate occur; with
-    `linear_q` (f(p) = p, Nystrom) those with a branching f drop out.
+    `conditions` holds (A^, A): the slope f of q is evaluated at the stages of p.  Only trees whose colours alternate
+    occur; with `linear_q` (f(p) = p, Nystrom) those with a branching f vanish.
     """
     in_q = np.array([not linear_q or is_linear_below(tree, True) for tree in trees(order)])
     in_p = np.array([not linear_q or is_linear_below(tree, False) for tree in trees(order)])
@@ -72,7 +75,7 @@ def multistep_defect(alpha: np.ndarray, beta: np.ndarray, derivative: int, order
     return worst
 
 
-def find_attained(defect, highest: int = HIGHEST, tolerance: float = TOLERANCE) -> int:
+def find_attained(defect: Callable[[int], float], highest: int = HIGHEST, tolerance: float = TOLERANCE) -> int:
     """The order attained: the last p with `defect(1), ..., defect(p)` all zero to the tolerance."""
     order = 0
     while order < highest and defect(order + 1) <= tolerance:
@@ -82,5 +85,5 @@ def find_attained(defect, highest: int = HIGHEST, tolerance: float = TOLERANCE) 
 
 @cache
 def n_conditions(order: int) -> int:
-    """How many conditions a Runge-Kutta method of this order satisfies."""
+    """The number of conditions for a Runge-Kutta method of this order."""
     return sum(len(trees(p)) for p in range(1, order + 1))

@@ -1,7 +1,8 @@
-"""Splitting schemes as records: flows of the parts, one after the other, over fractions of the step."""
+"""Splitting schemes as records: compositions of the flows of the parts over fractions of the step."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -9,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from stepnet.errors import SchemeError
-from stepnet.records import flag
+from stepnet.records import validate_flag
 from stepnet.schemes.order import HIGHEST, TOLERANCE, Conditions, partitioned_defect
-from stepnet.schemes.tableau import an_order, floats, freeze, require_finite
+from stepnet.schemes.tableau import AN_ORDER, floats, freeze, require_finite
 from stepnet.validation import check, text, whole
 
 MOST_PARTS = 10_000
@@ -26,14 +27,14 @@ class TableauPair(NamedTuple):
     A_hat: np.ndarray
 
 
-@check(name=text, order=an_order)
+@check(name=text, order=AN_ORDER)
 @dataclass(frozen=True)
 class Splitting:
-    """exp(b_m h B) exp(a_m h A) ... exp(b_1 h B) exp(a_1 h A): part A moves first.
+    """exp(b_m h B) exp(a_m h A) ... exp(b_1 h B) exp(a_1 h A): part A is applied first.
 
-    For a separable problem A moves q with p fixed (drift) and B moves p with q fixed (kick); for a sum of right-hand
-    sides A and B are the flows of its parts.  A scheme that begins with a kick has a_1 = 0.  With `nystrom` the
-    order holds only when A is linear, as in q'' = a(t, q).
+    For a separable problem A advances q with p fixed (drift) and B advances p with q fixed (kick); for a sum of
+    right-hand sides A and B are the flows of its parts.  A scheme that begins with a kick has a_1 = 0.  With `nystrom`
+    the order holds only when A is linear, as in q'' = a(t, q).
     """
 
     name: str
@@ -43,8 +44,8 @@ class Splitting:
     reference: str
     nystrom: bool = False
 
-    def __post_init__(self):
-        freeze(self, a=floats("a", self.a), b=floats("b", self.b), nystrom=flag("nystrom", self.nystrom))
+    def __post_init__(self) -> None:
+        freeze(self, a=floats("a", self.a), b=floats("b", self.b), nystrom=validate_flag("nystrom", self.nystrom))
         if len(self.a) != len(self.b):
             raise SchemeError(f"{self.name}: `a` and `b` must be equally long, found {len(self.a)} and {len(self.b)}")
         require_finite(self.name, a=self.a, b=self.b)
@@ -62,11 +63,11 @@ class Splitting:
 
     @cached_property
     def tableaux(self) -> TableauPair:
-        """The partitioned Runge-Kutta method that the drifts and kicks amount to."""
+        """The partitioned Runge-Kutta method equivalent to the drifts and kicks."""
         m = len(self.a)
         a, b = np.array(self.a, float), np.array(self.b, float)
-        A = np.tril(np.ones((m, m))) * a  # kick i sees the drifts 1..i
-        A_hat = np.tril(np.ones((m, m)), -1) * b  # drift i sees the kicks 1..i-1
+        A = np.tril(np.ones((m, m))) * a  # kick i depends on the drifts 1..i
+        A_hat = np.tril(np.ones((m, m)), -1) * b  # drift i depends on the kicks 1..i-1
         pair = TableauPair(a, A, b, A_hat)
         for array in pair:
             array.flags.writeable = False
@@ -77,12 +78,19 @@ class Splitting:
         """Its order conditions on trees whose colours alternate."""
         return Conditions(self.tableaux.A_hat, self.tableaux.A)
 
+    @cached_property
+    def is_fsal(self) -> bool:
+        """First same as last: a step begins with the last part of the previous step and reuses its slope."""
+        flows = self.sequence()
+        return len(flows) > 1 and flows[0][0] == flows[-1][0]
+
     @check(parts=whole(1, MOST_PARTS))
     def sequence(self, parts: int = 2) -> tuple[tuple[int, float], ...]:
-        """The flows in order as (part, fraction) pairs, zero fractions left out and neighbours of one part joined.
+        """The flows in order as (part, fraction) pairs, zero fractions omitted and adjacent flows of one part merged.
 
-        More than two parts are composed from chi = (part 1, then 2, ...) and its mirror image with the fractions
-        a_1, b_1 - a_1, a_2 - b_1 + a_1, ...; McLachlan (1995), SIAM J. Sci. Comput. 16:151, shows the order is kept.
+        More than two parts are composed from chi = (part 1, then 2, ...) and its mirror image with the fractions a_1,
+        b_1 - a_1, a_2 - b_1 + a_1, ...; McLachlan (1995), SIAM J. Sci. Comput. 16:151, shows that the order is
+        preserved.
         """
         if parts > 2 and self.nystrom:
             raise SchemeError(f"{self.name}: a Nystrom scheme needs a linear part and cannot join {parts} general ones")
@@ -97,7 +105,7 @@ class Splitting:
         return _join(flows)
 
 
-def _join(flows) -> tuple[tuple[int, float], ...]:
+def _join(flows: Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
     joined: list[tuple[int, float]] = []
     for part, fraction in flows:
         if abs(fraction) < 1e-15:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stepnet.schemes.tableau import StabilisedRK
 from stepnet.validation import check, real, whole
 
@@ -87,5 +89,13 @@ def _chebyshev(stages: int, x: float) -> tuple[list[float], list[float], list[fl
     return T, dT, ddT
 
 
-def _scheme(name: str, order: int, mu, nu, mu_tilde, gamma_tilde, reference: str) -> StabilisedRK:
+def _scheme(
+    name: str,
+    order: int,
+    mu: Sequence[float],
+    nu: Sequence[float],
+    mu_tilde: Sequence[float],
+    gamma_tilde: Sequence[float],
+    reference: str,
+) -> StabilisedRK:
     return StabilisedRK(name, order, tuple(mu), tuple(nu), tuple(mu_tilde), tuple(gamma_tilde), reference)

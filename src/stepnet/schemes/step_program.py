@@ -1,8 +1,9 @@
-"""A step of any explicit scheme as a straight-line program: evaluations of the parts, and linear combinations of rows.
+"""Steps of explicit schemes as straight-line programs: evaluations of parts, and linear combinations of rows.
 
-That is all that generated code and derivatives need to know of a scheme.  Rows are vectors; the first ones hold the
-state, and operation i makes the row after those.  A slope is f(t + c h, row), a sum is sum_j w_j h^(k_j) row_j.  Run
-backward, with every operation transposed, a program is the exact adjoint of its step.
+Generated code and derivatives depend on a scheme only through its program.  Rows are vectors; the first ones hold the
+state, and each operation appends a row.  A slope is f(t + c h, row), a sum is sum_j w_j h^(k_j) row_j; a step with
+noise reads random variables and multiplies a diffusion by them.  Run in reverse, with each operation transposed, a
+program is the exact adjoint of its step.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stepnet.schemes.explicit import DOP853, RK4, VERNER65
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
-from stepnet.schemes.tableau import Butcher
+from stepnet.schemes.stochastic import PAIRED, ReversibleHeun, StochasticRK
+from stepnet.schemes.tableau import Butcher, ExplicitRK
+
+DRIFT, DIFFUSION, DIFFUSION_DERIVATIVE = range(3)  # parts of a stochastic problem
 
 
 class Slope(NamedTuple):
@@ -41,14 +45,41 @@ class Sum(NamedTuple):
     terms: tuple[Term, ...]
 
 
+class Noise(NamedTuple):
+    """A random variable of the step, by its name in `schemes.stochastic.VARIABLES`: one number for each component.
+
+    With `is_paired` there is one for each pair of components.
+    """
+
+    variable: str
+    is_paired: bool = False
+
+
+class Product(NamedTuple):
+    """A diffusion times a random variable: elementwise, times one number, or matrix times vector."""
+
+    diffusion: int
+    noise: int
+    kind: str
+
+
+ELEMENTWISE, SCALAR, MATRIX = "elementwise", "scalar", "matrix"
+Operation = Slope | Sum | Noise | Product
+
+
 @dataclass(frozen=True)
 class StepProgram:
     """`operations` on `n_rows` rows of state; the new state is in the rows `outputs`, `steps` steps later."""
 
     n_rows: int
-    operations: tuple[Slope | Sum, ...]
+    operations: tuple[Operation, ...]
     outputs: tuple[int, ...]
     steps: int = 1
+
+    @cached_property
+    def noise(self) -> tuple[Noise, ...]:
+        """The random variables that a step reads."""
+        return tuple(operation for operation in self.operations if isinstance(operation, Noise))
 
     @cached_property
     def n_slopes(self) -> int:
@@ -57,10 +88,10 @@ class StepProgram:
 
 
 class SchemeProgram(NamedTuple):
-    """How a scheme moves: `opening` once, then `step` again and again.
+    """The programs of a scheme: `opening` once, then `step` repeatedly.
 
-    The problem's own rows are `state` among those of a program; the others are slopes and earlier steps that a step
-    wants to be given, which the opening fills.  `back` undoes a step (up to rounding), None if there is no inverse.
+    `state` are the rows of a program that hold the state of the problem; the others are slopes and earlier steps that a
+    step needs, which the opening computes.  `back` inverts a step (up to rounding), None if there is no inverse.
     """
 
     opening: StepProgram
@@ -70,8 +101,8 @@ class SchemeProgram(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def build_scheme_program(scheme, n_parts: int, is_sum: bool, is_second_order: bool) -> SchemeProgram:
-    """The motion of a scheme on a problem of one part, of two halves (q, p), or of a sum of parts."""
+def build_scheme_program(scheme: Any, n_parts: int, is_sum: bool, is_second_order: bool) -> SchemeProgram:
+    """Build the programs of a scheme for a problem of one part, partitioned (q, p), or a sum of parts."""
     if isinstance(scheme, Multistep):
         return _write_multistep(scheme)
     if not isinstance(scheme, Splitting):
@@ -82,29 +113,29 @@ def build_scheme_program(scheme, n_parts: int, is_sum: bool, is_second_order: bo
 
 
 @lru_cache(maxsize=256)
-def build_held_program(scheme, is_second_order: bool) -> SchemeProgram:
-    """The motion for weights that are held over each step and jump between steps.
+def build_held_program(scheme: Any, is_second_order: bool) -> SchemeProgram:
+    """Build the programs for weights that are constant over each step and jump between steps.
 
-    No step of a one-step scheme takes a slope from the step before, as that was evaluated with other weights.
+    A one-step scheme does not reuse a slope of the previous step, which was evaluated with other weights.
     """
     if isinstance(scheme, Splitting):
         return _write_drifts_and_kicks(scheme, is_second_order, can_carry=False)
     return build_scheme_program(scheme, 1, False, is_second_order)
 
 
-def find_inner_scheme(order: int):
+def find_inner_scheme(order: int) -> ExplicitRK:
     """The Runge-Kutta scheme for the flows of a sum, at least as accurate as the splitting."""
     return RK4 if order <= 4 else VERNER65 if order <= 6 else DOP853
 
 
 class _ProgramWriter:
-    """Appends operations; equal ones are made once."""
+    """Appends operations; equal ones are shared."""
 
-    def __init__(self, n_rows: int):
+    def __init__(self, n_rows: int) -> None:
         self.n_rows = n_rows
-        self.operations: list[Slope | Sum] = []
+        self.operations: list[Operation] = []
 
-    def _row(self, operation) -> int:
+    def _row(self, operation: Operation) -> int:
         if operation not in self.operations:
             self.operations.append(operation)
         return self.n_rows + self.operations.index(operation)
@@ -112,7 +143,7 @@ class _ProgramWriter:
     def slope(self, part: int, row: int, c: float, step: int = 0) -> int:
         return self._row(Slope(part, row, float(c), step))
 
-    def sum(self, terms: Iterable[tuple]) -> int:
+    def sum(self, terms: Iterable[tuple[Any, ...]]) -> int:
         """The row of a sum; a single row with the weight 1 is that row itself."""
         kept = tuple(Term(row, float(weight), power) for row, weight, power in terms if weight != 0)
         return kept[0].row if len(kept) == 1 and kept[0][1:] == (1.0, 0) else self._row(Sum(kept))
@@ -121,10 +152,14 @@ class _ProgramWriter:
         """row + h sum_j weights_j slopes_j."""
         return self.sum([(row, 1.0, 0), *((k, w, 1) for k, w in zip(slopes, weights, strict=False))])
 
+    def noise_of(self, diffusion: int, variable: str, kind: str, is_paired: bool = False) -> int:
+        """The row of a diffusion times a random variable."""
+        return self._row(Product(diffusion, self._row(Noise(variable, is_paired)), kind))
+
     def runge_kutta_step(
         self, table: Butcher, row: int, part: int = 0, clock: float = 0.0, length: float = 1.0, step: int = 0
     ) -> int:
-        """One step of the given length (in units of h); stages that nothing depends on are left out."""
+        """One step of the given length (in units of h); stages that nothing depends on are omitted."""
         needed = _find_needed_stages(table)
         k: dict[int, int] = {}
         for i in needed:
@@ -154,7 +189,7 @@ def _write_runge_kutta(table: Butcher) -> StepProgram:
 
 
 def _write_sum_of_flows(scheme: Splitting, n_parts: int) -> StepProgram:
-    """Every flow by one step of the inner scheme; every part has a clock of its own."""
+    """Each flow by one step of the inner scheme; each part has its own time."""
     writer, row, clocks = _ProgramWriter(1), 0, [0.0] * n_parts
     table = find_inner_scheme(scheme.order).butcher
     for part, fraction in scheme.sequence(n_parts):
@@ -166,18 +201,18 @@ def _write_sum_of_flows(scheme: Splitting, n_parts: int) -> StepProgram:
 def _write_drifts_and_kicks(scheme: Splitting, is_second_order: bool, can_carry: bool = True) -> SchemeProgram:
     """q' = dq(t, p), p' = dp(t, q), the slope of q being p itself for second-order problems.
 
-    If it can, a scheme that ends with the part it begins with is given the slope of that part, and leaves it for the
-    next step.
+    If `can_carry`, a scheme that ends with the part it begins with receives the slope of that part from the previous
+    step and passes it on.
     """
     flows = scheme.sequence()
     first, last = flows[0][0], flows[-1][0]
     is_carried = can_carry and first == last and not (is_second_order and first == 0)
     n_rows = 3 if is_carried else 2
 
-    def slope_of(writer, part, rows, clocks):
+    def slope_of(writer: _ProgramWriter, part: int, rows: list[int], clocks: Any) -> int:
         return rows[1] if part == 0 and is_second_order else writer.slope(part, rows[1 - part], clocks[1 - part])
 
-    def with_slope(writer, rows, clocks):
+    def with_slope(writer: _ProgramWriter, rows: list[int], clocks: Any) -> list[int]:
         return [*rows, slope_of(writer, first, rows, clocks)] if is_carried else rows
 
     opening, step, back = _ProgramWriter(n_rows), _ProgramWriter(n_rows), _ProgramWriter(n_rows)
@@ -200,9 +235,9 @@ def _write_drifts_and_kicks(scheme: Splitting, is_second_order: bool, can_carry:
 
 
 def _write_multistep(scheme: Multistep) -> SchemeProgram:
-    """The starting steps are the opening; states and slopes of earlier steps come along.
+    """The starting procedure is the opening; states and slopes of earlier steps are passed on.
 
-    Rows: y_n, y_(n-1), ...; then f_n, f_(n-1), ...; a second-order problem has its velocity behind them.
+    Rows: y_n, y_(n-1), ...; then f_n, f_(n-1), ...; a second-order problem has its velocity after them.
     """
     is_second = scheme.derivative == 2
     part, n_states, n_slopes, started = int(is_second), len(scheme.alpha), len(scheme.beta), scheme.n_steps - 1
@@ -225,9 +260,9 @@ def _write_multistep(scheme: Multistep) -> SchemeProgram:
 
 
 def build_window(scheme: Multistep) -> SchemeProgram:
-    """A multistep scheme as a one-step scheme: its state are all the states that it looks back at, the latest first.
+    """A multistep scheme as a one-step scheme: its state consists of all earlier states it uses, the latest first.
 
-    The opening finds the slopes at them.  A second-order problem has a velocity with every state.
+    The opening computes their slopes.  A second-order problem has a velocity with every state.
     """
     is_second, n, n_slopes = scheme.derivative == 2, scheme.n_steps, len(scheme.beta)
     opening = _ProgramWriter(n + n_slopes + is_second * n)
@@ -240,7 +275,7 @@ def build_window(scheme: Multistep) -> SchemeProgram:
 
 
 def build_long_window(scheme: Multistep, factor: int) -> SchemeProgram | None:
-    """A step `factor` times as long on a window whose states stay as close as they are; None if none is known."""
+    """A step `factor` times as long on a window with unchanged spacing of states; None if none is known."""
     numbers = scheme.derivative, scheme.alpha, scheme.beta
     if numbers == (1, (0.0, 1.0), (2.0,)):
         return SchemeProgram(_write_nothing(2), _write_long_midpoint(factor), (0, 1))
@@ -252,8 +287,8 @@ def build_long_window(scheme: Multistep, factor: int) -> SchemeProgram | None:
 def _write_long_midpoint(factor: int) -> StepProgram:
     """A step of Verlet's for x' = f(z), z' = f(x), x and z being every other state.
 
-    The two-step midpoint rule is the leapfrog of this system, so errors of alternating sign run backward in time here
-    as they do there.
+    The two-step midpoint rule is the leapfrog of this system, so errors of alternating sign propagate backward in time
+    in both.
     """
     step, apart = _ProgramWriter(2), 1 / factor
     z = step.moved(1, [step.slope(0, 0, 0.0)], [0.5 + apart])
@@ -279,7 +314,7 @@ def _write_long_leapfrog(apart: float) -> StepProgram:
 
 
 def _write_multistep_step(scheme: Multistep, n_states: int, n_velocities: int) -> StepProgram:
-    """A step that hands on so many states, its slopes, and velocities where the problem has them."""
+    """A step that passes on `n_states` states, their slopes, and `n_velocities` velocities."""
     is_second, n_slopes = scheme.derivative == 2, len(scheme.beta)
     step = _ProgramWriter(n_states + n_slopes + is_second * n_velocities)
     y, f = list(range(n_states)), list(range(n_states, n_states + n_slopes))
@@ -293,7 +328,7 @@ def _write_multistep_step(scheme: Multistep, n_states: int, n_velocities: int) -
     return step.program(moved)
 
 
-def _ends_with_a_drift(starter) -> bool:
+def _ends_with_a_drift(starter: Any) -> bool:
     return isinstance(starter, Splitting) and starter.sequence()[-1][0] == 0
 
 
@@ -303,7 +338,7 @@ def _write_end_velocity(writer: _ProgramWriter, new: int, old: int, slope: int) 
 
 
 def _write_kick_drift_kick(writer: _ProgramWriter, scheme: Splitting, q: int, v: int, clock: int) -> tuple[int, int]:
-    """A step of a splitting scheme on q'' = a(t, q); a last kick has the slope that the next step begins with."""
+    """A step of a splitting scheme on q'' = a(t, q); a final kick has the slope of the next step's first kick."""
     moved = float(clock)
     for part, fraction in scheme.sequence():
         if part == 0:
@@ -324,3 +359,63 @@ def _write_two_steps_back(scheme: Multistep) -> StepProgram:
     if is_second:
         moved.append(writer.sum([(1, 1.0, -1), (old, -1.0, -1), (slope, 0.5, 1)]))
     return writer.program(moved)
+
+
+@lru_cache(maxsize=256)
+def build_stochastic_program(scheme: StochasticRK | ReversibleHeun, kind: str) -> SchemeProgram:
+    """Build the programs of a stochastic scheme for diffusions that are multiplied elementwise, by one number, or as a
+    matrix.
+    """
+    if isinstance(scheme, ReversibleHeun):
+        return _write_reversible_heun(kind)
+    return SchemeProgram(_write_nothing(1), _write_stochastic_runge_kutta(scheme, kind), (0,))
+
+
+def _write_stochastic_runge_kutta(scheme: StochasticRK, kind: str) -> StepProgram:
+    """Stages in turn; those that nothing depends on are omitted."""
+    writer = _ProgramWriter(1)
+    f: dict[int, int] = {}
+    g: dict[int, int] = {}
+
+    def combine(weights_f: Any, weights_g: Any) -> int:
+        drifts = [(slope(i), w, 1) for i, w in enumerate(weights_f) if w != 0]
+        noises = [
+            (writer.noise_of(diffusion(i), x, kind), w, 0) for x, row in weights_g for i, w in enumerate(row) if w != 0
+        ]
+        return writer.sum([(0, 1.0, 0), *noises, *drifts])
+
+    def slope(i: int) -> int:
+        if i not in f:
+            f[i] = writer.slope(DRIFT, combine(scheme.A0[i], [(x, B[i]) for x, B in scheme.B0]), scheme.c0[i])
+        return f[i]
+
+    def diffusion(i: int) -> int:
+        if i not in g:
+            g[i] = writer.slope(DIFFUSION, combine(scheme.A1[i], [(x, B[i]) for x, B in scheme.B1]), scheme.c1[i])
+        return g[i]
+
+    new = combine(scheme.alpha, scheme.beta)
+    if scheme.gamma:
+        derivative = writer.slope(DIFFUSION_DERIVATIVE, 0, 0.0)
+        is_paired = kind == MATRIX
+        terms = [(writer.noise_of(derivative, x, kind, is_paired and x in PAIRED), w, 0) for x, w in scheme.gamma]
+        new = writer.sum([(new, 1.0, 0), *terms])
+    return writer.program([new])
+
+
+def _write_reversible_heun(kind: str) -> SchemeProgram:
+    """Rows are y and z; the drift and the diffusion at z are evaluated again in the next step."""
+
+    def average(writer: _ProgramWriter, y: int, z: int, z_new: int, c: float, sign: float) -> int:
+        slopes = [writer.slope(DRIFT, z, c), writer.slope(DRIFT, z_new, 1.0 - c)]
+        spreads = [writer.slope(DIFFUSION, z, c), writer.slope(DIFFUSION, z_new, 1.0 - c)]
+        noises = [(writer.noise_of(g, "W", kind), 0.5 * sign, 0) for g in spreads]
+        return writer.sum([(y, 1.0, 0), *noises, *((f, 0.5 * sign, 1) for f in slopes)])
+
+    def move(writer: _ProgramWriter, c: float, sign: float) -> StepProgram:
+        noise = writer.noise_of(writer.slope(DIFFUSION, 1, c), "W", kind)
+        z = writer.sum([(0, 2.0, 0), (1, -1.0, 0), (noise, sign, 0), (writer.slope(DRIFT, 1, c), sign, 1)])
+        return writer.program([average(writer, 0, 1, z, c, sign), z])
+
+    opening = StepProgram(2, (), (0, 0), 0)
+    return SchemeProgram(opening, move(_ProgramWriter(2), 0.0, 1.0), (0,), move(_ProgramWriter(2), 1.0, -1.0))

@@ -11,12 +11,12 @@ BLANES_MOAN = "Blanes & Moan (2002), J. Comput. Appl. Math. 142:313"
 
 
 def _kick_first(gammas: tuple[float, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Coefficients of kick-drift-kick steps of sizes gamma_1 h, ..., gamma_m h, neighbouring kicks joined."""
+    """Coefficients of kick-drift-kick steps of sizes gamma_1 h, ..., gamma_m h, adjacent kicks merged."""
     return (0.0, *gammas), _join_halves(gammas)
 
 
 def _drift_first(gammas: tuple[float, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Coefficients of drift-kick-drift steps of sizes gamma_1 h, ..., gamma_m h, neighbouring drifts joined."""
+    """Coefficients of drift-kick-drift steps of sizes gamma_1 h, ..., gamma_m h, adjacent drifts merged."""
     return _join_halves(gammas), (*gammas, 0.0)
 
 

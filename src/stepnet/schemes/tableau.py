@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,10 +14,10 @@ from stepnet.records import MOST_COUNT, validate_number
 from stepnet.schemes.order import HIGHEST, TOLERANCE, Conditions, runge_kutta_defect
 from stepnet.validation import check, instance, optional, sequence, text, whole
 
-DENSE_TOLERANCE = 1e-14  # the corrections are given to float64 and summed over up to 26 stages
+DENSE_TOLERANCE = 1e-14  # the corrections are rounded to float64 and summed over up to 26 stages
 
 
-an_order = whole(-MOST_COUNT, MOST_COUNT)  # which ones may be, records tell with the name of the scheme
+AN_ORDER = whole(-MOST_COUNT, MOST_COUNT)  # records check the range, with the name of the scheme in the error
 
 
 class Butcher(NamedTuple):
@@ -27,16 +27,22 @@ class Butcher(NamedTuple):
     b: np.ndarray
     c: np.ndarray
 
+    @property
+    def is_fsal(self) -> bool:
+        """First same as last: the last stage is the new state, so its slope begins the next step."""
+        begins_with_slope = len(self.b) > 1 and not self.A[0].any()
+        return begins_with_slope and bool(np.array_equal(self.A[-1], self.b))
+
 
 @dataclass(frozen=True)
 class Embedded:
-    """Weights of a second, cheaper result in the same stages; the difference to the first estimates the error."""
+    """Weights of a second result from the same stages; its difference from the first estimates the error."""
 
     b: tuple[float, ...]
     order: int
 
-    def __post_init__(self):
-        freeze(self, b=floats("b", self.b), order=an_order("order", self.order))
+    def __post_init__(self) -> None:
+        freeze(self, b=floats("b", self.b), order=AN_ORDER("order", self.order))
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ class Dense:
 
     y(t + theta h) = H(theta) + h theta^2 (1 - theta)^2 sum_i sum_m R_im (theta - 1/2)^m k_i.
 
-    `correction` holds R, a row for every stage; `stages` the rows of extra stages, each over all earlier ones.  In a
+    `correction` holds R, a row for each stage; `stages` the rows of extra stages, each over all earlier ones.  In a
     scheme that is not first-same-as-last the first extra stage is the slope at the new point: its row is `b`.
     """
 
@@ -65,7 +71,7 @@ class Continuous(NamedTuple):
     order: int
 
 
-@check(name=text, order=an_order, dense=optional(instance(Dense)))
+@check(name=text, order=AN_ORDER, dense=optional(instance(Dense)))
 @dataclass(frozen=True)
 class ExplicitRK:
     """k_i = f(t + c_i h, y + h sum_{j<i} a_ij k_j),  y_new = y + h sum b_i k_i.
@@ -83,7 +89,7 @@ class ExplicitRK:
     embedded: tuple[Embedded, ...] = ()
     dense: Dense | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         freeze(self, a=sequence(floats)("a", self.a), b=floats("b", self.b))
         freeze(self, embedded=sequence(instance(Embedded))("embedded", self.embedded))
         s = len(self.b)
@@ -109,7 +115,7 @@ class ExplicitRK:
             require_dense_order(self)
 
     def __hash__(self) -> int:
-        return hash((self.name, self.order))  # what equal records share; all coefficients take longer than many a step
+        return hash((self.name, self.order))  # a subset of the fields: hashing all coefficients is slow
 
     @cached_property
     def butcher(self) -> Butcher:
@@ -120,23 +126,28 @@ class ExplicitRK:
         return butcher(A, np.array(self.b, float))
 
     @cached_property
+    def is_fsal(self) -> bool:
+        """First same as last: the last stage is the new state, so its slope begins the next step."""
+        return self.butcher.is_fsal
+
+    @cached_property
     def continuous(self) -> Continuous:
-        """Its own continuous extension, else the cubic Hermite polynomial (order 3 at most)."""
-        s, is_fsal = len(self.b), bool(self.a) and self.a[-1] == self.b[:-1] and self.b[-1] == 0
-        dense = self.dense or Dense(min(self.order, 3), (), () if is_fsal else (self.b,), "cubic Hermite polynomial")
+        """Its continuous extension if it has one, otherwise the cubic Hermite polynomial (order 3 at most)."""
+        s, stages = len(self.b), () if self.is_fsal else (self.b,)
+        dense = self.dense or Dense(min(self.order, 3), (), stages, "cubic Hermite polynomial")
         n = s + len(dense.stages)
         A = np.zeros((n, n))
         A[:s, :s] = self.butcher.A
         for i, row in enumerate(dense.stages):
             A[s + i, : s + i] = row
         R = np.array(dense.correction).T if dense.correction else np.zeros((0, n))
-        return Continuous(A, butcher(A, A[-1]).c, R, s - 1 if is_fsal else s, dense.order)
+        return Continuous(A, butcher(A, A[-1]).c, R, s - 1 if self.is_fsal else s, dense.order)
 
 
-@check(name=text, order=an_order)
+@check(name=text, order=AN_ORDER)
 @dataclass(frozen=True)
 class LowStorageRK:
-    """d <- A_i d + h f(t + c_i h, y);  y <- y + B_i d: two registers whatever the number of stages."""
+    """d <- A_i d + h f(t + c_i h, y);  y <- y + B_i d: two registers for any number of stages."""
 
     name: str
     order: int
@@ -144,7 +155,7 @@ class LowStorageRK:
     B: tuple[float, ...]
     reference: str
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         freeze(self, A=floats("A", self.A), B=floats("B", self.B))
         if not self.A:
             raise SchemeError(f"{self.name}: `A` and `B` must not be empty")
@@ -159,7 +170,7 @@ class LowStorageRK:
 
     @cached_property
     def butcher(self) -> Butcher:
-        """The tableau that this recursion amounts to."""
+        """The equivalent Butcher tableau."""
         s = len(self.B)
         rows, d = np.zeros((s + 1, s)), np.zeros(s)
         for i in range(s):
@@ -168,7 +179,7 @@ class LowStorageRK:
         return butcher(rows[:-1], rows[-1])
 
 
-@check(name=text, order=an_order)
+@check(name=text, order=AN_ORDER)
 @dataclass(frozen=True)
 class StabilisedRK:
     """Y_j = (1 - mu_j - nu_j) y + mu_j Y_{j-1} + nu_j Y_{j-2} + mu~_j h F_{j-1} + gamma~_j h F_0, Y_1 = y + mu~_1 h F_0
@@ -185,7 +196,7 @@ class StabilisedRK:
     gamma_tilde: tuple[float, ...]
     reference: str
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         names = ("mu", "nu", "mu_tilde", "gamma_tilde")
         freeze(self, **{name: floats(name, getattr(self, name)) for name in names})
         lengths = {len(self.mu), len(self.nu), len(self.mu_tilde), len(self.gamma_tilde)}
@@ -201,7 +212,7 @@ class StabilisedRK:
 
     @cached_property
     def butcher(self) -> Butcher:
-        """The tableau that this recursion amounts to."""
+        """The equivalent Butcher tableau."""
         s = len(self.mu)
         F, rows = np.eye(s), np.zeros((s + 1, s))
         rows[1] = self.mu_tilde[0] * F[0]
@@ -213,26 +224,27 @@ class StabilisedRK:
         return butcher(rows[:-1], rows[-1])
 
 
-def freeze(record, **values) -> None:
+def freeze(record: object, **values: Any) -> None:
     """Set the fields of a frozen record while it is being built."""
     for name, value in values.items():
         object.__setattr__(record, name, value)
 
 
-def floats(name: str, values) -> tuple[float, ...]:
-    """Coefficients as a tuple of floats, whatever sequence of numbers they came in."""
+def floats(name: str, values: Any) -> tuple[float, ...]:
+    """Convert a sequence of coefficients to a tuple of floats."""
     return sequence(_coefficient)(name, values)
 
 
-def _coefficient(name: str, value) -> float:
-    """A number; that it is finite is found out later, with the name of the scheme."""
+def _coefficient(name: str, value: Any) -> float:
+    """Convert to a number; finiteness is checked later, with the name of the scheme in the error."""
     return float(value) if isinstance(value, (float, np.floating)) else validate_number(name, value, "[-inf, inf]")
 
 
 def butcher(A: np.ndarray, b: np.ndarray) -> Butcher:
-    """A read-only tableau whose nodes are the row sums, as every scheme for non-autonomous problems needs.
+    """Build a read-only tableau whose nodes are the row sums.
 
-    A node that is 1 up to rounding is set to 1, so that no stage reads the right-hand side past the end of the step.
+    A node that is 1 up to rounding is set to 1, so that no stage evaluates the right-hand side beyond the end of the
+    step.
     """
     c = A.sum(axis=1)
     c[np.abs(c - 1) < 1e-13] = 1.0
@@ -242,7 +254,7 @@ def butcher(A: np.ndarray, b: np.ndarray) -> Butcher:
     return table
 
 
-def require_finite(name: str, **coefficients) -> None:
+def require_finite(name: str, **coefficients: Any) -> None:
     """Refuse a record with a NaN or an infinity among its numbers."""
     for label, values in coefficients.items():
         for i, value in enumerate(values):
@@ -253,7 +265,7 @@ def require_finite(name: str, **coefficients) -> None:
 def require_order(
     name: str, label: str, conditions: Conditions, b: np.ndarray, order: int, tolerance: float = TOLERANCE
 ) -> None:
-    """Refuse weights that miss an order condition up to the order they promise."""
+    """Refuse weights that violate an order condition up to their declared order."""
     if order < 1:
         raise SchemeError(f"{name}: the order of `{label}` must be at least 1, found {order}")
     if order > HIGHEST:
@@ -267,8 +279,8 @@ def require_order(
             )
 
 
-def dense_basis(theta, n_corrections: int) -> list:
-    """The polynomials of which B(theta) is made: Hermite's, and theta^2 (1 - theta)^2 (theta - 1/2)^m."""
+def dense_basis(theta: Any, n_corrections: int) -> list[Any]:
+    """The basis polynomials of B(theta): Hermite's, and theta^2 (1 - theta)^2 (theta - 1/2)^m."""
     rest = 1 - theta
     bump = theta**2 * rest**2
     corrections = [bump * (theta - 0.5) ** m for m in range(n_corrections)]
@@ -290,7 +302,7 @@ def dense_weights(scheme: ExplicitRK, theta: float) -> np.ndarray:
 
 
 def require_dense_shape(name: str, s: int, dense: Dense) -> None:
-    """Refuse a continuous extension whose rows do not go with the `s` stages of the scheme."""
+    """Refuse a continuous extension whose rows do not match the `s` stages of the scheme."""
     n = s + len(dense.stages)
     lengths = [len(row) for row in dense.stages]
     if lengths != list(range(s, n)):
@@ -304,7 +316,7 @@ def require_dense_shape(name: str, s: int, dense: Dense) -> None:
 
 
 def require_dense_order(scheme: ExplicitRK) -> None:
-    """Refuse a continuous extension that misses sum_i B_i(theta) Phi_i(tree) = theta^|tree| / gamma(tree)."""
+    """Refuse a continuous extension that violates sum_i B_i(theta) Phi_i(tree) = theta^|tree| / gamma(tree)."""
     extension = scheme.continuous
     conditions = Conditions(extension.A)
     for theta in (0.3, 0.5, 0.8):

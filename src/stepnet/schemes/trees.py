@@ -12,7 +12,7 @@ from math import factorial, prod
 
 import numpy as np
 
-Tree = tuple
+Tree = tuple["Tree", ...]
 
 
 @cache
@@ -60,13 +60,13 @@ def densities(order: int) -> np.ndarray:
 
 @cache
 def _position(tree: Tree) -> int:
-    """Where a tree stands in the list of all trees by order, beginning with 1; 0 stands for no tree at all."""
+    """The index of a tree in the list of all trees by order, from 1; 0 denotes no tree."""
     return 1 + sum(len(trees(p)) for p in range(1, n_vertices(tree))) + trees(n_vertices(tree)).index(tree)
 
 
 @cache
 def _subtrees(order: int) -> np.ndarray:
-    """The positions of the subtrees of each of `trees(order)`, filled up with 0 to rows of one length."""
+    """The positions of the subtrees of each of `trees(order)`, padded with 0 to rows of equal length."""
     shapes = trees(order)
     rows = np.zeros((len(shapes), max(map(len, shapes))), np.int64)
     for row, tree in zip(rows, shapes, strict=True):
@@ -75,18 +75,18 @@ def _subtrees(order: int) -> np.ndarray:
 
 
 class StageWeights:
-    """Product over the subtrees of `matrix @ weights(subtree)`, for one method, all trees of an order at once.
+    """Product over the subtrees of `matrix @ weights(subtree)`, for all trees of an order together.
 
     A partitioned method for q' = f(p), p' = g(q) has two matrices, which alternate from level to level; an ordinary
     one has a single matrix.
     """
 
-    def __init__(self, *matrices: np.ndarray):
+    def __init__(self, *matrices: np.ndarray) -> None:
         self._matrices = matrices
         self._seen: dict[tuple[int, int], np.ndarray] = {}
 
     def of_order(self, order: int, which: int = 0) -> np.ndarray:
-        """A row of stage weights for each of `trees(order)`, their roots reading matrix `which`."""
+        """A row of stage weights for each of `trees(order)`, with matrix `which` at the roots."""
         if (order, which) not in self._seen:
             matrix, other = self._matrices[which], (which + 1) % len(self._matrices)
             below = [self.of_order(p, other) @ matrix.T for p in range(1, order)]

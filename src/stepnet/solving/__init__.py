@@ -1,1 +1,1 @@
-"""Solving one problem: `solve`, `solve_ivp`, `start`, and the plan of validated numbers they hand to an engine."""
+"""Solving one problem: `solve`, `solve_ivp`, `start`, and the validated plan that an engine executes."""

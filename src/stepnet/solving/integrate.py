@@ -1,18 +1,30 @@
-"""`solve` and `start`: the ways in."""
+"""`solve` and `start`: the public functions that integrate one problem."""
 
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 
 from stepnet.engines.contract import NO_STOPS, AdaptiveSteps, Outcome, Plan, Saving, StateStream
 from stepnet.errors import Interrupted, SolveFailed, StiffnessWarning
-from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split, state_shape, validate_args, validate_state
+from stepnet.problem import (
+    ODE,
+    SDE,
+    Partitioned,
+    Problem,
+    SecondOrder,
+    Split,
+    state_shape,
+    validate_args,
+    validate_state,
+)
 from stepnet.records import explain_arguments, validate_number
 from stepnet.schemes import catalogue
-from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.capabilities import takes_changed_states
 from stepnet.solution import Solution, Status
 from stepnet.solving.planning import (
     AdaptiveOptions,
@@ -47,6 +59,7 @@ def solve(
     events=(),
     project=None,
     max_steps: int | None = None,
+    path: int | None = None,
     progress: bool = False,
     check: bool = True,
 ) -> Solution:
@@ -54,44 +67,57 @@ def solve(
 
     Parameters
     ----------
-    problem : ODE, Partitioned, SecondOrder or Split
+    problem : ODE, Partitioned, SecondOrder, Split or SDE
         What to solve.
     scheme : record or str, optional
         A scheme or its name, such as "dopri5", "rk4" or "verlet"; see `schemes.names()`.  By default it is "tsit5", and
-        "verlet" for fixed `steps` of a `SecondOrder` or separable `Partitioned` problem.
+        "verlet" for fixed `steps` of a `SecondOrder` or separable `Partitioned` problem; for an `SDE` "euler_maruyama"
+        (Ito) or "stochastic_heun" (Stratonovich).
     steps : int or array_like, optional
-        The number of even steps, or the times of given ones (from t0 to t1).  Without it a pair chooses its own steps.
+        The number of equal steps, or an array of step times from t0 to t1.  Without it the steps are adaptive, which
+        needs a pair.
     rtol, atol : float or array_like, optional
-        Tolerances of adaptive steps, for all entries of the state or one each (1e-6 and 1e-9).
+        Relative and absolute tolerance of adaptive steps, scalar or one per entry of the state (1e-6 and 1e-9).
     first_step, max_step : float, optional
-        Length of the first adaptive step, and of the longest.
+        Size of the first adaptive step, and the largest size allowed.
     controller : Controller or str, optional
-        How the error chooses the next step: "I" (default), "PI" or "PID".
+        Step-size controller: "I" (default), "PI" or "PID".
     norm : {"rms", "max"}, optional
-        Norm of the error over the state: root mean square (default) or maximum.
+        Norm of the error estimate: root mean square (default) or maximum.
     save_at : array_like, optional
-        Times to save at, in the direction of integration.  The steps do not depend on them.
+        Save times, in the direction of integration.  The steps do not depend on them.
     save_every : int, optional
-        Save every k-th step, the first and the last; 0 saves the end only.
+        Save the first state, every k-th and the last; 0 saves the end only.
     dense : bool, optional
-        Keep the polynomials of all steps, so that the solution can be called at any time: the scheme's own continuous
-        extension, or the cubic Hermite polynomial.
+        Store a polynomial per step, so that the solution can be called at any time: the scheme's continuous extension,
+        or the cubic Hermite polynomial.
     events : Event, callable, or a sequence of them, optional
-        Functions whose zeros are found; see `Event`.
+        Functions whose zeros are located; see `Event`.
     project : callable, optional
-        `project(t, y, *args)` returns the state to go on with after every step: onto an invariant, to positive values.
+        `project(t, y, *args)` returns the state that replaces y after each step, for example its projection onto an
+        invariant.
     max_steps : int, optional
-        Most attempted steps of an adaptive run (ten million).
+        Maximum number of attempted steps of an adaptive run (ten million).
+    path : int, optional
+        Which Brownian path of an `SDE`, instead of `problem.path`.
     progress : bool, optional
-        Show a bar.
+        Show a progress bar.
     check : bool, optional
-        Raise `SolveFailed` or `Interrupted` if the end is not reached; otherwise return the part that was.
+        Raise `SolveFailed` or `Interrupted` if the end is not reached; if False, return the part that was computed.
 
     Returns
     -------
     Solution
     """
     scheme = find_scheme(problem, scheme, steps)
+    if path is not None:
+        if not isinstance(problem, SDE):
+            raise TypeError(f"`path` belongs to an `SDE`, and the problem is {type(problem).__name__}")
+        problem = replace(problem, path=path)
+    if dense and isinstance(problem, SDE):
+        raise ValueError(
+            "`dense` is not available for an `SDE`: its paths are no polynomials; give `save_at` or more `steps`"
+        )
     choices = AdaptiveOptions(rtol, atol, first_step, max_step, controller, norm, max_steps)
     watched, moved = validate_events(scheme, events), validate_projection(scheme, project)
     kept = plan_saving(problem, save_at, save_every)
@@ -109,9 +135,9 @@ def solve_streaming(
     events=(),
     stops: np.ndarray = NO_STOPS,
 ) -> Solution:
-    """`solve` for callers who take states as they pass; only the last ones, which were not handed on, are returned.
+    """Solve and pass states to `passing` as they are computed; only the last ones, not yet passed on, are returned.
 
-    A step of an adaptive run ends at each of the times `stops`, which lie inside the time span.
+    An adaptive run ends a step at each of the times `stops`, which lie inside the time span.
     """
     stepping = plan_steps(problem, scheme, steps, choices)
     if isinstance(stepping, AdaptiveSteps):
@@ -148,12 +174,14 @@ def start(
     max_steps: int | None = None,
     restore=None,
 ) -> Integrator:
-    """An integrator to step by hand, with the arguments of `solve`.
+    """Return an integrator that is advanced step by step; the arguments are those of `solve`.
 
-    `restore` names a file written by `Integrator.save`: the run goes on from there, bit for bit on the same machine and
-    versions.
+    `restore` is the path of a file written by `Integrator.save`: the run continues from there, bit for bit on the same
+    machine with the same versions.
     """
     scheme = find_scheme(problem, scheme, steps)
+    if isinstance(problem, SDE):
+        raise TypeError("`start` does not take an `SDE`; solve it in parts with `save_at`")
     choices = AdaptiveOptions(rtol, atol, first_step, max_step, controller, norm, max_steps)
     plan = Plan(plan_steps(problem, scheme, steps, choices, may_be_endless=True), plan_saving(problem, None, 0))
     integrator = Integrator(problem, scheme, plan)
@@ -163,13 +191,13 @@ def start(
 
 
 class Integrator:
-    """A run in progress: look at it, step it, change its state, store it."""
+    """A run in progress, which can be inspected, advanced, changed and stored."""
 
     def __init__(self, problem: Problem, scheme, plan: Plan):
         self.problem, self.scheme = problem, find_scheme(problem, scheme)
         if not isinstance(plan, Plan):
             raise TypeError(f"`plan` must be a Plan, found {type(plan).__name__}; `start` makes one")
-        self._stepper = import_engine().begin(problem, scheme, plan)
+        self._stepper = import_engine().begin(problem, self.scheme, plan)
         self._end = problem.t_span[1]
 
     @property
@@ -184,20 +212,20 @@ class Integrator:
 
     @property
     def y(self) -> np.ndarray:
-        """The state; set it to go on from another one."""
+        """The state; assign to it to continue from another one."""
         return self._stepper.y.reshape(self._shape)
 
     @y.setter
     def y(self, value) -> None:
-        if isinstance(self.scheme, Multistep):
+        if not takes_changed_states(self.scheme):
             raise ValueError(
-                f"{self.scheme.name} goes on from its history, so the state cannot be set; start anew instead"
+                f"{self.scheme.name} continues from its history, so the state cannot be set; call `start` again"
             )
         self._stepper.put(validate_state("y", value, self._shape, self._stepper.y.dtype).ravel())
 
     @property
-    def args(self) -> tuple:
-        """The arguments of the right-hand side; set them to go on with other ones of the same kinds and shapes.
+    def args(self) -> tuple[Any, ...]:
+        """The arguments of the right-hand side; assign to them to continue with others of the same types and shapes.
 
         An argument that is an array, a list or an object may also be changed in place.
         """
@@ -205,43 +233,45 @@ class Integrator:
 
     @args.setter
     def args(self, value) -> None:
-        if isinstance(self.scheme, Multistep):
+        if not takes_changed_states(self.scheme):
             raise ValueError(
-                f"{self.scheme.name} goes on from slopes of the old `args`, so they cannot be set; start anew instead"
+                f"{self.scheme.name} continues from slopes of the old `args`, so they cannot be set; call `start` again"
             )
         self._stepper.args = validate_args(value, self._stepper.args)
 
     @property
     def is_finished(self) -> bool:
-        """Whether the end of the time span is reached."""
+        """Whether the end of the time span has been reached."""
         return self._stepper.is_finished
 
     @property
     def steps(self) -> int:
-        """Accepted steps so far."""
+        """The number of accepted steps so far."""
         return self._stepper.counts[0]
 
     def step(self) -> Integrator:
         """Take one step."""
         if self.is_finished:
-            raise ValueError(f"the integrator is at the end of its time span, t = {self.t:g}; start anew to go on")
+            raise ValueError(
+                f"the integrator is at the end of its time span, t = {self.t:g}; call `start` again to continue"
+            )
         return self._checked(self._stepper.step())
 
     def run_to(self, t: float) -> Integrator:
-        """Step until time `t`; adaptive steps end exactly there, given ones must have it among their times."""
+        """Advance to time `t`: adaptive steps end exactly there, fixed ones must have it among their times."""
         t = validate_number("t", t, "[-inf, inf]")
         low, high = sorted((self.t, self._end))
         if not (low <= t <= high or self._stepper.is_at(t)):
             raise ValueError(f"`t` must lie between {self.t:g} and {self._end:g}, found {t!r}")
         self._checked(self._stepper.run_to(float(t)))
         if not self._stepper.is_at(t):
-            raise ValueError(f"`t` = {t:g} is not among the times of the given steps; the integrator is at {self.t:g}")
+            raise ValueError(f"`t` = {t:g} is not among the times of the fixed steps; the integrator is at {self.t:g}")
         return self
 
     def save(self, path) -> None:
-        """Store all numbers of the run in an .npz file, which is replaced at once: a killed process leaves the old one.
+        """Store the state of the run in an .npz file, replaced atomically: a killed process leaves the old file.
 
-        The right-hand side must be told from others by its value: one that holds a pointer or an open file is refused.
+        The right-hand side must be identifiable by its value: one that holds a pointer or an open file is refused.
         """
         file, numbers = validate_path("path", path), self._stepper.numbers()
         write_file(file, lambda stream: np.savez(stream, **numbers))  # type: ignore[arg-type]
@@ -269,30 +299,36 @@ class Integrator:
 
 @cache
 def import_engine():
-    """The engine of compiled kernels; it loads Numba, so only when something is solved."""
+    """Import the engine of compiled kernels, only when something is solved, because it loads Numba."""
     from stepnet.engines import numba_engine
 
     return numba_engine
 
 
 def find_scheme(problem, scheme, steps=None):
-    """The scheme by object or name, or the default of the problem, if it can run it."""
-    if not isinstance(problem, (ODE, Partitioned, SecondOrder, Split)):
-        raise TypeError(f"`problem` must be an ODE, Partitioned, SecondOrder or Split, found {type(problem).__name__}")
+    """Return the scheme, given as record or name, or the default; refuse one that cannot run the problem."""
+    if not isinstance(problem, (ODE, Partitioned, SecondOrder, Split, SDE)):
+        raise TypeError(
+            f"`problem` must be an ODE, Partitioned, SecondOrder, Split or SDE, found {type(problem).__name__}"
+        )
     scheme = catalogue.get(_choose_default_scheme(problem, steps) if scheme is None else scheme)
     require_match(problem, scheme)
     return scheme
 
 
 def _choose_default_scheme(problem: Problem, steps) -> str:
-    """An adaptive pair; with fixed steps a symplectic scheme, if the problem has positions and velocities apart."""
-    is_separable = isinstance(problem, SecondOrder) or (isinstance(problem, Partitioned) and problem.separable)
-    return "verlet" if steps is not None and is_separable else "tsit5"
+    """An adaptive pair; for fixed steps of a separable partitioned or second-order problem a symplectic scheme.
+
+    For a stochastic problem the simplest scheme of its calculus.
+    """
+    if isinstance(problem, SDE):
+        return "euler_maruyama" if problem.calculus == "ito" else "stochastic_heun"
+    return "verlet" if steps is not None and problem.form.has_separate_halves else "tsit5"
 
 
 def _as_solution(problem: Problem, scheme, outcome: Outcome) -> Solution:
     y = outcome.y
-    if isinstance(problem, (ODE, Split)):
+    if isinstance(problem, (ODE, Split, SDE)):
         y = y.reshape(len(outcome.t), *problem.y0.shape)
     message = outcome.status.value
     failure = outcome.failure

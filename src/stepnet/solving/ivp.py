@@ -1,22 +1,23 @@
-"""`solve_ivp` with SciPy's signature, meaning and result, on our kernels."""
+"""`solve_ivp` with SciPy's signature, semantics and result, computed by the kernels of this package."""
 
 from __future__ import annotations
 
 import inspect
 import warnings
+from typing import Any
 
 import numpy as np
 
 from stepnet.c_functions import check_function, is_function
 from stepnet.events import Event
-from stepnet.problem import ODE, Problem, is_finite, span_of
-from stepnet.records import convert_integers, shorten, shown_value
+from stepnet.problem import ODE, Problem, is_finite, validate_span
+from stepnet.records import convert_integers, format_value, shorten
 from stepnet.schemes import catalogue
 from stepnet.schemes.conditions import is_pair
 from stepnet.solution import Pieces, Solution, Status
 from stepnet.solving.integrate import solve
 from stepnet.solving.planning import DEFAULT_MAX_STEPS
-from stepnet.validation import array, flag
+from stepnet.validation import array, validate_flag
 
 METHODS = {"RK23": "bosh3", "RK45": "dopri5", "DOP853": "dop853"}
 HANDED_OVER = ("Radau", "BDF", "LSODA")
@@ -25,17 +26,18 @@ MESSAGES = {
     1: "A termination event occurred.",
     -1: "Required step size is less than spacing between numbers.",
 }
-IN_PLACE_NAMES = ("dy", "out")  # of the third parameter, by which `ODE` knows a function that fills its result
+IN_PLACE_NAMES = ("dy", "out")  # of the third parameter, by which `ODE` recognises a function that fills its result
 KNOWN_OPTIONS = {"rtol", "atol", "first_step", "max_step"}
 LEAST_RTOL = 100 * np.finfo(float).eps
-MANY = 2**62  # steps: SciPy does not count them
-LEAST_ATOL = 1e-300  # for SciPy's 0, which with a state of 0 would divide by 0
+MANY = 2**62  # steps: SciPy has no limit
+LEAST_ATOL = 1e-300  # in place of SciPy's 0, which divides by zero where the state is 0
 
 
-class IvpResult(dict):
-    """A dictionary whose entries are attributes, as SciPy's `OdeResult` is.
+class IvpResult(dict[str, Any]):
+    """A dictionary whose entries are also attributes, like SciPy's `OdeResult`.
 
-    `solver` says who computed it: "stepnet:dopri5" or "scipy:Radau"; `solution` is our own record (None from SciPy).
+    `solver` names what computed it, such as "stepnet:dopri5" or "scipy:Radau"; `solution` is the `Solution` (None if
+    computed by SciPy).
     """
 
     def __getattr__(self, name):
@@ -56,7 +58,7 @@ class IvpResult(dict):
 
 
 class DenseSolution:
-    """What SciPy calls `sol`: the state (n,) at a time, or (n, times) at several; beyond the ends it extrapolates."""
+    """SciPy's `sol`: the state (n,) at a time, or (n, times) at several; outside the interval it extrapolates."""
 
     def __init__(self, pieces: Pieces, t_end: float):
         self._pieces = pieces
@@ -73,27 +75,27 @@ class DenseSolution:
 def solve_ivp(
     fun, t_span, y0, method="RK45", t_eval=None, dense_output=False, events=None, vectorized=False, args=None, **options
 ):
-    """Solve an initial value problem: SciPy's `solve_ivp`, argument by argument and field by field.
+    """Solve an initial value problem with the arguments and the result of SciPy's `solve_ivp`.
 
     Parameters
     ----------
     fun : callable
         `fun(t, y, *args)`, or `fun(t, Y, *args)` with columns of states if `vectorized`.
     t_span : (float, float)
-        Beginning and end, which may be infinite if an event is terminal.
+        Initial and final time; the latter may be infinite if an event is terminal.
     y0 : array_like, shape (n,)
         Initial state, real or complex.
     method : str
         "RK23", "RK45", "DOP853", or any pair of `schemes.names()`.  "Radau", "BDF", "LSODA" and OdeSolver classes are
         handed over to SciPy; the result's `solver` says so.
     t_eval : array_like, optional
-        Times to save at; otherwise every step is.
+        Save times; by default the state after each step is saved.
     dense_output : bool
         Whether to compute `sol`.
     events : callable or list of callables, optional
         Functions `event(t, y, *args)` with the optional attributes `terminal` (bool or count) and `direction`.
     vectorized : bool
-        Whether `fun` takes columns.
+        Whether `fun` takes states as columns.
     args : tuple, optional
         Further arguments of `fun` and of the events.
     **options
@@ -110,9 +112,9 @@ def solve_ivp(
     args = _validate_args(args)
     y0 = _validate_state(y0)
     if not np.iterable(t_span):
-        raise TypeError(f"`t_span` must be two numbers (t0, tf), found {shown_value(t_span)}")
-    t0, tf = span_of(t_span)
-    dense_output, vectorized = flag("dense_output", dense_output), flag("vectorized", vectorized)
+        raise TypeError(f"`t_span` must be two numbers (t0, tf), found {format_value(t_span)}")
+    t0, tf = validate_span(t_span)
+    dense_output, vectorized = validate_flag("dense_output", dense_output), validate_flag("vectorized", vectorized)
     tolerances = _validate_options(options, y0.size, t0, tf)
     times = None if t_eval is None else _validate_t_eval(t_eval, t0, tf)
     watched, is_listed = _validate_events(events)
@@ -135,12 +137,12 @@ def solve_ivp(
 
 
 def _make_returning(fun):
-    """A function that returns its slopes, whatever its parameters are called."""
+    """Wrap a function that returns its slopes but has a third parameter that `ODE` would fill in place."""
     function = getattr(fun, "py_func", fun)
     try:
         code = getattr(function, "__code__", None)
         names = tuple(inspect.signature(function).parameters) if code is None else code.co_varnames[: code.co_argcount]
-    except (TypeError, ValueError):  # it does not tell them
+    except (TypeError, ValueError):  # it has no signature
         return fun
     if names[2:3] and names[2] in IN_PLACE_NAMES:
         return lambda t, y, *args: fun(t, y, *args)
@@ -148,12 +150,12 @@ def _make_returning(fun):
 
 
 def _make_copying(fun):
-    """A function that writes into its state gets one of its own; rare, so it is found out by trying."""
+    """Wrap a function that writes into its state, so that it gets a copy; rare, so used only after a failure."""
     return lambda t, y, *args: fun(t, y.copy(), *args)
 
 
 def _raise_failure(solution: Solution) -> None:
-    """What stops SciPy's, too: an interrupt, and an exception of the right-hand side."""
+    """Raise what SciPy raises: an interrupt, or an exception of the right-hand side."""
     if solution.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
     if (
@@ -168,14 +170,14 @@ def _build_result(solution: Solution, t_eval, events: tuple[Event, ...] | None) 
     status = 0 if solution.status is Status.COMPLETED else 1 if solution.status is Status.EVENT else -1
     t, y, problem = solution.t, solution.y.T, solution.problem
     t_events = [np.array(t) for t in solution.t_events]
-    y_events = [y if len(y) else np.zeros(0) for y in solution.y_events]  # SciPy's have no second axis then
+    y_events = [y if len(y) else np.zeros(0) for y in solution.y_events]  # as in SciPy, without a second axis
     if t_eval is not None:
         t = np.asarray(t_eval)[: len(t)]
     if problem.t_span[0] == problem.t_span[1]:
         t, y = _solve_empty_interval(t, y, t_eval)
         status, t_events, y_events = _find_events_at_once(problem, events or ())
     return IvpResult(
-        t=t if len(t) else [],  # lists, as SciPy has it
+        t=t if len(t) else [],  # lists, as in SciPy
         y=y if len(t) else [],
         sol=None if solution.pieces is None else DenseSolution(solution.pieces, solution.t_end),
         t_events=None if events is None else t_events,
@@ -192,12 +194,12 @@ def _build_result(solution: Solution, t_eval, events: tuple[Event, ...] | None) 
 
 
 def _solve_empty_interval(t, y, t_eval):
-    """An interval of no length: SciPy reports both of its ends, and none of the times in `t_eval`."""
+    """For an interval of zero length SciPy reports both ends, and none of the times in `t_eval`."""
     return (t[:0], y[:, :0]) if t_eval is not None else (np.repeat(t[:1], 2), np.repeat(y[:, :1], 2, axis=1))
 
 
 def _find_events_at_once(problem: Problem, events: tuple[Event, ...]):
-    """Status, times and states of the events in an interval of no length: those that are zero there."""
+    """Status, times and states of the events that are zero in an interval of zero length."""
     t, y, status = problem.t_span[0], problem.initial, 0
     t_events, y_events = [], []
     for event in events:
@@ -217,7 +219,7 @@ def _solve_with_scipy(fun, t_span, y0, method, t_eval, dense_output, events, vec
 
 
 def _validate_state(y0) -> np.ndarray:
-    """The initial state in double precision, as SciPy has it."""
+    """Return the initial state in double precision, as SciPy does."""
     try:
         y0 = convert_integers("y0", np.asarray(y0))
     except ValueError as wrong:
@@ -251,7 +253,7 @@ def _find_scheme(method):
     return scheme
 
 
-def _validate_args(args) -> tuple:
+def _validate_args(args) -> tuple[Any, ...]:
     if args is None:
         return ()
     try:
@@ -264,7 +266,7 @@ def _validate_args(args) -> tuple:
         ) from None
 
 
-def _validate_options(options: dict, n: int, t0: float, tf: float) -> dict:
+def _validate_options(options: dict[str, Any], n: int, t0: float, tf: float) -> dict[str, Any]:
     """Tolerances and step limits with SciPy's defaults, checks and warnings."""
     others = options.keys() - KNOWN_OPTIONS
     if others:
@@ -299,15 +301,15 @@ def _validate_tolerance(name: str, value) -> float | np.ndarray:
 
 
 def _least(tolerance: float | np.ndarray) -> float:
-    """The smallest of the tolerances that are numbers."""
+    """The smallest tolerance, NaN ignored."""
     return tolerance if isinstance(tolerance, float) else np.fmin.reduce(tolerance, axis=None, initial=np.inf)
 
 
 def _validate_t_eval(t_eval, t0: float, tf: float) -> np.ndarray:
     try:
-        times = np.asarray(convert_integers("t_eval", np.asarray(t_eval)), dtype=float)
+        times = array(dtype=float)("t_eval", t_eval)
     except TypeError:
-        raise TypeError(f"`t_eval` must be an array of times, found {shown_value(t_eval)}") from None
+        raise TypeError(f"`t_eval` must be an array of times, found {format_value(t_eval)}") from None
     if times.ndim != 1:
         raise ValueError("`t_eval` must be 1-dimensional.")
     low, high, upward = (t0, tf, times) if t0 <= tf else (tf, t0, times[::-1])
@@ -340,7 +342,7 @@ def _validate_event(function) -> Event:
 
 
 def _as_columns(fun):
-    """A function of columns called with one of them."""
+    """Wrap a function of columns so that it takes one state."""
 
     def single(t, y, *args):
         return np.asarray(fun(t, y[:, None], *args))[:, 0]

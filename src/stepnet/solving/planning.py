@@ -1,11 +1,12 @@
-"""From the arguments of `solve` to a plan of checked numbers.
+"""Validate the arguments of `solve` and build the plan of a run.
 
-Every error of a user's making is found here or in the problem record: the argument in backticks, what was found, what
-is wanted.
+Every user error is detected here or in the problem record; messages name the argument in backticks, what was found and
+what is required.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import isfinite
 from typing import NamedTuple
 
@@ -15,37 +16,37 @@ from stepnet.c_functions import check_function, is_function
 from stepnet.engines.contract import AdaptiveSteps, FixedSteps, Saving
 from stepnet.errors import UnknownName
 from stepnet.events import Event
-from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, state_shape
+from stepnet.problem import SDE, Problem, state_shape
 from stepnet.records import convert_integers, validate_count
-from stepnet.schemes.conditions import is_pair, is_symplectic
+from stepnet.schemes.capabilities import (
+    find_noise_refusal,
+    find_refusal,
+    is_adaptive,
+    is_stochastic,
+    takes_changed_states,
+    takes_uneven_steps,
+)
+from stepnet.schemes.conditions import is_symplectic
 from stepnet.schemes.controllers import Controller
 from stepnet.schemes.controllers import controller as controller_of
-from stepnet.schemes.multistep import Multistep
-from stepnet.schemes.splitting import Splitting
 
 DEFAULT_RTOL, DEFAULT_ATOL, DEFAULT_MAX_STEPS = 1e-6, 1e-9, 10_000_000
 NORMS = ("rms", "max")
 LEAST_TOLERANCE = 1e-100
+MOST_STEPS = 2**53  # beyond it t0 + i h cannot tell neighbouring steps apart
 
 
 def require_match(problem: Problem, scheme) -> None:
     """Refuse a scheme that cannot run the problem, with the reason."""
-    if isinstance(scheme, Splitting):
-        if isinstance(problem, ODE):
-            raise TypeError(
-                f"{scheme.name} moves the parts of a problem in turn, and an `ODE` has no parts; "
-                f"use `Partitioned`, `SecondOrder` or `Split`"
-            )
-        if isinstance(problem, Partitioned) and not problem.separable:
-            raise TypeError(f"{scheme.name} needs dq(t, p) and dp(t, q); a problem with separable=False has none")
-        if scheme.nystrom and not isinstance(problem, SecondOrder):
-            raise TypeError(f"{scheme.name} keeps its order only for q'' = a(t, q); use `SecondOrder`")
-    if isinstance(scheme, Multistep) and scheme.derivative == 2 and not isinstance(problem, SecondOrder):
-        raise TypeError(f"{scheme.name} integrates q'' = a(t, q); use `SecondOrder`")
+    refusal = find_refusal(scheme, problem.form)
+    if refusal is None and isinstance(problem, SDE):
+        refusal = find_noise_refusal(scheme, problem.noise, problem.calculus)
+    if refusal is not None:
+        raise TypeError(refusal)
 
 
 class AdaptiveOptions(NamedTuple):
-    """The arguments of `solve` and `start` that go with adaptive steps only, as they came; None where there is none."""
+    """The arguments of `solve` and `start` for adaptive steps only, not yet validated; None where not given."""
 
     rtol: object = None
     atol: object = None
@@ -59,7 +60,7 @@ class AdaptiveOptions(NamedTuple):
 def plan_steps(
     problem: Problem, scheme, steps, choices: AdaptiveOptions, may_be_endless: bool = False
 ) -> FixedSteps | AdaptiveSteps:
-    """Given steps, or adaptive ones; `may_be_endless` says that something else ends a run whose time span does not."""
+    """Plan fixed or adaptive steps; with `may_be_endless` the time span may be infinite, as something else ends it."""
     if not isfinite(problem.t_span[1]) and (steps is not None or not may_be_endless):
         raise ValueError(
             f"`t_span` must be finite, found {problem.t_span}; only adaptive steps of `solve` that an event with "
@@ -71,9 +72,11 @@ def plan_steps(
 
 
 def plan_adaptive_steps(problem: Problem, scheme, choices: AdaptiveOptions) -> AdaptiveSteps:
-    """Steps for a pair to choose."""
+    """Plan the adaptive steps of a pair."""
     rtol, atol, first_step, max_step, controller, norm, max_steps = choices
-    if not is_pair(scheme):
+    if not is_adaptive(scheme):
+        if is_stochastic(scheme):
+            raise ValueError(f"{scheme.name} takes equal steps; give `steps`, their number")
         if is_symplectic(scheme):
             raise ValueError(
                 f"{scheme.name} is symplectic and keeps its long-time behaviour only with equal steps, so it takes no "
@@ -82,9 +85,11 @@ def plan_adaptive_steps(problem: Problem, scheme, choices: AdaptiveOptions) -> A
         raise ValueError(
             f"{scheme.name} has no error estimate to choose its steps by; give `steps`, or take a pair such as dopri5"
         )
+    if all(choice is None for choice in choices):
+        return _plan_default_steps(problem.initial.size)
     if norm is not None and (not isinstance(norm, str) or norm not in NORMS):
         raise UnknownName("norm", norm, NORMS)
-    are_given = rtol is not None and atol is not None  # a default is attainable
+    are_given = rtol is not None and atol is not None  # a default tolerance is attainable
     rtol = _validate_tolerance("rtol", DEFAULT_RTOL if rtol is None else rtol, problem)
     atol = _validate_tolerance("atol", DEFAULT_ATOL if atol is None else atol, problem)
     if are_given:
@@ -100,15 +105,22 @@ def plan_adaptive_steps(problem: Problem, scheme, choices: AdaptiveOptions) -> A
     )
 
 
+@lru_cache(maxsize=8)
+def _plan_default_steps(size: int) -> AdaptiveSteps:
+    """Adaptive steps with all defaults; cached by size, because the tolerances are never written to."""
+    rtol, atol = np.full(size, DEFAULT_RTOL), np.full(size, DEFAULT_ATOL)
+    return AdaptiveSteps(rtol, atol, None, np.inf, controller_of("I"), "rms", DEFAULT_MAX_STEPS)
+
+
 def plan_fixed_steps(problem: Problem, scheme, steps, choices: AdaptiveOptions) -> FixedSteps:
-    """A number of even steps, or the times of given ones."""
+    """Plan fixed steps, from their number or their times."""
     for name, value in zip(choices._fields, choices, strict=True):
         if value is not None:
             raise ValueError(f"`{name}` belongs to adaptive steps, but `steps` are given; leave one of them out")
     if isinstance(steps, (int, np.integer)) and not isinstance(steps, bool):
-        return FixedSteps(validate_count("steps", steps, 1))
+        return FixedSteps(validate_count("steps", steps, 1, MOST_STEPS, "times are 64-bit floating-point numbers"))
     grid = _as_times("steps", steps, "; for a step size h give `steps=round((t1 - t0) / h)`")
-    if isinstance(scheme, Multistep):
+    if not takes_uneven_steps(scheme):
         raise ValueError(f"{scheme.name} is a multistep scheme for equal steps; give `steps` as a number")
     t0, t1 = problem.t_span
     _require_monotone("steps", grid, t0, t1)
@@ -120,13 +132,13 @@ def plan_fixed_steps(problem: Problem, scheme, steps, choices: AdaptiveOptions) 
 
 
 def plan_saving(problem: Problem, save_at, save_every) -> Saving:
-    """What to keep."""
+    """Plan which states are saved."""
     every = validate_count("save_every", save_every, 0)
     return Saving(None if save_at is None else validate_times("save_at", save_at, problem.t_span), every)
 
 
 def validate_events(scheme, events) -> tuple[Event, ...]:
-    """Events by object, or by functions with the attributes `terminal` and `direction` as SciPy has them."""
+    """Return events, given as records or as functions with SciPy's attributes `terminal` and `direction`."""
     if isinstance(events, Event) or is_function(events):
         events = (events,)
     try:
@@ -135,18 +147,26 @@ def validate_events(scheme, events) -> tuple[Event, ...]:
         if np.iterable(events):
             raise
         raise TypeError(f"`events` must be functions or `Event` records, found {events!r:.60}") from wrong
-    if isinstance(scheme, Multistep) and any(event.reset is not None for event in chosen):
-        raise TypeError(f"{scheme.name} goes on from its history, which a `reset` would break; use a one-step scheme")
+    if chosen and is_stochastic(scheme):
+        raise TypeError(f"{scheme.name} locates no `events`: the path between two steps is not computed")
+    if not takes_changed_states(scheme) and any(event.reset is not None for event in chosen):
+        raise TypeError(
+            f"{scheme.name} continues from its history, which a `reset` would invalidate; use a one-step scheme"
+        )
     return chosen
 
 
 def validate_projection(scheme, project):
-    """The function that moves each new state, or None."""
+    """Return the projection applied after each step, or None."""
     if project is None:
         return None
     check_function("project", project)
-    if isinstance(scheme, Multistep):
-        raise TypeError(f"{scheme.name} goes on from its history, which `project` would break; use a one-step scheme")
+    if is_stochastic(scheme):
+        raise TypeError(f"{scheme.name} takes no `project`; change the state inside `drift` and `diffusion`")
+    if not takes_changed_states(scheme):
+        raise TypeError(
+            f"{scheme.name} continues from its history, which `project` would invalidate; use a one-step scheme"
+        )
     return project
 
 
@@ -158,7 +178,7 @@ def _validate_event(event) -> Event:
 
 
 def validate_times(name: str, value, t_span: tuple[float, float]) -> np.ndarray:
-    """Times in the direction of integration, within the time span."""
+    """Return times within the time span, sorted in the direction of integration."""
     times = _as_times(name, value)
     _require_monotone(name, times, *t_span)
     return times
@@ -192,14 +212,14 @@ def _require_monotone(name: str, times: np.ndarray, t0: float, t1: float) -> Non
 
 
 def _is_monotone(times: np.ndarray, t0: float, t1: float) -> bool:
-    """Whether times go from t0 to t1 without turning back; NaN does not."""
+    """Whether times are sorted from t0 to t1 and lie between them; False if one is NaN."""
     low, high, upward = (t0, t1, times) if t0 <= t1 else (t1, t0, times[::-1])
     is_inside = len(times) == 0 or (low <= upward[0] and upward[-1] <= high)
     return bool(is_inside and (upward[:-1] <= upward[1:]).all())
 
 
 def _validate_tolerance(name: str, value, problem: Problem) -> np.ndarray:
-    """One tolerance for every entry of the flat state."""
+    """Return one tolerance per entry of the flat state."""
     if isinstance(value, float) and 0.0 < value < np.inf:
         tolerance = np.empty(problem.initial.size)
         tolerance.fill(value)

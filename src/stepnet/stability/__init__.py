@@ -1,4 +1,4 @@
-"""What can be said about stability: so far whether the continuous adjoint can be trusted."""
+"""Stability analysis: whether the continuous adjoint is reliable for a problem."""
 
 from stepnet.stability.safety import AdjointSafety, adjoint_safety
 

@@ -1,9 +1,10 @@
-"""Is the continuous adjoint safe on this problem?  Measured, not guessed."""
+"""Measurement of the reliability of the continuous adjoint for a problem."""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,26 +15,26 @@ from stepnet.gradients.derivatives import jacobian
 from stepnet.problem import ODE
 from stepnet.solving.integrate import solve
 
-WRONG = 0.01  # relative error of a gradient that is no longer called safe
+WRONG = 0.01  # relative error from which a gradient counts as unsafe
 N_SAMPLES = 200  # of the Jacobian along the solution
 
 
 @dataclass(frozen=True)
 class AdjointSafety:
-    """Whether the continuous adjoint can be trusted on a problem.
+    """Whether the continuous adjoint is reliable for a problem.
 
     Parameters
     ----------
     return_error : float
-        Relative distance of the initial state from the one that solving back arrives at.
+        Relative distance of the initial state from the one obtained by solving backward.
     growth : float
-        Upper bound of the factor by which errors grow on the way back, exp of the integral of the logarithmic norm
+        Upper bound of the factor by which errors grow backward in time, exp of the integral of the logarithmic norm
         of -df/dy along the solution.
     relative_error, angle : float
-        Between the continuous and the exact gradient: distance over length, and degrees.
+        Relative distance and angle in degrees between the continuous and the exact gradient.
     is_safe : bool
     verdict : str
-        All that in a sentence.
+        A summary in one sentence.
     """
 
     return_error: float
@@ -44,14 +45,16 @@ class AdjointSafety:
     verdict: str
 
 
-def adjoint_safety(problem: ODE, scheme=None, loss=None, *, end_gradient=None, steps=None, **choices) -> AdjointSafety:
-    """Solve a problem forward and back, and compare the gradient of the adjoint equation with the exact one.
+def adjoint_safety(
+    problem: ODE, scheme: Any = None, loss: Any = None, *, end_gradient: Any = None, steps: Any = None, **choices: Any
+) -> AdjointSafety:
+    """Solve a problem forward and backward, and compare the gradient of the adjoint equation with the exact one.
 
-    Without a loss that of half the squared end state is taken.
+    The default loss is half the squared end state.
     """
     if loss is None and end_gradient is None:
 
-        def loss(y):
+        def loss(y: np.ndarray) -> Any:
             return 0.5 * np.sum(y * y)
 
     how = {"end_gradient": end_gradient, "steps": steps, **choices}
@@ -79,7 +82,7 @@ def adjoint_safety(problem: ODE, scheme=None, loss=None, *, end_gradient=None, s
     return AdjointSafety(returned, growth, error, angle, is_safe, verdict)
 
 
-def _measure_growth(problem: ODE, scheme, steps, choices) -> float:
+def _measure_growth(problem: ODE, scheme: Any, steps: Any, choices: dict[str, Any]) -> float:
     """exp of the integral of the largest eigenvalue of -(J + J')/2 along the solution, J that of its direction."""
     solution, J = solve(problem, scheme, steps=steps, **choices), jacobian(problem)
     some = np.linspace(0, len(solution.t) - 1, min(len(solution.t), N_SAMPLES)).astype(int)

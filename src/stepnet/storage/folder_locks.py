@@ -1,4 +1,4 @@
-"""One process at a time in a folder: a lock that vanishes with its process."""
+"""Folder locks, which are released when their process ends."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _held: set[int] = set()  # descriptors of the locks of this process
 
 @contextmanager
 def hold_lock(folder: Path, name: str = "path", patience: float = 0.0) -> Iterator[None]:
-    """Hold the lock of a folder, which is created if need be; `patience` are seconds to wait for another process.
+    """Hold the lock of a folder, which is created if missing; `patience` is the time in seconds to wait for the lock.
 
-    The lock belongs to the open file (flock), so that it ends with the process however that ends.  The file itself only
-    says who holds it.  A folder that was created and is still empty is removed in the end.
+    The lock belongs to the open file (flock), so it is released however the process ends.  The file itself only names
+    the holder.  A folder that was created here and is still empty is removed afterwards.
     """
-    if _is_read_only(folder):  # so nobody can work in it
+    if _is_read_only(folder):  # so no process can write to it
         yield
         return
     is_new = not folder.exists()
@@ -59,7 +59,7 @@ def _is_read_only(folder: Path) -> bool:
 
 
 def _acquire(path: Path) -> int | None:
-    """The descriptor of the locked file, or None if somebody else has it."""
+    """The descriptor of the locked file, or None if another process holds the lock."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
         is_ours = _lock(descriptor)
@@ -68,11 +68,11 @@ def _acquire(path: Path) -> int | None:
             return descriptor
         os.close(descriptor)
         if not is_ours:
-            return None  # else its owner has just removed the file
+            return None  # otherwise its owner has just removed the file
 
 
 def _lock(descriptor: int) -> bool:
-    """Whether the lock was free; a file system without locks has none to wait for."""
+    """Try to lock; return whether it succeeded, True on file systems without locks."""
     if fcntl is None:
         return True
     try:
@@ -85,7 +85,7 @@ def _lock(descriptor: int) -> bool:
 
 
 def _sign(descriptor: int) -> None:
-    """Say in the file who holds the lock, if the disk has room for that."""
+    """Write the holder of the lock to the file, unless the disk is full."""
     holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%F %T")}
     with suppress(OSError):
         os.ftruncate(descriptor, 0)
@@ -106,13 +106,13 @@ def _describe_lock(folder: Path, name: str) -> str:
     except (OSError, ValueError, LookupError, TypeError):
         who = "another process"
     return (
-        f"`{name}` = {str(folder)!r} is in use by {who}; wait until that one has ended, end it, or choose another "
-        f"folder (the lock ends with its process, nothing needs to be deleted)"
+        f"`{name}` = {str(folder)!r} is in use by {who}; wait for it to end, or choose another "
+        f"folder (the lock is released with its process; no file needs to be deleted)"
     )
 
 
 def _forget_locks() -> None:
-    """A forked child does not hold the locks of its parent, which would outlive the parent with it."""
+    """Release inherited locks in a forked child, which would otherwise hold them after its parent ends."""
     for descriptor in _held:
         with suppress(OSError):
             os.close(descriptor)

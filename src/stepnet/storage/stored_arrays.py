@@ -1,4 +1,4 @@
-"""Reading arrays that somebody else may have written: checked before they are read, never larger than their file."""
+"""Reading arrays from untrusted files: validated before they are read, never larger than their file."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from stepnet.errors import DamagedFile
 
-KINDS = "biufcUSmM"  # of numbers, texts and times; objects would have to be unpickled
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+KINDS = "biufcUSmM"  # of numbers, strings and times; objects would have to be unpickled
 SAFETENSORS = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32", "I32": "int32",
     "U64": "uint64", "I64": "int64", "F16": "float16", "F32": "float32", "F64": "float64",
@@ -31,21 +34,23 @@ TROUBLE = (
 
 
 @contextmanager
-def report_damage(path, what: str, advice: str = ""):
-    """Say which file it was, whatever is wrong with it; files that are missing are said to be missing."""
+def report_damage(path: object, what: str, advice: str = "") -> Iterator[None]:
+    """Name the file in any error of reading it; missing files are reported as missing."""
     try:
         yield
     except DamagedFile:
         raise
     except (*TROUBLE, OSError) as error:
-        if isinstance(error, OSError) and error.filename is not None:  # missing or unreadable, and says so itself
+        if isinstance(error, OSError) and error.filename is not None:  # missing or unreadable, as the error says
             raise
         reason = f"{type(error).__name__}: {error}"
         raise DamagedFile(f"{str(path)!r} is not {what}, or is damaged ({reason:.300}){advice}") from error
 
 
-def require_array(name: str, array: np.ndarray, shape: tuple, dtype, is_finite: bool = True) -> np.ndarray:
-    """An array with the shape and type that it must have."""
+def require_array(
+    name: str, array: np.ndarray, shape: tuple[Any, ...], dtype: DTypeLike, is_finite: bool = True
+) -> np.ndarray:
+    """Return an array; refuse one without the required shape and dtype."""
     if array.shape != tuple(shape) or array.dtype != np.dtype(dtype):
         raise ValueError(f"{name} must be {np.dtype(dtype)} {tuple(shape)}, found {array.dtype} {array.shape}")
     if is_finite and not np.isfinite(array).all():
@@ -54,7 +59,7 @@ def require_array(name: str, array: np.ndarray, shape: tuple, dtype, is_finite: 
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file of sensible size."""
+    """Read a JSON file of limited size."""
     if path.stat().st_size > LONGEST_JSON:
         raise ValueError(f"{path.stat().st_size} bytes of JSON are too many")
     return json.loads(path.read_text(encoding="utf-8"))
@@ -64,7 +69,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_npz(path: Path, wanted: Callable[[str], bool] | Iterable[str]) -> dict[str, np.ndarray]:
-    """The wanted arrays of an NPZ file as `numpy.savez` writes it.
+    """Read the wanted arrays of an NPZ file written by `numpy.savez`.
 
     Members must not be compressed, so no array can be larger than the file.
     """
@@ -105,10 +110,10 @@ def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
 # ---- safetensors ----------------------------------------------------------------------------------------------------
 
 
-class Tensors(Mapping):
-    """The tensors of an open safetensors file, each read when it is asked for; `layout` says what they are."""
+class Tensors(Mapping[str, Any]):
+    """The tensors of an open safetensors file, each read on access; `layout` gives shapes and dtypes."""
 
-    def __init__(self, file):
+    def __init__(self, file: Any) -> None:
         self._file, self._names = file, list(file.keys())
         self.metadata: dict[str, str] = file.metadata() or {}
 
@@ -120,8 +125,8 @@ class Tensors(Mapping):
             raise ValueError(f"{name!r} has the type {kind}, which is not read")
         return tuple(found.get_shape()), np.dtype(SAFETENSORS[kind])
 
-    def require(self, name: str, shape: tuple, dtype, is_finite: bool = True) -> np.ndarray:
-        """A tensor that must have a shape and a type, which are looked at before it is read."""
+    def require(self, name: str, shape: tuple[Any, ...], dtype: DTypeLike, is_finite: bool = True) -> np.ndarray:
+        """Read a tensor after checking its shape and dtype."""
         if self.layout(name) != (tuple(shape), np.dtype(dtype)):
             found = self.layout(name)
             raise ValueError(f"{name!r} must be {np.dtype(dtype)} {tuple(shape)}, found {found[1]} {found[0]}")
@@ -131,7 +136,7 @@ class Tensors(Mapping):
         self.layout(name)
         return self._file.get_tensor(name)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
     def __len__(self) -> int:
@@ -144,7 +149,7 @@ class Tensors(Mapping):
 
 
 @contextmanager
-def open_tensors(path: Path):
+def open_tensors(path: Path) -> Iterator[Tensors]:
     """The tensors of a safetensors file, while it is open."""
     from safetensors import SafetensorError, safe_open
 

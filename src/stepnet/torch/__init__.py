@@ -1,7 +1,12 @@
 """stepnet on tensors: `import stepnet.torch as snt`; `odeint` and `odeint_adjoint` take torchdiffeq's arguments."""
 
 from stepnet.checkpoints import Checkpoints
-from stepnet.engines.torch_engine.rhs.tensor_fields import Partitioned, SecondOrder, Split
+from stepnet.engines.torch_engine import (
+    Partitioned,
+    SecondOrder,
+    Split,
+    recognised,
+)
 from stepnet.torch import nets
 from stepnet.torch.batch_solve import BatchSolution, solve
 from stepnet.torch.block_modules import (
@@ -18,7 +23,6 @@ from stepnet.torch.distributed import over_ranks
 from stepnet.torch.layer_modules import FieldFunction, LayerBlock, LayerChain
 from stepnet.torch.methods import method_names
 from stepnet.torch.net_module import NetModule, from_net
-from stepnet.torch.perceptron_recognition import recognised
 from stepnet.torch.torchdiffeq_interface import odeint, odeint_adjoint, odeint_event
 
 __all__ = [

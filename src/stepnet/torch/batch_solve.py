@@ -1,65 +1,54 @@
-"""solve: a batch whose samples have steps, errors and an end of their own."""
+"""solve: adaptive steps with per-sample step sizes, errors and end times."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from stepnet.engines.torch_engine.codegen.compilation import break_graph
-from stepnet.engines.torch_engine.integrators.batch_output import (
-    BatchDenseOutput,
-    BatchReader,
-    BatchSteps,
-    as_column,
-    find_event_fractions,
-    interpolate,
-    interpolate_rows,
-    link_events,
-    pack,
-)
-from stepnet.engines.torch_engine.integrators.fixed_steps import StepGrid, build_fixed_run, read_each_state
-from stepnet.engines.torch_engine.integrators.per_sample_steps import (
-    COMPLETED,
+from stepnet.engines.torch_engine import (
     EVENT,
     STATUSES,
-    BatchState,
-    begin,
-    iterate_attempts,
+    BatchMembers,
+    BatchOutcome,
+    BatchPlan,
+    TensorProblem,
+    as_column,
+    break_graph,
+    explain,
+    pose_batch,
+    run_ensemble,
+    split_parts,
+    validate_function,
 )
-from stepnet.engines.torch_engine.integrators.step_control import ControlSettings
-from stepnet.engines.torch_engine.rhs.tensor_fields import SingleField, validate_function
 from stepnet.schemes.conditions import is_pair
-from stepnet.schemes.tableau import ExplicitRK
 from stepnet.solution import Status
 from stepnet.torch.methods import find_scheme
-from stepnet.torch.options import SHARED, build_control_settings, is_fixed, move_times, validate_options
-from stepnet.torch.states import TensorProblem, explain, pose_batch, split_parts
-from stepnet.validation import check, flag
+from stepnet.torch.options import SHARED, Tolerance, build_control_settings, is_fixed, move_times, validate_options
+from stepnet.validation import check, validate_flag
 
 
 @dataclass(frozen=True)
 class BatchSolution:
-    """What came out, sample by sample.
+    """The result of `solve`, sample by sample.
 
     Attributes
     ----------
     t, y
-        Wanted times (batch, times) and the states there (batch, times, *shape), a tuple for a tuple; NaN where a
-        sample has not come to.
+        Save times (batch, times) and the states there (batch, times, *shape), a tuple if y0 is one; NaN at times that a
+        sample did not reach.
     t_end, y_end
-        Where every sample has ended: at its last time, at its event, or where it failed.
+        Where each sample ended: at its last time, at its event, or where it failed.
     accepted, rejected
-        Steps of every sample.
+        Steps of each sample.
     codes
-        How every sample ended: places in `per_sample_steps.STATUSES`; `status` has them in words.
+        How each sample ended: indices into `per_sample_steps.STATUSES`; `status` has them as text.
     inside
-        With `dense=True` the solution at other times, by `at`.
+        With `dense=True` the dense output, evaluated by `at`.
     """
 
     t: Tensor
@@ -71,8 +60,8 @@ class BatchSolution:
     codes: Tensor
     inside: Callable[[Tensor], Tensor | tuple[Tensor, ...]] | None = None
 
-    def at(self, t: Tensor):
-        """States at other times, (times,) or (batch, times), like y; NaN outside of the solution."""
+    def at(self, t: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """States at other times, (times,) or (batch, times), in the form of y; NaN outside the solution."""
         if self.inside is None:
             raise ValueError("`at` needs a solution with `dense=True`")
         if not isinstance(t, Tensor) or t.ndim not in (1, 2) or (t.ndim == 2 and len(t) != len(self.t)):
@@ -81,7 +70,7 @@ class BatchSolution:
 
     @property
     def failed(self) -> Tensor:
-        """Which samples neither reached their end nor an event, (batch,)."""
+        """Which samples reached neither their end nor an event, (batch,)."""
         return self.codes > EVENT
 
     @property
@@ -89,27 +78,17 @@ class BatchSolution:
         return [STATUSES[code] for code in self.codes.tolist()]
 
 
-Found = tuple[Tensor, Tensor, Tensor]
-"""Times and states where samples end, and the states at the wanted times."""
-
-
-class _Task(NamedTuple):
-    """What is to be done, in times that increase."""
-
-    fun: Callable
-    scheme: ExplicitRK
-    y: Tensor
-    wanted: Tensor
-    g: Callable | None
-
-
 @break_graph
-@check(dense=flag)
-def solve(func, y0, t, *, rtol=1e-7, atol=1e-9, method=None, options=None, event_fn=None, dense=False) -> BatchSolution:
-    """The solutions of y' = func(t, y) for a batch, every sample with steps of its own.
+@check(dense=validate_flag)
+def solve(
+    func: Callable[..., Any], y0: Tensor | tuple[Tensor, ...], t: Tensor, *, rtol: Tolerance = 1e-7,
+    atol: Tolerance = 1e-9, method: Any = None, options: dict[str, Any] | None = None,
+    event_fn: Callable[..., Any] | None = None, dense: bool = False,
+) -> BatchSolution:  # fmt: skip
+    """Solve y' = func(t, y) for a batch with per-sample step sizes.
 
-    A sample does not feel the others: not their steps, not their failures.  Gradients go through the states; the
-    steps are constants.
+    Samples are independent, in their steps and in their failures.  Gradients are propagated through the states; step
+    sizes are constants.
 
     Parameters
     ----------
@@ -118,17 +97,17 @@ def solve(func, y0, t, *, rtol=1e-7, atol=1e-9, method=None, options=None, event
     y0 : tensor or tuple of tensors
         (batch, *shape); t is (batch, 1) for a tuple.
     t : tensor
-        Times at which states are wanted, increasing or decreasing: (times,), or (batch, times).
+        Save times, increasing or decreasing: (times,), or (batch, times).
     rtol, atol : float, tensor that broadcasts against y0, or tuple with an entry for each tensor of y0
-        Tolerances of the error of every sample.
+        Tolerances of the error of each sample.
     method : str or scheme, optional
         A pair; dopri5 by default.
     options : dict, optional
-        As of adaptive steps in `odeint`; `norm` gives a number for each sample.
+        As for adaptive steps in `odeint`; `norm` returns one number per sample.
     event_fn : callable, optional
-        `event_fn(t, y)`, (batch,) or (batch, events): a sample ends where any of its entries changes its sign.
+        `event_fn(t, y)`, (batch,) or (batch, events): a sample ends where any of its entries changes sign.
     dense : bool
-        Whether to keep the states of all steps, for `solution.at(t)`.
+        Whether to store dense output for `solution.at(t)`.
     """
     problem = pose_batch(func, y0)
     try:
@@ -138,12 +117,15 @@ def solve(func, y0, t, *, rtol=1e-7, atol=1e-9, method=None, options=None, event
         raise
 
 
-def _solve(problem: TensorProblem, t, rtol, atol, scheme, options, event_fn, dense: bool) -> BatchSolution:
+def _solve(
+    problem: TensorProblem, t: Tensor, rtol: Tolerance, atol: Tolerance, scheme: Any, options: dict[str, Any] | None,
+    event_fn: Callable[..., Any] | None, dense: bool,
+) -> BatchSolution:  # fmt: skip
     options = validate_options(scheme, options)
     if not is_pair(scheme) or is_fixed(scheme, options):
         raise ValueError(f"`method` must be a pair, which chooses its steps, found {scheme.name}; take `odeint`")
     if shared := [name for name in options if name in SHARED]:
-        raise ValueError(f"`options` {shared} are not for steps of every sample's own; take `odeint`")
+        raise ValueError(f"`options` {shared} cannot be used with per-sample step sizes; use `odeint`")
     how = build_control_settings(problem, scheme, rtol, atol, options)._replace(
         norm=_norm(problem, options.get("norm"))
     )
@@ -154,36 +136,33 @@ def _solve(problem: TensorProblem, t, rtol, atol, scheme, options, event_fn, den
         if event_fn is None
         else _require_positive(_orient_in_time(problem.called(event_fn), sign, 1.0), wanted[:, 0], y)
     )
-    task = _Task(fun, scheme, y, wanted, g)
-    has_gradient = torch.is_grad_enabled() and (y.requires_grad or fun(as_column(wanted[:, 0], y), y).requires_grad)
-    with torch.no_grad():
-        batch, taken, found = _run(task, how, has_gradient or dense)
-    inside = None
-    if has_gradient or dense:
-        steps = _fix_steps(batch, taken, has_gradient)
-        states = _read_states(task, steps, None if dense else _find_places(steps, wanted))
-        found = _add_gradients(task, batch, steps, states, found) if has_gradient else found
-        inside = _build_dense_output(task, batch, steps, states, found[0]) if dense else None
-    return _build_solution(problem, batch, sign, wanted, found, inside)
+    outcome = run_ensemble(fun, scheme, BatchPlan(how, g, dense), BatchMembers(y, wanted))
+    return _build_solution(problem, sign, wanted, outcome)
 
 
-def _norm(problem: TensorProblem, chosen: Callable | None) -> Callable[[Tensor], Tensor] | None:
-    """A number for each sample: root mean square, the largest of them for a tuple, or the user's own."""
+def _norm(problem: TensorProblem, chosen: Callable[..., Tensor] | None) -> Callable[[Tensor], Tensor] | None:
+    """The error norm per sample: root mean square, the largest of these for a tuple, or the user's."""
     shapes = problem.shapes
     if shapes is None:
         return chosen
-    rms = lambda x: torch.linalg.vector_norm(x.reshape(len(x), -1), dim=1) * x[0].numel() ** -0.5
-    norm = chosen or (lambda parts: torch.stack([rms(part) for part in parts]).amax(0))
+    rms: Callable[[Tensor], Tensor] = lambda x: (
+        torch.linalg.vector_norm(x.reshape(len(x), -1), dim=1) * x[0].numel() ** -0.5
+    )
+    norm: Callable[..., Tensor] = chosen or (lambda parts: torch.stack([rms(part) for part in parts]).amax(0))
     return lambda x: norm(split_parts(x, shapes))
 
 
-def _orient_in_time(function: Callable, sign: float, factor: float) -> Callable:
-    """A function of time and state in times that increase."""
+def _orient_in_time(
+    function: Callable[[Tensor, Tensor], Tensor], sign: float, factor: float
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Transform a function of time and state to increasing times."""
     return function if sign > 0 else lambda t, y: factor * function(-t, y)
 
 
-def _require_positive(event: Callable, t: Tensor, y: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """One number for each sample, positive at the beginning, that falls to zero where any entry of the event does."""
+def _require_positive(
+    event: Callable[[Tensor, Tensor], Tensor], t: Tensor, y: Tensor
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """One number per sample, initially positive, that decreases to zero where any entry of the event is zero."""
     with torch.no_grad():
         found = event(as_column(t, y), y) if callable(event) else None
         if not isinstance(found, Tensor):
@@ -194,12 +173,12 @@ def _require_positive(event: Callable, t: Tensor, y: Tensor) -> Callable[[Tensor
     return lambda t, y: (event(t, y) * signs).reshape(len(y), -1).amin(1)
 
 
-def _validate_wanted_times(t, y: Tensor) -> tuple[Tensor, float]:
-    """Increasing times (batch, times), and the sign that made them so."""
+def _validate_wanted_times(t: Any, y: Tensor) -> tuple[Tensor, float]:
+    """Return increasing times (batch, times), and the sign by which they were multiplied."""
     if not isinstance(t, Tensor) or not t.is_floating_point():
         raise TypeError(f"`t` must be a floating-point tensor of times, found {getattr(t, 'dtype', type(t).__name__)}")
     if t.requires_grad:
-        raise ValueError("`t` must not require a gradient for steps of every sample's own; detach it, or take `odeint`")
+        raise ValueError("`t` must not require a gradient with per-sample step sizes; detach it, or take `odeint`")
     if t.ndim not in (1, 2) or t.shape[-1] < 2 or (t.ndim == 2 and len(t) != len(y)):
         raise ValueError(f"`t` must be (times,) or ({len(y)}, times) with two times at least, found {tuple(t.shape)}")
     wanted = move_times(t.detach(), y.device).double().expand(len(y), t.shape[-1])
@@ -211,89 +190,11 @@ def _validate_wanted_times(t, y: Tensor) -> tuple[Tensor, float]:
     return (sign * wanted).contiguous(), sign
 
 
-def _run(task: _Task, how: ControlSettings, is_recorded: bool) -> tuple[BatchState, list[BatchSteps], Found]:
-    """The batch at its end, the steps it took if they are recorded, and what was found."""
-    fun, scheme, y, wanted, g = task
-    batch, reader = (
-        begin(fun, scheme, y, (wanted[:, 0].contiguous(), wanted[:, -1].contiguous()), how),
-        BatchReader(wanted),
+def _build_solution(problem: TensorProblem, sign: float, wanted: Tensor, outcome: BatchOutcome) -> BatchSolution:
+    batch, (t_end, y_end, states), dense = outcome
+    as_given: Callable[[Tensor], Tensor | tuple[Tensor, ...]] = lambda y: (
+        y if problem.shapes is None else split_parts(y, problem.shapes)
     )
-    taken, is_read = [], wanted.shape[1] > 2
-    for last in iterate_attempts(batch, None if g is None else lambda t, y: g(t, y) <= 0):
-        if not (is_read or is_recorded):
-            continue
-        step = BatchSteps(last.t, torch.where(last.is_taken, last.h, 0.0))
-        if is_recorded:
-            taken.append(step)
-        if is_read:
-            reader.read(*step, partial(interpolate_rows, batch, scheme, last))
-    return batch, taken, _validate_ends(task, batch, reader, batch.y.contiguous())
-
-
-def _validate_ends(task: _Task, batch: BatchState, reader: BatchReader, y: Tensor) -> Found:
-    """Times and states at the ends, events looked for, and the states at the wanted times."""
-    t, is_event = batch.t, batch.status == EVENT
-    if task.g is not None and bool(is_event.any()):
-        inside = interpolate(task.fun, task.scheme, t, batch.event_h, y)
-        with torch.no_grad():
-            theta = find_event_fractions(task.g, t, batch.event_h, inside)
-        reader.read(t, theta * batch.event_h, lambda: lambda part: inside(part * theta))
-        t, y = t + theta * batch.event_h, inside(theta)
-        if y.requires_grad:
-            t, y = link_events(task.fun, task.g, t, y, is_event)
-    last = torch.where(as_column(batch.status == COMPLETED, y).bool(), y, torch.nan)
-    return t, y, reader.states(task.y, last)
-
-
-def _fix_steps(batch: BatchState, taken: list[BatchSteps], has_gradient: bool) -> BatchSteps:
-    """The steps that were taken; with gradients none for samples that failed, so that they cannot spoil them."""
-    none = torch.zeros_like(batch.t[None])
-    steps = pack(taken, batch) if taken else BatchSteps(batch.t[None], none)
-    return steps._replace(h=torch.where(batch.status > EVENT, 0.0, steps.h)) if has_gradient else steps
-
-
-def _read_states(task: _Task, steps: BatchSteps, places: list[int] | None) -> dict[int, Tensor]:
-    """States at the beginning of these steps (of all, if there is no choice) and at the end, by given steps."""
-    y, n = task.y, len(steps.h)
-    grid = StepGrid([as_column(t, y) for t in steps.t], [as_column(h, y) for h in steps.h])
-    run = build_fixed_run(SingleField(task.fun), task.scheme, grid)
-    numbers = {*(range(n) if places is None else places), n}
-    later = islice(read_each_state(run, task.scheme, (y,)), n)
-    return {0: y} | {i: state for i, (state,) in later if i in numbers}
-
-
-def _add_gradients(task: _Task, batch: BatchState, steps: BatchSteps, states: dict[int, Tensor], found: Found) -> Found:
-    """What was found, through given steps; a sample that failed keeps its numbers, without gradients."""
-    has_failed, reader = batch.status > EVENT, BatchReader(task.wanted)
-    for place in _find_places(steps, task.wanted):
-        t, h = steps.t[place], steps.h[place]
-        reader.read(t, h, partial(interpolate, task.fun, task.scheme, t, h, states[place]))
-    mixed = _validate_ends(task, batch, reader, states[len(steps.h)])
-    pick = lambda new, old: torch.where(has_failed.view(-1, *[1] * (new.ndim - 1)), old, new)
-    return tuple(pick(new, old) for new, old in zip(mixed, found, strict=True))  # type: ignore[return-value]
-
-
-def _build_dense_output(
-    task: _Task, batch: BatchState, steps: BatchSteps, states: dict[int, Tensor], t_end: Tensor
-) -> BatchDenseOutput:
-    """All steps, and the one of every sample at whose event it ends."""
-    steps = BatchSteps(torch.cat((steps.t, batch.t[None])), torch.cat((steps.h, batch.event_h[None])))
-    starts = torch.stack([states[i] for i in range(len(steps.h))])
-    return BatchDenseOutput(task.fun, task.scheme, steps, starts, (task.wanted[:, 0], t_end.detach()))
-
-
-def _find_places(steps: BatchSteps, wanted: Tensor) -> list[int]:
-    """The steps inside which some sample is to be read."""
-    ends = (steps.t + steps.h).t().contiguous()
-    places = torch.searchsorted(ends, wanted[:, 1:-1].contiguous())
-    return places[places < len(steps.h)].unique().tolist()
-
-
-def _build_solution(
-    problem: TensorProblem, batch: BatchState, sign: float, wanted: Tensor, found: Found, dense: BatchDenseOutput | None
-):
-    t_end, y_end, states = found
-    as_given = lambda y: y if problem.shapes is None else split_parts(y, problem.shapes)
     read = lambda dense, t: as_given(torch.stack([dense.at(x) for x in (sign * t.detach().double()).unbind(1)], 1))
     is_event = (batch.status == EVENT).long()
     return BatchSolution(

@@ -1,14 +1,19 @@
-"""Blocks by name: fields with the schemes that go with them, and any function of (t, y)."""
+"""Blocks by name: fields with their default schemes, and any function of (t, y)."""
 
 from __future__ import annotations
 
 from math import isfinite
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from stepnet import fields
-from stepnet.engines.torch_engine.rhs.tensor_fields import Partitioned, SecondOrder, Split
+from stepnet.engines.torch_engine import (
+    Partitioned,
+    SecondOrder,
+    Split,
+)
 from stepnet.fields import Connectivity, Depth, Field, HeldWeights
 from stepnet.fields.connectivity import count
 from stepnet.nets.design import Block
@@ -19,21 +24,29 @@ from stepnet.schemes.conditions import is_pair
 from stepnet.torch.layer_modules import FieldFunction, LayerBlock
 from stepnet.torch.torchdiffeq_interface import odeint_adjoint
 
+if TYPE_CHECKING:
+    from stepnet.checkpoints.budget import Memory
+    from stepnet.fields import Activation
+    from stepnet.torch.options import Tolerance
+    from stepnet.torch.torchdiffeq_interface import Func
 
-def ODEBlock(field, scheme=None, steps=None, length=1.0, **how) -> LayerBlock | SolveBlock:
-    """From the state at the beginning to that at the end of y' = field(t, y).
+
+def ODEBlock(
+    field: Field | Func, scheme: Any = None, steps: int | None = None, length: float | Tensor = 1.0, **how: Any
+) -> LayerBlock | SolveBlock:
+    """A module that maps y(0) to y(length) for y' = field(t, y).
 
     Parameters
     ----------
     field : Field of `stepnet.fields`; module or function (t, y); or Partitioned, SecondOrder, Split
     scheme : str or scheme, optional
-        A name of `stepnet.schemes`; "verlet" for fields in halves and "rk4" for others by default.
+        A name of `stepnet.schemes`; by default "verlet" for fields with a partitioned state and "rk4" for others.
     steps : int, optional
-        Layers of a Field; without them a pair chooses its steps by `rtol` and `atol`.
+        Number of steps, the layers of a Field; without it steps are adaptive, by `rtol` and `atol`.
     length : float or tensor
-        The time that the steps take together; for functions (t, y) a tensor, perhaps a parameter, with a gradient.
+        The length of the time interval; for functions (t, y) it may be a tensor or parameter with a gradient.
     how
-        `memory`; for layers `depth` and the other arguments of `LayerBlock`; else `rtol` and `atol` as in
+        `memory`; for layers `depth` and the other arguments of `LayerBlock`; otherwise `rtol` and `atol` as in
         `odeint_adjoint`, and for a Field the arguments of `FieldFunction`.
     """
     if isinstance(field, Field):
@@ -47,14 +60,15 @@ def ODEBlock(field, scheme=None, steps=None, length=1.0, **how) -> LayerBlock | 
 
 
 def ResidualBlock(
-    K: Connectivity | int, steps: int, *, activation="tanh", norm=None, scheme="euler", **how
-) -> LayerBlock:
+    K: Connectivity | int, steps: int, *, activation: str | Activation = "tanh", norm: str | None = None,
+    scheme: Any = "euler", **how: Any,
+) -> LayerBlock:  # fmt: skip
     """y' = s(K y + b); by Euler's scheme a ResNet.
 
     Parameters
     ----------
     K : connectivity of `stepnet.fields`, or int
-        A number means a dense K for so many features of the state, both halves of it where it has two.
+        A number means a dense K for this number of features of the state, q and p together if it is partitioned.
     steps : int
         Layers.
     activation, scheme : str
@@ -69,23 +83,26 @@ def ResidualBlock(
 
 
 def AntisymmetricBlock(
-    K: Connectivity | int, steps: int, *, activation="tanh", norm=None, scheme="euler", damping=0.0, **how
-) -> LayerBlock:
+    K: Connectivity | int, steps: int, *, activation: str | Activation = "tanh", norm: str | None = None,
+    scheme: Any = "euler", damping: float = 0.0, **how: Any,
+) -> LayerBlock:  # fmt: skip
     """y' = s((K - K' - damping I) y + b)."""
     return _build_block(fields.antisymmetric(_require_square(K), activation, damping, norm), scheme, steps, **how)
 
 
 def ParabolicBlock(
-    K: Connectivity | int, steps: int, *, activation="tanh", norm=None, scheme="euler", **how
-) -> LayerBlock:
+    K: Connectivity | int, steps: int, *, activation: str | Activation = "tanh", norm: str | None = None,
+    scheme: Any = "euler", **how: Any,
+) -> LayerBlock:  # fmt: skip
     """y' = -K' s(K y + b)."""
     return _build_block(fields.parabolic(_require_square(K), activation, norm), scheme, steps, **how)
 
 
 def HamiltonianBlock(
-    K: Connectivity | int, steps: int, *, activation="tanh", norm=None, scheme=HALVED["hamiltonian"], **how
-) -> LayerBlock:
-    """q' = K' s(K p + b), p' = -K' s(K q + b) on states (q, p), half of the features each; its steps can be undone.
+    K: Connectivity | int, steps: int, *, activation: str | Activation = "tanh", norm: str | None = None,
+    scheme: Any = HALVED["hamiltonian"], **how: Any,
+) -> LayerBlock:  # fmt: skip
+    """q' = K' s(K p + b), p' = -K' s(K q + b) on states (q, p), half of the features each; reversible.
 
     q_(j+1) = q_j + h K_j' s(K_j p_j + b_j), p_(j+1) = p_j - h K_j' s(K_j q_(j+1) + b_j) by the default scheme.
     """
@@ -93,9 +110,10 @@ def HamiltonianBlock(
 
 
 def HyperbolicBlock(
-    K: Connectivity | int, steps: int, *, activation="tanh", norm=None, scheme=HALVED["hyperbolic"], **how
-) -> LayerBlock:
-    """q'' = -K' s(K q + b) on states (q, v), half of the features each; its steps can be undone.
+    K: Connectivity | int, steps: int, *, activation: str | Activation = "tanh", norm: str | None = None,
+    scheme: Any = HALVED["hyperbolic"], **how: Any,
+) -> LayerBlock:  # fmt: skip
+    """q'' = -K' s(K q + b) on states (q, v), half of the features each; reversible.
 
     v_(j+1) = v_j - h K_j' s(K_j q_j + b_j), q_(j+1) = q_j + h v_(j+1) by the default scheme.
     """
@@ -103,7 +121,7 @@ def HyperbolicBlock(
 
 
 def _build_block(
-    field: Field, scheme, steps: int, length: float = 1.0, depth: Depth | HeldWeights | None = None, **how
+    field: Field, scheme: Any, steps: int, length: float = 1.0, depth: Depth | HeldWeights | None = None, **how: Any
 ) -> LayerBlock:
     block = Block(field, catalogue.get(scheme), steps, _require_number(length), depth)  # type: ignore[arg-type]
     return LayerBlock(block, **how)
@@ -117,12 +135,12 @@ def _half(K: Connectivity | int) -> Connectivity:
     if isinstance(K, Connectivity):
         return K
     if count("K", K) % 2:
-        raise ValueError(f"`K` must be an even number of features, as the state has two halves; found {K}")
+        raise ValueError(f"`K` must be an even number of features, as the state is partitioned (q, p); found {K}")
     return fields.dense(count("K", K) // 2)
 
 
-def _require_number(length) -> float:
-    """The length of layers, on which the places of their weights depend: a number without a gradient."""
+def _require_number(length: float | Tensor) -> float:
+    """Return the length of a block of layers as a number; it has no gradient, as the weights depend on it."""
     if isinstance(length, Tensor) and length.requires_grad:
         raise ValueError(
             "`length` of layers must be a number, found a tensor that requires a gradient; detach it, or take "
@@ -132,7 +150,7 @@ def _require_number(length) -> float:
 
 
 def _times(length: float | Tensor, steps: int, like: Tensor) -> Tensor:
-    """Even times from zero; those that the host knows stay there, so that nobody waits for a device to read them."""
+    """Equally spaced times from zero; known numbers stay on the host, to avoid a synchronisation with the device."""
     dtype, device = like.real.dtype, like.device
     if isinstance(length, Tensor):
         return torch.linspace(0.0, 1.0, steps + 1, dtype=dtype, device=device) * length.to(device, dtype)
@@ -144,24 +162,27 @@ def _times(length: float | Tensor, steps: int, like: Tensor) -> Tensor:
 class SolveBlock(torch.nn.Module):
     """y(0) -> y(length) for any function (t, y); see `ODEBlock`."""
 
-    def __init__(self, func, scheme, steps=None, length=1.0, *, memory="auto", rtol=1e-6, atol=1e-9):
+    def __init__(
+        self, func: Func, scheme: Any, steps: int | None = None, length: float | Tensor = 1.0, *,
+        memory: Memory | int = "auto", rtol: Tolerance = 1e-6, atol: Tolerance = 1e-9,
+    ) -> None:  # fmt: skip
         super().__init__()
         is_tensor = isinstance(length, Tensor) and length.numel() == 1
-        found = validate_number("length", length.detach().item() if is_tensor else length, "[-inf, inf]")
+        found = validate_number("length", length.detach().item() if is_tensor else length, "[-inf, inf]")  # type: ignore[union-attr]
         if not (isfinite(found) and found != 0):
             raise ValueError(f"`length` must be finite and not zero, found {length!r:.60}")
         self.func, self.scheme = func, catalogue.get(scheme)
         self.length = length if isinstance(length, Tensor) else found
         self.steps = None if steps is None else count("steps", steps)
-        self.is_given_pair = steps is not None and is_pair(self.scheme)  # others go from time to time in any case
+        self.is_given_pair = steps is not None and is_pair(self.scheme)  # others step between the times in any case
         if steps is None and not is_pair(self.scheme):
             raise ValueError(f"`steps` must be given for {self.scheme.name}, which cannot choose them")
-        self.how = {"memory": memory, "rtol": rtol, "atol": atol}
+        self.how: dict[str, Any] = {"memory": memory, "rtol": rtol, "atol": atol}
         if isinstance(func, (Partitioned, SecondOrder, Split)):
             self.parts = torch.nn.ModuleList(f for f in func.functions if isinstance(f, torch.nn.Module))
 
-    def forward(self, y):
-        """The state at the end: a tensor, or a tuple of them, as it was at the beginning."""
+    def forward(self, y: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+        """The final state: a tensor or a tuple of tensors, like y."""
         first = y[0] if isinstance(y, tuple) and y else y
         if not isinstance(first, Tensor):
             raise TypeError(f"`y` must be a tensor or a tuple of them, found {type(y).__name__}")

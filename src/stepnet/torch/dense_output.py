@@ -2,56 +2,64 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from functools import cache
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from stepnet.engines.torch_engine.codegen.compilation import break_graph
-from stepnet.engines.torch_engine.integrators.explicit_rk import build_interpolant, iterate_accepted_steps
-from stepnet.engines.torch_engine.rhs.tensor_fields import join, part, validate_function
+from stepnet.engines.torch_engine import (
+    AdaptiveSolve,
+    EvaluationOptions,
+    break_graph,
+    pose_problem,
+    read_numbers,
+    solve_densely,
+)
 from stepnet.records import validate_number
 from stepnet.schemes.conditions import is_pair
 from stepnet.torch.methods import find_scheme
-from stepnet.torch.options import build_control_settings, is_fixed, read_numbers, validate_options, validate_times
-from stepnet.torch.states import pose_problem
+from stepnet.torch.options import Tolerance, build_control_settings, is_fixed, validate_options, validate_times
+
+if TYPE_CHECKING:
+    from stepnet.torch.torchdiffeq_interface import Func
 
 
-def one_time(name: str, t) -> Tensor:
-    """A time as a tensor without dimensions."""
+def validate_time(name: str, t: Any) -> Tensor:
+    """Return a time as a zero-dimensional tensor."""
     if isinstance(t, Tensor) and t.numel() == 1 and not t.is_complex():
         return t.detach().reshape(()).to(torch.float64)
     return torch.tensor(validate_number(name, t), dtype=torch.float64)
 
 
 @break_graph
-def odeint_dense(func, y0, t0, t1, *, rtol=1e-7, atol=1e-9, method=None, options=None):
-    """The solution of y' = func(t, y), y(t0) = y0 up to t1, as a function of a tensor of times; with gradients.
+def odeint_dense(
+    func: Func, y0: Tensor | tuple[Tensor, ...], t0: float | Tensor, t1: float | Tensor, *, rtol: Tolerance = 1e-7,
+    atol: Tolerance = 1e-9, method: Any = None, options: dict[str, Any] | None = None,
+) -> Callable[[Tensor], Any]:  # fmt: skip
+    """The solution of y' = func(t, y), y(t0) = y0 up to t1, as a differentiable function of a tensor of times.
 
-    Arguments are those of `odeint`; `method` is a pair, whose steps are kept with their stages.
+    Arguments are those of `odeint`; `method` is a pair, whose steps and stages are stored.
     """
     scheme, problem = find_scheme(method), pose_problem(func, y0)
     options = validate_options(scheme, options)
     if not is_pair(scheme) or is_fixed(scheme, options):
         raise ValueError(f"`method` must be a pair, which chooses its steps, found {scheme.name}")
-    start, end = read_numbers(validate_times(torch.stack([one_time(name, t) for name, t in (("t0", t0), ("t1", t1))])))
-    fun, y = validate_function(problem.field.whole, options.get("field_dtype")), join(problem.field, problem.state)
-    steps = list(
-        iterate_accepted_steps(fun, scheme, y, start, end, build_control_settings(problem, scheme, rtol, atol, options))
+    start, end = read_numbers(
+        validate_times(torch.stack([validate_time(name, t) for name, t in (("t0", t0), ("t1", t1))]))
     )
-    inside = cache(lambda i: build_interpolant(scheme, steps[i]))
-    sign = 1.0 if end > start else -1.0
-    ends = [sign * (step.t + step.h) for step in steps[:-1]]
+    how = build_control_settings(problem, scheme, rtol, atol, options)
+    solution = solve_densely(
+        AdaptiveSolve(problem, scheme, how, EvaluationOptions(options.get("field_dtype"))), start, end
+    )
 
-    def at(t: Tensor):
+    def at(t: Tensor) -> Tensor | tuple[Tensor, ...]:
         times = torch.as_tensor(t).reshape(-1).tolist()
         outside = [time for time in times if not min(start, end) <= time <= max(start, end)]
         if outside:
             raise ValueError(f"`t` must be between {start} and {end}, found {outside[:6]}")
-        states = [inside(bisect_left(ends, sign * time))(time) for time in times]
-        found = problem.trajectory([part(problem.field, state) for state in states])
-        shaped = lambda x: x.reshape(*torch.as_tensor(t).shape, *x.shape[1:])
+        found = problem.trajectory([solution(time) for time in times])
+        shaped: Callable[[Tensor], Tensor] = lambda x: x.reshape(*torch.as_tensor(t).shape, *x.shape[1:])
         return tuple(map(shaped, found)) if isinstance(found, tuple) else shaped(found)
 
     return at

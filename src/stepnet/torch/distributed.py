@@ -1,8 +1,8 @@
-"""Work that the processes of torch.distributed share."""
+"""A carrier that distributes work over the processes of torch.distributed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -11,11 +11,13 @@ import torch.distributed as dist
 from stepnet import validation as checks
 
 
-def over_ranks(function: Callable, *lists, group: dist.ProcessGroup | None = None) -> list:
-    """The values of a function at all entries of some lists, in order: each rank computes a share, all gather them.
+def over_ranks(
+    function: Callable[..., Any], *lists: Sequence[Any], group: dist.ProcessGroup | None = None
+) -> list[Any]:
+    """The values of a function at all entries of some lists, in order: each rank computes a part, all gather them.
 
     A `carrier` of `nets.mgrit_forward` and `nets.mgrit_gradient`, which all ranks of the group call with the same
-    arguments.  An error on one of them is one on all of them.
+    arguments.  An error on one rank is raised on all.
     """
     if not dist.is_initialized():
         raise RuntimeError("`over_ranks` needs a group of processes; call torch.distributed.init_process_group first")
@@ -38,12 +40,12 @@ def over_ranks(function: Callable, *lists, group: dist.ProcessGroup | None = Non
     return list(chain.from_iterable(values for values, _ in shares))
 
 
-def _anything(name: str, value):
+def _anything(name: str, value: Any) -> Any:
     return value
 
 
-def _try(function: Callable, entries: list[tuple]) -> tuple[list, Exception | None]:
-    """Values, or the error that came instead: others wait for either of them."""
+def _try(function: Callable[..., Any], entries: list[tuple[Any, ...]]) -> tuple[list[Any], Exception | None]:
+    """Return values, or the error raised, because other ranks wait for either."""
     try:
         return [function(*entry) for entry in entries], None
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Modules that a function holds, whose parameters and buffers it may read and change."""
+"""Modules that a function refers to, whose parameters and buffers it may read and change."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from typing import Any
 
 import torch
 
-from stepnet.engines.torch_engine.rhs.tensor_fields import Partitioned, SecondOrder, Split
+from stepnet.engines.torch_engine import (
+    Partitioned,
+    SecondOrder,
+    Split,
+)
 
-DEPTH = 4  # of functions, containers and objects inside each other
-FOREIGN = ("torch", "numpy", "builtins")  # packages whose objects hold no modules of users
-MANY = 1000  # entries of a container that holds data, and no modules
+DEPTH = 4  # of nested functions, containers and objects
+FOREIGN = ("torch", "numpy", "builtins")  # packages whose objects hold no user modules
+MANY = 1000  # entries from which a container is taken to hold data, not modules
 
 
 def find_modules(func: Any) -> tuple[torch.nn.Module, ...]:
@@ -31,7 +35,7 @@ def _iterate_modules(held: Any, depth: int, seen: set[int]) -> Iterator[torch.nn
 
 
 def _list_parts(held: Any) -> Iterator[Any]:
-    """What a function, a record of functions, a container or an object with `__call__` holds."""
+    """The objects that a function, a record of functions, a container or a callable object refers to."""
     if isinstance(held, (Partitioned, SecondOrder, Split)):
         yield from held.functions
     elif isinstance(held, partial):
@@ -50,7 +54,7 @@ def _list_parts_of_function(function: FunctionType) -> Iterator[Any]:
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
-        except ValueError:  # a variable without a value yet
+        except ValueError:  # an unassigned variable
             continue
     yield from (function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__)
     yield from function.__defaults__ or ()

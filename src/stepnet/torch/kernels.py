@@ -1,43 +1,54 @@
-"""Designs on the compiled layer kernels, for CPU tensors: one call for a whole run, none for a step.
+"""Designs on the compiled layer kernels, for CPU tensors: one call per run, none per step.
 
-Numbers are not copied on their way: arrays are views of tensors, and parameters that lie behind each other in memory
-are one vector already, though each has a storage of its own for those who save or share it.  Eager mode has a node of
-autograd that holds the run between its halves; compilers see an operator.
+Data are not copied: arrays are views of tensors, and parameters that are contiguous in memory form one vector, though
+each has its own storage for saving and sharing.  In eager mode an autograd node holds the run between forward and
+backward; compilers see an operator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import cached_property
 from itertools import accumulate, count
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from stepnet.engines.torch_engine.adjoint.autograd_node import Differentiable, is_one_node, solve_differentiably
-from stepnet.engines.torch_engine.runs.rng_and_autocast import is_autocast, is_transformed, is_written_down
+from stepnet.checkpoints.budget import Memory
+from stepnet.engines.torch_engine import (
+    Differentiable,
+    is_autocast,
+    is_one_node,
+    is_transformed,
+    is_written_down,
+    solve_differentiably,
+)
 from stepnet.nets.design import Design
+
+if TYPE_CHECKING:
+    from stepnet.nets.execution import Execution
 
 ENGINES = ("auto", "numba", "torch")
 DTYPES = {torch.float64: "float64", torch.float32: "float32"}
-PLAIN = (Tensor, torch.nn.Parameter)  # other kinds of tensors may have no numbers at all
+PLAIN = (Tensor, torch.nn.Parameter)  # other tensor types may have no data
 _NUMBERS = count()
 _KNOWN: WeakValueDictionary[int, Kernels] = WeakValueDictionary()
 
 Tensors = Sequence[Tensor]
-Plainly = Callable[[Tensor, Tensors, object], Tensor]
-"""Outputs by operations of tensors from inputs, parameters and a memory."""
+Reference = Callable[[Tensor, Tensors, Memory], Tensor]
+"""Computes outputs by tensor operations from inputs, parameters and a memory policy."""
 
 
 class Kernels:
-    """A design, the memory that its gradients may take, and the kernels that run it.
+    """A design, the memory policy of its gradients, and the kernels that run it.
 
-    `number` is how operators know it, which take nothing but tensors and numbers, `names` how people know parameters.
+    `number` identifies it to operators, which take only tensors and numbers; `names` are the parameter names.
     """
 
-    def __init__(self, design: Design, engine: str, memory, names: Sequence[str], workers: int | None = None):
+    def __init__(self, design: Design, engine: str, memory: Memory, names: Sequence[str], workers: int | None = None):
         if not isinstance(engine, str) or engine not in ENGINES:
             raise ValueError(f"`engine` must be one of {', '.join(map(repr, ENGINES))}, found {engine!r}")
         self.design, self.engine, self.memory, self.names, self.workers = design, engine, memory, names, workers
@@ -46,21 +57,21 @@ class Kernels:
         self.lie_at(None)
         _KNOWN[self.number] = self
 
-    def __reduce__(self):
-        """A copy has a number of its own."""
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy gets its own number."""
         return Kernels, (self.design, self.engine, self.memory, self.names, self.workers)
 
     @cached_property
-    def executions(self) -> dict:
+    def executions(self) -> dict[torch.dtype, Execution]:
         from stepnet.nets.execution import Execution
 
         return {dtype: Execution(self.design, name, self.workers) for dtype, name in DTYPES.items()}  # type: ignore[arg-type]
 
-    # ---- where tensors go -------------------------------------------------------------------------------------------
+    # ---- dispatch ---------------------------------------------------------------------------------------------------
 
     def take(self, x: Tensor, parameters: Tensors) -> bool:
-        """Whether the kernels run these tensors; a complaint if they must and cannot."""
-        if torch.jit.is_tracing():  # where shapes are no numbers
+        """Whether the kernels run these tensors; an error if they must but cannot."""
+        if torch.jit.is_tracing():  # where shapes are not integers
             return False
         self._require_match(x, parameters)
         if self.engine == "torch":
@@ -88,20 +99,20 @@ class Kernels:
             if each.shape != shape:
                 raise ValueError(f"`{name}` must have the shape {tuple(shape)}, found {tuple(each.shape)}")
 
-    def run(self, x: Tensor, parameters: Tensors, plainly: Plainly) -> Tensor:
-        """`plainly(x, ...)`, by the kernels if they can; transformations and further derivatives see it itself."""
+    def run(self, x: Tensor, parameters: Tensors, reference: Reference) -> Tensor:
+        """`reference(x, ...)`, by the kernels where possible; transforms and higher derivatives call `reference`."""
         if not self.take(x, parameters):
-            return plainly(x, parameters, self.memory)
+            return reference(x, parameters, self.memory)
         if torch.compiler.is_compiling():
             return run_layers(x, list(parameters), self.number)
         if not is_one_node((x, *parameters)):
             return self.forward(x, parameters)
         is_x_wanted = x.requires_grad
-        there = lambda given: self._run_forward(given[0], parameters, is_x_wanted)
-        purely = lambda tensors: [plainly(tensors[0], tensors[1:], "all")]
-        on_tensors = lambda given: purely((*given, *parameters))
+        forward = lambda given: self._run_forward(given[0], parameters, is_x_wanted)
+        pure: Callable[[Tensors], list[Tensor]] = lambda tensors: [reference(tensors[0], tensors[1:], "all")]
+        on_tensors = lambda given: pure((*given, *parameters))
         return solve_differentiably(
-            Differentiable(there, self._run_backward, on_tensors, tuple(parameters), 1, purely), (x,)
+            Differentiable(forward, self._run_backward, on_tensors, tuple(parameters), 1, pure), (x,)
         )[0]
 
     # ---- runs -------------------------------------------------------------------------------------------------------
@@ -113,20 +124,22 @@ class Kernels:
         outputs = self.executions[x.dtype].forward(self.theta(parameters), x.detach().contiguous().numpy())
         return torch.from_numpy(outputs)
 
-    def begun(self, x: Tensor, parameters: Tensors, is_x_wanted: bool = True):
-        """A sweep, and the outputs to which it has come."""
+    def begun(
+        self, x: Tensor, parameters: Tensors, is_x_wanted: bool = True
+    ) -> tuple[Generator[Any, np.ndarray, None], Tensor]:
+        """Start a sweep; return it with the outputs of its forward run."""
         theta, execution = self.theta(parameters), self.executions[x.dtype]
         sweep = execution.sweep(theta, x.detach().contiguous().numpy(), self.memory, is_x_wanted)
         return sweep, torch.from_numpy(next(sweep))
 
-    def ended(self, sweep, y_bar: Tensor, parameters: Tensors) -> list[Tensor | None]:
-        """Gradients of the inputs, None if nobody wants it, and of the parameters from that of the outputs."""
+    def ended(self, sweep: Generator[Any, np.ndarray, None], y_bar: Tensor, parameters: Tensors) -> list[Tensor | None]:
+        """Gradients of the inputs (None if not needed) and of the parameters, from that of the outputs."""
         theta_bar, x_bar = sweep.send(y_bar.detach().contiguous().numpy())
         pieces = torch.from_numpy(theta_bar).split([p.numel() for p in parameters])
         own = [piece.view(p.shape) for piece, p in zip(pieces, parameters, strict=True)]
         return [None if x_bar is None else torch.from_numpy(x_bar), *own]
 
-    def _run_forward(self, x: Tensor, parameters: Tensors, is_x_wanted: bool):
+    def _run_forward(self, x: Tensor, parameters: Tensors, is_x_wanted: bool) -> tuple[_PausedRun, list[Tensor]]:
         sweep, y = self.begun(x, parameters, is_x_wanted)
         return _PausedRun(sweep, parameters, is_x_wanted), [y]
 
@@ -134,7 +147,7 @@ class Kernels:
         (y_bar,) = bars
         if y_bar is None:
             return [None] * (1 + len(kept.parameters))
-        if kept.sweep is None:  # a sweep goes back once; this graph was retained
+        if kept.sweep is None:  # a sweep can be reversed once; this graph was retained
             kept.sweep, _ = self.begun(given[0], kept.parameters, kept.is_x_wanted)
         sweep, kept.sweep = kept.sweep, None
         return self.ended(sweep, y_bar, kept.parameters)
@@ -142,31 +155,31 @@ class Kernels:
     # ---- parameters in memory ---------------------------------------------------------------------------------------
 
     def lie_at(self, flat: np.ndarray | None) -> None:
-        """From now on parameters are expected behind each other in this vector."""
+        """Expect parameters to be contiguous in this vector from now on."""
         sizes = [shape.numel() * (0 if flat is None else flat.itemsize) for shape in self.shapes]
         start = 0 if flat is None else flat.ctypes.data
         self.flat, self.places = flat, list(accumulate(sizes, initial=start))[:-1]
 
     def are_in_place(self, parameters: Tensors) -> bool:
-        """Whether they lie there still."""
+        """Whether the parameters are still in the vector."""
         if self.flat is None or [p.data_ptr() for p in parameters] != self.places:
             return False
         return all(p.is_contiguous() for p in parameters)
 
     def theta(self, parameters: Tensors) -> np.ndarray:
-        """All numbers in one vector: no copy if they lie behind each other."""
-        return self.flat if self.are_in_place(parameters) else vector(parameters).numpy()  # type: ignore[return-value]
+        """All parameters in one vector, without a copy if they are contiguous."""
+        return self.flat if self.are_in_place(parameters) else flatten(parameters).numpy()  # type: ignore[return-value]
 
 
 class _PausedRun:
-    """A run that stands at its turn."""
+    """A run between its forward and its reverse sweep."""
 
-    def __init__(self, sweep, parameters: Tensors, is_x_wanted: bool):
+    def __init__(self, sweep: Generator[Any, np.ndarray, None] | None, parameters: Tensors, is_x_wanted: bool) -> None:
         self.sweep, self.parameters, self.is_x_wanted = sweep, parameters, is_x_wanted
 
 
 def _find_obstacle(tensors: Tensors) -> str | None:
-    """Why kernels do not run these tensors."""
+    """The reason why the kernels cannot run these tensors, or None."""
     devices, dtypes = {x.device.type for x in tensors}, {x.dtype for x in tensors}
     if devices != {"cpu"}:
         return f"tensors on {', '.join(sorted(devices))}"
@@ -175,8 +188,8 @@ def _find_obstacle(tensors: Tensors) -> str | None:
     return "autocast" if torch.is_autocast_enabled("cpu") else None
 
 
-def vector(parameters: Tensors) -> Tensor:
-    """All numbers in one vector: a view if they lie behind each other in one storage, else a copy."""
+def flatten(parameters: Tensors) -> Tensor:
+    """All parameters in one vector: a view if they are contiguous in one storage, otherwise a copy."""
     pieces = [p.detach() for p in parameters]
     ends = [p.storage_offset() + p.numel() for p in pieces]
     if (
@@ -199,7 +212,7 @@ def run_layers(x: Tensor, parameters: list[Tensor], number: int) -> Tensor:
 
 @torch.library.custom_op("stepnet::layers_back", mutates_args=())
 def pull_back_layers(x: Tensor, parameters: list[Tensor], y_bar: Tensor, number: int) -> list[Tensor]:
-    """Gradients of the inputs and of the parameters; the way there is run again, as an operator keeps nothing."""
+    """Gradients of the inputs and parameters; the forward run is repeated, because operators store nothing."""
     kernels = _find_kernels(number, parameters)
     if len(x) == 0:
         return [torch.zeros_like(each, memory_format=torch.contiguous_format) for each in (x, *parameters)]
@@ -208,7 +221,7 @@ def pull_back_layers(x: Tensor, parameters: list[Tensor], y_bar: Tensor, number:
 
 
 def _find_kernels(number: int, parameters: Tensors) -> Kernels:
-    """The kernels with this number, if these can be their parameters."""
+    """The kernels with this number, after a check of the parameters."""
     if number not in _KNOWN:
         raise RuntimeError(
             f"no net of this process has the number {number}; operators of kernels live as long as the module that "
@@ -220,21 +233,21 @@ def _find_kernels(number: int, parameters: Tensors) -> Kernels:
 
 
 @run_layers.register_fake
-def _(x, parameters, number):
+def _(x: Tensor, parameters: list[Tensor], number: int) -> Tensor:
     return x.new_empty(x.shape[0], _find_kernels(number, parameters).n_out)
 
 
 @pull_back_layers.register_fake
-def _(x, parameters, y_bar, number):
+def _(x: Tensor, parameters: list[Tensor], y_bar: Tensor, number: int) -> list[Tensor]:
     return [torch.empty_like(each, memory_format=torch.contiguous_format) for each in (x, *parameters)]
 
 
-def _keep(ctx, inputs, output):
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     x, parameters, ctx.number = inputs
     ctx.save_for_backward(x, *parameters)
 
 
-def _pull(ctx, y_bar):
+def _pull(ctx: Any, y_bar: Tensor) -> tuple[Tensor, list[Tensor], None]:
     x, *parameters = ctx.saved_tensors
     x_bar, *bars = pull_back_layers(x, parameters, y_bar, ctx.number)
     return x_bar, bars, None

@@ -1,49 +1,52 @@
-"""Layers and blocks of networks as modules: from records of `stepnet.nets` to parameters and tensors."""
+"""Layers and blocks of `stepnet.nets` as modules with parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import isqrt, prod
-from typing import NamedTuple, cast
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from stepnet.checkpoints import Checkpoints
-from stepnet.engines.torch_engine.adjoint.autograd_node import solve_exactly
-from stepnet.engines.torch_engine.adjoint.step_blocks import TapedRun
-from stepnet.engines.torch_engine.integrators.fixed_steps import StateRead, compile_program, read_state, read_states_at
-from stepnet.engines.torch_engine.layers.chains import StageInput, TensorChain, TensorField, build_layered_run
-from stepnet.engines.torch_engine.layers.tables import build_stage_table, evaluate_basis
-from stepnet.engines.torch_engine.rhs.tensor_fields import join, part
-from stepnet.engines.torch_engine.runs.rng_and_autocast import is_written_down
+from stepnet.checkpoints.budget import LAYER_MEMORIES, Memory, require_undoable, validate_memory
+from stepnet.engines.torch_engine import (
+    StageInput,
+    TensorChain,
+    TensorField,
+    build_stage,
+    evaluate_basis,
+)
 from stepnet.fields import Chain, Depth, Field, HeldWeights
 from stepnet.nets.design import Block, Design
 from stepnet.nets.initialisation import draw_initial_weights, validate_initialisation
 from stepnet.nets.layout import Layout, validate_layout
 from stepnet.torch.kernels import DTYPES, Kernels, Tensors
-from stepnet.torch.memory import validate_memory
 from stepnet.validation import array, instance, sequence
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+    from torch.types import Device
 
 
 class LayerChain(torch.nn.Module):
-    """A chain of layers with its parameters, as an opening or a read-out: `(batch, ...)` -> `(batch, features)`.
+    """A chain of layers with parameters, such as an opening layer or readout: `(batch, ...)` -> `(batch, features)`.
 
     Parameters
     ----------
     chain : stepnet.fields.Chain
     layout
-        As in `LayerBlock`; outputs of several axes are flat in that order.
+        As in `LayerBlock`; outputs of several axes are flattened in that order.
     seed, initialisation, theta
         Of the initial weights, as in `LayerBlock`.
     """
 
     def __init__(
-        self, chain: Chain, *, layout="channels_first", seed=None, initialisation="glorot", theta=None, device=None,
-        dtype=None,
-    ):  # fmt: skip
+        self, chain: Chain, *, layout: str = "channels_first", seed: int | None = None, initialisation: str = "glorot",
+        theta: ArrayLike | None = None, device: Device = None, dtype: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.record, self.names = instance(Chain)("chain", chain), tuple(chain.parameters)
         self.layout_in = Layout(chain.axes_in, validate_layout(layout))
@@ -64,9 +67,9 @@ class LayerChain(torch.nn.Module):
             self.run_reference(flatten_features(x, self.layout_in, "x"), find_tensors(self, self.names))
         )
 
-    def run_reference(self, x: Tensor, tensors: Tensors, memory="all") -> Tensor:
-        """The same on `(batch, features)` with other tensors for its parameters; few layers are kept in any memory."""
-        tensors = checked_tensors(self.names, tensors)
+    def run_reference(self, x: Tensor, tensors: Tensors, memory: Memory = "all") -> Tensor:
+        """The same on `(batch, features)` with the given parameters; `memory` is not used."""
+        tensors = validate_tensors(self.names, tensors)
         return self.on_tensors(
             StageInput(0.0, dict(zip(self.names, tensors, strict=True))), require_features(x, self.record.n_in, "x")
         )
@@ -76,59 +79,59 @@ class LayerChain(torch.nn.Module):
 
 
 class _SingleChain:
-    """A chain where weights of a whole net are drawn."""
+    """A design of a single chain, for drawing its weights."""
 
     def __init__(self, chain: Chain):
         self.chain = chain
 
-    def stages(self):
+    def stages(self) -> list[tuple[str, Chain]]:
         return [("", self.chain)]
 
 
 class LayerBlock(torch.nn.Module):
-    """A field moved by a scheme over the layers of a block: `(batch, ...)` -> the same shape.
+    """A field integrated by a scheme over the layers of a block: `(batch, ...)` -> the same shape.
 
-    States of several axes must have exactly the shape that the layout states, or be that array flattened: images
-    (batch, channels, height, width), nodes and tokens (batch, channels, nodes); states of two halves have twice the
-    channels.  A single channel may be left out.
+    States of several axes must have the shape of the layout, or be that array flattened: images (batch, channels,
+    height, width), nodes and tokens (batch, channels, nodes); a partitioned state has twice the channels.  A single
+    channel may be omitted.
 
-    Parameters have the field's names and begin with the controls of depth: `K` `(steps, out, in)`, `b` `(steps, out)`.
+    Parameters have the field's names; their first axis is that of the control values: `K` `(steps, out, in)`, `b`
+    `(steps, out)`.
 
     Parameters
     ----------
     block : stepnet.nets.Block
         Field, scheme, steps, length and depth.
     memory : "auto", "all", "segments", "reversible", int or Checkpoints
-        What is kept for the gradient, as in `odeint_adjoint`; "segments" is a state for every few steps.
+        What is stored for the gradient, as in `odeint_adjoint`; "segments" stores a state every few steps.
     engine : "auto", "numba" or "torch"
-        The compiled layer kernels (CPU tensors of float64 or float32), or operations of tensors; by default the kernels
-        where they can.
+        The compiled layer kernels (CPU tensors of float64 or float32), or tensor operations; by default the kernels
+        where possible.
     workers : int, optional
-        Threads of the kernels; as many as there are cores by default.
+        Threads of the kernels, by default one per core.
     layout : "channels_first" or "channels_last"
-        Where the channels of states with several axes are.
+        The channel axis of states with several axes.
     seed : int, optional
-        Of the initial weights.  By default torch's generator draws it, so that `torch.manual_seed` makes weights
-        reproducible and every module has its own.  With an int, a module has the weights of the `stepnet.nets.Net` of
-        the same design and seed, and torch's generator is not used.
+        Seed of the initial weights.  By default it is drawn from torch's generator, so that `torch.manual_seed` makes
+        weights reproducible and modules differ.  With an int, a module has the weights of the `stepnet.nets.Net` of the
+        same design and seed, and torch's generator is not used.
     initialisation : str
         "glorot", "lecun", "he", "orthogonal" or "stable".
     theta : array, optional
-        All parameters in one flat vector, instead of random ones.
+        Initial parameters in one flat vector, instead of random ones.
     """
 
     def __init__(
-        self, block: Block, *, memory="auto", engine="auto", workers=None, layout="channels_first", seed=None,
-        initialisation="glorot", theta=None, device=None, dtype=None,
-    ):  # fmt: skip
+        self, block: Block, *, memory: Memory | int = "auto", engine: str = "auto", workers: int | None = None,
+        layout: str = "channels_first", seed: int | None = None, initialisation: str = "glorot",
+        theta: ArrayLike | None = None, device: Device = None, dtype: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.record, self.names = instance(Block)("block", block), tuple(block.parameters)
         self.layout_in = Layout(block.axes_in, validate_layout(layout))
         self.memory = _validate_memory(block, memory)
         design = Design((block,))
-        self.moves = compile_program(block.motion, is_parted=block.field.kind != "first")
-        self.table = build_stage_table(self.moves, block.steps, block.length, block.depth)
-        self.on_tensors = TensorField(block.field)
+        self.stage = build_stage(block.field, block.scheme_program, block.steps, block.length, block.depth)
         self.kernels = Kernels(design, engine, self.memory, self.names, workers)
         self.initialisation = Initialisation(design, validate_initialisation(initialisation), seed)
         register(self, block.parameters, device, dtype)
@@ -145,45 +148,26 @@ class LayerBlock(torch.nn.Module):
             self.kernels.run(flatten_features(y, self.layout_in), tensors, self.run_reference), y.shape
         )
 
-    def run_reference(self, y: Tensor, tensors: Tensors, memory) -> Tensor:
-        """The same on `(batch, features)` by operations of tensors, with others for its parameters, in some memory."""
-        tensors, y = checked_tensors(self.names, tensors), require_features(y, self.layout_in.size, "y")
+    def run_reference(self, y: Tensor, tensors: Tensors, memory: Memory) -> Tensor:
+        """The same on `(batch, features)` by tensor operations, with the given parameters and memory policy."""
+        tensors, y = validate_tensors(self.names, tensors), require_features(y, self.layout_in.size, "y")
         weights = tuple([control for each in tensors for control in each.unbind()])
-
-        def run(weights: Tensors):
-            n = self.record.depth.controls
-            controls = {name: tuple(weights[i * n : (i + 1) * n]) for i, name in enumerate(self.names)}
-            return build_layered_run(self.on_tensors, self.moves, self.table, controls)
-
-        memory = _validate_memory(self.record, memory)
-        state, readings = self.on_tensors.state(y), (StateRead(self.record.steps, read_state),)
-        if (
-            (isinstance(memory, str) and memory == "all")
-            or torch.compiler.is_compiling()
-            or is_written_down()
-            or len(y) == 0
-        ):
-            (end,) = read_states_at(run(weights), state, readings)
-        else:
-            if isinstance(memory, str) and memory == "segments":
-                memory = Checkpoints(slots=isqrt(self.record.steps))
-            (end,) = solve_exactly(TapedRun(run(weights), readings, weights, run, is_batch=True), memory, state)
-        return torch.cat(end, dim=1)
+        return self.stage.forward(weights, y, _validate_memory(self.record, memory))
 
     def way(self, y: Tensor) -> str:
-        """How this input would be run: by the "kernels", or by operations of "tensors"."""
+        """How this input would be run: by the "kernels", or by operations on "tensors"."""
         return (
             "kernels"
             if self.kernels.take(flatten_features(y, self.layout_in), find_tensors(self, self.names))
             else "tensors"
         )
 
-    def __setstate__(self, state) -> None:
-        super().__setstate__(state)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         lay(self, self.names, self.kernels)
 
-    def _apply(self, fn, recurse=True):
-        super()._apply(fn, recurse)
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         lay(self, self.names, self.kernels)
         return self
 
@@ -192,18 +176,18 @@ class LayerBlock(torch.nn.Module):
 
 
 class FieldFunction(torch.nn.Module):
-    """A field as a function (t, y) with parameters of its own, for steps that are chosen on the way.
+    """A field as a function (t, y) with its own parameters, for adaptive steps.
 
-    The time is a tensor without dimensions, or `(batch, 1)` with one for every sample; it has a derivative.
+    The time is a zero-dimensional tensor, or `(batch, 1)` with one per sample; it is differentiable.
 
     Parameters
     ----------
     field : Field
     length : float
-        The time at which its depth ends.
+        The final time of its depth.
     depth : Depth or HeldWeights, optional
-        How weights depend on time; they are the same at all times by default.  Held weights jump at equal distances and
-        are continuous from the right.
+        How weights depend on time; by default they are constant.  Held weights jump at equal intervals and are
+        continuous from the right.
     layout
         As in `LayerBlock`.
     seed, initialisation, theta
@@ -211,9 +195,10 @@ class FieldFunction(torch.nn.Module):
     """
 
     def __init__(
-        self, field: Field, length=1.0, depth: Depth | HeldWeights | None = None, *, layout="channels_first", seed=None,
-        initialisation="glorot", theta=None, device=None, dtype=None,
-    ):  # fmt: skip
+        self, field: Field, length: float = 1.0, depth: Depth | HeldWeights | None = None, *,
+        layout: str = "channels_first", seed: int | None = None, initialisation: str = "glorot",
+        theta: ArrayLike | None = None, device: Device = None, dtype: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         field = instance(Field)("field", field)
         self.depth = Depth(1) if depth is None else instance(Depth, HeldWeights)("depth", depth)
@@ -233,9 +218,9 @@ class FieldFunction(torch.nn.Module):
 
     def forward(self, t: Tensor | float, y: Tensor) -> Tensor:
         flat = flatten_features(y, self.layout_in)
-        t = time_like(t, y)
+        t = convert_time(t, y)
         if self.is_timeless or t.numel() <= 1:
-            slopes = self._slope(t.sum(), flat)  # one time, none for no samples, or one not looked at
+            slopes = self._slope(t.sum(), flat)  # one time, none for no samples, or an unused one
             return self.layout_in.restore(slopes, y.shape)
         if t.numel() != len(y):
             raise ValueError(f"`t` must be one time, or one for each of {len(y)} samples, found {tuple(t.shape)}")
@@ -243,23 +228,21 @@ class FieldFunction(torch.nn.Module):
         return self.layout_in.restore(slopes, y.shape)
 
     def _slope(self, t: Tensor, y: Tensor) -> Tensor:
-        """Of `(batch, features)` at one time."""
+        """The slope of `(batch, features)` at one time."""
         tensors = dict(zip(self.names, find_tensors(self, self.names), strict=True))
         if self.depth.controls == 1:
             weights = {name: each[0] for name, each in tensors.items()}
         else:
             places, shares = evaluate_basis(self.depth, t / self.length)
             weights = {name: torch.tensordot(shares.to(each.dtype), each[places], 1) for name, each in tensors.items()}
-        equation, state = self.on_tensors.equation(), self.on_tensors.state(y)
-        slope = equation.whole(StageInput(t, weights), join(equation, state))  # type: ignore[arg-type]
-        return torch.cat(part(equation, slope), dim=1)
+        return self.on_tensors.slope(StageInput(t, weights), y)
 
 
 # ---- initial weights ------------------------------------------------------------------------------------------------
 
 
 class Initialisation(NamedTuple):
-    """How initial weights are drawn: for which design, by which rule, from which seed (None: torch's generator)."""
+    """How initial weights are drawn: the design, the rule and the seed (None: from torch's generator)."""
 
     design: Design
     rule: str
@@ -276,20 +259,20 @@ def draw_seed() -> int:
 
 
 def initialise(how: Initialisation, names: Sequence[str], tensors: Tensors) -> None:
-    """Draw initial weights into parameters in place; nothing is drawn for tensors that hold no numbers."""
+    """Draw initial weights into parameters in place; nothing is drawn for tensors without data."""
     if tensors and not any(is_abstract(each) for each in tensors):
         write(names, tensors, how.draw())
 
 
 def is_abstract(tensor: Tensor) -> bool:
-    """Whether a tensor has a shape but no numbers: on the meta device, or of a `FakeTensorMode`."""
+    """Whether a tensor has a shape but no data: on the meta device, or of a `FakeTensorMode`."""
     return tensor.is_meta or isinstance(tensor, FakeTensor)
 
 
 @torch.no_grad()
-def write(names: Sequence[str], tensors: Tensors, theta) -> None:
+def write(names: Sequence[str], tensors: Tensors, theta: ArrayLike) -> None:
     """Copy a flat vector into parameters, in the order of their names."""
-    theta, size = array()("theta", theta), sum(each.numel() for each in tensors)
+    theta, size = cast(np.ndarray, array()("theta", theta)), sum(each.numel() for each in tensors)
     if theta.shape != (size,):
         raise ValueError(f"`theta` must have the shape {(size,)}, found {theta.shape}")
     pieces = split_vector({name: tuple(each.shape) for name, each in zip(names, tensors, strict=True)}, theta)
@@ -302,26 +285,30 @@ def write(names: Sequence[str], tensors: Tensors, theta) -> None:
 # ---- parameters -----------------------------------------------------------------------------------------------------
 
 
-def register(module: torch.nn.Module, parameters: Mapping[str, tuple[int, ...]], device, dtype) -> None:
-    """Parameters by name and shape."""
+def register(
+    module: torch.nn.Module, parameters: Mapping[str, tuple[int, ...]], device: Device, dtype: torch.dtype | None
+) -> None:
+    """Register parameters by name and shape."""
     for name, shape in parameters.items():
-        module.register_parameter(name, torch.nn.Parameter(new_zeros(shape, device, dtype)))
+        module.register_parameter(name, torch.nn.Parameter(make_zeros(shape, device, dtype)))
 
 
-def new_zeros(shape: tuple[int, ...], device, dtype) -> Tensor:
-    """Zeros in a place and a precision that torch knows."""
+def make_zeros(shape: tuple[int, ...], device: Device, dtype: torch.dtype | None) -> Tensor:
+    """Zeros on a device and in a dtype, both validated."""
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise TypeError(f"`dtype` must be a floating-point torch.dtype, found {dtype!r:.60}")
-    if device is not None and not isinstance(device, (str, int, torch.device)):
+    if isinstance(device, bool) or not isinstance(device, (str, int, torch.device, type(None))):
         raise TypeError(f"`device` must be a torch.device or its name, found {device!r:.60}")
     try:
         return torch.zeros(shape, device=device, dtype=dtype)
     except (RuntimeError, ValueError, OverflowError) as error:
-        raise ValueError(f"`device` must be one that there is, with room for {shape}, found {device!r:.60}") from error
+        raise ValueError(
+            f"`device` must be an available device with enough memory for {shape}, found {device!r:.60}"
+        ) from error
 
 
-def checked_tensors(names: Sequence[str], tensors) -> Tensors:
-    """A tensor for every parameter."""
+def validate_tensors(names: Sequence[str], tensors: Any) -> Tensors:
+    """Return one tensor per parameter."""
     found = sequence(instance(Tensor))("tensors", tensors)
     if len(found) != len(names):
         raise ValueError(f"`tensors` must be {len(names)}, one for every parameter, found {len(found)}")
@@ -329,7 +316,7 @@ def checked_tensors(names: Sequence[str], tensors) -> Tensors:
 
 
 def find_tensors(module: torch.nn.Module, names: Sequence[str]) -> tuple[Tensor, ...]:
-    """What has these names: parameters, or what pruning, parametrisations and `torch.func` put in their place."""
+    """The tensors of these names: parameters, or their replacements by pruning, parametrisations and `torch.func`."""
     return tuple([getattr(module, name) for name in names])
 
 
@@ -340,7 +327,7 @@ def split_vector(shapes: Mapping[str, tuple[int, ...]], theta: np.ndarray) -> di
 
 
 def pack(parameters: Sequence[torch.nn.Parameter]) -> np.ndarray:
-    """Move CPU parameters into one vector, each with a storage of its own that is a view of it."""
+    """Move CPU parameters into one vector, each with its own storage that shares its memory."""
     flat = torch.cat([p.detach().reshape(-1) for p in parameters]).numpy()
     pieces = np.split(flat, np.cumsum([p.numel() for p in parameters])[:-1])
     for parameter, piece in zip(parameters, pieces, strict=True):
@@ -349,10 +336,10 @@ def pack(parameters: Sequence[torch.nn.Parameter]) -> np.ndarray:
 
 
 def lay(module: torch.nn.Module, names: Sequence[str], kernels: Kernels) -> None:
-    """Put parameters that were copied or moved behind each other in memory, where kernels see them without a copy."""
+    """Make parameters that were copied or moved contiguous in memory, so that kernels use them without a copy."""
     try:
         parameters = [module.get_parameter(name) for name in names]
-    except AttributeError:  # pruned, parametrised, replaced: they are collected for every call
+    except AttributeError:  # pruned, parametrised or replaced: collected at each call
         return
     is_plain = all(type(p) is torch.nn.Parameter and p.device.type == "cpu" and not p.is_shared() for p in parameters)
     is_of_one_kind = len({p.dtype for p in parameters}) == 1 and parameters[0].dtype in DTYPES
@@ -365,8 +352,8 @@ def lay(module: torch.nn.Module, names: Sequence[str], kernels: Kernels) -> None
         kernels.lie_at(None)
 
 
-def time_like(t, y: Tensor) -> Tensor:
-    """A time, or some of them, as a tensor where the state is."""
+def convert_time(t: Tensor | float | np.ndarray | np.generic, y: Tensor) -> Tensor:
+    """Times as a tensor on the device of the state."""
     if not isinstance(t, (Tensor, float, int, np.ndarray, np.generic)):
         raise TypeError(f"`t` must be a number or a tensor, found {type(t).__name__}")
     try:
@@ -376,8 +363,8 @@ def time_like(t, y: Tensor) -> Tensor:
 
 
 def require_features(x: Tensor, count: int, name: str) -> Tensor:
-    """A tensor `(batch, features)` of so many features."""
-    is_known = not torch.jit.is_tracing()  # shapes are numbers
+    """Return a tensor `(batch, features)` with `count` features."""
+    is_known = not torch.jit.is_tracing()  # shapes are integers
     if not isinstance(x, Tensor) or (is_known and (x.ndim != 2 or x.shape[1] != count)):
         found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
         raise ValueError(f"`{name}` must be a tensor (batch, {count}), found {found}")
@@ -398,15 +385,8 @@ def flatten_features(y: Tensor, layout: Layout, name: str = "y") -> Tensor:
     return layout.flatten(y) if layout.is_moved else y.flatten(1)
 
 
-def _validate_memory(block: Block, memory):
-    if isinstance(memory, str) and memory == "segments":
-        return memory
-    memory = validate_memory(memory)
-    if memory == "continuous":
-        raise ValueError('`memory`="continuous" is for functions (t, y); layers have exact gradients, as by "auto"')
-    if memory == "reversible" and block.motion.back is None:
-        name = "no skip" if block.scheme is None else block.scheme.name
-        raise ValueError(
-            f"`memory`='reversible' needs steps that can be undone, such as those of 'verlet', not {name!r}"
-        )
+def _validate_memory(block: Block, memory: Memory | int) -> Memory:
+    memory = validate_memory(memory, LAYER_MEMORIES)
+    if memory == "reversible":
+        require_undoable(block.scheme_program.back is not None, block.scheme_name)
     return memory

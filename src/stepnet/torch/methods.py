@@ -1,11 +1,14 @@
-"""Schemes by torchdiffeq's names and by ours."""
+"""Schemes by the names of torchdiffeq and of this package."""
 
 from __future__ import annotations
 
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
-from stepnet.engines.torch_engine.codegen.constants import build_from_constants
+from stepnet.engines.torch_engine import (
+    build_from_constants,
+)
 from stepnet.errors import UnknownName
 from stepnet.schemes import catalogue
 from stepnet.schemes.explicit import DOPRI5, RK38
@@ -21,11 +24,11 @@ FEHLBERG2 = ExplicitRK(
 )  # fmt: skip
 
 THEIRS = {"rk4": RK38, "adaptive_heun": ADAPTIVE_HEUN, "fehlberg2": FEHLBERG2}
-"""Names that mean another scheme in torchdiffeq than here, or one that the catalogue does not have."""
+"""Names that denote another scheme in torchdiffeq than here, or one that the catalogue does not have."""
 
 HAND_OVER = "torchdiffeq:"
 UNKNOWN = {
-    "explicit_adams": "it changes its order on the way; take 'ab4' or 'ab5', or 'torchdiffeq:explicit_adams'",
+    "explicit_adams": "it has variable order; take 'ab4' or 'ab5', or 'torchdiffeq:explicit_adams'",
     "implicit_adams": "there are no implicit multistep schemes; take 'ab4' or 'dopri5'",
     "fixed_adams": "there are no implicit multistep schemes; take 'ab4' or 'dopri5'",
     "scipy_solver": "take `stepnet.solve_ivp` for SciPy's methods",
@@ -33,12 +36,12 @@ UNKNOWN = {
 
 
 def method_names() -> list[str]:
-    """The names that `method` may have, besides a scheme of `stepnet.schemes` itself."""
+    """The names accepted as `method`; a scheme of `stepnet.schemes` is accepted too."""
     return sorted({*THEIRS, *catalogue.names()})
 
 
 @build_from_constants
-def find_named_scheme(method: str):
+def find_named_scheme(method: str) -> Any:
     """The scheme of a name, torchdiffeq's meaning first: its "rk4" is the 3/8 rule."""
     if method in UNKNOWN:
         raise ValueError(f"`method` {method!r} of torchdiffeq is not here: {UNKNOWN[method]}")
@@ -50,23 +53,23 @@ def find_named_scheme(method: str):
         raise UnknownName("method", method, method_names()) from None
 
 
-def find_scheme(method):
-    """A scheme by name, or itself; dopri5 if there is no choice."""
+def find_scheme(method: Any) -> Any:
+    """Return a scheme by name or unchanged; dopri5 for None."""
     if method is None:
         return DOPRI5
-    if not isinstance(method, (str, *catalogue.RECORDS)):
+    if not (isinstance(method, str) or catalogue.is_scheme(method)):
         raise TypeError(f"`method` must be a name or a scheme, found {type(method).__name__}")
-    return method if isinstance(method, catalogue.RECORDS) else find_named_scheme(method)
+    return method if catalogue.is_scheme(method) else find_named_scheme(method)
 
 
-def find_torchdiffeq(method):
+def find_torchdiffeq(method: Any) -> SimpleNamespace | None:
     """torchdiffeq's functions with the method of a name "torchdiffeq:method"; None for all other names."""
     if not isinstance(method, str) or not method.startswith(HAND_OVER):
         return None
     try:
         import torchdiffeq
     except ImportError:
-        raise ImportError(f"`method` {method!r} hands over to torchdiffeq, which is not installed") from None
+        raise ImportError(f"`method` {method!r} is run by torchdiffeq, which is not installed") from None
     name = method.removeprefix(HAND_OVER)
     functions = torchdiffeq.odeint, torchdiffeq.odeint_adjoint
     return SimpleNamespace(**{function.__name__: partial(function, method=name) for function in functions})

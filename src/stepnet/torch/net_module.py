@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from types import NoneType
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from stepnet.nets.design import Block
 from stepnet.nets.initialisation import validate_initialisation
 from stepnet.nets.layout import Layout
 from stepnet.nets.net import Net
-from stepnet.torch.kernels import DTYPES, Kernels, Tensors, vector
+from stepnet.torch.kernels import DTYPES, Kernels, Tensors, flatten
 from stepnet.torch.layer_modules import (
     Initialisation,
     LayerBlock,
@@ -29,16 +30,22 @@ from stepnet.torch.layer_modules import (
 )
 from stepnet.validation import instance, sequence
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+    from torch.types import Device
+
+    from stepnet.checkpoints.budget import Memory
+
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class NetModule(torch.nn.Module):
     """A net of `stepnet.nets` with its weights as parameters: `(batch, ...)` -> `(batch, outputs)`.
 
-    Inputs and outputs are laid out as in the net; its stages take flat tensors, or the channels first.
+    Inputs and outputs have the layout of the net; its stages take flat tensors, or channels first.
 
-    The names of parameters are those of the net: opening.K, blocks.0.K, blocks.0.b, readout.W, ...; they come in the
-    order of its flat vector.  Stages with hooks, and other modules put in their place, are called one by one.
+    The names of parameters are those of the net: opening.K, blocks.0.K, blocks.0.b, readout.W, ...; they are in the
+    order of its flat vector.  Stages with hooks, and modules that replace stages, are called one by one.
 
     Parameters
     ----------
@@ -49,15 +56,16 @@ class NetModule(torch.nn.Module):
     engine
         As in `LayerBlock`.
     seed, initialisation
-        Of the weights that `reset_parameters` draws, as in `LayerBlock`.
+        Of the weights drawn by `reset_parameters`, as in `LayerBlock`.
     device, dtype
         Of the parameters; by default the CPU and the net's own dtype.
     """
 
     def __init__(
-        self, net: Net, *, memory=None, engine="auto", workers=None, seed=None, initialisation="glorot", device=None,
-        dtype=None,
-    ):  # fmt: skip
+        self, net: Net, *, memory: Memory | int | None = None, engine: str = "auto", workers: int | None = None,
+        seed: int | None = None, initialisation: str = "glorot", device: Device = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         if not isinstance(net, Net):
             raise TypeError(f"`net` must be a net of `stepnet.nets`, found {type(net).__name__}")
@@ -67,8 +75,12 @@ class NetModule(torch.nn.Module):
         self.workers = net.workers if workers is None else workers
         if not isinstance(dtype, (torch.dtype, NoneType)):
             raise TypeError(f"`dtype` must be a torch.dtype or None, found {type(dtype).__name__}")
-        where = {"device": device, "dtype": dtype or getattr(torch, net.dtype.name)}
-        how = {"memory": net.memory if memory is None else memory, "engine": engine, "workers": self.workers}
+        where: dict[str, Any] = {"device": device, "dtype": dtype or getattr(torch, net.dtype.name)}
+        how: dict[str, Any] = {
+            "memory": net.memory if memory is None else memory,
+            "engine": engine,
+            "workers": self.workers,
+        }
         for name, record in net.design.stages():
             where["theta"] = np.concatenate(
                 [np.zeros(0), *(net.weights[f"{name}.{p}"].ravel() for p in record.parameters)]
@@ -79,7 +91,7 @@ class NetModule(torch.nn.Module):
                 self.add_module(family, torch.nn.ModuleList())
             self.get_submodule(family).append(stage) if number else self.add_module(name, stage)  # type: ignore[operator]
         self.records, self.names = tuple(net.design.stages()), tuple(net.design.shapes)
-        self.memory = self.get_submodule("blocks.0").memory
+        self.memory: Memory = self.get_submodule("blocks.0").memory  # type: ignore[assignment]
         self.kernels = Kernels(net.design, engine, self.memory, self.names, self.workers)
         self.initialisation = Initialisation(net.design, validate_initialisation(initialisation), seed)
         self._lay()
@@ -97,15 +109,15 @@ class NetModule(torch.nn.Module):
         is_last_its_own = getattr(stages[-1], "record", None) is self.records[-1][1]
         return self.layout_out.restore(x) if is_last_its_own else x
 
-    def run_reference(self, x: Tensor, tensors: Tensors, memory) -> Tensor:
-        """The same on `(batch, features)` by operations of tensors, with others for its parameters, in some memory."""
+    def run_reference(self, x: Tensor, tensors: Tensors, memory: Memory) -> Tensor:
+        """The same on `(batch, features)` by tensor operations, with the given parameters and memory policy."""
         x, rest = require_features(x, self.layout_in.size, "x"), iter(sequence(instance(Tensor))("tensors", tensors))
         for stage in self.stages():
             x = stage.run_reference(x, tuple(islice(rest, len(stage.names))), memory)  # type: ignore[operator, arg-type]
         return x
 
     def way(self, x: Tensor) -> str:
-        """How this input would be run: by the "kernels", by operations of "tensors", or by its "stages" one by one."""
+        """How this input would be run: by the "kernels", by operations on "tensors", or by its "stages" one by one."""
         stages = self.stages()
         if not self._is_whole(stages):
             return "stages"
@@ -118,23 +130,23 @@ class NetModule(torch.nn.Module):
     # ---- stages -----------------------------------------------------------------------------------------------------
 
     def stages(self) -> list[torch.nn.Module]:
-        """Opening, blocks, joins and read-out in the order in which they run."""
+        """Opening layer, blocks, joins and readout, in order of execution."""
         found = []
         for name, _ in self.records:
             family, _, number = name.partition(".")
             stage = self._modules.get(family)
             stage = stage._modules.get(number) if number and stage is not None else stage
             if stage is None:
-                raise ValueError(f"`{name}` is gone; put a module in its place, `torch.nn.Identity()` to leave it out")
+                raise ValueError(f"`{name}` was removed; assign a module, `torch.nn.Identity()` to leave it out")
             found.append(stage)
         return found
 
     def _is_whole(self, stages: list[torch.nn.Module]) -> bool:
-        """Whether all stages are those of the design, and nobody wants to see them called."""
+        """Whether all stages are those of the design and have no hooks."""
         if _has_any_global_hook():
             return False
         for stage, (_, record) in zip(stages, self.records, strict=True):
-            if type(stage) not in (LayerBlock, LayerChain) or stage.record is not record:
+            if type(stage) not in (LayerBlock, LayerChain) or stage.record is not record:  # type: ignore[comparison-overlap]
                 return False
             if any(getattr(stage, hooks) for hooks in HOOKS):
                 return False
@@ -144,54 +156,56 @@ class NetModule(torch.nn.Module):
         return tuple([each for stage in stages for each in find_tensors(stage, stage.names)])  # type: ignore[arg-type]
 
     def in_order(self) -> tuple[Tensor, ...]:
-        """The parameters as they follow each other in the net's flat vector."""
+        """The parameters in the order of the net's flat vector."""
         stages = self.stages()
         for stage, (name, record) in zip(stages, self.records, strict=True):
             if getattr(stage, "record", None) is not record:
                 raise ValueError(f"`{name}` is no longer that of the net, found {type(stage).__name__}")
         return self._tensors(stages)
 
-    def named_modules(self, memo=None, prefix="", remove_duplicate=True) -> Iterator:  # type: ignore[override]
-        """In the order in which stages run, which that of parameters follows."""
+    def named_modules(
+        self, memo: set[torch.nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, torch.nn.Module]]:
+        """Modules in the order of execution, which determines that of parameters."""
         places = {name: place for place, (name, _) in enumerate(self.records)}
-        place = lambda name: max([places.get(name[:i], -1) for i in (*_dots(name), len(name))])
+        place: Callable[[str], int] = lambda name: max([places.get(name[:i], -1) for i in (*_dots(name), len(name))])
         found = list(super().named_modules(memo, prefix, remove_duplicate))
         yield from sorted(found, key=lambda each: place(each[0].removeprefix(prefix).removeprefix(".")))
 
-    # ---- weights both ways ------------------------------------------------------------------------------------------
+    # ---- weights from and to nets -----------------------------------------------------------------------------------
 
     @property
     def theta(self) -> np.ndarray:
-        """All parameters as the net's flat vector, a copy; float32 of half precision."""
-        theta = vector(self.in_order()).cpu()
+        """A copy of all parameters as the net's flat vector; float32 for half precision."""
+        theta = flatten(self.in_order()).cpu()
         return (theta if theta.dtype in DTYPES else theta.float()).numpy().copy()
 
-    def put(self, theta) -> None:
+    def put(self, theta: ArrayLike) -> None:
         """Replace all parameters by those of a flat vector."""
         write(self.names, self.in_order(), theta)
 
     def net(self) -> Net:
-        """A net of the same design with these weights; float32 of single and half precision, else float64."""
+        """A net of the same design with these weights; float32 for single and half precision, otherwise float64."""
         tensors = self.in_order()
-        theta = vector([p.double() for p in tensors]).cpu().numpy()
+        theta = flatten([p.double() for p in tensors]).cpu().numpy()
         dtype = np.float64 if tensors[0].dtype == torch.float64 else np.float32
-        how = {"workers": self.workers, "memory": self.memory, "layout": self.layout}
+        how: dict[str, Any] = {"workers": self.workers, "memory": self.memory, "layout": self.layout}
         return Net(self.design, theta, dtype=dtype, **how)
 
     def _lie_at(self, flat: np.ndarray | None) -> None:
-        """Every block sees its part of the vector."""
+        """Assign to each stage its part of the vector."""
         self.kernels.lie_at(flat)
         sizes = np.cumsum([0, *(sum(p.numel() for p in stage.parameters()) for stage in self.stages())])
         for stage, first, last in zip(self.stages(), sizes[:-1], sizes[1:], strict=True):
             if isinstance(stage, LayerBlock):
                 stage.kernels.lie_at(None if flat is None else flat[first:last])
 
-    def __setstate__(self, state) -> None:
-        super().__setstate__(state)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._lay()
 
-    def _apply(self, fn, recurse=True):
-        super()._apply(fn, recurse)
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._lay()
         return self
 
@@ -209,6 +223,6 @@ def _dots(name: str) -> list[int]:
     return [i for i, letter in enumerate(name) if letter == "."]
 
 
-def from_net(net: Net, **how) -> NetModule:
+def from_net(net: Net, **how: Any) -> NetModule:
     """A net of `stepnet.nets` as a module; `how` holds the other arguments of `NetModule`."""
     return NetModule(net, **how)

@@ -1,20 +1,24 @@
 """The presets of `stepnet.nets` as modules under the same names: `snt.nets.hamiltonian(2, 3, width=8, steps=10)`.
 
-They take the arguments of the presets and, by keyword, engine, device and dtype of the module.  As with other modules
-numbers are of torch's default dtype unless told, and torch's generator draws the initial weights; with `seed`, an int,
-they are those of the preset with that seed.
+They take the arguments of the presets and, by keyword, engine, device and dtype of the module.  As with other modules,
+the default dtype is torch's, and the initial weights are drawn from torch's generator; with `seed`, an int, they are
+those of the preset with that seed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from stepnet.nets import presets
 from stepnet.nets.net import Net
 from stepnet.torch.net_module import NetModule
+
+if TYPE_CHECKING:
+    from torch.types import Device
 
 __all__ = [
     "antisymmetric",
@@ -38,17 +42,24 @@ def __dir__() -> list[str]:
 
 
 def as_module(preset: Callable[..., Net]) -> Callable[..., NetModule]:
-    """A preset that makes a module."""
+    """Wrap a preset to return a module."""
 
     @wraps(preset)
     def build(
-        *arguments, engine="auto", device=None, dtype=None, seed=None, initialisation="glorot", **options
-    ) -> NetModule:
+        *arguments: Any, engine: str = "auto", device: Device = None, dtype: torch.dtype | None = None,
+        seed: int | None = None, initialisation: str = "glorot", **options: Any,
+    ) -> NetModule:  # fmt: skip
         if dtype is not None and not isinstance(dtype, torch.dtype):
             raise TypeError(f"`dtype` must be one of torch, such as torch.float64, found {dtype!r:.60}")
         dtype = torch.get_default_dtype() if dtype is None else dtype
         net = preset(*arguments, seed=0 if seed is None else seed, initialisation=initialisation, **options)
-        how = {"engine": engine, "seed": seed, "initialisation": initialisation, "device": device, "dtype": dtype}
+        how: dict[str, Any] = {
+            "engine": engine,
+            "seed": seed,
+            "initialisation": initialisation,
+            "device": device,
+            "dtype": dtype,
+        }
         module = NetModule(net, **how)
         if seed is None:
             module.reset_parameters()

@@ -1,21 +1,27 @@
-"""The options of `odeint`: which there are, and what they may be."""
+"""Validation of the options of `odeint`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
-from math import ceil, inf, isfinite
+from math import inf
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from stepnet.engines.torch_engine.integrators.explicit_rk import error_power
-from stepnet.engines.torch_engine.integrators.step_control import ControlSettings
+from stepnet.engines.torch_engine import (
+    MAX_STEPS,
+    ControlSettings,
+    TensorProblem,
+    error_power,
+)
 from stepnet.errors import UnknownName
 from stepnet.records import validate_number
 from stepnet.schemes.conditions import is_pair
 from stepnet.schemes.controllers import I, controller
-from stepnet.torch.states import TensorProblem
+
+Tolerance = float | Tensor | Sequence[float | Tensor]
 
 BOTH = ("field_dtype", "norm")
 FIXED = ("step_size", "grid_constructor", "interp", "perturb", *BOTH)
@@ -28,20 +34,17 @@ ADAPTIVE = (
 EVENT = ("max_num_steps", "t_max")
 """Options of the search for an event."""
 
-MAX_STEPS = 100_000
-"""Attempts from one time of `t` to the next, or to an event, unless `max_num_steps` says otherwise."""
-
 SHARED = ("step_t", "jump_t", "grid_points", "eps", "min_step")
 """Options of steps that are the same for a whole batch."""
 
 
-def is_fixed(scheme, options: dict) -> bool:
-    """Whether steps are given: for a scheme without an error estimate, or where a step size or a grid is."""
+def is_fixed(scheme: Any, options: dict[str, Any]) -> bool:
+    """Whether steps are fixed: for a scheme without an error estimate, or with a step size or a grid."""
     return not is_pair(scheme) or "step_size" in options or "grid_constructor" in options
 
 
-def checked_dict(name: str, options) -> dict:
-    """A dictionary; None stands for an empty one."""
+def validate_dict(name: str, options: Any) -> dict[str, Any]:
+    """Return a dictionary, empty for None."""
     if options is None:
         return {}
     if not isinstance(options, dict):
@@ -49,13 +52,13 @@ def checked_dict(name: str, options) -> dict:
     return options
 
 
-def validate_options(scheme, options, *more: str) -> dict:
-    """The options, every one of them known to this kind of steps, or among some more."""
-    options = checked_dict("options", options)
+def validate_options(scheme: Any, options: Any, *more: str) -> dict[str, Any]:
+    """Return the options; refuse any that is not defined for these steps or listed in `more`."""
+    options = validate_dict("options", options)
     known = FIXED if is_fixed(scheme, options) else ADAPTIVE
     for name in options:
         if name not in (*known, *more):
-            kind = "given steps" if known is FIXED else "adaptive steps"
+            kind = "fixed steps" if known is FIXED else "adaptive steps"
             raise UnknownName(f"option for the {kind} of {scheme.name}", name, (*known, *more))
     if "step_size" in options and "grid_constructor" in options:
         raise ValueError("`step_size` and `grid_constructor` exclude each other; leave one of them out")
@@ -64,19 +67,8 @@ def validate_options(scheme, options, *more: str) -> dict:
     return options
 
 
-def read_numbers(t: Tensor) -> list[float]:
-    """Times as numbers, strictly monotone."""
-    times = t.tolist()
-    if not all(map(isfinite, times)):
-        raise ValueError(f"`t` must be finite, found {times[:6]}; for a solve of unknown length take `odeint_event`")
-    steps = [b - a for a, b in pairwise(times)]
-    if not (all(step > 0 for step in steps) or all(step < 0 for step in steps)):
-        raise ValueError(f"`t` must be strictly increasing or decreasing, found {times[:6]}")
-    return times
-
-
-def validate_times(t) -> Tensor:
-    """Times of any number: a tensor with one dimension."""
+def validate_times(t: Any) -> Tensor:
+    """Return times as a one-dimensional tensor."""
     if not isinstance(t, Tensor):
         raise TypeError(f"`t` must be a tensor of times, found {type(t).__name__}")
     if t.ndim != 1 or len(t) == 0 or not t.is_floating_point():
@@ -85,25 +77,16 @@ def validate_times(t) -> Tensor:
 
 
 def move_times(t: Tensor, device: torch.device) -> Tensor:
-    """Times on the device of the state."""
+    """Move times to the device of the state."""
     if t.is_meta and device.type != "meta":
         raise ValueError(f"`t` must be on {device}, where `y0` is, or hold numbers elsewhere, found {t.device}")
     return t.to(device)
 
 
-def build_even_grid(times: list[float], step_size) -> list[float]:
-    """Steps of one size from the first time on, the last one shorter, as torchdiffeq has them."""
-    h = float(step_size)
-    if not h > 0:
-        raise ValueError(f"`step_size` must be positive, found {step_size}")
-    span = times[-1] - times[0]
-    n = ceil(abs(span) / h)
-    signed = h if span > 0 else -h
-    return [*(times[0] + i * signed for i in range(n)), times[-1]]
-
-
-def build_control_settings(posed: TensorProblem, scheme, rtol, atol, options: dict) -> ControlSettings:
-    """Tolerances and controller; `safety`, `ifactor` and `dfactor` change the numbers of a controller."""
+def build_control_settings(
+    posed: TensorProblem, scheme: Any, rtol: Tolerance, atol: Tolerance, options: dict[str, Any]
+) -> ControlSettings:
+    """Tolerances and controller; `safety`, `ifactor` and `dfactor` replace coefficients of the controller."""
     chosen = controller(options.get("controller", I))
     changes = {"safety": "safety", "grow": "ifactor", "shrink": "dfactor"}
     numbers = {ours: float(options[theirs]) for ours, theirs in changes.items() if theirs in options}
@@ -124,9 +107,11 @@ def build_control_settings(posed: TensorProblem, scheme, rtol, atol, options: di
     )
 
 
-def _validate_stops(options: dict) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _validate_stops(options: dict[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Times at which steps end, and those of them where `func` jumps; `grid_points` and `eps` are their older names."""
-    times = lambda name: tuple(torch.as_tensor(options.get(name, ()), dtype=torch.float64).reshape(-1).tolist())
+    times: Callable[[str], tuple[float, ...]] = lambda name: tuple(
+        torch.as_tensor(options.get(name, ()), dtype=torch.float64).reshape(-1).tolist()
+    )
     older = "jump_t" if options.get("eps", 0.0) > 0 else "step_t"
     found = {name: times(name) + (times("grid_points") if name == older else ()) for name in ("step_t", "jump_t")}
     both = set(found["step_t"]) & set(found["jump_t"])
@@ -135,8 +120,8 @@ def _validate_stops(options: dict) -> tuple[tuple[float, ...], tuple[float, ...]
     return found["step_t"] + found["jump_t"], found["jump_t"]
 
 
-def _validate_tolerance(name: str, value, posed: TensorProblem):
-    """A number, or a tensor; a tuple has one for every tensor of a tuple state."""
+def _validate_tolerance(name: str, value: Tolerance, posed: TensorProblem) -> float | Tensor:
+    """Return a number or a tensor; a tuple has one per tensor of a tuple state."""
     if isinstance(value, (tuple, list)):
         if posed.shapes is None or len(value) != len(posed.shapes):
             raise ValueError(f"`{name}` must be a number, or have an entry for each tensor of `y0`, found {len(value)}")

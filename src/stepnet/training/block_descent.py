@@ -1,10 +1,10 @@
-"""Parameters by blocks: some are free while the others stay; and depth by levels, from a short net to a long one."""
+"""Block coordinate descent over groups of parameters, and multilevel training from few steps to many."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,15 +13,22 @@ from stepnet.nets.derivatives import Linearised
 from stepnet.records import find_by_name, validate_count
 from stepnet.training.full_batch import METHODS, Method, minimise
 from stepnet.training.maximum_principle import MSA
-from stepnet.training.minimisation import MinimisationState, Minimum
-from stepnet.training.objective import Data, Model, Objective, indices_into, require, validate_theta
-from stepnet.training.progress import bar
+from stepnet.training.minimisation import MinimisationState
+from stepnet.training.objective import Data, Model, Objective, require, validate_indices, validate_theta
+from stepnet.training.progress import show_bar
 from stepnet.validation import array, check, having, sequence
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from stepnet.training.minimum import Minimum
+
+MOST_LEVELS = 31  # each level doubles the steps
 
 
 @dataclass(frozen=True, eq=False)
 class FreeGradient:
-    """The gradient of a value by the parameters that are free."""
+    """The gradient of a value with respect to the free parameters."""
 
     value: float
     theta: np.ndarray
@@ -29,11 +36,11 @@ class FreeGradient:
 
 
 class Part:
-    """A model of which only the parameters with these indices are free: a model itself."""
+    """A model in which only the parameters with these indices are free."""
 
     def __init__(self, model: Model, indices: np.ndarray):
         self._model = having("theta", "put", "gradient", what="a model")("model", model)
-        self._indices = indices_into("indices", indices, np.size(model.theta))
+        self._indices = validate_indices("indices", indices, np.size(model.theta))
         if hasattr(model, "linearised"):
             self.linearised = self._linearised
 
@@ -49,37 +56,37 @@ class Part:
     def __call__(self, x: np.ndarray) -> np.ndarray:
         return self._model(x)
 
-    def gradient(self, x: np.ndarray, loss: Callable) -> FreeGradient:
+    def gradient(self, x: np.ndarray, loss: Callable[..., Any]) -> FreeGradient:
         found = getattr(self._model, "parameter_gradient", self._model.gradient)(x, loss)
         return FreeGradient(found.value, found.theta[self._indices], found.outputs)
 
-    def gauss_newton(self, x: np.ndarray, v: np.ndarray, hessian: Callable) -> np.ndarray:
+    def gauss_newton(self, x: np.ndarray, v: np.ndarray, hessian: Callable[..., Any]) -> np.ndarray:
         return self._model.gauss_newton(x, self._whole(v), hessian)[self._indices]
 
     def _linearised(self, x: np.ndarray) -> Linearised:
-        near = self._model.linearised(x)  # type: ignore[attr-defined]
+        near = self._model.linearised(x)
         return Linearised(
             self._indices.size, near.outputs, lambda v: near.tangent(self._whole(v)),
             lambda u: near.pullback(u)[self._indices],
         )  # fmt: skip
 
     def _whole(self, v: np.ndarray) -> np.ndarray:
-        """A direction of all parameters."""
+        """Extend a direction of the free parameters to all parameters by zeros."""
         whole = np.zeros_like(self._model.theta)
         whole[self._indices] = self._own("v", v)
         return whole
 
-    def _own(self, name: str, value) -> np.ndarray:
+    def _own(self, name: str, value: ArrayLike) -> np.ndarray:
         return array(len(self._indices))(name, value)
 
     def roughness(self) -> tuple[float, np.ndarray]:
-        value, gradient = self._model.roughness()  # type: ignore[attr-defined]
+        value, gradient = self._model.roughness()
         return value, gradient[self._indices]
 
 
 @check(model=having("views", "theta", what="a net"))
 def blocks_by_name(model: Any) -> dict[str, np.ndarray]:
-    """The indices of a net's parameters, those of each opening, block, join and read-out together."""
+    """The parameter indices of a net, grouped by opening layer, block, join and readout."""
     found: dict[str, list[np.ndarray]] = {}
     for name, places in model.views(np.arange(model.theta.size)).items():
         found.setdefault(name.rpartition(".")[0], []).append(places.ravel())
@@ -93,27 +100,27 @@ def block_coordinate(
     method: Method | str = "lbfgs",
     *,
     sweeps: int = 10,
-    theta=None,
+    theta: ArrayLike | None = None,
     progress: bool = False,
 ) -> Minimum:
-    """Minimise over one block of parameters after the other; the model keeps the parameters that were found.
+    """Minimise over one block of parameters after the other; the model keeps the result.
 
-    The objective does not rise in any sweep.  Haber & Ruthotto (2017), arXiv:1705.03341, alternate so between the
-    layers and the read-out.
+    The objective does not increase in any sweep.  Haber & Ruthotto (2017), arXiv:1705.03341, alternate between the
+    layers and the readout.
 
     Parameters
     ----------
     objective, data, method, theta, progress
-        As in `minimise`, with `method` for each block.
+        As in `minimise`; `method` is applied to each block.
     blocks : mapping or sequence of arrays of indices, optional
-        Which parameters move together; all must be in one.  By default what the names of a net put together.
+        Groups of parameters, which together contain each parameter once.  By default `blocks_by_name`.
     sweeps : int
-        How often each block has its turn.
+        The number of passes over all blocks.
 
     Returns
     -------
     Minimum
-        With the value after every sweep as `history`, and the gradient by all parameters.
+        With the value after each sweep as `history`, and the gradient with respect to all parameters.
     """
     require(objective, data)
     model = objective.model
@@ -121,7 +128,7 @@ def block_coordinate(
         raise TypeError("`method` of block-coordinate descent must be LBFGS or GaussNewton; MSA trains whole nets")
     model.put(validate_theta(model, theta))
     parts = _validate(blocks_by_name(model) if blocks is None else blocks, model.theta.size)
-    with bar(validate_count("sweeps", sweeps, 0), progress, unit="sweep") as shown:
+    with show_bar(validate_count("sweeps", sweeps, 0), progress, unit="sweep") as shown:
         watch = MinimisationState(shown, np.array(model.theta))
         try:
             for _ in range(sweeps):
@@ -139,7 +146,7 @@ def block_coordinate(
 
 
 def _keep_end(objective: Objective, data: Data, watch: MinimisationState) -> None:
-    """Where the blocks have led, with the gradient by all of them."""
+    """Keep the end point, with the gradient with respect to all parameters."""
     theta = np.array(objective.model.theta)
     value, _, gradient = objective.gradient(theta, data)
     watch.gradients += 1
@@ -149,20 +156,20 @@ def _keep_end(objective: Objective, data: Data, watch: MinimisationState) -> Non
 def multilevel(
     objective: Objective, data: Data, method: Method | str = "lbfgs", *, levels: int = 3, progress: bool = False
 ) -> tuple[Any, list[Minimum]]:
-    """Train a short net, then the same function of depth on twice as many steps, and so on.
+    """Train a net with few steps, then the same function of depth with twice as many, and so on.
 
-    A level begins with the weights of the one before: `model.refined()` keeps them as functions of depth and halves the
-    steps.  Its first value is that of the last level only in the limit of short steps; where steps are long, the
+    A level starts from the weights of the previous one: `model.refined()` keeps them as functions of depth and halves
+    the steps.  Its first value is that of the last level only in the limit of short steps; where steps are long, the
     objective can jump, and the roughness of weights that are constant on each step doubles.  Haber & Ruthotto (2017);
-    Chang et al. (2018), arXiv:1710.10348.  An interruption holds the minimum of its level, and its model as `.model`.
+    Chang et al. (2018), arXiv:1710.10348.  An interruption carries the minimum of its level, and the model as `.model`.
 
     Returns
     -------
     model, minima
-        The longest model, with its parameters, and where each level ended.
+        The model with the most steps, trained, and the minimum of each level.
     """
     minima: list[Minimum] = []
-    for level in range(validate_count("levels", levels, 1)):
+    for level in range(validate_count("levels", levels, 1, MOST_LEVELS, "each level doubles the steps")):
         if level:
             objective = replace(objective, model=objective.model.refined())  # type: ignore[attr-defined]
         try:
@@ -173,10 +180,10 @@ def multilevel(
     return objective.model, minima
 
 
-def _validate(blocks, size: int) -> list[np.ndarray]:
-    """Blocks as arrays of indices in which every parameter comes once."""
+def _validate(blocks: Mapping[str, np.ndarray] | Sequence[np.ndarray], size: int) -> list[np.ndarray]:
+    """Return blocks as index arrays that contain each parameter once."""
     given = sequence(lambda _, each: each)("blocks", blocks.values() if isinstance(blocks, Mapping) else blocks)
-    parts = [indices_into("blocks", each, size) for each in given]
+    parts = [validate_indices("blocks", each, size) for each in given]
     if any(part.ndim != 1 or part.dtype.kind not in "iu" for part in parts):
         raise TypeError("`blocks` must be arrays of indices, each with one axis")
     together = np.sort(np.concatenate(parts)) if parts else np.zeros(0, int)

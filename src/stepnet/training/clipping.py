@@ -1,4 +1,4 @@
-"""Gradients that are too long, cut."""
+"""Gradient clipping."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ class ClipNorm:
 
     limit: float = 1.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         keep_numbers(self, limit="(0, inf)")
 
     @check(gradient=array())
     def __call__(self, gradient: np.ndarray) -> np.ndarray:
         if not np.isfinite(gradient).all():
-            return gradient  # there is nothing to scale; what diverged is told by the loop
+            return gradient  # nothing to scale; divergence is reported by the loop
         length = sqrt(inner(gradient, gradient))
         if length <= self.limit:
             return gradient
-        if length == inf:  # the squares are too large, not the entries
+        if length == inf:  # the squares overflow, not the entries
             return self(gradient / np.abs(gradient).max() * max(1.0, self.limit))
         return gradient * (self.limit / length)
 
 
 @dataclass(frozen=True)
 class ClipValue:
-    """Each entry of the gradient between -limit and limit."""
+    """Clip each entry of the gradient to [-limit, limit]."""
 
     limit: float = 1.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         keep_numbers(self, limit="(0, inf)")
 
     @check(gradient=array())

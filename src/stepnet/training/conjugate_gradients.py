@@ -1,4 +1,4 @@
-"""Conjugate gradients that stop early, at a boundary, or where the curvature is negative."""
+"""Truncated conjugate gradients, which stop at a tolerance, a boundary or negative curvature."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stepnet.validation import alike, array, check, function, optional, real, wh
 
 
 class CGStep(NamedTuple):
-    """A direction p, how much the model m(p) = g'p + p'Hp / 2 falls along it, and how it was found."""
+    """A step p, the decrease of the model m(p) = g'p + p'Hp / 2, and how the iteration ended."""
 
     direction: np.ndarray
     decrease: float
@@ -32,11 +32,11 @@ def truncated_cg(
 ) -> CGStep:  # fmt: skip
     """Minimise m(p) = g'p + p'Hp / 2 over |p| <= radius until the residual is `tol` of |g|.
 
-    `product(d)` is H d, and `curvature(d)`, if it is known for less, d'Hd: nobody asks for the residual after the last
-    of the iterations, so it takes the place of the last product.
+    `product(d)` is H d, and `curvature(d)`, where it is cheaper, d'Hd: the residual after the last iteration is not
+    needed, so it replaces the last product.
 
     Steihaug (1983), SIAM J. Numer. Anal. 20:626; Toint (1981).  Negative curvature is followed to the boundary; without
-    one (an infinite radius) the steps so far are the answer, or -g if there are none.
+    one (an infinite radius) the current iterate is returned, or -g in the first iteration.
     """
     p, r = np.zeros_like(g), g.copy()  # r = g + H p
     d, rr = -r, inner(r, r)
@@ -69,7 +69,7 @@ def truncated_cg(
 
 
 def _make_downhill(p: np.ndarray, d: np.ndarray, radius: float) -> float:
-    """How far to follow negative curvature: to the boundary; without one, only the first direction is followed."""
+    """The step length along negative curvature: to the boundary; without one, only the first direction is used."""
     if radius < inf:
         return _find_boundary(p, d, radius)
     return 0.0 if p.any() else 1.0

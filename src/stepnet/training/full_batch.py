@@ -1,11 +1,11 @@
-"""All data at once: L-BFGS, Gauss-Newton by conjugate gradients, successive approximations."""
+"""Full-batch methods: L-BFGS, Gauss-Newton by conjugate gradients, successive approximations."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite, sqrt
 from types import NoneType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,29 +16,34 @@ from stepnet.records import explain_arguments, find_by_name, keep, keep_numbers,
 from stepnet.training.conjugate_gradients import CGStep, truncated_cg
 from stepnet.training.lbfgs import LBFGS, descend
 from stepnet.training.maximum_principle import MSA, successive_approximations
-from stepnet.training.minimisation import ZERO_GRADIENT, MinimisationState, Minimum, require_start
+from stepnet.training.minimisation import ZERO_GRADIENT, MinimisationState, require_start
 from stepnet.training.objective import Data, Objective, require, validate_theta
-from stepnet.training.progress import bar
+from stepnet.training.progress import show_bar
 
-DESCENT = 1e-4  # of the decrease a line or a model promises, for a step to be taken
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from stepnet.training.minimum import Minimum
+
+DESCENT = 1e-4  # of the predicted decrease, for a step to be accepted
 HALVINGS = 40
-BAD, GOOD = 0.25, 0.5  # of the promised decrease, for a region to shrink or to grow
+BAD, GOOD = 0.25, 0.5  # of the predicted decrease, for the trust region to shrink or to grow
 SMALLEST = 1e-14  # of the first radius
 PRECISIONS = ("float32", "float64")
 
 
 @dataclass(frozen=True)
 class LineSearch:
-    """Halve a step until the objective falls by a part of what its slope promises.  Armijo (1966)."""
+    """Halve a step until the decrease is a fraction of that predicted by the slope.  Armijo (1966)."""
 
 
 @dataclass(frozen=True)
 class TrustRegion:
-    """Steps no longer than a radius, which follows how well the quadratic model foretells the objective."""
+    """Steps within a radius that is adapted to how well the quadratic model predicts the objective."""
 
     radius: float = 1.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         keep_numbers(self, radius="(0, inf)")
 
 
@@ -50,16 +55,17 @@ class GaussNewton:
     Parameters
     ----------
     iterations : int
-        Most steps.
+        Maximum number of steps.
     cg_iterations, cg_tol
-        Most products in a step, and the part of the residual at which they end.
+        Maximum number of products per step, and the relative residual at which the iteration ends.
     tol : float
-        The largest entry of the gradient at which it ends.
+        The iteration ends when the largest entry of the gradient is below this.
     control : LineSearch or TrustRegion
-        What makes the objective fall in every step.
+        How a decrease of the objective is ensured.
     precision : "float32" or "float64", optional
-        Of the products, if not that of the model (which must be a `Net`); values and gradients are not touched, so the
-        end is as exact as ever.  Kelley (2022), Newton's method in mixed precision, SIAM Rev. 64:191.
+        Precision of the products, if not that of the model (which must be a `Net`); values and gradients are
+        unaffected, so the final accuracy is the same.  Kelley (2022), Newton's method in mixed precision, SIAM Rev.
+        64:191.
     """
 
     iterations: int = 50
@@ -69,7 +75,7 @@ class GaussNewton:
     control: LineSearch | TrustRegion = field(default_factory=LineSearch)
     precision: str | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         keep(self, iterations=validate_count("iterations", self.iterations, 0))
         keep(self, cg_iterations=validate_count("cg_iterations", self.cg_iterations, 1))
         keep_numbers(self, cg_tol="[0, 1)", tol="[0, inf)")
@@ -85,11 +91,16 @@ METHODS = {"lbfgs": LBFGS, "gauss_newton": GaussNewton, "msa": MSA}
 
 @explain_arguments()
 def minimise(
-    objective: Objective, data: Data, method: Method | str = "lbfgs", *, theta=None, progress=False
+    objective: Objective,
+    data: Data,
+    method: Method | str = "lbfgs",
+    *,
+    theta: ArrayLike | None = None,
+    progress: Any = False,
 ) -> Minimum:
-    """Make an objective small on all data; the model keeps the parameters that were found.
+    """Minimise an objective on all data; the model keeps the result.
 
-    Ctrl-C raises `TrainingInterrupted`, whose `.run` is where it had come to; the model keeps that.
+    Ctrl-C raises `TrainingInterrupted`, whose `.run` is the best point so far, which the model keeps.
 
     Parameters
     ----------
@@ -97,16 +108,16 @@ def minimise(
     data : Data
     method : LBFGS, GaussNewton, MSA or their names "lbfgs", "gauss_newton", "msa"
     theta : array, optional
-        Parameters to begin with, instead of those of the model.
+        Initial parameters, instead of those of the model.
     progress : bool
-        Show a bar.
+        Show a progress bar.
     """
     require(objective, data)
     chosen = find_by_name("method", METHODS, method, {})
     if not isinstance(chosen, Method):
         raise TypeError(f"`method` must be LBFGS, GaussNewton, MSA or a name, found {chosen!r:.80}")
     start = validate_theta(objective.model, theta)
-    with bar(chosen.iterations, progress) as shown, np.errstate(over="ignore", invalid="ignore"):
+    with show_bar(chosen.iterations, progress) as shown, np.errstate(over="ignore", invalid="ignore"):
         watch = MinimisationState(shown, start)
         try:
             found = _choose_method(objective, start, data, chosen, watch)
@@ -129,7 +140,7 @@ def _choose_method(
 
 
 class TriedStep(NamedTuple):
-    """A step that was tried: where it led, how it looks there (None if not down), and the radius for the next one."""
+    """An attempted step: its end point, the expansion there (None if not accepted), and the next radius."""
 
     theta: np.ndarray
     there: Expansion | None
@@ -170,14 +181,14 @@ def _gauss_newton(
 
 
 def _is_arrived(theta: np.ndarray, here: Expansion, method: GaussNewton, watch: MinimisationState) -> bool:
-    """Whether the gradient is zero at a point, which is kept."""
+    """Keep a point; return whether its gradient is zero to the tolerance."""
     watch.gradients += 1
     watch.keep(theta, here.value, here.gradient)
     return bool(np.abs(here.gradient).max(initial=0.0) <= method.tol)
 
 
 def _cast_precision(objective: Objective, precision: str | None) -> Objective:
-    """The same objective of a model in this precision; itself if that is its own."""
+    """The same objective with the model in this precision; unchanged if it is the model's own."""
     if precision is None or objective.model.theta.dtype == precision:
         return objective
     if not hasattr(objective.model, "astype"):
@@ -188,7 +199,7 @@ def _cast_precision(objective: Objective, precision: str | None) -> Objective:
 
 
 def _search_along(objective: Objective, theta: np.ndarray, data: Data, here: Expansion, step: CGStep) -> TriedStep:
-    """The first of the step, its half, its quarter, ... that makes the objective fall enough."""
+    """The first of the step, its half, its quarter, ... with a sufficient decrease of the objective."""
     slope, length, slack = inner(here.gradient, step.direction), 1.0, _estimate_rounding(here)
     for _ in range(HALVINGS):
         new = theta + length * step.direction
@@ -202,7 +213,7 @@ def _search_along(objective: Objective, theta: np.ndarray, data: Data, here: Exp
 def _search_within(
     objective: Objective, theta: np.ndarray, data: Data, here: Expansion, step: CGStep, radius: float
 ) -> TriedStep:
-    """The step if the objective falls, and the radius that the quality of the model asks for."""
+    """The step if the objective decreases, and the new radius."""
     new = theta + step.direction
     slack, there = _estimate_rounding(here), objective.expansion(new, data)
     decrease = here.value - there.value
@@ -215,5 +226,5 @@ def _search_within(
 
 
 def _estimate_rounding(here: Expansion) -> float:
-    """What the value is uncertain by; near a minimum a decrease is less.  Conn, Gould & Toint (2000), 17.4.2."""
+    """The rounding error of the value; near a minimum decreases are smaller.  Conn, Gould & Toint (2000), 17.4.2."""
     return 10 * float(np.finfo(here.gradient.dtype).eps) * abs(here.value)

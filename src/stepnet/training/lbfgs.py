@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, isfinite
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from stepnet.records import explain_arguments, keep, keep_numbers, validate_count
-from stepnet.training.minimisation import MinimisationState, Minimum, require_start
+from stepnet.training.minimisation import MinimisationState, require_start
 from stepnet.training.objective import Evaluation
+
+if TYPE_CHECKING:
+    from scipy.optimize import OptimizeResult
+
+    from stepnet.training.minimum import Minimum
 
 
 @explain_arguments()
@@ -21,18 +27,18 @@ class LBFGS:
     Parameters
     ----------
     iterations : int
-        Most steps.
+        Maximum number of steps.
     memory : int
-        Pairs of steps and gradient differences that are kept.
+        Number of stored pairs of steps and gradient differences.
     tol : float
-        The largest entry of the gradient at which it ends.
+        The iteration ends when the largest entry of the gradient is below this.
     """
 
     iterations: int = 200
     memory: int = 10
     tol: float = 1e-8
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         keep(self, iterations=validate_count("iterations", self.iterations, 0))
         keep(self, memory=validate_count("memory", self.memory, 1))
         keep_numbers(self, tol="[0, inf)")
@@ -41,10 +47,10 @@ class LBFGS:
 def descend(
     function: Callable[[np.ndarray], Evaluation], theta: np.ndarray, method: LBFGS, watch: MinimisationState
 ) -> Minimum:
-    """Make a function small from `theta`; the best point that was looked at is kept."""
+    """Minimise a function from `theta`; the best point evaluated is kept."""
     from scipy.optimize import minimize
 
-    def pair(w):
+    def pair(w: np.ndarray) -> tuple[float, np.ndarray]:
         point = w.astype(theta.dtype)
         value, accuracy, gradient = function(point)
         watch.gradients += 1
@@ -54,14 +60,14 @@ def descend(
         watch.tell(loss=watch.value, accuracy=accuracy)
         return (value, gradient.astype(np.float64)) if is_finite else (inf, np.zeros(w.size))
 
-    def after_step(intermediate_result):
+    def after_step(intermediate_result: OptimizeResult) -> None:
         watch.step(intermediate_result.fun)
 
     options = {"maxiter": method.iterations, "maxcor": method.memory, "gtol": method.tol, "ftol": 0.0,
                "maxfun": 20 * method.iterations + 20}  # fmt: skip
     if method.iterations == 0:
         pair(theta.astype(np.float64))
-        converged, message = False, "no iterations were wanted"
+        converged, message = False, "no iterations were requested"
     else:
         found = minimize(pair, theta.astype(np.float64), jac=True, method="L-BFGS-B", callback=after_step,
                          options=options)  # fmt: skip

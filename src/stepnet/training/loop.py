@@ -1,4 +1,4 @@
-"""The loop over epochs and mini-batches: early stopping, progress, storage, and what happens if it diverges."""
+"""The loop over epochs and mini-batches, with early stopping, progress, storage and divergence checks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, isfinite, nan
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,17 +15,22 @@ from stepnet.records import explain_arguments
 from stepnet.storage.stored_arrays import report_damage
 from stepnet.training.objective import Data, Objective, require, validate_theta
 from stepnet.training.optimisers import empty_slots
-from stepnet.training.progress import Bar, bar
+from stepnet.training.progress import Bar, show_bar
 from stepnet.training.run import NOTHING, Ending, Recipe, Run, State, build_result
 from stepnet.training.storage import Store, digest, identity, require_same
 
-GROWTH = 1e10  # times the first loss (or one, if that is less): nobody comes back from there
-SHOWN = ("loss", "accuracy", "validation", "validation_accuracy")  # the history's columns as the bar calls them
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from numpy.typing import ArrayLike
+
+GROWTH = 1e10  # times the first loss (or one, if that is less): counts as divergence
+SHOWN = ("loss", "accuracy", "validation", "validation_accuracy")  # names of the history's columns on the progress bar
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingJob:
-    """What is trained on what, and how."""
+    """The objective, data and recipe of a training run."""
 
     objective: Objective
     data: Data
@@ -37,7 +43,7 @@ class TrainingJob:
 
     @property
     def by_best(self) -> bool:
-        """Whether the best parameters are wanted, and not the last."""
+        """Whether to return the best parameters instead of the last."""
         return self.validation is not None or self.recipe.patience is not None
 
 
@@ -51,35 +57,35 @@ def train(
     data: Data,
     recipe: Recipe | None = None,
     *,
-    theta=None,
+    theta: ArrayLike | None = None,
     validation: Data | None = None,
     progress: bool = False,
-    path=None,
+    path: str | PathLike[str] | None = None,
     resume: bool = False,
     check: bool = True,
 ) -> Run:
-    """Train a model by mini-batches; the model keeps the parameters that were found.
+    """Train a model by mini-batches; the model keeps the resulting parameters.
 
     Parameters
     ----------
     objective : Objective
         The model, its loss and penalties.
     data : Data
-        Samples to learn from.
+        Training data.
     recipe : Recipe, optional
         Optimiser, epochs, batches, clipping, early stopping, seed.
     theta : array, optional
-        Parameters to begin with, instead of those of the model; a run that goes on must have begun with them.
+        Initial parameters, instead of those of the model; a resumed run must have started from them.
     validation : Data, optional
-        Samples that tell when to stop, and which parameters are the best.
+        Validation data for early stopping and the choice of the best parameters.
     progress : bool
-        Show a bar with loss and accuracy.
+        Show a progress bar with loss and accuracy.
     path : path, optional
-        A directory to store the run in, so that it can go on after whatever happens.
+        A directory in which the run is stored, so that it can be resumed.
     resume : bool
-        Go on with the run in `path`, bit for bit, if there is one.
+        Continue the run in `path`, bit for bit, if there is one.
     check : bool
-        Raise `TrainingFailed` or `TrainingInterrupted`, which hold the run, if it does not come to an end by itself.
+        Raise `TrainingFailed` or `TrainingInterrupted`, which hold the run, if it diverges or is interrupted.
 
     Returns
     -------
@@ -94,7 +100,7 @@ def train(
     with nullcontext() if store is None else store.locked():
         state = _begin(job, store, theta, resume)
         with (
-            bar(job.recipe.epochs, progress, done=len(state.history), unit="epoch") as shown,
+            show_bar(job.recipe.epochs, progress, done=len(state.history), unit="epoch") as shown,
             np.errstate(over="ignore", invalid="ignore"),
         ):
             state, ending, message = _run(job, state, store, shown)
@@ -109,7 +115,7 @@ def train(
     return run
 
 
-def _begin(job: TrainingJob, store: Store | None, theta, resume: bool) -> State:
+def _begin(job: TrainingJob, store: Store | None, theta: ArrayLike | None, resume: bool) -> State:
     """A new state, or the stored one."""
     given, theta = theta is not None, validate_theta(job.objective.model, theta)
     if store is None:
@@ -120,7 +126,7 @@ def _begin(job: TrainingJob, store: Store | None, theta, resume: bool) -> State:
         beginning = {"theta": digest(theta)}
         if store.holds_a_run:
             if not resume:
-                raise ValueError(f"`path` = {str(store.path)!r} holds a run; `resume=True` goes on with it")
+                raise ValueError(f"`path` = {str(store.path)!r} holds a run; set `resume=True` to continue it")
             require_same(store.description(), what | (beginning if given else {}), store.path)
             return _load_stored(job, store, theta)
         store.describe(what | beginning)
@@ -139,7 +145,7 @@ def _load_stored(job: TrainingJob, store: Store, theta: np.ndarray) -> State:
 
 
 def _run(job: TrainingJob, state: State, store: Store | None, shown: Bar) -> tuple[State, Ending, str]:
-    """Steps until an ending.  A state is replaced as a whole, so an interruption leaves one to go on from."""
+    """Step until the run ends.  A state is replaced as a whole, so an interruption leaves a consistent one."""
     n, recipe = job.steps_per_epoch, job.recipe
     ending = Ending.COMPLETED
     try:
@@ -163,13 +169,13 @@ def _run(job: TrainingJob, state: State, store: Store | None, shown: Bar) -> tup
 
 
 def _advance(job: TrainingJob, state: State) -> State:
-    """The state after a step and, if that was the last of an epoch, what the epoch asks for."""
+    """The state after a step and, at the end of an epoch, after its evaluation."""
     new = _step(job, state)
     return _close_epoch(job, new) if new.step % job.steps_per_epoch == 0 else new
 
 
 def _step(job: TrainingJob, state: State) -> State:
-    """One mini-batch: the gradient where the state is, and the update."""
+    """Process one mini-batch: gradient and update."""
     epoch, place = divmod(state.step, job.steps_per_epoch)
     batch, recipe = _select_batch(job, epoch, place), job.recipe
     rate = _find_rate(recipe, state.step / job.steps_per_epoch)
@@ -188,17 +194,17 @@ def _step(job: TrainingJob, state: State) -> State:
 
 
 def _find_rate(recipe: Recipe, epoch: float) -> float:
-    """The rate at a time, which a schedule of the user's own may get wrong."""
+    """The learning rate at a time, checked because a user's schedule may return an invalid one."""
     rate = recipe.optimiser.rate(epoch)
     if not (isinstance(rate, (int, float, np.number)) and 0 <= rate < inf):
         raise ValueError(
-            f"`rate` must be a number, 0 or more, found {rate!r:.80} at epoch {epoch:g}; mend the schedule"
+            f"`rate` must be a number, 0 or more, found {rate!r:.80} at epoch {epoch:g}; correct the schedule"
         )
     return float(rate)
 
 
 def _is_finite(vector: np.ndarray) -> bool:
-    """A finite sum says so at once; one that is not may have been too large."""
+    """Whether all entries are finite: a finite sum implies it, otherwise all are checked."""
     return isfinite(vector.sum()) or bool(np.isfinite(vector).all())
 
 
@@ -207,7 +213,7 @@ def _is_bounded(value: float, first: float) -> bool:
 
 
 def _require_good_end(job: TrainingJob, state: State) -> None:
-    """The last update has led to parameters that no step has looked at."""
+    """Check the parameters of the last update, which no step has evaluated."""
     epoch, place = divmod(state.step - 1, job.steps_per_epoch)
     value, _ = job.objective.value(state.theta, _select_batch(job, epoch, place))
     if not _is_bounded(value, state.first):
@@ -222,7 +228,7 @@ def _select_batch(job: TrainingJob, epoch: int, place: int) -> Data:
 
 
 def _close_epoch(job: TrainingJob, state: State) -> State:
-    """The end of an epoch: a row of history, and whether it is the best so far."""
+    """End an epoch: append to the history, and update the best state."""
     loss, hits, weight, samples = state.sums
     validated = (nan, nan) if job.validation is None else job.objective.value(state.theta, job.validation)
     epoch = len(state.history) + 1
@@ -239,7 +245,7 @@ def _close_epoch(job: TrainingJob, state: State) -> State:
 
 
 def _find_watched_loss(job: TrainingJob, theta: np.ndarray, row: tuple[float, ...]) -> float:
-    """The loss that tells whether an epoch is the best: that of its last parameters, if they are to be kept."""
+    """The loss by which epochs are compared: that of the parameters at the end of the epoch, if they may be kept."""
     if job.validation is not None:
         return row[2]
     return row[0] if job.recipe.patience is None else job.objective.value(theta, job.data)[0]

@@ -1,19 +1,20 @@
-"""Successive approximations from Pontryagin's maximum principle: states forward, costates back, layers by themselves.
+"""Successive approximations from Pontryagin's maximum principle: states forward, costates backward, then each layer.
 
 With x_(n+1) = f_n(x_n, theta_n), a loss Phi(x_N) and penalties L_n, the Hamiltonians are H_n = p_(n+1) . f_n - L_n, the
-costates p_n = dH_n / dx_n back from p_N = -dPhi / dx_N.  In every sweep each layer maximises
+costates p_n = dH_n / dx_n, computed backward from p_N = -dPhi / dx_N.  In each sweep every layer maximises
 
     H_n(theta) - rho / 2 |x_(n+1) - f_n(x_n, theta)|^2 - rho / 2 |p_n - dH_n / dx (x_n, theta)|^2
 
-over its own parameters, states and costates being kept: no layer waits for another.  The terms with rho keep them true.
-Li, Chen, Tai & E (2017), Maximum principle based algorithms for deep learning, arXiv:1710.09513.
+over its own parameters, with states and costates fixed, so that layers are independent.  The terms with rho limit the
+change of states and costates.  Li, Chen, Tai & E (2017), Maximum principle based algorithms for deep learning,
+arXiv:1710.09513.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, isfinite, nan
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -22,12 +23,15 @@ from stepnet.nets.layer_decomposition import LayerDecomposition
 from stepnet.nets.penalties import Penalty
 from stepnet.records import explain_arguments, keep, keep_numbers, validate_count
 from stepnet.training.lbfgs import LBFGS, descend
-from stepnet.training.minimisation import ZERO_GRADIENT, MinimisationState, Minimum, require_start
+from stepnet.training.minimisation import ZERO_GRADIENT, MinimisationState, require_start
 from stepnet.training.objective import Data, Evaluation, Objective
 from stepnet.training.progress import Bar
 
-DESCENT, BAD, GOOD = 1e-4, 0.25, 0.5  # of what the Hamiltonians gain: to be taken, for rho to grow, for rho to shrink
-LARGEST = 1e14  # times the first rho; its inverse is the smallest
+if TYPE_CHECKING:
+    from stepnet.training.minimum import Minimum
+
+DESCENT, BAD, GOOD = 1e-4, 0.25, 0.5  # of the gain of the Hamiltonians: to accept, to increase rho, to decrease rho
+LARGEST = 1e14  # times the initial rho; its inverse bounds rho from below
 
 
 @explain_arguments()
@@ -38,16 +42,17 @@ class MSA:
     Parameters
     ----------
     iterations : int
-        Most sweeps; each maximises all Hamiltonians once.
+        Maximum number of sweeps; each maximises all Hamiltonians once.
     rho : float
-        How much layers mind that states and costates change.  Zero is the basic method, which may diverge.
+        The penalty on changes of states and costates.  Zero is the basic method, which may diverge.
     inner : int
         L-BFGS steps of each layer in a sweep.
     growth : float
-        A sweep after which the objective has not fallen is undone, and rho multiplied by this; it is divided by it
-        where the objective fell by much of what the Hamiltonians gained.  One keeps rho and takes every sweep.
+        If a sweep does not decrease the objective, it is rejected and rho is multiplied by this; rho is divided by it
+        if the decrease is a large part of the gain of the Hamiltonians.  With 1, rho is constant and every sweep is
+        accepted.
     tol : float
-        The largest entry of the gradient at which it ends.
+        The iteration ends when the largest entry of the gradient is below this.
     """
 
     iterations: int = 50
@@ -56,7 +61,7 @@ class MSA:
     growth: float = 4.0
     tol: float = 1e-8
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         keep(self, iterations=validate_count("iterations", self.iterations, 0))
         keep(self, inner=validate_count("inner", self.inner, 1))
         keep_numbers(self, rho="[0, inf)", growth="[1, inf)", tol="[0, inf)")
@@ -65,10 +70,10 @@ class MSA:
 
 
 class LayerTrajectory(NamedTuple):
-    """What a sweep keeps: parameters, the objective there with its gradient, states and costates of all layers.
+    """Parameters, the objective with its gradient, and the states and costates of all layers.
 
     States and costates are `(batch, features)`.  Costates are those of the sum over samples, so that rho does not
-    depend on how many there are.
+    depend on their number.
     """
 
     theta: np.ndarray
@@ -93,10 +98,9 @@ class Hamiltonian(NamedTuple):
 def successive_approximations(
     objective: Objective, theta: np.ndarray, data: Data, method: MSA, watch: MinimisationState
 ) -> Minimum:
-    """Sweeps until the gradient is zero, or all are done."""
+    """Sweep until the gradient is zero to the tolerance, or all iterations are done."""
     if objective.smoothness:
-        raise ValueError("MSA needs layers that do not know each other: `smoothness` must be 0, found "
-                         f"{objective.smoothness:g}")  # fmt: skip
+        raise ValueError(f"MSA needs layers without coupling: `smoothness` must be 0, found {objective.smoothness:g}")
     parts = LayerDecomposition(objective.model)  # type: ignore[arg-type]
     here = build_trajectory(parts, objective, theta, data)
     require_start(here.value)
@@ -126,7 +130,7 @@ def successive_approximations(
 
 
 def build_trajectory(parts: LayerDecomposition, objective: Objective, theta: np.ndarray, data: Data) -> LayerTrajectory:
-    """States forward and costates back; the gradient of the objective comes along, as it is -sum_n dH_n / dtheta."""
+    """Compute states and costates; the gradient of the objective, -sum_n dH_n / dtheta, is obtained as well."""
     states = parts.states(theta, data.x)
     local, own = objective.loss.at(parts.outputs(states), data.y, data.weights), objective.penalty.at(theta)
     end = np.asarray(-len(data) * local.gradient, theta.dtype)
@@ -137,10 +141,10 @@ def build_trajectory(parts: LayerDecomposition, objective: Objective, theta: np.
 def build_hamiltonian(
     parts: LayerDecomposition, penalty: Penalty, here: LayerTrajectory, n: int, theta: np.ndarray, rho: float
 ) -> Hamiltonian:
-    """That of layer n at its own parameters `theta`.
+    """The Hamiltonian of layer n at its parameters `theta`.
 
     Sums over samples are means.  The mixed derivative in the term of the costates is a central difference of exact
-    gradients, along the direction in which the costate has moved.
+    gradients, along the direction of the change of the costate.
     """
     layer, x, p = parts.layers[n], here.x[n], here.p[n + 1]
     f, bar, slope = layer.pullback(theta, x, p)
@@ -160,7 +164,7 @@ def build_hamiltonian(
 def _sweep_layers(
     parts: LayerDecomposition, objective: Objective, here: LayerTrajectory, data: Data, rho: float, inner: int
 ) -> tuple[LayerTrajectory, float]:
-    """Where all layers go from a trajectory, and how much their Hamiltonians gain together."""
+    """The trajectory after all layers are updated, and the total gain of their Hamiltonians."""
     method = LBFGS(inner, tol=0.0)
 
     def maximised(n: int) -> tuple[np.ndarray, float]:
@@ -168,7 +172,7 @@ def _sweep_layers(
         if not start.size:
             return start, 0.0
 
-        def negative(theta):
+        def negative(theta: np.ndarray) -> Evaluation:
             found = build_hamiltonian(parts, objective.penalty, here, n, theta, rho)
             return Evaluation(-found.value, nan, -found.gradient)
 

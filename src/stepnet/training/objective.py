@@ -1,11 +1,11 @@
-"""What is made small: a loss of a model's outputs on data, and penalties, as functions of one flat vector."""
+"""Objectives: a loss of a model's outputs on data plus penalties, as a function of one flat vector."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -16,15 +16,18 @@ from stepnet.nets.penalties import Penalty
 from stepnet.records import as_array, keep, keep_numbers, show_fields
 from stepnet.validation import array, check, instance
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
 
 class Model(Protocol):
-    """What training needs of a net, and what a `Net` offers.
+    """The interface that training requires of a model, such as a `Net`.
 
-    `gradient(x, loss)` runs `loss(outputs)`, which gives a value and its gradient by the outputs, and returns a record
-    with `value`, `theta` (the gradient by the parameters) and `outputs`.  `gauss_newton(x, v, hessian)`, which only the
-    method of that name needs, gives J' hessian(J v), with J the derivative of the outputs by the parameters.  A model
-    with `linearised(x)`, as that of a `Net`, is asked for J once in every step instead, and one with
-    `parameter_gradient(x, loss)` for a gradient that leaves out the inputs.
+    `gradient(x, loss)` calls `loss(outputs)`, which returns a value and its gradient with respect to the outputs, and
+    returns a record with `value`, `theta` (the gradient with respect to the parameters) and `outputs`.
+    `gauss_newton(x, v, hessian)`, needed only by the method of that name, returns J' hessian(J v), with J the
+    derivative of the outputs with respect to the parameters.  If a model has `linearised(x)`, like `Net`, it is used
+    once per step instead; if it has `parameter_gradient(x, loss)`, it is used for gradients without that of the inputs.
     """
 
     @property
@@ -34,9 +37,9 @@ class Model(Protocol):
 
     def __call__(self, x: np.ndarray, /) -> np.ndarray: ...
 
-    def gradient(self, x: np.ndarray, loss: Callable, /) -> Any: ...
+    def gradient(self, x: np.ndarray, loss: Callable[..., Any], /) -> Any: ...
 
-    def gauss_newton(self, x: np.ndarray, v: np.ndarray, hessian: Callable, /) -> np.ndarray: ...
+    def gauss_newton(self, x: np.ndarray, v: np.ndarray, hessian: Callable[..., Any], /) -> np.ndarray: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +52,7 @@ class Data:
 
     __repr__ = show_fields
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         keep(self, x=_require_finite("x", self.x), y=_require_finite("y", self.y))
         if self.weights is not None:
             keep(self, weights=_require_finite("weights", self.weights))
@@ -63,22 +66,22 @@ class Data:
         return len(self.x)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What is there, by name."""
+        """The arrays that are present, by name."""
         return {"x": self.x, "y": self.y} | ({} if self.weights is None else {"weights": self.weights})
 
     def rows(self, indices: np.ndarray) -> Data:
-        """Some of the samples; they were checked when the data were built."""
-        indices, part = indices_into("indices", indices, len(self)), object.__new__(Data)
+        """Select samples, without repeating the validation."""
+        indices, part = validate_indices("indices", indices, len(self)), object.__new__(Data)
         weights = None if self.weights is None else self.weights[indices]
         keep(part, x=self.x.take(indices, axis=0), y=self.y.take(indices, axis=0), weights=weights)
         return part
 
 
-of_data = check(theta=array(None), data=instance(Data, what="Data(x, y)"))
+check_theta_and_data = check(theta=array(None), data=instance(Data, what="Data(x, y)"))
 
 
 class Evaluation(NamedTuple):
-    """The value of an objective, the share of samples classified right (NaN in regression), and the gradient."""
+    """The value of an objective, the accuracy (NaN in regression), and the gradient."""
 
     value: float
     accuracy: float
@@ -95,13 +98,13 @@ class Objective:
     Parameters
     ----------
     model : Model
-        Such as a `Net`.
+        For example a `Net`.
     loss : Loss or str
         Anything with `at(outputs, targets, weights)` and `hits`, or a name.
     penalty : Penalty or str
-        Of the parameters.
+        Penalty on the parameters.
     smoothness : float
-        A factor for `model.roughness()`, the value and the gradient of a quadratic form of the parameters.
+        A factor of `model.roughness()`, which returns value and gradient of a quadratic form of the parameters.
     """
 
     model: Model
@@ -109,14 +112,14 @@ class Objective:
     penalty: Penalty = Penalty()
     smoothness: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         loss = losses.get(self.loss) if isinstance(self.loss, str) else self.loss
         if not callable(getattr(loss, "at", None)):
             raise TypeError(f"`loss` must be a Loss or its name, found {loss!r:.80} ({type(loss).__name__})")
         keep(self, loss=loss, penalty=penalties.get(self.penalty))
         keep_numbers(self, smoothness="[0, inf)")
 
-    @of_data
+    @check_theta_and_data
     def value(self, theta: np.ndarray, data: Data) -> tuple[float, float]:
         """The value and the accuracy."""
         self.model.put(theta)
@@ -126,7 +129,7 @@ class Objective:
             value += self._own(theta).value
         return value, self._accuracy(outputs, data)
 
-    @of_data
+    @check_theta_and_data
     def gradient(self, theta: np.ndarray, data: Data) -> Evaluation:
         """The value, the accuracy and the gradient."""
         found = self._pulled(theta, data)
@@ -136,38 +139,38 @@ class Objective:
         own = self._own(theta)
         return Evaluation(found.value + own.value, accuracy, found.theta + own.gradient)
 
-    @of_data
+    @check_theta_and_data
     def expansion(self, theta: np.ndarray, data: Data) -> Expansion:
         """Value, gradient, and products with J' H J, the Gauss-Newton part of the Hessian; penalties are exact.
 
-        Gradient and products are found when they are asked for, by one run if the model has `linearised`.
+        Gradient and products are computed on demand, from one run if the model has `linearised`.
         """
         self.model.put(theta)
         near = self.model.linearised(data.x) if hasattr(self.model, "linearised") else None
         outputs = self.model(data.x) if near is None else near.outputs
         local, own = self.loss.at(outputs, data.y, data.weights), self._own(theta)
 
-        def slope():
+        def slope() -> np.ndarray:
             pulled = self._pulled(theta, data).theta if near is None else near.pullback(local.gradient)
             return pulled + own.gradient
 
-        def product(v):
+        def product(v: np.ndarray) -> np.ndarray:
             if near is not None:
                 return near.gauss_newton(v, local.product) + own.product(v)
             self.model.put(theta)
             return self.model.gauss_newton(data.x, v, local.product) + own.product(v)
 
-        def bend(v):
-            """|J v| in the norm of the loss: no way back through the net."""
-            pushed = near.tangent(v)
+        def bend(v: np.ndarray) -> float:
+            """v' J' H J v, without a reverse sweep."""
+            pushed = near.tangent(v)  # type: ignore[union-attr]  # it is used only where `near` is there
             return inner(pushed.ravel(), local.product(pushed).ravel()) + own.curvature(v)
 
         return Expansion(local.value + own.value, slope, product, None if near is None else bend)
 
     def _pulled(self, theta: np.ndarray, data: Data) -> Any:
-        """The loss and its gradient by the parameters."""
+        """The loss and its gradient with respect to the parameters."""
 
-        def seed(outputs):
+        def seed(outputs: np.ndarray) -> tuple[float, np.ndarray]:
             local = self.loss.at(outputs, data.y, data.weights)
             return local.value, local.gradient
 
@@ -179,16 +182,16 @@ class Objective:
         return bool(self.penalty.l1 or self.penalty.l2 or self.smoothness)
 
     def _own(self, theta: np.ndarray) -> Expansion:
-        """What does not depend on data."""
+        """The penalties, which do not depend on data."""
         penalty = self.penalty.at(theta)
         if not self.smoothness:
             return penalty
         value, slope = self._roughness(theta)
 
-        rest = cache(lambda: self._roughness(np.zeros_like(theta))[1])  # what parameters that are not free contribute
+        rest = cache(lambda: self._roughness(np.zeros_like(theta))[1])  # contribution of fixed parameters
 
-        def product(v):
-            """The gradient of a quadratic form is its Hessian times where it is."""
+        def product(v: np.ndarray) -> np.ndarray:
+            """The gradient of a quadratic form at v is its Hessian times v."""
             return penalty.product(v) + self.smoothness * (self._roughness(v)[1] - rest())
 
         return Expansion(
@@ -196,7 +199,7 @@ class Objective:
         )
 
     def _roughness(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        """Of these parameters; the model keeps its own."""
+        """The roughness of these parameters; those of the model are unchanged."""
         own = np.array(self.model.theta)
         self.model.put(theta)
         found = self.model.roughness()  # type: ignore[attr-defined]
@@ -209,8 +212,8 @@ class Objective:
         return int(np.count_nonzero(self.loss.hits(outputs, data.y))) / len(outputs)
 
 
-def indices_into(name: str, value, count: int) -> np.ndarray:
-    """Whole numbers below a count, one or a row of them."""
+def validate_indices(name: str, value: Any, count: int) -> np.ndarray:
+    """Return integers below a count, a scalar or one-dimensional."""
     found = as_array(name, value)
     if found.dtype.kind not in "iu" or found.ndim > 1:
         raise TypeError(f"`{name}` must be whole numbers (n,), found {found.dtype} of the shape {found.shape}")
@@ -219,7 +222,7 @@ def indices_into(name: str, value, count: int) -> np.ndarray:
     return found
 
 
-def _require_finite(name: str, value) -> np.ndarray:
+def _require_finite(name: str, value: Any) -> np.ndarray:
     try:
         found = np.asarray(value)
     except ValueError:
@@ -233,8 +236,8 @@ def _require_finite(name: str, value) -> np.ndarray:
     return found
 
 
-def require(objective, data, validation=None) -> None:
-    """Arguments of the right kinds."""
+def require(objective: object, data: object, validation: object = None) -> None:
+    """Refuse arguments of wrong types."""
     if not isinstance(objective, Objective):
         raise TypeError(f"`objective` must be an Objective, found {objective!r:.80} ({type(objective).__name__})")
     for name, value in (("data", data), ("validation", data if validation is None else validation)):
@@ -242,8 +245,8 @@ def require(objective, data, validation=None) -> None:
             raise TypeError(f"`{name}` must be Data(x, y), found {value!r:.80} ({type(value).__name__})")
 
 
-def validate_theta(model: Model, theta) -> np.ndarray:
-    """Parameters to begin with: a copy of those given, or of those the model has."""
+def validate_theta(model: Model, theta: ArrayLike | None) -> np.ndarray:
+    """Return a copy of the given initial parameters, or of those of the model."""
     own = np.asarray(model.theta)
     found = np.array(own if theta is None else array()("theta", theta), own.dtype)
     if found.shape != own.shape:

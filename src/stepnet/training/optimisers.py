@@ -1,15 +1,16 @@
-"""Optimisers as records of numbers and pure updates of one flat vector.
+"""Optimisers as records with pure updates of one flat vector.
 
-`step(theta, gradient, slots, rate, count)` gives the new vector and the new slots, arrays of the same length by name
-that begin as zeros; `count` is one in the first step.  The formulas are those of `torch.optim` with its defaults.
+`step(theta, gradient, slots, rate, count)` returns the new vector and the new slots, arrays of the same length by name,
+initially zero; `count` is one in the first step.  The formulas are those of `torch.optim` with its defaults.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
 from math import sqrt
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -20,7 +21,9 @@ from stepnet.training.schedules import schedule
 from stepnet.validation import alike, array, arrays, check, having, real, whole
 
 Slots = dict[str, np.ndarray]
-Rate = Any  # a schedule; a number stands for a constant one
+Update = tuple[np.ndarray, Slots]
+Step = TypeVar("Step", bound=Callable[..., Any])
+Rate = Any  # a schedule, or a number for a constant one
 INTERVALS = {"momentum": "[0, 1)", "beta1": "[0, 1)", "beta2": "[0, 1)", "eps": "(0, inf)", "decay": "[0, inf)"}
 
 
@@ -46,7 +49,7 @@ def __dir__() -> list[str]:
 
 
 class Optimiser(Protocol):
-    """What the loop needs of an optimiser."""
+    """The interface of an optimiser."""
 
     @property
     def slots(self) -> tuple[str, ...]: ...
@@ -54,27 +57,24 @@ class Optimiser(Protocol):
     @property
     def rate(self) -> Rate: ...
 
-    def step(
-        self, theta: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, count: int
-    ) -> tuple[np.ndarray, Slots]: ...
+    def step(self, theta: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, count: int) -> Update: ...
 
 
-def of_vectors(step):
-    """Decorator: a step on vectors of one length, with slots of the same length."""
-    checked = check(theta=array(None), rate=real(), count=whole(1))(step)
+def check_vectors(step: Step) -> Step:
+    """Decorate a step to require vectors and slots of one length."""
 
+    @check(theta=array(None), rate=real(), count=whole(1))
     @wraps(step)
-    def call(self, theta, gradient, slots, rate, count):
-        theta = array(None)("theta", theta)
+    def call(self: Any, theta: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, count: int) -> Update:
         gradient, slots = alike("gradient", gradient, "theta", theta), arrays(*self.slots)("slots", slots)
         slots = {name: alike(f"slots[{name!r}]", slots[name], "theta", theta) for name in self.slots}
-        return checked(self, theta, gradient, slots, rate, count)
+        return step(self, theta, gradient, slots, rate, count)
 
-    return call
+    return cast(Step, call)
 
 
-def _check(record) -> None:
-    """Rates become schedules, all other numbers stay in their intervals."""
+def _check(record: SGD | Momentum | Nesterov | AdaGrad | RMSprop | Adam | AdamW) -> None:
+    """Convert rates to schedules and check that all other numbers lie in their intervals."""
     keep(record, rate=schedule(record.rate))
     keep_numbers(record, **{each.name: INTERVALS[each.name] for each in fields(record) if each.name != "rate"})
 
@@ -87,11 +87,11 @@ class SGD:
     rate: Rate = 0.1
     slots: ClassVar[tuple[str, ...]] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _check(self)
 
-    @of_vectors
-    def step(self, theta, gradient, slots, rate, count):
+    @check_vectors
+    def step(self, theta: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, count: int) -> Update:
         return theta - rate * gradient, {}
 
 
@@ -104,11 +104,11 @@ class Momentum:
     momentum: float = 0.9
     slots: ClassVar[tuple[str, ...]] = ("velocity",)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _check(self)
 
-    @of_vectors
-    def step(self, theta, gradient, slots, rate, count):
+    @check_vectors
+    def step(self, theta: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, count: int) -> Update:
         v = self.momentum * slots["velocity"] + gradient
         return theta - rate * v, {"velocity": v}
 
@@ -122,11 +122,11 @@ class Nesterov:
     momentum: float = 0.9
     slots: ClassVar[tuple[str, ...]] = ("velocity",)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _check(self)
 
-    @of_vectors
-    def step(self, theta, gradient, slots, rate, count):
+    @check_vectors
+    def step(self, theta: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, count: int) -> Update:
         v = self.momentum * slots["velocity"] + gradient
         return theta - rate * (gradient + self.momentum * v), {"velocity": v}
 
@@ -140,11 +140,11 @@ class AdaGrad:
     eps: float = 1e-10
     slots: ClassVar[tuple[str, ...]] = ("squares",)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _check(self)
 
-    @of_vectors
-    def step(self, theta, gradient, slots, rate, count):
+    @check_vectors
+    def step(self, theta: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, count: int) -> Update:
         s = slots["squares"] + gradient * gradient
         return theta - rate * gradient / (np.sqrt(s) + self.eps), {"squares": s}
 
@@ -159,20 +159,20 @@ class RMSprop:
     eps: float = 1e-8
     slots: ClassVar[tuple[str, ...]] = ("squares",)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _check(self)
 
-    @of_vectors
-    def step(self, theta, gradient, slots, rate, count):
+    @check_vectors
+    def step(self, theta: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, count: int) -> Update:
         s = self.beta2 * slots["squares"] + (1 - self.beta2) * gradient * gradient
         return theta - rate * gradient / (np.sqrt(s) + self.eps), {"squares": s}
 
 
-def _adam_step(record, keep, theta, gradient, slots, rate, count):
-    """keep theta less the step of Adam, whose decaying means of g and g^2 are corrected for their beginning at zero."""
-    from stepnet.engines.numba_engine.layers.parameter_updates import (
-        adam,  # the compiler is not loaded before it is needed
-    )
+def _adam_step(
+    record: Adam | AdamW, keep: float, theta: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, count: int
+) -> Update:
+    """keep theta minus the step of Adam, with decaying means of g and g^2 corrected for their zero initial values."""
+    from stepnet.engines.numba_engine import adam  # imported when needed, because it loads the compiler
 
     rate, scale = rate / (1 - record.beta1**count), 1 / sqrt(1 - record.beta2**count)
     numbers = record.beta1, record.beta2, keep, rate, scale, record.eps
@@ -191,11 +191,11 @@ class Adam:
     eps: float = 1e-8
     slots: ClassVar[tuple[str, ...]] = ("mean", "squares")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _check(self)
 
-    @of_vectors
-    def step(self, theta, gradient, slots, rate, count):
+    @check_vectors
+    def step(self, theta: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, count: int) -> Update:
         return _adam_step(self, 1.0, theta, gradient, slots, rate, count)
 
 
@@ -211,11 +211,11 @@ class AdamW:
     decay: float = 1e-2
     slots: ClassVar[tuple[str, ...]] = ("mean", "squares")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _check(self)
 
-    @of_vectors
-    def step(self, theta, gradient, slots, rate, count):
+    @check_vectors
+    def step(self, theta: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, count: int) -> Update:
         return _adam_step(self, 1 - rate * self.decay, theta, gradient, slots, rate, count)
 
 
@@ -223,15 +223,15 @@ class AdamW:
 class Proximal:
     """Another optimiser's step, then the proximal map of a penalty: theta = prox(rate penalty, step of theta).
 
-    The penalty is not to be part of the objective as well.  With `SGD` these are proximal gradients, which make weights
-    exactly zero under an l1 penalty; thresholds are rate l1 for every optimiser, so Adam's scaling does not move them.
-    Beck & Teboulle (2009), SIAM J. Imaging Sci. 2:183.
+    The penalty must not be part of the objective as well.  With `SGD` these are proximal gradients, which make weights
+    exactly zero under an l1 penalty; thresholds are rate l1 for every optimiser, so Adam's scaling does not affect
+    them.  Beck & Teboulle (2009), SIAM J. Imaging Sci. 2:183.
     """
 
     optimiser: Any
     penalty: Penalty
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         keep(self, optimiser=get(self.optimiser), penalty=penalties.get(self.penalty))
 
     @property
@@ -242,8 +242,8 @@ class Proximal:
     def rate(self) -> Rate:
         return self.optimiser.rate
 
-    @of_vectors
-    def step(self, theta, gradient, slots, rate, count):
+    @check_vectors
+    def step(self, theta: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, count: int) -> Update:
         new, slots = self.optimiser.step(theta, gradient, slots, rate, count)
         return self.penalty.proximal(new, rate), slots
 
@@ -251,8 +251,8 @@ class Proximal:
 OPTIMISERS = {each.__name__.lower(): each for each in (SGD, Momentum, Nesterov, AdaGrad, RMSprop, Adam, AdamW)}
 
 
-def get(name, **numbers) -> Optimiser:
-    """The optimiser of this name, as in `get("adam", rate=1e-2)`; an optimiser is its own name."""
+def get(name: str | Optimiser, **numbers: Any) -> Optimiser:
+    """The optimiser of this name, as in `get("adam", rate=1e-2)`; an optimiser is returned unchanged."""
     found = find_by_name("optimiser", OPTIMISERS, name, numbers)
     if not callable(getattr(found, "step", None)):
         raise TypeError(f"`optimiser` must be a name or have a `step`, found {found!r:.80} ({type(found).__name__})")
@@ -266,5 +266,5 @@ def names() -> list[str]:
 
 @check(optimiser=having("slots", "step", what="an optimiser"), theta=array())
 def empty_slots(optimiser: Optimiser, theta: np.ndarray) -> Slots:
-    """Zeros to begin with."""
+    """The initial slots, all zero."""
     return {name: np.zeros_like(theta) for name in optimiser.slots}

@@ -1,4 +1,4 @@
-"""A run of training: how it is to be done, where it is, and what came out."""
+"""A training run: its recipe, state and result."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepnet.records import checked_seed, explain_arguments, keep, keep_numbers, show_fields, validate_count
+from stepnet.records import explain_arguments, keep, keep_numbers, show_fields, validate_count, validate_seed
 from stepnet.storage.stored_arrays import require_array
 from stepnet.training import optimisers
 from stepnet.training.clipping import ClipNorm, ClipValue
 from stepnet.training.optimisers import Slots
 from stepnet.validation import check, whole
 
-LONGEST_ORDER = 2**31  # samples
-NOTHING = (0.0, 0.0, 0.0, 0.0)  # the sums of an epoch that has not begun
+LONGEST_ORDER = 2**30  # samples, whose order takes 8 GiB
+NOTHING = (0.0, 0.0, 0.0, 0.0)  # the sums at the start of an epoch
 COLUMNS = ("loss", "accuracy", "validation_loss", "validation_accuracy", "rate")
 
 
@@ -33,20 +33,20 @@ class Recipe:
     optimiser : Optimiser or str
         Such as `Adam(rate=Cosine(1e-2, 50))` or "adam".
     epochs : int
-        Most passes over the data.
+        Maximum number of passes over the data.
     batch_size : int, optional
         Samples in a mini-batch; all of them by default.  The last batch of an epoch may be smaller.
     clip : ClipNorm or ClipValue, optional
-        What is done with long gradients.
+        Gradient clipping.
     patience : int, optional
-        Epochs without improvement after which training ends.  What counts is the loss of the validation data or, if
-        there are none, that of all data, which is evaluated after every epoch.
+        Epochs without improvement after which training ends.  The loss on the validation data is compared or, without
+        these, that on all data, evaluated after each epoch.
     tolerance : float
-        The part of the lowest loss by which another one must be lower to count as improvement.
+        The relative decrease of the lowest loss that counts as improvement.
     seed : int
-        Of the order of samples, which is a function of (seed, epoch).
+        Seed of the order of samples, which is a function of (seed, epoch).
     save_every : int, optional
-        Steps after which a stored run is stored again; every epoch by default.
+        Number of steps between writes of a stored run; by default one epoch.
     """
 
     optimiser: Any = "adam"
@@ -58,9 +58,9 @@ class Recipe:
     seed: int = 0
     save_every: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         keep(self, optimiser=optimisers.get(self.optimiser), epochs=validate_count("epochs", self.epochs, 0))
-        keep(self, seed=checked_seed(self.seed))
+        keep(self, seed=validate_seed(self.seed))
         keep_numbers(self, tolerance="[0, 1)")
         for name in ("batch_size", "patience", "save_every"):
             value = getattr(self, name)
@@ -74,7 +74,7 @@ class Recipe:
 
     @check(samples=whole(1, LONGEST_ORDER), epoch=whole())
     def order(self, samples: int, epoch: int) -> np.ndarray:
-        """The samples as they come in an epoch."""
+        """The order of the samples in an epoch."""
         return _shuffle_order(self.seed, epoch, samples)
 
 
@@ -84,7 +84,7 @@ def _shuffle_order(seed: int, epoch: int, samples: int) -> np.ndarray:
 
 
 class Ending(Enum):
-    """How a run ended; the value is the sentence a user reads."""
+    """How a run ended; the value is the message shown to the user."""
 
     COMPLETED = "all epochs are done"
     STOPPED = "the loss has not improved for `patience` epochs"
@@ -93,10 +93,10 @@ class Ending(Enum):
 
 
 class State(NamedTuple):
-    """All numbers that decide how a run goes on.
+    """All numbers that determine how a run continues.
 
     `good` are the parameters of the last step whose loss was finite, `best` those with the lowest loss after an epoch,
-    `lowest`, in `best_epoch`.  `sums` are those of the epoch under way: loss times weights, samples classified right,
+    `lowest`, in `best_epoch`.  `sums` are those of the current epoch: loss times weights, correctly classified samples,
     weights, samples.
     """
 
@@ -112,7 +112,7 @@ class State(NamedTuple):
     history: tuple[tuple[float, ...], ...] = ()
 
     def numbers(self) -> dict[str, np.ndarray]:
-        """As arrays by name."""
+        """The state as arrays by name."""
         return {
             "theta": self.theta, "good": self.good, "best": self.best,
             "counts": np.array([self.step, self.best_epoch]),
@@ -123,7 +123,7 @@ class State(NamedTuple):
 
     @staticmethod
     def of(numbers: Mapping[str, np.ndarray]) -> State:
-        """The state that `numbers` tells of, if they can be those of a run."""
+        """Build a state from the arrays of `numbers`, after validation."""
         theta = np.asarray(numbers["theta"])
         if theta.ndim != 1 or theta.dtype.kind != "f":
             raise ValueError(f"`theta` must be a row of real numbers, found {theta.dtype} {theta.shape}")
@@ -143,7 +143,7 @@ class State(NamedTuple):
         return State(theta, good, best, slots, step, best_epoch, lowest, first, tuple(sums), history)
 
     def require_part_of(self, theta: np.ndarray, slots: tuple[str, ...], steps_per_epoch: int) -> None:
-        """This is a state of a run with such parameters, slots of the optimiser, and epochs."""
+        """Refuse a state that does not match these parameters, optimiser slots and steps per epoch."""
         require_array("`theta`", self.theta, theta.shape, theta.dtype)
         if set(self.slots) != set(slots):
             raise ValueError(f"the optimiser has the slots {sorted(slots)}, found {sorted(self.slots)}")
@@ -153,13 +153,13 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What training gave.
+    """The result of training.
 
     Parameters
     ----------
     theta : array
-        The parameters: the best ones where validation data or `patience` tell which these are, else the last ones; of a
-        run that diverged, the last ones with a finite loss if no epoch was done.
+        The parameters: the best ones if there are validation data or `patience`, otherwise the last ones; for a run
+        that diverged before the end of the first epoch, the last ones with a finite loss.
     ending : Ending
     message : str
         How it ended, where, and what to try.
@@ -187,7 +187,7 @@ class Run:
 
 
 def build_result(state: State, ending: Ending, message: str, by_best: bool) -> Run:
-    """A run that has ended in a state."""
+    """Build the result of a run that ended in a state."""
     if by_best and state.best_epoch:
         theta = state.best
     else:

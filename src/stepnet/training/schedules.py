@@ -1,4 +1,4 @@
-"""Learning rates as functions of the epoch: records, called with a time that counts epochs and their fractions."""
+"""Learning-rate schedules: records that are called with a time in epochs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Constant:
 
     rate: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         keep_numbers(self, rate=POSITIVE)
 
     @check(epoch=real())
@@ -48,7 +48,7 @@ class Constant:
 
 
 def _power(factor: float, exponent: float) -> float:
-    """factor^exponent, infinite where that is too large to be written."""
+    """factor^exponent, infinite on overflow."""
     try:
         return factor**exponent
     except OverflowError:
@@ -63,7 +63,7 @@ class StepDecay:
     every: float = 30.0
     factor: float = 0.1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         keep_numbers(self, rate=POSITIVE, every=POSITIVE, factor=SHARE)
 
     @check(epoch=real())
@@ -78,7 +78,7 @@ class Exponential:
     rate: float
     factor: float = 0.95
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         keep_numbers(self, rate=POSITIVE, factor=SHARE)
 
     @check(epoch=real())
@@ -94,7 +94,7 @@ class Cosine:
     epochs: float
     last: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         keep_numbers(self, rate=POSITIVE, epochs=POSITIVE, last="[0, inf)")
 
     @check(epoch=real())
@@ -109,7 +109,7 @@ class InverseTime:
     rate: float
     half: float = 10.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         keep_numbers(self, rate=POSITIVE, half=POSITIVE)
 
     @check(epoch=real())
@@ -119,13 +119,13 @@ class InverseTime:
 
 @dataclass(frozen=True)
 class WarmUp:
-    """Another schedule, times a factor that grows evenly from `first` to one over some epochs."""
+    """Another schedule, times a factor that grows linearly from `first` to one over `epochs` epochs."""
 
     then: Any  # a schedule, or a number for a constant one
     epochs: float = 5.0
     first: float = 0.1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         keep(self, then=schedule(self.then))
         keep_numbers(self, epochs=POSITIVE, first=SHARE)
 
@@ -141,13 +141,13 @@ SCHEDULES = {
 }  # fmt: skip
 
 
-def schedule(rate) -> Schedule:
-    """A schedule as it is, a number as a constant one."""
+def schedule(rate: Any) -> Schedule:
+    """Return a schedule unchanged, and a number as a constant schedule."""
     return rate if callable(rate) and not isinstance(rate, type) else Constant(rate)
 
 
-def get(name, **numbers) -> Schedule:
-    """The schedule of this name, as in `get("cosine", rate=0.1, epochs=50)`; a schedule is its own name."""
+def get(name: str | Schedule, **numbers: Any) -> Schedule:
+    """The schedule of this name, as in `get("cosine", rate=0.1, epochs=50)`, or a schedule unchanged."""
     return schedule(find_by_name("schedule", SCHEDULES, name, numbers))
 
 

@@ -1,6 +1,6 @@
-"""Runs in a directory: `run.json` tells what is trained, `state.safetensors` holds all numbers.  Nothing is pickled.
+"""Runs in a directory: `run.json` describes the run, `state.safetensors` holds all numbers.  Nothing is pickled.
 
-Files are replaced as a whole, so a process may be killed at any time; the state in the directory is that of one step.
+Files are replaced atomically, so a process may be killed at any time; the stored state is that of one step.
 """
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,20 +19,23 @@ from stepnet.errors import DamagedFile
 from stepnet.storage.atomic_files import validate_path, write_file
 from stepnet.storage.folder_locks import hold_lock
 from stepnet.storage.stored_arrays import open_tensors, read_json, report_damage
-from stepnet.training.objective import Data, Objective
+from stepnet.training.objective import Data, Model, Objective
 from stepnet.training.run import Ending, Recipe, Run, State, build_result
+
+if TYPE_CHECKING:
+    from os import PathLike
 
 FORMAT = 3
 RUN, STATE = "run.json", "state.safetensors"
-PROBES, PROBED = 4, 32  # samples, and outputs for them, by which a model without `identity` is known
+PROBES, PROBED = 4, 32  # samples and outputs by which a model without `identity` is recognised
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-FREE = ("epochs", "patience", "tolerance", "save_every")  # what may change when a run goes on
+FREE = ("epochs", "patience", "tolerance", "save_every")  # settings that may change when a run is resumed
 
 
 class Store:
     """The directory of a run."""
 
-    def __init__(self, path):
+    def __init__(self, path: str | PathLike[str]) -> None:
         self.path = validate_path("path", path, "a directory")
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"`path` must be the path of a directory, but {str(self.path)!r} is a file")
@@ -39,20 +44,20 @@ class Store:
     def holds_a_run(self) -> bool:
         return (self.path / STATE).exists()
 
-    def locked(self) -> AbstractContextManager:
-        """Keep other processes out."""
+    def locked(self) -> AbstractContextManager[None]:
+        """Lock the directory against other processes."""
         return hold_lock(self.path)
 
-    def describe(self, what: dict) -> None:
+    def describe(self, what: dict[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         write_file(self.path / RUN, json.dumps(what, indent=2).encode())
 
-    def description(self) -> dict:
+    def description(self) -> dict[str, Any]:
         with _report_file(self.path / RUN):
             return dict(read_json(self.path / RUN))
 
     def write(self, state: State, ending: Ending | None = None, message: str = "", by_best: bool = False) -> None:
-        """The state, and how the run ended if it has."""
+        """Write the state and, if the run has ended, how."""
         from safetensors.numpy import save
 
         marks = {"ending": ending.name if ending else "", "message": message, "by_best": str(int(by_best))}
@@ -60,7 +65,7 @@ class Store:
         write_file(self.path / STATE, save(numbers, metadata=marks | {"run": self._mark()}))
 
     def read(self) -> tuple[State, dict[str, str]]:
-        """The state, and the marks beside it."""
+        """Read the state and its metadata."""
         where = self.path / STATE
         with _report_file(where), open_tensors(where) as tensors:
             marks = {name: tensors.metadata[name] for name in ("ending", "message", "by_best", "run")}
@@ -71,7 +76,7 @@ class Store:
             return State.of(tensors), marks
 
     def _mark(self) -> str:
-        """What ties a state to the description beside it."""
+        """A hash that ties a state to the description of its run."""
         try:
             return hashlib.sha256((self.path / RUN).read_bytes()).hexdigest()
         except FileNotFoundError:
@@ -79,8 +84,8 @@ class Store:
 
 
 @contextmanager
-def _report_file(where: Path):
-    """Say which file cannot be read."""
+def _report_file(where: Path) -> Iterator[None]:
+    """Name the file in errors of reading."""
     try:
         with report_damage(where, "a file of a run"):
             yield
@@ -88,8 +93,8 @@ def _report_file(where: Path):
         raise DamagedFile(f"`path`: {str(where)!r} cannot be read: {trouble}") from None
 
 
-def load(path) -> Run:
-    """The run in a directory as far as it was stored, finished or not."""
+def load(path: str | PathLike[str]) -> Run:
+    """Load the run stored in a directory, finished or not."""
     store = Store(path)
     if not store.holds_a_run:
         raise ValueError(f"`path` holds no run: there is no {str(store.path / STATE)!r}")
@@ -98,8 +103,8 @@ def load(path) -> Run:
     return build_result(state, ending, marks["message"] or ending.value, marks["by_best"] == "1")
 
 
-def identity(objective: Objective, data: Data, validation: Data | None, recipe: Recipe) -> dict:
-    """What a run is a run of; one that goes on must have the same, but for what is free."""
+def identity(objective: Objective, data: Data, validation: Data | None, recipe: Recipe) -> dict[str, Any]:
+    """The description of a run; a resumed run must have the same, except for the settings `FREE`."""
     from stepnet import __version__
 
     return {
@@ -116,25 +121,23 @@ def identity(objective: Objective, data: Data, validation: Data | None, recipe: 
     }
 
 
-def _describe_value(value) -> str:
-    """How a record looks, without addresses, and what it is by its value."""
-    from stepnet.engines.numba_engine.runs.identity import (
-        value_identity,  # the compiler is not loaded before it is needed
-    )
+def _describe_value(value: object) -> str:
+    """A description of a record by its value, without memory addresses."""
+    from stepnet.engines.numba_engine import value_identity  # the compiler is not loaded before it is needed
 
     return f"{ADDRESS.sub('', repr(value)):.200} {value_identity(value)[:16]}"
 
 
-def _describe_model(model, data: Data) -> dict:
-    """What can be told of a model: its parameters, and its `identity`, as nets have one, or else what it computes."""
+def _describe_model(model: Model, data: Data) -> dict[str, Any]:
+    """The description of a model: its parameters, and its `identity` or, without one, some of its outputs."""
     theta = np.asarray(model.theta)
     known = getattr(model, "identity", None)
     name = {"outputs": _describe_outputs(model, theta, data)} if known is None else {"identity": known}
     return {"parameters": theta.size, "dtype": str(theta.dtype), **name}
 
 
-def _describe_outputs(model, theta: np.ndarray, data: Data) -> list[str]:
-    """Some outputs of a model for parameters that do not depend on the run, to as many digits as rounding leaves."""
+def _describe_outputs(model: Model, theta: np.ndarray, data: Data) -> list[str]:
+    """Some outputs of a model for fixed parameters, rounded to reproducible digits."""
     digits = 6 if theta.dtype == np.float64 else 2
     model.put(np.cos(np.arange(theta.size)).astype(theta.dtype) / 4)
     try:
@@ -144,8 +147,8 @@ def _describe_outputs(model, theta: np.ndarray, data: Data) -> list[str]:
     return [f"{number:.{digits}e}" for number in outputs.ravel()[:PROBED].tolist()]
 
 
-def require_same(stored: dict, wanted: dict, path: Path) -> None:
-    """The run in a directory is the one that is to go on."""
+def require_same(stored: dict[str, Any], wanted: dict[str, Any], path: Path) -> None:
+    """Refuse a directory with another run."""
     other = [key for key, value in wanted.items() if stored.get(key) != value]
     if other:
         key = other[0]
@@ -156,14 +159,14 @@ def require_same(stored: dict, wanted: dict, path: Path) -> None:
 
 
 def digest(*arrays: np.ndarray) -> str:
-    """A name for the numbers of some arrays."""
+    """A hash of the contents of some arrays."""
     found = hashlib.sha256()
     for array in arrays:
         found.update(np.ascontiguousarray(array).tobytes())
     return found.hexdigest()
 
 
-def _compute_fingerprint(data: Data) -> dict:
+def _compute_fingerprint(data: Data) -> dict[str, Any]:
     arrays = data.arrays()
     layout = {name: [str(array.dtype), *array.shape] for name, array in arrays.items()}
     return {"arrays": layout, "sha256": digest(*arrays.values())}

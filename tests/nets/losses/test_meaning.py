@@ -1,4 +1,4 @@
-"""What outputs foretell: the link of the best constant outputs is what the targets are on average."""
+"""What outputs predict: the link of the best constant outputs is what the targets are on average."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def best_constant(loss, targets) -> np.ndarray:
 
 @pytest.mark.parametrize(("loss", "targets", "mean"), MEANS, ids=lambda each: repr(each) if hasattr(each, "at") else "")
 def test_the_link_of_the_best_outputs_is_the_mean(loss, targets, mean):
-    np.testing.assert_allclose(loss.meaning.foretold(best_constant(loss, targets))[0], mean, rtol=NEAR)
+    np.testing.assert_allclose(loss.meaning.predict(best_constant(loss, targets))[0], mean, rtol=NEAR)
 
 
 @pytest.mark.parametrize("name", losses.names())
 def test_every_loss_says_what_its_outputs_mean(name):
     meaning = losses.get(name).meaning
     z = np.random.default_rng(1).normal(size=(5, 6))
-    found = meaning.foretold(z)
+    found = meaning.predict(z)
     assert found.shape == (5, 6 // meaning.each)
     if meaning.has_probabilities:
         assert ((found > 0) & (found < 1)).all()
@@ -66,7 +66,7 @@ def test_every_loss_says_what_its_outputs_mean(name):
 @pytest.mark.parametrize("link", ["softmax", "sigmoid"])
 def test_far_logits_out_of_focus_are_limits(link):
     z = np.array([[800.0, 0.0, -800.0], [0.0, 1e-9, -1e-9]])
-    found = Meaning("classes", link, focus=2.0).foretold(z)
+    found = Meaning("classes", link, focus=2.0).predict(z)
     wanted = {"softmax": [[1, 0, 0], [1 / 3] * 3], "sigmoid": [[1, 0.5, 0], [0.5] * 3]}[link]
     np.testing.assert_allclose(found, wanted, atol=1e-8)
 

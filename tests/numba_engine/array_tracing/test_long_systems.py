@@ -202,7 +202,12 @@ def shuffled(t, u):
 
 @pytest.mark.parametrize(
     ("fun", "reason"),
-    [(branching, "branches on data"), (sorted_lines, "sort"), (running_sum, "cumsum"), (shuffled, "not alike")],
+    [
+        (branching, "branches on data"),
+        (sorted_lines, "sort"),
+        (running_sum, "cumsum"),
+        (shuffled, "do not have a common form"),
+    ],
 )
 def test_what_is_no_loop_falls_to_numba_or_python(fun, reason):
     y = numbers(3000)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from stepnet.engines.numba_engine.codegen.lane_functions import OWN, add_definitions
 from stepnet.engines.numba_engine.codegen.machine_code import LANES, LIBM, MachineCode
+from stepnet.engines.numba_engine.codegen.steps.lane_functions import OWN, add_definitions
 from stepnet.engines.numba_engine.tracing.graph import BINARY
 
 MOST_ULPS = 2.0
@@ -95,8 +95,8 @@ def test_edges_are_those_of_numpy(symbol):
 def test_a_lane_does_not_depend_on_its_neighbours(symbol):
     arguments = [a[:200] for a in places(symbol)]
     alone = np.concatenate([in_lanes(symbol, *(a[i : i + 1] for a in arguments)) for i in range(0, 200, 7)])
-    crowded = [np.tile(EDGES, LANES)[:200].copy() for _ in arguments]
+    repeated = [np.tile(EDGES, LANES)[:200].copy() for _ in arguments]
     for i in range(0, 200, 7):
-        for crowd, a in zip(crowded, arguments, strict=True):
-            crowd[i] = a[i]
-    assert np.array_equal(in_lanes(symbol, *crowded)[::7], alone)
+        for filled, a in zip(repeated, arguments, strict=True):
+            filled[i] = a[i]
+    assert np.array_equal(in_lanes(symbol, *repeated)[::7], alone)

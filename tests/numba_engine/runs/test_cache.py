@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
+import platformdirs
 import pytest
 from numba_engine.runs import child
 
@@ -77,6 +79,17 @@ def test_a_user_without_a_home_can_name_a_place(tmp_path):
         assert float(done.stdout) == pytest.approx(EXPECTED, abs=1e-4)
         assert done.stderr.count(UNUSABLE) == reports
     assert files_in(tmp_path)
+
+
+def test_the_cache_is_in_the_folder_of_the_platform(monkeypatch, tmp_path):
+    monkeypatch.delenv("STEPNET_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache.cache_directory() == platformdirs.user_cache_path("stepnet", False) / cache.source_stamp()
+    if sys.platform == "linux":
+        assert cache.cache_directory() == tmp_path / "xdg" / "stepnet" / cache.source_stamp()
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        assert cache.cache_directory() == tmp_path / ".cache" / "stepnet" / cache.source_stamp()
 
 
 # ---- trust and damage ------------------------------------------------------------------------------------------------
@@ -176,7 +189,7 @@ def test_damaged_kernels_and_traces_are_built_again(tmp_path, counted):
     long_code = """
     import ctypes
     from stepnet.engines.numba_engine.codegen.machine_code import LONG, MachineCode
-    code = Code("define i32 @f() {\\n  ret i32 7\\n}\\n" + ";\\n" * (LONG + 1), "f")
+    code = MachineCode("define i32 @f() {\\n  ret i32 7\\n}\\n" + ";\\n" * (LONG + 1), "f")
     assert ctypes.CFUNCTYPE(ctypes.c_int)(code.address)() == 7
     """
     code = SOLVE.format(scheme=LIGHTEST) + long_code
@@ -243,7 +256,8 @@ def test_the_stamp_changes_with_constants_from_outside(monkeypatch, tmp_path, na
 def test_the_stamp_covers_every_constant_that_kernels_take_from_outside():
     """Upper-case names that modules of kernels import from elsewhere in the package."""
     found = set()
-    for path in (cache.ENGINE_SOURCES / "layers").glob("*.py"):
+    folders = (cache.ENGINE_SOURCES / "layers", cache.ENGINE_SOURCES / "codegen" / "intrinsics")
+    for path in (path for folder in folders for path in folder.glob("*.py")):
         text = path.read_text()
         if "@inlined" in text or "@compiled" in text or "@Kernel" in text or "intrinsic" in text:
             for module, names in re.findall(r"^from (stepnet\.[\w.]+) import \(?([^)]*?)\)?$", text, flags=re.M):

@@ -37,7 +37,7 @@ def test_it_is_said_where_kernels_cannot_be_stored():
     """Nobody may make a folder here, not even root."""
     told = stderr_of(KERNEL, "/proc/stepnet")
     assert told.startswith(SAID)
-    assert told.count(SAID) == told.count("every process compiles them anew") == 1
+    assert told.count(SAID) == told.count("every process compiles them again") == 1
 
 
 def test_importing_and_building_records_says_nothing(tmp_path):

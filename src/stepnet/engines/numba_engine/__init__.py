@@ -1,47 +1,119 @@
-"""The engine of compiled kernels: one or two per family of schemes, generic in the numbers.
+"""The engine of compiled kernels: one or two per family of schemes, with the coefficients as arguments.
 
-Families, ensembles and losses are loaded when they are first used.
+This is its facade: code outside the engine imports these names and nothing below.  Families, ensembles, derivatives and
+layers are loaded at first use, according to the table `LATER`.
 """
 
 from __future__ import annotations
 
-from functools import cache
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from stepnet.engines.contract import Outcome, Plan
-from stepnet.engines.numba_engine.codegen import fork_safety  # noqa: F401  locks are registered when it is loaded
+from stepnet.engines.numba_engine.codegen import fork_safety  # noqa: F401  registers the locks when it is loaded
 from stepnet.engines.numba_engine.integrators import hermite_output
-from stepnet.engines.numba_engine.rhs.arguments import flat_gradients, pack
+from stepnet.engines.numba_engine.integrators.families import find_executor
+from stepnet.engines.numba_engine.rhs.arguments import as_argument_rows, as_arguments, as_block, flat_gradients, pack
 from stepnet.engines.numba_engine.runs.driver import StartFailed, drive
-from stepnet.engines.numba_engine.runs.identity import identity
+from stepnet.engines.numba_engine.runs.identity import function_key, identity, problem_identity, value_identity
 from stepnet.engines.numba_engine.runs.job import Job
 from stepnet.engines.numba_engine.runs.recompilation import Recompilation
 from stepnet.engines.numba_engine.runs.stepper import Stepper
 from stepnet.errors import NoIdentity
-from stepnet.problem import Problem
-from stepnet.schemes.multistep import Multistep
-from stepnet.schemes.splitting import Splitting
-from stepnet.schemes.tableau import ExplicitRK, LowStorageRK, StabilisedRK
+from stepnet.problem import Problem, ProblemForm
+from stepnet.schemes.capabilities import has_continuous_extension
 from stepnet.solution import Status
 
-FAMILIES = {
-    ExplicitRK: "integrators.explicit_rk",
-    LowStorageRK: "integrators.low_storage",
-    StabilisedRK: "integrators.stabilised",
-    Splitting: "integrators.splitting",
-    Multistep: "integrators.multistep",
-}
+if TYPE_CHECKING:  # the names that `LATER` loads, for type checkers
+    from stepnet.engines.numba_engine.adjoint.differentiable_run import linearise
+    from stepnet.engines.numba_engine.adjoint.event_function import EventFunction
+    from stepnet.engines.numba_engine.adjoint.interpolated_adjoint import interpolated_problem
+    from stepnet.engines.numba_engine.adjoint.step_sweeps import SweepFailed
+    from stepnet.engines.numba_engine.codegen.blas import SINGLE_THREAD
+    from stepnet.engines.numba_engine.derivatives.augmented_problems import (
+        adjoint_problem,
+        running_problem,
+        tangent_problem,
+    )
+    from stepnet.engines.numba_engine.derivatives.scalar_loss import trace_loss
+    from stepnet.engines.numba_engine.ensembles.ensemble_runs import (
+        member_problem,
+        pull_back_members,
+        run_ensemble,
+    )
+    from stepnet.engines.numba_engine.layers.matrix_products import TILE
+    from stepnet.engines.numba_engine.layers.parameter_updates import adam
+    from stepnet.engines.numba_engine.layers.softmax import class_entropies, entropies, one_hot
+    from stepnet.engines.numba_engine.layers.stage_runs import NOTHING, NetStage, build_stage
+    from stepnet.engines.numba_engine.layers.stage_sweeps import (
+        Memory,
+        count_least_bytes,
+        count_repeated_steps,
+        is_kept,
+        sweep,
+        sweep_and_turn,
+    )
+    from stepnet.engines.numba_engine.layers.tapes import NetTape
+    from stepnet.engines.numba_engine.rhs.integer_arguments import convert_whole_numbers, find_whole_numbers
+    from stepnet.engines.numba_engine.rhs.problem_parts import build_jacobian, list_argument_names
+    from stepnet.engines.numba_engine.runs.machine_report import report
+
 LATER = {
+    # ensembles
     "member_problem": "ensembles.ensemble_runs",
     "pull_back_members": "ensembles.ensemble_runs",
     "run_ensemble": "ensembles.ensemble_runs",
-    "scalar_of": "derivatives.scalar_loss",
-    "with_reals": "rhs.integer_arguments",
+    # runs as differentiable maps, and the problems derived from derivatives
+    "linearise": "adjoint.differentiable_run",
+    "SweepFailed": "adjoint.step_sweeps",
+    "EventFunction": "adjoint.event_function",
+    "interpolated_problem": "adjoint.interpolated_adjoint",
+    "adjoint_problem": "derivatives.augmented_problems",
+    "running_problem": "derivatives.augmented_problems",
+    "tangent_problem": "derivatives.augmented_problems",
+    "trace_loss": "derivatives.scalar_loss",
+    # right-hand sides and their arguments
+    "build_jacobian": "rhs.problem_parts",
+    "list_argument_names": "rhs.problem_parts",
+    "convert_whole_numbers": "rhs.integer_arguments",
+    "find_whole_numbers": "rhs.integer_arguments",
+    # layers: net stages, sweeps over them, classification losses and parameter updates
+    "NOTHING": "layers.stage_runs",
+    "NetStage": "layers.stage_runs",
+    "build_stage": "layers.stage_runs",
+    "Memory": "layers.stage_sweeps",
+    "count_least_bytes": "layers.stage_sweeps",
+    "count_repeated_steps": "layers.stage_sweeps",
+    "is_kept": "layers.stage_sweeps",
+    "sweep": "layers.stage_sweeps",
+    "sweep_and_turn": "layers.stage_sweeps",
+    "NetTape": "layers.tapes",
+    "TILE": "layers.matrix_products",
+    "SINGLE_THREAD": "codegen.blas",
+    "class_entropies": "layers.softmax",
+    "entropies": "layers.softmax",
+    "one_hot": "layers.softmax",
+    "adam": "layers.parameter_updates",
+    # the machine
+    "report": "runs.machine_report",
 }
 
-__all__ = ["begin", "flat_gradients", "is_plain", "numbers_of", "prepare", "run", *LATER]
+__all__ = [
+    # the contract
+    "begin", "build_stage", "identity", "linearise", "problem_identity", "report", "run", "run_ensemble",
+    "value_identity",
+    # runs, and the arguments of right-hand sides
+    "as_argument_rows", "as_arguments", "as_block", "build_jacobian", "collect_numbers", "convert_whole_numbers",
+    "find_whole_numbers", "flat_gradients", "function_key", "is_plain", "list_argument_names", "prepare",
+    # derivatives and ensembles
+    "EventFunction", "SweepFailed", "adjoint_problem", "interpolated_problem", "member_problem", "pull_back_members",
+    "running_problem", "tangent_problem", "trace_loss",
+    # layers
+    "NOTHING", "SINGLE_THREAD", "TILE", "Memory", "NetStage", "NetTape", "adam", "class_entropies",
+    "count_least_bytes", "count_repeated_steps", "entropies", "is_kept", "one_hot", "sweep", "sweep_and_turn",
+]  # fmt: skip
 
 
 def __getattr__(name: str):
@@ -51,21 +123,19 @@ def __getattr__(name: str):
 
 
 def prepare(problem: Problem, scheme, plan: Plan) -> Job:
-    """A run about to begin; Runge-Kutta kernels look into their own steps, others have it done."""
-    family = _family(type(scheme))
-    if is_plain(plan) or isinstance(scheme, ExplicitRK):
-        return family(problem, scheme, plan)
-    return hermite_output.prepare(problem, scheme, plan, family)
-
-
-@cache
-def _family(kind: type):
-    """The function that prepares runs of a family of schemes."""
-    return import_module(f"{__name__}.{FAMILIES[kind]}").prepare
+    """Prepare a run; schemes without a continuous extension get their step output by Hermite interpolation."""
+    executor = find_executor(scheme)
+    if is_plain(plan) or has_continuous_extension(scheme):
+        return executor(problem, scheme, plan)
+    return hermite_output.prepare(problem, scheme, plan, executor)
 
 
 def run(problem: Problem, scheme, plan: Plan) -> Outcome:
-    """Solve the problem with the scheme as planned."""
+    """Solve the problem with the scheme according to the plan."""
+    if problem.form is ProblemForm.STOCHASTIC:
+        from stepnet.engines.numba_engine.ensembles.path_runs import run_path  # loads the generators
+
+        return run_path(problem, scheme, plan)
     try:
         job = prepare(problem, scheme, plan)
     except StartFailed as failed:
@@ -78,18 +148,18 @@ def run(problem: Problem, scheme, plan: Plan) -> Outcome:
     return hermite_output.insert_wanted_times(outcome, run(problem, scheme, Plan(plan.stepping, plan.saving)), problem)
 
 
-def numbers_of(args: tuple) -> np.ndarray:
-    """The numbers among the arguments of a right-hand side, in their order."""
+def collect_numbers(args: tuple) -> np.ndarray:
+    """The numbers among the arguments of a right-hand side, in order."""
     return pack(args).values
 
 
 def is_plain(plan: Plan) -> bool:
-    """Whether nothing is wanted of the inside of the steps."""
+    """Whether the plan needs no output from inside the steps."""
     return not (plan.events or plan.dense or plan.project)
 
 
 def begin(problem: Problem, scheme, plan: Plan) -> Stepper:
-    """A run to be stepped by hand."""
+    """Begin a run that the caller advances step by step."""
     try:
         job = prepare(problem, scheme, plan)
     except StartFailed as failed:
@@ -98,6 +168,6 @@ def begin(problem: Problem, scheme, plan: Plan) -> Stepper:
         raise RuntimeError(f"{failed} at t = {failed.outcome.t_end:g}, in the first steps of {scheme.name}") from cause
     try:
         known: str | NoIdentity = identity(problem, scheme, plan)
-    except NoIdentity as reason:  # which matters only if the run is stored
+    except NoIdentity as reason:  # matters only if the run is stored
         known = reason
     return Stepper(job, Recompilation(problem, scheme, plan, prepare), plan, known)

@@ -1,6 +1,73 @@
-"""The engine of tensors: the same scheme records on any device, in eager mode, compiled, and differentiated."""
+"""The engine for tensors: it executes the same scheme records on any device, eagerly or compiled, differentiably.
 
-from stepnet.engines.torch_engine.integrators.fixed_steps import FixedStepRun, build_fixed_run
-from stepnet.engines.torch_engine.rhs.tensor_fields import Partitioned, SecondOrder, SingleField, Split
+This is its facade: code outside the engine imports only these names.
+"""
 
-__all__ = ["FixedStepRun", "Partitioned", "SecondOrder", "SingleField", "Split", "build_fixed_run"]
+from stepnet.engines.torch_engine.adjoint.adjoint_equation import (
+    GradientRequest,
+    seminorm,
+    solve_with_adjoint_equation,
+)
+from stepnet.engines.torch_engine.adjoint.autograd_node import Differentiable, is_one_node, solve_differentiably
+from stepnet.engines.torch_engine.codegen.compilation import break_graph
+from stepnet.engines.torch_engine.codegen.constants import build_from_constants
+from stepnet.engines.torch_engine.integrators.batch_output import as_column
+from stepnet.engines.torch_engine.integrators.explicit_rk import error_power
+from stepnet.engines.torch_engine.integrators.fixed_steps import (
+    EvaluationOptions,
+    find_compiled_scheme,
+    read_numbers,
+    read_states_at,
+)
+from stepnet.engines.torch_engine.integrators.per_sample_steps import EVENT, STATUSES
+from stepnet.engines.torch_engine.integrators.step_control import MAX_STEPS, ControlSettings, Watch, watch_nothing
+from stepnet.engines.torch_engine.layers.chains import StageInput, TensorChain, TensorField
+from stepnet.engines.torch_engine.layers.stage_runs import build_stage
+from stepnet.engines.torch_engine.layers.tables import evaluate_basis
+from stepnet.engines.torch_engine.rhs.perceptron_recognition import recognised
+from stepnet.engines.torch_engine.rhs.tensor_fields import (
+    Partitioned,
+    SecondOrder,
+    SingleField,
+    Split,
+    validate_function,
+)
+from stepnet.engines.torch_engine.rhs.tensor_problems import (
+    TensorProblem,
+    explain,
+    pose_batch,
+    pose_problem,
+    require_finite,
+    split_parts,
+)
+from stepnet.engines.torch_engine.runs.adaptive_runs import AdaptiveSolve, solve_densely
+from stepnet.engines.torch_engine.runs.batch_runs import BatchMembers, BatchOutcome, BatchPlan, run_ensemble
+from stepnet.engines.torch_engine.runs.fixed_runs import CheckpointedSolver, Solver, is_readable
+from stepnet.engines.torch_engine.runs.rng_and_autocast import (
+    disable_autocast_cache,
+    is_autocast,
+    is_transformed,
+    is_written_down,
+)
+from stepnet.engines.torch_engine.runs.tensor_runs import TensorPlan, linearise, run
+
+__all__ = [
+    # the contract
+    "build_stage", "linearise", "run", "run_ensemble",
+    # problems: fields and states, and the forms in which users pass them
+    "Partitioned", "SecondOrder", "SingleField", "Split", "TensorProblem", "explain", "pose_batch", "pose_problem",
+    "recognised", "require_finite", "split_parts", "validate_function",
+    # plans of one run: save times, step control, evaluation options, differentiation
+    "MAX_STEPS", "AdaptiveSolve", "CheckpointedSolver", "ControlSettings", "EvaluationOptions", "Solver", "TensorPlan",
+    "Watch", "error_power", "find_compiled_scheme", "is_readable", "read_numbers", "read_states_at", "solve_densely",
+    "watch_nothing",
+    # plans of batches
+    "EVENT", "STATUSES", "BatchMembers", "BatchOutcome", "BatchPlan", "as_column",
+    # derivatives
+    "Differentiable", "GradientRequest", "is_one_node", "seminorm", "solve_differentiably",
+    "solve_with_adjoint_equation",
+    # layers
+    "StageInput", "TensorChain", "TensorField", "evaluate_basis",
+    # compilers, transformations and autocast
+    "break_graph", "build_from_constants", "disable_autocast_cache", "is_autocast", "is_transformed", "is_written_down",
+]  # fmt: skip

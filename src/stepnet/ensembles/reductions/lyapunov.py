@@ -1,4 +1,4 @@
-"""The largest Lyapunov exponent of every member."""
+"""The largest Lyapunov exponent of each member."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from stepnet.ensembles.ensemble import solve_ensemble
-from stepnet.ensembles.reductions.reduction import Arrays, Chunk, find_fates
-from stepnet.problem import Partitioned, Problem, SecondOrder
+from stepnet.ensembles.reductions.reduction import Arrays, Chunk, find_statuses
+from stepnet.problem import Problem
 from stepnet.validation import arrays, check, having, real
 
 REFUSED = ("save_at", "events", "project")
@@ -21,9 +21,9 @@ REFUSED = ("save_at", "events", "project")
 class Lyapunov:
     """The mean rate log(|v(t1)| / |v(t0)|) / (t1 - t0) at which a tangent vector grows, v' = (df/dy) v.
 
-    The state and its tangent are solved together, and the tangent is scaled to length 1 whenever a time `every` has
-    passed (Benettin et al. 1980, Meccanica 15, 9).  What it grows during the first part `transient` of the time span,
-    while it turns to the fastest direction, is not counted.  NaN for members that do not reach the end.
+    The state and its tangent are solved together, and the tangent is rescaled to length 1 at intervals `every`
+    (Benettin et al. 1980, Meccanica 15, 9).  Growth during the first fraction `transient` of the time span, while the
+    tangent aligns with the fastest direction, is not counted.  NaN for members that do not reach the end.
     """
 
     every: float = 1.0
@@ -39,7 +39,7 @@ class Lyapunov:
                 break
             own: dict[str, Any] = {name: values[alive] for name, values in rows.items()}
             found = solve_ensemble(problem, chunk.scheme, t_span=span, **own, **options)
-            chunk.fates[alive] = find_fates(found)
+            chunk.statuses[alive] = find_statuses(found)
             ends = found.y_end.reshape(len(alive), *parts[1:])
             with np.errstate(over="ignore"):
                 length = np.sqrt((ends[:, :, 1] ** 2).sum(axis=(1, 2)))
@@ -57,8 +57,8 @@ class Lyapunov:
     def result(self, whole: Arrays) -> np.ndarray:
         return whole["exponent"]
 
-    def _pieces(self, chunk: Chunk) -> tuple[np.ndarray, int, dict]:
-        """The times at which the tangents are scaled, in how many of the pieces they count, options of each piece."""
+    def _pieces(self, chunk: Chunk) -> tuple[np.ndarray, int, dict[str, Any]]:
+        """The times at which tangents are rescaled, the number of pieces that count, and the options of each piece."""
         options = {name: value for name, value in chunk.options.items() if value is not None}
         for name in REFUSED:
             if np.size(options.pop(name, ())):
@@ -79,12 +79,11 @@ class Lyapunov:
 
 
 def _add_tangents(chunk: Chunk) -> tuple[Problem, Arrays, tuple[int, ...]]:
-    """The problem with a tangent beside the state, the rows of its members, their shape (members, halves, 2, n)."""
-    from stepnet.engines.numba_engine.adjoint.differentiation import as_block, tangent_problem
+    """The problem augmented by a tangent, the rows of its members, and their shape (members, parts, 2, n)."""
+    from stepnet.engines.numba_engine import as_block, tangent_problem
 
     problem, n = chunk.problem, chunk.problem.initial.size
-    has_halves = isinstance(problem, SecondOrder) or (isinstance(problem, Partitioned) and problem.separable)
-    parts = (chunk.count, 2, 2, n // 2) if has_halves else (chunk.count, 1, 2, n)
+    parts = (chunk.count, 2, 2, n // 2) if problem.form.has_separate_halves else (chunk.count, 1, 2, n)
     direction = np.cos(np.arange(n))  # generic
     direction /= np.linalg.norm(direction)
     still = as_block([None] * len(problem.args), problem.args)

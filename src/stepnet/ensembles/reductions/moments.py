@@ -1,4 +1,4 @@
-"""Mean and variance over the members, from those of chunks."""
+"""Mean and variance over the members, merged chunk by chunk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARTS = ("count", "mean", "squares")
 
 
 class Moments(NamedTuple):
-    """Mean and variance (divided by members - 1) of the states of so many `members`, (times, *state)."""
+    """Mean and variance (divided by members - 1) of the states over `members` members, (times, *state)."""
 
     members: int
     mean: np.ndarray

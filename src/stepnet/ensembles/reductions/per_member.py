@@ -1,25 +1,25 @@
-"""One thing for every member: its states, a basin, a time of escape, or whatever a function tells."""
+"""Reductions with a value per member: states, basin, escape time, or the result of a function."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepnet.ensembles.reductions.reduction import FATES, Arrays, Chunk
+from stepnet.ensembles.reductions.reduction import STATUSES, Arrays, Chunk
 from stepnet.records import MOST_COUNT, show_fields
 from stepnet.solution import Status
 from stepnet.validation import array, arrays, check, function, having, optional, real, sequence, whole
 
-BLOWN_UP = [FATES.index(status) for status in (Status.NOT_FINITE, Status.STEP_TOO_SMALL)]
+BLOWN_UP = [STATUSES.index(status) for status in (Status.NOT_FINITE, Status.STEP_TOO_SMALL)]
 
 
 class Ends(NamedTuple):
-    """States (*grid, times, *state), and in the shape of the grid where each member ended, how and after which steps.
+    """States (*grid, times, *state) and, in the shape of the grid, the end time, status and steps of each member.
 
-    `status` is the place of a member's status in `tuple(stepnet.Status)`; 0 is the end of the interval.
+    `status` is the index of a member's status in `tuple(stepnet.Status)`; 0 means the end was reached.
     """
 
     y: np.ndarray
@@ -33,12 +33,12 @@ class Ends(NamedTuple):
 
 @dataclass(frozen=True)
 class States:
-    """All states, as `solve_ensemble` gives them; what a sweep without a reduction keeps."""
+    """All states, as returned by `solve_ensemble`; the default of a sweep."""
 
     @check(chunk=having("solution", what="a Chunk"))
     def of_chunk(self, chunk: Chunk) -> Arrays:
         found = chunk.solution
-        return {"y": found.y, "t_end": found.t_end, "status": chunk.fates, "steps": found.accepted + found.rejected}
+        return {"y": found.y, "t_end": found.t_end, "status": chunk.statuses, "steps": found.accepted + found.rejected}
 
     @check(whole=arrays(*Ends._fields))
     def result(self, whole: Arrays) -> Ends:
@@ -48,9 +48,9 @@ class States:
 @check(function=function)
 @dataclass(frozen=True)
 class Rows:
-    """What a function of the `EnsembleSolution` of some members gives: an array with one row for every member."""
+    """The result of a function of the `EnsembleSolution` of some members: an array with one row per member."""
 
-    function: Callable
+    function: Callable[..., Any]
 
     @check(chunk=having("solution", what="a Chunk"))
     def of_chunk(self, chunk: Chunk) -> Arrays:
@@ -69,7 +69,7 @@ class Rows:
 @check(attractors=array(None, None), tolerance=real("(0, inf)"), entries=optional(sequence(whole(-MOST_COUNT))))
 @dataclass(frozen=True, eq=False)
 class Basins:
-    """The number of the attractor that a member ends at: the nearest one, if it is within `tolerance`; else -1.
+    """The index of the attractor nearest to a member's end state if it is within `tolerance`, otherwise -1.
 
     `attractors` (attractors, entries) are compared with the flat end states, or with those `entries` of them.
     """
@@ -113,15 +113,15 @@ class Basins:
 @check(radius=optional(real("(0, inf)")), condition=optional(function))
 @dataclass(frozen=True)
 class EscapeTimes:
-    """The first of the times `save_at` at which a member is outside; infinite if it never is.
+    """The first of the times `save_at` at which a member is outside; infinite if there is none.
 
     Outside is where |y| > `radius`, or where `condition(t, y)` is True: a function of times (members, times) and states
-    (members, times, *state).  A member that blows up is outside from the first time that it does not reach; of one that
-    stopped for another reason, and was not seen outside before, the time is NaN.
+    (members, times, *state).  A member that blows up is outside from the first time that it does not reach; for one
+    that stopped for another reason without having been outside, the time is NaN.
     """
 
     radius: float | None = None
-    condition: Callable | None = None
+    condition: Callable[..., Any] | None = None
 
     def __post_init__(self):
         if (self.radius is None) == (self.condition is None):
@@ -135,7 +135,7 @@ class EscapeTimes:
         times = np.arange(found.t.shape[1])
         was_reached = times < found.saved[:, None]
         is_outside = was_reached & self._is_outside(found.t, found.y)
-        is_outside |= ~was_reached & np.isin(chunk.fates, BLOWN_UP)[:, None]
+        is_outside |= ~was_reached & np.isin(chunk.statuses, BLOWN_UP)[:, None]
         first = np.where(is_outside.any(axis=1), is_outside.argmax(axis=1), -1)
         never = np.where(found.success, np.inf, np.nan)
         return {"time": np.where(first >= 0, found.t[np.arange(chunk.count), first], never)}

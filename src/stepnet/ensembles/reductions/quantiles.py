@@ -1,4 +1,4 @@
-"""Quantiles over the members from a few thousand of their states, with a bound of the error that always holds."""
+"""Quantiles over the members from a few thousand of their states, with a guaranteed error bound."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_SAMPLES = 2**32
 
 
 class QuantilesFound(NamedTuple):
-    """`values` (levels, times, *state): a share of the `members` within `rank_error` of its level lies below."""
+    """`values` (levels, times, *state): the fraction of `members` below a value is its level up to `rank_error`."""
 
     members: int
     levels: np.ndarray
@@ -31,12 +31,12 @@ class QuantilesFound(NamedTuple):
 @check(levels=array(), size=whole(2, MOST_SAMPLES))
 @dataclass(frozen=True)
 class Quantiles:
-    """Quantiles of every entry of the states, over all members that reached the end.
+    """Quantiles of each entry of the states, over all members that reached the end.
 
     Up to `size` values are kept of each weight 1, 2, 4, ...; when there are more, they are sorted and every second one
-    stands for two.  Doing that with values of weight w shifts a rank by w at most, upward if the odd ones are kept and
-    downward if the even ones are, so both are done by turns and the sums of the shifts bound the error.  There is none
-    for up to `size` members, and never more than (log2(members / size) + 1) / size, half a percent for a million
+    is kept with twice the weight.  Doing that with values of weight w shifts a rank by w at most, upward if the odd
+    ones are kept and downward if the even ones are, so the two alternate, and the sums of the shifts bound the error.
+    It is zero for up to `size` members, and at most (log2(members / size) + 1) / size, half a percent for a million
     (Agarwal et al. 2013, ACM Trans. Database Syst. 38, 26).
     """
 
@@ -86,11 +86,11 @@ class Quantiles:
             if len(groups[h]) > self.size:
                 ordered = np.sort(groups[h], axis=0)
                 pairs = len(ordered) // 2 * 2
-                which = int(shifts[0] > shifts[1])  # the odd ones or the even ones, whichever was done less
+                which = int(shifts[0] > shifts[1])  # the odd or the even ones, whichever were kept less often
                 shifts[which] += 2**h
                 above = groups[h + 1 : h + 2] or [ordered[:0]]
                 groups[h + 1 : h + 2] = [np.concatenate((above[0], ordered[which:pairs:2]))]
-                groups[h] = ordered[pairs:].copy()  # a view would keep all of them
+                groups[h] = ordered[pairs:].copy()  # a view would keep the whole array alive
             h += 1
         return {f"weight{h}": group for h, group in enumerate(groups)} | {"shifts": shifts, "shape": np.array(shape)}
 
@@ -100,5 +100,5 @@ def _height(part: Arrays) -> int:
 
 
 def _longer(part: Arrays, height: int) -> list[np.ndarray]:
-    """The groups of values, with empty ones up to this height."""
+    """The groups of values, padded with empty ones up to this height."""
     return [part.get(f"weight{h}", part["weight0"][:0]) for h in range(height)]

@@ -1,4 +1,4 @@
-"""A few members of a sweep, and what a reduction is."""
+"""Chunks of a sweep, and the protocols of reductions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from stepnet.problem import Problem
 from stepnet.solution import EnsembleSolution, Status
 
 Arrays = dict[str, np.ndarray]
-FATES = tuple(Status)  # members remember the place of their status among these; 0 is the end of the interval
+STATUSES = tuple(Status)  # a member's status is stored as its index here; 0 means that the end was reached
 
 
 class Chunk:
-    """Some members: `rows` holds their `y0` and `args`, as far as they differ, `options` are those of `solve_ensemble`.
+    """Some members: `rows` holds their `y0` and `args` where they differ, `options` those of `solve_ensemble`.
 
-    `fates` tells how each member ended, by the place of its status in `FATES`.
+    The status of each member is stored by its index in `tuple(stepnet.Status)`.
     """
 
     def __init__(self, problem: Problem, scheme, rows: dict[str, Any], options: dict[str, Any]):
@@ -26,23 +26,23 @@ class Chunk:
             raise TypeError(f"`rows` must be a dictionary of arrays with one row for every member, found {rows!r:.60}")
         self.problem, self.scheme, self.rows, self.options = problem, scheme, rows, options
         self.count = len(next(iter(rows.values())))
-        self.fates = np.zeros(self.count, np.int8)
+        self.statuses = np.zeros(self.count, np.int8)
 
     @cached_property
     def solution(self) -> EnsembleSolution:
-        """What the members came to; all reductions look at the same run."""
+        """The solution of the members, computed once for all reductions."""
         found = solve_ensemble(self.problem, self.scheme, **self.rows, **self.options)
-        self.fates[:] = find_fates(found)
+        self.statuses[:] = find_statuses(found)
         return found
 
 
-def find_fates(found: EnsembleSolution) -> np.ndarray:
-    """The places of the members' statuses in `FATES`."""
-    return np.array([FATES.index(status) for status in found.status], np.int8)
+def find_statuses(found: EnsembleSolution) -> np.ndarray:
+    """The indices of the members' statuses in `STATUSES`."""
+    return np.array([STATUSES.index(status) for status in found.status], np.int8)
 
 
 class PerMember(Protocol):
-    """Something for every member: arrays with one row each, which the sweep puts into the shape of its grid."""
+    """A reduction with one row per member, which the sweep arranges in the shape of its grid."""
 
     def of_chunk(self, chunk: Chunk) -> Arrays: ...
 
@@ -51,7 +51,7 @@ class PerMember(Protocol):
 
 @runtime_checkable
 class Mergeable(Protocol):
-    """Something of all members together: what is known of two groups of members gives what is known of both."""
+    """A reduction over all members: the results of two groups are merged into that of their union."""
 
     def of_chunk(self, chunk: Chunk) -> Arrays: ...
 

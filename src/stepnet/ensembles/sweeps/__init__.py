@@ -1,4 +1,4 @@
-"""Sweeps: a problem over a grid of its numbers, in chunks, to disk, on many machines."""
+"""Sweeps: a problem solved over a grid of its numbers, in chunks, optionally stored on disk or distributed."""
 
 from stepnet.ensembles.sweeps.sweep_run import SweepResult, sweep
 

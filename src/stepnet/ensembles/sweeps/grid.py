@@ -1,4 +1,4 @@
-"""Which members a sweep has: every combination of the values of some numbers of a problem."""
+"""The grid of a sweep: all combinations of values of some numbers of a problem."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stepnet.errors import UnknownName
-from stepnet.problem import ODE, Partitioned, Problem, Split
+from stepnet.problem import ODE, SDE, Partitioned, Problem, Split
 from stepnet.solving.integrate import import_engine
 
 NAME = re.compile(r"(\w+)(?:\[([\d,\s]+)\])?")
@@ -19,14 +19,14 @@ EVERY_ARGUMENT = "args"  # args[i] is number i of all arguments
 
 
 class SweptEntry(NamedTuple):
-    """Where a swept number goes: number `entry` of the rows `kind`, "y0" or "args"."""
+    """The position of a swept number: entry `entry` of the rows `kind`, "y0" or "args"."""
 
     kind: str
     entry: int
 
 
 class GridBox(NamedTuple):
-    """A part of the grid whose members `first` to `last` follow one another."""
+    """A part of the grid whose members `first` to `last` are consecutive."""
 
     slices: tuple[slice, ...]
     first: int
@@ -35,9 +35,9 @@ class GridBox(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """The values of every axis and the places they go to; `base` holds the rows that they are put into.
+    """The values of each axis and the entries they set; `base` holds the rows that they are written into.
 
-    Members are counted with the last axis fastest, as the entries of an array of this shape are.
+    Members are numbered with the last axis fastest, in C order.
     """
 
     values: dict[str, np.ndarray]
@@ -50,11 +50,11 @@ class Grid:
 
     @property
     def count(self) -> int:
-        """How many members there are."""
+        """The number of members."""
         return prod(self.shape)
 
     def rows(self, first: int, last: int) -> dict[str, Any]:
-        """The rows `y0` and `args` of some members, as far as they differ."""
+        """The rows `y0` and `args` of some members, where they differ."""
         rows = {kind: np.tile(values, (last - first, 1)) for kind, values in self.base.items()}
         indices = np.unravel_index(np.arange(first, last), self.shape)
         for place, values, index in zip(self.places, self.values.values(), indices, strict=True):
@@ -62,12 +62,12 @@ class Grid:
         return rows
 
     def box_shape(self, chunk: int) -> tuple[int, ...]:
-        """The shape of boxes of up to `chunk` members: whole trailing axes, even pieces of one axis."""
+        """The shape of boxes of up to `chunk` members: whole trailing axes and equal pieces of one axis."""
         shape = [1] * len(self.shape)
         for axis in reversed(range(len(shape))):
-            room = chunk // prod(shape)
-            if room < self.shape[axis]:
-                shape[axis] = -(-self.shape[axis] // -(-self.shape[axis] // max(1, room)))
+            capacity = chunk // prod(shape)
+            if capacity < self.shape[axis]:
+                shape[axis] = -(-self.shape[axis] // -(-self.shape[axis] // max(1, capacity)))
                 break
             shape[axis] = self.shape[axis]
         return tuple(shape)
@@ -85,8 +85,8 @@ class Grid:
 
 
 def build_grid(problem: Problem, grid) -> tuple[Problem, Grid]:
-    """The grid, and the problem with all of its arguments: those that it does not have come from the grid."""
-    from stepnet.engines.numba_engine.rhs.problem_parts import list_argument_names
+    """Build the grid, and the problem with all its arguments; missing ones are taken from the grid."""
+    from stepnet.engines.numba_engine import list_argument_names
 
     if not isinstance(grid, Mapping) or not grid:
         raise TypeError(f'`grid` must map names to values, such as {{"rho": [0.0, 28.0]}}, found {grid!r:.60}')
@@ -100,7 +100,7 @@ def build_grid(problem: Problem, grid) -> tuple[Problem, Grid]:
         if place in taken:
             raise ValueError(f"`grid` names one number twice: {taken[place]!r} and {name!r}")
         taken[place] = name
-    flat = {"y0": problem.initial, "args": import_engine().numbers_of(problem.args)}
+    flat = {"y0": problem.initial, "args": import_engine().collect_numbers(problem.args)}
     return problem, Grid(values, places, {kind: flat[kind] for kind in dict.fromkeys(p.kind for p in places)})
 
 
@@ -121,7 +121,7 @@ def _find_entry(problem: Problem, name: str, names: tuple[str, ...]) -> SweptEnt
     match = NAME.fullmatch(name)
     word, text = match.groups() if match else (name, None)
     indices = () if text is None else tuple(int(i) for i in text.split(",") if i.strip())
-    states, numbers = _validate_states(problem), import_engine().numbers_of
+    states, numbers = _validate_states(problem), import_engine().collect_numbers
     if word in states:
         kind, (offset, shape) = "y0", states[word]
     elif word in names and names.index(word) < len(problem.args):
@@ -143,8 +143,8 @@ def _find_entry(problem: Problem, name: str, names: tuple[str, ...]) -> SweptEnt
 
 
 def _validate_states(problem: Problem) -> dict[str, tuple[int, tuple[int, ...]]]:
-    """The parts of the initial state, where they begin in the flat one, and their shapes."""
-    if isinstance(problem, (ODE, Split)):
+    """The parts of the initial state, with their offsets in the flat state and their shapes."""
+    if isinstance(problem, (ODE, Split, SDE)):
         return {"y0": (0, problem.y0.shape)}
     shape, second = problem.q0.shape, "p0" if isinstance(problem, Partitioned) else "v0"
     return {"q0": (0, shape), second: (prod(shape), shape)}

@@ -1,10 +1,9 @@
-"""Where the parts of a sweep go: memory, or a folder that an interrupted sweep goes on from.
+"""Storage of the parts of a sweep: memory, or a folder from which an interrupted sweep continues.
 
-A folder holds `manifest.json`, which says what it is a sweep of, and one NPZ file for every finished chunk.  What
-belongs to single members is in these files too if it is small, else in Zarr arrays of the shape of the grid.  A file
-appears under its name only when it is complete, and that of a chunk after everything else that the chunk has left.
-The file of a chunk carries a seal, a hash of the manifest, the number of the chunk and all numbers, so that chunks of
-another sweep, or chunks that were changed, are refused.
+A folder holds `manifest.json`, which describes the sweep, and one NPZ file per finished chunk.  Per-member results are
+in these files if they are small, otherwise in Zarr arrays of the shape of the grid.  A file gets its name only when it
+is complete, and the file of a chunk is written after its other data.  It carries a seal, a hash of the manifest, the
+chunk number and all its numbers, so that changed chunks and chunks of another sweep are refused.
 """
 
 from __future__ import annotations
@@ -18,48 +17,51 @@ from contextlib import contextmanager, nullcontext
 from itertools import chain
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from stepnet.ensembles.reductions import FATES, Mergeable
+from stepnet.ensembles.reductions import STATUSES, Mergeable
 from stepnet.ensembles.reductions.reduction import Arrays
 from stepnet.ensembles.sweeps.grid import Grid, GridBox
 from stepnet.errors import DamagedFile
-from stepnet.storage.atomic_files import naming, write_file
+from stepnet.storage.atomic_files import name_path_in_errors, write_file
 from stepnet.storage.folder_locks import LOCK, hold_lock
 from stepnet.storage.stored_arrays import read_json, read_npz, report_damage
 
 LARGE = 2**28  # bytes, from which results go into Zarr arrays
 MANIFEST, CHUNKS, ARRAYS = "manifest.json", "chunks", "arrays"
 COUNTS = "counts"
-SEAL, LAYOUT = "seal", "layout"  # in the file of a chunk: what ties it to its sweep, and which arrays are elsewhere
+SEAL, LAYOUT = "seal", "layout"  # in the file of a chunk: its hash, and the arrays stored in Zarr
 CHECKSUM = 4  # bytes
-ANEW = "; delete this file, and the same call computes the chunk anew"
-ANEW_ALL = "; delete the folder of the sweep, and the same call begins anew"
+ANEW = "; delete this file and repeat the call to compute the chunk again"
+ANEW_ALL = "; delete the folder of the sweep and repeat the call"
 
-Part = dict[str, Arrays]  # what each reduction has of a chunk, and how many members ended in which way
+Part = dict[str, Arrays]  # the results of each reduction for a chunk, and the counts of statuses
 
 
 class MemoryStorage:
-    """Results for as long as the process lives: rows are put in their places, all else is merged in order.
+    """Results in memory: rows are written to their positions, everything else is merged in order.
 
-    `wholes` are arrays of members that are elsewhere already, by the names of the reductions.
+    `wholes` are per-member arrays that are already stored elsewhere, by the names of the reductions.
     """
 
-    def __init__(self, grid: Grid, boxes: list[GridBox], reductions: dict, wholes: dict[str, Arrays] | None = None):
+    def __init__(
+        self, grid: Grid, boxes: list[GridBox], reductions: dict[str, Any], wholes: dict[str, Arrays] | None = None
+    ):
         self._grid, self._boxes, self._reductions = grid, boxes, reductions
         self._wholes: dict[str, Arrays] = {name: {} for name in reductions} | (wholes or {})
-        self._counts = np.zeros(len(FATES), np.int64)
-        self._ahead: dict[int, Part] = {}  # chunks that came before one in front of them
+        self._counts = np.zeros(len(STATUSES), np.int64)
+        self._ahead: dict[int, Part] = {}  # chunks that arrived out of order
         self._next = 0
         self.finished: set[int] = set()
 
     def opened(self) -> nullcontext:
-        """Nobody else has this memory."""
+        """Nothing to lock."""
         return nullcontext()
 
     def put(self, number: int, part: Part) -> None:
-        """Take the part of a chunk."""
+        """Store the part of a chunk."""
         self.finished.add(number)
         self._counts += part[COUNTS]["fates"]
         known = {name: arrays for name, arrays in part.items() if name != COUNTS}
@@ -74,15 +76,15 @@ class MemoryStorage:
                 self._wholes[name] = self._reductions[name].merged(whole, arrays) if whole else arrays
             self._next += 1
 
-    def results(self) -> tuple[dict, np.ndarray]:
-        """The results of all reductions, and how many members ended with each of the `FATES`."""
+    def results(self) -> tuple[dict[str, Any], np.ndarray]:
+        """The results of all reductions, and the number of members with each status."""
         return {name: r.result(self._wholes[name]) for name, r in self._reductions.items()}, self._counts
 
 
 class FolderStorage:
-    """Parts of chunks on disk, under a manifest of `facts` that say of which sweep they are."""
+    """Parts of chunks on disk, with a manifest of `facts` that identify the sweep."""
 
-    def __init__(self, path: Path, facts: dict, grid: Grid, boxes: list[GridBox], reductions: dict):
+    def __init__(self, path: Path, facts: dict[str, Any], grid: Grid, boxes: list[GridBox], reductions: dict[str, Any]):
         self.path, self._facts, self._grid, self._boxes, self._reductions = path, facts, grid, boxes, reductions
         self._identity = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
         self._large = LargeArrays(path / ARRAYS, grid, boxes)
@@ -91,7 +93,7 @@ class FolderStorage:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Keep other processes out, and refuse a folder of something else or with damaged chunks."""
+        """Lock the folder, and refuse one with other contents or damaged chunks."""
         with hold_lock(self.path):
             self._check()
             for number in sorted(self.finished):
@@ -100,7 +102,7 @@ class FolderStorage:
 
     @property
     def finished(self) -> set[int]:
-        """The numbers of the chunks that are done."""
+        """The numbers of the finished chunks."""
         names = {self._file(number).name: number for number in range(len(self._boxes))}
         found = [file.name for file in (self.path / CHUNKS).glob("*.npz")]
         strange = [name for name in found if name not in names]
@@ -109,7 +111,7 @@ class FolderStorage:
         return {names[name] for name in found}
 
     def put(self, number: int, part: Part) -> None:
-        """Take the part of a chunk."""
+        """Store the part of a chunk."""
         self._begin()
         box = self._boxes[number]
         per_member = [name for name, reduction in self._reductions.items() if not isinstance(reduction, Mergeable)]
@@ -122,8 +124,8 @@ class FolderStorage:
         flat[SEAL] = np.array(self._seal(number, flat))
         write_file(self._file(number), lambda file: np.savez(file, **flat))  # type: ignore[arg-type]
 
-    def results(self) -> tuple[dict, np.ndarray]:
-        """The results of all reductions, and how many members ended with each of the `FATES`."""
+    def results(self) -> tuple[dict[str, Any], np.ndarray]:
+        """The results of all reductions, and the number of members with each status."""
         parts = (self._part(number) for number in range(len(self._boxes)))
         first, layout = next(parts)
         wholes: dict[str, Arrays] = {}
@@ -137,8 +139,8 @@ class FolderStorage:
                 whole.put(number, part)
         return whole.results()
 
-    def _part(self, number: int) -> tuple[Part, list]:
-        """What a file holds of a chunk, and which arrays are elsewhere, if the file is that of this chunk."""
+    def _part(self, number: int) -> tuple[Part, list[Any]]:
+        """Read the file of a chunk, after checking its seal; also return which arrays are stored in Zarr."""
         file, part = self._file(number), dict[str, Arrays]()
         with report_damage(file, "a chunk of this sweep", ANEW):
             flat = read_npz(file, lambda label: True)
@@ -151,7 +153,7 @@ class FolderStorage:
             return part, layout
 
     def _seal(self, number: int, flat: Arrays) -> str:
-        """What ties the numbers of a chunk to their place in this sweep."""
+        """The hash that ties the numbers of a chunk to this sweep."""
         found = hashlib.sha256(f"{self._identity} {number}".encode())
         for label in sorted(flat):
             array = np.ascontiguousarray(flat[label])
@@ -160,7 +162,7 @@ class FolderStorage:
         return found.hexdigest()
 
     def _check(self) -> None:
-        """Refuse a folder of something else."""
+        """Refuse a folder with other contents."""
         manifest = self.path / MANIFEST
         if not manifest.exists():
             if any(_is_foreign(file) for file in self.path.iterdir()):
@@ -168,9 +170,7 @@ class FolderStorage:
                     f"`path` must be a new or empty folder, or that of an earlier sweep, found {self.path}"
                 )
             return
-        with report_damage(
-            manifest, "the manifest of a sweep", "; give another folder, or delete this one to begin anew"
-        ):
+        with report_damage(manifest, "the manifest of a sweep", "; give another folder, or delete this one"):
             old = dict(read_json(manifest))
         other = [name for name in self._facts if old.get(name) != self._facts[name]]
         if other:
@@ -180,7 +180,7 @@ class FolderStorage:
             )
 
     def _begin(self) -> None:
-        """Say what the folder is for, now that a chunk has shown that the sweep can be done."""
+        """Write the manifest, once a first chunk has been computed."""
         if not (self.path / MANIFEST).exists():
             write_file(self.path / MANIFEST, json.dumps(self._facts, indent=1).encode())
         (self.path / CHUNKS).mkdir(exist_ok=True)
@@ -190,18 +190,18 @@ class FolderStorage:
 
 
 class LargeArrays:
-    """Zarr arrays of the shape of the grid, with one chunk for every box, which is stored as it is with a checksum."""
+    """Zarr arrays of the shape of the grid, with one uncompressed, checksummed chunk per box."""
 
     def __init__(self, path: Path, grid: Grid, boxes: list[GridBox]):
         self._path, self._grid, self._boxes = path, grid, boxes
         self._box_shape = tuple(s.stop - s.start for s in boxes[0].slices)
 
-    def put(self, name: str, key: str, rows: np.ndarray, box: GridBox) -> list:
-        """Write rows of members; returns the name of the array, its type and what follows its members."""
+    def put(self, name: str, key: str, rows: np.ndarray, box: GridBox) -> list[Any]:
+        """Write rows of members; return the name of the array, its dtype and its trailing shape."""
         trailing, kind = rows.shape[1:], [rows.dtype.str, *rows.shape[1:]]
         folder = self._path / name / key
         self._description(*kind)
-        with naming(folder):
+        with name_path_in_errors(folder):
             if not folder.exists():
                 self._create(folder, rows.dtype, trailing)
             array = self._checked(folder, kind, mode="r+")
@@ -209,8 +209,8 @@ class LargeArrays:
             self._sync(folder, box)
         return [name, key, *kind]
 
-    def opened(self, name: str, key: str, kind: list):
-        """The whole array, if all of it is there."""
+    def opened(self, name: str, key: str, kind: list[Any]):
+        """The whole array, if it is complete."""
         if not all(isinstance(part, str) and Path(part).name == part for part in (name, key)):
             raise DamagedFile(f"{str(self._path)!r} has no array called {name!r:.60}, {key!r:.60}")
         folder = self._path / name / key
@@ -222,15 +222,15 @@ class LargeArrays:
                 raise DamagedFile(f"{str(file)!r} is missing or damaged{ANEW_ALL}")
         return array
 
-    def check(self, layout: list, box: GridBox) -> None:
-        """Refuse what an earlier call has stored of a box, if its checksums are wrong."""
+    def check(self, layout: list[Any], box: GridBox) -> None:
+        """Refuse stored data of a box whose checksums are wrong."""
         for name, key, *kind in layout:
             folder = self._path / name / key
             with report_damage(self._file(folder, box, len(kind) - 1), "a chunk of an array of this sweep", ANEW_ALL):
                 self._checked(folder, kind, mode="r")[box.slices]
 
     def _create(self, folder: Path, dtype: np.dtype, trailing: tuple[int, ...]) -> None:
-        """A new array; it appears under its name when it is complete."""
+        """Create an array; it gets its name when it is complete."""
         zarr, new = _import_zarr(), folder.with_name(f".{folder.name}.new")
         shutil.rmtree(new, ignore_errors=True)
         zarr.create_array(
@@ -242,20 +242,20 @@ class LargeArrays:
         )
         new.rename(folder)
 
-    def _checked(self, folder: Path, kind: list, mode: str):
-        """An array, if its description is that of one of ours: other codecs may run code."""
+    def _checked(self, folder: Path, kind: list[Any], mode: str):
+        """Open an array whose description is as expected: other codecs may run code."""
         with report_damage(folder, "an array of this sweep", ANEW_ALL):
-            told, wanted = read_json(folder / "zarr.json"), self._description(*kind)
-            codecs = [codec["name"] for codec in told["codecs"]]
-            other = [name for name, value in wanted.items() if told.get(name) != value]
-            if other or codecs != ["bytes", "crc32c"] or told.get("storage_transformers"):
+            description, wanted = read_json(folder / "zarr.json"), self._description(*kind)
+            codecs = [codec["name"] for codec in description["codecs"]]
+            other = [name for name, value in wanted.items() if description.get(name) != value]
+            if other or codecs != ["bytes", "crc32c"] or description.get("storage_transformers"):
                 raise ValueError(f"its description is another one: {', '.join(other) or 'codecs'}")
             zarr = _import_zarr()
-            with zarr.config.set({"array.write_empty_chunks": True}):  # so that a chunk that is missing is noticed
+            with zarr.config.set({"array.write_empty_chunks": True}):  # so that a missing chunk is detected
                 return zarr.open_array(folder, mode=mode, zarr_format=3)
 
-    def _description(self, dtype: str, *trailing: int) -> dict:
-        """What `zarr.json` says of an array."""
+    def _description(self, dtype: str, *trailing: int) -> dict[str, Any]:
+        """The contents of `zarr.json` of an array."""
         if np.dtype(dtype).kind not in "biufc":
             raise TypeError(f"arrays must hold numbers, found {dtype}")
         chunks = [*self._box_shape, *(max(1, n) for n in trailing)]
@@ -273,7 +273,7 @@ class LargeArrays:
         return folder.joinpath("c", *map(str, numbers), *("0",) * n_trailing)
 
     def _sync(self, folder: Path, box: GridBox) -> None:
-        """Put the chunk on the disk, before the file that says that it is there."""
+        """Flush the chunk to disk before the file that refers to it is written."""
         place = self._file(folder, box, 0)
         for file in (place, *place.rglob("*")):
             if file.is_file():
@@ -295,7 +295,7 @@ def _put_rows(whole: Arrays, rows: Arrays, grid: Grid, box: GridBox) -> None:
 
 
 def _is_foreign(file: Path) -> bool:
-    """Whether a file is none that a sweep leaves when it is killed at its very beginning."""
+    """Whether a file is not one that a sweep killed at its start leaves behind."""
     if file.name == CHUNKS:
         return not file.is_dir() or any(file.iterdir())
     return file.name != LOCK and not file.name.startswith(f".{MANIFEST}")

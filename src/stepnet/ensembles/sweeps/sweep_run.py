@@ -1,4 +1,4 @@
-"""`sweep`: a problem over a grid of its numbers, chunk by chunk."""
+"""`sweep`: solve a problem over a grid of its numbers, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from functools import lru_cache
 from inspect import signature
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
 from stepnet.ensembles.ensemble import solve_ensemble
-from stepnet.ensembles.reductions import FATES, Chunk, Reduction, States
+from stepnet.ensembles.reductions import STATUSES, Chunk, Reduction, States
 from stepnet.ensembles.sweeps.grid import Grid, GridBox, build_grid
 from stepnet.ensembles.sweeps.storage import COUNTS, FolderStorage, MemoryStorage, Part
 from stepnet.problem import Problem
@@ -29,8 +29,8 @@ from stepnet.storage.atomic_files import validate_path
 
 LEAST_CHUNK, MOST_CHUNK = 64, 8192  # members
 CHUNK_BYTES = 2**26  # of states that a chunk holds
-CHUNKS_OF_A_SWEEP = 64  # so that progress is seen and processes finish together
-LEAST_SENT = 8  # chunks that an executor has to do or has done; more would only pile up
+CHUNKS_OF_A_SWEEP = 64  # so that progress is visible and processes finish at about the same time
+LEAST_SENT = 8  # chunks submitted to an executor at a time; more would only fill its queue
 ONLY = "result"
 PER_MEMBER = ("t_span", "rtol", "atol", "save_at")
 OWN = {"y0": "its entries", "args": "names of arguments"}
@@ -38,9 +38,9 @@ OWN = {"y0": "its entries", "args": "names of arguments"}
 
 @dataclass(frozen=True, eq=False)
 class SweepResult:
-    """What a sweep came to: `results` by the names of the reductions, `result` if there is only one.
+    """The results of a sweep: `results` by the names of the reductions, `result` if there is only one.
 
-    `grid` holds the values of every axis, `counts` how many members ended with which status.
+    `grid` holds the values of each axis, `counts` the number of members with each status.
     """
 
     grid: dict[str, np.ndarray]
@@ -51,7 +51,7 @@ class SweepResult:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """One axis for every name of the grid."""
+        """The shape of the grid, one axis per name."""
         return tuple(len(values) for values in self.grid.values())
 
     @property
@@ -69,26 +69,26 @@ class SweepResult:
 
 
 class SweepTask(NamedTuple):
-    """All that a chunk needs, wherever it runs."""
+    """Everything needed to compute a chunk, in this process or another."""
 
     problem: Problem
     scheme: object
     grid: Grid
     reductions: dict[str, Reduction]
-    options: dict
+    options: dict[str, Any]
 
     def part(self, first: int, last: int) -> Part:
-        """What the reductions keep of some members, and how many of these ended in which way."""
+        """The results of the reductions for some members, and the counts of their statuses."""
         chunk = Chunk(self.problem, self.scheme, self.grid.rows(first, last), self.options)
         found = {name: reduction.of_chunk(chunk) for name, reduction in self.reductions.items()}
-        return {**found, COUNTS: {"fates": np.bincount(chunk.fates, minlength=len(FATES))}}
+        return {**found, COUNTS: {"fates": np.bincount(chunk.statuses, minlength=len(STATUSES))}}
 
 
 @explain_arguments(also=signature(solve_ensemble).parameters)
 def sweep(
     problem: Problem,
     scheme=None,
-    grid: Mapping | None = None,
+    grid: Mapping[str, Any] | None = None,
     *,
     reduce=None,
     path=None,
@@ -98,9 +98,9 @@ def sweep(
     progress: bool = False,
     **options,
 ) -> SweepResult:
-    """Solve a problem for every combination of some of its numbers, and keep what is wanted of the members.
+    """Solve a problem for all combinations of values of some of its numbers, and reduce the results.
 
-    Members run in chunks through `solve_ensemble`, and only what the reductions keep of a chunk stays.  Results do not
+    Members are solved in chunks by `solve_ensemble`, and only the reductions of a chunk are kept.  Results do not
     depend on `workers`, `client`, or interruptions.
 
     Parameters
@@ -113,17 +113,17 @@ def sweep(
         Values by names: arguments of the right-hand side ("rho", "p[1]", or "args[1]" for number 1 of all arguments),
         and entries of the initial state ("y0[0]", "q0[1]").  The order of the names is that of the axes of the results.
     reduce : reduction, or mapping of str to reduction, optional
-        What to keep; see `stepnet.ensembles.reductions`.  By default the states and the fate of every member.
+        What to keep; see `stepnet.ensembles.reductions`.  By default the states and the status of each member.
     path : str or Path, optional
-        A folder to which the results go chunk by chunk.  The same call goes on from what is there.
+        A folder in which results are stored chunk by chunk.  The same call continues from the chunks stored there.
     chunk : int, optional
-        Most members that are solved at a time.
+        Maximum number of members solved at a time.
     client : dask.distributed.Client or concurrent.futures.Executor, optional
-        Where the chunks run; results are written here.
+        Where the chunks are computed; results are written by this process.
     workers : int, optional
-        Threads of `solve_ensemble`; one for chunks that run elsewhere.
+        Threads of `solve_ensemble`; always one for chunks computed by a `client`.
     progress : bool, optional
-        Show a bar with the time left.
+        Show a progress bar with the remaining time.
     **options
         As in `solve_ensemble`, for all members.
 
@@ -142,14 +142,14 @@ def sweep(
     with storage.opened():
         _complete(storage, work, boxes, client, progress)
         results, counts = storage.results()
-    fates = {status: int(count) for status, count in zip(FATES, counts, strict=True) if count}
-    return SweepResult(axes.values, results, fates, scheme, None if path is None else Path(path))
+    statuses = {status: int(count) for status, count in zip(STATUSES, counts, strict=True) if count}
+    return SweepResult(axes.values, results, statuses, scheme, None if path is None else Path(path))
 
 
 def _complete(
     storage: MemoryStorage | FolderStorage, work: SweepTask, boxes: list[GridBox], client, progress: bool
 ) -> None:
-    """Do the chunks that are not done yet."""
+    """Compute the chunks that are not finished."""
     finished = storage.finished
     left = [number for number in range(len(boxes)) if number not in finished]
     total = work.grid.count
@@ -160,26 +160,26 @@ def _complete(
                 storage.put(number, part)
                 bar.update(boxes[number].last - boxes[number].first)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted with {_state_of(storage, boxes)}") from None
+        raise KeyboardInterrupt(f"interrupted with {_describe_progress(storage, boxes)}") from None
     except Exception as error:
-        if not _is_of_processes(error):
+        if not _is_process_error(error):
             raise
         raise RuntimeError(
             f"the processes of `client` ended before the sweep did ({type(error).__name__}: {error!s:.200}), with "
-            f"{_state_of(storage, boxes)}"
+            f"{_describe_progress(storage, boxes)}"
         ) from error
 
 
-def _state_of(storage: MemoryStorage | FolderStorage, boxes: list[GridBox]) -> str:
-    """How far the sweep is, and what can be done with that."""
-    kept = "nothing is kept without `path`"
+def _describe_progress(storage: MemoryStorage | FolderStorage, boxes: list[GridBox]) -> str:
+    """The progress of the sweep, and how to continue it."""
+    kept = "nothing is stored without `path`"
     if isinstance(storage, FolderStorage):
-        kept = f"the same call goes on from what is in {storage.path}"
+        kept = f"the same call resumes from {storage.path}"
     return f"{len(storage.finished)} of {len(boxes)} chunks done; {kept}"
 
 
-def _is_of_processes(error: Exception) -> bool:
-    """Whether an executor lost its processes, or a dask client its workers: no error of the work itself."""
+def _is_process_error(error: Exception) -> bool:
+    """Whether an executor lost its processes, or a dask client its workers; not an error of the task itself."""
     return isinstance(error, (BrokenExecutor, CancelledError)) or type(error).__module__.startswith("distributed.")
 
 
@@ -200,7 +200,7 @@ def _validate_reductions(reduce) -> dict[str, Reduction]:
     return dict(chosen)
 
 
-def _check_options(options: dict) -> None:
+def _check_options(options: dict[str, Any]) -> None:
     for name, what in OWN.items():
         if name in options:
             raise TypeError(f"`{name}` is not an option of a sweep; what differs is given in `grid`, by {what}")
@@ -211,7 +211,7 @@ def _check_options(options: dict) -> None:
             )
 
 
-def _choose_chunk_size(chunk, problem: Problem, grid: Grid, options: dict) -> int:
+def _choose_chunk_size(chunk, problem: Problem, grid: Grid, options: dict[str, Any]) -> int:
     if chunk is not None:
         return validate_count("chunk", chunk, 1)
     times = 1 if options.get("save_at") is None else max(1, np.size(options["save_at"]))
@@ -220,12 +220,12 @@ def _choose_chunk_size(chunk, problem: Problem, grid: Grid, options: dict) -> in
 
 
 def _open_storage(
-    path, work: SweepTask, boxes: list[GridBox], options: dict, size: int
+    path, work: SweepTask, boxes: list[GridBox], options: dict[str, Any], size: int
 ) -> MemoryStorage | FolderStorage:
     if path is None:
         return MemoryStorage(work.grid, boxes, work.reductions)
     from stepnet import __version__
-    from stepnet.engines.numba_engine.runs.identity import problem_identity, value_identity
+    from stepnet.engines.numba_engine import problem_identity, value_identity
 
     facts = {
         "problem": problem_identity(work.problem),
@@ -239,17 +239,17 @@ def _open_storage(
     return FolderStorage(validate_path("path", path, "a folder"), facts, work.grid, boxes, work.reductions)
 
 
-# ---- here or elsewhere ----------------------------------------------------------------------------------------------
+# ---- in this process or in others -----------------------------------------------------------------------------------
 
 
 def _iterate_parts(work: SweepTask, boxes: list[GridBox], left: list[int], client) -> Iterator[tuple[int, Part]]:
-    """The numbers of chunks with what is kept of them, as they are done."""
+    """Yield the numbers of chunks with their parts, as they finish."""
     if client is None:
         yield from ((number, work.part(*boxes[number][1:])) for number in left)
         return
     packed = _pack(work)
     executor, wide = _open_executor(client)
-    waiting, sent = iter(left), dict[Future, int]()
+    waiting, sent = iter(left), dict[Future[Any], int]()
     try:
         while True:
             for number in islice(waiting, wide - len(sent)):
@@ -264,7 +264,7 @@ def _iterate_parts(work: SweepTask, boxes: list[GridBox], left: list[int], clien
 
 
 def _open_executor(client) -> tuple[Executor, int]:
-    """Where to send chunks, and how many at a time."""
+    """The executor for chunks, and how many to submit at a time."""
     if hasattr(client, "get_executor"):
         return client.get_executor(pure=False), max(LEAST_SENT, 2 * sum(client.nthreads().values()))
     if not isinstance(client, Executor):
@@ -276,9 +276,9 @@ def _open_executor(client) -> tuple[Executor, int]:
 
 
 def _pack(work: SweepTask) -> bytes:
-    """The work as bytes, with the name of a known scheme, so that all chunks of a process share compiled code."""
+    """Pickle the task, with a known scheme by its name, so that all chunks of a process share compiled code."""
     try:
-        from cloudpickle import dumps  # comes with dask; takes local functions too
+        from cloudpickle import dumps  # installed with dask; pickles local functions too
     except ImportError:
         from pickle import dumps
     name = getattr(work.scheme, "name", "")

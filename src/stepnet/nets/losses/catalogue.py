@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from stepnet.nets.losses import elementwise, entropy
 from stepnet.nets.losses.loss import Loss
 from stepnet.records import find_by_name
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 LOSSES = {
     family.__name__: family
@@ -18,15 +22,17 @@ LOSSES = {
 }  # fmt: skip
 
 
-def get(name: str | Loss, *, reduction: str | None = None, class_weights=None, **numbers) -> Loss:
+def get(
+    name: str | Loss, *, reduction: str | None = None, class_weights: ArrayLike | None = None, **numbers: Any
+) -> Loss:
     """The loss of this name with these numbers, as in `get("huber", delta=0.5, reduction="sum")`.
 
-    A loss is its own name; `reduction` and `class_weights` replace its own if given.
+    A loss is returned unchanged, except that `reduction` and `class_weights` replace its own if given.
     """
     loss = find_by_name("loss", LOSSES, name, numbers)
     if not isinstance(loss, Loss):
         raise TypeError(f"`loss` must be a name or a Loss, found {loss!r:.80} ({type(loss).__name__})")
-    changes = {"reduction": reduction, "class_weights": class_weights}
+    changes: dict[str, Any] = {"reduction": reduction, "class_weights": class_weights}
     given = {key: value for key, value in changes.items() if value is not None}
     return replace(loss, **given) if given else loss
 

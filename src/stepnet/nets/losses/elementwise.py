@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import copysign, inf
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import exprel
@@ -12,7 +13,12 @@ from stepnet.nets.losses.loss import Loss, LossTargets, LossTerms
 from stepnet.nets.losses.targets import Meaning
 from stepnet.records import validate_number
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
 REAL = Meaning()
+Each = Callable[[np.ndarray], np.ndarray]  # of residuals
+EachPair = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of outputs and targets
 
 
 def mse() -> Loss:
@@ -41,15 +47,15 @@ def tukey(c: float = 4.685) -> Loss:
     """c^2 / 6 (1 - (1 - (r/c)^2)^3) where |r| < c, c^2 / 6 beyond.  Beaton & Tukey (1974), Technometrics 16:147."""
     c = validate_number("c", c, "(0, inf)")
 
-    def square(r):
-        """(r/c)^2, no more than one."""
+    def square(r: np.ndarray) -> np.ndarray:
+        """min((r/c)^2, 1)."""
         return np.minimum(np.abs(r) / c, 1) ** 2
 
-    def rest(r):
+    def rest(r: np.ndarray) -> np.ndarray:
         return 1 - square(r)
 
-    def value(u):
-        """1 - (1 - u)^3, with all digits of a small u."""
+    def value(u: np.ndarray) -> np.ndarray:
+        """1 - (1 - u)^3, accurate for small u."""
         return u * (3 - u * (3 - u))
 
     return _build_residual_loss(
@@ -63,7 +69,8 @@ def tukey(c: float = 4.685) -> Loss:
 
 
 def quantile(tau: float = 0.5) -> Loss:
-    """max(tau e, (tau - 1) e), e = y - z: least at the tau-quantile.  Koenker & Bassett (1978), Econometrica 46:33."""
+    """max(tau e, (tau - 1) e), e = y - z: least at the tau-quantile.  Koenker & Bassett (1978), Econometrica
+    46:33."""
     tau = validate_number("tau", tau, "(0, 1)")
     return _build_residual_loss(
         quantile,
@@ -83,16 +90,16 @@ def barron(alpha: float = 1.0, c: float = 1.0) -> Loss:
     a, c = validate_number("alpha", alpha, "[-inf, inf]"), validate_number("c", c, "(0, inf)")
     b = abs(a - 2)
 
-    def square(r):
+    def square(r: np.ndarray) -> np.ndarray:
         return (r / c) ** 2
 
-    def power(s, exponent):
+    def power(s: np.ndarray, exponent: float) -> np.ndarray:
         """log of (s / b + 1)^exponent, exponent ~ a / 2."""
         if b == 0 or b == inf:
             return 0.5 * s * (0 if b == 0 else copysign(1, a))
         return exponent * np.log1p(s / b)
 
-    def value(r):
+    def value(r: np.ndarray) -> np.ndarray:
         s = square(r)
         if b == inf:
             return copysign(1, a) * np.expm1(power(s, 0.5 * a))
@@ -101,11 +108,11 @@ def barron(alpha: float = 1.0, c: float = 1.0) -> Loss:
         logarithm = np.log1p(s / b)
         return 0.5 * b * logarithm * exprel(0.5 * a * logarithm)
 
-    def influence(s):
+    def influence(s: np.ndarray) -> np.ndarray:
         """rho'(r) c^2 / r."""
         return np.exp(power(s, 0.5 * a - 1))
 
-    def bend(s):
+    def bend(s: np.ndarray) -> np.ndarray:
         """(a - 2) s / (s + b)."""
         if b == 0 or b == inf:
             return s * (0 if b == 0 else copysign(1, a))
@@ -123,30 +130,30 @@ def barron(alpha: float = 1.0, c: float = 1.0) -> Loss:
 
 
 def poisson() -> Loss:
-    """exp(z) - y z: minus the log-likelihood of counts y at the rate exp(z), without the term of y alone."""
+    """exp(z) - y z: the negative log-likelihood of counts y with rate exp(z), without the term in y alone."""
     return _make_loss(poisson, lambda z, y: np.exp(z) - y * z, lambda z, y: np.exp(z) - y, lambda z, y: np.exp(z),
                         _require_counts, meaning=Meaning("counts", "exp"))  # fmt: skip
 
 
 def gaussian_nll() -> Loss:
-    """(s + (m - y)^2 exp(-s)) / 2: minus the log-likelihood of y at the mean m and the variance exp(s).
+    """(s + (m - y)^2 exp(-s)) / 2: the negative log-likelihood of y with mean m and variance exp(s).
 
     The first half of the outputs are means, the second half logarithms of variances; targets are (batch, outputs / 2).
     """
 
-    def formula(z, y):
+    def formula(z: np.ndarray, y: np.ndarray) -> LossTerms:
         m, s = np.split(z, 2, axis=1)
         r, precision = m - y, np.exp(-s)
         square = r * r * precision
 
-        def product(v):
+        def product(v: np.ndarray) -> np.ndarray:
             v_m, v_s = np.split(v, 2, axis=1)
             cross = -r * precision
             return np.hstack((precision * v_m + cross * v_s, cross * v_m + 0.5 * square * v_s))
 
         return LossTerms(0.5 * (s + square), lambda: np.hstack((r * precision, 0.5 * (1 - square))), product)
 
-    def read(z, targets, class_weights):
+    def read(z: np.ndarray, targets: ArrayLike, class_weights: np.ndarray | None) -> LossTargets:
         if z.shape[1] % 2:
             raise ValueError(f"gaussian_nll takes pairs of outputs (mean, log of variance), found {z.shape[1]} outputs")
         return _require_real(z[:, : z.shape[1] // 2], targets, class_weights)
@@ -154,7 +161,9 @@ def gaussian_nll() -> Loss:
     return Loss(gaussian_nll, formula, read, convex=False, meaning=Meaning(link="first half", each=2))
 
 
-def _build_residual_loss(family, value, slope, curvature, convex: bool = True, **numbers) -> Loss:
+def _build_residual_loss(
+    family: Callable[..., Loss], value: Each, slope: Each, curvature: Each, convex: bool = True, **numbers: Any
+) -> Loss:
     """sum_j rho(z_j - y_j) from rho, rho' and rho''."""
     return _make_loss(
         family,
@@ -168,16 +177,17 @@ def _build_residual_loss(family, value, slope, curvature, convex: bool = True, *
 
 
 def _make_loss(
-    family, value, slope, curvature, read: Callable, convex: bool = True, meaning: Meaning = REAL, **numbers
-) -> Loss:
-    def formula(z, y):
+    family: Callable[..., Loss], value: EachPair, slope: EachPair, curvature: EachPair,
+    read: Callable[..., LossTargets], convex: bool = True, meaning: Meaning = REAL, **numbers: float,
+) -> Loss:  # fmt: skip
+    def formula(z: np.ndarray, y: np.ndarray) -> LossTerms:
         return LossTerms(value(z, y), lambda: slope(z, y), lambda v: curvature(z, y) * v)
 
     return Loss(family, formula, read, numbers=numbers, convex=convex, meaning=meaning)
 
 
-def _require_real(z: np.ndarray, targets, class_weights) -> LossTargets:
-    """Targets of the shape of the outputs; a single output also takes (batch,)."""
+def _require_real(z: np.ndarray, targets: ArrayLike, class_weights: np.ndarray | None) -> LossTargets:
+    """Return targets of the shape of the outputs; for a single output (batch,) is also accepted."""
     if class_weights is not None:
         raise ValueError("`class_weights` go with losses of classification; use sample weights instead")
     y = np.asarray(targets)
@@ -190,7 +200,7 @@ def _require_real(z: np.ndarray, targets, class_weights) -> LossTargets:
     return LossTargets(y.astype(z.dtype, copy=False))
 
 
-def _require_counts(z: np.ndarray, targets, class_weights) -> LossTargets:
+def _require_counts(z: np.ndarray, targets: ArrayLike, class_weights: np.ndarray | None) -> LossTargets:
     read = _require_real(z, targets, class_weights)
     if (read.targets < 0).any():
         raise ValueError(f"`targets` of a Poisson loss are counts, not negative; found {read.targets.min():g}")

@@ -6,9 +6,11 @@ Hessian is diag(p) - p p' for targets q of sum one.  Binary losses are those of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,11 +19,15 @@ from stepnet.nets.losses.targets import Meaning
 from stepnet.records import validate_number
 from stepnet.validation import array, check
 
-SUMS_TO_ONE = 1e-5  # what float32 leaves of the sum of some thousand probabilities
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+SUMS_TO_ONE = 1e-5  # rounding in float32 of the sum of some thousand probabilities
+Formula = Callable[[np.ndarray, np.ndarray], LossTerms]
 
 
-def _logits(name: str, value) -> np.ndarray:
-    """Real numbers with at least one axis, none of them of length zero."""
+def _logits(name: str, value: Any) -> np.ndarray:
+    """Return real numbers with at least one axis, none of length zero."""
     found = array()(name, value)
     if found.ndim == 0 or 0 in found.shape:
         raise ValueError(f"`{name}` must be an array (..., classes), found the shape {found.shape}")
@@ -34,11 +40,11 @@ def log_softmax(z: np.ndarray) -> np.ndarray:
     return _import_engine().entropies(z, z).logarithms
 
 
-def _import_engine():
-    """The compiler is not loaded before it is needed."""
-    from stepnet.engines.numba_engine.layers import softmax
+def _import_engine() -> ModuleType:
+    """Import the engine when needed, because it loads the compiler."""
+    from stepnet.engines import numba_engine
 
-    return softmax
+    return numba_engine
 
 
 @check(z=_logits)
@@ -56,7 +62,7 @@ class Slopes(NamedTuple):
 
 
 def _focused(l: np.ndarray, p: np.ndarray, gamma: float) -> Slopes:  # noqa: E741
-    """psi(l) = -(1 - exp(l))^gamma l, written by m = 1 - p and l / m, which tends to -1 as p tends to 1."""
+    """psi(l) = -(1 - exp(l))^gamma l, expressed by m = 1 - p and l / m, which tends to -1 as p tends to 1."""
     m = -np.expm1(l)
     floor = np.maximum(m, np.finfo(l.dtype).tiny)
     ratio = np.where(p > 0, p * np.where(m > 0, np.maximum(l, -np.finfo(l.dtype).max) / floor, -1), 0)
@@ -65,26 +71,29 @@ def _focused(l: np.ndarray, p: np.ndarray, gamma: float) -> Slopes:  # noqa: E74
     return Slopes(-(m**gamma) * l, first, second)
 
 
-def _entropy(z: np.ndarray, q: np.ndarray, psi=None, temperature: float = 1.0, scale: float = 1.0) -> LossTerms:
+def _entropy(
+    z: np.ndarray, q: np.ndarray, psi: Callable[[np.ndarray, np.ndarray], Slopes] | None = None,
+    temperature: float = 1.0, scale: float = 1.0,
+) -> LossTerms:  # fmt: skip
     """scale sum_c q_c psi(log p_c), p = softmax(z / temperature), over the last axis.
 
-    psi(l) = -l if there is none.
+    Without `psi`, psi(l) = -l.
     """
     l, p, terms, gradient = _import_engine().entropies(z if temperature == 1 else z / temperature, q)  # noqa: E741
     first, second = scale / temperature, scale / temperature**2
     if psi is None:
 
-        def curved(v):
+        def curved(v: np.ndarray) -> np.ndarray:
             l_dot = v - (p * v).sum(axis=-1, keepdims=True)
             return second * (p * l_dot * q.sum(axis=-1, keepdims=True))
 
         return LossTerms(_times(scale, terms), lambda: _times(first, gradient), curved)
     slopes = psi(l, p)
-    terms = scale * np.where(q == 0, 0, q * slopes.value).sum(axis=-1)  # a class that is no target may have p = 0
+    terms = scale * np.where(q == 0, 0, q * slopes.value).sum(axis=-1)  # p may be 0 where q is 0
     a = q * slopes.first
     total = a.sum(axis=-1, keepdims=True)
 
-    def product(v):
+    def product(v: np.ndarray) -> np.ndarray:
         l_dot = v - (p * v).sum(axis=-1, keepdims=True)
         a_dot = q * slopes.second * l_dot
         return second * (a_dot - p * (a_dot.sum(axis=-1, keepdims=True) + l_dot * total))
@@ -120,9 +129,9 @@ def focal(focus: float = 2.0, smoothing: float = 0.0) -> Loss:
 
 
 def kl() -> Loss:
-    """sum_c q_c log(q_c / p_c) for probabilities q: how far softmax(z) is from them."""
+    """sum_c q_c log(q_c / p_c) for probabilities q and p = softmax(z)."""
 
-    def formula(z, q):
+    def formula(z: np.ndarray, q: np.ndarray) -> LossTerms:
         rows = _one_row(_entropy)(z, q)
         own = np.where(q > 0, q * np.log(np.where(q > 0, q, 1)), 0).sum(axis=-1, keepdims=True)
         return rows._replace(terms=rows.terms + own)
@@ -135,16 +144,16 @@ def distillation(temperature: float = 2.0, hard: float = 0.0) -> Loss:
     """(1 - hard) T^2 H(softmax(t / T), softmax(z / T)) + hard H(class, softmax(z)), H the cross-entropy.
 
     Targets are the logits t of a teacher (batch, classes), with the class as one more column where `hard` is not zero.
-    Hinton, Vinyals & Dean (2015), arXiv:1503.02531; T^2 keeps gradients of the same size.
+    Hinton, Vinyals & Dean (2015), arXiv:1503.02531; T^2 keeps the size of gradients.
     """
     T, hard = validate_number("temperature", temperature, "(0, inf)"), validate_number("hard", hard, "[0, 1]")
 
-    def formula(z, q):
+    def formula(z: np.ndarray, q: np.ndarray) -> LossTerms:
         n = z.shape[1]
         soft = _one_row(partial(_entropy, temperature=T, scale=(1 - hard) * T * T))(z, q[:, :n])
         return _sum(soft, _one_row(partial(_entropy, scale=hard))(z, q[:, n:])) if hard else soft
 
-    def read(z, targets, class_weights):
+    def read(z: np.ndarray, targets: ArrayLike, class_weights: np.ndarray | None) -> LossTargets:
         y, n = np.asarray(targets, z.dtype), z.shape[1]
         wanted = (len(z), n + 1 if hard else n)
         if y.shape != wanted:
@@ -153,7 +162,7 @@ def distillation(temperature: float = 2.0, hard: float = 0.0) -> Loss:
         soft = softmax(y[:, :n] / T)
         return LossTargets(np.hstack((soft, _classes(z, y[:, n], None).targets)) if hard else soft)
 
-    def hits(z, targets):
+    def hits(z: np.ndarray, targets: ArrayLike) -> np.ndarray:
         teacher = np.asarray(targets)
         return z.argmax(axis=1) == (teacher[:, -1] if hard else teacher.argmax(axis=1))
 
@@ -161,7 +170,9 @@ def distillation(temperature: float = 2.0, hard: float = 0.0) -> Loss:
     return Loss(distillation, formula, _require_no_weights(read), hits, numbers, meaning=meaning)
 
 
-def _build_class_loss(family, formula, smoothing: float, convex: bool = True, **numbers) -> Loss:
+def _build_class_loss(
+    family: Callable[..., Loss], formula: Formula, smoothing: float, convex: bool = True, **numbers: float
+) -> Loss:
     read = partial(_classes, smoothing=smoothing)
     meaning = Meaning(
         "classes", "softmax", temperature=numbers.get("temperature", 1.0), focus=numbers.get("focus", 0.0)
@@ -170,10 +181,10 @@ def _build_class_loss(family, formula, smoothing: float, convex: bool = True, **
     return Loss(family, _one_row(formula), read, _class_hits, numbers, convex=convex, meaning=meaning)
 
 
-def _one_row(formula):
-    """A formula on (batch, classes), with one term for each sample."""
+def _one_row(formula: Formula) -> Formula:
+    """Decorate a formula on (batch, classes) to give one term per sample."""
 
-    def on_rows(z, q):
+    def on_rows(z: np.ndarray, q: np.ndarray) -> LossTerms:
         terms, gradient, product = formula(z, q)
         return LossTerms(terms[:, None], gradient, product)
 
@@ -192,7 +203,9 @@ def _sum(one: LossTerms, two: LossTerms) -> LossTerms:
     )
 
 
-def _classes(z: np.ndarray, targets, class_weights, smoothing: float = 0.0) -> LossTargets:
+def _classes(
+    z: np.ndarray, targets: ArrayLike, class_weights: np.ndarray | None, smoothing: float = 0.0
+) -> LossTargets:
     """Probabilities of targets, smoothed and weighted, and the weight of each sample's own class."""
     n = z.shape[1]
     y = np.asarray(targets)
@@ -232,18 +245,18 @@ def _probabilities(y: np.ndarray, z: np.ndarray) -> np.ndarray:
     return q
 
 
-def _class_hits(z: np.ndarray, targets) -> np.ndarray:
+def _class_hits(z: np.ndarray, targets: ArrayLike) -> np.ndarray:
     y = np.asarray(targets)
     return (z.argmax(axis=1) == (y if y.ndim == 1 else y.argmax(axis=1))) & _is_known(z)
 
 
 def _is_known(z: np.ndarray) -> np.ndarray:
-    """Samples whose outputs are numbers; others are never right."""
+    """Which samples have no NaN outputs; others count as misclassified."""
     return ~np.isnan(z).any(axis=1)
 
 
-def _require_no_weights(read):
-    def checked(z, targets, class_weights):
+def _require_no_weights(read: Callable[..., LossTargets]) -> Callable[..., LossTargets]:
+    def checked(z: np.ndarray, targets: ArrayLike, class_weights: np.ndarray | None) -> LossTargets:
         if class_weights is not None:
             raise ValueError("`class_weights` do not go with this loss; use sample weights instead")
         return read(z, targets, None)
@@ -251,7 +264,7 @@ def _require_no_weights(read):
     return checked
 
 
-# ---- yes or no: each output is the logit of a question of its own ---------------------------------------------------
+# ---- binary: each output is the logit of a separate label -----------------------------------------------------------
 
 
 def binary_cross_entropy(smoothing: float = 0.0) -> Loss:
@@ -271,8 +284,10 @@ def binary_focal(focus: float = 2.0, smoothing: float = 0.0) -> Loss:
     )
 
 
-def _build_answer_loss(family, formula, smoothing: float, convex: bool = True, **numbers) -> Loss:
-    def on_pairs(z, q):
+def _build_answer_loss(
+    family: Callable[..., Loss], formula: Formula, smoothing: float, convex: bool = True, **numbers: float
+) -> Loss:
+    def on_pairs(z: np.ndarray, q: np.ndarray) -> LossTerms:
         terms, gradient, product = formula(_pair(z), q)
         return LossTerms(terms, lambda: gradient()[..., 1], lambda v: product(_pair(v))[..., 1])
 
@@ -285,11 +300,11 @@ def _build_answer_loss(family, formula, smoothing: float, convex: bool = True, *
 
 
 def _pair(z: np.ndarray) -> np.ndarray:
-    """The logits (0, z) of no and yes."""
+    """The logits (0, z) of the two classes."""
     return np.stack((np.zeros_like(z), z), axis=-1)
 
 
-def _answers(z: np.ndarray, targets, class_weights, smoothing: float) -> LossTargets:
+def _answers(z: np.ndarray, targets: ArrayLike, class_weights: np.ndarray | None, smoothing: float) -> LossTargets:
     y = np.asarray(targets)
     if y.ndim == 1 and z.shape[1] == 1:
         y = y[:, None]
@@ -307,6 +322,6 @@ def _answers(z: np.ndarray, targets, class_weights, smoothing: float) -> LossTar
     return LossTargets((smooth * class_weights).astype(z.dtype, copy=False), q @ class_weights)
 
 
-def _answer_hits(z: np.ndarray, targets) -> np.ndarray:
+def _answer_hits(z: np.ndarray, targets: ArrayLike) -> np.ndarray:
     y = np.asarray(targets).reshape(z.shape)
     return ((z > 0) == (y > 0.5)).all(axis=1) & _is_known(z)

@@ -1,11 +1,11 @@
-"""The record of a loss: a formula for one sample, and how samples are put together."""
+"""The record of a loss: a formula per sample, and how samples are combined."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -14,11 +14,14 @@ from stepnet.nets.losses.targets import Meaning
 from stepnet.records import keep
 from stepnet.validation import alike, array
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
 REDUCTIONS = ("mean", "sum")
 
 
 class LossTerms(NamedTuple):
-    """What a formula says of each sample: its terms (batch, k), and derivatives of their sum by its outputs."""
+    """The value of a formula: terms (batch, k), and the derivatives of their sum with respect to the outputs."""
 
     terms: np.ndarray
     gradient: Callable[[], np.ndarray]
@@ -26,7 +29,7 @@ class LossTerms(NamedTuple):
 
 
 class LossTargets(NamedTuple):
-    """Targets as a formula wants them, and the weights of the terms that class weights give (None: all one)."""
+    """Targets in the form a formula takes, and the term weights from class weights (None: all one)."""
 
     targets: np.ndarray
     mass: np.ndarray | None = None
@@ -36,7 +39,7 @@ class LossTargets(NamedTuple):
 class Expansion:
     """A function near a point: value, gradient, the product H v of the Hessian with a direction, and v'Hv.
 
-    The last may be known (`bend`) for less than a product.
+    The last may be cheaper (`bend`) than a product.
     """
 
     value: float
@@ -56,29 +59,29 @@ class Expansion:
 class Loss:
     """L(z, y) = sum_ij w_i l_ij(z_i, y_i) / sum_ij w_i c_ij: a weighted mean over samples and terms, or the sum alone.
 
-    w_i are sample weights, c_ij the weights of the classes (which are inside l, too).
+    w_i are sample weights, c_ij class weights (which are also included in l).
 
     Parameters
     ----------
     family, numbers
-        The function that makes it, and its arguments: what it is, and how it is stored.
+        The function that builds it and its arguments, which identify it and are stored.
     formula : callable
-        `formula(outputs, targets)` giving `LossTerms`.
+        `formula(outputs, targets)` returns `LossTerms`.
     read : callable
-        `read(outputs, targets, class_weights)` checks targets and gives `LossTargets`.
+        `read(outputs, targets, class_weights)` validates targets and returns `LossTargets`.
     hits : callable, optional
-        `hits(outputs, targets)`: which samples are classified right; None for losses of regression.
+        `hits(outputs, targets)`: which samples are classified correctly; None for regression losses.
     reduction : {"mean", "sum"}
-        How terms are put together.
+        How terms are combined.
     class_weights : array_like, optional
-        A factor for each class; two of them (no, yes) for binary losses.
+        A factor for each class; (negative, positive) for binary losses.
     convex : bool
         Whether the loss is a convex function of the outputs.
     meaning : Meaning, optional
-        Which targets it takes, how many outputs for each, and what these foretell; estimators need it.
+        Which targets it takes, how many outputs for each, and what these predict; needed by estimators.
     quick : callable, optional
-        `quick(outputs, targets, share)`: the sum of all terms times `share`, one for each sample, and its gradient in a
-        single pass; None where only the formula will do.
+        `quick(outputs, targets, share)`: the sum of all terms times `share`, one factor per sample, and its gradient in
+        a single pass; None if only the formula is available.
     """
 
     family: Callable[..., Loss]
@@ -92,7 +95,7 @@ class Loss:
     meaning: Meaning | None = None
     quick: Callable[[np.ndarray, np.ndarray, float], tuple[float, np.ndarray] | None] | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.reduction, str) or self.reduction not in REDUCTIONS:
             raise ValueError(f"`reduction` must be 'mean' or 'sum', found {self.reduction!r:.80}")
         if self.class_weights is not None:
@@ -106,24 +109,24 @@ class Loss:
             numbers["class_weights"] = self.class_weights.tolist()
         return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in numbers.items())})"
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return _build, (self.family, dict(self.numbers), self.reduction, self.class_weights)
 
     @property
     def name(self) -> str:
         return self.family.__name__
 
-    def at(self, outputs, targets, weights=None) -> Expansion:
+    def at(self, outputs: ArrayLike, targets: ArrayLike, weights: ArrayLike | None = None) -> Expansion:
         """Value, gradient and Hessian product at outputs (batch, outputs), with sample weights (batch,)."""
         z = _validate_outputs(outputs)
         if self.quick is not None and weights is None and self.class_weights is None:
             found = self.quick(z, np.asarray(targets), 1.0 if self.reduction == "sum" else 1 / len(z))
             if found is not None:
-                whole = cache(lambda: self._by_formula(z, targets, None))  # for products, if there are any
+                whole = cache(lambda: self._by_formula(z, targets, None))  # for Hessian products, if requested
                 return Expansion(found[0], lambda: found[1], lambda v: whole().product(v))
         return self._by_formula(z, targets, weights)
 
-    def _by_formula(self, z: np.ndarray, targets, weights) -> Expansion:
+    def _by_formula(self, z: np.ndarray, targets: ArrayLike, weights: ArrayLike | None) -> Expansion:
         y, mass = self.read(z, targets, self.class_weights)
         with _silence():
             rows = self.formula(z, y)
@@ -131,39 +134,41 @@ class Loss:
             value = float((rows.terms * factor).sum(dtype=np.float64))
         scale = np.asarray(factor, z.dtype)
 
-        def gradient():
+        def gradient() -> np.ndarray:
             with _silence():
                 return scale * rows.gradient()
 
-        def product(v):
+        def product(v: np.ndarray) -> np.ndarray:
             with _silence():
                 return scale * rows.product(alike("v", v, "outputs", z).astype(z.dtype, copy=False))
 
         return Expansion(value, gradient, product)
 
-    def _factor(self, terms: np.ndarray, mass: np.ndarray | None, weights) -> np.ndarray | float:
-        """What the terms of each sample are multiplied by, (batch, 1) or a single number."""
+    def _factor(self, terms: np.ndarray, mass: np.ndarray | None, weights: ArrayLike | None) -> np.ndarray | float:
+        """The factor of the terms of each sample, (batch, 1) or a single number."""
         if weights is None and mass is None:
             return 1.0 if self.reduction == "sum" else 1 / terms.size
         w = np.ones(()) if weights is None else _validate_sample_weights(weights, len(terms))
         if self.reduction == "sum":
             return w
-        share = terms.size / w.size  # of the terms in each weight
+        share = terms.size / w.size  # terms per weight
         total = share * w.sum() if mass is None else (w * mass).sum(dtype=np.float64)
-        return w / total if total > 0 else 0 * w  # a batch of which nothing counts
+        return w / total if total > 0 else 0 * w  # all weights are zero
 
 
-def _silence():
-    """No warnings of overflow: infinite and undefined numbers are told by the value."""
+def _silence() -> np.errstate:
+    """Suppress overflow warnings: infinities and NaN show in the value."""
     return np.errstate(over="ignore", invalid="ignore")
 
 
-def _build(family, numbers, reduction, class_weights) -> Loss:
-    """A loss from what is stored of it."""
+def _build(
+    family: Callable[..., Loss], numbers: Mapping[str, float], reduction: str, class_weights: np.ndarray | None
+) -> Loss:
+    """Build a loss from its stored description."""
     return replace(family(**numbers), reduction=reduction, class_weights=class_weights)
 
 
-def _validate_outputs(outputs) -> np.ndarray:
+def _validate_outputs(outputs: ArrayLike) -> np.ndarray:
     try:
         z = np.asarray(outputs)
     except ValueError:
@@ -175,7 +180,7 @@ def _validate_outputs(outputs) -> np.ndarray:
     return z if z.dtype.kind == "f" else z.astype(np.float64)
 
 
-def _validate_sample_weights(weights, batch: int) -> np.ndarray:
+def _validate_sample_weights(weights: ArrayLike, batch: int) -> np.ndarray:
     w = array(dtype=np.float64)("weights", weights)
     if w.shape != (batch,):
         raise ValueError(f"`weights` must be one number for each of {batch} samples, found shape {w.shape}")
@@ -184,7 +189,7 @@ def _validate_sample_weights(weights, batch: int) -> np.ndarray:
     return w[:, None]
 
 
-def _validate_class_weights(weights) -> np.ndarray:
+def _validate_class_weights(weights: ArrayLike) -> np.ndarray:
     w = np.array(array(dtype=np.float64)("class_weights", weights))
     if w.ndim != 1 or w.size < 2 or not (w >= 0).all() or not np.isfinite(w).all():
         raise ValueError(f"`class_weights` must be one number for each class, finite and not negative, found {w}")

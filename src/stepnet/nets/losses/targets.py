@@ -1,4 +1,4 @@
-"""What the outputs of a net mean to a loss: which targets they are compared with, and what they foretell."""
+"""The meaning of a net's outputs to a loss: the targets they are compared with, and what they predict."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ LINKS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @dataclass(frozen=True)
 class Meaning:
-    """Targets, and the link from outputs (batch, outputs) to what is foretold of them.
+    """The kind of targets, and the link from outputs (batch, outputs) to predictions.
 
     Parameters
     ----------
     targets : str
         What a loss compares outputs with: one of `TARGETS`.
     link : str
-        The function that makes a prediction (a mean, a rate, probabilities) of outputs: one of `LINKS`.
+        The function from outputs to predictions (a mean, a rate, probabilities): one of `LINKS`.
     each : int
         Outputs for each target, or for each class.
     temperature : float
-        What outputs are divided by before.
+        Divisor of the outputs before the link.
     focus : float
-        Of a focal loss, whose best outputs are flatter than the probabilities.
+        The exponent of a focal loss, whose optimal outputs are flatter than the probabilities.
     """
 
     targets: str = "real numbers"
@@ -46,7 +46,7 @@ class Meaning:
     temperature: float = 1.0
     focus: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for what, name, known in (("kind of targets", self.targets, TARGETS), ("link", self.link, LINKS)):
             if not isinstance(name, str) or name not in known:
                 raise UnknownName(what, name, known)
@@ -55,12 +55,12 @@ class Meaning:
 
     @property
     def has_probabilities(self) -> bool:
-        """Whether predictions are probabilities of classes or of a yes."""
+        """Whether predictions are probabilities, of classes or of a positive label."""
         return self.link in ("sigmoid", "softmax")
 
     @check(outputs=array(None, None))
     def logits(self, outputs: np.ndarray) -> np.ndarray:
-        """What the link takes: outputs at their temperature, out of focus."""
+        """The argument of the link: outputs divided by the temperature and corrected for `focus`."""
         z = outputs if self.temperature == 1 else outputs / self.temperature
         if self.focus == 0:
             return z
@@ -69,15 +69,15 @@ class Meaning:
         return _unfocused(log_softmax(z, axis=1), self.focus)
 
     @check(outputs=array(None, None))
-    def foretold(self, outputs: np.ndarray) -> np.ndarray:
-        """The prediction that outputs stand for."""
+    def predict(self, outputs: np.ndarray) -> np.ndarray:
+        """The predictions for these outputs."""
         return LINKS[self.link](self.logits(outputs))
 
 
 def _unfocused(l: np.ndarray, focus: float) -> np.ndarray:  # noqa: E741
-    """log(p / f), f = (1 - p)^focus - focus (1 - p)^(focus - 1) p log p, of l = log p, up to a number for each sample.
+    """log(p / f), f = (1 - p)^focus - focus (1 - p)^(focus - 1) p log p, of l = log p, up to a constant per sample.
 
-    Where the gradient of the focal loss is zero, probabilities are in proportion to p / f.  Charoenphakdee et al.
+    Where the gradient of the focal loss is zero, probabilities are proportional to p / f.  Charoenphakdee et al.
     (2021), On focal loss for class-posterior probability estimation, CVPR.
     """
     p, m = np.exp(l), np.maximum(-np.expm1(l), np.finfo(l.dtype).tiny)

@@ -1,1 +1,1 @@
-"""Exact adjoints of runs, and the adjoint equation along an interpolated solution."""
+"""Exact adjoints of runs, and the interpolated adjoint."""

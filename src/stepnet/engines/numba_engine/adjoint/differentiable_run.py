@@ -1,4 +1,4 @@
-"""A run as a map that can be differentiated: its motion over steps, forward, back by its adjoint, and undone."""
+"""A run as a differentiable map: its step program run forward, transposed (adjoint), and inverted."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from stepnet.engines.contract import FixedSteps
 from stepnet.engines.numba_engine.adjoint.step_sweeps import (
     NO_MARKS,
     GradientSums,
@@ -13,59 +14,78 @@ from stepnet.engines.numba_engine.adjoint.step_sweeps import (
     ProgramRunner,
     StepClock,
 )
-from stepnet.engines.numba_engine.derivatives.pullbacks import build_parts
-from stepnet.problem import Problem, SecondOrder, Split
-from stepnet.schemes.multistep import Multistep
-from stepnet.schemes.splitting import Splitting
-from stepnet.schemes.step_program import SchemeProgram, build_scheme_program
+from stepnet.engines.numba_engine.derivatives.pullbacks import build_parts, build_stochastic_parts
+from stepnet.engines.numba_engine.random.step_noise import PathNoise
+from stepnet.engines.numba_engine.rhs.stochastic_parts import build_stochastic_fields, find_product_kind
+from stepnet.problem import SDE, Problem, ProblemForm
+from stepnet.schemes.capabilities import has_history, moves_parts
+from stepnet.schemes.step_program import SchemeProgram, build_scheme_program, build_stochastic_program
 
 
 class DifferentiableRun:
-    """The steps of a scheme on a problem, to be run forward and in reverse.
+    """The steps of a scheme on a problem, run forward and in reverse.
 
-    States are arrays (rows, n): the problem's own rows, and what the scheme carries along.  Step numbers count from 0
-    to `n_steps`; the run begins at step `begin`, after the opening of a multistep scheme.
+    States are arrays (rows, n): the rows of the problem's state, and what the scheme carries from step to step.  Steps
+    are numbered from 0 to `n_steps`; a multistep run begins at step `begin`, after its starting procedure.
     """
 
     def __init__(
         self, problem: Problem, scheme, n_steps: int, grid: np.ndarray | None, has_times: bool, differences: bool
     ):
-        if isinstance(scheme, Multistep):
+        if has_history(scheme):
             starter = scheme.starter
             scheme = starter if n_steps < scheme.n_steps else scheme
             self._make_starting = partial(DifferentiableRun, problem, starter, n_steps, grid, has_times, differences)
         self.problem, self.scheme, self.n_steps = problem, scheme, n_steps
-        is_split = isinstance(scheme, Splitting) or (isinstance(scheme, Multistep) and scheme.derivative == 2)
-        self.parts = build_parts(problem, not is_split, differences)
-        is_sum, is_second = isinstance(problem, Split), isinstance(problem, SecondOrder)
-        self.motion: SchemeProgram = build_scheme_program(
-            scheme, len(self.parts), is_sum and is_split, is_second and is_split
+        if problem.form is ProblemForm.STOCHASTIC:
+            self._prepare_stochastic(problem, scheme, n_steps, grid, differences)
+            return
+        is_parted = moves_parts(scheme, problem.form)
+        self.parts = build_parts(problem, not is_parted, differences)
+        is_sum, is_second = problem.form is ProblemForm.SUM, problem.form is ProblemForm.SECOND
+        self.scheme_program: SchemeProgram = build_scheme_program(
+            scheme, len(self.parts), is_sum and is_parted, is_second and is_parted
         )
-        n_own = len(self.motion.state)
-        is_first = self.motion.state == tuple(range(n_own))
-        self._own_rows = slice(0, n_own) if is_first else list(self.motion.state)
+        n_own = len(self.scheme_program.state)
+        is_first = self.scheme_program.state == tuple(range(n_own))
+        self._own_rows = slice(0, n_own) if is_first else list(self.scheme_program.state)
         self.n = problem.initial.size // n_own
         t0, t1 = problem.t_span
         h = (t1 - t0) / n_steps if n_steps else 0.0
         clock = StepClock(t0, h, np.zeros(0) if grid is None else grid)
         runner = partial(ProgramRunner, self.parts, n=self.n, clock=clock, has_times=has_times)
-        self._opening, self._step = runner(self.motion.opening), runner(self.motion.step)
-        self._back = runner(self.motion.back, is_back=True) if self.motion.back is not None else None
-        self.begin = self.motion.opening.steps
+        self._opening, self._step = runner(self.scheme_program.opening), runner(self.scheme_program.step)
+        self._back = runner(self.scheme_program.back, is_back=True) if self.scheme_program.back is not None else None
+        self.begin = self.scheme_program.opening.steps
+
+    def _prepare_stochastic(
+        self, problem: SDE, scheme, n_steps: int, grid: np.ndarray | None, differences: bool
+    ) -> None:
+        """Steps with noise, which is drawn again in each sweep."""
+        kind, stepping = find_product_kind(problem), FixedSteps(n_steps, grid)
+        self.scheme_program = build_stochastic_program(scheme, kind)
+        self.parts = build_stochastic_parts(problem, build_stochastic_fields(problem, scheme), differences)
+        self._own_rows, self.n, self.begin = slice(0, 1), problem.initial.size, 0
+        t0, t1 = problem.t_span
+        clock = StepClock(t0, (t1 - t0) / n_steps, np.zeros(0) if grid is None else grid)
+        noise = PathNoise(problem, stepping, self.scheme_program.step, problem.n_components)
+        runner = partial(ProgramRunner, self.parts, n=self.n, clock=clock, has_times=False, noise=noise)
+        self._opening, self._step = runner(self.scheme_program.opening), runner(self.scheme_program.step)
+        self._back = runner(self.scheme_program.back, is_back=True) if self.scheme_program.back is not None else None
 
     @property
     def width(self) -> int:
-        """Numbers in a state."""
-        return self.motion.step.n_rows * self.n
+        """The number of entries of a state."""
+        return self.scheme_program.step.n_rows * self.n
 
     @property
     def is_reversible(self) -> bool:
-        """Whether steps can be undone."""
+        """Whether steps can be inverted."""
         return self._back is not None
 
     @property
     def rung(self) -> str:
-        """Where derivatives come from: the slowest of all parts."""
+        """The rung of the derivatives: the slowest of all parts."""
         names = ("user", "traced", "dual", "differences")
         return max((part.rung for part in self.parts if part.vjp), key=names.index, default="traced")
 
@@ -76,12 +96,12 @@ class DifferentiableRun:
 
     @property
     def has_parameters(self) -> bool:
-        """Whether gradients with respect to the arguments are known."""
+        """Whether gradients with respect to the arguments are available."""
         return self.is_complete or self._p_size == 0
 
     @property
     def is_complete(self) -> bool:
-        """Whether derivatives with respect to time and arguments are known."""
+        """Whether derivatives with respect to time and arguments are available."""
         return all(part.is_complete for part in self.parts)
 
     @property
@@ -92,7 +112,7 @@ class DifferentiableRun:
         return GradientSums(np.zeros(self._p_size), np.zeros(2))
 
     def starting(self) -> DifferentiableRun:
-        """The one-step scheme behind the opening of a multistep scheme, step by step."""
+        """The run of the one-step scheme that starts a multistep scheme."""
         return self._make_starting()
 
     def open(self, initial: np.ndarray) -> np.ndarray:
@@ -107,7 +127,7 @@ class DifferentiableRun:
         return self.own(bar)
 
     def forward(self, state: np.ndarray, first: int, count: int, states: np.ndarray | None = None) -> None:
-        """Move a state over steps; those before each of them go to the rows of `states`."""
+        """Advance a state over steps; the states before each of them go to the rows of `states`."""
         self._step.forward(state, first, count, states)
 
     def backward(
@@ -119,44 +139,51 @@ class DifferentiableRun:
         sums: GradientSums,
         marks: LossReadSteps = NO_MARKS,
     ) -> None:
-        """Move a gradient back over steps, those of `marks` being added on the way."""
+        """Pull a gradient back over steps, adding the gradients of `marks` at their steps."""
         self._step.backward(states, first, count, bar, sums, marks)
 
     no_marks = NO_MARKS
 
     def marks(self, at: np.ndarray, gradients: np.ndarray) -> LossReadSteps:
         """Gradients (at, entries) with respect to the flat states at some steps, ascending."""
-        seeds = np.zeros((len(at), self.motion.step.n_rows, self.n))
+        seeds = np.zeros((len(at), self.scheme_program.step.n_rows, self.n))
         seeds[:, self._own_rows] = gradients.reshape(len(at), -1, self.n)
         return NO_MARKS._replace(at=at, seeds=seeds)
 
     def stretches(self, at: np.ndarray, seed: np.ndarray) -> LossReadSteps:
-        """Marks at which a gradient `seed` (rows, n) begins anew, those of each stretch being told apart."""
+        """Marks at which the gradient is reset to `seed` (rows, n); each interval has its own gradients."""
         seeds = np.tile(seed, (len(at), 1, 1))
         return LossReadSteps(at, seeds, np.zeros_like(seeds), np.zeros((len(at), self._p_size)))
 
     def undo(self, state: np.ndarray, first: int, count: int, states: np.ndarray) -> None:
-        """Move a state back to step `first` over `count` steps; those before each of them go to `states`."""
+        """Move a state back to step `first` over `count` inverted steps; states before each of them go to `states`."""
         self._back.forward(state, first, count, states)
 
     def spread(self, flat: np.ndarray) -> np.ndarray:
-        """A flat state of the problem, or a gradient with respect to it, in its rows; zeros elsewhere."""
-        rows = np.zeros((self.motion.step.n_rows, self.n))
+        """A flat state of the problem, or a gradient with respect to it, placed in its rows; zeros elsewhere."""
+        rows = np.zeros((self.scheme_program.step.n_rows, self.n))
         rows[self._own_rows] = flat.reshape(-1, self.n)
         return rows
 
     def own(self, state: np.ndarray) -> np.ndarray:
-        """The flat state of the problem."""
+        """The flat state of the problem, from a state of the run."""
         return state[self._own_rows].ravel()
 
     def unit_rows(self) -> np.ndarray:
-        """One gradient (rows, n) for every number of a state."""
-        return np.eye(self.width).reshape(self.width, self.motion.step.n_rows, self.n)
+        """One unit gradient (rows, n) for every entry of a state."""
+        return np.eye(self.width).reshape(self.width, self.scheme_program.step.n_rows, self.n)
 
     def own_places(self) -> np.ndarray:
-        """Where the flat state of the problem is among the numbers of a state."""
-        return self.own(np.arange(self.width).reshape(self.motion.step.n_rows, self.n))
+        """The indices of the problem's flat state among the entries of a state."""
+        return self.own(np.arange(self.width).reshape(self.scheme_program.step.n_rows, self.n))
 
     def own_states(self, states: np.ndarray) -> np.ndarray:
-        """The same of stored states (steps, width), one row each."""
+        """As `own`, for stored states (steps, width)."""
         return states.reshape(len(states), -1, self.n)[:, self._own_rows].reshape(len(states), -1)
+
+
+def linearise(
+    problem: Problem, scheme, plan: FixedSteps, has_times: bool = False, differences: bool = False
+) -> DifferentiableRun:  # fmt: skip
+    """Fixed steps as a differentiable map; with gradients with respect to their times if `has_times`."""
+    return DifferentiableRun(problem, scheme, plan.n_steps, plan.grid, has_times, differences)

@@ -1,25 +1,24 @@
-"""The adjoint equation along a kept solution, (a, g)' = (-a df/dy, -a df/dp), as a right-hand side in machine code."""
+"""The adjoint equation along dense output, (a, g)' = (-a df/dy, -a df/dp), as a right-hand side in machine code."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba import carray, types
-from numba.extending import intrinsic
+from numba import carray
 
+from stepnet.engines.numba_engine.codegen.intrinsics.address_calls import call_vjp_at, view_reals
 from stepnet.engines.numba_engine.codegen.kernels import FieldKernel, inlined
 from stepnet.engines.numba_engine.derivatives.pullbacks import PartPullback, build_parts
 from stepnet.engines.numba_engine.rhs.callback import SIGNATURE
 from stepnet.problem import ODE
 from stepnet.solution import Pieces
 
-HEADER = 9  # whole numbers before the room for a state
+HEADER = 9  # integers before the workspace for a state
 
 
 class InterpolatedAdjoint(NamedTuple):
-    """The adjoint equation as a problem, from the end to the beginning, and the right-hand side that it is made of."""
+    """The adjoint equation as a problem, from the end to the beginning, and the right-hand side it is built from."""
 
     problem: ODE
     part: PartPullback
@@ -40,33 +39,9 @@ def interpolated_problem(
     return InterpolatedAdjoint(ODE(function, start, problem.t_span[::-1], (block,)), part)
 
 
-@intrinsic
-def _view_reals(typing_context, address):
-    """The float64 numbers at an address."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], ir.DoubleType().as_pointer())
-
-    return types.CPointer(types.float64)(address), generate
-
-
-@intrinsic
-def _pull_back(typing_context, address, t, y, p, w, t_bar, y_bar, p_bar, n):
-    """status = vjp(t, y, p, w, t_bar, y_bar, p_bar, n) on bare addresses."""
-    signature = types.int32(types.int64, types.float64, *[types.uintp] * 6, types.int64)
-
-    def generate(context, builder, signature, arguments):
-        address, t, *pointers, n = arguments
-        integer = ir.IntType(64)
-        function = ir.FunctionType(ir.IntType(32), [ir.DoubleType(), *[integer] * 7])
-        return builder.call(builder.inttoptr(address, function.as_pointer()), [t, *pointers, n])
-
-    return signature, generate
-
-
 @inlined
 def _find_piece(t, starts, lengths):
-    """The polynomial for a time: the last one that does not begin after it."""
+    """The polynomial that contains a time: the last one that does not begin after it."""
     sign = np.sign(lengths[0])
     low, high = 0, starts.shape[0]
     while high - low > 1:
@@ -80,7 +55,7 @@ def _find_piece(t, starts, lengths):
 
 @inlined
 def _state_in(piece, x, h, out):
-    """out = y at the place x of a step of length h, as `Pieces` has it."""
+    """out = y at the fraction x of a step of length h, as in `Pieces`."""
     m = 1.0 - x
     for k in range(piece.shape[1]):
         ends = m * m * (1.0 + 2.0 * x) * piece[0, k] + x * x * (3.0 - 2.0 * x) * piece[1, k]
@@ -93,17 +68,17 @@ def _state_in(piece, x, h, out):
 
 @FieldKernel
 def _evaluate_adjoint(t, z_, dz_, block_, size):
-    """Bars are added to, so they begin with zeros; their signs are changed at the end."""
+    """Pullbacks add to the gradients, so these are zeroed first; their signs are changed at the end."""
     header = carray(block_, (HEADER,)).view(np.int64)
     n, n_parameters, count, rows = header[0], header[1], header[2], header[3]
-    room = carray(block_, (HEADER + n + 1,))[HEADER:]
-    starts, lengths = carray(_view_reals(header[5]), (count,)), carray(_view_reals(header[6]), (count,))
+    workspace = carray(block_, (HEADER + n + 1,))[HEADER:]
+    starts, lengths = carray(view_reals(header[5]), (count,)), carray(view_reals(header[6]), (count,))
     i = _find_piece(t, starts, lengths)
-    _state_in(carray(_view_reals(header[7]), (count, rows, n))[i], (t - starts[i]) / lengths[i], lengths[i], room)
+    _state_in(carray(view_reals(header[7]), (count, rows, n))[i], (t - starts[i]) / lengths[i], lengths[i], workspace)
     dz = carray(dz_, (n + n_parameters,))
     dz[:] = 0.0
     z, y_bar, p_bar = carray(z_, (n,)).ctypes.data, dz.ctypes.data, dz[n:].ctypes.data
-    status = _pull_back(header[4], t, room.ctypes.data, header[8], z, room[n:].ctypes.data, y_bar, p_bar, n)
+    status = call_vjp_at(header[4], t, workspace.ctypes.data, header[8], z, workspace[n:].ctypes.data, y_bar, p_bar, n)
     for k in range(n + n_parameters):
         dz[k] = -dz[k]
     return status

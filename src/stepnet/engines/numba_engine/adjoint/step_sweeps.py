@@ -1,8 +1,9 @@
 """Sweeps over the steps of a run, forward and in reverse: the numerical map and its exact adjoint.
 
-A sweep executes the program of a scheme (`schemes/step_program.py`) step after step and stores the state before each.
-In reverse, every step computes its rows again from the stored state and runs the program transposed.  Small traced
-problems run in generated code, others in the two kernels here, which call right-hand sides and pullbacks by address.
+A sweep executes the step program of a scheme (`schemes/step_program.py`) step by step and stores the state before each
+step.  In reverse, every step recomputes its rows from the stored state and executes the transposed program.  Small
+traced problems run in generated code, others in the two kernels here, which call right-hand sides and pullbacks by
+address.
 """
 
 from __future__ import annotations
@@ -14,29 +15,45 @@ from typing import NamedTuple
 import numpy as np
 from numba import uintp
 
-from stepnet.engines.numba_engine.codegen.fused_steps import find_fused_address, write_reverse, write_sweep
 from stepnet.engines.numba_engine.codegen.kernels import Kernel, inlined
 from stepnet.engines.numba_engine.codegen.primitives import accumulate, call_field, call_pullback, call_reverse
+from stepnet.engines.numba_engine.codegen.steps.fused_steps import (
+    NO_NOISE,
+    NoiseLayout,
+    find_fused_address,
+    write_reverse,
+    write_sweep,
+)
 from stepnet.engines.numba_engine.derivatives.pullbacks import PartPullback
 from stepnet.engines.numba_engine.integrators.stepping import pad_length
+from stepnet.engines.numba_engine.random.step_noise import PathNoise
 from stepnet.problem import is_finite
-from stepnet.schemes.step_program import Slope, StepProgram
+from stepnet.schemes.step_program import ELEMENTWISE, MATRIX, SCALAR, Noise, Product, Slope, StepProgram, Sum
 
 DONE, RAISED = 0, 1
 _R, _I, _P = ctypes.c_double, ctypes.c_int64, ctypes.c_void_p
 SWEEP = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _I, _P)
 REVERSE = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _P, _P, _P)
+NOISY_SWEEP = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _I, _P, _P)
+NOISY_REVERSE = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _P, _P, _P, _P)
+NOISE_CHUNK = 1024  # steps whose random variables are held at once
+DETERMINISTIC, DRAW, TIMES_ROW, TIMES_NUMBER, TIMES_MATRIX = range(5)
+PRODUCT_CODE = {ELEMENTWISE: TIMES_ROW, SCALAR: TIMES_NUMBER, MATRIX: TIMES_MATRIX}
+NO_NUMBERS = np.zeros((1, 0))
 
 
 class SweepFailed(ArithmeticError):
-    """Steps that cannot be taken; a solve with the same steps knows why."""
+    """Steps that cannot be taken; a solve with the same steps reports the reason."""
 
 
 class ProgramArrays(NamedTuple):
-    """A program as arrays: operation i is the slope of `part[i]`, or (part < 0) the sum of its terms.
+    """A step program as arrays: operation i is the slope of `part[i]`, or (part < 0) the sum of its terms.
 
-    The terms of operation i are `first[i]` to `first[i + 1]`; those that read row r, `use_first[r]` to
-    `use_first[r + 1]`, go to the rows `use_row` with the weights of the terms `use_term`.
+    Where `code[i]` is not 0, it reads `length[i]` random variables from `first_variable[i]` on, or multiplies row
+    `row[i]` by the random variables in row `factor[i]`.
+
+    The terms of operation i are `first[i]` to `first[i + 1]`.  The terms that read row r, `use_first[r]` to
+    `use_first[r + 1]`, contribute to the rows `use_row` with the weights of the terms `use_term`.
     """
 
     part: np.ndarray
@@ -51,10 +68,14 @@ class ProgramArrays(NamedTuple):
     use_term: np.ndarray
     outputs: np.ndarray
     n_rows: int
+    code: np.ndarray
+    factor: np.ndarray
+    first_variable: np.ndarray
+    length: np.ndarray
 
 
 class StepWorkspace(NamedTuple):
-    """Room for a step: rows and their gradients, weights times powers of h, gradients with respect to times."""
+    """Workspace of a step: rows and their gradients, weights times powers of h, gradients with respect to times."""
 
     work: np.ndarray
     bars: np.ndarray
@@ -65,10 +86,10 @@ class StepWorkspace(NamedTuple):
 
 
 class LossReadSteps(NamedTuple):
-    """Steps at which a loss reads the state: `at` (ascending, without repetition), and its gradients (at, rows, n).
+    """Steps at which a loss reads the state: `at` (ascending, distinct), and its gradients (at, rows, n).
 
-    With room in `bars` and `p_bars` the gradients of each stretch between two of them are told apart: what has been
-    summed up since the mark after it is stored there, and the next stretch begins with `seeds` alone.
+    If `bars` and `p_bars` are not empty, the gradients of each interval between two marks are kept separately: the sums
+    since the following mark are stored there, and the next interval begins with `seeds` alone.
     """
 
     at: np.ndarray
@@ -81,26 +102,43 @@ NO_MARKS = LossReadSteps(np.zeros(0, np.int64), np.zeros((0, 1, 1)), np.zeros((0
 
 
 class StepClock(NamedTuple):
-    """The steps of a run: even ones of length h from t0, or those between the times of a grid."""
+    """The steps of a run: equal ones of length h from t0, or those between the times of a grid."""
 
     t0: float
     h: float
     grid: np.ndarray
 
 
-@lru_cache(maxsize=256)
-def build_program_arrays(program: StepProgram) -> ProgramArrays:
+def build_program_arrays(program: StepProgram, noise: NoiseLayout = NO_NOISE) -> ProgramArrays:
     """The arrays of a program."""
-    operations = program.operations
+    return _build_arrays(program, tuple((each, place.start, place.stop) for each, place in noise.places.items()))
+
+
+@lru_cache(maxsize=256)
+def _build_arrays(program: StepProgram, variables: tuple[tuple[Noise, int, int], ...]) -> ProgramArrays:
+    operations, places = program.operations, {each: (start, stop - start) for each, start, stop in variables}
     slopes = [operation if isinstance(operation, Slope) else None for operation in operations]
-    terms = [() if isinstance(operation, Slope) else operation.terms for operation in operations]
+    terms = [operation.terms if isinstance(operation, Sum) else () for operation in operations]
+    products = [operation if isinstance(operation, Product) else None for operation in operations]
+    noises = [places.get(operation, (-1, 0)) if isinstance(operation, Noise) else (-1, 0) for operation in operations]
+    lengths = [noises[product.noise - program.n_rows][1] if product else 0 for product in products]
     flat = [term for some in terms for term in some]
     targets = np.repeat(program.n_rows + np.arange(len(operations)), list(map(len, terms)))
     by_row = np.argsort([term.row for term in flat], kind="stable")
     counts = np.bincount([term.row for term in flat], minlength=program.n_rows + len(operations))
+    codes = [
+        PRODUCT_CODE[product.kind] if product else DRAW * (start >= 0)
+        for product, (start, _) in zip(products, noises, strict=True)
+    ]
     return ProgramArrays(
         np.array([-1 if slope is None else slope.part for slope in slopes], np.int64),
-        np.array([-1 if slope is None else slope.row for slope in slopes], np.int64),
+        np.array(
+            [
+                each.row if each else -1 if other is None else other.diffusion
+                for each, other in zip(slopes, products, strict=True)
+            ],
+            np.int64,
+        ),
         np.array([0.0 if slope is None else slope.c for slope in slopes]),
         np.cumsum([0, *map(len, terms)]),
         np.array([term.row for term in flat], np.int64),
@@ -111,12 +149,16 @@ def build_program_arrays(program: StepProgram) -> ProgramArrays:
         by_row,
         np.array(program.outputs, np.int64),
         program.n_rows,
+        np.array(codes, np.int64),
+        np.array([-1 if product is None else product.noise for product in products], np.int64),
+        np.array([start for start, _ in noises], np.int64),
+        np.array([length or other for (_, length), other in zip(noises, lengths, strict=True)], np.int64),
     )
 
 
 @inlined
 def find_step_time(clock, index):
-    """Beginning and length of a step."""
+    """Initial time and length of a step."""
     if clock.grid.shape[0] > 0:
         return clock.grid[index], clock.grid[index + 1] - clock.grid[index]
     return clock.t0 + index * clock.h, clock.h
@@ -124,7 +166,7 @@ def find_step_time(clock, index):
 
 @inlined
 def scale(tape, weights, back, h):
-    """The weights of all terms for a step of length h; `back` in the order in which rows are used."""
+    """The weights of all terms for a step of length h; `back` holds them in the order in which rows are used."""
     for m in range(tape.weight.shape[0]):
         weights[m] = tape.weight[m] * h ** tape.power[m]
     for m in range(back.shape[0]):
@@ -132,12 +174,53 @@ def scale(tape, weights, back, h):
 
 
 @inlined
-def execute(fields, p, tape, weights, work, t, h, n):
+def apply_noise(tape, i, work, noise, n):
+    """Row i of a program: random variables of the step, or a diffusion times some of them."""
+    out, m, code = tape.n_rows + i, tape.length[i], tape.code[i]
+    g, z = tape.row[i], tape.factor[i]
+    if code == DRAW:
+        for k in range(m):
+            work[out, k] = noise[tape.first_variable[i] + k]
+    elif code == TIMES_ROW:
+        for k in range(n):
+            work[out, k] = work[g, k] * work[z, k]
+    elif code == TIMES_NUMBER:
+        for k in range(n):
+            work[out, k] = work[g, k] * work[z, 0]
+    else:
+        for k in range(n):
+            total = 0.0
+            for j in range(m):
+                total += work[g, k * m + j] * work[z, j]
+            work[out, k] = total
+
+
+@inlined
+def transpose_noise(tape, i, work, bars, n):
+    """Add the gradient with respect to the diffusion of a product."""
+    out, m, code = tape.n_rows + i, tape.length[i], tape.code[i]
+    g, z = tape.row[i], tape.factor[i]
+    if code == TIMES_ROW:
+        for k in range(n):
+            bars[g, k] += bars[out, k] * work[z, k]
+    elif code == TIMES_NUMBER:
+        for k in range(n):
+            bars[g, k] += bars[out, k] * work[z, 0]
+    elif code == TIMES_MATRIX:
+        for k in range(n):
+            for j in range(m):
+                bars[g, k * m + j] += bars[out, k] * work[z, j]
+
+
+@inlined
+def execute(fields, p, tape, weights, work, t, h, n, noise):
     """All rows of a step from those of its state; False if a right-hand side raised.  The last row stays zero."""
     zero = work.shape[0] - 1
     for i in range(tape.part.shape[0]):
         out = tape.n_rows + i
-        if tape.part[i] < 0:
+        if tape.code[i] != DETERMINISTIC:
+            apply_noise(tape, i, work, noise, n)
+        elif tape.part[i] < 0:
             accumulate(work, out, zero, weights, tape.term_row, tape.first[i], tape.first[i + 1])
         elif call_field(uintp(fields[tape.part[i]]), t + tape.c[i] * h, work, tape.row[i], out, p, n) != 0:
             return False
@@ -145,10 +228,12 @@ def execute(fields, p, tape, weights, work, t, h, n):
 
 
 @Kernel
-def sweep(fields, p, tape, scratch, clock, first, count, state, states, is_kept, is_back):
-    """`count` steps from step `first`; the state before each goes to a row of `states` if it is to be kept.
+def sweep(fields, p, tape, scratch, clock, first, count, state, states, is_kept, is_back, noise):
+    """Take `count` steps from step `first`; if `is_kept`, the state before each goes to a row of `states`.
 
-    A program that undoes steps goes back over them, and what it keeps is what it arrives at.
+    The rows of `noise` are the random variables of the steps; ordinary steps have none.
+
+    A program that inverts steps runs backward over them, and stores the states it arrives at.
     """
     n, work = state.shape[1], scratch.work
     for j in range(count):
@@ -160,7 +245,7 @@ def sweep(fields, p, tape, scratch, clock, first, count, state, states, is_kept,
                     states[i, row * n + k] = state[row, k]
         t, h = find_step_time(clock, first + i)
         scale(tape, scratch.weights, scratch.back[:0], h)
-        if not execute(fields, p, tape, scratch.weights, work, t, h, n):
+        if not execute(fields, p, tape, scratch.weights, work, t, h, n, noise[i % noise.shape[0]]):
             return RAISED
         for row in range(tape.n_rows):
             for k in range(n):
@@ -178,7 +263,9 @@ def transpose(pullbacks, p, tape, scratch, t, h, n, p_bar, times):
         row = tape.n_rows + tape.part.shape[0] - 1 - j
         accumulate(bars, row, row, scratch.back, tape.use_row, tape.use_first[row], tape.use_first[row + 1])
         i = row - tape.n_rows
-        if i >= 0 and tape.part[i] >= 0:
+        if i >= 0 and tape.code[i] != DETERMINISTIC:
+            transpose_noise(tape, i, work, bars, n)
+        elif i >= 0 and tape.part[i] >= 0:
             t_bar[0] = 0.0
             at, t_stage = tape.row[i], t + tape.c[i] * h
             if call_pullback(uintp(pullbacks[tape.part[i]]), t_stage, work, at, p, bars, row, t_bar, at, p_bar, n) != 0:
@@ -204,7 +291,7 @@ def find_length_gradient(tape, scratch, h, n):
 
 @inlined
 def pass_mark(marks, k, bar, p_bar):
-    """Add the gradient that a loss has at mark k."""
+    """Add the gradient of the loss at mark k."""
     is_apart = marks.bars.shape[0] > 0
     for row in range(bar.shape[0]):
         for i in range(bar.shape[1]):
@@ -219,8 +306,10 @@ def pass_mark(marks, k, bar, p_bar):
 
 
 @Kernel
-def reverse(fields, pullbacks, p, tape, scratch, clock, first, count, states, bar, p_bar, t_bars, has_times, marks):
-    """The adjoint of the steps of a sweep, the last one first; `bar` is moved, `p_bar` and `t_bars` are added to."""
+def reverse(
+    fields, pullbacks, p, tape, scratch, clock, first, count, states, bar, p_bar, t_bars, has_times, marks, noise
+):
+    """The adjoint of the steps of a sweep, last step first; updates `bar`, and adds to `p_bar` and `t_bars`."""
     n, work, bars, times = bar.shape[1], scratch.work, scratch.bars, scratch.times
     mark = marks.at.shape[0] - 1
     for j in range(count):
@@ -230,11 +319,9 @@ def reverse(fields, pullbacks, p, tape, scratch, clock, first, count, states, ba
                 work[row, k] = states[i, row * n + k]
         t, h = find_step_time(clock, first + i)
         scale(tape, scratch.weights, scratch.back, h)
-        if not execute(fields, p, tape, scratch.weights, work, t, h, n):
+        if not execute(fields, p, tape, scratch.weights, work, t, h, n, noise[i % noise.shape[0]]):
             return RAISED
-        for row in range(bars.shape[0]):
-            for k in range(n):
-                bars[row, k] = 0.0
+        bars[:] = 0.0
         for row in range(tape.n_rows):
             for k in range(n):
                 bars[tape.outputs[row], k] += bar[row, k]
@@ -256,7 +343,7 @@ def reverse(fields, pullbacks, p, tape, scratch, clock, first, count, states, ba
 
 @Kernel
 def reverse_generated(address, p, clock, first, count, states, bar, p_bar, t_bars, marks):
-    """The same by generated code, from mark to mark."""
+    """As `reverse`, by generated code, from mark to mark."""
     stop, n_marks = first + count, marks.at.shape[0]
     for j in range(n_marks + 1):
         mark = n_marks - 1 - j
@@ -270,12 +357,12 @@ def reverse_generated(address, p, clock, first, count, states, bar, p_bar, t_bar
     return DONE
 
 
-def _at(array: np.ndarray) -> int:
+def _take_address(array: np.ndarray) -> int:
     return array.ctypes.data
 
 
 class ProgramRunner:
-    """One program of a motion on a problem: `forward` over steps of a clock, and `backward` by its adjoint."""
+    """One step program on a problem: `forward` over the steps of a clock, and `backward` by its adjoint."""
 
     def __init__(
         self,
@@ -285,7 +372,10 @@ class ProgramRunner:
         clock: StepClock,
         has_times: bool,
         is_back: bool = False,
+        noise: PathNoise | None = None,
     ):
+        self._noise = noise if program.noise else None
+        self._layout = NO_NOISE if self._noise is None else self._noise.layout
         self._parts, self._program, self._n, self._clock, self._is_back = parts, program, n, clock, is_back
         fields = tuple(part.field for part in parts)
         self._p = fields[-1].p
@@ -295,29 +385,49 @@ class ProgramRunner:
         are_traced = all(part.trace is not None for part in parts if part.vjp != 0)
         self._sweep = self._reverse = 0
         if are_traced and program.operations:
-            write = partial(write_sweep, program, is_even, is_back)
-            self._sweep = find_fused_address(fields, program, (is_even, is_back), "sweep", write, m)
-            write_back = partial(write_reverse, program, is_even, has_times)
-            self._reverse = find_fused_address(fields, program, (is_even, has_times), "reverse", write_back, m)
+            layout, size = self._layout, self._layout.size
+            write = partial(write_sweep, program, is_even, is_back, noise=layout)
+            self._sweep = find_fused_address(fields, program, (is_even, is_back, size), "sweep", write, m)
+        if self._sweep and any(part.vjp for part in parts):
+            write_back = partial(write_reverse, program, is_even, has_times, noise=layout)
+            self._reverse = find_fused_address(fields, program, (is_even, has_times, size), "reverse", write_back, m)
         self.is_generated = self._sweep != 0
         self._has_times = int(has_times)
-        self._room: StepWorkspace | None = None
+        self._workspace: StepWorkspace | None = None
 
     def forward(self, state: np.ndarray, first: int, count: int, states: np.ndarray | None = None) -> None:
-        """Move `state` (rows, n) over `count` steps; the states before them go to the rows of `states`."""
-        if count == 0 or not self._program.operations:
+        """Advance `state` (rows, n) over `count` steps; the states before them go to the rows of `states`."""
+        if count == 0:
             return
-        clock, kept = self._clock, np.empty((1, state.size)) if states is None else states
-        if self._sweep:
-            stride = 0 if states is None else state.size
-            pointers = (_at(clock.grid), _at(state), _at(kept), stride, _at(self._p))
-            SWEEP(self._sweep)(clock.t0, clock.h, first, count, *pointers)
-        else:
-            head = (self._fields, self._p, build_program_arrays(self._program), self._scratch(), clock, first, count)
-            if sweep(*head, state, kept, int(states is not None), int(self._is_back)) != DONE:
-                self._explain()
+        if not self._program.operations:
+            state[:] = state[list(self._program.outputs)]
+            return
+        chunks = self._split(first, count)
+        for at, part in reversed(chunks) if self._is_back else chunks:
+            kept = None if states is None else states[at - first : at - first + part]
+            self._forward(state, at, part, kept)
         if not self._is_back and not is_finite(state):
             raise SweepFailed("a state became NaN or infinite")
+
+    def _split(self, first: int, count: int) -> list[tuple[int, int]]:
+        """Steps in chunks whose random variables are held at once; all of them if there are none."""
+        size = count if self._noise is None else NOISE_CHUNK
+        return [(at, min(size, first + count - at)) for at in range(first, first + count, size)]
+
+    def _forward(self, state: np.ndarray, first: int, count: int, states: np.ndarray | None) -> None:
+        clock, kept = self._clock, np.empty((1, state.size)) if states is None else states
+        numbers = NO_NUMBERS if self._noise is None else self._noise.draw(first, count)
+        if self._sweep:
+            stride = 0 if states is None else state.size
+            head = (_take_address(clock.grid), _take_address(state), _take_address(kept), stride)
+            tail = (_take_address(self._p), *(() if self._noise is None else (_take_address(numbers),)))
+            function = SWEEP if self._noise is None else NOISY_SWEEP
+            function(self._sweep)(clock.t0, clock.h, first, count, *head, *tail)
+        else:
+            tape = build_program_arrays(self._program, self._layout)
+            head = (self._fields, self._p, tape, self._scratch(), clock, first, count)
+            if sweep(*head, state, kept, int(states is not None), int(self._is_back), numbers) != DONE:
+                self._explain()
 
     def backward(
         self,
@@ -328,44 +438,57 @@ class ProgramRunner:
         sums: GradientSums,
         marks: LossReadSteps = NO_MARKS,
     ) -> None:
-        """Move the gradient `bar` (rows, n) back over `count` steps, the states before which are rows of `states`.
+        """Pull the gradient `bar` (rows, n) back over `count` steps; the rows of `states` are the states before them.
 
-        The gradients of `marks`, at steps from `first` on, are added on the way.
+        The gradients of `marks`, at steps from `first` on, are added at their steps.
         """
-        if count == 0 or not self._program.operations:
+        if count == 0:
             return
+        if not self._program.operations:
+            self._transpose_copies(bar)
+            return
+        for at, part in reversed(self._split(first, count)):
+            some = slice(*np.searchsorted(marks.at, (at, at + part)))
+            own = LossReadSteps(*(each[some] for each in marks))
+            self._backward(states[at - first : at - first + part], at, part, bar, sums, own)
+
+    def _transpose_copies(self, bar: np.ndarray) -> None:
+        """The adjoint of a program that only copies rows."""
+        given = bar.copy()
+        bar[:] = 0.0
+        for row, source in enumerate(self._program.outputs):
+            bar[source] += given[row]
+
+    def _backward(
+        self, states: np.ndarray, first: int, count: int, bar: np.ndarray, sums: GradientSums, marks: LossReadSteps
+    ) -> None:
         clock = self._clock
-        if self._reverse and marks.at.size:
+        numbers = NO_NUMBERS if self._noise is None else self._noise.draw(first, count)
+        if self._reverse and self._noise is None and marks.at.size:
             tail = (first, count, states, bar, sums.p, sums.t, marks)
             reverse_generated(self._reverse, self._p, clock, *tail)
             return
-        if self._reverse:
-            pointers = (clock.grid, states, bar, sums.p, sums.t, self._p)
-            REVERSE(self._reverse)(clock.t0, clock.h, first, count, *map(_at, pointers))
+        if self._reverse and not marks.at.size:
+            pointers = (clock.grid, states, bar, sums.p, sums.t, self._p, *(() if self._noise is None else (numbers,)))
+            function = REVERSE if self._noise is None else NOISY_REVERSE
+            function(self._reverse)(clock.t0, clock.h, first, count, *map(_take_address, pointers))
             return
-        head = (
-            self._fields,
-            self._pullbacks,
-            self._p,
-            build_program_arrays(self._program),
-            self._scratch(),
-            clock,
-            first,
-            count,
-        )
-        if reverse(*head, states, bar, sums.p, sums.t, self._has_times, marks) != DONE:
+        tape = build_program_arrays(self._program, self._layout)
+        head = (self._fields, self._pullbacks, self._p, tape, self._scratch(), clock, first, count)
+        if reverse(*head, states, bar, sums.p, sums.t, self._has_times, marks, numbers) != DONE:
             self._explain()
 
     def _scratch(self) -> StepWorkspace:
-        if self._room is None:
-            tape = build_program_arrays(self._program)
-            shape = (self._program.n_rows + len(self._program.operations) + 1, pad_length(self._n, np.dtype(float)))
+        if self._workspace is None:
+            tape = build_program_arrays(self._program, self._layout)
+            widest = self._n * max(1, self._layout.size)  # of a diffusion
+            shape = (self._program.n_rows + len(self._program.operations) + 1, pad_length(widest, np.dtype(float)))
             rows = np.zeros((2, *shape))
-            self._room = StepWorkspace(*rows, *np.zeros((2, tape.weight.size)), np.zeros(2), np.zeros(1))
-        return self._room
+            self._workspace = StepWorkspace(*rows, *np.zeros((2, tape.weight.size)), np.zeros(2), np.zeros(1))
+        return self._workspace
 
     def _explain(self) -> None:
-        """Raise what a right-hand side or a pullback raised."""
+        """Raise the exception of a right-hand side or a pullback."""
         for part in self._parts:
             callbacks = (callback.exception for callback in part.field.callbacks)
             for exception in (part.exception, *callbacks):
@@ -375,7 +498,7 @@ class ProgramRunner:
 
 
 class GradientSums(NamedTuple):
-    """Gradients that are summed up over the steps: with respect to parameters, and to t0 and the scale of time."""
+    """Gradients summed over the steps: with respect to parameters, and to t0 and the scale of time."""
 
     p: np.ndarray
     t: np.ndarray

@@ -1,1 +1,1 @@
-"""Tracing of long arrays: whole-array operations are kept as loops."""
+"""Tracing of long arrays: operations on whole arrays are kept as loops."""

@@ -1,7 +1,7 @@
-"""Expressions of long arrays: a graph whose operations make many nodes at once.
+"""Expressions of long arrays: a graph in which one operation adds many nodes.
 
-Node numbers come in arrays, so that whatever NumPy does to the places of entries (slices, `roll`, `reshape`, `pad`,
-stores) is done to arrays of whole numbers by NumPy itself, and a trace costs about what one evaluation costs.
+Node numbers are stored in integer arrays, so NumPy itself performs every rearrangement of entries (slices, `roll`,
+`reshape`, `pad`, stores), and tracing costs about as much as one evaluation.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ OPERATIONS = (*LEAVES, *EVALUATE)
 CODE = {name: i for i, name in enumerate(OPERATIONS)}
 ARITY = 3
 MOST_NODES = 6_000_000
-MOST_TERMS = 1_000_000  # of totals: a dense matrix with more is a matter for BLAS
-MOST_CALLS = 2000  # beyond this it must be a loop in Python over the unknowns, and nodes are better made one by one
+MOST_TERMS = 1_000_000  # of reductions: a dense matrix with more entries is better left to BLAS
+MOST_CALLS = 2000  # more calls indicate a Python loop over the unknowns, for which scalar nodes are better
 UNSET = -1
 
 
@@ -43,7 +43,7 @@ class NodeReduction:
 
 
 class ArrayGraph:
-    """`operand[:, i]` are the nodes that node i reads, or the place in its array if it is a leaf."""
+    """`operand[:, i]` are the nodes that node i reads, or the index in its array if it is a leaf."""
 
     def __init__(self):
         self.size = 0
@@ -65,7 +65,7 @@ class ArrayGraph:
 
     @classmethod
     def of(cls, graph: Graph, outputs: list[int]) -> tuple[ArrayGraph, np.ndarray]:
-        """The same from a graph of single nodes, put together by operation and depth; and its outputs."""
+        """Convert a graph of scalar nodes, grouped by operation and depth; returns the array graph and its outputs."""
         bulk, live = cls(), graph.live(outputs)
         depth: dict[int, int] = {}
         kinds: dict[tuple, list[int]] = {}
@@ -89,7 +89,7 @@ class ArrayGraph:
         return self._new(name, places)
 
     def constant(self, values) -> np.ndarray:
-        """Numbers, one or many; truth values are comparisons of numbers with zero."""
+        """Numbers, one or many; booleans are comparisons of numbers with zero."""
         values = np.asarray(values)
         if values.dtype == bool:
             return self.apply("ne", self.constant(values.astype(float)), self.constant(0.0))
@@ -101,7 +101,7 @@ class ArrayGraph:
         key = values.tobytes()
         if key not in self._known:
             self._known[key] = self._constants_of(values)
-        return self._known[key].copy()  # which the user may store in
+        return self._known[key].copy()  # because the user may store into it
 
     def _constants_of(self, values: np.ndarray) -> np.ndarray:
         first, self._n_constants = self._n_constants, self._n_constants + values.size
@@ -109,7 +109,7 @@ class ArrayGraph:
         return self._new("const", first + np.arange(values.size).reshape(values.shape))
 
     def apply(self, operation: str, *operands: np.ndarray) -> np.ndarray:
-        """An operation entry by entry, with NumPy's broadcasting."""
+        """Apply an operation element by element, with NumPy's broadcasting."""
         if operation in COMPOSED:
             return COMPOSED[operation](self, *operands)
         operands = np.broadcast_arrays(*operands)
@@ -119,7 +119,7 @@ class ArrayGraph:
         return self._known[key].copy()
 
     def total(self, operation: str, terms: np.ndarray) -> np.ndarray:
-        """Reduce the last axis; few terms are written out."""
+        """Reduce the last axis; short reductions are written out."""
         if terms.shape[-1] == 0:
             raise CannotTrace("it reduces an array without entries")
         if terms.size > MOST_TERMS:

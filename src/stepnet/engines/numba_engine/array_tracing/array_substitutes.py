@@ -1,4 +1,4 @@
-"""NumPy and math for functions that run on `NodeArray`; parameters as in `numpy_substitutes`."""
+"""Substitutes for NumPy and math in functions that run on `NodeArray`; parameters as in `numpy_substitutes`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ JOINING = (np.concatenate, np.stack, np.hstack, np.vstack, np.column_stack, np.d
 
 
 def _make_placing(function):
-    """A function that only moves entries moves their numbers."""
+    """Wrap a function that only rearranges entries, so that it rearranges their node numbers."""
 
     def move(x, *arguments, **options):
         moved = function(x.numbers, *arguments, **options)
@@ -65,7 +65,7 @@ def append(x, values, axis=None):
 def where(condition, *choices):
     """np.where with three arguments."""
     if len(choices) != 2:
-        raise CannotTrace("it asks np.where for indices")
+        raise CannotTrace("it calls np.where with one argument")
     bulk = find_graph(condition, *choices)
     x, y = (as_nodes(bulk, choice) for choice in choices)
     return NodeArray(bulk, bulk.apply("select", as_truths(bulk, condition), x, y))
@@ -104,7 +104,7 @@ def outer(x, y):
 def norm(x, ord=None, axis=None, keepdims=False):
     """np.linalg.norm of a vector or over one axis."""
     if ord not in (None, 2) or isinstance(axis, tuple) or (axis is None and x.ndim > 1 and ord == 2):
-        raise CannotTrace(f"it asks for the norm of order {ord}")
+        raise CannotTrace(f"it computes the norm of order {ord}")
     return np.sqrt((x * x).sum(axis, keepdims=keepdims))
 
 
@@ -132,14 +132,14 @@ class _RowStack:
 
 
 def pad(x, pad_width, mode="constant", *, constant_values=0.0):
-    """np.pad by constants or by entries of the array."""
+    """np.pad with constants or entries of the array."""
     if mode not in ("constant", "edge", "wrap", "reflect", "symmetric"):
         raise CannotTrace(f"it pads by {mode}")
     options = {"constant_values": as_nodes(x.bulk, constant_values)} if mode == "constant" else {}
     return NodeArray(x.bulk, np.pad(as_nodes(x.bulk, x), pad_width, mode, **options))
 
 
-def _like(make):
+def _make_like(make):
     def create(prototype, *value, dtype=None, order="K", subok=True, shape=None):
         prototype = prototype if isinstance(prototype, NodeArray) else np.asarray(prototype)
         return make(prototype.shape if shape is None else shape, *value, dtype=dtype or prototype.dtype)
@@ -159,7 +159,7 @@ FUNCTIONS.update({
 
 
 def replace_modules(bulk: ArrayGraph) -> dict:
-    """NumPy and math with functions that make arrays of `array_graph`."""
+    """NumPy and math with functions that return arrays of an `ArrayGraph`."""
 
     def is_real(dtype) -> bool:
         return dtype is None or np.dtype(dtype) == np.float64
@@ -189,7 +189,7 @@ def replace_modules(bulk: ArrayGraph) -> dict:
         return array(values, dtype, copy=False)
 
     makers = {"zeros": filled(0.0), "ones": filled(1.0), "empty": empty, "full": full}
-    likes = {f"{name}_like": _like(make) for name, make in makers.items()}
+    likes = {f"{name}_like": _make_like(make) for name, make in makers.items()}
     arrays = {
         "r_": _RowStack(),
         "array": array,

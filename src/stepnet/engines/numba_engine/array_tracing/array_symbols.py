@@ -1,7 +1,7 @@
-"""Long arrays that write down what is done to them, entry by entry in bulk.
+"""Long arrays that record the operations performed on them, many entries at a time.
 
-`NodeArray` holds node numbers of a `ArrayGraph` in an array of the shape of the user's own, so views, slices and stores
-are NumPy's.  What is not listed here raises, and the function is not traced.
+`NodeArray` holds node numbers of an `ArrayGraph` in an array of the same shape as the user's, so that views, slices
+and stores are NumPy's.  Operations that are not listed here raise, and the function is not traced.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FUNCTIONS: dict[Callable, Callable] = {}
 
 
 class NodeArray(NDArrayOperatorsMixin):
-    """An array of nodes that behaves like one of float64 (or, if it is made of comparisons, of bool)."""
+    """An array of nodes that behaves like a float64 array (or, if it consists of comparisons, like a bool array)."""
 
     __slots__ = ("bulk", "is_boolean", "numbers")
     __array_priority__ = 100
@@ -31,7 +31,7 @@ class NodeArray(NDArrayOperatorsMixin):
     def __init__(self, bulk: ArrayGraph, numbers, is_boolean: bool = False):
         self.bulk, self.numbers, self.is_boolean = bulk, np.asarray(numbers), is_boolean
 
-    # ---- what it looks like
+    # ---- attributes of an array
 
     shape = property(lambda self: self.numbers.shape)
     ndim = property(lambda self: self.numbers.ndim)
@@ -53,26 +53,26 @@ class NodeArray(NDArrayOperatorsMixin):
         raise CannotTrace("it branches on data")
 
     def __float__(self):
-        raise CannotTrace("it turns a traced number into a float")
+        raise CannotTrace("it converts a traced number to a float")
 
     __int__ = __index__ = __complex__ = __float__
 
     def __repr__(self):
-        raise CannotTrace("it makes text of traced numbers")
+        raise CannotTrace("it converts traced numbers to text")
 
     __str__ = __repr__
 
     def __format__(self, spec):
-        raise CannotTrace("it makes text of traced numbers")
+        raise CannotTrace("it converts traced numbers to text")
 
     def __hash__(self):
-        raise CannotTrace("it takes traced numbers for a key")
+        raise CannotTrace("it uses traced numbers as a key")
 
     def like(self, numbers) -> NodeArray:
-        """Other places of the same kind of entries."""
+        """An array of other nodes with the same dtype."""
         return NodeArray(self.bulk, numbers, self.is_boolean)
 
-    # ---- places
+    # ---- indexing
 
     def __getitem__(self, key):
         _require_plain(key)
@@ -84,7 +84,7 @@ class NodeArray(NDArrayOperatorsMixin):
             key, value = ..., FUNCTIONS[np.where](key, value, self)
         _require_plain(key)
         if self.is_boolean:
-            raise CannotTrace("it stores in an array of true and false")
+            raise CannotTrace("it stores in an array of booleans")
         self.numbers[key] = as_nodes(self.bulk, value)
 
     def reshape(self, *shape, order="C"):
@@ -120,7 +120,7 @@ class NodeArray(NDArrayOperatorsMixin):
 
     conjugate = conj
 
-    # ---- numbers
+    # ---- arithmetic
 
     def sum(self, axis=None, dtype=None, *, keepdims=False):
         return np.add.reduce(self, axis=axis, dtype=dtype, keepdims=keepdims)
@@ -155,7 +155,7 @@ class NodeArray(NDArrayOperatorsMixin):
         if out is None:
             return result
         if not isinstance(out[0], NodeArray):
-            raise CannotTrace("it stores traced numbers in an array made elsewhere")
+            raise CannotTrace("it stores traced numbers in an array created outside")
         out[0][...] = result
         return out[0]
 
@@ -168,21 +168,21 @@ class NodeArray(NDArrayOperatorsMixin):
 
 def _require_plain(key) -> None:
     if any(isinstance(part, NodeArray) for part in (key if isinstance(key, tuple) else (key,))):
-        raise CannotTrace("it takes entries whose places depend on data")
+        raise CannotTrace("it indexes with values that depend on data")
 
 
 # ---- operations --------------------------------------------------------------------------------------------------
 
 
 def holds_entries(value) -> bool:
-    """Whether there is something traced in a value or in the lists and tuples of it."""
+    """Whether a value, or a list or tuple in it, contains a traced array."""
     if isinstance(value, (list, tuple)):
         return any(holds_entries(item) for item in value)
     return isinstance(value, NodeArray)
 
 
 def as_entries(bulk: ArrayGraph, value) -> NodeArray:
-    """Anything array-like as entries; lists of arrays are stacked."""
+    """Anything array-like as a `NodeArray`; lists of arrays are stacked."""
     if isinstance(value, NodeArray):
         return value
     if holds_entries(value):
@@ -192,7 +192,7 @@ def as_entries(bulk: ArrayGraph, value) -> NodeArray:
 
 
 def as_nodes(bulk: ArrayGraph, value) -> np.ndarray:
-    """The nodes of numbers; true and false are 1 and 0."""
+    """The nodes of numbers; booleans count as 1 and 0."""
     value = as_entries(bulk, value)
     if not value.is_boolean:
         return value.numbers
@@ -200,7 +200,7 @@ def as_nodes(bulk: ArrayGraph, value) -> np.ndarray:
 
 
 def as_truths(bulk: ArrayGraph, value) -> np.ndarray:
-    """The nodes of truth values: whether numbers are not zero."""
+    """The nodes of booleans: whether numbers are nonzero."""
     value = as_entries(bulk, value)
     return value.numbers if value.is_boolean else bulk.apply("ne", value.numbers, bulk.constant(0.0))
 
@@ -216,7 +216,7 @@ def find_graph(*values) -> ArrayGraph:
 
 
 def apply(operation: str, *values) -> NodeArray:
-    """An operation of numbers."""
+    """Apply an operation to numbers."""
     bulk = find_graph(*values)
     return NodeArray(bulk, bulk.apply(operation, *(as_nodes(bulk, value) for value in values)))
 
@@ -231,17 +231,17 @@ def _apply_entrywise(bulk: ArrayGraph, ufunc, inputs, where=True, casting=None, 
         operation = {"add": "or", "mul": "and"}[operation]
     if operation in OF_BOOLEANS:
         if ufunc not in TRUTH_OF_NUMBERS and not are_booleans:
-            raise CannotTrace("it asks for the bits of numbers")
+            raise CannotTrace("it uses bitwise operations")
         return NodeArray(bulk, bulk.apply(operation, *(as_truths(bulk, value) for value in values)), True)
     if are_booleans and operation not in GIVE_BOOLEANS:
-        raise CannotTrace(f"it takes {operation} of true and false")
+        raise CannotTrace(f"it takes {operation} of booleans")
     return NodeArray(
         bulk, bulk.apply(operation, *(as_nodes(bulk, value) for value in values)), operation in GIVE_BOOLEANS
     )
 
 
 def _reduce(bulk: ArrayGraph, operation: str, x, axis=0, keepdims=False, initial=np._NoValue, where=True) -> NodeArray:
-    """Fold one axis, several or all (None)."""
+    """Reduce over one axis, several axes or all (None)."""
     if where is not True or initial is not np._NoValue or operation in COMPOSED or operation in OF_BOOLEANS:
         raise CannotTrace(f"it reduces by {operation} with options")
     nodes = as_nodes(bulk, x)
@@ -262,5 +262,5 @@ def multiply(bulk: ArrayGraph, x, y) -> NodeArray:
 
 
 def make_unset(bulk: ArrayGraph, shape) -> NodeArray:
-    """An array that is still to be filled."""
+    """An array whose entries are not set yet."""
     return NodeArray(bulk, np.full(shape, UNSET, np.int32))

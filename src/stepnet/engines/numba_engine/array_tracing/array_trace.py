@@ -1,4 +1,4 @@
-"""Run a right-hand side once on long arrays of symbols, and keep what it did as loops."""
+"""Run a right-hand side once on symbolic arrays and record its operations as loops."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from stepnet.engines.numba_engine.tracing.symbols import CannotTrace
 from stepnet.engines.numba_engine.tracing.trace import Trace, run_on_symbols, trace
 
 MOST_NODES = 2500  # beyond this straight-line code is slower than loops
-MOST_UNKNOWNS = 400  # beyond this it is no faster, and compiles in seconds where loops take milliseconds
-MOST_ONE_BY_ONE = 80_000  # nodes of loops in Python over the unknowns: about a second
+MOST_UNKNOWNS = 400  # beyond this it is no faster, and takes seconds to compile where loops take milliseconds
+MOST_ONE_BY_ONE = 80_000  # nodes of Python loops over the unknowns: about a second
 
 
 def trace_short_or_loops(form: CallForm, block: ArgumentBlock) -> Trace | Loops:
-    """A short trace of few unknowns, else loops; a short one of many if it cannot be had as loops."""
+    """A short trace for few unknowns, else loops; a short trace for many unknowns if loops fail."""
     if form.n_in <= MOST_UNKNOWNS:
         try:
             return trace(form, block, MOST_NODES)
@@ -38,7 +38,7 @@ def trace_short_or_loops(form: CallForm, block: ArgumentBlock) -> Trace | Loops:
 
 
 def trace_loops(form: CallForm, block: ArgumentBlock) -> Loops:
-    """The loops of a long right-hand side: from its arrays or, if it goes through the unknowns itself, from each."""
+    """The loops of a long right-hand side: from array operations or, if it loops over unknowns, from scalar nodes."""
     try:
         return build_loops(*_run_on_entries(form, block))
     except TooManyNodes:
@@ -47,7 +47,7 @@ def trace_loops(form: CallForm, block: ArgumentBlock) -> Loops:
 
 
 def _run_on_entries(form: CallForm, block: ArgumentBlock) -> tuple[ArrayGraph, np.ndarray]:
-    """The graph, and the nodes of the slopes."""
+    """The graph and the nodes of the slopes."""
     bulk = ArrayGraph()
 
     def make(name: str, offset: int, shape: tuple[int, ...]) -> NodeArray:

@@ -1,11 +1,11 @@
-"""Lists of places folded into nests of loops.
+"""Lists of indices folded into loop nests.
 
-Places of many entries of many arrays, one row for each entry, are written as few rows
+Indices into several arrays, one row for each entry, are written as a few rows
 
     base + i_1 stride_1 + i_2 stride_2 + ...,    0 <= i_k < count_k
 
-without knowing the shape of the grid they come from: neighbours in a line make runs, runs in a plane make runs of
-runs, and so on.
+without knowing the shape of the grid they come from: rows with constant differences form runs, runs whose bases have
+constant differences form runs of runs, and so on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_KINDS = 4000
 
 @dataclass(frozen=True)
 class LoopNest:
-    """Places base + sum_k i_k strides[k]; the first loop is the outermost."""
+    """The indices base + sum_k i_k strides[k]; the first loop is the outermost."""
 
     base: np.ndarray
     counts: tuple[int, ...]
@@ -30,7 +30,7 @@ class LoopNest:
 
 @dataclass(frozen=True)
 class _Runs:
-    """Runs of one shape: their bases are the rows of `base`."""
+    """Runs with equal counts and strides; their bases are the rows of `base`."""
 
     base: np.ndarray
     counts: tuple[int, ...] = ()
@@ -38,7 +38,7 @@ class _Runs:
 
 
 def fold(places: np.ndarray) -> list[LoopNest]:
-    """The rows of `places` as nests; which rows stand together follows from their order."""
+    """The rows of `places` as loop nests; which rows form a nest depends on their order."""
     runs = [_Runs(places)]
     for _ in range(MOST_LEVELS):
         before = len(runs), sum(len(run.base) for run in runs)
@@ -50,17 +50,17 @@ def fold(places: np.ndarray) -> list[LoopNest]:
 
 
 def _fold_once(runs: _Runs) -> list[_Runs]:
-    """Runs whose bases lie on a line become one; the others are sorted by how they lie between their neighbours."""
+    """Merge runs whose bases have constant differences; group the others by their differences to both neighbours."""
     base = runs.base
     if len(base) < LEAST_RUN:
         return [runs]
     steps = np.diff(base, axis=0)
     numbers = hash_rows(steps)
     starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
-    counts = np.diff(np.r_[starts, len(numbers)])  # of equal steps from the element `start` on
+    counts = np.diff(np.r_[starts, len(numbers)])  # number of equal differences from `start` on
     is_long = counts >= LEAST_RUN - 1
     starts, counts = starts[is_long], counts[is_long]
-    shares = np.r_[False, starts[1:] == starts[:-1] + counts[:-1]][: len(starts)]  # its first ends the run before
+    shares = np.r_[False, starts[1:] == starts[:-1] + counts[:-1]][: len(starts)]  # first row ends the previous run
     starts, counts = starts + shares, counts - shares + 1
     folds = []
     for rows in group_equal(hash_rows(np.stack((numbers[starts].view(np.int64), counts), axis=1))):
@@ -76,13 +76,13 @@ def _fold_once(runs: _Runs) -> list[_Runs]:
 
 
 def hash_rows(rows: np.ndarray) -> np.ndarray:
-    """A number for every row, equal for equal rows."""
+    """A hash of each row."""
     weights = np.random.default_rng(rows.shape[1]).integers(1, 2**63, rows.shape[1], np.uint64) | np.uint64(1)
     return rows.astype(np.int64).view(np.uint64) @ weights
 
 
 def group_equal(keys: np.ndarray) -> list[np.ndarray]:
-    """The places of equal keys, in order."""
+    """The indices of equal keys, in order."""
     order = np.argsort(keys, kind="stable")
     ends = np.flatnonzero(np.diff(keys[order])) + 1
     return np.split(order, ends) if len(keys) else []

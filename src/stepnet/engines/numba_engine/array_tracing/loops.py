@@ -1,7 +1,7 @@
 """A trace of long arrays as loops.
 
-Slopes with equal formulas are put together and the places they read folded into nests of loops.  Totals, and what is
-costly and needed by several slopes, are computed first and kept in memory.
+Slopes with equal formulas are grouped, and the indices they read are folded into loop nests.  Reductions, and costly
+values that several slopes need, are computed first and stored.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from stepnet.engines.numba_engine.array_tracing.loop_nests import LoopNest, fold
 from stepnet.engines.numba_engine.tracing.graph import ELEMENTARY, Graph
 from stepnet.engines.numba_engine.tracing.symbols import CannotTrace
 
-NOT_ALIKE = "it takes more operations than straight-line code is good for, and its slopes are not alike"
+NOT_ALIKE = "it has too many operations for straight-line code, and its slopes do not have a common form"
 MOST_NODES_OF_A_LOOP = 10_000
 MOST_LOOPS = 400
 COST = {"div": 4, "sqrt": 4, "pow": 20, "erf": 20, "erfc": 20, "arctan2": 20, "hypot": 20, "fmod": 20} | {
     name: 20 for name in ELEMENTARY if name != "sqrt"
 }
-WORTH_KEEPING = 16  # operations: storing and loading costs about two
+WORTH_KEEPING = 16  # operations: a store and a load cost about two
 MIX = np.random.default_rng(0).integers(1, 2**63, len(OPERATIONS) + 1, np.uint64) | np.uint64(1)
 KEPT = len(OPERATIONS)
 
 
 @dataclass(frozen=True)
 class LoopBody:
-    """One nest of loops: what it computes and the places (base, strides) where it stores that."""
+    """One loop nest: what it computes and the indices (base, strides) at which it stores the results."""
 
     counts: tuple[int, ...]
     graph: Graph
@@ -38,7 +38,7 @@ class LoopBody:
 
 @dataclass(frozen=True)
 class LoopPhase:
-    """Loops that fill an array, or (`operation`) gather totals in it, from `first` on."""
+    """Loops that fill an array from `first` on, or accumulate reductions in it (`operation`)."""
 
     array: str
     operation: str
@@ -57,7 +57,7 @@ class Loops:
 
 
 def build_loops(bulk: ArrayGraph, outputs: np.ndarray) -> Loops:
-    """The loops that compute the nodes `outputs`; raises `CannotTrace` if there are too many of them."""
+    """The loops that compute the nodes `outputs`; raises `CannotTrace` if there are too many loops."""
     lowest, highest = _find_users(bulk, outputs)
     formulas = _Formulas(bulk, lowest, highest)
     phases = []
@@ -79,7 +79,7 @@ def build_loops(bulk: ArrayGraph, outputs: np.ndarray) -> Loops:
 
 
 def _find_users(bulk: ArrayGraph, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For every node the lowest and the highest number of the slopes (or terms of totals) that need it, or -1."""
+    """For every node the lowest and highest index of the slopes (or terms of reductions) that need it, or -1."""
     lowest, highest = np.full(bulk.size, np.iinfo(np.int64).max), np.full(bulk.size, -1)
 
     def need(nodes, low, high):
@@ -103,7 +103,7 @@ def _find_users(bulk: ArrayGraph, outputs: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 class _Formulas:
-    """What every node computes: a signature that is equal for equal formulas, and which nodes are kept and where."""
+    """The formula of every node: a signature, equal for equal formulas, and which nodes are stored and where."""
 
     def __init__(self, bulk: ArrayGraph, lowest: np.ndarray, highest: np.ndarray):
         self._bulk, self._table = bulk, bulk.table
@@ -130,7 +130,7 @@ class _Formulas:
 
     @staticmethod
     def _is_worth_keeping(cost, lowest, highest) -> bool:
-        """Whether it is costly, and needed by more than one slope."""
+        """Whether most of the nodes are costly and needed by more than one slope."""
         is_costly = cost >= WORTH_KEEPING
         return bool(is_costly.any() and np.mean(is_costly & (lowest < highest)) > 0.5)
 
@@ -143,7 +143,7 @@ class _Formulas:
             self.kept.append(chunk)
 
     def bodies(self, numbers: np.ndarray, places: np.ndarray, is_inside: bool = False) -> list[LoopBody]:
-        """Loops that compute nodes and store them at places; `is_inside` if these nodes are themselves kept ones."""
+        """Loops that compute nodes and store them at `places`; `is_inside` if the nodes themselves are stored."""
         made: dict[tuple, LoopBody] = {}
         signatures = self._opened(numbers) if is_inside else self._signature[numbers]
         for rows in group_equal(signatures):
@@ -157,12 +157,12 @@ class _Formulas:
         return list(made.values())
 
     def _opened(self, numbers: np.ndarray) -> np.ndarray:
-        """Signatures of kept nodes by what computes them."""
+        """Signatures of stored nodes by the formulas that compute them."""
         arity = self._arity[self._code[numbers[0]]]
         return hash_rows(self._signature[self._bulk.operand[:arity, numbers]].T)
 
     def _formula(self, numbers: np.ndarray, is_inside: bool):
-        """The operations of nodes with equal formulas, operands first, and the arrays and places that they read."""
+        """The operations of nodes with equal formulas, operands first, and the arrays and indices that they read."""
         weights = np.random.default_rng(1).integers(1, 2**63, len(numbers), np.uint64)
         known: dict[int, int] = {}
         steps: list[tuple] = []
@@ -197,7 +197,7 @@ class _Formulas:
         return steps, kinds, columns
 
     def _written(self, graph: Graph, steps, kinds, nest: LoopNest) -> int:
-        """The formula as nodes of a loop's graph, whose leaves are ("y", place) and the like."""
+        """Add the formula to a loop's graph, whose leaves are ("y", place) and similar; returns the last node."""
         values: list[int] = []
         for operation, *operands in steps:
             if operation != "leaf":
@@ -217,7 +217,7 @@ class _Formulas:
 
 
 def list_places(place: tuple, counts: tuple[int, ...]) -> np.ndarray:
-    """All the places base + sum_k i_k stride_k of a nest."""
+    """All indices base + sum_k i_k stride_k of a nest."""
     places = np.array(place[0])
     for count, stride in zip(counts, place[1], strict=True):
         places = np.add.outer(places, stride * np.arange(count))

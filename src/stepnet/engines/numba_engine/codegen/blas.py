@@ -1,10 +1,11 @@
-"""The BLAS that SciPy brings along: the address of its product of matrices, and how many threads it takes."""
+"""The BLAS that SciPy provides: the address of its matrix product, and its number of threads."""
 
 from __future__ import annotations
 
-import ctypes
 from functools import cache, cached_property
+from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING
 
 import numpy as np
 from llvmlite import ir
@@ -12,8 +13,11 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import get_cython_function_address, intrinsic
 
-from stepnet.engines.numba_engine.codegen.fork_safety import free_in_children
+from stepnet.engines.numba_engine.codegen.fork_safety import register_lock
 from stepnet.engines.numba_engine.codegen.vectors import VectorWriter
+
+if TYPE_CHECKING:
+    from threadpoolctl import LibController
 
 PLAIN, TRANSPOSED = 78, 84  # N and T
 I8, I32 = ir.IntType(8), ir.IntType(32)
@@ -21,13 +25,13 @@ I8, I32 = ir.IntType(8), ir.IntType(32)
 
 @cache
 def find_gemm_address(dtype: np.dtype) -> int:
-    """The address of BLAS's product of matrices."""
+    """The address of BLAS's matrix product."""
     return get_cython_function_address("scipy.linalg.cython_blas", "sgemm" if dtype == np.float32 else "dgemm")
 
 
 @intrinsic
 def call_gemm(typing_context, address, ta, tb, m, n, k, A, a0, lda, B, b0, ldb, beta, C, c0, ldc):
-    """C = op(A) op(B) + beta C in Fortran's order, by the BLAS function at `address`."""
+    """C = op(A) op(B) + beta C in Fortran order, by the BLAS function at `address`."""
     real, whole = C.dtype, types.int64
     signature = types.void(types.uintp, *[whole] * 5, A, whole, whole, B, whole, whole, real, C, whole, whole)
 
@@ -57,35 +61,57 @@ def call_gemm(typing_context, address, ta, tb, m, n, k, A, a0, lda, B, b0, ldb, 
     return signature, generate
 
 
-class _Threads:
-    """BLAS keeps to one thread while layers run, so that bits do not depend on the machine's cores."""
+class SingleThread:
+    """Restricts BLAS to one thread while layers run, so that results do not depend on the number of cores."""
 
-    def __init__(self):
-        self._lock, self._users, self._before = free_in_children(Lock()), 0, 1
+    def __init__(self) -> None:
+        self._lock, self._users = register_lock(Lock()), 0
+        self._before: list[int] = []
 
     @cached_property
-    def _functions(self):
-        from scipy.linalg import cython_blas
+    def libraries(self) -> list[LibController]:
+        """The BLAS libraries that SciPy may call: those of its wheel, else all that are loaded."""
+        from scipy.linalg import cython_blas  # loads its BLAS
+        from threadpoolctl import ThreadpoolController
 
-        library = ctypes.CDLL(cython_blas.__file__)
-        for prefix in ("scipy_openblas", "openblas"):
-            if hasattr(library, f"{prefix}_set_num_threads"):
-                return getattr(library, f"{prefix}_get_num_threads"), getattr(library, f"{prefix}_set_num_threads")
-        return (lambda: 1), (lambda n: None)  # a BLAS without threads of its own, or one we cannot ask
+        found = ThreadpoolController().select(user_api="blas").lib_controllers
+        package = Path(cython_blas.__file__).parents[1]
+        folders = {package, package.with_name("scipy.libs")}  # wheels contain it in one of them
+        return [library for library in found if folders & set(Path(library.filepath).parents)] or found
 
     def __enter__(self) -> None:
-        get, put = self._functions
+        libraries = self.libraries
         with self._lock:
             if self._users == 0:
-                self._before = get()
-                put(1)
+                self._before = [library.get_num_threads() for library in libraries]
+                for library in libraries:
+                    _set_threads(library, 1)
             self._users += 1
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._lock:
             self._users -= 1
             if self._users == 0:
-                self._functions[1](self._before)
+                for library, before in zip(self.libraries, self._before, strict=True):
+                    _set_threads(library, before)
 
 
-SINGLE_THREAD = _Threads()
+def _set_threads(library: LibController, count: int) -> None:
+    """Set the number of threads from any thread; newer versions of threadpoolctl let only one thread do so."""
+    release = getattr(library, "clear_controlling_thread", None)
+    if release is not None:
+        release(force=True)
+    library.set_num_threads(count)
+    if release is not None:
+        release(force=True)
+
+
+SINGLE_THREAD = SingleThread()
+
+
+def describe_blas() -> str:
+    """Name, version and number of threads of the BLAS libraries that layers call."""
+    known = [
+        f"{each.internal_api} {each.get_version()} ({each.num_threads} threads)" for each in SINGLE_THREAD.libraries
+    ]
+    return ", ".join(known) or "unknown, so its number of threads is not set"

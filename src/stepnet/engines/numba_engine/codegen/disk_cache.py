@@ -1,7 +1,7 @@
-"""Compiled code on disk, in files that nobody else can write and whose damage is noticed.
+"""Compiled code on disk, in files that only their owner can write and whose damage is detected.
 
-A cached kernel is machine code that runs with the rights of whoever loads it.  So a file is used only if it and its
-folder belong to the user and are writable by nobody else, and if it has the checksum that was stored with it
+A cached kernel is machine code that runs with the rights of the user who loads it.  So a file is used only if it and
+its folder belong to the user and are writable by nobody else, and if its checksum matches the one stored with it
 (docs/decisions/cache.md).
 """
 
@@ -19,6 +19,8 @@ import llvmlite.binding as llvm
 import numba
 import numpy as np
 
+from stepnet.storage.atomic_files import write_private_file
+
 ENGINE_SOURCES = Path(__file__).parents[1]
 FROZEN_SOURCES = {"stepnet.fields.activations": Path(__file__).parents[3] / "fields" / "activations.py"}
 """Modules outside the engine whose constants are compiled into kernels."""
@@ -30,19 +32,23 @@ _warned: set[str] = set()
 
 
 def cache_directory() -> Path:
-    """Where compiled kernels live: `STEPNET_CACHE_DIR`, else the user's cache, in a folder named by `source_stamp`."""
+    """The folder of compiled kernels, named by `source_stamp`, in `STEPNET_CACHE_DIR` or the user's cache."""
     return Path(os.environ.get("STEPNET_CACHE_DIR") or _find_default_directory()) / source_stamp()
 
 
 def _find_default_directory() -> Path:
-    """`XDG_CACHE_HOME/stepnet` or `~/.cache/stepnet`; raises RuntimeError for a user without a home."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stepnet"
+    """The platform's cache folder, `~/.cache/stepnet` on Linux; raises RuntimeError if the user has no home folder."""
+    from platformdirs import user_cache_path
+
+    folder = user_cache_path("stepnet", appauthor=False)
+    if folder.parts[:1] == ("~",):
+        raise RuntimeError("the user has no home folder")
+    return folder
 
 
 @cache
 def source_stamp() -> str:
-    """A hash of every engine source file by its dotted name, of constants from outside, compiler versions and the
-    CPU."""
+    """A hash of every engine source file by its dotted name, of external constants, compiler versions and the CPU."""
     digest = hashlib.sha256()
     files = {".".join(p.relative_to(ENGINE_SOURCES).with_suffix("").parts): p for p in ENGINE_SOURCES.rglob("*.py")}
     for name, path in sorted((files | FROZEN_SOURCES).items()):
@@ -55,13 +61,13 @@ def source_stamp() -> str:
 
 
 def read(name: str) -> bytes | None:
-    """The contents of a cached file, or None if there is none that can be trusted."""
+    """The contents of a cached file, or None if there is no trusted one."""
     try:
         folder = cache_directory()
         if not _is_trusted(os.stat(folder), str(folder)):
             return None
         descriptor = os.open(folder / name, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0))
-        with os.fdopen(descriptor, "rb") as file:  # what is checked is what is read, whoever renames files meanwhile
+        with os.fdopen(descriptor, "rb") as file:  # the file checked is the file read, even if one is renamed
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or not _is_trusted(status, str(folder / name)):
                 return None
@@ -73,15 +79,15 @@ def read(name: str) -> bytes | None:
 
 
 def write(name: str, data: bytes) -> None:
-    """Store a file for later processes; a cache that cannot be used costs time and nothing else, and is reported."""
+    """Store a file for later processes; an unusable cache is reported and costs only time."""
     try:
         folder = cache_directory()
         _make_folder(folder)
         if _is_trusted(os.stat(folder), str(folder)):
-            _replace_file(folder / name, _compute_checksum(name, data) + data)
+            write_private_file(folder / name, _compute_checksum(name, data) + data)
     except (OSError, RuntimeError) as error:
         _warn_once(
-            f"compiled kernels cannot be stored ({error}), so every process compiles them anew; "
+            f"compiled kernels cannot be stored ({error}), so every process compiles them again; "
             f"set STEPNET_CACHE_DIR to a folder that you can write"
         )
 
@@ -97,45 +103,30 @@ def _make_folder(folder: Path) -> None:
         folder.chmod(0o700)
 
 
-def _replace_file(path: Path, contents: bytes) -> None:
-    """Write beside the file and rename, so that readers see the old contents or the new ones."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            if hasattr(os, "fchmod"):
-                os.fchmod(file.fileno(), 0o600)
-            file.write(contents)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
 def _compute_checksum(name: str, data: bytes) -> bytes:
-    """SHA-256 of a file's name and contents: a file under another name is as wrong as a damaged one."""
+    """SHA-256 of a file's name and contents, so that a renamed file is rejected like a damaged one."""
     digest = hashlib.sha256(name.encode() + b"\0")
     digest.update(data)
     return digest.digest()
 
 
 def _is_trusted(status: os.stat_result, path: str) -> bool:
-    """Whether a file or folder is the user's own and writable by nobody else; warns if not."""
-    if not hasattr(os, "geteuid"):  # Windows keeps a user's folders apart by its own means
+    """Whether a file or folder belongs to the user and is writable by nobody else; warns if not."""
+    if not hasattr(os, "geteuid"):  # Windows protects a user's folders itself
         return True
     owner, others = status.st_uid == os.geteuid(), status.st_mode & WRITABLE_BY_OTHERS
     if owner and not others:
         return True
     reason = "is writable by other users" if owner else "belongs to another user"
     _warn_once(
-        f"{path} {reason}, so the machine code in it is not used and every process compiles its kernels anew; "
+        f"{path} {reason}, so the machine code in it is not used and every process compiles its kernels again; "
         f"set STEPNET_CACHE_DIR to a folder of your own, or remove write permission for others"
     )
     return False
 
 
 def _warn_once(message: str) -> None:
-    """One warning a process: kernels are many, and the reason is the same."""
+    """Warn once per process: there are many kernels, and the reason is the same."""
     if not _warned:
         _warned.add(message)
         warnings.warn(message, RuntimeWarning, stacklevel=2)

@@ -4,8 +4,8 @@ A dual number is a value with W = 8 tangents, x + x_dot eps with eps_i eps_j = 0
 
     f(y + Y_dot eps) = f(y) + (df/dy Y_dot) eps.
 
-Branches go by values.  The operations and their partial derivatives are those of traces: the same tables, written as
-LLVM instructions instead of nodes of a graph.  Numba learns the type when the first function is compiled.
+Branches depend on values only.  The operations and their partial derivatives are those of traces: the same tables,
+emitted as LLVM instructions instead of graph nodes.  The type is registered when the first function is compiled.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from stepnet.engines.numba_engine.derivatives.graph_derivatives import RULES
 from stepnet.engines.numba_engine.tracing.graph import BINARY, BOOLEAN, COMPOSED, ELEMENTARY, LOGICAL
 from stepnet.engines.numba_engine.tracing.symbols import UFUNCS
 
-WIDTH = 8  # tangents: one register of AVX-512, two of AVX2
+WIDTH = 8  # tangents: one AVX-512 register, two of AVX2
 NUMBERS = (types.Integer, types.Float, types.Boolean)
 REAL, LANE = ir.DoubleType(), ir.IntType(32)
 TANGENTS = ir.VectorType(REAL, WIDTH)
-PAIR = ir.LiteralStructType([REAL, TANGENTS], packed=True)  # packed: its vector needs no aligned memory
+PAIR = ir.LiteralStructType([REAL, TANGENTS], packed=True)  # packed: the vector needs no aligned memory
 NO_TANGENTS = ir.Constant(TANGENTS, [0.0] * WIDTH)
 
 
 class DualType(types.Type):
-    """A float64 with tangents; plain numbers become duals without tangents wherever the two meet."""
+    """A float64 with tangents; in mixed expressions plain numbers become duals without tangents."""
 
-    is_internal = True  # lets Numba fuse expressions of arrays into loops
+    is_internal = True  # lets Numba fuse array expressions into loops
 
     def __init__(self):
         super().__init__("Dual")
@@ -58,7 +58,7 @@ DUAL = DualType()
 
 
 class Instructions:
-    """LLVM instructions being written, with the face of a `Graph`: rules that write nodes there write code here."""
+    """Emits LLVM instructions through the interface of `Graph`: rules that add nodes to a graph emit code here."""
 
     def __init__(self, builder):
         self.builder = builder
@@ -67,7 +67,7 @@ class Instructions:
         return ir.Constant(REAL, float(value))
 
     def apply(self, operation: str, *x):
-        """An operation of a graph, on float64 values."""
+        """Apply an operation of a graph to float64 values."""
         builder = self.builder
         if operation in INSTRUCTION:
             return getattr(builder, INSTRUCTION[operation])(*x, flags=("contract",))
@@ -93,7 +93,7 @@ class DualInstructions(Instructions):
 
 
 def _declare_c_function(module, name: str, arguments):
-    """A function of libm or LLVM without side effects, so that unused and repeated calls vanish."""
+    """Declare a function of libm or LLVM without side effects, so that unused and repeated calls are eliminated."""
     function = cgutils.get_or_insert_function(module, ir.FunctionType(REAL, arguments), name)
     function.attributes.add("readnone")
     function.attributes.add("nounwind")
@@ -124,7 +124,7 @@ PARTIALS = {**RULES, "pos": lambda g, r, x: [g.constant(1.0)]}
 
 
 def lower(operation: str):
-    """Code for an operation on duals and floats."""
+    """Generate code for an operation on duals and floats."""
 
     def lower(context, builder, signature, arguments):
         result = DualInstructions(builder).apply(operation, *arguments)
@@ -135,7 +135,7 @@ def lower(operation: str):
 
 
 def _lower_whole_power(context, builder, signature, arguments):
-    """x^k for a whole number k in the source, by multiplications: LLVM unrolls powi."""
+    """x^k for an integer constant k, by multiplications: LLVM unrolls powi."""
     pair, k = arguments[0], signature.args[1].literal_value
     powi = _declare_c_function(builder.module, "llvm.powi.f64.i32", [REAL, LANE])
     x = builder.extract_value(pair, 0)
@@ -164,7 +164,7 @@ def _spread(builder, x):
     return builder.shuffle_vector(builder.insert_element(undefined, x, LANE(0)), undefined, firsts)
 
 
-# ---- what Numba is told, once ------------------------------------------------------------------------------------
+# ---- registration with Numba -------------------------------------------------------------------------------------
 
 OPERATORS = {
     operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.truediv: "div", operator.pow: "pow",
@@ -185,13 +185,13 @@ UNARY = frozenset((
     "neg", "pos", "int", "erf", "erfc", *(operation for ufunc, operation in UFUNCS.items() if ufunc.nin == 1),
 ))  # fmt: skip
 TRUTHS = BOOLEAN | {"isnan", "isinf", "isfinite"}
-FIRST = {"target": "cpu"}  # these rules are asked before Numba's general ones, some of which stumble over new types
+FIRST = {"target": "cpu"}  # these rules are tried before Numba's general ones, some of which fail on new types
 LONGEST_POWER = 64
 
 
 @cache
 def register() -> None:
-    """Teach Numba the type: how it lies in memory, how numbers become duals, and all operations."""
+    """Register the type with Numba: its memory layout, the conversion of numbers to duals, and all operations."""
     register_model(DualType)(lambda manager, kind: models.PrimitiveModel(manager, kind, PAIR))
     lower_constant(DualType)(lambda context, builder, kind, x: ir.Constant(PAIR, [REAL(float(x)), NO_TANGENTS]))
     for kind in NUMBERS:
@@ -210,7 +210,7 @@ def _lower_conversion(context, builder, kind, _, number):
 
 
 def _register_operation(function, operation: str) -> None:
-    """Duals and floats give duals; arrays of them give arrays, for which Numba writes the loops."""
+    """Duals and floats give duals; arrays of them give arrays, for which Numba generates the loops."""
     operands = [(DUAL,)] if operation in UNARY else [(DUAL, DUAL), (DUAL, types.float64), (types.float64, DUAL)]
     kind = types.boolean if operation in TRUTHS else types.int64 if operation == "int" else DUAL
 
@@ -267,7 +267,7 @@ def _register_in_place(function, ufunc) -> None:
 
 
 def _product(x, y):
-    """x y of a vector or a matrix with a vector."""
+    """x y for a vector or matrix x and a vector y."""
     if DUAL not in (_lower_scalar(x), _lower_scalar(y)) or getattr(y, "ndim", 0) != 1:
         return None
 
@@ -288,7 +288,7 @@ def _product(x, y):
 
 
 def _where(condition, x, y):
-    """np.where for arrays of equal shapes and numbers."""
+    """np.where for numbers and arrays of equal shapes."""
     if DUAL not in (_lower_scalar(x), _lower_scalar(y)) or not isinstance(condition, types.Array):
         return None
 

@@ -1,7 +1,7 @@
 """`fork()` while another thread compiles: locks that are held in the parent are free in the child.
 
-A child has the one thread that forked.  A lock that another thread held at that time would be held for ever, so the
-forking thread takes all of them first, and waits for a compilation that is under way.
+A child process has only the thread that forked.  A lock that another thread held at that moment would be held forever,
+so the forking thread acquires all of them first, and waits for a compilation in progress.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from threading import Lock
 from llvmlite.binding.ffi import lib
 from numba.core.compiler_lock import global_compiler_lock
 
-_locks: list = [global_compiler_lock._lock, lib._lock._lock]  # in the order in which they are taken
+_locks: list = [global_compiler_lock._lock, lib._lock._lock]  # in the order in which they are acquired
 
 
-def free_in_children(lock: Lock) -> Lock:
-    """Register a lock that is taken for a moment, and never while one of another module is wanted."""
+def register_lock(lock: Lock) -> Lock:
+    """Register a lock that is held only briefly, and never while a lock of another module is acquired."""
     _locks.append(lock)
     return lock
 

@@ -1,6 +1,6 @@
-"""Whole numbers in compiled code have 64 bits, Python's have as many as they need.
+"""Detection of integers that may exceed 64 bits in compiled code; Python's integers are unbounded.
 
-Counts and places in arrays never come near the limit; powers, shifts, products that loops pile up and products of
+Counts and array indices never come near the limit; powers, shifts, products accumulated in loops and products of
 several numbers may.  A function whose results depend on such a number is not compiled.
 """
 
@@ -16,21 +16,21 @@ POWERS = (operator.pow, operator.ipow, operator.lshift, operator.ilshift)
 PRODUCTS = (operator.mul, operator.imul)
 SUMS = (operator.add, operator.iadd, operator.sub, operator.isub)
 COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
-MOST_FACTORS = 2  # of a number that leaves whole arithmetic; one that was made from data counts twice
+MOST_FACTORS = 2  # of an integer used outside integer arithmetic; one computed from data counts twice
 DATA, COUNT = 2, 1
 
 
 class MayOverflow(TypeError):
-    """A whole number may need more than 64 bits."""
+    """An integer may need more than 64 bits."""
 
 
 def require_small_integers(annotation) -> None:
-    """Refuse a compiled function in which a whole number may outgrow 64 bits and be something else than in Python."""
+    """Refuse a compiled function in which an integer may exceed 64 bits and so differ from Python's."""
     Integers(annotation).require_small()
 
 
 class Integers:
-    """The whole numbers of a function as Numba has typed it: which are made from which."""
+    """The integers of a function as typed by Numba, and which are computed from which."""
 
     def __init__(self, annotation):
         self._types = annotation.typemap
@@ -80,7 +80,7 @@ class Integers:
         return isinstance(called, types.RecursiveCall) or getattr(function, "__name__", None) == self._own_name
 
     def _operands(self, name: str) -> list[str]:
-        """The whole numbers that a whole number is computed from."""
+        """The integers that an integer is computed from."""
         value = self._made.get(name)
         if isinstance(value, ir.Var):
             return [value.name]
@@ -105,7 +105,7 @@ class Integers:
         return any(around) if value.fn in PRODUCTS else len(around) == 2 and all(around)
 
     def _factors(self, name: str, above: tuple[str, ...]) -> int:
-        """How many numbers that are not constants are multiplied in it at most."""
+        """The largest number of non-constant factors in a value."""
         if self._constant(name) is not None or name in above:
             return 0
         operands, value = self._operands(name), self._made.get(name)
@@ -125,7 +125,7 @@ class Integers:
         return any(isinstance(self._types.get(each.name), types.Float) for each in value.args)
 
     def _leaves(self, name: str) -> bool:
-        """Whether a number is used for anything else than places in arrays, ranges and comparisons."""
+        """Whether a number is used for anything except array indices, ranges and comparisons."""
         seen, waiting = set(), [name]
         while waiting:
             each = waiting.pop()
@@ -140,7 +140,7 @@ class Integers:
         return False
 
     def _next_use(self, statement, name: str) -> tuple[str, ...] | None:
-        """The whole numbers that one goes into, nothing if it ends as a place in an array; None if it leaves."""
+        """The integers computed from one, () if it ends as an index, range or comparison; None for other uses."""
         if isinstance(statement, ir.Del) or (isinstance(statement, ir.Assign) and statement.target.name == name):
             return ()
         if isinstance(statement, (ir.SetItem, ir.StaticSetItem)):
@@ -163,7 +163,7 @@ class Integers:
 
 
 def collect_annotations(dispatchers) -> Iterator:
-    """How Numba has typed the functions that it compiled."""
+    """The type annotations of the functions that Numba compiled."""
     for dispatcher in dispatchers:
         for compiled in dispatcher.overloads.values():
             if compiled.type_annotation is not None:

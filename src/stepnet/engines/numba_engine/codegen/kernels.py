@@ -1,7 +1,7 @@
-"""Kernels: compiled at first use for the types of their arguments, kept on disk (`disk_cache`).
+"""Kernels: compiled at first use for the types of their arguments, stored on disk (`disk_cache`).
 
-Numba's own cache looks at one file's modification time, so it misses edits of a helper elsewhere, recompiles after
-every clone, and trusts whatever it finds.
+Numba's own cache checks the modification time of a single file, so it misses changes in other modules, recompiles
+after every clone, and trusts whatever it finds.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ these in all their callers, LLVM took three times as long."""
 
 @cache
 def announce_compilation() -> None:
-    """Say once per process, on stderr, why the first call takes so long; STEPNET_QUIET=1 silences it."""
+    """Announce once per process, on stderr, why the first call takes so long; STEPNET_QUIET=1 silences it."""
     if sys.stderr is not None and os.environ.get("STEPNET_QUIET", "0") in ("", "0"):
         message = "stepnet: compiling kernels for this machine (once; later runs load them from disk) ..."
         print(message, file=sys.stderr, flush=True)
 
 
 class _KernelCache:
-    """What Numba's dispatchers ask of a cache, answered by our own files: one for each function and signature."""
+    """The cache interface of Numba's dispatchers on this package's files, one for each function and signature."""
 
     def __init__(self, function):
         self._name = f"{function.__module__}.{function.__qualname__}"
         self._bytecode = function.__code__.co_code
 
     def load_overload(self, signature, target_context):
-        """The compiled function, if it is there.
+        """The compiled function, if it is cached.
 
-        Numba would fill its registries first: 0.25 s that object code does not need.
+        Numba would fill its registries first, which takes 0.25 s and is not needed for object code.
         """
         data = disk_cache.read(self._file_name(signature, target_context.codegen()))
         if data is None:
@@ -66,7 +66,7 @@ class _KernelCache:
         return CompileResult._rebuild(target_context, *pickle.loads(data))
 
     def save_overload(self, signature, compiled_result) -> None:
-        """Keep a compiled function for later processes, unless it holds addresses of this one."""
+        """Store a compiled function for later processes, unless it contains addresses of this one."""
         if not compiled_result.library.has_dynamic_globals:
             name = self._file_name(signature, compiled_result.codegen)
             disk_cache.write(name, dumps(compiled_result._reduce()))
@@ -77,13 +77,13 @@ class _KernelCache:
 
 
 def as_argument(array: np.ndarray, dtype=None) -> np.ndarray:
-    """The array if a kernel can take it, else a C-ordered, aligned and writeable copy in the machine's byte order."""
+    """The array if a kernel can take it, else a C-ordered, aligned and writeable copy in native byte order."""
     wanted = (array.dtype if dtype is None else np.dtype(dtype)).newbyteorder("=")
     return array if array.flags.carray and array.dtype == wanted else np.array(array, wanted, order="C")
 
 
 def _describe(argument):
-    """What machine code takes for granted about an argument: its type, or dtype and dimensions of an array."""
+    """What machine code assumes about an argument: its type, or dtype and number of dimensions of an array."""
     if isinstance(argument, np.ndarray):
         if not (argument.flags.carray and argument.dtype.isnative and type(argument) is np.ndarray):
             raise TypeError(
@@ -97,14 +97,14 @@ def _describe(argument):
 _lasting: set[type] = set()
 
 
-def lasting(kind: type) -> type:
-    """Decorator of named tuples that serve many calls: a kernel checks the one it was last given only once."""
+def check_once(kind: type) -> type:
+    """Decorator of named tuples that serve many calls: a kernel checks the same tuple only once."""
     _lasting.add(kind)
     return kind
 
 
 def _write_check(arguments: tuple) -> Callable[..., bool]:
-    """A function that tells whether others are like these arguments: `_describe` written out, in half of its time."""
+    """Generate a function that checks whether arguments are like these: `_describe` unrolled, twice as fast."""
     constants: dict[str, object] = {}
 
     def write(name: str, value) -> str:
@@ -125,18 +125,18 @@ def _write_check(arguments: tuple) -> Callable[..., bool]:
 
     tests = [write(f"a{i}", argument) for i, argument in enumerate(arguments)]
     names = ", ".join(f"a{i}" for i in range(len(arguments)))
-    return eval(f"lambda {names}: {' and '.join(tests)}", constants)  # our own text
+    return eval(f"lambda {names}: {' and '.join(tests)}", constants)  # the text is generated above
 
 
 class Entry(NamedTuple):
-    """Machine code, and a function that tells whether it was compiled for such arguments."""
+    """Machine code, and a function that checks whether it was compiled for given arguments."""
 
     admits: Callable[..., bool]
     run: Callable
 
 
 class Kernel:
-    """A function for the driver to call, compiled at its first use for each set of types of its arguments.
+    """A function called by the driver, compiled at first use for each combination of argument types.
 
     Arguments are numbers, writeable C-ordered arrays and named tuples of them.
     """
@@ -151,9 +151,9 @@ class Kernel:
         self.__name__, self.__doc__ = function.__name__, function.__doc__
 
     def __call__(self, *arguments):
-        """Run the machine code for arguments of these types; most often it is that of the call before.
+        """Run the machine code for arguments of these types, which is usually that of the previous call.
 
-        Numba's dispatcher would look up all types again, which takes longer than many a solve.
+        Numba's dispatcher would look up all types again, which takes longer than some solves.
         """
         entry = self._last
         if not entry.admits(*arguments):
@@ -173,7 +173,7 @@ class Kernel:
 
 
 class FieldKernel:
-    """A right-hand side of our own as a C function, compiled and kept on disk like a kernel."""
+    """A right-hand side of this package as a C function, compiled and stored on disk like a kernel."""
 
     def __init__(self, function):
         self._function = function
@@ -181,13 +181,13 @@ class FieldKernel:
 
     @cache  # noqa: B019  as above
     def address(self, dtype: np.dtype) -> int:
-        """Where the C function for states of this real type begins."""
+        """The address of the C function for states of this real type."""
         real = types.float32 if dtype == np.float32 else types.float64
         pointers = (types.CPointer(real), types.CPointer(real), types.CPointer(types.float64))
         signature = ((types.float64, *pointers, types.int64), types.int32)
-        compiled = CFunc(self._function, signature, locals={}, options={**OPTIONS, "_nrt": True})  # `carray` needs it
+        compiled = CFunc(self._function, signature, locals={}, options={**OPTIONS, "_nrt": True})  # needed by `carray`
         compiled._cache = _KernelCache(self._function)
         rtsys.initialize(cpu_target.target_context)
         compiled.compile()
-        self._compiled[dtype] = compiled  # the address lives as long as this object
+        self._compiled[dtype] = compiled  # the address is valid as long as this object exists
         return compiled.address

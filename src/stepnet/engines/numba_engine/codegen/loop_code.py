@@ -1,4 +1,4 @@
-"""Machine code of loops: f, jvp and vjp with the signatures of `machine_code`."""
+"""Machine code for loops: f, jvp and vjp with the signatures of `machine_code`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stepnet.engines.numba_engine.derivatives.graph_derivatives import pullback,
 from stepnet.engines.numba_engine.tracing.symbols import CannotTrace
 from stepnet.engines.numba_engine.tracing.trace import Trace
 
-START = {"add": 0.0, "max": -math.inf, "min": math.inf}  # of totals
+START = {"add": 0.0, "max": -math.inf, "min": math.inf}  # of reductions
 INPUTS = ("t", "y", "p", "kept")
 
 
@@ -28,19 +28,19 @@ def compile_trace(traced: Trace | Loops, which: str) -> MachineCode:
 
 
 def compile_loops(loops: Loops, which: str) -> MachineCode:
-    """f, jvp or vjp; the code remembers its loops and holds the constants it reads."""
+    """f, jvp or vjp; the code keeps its loops and the constants it reads."""
     writer = _LoopWriter(loops)
     if which == "vjp":
         writer.backward()
     else:
         writer.forward(with_tangents=which == "jvp")
-    code = MachineCode(writer.function(which), which, may_keep=False)  # the address of its constants is in it
+    code = MachineCode(writer.function(which), which, may_keep=False)  # it contains the address of its constants
     code.loops = loops
     return code
 
 
 class _LoopWriter(AssemblyWriter):
-    """Writes phases; a place (base, strides) stands for base + sum_k stride_k i_k, i_k being the counters of loops."""
+    """Writes phases; an index (base, strides) stands for base + sum_k stride_k i_k with the loop counters i_k."""
 
     def __init__(self, loops: Loops):
         super().__init__()
@@ -48,10 +48,10 @@ class _LoopWriter(AssemblyWriter):
         self._n_loops = 0
         self._counters: list[str] = []
         self._offsets: dict[tuple, str] = {}
-        self._rows = 1  # of kept numbers: themselves, and their tangents or gradients
+        self._rows = 1  # of stored values: themselves, and their tangents or gradients
 
     def function(self, which: str) -> str:
-        """The whole function around what was written."""
+        """The complete function around the code written so far."""
         head, tail, m = [f"%table = inttoptr i64 {self._loops.table.ctypes.data} to ptr"], [], self._loops.n_kept
         if m > 0:
             head += [
@@ -99,10 +99,10 @@ class _LoopWriter(AssemblyWriter):
             ]  # fmt: skip
         self._offsets = {}
 
-    # ---- what they compute
+    # ---- computations
 
     def forward(self, with_tangents: bool) -> None:
-        """All phases; with tangents, the last one gives these only."""
+        """All phases; with tangents, the last phase stores only tangents."""
         self._rows = 2 if with_tangents else 1
         for phase in self._loops.phases:
             self._start(phase, with_tangents)
@@ -118,7 +118,7 @@ class _LoopWriter(AssemblyWriter):
                 self._close(body.counts)
 
     def _start(self, phase: LoopPhase, with_tangents: bool) -> None:
-        """Totals begin at zero, which fresh memory is, or at infinity."""
+        """Initialise reductions: sums start at zero, as fresh memory is; maxima and minima at an infinity."""
         if phase.operation in ("max", "min"):
             if with_tangents:
                 raise CannotTrace("it takes the largest or smallest of many numbers")
@@ -136,7 +136,7 @@ class _LoopWriter(AssemblyWriter):
                 self.store(value, array, place)
 
     def backward(self) -> None:
-        """What is kept, then gradients from the last phase to the first."""
+        """Compute the stored values, then gradients from the last phase to the first."""
         for phase in self._loops.phases[:-1]:
             self._start(phase, with_tangents=True)
             for body in phase.bodies:
@@ -166,7 +166,7 @@ def _list_inputs(body: LoopBody) -> list[int]:
 
 
 def _list_seeds(body: LoopBody) -> dict[int, int]:
-    """Input node -> its tangent."""
+    """Map each input node to its tangent."""
     found = {}
     for node in _list_inputs(body):
         name, *place = body.graph.nodes[node]

@@ -1,4 +1,4 @@
-"""Straight-line machine code from a trace, through LLVM and without Numba: milliseconds for a small system.
+"""Straight-line machine code from a trace, by LLVM without Numba: milliseconds for a small system.
 
 int32 f  (double t, const double *y, double *dy, const double *p, int64 n)
 int32 jvp(double t, const double *y, const double *p, double t_dot, const double *y_dot, const double *p_dot,
@@ -40,12 +40,12 @@ HEAD = {
     "ptr noalias %y_bar, ptr noalias %p_bar, i64 %n",
 }
 ARRAYS = frozenset(("y", "p", "w", "y_dot", "p_dot", "table", "kept", "kept_dot", "kept_bar"))
-LONG = 2000  # lines of code from which the object is kept on disk
-LANES = 16  # numbers side by side: two registers of AVX-512, so that one is busy while the other waits
+LONG = 2000  # lines of code from which the object is stored on disk
+LANES = 16  # values side by side: two AVX-512 registers, so that two instructions are in flight
 
 
 class AssemblyWriter:
-    """Lines of LLVM assembly for one function, of numbers or of `LANES` numbers side by side."""
+    """Writes LLVM assembly of one function, for single values or for `LANES` values side by side."""
 
     def __init__(self, is_wide: bool = False):
         self.is_wide = is_wide
@@ -70,14 +70,14 @@ class AssemblyWriter:
         return [names[number] for number in outputs]
 
     def multiply_add(self, x: str, y: str, z: str) -> str:
-        """x y + z, rounded once where the processor can."""
+        """x y + z, rounded once where the processor supports it."""
         return self.call("llvm.fmuladd.f64", x, y, z)
 
     def negative(self, x: str) -> str:
         return self.line(f"fneg {self.real} {x}")
 
     def do(self, instruction: str, x: str, y: str) -> str:
-        """An instruction of two numbers, such as fadd."""
+        """An instruction with two operands, such as fadd."""
         return self.line(f"{instruction} {self.real} {x}, {y}")
 
     def compare(self, how: str, x: str, y: str) -> str:
@@ -88,7 +88,7 @@ class AssemblyWriter:
         return self.line(f"select {self.truth} {condition}, {self.real} {x}, {self.real} {y}")
 
     def call(self, symbol: str, *x: str) -> str:
-        """A function of libm or LLVM; the one of lanes is named after it."""
+        """Call a function of libm or LLVM; its vector version is named after it."""
         if self.is_wide:
             symbol = symbol.replace(".f64", f".v{LANES}f64") if symbol.startswith("llvm.") else f"lanes.{symbol}"
         arguments = ", ".join(f"{self.real} {value}" for value in x)
@@ -103,7 +103,7 @@ class AssemblyWriter:
         )
 
     def _write_fused(self, graph, number: int, product: int, names: dict[int, str]) -> str:
-        """The sum or difference `number`, one operand of which is `product`."""
+        """Write the sum or difference `number`, fused with its operand `product`."""
         operation, first, second = graph.nodes[number]
         x, y = (names[factor] for factor in graph.operands(product))
         z = names[second if product == first else first]
@@ -156,12 +156,12 @@ class AssemblyWriter:
         return getattr(self, f"_write_{operation}")(*x)
 
     def _write_fmod(self, x, y) -> str:
-        """LLVM folds fmod of a constant NaN to an undefined value, so NaN goes another way."""
+        """fmod, with NaN handled separately: LLVM folds fmod of a constant NaN to an undefined value."""
         rest = self.call(LIBM["fmod"], x, y)
         return self.select(self.compare("uno", x, y), self.do("fadd", x, y), rest)
 
     def _write_max(self, x, y) -> str:
-        """NaN if either is, as in NumPy."""
+        """The maximum; NaN if either operand is NaN, as in NumPy."""
         return self._or_nan(self.select(self.compare("uge", x, y), x, y), y)
 
     def _write_min(self, x, y) -> str:
@@ -172,12 +172,12 @@ class AssemblyWriter:
 
     def _write_sign(self, x) -> str:
         zero = self.literal(0.0)
-        rest = self.select(self.compare("olt", x, zero), self.literal(-1.0), x)  # zero and NaN stay
+        rest = self.select(self.compare("olt", x, zero), self.literal(-1.0), x)  # zero and NaN are kept
         return self.select(self.compare("ogt", x, zero), self.literal(1.0), rest)
 
 
 def find_products_to_fuse(graph, outputs) -> dict[int, int]:
-    """The product that each sum takes in, for one rounding instead of two: its first operand used nowhere else."""
+    """The product that each sum is fused with, for one rounding instead of two: its first operand used nowhere else."""
     live = graph.live(outputs)
     uses = Counter(outputs)
     for number in live:
@@ -237,23 +237,25 @@ DECLARATIONS = (
 
 
 class MachineCode:
-    """Machine code in memory; `.address` is valid as long as this object lives."""
+    """Machine code in memory; `.address` is valid as long as this object exists."""
 
-    trace: Trace | None = None  # what it was made from, if it is a right-hand side
-    loops: Any = None  # or `Loops`, if it is a long one
+    trace: Trace | None = None  # of a right-hand side
+    loops: Any = None  # of a long right-hand side: `Loops`
+    is_derived = False  # from the traces of the user's functions
 
     def __init__(self, text: str, which: str, may_keep: bool = True):
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         is_kept = may_keep and text.count("\n") > LONG
-        self._engine = load_object(_kept_object(text) if is_kept else _build_object(text), _create_machine())
+        self._engine = load_object(_load_or_compile_object(text) if is_kept else _build_object(text), _create_machine())
         self.address = self._engine.get_function_address(which)
+        self.fused: dict = {}  # whole steps generated from the trace, see `fused_steps`
 
 
 def load_object(data: bytes, machine):
     """An engine that holds an object file: machine code that is freed with the engine.
 
-    One that compiles by itself would keep half a megabyte of the compiler's own memory as long.
+    An engine that compiles by itself would also hold half a megabyte of compiler memory.
     """
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(data))
@@ -262,7 +264,7 @@ def load_object(data: bytes, machine):
 
 
 def dispose_pass_managers() -> None:
-    """Let llvmlite free its pass managers, 60 kB each: their bases are in an order in which `_dispose` does nothing."""
+    """Let llvmlite free its pass managers, 60 kB each: by the order of their bases, `_dispose` does nothing."""
     for kind in (newpassmanagers.ModulePassManager, newpassmanagers.FunctionPassManager):
         if kind._dispose is ObjectRef._dispose:
             kind._dispose = newpassmanagers.NewPassManager._dispose
@@ -278,7 +280,7 @@ def _create_machine():
 
 
 def _build_object(text: str) -> bytes:
-    """Compile; packing neighbours into vectors costs more in shuffles than it saves (0 to 40 % slower, measured)."""
+    """Compile without SLP vectorisation, whose shuffles cost more than it saves (0 to 40 % slower, measured)."""
     module = llvm.parse_assembly(f'target triple = "{llvm.get_default_triple()}"\n{DECLARATIONS}{text}')
     machine = _create_machine()
     module.data_layout = str(machine.target_data)
@@ -290,8 +292,8 @@ def _build_object(text: str) -> bytes:
     return machine.emit_object(module)
 
 
-def _kept_object(text: str) -> bytes:
-    """Compile long code once and keep its object beside the kernels, under the hash of its assembly."""
+def _load_or_compile_object(text: str) -> bytes:
+    """Compile long code once and store its object beside the kernels, under the hash of its assembly."""
     name = f"traced-{hashlib.sha256(text.encode()).hexdigest()[:32]}.o"
     stored = disk_cache.read(name)
     if stored is None:

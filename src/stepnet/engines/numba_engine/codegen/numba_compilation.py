@@ -1,7 +1,7 @@
 """A right-hand side compiled by Numba to a C function.
 
-Its signature is `int32 f(double t, const T *y, T *dy, const double *p, int64 n)`; T is double, float or complex as the
-state is.
+Its signature is `int32 f(double t, const T *y, T *dy, const double *p, int64 n)`; T is double, float or complex, as
+for the state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stepnet.engines.numba_engine.codegen.integer_overflow import (
     collect_annotations,
     require_small_integers,
 )
-from stepnet.engines.numba_engine.codegen.owned_code import owned_code
+from stepnet.engines.numba_engine.codegen.owned_code import own_code
 from stepnet.engines.numba_engine.rhs.arguments import ArgumentBlock
 from stepnet.engines.numba_engine.rhs.call_form import CallForm, handles_exceptions
 from stepnet.engines.numba_engine.rhs.tuple_returns import rewrite_returns
@@ -37,17 +37,17 @@ OPTIONS = {
 }  # fmt: skip
 
 
-LONGEST_TUPLE = 64  # stored entry by entry, which long tuples of one type need not be
+LONGEST_TUPLE = 64  # stored entry by entry, which is not needed for long tuples of one type
 
 
 def compile_native(form: CallForm, block: ArgumentBlock, result) -> NativeCode:
     """Compile a right-hand side that returned `result` in Python; raises whatever Numba raises.
 
-    The `.address` of the answer is what kernels call.
+    Kernels call the `.address` of the returned object.
     """
     if handles_exceptions(form.function):
         raise TypeError("it handles exceptions, and compiled math functions return NaN where Python raises")
-    with owned_code(), warnings.catch_warnings():
+    with own_code(), warnings.catch_warnings():
         warnings.simplefilter("ignore", NumbaWarning)
         function = form.function.py_func if isinstance(form.function, Dispatcher) else form.function
         rewritten = rewrite_returns(function)
@@ -56,7 +56,7 @@ def compile_native(form: CallForm, block: ArgumentBlock, result) -> NativeCode:
                 return _compile(rewritten, form, block, tuple(np.ravel(result)))
             except MayOverflow:
                 raise
-            except Exception:  # it returns an array elsewhere, say: compile it as it stands
+            except Exception:  # e.g. it returns an array elsewhere: compile it unchanged
                 pass
         return _compile(function, form, block, result)
 
@@ -75,9 +75,9 @@ def _compile(function, form: CallForm, block: ArgumentBlock, result) -> NativeCo
 
 
 class NativeCode:
-    """A C function `.address` around a function compiled for (t, y, dy, p) that answers 1 if that one raised.
+    """A C function `.address` around a function compiled for (t, y, dy, p); returns 1 if that function raised.
 
-    It is written here, since Numba's `cfunc` would go through its whole pipeline again.
+    It is generated here because Numba's `cfunc` would run its whole pipeline again.
     """
 
     @global_compiler_lock
@@ -98,14 +98,14 @@ class NativeCode:
         library.add_linking_library(compiled.library)
         library.finalize()
         self.address = int(library.get_pointer_to_function(function.name))
-        self._machine_code = library.machine_code  # lives as long as this
+        self._machine_code = library.machine_code  # keeps the code alive
 
 
 _numbers = count()
 
 
 def _view(context, builder, array, data, size: int):
-    """Numba's record of a contiguous array of numbers that lie elsewhere."""
+    """Numba's record of a contiguous array over existing memory."""
     view, whole = make_array(array)(context, builder), context.get_constant(types.intp, size)
     bytes_each = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(array.dtype)))
     populate_array(view, data, (whole,), (bytes_each,), bytes_each, None)
@@ -113,7 +113,7 @@ def _view(context, builder, array, data, size: int):
 
 
 def _make_body(inner, form: CallForm, block: ArgumentBlock, result, seen: dict | None = None):
-    """A function that takes the arguments out of `y` and `p`, calls the user's function and stores what it returns.
+    """A function that unpacks the arguments from `y` and `p`, calls the user's function and stores its result.
 
     `seen` collects copies of functions.
     """
@@ -134,14 +134,14 @@ def _make_body(inner, form: CallForm, block: ArgumentBlock, result, seen: dict |
         lines += [f"    out = inner({', '.join(arguments)})", *_write_stores(result, form.output)]
     constants = {f"constants_{i}": _uncompile(value, seen) for i, value in enumerate(block.args)}
     namespace = {"inner": inner, "int64": types.int64, "complex128": np.complex128, **constants}
-    exec("\n".join(lines), namespace)  # our own text: only numbers of the problem go into it
+    exec("\n".join(lines), namespace)  # the text is generated above and contains only numbers of the problem
     return namespace["body"]
 
 
 def _uncompile(value, seen: dict):
-    """A function to call from compiled code, itself and all that it calls not compiled yet; other values as they are.
+    """A fresh, not yet compiled copy of a function and of all that it calls; other values as they are.
 
-    Numba freezes globals into a jitted function when that is first compiled, so the user's own may be stale.
+    Numba freezes globals into a jitted function when it is first compiled, so the user's compiled one may be stale.
     """
     if id(value) in seen:
         return seen[id(value)]
@@ -163,14 +163,14 @@ def _uncompile(value, seen: dict):
 
 
 def _write_shaped_view(view: str, shape: tuple[int, ...], is_in_place: bool) -> str:
-    """Source text of a flat view in the shape of the state; a scalar state is a number unless it is to be written."""
+    """Source text of a flat view in the shape of the state; a scalar state is a number unless it is an output."""
     if len(shape) == 1 or (shape == () and is_in_place):
         return view
     return f"{view}[0]" if shape == () else f"{view}.reshape({shape})"
 
 
 def _write_stores(result, shape: tuple[int, ...]) -> list[str]:
-    """Source text that copies what the user's function returned into `dy`, checking its length."""
+    """Source text that copies the result of the user's function to `dy`, checking its length."""
     n = int(np.prod(shape))
     if np.ndim(result) == 0:
         return ["    dy[0] = out"]

@@ -1,8 +1,8 @@
 """Machine code of Numba that is freed with the object that owns it.
 
-Numba puts all machine code into one engine, which never gives any of it back.  Here every library of code has an engine
-of its own, made when somebody first asks for an address in it: code lives as long as its library, and functions that
-are only inlined into others are never translated.
+Numba puts all machine code into one engine, which never frees any of it.  Here every code library has its own engine,
+created when an address in it is first requested: code lives as long as its library, and functions that are only inlined
+into others are never translated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stepnet.engines.numba_engine.codegen.machine_code import load_object
 class OwnedLibrary(JITCodeLibrary):
     """A library that owns its machine code."""
 
-    machine_code: tuple | None = None  # an engine, and what its code refers to
+    machine_code: tuple | None = None  # an engine, and the objects that its code refers to
 
     def get_pointer_to_function(self, name: str) -> int:
         """The address of a function of this library, or 0 if there is none of this name."""
@@ -35,7 +35,7 @@ class OwnedLibrary(JITCodeLibrary):
         return self.machine_code[0].get_function_address(name)
 
     def _finalize_specific(self) -> None:
-        """Nothing: machine code is made when it is asked for."""
+        """Do nothing: machine code is generated on request."""
 
     def _make_machine_code(self) -> tuple:
         module = self._final_module
@@ -47,7 +47,7 @@ class OwnedLibrary(JITCodeLibrary):
         return engine, linker, self._set_environments(engine)
 
     def _link_recursion(self) -> tuple[JitEngine, RuntimeLinker]:
-        """The code of functions that call themselves by pointers, which are set when it is there."""
+        """The code of functions that call themselves through pointers, which are set once the code exists."""
         empty = llvm.parse_assembly(str(self._codegen._create_empty_module("empty")))
         engine, linker = JitEngine(llvm.create_mcjit_compiler(empty, self._codegen.create_machine())), RuntimeLinker()
         engine.add_module(self._final_module)
@@ -58,7 +58,7 @@ class OwnedLibrary(JITCodeLibrary):
         return engine, linker
 
     def _set_environments(self, engine) -> list[Environment]:
-        """Tell the code of each function where its globals and constants are; whoever has the code must keep them."""
+        """Set each function's pointer to its globals and constants, which the owner of the code must keep alive."""
         found = []
         for variable in self._final_module.global_variables:
             environment = Environment._memo.get(variable.name)
@@ -70,7 +70,7 @@ class OwnedLibrary(JITCodeLibrary):
 
 
 class OwnedCodegen(JITCPUCodegen):
-    """Numba's own generator of code, but for where the code goes."""
+    """Numba's code generator, except for where the code is placed."""
 
     _library_class = OwnedLibrary
 
@@ -78,21 +78,21 @@ class OwnedCodegen(JITCPUCodegen):
         self.__dict__.update(original.__dict__)
 
     def create_machine(self):
-        """What Numba generates code for."""
+        """The target machine for which Numba generates code."""
         options = {"opt": config.OPT}
         self._customize_tm_options(options)
         return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(**options)
 
     def _add_module(self, module) -> None:
-        """Nothing: a module goes to the engine of its library."""
+        """Do nothing: a module is added to the engine of its library."""
 
     def set_env(self, env_name: str, env) -> None:
-        """Nothing: environments are set when machine code is made."""
+        """Do nothing: environments are set when machine code is generated."""
 
 
 @contextmanager
-def owned_code():
-    """What Numba compiles meanwhile is owned by its library."""
+def own_code():
+    """Code that Numba compiles in this context is owned by its library."""
     with global_compiler_lock:
         context = cpu_target.target_context
         original = context._internal_codegen

@@ -1,7 +1,7 @@
-"""What Numba has no words for: calling a right-hand side by address, and a linear combination of rows in registers.
+"""Operations that Numba lacks: calling a right-hand side by address, and linear combinations of rows in registers.
 
-All vectors of a solve are rows of one array `work` (rows, padded length), so that kernels speak of rows and not of
-addresses.  Rows are zero beyond the state and a whole number of registers long.
+All vectors of a solve are rows of one array `work` (rows, padded length), so that kernels refer to rows instead of
+addresses.  Rows are padded with zeros to a whole number of registers.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-REGISTER_BYTES = 32  # AVX2; wider registers gain nothing here, the sums wait for memory
+REGISTER_BYTES = 32  # AVX2; wider registers gain nothing here, because memory bandwidth limits the sums
 
 I32, I64, BYTES = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
 CONTRACT = ("contract",)
 
 
 def _row(context, builder, array_type, array, index):
-    """Address of row `index` of a C-ordered two-dimensional array, as an integer."""
+    """The address of row `index` of a C-ordered two-dimensional array, as an integer."""
     struct = context.make_array(array_type)(context, builder, array)
     stride = cgutils.unpack_tuple(builder, struct.strides)[0]
     return builder.add(builder.ptrtoint(struct.data, I64), builder.mul(index, stride))
@@ -26,7 +26,7 @@ def _row(context, builder, array_type, array, index):
 
 @intrinsic
 def call_field(typing_context, address, t, work, row_in, row_out, p, n):
-    """status = field(t, work[row_in], work[row_out], p, n), the field being a C function at `address`."""
+    """status = field(t, work[row_in], work[row_out], p, n) for the C function `field` at `address`."""
     signature = types.int32(types.uintp, types.float64, work, types.intp, types.intp, p, types.int64)
 
     def generate(context, builder, signature, arguments):
@@ -43,7 +43,7 @@ def call_field(typing_context, address, t, work, row_in, row_out, p, n):
 
 @intrinsic
 def call_attempt(typing_context, address, t, t_low, h, work, p):
-    """One generated step of a pair, `attempt` of codegen/fused_steps.py."""
+    """One generated step of a pair, `attempt` of codegen/steps/fused_steps.py."""
     signature = types.int32(types.int64, types.float64, types.float64, types.float64, work, p)
 
     def generate(context, builder, signature, arguments):
@@ -59,7 +59,7 @@ def call_attempt(typing_context, address, t, t_low, h, work, p):
 
 @intrinsic
 def call_steps(typing_context, address, t0, h, first, count, work, p):
-    """Many generated even steps, `steps` of codegen/fused_steps.py."""
+    """Many generated equal steps, `steps` of codegen/steps/fused_steps.py."""
     signature = types.int32(types.int64, types.float64, types.float64, types.int64, types.int64, work, p)
 
     def generate(context, builder, signature, arguments):
@@ -75,7 +75,7 @@ def call_steps(typing_context, address, t0, h, first, count, work, p):
 
 @intrinsic
 def call_reverse(typing_context, address, t0, h, first, count, grid, states, bar, p_bar, t_bars, p):
-    """The adjoint of many steps, `reverse` of codegen/fused_steps.py."""
+    """The adjoint of many steps, `reverse` of codegen/steps/fused_steps.py."""
     real, arrays = types.float64, (grid, states, bar, p_bar, t_bars, p)
     signature = types.int32(types.int64, real, real, types.int64, types.int64, *arrays)
 
@@ -87,7 +87,7 @@ def call_reverse(typing_context, address, t0, h, first, count, grid, states, bar
 
 @intrinsic
 def call_lane_attempts(typing_context, address, rows, most):
-    """Attempts in all lanes, `herd` of codegen/lane_steps.py; how many there were."""
+    """Attempts in all lanes, `attempts` of codegen/steps/lane_steps.py; returns their number."""
     signature = types.int64(types.int64, rows, types.int64)
 
     def generate(context, builder, signature, arguments):
@@ -100,7 +100,7 @@ def call_lane_attempts(typing_context, address, rows, most):
 
 @intrinsic
 def call_steps_in_lanes(typing_context, address, t0, h, first, count, work, p):
-    """Many generated even steps in all lanes, `steps` of codegen/fused_steps.py."""
+    """Many generated equal steps in all lanes, `steps` of codegen/steps/fused_steps.py."""
     signature = types.int32(types.int64, t0, h, types.int64, types.int64, work, p)
 
     def generate(context, builder, signature, arguments):
@@ -110,8 +110,32 @@ def call_steps_in_lanes(typing_context, address, t0, h, first, count, work, p):
 
 
 @intrinsic
+def call_noisy_steps_in_lanes(typing_context, address, t0, h, first, count, work, p, noise):
+    """The same with the random variables of the steps."""
+    signature = types.int32(types.int64, t0, h, types.int64, types.int64, work, p, noise)
+
+    def generate(context, builder, signature, arguments):
+        return _call_address(context, builder, signature, arguments)
+
+    return signature, generate
+
+
+@intrinsic
+def call_noisy_reverse(typing_context, address, t0, h, first, count, grid, states, bar, p_bar, t_bars, p, noise):
+    """The adjoint of steps with noise, `reverse` of codegen/steps/fused_steps.py."""
+    signature = types.int32(
+        types.int64, types.float64, types.float64, types.int64, types.int64, grid, states, bar, p_bar, t_bars, p, noise
+    )
+
+    def generate(context, builder, signature, arguments):
+        return _call_address(context, builder, signature, arguments)
+
+    return signature, generate
+
+
+@intrinsic
 def call_sweep_in_lanes(typing_context, address, t0, h, first, count, grid, state, states, stride, p):
-    """The same with states stored, `sweep` of codegen/fused_steps.py."""
+    """The same with states stored, `sweep` of codegen/steps/fused_steps.py."""
     signature = types.int32(types.int64, t0, h, types.int64, types.int64, grid, state, states, types.int64, p)
 
     def generate(context, builder, signature, arguments):
@@ -122,7 +146,7 @@ def call_sweep_in_lanes(typing_context, address, t0, h, first, count, grid, stat
 
 @intrinsic
 def call_reverse_in_lanes(typing_context, address, t0, h, first, count, grid, states, bar, p_bar, t_bars, p):
-    """Their adjoint, `reverse` of codegen/fused_steps.py."""
+    """Their adjoint, `reverse` of codegen/steps/fused_steps.py."""
     signature = types.int32(types.int64, t0, h, types.int64, types.int64, grid, states, bar, p_bar, t_bars, p)
 
     def generate(context, builder, signature, arguments):
@@ -132,7 +156,7 @@ def call_reverse_in_lanes(typing_context, address, t0, h, first, count, grid, st
 
 
 def _call_address(context, builder, signature, arguments):
-    """Call the address that comes first with numbers as they are and arrays as pointers."""
+    """Call the address in the first argument with numbers by value and arrays as pointers."""
     is_array = [isinstance(kind, types.Array) for kind in signature.args[1:]]
     numbers = [ir.DoubleType() if isinstance(kind, types.Float) else I64 for kind in signature.args[1:]]
     kinds = [BYTES if array else number for array, number in zip(is_array, numbers, strict=True)]
@@ -145,7 +169,7 @@ def _call_address(context, builder, signature, arguments):
 
 @intrinsic
 def call_pullback(typing_context, address, t, work, row, p, bars, row_w, t_bar, row_bar, p_bar, n):
-    """status = vjp(t, work[row], p, bars[row_w], t_bar, bars[row_bar], p_bar, n), the bars being added to."""
+    """status = vjp(t, work[row], p, bars[row_w], t_bar, bars[row_bar], p_bar, n), which adds to the bars."""
     signature = types.int32(
         types.uintp, types.float64, work, types.intp, p, bars, types.intp, t_bar, types.intp, p_bar, types.int64
     )
@@ -168,7 +192,7 @@ def _pointer(context, builder, array_type, array):
 
 
 class _Registers:
-    """Writes the loops over one row of `work`, register by register."""
+    """Generates the loops over one row of `work`, register by register."""
 
     def __init__(self, context, builder, work_type, work_value):
         self.context, self.builder, self.work_type, self.work_value = context, builder, work_type, work_value
@@ -211,8 +235,8 @@ class _Registers:
 def combine(typing_context, work, out, base, h, weights, i, first, count):
     """work[out] = work[base] + h * sum_{j < count} weights[i, j] * work[first + j].
 
-    The sum stays in a register while j runs, one register of the state after the other.  That is what makes one
-    generic kernel as fast as a scheme written out by hand, for three unknowns as for a million.
+    The sum stays in a register while j runs, for one register of the state after the other.  This makes one generic
+    kernel as fast as a hand-written scheme, for three unknowns as for a million.
     """
     signature = types.void(work, types.intp, types.intp, types.float64, weights, types.intp, types.intp, types.intp)
 
@@ -241,7 +265,7 @@ def combine(typing_context, work, out, base, h, weights, i, first, count):
 
 @intrinsic
 def accumulate(typing_context, work, out, base, weights, rows, first, last):
-    """work[out] = work[base] + sum_{first <= j < last} weights[j] * work[rows[j]], for rows anywhere in `work`."""
+    """work[out] = work[base] + sum_{first <= j < last} weights[j] * work[rows[j]], for arbitrary rows of `work`."""
     signature = types.void(work, types.intp, types.intp, weights, rows, types.intp, types.intp)
 
     def generate(context, builder, signature, arguments):

@@ -1,7 +1,7 @@
-"""Formulas written out as machine vectors: Python builds the instructions, once for numbers and for vectors of them.
+"""Formulas written as machine vectors: the same Python code emits the instructions for scalars and vectors.
 
-A `Vector` stands for a value in registers; adding two of them writes an addition.  Products are fused into sums where
-the processor can.
+A `Vector` stands for a value in registers; adding two of them emits an addition.  Products are fused into sums where
+the processor supports it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from llvmlite import ir
 from numba.core import cgutils
 
-VECTOR_BYTES = 64  # as long as a line of the cache
+VECTOR_BYTES = 64  # the size of a cache line
 I32, I64 = ir.IntType(32), ir.IntType(64)
 FUSED = ("contract",)
 
 
 class Vector:
-    """A value of numbers side by side, or one number."""
+    """A vector of numbers in registers, or one number."""
 
     def __init__(self, kit: VectorWriter, value):
         self.kit, self.value = kit, value
@@ -61,14 +61,14 @@ class Vector:
         return self.kit.builder.fcmp_ordered(">", self.value, self.kit.whole(other).value)
 
     def power_of_two(self, digits: int) -> Vector:
-        """2^k where the last bits are k plus the bias of exponents; numbers have so many digits."""
+        """2^k where the lowest bits are k plus the exponent bias; `digits` is the number of mantissa bits."""
         bits = self.kit.builder.bitcast(self.value, self.kit.integers)
         count = ir.Constant(self.kit.integers, [digits] * self.kit.width if self.kit.width > 1 else digits)
         return Vector(self.kit, self.kit.builder.bitcast(self.kit.builder.shl(bits, count), self.kit.type))
 
 
 class VectorWriter:
-    """Loads, stores and loops of vectors of one kind; `width` 1 is for single numbers."""
+    """Emits loads, stores and loops of vectors of one type; `width` 1 is for single numbers."""
 
     def __init__(self, context, builder, real, width: int | None = None):
         self.context, self.builder, self.real = context, builder, real
@@ -83,13 +83,13 @@ class VectorWriter:
     # ---- values -----------------------------------------------------------------------------------------------------
 
     def whole(self, x) -> Vector:
-        """A vector from a number of Python, or the vector itself."""
+        """A vector from a Python number, or the vector itself."""
         if isinstance(x, Vector):
             return x
         return Vector(self, ir.Constant(self.type, [float(x)] * self.width if self.width > 1 else float(x)))
 
     def spread(self, scalar) -> Vector:
-        """A number in all places."""
+        """A number in all entries."""
         if self.width == 1:
             return Vector(self, scalar)
         lane0 = self.builder.insert_element(ir.Constant(self.type, ir.Undefined), scalar, I32(0))
@@ -97,7 +97,7 @@ class VectorWriter:
         return Vector(self, self.builder.shuffle_vector(lane0, lane0, places))
 
     def call(self, name: str, *arguments: Vector) -> Vector:
-        """One of LLVM's own functions."""
+        """Call an LLVM intrinsic."""
         kind = ir.FunctionType(self.type, [self.type] * len(arguments))
         function = cgutils.get_or_insert_function(self.builder.module, kind, f"llvm.{name}.{self.suffix}")
         return Vector(self, self.builder.call(function, [each.value for each in arguments]))
@@ -106,11 +106,11 @@ class VectorWriter:
         return Vector(self, self.builder.select(condition, self.whole(x).value, self.whole(y).value))
 
     def both(self, a: Vector, b: Vector, c: Vector, d: Vector) -> Vector:
-        """a b + c d, where the second product is the fused one: left to LLVM, it depends on the code around."""
+        """a b + c d, where the second product is fused; LLVM's own choice would depend on the surrounding code."""
         return self.call("fmuladd", c, d, a * b)
 
     def turned(self, x: Vector, sign: Vector) -> Vector:
-        """sign x, where sign is 1 or -1: no multiplication, as the units for those are busy."""
+        """sign x for sign = 1 or -1, without a multiplication, because the multipliers are busy."""
         bits, other = (self.builder.bitcast(each.value, self.integers) for each in (x, sign))
         digits = 8 * self.size - 1
         first = ir.Constant(self.integers, [-(2**digits)] * self.width if self.width > 1 else -(2**digits))
@@ -118,21 +118,21 @@ class VectorWriter:
         return Vector(self, self.builder.bitcast(turned, self.type))
 
     def smaller(self, x, y) -> Vector:
-        """The smaller one; x if it is not a number."""
+        """The minimum; x if it is NaN."""
         return self.select(self.whole(x) > y, y, x)
 
     def larger(self, x, y) -> Vector:
-        """The larger one; x if it is not a number."""
+        """The maximum; x if it is NaN."""
         return self.select(self.whole(y) > x, y, x)
 
     def totals(self, vectors: list[Vector]) -> ir.Value:
         """The sums of the entries of some vectors (a power of two of them, at most the width), as one vector.
 
-        Vectors are added in pairs, whose entries take turns, until one is left; that one is added up by halves.
+        Vectors are added in pairs with interleaved entries until one is left, whose halves are then added.
         """
         width, values = self.width, [each.value for each in vectors]
         while len(values) > 1:
-            n = len(vectors) // len(values)  # vectors whose entries take turns by now
+            n = len(vectors) // len(values)  # vectors that are interleaved so far
             ones = [side * width + k + i for k in range(0, width, 2 * n) for side in (0, 1) for i in range(n)]
             others = [i + n for i in ones]
             values = [self._both(x, y, ones, others) for x, y in zip(values[::2], values[1::2], strict=True)]
@@ -143,7 +143,7 @@ class VectorWriter:
         return value
 
     def _both(self, x, y, ones: list[int], others: list[int]):
-        """Some entries of two vectors, plus some others."""
+        """The entries `ones` of two vectors plus the entries `others`."""
         first, second = (
             self.builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, len(places)), places))
             for places in (ones, others)
@@ -153,12 +153,12 @@ class VectorWriter:
     # ---- memory -----------------------------------------------------------------------------------------------------
 
     def address(self, array_type, array, offset):
-        """Of an entry of a flat array."""
+        """The address of an entry of a flat array."""
         data = self.context.make_array(array_type)(self.context, self.builder, array).data
         return self.builder.add(self.builder.ptrtoint(data, I64), self.bytes(offset))
 
     def bytes(self, count):
-        """That many numbers take."""
+        """The size of `count` numbers in bytes."""
         return self.builder.mul(count, I64(self.size))
 
     def load(self, address) -> Vector:
@@ -177,7 +177,7 @@ class VectorWriter:
         self.builder.store(vector.value, place).align = self.size
 
     def fetch(self, address) -> None:
-        """Ask for what lies there, to be in the cache of the second level by the time it is wanted."""
+        """Prefetch an address into the second-level cache."""
         pointer = ir.IntType(8).as_pointer()
         kind = ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32])
         function = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
@@ -185,7 +185,7 @@ class VectorWriter:
         self.builder.call(function, [self.builder.inttoptr(address, pointer), reading, level, data])
 
     def add_to_memory(self, sums, address) -> None:
-        """A vector of any length is added to what lies there."""
+        """Add a vector of any length to memory."""
         place = self.builder.inttoptr(address, sums.type.as_pointer())
         before = self.builder.load(place, typ=sums.type)
         before.align = self.size
@@ -195,13 +195,13 @@ class VectorWriter:
 
     @contextmanager
     def over(self, count) -> Iterator[ir.Value]:
-        """A loop over the vectors of `count` numbers; gives their offsets in bytes."""
+        """A loop over the vectors of `count` numbers; yields their offsets in bytes."""
         step = I64(self.width * self.size)
         with cgutils.for_range_slice(self.builder, I64(0), self.bytes(count), step, intp=I64) as (offset, _):
             yield offset
 
     def cases(self, number, choices: dict) -> Iterator[tuple]:
-        """The choices one by one; what is written meanwhile runs where `number` is the key."""
+        """Iterate over the choices; the code written for each of them runs where `number` is its key."""
         after = self.builder.append_basic_block("after")
         switch = self.builder.switch(number, after)
         for key, value in choices.items():
@@ -213,16 +213,16 @@ class VectorWriter:
         self.builder.position_at_end(after)
 
     def lines(self, n):
-        """Lines of the cache in n bytes."""
+        """The number of cache lines in n bytes."""
         return self.builder.udiv(n, I64(VECTOR_BYTES))
 
     def growing(self, count: int) -> LoopVectors:
-        """Sums in registers, zero at first."""
+        """Sums in registers, initially zero."""
         return LoopVectors(self, count)
 
 
 class LoopVectors:
-    """Vectors that a loop changes."""
+    """Vectors that a loop updates."""
 
     def __init__(self, kit: VectorWriter, count: int):
         self._kit = kit
@@ -238,7 +238,7 @@ class LoopVectors:
 
 
 class Prefetch:
-    """Memory from an address on that is asked for line by line, unless its place `soon` is beyond `stop`."""
+    """Prefetches memory from an address on line by line, unless its index `soon` is beyond `stop`."""
 
     def __init__(self, kit: VectorWriter, address, soon, stop):
         self._kit, self._address, self._soon = kit, address, soon
@@ -246,11 +246,11 @@ class Prefetch:
         self._line = kit.builder.select(is_wanted, I64(VECTOR_BYTES // kit.size), I64(0))
 
     def ask(self, number) -> None:
-        """For one of the lines."""
+        """Prefetch one of the lines."""
         self._kit.fetch(self._kit.builder.add(self._address, self._kit.bytes(self._far(number))))
 
     def after(self, count):
-        """The place behind so many lines."""
+        """The index after `count` lines."""
         return self._kit.builder.add(self._soon, self._far(count))
 
     def _far(self, lines):

@@ -1,7 +1,7 @@
-"""Problems made from the derivatives of others: with tangents beside the state, or with the adjoint of the flow.
+"""Problems built from the derivatives of others: the state with its tangent, or with the continuous adjoint.
 
-A trace holds f, its pushforward and its pullback in one graph, so these are traces too: they run in generated code,
-and can be differentiated again.
+A trace holds f, its pushforward and its pullback in one graph, so these are traces too: they run as generated code and
+can be differentiated again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _kept: WeakKeyDictionary = WeakKeyDictionary()
 def tangent_problem(
     problem: Problem, direction: np.ndarray, p_direction: np.ndarray, may_call: bool = False
 ) -> Problem:
-    """(y, v)' = (f, (df/dy) v + (df/dp) p_direction): the state and its tangent, which begins with `direction`.
+    """(y, v)' = (f, (df/dy) v + (df/dp) p_direction): the state and its tangent, with v = `direction` initially.
 
     It can be differentiated again, unless it `may_call` the derivative of an `ODE` in Python.
     """
@@ -69,7 +69,7 @@ def called_tangent_problem(problem: ODE, part: PartPullback, direction: np.ndarr
 
 
 def adjoint_problem(problem: ODE, end: np.ndarray, end_gradient: np.ndarray) -> ODE:
-    """(y, a, g)' = (f, -a df/dy, -a df/dp) from the end to the beginning: the continuous adjoint, all solved back."""
+    """(y, a, g)' = (f, -a df/dy, -a df/dp) from the end to the beginning: the continuous adjoint, solved backward."""
     (part,) = build_parts(problem, is_joined=True, may_loop=False)
     start = np.concatenate((end, end_gradient, np.zeros(part.field.p.size)))
     args = (part.field.p,) if part.field.p.size else ()
@@ -86,7 +86,7 @@ def _compile(part: PartPullback, make: Callable[[Trace], Trace]) -> MachineCode:
 
 
 def trace_tangent(trace: Trace) -> Trace:
-    """(f(t, y, p), its pushforward along (v, q)) of the state (y, v) and the parameters (p, q)."""
+    """(f(t, y, p), its pushforward along (v, q)) for the state (y, v) and the parameters (p, q)."""
     trace.graph.most = MOST
     outputs, graph = [*trace.outputs, *trace.tangent()], Graph(MOST)
     n, m = trace.n, trace.n_parameters
@@ -99,7 +99,7 @@ def trace_tangent(trace: Trace) -> Trace:
 
 
 def trace_adjoint(trace: Trace) -> Trace:
-    """(f, -a df/dy, -a df/dp) of the state (y, a, g)."""
+    """(f, -a df/dy, -a df/dp) for the state (y, a, g)."""
     trace.graph.most = MOST
     n, m = trace.n, trace.n_parameters
     gradient = trace.gradient()[1:]
@@ -112,7 +112,7 @@ def trace_adjoint(trace: Trace) -> Trace:
 
 
 def running_problem(problem: ODE, running: Callable) -> ODE:
-    """(y, c)' = (f, running(t, y, *args)): the cost along the way as one more entry of the state."""
+    """(y, c)' = (f, running(t, y, *args)): the running cost as an additional entry of the state."""
     (part,) = build_parts(problem, is_joined=True, may_loop=False)
     shape = problem.y0.shape
     form = find_call_form(running, problem.args, (shape,), (), problem.initial.dtype, "running")

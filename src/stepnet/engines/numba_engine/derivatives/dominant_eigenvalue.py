@@ -7,14 +7,14 @@ import numpy as np
 from stepnet.engines.numba_engine.codegen.kernels import Kernel
 from stepnet.engines.numba_engine.codegen.primitives import call_field
 
-# Rows of `work`: the state, its slope, a direction, a state moved that way, and its slope.
+# Rows of `work`: the state, its slope, a direction, the state displaced along it, and the slope there.
 Y, SLOPE, DIRECTION, MOVED, IMAGE = range(5)
 ITERATIONS = 40
 
 
 @Kernel
 def find_dominant(field, p, work, t, n, reals, distance, result):
-    """result = (|J v|, v'J v) for the direction v found from work[DIRECTION]; answers 1 if there is none."""
+    """result = (|J v|, v'J v) for the direction v iterated from work[DIRECTION]; returns 1 on failure."""
     if call_field(field, t, work, Y, SLOPE, p, n) != 0:
         return 1
     for _ in range(ITERATIONS):

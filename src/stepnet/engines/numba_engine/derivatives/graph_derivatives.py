@@ -1,4 +1,4 @@
-"""Derivatives of a graph, as more nodes of the same graph."""
+"""Derivatives of a graph, as additional nodes of the same graph."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _gauss(factor):
 
 
 def _root_of_one(sign):
-    """1 / sqrt(1 - x^2), with either sign."""
+    """1 / sqrt(1 - x^2) times `sign`."""
 
     def rule(g, r, x):
         root = g.apply("sqrt", _sub(g, _one(g), _mul(g, x, x)))

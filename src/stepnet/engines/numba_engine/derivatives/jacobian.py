@@ -1,4 +1,4 @@
-"""Jacobians df/dy: supplied by the user, or put together from a few directional derivatives."""
+"""Jacobians df/dy: supplied by the user, or assembled from a few directional derivatives."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from stepnet.engines.numba_engine.tracing.trace import Trace, trace
 from stepnet.records import convert_integers, validate_number
 from stepnet.validation import whole
 
-UNEXPLAINED = 1e-9  # part of a product that the entries may leave unexplained: far above rounding, harmless if lost
+UNEXPLAINED = 1e-9  # part of a product that entries may leave unexplained: far above rounding, harmless if lost
 
 
 @dataclass(frozen=True)
 class RHSJacobian:
     """df/dy at any (t, y), as a dense, banded or sparse matrix, and its products with vectors.
 
-    `rung` says where it comes from: user, traced, dual or differences, and `reason` why not by a faster way.
-    `entries(t, y)` gives rows, columns and values; `pattern.source` says how it is known where they are.
+    `rung` is the source: user, traced, dual or differences, and `reason` says why not a faster one.  `entries(t, y)`
+    gives rows, columns and values; `pattern.source` says how their positions are known.
     """
 
     rung: str
@@ -86,12 +86,12 @@ class RHSJacobian:
         return matrix
 
     def sparse(self, t: float, y) -> csc_array:
-        """The matrix by compressed columns."""
+        """The matrix in compressed column format."""
         rows, columns, values = self._entries(t, y)
         return csc_array(coo_array((values, (rows, columns)), self.shape))
 
     def banded(self, t: float, y, lower: int | None = None, upper: int | None = None) -> np.ndarray:
-        """The diagonals, as `scipy.linalg.solve_banded` wants them: out[upper + i - j, j] = (df/dy)_ij."""
+        """The diagonals in the format of `scipy.linalg.solve_banded`: out[upper + i - j, j] = (df/dy)_ij."""
         rows, columns, values = self._entries(t, y)
         most = max(self.shape) - 1
         lower = self.bandwidth[0] if lower is None else whole(0, most)("lower", lower)
@@ -125,7 +125,7 @@ class RHSJacobian:
 
 
 def _flatten(y, n: int, dtype, name: str = "y") -> np.ndarray:
-    """A state as one row of float64, or of complex128 for a complex problem."""
+    """A flat state of float64, or of complex128 for a complex problem."""
     try:
         given = np.asarray(y)
     except ValueError:
@@ -154,24 +154,24 @@ def make_jacobian(
     vjp=None,
     rungs: tuple[str, ...] = ("traced", "dual"),
 ) -> RHSJacobian:
-    """The Jacobian of a right-hand side; what the user supplies wins, then the first of `rungs` that works.
+    """The Jacobian of a right-hand side: the user's derivatives if given, else the first of `rungs` that works.
 
     Parameters
     ----------
     form, block
         The right-hand side and its packed arguments.
     t, y
-        Where it is tried first; `y` is flat.
+        The first trial point; `y` is flat.
     jac : callable, array_like or sparse matrix, optional
-        `jac(t, y, *args)` giving the matrix, dense or sparse, or the matrix itself if it is constant.
+        `jac(t, y, *args)` returning the matrix, dense or sparse, or the matrix itself if it is constant.
     jac_sparsity : array_like or sparse matrix, optional
-        Nonzero where slope i depends on entry j; needed only where it cannot be found out.
+        Nonzero where slope i depends on entry j; needed only where it cannot be detected.
     jvp : callable or C function, optional
-        `jvp(t, y, v, *args)` giving (df/dy) v.
+        `jvp(t, y, v, *args)` returning (df/dy) v.
     vjp : callable or C function, optional
-        `vjp(t, y, w, *args)` giving w (df/dy).
+        `vjp(t, y, w, *args)` returning w (df/dy).
     rungs : tuple of str
-        "differences" must be asked for by name.
+        "differences" is used only if it is listed.
     """
     shape, y = (form.n_out, form.n_in), _flatten(y, form.n_in, form.dtype)
     given = None if jac_sparsity is None else _validate_sparsity(jac_sparsity, shape)
@@ -194,7 +194,7 @@ def make_jacobian(
 
 
 def _build_pullback(rung: str, entries: Callable, shape: tuple[int, int]) -> Pullback:
-    """w (df/dy) by the entries of the matrix."""
+    """w (df/dy) from the entries of the matrix."""
 
     def product(t, y, w):
         rows, columns, values = entries(t, y)
@@ -217,25 +217,25 @@ def _try_in_turn(form: CallForm, block: ArgumentBlock, start, tracing: Trace | L
         if rung in rungs and not (rung == "traced" and tracing is None):
             try:
                 return ways[rung](), "; ".join(reasons)
-            except Exception as exception:  # ours, Numba's or LLVM's: not on this rung
+            except Exception as exception:  # of this package, Numba or LLVM: not on this rung
                 reasons.append(f"not {rung}: {summarise(exception)}")
     why = f" ({'; '.join(reasons)})" if reasons else ""
     raise ValueError(f"`{form.label}` cannot be differentiated{why}; supply `jac` or `jvp`")
 
 
 def _validate_trace(form: CallForm, block: ArgumentBlock, t: float, y: np.ndarray) -> tuple[Trace | Loops | None, str]:
-    """The trace, if it does what the Python function does here and nearby, or the reason why there is none."""
+    """The trace, if it agrees with the Python function here and nearby, or the reason why there is none."""
     evaluate = wrap_python_call(form, block.values)
     try:
         tracing, slopes_of = _trace(form, block)
-    except Exception as exception:  # ours, or Python's from inside
+    except Exception as exception:  # of this package or the user's function
         return None, f"not traced: {summarise(exception)}"
     for near in (y, *choose_points_near(y)):
         slopes = np.empty(form.n_out, form.dtype)
         try:
             with np.errstate(all="ignore"):
                 evaluate(t, near.astype(form.dtype), slopes)
-        except Exception:  # outside the domain of the function: no place to compare
+        except Exception:  # outside the domain of the function: nothing to compare
             continue
         tolerance = AGREEMENT[slopes.itemsize] * np.max(np.abs(slopes), initial=0.0, where=np.isfinite(slopes))
         if not np.allclose(slopes_of(t, near), slopes, rtol=0, atol=tolerance, equal_nan=True):
@@ -270,7 +270,7 @@ def _evaluate(tracing: Trace, t: float, y: np.ndarray, p: np.ndarray) -> np.ndar
 
 
 def _make_pattern(push: Pushforward, shape, t: float, y: np.ndarray, given, tracing: Trace | Loops | None) -> Pattern:
-    """What the trace says; else what the user says; else what can be found by trying."""
+    """The pattern from the trace, else from the user, else by numerical detection."""
     if tracing is not None:
         sparsity, source = find_sparsity(tracing, shape[1]), "exact"
         if given is not None:
@@ -291,10 +291,10 @@ def _refuse_missing(rows: np.ndarray) -> None:
 
 
 def _make_entries(push: Pushforward, shape: tuple[int, int], pattern: Pattern) -> Callable:
-    """A function (t, y) -> rows, columns, values by one product for every colour.
+    """A function (t, y) -> rows, columns, values by one product per colour.
 
-    A pattern that is not exact costs one product more, with a random vector w: if the entries do not explain
-    (df/dy) w, the pattern has holes.  That is an error if the user gave it; else there is another search at (t, y).
+    A pattern that is not exact costs one more product, with a random vector w: if the entries do not explain (df/dy) w,
+    the pattern is incomplete.  That is an error if the user gave it; else it is detected again at (t, y).
     """
     by_columns, n = csc_array(pattern.sparsity), shape[1]
     rows, columns = by_columns.indices, np.repeat(np.arange(n), np.diff(by_columns.indptr))
@@ -322,7 +322,7 @@ def _make_entries(push: Pushforward, shape: tuple[int, int], pattern: Pattern) -
     return exact_entries if pattern.source == "exact" else checked_entries
 
 
-# ---- what the user supplies --------------------------------------------------------------------------------------
+# ---- user-supplied derivatives -----------------------------------------------------------------------------------
 
 
 def _wrap_user_jacobian(

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from stepnet.engines.numba_engine.array_tracing.loops import Loops
+from stepnet.engines.numba_engine.codegen.dual_rhs import WIDTH, compile_dual
 from stepnet.engines.numba_engine.codegen.loop_code import compile_trace
-from stepnet.engines.numba_engine.derivatives.dual_rhs import WIDTH, compile_dual
 from stepnet.engines.numba_engine.rhs.arguments import ArgumentBlock, are_floats, as_inputs, replace_values
 from stepnet.engines.numba_engine.rhs.call_form import CallForm, wrap_python_call
 from stepnet.engines.numba_engine.rhs.callback import SIGNATURE
@@ -37,8 +37,8 @@ _MOST_KEPT = 256
 class Pushforward:
     """V -> (df/dy) V: `columns(t, y, V)` takes V of shape (n, k) for any k.
 
-    `address` is the C function behind it, `p` its parameter block and `width` the number of columns it takes at once:
-    1 with the signature of `jvp`, 8 with that of `jvp8`, 0 if there is none.
+    `address` is its C function, `p` its parameter block and `width` the number of columns it takes at once: 1 with the
+    signature of `jvp`, 8 with that of `jvp8`, 0 if there is no C function.
     """
 
     rung: str
@@ -51,14 +51,14 @@ class Pushforward:
 
 @dataclass(frozen=True)
 class Pullback:
-    """w -> w (df/dy): `product(t, y, w)` on flat arrays, and where it comes from."""
+    """w -> w (df/dy): `product(t, y, w)` on flat arrays, and its source."""
 
     rung: str
     product: Callable
 
 
 def wrap_c_slopes(code, n_out: int, p: np.ndarray) -> Callable:
-    """A function (t, y) from the code of a right-hand side."""
+    """A function (t, y) that calls the code of a right-hand side."""
     call = SIGNATURE(code.address)
 
     def slopes(t, y, keep_alive=code):
@@ -70,7 +70,7 @@ def wrap_c_slopes(code, n_out: int, p: np.ndarray) -> Callable:
 
 
 def build_traced_pushforward(form: CallForm, block: ArgumentBlock, tracing: Trace | Loops) -> Pushforward:
-    """By the code of a trace, one column at a time."""
+    """The pushforward by the code of a trace, one column at a time."""
     key = ("traced", *_key(form, block), block.frozen)
     code = _recall_or_make(key, lambda: compile_trace(tracing, "jvp"))
     return wrap_c_pushforward("traced", form, block, code.address, code)
@@ -91,7 +91,7 @@ def wrap_c_pushforward(rung: str, form: CallForm, block: ArgumentBlock, address:
 
 
 def build_dual_pushforward(form: CallForm, block: ArgumentBlock, result) -> Pushforward:
-    """By the right-hand side, which returned `result` in Python, on dual numbers: eight columns at a time."""
+    """The pushforward by dual numbers, eight columns at a time; the right-hand side returned `result` in Python."""
     key = ("dual", *_key(form, block), type(result).__name__, np.shape(result))
     code = _recall_or_make(key, lambda: compile_dual(form, block, result))
     function, p = JVP8(code.address), block.values
@@ -155,7 +155,7 @@ def build_difference_matrix(form: CallForm, block: ArgumentBlock) -> Callable:
 
 
 def build_difference_pushforward(form: CallForm, block: ArgumentBlock) -> Pushforward:
-    """By central differences, (f(y + hv) - f(y - hv)) / 2h: about ten digits at best."""
+    """The pushforward by central differences, (f(y + hv) - f(y - hv)) / 2h: about ten digits at best."""
     evaluate, relative_step = wrap_python_call(form, block.values), np.finfo(float).eps ** (1 / 3)
 
     def columns(t, y, V):
@@ -172,7 +172,7 @@ def build_difference_pushforward(form: CallForm, block: ArgumentBlock) -> Pushfo
 
 
 def wrap_user_pushforward(form: CallForm, block: ArgumentBlock, jvp) -> Pushforward:
-    """By the user's `jvp(t, y, v, *args)`, or a C function with the signature of `jvp`."""
+    """The pushforward by the user's `jvp(t, y, v, *args)`, or a C function with the signature of `jvp`."""
     address = find_c_address(jvp)
     if address is not None:
         return wrap_c_pushforward("user", form, block, address, jvp)
@@ -188,18 +188,18 @@ def wrap_user_pushforward(form: CallForm, block: ArgumentBlock, jvp) -> Pushforw
 
 
 def build_traced_pullback(form: CallForm, block: ArgumentBlock, tracing: Trace | Loops) -> Pullback:
-    """By the code of a trace, which is compiled when it is first used."""
+    """The pullback by the code of a trace, which is compiled at first use."""
     key = ("pullback", *_key(form, block), block.frozen)
 
     def product(t, y, w):
-        code = _recall_or_make(key, lambda: compile_trace(tracing, "vjp"))  # held until it has run
+        code = _recall_or_make(key, lambda: compile_trace(tracing, "vjp"))  # kept alive until it has run
         return _wrap_c_pullback(form, block, code.address, t, y, w)
 
     return Pullback("traced", product)
 
 
 def wrap_user_pullback(form: CallForm, block: ArgumentBlock, vjp) -> Pullback:
-    """By the user's `vjp(t, y, w, *args)`, or a C function with the signature of `vjp`."""
+    """The pullback by the user's `vjp(t, y, w, *args)`, or a C function with the signature of `vjp`."""
     address = find_c_address(vjp)
     if address is not None:
         return Pullback("user", lambda t, y, w, keep_alive=vjp: _wrap_c_pullback(form, block, address, t, y, w))
@@ -230,7 +230,7 @@ def _validate_product(name: str, found: np.ndarray, n: int) -> np.ndarray:
 
 
 def _key(form: CallForm, block: ArgumentBlock) -> tuple:
-    """What machine code depends on: the function and the shapes and kinds of its arguments."""
+    """What machine code depends on: the function, and the shapes and types of its arguments."""
     reached = reach(form.function, block.constants)
     if reached.opaque:
         raise CannotTrace(reached.opaque)
@@ -238,7 +238,7 @@ def _key(form: CallForm, block: ArgumentBlock) -> tuple:
 
 
 def _recall_or_make(key: tuple, build: Callable):
-    """Machine code made earlier in this process, or now; it is freed when neither this memory nor its caller has it."""
+    """Machine code built earlier in this process, or now; freed when neither this cache nor a caller holds it."""
     code = _kept.get(key)
     if code is None:
         code = _kept[key] = build()
@@ -248,7 +248,7 @@ def _recall_or_make(key: tuple, build: Callable):
 
 
 def as_state(form: CallForm, y: np.ndarray):
-    """The flat state as the user's functions take it."""
+    """The flat state in the form that the user's functions take."""
     return y.reshape(form.inputs[0])[()] if len(form.inputs) == 1 else y
 
 
@@ -259,6 +259,6 @@ def _replay(form: CallForm, block: ArgumentBlock, t: float, y: np.ndarray):
 
 
 def choose_points_near(y: np.ndarray):
-    """Where to try a function besides y itself."""
+    """Points near y at which to try a function."""
     generator = np.random.default_rng(0)
     return (y + 0.1 * (np.abs(y) + 0.1) * generator.standard_normal(y.size) for _ in range(N_CHECKS))

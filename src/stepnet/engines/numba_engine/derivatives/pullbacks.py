@@ -3,8 +3,9 @@
     int32 vjp(double t, const double *y, const double *p, const double *w, double *t_bar, double *y_bar, double *p_bar,
               int64 n)                                                              (the bars are added to)
 
-The user's `vjp` wins; then traces, up to many more operations than a right-hand side is traced to; then the user's
-`jac` or `jvp`, dual numbers and, on request, finite differences.  What a user gives in Python knows the state only.
+The user's `vjp` is used first; then traces, with a much higher limit than for right-hand sides; then the user's `jac`
+or `jvp`, dual numbers and, on request, finite differences.  The user's Python functions differentiate with
+respect to the state only.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from stepnet.engines.numba_engine.tracing.joint_trace import compile_joined
 from stepnet.engines.numba_engine.tracing.symbols import CannotTrace
 from stepnet.engines.numba_engine.tracing.trace import Trace, trace
 from stepnet.errors import NoDerivative
-from stepnet.problem import Problem
+from stepnet.problem import SDE, Problem
 
 _kept: WeakKeyDictionary = WeakKeyDictionary()
 _long: WeakKeyDictionary = WeakKeyDictionary()
@@ -53,10 +54,10 @@ _long: WeakKeyDictionary = WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class PartPullback:
-    """A right-hand side and its pullback; `rung` says where the latter comes from.
+    """A right-hand side and its pullback; `rung` is the source of the pullback.
 
-    It `is_complete` if it knows derivatives with respect to time and arguments, not only to the state; `matrix(t, y)`
-    has them all in a row where they are found column by column.
+    It `is_complete` if it has derivatives with respect to time and arguments, not only to the state; `matrix(t, y)`
+    gives all of them in a row where they are computed column by column.
     """
 
     field: CompiledRHS
@@ -69,16 +70,16 @@ class PartPullback:
 
     @property
     def exception(self) -> BaseException | None:
-        """What a pullback written in Python raised."""
+        """The exception that a pullback in Python raised."""
         return getattr(self.keep_alive, "exception", None)
 
 
 def build_parts(
     problem: Problem, is_joined: bool, differences: bool = False, may_loop: bool = True
 ) -> tuple[PartPullback, ...]:
-    """The parts of a problem, or all of them joined to one of the flat state.
+    """The parts of a problem, or all of them joined into one of the flat state.
 
-    Long ones are loops unless `may_loop` is false: then they have a `trace`, if it is not too long.
+    Long parts are loops unless `may_loop` is false; then they have a `trace`, if it is not too long.
     """
     if problem.initial.dtype != np.float64:
         raise NoDerivative(f"gradients are for states of float64, found {problem.initial.dtype}")
@@ -93,6 +94,18 @@ def build_parts(
             )
         return (_take_trace(CompiledRHS(code.address, fields[-1].p, "traced", keep_alive=code)),)
     return tuple(_build_part(problem, *each, differences, may_loop) for each in zip(fields, functions, strict=True))
+
+
+def build_stochastic_parts(
+    problem: SDE, fields: tuple[CompiledRHS, ...], differences: bool
+) -> tuple[PartPullback, ...]:
+    """Drift, diffusion and what is derived from their traces, with their pullbacks."""
+    functions = list_functions(problem)
+    parts = []
+    for i, each in enumerate(fields):
+        is_derived = i >= len(functions) or getattr(each.keep_alive, "is_derived", False)
+        parts.append(_take_trace(each) if is_derived else _build_part(problem, each, functions[i], differences, True))
+    return tuple(parts)
 
 
 def _build_part(
@@ -116,13 +129,13 @@ def _build_part(
     if may_loop and getattr(field.keep_alive, "loops", None) is not None:
         try:
             return _take_trace(field)
-        except CannotTrace:  # the largest of many numbers, say
+        except CannotTrace:  # e.g. the maximum of many numbers
             pass
     return _try_other_ways(problem, field, which, form, block, differences)
 
 
 def _trace_in_full(problem: Problem, field: CompiledRHS, which: PartFunction | None, differences: bool) -> CompiledRHS:
-    """A part to be joined with others, with its trace in full if it runs as loops, which cannot be joined."""
+    """A part to be joined with others, with its complete trace if it runs as loops, which cannot be joined."""
     _build_part(problem, field, which, differences, may_loop=False)
     code = field.keep_alive
     return replace(field, keep_alive=_long[code]) if isinstance(code, MachineCode) and code in _long else field
@@ -133,14 +146,14 @@ def _has_jacobian(problem: Problem) -> bool:
 
 
 def _in_c(t, y, *args):
-    """Stands for a C function in forms, which look at signatures."""
+    """A placeholder for a C function in forms, which inspect signatures."""
     raise CannotTrace("it is a C function")
 
 
 def _try_other_ways(
     problem: Problem, field: CompiledRHS, which: PartFunction, form: CallForm, block: ArgumentBlock, differences: bool
 ) -> PartPullback:
-    """By a long trace, the user's Jacobian, dual numbers, or finite differences if the user wants them."""
+    """By a long trace, the user's Jacobian, dual numbers, or finite differences if requested."""
     t = problem.t_span[0]
     try:
         if not problem.trace:
@@ -159,12 +172,12 @@ def _try_other_ways(
         return _use_columns(field, form, build_difference_matrix(form, block), "differences")
     raise NoDerivative(
         f"the derivative of `{which.label}` is not known ({reason}); give `vjp`, or `differences=True` for "
-        f"finite differences, which are good for about ten digits"
+        f"finite differences, which are accurate to about ten digits"
     )
 
 
 def _trace_to_the_end(field: CompiledRHS, form: CallForm, block: ArgumentBlock, t_span, y: np.ndarray) -> MachineCode:
-    """The same right-hand side with a trace as long as it takes."""
+    """The same right-hand side with a trace up to the limit for derivatives."""
     owner = field.keep_alive
     if owner not in _long:
         traced = trace(form, block, MOST_NODES_OF_DERIVATIVES)
@@ -173,7 +186,7 @@ def _trace_to_the_end(field: CompiledRHS, form: CallForm, block: ArgumentBlock, 
 
 
 def _take_trace(field: CompiledRHS, code: MachineCode | None = None) -> PartPullback:
-    """With the pullback of a trace: that of the right-hand side itself, or of a longer one."""
+    """With the pullback of a trace: that of the right-hand side itself, or a longer one."""
     code = field.keep_alive if code is None else code
     pullback = _kept.get(code)
     if pullback is None:
@@ -181,15 +194,15 @@ def _take_trace(field: CompiledRHS, code: MachineCode | None = None) -> PartPull
             code.trace.graph.most = 4 * MOST_NODES_OF_DERIVATIVES
         pullback = _kept.setdefault(
             code, compile_trace(code.trace or code.loops, "vjp")
-        )  # of two threads the first wins
+        )  # the first of two threads wins
     return PartPullback(field, pullback.address, "traced", True, code.trace, pullback)
 
 
 def _use_dual_numbers(field: CompiledRHS, form: CallForm, block: ArgumentBlock, result) -> PartPullback:
-    """With respect to time, state and arguments, or to the state only if the others cannot be dual numbers."""
+    """With respect to time, state and arguments, or only to the state if the others cannot be dual numbers."""
     try:
         return _use_columns(field, form, build_dual_matrix(form, block, result), "dual")
-    except Exception:  # Numba's: the function takes a dual state, but not all the others
+    except Exception:  # of Numba: the function accepts a dual state, but not all dual inputs
         columns, identity = build_dual_pushforward(form, block, result).columns, np.eye(form.n_in)
         return _wrap_python(field, form, lambda t, y, w: w @ columns(t, y, identity), "dual")
 
@@ -204,7 +217,7 @@ def _wrap_python(field: CompiledRHS, form: CallForm, product, rung: str, is_comp
 
 
 class PythonPullback:
-    """A pullback in Python as a C function; what it raises is kept, and the answer is 1.
+    """A pullback in Python as a C function that stores an exception and returns 1.
 
     `product(t, y, w)` is with respect to the state, or, if it is complete, to time, state and arguments in a row.
     """
@@ -225,7 +238,7 @@ class PythonPullback:
                 _array(p_bar, n_parameters)[:] += product[1 + n_in :]
                 product = product[1 : 1 + n_in]
             _array(y_bar, n_in)[:] += product
-        except BaseException as exception:  # ctypes would print and swallow it, a KeyboardInterrupt too
+        except BaseException as exception:  # ctypes would print and ignore it, even a KeyboardInterrupt
             self.exception = exception
             return 1
         return 0

@@ -1,4 +1,4 @@
-"""Losses: a number made from states, with its gradient and its Hessian's products."""
+"""Losses: a scalar function of states, with its gradient and Hessian-vector products."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ MOST_KEPT = 64
 _kept: OrderedDict = OrderedDict()
 
 
-def scalar_of(loss: Callable, y: np.ndarray) -> ScalarLoss:
-    """A loss of an array like `y`, traced once as long as nothing changes that it refers to."""
+def trace_loss(loss: Callable, y: np.ndarray) -> ScalarLoss:
+    """A loss of an array like `y`; its trace is reused while nothing that it refers to changes."""
     reached = reach(loss)
     if reached.opaque:
         return ScalarLoss(loss, y)
@@ -41,7 +41,7 @@ def scalar_of(loss: Callable, y: np.ndarray) -> ScalarLoss:
 
 
 class ScalarLoss:
-    """A loss of one array: traced if it returns a number, taken at its word if it returns (number, gradient)."""
+    """A loss of one array: traced if it returns a number, used as it is if it returns (number, gradient)."""
 
     def __init__(self, loss: Callable, y: np.ndarray):
         if not callable(loss):
@@ -66,13 +66,13 @@ class ScalarLoss:
         return find_call_form(of_state, (), (self._shape,), (), y.dtype, "loss")
 
     def _looped(self, y: np.ndarray) -> MachineCode | None:
-        """The pullback as loops, which are compiled in no time; None if the loss makes none."""
+        """The pullback as loops, which compile quickly; None if the loss cannot be traced as loops."""
         form, block = self._form(y), pack(())
         try:
             loops = trace_loops(form, block)
             validate_code(compile_loops(loops, "f"), form, block, (0.0, 0.0), y.ravel())
             return compile_loops(loops, "vjp")
-        except Exception:  # ours, or Python's from inside; straight-line code may still do
+        except Exception:  # of this package or the user's function; straight-line code may still work
             return None
 
     def _trace(self, y: np.ndarray) -> Trace:
@@ -99,7 +99,7 @@ class ScalarLoss:
         return value, self._run("gradient", trace_gradient, y, y.ravel()).reshape(y.shape)
 
     def hessian_product(self, y: np.ndarray, v: np.ndarray) -> np.ndarray:
-        """Second derivative of the loss times an array."""
+        """The Hessian of the loss times an array."""
         if not self._is_traced:
             raise NoDerivative("second derivatives need a `loss` that returns a number only, so that it can be traced")
         both = np.concatenate((y.ravel(), v.ravel()))
@@ -133,7 +133,7 @@ def trace_gradient(trace: Trace) -> Trace:
 
 
 def validate_value(value) -> float:
-    """A loss as a number, or a clear error."""
+    """A loss as a number, or an explanatory error."""
     if np.ndim(value) != 0 or np.asarray(value).dtype.kind not in "biuf":
         raise TypeError(f"`loss` must return a number, found {value!r:.80} of shape {np.shape(value)}")
     if not np.isfinite(value):
@@ -142,7 +142,7 @@ def validate_value(value) -> float:
 
 
 def validate_pair(found, shape: tuple[int, ...]) -> tuple[float, np.ndarray]:
-    """A loss with its gradient as the user gives them, or a clear error."""
+    """A loss and its gradient as the user returns them, or an explanatory error."""
     if not isinstance(found, tuple) or len(found) != 2:
         raise TypeError(f"`loss` must return a number or the pair (value, gradient), found {found!r:.80}")
     gradient = np.asarray(found[1])

@@ -1,4 +1,4 @@
-"""Where the entries of a Jacobian are, and which of its columns can be found together.
+"""The positions of the entries of a Jacobian, and which of its columns can be computed together.
 
 Columns that share no row get one colour.  With S_jc = 1 where column j has the colour c,
 
@@ -16,20 +16,20 @@ import numpy as np
 from scipy.sparse import csc_array, csr_array
 
 from stepnet.engines.numba_engine.array_tracing.loops import LoopPhase, Loops, list_places
-from stepnet.engines.numba_engine.derivatives.dual_rhs import WIDTH
+from stepnet.engines.numba_engine.codegen.dual_rhs import WIDTH
 from stepnet.engines.numba_engine.derivatives.graph_derivatives import RULES
 from stepnet.engines.numba_engine.derivatives.jacobian_products import Pushforward, choose_points_near
 from stepnet.engines.numba_engine.tracing.graph import Graph
 from stepnet.engines.numba_engine.tracing.trace import Trace
 
-MOST_ENTRIES = 10_000_000  # of a sparse matrix worth the name
+MOST_ENTRIES = 10_000_000  # of a matrix that is still worth storing as sparse
 
 
 @dataclass(frozen=True)
 class Pattern:
     """Where df/dy may differ from zero, and the colours of its columns.
 
-    `source` is "exact", "given" (by the user) or "detected" (by trying, so another branch may know more).
+    `source` is "exact", "given" (by the user) or "detected" (numerically, so another branch may have more entries).
     """
 
     sparsity: csr_array
@@ -41,7 +41,7 @@ class Pattern:
 def find_sparsity(tracing: Trace | Loops, n: int) -> csr_array:
     """Which slopes depend on which of the n entries of the state, read off the graph.
 
-    Operations without derivatives (comparisons, floor, sign) pass no dependence on.
+    Operations without derivatives (comparisons, floor, sign) propagate no dependence.
     """
     if isinstance(tracing, Loops):
         return _find_sparsity_of_loops(tracing, n)
@@ -52,7 +52,7 @@ def find_sparsity(tracing: Trace | Loops, n: int) -> csr_array:
 
 
 def _find_leaves(graph: Graph, outputs: list[int], leaves: Sequence[int | None]) -> list[int]:
-    """The leaves that outputs depend on; `leaves` numbers nodes, and sets are the bits of whole numbers."""
+    """The leaves that outputs depend on; `leaves` maps nodes to leaf numbers, and sets are bits of integers."""
     reached: dict[int, int] = {}
     for number in graph.live(outputs):
         operation, *operands = graph.nodes[number]
@@ -65,7 +65,7 @@ def _find_leaves(graph: Graph, outputs: list[int], leaves: Sequence[int | None])
 
 
 def _find_sparsity_of_loops(loops: Loops, n: int) -> csr_array:
-    """The same from loops: what slopes read of the state, and what the numbers kept for them do."""
+    """The same from loops: the state entries that slopes read directly or through stored values."""
     kept = csr_array((loops.n_kept, n), dtype=bool)
     for phase in loops.phases:
         n_rows = loops.n_kept if phase.array == "kept" else phase.count
@@ -102,9 +102,9 @@ def _positions(bits: int, n: int) -> np.ndarray:
 
 
 def detect_sparsity(push: Pushforward, shape: tuple[int, int], t: float, y: np.ndarray) -> csr_array:
-    """Which slopes answer NaN to a tangent NaN, at y and at random points nearby: a numerical detection.
+    """Which slopes become NaN for a NaN tangent, at y and at random points nearby: a numerical detection.
 
-    NaN survives a partial derivative that happens to be zero, but nothing shows what a branch not taken would do.
+    NaN propagates through a partial derivative that happens to be zero, but a branch that is not taken stays unseen.
     """
     n = shape[1]
     found = csr_array(shape, dtype=bool)
@@ -151,9 +151,9 @@ def find_bandwidth(sparsity) -> tuple[int, int]:
 
 
 def colour_columns(sparsity) -> tuple[np.ndarray, int]:
-    """Colours of the columns, such that no two of a colour share a row, and how many there are.
+    """Colours of the columns, such that no two columns of a colour share a row, and their number.
 
-    Greedy, once from left to right and once by falling number of entries; the better of the two.
+    Greedy, once from left to right and once by decreasing number of entries; the better of the two is returned.
     """
     by_columns = csc_array(sparsity)
     fullest_first = np.argsort(-np.diff(by_columns.indptr), kind="stable")
@@ -162,7 +162,7 @@ def colour_columns(sparsity) -> tuple[np.ndarray, int]:
 
 
 def _colour_greedily(by_columns: csc_array, order: np.ndarray) -> tuple[np.ndarray, int]:
-    """Give every column the first colour that none of its rows has seen; sets of colours are bits of whole numbers."""
+    """Give every column the first colour that none of its rows has; sets of colours are bits of integers."""
     seen = [0] * by_columns.shape[0]
     colours = np.zeros(by_columns.shape[1], int)
     starts, indices = by_columns.indptr.tolist(), by_columns.indices.tolist()

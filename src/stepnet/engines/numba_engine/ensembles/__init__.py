@@ -1,1 +1,1 @@
-"""Ensembles: members in SIMD lanes and over threads."""
+"""Ensembles: members in SIMD lanes, distributed over threads."""

@@ -1,4 +1,4 @@
-"""Many members of one problem: in lanes side by side where it is traced, else one by one; threads over chunks."""
+"""Ensembles: members run in SIMD lanes if the problem is traced, else one by one; threads process chunks."""
 
 from __future__ import annotations
 
@@ -14,15 +14,19 @@ import numpy as np
 
 from stepnet.engines.contract import AdaptiveSteps, EnsembleOutcome, FixedSteps, Members, Plan, Saving
 from stepnet.engines.numba_engine import run
-from stepnet.engines.numba_engine.codegen.fused_steps import find_fused_address, write_reverse, write_steps, write_sweep
 from stepnet.engines.numba_engine.codegen.kernels import as_argument
-from stepnet.engines.numba_engine.codegen.lane_steps import (
+from stepnet.engines.numba_engine.codegen.machine_code import LANES
+from stepnet.engines.numba_engine.codegen.steps.fused_steps import (
+    find_fused_address,
+    write_reverse,
+    write_steps,
+    write_sweep,
+)
+from stepnet.engines.numba_engine.codegen.steps.lane_steps import (
     ControllerConstants,
     LaneOffsets,
-    is_new_a_stage,
     write_lane_attempts,
 )
-from stepnet.engines.numba_engine.codegen.machine_code import LANES
 from stepnet.engines.numba_engine.ensembles.lane_kernels import (
     IDLE,
     LAST,
@@ -50,11 +54,9 @@ from stepnet.engines.numba_engine.rhs.ladder import CompiledRHS
 from stepnet.engines.numba_engine.rhs.problem_parts import build_full_field, build_part_fields
 from stepnet.engines.numba_engine.runs.driver import STATUS
 from stepnet.engines.numba_engine.runs.job import allocate_work, create_run_state
-from stepnet.problem import Problem, Split, restart, state_shape
-from stepnet.schemes.multistep import Multistep
-from stepnet.schemes.splitting import Splitting
+from stepnet.problem import Problem, ProblemForm, restart, state_shape
+from stepnet.schemes.capabilities import admits_lanes, has_history, moves_parts
 from stepnet.schemes.step_program import SchemeProgram, StepProgram, build_scheme_program
-from stepnet.schemes.tableau import StabilisedRK
 from stepnet.solution import Status
 
 ATTEMPTS = 200_000  # in a slice, about 50 ms
@@ -64,7 +66,7 @@ SMALLEST_CHUNK = 4 * LANES
 
 
 class NoLanes(Exception):
-    """Why the members run one by one."""
+    """Raised with the reason why the members run one by one."""
 
 
 class MemberEvents(NamedTuple):
@@ -75,13 +77,13 @@ class MemberEvents(NamedTuple):
 
 
 def finish_nothing() -> None:
-    """What most crews do at the end."""
+    """Do nothing after the last chunk."""
 
 
 class ChunkRunner(NamedTuple):
-    """How chunks are run: `begin(first, last)` gives a function that runs a slice and returns a code.
+    """How chunks are run: `begin(first, last)` returns a function that runs a slice and returns a code.
 
-    `finish()` is called when all chunks are through.
+    `finish()` is called when all chunks are complete.
     """
 
     begin: Callable
@@ -90,8 +92,18 @@ class ChunkRunner(NamedTuple):
     finish: Callable = finish_nothing
 
 
-def run_ensemble(problem: Problem, scheme, plan: Plan, members: Members, workers: int, show) -> EnsembleOutcome:
-    """Solve the problem for many members; `show(n)` is told when n more are done."""
+def ignore_progress(n: int) -> None:
+    """Show no progress."""
+
+
+def run_ensemble(
+    problem: Problem, scheme, plan: Plan, members: Members, workers: int = 1, show=ignore_progress
+) -> EnsembleOutcome:
+    """Solve the problem for many members; `show(n)` is called when n more are complete."""
+    if problem.form is ProblemForm.STOCHASTIC:
+        from stepnet.engines.numba_engine.ensembles.path_runs import run_stochastic_ensemble  # loads the generators
+
+        return run_stochastic_ensemble(problem, scheme, plan, members, workers, show)
     n, times = problem.initial.size, max(1, members.save_at.shape[1])
     counts = [np.zeros(members.number, np.int64) for _ in range(4)]
     states = np.full((members.number, times, n), np.nan, problem.initial.dtype)
@@ -99,28 +111,28 @@ def run_ensemble(problem: Problem, scheme, plan: Plan, members: Members, workers
     events: list[MemberEvents] = [MemberEvents()] * members.number
     run_alone = partial(_run_alone, problem, scheme, plan, members, ends, events)
     try:
-        crew = _choose_lane_runner(problem, scheme, plan, members, ends, run_alone)
+        runner = _choose_lane_runner(problem, scheme, plan, members, ends, run_alone)
     except NoLanes as why:
-        crew = ChunkRunner(partial(_run_one_by_one, run_alone), "one by one", str(why))
-    is_whole = _run_chunks(crew, _split_into_chunks(members.number, workers), workers, show)
-    crew.finish()
+        runner = ChunkRunner(partial(_run_one_by_one, run_alone), "one by one", str(why))
+    is_whole = run_chunks(runner, _split_into_chunks(members.number, workers), workers, show)
+    runner.finish()
     status = tuple(Status.INTERRUPTED if code == PAUSED else STATUS[code] for code in ends.code.tolist())
     found = tuple(e.t for e in events), tuple(e.y for e in events)
-    return EnsembleOutcome(ends.y, ends.t, status, *ends[2:6], crew.rung, crew.reason, *found, not is_whole)
+    return EnsembleOutcome(ends.y, ends.t, status, *ends[2:6], runner.rung, runner.reason, *found, not is_whole)
 
 
 def _split_into_chunks(count: int, workers: int) -> list[tuple[int, int]]:
-    """A few chunks for every thread, so that they finish together."""
+    """A few chunks per thread, so that the threads finish at about the same time."""
     size = max(SMALLEST_CHUNK, -(-count // (8 * workers * LANES)) * LANES)
     return [(first, min(first + size, count)) for first in range(0, count, size)]
 
 
-def _run_chunks(crew: ChunkRunner, chunks, workers: int, show) -> bool:
-    """Run chunks in threads, slice by slice; Ctrl-C ends them after the present slice, and the result is False."""
+def run_chunks(runner: ChunkRunner, chunks, workers: int, show) -> bool:
+    """Run chunks in threads, slice by slice; Ctrl-C stops them after the current slice, and the result is False."""
     is_stopped = threading.Event()
 
     def run_chunk(chunk):
-        advance = crew.begin(*chunk)
+        advance = runner.begin(*chunk)
         while not is_stopped.is_set() and advance() == PAUSED:
             pass
         return chunk[1] - chunk[0]
@@ -145,9 +157,9 @@ def _run_chunks(crew: ChunkRunner, chunks, workers: int, show) -> bool:
 def _choose_lane_runner(
     problem: Problem, scheme, plan: Plan, members: Members, ends: MemberEnds, run_alone
 ) -> ChunkRunner:
-    build_full_field(problem)  # a function that does not run at all is no fate of a member
+    build_full_field(problem)  # a function that cannot be called at all is an error, not the status of a member
     if plan.events or plan.project:
-        raise NoLanes("events and projections are looked after one member at a time")
+        raise NoLanes("events and projections are handled one member at a time")
     if problem.initial.dtype != np.float64:
         raise NoLanes(f"states are {problem.initial.dtype}")
     if isinstance(plan.stepping, AdaptiveSteps):
@@ -165,14 +177,14 @@ def _collect_starts(plan: Plan, members: Members) -> MemberStarts:
 
 
 def _run_adaptive_lanes(problem: Problem, scheme, plan: Plan, members: Members, ends: MemberEnds) -> ChunkRunner:
-    """Pairs with steps of their own in every lane."""
+    """Adaptive pairs, with separate step sizes in every lane."""
     field, s, n = build_full_field(problem), len(scheme.b), problem.initial.size
     how = step_control.build_control_settings(plan.stepping, 1.0 / explicit_rk.error_power(scheme))
     betas = tuple(map(float, how.betas))
     control = ControllerConstants(how.norm == RMS, betas, *how[4:], 10 * step_control.EPS, step_control.LEAST_STEP)
     places = LaneOffsets.of(n, field.p.size, s)
-    code = _find_address(
-        (field,), scheme, (control, places), "herd", lambda: write_lane_attempts(scheme, control, places), s
+    code = find_lane_address(
+        (field,), scheme, (control, places), "attempts", lambda: write_lane_attempts(scheme, control, places), s
     )
     extension = scheme.continuous
     is_aside = int(scheme.dense is None and scheme.order > extension.order)
@@ -194,67 +206,68 @@ def _run_adaptive_lanes(problem: Problem, scheme, plan: Plan, members: Members, 
         return partial(run_lanes, *arguments)
 
     def finish():
-        """Evaluations, besides those of the first look."""
+        """Count evaluations, except those that choose the first step."""
         ends.evaluations[:] += (s - 1) * (ends.accepted + ends.rejected)
-        if not is_new_a_stage(scheme):  # the slope at the beginning of every step but the first
+        if not scheme.is_fsal:  # the slope at the beginning of every step but the first
             ends.evaluations[:] += np.maximum(ends.accepted - 1, 0)
 
     return ChunkRunner(begin, "lanes", finish=finish)
 
 
 class _LockstepProblem(NamedTuple):
-    """Even steps of a problem in lanes: its right-hand sides, how the scheme moves, the entries of a row."""
+    """Equal steps of a problem in lanes: its right-hand sides, the step program of the scheme, the entries of a row."""
 
     fields: tuple[CompiledRHS, ...]
-    motion: SchemeProgram
+    scheme_program: SchemeProgram
     n: int
     n_steps: int
 
     def address(self, program: StepProgram, which: str, write) -> int:
-        return _find_address(self.fields, program, ("lanes", self.n), which, write, program.n_slopes)
+        return find_lane_address(self.fields, program, ("lanes", self.n), which, write, program.n_slopes)
 
     def steps(self, program: StepProgram) -> int:
         rows = range(program.n_rows)
         return self.address(program, "steps", partial(write_steps, program, rows, self.n, is_wide=True))
 
     def even(self, after: np.ndarray) -> LockstepSteps:
-        opening, step = self.motion.opening, self.motion.step
+        opening, step = self.scheme_program.opening, self.scheme_program.step
         addresses = self.steps(opening), self.steps(step)
-        return LockstepSteps(*addresses, opening.steps, self.n_steps, after, np.array(self.motion.state))
+        return LockstepSteps(*addresses, opening.steps, self.n_steps, after, np.array(self.scheme_program.state))
 
     def group(self, n_parameters: int, first: int, last: int) -> LaneGroup:
-        rows = self.motion.step.n_rows * self.n
+        rows = self.scheme_program.step.n_rows * self.n
         clocks = [_allocate_aligned(1)[0] for _ in range(4)]
         work, aside, p = _allocate_aligned(rows), _allocate_aligned(rows), _allocate_aligned(max(1, n_parameters))
         return LaneGroup(*clocks[:2], work, aside, *clocks[2:], p, np.array([first, last, 0, 0]))
 
 
 def _prepare_lockstep(problem: Problem, scheme, stepping: FixedSteps) -> _LockstepProblem:
-    is_sum = isinstance(problem, Split)
-    is_whole = not isinstance(scheme, Splitting) and not (isinstance(scheme, Multistep) and scheme.derivative == 2)
-    fields = (build_full_field(problem),) if is_whole else build_part_fields(problem)
-    motion = build_scheme_program(scheme, len(fields), is_sum, fields[0].address == 0)
+    is_parted = moves_parts(scheme, problem.form)
+    fields = build_part_fields(problem) if is_parted else (build_full_field(problem),)
+    scheme_program = build_scheme_program(scheme, len(fields), problem.form is ProblemForm.SUM, fields[0].address == 0)
     if stepping.grid is not None:
-        raise NoLanes("the steps are not even")
-    if isinstance(scheme, StabilisedRK):
-        raise NoLanes("stages of a three-term recursion would lose digits as sums")
-    if stepping.n_steps < motion.opening.steps:
+        raise NoLanes("the steps are not equal")
+    if not admits_lanes(scheme, problem.form, is_fixed=True):
+        raise NoLanes("stages of a three-term recursion would lose accuracy as sums")
+    if stepping.n_steps < scheme_program.opening.steps:
         raise NoLanes("there are fewer steps than the scheme begins with")
-    return _LockstepProblem(fields, motion, problem.initial.size // len(motion.state), stepping.n_steps)
+    return _LockstepProblem(fields, scheme_program, problem.initial.size // len(scheme_program.state), stepping.n_steps)
 
 
 def _run_lockstep(problem: Problem, scheme, plan: Plan, members: Members, ends: MemberEnds, run_alone) -> ChunkRunner:
-    """Even steps, equally many in every lane; members that leave the finite numbers run again alone, to see where."""
+    """Equal steps, as many in every lane; members that become non-finite run again alone, to locate the failure."""
     marching = _prepare_lockstep(problem, scheme, plan.stepping)
-    motion, n_steps = marching.motion, marching.n_steps
-    even = marching.even(_find_wanted_steps(members, n_steps, isinstance(scheme, Multistep)))
+    scheme_program, n_steps = marching.scheme_program, marching.n_steps
+    even = marching.even(_find_wanted_steps(members, n_steps, has_history(scheme)))
     starts = _collect_starts(plan, members)
     ends.accepted[:], ends.t[:], ends.saved[:] = n_steps, members.t_span[:, 1], len(even.after)
-    ends.evaluations[:] = motion.opening.n_slopes + motion.step.n_slopes * (n_steps - motion.opening.steps)
+    ends.evaluations[:] = scheme_program.opening.n_slopes + scheme_program.step.n_slopes * (
+        n_steps - scheme_program.opening.steps
+    )
 
     def begin(first: int, last: int):
         group = marching.group(members.args.shape[1], first, last)
-        most = max(1, ATTEMPTS // motion.step.n_slopes)
+        most = max(1, ATTEMPTS // scheme_program.step.n_slopes)
 
         def advance():
             code = run_lockstep(even, starts, ends, group, marching.n, most)
@@ -273,15 +286,19 @@ def _run_lockstep(problem: Problem, scheme, plan: Plan, members: Members, ends: 
 def pull_back_members(
     problem: Problem, scheme, stepping: FixedSteps, members: Members, end_bars: np.ndarray, workers: int
 ):
-    """Gradients of even steps in lanes: with respect to the initial states and the parameters, from the end's."""
+    """Gradients of equal steps in lanes with respect to initial states and parameters, from those of the end states."""
     marching = _prepare_lockstep(problem, scheme, stepping)
-    motion, even, n = marching.motion, marching.even(np.zeros((0, 2))), marching.n
-    step, segment = motion.step, max(1, isqrt(stepping.n_steps))
+    scheme_program, even, n = marching.scheme_program, marching.even(np.zeros((0, 2))), marching.n
+    step, segment = scheme_program.step, max(1, isqrt(stepping.n_steps))
     reverse = partial(write_reverse, is_even=True, has_times=False, is_wide=True)
     sweep = partial(write_sweep, step, is_even=True, is_back=False, is_wide=True)
     addresses = [marching.address(step, "sweep", sweep), marching.address(step, "reverse", partial(reverse, step))]
-    has_opening = bool(motion.opening.operations)
-    opening = marching.address(motion.opening, "reverse", partial(reverse, motion.opening)) if has_opening else 0
+    has_opening = bool(scheme_program.opening.operations)
+    opening = (
+        marching.address(scheme_program.opening, "reverse", partial(reverse, scheme_program.opening))
+        if has_opening
+        else 0
+    )
     back, starts = (
         LockstepAdjoint(*addresses, opening, segment),
         _collect_starts(Plan(stepping, Saving(None, 0)), members),
@@ -295,34 +312,37 @@ def pull_back_members(
         group = marching.group(n_parameters, first, last)
         return partial(pull_back, even, back, starts, bars, group, kept, n)
 
-    if not _run_chunks(
+    if not run_chunks(
         ChunkRunner(begin, "lanes"), _split_into_chunks(members.number, workers), workers, lambda n: None
     ):
         raise KeyboardInterrupt
     block = pack(problem.args)
     unknown = np.isnan(flat_gradients(unpack(block.values, block.slots), problem.args))
-    bars.p[:, unknown] = np.nan  # whole numbers are constants of the code
+    bars.p[:, unknown] = np.nan  # integers are constants of the code
     return bars
 
 
 def _find_wanted_steps(members: Members, n_steps: int, is_multistep: bool) -> np.ndarray:
-    """Behind which step a wanted time lies, and by what part of it; the same in all members."""
+    """The step before each save time, and the fraction of the next step up to it; the same for all members."""
     t0, t1 = members.t_span[:, :1], members.t_span[:, 1:]
     if members.save_at.shape[1] == 0:
         return np.zeros((0, 2))
     with np.errstate(invalid="ignore"):
         place = (members.save_at - t0) / (t1 - t0) * n_steps
     if not np.allclose(place, place[0], rtol=0, atol=1e-9):
-        raise NoLanes("wanted times lie in different steps")
+        raise NoLanes("the save times lie in different steps")
     near = np.abs(place[0] - np.round(place[0])) < 1e-9
     step = np.where(near, np.round(place[0]), np.floor(place[0]))
     part = np.where(near, 0.0, place[0] - step)
     if is_multistep:
-        raise NoLanes("a multistep scheme has no steps aside")
+        raise NoLanes("a multistep scheme has no auxiliary steps")
     return np.stack([step, part], axis=1)
 
 
-def _find_address(fields: tuple[CompiledRHS, ...], source, variant, which: str, make_writer, n_evaluations: int) -> int:
+def find_lane_address(
+    fields: tuple[CompiledRHS, ...], source, variant, which: str, make_writer, n_evaluations: int
+) -> int:
+    """The address of generated code in lanes; raises `NoLanes` if there is none."""
     address = find_fused_address(fields, source, variant, which, make_writer, max(1, n_evaluations), LONGEST)
     if address == 0:
         reasons = [field.reason for field in fields if field.reason]
@@ -331,7 +351,7 @@ def _find_address(fields: tuple[CompiledRHS, ...], source, variant, which: str, 
 
 
 def _allocate_aligned(rows: int) -> np.ndarray:
-    """Rows of lanes that begin where a register does."""
+    """Rows of lanes, aligned to SIMD registers."""
     raw = np.zeros(rows * LANES + 8)
     skip = -(raw.ctypes.data // 8) % 8
     return raw[skip : skip + rows * LANES].reshape(rows, LANES)
@@ -351,7 +371,7 @@ def _run_one_by_one(run_alone, first: int, last: int):
 
 
 def _run_alone(problem: Problem, scheme, plan: Plan, members: Members, ends: MemberEnds, events, i: int) -> None:
-    """Solve for member i by the kernels for one trajectory."""
+    """Solve for member i with the kernels for a single trajectory."""
     wanted = members.row("save_at", i)
     saving = Saving(wanted if wanted.size else None, 0)
     stepping = plan.stepping
@@ -360,7 +380,7 @@ def _run_alone(problem: Problem, scheme, plan: Plan, members: Members, ends: Mem
     own = member_problem(problem, members, i)
     try:
         outcome = run(own, scheme, plan._replace(stepping=stepping, saving=saving))
-    except Exception:  # the user's function, at its first look at this member
+    except Exception:  # raised by the user's function in its first call for this member
         ends.y[i, 0], ends.t[i], ends.code[i] = own.initial, own.t_span[0], FIELD_RAISED
         return
     if outcome.status is Status.INTERRUPTED:

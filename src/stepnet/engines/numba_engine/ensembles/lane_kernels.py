@@ -1,4 +1,4 @@
-"""Kernels that feed lanes with members of an ensemble: a lane that is done takes the next one."""
+"""Kernels that assign members of an ensemble to lanes: a lane whose member is complete takes the next one."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.engines.numba_engine.codegen import lane_steps
 from stepnet.engines.numba_engine.codegen.kernels import Kernel, compiled, inlined
 from stepnet.engines.numba_engine.codegen.machine_code import LANES
 from stepnet.engines.numba_engine.codegen.primitives import call_field, call_lane_attempts, copy_row
+from stepnet.engines.numba_engine.codegen.steps import lane_steps
 from stepnet.engines.numba_engine.integrators import stepping
 from stepnet.engines.numba_engine.integrators.dense_output import ASIDE, ERROR, Y_NEW, K, Y, extend
 from stepnet.engines.numba_engine.integrators.step_control import choose_first_step
@@ -20,9 +20,9 @@ IDLE = -1
 ROWS_OF_FIRST_LOOK = (Y, K, Y_NEW, ERROR)
 T, T_LOW, H, LOG_1, LOG_2, WAS_REJECTED, ACCEPTED, REJECTED = lane_steps.CHANGING
 T_END, H_MAX, MOST, T_WANTED = lane_steps.T_END, lane_steps.H_MAX, lane_steps.MOST, lane_steps.T_WANTED
-IS_LIVE, FATE, T_OLD, T_LOW_OLD, H_OLD = (
+IS_LIVE, OUTCOME, T_OLD, T_LOW_OLD, H_OLD = (
     lane_steps.IS_LIVE,
-    lane_steps.FATE,
+    lane_steps.OUTCOME,
     lane_steps.T_OLD,
     lane_steps.T_LOW_OLD,
     lane_steps.H_OLD,
@@ -32,7 +32,7 @@ USED_UP, WANTED = lane_steps.USED_UP, lane_steps.WANTED
 
 
 class MemberStarts(NamedTuple):
-    """How members begin, one row each or one for all: index `i % len`."""
+    """Initial data of members, one row each or one for all: index `i % len`."""
 
     y0: np.ndarray
     p: np.ndarray
@@ -40,13 +40,13 @@ class MemberStarts(NamedTuple):
     rtol: np.ndarray
     atol: np.ndarray
     save_at: np.ndarray
-    first_step: float  # 0 to choose it
+    first_step: float  # 0: chosen automatically
     max_step: float
     max_steps: float
 
 
 class MemberEnds(NamedTuple):
-    """How members end: states at wanted times (or at the end), when, after what, and why."""
+    """Results of members: states at save times (or at the end), end time, counts and status."""
 
     y: np.ndarray
     t: np.ndarray
@@ -58,9 +58,9 @@ class MemberEnds(NamedTuple):
 
 
 class LaneWorkspace(NamedTuple):
-    """What a thread works on: the rows of its lanes, one member's own arrays, and who is in which lane.
+    """Workspace of a thread: the rows of its lanes, the arrays of one member, and the assignment of members to lanes.
 
-    `place` holds the member in each lane, the wanted times it has passed, the next member and the last.
+    `place` holds the member in each lane, the number of save times it has passed, the next member and the last.
     """
 
     rows: np.ndarray
@@ -96,7 +96,7 @@ def start_member(starts, i, how, scratch, field):
 
 @inlined
 def find_next_wanted(starts, i, count):
-    """The next wanted time of member i, beyond the end if there is none."""
+    """The next save time of member i, beyond the end if there is none."""
     save_at = starts.save_at
     if count < save_at.shape[1]:
         return save_at[i % save_at.shape[0], count]
@@ -106,7 +106,7 @@ def find_next_wanted(starts, i, count):
 
 @compiled
 def take_member(starts, ends, i, lane, how, places, scratch, field):
-    """Put member i into a lane."""
+    """Assign member i to a lane."""
     rows, run, work = scratch.rows, scratch.runs[0], scratch.work
     ends.evaluations[i] = start_member(starts, i, how, scratch, field)
     scratch.place[lane] = i
@@ -133,7 +133,7 @@ def take_member(starts, ends, i, lane, how, places, scratch, field):
 
 @compiled
 def leave(starts, ends, lane, code, places, scratch):
-    """The member in a lane is done."""
+    """Store the results of the member in a lane, which is complete."""
     i, rows, run = scratch.place[lane], scratch.rows, scratch.runs[0]
     ends.t[i] = rows[T, lane]
     ends.accepted[i], ends.rejected[i] = int(rows[ACCEPTED, lane]), int(rows[REJECTED, lane])
@@ -148,7 +148,7 @@ def leave(starts, ends, lane, code, places, scratch):
 
 @compiled
 def save_wanted(starts, ends, lane, field, tables, is_aside, places, scratch):
-    """The states at the wanted times of the step that a lane has just taken, by its continuous extension."""
+    """Save the states at the save times inside the step that a lane has just taken, by its continuous extension."""
     i, rows, run, work = scratch.place[lane], scratch.rows, scratch.runs[0], scratch.work
     n, n_stages, count = run.n, tables.n_stages, scratch.place[LANES + lane]
     t_span = starts.t_span[i % starts.t_span.shape[0]]
@@ -180,18 +180,18 @@ def save_wanted(starts, ends, lane, field, tables, is_aside, places, scratch):
 
 
 @inlined
-def code_of(fate):
-    """How a member ended that met this fate."""
-    if fate == FINISHED:
+def convert_outcome(outcome):
+    """The code with which a member ended, from the status of its lane."""
+    if outcome == FINISHED:
         return DONE
-    if fate == USED_UP:
+    if outcome == USED_UP:
         return STEP_LIMIT
-    return STEP_TOO_SMALL if fate == TOO_SMALL else NOT_FINITE
+    return STEP_TOO_SMALL if outcome == TOO_SMALL else NOT_FINITE
 
 
 @Kernel
 def run_lanes(code, field, tables, how, is_aside, places, starts, ends, scratch, most):
-    """Members from place[NEXT] to place[LAST], as many attempts as `most`; PAUSED if some are left."""
+    """Run members from place[NEXT] to place[LAST], for at most `most` attempts; PAUSED if some are left."""
     place, rows = scratch.place, scratch.rows
     done = 0
     while done < most:
@@ -208,11 +208,11 @@ def run_lanes(code, field, tables, how, is_aside, places, starts, ends, scratch,
             return DONE
         done += call_lane_attempts(code, rows, most - done)
         for lane in range(LANES):
-            fate = rows[FATE, lane]
-            if place[lane] == IDLE or fate == NOTHING:
+            outcome = rows[OUTCOME, lane]
+            if place[lane] == IDLE or outcome == NOTHING:
                 continue
-            if (fate == FINISHED or fate == WANTED) and starts.save_at.shape[1] > 0:  # noqa: SIM109  compiled
+            if (outcome == FINISHED or outcome == WANTED) and starts.save_at.shape[1] > 0:  # noqa: SIM109  compiled
                 save_wanted(starts, ends, lane, field, tables, is_aside, places, scratch)
-            if fate != WANTED:
-                leave(starts, ends, lane, code_of(fate), places, scratch)
+            if outcome != WANTED:
+                leave(starts, ends, lane, convert_outcome(outcome), places, scratch)
     return PAUSED

@@ -1,6 +1,6 @@
-"""Even steps of many members in lanes, equally many in each; and their adjoint, back to the initial states.
+"""Equal steps of many members in lanes, the same number in each; and their adjoint with respect to the initial states.
 
-The adjoint keeps the state at the beginning of every segment of steps, and all states of one segment at a time.
+The adjoint stores the state at the beginning of every segment of steps, and all states of one segment at a time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from stepnet.engines.numba_engine.integrators.stepping import DONE, PAUSED
 
 
 class LockstepSteps(NamedTuple):
-    """Even steps: addresses of the opening and of the steps, how many they are, and what is wanted when.
+    """Equal steps: addresses of the starting procedure and of the steps, their numbers, and the save times.
 
-    Wanted time j lies `after[j, 1]` of a step behind step `after[j, 0]`; `state` are the rows of the problem's own.
+    Save time j is the fraction `after[j, 1]` of a step after step `after[j, 0]`; `state` lists the rows of the state.
     """
 
     opening: int
@@ -34,7 +34,7 @@ class LockstepSteps(NamedTuple):
 
 
 class LaneGroup(NamedTuple):
-    """What a thread works on: beginnings and lengths of the steps, rows of the state, aside, and parameters."""
+    """Workspace of a thread: initial times and lengths of steps, rows of the state, an auxiliary step, parameters."""
 
     t0: np.ndarray
     h: np.ndarray
@@ -48,7 +48,7 @@ class LaneGroup(NamedTuple):
 
 @compiled
 def take_group(starts, even, group, n):
-    """Put the next members into the lanes; lanes that are left over repeat the last one."""
+    """Load the next members into the lanes; unused lanes repeat the last member."""
     first, last = group.place[0], group.place[1]
     group.work[:] = 0.0
     for lane in range(LANES):
@@ -64,14 +64,14 @@ def take_group(starts, even, group, n):
 
 @compiled
 def open_group(even, group):
-    """The first steps of a scheme that wants more than the state."""
+    """Run the starting procedure of a scheme that carries more than the state."""
     call_steps_in_lanes(even.opening, group.t0, group.h, 0, 1, group.work, group.p)
     group.place[2] = even.n_opening
 
 
 @compiled
 def store_group(ends, even, group, work, j, n):
-    """Store the states of the lanes as the j-th of their members."""
+    """Store the states of the lanes as the j-th saved states of their members."""
     first, last = group.place[0], group.place[1]
     for lane in range(min(LANES, last - first)):
         for part in range(even.state.shape[0]):
@@ -81,7 +81,7 @@ def store_group(ends, even, group, work, j, n):
 
 @compiled
 def look_aside(even, group, j):
-    """group.aside = the state at wanted time j, which lies in the step to come."""
+    """group.aside = the state at save time j, which lies in the next step."""
     for row in range(group.work.shape[0]):
         for lane in range(LANES):
             group.aside[row, lane] = group.work[row, lane]
@@ -95,7 +95,7 @@ def look_aside(even, group, j):
 
 @Kernel
 def run_lockstep(even, starts, ends, group, n, most):
-    """Even steps of the members from place[0] to place[1], as many steps as `most`; PAUSED if some are left."""
+    """Equal steps of the members from place[0] to place[1], at most `most` steps; PAUSED if some are left."""
     place, done = group.place, 0
     while place[0] < place[1]:
         if place[2] == 0:
@@ -125,7 +125,7 @@ def run_lockstep(even, starts, ends, group, n, most):
 
 
 class LockstepAdjoint(NamedTuple):
-    """Addresses of the sweep over steps, of its adjoint and of the opening's; `segment` steps are stored at a time."""
+    """Addresses of the sweep and of the adjoints of steps and starting procedure; `segment` steps are stored."""
 
     sweep: int
     reverse: int
@@ -134,7 +134,7 @@ class LockstepAdjoint(NamedTuple):
 
 
 class MemberGradients(NamedTuple):
-    """Gradients of all members: with respect to their end states (given), initial states and parameters (found)."""
+    """Gradients of all members with respect to their end states (given), initial states and parameters (computed)."""
 
     end: np.ndarray
     y0: np.ndarray
@@ -142,7 +142,7 @@ class MemberGradients(NamedTuple):
 
 
 class LaneCheckpoints(NamedTuple):
-    """What a thread keeps of a group: states at the beginning of segments, within one, and the gradients."""
+    """What a thread stores of a group: states at the beginning of segments, states within one, and the gradients."""
 
     first: np.ndarray
     marks: np.ndarray
@@ -184,7 +184,7 @@ def take_gradients(bars, even, group, kept, n):
 
 @Kernel
 def pull_back(even, back, starts, bars, group, kept, n):
-    """Gradients of one group of the members from place[0] to place[1]; PAUSED if some are left."""
+    """Compute gradients of one group of the members from place[0] to place[1]; PAUSED if some are left."""
     rows = group.work.shape[0]
     take_group(starts, even, group, n)
     copy_rows(group.work, 0, kept.first, 0, rows)

@@ -1,1 +1,1 @@
-"""Kernels of the scheme families, with step control, events and output inside steps."""
+"""Kernels of the scheme families, step control, event location and step output."""

@@ -1,8 +1,8 @@
-"""The solution inside a Runge-Kutta step: its continuous extension, a Hermite polynomial with corrections.
+"""The continuous extension of a Runge-Kutta step: a cubic Hermite polynomial with corrections.
 
     y(t + theta h) = H(theta) + theta^2 (1 - theta)^2 sum_m (theta - 1/2)^m r_m,   r_m = h sum_i R_mi k_i
 
-H is the cubic through both ends and their slopes; schemes without a continuous extension of their own have no r.
+H interpolates the states and slopes at both ends; schemes without a continuous extension have no corrections r_m.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.engines.numba_engine.codegen.kernels import inlined, lasting
+from stepnet.engines.numba_engine.codegen.kernels import check_once, inlined
 from stepnet.engines.numba_engine.codegen.primitives import call_field, combine
 from stepnet.engines.numba_engine.integrators import stepping
 
-# Rows of `work`: the state, the new one, one between or aside, two errors, a value of an event, zeros; from K on the
-# stages (extra ones of the continuous extension included), then its corrections, then the stages of steps aside.
+# Rows of `work`: state, new state, interpolated or auxiliary state, two error estimates, event value, zeros;
+# from K on stages (with the extra ones of the continuous extension), its corrections, the stages of auxiliary steps.
 Y, Y_NEW, ASIDE, ERROR, ERROR_2, VALUE, ZERO, K = range(8)
 
 
-@lasting
+@check_once
 class SchemeTables(NamedTuple):
-    """The numbers of a scheme: A and c with the extra stages of the continuous extension, R and the stage at its end.
+    """Coefficients of a scheme: A and c with the extra stages of the continuous extension, R, and the stage at the end.
 
-    `b` has one entry less than there are stages if the scheme is first-same-as-last.
+    `b` has one entry fewer than there are stages if the scheme is first-same-as-last.
     """
 
     A: np.ndarray
@@ -37,14 +37,14 @@ class SchemeTables(NamedTuple):
 
 
 def build_cubic_tables(dtype) -> SchemeTables:
-    """Two stages, the slopes at both ends, and nothing but the cubic through them."""
+    """Tables of the cubic Hermite polynomial alone: its two stages are the slopes at both ends."""
     zeros = np.zeros((2, 2), dtype)
     return SchemeTables(zeros, zeros[:1, :1].copy(), np.array([0.0, 1.0]), zeros[:0, :1].copy(), zeros[:0].copy(), 1, 1)
 
 
 @inlined
 def evaluate_stages(field, p, A, c, work, base, scratch, first, start, stop, t, h, run):
-    """Slopes `start` to `stop - 1`, the earlier ones given; False if the right-hand side raised."""
+    """Evaluate the slopes `start` to `stop - 1` from the earlier ones; False if the right-hand side raised."""
     for i in range(start, stop):
         combine(work, scratch, base, h, A, i, first, i)
         t_stage = t + (run.t_low + c[i] * h)
@@ -57,7 +57,7 @@ def evaluate_stages(field, p, A, c, work, base, scratch, first, start, stop, t, 
 
 @inlined
 def evaluate_first_slope(field, p, work, run):
-    """Slope at the beginning of the step, unless it is known already."""
+    """Evaluate the slope at the beginning of the step unless it is known."""
     if run.has_slope == 0:
         if call_field(field, run.t + run.t_low, work, Y, K, p, run.n) != 0:
             stepping.note_exception(run, 0, 0, run.t, Y)
@@ -69,11 +69,11 @@ def evaluate_first_slope(field, p, work, run):
 
 @inlined
 def extend(field, p, tables, work, known, h, run):
-    """The extra stages and the corrections of the continuous extension; False if the right-hand side raised."""
+    """Compute the extra stages and corrections of the continuous extension; False if the right-hand side raised."""
     n = tables.c.shape[0]
     if not evaluate_first_slope(field, p, work, run):
         return False
-    if tables.new >= known:  # the slope at the new state itself, which then begins the next step
+    if tables.new >= known:  # the slope at the new state, which is also the first slope of the next step
         t_new = run.t + (run.t_low + h)
         if call_field(field, t_new, work, Y_NEW, K + tables.new, p, run.n) != 0:
             stepping.note_exception(run, 0, tables.new, t_new, Y_NEW)
@@ -104,7 +104,7 @@ def interpolate(tables, work, theta, h, run):
 
 @inlined
 def keep_piece(tables, work, h, run, out):
-    """Append the polynomial of this step: y, y_new, both slopes, corrections."""
+    """Append the polynomial of this step: y, y_new, the slopes at both ends, corrections."""
     i, n, reals = run.n_pieces, tables.c.shape[0], run.reals
     out.piece_t[i, 0], out.piece_t[i, 1] = run.t, h
     for k in range(reals):

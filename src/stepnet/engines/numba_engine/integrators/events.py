@@ -1,9 +1,10 @@
-"""Events: where functions g(t, y) of the solution cross zero, found on the continuous extension of a step.
+"""Event location: zeros of functions g(t, y), found on the continuous extension of each step.
 
-Every step is looked at in `SAMPLES` equal parts.  Where |g| falls at the beginning of such a part and grows at its end,
-its minimum is searched, and a point where g has the other sign splits the part: both crossings are found, however
-close.  The root is found to the last bits of theta, where g is zero for a while its beginning.  Where g turns near zero
-without crossing it, the zero of its derivative is found by central differences.
+Every step is divided into `SAMPLES` equal parts.  Where |g| decreases at the beginning of a part and increases at its
+end, its minimum is searched, and a point where g has the opposite sign splits the part, so that both crossings are
+found however close they are.  Roots are computed to the last bits of theta; if g is zero on an interval, the root is
+its beginning.  Where g has an extremum near zero without crossing it, the zero of its derivative is found by central
+differences.
 """
 
 from __future__ import annotations
@@ -14,31 +15,31 @@ from typing import NamedTuple
 import numpy as np
 
 from stepnet.engines.contract import Plan
-from stepnet.engines.numba_engine.codegen.kernels import compiled, inlined, lasting
+from stepnet.engines.numba_engine.codegen.kernels import check_once, compiled, inlined
 from stepnet.engines.numba_engine.codegen.primitives import call_field
 from stepnet.engines.numba_engine.integrators import stepping
 from stepnet.engines.numba_engine.integrators.dense_output import ASIDE, VALUE, interpolate
 from stepnet.problem import Problem
 
 SAMPLES = 8
-NEVER, RAISED = 2.0, -1.0  # thetas beyond every step
-TINY = 1e-300  # stands for a value of g that is zero to rounding, with the sign it has just ahead
-SHORTEST_PART = 2.0**-40  # of a step: the minimum of |g| is searched down to this
-END = 2.0**-20  # of a part of a step: how far from its end |g| is looked at to see whether it falls there
-COARSE, NARROW = 2.0**-10, 2.0**-14  # half-widths of differences: to see which way g goes, and where it turns
+NEVER, RAISED = 2.0, -1.0  # values of theta outside every step
+TINY = 1e-300  # replaces a value of g that is zero up to rounding, with the sign g has just after it
+SHORTEST_PART = 2.0**-40  # fraction of a step down to which the minimum of |g| is searched
+END = 2.0**-20  # fraction of a part: distance from its end at which |g| is evaluated to see whether it decreases there
+COARSE, NARROW = 2.0**-10, 2.0**-14  # half-widths of differences: for the sign of the derivative of g, and for its zero
 
 
-@lasting
+@check_once
 class EventState(NamedTuple):
-    """The event functions of a run, their parameters, and what was found.
+    """The event functions of a run, their parameters, and the crossings found.
 
-    `stops[e]` counts the crossings of event e that are still to come before the run stops: 0 never stops, -1 stops at
-    every one.  `values[e]` is g at the last point looked at; 0 means that it has just crossed, and +-TINY that it is
-    zero where the run has begun (again), with that sign just ahead; values up to `noise[e]` then are rounding and have
-    that sign, too.  `rates[e]` is how fast |g| grew before that point, NaN if not known.  A zero at the beginning that
-    counts is `pending`: which way g goes from there tells whether it is a crossing.  Events with `touches[e]` > 0 also
-    count where |g| has a minimum of at most that; `falling[e]` tells whether |g| fell at the last point looked at.
-    `y_nan` is the state at which an event was NaN for the first time, if one was.
+    `stops[e]` is the number of further crossings of event e after which the run stops: 0 never stops, -1 stops at every
+    crossing.  `values[e]` is g at the last point evaluated; 0 means that it has just crossed, and +-TINY that it is
+    zero where the run begins or resumes, with that sign just after; values up to `noise[e]` are then attributed to
+    rounding and get that sign too.  `rates[e]` is the growth rate of |g| before that point, NaN if unknown.
+    `pending[e]` marks a zero at the beginning that may count: the sign of g after it decides whether it is a crossing.
+    Events with `touches[e]` > 0 also count where |g| has a minimum of at most that value; `falling[e]` is 1 if |g|
+    decreased at the last point evaluated.  `y_nan` is the state at which an event function was first NaN.
     """
 
     addresses: np.ndarray
@@ -60,7 +61,7 @@ class EventState(NamedTuple):
 
 @inlined
 def is_crossing(before, after, direction):
-    """Whether g went through zero in the wanted direction (0: any); never where it is NaN."""
+    """Whether g crossed zero in the given direction (0: either); False where it is NaN."""
     upward = before < 0.0 and after >= 0.0 and direction >= 0
     return upward or (before > 0.0 and after <= 0.0 and direction <= 0)
 
@@ -81,7 +82,7 @@ def evaluate(watch, e, work, t, run):
 
 @compiled
 def evaluate_at(tables, watch, e, theta, work, h, run):
-    """g_e inside a step, and whether it did not raise."""
+    """Return g_e at theta, and whether it was evaluated without an exception."""
     interpolate(tables, work, theta, h, run)
     is_fine = evaluate(watch, e, work, run.t + theta * h, run)
     return watch.now[e], is_fine
@@ -89,7 +90,7 @@ def evaluate_at(tables, watch, e, theta, work, h, run):
 
 @inlined
 def find_crossing(tables, watch, e, low, high, work, h, run):
-    """theta of a crossing between two samples: regula falsi (Illinois) with bisection, to the last bits; or RAISED."""
+    """Return theta of a crossing between two samples, by regula falsi (Illinois) with bisection; or RAISED."""
     g_low, g_high, side = watch.values[e], watch.now[e], 0
     is_rising = g_low < 0.0
     for _ in range(200):
@@ -118,7 +119,7 @@ def find_crossing(tables, watch, e, low, high, work, h, run):
 
 @compiled
 def measure_growth(tables, watch, e, theta, width, work, h, run):
-    """How g_e grows around theta, without leaving the step, and whether it did not raise."""
+    """Return the difference of g_e across theta, within the step, and whether it was evaluated without an exception."""
     before, is_fine = evaluate_at(tables, watch, e, max(theta - width, 0.0), work, h, run)
     after, is_still = evaluate_at(tables, watch, e, min(theta + width, 1.0), work, h, run)
     return after - before, is_fine and is_still
@@ -126,7 +127,7 @@ def measure_growth(tables, watch, e, theta, width, work, h, run):
 
 @compiled
 def find_turning_point(tables, watch, e, low, high, work, h, run):
-    """theta where |g_e| turns between two samples, if it comes within touches[e] of zero; else NEVER, or RAISED."""
+    """Return theta of a minimum of |g_e| between two samples if it is at most touches[e]; else NEVER, or RAISED."""
     now, was_falling = watch.now[e], watch.falling[e] == 1
     sign = 1.0 if now > 0.0 else -1.0
     growth, is_fine = measure_growth(tables, watch, e, high, COARSE, work, h, run)
@@ -154,7 +155,7 @@ def find_turning_point(tables, watch, e, low, high, work, h, run):
 
 @inlined
 def find_first_crossing(tables, watch, e, low, high, work, h, run):
-    """theta where event e crosses zero between two samples; NEVER or RAISED if it does not."""
+    """Return theta where event e crosses zero between two samples; NEVER if it does not, or RAISED."""
     now, direction = watch.now[e], watch.directions[e]
     if watch.pending[e] == 1:
         if (now > 0.0 and direction >= 0) or (now < 0.0 and direction <= 0):
@@ -176,7 +177,7 @@ def has_one_sign(before, now):
 
 @inlined
 def measure_rate(watch, e, low, high, h):
-    """How fast |g_e| grows between two points at which it has one sign; else NaN."""
+    """Return the growth rate of |g_e| between two points at which g_e has the same sign; else NaN."""
     before, now = watch.values[e], watch.now[e]
     if not has_one_sign(before, now):
         return np.nan
@@ -185,9 +186,9 @@ def measure_rate(watch, e, low, high, h):
 
 @compiled
 def find_opposite_point(tables, watch, e, low, high, work, h, run):
-    """theta where g_e has the other sign, if |g_e| falls at `low` and grows at `high`; else NEVER, or RAISED.
+    """Return theta where g_e has the opposite sign, if |g_e| falls at `low` and grows at `high`; or NEVER, RAISED.
 
-    Bisection by the slope of |g_e|.  It ends where a parabola through three points stays well away from zero.
+    Bisection on the slope of |g_e|; it ends where a parabola through three points stays well away from zero.
     """
     sign = 1.0 if watch.now[e] > 0.0 else -1.0
     for i in range(64):
@@ -218,10 +219,10 @@ def find_opposite_point(tables, watch, e, low, high, work, h, run):
 
 @compiled
 def find_splitting_point(tables, watch, e, low, high, work, h, run):
-    """theta between two points where g_e has the same sign at which it has the other one; NEVER, or RAISED.
+    """Return theta where g_e has the opposite sign, between two points where it has the same sign; or NEVER, RAISED.
 
-    A parabola through this part and the one before tells whether |g_e| can turn inside; one more look is then taken at
-    the end where it would fall (or grow) already.
+    A parabola through this part and the previous one decides whether |g_e| can have a minimum inside; if so, g_e is
+    evaluated once more next to the end at which |g_e| would already decrease (or increase).
     """
     now, rate, last = watch.now[e], measure_rate(watch, e, low, high, h), watch.rates[e]
     if watch.touches[e] > 0.0 or not has_one_sign(watch.values[e], now):
@@ -245,7 +246,7 @@ def find_splitting_point(tables, watch, e, low, high, work, h, run):
 
 @compiled
 def find_next_point(tables, watch, low, high, work, h, run):
-    """The first point that splits the part of the step from `low` to `high`, or `high`; RAISED."""
+    """Return the first point that splits the part of the step from `low` to `high`, `high` if none does; or RAISED."""
     first = high
     for e in range(watch.values.shape[0]):
         theta = find_splitting_point(tables, watch, e, low, high, work, h, run)
@@ -258,7 +259,7 @@ def find_next_point(tables, watch, low, high, work, h, run):
 
 @compiled
 def evaluate_all(tables, watch, theta, work, t_new, h, run):
-    """now = g at t + theta h; False if one of them raised."""
+    """now = g at t + theta h for all events; False if one of them raised."""
     interpolate(tables, work, theta, h, run)
     for e in range(watch.values.shape[0]):
         if not evaluate(watch, e, work, t_new if theta == 1.0 else run.t + theta * h, run):
@@ -270,7 +271,7 @@ def evaluate_all(tables, watch, theta, work, t_new, h, run):
 
 @inlined
 def note(watch, e, t, work, run):
-    """Write down a crossing at the state in ASIDE; True if the run is to stop here."""
+    """Store a crossing at the state in ASIDE; True if the run stops here."""
     i = run.n_found
     watch.which[i] = e
     watch.t[i] = t
@@ -289,7 +290,7 @@ def note(watch, e, t, work, run):
 
 @compiled
 def look_at_part(tables, watch, low, high, work, t_new, h, run):
-    """Note the crossings between two points in order, g being known at both; theta of a stop, NEVER, or RAISED."""
+    """Store the crossings between two points at which g is known, in order; theta of a stop, NEVER, or RAISED."""
     n, begin = watch.values.shape[0], low
     while True:
         first, who = NEVER, -1
@@ -318,8 +319,8 @@ def look_at_part(tables, watch, low, high, work, t_new, h, run):
 
 @compiled
 def look_for_events(tables, watch, work, t_new, h, run):
-    """Note the crossings inside a step in order; theta where the run is to stop, NEVER, or RAISED."""
-    low, left = 0.0, SAMPLES  # how many parts may be split, as there must be room for what is found
+    """Store the crossings inside a step in order; theta where the run stops, NEVER, or RAISED."""
+    low, left = 0.0, SAMPLES  # `left`: how many parts may still be split, as the space for crossings is limited
     for sample in range(1, SAMPLES + 1):
         while low < sample / SAMPLES:
             high = sample / SAMPLES
@@ -340,26 +341,26 @@ def look_for_events(tables, watch, work, t_new, h, run):
 
 
 def count_slots_for_step(n: int) -> int:
-    """Most crossings of n events in one step."""
+    """Maximum number of crossings of n events in one step."""
     return 2 * SAMPLES * n
 
 
 def sign_ahead(slope, g, t_span: tuple[float, float], y: np.ndarray, noise: float) -> float:
-    """The sign of g just ahead of a state where it is zero, by its rate along the solution; 0 if that is zero, too.
+    """The sign of g just after a state where it is zero, from its rate along the solution; 0 if the rate is zero too.
 
-    `noise` is what rounding may make of g there.
+    `noise` is the rounding error of g there.
     """
     return _sign_of_change(slope, g, t_span, y, noise, lambda s, k: y + s * k)
 
 
 def sign_ahead_curved(slope, g, t_span: tuple[float, float], y: np.ndarray, noise: float) -> float:
-    """The same where the rate is zero: by a step of Heun's scheme."""
+    """As `sign_ahead` where the rate is zero: from a step of Heun's scheme."""
     t = t_span[0]
     return _sign_of_change(slope, g, t_span, y, noise, lambda s, k: y + 0.5 * s * (k + slope(t + s, y + s * k)))
 
 
 def estimate_rounding(g, t: float, y: np.ndarray) -> float:
-    """How much the rounding of the time and the state may change g."""
+    """Estimate how much rounding of the time and the state can change g."""
     eps, value = float(np.finfo(y.dtype).eps), g(t, y)[0].real
     moved = [g(t * (1 + eps), y + eps * signs * y)[0].real for signs in _list_sign_patterns(y.size, y.dtype)]
     return 8 * max([abs(m - value) for m in moved])
@@ -367,14 +368,14 @@ def estimate_rounding(g, t: float, y: np.ndarray) -> float:
 
 @lru_cache(maxsize=8)
 def _list_sign_patterns(n: int, dtype) -> tuple[np.ndarray, ...]:
-    """Signs for the rounding of n numbers."""
+    """Sign patterns with which n numbers are perturbed."""
     return tuple(np.where(np.cos(k * np.arange(1.0, n + 1)) > 0, 1, -1).astype(dtype) for k in range(3))
 
 
 def _sign_of_change(slope, g, t_span: tuple[float, float], y: np.ndarray, noise: float, move) -> float:
-    """The sign of g(t + s, move(s, k)) - g(t, y) for the shortest s that shows it, k being the slope; 0 if none does.
+    """The sign of g(t + s, move(s, k)) - g(t, y), k the slope, for the smallest s at which it exceeds `noise`, or 0.
 
-    From 2^-30 of the time in which the state changes by its own size.
+    s starts at 2^-30 of the time in which the state changes by its own size.
     """
     t, t_end = t_span
     try:
@@ -388,21 +389,21 @@ def _sign_of_change(slope, g, t_span: tuple[float, float], y: np.ndarray, noise:
             change = g(t + s, move(s, k))[0].real - value
             if abs(change) > noise:
                 return float(np.sign(change))
-    except RuntimeError:  # a function raised, which the run will tell
+    except RuntimeError:  # raised by a function; the run will report it
         pass
     return 0.0
 
 
 def build_event_state(plan: Plan, slope, fields, problem: Problem, reals: int, dtype) -> EventState:
-    """The events of a plan with their values at the beginning, and room for the first crossings; `grow` makes more.
+    """The events of a plan with their initial values, and space for the first crossings, which `grow` extends.
 
-    `fields` are those of the events and of a projection: they share the parameters of the problem.  `slope` is the
-    right-hand side, which tells on which side of zero an event goes on that begins there.
+    `fields` are those of the events and of a projection, which share the parameters of the problem.  `slope` is the
+    right-hand side, from which the sign of an event that is zero initially is determined.
     """
     if not fields:
         return watch_nothing(reals, dtype)
     n = len(plan.events)
-    room = 64 + count_slots_for_step(n) if n else 0
+    capacity = 64 + count_slots_for_step(n) if n else 0
     facts = (
         [field.address for field in fields[:n]],
         [event.direction for event in plan.events],
@@ -414,7 +415,7 @@ def build_event_state(plan: Plan, slope, fields, problem: Problem, reals: int, d
         if not plan.events[e].touch and not plan.events[e].at_start:
             noise[e] = estimate_rounding(fields[e], problem.t_span[0], problem.initial)
             values[e] = TINY * sign_ahead(slope, fields[e], problem.t_span, problem.initial, noise[e])
-    found = (np.zeros(room, np.int64), np.zeros(room), np.zeros((room, reals), dtype))
+    found = (np.zeros(capacity, np.int64), np.zeros(capacity), np.zeros((capacity, reals), dtype))
     pending = [event.at_start and value == 0 for event, value in zip(plan.events, values, strict=True)]
     addresses, directions, stops, pending = (np.array(x, np.int64) for x in (*facts, pending))
     touches, falling = np.array([event.touch for event in plan.events], float), np.zeros(n, np.int64)
@@ -424,20 +425,20 @@ def build_event_state(plan: Plan, slope, fields, problem: Problem, reals: int, d
 
 @lru_cache(maxsize=64)
 def watch_nothing(reals: int, dtype) -> EventState:
-    """No events: empty arrays, which nobody writes into, so that one of a kind will do."""
+    """The state without events: empty arrays that are never written to, so one instance per type is shared."""
     numbers, none, states = np.zeros(0), np.zeros(0, np.int64), np.zeros((0, reals), dtype)
     state = (numbers, numbers, none, numbers, none, numbers, numbers, np.zeros(0, dtype))
     return EventState(none, none, none, *state, numbers, none, numbers, states)
 
 
 def is_crowded(watch: EventState, n_found: int) -> bool:
-    """Whether the next step may find no room for its crossings."""
+    """Whether the space left may be too small for the crossings of the next step."""
     n = len(watch.values)
     return n > 0 and n_found + count_slots_for_step(n) > len(watch.t)
 
 
 def grow(watch: EventState) -> EventState:
-    """Twice the room."""
+    """Double the space for crossings."""
     return watch._replace(
         which=np.concatenate((watch.which, np.zeros_like(watch.which))),
         t=np.concatenate((watch.t, np.zeros_like(watch.t))),

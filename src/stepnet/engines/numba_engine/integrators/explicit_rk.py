@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 
 from stepnet.engines.contract import AdaptiveSteps, Plan
-from stepnet.engines.numba_engine.codegen.fused_steps import find_fused_address, write_attempt, write_steps
 from stepnet.engines.numba_engine.codegen.kernels import Kernel, inlined
 from stepnet.engines.numba_engine.codegen.primitives import call_attempt, call_steps, combine, copy_row, is_finite_row
+from stepnet.engines.numba_engine.codegen.steps.fused_steps import find_fused_address, write_attempt, write_steps
 from stepnet.engines.numba_engine.integrators import step_control, stepping
 from stepnet.engines.numba_engine.integrators.dense_output import (
     ASIDE,
@@ -47,18 +47,17 @@ from stepnet.engines.numba_engine.rhs.ladder import CompiledRHS
 from stepnet.engines.numba_engine.rhs.problem_parts import build_fields
 from stepnet.engines.numba_engine.runs.job import Job, StageSlopes, allocate_work, create_run_state, find_grid
 from stepnet.problem import Problem
-from stepnet.schemes import conditions
 from stepnet.schemes.step_program import build_scheme_program
 from stepnet.schemes.tableau import Butcher, ExplicitRK
 
 ROWS = SimpleNamespace(Y=Y, Y_NEW=Y_NEW, ERROR=ERROR, K=K)
 
-FIRST_LOOK = np.array([Y, K, Y_NEW, ERROR])  # rows for `first_step`
+FIRST_LOOK = np.array([Y, K, Y_NEW, ERROR])  # rows for `choose_first_step`
 
 
 @inlined
 def take_generated_steps(steps, p, tables, work, run, grid, save_at, out):
-    """As many even steps of generated code as can be taken at once; one of them if the result is not finite."""
+    """Take as many equal generated steps as possible at once; only one if the result is not finite."""
     count = stepping.count_steps_ahead(run)
     copy_row(work, Y, ASIDE)
     call_steps(steps, run.t0, run.h, run.step, count, work, p)
@@ -68,13 +67,13 @@ def take_generated_steps(steps, p, tables, work, run, grid, save_at, out):
         stepping.finish_step(work, Y, 1, stepping.grid_time(run, grid, run.step + 1), run, save_at, out.t, out.y)
         return DONE
     copy_row(work, ASIDE, Y)
-    run.stride = 1  # find the step at which it happened
+    run.stride = 1  # to find the step at which it happened
     return NOT_FINITE if count == 1 else DONE
 
 
 @Kernel
 def run_fixed(field, steps, p, tables, needs, work, run_, grid, out):
-    """Steps of given length; `steps` is the address of generated even steps, or 0."""
+    """Fixed steps; `steps` is the address of generated equal steps, or 0."""
     run = run_[0]
     used, is_simple = tables.b.shape[1], is_nothing_wanted(needs)
     for _ in range(run.slice):
@@ -93,7 +92,7 @@ def run_fixed(field, steps, p, tables, needs, work, run_, grid, out):
         if not evaluate_stages(field, p, tables.A, tables.c, work, Y, Y_NEW, K, 1, used, t, h, run):
             return FIELD_RAISED
         combine(work, Y_NEW, Y, h, tables.b, 0, K, used)
-        if steps != 0 and is_whole:  # the very step that would be taken if nothing was wanted of its inside
+        if steps != 0 and is_whole:  # the same step as without step output
             copy_row(work, Y, ASIDE)
             call_steps(steps, run.t0, run.h, run.step, 1, work, p)
             copy_row(work, Y, Y_NEW)
@@ -116,7 +115,7 @@ def attempt_step(field, attempt, p, tables, work, h, run):
         return True
     if not evaluate_stages(field, p, tables.A, tables.c, work, Y, Y_NEW, K, 1, s, run.t, h, run):
         return False
-    if tables.b.shape[1] == s:  # else the last stage is at the new state already
+    if tables.b.shape[1] == s:  # else the last stage is the slope at the new state
         combine(work, Y_NEW, Y, h, tables.b, 0, K, s)
     for m in range(n_errors):
         combine(work, ERROR + m, ZERO, h, tables.E, m, K, s)
@@ -135,7 +134,7 @@ def measure_error(work, n_errors, how, run):
 
 @inlined
 def is_lost(work, h, run):
-    """Whether so short a step leaves the state as it is, though it has a slope: nothing finite lies ahead of it."""
+    """Whether a very short step leaves the state unchanged although its slope is nonzero: a sign of a singularity."""
     span = abs(run.t_end - run.t0)
     if not abs(h) < step_control.LOST * max(abs(run.t), span if np.isfinite(span) else 1.0):
         return False
@@ -155,7 +154,7 @@ def find_next_goal(run, stops):
 
 @inlined
 def advance_time(run, h, goal, is_at_goal):
-    """t + h with the rounding error carried along (Kahan), so that 10^8 steps do not drift."""
+    """t + h with compensated (Kahan) summation, so that 10^8 steps do not drift."""
     if is_at_goal:
         return goal, 0.0
     increment = h + run.t_low
@@ -165,7 +164,7 @@ def advance_time(run, h, goal, is_at_goal):
 
 @Kernel
 def run_adaptive(field, attempt, p, tables, how, stops, needs, work, run_, out):
-    """Steps as long as the error estimate allows; `attempt` is the address of a generated step, or 0.
+    """Adaptive steps; `attempt` is the address of a generated step, or 0.
 
     A step ends at each of the times `stops`.
     """
@@ -206,14 +205,14 @@ def run_adaptive(field, attempt, p, tables, how, stops, needs, work, run_, out):
         t_new, t_low = advance_time(run, h, goal, is_at_goal)
         run.n_steps = run.step + 1 if is_last else -1
         status = complete(field, p, tables, needs, is_simple, work, tables.n_stages, t_new, h, run, out)
-        if run.theta < 1.0:  # an event or a failure inside: the end of the step is not reached
+        if run.theta < 1.0:  # stopped by an event or a failure before the end of the step
             run.n_steps = -1
             return status
         run.t_low = t_low
         if is_at_goal and not is_last:
             run.next_stop += 1
         longer = h * step_control.growth(error, run, how.betas, how.shrink, how.grow, how.aim)
-        if is_at_goal and abs(run.h) > abs(longer):  # it was cut to end here, which says nothing about the next one
+        if is_at_goal and abs(run.h) > abs(longer):  # it was shortened: no bound for the next step
             longer = run.h
         run.h = np.sign(h) * min(abs(longer), run.h_max)
         run.error_2 = run.error_1
@@ -225,7 +224,7 @@ def run_adaptive(field, attempt, p, tables, how, stops, needs, work, run_, out):
 
 
 def prepare(problem: Problem, scheme: ExplicitRK, plan: Plan) -> Job:
-    """Everything a run needs, for any problem: its right-hand sides joined to one."""
+    """Prepare a run of any problem, with its right-hand sides combined into one."""
     initial, (field, watched, moved) = problem.initial, build_fields(problem, plan)
     extension = scheme.continuous
     n, n_corrections = len(extension.c), len(extension.R)
@@ -238,7 +237,7 @@ def prepare(problem: Problem, scheme: ExplicitRK, plan: Plan) -> Job:
     choose_step = None
     if is_adaptive:
         how = step_control.build_control_settings(plan.stepping, 1.0 / error_power(scheme))
-        run[0]["is_checked"] = field.replay is not None and not field.callbacks
+        run["is_checked"] = field.replay is not None and not field.callbacks
         choose_step = partial(_choose_first_step, field, plan.stepping, how, work, run)
         choose_step()
 
@@ -271,10 +270,10 @@ def _find_fused_steps(field: CompiledRHS, scheme: ExplicitRK, is_adaptive: bool,
 
 @lru_cache(maxsize=64)
 def build_tables(scheme: ExplicitRK, dtype) -> SchemeTables:
-    """The numbers of a scheme as kernels read them."""
+    """The coefficients of a scheme as kernels read them."""
     table, extension = scheme.butcher, scheme.continuous
     s = len(table.b)
-    used = s - conditions.is_fsal(scheme)
+    used = s - scheme.is_fsal
     E = np.array([table.b - np.array(hat.b) for hat in scheme.embedded]).reshape(-1, s)
     arrays = (extension.A, table.b[None, :used], extension.c, E, extension.R)
     kinds = (dtype, dtype, float, dtype, dtype)
@@ -286,8 +285,8 @@ def build_tables(scheme: ExplicitRK, dtype) -> SchemeTables:
 def _choose_first_step(
     field: CompiledRHS, stepping_plan: AdaptiveSteps, how, work: np.ndarray, run: np.ndarray
 ) -> None:
-    run[0]["error_1"] = run[0]["error_2"] = 1.0
-    run[0]["was_rejected"] = 0
+    run["error_1"] = run["error_2"] = 1.0
+    run["was_rejected"] = 0
     if stepping_plan.first_step is None:
         step_control.choose_initial_step(field.address, field.p, work, how, FIRST_LOOK, run)
     else:
@@ -297,13 +296,13 @@ def _choose_first_step(
 
 @lru_cache(maxsize=64)
 def error_power(scheme: ExplicitRK) -> int:
-    """k in error = O(h^k): one more than the lower order; 2 k_1 - k_2 with the two estimates of DOP853's rule."""
+    """k in error = O(h^k): the lower order plus one; 2 k_1 - k_2 for the two estimates of DOP853."""
     powers = [min(scheme.order, hat.order) + 1 for hat in scheme.embedded]
     return powers[0] if len(powers) == 1 else 2 * powers[0] - powers[1]
 
 
 def evaluate_stage_slopes(field, table: Butcher):
-    """The slopes of one step in Python, stage by stage, for whoever looks into a failure."""
+    """Evaluate the slopes of one step in Python, stage by stage, to diagnose a failure."""
 
     def slopes(t, y, h):
         k = []

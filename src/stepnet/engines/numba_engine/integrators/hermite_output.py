@@ -1,7 +1,7 @@
-"""Events, dense output and projection for schemes without a continuous extension of their own.
+"""Events, dense output and projection for schemes without a continuous extension.
 
-The kernel of the family takes the steps, another one looks into them through the cubic Hermite polynomial of both ends,
-for one more evaluation of the whole right-hand side each.
+The family's kernel takes the steps; a second kernel processes them with the cubic Hermite polynomial between their
+ends, at the cost of one evaluation of the whole right-hand side per step.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from stepnet.engines.numba_engine.runs.trajectory import make_no_pieces
 from stepnet.problem import Problem
 from stepnet.solution import Status
 
-BLOCK, SHORT_BLOCK = 1024, 64  # steps taken before they are looked at; after a reset the rest of them is taken again
+BLOCK, SHORT_BLOCK = 1024, 64  # steps taken before they are processed; after a reset the remaining ones are taken again
 MOST_NUMBERS = 2**20  # in a block
 
 
 @Kernel
 def look_at_steps(field, p, tables, needs, work, run_, first, count, t, y, out):
-    """Go through `count` steps from step `first` on, whose ends are the rows of `t` and `y`; PAUSED after the last."""
+    """Process `count` steps from step `first` on, whose ends are the rows of `t` and `y`; PAUSED after the last."""
     run = run_[0]
     while run.step < first + count:
         if stepping.is_full(run, out.t) or is_full(needs, run, out):
@@ -45,15 +45,15 @@ def look_at_steps(field, p, tables, needs, work, run_, first, count, t, y, out):
 
 
 class JobSteps:
-    """The steps of a family's job, a block of them at a time."""
+    """The steps of a family's job, taken block by block."""
 
     def __init__(self, job: Job, size: int):
-        prefix = 0 if job.prefix is None else len(job.prefix[0]) - 1  # steps that a multistep scheme has taken already
+        prefix = 0 if job.prefix is None else len(job.prefix[0]) - 1  # steps already taken by the starting procedure
         width = job.rows * int(job.run[0]["reals"])
         size = max(1, min(size, MOST_NUMBERS // max(width, 1)))
-        room = max(size, prefix)
+        capacity = max(size, prefix)
         self.job, self.first, self._size, self._code = job, 0, size, PAUSED
-        self.t, self.y = np.empty(room), np.empty((room, width), job.real_dtype)
+        self.t, self.y = np.empty(capacity), np.empty((capacity, width), job.real_dtype)
         if job.prefix is not None:
             self.t[:prefix] = job.prefix[0][1:]
             self.y[:prefix] = job.prefix[1][1:].view(job.real_dtype)
@@ -62,19 +62,19 @@ class JobSteps:
 
     @property
     def reached(self) -> int:
-        """How many steps the family has taken."""
+        """The number of steps the family has taken."""
         return int(self.job.run[0]["step"])
 
     def take(self, most: int) -> None:
-        """The next block."""
+        """Take the next block."""
         run = self.job.run[0]
         self.first = self.reached
         run["slice"], run["saved"] = min(most, self._size), 0
         self._code = self.job.advance(self._output)
 
     def go_back_to(self, run, state: np.ndarray) -> None:
-        """Go on from another state, in the middle of the step if an event has cut it."""
-        if self._code not in (DONE, PAUSED):  # the steps after it have failed, and left who knows what
+        """Continue from another state, inside a step if an event has ended it early."""
+        if self._code not in (DONE, PAUSED):  # later steps have failed and left undefined values
             self.job.work[...] = 0
             for callback in (callback for field in self.job.fields for callback in field.callbacks):
                 callback.exception = None
@@ -84,7 +84,7 @@ class JobSteps:
         run["is_cut"] = 0
 
     def ending(self, run) -> int:
-        """What the family's kernel answered after its last block."""
+        """The code that the family's kernel returned after its last block."""
         if self._code in (DONE, PAUSED):
             return PAUSED
         run["part"] = ELSEWHERE
@@ -92,7 +92,7 @@ class JobSteps:
 
 
 def prepare(problem: Problem, scheme, plan: Plan, prepare_steps) -> Job:
-    """A job that runs the one of the family, made by `prepare_steps`, and looks into its steps."""
+    """A job that runs the family's job, built by `prepare_steps`, and processes its steps."""
     moves = is_moving(plan)
     inner_plan = Plan(_fix_times(problem, plan.stepping) if moves else plan.stepping, Saving(None, 1))
     size = 1 if plan.project is not None else SHORT_BLOCK if moves else BLOCK
@@ -130,12 +130,12 @@ def prepare(problem: Problem, scheme, plan: Plan, prepare_steps) -> Job:
 
 
 def is_moving(plan: Plan) -> bool:
-    """Whether the states that the scheme has computed may be replaced by others."""
+    """Whether the plan may replace states that the scheme has computed."""
     return plan.project is not None or any(event.reset is not None for event in plan.events)
 
 
 def insert_wanted_times(outcome: Outcome, plain: Outcome, problem: Problem) -> Outcome:
-    """What is saved at wanted times is as accurate as the scheme, so it comes from a plain run over the same steps."""
+    """Replace the saved states by those of a plain run over the same steps, which have the accuracy of the scheme."""
     t0, t1 = problem.t_span
     reached = (outcome.t_end - plain.t) * (1.0 if t1 >= t0 else -1.0) >= 0
     cost, more = outcome.statistics, plain.statistics
@@ -151,7 +151,7 @@ def insert_wanted_times(outcome: Outcome, plain: Outcome, problem: Problem) -> O
 
 
 def _fix_times(problem: Problem, stepping_plan: FixedSteps) -> FixedSteps:
-    """Even steps by their times, because generated code takes none that is cut."""
+    """Equal steps given by their times, because generated code cannot shorten a step."""
     if stepping_plan.grid is not None:
         return stepping_plan
     t0, t1 = problem.t_span

@@ -37,7 +37,7 @@ def step(field, p, A, B, c, work, t, h, run):
 
 @Kernel
 def run_fixed(field, p, A, B, c, work, run_, grid, save_at, out_t, out_y):
-    """Steps of given length; wanted times inside a step are reached by steps of their own from its beginning."""
+    """Fixed steps; save times inside a step are reached by auxiliary steps from its beginning."""
     run = run_[0]
     for _ in range(run.slice):
         if run.step == run.n_steps:
@@ -61,7 +61,7 @@ def run_fixed(field, p, A, B, c, work, run_, grid, save_at, out_t, out_y):
 
 
 def prepare(problem: Problem, scheme: LowStorageRK, plan: Plan) -> Job:
-    """Everything a run needs, for any problem: its right-hand sides joined to one."""
+    """Prepare a run of any problem, with its right-hand sides combined into one."""
     initial, field = problem.initial, build_full_field(problem)
     work, run = allocate_work(initial, 1, 4), create_run_state(problem, plan)
     tables = (np.array(scheme.A), np.array(scheme.B), np.array(scheme.butcher.c))

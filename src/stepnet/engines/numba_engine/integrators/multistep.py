@@ -1,6 +1,6 @@
 """Explicit multistep: y_{n+1} = sum alpha_j y_{n-j} + h^d sum beta_j f_{n-j}.  The history is part of the state.
 
-States and slopes of the last steps lie in rings of rows: step i in slot i modulo the length of the ring.
+States and slopes of the last steps are stored in ring buffers: step i in slot i modulo the length of the ring.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from numpy.polynomial import Polynomial
 from stepnet.engines.contract import FixedSteps, Outcome, Plan, Saving
 from stepnet.engines.numba_engine.codegen.kernels import Kernel, inlined
 from stepnet.engines.numba_engine.codegen.primitives import call_field, copy_row, is_finite_row
-from stepnet.engines.numba_engine.integrators import explicit_rk, splitting, stepping
+from stepnet.engines.numba_engine.integrators import stepping
+from stepnet.engines.numba_engine.integrators.families import find_executor
 from stepnet.engines.numba_engine.integrators.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, PAUSED
 from stepnet.engines.numba_engine.rhs.problem_parts import build_full_field, build_part_fields
 from stepnet.engines.numba_engine.runs.driver import StartFailed, drive
 from stepnet.engines.numba_engine.runs.job import Job, StageSlopes, allocate_work, create_run_state, find_wanted_times
 from stepnet.problem import Problem
+from stepnet.schemes.capabilities import find_derivative_order
 from stepnet.schemes.multistep import Multistep
-from stepnet.schemes.splitting import Splitting
-from stepnet.schemes.tableau import ExplicitRK
 from stepnet.solution import Status
 
-# Rows of `work`: the state (q and v for second-order problems), the new and an interpolated one, then the two rings.
+# Rows of `work`: state (q and v for second-order problems), new state, interpolated state, then the two rings.
 STATE, NEW, BETWEEN, RINGS = 0, 2, 4, 6
 
 
@@ -56,7 +56,7 @@ def advance_history(field, p, alpha, beta, power, work, h, run):
 
 @inlined
 def append_slope(field, p, work, t_new, run):
-    """Put the new state and its slope into the rings; False if the right-hand side raised."""
+    """Store the new state and its slope in the rings; False if the right-hand side raised."""
     length = (work.shape[0] - RINGS) // 2
     slot = (run.step + 1) % length
     copy_row(work, NEW, RINGS + slot)
@@ -70,7 +70,7 @@ def append_slope(field, p, work, t_new, run):
 
 @inlined
 def interpolate(interpolant, work, theta, h, run):
-    """work[BETWEEN] = y_n + h sum_i B_i(theta) f_{n+1-i}: the polynomial through the last slopes, integrated."""
+    """work[BETWEEN] = y_n + h sum_i B_i(theta) f_{n+1-i}: the integral of the polynomial through the last slopes."""
     length = (work.shape[0] - RINGS) // 2
     copy_row(work, STATE, BETWEEN)
     for i in range(interpolant.shape[0]):
@@ -84,7 +84,7 @@ def interpolate(interpolant, work, theta, h, run):
 
 @Kernel
 def run_first_order(field, p, alpha, beta, interpolant, work, run_, save_at, out_t, out_y):
-    """Even steps of y' = f(t, y)."""
+    """Equal steps of y' = f(t, y)."""
     run = run_[0]
     no_grid = save_at[:0]
     for _ in range(run.slice):
@@ -121,7 +121,7 @@ def interpolate_hermite(work, before, slope_before, after, slope_after, target, 
 
 @Kernel
 def run_second_order(field, p, alpha, beta, work, run_, save_at, out_t, out_y):
-    """Even steps of q'' = a(t, q); v is the central difference, (q_{n+1} - q_n) / h + h a_{n+1} / 2."""
+    """Equal steps of q'' = a(t, q); v is the central difference, (q_{n+1} - q_n) / h + h a_{n+1} / 2."""
     run = run_[0]
     no_grid = save_at[:0]
     length = (work.shape[0] - RINGS) // 2
@@ -155,15 +155,12 @@ def run_second_order(field, p, alpha, beta, work, run_, save_at, out_t, out_y):
     return DONE if run.step == run.n_steps else PAUSED
 
 
-STARTERS = {ExplicitRK: explicit_rk.prepare, Splitting: splitting.prepare}
-
-
 def prepare(problem: Problem, scheme: Multistep, plan: Plan) -> Job:
-    """Start with the one-step scheme that the record names, then go on with the history it left."""
+    """Start with the one-step scheme that the record names, then continue with the history it left."""
     n_steps, n_started = plan.stepping.n_steps, scheme.n_steps - 1
     t0, t1 = problem.t_span
     if n_steps <= n_started or t0 == t1:
-        return STARTERS[type(scheme.starter)](problem, scheme.starter, plan)
+        return find_executor(scheme.starter)(problem, scheme.starter, plan)
     opening = replace(problem, t_span=(t0, t0 + n_started * ((t1 - t0) / n_steps)))
     start = _run_starter(opening, scheme.starter, Plan(FixedSteps(n_started), Saving(None, 1)))
     job = _prepare(problem, scheme, plan, start, n_started)
@@ -173,7 +170,7 @@ def prepare(problem: Problem, scheme: Multistep, plan: Plan) -> Job:
 
 
 def _run_starter(opening: Problem, starter, plan: Plan) -> Outcome:
-    outcome = drive(STARTERS[type(starter)](opening, starter, plan), opening, plan, starter)
+    outcome = drive(find_executor(starter)(opening, starter, plan), opening, plan, starter)
     if outcome.status is not Status.COMPLETED:
         raise StartFailed(outcome)
     return outcome
@@ -182,7 +179,7 @@ def _run_starter(opening: Problem, starter, plan: Plan) -> Outcome:
 def _record_start(
     opening: Problem, scheme: Multistep, plan: Plan, start: Outcome
 ) -> tuple[tuple[np.ndarray, np.ndarray], int]:
-    """What the starting steps contribute to the saved trajectory, and how many evaluations that takes."""
+    """The states saved during the starting procedure, and the evaluations that this takes."""
     every, wanted = plan.saving.every, plan.saving.at
     if wanted is None:
         kept = slice(None, None, every) if every else slice(0, 0)
@@ -196,7 +193,7 @@ def _record_start(
 
 
 def _prepare(problem: Problem, scheme: Multistep, plan: Plan, start: Outcome, n_started: int) -> Job:
-    is_second = scheme.derivative == 2
+    is_second = find_derivative_order(scheme) == 2
     field = build_part_fields(problem)[1] if is_second else build_full_field(problem)
     rows = 2 if is_second else 1
     length = scheme.n_steps + 1
@@ -244,14 +241,14 @@ def _prepare(problem: Problem, scheme: Multistep, plan: Plan, start: Outcome, n_
 
 
 def field_size(problem: Problem, rows: int) -> int:
-    """How many entries of the flat state the right-hand side takes."""
+    """The number of entries of the flat state that the right-hand side takes."""
     return problem.initial.size // rows
 
 
 def find_slope_interpolant(nodes: int) -> np.ndarray:
     """Coefficients of B_i(theta) = int_0^theta L_i(s) ds, L_i the Lagrange polynomials on s = 1, 0, -1, ...
 
-    Row i holds those of theta, theta^2, ...
+    Row i holds the coefficients of theta, theta^2, ...
     """
     s = 1.0 - np.arange(nodes)
     rows = []

@@ -1,8 +1,8 @@
-"""Splitting: the flows of the parts in turn, over the fractions that the scheme says.
+"""Splitting: the flows of the parts one after the other, over the fractions of the step that the scheme defines.
 
-For q' = dq(t, p), p' = dp(t, q) every flow is exact: q moves with p fixed (drift), p with q fixed (kick).  For a sum
-of right-hand sides each flow is one step of a Runge-Kutta scheme of at least the same order.  Every part has a clock
-of its own, which moves with it; that is what keeps the order for right-hand sides that depend on time.
+For q' = dq(t, p), p' = dp(t, q) every flow is exact: q changes with p fixed (drift), p with q fixed (kick).  For a sum
+of right-hand sides each flow is one step of a Runge-Kutta scheme of at least the same order.  Every part has its own
+time, which advances with its flow; this preserves the order for right-hand sides that depend on time.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 from numba import uintp
 
 from stepnet.engines.contract import Plan
-from stepnet.engines.numba_engine.codegen.fused_steps import find_fused_address, write_steps
 from stepnet.engines.numba_engine.codegen.kernels import Kernel, inlined
 from stepnet.engines.numba_engine.codegen.primitives import call_field, call_steps, combine, copy_row, is_finite_row
+from stepnet.engines.numba_engine.codegen.steps.fused_steps import find_fused_address, write_steps
 from stepnet.engines.numba_engine.integrators import stepping
 from stepnet.engines.numba_engine.integrators.explicit_rk import evaluate_stage_slopes
 from stepnet.engines.numba_engine.integrators.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, PAUSED
@@ -29,18 +29,17 @@ from stepnet.engines.numba_engine.runs.job import (
     find_wanted_times,
 )
 from stepnet.problem import Problem, Split
-from stepnet.schemes.conditions import is_fsal
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.step_program import build_scheme_program, find_inner_scheme
 
-# Rows of a partitioned problem: q, p, their slopes; the same four for a step in progress or aside to a wanted time.
+# Rows of a partitioned problem: q, p, their slopes; the same four for a step in progress or an auxiliary step.
 Q, P, DQ, DP, ASIDE = range(5)
-BEFORE = 2 * ASIDE  # q and p at the beginning of the step, to fall back on
+BEFORE = 2 * ASIDE  # q and p at the beginning of the step, restored if it fails
 
 
 @inlined
 def take_partitioned_step(dq, dp, parameters, parts, fractions, is_known, work, at, t, h, run):
-    """Drifts and kicks in place on the four rows from `at`; the slope of the first flow may be known already."""
+    """Drifts and kicks in place on the four rows from `at`; the slope of the first flow may already be known."""
     q_clock = p_clock = t
     q_known = is_known and parts[0] == 0
     p_known = is_known and parts[0] == 1
@@ -78,7 +77,7 @@ def take_partitioned_step(dq, dp, parameters, parts, fractions, is_known, work, 
 
 @inlined
 def give_up(status, work, run):
-    """Back to the beginning of the step, keeping the row on which the right-hand side raised."""
+    """Restore the beginning of the step, but keep the row on which the right-hand side raised."""
     copy_row(work, run.row_in, ASIDE)
     run.row_in = ASIDE
     copy_row(work, BEFORE + Q, Q)
@@ -88,9 +87,9 @@ def give_up(status, work, run):
 
 @Kernel
 def run_partitioned(dq, dp, steps, parameters, parts, fractions, is_fsal, work, run_, grid, save_at, out_t, out_y):
-    """Steps of a separable problem.  If a step ends with the part that begins the next one, its slope is used twice.
+    """Steps of a separable problem.  If a step ends with the part that begins the next one, its slope is reused.
 
-    `steps` is the address of generated even steps, or 0.
+    `steps` is the address of generated equal steps, or 0.
     """
     run = run_[0]
     for _ in range(run.slice):
@@ -122,7 +121,7 @@ def run_partitioned(dq, dp, steps, parameters, parts, fractions, is_fsal, work, 
             give_up(NOT_FINITE, work, run)
             if count == 1:
                 return NOT_FINITE
-            run.stride, run.has_slope = 1, 0  # find the step at which it happened
+            run.stride, run.has_slope = 1, 0  # to find the step at which it happened
             continue
         run.has_slope = is_fsal
         run.step += count - 1
@@ -130,13 +129,13 @@ def run_partitioned(dq, dp, steps, parameters, parts, fractions, is_fsal, work, 
     return DONE if run.step == run.n_steps else PAUSED
 
 
-# Rows of a sum of parts: the state, a copy for a step aside, scratch, and the slopes of the inner scheme.
+# Rows of a sum of parts: state, copy for an auxiliary step, scratch, and the slopes of the inner scheme.
 Y, Y_ASIDE, SCRATCH, K = range(4)
 
 
 @inlined
 def take_sum_step(fields, parameters, parts, fractions, A, b, c, clocks, work, at, t, h, run):
-    """The flows in place on row `at`, each by one step of the inner Runge-Kutta scheme."""
+    """Apply the flows in place to row `at`, each by one step of the inner Runge-Kutta scheme."""
     clocks[:] = t
     s = c.shape[0]
     for i in range(parts.shape[0]):
@@ -182,7 +181,7 @@ def run_sum_of_parts(fields, parameters, parts, fractions, A, b, c, clocks, work
 
 
 def prepare(problem: Problem, scheme: Splitting, plan: Plan) -> Job:
-    """Everything a run needs: exact flows for partitioned problems, inner steps for sums."""
+    """Prepare a run: exact flows for partitioned problems, inner Runge-Kutta steps for sums."""
     return _prepare_sum(problem, scheme, plan) if isinstance(problem, Split) else _prepare_pair(problem, scheme, plan)
 
 
@@ -200,7 +199,7 @@ def _prepare_pair(problem: Problem, scheme: Splitting, plan: Plan) -> Job:
         write = partial(write_steps, program, rows, stride)
         steps = find_fused_address((dq, dp), program, stride, "steps", write, len(parts))
     run[0]["per_step"] = count_evaluations_per_step(scheme, is_second_order)
-    head = (dq.address, dp.address, steps, dp.p, parts, fractions, int(is_fsal(scheme)))
+    head = (dq.address, dp.address, steps, dp.p, parts, fractions, int(scheme.is_fsal))
 
     def go(out):
         return advance(*head, work, run, find_grid(plan), find_wanted_times(plan), out.t, out.y)
@@ -246,9 +245,9 @@ def _prepare_sum(problem: Split, scheme: Splitting, plan: Plan) -> Job:
 
 
 def count_evaluations_per_step(scheme: Splitting, is_second_order: bool) -> int:
-    """How often right-hand sides are called in a step, a slope that is still good not counted again."""
+    """Evaluations of right-hand sides per step; a slope that is reused is not counted again."""
     flows = scheme.sequence()
-    parts = [part for part, _ in flows][1 if is_fsal(scheme) else 0 :]
+    parts = [part for part, _ in flows][1 if scheme.is_fsal else 0 :]
     return sum(1 for part in parts if not (is_second_order and part == 0))
 
 

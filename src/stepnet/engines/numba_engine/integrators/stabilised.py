@@ -18,13 +18,13 @@ from stepnet.engines.numba_engine.runs.job import Job, allocate_work, create_run
 from stepnet.problem import Problem
 from stepnet.schemes.tableau import StabilisedRK
 
-# Rows of `work`: the state, its slope, the slope of the last stage, and three stages that take turns.
+# Rows of `work`: state, its slope, slope of the last stage, and three stages used in rotation.
 Y, F0, SLOPE, STAGE = range(4)
 
 
 @inlined
 def step(field, p, table, c, work, t, h, run):
-    """One step from work[Y], its slope in work[F0]: the row of the new state, or -1 if the right-hand side raised."""
+    """One step from work[Y] with slope work[F0]; the row of the new state, or -1 if the right-hand side raised."""
     s, reals = table.shape[1], run.reals
     copy_row(work, Y, STAGE)
     for k in range(reals):
@@ -44,7 +44,7 @@ def step(field, p, table, c, work, t, h, run):
 
 @Kernel
 def run_fixed(field, p, table, c, work, run_, grid, save_at, out_t, out_y):
-    """Steps of given length; wanted times inside a step are reached by steps of their own from its beginning."""
+    """Fixed steps; save times inside a step are reached by auxiliary steps from its beginning."""
     run = run_[0]
     for _ in range(run.slice):
         if run.step == run.n_steps:
@@ -73,7 +73,7 @@ def run_fixed(field, p, table, c, work, run_, grid, save_at, out_t, out_y):
 
 
 def prepare(problem: Problem, scheme: StabilisedRK, plan: Plan) -> Job:
-    """Everything a run needs, for any problem: its right-hand sides joined to one."""
+    """Prepare a run of any problem, with its right-hand sides combined into one."""
     initial, field = problem.initial, build_full_field(problem)
     work, run = allocate_work(initial, 1, STAGE + 3), create_run_state(problem, plan)
     table = np.array([scheme.mu, scheme.nu, scheme.mu_tilde, scheme.gamma_tilde])

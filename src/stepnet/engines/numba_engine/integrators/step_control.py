@@ -1,4 +1,4 @@
-"""How large is the error of a step, and how long should the next one be?"""
+"""Error norms and step-size control."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from stepnet.schemes.controllers import Controller
 RMS, MAXIMUM = 0, 1
 EPS = 2.0**-52
 LEAST_STEP = 1e-100  # of the time span
-LOST = 1e-14  # of the time span or the time: a step so short that leaves the state as it is goes nowhere
+LOST = 1e-14  # of the time span or the time: if a step this short leaves the state unchanged, the run is stuck
 NORMS = {"rms": RMS, "max": MAXIMUM}
 
 
 class ControlSettings(NamedTuple):
-    """Tolerances and controller as kernels read them; `betas` are divided by k, `exponent` is 1/k for errors O(h^k)."""
+    """Tolerances and controller for kernels; `betas` are divided by k, and `exponent` is 1/k, for errors O(h^k)."""
 
     atol: np.ndarray
     rtol: np.ndarray
@@ -34,7 +34,7 @@ class ControlSettings(NamedTuple):
 
 
 def build_control_settings(plan: AdaptiveSteps, exponent: float) -> ControlSettings:
-    """From a plan to numbers."""
+    """The control settings of a plan."""
     return ControlSettings(plan.atol, plan.rtol, NORMS[plan.norm], *_control(plan.controller, exponent))
 
 
@@ -60,7 +60,7 @@ def scaled_norm(work, row, y, y_new, atol, rtol, norm, run):
         x = float(size) / (atol[k] + rtol[k] * max(size_y, size_new))
         if norm == RMS:
             total += x * x
-        elif total == total and not x <= total:  # a NaN stays
+        elif total == total and not x <= total:  # a NaN is kept
             total = x
     if norm == RMS and n > 0:
         return np.sqrt(total / n)
@@ -69,7 +69,7 @@ def scaled_norm(work, row, y, y_new, atol, rtol, norm, run):
 
 @inlined
 def growth(error, run, betas, shrink, grow, aim):
-    """Factor for the next step: aim * prod error_i^(-beta_i), clipped; no growth right after a rejection."""
+    """Factor for the next step: aim * prod error_i^(-beta_i), clipped; no growth directly after a rejection."""
     if error == 0.0:
         factor = grow
     else:
@@ -92,9 +92,9 @@ def shrinkage(error, shrink, safety, exponent):
 
 @inlined
 def choose_first_step(field, p, work, how, rows, run):
-    """Set run.h by the rule of Hairer, Norsett & Wanner I, II.4: an Euler step tells how fast the slope changes.
+    """Set run.h by the rule of Hairer, Norsett & Wanner I, II.4: an Euler step estimates how fast the slope changes.
 
-    `rows` are those of y, its slope (known on exit), and two of scratch.
+    `rows` are those of y, its slope (known on exit), and two scratch rows.
     """
     y, slope, probe, change = rows
     span = abs(run.t_end - run.t)
@@ -124,11 +124,11 @@ def choose_first_step(field, p, work, how, rows, run):
 
 @inlined
 def is_too_short(run):
-    """Whether the next step is lost in the clock: 10 spacings of its numbers, as SciPy has it, or h_least at t = 0."""
+    """Whether the next step is below the resolution of t: 10 spacings of t, as in SciPy, or h_least at t = 0."""
     return abs(run.h) < max(10 * EPS * abs(run.t), run.h_least)
 
 
 @Kernel
 def choose_initial_step(field, p, work, how, rows, run_):
-    """The same for the driver to call."""
+    """As `choose_first_step`, callable by the driver."""
     return choose_first_step(field, p, work, how, rows, run_[0])

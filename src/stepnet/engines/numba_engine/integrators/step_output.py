@@ -1,4 +1,4 @@
-"""All that is wanted of a step besides its end: events, times between, dense output, projection; and how it ends."""
+"""Step output: events, save times, dense output and projection; and how a step is completed."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from stepnet.engines.numba_engine.runs.job import find_wanted_times
 
 
 class OutputRequest(NamedTuple):
-    """What a run wants of the inside of its steps."""
+    """The step output that a run computes."""
 
     watch: events.EventState
     save_at: np.ndarray
     is_dense: int
-    is_aside: int  # wanted times by steps aside, or by the continuous extension
-    project: int  # address of a function that moves each new state, or 0
+    is_aside: int  # save times by auxiliary steps, not by the continuous extension
+    project: int  # address of a function that replaces each new state, or 0
 
 
 class OutputBuffers(NamedTuple):
-    """Where saved states and the pieces of dense output go."""
+    """Arrays for saved states and for the polynomials of dense output."""
 
     t: np.ndarray
     y: np.ndarray
@@ -44,7 +44,7 @@ class OutputBuffers(NamedTuple):
 
 
 def build_output_request(plan: Plan, watch: events.EventState, moved, is_aside: bool) -> OutputRequest:
-    """The wishes of a plan; `moved` holds the field of its projection, if there is one."""
+    """The step output of a plan; `moved` holds the field of its projection, if there is one."""
     return OutputRequest(
         watch, find_wanted_times(plan), int(plan.dense), int(is_aside), moved[0].address if moved else 0
     )
@@ -52,14 +52,14 @@ def build_output_request(plan: Plan, watch: events.EventState, moved, is_aside: 
 
 @inlined
 def is_nothing_wanted(needs):
-    """Whether the ends of the steps are all that is wanted; the usual case, kept free of anything else."""
+    """Whether there is no step output, the common case, which skips everything else."""
     is_plain = needs.is_dense == 0 and needs.project == 0
     return is_plain and needs.watch.values.shape[0] == 0 and needs.save_at.shape[0] == 0
 
 
 @compiled
 def is_full(needs, run, out):
-    """Whether the next step may find no room for events or dense output."""
+    """Whether the next step may lack space for events or dense output."""
     if needs.is_dense and run.n_pieces == out.piece_t.shape[0]:
         return True
     n = needs.watch.values.shape[0]
@@ -68,7 +68,7 @@ def is_full(needs, run, out):
 
 @inlined
 def evaluate_at_time(field, p, tables, is_aside, work, length, h, run):
-    """work[ASIDE] = y(t + length), by a step of that length or by the continuous extension of the one of length h."""
+    """work[ASIDE] = y(t + length), by a step of that length or by the continuous extension of the step of length h."""
     if is_aside:
         used, aside = tables.b.shape[1], K + tables.c.shape[0] + tables.R.shape[0]
         copy_row(work, K, aside)
@@ -82,7 +82,7 @@ def evaluate_at_time(field, p, tables, is_aside, work, length, h, run):
 
 @inlined
 def save_between(field, p, tables, needs, work, t_new, h, run, out):
-    """Save the wanted times inside a step; the main steps never depend on them."""
+    """Save the states at save times inside a step; the main steps never depend on them."""
     while stepping.is_inside(run, needs.save_at, t_new):
         length = (needs.save_at[run.next_save] - run.t) - run.t_low
         if not evaluate_at_time(field, p, tables, needs.is_aside, work, length, h, run):
@@ -95,7 +95,7 @@ def save_between(field, p, tables, needs, work, t_new, h, run, out):
 
 @compiled
 def look_inside(field, p, tables, needs, work, known, t_new, h, run, out):
-    """Events, times between, dense output, projection: DONE, EVENT if the run stops (at run.theta), or a failure."""
+    """Compute the step output: DONE, EVENT if the run stops (at run.theta), or a failure."""
     has_events = needs.watch.values.shape[0] > 0
     is_interpolated = needs.is_aside == 0 and stepping.is_inside(run, needs.save_at, t_new)
     is_extended = has_events or needs.is_dense or is_interpolated
@@ -127,7 +127,7 @@ def look_inside(field, p, tables, needs, work, known, t_new, h, run, out):
 
 @inlined
 def complete(field, p, tables, needs, is_simple, work, known, t_new, h, run, out):
-    """The new state is computed: look into the step and go to its end, or to an event inside it.
+    """Complete a step whose new state is computed: compute its output and advance to its end, or to an event inside it.
 
     DONE, EVENT if the run stops here, or a failure; run.theta < 1 if the end of the step is not reached.
     """

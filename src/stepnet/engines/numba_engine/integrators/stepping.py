@@ -1,7 +1,7 @@
-"""What the kernels of all families share: the state of a run, the clock, and saving.
+"""What the kernels of all families share: the state of a run, its time, and saving.
 
-A kernel is called again and again with the same arrays and goes on where it stopped, so a run can be cut into slices
-anywhere without changing a bit.
+A kernel is called repeatedly with the same arrays and continues where it stopped, so a run can be divided into slices
+anywhere without changing a bit of the result.
 """
 
 from __future__ import annotations
@@ -14,48 +14,48 @@ import numpy as np
 from stepnet.engines.numba_engine.codegen.kernels import inlined
 from stepnet.engines.numba_engine.codegen.primitives import REGISTER_BYTES
 
-# What a kernel answers.  The first four ask the driver to do something and call again; the rest end the run.
+# Codes returned by a kernel.  The first four ask the driver to act and call again; the others end the run.
 PAUSED, FULL, EVENT, BROKEN, DONE, STEP_LIMIT, NOT_FINITE, STEP_TOO_SMALL, FIELD_RAISED, ACCUMULATED = range(10)
 
 
 class RunState(NamedTuple):
-    """The numbers of a run: where it is, how it goes on, what it has cost."""
+    """The numbers of a run: position, step control and counters."""
 
     n: int = 0  # entries of the state, as the right-hand side counts them
     reals: int = 0  # real numbers in one row of `work`: n, or 2 n for a complex state
     t: float = 0.0  # time is t + t_low
-    t_low: float = 0.0
     t0: float = 0.0
     t_end: float = 0.0
-    t_scale: float = 0.0  # times are known to the rounding of this number: |t0| for even steps, 0 for given times
+    t_scale: float = 0.0  # times are accurate to the rounding of this number: |t0| for equal steps, 0 for given times
     h: float = 0.0
     h_max: float = 0.0
+    h_least: float = 0.0  # minimum length of an adaptive step, for t = 0, where the spacing of numbers gives no bound
+    n_steps: int = -1  # total number of steps, if known
+    max_steps: int = 0
+    save_every: int = 0
+    t_low: float = 0.0
     h_tried: float = 0.0  # of the last attempt
     step: int = 0  # accepted steps
-    n_steps: int = -1  # how many there will be, where that is known
     rejected: int = 0
     evaluations: int = 0
-    max_steps: int = 0
     slice: int = 0  # attempts in this call
     error_1: float = 1.0  # error norms of the last two accepted steps
     error_2: float = 1.0
-    h_least: float = 0.0  # shorter adaptive steps are refused even at t = 0, where the spacing of numbers says nothing
-    is_checked: int = 0  # whether attempts that are not finite are shown to the driver
-    has_slope: int = 0  # the slope at the beginning of the step is known
+    is_checked: int = 0  # whether attempts that are not finite are reported to the driver
+    has_slope: int = 0  # whether the slope at the beginning of the step is known
     was_rejected: int = 0
-    stride: int = 64  # most steps at once in generated code
-    per_step: int = 0  # evaluations in one of them
-    next_stop: int = 0  # of the times at which a step must end
-    is_cut: int = 0  # an event ended the step early, the next one is the rest of it
-    theta: float = 0.0  # where in the step that was
+    stride: int = 64  # maximum number of steps in one call of generated code
+    per_step: int = 0  # evaluations per step of generated code
+    next_stop: int = 0  # index of the next time at which a step must end
+    is_cut: int = 0  # an event ended the step early; the next step is its remainder
+    theta: float = 0.0  # position of that event in the step
     n_found: int = 0  # events
-    nan_event: int = 0  # 1 + the first event that was NaN; -1 once the driver has looked at it
+    nan_event: int = 0  # 1 + index of the first event that was NaN; -1 once the driver has handled it
     t_nan: float = 0.0
     n_pieces: int = 0  # of dense output
-    save_every: int = 0
     next_save: int = 0
     saved: int = 0
-    part: int = 0  # where a right-hand side raised: which one, in which stage, at what time, on which row
+    part: int = 0  # where a right-hand side raised: which part, stage, time and row
     stage: int = 0
     t_stage: float = 0.0
     row_in: int = 0
@@ -63,17 +63,20 @@ class RunState(NamedTuple):
 
 KINDS = {int: "q", float: "d"}  # of eight bytes each
 RUN = np.dtype([(name, KINDS[kind]) for name, kind in get_type_hints(RunState).items()], align=True)
-"""The same as kernels see and change it: an array of one record."""
+"""`RunState` as kernels read and modify it: an array of one record."""
 
-LAYOUT = Struct("".join(KINDS[kind] for kind in get_type_hints(RunState).values()))
-"""The same in bytes, which is the quickest way to fill one."""
+BLANK = Struct("".join(KINDS[kind] for kind in get_type_hints(RunState).values())).pack(*RunState())
+"""The default `RunState` in bytes."""
 
-ROUNDING = 1e-15  # relative distance at which two times are the same
+BEGINNING = Struct("".join(KINDS[kind] for kind in get_type_hints(RunState).values())[:12])
+"""The first numbers of a run, which its problem and plan set."""
+
+ROUNDING = 1e-15  # relative distance below which two times are equal
 
 
 @inlined
 def grid_time(run, grid, step):
-    """Time of step `step` on a given grid, or on an even one without accumulating rounding."""
+    """Time of step `step` on a given grid, or on a uniform one without accumulated rounding."""
     if grid.shape[0] > 0:
         return grid[step]
     if step == run.n_steps:
@@ -83,7 +86,7 @@ def grid_time(run, grid, step):
 
 @inlined
 def step_length(run, grid, step):
-    """Length of the step that begins at time `step`."""
+    """Length of the step with index `step`."""
     if grid.shape[0] > 0:
         return grid[step + 1] - grid[step]
     return run.h
@@ -91,7 +94,7 @@ def step_length(run, grid, step):
 
 @inlined
 def save(work, row, count, t, run, out_t, out_y):
-    """Append `count` rows, one after the other, to what the caller gets."""
+    """Append `count` consecutive rows to the saved states."""
     i = run.saved
     out_t[i] = t
     for part in range(count):
@@ -102,7 +105,7 @@ def save(work, row, count, t, run, out_t, out_y):
 
 @inlined
 def saves_every(run):
-    """Whether the step just taken is to be saved: every k-th and the last one."""
+    """Whether the step just taken is saved: every k-th and the last one."""
     if run.save_every < 0:
         return False
     if run.step == run.n_steps:
@@ -112,13 +115,13 @@ def saves_every(run):
 
 @inlined
 def is_full(run, out_t):
-    """Whether the next step may find no room to be saved."""
+    """Whether there may be no space to save the next step."""
     return run.save_every >= 0 and run.saved == out_t.shape[0]
 
 
 @inlined
 def is_due(run, save_at, t_new):
-    """Whether a wanted time lies in the step that ends at `t_new`."""
+    """Whether a save time lies in the step that ends at `t_new`."""
     if run.next_save >= save_at.shape[0]:
         return False
     slack = ROUNDING * max(abs(t_new), run.t_scale)
@@ -127,26 +130,26 @@ def is_due(run, save_at, t_new):
 
 @inlined
 def is_at_step_end(run, t, t_new):
-    """Whether a wanted time is the end of the step, up to rounding."""
+    """Whether a save time is the end of the step, up to rounding."""
     return abs(t - t_new) <= ROUNDING * max(abs(t_new), run.t_scale)
 
 
 @inlined
 def is_inside(run, save_at, t_new):
-    """Whether the next wanted time lies in the step that ends at `t_new`, but not at its end."""
+    """Whether the next save time lies in the step that ends at `t_new`, but not at its end."""
     return is_due(run, save_at, t_new) and not is_at_step_end(run, save_at[run.next_save], t_new)
 
 
 @inlined
 def save_wanted(work, row, count, run, save_at, out_t, out_y):
-    """Save rows as the state at the next wanted time."""
+    """Save rows as the state at the next save time."""
     save(work, row, count, save_at[run.next_save], run, out_t, out_y)
     run.next_save += 1
 
 
 @inlined
 def find_next_step(run, grid):
-    """Beginning, end and length of the next of the given steps; it begins at an event if one has cut it."""
+    """Beginning, end and length of the next fixed step; it begins at an event if one ended the last step early."""
     t_new = grid_time(run, grid, run.step + 1)
     if run.is_cut:
         run.is_cut = 0
@@ -157,7 +160,7 @@ def find_next_step(run, grid):
 
 @inlined
 def count_steps_ahead(run):
-    """How many steps can be taken before one is to be saved, the run ends or the slice is over."""
+    """The number of steps that can be taken before one is saved, the run ends or the slice is over."""
     count = min(run.n_steps - run.step, run.stride, run.slice)
     if run.save_every > 0:
         count = min(count, run.save_every - run.step % run.save_every)
@@ -166,7 +169,7 @@ def count_steps_ahead(run):
 
 @inlined
 def finish_step(work, row, count, t_new, run, save_at, out_t, out_y):
-    """The step is taken: move the clock, and save the state in `row` if it is wanted."""
+    """Finish a step: advance the time, and save the state in `row` if required."""
     while is_due(run, save_at, t_new):
         save_wanted(work, row, count, run, save_at, out_t, out_y)
     run.t = t_new
@@ -177,7 +180,7 @@ def finish_step(work, row, count, t_new, run, save_at, out_t, out_y):
 
 @inlined
 def note_exception(run, part, stage, t, row):
-    """Note where a right-hand side raised."""
+    """Record where a right-hand side raised."""
     run.part = part
     run.stage = stage
     run.t_stage = t
@@ -186,6 +189,6 @@ def note_exception(run, part, stage, t, row):
 
 
 def pad_length(reals: int, dtype: np.dtype) -> int:
-    """Length of a row: the state rounded up to whole registers."""
+    """Length of a row: the state rounded up to whole SIMD registers."""
     lanes = REGISTER_BYTES // np.dtype(dtype).itemsize
     return max(lanes, -(-reals // lanes) * lanes)

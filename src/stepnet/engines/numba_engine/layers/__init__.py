@@ -1,1 +1,1 @@
-"""Layer kernels: networks on tiles of samples, forward, along tangents and in reverse."""
+"""Layer kernels: networks on tiles of samples: forward, tangents and reverse."""

@@ -1,9 +1,9 @@
-"""Attention on tiles: every sample has its own P, so all products of states run column by column over the samples."""
+"""Attention on tiles: every sample has its own P, so products of states are computed sample by sample, in columns."""
 
 from __future__ import annotations
 
+from stepnet.engines.numba_engine.codegen.intrinsics.activations import exponential
 from stepnet.engines.numba_engine.codegen.kernels import compiled, inlined
-from stepnet.engines.numba_engine.layers.activations import exponential
 from stepnet.engines.numba_engine.layers.matrix_products import TILE, add_outer, mix
 
 QUERY, KEY, VALUE, OUTPUT = range(4)
@@ -29,7 +29,7 @@ def _add_product(memory, a0, b0, o0, n, stride):
 
 @inlined
 def _first_and_last(i, tokens, is_causal, is_transposed):
-    """The tokens j with P_ij, or P_ji if transposed, that are not zero by the mask."""
+    """The range of tokens j for which the mask allows P_ij, or P_ji if transposed."""
     if not is_causal:
         return 0, tokens
     return (i, tokens) if is_transposed else (0, i + 1)
@@ -59,7 +59,7 @@ def weigh(memory, p0, v0, o0, tokens, channels, heads, is_causal, is_transposed,
 
 @compiled
 def correlate(memory, a0, b0, p0, tokens, channels, heads, is_causal, is_added):
-    """P[h, i, j] (+)= sum_{c in h} a[c, i] b[c, j] where the mask lets it."""
+    """P[h, i, j] (+)= sum_{c in h} a[c, i] b[c, j] where the mask allows it."""
     size, row = channels // heads, tokens * TILE
     for h in range(heads):
         for i in range(tokens):
@@ -111,7 +111,7 @@ def differentiate_softmax(memory, p0, d0, scale, tokens, heads, is_causal):
 
 @compiled
 def compute_probabilities(machine, W, w0, memory, x0, q0, tokens, channels, heads, is_causal):
-    """Queries, keys and P behind each other at q0."""
+    """Compute queries, keys and P, stored consecutively from q0."""
     size, columns = channels * tokens * TILE, tokens * TILE
     for number in range(2):
         place = w0 + number * channels * channels
@@ -130,7 +130,7 @@ def attend(machine, W, w0, memory, x0, v0, o0, s0, is_transposed, is_added, toke
     p0 = compute_probabilities(machine, W, w0, memory, x0, s0, tokens, channels, heads, is_causal)
     inner, outer = (OUTPUT, VALUE) if is_transposed else (VALUE, OUTPUT)
     t = is_transposed
-    # The queries are not needed any more, so their places hold what is weighed and what comes out of it.
+    # The queries are no longer needed, so their memory holds the input and output of the weighted sum.
     mix(machine, W, w0 + inner * square, channels, t, memory, v0, channels, memory, s0, channels, columns, False)
     weigh(memory, p0, s0, s0 + size, tokens, channels, heads, is_causal, t, False)
     k0 = s0 + size

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.engines.numba_engine.codegen.intrinsics.activations import IDENTITY, activate, steepen
 from stepnet.engines.numba_engine.codegen.kernels import inlined
-from stepnet.engines.numba_engine.layers.activations import IDENTITY, activate, steepen
 from stepnet.engines.numba_engine.layers.attention import attend, attend_tangent, pull_attention
 from stepnet.engines.numba_engine.layers.matrix_products import TILE, add_outer, is_small, mix, multiply
 from stepnet.engines.numba_engine.layers.node_operators import add_scaled, set_scaled, set_sum, set_zero, spread_nodes
@@ -20,13 +20,13 @@ MIXING, FIXED, ATTENTION, NORMALISATION = range(4)
 (KIND, C_IN, C_OUT, NODES_IN, NODES_OUT, TAPS, TAP0, WEIGHTS, BIAS, CLOCK, ACTIVATION, IS_TRANSPOSED, N_IN, N_OUT,
  BIAS_NODES, TAPE, SLOPES, HEADS, IS_CAUSAL, IS_CENTRED, N_COLUMNS) = range(21)  # fmt: skip
 OFFSET, SIZE, CHANNELS, N_MIRRORED, MIRROR0 = range(5)
-"""Of a slot: where its parameter begins and its size; for K - K' also its channels, its taps and their partners."""
+"""Columns of a slot: offset and size of its parameter; for K - K' also channels, taps and their mirror images."""
 
 
 class Chains(NamedTuple):
-    """The layers of all parts as rows of numbers; operators on nodes, each with its transpose, as sparse rows.
+    """The layers of all parts as rows of integers; operators on nodes, each with its transpose, as sparse rows.
 
-    `slots` are the weights as layers read them: a K that is taken as it is and as K - K' has one for each.
+    `slots` are the weights as layers read them: a K used both as K and as K - K' has a slot for each.
     """
 
     first: np.ndarray
@@ -47,7 +47,7 @@ class Chains(NamedTuple):
 
 @inlined
 def locate_operator(chains, tap, is_transposed):
-    """Where the rows and the entries of an operator, or of its transpose, begin."""
+    """Offsets of the rows and the entries of an operator, or of its transpose."""
     if is_transposed:
         return chains.taps[tap, 3], chains.taps[tap, 4]
     return chains.taps[tap, 1], chains.taps[tap, 2]
@@ -122,7 +122,7 @@ def locate_weights(k, base, i):
 
 
 @inlined
-def bias_of(k, W, base, i, t, c):
+def evaluate_bias(k, W, base, i, t, c):
     """b + t c of a channel."""
     bias = 0.0
     if k[BIAS] >= 0:
@@ -140,9 +140,9 @@ def is_bent(k, sign):
 
 @inlined
 def run_chain(machine, chains, part, W, base, i, t, memory, x0, o0, tape, s0, size, b0, sum0, v, w):
-    """The value of a chain at o0; the inner layers leave theirs at `tape`.
+    """Compute the value of a chain at o0; the values of inner layers are stored at `tape`.
 
-    If there is a place `sum0`, it gets v b + w value.  Scratch: what a layer makes of its input, then that of a layer.
+    If sum0 >= 0, v b + w value is stored there.  Scratch: the input of an activation, then the scratch of a layer.
     """
     first, last = chains.first[part], chains.first[part + 1]
     one = chains.sign.dtype.type(1.0)
@@ -162,7 +162,8 @@ def run_chain(machine, chains, part, W, base, i, t, memory, x0, o0, tape, s0, si
                 place = c * columns
                 machine.ahead[0] = activate(
                     k[ACTIVATION], memory, u0 + place, z0 + place, slopes + place, columns,
-                    bias_of(k, W, base, i, t, c), sign, b0 + place, sum0 + place if is_last and sum0 >= 0 else -1, v, w,
+                    evaluate_bias(k, W, base, i, t, c), sign, b0 + place,
+                    sum0 + place if is_last and sum0 >= 0 else -1, v, w,
                     machine.ahead[0], machine.ahead[1],
                 )  # fmt: skip
         elif is_last and sum0 >= 0:
@@ -172,7 +173,7 @@ def run_chain(machine, chains, part, W, base, i, t, memory, x0, o0, tape, s0, si
 
 @inlined
 def locate_known(chains, layer, last, part, o0, tape):
-    """Where the value of a layer lies, its derivative if it does not follow from the value, and the value's sign."""
+    """Offsets of a layer's value and of its derivative (if not a function of the value), and the sign of the value."""
     k = chains.layers[layer]
     z0, sign = (o0, chains.sign[part]) if layer == last - 1 else (tape + k[TAPE], chains.sign.dtype.type(1.0))
     return z0, tape + k[SLOPES] if k[SLOPES] >= 0 else z0, sign
@@ -201,9 +202,9 @@ def pull_linear(machine, chains, layer, W, w0, memory, x0, g0, out, b0, s):
 def pull_chain(
     machine, chains, part, W, base, i, t, memory, x0, o0, tape, f0, weight, g0, b0, xb0, W_bar, s0, size, is_x_wanted
 ):
-    """x_bar = b + and W_bar += gradients of <weight f, chain(x)>; b = 0 if b0 < 0, and g is scratch, which may be f.
+    """x_bar = b + gradient and W_bar += gradient of <weight f, chain(x)>; b = 0 if b0 < 0; g is scratch and may be f.
 
-    Scratch of `size` each: two inner gradients, the gradient by way of a state-dependent K', then that of a layer.
+    Scratch of `size` each: two inner gradients, the gradient through a state-dependent K', then the scratch of a layer.
     """
     first, last = chains.first[part], chains.first[part + 1]
     anchor, has_anchor = s0 + 2 * size, False
@@ -256,7 +257,7 @@ def pull_chain(
 
 @inlined
 def push_chain(machine, chains, part, W, W_dot, base, i, t, memory, x0, xd0, o0, od0, tape, s0, size):
-    """The tangent of a chain at od0, after its value at o0."""
+    """Compute the tangent of a chain at od0, after its value at o0."""
     first, last = chains.first[part], chains.first[part + 1]
     s, one = s0 + 3 * size, chains.sign.dtype.type(1.0)
     v0, vd0 = x0, xd0
@@ -283,7 +284,7 @@ def push_chain(machine, chains, part, W, W_dot, base, i, t, memory, x0, xd0, o0,
         columns = k[BIAS_NODES] * TILE
         z0, slopes, sign = locate_known(chains, layer, last, part, o0, tape)
         for c in range(k[N_OUT] // k[BIAS_NODES] if is_bent(k, sign) else 0):
-            place, bias = c * columns, bias_of(k, W_dot, base, i, t, c)
+            place, bias = c * columns, evaluate_bias(k, W_dot, base, i, t, c)
             steepen(
                 k[ACTIVATION], memory, z0 + place, slopes + place, out + place, out + place, columns, bias, sign, one
             )

@@ -1,17 +1,48 @@
-"""The instructions of a program and of its transpose, as the kernels of `layer_kernels` read them."""
+"""The instructions of a step program and of its transpose, as the kernels of `layer_kernels` read them."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from stepnet.engines.numba_engine.layers import layer_kernels
 from stepnet.schemes.step_program import Slope, StepProgram
+
+SLOPE, SUM, SCALED, ZERO = range(4)
+
+
+class Instruction(NamedTuple):
+    """One instruction on rows.
+
+    SUM: out = v one + w other.  SCALED: out = v one, or out += v one if `is_added`.  ZERO: out = 0.
+
+    SLOPE, forward: out = f(one), slope number `slope` of the step; if `is_added`, also total = v other + w out.
+
+    SLOPE, reverse: out = other + K' (v total), K' the pullback of `slope` at the row `out`, without `other` unless
+    `is_added`; `one` is the row of the slope.
+    """
+
+    kind: int
+    out: int
+    one: int = 0
+    other: int = 0
+    slope: int = 0
+    is_added: int = 0
+    total: int = 0
+    v: float = 0.0
+    w: float = 0.0
+
+
+def _make_dtype(real: type) -> np.dtype:
+    return np.dtype([(name, real if name in "vw" else np.int64) for name in Instruction._fields], align=True)
+
+
+DTYPES = {np.dtype(real): _make_dtype(real) for real in (np.float32, np.float64)}
+"""Instructions as records that kernels read, for weights of each real type."""
 
 
 class ProgramRows(Protocol):
-    """The rows of a program: those that lie in the next state, that are copied there, that are read at the end."""
+    """The rows of a program: those stored in the next state, those copied there, and those read at the end."""
 
     n_rows: int
     passed: dict[int, int]
@@ -20,81 +51,101 @@ class ProgramRows(Protocol):
     slopes: list[int]
 
 
-def write_forward(program: StepProgram, rows: ProgramRows, h: float) -> tuple[np.ndarray, np.ndarray]:
-    """Slopes and sums; rows of the state that are handed on are copied at the end.
+def tabulate(code: list[Instruction], dtype: np.dtype) -> np.ndarray:
+    """Instructions as an array of records, with weights of a real type."""
+    return np.array(code, DTYPES[np.dtype(dtype)])
 
-    A slope k and the sum v y + w k that follows it are one instruction: (SLOPE, k, x, y, number, 1, sum), v, w.
-    """
-    code: list[list] = []
+
+# ---- forward --------------------------------------------------------------------------------------------------------
+
+
+def write_forward(program: StepProgram, rows: ProgramRows, h: float) -> list[Instruction]:
+    """Slopes and sums; rows of the state that pass to the next step are copied at the end."""
+    code: list[Instruction] = []
     slope = 0
     for i, operation in enumerate(program.operations):
         out = program.n_rows + i
         if isinstance(operation, Slope):
-            code.append([layer_kernels.SLOPE, out, operation.row, 0, slope, 0, 0, 0.0, 0.0])
+            code.append(Instruction(SLOPE, out, operation.row, slope=slope))
             slope += 1
-            continue
-        terms = [(term.row, term.weight * h**term.power) for term in operation.terms]
-        if len(terms) == 1:
-            code.append([layer_kernels.SCALED, out, terms[0][0], 0, 0, 0, 0, terms[0][1], 0.0])
-        elif code and code[-1][:2] == [layer_kernels.SLOPE, terms[1][0]] and terms[0][0] != terms[1][0]:
-            code[-1][3], code[-1][5:] = terms[0][0], [1, out, terms[0][1], terms[1][1]]
         else:
-            (one, v), (other, w) = terms[:2]
-            code.append([layer_kernels.SUM, out, one, other, 0, 0, 0, v, w])
-        code += [[layer_kernels.SCALED, out, row, 0, 0, 1, 0, weight, 0.0] for row, weight in terms[2:]]
-    code += [[layer_kernels.SCALED, rows.n_rows + j, program.outputs[j], 0, 0, 0, 0, 1.0, 0.0] for j in rows.copied]
-    return _as_arrays(code)
+            code += _write_sum(out, [(term.row, term.weight * h**term.power) for term in operation.terms])
+    return code + [Instruction(SCALED, rows.n_rows + j, program.outputs[j], v=1.0) for j in rows.copied]
 
 
-def write_reverse(program: StepProgram, rows: ProgramRows, h: float) -> tuple[np.ndarray, np.ndarray]:
-    """The program transposed.  A gradient is set where it is first met, and added to from then on.
+def _write_sum(out: int, terms: list[tuple[int, float]]) -> list[Instruction]:
+    """The first two terms in one instruction, then the others one by one."""
+    if len(terms) == 1:
+        return [Instruction(SCALED, out, terms[0][0], v=terms[0][1])]
+    (one, v), (other, w) = terms[:2]
+    more = [Instruction(SCALED, out, row, is_added=1, v=weight) for row, weight in terms[2:]]
+    return [Instruction(SUM, out, one, other, v=v, w=w), *more]
 
-    The pullback of a slope, x_bar = b + K' (v f), is (SLOPE, x, k, b, number, whether there is a b, f), v: f is the
-    gradient of k, or what that is a multiple of; b is x_bar itself, or what that is a copy of.
-    """
-    code: list[list] = []
-    met: set[int] = set()
 
-    def add(target, source, weight):
-        code.append([layer_kernels.SCALED, target, source, 0, 0, int(target in met), 0, weight, 0.0])
+def fuse_sums(code: list[Instruction]) -> list[Instruction]:
+    """Merge a slope and the sum v y + w k that follows it into one instruction."""
+    fused: list[Instruction] = []
+    for each in code:
+        last = fused[-1] if fused else None
+        follows = last is not None and last.kind == SLOPE and not last.is_added
+        if follows and each.kind == SUM and each.other == last.out and each.one != last.out:
+            fused[-1] = last._replace(other=each.one, is_added=1, total=each.out, v=each.v, w=each.w)
+        else:
+            fused.append(each)
+    return fused
+
+
+# ---- reverse --------------------------------------------------------------------------------------------------------
+
+
+def write_reverse(program: StepProgram, rows: ProgramRows, h: float) -> list[Instruction]:
+    """The transposed program, whose rows are gradients.  A row is set at its first occurrence, then added to."""
+    code: list[Instruction] = []
+    met = {*rows.passed, *rows.finals}
+
+    def add(target: int, source: int, weight: float) -> None:
+        code.append(Instruction(SCALED, target, source, is_added=int(target in met), v=weight))
         met.add(target)
 
-    def taken(target, weight=None):
-        """What the row was set to, if nothing touched either since then: that is left out.  Else the row itself."""
-        touched = set()
-        for k in range(len(code) - 1, -1, -1):
-            kind, out, source, _, _, is_added, _, v, _ = code[k]
-            if kind != layer_kernels.SCALED or target in touched:
-                break
-            if out == target and not is_added and source not in touched and weight in (None, v):
-                del code[k]
-                return source, v
-            touched |= {out, source} if source == target else {out}  # its reader needs the row itself
-        return target, 1.0
-
-    met |= {*rows.passed, *rows.finals}
     for j in rows.copied:
         add(program.outputs[j], rows.n_rows + j, 1.0)
     slope = len(rows.slopes)
     for i in range(len(program.operations) - 1, -1, -1):
         operation, out = program.operations[i], program.n_rows + i
-        is_slope = isinstance(operation, Slope)
-        slope -= is_slope
+        slope -= isinstance(operation, Slope)
         if out not in met:
             continue
-        if is_slope:
-            source, weight = taken(out)
-            begin, _ = taken(operation.row, 1.0)
-            is_begun = int(operation.row in met)
-            code.append([layer_kernels.SLOPE, operation.row, out, begin, slope, is_begun, source, weight, 0.0])
-            met.add(operation.row)
+        if isinstance(operation, Slope):
+            x, is_begun = operation.row, int(operation.row in met)
+            code.append(Instruction(SLOPE, x, out, x, slope, is_begun, out, 1.0))
+            met.add(x)
         else:
             for term in operation.terms:
                 add(term.row, out, term.weight * h**term.power)
-    code += [[layer_kernels.ZERO, row, 0, 0, 0, 0, 0, 0.0, 0.0] for row in range(program.n_rows) if row not in met]
-    return _as_arrays(code)
+    return code + [Instruction(ZERO, row) for row in range(program.n_rows) if row not in met]
 
 
-def _as_arrays(code) -> tuple[np.ndarray, np.ndarray]:
-    table = np.array(code, float).reshape(-1, 9)
-    return table[:, :7].astype(np.int64), np.ascontiguousarray(table[:, 7:])
+def drop_copies(code: list[Instruction]) -> list[Instruction]:
+    """Make pullbacks of slopes read the rows of which theirs are multiples or copies, which are then not computed."""
+    kept: list[Instruction] = []
+    for each in code:
+        if each.kind == SLOPE:
+            source, weight = _take_source(kept, each.one)
+            begin, _ = _take_source(kept, each.out, 1.0)
+            each = each._replace(other=begin, total=source, v=weight)
+        kept.append(each)
+    return kept
+
+
+def _take_source(code: list[Instruction], target: int, weight: float | None = None) -> tuple[int, float]:
+    """The source of a row, if neither has changed since; the instruction is then removed.  Else the row itself."""
+    touched: set[int] = set()
+    for k in range(len(code) - 1, -1, -1):
+        kind, out, source, is_added, v = code[k].kind, code[k].out, code[k].one, code[k].is_added, code[k].v
+        if kind != SCALED or target in touched:
+            break
+        if out == target and not is_added and source not in touched and weight in (None, v):
+            del code[k]
+            return source, v
+        touched |= {out, source} if source == target else {out}  # the instruction that reads it needs the row itself
+    return target, 1.0

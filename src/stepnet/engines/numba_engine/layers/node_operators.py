@@ -1,44 +1,16 @@
-"""What layers are made of besides products: sums of rows, and sparse operators on nodes.
+"""Layer operations other than products: sums of rows, and sparse operators on nodes.
 
-A tile is `(features, TILE)`: its columns are samples.  All numbers are in flat arrays, places are offsets into them.
+A tile is `(features, TILE)`: its columns are samples.  All numbers are in flat arrays, addressed by offsets.
 """
 
 from __future__ import annotations
 
-from numba import types
-from numba.extending import intrinsic
-
+from stepnet.engines.numba_engine.codegen.intrinsics.tiles import write_entrywise
 from stepnet.engines.numba_engine.codegen.kernels import inlined
-from stepnet.engines.numba_engine.codegen.vectors import VectorWriter
 from stepnet.engines.numba_engine.layers.matrix_products import TILE
 
-
-def _write_entrywise(formula):
-    """The function below for a formula of the entries a of `out`, b of `one` and c of `other`, and of v and w."""
-
-    @intrinsic
-    def run(typing_context, memory, out, one, other, n, v, w):
-        """out = formula over n entries, a whole number of tiles."""
-        whole, real = types.int64, memory.dtype
-        signature = types.void(memory, whole, whole, whole, whole, real, real)
-
-        def generate(context, builder, signature, arguments):
-            memory_, *rows, n, v, w = arguments
-            kit = VectorWriter(context, builder, real, TILE)
-            starts = [kit.address(memory, memory_, row) for row in rows]
-            v, w = kit.spread(v), kit.spread(w)
-            with kit.over(n) as place:
-                a, b, c = (kit.load(builder.add(start, place)) for start in starts)
-                kit.store(formula(a, b, c, v, w), builder.add(starts[0], place))
-            return context.get_dummy_value()
-
-        return signature, generate
-
-    return run
-
-
 _added, _scaled, _summed = (
-    _write_entrywise(formula)
+    write_entrywise(formula, TILE)
     for formula in (
         lambda a, b, c, v, w: a + v * b,
         lambda a, b, c, v, w: v * b,

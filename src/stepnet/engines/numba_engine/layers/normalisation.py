@@ -56,9 +56,9 @@ def normalise(memory, x0, v0, o0, s0, is_added, channels, columns, is_centred, e
 
 @compiled
 def add_size_change(memory, x0, v0, z0, a0, o0, s0, channels, columns, is_centred, eps):
-    """out -= <z, C v> C a / (channels r^3), the change of N(x) v with r.
+    """out -= <z, C v> C a / (channels r^3), the derivative of N(x) v through r.
 
-    With a = x it pulls z back to x; with z = x_dot, v = x and a = v it pushes x_dot on.
+    With a = x it pulls z back to x; with z = x_dot, v = x and a = v it gives the tangent for x_dot.
     """
     m0, r0, d0 = s0, s0 + columns, s0 + 2 * columns
     _size(memory, x0, channels, columns, is_centred, eps, m0, r0)

@@ -1,4 +1,4 @@
-"""Updates of one flat vector of parameters in a single pass over it."""
+"""Updates of a flat parameter vector in a single pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entropies of classes, row by row in one pass."""
+"""Cross-entropies of classes, row by row in one pass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stepnet.engines.numba_engine.codegen.kernels import Kernel, as_argument
 
 
 class Entropies(NamedTuple):
-    """log p and p = softmax(z), -sum_c q_c log p_c, and the gradient of that by z, p sum_c q_c - q."""
+    """log p and p = softmax(z), -sum_c q_c log p_c, and its gradient with respect to z, p sum_c q_c - q."""
 
     logarithms: np.ndarray
     shares: np.ndarray
@@ -21,12 +21,12 @@ class Entropies(NamedTuple):
 
 @Kernel
 def _entropies(z, q, l, p, terms, gradient):  # noqa: E741
-    """The largest term is kept out of the sum of each row and joined by log1p, so that 1 - p keeps its digits."""
+    """The largest term of each row is kept out of the sum and added by log1p, so that 1 - p keeps its digits."""
     zero = z.dtype.type(0.0)
     for i in range(z.shape[0]):
         best = 0
         for c in range(1, z.shape[1]):
-            if z[i, best] == z[i, best] and not z[i, c] <= z[i, best]:  # the first undefined number stays the best
+            if z[i, best] == z[i, best] and not z[i, c] <= z[i, best]:  # the first NaN stays the best
                 best = c
         top, total = z[i, best], zero
         for c in range(z.shape[1]):
@@ -50,7 +50,7 @@ def _entropies(z, q, l, p, terms, gradient):  # noqa: E741
 
 @Kernel
 def _class_entropies(z, labels, gradient, value, share):
-    """As above for one class in each row, times `share`; the first row whose class there is none of, or -1."""
+    """As `_entropies` for one class per row, times `share`; returns the first row with an unknown class, or -1."""
     zero, total = z.dtype.type(0.0), 0.0
     for i in range(z.shape[0]):
         own, best = labels[i], 0
@@ -75,7 +75,7 @@ def _class_entropies(z, labels, gradient, value, share):
 
 @Kernel
 def _mark(labels, q):
-    """A one for the class of each row; the first row that has none, or -1."""
+    """Set a one for the class of each row; returns the first row with an unknown class, or -1."""
     for i in range(q.shape[0]):
         if labels[i] < 0 or labels[i] >= q.shape[1]:
             return i
@@ -92,7 +92,7 @@ def _rows(z: np.ndarray, real: np.dtype) -> np.ndarray:
 
 
 def entropies(z: np.ndarray, q: np.ndarray) -> Entropies:
-    """Over the last axis; infinite numbers are limits of large ones."""
+    """Cross-entropies over the last axis; infinite values are treated as limits of large ones."""
     real = _real(z.dtype)
     rows, weights = _rows(z, real), _rows(q, real)
     (l, p, gradient), terms = np.empty((3, *rows.shape), real), np.empty(len(rows), real)  # noqa: E741
@@ -104,7 +104,7 @@ def entropies(z: np.ndarray, q: np.ndarray) -> Entropies:
 
 
 def class_entropies(z: np.ndarray, labels: np.ndarray, share: float) -> tuple[float, np.ndarray] | None:
-    """share times the sum of -log p of each row's class, and its gradient; None for whatever needs a closer look."""
+    """share times the sum of -log p of each row's class, and its gradient; None for cases that need closer checks."""
     real, is_plain = z.dtype, labels.dtype == np.int64 and labels.shape == z.shape[:1]
     if not (is_plain and labels.flags.carray and z.flags.carray and real in (np.float32, np.float64)):
         return None
@@ -114,7 +114,7 @@ def class_entropies(z: np.ndarray, labels: np.ndarray, share: float) -> tuple[fl
 
 
 def one_hot(labels: np.ndarray, classes: int, dtype: np.dtype) -> tuple[np.ndarray, int]:
-    """Rows of zeros with a one for the class, and the first row whose class there is none of, or -1."""
+    """Rows of zeros with a one for the class, and the first row with an unknown class, or -1."""
     real = _real(dtype)
     q = np.zeros((len(labels), classes), real)
     wrong = _mark(as_argument(labels), q)

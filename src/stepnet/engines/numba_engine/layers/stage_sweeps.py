@@ -1,7 +1,7 @@
-"""Sweeps over a stage of a net: forward, and back in a chosen memory.
+"""Sweeps over a stage of a net: forward, and in reverse under a memory policy.
 
-A sweep is a generator: it yields the end state, is sent the gradient there and where those of the weights are added up,
-and yields the gradient at the beginning with the drift of reconstructed states, 0 if none were.
+A sweep is a generator: it yields the end state, is sent the gradient there and the array to which gradients of weights
+are added, and yields the gradient at the beginning with the drift of reconstructed states, 0 if there are none.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stepnet import checkpoints
-from stepnet.checkpoints import Checkpoints, Kind
+from stepnet.checkpoints import Checkpoints
+from stepnet.checkpoints.budget import Memory
 from stepnet.engines.numba_engine.layers.matrix_products import TILE
 from stepnet.engines.numba_engine.layers.stage_runs import NetStage
 
-BLOCK_BYTES = 2**21  # of the records of a segment that is run again: it stays in the cache
-LEAST_BLOCK = 16  # steps of a segment at least, so that its bookkeeping does not matter
+BLOCK_BYTES = 2**21  # of the records of a segment that is run again, which then stays in the cache
+LEAST_BLOCK = 16  # minimum number of steps in a segment, so that overhead is negligible
 
-RING = 3  # records that undoing a step touches: its own, the one before and the one behind
-STATES_AT_HAND = 4  # the first one, that of now, its gradient, and one on its way
+RING = 3  # records involved in inverting a step: its own, the previous and the next one
+STATES_AT_HAND = 4  # the first state, the current one, its gradient, and a temporary one
 
-Memory = str | Checkpoints
 Sweep = Generator[Any, tuple[np.ndarray, np.ndarray], None]
 
 
 class BlockGradient(NamedTuple):
-    """The gradient at the beginning of a stage, and how far its reconstructed state missed the given one."""
+    """The gradient at the beginning of a stage, and the error of its reconstructed state."""
 
     bar: np.ndarray
     drift: float = 0.0
 
 
 def sweep(stage: NetStage, theta, theta_bar, x: np.ndarray, memory: Memory) -> Generator[np.ndarray, np.ndarray, None]:
-    """Forward, and back once the gradient of the end state is sent; weights' gradients are added to `theta_bar`."""
+    """Forward, then in reverse when the gradient of the end state is sent; gradients of weights go to `theta_bar`."""
     run = sweep_and_turn(stage, theta, x, memory)
     y_bar = yield next(run)
     yield run.send((y_bar, theta_bar)).bar
 
 
 def sweep_and_turn(stage: NetStage, theta, x: np.ndarray, memory: Memory) -> Sweep:
-    """As `sweep`, sent the gradient of the end state together with `theta_bar`, which nobody needs before."""
+    """As `sweep`, but sent the gradient of the end state together with `theta_bar`, which is not needed earlier."""
     stage = stage.fitted(len(x))
     if is_kept(stage, memory):
         return _sweep_kept(stage, theta, x)
@@ -56,68 +56,107 @@ def is_kept(stage: NetStage, memory: Memory) -> bool:
 
 
 def _sweep_kept(stage: NetStage, theta, x: np.ndarray) -> Sweep:
-    """With everything kept."""
+    """Keep all records."""
     tape = stage.tape(len(x))
     y_bar, theta_bar = yield tape.run(theta, x).copy()
     found = tape.pull(theta, theta_bar, y_bar).copy()
-    stage.put_by(tape)
+    stage.return_to_pool(tape)
     yield BlockGradient(found)
 
 
 def _sweep_scheduled(stage: NetStage, theta, x: np.ndarray, memory: Memory) -> Sweep:
+    """Keep the states that a schedule of segments selects."""
     begun = stage.carried(x)
-    state, bar, kept, theta_bar = stage.opened(theta, begun), None, {}, None
-    block, schedule = plan(stage, memory, len(begun))
-    room = stage.room(stage.stored, len(begun), min(block, max(1, stage.count)) + 1)
-    records, width = stage.records(room), begun.shape[1]
-    for action in schedule:
-        first = stage.n_opening + action.start * block
-        if action.kind == Kind.ADVANCE:
-            state = stage.advanced(theta, state, first, (action.stop - action.start) * block)
-        elif action.kind == Kind.KEEP:
-            kept[action.slot] = state
-        elif action.kind == Kind.RESTORE:
-            state = kept[action.slot]
-        elif action.kind == Kind.DROP:
-            del kept[action.slot]
-        else:
-            count = min(block, stage.n_steps - first)
-            records[0, :, :width] = state
-            stage.run(room, stage.stored, theta, first, count)
-            if bar is None:
-                y_bar, theta_bar = yield stage.own(records[count, :, :width], len(x))
-                bar = stage.carried(y_bar)
-            stage.bars(room, count)[:] = bar
-            stage.pull(room, stage.stored, theta, theta_bar, first, count)
-            bar = stage.bars(room, 0).copy()
-    stage.give_back(room)
-    yield BlockGradient(stage.own(stage.closed(theta, theta_bar, begun, bar), len(x)))
+    size, schedule = plan(stage, memory, len(begun))
+    segments = SegmentSweep(stage, theta, begun, size)
+    checkpoints.execute(schedule, segments, end=schedule.turn)
+    segments.record(schedule.n_steps - 1)
+    y_bar, theta_bar = yield stage.own(segments.end, len(x))
+    segments.turn(stage.carried(y_bar), theta_bar)
+    checkpoints.execute(schedule, segments, schedule.turn)
+    stage.give_back(segments.workspace)
+    yield BlockGradient(stage.own(stage.closed(theta, theta_bar, begun, segments.bar), len(x)))
+
+
+class SegmentSweep:
+    """The segments of a stage, driven by a schedule: the current state, those in slots, and the records of one segment.
+
+    States are never modified, so slots hold them without a copy.
+    """
+
+    def __init__(self, stage: NetStage, theta, begun: np.ndarray, size: int):
+        self.stage, self.theta, self.size, self.width = stage, theta, size, begun.shape[1]
+        self.state, self.kept = stage.opened(theta, begun), {}
+        self.workspace = stage.take_workspace(stage.stored, len(begun), min(size, max(1, stage.count)) + 1)
+        self.records = stage.records(self.workspace)
+        self.recorded = None  # the segment to which the records belong
+        self.bar = self.theta_bar = None
+
+    @property
+    def end(self) -> np.ndarray:
+        """The state after the recorded segment."""
+        return self.records[self._span(self.recorded)[1], :, : self.width]
+
+    def turn(self, bar: np.ndarray, theta_bar: np.ndarray) -> None:
+        """Take the gradient of the end state, and the array to which gradients of weights are added."""
+        self.bar, self.theta_bar = bar, theta_bar
+
+    def advance(self, start: int, stop: int) -> None:
+        first, _ = self._span(start)
+        self.state = self.stage.advanced(self.theta, self.state, first, (stop - start) * self.size)
+
+    def keep(self, start: int, slot: int) -> None:
+        self.kept[slot] = self.state
+
+    def restore(self, start: int, slot: int) -> None:
+        self.state = self.kept[slot]
+
+    def drop(self, start: int, slot: int) -> None:
+        del self.kept[slot]
+
+    def record(self, start: int) -> None:
+        """Run a segment from the current state and keep all its records."""
+        self.records[0, :, : self.width] = self.state
+        self.stage.run(self.workspace, self.stage.stored, self.theta, *self._span(start))
+        self.recorded = start
+
+    def reverse(self, start: int) -> None:
+        if self.recorded != start:
+            self.record(start)
+        first, count = self._span(start)
+        self.stage.bars(self.workspace, count)[:] = self.bar
+        self.stage.pull(self.workspace, self.stage.stored, self.theta, self.theta_bar, first, count)
+        self.bar = self.stage.bars(self.workspace, 0).copy()
+
+    def _span(self, start: int) -> tuple[int, int]:
+        """The first step of a segment, and its number of steps."""
+        first = self.stage.n_opening + start * self.size
+        return first, min(self.size, self.stage.n_steps - first)
 
 
 def _sweep_reversible(stage: NetStage, theta, x: np.ndarray) -> Sweep:
-    """Nothing is kept but both ends; on the way back each step is undone and pulled back at once.
+    """Keep only both ends; the reverse sweep inverts each step and pulls back through it at once.
 
-    The last step leaves a record, for the tapes of slopes that it hands on.  The state before the first step tells how
-    far its reconstruction missed it.
+    The last step keeps its record, for the tapes of slopes that it passes on.  The drift is the error of the
+    reconstructed state before the first step.
     """
     begun = stage.carried(x)
     opened = stage.opened(theta, begun)
     first, last, width = stage.n_opening, stage.n_steps - 1, begun.shape[1]
-    room = stage.room(stage.stored, len(begun), RING)
-    records = stage.records(room)
+    workspace = stage.take_workspace(stage.stored, len(begun), RING)
+    records = stage.records(workspace)
     records[last % RING, :, :width] = stage.advanced(theta, opened, first, stage.count - 1)
-    stage.run(room, stage.stored, theta, last, 1, last)
+    stage.run(workspace, stage.stored, theta, last, 1, last)
     y_bar, theta_bar = yield stage.own(records[(last + 1) % RING, :, :width], len(x))
-    stage.bars(room, last + 1)[:] = stage.carried(y_bar)
-    stage.pull(room, stage.stored, theta, theta_bar, first, stage.count, first, is_undone=True)
-    bar, drift = stage.bars(room, first).copy(), _measure_drift(stage, records[first % RING, :, :width], opened)
-    stage.give_back(room)
+    stage.bars(workspace, last + 1)[:] = stage.carried(y_bar)
+    stage.pull(workspace, stage.stored, theta, theta_bar, first, stage.count, first, is_undone=True)
+    bar, drift = stage.bars(workspace, first).copy(), _measure_drift(stage, records[first % RING, :, :width], opened)
+    stage.give_back(workspace)
     yield BlockGradient(stage.own(stage.closed(theta, theta_bar, begun, bar), len(x)), drift)
 
 
 def _measure_drift(stage: NetStage, found: np.ndarray, wanted: np.ndarray) -> float:
-    """How far rows `(groups, numbers)` miss others, as in `stepnet.engines.reconstruction`; infinite if they are no
-    numbers."""
+    """Distance of rows `(groups, numbers)`, as in `stepnet.engines.reconstruction`; infinite if they are not finite."""
     by_sample = lambda rows: np.abs(rows.reshape(len(rows), -1, stage.group * TILE)).max(axis=1)
     with np.errstate(all="ignore"):
         size, error = by_sample(wanted), by_sample(found - wanted)
@@ -131,8 +170,8 @@ def _measure_drift(stage: NetStage, found: np.ndarray, wanted: np.ndarray) -> fl
 # ---- memory ---------------------------------------------------------------------------------------------------------
 
 
-def block(stage: NetStage, groups: int) -> int:
-    """Steps whose records stay in the cache."""
+def choose_block(stage: NetStage, groups: int) -> int:
+    """The number of steps whose records stay in the cache."""
     return max(LEAST_BLOCK, BLOCK_BYTES // (stage.stored.record * stage.dtype.itemsize * groups))
 
 
@@ -141,22 +180,22 @@ def plan(stage: NetStage, memory: Memory, groups: int):
     if isinstance(memory, Checkpoints) and memory.bytes is not None:
         size, slots = _choose_within(stage, memory.bytes, groups)
         return size, checkpoints.binomial(-(-stage.count // size), slots)
-    size = min(block(stage, groups), stage.count)
+    size = min(choose_block(stage, groups), stage.count)
     n_blocks = -(-stage.count // size)
     return size, checkpoints.binomial(n_blocks, n_blocks if isinstance(memory, str) else memory.slots)
 
 
 def count_least_bytes(stage: NetStage, tiles: int) -> int:
-    """What a sweep takes at least: all records of a chain by itself; else one step at a time and a kept state."""
+    """Minimum bytes of a sweep: all records of a single chain; else one step at a time and one kept state."""
     stage = stage.fitted(tiles)
     groups = stage.groups(tiles)
     if is_kept(stage, ""):
-        return stage.dtype.itemsize * stage.room_size(stage.stored, groups, 2)
+        return stage.dtype.itemsize * stage.count_workspace_numbers(stage.stored, groups, 2)
     return _count_bytes(stage, groups, 1, 1)
 
 
 def count_repeated_steps(stage: NetStage, tiles: int, limit: int) -> int:
-    """Steps that a sweep within some bytes advances over after it has come to the end."""
+    """Steps that a sweep within a memory limit runs again after the forward run."""
     stage = stage.fitted(tiles)
     if is_kept(stage, ""):
         return 0
@@ -165,8 +204,8 @@ def count_repeated_steps(stage: NetStage, tiles: int, limit: int) -> int:
 
 
 def _choose_within(stage: NetStage, limit: int, groups: int) -> tuple[int, int]:
-    """Steps in a segment, and kept states: what costs least among those that fit into some bytes."""
-    whole = min(block(stage, groups), stage.count)
+    """Steps in a segment and number of kept states with the least cost within a limit in bytes."""
+    whole = min(choose_block(stage, groups), stage.count)
     sizes = [whole]
     while sizes[-1] > 1:
         sizes.append(sizes[-1] // 2)
@@ -181,9 +220,11 @@ def _count_advances(stage: NetStage, size: int, slots: int) -> int:
 
 
 def _count_bytes(stage: NetStage, groups: int, size: int, slots: int) -> int:
-    """Kept states with those at hand, the records of a segment, and the room to advance in."""
+    """Bytes of kept and temporary states, of the records of a segment, and of the workspace to advance in."""
     states = (slots + STATES_AT_HAND) * groups * stage.plain.bar_size
-    rooms = stage.room_size(stage.stored, groups, size + 1) + stage.room_size(stage.plain, groups, 2)
+    workspaces = stage.count_workspace_numbers(stage.stored, groups, size + 1) + stage.count_workspace_numbers(
+        stage.plain, groups, 2
+    )
     if stage.has_opening:
-        rooms += stage.room_size(stage.opening, groups, 2)
-    return stage.dtype.itemsize * (states + rooms)
+        workspaces += stage.count_workspace_numbers(stage.opening, groups, 2)
+    return stage.dtype.itemsize * (states + workspaces)

@@ -1,4 +1,4 @@
-"""From records to the numbers that the kernels of `layer_kernels` read: chains, programs, and where everything lies."""
+"""Tables that the kernels of `layer_kernels` read, built from records: chains, programs and memory layout."""
 
 from __future__ import annotations
 
@@ -11,19 +11,25 @@ import numpy as np
 
 from stepnet.engines.numba_engine.layers import chains as columns
 from stepnet.engines.numba_engine.layers import layer_kernels
-from stepnet.engines.numba_engine.layers.instructions import write_forward, write_reverse
+from stepnet.engines.numba_engine.layers.instructions import (
+    drop_copies,
+    fuse_sums,
+    tabulate,
+    write_forward,
+    write_reverse,
+)
 from stepnet.engines.numba_engine.layers.matrix_products import TILE
 from stepnet.fields import Attention, Chain, Depth, Field, Fixed, HeldWeights, Mixing, Normalisation
 from stepnet.schemes.step_program import SchemeProgram, Slope, StepProgram
 
 ONCE = StepProgram(1, (Slope(0, 0, 0.0),), (1,))
-"""A chain by itself: the new state is its value."""
+"""A single chain: the new state is its value."""
 
 
 def tabulate_chains(
     parts: Sequence[Chain], parameters: dict, controls: int, group: int, dtype: np.dtype
 ) -> columns.Chains:
-    """The layers of all parts as numbers; tiles that run in a group are nodes to them."""
+    """The layers of all parts as numbers; tiles that run in a group are treated as nodes."""
     sparse, slots = _Operators(), _ParameterSlots(parameters, controls)
     rows, shifts, eps = [], [], []
     for chain in parts:
@@ -71,7 +77,7 @@ def _tabulate_layer(layer, slots: _ParameterSlots, sparse: _Operators) -> list[i
 
 
 class _ParameterSlots:
-    """Parameters as layers read them: a K that is taken as it is and as K - K' has a slot for each."""
+    """Parameters as layers read them: a K used both as K and as K - K' has a slot for each."""
 
     def __init__(self, parameters: dict[str, tuple[int, ...]], controls: int):
         sizes = [int(np.prod(shape)) for shape in parameters.values()]
@@ -97,7 +103,7 @@ class _ParameterSlots:
 
 
 class _Operators:
-    """Operators on nodes, each with its transpose, one behind the other."""
+    """Operators on nodes, each with its transpose, stored consecutively."""
 
     def __init__(self):
         self.taps, self.mirror, self.ptr, self.ind, self.val = [], [], [], [], []
@@ -124,7 +130,7 @@ class _Operators:
 
 
 class RowLayout(NamedTuple):
-    """A program with the places of its rows: numbers in a record, of a state's gradients, in the scratch."""
+    """A program with the offsets of its rows, and the sizes of a record, of a state's gradients and of the scratch."""
 
     program: layer_kernels.LayerProgram
     record: int
@@ -135,27 +141,27 @@ class RowLayout(NamedTuple):
 def lay_out(
     program: StepProgram, field: Field | Chain, steps: LayerSteps, dtype: np.dtype, is_stored: bool
 ) -> RowLayout:
-    """Where the rows of a program lie; `is_stored` keeps in the record what the reverse run wants to know."""
+    """Lay out the rows of a program; `is_stored` keeps in the record what the reverse run needs."""
     return _lay_out(program, _RowOffsets(program, field, is_stored, steps.group), field, steps, dtype)
 
 
-def lay_out_inverse(motion: SchemeProgram, field: Field, steps: LayerSteps, dtype: np.dtype) -> RowLayout:
-    """A step undone, leaving in its record what it had left there when it was done.
+def lay_out_inverse(scheme_program: SchemeProgram, field: Field, steps: LayerSteps, dtype: np.dtype) -> RowLayout:
+    """Lay out an inverted step, which leaves in its record what the forward step had left there.
 
-    The step before is then undone in the record before, where the tapes of slopes go that it has handed on.
+    The previous step is then inverted in the previous record, which receives the tapes of slopes that it passed on.
     """
-    rows = _InverseRows(motion, _RowOffsets(motion.step, field, True, steps.group))
+    rows = _InverseRows(scheme_program, _RowOffsets(scheme_program.step, field, True, steps.group))
     if not rows.is_complete:
-        raise ValueError("undoing a step of this scheme does not meet all that the step itself has met")
-    return _lay_out(motion.back, rows, field, steps, dtype)
+        raise ValueError("the inverse step of this scheme does not compute all the values of the step")
+    return _lay_out(scheme_program.back, rows, field, steps, dtype)
 
 
 def _lay_out(
     program: StepProgram, rows: _RowOffsets | _InverseRows, field, steps: LayerSteps, dtype: np.dtype
 ) -> RowLayout:
     parts = field.parts if isinstance(field, Field) else (field,)
-    forward, forward_weights = write_forward(program, rows, steps.h)
-    reverse, reverse_weights = write_reverse(program, rows, steps.h)
+    forward = tabulate(fuse_sums(write_forward(program, rows, steps.h)), dtype)
+    reverse = tabulate(drop_copies(write_reverse(program, rows, steps.h)), dtype)
     slopes = [operation for operation in program.operations if isinstance(operation, Slope)]
     numbers = np.arange(steps.count)[:, None]
     times = steps.t(numbers, np.array([slope.c for slope in slopes]))
@@ -163,7 +169,7 @@ def _lay_out(
     first, basis = steps.depth.stage_basis(times.ravel() / steps.length, middles.ravel() / steps.length)
     is_direct = steps.depth.degree == 0 and not any(layer.is_antisymmetric for part in parts for layer in part.layers)
     tables = layer_kernels.LayerProgram(
-        forward, forward_weights.astype(dtype), reverse, reverse_weights.astype(dtype), *rows.places(), *rows.bars(),
+        forward, reverse, *rows.places(), *rows.bars(),
         *rows.tapes(), np.array([min(slope.part, len(parts) - 1) for slope in slopes], np.int64), times,
         first.reshape(times.shape), basis.reshape(*times.shape, -1).astype(dtype), int(is_direct), rows.wanted,
     )  # fmt: skip
@@ -171,7 +177,7 @@ def _lay_out(
 
 
 class LayerSteps(NamedTuple):
-    """Even steps of length h from 0 to `length`, the weights along them, and how many tiles run side by side."""
+    """Equal steps of length h from 0 to `length`, the weights along them, and how many tiles run side by side."""
 
     count: int
     h: float
@@ -184,10 +190,10 @@ class LayerSteps(NamedTuple):
 
 
 class _RowOffsets:
-    """The rows of a program: their sizes, which of them are outputs, and where they, their gradients and tapes go.
+    """The rows of a program: their sizes, which of them are outputs, and the offsets of rows, gradients and tapes.
 
-    Behind the rows of the program are those of the state after the step, to which rows are copied that are handed on.
-    A chain by itself (`field` is a Chain) has its value in the record, as nothing comes after it.
+    The rows of the program are followed by those of the state after the step, to which rows that are passed on are
+    copied.  A single chain (`field` is a Chain) has its value in the record, as nothing follows it.
     """
 
     def __init__(self, program: StepProgram, field: Field | Chain, is_stored: bool, group: int):
@@ -230,7 +236,7 @@ class _RowOffsets:
         return self.bar_scratch - size
 
     def _in_state(self, row: int) -> tuple[int, int] | None:
-        """Rows of the state before or after the step."""
+        """The position of a row in the state before or after the step, if it is there."""
         if row < self.n_state:
             return layer_kernels.HERE, self.state_places[row]
         if row in self.passed:
@@ -263,7 +269,7 @@ class _RowOffsets:
 
 
 def _find_passed(program: StepProgram) -> dict[int, int]:
-    """Rows made in a step that lie in the state of the next one from the beginning."""
+    """Rows computed in a step that are written directly into the state of the next step."""
     found: dict[int, int] = {}
     for place, row in enumerate(program.outputs):
         if row >= program.n_rows:
@@ -272,10 +278,10 @@ def _find_passed(program: StepProgram) -> dict[int, int]:
 
 
 class _InverseRows:
-    """Rows of the program that undoes a step, in the places that they have in the step itself."""
+    """Rows of the program that inverts a step, at the offsets that they have in the step itself."""
 
-    def __init__(self, motion: SchemeProgram, done: _RowOffsets):
-        back, (n_state, matches) = motion.back, _matches(motion)
+    def __init__(self, scheme_program: SchemeProgram, done: _RowOffsets):
+        back, (n_state, matches) = scheme_program.back, _matches(scheme_program)
         self.record, self.bar_size, self.scratch, self.bar_scratch = done.record, done.bar_size, done.scratch, 0
         self.wanted = done.wanted
         self.n_rows, self.passed, self.finals = len(matches), {}, set()
@@ -292,8 +298,8 @@ class _InverseRows:
             if isinstance(operation, Slope):
                 match = matches[row]
                 kind = layer_kernels.HERE
-                if match is not None and match < n_state:  # the slope was handed on by the step before
-                    kind, match = layer_kernels.PREVIOUS, motion.step.outputs[match]
+                if match is not None and match < n_state:  # the slope was passed on by the previous step
+                    kind, match = layer_kernels.PREVIOUS, scheme_program.step.outputs[match]
                 self.tape_places.append((kind, done.tape_places[numbers[match]]) if match in numbers else (-1, 0))
         places = {*self.row_places, *((layer_kernels.HERE, place) for place in done.state_places)}
         wanted = {place for place in done.row_places if place[0] == layer_kernels.HERE}
@@ -304,7 +310,7 @@ class _InverseRows:
     places = _RowOffsets.places
 
     def bars(self) -> tuple[np.ndarray, ...]:
-        """Nobody wants the adjoint of undoing."""
+        """Empty: the adjoint of an inverted step is not needed."""
         return np.zeros(len(self.sizes), np.int64), np.zeros(len(self.sizes), np.int64)
 
     def tapes(self) -> tuple[np.ndarray, ...]:
@@ -312,13 +318,13 @@ class _InverseRows:
         return kinds, places
 
 
-def _matches(motion: SchemeProgram) -> tuple[int, list[int | None]]:
-    """For every row of the program that undoes a step the row of the step that is the same, found by their values."""
-    begun, n = motion.opening.steps, motion.step.n_rows
-    state = _evaluate_rows(motion.opening, [0.3 + 0.1 * row for row in range(n)], 0)[1]
-    state = _evaluate_rows(motion.step, state, begun)[1]
-    done, after = _evaluate_rows(motion.step, state, begun + 1)
-    undone, _ = _evaluate_rows(motion.back, after, begun + 1)
+def _matches(scheme_program: SchemeProgram) -> tuple[int, list[int | None]]:
+    """For every row of the inverse program, the row of the step that equals it, found by comparing values."""
+    begun, n = scheme_program.opening.steps, scheme_program.step.n_rows
+    state = _evaluate_rows(scheme_program.opening, [0.3 + 0.1 * row for row in range(n)], 0)[1]
+    state = _evaluate_rows(scheme_program.step, state, begun)[1]
+    done, after = _evaluate_rows(scheme_program.step, state, begun + 1)
+    undone, _ = _evaluate_rows(scheme_program.back, after, begun + 1)
 
     def match(value):
         return next((row for row, other in enumerate(done) if abs(value - other) < 1e-9), None)
@@ -327,7 +333,7 @@ def _matches(motion: SchemeProgram) -> tuple[int, list[int | None]]:
 
 
 def _evaluate_rows(program: StepProgram, rows: list[float], step: int) -> tuple[list[float], list[float]]:
-    """All rows of a program, and those of the new state, for some right-hand side of one number."""
+    """All rows of a program, and those of the new state, for some scalar right-hand side."""
     made, h = list(rows), 0.1
     for operation in program.operations:
         if isinstance(operation, Slope):
@@ -338,7 +344,7 @@ def _evaluate_rows(program: StepProgram, rows: list[float], step: int) -> tuple[
 
 
 def _count_tape(chain: Chain) -> int:
-    """Values of the inner layers, and derivatives that do not follow from values; the last value is the slope."""
+    """Tape size: values of all layers but the last, which is the slope, and derivatives not given by values."""
     rows = [layer.n_out * (1 if layer.activation.from_value else 2) for layer in chain.layers]
     if chain.layers[-1].activation.from_value:
         rows[-1] = 0
@@ -346,17 +352,17 @@ def _count_tape(chain: Chain) -> int:
 
 
 def count_work(parts: Sequence[Chain]) -> tuple[int, int]:
-    """Numbers of an inner gradient, and of all scratch that a chain needs."""
-    widest, room = 0, 0
+    """Sizes of an inner gradient, and of all scratch that a chain needs."""
+    widest, extra = 0, 0
     for chain in parts:
         for layer in chain.layers:
             K = layer.connectivity
             widest = max(widest, layer.n_in, layer.n_out)
             if isinstance(K, Attention):
-                room = max(room, 5 * K.n_in + 2 * K.heads * K.tokens**2)
+                extra = max(extra, 5 * K.n_in + 2 * K.heads * K.tokens**2)
             elif isinstance(K, Normalisation):
-                room = max(room, 3 * K.nodes)
+                extra = max(extra, 3 * K.nodes)
             elif isinstance(K, Mixing):
                 channels, nodes = max(K.channels_in, K.channels_out), max(K.nodes_in, K.nodes_out)
-                room = max(room, channels * nodes)
-    return widest * TILE, (3 * widest + room) * TILE
+                extra = max(extra, channels * nodes)
+    return widest * TILE, (3 * widest + extra) * TILE

@@ -1,4 +1,4 @@
-"""Runs of layers of which everything is kept: their records, and views of where they begin and end; used again."""
+"""Taped runs of layers: the records of all steps, with views of their first and last states; tapes are reused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Vectors = Sequence[np.ndarray]  # one for each stage
 
 
 class WorkspaceSlot:
-    """Numbers in the memory of a room, put and read as `(tiles, features, samples)`; a copy only where it must be."""
+    """Part of a workspace, written and read as `(tiles, features, samples)`; copied only if necessary."""
 
     def __init__(self, numbers: np.ndarray, tiles: int, samples: int):
         self._numbers, self.shape = numbers, (tiles, numbers.size // (tiles * samples), samples)
@@ -28,12 +28,12 @@ class WorkspaceSlot:
             self._view[...] = x
 
     def read(self) -> np.ndarray:
-        """What is there until the next run."""
+        """The content, valid until the next run."""
         return self._numbers.reshape(self.shape) if self._view is None else self._view
 
 
 class TapeSlots(NamedTuple):
-    """Where values, tangents or gradients begin and end, and what an opening hands on: to whom, and from."""
+    """First and last values, tangents or gradients, and what a starting procedure passes on: target and source."""
 
     begun: WorkspaceSlot
     ended: WorkspaceSlot
@@ -41,25 +41,25 @@ class TapeSlots(NamedTuple):
 
 
 class StageTape:
-    """The records of all steps of a stage on some tiles, a whole number of its groups; a dual one has tangents too."""
+    """The records of all steps of a stage on some tiles, in whole groups; a dual tape also has tangents."""
 
     def __init__(self, stage: NetStage, tiles: int, is_dual: bool = False):
         self.stage, self.tiles, self.groups, self.is_dual = stage, tiles, stage.groups(tiles), is_dual
         self.count = 1 if stage.is_single else stage.count
-        self._room = stage.room(stage.stored, self.groups, self.count + 1, is_dual)
-        self._opening = stage.room(stage.opening, self.groups, 2, is_dual) if stage.has_opening else None
-        self._last_bar = stage.bars(self._room, self.count)
+        self._workspace = stage.take_workspace(stage.stored, self.groups, self.count + 1, is_dual)
+        self._opening = stage.take_workspace(stage.opening, self.groups, 2, is_dual) if stage.has_opening else None
+        self._last_bar = stage.bars(self._workspace, self.count)
         self._values, self._bars = self._states(is_dot=False), self._gradients()
         self._dots = self._states(is_dot=True) if is_dual else None
         self.no_tangent = np.broadcast_to(np.zeros((), stage.dtype), self._values.begun.shape)
 
     @property
     def nbytes(self) -> int:
-        return sum(room.memory.nbytes for room in (self._room, self._opening) if room is not None)
+        return sum(workspace.memory.nbytes for workspace in (self._workspace, self._opening) if workspace is not None)
 
     def _states(self, is_dot: bool) -> TapeSlots:
         stage, width = self.stage, self.stage.stored.bar_size
-        records = stage.records(self._room, is_dot)
+        records = stage.records(self._workspace, is_dot)
         if stage.is_single:
             start, stop = stage.value_place
             return TapeSlots(self._place(records[0, :, :start]), self._place(records[0, :, start:stop]))
@@ -70,7 +70,7 @@ class StageTape:
         return TapeSlots(self._rows(opened[0, :, :width]), ended, (begun, opened[1, :, :width]))
 
     def _gradients(self) -> TapeSlots:
-        stage, first = self.stage, self.stage.bars(self._room, 0)
+        stage, first = self.stage, self.stage.bars(self._workspace, 0)
         if stage.is_single:
             start, stop = stage.value_place
             return TapeSlots(self._place(first[:, :start]), self._place(first[:, start:stop]))
@@ -84,19 +84,19 @@ class StageTape:
 
     def _rows(self, carry: np.ndarray) -> WorkspaceSlot:
         """The rows of the state as (groups, tiles in a group, rows, features, samples)."""
-        motion, group = self.stage.motion, self.stage.group
-        rows = carry.reshape(self.groups, motion.step.n_rows, -1, group, self.stage.samples)
-        state = motion.state
+        scheme_program, group = self.stage.scheme_program, self.stage.group
+        rows = carry.reshape(self.groups, scheme_program.step.n_rows, -1, group, self.stage.samples)
+        state = scheme_program.state
         return self._place(rows[:, state[0] : state[-1] + 1 : max(1, state[-1] - state[0])].transpose(0, 3, 1, 2, 4))
 
     def run(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """The end state from x, until the next run; all that is wanted for the way back is kept."""
+        """The end state from x, valid until the next run; everything the reverse sweep needs is kept."""
         stage, (begun, ended, handed) = self.stage, self._values
         begun.put(x)
         if handed is not None:
             stage.run(self._opening, stage.opening, theta, 0, 1)
             handed[0][...] = handed[1]
-        stage.run(self._room, stage.stored, theta, stage.n_opening, self.count)
+        stage.run(self._workspace, stage.stored, theta, stage.n_opening, self.count)
         return ended.read()
 
     def push(self, theta: np.ndarray, theta_dot: np.ndarray, x_dot: np.ndarray) -> np.ndarray:
@@ -106,17 +106,17 @@ class StageTape:
         if handed is not None:
             stage.push(self._opening, stage.opening, theta, theta_dot, 0, 1, is_known=True)
             handed[0][...] = handed[1]
-        stage.push(self._room, stage.stored, theta, theta_dot, stage.n_opening, self.count, is_known=True)
+        stage.push(self._workspace, stage.stored, theta, theta_dot, stage.n_opening, self.count, is_known=True)
         return ended.read()
 
     def pull(self, theta: np.ndarray, theta_bar: np.ndarray, y_bar: np.ndarray, is_x_wanted: bool = True) -> np.ndarray:
-        """The gradient of x from that of the end state; weights' gradients are added to `theta_bar`."""
+        """The gradient of x from that of the end state; gradients of weights are added to `theta_bar`."""
         stage, (begun, ended, handed) = self.stage, self._bars
         if not stage.is_single:
             self._last_bar[...] = 0
         ended.put(y_bar)
         stage.pull(
-            self._room, stage.stored, theta, theta_bar, stage.n_opening, self.count,
+            self._workspace, stage.stored, theta, theta_bar, stage.n_opening, self.count,
             is_x_wanted=is_x_wanted or not stage.is_single,
         )  # fmt: skip
         if handed is not None:
@@ -126,7 +126,7 @@ class StageTape:
 
 
 class NetTape:
-    """Tapes of stages one behind the other: some tiles on their way through a net."""
+    """Tapes of consecutive stages: a run of some tiles through a net."""
 
     def __init__(self, stages: Sequence[NetStage], tiles: int, is_dual: bool = False):
         self.tiles, self.is_dual = tiles, is_dual
@@ -134,13 +134,13 @@ class NetTape:
         self.nbytes = sum(tape.nbytes for tape in self._tapes)
 
     def run(self, thetas: Vectors, x: np.ndarray) -> np.ndarray:
-        """Outputs from x; all that is wanted for the way back is kept."""
+        """Outputs from x; everything the reverse sweep needs is kept."""
         for tape, theta in zip(self._tapes, thetas, strict=True):
             x = tape.run(theta, x)
         return x.copy()
 
     def push(self, thetas: Vectors, dots: Vectors) -> np.ndarray:
-        """The tangents of the outputs of the last run by way of the parameters."""
+        """The tangents of the outputs of the last run with respect to the parameters."""
         x_dot = self._tapes[0].no_tangent
         for tape, theta, dot in zip(self._tapes, thetas, dots, strict=True):
             x_dot = tape.push(theta, dot, x_dot)

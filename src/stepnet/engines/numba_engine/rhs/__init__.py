@@ -1,1 +1,1 @@
-"""Right-hand sides: from a user's function to a C address."""
+"""Right-hand sides: from the user's function to a C address."""

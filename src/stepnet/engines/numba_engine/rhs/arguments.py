@@ -1,4 +1,4 @@
-"""The extra arguments of a right-hand side as one flat block of float64, and back."""
+"""Packing the extra arguments of a right-hand side into one flat float64 block, and unpacking."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from stepnet.engines.numba_engine.tracing.function_key import find_value_key
 
 
 class ArgumentSlot(NamedTuple):
-    """Where one argument lies in the block: `kind` is float, int, bool, complex, array or constant.
+    """The position of one argument in the block: `kind` is float, int, bool, complex, array or constant.
 
-    A constant (text, a table of whole numbers, a function) is not in the block; it is frozen into compiled code, whose
-    key holds it (`function_key`).  `key` tells numbers apart that are taken for constants.
+    A constant (text, an integer array, a function) is not in the block; it is frozen into compiled code, whose key
+    includes it (`function_key`).  `key` distinguishes numbers that are treated as constants.
     """
 
     kind: str
@@ -30,7 +30,7 @@ class ArgumentSlot(NamedTuple):
         return self.kind == "float" or (self.kind == "array" and not self.is_complex)
 
     def expression(self) -> str:
-        """Source text that takes the argument out of the block `p`, of the type it had."""
+        """Source text that reads the argument from the block `p`, with its original type."""
         k = self.offset
         if self.kind == "constant":
             return f"constants_{k}"
@@ -47,7 +47,7 @@ class ArgumentSlot(NamedTuple):
 
 
 class ArgumentBlock(NamedTuple):
-    """All arguments packed: `values` for the kernels, `slots` to unpack them in compiled code, `args` as they came."""
+    """All arguments packed: `values` for the kernels, `slots` to unpack them in compiled code, `args` as given."""
 
     values: np.ndarray
     slots: tuple[ArgumentSlot, ...]
@@ -65,7 +65,7 @@ class ArgumentBlock(NamedTuple):
 
     @property
     def frozen(self):
-        """What a trace depends on besides: the values of whole numbers and booleans, which may steer its loops."""
+        """Further values that a trace depends on: integers and booleans, which may control its loops."""
         return tuple(self.values[slot.offset] for slot in self.slots if slot.kind in ("int", "bool"))
 
 
@@ -88,12 +88,12 @@ def pack(args: tuple) -> ArgumentBlock:
 
 @lru_cache(maxsize=64)
 def _list_float_slots(n: int) -> tuple[ArgumentSlot, ...]:
-    """The slots of n numbers, which is all that most arguments are."""
+    """The slots of n scalars, the most frequent case."""
     return tuple(ArgumentSlot("float", i) for i in range(n))
 
 
 def as_inputs(block: ArgumentBlock) -> ArgumentBlock:
-    """The same arguments for a function of the floats among them: whole numbers and complex ones are constants."""
+    """The same arguments for a function of the floats among them: integers and complex numbers become constants."""
     slots = (
         slot if slot.is_real or slot.kind == "constant" else ArgumentSlot("constant", i, key=find_value_key(value))
         for i, (slot, value) in enumerate(zip(block.slots, block.args, strict=True))
@@ -102,7 +102,7 @@ def as_inputs(block: ArgumentBlock) -> ArgumentBlock:
 
 
 def are_floats(block: ArgumentBlock) -> np.ndarray:
-    """Which numbers of the block are real ones, by which one can differentiate."""
+    """Which numbers of the block are floats, with respect to which derivatives exist."""
     flags = np.zeros(block.values.size, bool)
     for slot in block.slots:
         if slot.is_real:
@@ -111,13 +111,13 @@ def are_floats(block: ArgumentBlock) -> np.ndarray:
 
 
 def replace_values(block: ArgumentBlock, values: np.ndarray) -> tuple:
-    """The arguments with other numbers for the floats among them."""
+    """The arguments with the floats among them replaced."""
     moved = unpack(values, block.slots)
     return tuple(old if new is None else new for old, new in zip(block.args, moved, strict=True))
 
 
 def unpack(values: np.ndarray, slots: tuple[ArgumentSlot, ...]) -> tuple:
-    """Numbers of a block, such as gradients, in the shapes of the arguments; None for those that are no floats."""
+    """Numbers of a block, such as gradients, in the shapes of the arguments; None for arguments that are not floats."""
     found: list = []
     for slot in slots:
         size = int(np.prod(slot.shape))
@@ -143,7 +143,7 @@ def flat_gradients(found: tuple, args: tuple) -> np.ndarray:
 
 
 def _find_slot(value, offset: int):
-    """The slot of an argument and its numbers, or twice None for a constant."""
+    """The slot of an argument and its numbers, or (None, None) for a constant."""
     if isinstance(value, (bool, np.bool_)):
         return ArgumentSlot("bool", offset), (float(value),)
     if isinstance(value, (int, np.integer)) and abs(int(value)) <= 2**53:
@@ -157,3 +157,32 @@ def _find_slot(value, offset: int):
     if isinstance(value, np.ndarray) and value.dtype.kind == "c" and value.ndim > 0:
         return ArgumentSlot("array", offset, value.shape, True), value.astype(np.complex128).ravel().view(float)
     return None, None
+
+
+def as_arguments(p: np.ndarray, args: tuple, is_known: bool = True) -> tuple:
+    """Numbers of a parameter block in the shapes of the arguments; None where they are unknown or not floats."""
+    return unpack(p, pack(args).slots) if is_known else (None,) * len(args)
+
+
+def as_argument_rows(p: np.ndarray, args: tuple, is_known: bool = True) -> tuple:
+    """The same for an array whose last axis is that of the parameter block."""
+    places = as_arguments(np.arange(p.shape[-1], dtype=float), args, is_known)
+    return tuple(None if each is None else p[..., np.asarray(each, np.int64)] for each in places)
+
+
+def as_block(direction, args: tuple) -> np.ndarray:
+    """A direction in the space of the arguments, given in their shapes (or None for zero), as a flat block."""
+    block = pack(args)
+    values = np.zeros(block.values.size)
+    for i, (slot, given) in enumerate(zip(block.slots, direction, strict=True)):
+        if given is not None and not slot.is_real and np.any(given):
+            raise ValueError(
+                f"`args[{i}]` = {args[i]!r:.60} is no real number, or is used as an index or a count, so the end state "
+                f"has no derivative with respect to it; give None as its direction"
+            )
+        if given is not None and slot.is_real:
+            size, found = int(np.prod(slot.shape)), np.shape(given)
+            if found != slot.shape:
+                raise ValueError(f"`args` must be directions shaped as the arguments: {slot.shape}, found {found}")
+            values[slot.offset : slot.offset + size] = np.ravel(given)
+    return values

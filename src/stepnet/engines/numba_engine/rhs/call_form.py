@@ -1,4 +1,4 @@
-"""How a user's right-hand side wants to be called, found out by looking at it and by calling it once."""
+"""How to call a user's right-hand side, found from its signature and one trial call."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ IN_PLACE_NAMES = ("dy", "out")
 UNSET = {
     8: 0x7FF8_0000_DEAD_BEEF,
     4: 0x7FC0_DEAD,
-}  # NaNs that no arithmetic makes: entries still like this were not set
+}  # NaNs that no arithmetic produces: entries that still have this value were not set
 
 
 @dataclass(frozen=True)
 class CallForm:
-    """A Python right-hand side: its arrays in and out, and whether it returns or fills its result.
+    """A Python right-hand side: the shapes of its inputs and output, and whether it returns or fills its result.
 
-    `inputs` are the shapes of the states it takes (one, or q and p), which lie one after the other in memory.
-    `label` is the name by which errors speak of it.
+    `inputs` are the shapes of the states it takes (one, or q and p), which are contiguous in memory.  `label` is its
+    name in error messages.
     """
 
     function: object
@@ -48,7 +48,7 @@ class CallForm:
 
     @property
     def wanted(self) -> str:
-        """What errors say that it should return."""
+        """What it should return, for error messages."""
         return f"an array of shape {self.output}, as the state has" if self.output else "one number"
 
 
@@ -66,7 +66,7 @@ def find_call_form(function, args: tuple, inputs, output, dtype, label: str) -> 
 
 
 def list_parameter_names(function) -> list[str]:
-    """The names of the positional parameters of a function, as far as it tells them."""
+    """The names of the positional parameters of a function, as far as they are known."""
     function = getattr(function, "py_func", function)
     if isinstance(function, FunctionType):
         return list(function.__code__.co_varnames[: function.__code__.co_argcount])
@@ -98,19 +98,19 @@ def list_plain_functions(function, seen: set | None = None) -> Iterator[Function
 
 
 def handles_exceptions(function) -> bool:
-    """Whether it has an `except` or `finally`: compiled code goes on with NaN where Python raises."""
+    """Whether it has an `except` or `finally`: compiled code continues with NaN where Python raises."""
     return any(_has_handler(plain.__code__) for plain in list_plain_functions(function))
 
 
 def _has_handler(code: CodeType) -> bool:
-    """Handlers in the bytecode, less those that belong to `with`."""
+    """Whether the bytecode has exception handlers other than those of `with`."""
     names = [instruction.opname for instruction in dis.get_instructions(code)]
     inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
     return names.count("PUSH_EXC_INFO") > names.count("WITH_EXCEPT_START") or any(map(_has_handler, inner))
 
 
 def wrap_python_call(form: CallForm, parameters: np.ndarray):
-    """A function `evaluate(t, y, dy)` on flat arrays that runs the user's Python and checks what it gives."""
+    """A function `evaluate(t, y, dy)` on flat arrays that calls the user's Python function and checks its result."""
     function = getattr(form.function, "py_func", form.function)
 
     def evaluate(t, y, dy):
@@ -124,7 +124,7 @@ def wrap_python_call(form: CallForm, parameters: np.ndarray):
 
 
 def split(form: CallForm, y: np.ndarray) -> list:
-    """The states that the function takes, cut out of the flat one."""
+    """The states that the function takes, as parts of the flat state."""
     if len(form.inputs) == 1:
         return [_reshape(y, form.inputs[0], form.is_in_place)]
     pieces, offset = [], 0
@@ -139,7 +139,7 @@ def _reshape(flat, shape, is_in_place: bool):
 
 
 def validate_result(form: CallForm, result) -> np.ndarray:
-    """The result as an array of the state's type and shape, or a clear error."""
+    """The result as an array of the state's dtype and shape; raises an explanatory error if that fails."""
     if result is None:
         raise TypeError(
             f"`{form.label}` returned None; return {form.wanted}, or name the third parameter `dy` and fill it in place"
@@ -163,9 +163,9 @@ def validate_result(form: CallForm, result) -> np.ndarray:
 
 
 def try_once(form: CallForm, parameters: np.ndarray | None, t: float, y: np.ndarray):
-    """Call the user's function once in Python; returns what it returned and the flat slopes.
+    """Call the user's function once in Python; returns its result and the flat slopes.
 
-    Whatever it raises comes through, with the user's own traceback.
+    Exceptions are not caught, so that the user's own traceback is shown.
     """
     function = getattr(form.function, "py_func", form.function)
     y = y.copy()

@@ -12,10 +12,10 @@ SIGNATURE = ctypes.CFUNCTYPE(
 
 
 class Callback:
-    """A Python right-hand side behind a C address; what it raises is kept in `.exception` and stops the kernel.
+    """A Python right-hand side behind a C address; an exception is stored in `.exception` and stops the kernel.
 
-    `first` is (t, y, dy) of the evaluation that was made to try the function out.  If the kernel asks for the same one
-    first, it gets that answer, so that the function is called as often as it is evaluated.
+    `first` is (t, y, dy) of the trial call.  If the kernel's first evaluation is at the same (t, y), it gets that dy,
+    so that the function is not called twice.
     """
 
     def __init__(self, evaluate, shape_in: tuple[int, ...], shape_out: tuple[int, ...], dtype: np.dtype, first=None):
@@ -35,16 +35,16 @@ class Callback:
             if first is not None and t == first[0] and np.array_equal(self._view(y, False), first[1]):
                 self._view(dy, True)[...] = first[2]
                 return 0
-            state = self._view(y, False).copy()  # the memory is reused, and a function may keep what it was given
+            state = self._view(y, False).copy()  # the memory is reused, and a function may keep its argument
             state.flags.writeable = False
             self._evaluate(t, state, self._view(dy, True))
-        except BaseException as exception:  # ctypes would print and swallow it, a KeyboardInterrupt too
+        except BaseException as exception:  # ctypes would print and ignore it, even a KeyboardInterrupt
             self.exception = exception
             return 1
         return 0
 
     def _view(self, address: int, is_writeable: bool) -> np.ndarray:
-        """The array at an address; a solve uses few, so they are kept."""
+        """The array at an address, cached because a solve uses only a few."""
         view = self._views.get((address, is_writeable))
         if view is None:
             shape = self._shapes[is_writeable]

@@ -1,4 +1,4 @@
-"""Machine code against the Python function that it stands for."""
+"""Comparison of machine code with the Python function that it replaces."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from stepnet.engines.numba_engine.tracing.function_copies import unjit
 AGREEMENT = {
     8: 1e-8,
     4: 1e-3,
-}  # compiled against Python, relative to the largest slope; contraction changes last digits
+}  # compiled against Python, relative to the largest slope; contraction changes the last digits
 N_CHECKS = 4
-GOLDEN = 0.6180339887498949  # multiples of it, less their whole parts, come close to every number between 0 and 1
+GOLDEN = 0.6180339887498949  # the fractional parts of its multiples are dense in [0, 1]
 FEW = 16  # slopes, which are compared faster one by one
 _turns = count()
 
 
 class Comparison:
-    """Compares a C function at `address`, with parameters `p`, with the Python function of a form.
+    """Compares the C function at `address`, with parameters `p`, with the Python function of a form.
 
-    Where that one calls jitted functions, which may be stale, the Python functions behind them count in the end.
+    If the latter calls jitted functions, which may be stale, the Python functions that they wrap decide in the end.
     """
 
     def __init__(self, address: int, form: CallForm, p: np.ndarray, calls_jitted: bool = False):
@@ -40,64 +40,70 @@ class Comparison:
 
     @property
     def n_in(self) -> int:
-        """Numbers of the state that the function takes."""
+        """The number of state entries that the function takes."""
         return self._form.n_in
 
     def agrees_somewhere(self, t_span: tuple[float, float], y: np.ndarray) -> bool:
-        """Whether both give the same slopes at a place that differs from call to call: inside the span, near `y`."""
+        """Whether both give the same slopes at a point inside the span and near `y` that differs from call to call."""
         turn = next(_turns) * GOLDEN % 1.0
-        return self.agrees(choose_time_inside(t_span, turn), y, 1.0 + 0.01 * turn, 0.001 * turn)
+        t, factor, shift = choose_time_inside(t_span, turn), 1.0 + 0.01 * turn, 0.001 * turn
+        with np.errstate(all="ignore"):
+            if self._is_short and self._are_few_equal(t, [factor * x + shift for x in y.tolist()]):
+                return True
+            return self.agrees(t, factor * y + shift)
 
-    def agrees(self, t: float, y: np.ndarray, factor: float = 1.0, shift: float = 0.0) -> bool:
-        """Whether both give the same slopes at factor y + shift; true if Python raises there."""
+    def agrees(self, t: float, y: np.ndarray) -> bool:
+        """Whether both give the same slopes; also true if Python raises there."""
         try:
             with np.errstate(all="ignore"):
-                if self._is_short and self._are_few_equal(t, [factor * x + shift for x in y.tolist()]):
+                slopes = self.slopes(t, y)
+                if self._gives(t, y, slopes):
                     return True
-                state = factor * y + shift
-                slopes = self.slopes(t, state)
-                if self._gives(t, state, slopes):
-                    return True
-                near = find_largest([self.slopes(t, each) for each in choose_states_near(state)])
-        except Exception:  # a place outside the domain of the function tells nothing
+                near = find_largest([self.slopes(t, each) for each in choose_states_near(y)])
+        except Exception:  # a point outside the domain of the function decides nothing
             return True
-        if self._gives(t, state, slopes, near):
+        if self._gives(t, y, slopes, near):
             return True
-        return self._calls_jitted and Comparison(self._address, strip_jit(self._form), self._p).agrees(t, state)
+        return self._calls_jitted and Comparison(self._address, strip_jit(self._form), self._p).agrees(t, y)
 
     def slopes(self, t: float, y: np.ndarray) -> np.ndarray:
-        """What Python gives."""
+        """The slopes that Python gives."""
         dy = np.empty(self._form.n_out, self._form.dtype)
         self._evaluate(t, y.copy(), dy)
         return dy
 
     def _are_few_equal(self, t: float, state: list[float]) -> bool:
-        """The same with hardly an array made; False may also mean that it takes arrays to tell."""
+        """The same without creating arrays; False may also mean that the comparison needs arrays."""
         n, numbers = len(state), self._numbers(*state)
-        if self._call(t, addressof(numbers), addressof(numbers) + 8 * n, self._p_address, n) != 0:
+        first = addressof(numbers)
+        if self._call(t, first, first + 8 * n, self._p_address, n) != 0:
             return False
         found = numbers[n:]
-        expected = self._function(t, np.frombuffer(numbers, count=n), *self._form.args)
-        if len(expected) != len(found):
+        try:
+            expected = self._function(t, np.frombuffer(numbers, count=n), *self._form.args)
+            wanted = [*map(float, expected)]
+        except Exception:  # raised again in the comparison with arrays
+            return False
+        if len(wanted) != len(found):
             return False
         size = difference = 0.0
-        for x, y in zip(found, expected, strict=True):
-            difference += abs(x - y)  # a sum, which a NaN or infinity anywhere spoils
+        for x, y in zip(found, wanted, strict=True):
+            difference += abs(x - y)  # a sum, which is NaN or infinite if any slope is
             if abs(y) > size:
                 size = abs(y)
-        return bool(difference <= AGREEMENT[8] * size)
+        return difference <= AGREEMENT[8] * size < math.inf
 
     def _gives(self, t: float, y: np.ndarray, slopes: np.ndarray, typical: float = 0.0) -> bool:
         return gives(self._call, self._p, t, y, slopes, typical)
 
 
 def strip_jit(form: CallForm) -> CallForm:
-    """A form whose function calls no jitted ones."""
+    """A form whose function calls no jitted functions."""
     return replace(form, function=unjit(form.function))
 
 
 def gives(call, p: np.ndarray, t: float, y: np.ndarray, slopes: np.ndarray, typical: float = 0.0) -> bool:
-    """Whether the C function `call` gives the slopes that Python gave, to rounding of the largest or a typical one."""
+    """Whether the C function `call` gives the slopes of Python, up to rounding of the largest or a typical slope."""
     found = np.empty_like(slopes)
     if call(t, y.ctypes.data, found.ctypes.data, p.ctypes.data, y.size) != 0:
         return False
@@ -105,7 +111,7 @@ def gives(call, p: np.ndarray, t: float, y: np.ndarray, slopes: np.ndarray, typi
 
 
 def are_close(found: np.ndarray, slopes: np.ndarray, typical: float = 0.0) -> bool:
-    """Whether slopes agree to rounding of the largest or a typical one."""
+    """Whether slopes agree up to rounding of the largest or a typical slope."""
     size = np.abs(slopes)
     most = size.max(initial=typical)
     if np.isfinite(most):
@@ -124,20 +130,20 @@ def choose_time_inside(t_span: tuple[float, float], fraction: float) -> float:
 
 
 def choose_states_near(y: np.ndarray) -> list[np.ndarray]:
-    """A few states near another one."""
+    """A few states near `y`."""
     generator = np.random.default_rng(0)
     steps = [0.1 * (np.abs(y) + 0.1) * generator.standard_normal(y.size) for _ in range(N_CHECKS)]
     return [y + step.astype(y.real.dtype) for step in steps]
 
 
 def find_largest(found: list[np.ndarray]) -> float:
-    """How large slopes are near a state: at an equilibrium they are nothing but rounding."""
+    """The largest finite slope near a state, a scale for slopes at equilibria, which are only rounding errors."""
     sizes = [np.abs(slopes).max(initial=0.0) for slopes in found]
     return max((size for size in sizes if np.isfinite(size)), default=0.0)
 
 
 def evaluate_slopes_nearby(form: CallForm, p: np.ndarray, t_span, y: np.ndarray):
-    """Times in the span and states near `y`, with the slopes of Python; some may be outside the function's domain."""
+    """Times in the span and states near `y`, with Python's slopes; points outside the function's domain are skipped."""
     evaluate = wrap_python_call(form, p)
     for turn, near in enumerate(choose_states_near(y)):
         t, slopes = choose_time_inside(t_span, turn * GOLDEN % 1.0), np.empty(form.n_out, form.dtype)

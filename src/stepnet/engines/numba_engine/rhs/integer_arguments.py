@@ -1,6 +1,6 @@
-"""Whole numbers among the arguments of a right-hand side, for derivatives with respect to them.
+"""Integers among the arguments of a right-hand side, for derivatives with respect to them.
 
-A parameter 2 is differentiated like 2.0.  One that steers loops, counts entries or names a place has no derivative.
+A parameter 2 is differentiated like 2.0.  An integer that controls loops, is a size or an index has no derivative.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from stepnet.engines.numba_engine.rhs.problem_parts import build_event_fields, b
 from stepnet.events import Event
 from stepnet.problem import Problem
 
-SAME = 1e-12  # slopes with 2.0 in the place of 2, relative to the largest
+SAME = 1e-12  # agreement of slopes with 2.0 instead of 2, relative to the largest
 
 
-def with_reals(problem: Problem, *others) -> Problem:
-    """The problem with floats for whole numbers in `args`, where no function needs them whole.
+def convert_whole_numbers(problem: Problem, *others) -> Problem:
+    """The problem with integers in `args` replaced by floats, where no function needs integers.
 
     `others` are functions of (t, y, *args) besides the right-hand side, or None.
     """
-    places = whole_places(problem)
+    places = find_whole_numbers(problem)
     if not places or any(getattr(problem, name, None) is not None for name in ("jac", "jvp", "vjp")):
         return problem
     fields = _build_fields(problem, others)
@@ -37,8 +37,8 @@ def with_reals(problem: Problem, *others) -> Problem:
     return problem
 
 
-def whole_places(problem: Problem) -> list[int]:
-    """Which arguments are whole numbers."""
+def find_whole_numbers(problem: Problem) -> list[int]:
+    """The positions of the integers among the arguments."""
     return [i for i, x in enumerate(problem.args) if isinstance(x, (int, np.integer)) and not isinstance(x, bool)]
 
 
@@ -48,10 +48,10 @@ def _build_fields(problem: Problem, others) -> tuple[CompiledRHS, ...]:
 
 
 def _is_same(problem: Problem, fields: tuple[CompiledRHS, ...], trial: Problem, others) -> bool:
-    """Whether floats give the same slopes on rungs that are as fast."""
+    """Whether floats give the same slopes, on rungs that are as fast."""
     try:
         found = _build_fields(trial, others)
-    except Exception:  # a range, an index, a shape: it needs the whole number
+    except Exception:  # a range, an index or a shape: it needs the integer
         return False
     if any(RUNGS.index(new.rung) > RUNGS.index(old.rung) for new, old in zip(found, fields, strict=True)):
         return False

@@ -1,4 +1,4 @@
-"""The ladder from a right-hand side to a C address: taken as is, compiled by Numba, or called back in Python."""
+"""The ladder from a right-hand side to a C address: given as one, traced, compiled by Numba, or called in Python."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from types import FunctionType
 from typing import NamedTuple
 
 import numpy as np
-from numba.core.ccallback import CFunc
 
 from stepnet.c_functions import Address, check_function
 from stepnet.engines.numba_engine.array_tracing.array_trace import trace_short_or_loops
 from stepnet.engines.numba_engine.array_tracing.loops import Loops
+from stepnet.engines.numba_engine.codegen.compiler_facts import CFunc
 from stepnet.engines.numba_engine.codegen.loop_code import compile_loops
 from stepnet.engines.numba_engine.codegen.machine_code import MachineCode, write_assembly
 from stepnet.engines.numba_engine.rhs.arguments import ArgumentBlock, pack
@@ -32,7 +32,7 @@ from stepnet.errors import UnknownName
 RUNGS = ("address", "traced", "compiled", "python")  # from fast to slow
 MOST_NODES_OF_DERIVATIVES = 20_000
 
-LONGEST_REMEMBERED = 1000  # numbers of a state; beyond this its key costs more than looking again
+LONGEST_REMEMBERED = 1000  # numbers of a state; for longer ones the key costs more than a new search
 
 _kept: OrderedDict = OrderedDict()
 _seen: OrderedDict = OrderedDict()
@@ -65,9 +65,9 @@ class PythonOnly:
 class CompiledRHS:
     """A right-hand side ready for kernels: `address` is a C function, `p` its parameter block.
 
-    `rung` says how it came about and `reason` why not by a faster rung.  `replay(t, y)` runs the Python original, to
-    show the user's own exception; `callbacks` are the ways into Python, on that rung.  `reach` is what the function
-    refers to, and `comparison` compares machine code with it.
+    `rung` says how the address was obtained and `reason` why not by a faster rung.  `replay(t, y)` runs the Python
+    original, to show the user's own exception; `callbacks` are its callbacks on the rung `python`.  `reach` is what
+    the function refers to, and `comparison` compares machine code with it.
     """
 
     address: int
@@ -78,13 +78,13 @@ class CompiledRHS:
     callbacks: tuple[Callback, ...] = ()
     keep_alive: object = field(default=None, repr=False)
     compile_time: float = 0.0
-    cost: float = 0.0  # seconds that an evaluation takes at most, as far as one can tell
-    n_calls: int = 1  # of the user's functions in one evaluation
+    cost: float = 0.0  # upper bound of the seconds per evaluation, as far as it is known
+    n_calls: int = 1  # of the user's functions per evaluation
     reach: FunctionKey | None = field(default=None, repr=False)
     comparison: Comparison | None = field(default=None, repr=False)
 
     def __call__(self, t: float, y: np.ndarray) -> np.ndarray:
-        """One evaluation from Python, for first looks and for diagnosis."""
+        """One evaluation from Python, for trials and diagnosis."""
         if self.address == 0:
             return y.copy()
         y, dy = np.ascontiguousarray(y), np.full(max(1, y.size), np.nan, y.dtype)
@@ -94,7 +94,7 @@ class CompiledRHS:
 
 
 def build_identity_field(p: np.ndarray) -> CompiledRHS:
-    """q' = v of a second-order problem: no function at all, which kernels know by the address 0."""
+    """q' = v of a second-order problem: no function, which kernels recognise by the address 0."""
     return CompiledRHS(0, p, "address", n_calls=0)
 
 
@@ -108,14 +108,15 @@ def make_field(
     label: str,
     limit: RungLimit = ANY,
 ) -> CompiledRHS:
-    """Climb the ladder from the fastest rung; the function is tried at the flat state `y` at the beginning of `t_span`.
+    """Try the rungs from the fastest on; the trial call is at the flat state `y` at the beginning of `t_span`.
 
-    Machine code that was made earlier is compared with Python once more, at a place that differs from call to call.
+    Machine code that was built earlier is compared with Python again, at a point that differs from call to call, unless
+    the result of the function depends only on its arguments.
     """
     block, t = pack(args), t_span[0]
     if isinstance(function, PythonOnly):
         function, limit = function.function, RungLimit("python", function.reason)
-    if isinstance(function, MachineCode):  # our own: the derivative of another right-hand side
+    if isinstance(function, MachineCode):  # the derivative of another right-hand side
         return CompiledRHS(function.address, block.values, "traced", keep_alive=function)
     check_function(label, function)
     address = find_c_address(function)
@@ -130,7 +131,7 @@ def make_field(
         numbers = (block.slots, block.values.tobytes(), t, y.tobytes())
         key = (id(function), reached.key, numbers, (inputs, output, y.dtype, label), limit, _read_first_rung())
         seen = _seen.get(key)
-        if seen is not None and seen.comparison.agrees_somewhere(t_span, y):
+        if seen is not None and (reached.is_self_contained or seen.comparison.agrees_somewhere(t_span, y)):
             return seen
     form = find_call_form(function, args, inputs, output, y.dtype, label)
     found = _climb(form, block, reached, t_span, y, limit)
@@ -148,7 +149,7 @@ def _remember(memory: OrderedDict, key, value) -> None:
 def _climb(
     form: CallForm, block: ArgumentBlock, reached: FunctionKey, t_span, y: np.ndarray, limit: RungLimit
 ) -> CompiledRHS:
-    """The fastest rung that can run the function and gives what Python gives."""
+    """The fastest rung that can run the function and gives the results of Python."""
     if form.is_in_place and not block.is_numeric:
         raise TypeError(f"`args` of the in-place `{form.label}` must be numbers or arrays of floats, found {form.args}")
     began = time.perf_counter()
@@ -176,7 +177,7 @@ def _climb(
 
 
 class TrialCall(NamedTuple):
-    """A function that was called once in Python, at the beginning of `t_span`: what it returned, and its slopes."""
+    """A function that was called once in Python, at the beginning of `t_span`: its result and its slopes."""
 
     form: CallForm
     block: ArgumentBlock
@@ -188,13 +189,13 @@ class TrialCall(NamedTuple):
 
 
 def _estimate_traced_cost(code) -> float:
-    """Seconds of an evaluation by straight-line code at most: a few nanoseconds an operation."""
+    """Upper bound of the seconds per evaluation by straight-line code: a few nanoseconds per operation."""
     traced = getattr(code, "trace", None)
     return 1e-8 + 5e-9 * len(traced.graph.nodes) if traced is not None else np.inf
 
 
 def _list_rungs_to_try(limit: RungLimit) -> tuple[str, ...]:
-    """The ways to machine code, the fastest first; STEPNET_RUNG names the first one to try."""
+    """The rungs that give machine code, the fastest first; STEPNET_RUNG names the first one to try."""
     first = _read_first_rung() or "traced"
     if first not in RUNGS:
         raise UnknownName("rung in STEPNET_RUNG", first, RUNGS)
@@ -203,7 +204,7 @@ def _list_rungs_to_try(limit: RungLimit) -> tuple[str, ...]:
 
 
 def _read_first_rung() -> str | None:
-    """What STEPNET_RUNG says; `os.environ.get` takes five times as long where there is nothing."""
+    """The value of STEPNET_RUNG; `os.environ.get` takes five times as long for an unset variable."""
     return os.environ["STEPNET_RUNG"] if "STEPNET_RUNG" in os.environ else None  # noqa: SIM401
 
 
@@ -216,14 +217,14 @@ def _trace_code(trial: TrialCall):
 
 
 def compile_traced(traced: Trace) -> MachineCode:
-    """Machine code of the right-hand side itself, which remembers its trace."""
+    """Machine code of the right-hand side, which keeps its trace."""
     code = MachineCode(write_assembly(traced, "f"), "f")
     code.trace = traced
     return code
 
 
 def validate_code(code, form: CallForm, block: ArgumentBlock, t_span, y: np.ndarray):
-    """The code, if it gives what Python gives at a few times and places near `y`."""
+    """The code, if it gives the results of Python at a few times and states near `y`."""
     if _gives_nearby(code, form, block, t_span, y):
         return code
     if reach(form.function, block.constants).calls_jitted and _gives_nearby(code, strip_jit(form), block, t_span, y):
@@ -238,7 +239,7 @@ def _gives_nearby(code, form: CallForm, block: ArgumentBlock, t_span, y: np.ndar
 
 def _compile_native(trial: TrialCall):
     if trial.reach.makes_text:
-        raise CannotTrace("it makes text, and compiled code writes numbers in another way")
+        raise CannotTrace("it formats text, and compiled code formats numbers differently")
     from stepnet.engines.numba_engine.codegen.numba_compilation import compile_native  # loads much of Numba
 
     return compile_native(trial.form, trial.block, trial.result)
@@ -248,7 +249,7 @@ BUILD = {"traced": _trace_code, "compiled": _compile_native}
 
 
 def _recall_or_build(rung: str, trial: TrialCall):
-    """Machine code from this process's memory or made now, or None and the reason why there is none."""
+    """Machine code from the memory of this process or built now, or None and the reason why there is none."""
     form, block = trial.form, trial.block
     kind = (type(trial.result).__name__, np.shape(trial.result))
     frozen = block.frozen if rung == "traced" else ()
@@ -256,7 +257,7 @@ def _recall_or_build(rung: str, trial: TrialCall):
     key = (rung, trial.reach.key, shapes, block.slots, kind, frozen)
     code = _kept.get(key)
     if code is not None and not isinstance(code, str) and not _is_right(code, trial):
-        code = None  # it was right when it was made, so something has changed unseen
+        code = None  # it was correct when it was built, so something changed unnoticed
     if code is None:
         code = _build_new(rung, trial)
         _remember(_kept, key, code)
@@ -264,11 +265,11 @@ def _recall_or_build(rung: str, trial: TrialCall):
 
 
 def _build_new(rung: str, trial: TrialCall):
-    """Machine code that gives what Python gives at a few places, or why there is none."""
+    """Machine code that gives the results of Python at a few points, or the reason why there is none."""
     try:
         code = BUILD[rung](trial)
         validate_code(code, trial.form, trial.block, trial.t_span, trial.y)
-    except Exception as exception:  # ours, Numba's, or Python's from inside: any means "not on this rung"
+    except Exception as exception:  # of this package, Numba or the user's function: any means "not on this rung"
         return f"not {rung}: {summarise(exception)}"
     if not _is_right(code, trial):
         return f"not {rung}: it gave another result than Python (does it use random numbers or side effects?)"
@@ -276,7 +277,7 @@ def _build_new(rung: str, trial: TrialCall):
 
 
 def _is_right(code, trial: TrialCall) -> bool:
-    """Whether code gives what Python gave at the first place, and gives at another one."""
+    """Whether code gives the result of Python at the trial point and at another one."""
     form, p, t, y = trial.form, trial.block.values, trial.t_span[0], trial.y
     comparison = Comparison(code.address, form, p, trial.reach.calls_jitted)
     is_here = gives(SIGNATURE(code.address), p, t, y, trial.slopes) or comparison.agrees(t, y)
@@ -284,7 +285,7 @@ def _is_right(code, trial: TrialCall) -> bool:
 
 
 def find_c_address(function) -> int | None:
-    """The address behind an `Address`, ctypes function, LowLevelCallable or Numba cfunc; None for what is none."""
+    """The address of an `Address`, ctypes function, LowLevelCallable or Numba cfunc; None for other objects."""
     if isinstance(function, FunctionType):
         return None
     if isinstance(function, Address):
@@ -304,7 +305,7 @@ def _replay(form: CallForm, values: np.ndarray, t: float, y: np.ndarray) -> np.n
 
 
 def summarise(exception: Exception) -> str:
-    """What went wrong, in one line."""
+    """An exception in one line."""
     lines = [line.strip() for line in str(exception).splitlines() if line.strip()]
     useful = [line for line in lines if not line.startswith(("Failed in", "During:", "File", "Cannot unify"))]
     return (useful or lines or [type(exception).__name__])[0][:160]

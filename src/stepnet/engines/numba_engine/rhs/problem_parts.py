@@ -1,6 +1,6 @@
-"""The right-hand sides of a problem as fields: one for each part, or all of them joined to one of the flat state.
+"""The right-hand sides of a problem as fields: one for each part, or all of them joined into one of the flat state.
 
-A joined field is a C function of our own that finds the addresses of its parts in front of the user's parameters.
+A joined field is a C function of this package that reads the addresses of its parts in front of the user's parameters.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba import carray, types
-from numba.extending import intrinsic
+from numba import carray
 
 from stepnet.engines.contract import FixedSteps, Plan, Saving
 from stepnet.engines.numba_engine.array_tracing.array_trace import MOST_NODES, MOST_UNKNOWNS
+from stepnet.engines.numba_engine.codegen.intrinsics.address_calls import call_rhs_at
 from stepnet.engines.numba_engine.codegen.kernels import FieldKernel
 from stepnet.engines.numba_engine.codegen.machine_code import MachineCode
 from stepnet.engines.numba_engine.rhs.arguments import pack
@@ -33,13 +32,13 @@ from stepnet.engines.numba_engine.rhs.ladder import (
 from stepnet.engines.numba_engine.tracing.function_key import FunctionKey, reach
 from stepnet.engines.numba_engine.tracing.joint_trace import compile_joined
 from stepnet.events import Event
-from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split, state_shape
+from stepnet.problem import ODE, SDE, Partitioned, Problem, SecondOrder, Split, state_shape
 
 NO_PLAN = Plan(FixedSteps(1, None), Saving(None, 0))
 
 
 def build_full_field(problem: Problem) -> CompiledRHS:
-    """y' = f(t, y) of the flat state, whatever the problem is made of."""
+    """y' = f(t, y) of the flat state, for any kind of problem."""
     if isinstance(problem, ODE):
         return _build_field(problem, list_functions(problem)[0])
     parts = build_part_fields(problem)
@@ -69,7 +68,7 @@ def build_full_field(problem: Problem) -> CompiledRHS:
 
 
 class PartFunction(NamedTuple):
-    """A part of a problem: the user's function, the shapes it takes and gives, the flat state to try it at."""
+    """A part of a problem: the user's function, its input and output shapes, and the flat state of its trial call."""
 
     function: object
     inputs: tuple[tuple[int, ...], ...]
@@ -98,11 +97,15 @@ def list_functions(problem: Problem) -> tuple[PartFunction | None, ...]:
             shape = problem.q0.shape
             dq = PartFunction(problem.dq, (shape, shape), shape, problem.initial, "dq")
             return dq, PartFunction(problem.dp, (shape, shape), shape, problem.initial, "dp")
-    raise TypeError(f"`problem` must be an ODE, Partitioned, SecondOrder or Split, found {type(problem).__name__}")
+        case SDE():
+            shape, y = problem.y0.shape, problem.initial
+            drift = PartFunction(problem.drift, (shape,), shape, y, "drift")
+            return drift, PartFunction(problem.diffusion, (shape,), problem.diffusion_shape, y, "diffusion")
+    raise TypeError(f"`problem` must be an ODE, Partitioned, SecondOrder, Split or SDE, found {type(problem).__name__}")
 
 
 def list_argument_names(problem: Problem) -> tuple[str, ...]:
-    """What the right-hand side calls its further arguments; nothing if it takes them in one block."""
+    """The names of the right-hand side's extra arguments; () if it takes them in one block."""
     part = list_functions(problem)[-1]
     names = list_parameter_names(part.function)[1 + len(part.inputs) :]
     return () if names[:1] and names[0] in IN_PLACE_NAMES else tuple(names)
@@ -132,7 +135,7 @@ def build_part_fields(problem: Problem) -> tuple[CompiledRHS, ...]:
 
 
 def _name_part(field: CompiledRHS, label: str) -> CompiledRHS:
-    """A field whose reason says which part it speaks of."""
+    """A field whose reason names the part."""
     return replace(field, reason=f"`{label}` {field.reason}") if field.reason else field
 
 
@@ -160,7 +163,7 @@ class RunFunctions(NamedTuple):
 
 
 def build_fields(problem: Problem, plan: Plan) -> RunFunctions:
-    """All functions of a run; those that read what another one may change run in Python, as that one does."""
+    """All functions of a run; all run in Python if one that runs there may change what another one reads."""
     if not plan.events and plan.project is None:
         return RunFunctions(build_full_field(problem), (), ())
     found = RunFunctions(
@@ -188,7 +191,7 @@ def _is_compiled(field: CompiledRHS) -> bool:
 
 
 def _explain_python(fields: tuple[CompiledRHS, ...]) -> str:
-    """Why functions must share one memory, which is Python's: one of them may change what another one reads."""
+    """Why all functions must run in Python: one of them may change what another one reads; "" if they need not."""
     for writer in fields:
         change = writer.reach
         if not writer.callbacks or change is None:
@@ -221,14 +224,16 @@ def force_python(problem: Problem, plan: Plan, reason: str) -> tuple[Problem, Pl
             problem = replace(problem, acceleration=called(problem.acceleration))
         case Partitioned():
             problem = replace(problem, dq=called(problem.dq), dp=called(problem.dp))
+        case SDE():
+            problem = replace(problem, drift=called(problem.drift), diffusion=called(problem.diffusion))
     events = tuple(replace(event, fun=called(event.fun)) for event in plan.events)
     return problem, plan._replace(events=events, project=called(plan.project))
 
 
 def read_values(problem: Problem, plan: Plan) -> tuple:
-    """What the functions of a run read at present, and the numbers of their arguments.
+    """The current values that the functions of a run read, and the numbers of their arguments.
 
-    Functions that are called in Python see by themselves what they read.
+    Functions that are called in Python read the current values anyway.
     """
     block = pack(problem.args)
     parts = [part.function for part in list_functions(problem) if part is not None]
@@ -243,12 +248,12 @@ def _is_fixed(function) -> bool:
 
 
 def build_event_fields(problem: Problem, events) -> tuple[CompiledRHS, ...]:
-    """The functions g(t, y) of events, each with one number out."""
+    """The functions g(t, y) of events, each with a scalar result."""
     return tuple([_build_event_field(problem, event, i) for i, event in enumerate(events)])
 
 
 def _build_event_field(problem: Problem, event: Event, i: int) -> CompiledRHS:
-    if isinstance(problem, (ODE, Split)):
+    if isinstance(problem, (ODE, Split, SDE)):
         inputs = (problem.y0.shape,)
     else:
         inputs = (problem.q0.shape, problem.q0.shape)
@@ -257,7 +262,7 @@ def _build_event_field(problem: Problem, event: Event, i: int) -> CompiledRHS:
 
 
 def build_projection_fields(problem: Problem, project) -> tuple[CompiledRHS, ...]:
-    """The function y = project(t, y) that moves each new state, if there is one."""
+    """The function y = project(t, y) that is applied to each new state, if there is one."""
     if project is None:
         return ()
     shape = state_shape(problem)
@@ -272,7 +277,7 @@ class PartsComparison:
         self._problem, self._parts = problem, parts
 
     def agrees_somewhere(self, t_span: tuple[float, float], y: np.ndarray) -> bool:
-        """Whether all parts agree at places of theirs."""
+        """Whether all parts agree, each at its own point."""
         inputs = split_state(self._problem, y, len(self._parts))
         return all(
             part.comparison is None or part.comparison.agrees_somewhere(t_span, state)
@@ -290,14 +295,14 @@ def _join_keys(parts: tuple[CompiledRHS, ...]) -> FunctionKey:
 
 
 def split_state(problem: Problem, y: np.ndarray, n_parts: int) -> tuple[np.ndarray, ...]:
-    """What of the flat state each part takes."""
+    """The part of the flat state that each function takes."""
     half = y.size // 2
     is_separable = isinstance(problem, SecondOrder) or getattr(problem, "separable", False)
     return (y[half:], y[:half]) if is_separable else (y,) * n_parts
 
 
 def _replay_of(problem: Problem, parts):
-    """Run the Python originals of all parts, so that the one that raises does; the slopes that they give together."""
+    """Run the Python originals of all parts, so that the user's exception is raised; returns their joint slopes."""
 
     def replay(t, y):
         inputs = split_state(problem, y, len(parts))
@@ -308,20 +313,6 @@ def _replay_of(problem: Problem, parts):
         return sum(slopes) if isinstance(problem, Split) else np.concatenate(slopes)
 
     return replay
-
-
-@intrinsic
-def _call(typing_context, address, t, y, dy, p, n):
-    """status = field(t, y, dy, p, n) on bare addresses."""
-    signature = types.int32(types.int64, types.float64, types.uintp, types.uintp, types.uintp, types.int64)
-
-    def generate(context, builder, signature, arguments):
-        address, t, y, dy, p, n = arguments
-        integer = ir.IntType(64)
-        function = ir.FunctionType(ir.IntType(32), [ir.DoubleType(), integer, integer, integer, integer])
-        return builder.call(builder.inttoptr(address, function.as_pointer()), [t, y, dy, p, n])
-
-    return signature, generate
 
 
 @FieldKernel
@@ -337,17 +328,17 @@ def _pair(t, y_, dy_, p_, n):
         for k in range(half):
             dy[k] = y[half + k]
     elif is_separable:
-        status = _call(dq, t, p, dy.ctypes.data, parameters, n // 2)
+        status = call_rhs_at(dq, t, p, dy.ctypes.data, parameters, n // 2)
     else:
-        status = _call(dq, t, q, dy.ctypes.data, parameters, n)
+        status = call_rhs_at(dq, t, q, dy.ctypes.data, parameters, n)
     if status != 0:
         return status
-    return _call(dp, t, q, dy[half:].ctypes.data, parameters, n // 2 if is_separable else n)
+    return call_rhs_at(dp, t, q, dy[half:].ctypes.data, parameters, n // 2 if is_separable else n)
 
 
 @FieldKernel
 def _sum(t, y_, dy_, p_, n):
-    """f1(t, y) + f2(t, y) + ...; a row of scratch lies between the addresses and the user's parameters."""
+    """f1(t, y) + f2(t, y) + ...; a row of workspace lies between the addresses and the user's parameters."""
     sizes = carray(p_, (2,)).view(np.int64)
     count, reals = sizes[0], sizes[1]
     block = carray(p_, (2 + count + reals + 1,))
@@ -355,11 +346,11 @@ def _sum(t, y_, dy_, p_, n):
     scratch = block[2 + count : 2 + count + reals].view(carray(y_, (1,)).dtype)
     parameters = block[2 + count + reals :].ctypes.data
     y, dy = carray(y_, (reals,)), carray(dy_, (reals,))
-    status = _call(addresses[0], t, y.ctypes.data, dy.ctypes.data, parameters, n)
+    status = call_rhs_at(addresses[0], t, y.ctypes.data, dy.ctypes.data, parameters, n)
     for part in range(1, count):
         if status != 0:
             return status
-        status = _call(addresses[part], t, y.ctypes.data, scratch.ctypes.data, parameters, n)
+        status = call_rhs_at(addresses[part], t, y.ctypes.data, scratch.ctypes.data, parameters, n)
         for k in range(reals):
             dy[k] += scratch[k]
     return status

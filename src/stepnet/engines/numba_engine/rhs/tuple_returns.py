@@ -1,7 +1,7 @@
-"""`return [a, b]` and `return np.array([a, b])` become `return (a, b)`, which compiled code can do without allocating.
+"""Rewriting `return [a, b]` and `return np.array([a, b])` as `return (a, b)`, which needs no allocation when compiled.
 
-The rewritten function is used only if the unmodified source compiles to the very bytecode of the original, so stale
-or misread source text can do no harm.
+The rewritten function is used only if the unmodified source compiles to the same bytecode as the original, so stale
+or misread source text does no harm.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def rewrite_returns(function):
 
 
 class _TupleReturns(ast.NodeTransformer):
-    """Changes the returns of one function and leaves the functions inside it alone."""
+    """Changes the returns of one function, not those of functions inside it."""
 
     def visit_Return(self, node):
         return ast.copy_location(ast.Return(_as_tuple(node.value)), node)
@@ -41,7 +41,7 @@ class _TupleReturns(ast.NodeTransformer):
 
 
 def _as_tuple(value):
-    """The literal list behind an expression as a tuple; other expressions as they are."""
+    """The literal list in an expression as a tuple; other expressions as they are."""
     if isinstance(value, ast.Call) and len(value.args) == 1 and not value.keywords:
         called = value.func
         is_array = isinstance(called, ast.Attribute) and called.attr in ("array", "asarray")
@@ -53,7 +53,7 @@ def _as_tuple(value):
 
 
 def _find_definition(function) -> ast.FunctionDef | None:
-    """The function's own definition found in its source, as a `def`; None unless the bytecode agrees."""
+    """The function's definition from its source, as a `def`; None unless its bytecode agrees."""
     try:
         tree = ast.parse(textwrap.dedent(_find_source(function.__code__)))
     except (OSError, TypeError, SyntaxError):
@@ -73,7 +73,7 @@ def _find_definition(function) -> ast.FunctionDef | None:
 
 
 def _find_source(code: CodeType) -> str:
-    """The text of a function, as `inspect.getsource` finds it after a walk through all modules."""
+    """The source of a function, as `inspect.getsource` finds it, without its search through all modules."""
     lines = linecache.getlines(code.co_filename)
     return "".join(inspect.getblock(lines[code.co_firstlineno - 1 :]))
 

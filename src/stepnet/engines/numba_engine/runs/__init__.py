@@ -1,1 +1,1 @@
-"""Runs: a job, the driver that executes it in slices, what it saves, and how failures are diagnosed."""
+"""Runs: a job, the driver that executes it in slices, what it saves, and the diagnosis of failures."""

@@ -1,4 +1,4 @@
-"""What went wrong, where, and what to try: looked into in Python after the kernel has stopped."""
+"""Diagnosis of failures in Python after the kernel has stopped: what happened, where, and what to try."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from stepnet.engines.numba_engine.runs.job import ELSEWHERE, Job, allocate_work
 from stepnet.schemes.conditions import real_stability_limit
 from stepnet.solution import Failure, Status
 
-STIFF = 0.8  # of the stability limit, with a decaying direction: stability and not accuracy chose the step
-HUGE = 1e60  # a state beyond this has blown up, whatever its slopes are
-WORTH_A_LOOK = 500  # accepted steps of a completed run
+STIFF = 0.8  # of the stability limit, with a decaying direction: the step is limited by stability, not by accuracy
+HUGE = 1e60  # a state beyond this has blown up, whatever its slopes
+WORTH_A_LOOK = 500  # accepted steps of a completed run from which stiffness is measured
 
 
 def explain(job: Job, scheme, plan: Plan, status: Status) -> tuple[Failure | None, float]:
@@ -36,7 +36,7 @@ def measure_stiffness(job: Job, scheme) -> float:
         return float("nan")
     field, reals = job.fields[0], int(run["reals"])
     work = allocate_work(y, 1, 5)
-    work[dominant_eigenvalue.DIRECTION, :reals] = np.cos(np.arange(1.0, reals + 1))  # any direction will do
+    work[dominant_eigenvalue.DIRECTION, :reals] = np.cos(np.arange(1.0, reals + 1))  # an arbitrary direction
     distance = np.sqrt(np.finfo(work.dtype).eps) * max(_measure_norm(y), 1e-8)
     result = np.zeros(2)
     run["evaluations"] += dominant_eigenvalue.ITERATIONS + 1
@@ -75,9 +75,9 @@ def _measure_norm(values: np.ndarray) -> float:
 
 
 def correct_code(job: Job, code: int) -> int:
-    """FIELD_RAISED if a Python original raises where machine code gives what is not finite; else the code.
+    """FIELD_RAISED if a Python original raises where machine code gives a value that is not finite; else the code.
 
-    `math.sqrt(-1.0)` raises where `np.sqrt(-1.0)` is NaN, as it is in compiled code.
+    `math.sqrt(-1.0)` raises, whereas `np.sqrt(-1.0)` and compiled code give NaN.
     """
     if code not in (BROKEN, NOT_FINITE):
         return code
@@ -87,7 +87,7 @@ def correct_code(job: Job, code: int) -> int:
 
 
 def does_event_raise(job: Job) -> bool:
-    """Whether the Python original of an event that was NaN raises there; notes the place if it does."""
+    """Whether the Python original of an event that was NaN raises there; records where if it does."""
     run, watch = job.run[0], job.watch
     part, t, y = int(run["nan_event"]), float(run["t_nan"]), watch.y_nan.view(job.dtype).copy()
     run["nan_event"] = -1
@@ -95,7 +95,7 @@ def does_event_raise(job: Job) -> bool:
 
 
 def _is_raising(job: Job, part: int, stage: int, t: float, y: np.ndarray) -> bool:
-    """Whether the Python original of a function raises; notes the place if it does."""
+    """Whether the Python original of a function raises; records where if it does."""
     run, replay = job.run[0], job.fields[part].replay
     try:
         if replay is not None:
@@ -110,7 +110,7 @@ def _is_raising(job: Job, part: int, stage: int, t: float, y: np.ndarray) -> boo
 
 
 def _find_exception(job: Job) -> bool:
-    """Run the Python originals of the last attempt's slopes that are not finite; notes the first place that raises."""
+    """Call the Python originals for the slopes of the last attempt that are not finite; records where one raises."""
     t, h = float(job.run[0]["t"]), float(job.run[0]["h_tried"] or job.run[0]["h"])
     try:
         with np.errstate(all="ignore"):
@@ -118,13 +118,13 @@ def _find_exception(job: Job) -> bool:
                 is_finite = np.isfinite(found.slopes).all()
                 if not is_finite and _is_raising(job, found.part, stage, found.t, found.y):
                     return True
-    except RuntimeError:  # a right-hand side raised, which the kernel would have told
+    except RuntimeError:  # a right-hand side raised, which the kernel would have reported
         pass
     return False
 
 
 def _find_first_bad_slope(job: Job, t: float, y: np.ndarray, h: float):
-    """(stage, component, norm of the first slope): stage and component of the first slope that is not finite."""
+    """(stage, component, norm of the first slope) of the first slope that is not finite."""
     norm = float("nan")
     with np.errstate(all="ignore"):
         try:
@@ -135,7 +135,7 @@ def _find_first_bad_slope(job: Job, t: float, y: np.ndarray, h: float):
                 bad = np.flatnonzero(~np.isfinite(slopes))
                 if bad.size:
                     return stage, int(bad[0]), norm
-        except RuntimeError:  # the right-hand side raised; there is nothing finite to look at
+        except RuntimeError:  # the right-hand side raised; there is nothing finite to examine
             pass
     return None, None, norm
 
@@ -156,7 +156,7 @@ def _advise(status: Status, ratio: float, is_slope_bad: bool) -> str:
 
 
 def find_user_exception(job: Job) -> Failure:
-    """Show the user's own exception: the one the callback kept, or that of the Python original at the same place."""
+    """The user's exception: the one the callback stored, or that of the Python original called with the same values."""
     if job.inner is not None and job.run[0]["part"] == ELSEWHERE:
         return find_user_exception(job.inner)
     run = job.run[0]
@@ -170,7 +170,7 @@ def find_user_exception(job: Job) -> Failure:
         except BaseException as error:
             exception = error
     if exception is not None and not isinstance(exception, Exception):
-        raise exception  # `sys.exit()` and interrupts are what they are anywhere else
+        raise exception  # `sys.exit()` and interrupts propagate as usual
     what = (
         "its Python original does not raise there" if exception is None else f"{type(exception).__name__}: {exception}"
     )

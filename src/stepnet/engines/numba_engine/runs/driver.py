@@ -1,4 +1,4 @@
-"""Runs a job slice by slice, so that Ctrl-C, progress and growing storage need nothing inside the kernels."""
+"""Runs a job slice by slice, so that kernels need not handle Ctrl-C, progress or growing storage."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from stepnet.solution import Statistics, Status
 SLICE_SECONDS = 0.05
 FIRST_SLICE, MOST_AT_FIRST = 32, 2**16
 FIRST_SECONDS = 0.01
-NUMBERS_AT_FIRST = 2**20  # that the attempts of the first slice work on at least
+NUMBERS_AT_FIRST = 2**20  # numbers that the attempts of the first slice process at least
 TO_GO_ON = (PAUSED, FULL, EVENT, BROKEN)
-EVALUATIONS = 10  # in an attempt, or so
+EVALUATIONS = 10  # per attempt, approximately
 STATUS = {
     DONE: Status.COMPLETED,
     EVENT: Status.EVENT,
@@ -53,23 +53,23 @@ STATUS = {
 
 
 class StartFailed(Exception):
-    """The one-step scheme that should have started the run did not get there; `.outcome` is what it left."""
+    """The starting procedure of a multistep run failed; `.outcome` is what it computed."""
 
     def __init__(self, outcome: Outcome):
         super().__init__(outcome.status.value)
         self.outcome = outcome
 
     def wanted(self, plan: Plan) -> Outcome:
-        """The part of it that the plan asks for."""
+        """The part of the outcome that the plan asks for."""
         every = plan.saving.every
         kept = slice(0, 0) if plan.saving.at is not None else slice(None, None, every) if every else slice(-1, None)
         return self.outcome._replace(t=self.outcome.t[kept], y=self.outcome.y[kept])
 
 
 def drive(job: Job, problem: Problem, plan: Plan, scheme, prepare: Callable[..., Job] | None = None) -> Outcome:
-    """Call the kernel until the run ends; returns what was reached, whatever happened.
+    """Call the kernel until the run ends, and return what was computed, even after a failure.
 
-    `prepare(problem, scheme, plan)` makes such a job anew, for plans with resets.
+    `prepare(problem, scheme, plan)` builds such a job again, for plans with resets.
     """
     trajectory = TrajectoryBuffer(job, plan)
     started, loaded = time.perf_counter(), Kernel.seconds
@@ -107,14 +107,14 @@ def drive(job: Job, problem: Problem, plan: Plan, scheme, prepare: Callable[...,
 
 
 def _group_by_purpose(fields: tuple[CompiledRHS, ...], plan: Plan) -> tuple[tuple[CompiledRHS, ...], ...]:
-    """The fields of the right-hand side, of the events and of the projection; they follow the first one in a job."""
+    """The fields of the right-hand side, the events and the projection; the latter follow the first field of a job."""
     events = 1 + len(plan.events)
     moved = events + (plan.project is not None)
     return fields[:1] + fields[moved:], fields[1:events], fields[events:moved]
 
 
 def _describe_origin(fields: tuple[CompiledRHS, ...]) -> tuple[int, str, str]:
-    """Calls of the user's functions in an evaluation, the slowest rung, and why it is that one."""
+    """Calls of the user's functions per evaluation, the slowest rung, and the reason for it."""
     if len(fields) == 1:
         return fields[0].n_calls, fields[0].rung, fields[0].reason
     reasons = dict.fromkeys(field.reason for field in fields if field.reason)
@@ -125,9 +125,9 @@ def _describe_origin(fields: tuple[CompiledRHS, ...]) -> tuple[int, str, str]:
 def _run_slices(
     job: Job, problem: Problem, plan: Plan, trajectory: TrajectoryBuffer, renew: Callable[[], Recompilation]
 ) -> tuple[int, Job]:
-    """The code of the last slice, PAUSED meaning interrupted, and the job, which a reset may have replaced."""
+    """The code of the last slice, where PAUSED means interrupted, and the job, which a reset may have replaced."""
     try:
-        code, attempts = PAUSED, fewest_attempts(job)
+        code, attempts = PAUSED, choose_first_slice(job)
         if not plan.progress and not any(field.callbacks for field in job.fields):
             attempts = _choose_first_attempts(job)
             code, seconds = _run_slice(job, trajectory, attempts)
@@ -149,14 +149,14 @@ def _run_slices(
                 attempts = _choose_next_attempts(attempts, seconds)
                 show(job.run[0])
             return _separate_interrupts(diagnosis.correct_code(job, code), job, is_stopped()), job
-    except KeyboardInterrupt:  # from a handler that is not ours, or before ours was there
+    except KeyboardInterrupt:  # from another handler, or before ours was installed
         return PAUSED, job
 
 
 def _handle_request(
     code: int, job: Job, problem: Problem, plan: Plan, trajectory: TrajectoryBuffer, renewal: Recompilation | None
 ) -> tuple[int, Job]:
-    """Do what the kernel asks for; PAUSED if it is to be called again, else how the run ends; and the job to go on."""
+    """Handle the kernel's request; PAUSED to call it again, else how the run ends; and the job to continue with."""
     if code == FULL:
         trajectory.grow(job)
     if code == EVENT:
@@ -167,18 +167,18 @@ def _handle_request(
 
 
 def _choose_first_attempts(job: Job) -> int:
-    """Attempts for the first slice: many if evaluations are cheap, so that a short run needs nothing set up."""
+    """Attempts in the first slice: many if evaluations are cheap, so that a short run needs no further setup."""
     seconds = EVALUATIONS * sum([field.cost for field in job.fields])
-    return max(fewest_attempts(job), min(MOST_AT_FIRST, int(FIRST_SECONDS / max(seconds, 1e-9))))
+    return max(choose_first_slice(job), min(MOST_AT_FIRST, int(FIRST_SECONDS / max(seconds, 1e-9))))
 
 
-def fewest_attempts(job: Job) -> int:
-    """Attempts of the first slice whatever evaluations cost: one if the state is long, which no interrupt waits for."""
+def choose_first_slice(job: Job) -> int:
+    """Attempts in the first slice, whatever an evaluation costs: one if the state is long, for quick interrupts."""
     return min(FIRST_SLICE, max(1, NUMBERS_AT_FIRST // max(1, job.work.size)))
 
 
 def _run_slice(job: Job, trajectory: TrajectoryBuffer, attempts: int) -> tuple[int, float]:
-    """Run one slice; its code, and the seconds it took."""
+    """Run one slice; return its code and the seconds it took."""
     job.run["slice"] = attempts
     started = time.perf_counter()
     code = job.advance(trajectory)
@@ -188,19 +188,19 @@ def _run_slice(job: Job, trajectory: TrajectoryBuffer, attempts: int) -> tuple[i
 
 
 def _choose_next_attempts(attempts: int, seconds: float) -> int:
-    """How many attempts make the next slice take its time, if these took `seconds`."""
+    """Number of attempts for the next slice, if the last ones took `seconds`."""
     factor = SLICE_SECONDS / max(seconds, 1e-6)
     return int(min(max(1, attempts * min(factor, 64)), 2**40))
 
 
 def _separate_interrupts(code: int, job: Job, is_stopped: bool) -> int:
-    """An exception that is an interrupt is not a failure of the right-hand side."""
+    """Separate interrupts from exceptions of the right-hand side."""
     is_interrupt = any(isinstance(c.exception, KeyboardInterrupt) for f in job.fields for c in f.callbacks)
     return PAUSED if code == FIELD_RAISED and (is_stopped or is_interrupt) else code
 
 
 def _listen(job: Job, is_pressed) -> None:
-    """Let every Python right-hand side look at the flag."""
+    """Make every Python right-hand side check the flag."""
     for field in job.fields:
         for callback in field.callbacks:
             callback.is_stopped = is_pressed
@@ -208,7 +208,7 @@ def _listen(job: Job, is_pressed) -> None:
 
 @contextmanager
 def _catch_interrupts(job: Job):
-    """Ctrl-C sets a flag that is looked at between slices, and before every call of a Python right-hand side."""
+    """Ctrl-C sets a flag that is checked between slices and before every call of a Python right-hand side."""
     pressed: list[bool] = []
     is_pressed = partial(bool, pressed)  # an empty list is false
     _listen(job, is_pressed)
@@ -231,7 +231,7 @@ def _catch_interrupts(job: Job):
 
 @contextmanager
 def _open_progress_bar(run, is_wanted: bool):
-    """A bar over simulated time with the step size, updated after every slice."""
+    """A progress bar over simulated time with the step size, updated after every slice."""
     if not is_wanted:
         yield lambda run: None
         return

@@ -1,4 +1,4 @@
-"""Going on from the state that an event asks for."""
+"""Continuing a run from the state to which an event resets it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from stepnet.engines.numba_engine.runs.trajectory import TrajectoryBuffer
 from stepnet.events import Event
 from stepnet.problem import ODE, Problem, Split
 
-MOST_AT_ONCE, AT_ONCE = 100, 1e-12  # so many events in so short a time, relative to t, are the end of infinitely many
+MOST_AT_ONCE, AT_ONCE = 100, 1e-12  # this many events within this time, relative to t, count as an accumulation point
 
 
 def go_on(
     job: Job, plan: Plan, problem: Problem, trajectory: TrajectoryBuffer, renewal: Recompilation | None
 ) -> tuple[int, Job]:
-    """Put the state that the last event asks for: PAUSED; EVENT if it ends the run, ACCUMULATED if events never end.
+    """Apply the reset of the last event: PAUSED; EVENT if it ends the run, ACCUMULATED if events accumulate.
 
-    The reset may have changed what functions of the run read; then the second answer is a job that knows.
+    The reset may have changed what functions of the run read; the job returned takes this into account.
     """
     run, watch = job.run[0], trajectory.watch
     who = int(watch.which[run["n_found"] - 1])
@@ -49,7 +49,7 @@ def go_on(
 
 
 def _is_accumulating(run, watch: EventState) -> bool:
-    """Whether the clock has stood still over the last events, as for a ball at the end of its bounces."""
+    """Whether the time has not advanced over the last events, as where the bounces of a ball accumulate."""
     n, t = int(run["n_found"]), float(run["t"])
     if n < MOST_AT_ONCE:
         return False
@@ -57,7 +57,7 @@ def _is_accumulating(run, watch: EventState) -> bool:
 
 
 def _state_after(event: Event, t: float, state: np.ndarray, problem: Problem) -> np.ndarray:
-    """The flat state that an event asks to go on with."""
+    """The flat state that the reset of an event returns."""
     shape = problem.y0.shape if isinstance(problem, (ODE, Split)) else state.shape
     asked = np.asarray(event.reset(t, state.reshape(shape), *problem.args))  # type: ignore[misc]
     if asked.shape != shape or asked.dtype.kind not in "biufc" or not np.all(np.isfinite(asked)):
@@ -69,10 +69,10 @@ def _state_after(event: Event, t: float, state: np.ndarray, problem: Problem) ->
 
 
 def _begin_anew(job: Job, watch: EventState, n: int, old: np.ndarray, new: np.ndarray, who: int) -> None:
-    """Values of the events at the new state.
+    """Set the values of the events at the new state.
 
-    The one that has just crossed has the sign that it takes from here on.  Others that are zero to rounding keep
-    theirs, and so does one that crosses at the very same time, to be found in the next step.
+    The event that has just crossed gets the sign that it has from here on.  Others that are zero up to rounding keep
+    their sign, and so does one that crosses at the same time, which is found in the next step.
     """
     t = float(job.run[0]["t"])
     watch.falling[...], watch.rates[...] = 0, np.nan
@@ -88,10 +88,10 @@ def _begin_anew(job: Job, watch: EventState, n: int, old: np.ndarray, new: np.nd
 
 
 def _begin_at_zero(job: Job, watch: EventState, e: int, value: float, before: float, states) -> None:
-    """The value of the event that has just crossed, in the state after its reset.
+    """Set the value of the event that has just crossed, at the state after its reset.
 
-    A reset may have stopped it (its rate is zero) without a force that holds it.  It is then found again at once, as it
-    would go on through zero: such a run does not get further.
+    If the reset makes its rate zero but nothing keeps the solution from crossing zero, the event is found again at
+    once, and the run does not advance.
     """
     (t, t_end), (slope, g), (old, new) = job.run[["t", "t_end"]][0], (job.fields[0], job.fields[1 + e]), states
     span = float(t), float(t_end)
@@ -107,7 +107,7 @@ def _begin_at_zero(job: Job, watch: EventState, e: int, value: float, before: fl
 
 
 def _sign_after(slope, g, span: tuple[float, float], old: np.ndarray, new: np.ndarray, noise: float) -> float:
-    """The sign of an event after its reset, or that with which it came if it was stopped and would go on through."""
+    """The sign of an event after its reset, or its sign before if its rate is zero and it would cross zero."""
     sign = sign_ahead(slope, g, span, new, noise)
     if sign != 0.0:
         return sign

@@ -1,8 +1,8 @@
-"""What a stored run is a run of: the same in every process, another one for another problem, scheme or plan.
+"""The identity of a stored run: equal in every process, different for another problem, scheme or plan.
 
-A value is known by what it consists of, down to numbers, texts and bytecode: arrays by their bytes, functions by their
-code and what it refers to, sets without their order, and other objects by what they hand to `pickle`.  What cannot be
-taken apart like this, such as an open file or a pointer, has no identity and is refused.
+A value is identified by its contents, down to numbers, strings and bytecode: arrays by their bytes, functions by their
+code and what it refers to, sets regardless of order, and other objects by what they pass to `pickle`.  A value that
+cannot be decomposed like this, such as an open file or a pointer, has no identity and is refused.
 """
 
 from __future__ import annotations
@@ -20,28 +20,27 @@ from types import BuiltinFunctionType, BuiltinMethodType, CodeType, FunctionType
 
 import numpy as np
 import scipy.special
-from numba.core.ccallback import CFunc
-from numba.core.dispatcher import Dispatcher
 
 from stepnet.c_functions import Address
 from stepnet.engines.contract import Plan
+from stepnet.engines.numba_engine.codegen.compiler_facts import CFunc, Dispatcher
 from stepnet.engines.numba_engine.tracing.bytecode import find_code_facts
 from stepnet.errors import NoIdentity
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
 
 SCALARS = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
-ARRAY_FUNCTION = type(np.roll)  # of NumPy's functions written in Python
-LIBRARIES = ("numpy", "scipy", "numba", "torch", "stepnet", *sys.stdlib_module_names)  # known by their names
+ARRAY_FUNCTION = type(np.roll)  # type of NumPy's functions written in Python
+LIBRARIES = ("numpy", "scipy", "numba", "torch", "stepnet", *sys.stdlib_module_names)  # identified by their names
 INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 WRAPPERS = (staticmethod, classmethod)
-MOST_PARTS = 100_000  # that a value may have
+MOST_PARTS = 100_000  # maximum number of parts of a value
 DEEPEST = 100
 PROTOCOL = 4  # of pickle
 HIDING = frozenset(("compile", "eval", "exec", "globals", "input", "locals", "open", "__import__"))
 
 
 def identity(problem: Problem, scheme, plan: Plan) -> str:
-    """A hash of the right-hand sides, their arguments, the shape and type of the state, the scheme and the steps."""
+    """A hash of the right-hand sides, their arguments, the shape and dtype of the state, the scheme and the steps."""
     stepping = plan.stepping
     return value_identity((*_list_facts(problem), scheme, type(stepping).__name__, stepping._asdict()))
 
@@ -64,7 +63,7 @@ def value_identity(value) -> str:
 
 
 def function_key(function) -> str | None:
-    """What a function is, the same in every process; None for None."""
+    """The identity of a function, equal in every process; None for None."""
     return None if function is None else value_identity(function)
 
 
@@ -87,10 +86,10 @@ def _list_functions(problem: Problem) -> tuple:
 
 
 class _IdentityWalk:
-    """A walk through a value.  Objects that are met again are not taken apart again, so cycles and webs come to an end.
+    """A traversal of a value.  Objects that occur again are not decomposed again, so cycles and shared references end.
 
-    Functions are numbered as they are met, and wait in `functions` for their turn, for they may form long chains.
-    `known` holds the digests of objects together with the objects, which must not give their addresses to others.
+    Functions are numbered as they occur and queued in `functions`, because they may form long chains.  `known` holds
+    the digests of objects together with the objects, so that their addresses are not reused.
     """
 
     def __init__(self):
@@ -152,7 +151,7 @@ class _IdentityWalk:
         return _hash("code", code.co_code, self.digest(names), self.digest(code.co_consts))
 
     def digest_function(self, function: FunctionType) -> bytes:
-        """Bytecode, defaults, closure, and the globals that the code names, unless the function is a library's."""
+        """Bytecode, defaults, closure and the globals that the code names, unless the function belongs to a library."""
         code = function.__code__
         outside = [_read_content(cell) for cell in function.__closure__ or ()]
         parts = [code, function.__defaults__, function.__kwdefaults__, outside]
@@ -166,7 +165,7 @@ class _IdentityWalk:
     # ---- classes and objects ----------------------------------------------------------------------------------------
 
     def _digest_class(self, kind: type) -> bytes:
-        """A class of a library by its name, a class of the user's own by its members."""
+        """A library class by its name, a user's class by its members."""
         if _is_installed(kind):
             package = sys.modules.get(kind.__module__.split(".")[0])
             version = "" if _is_library(kind.__module__) else str(getattr(package, "__version__", ""))
@@ -182,7 +181,7 @@ class _IdentityWalk:
         return _hash("class", kind.__name__, self.digest(members), *map(self.digest, bases))
 
     def _digest_object(self, value) -> bytes:
-        """What an object consists of: that is, what a copy of it would be made of."""
+        """The contents of an object: what a copy of it would be built from."""
         name = _find_global_name(value)
         if name is not None:
             return _hash("name", *name)
@@ -220,7 +219,7 @@ def _hash(*parts: str | bytes) -> bytes:
 
 
 def _reduce(value) -> list:
-    """What `pickle` would store of an object, without what properties have cached."""
+    """What `pickle` would store of an object, without cached properties."""
     try:
         reduced = value.__reduce_ex__(PROTOCOL)
     except Exception as error:
@@ -240,7 +239,7 @@ def _is_cached(member) -> bool:
 
 
 def _counts(name: str, member) -> bool:
-    """Whether a member of a class is its author's own: operators are, generated and inherited methods are not."""
+    """Whether a member of a class was written by its author: operators are, generated and inherited methods are not."""
     if not name.startswith("__"):
         return name != "_abc_impl"
     return isinstance(member, FunctionType) and not member.__code__.co_filename.startswith(("<string>", *INSTALLED))
@@ -254,7 +253,7 @@ def _simplify_member(member):
 
 
 def _find_global_name(value) -> tuple[str | bytes, ...] | None:
-    """The name of what a module has under this name, which is all that can be known of compiled functions."""
+    """The name under which a module holds this value, which is all that identifies a compiled function."""
     if isinstance(value, np.ufunc):
         known = next((m for m in (np, scipy.special) if getattr(m, value.__name__, None) is value), None)
         return None if known is None else (known.__name__, value.__name__)
@@ -267,13 +266,13 @@ def _find_global_name(value) -> tuple[str | bytes, ...] | None:
 
 
 def _read_file_of(module: str) -> tuple[bytes, ...]:
-    """The content of the file of a compiled module, unless it is a library's."""
+    """The content of the file of a compiled module, unless it belongs to a library."""
     path = getattr(sys.modules.get(module), "__file__", None)
     return () if path is None or _is_library(module) else (Path(path).read_bytes(),)
 
 
 def _list_globals(code: CodeType, namespace: dict, seen: set) -> list[tuple[str, object]]:
-    """The globals that some code names; of a module of the user's own, what the code may use of it."""
+    """The globals that some code names; of a user's module, the attributes that the code may use."""
     found: list[tuple[str, object]] = []
     for name in _list_names(code) if seen else _list_global_names(code):
         if name not in namespace:
@@ -288,7 +287,7 @@ def _list_globals(code: CodeType, namespace: dict, seen: set) -> list[tuple[str,
 
 
 def _list_names(code: CodeType) -> list[str]:
-    """All names in some code: of globals and of attributes."""
+    """All names in some code: globals and attributes."""
     inner = (name for c in code.co_consts if isinstance(c, CodeType) for name in _list_names(c))
     return list(dict.fromkeys((*code.co_names, *inner)))
 
@@ -316,7 +315,7 @@ def _is_installed(kind: type) -> bool:
 
 
 def _require_visible(function: FunctionType) -> None:
-    """Refuse a function that may use what its bytecode does not name."""
+    """Refuse a function that may use objects its bytecode does not name."""
     facts = find_code_facts(function.__code__)
     hidden = [name for name in facts.variables if name in HIDING and name not in function.__globals__]
     hidden += [f"import {module}" for module in facts.imports if not _is_library(module)]
@@ -330,6 +329,6 @@ def _refuse_identity(value, reason: str) -> NoIdentity:
     kind = type(value)
     return NoIdentity(
         f"the problem holds an object of the type {kind.__module__}.{kind.__qualname__}, which cannot be compared by "
-        f"its value ({reason:.200}), so what is stored could not be told from that of another problem; use numbers, "
-        f"arrays, functions and objects that `pickle` can store, or define `__reduce__` for this type"
+        f"its value ({reason:.200}), so stored results could not be distinguished from those of another problem; "
+        f"use numbers, arrays, functions and objects that `pickle` can store, or define `__reduce__` for this type"
     )

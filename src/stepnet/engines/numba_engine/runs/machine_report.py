@@ -1,4 +1,4 @@
-"""What this engine finds on the machine."""
+"""What this engine finds on the machine: the lines of `stepnet info`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
-import llvmlite.binding as llvm
 import numpy as np
 
+from stepnet.engines.numba_engine.codegen.blas import describe_blas
+from stepnet.engines.numba_engine.codegen.compiler_facts import find_cpu_features, find_cpu_name
 from stepnet.engines.numba_engine.codegen.disk_cache import cache_directory
 from stepnet.engines.numba_engine.rhs.ladder import RUNGS, make_field
 
@@ -17,15 +18,16 @@ PACKAGES = ("stepnet", "numpy", "scipy", "numba", "llvmlite", "torch", "matplotl
 FEATURES = ("sse4.2", "avx", "avx2", "fma", "avx512f", "neon", "sve")
 
 
-def collect_facts() -> dict[str, str]:
+def report() -> dict[str, str]:
     """Label and value of every line of `stepnet info`."""
-    features = llvm.get_host_cpu_features()
+    features = find_cpu_features()
     folder = cache_directory()
     kernels = len(list(folder.glob("*.kernel"))) if folder.is_dir() else 0
     return {
         "versions": ", ".join(f"{name} {_find_version(name)}" for name in PACKAGES),
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
-        "cpu": f"{llvm.get_host_cpu_name()} ({', '.join(name for name in FEATURES if features.get(name))})",
+        "cpu": f"{find_cpu_name()} ({', '.join(name for name in FEATURES if features.get(name))})",
+        "blas": describe_blas(),
         "threads": f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()}",
         "cache": f"{folder} ({kernels} kernels)",
         "rungs": ", ".join(f"{rung}: {_try_rung(rung)}" for rung in RUNGS),
@@ -40,7 +42,7 @@ def _find_version(name: str) -> str:
 
 
 def _try_rung(rung: str) -> str:
-    """Whether a right-hand side really gets to this rung here."""
+    """Whether a right-hand side reaches this rung on this machine."""
     y = np.ones(1)
     functions = {
         "address": _find_library_address(),
@@ -56,5 +58,5 @@ def _try_rung(rung: str) -> str:
 
 
 def _find_library_address():
-    """Any C function will do to see that addresses are taken."""
+    """The address of an arbitrary C function, to test that addresses are accepted."""
     return ctypes.CDLL(ctypes.util.find_library("m") or None).cos

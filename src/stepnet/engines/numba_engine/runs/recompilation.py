@@ -1,4 +1,4 @@
-"""Machine code made anew where the user's own code has run in between and changed what a right-hand side reads."""
+"""Machine code compiled again when user code that ran in between has changed what a right-hand side reads."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from stepnet.engines.numba_engine.rhs.problem_parts import force_python, read_va
 from stepnet.engines.numba_engine.runs.job import Job
 from stepnet.problem import Problem, restart, state_shape
 
-MOST_TIMES = 3  # that code is made anew; what changes more often is cheaper in Python
+MOST_TIMES = 3  # recompilations; for values that change more often Python is cheaper
 REASON = "run in Python: what it reads changes during the run"
 
 
 class Recompilation:
-    """Watches what the functions of a run read; `prepare(problem, scheme, plan)` makes its job."""
+    """Watches what the functions of a run read; `prepare(problem, scheme, plan)` builds its job."""
 
     def __init__(self, problem: Problem, scheme, plan: Plan, prepare: Callable[..., Job]):
         self._problem, self._scheme, self._plan, self._prepare = problem, scheme, plan, prepare
@@ -27,17 +27,17 @@ class Recompilation:
         return self._problem
 
     def set_args(self, args: tuple) -> None:
-        """Take other arguments from now on."""
+        """Use other arguments from now on."""
         self._problem = replace(self._problem, args=args)
 
     def current(self, job: Job) -> Job:
-        """The job, or one that goes on from where it is with machine code that knows the present values."""
+        """The job, or one that continues from its state with machine code for the present values."""
         key = read_values(self._problem, self._plan)
         if key == self._key and self._agrees(job):
             if any(is_changeable(field) for field in job.fields if field.callbacks):
-                job.run["has_slope"] = 0  # it may be another one by now
+                job.run["has_slope"] = 0  # the slope may have changed
             return job
-        is_known = key[0] == self._key[0]  # arguments that are numbers change no code
+        is_known = key[0] == self._key[0]  # numerical arguments do not change the code
         self._key = key
         self._times += not is_known
         rungs = {field.rung for field in job.fields}
@@ -46,7 +46,7 @@ class Recompilation:
         return self._continued(job)
 
     def _agrees(self, job: Job) -> bool:
-        """Whether machine code that reads something outside still gives what Python gives."""
+        """Whether machine code that reads external values still agrees with Python."""
         run = job.run[0]
         span, state = (float(run["t"]), float(run["t_end"])), job.state
         half = state.size // job.rows
@@ -66,7 +66,7 @@ class Recompilation:
 
 
 def is_changeable(field) -> bool:
-    """Whether the function behind a field may give something else after the user's code has run."""
+    """Whether the function behind a field may give other values after user code has run."""
     reach = field.reach
     return reach is not None and bool(reach.opaque or reach.reads_objects or reach.reads_variables)
 

@@ -1,4 +1,4 @@
-"""A run stepped by hand: one step, or to a given time, stored and gone on with."""
+"""A run advanced by the user: by one step, or to a given time; it can be stored and continued."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stepnet.engines.contract import AdaptiveSteps, FixedSteps, Plan
 from stepnet.engines.numba_engine.codegen.disk_cache import source_stamp
 from stepnet.engines.numba_engine.integrators.stepping import DONE, FULL, PAUSED
 from stepnet.engines.numba_engine.runs import diagnosis
-from stepnet.engines.numba_engine.runs.driver import SLICE_SECONDS, STATUS, fewest_attempts
+from stepnet.engines.numba_engine.runs.driver import SLICE_SECONDS, STATUS, choose_first_slice
 from stepnet.engines.numba_engine.runs.job import Job
 from stepnet.engines.numba_engine.runs.recompilation import Recompilation, has_mutable_args, is_changeable
 from stepnet.engines.numba_engine.runs.trajectory import TrajectoryBuffer
@@ -20,17 +20,17 @@ from stepnet.solution import Status
 from stepnet.storage.stored_arrays import require_array
 
 MANY = 2**40
-ROUNDING = 1e-12  # relative distance at which a time is that of a given step
+ROUNDING = 1e-12  # relative distance below which a time is that of a fixed step
 STORED = ("run", "work", "stamp", "identity")
 PROGRESS = (
     "t", "t_low", "h", "h_tried", "step", "n_steps", "rejected", "evaluations", "error_1", "error_2", "has_slope",
     "was_rejected",
-)  # fmt: skip  # what changes from step to step; all else follows from the problem and the plan
+)  # fmt: skip  # what changes from step to step; everything else follows from the problem and the plan
 MOST_COUNTED = 2**62
 
 
 class Stepper:
-    """The arrays of a run and the kernel that moves them; `identity` says what it is a run of, or why nobody knows."""
+    """The arrays of a run and the kernel that advances them; `identity` is that of the run, or why there is none."""
 
     def __init__(self, job: Job, renewal: Recompilation, plan: Plan, identity: str | NoIdentity):
         self._job, self._plan, self._identity = job, plan, identity
@@ -53,7 +53,7 @@ class Stepper:
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """Accepted and rejected steps, evaluations."""
+        """Numbers of accepted steps, rejected steps and evaluations."""
         return int(self._run["step"]), int(self._run["rejected"]), int(self._run["evaluations"])
 
     @property
@@ -75,7 +75,7 @@ class Stepper:
         self._may_change = True
 
     def _look_around(self) -> None:
-        """Notice what the user has changed since the last step."""
+        """Check what the user has changed since the last step."""
         if self._may_change:
             job = self._renewal.current(self._job)
             if job is not self._job:
@@ -83,19 +83,19 @@ class Stepper:
             self._job = job
 
     def put(self, y: np.ndarray) -> None:
-        """Go on from another state."""
+        """Continue from another state."""
         self._job.put(y)
 
     def is_at(self, t: float) -> bool:
-        """Whether the clock shows a time, up to the rounding of whoever wrote it."""
+        """Whether the run is at a time, up to rounding."""
         return bool(np.isfinite(t) and abs(self.t - t) <= ROUNDING * max(abs(t), abs(self.h)))
 
     def exception(self) -> BaseException | None:
-        """What the right-hand side raised."""
+        """The exception that the right-hand side raised."""
         return diagnosis.find_user_exception(self._job).exception
 
     def step(self) -> Status | None:
-        """One accepted step; None if all is well, else how the run ended."""
+        """Take one accepted step; None on success, else how the run ended."""
         self._look_around()
         before = int(self._run["step"])
         while int(self._run["step"]) == before:
@@ -105,7 +105,7 @@ class Stepper:
         return None
 
     def run_to(self, t: float) -> Status | None:
-        """Steps up to a time, the last one cut to end there if the steps are adaptive."""
+        """Advance to a time; the last step is shortened to end there if the steps are adaptive."""
         if not self.is_at(t):
             self._look_around()
         run, end = self._run, float(self._run["t_end"])
@@ -115,15 +115,15 @@ class Stepper:
         run["t_end"], run["n_steps"] = t, -1
         try:
             status = self._run_until(t, direction)
-        finally:  # Ctrl-C between two slices leaves a run that can go on
+        finally:  # Ctrl-C between two slices leaves a run that can be continued
             run["t_end"] = end
         if status is None:
             run["n_steps"] = run["step"] if t == end else -1
         return status
 
     def _run_until(self, t: float, direction: float) -> Status | None:
-        """Slices of steps until the clock shows a time or has passed it."""
-        is_given, longest = isinstance(self._plan.stepping, FixedSteps), fewest_attempts(self._job)
+        """Run slices until a time is reached or passed."""
+        is_given, longest = isinstance(self._plan.stepping, FixedSteps), choose_first_slice(self._job)
         while (t - self.t) * direction > 0 and not (is_given and self.is_at(t)):
             attempts = min(longest, self._attempts_before(t))
             started = time.perf_counter()
@@ -135,7 +135,7 @@ class Stepper:
         return None
 
     def _attempts_before(self, t: float) -> int:
-        """Attempts that surely do not pass a time: generated code takes up to that many steps in each of them."""
+        """Attempts that certainly do not pass a time: in generated code each takes up to as many steps as attempts."""
         stepping = self._plan.stepping
         if isinstance(stepping, AdaptiveSteps):
             return MANY
@@ -153,12 +153,12 @@ class Stepper:
         return diagnosis.correct_code(self._job, code)
 
     def numbers(self) -> dict[str, np.ndarray]:
-        """All that is needed to go on bit for bit."""
+        """Everything needed to continue bit for bit."""
         marks = {"stamp": np.array(self._stamp), "identity": np.array(self._known_identity)}
         return {"run": self._job.run, "work": self._job.work, **marks}
 
     def restore(self, numbers: dict[str, np.ndarray]) -> None:
-        """Go on from stored numbers; the problem, the scheme, the machine and the versions must be the same."""
+        """Continue from stored numbers; the problem, the scheme, the machine and the versions must be the same."""
         if not set(STORED) <= set(numbers):
             raise ValueError("the file holds no stored integrator; it must have been written by `Integrator.save`")
         if str(numbers["stamp"]) != self._stamp:
@@ -187,7 +187,7 @@ class Stepper:
 
 
 def require_progress(run, fresh, stepping: FixedSteps | AdaptiveSteps) -> None:
-    """Numbers of a stored run that a run of this plan can have come to; `fresh` is the same run at its beginning."""
+    """Refuse stored numbers that a run of this plan cannot have reached; `fresh` is the same run at its beginning."""
     t0, t_end, is_given = float(fresh["t0"]), float(fresh["t_end"]), isinstance(stepping, FixedSteps)
     step, direction = int(run["step"]), np.sign(t_end - t0)
     floats = [float(run[name]) for name in ("t", "t_low", "h", "h_tried", "error_1", "error_2")]

@@ -1,4 +1,4 @@
-"""Where a run puts what it saves: rows for the kernels to fill."""
+"""Storage for the states that a run saves."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from stepnet.engines.numba_engine.integrators.events import grow, is_crowded
 from stepnet.engines.numba_engine.runs.job import Job
 from stepnet.solution import Pieces
 
-FIRST_ROOM = 256  # rows where their number is not known beforehand
+FIRST_ROOM = 256  # rows if their number is not known beforehand
 
 
 class TrajectoryBuffer:
-    """Rows for the kernel to fill, grown by doubling where their number is not known beforehand."""
+    """Rows that the kernel fills, doubled as needed if their number is not known beforehand."""
 
     def __init__(self, job: Job, plan: Plan):
         self._run = job.run
@@ -26,7 +26,7 @@ class TrajectoryBuffer:
         try:
             self.t = np.empty(capacity)
             self.y = np.empty((capacity, width), job.real_dtype)
-        except (MemoryError, ValueError):  # NumPy's, for more bytes than an integer can count
+        except (MemoryError, ValueError):  # from NumPy, if the size in bytes overflows an integer
             size = capacity * width * job.real_dtype.itemsize / 2**30
             raise MemoryError(
                 f"saving {capacity} states takes {size:.0f} GiB; use `save_every` or `save_at` to save fewer"
@@ -40,22 +40,25 @@ class TrajectoryBuffer:
             self.piece_t, self.pieces = make_no_pieces(job.real_dtype)
 
     def _put_first_rows(self, job: Job, plan: Plan) -> None:
-        """What is saved before the kernel begins: the prefix of the job, or the initial state as often as wanted."""
+        """Save what precedes the kernel: the prefix of the job, or the initial state as often as required."""
         t0, t_end = self._run["t0"].item(), self._run["t_end"].item()
         rows = _count_at_beginning(plan, t0, t_end) if job.prefix is None else len(job.prefix[0])
         if rows > 0:
-            t, y = (t0, job.state) if job.prefix is None else job.prefix
-            self.t[:rows], self.y[:rows] = t, y.view(job.real_dtype)
+            if job.prefix is None:
+                self.t[:rows] = t0
+                self.y[:rows] = job.work[: job.rows, : self._run["reals"].item()].reshape(1, -1)
+            else:
+                self.t[:rows], self.y[:rows] = job.prefix[0], job.prefix[1].view(job.real_dtype)
             self._run["saved"] = self._run["next_save"] = rows
 
     def follow(self, job: Job) -> None:
-        """Go on with a job that was prepared anew, with the events found so far."""
+        """Continue with a job that was prepared again, with the events found so far."""
         self._run = job.run
         if self.watch is not None and job.watch is not None:
             self.watch = self.watch._replace(addresses=job.watch.addresses, p=job.watch.p)
 
     def grow(self, job: Job) -> None:
-        """Twice the room for whatever is full, or the same room again if what was in it is handed on."""
+        """Double whatever is full, or reuse the same space if its content is passed on."""
         is_full = self._run["saved"].item() == len(self.t) and not self._has_wanted_times
         if is_full and self._passing is not None:
             self._passing.take(self.t, self.y.view(job.dtype))
@@ -78,13 +81,13 @@ class TrajectoryBuffer:
         self._run["saved"] += 1
 
     def keep_last(self, job: Job) -> None:
-        """Append the last valid state of a run that ended early, unless only wanted times are kept."""
+        """Append the last valid state of a run that ended early, unless only save times are kept."""
         saved, t = self._run["saved"].item(), self._run["t"].item()
         if not self._has_wanted_times and not (saved and self.t[saved - 1] == t):
             self.keep(job, t, job.state)
 
     def keep_reset(self, job: Job, t: float, state: np.ndarray, every: int) -> None:
-        """Append the state after a reset, in the place of the end if that is all there is to save."""
+        """Append the state after a reset, replacing the end state if only the end is saved."""
         saved = self._run["saved"].item()
         if every > 0 and not self._has_wanted_times:
             self.keep(job, t, state)
@@ -100,7 +103,7 @@ class TrajectoryBuffer:
         return tuple(t[which == e] for e in range(count)), tuple(y[which == e] for e in range(count))
 
     def dense_output(self, job: Job) -> Pieces:
-        """The polynomials of all steps; a constant one if there was none."""
+        """The polynomials of all steps; a constant one if there was no step."""
         n = self._run["n_pieces"].item()
         if n == 0:
             data = np.zeros((1, 4, job.state.size), job.dtype)
@@ -110,7 +113,7 @@ class TrajectoryBuffer:
         return Pieces(self.piece_t[:n, 0].copy(), self.piece_t[:n, 1].copy(), data)
 
     def result(self, dtype) -> tuple[np.ndarray, np.ndarray]:
-        """Times and flat states; a view if hardly any room was left over."""
+        """Times and flat states; a view if little space is left over."""
         saved = self._run["saved"].item()
         t, y = self.t[:saved], self.y[:saved].view(dtype)
         return (t, y) if 2 * saved > len(self.t) else (t.copy(), y.copy())
@@ -118,22 +121,22 @@ class TrajectoryBuffer:
 
 @lru_cache(maxsize=8)
 def make_no_pieces(dtype) -> tuple[np.ndarray, np.ndarray]:
-    """No dense output: empty arrays, which nobody writes into, so that one of a kind will do."""
+    """No dense output: empty arrays that are never written to, so one instance per dtype is shared."""
     return np.empty((0, 2)), np.empty((0, 0), dtype)
 
 
 def _count_at_beginning(plan: Plan, t0: float, t_end: float) -> int:
-    """How often the initial state is to be saved."""
+    """How often the initial state is saved."""
     if plan.saving.at is None:
         return int(plan.saving.every > 0 or t0 == t_end)
     return np.count_nonzero(plan.saving.at == t0)
 
 
 def _estimate_capacity(plan: Plan) -> int:
-    """How many states will be saved, or a first guess."""
+    """The number of states that will be saved, or a first guess."""
     every, passing = plan.saving.every, plan.saving.passing
     if passing is not None:
-        return passing.room
+        return passing.capacity
     if plan.saving.at is not None:
         return len(plan.saving.at)
     if isinstance(plan.stepping, FixedSteps):

@@ -1,1 +1,1 @@
-"""Tracing: a right-hand side run once on symbols gives a graph of scalar operations."""
+"""Tracing: running a right-hand side once on symbols gives a graph of scalar operations."""

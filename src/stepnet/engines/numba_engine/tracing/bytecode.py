@@ -1,4 +1,4 @@
-"""What the code of a function names, writes and imports, read from its bytecode."""
+"""The names that a function reads, writes and imports, from its bytecode."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ MUTATORS = frozenset((
 class CodeFacts(NamedTuple):
     """The facts about a code object and the functions defined inside it.
 
-    `variables` are the outside variables it reads and `chains[name]` the attributes that it takes of each, as tuples:
-    ("linalg", "norm") for `np.linalg.norm`, () where the variable is used as it is.  `rebinds` are the outside
-    variables that it sets; it `mutates` if it may store into an object, which may be one of its own.
+    `variables` are the outer variables that it reads, and `chains[name]` the attributes that it accesses of each, as
+    tuples: ("linalg", "norm") for `np.linalg.norm`, () where the variable itself is used.  `rebinds` are the outer
+    variables that it assigns; it `mutates` if it may store into an object, possibly a local one.
     """
 
     variables: tuple[str, ...]
@@ -60,7 +60,7 @@ def find_code_facts(code: CodeType) -> CodeFacts:
                 chains[what].add(_chain(instructions, place + 1))
             elif name in ATTRIBUTE or name == "IMPORT_FROM":
                 attributes.add(what)
-            elif name == "MATCH_CLASS":  # takes attributes that are not named
+            elif name == "MATCH_CLASS":  # accesses attributes without naming them
                 attributes.add("__dict__")
             elif name == "IMPORT_NAME":
                 imports.append(what)
@@ -85,7 +85,7 @@ def _list_codes(code: CodeType):
 
 
 def _chain(instructions: list, place: int) -> tuple[str, ...]:
-    """The attributes that are taken one of the other from a place on."""
+    """The chain of attribute accesses that begins at instruction `place`."""
     names = []
     while place < len(instructions) and instructions[place].opname in ATTRIBUTE:
         names.append(instructions[place].argval)

@@ -1,4 +1,4 @@
-"""Copies of functions and of what they refer to, so that a run on symbols leaves the user's own objects as they are."""
+"""Copies of functions and of the objects they refer to, so that a run on symbols does not change the user's objects."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from types import (
 )
 
 import numpy as np
-from numba.core.dispatcher import Dispatcher
 
+from stepnet.engines.numba_engine.codegen.compiler_facts import Dispatcher
 from stepnet.engines.numba_engine.tracing.bytecode import find_code_facts
 from stepnet.engines.numba_engine.tracing.function_key import has_plain_layout, is_holder, list_attributes
 from stepnet.engines.numba_engine.tracing.known_libraries import find_known_name, is_installed, is_library, is_standard
@@ -28,17 +28,17 @@ MADE_BY_TYPE = ("__dict__", "__weakref__", "__abstractmethods__", "_abc_impl")
 
 
 def make_blank_copy(function: FunctionType) -> FunctionType:
-    """A copy whose globals and closure are its own; the closure is empty until `fill`."""
+    """A copy with its own globals and closure; the closure is empty until `fill`."""
     cells = tuple(CellType() for _ in function.__closure__ or ())
     copy = FunctionType(
-        function.__code__, named_globals(function), function.__name__, function.__defaults__, cells or None
+        function.__code__, select_globals(function), function.__name__, function.__defaults__, cells or None
     )
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
 
 
-def named_globals(function: FunctionType) -> dict:
-    """Those globals that the code of a function names, and its module's own; others would live on in its copies."""
+def select_globals(function: FunctionType) -> dict:
+    """The globals that the code of a function names, and its module's own; copies would keep any others alive."""
     names, codes = {"__name__", "__file__", "__builtins__"}, [function.__code__]
     while codes:
         code = codes.pop()
@@ -48,7 +48,7 @@ def named_globals(function: FunctionType) -> dict:
 
 
 def fill(copy: FunctionType, function: FunctionType, exchange: Callable) -> None:
-    """Put `exchange(value)` for every global that the code names and every variable of the closure."""
+    """Set every global that the code names and every closure variable to `exchange(value)`."""
     for name in find_code_facts(function.__code__).variables:
         if name in copy.__globals__:
             copy.__globals__[name] = exchange(function.__globals__[name])
@@ -58,7 +58,7 @@ def fill(copy: FunctionType, function: FunctionType, exchange: Callable) -> None
 
 
 def has_contents(cell: CellType) -> bool:
-    """Whether the variable of a closure is set."""
+    """Whether a closure variable is set."""
     try:
         cell.cell_contents  # noqa: B018
     except ValueError:
@@ -67,20 +67,20 @@ def has_contents(cell: CellType) -> bool:
 
 
 class Copies:
-    """Copies of all that functions refer to; `replaced` says by identity what takes the place of library objects.
+    """Copies of all objects that functions refer to; `replaced` maps the id of a library object to its substitute.
 
-    Objects that belong together stay together.  After a run `are_unchanged` tells whether it stored into any of them.
+    References between objects are preserved.  After a run, `are_unchanged` says whether it stored into any of them.
     """
 
     def __init__(self, replaced: dict[int, object]):
         self._replaced = replaced
         self._made: dict[int, object] = {}
-        self._alive: list = []  # an address names an object only as long as it lives
+        self._alive: list = []  # keeps objects alive, so that their ids stay unique
         self._unfilled: list[tuple[FunctionType, FunctionType]] = []
         self._contents: dict[int, tuple[object, object]] = {}
 
     def of(self, value):
-        """The copy of a value, whole."""
+        """The deep copy of a value."""
         copy = self._exchange(value)
         while self._unfilled:
             new, old = self._unfilled.pop()
@@ -94,7 +94,7 @@ class Copies:
         return copy
 
     def are_unchanged(self) -> bool:
-        """Whether all copies hold what they held."""
+        """Whether the contents of all copies are unchanged."""
         return all(is_same(list_contents(copy), before) for copy, before in self._contents.values())
 
     def _exchange(self, value):
@@ -148,7 +148,7 @@ class Copies:
         return self._keep(module, ModuleCopy(module, self))
 
     def _class(self, kind: type) -> type:
-        """A class of the user's with copies of its functions; others stay."""
+        """A user class with copies of its functions; other classes as they are."""
         is_foreign = is_installed(kind.__module__) or is_standard(kind.__module__)
         if find_known_name(kind) is not None or is_foreign or type(kind) not in (type, ABCMeta):
             return kind
@@ -189,12 +189,12 @@ class Copies:
 
 
 def unjit(function):
-    """A copy of a function whose jitted functions are the Python ones they were made from."""
+    """A copy of a function in which jitted functions are replaced by the Python functions they wrap."""
     return Copies({}).of(function)
 
 
 class ModuleCopy(ModuleType):
-    """A module whose contents are copied when they are asked for."""
+    """A module whose contents are copied on access."""
 
     def __init__(self, module: ModuleType, copies: Copies):
         super().__init__(module.__name__)
@@ -210,7 +210,7 @@ class ModuleCopy(ModuleType):
 
 
 def list_contents(copy):
-    """What a copy holds, in a form that `is_same` compares."""
+    """The contents of a copy, in a form that `is_same` compares."""
     if isinstance(copy, np.ndarray):
         return copy.tobytes()
     if isinstance(copy, (list, tuple)):
@@ -225,7 +225,7 @@ def list_contents(copy):
 
 
 def is_same(now, before) -> bool:
-    """Whether contents are the very objects that they were."""
+    """Whether contents are the same objects as before."""
     if isinstance(now, list):
         return len(now) == len(before) and all(x is y for x, y in zip(now, before, strict=True))
     if isinstance(now, dict):

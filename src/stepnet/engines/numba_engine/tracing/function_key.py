@@ -1,10 +1,10 @@
-"""Everything that a function reaches: a key of it by value, and whether all of it is known.
+"""Everything that a function can reach: a key by value, and whether all of it is known.
 
-Machine code freezes what a right-hand side refers to.  It may stand for the Python function as long as the function
-depends on nothing but its arguments and values that the key describes.  What is known is listed (`known_libraries`, and
-the kinds of values below); a function that reaches anything else is opaque and runs in Python.  References: the
-bytecode names variables and attributes (`bytecode`); of objects only the attributes and methods that some code names
-count.
+Compiled code freezes the values that a right-hand side refers to.  It may replace the Python function as long as the
+function depends only on its arguments and on values that the key describes.  Known values are listed (in
+`known_libraries` and by type below); a function that reaches anything else is opaque and runs in Python.  References
+are found in the bytecode, which names variables and attributes (`bytecode`); of an object, only the attributes and
+methods that some code names count.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from types import (
 from typing import NamedTuple
 
 import numpy as np
-from numba.core.dispatcher import Dispatcher
 
+from stepnet.engines.numba_engine.codegen.compiler_facts import Dispatcher
 from stepnet.engines.numba_engine.tracing.bytecode import CodeFacts, find_code_facts
 from stepnet.engines.numba_engine.tracing.known_libraries import (
     BUILTINS,
@@ -50,9 +50,9 @@ C_MEMBERS = (
     MemberDescriptorType, GetSetDescriptorType, WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType,
     BuiltinFunctionType, type(NamedTuple("Pair", [("first", int)]).first),
 )  # fmt: skip
-PLAIN_SIZE = type("Plain", (), {}).__basicsize__  # of objects that have nothing but their attributes
+PLAIN_SIZE = type("Plain", (), {}).__basicsize__  # size of objects that hold only attributes
 POINTER = np.dtype(np.intp).itemsize
-MOST_SEEN = 1000  # objects; a function that reaches more of them is opaque
+MOST_SEEN = 1000  # objects; a function that reaches more is opaque
 CONSTRUCTION = frozenset(("__init__", "__new__", "__post_init__"))
 SETTING = frozenset(("__setattr__", "__delattr__"))
 WRITING = frozenset(("__repr__", "__str__", "__format__"))
@@ -67,11 +67,12 @@ REFLECTION = frozenset((
 
 
 class FunctionKey(NamedTuple):
-    """`key` tells what a function reaches, by value; it is `opaque` for a reason if some of that is not known.
+    """`key` describes by value what a function reaches; `opaque` gives the reason if some of it is not known.
 
-    It `reads_variables` that could be bound anew, and `reads_objects` that could change.  It `rebinds` outside
-    variables, and `mutates` if it may store into objects.  If it `makes_text`, compiled code may write other text.
-    If it `calls_jitted` functions, those may hold values that Numba froze when it compiled them.
+    It `reads_variables` that could be rebound, and `reads_objects` that could change.  It `rebinds` outer variables,
+    and `mutates` if it may store into objects.  If it `makes_text`, compiled code may format numbers differently.  If
+    it `calls_jitted` functions, these may hold values that Numba froze when it compiled them.  It `is_self_contained`
+    if its code names nothing outside it and stores into nothing, so that its result depends on its arguments alone.
     """
 
     key: tuple
@@ -82,10 +83,11 @@ class FunctionKey(NamedTuple):
     mutates: bool = False
     makes_text: bool = False
     calls_jitted: bool = False
+    is_self_contained: bool = False
 
 
 def reach(function, constants: tuple = ()) -> FunctionKey:
-    """What a function reaches from its code and closure and from arguments that are not numbers."""
+    """What a function reaches through its code, its closure and its non-numeric arguments."""
     if type(function) is FunctionType and not constants:
         alone = reach_of_code(function.__code__)
         if alone is not None and not (function.__defaults__ or function.__kwdefaults__ or function.__dict__):
@@ -100,15 +102,16 @@ def reach(function, constants: tuple = ()) -> FunctionKey:
 
 @lru_cache(maxsize=4096)
 def reach_of_code(code: CodeType) -> FunctionKey | None:
-    """What a function reaches whose code names nothing outside it; None for others."""
+    """What a function reaches if its code names nothing outside it; None for others."""
     facts = find_code_facts(code)
     if facts.variables or code.co_freevars or facts.imports or not REFLECTION.isdisjoint(facts.attributes):
         return None
-    return FunctionKey((find_code_key(code),), mutates=facts.mutates, makes_text=facts.makes_text)
+    key = (find_code_key(code),)
+    return FunctionKey(key, mutates=facts.mutates, makes_text=facts.makes_text, is_self_contained=not facts.mutates)
 
 
 def find_value_key(value) -> tuple:
-    """A hashable key of a value with all that belongs to it."""
+    """A hashable key of a value and of everything it refers to."""
     walk = ValueWalk()
     walk.takes_all = True
     return (walk.visit(value), *walk.settle())
@@ -116,7 +119,7 @@ def find_value_key(value) -> tuple:
 
 @lru_cache(maxsize=4096)
 def find_code_key(code: CodeType) -> tuple:
-    """What a code object does."""
+    """A key of what a code object does."""
     constants = tuple(
         find_code_key(c) if isinstance(c, CodeType) else (type(c).__name__, repr(c)) for c in code.co_consts
     )
@@ -124,7 +127,7 @@ def find_code_key(code: CodeType) -> tuple:
 
 
 class Holder(NamedTuple):
-    """An object, class or module, of which only what some code names counts; `done` are the names looked at."""
+    """An object, class or module of which only the members that some code names count; `done` are those visited."""
 
     value: object
     number: int
@@ -132,7 +135,7 @@ class Holder(NamedTuple):
 
 
 class ValueWalk:
-    """A walk over values.  Every object is described once, so that cycles and webs of objects come to an end."""
+    """A walk over values.  Every object is described once, so that reference cycles terminate."""
 
     takes_all = reads_variables = reads_objects = rebinds = mutates = False
     makes_text = sets_attributes = calls_jitted = False
@@ -140,13 +143,13 @@ class ValueWalk:
 
     def __init__(self):
         self.seen: dict[int, int] = {}
-        self.alive: list = []  # an address names an object only as long as it lives
+        self.alive: list = []  # keeps objects alive, so that their ids stay unique
         self.names: set[str] = set()
         self.holders: list[Holder] = []
         self.built: set[int] = set()  # classes that may be called
 
     def refuse(self, reason: str, value=None) -> tuple:
-        """Note the first thing that is not known."""
+        """Record the first reason for which the function is opaque."""
         self.opaque = self.opaque or (f"it uses random numbers ({reason})" if "random" in reason else reason)
         return ("opaque", type(value).__name__)
 
@@ -253,7 +256,7 @@ class ValueWalk:
             value = cell.cell_contents
         except ValueError:  # a variable that is not set yet
             return ("unset",)
-        if isinstance(value, type) and name in ("__class__", "cls"):  # what `super()` needs
+        if isinstance(value, type) and name in ("__class__", "cls"):  # needed by `super()`
             return self.visit_class(value) if id(value) not in self.seen else ("again", self.seen[id(value)])
         return (name, self._visit_variable(name, value, facts))
 
@@ -275,7 +278,7 @@ class ValueWalk:
     # ---- modules
 
     def _visit_chain(self, module: ModuleType, chain: tuple[str, ...]) -> tuple:
-        """What `module.a.b.c` is; a module that is used as it is may be asked for anything."""
+        """The key of `module.a.b.c`; of a module that is used directly, any attribute may be read."""
         if not chain:
             return self.visit(module)
         name, *rest = chain
@@ -293,7 +296,7 @@ class ValueWalk:
         return (module.__name__, name) if is_known and not isinstance(value, np.ndarray) else (name, self.visit(value))
 
     def _require_known_module(self, module: ModuleType) -> bool:
-        """Whether a module is a library; one of Python's own that is not is not known."""
+        """Whether a module is a known library; other modules of Python and NumPy make the function opaque."""
         if is_library(module.__name__):
             return True
         if is_standard(module.__name__) or module.__name__.startswith("numpy") or find_known_name(module) is not None:
@@ -317,7 +320,7 @@ class ValueWalk:
     # ---- classes and objects
 
     def visit_class(self, kind: type) -> tuple:
-        """A class of the user's: what some code names of it, and the methods that operators call."""
+        """A user class: the members that some code names, and the methods that operators call."""
         if id(kind) not in self.seen:
             self.remember(kind)
         if type(kind) not in (type, ABCMeta):
@@ -347,7 +350,7 @@ class ValueWalk:
         return ("object", described)
 
     def settle(self) -> list[tuple]:
-        """What is named of objects, classes and modules, until no more names come up."""
+        """Visit the named members of objects, classes and modules until no new names appear."""
         found: list[tuple] = []
         size = -1
         while size != (size := len(found)):
@@ -372,7 +375,7 @@ class ValueWalk:
 
 
 def list_members_named(holder: Holder, walk: ValueWalk) -> list[tuple[str, object]]:
-    """The members of a holder that count and were not looked at yet."""
+    """The members of a holder that count and were not visited yet."""
     value, done = holder.value, holder.done
     members = list_class_members(value) if isinstance(value, type) else list_attributes(value)
     if isinstance(value, ModuleType):
@@ -405,13 +408,13 @@ DATA_OF_CLASSES = frozenset((
 
 
 def is_holder(kind: type) -> bool:
-    """Whether objects of a class are nothing but their attributes: the namespaces of Python's own."""
+    """Whether a class is one of the standard library's plain namespaces."""
     return kind is SimpleNamespace or (kind.__module__ == "argparse" and kind.__qualname__ == "Namespace")
 
 
 @lru_cache(maxsize=1024)
 def has_plain_layout(kind: type) -> bool:
-    """Whether objects of a class hold nothing but attributes, slots and, if they are tuples, items."""
+    """Whether objects of a class hold only attributes, slots and, if they are tuples, items."""
     slots = sum(isinstance(member, MemberDescriptorType) for base in kind.__mro__ for member in vars(base).values())
     size = kind.__basicsize__ - POINTER * slots
     base = tuple if issubclass(kind, tuple) else object
@@ -423,12 +426,12 @@ def has_plain_layout(kind: type) -> bool:
 
 @lru_cache(maxsize=1024)
 def takes_any_attribute(kind: type) -> bool:
-    """Whether a class finds attributes by code of its own, which may ask for any."""
+    """Whether a class defines its own attribute lookup, which may read any attribute."""
     return any("__getattr__" in vars(base) or "__getattribute__" in vars(base) for base in kind.__mro__[:-1])
 
 
 def list_class_members(kind: type) -> dict[str, object]:
-    """The members of a class and of its bases, less those of `object` and of libraries."""
+    """The members of a class and of its bases, except those of `object` and of libraries."""
     found: dict[str, object] = {}
     for base in kind.__mro__:
         if find_known_name(base) is None:
@@ -438,7 +441,7 @@ def list_class_members(kind: type) -> dict[str, object]:
 
 
 def list_attributes(value) -> dict[str, object]:
-    """The attributes and slots of an object, a function or a module, found without running any of its code."""
+    """The attributes and slots of an object, function or module, found without running its code."""
     try:
         found = dict(object.__getattribute__(value, "__dict__"))
     except AttributeError:

@@ -1,4 +1,4 @@
-"""Expressions as a graph: every value once, constants folded, dead code never visited."""
+"""Expressions as a graph without duplicate nodes, with constants folded; dead code is never visited."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOGICAL = frozenset(("and", "or", "not"))
 BOOLEAN = frozenset(("lt", "le", "gt", "ge", "eq", "ne", *LOGICAL))
 COMMUTATIVE = frozenset(("add", "mul", "and", "or", "eq", "ne"))
 
-BINARY = frozenset(("pow", "arctan2", "hypot", "fmod", "copysign"))  # functions of two numbers
+BINARY = frozenset(("pow", "arctan2", "hypot", "fmod", "copysign"))  # functions of two arguments
 ELEMENTARY = (
     "sin", "cos", "tan", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh", "exp",
     "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "cbrt",
@@ -55,7 +55,7 @@ def _chosen(g, condition, x, y):
 
 
 def _remainder(g, x, y):
-    """x - y floor(x / y) from the exact fmod; a zero has the sign of y."""
+    """x - y floor(x / y), from the exact fmod; a zero result has the sign of y."""
     rest, zero = g.apply("fmod", x, y), g.constant(0.0)
     moved = _chosen(g, _differ_in_sign(g, rest, y), g.apply("add", rest, y), rest)
     vanishes = g.apply("and", g.apply("eq", rest, zero), g.apply("ne", y, zero))
@@ -63,7 +63,7 @@ def _remainder(g, x, y):
 
 
 def _floor_quotient(g, x, y):
-    """floor(x / y) as NumPy finds it: from x less its exact remainder, so that 1 // 0.1 is 9."""
+    """floor(x / y) as NumPy computes it: from x minus its exact remainder, so that 1 // 0.1 is 9."""
     rest, zero, quotient = g.apply("fmod", x, y), g.constant(0.0), g.apply("div", x, y)
     whole = g.apply("div", g.apply("sub", x, rest), y)
     whole = _chosen(g, _differ_in_sign(g, rest, y), g.apply("sub", whole, g.constant(1.0)), whole)
@@ -75,7 +75,7 @@ def _floor_quotient(g, x, y):
 
 
 def _differ_in_sign(g, rest, y):
-    """Whether a remainder that is not zero has the other sign than its divisor."""
+    """Whether a nonzero remainder and its divisor have opposite signs."""
     zero = g.constant(0.0)
     above = g.apply("and", g.apply("gt", rest, zero), g.apply("lt", y, zero))
     below = g.apply("and", g.apply("lt", rest, zero), g.apply("not", g.apply("lt", y, zero)))
@@ -83,7 +83,7 @@ def _differ_in_sign(g, rest, y):
 
 
 def _log_of_sum(g, x, y):
-    """log(e^x + e^y) = m + log1p(e^d), m the larger and d <= 0 the difference; two equal infinities are their sum."""
+    """log(e^x + e^y) = m + log1p(e^d) with the maximum m and the difference d <= 0; two equal infinities give x."""
     is_first, difference = g.apply("gt", x, y), g.apply("sub", x, y)
     larger, d = _chosen(g, is_first, x, y), _chosen(g, is_first, g.apply("neg", difference), difference)
     total = g.apply("add", larger, g.apply("log1p", g.apply("exp", d)))
@@ -93,12 +93,12 @@ def _log_of_sum(g, x, y):
 
 def _heaviside(g, x, at_zero):
     zero, one = g.constant(0.0), g.constant(1.0)
-    positive = _chosen(g, g.apply("gt", x, zero), one, x)  # NaN stays
+    positive = _chosen(g, g.apply("gt", x, zero), one, x)  # NaN is kept
     return _chosen(g, g.apply("eq", x, zero), at_zero, _chosen(g, g.apply("lt", x, zero), zero, positive))
 
 
 def _not_nan(comparison):
-    """The larger or smaller of two, and the other one if one is NaN."""
+    """The maximum or minimum of two values, ignoring a NaN."""
     return lambda g, x, y: _chosen(g, g.apply("or", g.apply(comparison, x, y), g.apply("ne", y, y)), x, y)
 
 
@@ -122,7 +122,7 @@ COMPOSED: dict[str, Callable] = {
 
 
 class TooManyNodes(Exception):
-    """The straight-line code would be longer than it is worth."""
+    """The straight-line code would be too long to be useful."""
 
 
 class Graph:
@@ -134,7 +134,7 @@ class Graph:
         self.most = most
 
     def node(self, *key) -> int:
-        """The number of a node, new or already there."""
+        """The number of a node, which is added if it is new."""
         found = self._numbers.get(key)
         if found is None:
             if len(self.nodes) >= self.most:
@@ -144,13 +144,13 @@ class Graph:
         return found
 
     def constant(self, value) -> int:
-        """A number or a truth value; zeros of both signs and `False` have nodes of their own."""
+        """A number or a boolean; 0.0, -0.0 and `False` are different nodes."""
         if isinstance(value, (bool, np.bool_)):
             return self.node("const", bool(value), "boolean")
         return self.node("const", float(value), math.copysign(1.0, value))
 
     def is_boolean(self, number: int) -> bool:
-        """Whether a node is true or false, not a number."""
+        """Whether a node is a boolean."""
         operation, *rest = self.nodes[number]
         return operation in BOOLEAN or (operation == "const" and isinstance(rest[0], bool))
 
@@ -160,7 +160,7 @@ class Graph:
         return node[1] if node[0] == "const" else None
 
     def apply(self, operation: str, *operands: int) -> int:
-        """An operation on nodes, simplified where that changes no bit of the result."""
+        """Apply an operation to nodes, simplified where that changes no bit of the result."""
         if operation in COMPOSED:
             return COMPOSED[operation](self, *operands)
         values = [self.value(operand) for operand in operands]
@@ -191,7 +191,7 @@ class Graph:
         if operation == "pow" and values[1] is not None:
             return self._power(x, float(values[1]))
         if operation in ("and", "or") and any(isinstance(value, bool) for value in values):
-            decides = operation == "or"  # true decides an "or", false an "and"
+            decides = operation == "or"  # `True` decides an "or", `False` an "and"
             return self.constant(decides) if decides in values else x if values[0] is None else rest[0]
         if operation == "select" and isinstance(values[0], bool):
             return rest[0] if values[0] else rest[1]
@@ -200,7 +200,7 @@ class Graph:
         return None
 
     def _power(self, x: int, exponent: float) -> int | None:
-        """x^k by multiplications for whole and half k up to 16: a libm pow costs as much as twenty of them."""
+        """x^k by multiplications for integer and half-integer k up to 16: libm's pow costs about twenty of them."""
         if abs(exponent) > 16 or (2 * exponent) % 1:
             return None
         whole = int(abs(exponent))
@@ -218,7 +218,7 @@ class Graph:
         return result if exponent > 0 else self.apply("div", self.constant(1.0), result)
 
     def live(self, outputs) -> list[int]:
-        """The nodes that outputs depend on, operands first."""
+        """The nodes that the outputs depend on, operands first."""
         seen: set[int] = set()
         waiting = list(outputs)
         while waiting:
@@ -229,6 +229,6 @@ class Graph:
         return sorted(seen)
 
     def operands(self, number: int) -> tuple[int, ...]:
-        """The nodes an operation reads; inputs and constants read none."""
+        """The nodes that an operation reads; inputs and constants read none."""
         operation, *operands = self.nodes[number]
         return tuple(operands) if operation in EVALUATE else ()

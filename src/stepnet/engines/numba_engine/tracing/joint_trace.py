@@ -1,4 +1,4 @@
-"""Traces of several parts joined to the one of the flat state, so that its steps are generated and differentiated."""
+"""Traces of several parts joined into one trace of the flat state, for code generation and differentiation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _kept: WeakKeyDictionary = WeakKeyDictionary()
 
 
 def compile_joined(problem: Problem, parts: tuple[CompiledRHS, ...], most: int) -> MachineCode | None:
-    """Machine code of all parts together, or None if they are not traced or too long for it."""
+    """Machine code of all parts together, or None if a part is not traced or the joint trace is too long."""
     codes = [part.keep_alive for part in parts if part.address != 0]
     if not all(isinstance(code, MachineCode) and code.trace is not None for code in codes):
         return None
@@ -27,7 +27,7 @@ def compile_joined(problem: Problem, parts: tuple[CompiledRHS, ...], most: int) 
     if key not in kept:
         code = MachineCode(write_assembly(trace := join_traces(problem, traces), "f"), "f")
         code.trace = trace
-        kept[key] = code, codes[:-1]  # what an id names must live on
+        kept[key] = code, codes[:-1]  # the keys are ids, so these objects must stay alive
     return kept[key][0]
 
 
@@ -49,12 +49,12 @@ def join_traces(problem: Problem, traces: list[Trace | None]) -> Trace:
 
 
 def copy_trace(graph: Graph, trace: Trace, place: Callable[[int], int]) -> list[int]:
-    """The outputs of a trace in another graph, entry i of its state read from `place(i)`."""
+    """The outputs of a trace in another graph, where entry i of its state is read from `place(i)`."""
     return copy_nodes(graph, trace.graph, trace.outputs, {"y": lambda i: graph.node("y", place(i))})
 
 
 def copy_nodes(graph: Graph, source: Graph, outputs: list[int], exchange: dict[str, Callable]) -> list[int]:
-    """Nodes in another graph; `exchange[name](*index)` is the node there for the input (name, *index)."""
+    """Copy nodes to another graph; `exchange[name](*index)` is the node there for the input (name, *index)."""
     new: dict[int, int] = {}
     for number in source.live(outputs):
         operation, *rest = source.nodes[number]

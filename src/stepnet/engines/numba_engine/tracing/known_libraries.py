@@ -1,4 +1,4 @@
-"""What is known of Python, NumPy and the like: names whose results depend on nothing but their arguments."""
+"""Known functions of Python, NumPy and similar libraries: their results depend only on their arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PURE = frozenset((
     "pow", "property", "range", "reversed", "round", "set", "slice", "sorted", "staticmethod", "classmethod", "sum",
     "super", "tuple", "type", "zip", "NotImplemented", "Ellipsis", "__build_class__", "__debug__", "__name__",
 ))  # fmt: skip
-TEXT = frozenset(("str", "repr", "format", "ascii"))  # known, but Numba writes numbers in other ways
+TEXT = frozenset(("str", "repr", "format", "ascii"))  # known, but Numba formats numbers differently
 ROOTS = frozenset(("numpy", "math", "cmath", "scipy", "numba", "operator", "itertools", "functools", "builtins"))
 IMPURE_MODULES = (
     "numpy.random", "numpy.testing", "numpy.ctypeslib", "numpy.f2py", "numpy.distutils", "scipy.stats", "scipy.io",
@@ -41,37 +41,37 @@ INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", 
 
 @lru_cache(maxsize=1024)
 def is_library(module: str) -> bool:
-    """Whether what a module holds is known."""
+    """Whether the contents of a module are known."""
     return module.split(".")[0] in ROOTS and not module.startswith(IMPURE_MODULES)
 
 
 @lru_cache(maxsize=1024)
 def is_standard(module: str) -> bool:
-    """Whether a module is one of Python's own."""
+    """Whether a module belongs to the standard library."""
     return module.split(".")[0] in sys.stdlib_module_names
 
 
 @lru_cache(maxsize=1024)
 def is_installed(module: str) -> bool:
-    """Whether a module was installed beside Python, so that it is hardly the user's own."""
+    """Whether a module is an installed package, and so probably not the user's own code."""
     return (getattr(sys.modules.get(module), "__file__", None) or "").startswith(INSTALLED)
 
 
 @lru_cache(maxsize=256)
 def load_originals(module: ModuleType) -> dict[str, object]:
-    """What a library held when it was first seen."""
+    """The contents of a library when it was first seen."""
     return dict(vars(module))
 
 
 def is_pure_builtin(name: str) -> bool:
-    """Whether a name of `builtins` is known, and still means what it meant."""
+    """Whether a name of `builtins` is known and still has its original value."""
     value = BUILTINS.get(name)
     is_exception = isinstance(value, type) and issubclass(value, BaseException)
     return (name in PURE or name in TEXT or is_exception) and vars(builtins)[name] is value
 
 
 def _list_known_values() -> dict[int, str]:
-    """The names of library functions, types and ufuncs, by identity; `load_originals` keeps them alive."""
+    """The names of library functions, types and ufuncs by id; `load_originals` keeps them alive."""
     found: dict[int, str] = {}
     for module in (np, np.linalg, np.fft, math, cmath, operator, itertools):
         for name, value in load_originals(module).items():
@@ -87,7 +87,7 @@ KNOWN = _list_known_values()
 
 
 def find_known_name(value) -> str | None:
-    """The name of a function or type of a library; None for anything else."""
+    """The name of a library function or type; None for anything else."""
     name = KNOWN.get(id(value))
     if name is not None:
         return name

@@ -1,7 +1,7 @@
-"""NumPy and math for functions that run on symbols.
+"""Substitutes for NumPy and math in functions that run on symbols.
 
-Every stand-in has NumPy's own parameters as far as it honours them; any other keyword is a TypeError, and the function
-is not traced.
+A substitute has those of NumPy's parameters that it supports; any other keyword is a TypeError, and the function is not
+traced.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from stepnet.engines.numba_engine.tracing.symbols import (
     wrap,
 )
 
-# ---- making arrays -----------------------------------------------------------------------------------------------
+# ---- array creation ----------------------------------------------------------------------------------------------
 
 
 def _make_fillable(array: np.ndarray):
-    """An array of floats that symbols can be stored in; other kinds stay, since NumPy would round what they store."""
+    """Let a float64 array hold symbols; other dtypes stay as they are, because NumPy would round stored values."""
     return array.astype(object).view(SymbolArray) if array.dtype == np.float64 else array
 
 
@@ -63,7 +63,7 @@ def ones(shape, dtype=float, order="C"):
 
 
 def empty(shape, dtype=float, order="C"):
-    """np.empty: entries that stay unset are found."""
+    """np.empty: entries that are never set are detected."""
     made = np.empty(shape, dtype)
     return np.empty(shape, object).view(SymbolArray) if made.dtype == np.float64 else made
 
@@ -78,7 +78,7 @@ def full(shape, fill_value, dtype=None, order="C"):
     return made
 
 
-def _like(make):
+def _make_like(make):
     def create(prototype, dtype=None, order="K", subok=True, shape=None):
         return make(*_shape_and_kind(prototype, dtype, shape))
 
@@ -92,7 +92,7 @@ def full_like(prototype, fill_value, dtype=None, order="K", subok=True, shape=No
 
 
 def _shape_and_kind(prototype, dtype, shape):
-    """What an array like another one is: symbols stand for float64, comparisons for bool."""
+    """Shape and dtype of an array like another one: symbols count as float64, comparisons as bool."""
     values = as_symbols(prototype) if holds_symbols(prototype) else np.asarray(prototype)
     if dtype is None and isinstance(values, SymbolArray):
         dtype = bool if values.size > 0 and all(map(is_boolean, values.flat)) else float
@@ -105,13 +105,13 @@ def _shape_and_kind(prototype, dtype, shape):
 def where(condition, *choices):
     """np.where with three arguments."""
     if len(choices) != 2:
-        raise CannotTrace("it asks np.where for indices")
+        raise CannotTrace("it calls np.where with one argument")
     plain = [np.asarray(x, dtype=object) if isinstance(x, SymbolArray) else box(x) for x in (condition, *choices)]
     return wrap(np.frompyfunc(choose, 3, 1)(*plain))
 
 
 def clip(x, a_min=None, a_max=None, *, min=None, max=None):
-    """np.clip: the smaller of high and the larger of x and low."""
+    """np.clip: min(max(x, a_min), a_max)."""
     low, high = a_min if min is None else min, a_max if max is None else max
     x = as_symbols(x)
     x = x if low is None else np.maximum(x, low)
@@ -119,7 +119,7 @@ def clip(x, a_min=None, a_max=None, *, min=None, max=None):
 
 
 def make_nan_to_num(where: Callable):
-    """np.nan_to_num by `where`: other numbers for NaN and the infinities."""
+    """np.nan_to_num by `where`: replaces NaN and the infinities."""
 
     def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
         if copy is not True:
@@ -132,7 +132,7 @@ def make_nan_to_num(where: Callable):
     return nan_to_num
 
 
-def _of_truths(ufunc):
+def _reduce_truths(ufunc):
     """np.any and np.all."""
 
     def reduce(x, axis=None, *, keepdims=False):
@@ -159,7 +159,7 @@ def norm(x, ord=None, axis=None, keepdims=False):
     """np.linalg.norm of a vector (2, 1 or infinity) or over one axis."""
     x = as_symbols(x)
     if isinstance(axis, tuple) or (axis is None and keepdims) or (axis is None and x.ndim > 1 and ord is not None):
-        raise CannotTrace("it asks for a matrix norm")
+        raise CannotTrace("it computes a matrix norm")
     if axis is None:
         x, axis = x.ravel(), 0
     if ord in (None, 2):
@@ -168,7 +168,7 @@ def norm(x, ord=None, axis=None, keepdims=False):
         return np.add.reduce(abs(x), axis=axis, keepdims=keepdims)
     if ord == np.inf:
         return np.maximum.reduce(abs(x), axis=axis, keepdims=keepdims)
-    raise CannotTrace(f"it asks for the norm of order {ord}")
+    raise CannotTrace(f"it computes the norm of order {ord}")
 
 
 def dot(x, y):
@@ -204,7 +204,7 @@ def cross(x, y):
 
 
 def gradient(x, *spacing, axis=None, edge_order=1):
-    """np.gradient on even grids."""
+    """np.gradient on uniform grids."""
     axes = tuple(range(x.ndim)) if axis is None else tuple(np.atleast_1d(axis))
     steps = spacing * len(axes) if len(spacing) == 1 else spacing or (1.0,) * len(axes)
     if len(steps) != len(axes) or any(np.ndim(h) for h in steps):
@@ -224,7 +224,7 @@ def _slope(x, h, edge_order: int, axis: int):
 
 
 def convolve(x, kernel, mode="full"):
-    """np.convolve of an array with a short list of numbers."""
+    """np.convolve of an array with a short kernel."""
     kernel = np.asarray(kernel) if not holds_symbols(kernel) else kernel
     if not isinstance(kernel, np.ndarray) or kernel.dtype.kind not in "iuf" or not len(kernel) <= min(len(x), 64):
         raise CannotTrace("it calls np.convolve with a kernel that is not a short list of numbers")
@@ -236,7 +236,7 @@ def convolve(x, kernel, mode="full"):
 
 
 def _make_joining(function):
-    """A function that puts arrays together: true and false beside numbers become numbers."""
+    """Wrap a function that joins arrays: booleans joined with numbers become numbers."""
 
     def join(*arguments, dtype=None, **options):
         require_real(dtype)
@@ -247,7 +247,7 @@ def _make_joining(function):
 
 
 def _as_plain(x):
-    """The arrays in a sequence as NumPy's own kind, so that it does not ask us again."""
+    """The arrays in a sequence as plain object arrays, so that NumPy does not dispatch to the substitutes again."""
     if isinstance(x, (list, tuple)):
         return type(x)(_as_plain(item) for item in x)
     return np.asarray(x, dtype=object) if isinstance(x, (SymbolArray, Symbol)) else x
@@ -256,11 +256,12 @@ def _as_plain(x):
 FUNCTIONS.update({
     np.where: where, np.clip: clip, np.linalg.norm: norm, np.mean: mean, np.dot: dot, np.outer: outer,
     np.inner: inner, np.vdot: vdot, np.cross: cross, np.gradient: gradient,
-    np.convolve: convolve, np.any: _of_truths(np.logical_or), np.all: _of_truths(np.logical_and),
+    np.convolve: convolve, np.any: _reduce_truths(np.logical_or), np.all: _reduce_truths(np.logical_and),
     np.nan_to_num: make_nan_to_num(where),
     np.max: _extreme(np.maximum), np.min: _extreme(np.minimum),
     np.amax: _extreme(np.maximum), np.amin: _extreme(np.minimum), np.real: lambda x: x,
-    np.zeros_like: _like(zeros), np.ones_like: _like(ones), np.empty_like: _like(empty), np.full_like: full_like,
+    np.zeros_like: _make_like(zeros), np.ones_like: _make_like(ones), np.empty_like: _make_like(empty),
+    np.full_like: full_like,
     **{joining: _make_joining(joining) for joining in (np.concatenate, np.stack, np.hstack, np.vstack, np.append)},
 })  # fmt: skip
 
@@ -269,7 +270,7 @@ FUNCTIONS.update({
 
 
 class Shim(types.ModuleType):
-    """A module with some of its functions replaced, for the globals of a function being traced."""
+    """A module with some functions replaced, for the globals of a function that is traced."""
 
     def __init__(self, module, replaced: dict):
         super().__init__(module.__name__)
@@ -281,7 +282,7 @@ class Shim(types.ModuleType):
 
 
 def _choose_by_trace(function, own):
-    """The stand-in where something is traced, NumPy's function on plain numbers."""
+    """Call the substitute if an argument is traced, else NumPy's function."""
 
     @wraps(function)
     def call(*arguments, **options):
@@ -300,7 +301,7 @@ NUMPY = Shim(np, {
     "full": full, "isscalar": lambda x: isinstance(x, Symbol) or np.isscalar(x),
     "linalg": Shim(np.linalg, {"norm": _choose_by_trace(np.linalg.norm, norm)}),
 })  # fmt: skip
-del NUMPY.__dict__["norm"]  # it is one of np.linalg
+del NUMPY.__dict__["norm"]  # it belongs to np.linalg
 
 _MATH_NAMES = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "atan2": "arctan2", "asinh": "arcsinh",
                "acosh": "arccosh", "atanh": "arctanh", "fabs": "abs"}  # fmt: skip
@@ -322,7 +323,7 @@ def _build_math_function(name: str, operation: str, kind: type, apply: Callable)
 
 
 def build_math_substitute(kind: type, apply: Callable) -> Shim:
-    """The module math whose functions understand traced numbers of a kind."""
+    """The module math with functions that accept traced numbers of type `kind`."""
     names = {name: _MATH_NAMES.get(name, name) for name in dir(math)}
     known = {name: operation for name, operation in names.items() if operation in EVALUATE}
     return Shim(math, {name: _build_math_function(name, operation, kind, apply) for name, operation in known.items()})

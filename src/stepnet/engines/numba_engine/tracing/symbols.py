@@ -1,11 +1,11 @@
-"""Numbers and arrays that write down what is done to them.
+"""Numbers and arrays that record the operations performed on them.
 
 `Symbol` stands for a number, `SymbolArray` for an array of them: an object array, so that indexing, slicing,
-reshaping, `roll`, `concatenate`, `sum`, `@` and the like are NumPy's own.  Whatever would need a value (a branch, a
-conversion to float) raises `CannotTrace`.
+reshaping, `roll`, `concatenate`, `sum`, `@` and similar operations are NumPy's own.  Whatever needs a value (a branch,
+a conversion to float) raises `CannotTrace`.
 
-Comparisons give booleans, which NumPy takes for 0 and 1 among numbers; two boolean arrays have logical sums and
-products.  Options that are not honoured are refused: a trace must never do something else than NumPy.
+Comparisons give booleans, which count as 0 and 1 among numbers, as in NumPy; sums and products of two boolean arrays
+are logical.  Unsupported options are refused: a trace must never differ from NumPy.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 
 from stepnet.engines.numba_engine.tracing.graph import BOOLEAN, COMPOSED, ELEMENTARY, EVALUATE, LOGICAL, Graph
 
-ON_BOOLEANS = frozenset((*BOOLEAN, "xor", "select", "div", "pow", "max", "min", "abs"))  # others give NumPy's float16
+ON_BOOLEANS = frozenset((*BOOLEAN, "xor", "select", "div", "pow", "max", "min", "abs"))  # others give float16 in NumPy
 
 
 class CannotTrace(Exception):
-    """The function does something that straight-line code cannot."""
+    """The function does something that straight-line code cannot express."""
 
 
 class Symbol:
@@ -40,7 +40,7 @@ class Symbol:
         raise CannotTrace("it branches on data")
 
     def __float__(self):
-        raise CannotTrace("it turns a traced number into a float")
+        raise CannotTrace("it converts a traced number to a float")
 
     __int__ = __index__ = __complex__ = __float__
 
@@ -48,15 +48,15 @@ class Symbol:
         return apply_ufunc(ufunc, method, inputs, options)
 
     def __repr__(self):
-        raise CannotTrace("it makes text of a traced number")
+        raise CannotTrace("it converts a traced number to text")
 
     __str__ = __repr__
 
     def __format__(self, spec):
-        raise CannotTrace("it makes text of a traced number")
+        raise CannotTrace("it converts a traced number to text")
 
     def __hash__(self):
-        raise CannotTrace("it takes a traced number for a key")
+        raise CannotTrace("it uses a traced number as a key")
 
     shape, ndim, size, dtype = (), 0, 1, np.dtype(float)
 
@@ -76,16 +76,16 @@ class Symbol:
         return self
 
 
-# ---- one operation -----------------------------------------------------------------------------------------------
+# ---- single operations -------------------------------------------------------------------------------------------
 
 
 def is_boolean(value) -> bool:
-    """Whether a number or symbol is true or false."""
+    """Whether a number or symbol is a boolean."""
     return value.is_boolean if isinstance(value, Symbol) else isinstance(value, (bool, np.bool_))
 
 
 def apply(operation: str, *values):
-    """An operation on symbols and numbers; on numbers alone it is carried out."""
+    """Apply an operation to symbols and numbers; on numbers alone it is evaluated."""
     graph = next((value.graph for value in values if isinstance(value, Symbol)), None)
     if graph is not None:
         return Symbol(graph, graph.apply(operation, *_as_operands(graph, operation, values)))
@@ -97,13 +97,13 @@ def apply(operation: str, *values):
 
 
 def _as_operands(graph: Graph, operation: str, values) -> list[int]:
-    """The operands as nodes: truth values where an operation takes them, else numbers."""
+    """The operands as nodes: booleans where the operation takes them, else numbers."""
     if operation in LOGICAL or operation == "xor":
         if not all(is_boolean(value) for value in values):
-            raise CannotTrace("it asks for the bits of numbers")
+            raise CannotTrace("it uses bitwise operations")
         return [_as_operand(graph, value) for value in values]
     if operation not in ON_BOOLEANS and all(is_boolean(value) for value in values):
-        raise CannotTrace(f"it takes {operation} of true and false")
+        raise CannotTrace(f"it takes {operation} of booleans")
     if operation == "select":
         condition, *choices = values
         return [_as_operand(graph, as_truth(condition)), *(_as_operand(graph, number(choice)) for choice in choices)]
@@ -121,7 +121,7 @@ def _as_operand(graph: Graph, value) -> int:
 
 
 def number(value):
-    """True and false as 1 and 0, anything else as it is."""
+    """Booleans as 1 and 0, anything else as it is."""
     if not is_boolean(value):
         return value
     if not isinstance(value, Symbol):
@@ -131,12 +131,12 @@ def number(value):
 
 
 def as_truth(value):
-    """Whether a value is not zero."""
+    """Whether a value is nonzero."""
     return value if is_boolean(value) else apply("ne", value, 0.0)
 
 
 def choose(condition, x, y):
-    """x where the condition holds, else y; the choice between two booleans is a boolean."""
+    """x where the condition holds, else y; a choice between two booleans is a boolean."""
     if is_boolean(x) and is_boolean(y):
         condition = as_truth(condition)
         return apply("or", apply("and", condition, x), apply("and", apply("not", condition), y))
@@ -153,7 +153,7 @@ def _make_binary(operation: str, is_reflected: bool = False):
         values = (other, self) if is_reflected else (self, other)
         if operation in ("add", "mul") and self.is_boolean and is_boolean(other):
             if operation == "add":  # 2 in Python, True in NumPy
-                raise CannotTrace("it adds true and false")
+                raise CannotTrace("it adds booleans")
             return apply("and", *values)
         return apply(operation, *values)
 
@@ -201,7 +201,7 @@ _WITHOUT_EFFECT = ("casting", "order", "subok")  # on float64 results
 
 
 def apply_ufunc(ufunc, method: str, inputs, options):
-    """A NumPy ufunc on symbols, element by element; `@` runs on NumPy's own object loop."""
+    """Apply a NumPy ufunc to symbols element by element; `@` runs in NumPy's loop for object arrays."""
     plain = [_plain(x) for x in inputs]
     options = {name: value for name, value in options.items() if name not in _WITHOUT_EFFECT}
     out = options.pop("out", None)
@@ -230,7 +230,7 @@ def _apply_elementwise(ufunc, method: str, plain, where=True):
 
 
 def _reduce(ufunc, x, axis=0, keepdims=False, initial=np._NoValue, where=True):
-    """Fold the slices along one axis, several or all (None)."""
+    """Reduce over one axis, several axes or all (None)."""
     if where is not True:
         raise CannotTrace("it reduces with a mask")
     operation = np.frompyfunc(_ELEMENTWISE[ufunc], ufunc.nin, 1)
@@ -252,19 +252,19 @@ def _reduce(ufunc, x, axis=0, keepdims=False, initial=np._NoValue, where=True):
 
 
 def _count(ufunc, x):
-    """Sums and products of true and false along an axis are whole numbers."""
+    """Booleans as numbers: their sums and products along an axis are integers."""
     return np.frompyfunc(number, 1, 1)(x) if ufunc in _OF_BOOLEANS else x
 
 
 def _are_booleans(x) -> bool:
-    """Whether NumPy would have a boolean array here; mostly the first entry tells."""
+    """Whether NumPy would have a boolean array here; usually the first entry decides."""
     if isinstance(x, np.ndarray):
         return x.dtype == bool or (x.dtype == object and x.size > 0 and all(map(is_boolean, x.flat)))
     return is_boolean(x)
 
 
 def _store(result, out):
-    """The result in the user's own array."""
+    """Store the result in the user's array."""
     if not isinstance(out, SymbolArray):
         raise CannotTrace(f"it stores traced numbers in an array of {getattr(out, 'dtype', type(out).__name__)}")
     out[...] = wrap(result)
@@ -272,9 +272,9 @@ def _store(result, out):
 
 
 def require_real(dtype) -> None:
-    """Refuse kinds of numbers other than float64, to which NumPy would round."""
+    """Refuse dtypes other than float64, to which NumPy would round."""
     if dtype is not None and np.dtype(dtype) not in (np.dtype(float), np.dtype(object)):
-        raise CannotTrace(f"it makes numbers of type {np.dtype(dtype)}")
+        raise CannotTrace(f"it converts to type {np.dtype(dtype)}")
 
 
 def _plain(x):
@@ -282,7 +282,7 @@ def _plain(x):
 
 
 def box(x):
-    """A symbol as an array without dimensions, which NumPy does not try to look into."""
+    """A symbol as a zero-dimensional array, which NumPy treats as an opaque scalar."""
     if isinstance(x, Symbol):
         box = np.empty((), dtype=object)
         box[()] = x
@@ -291,7 +291,7 @@ def box(x):
 
 
 def wrap(result):
-    """What NumPy made of objects, ready to be traced further."""
+    """An object array or scalar from NumPy in a form that is traced further."""
     if isinstance(result, np.ndarray) and result.dtype == object:
         return result[()] if result.ndim == 0 else result.view(SymbolArray)
     return result
@@ -309,7 +309,7 @@ UNTRACEABLE = frozenset((
 
 
 class SymbolArray(np.ndarray):
-    """An object array of symbols and numbers whose ufuncs write nodes."""
+    """An object array of symbols and numbers whose ufuncs add nodes."""
 
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
         return apply_ufunc(ufunc, method, inputs, options)
@@ -323,7 +323,7 @@ class SymbolArray(np.ndarray):
         return super().__array_function__(function, kinds, arguments, keywords)
 
     def __setitem__(self, key, value):
-        """True and false become numbers in an array of numbers; under a traced mask one number is chosen or not."""
+        """Store a value; in an array of numbers booleans become numbers.  A traced mask selects old or new values."""
         if isinstance(key, SymbolArray):
             if key.shape != self.shape or np.ndim(value) != 0 or not _are_booleans(np.asarray(key)):
                 raise CannotTrace("it stores an array under a mask that depends on data")
@@ -363,7 +363,7 @@ def _has_booleans(value) -> bool:
 
 
 def as_symbols(values) -> SymbolArray:
-    """Anything array-like as an object array that traces; beside numbers, true and false are numbers, too."""
+    """Anything array-like as a `SymbolArray`; booleans next to numbers become numbers."""
     if isinstance(values, SymbolArray):
         return values
     array = np.asarray(box(values), dtype=object)
@@ -373,7 +373,7 @@ def as_symbols(values) -> SymbolArray:
 
 
 def holds_symbols(value) -> bool:
-    """Whether there is something traced in a value or in the lists and tuples of it."""
+    """Whether a value, or a list or tuple in it, contains a symbol."""
     if isinstance(value, (list, tuple)):
         return any(holds_symbols(item) for item in value)
     return isinstance(value, (Symbol, SymbolArray)) or (isinstance(value, np.ndarray) and value.dtype == object)

@@ -1,4 +1,4 @@
-"""Run a right-hand side once on symbols, and keep what it did."""
+"""Run a right-hand side once on symbols and record its operations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stepnet.engines.numba_engine.tracing.symbols import CannotTrace, Symbol, Sy
 
 
 def collect_replacements(numpy: Shim, own_math: Shim) -> dict[int, object]:
-    """What takes the place of NumPy, math and their functions, by identity."""
+    """The substitutes of NumPy, math and their functions, by the id of the original."""
     modules = {id(np): numpy, id(math): own_math, id(np.linalg): numpy.linalg}
     functions = {
         id(getattr(module, name)): own
@@ -44,7 +44,7 @@ class Trace:
 
     @property
     def size(self) -> int:
-        """How many operations its slopes take."""
+        """The number of operations that the slopes need."""
         return len(self.graph.live(self.outputs))
 
     @property
@@ -54,7 +54,7 @@ class Trace:
         return [self.graph.node(*name) for name in names]
 
     def tangent(self) -> list[int]:
-        """Slopes' tangents for the tangents ("t_dot",), ("y_dot", i), ("p_dot", j) of the inputs."""
+        """Tangents of the slopes for the tangents ("t_dot",), ("y_dot", i), ("p_dot", j) of the inputs."""
         seeds = {}
         for node in self.inputs:
             name, *index = self.graph.nodes[node]
@@ -62,13 +62,13 @@ class Trace:
         return pushforward(self.graph, self.outputs, seeds)
 
     def gradient(self) -> list[int | None]:
-        """Gradients with respect to the inputs of sum_i w_i slope_i, w_i being the inputs ("w", i)."""
+        """Gradients of sum_i w_i slope_i with respect to the inputs, where w_i are the inputs ("w", i)."""
         weights = [self.graph.node("w", i) for i in range(len(self.outputs))]
         return pullback(self.graph, self.outputs, weights, self.inputs)
 
 
 def trace(form, block, most: int) -> Trace:
-    """Trace a right-hand side; raises whatever goes wrong, mostly `CannotTrace` or `TooManyNodes`."""
+    """Trace a right-hand side; raises any exception of the run, usually `CannotTrace` or `TooManyNodes`."""
     graph = Graph(most)
     slopes = run_on_symbols(form, block, REPLACED, partial(_make_inputs, graph, form.is_in_place))
     flat = np.ravel(np.asarray(as_symbols(slopes), dtype=object))
@@ -78,9 +78,9 @@ def trace(form, block, most: int) -> Trace:
 
 
 def run_on_symbols(form, block, replaced: dict, make):
-    """What a right-hand side returns, or fills, if it runs on symbols.
+    """Run a right-hand side on symbols; returns what it returns or fills.
 
-    `make(name, offset, shape)` gives those of an input ("t", "y" or "p"), or an array to be filled ("dy").
+    `make(name, offset, shape)` gives the symbols of an input ("t", "y" or "p"), or an array to be filled ("dy").
     """
     original = getattr(form.function, "py_func", form.function)
     if handles_exceptions(original):
@@ -114,7 +114,7 @@ def _number(graph: Graph, value) -> int:
 
 
 def _make_inputs(graph: Graph, is_in_place: bool, name: str, offset: int, shape: tuple[int, ...]):
-    """Symbols of an input; a number is an array if the function writes in place."""
+    """The symbols of an input; a scalar is an array if the function writes in place."""
     if name == "dy":
         return np.full(shape, None, dtype=object).view(SymbolArray)
     if name == "t":
@@ -124,12 +124,12 @@ def _make_inputs(graph: Graph, is_in_place: bool, name: str, offset: int, shape:
         symbols[i] = Symbol(graph, graph.node(name, offset + i))
     if shape == ():
         return symbols.view(SymbolArray) if is_in_place else symbols[0]
-    symbols.flags.writeable = name != "p"  # a trace that stored into its arguments would forget what it stored
+    symbols.flags.writeable = name != "p"  # a trace would not record stores into the arguments
     return symbols.reshape(shape).view(SymbolArray)
 
 
 def _make_argument(slot, block, copies: Copies, make):
-    """A float argument as a symbol, an array as an array of them; whole numbers and booleans as they are."""
+    """A float argument as a symbol, an array as an array of symbols; integers and booleans as they are."""
     if slot.kind == "float" or (slot.kind == "array" and not slot.is_complex):
         return make("p", slot.offset, slot.shape)
     if slot.kind == "int":

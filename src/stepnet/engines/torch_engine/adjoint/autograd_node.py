@@ -1,8 +1,7 @@
-"""A solve as one node of autograd, whose derivative is found in a way of our own.
+"""A solve as a single node of autograd with its own derivative.
 
-Second derivatives come from a run that autograd writes down in full, and further ones from pure functions of all
-tensors.  Transformations of functions (`torch.func`) and forward mode see the steps themselves, which every one of them
-understands.
+Second derivatives come from a run that autograd records in full, and higher ones from pure functions of all tensors.
+Function transformations (`torch.func`) and forward mode trace the steps themselves.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ Tensors = Sequence[Tensor]
 class Differentiable(NamedTuple):
     """A solve from given tensors (state, times) with functions of parameters, and how to differentiate it.
 
-    `forward` gives what it keeps and the results, `backward` the gradients of the given tensors and of the parameters
-    from what was kept, the given tensors and the gradients of the results, and `reference` the results by autograd
-    alone. Derivatives are of any order where `pure` has these as a function of all tensors, those of parameters among
-    them, and of two orders where there is none; a third one is refused.  `modules` have buffers that the functions
-    change; a solve that has begun already has surroundings.
+    `forward` returns what it keeps and the results.  `backward` returns the gradients of the given tensors and of the
+    parameters, from what was kept, the given tensors and the gradients of the results.  `reference` computes the
+    results by autograd alone.  Derivatives of any order exist if `pure` computes the results as a function of all
+    tensors, parameters included; otherwise those of third order are refused.  `modules` have buffers that the functions
+    change; `context` is set for a solve that has already begun.
     """
 
     forward: Callable[[Tensors], tuple[Any, Tensors]]
@@ -49,42 +48,42 @@ class Differentiable(NamedTuple):
     n_given: int
     pure: Callable[[Tensors], Tensors] | None = None
     modules: tuple[torch.nn.Module, ...] = ()
-    surroundings: RunContext | None = None
+    context: RunContext | None = None
 
     def split(self, tensors: Sequence) -> tuple[Sequence, Sequence]:
-        """The given tensors and what comes after the parameters."""
+        """The given tensors, and those after the parameters."""
         return tensors[: self.n_given], tensors[self.n_given + len(self.parameters) :]
 
 
 def is_one_node(tensors: Tensors) -> bool:
-    """Whether there is a gradient to be found, and by reverse autograd alone."""
+    """Whether a gradient is needed, and by reverse-mode autograd alone."""
     return is_differentiated() and any(x.requires_grad for x in tensors)
 
 
-def solve_differentiably(way: Differentiable, given: Tensors) -> Tensors:
-    """The results of a solve, differentiated in its way."""
-    if not is_one_node((*given, *way.parameters)):
-        return way.reference(given)
-    return _Solve.apply(way, *given, *way.parameters)
+def solve_differentiably(solve: Differentiable, given: Tensors) -> Tensors:
+    """The results of a solve, differentiated as it specifies."""
+    if not is_one_node((*given, *solve.parameters)):
+        return solve.reference(given)
+    return _Solve.apply(solve, *given, *solve.parameters)
 
 
 class _Solve(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, way: Differentiable, *tensors: Tensor):
-        ctx.way = way
-        ctx.surroundings = way.surroundings or RunContext.here(tensors[0].device, way.modules)
+    def forward(ctx, solve: Differentiable, *tensors: Tensor):
+        ctx.solve = solve
+        ctx.context = solve.context or RunContext.here(tensors[0].device, solve.modules)
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
-        ctx.kept, found = way.forward([x.detach() for x in tensors[: way.n_given]])
+        ctx.kept, found = solve.forward([x.detach() for x in tensors[: solve.n_given]])
         return tuple(x.detach().clone() for x in found)
 
     @staticmethod
     def backward(ctx, *bars: Tensor | None):
-        if ctx.way.pure is None or not _are_many(bars):
-            return None, *_PullBack.apply(ctx.way, ctx.kept, ctx.surroundings, *ctx.saved_tensors, *bars)
+        if ctx.solve.pure is None or not _are_many(bars):
+            return None, *_PullBack.apply(ctx.solve, ctx.kept, ctx.context, *ctx.saved_tensors, *bars)
         with torch.enable_grad():
             leaves = [make_leaf(x) for x in ctx.saved_tensors]
-            found = _run_in_context(ctx.surroundings, ctx.way.pure)(leaves)  # type: ignore[arg-type]
+            found = _run_in_context(ctx.context, ctx.solve.pure)(leaves)  # type: ignore[arg-type]
             known = [(y, bar) for y, bar in zip(found, bars, strict=True) if bar is not None]
         return None, *pull_back([y for y, _ in known], leaves, [bar for _, bar in known])
 
@@ -93,41 +92,41 @@ class _PullBack(torch.autograd.Function):
     """The gradients of a solve as a function of its tensors and of the gradients of its results."""
 
     @staticmethod
-    def forward(ctx, way: Differentiable, kept, surroundings: RunContext, *tensors: Tensor | None):
-        ctx.way, ctx.surroundings = way, surroundings
+    def forward(ctx, solve: Differentiable, kept, context: RunContext, *tensors: Tensor | None):
+        ctx.solve, ctx.context = solve, context
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
-        given, bars = way.split(tensors)
-        with surroundings.restored():
-            return tuple(way.backward(kept, given, bars))
+        given, bars = solve.split(tensors)
+        with context.restored():
+            return tuple(solve.backward(kept, given, bars))
 
     @staticmethod
     def backward(ctx, *weights: Tensor | None):
-        way, tensors = ctx.way, ctx.saved_tensors
+        solve, tensors = ctx.solve, ctx.saved_tensors
         if not torch.is_grad_enabled():
-            return None, None, None, *_pull_back_twice(way, ctx.surroundings, tensors, weights)
-        if way.pure is None:
+            return None, None, None, *_pull_back_twice(solve, ctx.context, tensors, weights)
+        if solve.pure is None:
             with torch.no_grad():
-                found = _pull_back_twice(way, ctx.surroundings, tensors, weights)
+                found = _pull_back_twice(solve, ctx.context, tensors, weights)
             return None, None, None, *_Last.apply(len(found), *found, *tensors, *weights)
-        n = way.n_given + len(way.parameters)
+        n = solve.n_given + len(solve.parameters)
         places = [i for i, bar in enumerate(tensors[n:]) if bar is not None]
-        gradients = _find_gradients(_run_in_context(ctx.surroundings, way.pure), n, places)
+        gradients = _find_gradients(_run_in_context(ctx.context, solve.pure), n, places)
         first, bars = tensors[:n], [tensors[n + i] for i in places]
-        further = _pull_back_purely(gradients, (*first, *bars), weights)
+        further = _pull_back_pure(gradients, (*first, *bars), weights)
         by_place = dict(zip(places, further[n:], strict=True))
         return None, None, None, *further[:n], *(by_place.get(i) for i in range(len(tensors) - n))
 
 
 def _pull_back_twice(
-    way: Differentiable, surroundings: RunContext, tensors: Tensors, weights: Sequence[Tensor | None]
+    solve: Differentiable, context: RunContext, tensors: Tensors, weights: Sequence[Tensor | None]
 ) -> tuple:
-    """Second derivatives, from a run that autograd writes down."""
-    given, bars = way.split(tensors)
-    with surroundings.restored(), torch.enable_grad():
+    """Second derivatives, from a run that autograd records."""
+    given, bars = solve.split(tensors)
+    with context.restored(), torch.enable_grad():
         leaves, bar_leaves = [make_leaf(x) for x in given], [make_leaf(bar) for bar in bars]
-        results = [(y, bar) for y, bar in zip(way.reference(leaves), bar_leaves, strict=True) if bar is not None]  # type: ignore[arg-type]
-        inputs = (*leaves, *way.parameters)
+        results = [(y, bar) for y, bar in zip(solve.reference(leaves), bar_leaves, strict=True) if bar is not None]  # type: ignore[arg-type]
+        inputs = (*leaves, *solve.parameters)
         first = pull_back([y for y, _ in results], inputs, [bar for _, bar in results], create_graph=True)
     known = [(g, w) for g, w in zip(first, weights, strict=True) if g is not None and w is not None]
     known = [(g, w) for g, w in known if g.requires_grad]
@@ -135,7 +134,7 @@ def _pull_back_twice(
 
 
 class _Last(torch.autograd.Function):
-    """The first n of some tensors, which depend on the others in a way that nobody knows the derivative of."""
+    """The first n of some tensors, which depend on the others with unknown derivatives."""
 
     @staticmethod
     def forward(ctx, n: int, *tensors: Tensor | None):
@@ -149,7 +148,7 @@ class _Last(torch.autograd.Function):
 
 
 class _Pure(torch.autograd.Function):
-    """A function of tensors, whose derivative is another one."""
+    """A function of tensors whose derivative is again such a function."""
 
     @staticmethod
     def forward(ctx, function: Callable[[Tensors], Tensors], *tensors: Tensor):
@@ -161,13 +160,11 @@ class _Pure(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *bars: Tensor | None):
-        return None, *_pull_back_purely(ctx.function, ctx.saved_tensors, bars)
+        return None, *_pull_back_pure(ctx.function, ctx.saved_tensors, bars)
 
 
-def _pull_back_purely(
-    function: Callable[[Tensors], Tensors], tensors: Tensors, bars: Sequence[Tensor | None]
-) -> Tensors:
-    """The gradients of all tensors, with derivatives of their own."""
+def _pull_back_pure(function: Callable[[Tensors], Tensors], tensors: Tensors, bars: Sequence[Tensor | None]) -> Tensors:
+    """The gradients of all tensors, which can be differentiated further."""
     places = [i for i, bar in enumerate(bars) if bar is not None]
     return _Pure.apply(_find_gradients(function, len(tensors), places), *tensors, *(bars[i] for i in places))  # type: ignore[arg-type]
 
@@ -175,7 +172,7 @@ def _pull_back_purely(
 def _find_gradients(
     function: Callable[[Tensors], Tensors], n: int, places: Sequence[int]
 ) -> Callable[[Tensors], Tensors]:
-    """The gradients of n tensors as a function of them and of the gradients of the results at some places."""
+    """The gradients of n tensors as a function of these and of the gradients of the results at some indices."""
 
     def gradients(tensors_and_bars: Tensors) -> Tensors:
         inputs, found = tensors_and_bars[:n], function(tensors_and_bars[:n])
@@ -187,117 +184,115 @@ def _find_gradients(
     return gradients
 
 
-def _run_in_context(surroundings: RunContext, function: Callable[[Tensors], Tensors]) -> Callable[[Tensors], Tensors]:
-    """The same function in the surroundings of its first call."""
+def _run_in_context(context: RunContext, function: Callable[[Tensors], Tensors]) -> Callable[[Tensors], Tensors]:
+    """The function, evaluated in the context of its first call."""
 
     def inside(tensors: Tensors) -> Tensors:
-        with surroundings.restored():
+        with context.restored():
             return function(tensors)
 
     return inside
 
 
 def _are_many(bars: Sequence[Tensor | None]) -> bool:
-    """Whether gradients come in a batch, which cannot be asked for their values."""
+    """Whether gradients are batched tensors, whose values cannot be read."""
     return any(torch._C._functorch.is_legacy_batchedtensor(bar) for bar in bars if bar is not None)
 
 
 def is_differentiated() -> bool:
-    """Whether reverse autograd, and nothing else, looks at the tensors."""
+    """Whether tensors are differentiated by reverse-mode autograd and nothing else."""
     return torch.is_grad_enabled() and not is_transformed() and not torch.jit.is_tracing()
 
 
-def solve_exactly(course: TapedRun, memory: Memory, state: State) -> list[State]:
-    """What a course reads, with the gradient of its steps found in a chosen memory."""
-    return _solve_run(_drop_idle_nodes(course), memory, state)
+def solve_exactly(taped: TapedRun, memory: Memory, state: State) -> list[State]:
+    """The states that a taped run reads, with the gradient of its steps computed under a memory policy."""
+    return _solve_run(_drop_idle_nodes(taped), memory, state)
 
 
-def solve_exactly_for_all(course: TapedRun, memory: Memory, state: State) -> list[State]:
-    """The same with gradients of all tensors that the functions depend on, found in the graph of the first unit."""
-    course = _drop_idle_nodes(course)
+def solve_exactly_for_all(taped: TapedRun, memory: Memory, state: State) -> list[State]:
+    """As `solve_exactly`, with gradients of all tensors the functions depend on, which the first unit's graph shows."""
+    taped = _drop_idle_nodes(taped)
     if not is_differentiated():
-        return read_states_at(course.run, state, course.readings)
-    surroundings = RunContext.here(state[0].device, course.modules)
+        return read_states_at(taped.run, state, taped.readings)
+    context = RunContext.here(state[0].device, taped.modules)
     with torch.no_grad():
-        opened = open_run(course, tuple(part.detach() for part in state))
+        opened = open_run(taped, tuple(part.detach() for part in state))
     try:
-        parameters = _list_all_parameters(course, opened)
+        parameters = _list_all_parameters(taped, opened)
     except AmbiguousTensors as reason:
-        message = f'`func` depends on {reason}, so that everything was kept, as by `memory`="all"'
+        message = f'`func` depends on {reason}, so all states were stored, as with `memory`="all"'
         warnings.warn(message, AdjointWarning, stacklevel=2)
-        surroundings.side.restore(surroundings.saved)
-        return read_states_at(course.run, state, course.readings)
-    course = course._replace(parameters=parameters, is_checked=True)
-    if not is_one_node((*state, *parameters)) and course.run.grid.nodes is None:
-        return _continue_run(course, opened)
-    return _solve_run(course, memory, state, surroundings, [opened])
+        context.side.restore(context.saved)
+        return read_states_at(taped.run, state, taped.readings)
+    taped = taped._replace(parameters=parameters, is_checked=True)
+    if not is_one_node((*state, *parameters)) and taped.run.grid.nodes is None:
+        return _continue_run(taped, opened)
+    return _solve_run(taped, memory, state, context, [opened])
 
 
-def _list_all_parameters(course: TapedRun, opened: RecordedOpening) -> tuple[Tensor, ...]:
-    """The parameters of a course, and what else its first unit depends on."""
+def _list_all_parameters(taped: TapedRun, opened: RecordedOpening) -> tuple[Tensor, ...]:
+    """The parameters of a taped run, and everything else its first unit depends on."""
     if opened.has_history:
         raise AmbiguousTensors("buffers that have gradients from step to step")
 
     def run_again() -> None:
         with opened.side.kept():
-            course.through(course.run.unit, opened.rows, course.first, course.first + 1)
+            taped.through(taped.run.unit, opened.rows, taped.first, taped.first + 1)
 
-    sources = opened.graph.sources(course.parameters)  # type: ignore[union-attr]
-    return find_inputs(sources, course.parameters, run_again) if sources else course.parameters
+    sources = opened.graph.sources(taped.parameters)  # type: ignore[union-attr]
+    return find_inputs(sources, taped.parameters, run_again) if sources else taped.parameters
 
 
-def _drop_idle_nodes(course: TapedRun) -> TapedRun:
-    """The same without nodes of which nobody wants the gradient."""
-    grid = course.run.grid
+def _drop_idle_nodes(taped: TapedRun) -> TapedRun:
+    """The taped run without nodes whose gradient is not needed."""
+    grid = taped.run.grid
     if grid.nodes is None or grid.nodes.requires_grad:
-        return course
-    return course._replace(run=course.run._replace(grid=grid._replace(nodes=None)))
+        return taped
+    return taped._replace(run=taped.run._replace(grid=grid._replace(nodes=None)))
 
 
 def _solve_run(
-    course: TapedRun,
+    taped: TapedRun,
     memory: Memory,
     state: State,
-    surroundings: RunContext | None = None,
+    context: RunContext | None = None,
     opened: Sequence[RecordedOpening] = (),
 ) -> list[State]:
-    """The first unit is done already if it was opened, in the surroundings of the beginning."""
-    begun, n, nodes = list(opened), len(state), course.run.grid.nodes
+    """Solve a taped run; if `opened`, its first unit has already been run, in the initial context."""
+    begun, n, nodes = list(opened), len(state), taped.run.grid.nodes
     given = state if nodes is None else (*state, nodes)
 
     def forward(given: Tensors):
         start = tuple(given[:n])
-        kept, found = run_forward(course, start, memory, begun.pop() if begun else open_run(course, start))
+        kept, found = run_forward(taped, start, memory, begun.pop() if begun else open_run(taped, start))
         return kept, _flatten(found)
 
     def backward(kept, given: Tensors, bars: Sequence[Tensor | None]):
         found = run_backward(kept, _group(bars, n))
         of_nodes = () if nodes is None else (found.nodes,)
-        return *gather_state_gradients(course, tuple(given[:n]), found), *of_nodes, *found.parameters
+        return *gather_state_gradients(taped, tuple(given[:n]), found), *of_nodes, *found.parameters
 
-    def plainly(given: Tensors):
-        run = course.run.over(given[n] if len(given) > n else None, course.first, course.end)
-        return _flatten(read_states_at(run, tuple(given[:n]), course.readings))
+    def reference(given: Tensors):
+        run = taped.run.over(given[n] if len(given) > n else None, taped.first, taped.end)
+        return _flatten(read_states_at(run, tuple(given[:n]), taped.readings))
 
-    purely = _make_pure(course, n)
-    way = Differentiable(
-        forward, backward, plainly, course.parameters, len(given), purely, course.modules, surroundings
-    )
-    return _group(solve_differentiably(way, given), n)
+    pure = _make_pure(taped, n)
+    solve = Differentiable(forward, backward, reference, taped.parameters, len(given), pure, taped.modules, context)
+    return _group(solve_differentiably(solve, given), n)
 
 
-def _continue_run(course: TapedRun, opened: RecordedOpening) -> list[State]:
-    """What a course reads after its first unit is done, without gradients."""
+def _continue_run(taped: TapedRun, opened: RecordedOpening) -> list[State]:
+    """The states that a taped run reads, continued after its first unit, without gradients."""
     rows, found = detach(opened.graph.after), opened.graph.found
-    _, later = course.through(course.run.unit, rows, course.first + 1, course.end)
+    _, later = taped.through(taped.run.unit, rows, taped.first + 1, taped.end)
     return [*(detach(state) for state in found), *later]
 
 
-def _make_pure(course: TapedRun, n: int) -> Callable[[Tensors], Tensors] | None:
-    """What a course reads as a function of the n parts of its state and of its parameters."""
-    if (renewed := course.renewed) is None:
+def _make_pure(taped: TapedRun, n: int) -> Callable[[Tensors], Tensors] | None:
+    """The states that a taped run reads, as a function of the n parts of its state and of its parameters."""
+    if (renewed := taped.renewed) is None:
         return None
-    return lambda tensors: _flatten(read_states_at(renewed(tensors[n:]), tuple(tensors[:n]), course.readings))
+    return lambda tensors: _flatten(read_states_at(renewed(tensors[n:]), tuple(tensors[:n]), taped.readings))
 
 
 def _flatten(states: Sequence[State]) -> list[Tensor]:

@@ -1,8 +1,8 @@
 """Tensors that a recorded computation depends on, found in its autograd graph.
 
-A graph that was recorded after a mark ends at leaves and at nodes that are older than the mark.  Whatever it ends at
-must be an input of the computation, or its gradient is lost.  Nodes of one thread have increasing numbers, so the mark
-is the number of a node.
+A graph that was recorded after a mark ends at leaves and at nodes older than the mark.  All of these must be inputs
+of the computation, otherwise their gradients are lost.  The nodes of a thread are numbered in increasing order, so a
+mark is the number of a node.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 Edge = tuple[Node, int]
-"""A node of the graph and the number of its result: what `torch.autograd` knows a tensor by."""
+"""A node of the graph and the index of its result, by which `torch.autograd` identifies a tensor."""
 
 AccumulateGrad = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
 REMEDY = 'give them in `adjoint_params`, compute them inside `func`, or take `memory`="all"'
 
 
 class AmbiguousTensors(Exception):
-    """Tensors outside of a function that cannot be told apart as inputs of it."""
+    """Tensors outside a function that cannot be identified as its inputs."""
 
 
 class GraphSources(NamedTuple):
@@ -34,14 +34,14 @@ class GraphSources(NamedTuple):
     older: tuple[Edge, ...]
 
     def without(self, known: Sequence[Tensor]) -> GraphSources:
-        """Those that are none of the known tensors."""
+        """The sources that are not among the known tensors."""
         ids, edges = {id(x) for x in known}, {find_edge(x) for x in known if x.grad_fn is not None}
         return GraphSources(
             tuple(x for x in self.leaves if id(x) not in ids), tuple(edge for edge in self.older if edge not in edges)
         )
 
     def shared_with(self, other: GraphSources) -> GraphSources:
-        """Those that are sources of another graph, too."""
+        """The sources that another graph has too."""
         ids, edges = {id(x) for x in other.leaves}, set(other.older)
         return GraphSources(tuple(x for x in self.leaves if id(x) in ids), tuple(e for e in self.older if e in edges))
 
@@ -64,7 +64,7 @@ def mark() -> int:
 def find_sources(outputs: Iterable[Tensor], since: int, known: Sequence[Tensor] = ()) -> GraphSources:
     """The sources of a graph recorded since a mark; it also ends at known tensors.
 
-    A leaf that nobody holds was made inside of the computation, and nobody can read its gradient.
+    A leaf without other references was created inside the computation, and its gradient cannot be read.
     """
     ends = {find_edge(x) for x in known if x.grad_fn is not None}
     leaves, older, seen = dict[int, Tensor](), dict[Edge, None](), set[Node]()
@@ -89,7 +89,7 @@ def find_sources(outputs: Iterable[Tensor], since: int, known: Sequence[Tensor] 
 
 
 def _count_of_unheld_leaf() -> int:
-    """What the interpreter counts for a leaf that only a graph holds."""
+    """The reference count of a leaf that only a graph holds."""
     with torch.enable_grad():
         node = torch.empty(0, requires_grad=True).view(0).grad_fn
     return sys.getrefcount(node.next_functions[0][0].variable)  # type: ignore[union-attr, attr-defined]
@@ -102,10 +102,10 @@ _UNHELD = _count_of_unheld_leaf()
 
 
 def find_inputs(sources: GraphSources, known: Sequence[Tensor], run_again: Callable[[], object]) -> tuple[Tensor, ...]:
-    """Known tensors and sources as inputs none of which depends on another; `run_again` repeats the computation.
+    """Known tensors and sources as independent inputs; `run_again` repeats the computation.
 
-    Known tensors on which others depend, as the parameters of an encoder whose result the function holds, are left out:
-    their gradients come through those others.
+    Known tensors on which others depend, such as the parameters of an encoder whose result the function holds, are left
+    out: their gradients follow from those of the others.
     """
     found = (*sources.leaves, *_find_tensors(sources.older, run_again))
     behind = _find_edges_behind([node for node, _ in sources.older])
@@ -130,18 +130,18 @@ def _find_edges_behind(nodes: Sequence[Node]) -> set[Edge]:
 
 
 def _find_tensors(edges: Sequence[Edge], run_again: Callable[[], object]) -> tuple[Tensor, ...]:
-    """The tensors that these edges belong to, as they occur in a computation."""
+    """The tensors to which these edges belong, as they occur in a computation."""
     if not edges:
         return ()
     with _Collector(edges) as collector, torch.enable_grad():
         run_again()
     if len(collector.found) < len(edges):
-        raise AmbiguousTensors("results of computations outside of `func`, of which no operation of torch is told")
+        raise AmbiguousTensors("results of computations outside of `func`, which no operation of torch records")
     return tuple(collector.found.values())
 
 
 class _Collector(TorchFunctionMode):
-    """Looks for the tensors of some edges among the arguments of all operations."""
+    """Searches the arguments of all operations for the tensors of some edges."""
 
     def __init__(self, edges: Sequence[Edge]):
         super().__init__()
@@ -165,6 +165,6 @@ class _Collector(TorchFunctionMode):
 
 
 def describe(sources: GraphSources) -> str:
-    """What they are, for a message."""
+    """Describe the sources for a message."""
     shapes = [f"a leaf {tuple(x.shape)}" for x in sources.leaves]
     return ", ".join([*shapes, *(f"a result of {node.name()}" for node, _ in sources.older)])

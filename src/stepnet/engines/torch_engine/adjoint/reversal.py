@@ -1,22 +1,22 @@
-"""The exact gradient of a run with given steps, in a chosen memory.
+"""The exact gradient of a run with fixed steps under a memory policy.
 
-The unit of a schedule of `checkpoints` is a block of steps, as long as its graph fits into `BLOCK_BYTES`.  The forward
-run keeps the states that the schedule begins with, and the graph of the last block.  The way back follows the rest: it
-runs forward to where a state is wanted, writes down a block and pulls the gradient through it.  Steps that can be
-undone need no kept states.
+The unit of a schedule of `checkpoints` is a block of steps whose graph fits into `BLOCK_BYTES`.  The forward run keeps
+the states that the schedule selects, and the graph of the last block.  The reverse sweep follows the rest of the
+schedule: it runs forward to the required state, records a block and pulls the gradient back through it.  Steps that
+can be inverted need no kept states.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from stepnet import checkpoints
-from stepnet.checkpoints import Checkpoints, Kind, Schedule
+from stepnet.checkpoints import Checkpoints, Schedule
+from stepnet.checkpoints.budget import AUTOMATIC_BYTES, Memory
 from stepnet.engines.reconstruction import drift_limit, warn_of_drift
 from stepnet.engines.torch_engine.adjoint.dependencies import REMEDY, describe
 from stepnet.engines.torch_engine.adjoint.step_blocks import (
@@ -35,16 +35,13 @@ from stepnet.engines.torch_engine.rhs.tensor_fields import State
 from stepnet.engines.torch_engine.runs.rng_and_autocast import SavedState, SideState
 
 BLOCK_BYTES = 2**24  # of the graph of a block
-AUTOMATIC_BYTES = 2**28  # what "auto" may take
-
-Memory = str | Checkpoints  # "all", "auto", "reversible", or how many states
 
 
 @dataclass
 class ForwardRecord:
-    """What the forward run leaves for the way back; a schedule, or None if steps are undone."""
+    """What the forward run leaves for the reverse sweep; `schedule` is None if steps are inverted."""
 
-    course: TapedRun
+    taped: TapedRun
     block: int
     schedule: Schedule | None
     state: State
@@ -57,19 +54,19 @@ class ForwardRecord:
 
     @property
     def n_blocks(self) -> int:
-        return -(-(self.course.end - self.course.first) // self.block)
+        return -(-(self.taped.end - self.taped.first) // self.block)
 
     def span(self, start: int, stop: int) -> tuple[int, int]:
         """The units of the blocks start..stop."""
-        first, end = self.course.first, self.course.end
+        first, end = self.taped.first, self.taped.end
         return first + start * self.block, min(first + stop * self.block, end)
 
 
-# ---- the way there --------------------------------------------------------------------------------------------------
+# ---- forward --------------------------------------------------------------------------------------------------------
 
 
 class RecordedOpening(NamedTuple):
-    """The first unit of a course, recorded: the bytes that its graph takes, and the side state before it."""
+    """The first unit of a taped run, recorded: the size of its graph in bytes, and the side state before it."""
 
     rows: tuple
     graph: RecordedBlock | PerceptronTape
@@ -79,57 +76,90 @@ class RecordedOpening(NamedTuple):
 
     @property
     def has_history(self) -> bool:
-        """Whether a buffer was replaced by a tensor with a graph, which goes on from block to block."""
+        """Whether a buffer was replaced by a tensor with a graph, which then extends from block to block."""
         pairs = zip(self.side.save(self.saved).buffers, self.saved.buffers, strict=True)
         return any(now.node is not None and now.node is not before.node for now, before in pairs)
 
 
-def open_run(course: TapedRun, state: State) -> RecordedOpening:
-    """Record the first unit, to see how much that takes and what it depends on."""
-    side, rows = SideState(state[0].device, course.modules), course.run.spread(state)
+def open_run(taped: TapedRun, state: State) -> RecordedOpening:
+    """Record the first unit, to measure its memory and find what it depends on."""
+    side, rows = SideState(state[0].device, taped.modules), taped.run.spread(state)
     saved = side.save()
-    return RecordedOpening(rows, *weigh(course, state, rows), side, saved)
+    return RecordedOpening(rows, *weigh(taped, state, rows), side, saved)
 
 
 def run_forward(
-    course: TapedRun, state: State, memory: Memory, opened: RecordedOpening
+    taped: TapedRun, state: State, memory: Memory, opened: RecordedOpening
 ) -> tuple[ForwardRecord, list[State]]:
-    """The forward run, and what is read on it."""
-    run, first = course.run, course.first
+    """The forward run, and the states read during it."""
     rows, graph, n_bytes, side, saved = opened
-    sizes = _count_bytes_of_step(course, n_bytes), _count_bytes_of_state(course, state, saved)
-    block, schedule = _plan(course, memory, *sizes, state[0].device)
-    kept = ForwardRecord(course, block, schedule, state, side, saved, {}, (rows, saved))
-    places = _choose_first_places(schedule)
-    found: list[State] = []
-    for number in range(kept.n_blocks - 1):
-        begin, end = kept.span(number, number + 1)
-        if number in places:
-            saved = side.save(saved) if number else saved
-            kept.slots[places[number]] = rows, saved
-        if number == 0:
-            rows, begin, found = detach(graph.after), first + 1, list(graph.found)
-        rows, more = course.through(run.unit, rows, begin, end)
-        found += more
+    sizes = _count_bytes_of_step(taped, n_bytes), _count_bytes_of_state(taped, state, saved)
+    block, schedule = _plan(taped, memory, *sizes, state[0].device)
+    kept = ForwardRecord(taped, block, schedule, state, side, saved, {}, (rows, saved))
+    forward = TapedBlocks(kept, opened)
+    if schedule is None:
+        forward.advance(0, kept.n_blocks - 1)
+    else:
+        checkpoints.execute(schedule, forward, end=schedule.turn)
+        kept.slots = forward.slots
     begin, end = kept.span(kept.n_blocks - 1, kept.n_blocks)
     if kept.n_blocks > 1:
-        kept.current = rows, side.save(saved)
-        graph = record(course, rows, begin, end)
+        kept.current = forward.rows, side.save(forward.saved)
+        graph = record(taped, forward.rows, begin, end)
     else:
-        graph = extend(course, graph, begin + 1, end)
+        graph = extend(taped, graph, begin + 1, end)
     kept.last, kept.at_end = graph, side.save(kept.current[1])
-    return kept, [*found, *graph.found]
+    return kept, [*forward.found, *graph.found]
 
 
-def _plan(course: TapedRun, memory: Memory, step: int, state: int, device: torch.device) -> tuple[int, Schedule | None]:
-    """Steps in a block, and the schedule of blocks, None if steps are undone.
+class TapedBlocks:
+    """A taped run driven by a schedule, forward and in reverse.
 
-    Undone steps end with a look at how far they came, for which other devices would have to wait.
+    It holds the current rows with the side state of their functions, those in slots, the states read and the gradients.
+    `opened` is set for the forward run, whose first unit has been recorded.
     """
-    n = course.end - course.first
+
+    def __init__(self, kept: ForwardRecord, opened: RecordedOpening | None = None, seeds: Seeds = ()):
+        self.kept, self.opened, self.seeds, self.slots = kept, opened, seeds, dict(kept.slots)
+        self.rows, self.saved = kept.current
+        self.found: list[State] = []
+        self.bars = BlockGradients(kept.taped)
+
+    def advance(self, start: int, stop: int) -> None:
+        taped, (begin, end) = self.kept.taped, self.kept.span(start, stop)
+        if self.opened is not None and begin < end:
+            graph, self.opened = self.opened.graph, None
+            self.rows, self.found, begin = detach(graph.after), list(graph.found), begin + 1
+        with torch.no_grad():
+            self.rows, found = taped.through(taped.run.unit, self.rows, begin, end)
+        self.found += found
+
+    def keep(self, start: int, slot: int) -> None:
+        if start > 0:  # else it is the initial side state, saved before the first unit was recorded
+            self.saved = self.kept.side.save(self.saved)
+        self.slots[slot] = self.rows, self.saved
+
+    def restore(self, start: int, slot: int) -> None:
+        self.rows, self.saved = self.slots[slot]
+        self.kept.side.restore(self.saved)
+
+    def drop(self, start: int, slot: int) -> None:
+        del self.slots[slot]
+
+    def reverse(self, start: int) -> None:
+        begin, end = self.kept.span(start, start + 1)
+        self.bars.pull(_find_graph(self.kept, self.rows, begin, end), self.seeds[self.kept.taped.inside(begin, end)])
+
+
+def _plan(taped: TapedRun, memory: Memory, step: int, state: int, device: torch.device) -> tuple[int, Schedule | None]:
+    """Steps in a block, and the schedule of blocks, None if steps are inverted.
+
+    Inverted steps end with a check of the drift, which would force other devices to synchronise.
+    """
+    n = taped.end - taped.first
     if memory == "all":
         return n, checkpoints.binomial(1, 1)
-    if memory == "auto" and n * step > AUTOMATIC_BYTES and course.run.motion.back and device.type == "cpu":
+    if memory == "auto" and n * step > AUTOMATIC_BYTES and taped.run.scheme_program.back and device.type == "cpu":
         memory = "reversible"
     if memory == "reversible":
         return _clip(BLOCK_BYTES // step, n), None
@@ -137,7 +167,7 @@ def _plan(course: TapedRun, memory: Memory, step: int, state: int, device: torch
     if choice.bytes is None:
         block, slots = _clip(BLOCK_BYTES // step, n), choice.slots
     else:
-        half = choice.bytes // 2  # one for the graph of a block, one for states
+        half = choice.bytes // 2  # one half for the graph of a block, one for states
         block = n if n * step <= choice.bytes else _clip(half // step, n)
         slots = max(1, half // state)
     return block, checkpoints.binomial(-(-n // block), slots)  # type: ignore[arg-type]
@@ -147,29 +177,22 @@ def _clip(block: int, n: int) -> int:
     return max(1, min(block, n))
 
 
-def _count_bytes_of_step(course: TapedRun, size: int) -> int:
-    """From what the first unit took, which may be an opening with another number of slopes."""
-    opening, step = course.run.motion.opening.n_slopes, course.run.motion.step.n_slopes
-    return max(1, size * step // (step if course.first else max(1, opening)))
+def _count_bytes_of_step(taped: TapedRun, size: int) -> int:
+    """Bytes of a step, from those of the first unit, which may be a starting procedure with more or fewer slopes."""
+    opening, step = taped.run.scheme_program.opening.n_slopes, taped.run.scheme_program.step.n_slopes
+    return max(1, size * step // (step if taped.first else max(1, opening)))
 
 
-def _count_bytes_of_state(course: TapedRun, state: State, saved: SavedState) -> int:
-    rows = len(course.run.motion.step.outputs) * sum(part.numel() * part.element_size() for part in state)
+def _count_bytes_of_state(taped: TapedRun, state: State, saved: SavedState) -> int:
+    rows = len(taped.run.scheme_program.step.outputs) * sum(part.numel() * part.element_size() for part in state)
     return rows // len(state) + saved.n_bytes
 
 
-def _choose_first_places(schedule: Schedule | None) -> dict[int, int]:
-    """Blocks before which the forward run keeps its state, and the slots."""
-    if schedule is None:
-        return {}
-    return {start: slot for kind, start, _, slot in islice(schedule, schedule.turn) if kind == Kind.KEEP}
-
-
-# ---- the way back ---------------------------------------------------------------------------------------------------
+# ---- reverse --------------------------------------------------------------------------------------------------------
 
 
 def run_backward(kept: ForwardRecord, seeds: Seeds) -> BlockGradients:
-    """Gradients of the first rows, the parameters and the nodes; `seeds` are those of all that was read."""
+    """Gradients of the first rows, the parameters and the nodes; `seeds` are those of all states read."""
     if kept.schedule is not None:
         return _reverse_by_schedule(kept, kept.schedule, seeds)
     bars, drift = _reverse_by_reconstruction(kept, seeds)
@@ -179,54 +202,38 @@ def run_backward(kept: ForwardRecord, seeds: Seeds) -> BlockGradients:
     warn_of_drift(drift, limit)
     kept.side.restore(kept.at_start)
     with torch.no_grad():
-        opened = open_run(kept.course, kept.state)
-        again, _ = run_forward(kept.course, kept.state, Checkpoints(bytes=AUTOMATIC_BYTES), opened)
+        opened = open_run(kept.taped, kept.state)
+        again, _ = run_forward(kept.taped, kept.state, Checkpoints(bytes=AUTOMATIC_BYTES), opened)
     return run_backward(again, seeds)
 
 
 def _reverse_by_schedule(kept: ForwardRecord, schedule: Schedule, seeds: Seeds) -> BlockGradients:
-    course, slots, side, (rows, saved) = kept.course, dict(kept.slots), kept.side, kept.current
-    side.restore(saved)
-    bars = BlockGradients(course)
-    for kind, start, stop, slot in islice(schedule, schedule.turn, None):
-        begin, end = kept.span(start, stop)
-        match kind:
-            case Kind.ADVANCE:
-                with torch.no_grad():
-                    rows, _ = course.through(course.run.unit, rows, begin, end)
-            case Kind.KEEP:
-                saved = side.save(saved)
-                slots[slot] = rows, saved
-            case Kind.RESTORE:
-                rows, saved = slots[slot]
-                side.restore(saved)
-            case Kind.DROP:
-                del slots[slot]
-            case Kind.REVERSE:
-                bars.pull(_find_graph(kept, rows, begin, end), seeds[course.inside(begin, end)])
-    return bars
+    backward = TapedBlocks(kept, seeds=seeds)
+    kept.side.restore(backward.saved)
+    checkpoints.execute(schedule, backward, schedule.turn)
+    return backward.bars
 
 
 def _find_graph(kept: ForwardRecord, rows: tuple, begin: int, end: int) -> RecordedBlock | PerceptronTape:
-    """The graph of a block: the last one is still there, the first time."""
-    if end == kept.course.end and kept.last is not None:
+    """The graph of a block; that of the last block is still available the first time."""
+    if end == kept.taped.end and kept.last is not None:
         graph, kept.last = kept.last, None
         kept.side.restore(kept.at_end)  # type: ignore[arg-type]
     else:
-        graph = record(kept.course, rows, begin, end)
-    if kept.course.is_checked and isinstance(graph, RecordedBlock):
+        graph = record(kept.taped, rows, begin, end)
+    if kept.taped.is_checked and isinstance(graph, RecordedBlock):
         _require_known(kept, graph, begin, end)
     return graph
 
 
 def _require_known(kept: ForwardRecord, graph: RecordedBlock, begin: int, end: int) -> None:
-    """Refuse a block that depends on other tensors than the course; leaves made inside are others the second time."""
-    course = kept.course
-    unknown = graph.sources(course.parameters)
+    """Refuse a block that depends on unknown tensors; leaves created inside differ when it is recorded again."""
+    taped = kept.taped
+    unknown = graph.sources(taped.parameters)
     if unknown and not unknown.older:
         with kept.side.kept():
-            again = record(course, graph.before, begin, end)
-        unknown = unknown.shared_with(again.sources(course.parameters))  # type: ignore[union-attr]
+            again = record(taped, graph.before, begin, end)
+        unknown = unknown.shared_with(again.sources(taped.parameters))  # type: ignore[union-attr]
     if unknown:
         raise RuntimeError(
             f"`func` depends on tensors at some times that the first step does not depend on: {describe(unknown)}; "
@@ -235,28 +242,27 @@ def _require_known(kept: ForwardRecord, graph: RecordedBlock, begin: int, end: i
 
 
 def _reverse_by_reconstruction(kept: ForwardRecord, seeds: Seeds) -> tuple[BlockGradients, float]:
-    """The same from the end backward, and how far the state after the first block was missed."""
-    course, (rows, _) = kept.course, kept.current
-    bars, drift = BlockGradients(course), 0.0
+    """As `run_backward`, from the end by inverting steps; also the error of the state after the first block."""
+    taped, (rows, _) = kept.taped, kept.current
+    bars, drift = BlockGradients(taped), 0.0
     for number in range(kept.n_blocks - 1, -1, -1):
         begin, end = kept.span(number, number + 1)
         if number == 0:
-            reached, rows = rows, course.run.spread(kept.state)
+            reached, rows = rows, taped.run.spread(kept.state)
             kept.side.restore(kept.at_start)
         elif number < kept.n_blocks - 1:
             with torch.no_grad():
                 for unit in range(end - 1, begin - 1, -1):
-                    rows = course.run.undo(rows, unit)
+                    rows = taped.run.undo(rows, unit)
         graph = _find_graph(kept, rows, begin, end)
         if number == 0 and kept.n_blocks > 1:
-            drift = _measure_drift(reached, graph.after, course.is_batch)
-        bars.pull(graph, seeds[course.inside(begin, end)])
+            drift = _measure_drift(reached, graph.after, taped.is_batch)
+        bars.pull(graph, seeds[taped.inside(begin, end)])
     return bars, drift
 
 
 def _measure_drift(found: tuple, wanted: tuple, is_batch: bool) -> float:
-    """How far rows miss others, as in `stepnet.engines.reconstruction`; `is_batch` tells that they are `(batch,
-    features)`."""
+    """Distance of rows, as in `stepnet.engines.reconstruction`; `is_batch` means that they are `(batch, features)`."""
     largest = lambda row: row.detach().abs().flatten(1 if is_batch else 0).amax(-1)
     size = torch.stack([largest(row) for row in wanted]).amax(0)
     error = torch.stack([largest(a - b.detach()) for a, b in zip(found, wanted, strict=True)]).amax(0)
@@ -265,10 +271,10 @@ def _measure_drift(found: tuple, wanted: tuple, is_batch: bool) -> float:
     return float((error / size.clamp(min=torch.finfo(size.dtype).tiny)).max())
 
 
-def gather_state_gradients(course: TapedRun, state: State, bars: BlockGradients) -> tuple[Tensor | None, ...]:
-    """Gradients of the state from those of the rows it was spread to."""
+def gather_state_gradients(taped: TapedRun, state: State, bars: BlockGradients) -> tuple[Tensor | None, ...]:
+    """Gradients of the state from those of the rows in which it was placed."""
     with torch.enable_grad():
         leaves = tuple(part.detach().requires_grad_() for part in state)
-        rows = course.run.spread(leaves)
+        rows = taped.run.spread(leaves)
     known = [(row, bar) for row, bar in zip(rows, bars.rows, strict=True) if row is not None and bar is not None]
     return pull_back([row for row, _ in known], leaves, [bar for _, bar in known])

@@ -1,4 +1,4 @@
-"""Blocks of steps: what a gradient stores at one time, and pulls back through at one go."""
+"""Blocks of steps: the unit that a gradient records and pulls back through."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Move = Callable[[tuple, int], tuple]
 
 
 class TapedRun(NamedTuple):
-    """A run, what is read on the way, and the tensors that its functions depend on and whose gradients are wanted.
+    """A run, the states read during it, and the tensors on which its functions depend and whose gradients are wanted.
 
-    `renewed` makes the same run with others in their place, if that is known.  `is_batch` tells that every row of the
-    state is `(batch, features)`, with samples that do not depend on each other.  `modules` have the buffers that the
-    functions read and change.  Where `is_checked`, every block must depend on these tensors and no others.
+    `renewed` builds the same run with other tensors in their place, if possible.  `is_batch` means that every row of
+    the state is `(batch, features)` with independent samples.  `modules` have the buffers that the functions read and
+    change.  If `is_checked`, every block must depend on these tensors and no others.
     """
 
     run: FixedStepRun
@@ -38,34 +38,34 @@ class TapedRun(NamedTuple):
 
     @property
     def first(self) -> int:
-        """The first unit; an opening that does nothing is none."""
-        return 0 if self.run.motion.opening.operations else 1
+        """The first unit; an empty starting procedure is skipped."""
+        return 0 if self.run.scheme_program.opening.operations else 1
 
     @property
     def perceptron(self) -> Perceptron | None:
-        """The field, if it is one."""
+        """The field, if it is a perceptron."""
         (field, *_) = self.run.functions
         return field if isinstance(field, Perceptron) else None
 
     @property
     def end(self) -> int:
-        """The number after the last unit."""
+        """The index after the last unit."""
         return self.run.place_of(self.readings[-1].step)
 
     def inside(self, first: int, last: int) -> slice:
-        """Which of the states that are read belong to the units first..last."""
+        """Which of the states read belong to the units first..last."""
         counts = [(self.run.place_of(reading.step), reading.n) for reading in self.readings]
         is_last = last == self.end
         begin = sum(n for place, n in counts if place < first)
         return slice(begin, sum(n for place, n in counts if place < last or is_last))
 
     def places(self, units: range) -> list[int]:
-        """The units of a block before which something is read, and the end if it is that of the run."""
+        """The units of a block before which a state is read, and the end of the block if it is the end of the run."""
         places = [self.run.place_of(reading.step) for reading in self.readings]
         return [place for place in places if place in units or place == units.stop == self.end]
 
     def through(self, move: Move, rows: tuple, first: int, last: int) -> tuple[tuple, list[State]]:
-        """The rows after the units first..last, and what is read before each of them, and at the end."""
+        """The rows after the units first..last, and the states read before each of them and at the end."""
         reads = {self.run.place_of(reading.step): reading.read for reading in self.readings}
         found: list[State] = []
         for unit in range(first, last):
@@ -80,7 +80,7 @@ Pulled = tuple[tuple, Tensor | None, Sequence[Tensor | None]]
 
 
 class RecordedBlock(NamedTuple):
-    """A block that autograd has written down: the rows and nodes it began with, what it ended with, what was read.
+    """A block recorded by autograd: its first rows and nodes, its last rows, and the states read.
 
     Its nodes were recorded after `since`.
     """
@@ -97,21 +97,21 @@ class RecordedBlock(NamedTuple):
         inputs = [x for x in (*self.before, self.nodes) if x is not None]
         return find_sources(outputs, self.since, (*inputs, *parameters))
 
-    def pulled(self, course: TapedRun, rows: tuple, seeds: Seeds) -> Pulled:
-        """From the gradients of the rows at its end and of what is read in it."""
+    def pulled(self, taped: TapedRun, rows: tuple, seeds: Seeds) -> Pulled:
+        """Pull back the gradients of the rows at its end and of the states read in it."""
         ends = list(zip(self.after, rows, strict=True))
         for state, bars in zip(self.found, seeds, strict=True):
             ends += zip(state, bars, strict=True)
         known = [(end, bar) for end, bar in ends if bar is not None and end.requires_grad]
-        n, inputs = len(self.before), (*self.before, self.nodes, *course.parameters)
+        n, inputs = len(self.before), (*self.before, self.nodes, *taped.parameters)
         found = pull_back([end for end, _ in known], inputs, [bar for _, bar in known])
         return found[:n], found[n], found[n + 1 :]
 
 
 class PerceptronTape(NamedTuple):
-    """A block of a perceptron: its units, the rows before each of them, and the same as in a graph.
+    """A block of a perceptron: its units, the rows before each of them, and the same data as a recorded block.
 
-    The calls of one unit at a time are made again on the way back.
+    The reverse sweep repeats the calls of one unit at a time.
     """
 
     field: Perceptron
@@ -120,38 +120,40 @@ class PerceptronTape(NamedTuple):
     after: tuple
     found: list[State]
 
-    def pulled(self, course: TapedRun, rows: tuple, seeds: Seeds) -> Pulled:
-        """From the gradients of the rows at its end and of what is read in it."""
-        run, (own,) = course.run, course.run.motion.state
-        read = dict(zip(course.places(self.units), [bar for (bar,) in seeds], strict=True))
+    def pulled(self, taped: TapedRun, rows: tuple, seeds: Seeds) -> Pulled:
+        """Pull back the gradients of the rows at its end and of the states read in it."""
+        run, (own,) = taped.run, taped.run.scheme_program.state
+        read = dict(zip(taped.places(self.units), [bar for (bar,) in seeds], strict=True))
         bars = [torch.zeros_like(row) if bar is None else bar for row, bar in zip(self.after, rows, strict=True)]
         bars[own] = add(bars[own], read.get(self.units.stop))
-        ways: dict[bool, _PerceptronBackward] = {}
+        sweeps: dict[bool, _PerceptronBackward] = {}
         for unit, before in zip(reversed(self.units), reversed(self.before), strict=True):
             is_step = unit > 0
-            ways[is_step] = way = ways.get(is_step) or _PerceptronBackward(self.field, run.script_of(unit), bars[own])
-            bars = way.through(before, bars, run.grid.h[run.step_of(unit)])
+            sweeps[is_step] = sweep = sweeps.get(is_step) or _PerceptronBackward(
+                self.field, run.script_of(unit), bars[own]
+            )
+            bars = sweep.through(before, bars, run.grid.h[run.step_of(unit)])
             bars[own] = add(bars[own], read.get(unit))
-        gradients = zip(*(way.desk.gradients for way in ways.values()), strict=True)
+        gradients = zip(*(sweep.workspace.gradients for sweep in sweeps.values()), strict=True)
         return tuple(bars), None, [sum(parts) for parts in gradients]
 
 
 class _PerceptronBackward:
-    """The way back through a unit of a perceptron: its calls are made again and pulled back."""
+    """Pullback of a unit of a perceptron: its calls are repeated and pulled back."""
 
     def __init__(self, field: Perceptron, script: TensorProgram, like: Tensor):
         self.stages, self.backward = RowMatrix(stages(script), like), RowMatrix(backward(script), like)
-        self.desk = PerceptronWorkspace(field, self.backward.program.n_calls, like.shape[1])
+        self.workspace = PerceptronWorkspace(field, self.backward.program.n_calls, like.shape[1])
 
     def through(self, before: tuple, bars: list, h: float) -> list:
-        self.stages.run(before, h, self.desk.write)
-        bars = self.backward.run(bars, h, self.desk.backward)
-        self.desk.sum_up()
+        self.stages.run(before, h, self.workspace.write)
+        bars = self.backward.run(bars, h, self.workspace.backward)
+        self.workspace.sum_up()
         return bars
 
 
 def make_leaf(x: Tensor | None) -> Tensor | None:
-    """The same numbers as the beginning of a graph."""
+    """A detached copy of a tensor as a leaf of a new graph."""
     return None if x is None else x.detach().requires_grad_()
 
 
@@ -159,59 +161,59 @@ def detach(rows: tuple) -> tuple:
     return tuple(None if row is None else row.detach() for row in rows)
 
 
-def record(course: TapedRun, rows: tuple, first: int, last: int) -> RecordedBlock | PerceptronTape:
-    """Run the units first..last from these rows and write them down."""
-    if (field := course.perceptron) is not None:
-        return extend(course, PerceptronTape(field, range(first, first), [], rows, []), first, last)
-    before, nodes = tuple(make_leaf(row) for row in rows), course.run.grid.nodes
-    return extend(course, RecordedBlock(before, make_leaf(nodes), before, [], mark()), first, last)
+def record(taped: TapedRun, rows: tuple, first: int, last: int) -> RecordedBlock | PerceptronTape:
+    """Run and record the units first..last from these rows."""
+    if (field := taped.perceptron) is not None:
+        return extend(taped, PerceptronTape(field, range(first, first), [], rows, []), first, last)
+    before, nodes = tuple(make_leaf(row) for row in rows), taped.run.grid.nodes
+    return extend(taped, RecordedBlock(before, make_leaf(nodes), before, [], mark()), first, last)
 
 
 def extend(
-    course: TapedRun, block: RecordedBlock | PerceptronTape, first: int, last: int
+    taped: TapedRun, block: RecordedBlock | PerceptronTape, first: int, last: int
 ) -> RecordedBlock | PerceptronTape:
     """A block with the units first..last appended, if there are any."""
     if first == last:
         return block
     if isinstance(block, PerceptronTape):
-        return _extend_tape(course, block, range(first, last))
+        return _extend_tape(taped, block, range(first, last))
     with torch.enable_grad():
-        after, found = course.through(course.run.over(block.nodes, first, last).unit, block.after, first, last)
+        after, found = taped.through(taped.run.over(block.nodes, first, last).unit, block.after, first, last)
     return block._replace(after=after, found=[*block.found, *found])
 
 
-def _extend_tape(course: TapedRun, tape: PerceptronTape, units: range) -> PerceptronTape:
+def _extend_tape(taped: TapedRun, tape: PerceptronTape, units: range) -> PerceptronTape:
     """A tape with these units appended."""
-    before, run, like = list(tape.before), course.run, tape.after[course.run.motion.state[0]]
-    desk, sheets = PerceptronWorkspace(tape.field, 1, like.shape[1]), dict[bool, RowMatrix]()
+    before, run, like = list(tape.before), taped.run, tape.after[taped.run.scheme_program.state[0]]
+    workspace, sheets = PerceptronWorkspace(tape.field, 1, like.shape[1]), dict[bool, RowMatrix]()
 
     def move(rows: tuple, unit: int) -> tuple:
         before.append(rows)
         sheet = sheets[unit > 0] = sheets.get(unit > 0) or RowMatrix(forward(run.script_of(unit)), like)
-        return tuple(sheet.run(rows, run.grid.h[run.step_of(unit)], desk.call))
+        return tuple(sheet.run(rows, run.grid.h[run.step_of(unit)], workspace.call))
 
-    after, found = course.through(move, tape.after, units.start, units.stop)
+    after, found = taped.through(move, tape.after, units.start, units.stop)
     return PerceptronTape(tape.field, range(tape.units.start, units.stop), before, after, [*tape.found, *found])
 
 
 class BlockGradients:
-    """Gradients on the way back: of the current rows, and sums of those of the parameters and the nodes."""
+    """Gradients in the reverse sweep: of the current rows, and the sums for parameters and nodes."""
 
-    def __init__(self, course: TapedRun):
-        self.course = course
-        self.rows: tuple = (None,) * len(course.run.motion.step.outputs)
-        self.parameters: list[Tensor | None] = [None] * len(course.parameters)
+    def __init__(self, taped: TapedRun):
+        self.taped = taped
+        self.rows: tuple = (None,) * len(taped.run.scheme_program.step.outputs)
+        self.parameters: list[Tensor | None] = [None] * len(taped.parameters)
         self.nodes: Tensor | None = None
 
     def pull(self, block: RecordedBlock | PerceptronTape, seeds: Seeds) -> None:
-        """Through a block; `seeds` are the gradients with respect to what is read in it."""
-        self.rows, nodes, parameters = block.pulled(self.course, self.rows, seeds)
+        """Pull back through a block; `seeds` are the gradients with respect to the states read in it."""
+        self.rows, nodes, parameters = block.pulled(self.taped, self.rows, seeds)
         self.nodes = add(self.nodes, nodes)
         self.parameters = [add(a, b) for a, b in zip(self.parameters, parameters, strict=True)]
 
 
 def pull_back(outputs: Sequence[Tensor], inputs: Sequence[Tensor | None], bars: Sequence, **how) -> tuple:
-    """`torch.autograd.grad`, None for inputs that are None or frozen or that nothing depends on."""
+    """`torch.autograd.grad`, with None for inputs that are None, frozen or unused."""
     is_wanted = [x is not None and x.requires_grad for x in inputs]
     wanted = [x for x, wants in zip(inputs, is_wanted, strict=True) if wants]
     if not outputs or not wanted:
@@ -224,24 +226,24 @@ def add(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return b if a is None else a if b is None else a + b
 
 
-def weigh(course: TapedRun, state: State, rows: tuple) -> tuple[RecordedBlock | PerceptronTape, int]:
-    """The first unit, written down, and the bytes of all that is kept for it, but for parameters and state."""
+def weigh(taped: TapedRun, state: State, rows: tuple) -> tuple[RecordedBlock | PerceptronTape, int]:
+    """The first unit, recorded, and the bytes of everything kept for it except parameters and state."""
     sizes: dict[int, int] = {}
-    strange = {key for x in (*course.parameters, *state) for key in _find_storages(x)}
+    strange = {key for x in (*taped.parameters, *state) for key in _find_storages(x)}
 
     def pack(x: Tensor) -> Tensor:
         sizes.update({key: size for key, size in _find_storages(x).items() if key not in strange})
-        return x.detach()  # the tensor itself would hold its own graph in a circle
+        return x.detach()  # the tensor itself would form a reference cycle with its graph
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        block = record(course, rows, course.first, course.first + 1)
+        block = record(taped, rows, taped.first, taped.first + 1)
     if isinstance(block, PerceptronTape):
         return block, sum(row.nbytes for row in block.after)
     return block, sum(sizes.values())
 
 
 def _find_storages(x: Tensor) -> dict[int, int]:
-    """The memory that a tensor lies in, and how many bytes it has; a sparse one lies in several."""
+    """The storages of a tensor and their sizes in bytes; a sparse tensor has several."""
     if x.layout == torch.strided:
         storage = x.untyped_storage()
         return {storage._cdata: storage.nbytes()}

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from torch._compile import _disable_dynamo
 
-F = TypeVar("F", bound=Callable)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def mark_constant(function: F) -> F:
@@ -21,7 +21,7 @@ def mark_constant(function: F) -> F:
 def break_graph(function: F) -> F:
     """`torch.compiler.disable`: compilers end a graph before a call of the function and begin another one after it."""
 
-    disabled = _disable_dynamo(function)  # loads `torch._dynamo` at its first call
+    disabled = _disable_dynamo(function)  # loads `torch._dynamo` on its first call
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

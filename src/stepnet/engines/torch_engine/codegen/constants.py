@@ -1,7 +1,7 @@
-"""Records made from constants, for functions that `torch.compile` traces.
+"""Records built from constants, for functions that `torch.compile` traces.
 
-It must not trace the making of a scheme or a program; it may call a function of constants and forget the answer, and
-read the attributes of an object that lives in a module.  So the answer is put on a shelf, under a name.
+It must not trace the construction of a scheme or a program, but it may call a function of constants, ignore the result
+and read the attributes of an object in a module.  So the result is stored as a named attribute.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from stepnet.engines.torch_engine.codegen.compilation import mark_constant
 _SHELF = SimpleNamespace()
 
 
-def build_from_constants(make: Callable) -> Callable:
-    """`make` for arguments that are strings, numbers and truth values, the same while tracing."""
+def build_from_constants(make: Callable[..., Any]) -> Callable[..., Any]:
+    """`make` for arguments that are strings, numbers and booleans, which also works during tracing."""
     name = make.__name__
 
     @mark_constant
-    def put(*arguments) -> bool:
+    def put(*arguments: Any) -> bool:
         setattr(_SHELF, f"{name}{arguments}", make(*arguments))
         return True
 
-    def made(*arguments) -> Any:
+    def made(*arguments: Any) -> Any:
         if not torch.compiler.is_compiling():
             return make(*arguments)
         put(*arguments)

@@ -1,7 +1,7 @@
-"""What is wanted of a batch whose samples have steps of their own: states at given times, at events, and gradients.
+"""Output of a batch with per-sample step sizes: states at save times and at events, with gradients.
 
-Without gradients states are read on the way.  With them the steps are found first and then they are given ones: sample
-b makes its n_b steps in the first n_b steps of a run and stands still in the others.
+Without gradients, states are read during the run.  With gradients, the steps are found first and then repeated as fixed
+steps: sample b takes its n_b steps in the first n_b steps of a run and steps of length zero in the others.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from stepnet.engines.torch_engine.integrators.explicit_rk import attempt_step, e
 from stepnet.engines.torch_engine.integrators.per_sample_steps import Attempts, BatchState
 from stepnet.schemes.tableau import ExplicitRK, dense_basis, dense_matrix
 
-HALVINGS = 53  # of a step: to the last digit of its length
+HALVINGS = 53  # of a step: to the last bit of its length
 Along = Callable[[Tensor], Tensor]
 
 
 class BatchSteps(NamedTuple):
-    """The steps of all samples, (steps, batch): where they begin and how long they are, zero after the last one."""
+    """The steps of all samples, (steps, batch): their initial times and lengths, zero after the last one."""
 
     t: Tensor
     h: Tensor
 
 
 def pack(taken: Sequence[BatchSteps], batch: BatchState) -> BatchSteps:
-    """The steps of every sample one after the other, without the gaps where it was refused (of length zero)."""
+    """The accepted steps of every sample in order, without rejected ones (of length zero)."""
     t, h = (torch.stack(parts) for parts in zip(*taken, strict=True))
     order = (h == 0).to(torch.int8).argsort(dim=0, stable=True)[: int(batch.accepted.max())]
     t, h = t.gather(0, order), h.gather(0, order)
@@ -36,15 +36,15 @@ def pack(taken: Sequence[BatchSteps], batch: BatchState) -> BatchSteps:
 
 
 def as_column(x: Tensor, like: Tensor) -> Tensor:
-    """A number for each sample, so that it broadcasts against the state."""
+    """One number per sample, shaped to broadcast against the state."""
     return x.to(like.real.dtype).view(-1, *[1] * (like.ndim - 1))
 
 
 # ---- inside a step --------------------------------------------------------------------------------------------------
 
 
-def interpolate(fun: Callable, scheme: ExplicitRK, t: Tensor, h: Tensor, y: Tensor) -> Along:
-    """The states at t + theta h, as a function of theta (a number for each sample), with gradients in y."""
+def interpolate(fun: Callable[..., Tensor], scheme: ExplicitRK, t: Tensor, h: Tensor, y: Tensor) -> Along:
+    """The states at t + theta h, as a function of theta (one number per sample), differentiable in y."""
     t, h = as_column(t, y), as_column(h, y)
     k = fun(t, y)
     if is_poor_inside(scheme):
@@ -54,7 +54,7 @@ def interpolate(fun: Callable, scheme: ExplicitRK, t: Tensor, h: Tensor, y: Tens
 
 
 def interpolate_rows(batch: BatchState, scheme: ExplicitRK, last: Attempts) -> Along:
-    """The same for the last attempt of a batch, whose stages are still there."""
+    """As `interpolate` for the last attempt of a batch, whose stages are still available."""
     stages, y = batch.stages, batch.stages.seen(last.row)
     if is_poor_inside(scheme):
         return interpolate(batch.fun, scheme, last.t, last.h, y)
@@ -73,16 +73,16 @@ def evaluate_polynomial(y: Tensor, coefficients: list[Tensor]) -> Along:
 
 
 class BatchDenseOutput(NamedTuple):
-    """The solutions at any time: steps, states where they begin (steps, batch, *shape), first and last times."""
+    """The solutions at any time: steps, states at their beginnings (steps, batch, *shape), first and last times."""
 
-    fun: Callable
+    fun: Callable[..., Tensor]
     scheme: ExplicitRK
     steps: BatchSteps
     starts: Tensor
     span: tuple[Tensor, Tensor]
 
     def at(self, t: Tensor) -> Tensor:
-        """The states at a time of every sample, by their steps run again; NaN outside of the solution."""
+        """The states at one time per sample, by repeating their steps; NaN outside the solution."""
         ends = (self.steps.t + self.steps.h).t().contiguous()
         place = torch.searchsorted(ends, t[:, None].contiguous())[:, 0].clamp_max(len(self.starts) - 1)
         samples = torch.arange(len(t), device=t.device)
@@ -93,7 +93,7 @@ class BatchDenseOutput(NamedTuple):
         return torch.where(as_column(is_inside, y).bool(), found, torch.nan)
 
 
-# ---- wanted times ---------------------------------------------------------------------------------------------------
+# ---- save times -----------------------------------------------------------------------------------------------------
 
 
 class BatchReader:
@@ -102,11 +102,11 @@ class BatchReader:
     def __init__(self, wanted: Tensor):
         self.wanted = wanted
         self.found: list[tuple[Tensor, Tensor, Tensor]] = []
-        self.next = torch.ones(len(wanted), dtype=torch.int64, device=wanted.device)  # the first is where they begin
+        self.next = torch.ones(len(wanted), dtype=torch.int64, device=wanted.device)  # the first is the initial time
         self.last = wanted.shape[1] - 1
 
     def read(self, t: Tensor, h: Tensor, make: Callable[[], Along]) -> None:
-        """The states at all times that the steps pass; the last time is where samples end."""
+        """Read the states at all times that the steps pass; the last time is the end of a sample."""
         inside = None
         while True:
             time = self.wanted.gather(1, self.next.clamp_max(self.last)[:, None])[:, 0]
@@ -120,7 +120,7 @@ class BatchReader:
             self.next = self.next + is_passed
 
     def states(self, first: Tensor, last: Tensor) -> Tensor:
-        """(batch, times, *shape); NaN where no step has come."""
+        """(batch, times, *shape); NaN where no step has arrived."""
         y = torch.full_like(first[:, None], torch.nan).repeat(1, self.last + 1, *[1] * (first.ndim - 1))
         everyone = torch.arange(len(first), device=first.device)
         found = [(everyone, 0 * everyone, first), *self.found, (everyone, 0 * everyone + self.last, last)]
@@ -132,7 +132,7 @@ class BatchReader:
 
 
 def find_event_fractions(g: Callable[[Tensor, Tensor], Tensor], t: Tensor, h: Tensor, inside: Along) -> Tensor:
-    """Which part of its step a sample makes until g, positive before, is no longer so; by halving."""
+    """The fraction of its step after which g, positive before, is no longer positive, by bisection."""
     low, high = torch.zeros_like(h), torch.ones_like(h)
     for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
@@ -142,8 +142,10 @@ def find_event_fractions(g: Callable[[Tensor, Tensor], Tensor], t: Tensor, h: Te
     return high
 
 
-def link_events(fun: Callable, g: Callable, t: Tensor, y: Tensor, is_event: Tensor) -> tuple[Tensor, Tensor]:
-    """Times and states with the gradients of the implicit function theorem, as `events.linked` for every sample."""
+def link_events(
+    fun: Callable[..., Tensor], g: Callable[..., Tensor], t: Tensor, y: Tensor, is_event: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Times and states with the gradients of the implicit function theorem: `events.link` for every sample."""
     time = as_column(t, y)
     slope = fun(time, y.detach()).detach()
     value = g(time, y)

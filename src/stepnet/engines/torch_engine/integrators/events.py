@@ -1,7 +1,7 @@
-"""Where a function of the solution changes its sign, with gradients of that time and of the state there.
+"""Zeros of a function of the solution, with gradients of their time and state.
 
-The time t* is found by bisection, without gradients.  With g(t*, y*) = 0 and its rate r = g_t + g_y f along the
-solution, dt = -dg / r and dy = f dt are what the implicit function theorem gives.
+The time t* is found by bisection, without gradients.  With g(t*, y*) = 0 and the rate r = g_t + g_y f along the
+solution, the implicit function theorem gives dt = -dg / r and dy = f dt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Inside = Callable[[float], Tensor]
 
 
 class SolutionPiece(NamedTuple):
-    """The solution from one time to another: the state at its end, and what makes a function for times inside."""
+    """The solution from one time to another: the state at its end, and a function that builds its interpolant."""
 
     start: float
     end: float
@@ -29,7 +29,7 @@ class SolutionPiece(NamedTuple):
 
 
 def combine(event: Event, t: float, y: Tensor) -> Event:
-    """One number that is positive at the beginning and falls to zero where any entry of the event does."""
+    """A scalar that is positive initially and falls to zero where any entry of the event does."""
     with torch.no_grad():
         found = event(_time(t, y), y)
         if not isinstance(found, Tensor):
@@ -40,7 +40,7 @@ def combine(event: Event, t: float, y: Tensor) -> Event:
 
 def find_first_zero(g: Event, t: float, y: Tensor, pieces: Iterable[SolutionPiece]) -> tuple[float, Inside]:
     """The first time from t on at which g is no longer positive, and the solution around it."""
-    value = lambda t, y: float(g(_time(t, y), y))
+    value: Callable[[float, Tensor], float] = lambda t, y: float(g(_time(t, y), y))
     with torch.no_grad():
         if value(t, y) == 0.0:
             return t, lambda _: y
@@ -55,7 +55,7 @@ def find_first_zero(g: Event, t: float, y: Tensor, pieces: Iterable[SolutionPiec
 
 
 def _bisect(value: Callable[[float, Tensor], float], inside: Inside, t: float, h: float) -> float:
-    """Where the value along the solution, positive at t, is no longer so, at most h away."""
+    """The time, at most h from t, at which the value along the solution, positive at t, is no longer positive."""
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
@@ -63,8 +63,8 @@ def _bisect(value: Callable[[float, Tensor], float], inside: Inside, t: float, h
     return t + high * h
 
 
-def link(fun: Callable, g: Event, t: float, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Time and state of an event with their gradients."""
+def link(fun: Callable[..., Tensor], g: Event, t: float, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Time and state of an event, with their gradients."""
     slope = evaluate_slope(fun, y)(t, y.detach()).detach()
     time = _time(t, y)
     value = g(time, y)

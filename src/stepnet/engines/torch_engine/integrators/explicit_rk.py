@@ -1,12 +1,12 @@
-"""Explicit Runge-Kutta pairs with steps as long as the error estimate allows, the same for the whole tensor.
+"""Explicit Runge-Kutta pairs with adaptive steps, the same for the whole tensor.
 
-The solution inside a step is the pair's own continuous extension,
+The solution inside a step is the pair's continuous extension,
 y(t + theta h) = H(theta) + h theta^2 (1 - theta)^2 sum_i sum_m R_mi (theta - 1/2)^m k_i, H the Hermite cubic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
@@ -20,15 +20,15 @@ from stepnet.schemes.step_program import Term
 from stepnet.schemes.tableau import ExplicitRK, dense_weights
 
 NOT_FINITE = "`func` gives values that are not finite"
-SHORTEST = 1e-14  # a step below this fraction of |t| is lost in the clock
+SHORTEST = 1e-14  # a step below this fraction of |t| is below the resolution of t
 
 
 class StepError(RuntimeError):
-    """Steps that cannot go on: too many, too short, or not finite."""
+    """Steps that cannot continue: too many, too short, or not finite."""
 
 
 class Attempt(NamedTuple):
-    """A step from (t, y): its stages, where it leads, its error estimates; t and h may be columns of numbers."""
+    """A step from (t, y): its stages, end and error estimates; t and h may be columns with one entry per sample."""
 
     t: Any
     h: Any
@@ -36,19 +36,19 @@ class Attempt(NamedTuple):
     k: list[Tensor]
     y_new: Tensor
     errors: list[Tensor]
-    slope: Callable
+    slope: Callable[..., Tensor]
 
 
 def evaluate_slope(
-    fun: Callable, like: Tensor, bounds: tuple[float, float] = (-inf, inf)
+    fun: Callable[..., Tensor], like: Tensor, bounds: tuple[float, float] = (-inf, inf)
 ) -> Callable[[float, Tensor], Tensor]:
-    """`fun` for times that are numbers, none of them beyond the bounds."""
+    """`fun` as a function of times that are numbers, clipped to the bounds."""
     real, (least, most) = like.real.dtype, bounds
     return lambda t, y: fun(torch.full((), min(max(t, least), most), dtype=real, device=like.device), y)
 
 
 def find_inside(start: float, stop: float, like: Tensor) -> tuple[float, float]:
-    """The first and the last time between two others in the precision of the state."""
+    """The first and the last number between two times in the precision of the state."""
     ends = torch.tensor([start, stop], dtype=like.real.dtype)
     least, most = sorted(torch.nextafter(ends, ends.flip(0)).tolist())
     return least, most
@@ -60,21 +60,18 @@ def move(y: Tensor, k: Sequence[Tensor], weights: Iterable[float], h: Length) ->
     return combine([*k, y], [Term(len(k), 1.0, 0), *terms], h)
 
 
-def attempt_step(slope: Callable, scheme: ExplicitRK, t: Length, h: Length, y: Tensor, k_first: Tensor) -> Attempt:
+def attempt_step(
+    slope: Callable[..., Tensor], scheme: ExplicitRK, t: Length, h: Length, y: Tensor, k_first: Tensor
+) -> Attempt:
     """Stages, new state and error estimates of one step."""
     A, b, c = scheme.butcher
     k, stage = [k_first], y
     for i in range(1, len(b)):
         stage = move(y, k, A[i, :i], h)
         k.append(slope(t + c[i] * h, stage))
-    y_new = stage if is_first_same_as_last(scheme) else move(y, k, b, h)
+    y_new = stage if scheme.is_fsal else move(y, k, b, h)
     errors = [move(torch.zeros_like(y), k, b - hat.b, h) for hat in scheme.embedded]
     return Attempt(t, h, y, k, y_new, errors, slope)
-
-
-def is_first_same_as_last(scheme: ExplicitRK) -> bool:
-    """Whether the last stage is at the new state."""
-    return scheme.continuous.new == len(scheme.b) - 1
 
 
 def measure_error(step: Attempt, how: ControlSettings) -> float:
@@ -86,13 +83,15 @@ def measure_error(step: Attempt, how: ControlSettings) -> float:
 
 
 def error_power(scheme: ExplicitRK) -> int:
-    """k in error = O(h^k): one more than the lower order; 2 k_1 - k_2 with the two estimates of DOP853's rule."""
+    """k in error = O(h^k): the lower order plus one; 2 k_1 - k_2 for the two estimates of DOP853."""
     powers = [min(scheme.order, hat.order) + 1 for hat in scheme.embedded]
     return powers[0] if len(powers) == 1 else 2 * powers[0] - powers[1]
 
 
-def iterate_accepted_steps(fun: Callable, scheme: ExplicitRK, y: Tensor, t: float, t_end: float, how: ControlSettings):
-    """The accepted steps from t to t_end, one after the other."""
+def iterate_accepted_steps(
+    fun: Callable[..., Tensor], scheme: ExplicitRK, y: Tensor, t: float, t_end: float, how: ControlSettings
+) -> Iterator[Attempt]:
+    """Iterate over the accepted steps from t to t_end."""
     memory, low, attempts, marks = ErrorHistory(), 0.0, 0, list(select_times_ahead(how.marks, t, t_end))
     slope, targets = (
         evaluate_slope(fun, y, find_sides(t, t_end, y, how)),
@@ -121,7 +120,7 @@ def iterate_accepted_steps(fun: Callable, scheme: ExplicitRK, y: Tensor, t: floa
         how.watch("accept_step", step.t, y, step.h)
         yield step
         grown = step.h * step_control.growth(error, memory, how)
-        h = _limit_step(max(grown, h, key=abs) if abs(step.h) < 0.5 * abs(h) else grown, how)  # a cut step says little
+        h = _limit_step(max(grown, h, key=abs) if abs(step.h) < 0.5 * abs(h) else grown, how)  # a step cut short
         memory = ErrorHistory(max(error, 1e-4), memory.error_1, False)
         t, low = (targets.pop(0), 0.0) if is_last else _advance_time(t, low, step.h)
         y = step.y_new
@@ -129,19 +128,19 @@ def iterate_accepted_steps(fun: Callable, scheme: ExplicitRK, y: Tensor, t: floa
             slope = evaluate_slope(fun, y, find_sides(t, t_end, y, how))
             k = slope(t, y)
         else:
-            k = step.k[-1] if is_first_same_as_last(scheme) else slope(t + low, y)
+            k = step.k[-1] if scheme.is_fsal else slope(t + low, y)
         while marks and abs(t - t_end) <= abs(marks[0] - t_end):
             marks.pop(0)
             attempts = 0
 
 
 def select_times_ahead(times: Iterable[float], t: float, t_end: float) -> list[float]:
-    """The times between t and t_end, in the order in which they come."""
+    """The times between t and t_end, in the order of integration."""
     return sorted((time for time in times if min(t, t_end) < time < max(t, t_end)), reverse=t_end < t)
 
 
 def find_sides(t: float, t_end: float, y: Tensor, how: ControlSettings) -> tuple[float, float]:
-    """Where the right-hand side is evaluated: after the jump at t, if there is one, and before the next."""
+    """Bounds for evaluations of the right-hand side: after the jump at t, if there is one, and before the next."""
     if not how.jumps:
         return -inf, inf
     far = inf if t_end > t else -inf
@@ -149,7 +148,7 @@ def find_sides(t: float, t_end: float, y: Tensor, how: ControlSettings) -> tuple
 
 
 def _is_seen(h: float, t: float) -> bool:
-    """Whether the clock can tell a step of this length."""
+    """Whether a step of this length is above the resolution of t."""
     return abs(h) >= SHORTEST * abs(t) and t + h != t
 
 
@@ -163,19 +162,19 @@ def _limit_step(h: float, how: ControlSettings) -> float:
 
 
 def _advance_time(t: float, low: float, h: float) -> tuple[float, float]:
-    """t + h with its rounding error carried along (Kahan)."""
+    """t + h with compensated (Kahan) summation."""
     increment = h + low
     later = t + increment
     return later, increment - (later - t)
 
 
 def is_poor_inside(scheme: ExplicitRK) -> bool:
-    """Whether there is only the cubic Hermite polynomial, and it would lose digits."""
+    """Whether there is only the cubic Hermite polynomial, whose order is lower than that of the scheme."""
     return scheme.dense is None and scheme.order > scheme.continuous.order
 
 
 def build_interpolant(scheme: ExplicitRK, step: Attempt) -> Callable[[float], Tensor]:
-    """The solution inside a step: by the continuous extension, or by shorter steps where it is poor."""
+    """The solution inside a step: by the continuous extension, or by shorter steps if its order is too low."""
     if is_poor_inside(scheme):
         return lambda t: attempt_step(step.slope, scheme, step.t, t - step.t, step.y, step.k[0]).y_new
     k = extend_stages(scheme, step)

@@ -1,6 +1,6 @@
-"""Steps of given length, for every family: the program of a scheme's step again and again.
+"""Fixed steps for every family: the step program of a scheme, repeated.
 
-Nothing in the loop asks a tensor for its value, so it runs on tensors without values, is captured and compiled whole.
+The loop never reads the value of a tensor, so it runs on tensors without values and can be captured and compiled whole.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice, pairwise
+from math import ceil, isfinite
 from typing import Any, NamedTuple
 
 import torch
@@ -24,22 +25,20 @@ from stepnet.engines.torch_engine.integrators.step_program import (
 )
 from stepnet.engines.torch_engine.rhs.tensor_fields import (
     Field,
-    SecondOrder,
-    Split,
     State,
     join,
-    part,
+    split,
     validate_function,
 )
+from stepnet.problem import ProblemForm
 from stepnet.schemes import catalogue
-from stepnet.schemes.multistep import Multistep
-from stepnet.schemes.splitting import Splitting
+from stepnet.schemes.capabilities import moves_parts
 from stepnet.schemes.step_program import SchemeProgram, build_scheme_program
 
 
 @dataclass(frozen=True)
 class _UniformTimes:
-    """first, first + h, first + 2 h, ... without an end."""
+    """The infinite sequence first, first + h, first + 2 h, ..."""
 
     first: float
     h: float
@@ -49,23 +48,23 @@ class _UniformTimes:
 
 
 class StepGrid(NamedTuple):
-    """Times of the steps and their lengths by number: floats, or tensors nobody has read, perhaps made from `nodes`."""
+    """Times and lengths of the steps by index: floats, or tensors that are not read, possibly computed from `nodes`."""
 
     t: Any
     h: Any
     nodes: Tensor | None = None
 
     def times(self, step: int, nodes: tuple[SlopeNode, ...], like: Tensor) -> list[Tensor]:
-        """t + c h for all nodes of a step, as tensors without dimensions, in the precision of the state."""
+        """t + c h for all nodes of a step, as scalar tensors in the precision of the state."""
         t, h, real, device = self.t[step], self.h[step], like.real.dtype, like.device
         if isinstance(h, Tensor):
             at = [t if c == 0.0 else torch.add(t, h, alpha=c) for c, _ in nodes]
-            return [(x if x.requires_grad else x.detach()).to(real) for x in at]  # functions may change their own
+            return [(x if x.requires_grad else x.detach()).to(real) for x in at]  # functions may modify their argument
         return [torch.full((), t + c * h, dtype=real, device=device) for c, _ in nodes]
 
 
 def build_endless_grid(t: float, h: float) -> StepGrid:
-    """Even steps from t on."""
+    """Equal steps from t on."""
     return StepGrid(_UniformTimes(t, h), _UniformTimes(h, 0.0))
 
 
@@ -79,10 +78,32 @@ def build_grid_of_tensor(times: Tensor) -> StepGrid:
     return StepGrid(times.unbind(), times.diff().unbind(), times)
 
 
-class EvaluationOptions(NamedTuple):
-    """How functions are called: in which dtype, whether beside the ends of a step and not at them, watched by whom.
+def read_numbers(t: Tensor) -> list[float]:
+    """Times as numbers, strictly monotone."""
+    times = t.tolist()
+    if not all(map(isfinite, times)):
+        raise ValueError(f"`t` must be finite, found {times[:6]}; for a solve of unknown length take `odeint_event`")
+    steps = [b - a for a, b in pairwise(times)]
+    if not (all(step > 0 for step in steps) or all(step < 0 for step in steps)):
+        raise ValueError(f"`t` must be strictly increasing or decreasing, found {times[:6]}")
+    return times
 
-    Those that do not look at the time are told none.
+
+def build_even_grid(times: list[float], step_size: float | Tensor) -> list[float]:
+    """Steps of one size from the first time on, the last one shorter, as in torchdiffeq."""
+    h = float(step_size)
+    if not h > 0:
+        raise ValueError(f"`step_size` must be positive, found {step_size}")
+    span = times[-1] - times[0]
+    n = ceil(abs(span) / h)
+    signed = h if span > 0 else -h
+    return [*(times[0] + i * signed for i in range(n)), times[-1]]
+
+
+class EvaluationOptions(NamedTuple):
+    """How functions are called: in which dtype, whether next to the ends of a step instead of at them, and the watcher.
+
+    If `is_timeless`, functions do not depend on time and are given none.
     """
 
     dtype: torch.dtype | None = None
@@ -95,9 +116,9 @@ PLAIN = EvaluationOptions()
 
 
 class CompiledScheme(NamedTuple):
-    """How a scheme moves a kind of field, whether part by part, and its programs made ready."""
+    """The step programs of a scheme for a type of field, prepared for tensors, and whether it acts part by part."""
 
-    motion: SchemeProgram
+    scheme_program: SchemeProgram
     is_parted: bool
     opening: TensorProgram
     step: TensorProgram
@@ -105,7 +126,7 @@ class CompiledScheme(NamedTuple):
 
 
 class StateRead(NamedTuple):
-    """What is wanted of the state after `step` steps: the `n` states that `read` makes from it."""
+    """What is read after `step` steps: the `n` states that `read` computes from the state."""
 
     step: int
     read: Callable[[State], list[State]]
@@ -113,69 +134,69 @@ class StateRead(NamedTuple):
 
 
 def read_state(state: State) -> list[State]:
-    """Read the state as it is."""
+    """Read the state itself."""
     return [state]
 
 
 class FixedStepRun(NamedTuple):
-    """A run with given steps: what moves, by which functions, over which grid; unit 0 is the opening."""
+    """A run with fixed steps: programs, functions and grid; unit 0 is the starting procedure."""
 
     field: Field
     moves: CompiledScheme
-    functions: tuple[Callable, ...]
+    functions: tuple[Callable[..., Tensor], ...]
     grid: StepGrid
-    manner: EvaluationOptions = PLAIN
+    evaluation: EvaluationOptions = PLAIN
 
     @property
-    def motion(self) -> SchemeProgram:
-        return self.moves.motion
+    def scheme_program(self) -> SchemeProgram:
+        return self.moves.scheme_program
 
     def spread(self, state: State) -> tuple[Tensor | None, ...]:
-        """The rows of the opening; those it fills are None."""
+        """The initial rows; those that the starting procedure fills are None."""
         own = state if self.moves.is_parted else (join(self.field, state),)
-        rows: list[Tensor | None] = [None] * self.motion.opening.n_rows
-        for place, tensor in zip(self.motion.state, own, strict=True):
+        rows: list[Tensor | None] = [None] * self.scheme_program.opening.n_rows
+        for place, tensor in zip(self.scheme_program.state, own, strict=True):
             rows[place] = tensor
         return tuple(rows)
 
-    def own(self, rows: tuple) -> State:
+    def own(self, rows: Rows) -> State:
         """The state among the rows of a program."""
-        state = tuple(rows[place] for place in self.motion.state)
-        return state if self.moves.is_parted else part(self.field, state[0])
+        state = tuple(rows[place] for place in self.scheme_program.state)
+        return state if self.moves.is_parted else split(self.field, state[0])
 
-    def unit(self, rows, index: int) -> Rows:
+    def unit(self, rows: Rows, index: int) -> Rows:
         """The rows after unit `index`, from those before it."""
         script, step = self.script_of(index), self.step_of(index)
-        if self.manner.watch is not watch_nothing and script.operations:
-            self.manner.watch("step", self.grid.t[step], join(self.field, self.own(rows)), self.grid.h[step])
+        if self.evaluation.watch is not watch_nothing and script.operations:
+            self.evaluation.watch("step", self.grid.t[step], join(self.field, self.own(rows)), self.grid.h[step])
         return self._run(script, rows, step)
 
     def script_of(self, unit: int) -> TensorProgram:
-        """What a unit does."""
+        """The program of a unit."""
         return self.moves.step if unit else self.moves.opening
 
-    def undo(self, rows, index: int) -> Rows:
+    def undo(self, rows: Rows, index: int) -> Rows:
         """The rows before unit `index`, which is a step, from those after it, up to rounding."""
         return self._run(self.moves.back, rows, self.step_of(index))  # type: ignore[arg-type]
 
-    def _run(self, script: TensorProgram, rows, step: int) -> Rows:
+    def _run(self, script: TensorProgram, rows: Rows, step: int) -> Rows:
         if not script.operations:
             return tuple(rows[row] for row in script.outputs)
-        if self.manner.is_timeless:
+        if self.evaluation.is_timeless:
             return execute(script, self.functions, rows, [None] * len(script.nodes), self.grid.h[step])
-        like = rows[self.motion.state[0]]
+        like = rows[self.scheme_program.state[0]]
         times = self.grid.times(step, script.nodes, like)
-        if self.manner.is_beside:
+        if self.evaluation.is_beside:
             times = _shift_times(times, script.nodes, self.grid.t[step], self.grid.t[step + 1], like)
         return execute(script, self.functions, rows, times, self.grid.h[step])
 
     def place_of(self, step: int) -> int:
-        """The number of units after which step `step` is done."""
-        return step - self.motion.opening.steps + 1
+        """The number of units after which step `step` is complete."""
+        return step - self.scheme_program.opening.steps + 1
 
     def step_of(self, unit: int) -> int:
-        """The number of the first step of a unit."""
-        return self.motion.opening.steps + unit - 1 if unit else 0
+        """The index of the first step of a unit."""
+        return self.scheme_program.opening.steps + unit - 1 if unit else 0
 
     def over(self, nodes: Tensor | None, first: int, last: int) -> FixedStepRun:
         """The same run for the units first..last, with times from another tensor of all nodes."""
@@ -188,8 +209,10 @@ class FixedStepRun(NamedTuple):
         return self._replace(grid=StepGrid(t, h, nodes))
 
 
-def _shift_times(times: list[Tensor], nodes: tuple[SlopeNode, ...], t, t_new, like: Tensor) -> list[Tensor]:
-    """The same with the number after t for the beginning of a step, and the one before `t_new` for its end."""
+def _shift_times(
+    times: list[Tensor], nodes: tuple[SlopeNode, ...], t: float | Tensor, t_new: float | Tensor, like: Tensor
+) -> list[Tensor]:
+    """Replace the time at the beginning of a step by the number after t, that at its end by the one before `t_new`."""
     start, end = (torch.as_tensor(x, dtype=like.real.dtype, device=like.device) for x in (t, t_new))
     with torch.no_grad():
         moves = torch.nextafter(start, end) - start, torch.nextafter(end, start) - end
@@ -197,44 +220,48 @@ def _shift_times(times: list[Tensor], nodes: tuple[SlopeNode, ...], t, t_new, li
     return [moved.get(node.c, time) for node, time in zip(nodes, times, strict=True)]
 
 
-def find_compiled_scheme(scheme, field: Field) -> CompiledScheme:
-    """How a scheme moves a field; numbers only, so that compilers take it for a constant."""
-    form = len(field.functions), type(field) is Split, type(field) is SecondOrder, field.is_separable
+def find_compiled_scheme(scheme: Any, field: Field) -> CompiledScheme:
+    """The programs of a scheme for a field; only numbers, so that compilers treat it as a constant."""
+    form = len(field.functions), field.form.value
     if torch.compiler.is_compiling():
         return _compile_scheme_by_name(scheme.name, *form)
     return _compile_scheme(scheme, *form)
 
 
-def _compile_scheme(scheme, n: int, is_sum: bool, is_second: bool, is_separable: bool) -> CompiledScheme:
-    is_parted = is_separable and (
-        isinstance(scheme, Splitting) or (isinstance(scheme, Multistep) and scheme.derivative == 2 and is_second)
-    )
-    return compile_program(build_scheme_program(scheme, n, is_sum, is_second), is_parted)
+def _compile_scheme(scheme: Any, n: int, form: str) -> CompiledScheme:
+    program = build_scheme_program(scheme, n, form == ProblemForm.SUM.value, form == ProblemForm.SECOND.value)
+    return compile_program(program, moves_parts(scheme, ProblemForm(form)))
 
 
-def compile_program(motion: SchemeProgram, is_parted: bool) -> CompiledScheme:
-    """A motion made ready."""
-    back = build_tensor_program(motion.back) if motion.back else None
+def compile_program(scheme_program: SchemeProgram, is_parted: bool) -> CompiledScheme:
+    """Prepare the programs of a scheme."""
+    back = build_tensor_program(scheme_program.back) if scheme_program.back else None
     return CompiledScheme(
-        motion, is_parted, build_tensor_program(motion.opening), build_tensor_program(motion.step), back
+        scheme_program,
+        is_parted,
+        build_tensor_program(scheme_program.opening),
+        build_tensor_program(scheme_program.step),
+        back,
     )
 
 
 @build_from_constants
-def _compile_scheme_by_name(name: str, *form) -> CompiledScheme:
+def _compile_scheme_by_name(name: str, *form: Any) -> CompiledScheme:
     return _compile_scheme(catalogue.get(name), *form)
 
 
-def build_fixed_run(field: Field, scheme, grid: StepGrid, manner: EvaluationOptions = PLAIN) -> FixedStepRun:
-    """A run of a scheme; without a dtype functions are evaluated in that of the state."""
+def build_fixed_run(field: Field, scheme: Any, grid: StepGrid, evaluation: EvaluationOptions = PLAIN) -> FixedStepRun:
+    """A run of a scheme; without a dtype, functions are evaluated in that of the state."""
     moves = find_compiled_scheme(scheme, field)
     functions = field.functions if moves.is_parted else (field.whole,)
-    return FixedStepRun(field, moves, tuple(validate_function(f, manner.dtype) for f in functions), grid, manner)
+    return FixedStepRun(
+        field, moves, tuple(validate_function(f, evaluation.dtype) for f in functions), grid, evaluation
+    )
 
 
 def read_states_at(run: FixedStepRun, state: State, readings: Sequence[StateRead]) -> list[State]:
-    """What is read after these numbers of steps, which ascend and lie behind the opening."""
-    rows: tuple = run.spread(state)
+    """The states read after these numbers of steps, ascending and after the starting procedure."""
+    rows: tuple[Any, ...] = run.spread(state)
     found, done = [], 0
     for step, read, _ in readings:
         for unit in range(done, run.place_of(step)):
@@ -244,13 +271,13 @@ def read_states_at(run: FixedStepRun, state: State, readings: Sequence[StateRead
     return found
 
 
-def read_each_state(run: FixedStepRun, scheme, state: State) -> Iterator[tuple[int, State]]:
-    """Step after step without an end; those inside the opening of a multistep scheme come from its starter."""
-    n_opening = run.motion.opening.steps
+def read_each_state(run: FixedStepRun, scheme: Any, state: State) -> Iterator[tuple[int, State]]:
+    """Iterate over steps indefinitely; a multistep scheme's starting procedure is run step by step."""
+    n_opening = run.scheme_program.opening.steps
     if n_opening > 1:
         starting = run._replace(moves=find_compiled_scheme(scheme.starter, run.field))
         yield from islice(read_each_state(starting, scheme.starter, state), n_opening - 1)
-    rows: tuple = run.spread(state)
+    rows: tuple[Any, ...] = run.spread(state)
     for unit in count():
         rows = run.unit(rows, unit)
         if unit + n_opening > 0:
@@ -258,10 +285,10 @@ def read_each_state(run: FixedStepRun, scheme, state: State) -> Iterator[tuple[i
 
 
 def split_at_opening(
-    run: FixedStepRun, scheme, readings: Sequence[StateRead]
-) -> tuple[FixedStepRun, Sequence, Sequence]:
-    """The run that gives the states inside the opening of a multistep scheme, those readings, and the later ones."""
-    n_opening = run.motion.opening.steps
+    run: FixedStepRun, scheme: Any, readings: Sequence[StateRead]
+) -> tuple[FixedStepRun, Sequence[StateRead], Sequence[StateRead]]:
+    """The run for states inside the starting procedure of a multistep scheme, its readings, and the later ones."""
+    n_opening = run.scheme_program.opening.steps
     early, starting = [reading for reading in readings if reading.step < n_opening], run
     if early:
         starting = run._replace(moves=find_compiled_scheme(scheme.starter, run.field))

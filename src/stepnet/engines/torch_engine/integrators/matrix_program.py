@@ -1,6 +1,6 @@
-"""Programs of slopes and sums on rows that lie below each other in memory, so that a sum is one product.
+"""Step programs on rows that are contiguous in memory, so that a sum is one matrix product.
 
-Run backward, with every operation transposed, such a program is one of pullbacks and sums.
+The transposed program, run backward, consists of pullbacks and sums.
 """
 
 from __future__ import annotations
@@ -11,22 +11,28 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stepnet.engines.torch_engine.integrators.step_program import SlopeCall, TensorProgram, TermGroup
-from stepnet.schemes.step_program import Term
+from stepnet.engines.torch_engine.integrators.step_program import (
+    NoiseRead,
+    SlopeCall,
+    TensorOperation,
+    TensorProgram,
+    TermGroup,
+)
+from stepnet.schemes.step_program import Product, Term
 
-LENGTHS = 64  # of steps whose weights are kept; even grids have a few, which differ in the last digit
+LENGTHS = 64  # number of step lengths whose weights are cached; uniform grids have a few, which differ in the last bit
 Terms = tuple[Term, ...]
 
 
 class RowFormula(NamedTuple):
-    """A new row: a sum of those above, or a function of this sum."""
+    """A new row: a sum of the rows above, or a function of this sum."""
 
     terms: Terms
     is_called: bool
 
 
 class MatrixProgram(NamedTuple):
-    """A program: so many rows are given, every line adds one, and the results are sums of them."""
+    """A program: a number of given rows, lines that each add a row, and results that are sums of rows."""
 
     n_given: int
     lines: tuple[RowFormula, ...]
@@ -51,25 +57,28 @@ def _list_terms(groups: Sequence[TermGroup]) -> Terms:
 
 
 def forward(script: TensorProgram) -> MatrixProgram:
-    """A script as it is."""
-    lines = [
-        RowFormula(_return_input(each.row), True)
-        if isinstance(each, SlopeCall)
-        else RowFormula(_list_terms(each), False)
-        for each in script.operations
-    ]
-    return MatrixProgram(script.n_rows, tuple(lines), tuple(_return_input(row) for row in script.outputs))
+    """The program of a script."""
+    lines = tuple(_write_line(each) for each in script.operations)
+    return MatrixProgram(script.n_rows, lines, tuple(_return_input(row) for row in script.outputs))
+
+
+def _write_line(operation: TensorOperation) -> RowFormula:
+    if isinstance(operation, SlopeCall):
+        return RowFormula(_return_input(operation.row), True)
+    if isinstance(operation, (NoiseRead, Product)):
+        raise TypeError("programs with noise are not run as matrices")
+    return RowFormula(_list_terms(operation), False)
 
 
 def stages(script: TensorProgram) -> MatrixProgram:
-    """A script until its last call, without results."""
+    """A script up to its last call, without results."""
     program = forward(script)
     end = max((place for place, line in enumerate(program.lines, 1) if line.is_called), default=0)
     return program._replace(lines=program.lines[:end], results=())
 
 
 def backward(script: TensorProgram) -> MatrixProgram:
-    """From the gradients of the results of a script to those of its given rows; calls pull back, the last one first."""
+    """From the gradients of the results of a script to those of its given rows; pulls back calls in reverse order."""
     program, lines = forward(script), list[RowFormula]()
     users: list[Terms] = [()] * (program.n_given + len(program.lines))
 
@@ -90,16 +99,18 @@ def backward(script: TensorProgram) -> MatrixProgram:
 
 
 class RowMatrix:
-    """Rows like a tensor for a program, which is run on them again and again."""
+    """The rows of a program, shaped like a tensor, on which it runs repeatedly."""
 
     def __init__(self, program: MatrixProgram, like: Tensor):
         n = program.n_given + len(program.lines)
-        self.program, self.rows = program, like.new_zeros(n + 1, like.numel())  # the last one is for sums on their way
+        self.program, self.rows = program, like.new_zeros(n + 1, like.numel())  # the last one is for temporary sums
         self.row, self.seen = self.rows.unbind(), self.rows.view(-1, *like.shape).unbind()
         self.sums: dict[float, list[tuple[Tensor, Tensor] | None]] = {}
 
-    def run(self, given: Sequence[Tensor | None], h: float, call: Callable[[Tensor, Tensor], object]) -> list:
-        """The results, None for an empty sum; `call(x, out)` puts the function of x where it belongs."""
+    def run(
+        self, given: Sequence[Tensor | None], h: float, call: Callable[[Tensor, Tensor], object]
+    ) -> list[Tensor | None]:
+        """The results, None for an empty sum; `call(x, out)` writes the function of x to `out`."""
         (n, lines, results), row, seen = self.program, self.row, self.seen
         sums = self._sums(h)
         for place, x in enumerate(given):
@@ -119,7 +130,7 @@ class RowMatrix:
         return found
 
     def _sums(self, h: float) -> list[tuple[Tensor, Tensor] | None]:
-        """For every sum the rows above it and their weights, of which it is the product; None for a row itself."""
+        """For every sum, the rows above it and their weights, whose product it is; None if the sum is a single row."""
         if h in self.sums:
             return self.sums[h]
         if len(self.sums) == LENGTHS:

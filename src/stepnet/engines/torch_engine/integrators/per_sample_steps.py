@@ -1,8 +1,8 @@
-"""Explicit Runge-Kutta pairs with steps, errors and an end of its own for every sample of a batch.
+"""Explicit Runge-Kutta pairs with per-sample step sizes, errors and end times.
 
-Times increase.  A sample that has reached its end, or failed, or met its event, is given that time for its end: from
-then on its steps have length zero, so it stays where it is while others go on.  Every sample that still moves has made
-the same number of attempts, so whether to stop is asked once in a while, after attempts that do not depend on others.
+Times increase.  When a sample has reached its end, failed or met its event, its end time is set to its current time;
+from then on its steps have length zero while others continue.  All active samples have made the same number of
+attempts, so the loop checks only once every few attempts whether to stop.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from stepnet.engines.torch_engine.integrators.step_control import ControlSetting
 from stepnet.schemes.tableau import ExplicitRK
 from stepnet.solution import Status
 
-TOGETHER = 8  # attempts between two looks at what the tensors say
+TOGETHER = 8  # attempts between two checks that read tensor values
 STATUSES = (Status.COMPLETED, Status.EVENT, Status.STEP_LIMIT, Status.NOT_FINITE, Status.STEP_TOO_SMALL)
 COMPLETED, EVENT, STEP_LIMIT, NOT_FINITE, STEP_TOO_SMALL = range(len(STATUSES))
 
 
 class Attempts(NamedTuple):
-    """One attempt of every sample: from t with length h, whether it was taken, the row it began with."""
+    """One attempt of every sample: initial time t, length h, whether it was accepted, the row it began with."""
 
     t: Tensor
     h: Tensor
@@ -37,12 +37,12 @@ class Attempts(NamedTuple):
 
 @dataclass
 class BatchState:
-    """Where every sample is, (batch,) each but state and slope, and what became of it.
+    """The current data of every sample, (batch,) each except state and slope, and its status.
 
-    The clock shows the time `left` until `t_end`, so that the end is met exactly.
+    Time is stored as `left`, the time until `t_end`, so that the end is reached exactly.
     """
 
-    fun: Callable
+    fun: Callable[..., Tensor]
     stages: StageRows
     how: ControlSettings
     t_end: Tensor
@@ -70,9 +70,9 @@ class BatchState:
 
 
 def begin(
-    fun: Callable, scheme: ExplicitRK, y: Tensor, span: tuple[Tensor, Tensor], how: ControlSettings
+    fun: Callable[..., Tensor], scheme: ExplicitRK, y: Tensor, span: tuple[Tensor, Tensor], how: ControlSettings
 ) -> BatchState:
-    """A batch at its beginning; `span` holds the first and last times of all samples."""
+    """A batch at its initial times; `span` holds the first and last times of all samples."""
     t, t_end = span
     stages = StageRows(scheme, y)
     how = how._replace(rtol=_as_row(how.rtol, stages, y), atol=_as_row(how.atol, stages, y))
@@ -88,21 +88,26 @@ def begin(
 
 
 def _as_row(tolerance: float | Tensor, stages: StageRows, y: Tensor) -> Tensor:
-    """A number, or a row of numbers."""
+    """A tolerance as a number, or as a row of numbers."""
     tolerance = torch.as_tensor(tolerance, dtype=y.real.dtype, device=y.device)
     return tolerance if tolerance.ndim == 0 else stages.padded(tolerance.expand(y.shape)).real
 
 
 def choose_first_steps(
-    fun: Callable, stages: StageRows, span: tuple[Tensor, Tensor], y: Tensor, k: Tensor, how: ControlSettings
+    fun: Callable[..., Tensor],
+    stages: StageRows,
+    span: tuple[Tensor, Tensor],
+    y: Tensor,
+    k: Tensor,
+    how: ControlSettings,
 ) -> Tensor:
-    """The rule of `step_control.first_step` for every sample."""
+    """The rule of `step_control.choose_initial_step` for every sample."""
     t, t_end = span
     length = (t_end - t).clamp_max(how.max_step)
     if how.first_step is not None:
         return length.clamp_max(how.first_step)
     row = stages.padded(y)
-    norm = lambda x: measure_sample_errors(stages, stages.padded(x), row, row, how)
+    norm: Callable[[Tensor], Tensor] = lambda x: measure_sample_errors(stages, stages.padded(x), row, row, how)
     d0, d1 = norm(y), norm(k)
     h0 = torch.where((d0 < 1e-5) | (d1 < 1e-5), 1e-6, 0.01 * d0 / d1).minimum(length)
     change = fun(stages.column(t + h0), y + stages.column(h0) * k) - k
@@ -113,13 +118,13 @@ def choose_first_steps(
 
 
 def measure_sample_errors(stages: StageRows, x: Tensor, y: Tensor, y_new: Tensor, how: ControlSettings) -> Tensor:
-    """The norm of x / (atol + rtol max(|y|, |y_new|)) for every sample; all are rows."""
+    """The norm of x / (atol + rtol max(|y|, |y_new|)) for every sample; all arguments are rows."""
     scaled = x / torch.addcmul(how.atol, torch.maximum(y.abs(), y_new.abs()), how.rtol)  # type: ignore[arg-type]
     return (stages.rms(scaled) if how.norm is None else how.norm(stages.seen(scaled))).double()
 
 
 def iterate_attempts(batch: BatchState, stops: Callable[[Tensor, Tensor], Tensor] | None = None) -> Iterator[Attempts]:
-    """Attempts until no sample moves; `stops(t_new, y_new)` tells which samples must not take their step."""
+    """Attempts until no sample is active; `stops(t_new, y_new)` marks samples that must not take their step."""
     while bool(batch.left.any()):
         for _ in range(min(TOGETHER, batch.how.max_steps - batch.attempts)):
             yield _attempt(batch, stops)
@@ -127,7 +132,7 @@ def iterate_attempts(batch: BatchState, stops: Callable[[Tensor, Tensor], Tensor
         _find_failures(batch)
 
 
-def _attempt(batch: BatchState, stops) -> Attempts:
+def _attempt(batch: BatchState, stops: Callable[[Tensor, Tensor], Tensor] | None) -> Attempts:
     row, stages, how = batch.row, batch.stages, batch.how
     t, h = batch.t, torch.minimum(batch.h, batch.left)
     row_new, k_new = stages.fill(batch.fun, t, h, row, batch.k)
@@ -152,20 +157,20 @@ def _attempt(batch: BatchState, stops) -> Attempts:
 
 
 def _stop(batch: BatchState, is_hit: Tensor, h: Tensor) -> Tensor:
-    """Samples that stay where they are, at the beginning of the step of length h that would lead beyond an event."""
+    """Stop samples at the beginning of the step of length h that would pass an event."""
     batch.event_h = torch.where(is_hit, h, batch.event_h)
     _end_here(batch, is_hit, EVENT)
     return is_hit
 
 
 def _end_here(batch: BatchState, mask: Tensor, status: int) -> None:
-    """The time that these samples have reached becomes their end."""
+    """Make the current time of these samples their end time."""
     batch.status.masked_fill_(mask, status)
     batch.t_end, batch.left = torch.where(mask, batch.t, batch.t_end), batch.left.masked_fill(mask, 0.0)
 
 
 def combine_errors(norms: list[Tensor]) -> Tensor:
-    """The rule of `explicit_rk.error_of` for every sample."""
+    """The rule of `explicit_rk.measure_error` for every sample."""
     first, *second = norms
     if not second:
         return first
@@ -173,7 +178,7 @@ def combine_errors(norms: list[Tensor]) -> Tensor:
 
 
 def _find_factors(error: Tensor, is_good: Tensor, batch: BatchState) -> Tensor:
-    """By how much steps are to change, by the rules of `step_control`."""
+    """Factors for the step sizes, by the rules of `step_control`."""
     c, power = batch.how.controller, batch.how.power
     factors = raise_to_power(error, -1.0 / power).mul_(c.safety)
     if (c.beta1, c.beta2, c.beta3) != (1.0, 0.0, 0.0):
@@ -189,12 +194,12 @@ def _find_factors(error: Tensor, is_good: Tensor, batch: BatchState) -> Tensor:
 
 
 def raise_to_power(x: Tensor, exponent: float) -> Tensor:
-    """x^exponent; `torch.pow` rounds differently where a tensor ends."""
+    """x^exponent; `torch.pow` rounds differently in the last elements of a tensor."""
     return x.log().mul_(exponent).exp_()
 
 
 def _find_failures(batch: BatchState) -> None:
-    """Samples that cannot go on end where they are."""
+    """End samples that cannot continue."""
     is_moving, is_at_limit = batch.left > 0, batch.attempts >= batch.how.max_steps
     is_short = is_moving & ~((batch.h >= batch.left) | (batch.h > SHORTEST * batch.t.abs()))
     if not (is_at_limit or bool(is_short.any())):

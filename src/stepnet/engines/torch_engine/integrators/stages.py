@@ -1,13 +1,14 @@
-"""The stages of a Runge-Kutta step whose length is another one for every sample, in few operations on tensors.
+"""The stages of a Runge-Kutta step with per-sample lengths, in few tensor operations.
 
-Row i holds h k_i of the whole batch, so y + h sum_j w_j k_j is one product of a matrix and a vector.  Rows are padded
-to whole tiles: then every number takes the same way through the processor, and a sample does not feel its neighbours.
-States of few entries lie in memory entry by entry, since functions that take them apart run faster so.
+Row i holds h k_i of the whole batch, so y + h sum_j w_j k_j is one matrix-vector product.  Rows are padded to whole
+tiles: then every number is processed by the same instructions, and a sample does not depend on its neighbours.  States
+with few entries are stored entry by entry, because functions that index their components then run faster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,10 +25,10 @@ class StageRows:
 
     def __init__(self, scheme: ExplicitRK, y: Tensor):
         A = scheme.continuous.A
-        weights = lambda row: torch.as_tensor(np.array(row), dtype=y.dtype, device=y.device)
+        weights: Callable[[Any], Tensor] = lambda row: torch.as_tensor(np.array(row), dtype=y.dtype, device=y.device)
         self.shape, self.real, self.as_column = y.shape, y.real.dtype, (-1, *[1] * (y.ndim - 1))
         self.is_by_entry = y.ndim == 2 and y.shape[1] <= FEW
-        self.is_last_new = scheme.continuous.new == len(scheme.b) - 1
+        self.is_last_new = scheme.is_fsal
         width = _tile(len(y)) * y.shape[1] if self.is_by_entry else _tile(y.numel())
         self.strides = (1, _tile(len(y))) if self.is_by_entry else torch.empty(y.shape, device="meta").stride()
         self.rows = y.new_zeros(len(A), width)
@@ -49,25 +50,25 @@ class StageRows:
         return row
 
     def seen(self, row: Tensor) -> Tensor:
-        """A row as the state it holds."""
+        """A row, viewed as the state it holds."""
         return row.as_strided(self.shape, self.strides)
 
     def mask_of(self, samples: Tensor) -> Tensor:
-        """A truth value for each sample as a row, until there is another one: rows are chosen faster so."""
+        """A boolean per sample as a row, valid until the next call: selecting rows is faster this way."""
         self.mask_seen.copy_(samples.view(self.as_column))
         return self.mask
 
     def column(self, x: Tensor) -> Tensor:
-        """A number for each sample, so that it broadcasts against the state, in whose precision it is."""
+        """One number per sample, in the precision of the state, shaped to broadcast against it."""
         return x.to(self.real).view(self.as_column)
 
     def spread(self, x: Tensor) -> Tensor:
-        """As a column, but written to all entries where this is faster than to broadcast again and again."""
+        """As `column`, but expanded to all entries if this is faster than repeated broadcasting."""
         column = self.column(x)
         return column if self.is_by_entry else column.expand(self.shape).contiguous()
 
-    def fill(self, fun: Callable, t: Tensor, h: Tensor, y: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """All stages of a step from the row y with the slope in row k; the new state as a row, and the last slope."""
+    def fill(self, fun: Callable[..., Tensor], t: Tensor, h: Tensor, y: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute all stages from the row y with the slope in row k; the new state as a row, and the last slope."""
         length, s = self.spread(h), len(self.b)
         times = torch.addcmul(t, self.c[1:s], h).to(self.real).view(s - 1, *self.as_column).unbind()
         torch.mul(self.seen(k), length, out=self.row[0])
@@ -78,8 +79,8 @@ class StageRows:
             torch.mul(k, length, out=self.row[i])
         return (stage if self.is_last_new else torch.addmv(y, self.before[s], self.b)), k
 
-    def extend(self, fun: Callable, t: Tensor, h: Tensor, y: Tensor) -> None:
-        """The stages that only the continuous extension needs."""
+    def extend(self, fun: Callable[..., Tensor], t: Tensor, h: Tensor, y: Tensor) -> None:
+        """Compute the stages that only the continuous extension needs."""
         length = self.spread(h)
         for i in range(len(self.b), len(self.weights)):
             stage = torch.addmv(y, self.before[i], self.weights[i])
@@ -87,18 +88,18 @@ class StageRows:
             torch.mul(k, length, out=self.row[i])
 
     def estimates(self) -> list[Tensor]:
-        """Estimates of the error, as rows."""
+        """Error estimates, as rows."""
         return [torch.mv(self.before[len(e)], e) for e in self.errors]
 
     def rms(self, row: Tensor) -> Tensor:
-        """The root mean square of the entries of every sample, added up in an order that does not depend on others."""
+        """The root mean square of the entries of every sample, summed in an order independent of other samples."""
         if not self.is_by_entry:
             return torch.linalg.vector_norm(self.seen(row).reshape(self.shape[0], -1), dim=1) * len(self.mean) ** -0.5
         squares = (row.abs() if row.is_complex() else row).square().view(self.shape[1], -1)
         return torch.mv(squares.t(), self.mean)[: self.shape[0]].sqrt_()
 
     def polynomial(self) -> list[Tensor]:
-        """What the polynomials of the continuous extension are multiplied by."""
+        """The coefficients of the polynomials of the continuous extension."""
         return [self.seen(row) for row in torch.mm(self.dense, self.rows)]
 
 

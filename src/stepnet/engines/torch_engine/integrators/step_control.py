@@ -1,4 +1,4 @@
-"""How large is the error of a step, and how long should the next one be?  The numbers are read once for an attempt."""
+"""Error norms and step-size control; tensor values are read once per attempt."""
 
 from __future__ import annotations
 
@@ -13,23 +13,27 @@ from stepnet.schemes.controllers import Controller
 Norm = Callable[[Tensor], Tensor]
 
 
+MAX_STEPS = 100_000
+"""Default of `max_num_steps`: attempts from one time of `t` to the next, or to an event."""
+
 Watch = Callable[[str, float, Tensor, float], None]
 
 
 def watch_nothing(what: str, t: float, y: Tensor, h: float) -> None:
-    """Watches no step."""
+    """Ignore all notifications."""
 
 
 class ControlSettings(NamedTuple):
     """Tolerances (numbers, or tensors that broadcast against the state), norm and controller; errors are O(h^power).
 
-    Steps end at all `stops`; at the `jumps` among them the right-hand side has two values.  `max_steps` counts from
-    mark to mark.  `watch(what, t, y, h)` is told of every "step", and of "accept_step" and "reject_step".
+    Steps end at all `stops`; at the `jumps` among them the right-hand side is discontinuous.  `max_steps` limits the
+    attempts from one of the times `marks` to the next.  `watch(what, t, y, h)` is called for every "step",
+    "accept_step" and "reject_step".
     """
 
     rtol: float | Tensor
     atol: float | Tensor
-    norm: Norm | None  # root mean square if there is none
+    norm: Norm | None  # None for the root mean square
     controller: Controller
     power: int
     first_step: float | None = None
@@ -43,7 +47,7 @@ class ControlSettings(NamedTuple):
 
 
 class ErrorHistory(NamedTuple):
-    """Errors of the last two accepted steps, and whether the last attempt was refused."""
+    """Errors of the last two accepted steps, and whether the last attempt was rejected."""
 
     error_1: float = 1.0
     error_2: float = 1.0
@@ -62,7 +66,7 @@ def scaled_norm(x: Tensor, y: Tensor, y_new: Tensor, how: ControlSettings) -> fl
 
 
 def growth(error: float, memory: ErrorHistory, how: ControlSettings) -> float:
-    """Factor for the next step: safety^(sum beta) prod error_i^(-beta_i / k), clipped; none after a rejection."""
+    """Factor for the next step: safety^(sum beta) prod error_i^(-beta_i / k), clipped; no growth after a rejection."""
     c = how.controller
     if error == 0.0:
         factor = c.grow
@@ -82,8 +86,8 @@ def shrinkage(error: float, how: ControlSettings) -> float:
 
 def choose_initial_step(
     slope: Callable[[float, Tensor], Tensor], t: float, t_end: float, y: Tensor, k: Tensor, how: ControlSettings
-):
-    """Rule of Hairer, Norsett & Wanner I, II.4: an Euler step tells how fast the slope changes."""
+) -> float:
+    """Rule of Hairer, Norsett & Wanner I, II.4: an Euler step estimates how fast the slope changes."""
     span, direction = abs(t_end - t), 1.0 if t_end >= t else -1.0
     if how.first_step is not None:
         return direction * max(min(how.first_step, how.max_step), how.min_step)

@@ -1,19 +1,19 @@
-"""Programs of slopes and sums executed on tensors, whatever their device, dtype and shape.
+"""Step programs executed on tensors of any device, dtype and shape.
 
-The length h of a step is a number or a tensor without dimensions.  With a number a sum costs one fused operation for
-each of its terms; a tensor may be one that nobody has read yet, which graphs, capture and derivatives in time want.
+The length h of a step is a number or a scalar tensor.  With a number, a sum costs one fused operation per term; a
+tensor need not be read, which graph capture and derivatives with respect to time require.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from stepnet.schemes.step_program import Slope, StepProgram, Term
+from stepnet.schemes.step_program import MATRIX, Noise, Operation, Product, Slope, StepProgram, Sum, Term
 
 Length = float | Tensor
 Rows = tuple[Tensor, ...]
@@ -31,7 +31,7 @@ class TermGroup(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def group_terms(terms: tuple[Term, ...]) -> tuple[TermGroup, ...]:
-    """A sum with terms of equal weight, up to sign, put together: plain sums cost less, above all on the way back."""
+    """Combine terms of equal weight up to sign: plain sums cost less, especially in the reverse sweep."""
     groups: dict[tuple[float, int], list[Term]] = {}
     for term in terms:
         groups.setdefault((abs(term.weight), term.power), []).append(term)
@@ -87,40 +87,75 @@ class SlopeCall(NamedTuple):
 
 
 class SlopeNode(NamedTuple):
-    """Where a slope looks at its function: the time t + c h, and the step whose weights it takes if they are held."""
+    """Where a slope is evaluated: the time t + c h, and the step whose weights it takes if they are held."""
 
     c: float
     step: int
 
 
+class NoiseRead(NamedTuple):
+    """The random variable with this number among those of a step."""
+
+    number: int
+
+
+TensorOperation = SlopeCall | NoiseRead | Product | tuple[TermGroup, ...]
+
+
 class TensorProgram(NamedTuple):
-    """A program made ready for tensors: the different nodes of its slopes, and calls and grouped sums."""
+    """A step program prepared for tensors: the distinct nodes of its slopes, its calls and its grouped sums."""
 
     n_rows: int
     nodes: tuple[SlopeNode, ...]
-    operations: tuple[SlopeCall | tuple[TermGroup, ...], ...]
+    operations: tuple[TensorOperation, ...]
     outputs: tuple[int, ...]
 
 
 def build_tensor_program(program: StepProgram) -> TensorProgram:
-    """A program made ready."""
+    """Prepare a step program for tensors."""
     slopes = [operation for operation in program.operations if isinstance(operation, Slope)]
     nodes = list(dict.fromkeys(SlopeNode(slope.c, slope.step) for slope in slopes))
-    operations = tuple(
-        SlopeCall(each.part, each.row, nodes.index(SlopeNode(each.c, each.step))) if isinstance(each, Slope)
-        else group_terms(each.terms)
-        for each in program.operations
-    )  # fmt: skip
-    return TensorProgram(program.n_rows, tuple(nodes), operations, program.outputs)
+
+    def prepare(each: Operation) -> TensorOperation:
+        match each:
+            case Slope():
+                return SlopeCall(each.part, each.row, nodes.index(SlopeNode(each.c, each.step)))
+            case Sum():
+                return group_terms(each.terms)
+            case Noise():
+                return NoiseRead(program.noise.index(each))
+            case Product():
+                return each
+
+    return TensorProgram(program.n_rows, tuple(nodes), tuple(map(prepare, program.operations)), program.outputs)
 
 
-def execute(script: TensorProgram, functions: Sequence[Callable], rows: Sequence, times: Sequence, h: Length) -> Rows:
-    """The rows of the new state; `times` are what the functions take for t + c h, for all nodes."""
+def multiply_noise(diffusion: Tensor, noise: Tensor, kind: str) -> Tensor:
+    """A diffusion times a random variable, for a batch of samples: (batch, n) or (batch, n, m), and (batch, m)."""
+    return torch.einsum("...nm,...m->...n", diffusion, noise) if kind == MATRIX else diffusion * noise
+
+
+def execute(
+    script: TensorProgram,
+    functions: Sequence[Callable[..., Tensor]],
+    rows: Sequence[Tensor],
+    times: Sequence[Any],
+    h: Length,
+    noise: Sequence[Tensor] = (),
+) -> Rows:
+    """The rows of the new state; `times` are what the functions take for t + c h, for all nodes.
+
+    `noise` holds the random variables of the step, (batch, components) each, in the order of `StepProgram.noise`.
+    """
     made = list(rows)
     for operation in script.operations:
         if isinstance(operation, SlopeCall):
             part, row, time = operation
             made.append(functions[part](times[time], made[row]))
+        elif isinstance(operation, NoiseRead):
+            made.append(noise[operation.number])
+        elif isinstance(operation, Product):
+            made.append(multiply_noise(made[operation.diffusion], made[operation.noise], operation.kind))
         else:
             made.append(sum_groups(made, operation, h))
     return tuple([made[row] for row in script.outputs])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stepnet.fields.activations import LEAK
 
-STRAIGHT = 50.0  # beyond, softplus is the identity in float64; torch's own 20 is good for float32
+STRAIGHT = 50.0  # beyond this softplus is the identity in float64; torch's default of 20 suffices for float32
 
 _BY_NUMBER: tuple[Callable[[Tensor], Tensor], ...] = (
     torch.tanh,

@@ -11,12 +11,12 @@ QUERY, KEY, VALUE, OUTPUT = range(4)
 
 
 def add_bias(u: Tensor, b: Tensor | None) -> Tensor:
-    """`(batch, channels, nodes)` as features, with a number for every channel added."""
+    """`(batch, channels, nodes)` flattened to features, with a bias per channel added."""
     return (u if b is None else u + b[:, None]).flatten(1)
 
 
 class AttentionAction:
-    """The two actions of an attention."""
+    """The forward and transposed action of an attention."""
 
     def __init__(self, K: Attention):
         self.tokens, self.channels, self.heads, self.is_causal = K.tokens, K.channels, K.heads, K.is_causal

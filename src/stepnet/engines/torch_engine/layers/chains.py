@@ -1,7 +1,7 @@
-"""Layers over depth: the program of a scheme on tensors, with the weights of every stage time; what a network is.
+"""Layers over depth: the step program of a scheme on tensors, with the weights of every stage time.
 
-States are `(batch, features)`, and those in halves two such tensors.  Stage times are known beforehand, so no tensor is
-asked for its value, and every control value of a weight is a tensor of its own, which only the steps that use it touch.
+States are `(batch, features)`; partitioned states are two such tensors.  Stage times are known beforehand, so no tensor
+value is read, and every control value of a weight is a separate tensor, which only the steps that use it access.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, cast
 
+import torch
 from torch import Tensor
 
 from stepnet.engines.torch_engine.integrators.fixed_steps import CompiledScheme, FixedStepRun, StepGrid
@@ -21,11 +22,11 @@ from stepnet.engines.torch_engine.rhs.tensor_fields import State
 from stepnet.fields import Chain, Connectivity, Field, Layer
 
 Controls = Mapping[str, tuple[Tensor, ...]]
-"""For every parameter its control values, each of the shape at one time."""
+"""The control values of every parameter, each with the shape of the parameter at one time."""
 
 
 class StageInput(NamedTuple):
-    """A stage time, a number or a tensor without dimensions, and all weights there."""
+    """A stage time, a number or a scalar tensor, and all weights at it."""
 
     t: float | Tensor
     weights: Mapping[str, Tensor]
@@ -50,9 +51,9 @@ def _find_form(layer: Layer) -> LayerForm:
 
 
 class TensorChain:
-    """sign s_m(K_m ... s_1(K_1 x + b_1) ... + b_m) on `(batch, features)`; weights are given, not owned."""
+    """sign s_m(K_m ... s_1(K_1 x + b_1) ... + b_m) on `(batch, features)`; weights are arguments."""
 
-    def __init__(self, chain: Chain, connections: dict[Connectivity, Callable] | None = None):
+    def __init__(self, chain: Chain, connections: dict[Connectivity, Callable[..., Tensor]] | None = None):
         connections = {} if connections is None else connections
         for layer in chain.layers:
             if layer.connectivity not in connections:
@@ -64,7 +65,7 @@ class TensorChain:
     def __call__(self, stage: StageInput, x: Tensor) -> Tensor:
         v = x
         for form, K in zip(self.forms, self.connections, strict=True):
-            W, b = find_effective_weights(form, stage), bias_of(form, stage)
+            W, b = find_effective_weights(form, stage), evaluate_bias(form, stage)
             u = K(W, b, x if form.is_transposed else v, v, form.is_transposed)
             v = activate(form.activation, add(u, v, form.shift) if form.shift else u)
         return v if self.sign == 1.0 else self.sign * v
@@ -78,7 +79,7 @@ def find_effective_weights(form: LayerForm, stage: StageInput) -> Tensor | None:
     return W - W.mT if W.ndim == 2 else W - W[form.mirror].mT
 
 
-def bias_of(form: LayerForm, stage: StageInput) -> Tensor | None:
+def evaluate_bias(form: LayerForm, stage: StageInput) -> Tensor | None:
     """b + t c."""
     b = None if form.bias is None else stage.weights[form.bias]
     if form.clock is None:
@@ -90,15 +91,15 @@ def bias_of(form: LayerForm, stage: StageInput) -> Tensor | None:
 
 
 class TensorField:
-    """The parts of a field, and the equation they make."""
+    """The parts of a field, and the equation they form."""
 
     def __init__(self, field: Field):
-        shared: dict[Connectivity, Callable] = {}
+        shared: dict[Connectivity, Callable[..., Tensor]] = {}
         self.kind = field.kind
         self.parts = [TensorChain(part, shared) for part in field.parts]
 
     def equation(self) -> equations.Field:
-        """Its functions take a `StageInput` for the time."""
+        """The equation, whose functions take a `StageInput` as time."""
         if self.kind == "second":
             return equations.SecondOrder(self.parts[0])
         if self.kind == "partitioned":
@@ -106,12 +107,18 @@ class TensorField:
         return equations.SingleField(self.parts[0])
 
     def state(self, y: Tensor) -> State:
-        """y, or its halves, from `(batch, width)`."""
+        """y, or (q, p), from `(batch, width)`."""
         return (y,) if self.kind == "first" else y.chunk(2, dim=1)
+
+    def slope(self, stage: StageInput, y: Tensor) -> Tensor:
+        """y' of `(batch, width)` at one stage time."""
+        equation = self.equation()
+        slope = equation.whole(stage, equations.join(equation, self.state(y)))  # type: ignore[arg-type]
+        return torch.cat(equations.split(equation, slope), dim=1)
 
 
 class DepthGrid(NamedTuple):
-    """What `StepGrid` is to functions of time: steps, and at the nodes of each a time with all weights there."""
+    """The counterpart of `StepGrid` for layers: steps, and for the nodes of each a time with all weights at it."""
 
     table: StageTable
     controls: Controls
@@ -129,7 +136,7 @@ class DepthGrid(NamedTuple):
 def build_layered_run(
     module: TensorField, moves: CompiledScheme, table: StageTable, controls: Controls
 ) -> FixedStepRun:
-    """A run over layers; `moves` and `table` are of the same motion."""
+    """A run over layers; `moves` and `table` belong to the same scheme."""
     equation = module.equation()
     functions = equation.functions if moves.is_parted else (equation.whole,)
     return FixedStepRun(equation, moves, functions, cast(StepGrid, DepthGrid(table, controls)))

@@ -1,12 +1,13 @@
-"""Linear K on tensors, with its bias: a matrix, a stencil, operators on nodes; states are `(batch, channels * nodes)`.
+"""Linear K on tensors, with bias: a matrix, a stencil, operators on nodes; states are `(batch, channels * nodes)`.
 
-Constants of an operator stay in double precision and follow what they are applied to.
+Constants of an operator are stored in double precision and converted to the dtype and device of its argument.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,12 +20,12 @@ from stepnet.engines.torch_engine.runs.rng_and_autocast import is_transformed
 from stepnet.fields import Connectivity, Fixed, Mixing
 from stepnet.fields.connectivity import Attention, Normalisation, Stencil
 
-FULL = 0.125  # share of entries from which on a matrix with its zeros is faster than a list of entries
-SMALL = 2**14  # entries up to which it is faster in any case
+FULL = 0.125  # fraction of nonzero entries above which a dense matrix is faster than a sparse one
+SMALL = 2**14  # entries up to which a dense matrix is always faster
 
 
 def build_operator(K: Connectivity) -> Callable[..., Tensor]:
-    """K as a function of (weights, bias, x, v, is_transposed), which gives K(x) v + b or K(x)' v + b."""
+    """K as a function of (weights, bias, x, v, is_transposed), which returns K(x) v + b or K(x)' v + b."""
     if isinstance(K, Attention):
         return AttentionAction(K)
     if isinstance(K, Normalisation):
@@ -66,9 +67,9 @@ class Convolution:
 
 
 class NodeOperator:
-    """sum_k P_k (x) W_k for any operators P_k on nodes; without weights, one P for every channel."""
+    """sum_k P_k (x) W_k for any operators P_k on nodes; without weights, one P for all channels."""
 
-    def __init__(self, operators: tuple, channels_in: int, channels_out: int):
+    def __init__(self, operators: tuple[sparse.csr_array, ...], channels_in: int, channels_out: int):
         self.taps, self.channels = len(operators), (channels_in, channels_out)
         self.forth, self.back = NodeTaps(operators), NodeTaps(tuple(P.T for P in operators))
 
@@ -99,7 +100,7 @@ class NormalisationAction:
 class NodeTaps:
     """P_k v for all k, from `(batch, channels, nodes)` to `(batch, channels, taps * nodes)`."""
 
-    def __init__(self, operators: tuple):
+    def __init__(self, operators: tuple[sparse.csr_array, ...]) -> None:
         stacked = sparse.vstack(operators).tocoo()
         self.n_out, self.n_in = stacked.shape
         self.is_full = prod(stacked.shape) <= SMALL or stacked.nnz >= FULL * prod(stacked.shape)
@@ -117,20 +118,20 @@ class NodeTaps:
 
 
 class DeviceConstant:
-    """An array that becomes a tensor on the device of another, numbers in its dtype and places as they are."""
+    """An array converted to a tensor on the device of another: numbers to its dtype, indices unchanged."""
 
     def __init__(self, array: np.ndarray):
         self.exact = torch.from_numpy(np.ascontiguousarray(array))
         self.made: dict[tuple[torch.device, torch.dtype], Tensor] = {}
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return DeviceConstant, (self.exact.numpy(),)
 
     def like(self, v: Tensor) -> Tensor:
         dtype = v.dtype if self.exact.is_floating_point() else self.exact.dtype
         if dtype == self.exact.dtype and v.device == self.exact.device:
             return self.exact
-        if torch.compiler.is_compiling() or is_transformed():  # what is made there does not live on
+        if torch.compiler.is_compiling() or is_transformed():  # tensors created there must not be cached
             return self.exact.to(v.device, dtype)
         if (v.device, dtype) not in self.made:
             with torch.inference_mode(False), torch.no_grad():

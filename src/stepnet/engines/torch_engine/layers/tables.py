@@ -1,4 +1,4 @@
-"""From records to the numbers that runs over layers read: stage times, and the controls of weights that count there."""
+"""Tables for runs over layers, built from records: stage times, and the control values of weights used there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stepnet.fields.depth import NEAR
 
 
 class StageControls(NamedTuple):
-    """A stage time, the first control of the weights there, and the weights of that one and the following ones."""
+    """A stage time, the index of the first control value there, and the coefficients from that one on."""
 
     t: float
     first: int
@@ -24,14 +24,14 @@ class StageControls(NamedTuple):
 
 
 class StageTable(NamedTuple):
-    """For every step its length, and its moments by node."""
+    """The length of every step, and its stage controls by node."""
 
     h: tuple[float, ...]
     moments: tuple[dict[SlopeNode, StageControls], ...]
 
 
 def build_stage_table(moves: CompiledScheme, steps: int, length: float, depth: Depth | HeldWeights) -> StageTable:
-    """Of even steps from 0 to `length`; the opening is at the first one."""
+    """The table of equal steps from 0 to `length`; the starting procedure begins at the first one."""
     h = length / steps
     nodes = tuple(dict.fromkeys((*moves.step.nodes, *(moves.back.nodes if moves.back else ()))))
     moments = iter(_list_moments(depth, [(step, node) for step in range(steps) for node in nodes], h, length))
@@ -44,7 +44,7 @@ def build_stage_table(moves: CompiledScheme, steps: int, length: float, depth: D
 def _list_moments(
     depth: Depth | HeldWeights, places: Sequence[tuple[int, SlopeNode]], h: float, length: float
 ) -> list[StageControls]:
-    """The moments of nodes in steps."""
+    """The stage controls of nodes in steps."""
     times = np.array([(step + node.c) * h for step, node in places])
     middles = np.array([(step + node.step + 0.5) * h for step, node in places])
     first, basis = depth.stage_basis(times / length, middles / length)
@@ -53,15 +53,15 @@ def _list_moments(
 
 
 def evaluate_basis(depth: Depth | HeldWeights, s: Tensor) -> tuple[Tensor, Tensor]:
-    """The controls that count at 0 <= s <= 1, a tensor without dimensions, and their weights, differentiable in s.
+    """The control values used at 0 <= s <= 1, a scalar tensor, and their coefficients, differentiable in s.
 
-    `Depth.basis` for times that have no value yet; rounding in s may not move it over a knot.
+    `Depth.basis` for times without a value; rounding of s must not move it over a knot.
     """
     p, n, s = depth.degree, depth.intervals, s.clamp(0.0, 1.0)
     near = max(NEAR, 4 * n * torch.finfo(s.dtype).eps)
     first = (s.detach() * n + near).floor().long().clamp(max=n - 1)
     knots = torch.arange(-p, n + p + 1, dtype=s.dtype, device=s.device).clamp(0, n) / n
-    near_by = knots[first + torch.arange(2 * p + 1, device=s.device)]  # a single place would be read as a number
+    near_by = knots[first + torch.arange(2 * p + 1, device=s.device)]  # a single index would be read as a number
     weights = [torch.ones_like(s)]
     for d in range(1, p + 1):
         grown = [torch.zeros_like(s)] * (d + 1)

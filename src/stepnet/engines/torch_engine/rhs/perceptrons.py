@@ -1,29 +1,29 @@
-"""Multilayer perceptrons with a derivative written by hand, so that autograd need not follow their steps.
+"""Multilayer perceptrons with a hand-written derivative, which avoids autograd overhead.
 
-States are columns below which a row of ones is laid, (features + 1, samples), so that an affine layer is one matrix
-[W b]; the last one has a row of zeros below, since ones stay ones.  Products of small matrices with many columns are
-faster than those of many rows.
+States are columns with a row of ones appended, (features + 1, samples), so that an affine layer is one matrix [W b];
+the last one has a row of zeros appended, since the ones do not change.  Products of small matrices with many columns
+are faster than those with many rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 aten = torch.ops.aten
-FEW = 16  # columns; products that have so few are slow
+FEW = 16  # columns; products with so few are slow
 
 
 class TensorActivation(NamedTuple):
-    """s(x), the same into a given tensor, and the pullback into one: from the gradient of s, and s itself or x."""
+    """s(x), the same into a given tensor, and the pullback into one, from the gradient of s and either s or x."""
 
     plain: Callable[[Tensor], Tensor]
-    forward: Callable
-    backward: Callable
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
     keeps_result: bool = False
 
 
@@ -52,7 +52,7 @@ ACTIVATIONS = {
 
 
 def build_matrix(weight: Tensor, bias: Tensor | None, is_last: bool) -> Tensor:
-    """[W b], above zeros if it is the last one."""
+    """[W b], with a row of zeros appended if it is the last matrix."""
     column = weight.new_zeros(len(weight), 1) if bias is None else bias[:, None]
     whole = torch.cat((weight, column), dim=1)
     return torch.cat((whole, whole.new_zeros(1, whole.shape[1]))) if is_last else whole
@@ -75,7 +75,7 @@ class Perceptron:
 
 
 class _HiddenLayer(NamedTuple):
-    """A hidden layer: values before and after the activation, these with ones below, and gradients, by call."""
+    """A hidden layer: values before and after the activation, the latter with ones appended, and gradients, by call."""
 
     activation: TensorActivation
     before: Sequence[Tensor]
@@ -86,9 +86,9 @@ class _HiddenLayer(NamedTuple):
 
 
 class PerceptronWorkspace:
-    """Where the calls of a perceptron in one step are written down next to each other, and pulled back.
+    """Stores the calls of a perceptron in one step side by side, and pulls back through them.
 
-    `totals` are the gradients of its matrices by all steps; those with few columns lie on their side.
+    `totals` are the gradients of its matrices over all steps; those with few columns are stored transposed.
     """
 
     def __init__(self, field: Perceptron, n_calls: int, n_samples: int):
@@ -99,8 +99,8 @@ class PerceptronWorkspace:
             first.new_zeros(m.shape[::-1] if lies else m.shape)
             for m, lies in zip(field.matrices, self.are_lying, strict=True)
         ]
-        new = lambda n: first.new_empty(n, n_calls * n_samples)
-        by_call = lambda whole: whole.split(n_samples, dim=1)
+        new: Callable[[int], Tensor] = lambda n: first.new_empty(n, n_calls * n_samples)
+        by_call: Callable[[Tensor], tuple[Tensor, ...]] = lambda whole: whole.split(n_samples, dim=1)
         self.hidden, self.inputs, self.bars = [], [new(first.shape[1])], []
         for name, matrix in zip(field.activations, field.matrices, strict=False):
             activation, after, bar = ACTIVATIONS[name], new(len(matrix) + 1), new(len(matrix))
@@ -114,13 +114,13 @@ class PerceptronWorkspace:
         self.x, self.slope_bar = by_call(self.inputs[0]), by_call(self.bars[-1])
 
     def write(self, x: Tensor, out: Tensor) -> None:
-        """The field at x, written down in the next place."""
+        """Evaluate the field at x and store the call in the next position."""
         self.x[self.n].copy_(x)
         self.n += 1
         self.call(x, out)
 
     def call(self, x: Tensor, out: Tensor) -> None:
-        """The field at x, with hidden layers in the place of the last call."""
+        """Evaluate the field at x, storing hidden layers at the position of the last call."""
         i = self.n - 1
         for matrix, layer in zip(self.matrices, self.hidden, strict=False):
             torch.mm(matrix, x, out=layer.before[i])
@@ -129,7 +129,7 @@ class PerceptronWorkspace:
         torch.mm(self.matrices[-1], x, out=out)
 
     def backward(self, bar: Tensor, out: Tensor) -> None:
-        """The gradient of the argument of the last call that is not yet pulled back."""
+        """The gradient of the argument of the last call that has not been pulled back."""
         i = self.n = self.n - 1
         self.slope_bar[i].copy_(bar)
         for transposed, layer in zip(reversed(self.transposed), reversed(self.hidden), strict=False):
@@ -139,11 +139,11 @@ class PerceptronWorkspace:
         torch.mm(self.transposed[0], bar, out=out)
 
     def sum_up(self) -> None:
-        """Add the gradients of the matrices by this step to the totals."""
+        """Add the gradients of the matrices for this step to the totals."""
         for lies, total, x, bar in zip(self.are_lying, self.totals, self.inputs, self.bars, strict=True):
             total.addmm_(*((x, bar.t()) if lies else (bar, x.t())))
 
     @property
     def gradients(self) -> list[Tensor]:
-        """Of all matrices."""
+        """The gradients of all matrices."""
         return [total.t() if lies else total for lies, total in zip(self.are_lying, self.totals, strict=True)]

@@ -1,7 +1,7 @@
-"""Right-hand sides on tensors: one function, two halves, a second-order equation, or a sum of parts.
+"""Right-hand sides on tensors: one function, a partitioned or second-order equation, or a sum of parts.
 
-A record says what its state is (`n_states` tensors) and how to see it as one equation y' = f(t, y) of one tensor, for
-schemes that know nothing of parts.
+A record defines its state (`n_states` tensors) and how to write it as one equation y' = f(t, y) of one tensor, for
+schemes that do not use the parts.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ import torch
 from torch import Tensor
 
 from stepnet.engines.torch_engine.runs.rng_and_autocast import is_autocast
+from stepnet.problem import ProblemForm
 
 Function = Callable[..., Tensor]
 State = tuple[Tensor, ...]
 
 
-def halves_of(y: Tensor) -> tuple[Tensor, ...]:
+def split_halves(y: Tensor) -> tuple[Tensor, ...]:
     """Positions and momenta of a state (2, *shape)."""
     if not isinstance(y, Tensor) or y.ndim == 0 or len(y) != 2:
-        raise TypeError(f"`y` must be a tensor with two halves (2, *shape), found {type(y).__name__}")
+        raise TypeError(
+            f"`y` must be a tensor with two components (q, p) of shape (2, *shape), found {type(y).__name__}"
+        )
     return y.unbind()
 
 
@@ -33,7 +36,7 @@ class SingleField:
     fun: Function
 
     n_states = 1
-    is_separable = False
+    form = ProblemForm.FIRST
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -54,15 +57,15 @@ class Partitioned:
     n_states = 2
 
     @property
-    def is_separable(self) -> bool:
-        return self.separable
+    def form(self) -> ProblemForm:
+        return ProblemForm.PARTITIONED if self.separable else ProblemForm.COUPLED
 
     @property
     def functions(self) -> tuple[Function, ...]:
         return self.dq, self.dp
 
     def whole(self, t: Tensor, y: Tensor) -> Tensor:
-        q, p = halves_of(y)
+        q, p = split_halves(y)
         slopes = (self.dq(t, p), self.dp(t, q)) if self.separable else (self.dq(t, q, p), self.dp(t, q, p))
         return torch.stack(slopes)
 
@@ -74,14 +77,14 @@ class SecondOrder:
     acceleration: Function
 
     n_states = 2
-    is_separable = True
+    form = ProblemForm.SECOND
 
     @property
     def functions(self) -> tuple[Function, ...]:
         return _no_function, self.acceleration
 
     def whole(self, t: Tensor, y: Tensor) -> Tensor:
-        q, v = halves_of(y)
+        q, v = split_halves(y)
         return torch.stack((v, self.acceleration(t, q)))
 
 
@@ -92,7 +95,7 @@ class Split:
     parts: tuple[Function, ...]
 
     n_states = 1
-    is_separable = True
+    form = ProblemForm.SUM
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -110,24 +113,24 @@ class Split:
 Field = SingleField | Partitioned | SecondOrder | Split
 
 
-def _no_function(t, y):
+def _no_function(t: Tensor, y: Tensor) -> Tensor:
     raise TypeError("the slope of q is v itself; there is no function to call")
 
 
 def join(field: Field, state: State) -> Tensor:
-    """The state as the one tensor that `field.whole` takes."""
+    """The state as the single tensor that `field.whole` takes."""
     return state[0] if field.n_states == 1 else torch.stack(state)
 
 
-def part(field: Field, y: Tensor) -> State:
-    """The opposite of `join`."""
+def split(field: Field, y: Tensor) -> State:
+    """The inverse of `join`."""
     return (y,) if field.n_states == 1 else y.unbind()
 
 
 def validate_function(fun: Function, dtype: torch.dtype | None = None) -> Function:
-    """`fun` with its answer compared with the state: shape, dtype and device; evaluated in `dtype` if one is given.
+    """`fun` with the shape, dtype and device of its result checked against the state; evaluated in `dtype` if given.
 
-    With bfloat16 as `dtype`, or chosen by autocast, and a float32 state the field costs half and sums lose nothing.
+    With bfloat16 as `dtype`, or chosen by autocast, and a float32 state, evaluations cost half and sums stay accurate.
     """
 
     def slope(t: Tensor, y: Tensor) -> Tensor:

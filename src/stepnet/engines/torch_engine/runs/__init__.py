@@ -1,1 +1,1 @@
-"""What a run depends on besides its arguments."""
+"""Runs on tensors: fixed and adaptive steps, events, batches, and the side state of functions."""

@@ -1,4 +1,4 @@
-"""What a step depends on besides its arguments: random generators, buffers of modules, and the choices of autocast."""
+"""What a step depends on besides its arguments: random generators, buffers of modules, and autocast."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-SMALL = 2**16  # entries of a buffer that is copied even if its version is that of the last copy: not all kernels count
+SMALL = 2**16  # entries of a buffer that is copied even if its version is unchanged: not all kernels update it
 
 
 def is_transformed() -> bool:
-    """Whether anything but reverse autograd looks at the tensors: `torch.func`, or forward mode."""
+    """Whether tensors are transformed by anything but reverse-mode autograd: `torch.func`, or forward mode."""
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def is_written_down() -> bool:
-    """Whether the operations themselves are recorded, for other processes: `torch.export`, or `torch.jit.trace`."""
+    """Whether the operations are recorded for use in other processes: `torch.export`, or `torch.jit.trace`."""
     return torch.jit.is_tracing() or torch.compiler.is_exporting()
 
 
 class SavedBuffer(NamedTuple):
-    """A buffer by its owner and name, the node of its graph if it has one, and a copy of its numbers."""
+    """A buffer by its owner and name, the node of its graph if it has one, and a copy of its values."""
 
     owner: nn.Module
     name: str
@@ -43,7 +43,7 @@ class SavedState(NamedTuple):
 
     @property
     def n_bytes(self) -> int:
-        """How much memory it takes."""
+        """Memory in bytes."""
         copies = (each.numbers for each in self.buffers)
         return sum(x.nbytes for x in (self.host, self.other, *copies) if x is not None)
 
@@ -64,7 +64,7 @@ class SideState(NamedTuple):
         return SavedState(torch.get_rng_state(), other, tuple(buffers))
 
     def restore(self, saved: SavedState) -> None:
-        """So that functions draw the same numbers and see the same buffers again."""
+        """Restore a copy, so that functions draw the same numbers and see the same buffers again."""
         torch.set_rng_state(saved.host)
         if saved.other is not None:
             torch.cuda.set_rng_state(saved.other, self.device)
@@ -72,12 +72,12 @@ class SideState(NamedTuple):
             for owner, name, tensor, _, _, numbers in saved.buffers:
                 if getattr(owner, name) is not tensor:
                     owner._buffers[name] = tensor
-                if numbers is not None:  # by `data`, which does not count as a change for graphs that hold the buffer
+                if numbers is not None:  # through `data`, which is not a modification for graphs that hold the buffer
                     tensor.data.copy_(numbers)
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Afterwards as it is now."""
+        """Restore the present state afterwards."""
         now = self.save()
         try:
             yield
@@ -95,7 +95,7 @@ def _save(owner: nn.Module, name: str, tensor: Tensor, last: SavedBuffer | None)
 
 
 class RunContext(NamedTuple):
-    """Those of a run at its beginning."""
+    """Side state and autocast of a run at its beginning."""
 
     side: SideState
     saved: SavedState
@@ -109,7 +109,7 @@ class RunContext(NamedTuple):
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """As they were; afterwards as they are now."""
+        """Restore the initial context, and the present one afterwards."""
         with self.side.kept(), self._autocast():
             self.side.restore(self.saved)
             yield
@@ -122,10 +122,10 @@ class RunContext(NamedTuple):
 
 
 def disable_autocast_cache(kind: str) -> AbstractContextManager:
-    """Autocast as it is, but weights are cast at every call: a cast that was recorded once belongs to one graph."""
+    """Keep autocast, but cast weights at every call: a recorded cast belongs to a single graph."""
     return torch.autocast(kind, cache_enabled=False) if is_autocast(kind) else nullcontext()
 
 
 def is_autocast(kind: str) -> bool:
-    """Whether operations on this kind of device choose their precision."""
+    """Whether autocast is enabled for this type of device."""
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)

@@ -1,0 +1,1 @@
+"""Functions for compiled code whose instructions are written here: calls by address, activations, work on tiles."""

@@ -1,0 +1,306 @@
+"""Paths of stochastic equations: in SIMD lanes if the problem is traced and its steps are equal, else one by one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.engines.contract import EnsembleOutcome, FixedSteps, Members, Outcome, Plan
+from stepnet.engines.numba_engine.adjoint.step_sweeps import ProgramRunner, StepClock, SweepFailed
+from stepnet.engines.numba_engine.codegen.kernels import as_argument
+from stepnet.engines.numba_engine.codegen.machine_code import LANES
+from stepnet.engines.numba_engine.codegen.steps.fused_steps import NoiseLayout, write_steps
+from stepnet.engines.numba_engine.derivatives.pullbacks import PartPullback
+from stepnet.engines.numba_engine.ensembles.ensemble_runs import (
+    ATTEMPTS,
+    ChunkRunner,
+    NoLanes,
+    find_lane_address,
+    ignore_progress,
+    member_problem,
+    run_chunks,
+)
+from stepnet.engines.numba_engine.ensembles.lane_kernels import MemberEnds
+from stepnet.engines.numba_engine.ensembles.path_kernels import HALVES, PathGroup, PathStarts, PathSteps, run_paths
+from stepnet.engines.numba_engine.integrators.stepping import DONE, FIELD_RAISED, NOT_FINITE, PAUSED
+from stepnet.engines.numba_engine.random.step_noise import (
+    CHUNK,
+    PathNoise,
+    StepNoise,
+    allocate_buffers,
+    build_step_noise,
+    round_to_cells,
+)
+from stepnet.engines.numba_engine.rhs.arguments import pack
+from stepnet.engines.numba_engine.rhs.ladder import RUNGS, CompiledRHS
+from stepnet.engines.numba_engine.rhs.stochastic_parts import build_stochastic_fields, find_product_kind
+from stepnet.engines.numba_engine.runs.driver import STATUS
+from stepnet.noise.counters import GROUP
+from stepnet.problem import SDE
+from stepnet.schemes.step_program import SchemeProgram, build_stochastic_program
+from stepnet.solution import Failure, Statistics, Status
+
+STEPS_ALONE = 256  # of one path between two checks of its state
+CHUNK_OF_PATHS = 4 * GROUP
+
+
+class StochasticRun(NamedTuple):
+    """Drift, diffusion and step program of a run, with the numbers of its steps."""
+
+    problem: SDE
+    fields: tuple[CompiledRHS, ...]
+    program: SchemeProgram
+    stepping: FixedSteps
+    n_components: int
+
+    @property
+    def layout(self) -> NoiseLayout:
+        return NoiseLayout.of(self.program.step, self.n_components)
+
+    @property
+    def rung(self) -> str:
+        return max((field.rung for field in self.fields), key=RUNGS.index)
+
+    @property
+    def reason(self) -> str:
+        return "; ".join(field.reason for field in self.fields if field.reason)
+
+
+def prepare_run(problem: SDE, scheme, stepping: FixedSteps) -> StochasticRun:
+    """The compiled functions and the step program of a run."""
+    fields = build_stochastic_fields(problem, scheme)
+    program = build_stochastic_program(scheme, find_product_kind(problem))
+    return StochasticRun(problem, fields, program, stepping, problem.n_components)
+
+
+def run_stochastic_ensemble(
+    problem: SDE, scheme, plan: Plan, members: Members, workers: int = 1, show=ignore_progress
+) -> EnsembleOutcome:
+    """Solve for many paths; `members.paths` holds the number of each."""
+    return _run_members(prepare_run(problem, scheme, plan.stepping), scheme, members, {}, workers, show)
+
+
+def _run_members(
+    own: StochasticRun,
+    scheme,
+    members: Members,
+    raised: dict[int, BaseException],
+    workers: int = 1,
+    show=ignore_progress,
+) -> EnsembleOutcome:
+    """Run all members; exceptions of the user's functions are added to `raised` by the number of the member."""
+    problem = own.problem
+    after = find_saved_steps(members.save_at, problem.t_span, own.stepping)
+    counts = [np.zeros(members.number, np.int64) for _ in range(4)]
+    states = np.full((members.number, max(1, len(after)), problem.initial.size), np.nan)
+    ends = MemberEnds(states, np.full(members.number, problem.t_span[1]), *counts, np.full(members.number, PAUSED))
+    try:
+        runner = _prepare_lanes(own, members, ends, after)
+    except NoLanes as why:
+        alone = partial(_run_alone, own, scheme, members, ends, after, raised)
+        runner = ChunkRunner(partial(_run_one_by_one, alone), "one by one", str(why))
+    is_whole = run_chunks(runner, _split_into_groups(members.number, workers), workers, show)
+    status = tuple(Status.INTERRUPTED if code == PAUSED else STATUS[code] for code in ends.code.tolist())
+    ends.evaluations[:] = own.program.step.n_slopes * ends.accepted
+    ends.t[ends.code == PAUSED] = np.nan
+    return EnsembleOutcome(ends.y, ends.t, status, *ends[2:6], runner.rung, runner.reason, (), (), not is_whole)
+
+
+def _split_into_groups(count: int, workers: int) -> list[tuple[int, int]]:
+    size = max(CHUNK_OF_PATHS, -(-count // (8 * workers * GROUP)) * GROUP)
+    return [(first, min(first + size, count)) for first in range(0, count, size)]
+
+
+def find_saved_steps(save_at: np.ndarray, t_span: tuple[float, float], stepping: FixedSteps) -> np.ndarray:
+    """The steps after which states are saved; save times are step times."""
+    if save_at.shape[1] == 0:
+        return np.zeros(0, np.int64)
+    times = save_at[0]
+    t0, t1 = t_span
+    if stepping.grid is None:
+        place = (times - t0) / (t1 - t0) * stepping.n_steps
+        step = np.rint(place).astype(np.int64)
+        is_step = np.abs(place - step) <= 1e-9 * max(1, stepping.n_steps)
+    else:
+        step = np.clip(np.searchsorted(stepping.grid, times - 1e-12 * (t1 - t0)), 0, stepping.n_steps)
+        is_step = np.abs(stepping.grid[step] - times) <= 1e-12 * (t1 - t0)
+    if not is_step.all():
+        raise ValueError(
+            f"`save_at` of an SDE must be among the times of its steps, and t = {times[~is_step][0]:g} is not; "
+            f"choose `steps` so that they contain it, or give them as an array of times"
+        )
+    return step
+
+
+# ---- in lanes -------------------------------------------------------------------------------------------------------
+
+
+def _prepare_lanes(own: StochasticRun, members: Members, ends: MemberEnds, after: np.ndarray) -> ChunkRunner:
+    if own.stepping.grid is not None:
+        raise NoLanes("the steps are not even")
+    noise = build_step_noise(own.problem, own.stepping.n_steps, own.program.step, own.n_components)
+    if noise is None:
+        raise NoLanes("`steps` and `cells` do not match")
+    chunk = round_to_cells(noise, CHUNK)
+    even = _generate_steps(own, after, chunk)
+    t0, t1 = own.problem.t_span
+    clocks = np.full(LANES, t0), np.full(LANES, (t1 - t0) / own.stepping.n_steps)
+    starts = PathStarts(*map(as_argument, (members.y0, members.args)), members.paths, *clocks)
+    n = own.problem.initial.size
+
+    def begin(first: int, last: int):
+        group = _allocate_group(own, noise, even, members.args.shape[1], first, last)
+        return partial(run_paths, even, noise, starts, ends, group, n, ATTEMPTS)
+
+    return ChunkRunner(begin, "lanes")
+
+
+def _generate_steps(own: StochasticRun, after: np.ndarray, chunk: int) -> PathSteps:
+    n, layout = own.problem.initial.size, own.layout
+    opening, step = own.program.opening, own.program.step
+
+    def find(program, noise):
+        write = partial(write_steps, program, range(step.n_rows), n, is_wide=True, noise=noise)
+        return find_lane_address(own.fields, program, ("paths", n, noise.size), "steps", write, program.n_slopes)
+
+    addresses = find(opening, NoiseLayout({}, 0)), find(step, layout)
+    return PathSteps(*addresses, own.stepping.n_steps, after, step.n_rows, layout.size, chunk)
+
+
+def _allocate_group(
+    own: StochasticRun, noise: StepNoise, even: PathSteps, n_parameters: int, first: int, last: int
+) -> PathGroup:
+    n, m = own.problem.initial.size, own.n_components
+    rows = (HALVES, even.n_rows * n, LANES)
+    return PathGroup(
+        np.zeros(rows),
+        np.zeros(rows),
+        np.zeros((HALVES, max(1, n_parameters), LANES)),
+        np.zeros((HALVES, even.chunk * even.n_variables, LANES)),
+        np.zeros(GROUP, np.int64),
+        allocate_buffers(noise, m, even.chunk),
+        np.array([first, last, 0, 0, 0]),
+    )
+
+
+# ---- one by one -----------------------------------------------------------------------------------------------------
+
+
+def build_runner(own: StochasticRun, problem: SDE, parts: tuple[PartPullback, ...]) -> partial:
+    """`ProgramRunner` of the programs of a run, for one path."""
+    t0, t1 = problem.t_span
+    stepping = own.stepping
+    grid = np.zeros(0) if stepping.grid is None else stepping.grid
+    clock = StepClock(t0, (t1 - t0) / stepping.n_steps, grid)
+    noise = PathNoise(problem, stepping, own.program.step, own.n_components)
+    return partial(ProgramRunner, parts, n=problem.initial.size, clock=clock, has_times=False, noise=noise)
+
+
+def _run_one_by_one(run_alone, first: int, last: int):
+    left = iter(range(first, last))
+
+    def advance():
+        i = next(left, None)
+        if i is None:
+            return DONE
+        run_alone(i)
+        return PAUSED
+
+    return advance
+
+
+def _run_alone(
+    own: StochasticRun, scheme, members: Members, ends: MemberEnds, after: np.ndarray, raised: dict, i: int
+) -> None:
+    """Solve for one path, storing the states of a few steps at a time."""
+    problem = replace(member_problem(own.problem, members, i), path=int(members.paths[i]))
+    mine = own if problem.args is own.problem.args else prepare_run(problem, scheme, own.stepping)
+    runner = build_runner(mine, problem, tuple(PartPullback(field, 0, "none", False) for field in mine.fields))
+    n, n_steps = problem.initial.size, own.stepping.n_steps
+    state = np.zeros((own.program.step.n_rows, n))
+    state[0] = problem.initial
+    runner(own.program.opening).forward(state, 0, 1)
+    step, states = runner(own.program.step), np.empty((STEPS_ALONE, state.size))
+    at, code, last = 0, DONE, problem.initial
+    while at < n_steps and code == DONE:
+        count = min(STEPS_ALONE, n_steps - at)
+        states[:] = np.nan
+        try:
+            step.forward(state, at, count, states[:count])
+        except SweepFailed:
+            code = NOT_FINITE
+        except Exception as exception:  # raised by the user's function
+            code, raised[i] = FIELD_RAISED, exception
+        n_valid = _count_valid(states[:count])
+        _store_states(ends, after, i, at, states[:n_valid, :n])
+        if code == DONE and n_valid == count:
+            at, last = at + count, state[0]
+        else:
+            code = NOT_FINITE if code == DONE else code
+            at, last = at + n_valid - 1, states[n_valid - 1, :n].copy()
+    if code == DONE:
+        _store_states(ends, after, i, n_steps, state[:1])
+    if not len(after):
+        ends.y[i, 0] = last
+    ends.code[i], ends.accepted[i], ends.t[i] = code, at, find_step_times(problem, own.stepping)[at]
+
+
+def _count_valid(states: np.ndarray) -> int:
+    """The number of states before the first one that is not finite; the first one always is."""
+    is_valid = np.isfinite(states).all(axis=1)
+    return len(states) if is_valid.all() else int(np.argmin(is_valid))
+
+
+def _store_states(ends: MemberEnds, after: np.ndarray, i: int, first: int, states: np.ndarray) -> None:
+    """Store those of the states after steps `first`, `first` + 1, ... that are to be saved."""
+    for j in np.flatnonzero((after >= first) & (after < first + len(states))):
+        ends.y[i, j] = states[after[j] - first]
+        ends.saved[i] += 1
+
+
+def find_step_times(problem: SDE, stepping: FixedSteps) -> np.ndarray:
+    """The times of all steps."""
+    return np.linspace(*problem.t_span, stepping.n_steps + 1) if stepping.grid is None else stepping.grid
+
+
+# ---- one path -------------------------------------------------------------------------------------------------------
+
+
+def run_path(problem: SDE, scheme, plan: Plan) -> Outcome:
+    """Solve for one path: an ensemble of one."""
+    own, began = prepare_run(problem, scheme, plan.stepping), time.perf_counter()
+    wanted, raised = _find_wanted_times(problem, plan), {}
+    one, span = np.ones((1, problem.initial.size)), np.array([problem.t_span])
+    start = problem.initial[None], pack(problem.args).values[None]
+    members = Members(1, *start, span, one, one, wanted[None], np.array([problem.path]))
+    found = _run_members(own, scheme, members, raised)
+    count, t_end = int(found.saved[0]), float(found.t_end[0])
+    numbers = int(found.accepted[0]), 0, int(found.evaluations[0])
+    statistics = Statistics(*numbers, own.rung, own.reason, run_time=time.perf_counter() - began)
+    failure = None
+    if found.status[0] not in (Status.COMPLETED, Status.INTERRUPTED):
+        failure = _describe_failure(problem, plan.stepping, found, raised.get(0))
+    return Outcome(wanted[:count], found.y[0, :count], found.status[0], statistics, failure, t_end=t_end)
+
+
+def _find_wanted_times(problem: SDE, plan: Plan) -> np.ndarray:
+    """The times at which the plan saves states."""
+    saving, n_steps = plan.saving, plan.stepping.n_steps
+    if saving.at is not None:
+        return saving.at
+    times = find_step_times(problem, plan.stepping)
+    chosen = np.arange(0, n_steps, saving.every) if saving.every else []
+    return times[np.append(chosen, n_steps).astype(np.int64)]
+
+
+def _describe_failure(
+    problem: SDE, stepping: FixedSteps, found: EnsembleOutcome, exception: BaseException | None
+) -> Failure:
+    t, h = float(found.t_end[0]), (problem.t_span[1] - problem.t_span[0]) / stepping.n_steps
+    norm = float(np.linalg.norm(found.y[0, found.saved[0] - 1])) if found.saved[0] else float("nan")
+    advice = "" if exception else "take more `steps`: explicit schemes explode where the drift grows too fast"
+    return Failure(t, h, norm, float("nan"), advice=advice, exception=exception)

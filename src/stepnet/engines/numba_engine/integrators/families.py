@@ -1,0 +1,30 @@
+"""The executor of each scheme family: the only module of this engine that checks the class of a scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+
+from stepnet.engines.numba_engine.runs.job import Job
+from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.splitting import Splitting
+from stepnet.schemes.tableau import ExplicitRK, LowStorageRK, StabilisedRK
+
+EXECUTORS = {
+    ExplicitRK: "explicit_rk",
+    LowStorageRK: "low_storage",
+    StabilisedRK: "stabilised",
+    Splitting: "splitting",
+    Multistep: "multistep",
+}
+
+
+def find_executor(scheme) -> Callable[..., Job]:
+    """The function `(problem, scheme, plan)` that prepares runs of the scheme's family, imported on first use."""
+    return _load(type(scheme))
+
+
+@cache
+def _load(kind: type) -> Callable[..., Job]:
+    return import_module(f"stepnet.engines.numba_engine.integrators.{EXECUTORS[kind]}").prepare

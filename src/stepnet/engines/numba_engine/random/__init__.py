@@ -1,0 +1,1 @@
+"""Random numbers inside kernels, bit-identical to `stepnet.noise`."""

@@ -1,0 +1,293 @@
+"""The random variables of the steps of a scheme, for groups of 16 paths or for one path.
+
+Steps are cells of the Brownian path, unions of cells, or cells halved several times; other steps are evaluated as
+general intervals.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.engines.contract import FixedSteps
+from stepnet.engines.numba_engine.codegen.intrinsics.exact_arithmetic import exact
+from stepnet.engines.numba_engine.codegen.kernels import Kernel, compiled
+from stepnet.engines.numba_engine.codegen.steps.fused_steps import NoiseLayout
+from stepnet.engines.numba_engine.random.increments import (
+    draw_areas,
+    draw_increments,
+    draw_three_point,
+    join,
+    refine_cell,
+)
+from stepnet.engines.numba_engine.random.paths import evaluate
+from stepnet.noise import NoiseGrid, step_variables, three_point
+from stepnet.noise.counters import GROUP
+from stepnet.noise.grid import DEFAULT_LEVELS
+from stepnet.noise.reference import BrownianPaths
+from stepnet.problem import SDE
+from stepnet.schemes.step_program import Noise, StepProgram
+
+CHUNK = 32  # steps whose random variables are drawn at once; more if a cell has more
+LONGEST_CHUNK = 1024  # of one path
+
+W, I10, I11_SCALED, I111, ROOT, I11, J11, V, V2, I11_PAIRS, J11_PAIRS = range(11)
+CODE = {
+    "W": W, "I10/h": I10, "I11/sqrt(h)": I11_SCALED, "I111/h": I111, "sqrt(h)": ROOT, "I11": I11, "J11": J11, "V": V,
+    "V2": V2,
+}  # fmt: skip
+PAIR_CODE = {"I11": I11_PAIRS, "J11": J11_PAIRS}
+NEED_AREAS, NEED_POINTS = ("I10/h",), ("V", "V2")
+
+average_path, second_integral, third_integral, scaled_second_integral, scaled_square, pair_integral = map(
+    exact,
+    (
+        step_variables.average_path,
+        step_variables.second_integral,
+        step_variables.third_integral,
+        step_variables.scaled_second_integral,
+        step_variables.scaled_square,
+        step_variables.pair_integral,
+    ),
+)
+
+
+class StepNoise(NamedTuple):
+    """Numbers of the draws: a step of length `h` is `joined` cells, or a cell halved `levels` times.
+
+    `codes` and `offsets` say which random variables a step has, and where they begin.
+    """
+
+    seed: np.uint64
+    length: float
+    rounder: float
+    levels: int
+    joined: int
+    h: float
+    codes: np.ndarray
+    offsets: np.ndarray
+    has_areas: int
+    has_points: int
+
+
+class NoiseBuffers(NamedTuple):
+    """Increments, areas and three-point variables of a chunk of steps, (steps, components, 16); a spare pair."""
+
+    W: np.ndarray
+    H: np.ndarray
+    V: np.ndarray
+    spare: np.ndarray
+
+
+@compiled
+def draw_chunk(noise, path0, first, count, buffers):
+    """Draw for 16 paths from `path0` on; `first` is the first step of a cell."""
+    W_, H_ = buffers.W, buffers.H
+    root, area = np.sqrt(noise.length), np.sqrt(noise.length / 12.0)
+    per_cell = 1 << noise.levels
+    is_refined, has_areas = noise.levels > 0, noise.has_areas != 0
+    s = 0
+    while s < count:
+        cell = ((first + s) >> noise.levels) * noise.joined
+        draw_increments(noise.seed, path0, cell, root, noise.rounder, W_[s])
+        if is_refined or has_areas:
+            draw_areas(noise.seed, path0, cell, area, H_[s])
+        if is_refined:
+            rows = slice(s, s + per_cell)
+            refine_cell(noise.seed, path0, cell, noise.length, noise.rounder, noise.levels, W_[rows], H_[rows])
+        for k in range(1, noise.joined):
+            append_cell(noise, path0, cell + k, float(k), root, area, has_areas, W_[s], H_[s], buffers.spare)
+        s += per_cell
+    if noise.has_points != 0:
+        for s in range(count):
+            draw_three_point(noise.seed, path0, first + s, buffers.V[s])
+
+
+@exact
+def append_cell(noise, path0, cell, k, root, area, has_areas, W_, H_, spare):
+    """Join the next cell to an interval of k cells."""
+    draw_increments(noise.seed, path0, cell, root, noise.rounder, spare[0])
+    if has_areas:
+        draw_areas(noise.seed, path0, cell, area, spare[1])
+    for i in range(W_.shape[0]):
+        for j in range(W_.shape[1]):
+            if has_areas:
+                W_[i, j], H_[i, j] = join(W_[i, j], H_[i, j], k, spare[0, i, j], spare[1, i, j], 1.0)
+            else:
+                W_[i, j] += spare[0, i, j]
+
+
+@exact
+def convert_variable(code, x, area, point, h, root):
+    """A random variable from increment, area and three-point variable."""
+    if code == W:
+        return x
+    if code == I10:
+        return average_path(x, area)
+    if code == I11_SCALED:
+        return scaled_second_integral(x, h, root)
+    if code == I111:
+        return third_integral(x, h)
+    if code == ROOT:
+        return root
+    if code == I11:
+        return second_integral(x, h)
+    if code == J11:
+        return second_integral(x, 0.0)
+    if code == V:
+        return root * point
+    return scaled_square(root * point, h, root)
+
+
+@compiled
+def fill_variables(noise, buffers, s, first_column, width, out):
+    """The random variables of step s of a chunk for `width` columns, into the rows of `out`."""
+    h, root = noise.h, np.sqrt(noise.h)
+    m = buffers.W.shape[1]
+    for k in range(noise.codes.shape[0]):
+        code, row = noise.codes[k], noise.offsets[k]
+        if code >= I11_PAIRS:
+            for i in range(m):
+                for j in range(m):
+                    diagonal = h if code == I11_PAIRS and i == j else 0.0
+                    for lane in range(width):
+                        x, y = buffers.W[s, i, first_column + lane], buffers.W[s, j, first_column + lane]
+                        out[row + i * m + j, lane] = pair_integral(x, y, diagonal)
+        else:
+            for i in range(m):
+                for lane in range(width):
+                    c = first_column + lane
+                    point = buffers.V[s, i, c] if noise.has_points != 0 else 0.0
+                    area = buffers.H[s, i, c] if noise.has_areas != 0 else 0.0
+                    out[row + i, lane] = convert_variable(code, buffers.W[s, i, c], area, point, h, root)
+
+
+@Kernel
+def fill_path(noise, path, first, count, buffers, out):
+    """The random variables of steps of one path, (steps, variables, 1); `first` is the first step of a cell."""
+    draw_chunk(noise, path // GROUP * GROUP, first, count, buffers)
+    for s in range(count):
+        fill_variables(noise, buffers, s, path % GROUP, 1, out[s])
+
+
+def build_step_noise(problem: SDE, n_steps: int, program: StepProgram, n_components: int) -> StepNoise | None:
+    """The numbers of the draws for equal steps, None if steps and cells do not match."""
+    cells = n_steps if problem.cells is None else problem.cells
+    levels, joined = _match(n_steps, cells)
+    if levels < 0:
+        return None
+    grid = NoiseGrid(problem.t_span, cells)
+    if levels > grid.levels:
+        return None
+    layout = NoiseLayout.of(program, n_components)
+    names = [each.variable for each in program.noise]
+    return StepNoise(
+        np.uint64(problem.seed),
+        grid.cell_length,
+        grid.rounder,
+        levels,
+        joined,
+        (problem.t_span[1] - problem.t_span[0]) / n_steps,
+        np.array([_find_code(each) for each in program.noise], np.int64),
+        np.array([layout.places[each].start for each in program.noise], np.int64),
+        int(any(name in NEED_AREAS for name in names)),
+        int(any(name in NEED_POINTS for name in names)),
+    )
+
+
+def _find_code(noise: Noise) -> int:
+    return PAIR_CODE[noise.variable] if noise.is_paired else CODE[noise.variable]
+
+
+def _match(n_steps: int, cells: int) -> tuple[int, int]:
+    """Halvings of a cell and cells joined to a step; (-1, 0) if neither works."""
+    if cells % n_steps == 0:
+        return 0, cells // n_steps
+    ratio = n_steps // cells
+    is_power = n_steps % cells == 0 and ratio & (ratio - 1) == 0
+    return (ratio.bit_length() - 1, 1) if is_power else (-1, 0)
+
+
+def allocate_buffers(noise: StepNoise, n_components: int, steps: int) -> NoiseBuffers:
+    """Buffers for chunks of so many steps, which are whole cells."""
+    shape = (steps, n_components, GROUP)
+    H = np.zeros(shape if noise.has_areas or noise.levels else (steps, 1, 1))
+    V_ = np.zeros(shape if noise.has_points else (steps, 1, 1))
+    return NoiseBuffers(np.zeros(shape), H, V_, np.zeros((2, n_components, GROUP)))
+
+
+def round_to_cells(noise: StepNoise, steps: int) -> int:
+    """The smallest number of steps, at least `steps`, that are whole cells."""
+    per_cell = 1 << noise.levels
+    return -(-steps // per_cell) * per_cell
+
+
+class PathNoise:
+    """The random variables of one path, drawn when they are needed: `draw(first, count)` gives (steps, variables)."""
+
+    def __init__(self, problem: SDE, stepping: FixedSteps, program: StepProgram, n_components: int):
+        self._problem, self._stepping, self._program, self._m = problem, stepping, program, n_components
+        self.layout = NoiseLayout.of(program, n_components)
+        is_even = stepping.grid is None
+        self._numbers = build_step_noise(problem, stepping.n_steps, program, n_components) if is_even else None
+        if self._numbers is not None:
+            self._chunk = round_to_cells(self._numbers, LONGEST_CHUNK)
+            self._buffers = allocate_buffers(self._numbers, n_components, self._chunk)
+
+    def draw(self, first: int, count: int) -> np.ndarray:
+        if self._numbers is None:
+            return self._evaluate(first, count)
+        per_cell = 1 << self._numbers.levels
+        begin = first // per_cell * per_cell
+        out = np.empty((first + count - begin, self.layout.size, 1))
+        for at in range(0, len(out), self._chunk):
+            part = out[at : at + self._chunk]
+            fill_path(self._numbers, self._problem.path, begin + at, len(part), self._buffers, part)
+        return np.ascontiguousarray(out[first - begin :, :, 0])
+
+    def _evaluate(self, first: int, count: int) -> np.ndarray:
+        """For steps that are general intervals."""
+        problem, n_steps = self._problem, self._stepping.n_steps
+        times = self._stepping.grid
+        if times is None:
+            times = np.linspace(*problem.t_span, n_steps + 1)
+        grid = NoiseGrid(problem.t_span, n_steps if problem.cells is None else problem.cells, DEFAULT_LEVELS)
+        places = grid.locate(times[first : first + count + 1])
+        start, end = (type(places)(*(each[part] for each in places)) for part in (slice(-1), slice(1, None)))
+        noise = BrownianPaths(grid, problem.seed, np.array([problem.path]), self._m)
+        x, area = (found[:, 0] for found in evaluate(noise, start, end))
+        h = np.diff(times[first : first + count + 1])[:, None]
+        steps = np.arange(first, first + count)
+        points = three_point(problem.seed, problem.path, steps, self._m) if self._has_points else 0.0
+        out = np.empty((count, self.layout.size))
+        for each, place in self.layout.places.items():
+            out[:, place] = _evaluate_variable(each, x, area, points, h)
+        return out
+
+    @property
+    def _has_points(self) -> bool:
+        return any(each.variable in NEED_POINTS for each in self._program.noise)
+
+
+def _evaluate_variable(noise: Noise, x: np.ndarray, area: np.ndarray, points, h: np.ndarray) -> np.ndarray:
+    root = np.sqrt(h)
+    if noise.is_paired:
+        diagonal = h[:, :, None] * np.eye(x.shape[1]) if noise.variable == "I11" else 0.0
+        return step_variables.pair_integral(x[:, :, None], x[:, None, :], diagonal).reshape(len(x), -1)
+    match noise.variable:
+        case "W":
+            return x
+        case "I10/h":
+            return step_variables.average_path(x, area)
+        case "I11/sqrt(h)":
+            return step_variables.scaled_second_integral(x, h, root)
+        case "I111/h":
+            return step_variables.third_integral(x, h)
+        case "sqrt(h)":
+            return np.broadcast_to(root, x.shape)
+        case "I11" | "J11":
+            return step_variables.second_integral(x, h if noise.variable == "I11" else 0.0)
+        case "V":
+            return root * points
+    return step_variables.scaled_square(root * points, h, root)

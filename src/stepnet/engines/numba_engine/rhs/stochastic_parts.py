@@ -1,0 +1,137 @@
+"""Drift and diffusion of a stochastic problem, and what their traces give: derivatives of the diffusion, corrections.
+
+For columns g_j of the diffusion the derivatives are (dg_j/dy) g_k.  Diagonal noise has g_j = g_j(y_j) e_j.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from weakref import WeakKeyDictionary
+
+from stepnet.engines.numba_engine.codegen.machine_code import MachineCode
+from stepnet.engines.numba_engine.derivatives.graph_derivatives import pushforward
+from stepnet.engines.numba_engine.rhs.ladder import MOST_NODES_OF_DERIVATIVES, CompiledRHS, compile_traced
+from stepnet.engines.numba_engine.rhs.problem_parts import build_part_fields
+from stepnet.engines.numba_engine.tracing.graph import Graph
+from stepnet.engines.numba_engine.tracing.joint_trace import copy_nodes
+from stepnet.engines.numba_engine.tracing.trace import Trace
+from stepnet.errors import NoDerivative
+from stepnet.problem import SDE
+from stepnet.schemes.capabilities import needs_diffusion_derivative
+from stepnet.schemes.step_program import ELEMENTWISE, MATRIX, SCALAR
+
+_kept: WeakKeyDictionary = WeakKeyDictionary()
+
+
+def find_product_kind(problem: SDE) -> str:
+    """How the diffusion is multiplied by the components of W."""
+    if problem.noise == "scalar":
+        return SCALAR
+    return ELEMENTWISE if problem.diffusion_shape == problem.y0.shape else MATRIX
+
+
+def build_stochastic_fields(problem: SDE, scheme) -> tuple[CompiledRHS, ...]:
+    """Drift and diffusion, and the derivative of the diffusion if the scheme needs it."""
+    drift, diffusion = build_part_fields(problem)
+    _require_noise_type(problem, scheme, diffusion)
+    if problem.correction != 0.0:
+        drift = _correct_drift(problem, drift, diffusion)
+    if not needs_diffusion_derivative(scheme):
+        return drift, diffusion
+    trace = _require_trace(diffusion, f"{scheme.name} needs the derivative of `diffusion`")
+    code = _derive(diffusion, (find_product_kind(problem),), lambda: _differentiate(trace, find_product_kind(problem)))
+    return drift, diffusion, replace(diffusion, address=code.address, keep_alive=code)
+
+
+def _find_trace(field: CompiledRHS) -> Trace | None:
+    return getattr(field.keep_alive, "trace", None)
+
+
+def _require_trace(field: CompiledRHS, purpose: str) -> Trace:
+    trace = _find_trace(field)
+    if trace is None:
+        reason = f" ({field.reason})" if field.reason else ""
+        raise NoDerivative(f"{purpose}, which is not traced{reason}; take a scheme without it, such as euler_maruyama")
+    return trace
+
+
+def _require_noise_type(problem: SDE, scheme, diffusion: CompiledRHS) -> None:
+    """Refuse a diffusion that depends on more than its type of noise allows, as far as its trace shows it."""
+    trace = _find_trace(diffusion)
+    if trace is None:
+        return
+    if problem.noise == "additive":
+        used = _find_entries(trace, trace.outputs)
+        if used:
+            raise ValueError(
+                f"`diffusion` of additive noise must depend on t only, but depends on entry {min(used)} of the state; "
+                f"take noise='diagonal' or noise='general'"
+            )
+    strong = next(orders.strong for orders in scheme.orders if orders.noise == problem.noise)
+    if problem.noise == "diagonal" and strong > 0.5:
+        for i, output in enumerate(trace.outputs):
+            others = _find_entries(trace, [output]) - {i}
+            if others:
+                raise ValueError(
+                    f"entry {i} of `diffusion` depends on entry {min(others)} of the state, and {scheme.name} is of "
+                    f"order {strong:g} only where entry i depends on y[i]; take euler_maruyama, or noise='general' "
+                    f"with a matrix"
+                )
+
+
+def _find_entries(trace: Trace, outputs: list[int]) -> set[int]:
+    """The entries of the state that some outputs depend on."""
+    nodes = (trace.graph.nodes[number] for number in trace.graph.live(outputs))
+    return {node[1] for node in nodes if node[0] == "y"}
+
+
+def _derive(field: CompiledRHS, key: tuple, build) -> MachineCode:
+    """Machine code of a trace derived from that of a field, kept with it."""
+    kept = _kept.setdefault(field.keep_alive, {})
+    if key not in kept:
+        kept[key] = compile_traced(build())
+        kept[key].is_derived = True
+    return kept[key]
+
+
+def _copy_into(graph: Graph, trace: Trace) -> list[int]:
+    return copy_nodes(graph, trace.graph, trace.outputs, {})
+
+
+def _differentiate(trace: Trace, kind: str) -> Trace:
+    """(dg_j/dy) g_j for vectors; for matrices (dg_j/dy) g_k in the column k m + j."""
+    graph, n = Graph(4 * MOST_NODES_OF_DERIVATIVES), trace.n
+    g = _copy_into(graph, trace)
+    y = [graph.node("y", i) for i in range(n)]
+    if kind == ELEMENTWISE:
+        outputs = [pushforward(graph, [g[i]], {y[i]: g[i]})[0] for i in range(n)]
+    elif kind == SCALAR:
+        outputs = pushforward(graph, g, dict(zip(y, g, strict=True)))
+    else:
+        m = len(g) // n
+        found = [pushforward(graph, g, dict(zip(y, g[k::m], strict=True))) for k in range(m)]
+        outputs = [found[k][i * m + j] for i in range(n) for k in range(m) for j in range(m)]
+    return Trace(graph, outputs, n, trace.n_parameters)
+
+
+def _correct_drift(problem: SDE, drift: CompiledRHS, diffusion: CompiledRHS) -> CompiledRHS:
+    """f + c sum_j (dg_j/dy) g_j."""
+    purpose = "the other calculus needs the derivative of `diffusion` and the trace of `drift`"
+    f, g = _require_trace(drift, purpose), _require_trace(diffusion, purpose)
+    kind = find_product_kind(problem)
+
+    def build() -> Trace:
+        derivative = _differentiate(g, kind)
+        graph, n = derivative.graph, f.n
+        m = problem.n_components if kind == MATRIX else 1
+        slopes = _copy_into(graph, f)
+        factor = graph.constant(problem.correction)
+        for i in range(n):
+            for j in range(m):
+                term = graph.apply("mul", factor, derivative.outputs[i * m * m + j * (m + 1)])
+                slopes[i] = graph.apply("add", slopes[i], term)
+        return Trace(graph, slopes, n, f.n_parameters)
+
+    code = _derive(diffusion, ("drift", id(drift.keep_alive), problem.correction, kind), build)
+    code.keep_drift = drift.keep_alive  # its id is in the key
+    return replace(drift, address=code.address, keep_alive=code, comparison=None, replay=None)

@@ -1,0 +1,1 @@
+"""Random tensors with the words and uniforms of `stepnet.noise` on any device."""

@@ -1,0 +1,147 @@
+"""Capabilities of a scheme: its problems, steps and outputs, derived from its record alone.
+
+Code outside `schemes` calls these functions and never checks the class of a scheme.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepnet.problem import ProblemForm
+from stepnet.schemes.conditions import is_pair
+from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.splitting import Splitting
+from stepnet.schemes.step_program import build_scheme_program
+from stepnet.schemes.stochastic import ReversibleHeun, StochasticRK
+from stepnet.schemes.tableau import ExplicitRK, StabilisedRK
+
+# ---- problems -------------------------------------------------------------------------------------------------------
+
+
+def find_refusal(scheme: Any, form: ProblemForm, single: str = "an `ODE`") -> str | None:
+    """Why a scheme cannot run a problem of this form, None if it can; `single` names a problem without parts."""
+    if is_stochastic(scheme):
+        if form is not ProblemForm.STOCHASTIC:
+            return f"{scheme.name} integrates stochastic equations; use `SDE`"
+        return None
+    if form is ProblemForm.STOCHASTIC:
+        return f"{scheme.name} has no noise; for an `SDE` take a stochastic scheme such as euler_maruyama"
+    if isinstance(scheme, Splitting):
+        if form is ProblemForm.FIRST:
+            return (
+                f"{scheme.name} advances the parts of a problem in turn, and {single} has no parts; "
+                "use `Partitioned`, `SecondOrder` or `Split`"
+            )
+        if form is ProblemForm.COUPLED:
+            return f"{scheme.name} needs dq(t, p) and dp(t, q); a problem with separable=False has none"
+        if scheme.nystrom and form is not ProblemForm.SECOND:
+            return f"{scheme.name} keeps its order only for q'' = a(t, q); use `SecondOrder`"
+    if find_derivative_order(scheme) == 2 and form is not ProblemForm.SECOND:
+        return f"{scheme.name} integrates q'' = a(t, q); use `SecondOrder`"
+    return None
+
+
+def is_stochastic(scheme: Any) -> bool:
+    """Whether a scheme integrates stochastic equations."""
+    return isinstance(scheme, (StochasticRK, ReversibleHeun))
+
+
+def find_noise_refusal(scheme: Any, noise: str, calculus: str) -> str | None:
+    """Why a stochastic scheme cannot run equations with this type of noise and calculus, None if it can."""
+    admitted = [orders.noise for orders in scheme.orders]
+    if noise not in admitted:
+        return f"{scheme.name} does not admit {noise} noise, only {', '.join(admitted)}; see `scheme.orders`"
+    if noise != "additive" and calculus != scheme.calculus:
+        return (
+            f"{scheme.name} solves {scheme.calculus.capitalize()} equations, and this one is in the sense of "
+            f"{calculus.capitalize()}; convert it by `sde.convert({scheme.calculus!r})`"
+        )
+    return None
+
+
+def needs_diffusion_derivative(scheme: Any) -> bool:
+    """Whether a step evaluates the derivative of the diffusion."""
+    return isinstance(scheme, StochasticRK) and bool(scheme.gamma)
+
+
+def accepts(scheme: Any, form: ProblemForm) -> bool:
+    """Whether a scheme runs problems of this form."""
+    return find_refusal(scheme, form) is None
+
+
+def moves_parts(scheme: Any, form: ProblemForm) -> bool:
+    """Whether a scheme integrates the parts of such a problem separately."""
+    if isinstance(scheme, Splitting):
+        return form not in (ProblemForm.FIRST, ProblemForm.COUPLED)
+    return find_derivative_order(scheme) == 2 and form is ProblemForm.SECOND
+
+
+def find_derivative_order(scheme: Any) -> int:
+    """The order of the derivative that the scheme integrates: 1 for y' = f, 2 for q'' = a."""
+    return scheme.derivative if isinstance(scheme, Multistep) else 1
+
+
+# ---- steps ----------------------------------------------------------------------------------------------------------
+
+
+def is_adaptive(scheme: Any) -> bool:
+    """Whether it has an error estimate for adaptive steps; every scheme can take fixed steps."""
+    return not is_stochastic(scheme) and is_pair(scheme)
+
+
+def has_history(scheme: Any) -> bool:
+    """Whether a step needs earlier ones, so that a run cannot continue from a state alone."""
+    return isinstance(scheme, Multistep)
+
+
+def takes_uneven_steps(scheme: Any) -> bool:
+    """Whether steps may have different lengths."""
+    return not has_history(scheme)
+
+
+def takes_changed_states(scheme: Any) -> bool:
+    """Whether the state may be changed between steps: by a reset, a projection, or by hand."""
+    return not has_history(scheme)
+
+
+def find_starter(scheme: Any) -> Any:
+    """The one-step scheme of the first steps, None if it needs none."""
+    return scheme.starter if isinstance(scheme, Multistep) else None
+
+
+def count_starting_steps(scheme: Any) -> int:
+    """The number of steps of its starting procedure."""
+    return scheme.n_steps - 1 if isinstance(scheme, Multistep) else 0
+
+
+# ---- runs -----------------------------------------------------------------------------------------------------------
+
+
+def has_continuous_extension(scheme: Any) -> bool:
+    """Whether its stages define the solution inside a step; other schemes use a Hermite polynomial."""
+    return isinstance(scheme, ExplicitRK)
+
+
+def has_inverse(scheme: Any, form: ProblemForm) -> bool:
+    """Whether a step on such a problem can be inverted, up to rounding."""
+    return accepts(scheme, form) and _build_program(scheme, form).back is not None
+
+
+def count_state_rows(scheme: Any, form: ProblemForm) -> int:
+    """Rows that a step passes to the next one: the state, earlier states and slopes."""
+    return _build_program(scheme, form).step.n_rows
+
+
+def admits_lanes(scheme: Any, form: ProblemForm, is_fixed: bool) -> bool:
+    """Whether members of an ensemble run in SIMD lanes: adaptive pairs with separate steps, others in lockstep.
+
+    Three-term recursions would lose accuracy if written as the sums of generated steps.
+    """
+    return accepts(scheme, form) and (not isinstance(scheme, StabilisedRK) if is_fixed else is_adaptive(scheme))
+
+
+def _build_program(scheme: Any, form: ProblemForm) -> Any:
+    is_parted, n_parts = moves_parts(scheme, form), 1 if form is ProblemForm.FIRST else 2
+    return build_scheme_program(
+        scheme, n_parts, is_parted and form is ProblemForm.SUM, is_parted and form is ProblemForm.SECOND
+    )

@@ -1,0 +1,241 @@
+"""Schemes for stochastic differential equations dy = f dt + g dW: the record and its members.
+
+A step is a stochastic Runge-Kutta step in the form of A. Roessler (2010), SIAM J. Numer. Anal. 48:922.  Stages of the
+drift H0_i and of the diffusion H1_i, and the new state, are
+
+    H0_i  = y + h sum_j A0_ij f(t + c0_j h, H0_j) + sum_X sum_j B0^X_ij g(t + c1_j h, H1_j) X
+    H1_i  = y + h sum_j A1_ij f(t + c0_j h, H0_j) + sum_X sum_j B1^X_ij g(t + c1_j h, H1_j) X
+    y_new = y + h sum_i alpha_i f(t + c0_i h, H0_i) + sum_X sum_i beta^X_i g(t + c1_i h, H1_i) X + gamma^X (g'g)(t, y) X
+
+where the random variables X of a step are listed in `VARIABLES`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from stepnet.errors import SchemeError, UnknownName
+from stepnet.schemes.tableau import floats, freeze, require_finite
+from stepnet.validation import check, text
+
+VARIABLES = {
+    "W": "the increment dW",
+    "I10/h": "the integral of W - W(t) over the step, divided by h",
+    "I11/sqrt(h)": "(dW^2 - h) / (2 sqrt(h))",
+    "I111/h": "(dW^3 - 3 h dW) / (6 h)",
+    "sqrt(h)": "the square root of the step size",
+    "I11": "(dW^2 - h) / 2; (dW_i dW_j - delta_ij h) / 2 for matrices",
+    "J11": "dW^2 / 2; dW_i dW_j / 2 for matrices",
+    "V": "sqrt(h) times a variable with the values 0 and +-sqrt(3)",
+    "V2": "(V^2 - h) / sqrt(h)",
+}
+PAIRED = ("I11", "J11")  # one for each pair of components where diffusion is a matrix
+NOISE_TYPES = ("scalar", "additive", "diagonal", "commutative", "general")
+CALCULI = ("ito", "stratonovich")
+
+ROESSLER = "Roessler (2010), SIAM J. Numer. Anal. 48:922"
+KLOEDEN = "Kloeden & Platen (1992), Numerical Solution of Stochastic Differential Equations"
+
+Row = tuple[float, ...]
+Weights = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Orders:
+    """The strong and weak order of a scheme for one type of noise; the strong order 0 means convergence in law only."""
+
+    noise: str
+    strong: float
+    weak: float
+
+    def __post_init__(self) -> None:
+        if self.noise not in NOISE_TYPES:
+            raise UnknownName("noise", self.noise, NOISE_TYPES)
+        freeze(self, strong=float(self.strong), weak=float(self.weak))
+        if not (self.strong >= 0.0 and self.weak >= self.strong):
+            raise SchemeError(f"orders for {self.noise} noise must satisfy weak >= strong >= 0, found {self}")
+
+
+@check(name=text, reference=text)
+@dataclass(frozen=True)
+class StochasticRK:
+    """A stochastic Runge-Kutta scheme; `orders` lists the types of noise it admits, `calculus` the integral it solves.
+
+    Matrices are strictly lower triangular tuples of rows.  `B0`, `B1`, `beta` and `gamma` are pairs of a variable and
+    its weights.  A scheme with `gamma` needs the derivative of the diffusion.
+    """
+
+    name: str
+    orders: tuple[Orders, ...]
+    calculus: str
+    alpha: Row
+    beta: Weights
+    reference: str
+    A0: tuple[Row, ...] = ()
+    B0: Weights = ()
+    A1: tuple[Row, ...] = ()
+    B1: Weights = ()
+    c0: Row = ()
+    c1: Row = ()
+    gamma: Weights = ()
+
+    def __post_init__(self) -> None:
+        s = len(self.alpha)
+        freeze(self, alpha=floats("alpha", self.alpha), orders=tuple(self.orders))
+        for name in ("A0", "A1"):
+            freeze(self, **{name: _validate_rows(self.name, name, getattr(self, name), s)})
+        for name in ("B0", "B1"):
+            some = tuple((_validate_variable(x), _validate_rows(self.name, name, rows, s)) for x, rows in self[name])
+            freeze(self, **{name: some})
+        freeze(self, beta=tuple((_validate_variable(x), floats("beta", row)) for x, row in self.beta))
+        freeze(self, gamma=tuple((_validate_variable(x), float(weight)) for x, weight in self.gamma))
+        for name in ("c0", "c1"):
+            freeze(self, **{name: floats(name, getattr(self, name)) or (0.0,) * s})
+        if self.calculus not in CALCULI:
+            raise UnknownName("calculus", self.calculus, CALCULI)
+        if any(len(row) != s for row in (self.c0, self.c1, *(row for _, row in self.beta))):
+            raise SchemeError(f"{self.name}: `beta`, `c0` and `c1` must have {s} entries each, as `alpha` has")
+        if not self.orders:
+            raise SchemeError(f"{self.name}: `orders` must list at least one type of noise")
+        require_finite(self.name, alpha=self.alpha, c0=self.c0, c1=self.c1)
+        self._require_consistency()
+
+    def __getitem__(self, name: str) -> Weights:
+        return getattr(self, name)
+
+    def _require_consistency(self) -> None:
+        """The drift, and the diffusion times dW, have the weight one in total."""
+        drift, noise = sum(self.alpha), sum(sum(row) for x, row in self.beta if x in ("W", "V"))
+        if abs(drift - 1.0) > 1e-14 or abs(noise - 1.0) > 1e-14:
+            raise SchemeError(f"{self.name}: weights of drift and noise must sum to 1, found {drift} and {noise}")
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The random variables of a step, in the order of `VARIABLES`."""
+        used = {x for some in (self.B0, self.B1, self.beta, self.gamma) for x, _ in some}
+        return tuple(x for x in VARIABLES if x in used)
+
+
+@check(name=text, reference=text)
+@dataclass(frozen=True)
+class ReversibleHeun:
+    """A scheme for Stratonovich equations with an exact inverse, on the pair (y, z):
+
+    z_new = 2 y - z + f(t, z) h + g(t, z) dW,
+    y_new = y + (f(t, z) + f(t + h, z_new)) h / 2 + (g(t, z) + g(t + h, z_new)) dW / 2.
+    """
+
+    name: str
+    orders: tuple[Orders, ...]
+    reference: str
+    calculus: str = "stratonovich"
+
+    variables = ("W",)
+
+
+def _validate_variable(name: str) -> str:
+    if name not in VARIABLES:
+        raise UnknownName("variable", name, tuple(VARIABLES))
+    return name
+
+
+def _validate_rows(scheme: str, name: str, rows: Any, s: int) -> tuple[Row, ...]:
+    """Rows of a strictly lower triangular matrix, completed with zeros."""
+    found = tuple(floats(name, row) for row in rows)
+    if len(found) > s or any(len(row) > i for i, row in enumerate(found)):
+        raise SchemeError(f"{scheme}: `{name}` must be strictly lower triangular with at most {s} rows")
+    require_finite(scheme, **{name: [x for row in found for x in row]})
+    return tuple((*row, *(0.0,) * (s - len(row))) for row in (*found, *((),) * (s - len(found))))
+
+
+def _admit(**orders: tuple[float, float]) -> tuple[Orders, ...]:
+    """Orders by type of noise; scalar and diagonal noise are commutative, all are general."""
+    return tuple(Orders(noise, *pair) for noise, pair in orders.items())
+
+
+EULER_MARUYAMA = StochasticRK(
+    "euler_maruyama",
+    _admit(scalar=(0.5, 1), additive=(1, 1), diagonal=(0.5, 1), commutative=(0.5, 1), general=(0.5, 1)),
+    "ito", (1,), (("W", (1,)),), "Maruyama (1955), Rend. Circ. Mat. Palermo 4:48",
+)  # fmt: skip
+
+MILSTEIN = StochasticRK(
+    "milstein",
+    _admit(scalar=(1, 1), additive=(1, 1), diagonal=(1, 1), commutative=(1, 1)),
+    "ito", (1,), (("W", (1,)),), "Milstein (1975), Theory Probab. Appl. 19:557", gamma=(("I11", 1),),
+)  # fmt: skip
+
+MILSTEIN_STRATONOVICH = StochasticRK(
+    "milstein_stratonovich",
+    _admit(scalar=(1, 1), additive=(1, 1), diagonal=(1, 1), commutative=(1, 1)),
+    "stratonovich", (1,), (("W", (1,)),), f"{KLOEDEN}, 10.3.18", gamma=(("J11", 1),),
+)  # fmt: skip
+
+MILSTEIN_DERIVATIVE_FREE = StochasticRK(
+    "milstein_derivative_free",
+    _admit(scalar=(1, 1), additive=(1, 1), diagonal=(1, 1)),
+    "ito", (1, 0), (("W", (1, 0)), ("I11/sqrt(h)", (-1, 1))), f"{KLOEDEN}, 11.1.3",
+    A1=((), (1,)), B1=(("sqrt(h)", ((), (1,))),), c1=(0, 0),
+)  # fmt: skip
+
+EULER_HEUN = StochasticRK(
+    "euler_heun",
+    _admit(scalar=(1, 1), additive=(1, 1), diagonal=(1, 1), commutative=(1, 1), general=(0.5, 1)),
+    "stratonovich", (1, 0), (("W", (0.5, 0.5)),), f"{KLOEDEN}, 14.2",
+    B1=(("W", ((), (1,))),), c1=(0, 1),
+)  # fmt: skip
+
+STOCHASTIC_HEUN = StochasticRK(
+    "stochastic_heun",
+    _admit(scalar=(1, 1), additive=(1, 1), diagonal=(1, 1), commutative=(1, 1), general=(0.5, 1)),
+    "stratonovich", (0.5, 0.5), (("W", (0.5, 0.5)),), "Ruemelin (1982), SIAM J. Numer. Anal. 19:604",
+    A0=((), (1,)), B0=(("W", ((), (1,))),), A1=((), (1,)), B1=(("W", ((), (1,))),), c0=(0, 1), c1=(0, 1),
+)  # fmt: skip
+
+STOCHASTIC_MIDPOINT = StochasticRK(
+    "stochastic_midpoint",
+    _admit(scalar=(1, 1), additive=(1, 1), diagonal=(1, 1), commutative=(1, 1), general=(0.5, 1)),
+    "stratonovich", (0, 1), (("W", (0, 1)),), "Ruemelin (1982), SIAM J. Numer. Anal. 19:604",
+    A0=((), (0.5,)), B0=(("W", ((), (0.5,))),), A1=((), (0.5,)), B1=(("W", ((), (0.5,))),), c0=(0, 0.5), c1=(0, 0.5),
+)  # fmt: skip
+
+SRA1 = StochasticRK(
+    "sra1", _admit(additive=(1.5, 2)), "ito",
+    (1 / 3, 2 / 3), (("W", (1, 0)), ("I10/h", (-1, 1))), ROESSLER,
+    A0=((), (3 / 4,)), B0=(("I10/h", ((), (3 / 2,))),), c0=(0, 3 / 4), c1=(1, 0),
+)  # fmt: skip
+
+SRA3 = StochasticRK(
+    "sra3", _admit(additive=(1.5, 2)), "ito",
+    (1 / 6, 1 / 6, 2 / 3), (("W", (1, 0, 0)), ("I10/h", (-1, 1, 0))), ROESSLER,
+    A0=((), (1,), (1 / 4, 1 / 4)), B0=(("I10/h", ((), (0,), (1, 1 / 2))),), c0=(0, 1, 1 / 2), c1=(1, 0, 0),
+)  # fmt: skip
+
+SRIW1 = StochasticRK(
+    "sriw1", _admit(scalar=(1.5, 2), additive=(1.5, 2), diagonal=(1.5, 2)), "ito",
+    (1 / 3, 2 / 3, 0, 0),
+    (
+        ("W", (-1, 4 / 3, 2 / 3, 0)),
+        ("I11/sqrt(h)", (-1, 4 / 3, -1 / 3, 0)),
+        ("I10/h", (2, -4 / 3, -2 / 3, 0)),
+        ("I111/h", (-2, 5 / 3, -2 / 3, 1)),
+    ),
+    ROESSLER,
+    A0=((), (3 / 4,)), B0=(("I10/h", ((), (3 / 2,))),),
+    A1=((), (1 / 4,), (1,), (0, 0, 1 / 4)), B1=(("sqrt(h)", ((), (1 / 2,), (-1,), (-5, 3, 1 / 2))),),
+    c0=(0, 3 / 4, 0, 0), c1=(0, 1 / 4, 1, 1 / 4),
+)  # fmt: skip
+
+PLATEN_WEAK2 = StochasticRK(
+    "platen_weak2", _admit(scalar=(0, 2)), "ito",
+    (0.5, 0.5, 0), (("V", (0.5, 0.25, 0.25)), ("V2", (0, 0.25, -0.25))), f"{KLOEDEN}, 15.1.1",
+    A0=((), (1,)), B0=(("V", ((), (1,))),), A1=((), (1,), (1,)), B1=(("sqrt(h)", ((), (1,), (-1,))),),
+    c0=(0, 1, 0), c1=(0, 1, 1),
+)  # fmt: skip
+
+REVERSIBLE_HEUN = ReversibleHeun(
+    "reversible_heun",
+    _admit(scalar=(1, 1), additive=(1, 1), diagonal=(1, 1), commutative=(1, 1), general=(0.5, 1)),
+    "Kidger, Foster, Li & Lyons (2021), Efficient and accurate gradients for neural SDEs, NeurIPS",
+)  # fmt: skip
