@@ -58,7 +58,7 @@ BLOCK = Block(FIELD, "rk4", 2)
         (lambda: fields.pooling((5,), 2), "`size` must divide"),
         (lambda: fields.Depth(2, 3), "`controls` must be more than the degree"),
         (lambda: fields.Depth(5, 7), "`degree` must be 0, 1, 2 or 3"),
-        (lambda: fields.mlp((3,)), "`widths` must hold at least two"),
+        (lambda: fields.mlp((3,)), "`widths` must hold at least 2"),
         (lambda: Design(()), "`blocks` must hold at least one"),
         (lambda: Design(BLOCK), "`blocks` must be a tuple of Blocks, found one Block"),
         (lambda: Design((FIELD,)), "`blocks` must hold Blocks only"),
