@@ -300,7 +300,8 @@ class SDE:
 
     Examples
     --------
-    >>> gbm = SDE(lambda t, y: 0.05 * y, lambda t, y: 0.2 * y, [1.0], (0.0, 1.0))
+    >>> import stepnet as sn
+    >>> gbm = sn.SDE(lambda t, y: 0.05 * y, lambda t, y: 0.2 * y, [1.0], (0.0, 1.0))
     >>> gbm.noise, gbm.calculus
     ('diagonal', 'ito')
     """
@@ -392,7 +393,8 @@ class SDE:
 
         Examples
         --------
-        >>> gbm = SDE(lambda t, y: 0.05 * y, lambda t, y: 0.2 * y, [1.0], (0.0, 1.0))
+        >>> import stepnet as sn
+        >>> gbm = sn.SDE(lambda t, y: 0.05 * y, lambda t, y: 0.2 * y, [1.0], (0.0, 1.0))
         >>> gbm.convert("stratonovich").calculus
         'stratonovich'
         """

@@ -157,7 +157,7 @@ def regions(
     margin : float
         Space around the samples, as a fraction of their range.
     axes
-        Axes to draw into; by default new ones.
+        Axes to draw into; by default the current ones.
     **points
         Options of matplotlib's `scatter`.
 
@@ -210,7 +210,7 @@ def graph(
     positions : array (nodes, 2), optional
         Positions of the nodes, by default `graph_positions(adjacency)`.
     axes
-        Axes to draw into; by default new ones.
+        Axes to draw into; by default the current ones.
     **points
         Options of matplotlib's `scatter`.
 
@@ -289,7 +289,7 @@ def history(run: Any, axes: Any = None, **line: Any) -> Any:
     run
         A `Run`, a `Minimum`, or a list of minima.
     axes
-        Axes to draw into; by default new ones.
+        Axes to draw into; by default the current ones.
     **line
         Options of matplotlib's `plot`.
 

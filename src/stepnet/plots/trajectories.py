@@ -54,7 +54,7 @@ def orbit(solution: Solution, axes: Any = None, *, components: tuple[int, int] =
     solution : Solution
         The solution.
     axes
-        Axes to draw into; by default new ones.
+        Axes to draw into; by default the current ones.
     components : tuple, optional
         The entries of the flat state on the two axes.
     **line
@@ -96,7 +96,7 @@ def energy_error(solution: Solution, energy: Callable[[Solution], Any], axes: An
     energy : callable
         `energy(solution)` returns one number per time.
     axes
-        Axes to draw into; by default new ones.
+        Axes to draw into; by default the current ones.
     **line
         Options of matplotlib's `plot`.
 
@@ -131,7 +131,7 @@ def step_sizes(solution: Solution, axes: Any = None, **line: Any) -> Any:
     solution : Solution
         The solution.
     axes
-        Axes to draw into; by default new ones.
+        Axes to draw into; by default the current ones.
     **line
         Options of matplotlib's `plot`.
 
