@@ -17,6 +17,17 @@ class Address:
     """The address of a C function in this process; see `address`.
 
     It means nothing in another process, so it can be neither pickled nor stored.
+
+    Parameters
+    ----------
+    value : int
+        The address.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> sn.address(4096).value
+    4096
     """
 
     value: int

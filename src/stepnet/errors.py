@@ -15,11 +15,40 @@ if TYPE_CHECKING:
 
 
 class SchemeError(ValueError):
-    """The coefficients of a scheme contradict its declared properties."""
+    """The coefficients of a scheme contradict its declared properties.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> try:
+    ...     sn.schemes.ExplicitRK("wrong", 2, ((),), (1.0,), "")
+    ... except sn.SchemeError as error:
+    ...     print("order" in str(error))
+    True
+    """
 
 
 class UnknownName(LookupError):
-    """A name that is not in a catalogue; the message offers the nearest ones."""
+    """A name that is not in a catalogue; the message offers the nearest ones.
+
+    Parameters
+    ----------
+    what : str
+        What the name stands for, such as "scheme".
+    name
+        The unknown name.
+    known : Iterable
+        The names that exist.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> try:
+    ...     sn.schemes.get("dopri4")
+    ... except sn.UnknownName as error:
+    ...     print("dopri5" in str(error))
+    True
+    """
 
     def __init__(self, what: str, name: object, known: Iterable[str]) -> None:
         if not isinstance(known, Iterable) or getattr(known, "ndim", 1) == 0:
@@ -60,7 +89,14 @@ class NoIdentity(TypeError):
 
 
 class NoDerivative(TypeError):
-    """A right-hand side or a loss whose derivative is not known; the message says why and what to supply."""
+    """A right-hand side or a loss whose derivative is not known; the message says why and what to supply.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> issubclass(sn.NoDerivative, TypeError)
+    True
+    """
 
 
 def _message(name: str, value: object) -> str:
@@ -71,7 +107,22 @@ def _message(name: str, value: object) -> str:
 
 
 class SolveFailed(RuntimeError):
-    """A solve stopped before its end; `.solution` holds the valid part, the status and the reason."""
+    """A solve stopped before its end; `.solution` holds the valid part, the status and the reason.
+
+    Parameters
+    ----------
+    solution : Solution
+        The valid part, with status and failure.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> try:
+    ...     sn.solve(sn.ODE(lambda t, y: y**2, [1.0], (0.0, 2.0)), "dopri5")
+    ... except sn.SolveFailed as error:
+    ...     print(error.solution.status is sn.Status.COMPLETED)
+    False
+    """
 
     def __init__(self, solution: Solution) -> None:
         super().__init__(_message("solution", solution))
@@ -82,7 +133,19 @@ class SolveFailed(RuntimeError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during a solve; `.solution` holds the part that was done."""
+    """Ctrl-C during a solve; `.solution` holds the part that was done.
+
+    Parameters
+    ----------
+    solution : Solution or EnsembleSolution
+        The part that was done.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> issubclass(sn.Interrupted, KeyboardInterrupt)
+    True
+    """
 
     def __init__(self, solution: Solution | EnsembleSolution) -> None:
         super().__init__(_message("solution", solution))
@@ -93,7 +156,19 @@ class Interrupted(KeyboardInterrupt):
 
 
 class TrainingFailed(RuntimeError):
-    """Training diverged; `.run` holds the last good parameters, the history and the reason."""
+    """Training diverged; `.run` holds the last good parameters, the history and the reason.
+
+    Parameters
+    ----------
+    run : Run
+        The last good parameters, the history and the reason.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> issubclass(sn.TrainingFailed, RuntimeError)
+    True
+    """
 
     def __init__(self, run: Run) -> None:
         super().__init__(_message("run", run))
@@ -104,7 +179,21 @@ class TrainingFailed(RuntimeError):
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """Ctrl-C during training; `.run` holds the part that was done, `.model` the model if the caller lacks it."""
+    """Ctrl-C during training; `.run` holds the part that was done, `.model` the model if the caller lacks it.
+
+    Parameters
+    ----------
+    run : Run or Minimum
+        The part that was done.
+    model
+        The model, if the caller does not have it.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> issubclass(sn.TrainingInterrupted, KeyboardInterrupt)
+    True
+    """
 
     def __init__(self, run: Run | Minimum, model: Any = None) -> None:
         super().__init__(_message("run", run))
@@ -115,8 +204,22 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 
 class StiffnessWarning(UserWarning):
-    """An explicit scheme ran to the end, but its steps were limited by stability and not by accuracy."""
+    """An explicit scheme ran to the end, but its steps were limited by stability and not by accuracy.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> issubclass(sn.StiffnessWarning, UserWarning)
+    True
+    """
 
 
 class AdjointWarning(UserWarning):
-    """A gradient that is not exact, or not complete."""
+    """A gradient that is not exact, or not complete.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> issubclass(sn.AdjointWarning, UserWarning)
+    True
+    """

@@ -37,6 +37,14 @@ class Event:
     touch : float
         Also count minima of |g| up to this value without a change of sign, where rounding and the error of the solution
         decide whether g crosses zero; `direction` is that in which g approaches zero.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> ball = sn.ODE(lambda t, y: [y[1], -9.81], [10.0, 0.0], (0.0, 5.0))
+    >>> landing = sn.Event(lambda t, y: y[0], direction=-1, terminal=True)
+    >>> sn.solve(ball, "dopri5", events=landing).t_events[0].round(4)
+    array([1.4278])
     """
 
     fun: Callable[..., Any]

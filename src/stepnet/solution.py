@@ -47,6 +47,37 @@ class Statistics:
 
     `stiffness` is h times the spectral radius of the Jacobian at the end, divided by the scheme's real stability
     limit: near 1 the steps were limited by stability (NaN if not measured).
+
+    Parameters
+    ----------
+    accepted : int
+        Steps taken.
+    rejected : int
+        Attempts that were not accepted.
+    evaluations : int
+        Evaluations of the right-hand side.
+    rung : str
+        How the right-hand side was evaluated: "address", "traced", "compiled" or "python".
+    rung_reason : str, optional
+        Why not by a faster rung.
+    compile_time : float, optional
+        Seconds spent on tracing and compiling.
+    run_time : float, optional
+        Seconds spent on the steps.
+    stiffness : float, optional
+        h times the spectral radius of the Jacobian, divided by the stability limit of the scheme.
+    probes : int, optional
+        Evaluations that measured stiffness.
+    event_rungs, event_reasons : tuple of str, optional
+        `rung` and `rung_reason` of each event.
+    project_rung, project_reason : str, optional
+        `rung` and `rung_reason` of `project`.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> sn.solve(sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0)), "rk4", steps=10).statistics.evaluations
+    40
     """
 
     accepted: int
@@ -74,6 +105,35 @@ class Failure:
     """Where and how a run failed: the last valid time, the step attempted there, and advice.
 
     `stage` and `component` locate the first slope that is not finite, if there is one.
+
+    Parameters
+    ----------
+    t : float
+        The last valid time.
+    h : float
+        The size of the step attempted there.
+    y_norm : float
+        Largest entry of the state there, in absolute value.
+    slope_norm : float
+        Largest entry of the slope there, in absolute value.
+    stage : int, optional
+        The stage of the first slope that is not finite.
+    component : int, optional
+        The entry of that slope.
+    stiffness
+        As in `Statistics`.
+    advice : str, optional
+        What to try.
+    exception : BaseException, optional
+        The exception that the right-hand side raised.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> blow_up = sn.ODE(lambda t, y: y**2, [1.0], (0.0, 2.0))
+    >>> failure = sn.solve(blow_up, "dopri5", check=False).failure
+    >>> bool(0.99 < failure.t < 1.01)
+    True
     """
 
     t: float
@@ -126,6 +186,40 @@ class Solution:
     For `Partitioned` and `SecondOrder` problems `y` is the flat state and `q`, `p` (or `v`) are views of it.  With
     `dense=True` the solution can be called at any time.  `t_events` and `y_events` hold the times and states found for
     each event.
+
+    Parameters
+    ----------
+    t : ndarray
+        Times of the saved states.
+    y : ndarray
+        Saved states (times, *state).
+    status : Status
+        How the run ended.
+    message : str
+        The same as text.
+    statistics : Statistics
+        What the run cost.
+    scheme : Scheme
+        The scheme that was used.
+    problem : Problem
+        The problem that was solved.
+    failure : Failure, optional
+        Where and how it failed; None if it did not.
+    t_events : tuple of ndarray, optional
+        For each event, the times of its zeros.
+    y_events : tuple of ndarray, optional
+        For each event, the states at those times.
+    pieces : Pieces, optional
+        The polynomials of dense output, with `dense=True`.
+    t_end : float, optional
+        The last time that was reached, saved or not.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> solution = sn.solve(sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0)), "dopri5", rtol=1e-8, dense=True)
+    >>> solution.status.name, solution.y.shape[1], float(solution(0.5)[0].round(6))
+    ('COMPLETED', 1, 0.606531)
     """
 
     t: np.ndarray
@@ -212,6 +306,40 @@ class EnsembleSolution:
     `status`, `t_end`, `accepted`, `rejected` and `evaluations` have one entry per member.  For a member that stopped
     early, `y` is its last valid state, or NaN at the save times after the first `saved` ones, which it did not reach.
     `rung` says how the members were run: in SIMD "lanes", or "one by one" for the given `reason`.
+
+    Parameters
+    ----------
+    t : ndarray
+        Save times, or the end times.
+    y : ndarray
+        States (members, times, *state).
+    t_end : ndarray
+        The last time of each member.
+    status : tuple of Status
+        How each member ended.
+    accepted, rejected, evaluations : ndarray
+        Counts of each member, as in `Statistics`.
+    saved : ndarray
+        The number of save times that each member reached.
+    rung : str
+        "lanes" or "one by one".
+    reason : str
+        Why not in lanes.
+    scheme : Scheme
+        The scheme that was used.
+    problem : Problem
+        The problem with the values that all members share.
+    members
+        The rows of members, from which `member(i)` builds the problem of one.
+    t_events, y_events : tuple of Any, optional
+        Times and states of events, for each event and member.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> problem = sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0))
+    >>> sn.solve_ensemble(problem, "rk4", y0=[[1.0], [2.0], [3.0]], steps=10).y.shape
+    (3, 1, 1)
     """
 
     t: np.ndarray

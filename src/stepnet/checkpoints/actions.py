@@ -42,7 +42,23 @@ ROW = np.dtype([(name, np.int64) for name in COLUMNS])
 
 
 class Action(NamedTuple):
-    """One row of a schedule; `start == stop` for Keep, Restore and Drop, `slot` is -1 for Advance and Reverse."""
+    """One row of a schedule; `start == stop` for Keep, Restore and Drop, `slot` is -1 for Advance and Reverse.
+
+    Parameters
+    ----------
+    kind : Kind
+        Advance, Keep, Restore, Reverse or Drop.
+    start, stop : int
+        The range of steps.
+    slot : int
+        The slot that is used.
+
+    Examples
+    --------
+    >>> from stepnet import checkpoints
+    >>> [action.kind.name for action in checkpoints.binomial(2, 1)][:3]
+    ['KEEP', 'ADVANCE', 'REVERSE']
+    """
 
     kind: Kind
     start: int

@@ -27,6 +27,13 @@ class Checkpoints:
         Memory for stored states, instead of `slots`.
     disk : path, optional
         A directory for states that do not fit into memory.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> problem = sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0))
+    >>> sn.gradient(problem, "rk4", lambda y: y[0], steps=100, memory=sn.Checkpoints(slots=5)).y0.round(6)
+    array([0.367879])
     """
 
     slots: int | None = None

@@ -21,19 +21,73 @@ def validate_steps(name: str, value: Any, least: int = 0) -> int:
 
 
 def longest(slots: int, repetitions: int) -> int:
-    """beta(s, r) = C(s + r, s): the most steps that s slots reverse when no step is advanced over more than r times."""
+    """beta(s, r) = C(s + r, s): the most steps that s slots reverse when no step is advanced over more than r times.
+
+    Parameters
+    ----------
+    slots : int
+        Maximum number of states kept at a time.
+    repetitions : int
+        How often a step may be advanced over.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> from stepnet import checkpoints
+    >>> checkpoints.longest(slots=3, repetitions=2)
+    10
+    """
     s, r = validate_count("slots", slots, 1), validate_count("repetitions", repetitions, 0)
     return comb(s + r, s)
 
 
 def repetitions(n_steps: int, slots: int) -> int:
-    """The smallest r with beta(s, r) >= n."""
+    """The smallest r with beta(s, r) >= n.
+
+    Parameters
+    ----------
+    n_steps : int
+        Steps to reverse.
+    slots : int
+        Maximum number of states kept at a time.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> from stepnet import checkpoints
+    >>> checkpoints.repetitions(10, slots=3)
+    2
+    """
     n, s = validate_count("n_steps", n_steps, 0), validate_count("slots", slots, 1)
     return _repetitions(n, s)
 
 
 def binomial_advances(n_steps: int, slots: int) -> int:
-    """t(n, s) = r n - C(s + r, s + 1): the fewest advances that reverse n steps; the initial state takes a slot."""
+    """t(n, s) = r n - C(s + r, s + 1): the fewest advances that reverse n steps; the initial state takes a slot.
+
+    Parameters
+    ----------
+    n_steps : int
+        Steps to reverse.
+    slots : int
+        Maximum number of states kept at a time.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> from stepnet import checkpoints
+    >>> checkpoints.binomial_advances(100, 10)
+    222
+    """
     n, s = validate_count("n_steps", n_steps, 0), validate_count("slots", slots, 1)
     return fewest_advances(n, s)
 
@@ -43,6 +97,23 @@ def mixed_evaluations(n_steps: int, slots: int) -> int:
 
     The evaluations inside the reversed steps count too; kept states alone need t(n, s) + n of them.  k is the number
     of blocks that the last n - beta(s, r - 1) steps are spread over, see `spread`.  For n <= s + 1 it is n.
+
+    Parameters
+    ----------
+    n_steps : int
+        Steps to reverse.
+    slots : int
+        Slots for states or stages.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> from stepnet import checkpoints
+    >>> checkpoints.mixed_evaluations(4, slots=3)
+    4
     """
     n, s = validate_count("n_steps", n_steps, 0), validate_count("slots", slots, 1)
     if n <= s + 1:
@@ -52,7 +123,27 @@ def mixed_evaluations(n_steps: int, slots: int) -> int:
 
 
 def two_level_advances(n_steps: int, period: int, slots: int) -> int:
-    """n - 1 forward, t(period, s + 1) for each whole period and t(rest, s + 1): the kept state is one more slot."""
+    """n - 1 forward, t(period, s + 1) for each whole period and t(rest, s + 1): the kept state is one more slot.
+
+    Parameters
+    ----------
+    n_steps : int
+        Steps to reverse.
+    period : int
+        Steps between states on disk.
+    slots : int
+        Slots in memory.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> from stepnet import checkpoints
+    >>> checkpoints.two_level_advances(100, period=10, slots=10)
+    188
+    """
     n, s = validate_count("n_steps", n_steps, 0), validate_count("slots", slots, 1)
     period = validate_count("period", period, 1)
     if n < 2:

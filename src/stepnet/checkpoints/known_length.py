@@ -14,7 +14,23 @@ from stepnet.records import validate_count
 
 
 def store_all(n_steps: int) -> Schedule:
-    """Every state is kept, so that no step is run twice: n - 1 slots, n - 1 advances."""
+    """Every state is kept, so that no step is run twice: n - 1 slots, n - 1 advances.
+
+    Parameters
+    ----------
+    n_steps : int
+        Steps to reverse.
+
+    Returns
+    -------
+    Schedule
+
+    Examples
+    --------
+    >>> from stepnet import checkpoints
+    >>> checkpoints.store_all(10).advances
+    9
+    """
     n = validate_steps("n_steps", n_steps)
     slots = max(n - 1, 1)
     return Schedule("store_all", n, slots, _write_nested(n, slots, STATES))
@@ -26,6 +42,23 @@ def uniform(n_steps: int, slots: int) -> Schedule:
     Interval i may use its own slot and those of the intervals after it, so the rule "keep every k-th state" costs sum
     t(length_i, s - i) advances after the forward run.  No gradient of this package uses it; `execute` runs it for other
     code.
+
+    Parameters
+    ----------
+    n_steps : int
+        Steps to reverse.
+    slots : int
+        Maximum number of states kept at a time.
+
+    Returns
+    -------
+    Schedule
+
+    Examples
+    --------
+    >>> from stepnet import checkpoints
+    >>> checkpoints.uniform(10, 10).advances
+    9
     """
     n, s = validate_steps("n_steps", n_steps), validate_count("slots", slots, 1)
     kept = min(s, n - 1)
@@ -53,6 +86,16 @@ def binomial(n_steps: int, slots: int) -> Schedule:
         Steps (or blocks of steps) to reverse.
     slots : int
         Maximum number of states kept at a time.
+
+    Returns
+    -------
+    Schedule
+
+    Examples
+    --------
+    >>> from stepnet import checkpoints
+    >>> checkpoints.binomial(100, 10).advances == checkpoints.binomial_advances(100, 10)
+    True
     """
     n, s = validate_steps("n_steps", n_steps), validate_count("slots", slots, 1)
     return Schedule("binomial", n, s, _write_nested(n, s, STATES))
@@ -64,6 +107,25 @@ def multistage(n_steps: int, memory_slots: int, disk_slots: int) -> Schedule:
     The number of advances is minimal for the total number of slots.  A write and a read of a slot cost the same, and
     each slot of the binomial schedule is either in memory or on disk throughout, so the disk traffic is the sum over
     its slots.  Reference: Stumm & Walther (2009), SIAM J. Sci. Comput. 31:1946.
+
+    Parameters
+    ----------
+    n_steps : int
+        Steps to reverse.
+    memory_slots : int
+        Slots in memory.
+    disk_slots : int
+        Slots on disk.
+
+    Returns
+    -------
+    Schedule
+
+    Examples
+    --------
+    >>> from stepnet import checkpoints
+    >>> checkpoints.multistage(100, 4, 6).advances == checkpoints.binomial(100, 10).advances
+    True
     """
     n, memory = validate_steps("n_steps", n_steps), validate_count("memory_slots", memory_slots, 1)
     disk = validate_count("disk_slots", disk_slots, 0)
@@ -82,6 +144,23 @@ def mixed(n_steps: int, slots: int) -> Schedule:
     Runs cannot restart from stages.  The count is `mixed_evaluations`; this is worthwhile if the stages of a step take
     about as much memory as a state.  No gradient of this package uses it; `execute` runs it for a `StageKeepingRun`.
     References: Zhang & Constantinescu (2023), arXiv:2106.13879; Maddison (2023), arXiv:2305.09568.
+
+    Parameters
+    ----------
+    n_steps : int
+        Steps to reverse.
+    slots : int
+        Slots for states or stages.
+
+    Returns
+    -------
+    Schedule
+
+    Examples
+    --------
+    >>> from stepnet import checkpoints
+    >>> checkpoints.mixed(10, 3).n_steps
+    10
     """
     n, s = validate_steps("n_steps", n_steps), validate_count("slots", slots, 1)
     return Schedule("mixed", n, s, _write_nested(n, s, MIXED))

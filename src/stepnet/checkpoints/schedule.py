@@ -30,6 +30,13 @@ class Schedule:
         Columns kind, start, stop, slot as in `Action`; the run begins with state 0 current and every slot free.
     disk_slots : int
         Slots on disk, numbered slots .. slots + disk_slots - 1.
+
+    Examples
+    --------
+    >>> from stepnet import checkpoints
+    >>> schedule = checkpoints.binomial(10, 3)
+    >>> schedule.n_steps, schedule.advances, schedule.peak
+    (10, 15, 3)
     """
 
     name: str

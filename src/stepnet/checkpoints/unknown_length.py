@@ -35,6 +35,17 @@ class Online:
     optimal throughout.  A decision takes about a microsecond for each slot.  References: Stumm & Walther (2010), SIAM
     J. Sci. Comput. 32:836, optimal and nearly optimal rules up to beta(s, 3); Wang, Moin & Iaccarino (2009), SIAM J.
     Sci. Comput. 31:2549, fewest repetitions of any one step for every length.
+
+    Parameters
+    ----------
+    slots : int
+        Maximum number of states in memory.
+
+    Examples
+    --------
+    >>> from stepnet import checkpoints
+    >>> checkpoints.Online(3).slots
+    3
     """
 
     def __init__(self, slots: int) -> None:
@@ -103,6 +114,19 @@ class TwoLevel:
 
     A period costs t(period, slots + 1) advances after the forward run, since its kept state is one more slot; the total
     is `two_level_advances`.  No gradient of this package uses it; `execute` runs its schedule for other code.
+
+    Parameters
+    ----------
+    period : int
+        Steps between states on disk.
+    slots : int
+        Slots in memory with which a period is reversed.
+
+    Examples
+    --------
+    >>> from stepnet import checkpoints
+    >>> checkpoints.TwoLevel(period=10, slots=3).period
+    10
     """
 
     def __init__(self, period: int, slots: int) -> None:
@@ -131,12 +155,46 @@ class TwoLevel:
 
 
 def online(slots: int) -> Online:
-    """A run of unknown length with `slots` states in memory, see `Online`."""
+    """A run of unknown length with `slots` states in memory, see `Online`.
+
+    Parameters
+    ----------
+    slots : int
+        Maximum number of states in memory.
+
+    Returns
+    -------
+    Online
+
+    Examples
+    --------
+    >>> from stepnet import checkpoints
+    >>> checkpoints.online(5).slots
+    5
+    """
     return Online(slots)
 
 
 def two_level(period: int, slots: int) -> TwoLevel:
-    """A run of unknown length with every `period`-th state on disk and `slots` in memory, see `TwoLevel`."""
+    """A run of unknown length with every `period`-th state on disk and `slots` in memory, see `TwoLevel`.
+
+    Parameters
+    ----------
+    period : int
+        Steps between states on disk.
+    slots : int
+        Slots in memory with which a period is reversed.
+
+    Returns
+    -------
+    TwoLevel
+
+    Examples
+    --------
+    >>> from stepnet import checkpoints
+    >>> checkpoints.two_level(period=10, slots=3).slots
+    3
+    """
     return TwoLevel(period, slots)
 
 

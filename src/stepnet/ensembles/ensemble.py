@@ -78,6 +78,13 @@ def solve_ensemble(
     Returns
     -------
     EnsembleSolution
+
+    Examples
+    --------
+    >>> import numpy as np, stepnet as sn
+    >>> problem = sn.ODE(lambda t, y, k: -k * y, [1.0], (0.0, 1.0), args=(1.0,))
+    >>> sn.solve_ensemble(problem, "rk4", args=np.array([[0.5], [1.0], [2.0]]), steps=50).y[:, 0, 0].round(4)
+    array([0.6065, 0.3679, 0.1353])
     """
     choices = AdaptiveOptions(rtol, atol, first_step, max_step, controller, norm, max_steps)
     spec = build_ensemble_spec(problem, scheme, y0, args, t_span, steps, choices, save_at, paths)

@@ -33,6 +33,13 @@ class EnsembleGradient:
         Gradients with respect to the numbers of `args` (members, numbers); NaN where they are not known.
     rung, reason : str
         How they were computed: in SIMD "lanes", or "one by one" for the given reason.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> problem = sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0))
+    >>> sn.gradient_ensemble(problem, "rk4", lambda y: y[0], y0=[[1.0], [2.0]], steps=10).y0.shape
+    (2, 1)
     """
 
     value: np.ndarray
@@ -80,6 +87,13 @@ def gradient_ensemble(
     Returns
     -------
     EnsembleGradient
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> problem = sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0))
+    >>> sn.gradient_ensemble(problem, "rk4", lambda y: y[0] ** 2, y0=[[1.0], [2.0]], steps=10).value.round(4)
+    array([0.1353, 0.5413])
     """
     scheme, problem = find_scheme(problem, scheme, steps), import_engine().convert_whole_numbers(problem)
     spec = build_ensemble_spec(problem, scheme, y0, args, t_span, steps, AdaptiveOptions(rtol=rtol, atol=atol), None)

@@ -77,6 +77,14 @@ class NetClassifier(ClassifierMixin, NetEstimator):  # type: ignore[misc]  # sci
         Show a progress bar.
     class_weight : None, "balanced" or dict
         A factor for the samples of each class; "balanced" gives all classes the same total weight.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from stepnet.estimators import NetClassifier
+    >>> X, y = make_moons(100, noise=0.1, random_state=0)
+    >>> NetClassifier(width=4, steps=3, epochs=20, random_state=0).fit(X, y).predict(X).shape
+    (100,)
     """
 
     def __init__(

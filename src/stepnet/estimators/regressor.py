@@ -21,6 +21,25 @@ class NetRegressor(MultiOutputMixin, RegressorMixin, NetEstimator):  # type: ign
     Real targets are standardised like inputs if `scale` is true.  Counts ("poisson"), fractions ("binary_...") and
     probabilities ("kl", "cross_entropy", "focal": rows of `y` that sum to one) are not; what outputs predict, such as a
     rate or a mean, follows from the loss.
+
+    Parameters
+    ----------
+    net, width, steps, length, scheme, activation, options
+        As in `NetClassifier`.
+    loss
+        By default "mse".
+    penalty, alpha, smoothness, optimiser, rate, epochs, batch_size, clip, patience
+        As in `NetClassifier`.
+    validation_fraction, scale, random_state, workers, progress
+        As in `NetClassifier`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stepnet.estimators import NetRegressor
+    >>> X = np.linspace(0.0, 1.0, 50)[:, None]
+    >>> NetRegressor(width=4, steps=3, epochs=20, random_state=0).fit(X, X[:, 0] ** 2).predict(X).shape
+    (50,)
     """
 
     NUMBERS = (*NetEstimator.NUMBERS, "y_shift_", "y_factor_")

@@ -30,7 +30,19 @@ RECORDS = {
 
 @dataclass(frozen=True)
 class NotStored:
-    """A setting that cannot be stored, such as a function, by its `repr`."""
+    """A setting that cannot be stored, such as a function, by its `repr`.
+
+    Parameters
+    ----------
+    text : str
+        The `repr` of the setting.
+
+    Examples
+    --------
+    >>> from stepnet.estimators import NotStored
+    >>> NotStored("<function f>").text
+    '<function f>'
+    """
 
     text: str
 

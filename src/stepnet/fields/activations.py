@@ -23,6 +23,27 @@ class Activation:
 
     Kernels identify it by `number`.  `from_value` says that s'(u) follows from s(u), so that only the value needs to be
     stored.
+
+    Parameters
+    ----------
+    name : str
+        For display, and to find it.
+    number : int
+        How kernels identify it.
+    value : callable
+        s(u) for an array u.
+    derivative : callable
+        s'(u) if `from_value` is False, otherwise s' as a function of s(u).
+    steepest : float
+        The largest |s'|.
+    from_value : bool, optional
+        Whether s'(u) follows from s(u).
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> fields.activation("tanh").steepest
+    1.0
     """
 
     name: str
@@ -83,7 +104,23 @@ ACTIVATIONS = {
 
 
 def activation(name: str | Activation) -> Activation:
-    """Return an activation by its name; a record is returned unchanged."""
+    """Return an activation by its name; a record is returned unchanged.
+
+    Parameters
+    ----------
+    name : str or Activation
+        A name such as "tanh", or a record.
+
+    Returns
+    -------
+    Activation
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> fields.activation("relu").name
+    'relu'
+    """
     if isinstance(name, Activation):
         if ACTIVATIONS.get(name.name) is not name:
             raise ValueError(

@@ -29,7 +29,23 @@ SAME = 1e-14  # relative difference of operators that are equal up to rounding
 
 @dataclass(frozen=True)
 class Stencil:
-    """The grid of a convolution, its number of taps in each direction, and its padding."""
+    """The grid of a convolution, its number of taps in each direction, and its padding.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Points of the grid in each direction.
+    taps : tuple of int
+        Number of taps in each direction.
+    is_periodic : bool
+        Whether the grid is a ring or a torus; otherwise it is padded with zeros.
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> fields.conv1d(10, 2).stencil
+    Stencil(shape=(10,), taps=(3,), is_periodic=False)
+    """
 
     shape: tuple[int, ...]
     taps: tuple[int, ...]
@@ -54,6 +70,12 @@ class Mixing:
         P_k of shape `(nodes_out, nodes_in)`.
     stencil : Stencil, optional
         For a convolution, whose operators are its shifts.
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> fields.conv1d(10, channels_in=2, channels_out=4).channels_out
+    4
     """
 
     name: str
@@ -149,6 +171,23 @@ class Fixed:
     """(K x)[c, i] = sum_j P[i, j] x[c, j]: no weights; pooling, padding with zero channels, selection of features.
 
     `axes_in` and `axes_out` are the shapes of samples, channels first, where they are more than (channels, nodes).
+
+    Parameters
+    ----------
+    name : str
+        For display.
+    channels : int
+        Number of channels, which are not mixed.
+    operator
+        P, a sparse matrix (nodes_out, nodes_in).
+    axes_in, axes_out : tuple of int, optional
+        Shapes of samples before and after, channels first.
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> fields.pooling((4, 4), channels=3).operator.shape
+    (4, 16)
     """
 
     name: str
@@ -189,6 +228,23 @@ class Attention:
     Nodes are tokens; with `is_causal`, token i attends to the tokens j <= i.  Weights `(4, channels, channels)` hold
     W_q, W_k, W_v, W_o.  K depends on the state, so it has a pullback through P besides that of a linear K.  Vaswani et
     al. (2017), Attention is all you need.
+
+    Parameters
+    ----------
+    tokens : int
+        Number of tokens.
+    channels : int
+        Channels of each token, a multiple of `heads`.
+    heads : int, optional
+        Number of heads.
+    is_causal : bool, optional
+        Whether a token attends only to itself and those before it.
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> fields.Attention(tokens=8, channels=4, heads=2).n_in
+    32
     """
 
     tokens: int
@@ -237,6 +293,23 @@ class Normalisation:
     C subtracts the mean over the channels if `is_centred` (Ba, Kiros & Hinton 2016, Layer normalization), otherwise it
     is the identity (Ruthotto & Haber 2020, with the sum in place of the mean; Zhang & Sennrich 2019).  `eps` bounds the
     slope: N is 1/sqrt(eps) times the identity near zero.
+
+    Parameters
+    ----------
+    channels : int
+        Channels of each node, over which the mean is taken.
+    nodes : int, optional
+        Number of nodes.
+    is_centred : bool, optional
+        Whether the mean is subtracted.
+    eps : float, optional
+        Added to the mean square.
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> fields.Normalisation(channels=4).is_centred
+    True
     """
 
     channels: int
@@ -275,14 +348,52 @@ Connectivity = Mixing | Fixed | Attention | Normalisation
 
 
 def dense(n_in: int, n_out: int | None = None) -> Mixing:
-    """A full matrix."""
+    """A full matrix.
+
+    Parameters
+    ----------
+    n_in, n_out : int
+        Features before and after; by default as many after as before.
+
+    Returns
+    -------
+    Mixing
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> fields.dense(3, 2).channels_out
+    2
+    """
     return Mixing("dense", n_in, n_in if n_out is None else n_out, (np.ones((1, 1)),))
 
 
 def conv1d(
     length: int, channels_in: int, channels_out: int | None = None, taps: int = 3, padding: str = "zero"
 ) -> Mixing:
-    """Convolution on a line (zero padding) or a ring (periodic padding)."""
+    """Convolution on a line (zero padding) or a ring (periodic padding).
+
+    Parameters
+    ----------
+    length : int
+        Nodes of the line or ring.
+    channels_in, channels_out : int
+        Channels before and after; by default as many after as before.
+    taps : int, optional
+        Odd number of taps.
+    padding : str, optional
+        "zero" or "periodic".
+
+    Returns
+    -------
+    Mixing
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> fields.conv1d(10, 2, taps=5, padding="periodic").stencil.taps
+    (5,)
+    """
     return _convolution(
         "conv1d", (count("length", length),), channels_in, channels_out, (count("taps", taps),), padding
     )  # fmt: skip
@@ -295,7 +406,29 @@ def conv2d(
     taps: int | tuple[int, int] = (3, 3),
     padding: str = "zero",
 ) -> Mixing:
-    """Convolution on a rectangle (zero padding) or a torus (periodic padding) of shape (height, width)."""
+    """Convolution on a rectangle (zero padding) or a torus (periodic padding) of shape (height, width).
+
+    Parameters
+    ----------
+    shape : tuple
+        (height, width).
+    channels_in, channels_out : int
+        Channels before and after; by default as many after as before.
+    taps : int or tuple, optional
+        Odd number of taps, or one for each direction.
+    padding : str, optional
+        "zero" or "periodic".
+
+    Returns
+    -------
+    Mixing
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> fields.conv2d((8, 8), 1, 4).stencil.taps
+    (3, 3)
+    """
     return _convolution(
         "conv2d", validate_pair("shape", shape), channels_in, channels_out, validate_pair("taps", taps), padding
     )
@@ -313,6 +446,22 @@ def graph(
     filter : "adjacency", "laplacian" or "chebyshev"
         D^(-1/2) (A + I) D^(-1/2) of Kipf & Welling (2017); I - D^(-1/2) A D^(-1/2); or the Chebyshev polynomials of
         the Laplacian minus I up to `degree`, Defferrard, Bresson & Vandergheynst (2016).
+    channels_in, channels_out : int
+        Channels before and after; by default as many after as before.
+    degree : int, optional
+        Degree of the Chebyshev polynomials.
+
+    Returns
+    -------
+    Mixing
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stepnet import fields
+    >>> ring = np.roll(np.eye(5), 1, axis=0) + np.roll(np.eye(5), -1, axis=0)
+    >>> len(fields.graph(ring, 3, filter="chebyshev", degree=2).operators)
+    3
     """
     if not isinstance(filter, str):
         raise UnknownName("graph filter", filter, ("adjacency", "laplacian", "chebyshev"))
@@ -335,20 +484,76 @@ def graph(
 
 
 def nodewise(nodes: int, channels_in: int, channels_out: int | None = None) -> Mixing:
-    """The same matrix at each node, without coupling between nodes."""
+    """The same matrix at each node, without coupling between nodes.
+
+    Parameters
+    ----------
+    nodes : int
+        Number of nodes.
+    channels_in, channels_out : int
+        Channels before and after; by default as many after as before.
+
+    Returns
+    -------
+    Mixing
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> len(fields.nodewise(5, 2, 3).operators)
+    1
+    """
     operators = (sparse.eye_array(count("nodes", nodes), format="csr"),)
     return Mixing("nodewise", channels_in, channels_in if channels_out is None else channels_out, operators)
 
 
 def equivariant(nodes: int, channels_in: int, channels_out: int | None = None) -> Mixing:
-    """A permutation-equivariant layer: each node and the mean of all; Zaheer et al. (2017), Deep Sets."""
+    """A permutation-equivariant layer: each node and the mean of all; Zaheer et al. (2017), Deep Sets.
+
+    Parameters
+    ----------
+    nodes : int
+        Number of nodes.
+    channels_in, channels_out : int
+        Channels before and after; by default as many after as before.
+
+    Returns
+    -------
+    Mixing
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> len(fields.equivariant(5, 2).operators)
+    2
+    """
     n = count("nodes", nodes)
     operators = (sparse.eye_array(n, format="csr"), np.full((n, n), 1 / n))
     return Mixing("set", channels_in, channels_in if channels_out is None else channels_out, operators)
 
 
 def pooling(shape: tuple[int, ...], channels: int, size: int = 2) -> Fixed:
-    """Means over blocks of `size` nodes in each direction; `shape` is (length,) or (height, width)."""
+    """Means over blocks of `size` nodes in each direction; `shape` is (length,) or (height, width).
+
+    Parameters
+    ----------
+    shape : tuple of int
+        (length,) or (height, width).
+    channels : int
+        Number of channels.
+    size : int, optional
+        Nodes of a block in each direction, a divisor of the shape.
+
+    Returns
+    -------
+    Fixed
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> fields.pooling((8, 8), channels=3).axes_out
+    (3, 4, 4)
+    """
     shape = (shape,) if isinstance(shape, (int, np.integer)) else sequence(whole(1))("shape", shape)
     size = count("size", size)
     if any(n % size for n in shape):
@@ -362,7 +567,25 @@ def pooling(shape: tuple[int, ...], channels: int, size: int = 2) -> Fixed:
 
 
 def resized(n_in: int, n_out: int, axes_in: tuple[int, ...] = ()) -> Fixed:
-    """Append zero features, or remove features at the end, of samples of a shape, flat by default."""
+    """Append zero features, or remove features at the end, of samples of a shape, flat by default.
+
+    Parameters
+    ----------
+    n_in, n_out : int
+        Features before and after.
+    axes_in : tuple of int, optional
+        Shape of samples before.
+
+    Returns
+    -------
+    Fixed
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> fields.resized(2, 5).operator.shape
+    (5, 2)
+    """
     return Fixed("resized", 1, sparse.eye_array(count("n_out", n_out), count("n_in", n_in)), axes_in)
 
 

@@ -41,6 +41,12 @@ class Depth:
         Number of control values, more than `degree`.
     degree : int
         0 to 3.
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> fields.Depth(controls=5, degree=3).controls
+    5
     """
 
     controls: int
@@ -160,6 +166,12 @@ class HeldWeights:
     ----------
     controls : int
         Number of control values, usually one per step.
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> fields.HeldWeights(controls=10).controls
+    10
     """
 
     controls: int

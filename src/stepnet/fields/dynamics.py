@@ -29,6 +29,12 @@ class Field:
     parts : tuple of Chain
         (f,), (f, g) or (a,).
     kind : "first", "partitioned" or "second"
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> fields.hamiltonian(fields.dense(4)).kind
+    'partitioned'
     """
 
     name: str
@@ -75,12 +81,54 @@ class Field:
 
 
 def residual(K: Connectivity, activation: Any = "tanh", norm: str | None = None) -> Field:
-    """y' = s(K y + b)."""
+    """y' = s(K y + b).
+
+    Parameters
+    ----------
+    K : Connectivity
+        The connectivity, which must be square.
+    activation
+        The activation or its name.
+    norm : str, optional
+        The normalisation before each activation: "layer", "rms" or None.
+
+    Returns
+    -------
+    Field
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> fields.residual(fields.dense(3), "relu").kind
+    'first'
+    """
     return Field("residual", (affine(K, activation, norm=norm),))
 
 
 def antisymmetric(K: Connectivity, activation: Any = "tanh", damping: float = 0.0, norm: str | None = None) -> Field:
-    """y' = s((K - K' - damping I) y + b); Haber & Ruthotto (2017), Inverse Problems 34:014004."""
+    """y' = s((K - K' - damping I) y + b); Haber & Ruthotto (2017), Inverse Problems 34:014004.
+
+    Parameters
+    ----------
+    K : Connectivity
+        The connectivity, which must be square.
+    activation
+        The activation or its name.
+    damping : float, optional
+        The multiple of the identity that is subtracted.
+    norm : str, optional
+        The normalisation before each activation: "layer", "rms" or None.
+
+    Returns
+    -------
+    Field
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> fields.antisymmetric(fields.dense(3), damping=0.1).kind
+    'first'
+    """
     return Field(
         "antisymmetric",
         (affine(K, activation, norm=norm, is_antisymmetric=True, shift=-validate_number("damping", damping)),),
@@ -88,19 +136,79 @@ def antisymmetric(K: Connectivity, activation: Any = "tanh", damping: float = 0.
 
 
 def parabolic(K: Connectivity, activation: Any = "tanh", norm: str | None = None) -> Field:
-    """y' = -K' s(K y + b); Ruthotto & Haber (2020), J. Math. Imaging Vision 62:352."""
+    """y' = -K' s(K y + b); Ruthotto & Haber (2020), J. Math. Imaging Vision 62:352.
+
+    Parameters
+    ----------
+    K : Connectivity
+        The connectivity.
+    activation
+        The activation or its name.
+    norm : str, optional
+        The normalisation before each activation: "layer", "rms" or None.
+
+    Returns
+    -------
+    Field
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> fields.parabolic(fields.dense(3, 5)).kind
+    'first'
+    """
     return Field("parabolic", (symmetric(K, activation, norm=norm),))
 
 
 def hamiltonian(K: Connectivity, activation: Any = "tanh", norm: str | None = None) -> Field:
-    """q' = K' s(K p + b), p' = -K' s(K q + b); Chang et al. (2018), Reversible architectures, AAAI."""
+    """q' = K' s(K p + b), p' = -K' s(K q + b); Chang et al. (2018), Reversible architectures, AAAI.
+
+    Parameters
+    ----------
+    K : Connectivity
+        The connectivity.
+    activation
+        The activation or its name.
+    norm : str, optional
+        The normalisation before each activation: "layer", "rms" or None.
+
+    Returns
+    -------
+    Field
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> len(fields.hamiltonian(fields.dense(3)).parts)
+    2
+    """
     return Field(
         "hamiltonian", (symmetric(K, activation, 1.0, norm), symmetric(K, activation, norm=norm)), "partitioned"
     )
 
 
 def hyperbolic(K: Connectivity, activation: Any = "tanh", norm: str | None = None) -> Field:
-    """q'' = -K' s(K q + b); Ruthotto & Haber (2020)."""
+    """q'' = -K' s(K q + b); Ruthotto & Haber (2020).
+
+    Parameters
+    ----------
+    K : Connectivity
+        The connectivity.
+    activation
+        The activation or its name.
+    norm : str, optional
+        The normalisation before each activation: "layer", "rms" or None.
+
+    Returns
+    -------
+    Field
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> fields.hyperbolic(fields.dense(3)).kind
+    'second'
+    """
     return Field("hyperbolic", (symmetric(K, activation, norm=norm),), "second")
 
 
@@ -108,6 +216,25 @@ def staggered(K: Connectivity, activation: Any = "tanh", norm: str | None = None
     """q' = s(K p + b), p' = -s(K' q + b): the first Verlet nets, which preserve volume but are not symplectic.
 
     Haber & Ruthotto (2017), Inverse Problems 34:014004.
+
+    Parameters
+    ----------
+    K : Connectivity
+        The connectivity, which must be square.
+    activation
+        The activation or its name.
+    norm : str, optional
+        The normalisation before each activation: "layer", "rms" or None.
+
+    Returns
+    -------
+    Field
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> fields.staggered(fields.dense(3)).kind
+    'partitioned'
     """
     return Field(
         "staggered",
@@ -117,7 +244,23 @@ def staggered(K: Connectivity, activation: Any = "tanh", norm: str | None = None
 
 
 def chained(chain: Chain) -> Field:
-    """y' = chain(y), such as the MLP of a neural ODE."""
+    """y' = chain(y), such as the MLP of a neural ODE.
+
+    Parameters
+    ----------
+    chain : Chain
+        Its result has the size of its input.
+
+    Returns
+    -------
+    Field
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> fields.chained(fields.mlp([2, 16, 2])).kind
+    'first'
+    """
     return Field("chain", (chain,))
 
 

@@ -39,6 +39,12 @@ class Layer:
         K - K' instead of K.
     shift : float
         K + shift I instead of K.
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> fields.Layer(fields.dense(3, 2), activation=fields.activation("relu")).bias
+    'b'
     """
 
     connectivity: Connectivity
@@ -111,7 +117,21 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """sign s_m(K_m ... s_1(K_1 x + b_1) ... + b_m)."""
+    """sign s_m(K_m ... s_1(K_1 x + b_1) ... + b_m).
+
+    Parameters
+    ----------
+    layers : tuple of Layer
+        Applied in this order.
+    sign : float, optional
+        A factor of the result.
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> len(fields.mlp([2, 16, 2]).layers)
+    2
+    """
 
     layers: tuple[Layer, ...]
     sign: float = 1.0
@@ -166,12 +186,58 @@ def join_parameters(some: Iterable[Any]) -> dict[str, tuple[int, ...]]:
 
 
 def affine(K: Connectivity, s: Any = "tanh", sign: float = 1.0, norm: str | None = None, **variations: Any) -> Chain:
-    """s(K x + b), or s(N(K x + b)) with the normalisation N called `norm`: "layer" or "rms"."""
+    """s(K x + b), or s(N(K x + b)) with the normalisation N called `norm`: "layer" or "rms".
+
+    Parameters
+    ----------
+    K : Connectivity
+        The connectivity.
+    s
+        The activation or its name.
+    sign : float, optional
+        A factor of the result.
+    norm : str, optional
+        The normalisation N: "layer", "rms" or None.
+    **variations
+        Further arguments of `Layer`.
+
+    Returns
+    -------
+    Chain
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> len(fields.affine(fields.dense(3), norm="layer").layers)
+    2
+    """
     return Chain(_activate(Layer(K, **variations), s, norm), sign)
 
 
 def symmetric(K: Connectivity, s: Any = "tanh", sign: float = -1.0, norm: str | None = None) -> Chain:
-    """sign K' s(K x + b), or sign K' s(N(K x + b))."""
+    """sign K' s(K x + b), or sign K' s(N(K x + b)).
+
+    Parameters
+    ----------
+    K : Connectivity
+        The connectivity.
+    s
+        The activation or its name.
+    sign : float, optional
+        A factor of the result.
+    norm : str, optional
+        The normalisation N: "layer", "rms" or None.
+
+    Returns
+    -------
+    Chain
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> fields.symmetric(fields.dense(3)).sign
+    -1.0
+    """
     return Chain((*_activate(Layer(K), s, norm), Layer(K, bias=None, is_transposed=True)), sign)
 
 
@@ -186,13 +252,53 @@ def _activate(layer: Layer, s: Any, norm: str | None) -> tuple[Layer, ...]:
 
 
 def two_layer(K1: Connectivity, K2: Connectivity, s: Any = "tanh") -> Chain:
-    """K_2 s(K_1 x + b_1) + b_2."""
+    """K_2 s(K_1 x + b_1) + b_2.
+
+    Parameters
+    ----------
+    K1, K2 : Connectivity
+        The connectivities.
+    s
+        The activation or its name.
+
+    Returns
+    -------
+    Chain
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> len(fields.two_layer(fields.dense(2, 8), fields.dense(8, 2)).layers)
+    2
+    """
     return Chain((Layer(K1, "K1", "b1", activation(s)), Layer(K2, "K2", "b2")))
 
 
 @check(widths=sequence(whole(1), least=2), has_time=validate_flag)
 def mlp(widths: Sequence[int], s: Any = "tanh", has_time: bool = False, norm: str | None = None) -> Chain:
-    """Dense layers of these widths, the last one linear; with `has_time` t is an input of the first."""
+    """Dense layers of these widths, the last one linear; with `has_time` t is an input of the first.
+
+    Parameters
+    ----------
+    widths : sequence of int
+        Features before the first layer and after each layer.
+    s
+        The activation or its name.
+    has_time : bool, optional
+        Whether t is an input of the first layer.
+    norm : str, optional
+        The normalisation before each activation: "layer", "rms" or None.
+
+    Returns
+    -------
+    Chain
+
+    Examples
+    --------
+    >>> from stepnet import fields
+    >>> len(fields.mlp([2, 16, 16, 2]).layers)
+    3
+    """
     plain = [
         Layer(dense(n_in, n_out), f"K{i}", f"b{i}", clock="c1" if has_time and i == 1 else None)
         for i, (n_in, n_out) in enumerate(pairwise(widths), 1)

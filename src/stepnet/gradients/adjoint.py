@@ -79,6 +79,15 @@ class Gradient:
         Where the derivatives of the right-hand side came from: user, traced, dual or differences.
     cost : Cost
         Steps, memory and, for reversible runs, the reconstruction error.
+    problem : Problem
+        The problem.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> found = sn.gradient(sn.ODE(lambda t, y: -y, [2.0], (0.0, 1.0)), "rk4", lambda y: y[0] ** 2, steps=10)
+    >>> round(found.value, 4), found.y0.round(4)
+    (0.5413, array([0.5413]))
     """
 
     value: float
@@ -168,6 +177,14 @@ def gradient(
     Returns
     -------
     Gradient
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> problem = sn.ODE(lambda t, y, k: -k * y, [1.0], (0.0, 1.0), args=(2.0,))
+    >>> found = sn.gradient(problem, "rk4", lambda y: y[0], steps=100)
+    >>> round(float(found.args[0]), 5)
+    -0.13534
     """
     from stepnet.engines import numba_engine as engine  # loads Numba
 

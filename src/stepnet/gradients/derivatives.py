@@ -27,6 +27,18 @@ def jacobian(problem: ODE) -> RHSJacobian:
     Parameters
     ----------
     problem : ODE
+
+    Returns
+    -------
+    RHSJacobian
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> J = sn.derivatives.jacobian(sn.ODE(lambda t, y: [y[1], -y[0]], [1.0, 0.0], (0.0, 1.0)))
+    >>> J.dense(0.0, [1.0, 0.0])
+    array([[ 0.,  1.],
+           [-1.,  0.]])
     """
     from stepnet.engines.numba_engine import build_jacobian  # loads Numba
 

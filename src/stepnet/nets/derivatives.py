@@ -44,6 +44,14 @@ class NetGradient:
         The outputs of the net.
     design : Design
         The design of the net.
+
+    Examples
+    --------
+    >>> from stepnet import nets
+    >>> net = nets.resnet(2, 1, width=3, steps=4)
+    >>> found = net.gradient([[1.0, 2.0]], lambda z: (0.5 * float((z**2).sum()), z))
+    >>> found.theta.shape == net.theta.shape
+    True
     """
 
     value: float
@@ -80,6 +88,14 @@ class Linearised:
         The outputs of the net.
     push, pull : callable
         J v from v, and J' u from u.
+
+    Examples
+    --------
+    >>> from stepnet import nets
+    >>> net = nets.resnet(2, 1, width=3, steps=4)
+    >>> J = net.linearised([[1.0, 2.0]])
+    >>> J.size == net.theta.size
+    True
     """
 
     def __init__(self, size: int, outputs: np.ndarray, push: Callable[..., Any], pull: Callable[..., Any]):

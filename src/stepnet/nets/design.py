@@ -37,6 +37,12 @@ class Block:
     depth : HeldWeights or Depth, optional
         How weights depend on depth: held over each step, by default with separate values for each step, or splines
         evaluated at the time of each stage.
+
+    Examples
+    --------
+    >>> from stepnet import fields, nets
+    >>> nets.Block(fields.residual(fields.dense(4)), "rk4", steps=5).steps
+    5
     """
 
     field: Field
@@ -153,6 +159,13 @@ class Design:
     opening, readout : Chain, optional
     joins : tuple of Chain, optional
         One between consecutive blocks, for pooling or a change of channels.
+
+    Examples
+    --------
+    >>> from stepnet import fields, nets
+    >>> design = nets.Design((nets.Block(fields.residual(fields.dense(4)), "euler", steps=5),))
+    >>> nets.Net(design)([[1.0, 2.0, 3.0, 4.0]]).shape
+    (1, 4)
     """
 
     blocks: tuple[Block, ...]

@@ -55,6 +55,12 @@ class MGRIT:
     tolerance : float
         Tolerance of the residual, relative to the states.  It is raised to 32 unit roundoffs of the net's precision if
         it is smaller; 0 performs all iterations.
+
+    Examples
+    --------
+    >>> from stepnet import nets
+    >>> nets.MGRIT(coarsening=2, levels=3).relaxation
+    'FCF'
     """
 
     coarsening: int = 4
@@ -103,6 +109,13 @@ class Convergence:
         Steps of any level that depend on each other: those within one interval do, those of different intervals do not.
     steps : int
         The same number in a serial run.
+
+    Examples
+    --------
+    >>> from stepnet import nets
+    >>> net = nets.resnet(2, 1, width=3, steps=16)
+    >>> nets.mgrit_forward(net, [[1.0, 2.0]]).convergence[0].is_converged
+    True
     """
 
     residuals: tuple[float, ...]

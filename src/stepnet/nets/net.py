@@ -65,6 +65,13 @@ class Net:
     layout : "channels_first" or "channels_last"
         The channel axis of inputs and outputs with several axes.  States (`features`, `problem`) are flat, channel by
         channel, in both layouts.
+
+    Examples
+    --------
+    >>> from stepnet import nets
+    >>> net = nets.hamiltonian(2, 3, width=4, steps=5)
+    >>> net([[1.0, 2.0], [3.0, 4.0]]).shape
+    (2, 3)
     """
 
     def __init__(
@@ -297,7 +304,26 @@ class Net:
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Net:
-        """Read a net written by `save`, with bitwise equal numbers."""
+        """Read a net written by `save`, with bitwise equal numbers.
+
+        Parameters
+        ----------
+        path : str or path
+            A file written by `Net.save`.
+
+        Returns
+        -------
+        Net
+
+        Examples
+        --------
+        >>> import tempfile, pathlib
+        >>> from stepnet import nets
+        >>> net, path = nets.resnet(2, 1, width=3, steps=4), pathlib.Path(tempfile.mkdtemp(), "net.safetensors")
+        >>> net.save(path)
+        >>> bool((nets.load(path).theta == net.theta).all())
+        True
+        """
         from stepnet.nets.files import read
 
         return read(path)

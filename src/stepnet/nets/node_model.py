@@ -32,6 +32,15 @@ class NodeModel:
         For example a `node_net`, with features ordered channel by channel.
     inputs : array_like
         Features (nodes, channels) of all nodes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stepnet import nets
+    >>> ring = np.roll(np.eye(5), 1, axis=0) + np.roll(np.eye(5), -1, axis=0)
+    >>> model = nets.NodeModel(nets.node_net(ring, 2, 3, channels=4, steps=3), np.ones((5, 2)))
+    >>> model([0, 4]).shape
+    (2, 3)
     """
 
     def __init__(self, net: Net, inputs: ArrayLike) -> None:

@@ -43,6 +43,13 @@ class ParallelForward:
         One for each block.
     error : float
         |outputs - serial outputs| / |serial outputs|; NaN if not requested.
+
+    Examples
+    --------
+    >>> from stepnet import nets
+    >>> net = nets.resnet(2, 1, width=3, steps=16)
+    >>> bool(nets.mgrit_forward(net, [[1.0, 2.0]], is_compared=True).error < 1e-10)
+    True
     """
 
     outputs: np.ndarray
@@ -64,6 +71,14 @@ class ParallelGradient:
         One for each block, in order.
     error : float
         |gradient - serial gradient| / |serial gradient| with respect to the weights; NaN if not requested.
+
+    Examples
+    --------
+    >>> from stepnet import nets
+    >>> net = nets.resnet(2, 1, width=3, steps=16)
+    >>> loss = lambda z: (0.5 * float((z**2).sum()), z)
+    >>> bool(nets.mgrit_gradient(net, [[1.0, 2.0]], loss, is_compared=True).error < 1e-8)
+    True
     """
 
     gradient: NetGradient
@@ -91,6 +106,16 @@ def mgrit_forward(
     carrier : callable, optional
         `carrier(function, *lists)` returns the values of a function at all entries of lists, in order: by default by
         the threads of the net.  It may use processes, each of which computes a part and gathers all values.
+
+    Returns
+    -------
+    ParallelForward
+
+    Examples
+    --------
+    >>> from stepnet import nets
+    >>> nets.mgrit_forward(nets.resnet(2, 1, width=3, steps=16), [[1.0, 2.0]]).outputs.shape
+    (1, 1)
     """
     run = _ParallelRun(net, mgrit, carrier)
     outputs = net._layout_out.restore(run.forward(net._inputs("x", x)))
@@ -106,6 +131,25 @@ def mgrit_gradient(
     """Compute the gradient of a loss of a net's outputs, with the steps of its blocks run in parallel.
 
     Arguments are those of `mgrit_forward`; `loss(outputs)` returns (value, gradient with respect to the outputs).
+
+    Parameters
+    ----------
+    net, x, mgrit, is_compared, carrier
+        As in `mgrit_forward`.
+    loss : callable
+        `loss(outputs)` returns (value, gradient with respect to the outputs).
+
+    Returns
+    -------
+    ParallelGradient
+
+    Examples
+    --------
+    >>> from stepnet import nets
+    >>> net = nets.resnet(2, 1, width=3, steps=16)
+    >>> loss = lambda z: (0.5 * float((z**2).sum()), z)
+    >>> nets.mgrit_gradient(net, [[1.0, 2.0]], loss).gradient.theta.shape == net.theta.shape
+    True
     """
     require_function(loss)
     run, flat, given = _ParallelRun(net, mgrit, carrier), net._inputs("x", x), np.asarray(x)

@@ -70,6 +70,41 @@ def compose_net(
     """Build a net of one block.
 
     The opening layer gives `opening_width` features, padded with zeros; the readout uses the first `read`.
+
+    Parameters
+    ----------
+    field : Field
+        The field of the block.
+    scheme
+        The scheme or its name; None gives plain layers without a skip connection.
+    steps : int
+        Number of steps, which are the layers.
+    inputs : int, optional
+        Features of a sample; None for no opening layer, so that inputs are states.
+    outputs : int, optional
+        Number of outputs; None for no readout.
+    length : float, optional
+        Time over which they are taken.
+    degree, controls : int, optional
+        `Depth(controls, degree)` gives the weights as functions of depth; by default they are held over each step.
+    opening : str, optional
+        "dense" for a layer from the inputs to the state, "augment" to append zeros to the inputs.
+    opening_width : int, optional
+        Features that the opening layer gives; by default those of the state.
+    read : int, optional
+        How many features of the state the readout uses; by default all.
+    **options
+        Arguments of `Net`.
+
+    Returns
+    -------
+    Net
+
+    Examples
+    --------
+    >>> from stepnet import fields, nets
+    >>> nets.compose_net(fields.residual(fields.dense(4)), "rk4", 5, inputs=2, outputs=1)([[1.0, 2.0]]).shape
+    (1, 1)
     """
     block = Block(field, scheme, steps, length, _build_depth(steps, degree, controls))
     width = field.width if opening_width is None else opening_width
@@ -127,7 +162,29 @@ def resnet(
     inputs: int | None, outputs: int | None, width: int, steps: int, *,
     activation: str | Activation = "tanh", norm: str | None = None, scheme: Any = "euler", **options: Any,
 ) -> Net:  # fmt: skip
-    """y' = s(K y + b); He, Zhang, Ren & Sun (2016), E (2017)."""
+    """y' = s(K y + b); He, Zhang, Ren & Sun (2016), E (2017).
+
+    Parameters
+    ----------
+    inputs, outputs, steps, scheme, **options
+        As in `compose_net`.
+    width : int
+        Features of the state.
+    activation : str or Activation, optional
+        The activation or its name.
+    norm : str, optional
+        The normalisation before each activation: "layer", "rms" or None.
+
+    Returns
+    -------
+    Net
+
+    Examples
+    --------
+    >>> from stepnet import nets
+    >>> nets.resnet(2, 3, width=4, steps=5)([[1.0, 2.0]]).shape
+    (1, 3)
+    """
     return compose_net(fields.residual(dense(width), activation, norm), scheme, steps, inputs, outputs, **options)
 
 
@@ -138,6 +195,29 @@ def antisymmetric(
     """y' = s((K - K' - damping I) y + b); Haber & Ruthotto (2017).
 
     y_(j+1) = y_j + h s((K_j - K_j' - damping I) y_j + b_j) by Euler's scheme.
+
+    Parameters
+    ----------
+    inputs, outputs, steps, scheme, **options
+        As in `compose_net`.
+    width : int
+        Features of the state.
+    damping : float, optional
+        The multiple of the identity that is subtracted.
+    activation : str or Activation, optional
+        The activation or its name.
+    norm : str, optional
+        The normalisation before each activation: "layer", "rms" or None.
+
+    Returns
+    -------
+    Net
+
+    Examples
+    --------
+    >>> from stepnet import nets
+    >>> nets.antisymmetric(2, 3, width=4, steps=5, damping=0.1)([[1.0, 2.0]]).shape
+    (1, 3)
     """
     return compose_net(
         fields.antisymmetric(dense(width), activation, damping, norm), scheme, steps, inputs, outputs, **options
@@ -151,6 +231,27 @@ def parabolic(
     """y' = -K' s(K y + b); Ruthotto & Haber (2020).
 
     y_(j+1) = y_j - h K_j' s(K_j y_j + b_j) by Euler's scheme.
+
+    Parameters
+    ----------
+    inputs, outputs, steps, scheme, **options
+        As in `compose_net`.
+    width : int
+        Features of the state.
+    activation : str or Activation, optional
+        The activation or its name.
+    norm : str, optional
+        The normalisation before each activation: "layer", "rms" or None.
+
+    Returns
+    -------
+    Net
+
+    Examples
+    --------
+    >>> from stepnet import nets
+    >>> nets.parabolic(2, 3, width=4, steps=5)([[1.0, 2.0]]).shape
+    (1, 3)
     """
     return compose_net(fields.parabolic(dense(width), activation, norm), scheme, steps, inputs, outputs, **options)
 
@@ -163,6 +264,27 @@ def hamiltonian(
 
     q_(j+1) = q_j + h K_j' s(K_j p_j + b_j), p_(j+1) = p_j - h K_j' s(K_j q_(j+1) + b_j) by the default scheme, with one
     K for both updates of a layer.
+
+    Parameters
+    ----------
+    inputs, outputs, steps, scheme, **options
+        As in `compose_net`.
+    width : int
+        Features of the state.
+    activation : str or Activation, optional
+        The activation or its name.
+    norm : str, optional
+        The normalisation before each activation: "layer", "rms" or None.
+
+    Returns
+    -------
+    Net
+
+    Examples
+    --------
+    >>> from stepnet import nets
+    >>> nets.hamiltonian(2, 3, width=4, steps=5)([[1.0, 2.0]]).shape
+    (1, 3)
     """
     return compose_net(
         fields.hamiltonian(dense(_half(width)), activation, norm), scheme, steps, inputs, outputs, **options
@@ -177,6 +299,27 @@ def hyperbolic(
 
     y_(j+1) = 2 y_j - y_(j-1) - h^2 K_j' s(K_j y_j + b_j) with y_(-1) = y_0 by the default scheme, which keeps
     v_j = (y_j - y_(j-1)) / h in place of y_(j-1).
+
+    Parameters
+    ----------
+    inputs, outputs, steps, scheme, **options
+        As in `compose_net`.
+    width : int
+        Features of the state.
+    activation : str or Activation, optional
+        The activation or its name.
+    norm : str, optional
+        The normalisation before each activation: "layer", "rms" or None.
+
+    Returns
+    -------
+    Net
+
+    Examples
+    --------
+    >>> from stepnet import nets
+    >>> nets.hyperbolic(2, 3, width=4, steps=5)([[1.0, 2.0]]).shape
+    (1, 3)
     """
     return compose_net(
         fields.hyperbolic(dense(width), activation, norm), scheme, steps, inputs, outputs, opening_width=width,
@@ -188,7 +331,29 @@ def midpoint_net(
     inputs: int | None, outputs: int | None, width: int, steps: int, *, damping: float = 0.0,
     activation: str | Activation = "tanh", **options: Any,
 ) -> Net:  # fmt: skip
-    """y_(k+1) = y_(k-1) + 2 h s((K - K') y_k + b), reversible; Chang et al. (2018)."""
+    """y_(k+1) = y_(k-1) + 2 h s((K - K') y_k + b), reversible; Chang et al. (2018).
+
+    Parameters
+    ----------
+    inputs, outputs, steps, **options
+        As in `compose_net`.
+    width : int
+        Features of the state.
+    damping : float, optional
+        The multiple of the identity that is subtracted from K - K'.
+    activation : str or Activation, optional
+        The activation or its name.
+
+    Returns
+    -------
+    Net
+
+    Examples
+    --------
+    >>> from stepnet import nets
+    >>> nets.midpoint_net(2, 3, width=4, steps=5)([[1.0, 2.0]]).shape
+    (1, 3)
+    """
     return antisymmetric(
         inputs, outputs, width, steps, damping=damping, activation=activation, scheme="midpoint_two_step", **options
     )
@@ -202,6 +367,27 @@ def leapfrog_net(
 
     `start` is "taylor" for y_1 = y_0 - h^2 / 2 K' s(K y_0 + b), which is of second order, or "equal" for y_(-1) = y_0,
     that is y_1 = y_0 - h^2 K' s(K y_0 + b), as in Ruthotto & Haber (2020).
+
+    Parameters
+    ----------
+    inputs, outputs, steps, **options
+        As in `compose_net`.
+    width : int
+        Features of the state.
+    activation : str or Activation, optional
+        The activation or its name.
+    start : str, optional
+        "taylor" or "equal".
+
+    Returns
+    -------
+    Net
+
+    Examples
+    --------
+    >>> from stepnet import nets
+    >>> nets.leapfrog_net(2, 3, width=4, steps=5)([[1.0, 2.0]]).shape
+    (1, 3)
     """
     if not isinstance(start, str) or start not in STARTS:
         raise UnknownName("start", start, STARTS)
@@ -212,7 +398,29 @@ def mlp(
     inputs: int | None, outputs: int | None, width: int, steps: int, *,
     activation: str | Activation = "tanh", norm: str | None = None, **options: Any,
 ) -> Net:  # fmt: skip
-    """y_(k+1) = s(K y_k + b): plain layers without a skip connection, for comparison."""
+    """y_(k+1) = s(K y_k + b): plain layers without a skip connection, for comparison.
+
+    Parameters
+    ----------
+    inputs, outputs, steps, **options
+        As in `compose_net`.
+    width : int
+        Features of the state.
+    activation : str or Activation, optional
+        The activation or its name.
+    norm : str, optional
+        The normalisation before each activation: "layer", "rms" or None.
+
+    Returns
+    -------
+    Net
+
+    Examples
+    --------
+    >>> from stepnet import nets
+    >>> nets.mlp(2, 3, width=4, steps=5)([[1.0, 2.0]]).shape
+    (1, 3)
+    """
     return compose_net(fields.residual(dense(width), activation, norm), None, steps, inputs, outputs, **options)
 
 
@@ -221,7 +429,33 @@ def neural_ode(
     activation: str | Activation = "tanh", norm: str | None = None, scheme: Any = "rk4", has_time: bool = False,
     opening: str = "augment", degree: int | None = 0, controls: int | None = None, **options: Any,
 ) -> Net:  # fmt: skip
-    """y' = MLP(y), or MLP(t, y), with weights that do not depend on depth; Chen et al. (2018)."""
+    """y' = MLP(y), or MLP(t, y), with weights that do not depend on depth; Chen et al. (2018).
+
+    Parameters
+    ----------
+    inputs, outputs, steps, scheme, degree, controls, opening, **options
+        As in `compose_net`.
+    hidden : sequence of int
+        Widths of the hidden layers of the MLP.
+    width : int, optional
+        Features of the state; by default those of the inputs.
+    activation : str or Activation, optional
+        The activation or its name.
+    norm : str, optional
+        The normalisation before each activation: "layer", "rms" or None.
+    has_time : bool, optional
+        Whether t is an input of the MLP.
+
+    Returns
+    -------
+    Net
+
+    Examples
+    --------
+    >>> from stepnet import nets
+    >>> nets.neural_ode(2, 3, hidden=[16], steps=5)([[1.0, 2.0]]).shape
+    (1, 3)
+    """
     width = inputs if width is None else width
     if width is None:
         raise ValueError("`width` must be given where `inputs` is None")
@@ -243,6 +477,37 @@ def graph_ode(
     """Message passing on a graph with any dynamics; Poli et al. (2019), Chamberlain et al. (2021).
 
     With a partitioned state, q and p each have this number of channels.
+
+    Parameters
+    ----------
+    adjacency
+        Symmetric and nonnegative; each node has an edge.
+    channels : int
+        Channels of each node.
+    steps, scheme, **options
+        As in `compose_net`.
+    outputs : int, optional
+        Number of outputs; None for no readout.
+    filter, polynomial : str, optional
+        `filter` and `degree` of `fields.graph`.
+    dynamics : str, optional
+        "residual", "antisymmetric", "parabolic", "hamiltonian", "staggered" or "hyperbolic".
+    activation : str or Activation, optional
+        The activation or its name.
+    norm : str, optional
+        The normalisation before each activation: "layer", "rms" or None.
+
+    Returns
+    -------
+    Net
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stepnet import nets
+    >>> ring = np.roll(np.eye(5), 1, axis=0) + np.roll(np.eye(5), -1, axis=0)
+    >>> nets.graph_ode(ring, channels=2, steps=3)(np.ones((1, 2, 5))).shape
+    (1, 10)
     """
     K = fields.graph(adjacency, channels, filter=filter, degree=polynomial)
     return compose_net(
@@ -260,6 +525,39 @@ def node_net(
 
     Features are ordered channel by channel; `NodeModel` treats the nodes as samples.  With a partitioned state, q and p
     each have half of the channels.  Kipf & Welling (2017), with any dynamics.
+
+    Parameters
+    ----------
+    adjacency
+        Symmetric and nonnegative; each node has an edge.
+    inputs : int, optional
+        Features of each node; None for no opening layer.
+    outputs : int, optional
+        Outputs of each node; None for no readout.
+    channels : int
+        Channels of each node in the block.
+    steps, scheme, length, degree, controls, opening, **options
+        As in `compose_net`.
+    filter, polynomial : str, optional
+        `filter` and `degree` of `fields.graph`.
+    dynamics : str, optional
+        "residual", "antisymmetric", "parabolic", "hamiltonian", "staggered" or "hyperbolic".
+    activation : str or Activation, optional
+        The activation or its name.
+    norm : str, optional
+        The normalisation before each activation: "layer", "rms" or None.
+
+    Returns
+    -------
+    Net
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stepnet import nets
+    >>> ring = np.roll(np.eye(5), 1, axis=0) + np.roll(np.eye(5), -1, axis=0)
+    >>> nets.node_net(ring, 2, 3, channels=4, steps=3)(np.ones((1, 2, 5))).shape
+    (1, 15)
     """
     half = _half(channels, "channels") if _is_halved(dynamics) else channels
     K = fields.graph(adjacency, half, filter=filter, degree=polynomial)
@@ -283,6 +581,38 @@ def attention_net(
     """An attention block as a step; Vaswani et al. (2017), Lu et al. (2019).
 
     With a partitioned state, q and p each have this number of channels.
+
+    Parameters
+    ----------
+    tokens : int
+        Number of tokens.
+    channels : int
+        Channels of each token.
+    steps, scheme, **options
+        As in `compose_net`.
+    heads : int, optional
+        Number of heads.
+    is_causal : bool, optional
+        Whether a token attends only to itself and those before it.
+    outputs : int, optional
+        Number of outputs; None for no readout.
+    dynamics : str, optional
+        "residual", "antisymmetric", "parabolic", "hamiltonian", "staggered" or "hyperbolic".
+    activation : str or Activation, optional
+        The activation or its name.
+    norm : str, optional
+        The normalisation before each activation: "layer", "rms" or None.
+
+    Returns
+    -------
+    Net
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stepnet import nets
+    >>> nets.attention_net(5, 4, steps=2, heads=2)(np.ones((1, 4, 5))).shape
+    (1, 20)
     """
     K = fields.Attention(tokens, channels, heads, is_causal)
     return compose_net(
@@ -300,6 +630,38 @@ def parabolic_cnn(
 
     `shape` is (height, width) of the images, `inputs` their channels, `channels` those of the blocks.  `dynamics` may
     be any; Hamiltonian dynamics use half of the channels for q and half for p.
+
+    Parameters
+    ----------
+    shape : tuple
+        (height, width) of the images.
+    channels : sequence of int
+        Channels of each block.
+    steps : int
+        Steps of each block.
+    inputs : int, optional
+        Channels of the images; None for no opening layer.
+    outputs, scheme, length, degree, controls, opening, **options
+        As in `compose_net`.
+    dynamics : str, optional
+        "residual", "antisymmetric", "parabolic", "hamiltonian", "staggered" or "hyperbolic".
+    activation : str or Activation, optional
+        The activation or its name.
+    norm : str, optional
+        The normalisation before each activation: "layer", "rms" or None.
+    padding : str, optional
+        "zero" or "periodic".
+
+    Returns
+    -------
+    Net
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stepnet import nets
+    >>> nets.parabolic_cnn((8, 8), [4, 8], steps=2, outputs=3)(np.ones((1, 1, 8, 8))).shape
+    (1, 3)
     """
     channels, shape, depth = (
         _count_channels("channels", channels),

@@ -52,6 +52,7 @@ class BrownianPath:
 
     Examples
     --------
+    >>> from stepnet.noise import BrownianPath
     >>> W = BrownianPath(seed=1, path=7, t_span=(0.0, 2.0), dimension=3)
     >>> W(0.5).shape, W([0.1, 0.2]).shape
     ((3,), (2, 3))
@@ -218,6 +219,7 @@ def brownian(
 
     Examples
     --------
+    >>> from stepnet.noise import BrownianPath, brownian
     >>> dW = brownian(seed=1, path=[0, 1, 2], t0=0.25, t1=0.5)
     >>> dW.shape, bool((dW[2] == BrownianPath(seed=1, path=2).increment(0.25, 0.5)).all())
     ((3, 1), True)

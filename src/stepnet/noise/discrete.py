@@ -44,6 +44,7 @@ def two_point(seed: int, path: ArrayLike, step: ArrayLike, dimension: int = 1) -
 
     Examples
     --------
+    >>> from stepnet.noise import two_point
     >>> two_point(seed=1, path=0, step=range(4)).shape
     (4, 1)
     """
@@ -70,6 +71,7 @@ def three_point(seed: int, path: ArrayLike, step: ArrayLike, dimension: int = 1)
 
     Examples
     --------
+    >>> from stepnet.noise import three_point
     >>> three_point(seed=1, path=[0, 5], step=3, dimension=2).shape
     (2, 2)
     """

@@ -43,6 +43,7 @@ class NoiseGrid:
 
     Examples
     --------
+    >>> from stepnet.noise import NoiseGrid
     >>> NoiseGrid((0.0, 1.0), cells=4, levels=3).locate([0.0, 0.5, 0.78125])
     Positions(cell=array([0, 2, 3]), leaf=array([0, 0, 1]), fraction=array([0., 0., 0.]))
     """

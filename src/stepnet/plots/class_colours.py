@@ -20,7 +20,30 @@ DARKER = 0.6  # factor for a colour that is used again after ten classes
 
 @check(place=having("legend", what="a figure or axes"), classes=sequence(lambda name, value: value))
 def class_legend(place: Any, classes: Sequence[Any], *others: Any, **options: Any) -> Any:
-    """A legend in a figure, subfigure or axes: a dot for each class, then other labelled artists."""
+    """A legend in a figure, subfigure or axes: a dot for each class, then other labelled artists.
+
+    Parameters
+    ----------
+    place
+        A figure, subfigure or axes.
+    classes : sequence of Any
+        The classes in the order of their colours.
+    *others
+        Further labelled artists.
+    **options
+        Options of matplotlib's `legend`.
+
+    Returns
+    -------
+    matplotlib.legend.Legend
+
+    Examples
+    --------
+    >>> import matplotlib.pyplot as plt
+    >>> from stepnet import plots
+    >>> len(plots.class_legend(plt.figure(), ["a", "b"]).get_texts())
+    2
+    """
     dots = [
         Line2D([], [], ls="", marker="o", ms=5, mew=0, color=class_colour(k), label=str(each))  # type: ignore[arg-type]
         for k, each in enumerate(classes)

@@ -89,10 +89,21 @@ def layers(
         have the colour of their number, and other labels that of their index among those present.
     axes : sequence of axes, optional
         One for each depth; by default a row in a new figure.
+    block : int, optional
+        Which block of the net.
+    **points
+        Options of matplotlib's `scatter`.
 
     Returns
     -------
     array of axes
+
+    Examples
+    --------
+    >>> import numpy as np, stepnet as sn
+    >>> net = sn.nets.resnet(2, 1, width=3, steps=8)
+    >>> len(sn.plots.layers(net, np.random.default_rng(0).normal(size=(9, 2)), depths=3))
+    3
     """
     states = net.features(x, block)
     chosen = _depths(depths, len(states))
@@ -145,6 +156,20 @@ def regions(
         Points of the grid in each direction.
     margin : float
         Space around the samples, as a fraction of their range.
+    axes
+        Axes to draw into; by default the current ones.
+    **points
+        Options of matplotlib's `scatter`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Examples
+    --------
+    >>> import numpy as np, stepnet as sn
+    >>> x = np.random.default_rng(0).normal(size=(9, 2))
+    >>> axes = sn.plots.regions(lambda points: (points[:, 0] > 0).astype(int), x, x[:, 0] > 0, resolution=20)
     """
     axes = choose_axes(axes)
     x, labels = array()("x", x), validate_labels(labels)
@@ -184,6 +209,20 @@ def graph(
         As in `layers`.
     positions : array (nodes, 2), optional
         Positions of the nodes, by default `graph_positions(adjacency)`.
+    axes
+        Axes to draw into; by default the current ones.
+    **points
+        Options of matplotlib's `scatter`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Examples
+    --------
+    >>> import numpy as np, stepnet as sn
+    >>> ring = np.roll(np.eye(5), 1, axis=0) + np.roll(np.eye(5), -1, axis=0)
+    >>> axes = sn.plots.graph(ring)
     """
     axes = choose_axes(axes)
     place: Any = graph_positions(adjacency) if positions is None else positions
@@ -201,6 +240,22 @@ def graph_positions(adjacency: Any) -> np.ndarray:
     """Positions (nodes, 2) that minimise sum (|x_i - x_j| / d_ij - 1)^2, d the length of the shortest path.
 
     Kamada & Kawai (1989), Inf. Process. Lett. 31:7.
+
+    Parameters
+    ----------
+    adjacency
+        Adjacency matrix (nodes, nodes) of a connected graph.
+
+    Returns
+    -------
+    ndarray
+        Positions (nodes, 2).
+
+    Examples
+    --------
+    >>> import numpy as np, stepnet as sn
+    >>> sn.plots.graph_positions(np.eye(4, k=1) + np.eye(4, k=-1)).shape
+    (4, 2)
     """
     d = shortest_path(adjacency > 0, directed=False, unweighted=True)
     if not np.isfinite(d).all():
@@ -228,6 +283,26 @@ def history(run: Any, axes: Any = None, **line: Any) -> Any:
 
     `run` is a `Run` of mini-batches (validation dashed), a `Minimum`, or the list of minima returned by `multilevel`,
     whose levels are concatenated, with a line where each begins.
+
+    Parameters
+    ----------
+    run
+        A `Run`, a `Minimum`, or a list of minima.
+    axes
+        Axes to draw into; by default the current ones.
+    **line
+        Options of matplotlib's `plot`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Examples
+    --------
+    >>> import numpy as np, stepnet as sn
+    >>> net, data = sn.nets.resnet(2, 1, width=3, steps=2), sn.training.Data(np.ones((4, 2)), np.ones((4, 1)))
+    >>> run = sn.training.train(sn.training.Objective(net, "mse"), data, sn.training.Recipe(epochs=3))
+    >>> axes = sn.plots.history(run)
     """
     axes = choose_axes(axes)
     curves: dict[str | None, Any]

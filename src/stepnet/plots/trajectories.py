@@ -19,7 +19,18 @@ COLOURS = ("#1b5e8c", "#c8553d", "#3a7d44", "#7b4b94", "#b8860b", "#555555")
 
 @contextmanager
 def style() -> Iterator[None]:
-    """A context with light axes and a common colour cycle."""
+    """A context with light axes and a common colour cycle.
+
+    Returns
+    -------
+    context manager
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> with sn.plots.style():
+    ...     axes = sn.plots.step_sizes(sn.solve(sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0)), "dopri5"))
+    """
     rules: Any = {
         "axes.spines.top": False,
         "axes.spines.right": False,
@@ -36,7 +47,29 @@ def style() -> Iterator[None]:
 
 @check(solution=instance(Solution), axes=OPTIONAL_AXES)
 def orbit(solution: Solution, axes: Any = None, *, components: tuple[int, int] = (0, 1), **line: Any) -> Any:
-    """Plot one component of the flat state over another with equal scales, interpolated if the solution is dense."""
+    """Plot one component of the flat state over another with equal scales, interpolated if the solution is dense.
+
+    Parameters
+    ----------
+    solution : Solution
+        The solution.
+    axes
+        Axes to draw into; by default the current ones.
+    components : tuple, optional
+        The entries of the flat state on the two axes.
+    **line
+        Options of matplotlib's `plot`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> rotation = sn.ODE(lambda t, y: [y[1], -y[0]], [1.0, 0.0], (0.0, 6.0))
+    >>> axes = sn.plots.orbit(sn.solve(rotation, "rk4", steps=60))
+    """
     axes = choose_axes(axes)
     t = solution.t if solution.pieces is None else _refine(solution.t)
     y = (solution.y if solution.pieces is None else solution(t)).reshape(len(t), -1)
@@ -54,7 +87,31 @@ def _refine(t: np.ndarray, parts: int = 16) -> np.ndarray:
 
 @check(solution=instance(Solution), energy=function, axes=OPTIONAL_AXES)
 def energy_error(solution: Solution, energy: Callable[[Solution], Any], axes: Any = None, **line: Any) -> Any:
-    """Plot the running maximum of |H - H(0)|, logarithmic; `energy(solution)` returns one number per time."""
+    """Plot the running maximum of |H - H(0)|, logarithmic; `energy(solution)` returns one number per time.
+
+    Parameters
+    ----------
+    solution : Solution
+        The solution.
+    energy : callable
+        `energy(solution)` returns one number per time.
+    axes
+        Axes to draw into; by default the current ones.
+    **line
+        Options of matplotlib's `plot`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> solution = sn.solve(sn.SecondOrder(lambda t, q: -q, [1.0], [0.0], (0.0, 9.0)), "verlet", steps=90)
+    >>> axes = sn.plots.energy_error(solution, lambda s: (s.q[:, 0] ** 2 + s.v[:, 0] ** 2) / 2)
+    >>> axes.get_yscale()
+    'log'
+    """
     axes = choose_axes(axes)
     H = array()("energy", energy(solution))
     if H.shape != solution.t.shape:
@@ -67,7 +124,28 @@ def energy_error(solution: Solution, energy: Callable[[Solution], Any], axes: An
 
 @check(solution=instance(Solution), axes=OPTIONAL_AXES)
 def step_sizes(solution: Solution, axes: Any = None, **line: Any) -> Any:
-    """Plot the step sizes over time, logarithmic."""
+    """Plot the step sizes over time, logarithmic.
+
+    Parameters
+    ----------
+    solution : Solution
+        The solution.
+    axes
+        Axes to draw into; by default the current ones.
+    **line
+        Options of matplotlib's `plot`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> axes = sn.plots.step_sizes(sn.solve(sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0)), "dopri5"))
+    >>> axes.get_yscale()
+    'log'
+    """
     axes = choose_axes(axes)
     label = {"label": solution.scheme.name}
     axes.semilogy(solution.t[:-1], np.abs(np.diff(solution.t)), **{"lw": 0.8, **label, **line})

@@ -60,6 +60,23 @@ def get(name: Any, stages: int | None = None) -> Any:
     """The scheme of this name; `stages` goes with the stabilised families (rkc1, rkc2, rkl1, rkl2; 10 by default).
 
     "rkl2(20)" means the same as `get("rkl2", stages=20)`; a scheme is returned unchanged.
+
+    Parameters
+    ----------
+    name
+        A name, or a scheme.
+    stages : int, optional
+        Number of stages of a stabilised scheme.
+
+    Returns
+    -------
+    scheme
+
+    Examples
+    --------
+    >>> from stepnet import schemes
+    >>> schemes.get("rkl2", stages=20) == schemes.get("rkl2(20)")
+    True
     """
     if is_scheme(name):
         key, found = name.name, name
@@ -86,7 +103,23 @@ def _split(key: str) -> tuple[str, int | None]:
 
 @check(stochastic=validate_flag)
 def names(stochastic: bool = False) -> list[str]:
-    """The names that `get` knows, sorted: schemes for ordinary equations, or those for stochastic ones."""
+    """The names that `get` knows, sorted: schemes for ordinary equations, or those for stochastic ones.
+
+    Parameters
+    ----------
+    stochastic : bool, optional
+        Whether to list schemes for stochastic equations.
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
+    >>> from stepnet import schemes
+    >>> {"dopri5", "rk4", "verlet"} <= set(schemes.names())
+    True
+    """
     return sorted(_stochastic_constants() if stochastic else (*_constants(), *FAMILIES))
 
 
@@ -95,6 +128,21 @@ def find(**properties: Any) -> list[Any]:
 
     Known properties: order, family, explicit, pair, fsal, symplectic, symmetric, reversible, nystrom, ssp, a_stable,
     l_stable.
+
+    Parameters
+    ----------
+    **properties
+        Properties and their values.
+
+    Returns
+    -------
+    list of schemes
+
+    Examples
+    --------
+    >>> from stepnet import schemes
+    >>> [scheme.name for scheme in schemes.find(order=2, symplectic=True, nystrom=False)][:1]
+    ['leapfrog']
     """
     for key, value in properties.items():
         if key not in PROPERTIES:

@@ -83,7 +83,23 @@ def _complex_numbers(name: str, value: Any) -> np.ndarray:
 
 @check_scheme
 def tableau_of(scheme: Any) -> Butcher | None:
-    """The Butcher tableau of a Runge-Kutta scheme in any form; None for splitting and multistep schemes."""
+    """The Butcher tableau of a Runge-Kutta scheme in any form; None for splitting and multistep schemes.
+
+    Parameters
+    ----------
+    scheme
+        The scheme, or its Butcher tableau.
+
+    Returns
+    -------
+    Butcher or None
+
+    Examples
+    --------
+    >>> from stepnet.schemes import conditions, get
+    >>> conditions.tableau_of(get("rk4")).c
+    array([0. , 0.5, 0.5, 1. ])
+    """
     return scheme if isinstance(scheme, Butcher) else getattr(scheme, "butcher", None)
 
 
@@ -92,7 +108,23 @@ def tableau_of(scheme: Any) -> Butcher | None:
 
 @check_scheme
 def order(scheme: Any) -> int:
-    """The order that the coefficients attain, up to `HIGHEST`, by rooted trees, alternating trees or polynomials."""
+    """The order that the coefficients attain, up to `HIGHEST`, by rooted trees, alternating trees or polynomials.
+
+    Parameters
+    ----------
+    scheme
+        The scheme, or its Butcher tableau.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> from stepnet.schemes import conditions, get
+    >>> conditions.order(get("dopri5"))
+    5
+    """
     table = tableau_of(scheme)
     if table is not None:
         rounding = scheme.rounding if isinstance(scheme, StabilisedRK) else TOLERANCE
@@ -106,7 +138,23 @@ def order(scheme: Any) -> int:
 
 @check_scheme
 def embedded_orders(scheme: Any) -> tuple[int, ...]:
-    """The orders that the embedded results attain."""
+    """The orders that the embedded results attain.
+
+    Parameters
+    ----------
+    scheme
+        The scheme, or its Butcher tableau.
+
+    Returns
+    -------
+    tuple of int
+
+    Examples
+    --------
+    >>> from stepnet.schemes import conditions, get
+    >>> conditions.embedded_orders(get("dopri5"))
+    (4,)
+    """
     if not is_pair(scheme):
         return ()
     conditions = Conditions(scheme.butcher.A)
@@ -119,7 +167,23 @@ def _weights_order(conditions: Conditions, b: np.ndarray, tolerance: float = TOL
 
 @check_scheme
 def stage_order(scheme: Any) -> int:
-    """Largest q with sum_j a_ij c_j^(k-1) = c_i^k / k in every stage for k = 1..q (0 for other families)."""
+    """Largest q with sum_j a_ij c_j^(k-1) = c_i^k / k in every stage for k = 1..q (0 for other families).
+
+    Parameters
+    ----------
+    scheme
+        The scheme, or its Butcher tableau.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> from stepnet.schemes import conditions, get
+    >>> conditions.stage_order(get("rk4"))
+    1
+    """
     table = tableau_of(scheme)
     if table is None:
         return 0
@@ -135,6 +199,21 @@ def error_constant(scheme: Any) -> float:
 
     For multistep schemes C_{p+1} of Hairer, Norsett & Wanner I, III.2; NaN for splitting schemes, whose error consists
     of commutators.
+
+    Parameters
+    ----------
+    scheme
+        The scheme, or its Butcher tableau.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> from stepnet.schemes import conditions, get
+    >>> conditions.error_constant(get("euler"))
+    0.5
     """
     table = tableau_of(scheme)
     if table is not None:
@@ -157,34 +236,114 @@ def error_constant(scheme: Any) -> float:
 
 @check_scheme
 def is_explicit(scheme: Any) -> bool:
-    """Whether no stage depends on its own slope."""
+    """Whether no stage depends on its own slope.
+
+    Parameters
+    ----------
+    scheme
+        The scheme, or its Butcher tableau.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> from stepnet.schemes import conditions, get
+    >>> conditions.is_explicit(get("rk4"))
+    True
+    """
     table = tableau_of(scheme)
     return table is None or not np.any(np.triu(table.A))
 
 
 @check_scheme
 def is_pair(scheme: Any) -> bool:
-    """Whether it has an embedded error estimate for adaptive steps."""
+    """Whether it has an embedded error estimate for adaptive steps.
+
+    Parameters
+    ----------
+    scheme
+        The scheme, or its Butcher tableau.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> from stepnet.schemes import conditions, get
+    >>> conditions.is_pair(get("dopri5")), conditions.is_pair(get("rk4"))
+    (True, False)
+    """
     return bool(getattr(scheme, "embedded", ()))
 
 
 @check_scheme
 def is_fsal(scheme: Any) -> bool:
-    """First same as last: the last stage is the new state, so its slope begins the next step."""
+    """First same as last: the last stage is the new state, so its slope begins the next step.
+
+    Parameters
+    ----------
+    scheme
+        The scheme, or its Butcher tableau.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> from stepnet.schemes import conditions, get
+    >>> conditions.is_fsal(get("dopri5")), conditions.is_fsal(get("rk4"))
+    (True, False)
+    """
     table = tableau_of(scheme)
     return bool(getattr(scheme, "is_fsal", False)) if table is None else table.is_fsal
 
 
 @check_scheme
 def is_stiffly_accurate(scheme: Any) -> bool:
-    """Whether the new state is the last stage."""
+    """Whether the new state is the last stage.
+
+    Parameters
+    ----------
+    scheme
+        The scheme, or its Butcher tableau.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> from stepnet.schemes import conditions, get
+    >>> conditions.is_stiffly_accurate(get("dopri5"))
+    True
+    """
     table = tableau_of(scheme)
     return table is not None and bool(np.array_equal(table.A[-1], table.b))
 
 
 @check_scheme
 def symplecticity_defect(scheme: Any) -> float:
-    """max |b_i a_ij + b_j a_ji - b_i b_j|; 0 for splittings, which compose exact flows; NaN for multistep schemes."""
+    """max |b_i a_ij + b_j a_ji - b_i b_j|; 0 for splittings, which compose exact flows; NaN for multistep schemes.
+
+    Parameters
+    ----------
+    scheme
+        The scheme, or its Butcher tableau.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> from stepnet.schemes import conditions, get
+    >>> conditions.symplecticity_defect(get("verlet"))
+    0.0
+    """
     if isinstance(scheme, Splitting):
         return 0.0
     table = tableau_of(scheme)
@@ -196,13 +355,45 @@ def symplecticity_defect(scheme: Any) -> float:
 
 @check_scheme
 def is_symplectic(scheme: Any) -> bool:
-    """Whether it preserves the symplectic form (of a separable problem, for splittings)."""
+    """Whether it preserves the symplectic form (of a separable problem, for splittings).
+
+    Parameters
+    ----------
+    scheme
+        The scheme, or its Butcher tableau.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> from stepnet.schemes import conditions, get
+    >>> conditions.is_symplectic(get("verlet")), conditions.is_symplectic(get("rk4"))
+    (True, False)
+    """
     return symplecticity_defect(scheme) < ROUNDING
 
 
 @check_scheme
 def is_symmetric(scheme: Any) -> bool:
-    """Whether a step with -h inverts a step with h: the scheme is its own adjoint."""
+    """Whether a step with -h inverts a step with h: the scheme is its own adjoint.
+
+    Parameters
+    ----------
+    scheme
+        The scheme, or its Butcher tableau.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> from stepnet.schemes import conditions, get
+    >>> conditions.is_symmetric(get("verlet")), conditions.is_symmetric(get("rk4"))
+    (True, False)
+    """
     table = tableau_of(scheme)
     if table is not None:
         return bool(np.allclose(table.A + table.A[::-1, ::-1], table.b[None, :], rtol=0, atol=ROUNDING))
@@ -222,7 +413,23 @@ def is_symmetric(scheme: Any) -> bool:
 
 @check_scheme
 def is_reversible(scheme: Any) -> bool:
-    """Whether the previous state can be computed explicitly, exactly up to rounding."""
+    """Whether the previous state can be computed explicitly, exactly up to rounding.
+
+    Parameters
+    ----------
+    scheme
+        The scheme, or its Butcher tableau.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> from stepnet.schemes import conditions, get
+    >>> conditions.is_reversible(get("verlet")), conditions.is_reversible(get("rk4"))
+    (True, False)
+    """
     return is_symmetric(scheme) and not isinstance(tableau_of(scheme), Butcher)
 
 
@@ -232,6 +439,21 @@ def ssp_coefficient(scheme: Any) -> float:
     """Largest r for which the step is a convex combination of Euler steps of length h/r; 0 if there is none.
 
     Kraaijevanger (1991), BIT 31:482: K (I + rK)^-1 >= 0 and r K (I + rK)^-1 1 <= 1 with K = [A 0; b 0].
+
+    Parameters
+    ----------
+    scheme
+        The scheme, or its Butcher tableau.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> from stepnet.schemes import conditions, get
+    >>> round(conditions.ssp_coefficient(get("ssprk3")), 6)
+    1.0
     """
     table = tableau_of(scheme)
     if table is None:
@@ -252,7 +474,25 @@ def ssp_coefficient(scheme: Any) -> float:
 
 @check_scheme
 def stability_function(scheme: Any) -> tuple[Polynomial, Polynomial]:
-    """R(z) = P(z) / Q(z) with y_new = R(h lambda) y for y' = lambda y; P = det(I - zA + z 1 b'), Q = det(I - zA)."""
+    """R(z) = P(z) / Q(z) with y_new = R(h lambda) y for y' = lambda y; P = det(I - zA + z 1 b'), Q = det(I - zA).
+
+    Parameters
+    ----------
+    scheme
+        The scheme, or its Butcher tableau.
+
+    Returns
+    -------
+    tuple of Polynomial
+        P and Q.
+
+    Examples
+    --------
+    >>> from stepnet.schemes import conditions, get
+    >>> P, Q = conditions.stability_function(get("rk4"))
+    >>> P.coef.round(4)
+    array([1.    , 1.    , 0.5   , 0.1667, 0.0417])
+    """
     table = tableau_of(scheme)
     if table is None:
         raise TypeError(f"{scheme.name}: only one-step Runge-Kutta schemes have a stability function")
@@ -268,7 +508,26 @@ def stability_function(scheme: Any) -> tuple[Polynomial, Polynomial]:
 
 @check(scheme=A_SCHEME, z=_complex_numbers)
 def amplification(scheme: Any, z: Any) -> np.ndarray:
-    """Largest |y_{n+1} / y_n| on y' = lambda y at z = h lambda (for splittings on q'' = -omega^2 q, z = i h omega)."""
+    """Largest |y_{n+1} / y_n| on y' = lambda y at z = h lambda (for splittings on q'' = -omega^2 q, z = i h omega).
+
+    Parameters
+    ----------
+    scheme
+        The scheme, or its Butcher tableau.
+    z
+        Complex numbers h lambda, of any shape.
+
+    Returns
+    -------
+    ndarray
+        Of the shape of `z`.
+
+    Examples
+    --------
+    >>> from stepnet.schemes import conditions, get
+    >>> float(conditions.amplification(get("euler"), -1.5))
+    0.5
+    """
     if isinstance(scheme, StabilisedRK):
         return np.abs(_recursion(scheme, z))
     if tableau_of(scheme) is not None:
@@ -282,7 +541,23 @@ def amplification(scheme: Any, z: Any) -> np.ndarray:
 @check_scheme
 @remember
 def real_stability_limit(scheme: Any) -> float:
-    """Largest x for which every point of [-x, 0] is stable (infinity if all are; NaN for second-order problems)."""
+    """Largest x for which every point of [-x, 0] is stable (infinity if all are; NaN for second-order problems).
+
+    Parameters
+    ----------
+    scheme
+        The scheme, or its Butcher tableau.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> from stepnet.schemes import conditions, get
+    >>> round(float(conditions.real_stability_limit(get("rk4"))), 4)
+    2.7853
+    """
     if isinstance(scheme, Splitting) or getattr(scheme, "derivative", 1) == 2:
         return float("nan")
     return _find_first_exit(scheme, -1.0)
@@ -291,7 +566,23 @@ def real_stability_limit(scheme: Any) -> float:
 @check_scheme
 @remember
 def imaginary_stability_limit(scheme: Any) -> float:
-    """Largest y for which every point of i [0, y] is stable: the largest h omega on an oscillator."""
+    """Largest y for which every point of i [0, y] is stable: the largest h omega on an oscillator.
+
+    Parameters
+    ----------
+    scheme
+        The scheme, or its Butcher tableau.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> from stepnet.schemes import conditions, get
+    >>> round(float(conditions.imaginary_stability_limit(get("rk4"))), 4)
+    2.8284
+    """
     is_polynomial = tableau_of(scheme) is not None and not isinstance(scheme, StabilisedRK)
     if is_polynomial and _growth_on_imaginary_axis(scheme) > 0:
         return 0.0
@@ -300,7 +591,23 @@ def imaginary_stability_limit(scheme: Any) -> float:
 
 @check_scheme
 def is_a_stable(scheme: Any) -> bool:
-    """Whether |R(z)| <= 1 on the whole left half plane: no pole there, and |R| <= 1 on the imaginary axis."""
+    """Whether |R(z)| <= 1 on the whole left half plane: no pole there, and |R| <= 1 on the imaginary axis.
+
+    Parameters
+    ----------
+    scheme
+        The scheme, or its Butcher tableau.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> from stepnet.schemes import conditions, get
+    >>> conditions.is_a_stable(get("rk4"))
+    False
+    """
     if tableau_of(scheme) is None:
         return False
     P, Q = stability_function(scheme)
@@ -314,7 +621,23 @@ def is_a_stable(scheme: Any) -> bool:
 
 @check_scheme
 def is_l_stable(scheme: Any) -> bool:
-    """A-stable, and R(z) -> 0 as z -> infinity."""
+    """A-stable, and R(z) -> 0 as z -> infinity.
+
+    Parameters
+    ----------
+    scheme
+        The scheme, or its Butcher tableau.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> from stepnet.schemes import conditions, get
+    >>> conditions.is_l_stable(get("rk4"))
+    False
+    """
     if not is_a_stable(scheme):
         return False
     P, Q = stability_function(scheme)

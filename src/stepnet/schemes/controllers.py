@@ -14,6 +14,26 @@ class Controller:
 
     All controllers thus have the same error at equilibrium.  The factor is clipped to [shrink, grow].  k is the order
     of the error estimate plus one, err the norm of the error divided by the tolerance.
+
+    Parameters
+    ----------
+    name : str
+        How it is found.
+    beta1, beta2, beta3 : float
+        Exponents of the last error and of the two before.
+    reference : str
+        Where it is from.
+    safety : float, optional
+        The factor s^(1/k).
+    shrink, grow : float, optional
+        Bounds of the ratio of consecutive step sizes.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> controller = sn.schemes.Controller("H211", 0.25, 0.25, 0.0, "Soderlind (2003), ACM TOMS 29:1")
+    >>> sn.solve(sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0)), "dopri5", controller=controller).status.name
+    'COMPLETED'
     """
 
     name: str

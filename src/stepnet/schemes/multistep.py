@@ -25,6 +25,30 @@ class Multistep:
 
     d = `derivative` is 1 for y' = f(t, y) and 2 for q'' = a(t, q).  The first steps are taken by `starter`, a one-step
     scheme whose order is lower by at most one.
+
+    Parameters
+    ----------
+    name : str
+        How it is found.
+    order : int
+        The order, which the coefficients must attain.
+    alpha : tuple of float
+        Coefficients of the states, the latest first.
+    beta : tuple of float
+        Coefficients of the slopes, the latest first.
+    starter : ExplicitRK or Splitting
+        A one-step scheme for the first steps.
+    reference : str
+        Where the coefficients are from.
+    derivative : int, optional
+        d, 1 or 2.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> heun = sn.schemes.get("heun2")
+    >>> sn.schemes.Multistep("adams2", 2, (1.0, 0.0), (1.5, -0.5), heun, "Bashforth (1883)").order
+    2
     """
 
     name: str

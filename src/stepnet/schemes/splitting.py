@@ -35,6 +35,26 @@ class Splitting:
     For a separable problem A advances q with p fixed (drift) and B advances p with q fixed (kick); for a sum of
     right-hand sides A and B are the flows of its parts.  A scheme that begins with a kick has a_1 = 0.  With `nystrom`
     the order holds only when A is linear, as in q'' = a(t, q).
+
+    Parameters
+    ----------
+    name : str
+        How it is found.
+    order : int
+        The order, which the coefficients must attain.
+    a, b : tuple of float
+        Fractions of the step of part A and of part B.
+    reference : str
+        Where the coefficients are from.
+    nystrom : bool, optional
+        Whether the order holds only when A is linear.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> strang = sn.schemes.Splitting("strang_2", 2, (0.5, 0.5), (1.0, 0.0), "Strang (1968)")
+    >>> sn.schemes.conditions.is_symmetric(strang)
+    True
     """
 
     name: str

@@ -18,6 +18,23 @@ def rkc1(stages: int, damping: float = 0.05) -> StabilisedRK:
     """First-order Chebyshev scheme: the stability polynomial is T_s(w_0 + w_1 z) / T_s(w_0).
 
     Here w_0 = 1 + damping / s^2 and w_1 = T_s / T_s' at w_0.
+
+    Parameters
+    ----------
+    stages : int
+        Number of stages s.
+    damping : float, optional
+        Distance of the stability polynomial from 1 inside the interval.
+
+    Returns
+    -------
+    StabilisedRK
+
+    Examples
+    --------
+    >>> from stepnet import schemes
+    >>> round(float(schemes.conditions.real_stability_limit(schemes.rkc1(10))), 1)
+    193.7
     """
     w0 = 1 + damping / stages**2
     T, dT, _ = _chebyshev(stages, w0)
@@ -33,6 +50,23 @@ def rkc2(stages: int, damping: float = 2 / 13) -> StabilisedRK:
     """Second-order Chebyshev scheme: stage j has the polynomial a_j + b_j T_j(w_0 + w_1 z).
 
     Here w_0 = 1 + damping / s^2, w_1 = T_s' / T_s'', b_j = T_j'' / T_j'^2 and a_j = 1 - b_j T_j, all at w_0.
+
+    Parameters
+    ----------
+    stages : int
+        Number of stages s, at least 2.
+    damping : float, optional
+        Distance of the stability polynomial from 1 inside the interval.
+
+    Returns
+    -------
+    StabilisedRK
+
+    Examples
+    --------
+    >>> from stepnet import schemes
+    >>> schemes.conditions.order(schemes.rkc2(5))
+    2
     """
     w0 = 1 + damping / stages**2
     T, dT, ddT = _chebyshev(stages, w0)
@@ -49,7 +83,23 @@ def rkc2(stages: int, damping: float = 2 / 13) -> StabilisedRK:
 
 @check(stages=whole(1, MOST_STAGES))
 def rkl1(stages: int) -> StabilisedRK:
-    """First-order Legendre scheme: the stability polynomial is P_s(1 + w_1 z), w_1 = 2 / (s^2 + s)."""
+    """First-order Legendre scheme: the stability polynomial is P_s(1 + w_1 z), w_1 = 2 / (s^2 + s).
+
+    Parameters
+    ----------
+    stages : int
+        Number of stages s.
+
+    Returns
+    -------
+    StabilisedRK
+
+    Examples
+    --------
+    >>> from stepnet import schemes
+    >>> round(schemes.conditions.real_stability_limit(schemes.rkl1(5)))
+    30
+    """
     w1 = 2 / (stages**2 + stages)
     mu = [(2 * j - 1) / j for j in range(1, stages + 1)]
     nu = [1 - x for x in mu]  # is (1 - j) / j, but keeps mu + nu = 1 exact
@@ -61,6 +111,21 @@ def rkl2(stages: int) -> StabilisedRK:
     """Second-order Legendre scheme: stage j has the polynomial 1 - b_j + b_j P_j(1 + w_1 z), w_1 = 4 / (s^2 + s - 2).
 
     Here b_j = (j^2 + j - 2) / (2 j (j + 1)) from j = 2 on and b_0 = b_1 = b_2.
+
+    Parameters
+    ----------
+    stages : int
+        Number of stages s, odd and at least 3.
+
+    Returns
+    -------
+    StabilisedRK
+
+    Examples
+    --------
+    >>> from stepnet import schemes
+    >>> round(schemes.conditions.real_stability_limit(schemes.rkl2(5)))
+    15
     """
     w1 = 4 / (stages**2 + stages - 2)
     b = [1 / 3, 1 / 3] + [(j**2 + j - 2) / (2 * j * (j + 1)) for j in range(2, stages + 1)]

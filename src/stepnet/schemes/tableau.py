@@ -21,7 +21,23 @@ AN_ORDER = whole(-MOST_COUNT, MOST_COUNT)  # records check the range, with the n
 
 
 class Butcher(NamedTuple):
-    """Y_i = y + h sum a_ij f(t + c_j h, Y_j),  y_new = y + h sum b_i f(t + c_i h, Y_i)."""
+    """Y_i = y + h sum a_ij f(t + c_j h, Y_j),  y_new = y + h sum b_i f(t + c_i h, Y_i).
+
+    Parameters
+    ----------
+    A : ndarray
+        Coefficients of the stages (stages, stages).
+    b : ndarray
+        Weights (stages,).
+    c : ndarray
+        Nodes (stages,).
+
+    Examples
+    --------
+    >>> from stepnet.schemes import conditions, get
+    >>> conditions.tableau_of(get("rk4")).b.round(4)
+    array([0.1667, 0.3333, 0.3333, 0.1667])
+    """
 
     A: np.ndarray
     b: np.ndarray
@@ -36,7 +52,21 @@ class Butcher(NamedTuple):
 
 @dataclass(frozen=True)
 class Embedded:
-    """Weights of a second result from the same stages; its difference from the first estimates the error."""
+    """Weights of a second result from the same stages; its difference from the first estimates the error.
+
+    Parameters
+    ----------
+    b : tuple of float
+        The weights.
+    order : int
+        Their order.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> sn.schemes.get("dopri5").embedded[0].order
+    4
+    """
 
     b: tuple[float, ...]
     order: int
@@ -79,6 +109,30 @@ class ExplicitRK:
     `a` holds the rows of the strict lower triangle, the empty first row included.  `c` is the row sums.  With one
     embedded result the error estimate is h (b - b^) k; with two, e and e~, it is the rule of DOP853,
     |e|^2 / sqrt(|e|^2 + 0.01 |e~|^2).
+
+    Parameters
+    ----------
+    name : str
+        How it is found.
+    order : int
+        The order, which the coefficients must attain.
+    a : tuple
+        Rows of the strict lower triangle.
+    b : tuple of float
+        Weights.
+    reference : str
+        Where the coefficients are from.
+    embedded : tuple of Embedded, optional
+        Embedded results for the error estimate.
+    dense : Dense, optional
+        The continuous extension; by default cubic Hermite interpolation.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> ralston = sn.schemes.ExplicitRK("ralston", 2, ((), (2 / 3,)), (1 / 4, 3 / 4), "Ralston (1962)")
+    >>> sn.schemes.conditions.order(ralston)
+    2
     """
 
     name: str
@@ -147,7 +201,25 @@ class ExplicitRK:
 @check(name=text, order=AN_ORDER)
 @dataclass(frozen=True)
 class LowStorageRK:
-    """d <- A_i d + h f(t + c_i h, y);  y <- y + B_i d: two registers for any number of stages."""
+    """d <- A_i d + h f(t + c_i h, y);  y <- y + B_i d: two registers for any number of stages.
+
+    Parameters
+    ----------
+    name : str
+        How it is found.
+    order : int
+        The order, which the coefficients must attain.
+    A, B : tuple of float
+        One coefficient for each stage.
+    reference : str
+        Where the coefficients are from.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> sn.schemes.LowStorageRK("heun_2n", 2, (0.0, -1.0), (1.0, 0.5), "Williamson (1980)").order
+    2
+    """
 
     name: str
     order: int
@@ -186,6 +258,23 @@ class StabilisedRK:
 
     Orthogonal polynomials make the real stability interval grow like the square of the number of stages.  Entry
     j - 1 of each tuple belongs to stage j.
+
+    Parameters
+    ----------
+    name : str
+        How it is found.
+    order : int
+        The order, which the coefficients must attain.
+    mu, nu, mu_tilde, gamma_tilde : tuple of float
+        One coefficient for each stage.
+    reference : str
+        Where the coefficients are from.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> len(sn.schemes.rkc2(10).mu)
+    10
     """
 
     name: str

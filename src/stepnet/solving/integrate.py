@@ -108,6 +108,12 @@ def solve(
     Returns
     -------
     Solution
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> sn.solve(sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0)), "tsit5", rtol=1e-9).y[-1].round(8)
+    array([0.36787944])
     """
     scheme = find_scheme(problem, scheme, steps)
     if path is not None:
@@ -178,6 +184,24 @@ def start(
 
     `restore` is the path of a file written by `Integrator.save`: the run continues from there, bit for bit on the same
     machine with the same versions.
+
+    Parameters
+    ----------
+    problem, scheme, steps, rtol, atol, first_step, max_step, controller, norm, max_steps
+        As in `solve`.
+    restore : _empty, optional
+        A file written by `Integrator.save`.
+
+    Returns
+    -------
+    Integrator
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> run = sn.start(sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0)), "rk4", steps=10)
+    >>> run.step()
+    Integrator by rk4 at t = 0.1 of 1, h = 0.1, 1 steps
     """
     scheme = find_scheme(problem, scheme, steps)
     if isinstance(problem, SDE):
@@ -191,7 +215,24 @@ def start(
 
 
 class Integrator:
-    """A run in progress, which can be inspected, advanced, changed and stored."""
+    """A run in progress, which can be inspected, advanced, changed and stored.
+
+    Parameters
+    ----------
+    problem : Problem
+        What to solve.
+    scheme : _empty
+        The scheme.
+    plan : Plan
+        The validated numbers of the run.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> run = sn.start(sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0)), "rk4", steps=10)
+    >>> run.t, run.y
+    (0.0, array([1.]))
+    """
 
     def __init__(self, problem: Problem, scheme, plan: Plan):
         self.problem, self.scheme = problem, find_scheme(problem, scheme)

@@ -105,6 +105,12 @@ def solve_ivp(
     -------
     IvpResult
         With `t`, `y` (n, times), `sol`, `t_events`, `y_events`, `nfev`, `njev`, `nlu`, `status`, `message`, `success`.
+
+    Examples
+    --------
+    >>> from stepnet import solve_ivp
+    >>> solve_ivp(lambda t, y: -y, (0.0, 1.0), [1.0], rtol=1e-8, atol=1e-10).y[:, -1].round(6)
+    array([0.367879])
     """
     if (isinstance(method, str) and method in HANDED_OVER) or (inspect.isclass(method) and not isinstance(method, str)):
         return _solve_with_scipy(fun, t_span, y0, method, t_eval, dense_output, events, vectorized, args, options)

@@ -35,6 +35,12 @@ class AdjointSafety:
     is_safe : bool
     verdict : str
         A summary in one sentence.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> sn.stability.adjoint_safety(sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0)), "rk4", steps=50).is_safe
+    True
     """
 
     return_error: float
@@ -51,6 +57,24 @@ def adjoint_safety(
     """Solve a problem forward and backward, and compare the gradient of the adjoint equation with the exact one.
 
     The default loss is half the squared end state.
+
+    Parameters
+    ----------
+    problem, scheme, loss, end_gradient, steps
+        As in `gradient`.
+    **choices
+        Further options of `gradient`.
+
+    Returns
+    -------
+    AdjointSafety
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> stiff = sn.ODE(lambda t, y: -100.0 * y, [1.0], (0.0, 1.0))
+    >>> sn.stability.adjoint_safety(stiff, "dopri5").is_safe
+    False
     """
     if loss is None and end_gradient is None:
 

@@ -49,6 +49,13 @@ class BatchSolution:
         How each sample ended: indices into `per_sample_steps.STATUSES`; `status` has them as text.
     inside
         With `dense=True` the dense output, evaluated by `at`.
+
+    Examples
+    --------
+    >>> import torch, stepnet.torch as snt
+    >>> solution = snt.solve(lambda t, y: -y, torch.ones(3, 2), torch.linspace(0.0, 1.0, 5))
+    >>> solution.y.shape
+    torch.Size([3, 5, 2])
     """
 
     t: Tensor
@@ -108,6 +115,16 @@ def solve(
         `event_fn(t, y)`, (batch,) or (batch, events): a sample ends where any of its entries changes sign.
     dense : bool
         Whether to store dense output for `solution.at(t)`.
+
+    Returns
+    -------
+    BatchSolution
+
+    Examples
+    --------
+    >>> import torch, stepnet.torch as snt
+    >>> snt.solve(lambda t, y: -y, torch.ones(3, 1), torch.tensor([0.0, 1.0])).y[:, -1].shape
+    torch.Size([3, 1])
     """
     problem = pose_batch(func, y0)
     try:

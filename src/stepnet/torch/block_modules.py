@@ -48,6 +48,16 @@ def ODEBlock(
     how
         `memory`; for layers `depth` and the other arguments of `LayerBlock`; otherwise `rtol` and `atol` as in
         `odeint_adjoint`, and for a Field the arguments of `FieldFunction`.
+
+    Returns
+    -------
+    LayerBlock or SolveBlock
+
+    Examples
+    --------
+    >>> import torch, stepnet.torch as snt
+    >>> snt.ODEBlock(lambda t, y: -y, "rk4", steps=10)(torch.ones(1)).shape
+    torch.Size([1])
     """
     if isinstance(field, Field):
         length = _require_number(length)
@@ -78,6 +88,16 @@ def ResidualBlock(
     how
         `length`, `depth`, and the arguments of `LayerBlock`.  By default weights are held over each step
         (`fields.HeldWeights(steps)`); `fields.Depth(controls, degree)` makes them splines in depth.
+
+    Returns
+    -------
+    LayerBlock
+
+    Examples
+    --------
+    >>> import torch, stepnet.torch as snt
+    >>> snt.ResidualBlock(4, steps=3)(torch.ones(2, 4)).shape
+    torch.Size([2, 4])
     """
     return _build_block(fields.residual(_require_square(K), activation, norm), scheme, steps, **how)
 
@@ -86,7 +106,25 @@ def AntisymmetricBlock(
     K: Connectivity | int, steps: int, *, activation: str | Activation = "tanh", norm: str | None = None,
     scheme: Any = "euler", damping: float = 0.0, **how: Any,
 ) -> LayerBlock:  # fmt: skip
-    """y' = s((K - K' - damping I) y + b)."""
+    """y' = s((K - K' - damping I) y + b).
+
+    Parameters
+    ----------
+    K, steps, activation, norm, scheme, **how
+        As in `ResidualBlock`.
+    damping : float, optional
+        The multiple of the identity that is subtracted.
+
+    Returns
+    -------
+    LayerBlock
+
+    Examples
+    --------
+    >>> import torch, stepnet.torch as snt
+    >>> snt.AntisymmetricBlock(4, steps=3)(torch.ones(2, 4)).shape
+    torch.Size([2, 4])
+    """
     return _build_block(fields.antisymmetric(_require_square(K), activation, damping, norm), scheme, steps, **how)
 
 
@@ -94,7 +132,23 @@ def ParabolicBlock(
     K: Connectivity | int, steps: int, *, activation: str | Activation = "tanh", norm: str | None = None,
     scheme: Any = "euler", **how: Any,
 ) -> LayerBlock:  # fmt: skip
-    """y' = -K' s(K y + b)."""
+    """y' = -K' s(K y + b).
+
+    Parameters
+    ----------
+    K, steps, activation, norm, scheme, **how
+        As in `ResidualBlock`.
+
+    Returns
+    -------
+    LayerBlock
+
+    Examples
+    --------
+    >>> import torch, stepnet.torch as snt
+    >>> snt.ParabolicBlock(4, steps=3)(torch.ones(2, 4)).shape
+    torch.Size([2, 4])
+    """
     return _build_block(fields.parabolic(_require_square(K), activation, norm), scheme, steps, **how)
 
 
@@ -105,6 +159,21 @@ def HamiltonianBlock(
     """q' = K' s(K p + b), p' = -K' s(K q + b) on states (q, p), half of the features each; reversible.
 
     q_(j+1) = q_j + h K_j' s(K_j p_j + b_j), p_(j+1) = p_j - h K_j' s(K_j q_(j+1) + b_j) by the default scheme.
+
+    Parameters
+    ----------
+    K, steps, activation, norm, scheme, **how
+        As in `ResidualBlock`.
+
+    Returns
+    -------
+    LayerBlock
+
+    Examples
+    --------
+    >>> import torch, stepnet.torch as snt
+    >>> snt.HamiltonianBlock(4, steps=3)(torch.ones(2, 4)).shape
+    torch.Size([2, 4])
     """
     return _build_block(fields.hamiltonian(_half(K), activation, norm), scheme, steps, **how)
 
@@ -116,6 +185,21 @@ def HyperbolicBlock(
     """q'' = -K' s(K q + b) on states (q, v), half of the features each; reversible.
 
     v_(j+1) = v_j - h K_j' s(K_j q_j + b_j), q_(j+1) = q_j + h v_(j+1) by the default scheme.
+
+    Parameters
+    ----------
+    K, steps, activation, norm, scheme, **how
+        As in `ResidualBlock`.
+
+    Returns
+    -------
+    LayerBlock
+
+    Examples
+    --------
+    >>> import torch, stepnet.torch as snt
+    >>> snt.HyperbolicBlock(4, steps=3)(torch.ones(2, 4)).shape
+    torch.Size([2, 4])
     """
     return _build_block(fields.hyperbolic(_half(K), activation, norm), scheme, steps, **how)
 
@@ -160,7 +244,21 @@ def _times(length: float | Tensor, steps: int, like: Tensor) -> Tensor:
 
 
 class SolveBlock(torch.nn.Module):
-    """y(0) -> y(length) for any function (t, y); see `ODEBlock`."""
+    """y(0) -> y(length) for any function (t, y); see `ODEBlock`.
+
+    Parameters
+    ----------
+    func, scheme, steps, length : Func
+        `field`, `scheme`, `steps` and `length` of `ODEBlock`.
+    memory, rtol, atol
+        As in `odeint_adjoint`.
+
+    Examples
+    --------
+    >>> import torch, stepnet.torch as snt
+    >>> snt.SolveBlock(lambda t, y: -y, "rk4", steps=10)(torch.ones(1)).shape
+    torch.Size([1])
+    """
 
     def __init__(
         self, func: Func, scheme: Any, steps: int | None = None, length: float | Tensor = 1.0, *,

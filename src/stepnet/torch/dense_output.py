@@ -40,6 +40,24 @@ def odeint_dense(
     """The solution of y' = func(t, y), y(t0) = y0 up to t1, as a differentiable function of a tensor of times.
 
     Arguments are those of `odeint`; `method` is a pair, whose steps and stages are stored.
+
+    Parameters
+    ----------
+    func, y0, rtol, atol, method, options
+        As in `odeint`.
+    t0, t1 : float or Tensor
+        Initial and final time.
+
+    Returns
+    -------
+    callable
+
+    Examples
+    --------
+    >>> import torch, stepnet.torch as snt
+    >>> solution = snt.odeint_dense(lambda t, y: -y, torch.ones(1), 0.0, 1.0, method="dopri5")
+    >>> solution(torch.tensor(0.5))
+    tensor([0.6065])
     """
     scheme, problem = find_scheme(method), pose_problem(func, y0)
     options = validate_options(scheme, options)

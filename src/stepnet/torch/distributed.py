@@ -18,6 +18,27 @@ def over_ranks(
 
     A `carrier` of `nets.mgrit_forward` and `nets.mgrit_gradient`, which all ranks of the group call with the same
     arguments.  An error on one rank is raised on all.
+
+    Parameters
+    ----------
+    function : callable
+        Called on each rank.
+    *lists
+        Lists of equal length.
+    group : dist.ProcessGroup, optional
+        Of `torch.distributed`; by default all ranks.
+
+    Returns
+    -------
+    list
+
+    Examples
+    --------
+    >>> import tempfile, torch.distributed as dist, stepnet.torch as snt
+    >>> dist.init_process_group("gloo", init_method=f"file://{tempfile.mkdtemp()}/store", rank=0, world_size=1)
+    >>> snt.over_ranks(lambda x: x**2, [1, 2, 3])
+    [1, 4, 9]
+    >>> dist.destroy_process_group()
     """
     if not dist.is_initialized():
         raise RuntimeError("`over_ranks` needs a group of processes; call torch.distributed.init_process_group first")

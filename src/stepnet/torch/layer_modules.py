@@ -41,6 +41,15 @@ class LayerChain(torch.nn.Module):
         As in `LayerBlock`; outputs of several axes are flattened in that order.
     seed, initialisation, theta
         Of the initial weights, as in `LayerBlock`.
+    device, dtype : Device, optional
+        Of the parameters.
+
+    Examples
+    --------
+    >>> import torch, stepnet.torch as snt
+    >>> from stepnet import fields
+    >>> snt.LayerChain(fields.mlp([2, 16, 3]))(torch.ones(5, 2)).shape
+    torch.Size([5, 3])
     """
 
     def __init__(
@@ -119,6 +128,16 @@ class LayerBlock(torch.nn.Module):
         "glorot", "lecun", "he", "orthogonal" or "stable".
     theta : array, optional
         Initial parameters in one flat vector, instead of random ones.
+    device, dtype : Device, optional
+        Of the parameters.
+
+    Examples
+    --------
+    >>> import torch, stepnet.torch as snt
+    >>> from stepnet import fields, nets
+    >>> block = snt.LayerBlock(nets.Block(fields.residual(fields.dense(4)), "rk4", steps=3))
+    >>> block(torch.ones(2, 4)).shape
+    torch.Size([2, 4])
     """
 
     def __init__(
@@ -192,6 +211,16 @@ class FieldFunction(torch.nn.Module):
         As in `LayerBlock`.
     seed, initialisation, theta
         Of the initial weights, as in `LayerBlock`.
+    device, dtype : Device, optional
+        Of the parameters.
+
+    Examples
+    --------
+    >>> import torch, stepnet.torch as snt
+    >>> from stepnet import fields
+    >>> func = snt.FieldFunction(fields.residual(fields.dense(2)))
+    >>> snt.odeint(func, torch.ones(5, 2), torch.tensor([0.0, 1.0])).shape
+    torch.Size([2, 5, 2])
     """
 
     def __init__(

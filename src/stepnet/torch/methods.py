@@ -36,7 +36,18 @@ UNKNOWN = {
 
 
 def method_names() -> list[str]:
-    """The names accepted as `method`; a scheme of `stepnet.schemes` is accepted too."""
+    """The names accepted as `method`; a scheme of `stepnet.schemes` is accepted too.
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
+    >>> import stepnet.torch as snt
+    >>> "dopri5" in snt.method_names()
+    True
+    """
     return sorted({*THEIRS, *catalogue.names()})
 
 

@@ -59,6 +59,13 @@ class NetModule(torch.nn.Module):
         Of the weights drawn by `reset_parameters`, as in `LayerBlock`.
     device, dtype
         Of the parameters; by default the CPU and the net's own dtype.
+
+    Examples
+    --------
+    >>> import torch, stepnet.torch as snt
+    >>> from stepnet import nets
+    >>> snt.NetModule(nets.resnet(2, 3, width=4, steps=5))(torch.ones(1, 2, dtype=torch.float64)).shape
+    torch.Size([1, 3])
     """
 
     def __init__(
@@ -224,5 +231,24 @@ def _dots(name: str) -> list[int]:
 
 
 def from_net(net: Net, **how: Any) -> NetModule:
-    """A net of `stepnet.nets` as a module; `how` holds the other arguments of `NetModule`."""
+    """A net of `stepnet.nets` as a module; `how` holds the other arguments of `NetModule`.
+
+    Parameters
+    ----------
+    net : Net
+        Design and weights, which are copied.
+    **how
+        Further arguments of `NetModule`.
+
+    Returns
+    -------
+    NetModule
+
+    Examples
+    --------
+    >>> import stepnet.torch as snt
+    >>> from stepnet import nets
+    >>> [name for name, _ in snt.from_net(nets.resnet(2, 3, width=4, steps=5)).named_parameters()][0]
+    'opening.K'
+    """
     return NetModule(net, **how)

@@ -89,6 +89,12 @@ def odeint(
     Returns
     -------
     tensor (times, *shape), or a tuple of such tensors; with `event_fn` preceded by the time of the event
+
+    Examples
+    --------
+    >>> import torch, stepnet.torch as snt
+    >>> snt.odeint(lambda t, y: -y, torch.ones(1), torch.tensor([0.0, 1.0]))[-1]
+    tensor([0.3679])
     """
     if (theirs := find_torchdiffeq(method)) is not None:
         return theirs.odeint(func, y0, t, rtol=rtol, atol=atol, options=options, event_fn=event_fn)
@@ -119,6 +125,21 @@ def odeint_adjoint(
         The memory policy: `Checkpoints` of states or bytes, a number of bytes, "all" (plain autograd), "reversible"
         (steps are inverted), "auto" (all if they are small, otherwise reversible or checkpoints), or "continuous"
         (torchdiffeq's adjoint equation).
+    func, y0, t, rtol, atol, method, options, event_fn
+        As in `odeint`.
+
+    Returns
+    -------
+    Tensor or tuple of Tensor
+        As in `odeint`.
+
+    Examples
+    --------
+    >>> import torch, stepnet.torch as snt
+    >>> k = torch.tensor(2.0, requires_grad=True)
+    >>> end = snt.odeint_adjoint(lambda t, y: -k * y, torch.ones(1), torch.tensor([0.0, 1.0]), adjoint_params=[k])[-1]
+    >>> torch.autograd.grad(end.sum(), k)[0]
+    tensor(-0.1353)
     """
     if (theirs := find_torchdiffeq(method)) is not None:
         return theirs.odeint_adjoint(
@@ -249,6 +270,33 @@ def odeint_event(
 
     Both have gradients, by the implicit function theorem.  The search fails at `t_max`, if given,
     or after `options["max_num_steps"]` steps (100 000).
+
+    Parameters
+    ----------
+    func, y0, event_fn
+        As in `odeint`.
+    t0 : Tensor
+        Initial time.
+    reverse_time : bool, optional
+        Whether to search backward in time.
+    odeint_interface : callable, optional
+        `odeint` or `odeint_adjoint`.
+    t_max : float or Tensor, optional
+        Where the search ends.
+    **kwargs
+        Further arguments of `odeint_interface`.
+
+    Returns
+    -------
+    tuple of Tensor
+        The time, and the states (2, *shape).
+
+    Examples
+    --------
+    >>> import torch, stepnet.torch as snt
+    >>> t, y = snt.odeint_event(lambda t, y: -y, torch.ones(1), torch.tensor(0.0), event_fn=lambda t, y: y - 0.5)
+    >>> t
+    tensor(0.6931)
     """
     if not isinstance(t0, Tensor) or t0.numel() != 1 or not t0.is_floating_point():
         raise TypeError(f"`t0` must be a floating-point tensor with one time, found {type(t0).__name__}")

@@ -36,7 +36,22 @@ class FreeGradient:
 
 
 class Part:
-    """A model in which only the parameters with these indices are free."""
+    """A model in which only the parameters with these indices are free.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    indices : ndarray
+        Which of its parameters are free.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stepnet import nets, training
+    >>> training.Part(nets.resnet(2, 1, width=3, steps=2), np.arange(5)).theta.size
+    5
+    """
 
     def __init__(self, model: Model, indices: np.ndarray):
         self._model = having("theta", "put", "gradient", what="a model")("model", model)
@@ -86,7 +101,24 @@ class Part:
 
 @check(model=having("views", "theta", what="a net"))
 def blocks_by_name(model: Any) -> dict[str, np.ndarray]:
-    """The parameter indices of a net, grouped by opening layer, block, join and readout."""
+    """The parameter indices of a net, grouped by opening layer, block, join and readout.
+
+    Parameters
+    ----------
+    model
+        A net.
+
+    Returns
+    -------
+    dict
+        Index arrays by name.
+
+    Examples
+    --------
+    >>> from stepnet import nets, training
+    >>> list(training.blocks_by_name(nets.resnet(2, 1, width=3, steps=2)))
+    ['opening', 'blocks.0', 'readout']
+    """
     found: dict[str, list[np.ndarray]] = {}
     for name, places in model.views(np.arange(model.theta.size)).items():
         found.setdefault(name.rpartition(".")[0], []).append(places.ravel())
@@ -121,6 +153,15 @@ def block_coordinate(
     -------
     Minimum
         With the value after each sweep as `history`, and the gradient with respect to all parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stepnet import nets, training
+    >>> objective = training.Objective(nets.resnet(2, 1, width=3, steps=2), "mse")
+    >>> found = training.block_coordinate(objective, training.Data(np.ones((4, 2)), np.ones((4, 1))), sweeps=2)
+    >>> bool((np.diff(found.history) <= 0).all())
+    True
     """
     require(objective, data)
     model = objective.model
@@ -163,10 +204,26 @@ def multilevel(
     objective can jump, and the roughness of weights that are constant on each step doubles.  Haber & Ruthotto (2017);
     Chang et al. (2018), arXiv:1710.10348.  An interruption carries the minimum of its level, and the model as `.model`.
 
+    Parameters
+    ----------
+    objective, data, method, progress
+        As in `minimise`; `method` is applied on each level.
+    levels : int, optional
+        The number of levels.
+
     Returns
     -------
     model, minima
         The model with the most steps, trained, and the minimum of each level.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stepnet import nets, training
+    >>> objective = training.Objective(nets.resnet(2, 1, width=3, steps=2), "mse")
+    >>> model, minima = training.multilevel(objective, training.Data(np.ones((4, 2)), np.ones((4, 1))), levels=2)
+    >>> model.design.blocks[0].steps
+    4
     """
     minima: list[Minimum] = []
     for level in range(validate_count("levels", levels, 1, MOST_LEVELS, "each level doubles the steps")):

@@ -14,7 +14,19 @@ from stepnet.validation import array, check
 
 @dataclass(frozen=True)
 class ClipNorm:
-    """g min(1, limit / |g|_2).  Pascanu, Mikolov & Bengio (2013), arXiv:1211.5063."""
+    """g min(1, limit / |g|_2).  Pascanu, Mikolov & Bengio (2013), arXiv:1211.5063.
+
+    Parameters
+    ----------
+    limit : float, optional
+        Maximum norm.
+
+    Examples
+    --------
+    >>> from stepnet import training
+    >>> training.ClipNorm(5.0).limit
+    5.0
+    """
 
     limit: float = 1.0
 
@@ -35,7 +47,19 @@ class ClipNorm:
 
 @dataclass(frozen=True)
 class ClipValue:
-    """Clip each entry of the gradient to [-limit, limit]."""
+    """Clip each entry of the gradient to [-limit, limit].
+
+    Parameters
+    ----------
+    limit : float, optional
+        Maximum size of an entry.
+
+    Examples
+    --------
+    >>> from stepnet import training
+    >>> training.ClipValue(0.5).limit
+    0.5
+    """
 
     limit: float = 1.0
 

@@ -37,6 +37,32 @@ def truncated_cg(
 
     Steihaug (1983), SIAM J. Numer. Anal. 20:626; Toint (1981).  Negative curvature is followed to the boundary; without
     one (an infinite radius) the current iterate is returned, or -g in the first iteration.
+
+    Parameters
+    ----------
+    product : callable
+        `product(d)` returns H d.
+    g : ndarray
+        The gradient.
+    radius : float
+        Of the trust region; infinite for none.
+    iterations : int
+        Maximum number of iterations.
+    tol : float
+        Relative residual at which the iteration ends.
+    curvature : callable, optional
+        `curvature(d)` returns d'Hd.
+
+    Returns
+    -------
+    CGStep
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stepnet import training
+    >>> training.truncated_cg(lambda d: 2.0 * d, np.array([1.0, -2.0]), np.inf, 10, 1e-10).direction
+    array([-0.5,  1. ])
     """
     p, r = np.zeros_like(g), g.copy()  # r = g + H p
     d, rr = -r, inner(r, r)

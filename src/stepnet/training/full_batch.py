@@ -34,12 +34,31 @@ PRECISIONS = ("float32", "float64")
 
 @dataclass(frozen=True)
 class LineSearch:
-    """Halve a step until the decrease is a fraction of that predicted by the slope.  Armijo (1966)."""
+    """Halve a step until the decrease is a fraction of that predicted by the slope.  Armijo (1966).
+
+    Examples
+    --------
+    >>> from stepnet import training
+    >>> training.GaussNewton(control=training.LineSearch()).control
+    LineSearch()
+    """
 
 
 @dataclass(frozen=True)
 class TrustRegion:
-    """Steps within a radius that is adapted to how well the quadratic model predicts the objective."""
+    """Steps within a radius that is adapted to how well the quadratic model predicts the objective.
+
+    Parameters
+    ----------
+    radius : float, optional
+        The first radius.
+
+    Examples
+    --------
+    >>> from stepnet import training
+    >>> training.TrustRegion(2.0).radius
+    2.0
+    """
 
     radius: float = 1.0
 
@@ -66,6 +85,12 @@ class GaussNewton:
         Precision of the products, if not that of the model (which must be a `Net`); values and gradients are
         unaffected, so the final accuracy is the same.  Kelley (2022), Newton's method in mixed precision, SIAM Rev.
         64:191.
+
+    Examples
+    --------
+    >>> from stepnet import training
+    >>> training.GaussNewton(control=training.TrustRegion(radius=2.0)).iterations
+    50
     """
 
     iterations: int = 50
@@ -111,6 +136,18 @@ def minimise(
         Initial parameters, instead of those of the model.
     progress : bool
         Show a progress bar.
+
+    Returns
+    -------
+    Minimum
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stepnet import nets, training
+    >>> objective = training.Objective(nets.resnet(2, 1, width=3, steps=2), "mse")
+    >>> training.minimise(objective, training.Data(np.ones((4, 2)), np.ones((4, 1)))).success
+    True
     """
     require(objective, data)
     chosen = find_by_name("method", METHODS, method, {})

@@ -32,6 +32,15 @@ class LBFGS:
         Number of stored pairs of steps and gradient differences.
     tol : float
         The iteration ends when the largest entry of the gradient is below this.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stepnet import nets, training
+    >>> objective = training.Objective(nets.resnet(2, 1, width=3, steps=2), "mse")
+    >>> data = training.Data(np.ones((4, 2)), np.ones((4, 1)))
+    >>> training.minimise(objective, data, training.LBFGS(iterations=20)).value < 1e-6
+    True
     """
 
     iterations: int = 200

@@ -90,6 +90,14 @@ def train(
     Returns
     -------
     Run
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stepnet import nets, training
+    >>> objective = training.Objective(nets.resnet(2, 1, width=3, steps=2), "mse")
+    >>> training.train(objective, training.Data(np.ones((4, 2)), np.ones((4, 1))), training.Recipe(epochs=3)).epochs
+    3
     """
     require(objective, data, validation)
     recipe = Recipe() if recipe is None else recipe

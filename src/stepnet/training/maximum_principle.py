@@ -53,6 +53,12 @@ class MSA:
         accepted.
     tol : float
         The iteration ends when the largest entry of the gradient is below this.
+
+    Examples
+    --------
+    >>> from stepnet import training
+    >>> training.MSA(iterations=10).rho
+    1.0
     """
 
     iterations: int = 50

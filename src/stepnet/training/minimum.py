@@ -29,6 +29,15 @@ class Minimum(OptimizeResult):  # type: ignore[misc]
         The value after each step; their number is `nit`.
     gradients, products : int
         Number of gradients (`nfev` and `njev`) and of curvature products.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stepnet import nets, training
+    >>> objective = training.Objective(nets.resnet(2, 1, width=3, steps=2), "mse")
+    >>> found = training.minimise(objective, training.Data(np.ones((4, 2)), np.ones((4, 1))))
+    >>> found.value == found.fun
+    True
     """
 
     _fields = ("theta", "value", "gradient", "converged", "message", "history", "gradients", "products")

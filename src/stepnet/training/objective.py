@@ -44,7 +44,24 @@ class Model(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Samples: inputs (batch, ...), targets (batch,) or (batch, outputs), and weights (batch,) if they differ."""
+    """Samples: inputs (batch, ...), targets (batch,) or (batch, outputs), and weights (batch,) if they differ.
+
+    Parameters
+    ----------
+    x : ndarray
+        Inputs (batch, ...).
+    y : ndarray
+        Targets (batch,) or (batch, outputs).
+    weights : ndarray, optional
+        Weights of the samples (batch,).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stepnet import training
+    >>> training.Data(np.ones((4, 2)), [0, 1, 0, 1]).y.shape
+    (4,)
+    """
 
     x: np.ndarray
     y: np.ndarray
@@ -81,7 +98,26 @@ check_theta_and_data = check(theta=array(None), data=instance(Data, what="Data(x
 
 
 class Evaluation(NamedTuple):
-    """The value of an objective, the accuracy (NaN in regression), and the gradient."""
+    """The value of an objective, the accuracy (NaN in regression), and the gradient.
+
+    Parameters
+    ----------
+    value : float
+        The objective.
+    accuracy : float
+        The fraction of samples classified correctly; NaN in regression.
+    gradient : ndarray
+        With respect to the parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stepnet import nets, training
+    >>> objective = training.Objective(nets.resnet(2, 1, width=3, steps=2), "mse")
+    >>> theta, data = objective.model.theta, training.Data(np.ones((4, 2)), np.ones((4, 1)))
+    >>> objective.gradient(theta, data).gradient.shape == theta.shape
+    True
+    """
 
     value: float
     accuracy: float
@@ -105,6 +141,12 @@ class Objective:
         Penalty on the parameters.
     smoothness : float
         A factor of `model.roughness()`, which returns value and gradient of a quadratic form of the parameters.
+
+    Examples
+    --------
+    >>> from stepnet import nets, training
+    >>> training.Objective(nets.resnet(2, 1, width=3, steps=2), "mse", smoothness=1e-3).smoothness
+    0.001
     """
 
     model: Model

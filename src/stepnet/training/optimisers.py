@@ -82,7 +82,19 @@ def _check(record: SGD | Momentum | Nesterov | AdaGrad | RMSprop | Adam | AdamW)
 @explain_arguments()
 @dataclass(frozen=True)
 class SGD:
-    """theta - rate g."""
+    """theta - rate g.
+
+    Parameters
+    ----------
+    rate : float or schedule, optional
+        Learning rate, a number or a schedule.
+
+    Examples
+    --------
+    >>> from stepnet import training
+    >>> training.SGD(rate=0.05)
+    SGD(rate=Constant(rate=0.05))
+    """
 
     rate: Rate = 0.1
     slots: ClassVar[tuple[str, ...]] = ()
@@ -98,7 +110,21 @@ class SGD:
 @explain_arguments()
 @dataclass(frozen=True)
 class Momentum:
-    """theta - rate v, v = momentum v + g.  Polyak (1964), USSR Comput. Math. Math. Phys. 4:1."""
+    """theta - rate v, v = momentum v + g.  Polyak (1964), USSR Comput. Math. Math. Phys. 4:1.
+
+    Parameters
+    ----------
+    rate : float or schedule, optional
+        Learning rate, a number or a schedule.
+    momentum : float, optional
+        Decay of v.
+
+    Examples
+    --------
+    >>> from stepnet import training
+    >>> training.Momentum(0.1).momentum
+    0.9
+    """
 
     rate: Rate = 0.1
     momentum: float = 0.9
@@ -116,7 +142,21 @@ class Momentum:
 @explain_arguments()
 @dataclass(frozen=True)
 class Nesterov:
-    """theta - rate (g + momentum v), v = momentum v + g.  Sutskever et al. (2013), ICML."""
+    """theta - rate (g + momentum v), v = momentum v + g.  Sutskever et al. (2013), ICML.
+
+    Parameters
+    ----------
+    rate : float or schedule, optional
+        Learning rate, a number or a schedule.
+    momentum : float, optional
+        Decay of v.
+
+    Examples
+    --------
+    >>> from stepnet import training
+    >>> training.Nesterov(0.1).momentum
+    0.9
+    """
 
     rate: Rate = 0.1
     momentum: float = 0.9
@@ -134,7 +174,21 @@ class Nesterov:
 @explain_arguments()
 @dataclass(frozen=True)
 class AdaGrad:
-    """theta - rate g / (sqrt(s) + eps), s the sum of all g^2.  Duchi, Hazan & Singer (2011), JMLR 12:2121."""
+    """theta - rate g / (sqrt(s) + eps), s the sum of all g^2.  Duchi, Hazan & Singer (2011), JMLR 12:2121.
+
+    Parameters
+    ----------
+    rate : float or schedule, optional
+        Learning rate, a number or a schedule.
+    eps : float, optional
+        Added to the denominator.
+
+    Examples
+    --------
+    >>> from stepnet import training
+    >>> training.AdaGrad().rate
+    Constant(rate=0.01)
+    """
 
     rate: Rate = 0.01
     eps: float = 1e-10
@@ -152,7 +206,23 @@ class AdaGrad:
 @explain_arguments()
 @dataclass(frozen=True)
 class RMSprop:
-    """theta - rate g / (sqrt(s) + eps), s the decaying mean of g^2.  Tieleman & Hinton (2012), lecture 6.5."""
+    """theta - rate g / (sqrt(s) + eps), s the decaying mean of g^2.  Tieleman & Hinton (2012), lecture 6.5.
+
+    Parameters
+    ----------
+    rate : float or schedule, optional
+        Learning rate, a number or a schedule.
+    beta2 : float, optional
+        Decay of the mean of g^2.
+    eps : float, optional
+        Added to the denominator.
+
+    Examples
+    --------
+    >>> from stepnet import training
+    >>> training.RMSprop().beta2
+    0.99
+    """
 
     rate: Rate = 0.01
     beta2: float = 0.99
@@ -183,7 +253,23 @@ def _adam_step(
 @explain_arguments()
 @dataclass(frozen=True)
 class Adam:
-    """theta - rate m^ / (sqrt(s^) + eps), decaying means m of g and s of g^2.  Kingma & Ba (2015), arXiv:1412.6980."""
+    """theta - rate m^ / (sqrt(s^) + eps), decaying means m of g and s of g^2.  Kingma & Ba (2015), arXiv:1412.6980.
+
+    Parameters
+    ----------
+    rate : float or schedule, optional
+        Learning rate, a number or a schedule.
+    beta1, beta2 : float, optional
+        Decay of the means of g and of g^2.
+    eps : float, optional
+        Added to the denominator.
+
+    Examples
+    --------
+    >>> from stepnet import training
+    >>> training.Adam(rate=training.Cosine(1e-2, 50)).beta1
+    0.9
+    """
 
     rate: Rate = 1e-3
     beta1: float = 0.9
@@ -202,7 +288,25 @@ class Adam:
 @explain_arguments()
 @dataclass(frozen=True)
 class AdamW:
-    """Adam after theta (1 - rate decay).  Loshchilov & Hutter (2019), arXiv:1711.05101."""
+    """Adam after theta (1 - rate decay).  Loshchilov & Hutter (2019), arXiv:1711.05101.
+
+    Parameters
+    ----------
+    rate : float or schedule, optional
+        Learning rate, a number or a schedule.
+    beta1, beta2 : float, optional
+        Decay of the means of g and of g^2.
+    eps : float, optional
+        Added to the denominator.
+    decay : float, optional
+        Weight decay.
+
+    Examples
+    --------
+    >>> from stepnet import training
+    >>> training.AdamW().decay
+    0.01
+    """
 
     rate: Rate = 1e-3
     beta1: float = 0.9
@@ -226,6 +330,19 @@ class Proximal:
     The penalty must not be part of the objective as well.  With `SGD` these are proximal gradients, which make weights
     exactly zero under an l1 penalty; thresholds are rate l1 for every optimiser, so Adam's scaling does not affect
     them.  Beck & Teboulle (2009), SIAM J. Imaging Sci. 2:183.
+
+    Parameters
+    ----------
+    optimiser
+        The other optimiser.
+    penalty : Penalty
+        The penalty whose proximal map is applied.
+
+    Examples
+    --------
+    >>> from stepnet import nets, training
+    >>> training.Proximal(training.SGD(0.1), nets.penalties.l1(1e-3)).penalty.l1
+    0.001
     """
 
     optimiser: Any
@@ -252,7 +369,25 @@ OPTIMISERS = {each.__name__.lower(): each for each in (SGD, Momentum, Nesterov, 
 
 
 def get(name: str | Optimiser, **numbers: Any) -> Optimiser:
-    """The optimiser of this name, as in `get("adam", rate=1e-2)`; an optimiser is returned unchanged."""
+    """The optimiser of this name, as in `get("adam", rate=1e-2)`; an optimiser is returned unchanged.
+
+    Parameters
+    ----------
+    name : str or Optimiser
+        A name, or an optimiser.
+    **numbers
+        Arguments of the record.
+
+    Returns
+    -------
+    optimiser
+
+    Examples
+    --------
+    >>> from stepnet.training import optimisers
+    >>> optimisers.get("adam", beta1=0.8).beta1
+    0.8
+    """
     found = find_by_name("optimiser", OPTIMISERS, name, numbers)
     if not callable(getattr(found, "step", None)):
         raise TypeError(f"`optimiser` must be a name or have a `step`, found {found!r:.80} ({type(found).__name__})")
@@ -260,11 +395,42 @@ def get(name: str | Optimiser, **numbers: Any) -> Optimiser:
 
 
 def names() -> list[str]:
-    """The names that `get` knows, sorted."""
+    """The names that `get` knows, sorted.
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
+    >>> from stepnet.training import optimisers
+    >>> "adam" in optimisers.names()
+    True
+    """
     return sorted(OPTIMISERS)
 
 
 @check(optimiser=having("slots", "step", what="an optimiser"), theta=array())
 def empty_slots(optimiser: Optimiser, theta: np.ndarray) -> Slots:
-    """The initial slots, all zero."""
+    """The initial slots, all zero.
+
+    Parameters
+    ----------
+    optimiser : Optimiser
+        The optimiser.
+    theta : ndarray
+        Parameters.
+
+    Returns
+    -------
+    tuple of ndarray
+        Arrays of the shape of `theta`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stepnet.training import optimisers
+    >>> len(optimisers.empty_slots(optimisers.get("adam"), np.ones(3)))
+    2
+    """
     return {name: np.zeros_like(theta) for name in optimiser.slots}

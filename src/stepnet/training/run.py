@@ -47,6 +47,12 @@ class Recipe:
         Seed of the order of samples, which is a function of (seed, epoch).
     save_every : int, optional
         Number of steps between writes of a stored run; by default one epoch.
+
+    Examples
+    --------
+    >>> from stepnet import training
+    >>> training.Recipe("adam", epochs=20, batch_size=32).epochs
+    20
     """
 
     optimiser: Any = "adam"
@@ -169,6 +175,15 @@ class Run:
         The epoch, from one, with the lowest loss.
     history : mapping
         An array with one number for each epoch: loss, accuracy, validation_loss, validation_accuracy, rate.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stepnet import nets, training
+    >>> objective = training.Objective(nets.resnet(2, 1, width=3, steps=2), "mse")
+    >>> run = training.train(objective, training.Data(np.ones((4, 2)), np.ones((4, 1))), training.Recipe(epochs=3))
+    >>> run.history["loss"].shape
+    (3,)
     """
 
     theta: np.ndarray

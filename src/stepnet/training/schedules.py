@@ -35,7 +35,19 @@ def __dir__() -> list[str]:
 
 @dataclass(frozen=True)
 class Constant:
-    """rate."""
+    """rate.
+
+    Parameters
+    ----------
+    rate : float
+        The learning rate.
+
+    Examples
+    --------
+    >>> from stepnet import training
+    >>> training.Constant(0.1)(3.0)
+    0.1
+    """
 
     rate: float
 
@@ -57,7 +69,23 @@ def _power(factor: float, exponent: float) -> float:
 
 @dataclass(frozen=True)
 class StepDecay:
-    """rate factor^floor(t / every)."""
+    """rate factor^floor(t / every).
+
+    Parameters
+    ----------
+    rate : float
+        The first learning rate.
+    every : float, optional
+        Epochs between two decreases.
+    factor : float, optional
+        The factor of each decrease.
+
+    Examples
+    --------
+    >>> from stepnet import training
+    >>> round(training.StepDecay(0.1, every=10.0)(25.0), 12)
+    0.001
+    """
 
     rate: float
     every: float = 30.0
@@ -73,7 +101,21 @@ class StepDecay:
 
 @dataclass(frozen=True)
 class Exponential:
-    """rate factor^t."""
+    """rate factor^t.
+
+    Parameters
+    ----------
+    rate : float
+        The first learning rate.
+    factor : float, optional
+        The ratio of consecutive epochs.
+
+    Examples
+    --------
+    >>> from stepnet import training
+    >>> training.Exponential(0.1, factor=0.5)(1.0)
+    0.05
+    """
 
     rate: float
     factor: float = 0.95
@@ -88,7 +130,23 @@ class Exponential:
 
 @dataclass(frozen=True)
 class Cosine:
-    """last + (rate - last) (1 + cos(pi t / epochs)) / 2, then last.  Loshchilov & Hutter (2017), arXiv:1608.03983."""
+    """last + (rate - last) (1 + cos(pi t / epochs)) / 2, then last.  Loshchilov & Hutter (2017), arXiv:1608.03983.
+
+    Parameters
+    ----------
+    rate : float
+        The first learning rate.
+    epochs : float
+        After which the last one is reached.
+    last : float, optional
+        The last learning rate.
+
+    Examples
+    --------
+    >>> from stepnet import training
+    >>> round(training.Cosine(0.1, epochs=10)(5.0), 12)
+    0.05
+    """
 
     rate: float
     epochs: float
@@ -104,7 +162,21 @@ class Cosine:
 
 @dataclass(frozen=True)
 class InverseTime:
-    """rate / (1 + t / half): half the rate after `half` epochs.  Robbins & Monro (1951), Ann. Math. Statist. 22:400."""
+    """rate / (1 + t / half): half the rate after `half` epochs.  Robbins & Monro (1951), Ann. Math. Statist. 22:400.
+
+    Parameters
+    ----------
+    rate : float
+        The first learning rate.
+    half : float, optional
+        Epochs after which it is half.
+
+    Examples
+    --------
+    >>> from stepnet import training
+    >>> training.InverseTime(0.1, half=10.0)(10.0)
+    0.05
+    """
 
     rate: float
     half: float = 10.0
@@ -119,7 +191,23 @@ class InverseTime:
 
 @dataclass(frozen=True)
 class WarmUp:
-    """Another schedule, times a factor that grows linearly from `first` to one over `epochs` epochs."""
+    """Another schedule, times a factor that grows linearly from `first` to one over `epochs` epochs.
+
+    Parameters
+    ----------
+    then
+        The other schedule, or a number.
+    epochs : float, optional
+        Epochs until the factor is one.
+    first : float, optional
+        The first factor.
+
+    Examples
+    --------
+    >>> from stepnet import training
+    >>> round(training.WarmUp(0.1, epochs=4.0)(4.0), 12)
+    0.1
+    """
 
     then: Any  # a schedule, or a number for a constant one
     epochs: float = 5.0
@@ -142,15 +230,60 @@ SCHEDULES = {
 
 
 def schedule(rate: Any) -> Schedule:
-    """Return a schedule unchanged, and a number as a constant schedule."""
+    """Return a schedule unchanged, and a number as a constant schedule.
+
+    Parameters
+    ----------
+    rate
+        A number, or a schedule.
+
+    Returns
+    -------
+    schedule
+
+    Examples
+    --------
+    >>> from stepnet.training import schedules
+    >>> schedules.schedule(0.1)
+    Constant(rate=0.1)
+    """
     return rate if callable(rate) and not isinstance(rate, type) else Constant(rate)
 
 
 def get(name: str | Schedule, **numbers: Any) -> Schedule:
-    """The schedule of this name, as in `get("cosine", rate=0.1, epochs=50)`, or a schedule unchanged."""
+    """The schedule of this name, as in `get("cosine", rate=0.1, epochs=50)`, or a schedule unchanged.
+
+    Parameters
+    ----------
+    name : str or Schedule
+        A name, or a schedule.
+    **numbers
+        Arguments of the record.
+
+    Returns
+    -------
+    schedule
+
+    Examples
+    --------
+    >>> from stepnet.training import schedules
+    >>> schedules.get("cosine", rate=0.1, epochs=50).rate
+    0.1
+    """
     return schedule(find_by_name("schedule", SCHEDULES, name, numbers))
 
 
 def names() -> list[str]:
-    """The names that `get` knows, sorted."""
+    """The names that `get` knows, sorted.
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
+    >>> from stepnet.training import schedules
+    >>> "cosine" in schedules.names()
+    True
+    """
     return sorted(SCHEDULES)

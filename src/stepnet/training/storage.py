@@ -94,7 +94,27 @@ def _report_file(where: Path) -> Iterator[None]:
 
 
 def load(path: str | PathLike[str]) -> Run:
-    """Load the run stored in a directory, finished or not."""
+    """Load the run stored in a directory, finished or not.
+
+    Parameters
+    ----------
+    path : str or path
+        The directory of a stored run.
+
+    Returns
+    -------
+    Run
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np
+    >>> from stepnet import nets, training
+    >>> objective, folder = training.Objective(nets.resnet(2, 1, width=3, steps=2), "mse"), tempfile.mkdtemp()
+    >>> data, recipe = training.Data(np.ones((4, 2)), np.ones((4, 1))), training.Recipe(epochs=3)
+    >>> run = training.train(objective, data, recipe, path=folder)
+    >>> training.load(folder).epochs
+    3
+    """
     store = Store(path)
     if not store.holds_a_run:
         raise ValueError(f"`path` holds no run: there is no {str(store.path / STATE)!r}")

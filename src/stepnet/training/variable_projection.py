@@ -46,6 +46,12 @@ class Projected:
         Number of outputs of the readout: classes, or targets.
     ridge : float
         Regularisation that makes the readout unique, and finite where classes are separable.
+
+    Examples
+    --------
+    >>> from stepnet import training
+    >>> training.Projected("mse", outputs=2).outputs
+    2
     """
 
     loss: Any

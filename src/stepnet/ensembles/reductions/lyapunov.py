@@ -24,6 +24,20 @@ class Lyapunov:
     The state and its tangent are solved together, and the tangent is rescaled to length 1 at intervals `every`
     (Benettin et al. 1980, Meccanica 15, 9).  Growth during the first fraction `transient` of the time span, while the
     tangent aligns with the fastest direction, is not counted.  NaN for members that do not reach the end.
+
+    Parameters
+    ----------
+    every : float, optional
+        Time between two rescalings of the tangent.
+    transient : float, optional
+        Fraction of the time span, at its beginning, that is not counted.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> problem = sn.ODE(lambda t, y, k: k * y, [1.0], (0.0, 10.0), args=(1.0,))
+    >>> sn.sweep(problem, "dopri5", {"k": [-0.5, 0.5]}, reduce=sn.reductions.Lyapunov()).result.round(4)
+    array([-0.5,  0.5])
     """
 
     every: float = 1.0

@@ -15,7 +15,24 @@ PARTS = ("count", "mean", "squares")
 
 
 class Moments(NamedTuple):
-    """Mean and variance (divided by members - 1) of the states over `members` members, (times, *state)."""
+    """Mean and variance (divided by members - 1) of the states over `members` members, (times, *state).
+
+    Parameters
+    ----------
+    members : int
+        How many members reached the end.
+    mean : ndarray
+        Their mean (times, *state).
+    variance : ndarray
+        Their variance (times, *state).
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> problem = sn.ODE(lambda t, y: 0.0 * y, [1.0], (0.0, 1.0))
+    >>> sn.sweep(problem, "rk4", {"y0[0]": [1.0, 3.0]}, reduce=sn.reductions.Mean(), steps=2).result.variance
+    array([[2.]])
+    """
 
     members: int
     mean: np.ndarray
@@ -31,6 +48,13 @@ class Mean:
 
     The means and sums of squared deviations of two groups give those of both, without cancellation (Chan, Golub &
     LeVeque 1983, The American Statistician 37, 242).
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> problem = sn.ODE(lambda t, y: 0.0 * y, [1.0], (0.0, 1.0))
+    >>> sn.sweep(problem, "rk4", {"y0[0]": [1.0, 3.0]}, reduce=sn.reductions.Mean(), steps=2).result.mean
+    array([[2.]])
     """
 
     @check(chunk=having("solution", what="a Chunk"))

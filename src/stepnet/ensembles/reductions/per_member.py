@@ -20,6 +20,24 @@ class Ends(NamedTuple):
     """States (*grid, times, *state) and, in the shape of the grid, the end time, status and steps of each member.
 
     `status` is the index of a member's status in `tuple(stepnet.Status)`; 0 means the end was reached.
+
+    Parameters
+    ----------
+    y : ndarray
+        States (*grid, times, *state).
+    t_end : ndarray
+        End time of each member.
+    status : ndarray
+        Index of each member's status in `tuple(stepnet.Status)`.
+    steps : ndarray
+        Steps of each member.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> problem = sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0))
+    >>> sn.sweep(problem, "rk4", {"y0[0]": [1.0, 2.0]}, steps=5).result.steps
+    array([5, 5])
     """
 
     y: np.ndarray
@@ -33,7 +51,15 @@ class Ends(NamedTuple):
 
 @dataclass(frozen=True)
 class States:
-    """All states, as returned by `solve_ensemble`; the default of a sweep."""
+    """All states, as returned by `solve_ensemble`; the default of a sweep.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> problem = sn.ODE(lambda t, y: 0.0 * y, [1.0], (0.0, 1.0))
+    >>> sn.sweep(problem, "rk4", {"y0[0]": [1.0, 3.0]}, reduce=sn.reductions.States(), steps=2).result.y.shape
+    (2, 1, 1)
+    """
 
     @check(chunk=having("solution", what="a Chunk"))
     def of_chunk(self, chunk: Chunk) -> Arrays:
@@ -48,7 +74,21 @@ class States:
 @check(function=function)
 @dataclass(frozen=True)
 class Rows:
-    """The result of a function of the `EnsembleSolution` of some members: an array with one row per member."""
+    """The result of a function of the `EnsembleSolution` of some members: an array with one row per member.
+
+    Parameters
+    ----------
+    function : callable
+        A function of the `EnsembleSolution` of some members.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> problem = sn.ODE(lambda t, y: 0.0 * y, [1.0], (0.0, 1.0))
+    >>> squares = sn.reductions.Rows(lambda solution: solution.y[:, -1, 0] ** 2)
+    >>> sn.sweep(problem, "rk4", {"y0[0]": [1.0, 3.0]}, reduce=squares, steps=2).result
+    array([1., 9.])
+    """
 
     function: Callable[..., Any]
 
@@ -72,6 +112,23 @@ class Basins:
     """The index of the attractor nearest to a member's end state if it is within `tolerance`, otherwise -1.
 
     `attractors` (attractors, entries) are compared with the flat end states, or with those `entries` of them.
+
+    Parameters
+    ----------
+    attractors : ndarray
+        States (attractors, entries).
+    tolerance : float
+        Largest distance from an attractor.
+    entries : tuple of int, optional
+        Which entries of the end states are compared; by default all.
+
+    Examples
+    --------
+    >>> import numpy as np, stepnet as sn
+    >>> problem = sn.ODE(lambda t, y: y - y**3, [0.5], (0.0, 20.0))
+    >>> basins = sn.reductions.Basins([[-1.0], [1.0]], 0.1)
+    >>> sn.sweep(problem, "dopri5", {"y0[0]": [-0.5, 0.5]}, reduce=basins).result.tolist()
+    [0, 1]
     """
 
     attractors: np.ndarray
@@ -118,6 +175,21 @@ class EscapeTimes:
     Outside is where |y| > `radius`, or where `condition(t, y)` is True: a function of times (members, times) and states
     (members, times, *state).  A member that blows up is outside from the first time that it does not reach; for one
     that stopped for another reason without having been outside, the time is NaN.
+
+    Parameters
+    ----------
+    radius : float, optional
+        Outside is where |y| is larger.
+    condition : callable, optional
+        `condition(t, y)`, instead of `radius`.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> problem = sn.ODE(lambda t, y: y, [1.0], (0.0, 2.0))
+    >>> escape = sn.reductions.EscapeTimes(radius=5.0)
+    >>> sn.sweep(problem, "rk4", {"y0[0]": [0.1, 1.0]}, reduce=escape, steps=50, save_at=[0.0, 1.0, 2.0]).result
+    array([inf,  2.])
     """
 
     radius: float | None = None

@@ -19,6 +19,24 @@ class Chunk:
     """Some members: `rows` holds their `y0` and `args` where they differ, `options` those of `solve_ensemble`.
 
     The status of each member is stored by its index in `tuple(stepnet.Status)`.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem with the values that all members share.
+    scheme : _empty
+        The scheme.
+    rows : dict
+        `y0` and `args` of the members, where they differ.
+    options : dict
+        Options of `solve_ensemble`.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> problem = sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0))
+    >>> sn.reductions.Chunk(problem, "rk4", {"y0": [[1.0], [2.0]]}, {"steps": 5}).options
+    {'steps': 5}
     """
 
     def __init__(self, problem: Problem, scheme, rows: dict[str, Any], options: dict[str, Any]):

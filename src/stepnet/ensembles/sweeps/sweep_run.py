@@ -41,6 +41,26 @@ class SweepResult:
     """The results of a sweep: `results` by the names of the reductions, `result` if there is only one.
 
     `grid` holds the values of each axis, `counts` the number of members with each status.
+
+    Parameters
+    ----------
+    grid : dict
+        The values of each axis.
+    results : dict
+        The result of each reduction, by its name.
+    counts : dict
+        The number of members with each status.
+    scheme : Scheme
+        The scheme that was used.
+    path : Path, optional
+        The folder of the stored sweep.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> problem = sn.ODE(lambda t, y, k: -k * y, [1.0], (0.0, 1.0), args=(1.0,))
+    >>> sn.sweep(problem, "rk4", {"k": [1.0, 2.0, 3.0]}, steps=10).result.y.shape
+    (3, 1, 1)
     """
 
     grid: dict[str, np.ndarray]
@@ -130,6 +150,13 @@ def sweep(
     Returns
     -------
     SweepResult
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> problem = sn.ODE(lambda t, y, k: -k * y, [1.0], (0.0, 1.0), args=(1.0,))
+    >>> sn.sweep(problem, "rk4", {"k": [0.5, 1.0], "y0[0]": [1.0, 2.0, 3.0]}, steps=50).result.y.shape
+    (2, 3, 1, 1)
     """
     scheme = find_scheme(problem, scheme, options.get("steps"))
     problem, axes = build_grid(problem, grid)

@@ -28,6 +28,27 @@ def get(
     """The loss of this name with these numbers, as in `get("huber", delta=0.5, reduction="sum")`.
 
     A loss is returned unchanged, except that `reduction` and `class_weights` replace its own if given.
+
+    Parameters
+    ----------
+    name : str or Loss
+        A name, or a loss.
+    reduction : str, optional
+        "mean" or "sum".
+    class_weights : array_like, optional
+        A factor for each class.
+    **numbers
+        Arguments of the function of this name.
+
+    Returns
+    -------
+    Loss
+
+    Examples
+    --------
+    >>> from stepnet.nets import losses
+    >>> losses.get("huber", delta=0.5, reduction="sum").reduction
+    'sum'
     """
     loss = find_by_name("loss", LOSSES, name, numbers)
     if not isinstance(loss, Loss):
@@ -38,5 +59,16 @@ def get(
 
 
 def names() -> list[str]:
-    """The names that `get` knows, sorted."""
+    """The names that `get` knows, sorted.
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
+    >>> from stepnet.nets import losses
+    >>> "huber" in losses.names()
+    True
+    """
     return sorted(LOSSES)

@@ -22,17 +22,55 @@ EachPair = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of outputs and targ
 
 
 def mse() -> Loss:
-    """r^2."""
+    """r^2.
+
+    Returns
+    -------
+    Loss
+
+    Examples
+    --------
+    >>> from stepnet.nets import losses
+    >>> losses.mse().at([[3.0]], [[1.0]]).value
+    4.0
+    """
     return _build_residual_loss(mse, lambda r: r * r, lambda r: 2 * r, lambda r: np.full_like(r, 2))
 
 
 def mae() -> Loss:
-    """|r|, with derivative zero at zero."""
+    """|r|, with derivative zero at zero.
+
+    Returns
+    -------
+    Loss
+
+    Examples
+    --------
+    >>> from stepnet.nets import losses
+    >>> losses.mae().at([[3.0]], [[1.0]]).value
+    2.0
+    """
     return _build_residual_loss(mae, np.abs, np.sign, np.zeros_like)
 
 
 def huber(delta: float = 1.0) -> Loss:
-    """r^2 / 2 where |r| < delta, delta (|r| - delta / 2) beyond.  Huber (1964), Ann. Math. Statist. 35:73."""
+    """r^2 / 2 where |r| < delta, delta (|r| - delta / 2) beyond.  Huber (1964), Ann. Math. Statist. 35:73.
+
+    Parameters
+    ----------
+    delta : float, optional
+        Where it becomes linear.
+
+    Returns
+    -------
+    Loss
+
+    Examples
+    --------
+    >>> from stepnet.nets import losses
+    >>> losses.huber().at([[3.0]], [[0.0]]).value
+    2.5
+    """
     d = validate_number("delta", delta, "(0, inf)")
     return _build_residual_loss(
         huber,
@@ -44,7 +82,23 @@ def huber(delta: float = 1.0) -> Loss:
 
 
 def tukey(c: float = 4.685) -> Loss:
-    """c^2 / 6 (1 - (1 - (r/c)^2)^3) where |r| < c, c^2 / 6 beyond.  Beaton & Tukey (1974), Technometrics 16:147."""
+    """c^2 / 6 (1 - (1 - (r/c)^2)^3) where |r| < c, c^2 / 6 beyond.  Beaton & Tukey (1974), Technometrics 16:147.
+
+    Parameters
+    ----------
+    c : float, optional
+        Where it becomes constant.
+
+    Returns
+    -------
+    Loss
+
+    Examples
+    --------
+    >>> from stepnet.nets import losses
+    >>> losses.tukey(c=3.0).at([[9.0]], [[0.0]]).value
+    1.5
+    """
     c = validate_number("c", c, "(0, inf)")
 
     def square(r: np.ndarray) -> np.ndarray:
@@ -70,7 +124,23 @@ def tukey(c: float = 4.685) -> Loss:
 
 def quantile(tau: float = 0.5) -> Loss:
     """max(tau e, (tau - 1) e), e = y - z: least at the tau-quantile.  Koenker & Bassett (1978), Econometrica
-    46:33."""
+    46:33.
+
+    Parameters
+    ----------
+    tau : float, optional
+        The level of the quantile.
+
+    Returns
+    -------
+    Loss
+
+    Examples
+    --------
+    >>> from stepnet.nets import losses
+    >>> losses.quantile(tau=0.75).at([[0.0]], [[2.0]]).value
+    1.5
+    """
     tau = validate_number("tau", tau, "(0, 1)")
     return _build_residual_loss(
         quantile,
@@ -86,6 +156,23 @@ def barron(alpha: float = 1.0, c: float = 1.0) -> Loss:
 
     a = 2 is r^2 / 2, 1 the pseudo-Huber loss, 0 Cauchy's, -2 Geman and McClure's, -inf Welsch's.  Barron (2019), A
     general and adaptive robust loss function, CVPR, with c for his scale.
+
+    Parameters
+    ----------
+    alpha : float, optional
+        The shape a.
+    c : float, optional
+        The scale of residuals.
+
+    Returns
+    -------
+    Loss
+
+    Examples
+    --------
+    >>> from stepnet.nets import losses
+    >>> round(losses.barron(alpha=0.0).at([[2.0]], [[0.0]]).value, 4)
+    1.0986
     """
     a, c = validate_number("alpha", alpha, "[-inf, inf]"), validate_number("c", c, "(0, inf)")
     b = abs(a - 2)
@@ -130,7 +217,18 @@ def barron(alpha: float = 1.0, c: float = 1.0) -> Loss:
 
 
 def poisson() -> Loss:
-    """exp(z) - y z: the negative log-likelihood of counts y with rate exp(z), without the term in y alone."""
+    """exp(z) - y z: the negative log-likelihood of counts y with rate exp(z), without the term in y alone.
+
+    Returns
+    -------
+    Loss
+
+    Examples
+    --------
+    >>> from stepnet.nets import losses
+    >>> losses.poisson().at([[0.0]], [[3.0]]).value
+    1.0
+    """
     return _make_loss(poisson, lambda z, y: np.exp(z) - y * z, lambda z, y: np.exp(z) - y, lambda z, y: np.exp(z),
                         _require_counts, meaning=Meaning("counts", "exp"))  # fmt: skip
 
@@ -139,6 +237,16 @@ def gaussian_nll() -> Loss:
     """(s + (m - y)^2 exp(-s)) / 2: the negative log-likelihood of y with mean m and variance exp(s).
 
     The first half of the outputs are means, the second half logarithms of variances; targets are (batch, outputs / 2).
+
+    Returns
+    -------
+    Loss
+
+    Examples
+    --------
+    >>> from stepnet.nets import losses
+    >>> losses.gaussian_nll().at([[1.0, 0.0]], [[2.0]]).value
+    0.5
     """
 
     def formula(z: np.ndarray, y: np.ndarray) -> LossTerms:

@@ -36,7 +36,23 @@ def _logits(name: str, value: Any) -> np.ndarray:
 
 @check(z=_logits)
 def log_softmax(z: np.ndarray) -> np.ndarray:
-    """log p = z - log sum_c exp(z_c) over the last axis; infinite logits are limits of large ones."""
+    """log p = z - log sum_c exp(z_c) over the last axis; infinite logits are limits of large ones.
+
+    Parameters
+    ----------
+    z : ndarray
+        Logits (..., classes).
+
+    Returns
+    -------
+    ndarray
+
+    Examples
+    --------
+    >>> from stepnet.nets import losses
+    >>> losses.log_softmax([0.0, 0.0]).round(4)
+    array([-0.6931, -0.6931])
+    """
     return _import_engine().entropies(z, z).logarithms
 
 
@@ -49,7 +65,23 @@ def _import_engine() -> ModuleType:
 
 @check(z=_logits)
 def softmax(z: np.ndarray) -> np.ndarray:
-    """exp(z_c) / sum_c exp(z_c) over the last axis."""
+    """exp(z_c) / sum_c exp(z_c) over the last axis.
+
+    Parameters
+    ----------
+    z : ndarray
+        Logits (..., classes).
+
+    Returns
+    -------
+    ndarray
+
+    Examples
+    --------
+    >>> from stepnet.nets import losses
+    >>> losses.softmax([0.0, 0.0])
+    array([0.5, 0.5])
+    """
     return np.exp(log_softmax(z))
 
 
@@ -112,6 +144,23 @@ def cross_entropy(smoothing: float = 0.0, temperature: float = 1.0) -> Loss:
     """-sum_c q_c log p_c, p = softmax(z / temperature), q = (1 - smoothing) target + smoothing / classes.
 
     Targets are classes (batch,) or probabilities (batch, classes).
+
+    Parameters
+    ----------
+    smoothing : float, optional
+        Label smoothing, from 0 to 1.
+    temperature : float, optional
+        Divisor of the outputs.
+
+    Returns
+    -------
+    Loss
+
+    Examples
+    --------
+    >>> from stepnet.nets import losses
+    >>> round(losses.cross_entropy().at([[0.0, 0.0]], [1]).value, 4)
+    0.6931
     """
     t, smoothing = (
         validate_number("temperature", temperature, "(0, inf)"),
@@ -122,14 +171,43 @@ def cross_entropy(smoothing: float = 0.0, temperature: float = 1.0) -> Loss:
 
 
 def focal(focus: float = 2.0, smoothing: float = 0.0) -> Loss:
-    """-sum_c q_c (1 - p_c)^focus log p_c: easy samples count less.  Lin et al. (2017), arXiv:1708.02002."""
+    """-sum_c q_c (1 - p_c)^focus log p_c: easy samples count less.  Lin et al. (2017), arXiv:1708.02002.
+
+    Parameters
+    ----------
+    focus : float, optional
+        The exponent.
+    smoothing : float, optional
+        Label smoothing, from 0 to 1.
+
+    Returns
+    -------
+    Loss
+
+    Examples
+    --------
+    >>> from stepnet.nets import losses
+    >>> round(losses.focal().at([[0.0, 0.0]], [1]).value, 4)
+    0.1733
+    """
     g = validate_number("focus", focus, "[0, inf)")
     formula = partial(_entropy, psi=partial(_focused, gamma=g))
     return _build_class_loss(focal, formula, validate_number("smoothing", smoothing, "[0, 1]"), convex=g == 0, focus=g)
 
 
 def kl() -> Loss:
-    """sum_c q_c log(q_c / p_c) for probabilities q and p = softmax(z)."""
+    """sum_c q_c log(q_c / p_c) for probabilities q and p = softmax(z).
+
+    Returns
+    -------
+    Loss
+
+    Examples
+    --------
+    >>> from stepnet.nets import losses
+    >>> round(losses.kl().at([[0.0, 0.0]], [[1.0, 0.0]]).value, 4)
+    0.6931
+    """
 
     def formula(z: np.ndarray, q: np.ndarray) -> LossTerms:
         rows = _one_row(_entropy)(z, q)
@@ -145,6 +223,23 @@ def distillation(temperature: float = 2.0, hard: float = 0.0) -> Loss:
 
     Targets are the logits t of a teacher (batch, classes), with the class as one more column where `hard` is not zero.
     Hinton, Vinyals & Dean (2015), arXiv:1503.02531; T^2 keeps the size of gradients.
+
+    Parameters
+    ----------
+    temperature : float, optional
+        T.
+    hard : float, optional
+        The factor of the cross-entropy with the class.
+
+    Returns
+    -------
+    Loss
+
+    Examples
+    --------
+    >>> from stepnet.nets import losses
+    >>> round(losses.distillation(temperature=1.0).at([[0.0, 0.0]], [[0.0, 0.0]]).value, 4)
+    0.6931
     """
     T, hard = validate_number("temperature", temperature, "(0, inf)"), validate_number("hard", hard, "[0, 1]")
 
@@ -271,12 +366,45 @@ def binary_cross_entropy(smoothing: float = 0.0) -> Loss:
     """-q log p - (1 - q) log(1 - p), p = 1 / (1 + exp(-z)), q = (1 - smoothing) target + smoothing / 2.
 
     Targets are 0, 1 or between, of the shape of the outputs.
+
+    Parameters
+    ----------
+    smoothing : float, optional
+        Label smoothing, from 0 to 1.
+
+    Returns
+    -------
+    Loss
+
+    Examples
+    --------
+    >>> from stepnet.nets import losses
+    >>> round(losses.binary_cross_entropy().at([[0.0]], [[1.0]]).value, 4)
+    0.6931
     """
     return _build_answer_loss(binary_cross_entropy, _entropy, validate_number("smoothing", smoothing, "[0, 1]"))
 
 
 def binary_focal(focus: float = 2.0, smoothing: float = 0.0) -> Loss:
-    """-q (1 - p)^focus log p - (1 - q) p^focus log(1 - p), p = 1 / (1 + exp(-z)).  Lin et al. (2017)."""
+    """-q (1 - p)^focus log p - (1 - q) p^focus log(1 - p), p = 1 / (1 + exp(-z)).  Lin et al. (2017).
+
+    Parameters
+    ----------
+    focus : float, optional
+        The exponent.
+    smoothing : float, optional
+        Label smoothing, from 0 to 1.
+
+    Returns
+    -------
+    Loss
+
+    Examples
+    --------
+    >>> from stepnet.nets import losses
+    >>> round(losses.binary_focal().at([[0.0]], [[1.0]]).value, 4)
+    0.1733
+    """
     g = validate_number("focus", focus, "[0, inf)")
     formula = partial(_entropy, psi=partial(_focused, gamma=g))
     return _build_answer_loss(

@@ -40,6 +40,24 @@ class Expansion:
     """A function near a point: value, gradient, the product H v of the Hessian with a direction, and v'Hv.
 
     The last may be cheaper (`bend`) than a product.
+
+    Parameters
+    ----------
+    value : float
+        The value.
+    slope : callable
+        Returns the gradient.
+    product : callable
+        `product(v)` returns H v.
+    bend : callable, optional
+        `bend(v)` returns v'Hv.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from stepnet.nets import losses
+    >>> losses.get("mse").at(np.array([[1.0], [2.0]]), np.zeros((2, 1))).value
+    2.5
     """
 
     value: float
@@ -82,6 +100,12 @@ class Loss:
     quick : callable, optional
         `quick(outputs, targets, share)`: the sum of all terms times `share`, one factor per sample, and its gradient in
         a single pass; None if only the formula is available.
+
+    Examples
+    --------
+    >>> from stepnet.nets import losses
+    >>> losses.huber(delta=0.5).numbers["delta"]
+    0.5
     """
 
     family: Callable[..., Loss]

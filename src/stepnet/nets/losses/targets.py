@@ -38,6 +38,12 @@ class Meaning:
         Divisor of the outputs before the link.
     focus : float
         The exponent of a focal loss, whose optimal outputs are flatter than the probabilities.
+
+    Examples
+    --------
+    >>> from stepnet.nets import losses
+    >>> losses.poisson().meaning.targets
+    'counts'
     """
 
     targets: str = "real numbers"

@@ -50,6 +50,22 @@ def recognised(func: object) -> str | None:
     Recognised are modules and functions that only pass y on, `return self.net(y)`, to a `torch.nn.Sequential` of Linear
     layers with an activation (ELU, GELU, ReLU, SiLU, Sigmoid, Softplus or Tanh, with default arguments) between every
     two, without hooks and parametrizations.
+
+    Parameters
+    ----------
+    func
+        A module or function (t, y).
+
+    Returns
+    -------
+    str or None
+
+    Examples
+    --------
+    >>> import torch, stepnet.torch as snt
+    >>> net = torch.nn.Sequential(torch.nn.Linear(2, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
+    >>> snt.recognised(lambda t, y: net(y))
+    '2 -> 64 tanh -> 2'
     """
     layers = find_layers(func)
     if layers is None:

@@ -48,7 +48,23 @@ class SingleField:
 
 @dataclass(frozen=True)
 class Partitioned:
-    """q' = dq(t, p), p' = dp(t, q); with `separable=False` both are called as (t, q, p)."""
+    """q' = dq(t, p), p' = dp(t, q); with `separable=False` both are called as (t, q, p).
+
+    Parameters
+    ----------
+    dq, dp : Function
+        Functions of tensors.
+    separable : bool, optional
+        Whether dq depends on p only and dp on q only.
+
+    Examples
+    --------
+    >>> import torch, stepnet.torch as snt
+    >>> pendulum = snt.Partitioned(lambda t, p: p, lambda t, q: -torch.sin(q))
+    >>> q, p = snt.odeint(pendulum, (torch.ones(1), torch.zeros(1)), torch.linspace(0.0, 1.0, 11), method="verlet")
+    >>> q.shape
+    torch.Size([11, 1])
+    """
 
     dq: Function
     dp: Function
@@ -72,7 +88,21 @@ class Partitioned:
 
 @dataclass(frozen=True)
 class SecondOrder:
-    """q'' = acceleration(t, q); the state is (q, v)."""
+    """q'' = acceleration(t, q); the state is (q, v).
+
+    Parameters
+    ----------
+    acceleration : Function
+        A function of time and positions.
+
+    Examples
+    --------
+    >>> import torch, stepnet.torch as snt
+    >>> t = torch.linspace(0.0, 1.0, 11)
+    >>> q, v = snt.odeint(snt.SecondOrder(lambda t, q: -q), (torch.ones(1), torch.zeros(1)), t, method="verlet")
+    >>> q.shape
+    torch.Size([11, 1])
+    """
 
     acceleration: Function
 
@@ -90,7 +120,20 @@ class SecondOrder:
 
 @dataclass(frozen=True)
 class Split:
-    """y' = parts[0](t, y) + parts[1](t, y) + ..."""
+    """y' = parts[0](t, y) + parts[1](t, y) + ...
+
+    Parameters
+    ----------
+    parts : tuple of Function
+        Functions of time and state.
+
+    Examples
+    --------
+    >>> import torch, stepnet.torch as snt
+    >>> parts = snt.Split((lambda t, y: -y, lambda t, y: 0.5 * y))
+    >>> snt.odeint(parts, torch.ones(1), torch.linspace(0.0, 1.0, 11), method="strang").shape
+    torch.Size([11, 1])
+    """
 
     parts: tuple[Function, ...]
 
