@@ -73,7 +73,7 @@ class StochasticRun(NamedTuple):
 def prepare_run(problem: SDE, scheme, stepping: FixedSteps) -> StochasticRun:
     """The compiled functions and the step program of a run."""
     fields = build_stochastic_fields(problem, scheme)
-    program = build_stochastic_program(scheme, find_product_kind(problem))
+    program = build_stochastic_program(scheme, find_product_kind(problem), problem.n_components)
     return StochasticRun(problem, fields, program, stepping, problem.n_components)
 
 
