@@ -98,6 +98,11 @@ def needs_own_entries(scheme: Any, noise: str) -> bool:
     return noise == "diagonal" and orders is not None and (orders.strong > 0.5 or orders.weak > 1.0)
 
 
+def find_estimate_order(scheme: Any) -> float:
+    """The strong order of the embedded scheme of a stochastic pair; its estimate is O(h^(order + 1/2))."""
+    return scheme.embedded.order
+
+
 def has_history(scheme: Any) -> bool:
     """Whether a step needs earlier ones, so that a run cannot continue from a state alone."""
     return isinstance(scheme, Multistep)

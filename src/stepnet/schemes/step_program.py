@@ -512,8 +512,8 @@ def _write_weak_columns(scheme: WeakRK, m: int) -> StepProgram:
     hats = []
     for weights in scheme.B2:
         others = [
-            [(writer.column_of(g[j][l], l, pairs, k * m + l), 0.5 * w, 0) for j, w in enumerate(weights) if w != 0
-             for l in range(m) if l != k]
+            [(writer.column_of(g[j][i], i, pairs, k * m + i), 0.5 * w, 0) for j, w in enumerate(weights) if w != 0
+             for i in range(m) if i != k]
             for k in range(m)
         ]  # fmt: skip
         hats.append([writer.slope(DIFFUSION, writer.sum([(0, 1.0, 0), *some]), 0.0) for some in others])

@@ -79,7 +79,7 @@ class StochasticRK:
     """A stochastic Runge-Kutta scheme; `orders` lists the types of noise it admits, `calculus` the integral it solves.
 
     Matrices are strictly lower triangular tuples of rows.  `B0`, `B1`, `beta` and `gamma` are pairs of a variable and
-    its weights.  A scheme with `gamma` needs the derivative of the diffusion; one with `embedded` has an error estimate.
+    its weights.  A scheme with `gamma` needs the derivative of the diffusion; with `embedded` it has an error estimate.
     """
 
     name: str

@@ -5,7 +5,8 @@ With stages H0_i of the drift, and H_i^k and G_i^k of component k of the noise, 
     H0_i  = y + h sum_j A0_ij f(t + c0_j h, H0_j) + sum_k sum_j B0_ij g^k(t + c1_j h, H_j^k) V_k
     H_i^k = y + h sum_j A1_ij f(t + c0_j h, H0_j) + sum_j B1_ij g^k(t + c1_j h, H_j^k) sqrt(h)
     G_i^k = y + sum_(l != k) sum_j B2_ij g^l(t + c1_j h, H_j^l) I_kl / sqrt(h)
-    y_new = y + h sum_i alpha_i f(t + c0_i h, H0_i) + sum_k sum_i g^k(t + c1_i h, H_i^k) (beta1_i V_k + beta2_i I_kk / sqrt(h))
+    y_new = y + h sum_i alpha_i f(t + c0_i h, H0_i)
+              + sum_k sum_i g^k(t + c1_i h, H_i^k) (beta1_i V_k + beta2_i I_kk / sqrt(h))
               + sum_k sum_i g^k(t, G_i^k) (beta3_i V_k + beta4_i sqrt(h))
 
 with the three-point variables V_k and I_kl = (V_k V_l + U_kl) / 2; see `VARIABLES` in `schemes/stochastic.py`.

@@ -75,7 +75,10 @@ class StepNoise(NamedTuple):
 
 
 class NoiseBuffers(NamedTuple):
-    """Increments, areas, three-point and two-point variables of a chunk of steps, (steps, components, 16); a spare pair."""
+    """Increments, areas, three-point and two-point variables of a chunk of steps, (steps, components, 16).
+
+    `spare` holds an increment and an area.
+    """
 
     W: np.ndarray
     H: np.ndarray
