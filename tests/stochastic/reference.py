@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import stepnet as sn
-from stepnet.schemes.step_program import Noise, Product, Slope, build_stochastic_program
+from stepnet.schemes.step_program import Noise, Product, Slope, Tamed, build_stochastic_program
 
 
 def list_parts(problem: sn.SDE):
@@ -30,7 +30,12 @@ def list_parts(problem: sn.SDE):
 def take_step(problem: sn.SDE, scheme, t: float, h: float, rows: list, variables: dict) -> list:
     """The rows of state after one step, given its random variables by (name, is_paired)."""
     kind = "scalar" if problem.noise == "scalar" else "matrix" if len(problem.diffusion_shape) > 1 else "elementwise"
-    program, parts = build_stochastic_program(scheme, kind).step, list_parts(problem)
+    program = build_stochastic_program(scheme, kind, problem.n_components).step
+    return execute(program, list_parts(problem), t, h, rows, variables)
+
+
+def execute(program, parts, t: float, h: float, rows: list, variables: dict) -> list:
+    """The outputs of a step program."""
     made = list(rows)
     for each in program.operations:
         match each:
@@ -38,17 +43,22 @@ def take_step(problem: sn.SDE, scheme, t: float, h: float, rows: list, variables
                 made.append(parts[each.part](t + each.c * h, made[each.row]))
             case Noise():
                 made.append(variables[each.variable, each.is_paired])
+            case Product(kind="column"):
+                made.append(made[each.diffusion][:, each.column] * made[each.noise][each.entry])
             case Product():
                 g, z = made[each.diffusion], made[each.noise]
                 made.append(g @ z if each.kind == "matrix" else g * z)
+            case Tamed():
+                made.append(made[each.row] / (1 + h * np.linalg.norm(made[each.row])))
             case _:
                 made.append(sum(term.weight * h**term.power * made[term.row] for term in each.terms))
     return [made[row] for row in program.outputs]
 
 
-def list_variables(W: np.ndarray, H: np.ndarray, V: np.ndarray, h: float) -> dict:
+def list_variables(W: np.ndarray, H: np.ndarray, V: np.ndarray, S: np.ndarray, h: float) -> dict:
     """All random variables of a step from their definitions."""
     root, eye = np.sqrt(h), np.eye(len(W))
+    U = [[-h if i == j else -h * S[i] if i < j else h * S[j] for j in range(len(S))] for i in range(len(S))]
     return {
         ("W", False): W,
         ("I10/h", False): W / 2 + H,
@@ -61,6 +71,7 @@ def list_variables(W: np.ndarray, H: np.ndarray, V: np.ndarray, h: float) -> dic
         ("V2", False): (h * V**2 - h) / root,
         ("I11", True): ((np.outer(W, W) - h * eye) / 2).ravel(),
         ("J11", True): (np.outer(W, W) / 2).ravel(),
+        ("V2", True): ((h * np.outer(V, V) + U) / root).ravel(),
     }
 
 
@@ -72,9 +83,9 @@ def solve(problem: sn.SDE, scheme, n_steps: int) -> np.ndarray:
     path = sn.noise.BrownianPath(problem.seed, problem.path, problem.t_span, cells, m)
     times = np.linspace(t0, t1, n_steps + 1)
     W, H = path.increment_and_area(times[:-1], times[1:])
-    V = sn.noise.three_point(problem.seed, problem.path, range(n_steps), m)
+    V, S = (draw(problem.seed, problem.path, range(n_steps), m) for draw in (sn.noise.three_point, sn.noise.two_point))
     n_rows = 2 if scheme.name == "reversible_heun" else 1
     rows = [problem.initial] * n_rows
     for i in range(n_steps):
-        rows = take_step(problem, scheme, times[i], h, rows, list_variables(W[i], H[i], V[i], h))
+        rows = take_step(problem, scheme, times[i], h, rows, list_variables(W[i], H[i], V[i], S[i], h))
     return rows[0]

@@ -33,6 +33,11 @@ def scaled_square(V: Any, h: Any, root: Any) -> Any:
     return (V * V - h) / root
 
 
+def scaled_pair(V1: Any, V2: Any, U: Any, root: Any) -> Any:
+    """(V1 V2 + U) / sqrt(h)."""
+    return (V1 * V2 + U) / root
+
+
 def pair_integral(W1: Any, W2: Any, diagonal: Any) -> Any:
     """The symmetric part of the integral of W1 dW2; `diagonal` is h for the same Ito component, else 0."""
     return 0.5 * (W1 * W2 - diagonal)

@@ -12,8 +12,9 @@ from stepnet.schemes.conditions import is_pair
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.step_program import build_scheme_program
-from stepnet.schemes.stochastic import ReversibleHeun, StochasticRK
+from stepnet.schemes.stochastic import ReversibleHeun, StochasticRK, TamedEuler
 from stepnet.schemes.tableau import ExplicitRK, StabilisedRK
+from stepnet.schemes.weak import WeakRK
 
 # ---- problems -------------------------------------------------------------------------------------------------------
 
@@ -43,7 +44,7 @@ def find_refusal(scheme: Any, form: ProblemForm, single: str = "an `ODE`") -> st
 
 def is_stochastic(scheme: Any) -> bool:
     """Whether a scheme integrates stochastic equations."""
-    return isinstance(scheme, (StochasticRK, ReversibleHeun))
+    return isinstance(scheme, (StochasticRK, WeakRK, TamedEuler, ReversibleHeun))
 
 
 def find_noise_refusal(scheme: Any, noise: str, calculus: str) -> str | None:
@@ -86,7 +87,20 @@ def find_derivative_order(scheme: Any) -> int:
 
 def is_adaptive(scheme: Any) -> bool:
     """Whether it has an error estimate for adaptive steps; every scheme can take fixed steps."""
-    return not is_stochastic(scheme) and is_pair(scheme)
+    if is_stochastic(scheme):
+        return getattr(scheme, "embedded", None) is not None
+    return is_pair(scheme)
+
+
+def needs_own_entries(scheme: Any, noise: str) -> bool:
+    """Whether its order for diagonal noise needs entry i of the diffusion to depend on entry i of the state alone."""
+    orders = next((orders for orders in scheme.orders if orders.noise == noise), None)
+    return noise == "diagonal" and orders is not None and (orders.strong > 0.5 or orders.weak > 1.0)
+
+
+def find_estimate_order(scheme: Any) -> float:
+    """The strong order of the embedded scheme of a stochastic pair; its estimate is O(h^(order + 1/2))."""
+    return scheme.embedded.order
 
 
 def has_history(scheme: Any) -> bool:

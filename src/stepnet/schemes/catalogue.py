@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import UnknownName
-from stepnet.schemes import conditions, explicit, low_storage, multistep, stabilised, symplectic
+from stepnet.schemes import conditions, explicit, low_storage, multistep, stabilised, symplectic, weak
 from stepnet.schemes import stochastic as stochastic_schemes
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
-from stepnet.schemes.stochastic import ReversibleHeun, StochasticRK
+from stepnet.schemes.stochastic import ReversibleHeun, StochasticRK, TamedEuler
 from stepnet.schemes.tableau import ExplicitRK, LowStorageRK, StabilisedRK
+from stepnet.schemes.weak import WeakRK
 from stepnet.validation import check, validate_flag
 
-STOCHASTIC = (StochasticRK, ReversibleHeun)
+STOCHASTIC = (StochasticRK, WeakRK, TamedEuler, ReversibleHeun)
 RECORDS = (ExplicitRK, LowStorageRK, StabilisedRK, Splitting, Multistep)
 FAMILIES = {"rkc1": stabilised.rkc1, "rkc2": stabilised.rkc2, "rkl1": stabilised.rkl1, "rkl2": stabilised.rkl2}
 DEFAULT_STAGES = 10
@@ -47,7 +48,8 @@ def _constants() -> dict[str, Any]:
 
 @cache
 def _stochastic_constants() -> dict[str, Any]:
-    found = (value for value in vars(stochastic_schemes).values() if isinstance(value, STOCHASTIC))
+    modules = (stochastic_schemes, weak)
+    found = (value for module in modules for value in vars(module).values() if isinstance(value, STOCHASTIC))
     return {scheme.name: scheme for scheme in found}
 
 

@@ -1,9 +1,9 @@
 """Steps of explicit schemes as straight-line programs: evaluations of parts, and linear combinations of rows.
 
 Generated code and derivatives depend on a scheme only through its program.  Rows are vectors; the first ones hold the
-state, and each operation appends a row.  A slope is f(t + c h, row), a sum is sum_j w_j h^(k_j) row_j; a step with
-noise reads random variables and multiplies a diffusion by them.  Run in reverse, with each operation transposed, a
-program is the exact adjoint of its step.
+state, and each operation appends a row.  A slope is f(t + c h, row), a sum is sum_j w_j h^(k_j) row_j, a tamed row is
+row / (1 + h |row|); a step with noise reads random variables and multiplies a diffusion by them.  Run in reverse, with
+each operation transposed, a program is the exact adjoint of its step.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 from stepnet.schemes.explicit import DOP853, RK4, VERNER65
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
-from stepnet.schemes.stochastic import PAIRED, ReversibleHeun, StochasticRK
+from stepnet.schemes.stochastic import PAIRED, ReversibleHeun, StochasticRK, TamedEuler
 from stepnet.schemes.tableau import Butcher, ExplicitRK
+from stepnet.schemes.weak import WeakRK
 
 DRIFT, DIFFUSION, DIFFUSION_DERIVATIVE = range(3)  # parts of a stochastic problem
 
@@ -45,10 +46,20 @@ class Sum(NamedTuple):
     terms: tuple[Term, ...]
 
 
+class Tamed(NamedTuple):
+    """row / (1 + h |row|) with the Euclidean norm over all entries of the row.
+
+    Its transpose, with s = |row| and d = 1 + h s, is bar / d - h (bar . row) / (s d^2) row; the second term is zero
+    where s = 0.
+    """
+
+    row: int
+
+
 class Noise(NamedTuple):
     """A random variable of the step, by its name in `schemes.stochastic.VARIABLES`: one number for each component.
 
-    With `is_paired` there is one for each pair of components.
+    With `is_paired` there is one for each pair (i, j) of m components, at i m + j.
     """
 
     variable: str
@@ -56,15 +67,20 @@ class Noise(NamedTuple):
 
 
 class Product(NamedTuple):
-    """A diffusion times a random variable: elementwise, times one number, or matrix times vector."""
+    """A diffusion times a random variable: elementwise, times one number, or matrix times vector.
+
+    Of the kind "column" it is the column `column` of a matrix (n, m) times the number `entry` of the random variable.
+    """
 
     diffusion: int
     noise: int
     kind: str
+    column: int = 0
+    entry: int = 0
 
 
-ELEMENTWISE, SCALAR, MATRIX = "elementwise", "scalar", "matrix"
-Operation = Slope | Sum | Noise | Product
+ELEMENTWISE, SCALAR, MATRIX, COLUMN = "elementwise", "scalar", "matrix", "column"
+Operation = Slope | Sum | Tamed | Noise | Product
 
 
 @dataclass(frozen=True)
@@ -155,6 +171,14 @@ class _ProgramWriter:
     def noise_of(self, diffusion: int, variable: str, kind: str, is_paired: bool = False) -> int:
         """The row of a diffusion times a random variable."""
         return self._row(Product(diffusion, self._row(Noise(variable, is_paired)), kind))
+
+    def column_of(self, diffusion: int, column: int, noise: Noise, entry: int) -> int:
+        """The row of a column of a diffusion times one number of a random variable."""
+        return self._row(Product(diffusion, self._row(noise), COLUMN, column, entry))
+
+    def tamed(self, row: int) -> int:
+        """The row of row / (1 + h |row|)."""
+        return self._row(Tamed(row))
 
     def runge_kutta_step(
         self, table: Butcher, row: int, part: int = 0, clock: float = 0.0, length: float = 1.0, step: int = 0
@@ -362,27 +386,42 @@ def _write_two_steps_back(scheme: Multistep) -> StepProgram:
 
 
 @lru_cache(maxsize=256)
-def build_stochastic_program(scheme: StochasticRK | ReversibleHeun, kind: str) -> SchemeProgram:
+def build_stochastic_program(scheme: Any, kind: str, n_components: int = 1) -> SchemeProgram:
     """Build the programs of a stochastic scheme for diffusions that are multiplied elementwise, by one number, or as a
-    matrix.
+    matrix with `n_components` columns.
     """
     if isinstance(scheme, ReversibleHeun):
         return _write_reversible_heun(kind)
-    return SchemeProgram(_write_nothing(1), _write_stochastic_runge_kutta(scheme, kind), (0,))
+    if isinstance(scheme, TamedEuler):
+        step = _write_tamed_euler(kind)
+    elif isinstance(scheme, WeakRK):
+        step = _write_weak_columns(scheme, n_components) if kind == MATRIX else _write_weak_together(scheme, kind)
+    else:
+        step = _write_stochastic_runge_kutta(scheme, kind)
+    return SchemeProgram(_write_nothing(1), step, (0,))
 
 
-def _write_stochastic_runge_kutta(scheme: StochasticRK, kind: str) -> StepProgram:
+@lru_cache(maxsize=256)
+def build_stochastic_pair(scheme: StochasticRK, kind: str) -> StepProgram:
+    """Build a step with its error estimate: rows are the state and the estimate, which is an output only."""
+    return _write_stochastic_runge_kutta(scheme, kind, has_estimate=True)
+
+
+def _write_stochastic_runge_kutta(scheme: StochasticRK, kind: str, has_estimate: bool = False) -> StepProgram:
     """Stages in turn; those that nothing depends on are omitted."""
-    writer = _ProgramWriter(1)
+    writer = _ProgramWriter(2 if has_estimate else 1)
     f: dict[int, int] = {}
     g: dict[int, int] = {}
 
-    def combine(weights_f: Any, weights_g: Any) -> int:
+    def list_terms(weights_f: Any, weights_g: Any) -> list[tuple[int, float, int]]:
         drifts = [(slope(i), w, 1) for i, w in enumerate(weights_f) if w != 0]
         noises = [
             (writer.noise_of(diffusion(i), x, kind), w, 0) for x, row in weights_g for i, w in enumerate(row) if w != 0
         ]
-        return writer.sum([(0, 1.0, 0), *noises, *drifts])
+        return [*noises, *drifts]
+
+    def combine(weights_f: Any, weights_g: Any) -> int:
+        return writer.sum([(0, 1.0, 0), *list_terms(weights_f, weights_g)])
 
     def slope(i: int) -> int:
         if i not in f:
@@ -400,7 +439,89 @@ def _write_stochastic_runge_kutta(scheme: StochasticRK, kind: str) -> StepProgra
         is_paired = kind == MATRIX
         terms = [(writer.noise_of(derivative, x, kind, is_paired and x in PAIRED), w, 0) for x, w in scheme.gamma]
         new = writer.sum([(new, 1.0, 0), *terms])
-    return writer.program([new])
+    if not has_estimate:
+        return writer.program([new])
+    return writer.program([new, writer.sum(list_terms(*_subtract_embedded(scheme)))])
+
+
+def _subtract_embedded(scheme: StochasticRK) -> tuple[Any, Any]:
+    """The weights of a scheme minus those of the embedded one."""
+    embedded = scheme.embedded
+    if embedded is None:
+        raise ValueError(f"{scheme.name} has no error estimate")
+    others = dict(embedded.beta)
+    beta = [(x, _subtract(row, others.get(x, (0.0,) * len(row)))) for x, row in scheme.beta]
+    return _subtract(scheme.alpha, embedded.alpha), beta
+
+
+def _subtract(x: Iterable[float], y: Iterable[float]) -> tuple[float, ...]:
+    return tuple(a - b for a, b in zip(x, y, strict=True))
+
+
+def _write_tamed_euler(kind: str) -> StepProgram:
+    writer = _ProgramWriter(1)
+    noise = writer.noise_of(writer.slope(DIFFUSION, 0, 0.0), "W", kind)
+    return writer.program(
+        [writer.sum([(0, 1.0, 0), (noise, 1.0, 0), (writer.tamed(writer.slope(DRIFT, 0, 0.0)), 1.0, 1)])]
+    )
+
+
+def _write_weak_together(scheme: WeakRK, kind: str) -> StepProgram:
+    """Stages of all components at once: a component of the noise does not change the diffusion of another one."""
+    writer, f, g = _ProgramWriter(1), [], []
+    for i in range(len(scheme.alpha)):
+        drifts = [(k, w, 1) for k, w in zip(f, scheme.A1[i], strict=False)]
+        noises = [(writer.noise_of(k, "sqrt(h)", kind), w, 0) for k, w in zip(g, scheme.B1[i], strict=False) if w != 0]
+        g.append(writer.slope(DIFFUSION, writer.sum([(0, 1.0, 0), *noises, *drifts]), scheme.c1[i]))
+        drifts = [(k, w, 1) for k, w in zip(f, scheme.A0[i], strict=False)]
+        noises = [(writer.noise_of(k, "V", kind), w, 0) for k, w in zip(g, scheme.B0[i], strict=False) if w != 0]
+        f.append(writer.slope(DRIFT, writer.sum([(0, 1.0, 0), *noises, *drifts]), scheme.c0[i]))
+    noises = [(writer.noise_of(k, "V", kind), w, 0) for k, w in zip(g, scheme.beta1, strict=True)]
+    noises += [(writer.noise_of(k, "V2", kind), 0.5 * w, 0) for k, w in zip(g, scheme.beta2, strict=True) if w != 0]
+    return writer.program(
+        [writer.sum([(0, 1.0, 0), *noises, *((k, w, 1) for k, w in zip(f, scheme.alpha, strict=True))])]
+    )
+
+
+def _write_weak_columns(scheme: WeakRK, m: int) -> StepProgram:
+    """Stages of each component k of the noise, from which the column k of the diffusion is used."""
+    writer, s = _ProgramWriter(1), len(scheme.alpha)
+    f: list[int] = []
+    g: list[list[int]] = []  # by stage and component
+    V, root, pairs = Noise("V"), Noise("sqrt(h)"), Noise("V2", True)
+
+    def add_columns(stages: Any, weights: Any, noise: Noise, factor: float = 1.0) -> list[tuple[int, float, int]]:
+        """sum_j sum_k w_j g^k(stage j of k) X_k."""
+        return [
+            (writer.column_of(rows[k], k, noise, k * (m + 1) if noise.is_paired else k), factor * w, 0)
+            for rows, w in zip(stages, weights, strict=False) if w != 0 for k in range(m)
+        ]  # fmt: skip
+
+    def list_drifts(weights: Any) -> list[tuple[int, float, int]]:
+        return [(k, w, 1) for k, w in zip(f, weights, strict=False)]
+
+    for i in range(s):
+        drifts = list_drifts(scheme.A1[i])
+        own = [
+            [(writer.column_of(rows[k], k, root, k), w, 0) for rows, w in zip(g, scheme.B1[i], strict=False) if w != 0]
+            for k in range(m)
+        ]
+        g.append([writer.slope(DIFFUSION, writer.sum([(0, 1.0, 0), *some, *drifts]), scheme.c1[i]) for some in own])
+        terms = [*add_columns(g, scheme.B0[i], V), *list_drifts(scheme.A0[i])]
+        f.append(writer.slope(DRIFT, writer.sum([(0, 1.0, 0), *terms]), scheme.c0[i]))
+    hats = []
+    for weights in scheme.B2:
+        others = [
+            [(writer.column_of(g[j][i], i, pairs, k * m + i), 0.5 * w, 0) for j, w in enumerate(weights) if w != 0
+             for i in range(m) if i != k]
+            for k in range(m)
+        ]  # fmt: skip
+        hats.append([writer.slope(DIFFUSION, writer.sum([(0, 1.0, 0), *some]), 0.0) for some in others])
+    terms = [
+        *add_columns(g, scheme.beta1, V), *add_columns(g, scheme.beta2, pairs, 0.5),
+        *add_columns(hats, scheme.beta3, V), *add_columns(hats, scheme.beta4, root),
+    ]  # fmt: skip
+    return writer.program([writer.sum([(0, 1.0, 0), *terms, *list_drifts(scheme.alpha)])])
 
 
 def _write_reversible_heun(kind: str) -> SchemeProgram:

@@ -28,7 +28,7 @@ VARIABLES = {
     "I11": "(dW^2 - h) / 2; (dW_i dW_j - delta_ij h) / 2 for matrices",
     "J11": "dW^2 / 2; dW_i dW_j / 2 for matrices",
     "V": "sqrt(h) times a variable with the values 0 and +-sqrt(3)",
-    "V2": "(V^2 - h) / sqrt(h)",
+    "V2": "(V^2 - h) / sqrt(h); (V_i V_j + U_ij) / sqrt(h) for pairs, U_ii = -h, U_ij = -U_ji = -h or h for i < j",
 }
 PAIRED = ("I11", "J11")  # one for each pair of components where diffusion is a matrix
 NOISE_TYPES = ("scalar", "additive", "diagonal", "commutative", "general")
@@ -57,13 +57,29 @@ class Orders:
             raise SchemeError(f"orders for {self.noise} noise must satisfy weak >= strong >= 0, found {self}")
 
 
+@dataclass(frozen=True)
+class EmbeddedWeights:
+    """Weights of an embedded scheme on the same stages; its distance from the scheme is the error estimate.
+
+    The estimate is O(h^(order + 1/2)), where `order` is the strong order of the embedded scheme.
+    """
+
+    alpha: Row
+    beta: Weights
+    order: float
+
+    def __post_init__(self) -> None:
+        freeze(self, alpha=floats("alpha", self.alpha), order=float(self.order))
+        freeze(self, beta=tuple((_validate_variable(x), floats("beta", row)) for x, row in self.beta))
+
+
 @check(name=text, reference=text)
 @dataclass(frozen=True)
 class StochasticRK:
     """A stochastic Runge-Kutta scheme; `orders` lists the types of noise it admits, `calculus` the integral it solves.
 
     Matrices are strictly lower triangular tuples of rows.  `B0`, `B1`, `beta` and `gamma` are pairs of a variable and
-    its weights.  A scheme with `gamma` needs the derivative of the diffusion.
+    its weights.  A scheme with `gamma` needs the derivative of the diffusion; with `embedded` it has an error estimate.
     """
 
     name: str
@@ -79,14 +95,15 @@ class StochasticRK:
     c0: Row = ()
     c1: Row = ()
     gamma: Weights = ()
+    embedded: EmbeddedWeights | None = None
 
     def __post_init__(self) -> None:
         s = len(self.alpha)
         freeze(self, alpha=floats("alpha", self.alpha), orders=tuple(self.orders))
         for name in ("A0", "A1"):
-            freeze(self, **{name: _validate_rows(self.name, name, getattr(self, name), s)})
+            freeze(self, **{name: validate_rows(self.name, name, getattr(self, name), s)})
         for name in ("B0", "B1"):
-            some = tuple((_validate_variable(x), _validate_rows(self.name, name, rows, s)) for x, rows in self[name])
+            some = tuple((_validate_variable(x), validate_rows(self.name, name, rows, s)) for x, rows in self[name])
             freeze(self, **{name: some})
         freeze(self, beta=tuple((_validate_variable(x), floats("beta", row)) for x, row in self.beta))
         freeze(self, gamma=tuple((_validate_variable(x), float(weight)) for x, weight in self.gamma))
@@ -99,16 +116,14 @@ class StochasticRK:
         if not self.orders:
             raise SchemeError(f"{self.name}: `orders` must list at least one type of noise")
         require_finite(self.name, alpha=self.alpha, c0=self.c0, c1=self.c1)
-        self._require_consistency()
+        _require_consistency(self.name, self.alpha, self.beta)
+        if self.embedded is not None:
+            if any(len(row) != s for row in (self.embedded.alpha, *(row for _, row in self.embedded.beta))):
+                raise SchemeError(f"{self.name}: weights of `embedded` must have {s} entries each, as `alpha` has")
+            _require_consistency(f"{self.name}, embedded", self.embedded.alpha, self.embedded.beta)
 
     def __getitem__(self, name: str) -> Weights:
         return getattr(self, name)
-
-    def _require_consistency(self) -> None:
-        """The drift, and the diffusion times dW, have the weight one in total."""
-        drift, noise = sum(self.alpha), sum(sum(row) for x, row in self.beta if x in ("W", "V"))
-        if abs(drift - 1.0) > 1e-14 or abs(noise - 1.0) > 1e-14:
-            raise SchemeError(f"{self.name}: weights of drift and noise must sum to 1, found {drift} and {noise}")
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -134,13 +149,33 @@ class ReversibleHeun:
     variables = ("W",)
 
 
+@check(name=text, reference=text)
+@dataclass(frozen=True)
+class TamedEuler:
+    """y_new = y + h f / (1 + h |f|) + g dW: stays finite in mean square where the drift grows faster than linearly."""
+
+    name: str
+    orders: tuple[Orders, ...]
+    reference: str
+    calculus: str = "ito"
+
+    variables = ("W",)
+
+
+def _require_consistency(name: str, alpha: Row, beta: Weights) -> None:
+    """The drift, and the diffusion times dW, have the weight one in total."""
+    drift, noise = sum(alpha), sum(sum(row) for x, row in beta if x in ("W", "V"))
+    if abs(drift - 1.0) > 1e-14 or abs(noise - 1.0) > 1e-14:
+        raise SchemeError(f"{name}: weights of drift and noise must sum to 1, found {drift} and {noise}")
+
+
 def _validate_variable(name: str) -> str:
     if name not in VARIABLES:
         raise UnknownName("variable", name, tuple(VARIABLES))
     return name
 
 
-def _validate_rows(scheme: str, name: str, rows: Any, s: int) -> tuple[Row, ...]:
+def validate_rows(scheme: str, name: str, rows: Any, s: int) -> tuple[Row, ...]:
     """Rows of a strictly lower triangular matrix, completed with zeros."""
     found = tuple(floats(name, row) for row in rows)
     if len(found) > s or any(len(row) > i for i, row in enumerate(found)):
@@ -204,12 +239,21 @@ SRA1 = StochasticRK(
     "sra1", _admit(additive=(1.5, 2)), "ito",
     (1 / 3, 2 / 3), (("W", (1, 0)), ("I10/h", (-1, 1))), ROESSLER,
     A0=((), (3 / 4,)), B0=(("I10/h", ((), (3 / 2,))),), c0=(0, 3 / 4), c1=(1, 0),
+    embedded=EmbeddedWeights((1, 0), (("W", (1, 0)),), 1),
+)  # fmt: skip
+
+SRA2 = StochasticRK(
+    "sra2", _admit(additive=(1.5, 2)), "ito",
+    (1 / 3, 2 / 3), (("W", (0, 1)), ("I10/h", (3 / 2, -3 / 2))), ROESSLER,
+    A0=((), (3 / 4,)), B0=(("I10/h", ((), (3 / 2,))),), c0=(0, 3 / 4), c1=(1 / 3, 1),
+    embedded=EmbeddedWeights((1, 0), (("W", (0, 1)),), 1),
 )  # fmt: skip
 
 SRA3 = StochasticRK(
     "sra3", _admit(additive=(1.5, 2)), "ito",
     (1 / 6, 1 / 6, 2 / 3), (("W", (1, 0, 0)), ("I10/h", (-1, 1, 0))), ROESSLER,
     A0=((), (1,), (1 / 4, 1 / 4)), B0=(("I10/h", ((), (0,), (1, 1 / 2))),), c0=(0, 1, 1 / 2), c1=(1, 0, 0),
+    embedded=EmbeddedWeights((1, 0, 0), (("W", (1, 0, 0)),), 1),
 )  # fmt: skip
 
 SRIW1 = StochasticRK(
@@ -225,10 +269,31 @@ SRIW1 = StochasticRK(
     A0=((), (3 / 4,)), B0=(("I10/h", ((), (3 / 2,))),),
     A1=((), (1 / 4,), (1,), (0, 0, 1 / 4)), B1=(("sqrt(h)", ((), (1 / 2,), (-1,), (-5, 3, 1 / 2))),),
     c0=(0, 3 / 4, 0, 0), c1=(0, 1 / 4, 1, 1 / 4),
+    embedded=EmbeddedWeights(
+        (1, 0, 0, 0), (("W", (-1, 4 / 3, 2 / 3, 0)), ("I11/sqrt(h)", (-1, 4 / 3, -1 / 3, 0))), 1
+    ),
+)  # fmt: skip
+
+SRIW2 = StochasticRK(
+    "sriw2", _admit(scalar=(1.5, 2), additive=(1.5, 2), diagonal=(1.5, 2)), "ito",
+    (1 / 6, 1 / 6, 2 / 3, 0),
+    (
+        ("W", (-1, 4 / 3, 2 / 3, 0)),
+        ("I11/sqrt(h)", (1, -4 / 3, 1 / 3, 0)),
+        ("I10/h", (2, -4 / 3, -2 / 3, 0)),
+        ("I111/h", (-2, 5 / 3, -2 / 3, 1)),
+    ),
+    ROESSLER,
+    A0=((), (1,), (1 / 4, 1 / 4)), B0=(("I10/h", ((), (0,), (1, 1 / 2))),),
+    A1=((), (1 / 4,), (1,), (0, 0, 1 / 4)), B1=(("sqrt(h)", ((), (-1 / 2,), (1,), (2, -1, 1 / 2))),),
+    c0=(0, 1, 1 / 2, 0), c1=(0, 1 / 4, 1, 1 / 4),
+    embedded=EmbeddedWeights(
+        (1, 0, 0, 0), (("W", (-1, 4 / 3, 2 / 3, 0)), ("I11/sqrt(h)", (1, -4 / 3, 1 / 3, 0))), 1
+    ),
 )  # fmt: skip
 
 PLATEN_WEAK2 = StochasticRK(
-    "platen_weak2", _admit(scalar=(0, 2)), "ito",
+    "platen_weak2", _admit(scalar=(0, 2), diagonal=(0, 2)), "ito",
     (0.5, 0.5, 0), (("V", (0.5, 0.25, 0.25)), ("V2", (0, 0.25, -0.25))), f"{KLOEDEN}, 15.1.1",
     A0=((), (1,)), B0=(("V", ((), (1,))),), A1=((), (1,), (1,)), B1=(("sqrt(h)", ((), (1,), (-1,))),),
     c0=(0, 1, 0), c1=(0, 1, 1),
@@ -238,4 +303,10 @@ REVERSIBLE_HEUN = ReversibleHeun(
     "reversible_heun",
     _admit(scalar=(1, 1), additive=(1, 1), diagonal=(1, 1), commutative=(1, 1), general=(0.5, 1)),
     "Kidger, Foster, Li & Lyons (2021), Efficient and accurate gradients for neural SDEs, NeurIPS",
+)  # fmt: skip
+
+TAMED_EULER = TamedEuler(
+    "tamed_euler",
+    _admit(scalar=(0.5, 1), additive=(1, 1), diagonal=(0.5, 1), commutative=(0.5, 1), general=(0.5, 1)),
+    "Hutzenthaler, Jentzen & Kloeden (2012), Ann. Appl. Probab. 22:1611",
 )  # fmt: skip

@@ -77,15 +77,17 @@ def solve(
         The number of equal steps, or an array of step times from t0 to t1.  Without it the steps are adaptive, which
         needs a pair.
     rtol, atol : float or array_like, optional
-        Relative and absolute tolerance of adaptive steps, scalar or one per entry of the state (1e-6 and 1e-9).
+        Relative and absolute tolerance of adaptive steps, scalar or one per entry of the state (1e-6 and 1e-9; for an
+        `SDE` 1e-3 and 1e-6).
     first_step, max_step : float, optional
         Size of the first adaptive step, and the largest size allowed.
     controller : Controller or str, optional
-        Step-size controller: "I" (default), "PI" or "PID".
+        Step-size controller: "I" (default), "PI" (default for an `SDE`) or "PID".
     norm : {"rms", "max"}, optional
         Norm of the error estimate: root mean square (default) or maximum.
     save_at : array_like, optional
-        Save times, in the direction of integration.  The steps do not depend on them.
+        Save times, in the direction of integration.  The steps do not depend on them, except those of an `SDE`, whose
+        save times must be step times; adaptive steps end at each of them.
     save_every : int, optional
         Save the first state, every k-th and the last; 0 saves the end only.
     dense : bool, optional
@@ -147,6 +149,11 @@ def solve_streaming(
     """
     stepping = plan_steps(problem, scheme, steps, choices)
     if isinstance(stepping, AdaptiveSteps):
+        if isinstance(problem, SDE):
+            raise ValueError(
+                "`steps` are needed for derivatives of an `SDE`; to differentiate an adaptive run, solve with "
+                "`cells=1` and give the times of its solution as `steps`"
+            )
         stepping = stepping._replace(stops=stops)
     return _solve(problem, scheme, Plan(stepping, Saving(None, 1, passing), events))
 

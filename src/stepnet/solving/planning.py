@@ -31,6 +31,7 @@ from stepnet.schemes.controllers import Controller
 from stepnet.schemes.controllers import controller as controller_of
 
 DEFAULT_RTOL, DEFAULT_ATOL, DEFAULT_MAX_STEPS = 1e-6, 1e-9, 10_000_000
+STOCHASTIC_RTOL, STOCHASTIC_ATOL = 1e-3, 1e-6  # errors of paths decrease with the power 3/2 of the step size at best
 NORMS = ("rms", "max")
 LEAST_TOLERANCE = 1e-100
 MOST_STEPS = 2**53  # beyond it t0 + i h cannot tell neighbouring steps apart
@@ -76,7 +77,10 @@ def plan_adaptive_steps(problem: Problem, scheme, choices: AdaptiveOptions) -> A
     rtol, atol, first_step, max_step, controller, norm, max_steps = choices
     if not is_adaptive(scheme):
         if is_stochastic(scheme):
-            raise ValueError(f"{scheme.name} takes equal steps; give `steps`, their number")
+            raise ValueError(
+                f"{scheme.name} has no error estimate to choose its steps by; give `steps`, or take a pair such as "
+                f"sriw1 or, for additive noise, sra1"
+            )
         if is_symplectic(scheme):
             raise ValueError(
                 f"{scheme.name} is symplectic and keeps its long-time behaviour only with equal steps, so it takes no "
@@ -85,13 +89,15 @@ def plan_adaptive_steps(problem: Problem, scheme, choices: AdaptiveOptions) -> A
         raise ValueError(
             f"{scheme.name} has no error estimate to choose its steps by; give `steps`, or take a pair such as dopri5"
         )
-    if all(choice is None for choice in choices):
+    is_noisy = is_stochastic(scheme)
+    if all(choice is None for choice in choices) and not is_noisy:
         return _plan_default_steps(problem.initial.size)
     if norm is not None and (not isinstance(norm, str) or norm not in NORMS):
         raise UnknownName("norm", norm, NORMS)
     are_given = rtol is not None and atol is not None  # a default tolerance is attainable
-    rtol = _validate_tolerance("rtol", DEFAULT_RTOL if rtol is None else rtol, problem)
-    atol = _validate_tolerance("atol", DEFAULT_ATOL if atol is None else atol, problem)
+    defaults = (STOCHASTIC_RTOL, STOCHASTIC_ATOL) if is_noisy else (DEFAULT_RTOL, DEFAULT_ATOL)
+    rtol = _validate_tolerance("rtol", defaults[0] if rtol is None else rtol, problem)
+    atol = _validate_tolerance("atol", defaults[1] if atol is None else atol, problem)
     if are_given:
         _require_attainable(rtol, atol)
     return AdaptiveSteps(
@@ -99,7 +105,7 @@ def plan_adaptive_steps(problem: Problem, scheme, choices: AdaptiveOptions) -> A
         atol=atol,
         first_step=None if first_step is None else _require_positive("first_step", first_step),
         max_step=np.inf if max_step is None else _require_positive("max_step", max_step),
-        controller=controller_of("I" if controller is None else controller),
+        controller=controller_of(("PI" if is_noisy else "I") if controller is None else controller),
         norm=norm or "rms",
         max_steps=validate_count("max_steps", DEFAULT_MAX_STEPS if max_steps is None else max_steps, 1),
     )

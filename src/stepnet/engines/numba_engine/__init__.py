@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepnet.engines.contract import Outcome, Plan
+from stepnet.engines.contract import AdaptiveSteps, Outcome, Plan
 from stepnet.engines.numba_engine.codegen import fork_safety  # noqa: F401  registers the locks when it is loaded
 from stepnet.engines.numba_engine.integrators import hermite_output
 from stepnet.engines.numba_engine.integrators.families import find_executor
@@ -133,9 +133,7 @@ def prepare(problem: Problem, scheme, plan: Plan) -> Job:
 def run(problem: Problem, scheme, plan: Plan) -> Outcome:
     """Solve the problem with the scheme according to the plan."""
     if problem.form is ProblemForm.STOCHASTIC:
-        from stepnet.engines.numba_engine.ensembles.path_runs import run_path  # loads the generators
-
-        return run_path(problem, scheme, plan)
+        return _run_stochastic(problem, scheme, plan)
     try:
         job = prepare(problem, scheme, plan)
     except StartFailed as failed:
@@ -146,6 +144,17 @@ def run(problem: Problem, scheme, plan: Plan) -> Outcome:
     if job.inner is None or plan.saving.at is None or hermite_output.is_moving(plan) or is_interrupted:
         return outcome
     return hermite_output.insert_wanted_times(outcome, run(problem, scheme, Plan(plan.stepping, plan.saving)), problem)
+
+
+def _run_stochastic(problem: Problem, scheme, plan: Plan) -> Outcome:
+    """Solve for one path; the imports load the generators."""
+    if isinstance(plan.stepping, AdaptiveSteps):
+        from stepnet.engines.numba_engine.ensembles.adaptive_path_runs import run_adaptive
+
+        return run_adaptive(problem, scheme, plan)
+    from stepnet.engines.numba_engine.ensembles.path_runs import run_path
+
+    return run_path(problem, scheme, plan)
 
 
 def collect_numbers(args: tuple) -> np.ndarray:

@@ -63,7 +63,7 @@ class DifferentiableRun:
     ) -> None:
         """Steps with noise, which is drawn again in each sweep."""
         kind, stepping = find_product_kind(problem), FixedSteps(n_steps, grid)
-        self.scheme_program = build_stochastic_program(scheme, kind)
+        self.scheme_program = build_stochastic_program(scheme, kind, problem.n_components)
         self.parts = build_stochastic_parts(problem, build_stochastic_fields(problem, scheme), differences)
         self._own_rows, self.n, self.begin = slice(0, 1), problem.initial.size, 0
         t0, t1 = problem.t_span

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from functools import lru_cache, partial
+from math import isqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +29,18 @@ from stepnet.engines.numba_engine.derivatives.pullbacks import PartPullback
 from stepnet.engines.numba_engine.integrators.stepping import pad_length
 from stepnet.engines.numba_engine.random.step_noise import PathNoise
 from stepnet.problem import is_finite
-from stepnet.schemes.step_program import ELEMENTWISE, MATRIX, SCALAR, Noise, Product, Slope, StepProgram, Sum
+from stepnet.schemes.step_program import (
+    COLUMN,
+    ELEMENTWISE,
+    MATRIX,
+    SCALAR,
+    Noise,
+    Product,
+    Slope,
+    StepProgram,
+    Sum,
+    Tamed,
+)
 
 DONE, RAISED = 0, 1
 _R, _I, _P = ctypes.c_double, ctypes.c_int64, ctypes.c_void_p
@@ -37,8 +49,8 @@ REVERSE = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _P, _P, _
 NOISY_SWEEP = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _I, _P, _P)
 NOISY_REVERSE = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _P, _P, _P, _P)
 NOISE_CHUNK = 1024  # steps whose random variables are held at once
-DETERMINISTIC, DRAW, TIMES_ROW, TIMES_NUMBER, TIMES_MATRIX = range(5)
-PRODUCT_CODE = {ELEMENTWISE: TIMES_ROW, SCALAR: TIMES_NUMBER, MATRIX: TIMES_MATRIX}
+DETERMINISTIC, DRAW, TIMES_ROW, TIMES_NUMBER, TIMES_MATRIX, TIMES_COLUMN, TAME = range(7)
+PRODUCT_CODE = {ELEMENTWISE: TIMES_ROW, SCALAR: TIMES_NUMBER, MATRIX: TIMES_MATRIX, COLUMN: TIMES_COLUMN}
 NO_NUMBERS = np.zeros((1, 0))
 
 
@@ -49,8 +61,8 @@ class SweepFailed(ArithmeticError):
 class ProgramArrays(NamedTuple):
     """A step program as arrays: operation i is the slope of `part[i]`, or (part < 0) the sum of its terms.
 
-    Where `code[i]` is not 0, it reads `length[i]` random variables from `first_variable[i]` on, or multiplies row
-    `row[i]` by the random variables in row `factor[i]`.
+    Where `code[i]` is not 0, it reads `length[i]` random variables from `first_variable[i]` on, multiplies row
+    `row[i]` by the random variables in row `factor[i]` (a column: `column[i]` by the number `entry[i]`), or tames it.
 
     The terms of operation i are `first[i]` to `first[i + 1]`.  The terms that read row r, `use_first[r]` to
     `use_first[r + 1]`, contribute to the rows `use_row` with the weights of the terms `use_term`.
@@ -72,6 +84,8 @@ class ProgramArrays(NamedTuple):
     factor: np.ndarray
     first_variable: np.ndarray
     length: np.ndarray
+    column: np.ndarray
+    entry: np.ndarray
 
 
 class StepWorkspace(NamedTuple):
@@ -121,24 +135,19 @@ def _build_arrays(program: StepProgram, variables: tuple[tuple[Noise, int, int],
     terms = [operation.terms if isinstance(operation, Sum) else () for operation in operations]
     products = [operation if isinstance(operation, Product) else None for operation in operations]
     noises = [places.get(operation, (-1, 0)) if isinstance(operation, Noise) else (-1, 0) for operation in operations]
-    lengths = [noises[product.noise - program.n_rows][1] if product else 0 for product in products]
+    lengths = [_count_columns(program, product, noises) if product else 0 for product in products]
     flat = [term for some in terms for term in some]
     targets = np.repeat(program.n_rows + np.arange(len(operations)), list(map(len, terms)))
     by_row = np.argsort([term.row for term in flat], kind="stable")
     counts = np.bincount([term.row for term in flat], minlength=program.n_rows + len(operations))
     codes = [
-        PRODUCT_CODE[product.kind] if product else DRAW * (start >= 0)
-        for product, (start, _) in zip(products, noises, strict=True)
+        PRODUCT_CODE[product.kind] if product else TAME if isinstance(operation, Tamed) else DRAW * (start >= 0)
+        for operation, product, (start, _) in zip(operations, products, noises, strict=True)
     ]
+    rows = [_find_row(operation) for operation in operations]
     return ProgramArrays(
         np.array([-1 if slope is None else slope.part for slope in slopes], np.int64),
-        np.array(
-            [
-                each.row if each else -1 if other is None else other.diffusion
-                for each, other in zip(slopes, products, strict=True)
-            ],
-            np.int64,
-        ),
+        np.array(rows, np.int64),
         np.array([0.0 if slope is None else slope.c for slope in slopes]),
         np.cumsum([0, *map(len, terms)]),
         np.array([term.row for term in flat], np.int64),
@@ -153,7 +162,23 @@ def _build_arrays(program: StepProgram, variables: tuple[tuple[Noise, int, int],
         np.array([-1 if product is None else product.noise for product in products], np.int64),
         np.array([start for start, _ in noises], np.int64),
         np.array([length or other for (_, length), other in zip(noises, lengths, strict=True)], np.int64),
+        np.array([product.column if product else 0 for product in products], np.int64),
+        np.array([product.entry if product else 0 for product in products], np.int64),
     )
+
+
+def _find_row(operation) -> int:
+    """The row that an operation other than a sum reads."""
+    if isinstance(operation, (Slope, Tamed)):
+        return operation.row
+    return operation.diffusion if isinstance(operation, Product) else -1
+
+
+def _count_columns(program: StepProgram, product: Product, noises: list[tuple[int, int]]) -> int:
+    """The columns of the diffusion of a product, if it is a matrix."""
+    at = product.noise - program.n_rows
+    is_paired = product.kind == COLUMN and program.operations[at].is_paired
+    return isqrt(noises[at][1]) if is_paired else noises[at][1]
 
 
 @inlined
@@ -174,8 +199,8 @@ def scale(tape, weights, back, h):
 
 
 @inlined
-def apply_noise(tape, i, work, noise, n):
-    """Row i of a program: random variables of the step, or a diffusion times some of them."""
+def apply_nonlinear(tape, i, work, noise, h, n):
+    """Row i of a program: random variables of the step, a diffusion times some of them, or a tamed row."""
     out, m, code = tape.n_rows + i, tape.length[i], tape.code[i]
     g, z = tape.row[i], tape.factor[i]
     if code == DRAW:
@@ -187,6 +212,13 @@ def apply_noise(tape, i, work, noise, n):
     elif code == TIMES_NUMBER:
         for k in range(n):
             work[out, k] = work[g, k] * work[z, 0]
+    elif code == TIMES_COLUMN:
+        for k in range(n):
+            work[out, k] = work[g, k * m + tape.column[i]] * work[z, tape.entry[i]]
+    elif code == TAME:
+        divisor = 1.0 + h * find_norm(work, g, n)
+        for k in range(n):
+            work[out, k] = work[g, k] / divisor
     else:
         for k in range(n):
             total = 0.0
@@ -196,7 +228,30 @@ def apply_noise(tape, i, work, noise, n):
 
 
 @inlined
-def transpose_noise(tape, i, work, bars, n):
+def find_norm(work, row, n):
+    """The Euclidean norm of a row."""
+    total = 0.0
+    for k in range(n):
+        total += work[row, k] * work[row, k]
+    return np.sqrt(total)
+
+
+@inlined
+def transpose_tamed(work, bars, row, out, h, n):
+    """Add the gradient with respect to the row that is tamed; returns that with respect to h."""
+    size, product = find_norm(work, row, n), 0.0
+    for k in range(n):
+        product += bars[out, k] * work[row, k]
+    divisor = 1.0 + h * size
+    share = product / (divisor * divisor)
+    factor = h * share / size if size > 0.0 else 0.0
+    for k in range(n):
+        bars[row, k] += bars[out, k] / divisor - factor * work[row, k]
+    return -size * share
+
+
+@inlined
+def transpose_product(tape, i, work, bars, n):
     """Add the gradient with respect to the diffusion of a product."""
     out, m, code = tape.n_rows + i, tape.length[i], tape.code[i]
     g, z = tape.row[i], tape.factor[i]
@@ -206,6 +261,9 @@ def transpose_noise(tape, i, work, bars, n):
     elif code == TIMES_NUMBER:
         for k in range(n):
             bars[g, k] += bars[out, k] * work[z, 0]
+    elif code == TIMES_COLUMN:
+        for k in range(n):
+            bars[g, k * m + tape.column[i]] += bars[out, k] * work[z, tape.entry[i]]
     elif code == TIMES_MATRIX:
         for k in range(n):
             for j in range(m):
@@ -219,7 +277,7 @@ def execute(fields, p, tape, weights, work, t, h, n, noise):
     for i in range(tape.part.shape[0]):
         out = tape.n_rows + i
         if tape.code[i] != DETERMINISTIC:
-            apply_noise(tape, i, work, noise, n)
+            apply_nonlinear(tape, i, work, noise, h, n)
         elif tape.part[i] < 0:
             accumulate(work, out, zero, weights, tape.term_row, tape.first[i], tape.first[i + 1])
         elif call_field(uintp(fields[tape.part[i]]), t + tape.c[i] * h, work, tape.row[i], out, p, n) != 0:
@@ -263,8 +321,10 @@ def transpose(pullbacks, p, tape, scratch, t, h, n, p_bar, times):
         row = tape.n_rows + tape.part.shape[0] - 1 - j
         accumulate(bars, row, row, scratch.back, tape.use_row, tape.use_first[row], tape.use_first[row + 1])
         i = row - tape.n_rows
-        if i >= 0 and tape.code[i] != DETERMINISTIC:
-            transpose_noise(tape, i, work, bars, n)
+        if i >= 0 and tape.code[i] == TAME:
+            times[1] += transpose_tamed(work, bars, tape.row[i], row, h, n)
+        elif i >= 0 and tape.code[i] != DETERMINISTIC:
+            transpose_product(tape, i, work, bars, n)
         elif i >= 0 and tape.part[i] >= 0:
             t_bar[0] = 0.0
             at, t_stage = tape.row[i], t + tape.c[i] * h

@@ -101,9 +101,7 @@ def run_ensemble(
 ) -> EnsembleOutcome:
     """Solve the problem for many members; `show(n)` is called when n more are complete."""
     if problem.form is ProblemForm.STOCHASTIC:
-        from stepnet.engines.numba_engine.ensembles.path_runs import run_stochastic_ensemble  # loads the generators
-
-        return run_stochastic_ensemble(problem, scheme, plan, members, workers, show)
+        return _run_stochastic(problem, scheme, plan, members, workers, show)
     n, times = problem.initial.size, max(1, members.save_at.shape[1])
     counts = [np.zeros(members.number, np.int64) for _ in range(4)]
     states = np.full((members.number, times, n), np.nan, problem.initial.dtype)
@@ -119,6 +117,17 @@ def run_ensemble(
     status = tuple(Status.INTERRUPTED if code == PAUSED else STATUS[code] for code in ends.code.tolist())
     found = tuple(e.t for e in events), tuple(e.y for e in events)
     return EnsembleOutcome(ends.y, ends.t, status, *ends[2:6], runner.rung, runner.reason, *found, not is_whole)
+
+
+def _run_stochastic(problem: Problem, scheme, plan: Plan, *how) -> EnsembleOutcome:
+    """Solve for many paths; the imports load the generators."""
+    if isinstance(plan.stepping, AdaptiveSteps):
+        from stepnet.engines.numba_engine.ensembles.adaptive_path_runs import run_adaptive_ensemble
+
+        return run_adaptive_ensemble(problem, scheme, plan, *how)
+    from stepnet.engines.numba_engine.ensembles.path_runs import run_stochastic_ensemble
+
+    return run_stochastic_ensemble(problem, scheme, plan, *how)
 
 
 def _split_into_chunks(count: int, workers: int) -> list[tuple[int, int]]:

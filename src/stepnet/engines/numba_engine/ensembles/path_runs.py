@@ -73,7 +73,7 @@ class StochasticRun(NamedTuple):
 def prepare_run(problem: SDE, scheme, stepping: FixedSteps) -> StochasticRun:
     """The compiled functions and the step program of a run."""
     fields = build_stochastic_fields(problem, scheme)
-    program = build_stochastic_program(scheme, find_product_kind(problem))
+    program = build_stochastic_program(scheme, find_product_kind(problem), problem.n_components)
     return StochasticRun(problem, fields, program, stepping, problem.n_components)
 
 
@@ -102,7 +102,7 @@ def _run_members(
         runner = _prepare_lanes(own, members, ends, after)
     except NoLanes as why:
         alone = partial(_run_alone, own, scheme, members, ends, after, raised)
-        runner = ChunkRunner(partial(_run_one_by_one, alone), "one by one", str(why))
+        runner = ChunkRunner(partial(run_one_by_one, alone), "one by one", str(why))
     is_whole = run_chunks(runner, _split_into_groups(members.number, workers), workers, show)
     status = tuple(Status.INTERRUPTED if code == PAUSED else STATUS[code] for code in ends.code.tolist())
     ends.evaluations[:] = own.program.step.n_slopes * ends.accepted
@@ -200,7 +200,8 @@ def build_runner(own: StochasticRun, problem: SDE, parts: tuple[PartPullback, ..
     return partial(ProgramRunner, parts, n=problem.initial.size, clock=clock, has_times=False, noise=noise)
 
 
-def _run_one_by_one(run_alone, first: int, last: int):
+def run_one_by_one(run_alone, first: int, last: int):
+    """A function that runs the next member with every call, until all are done."""
     left = iter(range(first, last))
 
     def advance():

@@ -18,11 +18,12 @@ from stepnet.engines.numba_engine.random.increments import (
     draw_areas,
     draw_increments,
     draw_three_point,
+    draw_two_point,
     join,
     refine_cell,
 )
 from stepnet.engines.numba_engine.random.paths import evaluate
-from stepnet.noise import NoiseGrid, step_variables, three_point
+from stepnet.noise import NoiseGrid, step_variables, three_point, two_point
 from stepnet.noise.counters import GROUP
 from stepnet.noise.grid import DEFAULT_LEVELS
 from stepnet.noise.reference import BrownianPaths
@@ -32,22 +33,23 @@ from stepnet.schemes.step_program import Noise, StepProgram
 CHUNK = 32  # steps whose random variables are drawn at once; more if a cell has more
 LONGEST_CHUNK = 1024  # of one path
 
-W, I10, I11_SCALED, I111, ROOT, I11, J11, V, V2, I11_PAIRS, J11_PAIRS = range(11)
+W, I10, I11_SCALED, I111, ROOT, I11, J11, V, V2, I11_PAIRS, J11_PAIRS, V2_PAIRS = range(12)
 CODE = {
     "W": W, "I10/h": I10, "I11/sqrt(h)": I11_SCALED, "I111/h": I111, "sqrt(h)": ROOT, "I11": I11, "J11": J11, "V": V,
     "V2": V2,
 }  # fmt: skip
-PAIR_CODE = {"I11": I11_PAIRS, "J11": J11_PAIRS}
+PAIR_CODE = {"I11": I11_PAIRS, "J11": J11_PAIRS, "V2": V2_PAIRS}
 NEED_AREAS, NEED_POINTS = ("I10/h",), ("V", "V2")
 
-average_path, second_integral, third_integral, scaled_second_integral, scaled_square, pair_integral = map(
+average_path, second_integral, third_integral = map(
+    exact, (step_variables.average_path, step_variables.second_integral, step_variables.third_integral)
+)
+scaled_second_integral, scaled_square, scaled_pair, pair_integral = map(
     exact,
     (
-        step_variables.average_path,
-        step_variables.second_integral,
-        step_variables.third_integral,
         step_variables.scaled_second_integral,
         step_variables.scaled_square,
+        step_variables.scaled_pair,
         step_variables.pair_integral,
     ),
 )
@@ -69,14 +71,19 @@ class StepNoise(NamedTuple):
     offsets: np.ndarray
     has_areas: int
     has_points: int
+    has_signs: int
 
 
 class NoiseBuffers(NamedTuple):
-    """Increments, areas and three-point variables of a chunk of steps, (steps, components, 16); a spare pair."""
+    """Increments, areas, three-point and two-point variables of a chunk of steps, (steps, components, 16).
+
+    `spare` holds an increment and an area.
+    """
 
     W: np.ndarray
     H: np.ndarray
     V: np.ndarray
+    S: np.ndarray
     spare: np.ndarray
 
 
@@ -102,6 +109,9 @@ def draw_chunk(noise, path0, first, count, buffers):
     if noise.has_points != 0:
         for s in range(count):
             draw_three_point(noise.seed, path0, first + s, buffers.V[s])
+    if noise.has_signs != 0:
+        for s in range(count):
+            draw_two_point(noise.seed, path0, first + s, buffers.S[s])
 
 
 @exact
@@ -140,6 +150,14 @@ def convert_variable(code, x, area, point, h, root):
     return scaled_square(root * point, h, root)
 
 
+@exact
+def find_pair_offset(i, j, sign_i, sign_j, h):
+    """U_ij of two three-point variables: -h for i = j, else of opposite signs for (i, j) and (j, i)."""
+    if i == j:
+        return -h
+    return -h * sign_i if i < j else h * sign_j
+
+
 @compiled
 def fill_variables(noise, buffers, s, first_column, width, out):
     """The random variables of step s of a chunk for `width` columns, into the rows of `out`."""
@@ -147,7 +165,15 @@ def fill_variables(noise, buffers, s, first_column, width, out):
     m = buffers.W.shape[1]
     for k in range(noise.codes.shape[0]):
         code, row = noise.codes[k], noise.offsets[k]
-        if code >= I11_PAIRS:
+        if code == V2_PAIRS:
+            for i in range(m):
+                for j in range(m):
+                    for lane in range(width):
+                        c = first_column + lane
+                        U = find_pair_offset(i, j, buffers.S[s, i, c], buffers.S[s, j, c], h)
+                        x, y = root * buffers.V[s, i, c], root * buffers.V[s, j, c]
+                        out[row + i * m + j, lane] = scaled_pair(x, y, U, root)
+        elif code >= I11_PAIRS:
             for i in range(m):
                 for j in range(m):
                     diagonal = h if code == I11_PAIRS and i == j else 0.0
@@ -193,7 +219,12 @@ def build_step_noise(problem: SDE, n_steps: int, program: StepProgram, n_compone
         np.array([layout.places[each].start for each in program.noise], np.int64),
         int(any(name in NEED_AREAS for name in names)),
         int(any(name in NEED_POINTS for name in names)),
+        int(any(_needs_signs(each) for each in program.noise)),
     )
+
+
+def _needs_signs(noise: Noise) -> bool:
+    return noise.is_paired and noise.variable == "V2"
 
 
 def _find_code(noise: Noise) -> int:
@@ -213,8 +244,8 @@ def allocate_buffers(noise: StepNoise, n_components: int, steps: int) -> NoiseBu
     """Buffers for chunks of so many steps, which are whole cells."""
     shape = (steps, n_components, GROUP)
     H = np.zeros(shape if noise.has_areas or noise.levels else (steps, 1, 1))
-    V_ = np.zeros(shape if noise.has_points else (steps, 1, 1))
-    return NoiseBuffers(np.zeros(shape), H, V_, np.zeros((2, n_components, GROUP)))
+    points, signs = (np.zeros(shape if has else (steps, 1, 1)) for has in (noise.has_points, noise.has_signs))
+    return NoiseBuffers(np.zeros(shape), H, points, signs, np.zeros((2, n_components, GROUP)))
 
 
 def round_to_cells(noise: StepNoise, steps: int) -> int:
@@ -259,19 +290,25 @@ class PathNoise:
         x, area = (found[:, 0] for found in evaluate(noise, start, end))
         h = np.diff(times[first : first + count + 1])[:, None]
         steps = np.arange(first, first + count)
-        points = three_point(problem.seed, problem.path, steps, self._m) if self._has_points else 0.0
+        used, where = self._program.noise, (problem.seed, problem.path, steps, self._m)
+        points = three_point(*where) if any(each.variable in NEED_POINTS for each in used) else np.zeros_like(x)
+        signs = two_point(*where) if any(map(_needs_signs, used)) else np.zeros_like(x)
         out = np.empty((count, self.layout.size))
         for each, place in self.layout.places.items():
-            out[:, place] = _evaluate_variable(each, x, area, points, h)
+            out[:, place] = _evaluate_variable(each, x, area, points, signs, h)
         return out
 
-    @property
-    def _has_points(self) -> bool:
-        return any(each.variable in NEED_POINTS for each in self._program.noise)
 
-
-def _evaluate_variable(noise: Noise, x: np.ndarray, area: np.ndarray, points, h: np.ndarray) -> np.ndarray:
+def _evaluate_variable(
+    noise: Noise, x: np.ndarray, area: np.ndarray, points: np.ndarray, signs: np.ndarray, h: np.ndarray
+) -> np.ndarray:
     root = np.sqrt(h)
+    if _needs_signs(noise):
+        is_upper = np.triu(np.ones((x.shape[1],) * 2, bool), 1)
+        U = h[:, :, None] * np.where(is_upper, -signs[:, :, None], signs[:, None, :])
+        U = np.where(np.eye(x.shape[1], dtype=bool), -h[:, :, None], U)
+        V_ = root * points
+        return step_variables.scaled_pair(V_[:, :, None], V_[:, None, :], U, root[:, :, None]).reshape(len(x), -1)
     if noise.is_paired:
         diagonal = h[:, :, None] * np.eye(x.shape[1]) if noise.variable == "I11" else 0.0
         return step_variables.pair_integral(x[:, :, None], x[:, None, :], diagonal).reshape(len(x), -1)

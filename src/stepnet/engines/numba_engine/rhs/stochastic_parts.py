@@ -17,7 +17,7 @@ from stepnet.engines.numba_engine.tracing.joint_trace import copy_nodes
 from stepnet.engines.numba_engine.tracing.trace import Trace
 from stepnet.errors import NoDerivative
 from stepnet.problem import SDE
-from stepnet.schemes.capabilities import needs_diffusion_derivative
+from stepnet.schemes.capabilities import needs_diffusion_derivative, needs_own_entries
 from stepnet.schemes.step_program import ELEMENTWISE, MATRIX, SCALAR
 
 _kept: WeakKeyDictionary = WeakKeyDictionary()
@@ -67,14 +67,13 @@ def _require_noise_type(problem: SDE, scheme, diffusion: CompiledRHS) -> None:
                 f"`diffusion` of additive noise must depend on t only, but depends on entry {min(used)} of the state; "
                 f"take noise='diagonal' or noise='general'"
             )
-    strong = next(orders.strong for orders in scheme.orders if orders.noise == problem.noise)
-    if problem.noise == "diagonal" and strong > 0.5:
+    if needs_own_entries(scheme, problem.noise):
         for i, output in enumerate(trace.outputs):
             others = _find_entries(trace, [output]) - {i}
             if others:
                 raise ValueError(
-                    f"entry {i} of `diffusion` depends on entry {min(others)} of the state, and {scheme.name} is of "
-                    f"order {strong:g} only where entry i depends on y[i]; take euler_maruyama, or noise='general' "
+                    f"entry {i} of `diffusion` depends on entry {min(others)} of the state, and {scheme.name} has "
+                    f"its order only where entry i depends on y[i]; take euler_maruyama, or noise='general' "
                     f"with a matrix"
                 )
 

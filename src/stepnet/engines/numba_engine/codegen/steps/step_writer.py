@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from stepnet.engines.numba_engine.codegen.machine_code import LANES, AssemblyWriter
 from stepnet.engines.numba_engine.tracing.trace import Trace
-from stepnet.schemes.step_program import MATRIX, SCALAR, Noise, Product, Slope, StepProgram, Sum
+from stepnet.schemes.step_program import COLUMN, MATRIX, SCALAR, Noise, Product, Slope, StepProgram, Sum, Tamed
 
 NOISE = "noise_row"  # the random variables of the current step
 
@@ -102,6 +102,8 @@ class GeneratedStep(AssemblyWriter):
                     rows.append(self.slopes(traces[operation.part], self.later(t, h, operation.c), rows[operation.row]))
                 case Sum():
                     rows.append(self.sum_of(operation, rows, h))
+                case Tamed():
+                    rows.append(self.tamed(rows[operation.row], h))
                 case Noise():
                     place = places[operation]
                     rows.append([self.load(NOISE, i) for i in range(place.start, place.stop)])
@@ -112,10 +114,21 @@ class GeneratedStep(AssemblyWriter):
     def product_of(self, operation: Product, rows: list[list[str]]) -> list[str]:
         """A diffusion times a random variable."""
         g, z = rows[operation.diffusion], rows[operation.noise]
+        if operation.kind == COLUMN:
+            return [self.multiply(x, z[operation.entry]) for x in g[operation.column :: len(g) // len(rows[0])]]
         if operation.kind == MATRIX:
             m = len(z)
             return [self.dot(g[i * m : (i + 1) * m], z) for i in range(len(g) // m)]
         return [self.multiply(x, y) for x, y in zip(g, z * len(g) if operation.kind == SCALAR else z, strict=True)]
+
+    def tamed(self, x: list[str], h: str) -> list[str]:
+        """x / (1 + h |x|)."""
+        divisor = self.multiply_add(h, self.length(x), self.literal(1.0))
+        return [self.do("fdiv", entry, divisor) for entry in x]
+
+    def length(self, x: list[str]) -> str:
+        """The Euclidean norm of a vector."""
+        return self.call("llvm.sqrt.f64", self.dot(x, x))
 
     def dot(self, x: list[str], y: list[str]) -> str:
         """The inner product of two vectors."""
@@ -164,19 +177,40 @@ class GeneratedStep(AssemblyWriter):
                     self._transpose_slope(operation, traces[operation.part], rows, bars, bar, t, h, times)
                 case Sum():
                     self._transpose_sum(operation, rows, bars, bar, h, times)
+                case Tamed():
+                    self._transpose_tamed(operation, rows, bars, bar, h, times)
                 case Product():
                     self._transpose_product(operation, rows, bars, bar)
 
     def _transpose_product(self, operation: Product, rows, bars, bar) -> None:
         """The gradient with respect to the diffusion; random variables have none."""
         z = rows[operation.noise]
-        if operation.kind == MATRIX:
+        if operation.kind == COLUMN:
+            zero, m = self.literal(0.0), len(rows[operation.diffusion]) // len(bar)
+            found = [
+                self.multiply(x, z[operation.entry]) if j == operation.column else zero for x in bar for j in range(m)
+            ]
+        elif operation.kind == MATRIX:
             found = [self.multiply(x, y) for x in bar for y in z]
         else:
             found = [
                 self.multiply(x, y) for x, y in zip(bar, z * len(bar) if operation.kind == SCALAR else z, strict=True)
             ]
         self.add_to(bars, operation.diffusion, found)
+
+    def _transpose_tamed(self, operation: Tamed, rows, bars, bar, h, times) -> None:
+        """bar / d - h (bar . x) / (s d^2) x with s = |x|, d = 1 + h s; the second term is zero where s = 0."""
+        x = rows[operation.row]
+        size, product = self.length(x), self.dot(bar, x)
+        divisor = self.multiply_add(h, size, self.literal(1.0))
+        share = self.do("fdiv", product, self.multiply(divisor, divisor))
+        is_zero = self.compare("oeq", size, self.literal(0.0))
+        factor = self.do("fdiv", self.multiply(h, share), self.select(is_zero, self.literal(1.0), size))
+        factor = self.do("fsub", self.literal(0.0), factor)
+        found = [self.multiply_add(factor, y, self.do("fdiv", w, divisor)) for w, y in zip(bar, x, strict=True)]
+        if times is not None:
+            times.at_h.append(self.do("fsub", self.literal(0.0), self.multiply(size, share)))
+        self.add_to(bars, operation.row, found)
 
     def _transpose_slope(self, operation: Slope, trace: Trace, rows, bars, bar, t, h, times) -> None:
         t_stage, y = self.later(t, h, operation.c), rows[operation.row]
