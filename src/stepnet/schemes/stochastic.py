@@ -214,6 +214,13 @@ MILSTEIN_DERIVATIVE_FREE = StochasticRK(
     A1=((), (1,)), B1=(("sqrt(h)", ((), (1,))),), c1=(0, 0),
 )  # fmt: skip
 
+MILSTEIN_STRATONOVICH_DERIVATIVE_FREE = StochasticRK(
+    "milstein_stratonovich_derivative_free",
+    _admit(scalar=(1, 1), additive=(1, 1), diagonal=(1, 1)),
+    "stratonovich", (1, 0), (("W", (1, 0)), ("I11/sqrt(h)", (-1, 1)), ("sqrt(h)", (-0.5, 0.5))), f"{KLOEDEN}, 11.1.11",
+    B1=(("sqrt(h)", ((), (1,))),), c1=(0, 0),
+)  # fmt: skip
+
 EULER_HEUN = StochasticRK(
     "euler_heun",
     _admit(scalar=(1, 1), additive=(1, 1), diagonal=(1, 1), commutative=(1, 1), general=(0.5, 1)),
@@ -290,6 +297,21 @@ SRIW2 = StochasticRK(
     embedded=EmbeddedWeights(
         (1, 0, 0, 0), (("W", (-1, 4 / 3, 2 / 3, 0)), ("I11/sqrt(h)", (1, -4 / 3, 1 / 3, 0))), 1
     ),
+)  # fmt: skip
+
+SRID2 = StochasticRK(
+    "srid2", _admit(scalar=(1.5, 1.5), additive=(1.5, 1.5), diagonal=(1.5, 1.5)), "ito",
+    (1 / 6, 1 / 6, 2 / 3, 0),
+    (
+        ("W", (-1, 4 / 3, 2 / 3, 0)),
+        ("I11/sqrt(h)", (1, -4 / 3, 1 / 3, 0)),
+        ("I10/h", (2, -4 / 3, -2 / 3, 0)),
+        ("I111/h", (-2, 5 / 3, -2 / 3, 1)),
+    ),
+    ROESSLER,
+    A0=((), (1,), (1 / 4, 1 / 4)), B0=(("I10/h", ((), (0,), (1, 1 / 2))),),
+    A1=((), (1 / 4,), (1,), (0, 0, 1 / 4)), B1=(("sqrt(h)", ((), (-1 / 2,), (1,), (2, -1, 1 / 2))),),
+    c0=(0, 1, 1 / 2, 0), c1=(0, 1 / 4, 1, 1 / 4),
 )  # fmt: skip
 
 PLATEN_WEAK2 = StochasticRK(

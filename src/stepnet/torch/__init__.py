@@ -1,4 +1,7 @@
-"""stepnet on tensors: `import stepnet.torch as snt`; `odeint` and `odeint_adjoint` take torchdiffeq's arguments."""
+"""stepnet on tensors: `import stepnet.torch as snt`.
+
+`odeint` and `odeint_adjoint` take torchdiffeq's arguments, `sdeint` and `sdeint_adjoint` torchsde's.
+"""
 
 from stepnet.checkpoints import Checkpoints
 from stepnet.engines.torch_engine import (
@@ -18,18 +21,23 @@ from stepnet.torch.block_modules import (
     ResidualBlock,
     SolveBlock,
 )
+from stepnet.torch.brownian_motion import BrownianInterval, BrownianPath, BrownianTree, brownian_interval_like
 from stepnet.torch.dense_output import odeint_dense
 from stepnet.torch.distributed import over_ranks
 from stepnet.torch.layer_modules import FieldFunction, LayerBlock, LayerChain
 from stepnet.torch.methods import method_names
 from stepnet.torch.net_module import NetModule, from_net
+from stepnet.torch.sde_functions import BaseSDE, SDEIto, SDEStratonovich
+from stepnet.torch.sde_methods import sde_method_names
 from stepnet.torch.torchdiffeq_interface import odeint, odeint_adjoint, odeint_event
+from stepnet.torch.torchsde_interface import sdeint, sdeint_adjoint
 
 __all__ = [
-    "AntisymmetricBlock", "BatchSolution", "Checkpoints", "FieldFunction", "HamiltonianBlock", "HyperbolicBlock",
-    "LayerBlock", "LayerChain", "NetModule", "ODEBlock", "ParabolicBlock", "Partitioned", "ResidualBlock",
-    "SecondOrder", "SolveBlock", "Split", "from_net", "method_names", "nets", "odeint", "odeint_adjoint",
-    "odeint_dense", "odeint_event", "over_ranks", "recognised", "solve",
+    "AntisymmetricBlock", "BaseSDE", "BatchSolution", "BrownianInterval", "BrownianPath", "BrownianTree", "Checkpoints",
+    "FieldFunction", "HamiltonianBlock", "HyperbolicBlock", "LayerBlock", "LayerChain", "NetModule", "ODEBlock",
+    "ParabolicBlock", "Partitioned", "ResidualBlock", "SDEIto", "SDEStratonovich", "SecondOrder", "SolveBlock", "Split",
+    "brownian_interval_like", "from_net", "method_names", "nets", "odeint", "odeint_adjoint", "odeint_dense",
+    "odeint_event", "over_ranks", "recognised", "sde_method_names", "sdeint", "sdeint_adjoint", "solve",
 ]  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -23,6 +23,11 @@ MANY = 1000  # entries from which a container is taken to hold data, not modules
 def find_modules(func: Any) -> tuple[torch.nn.Module, ...]:
     """A module itself, or those in the closure, the globals, the attributes and the arguments of a function."""
     return tuple(dict.fromkeys(_iterate_modules(func, DEPTH, set())))
+
+
+def list_parameters(modules: Sequence[torch.nn.Module]) -> tuple[torch.Tensor, ...]:
+    """All parameters that require a gradient, each once."""
+    return tuple(dict.fromkeys(p for module in modules for p in module.parameters() if p.requires_grad))
 
 
 def _iterate_modules(held: Any, depth: int, seen: set[int]) -> Iterator[torch.nn.Module]:

@@ -33,7 +33,7 @@ from stepnet.engines.torch_engine import (
 from stepnet.records import validate_number
 from stepnet.schemes.capabilities import find_refusal, has_inverse
 from stepnet.torch.callbacks import find_callbacks, report_adjoint_steps, warn_of_adjoint_callbacks
-from stepnet.torch.function_modules import find_modules
+from stepnet.torch.function_modules import find_modules, list_parameters
 from stepnet.torch.methods import find_scheme, find_torchdiffeq
 from stepnet.torch.options import (
     EVENT,
@@ -175,7 +175,7 @@ def _solve_in_memory(
     """Solve without a full autograd graph, if any gradient is required."""
     parts = y0 if isinstance(y0, tuple) else (y0,)
     modules = find_modules(func)
-    parameters = _list_parameters(modules) if given is None else given
+    parameters = list_parameters(modules) if given is None else given
     is_known = given is not None or isinstance(func, torch.nn.Module)
     if is_known and not is_one_node([x for x in (*parts, t, *parameters) if isinstance(x, Tensor)]):
         return _integrate(func, y0, t, *arguments, event_fn, read_states_at)
@@ -203,11 +203,6 @@ def _choose_backward(
         options = options | {"norm": seminorm}
     arguments = (rtol, atol, method, options)
     return lambda slopes, y0, t: _integrate(report_adjoint_steps(slopes, func), y0, t, *arguments, None, read_states_at)
-
-
-def _list_parameters(modules: Sequence[torch.nn.Module]) -> tuple[Tensor, ...]:
-    """All parameters that require a gradient, each once."""
-    return tuple(dict.fromkeys(p for module in modules for p in module.parameters() if p.requires_grad))
 
 
 def _integrate(

@@ -21,10 +21,19 @@ from stepnet.engines.torch_engine.integrators.fixed_steps import (
 )
 from stepnet.engines.torch_engine.integrators.per_sample_steps import EVENT, STATUSES
 from stepnet.engines.torch_engine.integrators.step_control import MAX_STEPS, ControlSettings, Watch, watch_nothing
+from stepnet.engines.torch_engine.integrators.stochastic_steps import (
+    LOG_ODE,
+    build_program,
+)
 from stepnet.engines.torch_engine.layers.chains import StageInput, TensorChain, TensorField
 from stepnet.engines.torch_engine.layers.stage_runs import build_stage
 from stepnet.engines.torch_engine.layers.tables import evaluate_basis
+from stepnet.engines.torch_engine.random.increments import quantise
+from stepnet.engines.torch_engine.random.levy_areas import approximate_levy_area
+from stepnet.engines.torch_engine.random.paths import TensorNoise, evaluate_between, locate
+from stepnet.engines.torch_engine.random.step_noise import CalledNoise, NoiseSource, PathNoise
 from stepnet.engines.torch_engine.rhs.perceptron_recognition import recognised
+from stepnet.engines.torch_engine.rhs.stochastic_fields import StochasticField
 from stepnet.engines.torch_engine.rhs.tensor_fields import (
     Partitioned,
     SecondOrder,
@@ -49,6 +58,7 @@ from stepnet.engines.torch_engine.runs.rng_and_autocast import (
     is_transformed,
     is_written_down,
 )
+from stepnet.engines.torch_engine.runs.stochastic_runs import StepDoubling, StochasticPlan, solve_stochastic
 from stepnet.engines.torch_engine.runs.tensor_runs import TensorPlan, linearise, run
 
 __all__ = [
@@ -61,6 +71,10 @@ __all__ = [
     "MAX_STEPS", "AdaptiveSolve", "CheckpointedSolver", "ControlSettings", "EvaluationOptions", "Solver", "TensorPlan",
     "Watch", "error_power", "find_compiled_scheme", "is_readable", "read_numbers", "read_states_at", "solve_densely",
     "watch_nothing",
+    # stochastic equations: fields, noise, plans
+    "LOG_ODE", "CalledNoise", "NoiseSource", "PathNoise", "StepDoubling", "StochasticField", "StochasticPlan",
+    "TensorNoise", "approximate_levy_area", "build_program", "evaluate_between", "locate", "quantise",
+    "solve_stochastic",
     # plans of batches
     "EVENT", "STATUSES", "BatchMembers", "BatchOutcome", "BatchPlan", "as_column",
     # derivatives

@@ -23,6 +23,8 @@ from stepnet.engines.torch_engine.integrators.step_program import (
     build_tensor_program,
     execute,
 )
+from stepnet.engines.torch_engine.random.step_noise import StepNoise
+from stepnet.engines.torch_engine.rhs.stochastic_fields import StochasticField
 from stepnet.engines.torch_engine.rhs.tensor_fields import (
     Field,
     State,
@@ -139,25 +141,30 @@ def read_state(state: State) -> list[State]:
 
 
 class FixedStepRun(NamedTuple):
-    """A run with fixed steps: programs, functions and grid; unit 0 is the starting procedure."""
+    """A run with fixed steps: programs, functions and grid; unit 0 is the starting procedure.
 
-    field: Field
+    `noise` draws the random variables of stochastic steps.
+    """
+
+    field: Field | StochasticField
     moves: CompiledScheme
     functions: tuple[Callable[..., Tensor], ...]
     grid: StepGrid
     evaluation: EvaluationOptions = PLAIN
+    noise: StepNoise | None = None
 
     @property
     def scheme_program(self) -> SchemeProgram:
         return self.moves.scheme_program
 
     def spread(self, state: State) -> tuple[Tensor | None, ...]:
-        """The initial rows; those that the starting procedure fills are None."""
+        """The initial rows; those that a starting procedure computes are None."""
         own = state if self.moves.is_parted else (join(self.field, state),)
         rows: list[Tensor | None] = [None] * self.scheme_program.opening.n_rows
         for place, tensor in zip(self.scheme_program.state, own, strict=True):
             rows[place] = tensor
-        return tuple(rows)
+        opening = self.scheme_program.opening
+        return tuple(rows) if opening.operations else tuple([rows[row] for row in opening.outputs])
 
     def own(self, rows: Rows) -> State:
         """The state among the rows of a program."""
@@ -182,13 +189,20 @@ class FixedStepRun(NamedTuple):
     def _run(self, script: TensorProgram, rows: Rows, step: int) -> Rows:
         if not script.operations:
             return tuple(rows[row] for row in script.outputs)
+        h, noise = self.grid.h[step], self._draw(script, step)
         if self.evaluation.is_timeless:
-            return execute(script, self.functions, rows, [None] * len(script.nodes), self.grid.h[step])
+            return execute(script, self.functions, rows, [None] * len(script.nodes), h, noise)
         like = rows[self.scheme_program.state[0]]
         times = self.grid.times(step, script.nodes, like)
         if self.evaluation.is_beside:
             times = _shift_times(times, script.nodes, self.grid.t[step], self.grid.t[step + 1], like)
-        return execute(script, self.functions, rows, times, self.grid.h[step])
+        return execute(script, self.functions, rows, times, h, noise)
+
+    def _draw(self, script: TensorProgram, step: int) -> Sequence[Tensor]:
+        """The random variables that a program reads in a step."""
+        if self.noise is None or not script.noise:
+            return ()
+        return self.noise.read(script.noise, step, self.grid.t[step], self.grid.t[step + 1], self.grid.h[step])
 
     def place_of(self, step: int) -> int:
         """The number of units after which step `step` is complete."""

@@ -103,12 +103,16 @@ TensorOperation = SlopeCall | NoiseRead | Product | tuple[TermGroup, ...]
 
 
 class TensorProgram(NamedTuple):
-    """A step program prepared for tensors: the distinct nodes of its slopes, its calls and its grouped sums."""
+    """A step program prepared for tensors: the distinct nodes of its slopes, its calls and its grouped sums.
+
+    `noise` are the random variables that it reads.
+    """
 
     n_rows: int
     nodes: tuple[SlopeNode, ...]
     operations: tuple[TensorOperation, ...]
     outputs: tuple[int, ...]
+    noise: tuple[Noise, ...] = ()
 
 
 def build_tensor_program(program: StepProgram) -> TensorProgram:
@@ -127,11 +131,17 @@ def build_tensor_program(program: StepProgram) -> TensorProgram:
             case Product():
                 return each
 
-    return TensorProgram(program.n_rows, tuple(nodes), tuple(map(prepare, program.operations)), program.outputs)
+    operations = tuple(map(prepare, program.operations))
+    return TensorProgram(program.n_rows, tuple(nodes), operations, program.outputs, program.noise)
 
 
-def multiply_noise(diffusion: Tensor, noise: Tensor, kind: str) -> Tensor:
-    """A diffusion times a random variable, for a batch of samples: (batch, n) or (batch, n, m), and (batch, m)."""
+def multiply_noise(diffusion: Tensor | Callable[[Tensor], Tensor], noise: Tensor, kind: str) -> Tensor:
+    """A diffusion times a random variable, for a batch of samples: (batch, n) or (batch, n, m), and (batch, m).
+
+    A diffusion that is known only by its products is a function that multiplies.
+    """
+    if not isinstance(diffusion, Tensor):
+        return diffusion(noise)
     return torch.einsum("...nm,...m->...n", diffusion, noise) if kind == MATRIX else diffusion * noise
 
 

@@ -20,10 +20,17 @@ Words: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
 __all__ = ["convert_to_normals", "convert_to_uniforms", "draw_words"]
 
 
-def draw_words(counter: Sequence[int | Tensor], key: int, device: torch.device | None = None) -> Words:
-    """Philox4x32-10: the four words of each counter, as int64 tensors; the words of the counter broadcast."""
+def draw_words(
+    counter: Sequence[int | Tensor],
+    key: int | Tensor | tuple[Tensor, Tensor],
+    device: torch.device | None = None,
+) -> Words:
+    """Philox4x32-10: the four words of each counter, as int64 tensors; the words of the counter broadcast.
+
+    The key is a number, a scalar tensor that is not read, or its low and high words as tensors.
+    """
     c0, c1, c2, c3 = torch.broadcast_tensors(*(torch.as_tensor(word, device=device) for word in counter))
-    k0, k1 = key & LOW_WORD, key >> 32
+    k0, k1 = key if isinstance(key, tuple) else (key & LOW_WORD, key >> 32)
     for _ in range(ROUNDS):
         high0, low0 = _multiply(MULTIPLIERS[0], c0)
         high1, low1 = _multiply(MULTIPLIERS[1], c2)

@@ -170,24 +170,25 @@ def split(field: Field, y: Tensor) -> State:
     return (y,) if field.n_states == 1 else y.unbind()
 
 
-def validate_function(fun: Function, dtype: torch.dtype | None = None) -> Function:
+def validate_function(fun: Function, dtype: torch.dtype | None = None, name: str = "func") -> Function:
     """`fun` with the shape, dtype and device of its result checked against the state; evaluated in `dtype` if given.
 
+    Errors call it by `name`.
     With bfloat16 as `dtype`, or chosen by autocast, and a float32 state, evaluations cost half and sums stay accurate.
     """
 
     def slope(t: Tensor, y: Tensor) -> Tensor:
         k: Any = fun(t, y) if dtype is None else fun(t.to(dtype), y.to(dtype))
         if not isinstance(k, Tensor):
-            raise TypeError(f"`func` must return a tensor, found {type(k).__name__}")
+            raise TypeError(f"`{name}` must return a tensor, found {type(k).__name__}")
         if k.shape != y.shape:
-            raise ValueError(f"`func` must return the shape {tuple(y.shape)} of the state, found {tuple(k.shape)}")
+            raise ValueError(f"`{name}` must return the shape {tuple(y.shape)} of the state, found {tuple(k.shape)}")
         if k.device != y.device:
-            raise ValueError(f"`func` must return a tensor on {y.device}, where the state is, found {k.device}")
+            raise ValueError(f"`{name}` must return a tensor on {y.device}, where the state is, found {k.device}")
         if dtype is not None or is_autocast(y.device.type):
             return k.to(y.dtype)
         if k.dtype != y.dtype:
-            raise TypeError(f"`func` must return {y.dtype} as the state is, found {k.dtype}; cast `func` or `y0`")
+            raise TypeError(f"`{name}` must return {y.dtype} as the state is, found {k.dtype}; cast `{name}` or `y0`")
         return k
 
     return slope

@@ -70,14 +70,30 @@ def solve_fixed_steps(
     if nodes[0] != times[0] or nodes[-1] != times[-1]:
         raise ValueError(f"`grid_constructor` must give times from {times[0]} to {times[-1]}, found {nodes[:6]}")
     _require_even(scheme, build_grid_of_numbers(nodes))
+    between, grid = choose_interpolation(options), build_grid_of_numbers(nodes)
+    return read_between_nodes(
+        nodes, times, lambda steps: read_states_after(problem, scheme, grid, steps, evaluation, solver),
+        lambda *states_and_times: between(problem, *states_and_times),
+    )  # fmt: skip
+
+
+def read_between_nodes(
+    nodes: Sequence[float],
+    times: Sequence[float],
+    read_after: Callable[[Sequence[int]], list[State]],
+    between: Callable[[State, State, tuple[float, float, float]], State],
+) -> list[State]:
+    """States at times from those at the nodes around them, by an interpolation where a time is not a node.
+
+    `read_after` returns the states after some numbers of steps, ascending.
+    """
     sign = 1.0 if nodes[-1] > nodes[0] else -1.0
-    ends = [bisect_left([sign * node for node in nodes], sign * time) for time in times]
+    ordered = [sign * node for node in nodes]
+    ends = [bisect_left(ordered, sign * time) for time in times]
     wanted = sorted({*ends, *(i - 1 for i, time in zip(ends, times, strict=True) if nodes[i] != time)})
-    states = read_states_after(problem, scheme, build_grid_of_numbers(nodes), wanted, evaluation, solver)
-    found = dict(zip(wanted, states, strict=True))
-    between = choose_interpolation(options)
+    found = dict(zip(wanted, read_after(wanted), strict=True))
     return [
-        found[i] if nodes[i] == time else between(problem, found[i - 1], found[i], (nodes[i - 1], nodes[i], time))
+        found[i] if nodes[i] == time else between(found[i - 1], found[i], (nodes[i - 1], nodes[i], time))
         for i, time in zip(ends, times, strict=True)
     ]
 
@@ -122,12 +138,13 @@ def _require_even(scheme, grid: StepGrid) -> None:
 
 def choose_interpolation(options: dict):
     """The interpolation between fixed steps."""
-    return _interpolate_linear if options.get("interp", "linear") == "linear" else _interpolate_cubic
+    if options.get("interp", "linear") == "linear":
+        return lambda problem, *states_and_times: interpolate_linear(*states_and_times)
+    return _interpolate_cubic
 
 
-def _interpolate_linear(
-    problem: TensorProblem, before: State, after: State, times: tuple[float, float, float]
-) -> State:
+def interpolate_linear(before: State, after: State, times: tuple[float, float, float]) -> State:
+    """The straight line between two states, at the last of (start, end, t)."""
     start, end, t = times
     theta = (t - start) / (end - start)
     return tuple(torch.lerp(a, b, theta) for a, b in zip(before, after, strict=True))
