@@ -86,13 +86,10 @@ class ODE:
             self, y0=_validate_initial_state("y0", self.y0), t_span=validate_span(self.t_span), args=_as_args(self.args)
         )
         n = self.y0.size
-        _set(
-            self,
-            jac=self.jac
-            if callable(self.jac)
-            else _validate_matrix("jac", self.jac, n, " or a function returning one"),
-        )
-        _set(self, jac_sparsity=_validate_matrix("jac_sparsity", self.jac_sparsity, n))
+        if self.jac is not None and not callable(self.jac):
+            _set(self, jac=_validate_matrix("jac", self.jac, n, " or a function returning one"))
+        if self.jac_sparsity is not None:
+            _set(self, jac_sparsity=_validate_matrix("jac_sparsity", self.jac_sparsity, n))
         for name in ("jvp", "vjp"):
             if getattr(self, name) is not None:
                 check_function(name, getattr(self, name))
@@ -468,9 +465,7 @@ def validate_state(name: str, value: Any, shape: tuple[int, ...], dtype: np.dtyp
 
 
 def _validate_matrix(name: str, value: Any, n: int, alternative: str = "") -> Any:
-    """Return a constant n by n matrix, sparse or as a read-only dense copy, or None."""
-    if value is None:
-        return None
+    """Return a constant n by n matrix, sparse or as a read-only dense copy."""
     is_sparse = hasattr(value, "tocsc")
     try:
         matrix = value if is_sparse else np.array(value)
@@ -506,10 +501,8 @@ def _validate_pair(first_name: str, first: Any, second_name: str, second: Any) -
 
 def validate_span(value: Any) -> tuple[float, float]:
     try:
-        times = tuple(value)
-        if any(isinstance(t, (str, bytes)) or np.iscomplexobj(t) for t in times):
-            raise TypeError
-        t0, t1 = (float(t) for t in times)
+        first, last = value
+        t0, t1 = _as_time(first), _as_time(last)
     except OverflowError:
         raise ValueError(f"`t_span` must be within the range of float64, found {value!r:.80}") from None
     except (TypeError, ValueError):
@@ -517,6 +510,12 @@ def validate_span(value: Any) -> tuple[float, float]:
     if not isfinite(t0) or isnan(t1):
         raise ValueError(f"`t_span` must begin at a finite time and end at a number, found ({t0}, {t1})")
     return t0, t1
+
+
+def _as_time(value: Any) -> float:
+    if type(value) is not float and (isinstance(value, (str, bytes)) or np.iscomplexobj(value)):
+        raise TypeError
+    return float(value)
 
 
 def validate_args(value: Any, old: tuple[Any, ...]) -> tuple[Any, ...]:

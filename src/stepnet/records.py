@@ -210,9 +210,10 @@ def _explain(function: Callable[..., Any], name_of: Callable[..., str], also: It
     parameters = signature(function).parameters
     own = [key for key, parameter in parameters.items() if parameter.kind in kinds]
     places = {key: place for place, key in enumerate(parameters) if parameters[key].kind is not Parameter.KEYWORD_ONLY}
-    flags = [
-        (name, places.get(name, sys.maxsize)) for name in own if function.__annotations__.get(name) in ("bool", bool)
-    ]
+    flags = {
+        name: places.get(name, sys.maxsize) for name in own if function.__annotations__.get(name) in ("bool", bool)
+    }
+    first_flag = min(flags.values(), default=sys.maxsize)  # its place among the positional arguments
     known = frozenset((*own, *also))
     shown = [key for key in dict.fromkeys((*own, *also)) if key != "self"]
 
@@ -220,9 +221,10 @@ def _explain(function: Callable[..., Any], name_of: Callable[..., str], also: It
     def call(*args: Any, **named: Any) -> Any:
         if not named.keys() <= known:
             raise UnknownArgument(name_of(*args), next(key for key in named if key not in known), shown)
-        for name, place in flags:
-            if name in named or place < len(args):
-                validate_flag(name, named[name] if name in named else args[place])
+        if len(args) > first_flag or not flags.keys().isdisjoint(named):
+            for name, place in flags.items():
+                if name in named or place < len(args):
+                    validate_flag(name, named[name] if name in named else args[place])
         return function(*args, **named)
 
     return call

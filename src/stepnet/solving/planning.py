@@ -57,6 +57,11 @@ class AdaptiveOptions(NamedTuple):
     norm: object = None
     max_steps: object = None
 
+    @property
+    def are_defaults(self) -> bool:
+        """Whether none is given."""
+        return all(each is None for each in self)
+
 
 def plan_steps(
     problem: Problem, scheme, steps, choices: AdaptiveOptions, may_be_endless: bool = False
@@ -90,7 +95,7 @@ def plan_adaptive_steps(problem: Problem, scheme, choices: AdaptiveOptions) -> A
             f"{scheme.name} has no error estimate to choose its steps by; give `steps`, or take a pair such as dopri5"
         )
     is_noisy = is_stochastic(scheme)
-    if all(choice is None for choice in choices) and not is_noisy:
+    if choices.are_defaults and not is_noisy:
         return _plan_default_steps(problem.initial.size)
     if norm is not None and (not isinstance(norm, str) or norm not in NORMS):
         raise UnknownName("norm", norm, NORMS)
@@ -120,9 +125,9 @@ def _plan_default_steps(size: int) -> AdaptiveSteps:
 
 def plan_fixed_steps(problem: Problem, scheme, steps, choices: AdaptiveOptions) -> FixedSteps:
     """Plan fixed steps, from their number or their times."""
-    for name, value in zip(choices._fields, choices, strict=True):
-        if value is not None:
-            raise ValueError(f"`{name}` belongs to adaptive steps, but `steps` are given; leave one of them out")
+    if not choices.are_defaults:
+        name = next(name for name, value in choices._asdict().items() if value is not None)
+        raise ValueError(f"`{name}` belongs to adaptive steps, but `steps` are given; leave one of them out")
     if isinstance(steps, (int, np.integer)) and not isinstance(steps, bool):
         return FixedSteps(validate_count("steps", steps, 1, MOST_STEPS, "times are 64-bit floating-point numbers"))
     grid = _as_times("steps", steps, "; for a step size h give `steps=round((t1 - t0) / h)`")

@@ -189,8 +189,9 @@ def _run_adaptive_lanes(problem: Problem, scheme, plan: Plan, members: Members, 
     """Adaptive pairs, with separate step sizes in every lane."""
     field, s, n = build_full_field(problem), len(scheme.b), problem.initial.size
     how = step_control.build_control_settings(plan.stepping, 1.0 / explicit_rk.error_power(scheme))
-    betas = tuple(map(float, how.betas))
-    control = ControllerConstants(how.norm == RMS, betas, *how[4:], 10 * step_control.EPS, step_control.LEAST_STEP)
+    betas, *others = how.controller
+    numbers = tuple(map(float, betas)), *others
+    control = ControllerConstants(how.norm == RMS, *numbers, 10 * step_control.EPS, step_control.LEAST_STEP)
     places = LaneOffsets.of(n, field.p.size, s)
     code = find_lane_address(
         (field,), scheme, (control, places), "attempts", lambda: write_lane_attempts(scheme, control, places), s

@@ -194,7 +194,7 @@ def run_adaptive(field, attempt, p, tables, how, stops, needs, work, run_, out):
             is_broken = not np.isfinite(error)
             run.rejected += 1
             run.was_rejected = 2 if is_broken else 1
-            run.h = h * step_control.shrinkage(error, how.shrink, how.safety, how.exponent)
+            run.h = h * step_control.shrinkage(error, how.controller)
             if step_control.is_too_short(run):
                 return NOT_FINITE if is_broken else STEP_TOO_SMALL
             if is_broken and run.is_checked:
@@ -211,7 +211,7 @@ def run_adaptive(field, attempt, p, tables, how, stops, needs, work, run_, out):
         run.t_low = t_low
         if is_at_goal and not is_last:
             run.next_stop += 1
-        longer = h * step_control.growth(error, run, how.betas, how.shrink, how.grow, how.aim)
+        longer = h * step_control.growth(error, run, how.controller)
         if is_at_goal and abs(run.h) > abs(longer):  # it was shortened: no bound for the next step
             longer = run.h
         run.h = np.sign(h) * min(abs(longer), run.h_max)
@@ -238,8 +238,8 @@ def prepare(problem: Problem, scheme: ExplicitRK, plan: Plan) -> Job:
     if is_adaptive:
         how = step_control.build_control_settings(plan.stepping, 1.0 / error_power(scheme))
         run["is_checked"] = field.replay is not None and not field.callbacks
-        choose_step = partial(_choose_first_step, field, plan.stepping, how, work, run)
-        choose_step()
+        choose_step = partial(_choose_step_anew, field, plan.stepping, how, work, run)
+        _choose_first_step(field, plan.stepping, how, work, run)
 
     def go(out):
         needs = build_output_request(plan, out.watch, moved, is_aside)
@@ -285,13 +285,18 @@ def build_tables(scheme: ExplicitRK, dtype) -> SchemeTables:
 def _choose_first_step(
     field: CompiledRHS, stepping_plan: AdaptiveSteps, how, work: np.ndarray, run: np.ndarray
 ) -> None:
-    run["error_1"] = run["error_2"] = 1.0
-    run["was_rejected"] = 0
     if stepping_plan.first_step is None:
         step_control.choose_initial_step(field.address, field.p, work, how, FIRST_LOOK, run)
     else:
         first = min(stepping_plan.first_step, stepping_plan.max_step)
         run[0]["h"] = np.copysign(first, run[0]["t_end"] - run[0]["t0"])
+
+
+def _choose_step_anew(field: CompiledRHS, stepping_plan: AdaptiveSteps, how, work: np.ndarray, run: np.ndarray) -> None:
+    """The same in the course of a run, without its earlier errors."""
+    run["error_1"] = run["error_2"] = 1.0
+    run["was_rejected"] = 0
+    _choose_first_step(field, stepping_plan, how, work, run)
 
 
 @lru_cache(maxsize=64)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stepnet.engines.contract import AdaptiveSteps
-from stepnet.engines.numba_engine.codegen.kernels import Kernel, inlined
+from stepnet.engines.numba_engine.codegen.kernels import Kernel, check_once, inlined
 from stepnet.engines.numba_engine.codegen.primitives import call_field
 from stepnet.schemes.controllers import Controller
 
@@ -19,12 +19,10 @@ LOST = 1e-14  # of the time span or the time: if a step this short leaves the st
 NORMS = {"rms": RMS, "max": MAXIMUM}
 
 
-class ControlSettings(NamedTuple):
-    """Tolerances and controller for kernels; `betas` are divided by k, and `exponent` is 1/k, for errors O(h^k)."""
+@check_once
+class ControllerNumbers(NamedTuple):
+    """A controller for errors O(h^k): `betas` are divided by k, and `exponent` is 1/k."""
 
-    atol: np.ndarray
-    rtol: np.ndarray
-    norm: int
     betas: np.ndarray
     exponent: float
     shrink: float
@@ -33,16 +31,25 @@ class ControlSettings(NamedTuple):
     aim: float
 
 
+class ControlSettings(NamedTuple):
+    """Tolerances, norm and controller for kernels."""
+
+    atol: np.ndarray
+    rtol: np.ndarray
+    norm: int
+    controller: ControllerNumbers
+
+
 def build_control_settings(plan: AdaptiveSteps, exponent: float) -> ControlSettings:
     """The control settings of a plan."""
-    return ControlSettings(plan.atol, plan.rtol, NORMS[plan.norm], *_control(plan.controller, exponent))
+    return ControlSettings(plan.atol, plan.rtol, NORMS[plan.norm], _build_controller(plan.controller, exponent))
 
 
 @lru_cache(maxsize=64)
-def _control(c: Controller, exponent: float) -> tuple:
+def _build_controller(c: Controller, exponent: float) -> ControllerNumbers:
     betas = exponent * np.array([c.beta1, c.beta2, c.beta3])
     aim = c.safety ** (c.beta1 + c.beta2 + c.beta3)
-    return betas, exponent, c.shrink, c.grow, c.safety, aim
+    return ControllerNumbers(betas, exponent, c.shrink, c.grow, c.safety, aim)
 
 
 @inlined
@@ -68,26 +75,27 @@ def scaled_norm(work, row, y, y_new, atol, rtol, norm, run):
 
 
 @inlined
-def growth(error, run, betas, shrink, grow, aim):
+def growth(error, run, controller):
     """Factor for the next step: aim * prod error_i^(-beta_i), clipped; no growth directly after a rejection."""
+    betas = controller.betas
     if error == 0.0:
-        factor = grow
+        factor = controller.grow
     else:
-        factor = aim * error ** -betas[0]
+        factor = controller.aim * error ** -betas[0]
         if betas[1] != 0.0:
             factor *= run.error_1 ** -betas[1]
         if betas[2] != 0.0:
             factor *= run.error_2 ** -betas[2]
-        factor = min(grow, max(shrink, factor))
+        factor = min(controller.grow, max(controller.shrink, factor))
     return min(factor, 1.0) if run.was_rejected else factor
 
 
 @inlined
-def shrinkage(error, shrink, safety, exponent):
+def shrinkage(error, controller):
     """Factor for the next attempt after an error above 1 or a result that is not finite."""
     if not np.isfinite(error):
-        return shrink
-    return max(shrink, safety * error**-exponent)
+        return controller.shrink
+    return max(controller.shrink, controller.safety * error**-controller.exponent)
 
 
 @inlined
@@ -116,7 +124,7 @@ def choose_first_step(field, p, work, how, rows, run):
         work[change, k] -= work[slope, k]
     d2 = scaled_norm(work, change, y, y, how.atol, how.rtol, how.norm, run) / h0
     steepest = max(d1, d2)
-    h1 = max(1e-6, 1e-3 * h0) if steepest <= 1e-15 else (0.01 / steepest) ** how.exponent
+    h1 = max(1e-6, 1e-3 * h0) if steepest <= 1e-15 else (0.01 / steepest) ** how.controller.exponent
     best = min(100 * h0, h1)
     run.h = direction * min(best if np.isfinite(best) else h0, span, run.h_max)
     return 0

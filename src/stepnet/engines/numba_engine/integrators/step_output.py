@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from stepnet.engines.contract import Plan
-from stepnet.engines.numba_engine.codegen.kernels import compiled, inlined
+from stepnet.engines.numba_engine.codegen.kernels import check_once, compiled, inlined
 from stepnet.engines.numba_engine.codegen.primitives import call_field, combine, copy_row, is_finite_row
 from stepnet.engines.numba_engine.integrators import events, stepping
 from stepnet.engines.numba_engine.integrators.dense_output import (
@@ -21,9 +22,10 @@ from stepnet.engines.numba_engine.integrators.dense_output import (
     keep_piece,
 )
 from stepnet.engines.numba_engine.integrators.stepping import DONE, EVENT, FIELD_RAISED, NOT_FINITE
-from stepnet.engines.numba_engine.runs.job import find_wanted_times
+from stepnet.engines.numba_engine.runs.job import NO_TIMES, find_wanted_times
 
 
+@check_once
 class OutputRequest(NamedTuple):
     """The step output that a run computes."""
 
@@ -45,9 +47,17 @@ class OutputBuffers(NamedTuple):
 
 def build_output_request(plan: Plan, watch: events.EventState, moved, is_aside: bool) -> OutputRequest:
     """The step output of a plan; `moved` holds the field of its projection, if there is one."""
+    if not (plan.events or plan.dense or moved) and plan.saving.at is None:
+        return request_nothing(watch.y.shape[1], watch.y.dtype, is_aside)
     return OutputRequest(
         watch, find_wanted_times(plan), int(plan.dense), int(is_aside), moved[0].address if moved else 0
     )
+
+
+@lru_cache(maxsize=64)
+def request_nothing(reals: int, dtype, is_aside: bool) -> OutputRequest:
+    """The request without step output, one instance for all runs with such states."""
+    return OutputRequest(events.watch_nothing(reals, dtype), NO_TIMES, 0, int(is_aside), 0)
 
 
 @inlined

@@ -116,14 +116,10 @@ def make_field(
     block, t = pack(args), t_span[0]
     if isinstance(function, PythonOnly):
         function, limit = function.function, RungLimit("python", function.reason)
-    if isinstance(function, MachineCode):  # the derivative of another right-hand side
-        return CompiledRHS(function.address, block.values, "traced", keep_alive=function)
-    check_function(label, function)
-    address = find_c_address(function)
-    if address is not None:
-        if not block.is_numeric:
-            raise TypeError(f"`args` of a C function must be numbers or arrays of floats, found {args!r}")
-        return CompiledRHS(address, block.values, "address", keep_alive=function, cost=1.0)
+    if type(function) is not FunctionType:
+        found = _find_machine_code(function, block, label)
+        if found is not None:
+            return found
     reached = reach(function, block.constants)
     is_long = y.size + block.values.size > LONGEST_REMEMBERED
     key = None
@@ -138,6 +134,19 @@ def make_field(
     if key is not None and not found.callbacks:
         _remember(_seen, key, replace(found, compile_time=0.0))
     return found
+
+
+def _find_machine_code(function, block: ArgumentBlock, label: str) -> CompiledRHS | None:
+    """A right-hand side that is given as machine code; None for a Python function."""
+    if isinstance(function, MachineCode):  # the derivative of another right-hand side
+        return CompiledRHS(function.address, block.values, "traced", keep_alive=function)
+    check_function(label, function)
+    address = find_c_address(function)
+    if address is None:
+        return None
+    if not block.is_numeric:
+        raise TypeError(f"`args` of a C function must be numbers or arrays of floats, found {block.args!r}")
+    return CompiledRHS(address, block.values, "address", keep_alive=function, cost=1.0)
 
 
 def _remember(memory: OrderedDict, key, value) -> None:
@@ -161,10 +170,9 @@ def _climb(
     if reached.opaque:
         reasons.append(f"not traced or compiled: {reached.opaque}")
     for rung in _list_rungs_to_try(limit) if not reached.opaque else ():
-        code, reason = _recall_or_build(rung, trial)
+        code, comparison, reason = _recall_or_build(rung, trial)
         if code is not None:
             elapsed, cost = time.perf_counter() - started, min(started - began, _estimate_traced_cost(code))
-            comparison = Comparison(code.address, form, block.values, reached.calls_jitted)
             facts = {"compile_time": elapsed, "cost": cost, "reach": reached, "comparison": comparison}
             return CompiledRHS(code.address, block.values, rung, "; ".join(reasons), replay, (), code, **facts)
         reasons.append(reason)
@@ -186,6 +194,10 @@ class TrialCall(NamedTuple):
     slopes: np.ndarray
     t_span: tuple[float, float]
     y: np.ndarray
+
+    def compare(self, code) -> Comparison:
+        """The comparison of machine code with this function."""
+        return Comparison(code.address, self.form, self.block.values, self.reach.calls_jitted)
 
 
 def _estimate_traced_cost(code) -> float:
@@ -249,19 +261,22 @@ BUILD = {"traced": _trace_code, "compiled": _compile_native}
 
 
 def _recall_or_build(rung: str, trial: TrialCall):
-    """Machine code from the memory of this process or built now, or None and the reason why there is none."""
+    """Machine code from the memory of this process or built now, and its comparison; or None, None and the reason."""
     form, block = trial.form, trial.block
     kind = (type(trial.result).__name__, np.shape(trial.result))
     frozen = block.frozen if rung == "traced" else ()
     shapes = (form.inputs, form.output, form.dtype.str, form.is_in_place)
     key = (rung, trial.reach.key, shapes, block.slots, kind, frozen)
     code = _kept.get(key)
-    if code is not None and not isinstance(code, str) and not _is_right(code, trial):
+    if code is not None and not isinstance(code, str):
+        comparison = trial.compare(code)
+        if _is_right(comparison, trial):
+            return code, comparison, ""
         code = None  # it was correct when it was built, so something changed unnoticed
     if code is None:
         code = _build_new(rung, trial)
         _remember(_kept, key, code)
-    return (None, code) if isinstance(code, str) else (code, "")
+    return (None, None, code) if isinstance(code, str) else (code, trial.compare(code), "")
 
 
 def _build_new(rung: str, trial: TrialCall):
@@ -271,16 +286,15 @@ def _build_new(rung: str, trial: TrialCall):
         validate_code(code, trial.form, trial.block, trial.t_span, trial.y)
     except Exception as exception:  # of this package, Numba or the user's function: any means "not on this rung"
         return f"not {rung}: {summarise(exception)}"
-    if not _is_right(code, trial):
+    if not _is_right(trial.compare(code), trial):
         return f"not {rung}: it gave another result than Python (does it use random numbers or side effects?)"
     return code
 
 
-def _is_right(code, trial: TrialCall) -> bool:
+def _is_right(comparison: Comparison, trial: TrialCall) -> bool:
     """Whether code gives the result of Python at the trial point and at another one."""
-    form, p, t, y = trial.form, trial.block.values, trial.t_span[0], trial.y
-    comparison = Comparison(code.address, form, p, trial.reach.calls_jitted)
-    is_here = gives(SIGNATURE(code.address), p, t, y, trial.slopes) or comparison.agrees(t, y)
+    t, y = trial.t_span[0], trial.y
+    is_here = comparison.gives(t, y, trial.slopes) or comparison.agrees(t, y)
     return is_here and comparison.agrees_somewhere(trial.t_span, y)
 
 

@@ -9,6 +9,7 @@ methods that some code names count.
 
 from __future__ import annotations
 
+import builtins
 from abc import ABCMeta
 from collections import OrderedDict
 from functools import cached_property, lru_cache, partial
@@ -31,6 +32,7 @@ import numpy as np
 
 from stepnet.engines.numba_engine.codegen.compiler_facts import Dispatcher
 from stepnet.engines.numba_engine.tracing.bytecode import CodeFacts, find_code_facts
+from stepnet.engines.numba_engine.tracing.fixed_references import References, recall, remember
 from stepnet.engines.numba_engine.tracing.known_libraries import (
     BUILTINS,
     IMPURE,
@@ -88,16 +90,27 @@ class FunctionKey(NamedTuple):
 
 def reach(function, constants: tuple = ()) -> FunctionKey:
     """What a function reaches through its code, its closure and its non-numeric arguments."""
-    if type(function) is FunctionType and not constants:
-        alone = reach_of_code(function.__code__)
-        if alone is not None and not (function.__defaults__ or function.__kwdefaults__ or function.__dict__):
-            return alone
+    is_alone = type(function) is FunctionType and not constants
+    if is_alone:
+        known = recall(function) or _reach_nothing(function)
+        if known is not None:
+            return known
     walk = ValueWalk()
     key = (walk.visit(function), *[walk.visit(value) for value in constants])
     if walk.holders:
         key = (key, *walk.settle())
     reads = walk.reads_variables, walk.reads_objects
-    return FunctionKey(key, walk.opaque, *reads, walk.rebinds, walk.mutates, walk.makes_text, walk.calls_jitted)
+    found = FunctionKey(key, walk.opaque, *reads, walk.rebinds, walk.mutates, walk.makes_text, walk.calls_jitted)
+    if is_alone:
+        remember(function, walk.references, found)
+    return found
+
+
+def _reach_nothing(function: FunctionType) -> FunctionKey | None:
+    """What a function reaches if it names nothing outside it; None for others."""
+    if function.__defaults__ or function.__kwdefaults__ or function.__dict__:
+        return None
+    return reach_of_code(function.__code__)
 
 
 @lru_cache(maxsize=4096)
@@ -147,6 +160,7 @@ class ValueWalk:
         self.names: set[str] = set()
         self.holders: list[Holder] = []
         self.built: set[int] = set()  # classes that may be called
+        self.references = References()
 
     def refuse(self, reason: str, value=None) -> tuple:
         """Record the first reason for which the function is opaque."""
@@ -167,7 +181,9 @@ class ValueWalk:
         if name is not None:
             return ("library", name)
         if isinstance(value, np.generic) and not value.dtype.hasobject:
+            self.references.are_fixed &= kind is not np.void
             return (kind.__name__, repr(value))
+        self.references.are_fixed &= kind is tuple
         if isinstance(value, Dispatcher):
             self.calls_jitted = True
             return self.visit_function(value.py_func)
@@ -207,6 +223,7 @@ class ValueWalk:
         if value.dtype.hasobject:
             return self.refuse("it refers to an array of objects", value)
         self.reads_objects = True
+        self.references.are_fixed = False
         kind = value.dtype.str if value.dtype.names is None else repr(value.dtype)
         return (value.shape, kind, value.tobytes())
 
@@ -221,6 +238,7 @@ class ValueWalk:
         number = self.remember(function)
         if is_standard(module):
             return self.refuse(f"it calls {module}.{function.__qualname__}", function)
+        self.references.add_function(function)
         code = function.__code__
         facts = find_code_facts(code)
         self.mutates |= facts.mutates
@@ -255,14 +273,18 @@ class ValueWalk:
         try:
             value = cell.cell_contents
         except ValueError:  # a variable that is not set yet
+            self.references.are_fixed = False
             return ("unset",)
+        self.references.add_cell(cell)
         if isinstance(value, type) and name in ("__class__", "cls"):  # needed by `super()`
             return self.visit_class(value) if id(value) not in self.seen else ("again", self.seen[id(value)])
         return (name, self._visit_variable(name, value, facts))
 
     def _visit_global(self, name: str, namespace: dict, facts: CodeFacts) -> tuple:
+        self.references.add_variable(namespace, name)
         if name in namespace:
             return (name, self._visit_variable(name, namespace[name], facts))
+        self.references.add_variable(vars(builtins), name)
         if name in BUILTINS and not is_pure_builtin(name):
             self.refuse(f"it uses `{name}`")
         self.makes_text |= name in TEXT
@@ -283,6 +305,7 @@ class ValueWalk:
             return self.visit(module)
         name, *rest = chain
         is_known = self._require_known_module(module)
+        self.references.add_variable(vars(module), name)
         if name not in vars(module):
             if not is_known and "__getattr__" in vars(module):
                 self.refuse(f"it uses `{name}` of the module {module.__name__}")
@@ -321,6 +344,7 @@ class ValueWalk:
 
     def visit_class(self, kind: type) -> tuple:
         """A user class: the members that some code names, and the methods that operators call."""
+        self.references.are_fixed = False
         if id(kind) not in self.seen:
             self.remember(kind)
         if type(kind) not in (type, ABCMeta):

@@ -84,11 +84,11 @@ def find_fused_address(
     else the code depends on.  A part that is no function (q' = v) has no trace.
     """
     codes = [field.keep_alive for field in fields if field.address != 0]
-    if not all(isinstance(code, MachineCode) and code.trace is not None for code in codes):
-        return 0
-    kept = codes[-1].fused
     key = (which, id(source), variant, *map(id, codes))
+    kept = getattr(codes[-1], "fused", {})
     if key not in kept:
+        if not all(isinstance(code, MachineCode) and code.trace is not None for code in codes):
+            return 0
         traces = [field.keep_alive.trace if field.address != 0 else None for field in fields]
         code = _find_code(traces, which, make_writer, n_evaluations, longest)
         kept.setdefault(key, (code, source, codes[:-1]))  # what an id names must live; of two threads the first wins
