@@ -56,6 +56,7 @@ _MODULES = {
     "derivatives": "stepnet.gradients.derivatives",
     "estimators": "stepnet.estimators",
     "fields": "stepnet.fields",
+    "montecarlo": "stepnet.montecarlo",
     "nets": "stepnet.nets",
     "noise": "stepnet.noise",
     "plots": "stepnet.plots",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stepnet.foreign_names import find_hint_for_argument, find_hint_for_name
 
 if TYPE_CHECKING:
+    from stepnet.montecarlo.estimate import Estimate
     from stepnet.solution import EnsembleSolution, Solution
     from stepnet.training.minimum import Minimum
     from stepnet.training.run import Run
@@ -73,7 +74,7 @@ def _message(name: str, value: object) -> str:
 class SolveFailed(RuntimeError):
     """A solve stopped before its end; `.solution` holds the valid part, the status and the reason."""
 
-    def __init__(self, solution: Solution) -> None:
+    def __init__(self, solution: Solution | Estimate) -> None:
         super().__init__(_message("solution", solution))
         self.solution = solution
 
@@ -84,7 +85,7 @@ class SolveFailed(RuntimeError):
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C during a solve; `.solution` holds the part that was done."""
 
-    def __init__(self, solution: Solution | EnsembleSolution) -> None:
+    def __init__(self, solution: Solution | EnsembleSolution | Estimate) -> None:
         super().__init__(_message("solution", solution))
         self.solution = solution
 
