@@ -50,6 +50,7 @@ _HOME = {
     "NoDerivative": "stepnet.errors",
     "StiffnessWarning": "stepnet.errors",
     "AdjointWarning": "stepnet.errors",
+    "MonteCarloWarning": "stepnet.errors",
 }
 _MODULES = {
     "checkpoints": "stepnet.checkpoints",

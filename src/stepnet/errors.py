@@ -10,6 +10,7 @@ from stepnet.foreign_names import find_hint_for_argument, find_hint_for_name
 
 if TYPE_CHECKING:
     from stepnet.montecarlo.estimate import Estimate
+    from stepnet.montecarlo.multilevel_estimate import MultilevelEstimate
     from stepnet.solution import EnsembleSolution, Solution
     from stepnet.training.minimum import Minimum
     from stepnet.training.run import Run
@@ -74,7 +75,7 @@ def _message(name: str, value: object) -> str:
 class SolveFailed(RuntimeError):
     """A solve stopped before its end; `.solution` holds the valid part, the status and the reason."""
 
-    def __init__(self, solution: Solution | Estimate) -> None:
+    def __init__(self, solution: Solution | Estimate | MultilevelEstimate) -> None:
         super().__init__(_message("solution", solution))
         self.solution = solution
 
@@ -85,7 +86,7 @@ class SolveFailed(RuntimeError):
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C during a solve; `.solution` holds the part that was done."""
 
-    def __init__(self, solution: Solution | EnsembleSolution | Estimate) -> None:
+    def __init__(self, solution: Solution | EnsembleSolution | Estimate | MultilevelEstimate) -> None:
         super().__init__(_message("solution", solution))
         self.solution = solution
 
@@ -117,6 +118,10 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 class StiffnessWarning(UserWarning):
     """An explicit scheme ran to the end, but its steps were limited by stability and not by accuracy."""
+
+
+class MonteCarloWarning(UserWarning):
+    """An estimate whose error is known poorly, or whose levels do not fit together."""
 
 
 class AdjointWarning(UserWarning):
