@@ -50,12 +50,14 @@ _HOME = {
     "NoDerivative": "stepnet.errors",
     "StiffnessWarning": "stepnet.errors",
     "AdjointWarning": "stepnet.errors",
+    "MonteCarloWarning": "stepnet.errors",
 }
 _MODULES = {
     "checkpoints": "stepnet.checkpoints",
     "derivatives": "stepnet.gradients.derivatives",
     "estimators": "stepnet.estimators",
     "fields": "stepnet.fields",
+    "montecarlo": "stepnet.montecarlo",
     "nets": "stepnet.nets",
     "noise": "stepnet.noise",
     "plots": "stepnet.plots",

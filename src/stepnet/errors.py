@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from stepnet.foreign_names import find_hint_for_argument, find_hint_for_name
 
 if TYPE_CHECKING:
+    from stepnet.montecarlo.estimate import Estimate
+    from stepnet.montecarlo.multilevel_estimate import MultilevelEstimate
     from stepnet.solution import EnsembleSolution, Solution
     from stepnet.training.minimum import Minimum
     from stepnet.training.run import Run
@@ -124,7 +126,7 @@ class SolveFailed(RuntimeError):
     False
     """
 
-    def __init__(self, solution: Solution) -> None:
+    def __init__(self, solution: Solution | Estimate | MultilevelEstimate) -> None:
         super().__init__(_message("solution", solution))
         self.solution = solution
 
@@ -147,7 +149,7 @@ class Interrupted(KeyboardInterrupt):
     True
     """
 
-    def __init__(self, solution: Solution | EnsembleSolution) -> None:
+    def __init__(self, solution: Solution | EnsembleSolution | Estimate | MultilevelEstimate) -> None:
         super().__init__(_message("solution", solution))
         self.solution = solution
 
@@ -212,6 +214,10 @@ class StiffnessWarning(UserWarning):
     >>> issubclass(sn.StiffnessWarning, UserWarning)
     True
     """
+
+
+class MonteCarloWarning(UserWarning):
+    """An estimate whose error is known poorly, or whose levels do not fit together."""
 
 
 class AdjointWarning(UserWarning):

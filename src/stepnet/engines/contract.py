@@ -84,7 +84,8 @@ class Outcome(NamedTuple):
 class Members(NamedTuple):
     """The members of an ensemble as flat arrays, with one row per member or one row for all of them.
 
-    `paths` holds the Brownian path of each member of a stochastic problem.
+    `paths` holds the Brownian path of each member of a stochastic problem; `increments` (paths, steps, components)
+    replace the Brownian paths.
     """
 
     number: int
@@ -95,6 +96,7 @@ class Members(NamedTuple):
     atol: np.ndarray
     save_at: np.ndarray
     paths: np.ndarray | None = None
+    increments: np.ndarray | None = None
 
     def row(self, name: str, i: int) -> np.ndarray:
         """The values of member i under this name."""

@@ -15,6 +15,7 @@ from stepnet.engines.contract import AdaptiveSteps, FixedSteps, Members, Plan, S
 from stepnet.errors import Interrupted
 from stepnet.problem import MOST_PATH, SDE, Problem, state_shape
 from stepnet.records import convert_integers, explain_arguments, validate_count, validate_thread_count
+from stepnet.schemes.capabilities import needs_increments_only
 from stepnet.solution import EnsembleSolution
 from stepnet.solving.integrate import find_scheme, import_engine
 from stepnet.solving.planning import AdaptiveOptions, plan_steps, validate_events, validate_projection, validate_times
@@ -30,6 +31,7 @@ def solve_ensemble(
     y0=None,
     args=None,
     paths=None,
+    increments=None,
     t_span=None,
     steps=None,
     rtol=None,
@@ -64,6 +66,9 @@ def solve_ensemble(
     paths : int or array_like of int, optional
         For an `SDE`: the number of paths, 0 to paths - 1, or the path of each member.  With `y0` or `args` there are as
         many paths as rows; members with the same path see the same noise.
+    increments : array_like, optional
+        For an `SDE`: increments of W, (paths, steps, components), instead of those of its Brownian paths, for schemes
+        that need nothing else of W.  A member takes the row of its path; by default each row has one member.
     t_span : array_like, optional
         One time span (t0, t1), or one for every member (members, 2).
     rtol, atol : float or array_like, optional
@@ -87,8 +92,11 @@ def solve_ensemble(
     array([0.6065, 0.3679, 0.1353])
     """
     choices = AdaptiveOptions(rtol, atol, first_step, max_step, controller, norm, max_steps)
+    paths, increments = _validate_increments(problem, increments, paths)
     spec = build_ensemble_spec(problem, scheme, y0, args, t_span, steps, choices, save_at, paths)
     problem, scheme, members = spec.problem, spec.scheme, spec.members
+    if increments is not None:
+        members = _insert_increments(spec, increments)
     watched, moved = validate_events(scheme, events), validate_projection(scheme, project)
     plan = Plan(spec.stepping, Saving(None, 0), watched, False, moved)
     with _open_bar(members.number, progress) as show:
@@ -154,6 +162,36 @@ def _validate_paths(problem: Problem, paths, rows: dict[str, np.ndarray]) -> np.
             f"{len(chosen)} and {_count_members(rows)}; repeat rows to run each with several paths"
         )
     return chosen
+
+
+def _validate_increments(problem: Problem, increments, paths) -> tuple[Any, np.ndarray | None]:
+    """The paths, by default one for each row of the increments, and the increments as an array."""
+    if increments is None:
+        return paths, None
+    if not isinstance(problem, SDE):
+        raise TypeError(f"`increments` belong to an `SDE`, and the problem is {type(problem).__name__}")
+    found = _build_rows("increments", increments)
+    if found.ndim != 3 or 0 in found.shape:
+        raise ValueError(f"`increments` must have the shape (paths, steps, components), found {found.shape}")
+    return len(found) if paths is None else paths, _require_finite("increments", found, np.dtype(float))
+
+
+def _insert_increments(spec: EnsembleSpec, increments: np.ndarray) -> Members:
+    """The members with increments that fit their steps and paths."""
+    problem, scheme, stepping, members = spec
+    if not needs_increments_only(scheme):
+        raise ValueError(
+            f"`increments` do not suffice for {scheme.name}, which needs {', '.join(scheme.variables)}; "
+            f"take another scheme, such as euler_maruyama or milstein"
+        )
+    wanted = (stepping.n_steps, problem.n_components)
+    if increments.shape[1:] != wanted:
+        raise ValueError(
+            f"`increments` must have the shape (paths, {wanted[0]}, {wanted[1]}), found {increments.shape}"
+        )
+    if members.paths.max() >= len(increments):
+        raise ValueError(f"`paths` must be less than {len(increments)}, the rows of `increments`")
+    return members._replace(increments=increments)
 
 
 def _insert_numbers(problem: Problem, args) -> Problem:

@@ -60,6 +60,11 @@ def find_noise_refusal(scheme: Any, noise: str, calculus: str) -> str | None:
     return None
 
 
+def needs_increments_only(scheme: Any) -> bool:
+    """Whether the random variables of a step are functions of the increments of W."""
+    return not {"I10/h", "V", "V2"} & set(scheme.variables)
+
+
 def needs_diffusion_derivative(scheme: Any) -> bool:
     """Whether a step evaluates the derivative of the diffusion."""
     return isinstance(scheme, StochasticRK) and bool(scheme.gamma)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # the names that `LATER` loads, for type checkers
         running_problem,
         tangent_problem,
     )
+    from stepnet.engines.numba_engine.derivatives.row_functions import RowFunction
     from stepnet.engines.numba_engine.derivatives.scalar_loss import trace_loss
     from stepnet.engines.numba_engine.ensembles.ensemble_runs import (
         member_problem,
@@ -73,6 +74,7 @@ LATER = {
     "adjoint_problem": "derivatives.augmented_problems",
     "running_problem": "derivatives.augmented_problems",
     "tangent_problem": "derivatives.augmented_problems",
+    "RowFunction": "derivatives.row_functions",
     "trace_loss": "derivatives.scalar_loss",
     # right-hand sides and their arguments
     "build_jacobian": "rhs.problem_parts",
@@ -108,8 +110,8 @@ __all__ = [
     "as_argument_rows", "as_arguments", "as_block", "build_jacobian", "collect_numbers", "convert_whole_numbers",
     "find_whole_numbers", "flat_gradients", "function_key", "is_plain", "list_argument_names", "prepare",
     # derivatives and ensembles
-    "EventFunction", "SweepFailed", "adjoint_problem", "interpolated_problem", "member_problem", "pull_back_members",
-    "running_problem", "tangent_problem", "trace_loss",
+    "EventFunction", "RowFunction", "SweepFailed", "adjoint_problem", "interpolated_problem", "member_problem",
+    "pull_back_members", "running_problem", "tangent_problem", "trace_loss",
     # layers
     "NOTHING", "SINGLE_THREAD", "TILE", "Memory", "NetStage", "NetTape", "adam", "class_entropies",
     "count_least_bytes", "count_repeated_steps", "entropies", "is_kept", "one_hot", "sweep", "sweep_and_turn",

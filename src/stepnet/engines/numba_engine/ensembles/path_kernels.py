@@ -18,7 +18,7 @@ from stepnet.engines.numba_engine.random.step_noise import NoiseBuffers, draw_ch
 from stepnet.noise.counters import GROUP
 
 HALVES = GROUP // LANES
-FIRST, LAST, STEP, SAVED, IS_LOADED = range(5)
+FIRST, LAST, STEP, SAVED, IS_LOADED, DRAWN = range(6)
 
 
 class PathSteps(NamedTuple):
@@ -34,13 +34,17 @@ class PathSteps(NamedTuple):
 
 
 class PathStarts(NamedTuple):
-    """Initial states and parameters, one row each or one for all; the path of each member; t0 and h in every lane."""
+    """Initial states and parameters, one row each or one for all; the path of each member; t0 and h in every lane.
+
+    `increments` (paths, steps, components) replace the Brownian paths unless they are empty.
+    """
 
     y0: np.ndarray
     p: np.ndarray
     paths: np.ndarray
     t0: np.ndarray
     h: np.ndarray
+    increments: np.ndarray
 
 
 class PathGroup(NamedTuple):
@@ -92,20 +96,42 @@ def load_paths(starts, even, group, n):
 
 
 @compiled
+def copy_increments(starts, group, count):
+    """Copy the given increments of the next steps to the buffers."""
+    first = group.place[STEP]
+    for column in range(GROUP):
+        path = starts.paths[find_member(group, column)]
+        for s in range(count):
+            for i in range(starts.increments.shape[2]):
+                group.buffers.W[s, i, column] = starts.increments[path, first + s, i]
+
+
+@compiled
 def draw_group(noise, starts, even, group, count):
-    """The random variables of the next steps; consecutive paths that begin a group share their draws."""
+    """The random variables of the next steps; consecutive paths that begin a group share their draws.
+
+    Draws of whole runs are used again if the next members have the same paths.
+    """
     size, first = even.n_variables, group.place[STEP]
     path0, n_columns = starts.paths[group.place[FIRST]], count_columns(group)
-    is_group = path0 % GROUP == 0
+    is_group, is_given = path0 % GROUP == 0, starts.increments.shape[0] > 0
     for column in range(n_columns):
         is_group = is_group and starts.paths[find_member(group, column)] == path0 + column
-    if is_group:
-        draw_chunk(noise, path0, first, count, group.buffers)
-        for half in range(1 if n_columns <= LANES else HALVES):
+    if is_group or is_given:
+        if is_group and group.place[DRAWN] == path0:
+            return
+        if is_given:
+            copy_increments(starts, group, count)
+        else:
+            draw_chunk(noise, path0, first, count, group.buffers)
+        for half in range(HALVES):
             for s in range(count):
                 rows = slice(s * size, (s + 1) * size)
                 fill_variables(noise, group.buffers, s, half * LANES, LANES, group.numbers[half, rows])
+        is_whole = is_group and n_columns == GROUP and count == even.n_steps
+        group.place[DRAWN] = path0 if is_whole else -1
         return
+    group.place[DRAWN] = -1
     drawn = np.int64(-1)
     for column in range(n_columns):
         path = starts.paths[find_member(group, column)]

@@ -46,6 +46,7 @@ from stepnet.solution import Failure, Statistics, Status
 
 STEPS_ALONE = 256  # of one path between two checks of its state
 CHUNK_OF_PATHS = 4 * GROUP
+SHARED_BYTES = 2**18  # of the random variables of a group, if members with the same paths share them: half of a cache
 
 
 class StochasticRun(NamedTuple):
@@ -104,10 +105,17 @@ def _run_members(
         alone = partial(_run_alone, own, scheme, members, ends, after, raised)
         runner = ChunkRunner(partial(run_one_by_one, alone), "one by one", str(why))
     is_whole = run_chunks(runner, _split_into_groups(members.number, workers), workers, show)
-    status = tuple(Status.INTERRUPTED if code == PAUSED else STATUS[code] for code in ends.code.tolist())
+    status = _convert_codes(ends.code)
     ends.evaluations[:] = own.program.step.n_slopes * ends.accepted
     ends.t[ends.code == PAUSED] = np.nan
     return EnsembleOutcome(ends.y, ends.t, status, *ends[2:6], runner.rung, runner.reason, (), (), not is_whole)
+
+
+def _convert_codes(codes: np.ndarray) -> tuple[Status, ...]:
+    """The status of each member."""
+    if (codes == DONE).all():
+        return (STATUS[DONE],) * len(codes)
+    return tuple(Status.INTERRUPTED if code == PAUSED else STATUS[code] for code in codes.tolist())
 
 
 def _split_into_groups(count: int, workers: int) -> list[tuple[int, int]]:
@@ -145,11 +153,13 @@ def _prepare_lanes(own: StochasticRun, members: Members, ends: MemberEnds, after
     noise = build_step_noise(own.problem, own.stepping.n_steps, own.program.step, own.n_components)
     if noise is None:
         raise NoLanes("`steps` and `cells` do not match")
-    chunk = round_to_cells(noise, CHUNK)
+    chunk = round_to_cells(noise, _choose_chunk(own, members))
     even = _generate_steps(own, after, chunk)
     t0, t1 = own.problem.t_span
     clocks = np.full(LANES, t0), np.full(LANES, (t1 - t0) / own.stepping.n_steps)
-    starts = PathStarts(*map(as_argument, (members.y0, members.args)), members.paths, *clocks)
+    starts = PathStarts(
+        *map(as_argument, (members.y0, members.args)), members.paths, *clocks, _collect_increments(members)
+    )
     n = own.problem.initial.size
 
     def begin(first: int, last: int):
@@ -157,6 +167,17 @@ def _prepare_lanes(own: StochasticRun, members: Members, ends: MemberEnds, after
         return partial(run_paths, even, noise, starts, ends, group, n, ATTEMPTS)
 
     return ChunkRunner(begin, "lanes")
+
+
+def _choose_chunk(own: StochasticRun, members: Members) -> int:
+    """Steps whose random variables are drawn at once: all if members share paths and there is space for them."""
+    n_steps, paths = own.stepping.n_steps, members.paths
+    is_shared = members.number >= 2 * GROUP and np.array_equal(paths[:GROUP], paths[GROUP : 2 * GROUP])
+    return n_steps if is_shared and n_steps * own.layout.size * GROUP * 8 <= SHARED_BYTES else CHUNK
+
+
+def _collect_increments(members: Members) -> np.ndarray:
+    return np.zeros((0, 0, 0)) if members.increments is None else as_argument(members.increments)
 
 
 def _generate_steps(own: StochasticRun, after: np.ndarray, chunk: int) -> PathSteps:
@@ -183,20 +204,22 @@ def _allocate_group(
         np.zeros((HALVES, even.chunk * even.n_variables, LANES)),
         np.zeros(GROUP, np.int64),
         allocate_buffers(noise, m, even.chunk),
-        np.array([first, last, 0, 0, 0]),
+        np.array([first, last, 0, 0, 0, -1]),
     )
 
 
 # ---- one by one -----------------------------------------------------------------------------------------------------
 
 
-def build_runner(own: StochasticRun, problem: SDE, parts: tuple[PartPullback, ...]) -> partial:
+def build_runner(
+    own: StochasticRun, problem: SDE, parts: tuple[PartPullback, ...], increments: np.ndarray | None = None
+) -> partial:
     """`ProgramRunner` of the programs of a run, for one path."""
     t0, t1 = problem.t_span
     stepping = own.stepping
     grid = np.zeros(0) if stepping.grid is None else stepping.grid
     clock = StepClock(t0, (t1 - t0) / stepping.n_steps, grid)
-    noise = PathNoise(problem, stepping, own.program.step, own.n_components)
+    noise = PathNoise(problem, stepping, own.program.step, own.n_components, increments)
     return partial(ProgramRunner, parts, n=problem.initial.size, clock=clock, has_times=False, noise=noise)
 
 
@@ -220,7 +243,9 @@ def _run_alone(
     """Solve for one path, storing the states of a few steps at a time."""
     problem = replace(member_problem(own.problem, members, i), path=int(members.paths[i]))
     mine = own if problem.args is own.problem.args else prepare_run(problem, scheme, own.stepping)
-    runner = build_runner(mine, problem, tuple(PartPullback(field, 0, "none", False) for field in mine.fields))
+    parts = tuple(PartPullback(field, 0, "none", False) for field in mine.fields)
+    increments = None if members.increments is None else members.increments[problem.path]
+    runner = build_runner(mine, problem, parts, increments)
     n, n_steps = problem.initial.size, own.stepping.n_steps
     state = np.zeros((own.program.step.n_rows, n))
     state[0] = problem.initial

@@ -255,12 +255,23 @@ def round_to_cells(noise: StepNoise, steps: int) -> int:
 
 
 class PathNoise:
-    """The random variables of one path, drawn when they are needed: `draw(first, count)` gives (steps, variables)."""
+    """The random variables of one path, drawn when they are needed: `draw(first, count)` gives (steps, variables).
 
-    def __init__(self, problem: SDE, stepping: FixedSteps, program: StepProgram, n_components: int):
+    `increments` (steps, components) replace the Brownian path.
+    """
+
+    def __init__(
+        self,
+        problem: SDE,
+        stepping: FixedSteps,
+        program: StepProgram,
+        n_components: int,
+        increments: np.ndarray | None = None,
+    ):
+        self._increments = increments
         self._problem, self._stepping, self._program, self._m = problem, stepping, program, n_components
         self.layout = NoiseLayout.of(program, n_components)
-        is_even = stepping.grid is None
+        is_even = stepping.grid is None and increments is None
         self._numbers = build_step_noise(problem, stepping.n_steps, program, n_components) if is_even else None
         if self._numbers is not None:
             self._chunk = round_to_cells(self._numbers, LONGEST_CHUNK)
@@ -278,16 +289,12 @@ class PathNoise:
         return np.ascontiguousarray(out[first - begin :, :, 0])
 
     def _evaluate(self, first: int, count: int) -> np.ndarray:
-        """For steps that are general intervals."""
+        """For steps that are general intervals, or increments that are given."""
         problem, n_steps = self._problem, self._stepping.n_steps
         times = self._stepping.grid
         if times is None:
             times = np.linspace(*problem.t_span, n_steps + 1)
-        grid = NoiseGrid(problem.t_span, n_steps if problem.cells is None else problem.cells, DEFAULT_LEVELS)
-        places = grid.locate(times[first : first + count + 1])
-        start, end = (type(places)(*(each[part] for each in places)) for part in (slice(-1), slice(1, None)))
-        noise = BrownianPaths(grid, problem.seed, np.array([problem.path]), self._m)
-        x, area = (found[:, 0] for found in evaluate(noise, start, end))
+        x, area = self._find_increments(times, first, count)
         h = np.diff(times[first : first + count + 1])[:, None]
         steps = np.arange(first, first + count)
         used, where = self._program.noise, (problem.seed, problem.path, steps, self._m)
@@ -297,6 +304,20 @@ class PathNoise:
         for each, place in self.layout.places.items():
             out[:, place] = _evaluate_variable(each, x, area, points, signs, h)
         return out
+
+    def _find_increments(self, times: np.ndarray, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Increments and areas of steps, (steps, components)."""
+        if self._increments is not None:
+            x = self._increments[first : first + count]
+            return x, np.zeros_like(x)
+        problem = self._problem
+        cells = self._stepping.n_steps if problem.cells is None else problem.cells
+        grid = NoiseGrid(problem.t_span, cells, DEFAULT_LEVELS)
+        places = grid.locate(times[first : first + count + 1])
+        start, end = (type(places)(*(each[part] for each in places)) for part in (slice(-1), slice(1, None)))
+        noise = BrownianPaths(grid, problem.seed, np.array([problem.path]), self._m)
+        x, area = (found[:, 0] for found in evaluate(noise, start, end))
+        return x, area
 
 
 def _evaluate_variable(

@@ -1,0 +1,145 @@
+"""Pairs of a fine and a coarse solution along the same Brownian paths, and the sums of their differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.ensembles.ensemble import solve_ensemble
+from stepnet.montecarlo.moments import UNIT
+from stepnet.montecarlo.path_functional import MOST_NUMBERS, PathFunctional, build_brownian, sample
+
+PATHS_OF_A_LEVEL = 2**34
+
+
+class CoupledValues(NamedTuple):
+    """Values on the fine and the coarse grid, (paths,); the coarse ones are zero on the coarsest level."""
+
+    fine: np.ndarray
+    coarse: np.ndarray
+
+
+@dataclass(frozen=True)
+class Coupling:
+    """How a level is sampled: the steps of the coarsest level, twice as many on each finer one.
+
+    "same path": both grids see the increments of one path.  "antithetic": the fine value is the mean of two paths that
+    exchange the increments of each pair of fine steps, M. B. Giles and L. Szpruch (2014), Ann. Appl. Probab. 24:1585.
+    """
+
+    functional: PathFunctional
+    point: np.ndarray
+    steps: int
+    kind: str
+    n_components: int
+    workers: int | None
+
+    def count_steps(self, level: int) -> int:
+        """Steps of the fine path."""
+        return self.steps << level
+
+    def find_cost(self, level: int) -> float:
+        """Steps of one sample."""
+        fine = float(self.count_steps(level))
+        return fine if level == 0 else (2.5 if self.kind == "antithetic" else 1.5) * fine
+
+    def find_block(self, level: int) -> int:
+        """Samples that are drawn at once."""
+        numbers = self.functional.size
+        if self.kind == "antithetic":
+            numbers = max(numbers, self.count_steps(level) * self.functional.sde.n_components)
+        return max(UNIT, MOST_NUMBERS // numbers // UNIT * UNIT)
+
+    def sample(self, level: int, first: int, count: int) -> CoupledValues:
+        """Samples `first` to `first + count` of a level."""
+        steps = self.count_steps(level)
+        functional = replace(self.functional, sde=replace(self.functional.sde, cells=steps))
+        first += functional.sde.path + level * PATHS_OF_A_LEVEL
+
+        def evaluate(steps: int, increments: np.ndarray | None = None) -> np.ndarray:
+            return sample(functional, self.point, first, count, steps, self.workers, increments).values[0]
+
+        if level == 0:
+            return CoupledValues(evaluate(steps), np.zeros(count))
+        if self.kind == "same path":
+            return CoupledValues(evaluate(steps), evaluate(steps // 2))
+        dW = self._draw(functional, first, count, steps)
+        pairs = dW.reshape(count, steps // 2, 2, -1)
+        twin = np.ascontiguousarray(pairs[:, :, ::-1]).reshape(dW.shape)
+        return CoupledValues(
+            0.5 * (evaluate(steps, dW) + evaluate(steps, twin)), evaluate(steps // 2, pairs.sum(axis=2))
+        )
+
+    def _draw(self, functional: PathFunctional, first: int, count: int, steps: int) -> np.ndarray:
+        """The increments of the paths, (paths, steps, components)."""
+        brownian = build_brownian(functional.sde, self.n_components)
+        times = np.linspace(*brownian.t_span, steps + 1)
+        paths = first + np.arange(count)
+        W = solve_ensemble(brownian, "euler_maruyama", paths=paths, steps=steps, save_at=times, workers=self.workers).y
+        spare = functional.sde.n_components - self.n_components  # of entries without noise
+        return np.pad(np.diff(W, axis=1), ((0, 0), (0, 0), (0, spare)))
+
+
+class LevelSums:
+    """Power sums of the differences of a level, and sums of its fine and coarse values, in the order of the paths."""
+
+    def __init__(self) -> None:
+        self.count, self.exploded = 0, 0
+        self._powers = np.zeros(4)
+        self._fine = np.zeros(2)
+        self._coarse = 0.0
+
+    def add(self, values: CoupledValues) -> None:
+        """Add samples, in units of a fixed length."""
+        for at in range(0, len(values.fine), UNIT):
+            fine, coarse = (each[at : at + UNIT] for each in values)
+            is_valid = np.isfinite(fine) & np.isfinite(coarse)
+            fine, coarse = fine[is_valid], coarse[is_valid]
+            self.exploded += int(is_valid.size - fine.size)
+            self.count += fine.size
+            difference = fine - coarse
+            self._powers += [np.sum(difference**k) for k in range(1, 5)]
+            self._fine += [np.sum(fine), np.sum(fine**2)]
+            self._coarse += float(np.sum(coarse))
+
+    @property
+    def mean(self) -> float:
+        return float(self._powers[0] / max(1, self.count))
+
+    @property
+    def variance(self) -> float:
+        return max(0.0, float(self._powers[1] / max(1, self.count)) - self.mean**2)
+
+    @property
+    def kurtosis(self) -> float:
+        """The fourth central moment over the square of the variance; 3 for a normal variable."""
+        if self.variance == 0.0:
+            return 0.0
+        _, m2, m3, m4 = self._powers / self.count
+        mean = self.mean
+        return float((m4 - 4 * m3 * mean + 6 * m2 * mean**2 - 3 * mean**4) / self.variance**2)
+
+    @property
+    def fine_mean(self) -> float:
+        return float(self._fine[0] / max(1, self.count))
+
+    @property
+    def coarse_mean(self) -> float:
+        return self._coarse / max(1, self.count)
+
+    @property
+    def fine_variance(self) -> float:
+        return max(0.0, float(self._fine[1] / max(1, self.count)) - self.fine_mean**2)
+
+
+def extend(coupling: Coupling, sums: LevelSums, level: int, count: int, show: Callable[[int], object]) -> None:
+    """Draw samples of a level until there are so many."""
+    block, done = coupling.find_block(level), sums.count + sums.exploded
+    while done < count:
+        size = min(block, count - done)
+        sums.add(coupling.sample(level, done, size))
+        show(size)
+        done += size

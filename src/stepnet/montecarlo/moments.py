@@ -1,0 +1,84 @@
+"""Sums of values and of their products, in an order that depends on neither blocks nor threads."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import stdtrit
+
+UNIT = 256  # paths that are summed at once; blocks are made of whole units
+
+
+class Moments:
+    """Sums over the paths from each point: of the values, of control variables, and of all products.
+
+    Values are shifted by that of the first path, so that differences of large sums keep their digits and equal values
+    have exactly their own mean.  Values that are not finite are counted in `exploded` and left out.
+    """
+
+    def __init__(self, n_points: int, n_controls: int = 0):
+        size = 1 + n_controls
+        self.count = np.zeros(n_points, np.int64)
+        self.exploded = 0
+        self._shift = np.zeros((n_points, size))
+        self._sums = np.zeros((n_points, size))
+        self._products = np.zeros((n_points, size, size))
+
+    def add(self, points: slice, values: np.ndarray, controls: np.ndarray | None = None) -> None:
+        """Add values (points, paths) and controls (points, paths, number) for some of the points."""
+        for first in range(0, values.shape[1], UNIT):
+            part = slice(first, first + UNIT)
+            columns = [values[:, part]]
+            if controls is not None:
+                columns += [controls[:, part, i] for i in range(controls.shape[2])]
+            self._add_unit(points, columns)
+
+    def _add_unit(self, points: slice, columns: list[np.ndarray]) -> None:
+        is_valid = np.isfinite(columns[0])
+        n_valid = is_valid.sum(axis=1)
+        self.exploded += int(is_valid.size - n_valid.sum())
+        shift = self._shift[points]
+        is_first = (self.count[points] == 0) & (n_valid > 0)
+        if is_first.any():
+            start = columns[0][np.arange(len(is_valid)), is_valid.argmax(axis=1)]
+            shift[is_first, 0] = start[is_first]
+        self.count[points] += n_valid
+        rest = [np.ascontiguousarray(column - shift[:, i : i + 1]) for i, column in enumerate(columns)]
+        if not is_valid.all():
+            rest = [np.where(is_valid, each, 0.0) for each in rest]
+        for i, a in enumerate(rest):
+            self._sums[points, i] += a.sum(axis=1)
+            for j, b in enumerate(rest[: i + 1]):
+                self._products[points, i, j] += (a * b).sum(axis=1)
+
+    @property
+    def means(self) -> np.ndarray:
+        """(points, 1 + controls)"""
+        return self._shift + self._sums / np.maximum(self.count, 1)[:, None]
+
+    @property
+    def covariances(self) -> np.ndarray:
+        """(points, 1 + controls, 1 + controls)"""
+        n = np.maximum(self.count, 2)[:, None, None]
+        products = self._products + np.tril(self._products, -1).swapaxes(1, 2)
+        return (products - self._sums[:, :, None] * self._sums[:, None, :] / n) / (n - 1)
+
+    def estimate(self, control_means: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Value, variance of one path and degrees of freedom for each point.
+
+        The controls are subtracted with the weights of least squares, b = cov(C, C)^-1 cov(C, value).
+        """
+        means, covariances = self.means, self.covariances
+        value, variance = means[:, 0].copy(), covariances[:, 0, 0].copy()
+        freedom = self.count - means.shape[1]
+        if control_means is None:
+            return value, variance, freedom
+        for i, matrix in enumerate(covariances):
+            weights = np.linalg.lstsq(matrix[1:, 1:], matrix[1:, 0], rcond=None)[0]
+            value[i] -= weights @ (means[i, 1:] - control_means[i])
+            variance[i] = max(0.0, variance[i] - weights @ matrix[1:, 0])
+        return value, variance * (self.count - 1) / np.maximum(freedom, 1), freedom
+
+
+def find_quantile(confidence: float, freedom: np.ndarray | int) -> np.ndarray:
+    """The quantile of Student's distribution for a two-sided interval."""
+    return stdtrit(np.maximum(freedom, 1), 0.5 + 0.5 * confidence)

@@ -1,0 +1,223 @@
+"""Averages over blocks of paths, until a number of paths or a target error is reached."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stepnet.ensembles.ensemble import solve_ensemble
+from stepnet.montecarlo.moments import UNIT, Moments, find_quantile
+from stepnet.montecarlo.path_functional import GROUP, PathFunctional, SampledValues, build_brownian, sample
+from stepnet.montecarlo.quasi import SobolPaths
+
+PILOT = 1024  # paths from which the variance is first estimated
+MOST_ROUNDS = 20
+SAFETY = 1.05  # of the number of paths, because the variance is an estimate
+POINTS = 512  # of a block
+
+
+class Target(NamedTuple):
+    """The number of paths, or the half-width of the interval with a limit for the number of paths."""
+
+    paths: int | None
+    error: float | None
+    confidence: float
+    max_paths: int
+
+
+class Average(NamedTuple):
+    """Value, standard error and half-width of the interval for each point, and the paths from each point."""
+
+    value: np.ndarray
+    standard_error: np.ndarray
+    half_width: np.ndarray
+    paths: int
+
+
+@dataclass
+class PathSums:
+    """Running sums over paths from all points; `functionals` are one, or two with opposite noise.
+
+    `control` is a function of the end state with the means `control_means` (points, 1), or "brownian".
+    """
+
+    functionals: tuple[PathFunctional, ...]
+    points: np.ndarray
+    steps: int
+    workers: int | None
+    show: Callable[[int], Any]
+    control: Any = None
+    control_means: np.ndarray | None = None
+    rung: str = ""
+    reason: str = ""
+    done: int = 0
+    moments: Moments = field(init=False)
+
+    def __post_init__(self) -> None:
+        n_controls = 0 if self.control_means is None else self.control_means.shape[1]
+        self.moments = Moments(len(self.points), n_controls)
+
+    @property
+    def exploded(self) -> int:
+        return self.moments.exploded
+
+    @property
+    def per_sample(self) -> int:
+        """Paths of a sample: one, or a pair."""
+        return len(self.functionals)
+
+    def extend(self, paths: int) -> None:
+        """Run paths until there are so many from each point."""
+        last = paths // self.per_sample
+        n_points = min(POINTS, len(self.points))
+        block = max(UNIT, self.functionals[0].count_paths_of_block(n_points) // UNIT * UNIT)
+        while self.done < last:
+            count = min(block, last - self.done)
+            for first in range(0, len(self.points), POINTS):
+                part = slice(first, min(first + POINTS, len(self.points)))
+                self._add(part, count)
+                self.show((part.stop - part.start) * count * self.per_sample)
+            self.done += count
+
+    def _add(self, part: slice, count: int) -> None:
+        first, own = self.functionals[0].sde.path + self.done, self.control if callable(self.control) else None
+        found = [
+            sample(each, self.points[part], first, count, self.steps, self.workers, control=own)
+            for each in self.functionals
+        ]
+        self.rung, self.reason = found[0].rung, found[0].reason
+        values = sum(each.values for each in found) / len(found)
+        self.moments.add(part, values, self._find_controls(found, first, count))
+
+    def _find_controls(self, found: list[SampledValues], first: int, count: int) -> np.ndarray | None:
+        if self.control is None:
+            return None
+        if callable(self.control):
+            return (sum(each.controls for each in found) / len(found))[:, :, None]
+        m = self.control_means.shape[1]
+        paths = first + np.arange(count)
+        ends = solve_ensemble(
+            build_brownian(self.functionals[0].sde, m), "euler_maruyama", paths=paths, steps=self.steps
+        ).y[:, 0]
+        return np.broadcast_to(ends, (len(found[0].values), count, m))
+
+    def average(self, confidence: float) -> Average:
+        """What is known so far."""
+        value, variance, freedom = self.moments.estimate(self.control_means)
+        error = np.sqrt(variance / np.maximum(self.moments.count, 1))
+        return Average(value, error, find_quantile(confidence, freedom) * error, self.done * self.per_sample)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether every point has paths enough for an estimate with an error."""
+        return bool((self.moments.count > 1 + (self.moments.means.shape[1] - 1)).all())
+
+    def round_up(self, paths: float) -> int:
+        """A number of paths that can be run: whole units."""
+        unit = UNIT * self.per_sample
+        return int(-(-paths // unit)) * unit
+
+
+@dataclass
+class QuasiSums:
+    """Running sums over scrambled Sobol sequences, one for each replicate."""
+
+    functional: PathFunctional
+    points: np.ndarray
+    steps: int
+    workers: int | None
+    show: Callable[[int], Any]
+    n_components: int
+    replicates: int
+    rung: str = ""
+    reason: str = ""
+    done: int = 0
+    sums: list[Moments] = field(init=False)
+    sequences: list[SobolPaths] = field(init=False)
+
+    def __post_init__(self) -> None:
+        t0, t1 = self.functional.sde.t_span
+        self.sums = [Moments(len(self.points)) for _ in range(self.replicates)]
+        numbers = self.steps, self.n_components, (t1 - t0) / self.steps
+        self.sequences = [SobolPaths(self.functional.sde.seed, r, *numbers) for r in range(self.replicates)]
+
+    @property
+    def exploded(self) -> int:
+        return sum(each.exploded for each in self.sums)
+
+    def extend(self, paths: int) -> None:
+        """Run paths until there are so many from each point; those of a replicate are a power of two."""
+        last = self.round_up(paths) // self.replicates
+        while self.done < last:
+            count = max(GROUP, self.done)  # doubles the sequence
+            for sums, sequence in zip(self.sums, self.sequences, strict=True):
+                self._add(sums, sequence, count)
+            self.done += count
+
+    def _add(self, sums: Moments, sequence: SobolPaths, count: int) -> None:
+        n_points = min(POINTS, len(self.points))
+        numbers = max(self.functional.size * n_points, self.steps * self.n_components)
+        block = max(GROUP, (2**19 // numbers) // UNIT * UNIT)
+        spare = self.functional.sde.n_components - self.n_components  # of entries without noise
+        for at in range(0, count, block):
+            increments = np.pad(sequence.draw(min(block, count - at)), ((0, 0), (0, 0), (0, spare)))
+            for first in range(0, len(self.points), POINTS):
+                part = slice(first, min(first + POINTS, len(self.points)))
+                found = sample(
+                    self.functional, self.points[part], 0, len(increments), self.steps, self.workers, increments
+                )
+                self.rung, self.reason = found.rung, found.reason
+                sums.add(part, found.values)
+                self.show((part.stop - part.start) * len(increments))
+
+    def average(self, confidence: float) -> Average:
+        """The mean of the replicates, and its error by their spread."""
+        means = np.array([each.means[:, 0] for each in self.sums])
+        error = means.std(axis=0, ddof=1) / np.sqrt(self.replicates)
+        value = means[0] + (means - means[0]).mean(axis=0)
+        quantile = find_quantile(confidence, self.replicates - 1)
+        return Average(value, error, quantile * error, self.done * self.replicates)
+
+    @property
+    def is_usable(self) -> bool:
+        return self.done > 0 and len({int(each.count.min()) for each in self.sums}) == 1
+
+    def round_up(self, paths: float) -> int:
+        """A number of paths that can be run: a power of two for each replicate."""
+        each = max(GROUP, int(-(-paths // self.replicates)))
+        return self.replicates << (each - 1).bit_length()
+
+
+def run_to_target(sums: PathSums | QuasiSums, target: Target) -> None:
+    """Run the paths that are asked for; with a target error a pilot first, then as many as its variance asks for."""
+    if target.paths is not None:
+        sums.extend(target.paths)
+        return
+    error, began, wanted = target.error, time.perf_counter(), sums.round_up(min(PILOT, target.max_paths))
+    for _ in range(MOST_ROUNDS):
+        sums.extend(wanted)
+        found = sums.average(target.confidence)
+        ratio = float(np.max(found.half_width)) / error
+        if not ratio > 1.0 or sums.exploded:
+            return
+        power = 2.0 if isinstance(sums, PathSums) else 1.0  # a sequence is doubled until it suffices
+        wanted = sums.round_up(max(SAFETY * found.paths * ratio**power, found.paths + 1))
+        if isinstance(sums, QuasiSums):
+            wanted = 2 * found.paths
+        if wanted > target.max_paths:
+            _refuse(sums, found, ratio, target, time.perf_counter() - began)
+
+
+def _refuse(sums: PathSums | QuasiSums, found: Average, ratio: float, target: Target, seconds: float) -> None:
+    needed = found.paths * ratio**2
+    cost = needed * len(sums.points) * sums.steps
+    raise ValueError(
+        f"`error` = {target.error:g} would take about {needed:.2g} paths from each start point, {cost:.2g} steps and "
+        f"{seconds * needed / found.paths:.2g} seconds in all, and `max_paths` is {target.max_paths:g}; {found.paths} "
+        f"paths reach {found.half_width.max():.2g}.  Take a larger `error`, allow more paths, or reduce the variance "
+        f"(`sampling`, `control`)"
+    )

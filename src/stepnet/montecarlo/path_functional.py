@@ -1,0 +1,168 @@
+"""The random variable whose expectation is estimated: a functional of a path, evaluated for blocks of paths.
+
+For a potential V, a source s and a terminal function u_T it is
+
+    exp(Z(T)) u_T(y(T)) + S(T),   dZ = -V(t, y) dt,   dS = exp(Z) s(t, y) dt,
+
+so that Z and S are two more entries of the state, and every stochastic scheme applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from stepnet.ensembles.ensemble import solve_ensemble
+from stepnet.problem import SDE
+from stepnet.solution import Status
+
+GROUP = 16  # consecutive paths that share their draws in the kernels
+MOST_NUMBERS = 2**19  # in the states of a block of paths
+
+
+def augment(sde: SDE, potential: Callable[..., Any] | None, source: Callable[..., Any] | None) -> SDE:
+    """The equation with entries for the integrals of potential and source; itself if there are none."""
+    if potential is None and source is None:
+        return sde
+    f, g, shape, n = sde.drift, sde.diffusion, sde.y0.shape, sde.y0.size
+    n_added = (potential is not None) + (source is not None)
+    n_columns = 0 if sde.diffusion_shape == shape else sde.diffusion_shape[-1]
+
+    def drift(t: float, z: Any, *args: Any) -> Any:
+        y = z[:n].reshape(shape)
+        added = []
+        if potential is not None:
+            added.append(-potential(t, y, *args))
+        if source is not None:
+            weight = np.exp(z[n]) if potential is not None else 1.0
+            added.append(weight * source(t, y, *args))
+        return np.concatenate([np.ravel(f(t, y, *args)), np.reshape(np.array(added), (n_added,))])
+
+    def diffusion(t: float, z: Any, *args: Any) -> Any:
+        found = g(t, z[:n].reshape(shape), *args)
+        if n_columns:
+            return np.concatenate([np.reshape(found, (n, n_columns)), np.zeros((n_added, n_columns))])
+        return np.concatenate([np.ravel(found), np.zeros(n_added)])
+
+    y0 = np.concatenate([sde.y0.ravel(), np.zeros(n_added)])
+    return replace(sde, drift=drift, diffusion=diffusion, y0=y0)
+
+
+def reflect(sde: SDE) -> SDE:
+    """The equation for -W in place of W: the diffusion with the other sign."""
+    g = sde.diffusion
+
+    def diffusion(t: float, y: Any, *args: Any) -> Any:
+        return -np.asarray(g(t, y, *args))
+
+    return replace(sde, diffusion=diffusion)
+
+
+def build_brownian(sde: SDE, m: int) -> SDE:
+    """dB = dW: the first components of the Brownian path of an equation."""
+
+    def rest(t: float, y: Any) -> Any:
+        return 0.0 * y
+
+    def drive(t: float, y: Any) -> Any:
+        return 1.0 + 0.0 * y
+
+    changes: dict[str, Any] = {"args": (), "noise": "diagonal", "calculus": "ito", "correction": 0.0, "trace": True}
+    return replace(sde, drift=rest, diffusion=drive, y0=np.zeros(m), **changes)
+
+
+@dataclass(frozen=True)
+class PathFunctional:
+    """The functional of the paths of an equation: `terminal` of the end state, weighted by the added entries."""
+
+    sde: SDE
+    terminal: Any
+    shape: tuple[int, ...]
+    has_potential: bool
+    has_source: bool
+    scheme: Any
+
+    @property
+    def n(self) -> int:
+        """Entries of the state, without the added ones."""
+        return prod(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Entries of the state."""
+        return self.n + self.has_potential + self.has_source
+
+    def count_paths_of_block(self, n_points: int) -> int:
+        """Paths that are run at once from so many points."""
+        return max(GROUP, MOST_NUMBERS // (self.size * n_points) // GROUP * GROUP)
+
+    def read_out(self, states: np.ndarray) -> np.ndarray:
+        """The values for flat end states (paths, entries)."""
+        values = self.terminal(states[:, : self.n])
+        if self.has_potential:
+            values = np.exp(states[:, self.n]) * values
+        if self.has_source:
+            values = values + states[:, -1]
+        return values
+
+    def extend(self, points: np.ndarray) -> np.ndarray:
+        """Flat start points (points, n) with zeros for the added entries."""
+        return np.pad(points, ((0, 0), (0, self.size - self.n)))
+
+
+@dataclass(frozen=True)
+class SampledValues:
+    """Values (points, paths) of a functional, NaN for paths that exploded, and how they were run.
+
+    `controls` (points, paths) are the values of a function of the end state, if there is one.
+    """
+
+    values: np.ndarray
+    controls: np.ndarray | None
+    rung: str
+    reason: str
+
+
+def sample(
+    functional: PathFunctional,
+    points: np.ndarray,
+    first: int,
+    count: int,
+    steps: int,
+    workers: int | None = None,
+    increments: np.ndarray | None = None,
+    control: Any = None,
+) -> SampledValues:
+    """Evaluate the functional for paths `first` to `first + count` from each point.
+
+    Members are ordered in groups of paths, each from all points, so that the points share the draws of a group.
+    """
+    n_groups, n_points = -(-count // GROUP), len(points)
+    paths = np.arange(n_groups * GROUP).reshape(n_groups, 1, GROUP)
+    paths = np.minimum(paths, count - 1) if increments is not None else paths + first
+    members = np.broadcast_to(paths, (n_groups, n_points, GROUP)).ravel()
+    starts = np.tile(np.repeat(functional.extend(points), GROUP, axis=0), (n_groups, 1))
+    found = solve_ensemble(
+        functional.sde,
+        functional.scheme,
+        y0=starts.reshape(-1, *functional.sde.y0.shape),
+        paths=members,
+        increments=increments,
+        steps=steps,
+        workers=workers,
+    )
+    states = found.y.reshape(len(members), -1)
+    values = functional.read_out(states)
+    if found.status != (Status.COMPLETED,) * len(members):
+        values[[status is not Status.COMPLETED for status in found.status]] = np.nan
+
+    def order(numbers: np.ndarray) -> np.ndarray:
+        ordered = numbers.reshape(n_groups, n_points, GROUP).transpose(1, 0, 2).reshape(n_points, n_groups * GROUP)
+        return np.ascontiguousarray(ordered[:, :count])
+
+    controls = None if control is None else order(control(states[:, : functional.n]))
+    return SampledValues(order(values), controls, found.rung, found.reason)
