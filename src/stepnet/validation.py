@@ -46,7 +46,7 @@ def _checking(function: Callable[..., Any], kinds: Mapping[str, Kind]) -> Callab
     parameters = signature(function).parameters
     named_only = Parameter.KEYWORD_ONLY
     places = {name: place for place, (name, each) in enumerate(parameters.items()) if each.kind is not named_only}
-    checks = [(name, places.get(name, len(parameters)), kind) for name, kind in kinds.items()]
+    checks = [(name, places.get(name, MOST_COUNT), kind) for name, kind in kinds.items()]
 
     @wraps(function)
     def call(*args: Any, **named: Any) -> Any:

@@ -531,6 +531,27 @@ add("stepnet.stability.AdjointSafety", lambda: {
 })  # fmt: skip
 add("stepnet.stability.adjoint_safety", lambda: {"problem": decaying(), "scheme": "rk4", "loss": squares, "steps": 3})
 
+add("stepnet.stability.MeanSquareRegion", lambda: {
+    "name": "milstein", "calculus": "ito", "drift": [-1.0, 0.0], "diffusion": [0.0], "growth": np.ones((1, 2))
+})  # fmt: skip
+add("stepnet.stability.Region", lambda: {
+    "name": "euler", "equation": "y' = lambda y", "real": [-1.0, 0.0], "imaginary": [0.0],
+    "amplification": np.ones((1, 2)), "boundary": np.ones((1, 4)),
+})  # fmt: skip
+add("stepnet.stability.SchemeReport", lambda: {
+    **sn.stability.report("rk4").as_dict(), "embedded_orders": (), "numerator": (1.0,), "denominator": (1.0,)
+})  # fmt: skip
+add_methods(
+    "stepnet.stability.SchemeReport", lambda: sn.stability.report("rk4"), as_dict=dict, as_json=dict
+)  # fmt: skip
+add("stepnet.stability.mean_square_region", lambda: {
+    "scheme": "milstein", "drift": [-1.0, 0.0], "diffusion": [0.0, 0.5]
+})  # fmt: skip
+add("stepnet.stability.region", lambda: {
+    "scheme": "rk4", "real": [-1.0, 0.0], "imaginary": [0.0, 1.0], "resolution": 5, "angles": 20
+})  # fmt: skip
+add("stepnet.stability.report", lambda: {"scheme": "rk4"})
+
 # ---- estimators -----------------------------------------------------------------------------------------------------
 
 small = {"net": "resnet", "width": 3, "steps": 2, "epochs": 1}
@@ -732,8 +753,11 @@ drawn("graph", lambda: {"adjacency": ADJACENCY})
 drawn("graph_positions", lambda: {"adjacency": ADJACENCY})
 drawn("history", lambda: {"run": run()})
 drawn("layers", lambda: {"net": net(), "x": RNG_X, "labels": LABELS})
+drawn("mean_square_stability", lambda: {"/0": "euler_maruyama"})
 drawn("orbit", lambda: {"solution": solution()})
+drawn("order_star", lambda: {"scheme": "rk4", "reach": 3.0})
 drawn("regions", lambda: {"predict": predict, "x": RNG_X, "labels": LABELS, "resolution": 8})
+drawn("stability_region", lambda: {"/0": "rk4", "/1": "verlet"})
 drawn("step_sizes", lambda: {"solution": solution()})
 drawn("style", dict)
 

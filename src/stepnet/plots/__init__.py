@@ -2,11 +2,12 @@
 
 from stepnet.plots.class_colours import CLASSES, class_legend
 from stepnet.plots.networks import graph, graph_positions, history, layers, regions
+from stepnet.plots.stability import mean_square_stability, order_star, stability_region
 from stepnet.plots.trajectories import COLOURS, energy_error, orbit, step_sizes, style
 
 __all__ = [
-    "CLASSES", "COLOURS", "class_legend", "energy_error", "graph", "graph_positions", "history", "layers", "orbit",
-    "regions", "step_sizes", "style",
+    "CLASSES", "COLOURS", "class_legend", "energy_error", "graph", "graph_positions", "history", "layers",
+    "mean_square_stability", "orbit", "order_star", "regions", "stability_region", "step_sizes", "style",
 ]  # fmt: skip
 
 

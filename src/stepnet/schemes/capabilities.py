@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from stepnet.problem import ProblemForm
-from stepnet.schemes.conditions import is_pair
+from stepnet.schemes.conditions import is_pair, tableau_of
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.step_program import build_scheme_program
@@ -121,6 +121,17 @@ def takes_uneven_steps(scheme: Any) -> bool:
 def takes_changed_states(scheme: Any) -> bool:
     """Whether the state may be changed between steps: by a reset, a projection, or by hand."""
     return not has_history(scheme)
+
+
+def count_stages(scheme: Any) -> int:
+    """The number of evaluations of a right-hand side in a step, of each part for splitting schemes."""
+    table = tableau_of(scheme)
+    if table is not None:
+        return len(table.b) - table.is_fsal
+    if isinstance(scheme, Splitting):
+        parts = [part for part, _ in scheme.sequence()]
+        return max(parts.count(0), parts.count(1)) - scheme.is_fsal
+    return 1
 
 
 def find_starter(scheme: Any) -> Any:

@@ -712,7 +712,22 @@ def _find_first_exit(scheme: Any, direction: complex) -> float:
     if not np.isfinite(end):
         return float("inf")
     first = max(x[x < end], default=0.0)
-    return first + _find_largest(lambda d: size(first + d) <= 1 + slack, end - first, 1e-10)
+    found = first + _find_largest(lambda d: size(first + d) <= 1 + slack, end - first, 1e-10)
+    return _polish_exit(scheme, direction, found) if is_tableau and not isinstance(scheme, StabilisedRK) else found
+
+
+def _polish_exit(scheme: Any, direction: complex, x: float) -> float:
+    """Newton's method on |P|^2 - |Q|^2, as the slack of the search moves the exit where |R| grows slowly."""
+    P, Q = stability_function(scheme)
+    if direction == 1j:
+        squares, variable = _squared_on_axis(P) - _squared_on_axis(Q), Polynomial([0.0, 0.0, 1.0])
+    else:
+        squares, variable = P * P - Q * Q, Polynomial([0.0, -1.0])
+    g = squares(variable)
+    slope, new = g.deriv(), x
+    for _ in range(20):
+        new -= g(new) / slope(new) if slope(new) != 0 else 0.0
+    return float(new) if abs(new - x) < 1e-4 else x
 
 
 def _find_first_gap(scheme: Splitting, x: np.ndarray, size: Callable[[Any], Any], slack: float) -> float:

@@ -1,0 +1,182 @@
+"""Figures of stability: regions and order stars of schemes, mean-square regions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepnet.plots.axes import OPTIONAL_AXES, choose_axes
+from stepnet.plots.trajectories import COLOURS
+from stepnet.schemes.stability_grids import is_for_oscillators
+from stepnet.stability.arguments import any_scheme, deterministic_scheme
+from stepnet.stability.mean_square import mean_square_region
+from stepnet.stability.regions import region
+from stepnet.validation import check, optional, real, sequence
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LIGHT = 0.18  # opacity of the inside of a region
+WINDOW = real("(0, inf)")
+
+
+@check(axes=OPTIONAL_AXES, reach=optional(WINDOW))
+def stability_region(*schemes: Any, axes: Axes | None = None, reach: float | None = None) -> Axes:
+    """Draw the stability regions of one or several schemes in the plane of z = h lambda.
+
+    Each region is tinted, and its boundary is a line with the name of the scheme in the legend.  Splitting schemes and
+    others for second-order problems have an interval of z = i h omega, drawn as a bar beside the imaginary axis.
+
+    Parameters
+    ----------
+    *schemes : str, scheme or Butcher
+    axes : matplotlib Axes, optional
+        The current ones by default.
+    reach : float, optional
+        Show |Re z| and |Im z| up to this number instead of the smallest window with all regions.
+
+    Returns
+    -------
+    matplotlib Axes
+
+    Examples
+    --------
+    >>> import matplotlib; matplotlib.use("Agg")
+    >>> from stepnet import plots
+    >>> axes = plots.stability_region("euler", "rk4", "verlet")
+    >>> [text.get_text() for text in axes.get_legend().get_texts()]
+    ['euler', 'rk4', 'verlet (h omega)']
+    """
+    chosen = sequence(deterministic_scheme, least=1)("schemes", schemes)
+    axes = choose_axes(axes)
+    found = [region(scheme, resolution=2) for scheme in chosen]
+    low, high, top = _join_windows(found, reach)
+    x, y = np.linspace(low, high, 500), np.linspace(-top, top, 501)
+    n_bars = 0
+    for k, scheme in enumerate(chosen):
+        colour, name = COLOURS[k % len(COLOURS)], getattr(scheme, "name", "tableau")
+        style = ("-", "--", ":")[k // len(COLOURS) % 3]
+        if is_for_oscillators(scheme):
+            limit = float(np.abs(found[k].boundary).max())
+            n_bars += 1
+            place = low + 0.02 * n_bars * (high - low)
+            axes.plot(
+                [place] * 2, [-limit, limit], color=colour, lw=3, solid_capstyle="butt", label=f"{name} (h omega)"
+            )
+            continue
+        size = region(scheme, real=x, imaginary=y).amplification
+        if (size <= 1).any():
+            axes.contourf(x, y, size, levels=[-1.0, 1.0], colors=[colour], alpha=LIGHT)
+            axes.contour(x, y, size, levels=[1.0], colors=[colour], linewidths=1.2, linestyles=style)
+            axes.plot([], [], color=colour, lw=1.2, ls=style, label=name)
+        else:  # the region is a line
+            axes.plot(found[k].boundary.real.T, found[k].boundary.imag.T, color=colour, lw=3, label=name)
+    _draw_plane(axes, (low, high), (-top, top))
+    _place_legend(axes, len(chosen))
+    return axes
+
+
+@check(scheme=deterministic_scheme, axes=OPTIONAL_AXES, reach=WINDOW)
+def order_star(scheme: Any, axes: Axes | None = None, *, reach: float = 6.0) -> Axes:
+    """Draw the order star |R(z)| > |exp(z)| of a scheme (dark): a scheme of order p has p + 1 sectors at the origin.
+
+    Parameters
+    ----------
+    scheme : str, scheme or Butcher
+        Not one for second-order problems.
+    axes : matplotlib Axes, optional
+        The current ones by default.
+    reach : float, optional
+        Show |Re z| and |Im z| up to this number.
+
+    Returns
+    -------
+    matplotlib Axes
+
+    Raises
+    ------
+    TypeError
+        If the test equation of the scheme is q'' = -omega^2 q.
+
+    Examples
+    --------
+    >>> import matplotlib; matplotlib.use("Agg")
+    >>> from stepnet import plots
+    >>> plots.order_star("rk4").get_title()
+    'rk4'
+    """
+    if is_for_oscillators(scheme):
+        raise TypeError(f"`scheme` must be one for y' = f(t, y), found {scheme.name}, which has no R(z)")
+    axes, x = choose_axes(axes), np.linspace(-reach, reach, 600)
+    found = region(scheme, real=x, imaginary=x)
+    axes.contourf(x, x, found.order_star, levels=[1.0, np.inf], colors=[COLOURS[0]], alpha=0.75)
+    axes.contour(x, x, found.amplification, levels=[1.0], colors="black", linewidths=0.6, linestyles=":")
+    _draw_plane(axes, (-reach, reach), (-reach, reach))
+    axes.set_title(found.name)
+    return axes
+
+
+@check(axes=OPTIONAL_AXES)
+def mean_square_stability(*schemes: Any, axes: Axes | None = None) -> Axes:
+    """Draw mean-square stability regions of stochastic schemes in the plane of h lambda and h mu^2.
+
+    The region of the equation itself, left of 2 lambda + mu^2 = 0 (Ito) or 2 lambda + 2 mu^2 = 0 (Stratonovich), ends
+    at a dashed line.
+
+    Parameters
+    ----------
+    *schemes : str or scheme
+    axes : matplotlib Axes, optional
+        The current ones by default.
+
+    Returns
+    -------
+    matplotlib Axes
+
+    Examples
+    --------
+    >>> import matplotlib; matplotlib.use("Agg")
+    >>> from stepnet import plots
+    >>> plots.mean_square_stability("euler_maruyama", "milstein").get_xlabel()
+    'h lambda'
+    """
+    chosen = sequence(any_scheme, least=1)("schemes", schemes)
+    axes = choose_axes(axes)
+    p, q = np.linspace(-3.0, 0.5, 351), np.linspace(0.0, 3.0, 301)
+    calculi = []
+    for k, scheme in enumerate(chosen):
+        found, colour = mean_square_region(scheme, drift=p, diffusion=q), COLOURS[k % len(COLOURS)]
+        axes.contourf(p, q, found.growth, levels=[-1.0, 1.0], colors=[colour], alpha=LIGHT)
+        axes.contour(p, q, found.growth, levels=[1.0], colors=[colour], linewidths=1.2)
+        axes.plot([], [], color=colour, lw=1.2, label=found.name)
+        calculi.append(found.calculus)
+    for calculus in dict.fromkeys(calculi):
+        slope = 2.0 if calculus == "ito" else 1.0
+        axes.plot(
+            p, -slope * p, color="black", lw=0.8, ls="--" if calculus == "ito" else ":", label=f"exact, {calculus}"
+        )
+    axes.set(xlabel="h lambda", ylabel="h mu^2", xlim=(p[0], p[-1]), ylim=(q[0], q[-1]))
+    axes.axvline(0, color="grey", lw=0.4)
+    _place_legend(axes, len(axes.get_legend_handles_labels()[1]))
+    return axes
+
+
+def _join_windows(found: list[Any], reach: float | None) -> tuple[float, float, float]:
+    """The window with all regions: left, right, top."""
+    if reach is not None:
+        return -reach, reach, reach
+    low, high = min(each.real[0] for each in found), max(each.real[-1] for each in found)
+    top = max(each.imaginary[-1] for each in found)
+    return (float(min(low, -0.3 * top)), float(max(high, 0.3 * top)), float(top))
+
+
+def _place_legend(axes: Axes, count: int) -> None:
+    """Above the axes, where it covers no region."""
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=min(count, 3), fontsize="small", borderaxespad=0.2)
+
+
+def _draw_plane(axes: Axes, x: tuple[float, float], y: tuple[float, float]) -> None:
+    axes.axhline(0, color="grey", lw=0.4)
+    axes.axvline(0, color="grey", lw=0.4)
+    axes.set(xlabel="Re z", ylabel="Im z", xlim=x, ylim=y, aspect="equal")

@@ -1,0 +1,127 @@
+"""Stability functions on grids of z = h lambda, and the curves on which their size is one."""
+
+from __future__ import annotations
+
+from math import comb
+from typing import Any
+
+import numpy as np
+
+from stepnet.schemes.conditions import (
+    amplification,
+    check_scheme,
+    imaginary_stability_limit,
+    stability_function,
+    tableau_of,
+)
+from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.splitting import Splitting
+from stepnet.schemes.tableau import Butcher, StabilisedRK
+
+ON_CURVE = 1e-6  # | |R(z)| - 1 | of computed points of the boundary; others are roots at infinity, spoilt by rounding
+NEAR_ONE = 1e-9  # | w - 1 | of values w of R that are left out, because R(0) = 1 needs no root
+
+
+@check_scheme
+def is_for_oscillators(scheme: Any) -> bool:
+    """Whether its test equation is q'' = -omega^2 q, with z = i h omega, and not y' = lambda y."""
+    return isinstance(scheme, Splitting) or getattr(scheme, "derivative", 1) == 2
+
+
+def evaluate_grid(scheme: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """|R(x + iy)| on a grid, (len(y), len(x)): the largest root where there are several.
+
+    Coefficients are real, so |R| is even in y and rows are computed once for y and -y.
+    """
+    rows, places = np.unique(np.abs(y), return_inverse=True)
+    has_polynomials = tableau_of(scheme) is not None and not isinstance(scheme, StabilisedRK)
+    if has_polynomials:
+        found = _evaluate_rational(scheme, x, rows)
+    elif isinstance(scheme, Multistep) and scheme.n_steps == 2 and scheme.derivative == 1:
+        found = _evaluate_two_step(scheme, x + 1j * rows[:, None])
+    else:
+        found = amplification(scheme, x + 1j * rows[:, None])
+    return found[places] if len(rows) < len(y) else found
+
+
+def _evaluate_rational(scheme: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    P, Q = stability_function(scheme)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        squared = _evaluate_squared(P.coef, x, y)
+        if len(Q.coef) > 1:
+            squared /= _evaluate_squared(Q.coef, x, y)
+        return np.sqrt(squared, out=squared)
+
+
+def _evaluate_squared(coefficients: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """|P(x + iy)|^2 by Taylor's formula in iy: real and imaginary part are products of two narrow matrices."""
+    n = len(coefficients)
+    taylor = np.zeros((n, n))  # row j: the coefficients of P^(j) / j!
+    for j in range(n):
+        taylor[j, : n - j] = [comb(k, j) * coefficients[k] for k in range(j, n)]
+    in_x = taylor @ np.vander(x, n, increasing=True).T
+    in_y = np.vander(y, n, increasing=True) * np.resize([1.0, 1.0, -1.0, -1.0], n)
+    squared = in_y[:, 0::2] @ in_x[0::2]
+    squared *= squared
+    if n > 1:
+        imaginary = in_y[:, 1::2] @ in_x[1::2]
+        imaginary *= imaginary
+        squared += imaginary
+    return squared
+
+
+def _evaluate_two_step(scheme: Multistep, z: np.ndarray) -> np.ndarray:
+    """The larger root of xi^2 = p xi + q, in closed form."""
+    alpha, beta = (np.append(each, [0.0, 0.0])[:2] for each in (scheme.alpha, scheme.beta))
+    half, q = 0.5 * (alpha[0] + beta[0] * z), alpha[1] + beta[1] * z
+    root = np.sqrt(half * half + q)
+    return np.maximum(np.abs(half + root), np.abs(half - root))
+
+
+# ---- boundary -------------------------------------------------------------------------------------------------------
+
+
+def find_boundary(scheme: Any, n_angles: int) -> np.ndarray:
+    """The points z with |R(z)| = 1, (curves, angles): the roots of R(z) = exp(i theta), NaN where there are fewer.
+
+    Multistep schemes: the root locus rho(xi) / sigma(xi), |xi| = 1, which contains the boundary of the region.  Schemes
+    for oscillators: the two ends of the stable interval.
+    """
+    if is_for_oscillators(scheme):
+        limit = imaginary_stability_limit(scheme)
+        return np.array([[-1j * limit], [1j * limit]])
+    angles = 2 * np.pi * (np.arange(n_angles) + 0.5) / n_angles
+    if isinstance(scheme, Multistep):
+        return find_root_locus(scheme, angles)[None]
+    return _join_curves(_find_roots(scheme, np.exp(1j * angles)))
+
+
+def find_root_locus(scheme: Multistep, angles: np.ndarray) -> np.ndarray:
+    """z = rho(xi) / sigma(xi) at xi = exp(i theta)."""
+    xi = np.exp(1j * angles)
+    rho = 1 - sum(a * xi ** (-1.0 - j) for j, a in enumerate(scheme.alpha))
+    return rho / sum(b * xi ** (-1.0 - j) for j, b in enumerate(scheme.beta))
+
+
+def _find_roots(scheme: Any, w: np.ndarray) -> np.ndarray:
+    """The solutions of R(z) = w for each w: 1/z is an eigenvalue of A + 1 b' / (w - 1), (values, roots)."""
+    table: Butcher = tableau_of(scheme)  # type: ignore[assignment] # every one-step scheme has one
+    jumps = np.outer(np.ones_like(table.b), table.b) / (w - 1)[:, None, None]
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        z = 1 / np.linalg.eigvals(table.A + jumps)
+        z[~(np.abs(amplification(scheme, z) - 1) < ON_CURVE)] = np.nan
+    return z
+
+
+def _join_curves(roots: np.ndarray) -> np.ndarray:
+    """Order the roots of each angle so that each row of the result is continuous, (curves, angles)."""
+    roots = roots[:, ~np.isnan(roots).all(axis=0)] if np.isnan(roots).any() else roots
+    curves = roots.T.copy()
+    for k in range(1, curves.shape[1]):
+        free = list(range(len(curves)))
+        before, now = curves[:, k - 1].copy(), curves[:, k].copy()
+        for i in np.argsort(np.isnan(before)):  # those that are somewhere choose first
+            distances = np.abs(now[free] - before[i])
+            j = free.pop(int(np.argmin(np.where(np.isnan(distances), np.inf, distances))))
+            curves[i, k] = now[j]
+    return curves

@@ -1,0 +1,42 @@
+"""Kinds of arguments that functions of stability share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stepnet.schemes import catalogue
+from stepnet.schemes.capabilities import is_stochastic
+from stepnet.schemes.tableau import Butcher
+from stepnet.validation import array
+
+LARGEST = 1e6  # of the coordinates of a grid: high powers of larger numbers would overflow
+
+
+def deterministic_scheme(name: str, value: Any) -> Any:
+    """A scheme by name or record, or a Butcher tableau; stochastic schemes are refused."""
+    if isinstance(value, Butcher):
+        return value
+    found = any_scheme(name, value)
+    if is_stochastic(found):
+        raise TypeError(
+            f"`{name}` must be a scheme for ordinary equations, found {found.name}, which has no stability function; "
+            "use `stability.mean_square_region`"
+        )
+    return found
+
+
+def any_scheme(name: str, value: Any) -> Any:
+    """A scheme by name or record."""
+    if not isinstance(value, str) and not catalogue.is_scheme(value):
+        raise TypeError(f"`{name}` must be a scheme or the name of one, found {value!r:.60} ({type(value).__name__})")
+    return catalogue.get(value)
+
+
+def grid_axis(name: str, value: Any) -> np.ndarray:
+    """Numbers (n,), increasing, of moderate size."""
+    found = array(None)(name, value).astype(np.float64)
+    if not (found.size and (np.abs(found) <= LARGEST).all() and (np.diff(found) > 0).all()):
+        raise ValueError(f"`{name}` must be increasing numbers (n,) of size {LARGEST:g} at most, found {found!r:.60}")
+    return found

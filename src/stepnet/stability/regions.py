@@ -1,0 +1,135 @@
+"""Stability regions of schemes: where a step does not amplify the solution of a linear test equation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepnet.records import show_fields
+from stepnet.schemes.conditions import imaginary_stability_limit, real_stability_limit
+from stepnet.schemes.stability_grids import evaluate_grid, find_boundary, is_for_oscillators
+from stepnet.stability.arguments import deterministic_scheme, grid_axis
+from stepnet.validation import check, instance, optional, whole
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+MARGIN = 0.15  # of the width of the boundary, on each side of the default window
+FAR = 2.0  # in units of the longer stability limit: islands of the region farther away are not shown by default
+THIN = 1e-6  # a boundary of this relative width is a line
+DEFAULT_REACH = 6.0  # of the window of a scheme whose boundary is the imaginary axis
+SLACK = 1e-9  # of |R| <= 1: rounding on the boundary of a scheme without dissipation
+MOST_POINTS = 20_000  # of an axis
+
+
+@check(real=grid_axis, imaginary=grid_axis, amplification=instance(np.ndarray), boundary=instance(np.ndarray))
+@dataclass(frozen=True, repr=False, eq=False)
+class Region:
+    """The size of the stability function on a grid of z = h lambda.
+
+    Parameters
+    ----------
+    name : str
+        The name of the scheme.
+    equation : str
+        The test equation: "y' = lambda y", or "q'' = -omega^2 q" with z = i h omega for splitting schemes and others
+        for second-order problems, whose grid is the imaginary axis.
+    real, imaginary : array
+        The coordinates of the grid.
+    amplification : array (len(imaginary), len(real))
+        |R(z)|; of several roots the largest.
+    boundary : array (curves, points)
+        Points with |R(z)| = 1, each row in order along a curve; NaN where a curve leaves for infinity.  The root locus
+        of a multistep scheme, which contains the boundary of its region.
+    """
+
+    name: str
+    equation: str
+    real: np.ndarray
+    imaginary: np.ndarray
+    amplification: np.ndarray
+    boundary: np.ndarray
+
+    def __post_init__(self) -> None:
+        shape = (len(self.imaginary), len(self.real))
+        if self.amplification.shape != shape:
+            raise ValueError(f"`amplification` must have the shape {shape}, found {self.amplification.shape}")
+
+    @property
+    def is_stable(self) -> np.ndarray:
+        """Where |R(z)| <= 1."""
+        return self.amplification <= 1 + SLACK
+
+    @property
+    def order_star(self) -> np.ndarray:
+        """|R(z) / exp(z)|, greater than 1 in the order star; Wanner, Hairer & Norsett (1978), BIT 18:475."""
+        return self.amplification * np.exp(-self.real)
+
+    def __repr__(self) -> str:
+        return show_fields(self)
+
+
+@check(scheme=deterministic_scheme, real=optional(grid_axis), imaginary=optional(grid_axis),
+       resolution=whole(2, MOST_POINTS), angles=whole(8, MOST_POINTS))  # fmt: skip
+def region(
+    scheme: Any, *, real: ArrayLike | None = None, imaginary: ArrayLike | None = None, resolution: int = 400,
+    angles: int = 720,
+) -> Region:  # fmt: skip
+    """Compute the stability region of a scheme: |R(z)| on a grid, and the curves |R(z)| = 1.
+
+    Parameters
+    ----------
+    scheme : str, scheme or Butcher
+        A scheme by name or record, or an implicit tableau.  Splitting schemes and two-step schemes for q'' = a(t, q)
+        have a stable interval of h omega; their grid is the imaginary axis.
+    real, imaginary : array_like, optional
+        The coordinates of the grid, increasing; by default around the boundary.
+    resolution : int, optional
+        The number of points of a default axis.
+    angles : int, optional
+        The number of points of each curve of the boundary, at which R(z) = exp(i theta).
+
+    Returns
+    -------
+    Region
+
+    Raises
+    ------
+    TypeError
+        If the scheme is stochastic: its region is that of `mean_square_region`.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> found = sn.stability.region("rk4", resolution=50)
+    >>> found.amplification.shape
+    (50, 50)
+    >>> round(float(-found.boundary.real.min()), 3)
+    2.785
+    """
+    boundary = find_boundary(scheme, angles)
+    x, y = _choose_window(scheme, boundary, resolution)
+    if is_for_oscillators(scheme):
+        x, real = np.zeros(1), None
+    x, y = (given if given is not None else default for given, default in ((real, x), (imaginary, y)))
+    equation = "q'' = -omega^2 q" if is_for_oscillators(scheme) else "y' = lambda y"
+    return Region(getattr(scheme, "name", "tableau"), equation, x, y, evaluate_grid(scheme, x, y), boundary)
+
+
+def _choose_window(scheme: Any, boundary: np.ndarray, resolution: int) -> tuple[np.ndarray, np.ndarray]:
+    """Axes around the boundary, without islands far from the origin; a square where the boundary is a line."""
+    limits = [x for x in (real_stability_limit(scheme), imaginary_stability_limit(scheme)) if x > 0]
+    points = boundary[np.isfinite(boundary)]
+    points = np.append(points[np.abs(points) <= FAR * max(limits, default=np.inf)], 0.0)
+    sides = [(float(values.min()), float(values.max())) for values in (points.real, points.imag)]
+    widths = [high - low for low, high in sides]
+    if min(widths) < THIN * max(widths) or max(widths) == 0:
+        reach = min(max(*map(max, sides), 1.0), DEFAULT_REACH)
+        sides, widths = [(-reach, reach)] * 2, [2 * reach] * 2
+    x, y = (
+        np.linspace(low - MARGIN * w, high + MARGIN * w, resolution)
+        for (low, high), w in zip(sides, widths, strict=True)
+    )
+    return x, y
