@@ -531,6 +531,10 @@ add("stepnet.stability.AdjointSafety", lambda: {
 })  # fmt: skip
 add("stepnet.stability.adjoint_safety", lambda: {"problem": decaying(), "scheme": "rk4", "loss": squares, "steps": 3})
 
+add("stepnet.stability.LyapunovSpectrum", lambda: {"times": np.arange(2.0), "rates": np.ones((1, 2))})
+add("stepnet.stability.lyapunov", lambda: {
+    "problem": ode(), "scheme": "rk4", "every": 0.5, "transient": 0.5, "exponents": 1, "steps": 4
+})  # fmt: skip
 add("stepnet.stability.MeanSquareRegion", lambda: {
     "name": "milstein", "calculus": "ito", "drift": [-1.0, 0.0], "diffusion": [0.0], "growth": np.ones((1, 2))
 })  # fmt: skip
