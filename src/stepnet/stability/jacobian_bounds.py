@@ -1,14 +1,15 @@
 """Bounds of Jacobians of layers, steps and blocks that hold for every state.
 
-The Jacobian of a row with respect to the input is enclosed in a ball: a matrix M and a radius r with |J - M| <= r in the
-spectral norm.  Weighted sums, linear maps and activations, whose slopes lie in an interval, map balls to balls; running a
-step program on balls encloses the Jacobian of a step.  The centre of a ball keeps what norms alone would lose: that a
-layer is antisymmetric or symplectic.
+The Jacobian of a row with respect to the input is enclosed in a ball: a matrix M and a radius r with |J - M| <= r in
+the spectral norm.  Weighted sums, linear maps and activations, whose slopes lie in an interval, map balls to balls;
+running a step program on balls encloses the Jacobian of a step.  The centre of a ball keeps what norms alone would
+lose: that a layer is antisymmetric or symplectic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -129,14 +130,14 @@ def bound_block(block: Block, weights: Mapping[str, np.ndarray], h: float) -> Bl
     unit = np.eye(n)
     initial = [unit] if is_first else [unit[: n // 2], unit[n // 2 :]]
     start: list[Ball] = [Ball(np.zeros((len(initial[0]), n)), 0.0)] * program.opening.n_rows
-    for place, rows in zip(program.state, initial, strict=True):
-        start[place] = Ball(rows, 0.0)
-    rows = _run_program(program.opening, start, lambda slope: parts_at(0, slope), h)
+    for place, matrix in zip(program.state, initial, strict=True):
+        start[place] = Ball(matrix, 0.0)
+    rows = _run_program(program.opening, start, partial(parts_at, 0), h)
     has_history = program.opening.steps > 0 or program.step.n_rows > len(program.state)
     is_gradient = _is_gradient_step(block, program.step)
     steps = []  # lower and upper bound of each
     for k in range(program.opening.steps, block.steps):
-        layers = lambda slope, k=k: parts_at(k, slope)
+        layers = partial(parts_at, k)
         if not has_history:
             low, high = stack(_run_program(program.step, start, layers, h)).singular_range
             if is_gradient:
