@@ -8,7 +8,7 @@ import pytest
 import stepnet as sn
 from stepnet.stability import LyapunovSpectrum, lyapunov
 
-SUM = 1e-6  # of the sum of all exponents, the mean divergence: only the error of RK4 at h = 0.005
+SUM = 1e-5  # of the sum of all exponents, the mean divergence: RK4 at h = 0.005 errs by (14.6 h)^5 / (120 h) = 3e-6
 
 
 def lorenz(t, y):

@@ -113,8 +113,9 @@ def lyapunov(
     >>> import stepnet as sn
     >>> def saddle(t, y):
     ...     return [0.5 * y[0], -y[1]]
-    >>> found = sn.stability.lyapunov(sn.ODE(saddle, [0.0, 0.0], (0.0, 20.0)), "rk4", steps=2000)
-    >>> found.exponents.round(6).tolist()
+    >>> problem = sn.ODE(saddle, [0.0, 0.0], (0.0, 30.0))
+    >>> found = sn.stability.lyapunov(problem, "rk4", transient=10.0, steps=3000)
+    >>> found.exponents.round(5).tolist()
     [0.5, -1.0]
     """
     from stepnet.engines.numba_engine import as_block, tangent_problem
