@@ -531,6 +531,17 @@ add("stepnet.stability.AdjointSafety", lambda: {
 })  # fmt: skip
 add("stepnet.stability.adjoint_safety", lambda: {"problem": decaying(), "scheme": "rk4", "loss": squares, "steps": 3})
 
+add("stepnet.stability.BlockCertificate", lambda: {
+    "name": "blocks.0", "h": 0.1, "steps": np.ones(2), "upper": 1.0, "lower": 0.5, "measured": 0.9, "safe_h": 0.1
+})  # fmt: skip
+add("stepnet.stability.Certificate", lambda: {
+    "blocks": (), "lipschitz": 1.0, "measured": 1.0, "is_stable": True, "verdict": "stable"
+})  # fmt: skip
+add("stepnet.stability.certificate", lambda: {"net": net(), "x": RNG_X, "limit": 5.0, "iterations": 2})
+add("stepnet.stability.LyapunovSpectrum", lambda: {"times": np.arange(2.0), "rates": np.ones((1, 2))})
+add("stepnet.stability.lyapunov", lambda: {
+    "problem": ode(), "scheme": "rk4", "every": 0.5, "transient": 0.5, "exponents": 1, "steps": 4
+})  # fmt: skip
 add("stepnet.stability.MeanSquareRegion", lambda: {
     "name": "milstein", "calculus": "ito", "drift": [-1.0, 0.0], "diffusion": [0.0], "growth": np.ones((1, 2))
 })  # fmt: skip

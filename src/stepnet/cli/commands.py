@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import click
 
+from stepnet.cli.certificate import certificate
 from stepnet.cli.demo import demo
 from stepnet.cli.gradients import gradients
 from stepnet.cli.info import info
 from stepnet.cli.predict import predict
+from stepnet.cli.stability import stability
 from stepnet.cli.sweep import sweep
 from stepnet.cli.train import train
 
@@ -18,5 +20,5 @@ def main() -> None:
     """Differential equations and networks, numerics first."""
 
 
-for command in (demo, info, gradients, sweep, train, predict):
+for command in (demo, info, gradients, stability, certificate, sweep, train, predict):
     main.add_command(command)

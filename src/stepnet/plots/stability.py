@@ -42,9 +42,9 @@ def stability_region(*schemes: Any, axes: Axes | None = None, reach: float | Non
 
     Examples
     --------
-    >>> import matplotlib; matplotlib.use("Agg")
+    >>> from matplotlib.figure import Figure
     >>> from stepnet import plots
-    >>> axes = plots.stability_region("euler", "rk4", "verlet")
+    >>> axes = plots.stability_region("euler", "rk4", "verlet", axes=Figure().subplots())
     >>> [text.get_text() for text in axes.get_legend().get_texts()]
     ['euler', 'rk4', 'verlet (h omega)']
     """
@@ -101,9 +101,9 @@ def order_star(scheme: Any, axes: Axes | None = None, *, reach: float = 6.0) -> 
 
     Examples
     --------
-    >>> import matplotlib; matplotlib.use("Agg")
+    >>> from matplotlib.figure import Figure
     >>> from stepnet import plots
-    >>> plots.order_star("rk4").get_title()
+    >>> plots.order_star("rk4", Figure().subplots()).get_title()
     'rk4'
     """
     if is_for_oscillators(scheme):
@@ -136,9 +136,9 @@ def mean_square_stability(*schemes: Any, axes: Axes | None = None) -> Axes:
 
     Examples
     --------
-    >>> import matplotlib; matplotlib.use("Agg")
+    >>> from matplotlib.figure import Figure
     >>> from stepnet import plots
-    >>> plots.mean_square_stability("euler_maruyama", "milstein").get_xlabel()
+    >>> plots.mean_square_stability("euler_maruyama", "milstein", axes=Figure().subplots()).get_xlabel()
     'h lambda'
     """
     chosen = sequence(any_scheme, least=1)("schemes", schemes)

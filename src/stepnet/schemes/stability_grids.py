@@ -100,7 +100,7 @@ def find_root_locus(scheme: Multistep, angles: np.ndarray) -> np.ndarray:
     """z = rho(xi) / sigma(xi) at xi = exp(i theta)."""
     xi = np.exp(1j * angles)
     rho = 1 - sum(a * xi ** (-1.0 - j) for j, a in enumerate(scheme.alpha))
-    return rho / sum(b * xi ** (-1.0 - j) for j, b in enumerate(scheme.beta))
+    return np.asarray(rho / sum(b * xi ** (-1.0 - j) for j, b in enumerate(scheme.beta)))
 
 
 def _find_roots(scheme: Any, w: np.ndarray) -> np.ndarray:

@@ -113,7 +113,7 @@ def region(
     x, y = _choose_window(scheme, boundary, resolution)
     if is_for_oscillators(scheme):
         x, real = np.zeros(1), None
-    x, y = (given if given is not None else default for given, default in ((real, x), (imaginary, y)))
+    x, y = (default if given is None else np.asarray(given) for given, default in ((real, x), (imaginary, y)))
     equation = "q'' = -omega^2 q" if is_for_oscillators(scheme) else "y' = lambda y"
     return Region(getattr(scheme, "name", "tableau"), equation, x, y, evaluate_grid(scheme, x, y), boundary)
 

@@ -1,0 +1,205 @@
+"""Certificates of nets: bounds of how much blocks amplify perturbations and gradients, beside measured values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepnet.nets.design import Block, Design
+from stepnet.nets.net import Net
+from stepnet.records import show_fields
+from stepnet.stability.jacobian_bounds import Ball, bound_block, build_linear_parts, push_through_chain
+from stepnet.validation import check, instance, real, whole
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+WIDEST = 4096  # features of a state, whose Jacobians are dense matrices
+GUESSES = 4  # of the largest safe step
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class BlockCertificate:
+    """How much a block amplifies, in the Euclidean norm.
+
+    Parameters
+    ----------
+    name : str
+    h : float
+        The step size.
+    steps : array
+        A bound of each step; NaN for multistep schemes, whose steps depend on earlier ones.
+    upper : float
+        A bound of the amplification of perturbations forward, and of gradients backward: a matrix and its transpose
+        have the same norm.
+    lower : float
+        No perturbation, and no gradient, shrinks by a smaller factor; 0 if that is not known.
+    measured : float
+        The largest amplification found at the inputs, NaN without inputs; at most `upper`.
+    safe_h : float
+        A step size for which `upper` stays within the limit, with the same weights and number of steps, close to the
+        largest one; `h` itself if the block is within.
+    """
+
+    name: str
+    h: float
+    steps: np.ndarray
+    upper: float
+    lower: float
+    measured: float
+    safe_h: float
+
+    def __repr__(self) -> str:
+        return show_fields(self)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Certificate:
+    """Bounds of the amplification of a net.
+
+    Parameters
+    ----------
+    blocks : tuple of BlockCertificate
+    lipschitz : float
+        A Lipschitz constant of the whole map, from inputs to outputs.
+    measured : float
+        The largest amplification of the whole map found at the inputs, NaN without inputs.
+    is_stable : bool
+        Whether the bound of every block is within the limit.
+    verdict : str
+        A summary in one sentence.
+    """
+
+    blocks: tuple[BlockCertificate, ...]
+    lipschitz: float
+    measured: float
+    is_stable: bool
+    verdict: str
+
+    def __str__(self) -> str:
+        """The verdict, and a line for each block."""
+        lines = [self.verdict]
+        for each in self.blocks:
+            lines.append(
+                f"  {each.name}: h = {each.h:.4g}, amplification from {each.lower:.3g} to {each.upper:.4g}, "
+                f"measured {each.measured:.4g}, safe up to h = {each.safe_h:.4g}"
+            )
+        lines.append(f"  whole net: Lipschitz constant {self.lipschitz:.4g}, measured {self.measured:.4g}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return show_fields(self)
+
+
+@check(net=instance(Net), limit=real("(1, inf)"), iterations=whole(1, 10_000))
+def certificate(net: Net, x: ArrayLike | None = None, *, limit: float = 10.0, iterations: int = 30) -> Certificate:
+    """Bound how much each block of a net amplifies perturbations, for all inputs.
+
+    The Jacobian of every step is enclosed in a ball of matrices by running the step program of the scheme on the
+    weights, with the slopes of activations anywhere in their range.  Eigenvalues would not do: layers are not normal.
+
+    Parameters
+    ----------
+    net : Net
+        Of layers with bounded Jacobians: any but attention.
+    x : array_like, optional
+        Inputs `(batch, ...)` at which amplification is measured too, by power iteration with tangents and pullbacks.
+    limit : float, optional
+        The amplification of a block up to which it counts as stable.
+    iterations : int, optional
+        Of the power iteration.
+
+    Returns
+    -------
+    Certificate
+
+    Raises
+    ------
+    ValueError
+        If a layer has no bounded Jacobian, or states are too wide for dense matrices.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> net = sn.nets.parabolic(2, 2, 4, 5, initialisation="stable")
+    >>> found = sn.stability.certificate(net)
+    >>> found.is_stable, found.blocks[0].upper <= 10
+    (True, True)
+    """
+    _require_narrow(net.design)
+    found, lipschitz = [], 1.0
+    for name, stage in net.design.stages():
+        weights = {each: np.asarray(net.weights[f"{name}.{each}"], np.float64) for each in stage.parameters}
+        if isinstance(stage, Block):
+            found.append(_certify_block(net, name, stage, weights, x, limit, iterations))
+            lipschitz *= found[-1].upper
+        else:
+            start = Ball(np.eye(stage.n_in), 0.0)
+            lipschitz *= push_through_chain(build_linear_parts(stage, weights), stage.sign, start).singular_range[1]
+    measured = float("nan") if x is None else _measure(net, x, iterations)
+    is_stable = all(each.upper <= limit for each in found)
+    return Certificate(tuple(found), lipschitz, measured, is_stable, _judge(found, limit))
+
+
+def _require_narrow(design: Design) -> None:
+    widest = max(max(stage.n_in, stage.n_out) for _, stage in design.stages())
+    if widest > WIDEST:
+        raise ValueError(f"`net` must have states of {WIDEST} features at most, found {widest}")
+
+
+def _certify_block(
+    net: Net, name: str, block: Block, weights: Mapping[str, np.ndarray], x: ArrayLike | None, limit: float,
+    iterations: int,
+) -> BlockCertificate:  # fmt: skip
+    bounds = bound_block(block, weights, block.h)
+    measured = float("nan")
+    if x is not None:
+        alone = Net(Design((block,)), np.concatenate([weights[each].ravel() for each in block.parameters]), workers=1)
+        measured = _measure(alone, net.features(x, int(name.split(".")[1]))[0], iterations)
+    safe_h = block.h if bounds.upper <= limit else _find_safe_step(block, weights, limit, bounds.upper)
+    return BlockCertificate(name, block.h, bounds.steps, bounds.upper, bounds.lower, measured, safe_h)
+
+
+def _find_safe_step(block: Block, weights: Mapping[str, np.ndarray], limit: float, upper: float) -> float:
+    """The largest h with a bound within the limit, from below; 0 for layers without a skip, which have no h.
+
+    The logarithm of the bound is nearly proportional to h, so the secant through 0 is a good guess; safe guesses are
+    kept, others shorten the interval.
+    """
+    if block.scheme is None:
+        return 0.0
+    low, high, at_low, at_high = 0.0, block.h, 0.0, np.log(upper)
+    for _ in range(GUESSES):
+        fraction = (np.log(limit) - at_low) / (at_high - at_low) if np.isfinite(at_high) else 0.5
+        h = low + max(0.98 * fraction, 0.02) * (high - low)  # below the secant, as the bound is convex in h
+        found = np.log(bound_block(block, weights, h).upper)
+        low, high, at_low, at_high = (h, high, found, at_high) if found <= np.log(limit) else (low, h, at_low, found)
+    return low
+
+
+def _measure(net: Net, x: ArrayLike, iterations: int) -> float:
+    """The largest singular value of the Jacobian over the inputs, from below, by power iteration of all at once."""
+    flat = np.asarray(x, np.float64).reshape(np.shape(x)[0], -1)
+    v = np.random.default_rng(0).normal(size=flat.shape)
+    best = 0.0
+    for _ in range(iterations):
+        sizes = np.linalg.norm(v, axis=1, keepdims=True)
+        v = np.divide(v, sizes, out=np.zeros_like(v), where=sizes > 0)
+        _, out = net.tangent(flat, x_dot=v)
+        out = out.reshape(len(flat), -1)
+        best = max(best, float(np.linalg.norm(out, axis=1).max()))
+        pulled = net.gradient(flat, end_gradient=out).x
+        v = np.asarray(pulled, np.float64).reshape(flat.shape)
+    return best
+
+
+def _judge(found: list[BlockCertificate], limit: float) -> str:
+    worst = max(found, key=lambda each: each.upper)
+    if worst.upper <= limit:
+        return f"stable: no block amplifies perturbations or gradients by more than {worst.upper:.4g}"
+    layer = "" if np.isnan(worst.steps).all() else f", most in layer {int(np.nanargmax(worst.steps))}"
+    remedy = f"; with h <= {worst.safe_h:.3g} it would be at most {limit:g}" if worst.safe_h > 0 else ""
+    return f"not certified: {worst.name} may amplify by up to {worst.upper:.3g} with h = {worst.h:.3g}{layer}{remedy}"

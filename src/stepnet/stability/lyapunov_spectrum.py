@@ -1,0 +1,167 @@
+"""Lyapunov exponents of a problem: the mean growth rates of volumes of tangent vectors along its solution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from stepnet.ensembles.ensemble import solve_ensemble
+from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
+from stepnet.records import show_fields
+from stepnet.validation import check, instance, optional, real, whole
+
+BATCHES = 20  # of consecutive pieces, whose means are nearly independent
+
+
+@check(times=instance(np.ndarray), rates=instance(np.ndarray))
+@dataclass(frozen=True, repr=False, eq=False)
+class LyapunovSpectrum:
+    """Lyapunov exponents in decreasing order of directions, with their statistical errors.
+
+    Parameters
+    ----------
+    times : array (pieces + 1,)
+        The times between which growth was measured.
+    rates : array (pieces, exponents)
+        The growth rate of every direction in each piece of the time span.
+    """
+
+    times: np.ndarray
+    rates: np.ndarray
+
+    def __post_init__(self) -> None:
+        if self.rates.ndim != 2 or not self.rates.size or self.times.shape != (len(self.rates) + 1,):
+            raise ValueError(
+                f"`rates` must have the shape (pieces, exponents) for pieces + 1 `times`, found {self.rates.shape} for "
+                f"{self.times.shape}"
+            )
+
+    @property
+    def exponents(self) -> np.ndarray:
+        """The means of the rates."""
+        return self.rates.mean(axis=0)
+
+    @property
+    def standard_errors(self) -> np.ndarray:
+        """Standard errors of the exponents, from the means of 20 batches of pieces; NaN for fewer pieces."""
+        n = len(self.rates) // BATCHES
+        if n == 0:
+            return np.full(self.rates.shape[1], np.nan)
+        batches = self.rates[len(self.rates) - n * BATCHES :].reshape(BATCHES, n, -1).mean(axis=1)
+        return batches.std(axis=0, ddof=1) / np.sqrt(BATCHES)
+
+    @property
+    def dimension(self) -> float:
+        """The dimension of Kaplan and Yorke: j + (sum of the first j) / |next|, j the last with a sum >= 0.
+
+        It is the number of exponents where all their sums are positive.
+        """
+        found = np.sort(self.exponents)[::-1]
+        sums = np.cumsum(found)
+        j = int(np.count_nonzero(np.minimum.accumulate(sums >= 0)))
+        if j in (0, len(found)):
+            return float(j)
+        return j + float(sums[j - 1] / abs(found[j]))
+
+    def __repr__(self) -> str:
+        return show_fields(self)
+
+
+@check(problem=instance(ODE, Partitioned, SecondOrder, Split), every=real("(0, inf)"), transient=real("[0, inf)"),
+       exponents=optional(whole(1)), steps=optional(whole(1)))  # fmt: skip
+def lyapunov(
+    problem: Problem, scheme: Any = None, *, every: float = 1.0, transient: float = 0.0, exponents: int | None = None,
+    steps: int | None = None, **options: Any,
+) -> LyapunovSpectrum:  # fmt: skip
+    """Compute the Lyapunov exponents of a problem along its solution.
+
+    The state and each tangent vector are solved together, v' = (df/dy) v; at intervals `every` the tangents are made
+    orthonormal by a QR decomposition, whose diagonal is their growth.  Benettin et al. (1980), Meccanica 15:9.
+
+    Parameters
+    ----------
+    problem : ODE, Partitioned, SecondOrder or Split
+        Its time span is the time over which rates are averaged.
+    scheme : str or scheme, optional
+    every : float, optional
+        The time between orthonormalisations; tangents must not align in this time.
+    transient : float, optional
+        Growth in this time at the beginning does not count.
+    exponents : int, optional
+        How many, the largest ones; all of them by default.
+    steps : int, optional
+        Equal steps in the whole time span, a multiple of the number of its pieces.
+    **options
+        Options of `solve_ensemble`, such as `rtol` and `atol` of adaptive steps.
+
+    Returns
+    -------
+    LyapunovSpectrum
+
+    Raises
+    ------
+    ValueError
+        If a number does not fit the time span or the state.
+    SolveFailed
+        If a run ends early.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> def saddle(t, y):
+    ...     return [0.5 * y[0], -y[1]]
+    >>> problem = sn.ODE(saddle, [0.0, 0.0], (0.0, 30.0))
+    >>> found = sn.stability.lyapunov(problem, "rk4", transient=10.0, steps=3000)
+    >>> found.exponents.round(5).tolist()
+    [0.5, -1.0]
+    """
+    from stepnet.engines.numba_engine import as_block, tangent_problem
+
+    n = problem.initial.size
+    k = n if exponents is None else exponents
+    if k > n:
+        raise ValueError(f"`exponents` must be at most {n}, the size of the state, found {k}")
+    times, first = _divide(problem.t_span, every, transient)
+    if steps is not None:
+        if steps % (len(times) - 1):
+            raise ValueError(f"`steps` must be a multiple of the {len(times) - 1} pieces of the span, found {steps}")
+        options["steps"] = steps // (len(times) - 1)
+    n_parts = 2 if problem.form.has_separate_halves else 1
+    still = as_block([None] * len(problem.args), problem.args)
+    both = tangent_problem(problem, np.ones(n), still, may_call=True)
+    rows = np.empty((k, n_parts, 2, n // n_parts))  # of every tangent: its parts, each a state and its tangent
+    rows[:, :, 0], rows[:, :, 1] = problem.initial.reshape(n_parts, -1), _orthonormal(n, k).T.reshape(k, n_parts, -1)
+    rates = np.empty((len(times) - 1, k))
+    for i, span in enumerate(pairwise(times)):
+        found = solve_ensemble(both, scheme, y0=rows.reshape(k, -1), t_span=span, **options)
+        rows = found.y_end.reshape(rows.shape).copy()
+        Q, R = np.linalg.qr(rows[:, :, 1].reshape(k, n).T)
+        with np.errstate(divide="ignore"):
+            rates[i] = np.log(np.abs(np.diag(R))) / (span[1] - span[0])
+        rows[:, :, 0], rows[:, :, 1] = rows[0, :, 0], Q.T.reshape(k, n_parts, -1)
+    return LyapunovSpectrum(times[first:], rates[first:])
+
+
+def _divide(span: tuple[float, float], every: float, transient: float) -> tuple[np.ndarray, int]:
+    """The ends of the pieces of a time span, and the number of the first that counts."""
+    length = span[1] - span[0]
+    if not 0 < length < np.inf:
+        raise ValueError(f"`problem` must have a finite time span that goes forward, found {span}")
+    n = max(1, round(length / every))
+    if n > MOST_PIECES:
+        raise ValueError(f"`every` must divide the time span into {MOST_PIECES} pieces at most, found {n}")
+    first = int(np.ceil(transient / length * n - 1e-9)) if transient < length else n
+    if first >= n:
+        raise ValueError(f"`transient` must leave some of the time span {span}, found {transient:g}")
+    return np.linspace(*span, n + 1), first
+
+
+MOST_PIECES = 10**7
+
+
+def _orthonormal(n: int, k: int) -> np.ndarray:
+    """k generic orthonormal vectors (n, k), always the same."""
+    return np.linalg.qr(np.random.default_rng(0).normal(size=(n, k)))[0]
