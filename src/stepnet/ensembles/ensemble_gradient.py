@@ -81,7 +81,7 @@ def gradient_ensemble(
     -------
     EnsembleGradient
     """
-    scheme, problem = find_scheme(problem, scheme, steps), import_engine().convert_whole_numbers(problem)
+    scheme, problem = find_scheme(problem, scheme, steps), import_engine().convert_to_floats(problem)
     spec = build_ensemble_spec(problem, scheme, y0, args, t_span, steps, AdaptiveOptions(rtol=rtol, atol=atol), None)
     count, shape = spec.members.number, state_shape(spec.problem)
     if (loss is None) == (end_gradient is None):
