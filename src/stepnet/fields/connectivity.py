@@ -349,7 +349,8 @@ def equivariant(nodes: int, channels_in: int, channels_out: int | None = None) -
 
 def pooling(shape: tuple[int, ...], channels: int, size: int = 2) -> Fixed:
     """Means over blocks of `size` nodes in each direction; `shape` is (length,) or (height, width)."""
-    shape = (shape,) if isinstance(shape, (int, np.integer)) else sequence(whole(1))("shape", shape)
+    shape = sequence(count)("shape", (shape,) if isinstance(shape, (int, np.integer)) else shape)
+    count("shape", prod(shape))
     size = count("size", size)
     if any(n % size for n in shape):
         raise ValueError(f"`size` must divide the nodes {shape} in every direction, found {size}")
