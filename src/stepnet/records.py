@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import fields, is_dataclass
@@ -228,3 +229,23 @@ def _explain(function: Callable[..., Any], name_of: Callable[..., str], also: It
         return function(*args, **named)
 
     return call
+
+
+UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
+
+
+def explain_passed_arguments(function: Named) -> Named:
+    """Decorator of functions that pass `**options` on: an argument that is taken nowhere raises a clear error."""
+    known = [key for key, each in signature(function).parameters.items() if each.kind is not Parameter.VAR_KEYWORD]
+
+    @wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        try:
+            return function(*args, **named)
+        except (TypeError, AttributeError) as error:  # the latter from matplotlib
+            found = UNEXPECTED.search(str(error))
+            if found is None or found[1] not in named or found[1] in known:
+                raise
+            raise UnknownArgument(f"`{function.__name__}`", found[1], known) from error
+
+    return cast(Named, call)

@@ -4,7 +4,8 @@
     python child.py NAME '{"argument": "hostile value"}'    # one call again
 
 PLAN has one call a line, a JSON list [name, {argument: hostile value}, ...]; before a call its number is written to
-RESULTS, and after it the class and the message, so that the parent knows at which call a process died.
+RESULTS, and after it the class and the message, so that the parent knows at which call a process died.  An argument
+that begins with "?" does not exist: the call must end with an error that names it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 PATIENCE = float(os.environ.get("FUZZ_PATIENCE", "10"))  # seconds for one call
 MEMORY = 12 * 2**30  # address space; a call that asks for more gets a MemoryError
 HERE = Path(__file__).resolve().parent
+UNKNOWN = "?"  # before the name of an argument that does not exist
 ARGUMENT = re.compile(r"`[\w.\[\]*()= ,\"'/-]+`")
 UNCLEAR = (
     AttributeError, IndexError, KeyError, OverflowError, ZeroDivisionError, UnboundLocalError, AssertionError,
@@ -76,11 +78,12 @@ def is_arity(text: str) -> bool:
 
 
 def names_the_call(text: str, name: str) -> bool:
-    """Whether a message of Python names the public function, and no `__new__` or lambda inside."""
-    called = text.split("(")[0].split(".")
-    if called[-1] in users_functions():
+    """Whether a message of Python names the public function or class, and no other one or lambda inside."""
+    called, parts = text.split("(")[0].split("."), name.split(".")
+    if called[-1] in users_functions() or called[-1] == parts[-1]:
         return True
-    return called[-1] == name.split(".")[-1] or (called[:-1] == [name.split(".")[-1]] and called[-1] == "__init__")
+    is_method = called[-1] == "__call__" and called[:-1] == parts[-2:-1]  # `forward` is another name of it
+    return is_method or (called[:-1] == parts[-1:] and called[-1] in ("__init__", "__new__"))
 
 
 def users_functions() -> set[str]:
@@ -104,18 +107,19 @@ def run(name: str, hostile: dict[str, str]) -> tuple[str, str]:
     try:
         function, named = CALLS[name]()
         named = dict(named)
-        named.update({argument: VALUES[value]() for argument, value in hostile.items()})
+        named.update({argument.removeprefix(UNKNOWN): VALUES[value]() for argument, value in hostile.items()})
     except TooLong:
         return "hang", "while the valid call was built"
     except BaseException:
         return "broken", traceback.format_exc()
+    unknown = [each.removeprefix(UNKNOWN) for each in hostile if each.startswith(UNKNOWN)]
     unnamed = [named.pop(key) for key in sorted(key for key in named if key.startswith("/"))]
     signal.setitimer(signal.ITIMER_REAL, PATIENCE)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", RuntimeWarning)
+            warnings.simplefilter("error", Warning if unknown else RuntimeWarning)  # `solve_ivp` warns as SciPy does
             function(*unnamed, **named)
-        return "ok", ""
+        return ("unclear", "it ignored an argument that does not exist") if unknown else ("ok", "")
     except BaseException as error:
         signal.setitimer(signal.ITIMER_REAL, 0)
         last = traceback.extract_tb(error.__traceback__)[-1]
@@ -123,6 +127,8 @@ def run(name: str, hostile: dict[str, str]) -> tuple[str, str]:
         try:
             found = class_of(error, name)
             text = str(error)
+            if found == "clean" and not all(each in text for each in unknown):
+                found = "unclear"
         except Exception as other:
             found, text = "unclear", f"its message is an error: {other!r}"
         return found, f"{type(error).__name__}: {text:.300} [{place}]"

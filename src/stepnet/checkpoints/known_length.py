@@ -129,11 +129,11 @@ def multistage(n_steps: int, memory_slots: int, disk_slots: int) -> Schedule:
     """
     n, memory = validate_steps("n_steps", n_steps), validate_count("memory_slots", memory_slots, 1)
     disk = validate_count("disk_slots", disk_slots, 0)
-    total = memory + disk
-    rows = _write_nested(n, total, STATES)
-    traffic = np.bincount(rows[np.isin(rows[:, 0], (Kind.KEEP, Kind.RESTORE)), 3], minlength=total)
-    place = np.full(total + 1, -1)  # the last entry is for rows without a slot, whose slot is -1
-    place[np.argsort(-traffic, kind="stable")] = np.arange(total)
+    used = min(memory + disk, n)
+    rows = _write_nested(n, used, STATES)
+    traffic = np.bincount(rows[np.isin(rows[:, 0], (Kind.KEEP, Kind.RESTORE)), 3], minlength=used)
+    place = np.full(used + 1, -1)  # the last entry is for rows without a slot, whose slot is -1
+    place[np.argsort(-traffic, kind="stable")] = np.arange(used)
     rows[:, 3] = place[rows[:, 3]]
     return Schedule("multistage", n, memory, rows, disk)
 

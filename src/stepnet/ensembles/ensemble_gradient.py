@@ -95,7 +95,7 @@ def gradient_ensemble(
     >>> sn.gradient_ensemble(problem, "rk4", lambda y: y[0] ** 2, y0=[[1.0], [2.0]], steps=10).value.round(4)
     array([0.1353, 0.5413])
     """
-    scheme, problem = find_scheme(problem, scheme, steps), import_engine().convert_whole_numbers(problem)
+    scheme, problem = find_scheme(problem, scheme, steps), import_engine().convert_to_floats(problem)
     spec = build_ensemble_spec(problem, scheme, y0, args, t_span, steps, AdaptiveOptions(rtol=rtol, atol=atol), None)
     count, shape = spec.members.number, state_shape(spec.problem)
     if (loss is None) == (end_gradient is None):

@@ -554,7 +554,8 @@ def pooling(shape: tuple[int, ...], channels: int, size: int = 2) -> Fixed:
     >>> fields.pooling((8, 8), channels=3).axes_out
     (3, 4, 4)
     """
-    shape = (shape,) if isinstance(shape, (int, np.integer)) else sequence(whole(1))("shape", shape)
+    shape = sequence(count)("shape", (shape,) if isinstance(shape, (int, np.integer)) else shape)
+    count("shape", prod(shape))
     size = count("size", size)
     if any(n % size for n in shape):
         raise ValueError(f"`size` must divide the nodes {shape} in every direction, found {size}")

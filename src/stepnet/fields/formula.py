@@ -14,7 +14,7 @@ from typing import Any
 from stepnet.errors import UnknownName
 from stepnet.fields.activations import IDENTITY, Activation, activation
 from stepnet.fields.connectivity import Connectivity, Mixing, Normalisation, dense, require_all
-from stepnet.records import validate_number
+from stepnet.records import explain_passed_arguments, validate_number
 from stepnet.validation import check, sequence, validate_flag, whole
 
 NORMS = {"layer": True, "rms": False}
@@ -185,6 +185,7 @@ def join_parameters(some: Iterable[Any]) -> dict[str, tuple[int, ...]]:
     return found
 
 
+@explain_passed_arguments
 def affine(K: Connectivity, s: Any = "tanh", sign: float = 1.0, norm: str | None = None, **variations: Any) -> Chain:
     """s(K x + b), or s(N(K x + b)) with the normalisation N called `norm`: "layer" or "rms".
 

@@ -188,7 +188,7 @@ def gradient(
     """
     from stepnet.engines import numba_engine as engine  # loads Numba
 
-    scheme, problem = find_scheme(problem, scheme, steps), engine.convert_whole_numbers(problem, running, event)
+    scheme, problem = find_scheme(problem, scheme, steps), engine.convert_to_floats(problem, running, event)
     choices = AdaptiveOptions(rtol, atol, first_step, max_step, controller, norm, max_steps)
     memory = validate_memory(memory, (*EXACT, *CONTINUOUS), may_use_disk=True)
     if times and problem.t_span[0] == problem.t_span[1]:
@@ -209,7 +209,7 @@ def gradient(
     else:
         plan = _plan_steps(task, save_at)
     linear = build_differentiable_run(engine, plan.problem, scheme, plan.chosen, times, differences)
-    require_argument_gradients(linear, engine.find_whole_numbers(plan.original))
+    require_argument_gradients(linear, engine.find_unconverted(plan.original))
     if times and not linear.is_complete:
         raise NoDerivative(
             f"`times` needs df/dt, which is not known ({linear.rung}); give a right-hand side that can be traced"

@@ -148,13 +148,16 @@ def build_differentiable_run(
     return engine.linearise(problem, scheme, FixedSteps(chosen.number, chosen.grid), has_times, differences)
 
 
-def require_argument_gradients(linear: DifferentiableRun, whole: Sequence[int] = ()) -> None:
-    """Warn where derivatives with respect to arguments are not known; `whole` holds the positions of integers."""
-    if whole and linear.has_parameters:
-        names = " and ".join(f"`args[{place}]`" for place in whole)
+def require_argument_gradients(linear: DifferentiableRun, unconverted: Sequence[int] = ()) -> None:
+    """Warn where derivatives with respect to arguments are not known.
+
+    `unconverted` holds the positions of integers and lists that could not be replaced by floats.
+    """
+    if unconverted and linear.has_parameters:
+        names = " and ".join(f"`args[{place}]`" for place in unconverted)
         warnings.warn(
-            f"{names}: the right-hand side uses a whole number as an index or a count, so there is no derivative with "
-            f"respect to it, and the answer is None",
+            f"{names}: the right-hand side does not take floats instead, because it uses integers as an index or a "
+            f"count, or a list as a list; so there is no derivative with respect to it, and the answer is None",
             AdjointWarning,
             stacklevel=3,
         )

@@ -85,7 +85,7 @@ def tangent(
     """
     from stepnet.engines import numba_engine as engine
 
-    scheme, problem = find_scheme(problem, scheme, steps), engine.convert_whole_numbers(problem)
+    scheme, problem = find_scheme(problem, scheme, steps), engine.convert_to_floats(problem)
     chosen = select_steps(problem, scheme, steps, AdaptiveOptions(**choices), save_at)
     times = None if save_at is None else chosen.times(problem.t_span)
     return _solve_tangent(engine, problem, scheme, chosen, *_validate_direction(engine, problem, y0, args), times)
@@ -139,11 +139,11 @@ def jacobian(
     """
     from stepnet.engines import numba_engine as engine
 
-    scheme, problem = find_scheme(problem, scheme, steps), engine.convert_whole_numbers(problem)
+    scheme, problem = find_scheme(problem, scheme, steps), engine.convert_to_floats(problem)
     memory = validate_memory(memory, EXACT, may_use_disk=True)
     chosen = select_steps(problem, scheme, steps, AdaptiveOptions(**choices), save_at)
     linear = build_differentiable_run(engine, problem, scheme, chosen, False, differences)
-    require_argument_gradients(linear, engine.find_whole_numbers(problem))
+    require_argument_gradients(linear, engine.find_unconverted(problem))
     if save_at is not None:
         with as_failed_solve(engine, problem, scheme, chosen):
             y, p = find_sensitivities(linear, chosen.places, find_bytes(memory))
@@ -211,7 +211,7 @@ def hvp(
     """
     from stepnet.engines import numba_engine as engine
 
-    scheme, problem = find_scheme(problem, scheme, steps), engine.convert_whole_numbers(problem)
+    scheme, problem = find_scheme(problem, scheme, steps), engine.convert_to_floats(problem)
     memory = validate_memory(memory, EXACT, may_use_disk=True)
     if not callable(loss):
         raise TypeError(f"`loss` must be a function, found {type(loss).__name__}")

@@ -73,7 +73,7 @@ def evaluate_loss(loss: Callable[..., Any], y: np.ndarray) -> tuple[float, np.nd
     found = loss(y.copy())
     try:
         value, y_bar = found
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, NotImplementedError):  # the last from views of memory
         raise TypeError(
             f"`loss` must return a value and its gradient with respect to the outputs, found {type(found).__name__}"
         ) from None

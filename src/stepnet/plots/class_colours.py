@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
 
-from stepnet.records import format_value
+from stepnet.records import explain_passed_arguments, format_value
 from stepnet.validation import check, having, sequence
 
 # Okabe & Ito's colours, which are safe for colour-blind readers, and two more.
@@ -18,6 +18,7 @@ PALE = 0.25  # opacity of a colour that fills a region
 DARKER = 0.6  # factor for a colour that is used again after ten classes
 
 
+@explain_passed_arguments
 @check(place=having("legend", what="a figure or axes"), classes=sequence(lambda name, value: value))
 def class_legend(place: Any, classes: Sequence[Any], *others: Any, **options: Any) -> Any:
     """A legend in a figure, subfigure or axes: a dot for each class, then other labelled artists.

@@ -26,6 +26,7 @@ from stepnet.plots.class_colours import (
     make_paler,
     validate_labels,
 )
+from stepnet.records import explain_passed_arguments
 from stepnet.validation import array, check, function, having, optional, real, sequence, whole
 
 FINEST, MOST_PANELS = 10_000, 1000
@@ -52,6 +53,7 @@ def validate_run(name: str, value: Any) -> Any:
     return sequence(one, 1)(name, value) if isinstance(value, (list, tuple)) else one(name, value)
 
 
+@explain_passed_arguments
 @check(net=having("features", what="a net or an estimator"), depths=_counts, edges=optional(array(None, 2, dtype=int)))
 def layers(
     net: Any,
@@ -129,6 +131,7 @@ def layers(
     return axes
 
 
+@explain_passed_arguments
 @check(predict=function, axes=OPTIONAL_AXES, resolution=whole(2, FINEST), margin=real("[0, inf)"))
 def regions(
     predict: Callable[..., Any],
@@ -195,6 +198,7 @@ def regions(
     return _draw_frame(axes)
 
 
+@explain_passed_arguments
 @check(adjacency=validate_graph, axes=OPTIONAL_AXES, positions=optional(array(None, 2)))
 def graph(
     adjacency: Any, labels: Any = None, axes: Any = None, *, positions: Any = None, classes: Any = None, **points: Any
@@ -277,6 +281,7 @@ def graph_positions(adjacency: Any) -> np.ndarray:
     return minimize(stress, begin.ravel(), jac=True, method="L-BFGS-B").x.reshape(n, 2)
 
 
+@explain_passed_arguments
 @check(run=validate_run, axes=OPTIONAL_AXES)
 def history(run: Any, axes: Any = None, **line: Any) -> Any:
     """Plot the history of a loss, logarithmic if it is positive.

@@ -11,6 +11,7 @@ import numpy as np
 from cycler import cycler
 
 from stepnet.plots.axes import OPTIONAL_AXES, choose_axes, validate_entry_pair
+from stepnet.records import explain_passed_arguments
 from stepnet.solution import Solution
 from stepnet.validation import array, check, function, instance
 
@@ -45,6 +46,7 @@ def style() -> Iterator[None]:
         yield
 
 
+@explain_passed_arguments
 @check(solution=instance(Solution), axes=OPTIONAL_AXES)
 def orbit(solution: Solution, axes: Any = None, *, components: tuple[int, int] = (0, 1), **line: Any) -> Any:
     """Plot one component of the flat state over another with equal scales, interpolated if the solution is dense.
@@ -85,6 +87,7 @@ def _refine(t: np.ndarray, parts: int = 16) -> np.ndarray:
     return np.append(inside.ravel(), t[-1])
 
 
+@explain_passed_arguments
 @check(solution=instance(Solution), energy=function, axes=OPTIONAL_AXES)
 def energy_error(solution: Solution, energy: Callable[[Solution], Any], axes: Any = None, **line: Any) -> Any:
     """Plot the running maximum of |H - H(0)|, logarithmic; `energy(solution)` returns one number per time.
@@ -122,6 +125,7 @@ def energy_error(solution: Solution, energy: Callable[[Solution], Any], axes: An
     return axes
 
 
+@explain_passed_arguments
 @check(solution=instance(Solution), axes=OPTIONAL_AXES)
 def step_sizes(solution: Solution, axes: Any = None, **line: Any) -> Any:
     """Plot the step sizes over time, logarithmic.

@@ -70,6 +70,11 @@ class Multistep:
         if self.derivative not in (1, 2):
             raise SchemeError(f"{self.name}: `derivative` must be 1 or 2, found {self.derivative}")
         require_finite(self.name, alpha=self.alpha, beta=self.beta)
+        n_coefficients = len(self.alpha) + len(self.beta)
+        if self.order > n_coefficients:
+            raise SchemeError(
+                f"{self.name}: `order` must be at most {n_coefficients}, the number of coefficients, found {self.order}"
+            )
         defect = multistep_defect(np.array(self.alpha), np.array(self.beta), self.derivative, self.order)
         if not defect <= TOLERANCE:
             raise SchemeError(f"{self.name}: promises order {self.order}, but misses a condition by {defect:.1e}")

@@ -18,7 +18,7 @@ from stepnet.fields import Connectivity, Depth, Field, HeldWeights
 from stepnet.fields.connectivity import count
 from stepnet.nets.design import Block
 from stepnet.nets.presets import HALVED
-from stepnet.records import validate_number
+from stepnet.records import explain_passed_arguments, validate_number
 from stepnet.schemes import catalogue
 from stepnet.schemes.conditions import is_pair
 from stepnet.torch.layer_modules import FieldFunction, LayerBlock
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from stepnet.torch.torchdiffeq_interface import Func
 
 
+@explain_passed_arguments
 def ODEBlock(
     field: Field | Func, scheme: Any = None, steps: int | None = None, length: float | Tensor = 1.0, **how: Any
 ) -> LayerBlock | SolveBlock:
@@ -69,6 +70,7 @@ def ODEBlock(
     return _build_block(field, scheme or ("rk4" if field.kind == "first" else "verlet"), steps, length, **how)
 
 
+@explain_passed_arguments
 def ResidualBlock(
     K: Connectivity | int, steps: int, *, activation: str | Activation = "tanh", norm: str | None = None,
     scheme: Any = "euler", **how: Any,
@@ -102,6 +104,7 @@ def ResidualBlock(
     return _build_block(fields.residual(_require_square(K), activation, norm), scheme, steps, **how)
 
 
+@explain_passed_arguments
 def AntisymmetricBlock(
     K: Connectivity | int, steps: int, *, activation: str | Activation = "tanh", norm: str | None = None,
     scheme: Any = "euler", damping: float = 0.0, **how: Any,
@@ -128,6 +131,7 @@ def AntisymmetricBlock(
     return _build_block(fields.antisymmetric(_require_square(K), activation, damping, norm), scheme, steps, **how)
 
 
+@explain_passed_arguments
 def ParabolicBlock(
     K: Connectivity | int, steps: int, *, activation: str | Activation = "tanh", norm: str | None = None,
     scheme: Any = "euler", **how: Any,
@@ -152,6 +156,7 @@ def ParabolicBlock(
     return _build_block(fields.parabolic(_require_square(K), activation, norm), scheme, steps, **how)
 
 
+@explain_passed_arguments
 def HamiltonianBlock(
     K: Connectivity | int, steps: int, *, activation: str | Activation = "tanh", norm: str | None = None,
     scheme: Any = HALVED["hamiltonian"], **how: Any,
@@ -178,6 +183,7 @@ def HamiltonianBlock(
     return _build_block(fields.hamiltonian(_half(K), activation, norm), scheme, steps, **how)
 
 
+@explain_passed_arguments
 def HyperbolicBlock(
     K: Connectivity | int, steps: int, *, activation: str | Activation = "tanh", norm: str | None = None,
     scheme: Any = HALVED["hyperbolic"], **how: Any,

@@ -16,6 +16,7 @@ from stepnet.nets.design import Block
 from stepnet.nets.initialisation import validate_initialisation
 from stepnet.nets.layout import Layout
 from stepnet.nets.net import Net
+from stepnet.records import explain_passed_arguments
 from stepnet.torch.kernels import DTYPES, Kernels, Tensors, flatten
 from stepnet.torch.layer_modules import (
     Initialisation,
@@ -230,6 +231,7 @@ def _dots(name: str) -> list[int]:
     return [i for i, letter in enumerate(name) if letter == "."]
 
 
+@explain_passed_arguments
 def from_net(net: Net, **how: Any) -> NetModule:
     """A net of `stepnet.nets` as a module; `how` holds the other arguments of `NetModule`.
 

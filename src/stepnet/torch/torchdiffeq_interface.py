@@ -30,7 +30,7 @@ from stepnet.engines.torch_engine import (
     seminorm,
     solve_with_adjoint_equation,
 )
-from stepnet.records import validate_number
+from stepnet.records import explain_passed_arguments, validate_number
 from stepnet.schemes.capabilities import find_refusal, has_inverse
 from stepnet.torch.callbacks import find_callbacks, report_adjoint_steps, warn_of_adjoint_callbacks
 from stepnet.torch.function_modules import find_modules, list_parameters
@@ -256,6 +256,7 @@ def _integrate_differentiably(
     return run(problem, scheme, TensorPlan(t, how, evaluation, options, event_fn, solver))
 
 
+@explain_passed_arguments
 def odeint_event(
     func: Func, y0: Tensor | tuple[Tensor, ...], t0: Tensor, *, event_fn: Callable[..., Any],
     reverse_time: bool = False, odeint_interface: Callable[..., Any] = odeint, t_max: float | Tensor | None = None,

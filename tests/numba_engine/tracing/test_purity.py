@@ -15,7 +15,7 @@ import time
 import types
 import warnings
 from collections import namedtuple
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -887,6 +887,79 @@ def test_whole_arguments_have_derivatives():
     exact = -1.5 * math.exp(-3.0)
     assert found[0] == found[1] == found[2]
     assert found[0][0] == pytest.approx(exact, rel=1e-6)
+
+
+NUMBERS = {
+    "integers": np.array([2, 3]),
+    "small integers": np.array([2, 3], np.int8),
+    "swapped integers": np.array([2, 3], ">i4"),
+    "list of integers": [2, 3],
+    "list of floats": [2.0, 3.0],
+    "mixed list": [2, 3.0],
+    "tuple": (2, 3),
+    "list of NumPy numbers": [np.int32(2), np.float32(3.0)],
+}
+
+
+def two_rates(t, y, p, c):
+    return [-p[0] * y[0] * c, -p[1] * y[1] + y[0]]
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_arrays_of_integers_and_lists_have_the_derivatives_of_arrays_of_floats(kind):
+    found = []
+    for p in (NUMBERS[kind], np.array([2.0, 3.0])):
+        problem = sn.ODE(two_rates, [1.0, 0.5], (0.0, 1.0), (p, np.array(1.5) if p is NUMBERS[kind] else 1.5))
+        tangent = sn.tangent(problem, "rk4", args=([1.0, 0.5], 0.0), steps=20).dy
+        gradient = sn.gradient(problem, "rk4", lambda y: y[0] + y[1], steps=20).args
+        jacobian = sn.jacobian(problem, "rk4", steps=20).args
+        product = sn.hvp(problem, "rk4", lambda y: y[0] * y[1], args=([1.0, 0.5], 0.0), steps=20).args
+        found.append([np.asarray(x) for x in (tangent, *gradient, *jacobian, *product)])
+    for x, wanted in zip(*found, strict=True):
+        np.testing.assert_array_equal(x, wanted)
+    assert found[0][1].shape == (2,)
+    assert found[0][1][0] != 0.0
+
+
+def picked(t, y, k, places):
+    return -k * y[places]
+
+
+def repeated(t, y, k, rates):
+    return -k * np.array((rates * 2)[:2]) * y + len(rates) * y[::-1]
+
+
+NEEDED = {
+    "indices": (picked, np.array([1, 0])),
+    "list of indices": (picked, [1, 0]),
+    "a list as a list": (repeated, [0.5, 2.0]),
+}
+
+
+@pytest.mark.parametrize("kind", NEEDED)
+def test_indices_and_lists_that_are_needed_have_none_and_say_so(kind):
+    rhs, value = NEEDED[kind]
+    problem = sn.ODE(rhs, [1.0, 0.5], (0.0, 1.0), (2, value))
+    with pytest.warns(sn.errors.AdjointWarning, match=r"`args\[1\]`.*index.*list"):
+        found = sn.gradient(problem, "rk4", lambda y: y[0] + 2.0 * y[1], steps=20)
+    wanted = sn.gradient(
+        replace(problem, fun=lambda t, y, k: rhs(t, y, k, value), args=(2.0,)),
+        "rk4",
+        lambda y: y[0] + 2.0 * y[1],
+        steps=20,
+    )
+    assert found.args == (wanted.args[0], None)
+    with pytest.raises(ValueError, match=r"`args\[1\]`.*no derivative"):
+        sn.tangent(problem, "rk4", args=(0.0, [1.0, 0.0]), steps=20)
+
+
+def test_gradients_of_ensembles_have_a_column_for_each_number_of_a_list():
+    problem = sn.ODE(two_rates, [1.0, 0.5], (0.0, 1.0), ([2, 3], 1))
+    rows = [[2.0, 3.0, 1.0], [1.0, 2.0, 1.5]]
+    found = sn.gradient_ensemble(problem, "rk4", lambda y: y[1], args=rows, steps=20).args
+    for row, each in zip(rows, found, strict=True):
+        one = sn.gradient(replace(problem, args=(row[:2], row[2])), "rk4", lambda y: y[1], steps=20)
+        np.testing.assert_allclose(each, [*one.args[0], one.args[1]], rtol=1e-13)  # rounding of 20 steps
 
 
 def counted_terms(t, y, k, n):

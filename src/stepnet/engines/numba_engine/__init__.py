@@ -57,7 +57,7 @@ if TYPE_CHECKING:  # the names that `LATER` loads, for type checkers
         sweep_and_turn,
     )
     from stepnet.engines.numba_engine.layers.tapes import NetTape
-    from stepnet.engines.numba_engine.rhs.integer_arguments import convert_whole_numbers, find_whole_numbers
+    from stepnet.engines.numba_engine.rhs.integer_arguments import convert_to_floats, find_unconverted
     from stepnet.engines.numba_engine.rhs.problem_parts import build_jacobian, list_argument_names
     from stepnet.engines.numba_engine.runs.machine_report import report
 
@@ -79,8 +79,8 @@ LATER = {
     # right-hand sides and their arguments
     "build_jacobian": "rhs.problem_parts",
     "list_argument_names": "rhs.problem_parts",
-    "convert_whole_numbers": "rhs.integer_arguments",
-    "find_whole_numbers": "rhs.integer_arguments",
+    "convert_to_floats": "rhs.integer_arguments",
+    "find_unconverted": "rhs.integer_arguments",
     # layers: net stages, sweeps over them, classification losses and parameter updates
     "NOTHING": "layers.stage_runs",
     "NetStage": "layers.stage_runs",
@@ -107,8 +107,8 @@ __all__ = [
     "begin", "build_stage", "identity", "linearise", "problem_identity", "report", "run", "run_ensemble",
     "value_identity",
     # runs, and the arguments of right-hand sides
-    "as_argument_rows", "as_arguments", "as_block", "build_jacobian", "collect_numbers", "convert_whole_numbers",
-    "find_whole_numbers", "flat_gradients", "function_key", "is_plain", "list_argument_names", "prepare",
+    "as_argument_rows", "as_arguments", "as_block", "build_jacobian", "collect_numbers", "convert_to_floats",
+    "find_unconverted", "flat_gradients", "function_key", "is_plain", "list_argument_names", "prepare",
     # derivatives and ensembles
     "EventFunction", "RowFunction", "SweepFailed", "adjoint_problem", "interpolated_problem", "member_problem",
     "pull_back_members", "running_problem", "tangent_problem", "trace_loss",
