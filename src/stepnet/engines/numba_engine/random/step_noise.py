@@ -27,7 +27,7 @@ from stepnet.noise import NoiseGrid, step_variables, three_point, two_point
 from stepnet.noise.counters import GROUP
 from stepnet.noise.grid import DEFAULT_LEVELS
 from stepnet.noise.reference import BrownianPaths
-from stepnet.problem import SDE
+from stepnet.problem import StochasticProblem
 from stepnet.schemes.step_program import Noise, StepProgram
 
 CHUNK = 32  # steps whose random variables are drawn at once; more if a cell has more
@@ -197,7 +197,9 @@ def fill_path(noise, path, first, count, buffers, out):
         fill_variables(noise, buffers, s, path % GROUP, 1, out[s])
 
 
-def build_step_noise(problem: SDE, n_steps: int, program: StepProgram, n_components: int) -> StepNoise | None:
+def build_step_noise(
+    problem: StochasticProblem, n_steps: int, program: StepProgram, n_components: int
+) -> StepNoise | None:
     """The numbers of the draws for equal steps, None if steps and cells do not match."""
     cells = n_steps if problem.cells is None else problem.cells
     levels, joined = _match(n_steps, cells)
@@ -257,7 +259,7 @@ def round_to_cells(noise: StepNoise, steps: int) -> int:
 class PathNoise:
     """The random variables of one path, drawn when they are needed: `draw(first, count)` gives (steps, variables)."""
 
-    def __init__(self, problem: SDE, stepping: FixedSteps, program: StepProgram, n_components: int):
+    def __init__(self, problem: StochasticProblem, stepping: FixedSteps, program: StepProgram, n_components: int):
         self._problem, self._stepping, self._program, self._m = problem, stepping, program, n_components
         self.layout = NoiseLayout.of(program, n_components)
         is_even = stepping.grid is None
