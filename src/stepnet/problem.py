@@ -300,7 +300,7 @@ class SDE:
     __repr__ = show_fields
 
     def __post_init__(self) -> None:
-        t_span = _validate_forward_span(self.t_span, "SDE")
+        t_span = _validate_forward_span(self.t_span, "an `SDE`")
         _set(self, y0=_validate_initial_state("y0", self.y0), t_span=t_span, args=_as_args(self.args))
         if self.y0.dtype != np.float64:
             raise TypeError(f"`y0` of an `SDE` must be float64, found {self.y0.dtype}")
@@ -427,7 +427,13 @@ class Langevin:
         q0, v0 = _validate_pair("q0", self.q0, "v0", self.v0)
         if q0.dtype != np.float64:
             raise TypeError(f"`q0` and `v0` of a `Langevin` problem must be float64, found {q0.dtype}")
-        _set(self, q0=q0, v0=v0, t_span=_validate_forward_span(self.t_span, "Langevin"), args=_as_args(self.args))
+        _set(
+            self,
+            q0=q0,
+            v0=v0,
+            t_span=_validate_forward_span(self.t_span, "a `Langevin` problem"),
+            args=_as_args(self.args),
+        )
         _set(
             self,
             friction=validate_number("friction", self.friction, "[0, inf)"),
@@ -479,7 +485,7 @@ Problem = ODE | Partitioned | SecondOrder | Split | SDE | Langevin
 def _validate_forward_span(value: Any, kind: str) -> tuple[float, float]:
     t0, t1 = validate_span(value)
     if not (t0 < t1 and isfinite(t1)):
-        raise ValueError(f"`t_span` of an `{kind}` must be two finite times, the second later, found {(t0, t1)}")
+        raise ValueError(f"`t_span` of {kind} must be two finite times, the second later, found {(t0, t1)}")
     return t0, t1
 
 

@@ -123,9 +123,9 @@ class Pieces:
 class Solution:
     """The trajectory of a solve: `t` (times,) and `y` (times, *state), with status, statistics and scheme.
 
-    For `Partitioned`, `SecondOrder` and `Langevin` problems `y` is the flat state and `q`, `p` (or `v`) are views of it.  With
-    `dense=True` the solution can be called at any time.  `t_events` and `y_events` hold the times and states found for
-    each event.
+    For `Partitioned`, `SecondOrder` and `Langevin` problems `y` is the flat state and `q`, `p` (or `v`) are views of
+    it.  With `dense=True` the solution can be called at any time.  `t_events` and `y_events` hold the times and states
+    found for each event.
     """
 
     t: np.ndarray

@@ -62,8 +62,8 @@ def solve_ensemble(
     args : array_like, optional
         The numbers of `args`, (members, numbers), in the order of the problem's `args`.
     paths : int or array_like of int, optional
-        For an `SDE` or `Langevin`: the number of paths, 0 to paths - 1, or the path of each member.  With `y0` or `args` there are as
-        many paths as rows; members with the same path see the same noise.
+        For an `SDE` or `Langevin`: the number of paths, 0 to paths - 1, or the path of each member.  With `y0` or
+        `args` there are as many paths as rows; members with the same path see the same noise.
     t_span : array_like, optional
         One time span (t0, t1), or one for every member (members, 2).
     rtol, atol : float or array_like, optional

@@ -22,7 +22,10 @@ LEIMKUHLER = "Leimkuhler & Matthews (2013), Appl. Math. Res. Express 2013:34"
 @check(name=text, sequence=text, reference=text)
 @dataclass(frozen=True)
 class LangevinSplitting:
-    """A splitting by the order of its parts, as in "BAOAB": a part that occurs k times has the fraction 1 / k of a step."""
+    """A splitting by the order of its parts, as in "BAOAB".
+
+    A part that occurs k times advances by the fraction 1 / k of a step each time.
+    """
 
     name: str
     sequence: str

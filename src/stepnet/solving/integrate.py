@@ -119,7 +119,8 @@ def solve(
         problem = replace(problem, path=path)
     if dense and problem.form.is_stochastic:
         raise ValueError(
-            f"`dense` is not available for {type(problem).__name__}: its paths are no polynomials; give `save_at` or more `steps`"
+            f"`dense` is not available for {type(problem).__name__}: its paths are no polynomials; give `save_at` or "
+            f"more `steps`"
         )
     choices = AdaptiveOptions(rtol, atol, first_step, max_step, controller, norm, max_steps)
     watched, moved = validate_events(scheme, events), validate_projection(scheme, project)
@@ -316,9 +317,8 @@ def import_engine():
 def find_scheme(problem, scheme, steps=None):
     """Return the scheme, given as record or name, or the default; refuse one that cannot run the problem."""
     if not isinstance(problem, (ODE, Partitioned, SecondOrder, Split, SDE, Langevin)):
-        raise TypeError(
-            f"`problem` must be an ODE, Partitioned, SecondOrder, Split, SDE or Langevin, found {type(problem).__name__}"
-        )
+        wanted = "an ODE, Partitioned, SecondOrder, Split, SDE or Langevin"
+        raise TypeError(f"`problem` must be {wanted}, found {type(problem).__name__}")
     scheme = catalogue.get(_choose_default_scheme(problem, steps) if scheme is None else scheme)
     require_match(problem, scheme)
     return scheme
