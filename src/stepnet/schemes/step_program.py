@@ -403,13 +403,13 @@ def build_stochastic_program(scheme: Any, kind: str, n_components: int = 1) -> S
 
 @lru_cache(maxsize=256)
 def build_stochastic_pair(scheme: StochasticRK, kind: str) -> StepProgram:
-    """Build a step with its error estimate: rows are the state and the estimate, which is an output only."""
+    """Build a step with its error estimates, of drift and of noise, which are outputs only: rows 1 and 2."""
     return _write_stochastic_runge_kutta(scheme, kind, has_estimate=True)
 
 
 def _write_stochastic_runge_kutta(scheme: StochasticRK, kind: str, has_estimate: bool = False) -> StepProgram:
     """Stages in turn; those that nothing depends on are omitted."""
-    writer = ProgramWriter(2 if has_estimate else 1)
+    writer = ProgramWriter(3 if has_estimate else 1)
     f: dict[int, int] = {}
     g: dict[int, int] = {}
 
@@ -441,7 +441,8 @@ def _write_stochastic_runge_kutta(scheme: StochasticRK, kind: str, has_estimate:
         new = writer.sum([(new, 1.0, 0), *terms])
     if not has_estimate:
         return writer.program([new])
-    return writer.program([new, writer.sum(list_terms(*_subtract_embedded(scheme)))])
+    alpha, beta = _subtract_embedded(scheme)
+    return writer.program([new, writer.sum(list_terms(alpha, ())), writer.sum(list_terms((), beta))])
 
 
 def _subtract_embedded(scheme: StochasticRK) -> tuple[Any, Any]:
