@@ -462,7 +462,7 @@ class Langevin:
             return self.force
         force, mass = self.force, np.array(np.broadcast_to(self.mass, self.q0.shape))
 
-        def acceleration(t, q, *args):
+        def acceleration(t: float, q: np.ndarray, *args: Any) -> np.ndarray:
             return np.asarray(force(t, q, *args)) / mass
 
         return acceleration
@@ -472,7 +472,7 @@ class Langevin:
         """sqrt(2 c T / m) as a function of any arguments."""
         value = np.array(np.broadcast_to(np.sqrt(2.0 * self.friction * self.temperature / self.mass), self.q0.shape))
 
-        def amplitude(t, q, *args):
+        def amplitude(t: float, q: np.ndarray, *args: Any) -> np.ndarray:
             return value
 
         return amplitude

@@ -469,7 +469,9 @@ def _write_tamed_euler(kind: str) -> StepProgram:
 
 def _write_weak_together(scheme: WeakRK, kind: str) -> StepProgram:
     """Stages of all components at once: a component of the noise does not change the diffusion of another one."""
-    writer, f, g = ProgramWriter(1), [], []
+    writer = ProgramWriter(1)
+    f: list[int] = []
+    g: list[int] = []
     for i in range(len(scheme.alpha)):
         drifts = [(k, w, 1) for k, w in zip(f, scheme.A1[i], strict=False)]
         noises = [(writer.noise_of(k, "sqrt(h)", kind), w, 0) for k, w in zip(g, scheme.B1[i], strict=False) if w != 0]

@@ -114,7 +114,7 @@ def solve(
     """
     scheme = find_scheme(problem, scheme, steps)
     if path is not None:
-        if not problem.form.is_stochastic:
+        if not isinstance(problem, (SDE, Langevin)):
             raise TypeError(f"`path` belongs to an `SDE` or `Langevin`, and the problem is {type(problem).__name__}")
         problem = replace(problem, path=path)
     if dense and problem.form.is_stochastic:
