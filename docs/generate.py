@@ -9,10 +9,20 @@ from math import isfinite
 from pathlib import Path
 
 from stepnet import schemes
-from stepnet.schemes import conditions
+from stepnet.schemes import capabilities, conditions
 
 DOCS = Path(__file__).parent
 SOURCES = DOCS.parent / "src" / "stepnet"
+STOCHASTIC = """## Stochastic
+
+Strong and weak orders for each type of noise; the strong order - means convergence in law only. Schemes with an error
+*estimate* choose their steps by tolerances. [sdes.md](sdes.md) explains types of noise and calculus.
+"""
+LANGEVIN = """## Langevin dynamics
+
+Strong and weak order for `Langevin` problems.
+"""
+NOISES = ("scalar", "additive", "diagonal", "commutative", "general")
 FAMILIES = {
     "ExplicitRK": "Explicit Runge-Kutta",
     "LowStorageRK": "Low-storage Runge-Kutta (2N)",
@@ -40,7 +50,34 @@ def build_scheme_page() -> str:
     for family, title in FAMILIES.items():
         members = sorted((s for s in chosen if type(s).__name__ == family), key=lambda s: (s.order, s.name))
         parts.append(f"## {title}\n\n{_build_table(members)}")
+    parts.append(f"{STOCHASTIC}\n{_build_stochastic_table()}")
+    parts.append(f"{LANGEVIN}\n{_build_langevin_table()}")
     return "\n".join(parts)
+
+
+def _build_stochastic_table() -> str:
+    heads = ["name", "calculus", *NOISES, "estimate", "reference"]
+    rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for name in schemes.names(stochastic=True):
+        scheme = schemes.get(name)
+        orders = {each.noise: _show_orders(each) for each in scheme.orders}
+        cells = [scheme.calculus, *(orders.get(noise, "") for noise in NOISES)]
+        estimate = "yes" if capabilities.is_adaptive(scheme) else ""
+        rows.append(f"| `{name}` | {' | '.join(cells)} | {estimate} | {scheme.reference} |")
+    return "\n".join(rows) + "\n"
+
+
+def _build_langevin_table() -> str:
+    rows = ["| name | orders | reference |", "|---|---|---|"]
+    for name in schemes.names(langevin=True):
+        scheme = schemes.get(name)
+        rows.append(f"| `{name}` | {_show_orders(scheme.orders[0])} | {scheme.reference} |")
+    return "\n".join(rows) + "\n"
+
+
+def _show_orders(orders) -> str:
+    strong = f"{orders.strong:g}" if orders.strong else "-"
+    return f"{strong}, {orders.weak:g}"
 
 
 def _build_table(members) -> str:

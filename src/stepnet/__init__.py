@@ -17,6 +17,7 @@ _HOME = {
     "Partitioned": "stepnet.problem",
     "SecondOrder": "stepnet.problem",
     "Split": "stepnet.problem",
+    "Langevin": "stepnet.problem",
     "SDE": "stepnet.problem",
     "Solution": "stepnet.solution",
     "Statistics": "stepnet.solution",

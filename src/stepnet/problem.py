@@ -27,11 +27,17 @@ class ProblemForm(Enum):
     COUPLED = "coupled"  # q' = dq(t, q, p), p' = dp(t, q, p)
     SECOND = "second"  # q'' = a(t, q)
     STOCHASTIC = "stochastic"  # dy = f(t, y) dt + g(t, y) dW
+    LANGEVIN = "langevin"  # dq = v dt, dv = a(t, q) dt - friction v dt + s dW
 
     @property
     def has_separate_halves(self) -> bool:
         """Whether q' depends on p only and p' on q only."""
         return self in (ProblemForm.PARTITIONED, ProblemForm.SECOND)
+
+    @property
+    def is_stochastic(self) -> bool:
+        """Whether solutions depend on a Brownian path."""
+        return self in (ProblemForm.STOCHASTIC, ProblemForm.LANGEVIN)
 
 
 @explain_arguments()
@@ -319,23 +325,15 @@ class SDE:
     __repr__ = show_fields
 
     def __post_init__(self) -> None:
-        _set(
-            self, y0=_validate_initial_state("y0", self.y0), t_span=validate_span(self.t_span), args=_as_args(self.args)
-        )
+        t_span = _validate_forward_span(self.t_span, "an `SDE`")
+        _set(self, y0=_validate_initial_state("y0", self.y0), t_span=t_span, args=_as_args(self.args))
         if self.y0.dtype != np.float64:
             raise TypeError(f"`y0` of an `SDE` must be float64, found {self.y0.dtype}")
-        if not (self.t_span[0] < self.t_span[1] and isfinite(self.t_span[1])):
-            raise ValueError(f"`t_span` of an `SDE` must be two finite times, the second later, found {self.t_span}")
         if not isinstance(self.noise, str) or self.noise not in NOISE_TYPES:
             raise UnknownName("noise", self.noise, NOISE_TYPES)
         if not isinstance(self.calculus, str) or self.calculus not in CALCULI:
             raise UnknownName("calculus", self.calculus, CALCULI)
-        _set(
-            self,
-            seed=validate_count("seed", self.seed, 0, MOST_SEED),
-            path=validate_count("path", self.path, 0, MOST_PATH),
-            cells=None if self.cells is None else validate_count("cells", self.cells, 1, MOST_CELLS),
-        )
+        _set_path(self)
         _check_flag("trace", self.trace)
         _set(self, correction=validate_number("correction", self.correction))
 
@@ -403,7 +401,139 @@ class SDE:
         return replace(self, calculus=calculus, correction=self.correction + change)
 
 
-Problem = ODE | Partitioned | SecondOrder | Split | SDE
+@explain_arguments()
+@dataclass(frozen=True, eq=False)
+class Langevin:
+    """dq = v dt, m dv = F(t, q) dt - m c v dt + sqrt(2 m c T) dW: Langevin dynamics of friction c and temperature T.
+
+    If F = -grad U, the stationary density of (q, v) is proportional to exp(-(U(q) + m v^2 / 2) / T).
+
+    Parameters
+    ----------
+    force : callable
+        `F(t, q, *args)`, returning an array of the shape of `q0`.
+    q0, v0 : array_like
+        Initial positions and velocities, of equal shapes, in float64.
+    t_span : (float, float)
+        Beginning and end, t0 < t1.
+    args : tuple
+        Further arguments of `force`.
+    friction : float
+        The rate c at which velocities decay, from 0 on.
+    temperature : float
+        T in units of energy, from 0 on.
+    mass : float or array_like
+        One positive mass, or an array of them that broadcasts to the shape of `q0`.
+    seed, path, cells, trace
+        As in `SDE`; each entry of `q0` has a component of W.
+
+    Examples
+    --------
+    >>> well = Langevin(lambda t, q: -q, [1.0], [0.0], (0.0, 10.0), friction=0.5, temperature=2.0)
+    >>> well.n_components
+    1
+    """
+
+    force: Callable[..., Any]
+    q0: np.ndarray
+    v0: np.ndarray
+    t_span: tuple[float, float]
+    args: tuple[Any, ...] = ()
+    friction: float = field(default=1.0, kw_only=True)
+    temperature: float = field(default=1.0, kw_only=True)
+    mass: Any = field(default=1.0, kw_only=True)
+    seed: int = field(default=0, kw_only=True)
+    path: int = field(default=0, kw_only=True)
+    cells: int | None = field(default=None, kw_only=True)
+    trace: bool = field(default=True, kw_only=True)
+
+    __repr__ = show_fields
+
+    def __post_init__(self) -> None:
+        q0, v0 = _validate_pair("q0", self.q0, "v0", self.v0)
+        if q0.dtype != np.float64:
+            raise TypeError(f"`q0` and `v0` of a `Langevin` problem must be float64, found {q0.dtype}")
+        _set(
+            self,
+            q0=q0,
+            v0=v0,
+            t_span=_validate_forward_span(self.t_span, "a `Langevin` problem"),
+            args=_as_args(self.args),
+        )
+        _set(
+            self,
+            friction=validate_number("friction", self.friction, "[0, inf)"),
+            temperature=validate_number("temperature", self.temperature, "[0, inf)"),
+            mass=_validate_mass(self.mass, q0.shape),
+        )
+        _set_path(self)
+        _check_flag("trace", self.trace)
+
+    form = ProblemForm.LANGEVIN
+
+    @cached_property
+    def initial(self) -> np.ndarray:
+        """The flat initial state: q, then v."""
+        return np.concatenate((self.q0.ravel(), self.v0.ravel()))
+
+    @property
+    def n_components(self) -> int:
+        """The number of components of W."""
+        return self.q0.size
+
+    @cached_property
+    def acceleration(self) -> Callable[..., Any]:
+        """F / m; the force itself if all masses are 1."""
+        if np.all(self.mass == 1.0):
+            return self.force
+        force, mass = self.force, np.array(np.broadcast_to(self.mass, self.q0.shape))
+
+        def acceleration(t: float, q: np.ndarray, *args: Any) -> np.ndarray:
+            return np.asarray(force(t, q, *args)) / mass
+
+        return acceleration
+
+    @cached_property
+    def amplitude(self) -> Callable[..., Any]:
+        """sqrt(2 c T / m) as a function of any arguments."""
+        value = np.array(np.broadcast_to(np.sqrt(2.0 * self.friction * self.temperature / self.mass), self.q0.shape))
+
+        def amplitude(t: float, q: np.ndarray, *args: Any) -> np.ndarray:
+            return value
+
+        return amplitude
+
+
+StochasticProblem = SDE | Langevin
+Problem = ODE | Partitioned | SecondOrder | Split | SDE | Langevin
+
+
+def _validate_forward_span(value: Any, kind: str) -> tuple[float, float]:
+    t0, t1 = validate_span(value)
+    if not (t0 < t1 and isfinite(t1)):
+        raise ValueError(f"`t_span` of {kind} must be two finite times, the second later, found {(t0, t1)}")
+    return t0, t1
+
+
+def _set_path(problem: Any) -> None:
+    """Validate the numbers of a Brownian path."""
+    _set(
+        problem,
+        seed=validate_count("seed", problem.seed, 0, MOST_SEED),
+        path=validate_count("path", problem.path, 0, MOST_PATH),
+        cells=None if problem.cells is None else validate_count("cells", problem.cells, 1, MOST_CELLS),
+    )
+
+
+def _validate_mass(value: Any, shape: tuple[int, ...]) -> np.ndarray:
+    mass = _validate_initial_state("mass", value)
+    if mass.dtype.kind != "f" or not np.all(mass > 0.0):
+        raise ValueError(f"`mass` must be positive, found {value!r:.60}")
+    try:
+        np.broadcast_to(mass, shape)
+    except ValueError:
+        raise ValueError(f"`mass` must be one number or have the shape {shape} of `q0`, found {mass.shape}") from None
+    return mass
 
 
 def _join(shape: tuple[int, ...]) -> str:
@@ -420,7 +550,7 @@ def restart(problem: Problem, y: np.ndarray, t_span: tuple[float, float]) -> Pro
     if isinstance(problem, (ODE, Split, SDE)):
         return replace(problem, y0=y, t_span=t_span)
     q, p = (half.reshape(problem.q0.shape) for half in np.split(np.ravel(y), 2))
-    if isinstance(problem, SecondOrder):
+    if isinstance(problem, (SecondOrder, Langevin)):
         return replace(problem, q0=q, v0=p, t_span=t_span)
     return replace(problem, q0=q, p0=p, t_span=t_span)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from stepnet.problem import Partitioned, Problem, SecondOrder
+from stepnet.problem import Langevin, Partitioned, Problem, SecondOrder
 from stepnet.records import show_fields
 from stepnet.validation import array, whole
 
@@ -183,9 +183,9 @@ class Pieces:
 class Solution:
     """The trajectory of a solve: `t` (times,) and `y` (times, *state), with status, statistics and scheme.
 
-    For `Partitioned` and `SecondOrder` problems `y` is the flat state and `q`, `p` (or `v`) are views of it.  With
-    `dense=True` the solution can be called at any time.  `t_events` and `y_events` hold the times and states found for
-    each event.
+    For `Partitioned`, `SecondOrder` and `Langevin` problems `y` is the flat state and `q`, `p` (or `v`) are views of
+    it.  With `dense=True` the solution can be called at any time.  `t_events` and `y_events` hold the times and states
+    found for each event.
 
     Parameters
     ----------
@@ -266,7 +266,7 @@ class Solution:
         return self._half(1)
 
     def _half(self, which: int) -> np.ndarray:
-        if not isinstance(self.problem, (Partitioned, SecondOrder)):
+        if not isinstance(self.problem, (Partitioned, SecondOrder, Langevin)):
             raise AttributeError(f"a solution of {type(self.problem).__name__} has no q, p or v; its state is `.y`")
         shape = self.problem.q0.shape
         n = self.y.shape[1] // 2
@@ -279,7 +279,7 @@ class Solution:
     def __repr__(self) -> str:
         s = self.statistics
         lines = [
-            f"Solution by {self.scheme.name} (order {self.scheme.order}): {self.message}",
+            f"Solution by {_describe_scheme(self.scheme)}: {self.message}",
             f"  t      {len(self.t)} times" + (f", {self.t[0]:.6g} to {self.t[-1]:.6g}" if len(self.t) else ""),
             f"  y      {self.y.shape} {self.y.dtype}",
             f"  steps  {s.accepted} accepted, {s.rejected} rejected, {s.evaluations} evaluations",
@@ -293,6 +293,12 @@ class Solution:
         if np.isfinite(s.stiffness):
             lines.append(f"  stiff  {s.stiffness:.2g} of the stability limit at the end")
         return "\n".join(lines)
+
+
+def _describe_scheme(scheme: Any) -> str:
+    """Its name and order; stochastic schemes have one for each type of noise."""
+    order = getattr(scheme, "order", None)
+    return scheme.name if order is None else f"{scheme.name} (order {order})"
 
 
 def _describe_rung(rung: str, reason: str) -> str:
@@ -395,7 +401,7 @@ class EnsembleSolution:
         counts = {status: self.status.count(status) for status in Status if status in self.status}
         steps = int(self.accepted.sum() + self.rejected.sum())
         lines = [
-            f"EnsembleSolution by {self.scheme.name} (order {self.scheme.order}): {len(self)} members",
+            f"EnsembleSolution by {_describe_scheme(self.scheme)}: {len(self)} members",
             f"  y      {self.y.shape} {self.y.dtype}",
             f"  steps  {steps} in all" + (f", {steps / len(self):.1f} a member" if len(self) else ""),
             *(f"  {count:<6} {status.value}" for status, count in counts.items()),

@@ -326,6 +326,10 @@ add("stepnet.SDE", lambda: {
     "seed": 3, "path": 1, "cells": 16,
 })  # fmt: skip
 add_methods("stepnet.SDE", lambda: sn.SDE(decay, half, [1.0, 0.5], SPAN), convert=lambda: {"calculus": "stratonovich"})
+add("stepnet.Langevin", lambda: {
+    "force": force, "q0": [1.0], "v0": [0.0], "t_span": SPAN, "friction": 0.5, "temperature": 1.0, "mass": 2.0,
+    "seed": 3, "path": 1, "cells": 16,
+})  # fmt: skip
 add("stepnet.Split", lambda: {"parts": (half, half), "y0": [1.0, 0.5], "t_span": SPAN})
 add("stepnet.Solution", lambda: {
     each: getattr(solution(), each)

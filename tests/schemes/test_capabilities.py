@@ -31,6 +31,7 @@ PROBLEMS = {
     ProblemForm.COUPLED: sn.Partitioned(lambda t, q, p: p, lambda t, q, p: -q, POSITIONS, VELOCITIES, SPAN, (), False),
     ProblemForm.SECOND: sn.SecondOrder(lambda t, q: -q, POSITIONS, VELOCITIES, SPAN),
     ProblemForm.STOCHASTIC: sn.SDE(lambda t, y: [y[1], -y[0]], lambda t, y: [0.0, 0.1], STATE, SPAN),
+    ProblemForm.LANGEVIN: sn.Langevin(lambda t, q: -q, POSITIONS, VELOCITIES, SPAN),
 }
 TENSORS = {
     ProblemForm.FIRST: lambda t, y: torch.stack((y[1], -y[0])),
@@ -57,20 +58,21 @@ def bound(scheme) -> float:
 
 def test_every_problem_has_its_form():
     assert all(problem.form is form for form, problem in PROBLEMS.items())
-    assert set(PROBLEMS) == set(ProblemForm) == {*TENSORS, ProblemForm.STOCHASTIC}
+    assert set(PROBLEMS) == set(ProblemForm) == {*TENSORS, ProblemForm.STOCHASTIC, ProblemForm.LANGEVIN}
 
 
 def test_every_scheme_accepts_some_form():
     assert all(list_accepted(scheme) for scheme in SCHEMES)
 
 
-@pytest.mark.parametrize("name", names(stochastic=True))
-def test_stochastic_schemes_accept_stochastic_problems_only(name):
+@pytest.mark.parametrize("name", names(stochastic=True, langevin=True))
+def test_stochastic_schemes_accept_their_problems_only(name):
     scheme = get(name)
-    assert list_accepted(scheme) == [PROBLEMS[ProblemForm.STOCHASTIC]]
+    own = ProblemForm.LANGEVIN if capabilities.is_langevin(scheme) else ProblemForm.STOCHASTIC
+    assert list_accepted(scheme) == [PROBLEMS[own]]
     for form, problem in PROBLEMS.items():
-        if form is not ProblemForm.STOCHASTIC:
-            with pytest.raises(TypeError, match=f"{scheme.name} integrates stochastic equations; use `SDE`"):
+        if form is not own:
+            with pytest.raises(TypeError, match=f"{scheme.name} (integrates|does not integrate)"):
                 sn.solve(problem, scheme, steps=N_STEPS)
 
 

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from stepnet.engines.contract import AdaptiveSteps, FixedSteps, Members, Plan, Saving
 from stepnet.errors import Interrupted
-from stepnet.problem import MOST_PATH, SDE, Problem, state_shape
+from stepnet.problem import MOST_PATH, Problem, state_shape
 from stepnet.records import convert_integers, explain_arguments, validate_count, validate_thread_count
 from stepnet.schemes.capabilities import needs_increments_only
 from stepnet.solution import EnsembleSolution
@@ -55,7 +55,7 @@ def solve_ensemble(
 
     Parameters
     ----------
-    problem : ODE, Partitioned, SecondOrder, Split or SDE
+    problem : ODE, Partitioned, SecondOrder, Split, SDE or Langevin
         What to solve, with the values that all members share.
     scheme, steps, first_step, max_step, controller, norm, events, project, max_steps
         As in `solve`.
@@ -64,8 +64,8 @@ def solve_ensemble(
     args : array_like, optional
         The numbers of `args`, (members, numbers), in the order of the problem's `args`.
     paths : int or array_like of int, optional
-        For an `SDE`: the number of paths, 0 to paths - 1, or the path of each member.  With `y0` or `args` there are as
-        many paths as rows; members with the same path see the same noise.
+        For an `SDE` or `Langevin`: the number of paths, 0 to paths - 1, or the path of each member.  With `y0` or
+        `args` there are as many paths as rows; members with the same path see the same noise.
     increments : array_like, optional
         For an `SDE`: increments of W, (paths, steps, components), instead of those of its Brownian paths, for schemes
         that need nothing else of W.  A member takes the row of its path; by default each row has one member.
@@ -131,7 +131,7 @@ def build_ensemble_spec(
             rows[name] = _build_rows(name, value)
     chosen = _validate_paths(problem, paths, rows)
     count = _count_members(rows) if chosen is None else len(chosen)
-    if isinstance(problem, SDE) and ("t_span" in rows or "save_at" in rows):
+    if problem.form.is_stochastic and ("t_span" in rows or "save_at" in rows):
         raise ValueError("`t_span` and `save_at` of an SDE are the same for all members: give one row")
     if t_span is not None and "t_span" not in rows:
         problem = replace(problem, t_span=t_span)
@@ -143,9 +143,9 @@ def build_ensemble_spec(
 
 def _validate_paths(problem: Problem, paths, rows: dict[str, np.ndarray]) -> np.ndarray | None:
     """The Brownian path of each member of a stochastic problem, None for others."""
-    if not isinstance(problem, SDE):
+    if not problem.form.is_stochastic:
         if paths is not None:
-            raise TypeError(f"`paths` belongs to an `SDE`, and the problem is {type(problem).__name__}")
+            raise TypeError(f"`paths` belongs to an `SDE` or `Langevin`, and the problem is {type(problem).__name__}")
         return None
     if paths is None:
         return np.arange(_count_members(rows) if rows else 1)

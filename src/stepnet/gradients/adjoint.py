@@ -42,7 +42,7 @@ from stepnet.gradients.step_selection import (
     require_argument_gradients,
     select_steps,
 )
-from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, state_shape
+from stepnet.problem import ODE, Langevin, Partitioned, Problem, SecondOrder, state_shape
 from stepnet.records import explain_arguments, show_fields
 from stepnet.solving.integrate import find_scheme
 from stepnet.solving.planning import AdaptiveOptions
@@ -120,7 +120,7 @@ class Gradient:
         return flatten_derivatives(self.y0, self.args)
 
     def _half(self, which: int) -> np.ndarray:
-        if not isinstance(self.problem, (Partitioned, SecondOrder)):
+        if not isinstance(self.problem, (Partitioned, SecondOrder, Langevin)):
             raise AttributeError(f"an {type(self.problem).__name__} has no partitioned state; use `y0`")
         return np.split(self.y0, 2)[which].reshape(self.problem.q0.shape)
 

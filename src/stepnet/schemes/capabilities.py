@@ -9,6 +9,7 @@ from typing import Any
 
 from stepnet.problem import ProblemForm
 from stepnet.schemes.conditions import is_pair, tableau_of
+from stepnet.schemes.langevin import LangevinSplitting, StochasticVerlet
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.step_program import build_scheme_program
@@ -21,6 +22,11 @@ from stepnet.schemes.weak import WeakRK
 
 def find_refusal(scheme: Any, form: ProblemForm, single: str = "an `ODE`") -> str | None:
     """Why a scheme cannot run a problem of this form, None if it can; `single` names a problem without parts."""
+    if is_langevin(scheme):
+        is_own = form is ProblemForm.LANGEVIN
+        return None if is_own else f"{scheme.name} integrates Langevin dynamics; use `Langevin`"
+    if form is ProblemForm.LANGEVIN:
+        return f"{scheme.name} does not integrate Langevin dynamics; for `Langevin` take a scheme such as baoab"
     if is_stochastic(scheme):
         if form is not ProblemForm.STOCHASTIC:
             return f"{scheme.name} integrates stochastic equations; use `SDE`"
@@ -43,8 +49,13 @@ def find_refusal(scheme: Any, form: ProblemForm, single: str = "an `ODE`") -> st
 
 
 def is_stochastic(scheme: Any) -> bool:
-    """Whether a scheme integrates stochastic equations."""
-    return isinstance(scheme, (StochasticRK, WeakRK, TamedEuler, ReversibleHeun))
+    """Whether a scheme integrates stochastic equations, Langevin dynamics among them."""
+    return isinstance(scheme, (StochasticRK, WeakRK, TamedEuler, ReversibleHeun)) or is_langevin(scheme)
+
+
+def is_langevin(scheme: Any) -> bool:
+    """Whether a scheme integrates Langevin dynamics."""
+    return isinstance(scheme, (LangevinSplitting, StochasticVerlet))
 
 
 def find_noise_refusal(scheme: Any, noise: str, calculus: str) -> str | None:
@@ -114,8 +125,8 @@ def has_history(scheme: Any) -> bool:
 
 
 def takes_uneven_steps(scheme: Any) -> bool:
-    """Whether steps may have different lengths."""
-    return not has_history(scheme)
+    """Whether steps may have different lengths; weights of schemes for Langevin dynamics are those of one length."""
+    return not has_history(scheme) and not is_langevin(scheme)
 
 
 def takes_changed_states(scheme: Any) -> bool:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import UnknownName
-from stepnet.schemes import conditions, explicit, low_storage, multistep, stabilised, symplectic, weak
+from stepnet.schemes import conditions, explicit, langevin, low_storage, multistep, stabilised, symplectic, weak
 from stepnet.schemes import stochastic as stochastic_schemes
+from stepnet.schemes.langevin import LangevinSplitting, StochasticVerlet
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.stochastic import ReversibleHeun, StochasticRK, TamedEuler
@@ -19,6 +20,7 @@ from stepnet.schemes.weak import WeakRK
 from stepnet.validation import check, validate_flag
 
 STOCHASTIC = (StochasticRK, WeakRK, TamedEuler, ReversibleHeun)
+LANGEVIN = (LangevinSplitting, StochasticVerlet)
 RECORDS = (ExplicitRK, LowStorageRK, StabilisedRK, Splitting, Multistep)
 FAMILIES = {"rkc1": stabilised.rkc1, "rkc2": stabilised.rkc2, "rkl1": stabilised.rkl1, "rkl2": stabilised.rkl2}
 DEFAULT_STAGES = 10
@@ -53,9 +55,14 @@ def _stochastic_constants() -> dict[str, Any]:
     return {scheme.name: scheme for scheme in found}
 
 
+@cache
+def _langevin_constants() -> dict[str, Any]:
+    return {value.name: value for value in vars(langevin).values() if isinstance(value, LANGEVIN)}
+
+
 def is_scheme(value: Any) -> bool:
     """Whether a value is the record of a scheme."""
-    return isinstance(value, (*RECORDS, *STOCHASTIC))
+    return isinstance(value, (*RECORDS, *STOCHASTIC, *LANGEVIN))
 
 
 def get(name: Any, stages: int | None = None) -> Any:
@@ -88,9 +95,10 @@ def get(name: Any, stages: int | None = None) -> Any:
             stages = number
         if key in FAMILIES:
             return FAMILIES[key](DEFAULT_STAGES if stages is None else stages)
-        if key not in _constants() and key not in _stochastic_constants():
-            raise UnknownName("scheme", name, [*names(), *names(stochastic=True)])
-        found = _constants().get(key) or _stochastic_constants()[key]
+        known = _constants() | _stochastic_constants() | _langevin_constants()
+        if key not in known:
+            raise UnknownName("scheme", name, [*names(), *names(stochastic=True), *names(langevin=True)])
+        found = known[key]
     if stages is not None:
         raise ValueError(f"`stages` goes with {', '.join(FAMILIES)}; {key!r} has a fixed number")
     return found
@@ -103,14 +111,16 @@ def _split(key: str) -> tuple[str, int | None]:
     return (match[1], int(match[2])) if match else (key, None)
 
 
-@check(stochastic=validate_flag)
-def names(stochastic: bool = False) -> list[str]:
-    """The names that `get` knows, sorted: schemes for ordinary equations, or those for stochastic ones.
+@check(stochastic=validate_flag, langevin=validate_flag)
+def names(stochastic: bool = False, langevin: bool = False) -> list[str]:
+    """The names that `get` knows, sorted: schemes for ordinary equations, or those for `SDE`, or for `Langevin`.
 
     Parameters
     ----------
     stochastic : bool, optional
-        Whether to list schemes for stochastic equations.
+        Whether to list schemes for `SDE`.
+    langevin : bool, optional
+        Whether to list schemes for `Langevin`.
 
     Returns
     -------
@@ -122,7 +132,9 @@ def names(stochastic: bool = False) -> list[str]:
     >>> {"dopri5", "rk4", "verlet"} <= set(schemes.names())
     True
     """
-    return sorted(_stochastic_constants() if stochastic else (*_constants(), *FAMILIES))
+    if stochastic or langevin:
+        return sorted([*(_stochastic_constants() if stochastic else ()), *(_langevin_constants() if langevin else ())])
+    return sorted((*_constants(), *FAMILIES))
 
 
 def find(**properties: Any) -> list[Any]:

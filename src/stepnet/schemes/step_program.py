@@ -144,7 +144,7 @@ def find_inner_scheme(order: int) -> ExplicitRK:
     return RK4 if order <= 4 else VERNER65 if order <= 6 else DOP853
 
 
-class _ProgramWriter:
+class ProgramWriter:
     """Appends operations; equal ones are shared."""
 
     def __init__(self, n_rows: int) -> None:
@@ -208,13 +208,13 @@ def _write_nothing(n_rows: int) -> StepProgram:
 
 
 def _write_runge_kutta(table: Butcher) -> StepProgram:
-    writer = _ProgramWriter(1)
+    writer = ProgramWriter(1)
     return writer.program([writer.runge_kutta_step(table, 0)])
 
 
 def _write_sum_of_flows(scheme: Splitting, n_parts: int) -> StepProgram:
     """Each flow by one step of the inner scheme; each part has its own time."""
-    writer, row, clocks = _ProgramWriter(1), 0, [0.0] * n_parts
+    writer, row, clocks = ProgramWriter(1), 0, [0.0] * n_parts
     table = find_inner_scheme(scheme.order).butcher
     for part, fraction in scheme.sequence(n_parts):
         row = writer.runge_kutta_step(table, row, part, clocks[part], fraction)
@@ -233,13 +233,13 @@ def _write_drifts_and_kicks(scheme: Splitting, is_second_order: bool, can_carry:
     is_carried = can_carry and first == last and not (is_second_order and first == 0)
     n_rows = 3 if is_carried else 2
 
-    def slope_of(writer: _ProgramWriter, part: int, rows: list[int], clocks: Any) -> int:
+    def slope_of(writer: ProgramWriter, part: int, rows: list[int], clocks: Any) -> int:
         return rows[1] if part == 0 and is_second_order else writer.slope(part, rows[1 - part], clocks[1 - part])
 
-    def with_slope(writer: _ProgramWriter, rows: list[int], clocks: Any) -> list[int]:
+    def with_slope(writer: ProgramWriter, rows: list[int], clocks: Any) -> list[int]:
         return [*rows, slope_of(writer, first, rows, clocks)] if is_carried else rows
 
-    opening, step, back = _ProgramWriter(n_rows), _ProgramWriter(n_rows), _ProgramWriter(n_rows)
+    opening, step, back = ProgramWriter(n_rows), ProgramWriter(n_rows), ProgramWriter(n_rows)
     rows, clocks, done = [0, 1], [0.0, 0.0], []
     for i, (part, fraction) in enumerate(flows):
         slope = 2 if i == 0 and is_carried else slope_of(step, part, rows, clocks)
@@ -266,7 +266,7 @@ def _write_multistep(scheme: Multistep) -> SchemeProgram:
     is_second = scheme.derivative == 2
     part, n_states, n_slopes, started = int(is_second), len(scheme.alpha), len(scheme.beta), scheme.n_steps - 1
     n_rows = n_states + n_slopes + is_second
-    opening = _ProgramWriter(n_rows)
+    opening = ProgramWriter(n_rows)
     states, velocity = [0], n_rows - 1
     for j in range(started):
         if isinstance(scheme.starter, Splitting):
@@ -289,7 +289,7 @@ def build_window(scheme: Multistep) -> SchemeProgram:
     The opening computes their slopes.  A second-order problem has a velocity with every state.
     """
     is_second, n, n_slopes = scheme.derivative == 2, scheme.n_steps, len(scheme.beta)
-    opening = _ProgramWriter(n + n_slopes + is_second * n)
+    opening = ProgramWriter(n + n_slopes + is_second * n)
     slopes = [opening.slope(int(is_second), j, -j, -j) for j in range(n_slopes)]
     velocities = list(range(n + n_slopes, opening.n_rows))
     state = [row for pair in zip(range(n), velocities, strict=True) for row in pair] if is_second else range(n)
@@ -314,7 +314,7 @@ def _write_long_midpoint(factor: int) -> StepProgram:
     The two-step midpoint rule is the leapfrog of this system, so errors of alternating sign propagate backward in time
     in both.
     """
-    step, apart = _ProgramWriter(2), 1 / factor
+    step, apart = ProgramWriter(2), 1 / factor
     z = step.moved(1, [step.slope(0, 0, 0.0)], [0.5 + apart])
     x = step.moved(0, [step.slope(0, z, 0.5)], [1.0])
     slope = step.slope(0, x, 1.0)
@@ -326,7 +326,7 @@ def _write_long_midpoint(factor: int) -> StepProgram:
 
 def _write_long_leapfrog(apart: float) -> StepProgram:
     """Verlet's step from q and its velocity, (q - q_old) / (apart h) + apart h a / 2; rows are q, v, q_old, v_old."""
-    step = _ProgramWriter(4)
+    step = ProgramWriter(4)
     slope = step.slope(1, 0, 0.0)
     half = step.sum([(0, 1 / apart, -1), (2, -1 / apart, -1), (slope, 0.5 * (apart + 1), 1)])
     q = step.moved(0, [half], [1.0])
@@ -340,7 +340,7 @@ def _write_long_leapfrog(apart: float) -> StepProgram:
 def _write_multistep_step(scheme: Multistep, n_states: int, n_velocities: int) -> StepProgram:
     """A step that passes on `n_states` states, their slopes, and `n_velocities` velocities."""
     is_second, n_slopes = scheme.derivative == 2, len(scheme.beta)
-    step = _ProgramWriter(n_states + n_slopes + is_second * n_velocities)
+    step = ProgramWriter(n_states + n_slopes + is_second * n_velocities)
     y, f = list(range(n_states)), list(range(n_states, n_states + n_slopes))
     terms = [(row, a, 0) for row, a in zip(y, scheme.alpha, strict=False)]
     new = step.sum([*terms, *((row, b, scheme.derivative) for row, b in zip(f, scheme.beta, strict=True))])
@@ -356,12 +356,12 @@ def _ends_with_a_drift(starter: Any) -> bool:
     return isinstance(starter, Splitting) and starter.sequence()[-1][0] == 0
 
 
-def _write_end_velocity(writer: _ProgramWriter, new: int, old: int, slope: int) -> int:
+def _write_end_velocity(writer: ProgramWriter, new: int, old: int, slope: int) -> int:
     """(q_(n+1) - q_n) / h + h a_(n+1) / 2."""
     return writer.sum([(new, 1.0, -1), (old, -1.0, -1), (slope, 0.5, 1)])
 
 
-def _write_kick_drift_kick(writer: _ProgramWriter, scheme: Splitting, q: int, v: int, clock: int) -> tuple[int, int]:
+def _write_kick_drift_kick(writer: ProgramWriter, scheme: Splitting, q: int, v: int, clock: int) -> tuple[int, int]:
     """A step of a splitting scheme on q'' = a(t, q); a final kick has the slope of the next step's first kick."""
     moved = float(clock)
     for part, fraction in scheme.sequence():
@@ -376,7 +376,7 @@ def _write_two_steps_back(scheme: Multistep) -> StepProgram:
     """y_(n-1) from y_(n+1) and y_n; time is that of step n."""
     is_second = scheme.derivative == 2
     part, power, (a0, a1), (b0,) = int(is_second), scheme.derivative, scheme.alpha, scheme.beta
-    writer = _ProgramWriter(4 if is_second else 3)
+    writer = ProgramWriter(4 if is_second else 3)
     slope = writer.slope(part, 1, 0.0)
     old = writer.sum([(0, 1 / a1, 0), (1, -a0 / a1, 0), (slope, -b0 / a1, power)])
     moved = [1, old, slope]
@@ -403,13 +403,13 @@ def build_stochastic_program(scheme: Any, kind: str, n_components: int = 1) -> S
 
 @lru_cache(maxsize=256)
 def build_stochastic_pair(scheme: StochasticRK, kind: str) -> StepProgram:
-    """Build a step with its error estimate: rows are the state and the estimate, which is an output only."""
+    """Build a step with its error estimates, of drift and of noise, which are outputs only: rows 1 and 2."""
     return _write_stochastic_runge_kutta(scheme, kind, has_estimate=True)
 
 
 def _write_stochastic_runge_kutta(scheme: StochasticRK, kind: str, has_estimate: bool = False) -> StepProgram:
     """Stages in turn; those that nothing depends on are omitted."""
-    writer = _ProgramWriter(2 if has_estimate else 1)
+    writer = ProgramWriter(3 if has_estimate else 1)
     f: dict[int, int] = {}
     g: dict[int, int] = {}
 
@@ -441,7 +441,8 @@ def _write_stochastic_runge_kutta(scheme: StochasticRK, kind: str, has_estimate:
         new = writer.sum([(new, 1.0, 0), *terms])
     if not has_estimate:
         return writer.program([new])
-    return writer.program([new, writer.sum(list_terms(*_subtract_embedded(scheme)))])
+    alpha, beta = _subtract_embedded(scheme)
+    return writer.program([new, writer.sum(list_terms(alpha, ())), writer.sum(list_terms((), beta))])
 
 
 def _subtract_embedded(scheme: StochasticRK) -> tuple[Any, Any]:
@@ -459,7 +460,7 @@ def _subtract(x: Iterable[float], y: Iterable[float]) -> tuple[float, ...]:
 
 
 def _write_tamed_euler(kind: str) -> StepProgram:
-    writer = _ProgramWriter(1)
+    writer = ProgramWriter(1)
     noise = writer.noise_of(writer.slope(DIFFUSION, 0, 0.0), "W", kind)
     return writer.program(
         [writer.sum([(0, 1.0, 0), (noise, 1.0, 0), (writer.tamed(writer.slope(DRIFT, 0, 0.0)), 1.0, 1)])]
@@ -468,7 +469,9 @@ def _write_tamed_euler(kind: str) -> StepProgram:
 
 def _write_weak_together(scheme: WeakRK, kind: str) -> StepProgram:
     """Stages of all components at once: a component of the noise does not change the diffusion of another one."""
-    writer, f, g = _ProgramWriter(1), [], []
+    writer = ProgramWriter(1)
+    f: list[int] = []
+    g: list[int] = []
     for i in range(len(scheme.alpha)):
         drifts = [(k, w, 1) for k, w in zip(f, scheme.A1[i], strict=False)]
         noises = [(writer.noise_of(k, "sqrt(h)", kind), w, 0) for k, w in zip(g, scheme.B1[i], strict=False) if w != 0]
@@ -485,7 +488,7 @@ def _write_weak_together(scheme: WeakRK, kind: str) -> StepProgram:
 
 def _write_weak_columns(scheme: WeakRK, m: int) -> StepProgram:
     """Stages of each component k of the noise, from which the column k of the diffusion is used."""
-    writer, s = _ProgramWriter(1), len(scheme.alpha)
+    writer, s = ProgramWriter(1), len(scheme.alpha)
     f: list[int] = []
     g: list[list[int]] = []  # by stage and component
     V, root, pairs = Noise("V"), Noise("sqrt(h)"), Noise("V2", True)
@@ -527,16 +530,16 @@ def _write_weak_columns(scheme: WeakRK, m: int) -> StepProgram:
 def _write_reversible_heun(kind: str) -> SchemeProgram:
     """Rows are y and z; the drift and the diffusion at z are evaluated again in the next step."""
 
-    def average(writer: _ProgramWriter, y: int, z: int, z_new: int, c: float, sign: float) -> int:
+    def average(writer: ProgramWriter, y: int, z: int, z_new: int, c: float, sign: float) -> int:
         slopes = [writer.slope(DRIFT, z, c), writer.slope(DRIFT, z_new, 1.0 - c)]
         spreads = [writer.slope(DIFFUSION, z, c), writer.slope(DIFFUSION, z_new, 1.0 - c)]
         noises = [(writer.noise_of(g, "W", kind), 0.5 * sign, 0) for g in spreads]
         return writer.sum([(y, 1.0, 0), *noises, *((f, 0.5 * sign, 1) for f in slopes)])
 
-    def move(writer: _ProgramWriter, c: float, sign: float) -> StepProgram:
+    def move(writer: ProgramWriter, c: float, sign: float) -> StepProgram:
         noise = writer.noise_of(writer.slope(DIFFUSION, 1, c), "W", kind)
         z = writer.sum([(0, 2.0, 0), (1, -1.0, 0), (noise, sign, 0), (writer.slope(DRIFT, 1, c), sign, 1)])
         return writer.program([average(writer, 0, 1, z, c, sign), z])
 
     opening = StepProgram(2, (), (0, 0), 0)
-    return SchemeProgram(opening, move(_ProgramWriter(2), 0.0, 1.0), (0,), move(_ProgramWriter(2), 1.0, -1.0))
+    return SchemeProgram(opening, move(ProgramWriter(2), 0.0, 1.0), (0,), move(ProgramWriter(2), 1.0, -1.0))

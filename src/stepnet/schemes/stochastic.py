@@ -59,9 +59,12 @@ class Orders:
 
 @dataclass(frozen=True)
 class EmbeddedWeights:
-    """Weights of an embedded scheme on the same stages; its distance from the scheme is the error estimate.
+    """Weights of an embedded scheme on the same stages, whose distance from the scheme is the error estimate.
 
-    The estimate is O(h^(order + 1/2)), where `order` is the strong order of the embedded scheme.
+    The distances of drift and noise are taken apart and their absolute values added, because their sum may be much
+    smaller than both.  The estimate is O(h^(order + 1/2)), where `order` is the strong order of the embedded scheme.
+
+    C. Rackauckas, Q. Nie (2017), Discrete Contin. Dyn. Syst. B 22:2731.
     """
 
     alpha: Row

@@ -14,6 +14,7 @@ from stepnet.errors import Interrupted, SolveFailed, StiffnessWarning
 from stepnet.problem import (
     ODE,
     SDE,
+    Langevin,
     Partitioned,
     Problem,
     SecondOrder,
@@ -67,12 +68,12 @@ def solve(
 
     Parameters
     ----------
-    problem : ODE, Partitioned, SecondOrder, Split or SDE
+    problem : ODE, Partitioned, SecondOrder, Split, SDE or Langevin
         What to solve.
     scheme : record or str, optional
         A scheme or its name, such as "dopri5", "rk4" or "verlet"; see `schemes.names()`.  By default it is "tsit5", and
         "verlet" for fixed `steps` of a `SecondOrder` or separable `Partitioned` problem; for an `SDE` "euler_maruyama"
-        (Ito) or "stochastic_heun" (Stratonovich).
+        (Ito) or "stochastic_heun" (Stratonovich), for a `Langevin` problem "baoab".
     steps : int or array_like, optional
         The number of equal steps, or an array of step times from t0 to t1.  Without it the steps are adaptive, which
         needs a pair.
@@ -119,12 +120,13 @@ def solve(
     """
     scheme = find_scheme(problem, scheme, steps)
     if path is not None:
-        if not isinstance(problem, SDE):
-            raise TypeError(f"`path` belongs to an `SDE`, and the problem is {type(problem).__name__}")
+        if not isinstance(problem, (SDE, Langevin)):
+            raise TypeError(f"`path` belongs to an `SDE` or `Langevin`, and the problem is {type(problem).__name__}")
         problem = replace(problem, path=path)
-    if dense and isinstance(problem, SDE):
+    if dense and problem.form.is_stochastic:
         raise ValueError(
-            "`dense` is not available for an `SDE`: its paths are no polynomials; give `save_at` or more `steps`"
+            f"`dense` is not available for {type(problem).__name__}: its paths are no polynomials; give `save_at` or "
+            f"more `steps`"
         )
     choices = AdaptiveOptions(rtol, atol, first_step, max_step, controller, norm, max_steps)
     watched, moved = validate_events(scheme, events), validate_projection(scheme, project)
@@ -149,7 +151,7 @@ def solve_streaming(
     """
     stepping = plan_steps(problem, scheme, steps, choices)
     if isinstance(stepping, AdaptiveSteps):
-        if isinstance(problem, SDE):
+        if problem.form.is_stochastic:
             raise ValueError(
                 "`steps` are needed for derivatives of an `SDE`; to differentiate an adaptive run, solve with "
                 "`cells=1` and give the times of its solution as `steps`"
@@ -211,8 +213,8 @@ def start(
     Integrator by rk4 at t = 0.1 of 1, h = 0.1, 1 steps
     """
     scheme = find_scheme(problem, scheme, steps)
-    if isinstance(problem, SDE):
-        raise TypeError("`start` does not take an `SDE`; solve it in parts with `save_at`")
+    if problem.form.is_stochastic:
+        raise TypeError(f"`start` does not take {type(problem).__name__}; solve it in parts with `save_at`")
     choices = AdaptiveOptions(rtol, atol, first_step, max_step, controller, norm, max_steps)
     plan = Plan(plan_steps(problem, scheme, steps, choices, may_be_endless=True), plan_saving(problem, None, 0))
     integrator = Integrator(problem, scheme, plan)
@@ -355,10 +357,9 @@ def import_engine():
 
 def find_scheme(problem, scheme, steps=None):
     """Return the scheme, given as record or name, or the default; refuse one that cannot run the problem."""
-    if not isinstance(problem, (ODE, Partitioned, SecondOrder, Split, SDE)):
-        raise TypeError(
-            f"`problem` must be an ODE, Partitioned, SecondOrder, Split or SDE, found {type(problem).__name__}"
-        )
+    if not isinstance(problem, (ODE, Partitioned, SecondOrder, Split, SDE, Langevin)):
+        wanted = "an ODE, Partitioned, SecondOrder, Split, SDE or Langevin"
+        raise TypeError(f"`problem` must be {wanted}, found {type(problem).__name__}")
     scheme = catalogue.get(_choose_default_scheme(problem, steps) if scheme is None else scheme)
     require_match(problem, scheme)
     return scheme
@@ -369,6 +370,8 @@ def _choose_default_scheme(problem: Problem, steps) -> str:
 
     For a stochastic problem the simplest scheme of its calculus.
     """
+    if isinstance(problem, Langevin):
+        return "baoab"
     if isinstance(problem, SDE):
         return "euler_maruyama" if problem.calculus == "ito" else "stochastic_heun"
     return "verlet" if steps is not None and problem.form.has_separate_halves else "tsit5"

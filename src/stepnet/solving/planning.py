@@ -22,6 +22,7 @@ from stepnet.schemes.capabilities import (
     find_noise_refusal,
     find_refusal,
     is_adaptive,
+    is_langevin,
     is_stochastic,
     takes_changed_states,
     takes_uneven_steps,
@@ -82,10 +83,8 @@ def plan_adaptive_steps(problem: Problem, scheme, choices: AdaptiveOptions) -> A
     rtol, atol, first_step, max_step, controller, norm, max_steps = choices
     if not is_adaptive(scheme):
         if is_stochastic(scheme):
-            raise ValueError(
-                f"{scheme.name} has no error estimate to choose its steps by; give `steps`, or take a pair such as "
-                f"sriw1 or, for additive noise, sra1"
-            )
+            other = "" if is_langevin(scheme) else ", or take a pair such as sriw1 or, for additive noise, sra1"
+            raise ValueError(f"{scheme.name} has no error estimate to choose its steps by; give `steps`{other}")
         if is_symplectic(scheme):
             raise ValueError(
                 f"{scheme.name} is symplectic and keeps its long-time behaviour only with equal steps, so it takes no "
@@ -132,7 +131,7 @@ def plan_fixed_steps(problem: Problem, scheme, steps, choices: AdaptiveOptions) 
         return FixedSteps(validate_count("steps", steps, 1, MOST_STEPS, "times are 64-bit floating-point numbers"))
     grid = _as_times("steps", steps, "; for a step size h give `steps=round((t1 - t0) / h)`")
     if not takes_uneven_steps(scheme):
-        raise ValueError(f"{scheme.name} is a multistep scheme for equal steps; give `steps` as a number")
+        raise ValueError(f"{scheme.name} is a scheme for equal steps; give `steps` as a number")
     t0, t1 = problem.t_span
     _require_monotone("steps", grid, t0, t1)
     if len(grid) < 2 or grid[0] != t0 or grid[-1] != t1:

@@ -22,7 +22,7 @@ from stepnet.engines.numba_engine.runs.job import Job
 from stepnet.engines.numba_engine.runs.recompilation import Recompilation
 from stepnet.engines.numba_engine.runs.stepper import Stepper
 from stepnet.errors import NoIdentity
-from stepnet.problem import Problem, ProblemForm
+from stepnet.problem import Problem
 from stepnet.schemes.capabilities import has_continuous_extension
 from stepnet.solution import Status
 
@@ -134,7 +134,7 @@ def prepare(problem: Problem, scheme, plan: Plan) -> Job:
 
 def run(problem: Problem, scheme, plan: Plan) -> Outcome:
     """Solve the problem with the scheme according to the plan."""
-    if problem.form is ProblemForm.STOCHASTIC:
+    if problem.form.is_stochastic:
         return _run_stochastic(problem, scheme, plan)
     try:
         job = prepare(problem, scheme, plan)

@@ -16,10 +16,10 @@ from stepnet.engines.numba_engine.adjoint.step_sweeps import (
 )
 from stepnet.engines.numba_engine.derivatives.pullbacks import build_parts, build_stochastic_parts
 from stepnet.engines.numba_engine.random.step_noise import PathNoise
-from stepnet.engines.numba_engine.rhs.stochastic_parts import build_stochastic_fields, find_product_kind
-from stepnet.problem import SDE, Problem, ProblemForm
+from stepnet.engines.numba_engine.rhs.stochastic_parts import build_stochastic_fields, find_stochastic_program
+from stepnet.problem import Problem, ProblemForm, StochasticProblem
 from stepnet.schemes.capabilities import has_history, moves_parts
-from stepnet.schemes.step_program import SchemeProgram, build_scheme_program, build_stochastic_program
+from stepnet.schemes.step_program import SchemeProgram, build_scheme_program
 
 
 class DifferentiableRun:
@@ -37,7 +37,7 @@ class DifferentiableRun:
             scheme = starter if n_steps < scheme.n_steps else scheme
             self._make_starting = partial(DifferentiableRun, problem, starter, n_steps, grid, has_times, differences)
         self.problem, self.scheme, self.n_steps = problem, scheme, n_steps
-        if problem.form is ProblemForm.STOCHASTIC:
+        if problem.form.is_stochastic:
             self._prepare_stochastic(problem, scheme, n_steps, grid, differences)
             return
         is_parted = moves_parts(scheme, problem.form)
@@ -59,13 +59,14 @@ class DifferentiableRun:
         self.begin = self.scheme_program.opening.steps
 
     def _prepare_stochastic(
-        self, problem: SDE, scheme, n_steps: int, grid: np.ndarray | None, differences: bool
+        self, problem: StochasticProblem, scheme, n_steps: int, grid: np.ndarray | None, differences: bool
     ) -> None:
         """Steps with noise, which is drawn again in each sweep."""
-        kind, stepping = find_product_kind(problem), FixedSteps(n_steps, grid)
-        self.scheme_program = build_stochastic_program(scheme, kind, problem.n_components)
+        stepping = FixedSteps(n_steps, grid)
+        self.scheme_program = find_stochastic_program(problem, scheme, n_steps)
         self.parts = build_stochastic_parts(problem, build_stochastic_fields(problem, scheme), differences)
-        self._own_rows, self.n, self.begin = slice(0, 1), problem.initial.size, 0
+        n_own = len(self.scheme_program.state)
+        self._own_rows, self.n, self.begin = slice(0, n_own), problem.initial.size // n_own, 0
         t0, t1 = problem.t_span
         clock = StepClock(t0, (t1 - t0) / n_steps, np.zeros(0) if grid is None else grid)
         noise = PathNoise(problem, stepping, self.scheme_program.step, problem.n_components)

@@ -46,7 +46,7 @@ from stepnet.engines.numba_engine.tracing.joint_trace import compile_joined
 from stepnet.engines.numba_engine.tracing.symbols import CannotTrace
 from stepnet.engines.numba_engine.tracing.trace import Trace, trace
 from stepnet.errors import NoDerivative
-from stepnet.problem import SDE, Problem
+from stepnet.problem import Problem, StochasticProblem
 
 _kept: WeakKeyDictionary = WeakKeyDictionary()
 _long: WeakKeyDictionary = WeakKeyDictionary()
@@ -97,7 +97,7 @@ def build_parts(
 
 
 def build_stochastic_parts(
-    problem: SDE, fields: tuple[CompiledRHS, ...], differences: bool
+    problem: StochasticProblem, fields: tuple[CompiledRHS, ...], differences: bool
 ) -> tuple[PartPullback, ...]:
     """Drift, diffusion and what is derived from their traces, with their pullbacks."""
     functions = list_functions(problem)

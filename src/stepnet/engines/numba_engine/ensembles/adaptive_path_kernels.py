@@ -29,7 +29,7 @@ LEAF, ACCEPTED, REJECTED, NEXT_STOP, WAS_REJECTED, SAVED = range(6)
 FRACTION, T, H, ERROR_1, ERROR_2 = range(5)
 PARTS_OF_STEP = 32  # that the end of a step may be moved back to a coarser dyadic time, which takes fewer draws
 LEAST_ERROR = 1e-4  # that the controller remembers
-Y, ESTIMATE = 0, 1  # rows of a step with its estimate
+Y = 0  # the row of the state
 
 
 class PathSource(NamedTuple):
@@ -60,7 +60,7 @@ class AdaptiveClock(NamedTuple):
 
 
 class PathProgress(NamedTuple):
-    """The position of a run: whole numbers, real numbers, and the state with the estimate of the last attempt."""
+    """The position of a run: whole numbers, real numbers, and the state."""
 
     counts: np.ndarray
     numbers: np.ndarray
@@ -130,7 +130,7 @@ def store(now, t, n, out_t, out_y):
     i = now.counts[SAVED]
     out_t[i] = t
     for k in range(n):
-        out_y[i, k] = now.state[Y, k]
+        out_y[i, k] = now.state[k]
     now.counts[SAVED] = i + 1
 
 
@@ -146,7 +146,7 @@ def accept(clock, how, now, work, new, error, h, end, n, out_t, out_y):
     now.counts[ACCEPTED] += 1
     now.counts[LEAF], now.numbers[FRACTION], now.numbers[T] = leaf, fraction, t
     for k in range(n):
-        now.state[Y, k] = work[new, k]
+        now.state[k] = work[new, k]
     is_saved = False
     while now.counts[NEXT_STOP] < clock.times.shape[0] and is_stop and clock.times[now.counts[NEXT_STOP]] <= t:
         if now.counts[NEXT_STOP] < clock.n_wanted:
@@ -158,18 +158,20 @@ def accept(clock, how, now, work, new, error, h, end, n, out_t, out_y):
 
 
 @inlined
-def find_error(work, new, estimate, how, n):
-    """The scaled norm of the estimate, NaN if the new state is not finite."""
+def find_error(work, outputs, how, n):
+    """The scaled norm of |estimate of the drift| + |estimate of the noise|, NaN if the new state is not finite."""
+    new, drift, noise = outputs[0], outputs[1], outputs[2]
     if not is_finite_row(work, new, n):
         return np.nan
-    return scaled_norm(work, estimate, Y, new, how.atol, how.rtol, how.norm, StateSize(n, n))
+    for k in range(n):
+        work[drift, k] = abs(work[drift, k]) + abs(work[noise, k])
+    return scaled_norm(work, drift, Y, new, how.atol, how.rtol, how.norm, StateSize(n, n))
 
 
 @Kernel
 def run_adaptive_path(fields, p, tape, scratch, how, source, clock, now, variables, out_t, out_y, most):
     """Take at most `most` attempts; PAUSED if the end is not reached, FULL if there is no space to save states."""
-    n, work = now.state.shape[1], scratch.work
-    new, estimate = tape.outputs[0], tape.outputs[1]
+    n, work = now.state.shape[0], scratch.work
     for _ in range(most):
         if now.counts[NEXT_STOP] == clock.times.shape[0]:
             return DONE
@@ -181,13 +183,13 @@ def run_adaptive_path(fields, p, tape, scratch, how, source, clock, now, variabl
         h = end[2] - now.numbers[T]
         draw_variables(source, now, end[0], end[1], h, variables)
         for k in range(n):
-            work[Y, k] = now.state[Y, k]
+            work[Y, k] = now.state[k]
         scale(tape, scratch.weights, scratch.back[:0], h)
         if not execute(fields, p, tape, scratch.weights, work, now.numbers[T], h, n, variables):
             return FIELD_RAISED
-        error = find_error(work, new, estimate, how, n)
+        error = find_error(work, tape.outputs, how, n)
         if error <= 1.0:
-            accept(clock, how, now, work, new, error, h, end, n, out_t, out_y)
+            accept(clock, how, now, work, tape.outputs[0], error, h, end, n, out_t, out_y)
             continue
         now.counts[REJECTED] += 1
         now.counts[WAS_REJECTED] = 1

@@ -97,7 +97,7 @@ def run_adaptive(problem: SDE, scheme, plan: Plan) -> Outcome:
     status = Status.INTERRUPTED if found.code == PAUSED else STATUS[found.code]
     failure = None
     if status not in (Status.COMPLETED, Status.INTERRUPTED):
-        norm = float(np.linalg.norm(found.now.state[0]))
+        norm = float(np.linalg.norm(found.now.state))
         advice = "" if found.exception else "take larger tolerances, or `steps`"
         failure = Failure(
             t_end, float(found.now.numbers[H]), norm, float("nan"), advice=advice, exception=found.exception
@@ -119,7 +119,7 @@ def run_adaptive_ensemble(
         counts, number = found.now.counts, len(found.t)
         y[i, :number] = found.y
         if not n_times:
-            y[i, 0] = found.now.state[0]
+            y[i, 0] = found.now.state
         codes[i], t_end[i] = found.code, found.now.numbers[T]
         accepted[i], rejected[i], saved[i] = counts[ACCEPTED], counts[REJECTED], number
 
@@ -149,8 +149,7 @@ def _run_path(own: AdaptiveRun, wanted: np.ndarray | None, every: int) -> PathRe
     grid = NoiseGrid(problem.t_span, 1 if problem.cells is None else problem.cells)
     layout = NoiseLayout.of(own.program, problem.n_components)
     clock, source = _build_clock(own, grid, wanted, every), _build_source(own, grid, layout)
-    now = PathProgress(np.zeros(6, np.int64), np.ones(5), np.zeros((2, n)))
-    now.state[0] = problem.initial
+    now = PathProgress(np.zeros(6, np.int64), np.ones(5), np.array(problem.initial))
     span = problem.t_span[1] - problem.t_span[0]
     now.numbers[FRACTION], now.numbers[T] = 0.0, problem.t_span[0]
     now.numbers[H] = own.stepping.first_step or FIRST_FRACTION * span

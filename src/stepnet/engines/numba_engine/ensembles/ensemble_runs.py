@@ -100,7 +100,7 @@ def run_ensemble(
     problem: Problem, scheme, plan: Plan, members: Members, workers: int = 1, show=ignore_progress
 ) -> EnsembleOutcome:
     """Solve the problem for many members; `show(n)` is called when n more are complete."""
-    if problem.form is ProblemForm.STOCHASTIC:
+    if problem.form.is_stochastic:
         return _run_stochastic(problem, scheme, plan, members, workers, show)
     n, times = problem.initial.size, max(1, members.save_at.shape[1])
     counts = [np.zeros(members.number, np.int64) for _ in range(4)]

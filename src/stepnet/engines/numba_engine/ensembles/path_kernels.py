@@ -22,13 +22,16 @@ FIRST, LAST, STEP, SAVED, IS_LOADED, DRAWN = range(6)
 
 
 class PathSteps(NamedTuple):
-    """Addresses of opening and steps, their number, steps at which states are saved, rows of the state, variables."""
+    """Addresses of opening and steps, their number, steps at which states are saved, numbers of a state, variables.
+
+    A state has `width` numbers: those of the problem first, then what the scheme carries from step to step.
+    """
 
     opening: int
     steps: int
     n_steps: int
     after: np.ndarray
-    n_rows: int
+    width: int
     n_variables: int
     chunk: int
 
@@ -169,7 +172,7 @@ def store_paths(ends, even, group, j, n):
     """Store the states of the columns as the j-th saved states of their members, unless they are not finite."""
     for column in range(count_columns(group)):
         half, lane, i = column // LANES, column % LANES, find_member(group, column)
-        if group.retired[column] == 0 and is_finite_column(group.work, half, lane, even.n_rows * n):
+        if group.retired[column] == 0 and is_finite_column(group.work, half, lane, even.width):
             for k in range(n):
                 ends.y[i, j, k] = group.work[half, k, lane]
             ends.saved[i] += 1
@@ -195,7 +198,7 @@ def find_stop(even, group, s, count):
 @compiled
 def retire_paths(starts, ends, even, group, count, n):
     """Repeat a chunk step by step, and note the last valid states of the paths that become NaN or infinite."""
-    rows = even.n_rows * n
+    rows = even.width
     copy_states(group.before, group.work)
     for s in range(count):
         copy_states(group.work, group.before)
@@ -227,7 +230,7 @@ def advance_chunk(noise, starts, ends, even, group, n):
     is_valid = True
     for column in range(count_columns(group)):
         is_valid = is_valid and (
-            group.retired[column] != 0 or is_finite_column(group.work, column // LANES, column % LANES, even.n_rows * n)
+            group.retired[column] != 0 or is_finite_column(group.work, column // LANES, column % LANES, even.width)
         )
     if not is_valid:
         retire_paths(starts, ends, even, group, count, n)

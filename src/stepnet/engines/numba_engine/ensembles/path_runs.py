@@ -37,11 +37,11 @@ from stepnet.engines.numba_engine.random.step_noise import (
 )
 from stepnet.engines.numba_engine.rhs.arguments import pack
 from stepnet.engines.numba_engine.rhs.ladder import RUNGS, CompiledRHS
-from stepnet.engines.numba_engine.rhs.stochastic_parts import build_stochastic_fields, find_product_kind
+from stepnet.engines.numba_engine.rhs.stochastic_parts import build_stochastic_fields, find_stochastic_program
 from stepnet.engines.numba_engine.runs.driver import STATUS
 from stepnet.noise.counters import GROUP
-from stepnet.problem import SDE
-from stepnet.schemes.step_program import SchemeProgram, build_stochastic_program
+from stepnet.problem import StochasticProblem
+from stepnet.schemes.step_program import SchemeProgram
 from stepnet.solution import Failure, Statistics, Status
 
 STEPS_ALONE = 256  # of one path between two checks of its state
@@ -52,11 +52,16 @@ SHARED_BYTES = 2**18  # of the random variables of a group, if members with the 
 class StochasticRun(NamedTuple):
     """Drift, diffusion and step program of a run, with the numbers of its steps."""
 
-    problem: SDE
+    problem: StochasticProblem
     fields: tuple[CompiledRHS, ...]
     program: SchemeProgram
     stepping: FixedSteps
     n_components: int
+
+    @property
+    def n(self) -> int:
+        """Entries of a row of the step program."""
+        return self.problem.initial.size // len(self.program.state)
 
     @property
     def layout(self) -> NoiseLayout:
@@ -71,15 +76,15 @@ class StochasticRun(NamedTuple):
         return "; ".join(field.reason for field in self.fields if field.reason)
 
 
-def prepare_run(problem: SDE, scheme, stepping: FixedSteps) -> StochasticRun:
+def prepare_run(problem: StochasticProblem, scheme, stepping: FixedSteps) -> StochasticRun:
     """The compiled functions and the step program of a run."""
     fields = build_stochastic_fields(problem, scheme)
-    program = build_stochastic_program(scheme, find_product_kind(problem), problem.n_components)
+    program = find_stochastic_program(problem, scheme, stepping.n_steps)
     return StochasticRun(problem, fields, program, stepping, problem.n_components)
 
 
 def run_stochastic_ensemble(
-    problem: SDE, scheme, plan: Plan, members: Members, workers: int = 1, show=ignore_progress
+    problem: StochasticProblem, scheme, plan: Plan, members: Members, workers: int = 1, show=ignore_progress
 ) -> EnsembleOutcome:
     """Solve for many paths; `members.paths` holds the number of each."""
     return _run_members(prepare_run(problem, scheme, plan.stepping), scheme, members, {}, workers, show)
@@ -181,7 +186,7 @@ def _collect_increments(members: Members) -> np.ndarray:
 
 
 def _generate_steps(own: StochasticRun, after: np.ndarray, chunk: int) -> PathSteps:
-    n, layout = own.problem.initial.size, own.layout
+    n, layout = own.n, own.layout
     opening, step = own.program.opening, own.program.step
 
     def find(program, noise):
@@ -189,14 +194,13 @@ def _generate_steps(own: StochasticRun, after: np.ndarray, chunk: int) -> PathSt
         return find_lane_address(own.fields, program, ("paths", n, noise.size), "steps", write, program.n_slopes)
 
     addresses = find(opening, NoiseLayout({}, 0)), find(step, layout)
-    return PathSteps(*addresses, own.stepping.n_steps, after, step.n_rows, layout.size, chunk)
+    return PathSteps(*addresses, own.stepping.n_steps, after, step.n_rows * n, layout.size, chunk)
 
 
 def _allocate_group(
     own: StochasticRun, noise: StepNoise, even: PathSteps, n_parameters: int, first: int, last: int
 ) -> PathGroup:
-    n, m = own.problem.initial.size, own.n_components
-    rows = (HALVES, even.n_rows * n, LANES)
+    m, rows = own.n_components, (HALVES, even.width, LANES)
     return PathGroup(
         np.zeros(rows),
         np.zeros(rows),
@@ -212,7 +216,7 @@ def _allocate_group(
 
 
 def build_runner(
-    own: StochasticRun, problem: SDE, parts: tuple[PartPullback, ...], increments: np.ndarray | None = None
+    own: StochasticRun, problem: StochasticProblem, parts: tuple[PartPullback, ...], increments: np.ndarray | None = None
 ) -> partial:
     """`ProgramRunner` of the programs of a run, for one path."""
     t0, t1 = problem.t_span
@@ -220,7 +224,7 @@ def build_runner(
     grid = np.zeros(0) if stepping.grid is None else stepping.grid
     clock = StepClock(t0, (t1 - t0) / stepping.n_steps, grid)
     noise = PathNoise(problem, stepping, own.program.step, own.n_components, increments)
-    return partial(ProgramRunner, parts, n=problem.initial.size, clock=clock, has_times=False, noise=noise)
+    return partial(ProgramRunner, parts, n=own.n, clock=clock, has_times=False, noise=noise)
 
 
 def run_one_by_one(run_alone, first: int, last: int):
@@ -247,8 +251,9 @@ def _run_alone(
     increments = None if members.increments is None else members.increments[problem.path]
     runner = build_runner(mine, problem, parts, increments)
     n, n_steps = problem.initial.size, own.stepping.n_steps
-    state = np.zeros((own.program.step.n_rows, n))
-    state[0] = problem.initial
+    state = np.zeros((own.program.step.n_rows, own.n))
+    flat = state.reshape(-1)[:n]
+    flat[:] = problem.initial
     runner(own.program.opening).forward(state, 0, 1)
     step, states = runner(own.program.step), np.empty((STEPS_ALONE, state.size))
     at, code, last = 0, DONE, problem.initial
@@ -264,12 +269,12 @@ def _run_alone(
         n_valid = _count_valid(states[:count])
         _store_states(ends, after, i, at, states[:n_valid, :n])
         if code == DONE and n_valid == count:
-            at, last = at + count, state[0]
+            at, last = at + count, flat
         else:
             code = NOT_FINITE if code == DONE else code
             at, last = at + n_valid - 1, states[n_valid - 1, :n].copy()
     if code == DONE:
-        _store_states(ends, after, i, n_steps, state[:1])
+        _store_states(ends, after, i, n_steps, flat[None])
     if not len(after):
         ends.y[i, 0] = last
     ends.code[i], ends.accepted[i], ends.t[i] = code, at, find_step_times(problem, own.stepping)[at]
@@ -288,7 +293,7 @@ def _store_states(ends: MemberEnds, after: np.ndarray, i: int, first: int, state
         ends.saved[i] += 1
 
 
-def find_step_times(problem: SDE, stepping: FixedSteps) -> np.ndarray:
+def find_step_times(problem: StochasticProblem, stepping: FixedSteps) -> np.ndarray:
     """The times of all steps."""
     return np.linspace(*problem.t_span, stepping.n_steps + 1) if stepping.grid is None else stepping.grid
 
@@ -296,7 +301,7 @@ def find_step_times(problem: SDE, stepping: FixedSteps) -> np.ndarray:
 # ---- one path -------------------------------------------------------------------------------------------------------
 
 
-def run_path(problem: SDE, scheme, plan: Plan) -> Outcome:
+def run_path(problem: StochasticProblem, scheme, plan: Plan) -> Outcome:
     """Solve for one path: an ensemble of one."""
     own, began = prepare_run(problem, scheme, plan.stepping), time.perf_counter()
     wanted, raised = _find_wanted_times(problem, plan), {}
@@ -313,7 +318,7 @@ def run_path(problem: SDE, scheme, plan: Plan) -> Outcome:
     return Outcome(wanted[:count], found.y[0, :count], found.status[0], statistics, failure, t_end=t_end)
 
 
-def _find_wanted_times(problem: SDE, plan: Plan) -> np.ndarray:
+def _find_wanted_times(problem: StochasticProblem, plan: Plan) -> np.ndarray:
     """The times at which the plan saves states."""
     saving, n_steps = plan.saving, plan.stepping.n_steps
     if saving.at is not None:
@@ -324,7 +329,7 @@ def _find_wanted_times(problem: SDE, plan: Plan) -> np.ndarray:
 
 
 def _describe_failure(
-    problem: SDE, stepping: FixedSteps, found: EnsembleOutcome, exception: BaseException | None
+    problem: StochasticProblem, stepping: FixedSteps, found: EnsembleOutcome, exception: BaseException | None
 ) -> Failure:
     t, h = float(found.t_end[0]), (problem.t_span[1] - problem.t_span[0]) / stepping.n_steps
     norm = float(np.linalg.norm(found.y[0, found.saved[0] - 1])) if found.saved[0] else float("nan")

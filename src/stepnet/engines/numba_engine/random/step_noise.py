@@ -27,7 +27,7 @@ from stepnet.noise import NoiseGrid, step_variables, three_point, two_point
 from stepnet.noise.counters import GROUP
 from stepnet.noise.grid import DEFAULT_LEVELS
 from stepnet.noise.reference import BrownianPaths
-from stepnet.problem import SDE
+from stepnet.problem import StochasticProblem
 from stepnet.schemes.step_program import Noise, StepProgram
 
 CHUNK = 32  # steps whose random variables are drawn at once; more if a cell has more
@@ -197,7 +197,9 @@ def fill_path(noise, path, first, count, buffers, out):
         fill_variables(noise, buffers, s, path % GROUP, 1, out[s])
 
 
-def build_step_noise(problem: SDE, n_steps: int, program: StepProgram, n_components: int) -> StepNoise | None:
+def build_step_noise(
+    problem: StochasticProblem, n_steps: int, program: StepProgram, n_components: int
+) -> StepNoise | None:
     """The numbers of the draws for equal steps, None if steps and cells do not match."""
     cells = n_steps if problem.cells is None else problem.cells
     levels, joined = _match(n_steps, cells)
@@ -262,7 +264,7 @@ class PathNoise:
 
     def __init__(
         self,
-        problem: SDE,
+        problem: StochasticProblem,
         stepping: FixedSteps,
         program: StepProgram,
         n_components: int,

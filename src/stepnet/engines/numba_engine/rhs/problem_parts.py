@@ -32,7 +32,7 @@ from stepnet.engines.numba_engine.rhs.ladder import (
 from stepnet.engines.numba_engine.tracing.function_key import FunctionKey, reach
 from stepnet.engines.numba_engine.tracing.joint_trace import compile_joined
 from stepnet.events import Event
-from stepnet.problem import ODE, SDE, Partitioned, Problem, SecondOrder, Split, state_shape
+from stepnet.problem import ODE, SDE, Langevin, Partitioned, Problem, SecondOrder, Split, state_shape
 
 NO_PLAN = Plan(FixedSteps(1, None), Saving(None, 0))
 
@@ -101,13 +101,20 @@ def list_functions(problem: Problem) -> tuple[PartFunction | None, ...]:
             shape, y = problem.y0.shape, problem.initial
             drift = PartFunction(problem.drift, (shape,), shape, y, "drift")
             return drift, PartFunction(problem.diffusion, (shape,), problem.diffusion_shape, y, "diffusion")
-    raise TypeError(f"`problem` must be an ODE, Partitioned, SecondOrder, Split or SDE, found {type(problem).__name__}")
+        case Langevin():
+            shape, q = problem.q0.shape, problem.q0.ravel()
+            force = PartFunction(problem.acceleration, (shape,), shape, q, "force")
+            return force, PartFunction(problem.amplitude, (shape,), shape, q, "amplitude")
+    raise TypeError(
+        f"`problem` must be an ODE, Partitioned, SecondOrder, Split, SDE or Langevin, found {type(problem).__name__}"
+    )
 
 
 def list_argument_names(problem: Problem) -> tuple[str, ...]:
     """The names of the right-hand side's extra arguments; () if it takes them in one block."""
     part = list_functions(problem)[-1]
-    names = list_parameter_names(part.function)[1 + len(part.inputs) :]
+    function = problem.force if isinstance(problem, Langevin) else part.function
+    names = list_parameter_names(function)[1 + len(part.inputs) :]
     return () if names[:1] and names[0] in IN_PLACE_NAMES else tuple(names)
 
 

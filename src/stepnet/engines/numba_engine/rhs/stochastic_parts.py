@@ -16,11 +16,19 @@ from stepnet.engines.numba_engine.tracing.graph import Graph
 from stepnet.engines.numba_engine.tracing.joint_trace import copy_nodes
 from stepnet.engines.numba_engine.tracing.trace import Trace
 from stepnet.errors import NoDerivative
-from stepnet.problem import SDE
+from stepnet.problem import SDE, Langevin, StochasticProblem
 from stepnet.schemes.capabilities import needs_diffusion_derivative, needs_own_entries
-from stepnet.schemes.step_program import ELEMENTWISE, MATRIX, SCALAR
+from stepnet.schemes.langevin_program import build_langevin_program
+from stepnet.schemes.step_program import ELEMENTWISE, MATRIX, SCALAR, SchemeProgram, build_stochastic_program
 
 _kept: WeakKeyDictionary = WeakKeyDictionary()
+
+
+def find_stochastic_program(problem: StochasticProblem, scheme, n_steps: int) -> SchemeProgram:
+    """The step programs of a scheme for this problem; those of Langevin dynamics are for one step size."""
+    if isinstance(problem, Langevin):
+        return build_langevin_program(scheme, problem.friction, (problem.t_span[1] - problem.t_span[0]) / n_steps)
+    return build_stochastic_program(scheme, find_product_kind(problem), problem.n_components)
 
 
 def find_product_kind(problem: SDE) -> str:
@@ -30,9 +38,11 @@ def find_product_kind(problem: SDE) -> str:
     return ELEMENTWISE if problem.diffusion_shape == problem.y0.shape else MATRIX
 
 
-def build_stochastic_fields(problem: SDE, scheme) -> tuple[CompiledRHS, ...]:
+def build_stochastic_fields(problem: StochasticProblem, scheme) -> tuple[CompiledRHS, ...]:
     """Drift and diffusion, and the derivative of the diffusion if the scheme needs it."""
     drift, diffusion = build_part_fields(problem)
+    if isinstance(problem, Langevin):
+        return drift, diffusion
     _require_noise_type(problem, scheme, diffusion)
     if problem.correction != 0.0:
         drift = _correct_drift(problem, drift, diffusion)

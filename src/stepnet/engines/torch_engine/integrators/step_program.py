@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stepnet.schemes.step_program import MATRIX, Noise, Operation, Product, Slope, StepProgram, Sum, Term
+from stepnet.schemes.step_program import MATRIX, Noise, Operation, Product, Slope, StepProgram, Sum, Tamed, Term
 
 Length = float | Tensor
 Rows = tuple[Tensor, ...]
@@ -130,6 +130,8 @@ def build_tensor_program(program: StepProgram) -> TensorProgram:
                 return NoiseRead(program.noise.index(each))
             case Product():
                 return each
+            case Tamed():
+                raise TypeError("this scheme tames its drift, which is not available on tensors")
 
     operations = tuple(map(prepare, program.operations))
     return TensorProgram(program.n_rows, tuple(nodes), operations, program.outputs, program.noise)
