@@ -119,7 +119,11 @@ def stochastic() -> Iterator[Case]:
 
         def g(self, t, y):
             g = torch.sigmoid(self.net(t, y))
-            return g if self.noise_type == "diagonal" else g[..., None].expand(3, 4, 1 if self.noise_type == "scalar" else 2)
+            return (
+                g
+                if self.noise_type == "diagonal"
+                else g[..., None].expand(3, 4, 1 if self.noise_type == "scalar" else 2)
+            )
 
     def by(name: str, noise: str, memory, **how) -> Callable[[], None]:
         def run() -> None:

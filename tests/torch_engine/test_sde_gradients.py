@@ -30,7 +30,11 @@ def short_blocks(monkeypatch):
 def find_gradients(sde, solve, **how) -> list[torch.Tensor]:
     y0 = start().requires_grad_()
     bm = snt.BrownianInterval(
-        size=(3, COMPONENTS[sde.noise_type]), entropy=5, cells=STEPS, dtype=torch.float64, levy_area_approximation="foster"
+        size=(3, COMPONENTS[sde.noise_type]),
+        entropy=5,
+        cells=STEPS,
+        dtype=torch.float64,
+        levy_area_approximation="foster",
     )
     ys = solve(sde, y0, TIMES, bm=bm, dt=1 / STEPS, **how)
     weights = torch.linspace(0.5, 1.5, ys.numel(), dtype=torch.float64).reshape(ys.shape)

@@ -259,7 +259,7 @@ COLUMNS = lambda t, y: y.unsqueeze(-1).expand(-1, -1, 3)
         (Wrong(), {"method": "heun"}, "stochastic_heun solves Stratonovich equations"),
         (Wrong(), {"method": "adjoint_reversible_heun"}, "for `adjoint_method` only"),
         (Wrong(), {"ts": [0.0, 0.5, 0.5]}, "`ts` must be strictly increasing"),
-        (Wrong(), {"ts": [0.0, float("nan")]}, "`ts` must be a number"),
+        (Wrong(), {"ts": [0.0, float("nan")]}, "`ts` must hold at least one time, and finite"),
         (Wrong(), {"ts": torch.tensor([0.0, float("inf")])}, "`ts` must hold at least one time, and finite"),
         (Wrong(), {"ts": 1.0}, "`ts` must be a tensor or a list"),
         (Wrong(), {"dt": 0.0}, "`dt` must be positive"),

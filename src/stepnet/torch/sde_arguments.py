@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from math import ceil, isfinite
+from math import ceil, inf, isfinite
 from typing import Any
 
 import torch
@@ -49,7 +49,7 @@ def read_save_times(ts: Any) -> tuple[list[float], float]:
             raise ValueError("`ts` must not require a gradient: solutions of stochastic equations have none in time")
         times, eps = ts.tolist(), torch.finfo(ts.dtype).eps if ts.is_floating_point() else 0.0
     elif isinstance(ts, (list, tuple)):
-        times, eps = [validate_number("ts", t, "[-inf, inf]") for t in ts], torch.finfo(torch.float64).eps
+        times, eps = [_read_number("ts", t) for t in ts], torch.finfo(torch.float64).eps
     else:
         raise TypeError(f"`ts` must be a tensor or a list of times, found {type(ts).__name__}")
     if not times or not all(map(isfinite, times)):
@@ -65,10 +65,15 @@ def validate_positive(name: str, value: Any) -> float:
         if value.requires_grad or value.numel() != 1:
             raise ValueError(f"`{name}` must be one number without a gradient, found {tuple(value.shape)}")
         value = value.item()
-    found = validate_number(name, value)
-    if not found > 0:
-        raise ValueError(f"`{name}` must be positive, found {found:g}")
+    found = _read_number(name, value)
+    if not 0 < found < inf:
+        raise ValueError(f"`{name}` must be positive and finite, found {found:g}")
     return found
+
+
+def _read_number(name: str, value: Any) -> float:
+    """Return a number; compilers do not trace the validation of other types."""
+    return float(value) if type(value) in (int, float) else validate_number(name, value, "[-inf, inf]")
 
 
 def build_nodes(times: list[float], dt: float, eps: float) -> tuple[list[float], list[float], float]:

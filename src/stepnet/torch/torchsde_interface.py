@@ -18,8 +18,8 @@ from stepnet.engines.torch_engine import (
     StochasticField,
     StochasticPlan,
     break_graph,
-    build_program,
     disable_autocast_cache,
+    find_step_needs,
     is_one_node,
     read_states_at,
     solve_stochastic,
@@ -250,7 +250,7 @@ def _integrate_here(asked: SDEArguments, solver: Solver) -> Any:
     times, eps = read_save_times(asked.ts)
     m = count_components(sde, y0, times[0], asked.bm)
     kind = find_kind(sde.noise)
-    field = build_field(sde, build_program(scheme, kind).step, kind, m, scheme.name)
+    field = build_field(sde, find_step_needs(scheme, kind), kind, m, scheme.name)
     state = _find_initial_state(y0, scheme, asked)
     plan = _build_plan(asked, times, eps, y0, m, solver, scheme)
     states = solve_stochastic(field if len(state) == 1 else _extend(field), scheme, state, plan)
@@ -271,7 +271,7 @@ def _require_admitted(scheme: Any, sde: SDEFunctions, solver: Solver) -> None:
         remedy = "take another `method` or `sde_type`"
         raise ValueError(f"`method` {refusal.partition(';')[0]}; {remedy}")
     if isinstance(solver, CheckpointedSolver) and solver.memory == "reversible":
-        require_undoable(build_program(scheme, find_kind(sde.noise)).back is not None, scheme.name)
+        require_undoable(find_step_needs(scheme, find_kind(sde.noise)).has_inverse, scheme.name)
 
 
 def _build_plan(
