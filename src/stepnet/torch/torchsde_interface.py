@@ -24,7 +24,7 @@ from stepnet.engines.torch_engine import (
     read_states_at,
     solve_stochastic,
 )
-from stepnet.schemes.capabilities import find_noise_refusal
+from stepnet.schemes.capabilities import find_noise_refusal, is_stochastic
 from stepnet.torch.brownian_motion import BrownianInterval
 from stepnet.torch.function_modules import find_modules, list_parameters
 from stepnet.torch.sde_arguments import (
@@ -208,14 +208,16 @@ def _validate_adjoint_arguments(adaptive: Any, rtol: Any, atol: Any, options: An
 
 def _choose_memory(memory: Any, method: Any, adjoint_method: Any) -> Memory:
     """The memory policy, in which torchsde's name for inverted steps has a part."""
-    is_reversible = method == REVERSIBLE or getattr(method, "name", None) == REVERSIBLE
-    if adjoint_method == ADJOINT_OF_REVERSIBLE_HEUN:
+    name = method if isinstance(method, str) else method.name if is_stochastic(method) else None
+    is_reversible, is_inverted = name == REVERSIBLE, adjoint_method is None
+    if isinstance(adjoint_method, str) and adjoint_method == ADJOINT_OF_REVERSIBLE_HEUN:
+        is_inverted = True
         if not is_reversible:
             raise ValueError(f"`adjoint_method` {adjoint_method!r} goes with `method`={REVERSIBLE!r}, found {method!r}")
-    elif adjoint_method is not None:
+    elif not is_inverted:
         find_stochastic_scheme(adjoint_method, "diagonal", "ito")
     if memory is None:
-        return "reversible" if is_reversible and adjoint_method in (None, ADJOINT_OF_REVERSIBLE_HEUN) else BOUNDED
+        return "reversible" if is_reversible and is_inverted else BOUNDED
     return validate_memory(memory, MEMORIES)
 
 
