@@ -87,7 +87,9 @@ def build_nodes(times: list[float], dt: float, eps: float) -> tuple[list[float],
     if len(times) == 1:
         return times, times, t0
     if (t1 - t0) / dt > MOST_STEPS:
-        raise ValueError(f"`dt` must be at least {(t1 - t0) / MOST_STEPS:g} for times from {t0:g} to {t1:g}, found {dt:g}")
+        raise ValueError(
+            f"`dt` must be at least {(t1 - t0) / MOST_STEPS:g} for times from {t0:g} to {t1:g}, found {dt:g}"
+        )
     scale = ULPS * eps * max(abs(t0), abs(t1)) / dt
     n = max(1, ceil((t1 - t0) / dt - scale))
     is_whole = abs(n - (t1 - t0) / dt) <= scale + 1e-9 * n

@@ -114,9 +114,7 @@ class PathNoise:
             if all(name in (*NEED_POINTS, "sqrt(h)") for name in names):
                 return StepDraw(V, V=V)
         has_areas = any(name in NEED_AREAS for name in names)
-        W, H = (
-            self._read_cell(start, has_areas) if _is_cell(start, end) else evaluate_between(self.noise, start, end)
-        )
+        W, H = self._read_cell(start, has_areas) if _is_cell(start, end) else evaluate_between(self.noise, start, end)
         if H is None:
             return StepDraw(W, V=V)
         A = self._approximate_area(start, end, b - a, W, H) if LEVY_AREA in names else None
