@@ -250,7 +250,7 @@ def test_plots_are_an_attribute():
     assert child.succeed(program).strip() == "stepnet.plots True"
 
 
-TENSOR_TWINS = {"Partitioned", "SecondOrder", "Split"}
+TENSOR_TWINS = {"BrownianPath", "Partitioned", "SecondOrder", "Split"}
 """Public names that `stepnet` and `stepnet.torch` share: the same form of problem, of arrays and of tensors."""
 
 

@@ -251,6 +251,16 @@ def pairs() -> torch.Tensor:
     return torch.ones(2, 2, dtype=torch.float64)
 
 
+class TensorGBM:
+    sde_type, noise_type = "ito", "diagonal"
+
+    def f(self, t, y):
+        return 0.05 * y
+
+    def g(self, t, y):
+        return 0.2 * y
+
+
 def with_a_group(function):
     """The function, once this process is a group of its own."""
     if not torch.distributed.is_initialized():
@@ -483,6 +493,28 @@ add(
 add("stepnet.torch.odeint_event", lambda: {
     "func": tensor_decay, "y0": torch.ones(3), "t0": torch.tensor(0.0), "event_fn": tensor_crossing
 })  # fmt: skip
+tensor_equation = lambda: {
+    "sde": TensorGBM(), "y0": torch.ones(3, 2), "ts": [0.0, 0.5, 1.0], "dt": 0.25, "rtol": 0.1, "atol": 0.1,
+    "dt_min": 0.05,
+}  # fmt: skip
+add("stepnet.torch.sde_method_names")
+add("stepnet.torch.sdeint", lambda: dict(**tensor_equation(), method="euler"))
+add("stepnet.torch.sdeint_adjoint", lambda: dict(**tensor_equation(), method="euler", adjoint_params=()))
+add("stepnet.torch.BaseSDE", lambda: {"noise_type": "diagonal", "sde_type": "ito"})
+add("stepnet.torch.SDEIto", lambda: {"noise_type": "diagonal"})
+add("stepnet.torch.SDEStratonovich", lambda: {"noise_type": "diagonal"})
+add("stepnet.torch.BrownianInterval", lambda: {"t0": 0.0, "t1": 1.0, "size": (3, 2), "entropy": 1, "levels": 8})
+add("stepnet.torch.BrownianPath", lambda: {"t0": 0.0, "w0": torch.zeros(3, 2)})
+add("stepnet.torch.BrownianTree", lambda: {"t0": 0.0, "w0": torch.zeros(3, 2)})
+add("stepnet.torch.brownian_interval_like", lambda: {"y": torch.zeros(3, 2), "t0": 0.0, "t1": 1.0})
+for kind, build in (
+    ("BrownianInterval", lambda: snt.BrownianInterval(size=(3, 2), entropy=1)),
+    ("BrownianPath", lambda: snt.BrownianPath(0.0, torch.zeros(3, 2), entropy=1)),
+    ("BrownianTree", lambda: snt.BrownianTree(0.0, torch.zeros(3, 2), entropy=1)),
+):
+    first = "ta" if kind == "BrownianInterval" else "t"
+    times = lambda first=first: {first: 0.25, "tb": 0.5}
+    add_methods(f"stepnet.torch.{kind}", build, size=dict, __call__=times)
 CALLS["stepnet.torch.over_ranks"] = lambda: (with_a_group(snt.over_ranks), {"/0": doubled, "/1": [1.0, -2.0]})
 add("stepnet.torch.recognised", lambda: {"func": tensor_decay})
 add("stepnet.torch.solve", lambda: {

@@ -103,6 +103,45 @@ def modules() -> Iterator[Case]:
     yield "net", by(lambda: snt.nets.hamiltonian(4, 3, width=4, steps=3), 5, 4)
 
 
+def stochastic() -> Iterator[Case]:
+    """Every stochastic scheme with each type of noise, with noise from a seed that is not read."""
+    import stepnet as sn
+    import stepnet.torch as snt
+    from stepnet.engines.torch_engine.adjoint import reversal
+
+    class Equation(torch.nn.Module):
+        def __init__(self, noise: str, calculus: str):
+            super().__init__()
+            self.noise_type, self.sde_type, self.net = noise, calculus, Net()
+
+        def f(self, t, y):
+            return self.net(t, y)
+
+        def g(self, t, y):
+            g = torch.sigmoid(self.net(t, y))
+            return (
+                g
+                if self.noise_type == "diagonal"
+                else g[..., None].expand(3, 4, 1 if self.noise_type == "scalar" else 2)
+            )
+
+    def by(name: str, noise: str, memory, **how) -> Callable[[], None]:
+        def run() -> None:
+            reversal.BLOCK_BYTES = 1
+            scheme, y0 = sn.schemes.get(name), torch.ones(3, 4, requires_grad=True)
+            sde = Equation(noise, scheme.calculus)
+            y = snt.sdeint_adjoint(sde, y0, [0.0, 0.35, 1.0], method=name, dt=0.25, memory=memory, **how)
+            pull(y, y0, sde.net.linear.weight)
+
+        return run
+
+    for name in sn.schemes.names(stochastic=True):
+        for orders in sn.schemes.get(name).orders:
+            yield f"{name} {orders.noise}", by(name, orders.noise, snt.Checkpoints(slots=2))
+    yield "all", by("sriw1", "diagonal", "all")
+    yield "auto", by("reversible_heun", "general", "auto")
+
+
 def main(names: list[str]) -> int:
     """The number of cases that failed, each of them told."""
     failed = 0

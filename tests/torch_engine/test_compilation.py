@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 import torch
 import torch._dynamo.testing
+from torch_engine.sdes import COMPONENTS, TensorSDE, start
 
 import stepnet.torch as snt
 
@@ -36,6 +37,10 @@ def test_solving_does_not_load_compilers():
                 snt.odeint_adjoint(field, y0, t, method=method, memory=memory).sum().backward()
         snt.odeint_event(field, y0, t[0], event_fn=lambda t, y: t - 0.5)
         snt.solve(field, y0, t)
+        sde = torch.nn.Linear(2, 2)
+        sde.f, sde.g, sde.sde_type, sde.noise_type = field, field, "ito", "diagonal"
+        for method in ("euler", "srk"):
+            snt.sdeint_adjoint(sde, y0, t, dt=0.25, method=method).sum().backward()
         assert "torch._dynamo" not in sys.modules
     """
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -100,3 +105,25 @@ def test_one_whole_graph_is_refused(solve):
     torch._dynamo.reset()
     with pytest.raises(torch._dynamo.exc.Unsupported):
         torch.compile(partial(solve, Net()), fullgraph=True, backend="eager")(torch.ones(4, 3, dtype=torch.float64))
+
+
+SDES = [("euler", "diagonal", "ito"), slow("milstein", "diagonal", "ito"), slow("srk", "scalar", "ito")]
+STRATONOVICH = [slow(name, "general", "stratonovich") for name in ("heun", "reversible_heun", "log_ode")]
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning:torch")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
+@pytest.mark.parametrize(("name", "noise", "calculus"), [*SDES, *STRATONOVICH])
+def test_fixed_steps_of_stochastic_schemes_are_one_graph(name, noise, calculus):
+    """With the numbers and gradients of eager mode, and with noise of a random seed too."""
+    torch._dynamo.reset()
+    sde, y0 = TensorSDE(noise, calculus), start().requires_grad_()
+    bm = snt.BrownianInterval(size=(3, COMPONENTS[noise]), entropy=5, cells=4, dtype=torch.float64)
+    solve = lambda y0, bm: snt.sdeint(sde, y0, [0.0, 0.3, 1.0], bm=bm, method=name, dt=0.25)
+    compiled = torch.compile(solve, fullgraph=True, backend="eager")
+    found = [
+        (y.detach(), *torch.autograd.grad(y.square().sum(), (y0, sde.a))) for y in (compiled(y0, bm), solve(y0, bm))
+    ]
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-13, atol=1e-13)
+    assert compiled(y0, None).shape == (3, 3, 2)

@@ -218,8 +218,8 @@ MILSTEIN_DERIVATIVE_FREE = StochasticRK(
 )  # fmt: skip
 
 MILSTEIN_STRATONOVICH_DERIVATIVE_FREE = StochasticRK(
-    "milstein_stratonovich_derivative_free",
-    _admit(scalar=(1, 1), additive=(1, 1), diagonal=(1, 1)),
+    "milstein_stratonovich_derivative_free",  # the mean of dW^2 times the error of the difference quotient costs order
+    _admit(scalar=(0.5, 1), additive=(1, 1), diagonal=(0.5, 1)),
     "stratonovich", (1, 0), (("W", (1, 0)), ("I11/sqrt(h)", (-1, 1)), ("sqrt(h)", (-0.5, 0.5))), f"{KLOEDEN}, 11.1.11",
     B1=(("sqrt(h)", ((), (1,))),), c1=(0, 0),
 )  # fmt: skip
@@ -303,7 +303,7 @@ SRIW2 = StochasticRK(
 )  # fmt: skip
 
 SRID2 = StochasticRK(
-    "srid2", _admit(scalar=(1.5, 1.5), additive=(1.5, 1.5), diagonal=(1.5, 1.5)), "ito",
+    "srid2", _admit(scalar=(1.5, 2), additive=(1.5, 2), diagonal=(1.5, 2)), "ito",
     (1 / 6, 1 / 6, 2 / 3, 0),
     (
         ("W", (-1, 4 / 3, 2 / 3, 0)),

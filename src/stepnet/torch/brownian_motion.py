@@ -152,8 +152,8 @@ class BrownianInterval:
         """Times rounded to the dtype of the motion may be outside by its resolution."""
         t0, t1 = self._noise.grid.t_span
         slack = 4 * torch.finfo(self._dtype).eps * max(abs(t0), abs(t1))
-        clip = lambda t: t0 if t0 - slack <= t < t0 else t1 if t1 < t <= t1 + slack else t
-        return clip(a), clip(b)
+        a, b = (t0 if t0 - slack <= t < t0 else t1 if t1 < t <= t1 + slack else t for t in (a, b))
+        return a, b
 
     def _approximate_area(self, start: Any, end: Any, h: float, W: Tensor, H: Tensor) -> Tensor:
         if len(self._shape) < 2:

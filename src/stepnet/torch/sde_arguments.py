@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from math import ceil, isfinite
+from math import ceil, inf, isfinite
 from typing import Any
 
 import torch
@@ -21,6 +21,8 @@ from stepnet.torch.sde_functions import SDEFunctions
 
 KINDS = {"diagonal": ELEMENTWISE, "scalar": SCALAR}
 OPTIONS = ("grad_free",)
+MOST_STEPS = 10**8
+MOST_PLAIN = 2**53
 ULPS = 8  # by which times may differ from multiples of dt, for each step
 
 
@@ -49,7 +51,7 @@ def read_save_times(ts: Any) -> tuple[list[float], float]:
             raise ValueError("`ts` must not require a gradient: solutions of stochastic equations have none in time")
         times, eps = ts.tolist(), torch.finfo(ts.dtype).eps if ts.is_floating_point() else 0.0
     elif isinstance(ts, (list, tuple)):
-        times, eps = [validate_number("ts", t, "[-inf, inf]") for t in ts], torch.finfo(torch.float64).eps
+        times, eps = [_read_number("ts", t) for t in ts], torch.finfo(torch.float64).eps
     else:
         raise TypeError(f"`ts` must be a tensor or a list of times, found {type(ts).__name__}")
     if not times or not all(map(isfinite, times)):
@@ -65,10 +67,16 @@ def validate_positive(name: str, value: Any) -> float:
         if value.requires_grad or value.numel() != 1:
             raise ValueError(f"`{name}` must be one number without a gradient, found {tuple(value.shape)}")
         value = value.item()
-    found = validate_number(name, value)
-    if not found > 0:
-        raise ValueError(f"`{name}` must be positive, found {found:g}")
+    found = _read_number(name, value)
+    if not 0 < found < inf:
+        raise ValueError(f"`{name}` must be positive and finite, found {found:g}")
     return found
+
+
+def _read_number(name: str, value: Any) -> float:
+    """Return a number; compilers do not trace the validation of other types."""
+    is_plain = type(value) is float or (type(value) is int and abs(value) < MOST_PLAIN)
+    return float(value) if is_plain else validate_number(name, value, "[-inf, inf]")
 
 
 def build_nodes(times: list[float], dt: float, eps: float) -> tuple[list[float], list[float], float]:
@@ -78,6 +86,10 @@ def build_nodes(times: list[float], dt: float, eps: float) -> tuple[list[float],
     t0, t1 = times[0], times[-1]
     if len(times) == 1:
         return times, times, t0
+    if (t1 - t0) / dt > MOST_STEPS:
+        raise ValueError(
+            f"`dt` must be at least {(t1 - t0) / MOST_STEPS:g} for times from {t0:g} to {t1:g}, found {dt:g}"
+        )
     scale = ULPS * eps * max(abs(t0), abs(t1)) / dt
     n = max(1, ceil((t1 - t0) / dt - scale))
     is_whole = abs(n - (t1 - t0) / dt) <= scale + 1e-9 * n
@@ -130,7 +142,7 @@ def count_components(sde: SDEFunctions, y0: Tensor, t0: float, bm: Any) -> int:
 
 
 def _validate_motion(bm: Any, y0: Tensor) -> Any:
-    if not callable(bm) or not hasattr(bm, "shape"):
+    if isinstance(bm, type) or not callable(bm) or not hasattr(bm, "shape"):
         raise TypeError(f"`bm` must be a Brownian motion: bm(ta, tb) with `shape`, found {type(bm).__name__}")
     if len(bm.shape) != 2 or bm.shape[0] != len(y0):
         raise ValueError(f"`bm` must have the shape ({len(y0)}, components), found {tuple(bm.shape)}")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from stepnet.engines.torch_engine import StochasticField
+from stepnet.engines.torch_engine import StepNeeds, StochasticField
 from stepnet.errors import UnknownName
-from stepnet.schemes.step_program import DIFFUSION, DIFFUSION_DERIVATIVE, DRIFT, Product, Slope, StepProgram
 from stepnet.schemes.stochastic import CALCULI, NOISE_TYPES
 
 NAMES = {
@@ -71,19 +69,19 @@ def _read_type(sde: Any, name: str, known: tuple[str, ...]) -> str:
 # ---- fields ---------------------------------------------------------------------------------------------------------
 
 
-def build_field(sde: SDEFunctions, step: StepProgram, kind: str, n_components: int, scheme: str) -> StochasticField:
-    """The functions that a step program calls."""
+def build_field(sde: SDEFunctions, needs: StepNeeds, kind: str, n_components: int, scheme: str) -> StochasticField:
+    """The functions that the steps of a scheme call."""
     if sde.f_and_g is not None:
-        sde = _divide_pair(sde, sde.f_and_g, step)
-    diffusion = _choose_diffusion(sde, step, scheme)
+        sde = _divide_pair(sde, sde.f_and_g, needs.has_pairs)
+    diffusion = _choose_diffusion(sde, needs, scheme)
     if sde.noise == "scalar":
         diffusion = _drop_component(diffusion)
     return StochasticField(_choose_drift(sde, n_components), diffusion, kind, n_components)
 
 
-def _divide_pair(sde: SDEFunctions, f_and_g: Function, step: StepProgram) -> SDEFunctions:
+def _divide_pair(sde: SDEFunctions, f_and_g: Function, has_pairs: bool) -> SDEFunctions:
     """The equation with f and g from `f_and_g` where they are missing, or where each call gives both."""
-    if _are_pairs(step):
+    if has_pairs:
         both = _PairedCalls(f_and_g)
         return sde._replace(f=lambda t, y: both(t, y)[0], g=lambda t, y: both(t, y)[1])
     return sde._replace(f=sde.f or (lambda t, y: f_and_g(t, y)[0]), g=sde.g or (lambda t, y: f_and_g(t, y)[1]))
@@ -114,14 +112,12 @@ def _choose_drift(sde: SDEFunctions, n_components: int) -> Function:
     return lambda t, y: both(t, y, y.new_zeros(len(y), n_components))[0]
 
 
-def _choose_diffusion(sde: SDEFunctions, step: StepProgram, scheme: str) -> Function:
+def _choose_diffusion(sde: SDEFunctions, needs: StepNeeds, scheme: str) -> Function:
     """Products with vectors where a step has one with each diffusion and nothing else, otherwise the diffusion."""
-    needs_derivative = any(isinstance(each, Slope) and each.part == DIFFUSION_DERIVATIVE for each in step.operations)
-    products = Counter(each.diffusion for each in step.operations if isinstance(each, Product))
-    product, is_single = _choose_product(sde), max(products.values(), default=0) == 1
-    if product is None or (sde.g is not None and (needs_derivative or not is_single)):
+    product = _choose_product(sde)
+    if product is None or (sde.g is not None and not needs.has_single_products):
         return sde.g  # type: ignore[return-value]
-    if needs_derivative:
+    if needs.derivative:
         raise ValueError(f"`sde` must have a method `g` or `f_and_g`: {scheme} needs the derivative of the diffusion")
     return lambda t, y: lambda v: product(t, y, v)
 
@@ -131,13 +127,6 @@ def _choose_product(sde: SDEFunctions) -> Function | None:
         return sde.g_prod
     both = sde.f_and_g_prod
     return lambda t, y, v: both(t, y, v)[1]
-
-
-def _are_pairs(step: StepProgram) -> bool:
-    """Whether drift and diffusion are evaluated at the same times and states, and nothing else is."""
-    slopes = [each for each in step.operations if isinstance(each, Slope)]
-    drifts, diffusions = ({(s.row, s.c) for s in slopes if s.part == part} for part in (DRIFT, DIFFUSION))
-    return drifts == diffusions and all(s.part != DIFFUSION_DERIVATIVE for s in slopes)
 
 
 def _drop_component(diffusion: Function) -> Function:

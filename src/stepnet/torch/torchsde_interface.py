@@ -18,13 +18,13 @@ from stepnet.engines.torch_engine import (
     StochasticField,
     StochasticPlan,
     break_graph,
-    build_program,
     disable_autocast_cache,
+    find_step_needs,
     is_one_node,
     read_states_at,
     solve_stochastic,
 )
-from stepnet.schemes.capabilities import find_noise_refusal
+from stepnet.schemes.capabilities import find_noise_refusal, is_stochastic
 from stepnet.torch.brownian_motion import BrownianInterval
 from stepnet.torch.function_modules import find_modules, list_parameters
 from stepnet.torch.sde_arguments import (
@@ -208,14 +208,16 @@ def _validate_adjoint_arguments(adaptive: Any, rtol: Any, atol: Any, options: An
 
 def _choose_memory(memory: Any, method: Any, adjoint_method: Any) -> Memory:
     """The memory policy, in which torchsde's name for inverted steps has a part."""
-    is_reversible = method == REVERSIBLE or getattr(method, "name", None) == REVERSIBLE
-    if adjoint_method == ADJOINT_OF_REVERSIBLE_HEUN:
+    name = method if isinstance(method, str) else method.name if is_stochastic(method) else None
+    is_reversible, is_inverted = name == REVERSIBLE, adjoint_method is None
+    if isinstance(adjoint_method, str) and adjoint_method == ADJOINT_OF_REVERSIBLE_HEUN:
+        is_inverted = True
         if not is_reversible:
             raise ValueError(f"`adjoint_method` {adjoint_method!r} goes with `method`={REVERSIBLE!r}, found {method!r}")
-    elif adjoint_method is not None:
+    elif not is_inverted:
         find_stochastic_scheme(adjoint_method, "diagonal", "ito")
     if memory is None:
-        return "reversible" if is_reversible and adjoint_method in (None, ADJOINT_OF_REVERSIBLE_HEUN) else BOUNDED
+        return "reversible" if is_reversible and is_inverted else BOUNDED
     return validate_memory(memory, MEMORIES)
 
 
@@ -250,7 +252,7 @@ def _integrate_here(asked: SDEArguments, solver: Solver) -> Any:
     times, eps = read_save_times(asked.ts)
     m = count_components(sde, y0, times[0], asked.bm)
     kind = find_kind(sde.noise)
-    field = build_field(sde, build_program(scheme, kind).step, kind, m, scheme.name)
+    field = build_field(sde, find_step_needs(scheme, kind), kind, m, scheme.name)
     state = _find_initial_state(y0, scheme, asked)
     plan = _build_plan(asked, times, eps, y0, m, solver, scheme)
     states = solve_stochastic(field if len(state) == 1 else _extend(field), scheme, state, plan)
@@ -271,7 +273,7 @@ def _require_admitted(scheme: Any, sde: SDEFunctions, solver: Solver) -> None:
         remedy = "take another `method` or `sde_type`"
         raise ValueError(f"`method` {refusal.partition(';')[0]}; {remedy}")
     if isinstance(solver, CheckpointedSolver) and solver.memory == "reversible":
-        require_undoable(build_program(scheme, find_kind(sde.noise)).back is not None, scheme.name)
+        require_undoable(find_step_needs(scheme, find_kind(sde.noise)).has_inverse, scheme.name)
 
 
 def _build_plan(

@@ -23,7 +23,8 @@ from stepnet.engines.torch_engine.integrators.per_sample_steps import EVENT, STA
 from stepnet.engines.torch_engine.integrators.step_control import MAX_STEPS, ControlSettings, Watch, watch_nothing
 from stepnet.engines.torch_engine.integrators.stochastic_steps import (
     LOG_ODE,
-    build_program,
+    StepNeeds,
+    find_step_needs,
 )
 from stepnet.engines.torch_engine.layers.chains import StageInput, TensorChain, TensorField
 from stepnet.engines.torch_engine.layers.stage_runs import build_stage
@@ -73,7 +74,7 @@ __all__ = [
     "watch_nothing",
     # stochastic equations: fields, noise, plans
     "LOG_ODE", "CalledNoise", "NoiseSource", "PathNoise", "StepDoubling", "StochasticField", "StochasticPlan",
-    "TensorNoise", "approximate_levy_area", "build_program", "evaluate_between", "locate", "quantise",
+    "StepNeeds", "TensorNoise", "approximate_levy_area", "evaluate_between", "find_step_needs", "locate", "quantise",
     "solve_stochastic",
     # plans of batches
     "EVENT", "STATUSES", "BatchMembers", "BatchOutcome", "BatchPlan", "as_column",

@@ -17,19 +17,23 @@ from stepnet.engines.torch_engine.codegen.compilation import mark_constant
 _SHELF = SimpleNamespace()
 
 
+def _name(function: str, arguments: tuple[Any, ...]) -> str:
+    """The name of a result; compilers do not read attributes with points in their names."""
+    return f"{function}{arguments}".replace(".", "|")
+
+
 def build_from_constants(make: Callable[..., Any]) -> Callable[..., Any]:
     """`make` for arguments that are strings, numbers and booleans, which also works during tracing."""
-    name = make.__name__
 
     @mark_constant
     def put(*arguments: Any) -> bool:
-        setattr(_SHELF, f"{name}{arguments}", make(*arguments))
+        setattr(_SHELF, _name(make.__name__, arguments), make(*arguments))
         return True
 
     def made(*arguments: Any) -> Any:
         if not torch.compiler.is_compiling():
             return make(*arguments)
         put(*arguments)
-        return getattr(_SHELF, f"{name}{arguments}")
+        return getattr(_SHELF, _name(make.__name__, arguments))
 
     return made

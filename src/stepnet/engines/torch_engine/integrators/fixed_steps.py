@@ -24,7 +24,6 @@ from stepnet.engines.torch_engine.integrators.step_program import (
     execute,
 )
 from stepnet.engines.torch_engine.random.step_noise import StepNoise
-from stepnet.engines.torch_engine.rhs.stochastic_fields import StochasticField
 from stepnet.engines.torch_engine.rhs.tensor_fields import (
     Field,
     State,
@@ -146,9 +145,9 @@ class FixedStepRun(NamedTuple):
     `noise` draws the random variables of stochastic steps.
     """
 
-    field: Field | StochasticField
+    field: Any  # a `Field`, or a `StochasticField`
     moves: CompiledScheme
-    functions: tuple[Callable[..., Tensor], ...]
+    functions: tuple[Callable[..., Any], ...]
     grid: StepGrid
     evaluation: EvaluationOptions = PLAIN
     noise: StepNoise | None = None

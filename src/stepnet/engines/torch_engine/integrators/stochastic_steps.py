@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -64,6 +65,44 @@ _MIDPOINT_WITH_AREAS = StepProgram(
 )  # fmt: skip
 
 
+class StepNeeds(NamedTuple):
+    """What a step needs: the derivative of the diffusion; single products of diffusions with vectors.
+
+    `has_pairs`: drift and diffusion are evaluated at the same times and states, and nothing else is.  `has_inverse`:
+    steps can be inverted.
+    """
+
+    derivative: bool
+    has_single_products: bool
+    has_pairs: bool
+    has_inverse: bool
+
+
+def find_step_needs(scheme: Any, kind: str) -> StepNeeds:
+    """What the steps of a scheme need, for a kind of diffusion."""
+    return _find_needs_by_name(scheme.name, kind) if torch.compiler.is_compiling() else _find_needs(scheme, kind)
+
+
+def _find_needs(scheme: Any, kind: str) -> StepNeeds:
+    program = build_program(scheme, kind)
+    slopes = [each for each in program.step.operations if isinstance(each, Slope)]
+    products = Counter(each.diffusion for each in program.step.operations if isinstance(each, Product))
+    drifts, diffusions = ({(s.row, s.c) for s in slopes if s.part == part} for part in (DRIFT, DIFFUSION))
+    has_derivative = any(s.part == DIFFUSION_DERIVATIVE for s in slopes)
+    is_single = not has_derivative and max(products.values()) == 1
+    has_inverse = program.back is not None
+    return StepNeeds(has_derivative, is_single, drifts == diffusions and not has_derivative, has_inverse)
+
+
+@build_from_constants
+def _find_needs_by_name(name: str, kind: str) -> StepNeeds:
+    return _find_needs(_find_scheme(name), kind)
+
+
+def _find_scheme(name: str) -> Any:
+    return LOG_ODE if name == LOG_ODE.name else catalogue.get(name)
+
+
 def build_program(scheme: Any, kind: str) -> SchemeProgram:
     """The programs of a stochastic scheme."""
     if isinstance(scheme, LogODE):
@@ -88,7 +127,7 @@ def _compile_scheme(scheme: Any, kind: str, n_states: int) -> CompiledScheme:
 
 @build_from_constants
 def _compile_scheme_by_name(name: str, kind: str, n_states: int) -> CompiledScheme:
-    return _compile_scheme(LOG_ODE if name == LOG_ODE.name else catalogue.get(name), kind, n_states)
+    return _compile_scheme(_find_scheme(name), kind, n_states)
 
 
 def build_stochastic_run(field: StochasticField, scheme: Any, grid: StepGrid, noise: StepNoise) -> FixedStepRun:

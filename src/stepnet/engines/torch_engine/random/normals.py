@@ -29,7 +29,7 @@ def draw_words(
 
     The key is a number, a scalar tensor that is not read, or its low and high words as tensors.
     """
-    c0, c1, c2, c3 = torch.broadcast_tensors(*(torch.as_tensor(word, device=device) for word in counter))
+    c0, c1, c2, c3 = torch.broadcast_tensors(*[_place(word, device) for word in counter])
     k0, k1 = key if isinstance(key, tuple) else (key & LOW_WORD, key >> 32)
     for _ in range(ROUNDS):
         high0, low0 = _multiply(MULTIPLIERS[0], c0)
@@ -37,6 +37,10 @@ def draw_words(
         c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
         k0, k1 = (k0 + KEY_STEPS[0]) & LOW_WORD, (k1 + KEY_STEPS[1]) & LOW_WORD
     return c0, c1, c2, c3
+
+
+def _place(word: int | Tensor, device: torch.device | None) -> Tensor:
+    return word if isinstance(word, Tensor) else torch.full((), word, dtype=torch.int64, device=device)
 
 
 def _multiply(factor: int, word: Tensor) -> tuple[Tensor, Tensor]:

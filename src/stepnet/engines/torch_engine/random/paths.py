@@ -86,9 +86,9 @@ class NodeNormals:
 
     def _draw(self, keys: list[tuple[int, int]]) -> None:
         device = self.noise.paths.device
-        cells, nodes = (torch.tensor(numbers, device=device) for numbers in zip(*keys, strict=True))
+        cells, nodes = (torch.tensor(numbers, device="cpu").to(device) for numbers in zip(*keys, strict=True))
         pairs = draw_node(self.noise.seed, self.noise.paths, self.noise.dimension, cells, nodes)
-        self.drawn.update(zip(keys, zip(*(each.unbind() for each in pairs), strict=True), strict=True))  # type: ignore[arg-type]
+        self.drawn.update(zip(keys, zip(*(each.unbind() for each in pairs), strict=True), strict=True))
 
     def of(self, node: Node) -> Normals:
         """The two numbers of a node."""

@@ -107,17 +107,17 @@ class PathNoise:
         self.chunks: dict[str, tuple[int, Tensor]] = {}
 
     def draw(self, step: int, a: float, b: float, names: tuple[str, ...]) -> StepDraw:
-        ends = locate(self.noise.grid, (a, b)) if self.positions is None else self.positions[step : step + 2]
+        start, end = locate(self.noise.grid, (a, b)) if self.positions is None else self.positions[step : step + 2]
         V = None
         if any(name in NEED_POINTS for name in names):
             V = self._read_chunk("V", step, self._draw_points)
             if all(name in (*NEED_POINTS, "sqrt(h)") for name in names):
                 return StepDraw(V, V=V)
         has_areas = any(name in NEED_AREAS for name in names)
-        W, H = self._read_cell(ends[0], has_areas) if _is_cell(*ends) else evaluate_between(self.noise, *ends)
+        W, H = self._read_cell(start, has_areas) if _is_cell(start, end) else evaluate_between(self.noise, start, end)
         if H is None:
             return StepDraw(W, V=V)
-        A = self._approximate_area(*ends, b - a, W, H) if LEVY_AREA in names else None
+        A = self._approximate_area(start, end, b - a, W, H) if LEVY_AREA in names else None
         return StepDraw(W, step_variables.average_path(W, H), A, V)
 
     def _approximate_area(self, start: Position, end: Position, h: float, W: Tensor, H: Tensor) -> Tensor:

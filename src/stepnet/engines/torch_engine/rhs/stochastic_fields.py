@@ -6,8 +6,10 @@ The state is (batch, n).  The diffusion is (batch, n) if it is multiplied elemen
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -19,6 +21,14 @@ from stepnet.schemes.step_program import MATRIX
 
 Multiply = Callable[[Tensor], Tensor]
 """A diffusion that is known only by its products with vectors."""
+
+
+@cache
+def _load_forward_mode() -> None:
+    """Load what torch loads at the first derivative in forward mode, without the warning about its own code."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
+        import torch._decomp.decompositions_for_jvp  # noqa: F401
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,8 @@ class StochasticField:
 
     def differentiate_diffusion(self, t: Tensor, y: Tensor) -> Tensor:
         """(dg/dy) g, or (dg_j/dy) g_k for all pairs of columns, (batch, n, m m) with the pairs (k, j) in order."""
+        if not torch.compiler.is_compiling():
+            _load_forward_mode()
         function: Callable[[Tensor], Tensor] = lambda y: self.evaluate_diffusion(t, y)  # type: ignore[assignment, return-value]
         g = function(y)
         if self.kind != MATRIX:

@@ -12,6 +12,7 @@ from torch import Tensor
 from stepnet.engines.torch_engine.adjoint.autograd_node import solve_exactly, solve_exactly_for_all
 from stepnet.engines.torch_engine.adjoint.reversal import Memory
 from stepnet.engines.torch_engine.adjoint.step_blocks import TapedRun
+from stepnet.engines.torch_engine.codegen.constants import build_from_constants
 from stepnet.engines.torch_engine.integrators.explicit_rk import evaluate_slope
 from stepnet.engines.torch_engine.integrators.fixed_steps import (
     EvaluationOptions,
@@ -87,15 +88,22 @@ def read_between_nodes(
 
     `read_after` returns the states after some numbers of steps, ascending.
     """
-    sign = 1.0 if nodes[-1] > nodes[0] else -1.0
-    ordered = [sign * node for node in nodes]
-    ends = [bisect_left(ordered, sign * time) for time in times]
+    ends = _find_nodes(len(nodes), *nodes, *times)
     wanted = sorted({*ends, *(i - 1 for i, time in zip(ends, times, strict=True) if nodes[i] != time)})
     found = dict(zip(wanted, read_after(wanted), strict=True))
     return [
         found[i] if nodes[i] == time else between(found[i - 1], found[i], (nodes[i - 1], nodes[i], time))
         for i, time in zip(ends, times, strict=True)
     ]
+
+
+@build_from_constants
+def _find_nodes(n: int, *nodes_and_times: float) -> list[int]:
+    """The first of n nodes that is not before each time."""
+    nodes, times = nodes_and_times[:n], nodes_and_times[n:]
+    sign = 1.0 if nodes[-1] > nodes[0] else -1.0
+    ordered = [sign * node for node in nodes]
+    return [bisect_left(ordered, sign * time) for time in times]
 
 
 def read_states_after(
