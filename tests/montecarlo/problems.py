@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+from contextlib import contextmanager
 from math import erf, exp, log, sqrt
 
 import numpy as np
@@ -65,3 +69,14 @@ def spread(t, y):
 
 def brownian(n: int, t1: float = 1.0, seed: int = 0) -> sn.SDE:
     return sn.SDE(rest, spread, np.zeros(n), (0.0, t1), seed=seed)
+
+
+@contextmanager
+def interrupt_after(seconds: float):
+    """Ctrl-C after some time, unless the block ends before."""
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 from math import cos, exp, sqrt
 
 import numpy as np
 import pytest
-from montecarlo.problems import RATE, black_scholes, brownian, call, discount, gbm, ou, relax
+from montecarlo.problems import RATE, black_scholes, brownian, call, discount, gbm, interrupt_after, ou, relax
 
 import stepnet as sn
 from stepnet.montecarlo import feynman_kac
@@ -237,8 +234,7 @@ def test_a_potential_that_explodes_is_reported():
 
 
 def test_ctrl_c_returns_the_estimate_so_far():
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(sn.Interrupted) as interrupted:
+    with interrupt_after(0.5), pytest.raises(sn.Interrupted) as interrupted:
         feynman_kac(gbm(), call, potential=discount, steps=20, paths=2**31)
     found = interrupted.value.solution
     assert 0 < found.paths < 2**31
