@@ -331,7 +331,7 @@ AIMS = (
         ratio_to(NEURAL, neural_ode.CHECKPOINTED, neural_ode.STORED)),
     Aim("memory of the gradient of 10^4 steps, 32 slots", NEURAL, True, 60.0, "MB", neural_memory),
     *(
-        Aim(f"10^4 start points, 10^3 paths, 100 steps beside {peer.split()[0]}", montecarlo.WORKLOAD, False, bound, "x",
+        Aim(f"10^4 points, 10^3 paths, 100 steps beside {peer.split()[0]}", montecarlo.WORKLOAD, False, bound, "x",
             inverse(ratio_to(montecarlo.WORKLOAD, montecarlo.OURS, peer)))
         for peer, bound in ((montecarlo.NUMPY, 5.0), (montecarlo.TORCH, 10.0))
     ),
