@@ -46,7 +46,7 @@ def main(folder: Path) -> None:
     left.set(xlabel="start point x", ylabel="probability to be on the right at t = 2")
     left.legend()
     sde = sn.SDE(drift, diffusion, [0.5], (0.0, 2.0), (0.5,))
-    targets = [1e-2, 5e-3, 2e-3, 1e-3]
+    targets = [5e-3, 2e-3, 1e-3, 5e-4]
     runs = [sn.montecarlo.multilevel(sde, smooth_right, error=eps, steps=4) for eps in targets]
     right.loglog(targets, [run.cost for run in runs], "o-", label="multilevel")
     right.loglog(targets, [run.plain_cost for run in runs], "s--", label="plain, same standard error and bias")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import threading
-from contextlib import contextmanager
 from math import erf, exp, log, sqrt
 
 import numpy as np
@@ -71,12 +68,14 @@ def brownian(n: int, t1: float = 1.0, seed: int = 0) -> sn.SDE:
     return sn.SDE(rest, spread, np.zeros(n), (0.0, t1), seed=seed)
 
 
-@contextmanager
-def interrupt_after(seconds: float):
-    """Ctrl-C after some time, unless the block ends before."""
-    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+def interrupt_call(monkeypatch, module, number: int) -> None:
+    """Ctrl-C while a module samples a block of paths for the `number`-th time."""
+    sample, calls = module.sample, []
+
+    def interrupted(*args, **named):
+        calls.append(1)
+        if len(calls) == number:
+            signal.raise_signal(signal.SIGINT)
+        return sample(*args, **named)
+
+    monkeypatch.setattr(module, "sample", interrupted)

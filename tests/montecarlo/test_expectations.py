@@ -6,7 +6,7 @@ from math import cos, exp, sqrt
 
 import numpy as np
 import pytest
-from montecarlo.problems import RATE, black_scholes, brownian, call, discount, gbm, interrupt_after, ou, relax
+from montecarlo.problems import RATE, black_scholes, brownian, call, discount, gbm, interrupt_call, ou, relax
 
 import stepnet as sn
 from stepnet.montecarlo import feynman_kac
@@ -136,10 +136,10 @@ def test_the_estimate_at_a_point_depends_on_neither_other_points_nor_threads(sam
 
 
 def test_blocks_do_not_change_bits(monkeypatch):
-    from stepnet.montecarlo import path_functional
+    from stepnet.montecarlo import path_averages
 
     found = [feynman_kac(gbm(), call, steps=4, paths=5000)]
-    monkeypatch.setattr(path_functional, "MOST_NUMBERS", 700)
+    monkeypatch.setattr(path_averages, "MOST_NUMBERS", 700)
     found.append(feynman_kac(gbm(), call, steps=4, paths=5000))
     assert found[0].value == found[1].value
     assert found[0].standard_error == found[1].standard_error
@@ -233,11 +233,15 @@ def test_a_potential_that_explodes_is_reported():
         feynman_kac(gbm(), call, potential=lambda t, y: -1e6 * y[0] ** 2, steps=4, paths=64)
 
 
-def test_ctrl_c_returns_the_estimate_so_far():
-    with interrupt_after(0.5), pytest.raises(sn.Interrupted) as interrupted:
-        feynman_kac(gbm(), call, potential=discount, steps=20, paths=2**31)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_ctrl_c_returns_the_estimate_so_far(sampling, monkeypatch):
+    from stepnet.montecarlo import path_averages
+
+    interrupt_call(monkeypatch, path_averages, 37)
+    with pytest.raises(sn.Interrupted) as interrupted:
+        feynman_kac(gbm(), call, potential=discount, steps=20, paths=2**24, sampling=sampling)
     found = interrupted.value.solution
-    assert 0 < found.paths < 2**31
+    assert 0 < found.paths < 2**24
     assert_near(found, black_scholes(1.0), bias=2e-3)
     assert "interrupted after" in found.message
 

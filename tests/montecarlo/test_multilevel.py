@@ -7,7 +7,7 @@ from math import cosh, sqrt
 
 import numpy as np
 import pytest
-from montecarlo.problems import RATE, black_scholes, call, discount, gbm, interrupt_after, ou
+from montecarlo.problems import RATE, black_scholes, call, discount, gbm, interrupt_call, ou
 
 import stepnet as sn
 from stepnet.montecarlo import feynman_kac, multilevel
@@ -87,8 +87,11 @@ def test_the_table_lists_all_levels_and_the_cost_of_plain_monte_carlo():
     assert "plain Monte Carlo costs" in lines[-1]
 
 
-def test_ctrl_c_returns_the_estimate_so_far():
-    with interrupt_after(1.0), pytest.raises(sn.Interrupted) as interrupted:
+def test_ctrl_c_returns_the_estimate_so_far(monkeypatch):
+    from stepnet.montecarlo import coupled_paths
+
+    interrupt_call(monkeypatch, coupled_paths, 8)
+    with pytest.raises(sn.Interrupted) as interrupted:
         multilevel(gbm(), call, error=3e-6, potential=discount, max_cost=1e15)
     found = interrupted.value.solution
     assert abs(found.value - black_scholes(1.0)) < SIGMAS * found.standard_error + 2e-3

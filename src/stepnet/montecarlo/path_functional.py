@@ -96,10 +96,6 @@ class PathFunctional:
         """Entries of the state."""
         return self.n + self.has_potential + self.has_source
 
-    def count_paths_of_block(self, n_points: int) -> int:
-        """Paths that are run at once from so many points."""
-        return max(GROUP, MOST_NUMBERS // (self.size * n_points) // GROUP * GROUP)
-
     def read_out(self, states: np.ndarray) -> np.ndarray:
         """The values for flat end states (paths, entries)."""
         values = self.terminal(states[:, : self.n])
