@@ -21,7 +21,7 @@ from stepnet.montecarlo.moments import UNIT, find_quantile
 from stepnet.montecarlo.multilevel_estimate import Level, MultilevelEstimate
 from stepnet.problem import SDE
 from stepnet.records import explain_arguments, validate_thread_count
-from stepnet.schemes.capabilities import needs_increments_only
+from stepnet.schemes.capabilities import find_weak_order, needs_increments_only
 from stepnet.solving.integrate import find_scheme
 from stepnet.validation import check, function, instance, one_of, optional, real, whole
 
@@ -217,11 +217,15 @@ class MultilevelRun:
         return np.array([self.coupling.find_cost(level) for level in range(len(self.sums))])
 
     def find_bias(self) -> float:
-        """The remaining bias, from the means of the last three levels and their rate."""
-        means, (alpha, _) = self.find_moments()[0], self.find_rates()
+        """The remaining bias, from the means of the last three levels and their rate.
+
+        Where means change sign they fall faster for a while, so that the rate counts up to the weak order only.
+        """
+        functional, means = self.coupling.functional, self.find_moments()[0]
+        alpha = min(self.find_rates()[0], find_weak_order(functional.scheme, functional.sde.noise))
         last = len(means) - 1
         levels = range(max(1, last - 2), last + 1)
-        return max(means[level] * 2.0 ** (alpha * (level - last)) for level in levels) / (2.0**alpha - 1.0)
+        return float(max(means[level] * 2.0 ** (alpha * (level - last)) for level in levels) / (2.0**alpha - 1.0))
 
     def _require_affordable(self, needed: list[int]) -> None:
         error, _, max_cost = self.limits
