@@ -6,7 +6,7 @@ from math import cos, exp, sqrt
 
 import numpy as np
 import pytest
-from montecarlo.problems import RATE, black_scholes, brownian, call, discount, gbm, interrupt_call, ou, relax
+from montecarlo.problems import RATE, black_scholes, brownian, call, discount, gbm, interrupt_call, ou, relax, shake
 
 import stepnet as sn
 from stepnet.montecarlo import feynman_kac
@@ -17,6 +17,10 @@ SAMPLINGS = ("plain", "antithetic", "quasi")
 
 def first(y):
     return y[0]
+
+
+def fill(t, y, dy, p):
+    dy[0] = -y[0]
 
 
 def total_square(y):
@@ -266,6 +270,7 @@ def test_ctrl_c_returns_the_estimate_so_far(sampling, monkeypatch):
         ({"sampling": "antithetic", "control": "brownian"}, "antithetic pairs already remove"),
         ({"control": first}, "`control` needs its mean"),
         ({"control_mean": 1.0}, "`control_mean` belongs to `control`"),
+        ({"sde": sn.SDE(fill, shake, [1.0], (0.0, 1.0)), "potential": discount}, "returns its result"),
         ({"sde": sn.ODE(relax, [1.0], (0.0, 1.0))}, "`sde` must be an `SDE`"),
     ],
 )
