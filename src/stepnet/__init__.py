@@ -54,10 +54,12 @@ _HOME = {
 _MODULES = {
     "checkpoints": "stepnet.checkpoints",
     "derivatives": "stepnet.gradients.derivatives",
+    "equations": "stepnet.equations",
     "estimators": "stepnet.estimators",
     "fields": "stepnet.fields",
     "nets": "stepnet.nets",
     "noise": "stepnet.noise",
+    "operators": "stepnet.operators",
     "plots": "stepnet.plots",
     "reductions": "stepnet.ensembles.reductions",
     "schemes": "stepnet.schemes",
