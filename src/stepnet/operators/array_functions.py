@@ -18,10 +18,25 @@ class ArrayFunctions:
     maximum: Callable[..., Any]
     minimum: Callable[..., Any]
     where: Callable[..., Any]
-    sqrt: Callable[..., Any]
 
 
-NUMPY = ArrayFunctions(np.concatenate, np.stack, np.maximum, np.minimum, np.where, np.sqrt)
+NUMPY = ArrayFunctions(np.concatenate, np.stack, np.maximum, np.minimum, np.where)
+
+
+def require_field(name: str, u: Any, shape: tuple[int, ...], functions: ArrayFunctions = NUMPY) -> None:
+    """Refuse what is no array (of NumPy, a tracer or torch) whose last axes are those of a grid.
+
+    Right-hand sides call this, so it must be traceable, in contrast to `validation`: it formats no text.
+    """
+    if type(functions).__name__ != "ArrayFunctions":
+        raise TypeError("`functions` must be ArrayFunctions, found " + type(functions).__name__)
+    is_numpy = isinstance(u, np.ndarray)
+    if not is_numpy and not type(u).__module__.startswith(("torch", "stepnet")):
+        raise TypeError("`" + name + "` must be an array, found " + type(u).__name__)
+    if is_numpy and type(u) is np.ndarray and u.dtype.kind not in "biufc":
+        raise TypeError("`" + name + "` must be an array of numbers, found dtype " + u.dtype.name)
+    if shape and tuple(u.shape[-len(shape) :]) != shape:
+        raise ValueError("`" + name + "` must have the shape of the grid, found another one: see `shape` of both")
 
 
 def take(u: Any, axis: int, start: int, stop: int | None) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stepnet import validation
 from stepnet.operators.stencils import compute_weights
 from stepnet.records import keep, validate_number
 
@@ -56,9 +57,11 @@ class Boundary:
 def _validate_value(value: Any) -> Any:
     if callable(value):
         return value
-    if np.ndim(value) == 0:
+    if not isinstance(value, (np.ndarray, list, tuple)):
         return validate_number("value", value)
-    found = np.array(value, dtype=float)
+    found = validation.array()("value", value).astype(float)
+    if found.ndim == 0:
+        return validate_number("value", found)
     if not np.isfinite(found).all():
         raise ValueError("`value` of a boundary must be finite")
     found.flags.writeable = False

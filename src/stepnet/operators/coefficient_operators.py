@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepnet import validation
-from stepnet.operators.array_functions import NUMPY, ArrayFunctions, take
+from stepnet.operators.array_functions import NUMPY, ArrayFunctions, require_field, take
 from stepnet.operators.boundaries import build_free_rule
 from stepnet.operators.extension import (
     AxisExtension,
@@ -65,6 +65,8 @@ class Diffusion:
 
     def __call__(self, u: Any, k: Any, t: Any = 0.0, functions: ArrayFunctions = NUMPY) -> Any:
         """Apply the operator with the coefficient k (an array of the shape of the grid)."""
+        require_field("u", u, self.grid.shape, functions)
+        require_field("k", k, self.grid.shape, functions)
         total = None
         for axis, extension in enumerate(self.extensions):
             faces = _differ(extend(u, extension, t, functions), extension.axis)
@@ -137,7 +139,7 @@ class Diffusion:
 
 
 def _extend_coefficient(grid: Grid, axis: int) -> AxisExtension:
-    """Constant beyond a Dirichlet side: positive, and accurate enough there; linear beyond others, which give fluxes."""
+    """Constant beyond a Dirichlet side, positive and accurate enough; linear beyond others, which give fluxes."""
     sides = grid.boundary[axis]
     rules = sides and tuple(build_free_rule(1, 1 if side.is_dirichlet else 2) for side in sides)
     return AxisExtension(axis - grid.ndim, 1, 1, rules)
@@ -169,7 +171,7 @@ class Upwind:
 
     Examples
     --------
-    >>> Upwind(Grid(4, 0.0, 4.0))(np.array([0.0, 0.0, 1.0, 0.0]), [2.0])
+    >>> Upwind(Grid(4, 0.0, 4.0))(np.array([0.0, 0.0, 1.0, 0.0]), np.array([2.0]))
     array([ 0.,  0.,  2., -2.])
     """
 
@@ -194,7 +196,11 @@ class Upwind:
         keep(self, stencils=stencils, extensions=extensions)
 
     def __call__(self, u: Any, velocity: Any, t: Any = 0.0, functions: ArrayFunctions = NUMPY) -> Any:
-        """Apply the operator; `velocity` holds one number or one array of the shape of the grid per axis."""
+        """Apply the operator; `velocity` is an array with one number or one field per axis of the grid."""
+        require_field("u", u, self.grid.shape, functions)
+        require_field("velocity", velocity, (), functions)
+        if tuple(velocity.shape) not in ((self.grid.ndim,), (self.grid.ndim, *self.grid.shape)):
+            raise ValueError("`velocity` must hold one number or one array of the shape of the grid per axis")
         total = None
         for axis in range(self.grid.ndim):
             a = velocity[axis]
@@ -273,7 +279,24 @@ class Upwind:
         return sum(parts).tocsr()  # type: ignore[union-attr]
 
     def find_axis_matrix(self, axis: int, side: int) -> np.ndarray:
-        """The difference along an axis for positive (side 0) or negative velocities, as a dense matrix."""
+        """The difference along an axis for positive (side 0) or negative (side 1) velocities, as a dense matrix.
+
+        Parameters
+        ----------
+        axis, side : int
+            Which axis, and which of the two differences.
+
+        Returns
+        -------
+        array (n, n)
+
+        Examples
+        --------
+        >>> Upwind(Grid(4, 0.0, 4.0), 1).find_axis_matrix(0, 0)[1]
+        array([-1.,  1.,  0.,  0.])
+        """
+        axis = validation.whole(0, self.grid.ndim - 1)("axis", axis)
+        side = validation.whole(0, 1)("side", side)
         stencil, extension, n = self.stencils[side], self.extensions[axis][side], self.grid.shape[axis]
         rows = np.zeros((n, n + extension.below + extension.above))
         for row in range(n):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepnet import validation
-from stepnet.operators.array_functions import NUMPY, ArrayFunctions
+from stepnet.operators.array_functions import NUMPY, ArrayFunctions, require_field
 from stepnet.operators.grid import Grid
 from stepnet.operators.linear import (
     A_GRID,
@@ -49,6 +49,7 @@ class StackedOperator:
 
     def __call__(self, u: Any, t: Any = 0.0, functions: ArrayFunctions = NUMPY) -> Any:
         """Apply the operators; the results are stacked in front."""
+        require_field("u", u, self.parts[0].grid.shape, functions)
         return functions.stack([part(u, t, functions) for part in self.parts], 0)
 
     def transpose(self, w: Any) -> np.ndarray:
@@ -128,6 +129,7 @@ class SummedOperator:
 
     def __call__(self, u: Any, t: Any = 0.0, functions: ArrayFunctions = NUMPY) -> Any:
         """Apply each operator to its component and add."""
+        require_field("u", u, (len(self.parts), *self.parts[0].grid.shape), functions)
         total = None
         for k, part in enumerate(self.parts):
             term = part(u[k], t, functions)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepnet import validation
-from stepnet.operators.array_functions import NUMPY, ArrayFunctions, take
+from stepnet.operators.array_functions import NUMPY, ArrayFunctions, require_field, take
 from stepnet.operators.extension import AxisExtension, build_extension, extend
 from stepnet.operators.fluxes import NUMERICAL_FLUXES, find_largest_speed
 from stepnet.operators.grid import Grid
@@ -84,6 +84,9 @@ class ConservationLaw:
 
     def __call__(self, u: Any, t: Any = 0.0, args: tuple[Any, ...] = (), functions: ArrayFunctions = NUMPY) -> Any:
         """-div F(u) with boundary values at time t; `args` are passed to `flux` and `speeds`."""
+        require_field("u", u, self.grid.shape, functions)
+        if not isinstance(args, tuple):
+            raise TypeError("`args` must be a tuple, found " + type(args).__name__)
         total = None
         for axis, extension in enumerate(self.extensions):
             v, n = extend(u, extension, t, functions), u.shape[extension.axis]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -129,7 +128,26 @@ class Grid:
         return self.lower[axis] + self.spacing[axis] * (first + np.arange(self.shape[axis]))
 
     def find_side_position(self, axis: int, side: int) -> Fraction:
-        """Where a side lies in spacings from its first unknown: -1/2, or for nodes -1 (Dirichlet) or 0."""
+        """Where a side lies in spacings from its first unknown: -1/2, or for nodes -1 (Dirichlet) or 0.
+
+        Parameters
+        ----------
+        axis, side : int
+            Which axis, not a periodic one, and its lower (0) or upper (1) side.
+
+        Returns
+        -------
+        Fraction
+
+        Examples
+        --------
+        >>> Grid(4, boundary="neumann").find_side_position(0, 0)
+        Fraction(-1, 2)
+        """
+        axis = validation.whole(0, self.ndim - 1)("axis", axis)
+        side = validation.whole(0, 1)("side", side)
+        if self.boundary[axis] is None:
+            raise ValueError(f"`axis` must not be periodic, found axis {axis}, which has no sides")
         if self.centring == "cell":
             return Fraction(-1, 2)
         return Fraction(-1 if self.boundary[axis][side].is_dirichlet else 0)
@@ -153,7 +171,7 @@ def _validate_shape(value: Any) -> tuple[int, ...]:
 
 
 def _validate_ends(name: str, value: Any, ndim: int) -> tuple[float, ...]:
-    if np.ndim(value) == 0:
+    if not isinstance(value, (np.ndarray, list, tuple)) or np.shape(value) == ():
         return (validate_number(name, value),) * ndim
     ends = validation.sequence(lambda key, x: validate_number(key, x))(name, value)
     if len(ends) == 1:
@@ -166,7 +184,7 @@ def _validate_ends(name: str, value: Any, ndim: int) -> tuple[float, ...]:
 def _validate_boundaries(value: Any, shape: tuple[int, ...]) -> tuple[Sides, ...]:
     ndim = len(shape)
     is_one = value is None or isinstance(value, (str, Boundary))
-    if not is_one and (not isinstance(value, Sequence) or len(value) != ndim):
+    if not is_one and (not isinstance(value, (list, tuple)) or len(value) != ndim):
         raise ValueError(
             f"`boundary` must be one boundary for all sides, or a sequence with one or a pair for each of {ndim} axes, "
             f"found {value!r:.80}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepnet import validation
-from stepnet.operators.array_functions import NUMPY, ArrayFunctions, take
+from stepnet.operators.array_functions import NUMPY, ArrayFunctions, require_field, take
 from stepnet.operators.extension import (
     AxisExtension,
     build_extension,
@@ -106,9 +106,11 @@ class StencilOperator:
 
     def __call__(self, u: Any, t: Any = 0.0, functions: ArrayFunctions = NUMPY) -> Any:
         """Apply the operator with its boundary values at time t."""
+        require_field("u", u, self.grid.shape, functions)
         total = None
         for term, extension, weights in zip(self.terms, self.extensions, self.scaled, strict=True):
-            part = _combine(extend(u, extension, t, functions), u.shape[extension.axis], term.stencil, weights, extension)
+            extended = extend(u, extension, t, functions)
+            part = _combine(extended, u.shape[extension.axis], term.stencil, weights, extension)
             total = part if total is None else total + part
         return total
 
@@ -153,13 +155,27 @@ class StencilOperator:
         >>> laplacian(Grid(4)).matrix().toarray()[0]
         array([-32.,  16.,   0.,  16.])
         """
-        parts = (
-            embed_axis_matrix(self.grid, term.axis, self.find_axis_matrix(i)) for i, term in enumerate(self.terms)
-        )
+        parts = (embed_axis_matrix(self.grid, term.axis, self.find_axis_matrix(i)) for i, term in enumerate(self.terms))
         return sum(parts).tocsr()  # type: ignore[union-attr]
 
     def find_axis_matrix(self, i: int) -> np.ndarray:
-        """The matrix of one term along its axis, dense."""
+        """The matrix of one term along its axis, dense.
+
+        Parameters
+        ----------
+        i : int
+            Which term.
+
+        Returns
+        -------
+        array (n, n)
+
+        Examples
+        --------
+        >>> laplacian(Grid(4)).find_axis_matrix(0)[0]
+        array([-32.,  16.,   0.,  16.])
+        """
+        i = validation.whole(0, len(self.terms) - 1)("i", i)
         term, extension = self.terms[i], self.extensions[i]
         n = self.grid.shape[term.axis]
         factor = term.factor / self.grid.spacing[term.axis] ** term.stencil.derivative

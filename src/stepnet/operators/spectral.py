@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepnet import validation
+from stepnet.operators.array_functions import require_field
 from stepnet.operators.grid import Grid
 from stepnet.operators.linear import A_GRID, validate_grid_function
 from stepnet.operators.stencils import MOST_DERIVATIVE
-from stepnet.records import keep, show_fields
+from stepnet.records import as_array, keep, show_fields
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -45,7 +46,10 @@ class SpectralOperator:
     def __post_init__(self) -> None:
         if not self.grid.is_periodic:
             raise ValueError("`grid` of a spectral operator must be periodic along all axes")
-        symbol = np.array(self.symbol, dtype=complex)
+        symbol = as_array("symbol", self.symbol)
+        if symbol.dtype.kind not in "biufc":
+            raise TypeError(f"`symbol` must be an array of numbers, found dtype {symbol.dtype}")
+        symbol = symbol.astype(complex)
         if symbol.shape != self.grid.shape:
             raise ValueError(f"`symbol` must have the shape {self.grid.shape} of the grid, found {symbol.shape}")
         symbol.flags.writeable = False
@@ -53,6 +57,7 @@ class SpectralOperator:
 
     def __call__(self, u: Any, t: Any = 0.0) -> np.ndarray:
         """Apply the operator; real arrays stay real."""
+        require_field("u", u, self.grid.shape)
         axes = tuple(range(-self.grid.ndim, 0))
         result = np.fft.ifftn(self.symbol * np.fft.fftn(u, axes=axes), axes=axes)
         return result if np.iscomplexobj(u) else result.real

@@ -23,4 +23,4 @@ def _minimum(a: Any, b: Any) -> torch.Tensor:
     return torch.minimum(*_convert(a, b))
 
 
-TENSOR_FUNCTIONS = ArrayFunctions(torch.cat, torch.stack, _maximum, _minimum, torch.where, torch.sqrt)
+TENSOR_FUNCTIONS = ArrayFunctions(torch.cat, torch.stack, _maximum, _minimum, torch.where)
