@@ -528,7 +528,7 @@ add("stepnet.operators.Boundary", lambda: {"value_weight": 1.0, "slope_weight": 
 add("stepnet.operators.dirichlet", lambda: {"value": 1.0})
 add("stepnet.operators.neumann", lambda: {"slope": 1.0})
 add("stepnet.operators.robin", lambda: {"value_weight": 1.0, "slope_weight": 0.5, "value": 0.0})
-add("stepnet.operators.Stencil", lambda: {
+add("stepnet.operators.DifferenceStencil", lambda: {
     "derivative": 2, "order": 2, "offsets": (-1, 0, 1), "weights": (1.0, -2.0, 1.0)
 })  # fmt: skip
 add("stepnet.operators.build_stencil", lambda: {"derivative": 2, "order": 4})

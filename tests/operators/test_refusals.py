@@ -10,9 +10,11 @@ from stepnet.errors import UnknownName
 
 GRID = so.Grid((8, 8))
 REFUSALS = {
-    "a wrong weight": (lambda: so.Stencil(2, 2, (-1, 0, 1), (1.0, -2.1, 1.0)), "`weights` must have the moment 0"),
-    "a wrong order": (lambda: so.Stencil(2, 4, (-1, 0, 1), (1.0, -2.0, 1.0)), "moment 0 of degree 4"),
-    "repeated offsets": (lambda: so.Stencil(0, 1, (0, 0), (0.5, 0.5)), "`offsets` must differ"),
+    "a wrong weight": (
+        lambda: so.DifferenceStencil(2, 2, (-1, 0, 1), (1.0, -2.1, 1.0)), "`weights` must have the moment 0",
+    ),
+    "a wrong order": (lambda: so.DifferenceStencil(2, 4, (-1, 0, 1), (1.0, -2.0, 1.0)), "moment 0 of degree 4"),
+    "repeated offsets": (lambda: so.DifferenceStencil(0, 1, (0, 0), (0.5, 0.5)), "`offsets` must differ"),
     "an odd order": (lambda: so.build_stencil(1, 3), "`order` of a central stencil must be even"),
     "too few offsets": (lambda: so.fit_stencil(2, (0, 1)), "`offsets` must be at least 3"),
     "four axes": (lambda: so.Grid((2, 2, 2, 2)), "`shape` must have one to three axes"),

@@ -30,11 +30,11 @@ class HeatRHS:
     checks_steps: bool
     name: str = "heat"
 
-    def __call__(self, t, u, diffusivity, source=0.0):
+    def __call__(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> Any:
         slopes = diffusivity * self.laplacian(u, t) + source
         return slopes if self.source is None else slopes + self.source(t)
 
-    def find_spectrum(self, t, u, diffusivity, source=0.0) -> np.ndarray:
+    def find_spectrum(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> np.ndarray:
         return diffusivity * find_stencil_spectrum(self.laplacian)
 
 
@@ -48,11 +48,11 @@ class DiffusionRHS:
     checks_steps: bool
     name: str = "diffusion"
 
-    def __call__(self, t, u, diffusivity, source=0.0):
+    def __call__(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> Any:
         slopes = self.operator(u, diffusivity, t) + source
         return slopes if self.source is None else slopes + self.source(t)
 
-    def find_spectrum(self, t, u, diffusivity, source=0.0) -> np.ndarray:
+    def find_spectrum(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> np.ndarray:
         return np.max(diffusivity) * find_stencil_spectrum(self.laplacian)
 
 
@@ -64,10 +64,10 @@ class WaveRHS:
     checks_steps: bool
     name: str = "wave"
 
-    def __call__(self, t, q, speed):
+    def __call__(self, t: Any, q: Any, speed: Any) -> Any:
         return speed * speed * self.laplacian(q, t)
 
-    def find_spectrum(self, t, q, speed) -> np.ndarray:
+    def find_spectrum(self, t: Any, q: Any, speed: Any) -> np.ndarray:
         return np.max(speed) ** 2 * find_stencil_spectrum(self.laplacian)
 
 
@@ -81,12 +81,12 @@ class TransportRHS:
     checks_steps: bool
     name: str
 
-    def __call__(self, t, u, *args):
+    def __call__(self, t: Any, u: Any, *args: Any) -> Any:
         velocity = args[0] if self.velocity is None else self.velocity(t)
         slopes = -self.upwind(u, velocity, t)
         return slopes if self.laplacian is None else slopes + args[-1] * self.laplacian(u, t)
 
-    def find_spectrum(self, t, u, *args) -> np.ndarray:
+    def find_spectrum(self, t: Any, u: Any, *args: Any) -> np.ndarray:
         velocity = np.asarray(args[0] if self.velocity is None else self.velocity(t))
         transported = find_upwind_spectrum(self.upwind, velocity)
         if self.laplacian is None:
@@ -105,10 +105,10 @@ class BurgersRHS:
     checks_steps: bool
     name: str = "burgers"
 
-    def __call__(self, t, u, viscosity):
+    def __call__(self, t: Any, u: Any, viscosity: Any) -> Any:
         return self.law(u, t) + viscosity * self.laplacian(u, t)
 
-    def find_spectrum(self, t, u, viscosity) -> np.ndarray:
+    def find_spectrum(self, t: Any, u: Any, viscosity: Any) -> np.ndarray:
         grid, stencil = self.law.grid, fit_stencil(1, LIMITED_OFFSETS[self.law.reconstruction])
         fastest, n = float(np.max(np.abs(u))), {1: 129, 2: 33, 3: 9}[grid.ndim]
         along = [-fastest * find_symbol(stencil, h, n) for h in grid.spacing]
@@ -116,12 +116,12 @@ class BurgersRHS:
         return add_sets([*along, np.array([spread.min(), 0.0])])
 
 
-def burgers_flux(u, axis):
+def burgers_flux(u: Any, axis: Any) -> Any:
     """u^2 / 2 along every axis."""
     return 0.5 * u * u
 
 
-def burgers_speeds(u, axis):
+def burgers_speeds(u: Any, axis: Any) -> Any:
     """Both wave speeds are u."""
     return u, u
 
@@ -134,7 +134,7 @@ class GrayScottRHS:
     checks_steps: bool
     name: str = "gray_scott"
 
-    def __call__(self, t, state, diffusivity_u, diffusivity_v, feed, kill):
+    def __call__(self, t: Any, state: Any, diffusivity_u: Any, diffusivity_v: Any, feed: Any, kill: Any) -> Any:
         u, v = state[0], state[1]
         spread = self.laplacian(state, t)
         reaction = u * v * v
@@ -145,7 +145,9 @@ class GrayScottRHS:
             )
         )
 
-    def find_spectrum(self, t, state, diffusivity_u, diffusivity_v, feed, kill) -> np.ndarray:
+    def find_spectrum(
+        self, t: Any, state: Any, diffusivity_u: Any, diffusivity_v: Any, feed: Any, kill: Any
+    ) -> np.ndarray:
         return max(diffusivity_u, diffusivity_v) * find_stencil_spectrum(self.laplacian)
 
 
@@ -157,8 +159,8 @@ class AllenCahnRHS:
     checks_steps: bool
     name: str = "allen_cahn"
 
-    def __call__(self, t, u, width):
+    def __call__(self, t: Any, u: Any, width: Any) -> Any:
         return width * width * self.laplacian(u, t) + u - u * u * u
 
-    def find_spectrum(self, t, u, width) -> np.ndarray:
+    def find_spectrum(self, t: Any, u: Any, width: Any) -> np.ndarray:
         return width**2 * find_stencil_spectrum(self.laplacian)

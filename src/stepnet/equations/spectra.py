@@ -12,13 +12,13 @@ import numpy as np
 
 from stepnet.operators.coefficient_operators import Upwind
 from stepnet.operators.linear import StencilOperator
-from stepnet.operators.stencils import Stencil
+from stepnet.operators.stencils import DifferenceStencil
 
 MOST_ROWS = 64  # of a matrix whose eigenvalues are computed: closures at the sides act on a few points only
 ANGLES = {1: 257, 2: 65, 3: 17}  # per axis, by the number of axes; odd, so that pi is among them
 
 
-def find_symbol(stencil: Stencil, h: float, n_angles: int) -> np.ndarray:
+def find_symbol(stencil: DifferenceStencil, h: float, n_angles: int) -> np.ndarray:
     """The eigenvalues of a stencil on waves exp(i theta x / h)."""
     theta = np.linspace(-np.pi, np.pi, n_angles)
     return np.exp(1j * np.outer(theta, stencil.offsets)) @ np.array(stencil.weights) / h**stencil.derivative

@@ -49,7 +49,7 @@ def find_largest_step(problem: Problem, scheme: Any) -> float:
             f"`problem` must be an equation built by `stepnet.equations`, found {type(problem).__name__} with "
             f"{function!r:.60}"
         )
-    initial = problem.q0 if isinstance(problem, SecondOrder) else problem.y0
+    initial = problem.q0 if isinstance(problem, SecondOrder) else getattr(problem, "y0", None)
     spectrum = np.asarray(function.find_spectrum(problem.t_span[0], initial, *problem.args))
     return limit_step(get(scheme), spectrum, isinstance(problem, SecondOrder))
 

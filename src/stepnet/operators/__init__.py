@@ -14,13 +14,13 @@ from stepnet.operators.conservation import ConservationLaw
 from stepnet.operators.grid import Grid
 from stepnet.operators.linear import AxisStencil, StencilOperator, derivative, laplacian
 from stepnet.operators.spectral import SpectralOperator, spectral_derivative, spectral_laplacian
-from stepnet.operators.stencils import Stencil, build_stencil, fit_stencil
+from stepnet.operators.stencils import DifferenceStencil, build_stencil, fit_stencil
 
 __all__ = [
-    "AxisStencil", "Boundary", "ComposedOperator", "ConservationLaw", "Diffusion", "Grid", "SpectralOperator",
-    "StackedOperator", "Stencil", "StencilOperator", "SummedOperator", "Upwind", "biharmonic", "build_stencil",
-    "derivative", "dirichlet", "divergence", "fit_stencil", "gradient", "laplacian", "neumann", "robin",
-    "spectral_derivative", "spectral_laplacian",
+    "AxisStencil", "Boundary", "ComposedOperator", "ConservationLaw", "DifferenceStencil", "Diffusion", "Grid",
+    "SpectralOperator", "StackedOperator", "StencilOperator", "SummedOperator", "Upwind", "biharmonic",
+    "build_stencil", "derivative", "dirichlet", "divergence", "fit_stencil", "gradient", "laplacian", "neumann",
+    "robin", "spectral_derivative", "spectral_laplacian",
 ]  # fmt: skip
 
 

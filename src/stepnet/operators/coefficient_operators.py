@@ -22,7 +22,7 @@ from stepnet.operators.extension import (
 )
 from stepnet.operators.grid import Grid
 from stepnet.operators.linear import A_GRID, embed_axis_matrix, validate_grid_function
-from stepnet.operators.stencils import Stencil, fit_stencil
+from stepnet.operators.stencils import DifferenceStencil, fit_stencil
 from stepnet.records import keep, show_fields
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Diffusion:
             balance = np.diff(np.eye(n + 1), axis=0) / self.grid.spacing[axis] ** 2
             into_faces = embed_axis_matrix(self.grid, axis, slopes)
             parts.append(embed_axis_matrix(self.grid, axis, balance) @ sparse.diags_array(at_faces) @ into_faces)
-        return sum(parts).tocsr()  # type: ignore[union-attr]
+        return sum(parts).tocsr()
 
 
 def _extend_coefficient(grid: Grid, axis: int) -> AxisExtension:
@@ -177,7 +177,9 @@ class Upwind:
 
     grid: Grid
     order: int = 3
-    stencils: tuple[Stencil, Stencil] = field(init=False, repr=False)  # for positive and negative velocities
+    stencils: tuple[DifferenceStencil, DifferenceStencil] = field(
+        init=False, repr=False
+    )  # for positive and negative velocities
     extensions: tuple[tuple[AxisExtension, AxisExtension], ...] = field(init=False, repr=False)
 
     __repr__ = show_fields
@@ -276,7 +278,7 @@ class Upwind:
             for side, values in enumerate((full.clip(min=0.0), full.clip(max=0.0))):
                 along = embed_axis_matrix(self.grid, axis, self.find_axis_matrix(axis, side))
                 parts.append(sparse.diags_array(values) @ along)
-        return sum(parts).tocsr()  # type: ignore[union-attr]
+        return sum(parts).tocsr()
 
     def find_axis_matrix(self, axis: int, side: int) -> np.ndarray:
         """The difference along an axis for positive (side 0) or negative (side 1) velocities, as a dense matrix.

@@ -102,10 +102,12 @@ class ConservationLaw:
     def _combine_states(self, v: Any, axis: int, n: int, args: tuple[Any, ...], functions: ArrayFunctions) -> Any:
         """The numerical flux of the states on both sides of the n + 1 faces."""
         left, right = self._find_states(v, axis - self.grid.ndim, n, functions)
-        sides = [(each, self.flux(each, axis, *args), *self.speeds(each, axis, *args)) for each in (left, right)]
+        flux_left, flux_right = self.flux(left, axis, *args), self.flux(right, axis, *args)
         if self.largest_speed is not None:
-            return 0.5 * (sides[0][1] + sides[1][1]) - 0.5 * self.largest_speed * (right - left)
-        return NUMERICAL_FLUXES[self.numerical_flux](*sides, functions)
+            return 0.5 * (flux_left + flux_right) - 0.5 * self.largest_speed * (right - left)
+        (slow, fast), (slow_right, fast_right) = self.speeds(left, axis, *args), self.speeds(right, axis, *args)
+        numerical = NUMERICAL_FLUXES[self.numerical_flux]
+        return numerical((left, flux_left, slow, fast), (right, flux_right, slow_right, fast_right), functions)
 
     def _find_states(self, v: Any, axis: int, n: int, functions: ArrayFunctions) -> tuple[Any, Any]:
         if self.reconstruction == "constant":
@@ -124,6 +126,6 @@ class ConservationLaw:
         for k in range(1, 6):
             s = functions.maximum(s, take(near, from_end, k, k + n + 1))
         cells = [(take(flux, from_end, k, k + n + 1), take(v, from_end, k, k + n + 1)) for k in range(6)]
-        forward = reconstruct_weno5(tuple(0.5 * (f + s * u) for f, u in cells[:5]))  # type: ignore[arg-type]
-        backward = reconstruct_weno5(tuple(0.5 * (f - s * u) for f, u in cells[:0:-1]))  # type: ignore[arg-type]
+        forward = reconstruct_weno5(tuple(0.5 * (f + s * u) for f, u in cells[:5]))
+        backward = reconstruct_weno5(tuple(0.5 * (f - s * u) for f, u in cells[:0:-1]))
         return forward + backward

@@ -22,7 +22,7 @@ from stepnet.operators.extension import (
     extend_transposed,
 )
 from stepnet.operators.grid import Grid
-from stepnet.operators.stencils import MOST_DERIVATIVE, MOST_ORDER, Stencil, build_stencil
+from stepnet.operators.stencils import MOST_DERIVATIVE, MOST_ORDER, DifferenceStencil, build_stencil
 from stepnet.records import keep, show_fields, validate_number
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 A_GRID = validation.instance(Grid)
 
 
-@validation.check(stencil=validation.instance(Stencil))
+@validation.check(stencil=validation.instance(DifferenceStencil))
 @dataclass(frozen=True)
 class AxisStencil:
     """factor times a stencil along one axis of a grid.
@@ -40,7 +40,7 @@ class AxisStencil:
     ----------
     axis : int
         Along which axis, from 0.
-    stencil : Stencil
+    stencil : DifferenceStencil
         Offsets and weights.
     factor : float
         A constant coefficient.
@@ -52,7 +52,7 @@ class AxisStencil:
     """
 
     axis: int
-    stencil: Stencil
+    stencil: DifferenceStencil
     factor: float = 1.0
 
     def __post_init__(self) -> None:
@@ -156,7 +156,7 @@ class StencilOperator:
         array([-32.,  16.,   0.,  16.])
         """
         parts = (embed_axis_matrix(self.grid, term.axis, self.find_axis_matrix(i)) for i, term in enumerate(self.terms))
-        return sum(parts).tocsr()  # type: ignore[union-attr]
+        return sum(parts).tocsr()
 
     def find_axis_matrix(self, i: int) -> np.ndarray:
         """The matrix of one term along its axis, dense.
@@ -205,7 +205,7 @@ class StencilOperator:
         return self(np.zeros(self.grid.shape), validate_number("t", t))
 
 
-def _combine(v: Any, n: int, stencil: Stencil, weights: tuple[float, ...], extension: AxisExtension) -> Any:
+def _combine(v: Any, n: int, stencil: DifferenceStencil, weights: tuple[float, ...], extension: AxisExtension) -> Any:
     """sum_j w_j v(x + o_j), with neighbours of equal or opposite weights taken together, so that rounding cancels."""
     at = dict(zip(stencil.offsets, weights, strict=True))
 

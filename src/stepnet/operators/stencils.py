@@ -17,7 +17,7 @@ MOMENT_TOLERANCE = 1e-12  # relative to the sum of the terms: weights are rounde
 
 @validation.check(derivative=validation.whole(0, MOST_DERIVATIVE), order=validation.whole(1, 2 * MOST_ORDER))
 @dataclass(frozen=True)
-class Stencil:
+class DifferenceStencil:
     """sum_j weights[j] u(x + offsets[j] h) / h^derivative = u^(derivative)(x) + O(h^order).
 
     The Taylor moments sum_j weights[j] offsets[j]^k are checked for all k < derivative + order: k! for k = derivative
@@ -39,7 +39,7 @@ class Stencil:
 
     Examples
     --------
-    >>> Stencil(2, 2, (-1, 0, 1), (1.0, -2.0, 1.0)).reach
+    >>> DifferenceStencil(2, 2, (-1, 0, 1), (1.0, -2.0, 1.0)).reach
     (1, 1)
     """
 
@@ -104,7 +104,7 @@ def compute_weights(derivative: int, points: Sequence[Fraction], at: Fraction) -
 
 
 @validation.check(derivative=validation.whole(0, MOST_DERIVATIVE))
-def fit_stencil(derivative: int, offsets: Sequence[int]) -> Stencil:
+def fit_stencil(derivative: int, offsets: Sequence[int]) -> DifferenceStencil:
     """The stencil of highest order on given offsets.
 
     Parameters
@@ -116,7 +116,7 @@ def fit_stencil(derivative: int, offsets: Sequence[int]) -> Stencil:
 
     Returns
     -------
-    Stencil
+    DifferenceStencil
 
     Examples
     --------
@@ -130,11 +130,11 @@ def fit_stencil(derivative: int, offsets: Sequence[int]) -> Stencil:
     order = len(offsets) - derivative
     while sum(w * o ** (derivative + order) for w, o in zip(exact, offsets, strict=True)) == 0:
         order += 1  # symmetry gains an order
-    return Stencil(derivative, order, offsets, tuple(map(float, exact)))
+    return DifferenceStencil(derivative, order, offsets, tuple(map(float, exact)))
 
 
 @validation.check(derivative=validation.whole(1, MOST_DERIVATIVE), order=validation.whole(2, MOST_ORDER))
-def build_stencil(derivative: int, order: int = 2) -> Stencil:
+def build_stencil(derivative: int, order: int = 2) -> DifferenceStencil:
     """The central stencil of a derivative.
 
     Parameters
@@ -146,7 +146,7 @@ def build_stencil(derivative: int, order: int = 2) -> Stencil:
 
     Returns
     -------
-    Stencil
+    DifferenceStencil
 
     Examples
     --------
