@@ -171,7 +171,7 @@ def _validate_shape(value: Any) -> tuple[int, ...]:
 
 
 def _validate_ends(name: str, value: Any, ndim: int) -> tuple[float, ...]:
-    if not isinstance(value, (np.ndarray, list, tuple)) or np.shape(value) == ():
+    if not isinstance(value, (np.ndarray, list, tuple)) or (isinstance(value, np.ndarray) and value.ndim == 0):
         return (validate_number(name, value),) * ndim
     ends = validation.sequence(lambda key, x: validate_number(key, x))(name, value)
     if len(ends) == 1:

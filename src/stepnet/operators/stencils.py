@@ -103,14 +103,14 @@ def compute_weights(derivative: int, points: Sequence[Fraction], at: Fraction) -
     return [row[derivative] for row in table]
 
 
-@validation.check(derivative=validation.whole(0, MOST_DERIVATIVE))
+@validation.check(derivative=validation.whole(1, MOST_DERIVATIVE))
 def fit_stencil(derivative: int, offsets: Sequence[int]) -> DifferenceStencil:
     """The stencil of highest order on given offsets.
 
     Parameters
     ----------
     derivative : int
-        Which derivative, at most 8.
+        Which derivative, from 1 to 8.
     offsets : sequence of ints
         Which neighbours to use, more than `derivative` of them.
 
