@@ -51,7 +51,7 @@ def find_largest_step(problem: Problem, scheme: Any) -> float:
         )
     initial = problem.q0 if isinstance(problem, SecondOrder) else getattr(problem, "y0", None)
     spectrum = np.asarray(function.find_spectrum(problem.t_span[0], initial, *problem.args))
-    return limit_step(get(scheme), spectrum, isinstance(problem, SecondOrder))
+    return float(limit_step(get(scheme), spectrum, isinstance(problem, SecondOrder)))
 
 
 def limit_step(scheme: Any, spectrum: np.ndarray, is_second_order: bool) -> float:

@@ -171,8 +171,8 @@ class Upwind:
 
     Examples
     --------
-    >>> Upwind(Grid(4, 0.0, 4.0))(np.array([0.0, 0.0, 1.0, 0.0]), np.array([2.0]))
-    array([ 0.,  0.,  2., -2.])
+    >>> Upwind(Grid(4, 0.0, 4.0), order=1)(np.array([3.0, 3.0, 4.0, 3.0]), np.array([2.0])).tolist()
+    [0.0, 0.0, 2.0, -2.0]
     """
 
     grid: Grid
