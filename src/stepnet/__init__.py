@@ -56,11 +56,13 @@ _HOME = {
 _MODULES = {
     "checkpoints": "stepnet.checkpoints",
     "derivatives": "stepnet.gradients.derivatives",
+    "equations": "stepnet.equations",
     "estimators": "stepnet.estimators",
     "fields": "stepnet.fields",
     "montecarlo": "stepnet.montecarlo",
     "nets": "stepnet.nets",
     "noise": "stepnet.noise",
+    "operators": "stepnet.operators",
     "plots": "stepnet.plots",
     "reductions": "stepnet.ensembles.reductions",
     "schemes": "stepnet.schemes",

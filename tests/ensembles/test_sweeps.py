@@ -50,11 +50,11 @@ def test_members_are_those_of_an_ensemble(members, chunk):
 @pytest.mark.parametrize("shape", [(1,), (7,), (5, 9), (3, 5000), (1000, 7, 3), (2, 3, 4, 5)])
 @pytest.mark.parametrize("chunk", [1, 2, 16, 100, 4096])
 def test_boxes_cover_the_grid_in_order(shape, chunk):
-    from stepnet.ensembles.sweeps.grid import Grid
+    from stepnet.ensembles.sweeps.grid import SweepGrid
 
     if np.prod(shape) / chunk > 2000:
         chunk *= 100
-    grid = Grid({str(i): np.zeros(n) for i, n in enumerate(shape)}, (), {})
+    grid = SweepGrid({str(i): np.zeros(n) for i, n in enumerate(shape)}, (), {})
     numbers = np.arange(np.prod(shape)).reshape(shape)
     place = 0
     for box in grid.boxes(chunk):

@@ -541,6 +541,109 @@ add("stepnet.checkpoints.store_all", lambda: {"n_steps": 5})
 add("stepnet.checkpoints.two_level", lambda: {"period": 2, "slots": 2})
 add("stepnet.checkpoints.two_level_advances", lambda: {"n_steps": 5, "period": 2, "slots": 2})
 
+# ---- operators and equations ----------------------------------------------------------------------------------------
+
+GRID = sn.operators.Grid((8, 6), 0.0, 1.0, boundary=["neumann", "periodic"])
+LINE = sn.operators.Grid(8, 0.0, 1.0)
+FIELD = np.ones((8, 6))
+
+
+def square_flux(u, axis):
+    return 0.5 * u * u
+
+
+def square_speeds(u, axis):
+    return u, u
+
+
+add("stepnet.operators.Grid", lambda: {
+    "shape": (8, 6), "lower": 0.0, "upper": (1.0, 2.0), "boundary": "periodic", "centring": "cell"
+})  # fmt: skip
+add_methods("stepnet.operators.Grid", lambda: GRID, find_axis=lambda: {"axis": 0}, make_homogeneous=dict,
+            find_side_position=lambda: {"axis": 0, "side": 0})  # fmt: skip
+add("stepnet.operators.Boundary", lambda: {"value_weight": 1.0, "slope_weight": 0.5, "value": 0.0})
+add("stepnet.operators.dirichlet", lambda: {"value": 1.0})
+add("stepnet.operators.neumann", lambda: {"slope": 1.0})
+add("stepnet.operators.robin", lambda: {"value_weight": 1.0, "slope_weight": 0.5, "value": 0.0})
+add("stepnet.operators.DifferenceStencil", lambda: {
+    "derivative": 2, "order": 2, "offsets": (-1, 0, 1), "weights": (1.0, -2.0, 1.0)
+})  # fmt: skip
+add("stepnet.operators.build_stencil", lambda: {"derivative": 2, "order": 4})
+add("stepnet.operators.fit_stencil", lambda: {"derivative": 1, "offsets": (-2, -1, 0)})
+add("stepnet.operators.AxisStencil", lambda: {
+    "axis": 0, "stencil": sn.operators.build_stencil(2), "factor": 1.0
+})  # fmt: skip
+add("stepnet.operators.StencilOperator", lambda: {
+    "grid": GRID, "terms": [sn.operators.AxisStencil(0, sn.operators.build_stencil(2))]
+})  # fmt: skip
+add("stepnet.operators.StackedOperator", lambda: {"parts": [sn.operators.laplacian(GRID)]})
+add("stepnet.operators.SummedOperator", lambda: {"parts": [sn.operators.laplacian(GRID)]})
+add("stepnet.operators.ComposedOperator", lambda: {
+    "outer": sn.operators.laplacian(GRID), "inner": sn.operators.laplacian(GRID)
+})  # fmt: skip
+add("stepnet.operators.derivative", lambda: {"grid": GRID, "axis": 0, "derivative": 1, "order": 2})
+for name in ("laplacian", "gradient", "divergence", "biharmonic"):
+    add(f"stepnet.operators.{name}", lambda: {"grid": GRID, "order": 2})
+add("stepnet.operators.spectral_derivative", lambda: {"grid": LINE, "axis": 0, "derivative": 1})
+add("stepnet.operators.spectral_laplacian", lambda: {"grid": LINE})
+add("stepnet.operators.SpectralOperator", lambda: {"grid": LINE, "symbol": np.ones(8)})
+add("stepnet.operators.Diffusion", lambda: {"grid": GRID})
+add("stepnet.operators.Upwind", lambda: {"grid": GRID, "order": 3})
+add("stepnet.operators.ConservationLaw", lambda: {
+    "grid": LINE, "flux": square_flux, "speeds": square_speeds, "reconstruction": "muscl", "numerical_flux": "hll"
+})  # fmt: skip
+add_methods(
+    "stepnet.operators.StencilOperator", lambda: sn.operators.laplacian(GRID), __call__=lambda: {"u": FIELD},
+    transpose=lambda: {"w": FIELD}, matrix=dict, find_offset=lambda: {"t": 0.0}, find_axis_matrix=lambda: {"i": 0},
+)  # fmt: skip
+add_methods(
+    "stepnet.operators.StackedOperator", lambda: sn.operators.gradient(GRID), __call__=lambda: {"u": FIELD},
+    transpose=lambda: {"w": np.ones((2, 8, 6))}, matrix=dict, find_offset=lambda: {"t": 0.0},
+)  # fmt: skip
+add_methods(
+    "stepnet.operators.SummedOperator", lambda: sn.operators.divergence(GRID),
+    __call__=lambda: {"u": np.ones((2, 8, 6))}, transpose=lambda: {"w": FIELD}, matrix=dict,
+)  # fmt: skip
+add_methods(
+    "stepnet.operators.ComposedOperator", lambda: sn.operators.biharmonic(GRID), __call__=lambda: {"u": FIELD},
+    transpose=lambda: {"w": FIELD}, matrix=dict, find_offset=lambda: {"t": 0.0},
+)  # fmt: skip
+add_methods(
+    "stepnet.operators.SpectralOperator", lambda: sn.operators.spectral_laplacian(LINE),
+    __call__=lambda: {"u": np.ones(8)}, transpose=lambda: {"w": np.ones(8)}, matrix=dict,
+)  # fmt: skip
+add_methods(
+    "stepnet.operators.Diffusion", lambda: sn.operators.Diffusion(GRID), __call__=lambda: {"u": FIELD, "k": FIELD},
+    transpose=lambda: {"w": FIELD, "k": FIELD}, matrix=lambda: {"k": FIELD},
+)  # fmt: skip
+add_methods(
+    "stepnet.operators.Upwind", lambda: sn.operators.Upwind(GRID),
+    __call__=lambda: {"u": FIELD, "velocity": np.array([1.0, -0.5])},
+    transpose=lambda: {"w": FIELD, "velocity": [1.0, -0.5]}, matrix=lambda: {"velocity": [1.0, -0.5]},
+    find_axis_matrix=lambda: {"axis": 0, "side": 1},
+)  # fmt: skip
+add_methods(
+    "stepnet.operators.ConservationLaw", lambda: sn.operators.ConservationLaw(LINE, square_flux, square_speeds),
+    __call__=lambda: {"u": np.ones(8)},
+)  # fmt: skip
+add("stepnet.equations.heat", lambda: {"grid": GRID, "u0": FIELD, "t_span": SPAN, "diffusivity": 0.1})
+add("stepnet.equations.diffusion", lambda: {"grid": GRID, "u0": FIELD, "t_span": SPAN, "diffusivity": FIELD})
+add("stepnet.equations.wave", lambda: {"grid": GRID, "u0": FIELD, "v0": FIELD, "t_span": SPAN, "speed": 1.0})
+add("stepnet.equations.transport", lambda: {"grid": GRID, "u0": FIELD, "t_span": SPAN, "velocity": [1.0, 0.5]})
+add("stepnet.equations.advection_diffusion", lambda: {
+    "grid": GRID, "u0": FIELD, "t_span": SPAN, "velocity": [1.0, 0.5], "diffusivity": 0.1
+})  # fmt: skip
+add("stepnet.equations.burgers", lambda: {"grid": GRID, "u0": FIELD, "t_span": SPAN, "viscosity": 0.1})
+add("stepnet.equations.gray_scott", lambda: {
+    "grid": GRID, "u0": np.ones((2, 8, 6)), "t_span": SPAN, "diffusivities": (2e-5, 1e-5), "feed": 0.04, "kill": 0.06
+})  # fmt: skip
+add("stepnet.equations.allen_cahn", lambda: {"grid": GRID, "u0": FIELD, "t_span": SPAN, "width": 0.1})
+add("stepnet.equations.poisson", lambda: {"grid": GRID, "source": np.zeros((8, 6))})
+add("stepnet.equations.find_largest_step", lambda: {
+    "problem": sn.equations.heat(GRID, FIELD, SPAN), "scheme": "rk4"
+})  # fmt: skip
+add("stepnet.torch.tensor_operator", lambda: {"operator": sn.operators.laplacian(GRID)})
+
 # ---- noise ----------------------------------------------------------------------------------------------------------
 
 add("stepnet.noise.BrownianPath", lambda: {"seed": 1, "path": 2, "t_span": SPAN, "cells": 4, "dimension": 2})

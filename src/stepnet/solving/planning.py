@@ -14,6 +14,7 @@ import numpy as np
 
 from stepnet.c_functions import check_function, is_function
 from stepnet.engines.contract import AdaptiveSteps, FixedSteps, Saving
+from stepnet.equations.step_limits import find_step_refusal
 from stepnet.errors import UnknownName
 from stepnet.events import Event
 from stepnet.problem import SDE, Problem, state_shape
@@ -128,7 +129,9 @@ def plan_fixed_steps(problem: Problem, scheme, steps, choices: AdaptiveOptions) 
         name = next(name for name, value in choices._asdict().items() if value is not None)
         raise ValueError(f"`{name}` belongs to adaptive steps, but `steps` are given; leave one of them out")
     if isinstance(steps, (int, np.integer)) and not isinstance(steps, bool):
-        return FixedSteps(validate_count("steps", steps, 1, MOST_STEPS, "times are 64-bit floating-point numbers"))
+        n_steps = validate_count("steps", steps, 1, MOST_STEPS, "times are 64-bit floating-point numbers")
+        _require_stable(problem, scheme, abs(problem.t_span[1] - problem.t_span[0]) / n_steps)
+        return FixedSteps(n_steps)
     grid = _as_times("steps", steps, "; for a step size h give `steps=round((t1 - t0) / h)`")
     if not takes_uneven_steps(scheme):
         raise ValueError(f"{scheme.name} is a scheme for equal steps; give `steps` as a number")
@@ -138,7 +141,15 @@ def plan_fixed_steps(problem: Problem, scheme, steps, choices: AdaptiveOptions) 
         raise ValueError(f"`steps` must begin at {t0} and end at {t1} as `t_span` does, found {grid}")
     if np.any(np.diff(grid) == 0) and t0 != t1:
         raise ValueError("`steps` must not repeat a time")
+    _require_stable(problem, scheme, float(np.max(np.abs(np.diff(grid)))))
     return FixedSteps(len(grid) - 1, grid)
+
+
+def _require_stable(problem: Problem, scheme, longest: float) -> None:
+    """Refuse fixed steps that are unstable for an equation that knows its limit."""
+    refusal = find_step_refusal(problem, scheme, longest)
+    if refusal is not None:
+        raise ValueError(refusal)
 
 
 def plan_saving(problem: Problem, save_at, save_every) -> Saving:

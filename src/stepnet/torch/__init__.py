@@ -27,6 +27,7 @@ from stepnet.torch.distributed import over_ranks
 from stepnet.torch.layer_modules import FieldFunction, LayerBlock, LayerChain
 from stepnet.torch.methods import method_names
 from stepnet.torch.net_module import NetModule, from_net
+from stepnet.torch.operators import tensor_operator
 from stepnet.torch.sde_functions import BaseSDE, SDEIto, SDEStratonovich
 from stepnet.torch.sde_methods import sde_method_names
 from stepnet.torch.torchdiffeq_interface import odeint, odeint_adjoint, odeint_event
@@ -38,6 +39,7 @@ __all__ = [
     "ParabolicBlock", "Partitioned", "ResidualBlock", "SDEIto", "SDEStratonovich", "SecondOrder", "SolveBlock", "Split",
     "brownian_interval_like", "from_net", "method_names", "nets", "odeint", "odeint_adjoint", "odeint_dense",
     "odeint_event", "over_ranks", "recognised", "sde_method_names", "sdeint", "sdeint_adjoint", "solve",
+    "tensor_operator",
 ]  # fmt: skip
 
 

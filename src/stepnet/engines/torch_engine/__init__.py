@@ -61,6 +61,7 @@ from stepnet.engines.torch_engine.runs.rng_and_autocast import (
 )
 from stepnet.engines.torch_engine.runs.stochastic_runs import StepDoubling, StochasticPlan, solve_stochastic
 from stepnet.engines.torch_engine.runs.tensor_runs import TensorPlan, linearise, run
+from stepnet.engines.torch_engine.stencils.tensor_functions import TENSOR_FUNCTIONS
 
 __all__ = [
     # the contract
@@ -83,6 +84,8 @@ __all__ = [
     "solve_with_adjoint_equation",
     # layers
     "StageInput", "TensorChain", "TensorField", "evaluate_basis",
+    # operators of PDEs
+    "TENSOR_FUNCTIONS",
     # compilers, transformations and autocast
     "break_graph", "build_from_constants", "disable_autocast_cache", "is_autocast", "is_transformed", "is_written_down",
 ]  # fmt: skip

@@ -34,7 +34,7 @@ class GridBox(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Grid:
+class SweepGrid:
     """The values of each axis and the entries they set; `base` holds the rows that they are written into.
 
     Members are numbered with the last axis fastest, in C order.
@@ -84,7 +84,7 @@ class Grid:
             first = last
 
 
-def build_grid(problem: Problem, grid) -> tuple[Problem, Grid]:
+def build_grid(problem: Problem, grid) -> tuple[Problem, SweepGrid]:
     """Build the grid, and the problem with all its arguments; missing ones are taken from the grid."""
     from stepnet.engines.numba_engine import list_argument_names
 
@@ -101,7 +101,7 @@ def build_grid(problem: Problem, grid) -> tuple[Problem, Grid]:
             raise ValueError(f"`grid` names one number twice: {taken[place]!r} and {name!r}")
         taken[place] = name
     flat = {"y0": problem.initial, "args": import_engine().collect_numbers(problem.args)}
-    return problem, Grid(values, places, {kind: flat[kind] for kind in dict.fromkeys(p.kind for p in places)})
+    return problem, SweepGrid(values, places, {kind: flat[kind] for kind in dict.fromkeys(p.kind for p in places)})
 
 
 def _validate_values(name, given) -> np.ndarray:

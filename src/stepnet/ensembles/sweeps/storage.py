@@ -23,7 +23,7 @@ import numpy as np
 
 from stepnet.ensembles.reductions import STATUSES, Mergeable
 from stepnet.ensembles.reductions.reduction import Arrays
-from stepnet.ensembles.sweeps.grid import Grid, GridBox
+from stepnet.ensembles.sweeps.grid import GridBox, SweepGrid
 from stepnet.errors import DamagedFile
 from stepnet.storage.atomic_files import name_path_in_errors, write_file
 from stepnet.storage.folder_locks import LOCK, hold_lock
@@ -47,7 +47,7 @@ class MemoryStorage:
     """
 
     def __init__(
-        self, grid: Grid, boxes: list[GridBox], reductions: dict[str, Any], wholes: dict[str, Arrays] | None = None
+        self, grid: SweepGrid, boxes: list[GridBox], reductions: dict[str, Any], wholes: dict[str, Arrays] | None = None
     ):
         self._grid, self._boxes, self._reductions = grid, boxes, reductions
         self._wholes: dict[str, Arrays] = {name: {} for name in reductions} | (wholes or {})
@@ -84,7 +84,9 @@ class MemoryStorage:
 class FolderStorage:
     """Parts of chunks on disk, with a manifest of `facts` that identify the sweep."""
 
-    def __init__(self, path: Path, facts: dict[str, Any], grid: Grid, boxes: list[GridBox], reductions: dict[str, Any]):
+    def __init__(
+        self, path: Path, facts: dict[str, Any], grid: SweepGrid, boxes: list[GridBox], reductions: dict[str, Any]
+    ):
         self.path, self._facts, self._grid, self._boxes, self._reductions = path, facts, grid, boxes, reductions
         self._identity = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
         self._large = LargeArrays(path / ARRAYS, grid, boxes)
@@ -192,7 +194,7 @@ class FolderStorage:
 class LargeArrays:
     """Zarr arrays of the shape of the grid, with one uncompressed, checksummed chunk per box."""
 
-    def __init__(self, path: Path, grid: Grid, boxes: list[GridBox]):
+    def __init__(self, path: Path, grid: SweepGrid, boxes: list[GridBox]):
         self._path, self._grid, self._boxes = path, grid, boxes
         self._box_shape = tuple(s.stop - s.start for s in boxes[0].slices)
 
@@ -281,7 +283,7 @@ class LargeArrays:
                     os.fsync(stream.fileno())
 
 
-def _put_rows(whole: Arrays, rows: Arrays, grid: Grid, box: GridBox) -> None:
+def _put_rows(whole: Arrays, rows: Arrays, grid: SweepGrid, box: GridBox) -> None:
     for key, value in rows.items():
         if value.ndim == 0 or len(value) != box.last - box.first:
             raise ValueError(f"there must be a row for each of {box.last - box.first} members, found {value.shape}")

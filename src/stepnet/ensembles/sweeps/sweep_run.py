@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from stepnet.ensembles.ensemble import solve_ensemble
 from stepnet.ensembles.reductions import STATUSES, Chunk, Reduction, States
-from stepnet.ensembles.sweeps.grid import Grid, GridBox, build_grid
+from stepnet.ensembles.sweeps.grid import GridBox, SweepGrid, build_grid
 from stepnet.ensembles.sweeps.storage import COUNTS, FolderStorage, MemoryStorage, Part
 from stepnet.problem import Problem
 from stepnet.records import explain_arguments, validate_count
@@ -93,7 +93,7 @@ class SweepTask(NamedTuple):
 
     problem: Problem
     scheme: object
-    grid: Grid
+    grid: SweepGrid
     reductions: dict[str, Reduction]
     options: dict[str, Any]
 
@@ -238,7 +238,7 @@ def _check_options(options: dict[str, Any]) -> None:
             )
 
 
-def _choose_chunk_size(chunk, problem: Problem, grid: Grid, options: dict[str, Any]) -> int:
+def _choose_chunk_size(chunk, problem: Problem, grid: SweepGrid, options: dict[str, Any]) -> int:
     if chunk is not None:
         return validate_count("chunk", chunk, 1)
     times = 1 if options.get("save_at") is None else max(1, np.size(options["save_at"]))

@@ -12,11 +12,11 @@ import numpy as np
 
 from stepnet.engines.numba_engine.array_tracing.array_graph import CODE, LEAVES, OPERATIONS, ArrayGraph
 from stepnet.engines.numba_engine.array_tracing.loop_nests import LoopNest, fold, group_equal, hash_rows
-from stepnet.engines.numba_engine.tracing.graph import ELEMENTARY, Graph
+from stepnet.engines.numba_engine.tracing.graph import BOOLEAN, ELEMENTARY, Graph
 from stepnet.engines.numba_engine.tracing.symbols import CannotTrace
 
 NOT_ALIKE = "it has too many operations for straight-line code, and its slopes do not have a common form"
-MOST_NODES_OF_A_LOOP = 10_000
+MOST_NODES_OF_A_LOOP = 40_000  # with the pullback of hundreds of single entries, as a small 3-D grid has
 MOST_LOOPS = 400
 COST = {"div": 4, "sqrt": 4, "pow": 20, "erf": 20, "erfc": 20, "arctan2": 20, "hypot": 20, "fmod": 20} | {
     name: 20 for name in ELEMENTARY if name != "sqrt"
@@ -125,7 +125,10 @@ class _Formulas:
                 signature = (signature ^ self._signature[operand]) * MIX[KEPT]
                 signature ^= signature >> np.uint64(29)
             self._signature[here] = signature
-            if chunk.operation == "total" or self._is_worth_keeping(cost[here], lowest[here], highest[here]):
+            is_number = chunk.operation not in BOOLEAN  # only numbers can be stored
+            if chunk.operation == "total" or (
+                is_number and self._is_worth_keeping(cost[here], lowest[here], highest[here])
+            ):
                 self._keep(chunk, highest[here] >= 0, cost)
 
     @staticmethod

@@ -36,6 +36,7 @@ IMPURE = frozenset((
     "functools.singledispatch", "functools.singledispatchmethod", "numba.objmode", "numba.literal_unroll",
 ))  # fmt: skip
 BUILTINS = dict(vars(builtins))
+OWN = ("stepnet.operators", "stepnet.equations")  # whose records a right-hand side may call, as it may a user's own
 INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 
 
@@ -54,6 +55,8 @@ def is_standard(module: str) -> bool:
 @lru_cache(maxsize=1024)
 def is_installed(module: str) -> bool:
     """Whether a module is an installed package, and so probably not the user's own code."""
+    if module.startswith(OWN):
+        return False
     return (getattr(sys.modules.get(module), "__file__", None) or "").startswith(INSTALLED)
 
 

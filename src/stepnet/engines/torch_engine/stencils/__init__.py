@@ -1,0 +1,1 @@
+"""Operators of PDEs on tensors."""

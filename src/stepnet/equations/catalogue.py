@@ -1,0 +1,466 @@
+"""The equations: functions that check their arguments and return a problem for `solve`, `gradient` and `start`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from stepnet import validation
+from stepnet.equations.right_hand_sides import (
+    AllenCahnRHS,
+    BurgersRHS,
+    DiffusionRHS,
+    GrayScottRHS,
+    HeatRHS,
+    TransportRHS,
+    WaveRHS,
+    burgers_flux,
+    burgers_speeds,
+)
+from stepnet.equations.spectra import find_stencil_spectrum
+from stepnet.operators.coefficient_operators import Diffusion, Upwind, validate_velocity
+from stepnet.operators.conservation import REACH, ConservationLaw
+from stepnet.operators.grid import Grid
+from stepnet.operators.linear import A_GRID, laplacian, validate_grid_function
+from stepnet.operators.reconstruction import LIMITERS
+from stepnet.problem import ODE, SecondOrder
+
+A_RATE = validation.real("[0, inf)")
+
+
+def _check_source(source: Any, grid: Grid) -> tuple[Callable[..., Any] | None, tuple[Any, ...]]:
+    """A function of time is kept by the right-hand side; an array becomes an argument, with a gradient."""
+    if source is None or callable(source):
+        return source, ()
+    return None, (validate_grid_function("source", source, grid, ()),)
+
+
+@validation.check(grid=A_GRID, diffusivity=A_RATE, check_steps=validation.validate_flag)
+def heat(
+    grid: Grid,
+    u0: Any,
+    t_span: tuple[float, float],
+    diffusivity: float = 1.0,
+    *,
+    source: Any = None,
+    order: int = 2,
+    check_steps: bool = True,
+) -> ODE:
+    """u_t = diffusivity lap u + source.
+
+    Parameters
+    ----------
+    grid : Grid
+        The grid and the boundary conditions.
+    u0 : array_like
+        Initial state, of the shape of the grid.
+    t_span : (float, float)
+        Begin and end.
+    diffusivity : float
+        Not negative; the first of `args`.
+    source : array_like or callable, optional
+        An array of the shape of the grid, the second of `args`; or a function of time that returns one.
+    order : {2, 4, 6, 8}
+        The order in space.
+    check_steps : bool
+        Whether fixed steps beyond the stability limit of a scheme are refused.
+
+    Returns
+    -------
+    ODE
+
+    Examples
+    --------
+    >>> grid = Grid(16, 0.0, 1.0, boundary="dirichlet")
+    >>> heat(grid, np.ones(16), (0.0, 0.1), 0.5).args
+    (0.5,)
+    """
+    u0 = validate_grid_function("u0", u0, grid, ())
+    function, extra = _check_source(source, grid)
+    return ODE(HeatRHS(laplacian(grid, order), function, check_steps), u0, t_span, (diffusivity, *extra))
+
+
+@validation.check(grid=A_GRID, check_steps=validation.validate_flag)
+def diffusion(
+    grid: Grid,
+    u0: Any,
+    t_span: tuple[float, float],
+    diffusivity: Any,
+    *,
+    source: Any = None,
+    check_steps: bool = True,
+) -> ODE:
+    """u_t = div(diffusivity grad u) + source with a diffusivity that varies in space, conservatively, to second order.
+
+    Parameters
+    ----------
+    grid : Grid
+        The grid and the boundary conditions.
+    u0 : array_like
+        Initial state, of the shape of the grid.
+    t_span : (float, float)
+        Begin and end.
+    diffusivity : array_like
+        Of the shape of the grid, finite and not negative; the first of `args`.
+    source : array_like or callable, optional
+        An array of the shape of the grid, the second of `args`; or a function of time that returns one.
+    check_steps : bool
+        Whether fixed steps beyond the stability limit of a scheme are refused.
+
+    Returns
+    -------
+    ODE
+
+    Examples
+    --------
+    >>> grid = Grid(16)
+    >>> diffusion(grid, np.ones(16), (0.0, 0.1), np.linspace(1.0, 2.0, 16)).args[0].shape
+    (16,)
+    """
+    u0, k = validate_grid_function("u0", u0, grid, ()), validate_grid_function("diffusivity", diffusivity, grid, ())
+    bad = k[~(np.isfinite(k) & (k >= 0))]
+    if bad.size:
+        raise ValueError(f"`diffusivity` must be finite and not negative, found {bad[0]:g}")
+    function, extra = _check_source(source, grid)
+    return ODE(DiffusionRHS(Diffusion(grid), laplacian(grid), function, check_steps), u0, t_span, (k, *extra))
+
+
+@validation.check(grid=A_GRID, speed=A_RATE, check_steps=validation.validate_flag)
+def wave(
+    grid: Grid,
+    u0: Any,
+    v0: Any,
+    t_span: tuple[float, float],
+    speed: float = 1.0,
+    *,
+    order: int = 2,
+    check_steps: bool = True,
+) -> SecondOrder:
+    """u_tt = speed^2 lap u: for leapfrog ("verlet") and other schemes of second-order problems, or any Runge-Kutta.
+
+    Parameters
+    ----------
+    grid : Grid
+        The grid and the boundary conditions.
+    u0, v0 : array_like
+        Initial state and velocity u_t, of the shape of the grid.
+    t_span : (float, float)
+        Begin and end.
+    speed : float
+        Not negative; the only one of `args`.
+    order : {2, 4, 6, 8}
+        The order in space; where sides make eigenvalues complex (order 8), waves would grow, and it is refused.
+    check_steps : bool
+        Whether fixed steps beyond the stability limit of a scheme are refused.
+
+    Returns
+    -------
+    SecondOrder
+
+    Examples
+    --------
+    >>> grid = Grid(16)
+    >>> wave(grid, np.ones(16), np.zeros(16), (0.0, 1.0), speed=2.0).args
+    (2.0,)
+    """
+    u0, v0 = validate_grid_function("u0", u0, grid, ()), validate_grid_function("v0", v0, grid, ())
+    operator = laplacian(grid, order)
+    spectrum = find_stencil_spectrum(operator)
+    if np.max(np.abs(spectrum.imag)) > 1e-6 * np.max(np.abs(spectrum)):
+        raise ValueError(f"`order` = {order} lets waves grow at these sides: its eigenvalues are complex; take order 4")
+    return SecondOrder(WaveRHS(operator, check_steps), u0, v0, t_span, (speed,))
+
+
+@validation.check(grid=A_GRID, check_steps=validation.validate_flag)
+def transport(
+    grid: Grid,
+    u0: Any,
+    t_span: tuple[float, float],
+    velocity: Any,
+    *,
+    order: int = 3,
+    check_steps: bool = True,
+) -> ODE:
+    """u_t + velocity . grad u = 0 by upwind differences.
+
+    Parameters
+    ----------
+    grid : Grid
+        The grid and the boundary conditions; those of outflow sides are not used.
+    u0 : array_like
+        Initial state, of the shape of the grid.
+    t_span : (float, float)
+        Begin and end.
+    velocity : array_like or callable
+        One number or one array of the shape of the grid per axis, the only one of `args`; or a function of time that
+        returns them.
+    order : {1, 2, 3}
+        The order in space; 1 is monotone.
+    check_steps : bool
+        Whether fixed steps beyond the stability limit of a scheme are refused.
+
+    Returns
+    -------
+    ODE
+
+    Examples
+    --------
+    >>> grid = Grid((8, 8))
+    >>> transport(grid, np.ones((8, 8)), (0.0, 1.0), [1.0, -0.5]).args
+    (array([ 1. , -0.5]),)
+    """
+    u0 = validate_grid_function("u0", u0, grid, ())
+    function, args = _check_velocity(velocity, grid)
+    return ODE(TransportRHS(Upwind(grid, order), None, function, check_steps, "transport"), u0, t_span, args)
+
+
+@validation.check(grid=A_GRID, diffusivity=A_RATE, check_steps=validation.validate_flag)
+def advection_diffusion(
+    grid: Grid,
+    u0: Any,
+    t_span: tuple[float, float],
+    velocity: Any,
+    diffusivity: float,
+    *,
+    order: int = 3,
+    check_steps: bool = True,
+) -> ODE:
+    """u_t + velocity . grad u = diffusivity lap u, with upwind and central differences.
+
+    Parameters
+    ----------
+    grid : Grid
+        The grid and the boundary conditions.
+    u0 : array_like
+        Initial state, of the shape of the grid.
+    t_span : (float, float)
+        Begin and end.
+    velocity : array_like or callable
+        One number or one array of the shape of the grid per axis, the first of `args`; or a function of time that
+        returns them.
+    diffusivity : float
+        Not negative; the last of `args`.
+    order : {1, 2, 3}
+        The order of the upwind differences; the Laplacian has order 2, or 4 if this is 3.
+    check_steps : bool
+        Whether fixed steps beyond the stability limit of a scheme are refused.
+
+    Returns
+    -------
+    ODE
+
+    Examples
+    --------
+    >>> grid = Grid(16)
+    >>> advection_diffusion(grid, np.ones(16), (0.0, 1.0), [1.0], 0.01).args[1]
+    0.01
+    """
+    u0 = validate_grid_function("u0", u0, grid, ())
+    function, args = _check_velocity(velocity, grid)
+    upwind, spread = Upwind(grid, order), laplacian(grid, 4 if order == 3 else 2)
+    right_hand_side = TransportRHS(upwind, spread, function, check_steps, "advection_diffusion")
+    return ODE(right_hand_side, u0, t_span, (*args, diffusivity))
+
+
+def _check_velocity(velocity: Any, grid: Grid) -> tuple[Callable[..., Any] | None, tuple[Any, ...]]:
+    return (velocity, ()) if callable(velocity) else (None, (validate_velocity(velocity, grid),))
+
+
+@validation.check(
+    grid=A_GRID,
+    viscosity=A_RATE,
+    reconstruction=validation.one_of(*REACH),
+    limiter=validation.one_of(*LIMITERS),
+    check_steps=validation.validate_flag,
+)
+def burgers(
+    grid: Grid,
+    u0: Any,
+    t_span: tuple[float, float],
+    viscosity: float = 0.0,
+    *,
+    reconstruction: str = "weno5",
+    limiter: str = "van_leer",
+    check_steps: bool = True,
+) -> ODE:
+    """u_t + (u^2 / 2)_x + ... = viscosity lap u in conservative form; the flux is along every axis.
+
+    Parameters
+    ----------
+    grid : Grid
+        The grid and the boundary conditions.
+    u0 : array_like
+        Initial state, of the shape of the grid.
+    t_span : (float, float)
+        Begin and end.
+    viscosity : float
+        Not negative; the only one of `args`.
+    reconstruction : {"constant", "muscl", "weno5"}
+        As in `operators.ConservationLaw`.
+    limiter : {"minmod", "van_leer", "mc", "superbee"}
+        The slopes of "muscl".
+    check_steps : bool
+        Whether fixed steps beyond the stability limit of a scheme are refused.
+
+    Returns
+    -------
+    ODE
+
+    Examples
+    --------
+    >>> grid = Grid(16)
+    >>> burgers(grid, np.ones(16), (0.0, 1.0), 0.1).args
+    (0.1,)
+    """
+    u0 = validate_grid_function("u0", u0, grid, ())
+    law = ConservationLaw(grid, burgers_flux, burgers_speeds, reconstruction, limiter=limiter)
+    return ODE(BurgersRHS(law, laplacian(grid), check_steps), u0, t_span, (viscosity,))
+
+
+@validation.check(
+    grid=A_GRID,
+    diffusivities=validation.sequence(A_RATE, 2),
+    feed=validation.real(),
+    kill=validation.real(),
+    check_steps=validation.validate_flag,
+)
+def gray_scott(
+    grid: Grid,
+    u0: Any,
+    t_span: tuple[float, float],
+    diffusivities: tuple[float, float] = (2e-5, 1e-5),
+    feed: float = 0.04,
+    kill: float = 0.06,
+    *,
+    order: int = 2,
+    check_steps: bool = True,
+) -> ODE:
+    """Gray and Scott's reaction u + 2 v -> 3 v with feed and removal; the state is (u, v) in an array (2, *grid).
+
+    u_t = D_u lap u - u v^2 + feed (1 - u), v_t = D_v lap v + u v^2 - (feed + kill) v.  Pearson (1993), Science 261:189.
+
+    Parameters
+    ----------
+    grid : Grid
+        The grid and the boundary conditions, of both u and v.
+    u0 : array_like
+        Initial state (2, *grid).
+    t_span : (float, float)
+        Begin and end.
+    diffusivities : (float, float)
+        D_u and D_v, not negative.
+    feed, kill : float
+        The rates; `args` are D_u, D_v, feed, kill.
+    order : {2, 4, 6, 8}
+        The order in space.
+    check_steps : bool
+        Whether fixed steps beyond the stability limit of a scheme are refused.
+
+    Returns
+    -------
+    ODE
+
+    Examples
+    --------
+    >>> grid = Grid((8, 8))
+    >>> gray_scott(grid, np.ones((2, 8, 8)), (0.0, 1.0)).args
+    (2e-05, 1e-05, 0.04, 0.06)
+    """
+    u0 = validate_grid_function("u0", u0, grid, (2,))
+    if len(diffusivities) != 2:
+        raise ValueError(f"`diffusivities` must be two numbers, found {len(diffusivities)}")
+    return ODE(GrayScottRHS(laplacian(grid, order), check_steps), u0, t_span, (*diffusivities, feed, kill))
+
+
+@validation.check(grid=A_GRID, width=A_RATE, check_steps=validation.validate_flag)
+def allen_cahn(
+    grid: Grid,
+    u0: Any,
+    t_span: tuple[float, float],
+    width: float,
+    *,
+    order: int = 2,
+    check_steps: bool = True,
+) -> ODE:
+    """u_t = width^2 lap u + u - u^3: phases u = 1 and u = -1 with interfaces of the given width.
+
+    Parameters
+    ----------
+    grid : Grid
+        The grid and the boundary conditions.
+    u0 : array_like
+        Initial state, of the shape of the grid.
+    t_span : (float, float)
+        Begin and end.
+    width : float
+        Not negative; the only one of `args`.
+    order : {2, 4, 6, 8}
+        The order in space.
+    check_steps : bool
+        Whether fixed steps beyond the stability limit of a scheme are refused.
+
+    Returns
+    -------
+    ODE
+
+    Examples
+    --------
+    >>> grid = Grid(16, boundary="neumann")
+    >>> allen_cahn(grid, np.ones(16), (0.0, 1.0), 0.05).args
+    (0.05,)
+    """
+    u0 = validate_grid_function("u0", u0, grid, ())
+    return ODE(AllenCahnRHS(laplacian(grid, order), check_steps), u0, t_span, (width,))
+
+
+@validation.check(grid=A_GRID)
+def poisson(grid: Grid, source: Any, *, order: int = 2) -> np.ndarray:
+    """Solve lap u = source with the boundary conditions of the grid, by a sparse factorisation.
+
+    Where u is determined up to a constant (periodic and Neumann sides), the mean of the source must fit the boundary
+    values, and the solution with mean zero is returned.
+
+    Parameters
+    ----------
+    grid : Grid
+        The grid and the boundary conditions.
+    source : array_like
+        Of the shape of the grid.
+    order : {2, 4, 6, 8}
+        The order in space.
+
+    Returns
+    -------
+    array of the shape of the grid
+
+    Raises
+    ------
+    ValueError
+        If no solution exists.
+
+    Examples
+    --------
+    >>> grid = Grid(3, boundary="dirichlet", centring="node")
+    >>> poisson(grid, [-2.0, -2.0, -2.0])
+    array([0.1875, 0.25  , 0.1875])
+    """
+    from scipy import sparse
+    from scipy.sparse.linalg import splu
+
+    source = validate_grid_function("source", source, grid, ())
+    operator = laplacian(grid, order)
+    matrix, right = operator.matrix(), (source - operator.find_offset(0.0)).ravel()
+    n = right.size
+    if np.max(np.abs(matrix @ np.ones(n))) > 1e-9 * abs(matrix).max():
+        return splu(matrix.tocsc()).solve(right).reshape(grid.shape)
+    border = np.ones((n, 1))
+    bordered = sparse.block_array([[matrix, sparse.csr_array(border)], [sparse.csr_array(border.T), None]])
+    solved = splu(bordered.tocsc()).solve(np.append(right, 0.0))
+    if abs(solved[-1]) > 1e-9 * max(np.max(np.abs(right)), np.finfo(float).tiny):
+        raise ValueError(
+            f"`source` must have the mean that the boundary values prescribe, as nothing fixes the value of u; it is "
+            f"off by {solved[-1]:.3g}"
+        )
+    return solved[:-1].reshape(grid.shape)

@@ -1,0 +1,166 @@
+"""Right-hand sides of equations as frozen records: called as f(t, u, *args), with the eigenvalues of their operators.
+
+They are plain array code on operators, so that engines trace, differentiate and compile them like a user's function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.equations.spectra import add_sets, find_stencil_spectrum, find_symbol, find_upwind_spectrum
+from stepnet.operators.coefficient_operators import Diffusion, Upwind
+from stepnet.operators.conservation import ConservationLaw
+from stepnet.operators.linear import StencilOperator
+from stepnet.operators.stencils import fit_stencil
+
+LIMITED_OFFSETS = {"constant": (-1, 0), "muscl": (-2, -1, 0, 1), "weno5": (-3, -2, -1, 0, 1, 2)}
+"""The linear stencils that limited schemes become where the data are smooth."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeatRHS:
+    """diffusivity lap u + source."""
+
+    laplacian: StencilOperator
+    source: Callable[..., Any] | None
+    checks_steps: bool
+    name: str = "heat"
+
+    def __call__(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> Any:
+        slopes = diffusivity * self.laplacian(u, t) + source
+        return slopes if self.source is None else slopes + self.source(t)
+
+    def find_spectrum(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> np.ndarray:
+        return diffusivity * find_stencil_spectrum(self.laplacian)
+
+
+@dataclass(frozen=True, eq=False)
+class DiffusionRHS:
+    """div(diffusivity grad u) + source."""
+
+    operator: Diffusion
+    laplacian: StencilOperator  # for the eigenvalues
+    source: Callable[..., Any] | None
+    checks_steps: bool
+    name: str = "diffusion"
+
+    def __call__(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> Any:
+        slopes = self.operator(u, diffusivity, t) + source
+        return slopes if self.source is None else slopes + self.source(t)
+
+    def find_spectrum(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> np.ndarray:
+        return np.max(diffusivity) * find_stencil_spectrum(self.laplacian)
+
+
+@dataclass(frozen=True, eq=False)
+class WaveRHS:
+    """speed^2 lap q."""
+
+    laplacian: StencilOperator
+    checks_steps: bool
+    name: str = "wave"
+
+    def __call__(self, t: Any, q: Any, speed: Any) -> Any:
+        return speed * speed * self.laplacian(q, t)
+
+    def find_spectrum(self, t: Any, q: Any, speed: Any) -> np.ndarray:
+        return np.max(speed) ** 2 * find_stencil_spectrum(self.laplacian)
+
+
+@dataclass(frozen=True, eq=False)
+class TransportRHS:
+    """-velocity . grad u + diffusivity lap u; a velocity that is a function of time is kept here."""
+
+    upwind: Upwind
+    laplacian: StencilOperator | None
+    velocity: Callable[..., Any] | None
+    checks_steps: bool
+    name: str
+
+    def __call__(self, t: Any, u: Any, *args: Any) -> Any:
+        velocity = args[0] if self.velocity is None else self.velocity(t)
+        slopes = -self.upwind(u, velocity, t)
+        return slopes if self.laplacian is None else slopes + args[-1] * self.laplacian(u, t)
+
+    def find_spectrum(self, t: Any, u: Any, *args: Any) -> np.ndarray:
+        velocity = np.asarray(args[0] if self.velocity is None else self.velocity(t))
+        transported = find_upwind_spectrum(self.upwind, velocity)
+        if self.laplacian is None:
+            return transported
+        spread = args[-1] * find_stencil_spectrum(self.laplacian)
+        hull = spread[[np.argmin(spread.real), np.argmax(spread.real)]]
+        return add_sets([transported, hull])
+
+
+@dataclass(frozen=True, eq=False)
+class BurgersRHS:
+    """-div(u^2 / 2, ..., u^2 / 2) + viscosity lap u."""
+
+    law: ConservationLaw
+    laplacian: StencilOperator
+    checks_steps: bool
+    name: str = "burgers"
+
+    def __call__(self, t: Any, u: Any, viscosity: Any) -> Any:
+        return self.law(u, t) + viscosity * self.laplacian(u, t)
+
+    def find_spectrum(self, t: Any, u: Any, viscosity: Any) -> np.ndarray:
+        grid, stencil = self.law.grid, fit_stencil(1, LIMITED_OFFSETS[self.law.reconstruction])
+        fastest, n = float(np.max(np.abs(u))), {1: 129, 2: 33, 3: 9}[grid.ndim]
+        along = [-fastest * find_symbol(stencil, h, n) for h in grid.spacing]
+        spread = viscosity * find_stencil_spectrum(self.laplacian).real
+        return add_sets([*along, np.array([spread.min(), 0.0])])
+
+
+def burgers_flux(u: Any, axis: Any) -> Any:
+    """u^2 / 2 along every axis."""
+    return 0.5 * u * u
+
+
+def burgers_speeds(u: Any, axis: Any) -> Any:
+    """Both wave speeds are u."""
+    return u, u
+
+
+@dataclass(frozen=True, eq=False)
+class GrayScottRHS:
+    """u' = D_u lap u - u v^2 + F (1 - u), v' = D_v lap v + u v^2 - (F + k) v for a state (u, v)."""
+
+    laplacian: StencilOperator
+    checks_steps: bool
+    name: str = "gray_scott"
+
+    def __call__(self, t: Any, state: Any, diffusivity_u: Any, diffusivity_v: Any, feed: Any, kill: Any) -> Any:
+        u, v = state[0], state[1]
+        spread = self.laplacian(state, t)
+        reaction = u * v * v
+        return np.stack(
+            (
+                diffusivity_u * spread[0] - reaction + feed * (1.0 - u),
+                diffusivity_v * spread[1] + reaction - (feed + kill) * v,
+            )
+        )
+
+    def find_spectrum(
+        self, t: Any, state: Any, diffusivity_u: Any, diffusivity_v: Any, feed: Any, kill: Any
+    ) -> np.ndarray:
+        return max(diffusivity_u, diffusivity_v) * find_stencil_spectrum(self.laplacian)
+
+
+@dataclass(frozen=True, eq=False)
+class AllenCahnRHS:
+    """width^2 lap u + u - u^3."""
+
+    laplacian: StencilOperator
+    checks_steps: bool
+    name: str = "allen_cahn"
+
+    def __call__(self, t: Any, u: Any, width: Any) -> Any:
+        return width * width * self.laplacian(u, t) + u - u * u * u
+
+    def find_spectrum(self, t: Any, u: Any, width: Any) -> np.ndarray:
+        return width**2 * find_stencil_spectrum(self.laplacian)

@@ -1,0 +1,66 @@
+"""Eigenvalues of discrete operators, as sets of complex numbers that decide which steps are stable.
+
+Along an axis they are the Fourier symbol of the stencil and, if the axis is not periodic, the eigenvalues of its
+matrix; on a grid they are sums of one of each axis.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import numpy as np
+
+from stepnet.operators.coefficient_operators import Upwind
+from stepnet.operators.linear import StencilOperator
+from stepnet.operators.stencils import DifferenceStencil
+
+MOST_ROWS = 64  # of a matrix whose eigenvalues are computed: closures at the sides act on a few points only
+ANGLES = {1: 257, 2: 65, 3: 17}  # per axis, by the number of axes; odd, so that pi is among them
+
+
+def find_symbol(stencil: DifferenceStencil, h: float, n_angles: int) -> np.ndarray:
+    """The eigenvalues of a stencil on waves exp(i theta x / h)."""
+    theta = np.linspace(-np.pi, np.pi, n_angles)
+    return np.exp(1j * np.outer(theta, stencil.offsets)) @ np.array(stencil.weights) / h**stencil.derivative
+
+
+def find_stencil_spectrum(operator: StencilOperator) -> np.ndarray:
+    """The eigenvalues of a sum of stencils along axes."""
+    grid = operator.grid
+    along: list[np.ndarray] = []
+    for i, term in enumerate(operator.terms):
+        values = term.factor * find_symbol(term.stencil, grid.spacing[term.axis], ANGLES[grid.ndim])
+        if grid.boundary[term.axis] is not None:
+            values = np.append(values, np.linalg.eigvals(_cut_middle(operator.find_axis_matrix(i))))
+        along.append(values)
+    return add_sets(along)
+
+
+def find_upwind_spectrum(operator: Upwind, velocity: np.ndarray) -> np.ndarray:
+    """The eigenvalues of -a . grad u, for the lowest and highest velocity along each axis."""
+    grid = operator.grid
+    along = []
+    for axis in range(grid.ndim):
+        values = [np.zeros(1, complex)]
+        for a in {float(np.min(velocity[axis])), float(np.max(velocity[axis]))} - {0.0}:
+            values.append(-a * find_symbol(operator.stencils[int(a < 0)], grid.spacing[axis], ANGLES[grid.ndim]))
+        along.append(np.concatenate(values))
+    return add_sets(along)
+
+
+def add_sets(sets: list[np.ndarray]) -> np.ndarray:
+    """All sums of one number of each set."""
+    return reduce(lambda a, b: np.add.outer(a, b).ravel(), (np.unique(np.round(s, 12)) for s in sets))
+
+
+def _cut_middle(matrix: np.ndarray) -> np.ndarray:
+    """A matrix along an axis without most of its rows far from the sides, which are all alike."""
+    n = len(matrix)
+    if n <= MOST_ROWS:
+        return matrix
+    kept = np.r_[: MOST_ROWS // 2, n - MOST_ROWS // 2 : n]
+    small = np.zeros((MOST_ROWS, MOST_ROWS))
+    for row, i in enumerate(kept):
+        columns = np.flatnonzero(matrix[i])
+        small[row, np.clip(columns - i + row, 0, MOST_ROWS - 1)] += matrix[i, columns]
+    return small

@@ -1,0 +1,49 @@
+"""The few functions of arrays that operators need besides arithmetic and slices, for NumPy; engines have their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class ArrayFunctions:
+    """Functions with NumPy's meaning; `concatenate` and `stack` take a sequence and an axis."""
+
+    concatenate: Callable[..., Any]
+    stack: Callable[..., Any]
+    maximum: Callable[..., Any]
+    minimum: Callable[..., Any]
+    where: Callable[..., Any]
+
+
+NUMPY = ArrayFunctions(np.concatenate, np.stack, np.maximum, np.minimum, np.where)
+
+
+def require_field(name: str, u: Any, shape: tuple[int, ...], functions: ArrayFunctions = NUMPY) -> None:
+    """Refuse what is no array (of NumPy, a tracer or torch) whose last axes are those of a grid.
+
+    Right-hand sides call this, so it must be traceable, in contrast to `validation`: it formats no text.
+    """
+    if type(functions).__name__ != "ArrayFunctions":
+        raise TypeError("`functions` must be ArrayFunctions, found " + type(functions).__name__)
+    is_numpy = isinstance(u, np.ndarray)
+    if not is_numpy and not type(u).__module__.startswith(("torch", "stepnet")):
+        raise TypeError("`" + name + "` must be an array, found " + type(u).__name__)
+    if is_numpy and type(u) is np.ndarray and u.dtype.kind not in "biufc":
+        raise TypeError("`" + name + "` must be an array of numbers, found dtype " + u.dtype.name)
+    if shape and tuple(u.shape[-len(shape) :]) != shape:
+        raise ValueError("`" + name + "` must have the shape of the grid, found another one: see `shape` of both")
+
+
+def take(u: Any, axis: int, start: int, stop: int | None) -> Any:
+    """u[..., start:stop, ...] along an axis that is counted from the end (-1 is the last)."""
+    return u[(..., slice(start, stop), *(slice(None),) * (-axis - 1))]
+
+
+def insert_axis(u: Any, axis: int) -> Any:
+    """An array of a side with a new axis of length 1; numbers unchanged."""
+    return u[(..., None, *(slice(None),) * (-axis - 1))] if np.ndim(u) else u
