@@ -154,3 +154,7 @@ def state_dependent(K: Connectivity, sigma: float) -> Diffusion:
 def _build_fixed(name: str, channels: int, space: list[int], operator: Any) -> Fixed:
     axes = (channels, *space)
     return Fixed(name, channels, operator, axes, axes)
+
+
+def __dir__() -> list[str]:
+    return __all__
