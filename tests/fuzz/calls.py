@@ -757,8 +757,20 @@ add_methods(
     stage_basis=lambda: {"s": np.array([0.1]), "middles": np.array([0.1])},
     values=lambda: {"controls": controls(3), "s": 0.5},
 )  # fmt: skip
+add("stepnet.fields.Diffusion", lambda: {"name": "mine", "scale": 0.5})
+add("stepnet.fields.diffusion.constant", lambda: {"sigma": 0.5})
+add("stepnet.fields.diffusion.multiplicative", lambda: {"axes": (3,), "sigma": 0.5})
+add("stepnet.fields.diffusion.per_channel", lambda: {"axes": (3,), "sigma": 0.5})
+add("stepnet.fields.diffusion.state_dependent", lambda: {"K": dense(), "sigma": 0.5})
+add("stepnet.nets.SampleNoise", lambda: {"seed": 1})
+add_methods(
+    "stepnet.nets.SampleNoise", lambda: sn.nets.SampleNoise(1), find_cells=lambda: {"steps": 4},
+    find_paths=lambda: {"x": np.ones((2, 3))}, find_seed=lambda: {"block": 1},
+)  # fmt: skip
 add("stepnet.fields.Field", lambda: {"name": "mine", "parts": (sn.fields.affine(dense()),)})
-add_methods("stepnet.fields.Field", lambda: sn.fields.residual(dense()), chain=lambda: {"part": 0})
+add_methods("stepnet.fields.Field", lambda: sn.fields.residual(dense()), chain=lambda: {"part": 0},
+            find_chain=lambda: {"part": 0},
+            with_diffusion=lambda: {"diffusion": sn.fields.diffusion.constant(0.1)})  # fmt: skip
 add("stepnet.fields.Fixed", lambda: {"name": "mine", "channels": 1, "operator": sn.fields.resized(3, 3).operator})
 add("stepnet.fields.Layer", lambda: {"connectivity": dense()})
 add(

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from stepnet.engines.contract import AdaptiveSteps, FixedSteps, Members, Plan, Saving
 from stepnet.errors import Interrupted
-from stepnet.problem import MOST_PATH, Problem, state_shape
+from stepnet.problem import MOST_PATH, SDE, Problem, state_shape
 from stepnet.records import convert_integers, explain_arguments, validate_count, validate_thread_count
 from stepnet.schemes.capabilities import needs_increments_only
 from stepnet.solution import EnsembleSolution

@@ -1,5 +1,6 @@
 """Right-hand sides of networks as data: connectivity x activation x formula x dynamics, with weights along depth."""
 
+from stepnet.fields import diffusion
 from stepnet.fields.activations import ACTIVATIONS, Activation, activation
 from stepnet.fields.connectivity import (
     Attention,
@@ -18,6 +19,7 @@ from stepnet.fields.connectivity import (
     resized,
 )
 from stepnet.fields.depth import Depth, HeldWeights
+from stepnet.fields.diffusion import Diffusion
 from stepnet.fields.dynamics import (
     DYNAMICS,
     Field,
@@ -32,10 +34,10 @@ from stepnet.fields.dynamics import (
 from stepnet.fields.formula import Chain, Layer, affine, mlp, symmetric, two_layer
 
 __all__ = [
-    "ACTIVATIONS", "Activation", "Attention", "Chain", "Connectivity", "DYNAMICS", "Depth", "Field", "Fixed",
-    "HeldWeights", "Layer", "Mixing", "Normalisation", "Stencil", "activation", "affine", "antisymmetric", "chained",
-    "conv1d", "conv2d", "dense", "equivariant", "graph", "hamiltonian", "hyperbolic", "mlp", "nodewise", "parabolic",
-    "pooling", "residual", "resized", "staggered", "symmetric", "two_layer",
+    "ACTIVATIONS", "Activation", "Attention", "Chain", "Connectivity", "DYNAMICS", "Depth", "Diffusion", "Field",
+    "Fixed", "HeldWeights", "Layer", "Mixing", "Normalisation", "Stencil", "activation", "affine", "antisymmetric",
+    "chained", "conv1d", "conv2d", "dense", "diffusion", "equivariant", "graph", "hamiltonian", "hyperbolic", "mlp",
+    "nodewise", "parabolic", "pooling", "residual", "resized", "staggered", "symmetric", "two_layer",
 ]  # fmt: skip
 
 

@@ -7,20 +7,22 @@ First-order equations have the state y, the others a partitioned state (q, p) or
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stepnet.fields.connectivity import Connectivity, require_all
+from stepnet.fields.diffusion import Diffusion
 from stepnet.fields.formula import Chain, affine, join_parameters, symmetric
 from stepnet.records import validate_number
 from stepnet.validation import check, whole
 
 KINDS = ("first", "partitioned", "second")
+DIFFUSION_PART = 2  # the part of a step program that is the diffusion
 
 
 @dataclass(frozen=True, eq=False)
 class Field:
-    """y' = f(t, y), or q' = f(t, p), p' = g(t, q), or q'' = a(t, q).
+    """y' = f(t, y), or q' = f(t, p), p' = g(t, q), or q'' = a(t, q); with noise if it has a diffusion.
 
     Parameters
     ----------
@@ -29,6 +31,8 @@ class Field:
     parts : tuple of Chain
         (f,), (f, g) or (a,).
     kind : "first", "partitioned" or "second"
+    diffusion : Diffusion, optional
+        Noise in y, in p or in q'.
 
     Examples
     --------
@@ -40,6 +44,7 @@ class Field:
     name: str
     parts: tuple[Chain, ...]
     kind: str = "first"
+    diffusion: Diffusion | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", require_all("parts", self.parts, Chain))
@@ -51,7 +56,17 @@ class Field:
         sizes = {size for part in self.parts for size in (part.n_in, part.n_out)}
         if len(sizes) != 1:
             raise ValueError(f"a field gives as many features as it takes, found {sorted(sizes)}")
+        if self.diffusion is not None:
+            self._check_diffusion()
         _ = self.parameters
+
+    def _check_diffusion(self) -> None:
+        if not isinstance(self.diffusion, Diffusion):
+            wanted = "a Diffusion such as `fields.diffusion.constant(0.1)`"
+            raise TypeError(f"`diffusion` must be {wanted}, found {self.diffusion!r:.60}")
+        chain = self.diffusion.chain
+        if chain is not None and chain.n_in != self.row_size:
+            raise ValueError(f"`diffusion` must take {self.row_size} features as the field does, found {chain.n_in}")
 
     @property
     def row_size(self) -> int:
@@ -72,12 +87,37 @@ class Field:
     @property
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of the parameters at one time."""
-        return join_parameters(part.parameters for part in self.parts)
+        return join_parameters(chain.parameters for chain in self.chains)
+
+    @property
+    def chains(self) -> tuple[Chain, ...]:
+        """The parts, and the chain of the diffusion if it has one."""
+        chain = None if self.diffusion is None else self.diffusion.chain
+        return self.parts if chain is None else (*self.parts, chain)
+
+    @check(part=whole())
+    def find_chain(self, part: int) -> int:
+        """The index in `chains` of a part of a step program: 0 is f, 1 is g or a, 2 the diffusion."""
+        return len(self.parts) if part == DIFFUSION_PART else min(part, len(self.parts) - 1)
 
     @check(part=whole())
     def chain(self, part: int) -> Chain:
-        """The chain of a part of a step program: 0 is f, 1 is g or a."""
-        return self.parts[min(part, len(self.parts) - 1)]
+        """The chain of a part of a step program."""
+        return self.chains[self.find_chain(part)]
+
+    def with_diffusion(self, diffusion: Diffusion | None) -> Field:
+        """The same equation with this noise, or without.
+
+        Parameters
+        ----------
+        diffusion : Diffusion or None
+            A record of `fields.diffusion`.
+
+        Returns
+        -------
+        Field
+        """
+        return replace(self, diffusion=diffusion)
 
 
 def residual(K: Connectivity, activation: Any = "tanh", norm: str | None = None) -> Field:

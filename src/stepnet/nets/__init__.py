@@ -24,14 +24,15 @@ from stepnet.nets.presets import (
     parabolic_cnn,
     resnet,
 )
+from stepnet.nets.sample_noise import SampleNoise
 
 load = Net.load
 
 __all__ = [
     "Block", "Convergence", "Design", "Linearised", "MGRIT", "Net", "NetGradient", "NodeModel", "PRESETS",
-    "ParallelForward", "ParallelGradient", "antisymmetric", "attention_net", "compose_net", "graph_ode", "hamiltonian",
-    "hyperbolic", "leapfrog_net", "load", "losses", "mgrit_forward", "mgrit_gradient", "midpoint_net", "mlp",
-    "neural_ode", "node_net", "parabolic", "parabolic_cnn", "penalties", "resnet",
+    "ParallelForward", "ParallelGradient", "SampleNoise", "antisymmetric", "attention_net", "compose_net", "graph_ode",
+    "hamiltonian", "hyperbolic", "leapfrog_net", "load", "losses", "mgrit_forward", "mgrit_gradient", "midpoint_net",
+    "mlp", "neural_ode", "node_net", "parabolic", "parabolic_cnn", "penalties", "resnet",
 ]  # fmt: skip
 
 

@@ -14,10 +14,18 @@ import numpy as np
 from stepnet.checkpoints.counts import validate_steps
 from stepnet.fields import DYNAMICS, Chain, Depth, Field, HeldWeights, Normalisation
 from stepnet.fields.connectivity import require_all
+from stepnet.fields.dynamics import DIFFUSION_PART
 from stepnet.problem import ProblemForm
 from stepnet.schemes import catalogue
-from stepnet.schemes.capabilities import accepts, moves_parts
-from stepnet.schemes.step_program import SchemeProgram, Slope, StepProgram, build_held_program, build_scheme_program
+from stepnet.schemes.capabilities import accepts, has_history, moves_parts
+from stepnet.schemes.step_program import (
+    SchemeProgram,
+    Slope,
+    StepProgram,
+    append_noise,
+    build_held_program,
+    build_scheme_program,
+)
 
 NO_SKIP = SchemeProgram(StepProgram(1, (), (0,), 0), StepProgram(1, (Slope(0, 0, 0.0),), (1,)), (0,))
 """The new state is the slope itself: an MLP."""
@@ -81,6 +89,8 @@ class Block:
             }[kind]
             found = None if scheme is None else scheme.name
             raise ValueError(f"`scheme` for {self.field.name} dynamics must be {wanted}, found {found!r}")
+        if self.field.diffusion is not None and (scheme is None or has_history(scheme)):
+            raise ValueError(f"`scheme` for a field with noise must be a one-step scheme, found {self.scheme_name!r}")
         least = self.scheme_program.opening.steps
         if self.steps < max(1, least):
             raise ValueError(f"`steps` must be at least {least} for {scheme.name}, found {self.steps}")
@@ -90,7 +100,10 @@ class Block:
         """The step of the scheme as slopes and sums."""
         if self.scheme is None:
             return NO_SKIP
-        is_second = self.field.kind == "second"
+        is_second, diffusion = self.field.kind == "second", self.field.diffusion
+        if diffusion is not None and diffusion.scale > 0:  # slopes at the end of a step are not those after its noise
+            part = None if diffusion.chain is None else DIFFUSION_PART
+            return append_noise(build_held_program(self.scheme, is_second), diffusion.scale, part)
         if isinstance(self.depth, HeldWeights) and self.depth.controls > 1:
             return build_held_program(self.scheme, is_second)
         return build_scheme_program(self.scheme, len(self.field.parts), False, is_second)

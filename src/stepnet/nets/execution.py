@@ -15,12 +15,22 @@ import numpy as np
 
 from stepnet.checkpoints import Checkpoints
 from stepnet.checkpoints.budget import AUTOMATIC_BYTES, Memory
-from stepnet.engines.numba_engine import NOTHING, SINGLE_THREAD, TILE, NetStage, NetTape, sweep, sweep_and_turn
+from stepnet.engines.numba_engine import (
+    NOTHING,
+    SINGLE_THREAD,
+    TILE,
+    NetStage,
+    NetTape,
+    TileNoise,
+    sweep,
+    sweep_and_turn,
+)
 from stepnet.engines.reconstruction import drift_limit, warn_of_drift
 from stepnet.ensembles.ensemble import count_usable_cores
 from stepnet.fields import Chain, Depth
 from stepnet.nets.design import Block, Design
 from stepnet.nets.memory_split import MemorySplit, count_chunk_bytes, split_memory
+from stepnet.nets.sample_noise import SampleNoise
 
 __all__ = ["CHUNK", "SINGLE_THREAD", "TILE", "Execution", "build_stage", "sweep", "tile", "untile"]
 
@@ -29,6 +39,8 @@ AHEAD = 2  # gradients of chunks per thread that may wait to be summed
 
 Found = TypeVar("Found")
 LinearMap = Callable[[np.ndarray], np.ndarray]
+StageNoise = list[TileNoise | None]  # one for each stage
+DEFAULT_NOISE = SampleNoise()
 
 
 def build_stage(record: Chain | Block, dtype: np.dtype) -> NetStage:
@@ -131,28 +143,45 @@ class Execution:
         """The parameters of each stage."""
         return [theta[a:b] for a, b in self.places]
 
-    def forward(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
+    def assign_noise(self, x: np.ndarray, noise: SampleNoise | None) -> list[StageNoise]:
+        """The noise of each chunk, for each stage: None for stages without diffusion."""
+        n_tiles = -(-len(x) // TILE)
+        if not any(stage.has_noise for stage in self.stages):
+            return [[None] * len(self.stages)] * -(-n_tiles // CHUNK)
+        noise = DEFAULT_NOISE if noise is None else noise
+        paths = np.zeros(n_tiles * TILE, np.int64)
+        paths[: len(x)] = noise.find_paths(x)
+        return [
+            [
+                TileNoise(noise.find_seed(i), some, noise.find_cells(stage.n_steps)) if stage.has_noise else None
+                for i, stage in enumerate(self.stages)
+            ]
+            for some in split_into_chunks(paths.reshape(n_tiles, TILE))
+        ]
+
+    def forward(self, theta: np.ndarray, x: np.ndarray, noise: SampleNoise | None = None) -> np.ndarray:
         """Outputs of a batch."""
         own = self.own(theta)
 
-        def run(y: np.ndarray) -> np.ndarray:
-            for stage, some in zip(self.stages, own, strict=True):
-                y = stage.forward(some, y)
+        def run(y: np.ndarray, draws: StageNoise) -> np.ndarray:
+            for stage, some, drawn in zip(self.stages, own, draws, strict=True):
+                y = stage.forward(some, y, drawn)
             return y
 
-        return untile(np.concatenate(self.over(run, split_into_chunks(tile(x)))), len(x))
+        found = self.over(run, split_into_chunks(tile(x)), self.assign_noise(x, noise))
+        return untile(np.concatenate(found), len(x))
 
-    def features(self, theta: np.ndarray, x: np.ndarray, wanted: int) -> np.ndarray:
+    def features(self, theta: np.ndarray, x: np.ndarray, wanted: int, noise: SampleNoise | None = None) -> np.ndarray:
         """States inside the block that is stage `wanted`: its first state and the state after each further step."""
         own = self.own(theta)
 
-        def run(y: np.ndarray) -> np.ndarray:
-            for stage, some in zip(self.stages[:wanted], own, strict=False):
-                y = stage.forward(some, y)
-            return self.stages[wanted].states(own[wanted], y)
+        def run(y: np.ndarray, draws: StageNoise) -> np.ndarray:
+            for stage, some, drawn in zip(self.stages[:wanted], own, draws, strict=False):
+                y = stage.forward(some, y, drawn)
+            return self.stages[wanted].states(own[wanted], y, draws[wanted])
 
-        found = np.concatenate(self.over(run, split_into_chunks(tile(x))), axis=1)
-        return np.stack([untile(each, len(x)) for each in found])
+        found = self.over(run, split_into_chunks(tile(x)), self.assign_noise(x, noise))
+        return np.stack([untile(each, len(x)) for each in np.concatenate(found, axis=1)])
 
     def until(self, theta: np.ndarray, x: np.ndarray, wanted: int) -> np.ndarray:
         """The input of stage `wanted`."""
@@ -163,21 +192,25 @@ class Execution:
         return untile(y, len(x))
 
     def tangent(
-        self, theta: np.ndarray, theta_dot: np.ndarray, x: np.ndarray, x_dot: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self, theta: np.ndarray, theta_dot: np.ndarray, x: np.ndarray, x_dot: np.ndarray,
+        noise: SampleNoise | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         """Outputs and their tangents."""
         own, dots = self.own(theta), self.own(theta_dot)
 
-        def run(y: np.ndarray, y_dot: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            for stage, some, dot in zip(self.stages, own, dots, strict=True):
-                y, y_dot = stage.tangent(some, dot, y, y_dot)
+        def run(y: np.ndarray, y_dot: np.ndarray, draws: StageNoise) -> tuple[np.ndarray, np.ndarray]:
+            for stage, some, dot, drawn in zip(self.stages, own, dots, draws, strict=True):
+                y, y_dot = stage.tangent(some, dot, y, y_dot, drawn)
             return y, y_dot
 
-        found = self.over(run, split_into_chunks(tile(x)), split_into_chunks(tile(x_dot)))
+        draws = self.assign_noise(x, noise)
+        found = self.over(run, split_into_chunks(tile(x)), split_into_chunks(tile(x_dot)), draws)
         one, other = (untile(np.concatenate(each), len(x)) for each in zip(*found, strict=True))
         return one, other
 
-    def linearised(self, theta: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, LinearMap, LinearMap]:
+    def linearised(
+        self, theta: np.ndarray, x: np.ndarray, noise: SampleNoise | None = None
+    ) -> tuple[np.ndarray, LinearMap, LinearMap]:
         """Outputs, and functions for tangents from theta_dot and gradients of theta, all from one run."""
         own, chunks = self.own(theta), split_into_chunks(tile(x))
         runs = self._take_tapes(chunks, is_dual=True)
@@ -189,28 +222,31 @@ class Execution:
         def pull(outputs_bar: np.ndarray) -> np.ndarray:
             return self._pulled(runs, own, theta, outputs_bar, is_x_wanted=False)[0]
 
-        outputs = untile(join(self.over(lambda run, y: run.run(own, y), runs, chunks)), len(x))
+        draws = self.assign_noise(x, noise)
+        outputs = untile(join(self.over(lambda run, y, drawn: run.run(own, y, drawn), runs, chunks, draws)), len(x))
         weakref.finalize(pull, self._return_to_pool, runs)
         return outputs, push, pull
 
     def sweep(
-        self, theta: np.ndarray, x: np.ndarray, memory: Memory, is_x_wanted: bool = True
-    ) -> Generator[Any, np.ndarray, None]:
+        self, theta: np.ndarray, x: np.ndarray, memory: Memory, is_x_wanted: bool = True,
+        noise: SampleNoise | None = None,
+    ) -> Generator[Any, np.ndarray, None]:  # fmt: skip
         """Yield the outputs and, when their gradient is sent, the gradients with respect to the parameters and x."""
-        own, chunks = self.own(theta), split_into_chunks(tile(x))
+        own, chunks, draws = self.own(theta), split_into_chunks(tile(x)), self.assign_noise(x, noise)
         split = self._find_memory_split(memory, sum(map(len, chunks)))
         if split.memories[0] == "all":
             runs = self._take_tapes(chunks)
-            y_bar = yield untile(join(self.over(lambda run, y: run.run(own, y), runs, chunks)), len(x))
+            run_one = lambda run, y, drawn: run.run(own, y, drawn)
+            y_bar = yield untile(join(self.over(run_one, runs, chunks, draws)), len(x))
             theta_bar, x_bars = self._pulled(runs, own, theta, y_bar, is_x_wanted)
             self._return_to_pool(runs)
             yield theta_bar, untile(join(cast("list[np.ndarray]", x_bars)), len(x)) if is_x_wanted else None
             return
 
-        def begin(y: np.ndarray) -> tuple[np.ndarray, list[Generator[Any, Any, None]]]:
+        def begin(y: np.ndarray, drawn: StageNoise) -> tuple[np.ndarray, list[Generator[Any, Any, None]]]:
             sweeps = []
-            for stage, some, memory in zip(self.stages, own, split.memories, strict=True):
-                sweeps.append(sweep_and_turn(stage, some, y, memory))
+            for stage, some, memory, each in zip(self.stages, own, split.memories, drawn, strict=True):
+                sweeps.append(sweep_and_turn(stage, some, y, memory, each))
                 y = next(sweeps[-1])
             return y, sweeps
 
@@ -225,20 +261,21 @@ class Execution:
             return y_bar, max(drifts)
 
         if split.is_held:
-            ends, started = zip(*self.over(begin, chunks), strict=True)
+            ends, started = zip(*self.over(begin, chunks, draws), strict=True)
             y_bar = yield untile(join(ends), len(x))
             theta_bar, ended = self.added(finish, theta, started, split_into_chunks(tile(y_bar)))
         else:
-            again = lambda bar, y, y_bar: finish(bar, begin(y)[1], y_bar)
-            y_bar = yield self.forward(theta, x)
-            theta_bar, ended = self.added(again, theta, chunks, split_into_chunks(tile(y_bar)), at_once=split.at_once)
+            again = lambda bar, y, drawn, y_bar: finish(bar, begin(y, drawn)[1], y_bar)
+            y_bar = yield self.forward(theta, x, noise)
+            bars = split_into_chunks(tile(y_bar))
+            theta_bar, ended = self.added(again, theta, chunks, draws, bars, at_once=split.at_once)
         x_bars, drifts = zip(*ended, strict=True)
         limit = drift_limit(np.finfo(theta.dtype).eps)
         if max(drifts) <= limit:
             yield theta_bar, untile(join(x_bars), len(x))
             return
         warn_of_drift(max(drifts), limit)
-        yield self.gradient(theta, x, lambda _: y_bar, "auto", is_x_wanted)
+        yield self.gradient(theta, x, lambda _: y_bar, "auto", is_x_wanted, noise)
 
     def _pulled(
         self, runs: list[NetTape], own: list[np.ndarray], theta: np.ndarray, outputs_bar: np.ndarray, is_x_wanted: bool
@@ -252,10 +289,10 @@ class Execution:
 
     def gradient(
         self, theta: np.ndarray, x: np.ndarray, end_gradient: Callable[[np.ndarray], np.ndarray], memory: Memory,
-        is_x_wanted: bool = True,
+        is_x_wanted: bool = True, noise: SampleNoise | None = None,
     ) -> tuple[np.ndarray, np.ndarray | None]:  # fmt: skip
         """Gradients with respect to the parameters and x; `end_gradient(outputs)` is called once."""
-        sweep = self.sweep(theta, x, memory, is_x_wanted)
+        sweep = self.sweep(theta, x, memory, is_x_wanted, noise)
         return sweep.send(end_gradient(next(sweep)))
 
     # ---- memory -----------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ MOST_NODES = 2**24  # rows or columns of an operator, in a file
 RECORDS = {
     each.__name__: each
     for each in (Block, Design, fields.Field, fields.Chain, fields.Layer, fields.Mixing, fields.Fixed, fields.Attention,
-                 fields.Normalisation, fields.Depth, fields.HeldWeights, fields.Stencil, Checkpoints,
+                 fields.Normalisation, fields.Diffusion, fields.Depth, fields.HeldWeights, fields.Stencil, Checkpoints,
                  *catalogue.RECORDS, Embedded, Dense)
 }  # fmt: skip
 

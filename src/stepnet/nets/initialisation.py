@@ -63,7 +63,7 @@ def _make_generator(seed: int | None) -> np.random.Generator:
 
 def _list_owners(stage: Chain | Block) -> list[tuple[Layer, str]]:
     """For each parameter the first layer that has it."""
-    chains = stage.field.parts if isinstance(stage, Block) else (stage,)
+    chains = stage.field.chains if isinstance(stage, Block) else (stage,)
     layers = [layer for chain in chains for layer in chain.layers]
     return [(next(layer for layer in layers if name in layer.parameters), name) for name in stage.parameters]
 

@@ -17,6 +17,7 @@ from stepnet.nets.derivatives import Linearised, NetGradient, view_by_name
 from stepnet.nets.design import Block, Design, describe
 from stepnet.nets.initialisation import draw_initial_weights
 from stepnet.nets.layout import Layout, validate_layout
+from stepnet.nets.sample_noise import SampleNoise, validate_noise
 from stepnet.nets.validation import (
     evaluate_loss,
     require_function,
@@ -135,17 +136,18 @@ class Net:
 
     # ---- evaluation -------------------------------------------------------------------------------------------------
 
-    def __call__(self, x: ArrayLike) -> np.ndarray:
-        """Outputs of a batch of inputs."""
-        return self._layout_out.restore(self._execution.forward(self.theta, self._inputs("x", x)))
+    def __call__(self, x: ArrayLike, *, noise: SampleNoise | None = None) -> np.ndarray:
+        """Outputs of a batch of inputs, for one Brownian path of each sample if the net has diffusion."""
+        flat = self._inputs("x", x)
+        return self._layout_out.restore(self._execution.forward(self.theta, flat, validate_noise(noise)))
 
     forward = __call__
 
-    def features(self, x: ArrayLike, block: int = 0) -> np.ndarray:
+    def features(self, x: ArrayLike, block: int = 0, *, noise: SampleNoise | None = None) -> np.ndarray:
         """States `(depths, batch, width)` inside a block, from its first to its last."""
         number, record = self._block(block)
         flat = self._inputs("x", x)
-        found = self._execution.features(self.theta, flat, number)
+        found = self._execution.features(self.theta, flat, number, validate_noise(noise))
         if not record.scheme_program.opening.steps:
             return found
         # The first states of a multistep scheme come from its starting procedure.
@@ -155,7 +157,7 @@ class Net:
 
     def gradient(
         self, x: ArrayLike, loss: Callable[..., Any] | None = None, *, end_gradient: ArrayLike | None = None,
-        memory: Memory | None = None,
+        memory: Memory | None = None, noise: SampleNoise | None = None,
     ) -> NetGradient:  # fmt: skip
         """The exact gradient of a loss of the outputs.
 
@@ -170,21 +172,25 @@ class Net:
         memory : "auto", "all", "segments", "reversible" or Checkpoints, instead of that of the net
             What is stored in the forward run: everything; a state every few steps; nothing, as states are reconstructed
             (Verlet, leapfrog and similar schemes); or the states of an optimal schedule.
+        noise : SampleNoise, optional
+            The Brownian paths of the samples, if the net has diffusion; they are drawn again in the reverse sweep.
         """
         if (loss is None) == (end_gradient is None):
             raise TypeError("give either `loss` or `end_gradient`")
         if end_gradient is None:
             require_function(loss)
-        return self._pulled(x, loss, end_gradient, memory, is_x_wanted=True)
+        return self._pulled(x, loss, end_gradient, memory, True, validate_noise(noise))
 
-    def parameter_gradient(self, x: ArrayLike, loss: Callable[..., Any]) -> NetGradient:
+    def parameter_gradient(
+        self, x: ArrayLike, loss: Callable[..., Any], *, noise: SampleNoise | None = None
+    ) -> NetGradient:
         """As `gradient`, without the gradient with respect to the inputs, which training does not need."""
         require_function(loss)
-        return self._pulled(x, loss, None, None, is_x_wanted=False)
+        return self._pulled(x, loss, None, None, False, validate_noise(noise))
 
     def _pulled(
         self, x: ArrayLike, loss: Callable[..., Any] | None, end_gradient: ArrayLike | None, memory: Memory | None,
-        is_x_wanted: bool,
+        is_x_wanted: bool, noise: SampleNoise | None,
     ) -> NetGradient:  # fmt: skip
         flat, value, outputs = self._inputs("x", x), float("nan"), np.zeros(0)
 
@@ -197,13 +203,14 @@ class Net:
                 value, y_bar = evaluate_loss(loss, outputs)
             return self._layout_out.flatten(y_bar)
 
-        theta_bar, x_bar = self._execution.gradient(self.theta, flat, seed, self._memory(memory), is_x_wanted)
+        theta_bar, x_bar = self._execution.gradient(self.theta, flat, seed, self._memory(memory), is_x_wanted, noise)
         x_bar = self._layout_in.restore(cast(np.ndarray, x_bar), np.shape(x)) if is_x_wanted else None
         return NetGradient(float(value), theta_bar, x_bar, outputs, self.design)
 
     def tangent(
-        self, x: ArrayLike, theta_dot: ArrayLike | None = None, x_dot: ArrayLike | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self, x: ArrayLike, theta_dot: ArrayLike | None = None, x_dot: ArrayLike | None = None, *,
+        noise: SampleNoise | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         """Outputs and their derivative along a direction of parameters and inputs."""
         flat, theta = self._inputs("x", x), self.theta
         if theta_dot is None:
@@ -214,30 +221,31 @@ class Net:
         given = flat.shape if x_dot.shape == flat.shape else np.shape(x)
         theta_dot = validate_shape("theta_dot", theta_dot, theta.shape, "the parameters", self.dtype)
         x_dot = self._layout_in.flatten(validate_shape("x_dot", x_dot, given, "`x`", self.dtype))
-        y, y_dot = self._execution.tangent(theta, theta_dot, flat, x_dot)
+        y, y_dot = self._execution.tangent(theta, theta_dot, flat, x_dot, validate_noise(noise))
         return self._layout_out.restore(y), self._layout_out.restore(y_dot)
 
     def gauss_newton(
         self, x: ArrayLike, direction: ArrayLike, hessian: Callable[..., Any] | None = None, *,
-        memory: Memory | None = None,
+        memory: Memory | None = None, noise: SampleNoise | None = None,
     ) -> np.ndarray:  # fmt: skip
         """J' H J times a direction of parameters; `hessian(J v)` is H (J v) in the space of outputs, by default J v."""
-        return self.linearised(x, memory=memory).gauss_newton(direction, hessian)
+        return self.linearised(x, memory=memory, noise=noise).gauss_newton(direction, hessian)
 
-    def linearised(self, x: ArrayLike, *, memory: Memory | None = None) -> Linearised:
+    def linearised(self, x: ArrayLike, *, memory: Memory | None = None, noise: SampleNoise | None = None) -> Linearised:
         """The outputs linearised at the current parameters; one run serves many derivatives.
 
         The run is stored if `memory` is "all", or "auto" and small enough; otherwise each derivative runs the net
         again.
         """
         theta, flat, memory = self.theta.copy(), self._inputs("x", x), self._memory(memory)
+        noise = validate_noise(noise)
         execution, layout = self._execution, self._layout_out
         if execution.can_be_kept(len(flat), memory):
-            outputs, push, pull = execution.linearised(theta, flat)
+            outputs, push, pull = execution.linearised(theta, flat, noise)
         else:
-            outputs = execution.forward(theta, flat)
-            push = lambda theta_dot: execution.tangent(theta, theta_dot, flat, np.zeros_like(flat))[1]
-            pull = lambda outputs_bar: execution.gradient(theta, flat, lambda _: outputs_bar, memory)[0]
+            outputs, zeros = execution.forward(theta, flat, noise), np.zeros_like(flat)
+            push = lambda theta_dot: execution.tangent(theta, theta_dot, flat, zeros, noise)[1]
+            pull = lambda bar: execution.gradient(theta, flat, lambda _: bar, memory, True, noise)[0]
         return Linearised(
             theta.size,
             layout.restore(outputs),
@@ -290,6 +298,8 @@ class Net:
         number, record = self._block(block)
         if record.scheme is None:
             raise ValueError(f"`block` {block} has no scheme: layers without a skip are no steps of a problem")
+        if record.scheme_program.step.noise:
+            raise ValueError(f"`block` {block} has noise, and its problem would have none")
         start = self._execution.until(self.theta, self._inputs("x", x), number)
         names = {name: self.weights[f"blocks.{block}.{name}"].copy() for name in record.parameters}
         return build_problem(record, names, np.ascontiguousarray(start.T))

@@ -15,6 +15,8 @@ degree, controls : int, optional
     by all of its stages, as in the literature.  A degree makes them splines in depth (0 piecewise constant, 1 linear, 3
     cubic), evaluated at the time of each stage.  `controls` is the number of control values, by default one per step
     (None, 0), or one at each step's beginning and end (1 and more); `neural_ode` has the same weights at all depths.
+diffusion : float or fields.Diffusion, optional
+    Noise after each step: its standard deviation over unit time, or a record of `fields.diffusion`.
 opening : "dense" or "augment"
     A layer (shared by all nodes on graphs, a convolution for images), or zero features appended to the inputs.
 seed : int or None
@@ -33,11 +35,23 @@ from typing import TYPE_CHECKING, Any
 
 from stepnet import fields
 from stepnet.errors import UnknownName
-from stepnet.fields import Chain, Connectivity, Depth, Field, HeldWeights, Layer, Mixing, dense, nodewise, resized
+from stepnet.fields import (
+    Chain,
+    Connectivity,
+    Depth,
+    Diffusion,
+    Field,
+    HeldWeights,
+    Layer,
+    Mixing,
+    dense,
+    nodewise,
+    resized,
+)
 from stepnet.fields.connectivity import count, validate_pair
 from stepnet.nets.design import Block, Design
 from stepnet.nets.net import Net
-from stepnet.records import explain_arguments
+from stepnet.records import explain_arguments, validate_number
 from stepnet.schemes.multistep import LEAPFROG_TWO_STEP
 from stepnet.schemes.symplectic import SYMPLECTIC_EULER_KICK
 from stepnet.validation import whole
@@ -65,7 +79,8 @@ STARTS = {"taylor": LEAPFROG_TWO_STEP, "equal": LEAPFROG_FROM_REST}
 def compose_net(
     field: Field, scheme: Any, steps: int, inputs: int | None = None, outputs: int | None = None, *,
     length: float = 1.0, degree: int | None = None, controls: int | None = None, opening: str = "dense",
-    opening_width: int | None = None, read: int | None = None, **options: Any,
+    opening_width: int | None = None, read: int | None = None, diffusion: Diffusion | float | None = None,
+    **options: Any,
 ) -> Net:  # fmt: skip
     """Build a net of one block.
 
@@ -106,6 +121,7 @@ def compose_net(
     >>> nets.compose_net(fields.residual(fields.dense(4)), "rk4", 5, inputs=2, outputs=1)([[1.0, 2.0]]).shape
     (1, 1)
     """
+    field = field if diffusion is None else field.with_diffusion(_build_diffusion(diffusion))
     block = Block(field, scheme, steps, length, _build_depth(steps, degree, controls))
     width = field.width if opening_width is None else opening_width
     design = Design(
@@ -113,6 +129,12 @@ def compose_net(
         _build_readout(field.width, field.width if read is None else count("read", read), outputs),
     )  # fmt: skip
     return Net(design, **options)
+
+
+def _build_diffusion(diffusion: Diffusion | float) -> Diffusion:
+    if isinstance(diffusion, Diffusion):
+        return diffusion
+    return fields.diffusion.constant(validate_number("diffusion", diffusion, "[0, inf)"))
 
 
 def _build_depth(steps: int, degree: int | None, controls: int | None) -> Depth | HeldWeights:

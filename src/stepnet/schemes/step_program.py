@@ -147,9 +147,9 @@ def find_inner_scheme(order: int) -> ExplicitRK:
 class ProgramWriter:
     """Appends operations; equal ones are shared."""
 
-    def __init__(self, n_rows: int) -> None:
+    def __init__(self, n_rows: int, operations: Iterable[Operation] = ()) -> None:
         self.n_rows = n_rows
-        self.operations: list[Operation] = []
+        self.operations = list(operations)
 
     def _row(self, operation: Operation) -> int:
         if operation not in self.operations:
@@ -168,9 +168,13 @@ class ProgramWriter:
         """row + h sum_j weights_j slopes_j."""
         return self.sum([(row, 1.0, 0), *((k, w, 1) for k, w in zip(slopes, weights, strict=False))])
 
+    def noise(self, variable: str, is_paired: bool = False) -> int:
+        """The row of a random variable."""
+        return self._row(Noise(variable, is_paired))
+
     def noise_of(self, diffusion: int, variable: str, kind: str, is_paired: bool = False) -> int:
         """The row of a diffusion times a random variable."""
-        return self._row(Product(diffusion, self._row(Noise(variable, is_paired)), kind))
+        return self._row(Product(diffusion, self.noise(variable, is_paired), kind))
 
     def column_of(self, diffusion: int, column: int, noise: Noise, entry: int) -> int:
         """The row of a column of a diffusion times one number of a random variable."""
@@ -383,6 +387,43 @@ def _write_two_steps_back(scheme: Multistep) -> StepProgram:
     if is_second:
         moved.append(writer.sum([(1, 1.0, -1), (old, -1.0, -1), (slope, 0.5, 1)]))
     return writer.program(moved)
+
+
+def append_noise(scheme_program: SchemeProgram, scale: float, part: int | None) -> SchemeProgram:
+    """Steps of a scheme, each followed by y <- y + scale g(t + h, y) dW, elementwise (Lie-Trotter splitting).
+
+    g is the part `part` of the problem, or 1 without it.  Partitioned rows (q, p) become (q, p + scale g(t + h, q) dW),
+    which has an exact inverse.  The steps must pass on nothing but the state.
+    """
+    step, back = scheme_program.step, scheme_program.back
+    writer = ProgramWriter(step.n_rows, step.operations)
+    outputs = list(step.outputs)
+    outputs[-1] = _write_noise(writer, outputs, scale, part)
+    undone = None
+    if back is not None and (part is None or step.n_rows > 1):
+        undone = _write_before(ProgramWriter(step.n_rows), scale, part, back)
+    return scheme_program._replace(step=writer.program(outputs), back=undone)
+
+
+def _write_noise(writer: ProgramWriter, rows: list[int], scale: float, part: int | None) -> int:
+    """The last of the rows with noise, whose diffusion depends on the first one."""
+    if part is None:
+        noise = writer.noise("W")
+    else:
+        noise = writer.noise_of(writer.slope(part, rows[0], 1.0), "W", ELEMENTWISE)
+    return writer.sum([(rows[-1], 1.0, 0), (noise, scale, 0)])
+
+
+def _write_before(writer: ProgramWriter, scale: float, part: int | None, program: StepProgram) -> StepProgram:
+    """Remove the noise of a step, then run a program."""
+    rows = list(range(program.n_rows))
+    rows[-1] = _write_noise(writer, rows, -scale, part)
+    for operation in program.operations:
+        if isinstance(operation, Slope):
+            rows.append(writer.slope(operation.part, rows[operation.row], operation.c, operation.step))
+        elif isinstance(operation, Sum):
+            rows.append(writer.sum([(rows[term.row], term.weight, term.power) for term in operation.terms]))
+    return writer.program([rows[row] for row in program.outputs])
 
 
 @lru_cache(maxsize=256)

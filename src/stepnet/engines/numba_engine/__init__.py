@@ -57,6 +57,7 @@ if TYPE_CHECKING:  # the names that `LATER` loads, for type checkers
         sweep_and_turn,
     )
     from stepnet.engines.numba_engine.layers.tapes import NetTape
+    from stepnet.engines.numba_engine.layers.tile_noise import TileNoise
     from stepnet.engines.numba_engine.rhs.integer_arguments import convert_to_floats, find_unconverted
     from stepnet.engines.numba_engine.rhs.problem_parts import build_jacobian, list_argument_names
     from stepnet.engines.numba_engine.runs.machine_report import report
@@ -92,6 +93,7 @@ LATER = {
     "sweep": "layers.stage_sweeps",
     "sweep_and_turn": "layers.stage_sweeps",
     "NetTape": "layers.tapes",
+    "TileNoise": "layers.tile_noise",
     "TILE": "layers.matrix_products",
     "SINGLE_THREAD": "codegen.blas",
     "class_entropies": "layers.softmax",
@@ -113,7 +115,7 @@ __all__ = [
     "EventFunction", "RowFunction", "SweepFailed", "adjoint_problem", "interpolated_problem", "member_problem",
     "pull_back_members", "running_problem", "tangent_problem", "trace_loss",
     # layers
-    "NOTHING", "SINGLE_THREAD", "TILE", "Memory", "NetStage", "NetTape", "adam", "class_entropies",
+    "NOTHING", "SINGLE_THREAD", "TILE", "Memory", "NetStage", "NetTape", "TileNoise", "adam", "class_entropies",
     "count_least_bytes", "count_repeated_steps", "entropies", "is_kept", "one_hot", "sweep", "sweep_and_turn",
 ]  # fmt: skip
 

@@ -216,7 +216,10 @@ def _allocate_group(
 
 
 def build_runner(
-    own: StochasticRun, problem: StochasticProblem, parts: tuple[PartPullback, ...], increments: np.ndarray | None = None
+    own: StochasticRun,
+    problem: StochasticProblem,
+    parts: tuple[PartPullback, ...],
+    increments: np.ndarray | None = None,
 ) -> partial:
     """`ProgramRunner` of the programs of a run, for one path."""
     t0, t1 = problem.t_span

@@ -6,15 +6,17 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from stepnet.schemes.step_program import Slope, StepProgram
+from stepnet.schemes.step_program import Noise, Product, Slope, StepProgram
 
-SLOPE, SUM, SCALED, ZERO = range(4)
+SLOPE, SUM, SCALED, ZERO, NOISE, PRODUCT = range(6)
 
 
 class Instruction(NamedTuple):
     """One instruction on rows.
 
     SUM: out = v one + w other.  SCALED: out = v one, or out += v one if `is_added`.  ZERO: out = 0.
+
+    NOISE: out = the Brownian increments of the step.  PRODUCT: out = one times other, or out += it if `is_added`.
 
     SLOPE, forward: out = f(one), slope number `slope` of the step; if `is_added`, also total = v other + w out.
 
@@ -68,6 +70,10 @@ def write_forward(program: StepProgram, rows: ProgramRows, h: float) -> list[Ins
         if isinstance(operation, Slope):
             code.append(Instruction(SLOPE, out, operation.row, slope=slope))
             slope += 1
+        elif isinstance(operation, Noise):
+            code.append(Instruction(NOISE, out))
+        elif isinstance(operation, Product):
+            code.append(Instruction(PRODUCT, out, operation.diffusion, operation.noise))
         else:
             code += _write_sum(out, [(term.row, term.weight * h**term.power) for term in operation.terms])
     return code + [Instruction(SCALED, rows.n_rows + j, program.outputs[j], v=1.0) for j in rows.copied]
@@ -99,9 +105,13 @@ def fuse_sums(code: list[Instruction]) -> list[Instruction]:
 
 
 def write_reverse(program: StepProgram, rows: ProgramRows, h: float) -> list[Instruction]:
-    """The transposed program, whose rows are gradients.  A row is set at its first occurrence, then added to."""
+    """The transposed program, whose rows are gradients.  A row is set at its first occurrence, then added to.
+
+    Rows of noise have no gradient: they hold the noise, which is drawn again.
+    """
     code: list[Instruction] = []
     met = {*rows.passed, *rows.finals}
+    noise = {program.n_rows + i for i, operation in enumerate(program.operations) if isinstance(operation, Noise)}
 
     def add(target: int, source: int, weight: float) -> None:
         code.append(Instruction(SCALED, target, source, is_added=int(target in met), v=weight))
@@ -119,9 +129,15 @@ def write_reverse(program: StepProgram, rows: ProgramRows, h: float) -> list[Ins
             x, is_begun = operation.row, int(operation.row in met)
             code.append(Instruction(SLOPE, x, out, x, slope, is_begun, out, 1.0))
             met.add(x)
+        elif isinstance(operation, Product):
+            g = operation.diffusion
+            code.append(Instruction(NOISE, operation.noise))
+            code.append(Instruction(PRODUCT, g, out, operation.noise, is_added=int(g in met)))
+            met.add(g)
         else:
             for term in operation.terms:
-                add(term.row, out, term.weight * h**term.power)
+                if term.row not in noise:
+                    add(term.row, out, term.weight * h**term.power)
     return code + [Instruction(ZERO, row) for row in range(program.n_rows) if row not in met]
 
 

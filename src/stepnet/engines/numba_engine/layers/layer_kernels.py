@@ -22,8 +22,16 @@ from stepnet.engines.numba_engine.layers.chains import (
     push_chain,
     run_chain,
 )
-from stepnet.engines.numba_engine.layers.instructions import SLOPE, SUM, ZERO
-from stepnet.engines.numba_engine.layers.node_operators import add_scaled, set_scaled, set_sum, set_zero
+from stepnet.engines.numba_engine.layers.instructions import NOISE, PRODUCT, SLOPE, SUM, ZERO
+from stepnet.engines.numba_engine.layers.node_operators import (
+    add_product,
+    add_scaled,
+    set_product,
+    set_scaled,
+    set_sum,
+    set_zero,
+)
+from stepnet.engines.numba_engine.random.increments import draw_for_paths
 
 SCRATCH, HERE, NEXT, PREVIOUS = range(4)
 AHEAD = 2**18  # bytes that are prefetched; the cache holds several times as many
@@ -74,6 +82,16 @@ class LayerWorkspace(NamedTuple):
     work: int
     work_size: int
     dots: int
+
+
+class LayerNoise(NamedTuple):
+    """The Brownian paths of the samples of each tile: a step is `joined` cells, whose length has the root `scale`."""
+
+    seed: np.uint64
+    scale: float
+    rounder: float
+    joined: int
+    paths: np.ndarray
 
 
 # ---- weights at a time ----------------------------------------------------------------------------------------------
@@ -186,7 +204,20 @@ def locate_bars(program, workspace, tile, slot):
 
 
 @inlined
-def run_tiles(machine, chains, program, workspace, weights, step, slot):
+def draw_noise(noise, tile, step, memory, start, size):
+    """Brownian increments of a step: features in rows, samples in columns."""
+    paths = noise.paths[tile]
+    for component in range(size // paths.size):
+        first = start + component * paths.size
+        row = memory[first : first + paths.size]
+        draw_for_paths(noise.seed, paths, step * noise.joined, component, noise.scale, noise.rounder, False, row)
+        for k in range(1, noise.joined):
+            cell = step * noise.joined + k
+            draw_for_paths(noise.seed, paths, cell, component, noise.scale, noise.rounder, True, row)
+
+
+@inlined
+def run_tiles(machine, chains, program, workspace, noise, weights, step, slot):
     """Run one step of all tiles; its records begin at `slot`."""
     for tile in range(workspace.tiles):
         here, previous = locate(program, workspace, tile, slot)
@@ -208,6 +239,10 @@ def run_tiles(machine, chains, program, workspace, weights, step, slot):
                 )  # fmt: skip
             elif o.kind == SUM:
                 set_sum(workspace.memory, workspace.at[out], workspace.at[one], workspace.at[other], size, v, w)
+            elif o.kind == NOISE:
+                draw_noise(noise, tile, step, workspace.memory, workspace.at[out], size)
+            elif o.kind == PRODUCT:
+                set_product(workspace.memory, workspace.at[out], workspace.at[one], workspace.at[other], size, v)
             elif o.is_added:
                 add_scaled(workspace.memory, workspace.at[out], workspace.at[one], size, v)
             else:
@@ -215,19 +250,19 @@ def run_tiles(machine, chains, program, workspace, weights, step, slot):
 
 
 @Kernel
-def forward(machine, chains, program, workspace, theta, step, slot, count):
+def forward(machine, chains, program, workspace, noise, theta, step, slot, count):
     """Run `count` steps from step `step` on; their records begin at `slot`."""
     weights = theta if program.is_direct != 0 else workspace.mixed
     for _ in range(count):
         prepare(chains, program, workspace, theta, workspace.mixed, step)
-        run_tiles(machine, chains, program, workspace, weights, step, slot)
+        run_tiles(machine, chains, program, workspace, noise, weights, step, slot)
         step += 1
         slot += 1
     return 0
 
 
 @Kernel
-def tangent(machine, chains, program, workspace, theta, theta_dot, mixed_dot, step, slot, count, is_known):
+def tangent(machine, chains, program, workspace, noise, theta, theta_dot, mixed_dot, step, slot, count, is_known):
     """As `forward`, with tangents, or tangents alone if the records of the steps are known."""
     direct = program.is_direct != 0
     weights, dots = theta if direct else workspace.mixed, theta_dot if direct else mixed_dot
@@ -265,6 +300,13 @@ def tangent(machine, chains, program, workspace, theta, theta_dot, mixed_dot, st
                     if not is_known:
                         set_sum(workspace.memory, a, b, c, size, v, w)
                     set_sum(workspace.memory, a_dot, b_dot, c_dot, size, v, w)
+                elif o.kind == NOISE:  # drawn again even if values are known, as it is in no record
+                    draw_noise(noise, tile, step, workspace.memory, a, size)
+                    set_zero(workspace.memory, a_dot, size)
+                elif o.kind == PRODUCT:
+                    if not is_known:
+                        set_product(workspace.memory, a, b, c, size, v)
+                    set_product(workspace.memory, a_dot, b_dot, c, size, v)
                 elif o.is_added:
                     if not is_known:
                         add_scaled(workspace.memory, a, b, size, v)
@@ -279,7 +321,9 @@ def tangent(machine, chains, program, workspace, theta, theta_dot, mixed_dot, st
 
 
 @Kernel
-def pullback(machine, chains, program, undoing, is_undone, workspace, theta, theta_bar, step, slot, count, is_x_wanted):
+def pullback(
+    machine, chains, program, undoing, is_undone, workspace, noise, theta, theta_bar, step, slot, count, is_x_wanted
+):  # fmt: skip
     """Pull back through `count` steps in reverse; the last of them is step `step` with its record at `slot`.
 
     If `is_undone`, the program `undoing` reconstructs the record of each step from the state after it.  Without
@@ -290,7 +334,7 @@ def pullback(machine, chains, program, undoing, is_undone, workspace, theta, the
     for _ in range(count):
         if is_undone:
             prepare(chains, undoing, workspace, theta, workspace.mixed, step)
-            run_tiles(machine, chains, undoing, workspace, weights, step, slot)
+            run_tiles(machine, chains, undoing, workspace, noise, weights, step, slot)
         prepare(chains, program, workspace, theta, workspace.mixed, step)
         for tile in range(workspace.tiles):
             here, previous = locate(program, workspace, tile, slot)
@@ -312,6 +356,14 @@ def pullback(machine, chains, program, undoing, is_undone, workspace, theta, the
                     )  # fmt: skip
                 elif o.kind == ZERO:
                     set_zero(workspace.memory, workspace.bar_at[out], size)
+                elif o.kind == NOISE:
+                    draw_noise(noise, tile, step, workspace.memory, workspace.bar_at[out], size)
+                elif o.kind == PRODUCT:
+                    a, b, c = workspace.bar_at[out], workspace.bar_at[one], workspace.bar_at[o.other]
+                    if o.is_added:
+                        add_product(workspace.memory, a, b, c, size, v)
+                    else:
+                        set_product(workspace.memory, a, b, c, size, v)
                 elif o.is_added:
                     add_scaled(workspace.memory, workspace.bar_at[out], workspace.bar_at[one], size, v)
                 else:

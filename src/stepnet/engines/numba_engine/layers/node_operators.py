@@ -9,12 +9,14 @@ from stepnet.engines.numba_engine.codegen.intrinsics.tiles import write_entrywis
 from stepnet.engines.numba_engine.codegen.kernels import inlined
 from stepnet.engines.numba_engine.layers.matrix_products import TILE
 
-_added, _scaled, _summed = (
+_added, _scaled, _summed, _product, _added_product = (
     write_entrywise(formula, TILE)
     for formula in (
         lambda a, b, c, v, w: a + v * b,
         lambda a, b, c, v, w: v * b,
         lambda a, b, c, v, w: v.kit.both(v, b, w, c),
+        lambda a, b, c, v, w: b * c,
+        lambda a, b, c, v, w: a + b * c,
     )
 )
 
@@ -32,6 +34,16 @@ def set_scaled(memory, out, row, n, weight):
 @inlined
 def set_sum(memory, out, one, other, n, v, w):
     _summed(memory, out, one, other, n, v, w)
+
+
+@inlined
+def set_product(memory, out, one, other, n, zero):
+    _product(memory, out, one, other, n, zero, zero)
+
+
+@inlined
+def add_product(memory, out, one, other, n, zero):
+    _added_product(memory, out, one, other, n, zero, zero)
 
 
 @inlined

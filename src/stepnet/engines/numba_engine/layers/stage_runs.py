@@ -26,6 +26,7 @@ from stepnet.engines.numba_engine.layers.tables import (
     tabulate_chains,
 )
 from stepnet.engines.numba_engine.layers.tapes import StageTape
+from stepnet.engines.numba_engine.layers.tile_noise import NO_NOISE, TileNoise, group_noise
 from stepnet.fields import Chain, Depth, Field, HeldWeights, Mixing
 from stepnet.schemes.step_program import SchemeProgram
 
@@ -40,11 +41,11 @@ NOTHING = SchemeProgram(ONCE, ONCE, (0,))
 
 def choose_group(field: Field) -> int:
     """Tiles that run side by side: several if all layers are dense, and narrow or so wide that BLAS is called."""
-    layers_of_all = [layer for part in field.parts for layer in part.layers]
+    layers_of_all = [layer for part in field.chains for layer in part.layers]
     if not all(isinstance(layer.connectivity, Mixing) and layer.connectivity.is_dense for layer in layers_of_all):
         return 1
     widest = max(max(layer.n_in, layer.n_out) for layer in layers_of_all)
-    return GROUP if widest > SMALL else max(1, min(GROUP, NARROW // (widest * len(field.parts))))
+    return GROUP if widest > SMALL else max(1, min(GROUP, NARROW // (widest * len(field.chains))))
 
 
 def allocate_aligned(count: int, dtype: np.dtype) -> np.ndarray:
@@ -79,11 +80,11 @@ class NetStage:
         self.is_single = isinstance(field, Chain)
         self.scheme_program = NOTHING if self.is_single else scheme_program
         self.n_opening = 0 if self.is_single else scheme_program.opening.steps
-        self.n_steps, self.h = steps, length / steps
+        self.n_steps, self.h, self.length = steps, length / steps, length
         self.count = steps - self.n_opening
         if self.count < 0:
             raise ValueError(f"`steps` must be at least {self.n_opening} for this scheme, found {steps}")
-        parts = (field,) if self.is_single else field.parts
+        parts = (field,) if self.is_single else field.chains
         self.group = 1 if self.is_single else min(group, choose_group(field))
         self._in_groups = partial(NetStage, field, scheme_program, steps, length, depth, dtype)
         self._steps = LayerSteps(steps + 1, self.h, length, depth, self.group)
@@ -169,6 +170,17 @@ class NetStage:
 
     # ---- states -----------------------------------------------------------------------------------------------------
 
+    @property
+    def has_noise(self) -> bool:
+        """Whether steps read Brownian increments."""
+        return bool(self.scheme_program.step.noise)
+
+    def group_noise(self, noise: TileNoise | None) -> layer_kernels.LayerNoise:
+        """The noise of tiles as kernels read it."""
+        if self.has_noise and noise is None:
+            raise ValueError("a stage with diffusion needs the noise of its samples")
+        return group_noise(noise if self.has_noise else None, self.n_steps, self.length, self.group)
+
     def carried(self, x: np.ndarray) -> np.ndarray:
         """The rows of a program `(tiles, numbers)` from a state; rows that the starting procedure fills are zero."""
         x = self._grouped(x)
@@ -219,18 +231,20 @@ class NetStage:
     def _machine(self, workspace: layer_kernels.LayerWorkspace) -> ProductContext:
         return ProductContext(find_gemm_address(self.dtype), workspace.ahead)
 
-    def run(self, workspace, layout: RowLayout, theta, step: int, count: int, slot: int = 0) -> None:
+    def run(
+        self, workspace, layout: RowLayout, theta, step: int, count: int, slot: int = 0, noise=NO_NOISE
+    ) -> None:  # fmt: skip
         """Run steps from `step` on; their records begin at `slot`."""
         for done, n in self._slices(count, workspace.tiles):
             layer_kernels.forward(
-                self._machine(workspace), self.chains, layout.program, workspace, theta, step + done,
+                self._machine(workspace), self.chains, layout.program, workspace, noise, theta, step + done,
                 slot + done, n,
             )  # fmt: skip
 
     def pull(
         self, workspace, layout: RowLayout, theta, theta_bar, step: int, count: int, slot: int = 0,
         is_undone: bool = False,
-        is_x_wanted: bool = True,
+        is_x_wanted: bool = True, noise=NO_NOISE,
     ) -> None:  # fmt: skip
         """Pull back through the steps that begin at `step` and `slot`, inverting them or reading their records.
 
@@ -241,16 +255,18 @@ class NetStage:
         for done, n in self._slices(count, workspace.tiles):
             last = count - 1 - done
             layer_kernels.pullback(
-                self._machine(workspace), self.chains, layout.program, undoing, int(is_undone), workspace, theta,
+                self._machine(workspace), self.chains, layout.program, undoing, int(is_undone), workspace, noise, theta,
                 theta_bar, step + last, slot + last, n, int(is_x_wanted),
             )  # fmt: skip
 
-    def push(self, workspace, layout: RowLayout, theta, theta_dot, step: int, count: int, is_known: bool) -> None:
+    def push(
+        self, workspace, layout: RowLayout, theta, theta_dot, step: int, count: int, is_known: bool, noise=NO_NOISE
+    ) -> None:  # fmt: skip
         """Compute tangents from slot 0 of a dual workspace; values may be known from a run in the same workspace."""
         mixed_dot = np.zeros_like(workspace.mixed)
         for done, n in self._slices(count, workspace.tiles):
             layer_kernels.tangent(
-                self._machine(workspace), self.chains, layout.program, workspace, theta, theta_dot, mixed_dot,
+                self._machine(workspace), self.chains, layout.program, workspace, noise, theta, theta_dot, mixed_dot,
                 step + done, done, n, int(is_known),
             )  # fmt: skip
 
@@ -258,22 +274,26 @@ class NetStage:
         """The rows after the starting procedure."""
         return self._moved(self.opening, theta, carry, step, 1) if self.has_opening else carry
 
-    def _moved(self, layout: RowLayout, theta, carry: np.ndarray, step: int, count: int) -> np.ndarray:
+    def _moved(
+        self, layout: RowLayout, theta, carry: np.ndarray, step: int, count: int, noise=NO_NOISE
+    ) -> np.ndarray:  # fmt: skip
         workspace = self.take_workspace(layout, len(carry), 2)
         records = self.records(workspace)
         records[0, :, : carry.shape[1]] = carry
-        self.run(workspace, layout, theta, step, count)
+        self.run(workspace, layout, theta, step, count, noise=noise)
         found = records[count % 2, :, : carry.shape[1]].copy()
         self.give_back(workspace)
         return found
 
-    def _pulled(self, layout: RowLayout, theta, theta_bar, carry, bar, step: int, count: int) -> np.ndarray:
+    def _pulled(
+        self, layout: RowLayout, theta, theta_bar, carry, bar, step: int, count: int, noise=NO_NOISE
+    ) -> np.ndarray:  # fmt: skip
         """The gradient before `count` steps from that after them; the steps are run again."""
         workspace = self.take_workspace(layout, len(carry), count + 1)
         self.records(workspace)[0, :, : carry.shape[1]] = carry
-        self.run(workspace, layout, theta, step, count)
+        self.run(workspace, layout, theta, step, count, noise=noise)
         self.bars(workspace, count)[:] = bar
-        self.pull(workspace, layout, theta, theta_bar, step, count)
+        self.pull(workspace, layout, theta, theta_bar, step, count, noise=noise)
         found = self.bars(workspace, 0).copy()
         self.give_back(workspace)
         return found
@@ -282,43 +302,49 @@ class NetStage:
         """The gradient before the starting procedure from that after it."""
         return self._pulled(self.opening, theta, theta_bar, carry, bar, step, 1) if self.has_opening else bar
 
-    def advanced(self, theta, carry: np.ndarray, step: int, count: int) -> np.ndarray:
+    def advanced(self, theta, carry: np.ndarray, step: int, count: int, noise=NO_NOISE) -> np.ndarray:
         """The rows after `count` more steps."""
-        return self._moved(self.plain, theta, carry, step, count)
+        return self._moved(self.plain, theta, carry, step, count, noise)
 
     # ---- forward, tangent and pullback ------------------------------------------------------------------------------
 
-    def forward(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
+    def forward(self, theta: np.ndarray, x: np.ndarray, noise: TileNoise | None = None) -> np.ndarray:
         """The end state."""
         if self.is_single:
             tape = self.tape(len(x))
             found = tape.run(theta, x).copy()
             self.return_to_pool(tape)
             return found
-        return self.fitted(len(x)).span(theta, x, 0, self.n_steps)
+        return self.fitted(len(x)).span(theta, x, 0, self.n_steps, noise)
 
-    def span(self, theta: np.ndarray, x: np.ndarray, start: int, stop: int) -> np.ndarray:
+    def span(
+        self, theta: np.ndarray, x: np.ndarray, start: int, stop: int, noise: TileNoise | None = None
+    ) -> np.ndarray:  # fmt: skip
         """The state before step `stop` from that before step `start`."""
         carry, first = self.opened(theta, self.carried(x), start), start + self.n_opening
-        return self.own(self.advanced(theta, carry, first, stop - first), len(x))
+        return self.own(self.advanced(theta, carry, first, stop - first, self.group_noise(noise)), len(x))
 
-    def span_pullback(self, theta, theta_bar, x: np.ndarray, y_bar: np.ndarray, start: int, stop: int) -> np.ndarray:
+    def span_pullback(
+        self, theta, theta_bar, x: np.ndarray, y_bar: np.ndarray, start: int, stop: int, noise: TileNoise | None = None
+    ) -> np.ndarray:  # fmt: skip
         """The gradient of x from that of `span`; gradients of the weights are added to `theta_bar`."""
         begun, bar, first = self.carried(x), self.carried(y_bar), start + self.n_opening
-        carry = self.opened(theta, begun, start)
-        bar = self._pulled(self.stored, theta, theta_bar, carry, bar, first, stop - first)
+        carry, drawn = self.opened(theta, begun, start), self.group_noise(noise)
+        bar = self._pulled(self.stored, theta, theta_bar, carry, bar, first, stop - first, drawn)
         return self.own(self.closed(theta, theta_bar, begun, bar, start), len(x))
 
-    def states(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
+    def states(self, theta: np.ndarray, x: np.ndarray, noise: TileNoise | None = None) -> np.ndarray:
         """The states after the starting procedure and after every later step, `(times, tiles, features, TILE)`."""
         carry = self.opened(theta, self.carried(x))
         workspace = self.take_workspace(self.plain, len(carry), self.count + 2)
         records = self.records(workspace)
         records[0, :, : carry.shape[1]] = carry
-        self.run(workspace, self.plain, theta, self.n_opening, self.count)
+        self.run(workspace, self.plain, theta, self.n_opening, self.count, noise=self.group_noise(noise))
         return np.stack([self.own(each[:, : carry.shape[1]], len(x)) for each in records[: self.count + 1]])
 
-    def tangent(self, theta, theta_dot, x: np.ndarray, x_dot: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def tangent(
+        self, theta, theta_dot, x: np.ndarray, x_dot: np.ndarray, noise: TileNoise | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         """The end state and its tangent."""
         if self.is_single:
             pair = x.reshape(len(x), -1), x_dot.reshape(len(x), -1)
@@ -328,14 +354,15 @@ class NetStage:
         pair = stage.carried(x), stage.carried(x_dot)
         if stage.has_opening:
             pair = stage._pushed(stage.opening, theta, theta_dot, pair, 0, 1)
-        pair = stage._pushed(stage.plain, theta, theta_dot, pair, stage.n_opening, stage.count)
+        drawn = stage.group_noise(noise)
+        pair = stage._pushed(stage.plain, theta, theta_dot, pair, stage.n_opening, stage.count, drawn)
         return stage.own(pair[0], len(x)), stage.own(pair[1], len(x))
 
-    def _pushed(self, layout: RowLayout, theta, theta_dot, pair, step: int, count: int):
+    def _pushed(self, layout: RowLayout, theta, theta_dot, pair, step: int, count: int, noise=NO_NOISE):
         workspace = self.take_workspace(layout, len(pair[0]), 2, is_dual=True)
         for is_dot in (False, True):
             self.records(workspace, is_dot)[0, :, : pair[0].shape[1]] = pair[is_dot]
-        self.push(workspace, layout, theta, theta_dot, step, count, is_known=False)
+        self.push(workspace, layout, theta, theta_dot, step, count, is_known=False, noise=noise)
         if self.is_single:
             start, stop = self.value_place
             found = tuple(self.records(workspace, is_dot)[0, :, start:stop].copy() for is_dot in (False, True))

@@ -14,8 +14,10 @@ import numpy as np
 from stepnet import checkpoints
 from stepnet.checkpoints import Checkpoints
 from stepnet.checkpoints.budget import Memory
+from stepnet.engines.numba_engine.layers.layer_kernels import LayerNoise
 from stepnet.engines.numba_engine.layers.matrix_products import TILE
 from stepnet.engines.numba_engine.layers.stage_runs import NetStage
+from stepnet.engines.numba_engine.layers.tile_noise import TileNoise
 
 BLOCK_BYTES = 2**21  # of the records of a segment that is run again, which then stays in the cache
 LEAST_BLOCK = 16  # minimum number of steps in a segment, so that overhead is negligible
@@ -40,14 +42,17 @@ def sweep(stage: NetStage, theta, theta_bar, x: np.ndarray, memory: Memory) -> G
     yield run.send((y_bar, theta_bar)).bar
 
 
-def sweep_and_turn(stage: NetStage, theta, x: np.ndarray, memory: Memory) -> Sweep:
-    """As `sweep`, but sent the gradient of the end state together with `theta_bar`, which is not needed earlier."""
+def sweep_and_turn(stage: NetStage, theta, x: np.ndarray, memory: Memory, noise: TileNoise | None = None) -> Sweep:
+    """As `sweep`, but sent the gradient of the end state together with `theta_bar`, which is not needed earlier.
+
+    Noise is drawn again where steps are run again.
+    """
     stage = stage.fitted(len(x))
     if is_kept(stage, memory):
-        return _sweep_kept(stage, theta, x)
+        return _sweep_kept(stage, theta, x, noise)
     if memory == "reversible":
-        return _sweep_reversible(stage, theta, x)
-    return _sweep_scheduled(stage, theta, x, memory)
+        return _sweep_reversible(stage, theta, x, noise)
+    return _sweep_scheduled(stage, theta, x, memory, noise)
 
 
 def is_kept(stage: NetStage, memory: Memory) -> bool:
@@ -55,20 +60,20 @@ def is_kept(stage: NetStage, memory: Memory) -> bool:
     return stage.is_single or memory == "all" or stage.count == 0
 
 
-def _sweep_kept(stage: NetStage, theta, x: np.ndarray) -> Sweep:
+def _sweep_kept(stage: NetStage, theta, x: np.ndarray, noise: TileNoise | None) -> Sweep:
     """Keep all records."""
     tape = stage.tape(len(x))
-    y_bar, theta_bar = yield tape.run(theta, x).copy()
+    y_bar, theta_bar = yield tape.run(theta, x, noise).copy()
     found = tape.pull(theta, theta_bar, y_bar).copy()
     stage.return_to_pool(tape)
     yield BlockGradient(found)
 
 
-def _sweep_scheduled(stage: NetStage, theta, x: np.ndarray, memory: Memory) -> Sweep:
+def _sweep_scheduled(stage: NetStage, theta, x: np.ndarray, memory: Memory, noise: TileNoise | None) -> Sweep:
     """Keep the states that a schedule of segments selects."""
     begun = stage.carried(x)
     size, schedule = plan(stage, memory, len(begun))
-    segments = SegmentSweep(stage, theta, begun, size)
+    segments = SegmentSweep(stage, theta, begun, size, stage.group_noise(noise))
     checkpoints.execute(schedule, segments, end=schedule.turn)
     segments.record(schedule.n_steps - 1)
     y_bar, theta_bar = yield stage.own(segments.end, len(x))
@@ -84,8 +89,8 @@ class SegmentSweep:
     States are never modified, so slots hold them without a copy.
     """
 
-    def __init__(self, stage: NetStage, theta, begun: np.ndarray, size: int):
-        self.stage, self.theta, self.size, self.width = stage, theta, size, begun.shape[1]
+    def __init__(self, stage: NetStage, theta, begun: np.ndarray, size: int, noise: LayerNoise):
+        self.stage, self.theta, self.size, self.width, self.noise = stage, theta, size, begun.shape[1], noise
         self.state, self.kept = stage.opened(theta, begun), {}
         self.workspace = stage.take_workspace(stage.stored, len(begun), min(size, max(1, stage.count)) + 1)
         self.records = stage.records(self.workspace)
@@ -103,7 +108,7 @@ class SegmentSweep:
 
     def advance(self, start: int, stop: int) -> None:
         first, _ = self._span(start)
-        self.state = self.stage.advanced(self.theta, self.state, first, (stop - start) * self.size)
+        self.state = self.stage.advanced(self.theta, self.state, first, (stop - start) * self.size, self.noise)
 
     def keep(self, start: int, slot: int) -> None:
         self.kept[slot] = self.state
@@ -117,7 +122,7 @@ class SegmentSweep:
     def record(self, start: int) -> None:
         """Run a segment from the current state and keep all its records."""
         self.records[0, :, : self.width] = self.state
-        self.stage.run(self.workspace, self.stage.stored, self.theta, *self._span(start))
+        self.stage.run(self.workspace, self.stage.stored, self.theta, *self._span(start), noise=self.noise)
         self.recorded = start
 
     def reverse(self, start: int) -> None:
@@ -125,7 +130,9 @@ class SegmentSweep:
             self.record(start)
         first, count = self._span(start)
         self.stage.bars(self.workspace, count)[:] = self.bar
-        self.stage.pull(self.workspace, self.stage.stored, self.theta, self.theta_bar, first, count)
+        self.stage.pull(
+            self.workspace, self.stage.stored, self.theta, self.theta_bar, first, count, noise=self.noise
+        )  # fmt: skip
         self.bar = self.stage.bars(self.workspace, 0).copy()
 
     def _span(self, start: int) -> tuple[int, int]:
@@ -134,22 +141,22 @@ class SegmentSweep:
         return first, min(self.size, self.stage.n_steps - first)
 
 
-def _sweep_reversible(stage: NetStage, theta, x: np.ndarray) -> Sweep:
+def _sweep_reversible(stage: NetStage, theta, x: np.ndarray, noise: TileNoise | None) -> Sweep:
     """Keep only both ends; the reverse sweep inverts each step and pulls back through it at once.
 
     The last step keeps its record, for the tapes of slopes that it passes on.  The drift is the error of the
     reconstructed state before the first step.
     """
-    begun = stage.carried(x)
+    begun, drawn = stage.carried(x), stage.group_noise(noise)
     opened = stage.opened(theta, begun)
     first, last, width = stage.n_opening, stage.n_steps - 1, begun.shape[1]
     workspace = stage.take_workspace(stage.stored, len(begun), RING)
     records = stage.records(workspace)
-    records[last % RING, :, :width] = stage.advanced(theta, opened, first, stage.count - 1)
-    stage.run(workspace, stage.stored, theta, last, 1, last)
+    records[last % RING, :, :width] = stage.advanced(theta, opened, first, stage.count - 1, drawn)
+    stage.run(workspace, stage.stored, theta, last, 1, last, drawn)
     y_bar, theta_bar = yield stage.own(records[(last + 1) % RING, :, :width], len(x))
     stage.bars(workspace, last + 1)[:] = stage.carried(y_bar)
-    stage.pull(workspace, stage.stored, theta, theta_bar, first, stage.count, first, is_undone=True)
+    stage.pull(workspace, stage.stored, theta, theta_bar, first, stage.count, first, is_undone=True, noise=drawn)
     bar, drift = stage.bars(workspace, first).copy(), _measure_drift(stage, records[first % RING, :, :width], opened)
     stage.give_back(workspace)
     yield BlockGradient(stage.own(stage.closed(theta, theta_bar, begun, bar), len(x)), drift)

@@ -20,7 +20,7 @@ from stepnet.engines.numba_engine.layers.instructions import (
 )
 from stepnet.engines.numba_engine.layers.matrix_products import TILE
 from stepnet.fields import Attention, Chain, Depth, Field, Fixed, HeldWeights, Mixing, Normalisation
-from stepnet.schemes.step_program import SchemeProgram, Slope, StepProgram
+from stepnet.schemes.step_program import Noise, Product, SchemeProgram, Slope, StepProgram
 
 ONCE = StepProgram(1, (Slope(0, 0, 0.0),), (1,))
 """A single chain: the new state is its value."""
@@ -159,7 +159,7 @@ def lay_out_inverse(scheme_program: SchemeProgram, field: Field, steps: LayerSte
 def _lay_out(
     program: StepProgram, rows: _RowOffsets | _InverseRows, field, steps: LayerSteps, dtype: np.dtype
 ) -> RowLayout:
-    parts = field.parts if isinstance(field, Field) else (field,)
+    parts = field.chains if isinstance(field, Field) else (field,)
     forward = tabulate(fuse_sums(write_forward(program, rows, steps.h)), dtype)
     reverse = tabulate(drop_copies(write_reverse(program, rows, steps.h)), dtype)
     slopes = [operation for operation in program.operations if isinstance(operation, Slope)]
@@ -168,9 +168,9 @@ def _lay_out(
     middles = steps.t(numbers, np.array([slope.step + 0.5 for slope in slopes]))
     first, basis = steps.depth.stage_basis(times.ravel() / steps.length, middles.ravel() / steps.length)
     is_direct = steps.depth.degree == 0 and not any(layer.is_antisymmetric for part in parts for layer in part.layers)
+    chains = [field.find_chain(slope.part) if len(parts) > 1 else 0 for slope in slopes]
     tables = layer_kernels.LayerProgram(
-        forward, reverse, *rows.places(), *rows.bars(),
-        *rows.tapes(), np.array([min(slope.part, len(parts) - 1) for slope in slopes], np.int64), times,
+        forward, reverse, *rows.places(), *rows.bars(), *rows.tapes(), np.array(chains, np.int64), times,
         first.reshape(times.shape), basis.reshape(*times.shape, -1).astype(dtype), int(is_direct), rows.wanted,
     )  # fmt: skip
     return RowLayout(tables, rows.record, rows.bar_size, max(rows.scratch, rows.bar_scratch))
@@ -338,6 +338,10 @@ def _evaluate_rows(program: StepProgram, rows: list[float], step: int) -> tuple[
     for operation in program.operations:
         if isinstance(operation, Slope):
             made.append(math.sin(1.7 * made[operation.row] + operation.part + 0.4 * (step + operation.c)) + 0.3)
+        elif isinstance(operation, Noise):
+            made.append(0.23 + 0.4 * step)
+        elif isinstance(operation, Product):
+            made.append(made[operation.diffusion] * made[operation.noise])
         else:
             made.append(sum(term.weight * h**term.power * made[term.row] for term in operation.terms))
     return made, [made[row] for row in program.outputs]

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from stepnet.engines.numba_engine.layers.tile_noise import NO_NOISE
+
 if TYPE_CHECKING:
     from stepnet.engines.numba_engine.layers.stage_runs import NetStage
+    from stepnet.engines.numba_engine.layers.tile_noise import TileNoise
 
 Vectors = Sequence[np.ndarray]  # one for each stage
 
@@ -46,6 +49,7 @@ class StageTape:
     def __init__(self, stage: NetStage, tiles: int, is_dual: bool = False):
         self.stage, self.tiles, self.groups, self.is_dual = stage, tiles, stage.groups(tiles), is_dual
         self.count = 1 if stage.is_single else stage.count
+        self._noise = NO_NOISE
         self._workspace = stage.take_workspace(stage.stored, self.groups, self.count + 1, is_dual)
         self._opening = stage.take_workspace(stage.opening, self.groups, 2, is_dual) if stage.has_opening else None
         self._last_bar = stage.bars(self._workspace, self.count)
@@ -89,14 +93,15 @@ class StageTape:
         state = scheme_program.state
         return self._place(rows[:, state[0] : state[-1] + 1 : max(1, state[-1] - state[0])].transpose(0, 3, 1, 2, 4))
 
-    def run(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
+    def run(self, theta: np.ndarray, x: np.ndarray, noise: TileNoise | None = None) -> np.ndarray:
         """The end state from x, valid until the next run; everything the reverse sweep needs is kept."""
         stage, (begun, ended, handed) = self.stage, self._values
         begun.put(x)
+        self._noise = stage.group_noise(noise)
         if handed is not None:
             stage.run(self._opening, stage.opening, theta, 0, 1)
             handed[0][...] = handed[1]
-        stage.run(self._workspace, stage.stored, theta, stage.n_opening, self.count)
+        stage.run(self._workspace, stage.stored, theta, stage.n_opening, self.count, noise=self._noise)
         return ended.read()
 
     def push(self, theta: np.ndarray, theta_dot: np.ndarray, x_dot: np.ndarray) -> np.ndarray:
@@ -106,7 +111,8 @@ class StageTape:
         if handed is not None:
             stage.push(self._opening, stage.opening, theta, theta_dot, 0, 1, is_known=True)
             handed[0][...] = handed[1]
-        stage.push(self._workspace, stage.stored, theta, theta_dot, stage.n_opening, self.count, is_known=True)
+        drawn = self._noise
+        stage.push(self._workspace, stage.stored, theta, theta_dot, stage.n_opening, self.count, True, drawn)
         return ended.read()
 
     def pull(self, theta: np.ndarray, theta_bar: np.ndarray, y_bar: np.ndarray, is_x_wanted: bool = True) -> np.ndarray:
@@ -117,7 +123,7 @@ class StageTape:
         ended.put(y_bar)
         stage.pull(
             self._workspace, stage.stored, theta, theta_bar, stage.n_opening, self.count,
-            is_x_wanted=is_x_wanted or not stage.is_single,
+            is_x_wanted=is_x_wanted or not stage.is_single, noise=self._noise,
         )  # fmt: skip
         if handed is not None:
             handed[0][...] = handed[1]
@@ -133,10 +139,10 @@ class NetTape:
         self._tapes = [StageTape(stage.fitted(tiles), tiles, is_dual) for stage in stages]
         self.nbytes = sum(tape.nbytes for tape in self._tapes)
 
-    def run(self, thetas: Vectors, x: np.ndarray) -> np.ndarray:
-        """Outputs from x; everything the reverse sweep needs is kept."""
-        for tape, theta in zip(self._tapes, thetas, strict=True):
-            x = tape.run(theta, x)
+    def run(self, thetas: Vectors, x: np.ndarray, noises: Sequence[TileNoise | None]) -> np.ndarray:
+        """Outputs from x, with the noise of each stage; everything the reverse sweep needs is kept."""
+        for tape, theta, noise in zip(self._tapes, thetas, noises, strict=True):
+            x = tape.run(theta, x, noise)
         return x.copy()
 
     def push(self, thetas: Vectors, dots: Vectors) -> np.ndarray:

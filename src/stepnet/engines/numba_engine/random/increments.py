@@ -18,6 +18,7 @@ LEAST_UPPER = U(2**32 - discrete.SIXTH)
 SIXTH, ROOT_3 = U(discrete.SIXTH), discrete.ROOT_3
 FIRST_BIT = U(1 << 31)
 COMPONENT_SHIFT, STREAM_SHIFT = U(8), U(24)
+LOG_GROUP, LOG_HALF_GROUP, BELOW_HALF_GROUP, HALF_GROUP_BIT = U(4), U(3), U(HALF_GROUP - 1), U(HALF_GROUP)  # GROUP = 16
 
 quantise, halve, divide, join, remove = map(
     exact, (bridge.quantise, bridge.halve, bridge.divide, bridge.join, bridge.remove)
@@ -66,6 +67,18 @@ def draw_increments(seed, path0, cell, scale, rounder, out):
         row = out[i]
         for j in range(row.size):
             row[j] = quantise(scale * row[j], rounder)
+
+
+@exact
+def draw_for_paths(seed, paths, cell, component, scale, rounder, is_added, row):
+    """Increments of a cell for one component and any paths: `row` = or `row` += them."""
+    for j in range(row.size):
+        path = U(paths[j])
+        pair = ((path >> LOG_GROUP) << LOG_HALF_GROUP) | (path & BELOW_HALF_GROUP)
+        a, b = draw_words(ZERO, U(cell), pair, pack_last_word(CELL_INCREMENT, component, pair), seed)
+        x, y = convert_to_normals(a, b)
+        increment = quantise(scale * (x if path & HALF_GROUP_BIT == ZERO else y), rounder)
+        row[j] = row[j] + increment if is_added else increment
 
 
 @exact

@@ -94,6 +94,8 @@ class TensorField:
     """The parts of a field, and the equation they form."""
 
     def __init__(self, field: Field):
+        if field.diffusion is not None:
+            raise ValueError("`field` must have no diffusion: layers on tensors have no noise")
         shared: dict[Connectivity, Callable[..., Tensor]] = {}
         self.kind = field.kind
         self.parts = [TensorChain(part, shared) for part in field.parts]
