@@ -296,7 +296,7 @@ def test_tests_are_skipped_only_for_the_stated_reasons():
     for path in set((ROOT / "tests").rglob("*.py")) - {Path(__file__)}:
         found |= set(re.findall(r"importorskip\((.*?)\)|mark\.skipif\((.*?), reason|(pytest\.skip)", path.read_text()))
     reasons = {"".join(each) for each in found}
-    assert reasons == {'"torchdiffeq"', '"safetensors.torch"', 'not hasattr(os, "fork")'}
+    assert reasons == {'"torchdiffeq"', '"safetensors.torch"', '"torchsde"', 'not hasattr(os, "fork")'}
 
 
 def test_prices_of_checkpoints_are_current():
