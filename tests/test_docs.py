@@ -291,7 +291,8 @@ def test_block_sizes_of_gradients_are_current():
 
 def test_tests_are_skipped_only_for_the_stated_reasons():
     text = " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
-    assert "A test is skipped only where an optional package (torchdiffeq, safetensors) or `fork` is missing." in text
+    packages = "torchdiffeq, torchsde, safetensors"
+    assert f"A test is skipped only where an optional package ({packages}) or `fork` is missing." in text
     found = set()
     for path in set((ROOT / "tests").rglob("*.py")) - {Path(__file__)}:
         found |= set(re.findall(r"importorskip\((.*?)\)|mark\.skipif\((.*?), reason|(pytest\.skip)", path.read_text()))
