@@ -22,8 +22,12 @@ import numpy as np
 from stepnet.storage.atomic_files import write_private_file
 
 ENGINE_SOURCES = Path(__file__).parents[1]
-FROZEN_SOURCES = {"stepnet.fields.activations": Path(__file__).parents[3] / "fields" / "activations.py"}
-"""Modules outside the engine whose constants are compiled into kernels."""
+PACKAGE_SOURCES = Path(__file__).parents[3]
+FROZEN_SOURCES = {
+    ".".join(("stepnet", *path.relative_to(PACKAGE_SOURCES).with_suffix("").parts)): path
+    for path in (PACKAGE_SOURCES / "fields" / "activations.py", *sorted((PACKAGE_SOURCES / "noise").glob("*.py")))
+}
+"""Modules outside the engine whose functions or constants are compiled into kernels."""
 
 CHECKSUM_BYTES = 32
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
