@@ -35,14 +35,14 @@ def check(**kinds: Kind) -> Callable[[Checked], Checked]:
 
     def decorate(target: Checked) -> Checked:
         if isinstance(target, type):
-            target.__init__ = _checking(target.__init__, kinds)  # type: ignore[misc]
+            target.__init__ = _add_checks(target.__init__, kinds)  # type: ignore[misc]
             return target
-        return cast(Checked, _checking(target, kinds))
+        return cast(Checked, _add_checks(target, kinds))
 
     return decorate
 
 
-def _checking(function: Callable[..., Any], kinds: Mapping[str, Kind]) -> Callable[..., Any]:
+def _add_checks(function: Callable[..., Any], kinds: Mapping[str, Kind]) -> Callable[..., Any]:
     parameters = signature(function).parameters
     named_only = Parameter.KEYWORD_ONLY
     places = {name: place for place, (name, each) in enumerate(parameters.items()) if each.kind is not named_only}

@@ -173,7 +173,7 @@ def _sweep_layers(
     """The trajectory after all layers are updated, and the total gain of their Hamiltonians."""
     method = LBFGS(inner, tol=0.0)
 
-    def maximised(n: int) -> tuple[np.ndarray, float]:
+    def maximise(n: int) -> tuple[np.ndarray, float]:
         start = here.theta[parts.layers[n].places]
         if not start.size:
             return start, 0.0
@@ -188,6 +188,6 @@ def _sweep_layers(
         return end, gained[1] - gained[0]
 
     theta, gain = np.array(here.theta), 0.0
-    for layer, (new, gained) in zip(parts.layers, parts.over(maximised), strict=True):
+    for layer, (new, gained) in zip(parts.layers, parts.over(maximise), strict=True):
         theta[layer.places], gain = new, gain + gained
     return build_trajectory(parts, objective, theta, data), gain

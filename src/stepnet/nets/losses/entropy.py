@@ -93,7 +93,7 @@ class Slopes(NamedTuple):
     second: np.ndarray
 
 
-def _focused(l: np.ndarray, p: np.ndarray, gamma: float) -> Slopes:  # noqa: E741
+def _evaluate_focal(l: np.ndarray, p: np.ndarray, gamma: float) -> Slopes:  # noqa: E741
     """psi(l) = -(1 - exp(l))^gamma l, expressed by m = 1 - p and l / m, which tends to -1 as p tends to 1."""
     m = -np.expm1(l)
     floor = np.maximum(m, np.finfo(l.dtype).tiny)
@@ -115,11 +115,11 @@ def _entropy(
     first, second = scale / temperature, scale / temperature**2
     if psi is None:
 
-        def curved(v: np.ndarray) -> np.ndarray:
+        def multiply_hessian(v: np.ndarray) -> np.ndarray:
             l_dot = v - (p * v).sum(axis=-1, keepdims=True)
             return second * (p * l_dot * q.sum(axis=-1, keepdims=True))
 
-        return LossTerms(_times(scale, terms), lambda: _times(first, gradient), curved)
+        return LossTerms(_times(scale, terms), lambda: _times(first, gradient), multiply_hessian)
     slopes = psi(l, p)
     terms = scale * np.where(q == 0, 0, q * slopes.value).sum(axis=-1)  # p may be 0 where q is 0
     a = q * slopes.first
@@ -191,7 +191,7 @@ def focal(focus: float = 2.0, smoothing: float = 0.0) -> Loss:
     0.1733
     """
     g = validate_number("focus", focus, "[0, inf)")
-    formula = partial(_entropy, psi=partial(_focused, gamma=g))
+    formula = partial(_entropy, psi=partial(_evaluate_focal, gamma=g))
     return _build_class_loss(focal, formula, validate_number("smoothing", smoothing, "[0, 1]"), convex=g == 0, focus=g)
 
 
@@ -351,12 +351,12 @@ def _is_known(z: np.ndarray) -> np.ndarray:
 
 
 def _require_no_weights(read: Callable[..., LossTargets]) -> Callable[..., LossTargets]:
-    def checked(z: np.ndarray, targets: ArrayLike, class_weights: np.ndarray | None) -> LossTargets:
+    def read_targets(z: np.ndarray, targets: ArrayLike, class_weights: np.ndarray | None) -> LossTargets:
         if class_weights is not None:
             raise ValueError("`class_weights` do not go with this loss; use sample weights instead")
         return read(z, targets, None)
 
-    return checked
+    return read_targets
 
 
 # ---- binary: each output is the logit of a separate label -----------------------------------------------------------
@@ -406,7 +406,7 @@ def binary_focal(focus: float = 2.0, smoothing: float = 0.0) -> Loss:
     0.1733
     """
     g = validate_number("focus", focus, "[0, inf)")
-    formula = partial(_entropy, psi=partial(_focused, gamma=g))
+    formula = partial(_entropy, psi=partial(_evaluate_focal, gamma=g))
     return _build_answer_loss(
         binary_focal, formula, validate_number("smoothing", smoothing, "[0, 1]"), convex=g == 0, focus=g
     )

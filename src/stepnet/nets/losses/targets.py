@@ -71,8 +71,8 @@ class Meaning:
         if self.focus == 0:
             return z
         if self.link == "sigmoid":
-            return _unfocused(log_expit(z), self.focus) - _unfocused(log_expit(-z), self.focus)
-        return _unfocused(log_softmax(z, axis=1), self.focus)
+            return _invert_focus(log_expit(z), self.focus) - _invert_focus(log_expit(-z), self.focus)
+        return _invert_focus(log_softmax(z, axis=1), self.focus)
 
     @check(outputs=array(None, None))
     def predict(self, outputs: np.ndarray) -> np.ndarray:
@@ -80,7 +80,7 @@ class Meaning:
         return LINKS[self.link](self.logits(outputs))
 
 
-def _unfocused(l: np.ndarray, focus: float) -> np.ndarray:  # noqa: E741
+def _invert_focus(l: np.ndarray, focus: float) -> np.ndarray:  # noqa: E741
     """log(p / f), f = (1 - p)^focus - focus (1 - p)^(focus - 1) p log p, of l = log p, up to a constant per sample.
 
     Where the gradient of the focal loss is zero, probabilities are proportional to p / f.  Charoenphakdee et al.
