@@ -124,7 +124,7 @@ def test_variable_diffusion_has_order_two(side):
         grid = so.Grid(n, 0.0, 1.0, boundary=[(left, so.dirichlet(np.sin(2.0)))])
         (x,) = grid.coordinates
         k, source = 1 + x / 2, 0.5 * np.cos(x + 1) - (1 + x / 2) * np.sin(x + 1)
-        operator = so.Diffusion(grid)
+        operator = so.VariableDiffusion(grid)
         matrix, offset = operator.matrix(k).toarray(), operator(np.zeros(n), k)
         errors.append(np.max(np.abs(np.linalg.solve(matrix, source - offset) - np.sin(x + 1))))
     assert np.log2(errors[0] / errors[1]) == pytest.approx(2.0, abs=ORDER_TOLERANCE)

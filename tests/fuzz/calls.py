@@ -587,7 +587,7 @@ for name in ("laplacian", "gradient", "divergence", "biharmonic"):
 add("stepnet.operators.spectral_derivative", lambda: {"grid": LINE, "axis": 0, "derivative": 1})
 add("stepnet.operators.spectral_laplacian", lambda: {"grid": LINE})
 add("stepnet.operators.SpectralOperator", lambda: {"grid": LINE, "symbol": np.ones(8)})
-add("stepnet.operators.Diffusion", lambda: {"grid": GRID})
+add("stepnet.operators.VariableDiffusion", lambda: {"grid": GRID})
 add("stepnet.operators.Upwind", lambda: {"grid": GRID, "order": 3})
 add("stepnet.operators.ConservationLaw", lambda: {
     "grid": LINE, "flux": square_flux, "speeds": square_speeds, "reconstruction": "muscl", "numerical_flux": "hll"
@@ -613,7 +613,7 @@ add_methods(
     __call__=lambda: {"u": np.ones(8)}, transpose=lambda: {"w": np.ones(8)}, matrix=dict,
 )  # fmt: skip
 add_methods(
-    "stepnet.operators.Diffusion", lambda: sn.operators.Diffusion(GRID), __call__=lambda: {"u": FIELD, "k": FIELD},
+    "stepnet.operators.VariableDiffusion", lambda: sn.operators.VariableDiffusion(GRID), __call__=lambda: {"u": FIELD, "k": FIELD},
     transpose=lambda: {"w": FIELD, "k": FIELD}, matrix=lambda: {"k": FIELD},
 )  # fmt: skip
 add_methods(

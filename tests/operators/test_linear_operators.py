@@ -38,7 +38,7 @@ def test_operators_are_their_matrices_and_transposes(name):
 def test_variable_coefficients_are_their_matrices_and_transposes(name):
     grid, rng = GRIDS[name], np.random.default_rng(2)
     u, w = rng.normal(size=(2, *grid.shape))
-    cases = [(so.Diffusion(grid), rng.uniform(1.0, 2.0, grid.shape))]
+    cases = [(so.VariableDiffusion(grid), rng.uniform(1.0, 2.0, grid.shape))]
     cases += [(so.Upwind(grid, order), rng.normal(size=(grid.ndim, *grid.shape))) for order in (1, 2, 3)]
     for operator, coefficient in cases:
         matrix = operator.matrix(coefficient)
@@ -69,7 +69,7 @@ def test_tensors_give_the_same_for_coefficients_and_fluxes():
     u, k, a = rng.normal(size=grid.shape), rng.uniform(1, 2, grid.shape), rng.normal(size=(2, *grid.shape))
     tensors = [torch.tensor(each) for each in (u, k, a)]
     for operator, plain, tensor in (
-        (so.Diffusion(grid), k, tensors[1]),
+        (so.VariableDiffusion(grid), k, tensors[1]),
         (so.Upwind(grid, 3), a, tensors[2]),
     ):
         wanted = operator(u, plain)

@@ -20,7 +20,7 @@ from stepnet.equations.right_hand_sides import (
     burgers_speeds,
 )
 from stepnet.equations.spectra import find_stencil_spectrum
-from stepnet.operators.coefficient_operators import Diffusion, Upwind, validate_velocity
+from stepnet.operators.coefficient_operators import Upwind, VariableDiffusion, validate_velocity
 from stepnet.operators.conservation import REACH, ConservationLaw
 from stepnet.operators.grid import Grid
 from stepnet.operators.linear import A_GRID, laplacian, validate_grid_function
@@ -124,7 +124,7 @@ def diffusion(
     if bad.size:
         raise ValueError(f"`diffusivity` must be finite and not negative, found {bad[0]:g}")
     function, extra = _check_source(source, grid)
-    return ODE(DiffusionRHS(Diffusion(grid), laplacian(grid), function, check_steps), u0, t_span, (k, *extra))
+    return ODE(DiffusionRHS(VariableDiffusion(grid), laplacian(grid), function, check_steps), u0, t_span, (k, *extra))
 
 
 @validation.check(grid=A_GRID, speed=A_RATE, check_steps=validation.validate_flag)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.equations.spectra import add_sets, find_stencil_spectrum, find_symbol, find_upwind_spectrum
-from stepnet.operators.coefficient_operators import Diffusion, Upwind
+from stepnet.operators.coefficient_operators import Upwind, VariableDiffusion
 from stepnet.operators.conservation import ConservationLaw
 from stepnet.operators.linear import StencilOperator
 from stepnet.operators.stencils import fit_stencil
@@ -42,7 +42,7 @@ class HeatRHS:
 class DiffusionRHS:
     """div(diffusivity grad u) + source."""
 
-    operator: Diffusion
+    operator: VariableDiffusion
     laplacian: StencilOperator  # for the eigenvalues
     source: Callable[..., Any] | None
     checks_steps: bool

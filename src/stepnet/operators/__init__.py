@@ -1,7 +1,7 @@
 """Space as numbers: grids with boundary conditions, stencils, and the operators that are built from them."""
 
 from stepnet.operators.boundaries import Boundary, dirichlet, neumann, robin
-from stepnet.operators.coefficient_operators import Diffusion, Upwind
+from stepnet.operators.coefficient_operators import Upwind, VariableDiffusion
 from stepnet.operators.composites import (
     ComposedOperator,
     StackedOperator,
@@ -17,7 +17,7 @@ from stepnet.operators.spectral import SpectralOperator, spectral_derivative, sp
 from stepnet.operators.stencils import DifferenceStencil, build_stencil, fit_stencil
 
 __all__ = [
-    "AxisStencil", "Boundary", "ComposedOperator", "ConservationLaw", "DifferenceStencil", "Diffusion", "Grid",
+    "AxisStencil", "Boundary", "ComposedOperator", "ConservationLaw", "DifferenceStencil", "VariableDiffusion", "Grid",
     "SpectralOperator", "StackedOperator", "StencilOperator", "SummedOperator", "Upwind", "biharmonic",
     "build_stencil", "derivative", "dirichlet", "divergence", "fit_stencil", "gradient", "laplacian", "neumann",
     "robin", "spectral_derivative", "spectral_laplacian",

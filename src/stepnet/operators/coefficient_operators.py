@@ -33,7 +33,7 @@ UPWIND_OFFSETS = {1: (-1, 0), 2: (-2, -1, 0), 3: (-2, -1, 0, 1)}
 
 @validation.check(grid=A_GRID)
 @dataclass(frozen=True, eq=False)
-class Diffusion:
+class VariableDiffusion:
     """div(k grad u) in conservative form: fluxes k du/dx at faces, with k the mean of its two neighbours.
 
     Beyond a Dirichlet side k is continued by its last value, beyond other sides linearly.
@@ -45,7 +45,7 @@ class Diffusion:
 
     Examples
     --------
-    >>> Diffusion(Grid(4))(np.array([1.0, 0.0, 0.0, 0.0]), np.ones(4))
+    >>> VariableDiffusion(Grid(4))(np.array([1.0, 0.0, 0.0, 0.0]), np.ones(4))
     array([-32.,  16.,   0.,  16.])
     """
 
@@ -96,7 +96,7 @@ class Diffusion:
 
         Examples
         --------
-        >>> Diffusion(Grid(4)).transpose([1.0, 0.0, 0.0, 0.0], np.ones(4))
+        >>> VariableDiffusion(Grid(4)).transpose([1.0, 0.0, 0.0, 0.0], np.ones(4))
         array([-32.,  16.,   0.,  16.])
         """
         w, k = validate_grid_function("w", w, self.grid, ()), validate_grid_function("k", k, self.grid, ())
@@ -121,7 +121,7 @@ class Diffusion:
 
         Examples
         --------
-        >>> Diffusion(Grid(4)).matrix(np.ones(4)).toarray()[0]
+        >>> VariableDiffusion(Grid(4)).matrix(np.ones(4)).toarray()[0]
         array([-32.,  16.,   0.,  16.])
         """
         from scipy import sparse

@@ -13,14 +13,22 @@ from stepnet.engines.torch_engine import TENSOR_FUNCTIONS
 from stepnet.operators import (
     ComposedOperator,
     ConservationLaw,
-    Diffusion,
     StackedOperator,
     StencilOperator,
     SummedOperator,
     Upwind,
+    VariableDiffusion,
 )
 
-OPERATORS = (StencilOperator, StackedOperator, SummedOperator, ComposedOperator, Diffusion, Upwind, ConservationLaw)
+OPERATORS = (
+    StencilOperator,
+    StackedOperator,
+    SummedOperator,
+    ComposedOperator,
+    VariableDiffusion,
+    Upwind,
+    ConservationLaw,
+)
 
 
 @validation.check(operator=validation.instance(*OPERATORS, what="an operator of `stepnet.operators`"))
