@@ -613,7 +613,8 @@ add_methods(
     __call__=lambda: {"u": np.ones(8)}, transpose=lambda: {"w": np.ones(8)}, matrix=dict,
 )  # fmt: skip
 add_methods(
-    "stepnet.operators.VariableDiffusion", lambda: sn.operators.VariableDiffusion(GRID), __call__=lambda: {"u": FIELD, "k": FIELD},
+    "stepnet.operators.VariableDiffusion", lambda: sn.operators.VariableDiffusion(GRID),
+    __call__=lambda: {"u": FIELD, "k": FIELD},
     transpose=lambda: {"w": FIELD, "k": FIELD}, matrix=lambda: {"k": FIELD},
 )  # fmt: skip
 add_methods(
