@@ -23,6 +23,7 @@ from benchmarks import (
     gradients,
     layers,
     lines,
+    montecarlo,
     neural_ode,
     noise,
     report,
@@ -36,7 +37,19 @@ WORKLOADS = (
     | dict.fromkeys(fixed_steps.WORKLOADS, fixed_steps.rows)
     | {
         module.WORKLOAD: module.rows
-        for module in (cold_start, drop_in, lines, gradients, ensembles, batches, neural_ode, noise, layers, training)
+        for module in (
+            cold_start,
+            drop_in,
+            lines,
+            gradients,
+            ensembles,
+            batches,
+            neural_ode,
+            noise,
+            montecarlo,
+            layers,
+            training,
+        )
     }
 )
 

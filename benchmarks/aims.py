@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
-from benchmarks import ensembles, neural_ode
+from benchmarks import ensembles, montecarlo, neural_ode
 from benchmarks.adaptive import LORENZ_TOLERANCE
 from benchmarks.batches import OURS as BATCH
 from benchmarks.batches import TOLERANCE as BATCH_TOLERANCE
@@ -330,6 +330,11 @@ AIMS = (
     Aim("checkpoints beside the stored gradient", NEURAL, True, 1.6, "x",
         ratio_to(NEURAL, neural_ode.CHECKPOINTED, neural_ode.STORED)),
     Aim("memory of the gradient of 10^4 steps, 32 slots", NEURAL, True, 60.0, "MB", neural_memory),
+    *(
+        Aim(f"10^4 points, 10^3 paths, 100 steps beside {peer.split()[0]}", montecarlo.WORKLOAD, False, bound, "x",
+            inverse(ratio_to(montecarlo.WORKLOAD, montecarlo.OURS, peer)))
+        for peer, bound in ((montecarlo.NUMPY, 5.0), (montecarlo.TORCH, 10.0))
+    ),
     *(
         Aim(f"{dynamics} net of width {width} beside the fastest peer", "layers", False, bound, "x",
             beats_layers(f"{dynamics} {width}"))

@@ -419,6 +419,7 @@ add("stepnet.UnknownName", lambda: {"what": "scheme", "name": "rk5", "known": ["
 add("stepnet.NoDerivative", lambda: {"/0": "text"})
 add("stepnet.StiffnessWarning", lambda: {"/0": "text"})
 add("stepnet.AdjointWarning", lambda: {"/0": "text"})
+add("stepnet.MonteCarloWarning", lambda: {"/0": "text"})
 
 # ---- tensors --------------------------------------------------------------------------------------------------------
 
@@ -743,6 +744,33 @@ add_methods(
 for name in ("elastic_net", "l1", "l2", "names", "none"):
     add(f"stepnet.nets.penalties.{name}")
 add("stepnet.nets.penalties.get", lambda: {"name": "l2", "strength": 0.1})
+
+# ---- montecarlo -----------------------------------------------------------------------------------------------------
+
+sde = lambda: sn.SDE(half, half, [1.0, 0.5], SPAN)
+first_of = lambda y: y[0]
+add("stepnet.montecarlo.Estimate", lambda: {
+    "value": 1.0, "standard_error": 0.1, "interval": (0.8, 1.2), "confidence": 0.95, "paths": 4, "steps": 2, "cost": 8,
+    "sampling": "plain", "exploded": 0, "rung": "lanes", "reason": "", "run_time": 0.1, "message": "complete",
+})  # fmt: skip
+level = lambda: {
+    "steps": 2, "samples": 4, "mean": 1.0, "variance": 0.1, "kurtosis": 3.0, "fine_mean": 1.0, "fine_variance": 0.1,
+    "cost": 2.0, "consistency": 0.0,
+}  # fmt: skip
+add("stepnet.montecarlo.Level", level)
+levels = lambda: {
+    "value": 1.0, "standard_error": 0.1, "bias": 0.1, "error": 0.15, "interval": (0.8, 1.2), "confidence": 0.95,
+    "levels": (sn.montecarlo.Level(**level()),), "alpha": 1.0, "beta": 1.0, "gamma": 1.0, "cost": 8.0,
+    "plain_cost": 16.0, "run_time": 0.1, "message": "complete",
+}  # fmt: skip
+add("stepnet.montecarlo.MultilevelEstimate", levels)
+add_methods("stepnet.montecarlo.MultilevelEstimate", lambda: sn.montecarlo.MultilevelEstimate(**levels()), table=dict)
+add("stepnet.montecarlo.feynman_kac", lambda: {
+    "sde": sde(), "terminal": first_of, "steps": 2, "paths": 32, "max_paths": 10_000,
+})  # fmt: skip
+add("stepnet.montecarlo.multilevel", lambda: {
+    "sde": sde(), "terminal": first_of, "error": 0.05, "max_cost": 1e7, "max_levels": 6,
+})  # fmt: skip
 
 # ---- plots ----------------------------------------------------------------------------------------------------------
 

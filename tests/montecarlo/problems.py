@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from math import erf, exp, log, sqrt
 
 import numpy as np
@@ -65,3 +66,16 @@ def spread(t, y):
 
 def brownian(n: int, t1: float = 1.0, seed: int = 0) -> sn.SDE:
     return sn.SDE(rest, spread, np.zeros(n), (0.0, t1), seed=seed)
+
+
+def interrupt_call(monkeypatch, module, number: int) -> None:
+    """Ctrl-C while a module samples a block of paths for the `number`-th time."""
+    sample, calls = module.sample, []
+
+    def interrupted(*args, **named):
+        calls.append(1)
+        if len(calls) == number:
+            signal.raise_signal(signal.SIGINT)
+        return sample(*args, **named)
+
+    monkeypatch.setattr(module, "sample", interrupted)

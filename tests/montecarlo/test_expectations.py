@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 from math import cos, exp, sqrt
 
 import numpy as np
 import pytest
-from montecarlo.problems import RATE, black_scholes, brownian, call, discount, gbm, ou, relax
+from montecarlo.problems import RATE, black_scholes, brownian, call, discount, gbm, interrupt_call, ou, relax, shake
 
 import stepnet as sn
 from stepnet.montecarlo import feynman_kac
@@ -20,6 +17,10 @@ SAMPLINGS = ("plain", "antithetic", "quasi")
 
 def first(y):
     return y[0]
+
+
+def fill(t, y, dy, p):
+    dy[0] = -y[0]
 
 
 def total_square(y):
@@ -139,10 +140,10 @@ def test_the_estimate_at_a_point_depends_on_neither_other_points_nor_threads(sam
 
 
 def test_blocks_do_not_change_bits(monkeypatch):
-    from stepnet.montecarlo import path_functional
+    from stepnet.montecarlo import path_averages
 
     found = [feynman_kac(gbm(), call, steps=4, paths=5000)]
-    monkeypatch.setattr(path_functional, "MOST_NUMBERS", 700)
+    monkeypatch.setattr(path_averages, "MOST_NUMBERS", 700)
     found.append(feynman_kac(gbm(), call, steps=4, paths=5000))
     assert found[0].value == found[1].value
     assert found[0].standard_error == found[1].standard_error
@@ -236,12 +237,15 @@ def test_a_potential_that_explodes_is_reported():
         feynman_kac(gbm(), call, potential=lambda t, y: -1e6 * y[0] ** 2, steps=4, paths=64)
 
 
-def test_ctrl_c_returns_the_estimate_so_far():
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_ctrl_c_returns_the_estimate_so_far(sampling, monkeypatch):
+    from stepnet.montecarlo import path_averages
+
+    interrupt_call(monkeypatch, path_averages, 37)
     with pytest.raises(sn.Interrupted) as interrupted:
-        feynman_kac(gbm(), call, potential=discount, steps=20, paths=2**31)
+        feynman_kac(gbm(), call, potential=discount, steps=20, paths=2**24, sampling=sampling)
     found = interrupted.value.solution
-    assert 0 < found.paths < 2**31
+    assert 0 < found.paths < 2**24
     assert_near(found, black_scholes(1.0), bias=2e-3)
     assert "interrupted after" in found.message
 
@@ -266,6 +270,7 @@ def test_ctrl_c_returns_the_estimate_so_far():
         ({"sampling": "antithetic", "control": "brownian"}, "antithetic pairs already remove"),
         ({"control": first}, "`control` needs its mean"),
         ({"control_mean": 1.0}, "`control_mean` belongs to `control`"),
+        ({"sde": sn.SDE(fill, shake, [1.0], (0.0, 1.0)), "potential": discount}, "returns its result"),
         ({"sde": sn.ODE(relax, [1.0], (0.0, 1.0))}, "`sde` must be an `SDE`"),
     ],
 )

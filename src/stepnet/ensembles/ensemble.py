@@ -178,7 +178,10 @@ def _validate_increments(problem: Problem, increments, paths) -> tuple[Any, np.n
 
 def _insert_increments(spec: EnsembleSpec, increments: np.ndarray) -> Members:
     """The members with increments that fit their steps and paths."""
+    scheme: Any
     problem, scheme, stepping, members = spec
+    if not isinstance(problem, SDE) or not isinstance(stepping, FixedSteps) or members.paths is None:
+        raise TypeError("`increments` belong to an `SDE` with fixed steps")
     if not needs_increments_only(scheme):
         raise ValueError(
             f"`increments` do not suffice for {scheme.name}, which needs {', '.join(scheme.variables)}; "

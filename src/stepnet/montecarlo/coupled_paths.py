@@ -111,7 +111,7 @@ class LevelSums:
 
     @property
     def variance(self) -> float:
-        return max(0.0, float(self._powers[1] / max(1, self.count)) - self.mean**2)
+        return max(0.0, float(self._powers[1] / max(1, self.count)) - self.mean * self.mean)
 
     @property
     def kurtosis(self) -> float:
@@ -119,8 +119,8 @@ class LevelSums:
         if self.variance == 0.0:
             return 0.0
         _, m2, m3, m4 = self._powers / self.count
-        mean = self.mean
-        return float((m4 - 4 * m3 * mean + 6 * m2 * mean**2 - 3 * mean**4) / self.variance**2)
+        mean = np.float64(self.mean)  # overflows to infinity, where a float raises
+        return float((m4 - 4 * m3 * mean + 6 * m2 * mean**2 - 3 * mean**4) / np.float64(self.variance) ** 2)
 
     @property
     def fine_mean(self) -> float:
@@ -132,7 +132,7 @@ class LevelSums:
 
     @property
     def fine_variance(self) -> float:
-        return max(0.0, float(self._fine[1] / max(1, self.count)) - self.fine_mean**2)
+        return max(0.0, float(self._fine[1] / max(1, self.count)) - self.fine_mean * self.fine_mean)
 
 
 def extend(coupling: Coupling, sums: LevelSums, level: int, count: int, show: Callable[[int], object]) -> None:

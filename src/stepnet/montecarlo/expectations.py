@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from stepnet.errors import Interrupted, SolveFailed
 from stepnet.montecarlo.estimate import Estimate
-from stepnet.montecarlo.path_averages import PathSums, QuasiSums, Target, run_to_target
+from stepnet.montecarlo.path_averages import PathSums, QuasiSums, Sampling, Target, run_to_target
 from stepnet.montecarlo.path_functional import PathFunctional, augment, reflect
 from stepnet.montecarlo.quasi import MOST_DIMENSIONS
 from stepnet.problem import MOST_PATH, SDE
@@ -24,6 +24,7 @@ from stepnet.validation import array, check, function, instance, one_of, optiona
 
 SAMPLINGS = ("plain", "antithetic", "quasi")
 MOST_REPLICATES = 1024
+DEFAULT_PATHS = 10_000
 COMPLETE = "complete"
 
 
@@ -128,18 +129,16 @@ def feynman_kac(
     """
     if paths is not None and error is not None:
         raise TypeError("give either `paths` or `error`, found both")
-    target = Target(10_000 if paths is None and error is None else paths, error, confidence, max_paths)
+    target = Target(DEFAULT_PATHS if paths is None else paths, error, confidence, max_paths)
     scheme = find_scheme(sde, scheme, steps)
     points, is_single = validate_points(x, sde)
     functional = build_functional(sde, terminal, potential, source, scheme, points[0])
     with open_bar(progress) as show:
-        how = steps, workers, show
+        how = Sampling(steps, workers, show)
         if sampling == "quasi":
             sums: PathSums | QuasiSums = _begin_quasi(functional, sde, points, how, replicates, control)
         else:
             sums = _begin_plain(functional, sde, points, how, sampling, control, control_mean)
-        if paths is not None:
-            target = target._replace(paths=-(-paths // getattr(sums, "per_sample", 1)) * getattr(sums, "per_sample", 1))
         with np.errstate(over="ignore", invalid="ignore"):  # of paths that explode, which are counted
             return _finish(sums, target, sampling, is_single, check)
 
@@ -190,15 +189,15 @@ def open_bar(is_wanted: bool) -> Any:
 
 
 def _begin_plain(
-    functional: PathFunctional, sde: SDE, points: np.ndarray, how: tuple, sampling: str, control: Any, mean: Any
+    functional: PathFunctional, sde: SDE, points: np.ndarray, how: Sampling, sampling: str, control: Any, mean: Any
 ) -> PathSums:
-    functionals = (functional,)
+    functionals: tuple[PathFunctional, ...] = (functional,)
     if sampling == "antithetic":
         functionals = (functional, replace(functional, sde=reflect(functional.sde)))
     if control is None:
         if mean is not None:
             raise TypeError("`control_mean` belongs to `control`, which is missing")
-        return PathSums(functionals, points, *how)
+        return PathSums(functionals, points, how)
     if isinstance(control, str):
         one_of("brownian")("control", control)
         if mean is not None or sampling == "antithetic":
@@ -206,18 +205,18 @@ def _begin_plain(
                 "`control` = 'brownian' has the mean 0 and goes with plain sampling: take no `control_mean`, and "
                 "note that antithetic pairs already remove what is linear in W"
             )
-        return PathSums(functionals, points, *how, control, np.zeros((len(points), sde.n_components)))
+        return PathSums(functionals, points, how, control, np.zeros((len(points), sde.n_components)))
     if mean is None:
         raise TypeError("`control` needs its mean, `control_mean`")
     means = array()("control_mean", mean)
     if means.shape not in ((), (len(points),)) or not np.isfinite(means).all():
         raise ValueError(f"`control_mean` must be a finite number, or one for each point, found {mean!r:.80}")
     read = import_engine().RowFunction(control, points[0].reshape(sde.y0.shape), "control")
-    return PathSums(functionals, points, *how, read, np.broadcast_to(means, len(points)).reshape(-1, 1))
+    return PathSums(functionals, points, how, read, np.broadcast_to(means, len(points)).reshape(-1, 1))
 
 
 def _begin_quasi(
-    functional: PathFunctional, sde: SDE, points: np.ndarray, how: tuple, replicates: int, control: Any
+    functional: PathFunctional, sde: SDE, points: np.ndarray, how: Sampling, replicates: int, control: Any
 ) -> QuasiSums:
     if control is not None:
         raise ValueError("`control` does not go with `sampling` = 'quasi'")
@@ -226,13 +225,13 @@ def _begin_quasi(
             f"`sampling` = 'quasi' needs a scheme that takes increments of W only, and {functional.scheme.name} needs "
             f"{', '.join(functional.scheme.variables)}"
         )
-    dimensions = how[0] * sde.n_components
+    dimensions = how.steps * sde.n_components
     if dimensions > MOST_DIMENSIONS:
         raise ValueError(
             f"`sampling` = 'quasi' admits at most {MOST_DIMENSIONS} dimensions, and `steps` times the components of W "
             f"are {dimensions}; take fewer steps"
         )
-    return QuasiSums(functional, points, *how, sde.n_components, replicates)
+    return QuasiSums(functional, points, how, sde.n_components, replicates)
 
 
 def _finish(sums: PathSums | QuasiSums, target: Target, sampling: str, is_single: bool, must_check: bool) -> Estimate:
@@ -254,8 +253,8 @@ def _finish(sums: PathSums | QuasiSums, target: Target, sampling: str, is_single
             f"{sums.exploded} of {found.paths * len(sums.points)} paths became NaN or infinite between t = {t0:g} and "
             f"{t1:g}, and the estimate is that of the others; take more `steps`, or a potential that is bounded below"
         )
-    cost = found.paths * sums.steps * len(sums.points)
-    facts = found.paths, sums.steps, cost, sampling, sums.exploded, sums.rung, sums.reason
+    cost = found.paths * sums.how.steps * len(sums.points)
+    facts = found.paths, sums.how.steps, cost, sampling, sums.exploded, sums.rung, sums.reason
     estimate = Estimate(
         value, error, (value - half, value + half), target.confidence, *facts, time.perf_counter() - began, message
     )

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from math import ceil, sqrt
+from math import ceil, hypot, sqrt
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from stepnet.montecarlo.moments import UNIT, find_quantile
 from stepnet.montecarlo.multilevel_estimate import Level, MultilevelEstimate
 from stepnet.problem import SDE
 from stepnet.records import explain_arguments, validate_thread_count
-from stepnet.schemes.capabilities import needs_increments_only
+from stepnet.schemes.capabilities import find_weak_order, needs_increments_only
 from stepnet.solving.integrate import find_scheme
 from stepnet.validation import check, function, instance, one_of, optional, real, whole
 
@@ -191,7 +191,7 @@ class MultilevelRun:
         level = np.arange(1, len(self.sums))
         rates = []
         for numbers in (np.abs(means[1:]), variances[1:]):
-            is_known = numbers > 0
+            is_known = (numbers > 0) & np.isfinite(numbers)
             slope = -np.polyfit(level[is_known], np.log2(numbers[is_known]), 1)[0] if is_known.sum() > 1 else 1.0
             rates.append(max(LEAST_RATE, float(slope)))
         return rates[0], rates[1]
@@ -217,19 +217,23 @@ class MultilevelRun:
         return np.array([self.coupling.find_cost(level) for level in range(len(self.sums))])
 
     def find_bias(self) -> float:
-        """The remaining bias, from the means of the last three levels and their rate."""
-        means, (alpha, _) = self.find_moments()[0], self.find_rates()
+        """The remaining bias, from the means of the last three levels and their rate.
+
+        Where means change sign they fall faster for a while, so that the rate counts up to the weak order only.
+        """
+        functional, means = self.coupling.functional, self.find_moments()[0]
+        alpha = min(self.find_rates()[0], find_weak_order(functional.scheme, functional.sde.noise))
         last = len(means) - 1
         levels = range(max(1, last - 2), last + 1)
-        return max(means[level] * 2.0 ** (alpha * (level - last)) for level in levels) / (2.0**alpha - 1.0)
+        return float(max(means[level] * 2.0 ** (alpha * (level - last)) for level in levels) / (2.0**alpha - 1.0))
 
     def _require_affordable(self, needed: list[int]) -> None:
         error, _, max_cost = self.limits
         cost = float(np.dot(needed, self.costs))
         if cost > max_cost or max(needed) > PATHS_OF_A_LEVEL:
             raise ValueError(
-                f"`error` = {error:g} would take about {cost:.2g} steps or more, and `max_cost` is {max_cost:g}; take a "
-                f"larger `error`, or allow the cost"
+                f"`error` = {error:g} would take about {cost:.2g} steps or more, and `max_cost` is {max_cost:g}; "
+                f"take a larger `error`, or allow the cost"
             )
 
 
@@ -240,10 +244,10 @@ def _summarise(run: MultilevelRun, confidence: float, seconds: float, message: s
     bias, cost = run.find_bias() if len(levels) > 2 else float("nan"), sum(each.samples * each.cost for each in levels)
     half = float(find_quantile(confidence, min(each.samples for each in levels) - 1)) * standard_error
     last = levels[-1]
-    plain = last.fine_variance * last.steps / standard_error**2 if standard_error else 0.0
+    plain = last.fine_variance * last.steps / (standard_error * standard_error) if standard_error else 0.0
     costs = run.costs[1:]
     gamma = float(np.polyfit(np.arange(len(costs)), np.log2(costs), 1)[0]) if len(costs) > 1 else 1.0
-    error = sqrt(standard_error**2 + bias**2)
+    error = hypot(standard_error, bias)
     rates = (*run.find_rates(), gamma) if len(levels) > 2 else (float("nan"),) * 3
     interval = value - half, value + half
     return MultilevelEstimate(
@@ -274,8 +278,8 @@ def _warn(found: MultilevelEstimate) -> None:
     worst = max(found.levels[1:], key=lambda level: level.kurtosis)
     if worst.kurtosis > MOST_KURTOSIS:
         warnings.warn(
-            f"the kurtosis of the differences with {worst.steps} steps is {worst.kurtosis:.3g}: few samples carry their "
-            f"variance, which is known poorly, and with it `standard_error`; smooth the terminal function",
+            f"the kurtosis of the differences with {worst.steps} steps is {worst.kurtosis:.3g}: few samples carry "
+            f"their variance, which is known poorly, and with it `standard_error`; smooth the terminal function",
             MonteCarloWarning,
             stacklevel=5,
         )

@@ -8,7 +8,7 @@ from scipy.special import stdtrit
 UNIT = 256  # paths that are summed at once; blocks are made of whole units
 
 
-class Moments:
+class PathMoments:
     """Sums over the paths from each point: of the values, of control variables, and of all products.
 
     Values are shifted by that of the first path, so that differences of large sums keep their digits and equal values

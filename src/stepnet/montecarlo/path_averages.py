@@ -10,23 +10,38 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stepnet.ensembles.ensemble import solve_ensemble
-from stepnet.montecarlo.moments import UNIT, Moments, find_quantile
-from stepnet.montecarlo.path_functional import GROUP, PathFunctional, SampledValues, build_brownian, sample
+from stepnet.montecarlo.moments import UNIT, PathMoments, find_quantile
+from stepnet.montecarlo.path_functional import (
+    GROUP,
+    MOST_NUMBERS,
+    PathFunctional,
+    SampledValues,
+    build_brownian,
+    sample,
+)
 from stepnet.montecarlo.quasi import SobolPaths
 
 PILOT = 1024  # paths from which the variance is first estimated
 MOST_ROUNDS = 20
 SAFETY = 1.05  # of the number of paths, because the variance is an estimate
-POINTS = 512  # of a block
+MOST_POINTS = 512  # of a block
 
 
 class Target(NamedTuple):
     """The number of paths, or the half-width of the interval with a limit for the number of paths."""
 
-    paths: int | None
+    paths: int
     error: float | None
     confidence: float
     max_paths: int
+
+
+class Sampling(NamedTuple):
+    """Steps of a path, threads, and a function that is called with the number of paths done."""
+
+    steps: int
+    workers: int | None
+    show: Callable[[int], Any]
 
 
 class Average(NamedTuple):
@@ -38,6 +53,12 @@ class Average(NamedTuple):
     paths: int
 
 
+def split_points(functional: PathFunctional, points: np.ndarray) -> list[slice]:
+    """Blocks of points, from each of which a unit of paths is run at once."""
+    size = min(MOST_POINTS, max(1, MOST_NUMBERS // (UNIT * functional.size)))
+    return [slice(first, min(first + size, len(points))) for first in range(0, len(points), size)]
+
+
 @dataclass
 class PathSums:
     """Running sums over paths from all points; `functionals` are one, or two with opposite noise.
@@ -47,19 +68,17 @@ class PathSums:
 
     functionals: tuple[PathFunctional, ...]
     points: np.ndarray
-    steps: int
-    workers: int | None
-    show: Callable[[int], Any]
+    how: Sampling
     control: Any = None
     control_means: np.ndarray | None = None
     rung: str = ""
     reason: str = ""
     done: int = 0
-    moments: Moments = field(init=False)
+    moments: PathMoments = field(init=False)
 
     def __post_init__(self) -> None:
         n_controls = 0 if self.control_means is None else self.control_means.shape[1]
-        self.moments = Moments(len(self.points), n_controls)
+        self.moments = PathMoments(len(self.points), n_controls)
 
     @property
     def exploded(self) -> int:
@@ -72,36 +91,36 @@ class PathSums:
 
     def extend(self, paths: int) -> None:
         """Run paths until there are so many from each point."""
-        last = paths // self.per_sample
-        n_points = min(POINTS, len(self.points))
-        block = max(UNIT, self.functionals[0].count_paths_of_block(n_points) // UNIT * UNIT)
+        last = -(-paths // self.per_sample)
+        parts = split_points(self.functionals[0], self.points)
+        numbers = self.functionals[0].size * (parts[0].stop - parts[0].start)
+        block = max(UNIT, MOST_NUMBERS // numbers // UNIT * UNIT)
         while self.done < last:
             count = min(block, last - self.done)
-            for first in range(0, len(self.points), POINTS):
-                part = slice(first, min(first + POINTS, len(self.points)))
+            for part in parts:
                 self._add(part, count)
-                self.show((part.stop - part.start) * count * self.per_sample)
+                self.how.show((part.stop - part.start) * count * self.per_sample)
             self.done += count
 
     def _add(self, part: slice, count: int) -> None:
         first, own = self.functionals[0].sde.path + self.done, self.control if callable(self.control) else None
         found = [
-            sample(each, self.points[part], first, count, self.steps, self.workers, control=own)
+            sample(each, self.points[part], first, count, self.how.steps, self.how.workers, control=own)
             for each in self.functionals
         ]
         self.rung, self.reason = found[0].rung, found[0].reason
-        values = sum(each.values for each in found) / len(found)
+        values = np.mean([each.values for each in found], axis=0)
         self.moments.add(part, values, self._find_controls(found, first, count))
 
     def _find_controls(self, found: list[SampledValues], first: int, count: int) -> np.ndarray | None:
-        if self.control is None:
+        if self.control_means is None:
             return None
         if callable(self.control):
-            return (sum(each.controls for each in found) / len(found))[:, :, None]
+            return np.mean([each.controls for each in found if each.controls is not None], axis=0)[:, :, None]
         m = self.control_means.shape[1]
         paths = first + np.arange(count)
         ends = solve_ensemble(
-            build_brownian(self.functionals[0].sde, m), "euler_maruyama", paths=paths, steps=self.steps
+            build_brownian(self.functionals[0].sde, m), "euler_maruyama", paths=paths, steps=self.how.steps
         ).y[:, 0]
         return np.broadcast_to(ends, (len(found[0].values), count, m))
 
@@ -128,21 +147,19 @@ class QuasiSums:
 
     functional: PathFunctional
     points: np.ndarray
-    steps: int
-    workers: int | None
-    show: Callable[[int], Any]
+    how: Sampling
     n_components: int
     replicates: int
     rung: str = ""
     reason: str = ""
     done: int = 0
-    sums: list[Moments] = field(init=False)
+    sums: list[PathMoments] = field(init=False)
     sequences: list[SobolPaths] = field(init=False)
 
     def __post_init__(self) -> None:
         t0, t1 = self.functional.sde.t_span
-        self.sums = [Moments(len(self.points)) for _ in range(self.replicates)]
-        numbers = self.steps, self.n_components, (t1 - t0) / self.steps
+        self.sums = [PathMoments(len(self.points)) for _ in range(self.replicates)]
+        numbers = self.how.steps, self.n_components, (t1 - t0) / self.how.steps
         self.sequences = [SobolPaths(self.functional.sde.seed, r, *numbers) for r in range(self.replicates)]
 
     @property
@@ -158,21 +175,20 @@ class QuasiSums:
                 self._add(sums, sequence, count)
             self.done += count
 
-    def _add(self, sums: Moments, sequence: SobolPaths, count: int) -> None:
-        n_points = min(POINTS, len(self.points))
-        numbers = max(self.functional.size * n_points, self.steps * self.n_components)
-        block = max(GROUP, (2**19 // numbers) // UNIT * UNIT)
+    def _add(self, sums: PathMoments, sequence: SobolPaths, count: int) -> None:
+        parts = split_points(self.functional, self.points)
+        numbers = max(self.functional.size * (parts[0].stop - parts[0].start), self.how.steps * self.n_components)
+        block = max(UNIT, MOST_NUMBERS // numbers // UNIT * UNIT)
         spare = self.functional.sde.n_components - self.n_components  # of entries without noise
         for at in range(0, count, block):
             increments = np.pad(sequence.draw(min(block, count - at)), ((0, 0), (0, 0), (0, spare)))
-            for first in range(0, len(self.points), POINTS):
-                part = slice(first, min(first + POINTS, len(self.points)))
+            for part in parts:
                 found = sample(
-                    self.functional, self.points[part], 0, len(increments), self.steps, self.workers, increments
+                    self.functional, self.points[part], 0, len(increments), self.how.steps, self.how.workers, increments
                 )
                 self.rung, self.reason = found.rung, found.reason
                 sums.add(part, found.values)
-                self.show((part.stop - part.start) * len(increments))
+                self.how.show((part.stop - part.start) * len(increments))
 
     def average(self, confidence: float) -> Average:
         """The mean of the replicates, and its error by their spread."""
@@ -184,7 +200,7 @@ class QuasiSums:
 
     @property
     def is_usable(self) -> bool:
-        return self.done > 0 and len({int(each.count.min()) for each in self.sums}) == 1
+        return self.done > 0
 
     def round_up(self, paths: float) -> int:
         """A number of paths that can be run: a power of two for each replicate."""
@@ -194,7 +210,7 @@ class QuasiSums:
 
 def run_to_target(sums: PathSums | QuasiSums, target: Target) -> None:
     """Run the paths that are asked for; with a target error a pilot first, then as many as its variance asks for."""
-    if target.paths is not None:
+    if target.error is None:
         sums.extend(target.paths)
         return
     error, began, wanted = target.error, time.perf_counter(), sums.round_up(min(PILOT, target.max_paths))
@@ -214,7 +230,7 @@ def run_to_target(sums: PathSums | QuasiSums, target: Target) -> None:
 
 def _refuse(sums: PathSums | QuasiSums, found: Average, ratio: float, target: Target, seconds: float) -> None:
     needed = found.paths * ratio**2
-    cost = needed * len(sums.points) * sums.steps
+    cost = needed * len(sums.points) * sums.how.steps
     raise ValueError(
         f"`error` = {target.error:g} would take about {needed:.2g} paths from each start point, {cost:.2g} steps and "
         f"{seconds * needed / found.paths:.2g} seconds in all, and `max_paths` is {target.max_paths:g}; {found.paths} "

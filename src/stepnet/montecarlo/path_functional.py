@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from inspect import signature
 from math import prod
 from typing import Any
 
@@ -28,6 +29,7 @@ def augment(sde: SDE, potential: Callable[..., Any] | None, source: Callable[...
     """The equation with entries for the integrals of potential and source; itself if there are none."""
     if potential is None and source is None:
         return sde
+    _require_result(sde.drift)
     f, g, shape, n = sde.drift, sde.diffusion, sde.y0.shape, sde.y0.size
     n_added = (potential is not None) + (source is not None)
     n_columns = 0 if sde.diffusion_shape == shape else sde.diffusion_shape[-1]
@@ -50,6 +52,16 @@ def augment(sde: SDE, potential: Callable[..., Any] | None, source: Callable[...
 
     y0 = np.concatenate([sde.y0.ravel(), np.zeros(n_added)])
     return replace(sde, drift=drift, diffusion=diffusion, y0=y0)
+
+
+def _require_result(drift: Callable[..., Any]) -> None:
+    """Refuse functions that cannot be called in Python, or that fill their result in place."""
+    names = list(signature(drift).parameters) if callable(drift) else []
+    if not callable(drift) or (len(names) > 2 and names[2] in ("dy", "out")):
+        raise TypeError(
+            "`potential` and `source` need a `drift(t, y, *args)` that is a Python function and returns its result, "
+            f"found {drift!r:.60}"
+        )
 
 
 def reflect(sde: SDE) -> SDE:
@@ -95,10 +107,6 @@ class PathFunctional:
     def size(self) -> int:
         """Entries of the state."""
         return self.n + self.has_potential + self.has_source
-
-    def count_paths_of_block(self, n_points: int) -> int:
-        """Paths that are run at once from so many points."""
-        return max(GROUP, MOST_NUMBERS // (self.size * n_points) // GROUP * GROUP)
 
     def read_out(self, states: np.ndarray) -> np.ndarray:
         """The values for flat end states (paths, entries)."""

@@ -18,9 +18,9 @@ MOST_DIMENSIONS = 21201  # of SciPy's direction numbers
 
 
 class BridgePoint(NamedTuple):
-    """W at `index` is the interpolation between `left` and `right` plus `deviation` times a normal variable."""
+    """W after step `place` is the interpolation between `left` and `right` plus `deviation` times a normal variable."""
 
-    index: int
+    place: int
     left: int
     right: int
     deviation: float

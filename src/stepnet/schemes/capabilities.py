@@ -76,6 +76,11 @@ def needs_increments_only(scheme: Any) -> bool:
     return not {"I10/h", "V", "V2"} & set(scheme.variables)
 
 
+def find_weak_order(scheme: Any, noise: str) -> float:
+    """The weak order of a stochastic scheme for a type of noise that it admits."""
+    return float(next(orders.weak for orders in scheme.orders if orders.noise == noise))
+
+
 def needs_diffusion_derivative(scheme: Any) -> bool:
     """Whether a step evaluates the derivative of the diffusion."""
     return isinstance(scheme, StochasticRK) and bool(scheme.gamma)
