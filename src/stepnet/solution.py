@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from stepnet.problem import Partitioned, Problem, SecondOrder
+from stepnet.problem import SDE, Partitioned, Problem, SecondOrder
 from stepnet.records import show_fields
 from stepnet.validation import array, whole
 
@@ -185,7 +185,7 @@ class Solution:
     def __repr__(self) -> str:
         s = self.statistics
         lines = [
-            f"Solution by {self.scheme.name} (order {self.scheme.order}): {self.message}",
+            f"Solution by {self.scheme.name} ({_describe_order(self.scheme, self.problem)}): {self.message}",
             f"  t      {len(self.t)} times" + (f", {self.t[0]:.6g} to {self.t[-1]:.6g}" if len(self.t) else ""),
             f"  y      {self.y.shape} {self.y.dtype}",
             f"  steps  {s.accepted} accepted, {s.rejected} rejected, {s.evaluations} evaluations",
@@ -199,6 +199,14 @@ class Solution:
         if np.isfinite(s.stiffness):
             lines.append(f"  stiff  {s.stiffness:.2g} of the stability limit at the end")
         return "\n".join(lines)
+
+
+def _describe_order(scheme: Any, problem: Problem) -> str:
+    """The order of a scheme as text; for an `SDE` those for its type of noise."""
+    if isinstance(problem, SDE):
+        found = next(orders for orders in scheme.orders if orders.noise == problem.noise)
+        return f"strong order {found.strong:g}, weak order {found.weak:g}"
+    return f"order {scheme.order}"
 
 
 def _describe_rung(rung: str, reason: str) -> str:
@@ -267,7 +275,8 @@ class EnsembleSolution:
         counts = {status: self.status.count(status) for status in Status if status in self.status}
         steps = int(self.accepted.sum() + self.rejected.sum())
         lines = [
-            f"EnsembleSolution by {self.scheme.name} (order {self.scheme.order}): {len(self)} members",
+            f"EnsembleSolution by {self.scheme.name} ({_describe_order(self.scheme, self.problem)}): "
+            f"{len(self)} members",
             f"  y      {self.y.shape} {self.y.dtype}",
             f"  steps  {steps} in all" + (f", {steps / len(self):.1f} a member" if len(self) else ""),
             *(f"  {count:<6} {status.value}" for status, count in counts.items()),

@@ -42,7 +42,7 @@ from stepnet.gradients.step_selection import (
     require_argument_gradients,
     select_steps,
 )
-from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, state_shape
+from stepnet.problem import ODE, Partitioned, Problem, ProblemForm, SecondOrder, state_shape
 from stepnet.records import explain_arguments, show_fields
 from stepnet.solving.integrate import find_scheme
 from stepnet.solving.planning import AdaptiveOptions
@@ -177,7 +177,11 @@ def gradient(
     if times and problem.t_span[0] == problem.t_span[1]:
         raise ValueError("`times` needs a `t_span` that is longer than zero")
     if running is not None and not isinstance(problem, ODE):
-        raise TypeError(f"`running` is for an `ODE`, found {type(problem).__name__}")
+        raise TypeError(
+            f"`running` is for an `ODE`, found {type(problem).__name__}; add the cost as an entry of the state"
+        )
+    if problem.form is ProblemForm.STOCHASTIC:
+        _refuse_times_of_paths(times, event)
     task = GradientTask(engine, problem, scheme, loss, end_gradient, running, steps, choices, memory, differences)
     if memory in CONTINUOUS:
         if save_at is not None or times or event is not None:
@@ -205,6 +209,19 @@ def gradient(
     return Gradient(
         plan.readout.value, own, args, t_span, plan.readout.y, words, linear.rung, cost, plan.original
     )  # fmt: skip
+
+
+def _refuse_times_of_paths(times: bool, event: Any) -> None:
+    if times:
+        raise ValueError(
+            "`times` is not available for an `SDE`, whose noise depends on the times of its steps; scale time by an "
+            "argument: drift times c, diffusion times sqrt(c)"
+        )
+    if event is not None:
+        raise TypeError(
+            "`event` is not available for an `SDE`: the exit time of a path is no smooth function of its arguments; "
+            "take `ensembles.likelihood_ratio_gradient` for the expectation, or a loss of the states at `save_at`"
+        )
 
 
 class GradientTask(NamedTuple):

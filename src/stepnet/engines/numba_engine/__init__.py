@@ -27,7 +27,7 @@ from stepnet.schemes.capabilities import has_continuous_extension
 from stepnet.solution import Status
 
 if TYPE_CHECKING:  # the names that `LATER` loads, for type checkers
-    from stepnet.engines.numba_engine.adjoint.differentiable_run import linearise
+    from stepnet.engines.numba_engine.adjoint.differentiable_run import linearise, linearise_tangent
     from stepnet.engines.numba_engine.adjoint.event_function import EventFunction
     from stepnet.engines.numba_engine.adjoint.interpolated_adjoint import interpolated_problem
     from stepnet.engines.numba_engine.adjoint.step_sweeps import SweepFailed
@@ -67,6 +67,7 @@ LATER = {
     "run_ensemble": "ensembles.ensemble_runs",
     # runs as differentiable maps, and the problems derived from derivatives
     "linearise": "adjoint.differentiable_run",
+    "linearise_tangent": "adjoint.differentiable_run",
     "SweepFailed": "adjoint.step_sweeps",
     "EventFunction": "adjoint.event_function",
     "interpolated_problem": "adjoint.interpolated_adjoint",
@@ -108,8 +109,8 @@ __all__ = [
     "as_argument_rows", "as_arguments", "as_block", "build_jacobian", "collect_numbers", "convert_whole_numbers",
     "find_whole_numbers", "flat_gradients", "function_key", "is_plain", "list_argument_names", "prepare",
     # derivatives and ensembles
-    "EventFunction", "SweepFailed", "adjoint_problem", "interpolated_problem", "member_problem", "pull_back_members",
-    "running_problem", "tangent_problem", "trace_loss",
+    "EventFunction", "SweepFailed", "adjoint_problem", "interpolated_problem", "linearise_tangent", "member_problem",
+    "pull_back_members", "running_problem", "tangent_problem", "trace_loss",
     # layers
     "NOTHING", "SINGLE_THREAD", "TILE", "Memory", "NetStage", "NetTape", "adam", "class_entropies",
     "count_least_bytes", "count_repeated_steps", "entropies", "is_kept", "one_hot", "sweep", "sweep_and_turn",

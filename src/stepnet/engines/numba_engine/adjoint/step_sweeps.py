@@ -37,8 +37,8 @@ REVERSE = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _P, _P, _
 NOISY_SWEEP = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _I, _P, _P)
 NOISY_REVERSE = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _P, _P, _P, _P)
 NOISE_CHUNK = 1024  # steps whose random variables are held at once
-DETERMINISTIC, DRAW, TIMES_ROW, TIMES_NUMBER, TIMES_MATRIX = range(5)
-PRODUCT_CODE = {ELEMENTWISE: TIMES_ROW, SCALAR: TIMES_NUMBER, MATRIX: TIMES_MATRIX}
+DETERMINISTIC, DRAW, TIMES_COMPONENTS, TIMES_MATRIX = range(4)
+PRODUCT_CODE = {ELEMENTWISE: TIMES_COMPONENTS, SCALAR: TIMES_COMPONENTS, MATRIX: TIMES_MATRIX}
 NO_NUMBERS = np.zeros((1, 0))
 
 
@@ -181,12 +181,9 @@ def apply_noise(tape, i, work, noise, n):
     if code == DRAW:
         for k in range(m):
             work[out, k] = noise[tape.first_variable[i] + k]
-    elif code == TIMES_ROW:
+    elif code == TIMES_COMPONENTS:
         for k in range(n):
-            work[out, k] = work[g, k] * work[z, k]
-    elif code == TIMES_NUMBER:
-        for k in range(n):
-            work[out, k] = work[g, k] * work[z, 0]
+            work[out, k] = work[g, k] * work[z, k % m]
     else:
         for k in range(n):
             total = 0.0
@@ -200,12 +197,9 @@ def transpose_noise(tape, i, work, bars, n):
     """Add the gradient with respect to the diffusion of a product."""
     out, m, code = tape.n_rows + i, tape.length[i], tape.code[i]
     g, z = tape.row[i], tape.factor[i]
-    if code == TIMES_ROW:
+    if code == TIMES_COMPONENTS:
         for k in range(n):
-            bars[g, k] += bars[out, k] * work[z, k]
-    elif code == TIMES_NUMBER:
-        for k in range(n):
-            bars[g, k] += bars[out, k] * work[z, 0]
+            bars[g, k] += bars[out, k] * work[z, k % m]
     elif code == TIMES_MATRIX:
         for k in range(n):
             for j in range(m):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from stepnet.engines.numba_engine.codegen.machine_code import LANES, AssemblyWriter
 from stepnet.engines.numba_engine.tracing.trace import Trace
-from stepnet.schemes.step_program import MATRIX, SCALAR, Noise, Product, Slope, StepProgram, Sum
+from stepnet.schemes.step_program import MATRIX, Noise, Product, Slope, StepProgram, Sum
 
 NOISE = "noise_row"  # the random variables of the current step
 
@@ -115,7 +115,11 @@ class GeneratedStep(AssemblyWriter):
         if operation.kind == MATRIX:
             m = len(z)
             return [self.dot(g[i * m : (i + 1) * m], z) for i in range(len(g) // m)]
-        return [self.multiply(x, y) for x, y in zip(g, z * len(g) if operation.kind == SCALAR else z, strict=True)]
+        return self.times_components(g, z)
+
+    def times_components(self, x: list[str], z: list[str]) -> list[str]:
+        """Entry i times component i mod m, as there may be several blocks of entries, or one component for all."""
+        return [self.multiply(value, z[i % len(z)]) for i, value in enumerate(x)]
 
     def dot(self, x: list[str], y: list[str]) -> str:
         """The inner product of two vectors."""
@@ -173,9 +177,7 @@ class GeneratedStep(AssemblyWriter):
         if operation.kind == MATRIX:
             found = [self.multiply(x, y) for x in bar for y in z]
         else:
-            found = [
-                self.multiply(x, y) for x, y in zip(bar, z * len(bar) if operation.kind == SCALAR else z, strict=True)
-            ]
+            found = self.times_components(bar, z)
         self.add_to(bars, operation.diffusion, found)
 
     def _transpose_slope(self, operation: Slope, trace: Trace, rows, bars, bar, t, h, times) -> None:
