@@ -39,10 +39,12 @@ if TYPE_CHECKING:  # the names that `LATER` loads, for type checkers
     )
     from stepnet.engines.numba_engine.derivatives.scalar_loss import trace_loss
     from stepnet.engines.numba_engine.ensembles.ensemble_runs import (
+        NoLanes,
         member_problem,
         pull_back_members,
         run_ensemble,
     )
+    from stepnet.engines.numba_engine.ensembles.path_gradients import differentiate_paths
     from stepnet.engines.numba_engine.layers.matrix_products import TILE
     from stepnet.engines.numba_engine.layers.parameter_updates import adam
     from stepnet.engines.numba_engine.layers.softmax import class_entropies, entropies, one_hot
@@ -62,6 +64,8 @@ if TYPE_CHECKING:  # the names that `LATER` loads, for type checkers
 
 LATER = {
     # ensembles
+    "NoLanes": "ensembles.ensemble_runs",
+    "differentiate_paths": "ensembles.path_gradients",
     "member_problem": "ensembles.ensemble_runs",
     "pull_back_members": "ensembles.ensemble_runs",
     "run_ensemble": "ensembles.ensemble_runs",
@@ -109,7 +113,7 @@ __all__ = [
     "as_argument_rows", "as_arguments", "as_block", "build_jacobian", "collect_numbers", "convert_whole_numbers",
     "find_whole_numbers", "flat_gradients", "function_key", "is_plain", "list_argument_names", "prepare",
     # derivatives and ensembles
-    "EventFunction", "SweepFailed", "adjoint_problem", "interpolated_problem", "linearise_tangent", "member_problem",
+    "EventFunction", "NoLanes", "SweepFailed", "adjoint_problem", "differentiate_paths", "interpolated_problem", "linearise_tangent", "member_problem",
     "pull_back_members", "running_problem", "tangent_problem", "trace_loss",
     # layers
     "NOTHING", "SINGLE_THREAD", "TILE", "Memory", "NetStage", "NetTape", "adam", "class_entropies",

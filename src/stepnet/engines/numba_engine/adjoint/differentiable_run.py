@@ -209,5 +209,5 @@ def linearise(
 
 
 def linearise_tangent(problem: SDE, scheme, plan: FixedSteps, y: np.ndarray, p: np.ndarray) -> DifferentiableRun:
-    """Fixed steps of a stochastic equation and their derivative along (y, p), as a map of the state with its tangent."""
+    """Fixed steps of a stochastic equation with their derivative along (y, p): a map of the state and its tangent."""
     return DifferentiableRun(problem, scheme, plan.n_steps, plan.grid, False, False, Direction(y, p))
