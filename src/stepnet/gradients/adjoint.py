@@ -220,7 +220,7 @@ def _refuse_times_of_paths(times: bool, event: Any) -> None:
     if event is not None:
         raise TypeError(
             "`event` is not available for an `SDE`: the exit time of a path is no smooth function of its arguments; "
-            "take `ensembles.likelihood_ratio_gradient` for the expectation, or a loss of the states at `save_at`"
+            "take `likelihood_ratio_gradient` for the expectation, or a loss of the states at `save_at`"
         )
 
 

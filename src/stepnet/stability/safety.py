@@ -12,7 +12,7 @@ from stepnet.errors import AdjointWarning, SolveFailed
 from stepnet.gradients.adjoint import gradient
 from stepnet.gradients.adjoint_equation import UNSAFE
 from stepnet.gradients.derivatives import jacobian
-from stepnet.problem import ODE
+from stepnet.problem import ODE, SDE
 from stepnet.solving.integrate import solve
 
 WRONG = 0.01  # relative error from which a gradient counts as unsafe
@@ -52,6 +52,10 @@ def adjoint_safety(
 
     The default loss is half the squared end state.
     """
+    if isinstance(problem, SDE):
+        raise TypeError(
+            "`adjoint_safety` is for an `ODE`, found SDE; the gradients of an `SDE` are always the exact ones"
+        )
     if loss is None and end_gradient is None:
 
         def loss(y: np.ndarray) -> Any:

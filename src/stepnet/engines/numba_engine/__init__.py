@@ -44,6 +44,7 @@ if TYPE_CHECKING:  # the names that `LATER` loads, for type checkers
         pull_back_members,
         run_ensemble,
     )
+    from stepnet.engines.numba_engine.ensembles.likelihood_weights import run_weighted_paths
     from stepnet.engines.numba_engine.ensembles.path_gradients import differentiate_paths
     from stepnet.engines.numba_engine.layers.matrix_products import TILE
     from stepnet.engines.numba_engine.layers.parameter_updates import adam
@@ -69,6 +70,7 @@ LATER = {
     "member_problem": "ensembles.ensemble_runs",
     "pull_back_members": "ensembles.ensemble_runs",
     "run_ensemble": "ensembles.ensemble_runs",
+    "run_weighted_paths": "ensembles.likelihood_weights",
     # runs as differentiable maps, and the problems derived from derivatives
     "linearise": "adjoint.differentiable_run",
     "linearise_tangent": "adjoint.differentiable_run",
@@ -113,8 +115,9 @@ __all__ = [
     "as_argument_rows", "as_arguments", "as_block", "build_jacobian", "collect_numbers", "convert_whole_numbers",
     "find_whole_numbers", "flat_gradients", "function_key", "is_plain", "list_argument_names", "prepare",
     # derivatives and ensembles
-    "EventFunction", "NoLanes", "SweepFailed", "adjoint_problem", "differentiate_paths", "interpolated_problem", "linearise_tangent", "member_problem",
-    "pull_back_members", "running_problem", "tangent_problem", "trace_loss",
+    "EventFunction", "NoLanes", "SweepFailed", "adjoint_problem", "differentiate_paths", "interpolated_problem",
+    "linearise_tangent", "member_problem", "pull_back_members", "run_weighted_paths",
+    "running_problem", "tangent_problem", "trace_loss",
     # layers
     "NOTHING", "SINGLE_THREAD", "TILE", "Memory", "NetStage", "NetTape", "adam", "class_entropies",
     "count_least_bytes", "count_repeated_steps", "entropies", "is_kept", "one_hot", "sweep", "sweep_and_turn",

@@ -10,7 +10,7 @@ import numpy as np
 
 from stepnet.ensembles.ensemble import solve_ensemble
 from stepnet.ensembles.reductions.reduction import Arrays, Chunk, find_statuses
-from stepnet.problem import Problem
+from stepnet.problem import Problem, ProblemForm
 from stepnet.validation import arrays, check, having, real
 
 REFUSED = ("save_at", "events", "project")
@@ -83,6 +83,10 @@ def _add_tangents(chunk: Chunk) -> tuple[Problem, Arrays, tuple[int, ...]]:
     from stepnet.engines.numba_engine import as_block, tangent_problem
 
     problem, n = chunk.problem, chunk.problem.initial.size
+    if problem.form is ProblemForm.STOCHASTIC:
+        raise TypeError(
+            "`Lyapunov` is for problems without noise, found an `SDE`; take `tangent` along one of its paths"
+        )
     parts = (chunk.count, 2, 2, n // 2) if problem.form.has_separate_halves else (chunk.count, 1, 2, n)
     direction = np.cos(np.arange(n))  # generic
     direction /= np.linalg.norm(direction)

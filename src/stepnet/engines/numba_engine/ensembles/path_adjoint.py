@@ -75,7 +75,7 @@ def put_gradients(back, bars, group, kept, n):
     """The gradients with respect to the end states in `group.work`."""
     kept.bar[:] = 0.0
     kept.p_bar[:] = 0.0
-    for lane in range(LANES):
+    for lane in range(count_lanes(group)):
         i = find_member(group, lane)
         if back.loss == 0:
             for k in range(n):

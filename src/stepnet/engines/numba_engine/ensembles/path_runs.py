@@ -101,16 +101,17 @@ def run_stochastic_ensemble(
 ) -> EnsembleOutcome:
     """Solve for many paths; `members.paths` holds the number of each."""
     own = prepare_run(problem, scheme, plan.stepping, plan.events)
-    return _run_members(own, scheme, members, {}, workers, show)
+    return run_members(own, scheme, members, {}, workers, show)
 
 
-def _run_members(
+def run_members(
     own: StochasticRun,
     scheme,
     members: Members,
     raised: dict[int, BaseException],
     workers: int = 1,
     show=ignore_progress,
+    must_have_lanes: bool = False,
 ) -> EnsembleOutcome:
     """Run all members; exceptions of the user's functions are added to `raised` by the number of the member."""
     problem = own.problem
@@ -124,6 +125,8 @@ def _run_members(
     try:
         runner = _prepare_lanes(own, members, ends, exits, after)
     except NoLanes as why:
+        if must_have_lanes:
+            raise
         alone = partial(_run_alone, own, scheme, members, ends, exits, after, raised)
         runner = ChunkRunner(partial(_run_one_by_one, alone), "one by one", str(why))
     is_whole = run_chunks(runner, split_into_groups(members.number, workers), workers, show)
@@ -389,7 +392,7 @@ def run_path(problem: SDE, scheme, plan: Plan) -> Outcome:
     one, span = np.ones((1, problem.initial.size)), np.array([problem.t_span])
     start = problem.initial[None], pack(problem.args).values[None]
     members = Members(1, *start, span, one, one, wanted[None], np.array([problem.path]))
-    found = _run_members(own, scheme, members, raised)
+    found = run_members(own, scheme, members, raised)
     count, t_end = int(found.saved[0]), float(found.t_end[0])
     numbers = int(found.accepted[0]), 0, int(found.evaluations[0])
     statistics = Statistics(*numbers, own.rung, own.reason, run_time=time.perf_counter() - began)
