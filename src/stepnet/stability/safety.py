@@ -53,9 +53,7 @@ def adjoint_safety(
     The default loss is half the squared end state.
     """
     if isinstance(problem, SDE):
-        raise TypeError(
-            "`adjoint_safety` is for an `ODE`, found SDE; the gradients of an `SDE` are always the exact ones"
-        )
+        raise TypeError("`adjoint_safety` is for an `ODE`, found SDE; gradients of an `SDE` are always exact")
     if loss is None and end_gradient is None:
 
         def loss(y: np.ndarray) -> Any:

@@ -84,9 +84,7 @@ def _add_tangents(chunk: Chunk) -> tuple[Problem, Arrays, tuple[int, ...]]:
 
     problem, n = chunk.problem, chunk.problem.initial.size
     if problem.form is ProblemForm.STOCHASTIC:
-        raise TypeError(
-            "`Lyapunov` is for problems without noise, found an `SDE`; take `tangent` along one of its paths"
-        )
+        raise TypeError("`Lyapunov` is for problems without noise, found an `SDE`; take `tangent` of its paths")
     parts = (chunk.count, 2, 2, n // 2) if problem.form.has_separate_halves else (chunk.count, 1, 2, n)
     direction = np.cos(np.arange(n))  # generic
     direction /= np.linalg.norm(direction)

@@ -56,7 +56,7 @@ class Grid:
     def rows(self, first: int, last: int) -> dict[str, Any]:
         """The rows `y0` and `args` of some members, where they differ."""
         rows = {kind: np.tile(values, (last - first, 1)) for kind, values in self.base.items()}
-        indices = np.unravel_index(np.arange(first, last), self.shape)
+        indices = np.unravel_index(np.arange(first, last), self.shape) if self.shape else ()
         for place, values, index in zip(self.places, self.values.values(), indices, strict=True):
             rows[place.kind][:, place.entry] = values[index]
         return rows

@@ -21,7 +21,7 @@ from stepnet.ensembles.reductions import STATUSES, Chunk, Reduction, States
 from stepnet.ensembles.sweeps.grid import Grid, GridBox, build_grid
 from stepnet.ensembles.sweeps.path_statistics import OverPaths, reduce_paths, validate_path_count
 from stepnet.ensembles.sweeps.storage import COUNTS, FolderStorage, MemoryStorage, Part
-from stepnet.problem import Problem
+from stepnet.problem import SDE, Problem
 from stepnet.records import explain_arguments, validate_count
 from stepnet.schemes import catalogue
 from stepnet.solution import Scheme, Status
@@ -84,6 +84,8 @@ class SweepTask(NamedTuple):
         if self.options.get("paths") is not None:
             own, counts = reduce_paths(chunk, self.reductions)  # type: ignore[arg-type]
             return {**own, COUNTS: {"fates": counts}}
+        if isinstance(self.problem, SDE):  # the same path for all members, whatever the chunks
+            chunk.options = {**self.options, "paths": np.full(chunk.count, self.problem.path)}
         found = {name: reduction.of_chunk(chunk) for name, reduction in self.reductions.items()}
         return {**found, COUNTS: {"fates": np.bincount(chunk.statuses, minlength=len(STATUSES))}}
 
@@ -129,9 +131,10 @@ def sweep(
     progress : bool, optional
         Show a progress bar with the remaining time.
     **options
-        As in `solve_ensemble`, for all members.  With a number of `paths` of an `SDE`, every point of the grid is solved
-        for these paths, reductions are over the paths of each point, and their results have the shape of the grid; the
-        paths are solved in blocks and not stored.  Then the `grid` may be left out.
+        As in `solve_ensemble`, for all members.  With a number of `paths` of an `SDE`, every point of the grid is
+        solved for these paths, reductions are over the paths of each point, and their results have the shape of the
+        grid; the paths are solved in blocks and not stored.  Then the `grid` may be left out.  Without `paths` all
+        members have the path of the problem.
 
     Returns
     -------
