@@ -135,7 +135,9 @@ def _differentiate_paths(spec: EnsembleSpec, loss, bars, workers: int) -> Ensemb
     engine, members, shape = import_engine(), spec.members, state_shape(spec.problem)
     scalar = values = None
     if loss is not None:
-        one = members._replace(number=1, y0=members.y0[:1], args=members.args[:1], paths=members.paths[:1])
+        one = members._replace(
+            number=1, y0=members.y0[:1], args=members.args[:1], paths=np.array([members.row("paths", 0)])
+        )
         scalar = engine.trace_loss(loss, _solve_ends(spec._replace(members=one), 1).y.reshape(shape))
     if scalar is None or not scalar.is_compiled:
         ends = _solve_ends(spec, workers).y.reshape(members.number, *shape)
@@ -191,7 +193,7 @@ def _differentiate_one_by_one(spec: EnsembleSpec, loss, bars, workers: int, reas
             how = {"steps": stepping.n_steps if stepping.grid is None else stepping.grid}
         own = import_engine().member_problem(problem, members, i)
         if isinstance(own, SDE):
-            own = replace(own, path=int(members.paths[i]))
+            own = replace(own, path=int(members.row("paths", i)))
         found = gradient(own, scheme, loss, end_gradient=None if bars is None else bars[i], **how)
         return found.value, found.y0, import_engine().flat_gradients(found.args, own.args)
 

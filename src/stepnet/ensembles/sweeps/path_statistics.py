@@ -60,7 +60,8 @@ def _reduce_member(chunk: Chunk, i: int, reductions: dict[str, Reduction]) -> tu
     """The results of reductions over the paths of one member."""
     wholes: dict[str, list[Arrays]] = {name: [] for name in reductions}
     counts = np.zeros(len(STATUSES), np.int64)
-    first, number = chunk.problem.path, chunk.options["paths"]
+    problem: Any = chunk.problem  # an SDE
+    first, number = problem.path, chunk.options["paths"]
     for at in range(first, first + number, BLOCK):
         paths = np.arange(at, min(at + BLOCK, first + number))
         rows = {name: np.repeat(values[i : i + 1], len(paths), axis=0) for name, values in chunk.rows.items()}
