@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -65,6 +67,31 @@ def test_exits_do_not_depend_on_threads_and_grouping():
     one = sn.solve(build(), steps=300, path=130, events=event)
     assert (one.status, one.t[-1], one.y[-1, 0]) == (sn.Status.EVENT, whole.t_end[130], whole.y[130, 0, 0])
     assert np.array_equal(one.t_events[0], whole.t_events[130][0])
+
+
+def test_members_that_share_draws_leave_as_they_do_alone():
+    """Runs of so few steps draw once for all members with the same paths."""
+    event = sn.Event(inside, terminal=True)
+    starts = [0.2, 0.5, 0.7]
+    many = sn.solve_ensemble(build(), "euler_maruyama", y0=[[x] for x in starts], paths=32, steps=64, events=event)
+    for row, x in enumerate(starts):
+        alone = [sn.solve(replace(build(), y0=[x], path=k), "euler_maruyama", steps=64, events=event) for k in (0, 21)]
+        assert [one.t[-1] for one in alone] == many.t_end[[32 * row, 32 * row + 21]].tolist()
+
+
+def test_paths_with_given_increments_leave_where_their_sums_do():
+    W = np.random.default_rng(2).normal(size=(20, 64, 1)) / 8
+    event = sn.Event(inside, terminal=True, bridge=False)
+    found = sn.solve_ensemble(replace(build(), t_span=(0.0, 1.0)), increments=W, steps=64, events=event)
+    sums = X0 + W[:, :, 0].cumsum(axis=1)
+    is_outside = (sums <= 0) | (sums >= 1)
+    assert is_outside.any(axis=1).sum() > 10
+    assert np.array_equal(found.accepted, np.where(is_outside.any(axis=1), is_outside.argmax(axis=1) + 1, 64))
+
+
+def test_exits_need_fixed_steps():
+    with pytest.raises(ValueError, match="need fixed steps: give `steps`"):
+        sn.solve(build(), "sriw1", events=sn.Event(inside, terminal=True))
 
 
 def test_the_first_of_several_events_stops_a_path_and_directions_count():
