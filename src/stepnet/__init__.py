@@ -39,6 +39,8 @@ _HOME = {
     "Gradient": "stepnet.gradients.adjoint",
     "gradient_ensemble": "stepnet.ensembles.ensemble_gradient",
     "EnsembleGradient": "stepnet.ensembles.ensemble_gradient",
+    "likelihood_ratio_gradient": "stepnet.ensembles.likelihood_ratio",
+    "LikelihoodRatioGradient": "stepnet.ensembles.likelihood_ratio",
     "tangent": "stepnet.gradients.tangents",
     "jacobian": "stepnet.gradients.tangents",
     "hvp": "stepnet.gradients.tangents",

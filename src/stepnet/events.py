@@ -17,6 +17,9 @@ from stepnet.records import MOST_COUNT
 class Event:
     """A zero of g(t, y, *args) (g(t, q, p, *args) for partitioned problems) where its sign changes.
 
+    A path of an `SDE` crosses a level infinitely often, so that its events must be `terminal`: they find its first exit
+    from the domain where g has the sign it begins with.
+
     Each step is searched in eight equal parts.  Two zeros in one part are found from the minimum of |g| between them,
     if it is the only one there (a smaller `max_step` makes the parts shorter).  Zeros without a change of sign are
     found with `touch`.
@@ -37,6 +40,9 @@ class Event:
     touch : float
         Also count minima of |g| up to this value without a change of sign, where rounding and the error of the solution
         decide whether g crosses zero; `direction` is that in which g approaches zero.
+    bridge : bool
+        For an `SDE`: whether a path that is on one side before and after a step may have been on the other in between,
+        with the probability of a Brownian bridge.  Without it the bias of exit times decreases like sqrt(h) only.
 
     Examples
     --------
@@ -53,6 +59,7 @@ class Event:
     reset: Callable[..., Any] | None = None
     at_start: bool = False
     touch: float = 0.0
+    bridge: bool = True
 
     def __post_init__(self) -> None:
         check_function("fun", self.fun, " of an event")
@@ -62,6 +69,8 @@ class Event:
             raise ValueError(
                 f"`terminal` of an event must be a boolean or a count of at most 2**62, found {self.terminal!r:.60}"
             )
+        if not isinstance(self.bridge, (bool, np.bool_)):
+            raise TypeError(f"`bridge` of an event must be True or False, found {self.bridge!r:.60}")
         is_number = isinstance(self.touch, (int, float)) and not isinstance(self.touch, bool)
         if not is_number or not 0.0 <= self.touch <= sys.float_info.max:
             raise ValueError(f"`touch` of an event must be a number, how near to zero counts, found {self.touch!r:.60}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from stepnet.problem import Langevin, Partitioned, Problem, SecondOrder
+from stepnet.problem import SDE, Langevin, Partitioned, Problem, SecondOrder
 from stepnet.records import show_fields
 from stepnet.validation import array, whole
 
@@ -279,7 +279,7 @@ class Solution:
     def __repr__(self) -> str:
         s = self.statistics
         lines = [
-            f"Solution by {_describe_scheme(self.scheme)}: {self.message}",
+            f"Solution by {_describe_scheme(self.scheme, self.problem)}: {self.message}",
             f"  t      {len(self.t)} times" + (f", {self.t[0]:.6g} to {self.t[-1]:.6g}" if len(self.t) else ""),
             f"  y      {self.y.shape} {self.y.dtype}",
             f"  steps  {s.accepted} accepted, {s.rejected} rejected, {s.evaluations} evaluations",
@@ -295,10 +295,13 @@ class Solution:
         return "\n".join(lines)
 
 
-def _describe_scheme(scheme: Any) -> str:
-    """Its name and order; stochastic schemes have one for each type of noise."""
-    order = getattr(scheme, "order", None)
-    return scheme.name if order is None else f"{scheme.name} (order {order})"
+def _describe_scheme(scheme: Any, problem: Problem) -> str:
+    """The name of a scheme and its order; for stochastic problems those for their type of noise."""
+    if not problem.form.is_stochastic:
+        return f"{scheme.name} (order {scheme.order})"
+    noise = problem.noise if isinstance(problem, SDE) else "additive"
+    found = next((orders for orders in scheme.orders if orders.noise == noise), None)
+    return scheme.name if found is None else f"{scheme.name} (strong order {found.strong:g}, weak order {found.weak:g})"
 
 
 def _describe_rung(rung: str, reason: str) -> str:
@@ -401,7 +404,7 @@ class EnsembleSolution:
         counts = {status: self.status.count(status) for status in Status if status in self.status}
         steps = int(self.accepted.sum() + self.rejected.sum())
         lines = [
-            f"EnsembleSolution by {_describe_scheme(self.scheme)}: {len(self)} members",
+            f"EnsembleSolution by {_describe_scheme(self.scheme, self.problem)}: {len(self)} members",
             f"  y      {self.y.shape} {self.y.dtype}",
             f"  steps  {steps} in all" + (f", {steps / len(self):.1f} a member" if len(self) else ""),
             *(f"  {count:<6} {status.value}" for status, count in counts.items()),

@@ -409,13 +409,21 @@ add("stepnet.Gradient", lambda: {
 add("stepnet.gradient_ensemble", lambda: {
     "problem": decaying(), "scheme": "rk4", "loss": squares, "y0": [[1.0, 0.5], [0.5, 1.0]], "steps": 3
 })  # fmt: skip
+add("stepnet.likelihood_ratio_gradient", lambda: {
+    "problem": sn.SDE(lambda t, y, a: -a * y, lambda t, y, a: 1.0 + 0.0 * y, [1.0], SPAN, (0.5,)),
+    "payoff": lambda y: y[0], "paths": 20, "steps": 4,
+})  # fmt: skip
+add("stepnet.LikelihoodRatioGradient", lambda: {
+    "value": 1.0, "args": np.ones(1), "value_error": 0.1, "args_error": np.ones(1), "paths": 9
+})  # fmt: skip
 add(
     "stepnet.EnsembleGradient",
     lambda: {"value": np.ones(2), "y0": np.ones((2, 2)), "args": np.ones((2, 1)), "rung": "lanes"},
 )
 add_methods(
     "stepnet.EnsembleGradient",
-    lambda: sn.EnsembleGradient(np.ones(2), np.ones((2, 2)), np.ones((2, 1)), "lanes"), sum=dict,
+    lambda: sn.EnsembleGradient(np.ones(2), np.ones((2, 2)), np.ones((2, 1)), "lanes"), sum=dict, mean=dict,
+    standard_errors=dict,
 )  # fmt: skip
 add("stepnet.tangent", lambda: {"problem": decaying(), "scheme": "rk4", "y0": [1.0, 0.0], "steps": 3})
 add("stepnet.jacobian", lambda: {"problem": decaying(), "scheme": "rk4", "steps": 3})

@@ -113,6 +113,43 @@ def test_gradients_are_those_of_the_path(name, memory):
             assert found.y0[2 * j + i] == pytest.approx((up - down) / (2 * eps), rel=1e-6, abs=1e-8)
 
 
+def quadratic(y):
+    return y[0] ** 2 * y[3] + y[1] * y[2]
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_gradients_of_many_paths_are_those_of_each(name):
+    problem = build_nonlinear()
+    many = sn.gradient_ensemble(problem, name, quadratic, paths=18, steps=32)
+    one = sn.gradient(replace(problem, path=17), name, quadratic, steps=32)
+    assert many.rung == "lanes"
+    np.testing.assert_allclose([*many.y0[17], *many.args[17]], one.flat, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_tangents_and_hessian_products_are_derivatives_of_ends_and_gradients(name):
+    problem, eps = build_nonlinear(), 1e-5
+    direction, change = np.array([0.3, -0.2, 0.5, 0.1]), 0.7
+
+    def move(x):
+        q, v = np.split(problem.initial + x * direction, 2)
+        return replace(problem, q0=q, v0=v, args=(1.4 + x * change,))
+
+    tangent = sn.tangent(problem, name, y0=direction, args=(change,), steps=32)
+    ends = [sn.solve(move(x), name, steps=32, save_every=0).y[-1] for x in (eps, -eps)]
+    np.testing.assert_allclose(tangent.dy, (ends[0] - ends[1]) / (2 * eps), rtol=1e-8, atol=1e-9)
+    product = sn.hvp(problem, name, quadratic, y0=direction, args=(change,), steps=32)
+    slopes = [sn.gradient(move(x), name, quadratic, steps=32).flat for x in (eps, -eps)]
+    np.testing.assert_allclose(product.flat, (slopes[0] - slopes[1]) / (2 * eps), rtol=1e-8, atol=1e-9)
+
+
+def test_a_sweep_reduces_the_paths_of_each_point():
+    problem = build_oscillator()
+    found = sn.sweep(problem, "baoab", {"k": [1.0, 3.0]}, paths=40, steps=16, reduce=sn.reductions.Mean()).result
+    alone = sn.solve_ensemble(replace(problem, args=(3.0,)), "baoab", paths=40, steps=16).y
+    np.testing.assert_allclose(found.mean[1], alone.mean(axis=0), rtol=1e-12)
+
+
 def test_without_friction_baoab_is_verlet():
     problem = build_oscillator(friction=0.0)
     found = sn.solve(problem, "baoab", steps=50)
@@ -193,5 +230,9 @@ def test_wrong_pairings_are_refused():
         sn.solve(problem, "baoab", steps=[0.0, 0.3, 1.0])
     with pytest.raises(ValueError, match="baoab has no error estimate"):
         sn.solve(problem, "baoab")
+    with pytest.raises(TypeError, match="baoab locates no `events`"):
+        sn.solve(problem, "baoab", steps=4, events=sn.Event(lambda t, y: y[0], terminal=True))
+    with pytest.raises(ValueError, match="`times` is not available"):
+        sn.gradient(problem, "baoab", lambda y: y[0], steps=4, times=True)
     with pytest.raises(sn.SchemeError, match="one O"):
         LangevinSplitting("own", "OBABO", sn.schemes.get("baoab").orders, "a test")

@@ -145,7 +145,7 @@ def test_bad_equations_are_refused(changes, match):
         (lambda sde: sn.solve(sde, "euler_maruyama", steps=4, save_at=[-0.25]), "`save_at` must lie in"),
         (lambda sde: sn.solve(sde, "rk4", steps=4), "rk4 has no noise"),
         (lambda sde: sn.start(sde, "euler_maruyama", steps=4), "`start` does not take SDE"),
-        (lambda sde: sn.solve(sde, "euler_maruyama", steps=4, events=lambda t, y: y[0]), "locates no `events`"),
+        (lambda sde: sn.solve(sde, "euler_maruyama", steps=4, events=lambda t, y: y[0]), "must be terminal"),
     ],
 )
 def test_bad_calls_are_refused(call, match):

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from stepnet.engines.contract import AdaptiveSteps, FixedSteps, Members, Plan, Saving
 from stepnet.errors import Interrupted
-from stepnet.problem import MOST_PATH, SDE, Problem, state_shape
+from stepnet.problem import MOST_PATH, SDE, Langevin, Problem, state_shape
 from stepnet.records import convert_integers, explain_arguments, validate_count, validate_thread_count
 from stepnet.schemes.capabilities import needs_increments_only
 from stepnet.solution import EnsembleSolution
@@ -64,8 +64,10 @@ def solve_ensemble(
     args : array_like, optional
         The numbers of `args`, (members, numbers), in the order of the problem's `args`.
     paths : int or array_like of int, optional
-        For an `SDE` or `Langevin`: the number of paths, 0 to paths - 1, or the path of each member.  With `y0` or
-        `args` there are as many paths as rows; members with the same path see the same noise.
+        For an `SDE` or `Langevin`: the number of paths, from `problem.path` on, or the path of each member.  A number
+        of paths is taken for each row of `y0` and `args`; the members are then all paths of the first row, all paths
+        of the second row, and so on.  Without it each row has the next path.  Members with the same path see the same
+        noise.
     increments : array_like, optional
         For an `SDE`: increments of W, (paths, steps, components), instead of those of its Brownian paths, for schemes
         that need nothing else of W.  A member takes the row of its path; by default each row has one member.
@@ -97,7 +99,7 @@ def solve_ensemble(
     problem, scheme, members = spec.problem, spec.scheme, spec.members
     if increments is not None:
         members = _insert_increments(spec, increments)
-    watched, moved = validate_events(scheme, events), validate_projection(scheme, project)
+    watched, moved = validate_events(scheme, events, steps is not None), validate_projection(scheme, project)
     plan = Plan(spec.stepping, Saving(None, 0), watched, False, moved)
     with _open_bar(members.number, progress) as show:
         outcome = import_engine().run_ensemble(
@@ -129,7 +131,7 @@ def build_ensemble_spec(
     for name, value in {"t_span": t_span, "save_at": save_at, **tolerances}.items():
         if value is not None and np.ndim(value) == 2:
             rows[name] = _build_rows(name, value)
-    chosen = _validate_paths(problem, paths, rows)
+    chosen, rows = _combine_with_paths(problem, paths, rows)
     count = _count_members(rows) if chosen is None else len(chosen)
     if problem.form.is_stochastic and ("t_span" in rows or "save_at" in rows):
         raise ValueError("`t_span` and `save_at` of an SDE are the same for all members: give one row")
@@ -141,27 +143,32 @@ def build_ensemble_spec(
     return EnsembleSpec(problem, scheme, stepping, members)
 
 
-def _validate_paths(problem: Problem, paths, rows: dict[str, np.ndarray]) -> np.ndarray | None:
-    """The Brownian path of each member of a stochastic problem, None for others."""
-    if not problem.form.is_stochastic:
+def _combine_with_paths(
+    problem: Problem, paths, rows: dict[str, np.ndarray]
+) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
+    """The Brownian path of each member of a stochastic problem, None for others; and the rows of the members."""
+    if not isinstance(problem, (SDE, Langevin)):
         if paths is not None:
             raise TypeError(f"`paths` belongs to an `SDE` or `Langevin`, and the problem is {type(problem).__name__}")
-        return None
+        return None, rows
+    n_rows = _count_members(rows) if rows else 1
     if paths is None:
-        return np.arange(_count_members(rows) if rows else 1)
+        return problem.path + np.arange(n_rows), rows
     if np.ndim(paths) == 0:
-        chosen = np.arange(validate_count("paths", paths, 1, MOST_PATH + 1))
-    else:
-        chosen = _build_rows("paths", paths)
-        if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or chosen.size == 0 or chosen.min() < 0:
-            raise ValueError(f"`paths` must be a number or a row of path numbers from 0 on, found {paths!r:.60}")
-        chosen = chosen.astype(np.int64)
-    if rows and _count_members(rows) != len(chosen):
+        chosen = problem.path + np.arange(validate_count("paths", paths, 1, MOST_PATH + 1 - problem.path))
+        repeated = {name: np.repeat(values, len(chosen), axis=0) for name, values in rows.items()}
+        return np.tile(chosen, n_rows), repeated
+    chosen = _build_rows("paths", paths)
+    if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or chosen.size == 0 or chosen.min() < 0:
+        raise ValueError(f"`paths` must be a number or a row of path numbers from 0 on, found {paths!r:.60}")
+    if chosen.max() > MOST_PATH:
+        raise ValueError(f"`paths` must be at most {MOST_PATH}, found {chosen.max()}")
+    if rows and n_rows != len(chosen):
         raise ValueError(
             f"`paths` and the rows of {' and '.join(f'`{name}`' for name in rows)} must be equally many, found "
-            f"{len(chosen)} and {_count_members(rows)}; repeat rows to run each with several paths"
+            f"{len(chosen)} and {n_rows}; give the number of paths to run each row with all of them"
         )
-    return chosen
+    return chosen.astype(np.int64), rows
 
 
 def _validate_increments(problem: Problem, increments, paths) -> tuple[Any, np.ndarray | None]:
@@ -173,7 +180,7 @@ def _validate_increments(problem: Problem, increments, paths) -> tuple[Any, np.n
     found = _build_rows("increments", increments)
     if found.ndim != 3 or 0 in found.shape:
         raise ValueError(f"`increments` must have the shape (paths, steps, components), found {found.shape}")
-    return len(found) if paths is None else paths, _require_finite("increments", found, np.dtype(float))
+    return np.arange(len(found)) if paths is None else paths, _require_finite("increments", found, np.dtype(float))
 
 
 def _insert_increments(spec: EnsembleSpec, increments: np.ndarray) -> Members:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from stepnet.engines.contract import AdaptiveSteps, FixedSteps, Plan, Saving
 from stepnet.ensembles.ensemble import EnsembleSpec, build_ensemble_spec, choose_workers
 from stepnet.gradients.adjoint import gradient
-from stepnet.problem import state_shape
+from stepnet.problem import SDE, Langevin, state_shape
 from stepnet.records import explain_arguments, show_fields
 from stepnet.solution import Status
 from stepnet.solving.integrate import find_scheme, import_engine
@@ -54,6 +54,16 @@ class EnsembleGradient:
         """Value and gradients of the sum of the losses, for parameters that all members share."""
         return float(self.value.sum()), self.y0.sum(axis=0), self.args.sum(axis=0)
 
+    def mean(self) -> tuple[float, np.ndarray, np.ndarray]:
+        """Value and gradients of the mean of the losses: over paths of an `SDE` estimates of those of expectations."""
+        return float(self.value.mean()), self.y0.mean(axis=0), self.args.mean(axis=0)
+
+    def standard_errors(self) -> tuple[float, np.ndarray, np.ndarray]:
+        """Standard errors of `mean`."""
+        root = np.sqrt(len(self.value))
+        value, y0, args = (each.std(axis=0, ddof=1) / root for each in (self.value, self.y0, self.args))
+        return float(value), y0, args
+
 
 @explain_arguments()
 def gradient_ensemble(
@@ -64,6 +74,7 @@ def gradient_ensemble(
     end_gradient=None,
     y0=None,
     args=None,
+    paths=None,
     t_span=None,
     steps=None,
     rtol=None,
@@ -73,11 +84,11 @@ def gradient_ensemble(
     """Compute the gradient of a loss of the end state for each member of an ensemble, exact to rounding.
 
     Equal steps of a traced problem run in SIMD lanes, forward and in reverse; otherwise members run one by one as in
-    `gradient`.
+    `gradient`.  The noise of an `SDE` or `Langevin` is drawn again in the reverse sweep.
 
     Parameters
     ----------
-    problem, scheme, y0, args, t_span, steps, rtol, atol, workers
+    problem, scheme, y0, args, paths, t_span, steps, rtol, atol, workers
         As in `solve_ensemble`.
     loss : callable, optional
         `loss(y_end)` of one member's end state, as in `gradient`.
@@ -94,9 +105,18 @@ def gradient_ensemble(
     >>> problem = sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0))
     >>> sn.gradient_ensemble(problem, "rk4", lambda y: y[0] ** 2, y0=[[1.0], [2.0]], steps=10).value.round(4)
     array([0.1353, 0.5413])
+
+    The derivative of E y(1)^2 with respect to y0 and to the two arguments, from 1000 paths:
+
+    >>> gbm = sn.SDE(lambda t, y, a, s: a * y, lambda t, y, a, s: s * y, [1.0], (0.0, 1.0), (0.05, 0.2))
+    >>> found = sn.gradient_ensemble(gbm, "milstein", lambda y: y[0] ** 2, paths=1000, steps=64)
+    >>> value, y0, args = found.mean()
+    >>> y0.shape, args.shape
+    ((1,), (2,))
     """
     scheme, problem = find_scheme(problem, scheme, steps), import_engine().convert_to_floats(problem)
-    spec = build_ensemble_spec(problem, scheme, y0, args, t_span, steps, AdaptiveOptions(rtol=rtol, atol=atol), None)
+    choices = AdaptiveOptions(rtol=rtol, atol=atol)
+    spec = build_ensemble_spec(problem, scheme, y0, args, t_span, steps, choices, None, paths)
     count, shape = spec.members.number, state_shape(spec.problem)
     if (loss is None) == (end_gradient is None):
         raise TypeError(f"give either `loss` or `end_gradient`, found {'neither' if loss is None else 'both'}")
@@ -110,6 +130,8 @@ def gradient_ensemble(
         return _differentiate_one_by_one(
             spec, loss, bars, workers, "adaptive steps are chosen and held fixed member by member"
         )
+    if spec.problem.form.is_stochastic:
+        return _differentiate_paths(spec, loss, bars, workers)
     found = _solve_ends(spec, workers)
     if found.rung != "lanes":
         return _differentiate_one_by_one(spec, loss, bars, workers, found.reason)
@@ -117,6 +139,32 @@ def gradient_ensemble(
     values, bars = _evaluate_losses(loss, bars, ends)
     back = import_engine().pull_back_members(*spec, bars.reshape(count, spec.problem.initial.size), workers)
     return EnsembleGradient(values, back.y0.reshape(ends.shape), back.p, "lanes")
+
+
+def _differentiate_paths(spec: EnsembleSpec, loss, bars, workers: int) -> EnsembleGradient:
+    """Losses and gradients of paths: in one sweep if the loss is traced, else after a first run to the ends."""
+    engine, members, shape = import_engine(), spec.members, state_shape(spec.problem)
+    scalar = values = None
+    if loss is not None:
+        one = members._replace(
+            number=1, y0=members.y0[:1], args=members.args[:1], paths=np.array([members.row("paths", 0)])
+        )
+        scalar = engine.trace_loss(loss, _solve_ends(spec._replace(members=one), 1).y.reshape(shape))
+    if scalar is None or not scalar.is_compiled:
+        ends = _solve_ends(spec, workers).y.reshape(members.number, *shape)
+        values, bars = _evaluate_losses(loss, bars, ends)
+        scalar, bars = None, bars.reshape(members.number, -1)
+    try:
+        back = engine.differentiate_paths(*spec, scalar, bars, workers)
+    except engine.NoLanes as why:
+        given = None if loss is not None else bars.reshape(members.number, *shape)
+        return _differentiate_one_by_one(spec, loss, given, workers, str(why))
+    values = back.value if values is None else values
+    if not (np.isfinite(values).all() and np.isfinite(back.y0).all()):
+        _solve_ends(spec, workers)  # reports paths without an end
+        bad = np.flatnonzero(~(np.isfinite(values) & np.isfinite(back.y0).all(axis=1)))[0]
+        raise ValueError(f"`loss` and its gradient must be finite, found {values[bad]} for member {bad}")
+    return EnsembleGradient(values, back.y0.reshape(members.number, *shape), back.p, "lanes")
 
 
 def _solve_ends(spec: EnsembleSpec, workers: int):
@@ -131,7 +179,7 @@ def _solve_ends(spec: EnsembleSpec, workers: int):
     if bad:
         raise ValueError(
             f"{len(bad)} of {members.number} members have no end to differentiate, the first of them {bad[0]}: "
-            f"{found.status[bad[0]].value} at t = {found.t_end[bad[0]]:.6g}"
+            f"{found.status[bad[0]].value} at t = {found.t_end[bad[0]]:.6g}; leave them out"
         )
     return found
 
@@ -155,6 +203,8 @@ def _differentiate_one_by_one(spec: EnsembleSpec, loss, bars, workers: int, reas
         if isinstance(stepping, FixedSteps):
             how = {"steps": stepping.n_steps if stepping.grid is None else stepping.grid}
         own = import_engine().member_problem(problem, members, i)
+        if isinstance(own, (SDE, Langevin)):
+            own = replace(own, path=int(members.row("paths", i)))
         found = gradient(own, scheme, loss, end_gradient=None if bars is None else bars[i], **how)
         return found.value, found.y0, import_engine().flat_gradients(found.args, own.args)
 

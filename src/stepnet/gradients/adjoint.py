@@ -194,7 +194,11 @@ def gradient(
     if times and problem.t_span[0] == problem.t_span[1]:
         raise ValueError("`times` needs a `t_span` that is longer than zero")
     if running is not None and not isinstance(problem, ODE):
-        raise TypeError(f"`running` is for an `ODE`, found {type(problem).__name__}")
+        raise TypeError(
+            f"`running` is for an `ODE`, found {type(problem).__name__}; add the cost as an entry of the state"
+        )
+    if problem.form.is_stochastic:
+        _refuse_times_of_paths(times, event)
     task = GradientTask(engine, problem, scheme, loss, end_gradient, running, steps, choices, memory, differences)
     if memory in CONTINUOUS:
         if save_at is not None or times or event is not None:
@@ -222,6 +226,19 @@ def gradient(
     return Gradient(
         plan.readout.value, own, args, t_span, plan.readout.y, words, linear.rung, cost, plan.original
     )  # fmt: skip
+
+
+def _refuse_times_of_paths(times: bool, event: Any) -> None:
+    if times:
+        raise ValueError(
+            "`times` is not available for an `SDE` or `Langevin`, whose noise depends on the times of its steps; scale "
+            "time by an argument of an `SDE`: drift times c, diffusion times sqrt(c)"
+        )
+    if event is not None:
+        raise TypeError(
+            "`event` is not available for an `SDE` or `Langevin`: the exit time of a path is no smooth function of its "
+            "arguments; take `likelihood_ratio_gradient` for the expectation, or a loss of the states at `save_at`"
+        )
 
 
 class GradientTask(NamedTuple):

@@ -61,7 +61,7 @@ class Seeds:
         self, linear: DifferentiableRun, places: Iterable[int], loss: Callable[[np.ndarray], np.ndarray]
     ) -> None:
         self._linear, self.places, self.loss = linear, np.array(list(places), np.int64), loss
-        self.states = np.zeros((len(self.places), linear.own(linear.spread(linear.problem.initial)).size))
+        self.states = np.zeros((len(self.places), linear.own(linear.spread(linear.initial)).size))
         self.seen = np.zeros(len(self.places), bool)
         self._gradients: np.ndarray | None = None
 
@@ -142,7 +142,7 @@ class Reversal:
 
     def open(self) -> np.ndarray:
         """The state at the beginning of the steps, after the starting procedure of a multistep scheme."""
-        linear, initial = self.linear, self.linear.problem.initial
+        linear, initial = self.linear, self.linear.initial
         early = self.seeds.inside(-1, self.begin - 1)
         if early:
             starting = linear.starting()
@@ -157,7 +157,7 @@ class Reversal:
     def close(self) -> list[np.ndarray]:
         """Finish the sweep; return the gradient of each loss with respect to the flat initial state."""
         self.turn()
-        initial = self.linear.problem.initial
+        initial = self.linear.initial
         y_bars = [self.linear.close(initial, bar, sums) for bar, sums in zip(self.bars, self.sums, strict=True)]
         early = self.seeds.inside(-1, self.begin - 1)
         if not early:

@@ -41,7 +41,7 @@ def find_sensitivities(linear: DifferentiableRun, places: np.ndarray, most_bytes
 
 def _accumulate(linear: DifferentiableRun, at: np.ndarray, block: int) -> Sensitivities:
     """Accumulate sensitivities at distinct steps, from the beginning of the steps."""
-    initial, rows = linear.problem.initial, linear.unit_rows()
+    initial, rows = linear.initial, linear.unit_rows()
     state, now = linear.open(initial), _differentiate_start(linear, initial, rows)
     found = [now] if linear.begin in at[:1] else []
     block = min(block, max(1, linear.n_steps - linear.begin))

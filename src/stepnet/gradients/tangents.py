@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from stepnet.checkpoints.budget import Memory, validate_memory
+from stepnet.engines.contract import FixedSteps
 from stepnet.gradients.loss_readout import flatten_derivatives, require_real_numbers
 from stepnet.gradients.memory_policy import EXACT, find_bytes, reverse_in_memory
 from stepnet.gradients.reversal import Seeds
@@ -26,7 +27,7 @@ from stepnet.gradients.step_selection import (
     require_argument_gradients,
     select_steps,
 )
-from stepnet.problem import Problem, state_shape
+from stepnet.problem import Problem, ProblemForm, state_shape
 from stepnet.records import explain_arguments, show_fields
 from stepnet.solving.integrate import find_scheme, solve
 from stepnet.solving.planning import AdaptiveOptions
@@ -233,9 +234,7 @@ def hvp(
             curved, (_, gradient) = scalar.hessian_product(y, dy), scalar.value_and_gradient(y)
             return _interleave(problem, curved.ravel(), gradient.ravel())
 
-        linear = build_differentiable_run(
-            engine, engine.tangent_problem(problem, direction, p_direction), scheme, chosen
-        )
+        linear = _linearise_tangent(engine, problem, scheme, chosen, direction, p_direction)
         (both,), (p_bar,) = _pull_back(engine, linear, chosen, seed, memory, facts)
         y_bar, _ = _separate(problem, both)
     own = engine.as_arguments(p_bar[: p_direction.size], problem.args)
@@ -273,11 +272,41 @@ def _solve_tangent(
     engine: ModuleType, problem: Problem, scheme: Any, chosen: StepSelection, direction: np.ndarray,
     p_direction: np.ndarray, save_at: np.ndarray | None = None,
 ) -> Tangent:  # fmt: skip
-    both = engine.tangent_problem(problem, direction, p_direction, may_call=True)
-    solution = solve(both, scheme, steps=chosen.as_argument, save_at=save_at, save_every=0)
+    if problem.form.is_stochastic:
+        states = _run_to_places(engine, problem, scheme, chosen, direction, p_direction)
+    else:
+        both = engine.tangent_problem(problem, direction, p_direction, may_call=True)
+        solution = solve(both, scheme, steps=chosen.as_argument, save_at=save_at, save_every=0)
+        states = solution.y.reshape(len(solution.t), -1)
     shape = state_shape(problem) if save_at is None else (len(save_at), *state_shape(problem))
-    first, second = _separate(problem, solution.y.reshape(len(solution.t), -1))
+    first, second = _separate(problem, states)
     return Tangent(first.reshape(shape), second.reshape(shape))
+
+
+def _linearise_tangent(
+    engine: ModuleType, problem: Problem, scheme: Any, chosen: StepSelection, direction: np.ndarray,
+    p_direction: np.ndarray,
+) -> DifferentiableRun:  # fmt: skip
+    """The steps of the problem with its tangent, to be run forward and in reverse."""
+    if problem.form.is_stochastic:
+        plan = FixedSteps(chosen.number, chosen.grid)
+        return engine.linearise_tangent(problem, scheme, plan, direction, p_direction)
+    return build_differentiable_run(engine, engine.tangent_problem(problem, direction, p_direction), scheme, chosen)
+
+
+def _run_to_places(
+    engine: ModuleType, problem: Problem, scheme: Any, chosen: StepSelection, direction: np.ndarray,
+    p_direction: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    """The flat states of a stochastic problem with its tangent after the steps `chosen.places`."""
+    linear = _linearise_tangent(engine, problem, scheme, chosen, direction, p_direction)
+    with as_failed_solve(engine, problem, scheme, chosen):
+        state, at, found = linear.open(linear.initial), 0, []
+        for place in chosen.places.tolist():
+            linear.forward(state, at, place - at)
+            found.append(linear.own(state).copy())
+            at = place
+    return np.array(found).reshape(len(found), linear.initial.size)
 
 
 def _separate(problem: Problem, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -299,4 +328,4 @@ def _interleave(problem: Problem, first: np.ndarray, second: np.ndarray) -> np.n
 
 def _has_halves(problem: Problem) -> bool:
     """Whether the problem, and so its tangent problem, has a partitioned state."""
-    return problem.form.has_separate_halves
+    return problem.form.has_separate_halves or problem.form is ProblemForm.LANGEVIN

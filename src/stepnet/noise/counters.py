@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-CELL_INCREMENT, CELL_AREA, NODE, LEVY_AREA, TWO_POINT, THREE_POINT = range(1, 7)
-"""Streams: increments and space-time areas of cells, bridges inside cells, Levy areas, discrete variables."""
+CELL_INCREMENT, CELL_AREA, NODE, LEVY_AREA, TWO_POINT, THREE_POINT, EXIT = range(1, 8)
+"""Streams: increments and areas of cells, bridges inside cells, Levy areas, discrete variables, exits inside steps."""
 
 MOST_PATHS = 2**40
 MOST_CELLS = 2**32

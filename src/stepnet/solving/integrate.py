@@ -129,7 +129,7 @@ def solve(
             f"more `steps`"
         )
     choices = AdaptiveOptions(rtol, atol, first_step, max_step, controller, norm, max_steps)
-    watched, moved = validate_events(scheme, events), validate_projection(scheme, project)
+    watched, moved = validate_events(scheme, events, steps is not None), validate_projection(scheme, project)
     kept = plan_saving(problem, save_at, save_every)
     stepping = plan_steps(problem, scheme, steps, choices, any(event.terminal for event in watched))
     plan = Plan(stepping, kept, watched, bool(dense), moved, bool(progress))

@@ -158,8 +158,11 @@ def plan_saving(problem: Problem, save_at, save_every) -> Saving:
     return Saving(None if save_at is None else validate_times("save_at", save_at, problem.t_span), every)
 
 
-def validate_events(scheme, events) -> tuple[Event, ...]:
-    """Return events, given as records or as functions with SciPy's attributes `terminal` and `direction`."""
+def validate_events(scheme, events, has_steps: bool = True) -> tuple[Event, ...]:
+    """Return events, given as records or as functions with SciPy's attributes `terminal` and `direction`.
+
+    `has_steps` says whether steps are fixed.
+    """
     if isinstance(events, Event) or is_function(events):
         events = (events,)
     try:
@@ -168,13 +171,31 @@ def validate_events(scheme, events) -> tuple[Event, ...]:
         if np.iterable(events):
             raise
         raise TypeError(f"`events` must be functions or `Event` records, found {events!r:.60}") from wrong
-    if chosen and is_stochastic(scheme):
-        raise TypeError(f"{scheme.name} locates no `events`: the path between two steps is not computed")
+    if chosen and is_langevin(scheme):
+        raise TypeError(f"{scheme.name} locates no `events`: write the equation as an `SDE` for its exit times")
+    if is_stochastic(scheme):
+        _require_exits(chosen)
+        if chosen and not has_steps:
+            raise ValueError("`events` of an `SDE` need fixed steps: give `steps`")
     if not takes_changed_states(scheme) and any(event.reset is not None for event in chosen):
         raise TypeError(
             f"{scheme.name} continues from its history, which a `reset` would invalidate; use a one-step scheme"
         )
     return chosen
+
+
+def _require_exits(events: tuple[Event, ...]) -> None:
+    """Refuse events of paths other than first exits."""
+    for event in events:
+        if event.terminal != 1:
+            raise ValueError(
+                f"`events` of an `SDE` must be terminal, as a path crosses a level infinitely often: give "
+                f"`Event(g, terminal=True)`, found terminal={event.terminal!r}"
+            )
+        if event.touch:
+            raise ValueError("`touch` is for smooth solutions; a path of an `SDE` that touches a level also crosses it")
+        if event.at_start:
+            raise ValueError("`at_start` is not for an `SDE`: a path that begins on a level leaves it at once")
 
 
 def validate_projection(scheme, project):

@@ -76,6 +76,9 @@ def adjoint_safety(
     >>> sn.stability.adjoint_safety(stiff, "dopri5").is_safe
     False
     """
+    if problem.form.is_stochastic:
+        kind = type(problem).__name__
+        raise TypeError(f"`adjoint_safety` is for an `ODE`, found {kind}; gradients of stochastic equations are exact")
     if loss is None and end_gradient is None:
 
         def loss(y: np.ndarray) -> Any:

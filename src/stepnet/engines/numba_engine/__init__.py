@@ -27,7 +27,7 @@ from stepnet.schemes.capabilities import has_continuous_extension
 from stepnet.solution import Status
 
 if TYPE_CHECKING:  # the names that `LATER` loads, for type checkers
-    from stepnet.engines.numba_engine.adjoint.differentiable_run import linearise
+    from stepnet.engines.numba_engine.adjoint.differentiable_run import linearise, linearise_tangent
     from stepnet.engines.numba_engine.adjoint.event_function import EventFunction
     from stepnet.engines.numba_engine.adjoint.interpolated_adjoint import interpolated_problem
     from stepnet.engines.numba_engine.adjoint.step_sweeps import SweepFailed
@@ -40,10 +40,13 @@ if TYPE_CHECKING:  # the names that `LATER` loads, for type checkers
     from stepnet.engines.numba_engine.derivatives.row_functions import RowFunction
     from stepnet.engines.numba_engine.derivatives.scalar_loss import trace_loss
     from stepnet.engines.numba_engine.ensembles.ensemble_runs import (
+        NoLanes,
         member_problem,
         pull_back_members,
         run_ensemble,
     )
+    from stepnet.engines.numba_engine.ensembles.likelihood_weights import run_weighted_paths
+    from stepnet.engines.numba_engine.ensembles.path_gradients import differentiate_paths
     from stepnet.engines.numba_engine.layers.matrix_products import TILE
     from stepnet.engines.numba_engine.layers.parameter_updates import adam
     from stepnet.engines.numba_engine.layers.softmax import class_entropies, entropies, one_hot
@@ -64,11 +67,15 @@ if TYPE_CHECKING:  # the names that `LATER` loads, for type checkers
 
 LATER = {
     # ensembles
+    "NoLanes": "ensembles.ensemble_runs",
+    "differentiate_paths": "ensembles.path_gradients",
     "member_problem": "ensembles.ensemble_runs",
     "pull_back_members": "ensembles.ensemble_runs",
     "run_ensemble": "ensembles.ensemble_runs",
+    "run_weighted_paths": "ensembles.likelihood_weights",
     # runs as differentiable maps, and the problems derived from derivatives
     "linearise": "adjoint.differentiable_run",
+    "linearise_tangent": "adjoint.differentiable_run",
     "SweepFailed": "adjoint.step_sweeps",
     "EventFunction": "adjoint.event_function",
     "interpolated_problem": "adjoint.interpolated_adjoint",
@@ -112,8 +119,9 @@ __all__ = [
     "as_argument_rows", "as_arguments", "as_block", "build_jacobian", "collect_numbers", "convert_to_floats",
     "find_unconverted", "flat_gradients", "function_key", "is_plain", "list_argument_names", "prepare",
     # derivatives and ensembles
-    "EventFunction", "RowFunction", "SweepFailed", "adjoint_problem", "interpolated_problem", "member_problem",
-    "pull_back_members", "running_problem", "tangent_problem", "trace_loss",
+    "EventFunction", "NoLanes", "RowFunction", "SweepFailed", "adjoint_problem", "differentiate_paths",
+    "interpolated_problem", "linearise_tangent", "member_problem", "pull_back_members", "run_weighted_paths",
+    "running_problem", "tangent_problem", "trace_loss",
     # layers
     "NOTHING", "SINGLE_THREAD", "TILE", "Memory", "NetStage", "NetTape", "TileNoise", "adam", "class_entropies",
     "count_least_bytes", "count_repeated_steps", "entropies", "is_kept", "one_hot", "sweep", "sweep_and_turn",

@@ -97,6 +97,10 @@ def _add_tangents(chunk: Chunk) -> tuple[Problem, Arrays, tuple[int, ...]]:
     from stepnet.engines.numba_engine import as_block, tangent_problem
 
     problem, n = chunk.problem, chunk.problem.initial.size
+    if problem.form.is_stochastic:
+        raise TypeError(
+            f"`Lyapunov` is for problems without noise, found {type(problem).__name__}; take `tangent` of its paths"
+        )
     parts = (chunk.count, 2, 2, n // 2) if problem.form.has_separate_halves else (chunk.count, 1, 2, n)
     direction = np.cos(np.arange(n))  # generic
     direction /= np.linalg.norm(direction)

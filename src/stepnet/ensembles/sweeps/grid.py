@@ -56,7 +56,7 @@ class SweepGrid:
     def rows(self, first: int, last: int) -> dict[str, Any]:
         """The rows `y0` and `args` of some members, where they differ."""
         rows = {kind: np.tile(values, (last - first, 1)) for kind, values in self.base.items()}
-        indices = np.unravel_index(np.arange(first, last), self.shape)
+        indices = np.unravel_index(np.arange(first, last), self.shape) if self.shape else ()
         for place, values, index in zip(self.places, self.values.values(), indices, strict=True):
             rows[place.kind][:, place.entry] = values[index]
         return rows
@@ -84,10 +84,12 @@ class SweepGrid:
             first = last
 
 
-def build_grid(problem: Problem, grid) -> tuple[Problem, SweepGrid]:
+def build_grid(problem: Problem, grid, may_be_empty: bool = False) -> tuple[Problem, SweepGrid]:
     """Build the grid, and the problem with all its arguments; missing ones are taken from the grid."""
     from stepnet.engines.numba_engine import list_argument_names
 
+    if may_be_empty and grid is None:  # one member, the problem itself
+        return problem, SweepGrid({}, (), {"y0": problem.initial})
     if not isinstance(grid, Mapping) or not grid:
         raise TypeError(f'`grid` must map names to values, such as {{"rho": [0.0, 28.0]}}, found {grid!r:.60}')
     values = {str(name): _validate_values(name, given) for name, given in grid.items()}

@@ -19,8 +19,9 @@ from tqdm import tqdm
 from stepnet.ensembles.ensemble import solve_ensemble
 from stepnet.ensembles.reductions import STATUSES, Chunk, Reduction, States
 from stepnet.ensembles.sweeps.grid import GridBox, SweepGrid, build_grid
+from stepnet.ensembles.sweeps.path_statistics import OverPaths, reduce_paths, validate_path_count
 from stepnet.ensembles.sweeps.storage import COUNTS, FolderStorage, MemoryStorage, Part
-from stepnet.problem import Problem
+from stepnet.problem import SDE, Langevin, Problem
 from stepnet.records import explain_arguments, validate_count
 from stepnet.schemes import catalogue
 from stepnet.solution import Scheme, Status
@@ -100,6 +101,11 @@ class SweepTask(NamedTuple):
     def part(self, first: int, last: int) -> Part:
         """The results of the reductions for some members, and the counts of their statuses."""
         chunk = Chunk(self.problem, self.scheme, self.grid.rows(first, last), self.options)
+        if self.options.get("paths") is not None:
+            own, counts = reduce_paths(chunk, self.reductions)  # type: ignore[arg-type]
+            return {**own, COUNTS: {"fates": counts}}
+        if isinstance(self.problem, (SDE, Langevin)):  # the same path for all members, whatever the chunks
+            chunk.options = {**self.options, "paths": np.full(chunk.count, self.problem.path)}
         found = {name: reduction.of_chunk(chunk) for name, reduction in self.reductions.items()}
         return {**found, COUNTS: {"fates": np.bincount(chunk.statuses, minlength=len(STATUSES))}}
 
@@ -125,7 +131,7 @@ def sweep(
 
     Parameters
     ----------
-    problem : ODE, Partitioned, SecondOrder or Split
+    problem : ODE, Partitioned, SecondOrder, Split, SDE or Langevin
         What to solve.
     scheme : record or str, optional
         As in `solve`.
@@ -145,7 +151,10 @@ def sweep(
     progress : bool, optional
         Show a progress bar with the remaining time.
     **options
-        As in `solve_ensemble`, for all members.
+        As in `solve_ensemble`, for all members.  With a number of `paths` of an `SDE` or `Langevin`, every
+        point of the grid is solved for these paths, reductions are over the paths of each point, and their results have
+        the shape of the grid; the paths are solved in blocks and not stored.  Then the `grid` may be left out.  Without
+        `paths` all members have the path of the problem.
 
     Returns
     -------
@@ -159,9 +168,12 @@ def sweep(
     (2, 3, 1, 1)
     """
     scheme = find_scheme(problem, scheme, options.get("steps"))
-    problem, axes = build_grid(problem, grid)
+    paths = validate_path_count(problem, options.get("paths"))
+    problem, axes = build_grid(problem, grid, may_be_empty=paths is not None)
     reductions = _validate_reductions(reduce)
     _check_options(options)
+    if paths is not None:
+        reductions, options = {name: OverPaths(each) for name, each in reductions.items()}, {**options, "paths": paths}
     size = _choose_chunk_size(chunk, problem, axes, options)
     work = SweepTask(problem, scheme, axes, reductions, {**options, "workers": 1 if client is not None else workers})
     boxes = list(axes.boxes(size))
@@ -241,6 +253,8 @@ def _check_options(options: dict[str, Any]) -> None:
 def _choose_chunk_size(chunk, problem: Problem, grid: SweepGrid, options: dict[str, Any]) -> int:
     if chunk is not None:
         return validate_count("chunk", chunk, 1)
+    if options.get("paths") is not None:
+        return max(1, min(grid.count, MOST_CHUNK // options["paths"]))
     times = 1 if options.get("save_at") is None else max(1, np.size(options["save_at"]))
     most = min(MOST_CHUNK, max(1, CHUNK_BYTES // (times * max(1, problem.initial.nbytes))))
     return min(most, max(LEAST_CHUNK, -(-grid.count // CHUNKS_OF_A_SWEEP)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,12 +15,21 @@ from stepnet.engines.numba_engine.adjoint.step_sweeps import (
     ProgramRunner,
     StepClock,
 )
+from stepnet.engines.numba_engine.derivatives.augmented_problems import lift_parts
 from stepnet.engines.numba_engine.derivatives.pullbacks import build_parts, build_stochastic_parts
 from stepnet.engines.numba_engine.random.step_noise import PathNoise
 from stepnet.engines.numba_engine.rhs.stochastic_parts import build_stochastic_fields, find_stochastic_program
+from stepnet.errors import NoDerivative
 from stepnet.problem import Problem, ProblemForm, StochasticProblem
 from stepnet.schemes.capabilities import has_history, moves_parts
-from stepnet.schemes.step_program import SchemeProgram, build_scheme_program
+from stepnet.schemes.step_program import SchemeProgram, StepProgram, Tamed, build_scheme_program
+
+
+class Direction(NamedTuple):
+    """A direction of the flat initial state and of the parameters."""
+
+    y: np.ndarray
+    p: np.ndarray
 
 
 class DifferentiableRun:
@@ -30,15 +40,22 @@ class DifferentiableRun:
     """
 
     def __init__(
-        self, problem: Problem, scheme, n_steps: int, grid: np.ndarray | None, has_times: bool, differences: bool
+        self,
+        problem: Problem,
+        scheme,
+        n_steps: int,
+        grid: np.ndarray | None,
+        has_times: bool,
+        differences: bool,
+        direction: Direction | None = None,
     ):
         if has_history(scheme):
             starter = scheme.starter
             scheme = starter if n_steps < scheme.n_steps else scheme
             self._make_starting = partial(DifferentiableRun, problem, starter, n_steps, grid, has_times, differences)
-        self.problem, self.scheme, self.n_steps = problem, scheme, n_steps
+        self.problem, self.scheme, self.n_steps, self.initial = problem, scheme, n_steps, problem.initial
         if problem.form.is_stochastic:
-            self._prepare_stochastic(problem, scheme, n_steps, grid, differences)
+            self._prepare_stochastic(problem, scheme, FixedSteps(n_steps, grid), differences, direction)
             return
         is_parted = moves_parts(scheme, problem.form)
         self.parts = build_parts(problem, not is_parted, differences)
@@ -59,15 +76,19 @@ class DifferentiableRun:
         self.begin = self.scheme_program.opening.steps
 
     def _prepare_stochastic(
-        self, problem: StochasticProblem, scheme, n_steps: int, grid: np.ndarray | None, differences: bool
+        self, problem: StochasticProblem, scheme, stepping: FixedSteps, differences: bool, direction: Direction | None
     ) -> None:
-        """Steps with noise, which is drawn again in each sweep."""
-        stepping = FixedSteps(n_steps, grid)
-        self.scheme_program = find_stochastic_program(problem, scheme, n_steps)
-        self.parts = build_stochastic_parts(problem, build_stochastic_fields(problem, scheme), differences)
-        n_own = len(self.scheme_program.state)
-        self._own_rows, self.n, self.begin = slice(0, n_own), problem.initial.size // n_own, 0
-        t0, t1 = problem.t_span
+        """Steps with noise, which is drawn again in each sweep; with a `direction` also their derivative along it."""
+        self.scheme_program = find_stochastic_program(problem, scheme, stepping.n_steps)
+        fields, n_own = build_stochastic_fields(problem, scheme), len(self.scheme_program.state)
+        self.parts = build_stochastic_parts(problem, fields, differences, may_loop=direction is None)
+        if direction is not None:
+            _require_tangent(scheme, self.scheme_program.step)
+            self.parts = lift_parts(self.parts, direction.p)
+            halves = (each.reshape(n_own, -1) for each in (problem.initial, direction.y))
+            self.initial = np.concatenate(tuple(halves), axis=1).ravel()
+        self._own_rows, self.n, self.begin = slice(0, n_own), self.initial.size // n_own, 0
+        (t0, t1), n_steps, grid = problem.t_span, *stepping
         clock = StepClock(t0, (t1 - t0) / n_steps, np.zeros(0) if grid is None else grid)
         noise = PathNoise(problem, stepping, self.scheme_program.step, problem.n_components)
         runner = partial(ProgramRunner, self.parts, n=self.n, clock=clock, has_times=False, noise=noise)
@@ -188,3 +209,21 @@ def linearise(
 ) -> DifferentiableRun:  # fmt: skip
     """Fixed steps as a differentiable map; with gradients with respect to their times if `has_times`."""
     return DifferentiableRun(problem, scheme, plan.n_steps, plan.grid, has_times, differences)
+
+
+def linearise_tangent(
+    problem: StochasticProblem, scheme, plan: FixedSteps, y: np.ndarray, p: np.ndarray
+) -> DifferentiableRun:
+    """Fixed steps of a stochastic equation with their derivative along (y, p): a map of the state and its tangent.
+
+    Each row of the state is followed by that of its tangent.
+    """
+    return DifferentiableRun(problem, scheme, plan.n_steps, plan.grid, False, False, Direction(y, p))
+
+
+def _require_tangent(scheme, program: StepProgram) -> None:
+    """Refuse steps that are not the same for a state and for a state with its tangent."""
+    if any(isinstance(operation, Tamed) for operation in program.operations):
+        raise NoDerivative(
+            f"{scheme.name} divides the drift by its norm, so `tangent` and `hvp` do not take it; `gradient` does"
+        )

@@ -49,8 +49,10 @@ REVERSE = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _P, _P, _
 NOISY_SWEEP = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _I, _P, _P)
 NOISY_REVERSE = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _P, _P, _P, _P)
 NOISE_CHUNK = 1024  # steps whose random variables are held at once
-DETERMINISTIC, DRAW, TIMES_ROW, TIMES_NUMBER, TIMES_MATRIX, TIMES_COLUMN, TAME = range(7)
-PRODUCT_CODE = {ELEMENTWISE: TIMES_ROW, SCALAR: TIMES_NUMBER, MATRIX: TIMES_MATRIX, COLUMN: TIMES_COLUMN}
+DETERMINISTIC, DRAW, TIMES_COMPONENTS, TIMES_MATRIX, TIMES_COLUMN, TAME = range(6)
+PRODUCT_CODE = {
+    ELEMENTWISE: TIMES_COMPONENTS, SCALAR: TIMES_COMPONENTS, MATRIX: TIMES_MATRIX, COLUMN: TIMES_COLUMN
+}  # fmt: skip
 NO_NUMBERS = np.zeros((1, 0))
 
 
@@ -206,12 +208,9 @@ def apply_nonlinear(tape, i, work, noise, h, n):
     if code == DRAW:
         for k in range(m):
             work[out, k] = noise[tape.first_variable[i] + k]
-    elif code == TIMES_ROW:
+    elif code == TIMES_COMPONENTS:
         for k in range(n):
-            work[out, k] = work[g, k] * work[z, k]
-    elif code == TIMES_NUMBER:
-        for k in range(n):
-            work[out, k] = work[g, k] * work[z, 0]
+            work[out, k] = work[g, k] * work[z, k % m]
     elif code == TIMES_COLUMN:
         for k in range(n):
             work[out, k] = work[g, k * m + tape.column[i]] * work[z, tape.entry[i]]
@@ -255,12 +254,9 @@ def transpose_product(tape, i, work, bars, n):
     """Add the gradient with respect to the diffusion of a product."""
     out, m, code = tape.n_rows + i, tape.length[i], tape.code[i]
     g, z = tape.row[i], tape.factor[i]
-    if code == TIMES_ROW:
+    if code == TIMES_COMPONENTS:
         for k in range(n):
-            bars[g, k] += bars[out, k] * work[z, k]
-    elif code == TIMES_NUMBER:
-        for k in range(n):
-            bars[g, k] += bars[out, k] * work[z, 0]
+            bars[g, k] += bars[out, k] * work[z, k % m]
     elif code == TIMES_COLUMN:
         for k in range(n):
             bars[g, k * m + tape.column[i]] += bars[out, k] * work[z, tape.entry[i]]

@@ -121,19 +121,6 @@ def call_noisy_steps_in_lanes(typing_context, address, t0, h, first, count, work
 
 
 @intrinsic
-def call_noisy_reverse(typing_context, address, t0, h, first, count, grid, states, bar, p_bar, t_bars, p, noise):
-    """The adjoint of steps with noise, `reverse` of codegen/steps/fused_steps.py."""
-    signature = types.int32(
-        types.int64, types.float64, types.float64, types.int64, types.int64, grid, states, bar, p_bar, t_bars, p, noise
-    )
-
-    def generate(context, builder, signature, arguments):
-        return _call_address(context, builder, signature, arguments)
-
-    return signature, generate
-
-
-@intrinsic
 def call_sweep_in_lanes(typing_context, address, t0, h, first, count, grid, state, states, stride, p):
     """The same with states stored, `sweep` of codegen/steps/fused_steps.py."""
     signature = types.int32(types.int64, t0, h, types.int64, types.int64, grid, state, states, types.int64, p)
@@ -148,6 +135,41 @@ def call_sweep_in_lanes(typing_context, address, t0, h, first, count, grid, stat
 def call_reverse_in_lanes(typing_context, address, t0, h, first, count, grid, states, bar, p_bar, t_bars, p):
     """Their adjoint, `reverse` of codegen/steps/fused_steps.py."""
     signature = types.int32(types.int64, t0, h, types.int64, types.int64, grid, states, bar, p_bar, t_bars, p)
+
+    def generate(context, builder, signature, arguments):
+        return _call_address(context, builder, signature, arguments)
+
+    return signature, generate
+
+
+@intrinsic
+def call_noisy_sweep_in_lanes(typing_context, address, t0, h, first, count, grid, state, states, stride, p, noise):
+    """`sweep` with the random variables of the steps."""
+    signature = types.int32(types.int64, t0, h, types.int64, types.int64, grid, state, states, types.int64, p, noise)
+
+    def generate(context, builder, signature, arguments):
+        return _call_address(context, builder, signature, arguments)
+
+    return signature, generate
+
+
+@intrinsic
+def call_noisy_reverse_in_lanes(
+    typing_context, address, t0, h, first, count, grid, states, bar, p_bar, t_bars, p, noise
+):
+    """`reverse` with the random variables of the steps."""
+    signature = types.int32(types.int64, t0, h, types.int64, types.int64, grid, states, bar, p_bar, t_bars, p, noise)
+
+    def generate(context, builder, signature, arguments):
+        return _call_address(context, builder, signature, arguments)
+
+    return signature, generate
+
+
+@intrinsic
+def call_watch_in_lanes(typing_context, address, t0, h, first, count, states, stride, values, p):
+    """Functions of many states, `watch` of codegen/steps/fused_steps.py."""
+    signature = types.int32(types.int64, t0, h, types.int64, types.int64, states, types.int64, values, p)
 
     def generate(context, builder, signature, arguments):
         return _call_address(context, builder, signature, arguments)

@@ -7,12 +7,13 @@ can be differentiated again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from stepnet.engines.numba_engine.codegen.machine_code import MachineCode
-from stepnet.engines.numba_engine.derivatives.pullbacks import PartPullback, build_parts
+from stepnet.engines.numba_engine.derivatives.pullbacks import PartPullback, build_parts, take_trace
 from stepnet.engines.numba_engine.rhs.arguments import pack
 from stepnet.engines.numba_engine.rhs.call_form import find_call_form
 from stepnet.engines.numba_engine.rhs.ladder import MOST_NODES_OF_DERIVATIVES, compile_traced, summarise, validate_code
@@ -51,6 +52,19 @@ def tangent_problem(
     if isinstance(problem, SecondOrder):
         return SecondOrder(codes[1], *halves, problem.t_span, args)
     return Partitioned(codes[0], codes[1], *halves, problem.t_span, args)
+
+
+def lift_parts(parts: tuple[PartPullback, ...], p_direction: np.ndarray) -> tuple[PartPullback, ...]:
+    """Parts of a stochastic equation with their tangents, (f, (df/dy) v + (df/dp) p_direction), as parts of (y, v).
+
+    A step of a scheme on them is the step on y, and its derivative.
+    """
+    lifted = []
+    for part in parts:
+        code = _compile(part, trace_tangent)
+        p = np.concatenate((part.field.p, p_direction))
+        lifted.append(take_trace(replace(part.field, address=code.address, p=p, keep_alive=code, comparison=None)))
+    return tuple(lifted)
 
 
 def called_tangent_problem(problem: ODE, part: PartPullback, direction: np.ndarray, p_direction: np.ndarray) -> ODE:

@@ -92,19 +92,21 @@ def build_parts(
                 "the parts of this problem cannot be traced, so a Runge-Kutta scheme has no derivative on it; "
                 "write it as an `ODE` with `vjp`"
             )
-        return (_take_trace(CompiledRHS(code.address, fields[-1].p, "traced", keep_alive=code)),)
+        return (take_trace(CompiledRHS(code.address, fields[-1].p, "traced", keep_alive=code)),)
     return tuple(_build_part(problem, *each, differences, may_loop) for each in zip(fields, functions, strict=True))
 
 
 def build_stochastic_parts(
-    problem: StochasticProblem, fields: tuple[CompiledRHS, ...], differences: bool
+    problem: StochasticProblem, fields: tuple[CompiledRHS, ...], differences: bool, may_loop: bool = True
 ) -> tuple[PartPullback, ...]:
-    """Drift, diffusion and what is derived from their traces, with their pullbacks."""
+    """Drift, diffusion and what is derived from their traces, with their pullbacks; `may_loop` as in `build_parts`."""
     functions = list_functions(problem)
     parts = []
     for i, each in enumerate(fields):
         is_derived = i >= len(functions) or getattr(each.keep_alive, "is_derived", False)
-        parts.append(_take_trace(each) if is_derived else _build_part(problem, each, functions[i], differences, True))
+        parts.append(
+            take_trace(each) if is_derived else _build_part(problem, each, functions[i], differences, may_loop)
+        )
     return tuple(parts)
 
 
@@ -118,7 +120,7 @@ def _build_part(
     if find_c_address(own) is not None:
         return PartPullback(field, find_c_address(own), "user", True, keep_alive=own)
     if own is None and getattr(field.keep_alive, "trace", None) is not None:
-        return _take_trace(field)
+        return take_trace(field)
     if own is None and field.rung == "address" and not _has_jacobian(problem):
         raise NoDerivative(f"`{which.label}` is a C function, whose derivative is not known; give `vjp`")
     block = pack(problem.args)
@@ -128,7 +130,7 @@ def _build_part(
         return _wrap_python(field, form, wrap_user_pullback(form, block, own).product, "user")
     if may_loop and getattr(field.keep_alive, "loops", None) is not None:
         try:
-            return _take_trace(field)
+            return take_trace(field)
         except CannotTrace:  # e.g. the maximum of many numbers
             pass
     return _try_other_ways(problem, field, which, form, block, differences)
@@ -158,7 +160,7 @@ def _try_other_ways(
     try:
         if not problem.trace:
             raise CannotTrace("refused")
-        return _take_trace(field, _trace_to_the_end(field, form, block, problem.t_span, which.y))
+        return take_trace(field, _trace_to_the_end(field, form, block, problem.t_span, which.y))
     except Exception as exception:
         reason = f"not traced: {summarise(exception)}"
     if _has_jacobian(problem):
@@ -185,7 +187,7 @@ def _trace_to_the_end(field: CompiledRHS, form: CallForm, block: ArgumentBlock, 
     return _long[owner]
 
 
-def _take_trace(field: CompiledRHS, code: MachineCode | None = None) -> PartPullback:
+def take_trace(field: CompiledRHS, code: MachineCode | None = None) -> PartPullback:
     """With the pullback of a trace: that of the right-hand side itself, or a longer one."""
     code = field.keep_alive if code is None else code
     pullback = _kept.get(code)

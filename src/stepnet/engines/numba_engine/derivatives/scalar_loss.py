@@ -98,6 +98,18 @@ class ScalarLoss:
             return value, self._pulled_back(y.ravel()).reshape(y.shape)
         return value, self._run("gradient", trace_gradient, y, y.ravel()).reshape(y.shape)
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether value and gradient are C functions."""
+        return self._is_traced and self._pullback is None
+
+    def find_addresses(self) -> tuple[int, int]:
+        """The addresses of C functions for the value and the gradient of a compiled loss."""
+        if "gradient" not in self._codes:
+            code = compile_traced(trace_gradient(self._codes["value"][0]))
+            self._codes["gradient"] = code, SIGNATURE(code.address)
+        return self._codes["value"][1].address, self._codes["gradient"][0].address
+
     def hessian_product(self, y: np.ndarray, v: np.ndarray) -> np.ndarray:
         """The Hessian of the loss times an array."""
         if not self._is_traced:

@@ -139,7 +139,7 @@ def accept(clock, how, now, work, new, error, h, end, n, out_t, out_y):
     """Move to the end of an attempt, save what is wanted there, and choose the length of the next one."""
     leaf, fraction, t, is_stop = end
     memory = ControlMemory(now.numbers[ERROR_1], now.numbers[ERROR_2], now.counts[WAS_REJECTED])
-    longer = h * growth(error, memory, how.betas, how.shrink, how.grow, how.aim)
+    longer = h * growth(error, memory, how.controller)
     now.numbers[H] = max(longer, now.numbers[H]) if is_stop else longer  # a stop may have shortened the step
     now.numbers[ERROR_2], now.numbers[ERROR_1] = now.numbers[ERROR_1], max(error, LEAST_ERROR)
     now.counts[WAS_REJECTED] = 0
@@ -195,5 +195,5 @@ def run_adaptive_path(fields, p, tape, scratch, how, source, clock, now, variabl
         now.counts[WAS_REJECTED] = 1
         if h < 1.5 * clock.leaf_length:
             return STEP_TOO_SMALL if np.isfinite(error) else NOT_FINITE
-        now.numbers[H] = h * shrinkage(error, how.shrink, how.safety, how.exponent)
+        now.numbers[H] = h * shrinkage(error, how.controller)
     return DONE if now.counts[NEXT_STOP] == clock.times.shape[0] else PAUSED

@@ -1,4 +1,4 @@
-"""Equal steps of many paths of a stochastic equation: groups of 16 paths in two rows of SIMD lanes.
+"""Equal steps of many paths of a stochastic equation: groups of 16 paths, one in each SIMD lane.
 
 Random variables are drawn for a chunk of steps at a time and dropped afterwards.  A path whose state becomes NaN or
 infinite is retired: its chunk is repeated step by step to find the last valid state, and the other paths continue.
@@ -14,11 +14,9 @@ from stepnet.engines.numba_engine.codegen.kernels import Kernel, compiled
 from stepnet.engines.numba_engine.codegen.machine_code import LANES
 from stepnet.engines.numba_engine.codegen.primitives import call_noisy_steps_in_lanes, call_steps_in_lanes
 from stepnet.engines.numba_engine.integrators.stepping import DONE, NOT_FINITE, PAUSED
-from stepnet.engines.numba_engine.random.step_noise import NoiseBuffers, draw_chunk, fill_variables
-from stepnet.noise.counters import GROUP
+from stepnet.engines.numba_engine.random.step_noise import NoiseBuffers, draw_chunk, fill_variables, is_only_increment
 
-HALVES = GROUP // LANES
-FIRST, LAST, STEP, SAVED, IS_LOADED, DRAWN = range(6)
+FIRST, LAST, STEP, SAVED, IS_LOADED, IS_DIRECT, DRAWN = range(7)
 
 
 class PathSteps(NamedTuple):
@@ -51,36 +49,41 @@ class PathStarts(NamedTuple):
 
 
 class PathGroup(NamedTuple):
-    """Workspace of a thread: states of both halves, their copies, parameters, random variables, retired paths."""
+    """Workspace of a thread: states, their copies, parameters, random variables, retired paths.
+
+    `place` holds the next and the last member, the step, the number of saved states, whether members are loaded,
+    whether `increments`, a view of those in `buffers`, are the random variables of the steps instead of `numbers`, and
+    the first of the paths whose draws of the whole run are there, -1 if none.
+    """
 
     work: np.ndarray
     before: np.ndarray
     p: np.ndarray
     numbers: np.ndarray
+    increments: np.ndarray
     retired: np.ndarray
     buffers: NoiseBuffers
     place: np.ndarray
 
 
 @compiled
-def find_member(group, column):
-    """The member in a column; unused columns repeat the last member."""
-    return min(group.place[FIRST] + column, group.place[LAST] - 1)
+def find_member(group, lane):
+    """The member in a lane; unused lanes repeat the last member."""
+    return min(group.place[FIRST] + lane, group.place[LAST] - 1)
 
 
 @compiled
-def count_columns(group):
-    """Columns with members of their own."""
-    return min(GROUP, group.place[LAST] - group.place[FIRST])
+def count_lanes(group):
+    """Lanes with members of their own."""
+    return min(LANES, group.place[LAST] - group.place[FIRST])
 
 
 @compiled
-def copy_states(source, target):
-    """target = source, row by row."""
-    for half in range(source.shape[0]):
-        for row in range(source.shape[1]):
-            for lane in range(LANES):
-                target[half, row, lane] = source[half, row, lane]
+def copy_rows(source, first, target, start, count):
+    """target[start:] = source[first:], `count` rows."""
+    for row in range(count):
+        for lane in range(LANES):
+            target[start + row, lane] = source[first + row, lane]
 
 
 @compiled
@@ -88,25 +91,44 @@ def load_paths(starts, even, group, n):
     """Load the next members and run the opening."""
     group.work[:] = 0.0
     group.retired[:] = 0
-    for column in range(GROUP):
-        half, lane, i = column // LANES, column % LANES, find_member(group, column)
+    for lane in range(LANES):
+        i = find_member(group, lane)
         for k in range(n):
-            group.work[half, k, lane] = starts.y0[i % starts.y0.shape[0], k]
+            group.work[k, lane] = starts.y0[i % starts.y0.shape[0], k]
         for j in range(starts.p.shape[1]):
-            group.p[half, j, lane] = starts.p[i % starts.p.shape[0], j]
-    for half in range(HALVES):
-        call_steps_in_lanes(even.opening, starts.t0, starts.h, 0, 1, group.work[half], group.p[half])
+            group.p[j, lane] = starts.p[i % starts.p.shape[0], j]
+    call_steps_in_lanes(even.opening, starts.t0, starts.h, 0, 1, group.work, group.p)
+
+
+@compiled
+def is_group_of_draws(starts, group):
+    """Whether the members are consecutive paths that begin a group of draws."""
+    path0 = starts.paths[group.place[FIRST]]
+    found = path0 % LANES == 0
+    for lane in range(count_lanes(group)):
+        found = found and starts.paths[find_member(group, lane)] == path0 + lane
+    return found
 
 
 @compiled
 def copy_increments(starts, group, count):
     """Copy the given increments of the next steps to the buffers."""
     first = group.place[STEP]
-    for column in range(GROUP):
-        path = starts.paths[find_member(group, column)]
+    for lane in range(LANES):
+        path = starts.paths[find_member(group, lane)]
         for s in range(count):
             for i in range(starts.increments.shape[2]):
-                group.buffers.W[s, i, column] = starts.increments[path, first + s, i]
+                group.buffers.W[s, i, lane] = starts.increments[path, first + s, i]
+
+
+@compiled
+def convert_buffers(noise, even, group, count):
+    """The random variables of the next steps from the buffers, unless they are there as they are."""
+    size, is_direct = even.n_variables, is_only_increment(noise)
+    group.place[IS_DIRECT] = 1 if is_direct else 0
+    if not is_direct:
+        for s in range(count):
+            fill_variables(noise, group.buffers, s, 0, LANES, group.numbers[s * size : (s + 1) * size])
 
 
 @compiled
@@ -115,66 +137,65 @@ def draw_group(noise, starts, even, group, count):
 
     Draws of whole runs are used again if the next members have the same paths.
     """
-    size, first = even.n_variables, group.place[STEP]
-    path0, n_columns = starts.paths[group.place[FIRST]], count_columns(group)
-    is_group, is_given = path0 % GROUP == 0, starts.increments.shape[0] > 0
-    for column in range(n_columns):
-        is_group = is_group and starts.paths[find_member(group, column)] == path0 + column
-    if is_group or is_given:
-        if is_group and group.place[DRAWN] == path0:
-            return
-        if is_given:
-            copy_increments(starts, group, count)
-        else:
-            draw_chunk(noise, path0, first, count, group.buffers)
-        for half in range(HALVES):
-            for s in range(count):
-                rows = slice(s * size, (s + 1) * size)
-                fill_variables(noise, group.buffers, s, half * LANES, LANES, group.numbers[half, rows])
-        is_whole = is_group and n_columns == GROUP and count == even.n_steps
-        group.place[DRAWN] = path0 if is_whole else -1
+    path0, is_group = starts.paths[group.place[FIRST]], is_group_of_draws(starts, group)
+    if is_group and group.place[DRAWN] == path0:
         return
     group.place[DRAWN] = -1
+    if starts.increments.shape[0] > 0:
+        copy_increments(starts, group, count)
+        convert_buffers(noise, even, group, count)
+    elif is_group:
+        draw_chunk(noise, path0, group.place[STEP], count, group.buffers)
+        convert_buffers(noise, even, group, count)
+    else:
+        draw_one_by_one(noise, starts, even, group, count)
+    if is_group and count_lanes(group) == LANES and count == even.n_steps:
+        group.place[DRAWN] = path0
+
+
+@compiled
+def draw_one_by_one(noise, starts, even, group, count):
+    """The random variables of the next steps of any paths; neighbours share the draws of their group."""
+    size, first = even.n_variables, group.place[STEP]
+    group.place[IS_DIRECT] = 0
     drawn = np.int64(-1)
-    for column in range(n_columns):
-        path = starts.paths[find_member(group, column)]
-        half, lane = column // LANES, column % LANES
-        if path // GROUP != drawn:
-            drawn = path // GROUP
-            draw_chunk(noise, drawn * GROUP, first, count, group.buffers)
+    for lane in range(count_lanes(group)):
+        path = starts.paths[find_member(group, lane)]
+        if path // LANES != drawn:
+            drawn = path // LANES
+            draw_chunk(noise, drawn * LANES, first, count, group.buffers)
         for s in range(count):
             rows = slice(s * size, (s + 1) * size)
-            fill_variables(noise, group.buffers, s, path % GROUP, 1, group.numbers[half, rows, lane : lane + 1])
+            fill_variables(noise, group.buffers, s, path % LANES, 1, group.numbers[rows, lane : lane + 1])
 
 
 @compiled
 def take_steps(starts, even, group, s, count):
-    """Steps s to s + count of a chunk, in all halves that have members."""
-    for half in range(1 if count_columns(group) <= LANES else HALVES):
-        numbers = group.numbers[half, s * even.n_variables :]
-        first = group.place[STEP] + s
-        call_noisy_steps_in_lanes(
-            even.steps, starts.t0, starts.h, first, count, group.work[half], group.p[half], numbers
-        )
+    """Steps s to s + count of a chunk."""
+    numbers, first = group.numbers, group.place[STEP] + s
+    if group.place[IS_DIRECT] != 0:
+        numbers = group.increments
+    numbers = numbers[s * even.n_variables :]
+    call_noisy_steps_in_lanes(even.steps, starts.t0, starts.h, first, count, group.work, group.p, numbers)
 
 
 @compiled
-def is_finite_column(work, half, lane, rows):
-    """Whether all rows of a column are finite."""
+def is_finite_lane(work, first, rows, lane):
+    """Whether some rows of a lane are finite."""
     total = 0.0
-    for row in range(rows):
-        total += work[half, row, lane] - work[half, row, lane]
+    for row in range(first, first + rows):
+        total += work[row, lane] - work[row, lane]
     return total == 0.0
 
 
 @compiled
 def store_paths(ends, even, group, j, n):
-    """Store the states of the columns as the j-th saved states of their members, unless they are not finite."""
-    for column in range(count_columns(group)):
-        half, lane, i = column // LANES, column % LANES, find_member(group, column)
-        if group.retired[column] == 0 and is_finite_column(group.work, half, lane, even.width):
+    """Store the states of the lanes as the j-th saved states of their members, unless they are not finite."""
+    for lane in range(count_lanes(group)):
+        i = find_member(group, lane)
+        if group.retired[lane] == 0 and is_finite_lane(group.work, 0, even.width, lane):
             for k in range(n):
-                ends.y[i, j, k] = group.work[half, k, lane]
+                ends.y[i, j, k] = group.work[k, lane]
             ends.saved[i] += 1
 
 
@@ -196,31 +217,36 @@ def find_stop(even, group, s, count):
 
 
 @compiled
+def retire_path(starts, ends, even, group, lane, step, states, first, n):
+    """Retire a path whose next state is not finite, and note its last state, the rows of `states` from `first` on."""
+    i = find_member(group, lane)
+    group.retired[lane] = 1
+    ends.code[i], ends.accepted[i] = NOT_FINITE, step
+    ends.t[i] = starts.t0[0] + step * starts.h[0]
+    if even.after.shape[0] == 0:
+        for k in range(n):
+            ends.y[i, 0, k] = states[first + k, lane]
+
+
+@compiled
 def retire_paths(starts, ends, even, group, count, n):
-    """Repeat a chunk step by step, and note the last valid states of the paths that become NaN or infinite."""
+    """Repeat a chunk step by step to find the last valid states of the paths that become NaN or infinite."""
     rows = even.width
-    copy_states(group.before, group.work)
+    copy_rows(group.before, 0, group.work, 0, rows)
     for s in range(count):
-        copy_states(group.work, group.before)
+        copy_rows(group.work, 0, group.before, 0, rows)
         take_steps(starts, even, group, s, 1)
-        for column in range(count_columns(group)):
-            half, lane, i = column // LANES, column % LANES, find_member(group, column)
-            if group.retired[column] == 0 and not is_finite_column(group.work, half, lane, rows):
-                group.retired[column] = 1
-                step = group.place[STEP] + s
-                ends.code[i], ends.accepted[i] = NOT_FINITE, step
-                ends.t[i] = starts.t0[0] + step * starts.h[0]
-                if even.after.shape[0] == 0:
-                    for k in range(n):
-                        ends.y[i, 0, k] = group.before[half, k, lane]
+        for lane in range(count_lanes(group)):
+            if group.retired[lane] == 0 and not is_finite_lane(group.work, 0, rows, lane):
+                retire_path(starts, ends, even, group, lane, group.place[STEP] + s, group.before, 0, n)
 
 
 @compiled
 def advance_chunk(noise, starts, ends, even, group, n):
     """One chunk of steps of the current group."""
-    count = min(even.chunk, even.n_steps - group.place[STEP])
+    count, rows = min(even.chunk, even.n_steps - group.place[STEP]), even.width
     draw_group(noise, starts, even, group, count)
-    copy_states(group.work, group.before)
+    copy_rows(group.work, 0, group.before, 0, rows)
     s = 0
     while s < count:
         stop = find_stop(even, group, s, count)
@@ -228,35 +254,45 @@ def advance_chunk(noise, starts, ends, even, group, n):
         s = stop
         store_due(ends, even, group, group.place[STEP] + s, n)
     is_valid = True
-    for column in range(count_columns(group)):
-        is_valid = is_valid and (
-            group.retired[column] != 0 or is_finite_column(group.work, column // LANES, column % LANES, even.width)
-        )
+    for lane in range(count_lanes(group)):
+        is_valid = is_valid and (group.retired[lane] != 0 or is_finite_lane(group.work, 0, rows, lane))
     if not is_valid:
         retire_paths(starts, ends, even, group, count, n)
     group.place[STEP] += count
     return count
 
 
+@compiled
+def finish_group(ends, even, group, n):
+    """Note the ends of the paths that were not retired, and go on to the next members."""
+    for lane in range(count_lanes(group)):
+        i = find_member(group, lane)
+        if group.retired[lane] == 0:
+            ends.code[i], ends.accepted[i] = DONE, even.n_steps
+    if even.after.shape[0] == 0:
+        store_paths(ends, even, group, 0, n)
+    group.place[FIRST] += count_lanes(group)
+    group.place[IS_LOADED] = 0
+
+
+@compiled
+def begin_group(starts, ends, even, group, n):
+    """Load the next members, unless they are loaded."""
+    if group.place[IS_LOADED] == 0:
+        load_paths(starts, even, group, n)
+        group.place[STEP], group.place[SAVED], group.place[IS_LOADED] = 0, 0, 1
+        store_due(ends, even, group, 0, n)
+
+
 @Kernel
 def run_paths(even, noise, starts, ends, group, n, most):
     """Equal steps of the members from place[0] to place[1], about `most` steps; PAUSED if some are left."""
-    place, done = group.place, 0
-    while place[FIRST] < place[LAST]:
-        if place[IS_LOADED] == 0:
-            load_paths(starts, even, group, n)
-            place[STEP], place[SAVED], place[IS_LOADED] = 0, 0, 1
-            store_due(ends, even, group, 0, n)
-        while place[STEP] < even.n_steps:
+    done = 0
+    while group.place[FIRST] < group.place[LAST]:
+        begin_group(starts, ends, even, group, n)
+        while group.place[STEP] < even.n_steps:
             if done >= most:
                 return PAUSED
-            done += GROUP * advance_chunk(noise, starts, ends, even, group, n)
-        for column in range(count_columns(group)):
-            i = find_member(group, column)
-            if group.retired[column] == 0:
-                ends.code[i], ends.accepted[i] = DONE, even.n_steps
-        if even.after.shape[0] == 0:
-            store_paths(ends, even, group, 0, n)
-        place[FIRST] += count_columns(group)
-        place[IS_LOADED] = 0
+            done += LANES * advance_chunk(noise, starts, ends, even, group, n)
+        finish_group(ends, even, group, n)
     return DONE

@@ -13,7 +13,13 @@ from stepnet.engines.contract import EnsembleOutcome, FixedSteps, Members, Outco
 from stepnet.engines.numba_engine.adjoint.step_sweeps import ProgramRunner, StepClock, SweepFailed
 from stepnet.engines.numba_engine.codegen.kernels import as_argument
 from stepnet.engines.numba_engine.codegen.machine_code import LANES
-from stepnet.engines.numba_engine.codegen.steps.fused_steps import NoiseLayout, write_steps
+from stepnet.engines.numba_engine.codegen.steps.fused_steps import (
+    NO_NOISE,
+    NoiseLayout,
+    write_steps,
+    write_sweep,
+    write_watch,
+)
 from stepnet.engines.numba_engine.derivatives.pullbacks import PartPullback
 from stepnet.engines.numba_engine.ensembles.ensemble_runs import (
     ATTEMPTS,
@@ -24,9 +30,11 @@ from stepnet.engines.numba_engine.ensembles.ensemble_runs import (
     member_problem,
     run_chunks,
 )
+from stepnet.engines.numba_engine.ensembles.exit_functions import SinglePathExits
 from stepnet.engines.numba_engine.ensembles.lane_kernels import MemberEnds
-from stepnet.engines.numba_engine.ensembles.path_kernels import HALVES, PathGroup, PathStarts, PathSteps, run_paths
-from stepnet.engines.numba_engine.integrators.stepping import DONE, FIELD_RAISED, NOT_FINITE, PAUSED
+from stepnet.engines.numba_engine.ensembles.path_exits import ExitSearch, ExitWorkspace, MemberExits, run_to_exits
+from stepnet.engines.numba_engine.ensembles.path_kernels import PathGroup, PathStarts, PathSteps, run_paths
+from stepnet.engines.numba_engine.integrators.stepping import DONE, EVENT, FIELD_RAISED, NOT_FINITE, PAUSED
 from stepnet.engines.numba_engine.random.step_noise import (
     CHUNK,
     PathNoise,
@@ -37,15 +45,20 @@ from stepnet.engines.numba_engine.random.step_noise import (
 )
 from stepnet.engines.numba_engine.rhs.arguments import pack
 from stepnet.engines.numba_engine.rhs.ladder import RUNGS, CompiledRHS
-from stepnet.engines.numba_engine.rhs.stochastic_parts import build_stochastic_fields, find_stochastic_program
+from stepnet.engines.numba_engine.rhs.problem_parts import build_event_fields
+from stepnet.engines.numba_engine.rhs.stochastic_parts import (
+    build_exit_fields,
+    build_stochastic_fields,
+    find_stochastic_program,
+)
 from stepnet.engines.numba_engine.runs.driver import STATUS
-from stepnet.noise.counters import GROUP
+from stepnet.events import Event
 from stepnet.problem import StochasticProblem
-from stepnet.schemes.step_program import SchemeProgram
+from stepnet.schemes.step_program import SchemeProgram, StepProgram
 from stepnet.solution import Failure, Statistics, Status
 
 STEPS_ALONE = 256  # of one path between two checks of its state
-CHUNK_OF_PATHS = 4 * GROUP
+CHUNK_OF_PATHS = 4 * LANES
 SHARED_BYTES = 2**18  # of the random variables of a group, if members with the same paths share them: half of a cache
 
 
@@ -57,15 +70,16 @@ class StochasticRun(NamedTuple):
     program: SchemeProgram
     stepping: FixedSteps
     n_components: int
+    events: tuple[Event, ...] = ()
+
+    @property
+    def layout(self) -> NoiseLayout:
+        return NoiseLayout.of(self.program.step, self.n_components)
 
     @property
     def n(self) -> int:
         """Entries of a row of the step program."""
         return self.problem.initial.size // len(self.program.state)
-
-    @property
-    def layout(self) -> NoiseLayout:
-        return NoiseLayout.of(self.program.step, self.n_components)
 
     @property
     def rung(self) -> str:
@@ -76,27 +90,31 @@ class StochasticRun(NamedTuple):
         return "; ".join(field.reason for field in self.fields if field.reason)
 
 
-def prepare_run(problem: StochasticProblem, scheme, stepping: FixedSteps) -> StochasticRun:
+def prepare_run(
+    problem: StochasticProblem, scheme, stepping: FixedSteps, events: tuple[Event, ...] = ()
+) -> StochasticRun:
     """The compiled functions and the step program of a run."""
     fields = build_stochastic_fields(problem, scheme)
     program = find_stochastic_program(problem, scheme, stepping.n_steps)
-    return StochasticRun(problem, fields, program, stepping, problem.n_components)
+    return StochasticRun(problem, fields, program, stepping, problem.n_components, events)
 
 
 def run_stochastic_ensemble(
     problem: StochasticProblem, scheme, plan: Plan, members: Members, workers: int = 1, show=ignore_progress
 ) -> EnsembleOutcome:
     """Solve for many paths; `members.paths` holds the number of each."""
-    return _run_members(prepare_run(problem, scheme, plan.stepping), scheme, members, {}, workers, show)
+    own = prepare_run(problem, scheme, plan.stepping, plan.events)
+    return run_members(own, scheme, members, {}, workers, show)
 
 
-def _run_members(
+def run_members(
     own: StochasticRun,
     scheme,
     members: Members,
     raised: dict[int, BaseException],
     workers: int = 1,
     show=ignore_progress,
+    must_have_lanes: bool = False,
 ) -> EnsembleOutcome:
     """Run all members; exceptions of the user's functions are added to `raised` by the number of the member."""
     problem = own.problem
@@ -104,16 +122,22 @@ def _run_members(
     counts = [np.zeros(members.number, np.int64) for _ in range(4)]
     states = np.full((members.number, max(1, len(after)), problem.initial.size), np.nan)
     ends = MemberEnds(states, np.full(members.number, problem.t_span[1]), *counts, np.full(members.number, PAUSED))
+    exits = MemberExits(
+        np.full(members.number, -1), np.full(members.number, np.nan), np.full_like(states[:, 0], np.nan)
+    )
     try:
-        runner = _prepare_lanes(own, members, ends, after)
+        runner = _prepare_lanes(own, members, ends, exits, after)
     except NoLanes as why:
-        alone = partial(_run_alone, own, scheme, members, ends, after, raised)
+        if must_have_lanes:
+            raise
+        alone = partial(_run_alone, own, scheme, members, ends, exits, after, raised)
         runner = ChunkRunner(partial(run_one_by_one, alone), "one by one", str(why))
-    is_whole = run_chunks(runner, _split_into_groups(members.number, workers), workers, show)
+    is_whole = run_chunks(runner, split_into_groups(members.number, workers), workers, show)
     status = _convert_codes(ends.code)
     ends.evaluations[:] = own.program.step.n_slopes * ends.accepted
     ends.t[ends.code == PAUSED] = np.nan
-    return EnsembleOutcome(ends.y, ends.t, status, *ends[2:6], runner.rung, runner.reason, (), (), not is_whole)
+    found = _list_exits(exits, len(own.events)) if own.events else ((), ())
+    return EnsembleOutcome(ends.y, ends.t, status, *ends[2:6], runner.rung, runner.reason, *found, not is_whole)
 
 
 def _convert_codes(codes: np.ndarray) -> tuple[Status, ...]:
@@ -123,8 +147,19 @@ def _convert_codes(codes: np.ndarray) -> tuple[Status, ...]:
     return tuple(Status.INTERRUPTED if code == PAUSED else STATUS[code] for code in codes.tolist())
 
 
-def _split_into_groups(count: int, workers: int) -> list[tuple[int, int]]:
-    size = max(CHUNK_OF_PATHS, -(-count // (8 * workers * GROUP)) * GROUP)
+def _list_exits(exits: MemberExits, n_events: int) -> tuple[tuple, tuple]:
+    """Times and states of the events of each member, event by event."""
+    nothing = np.zeros(0), exits.y[:0]
+    t_events, y_events = [], []
+    for i, event in enumerate(exits.event.tolist()):
+        t_events.append(tuple(exits.t[i : i + 1] if e == event else nothing[0] for e in range(n_events)))
+        y_events.append(tuple(exits.y[i : i + 1] if e == event else nothing[1] for e in range(n_events)))
+    return tuple(t_events), tuple(y_events)
+
+
+def split_into_groups(count: int, workers: int) -> list[tuple[int, int]]:
+    """A few chunks of whole groups per thread."""
+    size = max(CHUNK_OF_PATHS, -(-count // (8 * workers * LANES)) * LANES)
     return [(first, min(first + size, count)) for first in range(0, count, size)]
 
 
@@ -152,24 +187,22 @@ def find_saved_steps(save_at: np.ndarray, t_span: tuple[float, float], stepping:
 # ---- in lanes -------------------------------------------------------------------------------------------------------
 
 
-def _prepare_lanes(own: StochasticRun, members: Members, ends: MemberEnds, after: np.ndarray) -> ChunkRunner:
-    if own.stepping.grid is not None:
-        raise NoLanes("the steps are not even")
-    noise = build_step_noise(own.problem, own.stepping.n_steps, own.program.step, own.n_components)
-    if noise is None:
-        raise NoLanes("`steps` and `cells` do not match")
-    chunk = round_to_cells(noise, _choose_chunk(own, members))
-    even = _generate_steps(own, after, chunk)
-    t0, t1 = own.problem.t_span
-    clocks = np.full(LANES, t0), np.full(LANES, (t1 - t0) / own.stepping.n_steps)
-    starts = PathStarts(
-        *map(as_argument, (members.y0, members.args)), members.paths, *clocks, _collect_increments(members)
-    )
-    n = own.problem.initial.size
+def _prepare_lanes(
+    own: StochasticRun, members: Members, ends: MemberEnds, exits: MemberExits, after: np.ndarray
+) -> ChunkRunner:
+    noise = match_noise(own)
+    even = generate_steps(own, after, round_to_cells(noise, _choose_chunk(own, members)))
+    search = _generate_search(own) if own.events else None
+    starts, n = collect_starts(own, members), own.problem.initial.size
 
     def begin(first: int, last: int):
-        group = _allocate_group(own, noise, even, members.args.shape[1], first, last)
-        return partial(run_paths, even, noise, starts, ends, group, n, ATTEMPTS)
+        group = allocate_group(own, noise, even, members.args.shape[1], first, last)
+        if search is None:
+            return partial(run_paths, even, noise, starts, ends, group, n, ATTEMPTS)
+        rows, values = (even.chunk + 1) * even.width, (even.chunk + 1) * 2 * len(own.events)
+        point = np.zeros((2, (2 + n) * len(own.events))), np.zeros(max(1, members.args.shape[1]))
+        space = ExitWorkspace(np.zeros((rows, LANES)), np.zeros((values, LANES)), *point, np.zeros(LANES, int))
+        return partial(run_to_exits, even, noise, search, starts, ends, exits, group, space, n, ATTEMPTS)
 
     return ChunkRunner(begin, "lanes")
 
@@ -177,38 +210,77 @@ def _prepare_lanes(own: StochasticRun, members: Members, ends: MemberEnds, after
 def _choose_chunk(own: StochasticRun, members: Members) -> int:
     """Steps whose random variables are drawn at once: all if members share paths and there is space for them."""
     n_steps, paths = own.stepping.n_steps, members.paths
-    is_shared = members.number >= 2 * GROUP and np.array_equal(paths[:GROUP], paths[GROUP : 2 * GROUP])
-    return n_steps if is_shared and n_steps * own.layout.size * GROUP * 8 <= SHARED_BYTES else CHUNK
+    is_shared = members.number >= 2 * LANES and np.array_equal(paths[:LANES], paths[LANES : 2 * LANES])
+    return n_steps if is_shared and n_steps * own.layout.size * LANES * 8 <= SHARED_BYTES else CHUNK
 
 
-def _collect_increments(members: Members) -> np.ndarray:
-    return np.zeros((0, 0, 0)) if members.increments is None else as_argument(members.increments)
+def match_noise(own: StochasticRun) -> StepNoise:
+    """The numbers of the draws for equal steps."""
+    if own.stepping.grid is not None:
+        raise NoLanes("the steps are not even")
+    noise = build_step_noise(own.problem, own.stepping.n_steps, own.program.step, own.n_components)
+    if noise is None:
+        raise NoLanes("`steps` and `cells` do not match")
+    return noise
 
 
-def _generate_steps(own: StochasticRun, after: np.ndarray, chunk: int) -> PathSteps:
-    n, layout = own.n, own.layout
-    opening, step = own.program.opening, own.program.step
+def collect_starts(own: StochasticRun, members: Members) -> PathStarts:
+    """The initial data of all members."""
+    t0, t1 = own.problem.t_span
+    clocks = np.full(LANES, t0), np.full(LANES, (t1 - t0) / own.stepping.n_steps)
+    increments = np.zeros((0, 0, 0)) if members.increments is None else as_argument(members.increments)
+    return PathStarts(*map(as_argument, (members.y0, members.args)), members.paths, *clocks, increments)
+
+
+def find_address(own: StochasticRun, program: StepProgram, which: str, write, noise: NoiseLayout) -> int:
+    """Generated code for a program in lanes."""
+    return find_lane_address(own.fields, program, ("paths", own.n, noise.size), which, write, program.n_slopes)
+
+
+def generate_steps(own: StochasticRun, after: np.ndarray, chunk: int) -> PathSteps:
+    """Steps in lanes, `chunk` of them at a time."""
+    opening, step, layout = own.program.opening, own.program.step, own.layout
 
     def find(program, noise):
-        write = partial(write_steps, program, range(step.n_rows), n, is_wide=True, noise=noise)
-        return find_lane_address(own.fields, program, ("paths", n, noise.size), "steps", write, program.n_slopes)
+        write = partial(write_steps, program, range(step.n_rows), own.n, is_wide=True, noise=noise)
+        return find_address(own, program, "steps", write, noise)
 
-    addresses = find(opening, NoiseLayout({}, 0)), find(step, layout)
-    return PathSteps(*addresses, own.stepping.n_steps, after, step.n_rows * n, layout.size, chunk)
+    addresses = find(opening, NO_NOISE), find(step, layout)
+    return PathSteps(*addresses, own.stepping.n_steps, after, step.n_rows * own.n, layout.size, chunk)
 
 
-def _allocate_group(
+def generate_sweep(own: StochasticRun) -> int:
+    """Steps in lanes that store their states."""
+    write = partial(write_sweep, own.program.step, is_even=True, is_back=False, is_wide=True, noise=own.layout)
+    return find_address(own, own.program.step, "sweep", write, own.layout)
+
+
+def _generate_search(own: StochasticRun) -> ExitSearch:
+    """The search for exits in lanes."""
+    functions = build_event_fields(own.problem, own.events)
+    fields = build_exit_fields(own.problem, own.fields[1], functions)
+    if fields is None:
+        raise NoLanes("; ".join(function.reason for function in functions if function.reason) or own.reason)
+    watch = find_lane_address(fields[:1], write_watch, own.n, "watch", write_watch, 1)
+    directions = np.array([event.direction for event in own.events], float)
+    has_bridge = np.array([event.bridge for event in own.events], np.int64)
+    return ExitSearch(generate_sweep(own), watch, fields[1].address, directions, has_bridge)
+
+
+def allocate_group(
     own: StochasticRun, noise: StepNoise, even: PathSteps, n_parameters: int, first: int, last: int
 ) -> PathGroup:
-    m, rows = own.n_components, (HALVES, even.width, LANES)
+    """The workspace of a thread."""
+    buffers = allocate_buffers(noise, own.n_components, even.chunk)
     return PathGroup(
-        np.zeros(rows),
-        np.zeros(rows),
-        np.zeros((HALVES, max(1, n_parameters), LANES)),
-        np.zeros((HALVES, even.chunk * even.n_variables, LANES)),
-        np.zeros(GROUP, np.int64),
-        allocate_buffers(noise, m, even.chunk),
-        np.array([first, last, 0, 0, 0, -1]),
+        np.zeros((even.width, LANES)),
+        np.zeros((even.width, LANES)),
+        np.zeros((max(1, n_parameters), LANES)),
+        np.zeros((even.chunk * even.n_variables, LANES)),
+        buffers.W.reshape(-1, LANES),
+        np.zeros(LANES, np.int64),
+        buffers,
+        np.array([first, last, 0, 0, 0, 0, -1]),
     )
 
 
@@ -245,7 +317,14 @@ def run_one_by_one(run_alone, first: int, last: int):
 
 
 def _run_alone(
-    own: StochasticRun, scheme, members: Members, ends: MemberEnds, after: np.ndarray, raised: dict, i: int
+    own: StochasticRun,
+    scheme,
+    members: Members,
+    ends: MemberEnds,
+    exits: MemberExits,
+    after: np.ndarray,
+    raised: dict,
+    i: int,
 ) -> None:
     """Solve for one path, storing the states of a few steps at a time."""
     problem = replace(member_problem(own.problem, members, i), path=int(members.paths[i]))
@@ -253,7 +332,8 @@ def _run_alone(
     parts = tuple(PartPullback(field, 0, "none", False) for field in mine.fields)
     increments = None if members.increments is None else members.increments[problem.path]
     runner = build_runner(mine, problem, parts, increments)
-    n, n_steps = problem.initial.size, own.stepping.n_steps
+    n, n_steps, times = problem.initial.size, own.stepping.n_steps, find_step_times(problem, own.stepping)
+    search = SinglePathExits(problem, own.events) if own.events else None
     state = np.zeros((own.program.step.n_rows, own.n))
     flat = state.reshape(-1)[:n]
     flat[:] = problem.initial
@@ -270,6 +350,12 @@ def _run_alone(
         except Exception as exception:  # raised by the user's function
             code, raised[i] = FIELD_RAISED, exception
         n_valid = _count_valid(states[:count])
+        if search is not None:
+            inside = [*states[:n_valid, :n], flat] if code == DONE and n_valid == count else states[:n_valid, :n]
+            found = search.find(at, times[at : at + len(inside)], np.array(inside))
+            if found is not None:
+                _stop_at(search, ends, exits, after, i, at, times, np.array(inside), found)
+                return
         _store_states(ends, after, i, at, states[:n_valid, :n])
         if code == DONE and n_valid == count:
             at, last = at + count, flat
@@ -280,7 +366,28 @@ def _run_alone(
         _store_states(ends, after, i, n_steps, flat[None])
     if not len(after):
         ends.y[i, 0] = last
-    ends.code[i], ends.accepted[i], ends.t[i] = code, at, find_step_times(problem, own.stepping)[at]
+    ends.code[i], ends.accepted[i], ends.t[i] = code, at, times[at]
+
+
+def _stop_at(
+    search: SinglePathExits,
+    ends: MemberEnds,
+    exits: MemberExits,
+    after: np.ndarray,
+    i: int,
+    at: int,
+    times: np.ndarray,
+    states: np.ndarray,
+    found: tuple[int, int, float],
+) -> None:
+    """Note the exit of a path, given the states from step `at` on."""
+    s, exits.event[i], theta = found
+    t = times[at + s] + theta * (times[at + s + 1] - times[at + s])
+    exits.t[i], exits.y[i] = t, search.project(found[1], t, states[s] + theta * (states[s + 1] - states[s]))
+    _store_states(ends, after, i, at, states[: s + 1])
+    if not len(after):
+        ends.y[i, 0] = exits.y[i]
+    ends.code[i], ends.accepted[i], ends.t[i] = EVENT, at + s + 1, t
 
 
 def _count_valid(states: np.ndarray) -> int:
@@ -306,19 +413,24 @@ def find_step_times(problem: StochasticProblem, stepping: FixedSteps) -> np.ndar
 
 def run_path(problem: StochasticProblem, scheme, plan: Plan) -> Outcome:
     """Solve for one path: an ensemble of one."""
-    own, began = prepare_run(problem, scheme, plan.stepping), time.perf_counter()
+    own, began = prepare_run(problem, scheme, plan.stepping, plan.events), time.perf_counter()
     wanted, raised = _find_wanted_times(problem, plan), {}
     one, span = np.ones((1, problem.initial.size)), np.array([problem.t_span])
     start = problem.initial[None], pack(problem.args).values[None]
     members = Members(1, *start, span, one, one, wanted[None], np.array([problem.path]))
-    found = _run_members(own, scheme, members, raised)
+    found = run_members(own, scheme, members, raised)
     count, t_end = int(found.saved[0]), float(found.t_end[0])
     numbers = int(found.accepted[0]), 0, int(found.evaluations[0])
     statistics = Statistics(*numbers, own.rung, own.reason, run_time=time.perf_counter() - began)
     failure = None
-    if found.status[0] not in (Status.COMPLETED, Status.INTERRUPTED):
+    if found.status[0] not in (Status.COMPLETED, Status.EVENT, Status.INTERRUPTED):
         failure = _describe_failure(problem, plan.stepping, found, raised.get(0))
-    return Outcome(wanted[:count], found.y[0, :count], found.status[0], statistics, failure, t_end=t_end)
+    t, y, events = wanted[:count], found.y[0, :count], ((), ())
+    if plan.events:
+        events = found.t_events[0], found.y_events[0]
+        if found.status[0] is Status.EVENT and plan.saving.at is None:  # the path ends there
+            t, y = np.append(t, t_end), np.concatenate((y, *events[1]))
+    return Outcome(t, y, found.status[0], statistics, failure, *events, t_end=t_end)
 
 
 def _find_wanted_times(problem: StochasticProblem, plan: Plan) -> np.ndarray:

@@ -9,10 +9,28 @@ from __future__ import annotations
 import numpy as np
 
 from stepnet.engines.numba_engine.codegen.intrinsics.exact_arithmetic import exact
-from stepnet.engines.numba_engine.random.normals import HALF, LOW, ZERO, U, convert_to_normals, draw_words
+from stepnet.engines.numba_engine.random.normals import (
+    HALF,
+    LOW,
+    ZERO,
+    U,
+    convert_to_normals,
+    convert_to_uniform,
+    draw_words,
+)
 from stepnet.noise import bridge, discrete
-from stepnet.noise.counters import CELL_AREA, CELL_INCREMENT, GROUP, HALF_GROUP, NODE, THREE_POINT, TWO_POINT
+from stepnet.noise.counters import (
+    CELL_AREA,
+    CELL_INCREMENT,
+    EXIT,
+    GROUP,
+    HALF_GROUP,
+    NODE,
+    THREE_POINT,
+    TWO_POINT,
+)
 
+BITS_OF_HALF = HALF_GROUP.bit_length() - 1
 PATHS_OF_A_DRAW = discrete.PATHS_OF_A_DRAW
 LEAST_UPPER = U(2**32 - discrete.SIXTH)
 SIXTH, ROOT_3 = U(discrete.SIXTH), discrete.ROOT_3
@@ -57,6 +75,44 @@ def fill_row(seed, stream, path0, cell, component, row):
         for j in range(half):
             x, y = convert_to_normals(bits[first + j], bits[first + HALF_GROUP + j])
             row[first + j], row[first + HALF_GROUP + j] = x, y
+
+
+@exact
+def draw_cell_words(seed, stream, path0, cell0, stride, n_cells, component, words):
+    """Words of one component of 16 paths in `n_cells` cells: cell0, cell0 + stride, ...
+
+    Column 8 s + j belongs to cell s and to the paths path0 + j and path0 + 8 + j.  Many cells at once keep the
+    processor busy, where one cell has to wait for its ten rounds.
+    """
+    pair0 = path0 >> 1
+    for k in range(HALF_GROUP * n_cells):
+        pair, cell = U(pair0 + (k & (HALF_GROUP - 1))), cell0 + stride * (k >> BITS_OF_HALF)
+        a, b = draw_words(ZERO, U(cell), pair, pack_last_word(stream, component, pair), seed)
+        words[0, k], words[1, k] = a, b
+
+
+@exact
+def convert_to_increments(words, n_cells, scale, rounder, out):
+    """Increments from the words of many cells; `words` and `out` must not overlap."""
+    for k in range(HALF_GROUP * n_cells):
+        x, y = convert_to_normals(words[0, k], words[1, k])
+        out[0, k], out[1, k] = quantise(scale * x, rounder), quantise(scale * y, rounder)
+
+
+@exact
+def convert_to_areas(words, n_cells, scale, out):
+    """Space-time Levy areas from the words of many cells."""
+    for k in range(HALF_GROUP * n_cells):
+        x, y = convert_to_normals(words[0, k], words[1, k])
+        out[0, k], out[1, k] = scale * x, scale * y
+
+
+@exact
+def place_cells(columns, n_cells, every, component, out):
+    """out[every s, component] = the 16 numbers of cell s, which are in two halves."""
+    for s in range(n_cells):
+        for j in range(GROUP):
+            out[every * s, component, j] = columns[j >> BITS_OF_HALF, HALF_GROUP * s + (j & (HALF_GROUP - 1))]
 
 
 @exact
@@ -140,3 +196,11 @@ def draw_three_point(seed, path0, step, out):
             a, b = draw_words(ZERO, U(step), group, pack_last_word(THREE_POINT, i, group), seed)
             for j, word in enumerate((a >> HALF, a & LOW, b >> HALF, b & LOW)):
                 out[i, first + j] = -ROOT_3 if word < SIXTH else (ROOT_3 if word >= LEAST_UPPER else 0.0)
+
+
+@exact
+def draw_uniform(seed, path, step, event):
+    """A uniform number in (0, 1) for a path, a step and an event."""
+    number = U(path)
+    a, _ = draw_words(ZERO, U(step), number, pack_last_word(EXIT, event, number), seed)
+    return convert_to_uniform(a)

@@ -15,22 +15,24 @@ from stepnet.engines.numba_engine.codegen.intrinsics.exact_arithmetic import exa
 from stepnet.engines.numba_engine.codegen.kernels import Kernel, compiled
 from stepnet.engines.numba_engine.codegen.steps.fused_steps import NoiseLayout
 from stepnet.engines.numba_engine.random.increments import (
-    draw_areas,
-    draw_increments,
+    convert_to_areas,
+    convert_to_increments,
+    draw_cell_words,
     draw_three_point,
     draw_two_point,
     join,
+    place_cells,
     refine_cell,
 )
 from stepnet.engines.numba_engine.random.paths import evaluate
 from stepnet.noise import NoiseGrid, step_variables, three_point, two_point
-from stepnet.noise.counters import GROUP
+from stepnet.noise.counters import CELL_AREA, CELL_INCREMENT, GROUP, HALF_GROUP
 from stepnet.noise.grid import DEFAULT_LEVELS
 from stepnet.noise.reference import BrownianPaths
 from stepnet.problem import StochasticProblem
 from stepnet.schemes.step_program import Noise, StepProgram
 
-CHUNK = 32  # steps whose random variables are drawn at once; more if a cell has more
+CHUNK = 64  # steps whose random variables are drawn at once; more if a cell has more
 LONGEST_CHUNK = 1024  # of one path
 
 W, I10, I11_SCALED, I111, ROOT, I11, J11, V, V2, I11_PAIRS, J11_PAIRS, V2_PAIRS = range(12)
@@ -77,35 +79,36 @@ class StepNoise(NamedTuple):
 class NoiseBuffers(NamedTuple):
     """Increments, areas, three-point and two-point variables of a chunk of steps, (steps, components, 16).
 
-    `spare` holds an increment and an area.
+    The rest is workspace of the draws: a second pair of increments and areas for cells that are joined, and the words
+    of one component and its numbers.
     """
 
     W: np.ndarray
     H: np.ndarray
     V: np.ndarray
     S: np.ndarray
-    spare: np.ndarray
+    more_increments: np.ndarray
+    more_areas: np.ndarray
+    words: np.ndarray
+    columns: np.ndarray
 
 
 @compiled
 def draw_chunk(noise, path0, first, count, buffers):
-    """Draw for 16 paths from `path0` on; `first` is the first step of a cell."""
-    W_, H_ = buffers.W, buffers.H
-    root, area = np.sqrt(noise.length), np.sqrt(noise.length / 12.0)
-    per_cell = 1 << noise.levels
+    """Draw for 16 paths from `path0` on; `first` is the first step of a cell, and the steps are whole cells."""
     is_refined, has_areas = noise.levels > 0, noise.has_areas != 0
-    s = 0
-    while s < count:
-        cell = ((first + s) >> noise.levels) * noise.joined
-        draw_increments(noise.seed, path0, cell, root, noise.rounder, W_[s])
-        if is_refined or has_areas:
-            draw_areas(noise.seed, path0, cell, area, H_[s])
-        if is_refined:
-            rows = slice(s, s + per_cell)
-            refine_cell(noise.seed, path0, cell, noise.length, noise.rounder, noise.levels, W_[rows], H_[rows])
-        for k in range(1, noise.joined):
-            append_cell(noise, path0, cell + k, float(k), root, area, has_areas, W_[s], H_[s], buffers.spare)
-        s += per_cell
+    per_cell, cell0 = 1 << noise.levels, (first >> noise.levels) * noise.joined
+    n_cells = (count + per_cell - 1) >> noise.levels
+    draw_intervals(noise, path0, cell0, n_cells, is_refined or has_areas, buffers.W, buffers.H, buffers)
+    more_increments, more_areas = buffers.more_increments, buffers.more_areas
+    for k in range(1, noise.joined):
+        draw_intervals(noise, path0, cell0 + k, n_cells, has_areas, more_increments, more_areas, buffers)
+        join_intervals(float(k), n_cells, has_areas, buffers)
+    if is_refined:
+        for s in range(n_cells):
+            rows = slice(s * per_cell, (s + 1) * per_cell)
+            W_, H_ = buffers.W[rows], buffers.H[rows]
+            refine_cell(noise.seed, path0, cell0 + s, noise.length, noise.rounder, noise.levels, W_, H_)
     if noise.has_points != 0:
         for s in range(count):
             draw_three_point(noise.seed, path0, first + s, buffers.V[s])
@@ -114,18 +117,31 @@ def draw_chunk(noise, path0, first, count, buffers):
             draw_two_point(noise.seed, path0, first + s, buffers.S[s])
 
 
+@compiled
+def draw_intervals(noise, path0, cell0, n_cells, has_areas, W_, H_, buffers):
+    """Increments, and areas if wanted, of every `joined`-th cell from cell0 on, at the first step of each."""
+    words, columns, per_cell = buffers.words, buffers.columns, 1 << noise.levels
+    for i in range(W_.shape[1]):
+        draw_cell_words(noise.seed, CELL_INCREMENT, path0, cell0, noise.joined, n_cells, i, words)
+        convert_to_increments(words, n_cells, np.sqrt(noise.length), noise.rounder, columns)
+        place_cells(columns, n_cells, per_cell, i, W_)
+        if has_areas:
+            draw_cell_words(noise.seed, CELL_AREA, path0, cell0, noise.joined, n_cells, i, words)
+            convert_to_areas(words, n_cells, np.sqrt(noise.length / 12.0), columns)
+            place_cells(columns, n_cells, per_cell, i, H_)
+
+
 @exact
-def append_cell(noise, path0, cell, k, root, area, has_areas, W_, H_, spare):
-    """Join the next cell to an interval of k cells."""
-    draw_increments(noise.seed, path0, cell, root, noise.rounder, spare[0])
-    if has_areas:
-        draw_areas(noise.seed, path0, cell, area, spare[1])
-    for i in range(W_.shape[0]):
-        for j in range(W_.shape[1]):
-            if has_areas:
-                W_[i, j], H_[i, j] = join(W_[i, j], H_[i, j], k, spare[0, i, j], spare[1, i, j], 1.0)
-            else:
-                W_[i, j] += spare[0, i, j]
+def join_intervals(k, n_cells, has_areas, buffers):
+    """Join the next cells to intervals of k cells each."""
+    W_, H_, more_W, more_H = buffers.W, buffers.H, buffers.more_increments, buffers.more_areas
+    for s in range(n_cells):
+        for i in range(W_.shape[1]):
+            for j in range(GROUP):
+                if has_areas:
+                    W_[s, i, j], H_[s, i, j] = join(W_[s, i, j], H_[s, i, j], k, more_W[s, i, j], more_H[s, i, j], 1.0)
+                else:
+                    W_[s, i, j] += more_W[s, i, j]
 
 
 @exact
@@ -189,6 +205,12 @@ def fill_variables(noise, buffers, s, first_column, width, out):
                     out[row + i, lane] = convert_variable(code, buffers.W[s, i, c], area, point, h, root)
 
 
+@compiled
+def is_only_increment(noise):
+    """Whether dW is the only random variable of a step, so that buffers hold the variables as they are."""
+    return noise.codes.shape[0] == 1 and noise.codes[0] == W
+
+
 @Kernel
 def fill_path(noise, path, first, count, buffers, out):
     """The random variables of steps of one path, (steps, variables, 1); `first` is the first step of a cell."""
@@ -247,7 +269,9 @@ def allocate_buffers(noise: StepNoise, n_components: int, steps: int) -> NoiseBu
     shape = (steps, n_components, GROUP)
     H = np.zeros(shape if noise.has_areas or noise.levels else (steps, 1, 1))
     points, signs = (np.zeros(shape if has else (steps, 1, 1)) for has in (noise.has_points, noise.has_signs))
-    return NoiseBuffers(np.zeros(shape), H, points, signs, np.zeros((2, n_components, GROUP)))
+    more = (np.zeros(shape), np.zeros_like(H)) if noise.joined > 1 else (np.zeros((1, 1, 1)), np.zeros((1, 1, 1)))
+    columns = (2, HALF_GROUP * (steps >> noise.levels))
+    return NoiseBuffers(np.zeros(shape), H, points, signs, *more, np.zeros(columns, np.uint64), np.zeros(columns))
 
 
 def round_to_cells(noise: StepNoise, steps: int) -> int:

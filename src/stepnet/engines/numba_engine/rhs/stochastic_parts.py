@@ -6,6 +6,7 @@ For columns g_j of the diffusion the derivatives are (dg_j/dy) g_k.  Diagonal no
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from weakref import WeakKeyDictionary
 
 from stepnet.engines.numba_engine.codegen.machine_code import MachineCode
@@ -144,3 +145,42 @@ def _correct_drift(problem: SDE, drift: CompiledRHS, diffusion: CompiledRHS) -> 
     code = _derive(diffusion, ("drift", id(drift.keep_alive), problem.correction, kind), build)
     code.keep_drift = drift.keep_alive  # its id is in the key
     return replace(drift, address=code.address, keep_alive=code, comparison=None, replay=None)
+
+
+def build_exit_fields(
+    problem: SDE, diffusion: CompiledRHS, events: tuple[CompiledRHS, ...]
+) -> tuple[CompiledRHS, CompiledRHS] | None:
+    """Functions for the exits of paths, None if one is not traced.
+
+    For each event d(t, y) in turn: d and v = sum_j (grad d . g_j)^2; and the same with sum_j (grad d . g_j) g_j.
+    """
+    traces = [_find_trace(field) for field in (diffusion, *events)]
+    if None in traces:
+        return None
+    kind, ids = find_product_kind(problem), [id(event.keep_alive) for event in events]
+    found = []
+    for is_long in (False, True):
+        code = _derive(diffusion, ("exits", is_long, kind, *ids), partial(_trace_exits, kind, is_long, *traces))
+        code.keep_events = events  # their ids are in the key
+        found.append(replace(diffusion, address=code.address, keep_alive=code))
+    return found[0], found[1]
+
+
+def _trace_exits(kind: str, has_direction: bool, spread: Trace, *functions: Trace) -> Trace:
+    graph, n = Graph(4 * MOST_NODES_OF_DERIVATIVES), spread.n
+    g, y = _copy_into(graph, spread), [graph.node("y", i) for i in range(n)]
+    m = len(g) // n
+    columns = [{i: g[i]} for i in range(n)] if kind == ELEMENTWISE else [
+        {i: g[i * m + j] for i in range(n)} for j in range(m)
+    ]  # fmt: skip
+    outputs = []
+    for function in functions:
+        (d,) = _copy_into(graph, function)
+        v, direction = graph.constant(0.0), [graph.constant(0.0)] * n
+        for column in columns:
+            (speed,) = pushforward(graph, [d], {y[i]: node for i, node in column.items()})
+            v = graph.apply("add", v, graph.apply("mul", speed, speed))
+            for i, node in column.items():
+                direction[i] = graph.apply("add", direction[i], graph.apply("mul", speed, node))
+        outputs += [d, v, *(direction if has_direction else ())]
+    return Trace(graph, outputs, n, spread.n_parameters)

@@ -10,13 +10,15 @@ coefficients as literals; kernels call this code in place of their own stages.
                   int64 stride, const double *p)                   many steps, the state before each of them stored
     int32 reverse(double t0, double h, int64 first, int64 count, const double *grid, const double *states,
                   double *bar, double *p_bar, double *t_bars, const double *p)         their adjoint, last step first
+    int32 watch  (double t0, double h, int64 first, int64 count, const double *states, int64 stride, double *values,
+                  const double *p)                                                functions of the states before steps
 
-The last two go over even steps, or over those between the times in `grid`.  `bar` is the gradient with respect to the
-state, `p_bar` and `t_bars` (that of t0, and sum (t_n - t0) t_n_bar + h_n h_n_bar) are added to.
+`sweep` and `reverse` go over even steps, or over those between the times in `grid`.  `bar` is the gradient with respect
+to the state, `p_bar` and `t_bars` (that of t0, and sum (t_n - t0) t_n_bar + h_n h_n_bar) are added to.
 
 Steps with noise take one more argument, `const double *noise`, the random variables of one step after the other.
 
-The last three also run in lanes, where every number, t0 and h included, is a row of as many as there are lanes.
+All but `attempt` also run in lanes, where every number, t0 and h included, is a row of as many as there are lanes.
 """
 
 from __future__ import annotations
@@ -45,8 +47,9 @@ REVERSE = (
     "i64 %first, i64 %count, ptr noalias readonly %grid, ptr noalias readonly %states, ptr noalias %bar, "
     "ptr noalias %p_bar, ptr noalias %t_bars, ptr noalias readonly %p"
 )
-
-
+WATCH = (
+    "i64 %first, i64 %count, ptr noalias readonly %states, i64 %stride, ptr noalias %values, ptr noalias readonly %p"
+)
 NOISE_ARGUMENT = ", ptr noalias readonly %noise"
 
 
@@ -207,6 +210,27 @@ def write_reverse(
         step.lines = lines
         step.store_rows(new, "bar", rows, n)
         return _write_timed_function("reverse", REVERSE, step, noise)
+
+    return write
+
+
+def write_watch() -> Callable[[list], str]:
+    """Assembly in lanes of functions of time and state, evaluated at the states before many even steps."""
+
+    def write(traces) -> str:
+        (trace,), step = traces, _write_timed_step(traces, is_wide=True)
+
+        def body(t, h, state):
+            step.lines.append("%place = mul i64 %i, %stride")
+            step.lines.append(f"%kept = getelementptr {step.real}, ptr %states, i64 %place")
+            (y,) = step.load_rows("kept", [0], trace.n, trace.n)
+            step.lines.append(f"%value_place = mul i64 %i, {len(trace.outputs)}")
+            step.lines.append(f"%found = getelementptr {step.real}, ptr %values, i64 %value_place")
+            step.store_rows([step.slopes(trace, t, y)], "found", [0], 0)
+            return state
+
+        step.lines, _ = _write_loop(step, [[step.literal(0.0)]], body, is_even=True)
+        return _write_timed_function("watch", WATCH, step, NO_NOISE)
 
     return write
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from stepnet.engines.numba_engine.codegen.machine_code import LANES, AssemblyWriter
 from stepnet.engines.numba_engine.tracing.trace import Trace
-from stepnet.schemes.step_program import COLUMN, MATRIX, SCALAR, Noise, Product, Slope, StepProgram, Sum, Tamed
+from stepnet.schemes.step_program import COLUMN, MATRIX, Noise, Product, Slope, StepProgram, Sum, Tamed
 
 NOISE = "noise_row"  # the random variables of the current step
 
@@ -119,7 +119,11 @@ class GeneratedStep(AssemblyWriter):
         if operation.kind == MATRIX:
             m = len(z)
             return [self.dot(g[i * m : (i + 1) * m], z) for i in range(len(g) // m)]
-        return [self.multiply(x, y) for x, y in zip(g, z * len(g) if operation.kind == SCALAR else z, strict=True)]
+        return self.times_components(g, z)
+
+    def times_components(self, x: list[str], z: list[str]) -> list[str]:
+        """Entry i times component i mod m, as there may be several blocks of entries, or one component for all."""
+        return [self.multiply(value, z[i % len(z)]) for i, value in enumerate(x)]
 
     def tamed(self, x: list[str], h: str) -> list[str]:
         """x / (1 + h |x|)."""
@@ -193,9 +197,7 @@ class GeneratedStep(AssemblyWriter):
         elif operation.kind == MATRIX:
             found = [self.multiply(x, y) for x in bar for y in z]
         else:
-            found = [
-                self.multiply(x, y) for x, y in zip(bar, z * len(bar) if operation.kind == SCALAR else z, strict=True)
-            ]
+            found = self.times_components(bar, z)
         self.add_to(bars, operation.diffusion, found)
 
     def _transpose_tamed(self, operation: Tamed, rows, bars, bar, h, times) -> None:
