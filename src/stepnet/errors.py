@@ -217,7 +217,14 @@ class StiffnessWarning(UserWarning):
 
 
 class MonteCarloWarning(UserWarning):
-    """An estimate whose error is known poorly, or whose levels do not fit together."""
+    """An estimate whose error is known poorly, or whose levels do not fit together.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> issubclass(sn.MonteCarloWarning, UserWarning)
+    True
+    """
 
 
 class AdjointWarning(UserWarning):

@@ -429,7 +429,8 @@ class Langevin:
 
     Examples
     --------
-    >>> well = Langevin(lambda t, q: -q, [1.0], [0.0], (0.0, 10.0), friction=0.5, temperature=2.0)
+    >>> import stepnet as sn
+    >>> well = sn.Langevin(lambda t, q: -q, [1.0], [0.0], (0.0, 10.0), friction=0.5, temperature=2.0)
     >>> well.n_components
     1
     """

@@ -16,7 +16,27 @@ from stepnet.solving.planning import AdaptiveOptions
 
 
 class LikelihoodRatioGradient(NamedTuple):
-    """An expectation, its derivatives with respect to the numbers of `args`, and the standard errors of both."""
+    """An expectation, its derivatives with respect to the numbers of `args`, and the standard errors of both.
+
+    Parameters
+    ----------
+    value : float
+        The mean of the payoffs.
+    args : array
+        The derivatives with respect to the numbers of `args`.
+    value_error, args_error : float, array
+        Standard errors.
+    paths : int
+        The number of paths.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> sde = sn.SDE(lambda t, y, a: a * y, lambda t, y, a: 0.2 * y, [1.0], (0.0, 1.0), (0.05,))
+    >>> found = sn.likelihood_ratio_gradient(sde, lambda y: y[0], paths=1000, steps=8)
+    >>> found.paths, found.args.shape
+    (1000, (1,))
+    """
 
     value: float
     args: np.ndarray
@@ -66,7 +86,7 @@ def likelihood_ratio_gradient(
 
     >>> import stepnet as sn
     >>> gbm = sn.SDE(lambda t, y, a, s: a * y, lambda t, y, a, s: s * y, [1.0], (0.0, 1.0), (0.05, 0.2))
-    >>> found = likelihood_ratio_gradient(gbm, lambda y: float(y[0] > 1.0), paths=4096, steps=16)
+    >>> found = sn.likelihood_ratio_gradient(gbm, lambda y: float(y[0] > 1.0), paths=4096, steps=16)
     >>> found.args.shape
     (2,)
     """

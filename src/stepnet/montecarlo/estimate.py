@@ -41,6 +41,14 @@ class Estimate:
         Seconds.
     message : str
         Whether the estimate is complete.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> sde = sn.SDE(lambda t, y: -y, lambda t, y: 0.5 + 0.0 * y, [1.0], (0.0, 1.0))
+    >>> found = sn.montecarlo.feynman_kac(sde, lambda y: y[0], paths=64, steps=10)
+    >>> found.interval[0] < found.value < found.interval[1]
+    True
     """
 
     value: Numbers

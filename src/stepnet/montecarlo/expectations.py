@@ -122,8 +122,9 @@ def feynman_kac(
 
     Examples
     --------
-    >>> sde = SDE(lambda t, y: -y, lambda t, y: 0.5 + 0.0 * y, [1.0], (0.0, 1.0))
-    >>> found = feynman_kac(sde, lambda y: y[0] ** 2, paths=4096, sampling="quasi")
+    >>> import stepnet as sn
+    >>> sde = sn.SDE(lambda t, y: -y, lambda t, y: 0.5 + 0.0 * y, [1.0], (0.0, 1.0))
+    >>> found = sn.montecarlo.feynman_kac(sde, lambda y: y[0] ** 2, paths=4096, sampling="quasi")
     >>> abs(found.value - 0.2418) < 0.01  # exp(-2) + (1 - exp(-2)) / 8 and the error of 100 steps
     True
     """

@@ -105,8 +105,9 @@ def multilevel(
 
     Examples
     --------
-    >>> gbm = SDE(lambda t, y: 0.05 * y, lambda t, y: 0.2 * y, [1.0], (0.0, 1.0))
-    >>> found = multilevel(gbm, lambda y: y[0], error=2e-3, scheme="milstein")
+    >>> import stepnet as sn
+    >>> gbm = sn.SDE(lambda t, y: 0.05 * y, lambda t, y: 0.2 * y, [1.0], (0.0, 1.0))
+    >>> found = sn.montecarlo.multilevel(gbm, lambda y: y[0], error=2e-3, scheme="milstein")
     >>> abs(found.value - 1.05127) < 8e-3
     True
     """

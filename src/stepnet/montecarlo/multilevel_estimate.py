@@ -26,6 +26,14 @@ class Level:
     consistency : float
         |E[fine - coarse] - E[fine] + E[fine of the level below]| in units of three standard errors; more than one
         means that the coarse value does not have the law of the fine value below (M. B. Giles 2015).
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> gbm = sn.SDE(lambda t, y: 0.05 * y, lambda t, y: 0.2 * y, [1.0], (0.0, 1.0))
+    >>> found = sn.montecarlo.multilevel(gbm, lambda y: y[0], error=1e-2, scheme="milstein")
+    >>> found.levels[1].steps == 2 * found.levels[0].steps
+    True
     """
 
     steps: int
@@ -69,6 +77,14 @@ class MultilevelEstimate:
         Seconds.
     message : str
         Whether the target was reached.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> gbm = sn.SDE(lambda t, y: 0.05 * y, lambda t, y: 0.2 * y, [1.0], (0.0, 1.0))
+    >>> found = sn.montecarlo.multilevel(gbm, lambda y: y[0], error=1e-2, scheme="milstein")
+    >>> found.error <= 1e-2
+    True
     """
 
     value: float

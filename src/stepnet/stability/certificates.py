@@ -42,6 +42,13 @@ class BlockCertificate:
     safe_h : float
         A step size for which `upper` stays within the limit, with the same weights and number of steps, close to the
         largest one; `h` itself if the block is within.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> net = sn.nets.parabolic(2, 2, 4, 5, initialisation="stable")
+    >>> sn.stability.certificate(net).blocks[0].upper <= 10
+    True
     """
 
     name: str
@@ -71,6 +78,13 @@ class Certificate:
         Whether the bound of every block is within the limit.
     verdict : str
         A summary in one sentence.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> net = sn.nets.parabolic(2, 2, 4, 5, initialisation="stable")
+    >>> sn.stability.certificate(net).is_stable
+    True
     """
 
     blocks: tuple[BlockCertificate, ...]

@@ -27,6 +27,13 @@ class LyapunovSpectrum:
         The times between which growth was measured.
     rates : array (pieces, exponents)
         The growth rate of every direction in each piece of the time span.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> problem = sn.ODE(lambda t, y: -0.5 * y, [1.0], (0.0, 10.0))
+    >>> sn.stability.lyapunov(problem, "rk4", steps=1000).exponents.round(6).tolist()
+    [-0.5]
     """
 
     times: np.ndarray

@@ -20,6 +20,7 @@ from stepnet.schemes.step_program import (
     Slope,
     StepProgram,
     Sum,
+    Tamed,
     build_stochastic_program,
 )
 from stepnet.stability.arguments import any_scheme, grid_axis
@@ -47,6 +48,13 @@ class MeanSquareRegion:
         The values of h mu^2.
     growth : array (len(diffusion), len(drift))
         The factor of E y^2 in a step; the spectral radius of the moments where the scheme has several rows.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> found = sn.stability.mean_square_region("milstein", drift=[-1.0], diffusion=[0.0, 0.5])
+    >>> found.is_stable.ravel().tolist()
+    [True, True]
     """
 
     name: str
@@ -106,7 +114,7 @@ def mean_square_region(
     TypeError
         If the scheme has no noise: its region is that of `region`.
     ValueError
-        If the scheme admits additive noise only, or `diffusion` is negative.
+        If the scheme admits additive noise only, or tames the drift, or `diffusion` is negative.
 
     Examples
     --------
@@ -125,6 +133,8 @@ def mean_square_region(
         raise ValueError(f"`diffusion` must not be negative, found {diffusion[0]:g}: its values are h mu^2")
     p, q = np.broadcast_arrays(drift, np.sqrt(diffusion)[:, None])
     program = build_stochastic_program(scheme, ELEMENTWISE).step
+    if any(isinstance(operation, Tamed) for operation in program.operations):
+        raise ValueError(f"`scheme` must have linear steps on linear equations, and {scheme.name} tames the drift")
     n = program.n_rows
     total = np.zeros((*p.shape, n * n, n * n))
     for weight, variables in _list_outcomes(set(scheme.variables)):

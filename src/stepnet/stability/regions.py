@@ -43,6 +43,12 @@ class Region:
     boundary : array (curves, points)
         Points with |R(z)| = 1, each row in order along a curve; NaN where a curve leaves for infinity.  The root locus
         of a multistep scheme, which contains the boundary of its region.
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> sn.stability.region("heun2", real=[-1.0], imaginary=[0.0]).amplification.tolist()  # |1 + z + z^2 / 2|
+    [[0.5]]
     """
 
     name: str

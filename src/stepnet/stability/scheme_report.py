@@ -47,6 +47,12 @@ class SchemeReport:
     dispersion_order, dispersion, dissipation_order, dissipation : float
         On an oscillator, with nu = h omega: a step has the phase error dispersion nu^(dispersion_order + 1) and loses
         the fraction dissipation nu^(dissipation_order + 1) of the amplitude (gains it, if negative).
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> sn.stability.report("rk4").order
+    4
     """
 
     name: str
