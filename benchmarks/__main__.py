@@ -26,6 +26,7 @@ from benchmarks import (
     neural_ode,
     noise,
     report,
+    sdes,
     training,
 )
 from benchmarks.environment import environment, source_hash
@@ -36,9 +37,11 @@ WORKLOADS = (
     | dict.fromkeys(fixed_steps.WORKLOADS, fixed_steps.rows)
     | {
         module.WORKLOAD: module.rows
-        for module in (cold_start, drop_in, lines, gradients, ensembles, batches, neural_ode, noise, layers, training)
+        for module in (
+            cold_start, drop_in, lines, gradients, ensembles, batches, neural_ode, noise, sdes, layers, training,
+        )
     }
-)
+)  # fmt: skip
 
 
 def main(names: list[str]) -> int:
