@@ -27,6 +27,7 @@ from benchmarks import (
     neural_ode,
     noise,
     report,
+    sdes,
     training,
 )
 from benchmarks.environment import environment, source_hash
@@ -38,20 +39,11 @@ WORKLOADS = (
     | {
         module.WORKLOAD: module.rows
         for module in (
-            cold_start,
-            drop_in,
-            lines,
-            gradients,
-            ensembles,
-            batches,
-            neural_ode,
-            noise,
-            montecarlo,
-            layers,
+            cold_start, drop_in, lines, gradients, ensembles, batches, neural_ode, noise, sdes, montecarlo, layers,
             training,
         )
     }
-)
+)  # fmt: skip
 
 
 def main(names: list[str]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
-from benchmarks import ensembles, montecarlo, neural_ode
+from benchmarks import ensembles, montecarlo, neural_ode, sde_contenders
 from benchmarks.adaptive import LORENZ_TOLERANCE
 from benchmarks.batches import OURS as BATCH
 from benchmarks.batches import TOLERANCE as BATCH_TOLERANCE
@@ -23,6 +23,7 @@ from benchmarks.layers import memory_label as depth_label
 from benchmarks.lines import BY_HAND, FIRST, PROBLEMS, TRACED
 from benchmarks.neural_ode import WORKLOAD as NEURAL
 from benchmarks.neural_ode_layers import NAME as NEURAL_ODE
+from benchmarks.sdes import WORKLOAD as SDES
 from benchmarks.training import GRADIENT, PRODUCTS, STEP, STEPS, TASKS, step_label, step_width
 from benchmarks.training_contenders import OURS as TRAINED
 from benchmarks.training_contenders import SCIKIT, TORCH
@@ -256,6 +257,29 @@ def depth_growth(rows) -> Reached | None:
     return Reached(many.value - few.value, "peaks") if few and many else None
 
 
+def sde_aims(problem: str) -> tuple[Aim, ...]:
+    """What is wanted of the paths of an SDE and of their gradients."""
+    ours, gradient = f"{problem}, {sde_contenders.OURS}", f"{problem}, {sde_contenders.GRADIENT}"
+    c_loop = ratio_to(SDES, ours, f"{problem}, {sde_contenders.C}")
+    peers = ((sde_contenders.NUMPY, 5.0), (sde_contenders.UNSAFE, 25.0), (sde_contenders.TORCHSDE, 100.0))
+    jax = inverse(ratio_to(SDES, gradient, f"{problem}, {sde_contenders.GRADIENT_DRAWN}"))
+    return (
+        Aim(f"{problem}: paths beside the C loop", SDES, True, 1.2, "x", c_loop),
+        *(
+            Aim(
+                f"{problem}: paths beside {who}",
+                SDES,
+                False,
+                bound,
+                "x",
+                inverse(ratio_to(SDES, ours, f"{problem}, {who}")),
+            )
+            for who, bound in peers
+        ),
+        Aim(f"{problem}: gradients beside JAX", SDES, False, 10.0, "x", jax),
+    )
+
+
 def _names(rows: list[dict]) -> list[str]:
     return list(dict.fromkeys(r["contender"] for r in rows))
 
@@ -359,5 +383,6 @@ AIMS = (
             ratio_to("training", step_label(width, precision, STEP), step_label(width, precision, GRADIENT)))
         for width, precision in STEPS
     ),
+    *(aim for problem in (sde_contenders.GBM, sde_contenders.OU) for aim in sde_aims(problem.name)),
     Aim("memory of a neural ODE of 10^4 steps", "layers", True, 20.0, "MB", memory_of(ODE_MEMORY)),
 )  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.orbits import Orbit
 from benchmarks.problems import Adaptive
 
-SOURCE, LANES = (Path(__file__).with_name(name) for name in ("loops.c", "lanes.c"))
+SOURCE, LANES, PATHS = (Path(__file__).with_name(name) for name in ("loops.c", "lanes.c", "paths.c"))
 COMMAND = ("gcc", "-O3", "-march=native", "-ffp-contract=off", "-shared", "-fPIC")
 
 POINTER, DOUBLE, INTEGER = ctypes.c_void_p, ctypes.c_double, ctypes.c_int64
@@ -45,6 +45,25 @@ def lanes(rhos: np.ndarray, t_end: float, first_step: float, tolerance: float):
     def call():
         steps = library.lanes(rhos.ctypes.data, len(rhos), t_end, first_step, tolerance, ends.ctypes.data)
         return ends, steps
+
+    return call
+
+
+def paths(loop: str, start: np.ndarray, args: tuple[float, ...], seed: int, grid, is_fused: bool):
+    """A call of the loop over paths of an SDE, a step for each cell of the grid; it returns their end states."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "paths.so"
+        command = [*COMMAND, "-mprefer-vector-width=512", "-fno-math-errno", *["-ffp-contract=fast"] * is_fused]
+        subprocess.run([*command, "-o", target, PATHS, "-lm"], check=True, capture_output=True)
+        function = getattr(ctypes.CDLL(str(target)), loop)
+    function.restype = None
+    function.argtypes = (POINTER, POINTER, INTEGER, INTEGER, INTEGER, DOUBLE, DOUBLE, POINTER)
+    numbers, ends = np.array(args), np.empty_like(start)
+    sizes = (len(start), grid.cells, grid.cell_length, grid.rounder)
+
+    def call():
+        function(start.ctypes.data, numbers.ctypes.data, seed, *sizes, ends.ctypes.data)
+        return ends
 
     return call
 

@@ -10,6 +10,8 @@ from benchmarks.contenders import BESIDE_C, C_CALLED, C_LOOP, CONTENDERS
 from benchmarks.drop_in import T_LONG
 from benchmarks.fixed_steps import SCHEMES
 from benchmarks.neural_ode import BATCH, SEEDS, STEPS, WIDTH
+from benchmarks.sde_contenders import GRADIENT_PATHS, PATHS
+from benchmarks.sde_contenders import STEPS as SDE_STEPS
 
 ERRORS = {"lorenz-short": (1e-4, 1e-8), "arenstorf": (1e-4, 3e-8), "pleiades": (3e-6, 2e-9)}
 FIXED = ("henon-heiles", "outer-planets")
@@ -49,6 +51,9 @@ def report(results: dict) -> str:
         f"same gradient in float64, the median over {len(SEEDS)} seeds.  stepnet recognises the perceptron; `any "
         "function` is the same one, called.  Memory is what a gradient adds to a process.\n\n"
         + gradients_table(rows, "neural-ode"),
+        f"## SDEs\n\n{PATHS} paths of {SDE_STEPS} Euler-Maruyama steps on one core in float64, and gradients of "
+        f"{GRADIENT_PATHS} paths.  `C loop` repeats the kernel operation by operation, generator included.\n\n"
+        + seconds_table(rows, "sdes"),
         "## Layers\n\nLoss and all gradients of nets with weights of their own in every layer, batch 256; 1000 layers "
         "(100 at width 256).  For stepnet the whole call of `net.gradient`.  Memory is what a gradient takes beyond "
         "weights and their gradient.\n\n" + gradients_table(rows, "layers"),

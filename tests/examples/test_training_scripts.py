@@ -1,4 +1,4 @@
-"""The examples that train networks find what they say, and draw it; quick ones with less work than by themselves."""
+"""The examples with numbers find what they say, and draw it; quick ones with less work than by themselves."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ LESS = {
     "graph_nodes": {"seeds": (0,), "iterations": 2},
     "mnist": {"epochs": 1, "images": 200},
     "neural_ode": {"iterations": 3},
+    "sdes": {"paths": 500},
 }
 
 
@@ -102,6 +103,14 @@ def test_a_pendulum_is_found_to_the_noise(tmp_path):
     assert numbers["mean square"] < 9e-4  # the square of the noise
     assert numbers["seen"] < 0.1
     assert numbers["unseen"] < 0.3
+
+
+@pytest.mark.slow
+def test_schemes_have_their_strong_orders(tmp_path):
+    """Between 16 and 512 steps the slopes of errors are within 0.2 of the declared orders."""
+    declared = dict.fromkeys(("milstein", "milstein_derivative_free", "stochastic_heun", "reversible_heun"), 1.0)
+    numbers = found_by("sdes", tmp_path)
+    assert numbers == pytest.approx(declared | {"euler_maruyama": 0.5, "sriw1": 1.5}, abs=0.2)
 
 
 def test_opinions_come_along_friendships_from_the_two_leaders():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from stepnet.noise import NoiseGrid
 from stepnet.noise.arguments import check_seed, validate_paths
 from stepnet.noise.counters import MOST_COMPONENTS, MOST_PATHS
 from stepnet.noise.grid import DEFAULT_LEVELS
+from stepnet.records import explain_arguments, explain_passed_arguments
 
 AREAS = ("none", "space-time", "davie", "foster")
 """Approximations of Levy areas, by torchsde's names."""
@@ -204,6 +206,7 @@ class BrownianInterval:
         return self._shape
 
 
+@explain_arguments(also=signature(BrownianInterval).parameters)
 class BrownianPath(BrownianInterval):
     """A Brownian motion from w0 at t0: `bm(t)` is W(t), `bm(ta, tb)` the increment.
 
@@ -289,6 +292,7 @@ class BrownianTree(BrownianPath):
         super().__init__(t0, w0, t1=t1, entropy=entropy, tol=tol, pool_size=pool_size, W=W)
 
 
+@explain_passed_arguments
 def brownian_interval_like(
     y: Tensor, t0: Any = 0.0, t1: Any = 1.0, size: Sequence[int] | None = None, dtype: torch.dtype | None = None,
     device: Any = None, **more: Any,

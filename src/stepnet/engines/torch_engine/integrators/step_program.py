@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stepnet.schemes.step_program import MATRIX, Noise, Operation, Product, Slope, StepProgram, Sum, Tamed, Term
+from stepnet.schemes.step_program import COLUMN, MATRIX, Noise, Operation, Product, Slope, StepProgram, Sum, Tamed, Term
 
 Length = float | Tensor
 Rows = tuple[Tensor, ...]
@@ -99,7 +99,7 @@ class NoiseRead(NamedTuple):
     number: int
 
 
-TensorOperation = SlopeCall | NoiseRead | Product | tuple[TermGroup, ...]
+TensorOperation = SlopeCall | NoiseRead | Product | Tamed | tuple[TermGroup, ...]
 
 
 class TensorProgram(NamedTuple):
@@ -128,23 +128,30 @@ def build_tensor_program(program: StepProgram) -> TensorProgram:
                 return group_terms(each.terms)
             case Noise():
                 return NoiseRead(program.noise.index(each))
-            case Product():
+            case Product() | Tamed():
                 return each
-            case Tamed():
-                raise TypeError("this scheme tames its drift, which is not available on tensors")
 
     operations = tuple(map(prepare, program.operations))
     return TensorProgram(program.n_rows, tuple(nodes), operations, program.outputs, program.noise)
 
 
-def multiply_noise(diffusion: Tensor | Callable[[Tensor], Tensor], noise: Tensor, kind: str) -> Tensor:
+def multiply_noise(diffusion: Tensor | Callable[[Tensor], Tensor], noise: Tensor, product: Product) -> Tensor:
     """A diffusion times a random variable, for a batch of samples: (batch, n) or (batch, n, m), and (batch, m).
 
     A diffusion that is known only by its products is a function that multiplies.
     """
+    if product.kind == COLUMN:
+        if not isinstance(diffusion, Tensor):
+            raise TypeError("this scheme needs single columns of the diffusion: define `g`, not only `g_prod`")
+        return diffusion[..., product.column] * noise[..., product.entry, None]
     if not isinstance(diffusion, Tensor):
         return diffusion(noise)
-    return torch.einsum("...nm,...m->...n", diffusion, noise) if kind == MATRIX else diffusion * noise
+    return torch.einsum("...nm,...m->...n", diffusion, noise) if product.kind == MATRIX else diffusion * noise
+
+
+def tame(row: Tensor, h: Length) -> Tensor:
+    """row / (1 + h |row|), sample by sample."""
+    return row / (1.0 + h * torch.linalg.vector_norm(row, dim=-1, keepdim=True))
 
 
 def execute(
@@ -167,7 +174,9 @@ def execute(
         elif isinstance(operation, NoiseRead):
             made.append(noise[operation.number])
         elif isinstance(operation, Product):
-            made.append(multiply_noise(made[operation.diffusion], made[operation.noise], operation.kind))
+            made.append(multiply_noise(made[operation.diffusion], made[operation.noise], operation))
+        elif isinstance(operation, Tamed):
+            made.append(tame(made[operation.row], h))
         else:
             made.append(sum_groups(made, operation, h))
     return tuple([made[row] for row in script.outputs])

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from stepnet.engines.torch_engine.random.increments import draw_three_point
+from stepnet.engines.torch_engine.random.increments import draw_three_point, draw_two_point
 from stepnet.engines.torch_engine.random.levy_areas import approximate_levy_area
 from stepnet.engines.torch_engine.random.paths import (
     DRAW_ENTRIES,
@@ -30,17 +30,23 @@ from stepnet.schemes.step_program import Noise
 LEVY_AREA = "A"
 """The Levy area of a step, one number for each pair of components; only schemes of this engine have it."""
 NEED_AREAS = ("I10/h", LEVY_AREA)
-NEED_POINTS = ("V", "V2")
+SIGNED_PAIRS = "V2 of pairs"
+"""V2 for each pair of components, which also needs two-point variables."""
+NEED_POINTS = ("V", "V2", SIGNED_PAIRS)
 CHUNK = 64  # steps whose draws are made together, at most
 
 
 class StepDraw(NamedTuple):
-    """Increments of a step, the mean of W - W(t) over it, its Levy area and three-point variables; None: unwanted."""
+    """Increments of a step, the mean of W - W(t) over it, its Levy area, and discrete variables; None: unwanted.
+
+    V are three-point variables, S two-point variables.
+    """
 
     W: Tensor
     mean: Tensor | None = None
     A: Tensor | None = None
     V: Tensor | None = None
+    S: Tensor | None = None
 
 
 class NoiseSource(Protocol):
@@ -57,8 +63,12 @@ class StepNoise(NamedTuple):
 
     def read(self, wanted: tuple[Noise, ...], step: int, a: float, b: float, h: float) -> list[Tensor]:
         """The variables of step number `step` from a to b, of length h."""
-        draw = self.source.draw(step, a, b, tuple([each.variable for each in wanted]))
+        draw = self.source.draw(step, a, b, tuple(map(_find_name, wanted)))
         return [convert_variable(each, draw, h).to(self.dtype) for each in wanted]
+
+
+def _find_name(noise: Noise) -> str:
+    return SIGNED_PAIRS if noise.is_paired and noise.variable == "V2" else noise.variable
 
 
 def convert_variable(noise: Noise, draw: StepDraw, h: float) -> Tensor:
@@ -83,6 +93,7 @@ _VARIABLES: dict[str, Callable[[Any, float, float], Tensor]] = {
 _PAIRS: dict[str, Callable[[Any, float], Tensor]] = {
     "I11": lambda draw, h: _multiply_pairs(draw.W, h),
     "J11": lambda draw, h: _multiply_pairs(draw.W, 0.0),
+    "V2": lambda draw, h: _multiply_signed_pairs(draw.V, draw.S, h),
     LEVY_AREA: lambda draw, h: draw.A,
 }
 
@@ -90,6 +101,15 @@ _PAIRS: dict[str, Callable[[Any, float], Tensor]] = {
 def _multiply_pairs(W: Tensor, h: float) -> Tensor:
     diagonal = h * torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
     return step_variables.pair_integral(W[:, :, None], W[:, None, :], diagonal)
+
+
+def _multiply_signed_pairs(V: Tensor, S: Tensor, h: float) -> Tensor:
+    """(V_i V_j + U_ij) / sqrt(h) with U_ii = -h and U_ij = -U_ji = +-h."""
+    root, m = sqrt(h), V.shape[-1]
+    is_upper = torch.ones(m, m, dtype=torch.bool, device=V.device).triu(1)
+    U = torch.where(is_upper, -S[:, :, None], S[:, None, :])
+    U = h * torch.where(torch.eye(m, dtype=torch.bool, device=V.device), -1.0, U)
+    return step_variables.scaled_pair(root * V[:, :, None], root * V[:, None, :], U, root)
 
 
 # ---- Brownian paths -------------------------------------------------------------------------------------------------
@@ -108,17 +128,18 @@ class PathNoise:
 
     def draw(self, step: int, a: float, b: float, names: tuple[str, ...]) -> StepDraw:
         start, end = locate(self.noise.grid, (a, b)) if self.positions is None else self.positions[step : step + 2]
-        V = None
+        V = S = None
         if any(name in NEED_POINTS for name in names):
             V = self._read_chunk("V", step, self._draw_points)
+            S = self._read_chunk("S", step, self._draw_signs) if SIGNED_PAIRS in names else None
             if all(name in (*NEED_POINTS, "sqrt(h)") for name in names):
-                return StepDraw(V, V=V)
+                return StepDraw(V, V=V, S=S)
         has_areas = any(name in NEED_AREAS for name in names)
         W, H = self._read_cell(start, has_areas) if _is_cell(start, end) else evaluate_between(self.noise, start, end)
         if H is None:
-            return StepDraw(W, V=V)
+            return StepDraw(W, V=V, S=S)
         A = self._approximate_area(start, end, b - a, W, H) if LEVY_AREA in names else None
-        return StepDraw(W, step_variables.average_path(W, H), A, V)
+        return StepDraw(W, step_variables.average_path(W, H), A, V, S)
 
     def _approximate_area(self, start: Position, end: Position, h: float, W: Tensor, H: Tensor) -> Tensor:
         return approximate_levy_area(self.noise, start, end, h, W, H, self.is_conditional)
@@ -132,6 +153,9 @@ class PathNoise:
     def _draw_points(self, steps: Tensor) -> Tensor:
         return draw_three_point(self.noise.seed, self.noise.paths, self.noise.dimension, steps)
 
+    def _draw_signs(self, steps: Tensor) -> Tensor:
+        return draw_two_point(self.noise.seed, self.noise.paths, self.noise.dimension, steps)
+
     def _read_chunk(self, name: str, number: int, draw: Callable[[Tensor], Tensor]) -> Tensor:
         """The draw with this number; draws of a chunk are made together, and the latest chunk is kept.
 
@@ -142,7 +166,7 @@ class PathNoise:
         chunk = number // size
         found, drawn = self.chunks.get(name, (-1, None))
         if found != chunk or drawn is None:
-            last = (chunk + 1) * size if name == "V" else min((chunk + 1) * size, grid.cells)
+            last = (chunk + 1) * size if name in "VS" else min((chunk + 1) * size, grid.cells)
             drawn = draw(torch.arange(chunk * size, last, device=self.noise.paths.device))
             self.chunks[name] = chunk, drawn
         return drawn[number - chunk * size].clone()
