@@ -73,6 +73,9 @@ def heat(
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from stepnet.equations import heat
+    >>> from stepnet.operators import Grid
     >>> grid = Grid(16, 0.0, 1.0, boundary="dirichlet")
     >>> heat(grid, np.ones(16), (0.0, 0.1), 0.5).args
     (0.5,)
@@ -115,6 +118,9 @@ def diffusion(
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from stepnet.equations import diffusion
+    >>> from stepnet.operators import Grid
     >>> grid = Grid(16)
     >>> diffusion(grid, np.ones(16), (0.0, 0.1), np.linspace(1.0, 2.0, 16)).args[0].shape
     (16,)
@@ -161,6 +167,9 @@ def wave(
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from stepnet.equations import wave
+    >>> from stepnet.operators import Grid
     >>> grid = Grid(16)
     >>> wave(grid, np.ones(16), np.zeros(16), (0.0, 1.0), speed=2.0).args
     (2.0,)
@@ -207,6 +216,9 @@ def transport(
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from stepnet.equations import transport
+    >>> from stepnet.operators import Grid
     >>> grid = Grid((8, 8))
     >>> transport(grid, np.ones((8, 8)), (0.0, 1.0), [1.0, -0.5]).args
     (array([ 1. , -0.5]),)
@@ -253,6 +265,9 @@ def advection_diffusion(
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from stepnet.equations import advection_diffusion
+    >>> from stepnet.operators import Grid
     >>> grid = Grid(16)
     >>> advection_diffusion(grid, np.ones(16), (0.0, 1.0), [1.0], 0.01).args[1]
     0.01
@@ -310,6 +325,9 @@ def burgers(
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from stepnet.equations import burgers
+    >>> from stepnet.operators import Grid
     >>> grid = Grid(16)
     >>> burgers(grid, np.ones(16), (0.0, 1.0), 0.1).args
     (0.1,)
@@ -364,6 +382,9 @@ def gray_scott(
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from stepnet.equations import gray_scott
+    >>> from stepnet.operators import Grid
     >>> grid = Grid((8, 8))
     >>> gray_scott(grid, np.ones((2, 8, 8)), (0.0, 1.0)).args
     (2e-05, 1e-05, 0.04, 0.06)
@@ -407,6 +428,9 @@ def allen_cahn(
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from stepnet.equations import allen_cahn
+    >>> from stepnet.operators import Grid
     >>> grid = Grid(16, boundary="neumann")
     >>> allen_cahn(grid, np.ones(16), (0.0, 1.0), 0.05).args
     (0.05,)
@@ -442,6 +466,8 @@ def poisson(grid: Grid, source: Any, *, order: int = 2) -> np.ndarray:
 
     Examples
     --------
+    >>> from stepnet.equations import poisson
+    >>> from stepnet.operators import Grid
     >>> grid = Grid(3, boundary="dirichlet", centring="node")
     >>> poisson(grid, [-2.0, -2.0, -2.0])
     array([0.1875, 0.25  , 0.1875])

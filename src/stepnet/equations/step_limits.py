@@ -37,6 +37,7 @@ def find_largest_step(problem: Problem, scheme: Any) -> float:
 
     Examples
     --------
+    >>> from stepnet.equations import find_largest_step
     >>> from stepnet import equations, operators
     >>> grid = operators.Grid(10, boundary="neumann")
     >>> problem = equations.heat(grid, [0.0] * 10, (0.0, 1.0), diffusivity=1.0)

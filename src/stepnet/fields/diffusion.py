@@ -40,6 +40,7 @@ class Diffusion:
 
     Examples
     --------
+    >>> from stepnet.fields.diffusion import constant
     >>> constant(0.2)
     Diffusion(name='constant', scale=0.2, chain=None)
     """
@@ -70,6 +71,7 @@ def constant(sigma: float) -> Diffusion:
 
     Examples
     --------
+    >>> from stepnet.fields.diffusion import constant
     >>> constant(0.2).scale
     0.2
     """
@@ -92,6 +94,7 @@ def per_channel(axes: Sequence[int], sigma: float) -> Diffusion:
 
     Examples
     --------
+    >>> from stepnet.fields.diffusion import per_channel
     >>> per_channel((3, 8, 8), 0.2).chain.parameters
     {'g': (3,)}
     """
@@ -117,6 +120,7 @@ def multiplicative(axes: Sequence[int], sigma: float) -> Diffusion:
 
     Examples
     --------
+    >>> from stepnet.fields.diffusion import multiplicative
     >>> multiplicative((16,), 0.2).chain.n_in
     16
     """
@@ -143,6 +147,7 @@ def state_dependent(K: Connectivity, sigma: float) -> Diffusion:
 
     Examples
     --------
+    >>> from stepnet.fields.diffusion import state_dependent
     >>> from stepnet.fields import dense
     >>> state_dependent(dense(4), 0.2).chain.parameters
     {'G': (4, 4), 'g': (4,)}

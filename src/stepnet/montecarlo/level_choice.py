@@ -37,7 +37,7 @@ ENOUGH = 0.01  # fewer additional samples are not worth another round
 @explain_arguments()
 @check(
     sde=instance(SDE, what="an `SDE`"),
-    error=real("(0, inf)"),
+    error=real("[1e-100, inf)"),
     potential=optional(function),
     source=optional(function),
     coupling=one_of(*COUPLINGS),

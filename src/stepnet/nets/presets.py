@@ -108,6 +108,8 @@ def compose_net(
         Features that the opening layer gives; by default those of the state.
     read : int, optional
         How many features of the state the readout uses; by default all.
+    diffusion : float or Diffusion, optional
+        Noise after each step: its standard deviation over unit time, or a record of `fields.diffusion`.
     **options
         Arguments of `Net`.
 

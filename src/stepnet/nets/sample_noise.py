@@ -38,6 +38,7 @@ class SampleNoise:
 
     Examples
     --------
+    >>> from stepnet.nets import SampleNoise
     >>> import numpy as np
     >>> paths = SampleNoise(seed=1).find_paths(np.array([[0.5, 1.0], [2.0, 3.0]]))
     >>> bool(paths[1] == SampleNoise(seed=1).find_paths(np.array([[2.0, 3.0]]))[0])

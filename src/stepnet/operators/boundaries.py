@@ -29,6 +29,7 @@ class Boundary:
 
     Examples
     --------
+    >>> from stepnet.operators import Boundary
     >>> Boundary(1.0, 0.0, 20.0).is_dirichlet
     True
     """
@@ -82,6 +83,7 @@ def dirichlet(value: Any = 0.0) -> Boundary:
 
     Examples
     --------
+    >>> from stepnet.operators import dirichlet
     >>> dirichlet(20.0).value
     20.0
     """
@@ -102,6 +104,7 @@ def neumann(slope: Any = 0.0) -> Boundary:
 
     Examples
     --------
+    >>> from stepnet.operators import neumann
     >>> neumann().is_homogeneous
     True
     """
@@ -124,6 +127,7 @@ def robin(value_weight: float, slope_weight: float, value: Any = 0.0) -> Boundar
 
     Examples
     --------
+    >>> from stepnet.operators import robin
     >>> robin(1.0, 0.5).slope_weight
     0.5
     """

@@ -45,6 +45,8 @@ class VariableDiffusion:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from stepnet.operators import Grid, VariableDiffusion
     >>> VariableDiffusion(Grid(4))(np.array([1.0, 0.0, 0.0, 0.0]), np.ones(4))
     array([-32.,  16.,   0.,  16.])
     """
@@ -96,6 +98,8 @@ class VariableDiffusion:
 
         Examples
         --------
+        >>> import numpy as np
+        >>> from stepnet.operators import Grid, VariableDiffusion
         >>> VariableDiffusion(Grid(4)).transpose([1.0, 0.0, 0.0, 0.0], np.ones(4))
         array([-32.,  16.,   0.,  16.])
         """
@@ -121,6 +125,8 @@ class VariableDiffusion:
 
         Examples
         --------
+        >>> import numpy as np
+        >>> from stepnet.operators import Grid, VariableDiffusion
         >>> VariableDiffusion(Grid(4)).matrix(np.ones(4)).toarray()[0]
         array([-32.,  16.,   0.,  16.])
         """
@@ -171,6 +177,8 @@ class Upwind:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from stepnet.operators import Grid, Upwind
     >>> Upwind(Grid(4, 0.0, 4.0), order=1)(np.array([3.0, 3.0, 4.0, 3.0]), np.array([2.0])).tolist()
     [0.0, 0.0, 2.0, -2.0]
     """
@@ -237,6 +245,7 @@ class Upwind:
 
         Examples
         --------
+        >>> from stepnet.operators import Grid, Upwind
         >>> Upwind(Grid(4, 0.0, 4.0), 1).transpose([0.0, 0.0, 1.0, 0.0], [2.0])
         array([ 0., -2.,  2.,  0.])
         """
@@ -267,6 +276,7 @@ class Upwind:
 
         Examples
         --------
+        >>> from stepnet.operators import Grid, Upwind
         >>> Upwind(Grid(4, 0.0, 4.0), 1).matrix([2.0]).toarray()[1]
         array([-2.,  2.,  0.,  0.])
         """
@@ -294,6 +304,7 @@ class Upwind:
 
         Examples
         --------
+        >>> from stepnet.operators import Grid, Upwind
         >>> Upwind(Grid(4, 0.0, 4.0), 1).find_axis_matrix(0, 0)[1]
         array([-1.,  1.,  0.,  0.])
         """

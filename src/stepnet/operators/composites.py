@@ -40,6 +40,8 @@ class StackedOperator:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from stepnet.operators import Grid, gradient
     >>> gradient(Grid((4, 4)))(np.ones((4, 4))).shape
     (2, 4, 4)
     """
@@ -66,6 +68,8 @@ class StackedOperator:
 
         Examples
         --------
+        >>> import numpy as np
+        >>> from stepnet.operators import Grid, gradient
         >>> gradient(Grid(4)).transpose(np.ones((1, 4)))
         array([0., 0., 0., 0.])
         """
@@ -81,6 +85,7 @@ class StackedOperator:
 
         Examples
         --------
+        >>> from stepnet.operators import Grid, gradient
         >>> gradient(Grid((4, 4))).matrix().shape
         (32, 16)
         """
@@ -102,6 +107,7 @@ class StackedOperator:
 
         Examples
         --------
+        >>> from stepnet.operators import Grid, gradient
         >>> gradient(Grid(4)).find_offset().shape
         (1, 4)
         """
@@ -120,6 +126,8 @@ class SummedOperator:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from stepnet.operators import Grid, divergence
     >>> divergence(Grid((4, 4)))(np.ones((2, 4, 4))).shape
     (4, 4)
     """
@@ -150,6 +158,8 @@ class SummedOperator:
 
         Examples
         --------
+        >>> import numpy as np
+        >>> from stepnet.operators import Grid, divergence
         >>> divergence(Grid(4)).transpose(np.ones(4))
         array([[0., 0., 0., 0.]])
         """
@@ -165,6 +175,7 @@ class SummedOperator:
 
         Examples
         --------
+        >>> from stepnet.operators import Grid, divergence
         >>> divergence(Grid((4, 4))).matrix().shape
         (16, 32)
         """
@@ -185,6 +196,8 @@ class ComposedOperator:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from stepnet.operators import Grid, biharmonic
     >>> biharmonic(Grid(8, 0.0, 8.0))(np.eye(8)[3])
     array([ 0.,  1., -4.,  6., -4.,  1.,  0.,  0.])
     """
@@ -211,6 +224,8 @@ class ComposedOperator:
 
         Examples
         --------
+        >>> import numpy as np
+        >>> from stepnet.operators import Grid, biharmonic
         >>> biharmonic(Grid(8)).transpose(np.ones(8)).max()
         np.float64(0.0)
         """
@@ -225,6 +240,7 @@ class ComposedOperator:
 
         Examples
         --------
+        >>> from stepnet.operators import Grid, biharmonic
         >>> biharmonic(Grid(8)).matrix().nnz
         40
         """
@@ -244,6 +260,7 @@ class ComposedOperator:
 
         Examples
         --------
+        >>> from stepnet.operators import Grid, biharmonic
         >>> biharmonic(Grid(8)).find_offset().shape
         (8,)
         """
@@ -267,6 +284,8 @@ def gradient(grid: Grid, order: int = 2) -> StackedOperator:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from stepnet.operators import Grid, gradient
     >>> gradient(Grid((8, 8)), order=4)(np.zeros((8, 8))).shape
     (2, 8, 8)
     """
@@ -293,6 +312,8 @@ def divergence(grid: Grid, order: int = 2) -> SummedOperator:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from stepnet.operators import Grid, divergence
     >>> divergence(Grid((8, 8)))(np.zeros((2, 8, 8))).shape
     (8, 8)
     """
@@ -322,6 +343,7 @@ def biharmonic(grid: Grid, order: int = 2) -> ComposedOperator:
 
     Examples
     --------
+    >>> from stepnet.operators import Grid, biharmonic
     >>> biharmonic(Grid(8)).matrix().shape
     (8, 8)
     """

@@ -53,6 +53,7 @@ class ConservationLaw:
 
     Examples
     --------
+    >>> from stepnet.operators import ConservationLaw, Grid
     >>> import numpy as np
     >>> law = ConservationLaw(Grid(4, 0.0, 4.0), lambda u, axis: u * u / 2, lambda u, axis: (u, u), "constant")
     >>> float(law(np.array([0.0, 1.0, 0.0, 0.0])).sum())

@@ -48,6 +48,7 @@ class Grid:
 
     Examples
     --------
+    >>> from stepnet.operators import Grid
     >>> grid = Grid((4, 8), 0.0, (1.0, 2.0), boundary=["neumann", "periodic"])
     >>> grid.spacing
     (0.25, 0.25)
@@ -100,6 +101,7 @@ class Grid:
 
         Examples
         --------
+        >>> from stepnet.operators import Grid, dirichlet
         >>> Grid(4, boundary=dirichlet(3.0)).make_homogeneous().boundary[0][0].value
         0.0
         """
@@ -120,6 +122,7 @@ class Grid:
 
         Examples
         --------
+        >>> from stepnet.operators import Grid
         >>> Grid(2).find_axis(0)
         array([0.25, 0.75])
         """
@@ -141,6 +144,7 @@ class Grid:
 
         Examples
         --------
+        >>> from stepnet.operators import Grid
         >>> Grid(4, boundary="neumann").find_side_position(0, 0)
         Fraction(-1, 2)
         """

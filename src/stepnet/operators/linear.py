@@ -47,6 +47,7 @@ class AxisStencil:
 
     Examples
     --------
+    >>> from stepnet.operators import AxisStencil, build_stencil
     >>> AxisStencil(0, build_stencil(2)).factor
     1.0
     """
@@ -79,6 +80,8 @@ class StencilOperator:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from stepnet.operators import AxisStencil, Grid, StencilOperator, build_stencil
     >>> grid = Grid(4, boundary="neumann")
     >>> StencilOperator(grid, [AxisStencil(0, build_stencil(2))])(np.ones(4))
     array([0., 0., 0., 0.])
@@ -128,6 +131,7 @@ class StencilOperator:
 
         Examples
         --------
+        >>> from stepnet.operators import Grid, laplacian
         >>> laplacian(Grid(4)).transpose([1.0, 0.0, 0.0, 0.0])
         array([-32.,  16.,   0.,  16.])
         """
@@ -152,6 +156,7 @@ class StencilOperator:
 
         Examples
         --------
+        >>> from stepnet.operators import Grid, laplacian
         >>> laplacian(Grid(4)).matrix().toarray()[0]
         array([-32.,  16.,   0.,  16.])
         """
@@ -172,6 +177,7 @@ class StencilOperator:
 
         Examples
         --------
+        >>> from stepnet.operators import Grid, laplacian
         >>> laplacian(Grid(4)).find_axis_matrix(0)[0]
         array([-32.,  16.,   0.,  16.])
         """
@@ -199,6 +205,7 @@ class StencilOperator:
 
         Examples
         --------
+        >>> from stepnet.operators import Grid, laplacian
         >>> laplacian(Grid(4)).find_offset().tolist()
         [0.0, 0.0, 0.0, 0.0]
         """
@@ -266,6 +273,8 @@ def derivative(grid: Grid, axis: int, derivative: int = 1, order: int = 2) -> St
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from stepnet.operators import Grid, derivative
     >>> grid = Grid(8, 0.0, 8.0)
     >>> derivative(grid, 0)(np.arange(8.0))[2:5]
     array([1., 1., 1.])
@@ -290,6 +299,8 @@ def laplacian(grid: Grid, order: int = 2) -> StencilOperator:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from stepnet.operators import Grid, laplacian
     >>> laplacian(Grid(4))(np.array([1.0, 0.0, 0.0, 0.0]))
     array([-32.,  16.,   0.,  16.])
     """

@@ -32,6 +32,8 @@ class SpectralOperator:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from stepnet.operators import Grid, spectral_derivative
     >>> grid = Grid(8, 0.0, 2 * np.pi, centring="node")
     >>> x, = grid.coordinates
     >>> bool(np.allclose(spectral_derivative(grid, 0)(np.sin(x)), np.cos(x)))
@@ -76,6 +78,8 @@ class SpectralOperator:
 
         Examples
         --------
+        >>> import numpy as np
+        >>> from stepnet.operators import Grid, spectral_laplacian
         >>> float(abs(spectral_laplacian(Grid(4)).transpose(np.ones(4))).max())
         0.0
         """
@@ -92,6 +96,7 @@ class SpectralOperator:
 
         Examples
         --------
+        >>> from stepnet.operators import Grid, spectral_laplacian
         >>> spectral_laplacian(Grid(4)).matrix().shape
         (4, 4)
         """
@@ -124,6 +129,7 @@ def spectral_derivative(grid: Grid, axis: int, derivative: int = 1) -> SpectralO
 
     Examples
     --------
+    >>> from stepnet.operators import Grid, spectral_derivative
     >>> spectral_derivative(Grid(4), 0).symbol[2]
     np.complex128(0j)
     """
@@ -152,6 +158,7 @@ def spectral_laplacian(grid: Grid) -> SpectralOperator:
 
     Examples
     --------
+    >>> from stepnet.operators import Grid, spectral_laplacian
     >>> spectral_laplacian(Grid((4, 4))).symbol.shape
     (4, 4)
     """

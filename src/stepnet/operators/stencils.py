@@ -39,6 +39,7 @@ class DifferenceStencil:
 
     Examples
     --------
+    >>> from stepnet.operators import DifferenceStencil
     >>> DifferenceStencil(2, 2, (-1, 0, 1), (1.0, -2.0, 1.0)).reach
     (1, 1)
     """
@@ -120,6 +121,7 @@ def fit_stencil(derivative: int, offsets: Sequence[int]) -> DifferenceStencil:
 
     Examples
     --------
+    >>> from stepnet.operators import fit_stencil
     >>> fit_stencil(1, (-2, -1, 0)).weights
     (0.5, -2.0, 1.5)
     """
@@ -150,6 +152,7 @@ def build_stencil(derivative: int, order: int = 2) -> DifferenceStencil:
 
     Examples
     --------
+    >>> from stepnet.operators import build_stencil
     >>> build_stencil(2, 4).offsets
     (-2, -1, 0, 1, 2)
     """

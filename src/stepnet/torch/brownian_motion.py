@@ -83,6 +83,8 @@ class BrownianInterval:
 
     Examples
     --------
+    >>> import torch
+    >>> from stepnet.torch import BrownianInterval
     >>> bm = BrownianInterval(0.0, 1.0, size=(4, 2), entropy=1, dtype=torch.float64)
     >>> bm(0.25, 0.5).shape
     torch.Size([4, 2])
@@ -225,6 +227,8 @@ class BrownianPath(BrownianInterval):
 
     Examples
     --------
+    >>> import torch
+    >>> from stepnet.torch import BrownianPath
     >>> bm = BrownianPath(0.0, torch.zeros(4, 1), entropy=1)
     >>> bool((bm(0.5) == bm(0.0, 0.5)).all())
     True
@@ -278,6 +282,8 @@ class BrownianTree(BrownianPath):
 
     Examples
     --------
+    >>> import torch
+    >>> from stepnet.torch import BrownianTree
     >>> bm = BrownianTree(0.0, torch.zeros(4, 1), w1=torch.ones(4, 1), entropy=1)
     >>> bool(torch.allclose(bm(1.0), torch.ones(4, 1)))
     True
@@ -317,6 +323,8 @@ def brownian_interval_like(
 
     Examples
     --------
+    >>> import torch
+    >>> from stepnet.torch import brownian_interval_like
     >>> brownian_interval_like(torch.zeros(4, 2), entropy=1).shape
     torch.Size([4, 2])
     """

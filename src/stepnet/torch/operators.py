@@ -48,6 +48,8 @@ def tensor_operator(operator: Any) -> Callable[..., torch.Tensor]:
 
     Examples
     --------
+    >>> import torch
+    >>> from stepnet.torch import tensor_operator
     >>> import stepnet as sn
     >>> tensor_operator(sn.operators.laplacian(sn.operators.Grid(4)))(torch.tensor([1.0, 0.0, 0.0, 0.0]))
     tensor([-32.,  16.,   0.,  16.])

@@ -187,6 +187,7 @@ class BaseSDE(nn.Module):
 
     Examples
     --------
+    >>> from stepnet.torch import BaseSDE
     >>> BaseSDE("diagonal", "ito").noise_type
     'diagonal'
     """
@@ -209,6 +210,7 @@ class SDEIto(BaseSDE):
 
     Examples
     --------
+    >>> from stepnet.torch import SDEIto
     >>> SDEIto("diagonal").sde_type
     'ito'
     """
@@ -227,6 +229,7 @@ class SDEStratonovich(BaseSDE):
 
     Examples
     --------
+    >>> from stepnet.torch import SDEStratonovich
     >>> SDEStratonovich("general").sde_type
     'stratonovich'
     """

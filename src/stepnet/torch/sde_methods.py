@@ -31,6 +31,7 @@ def sde_method_names() -> list[str]:
 
     Examples
     --------
+    >>> from stepnet.torch import sde_method_names
     >>> "srk" in sde_method_names()
     True
     """

@@ -108,6 +108,8 @@ def sdeint(
 
     Examples
     --------
+    >>> import torch
+    >>> from stepnet.torch import sdeint
     >>> class GBM:
     ...     sde_type, noise_type = "ito", "diagonal"
     ...     def f(self, t, y):
@@ -157,6 +159,8 @@ def sdeint_adjoint(
 
     Examples
     --------
+    >>> import torch
+    >>> from stepnet.torch import sdeint_adjoint
     >>> class OU(torch.nn.Module):
     ...     sde_type, noise_type = "ito", "diagonal"
     ...     def __init__(self):
