@@ -36,11 +36,12 @@ from stepnet.engines.numba_engine.ensembles.path_exits import ExitSearch, ExitWo
 from stepnet.engines.numba_engine.ensembles.path_kernels import PathGroup, PathStarts, PathSteps, run_paths
 from stepnet.engines.numba_engine.integrators.stepping import DONE, EVENT, FIELD_RAISED, NOT_FINITE, PAUSED
 from stepnet.engines.numba_engine.random.step_noise import (
-    CHUNK,
+    SHORT_CHUNK,
     PathNoise,
     StepNoise,
     allocate_buffers,
     build_step_noise,
+    choose_chunk,
     round_to_cells,
 )
 from stepnet.engines.numba_engine.rhs.arguments import pack
@@ -130,7 +131,9 @@ def run_members(
         alone = partial(_run_alone, own, scheme, members, ends, exits, after, raised)
         runner = ChunkRunner(partial(_run_one_by_one, alone), "one by one", str(why))
     is_whole = run_chunks(runner, split_into_groups(members.number, workers), workers, show)
-    status = tuple(Status.INTERRUPTED if code == PAUSED else STATUS[code] for code in ends.code.tolist())
+    codes = ends.code.tolist()
+    names = {code: Status.INTERRUPTED if code == PAUSED else STATUS[code] for code in set(codes)}
+    status = tuple(map(names.__getitem__, codes))
     ends.evaluations[:] = own.program.step.n_slopes * ends.accepted
     ends.t[ends.code == PAUSED] = np.nan
     found = _list_exits(exits, len(own.events)) if own.events else ((), ())
@@ -181,7 +184,11 @@ def _prepare_lanes(
     own: StochasticRun, members: Members, ends: MemberEnds, exits: MemberExits, after: np.ndarray
 ) -> ChunkRunner:
     noise = match_noise(own)
-    even = generate_steps(own, after, round_to_cells(noise, CHUNK))
+    if own.events:  # paths may exit early, and what was drawn for later steps is lost
+        chunk = round_to_cells(noise, SHORT_CHUNK)
+    else:
+        chunk = choose_chunk(noise, own.layout.size, own.stepping.n_steps)
+    even = generate_steps(own, after, chunk)
     search = _generate_search(own) if own.events else None
     starts, n = collect_starts(own, members), own.n
 
