@@ -36,7 +36,7 @@ class StrongErrors(NamedTuple):
 def motion() -> SDE:
     """dy = a y dt + b y dW, y(0) = 1; runs with any number of steps see the same Brownian paths."""
     drift, diffusion = (lambda t, y, a, b: a * y), (lambda t, y, a, b: b * y)
-    return SDE(drift, diffusion, [1.0], (0.0, 1.0), (DRIFT, DIFFUSION), seed=1, cells=CELLS)
+    return SDE(drift, diffusion, np.ones(1), (0.0, 1.0), (DRIFT, DIFFUSION), seed=1, cells=CELLS)
 
 
 def solve_exactly(t: np.ndarray | float, W: np.ndarray) -> np.ndarray:
@@ -85,8 +85,9 @@ def draw_figure(found: list[StrongErrors], folder: Path) -> Path:
     with plots.style():
         figure = Figure(figsize=(12, 4), layout="constrained")
         axes: Any = figure.subplots(1, 3)
-        for draw, ax in zip((_draw_paths, _draw_density, partial(_draw_orders, found)), axes, strict=True):
-            draw(ax)
+        _draw_paths(axes[0])
+        _draw_density(axes[1])
+        _draw_orders(found, axes[2])
         figure.suptitle(f"Geometric Brownian motion, $dy = {DRIFT:g}\\,y\\,dt + {DIFFUSION:g}\\,y\\,dW$")
         write_file(folder / "brownian.png", partial(figure.savefig, format="png"))
     return folder / "brownian.png"

@@ -36,11 +36,12 @@ from stepnet.engines.numba_engine.ensembles.path_exits import ExitSearch, ExitWo
 from stepnet.engines.numba_engine.ensembles.path_kernels import PathGroup, PathStarts, PathSteps, run_paths
 from stepnet.engines.numba_engine.integrators.stepping import DONE, EVENT, FIELD_RAISED, NOT_FINITE, PAUSED
 from stepnet.engines.numba_engine.random.step_noise import (
-    CHUNK,
+    SHORT_CHUNK,
     PathNoise,
     StepNoise,
     allocate_buffers,
     build_step_noise,
+    choose_chunk,
     round_to_cells,
 )
 from stepnet.engines.numba_engine.rhs.arguments import pack
@@ -191,7 +192,7 @@ def _prepare_lanes(
     own: StochasticRun, members: Members, ends: MemberEnds, exits: MemberExits, after: np.ndarray
 ) -> ChunkRunner:
     noise = match_noise(own)
-    even = generate_steps(own, after, round_to_cells(noise, _choose_chunk(own, members)))
+    even = generate_steps(own, after, _choose_chunk(own, members, noise))
     search = _generate_search(own) if own.events else None
     starts, n = collect_starts(own, members), own.problem.initial.size
 
@@ -207,11 +208,15 @@ def _prepare_lanes(
     return ChunkRunner(begin, "lanes")
 
 
-def _choose_chunk(own: StochasticRun, members: Members) -> int:
+def _choose_chunk(own: StochasticRun, members: Members, noise: StepNoise) -> int:
     """Steps whose random variables are drawn at once: all if members share paths and there is space for them."""
     n_steps, paths = own.stepping.n_steps, members.paths
     is_shared = members.number >= 2 * LANES and np.array_equal(paths[:LANES], paths[LANES : 2 * LANES])
-    return n_steps if is_shared and n_steps * own.layout.size * LANES * 8 <= SHARED_BYTES else CHUNK
+    if is_shared and n_steps * own.layout.size * LANES * 8 <= SHARED_BYTES:
+        return round_to_cells(noise, n_steps)
+    if own.events:  # paths may exit early, and what was drawn for later steps is lost
+        return round_to_cells(noise, SHORT_CHUNK)
+    return choose_chunk(noise, own.layout.size, n_steps)
 
 
 def match_noise(own: StochasticRun) -> StepNoise:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepnet.engines.numba_engine.codegen.intrinsics.exact_arithmetic import exact
+from stepnet.engines.numba_engine.codegen.intrinsics.vector_copies import copy_eight
 from stepnet.engines.numba_engine.random.normals import (
     HALF,
     LOW,
@@ -111,8 +112,9 @@ def convert_to_areas(words, n_cells, scale, out):
 def place_cells(columns, n_cells, every, component, out):
     """out[every s, component] = the 16 numbers of cell s, which are in two halves."""
     for s in range(n_cells):
-        for j in range(GROUP):
-            out[every * s, component, j] = columns[j >> BITS_OF_HALF, HALF_GROUP * s + (j & (HALF_GROUP - 1))]
+        row = out[every * s, component]
+        copy_eight(columns[0], HALF_GROUP * s, row, 0)
+        copy_eight(columns[1], HALF_GROUP * s, row, HALF_GROUP)
 
 
 @exact

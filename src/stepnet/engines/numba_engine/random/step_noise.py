@@ -32,7 +32,8 @@ from stepnet.noise.reference import BrownianPaths
 from stepnet.problem import StochasticProblem
 from stepnet.schemes.step_program import Noise, StepProgram
 
-CHUNK = 64  # steps whose random variables are drawn at once; more if a cell has more
+SHORT_CHUNK, LONG_CHUNK = 64, 256  # steps whose random variables are drawn at once; more if a cell has more
+CHUNK_VARIABLES = 2560  # of one path, whose numbers for 16 paths fit into the second-level cache
 LONGEST_CHUNK = 1024  # of one path
 
 W, I10, I11_SCALED, I111, ROOT, I11, J11, V, V2, I11_PAIRS, J11_PAIRS, V2_PAIRS = range(12)
@@ -278,6 +279,12 @@ def round_to_cells(noise: StepNoise, steps: int) -> int:
     """The smallest number of steps, at least `steps`, that are whole cells."""
     per_cell = 1 << noise.levels
     return -(-steps // per_cell) * per_cell
+
+
+def choose_chunk(noise: StepNoise, n_variables: int, n_steps: int) -> int:
+    """Steps whose random variables are drawn at once: more of few variables, where calls take a tenth of the time."""
+    steps = max(SHORT_CHUNK, min(LONG_CHUNK, CHUNK_VARIABLES // n_variables))
+    return round_to_cells(noise, min(steps, n_steps))
 
 
 class PathNoise:
