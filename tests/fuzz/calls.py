@@ -1062,7 +1062,9 @@ add("stepnet.training.Minimum", lambda: {
     "theta": np.ones(2), "value": 1.0, "gradient": np.ones(2), "converged": True, "message": "",
     "history": np.ones(2), "gradients": 1
 })  # fmt: skip
-add("stepnet.training.Objective", lambda: {"model": net(), "loss": losses.get("mse")})
+add("stepnet.training.Objective", lambda: {
+    "model": net(), "loss": losses.get("mse"), "paths": 2, "noise": sn.nets.SampleNoise()
+})  # fmt: skip
 weights = lambda: {"theta": ones(), "data": data()}
 add_methods("stepnet.training.Objective", objective, expansion=weights, gradient=weights, value=weights)
 add("stepnet.training.Part", lambda: {"model": net(), "indices": np.arange(3)})

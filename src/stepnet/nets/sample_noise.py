@@ -6,7 +6,7 @@ depend on the other samples.  The default key is a hash of the sample's numbers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -86,6 +86,15 @@ def validate_noise(noise: SampleNoise | None) -> SampleNoise | None:
     if noise is not None and not isinstance(noise, SampleNoise):
         raise TypeError(f"`noise` must be a SampleNoise, found {type(noise).__name__}")
     return noise
+
+
+def repeat_noise(noise: SampleNoise, samples: int, paths: int) -> SampleNoise:
+    """The noise of a batch that is repeated `paths` times: copy k of a sample sees the path `path * paths + k`."""
+    if paths == 1:
+        return noise
+    path = np.tile(np.broadcast_to(noise.path, samples) * paths, paths) + np.repeat(np.arange(paths), samples)
+    keys = None if noise.keys is None else np.tile(np.broadcast_to(noise.keys, samples), paths)
+    return replace(noise, keys=keys, path=path)
 
 
 def _validate_numbers(name: str, value: ArrayLike) -> np.ndarray:

@@ -63,23 +63,27 @@ class Part:
     def theta(self) -> np.ndarray:
         return np.asarray(self._model.theta)[self._indices]
 
+    @property
+    def has_noise(self) -> bool:
+        return getattr(self._model, "has_noise", False)
+
     def put(self, theta: np.ndarray) -> None:
         whole = np.array(self._model.theta)
         whole[self._indices] = self._own("theta", theta)
         self._model.put(whole)
 
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        return self._model(x)
+    def __call__(self, x: np.ndarray, **noise: Any) -> np.ndarray:
+        return self._model(x, **noise)
 
-    def gradient(self, x: np.ndarray, loss: Callable[..., Any]) -> FreeGradient:
-        found = getattr(self._model, "parameter_gradient", self._model.gradient)(x, loss)
+    def gradient(self, x: np.ndarray, loss: Callable[..., Any], **noise: Any) -> FreeGradient:
+        found = getattr(self._model, "parameter_gradient", self._model.gradient)(x, loss, **noise)
         return FreeGradient(found.value, found.theta[self._indices], found.outputs)
 
-    def gauss_newton(self, x: np.ndarray, v: np.ndarray, hessian: Callable[..., Any]) -> np.ndarray:
-        return self._model.gauss_newton(x, self._whole(v), hessian)[self._indices]
+    def gauss_newton(self, x: np.ndarray, v: np.ndarray, hessian: Callable[..., Any], **noise: Any) -> np.ndarray:
+        return self._model.gauss_newton(x, self._whole(v), hessian, **noise)[self._indices]
 
-    def _linearised(self, x: np.ndarray) -> Linearised:
-        near = self._model.linearised(x)
+    def _linearised(self, x: np.ndarray, **noise: Any) -> Linearised:
+        near = self._model.linearised(x, **noise)
         return Linearised(
             self._indices.size, near.outputs, lambda v: near.tangent(self._whole(v)),
             lambda u: near.pullback(u)[self._indices],
