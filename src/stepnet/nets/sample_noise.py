@@ -59,7 +59,7 @@ class SampleNoise:
     @check(x=array(None, None))
     def find_paths(self, x: np.ndarray) -> np.ndarray:
         """The number of the path of each row of a batch `(batch, features)`."""
-        keys = _hash_rows(x) if self.keys is None else np.asarray(self.keys).astype(np.uint64)
+        keys = hash_samples(x) if self.keys is None else np.asarray(self.keys).astype(np.uint64)
         for name, values in (("keys", keys), ("path", np.asarray(self.path))):
             if values.shape not in ((), (len(x),)):
                 raise ValueError(f"`{name}` must be one number for each of {len(x)} samples, found {values.shape}")
@@ -114,8 +114,8 @@ def _mix(words: np.ndarray) -> np.ndarray:
     return words ^ (words >> np.uint64(31))
 
 
-def _hash_rows(x: np.ndarray) -> np.ndarray:
-    """A 64-bit hash of each row; 0 and -0 count as equal."""
+def hash_samples(x: np.ndarray) -> np.ndarray:
+    """A 64-bit hash of each row of a batch; 0 and -0 count as equal."""
     rows = np.ascontiguousarray(x + 0.0)
     bits = rows.view(np.uint64 if rows.itemsize == 8 else np.uint32).astype(np.uint64)
     columns = _mix(np.arange(1, bits.shape[1] + 1, dtype=np.uint64))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -58,6 +58,9 @@ class Data:
         Targets (batch,) or (batch, outputs).
     weights : ndarray, optional
         Weights of the samples (batch,).
+    keys : ndarray of int, optional
+        Keys (batch,) that choose the Brownian paths of the samples, if the model has noise; by default a hash of each
+        input.
 
     Examples
     --------
@@ -70,6 +73,7 @@ class Data:
     x: np.ndarray
     y: np.ndarray
     weights: np.ndarray | None = None
+    keys: np.ndarray | None = None
 
     __repr__ = show_fields
 
@@ -79,22 +83,27 @@ class Data:
             keep(self, weights=_require_finite("weights", self.weights))
             if (self.weights < 0).any() or not (self.weights > 0).any():
                 raise ValueError("`weights` must not be negative, and some must be positive")
+        if self.keys is not None:
+            keep(self, keys=_require_finite("keys", self.keys))
+            SampleNoise(keys=self.keys)  # refuses what are not keys
         lengths = {name: len(value) for name, value in self.arrays().items()}
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"`x`, `y` and `weights` must have as many samples, found {lengths}")
+            raise ValueError(f"`x`, `y`, `weights` and `keys` must have as many samples, found {lengths}")
 
     def __len__(self) -> int:
         return len(self.x)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays that are present, by name."""
-        return {"x": self.x, "y": self.y} | ({} if self.weights is None else {"weights": self.weights})
+        found = {"x": self.x, "y": self.y, "weights": self.weights, "keys": self.keys}
+        return {name: value for name, value in found.items() if value is not None}
 
     def rows(self, indices: np.ndarray) -> Data:
         """Select samples, without repeating the validation."""
         indices, part = validate_indices("indices", indices, len(self)), object.__new__(Data)
         weights = None if self.weights is None else self.weights[indices]
-        keep(part, x=self.x.take(indices, axis=0), y=self.y.take(indices, axis=0), weights=weights)
+        keys = None if self.keys is None else self.keys[indices]
+        keep(part, x=self.x.take(indices, axis=0), y=self.y.take(indices, axis=0), weights=weights, keys=keys)
         return part
 
 
@@ -236,6 +245,8 @@ class Objective:
         if not self.has_noise:
             return data, {}
         noise = SampleNoise() if self.noise is None else self.noise
+        if data.keys is not None:
+            noise = replace(noise, keys=data.keys)
         return _repeat_samples(data, self.paths), {"noise": repeat_noise(noise, len(data), self.paths)}
 
     def _pulled(self, theta: np.ndarray, data: Data, drawn: dict[str, SampleNoise]) -> Any:
