@@ -18,7 +18,7 @@ from sklearn.model_selection import train_test_split
 import stepnet as sn
 from stepnet import training
 from stepnet.cli import commands
-from stepnet.estimators import NetClassifier, NetRegressor
+from stepnet.estimators import FeynmanKacClassifier, NetClassifier, NetRegressor
 
 QUICK = ("--width", "6", "--steps", "3", "--epochs", "4", "--rate", "0.02")
 
@@ -65,6 +65,21 @@ def test_a_named_set_is_learnt_as_the_estimator_does(tmp_path):
     again = NetClassifier.load(out)
     np.testing.assert_array_equal(again.outputs(X_test), same.outputs(X_test))
     assert not list(out.rglob("*.pkl"))
+
+
+def test_a_noise_level_gives_the_classifier_that_averages_over_paths(table, tmp_path):
+    choices = ("train", table, "--label", "moon", "--net", "resnet", "--diffusion", 0.2, *QUICK, "--out")
+    said = call(*choices, tmp_path / "whole")
+    call(*choices, tmp_path / "parts", "--epochs", 2)
+    call(*choices, tmp_path / "parts", "--resume")
+    whole, parts = (FeynmanKacClassifier.load(tmp_path / name) for name in ("whole", "parts"))
+    assert whole.diffusion == 0.2
+    assert np.array_equal(whole.net_.theta, parts.net_.theta)
+    assert len(shares(said)) == 2
+    found = call("predict", tmp_path / "whole", table).split()
+    lines = [line.split(",") for line in table.read_text().splitlines()[1:]]
+    X = np.array([[float(line[0]), float(line[2])] for line in lines])
+    assert found[: len(X)] == whole.predict(X).tolist()
 
 
 @pytest.mark.parametrize(
@@ -322,6 +337,8 @@ def test_targets_tell_the_task_unless_it_is_given(targets, option, told, tmp_pat
         ("moons", ("--width", "5"), "`width` must be even"),
         ("moons", ("--length", "-1"), "`length` must be a positive number"),
         ("moons", ("--label", "y"), "--label is for CSV files"),
+        ("moons", ("--task", "regression", "--diffusion", "0.2"), "--diffusion is for classification"),
+        ("moons", ("--net", "mlp", "--diffusion", "0.2"), "one-step scheme"),
         ("moons", ("--rate", "1e300"), "what to try|rate"),
         ("nowhere.csv", (), "there is no file nowhere.csv"),
     ],

@@ -20,7 +20,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import stepnet as sn
 from stepnet import training
 from stepnet.errors import UnknownName
-from stepnet.estimators import NetClassifier, NetRegressor
+from stepnet.estimators import FeynmanKacClassifier, NetClassifier, NetRegressor
 
 QUICK = {"width": 8, "steps": 4, "epochs": 60}
 
@@ -28,6 +28,7 @@ QUICK = {"width": 8, "steps": 4, "epochs": 60}
 CHECKED = {
     "classifier": NetClassifier(),
     "regressor": NetRegressor(),
+    "feynman_kac": FeynmanKacClassifier(paths=16),
     "field": NetClassifier(sn.fields.hyperbolic(sn.fields.dense(8)), loss="binary_cross_entropy", steps=4),
 }
 

@@ -180,6 +180,11 @@ def fitted():
 
 
 @cache
+def fitted_with_noise():
+    return sn.estimators.FeynmanKacClassifier(width=3, steps=2, epochs=1, paths=3).fit(RNG_X, LABELS)
+
+
+@cache
 def fitted_regressor():
     return sn.estimators.NetRegressor("resnet", width=3, steps=2, epochs=1).fit(RNG_X, RNG_X[:, 0])
 
@@ -739,6 +744,19 @@ add_methods(
     "stepnet.estimators.NetRegressor", lambda: sn.estimators.NetRegressor(**small),
     fit=lambda: {"X": RNG_X, "y": RNG_X[:, 0]}, load=lambda: {"path": stored(fitted_regressor().save)},
 )  # fmt: skip
+CALLS["stepnet.estimators.FeynmanKacClassifier"] = lambda: (
+    fit("FeynmanKacClassifier", LABELS), sn.estimators.FeynmanKacClassifier(**small, paths=3).get_params()
+)  # fmt: skip
+add_methods(
+    "stepnet.estimators.FeynmanKacClassifier", fitted_with_noise, decision_function=rows,
+    features=lambda: {"X": RNG_X, "block": 0, "path": 1}, outputs=lambda: {"X": RNG_X, "path": 1},
+    predict=lambda: {"X": RNG_X, "abstain": True}, predict_proba=lambda: {"X": RNG_X, "return_interval": True},
+    save=lambda: {"path": "stored"},
+)  # fmt: skip
+add_methods(
+    "stepnet.estimators.FeynmanKacClassifier", lambda: sn.estimators.FeynmanKacClassifier(**small, paths=3),
+    fit=lambda: {"X": RNG_X, "y": LABELS}, load=lambda: {"path": stored(fitted_with_noise().save)},
+)  # fmt: skip
 add("stepnet.estimators.NotStored", lambda: {"text": "text"})
 
 # ---- fields ---------------------------------------------------------------------------------------------------------
@@ -1064,14 +1082,16 @@ add("stepnet.training.optimisers.names")
 add("stepnet.training.schedules.get", lambda: {"name": "constant", "rate": 0.1})
 add("stepnet.training.schedules.names")
 add("stepnet.training.schedules.schedule", lambda: {"rate": 0.1})
-add("stepnet.training.Data", lambda: {"x": RNG_X, "y": LABELS})
+add("stepnet.training.Data", lambda: {"x": RNG_X, "y": LABELS, "keys": np.arange(6)})
 add_methods("stepnet.training.Data", data, arrays=dict, rows=lambda: {"indices": np.arange(2)})
 add("stepnet.training.Evaluation", lambda: {"value": 1.0, "accuracy": 1.0, "gradient": np.ones(2)})
 add("stepnet.training.Minimum", lambda: {
     "theta": np.ones(2), "value": 1.0, "gradient": np.ones(2), "converged": True, "message": "",
     "history": np.ones(2), "gradients": 1
 })  # fmt: skip
-add("stepnet.training.Objective", lambda: {"model": net(), "loss": losses.get("mse")})
+add("stepnet.training.Objective", lambda: {
+    "model": net(), "loss": losses.get("mse"), "paths": 2, "noise": sn.nets.SampleNoise()
+})  # fmt: skip
 weights = lambda: {"theta": ones(), "data": data()}
 add_methods("stepnet.training.Objective", objective, expansion=weights, gradient=weights, value=weights)
 add("stepnet.training.Part", lambda: {"model": net(), "indices": np.arange(3)})

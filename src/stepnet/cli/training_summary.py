@@ -17,13 +17,13 @@ import numpy as np
 
 from stepnet.cli.csv_tables import Table, is_number, parse_columns, read_table
 from stepnet.errors import TrainingFailed, TrainingInterrupted
-from stepnet.estimators import NetClassifier, NetRegressor, files
+from stepnet.estimators import FeynmanKacClassifier, NetClassifier, NetRegressor, files
 from stepnet.estimators.datasets import NAMED, as_columns, load_named, split_samples
 from stepnet.storage.atomic_files import write_file
 from stepnet.storage.folder_locks import hold_lock
 from stepnet.training.full_batch import METHODS
 
-TASKS = {"classification": NetClassifier, "regression": NetRegressor}
+TASKS: dict[str, type[NetClassifier | NetRegressor]] = {"classification": NetClassifier, "regression": NetRegressor}
 CLASSES = 20  # more distinct integers than this are treated as quantities
 
 
@@ -58,7 +58,7 @@ def train(
     samples = _load_samples(source, choices)
     parts = _split_samples(samples, choices)
     say(f"{source}: {len(parts[0])} training samples, {len(parts[2])} test samples, {_describe(samples)}")
-    model = TASKS[samples.task](random_state=choices.seed, progress=True, **settings)
+    model = _build_estimator(samples.task, choices.seed, settings)
     begin = time.perf_counter()
     with _replace_run(folder, choices.overwrite):
         trouble = _fit(model, parts, folder, choices.resume)
@@ -69,6 +69,18 @@ def train(
     if trouble:
         raise ValueError(f"{trouble}; the weights found so far are in {folder}")
     say(f"{seconds:.3g} s, in {folder}")
+
+
+def _build_estimator(task: str, seed: int, settings: dict[str, Any]) -> NetClassifier | NetRegressor:
+    """The estimator of a task, not fitted; with a noise level, the classifier that averages over paths."""
+    kind, settings = TASKS[task], dict(settings)
+    if settings["diffusion"] is None:
+        del settings["diffusion"]
+    elif kind is NetClassifier:
+        kind = FeynmanKacClassifier
+    else:
+        raise ValueError(f"--diffusion is for classification, found a {task} (--task)")
+    return kind(random_state=seed, progress=True, **settings)
 
 
 def _fit(model: NetClassifier | NetRegressor, parts: list[np.ndarray], folder: Path, resume: bool) -> str:
@@ -165,7 +177,7 @@ def _load(folder: Path) -> tuple[NetClassifier | NetRegressor, dict[str, Any]]:
     if not (folder / files.HEAD).exists():
         raise ValueError(f"{folder} holds no net; `stepnet train` makes one")
     header = files.read_head(folder)
-    kinds, names = {each.__name__: each for each in TASKS.values()}, header.get("columns")
+    kinds, names = {each.__name__: each for each in (*TASKS.values(), FeynmanKacClassifier)}, header.get("columns")
     if header.get("estimator") not in kinds or not isinstance(names, dict) or not {"features", "label"} <= set(names):
         raise ValueError(f"{folder} holds no net of `stepnet train`: {files.HEAD} does not name the columns of a table")
     model = kinds[header["estimator"]].load(folder)

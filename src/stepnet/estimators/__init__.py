@@ -1,10 +1,11 @@
 """Networks as scikit-learn estimators."""
 
 from stepnet.estimators.classifier import NetClassifier
+from stepnet.estimators.feynman_kac_classifier import FeynmanKacClassifier
 from stepnet.estimators.regressor import NetRegressor
 from stepnet.estimators.settings import NotStored
 
-__all__ = ["NetClassifier", "NetRegressor", "NotStored"]
+__all__ = ["FeynmanKacClassifier", "NetClassifier", "NetRegressor", "NotStored"]
 
 
 def __dir__() -> list[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from inspect import signature
 from typing import Any
 
-from stepnet import nets
+from stepnet import fields, nets
 from stepnet.errors import UnknownArgument, UnknownName
 from stepnet.fields import Field
 from stepnet.nets import Net
@@ -94,6 +95,21 @@ def _build_with_options(maker: Callable[..., Any], sizes: tuple[Any, ...], own: 
                 f"`options` must be arguments of `nets.{maker.__name__}`, found {options!r:.80}: {error}"
             ) from None
         raise
+
+
+def add_diffusion(net: Net, sigma: float, is_learned: bool) -> Net:
+    """The same net with noise in all blocks: constant, or with a learned factor for each channel, at first 1."""
+    blocks = []
+    for block in net.design.blocks:
+        axes = block.field.parts[0].axes_in
+        noise = fields.diffusion.per_channel(axes, sigma) if is_learned else fields.diffusion.constant(sigma)
+        blocks.append(replace(block, field=block.field.with_diffusion(noise)))
+    design = replace(net.design, blocks=tuple(blocks))
+    found = Net(design, dtype=net.dtype, workers=net.workers, memory=net.memory, layout=net.layout)
+    for name, weights in found.weights.items():
+        before = net.weights.get(name)
+        weights[...] = before if before is not None and before.shape == weights.shape else 0.0
+    return found
 
 
 def _takes_seed(function: Callable[..., Any]) -> bool:

@@ -167,7 +167,9 @@ class NetClassifier(ClassifierMixin, NetEstimator):  # type: ignore[misc]  # sci
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities (n, classes); one-against-rest probabilities are normalised by their sum."""
-        outputs = self.outputs(X)
+        return self._find_probabilities(self.outputs(X))
+
+    def _find_probabilities(self, outputs: np.ndarray) -> np.ndarray:
         if self.meaning_.link == "softmax":
             return self.meaning_.predict(outputs)
         logits = self.meaning_.logits(outputs)

@@ -15,8 +15,9 @@ from stepnet.estimators import build_net, files, scaling
 from stepnet.estimators.datasets import hold_out
 from stepnet.estimators.scaling import Scaling
 from stepnet.estimators.settings import require_stored
-from stepnet.nets import losses, penalties
+from stepnet.nets import Net, losses, penalties
 from stepnet.nets.losses import Meaning
+from stepnet.nets.sample_noise import hash_samples
 from stepnet.records import explain_arguments, validate_count, validate_number
 from stepnet.training import METHODS, ClipNorm, ClipValue, Data, Method, Objective, Recipe, minimise, optimisers, train
 
@@ -105,9 +106,10 @@ class NetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         X, seed = fit_data.X, self._seed()
         self.shift_, self.factor_ = fit_data.scaling.shift, 1 / fit_data.scaling.spread
         self.meaning_: Meaning = fit_data.loss.meaning
-        self.net_ = build_net.build_net(self, X.shape[1], fit_data.outputs, seed)
-        objective = Objective(self.net_, fit_data.loss, self._penalty(), self.smoothness)
-        data, optimiser = Data(self._scaled(X), fit_data.targets, fit_data.weights), self._optimiser()
+        self.net_ = self._build_net(X.shape[1], fit_data.outputs, seed)
+        objective = self._build_objective(fit_data.loss, seed)
+        keys = hash_samples(X) if self.net_.has_noise else None  # not of scaled inputs, which depend on other samples
+        data, optimiser = Data(self._scaled(X), fit_data.targets, fit_data.weights, keys), self._optimiser()
         if isinstance(optimiser, Method):
             self._require_for_all_data(path, resume)
             self.run_: Any = minimise(objective, data, optimiser, progress=self.progress)
@@ -120,6 +122,12 @@ class NetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         self.run_ = train(objective, data, recipe, validation=held, progress=self.progress, path=path, resume=resume)
         self.n_iter_ = self.run_.epochs
         return self
+
+    def _build_net(self, inputs: int, outputs: int, seed: int) -> Net:
+        return build_net.build_net(self, inputs, outputs, seed)
+
+    def _build_objective(self, loss: Any, seed: int) -> Objective:
+        return Objective(self.net_, loss, self._penalty(), self.smoothness)
 
     def _seed(self) -> int:
         try:
@@ -209,10 +217,14 @@ class NetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
     def _scaled(self, X: np.ndarray) -> np.ndarray:
         return (X - self.shift_) * self.factor_
 
+    def _validated(self, X: Any) -> np.ndarray:
+        """Samples, after checking that the estimator is fitted."""
+        check_is_fitted(self, "net_")
+        return validate_samples(self, X, reset=False, dtype=np.float64)
+
     def _checked(self, X: Any) -> np.ndarray:
         """Scaled samples, after checking that the estimator is fitted."""
-        check_is_fitted(self, "net_")
-        return self._scaled(validate_samples(self, X, reset=False, dtype=np.float64))
+        return self._scaled(self._validated(X))
 
     def outputs(self, X: Any) -> np.ndarray:
         """The outputs of the net for samples, (n, outputs)."""

@@ -129,6 +129,10 @@ def _require_own_weights(name: str, block: Block) -> None:
             f"{name} must have weights held over each step (`degree=None` and as many controls as steps) for its steps "
             f"to be layers of their own, found {block.depth} for {block.steps} steps"
         )
+    if block.scheme_program.step.noise:
+        raise ValueError(
+            f"{name} must have no noise for its steps to be layers, found the diffusion {block.field.diffusion}"
+        )
     if any(layer.clock for part in block.field.parts for layer in part.layers):
         raise ValueError(f"{name} must not depend on time for its steps to be layers, found a clock")
     late = [c for c in _list_times(block) if not 0 <= c < 1]

@@ -121,6 +121,11 @@ class Net:
         """Copy the weights, because `joblib.load(mmap_mode="r")` returns read-only arrays."""
         self.__dict__.update(state, theta=np.array(state["theta"]))
 
+    @cached_property
+    def has_noise(self) -> bool:
+        """Whether outputs depend on Brownian paths."""
+        return any(block.scheme_program.step.noise for block in self.design.blocks)
+
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of a sample in the layout of the net."""

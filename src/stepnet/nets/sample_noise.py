@@ -6,7 +6,7 @@ depend on the other samples.  The default key is a hash of the sample's numbers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -60,7 +60,7 @@ class SampleNoise:
     @check(x=array(None, None))
     def find_paths(self, x: np.ndarray) -> np.ndarray:
         """The number of the path of each row of a batch `(batch, features)`."""
-        keys = _hash_rows(x) if self.keys is None else np.asarray(self.keys).astype(np.uint64)
+        keys = hash_samples(x) if self.keys is None else np.asarray(self.keys).astype(np.uint64)
         for name, values in (("keys", keys), ("path", np.asarray(self.path))):
             if values.shape not in ((), (len(x),)):
                 raise ValueError(f"`{name}` must be one number for each of {len(x)} samples, found {values.shape}")
@@ -89,6 +89,15 @@ def validate_noise(noise: SampleNoise | None) -> SampleNoise | None:
     return noise
 
 
+def repeat_noise(noise: SampleNoise, samples: int, paths: int) -> SampleNoise:
+    """The noise of a batch that is repeated `paths` times: copy k of a sample sees the path `path * paths + k`."""
+    if paths == 1:
+        return noise
+    path = np.tile(np.broadcast_to(noise.path, samples) * paths, paths) + np.repeat(np.arange(paths), samples)
+    keys = None if noise.keys is None else np.tile(np.broadcast_to(noise.keys, samples), paths)
+    return replace(noise, keys=keys, path=path)
+
+
 def _validate_numbers(name: str, value: ArrayLike) -> np.ndarray:
     """Return one integer or a row of them, not negative."""
     found = as_array(name, value)
@@ -106,8 +115,8 @@ def _mix(words: np.ndarray) -> np.ndarray:
     return words ^ (words >> np.uint64(31))
 
 
-def _hash_rows(x: np.ndarray) -> np.ndarray:
-    """A 64-bit hash of each row; 0 and -0 count as equal."""
+def hash_samples(x: np.ndarray) -> np.ndarray:
+    """A 64-bit hash of each row of a batch; 0 and -0 count as equal."""
     rows = np.ascontiguousarray(x + 0.0)
     bits = rows.view(np.uint64 if rows.itemsize == 8 else np.uint32).astype(np.uint64)
     columns = _mix(np.arange(1, bits.shape[1] + 1, dtype=np.uint64))

@@ -10,6 +10,7 @@ import numpy as np
 
 from stepnet.errors import TrainingInterrupted
 from stepnet.nets.derivatives import Linearised
+from stepnet.nets.sample_noise import SampleNoise
 from stepnet.records import find_by_name, validate_count
 from stepnet.training.full_batch import METHODS, Method, minimise
 from stepnet.training.maximum_principle import MSA
@@ -63,23 +64,29 @@ class Part:
     def theta(self) -> np.ndarray:
         return np.asarray(self._model.theta)[self._indices]
 
+    @property
+    def has_noise(self) -> bool:
+        return getattr(self._model, "has_noise", False)
+
     def put(self, theta: np.ndarray) -> None:
         whole = np.array(self._model.theta)
         whole[self._indices] = self._own("theta", theta)
         self._model.put(whole)
 
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        return self._model(x)
+    def __call__(self, x: np.ndarray, *, noise: SampleNoise | None = None) -> np.ndarray:
+        return self._model(x, **_pass_on(noise))
 
-    def gradient(self, x: np.ndarray, loss: Callable[..., Any]) -> FreeGradient:
-        found = getattr(self._model, "parameter_gradient", self._model.gradient)(x, loss)
+    def gradient(self, x: np.ndarray, loss: Callable[..., Any], *, noise: SampleNoise | None = None) -> FreeGradient:
+        found = getattr(self._model, "parameter_gradient", self._model.gradient)(x, loss, **_pass_on(noise))
         return FreeGradient(found.value, found.theta[self._indices], found.outputs)
 
-    def gauss_newton(self, x: np.ndarray, v: np.ndarray, hessian: Callable[..., Any]) -> np.ndarray:
-        return self._model.gauss_newton(x, self._whole(v), hessian)[self._indices]
+    def gauss_newton(
+        self, x: np.ndarray, v: np.ndarray, hessian: Callable[..., Any], *, noise: SampleNoise | None = None
+    ) -> np.ndarray:
+        return self._model.gauss_newton(x, self._whole(v), hessian, **_pass_on(noise))[self._indices]
 
-    def _linearised(self, x: np.ndarray) -> Linearised:
-        near = self._model.linearised(x)
+    def _linearised(self, x: np.ndarray, *, noise: SampleNoise | None = None) -> Linearised:
+        near = self._model.linearised(x, **_pass_on(noise))
         return Linearised(
             self._indices.size, near.outputs, lambda v: near.tangent(self._whole(v)),
             lambda u: near.pullback(u)[self._indices],
@@ -97,6 +104,11 @@ class Part:
     def roughness(self) -> tuple[float, np.ndarray]:
         value, gradient = self._model.roughness()
         return value, gradient[self._indices]
+
+
+def _pass_on(noise: SampleNoise | None) -> dict[str, SampleNoise]:
+    """The argument for a model with noise; other models take none."""
+    return {} if noise is None else {"noise": noise}
 
 
 @check(model=having("views", "theta", what="a net"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, isfinite, nan
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepnet.errors import TrainingFailed, TrainingInterrupted
+from stepnet.nets.sample_noise import SampleNoise
 from stepnet.records import explain_arguments
 from stepnet.storage.stored_arrays import report_damage
 from stepnet.training.objective import Data, Objective, require, validate_theta
@@ -40,6 +41,12 @@ class TrainingJob:
     @cached_property
     def steps_per_epoch(self) -> int:
         return self.recipe.steps_per_epoch(len(self.data))
+
+    def draw(self, epoch: int) -> Objective:
+        """The objective with the Brownian paths of an epoch, from one; parameters are compared by those of epoch 0."""
+        if not self.objective.has_noise:
+            return self.objective
+        return replace(self.objective, noise=SampleNoise(self.recipe.seed, path=epoch))
 
     @property
     def by_best(self) -> bool:
@@ -187,7 +194,7 @@ def _step(job: TrainingJob, state: State) -> State:
     epoch, place = divmod(state.step, job.steps_per_epoch)
     batch, recipe = _select_batch(job, epoch, place), job.recipe
     rate = _find_rate(recipe, state.step / job.steps_per_epoch)
-    value, accuracy, gradient = job.objective.gradient(state.theta, batch)
+    value, accuracy, gradient = job.draw(epoch + 1).gradient(state.theta, batch)
     first = value if state.step == 0 else state.first
     if not _is_bounded(value, first) or not _is_finite(gradient):
         raise Diverged(_advise(value, epoch, place, rate))
@@ -223,7 +230,7 @@ def _is_bounded(value: float, first: float) -> bool:
 def _require_good_end(job: TrainingJob, state: State) -> None:
     """Check the parameters of the last update, which no step has evaluated."""
     epoch, place = divmod(state.step - 1, job.steps_per_epoch)
-    value, _ = job.objective.value(state.theta, _select_batch(job, epoch, place))
+    value, _ = job.draw(epoch + 1).value(state.theta, _select_batch(job, epoch, place))
     if not _is_bounded(value, state.first):
         raise Diverged(_advise(value, epoch, place, state.history[-1][-1]))
 
@@ -238,7 +245,7 @@ def _select_batch(job: TrainingJob, epoch: int, place: int) -> Data:
 def _close_epoch(job: TrainingJob, state: State) -> State:
     """End an epoch: append to the history, and update the best state."""
     loss, hits, weight, samples = state.sums
-    validated = (nan, nan) if job.validation is None else job.objective.value(state.theta, job.validation)
+    validated = (nan, nan) if job.validation is None else job.draw(0).value(state.theta, job.validation)
     epoch = len(state.history) + 1
     rate = job.recipe.optimiser.rate((state.step - 1) / job.steps_per_epoch)
     row = (loss / weight, hits / samples, *validated, rate)
@@ -256,7 +263,7 @@ def _find_watched_loss(job: TrainingJob, theta: np.ndarray, row: tuple[float, ..
     """The loss by which epochs are compared: that of the parameters at the end of the epoch, if they may be kept."""
     if job.validation is not None:
         return row[2]
-    return row[0] if job.recipe.patience is None else job.objective.value(theta, job.data)[0]
+    return row[0] if job.recipe.patience is None else job.draw(0).value(theta, job.data)[0]
 
 
 def _is_stale(job: TrainingJob, state: State) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -13,7 +13,8 @@ from stepnet.fields.inner_product import inner
 from stepnet.nets import losses, penalties
 from stepnet.nets.losses import Expansion
 from stepnet.nets.penalties import Penalty
-from stepnet.records import as_array, keep, keep_numbers, show_fields
+from stepnet.nets.sample_noise import SampleNoise, repeat_noise, validate_noise
+from stepnet.records import as_array, keep, keep_numbers, show_fields, validate_count
 from stepnet.validation import array, check, instance
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Model(Protocol):
     `gauss_newton(x, v, hessian)`, needed only by the method of that name, returns J' hessian(J v), with J the
     derivative of the outputs with respect to the parameters.  If a model has `linearised(x)`, like `Net`, it is used
     once per step instead; if it has `parameter_gradient(x, loss)`, it is used for gradients without that of the inputs.
+    If its `has_noise` is true, as for a `Net` with diffusion, all of these are called with `noise=SampleNoise(...)`.
     """
 
     @property
@@ -54,6 +56,9 @@ class Data:
         Targets (batch,) or (batch, outputs).
     weights : ndarray, optional
         Weights of the samples (batch,).
+    keys : ndarray of int, optional
+        Keys (batch,) that choose the Brownian paths of the samples, if the model has noise; by default a hash of each
+        input.
 
     Examples
     --------
@@ -66,6 +71,7 @@ class Data:
     x: np.ndarray
     y: np.ndarray
     weights: np.ndarray | None = None
+    keys: np.ndarray | None = None
 
     __repr__ = show_fields
 
@@ -75,22 +81,27 @@ class Data:
             keep(self, weights=_require_finite("weights", self.weights))
             if (self.weights < 0).any() or not (self.weights > 0).any():
                 raise ValueError("`weights` must not be negative, and some must be positive")
+        if self.keys is not None:
+            keep(self, keys=_require_finite("keys", self.keys))
+            SampleNoise(keys=self.keys)  # refuses what are not keys
         lengths = {name: len(value) for name, value in self.arrays().items()}
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"`x`, `y` and `weights` must have as many samples, found {lengths}")
+            raise ValueError(f"`x`, `y`, `weights` and `keys` must have as many samples, found {lengths}")
 
     def __len__(self) -> int:
         return len(self.x)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays that are present, by name."""
-        return {"x": self.x, "y": self.y} | ({} if self.weights is None else {"weights": self.weights})
+        found = {"x": self.x, "y": self.y, "weights": self.weights, "keys": self.keys}
+        return {name: value for name, value in found.items() if value is not None}
 
     def rows(self, indices: np.ndarray) -> Data:
         """Select samples, without repeating the validation."""
         indices, part = validate_indices("indices", indices, len(self)), object.__new__(Data)
         weights = None if self.weights is None else self.weights[indices]
-        keep(part, x=self.x.take(indices, axis=0), y=self.y.take(indices, axis=0), weights=weights)
+        keys = None if self.keys is None else self.keys[indices]
+        keep(part, x=self.x.take(indices, axis=0), y=self.y.take(indices, axis=0), weights=weights, keys=keys)
         return part
 
 
@@ -131,6 +142,8 @@ class Evaluation(NamedTuple):
 class Objective:
     """J(theta) = loss(model(x; theta), y) + penalty(theta) + smoothness roughness(theta).
 
+    For a model with noise, the loss is the mean over some Brownian paths of each sample.
+
     Parameters
     ----------
     model : Model
@@ -141,6 +154,11 @@ class Objective:
         Penalty on the parameters.
     smoothness : float
         A factor of `model.roughness()`, which returns value and gradient of a quadratic form of the parameters.
+    paths : int
+        Brownian paths of each sample, if the model has noise.
+    noise : SampleNoise, optional
+        Which paths they are: `noise.path * paths + k` for k below `paths`.  Mini-batch training draws others in each
+        epoch; everything else uses these.
 
     Examples
     --------
@@ -153,19 +171,23 @@ class Objective:
     loss: Any
     penalty: Penalty = Penalty()
     smoothness: float = 0.0
+    paths: int = 1
+    noise: SampleNoise | None = None
 
     def __post_init__(self) -> None:
         loss = losses.get(self.loss) if isinstance(self.loss, str) else self.loss
         if not callable(getattr(loss, "at", None)):
             raise TypeError(f"`loss` must be a Loss or its name, found {loss!r:.80} ({type(loss).__name__})")
-        keep(self, loss=loss, penalty=penalties.get(self.penalty))
+        keep(self, loss=loss, penalty=penalties.get(self.penalty), noise=validate_noise(self.noise))
+        keep(self, paths=validate_count("paths", self.paths, 1))
         keep_numbers(self, smoothness="[0, inf)")
 
     @check_theta_and_data
     def value(self, theta: np.ndarray, data: Data) -> tuple[float, float]:
         """The value and the accuracy."""
         self.model.put(theta)
-        outputs = self.model(data.x)
+        data, drawn = self._draw(data)
+        outputs = self.model(data.x, **drawn)
         value = self.loss.at(outputs, data.y, data.weights).value
         if self._has_own:
             value += self._own(theta).value
@@ -174,7 +196,8 @@ class Objective:
     @check_theta_and_data
     def gradient(self, theta: np.ndarray, data: Data) -> Evaluation:
         """The value, the accuracy and the gradient."""
-        found = self._pulled(theta, data)
+        data, drawn = self._draw(data)
+        found = self._pulled(theta, data, drawn)
         accuracy = self._accuracy(found.outputs, data)
         if not self._has_own:
             return Evaluation(found.value, accuracy, found.theta)
@@ -188,19 +211,20 @@ class Objective:
         Gradient and products are computed on demand, from one run if the model has `linearised`.
         """
         self.model.put(theta)
-        near = self.model.linearised(data.x) if hasattr(self.model, "linearised") else None
-        outputs = self.model(data.x) if near is None else near.outputs
+        data, drawn = self._draw(data)
+        near = self.model.linearised(data.x, **drawn) if hasattr(self.model, "linearised") else None
+        outputs = self.model(data.x, **drawn) if near is None else near.outputs
         local, own = self.loss.at(outputs, data.y, data.weights), self._own(theta)
 
         def slope() -> np.ndarray:
-            pulled = self._pulled(theta, data).theta if near is None else near.pullback(local.gradient)
+            pulled = self._pulled(theta, data, drawn).theta if near is None else near.pullback(local.gradient)
             return pulled + own.gradient
 
         def product(v: np.ndarray) -> np.ndarray:
             if near is not None:
                 return near.gauss_newton(v, local.product) + own.product(v)
             self.model.put(theta)
-            return self.model.gauss_newton(data.x, v, local.product) + own.product(v)
+            return self.model.gauss_newton(data.x, v, local.product, **drawn) + own.product(v)
 
         def bend(v: np.ndarray) -> float:
             """v' J' H J v, without a reverse sweep."""
@@ -209,7 +233,21 @@ class Objective:
 
         return Expansion(local.value + own.value, slope, product, None if near is None else bend)
 
-    def _pulled(self, theta: np.ndarray, data: Data) -> Any:
+    @property
+    def has_noise(self) -> bool:
+        """Whether the model has noise."""
+        return getattr(self.model, "has_noise", False)
+
+    def _draw(self, data: Data) -> tuple[Data, dict[str, SampleNoise]]:
+        """The samples, once for each of their paths, and the noise that the model takes."""
+        if not self.has_noise:
+            return data, {}
+        noise = SampleNoise() if self.noise is None else self.noise
+        if data.keys is not None:
+            noise = replace(noise, keys=data.keys)
+        return _repeat_samples(data, self.paths), {"noise": repeat_noise(noise, len(data), self.paths)}
+
+    def _pulled(self, theta: np.ndarray, data: Data, drawn: dict[str, SampleNoise]) -> Any:
         """The loss and its gradient with respect to the parameters."""
 
         def seed(outputs: np.ndarray) -> tuple[float, np.ndarray]:
@@ -217,7 +255,7 @@ class Objective:
             return local.value, local.gradient
 
         self.model.put(theta)
-        return getattr(self.model, "parameter_gradient", self.model.gradient)(data.x, seed)
+        return getattr(self.model, "parameter_gradient", self.model.gradient)(data.x, seed, **drawn)
 
     @property
     def _has_own(self) -> bool:
@@ -252,6 +290,15 @@ class Objective:
         if self.loss.hits is None:
             return float("nan")
         return int(np.count_nonzero(self.loss.hits(outputs, data.y))) / len(outputs)
+
+
+def _repeat_samples(data: Data, times: int) -> Data:
+    """The samples one after the other, `times` times; weights keep their sum, for losses that are sums."""
+    if times == 1:
+        return data
+    found = data.rows(np.tile(np.arange(len(data)), times))
+    keep(found, weights=(np.ones(len(found)) if found.weights is None else found.weights) / times)
+    return found
 
 
 def validate_indices(name: str, value: Any, count: int) -> np.ndarray:

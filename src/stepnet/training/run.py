@@ -44,7 +44,8 @@ class Recipe:
     tolerance : float
         The relative decrease of the lowest loss that counts as improvement.
     seed : int
-        Seed of the order of samples, which is a function of (seed, epoch).
+        Seed of the order of samples, which is a function of (seed, epoch), and of the Brownian paths of a model with
+        noise, which are functions of (seed, sample, epoch).
     save_every : int, optional
         Number of steps between writes of a stored run; by default one epoch.
 

@@ -134,6 +134,7 @@ def identity(objective: Objective, data: Data, validation: Data | None, recipe: 
         "loss": _describe_value(objective.loss),
         "penalty": _describe_value(objective.penalty),
         "smoothness": objective.smoothness,
+        **({"paths": objective.paths} if objective.has_noise else {}),
         "data": _compute_fingerprint(data),
         "validation": None if validation is None else _compute_fingerprint(validation),
         "model": _describe_model(objective.model, data),
