@@ -18,7 +18,7 @@ from stepnet.engines.torch_engine.integrators.step_program import (
     TensorProgram,
     TermGroup,
 )
-from stepnet.schemes.step_program import Product, Term
+from stepnet.schemes.step_program import Product, Tamed, Term
 
 LENGTHS = 64  # number of step lengths whose weights are cached; uniform grids have a few, which differ in the last bit
 Terms = tuple[Term, ...]
@@ -65,7 +65,7 @@ def forward(script: TensorProgram) -> MatrixProgram:
 def _write_line(operation: TensorOperation) -> RowFormula:
     if isinstance(operation, SlopeCall):
         return RowFormula(_return_input(operation.row), True)
-    if isinstance(operation, (NoiseRead, Product)):
+    if isinstance(operation, (NoiseRead, Product, Tamed)):
         raise TypeError("programs with noise are not run as matrices")
     return RowFormula(_list_terms(operation), False)
 
