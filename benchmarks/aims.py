@@ -260,24 +260,21 @@ def depth_growth(rows) -> Reached | None:
 def sde_aims(problem: str) -> tuple[Aim, ...]:
     """What is wanted of the paths of an SDE and of their gradients."""
     ours, gradient = f"{problem}, {sde_contenders.OURS}", f"{problem}, {sde_contenders.GRADIENT}"
-    c_loop = ratio_to(SDES, ours, f"{problem}, {sde_contenders.C}")
-    peers = ((sde_contenders.NUMPY, 5.0), (sde_contenders.UNSAFE, 25.0), (sde_contenders.TORCHSDE, 100.0))
-    jax = inverse(ratio_to(SDES, gradient, f"{problem}, {sde_contenders.GRADIENT_DRAWN}"))
+    peers = (
+        (sde_contenders.NUMPY, 5.0), (sde_contenders.UNSAFE, 25.0), (sde_contenders.TREE, 25.0),
+        (sde_contenders.TORCHSDE, 100.0),
+    )  # fmt: skip
     return (
-        Aim(f"{problem}: paths beside the C loop", SDES, True, 1.2, "x", c_loop),
+        Aim(f"{problem}: paths beside the C loop", SDES, True, 1.2, "x",
+            ratio_to(SDES, ours, f"{problem}, {sde_contenders.C}")),
         *(
-            Aim(
-                f"{problem}: paths beside {who}",
-                SDES,
-                False,
-                bound,
-                "x",
-                inverse(ratio_to(SDES, ours, f"{problem}, {who}")),
-            )
+            Aim(f"{problem}: paths beside {who.split(',')[0]}", SDES, False, bound, "x",
+                inverse(ratio_to(SDES, ours, f"{problem}, {who}")))
             for who, bound in peers
         ),
-        Aim(f"{problem}: gradients beside JAX", SDES, False, 10.0, "x", jax),
-    )
+        Aim(f"{problem}: gradients beside JAX", SDES, False, 10.0, "x",
+            inverse(ratio_to(SDES, gradient, f"{problem}, {sde_contenders.GRADIENT_DRAWN}"))),
+    )  # fmt: skip
 
 
 def _names(rows: list[dict]) -> list[str]:

@@ -259,7 +259,8 @@ def increments(problem: Problem, paths: int, steps: int) -> np.ndarray:
 
 OURS, C, C_FUSED, NUMPY = "stepnet", "C loop", "C loop, fused operations", "numpy loop"
 JAX, TORCHSDE, GRADIENT = "jax scan", "torchsde euler", "stepnet gradient of each path"
-UNSAFE, TREE = "diffrax UnsafeBrownianPath", "diffrax VirtualBrownianTree"
+FEWER = 1000
+UNSAFE, TREE = "diffrax UnsafeBrownianPath", f"diffrax VirtualBrownianTree, scaled from {FEWER} paths"
 GRADIENT_DRAWN, GRADIENT_GIVEN = "jax gradient of the mean", "jax gradient, noise drawn before"
 CONTENDERS = (
     Contender(OURS, "stepnet", stepnet, is_our_noise=True),
@@ -268,7 +269,7 @@ CONTENDERS = (
     Contender(NUMPY, "numpy", numpy),
     Contender(JAX, "jax", jax),
     Contender(UNSAFE, "diffrax", partial(diffrax, is_tree=False)),
-    Contender(TREE, "diffrax", partial(diffrax, is_tree=True), paths=1000),
+    Contender(TREE, "diffrax", partial(diffrax, is_tree=True), FEWER),
     Contender(TORCHSDE, "torchsde", torchsde),
 )
 GRADIENTS = (

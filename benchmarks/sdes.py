@@ -6,7 +6,9 @@ mean over paths must be that of the scheme, or of our gradients, within five sta
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import numpy as np
 
@@ -29,10 +31,29 @@ AGREEMENT, STANDARD_ERRORS = 1e-10, 5.0
 
 
 def rows(name: str = WORKLOAD) -> Iterator[Row]:
-    """Seconds for all paths and steps of a problem; those of fewer are scaled, and the label says so."""
-    for problem in (GBM, OU):
-        yield from rows_of(problem, CONTENDERS, PATHS)
-        yield from rows_of(problem, GRADIENTS, GRADIENT_PATHS)
+    """Seconds for all paths and steps of a problem; those of fewer are scaled, and the name says so."""
+    with on_one_core():
+        for problem in (GBM, OU):
+            yield from rows_of(problem, CONTENDERS, PATHS)
+            yield from rows_of(problem, GRADIENTS, GRADIENT_PATHS)
+
+
+@contextmanager
+def on_one_core() -> Iterator[None]:
+    """Keep all threads on one core.  XLA's would use another, and their processor time is counted late."""
+    cores = os.sched_getaffinity(0)
+    move_threads({max(cores)})
+    try:
+        yield
+    finally:
+        move_threads(cores)
+
+
+def move_threads(cores: set[int]) -> None:
+    """Threads that are started later are where those are that start them."""
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(int(thread), cores)
 
 
 def rows_of(problem: Problem, contenders: tuple[Contender, ...], paths: int) -> Iterator[Row]:
@@ -46,17 +67,12 @@ def rows_of(problem: Problem, contenders: tuple[Contender, ...], paths: int) -> 
     found = failed | by_turns(prepared, SECONDS)
     ours = found[contenders[0].name]
     for each in contenders:
-        measured, said = found[each.name], (WORKLOAD, label(problem, each, paths), each.package)
+        measured, said = found[each.name], (WORKLOAD, f"{problem.name}, {each.name}", each.package)
         why = first_line(measured) if isinstance(measured, Exception) else find_fault(each, measured, ours)
         if why:
             yield Row(*said, note=why)
         else:
             yield Row(*said, time=measured.time * paths / each.paths, calls=measured.calls)
-
-
-def label(problem: Problem, contender: Contender, paths: int) -> str:
-    scaled = "" if contender.paths == paths else f", scaled from {contender.paths} paths"
-    return f"{problem.name}, {contender.name}{scaled}"
 
 
 def find_fault(contender: Contender, measured: Measured, ours: Measured | Exception) -> str:
