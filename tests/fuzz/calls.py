@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from enum import Enum
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
 from types import ModuleType
 
@@ -267,11 +267,17 @@ class TensorGBM:
 
 
 def with_a_group(function):
-    """The function, once this process is a group of its own."""
-    if not torch.distributed.is_initialized():
-        store = torch.distributed.HashStore()
-        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    return function
+    """The function, run while this process is a group of its own."""
+
+    @wraps(function)
+    def call(*args, **named):
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        try:
+            return function(*args, **named)
+        finally:
+            torch.distributed.destroy_process_group()
+
+    return call
 
 
 def module():

@@ -108,4 +108,5 @@ def find_step_refusal(problem: Problem, scheme: Any, longest: float) -> str | No
 
 
 def _find_function(problem: Problem) -> Any:
-    return getattr(problem, "fun", None) or getattr(problem, "acceleration", None)
+    function = getattr(problem, "fun", None)
+    return getattr(problem, "acceleration", None) if function is None else function

@@ -103,22 +103,22 @@ def _find_scheme(name: str) -> Any:
     return LOG_ODE if name == LOG_ODE.name else catalogue.get(name)
 
 
-def build_program(scheme: Any, kind: str) -> SchemeProgram:
-    """The programs of a stochastic scheme."""
+def build_program(scheme: Any, kind: str, n_components: int = 1) -> SchemeProgram:
+    """The programs of a stochastic scheme; those of weak schemes depend on the number of components of matrices."""
     if isinstance(scheme, LogODE):
         return SchemeProgram(StepProgram(1, (), (0,), 0), _MIDPOINT_WITH_AREAS, (0,))
-    return build_stochastic_program(scheme, kind)
+    return build_stochastic_program(scheme, kind, n_components)
 
 
-def find_compiled_stochastic_scheme(scheme: Any, kind: str, n_states: int = 1) -> CompiledScheme:
+def find_compiled_stochastic_scheme(scheme: Any, kind: str, n_components: int, n_states: int = 1) -> CompiledScheme:
     """The programs of a scheme for a kind of diffusion; with two states, all rows of a reversible scheme are state."""
     if torch.compiler.is_compiling():
-        return _compile_scheme_by_name(scheme.name, kind, n_states)
-    return _compile_scheme(scheme, kind, n_states)
+        return _compile_scheme_by_name(scheme.name, kind, n_components, n_states)
+    return _compile_scheme(scheme, kind, n_components, n_states)
 
 
-def _compile_scheme(scheme: Any, kind: str, n_states: int) -> CompiledScheme:
-    program = build_program(scheme, kind)
+def _compile_scheme(scheme: Any, kind: str, n_components: int, n_states: int) -> CompiledScheme:
+    program = build_program(scheme, kind, n_components)
     if n_states > 1:
         rows = tuple(range(n_states))
         program = program._replace(opening=StepProgram(n_states, (), rows, 0), state=rows)
@@ -126,11 +126,11 @@ def _compile_scheme(scheme: Any, kind: str, n_states: int) -> CompiledScheme:
 
 
 @build_from_constants
-def _compile_scheme_by_name(name: str, kind: str, n_states: int) -> CompiledScheme:
-    return _compile_scheme(_find_scheme(name), kind, n_states)
+def _compile_scheme_by_name(name: str, kind: str, n_components: int, n_states: int) -> CompiledScheme:
+    return _compile_scheme(_find_scheme(name), kind, n_components, n_states)
 
 
 def build_stochastic_run(field: StochasticField, scheme: Any, grid: StepGrid, noise: StepNoise) -> FixedStepRun:
     """A run of a stochastic scheme."""
-    moves = find_compiled_stochastic_scheme(scheme, field.kind, field.n_states)
+    moves = find_compiled_stochastic_scheme(scheme, field.kind, field.n_components, field.n_states)
     return FixedStepRun(field, moves, field.functions, grid, noise=noise)
