@@ -7,6 +7,7 @@ from functools import cache
 from importlib import import_module
 
 from stepnet.engines.numba_engine.runs.job import Job
+from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.tableau import ExplicitRK, LowStorageRK, StabilisedRK
@@ -15,6 +16,7 @@ EXECUTORS = {
     ExplicitRK: "explicit_rk",
     LowStorageRK: "low_storage",
     StabilisedRK: "stabilised",
+    ImplicitRK: "implicit_rk",
     Splitting: "splitting",
     Multistep: "multistep",
 }
