@@ -1045,7 +1045,12 @@ add("stepnet.schemes.StabilisedRK", lambda: {
 add("stepnet.schemes.find", lambda: {"order": 4})
 add("stepnet.schemes.get", lambda: {"name": "rk4"})
 add("stepnet.schemes.names")
-for name in ("rkc1", "rkc2", "rkl1", "rkl2"):
+for scheme in (sn.schemes.implicit.SDIRK2, sn.schemes.rosenbrock.RODAS3, sn.schemes.imex.ARS222):
+    add(
+        f"stepnet.schemes.{type(scheme).__name__}",
+        lambda scheme=scheme: {each: getattr(scheme, each) for each in inspect.signature(type(scheme)).parameters},
+    )
+for name in ("gauss", "lobatto_iiia", "lobatto_iiib", "lobatto_iiic", "radau_iia", "rkc1", "rkc2", "rkl1", "rkl2"):
     add(f"stepnet.schemes.{name}", lambda: {"stages": 3})
 for name in sn.schemes.conditions.__all__:
     add(f"stepnet.schemes.conditions.{name}", lambda: {"scheme": rk4()})
