@@ -16,6 +16,7 @@ _HOME = {
     "ODE": "stepnet.problem",
     "Partitioned": "stepnet.problem",
     "SecondOrder": "stepnet.problem",
+    "Flow": "stepnet.problem",
     "Split": "stepnet.problem",
     "Langevin": "stepnet.problem",
     "SDE": "stepnet.problem",

@@ -247,7 +247,7 @@ def backward_kolmogorov(
         One axis for each entry of the state.  Paths end at "dirichlet" sides with the value given there and are
         reflected at "neumann" sides.
     terminal : array_like
-        u at the end of `t_span`, of the shape of the grid.
+        u at the end of `t_span`, of the shape of the grid, with axes in front of it for several functions.
     t_span : (float, float)
         The beginning t0 and the end T > t0 of the paths.
     sde : SDE
@@ -273,7 +273,7 @@ def backward_kolmogorov(
     >>> problem.t_span
     (1.0, 0.0)
     """
-    terminal = validate_grid_function("terminal", terminal, grid, ())
+    terminal = validate_grid_function("terminal", terminal, grid)
     begin, end = validate_span(t_span)
     if not begin < end:
         raise ValueError(f"`t_span` must begin before it ends, found ({begin:g}, {end:g}); the problem reverses it")
