@@ -30,6 +30,7 @@ _HOME = {
     "solve": "stepnet.solving.integrate",
     "start": "stepnet.solving.integrate",
     "Integrator": "stepnet.solving.integrate",
+    "track": "stepnet.solving.tracking",
     "solve_ivp": "stepnet.solving.ivp",
     "solve_ensemble": "stepnet.ensembles.ensemble",
     "EnsembleSolution": "stepnet.solution",
@@ -70,6 +71,7 @@ _MODULES = {
     "reductions": "stepnet.ensembles.reductions",
     "schemes": "stepnet.schemes",
     "stability": "stepnet.stability",
+    "trackers": "stepnet.solving.trackers",
     "training": "stepnet.training",
 }
 
