@@ -60,6 +60,11 @@ def _langevin_constants() -> dict[str, Any]:
     return {value.name: value for value in vars(langevin).values() if isinstance(value, LANGEVIN)}
 
 
+@cache
+def _all_constants() -> dict[str, Any]:
+    return _constants() | _stochastic_constants() | _langevin_constants()
+
+
 def is_scheme(value: Any) -> bool:
     """Whether a value is the record of a scheme."""
     return isinstance(value, (*RECORDS, *STOCHASTIC, *LANGEVIN))
@@ -95,7 +100,7 @@ def get(name: Any, stages: int | None = None) -> Any:
             stages = number
         if key in FAMILIES:
             return FAMILIES[key](DEFAULT_STAGES if stages is None else stages)
-        known = _constants() | _stochastic_constants() | _langevin_constants()
+        known = _all_constants()
         if key not in known:
             raise UnknownName("scheme", name, [*names(), *names(stochastic=True), *names(langevin=True)])
         found = known[key]
