@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stepnet.schemes.explicit import DOP853, RK4, VERNER65
+from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.rosenbrock import Rosenbrock
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.stochastic import PAIRED, ReversibleHeun, StochasticRK, TamedEuler
 from stepnet.schemes.tableau import Butcher, ExplicitRK
@@ -157,6 +159,10 @@ def build_scheme_program(scheme: Any, n_parts: int, is_sum: bool, is_second_orde
     """Build the programs of a scheme for a problem of one part, partitioned (q, p), or a sum of parts."""
     if isinstance(scheme, Multistep):
         return _write_multistep(scheme)
+    if isinstance(scheme, Rosenbrock):
+        return SchemeProgram(_write_nothing(1), _write_rosenbrock(scheme), (0,))
+    if isinstance(scheme, AdditiveRK):
+        return SchemeProgram(_write_nothing(1), _write_additive(scheme), (0,))
     if not isinstance(scheme, Splitting):
         return SchemeProgram(_write_nothing(1), _write_runge_kutta(scheme.butcher), (0,))
     if is_sum:
@@ -266,6 +272,34 @@ def _write_nothing(n_rows: int) -> StepProgram:
 def _write_runge_kutta(table: Butcher) -> StepProgram:
     writer = ProgramWriter(1)
     return writer.program([writer.runge_kutta_step(table, 0)])
+
+
+def _write_rosenbrock(scheme: Rosenbrock) -> StepProgram:
+    """In the transformed form, with stages v = u / h."""
+    writer, arrays, form, gamma = ProgramWriter(1), scheme.arrays, scheme.transformed, scheme.gamma
+    v: list[int] = []
+    for i in range(len(scheme.b)):
+        slope = writer.slope(0, writer.moved(0, v, form.a[i]), arrays.c[i])
+        row = writer.sum([(slope, gamma, 0), *((u, gamma * C, 0) for u, C in zip(v, form.C[i], strict=False))])
+        v.append(writer.linear_solve(0, 0, row, gamma, gamma * arrays.d[i]))
+    return writer.program([writer.moved(0, v, form.m)])
+
+
+def _write_additive(scheme: AdditiveRK) -> StepProgram:
+    """Stage by stage: the part 1 of the problem is implicit, then the part 0 is evaluated at the stage."""
+    writer, explicit, implicit = ProgramWriter(1), scheme.explicit_table, scheme.implicit_table
+    f: list[int] = []
+    g: list[int] = []
+
+    def move(to_f: Any, to_g: Any) -> int:
+        return writer.moved(0, (*f, *g), (*to_f[: len(f)], *to_g[: len(g)]))
+
+    for i, c in enumerate(implicit.c):
+        own, base = implicit.A[i, i], move(explicit.A[i], implicit.A[i])
+        g.append(writer.solve(1, base, [[own]], [c]) if own else writer.slope(1, base, c))
+        stage = writer.moved(base, [g[-1]], [own])
+        f.append(writer.slope(0, stage, c))
+    return writer.program([move(explicit.b, implicit.b)])
 
 
 def _write_sum_of_flows(scheme: Splitting, n_parts: int) -> StepProgram:

@@ -9,6 +9,7 @@ from importlib import import_module
 from stepnet.engines.numba_engine.runs.job import Job
 from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.rosenbrock import Rosenbrock
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.tableau import ExplicitRK, LowStorageRK, StabilisedRK
 
@@ -17,6 +18,7 @@ EXECUTORS = {
     LowStorageRK: "low_storage",
     StabilisedRK: "stabilised",
     ImplicitRK: "implicit_rk",
+    Rosenbrock: "rosenbrock",
     Splitting: "splitting",
     Multistep: "multistep",
 }

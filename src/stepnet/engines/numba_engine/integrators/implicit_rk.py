@@ -1,4 +1,4 @@
-"""Implicit Runge-Kutta schemes with fixed and adaptive steps.
+"""Implicit Runge-Kutta and Rosenbrock schemes with fixed and adaptive steps.
 
 The error estimate is e = (I - h damping J)^-1 h (start f(t, y) + sum (b^_i - b_i) k_i); if it rejects a step, its first
 term is evaluated again at y + e, as in RADAU5 (Hairer & Wanner (1996), IV.8).
@@ -39,14 +39,16 @@ from stepnet.engines.numba_engine.integrators.implicit_stages import (
     SLOPES,
     SMALL_SYSTEM,
     IterationLimits,
+    StageTables,
     allocate_newton,
     build_stage_tables,
     evaluate_jacobian,
     find_storage,
     forget_jacobian,
     solve_row,
-    take_step,
+    solve_stages,
 )
+from stepnet.engines.numba_engine.integrators.linear_stages import take_linear_stages
 from stepnet.engines.numba_engine.integrators.step_output import (
     OutputBuffers,
     build_output_request,
@@ -70,11 +72,21 @@ from stepnet.engines.numba_engine.rhs.problem_parts import build_fields
 from stepnet.engines.numba_engine.runs.job import Job, allocate_work, create_run_state, find_grid, find_wanted_times
 from stepnet.problem import Problem
 from stepnet.schemes.controllers import controller
+from stepnet.schemes.implicit import ImplicitRK
+from stepnet.schemes.tableau import Butcher
 
 LEAST = 1e-300  # added to scales, so that a state of zeros divides nothing by zero
 EXACT = IterationLimits(1, 0.1)
 SHORTER = 0.25  # factor of the step after Newton's iteration failed
 NO_GROWTH = 1.2  # a longer step up to this factor is not worth new factors
+
+
+@inlined
+def take_step(field, p, tables, newton, how, limits, work, new, t, h, run):
+    """The state after a step in the row `new`: DONE, FIELD_RAISED or NOT_SOLVED."""
+    if tables.time_weights.shape[0] > 0:
+        return take_linear_stages(field, p, tables, newton, work, new, t, h, run)
+    return solve_stages(field, p, tables, newton, how, limits, work, new, t, h, run)
 
 
 # ---- fixed steps ----------------------------------------------------------------------------------------------------
@@ -266,16 +278,21 @@ def run_adaptive(field, p, tables, cubic, newton, how, limits, stops, needs, wor
 # ---- preparation ----------------------------------------------------------------------------------------------------
 
 
-def prepare(problem: Problem, scheme, plan: Plan) -> Job:
+def prepare(problem: Problem, scheme: ImplicitRK, plan: Plan) -> Job:
     """Prepare a run of any problem, with its right-hand sides combined into one."""
+    return prepare_with_tables(problem, scheme, plan, build_stage_tables(scheme), scheme.butcher)
+
+
+def prepare_with_tables(problem: Problem, scheme, plan: Plan, tables: StageTables, explicit: Butcher) -> Job:
+    """The same for any stages; `explicit` is a tableau by which a failure is diagnosed."""
     initial, (field, watched, moved) = problem.initial, build_fields(problem, plan)
-    tables, jacobian = build_stage_tables(scheme), build_jacobian_field(problem, field)
+    jacobian = build_jacobian_field(problem, field)
     n, s = initial.size, len(scheme.b)
     storage = find_storage(jacobian, n)
     first_row = SLOPES + 3 * s + 2
     work, run = allocate_work(initial, 1, first_row + storage[2] + 1), create_run_state(problem, plan)
     newton = allocate_newton(jacobian, n, len(tables.shifts), tables.n_real, storage, first_row)
-    slopes = evaluate_stage_slopes(field, scheme.butcher)
+    slopes = evaluate_stage_slopes(field, explicit)
     field = replace(field, callbacks=(*field.callbacks, *jacobian.callbacks))
     fields = (field, *watched, *moved)
     if not isinstance(plan.stepping, AdaptiveSteps):

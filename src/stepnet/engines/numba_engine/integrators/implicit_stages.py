@@ -43,6 +43,7 @@ class StageTables(NamedTuple):
     `T` (stages, shifts) and `T_inverse` transform a block; the first `n_real` of the shifts are real, and the others
     stand for themselves and their conjugates.  `estimate` are the weights of the stages in the error estimate, `start`
     is that of the slope at the start of the step, and `damping` the index of the shift that damps it, or -1.
+    Stages with `time_weights` are linear systems instead (`linear_stages`).
     """
 
     A: np.ndarray
@@ -58,6 +59,7 @@ class StageTables(NamedTuple):
     start: float
     damping: int
     ends_with_slope: int
+    time_weights: np.ndarray
 
 
 @check_once
@@ -118,7 +120,7 @@ def build_stage_tables(scheme) -> StageTables:
     return StageTables(
         A, inner, table.b[None].copy(), table.c.copy(), np.array(blocks, np.int64), shifts, n_real,
         np.ascontiguousarray(T), np.ascontiguousarray(T_inverse), estimate[None, 1:].copy(), float(estimate[0]),
-        damping, int(table.c[-1] == 1.0 and np.array_equal(A[-1], table.b)),
+        damping, int(table.c[-1] == 1.0 and np.array_equal(A[-1], table.b)), np.zeros(0),
     )  # fmt: skip
 
 
@@ -344,7 +346,7 @@ def solve_block(field, p, tables, newton, block, how, limits, work, t, h, run):
 
 
 @compiled
-def take_step(field, p, tables, newton, how, limits, work, new, t, h, run):
+def solve_stages(field, p, tables, newton, how, limits, work, new, t, h, run):
     """All stages, and the new state in the row `new`: DONE, FIELD_RAISED or NOT_SOLVED.
 
     The slope at the start of the step and df/dy must be known.
