@@ -929,10 +929,11 @@ add("stepnet.nets.penalties.get", lambda: {"name": "l2", "strength": 0.1})
 
 sde = lambda: sn.SDE(half, half, [1.0, 0.5], SPAN)
 first_of = lambda y: y[0]
-add("stepnet.montecarlo.Estimate", lambda: {
+estimate = lambda: {
     "value": 1.0, "standard_error": 0.1, "interval": (0.8, 1.2), "confidence": 0.95, "paths": 4, "steps": 2, "cost": 8,
     "sampling": "plain", "exploded": 0, "rung": "lanes", "reason": "", "run_time": 0.1, "message": "complete",
-})  # fmt: skip
+}  # fmt: skip
+add("stepnet.montecarlo.Estimate", estimate)
 level = lambda: {
     "steps": 2, "samples": 4, "mean": 1.0, "variance": 0.1, "kurtosis": 3.0, "fine_mean": 1.0, "fine_variance": 0.1,
     "cost": 2.0, "consistency": 0.0,
@@ -947,6 +948,14 @@ add("stepnet.montecarlo.MultilevelEstimate", levels)
 add_methods("stepnet.montecarlo.MultilevelEstimate", lambda: sn.montecarlo.MultilevelEstimate(**levels()), table=dict)
 add("stepnet.montecarlo.feynman_kac", lambda: {
     "sde": sde(), "terminal": first_of, "steps": 2, "paths": 32, "max_paths": 10_000,
+})  # fmt: skip
+add("stepnet.montecarlo.feynman_kac_gradient", lambda: {"sde": sde(), "terminal": first_of, "steps": 2, "paths": 32})
+add("stepnet.montecarlo.GradientEstimate", lambda: {
+    name: sn.montecarlo.Estimate(**estimate()) for name in ("value", "x", "args")
+})  # fmt: skip
+add("stepnet.montecarlo.RandomStart", lambda: {"quantile": doubled})
+add_methods("stepnet.montecarlo.RandomStart", lambda: sn.montecarlo.RandomStart(doubled), draw=lambda: {
+    "seed": 0, "unit": 0, "shape": (1,),
 })  # fmt: skip
 add("stepnet.montecarlo.multilevel", lambda: {
     "sde": sde(), "terminal": first_of, "error": 0.05, "max_cost": 1e7, "max_levels": 6,
@@ -1045,7 +1054,12 @@ add("stepnet.schemes.StabilisedRK", lambda: {
 add("stepnet.schemes.find", lambda: {"order": 4})
 add("stepnet.schemes.get", lambda: {"name": "rk4"})
 add("stepnet.schemes.names")
-for name in ("rkc1", "rkc2", "rkl1", "rkl2"):
+for scheme in (sn.schemes.implicit.SDIRK2, sn.schemes.rosenbrock.RODAS3, sn.schemes.imex.ARS222):
+    add(
+        f"stepnet.schemes.{type(scheme).__name__}",
+        lambda scheme=scheme: {each: getattr(scheme, each) for each in inspect.signature(type(scheme)).parameters},
+    )
+for name in ("gauss", "lobatto_iiia", "lobatto_iiib", "lobatto_iiic", "radau_iia", "rkc1", "rkc2", "rkl1", "rkl2"):
     add(f"stepnet.schemes.{name}", lambda: {"stages": 3})
 for name in sn.schemes.conditions.__all__:
     add(f"stepnet.schemes.conditions.{name}", lambda: {"scheme": rk4()})

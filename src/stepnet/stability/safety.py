@@ -12,7 +12,7 @@ from stepnet.errors import AdjointWarning, SolveFailed
 from stepnet.gradients.adjoint import gradient
 from stepnet.gradients.adjoint_equation import UNSAFE
 from stepnet.gradients.derivatives import jacobian
-from stepnet.problem import ODE
+from stepnet.problem import ODE, Problem
 from stepnet.solving.integrate import solve
 
 WRONG = 0.01  # relative error from which a gradient counts as unsafe
@@ -76,6 +76,8 @@ def adjoint_safety(
     >>> sn.stability.adjoint_safety(stiff, "dopri5").is_safe
     False
     """
+    if not isinstance(problem, Problem):
+        raise TypeError(f"`problem` must be an ODE, Partitioned, SecondOrder or Split, found {type(problem).__name__}")
     if problem.form.is_stochastic:
         kind = type(problem).__name__
         raise TypeError(f"`adjoint_safety` is for an `ODE`, found {kind}; gradients of stochastic equations are exact")

@@ -240,8 +240,8 @@ def prepare(problem: Problem, scheme: ExplicitRK, plan: Plan) -> Job:
     if is_adaptive:
         how = step_control.build_control_settings(plan.stepping, 1.0 / error_power(scheme))
         run["is_checked"] = field.replay is not None and not field.callbacks
-        choose_step = partial(_choose_step_anew, field, plan.stepping, how, work, run)
-        _choose_first_step(field, plan.stepping, how, work, run)
+        choose_step = partial(step_control.begin_anew, field, plan.stepping, how, work, FIRST_LOOK, run)
+        step_control.begin_with_step(field, plan.stepping, how, work, FIRST_LOOK, run)
 
     def go(out):
         needs = build_output_request(plan, out.watch, moved, is_aside)
@@ -286,23 +286,6 @@ def build_tables(scheme: ExplicitRK, dtype) -> SchemeTables:
     return SchemeTables(
         *(np.array(x, dtype=k, order="C") for x, k in zip(arrays, kinds, strict=True)), s, extension.new
     )
-
-
-def _choose_first_step(
-    field: CompiledRHS, stepping_plan: AdaptiveSteps, how, work: np.ndarray, run: np.ndarray
-) -> None:
-    if stepping_plan.first_step is None:
-        step_control.choose_initial_step(field.address, field.p, work, how, FIRST_LOOK, run)
-    else:
-        first = min(stepping_plan.first_step, stepping_plan.max_step)
-        run[0]["h"] = np.copysign(first, run[0]["t_end"] - run[0]["t0"])
-
-
-def _choose_step_anew(field: CompiledRHS, stepping_plan: AdaptiveSteps, how, work: np.ndarray, run: np.ndarray) -> None:
-    """The same in the course of a run, without its earlier errors."""
-    run["error_1"] = run["error_2"] = 1.0
-    run["was_rejected"] = 0
-    _choose_first_step(field, stepping_plan, how, work, run)
 
 
 @lru_cache(maxsize=64)

@@ -72,7 +72,7 @@ def build_axis_band(terms: tuple[AxisTerm, ...], n: int, is_transposed: bool = F
 
 
 def _list_columns(rows: np.ndarray, i: int, offsets: tuple[int, ...]) -> np.ndarray:
-    """The columns that row i reads; those of a wrapped row in the order of the middle, which gives the same rounding."""
+    """The columns that row i reads; a wrapped row has them in the order of the middle, for the same rounding."""
     columns, wrapped = np.flatnonzero(np.any(rows != 0, axis=0)), (i + np.array(offsets)) % rows.shape[1]
     is_wrapped = np.unique(wrapped).size == wrapped.size and np.isin(columns, wrapped).all()
     if is_wrapped:

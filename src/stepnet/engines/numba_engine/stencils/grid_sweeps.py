@@ -16,7 +16,9 @@ from numba.extending import intrinsic
 from stepnet.engines.numba_engine.codegen.kernels import FieldKernel, inlined
 
 # The integers of a description: sizes, where tables begin, and one block for each axis of rows.
-(N_WEIGHTS, N_TERMS, N_0, N_1, ROW_BYTES, N_COLUMNS, COLUMN_WEIGHTS, N_ENDS, N_PATCHES, EDGES, FULL, ORDINALS) = range(12)
+(N_WEIGHTS, N_TERMS, N_0, N_1, ROW_BYTES, N_COLUMNS, COLUMN_WEIGHTS, N_ENDS, N_PATCHES, EDGES, FULL, ORDINALS) = range(
+    12
+)
 (FIRST, BODY, LAST, PASSES, N_COEFFICIENTS, COEFFICIENTS, SWAPS, N_SWAPS, LAST_SWAPS, N_LAST_SWAPS) = range(12, 22)
 (BLOCK, RING, AHEAD, BEHIND, IS_WRAPPED, RING_SLOT) = range(22, 28)
 AXIS, AXIS_SIZE = 28, 12
@@ -33,7 +35,9 @@ SCRATCH_INTEGERS = MOST_TAPS + MOST_INPUTS + MOST_OUTPUTS + 64
 
 
 @intrinsic
-def call_row(typing_context, address, taps, tap_weights, columns, edges, full, rates, inputs, outputs, weights, sums, n):
+def call_row(
+    typing_context, address, taps, tap_weights, columns, edges, full, rates, inputs, outputs, weights, sums, n
+):
     """Call a row function on bare addresses."""
     signature = types.void(*[types.int64] * 12)
 

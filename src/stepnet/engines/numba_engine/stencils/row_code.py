@@ -81,7 +81,9 @@ class _RowWriter:
     def _spread(self, value: str) -> str:
         one = self._value(f"insertelement <{self._lanes} x {self.real}> poison, {self.real} {value}, i64 0")
         zeros = f"<{self._lanes} x i32> zeroinitializer"
-        return self._value(f"shufflevector <{self._lanes} x {self.real}> {one}, <{self._lanes} x {self.real}> poison, {zeros}")
+        return self._value(
+            f"shufflevector <{self._lanes} x {self.real}> {one}, <{self._lanes} x {self.real}> poison, {zeros}"
+        )
 
     def _use(self, numbers: dict, is_wide: bool) -> None:
         """Which form of the weights the following lines use."""
@@ -135,7 +137,9 @@ class _RowWriter:
             "wide:", f"%j = phi i64 [ {low}, %enter ], [ %j_next, %wide ]",
         ]  # fmt: skip
         if shape.is_dot:
-            self.lines.append(f"%dots = phi {zero.rsplit(' ', 1)[0]} [ zeroinitializer, %enter ], [ %dots_next, %wide ]")
+            self.lines.append(
+                f"%dots = phi {zero.rsplit(' ', 1)[0]} [ zeroinitializer, %enter ], [ %dots_next, %wide ]"
+            )
         self._use(wide, True)
         self._point("%j", None, "%dots")
         self.lines += [
@@ -147,7 +151,9 @@ class _RowWriter:
             vector = f"<{self._lanes} x {self.real}>"
             self.lines.append(f"%dots_all = phi {vector} [ zeroinitializer, %enter ], [ %dots_next, %wide ]")
             size = 32 if self.real == "float" else 64
-            call = f"call {self.real} @llvm.vector.reduce.fadd.v{self._lanes}f{size}({self.real} 0.0, {vector} %dots_all)"
+            call = (
+                f"call {self.real} @llvm.vector.reduce.fadd.v{self._lanes}f{size}({self.real} 0.0, {vector} %dots_all)"
+            )
             self.lines.append(f"%dots_sum = {call}")
         self.lines += [
             "%rest = icmp slt i64 %begin, %stop", "br i1 %rest, label %single, label %ends",

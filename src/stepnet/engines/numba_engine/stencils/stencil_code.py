@@ -59,7 +59,8 @@ class _Sweep:
         inputs = [self.n_slots if slot < 0 else slot for slot in each.inputs]
         padded = (*inputs, *[0] * (gs.MOST_INPUTS - len(inputs)))
         outputs = (*each.outputs, *[0] * (gs.MOST_OUTPUTS - len(each.outputs)))
-        return [code.address, code.special_address, each.source, len(inputs), len(each.outputs), 0, *padded, *outputs]
+        head = code.address, code.special_address, each.source, len(inputs), len(each.outputs), 0
+        return [*head, *padded, *outputs]
 
     def block(self, levels: int, ring: int, ahead: int, behind: int, is_wrapped: bool, slot: int) -> None:
         """Take `levels` steps at once."""
@@ -136,8 +137,12 @@ class _StubWriter:
 
 
 ONE_SLOPE = StepPasses((), (), (PlacedPass(0, (), (), (-1,), (1,)),), (), (), 1, 2)
-ADDED_SLOPE = StepPasses((), (), (PlacedPass(0, (1,), (((("input", 0), 1.0, 0), (SLOPE, 1.0, 0)),), (0,), (1,)),), (), (), 1, 2)
-WITH_SOURCE = StepPasses((), (), (PlacedPass(0, (-1,), (((SLOPE, 1.0, 0), (("input", 0), 1.0, 0)),), (0,), (1,)),), (), (), 1, 2)
+ADDED_SLOPE = StepPasses(
+    (), (), (PlacedPass(0, (1,), (((("input", 0), 1.0, 0), (SLOPE, 1.0, 0)),), (0,), (1,)),), (), (), 1, 2
+)
+WITH_SOURCE = StepPasses(
+    (), (), (PlacedPass(0, (-1,), (((SLOPE, 1.0, 0), (("input", 0), 1.0, 0)),), (0,), (1,)),), (), (), 1, 2
+)
 ADDED_ROW = StepPasses(
     (), (), (PlacedPass(-1, (0, 1), (((("input", 0), 1.0, 0), (("input", 1), 1.0, 0)),), (0,), (1,)),), (), (), 1, 2
 )  # fmt: skip
@@ -225,8 +230,16 @@ class StencilCode(MachineCode):
             at = writer.line(f"getelementptr i64, ptr %slots, i64 {i}")
             found = writer.line(f"inttoptr i64 {writer.line(f'load i64, ptr {at}, align 8')} to ptr")
             test = writer.line(f"icmp eq ptr {found}, {pointers[i]}")
-            copy = f"call void @llvm.memcpy.p0.p0.i64(ptr {pointers[i]}, ptr {found}, i64 {_count(form) * size}, i1 false)"
-            writer.lines += [f"br i1 {test}, label %kept{i}, label %copy{i}", f"copy{i}:", copy, f"br label %kept{i}", f"kept{i}:"]
+            copy = (
+                f"call void @llvm.memcpy.p0.p0.i64(ptr {pointers[i]}, ptr {found}, i64 {_count(form) * size}, i1 false)"
+            )
+            writer.lines += [
+                f"br i1 {test}, label %kept{i}, label %copy{i}",
+                f"copy{i}:",
+                copy,
+                f"br label %kept{i}",
+                f"kept{i}:",
+            ]
         self._sweeps.append(sweep)
         text = "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)\n" + writer.function("steps", STEPS)
         return MachineCode(text, "steps", may_keep=False)

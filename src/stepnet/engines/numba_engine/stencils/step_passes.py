@@ -107,7 +107,9 @@ class _Places:
 
     def _is_read_after(self, row: int, group: int) -> bool:
         later = self.groups[group + 1 :]
-        return any(each.source == row or any(row == term[0] for _, terms in each.sums for term in terms) for each in later)
+        return any(
+            each.source == row or any(row == term[0] for _, terms in each.sums for term in terms) for each in later
+        )
 
     def find_stored(self, group: int) -> set[int]:
         """The rows of a pass that later passes or the next step read."""
@@ -158,10 +160,13 @@ class _Places:
 
         New states are stored only if passes other than the first sums read them; None if an earlier pass made them.
         """
-        after = {i: row for i, row in enumerate(self.program.outputs)}
+        after = dict(enumerate(self.program.outputs))
         shift = self.program.n_rows + len(self.program.operations)
         renamed = {row: shift + row for row, _ in head.sums} | after
-        sums = [(shift + row, tuple((renamed.get(term[0], term[0]), *term[1:]) for term in terms)) for row, terms in head.sums]
+        sums = [
+            (shift + row, tuple((renamed.get(term[0], term[0]), *term[1:]) for term in terms))
+            for row, terms in head.sums
+        ]
         whole = Pass(last.source, last.slope, (*last.sums, *sums))
         placed = self.place(whole, set())
         made = {last.slope: -1} | {row: k for k, (row, _) in enumerate(whole.sums)}

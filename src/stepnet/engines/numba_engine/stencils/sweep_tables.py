@@ -69,7 +69,11 @@ def build_grid_tables(form: LinearForm, dtype: np.dtype, is_transposed: bool = F
     writer = _TableWriter(len(form.terms))
     header = writer.header
     rows = int(np.prod(shape[:-1]))
-    header[[gs.N_TERMS, gs.N_0, gs.N_1]] = len(form.terms), (shape[0] if ndim > 1 else 1), (shape[1] if ndim == 3 else 1)
+    header[[gs.N_TERMS, gs.N_0, gs.N_1]] = (
+        len(form.terms),
+        (shape[0] if ndim > 1 else 1),
+        (shape[1] if ndim == 3 else 1),
+    )
     header[[gs.ROW_BYTES, gs.N_COLUMNS]] = size * shape[-1], shape[-1]
     header[[gs.AXIS + gs.AXIS_N, gs.AXIS + gs.AXIS_SIZE + gs.AXIS_N]] = 1
     n_taps = [1, 1]
