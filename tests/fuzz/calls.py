@@ -686,6 +686,20 @@ add_methods(
     "stepnet.engines.numba_engine.derivatives.jacobian.RHSJacobian", jacobian, dense=at(), sparse=at(), banded=at(),
     jvp=at(v=[1.0, 0.0]), vjp=at(w=[1.0, 0.0]),
 )  # fmt: skip
+
+
+def folding() -> sn.ODE:
+    return sn.ODE(lambda t, y, a: a - y * y, [1.0], SPAN, (1.0,))
+
+
+def convergence_study() -> sn.stability.ConvergenceStudy:
+    return sn.stability.convergence_study(ode(), ["rk4"], steps=(5, 10))
+
+
+def work_precision() -> sn.stability.WorkPrecision:
+    return sn.stability.work_precision(ode(), ["dopri5"], tolerances=(1e-3,), repeats=1)
+
+
 add("stepnet.stability.AdjointSafety", lambda: {
     "return_error": 0.0, "growth": 1.0, "relative_error": 0.0, "angle": 0.0, "is_safe": True, "verdict": "safe"
 })  # fmt: skip
@@ -722,6 +736,59 @@ add("stepnet.stability.region", lambda: {
     "scheme": "rk4", "real": [-1.0, 0.0], "imaginary": [0.0, 1.0], "resolution": 5, "angles": 20
 })  # fmt: skip
 add("stepnet.stability.report", lambda: {"scheme": "rk4"})
+add("stepnet.stability.Branch", lambda: {
+    "argument": "a", "parameters": np.zeros(2), "states": np.zeros((2, 1)), "eigenvalues": -np.ones((2, 1)),
+    "special": (),
+})  # fmt: skip
+add("stepnet.stability.SpecialPoint", lambda: {"kind": "fold", "parameter": 0.0, "y": np.zeros(1), "frequency": 0.0})
+add("stepnet.stability.continuation", lambda: {
+    "problem": folding(), "argument": "a", "end": 0.0, "y": [1.0], "step": 0.5, "points": 5
+})  # fmt: skip
+add("stepnet.stability.Equilibrium", lambda: {"y": np.zeros(1), "eigenvalues": -np.ones(1), "kind": "stable node"})
+add("stepnet.stability.equilibrium", lambda: {"problem": ode(), "y": [0.1, 0.1], "t": 0.0, "iterations": 9})
+add("stepnet.stability.FloquetMultipliers", lambda: {
+    "period": 1.0, "monodromy": np.eye(1), "multipliers": np.ones(1), "return_error": 0.0
+})  # fmt: skip
+add("stepnet.stability.floquet", lambda: {
+    "problem": ode(t_span=(0.0, 2 * np.pi)), "scheme": "rk4", "steps": 50, "tolerance": 1e-3
+})  # fmt: skip
+add("stepnet.stability.JacobianSpectra", lambda: {
+    "scheme": "rk4", "times": np.zeros(1), "h": np.ones(1), "eigenvalues": -np.ones((1, 1)), "log_norms": np.ones(1),
+    "amplification": np.ones((1, 1)),
+})  # fmt: skip
+add("stepnet.stability.spectra", lambda: {"problem": ode(), "scheme": "rk4", "steps": 4, "samples": 2})
+add("stepnet.stability.InvariantDrift", lambda: {"name": "energy", "times": np.arange(3.0), "errors": np.zeros(3)})
+add("stepnet.stability.drift", lambda: {
+    "problem": ode(), "scheme": "rk4", "invariants": energy, "steps": 5, "samples": 3
+})  # fmt: skip
+add("stepnet.stability.reversibility_error", lambda: {"problem": ode(), "scheme": "rk4", "steps": 4})
+add("stepnet.stability.symplecticity_error", lambda: {
+    "problem": sn.SecondOrder(force, [1.0], [0.0], SPAN), "scheme": "verlet", "steps": 4
+})  # fmt: skip
+add("stepnet.stability.LyapunovField", lambda: {"x": [0.0, 1.0], "y": [0.0], "values": np.zeros((1, 2))})
+add("stepnet.stability.lyapunov_field", lambda: {
+    "problem": ode(), "x": [0.0, 1.0], "y": [0.0], "scheme": "rk4", "components": (0, 1), "steps": 3
+})  # fmt: skip
+add("stepnet.stability.PoincareSection", lambda: {"times": np.zeros(1), "points": np.zeros((1, 2))})
+add("stepnet.stability.poincare_section", lambda: {
+    "problem": ode(), "section": crossing, "scheme": "dopri5", "direction": 0, "transient": 0.1
+})  # fmt: skip
+add("stepnet.stability.ConvergenceRow", lambda: {
+    "scheme": "euler", "order": 1, "steps": (10, 20), "errors": (0.2, 0.1)
+})  # fmt: skip
+add("stepnet.stability.ConvergenceStudy", lambda: {"length": 1.0, "rows": ()})
+add_methods("stepnet.stability.ConvergenceStudy", convergence_study, table=dict, as_csv=dict)
+add("stepnet.stability.convergence_study", lambda: {
+    "problem": ode(), "schemes": ["rk4"], "steps": (5, 10), "exact": [np.cos(1.0), -np.sin(1.0)]
+})  # fmt: skip
+add("stepnet.stability.WorkPrecisionRow", lambda: {
+    "scheme": "rk4", "settings": (10.0,), "errors": (1e-4,), "evaluations": (40.0,), "seconds": (1e-5,)
+})  # fmt: skip
+add("stepnet.stability.WorkPrecision", lambda: {"rows": ()})
+add_methods("stepnet.stability.WorkPrecision", work_precision, table=dict, as_csv=dict)
+add("stepnet.stability.work_precision", lambda: {
+    "problem": ode(), "schemes": ["dopri5"], "tolerances": (1e-3,), "steps": (5,), "exact": [0.5, -0.8], "repeats": 1
+})  # fmt: skip
 
 # ---- estimators -----------------------------------------------------------------------------------------------------
 
@@ -979,7 +1046,33 @@ def drawn(name: str, arguments: Callable[[], dict]) -> None:
     CALLS[f"stepnet.plots.{name}"] = build
 
 
+HEAT_GRID = sn.operators.Grid(8, 0.0, 1.0)
+
+
+def heat_solution() -> sn.Solution:
+    return sn.solve(sn.equations.heat(HEAT_GRID, np.linspace(0.0, 1.0, 8), (0.0, 0.1), 0.01), "rk4", steps=4)
+
+
+def spatial_solution() -> sn.Solution:
+    return sn.solve(sn.ODE(lambda t, y: [-y[0], -y[1], y[2]], [1.0, 0.5, 0.1], SPAN), "rk4", steps=4)
+
+
 drawn("class_legend", lambda: {"place": axes(), "classes": [0, 1]})
+drawn("animate", lambda: {"solution": heat_solution(), "grid": HEAT_GRID, "component": 0})
+drawn("basins", lambda: {"labels": [[0, 1, -1], [0, 0, 1]], "x": (-1, 1), "y": (0, 1)})
+drawn("bifurcation_diagram", lambda: {"branch": sn.stability.continuation(folding(), "a", 0.0, points=4)})
+drawn("convergence", lambda: {"study": convergence_study()})
+drawn("heat_map", lambda: {"solution": heat_solution(), "grid": HEAT_GRID, "time": 0.1, "component": 0})
+drawn("lyapunov_map", lambda: {"found": sn.stability.LyapunovField([0.0, 1.0], [0.0, 1.0], np.eye(2))})
+drawn("phase_portrait", lambda: {
+    "problem": ode(), "x": (-1, 1), "y": (-1, 1), "starts": [[0.5, 0.0]], "resolution": 4
+})  # fmt: skip
+drawn("poincare_points", lambda: {"found": sn.stability.PoincareSection(np.zeros(1), np.zeros((1, 2)))})
+drawn("schedule", lambda: {"plan": sn.checkpoints.binomial(4, 2)})
+drawn("scheme_report", lambda: {"scheme": "rk4"})
+drawn("spectrum_in_region", lambda: {"scheme": "rk4", "z": [-1.0, -2.0 + 1j]})
+drawn("trajectory", lambda: {"solution": spatial_solution()})
+drawn("work_precision", lambda: {"found": work_precision(), "work": "seconds"})
 drawn("energy_error", lambda: {"solution": solution(), "energy": energy})
 drawn("graph", lambda: {"adjacency": ADJACENCY})
 drawn("graph_positions", lambda: {"adjacency": ADJACENCY})

@@ -21,7 +21,7 @@ PAGE = """<!doctype html>
 <style>
 :root {{ color-scheme: light dark; }}
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }}
-pre {{ font-size: 0.8rem; line-height: 1.35; overflow-x: auto; padding: 0.8rem; background: #8881; border-radius: 4px; }}
+pre {{ font-size: 0.8rem; line-height: 1.35; overflow-x: auto; padding: 0.8rem; background: #8881; }}
 img {{ max-width: 100%; background: white; border-radius: 4px; }}
 h2 {{ margin-top: 2.5rem; border-bottom: 1px solid #8886; }}
 </style>
