@@ -185,6 +185,11 @@ def fitted_with_noise():
 
 
 @cache
+def fitted_noisy_regressor():
+    return sn.estimators.FeynmanKacRegressor(width=3, steps=2, epochs=1, paths=3).fit(RNG_X, RNG_X[:, 0])
+
+
+@cache
 def fitted_regressor():
     return sn.estimators.NetRegressor("resnet", width=3, steps=2, epochs=1).fit(RNG_X, RNG_X[:, 0])
 
@@ -829,6 +834,19 @@ add_methods(
 add_methods(
     "stepnet.estimators.FeynmanKacClassifier", lambda: sn.estimators.FeynmanKacClassifier(**small, paths=3),
     fit=lambda: {"X": RNG_X, "y": LABELS}, load=lambda: {"path": stored(fitted_with_noise().save)},
+)  # fmt: skip
+CALLS["stepnet.estimators.FeynmanKacRegressor"] = lambda: (
+    fit("FeynmanKacRegressor", RNG_X[:, 0]), sn.estimators.FeynmanKacRegressor(**small, paths=3).get_params()
+)  # fmt: skip
+add_methods(
+    "stepnet.estimators.FeynmanKacRegressor", fitted_noisy_regressor, features=lambda: {
+        "X": RNG_X, "block": 0, "path": 1
+    }, outputs=lambda: {"X": RNG_X, "path": 1}, predict=lambda: {"X": RNG_X, "return_interval": True},
+    save=lambda: {"path": "stored"},
+)  # fmt: skip
+add_methods(
+    "stepnet.estimators.FeynmanKacRegressor", lambda: sn.estimators.FeynmanKacRegressor(**small, paths=3),
+    fit=lambda: {"X": RNG_X, "y": RNG_X[:, 0]}, load=lambda: {"path": stored(fitted_noisy_regressor().save)},
 )  # fmt: skip
 add("stepnet.estimators.NotStored", lambda: {"text": "text"})
 
