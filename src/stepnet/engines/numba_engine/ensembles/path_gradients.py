@@ -33,7 +33,7 @@ from stepnet.engines.numba_engine.random.step_noise import round_to_cells
 from stepnet.engines.numba_engine.rhs.arguments import flat_gradients, pack, unpack
 from stepnet.problem import StochasticProblem
 
-SEGMENT_BYTES = 2**20  # of states and random variables, which stay in the cache
+SEGMENT_BYTES = 2**22  # of states and random variables; drawing those of shorter segments twice takes longer
 
 
 def differentiate_paths(
