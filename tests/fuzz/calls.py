@@ -680,6 +680,9 @@ add_methods(
 add("stepnet.noise.NoiseGrid", lambda: {"t_span": SPAN, "cells": 4, "levels": 3})
 add_methods("stepnet.noise.NoiseGrid", lambda: sn.noise.NoiseGrid(SPAN), locate=lambda: {"times": [0.1, 0.2]})
 add("stepnet.noise.brownian", lambda: {"seed": 1, "path": [0, 1], "t0": 0.1, "t1": 0.2})
+add("stepnet.noise.correlate", lambda: {
+    "sde": sn.SDE(decay, half, [1.0, 0.5], SPAN), "correlation": [[1.0, 0.5], [0.5, 1.0]]
+})  # fmt: skip
 add("stepnet.noise.three_point", lambda: {"seed": 1, "path": [0, 1], "step": 3})
 add("stepnet.noise.two_point", lambda: {"seed": 1, "path": [0, 1], "step": 3})
 
