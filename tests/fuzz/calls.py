@@ -459,6 +459,7 @@ add("stepnet.MonteCarloWarning", lambda: {"/0": "text"})
 
 for name in ("AntisymmetricBlock", "HamiltonianBlock", "HyperbolicBlock", "ParabolicBlock", "ResidualBlock"):
     add(f"stepnet.torch.{name}", lambda: {"K": 4, "steps": 2})
+add("stepnet.torch.certificate", lambda: {"module": snt.from_net(net()), "x": RNG_X, "limit": 5.0, "iterations": 2})
 add("stepnet.torch.ODEBlock", lambda: {"field": tensor_decay, "scheme": "rk4", "steps": 2})
 add("stepnet.torch.SolveBlock", lambda: {"func": tensor_decay, "scheme": "rk4", "steps": 2})
 add_methods(
@@ -714,7 +715,8 @@ add("stepnet.stability.AdjointSafety", lambda: {
 add("stepnet.stability.adjoint_safety", lambda: {"problem": decaying(), "scheme": "rk4", "loss": squares, "steps": 3})
 
 add("stepnet.stability.BlockCertificate", lambda: {
-    "name": "blocks.0", "h": 0.1, "steps": np.ones(2), "upper": 1.0, "lower": 0.5, "measured": 0.9, "safe_h": 0.1
+    "name": "blocks.0", "h": 0.1, "steps": np.ones(2), "upper": 1.0, "lower": 0.5, "measured": 0.9, "safe_h": 0.1,
+    "numerical_ranges": np.zeros((2, 3)),
 })  # fmt: skip
 add("stepnet.stability.Certificate", lambda: {
     "blocks": (), "lipschitz": 1.0, "measured": 1.0, "is_stable": True, "verdict": "stable"
@@ -742,6 +744,22 @@ add("stepnet.stability.mean_square_region", lambda: {
 })  # fmt: skip
 add("stepnet.stability.region", lambda: {
     "scheme": "rk4", "real": [-1.0, 0.0], "imaginary": [0.0, 1.0], "resolution": 5, "angles": 20
+})  # fmt: skip
+add("stepnet.stability.DepthRefinement", lambda: {
+    "change": 0.1, "second_change": 0.05, "scheme_change": 0.1, "feature_change": 0.1, "variation": 0.1,
+    "scheme": "rk4", "accuracies": (1.0, 1.0, 1.0), "is_ode": True, "verdict": "an ODE",
+})  # fmt: skip
+add("stepnet.stability.depth_refinement", lambda: {"net": net(), "x": RNG_X, "labels": LABELS, "tolerance": 0.1})
+add(
+    "stepnet.stability.GradientNorms",
+    lambda: {"layers": ("blocks.0.0",), "states": np.ones(2), "gradients": np.ones(2)},
+)
+add("stepnet.stability.gradient_norms", lambda: {"net": net(), "x": RNG_X})
+add("stepnet.stability.RobustnessCurves", lambda: {
+    "radii": np.array([0.0, 1.0]), "attacks": ("fgsm",), "accuracies": np.ones((1, 2))
+})  # fmt: skip
+add("stepnet.stability.robustness", lambda: {
+    "model": net(), "x": RNG_X, "labels": LABELS, "radii": [0.0, 0.1], "attacks": ["pgd"], "steps": 2, "paths": 2
 })  # fmt: skip
 add("stepnet.stability.report", lambda: {"scheme": "rk4"})
 add("stepnet.stability.Branch", lambda: {
@@ -1067,6 +1085,10 @@ def drawn(name: str, arguments: Callable[[], dict]) -> None:
     CALLS[f"stepnet.plots.{name}"] = build
 
 
+def halves(points):
+    return np.stack([points[:, 0] > 0, points[:, 0] <= 0], axis=1).astype(float)
+
+
 HEAT_GRID = sn.operators.Grid(8, 0.0, 1.0)
 
 
@@ -1093,6 +1115,12 @@ drawn("schedule", lambda: {"plan": sn.checkpoints.binomial(4, 2)})
 drawn("scheme_report", lambda: {"scheme": "rk4"})
 drawn("spectrum_in_region", lambda: {"scheme": "rk4", "z": [-1.0, -2.0 + 1j]})
 drawn("trajectory", lambda: {"solution": spatial_solution()})
+drawn("gradient_norms", lambda: {"found": sn.stability.gradient_norms(net(), RNG_X)})
+drawn("layer_ranges", lambda: {"block": sn.stability.certificate(net()).blocks[0], "scheme": "verlet"})
+drawn("probabilities", lambda: {"predict": halves, "x": RNG_X, "labels": LABELS, "of": 0, "resolution": 5})
+drawn("robustness", lambda: {
+    "found": sn.stability.robustness(net(), RNG_X, LABELS, [0.0, 0.1], attacks=["fgsm"]), "label": "net"
+})  # fmt: skip
 drawn("work_precision", lambda: {"found": work_precision(), "work": "seconds"})
 drawn("energy_error", lambda: {"solution": solution(), "energy": energy})
 drawn("graph", lambda: {"adjacency": ADJACENCY})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from stepnet.cli.certificate import certificate
+from stepnet.cli.compare import compare
 from stepnet.cli.demo import demo
 from stepnet.cli.gradients import gradients
 from stepnet.cli.info import info
@@ -20,5 +21,5 @@ def main() -> None:
     """Differential equations and networks, numerics first."""
 
 
-for command in (demo, info, gradients, stability, certificate, sweep, train, predict):
+for command in (demo, info, gradients, stability, certificate, compare, sweep, train, predict):
     main.add_command(command)

@@ -12,6 +12,7 @@ from stepnet.plots.dynamics import (
     trajectory,
 )
 from stepnet.plots.grids import animate, heat_map
+from stepnet.plots.network_stability import gradient_norms, layer_ranges, probabilities, robustness
 from stepnet.plots.networks import graph, graph_positions, history, layers, regions
 from stepnet.plots.schedules import schedule
 from stepnet.plots.stability import (
@@ -25,10 +26,10 @@ from stepnet.plots.trajectories import COLOURS, energy_error, orbit, step_sizes,
 
 __all__ = [
     "CLASSES", "COLOURS", "GIF", "LivePlot", "animate", "basins", "bifurcation_diagram", "class_legend",
-    "convergence", "energy_error", "graph", "graph_positions", "heat_map", "history", "layers", "lyapunov_map",
-    "mean_square_stability", "orbit", "order_star", "phase_portrait", "poincare_points", "regions", "schedule",
-    "scheme_report", "spectrum_in_region", "stability_region", "step_sizes", "style", "trajectory",
-    "work_precision",
+    "convergence", "energy_error", "gradient_norms", "graph", "graph_positions", "heat_map", "history",
+    "layer_ranges", "layers", "lyapunov_map", "mean_square_stability", "orbit", "order_star", "phase_portrait",
+    "poincare_points", "probabilities", "regions", "robustness", "schedule", "scheme_report", "spectrum_in_region",
+    "stability_region", "step_sizes", "style", "trajectory", "work_precision",
 ]  # fmt: skip
 
 
