@@ -78,8 +78,8 @@ class _StubWriter:
     """Writes a C function that prepares calls of `sweep_rows`."""
 
     def __init__(self, form: LinearForm):
-        self.lines: list[str] = ["%slots = alloca [64 x i64], align 8", f"%integers = alloca [{gs.SCRATCH_INTEGERS} x i64]",
-                                 "%rates = alloca [64 x double]", "%sums = alloca [8 x double]"]  # fmt: skip
+        integers = f"%integers = alloca [{gs.SCRATCH_INTEGERS} x i64]"
+        self.lines = ["%slots = alloca [64 x i64]", integers, "%rates = alloca [64 x double]", "%sums = alloca double"]
         self._form, self._count = form, 0
 
     def line(self, text: str) -> str:
