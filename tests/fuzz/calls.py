@@ -17,6 +17,7 @@ from types import ModuleType
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+import dask.array
 import numpy as np
 import torch
 
@@ -581,6 +582,22 @@ def square_speeds(u, axis):
     return u, u
 
 
+def constant_rate(t, y):
+    return 0.1
+
+
+def flow(t, y, h):
+    return y
+
+
+def plane_sde(n: int) -> sn.SDE:
+    return sn.SDE(lambda t, y: -y, lambda t, y: 0.5 + 0.0 * y, np.zeros(n), SPAN)
+
+
+def plane_net() -> sn.nets.Net:
+    return sn.nets.resnet(None, 1, width=2, steps=3)
+
+
 add("stepnet.operators.Grid", lambda: {
     "shape": (8, 6), "lower": 0.0, "upper": (1.0, 2.0), "boundary": "periodic", "centring": "cell"
 })  # fmt: skip
@@ -668,6 +685,49 @@ add("stepnet.equations.poisson", lambda: {"grid": GRID, "source": np.zeros((8, 6
 add("stepnet.equations.find_largest_step", lambda: {
     "problem": sn.equations.heat(GRID, FIELD, SPAN), "scheme": "rk4"
 })  # fmt: skip
+add("stepnet.equations.fitzhugh_nagumo", lambda: {
+    "grid": GRID, "u0": np.ones((2, 8, 6)), "t_span": SPAN, "diffusivity": 0.1, "rate": 0.08, "a": 0.7, "b": 0.8,
+    "current": 0.1,
+})  # fmt: skip
+add("stepnet.equations.euler", lambda: {
+    "grid": GRID, "density": FIELD, "velocity": np.zeros((2, 8, 6)), "pressure": FIELD, "t_span": SPAN, "gamma": 1.4
+})  # fmt: skip
+add("stepnet.equations.shallow_water", lambda: {
+    "grid": GRID, "depth": FIELD, "velocity": np.zeros((2, 8, 6)), "t_span": SPAN, "gravity": 9.81
+})  # fmt: skip
+add("stepnet.equations.acoustics", lambda: {
+    "grid": GRID, "pressure": FIELD, "velocity": np.zeros((2, 8, 6)), "t_span": SPAN, "speed": 1.0
+})  # fmt: skip
+add("stepnet.equations.fokker_planck", lambda: {"grid": LINE, "u0": np.ones(8), "t_span": SPAN, "sde": plane_sde(1)})
+add("stepnet.equations.backward_kolmogorov", lambda: {
+    "grid": LINE, "terminal": np.ones(8), "t_span": SPAN, "sde": plane_sde(1), "potential": constant_rate,
+    "source": constant_rate,
+})  # fmt: skip
+add("stepnet.equations.schroedinger", lambda: {
+    "grid": LINE, "u0": np.ones(8), "t_span": SPAN, "potential": np.zeros(8), "interaction": 1.0
+})  # fmt: skip
+add("stepnet.equations.characteristic_flow", lambda: {"grid": LINE, "velocity": [1.0], "order": 3})
+add("stepnet.equations.heat_flow", lambda: {"grid": LINE, "diffusivity": 0.1})
+add("stepnet.operators.map_chunks", lambda: {
+    "build": sn.operators.laplacian, "grid": LINE, "u": dask.array.ones(8, chunks=4), "reach": 1
+})  # fmt: skip
+add("stepnet.fields.find_kernel_derivatives", lambda: {"kernels": np.ones((3, 3)), "spacing": 0.5})
+add("stepnet.fields.build_kernel", lambda: {"coefficients": np.ones((3, 3)), "spacing": 0.5})
+add("stepnet.Flow", lambda: {"fun": flow})
+add("stepnet.track", lambda: {
+    "problem": ode(), "scheme": "rk4", "trackers": [sn.trackers.SteadyState(1e-9)], "steps": 4, "every": 2
+})  # fmt: skip
+for name, how in (
+    ("Progress", lambda: {"t_end": 1.0}),
+    ("SteadyState", lambda: {"tolerance": 1e-6}),
+    ("Conservation", lambda: {"functional": np.sum, "tolerance": 10.0}),
+    ("StoreStates", lambda: {"path": "states.npz"}),
+):
+    add(f"stepnet.trackers.{name}", how)
+    add_methods(
+        f"stepnet.trackers.{name}", lambda name=name, how=how: getattr(sn.trackers, name)(**how()), close=dict,
+        take=lambda: {"t": 0.5, "y": np.ones(8)},
+    )  # fmt: skip
 add("stepnet.torch.tensor_operator", lambda: {"operator": sn.operators.laplacian(GRID)})
 
 # ---- noise ----------------------------------------------------------------------------------------------------------
@@ -963,6 +1023,13 @@ add("stepnet.nets.load", lambda: {"path": stored(net().save, ".safetensors")})
 add("stepnet.nets.NetGradient", lambda: {
     "value": 1.0, "theta": np.ones(2), "x": None, "outputs": np.ones(2), "design": design()
 })  # fmt: skip
+add("stepnet.nets.NetworkVelocity", lambda: {"net": plane_net()})
+add_methods(
+    "stepnet.nets.NetworkVelocity", lambda: sn.nets.NetworkVelocity(plane_net()),
+    __call__=lambda: {"t": 0.5, "y": np.zeros((2, 4))}, sample=lambda: {"grid": GRID},
+)  # fmt: skip
+add("stepnet.nets.network_sde", lambda: {"net": plane_net(), "sigma": 0.1, "y0": [0.0, 1.0]})
+add("stepnet.nets.network_pde", lambda: {"net": plane_net(), "sigma": 0.1, "grid": GRID})
 add("stepnet.nets.NodeModel", lambda: {"net": sn.nets.node_net(ADJACENCY, 2, 2, 2, 2), "inputs": np.ones((3, 2))})
 nodes = lambda **more: lambda: dict(nodes=np.arange(3), **more)
 node_ones = lambda: np.ones(node_model().theta.size)

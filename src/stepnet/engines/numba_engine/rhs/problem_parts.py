@@ -184,9 +184,7 @@ def build_flow_field(problem: Split, i: int, step: np.ndarray) -> CompiledRHS:
     """The field y(t + h) of a part that is a `Flow`; h is in `step` and the first parameter."""
     shape, args, label = problem.y0.shape, (step, *problem.args), f"parts[{i}]"
     function = StepFunction(problem.parts[i].fun)
-    field = make_field(
-        function, args, (shape,), shape, problem.t_span, problem.initial, label, _limit(problem)
-    )
+    field = make_field(function, args, (shape,), shape, problem.t_span, problem.initial, label, _limit(problem))
     for callback in field.callbacks:
         callback.forget_trial()  # which was with another step
     return _name_part(field, label)
