@@ -13,8 +13,9 @@ import click
     help="Folder for the figures.",
 )  # fmt: skip
 def demo(folder: Path) -> None:
-    """Solve two orbit problems and an SDE with several schemes: tables of errors, drifts, times, and figures."""
-    from stepnet.cli import orbit_comparison, path_comparison
+    """Solve orbits, an SDE and expectations: tables of errors, drifts, costs and times, and figures."""
+    from stepnet.cli import expectation_comparison, orbit_comparison, path_comparison
 
     orbit_comparison.run(folder, click.echo)
     path_comparison.run(folder, click.echo)
+    expectation_comparison.run(folder, click.echo)
