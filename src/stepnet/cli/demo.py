@@ -12,6 +12,7 @@ from stepnet.cli.demo_page import Chapter, write_page
 SECTIONS = {
     "orbit_comparison": "Orbits: symplectic schemes and adaptive pairs",
     "path_comparison": "Stochastic equations: paths, densities and strong orders",
+    "expectation_comparison": "Expectations: a classifier with noise, multilevel Monte Carlo",
     "layer_comparison": "Stability: 20 layers that grow, decay and rotate",
 }
 """Modules of this package with a function `run(folder, echo)`, and their titles."""

@@ -1,7 +1,7 @@
 """Means over paths by levels of depth: coarse levels are the same net with fewer, longer steps.
 
 E[P_L] = E[P_0] + sum_l E[P_l - P_(l-1)], where the paths of a difference see the same Brownian motion (M. B. Giles,
-2008, Oper. Res. 56:607).  The finest level is the net itself, so that nothing but the number of paths limits the accuracy.
+2008, Oper. Res. 56:607).  The finest level is the net itself, so that only the number of paths limits the accuracy.
 """
 
 from __future__ import annotations
