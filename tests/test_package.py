@@ -195,8 +195,11 @@ def test_the_demo_prints_three_tables_and_draws_three_figures(call, tmp_path):
     assert result.output.count("closing error") == result.output.count("energy drift") == 2
     orders = re.findall(r"^(?:euler_maruyama|milstein|sriw1) .* ([\d.]+) +([\d.]+)$", result.output, re.MULTILINE)
     assert [abs(float(measured) - float(declared)) < 0.1 for measured, declared in orders] == [True] * 3
+    page = (tmp_path / "index.html").read_text()
     for name in ("kepler.png", "arenstorf.png", "brownian.png"):
         assert (tmp_path / name).stat().st_size > 10_000
+        assert page.count(f'src="{name}"') == 1
+    assert page.count("closing error") == 2
 
 
 def test_the_package_is_a_command():

@@ -20,7 +20,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import stepnet as sn
 from stepnet import training
 from stepnet.errors import UnknownName
-from stepnet.estimators import FeynmanKacClassifier, NetClassifier, NetRegressor
+from stepnet.estimators import FeynmanKacClassifier, FeynmanKacRegressor, NetClassifier, NetRegressor
 
 QUICK = {"width": 8, "steps": 4, "epochs": 60}
 
@@ -29,6 +29,7 @@ CHECKED = {
     "classifier": NetClassifier(),
     "regressor": NetRegressor(),
     "feynman_kac": FeynmanKacClassifier(paths=16),
+    "feynman_kac_regressor": FeynmanKacRegressor(paths=16),
     "field": NetClassifier(sn.fields.hyperbolic(sn.fields.dense(8)), loss="binary_cross_entropy", steps=4),
 }
 

@@ -2,6 +2,7 @@
 
 from stepnet.operators.boundaries import Boundary, dirichlet, neumann, robin
 from stepnet.operators.coefficient_operators import Upwind, VariableDiffusion
+from stepnet.operators.chunked import map_chunks
 from stepnet.operators.composites import (
     ComposedOperator,
     StackedOperator,
@@ -19,8 +20,8 @@ from stepnet.operators.stencils import DifferenceStencil, build_stencil, fit_ste
 __all__ = [
     "AxisStencil", "Boundary", "ComposedOperator", "ConservationLaw", "DifferenceStencil", "VariableDiffusion", "Grid",
     "SpectralOperator", "StackedOperator", "StencilOperator", "SummedOperator", "Upwind", "biharmonic",
-    "build_stencil", "derivative", "dirichlet", "divergence", "fit_stencil", "gradient", "laplacian", "neumann",
-    "robin", "spectral_derivative", "spectral_laplacian",
+    "build_stencil", "derivative", "dirichlet", "divergence", "fit_stencil", "gradient", "laplacian", "map_chunks",
+    "neumann", "robin", "spectral_derivative", "spectral_laplacian",
 ]  # fmt: skip
 
 

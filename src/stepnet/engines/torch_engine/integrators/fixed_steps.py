@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from stepnet.engines.torch_engine.codegen.constants import build_from_constants
+from stepnet.engines.torch_engine.integrators.implicit_stages import NewtonSettings
 from stepnet.engines.torch_engine.integrators.step_control import Watch, watch_nothing
 from stepnet.engines.torch_engine.integrators.step_program import (
     Rows,
@@ -195,7 +196,8 @@ class FixedStepRun(NamedTuple):
         times = self.grid.times(step, script.nodes, like)
         if self.evaluation.is_beside:
             times = _shift_times(times, script.nodes, self.grid.t[step], self.grid.t[step + 1], like)
-        return execute(script, self.functions, rows, times, h, noise)
+        newton = NewtonSettings(is_pair=not self.moves.is_parted and self.field.n_states == 2)
+        return execute(script, self.functions, rows, times, h, noise, newton)
 
     def _draw(self, script: TensorProgram, step: int) -> Sequence[Tensor]:
         """The random variables that a program reads in a step."""
