@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir
 from numba import carray, types
-from numba.extending import intrinsic
 
+from stepnet.engines.numba_engine.codegen.intrinsics.address_calls import call_row
 from stepnet.engines.numba_engine.codegen.kernels import FieldKernel, inlined
 
 # The integers of a description: sizes, where tables begin, and one block for each axis of rows.
@@ -32,21 +31,6 @@ PASS_SIZE = 6 + MOST_INPUTS + MOST_OUTPUTS
 
 MOST_TAPS = 64
 SCRATCH_INTEGERS = MOST_TAPS + MOST_INPUTS + MOST_OUTPUTS + 64
-
-
-@intrinsic
-def call_row(
-    typing_context, address, taps, tap_weights, columns, edges, full, rates, inputs, outputs, weights, sums, n
-):
-    """Call a row function on bare addresses."""
-    signature = types.void(*[types.int64] * 12)
-
-    def generate(context, builder, signature, arguments):
-        function = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 11)
-        builder.call(builder.inttoptr(arguments[0], function.as_pointer()), arguments[1:])
-        return context.get_dummy_value()
-
-    return signature, generate
 
 
 class SweepArrays(NamedTuple):

@@ -58,3 +58,18 @@ def view_reals(typing_context, address):
         return builder.inttoptr(arguments[0], REAL.as_pointer())
 
     return types.CPointer(types.float64)(address), generate
+
+
+@intrinsic
+def call_row(
+    typing_context, address, taps, tap_weights, columns, edges, full, rates, inputs, outputs, weights, sums, n
+):
+    """Call a row function on bare addresses."""
+    signature = types.void(*[types.int64] * 12)
+
+    def generate(context, builder, signature, arguments):
+        function = ir.FunctionType(ir.VoidType(), [I64] * 11)
+        builder.call(builder.inttoptr(arguments[0], function.as_pointer()), arguments[1:])
+        return context.get_dummy_value()
+
+    return signature, generate
