@@ -27,6 +27,8 @@ FAMILIES = {
     "ExplicitRK": "Explicit Runge-Kutta",
     "LowStorageRK": "Low-storage Runge-Kutta (2N)",
     "StabilisedRK": "Stabilised Runge-Kutta (families; here with 10 stages)",
+    "ImplicitRK": "Implicit Runge-Kutta (families; here with 3 stages)",
+    "Rosenbrock": "Rosenbrock",
     "Splitting": "Splitting and symplectic",
     "Multistep": "Multistep",
 }
