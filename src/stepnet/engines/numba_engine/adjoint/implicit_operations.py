@@ -32,8 +32,8 @@ NONE = -1  # no row has its Jacobian factorised
 class SolveArrays(NamedTuple):
     """The implicit operations of a program; `index[i]` is the number of operation i among them, or -1.
 
-    Coefficients begin at `first` in `b` and `c`, and at `first_entry` in `A`.  A `LinearSolve` has gamma and delta in `c`
-    and `b`, its base in `base`, and no entry of A.
+    Coefficients begin at `first` in `b` and `c`, and at `first_entry` in `A`.  A `LinearSolve` has gamma and delta in
+    `c` and `b`, its base in `base`, and no entry of A.
     """
 
     index: np.ndarray
