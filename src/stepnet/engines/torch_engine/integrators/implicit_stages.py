@@ -37,12 +37,14 @@ class NewtonError(RuntimeError):
 class NewtonSettings(NamedTuple):
     """When stages count as solved: with tolerances, at a fraction of them; otherwise at rounding.
 
-    Without convergence, stages are NaN with tolerances, and an error otherwise.  If `are_samples` is set, the first axis
-    of the state holds independent samples, and this is not tested; `is_pair` means that it holds (q, p).
+    Stages that are not solved are NaN if `can_reject`, because adaptive steps are then rejected, and an error otherwise.
+    If `are_samples` is set, the first axis of the state holds independent samples, and this is not tested; `is_pair`
+    means that it holds (q, p).
     """
 
     rtol: float = 0.0
     atol: float = 0.0
+    can_reject: bool = False
     are_samples: bool = False
     is_pair: bool = False
 
@@ -60,7 +62,7 @@ class StepSystems:
     def __init__(self, functions: Sequence[Callable[..., Tensor]], h: float | Tensor, settings: NewtonSettings):
         self.functions, self.h, self.settings = functions, h, settings
         self.points: dict[tuple[int, int], Linearisation] = {}
-        self.blocks: dict[int, Tensor | None] = {}
+        self.rates: dict[int, Tensor | None] = {}
         self.matrices: dict[Any, StageMatrix] = {}
         self.stages: dict[Any, Tensor] = {}
         self.layout: SampleLayout | None = None
@@ -81,13 +83,13 @@ class StepSystems:
         """The row x with (I - gamma h J) x = row + delta h df/dt."""
         fun, base, row = self.functions[operation.part], rows[operation.base], rows[operation.row]
         with torch.no_grad():
-            matrix, point = self._linearise(operation, time, base)
-            rate = point.find_time_derivative() if operation.delta else None
+            point = self._find_point(operation.part, operation.base, time, base)
+            matrix = self._find_matrix(((operation.gamma,),), [point], base)
+            rate = self._find_rate(point) if operation.delta else None
             rhs = row.detach()
             if rate is not None:
                 rhs = rhs + operation.delta * _detach(self.h) * rate
-            is_exact = self.settings.are_samples and not torch.is_grad_enabled()
-            x = (matrix.solve if is_exact else matrix.solve_refined)(rhs[None])[0]
+            x = matrix.solve(rhs[None])[0]
         gamma, delta, h = operation.gamma, operation.delta, self.h
 
         def psi(x: Tensor) -> Tensor:
@@ -96,37 +98,37 @@ class StepSystems:
             directions = delta * torch.ones_like(t), gamma * x[0]
             return (row + h * push_forward(value, (t, y), directions, create_graph=True))[None]
 
-        return attach(x[None], psi, matrix.solve_transposed, matrix.solve_refined)[0]
+        return attach(x[None], psi, matrix.solve_transposed, matrix.solve)[0]
 
-    def _linearise(self, operation: LinearSolve, time: Tensor, base: Tensor) -> tuple[StageMatrix, Linearisation]:
-        key = operation.part, operation.base
-        if key not in self.points:
-            self.points[key] = Linearisation(self.functions[operation.part], time, base)
-        point = self.points[key]
-        if (key, operation.gamma) not in self.matrices:
-            A = _tensor([[operation.gamma]], base)
-            self.matrices[key, operation.gamma] = self._factorise(A, [point], base)
-        return self.matrices[key, operation.gamma], point
+    def _find_point(self, part: int, row: int, time: Tensor, y: Tensor) -> Linearisation:
+        """The derivative of a part at a row, evaluated once in a step."""
+        if (part, row) not in self.points:
+            self.points[part, row] = Linearisation(self.functions[part], time, y)
+        return self.points[part, row]
 
-    def _factorise(self, A: Tensor, points: list[Linearisation], like: Tensor) -> StageMatrix:
-        matrix = StageMatrix(A, _detach(self.h), points, self._choose_layout(points[0], like))
-        return matrix.factorise(None if matrix.layout is None else [self._find_blocks(point) for point in points])
+    def _find_rate(self, point: Linearisation) -> Tensor | None:
+        """df/dt, found once in a step."""
+        if id(point) not in self.rates:
+            self.rates[id(point)] = point.find_time_derivative()
+        return self.rates[id(point)]
 
-    def _find_blocks(self, point: Linearisation) -> Tensor:
-        if id(point) not in self.blocks:
-            self.blocks[id(point)] = point.build_blocks(self.layout)  # type: ignore[arg-type]
-        return self.blocks[id(point)]  # type: ignore[return-value]
+    def _find_matrix(self, gammas: Any, points: list[Linearisation], y: Tensor) -> StageMatrix:
+        """The matrix of systems with these coefficients, factorised once in a step."""
+        key = gammas, *map(id, points)
+        if key not in self.matrices:
+            self.matrices[key] = self._build_matrix(gammas, points, y)
+        return self.matrices[key]
+
+    def _build_matrix(self, gammas: Any, points: list[Linearisation], y: Tensor) -> StageMatrix:
+        return StageMatrix(_tensor(gammas, y), _detach(self.h), points, self._choose_layout(points[0], y))
 
     def _choose_layout(self, point: Linearisation, y: Tensor) -> SampleLayout | None:
         """How the state is divided; samples that turn out to depend on each other form one."""
-        if self.is_known:
-            return self.layout
-        self.layout, self.is_known = choose_layout(y, self.settings.is_pair), True
-        layout = self.layout
-        if layout is not None and layout.n_samples > 1 and not self.settings.are_samples:
-            blocks = self._find_blocks(point)
-            if not point.is_divided(layout, blocks):
-                self.blocks.clear()
+        if not self.is_known:
+            self.layout, self.is_known = choose_layout(y, self.settings.is_pair), True
+            layout = self.layout
+            are_tested = layout is not None and layout.n_samples > 1 and not self.settings.are_samples
+            if are_tested and not point.is_divided(layout):  # type: ignore[arg-type]
                 self.layout = choose_layout(y.reshape(-1))
         return self.layout
 
@@ -145,50 +147,48 @@ class StepSystems:
         def matrix() -> StageMatrix:
             if not final:
                 stages = _list_stages(base.detach(), _detach(h), A, K)
-                final.append(
-                    self._factorise(A, [Linearisation(fun, *each) for each in zip(times, stages, strict=True)], base)
-                )
+                points = [Linearisation(fun, *each) for each in zip(times, stages, strict=True)]
+                final.append(self._build_matrix(operation.A, points, base))
             return final[0]
 
-        return attach(K, psi, lambda w: matrix().solve_transposed(w), lambda v: matrix().solve_refined(v))
+        return attach(K, psi, lambda w: matrix().solve_transposed(w), lambda v: matrix().solve(v))
 
     def _iterate(
         self, operation: Solve, times: Sequence[Tensor], base: Tensor, A: Tensor, start: Tensor
     ) -> Tensor:
         """Newton's method with the Jacobian at the start of the step, which is renewed where convergence is slow."""
         fun, h, s = self.functions[operation.part], _detach(self.h), len(operation.c)
-        first = self._linearise(LinearSolve(operation.part, 0, 0, operation.A[0][0]), times[0], start.detach())[1]
-        key = operation.part, operation.A
-        if key not in self.matrices:
-            self.matrices[key] = self._factorise(A, [first] * s, base)
-        matrix, K = self.matrices[key], base.new_zeros(s, *base.shape)
-        progress = Progress(base, self.layout, h, self.settings)
+        first = self._find_point(operation.part, 0, times[0], start)
+        matrix, K = self._find_matrix(operation.A, [first] * s, base), base.new_zeros(s, *base.shape)
+        progress = Progress(base, s, self.layout, self.settings)
         for _ in range(MOST_ITERATIONS):
             stages = _list_stages(base, h, A, K)
             image = torch.stack([fun(t, y) for t, y in zip(times, stages, strict=True)])
-            change = matrix.solve(image - K)
-            K = torch.where(progress.select_active(K), K + change, K)
-            progress.note(change, K)
-            if progress.is_over():
+            change = progress.select_active(matrix.solve(image - K))
+            K = K + change
+            is_slow = progress.note(h * change)
+            if is_slow is None:
                 break
-            if progress.is_slow():
-                points = [Linearisation(fun, *each) for each in zip(times, _list_stages(base, h, A, K), strict=True)]
-                matrix = self._factorise(A, points, base)
-                self.blocks = {key: value for key, value in self.blocks.items() if key == id(first)}
+            if is_slow:
+                stages = _list_stages(base, h, A, K)
+                points = [Linearisation(fun, *each) for each in zip(times, stages, strict=True)]
+                matrix = self._build_matrix(operation.A, points, base)
         return progress.finish(K)
 
 
 class Progress:
     """The convergence of Newton's iteration, sample by sample."""
 
-    def __init__(self, base: Tensor, layout: SampleLayout | None, h: float | Tensor, settings: NewtonSettings):
-        self.layout, self.settings, self.base = layout, settings, base
-        self.h = h
-        n = 1 if layout is None else layout.n_samples
-        self.size = base.new_full((n,), torch.inf)
-        self.rate = base.new_zeros(n)
-        self.is_done = torch.zeros(n, dtype=torch.bool, device=base.device)
-        self.is_lost = torch.zeros_like(self.is_done)
+    def __init__(self, base: Tensor, n_stages: int, layout: SampleLayout | None, settings: NewtonSettings):
+        self.layout, self.settings = layout, settings
+        state = self._gather(base[None]).abs()
+        self.weights = None
+        if settings.is_adaptive:
+            self.weights = (1.0 / (settings.atol + settings.rtol * state)).repeat(1, n_stages)
+        self.reach = state.amax(1).clamp_min(torch.finfo(base.dtype).tiny)
+        self.size = torch.full_like(self.reach, torch.inf)
+        self.is_done = torch.zeros_like(self.reach, dtype=torch.bool)
+        self.is_active = torch.ones_like(self.is_done)
         self.small = EPSILONS * torch.finfo(base.dtype).eps
 
     def _gather(self, x: Tensor) -> Tensor:
@@ -199,49 +199,44 @@ class Progress:
             return mask.expand(like.numel()).view(like.shape)
         return self.layout.scatter(mask[:, None].expand(-1, len(like) * self.layout.n), like)
 
-    def select_active(self, K: Tensor) -> Tensor:
-        """The entries that still change."""
-        return self._spread(~(self.is_done | self.is_lost), K)
+    def select_active(self, change: Tensor) -> Tensor:
+        """The change of the samples that are not solved yet."""
+        if len(self.is_active) == 1:
+            return change
+        return torch.where(self._spread(self.is_active, change), change, 0.0)
 
-    def note(self, change: Tensor, K: Tensor) -> None:
-        """Measure a change of the stages, and decide which samples are done or lost."""
-        moved, state = self._gather(self.h * change).abs(), self._gather(self.base[None]).abs()
-        largest = state.amax(1) + self._gather(self.h * K).abs().amax(1)
-        if self.settings.is_adaptive:
-            scale = self.settings.atol + self.settings.rtol * state
-            size = (moved.view(len(state), -1, state.shape[1]) / scale[:, None]).flatten(1).amax(1)
-            goal, limit = NEAR, torch.inf
+    def note(self, moved: Tensor) -> bool | None:
+        """Measure a change of the stages; whether some sample converges slowly, None if all are solved or lost."""
+        distance = self._gather(moved).abs()
+        if self.weights is None:
+            moved = distance.amax(1)
+            self.reach = self.reach + moved  # no less than the largest entry of the stages
+            size = moved / self.reach
+            rate = size / self.size
+            is_solved = (size <= self.small) | ((size <= STAGNANT) & (rate > 0.5))
         else:
-            size, goal, limit = moved.amax(1) / largest.clamp_min(torch.finfo(largest.dtype).tiny), self.small, STAGNANT
-        size = torch.where(moved.amax(1) == 0, 0.0, size)
-        rate = size / self.size.clamp_min(torch.finfo(size.dtype).tiny)
-        active = ~(self.is_done | self.is_lost)
-        is_still = (size <= self.small * 100) & (rate > 0.5) if limit == torch.inf else (size <= limit) & (rate > 0.5)
-        expected = size * torch.where((rate < 1) & (self.size < torch.inf), rate / (1 - rate).clamp_min(1e-3), 1.0)
-        self.is_done |= active & ((expected if self.settings.is_adaptive else size) <= goal) | (active & is_still)
-        self.is_lost |= active & ~size.isfinite()
-        if self.settings.is_adaptive:
-            self.is_lost |= active & ~self.is_done & (rate > 2.0) & (self.size < torch.inf)
-        self.size, self.rate = torch.where(active, size, self.size), rate
-
-    def is_over(self) -> bool:
-        return bool((self.is_done | self.is_lost).all())
-
-    def is_slow(self) -> bool:
-        """Whether some sample that is not solved converges slowly."""
-        return bool(((self.rate > FAST) & ~(self.is_done | self.is_lost)).any())
+            size = (distance * self.weights).amax(1)
+            rate = size / self.size
+            left = torch.where(rate < 1.0, rate / (1.0 - rate).clamp_min(1e-3), 1.0).clamp_min(1e-3)
+            is_solved = torch.where(self.size < torch.inf, size * left, size) <= NEAR
+        is_solved |= size == 0
+        self.is_done |= self.is_active & is_solved
+        self.is_active = self.is_active & ~is_solved & size.isfinite()
+        self.size = size
+        slowest = float(torch.where(self.is_active, rate, -1.0).amax())
+        return None if slowest < 0.0 else slowest > FAST
 
     def finish(self, K: Tensor) -> Tensor:
-        """The stages; samples that are not solved are NaN in adaptive steps, and an error otherwise."""
-        if self.settings.is_adaptive:
+        """The stages; samples that are not solved are NaN where steps can be rejected, and an error otherwise."""
+        if bool(self.is_done.all()):
+            return K
+        if self.settings.can_reject:
             return torch.where(self._spread(self.is_done, K), K, torch.nan)
-        if not bool(self.is_done.all()):
-            count = int((~self.is_done).sum())
-            raise NewtonError(
-                f"the implicit stages of {count} of {len(self.is_done)} samples were not solved: Newton's iteration "
-                "does not converge; take shorter steps, or look at `func` there"
-            )
-        return K
+        count = int((~self.is_done).sum())
+        raise NewtonError(
+            f"the implicit stages of {count} of {len(self.is_done)} samples were not solved: Newton's iteration does "
+            "not converge; take shorter steps, or look at `func` there"
+        )
 
 
 # ---- the implicit function theorem ----------------------------------------------------------------------------------

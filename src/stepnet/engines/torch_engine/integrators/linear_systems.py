@@ -14,7 +14,7 @@ MOST_DENSE = 256  # entries of a sample, up to which its Jacobian is stored
 FEW_ROWS = 8  # up to here separate pullbacks are faster than one batched pullback
 REFINEMENTS = 3
 EPSILONS = 10.0  # a residual of so many units of rounding counts as zero
-COUPLING = 1e-3  # relative difference that shows coupled samples; rounding is smaller in float32 too
+COUPLING = 1e4  # units of rounding, in the derivative in one direction, that show coupled samples
 
 
 class SampleLayout(NamedTuple):
@@ -52,6 +52,7 @@ class Linearisation:
             self.t, self.y = t.detach().requires_grad_(), y.detach().requires_grad_()
             self.value = fun(self.t, self.y)
         self.is_constant = not self.value.requires_grad
+        self.known: dict[SampleLayout, Tensor] = {}
 
     def pull_back(self, w: Tensor) -> Tensor:
         """J' w."""
@@ -68,21 +69,28 @@ class Linearisation:
         """df/dt, None if f does not depend on time."""
         if self.is_constant:
             return None
-        rates = torch.autograd.grad(self.value.sum(), self.t, retain_graph=True, allow_unused=True)
-        return None if rates[0] is None else push_forward(self.value, (self.t,), (torch.ones_like(self.t),))
+        ones = torch.ones_like(self.value)
+        (rate,) = torch.autograd.grad(self.value, self.t, ones, retain_graph=True, allow_unused=True)
+        return None if rate is None else push_forward(self.value, (self.t,), (torch.ones_like(self.t),))
 
-    def build_blocks(self, layout: SampleLayout) -> Tensor:
+    def find_blocks(self, layout: SampleLayout) -> Tensor:
         """The Jacobians of all samples, (samples, n, n)."""
+        if layout not in self.known:
+            self.known[layout] = self._build_blocks(layout)
+        return self.known[layout]
+
+    def _build_blocks(self, layout: SampleLayout) -> Tensor:
         if self.is_constant:
             return self.y.new_zeros(layout.n_samples, layout.n, layout.n)
         with torch.enable_grad():
             sums = layout.gather(self.value[None]).sum(0)
+            each_sum = sums.unbind()
         if layout.n > FEW_ROWS:
             try:
                 return self._pull_back_together(sums, layout)
             except RuntimeError:  # of functions that cannot be batched
                 pass
-        rows = [torch.autograd.grad(each, self.y, retain_graph=True, allow_unused=True)[0] for each in sums.unbind()]
+        rows = [torch.autograd.grad(each, self.y, retain_graph=True, allow_unused=True)[0] for each in each_sum]
         zero = torch.zeros_like(self.y)
         return torch.stack([layout.gather((zero if row is None else row)[None]) for row in rows], 1)
 
@@ -95,13 +103,13 @@ class Linearisation:
             return self.y.new_zeros(layout.n_samples, layout.n, layout.n)
         return layout.gather(found).view(layout.n_samples, layout.n, layout.n)
 
-    def is_divided(self, layout: SampleLayout, blocks: Tensor) -> bool:
+    def is_divided(self, layout: SampleLayout) -> bool:
         """Whether samples are independent: the blocks give the derivative in a random direction."""
         generator = torch.Generator().manual_seed(0)
         w = torch.rand(self.y.shape, generator=generator, dtype=torch.float64).to(self.y)
         found = layout.gather(self.pull_back(w)[None])
-        wanted = torch.einsum("bij,bi->bj", blocks, layout.gather(w[None]))
-        return bool((found - wanted).abs().max() <= COUPLING * wanted.abs().max())
+        wanted = torch.einsum("bij,bi->bj", self.find_blocks(layout), layout.gather(w[None]))
+        return bool((found - wanted).abs().max() <= COUPLING * torch.finfo(w.dtype).eps * wanted.abs().max())
 
 
 def push_forward(value: Tensor, inputs: tuple[Tensor, ...], directions: tuple[Tensor, ...], **how: bool) -> Tensor:
@@ -132,13 +140,11 @@ class StageMatrix:
         self.A, self.h, self.points, self.layout = A, h, points, layout
         self.factors: tuple[Tensor, Tensor] | None = None
 
-    def factorise(self, blocks: list[Tensor] | None) -> StageMatrix:
-        """Factorise the blocks of all samples; without them, systems are solved by GMRES."""
-        if blocks is None:
-            self.layout = None
-            return self
-        layout, s = self.layout, len(self.A)
-        n = layout.n  # type: ignore[union-attr]
+        if layout is not None:
+            self.factors = self._factorise(layout)
+
+    def _factorise(self, layout: SampleLayout) -> tuple[Tensor, Tensor]:
+        s, n, blocks = len(self.A), layout.n, [point.find_blocks(layout) for point in self.points]
         h = self.h.detach().reshape(-1, 1, 1) if isinstance(self.h, Tensor) else self.h
         if s == 1:
             products = blocks[0] * float(self.A[0, 0])
@@ -146,8 +152,7 @@ class StageMatrix:
             products = torch.einsum("ij,ibac->biajc", self.A, torch.stack(blocks)).reshape(-1, s * n, s * n)
         matrix = torch.eye(s * n, dtype=products.dtype, device=products.device) - h * products
         factors, pivots, _ = torch.linalg.lu_factor_ex(matrix)
-        self.factors = factors, pivots
-        return self
+        return factors, pivots
 
     def multiply(self, v: Tensor) -> Tensor:
         """(I - h A x J) v."""
@@ -170,12 +175,6 @@ class StageMatrix:
         if self.factors is None:
             return solve_by_gmres(self.multiply_transposed, rhs)
         return self._refine(self.multiply_transposed, lambda r: self._solve_blocks(r, True), rhs)
-
-    def solve_refined(self, rhs: Tensor) -> Tensor:
-        """As `solve`, refined with products of the Jacobian to rounding."""
-        if self.factors is None:
-            return solve_by_gmres(self.multiply, rhs)
-        return self._refine(self.multiply, lambda r: self._solve_blocks(r, False), rhs)
 
     def _refine(self, multiply: Callable[[Tensor], Tensor], solve: Callable[[Tensor], Tensor], rhs: Tensor) -> Tensor:
         x = solve(rhs)
