@@ -7,6 +7,7 @@ from math import inf, nan
 
 import numpy as np
 import pytest
+from coefficients import IMPLICIT as COEFFICIENTS
 from coefficients import places, put
 
 from stepnet.errors import SchemeError
@@ -38,11 +39,6 @@ RECORDS = [
 RUNGE_KUTTA = [scheme for scheme in RECORDS if isinstance(scheme, ImplicitRK)]
 ROSENBROCK = [scheme for scheme in RECORDS if isinstance(scheme, Rosenbrock)]
 ADDITIVE = [scheme for scheme in RECORDS if isinstance(scheme, AdditiveRK)]
-COEFFICIENTS = {
-    ImplicitRK: ("A", "b", "embedded", "start"),
-    Rosenbrock: ("gamma", "alpha", "gamma_lower", "b", "embedded"),
-    AdditiveRK: ("explicit", "implicit", "b_explicit", "b", "embedded"),
-}
 FAMILIES = {
     gauss: lambda s: 2 * s,
     radau_iia: lambda s: 2 * s - 1,
