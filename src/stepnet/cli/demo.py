@@ -13,8 +13,9 @@ import click
     help="Folder for the figures.",
 )  # fmt: skip
 def demo(folder: Path) -> None:
-    """Solve two orbit problems and an SDE with several schemes: tables of errors, drifts, times, and figures."""
-    from stepnet.cli import orbit_comparison, path_comparison
+    """Solve two orbit problems, an SDE and PDEs: tables of errors, drifts, times, and figures."""
+    from stepnet.cli import equation_comparison, orbit_comparison, path_comparison
 
     orbit_comparison.run(folder, click.echo)
     path_comparison.run(folder, click.echo)
+    equation_comparison.run(folder, click.echo)
