@@ -161,12 +161,13 @@ def draw_figure(
         axes[1].set(title="diffusivity by the adjoint and L-BFGS", xlabel="$x$", ylabel="$k$", ylim=(0.0, None))
         axes[1].legend()
         for place, each in zip(axes[2:], compared, strict=True):
-            _draw_probabilities(place, each, data)
+            draw_probabilities(place, each, data)
         write_file(folder / "equations.png", partial(figure.savefig, format="png"))
     return folder / "equations.png"
 
 
-def _draw_probabilities(axes: Any, each: Probabilities, data: training.Data) -> None:
+def draw_probabilities(axes: Any, each: Probabilities, data: training.Data) -> None:
+    """The probability by the equation as an image, its contour 1/2 by the other way, and the data."""
     image = axes.imshow(
         each.field.T, origin="lower", cmap="RdBu_r", extent=(-SIDE, SIDE, -SIDE, SIDE), vmin=0.0, vmax=1.0
     )  # fmt: skip
