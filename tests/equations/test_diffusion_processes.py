@@ -60,7 +60,7 @@ def test_a_density_is_the_histogram_of_an_ensemble():
     paths, grid, variance = 40_000, line(120), 0.1
     (x,) = grid.coordinates
     start = 0.5 + np.sqrt(variance) * np.random.default_rng(5).normal(size=(paths, 1))
-    ends = sn.solve_ensemble(ORNSTEIN, "sriw1", y0=start, paths=paths, steps=20).y_end[:, 0]
+    ends = sn.solve_ensemble(ORNSTEIN, "sriw1", y0=start, steps=20).y_end[:, 0]
     problem = se.fokker_planck(grid, normal(x, 0.5, variance), (0.0, END), ORNSTEIN)
     density = sn.solve(problem, "rk4", steps=300, save_every=0).y[-1]
     share = density.reshape(-1, 6).sum(axis=1) * grid.cell_volume

@@ -7,7 +7,7 @@ import pytest
 from scipy.interpolate import RegularGridInterpolator
 
 import stepnet as sn
-from stepnet import training
+from stepnet import fields, training
 from stepnet.nets import losses
 
 LARGEST_DIFFERENCE, HALF_WIDTH = 0.02, 0.01
@@ -72,7 +72,7 @@ def test_the_equation_the_net_and_the_mean_over_paths_agree():
 @pytest.mark.parametrize("build", [
     lambda: sn.nets.resnet(None, 1, width=2, steps=4, degree=1),
     lambda: sn.nets.hamiltonian(None, 1, width=2, steps=4, degree=1),
-    lambda: sn.nets.hyperbolic(None, 1, width=1, steps=4, degree=1),
+    lambda: sn.nets.Net(sn.nets.Design((sn.nets.Block(fields.hyperbolic(fields.dense(1)), "verlet", 4),))),
 ], ids=["first order", "partitioned", "second order"])  # fmt: skip
 def test_the_velocity_is_the_slope_of_the_states(build):
     """A solve of the process without noise ends at the features of the net with many steps."""
