@@ -721,7 +721,7 @@ for name, how in (
     ("Progress", lambda: {"t_end": 1.0}),
     ("SteadyState", lambda: {"tolerance": 1e-6}),
     ("Conservation", lambda: {"functional": np.sum, "tolerance": 10.0}),
-    ("StoreStates", lambda: {"path": "states.npz"}),
+    ("StoreStates", lambda: {"target": "states.npz"}),
 ):
     add(f"stepnet.trackers.{name}", how)
     add_methods(
