@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
-from benchmarks import ensembles, montecarlo, neural_ode, noisy_nets, sde_contenders
+from benchmarks import ensembles, montecarlo, neural_ode, noise, noisy_nets, sde_contenders
 from benchmarks.adaptive import LORENZ_TOLERANCE
 from benchmarks.batches import OURS as BATCH
 from benchmarks.batches import TOLERANCE as BATCH_TOLERANCE
@@ -385,5 +385,10 @@ AIMS = (
         for width, precision in STEPS
     ),
     *(aim for problem in (sde_contenders.GBM, sde_contenders.OU) for aim in sde_aims(problem.name)),
+    *(
+        Aim(f"random access: {ours.removeprefix('stepnet ')} beside torchsde's", noise.WORKLOAD, False, 10.0, "x",
+            inverse(ratio_to(noise.WORKLOAD, ours, noise.TORCHSDE)))
+        for ours in (noise.BATCH, noise.SINGLE)
+    ),
     Aim("memory of a neural ODE of 10^4 steps", "layers", True, 20.0, "MB", memory_of(ODE_MEMORY)),
 )  # fmt: skip

@@ -34,7 +34,10 @@ CHECKED = {
 }
 
 
-@pytest.mark.parametrize("estimator", CHECKED.values(), ids=CHECKED)
+@pytest.mark.parametrize(
+    "estimator",
+    [pytest.param(each, marks=pytest.mark.slow if name == "field" else (), id=name) for name, each in CHECKED.items()],
+)
 def test_every_check_of_scikit_learn(estimator):
     """Nothing is expected to fail; the one that is left out wants an array library switched on by the environment."""
     told = check_estimator(estimator, on_skip=None)
@@ -127,7 +130,7 @@ def test_the_same_seed_gives_the_same_bits():
     assert np.array_equal(one, two)
 
 
-@pytest.mark.parametrize("kind", [NetClassifier, NetRegressor])
+@pytest.mark.parametrize("kind", [NetClassifier, pytest.param(NetRegressor, marks=pytest.mark.slow)])
 def test_files_without_pickle(kind, tmp_path):
     X, y = moons(100)
     fitted = kind(**QUICK, random_state=0).fit(X, y)

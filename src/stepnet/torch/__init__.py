@@ -22,6 +22,7 @@ from stepnet.torch.block_modules import (
     SolveBlock,
 )
 from stepnet.torch.brownian_motion import BrownianInterval, BrownianPath, BrownianTree, brownian_interval_like
+from stepnet.torch.certificates import certificate
 from stepnet.torch.dense_output import odeint_dense
 from stepnet.torch.distributed import over_ranks
 from stepnet.torch.layer_modules import FieldFunction, LayerBlock, LayerChain
@@ -39,9 +40,10 @@ __all__ = [
     "AntisymmetricBlock", "BaseSDE", "BatchSolution", "BrownianInterval", "BrownianPath", "BrownianTree",
     "Checkpoints", "FieldFunction", "HamiltonianBlock", "HyperbolicBlock", "LayerBlock", "LayerChain", "NetModule",
     "ODEBlock", "ParabolicBlock", "Partitioned", "ResidualBlock", "SDEBlock", "SDEIto", "SDESolveBlock",
-    "SDEStratonovich", "SecondOrder", "SolveBlock", "Split", "brownian_interval_like", "from_net", "method_names",
-    "moment_matching", "negative_elbo", "nets", "odeint", "odeint_adjoint", "odeint_dense", "odeint_event",
-    "over_ranks", "recognised", "sde_method_names", "sdeint", "sdeint_adjoint", "solve", "tensor_operator",
+    "SDEStratonovich", "SecondOrder", "SolveBlock", "Split", "brownian_interval_like", "certificate", "from_net",
+    "method_names", "moment_matching", "negative_elbo", "nets", "odeint", "odeint_adjoint", "odeint_dense",
+    "odeint_event", "over_ranks", "recognised", "sde_method_names", "sdeint", "sdeint_adjoint", "solve",
+    "tensor_operator",
 ]  # fmt: skip
 
 
