@@ -138,7 +138,7 @@ def __getattr__(name: str):
 def prepare(problem: Problem, scheme, plan: Plan) -> Job:
     """Prepare a run; schemes without a continuous extension get their step output by Hermite interpolation."""
     executor = find_executor(scheme)
-    if is_plain(plan) or has_continuous_extension(scheme):
+    if is_plain(plan) or has_continuous_extension(scheme) or isinstance(plan.stepping, AdaptiveSteps):
         return executor(problem, scheme, plan)
     return hermite_output.prepare(problem, scheme, plan, executor)
 
