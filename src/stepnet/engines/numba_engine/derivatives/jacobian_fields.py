@@ -54,7 +54,7 @@ def build_jacobian_field(problem: Problem, field: CompiledRHS) -> JacobianField:
     n, code = problem.initial.size, field.keep_alive
     is_given = isinstance(problem, ODE) and (problem.jac is not None or problem.jvp is not None)
     if is_given:
-        return _wrap_user_jacobian(problem, field)
+        return _wrap_user_jacobian(problem, field)  # type: ignore[arg-type]
     traced = getattr(code, "trace", None)
     if traced is not None:
         try:
