@@ -26,6 +26,7 @@ from benchmarks import (
     montecarlo,
     neural_ode,
     noise,
+    pdes,
     report,
     sdes,
     training,
@@ -36,6 +37,7 @@ HERE = Path(__file__).parent
 WORKLOADS = (
     dict.fromkeys(adaptive.WORKLOADS, adaptive.rows)
     | dict.fromkeys(fixed_steps.WORKLOADS, fixed_steps.rows)
+    | dict.fromkeys(pdes.WORKLOADS, pdes.rows)
     | {
         module.WORKLOAD: module.rows
         for module in (
