@@ -26,6 +26,7 @@ from benchmarks import (
     montecarlo,
     neural_ode,
     noise,
+    pdes,
     report,
     sdes,
     stiff,
@@ -38,6 +39,7 @@ WORKLOADS = (
     dict.fromkeys(adaptive.WORKLOADS, adaptive.rows)
     | dict.fromkeys(fixed_steps.WORKLOADS, fixed_steps.rows)
     | dict.fromkeys(stiff.WORKLOADS, stiff.rows)
+    | dict.fromkeys(pdes.WORKLOADS, pdes.rows)
     | {
         module.WORKLOAD: module.rows
         for module in (
