@@ -28,6 +28,7 @@ from benchmarks import (
     noise,
     report,
     sdes,
+    stability,
     training,
 )
 from benchmarks.environment import environment, source_hash
@@ -40,7 +41,7 @@ WORKLOADS = (
         module.WORKLOAD: module.rows
         for module in (
             cold_start, drop_in, lines, gradients, ensembles, batches, neural_ode, noise, sdes, montecarlo, layers,
-            training,
+            stability, training,
         )
     }
 )  # fmt: skip
