@@ -28,6 +28,8 @@ FAMILIES = {
     "ExplicitRK": "Explicit Runge-Kutta",
     "LowStorageRK": "Low-storage Runge-Kutta (2N)",
     "StabilisedRK": "Stabilised Runge-Kutta (families; here with 10 stages)",
+    "ImplicitRK": "Implicit Runge-Kutta",
+    "Rosenbrock": "Rosenbrock",
     "Splitting": "Splitting and symplectic",
     "Multistep": "Multistep",
 }
@@ -136,6 +138,8 @@ def _build_table(members) -> str:
 
 def _list_properties(scheme) -> str:
     found = {
+        "L-stable": conditions.is_l_stable(scheme),
+        "A-stable": conditions.is_a_stable(scheme) and not conditions.is_l_stable(scheme),
         "FSAL": conditions.is_fsal(scheme),
         "symplectic": conditions.is_symplectic(scheme),
         "symmetric": conditions.is_symmetric(scheme),

@@ -17,6 +17,7 @@ from types import ModuleType
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+import dask.array
 import numpy as np
 import torch
 
@@ -182,6 +183,11 @@ def fitted():
 @cache
 def fitted_with_noise():
     return sn.estimators.FeynmanKacClassifier(width=3, steps=2, epochs=1, paths=3).fit(RNG_X, LABELS)
+
+
+@cache
+def fitted_noisy_regressor():
+    return sn.estimators.FeynmanKacRegressor(width=3, steps=2, epochs=1, paths=3).fit(RNG_X, RNG_X[:, 0])
 
 
 @cache
@@ -576,6 +582,22 @@ def square_speeds(u, axis):
     return u, u
 
 
+def constant_rate(t, y):
+    return 0.1
+
+
+def flow(t, y, h):
+    return y
+
+
+def plane_sde(n: int) -> sn.SDE:
+    return sn.SDE(lambda t, y: -y, lambda t, y: 0.5 + 0.0 * y, np.zeros(n), SPAN)
+
+
+def plane_net() -> sn.nets.Net:
+    return sn.nets.resnet(None, 1, width=2, steps=3)
+
+
 add("stepnet.operators.Grid", lambda: {
     "shape": (8, 6), "lower": 0.0, "upper": (1.0, 2.0), "boundary": "periodic", "centring": "cell"
 })  # fmt: skip
@@ -663,6 +685,49 @@ add("stepnet.equations.poisson", lambda: {"grid": GRID, "source": np.zeros((8, 6
 add("stepnet.equations.find_largest_step", lambda: {
     "problem": sn.equations.heat(GRID, FIELD, SPAN), "scheme": "rk4"
 })  # fmt: skip
+add("stepnet.equations.fitzhugh_nagumo", lambda: {
+    "grid": GRID, "u0": np.ones((2, 8, 6)), "t_span": SPAN, "diffusivity": 0.1, "rate": 0.08, "a": 0.7, "b": 0.8,
+    "current": 0.1,
+})  # fmt: skip
+add("stepnet.equations.euler", lambda: {
+    "grid": GRID, "density": FIELD, "velocity": np.zeros((2, 8, 6)), "pressure": FIELD, "t_span": SPAN, "gamma": 1.4
+})  # fmt: skip
+add("stepnet.equations.shallow_water", lambda: {
+    "grid": GRID, "depth": FIELD, "velocity": np.zeros((2, 8, 6)), "t_span": SPAN, "gravity": 9.81
+})  # fmt: skip
+add("stepnet.equations.acoustics", lambda: {
+    "grid": GRID, "pressure": FIELD, "velocity": np.zeros((2, 8, 6)), "t_span": SPAN, "speed": 1.0
+})  # fmt: skip
+add("stepnet.equations.fokker_planck", lambda: {"grid": LINE, "u0": np.ones(8), "t_span": SPAN, "sde": plane_sde(1)})
+add("stepnet.equations.backward_kolmogorov", lambda: {
+    "grid": LINE, "terminal": np.ones(8), "t_span": SPAN, "sde": plane_sde(1), "potential": constant_rate,
+    "source": constant_rate,
+})  # fmt: skip
+add("stepnet.equations.schroedinger", lambda: {
+    "grid": LINE, "u0": np.ones(8), "t_span": SPAN, "potential": np.zeros(8), "interaction": 1.0
+})  # fmt: skip
+add("stepnet.equations.characteristic_flow", lambda: {"grid": LINE, "velocity": [1.0], "order": 3})
+add("stepnet.equations.heat_flow", lambda: {"grid": LINE, "diffusivity": 0.1})
+add("stepnet.operators.map_chunks", lambda: {
+    "build": sn.operators.laplacian, "grid": LINE, "u": dask.array.ones(8, chunks=4), "reach": 1
+})  # fmt: skip
+add("stepnet.fields.find_kernel_derivatives", lambda: {"kernels": np.ones((3, 3)), "spacing": 0.5})
+add("stepnet.fields.build_kernel", lambda: {"coefficients": np.ones((3, 3)), "spacing": 0.5})
+add("stepnet.Flow", lambda: {"fun": flow})
+add("stepnet.track", lambda: {
+    "problem": ode(), "scheme": "rk4", "trackers": [sn.trackers.SteadyState(1e-9)], "steps": 4, "every": 2
+})  # fmt: skip
+for name, how in (
+    ("Progress", lambda: {"t_end": 1.0}),
+    ("SteadyState", lambda: {"tolerance": 1e-6}),
+    ("Conservation", lambda: {"functional": np.sum, "tolerance": 10.0}),
+    ("StoreStates", lambda: {"path": "states.npz"}),
+):
+    add(f"stepnet.trackers.{name}", how)
+    add_methods(
+        f"stepnet.trackers.{name}", lambda name=name, how=how: getattr(sn.trackers, name)(**how()), close=dict,
+        take=lambda: {"t": 0.5, "y": np.ones(8)},
+    )  # fmt: skip
 add("stepnet.torch.tensor_operator", lambda: {"operator": sn.operators.laplacian(GRID)})
 
 # ---- noise ----------------------------------------------------------------------------------------------------------
@@ -676,6 +741,9 @@ add_methods(
 add("stepnet.noise.NoiseGrid", lambda: {"t_span": SPAN, "cells": 4, "levels": 3})
 add_methods("stepnet.noise.NoiseGrid", lambda: sn.noise.NoiseGrid(SPAN), locate=lambda: {"times": [0.1, 0.2]})
 add("stepnet.noise.brownian", lambda: {"seed": 1, "path": [0, 1], "t0": 0.1, "t1": 0.2})
+add("stepnet.noise.correlate", lambda: {
+    "sde": sn.SDE(decay, half, [1.0, 0.5], SPAN), "correlation": [[1.0, 0.5], [0.5, 1.0]]
+})  # fmt: skip
 add("stepnet.noise.three_point", lambda: {"seed": 1, "path": [0, 1], "step": 3})
 add("stepnet.noise.two_point", lambda: {"seed": 1, "path": [0, 1], "step": 3})
 
@@ -868,6 +936,19 @@ add_methods(
     "stepnet.estimators.FeynmanKacClassifier", lambda: sn.estimators.FeynmanKacClassifier(**small, paths=3),
     fit=lambda: {"X": RNG_X, "y": LABELS}, load=lambda: {"path": stored(fitted_with_noise().save)},
 )  # fmt: skip
+CALLS["stepnet.estimators.FeynmanKacRegressor"] = lambda: (
+    fit("FeynmanKacRegressor", RNG_X[:, 0]), sn.estimators.FeynmanKacRegressor(**small, paths=3).get_params()
+)  # fmt: skip
+add_methods(
+    "stepnet.estimators.FeynmanKacRegressor", fitted_noisy_regressor, features=lambda: {
+        "X": RNG_X, "block": 0, "path": 1
+    }, outputs=lambda: {"X": RNG_X, "path": 1}, predict=lambda: {"X": RNG_X, "return_interval": True},
+    save=lambda: {"path": "stored"},
+)  # fmt: skip
+add_methods(
+    "stepnet.estimators.FeynmanKacRegressor", lambda: sn.estimators.FeynmanKacRegressor(**small, paths=3),
+    fit=lambda: {"X": RNG_X, "y": RNG_X[:, 0]}, load=lambda: {"path": stored(fitted_noisy_regressor().save)},
+)  # fmt: skip
 add("stepnet.estimators.NotStored", lambda: {"text": "text"})
 
 # ---- fields ---------------------------------------------------------------------------------------------------------
@@ -962,6 +1043,13 @@ add("stepnet.nets.load", lambda: {"path": stored(net().save, ".safetensors")})
 add("stepnet.nets.NetGradient", lambda: {
     "value": 1.0, "theta": np.ones(2), "x": None, "outputs": np.ones(2), "design": design()
 })  # fmt: skip
+add("stepnet.nets.NetworkVelocity", lambda: {"net": plane_net()})
+add_methods(
+    "stepnet.nets.NetworkVelocity", lambda: sn.nets.NetworkVelocity(plane_net()),
+    __call__=lambda: {"t": 0.5, "y": np.zeros((2, 4))}, sample=lambda: {"grid": GRID},
+)  # fmt: skip
+add("stepnet.nets.network_sde", lambda: {"net": plane_net(), "sigma": 0.1, "y0": [0.0, 1.0]})
+add("stepnet.nets.network_pde", lambda: {"net": plane_net(), "sigma": 0.1, "grid": GRID})
 add("stepnet.nets.NodeModel", lambda: {"net": sn.nets.node_net(ADJACENCY, 2, 2, 2, 2), "inputs": np.ones((3, 2))})
 nodes = lambda **more: lambda: dict(nodes=np.arange(3), **more)
 node_ones = lambda: np.ones(node_model().theta.size)
@@ -1034,10 +1122,11 @@ add("stepnet.nets.penalties.get", lambda: {"name": "l2", "strength": 0.1})
 
 sde = lambda: sn.SDE(half, half, [1.0, 0.5], SPAN)
 first_of = lambda y: y[0]
-add("stepnet.montecarlo.Estimate", lambda: {
+estimate = lambda: {
     "value": 1.0, "standard_error": 0.1, "interval": (0.8, 1.2), "confidence": 0.95, "paths": 4, "steps": 2, "cost": 8,
     "sampling": "plain", "exploded": 0, "rung": "lanes", "reason": "", "run_time": 0.1, "message": "complete",
-})  # fmt: skip
+}  # fmt: skip
+add("stepnet.montecarlo.Estimate", estimate)
 level = lambda: {
     "steps": 2, "samples": 4, "mean": 1.0, "variance": 0.1, "kurtosis": 3.0, "fine_mean": 1.0, "fine_variance": 0.1,
     "cost": 2.0, "consistency": 0.0,
@@ -1052,6 +1141,14 @@ add("stepnet.montecarlo.MultilevelEstimate", levels)
 add_methods("stepnet.montecarlo.MultilevelEstimate", lambda: sn.montecarlo.MultilevelEstimate(**levels()), table=dict)
 add("stepnet.montecarlo.feynman_kac", lambda: {
     "sde": sde(), "terminal": first_of, "steps": 2, "paths": 32, "max_paths": 10_000,
+})  # fmt: skip
+add("stepnet.montecarlo.feynman_kac_gradient", lambda: {"sde": sde(), "terminal": first_of, "steps": 2, "paths": 32})
+add("stepnet.montecarlo.GradientEstimate", lambda: {
+    name: sn.montecarlo.Estimate(**estimate()) for name in ("value", "x", "args")
+})  # fmt: skip
+add("stepnet.montecarlo.RandomStart", lambda: {"quantile": doubled})
+add_methods("stepnet.montecarlo.RandomStart", lambda: sn.montecarlo.RandomStart(doubled), draw=lambda: {
+    "seed": 0, "unit": 0, "shape": (1,),
 })  # fmt: skip
 add("stepnet.montecarlo.multilevel", lambda: {
     "sde": sde(), "terminal": first_of, "error": 0.05, "max_cost": 1e7, "max_levels": 6,
@@ -1186,7 +1283,12 @@ add("stepnet.schemes.StabilisedRK", lambda: {
 add("stepnet.schemes.find", lambda: {"order": 4})
 add("stepnet.schemes.get", lambda: {"name": "rk4"})
 add("stepnet.schemes.names")
-for name in ("rkc1", "rkc2", "rkl1", "rkl2"):
+for scheme in (sn.schemes.implicit.SDIRK2, sn.schemes.rosenbrock.RODAS3, sn.schemes.imex.ARS222):
+    add(
+        f"stepnet.schemes.{type(scheme).__name__}",
+        lambda scheme=scheme: {each: getattr(scheme, each) for each in inspect.signature(type(scheme)).parameters},
+    )
+for name in ("gauss", "lobatto_iiia", "lobatto_iiib", "lobatto_iiic", "radau_iia", "rkc1", "rkc2", "rkl1", "rkl2"):
     add(f"stepnet.schemes.{name}", lambda: {"stages": 3})
 for name in sn.schemes.conditions.__all__:
     add(f"stepnet.schemes.conditions.{name}", lambda: {"scheme": rk4()})

@@ -6,7 +6,9 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
-from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
+from stepnet.problem import ODE, SDE, Langevin, Partitioned, Problem, SecondOrder, Split
+
+KINDS = (ODE, Partitioned, SecondOrder, Split, SDE, Langevin)
 
 
 def load_problem(place: str) -> tuple[ModuleType, Problem]:
@@ -20,8 +22,7 @@ def load_problem(place: str) -> tuple[ModuleType, Problem]:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     problem = getattr(module, name, None)
-    if not isinstance(problem, (ODE, Partitioned, SecondOrder, Split)):
-        raise ValueError(
-            f"`problem` must be an ODE, Partitioned, SecondOrder or Split, found {problem!r:.60} at {place}"
-        )
+    if not isinstance(problem, KINDS):
+        known = ", ".join(kind.__name__ for kind in KINDS)
+        raise ValueError(f"`problem` must be one of {known}, found {problem!r:.60} at {place}")
     return module, problem

@@ -14,7 +14,7 @@ from stepnet.gradients.adjoint_equation import UNSAFE
 from stepnet.gradients.derivatives import jacobian
 from stepnet.nets.design import Design
 from stepnet.nets.net import Net
-from stepnet.problem import ODE
+from stepnet.problem import ODE, Problem
 from stepnet.solving.integrate import solve
 from stepnet.stability.jacobian_bounds import bound_block, bound_field
 
@@ -91,6 +91,8 @@ def adjoint_safety(
         if x is None:
             raise TypeError("`x`, inputs at which the net is examined, is needed for a net")
         return _examine_net(problem, x)
+    if not isinstance(problem, Problem):
+        raise TypeError(f"`problem` must be an ODE, Partitioned, SecondOrder or Split, found {type(problem).__name__}")
     if problem.form.is_stochastic:
         kind = type(problem).__name__
         raise TypeError(f"`adjoint_safety` is for an `ODE`, found {kind}; gradients of stochastic equations are exact")
