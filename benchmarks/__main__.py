@@ -29,6 +29,7 @@ from benchmarks import (
     pdes,
     report,
     sdes,
+    stability,
     stiff,
     training,
 )
@@ -44,7 +45,7 @@ WORKLOADS = (
         module.WORKLOAD: module.rows
         for module in (
             cold_start, drop_in, lines, gradients, ensembles, batches, neural_ode, noise, sdes, montecarlo, layers,
-            training,
+            stability, training,
         )
     }
 )  # fmt: skip

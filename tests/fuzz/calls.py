@@ -886,6 +886,26 @@ add("stepnet.stability.work_precision", lambda: {
     "problem": ode(), "schemes": ["dopri5"], "tolerances": (1e-3,), "steps": (5,), "exact": [0.5, -0.8], "repeats": 1
 })  # fmt: skip
 
+for kind, numbers in {
+    "JacobianFrobenius": {"strength": 0.1, "probes": 2, "difference": 1e-3, "seed": 1},
+    "KineticEnergy": {"strength": 0.1},
+    "LogNorm": {"strength": 0.1, "margin": 0.1},
+}.items():
+    add(f"stepnet.training.{kind}", lambda numbers=numbers: numbers)
+    add_methods(
+        f"stepnet.training.{kind}", lambda kind=kind: getattr(sn.training, kind)(),
+        at=lambda: {"net": sn.nets.resnet(2, 1, width=3, steps=2), "x": RNG_X},
+    )  # fmt: skip
+add("stepnet.training.SpectralProjection", lambda: {"optimiser": "adam", "places": ((0, 2, 2),), "bound": 1.0})
+add_methods(
+    "stepnet.training.SpectralProjection", lambda: sn.training.SpectralProjection("sgd", ((0, 1, 2),), 1.0),
+    step=lambda: {"theta": np.ones(2), "gradient": np.ones(2), "slots": {}, "rate": 0.1, "count": 1},
+    project=lambda: {"theta": np.ones(2)},
+)  # fmt: skip
+add("stepnet.training.spectral_projection", lambda: {
+    "optimiser": "adam", "net": sn.nets.resnet(2, 1, width=3, steps=2), "bound": 1.0
+})  # fmt: skip
+
 # ---- estimators -----------------------------------------------------------------------------------------------------
 
 small = {"net": "resnet", "width": 3, "steps": 2, "epochs": 1}
