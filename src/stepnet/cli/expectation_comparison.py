@@ -57,11 +57,10 @@ def format_costs(found: list[MultilevelEstimate]) -> str:
 
 def measure_surfaces() -> tuple[np.ndarray, np.ndarray, list[Surface]]:
     """Samples of two moons, their classes, and a classifier for each noise level."""
-    from sklearn.datasets import make_moons
-
     from stepnet.estimators import FeynmanKacClassifier
+    from stepnet.estimators.datasets import draw_moons
 
-    X, y = make_moons(2 * SAMPLES, noise=0.25, random_state=0)
+    X, y = draw_moons(2 * SAMPLES, noise=0.25, seed=0)
     grid = np.stack(np.meshgrid(*_find_axes()), axis=-1).reshape(-1, 2)
     found = []
     for noise in NOISE:

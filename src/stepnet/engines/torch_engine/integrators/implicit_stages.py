@@ -37,9 +37,9 @@ class NewtonError(RuntimeError):
 class NewtonSettings(NamedTuple):
     """When stages count as solved: with tolerances, at a fraction of them; otherwise at rounding.
 
-    Stages that are not solved are NaN if `can_reject`, because adaptive steps are then rejected, and an error otherwise.
-    If `are_samples` is set, the first axis of the state holds independent samples, and this is not tested; `is_pair`
-    means that it holds (q, p).
+    Stages that are not solved are NaN if `can_reject`, because adaptive steps are then rejected, and an error
+    otherwise.  If `are_samples` is set, the first axis of the state holds independent samples, and this is not tested;
+    `is_pair` means that it holds (q, p).
     """
 
     rtol: float = 0.0
