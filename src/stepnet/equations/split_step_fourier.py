@@ -77,5 +77,5 @@ def schroedinger(
     if psi.dtype.kind not in "biufc" or psi.shape != grid.shape:
         raise ValueError(f"`u0` must be numbers of the shape {grid.shape} of the grid, found {psi.dtype} {psi.shape}")
     V = np.zeros(grid.shape) if potential is None else validate_grid_function("potential", potential, grid, ())
-    parts = Flow(PhaseFlow(V, interaction)), Flow(FreeFlow(spectral_laplacian(grid).symbol.real))
+    parts: Any = Flow(PhaseFlow(V, interaction)), Flow(FreeFlow(spectral_laplacian(grid).symbol.real))
     return Split(parts, psi.astype(complex), t_span)

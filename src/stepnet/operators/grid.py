@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -62,6 +63,17 @@ class Grid:
     spacing: tuple[float, ...] = field(init=False)
 
     __repr__ = show_fields
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            shape: int | Sequence[int],
+            lower: float | Sequence[float] = 0.0,
+            upper: float | Sequence[float] = 1.0,
+            boundary: Any = "periodic",
+            centring: str = "cell",
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         shape = _validate_shape(self.shape)

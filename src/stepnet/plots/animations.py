@@ -114,5 +114,5 @@ class GIF:
         """Write the file."""
         if self._plot is not None:
             self._writer.finish()
-            plt.close(self._plot.axes.figure)
+            plt.close(self._plot.axes.figure)  # type: ignore[arg-type]
             self._plot = None

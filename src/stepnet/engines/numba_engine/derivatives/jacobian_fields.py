@@ -76,8 +76,8 @@ def _use_trace(code: MachineCode, traced: Trace, field: CompiledRHS) -> Jacobian
     if code not in _kept:
         derivative, rows, columns = _trace_entries(traced)
         _kept[code] = compile_traced(derivative), rows, columns, _find_bandwidth(rows, columns)
-    compiled, *places = _kept[code]
-    return JacobianField(compiled.address, field.p, *places, "traced", keep_alive=compiled)
+    compiled, rows, columns, bandwidth = _kept[code]
+    return JacobianField(compiled.address, field.p, rows, columns, bandwidth, "traced", keep_alive=compiled)
 
 
 def _find_bandwidth(rows: np.ndarray, columns: np.ndarray) -> tuple[int, int]:

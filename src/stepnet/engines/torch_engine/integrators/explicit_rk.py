@@ -57,9 +57,7 @@ class SlopeFunction(NamedTuple):
         return self.fun(self.place(t), y)
 
 
-def evaluate_slope(
-    fun: Callable[..., Tensor], like: Tensor, bounds: tuple[float, float] = (-inf, inf)
-) -> SlopeFunction:
+def evaluate_slope(fun: Callable[..., Tensor], like: Tensor, bounds: tuple[float, float] = (-inf, inf)) -> Any:
     """`fun` as a function of times that are numbers, clipped to the bounds."""
     return SlopeFunction(fun, like.detach(), bounds)
 
@@ -109,7 +107,7 @@ def _attempt_implicit_step(
     k_first: Tensor,
     newton: NewtonSettings,
 ) -> Attempt:
-    at = [t + node.c * h for node in program.nodes]
+    at: list[Any] = [t + node.c * h for node in program.nodes]
     if isinstance(slope, SlopeFunction):
         fun, times = slope.fun, [slope.place(time) for time in at]
     else:

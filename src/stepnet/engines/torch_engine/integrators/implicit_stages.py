@@ -247,7 +247,9 @@ def attach(x: Tensor, psi: Psi, solve_transposed: Psi, solve: Psi) -> Tensor:
     if not torch.is_grad_enabled():
         return x
     image = psi(x)
-    return _Attached.apply(image, x, psi, solve_transposed, solve) if image.requires_grad else x
+    if not image.requires_grad:
+        return x
+    return _Attached.apply(image, x, psi, solve_transposed, solve)  # type: ignore[no-untyped-call]
 
 
 class _Attached(torch.autograd.Function):
@@ -259,7 +261,7 @@ class _Attached(torch.autograd.Function):
         return found
 
     @staticmethod
-    def backward(ctx: Any, bar: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, bar: Tensor) -> Any:
         psi, solve_transposed, solve = ctx.rules
         (x,) = ctx.saved_tensors
         with torch.no_grad():

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from stepnet.engines.torch_engine.integrators.step_program import (
+    LinearSolveCall,
     NoiseRead,
     SlopeCall,
+    SolveCall,
     TensorOperation,
     TensorProgram,
     TermGroup,
@@ -67,6 +69,8 @@ def _write_line(operation: TensorOperation) -> RowFormula:
         return RowFormula(_return_input(operation.row), True)
     if isinstance(operation, (NoiseRead, Product, Tamed)):
         raise TypeError("programs with noise are not run as matrices")
+    if isinstance(operation, (SolveCall, LinearSolveCall)):
+        raise TypeError("programs with implicit stages are not run as matrices")
     return RowFormula(_list_terms(operation), False)
 
 
