@@ -467,6 +467,16 @@ add_methods(
     "stepnet.torch.SolveBlock", lambda: snt.SolveBlock(tensor_decay, "rk4", 2),
     forward=lambda: {"y": torch.ones(2, 3)}, extra_repr=dict,
 )  # fmt: skip
+add("stepnet.torch.SDEBlock", lambda: {"drift": tensor_decay, "diffusion": tensor_decay, "steps": 2})
+add("stepnet.torch.SDESolveBlock", lambda: {"drift": tensor_decay, "diffusion": tensor_decay, "steps": 2})
+add_methods(
+    "stepnet.torch.SDESolveBlock", lambda: snt.SDESolveBlock(tensor_decay, tensor_decay, steps=2),
+    forward=lambda: {"y": torch.ones(2, 3)}, extra_repr=dict,
+)  # fmt: skip
+add("stepnet.torch.moment_matching", lambda: {"samples": torch.ones(2, 3, 1), "data": torch.ones(2, 4, 1)})
+add("stepnet.torch.negative_elbo", lambda: {
+    "ys": torch.ones(2, 3, 1), "data": torch.ones(2, 3, 1), "log_ratio": torch.ones(1, 3),
+})  # fmt: skip
 add("stepnet.torch.BatchSolution", lambda: {
     each: getattr(batch_solution(), each) for each in ("t", "y", "t_end", "y_end", "accepted", "rejected", "codes")
 })  # fmt: skip
@@ -721,7 +731,7 @@ for name, how in (
     ("Progress", lambda: {"t_end": 1.0}),
     ("SteadyState", lambda: {"tolerance": 1e-6}),
     ("Conservation", lambda: {"functional": np.sum, "tolerance": 10.0}),
-    ("StoreStates", lambda: {"path": "states.npz"}),
+    ("StoreStates", lambda: {"target": "states.npz"}),
 ):
     add(f"stepnet.trackers.{name}", how)
     add_methods(
@@ -874,6 +884,26 @@ add("stepnet.stability.WorkPrecision", lambda: {"rows": ()})
 add_methods("stepnet.stability.WorkPrecision", work_precision, table=dict, as_csv=dict)
 add("stepnet.stability.work_precision", lambda: {
     "problem": ode(), "schemes": ["dopri5"], "tolerances": (1e-3,), "steps": (5,), "exact": [0.5, -0.8], "repeats": 1
+})  # fmt: skip
+
+for kind, numbers in {
+    "JacobianFrobenius": {"strength": 0.1, "probes": 2, "difference": 1e-3, "seed": 1},
+    "KineticEnergy": {"strength": 0.1},
+    "LogNorm": {"strength": 0.1, "margin": 0.1},
+}.items():
+    add(f"stepnet.training.{kind}", lambda numbers=numbers: numbers)
+    add_methods(
+        f"stepnet.training.{kind}", lambda kind=kind: getattr(sn.training, kind)(),
+        at=lambda: {"net": sn.nets.resnet(2, 1, width=3, steps=2), "x": RNG_X},
+    )  # fmt: skip
+add("stepnet.training.SpectralProjection", lambda: {"optimiser": "adam", "places": ((0, 2, 2),), "bound": 1.0})
+add_methods(
+    "stepnet.training.SpectralProjection", lambda: sn.training.SpectralProjection("sgd", ((0, 1, 2),), 1.0),
+    step=lambda: {"theta": np.ones(2), "gradient": np.ones(2), "slots": {}, "rate": 0.1, "count": 1},
+    project=lambda: {"theta": np.ones(2)},
+)  # fmt: skip
+add("stepnet.training.spectral_projection", lambda: {
+    "optimiser": "adam", "net": sn.nets.resnet(2, 1, width=3, steps=2), "bound": 1.0
 })  # fmt: skip
 
 # ---- estimators -----------------------------------------------------------------------------------------------------
