@@ -12,10 +12,10 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numba import carray
+from numba import carray, njit
 
 from stepnet.engines.numba_engine.codegen.intrinsics.address_calls import call_jvp8_at, call_jvp_at, call_rhs_at
-from stepnet.engines.numba_engine.codegen.kernels import FieldKernel, inlined
+from stepnet.engines.numba_engine.codegen.kernels import FieldKernel
 from stepnet.engines.numba_engine.codegen.machine_code import MachineCode
 from stepnet.engines.numba_engine.derivatives.graph_derivatives import pushforward
 from stepnet.engines.numba_engine.rhs.callback import Callback
@@ -189,7 +189,7 @@ class ProductBlock(NamedTuple):
     p: np.ndarray
 
 
-@inlined
+@njit(inline="always")  # a function of its own cannot return arrays without Numba's runtime
 def _unpack(p_):
     head = carray(p_, (7,)).view(np.int64)
     width, n_entries, n, n_parameters = max(1, head[1]), head[3], head[4], head[5]
@@ -202,7 +202,7 @@ def _unpack(p_):
     return ProductBlock(head[0], width, head[2], head[6], table[:n], rows, columns, seeds, out, still, p)
 
 
-@inlined
+@njit(inline="always")
 def _differentiate_by_time(block, t, y, base, n):
     """df/dt by central differences."""
     step = TIME_STEP * max(1.0, abs(t))
