@@ -55,12 +55,20 @@ def format_costs(found: list[MultilevelEstimate]) -> str:
     return "\n".join([*lines, "", f"Levels for the target {TARGETS[-1]:.0e}:", found[-1].table()])
 
 
+def draw_moons(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two half circles of points with normal errors."""
+    random = np.random.default_rng(0)
+    y, angle = random.integers(0, 2, count), random.uniform(0.0, np.pi, count)
+    x = np.stack((np.cos(angle), np.sin(angle)), axis=1)
+    x[y == 1] = (1.0, 0.5) - x[y == 1]
+    return x + 0.25 * random.normal(size=x.shape), y
+
+
 def measure_surfaces() -> tuple[np.ndarray, np.ndarray, list[Surface]]:
     """Samples of two moons, their classes, and a classifier for each noise level."""
     from stepnet.estimators import FeynmanKacClassifier
-    from stepnet.estimators.datasets import draw_moons
 
-    X, y = draw_moons(2 * SAMPLES, noise=0.25, seed=0)
+    X, y = draw_moons(2 * SAMPLES)
     grid = np.stack(np.meshgrid(*_find_axes()), axis=-1).reshape(-1, 2)
     found = []
     for noise in NOISE:

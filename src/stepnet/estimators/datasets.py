@@ -30,12 +30,6 @@ def load_named(name: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return NAMED[name](seed)
 
 
-def draw_moons(count: int, noise: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two half circles with normal noise: samples (count, 2) and their classes (count,)."""
-    X, y = datasets.make_moons(count, noise=noise, random_state=seed)
-    return X, y
-
-
 def as_columns(name: str, features: int) -> list[str]:
     """The column names of a data set in scikit-learn, or generic ones."""
     load = getattr(datasets, f"load_{name}", None)
