@@ -26,7 +26,6 @@ FEHLBERG2 = ExplicitRK(
 )  # fmt: skip
 
 
-
 def _drop_estimate(name: str, scheme: ImplicitRK) -> ImplicitRK:
     """A scheme without its error estimate, under the name of torchdiffeq, where it takes fixed steps."""
     return replace(scheme, name=name, embedded=(), start=0.0, damping=0.0)

@@ -19,7 +19,7 @@ from stepnet.engines.numba_engine.codegen.kernels import FieldKernel, inlined
 from stepnet.engines.numba_engine.codegen.machine_code import MachineCode
 from stepnet.engines.numba_engine.derivatives.graph_derivatives import pushforward
 from stepnet.engines.numba_engine.rhs.callback import Callback
-from stepnet.engines.numba_engine.rhs.ladder import MOST_NODES_OF_DERIVATIVES, CompiledRHS, compile_traced, summarise
+from stepnet.engines.numba_engine.rhs.ladder import CompiledRHS, compile_traced
 from stepnet.engines.numba_engine.rhs.problem_parts import build_jacobian
 from stepnet.engines.numba_engine.tracing.graph import Graph, TooManyNodes
 from stepnet.engines.numba_engine.tracing.joint_trace import copy_nodes
