@@ -28,6 +28,7 @@ from benchmarks import (
     noise,
     report,
     sdes,
+    stiff,
     training,
 )
 from benchmarks.environment import environment, source_hash
@@ -36,6 +37,7 @@ HERE = Path(__file__).parent
 WORKLOADS = (
     dict.fromkeys(adaptive.WORKLOADS, adaptive.rows)
     | dict.fromkeys(fixed_steps.WORKLOADS, fixed_steps.rows)
+    | dict.fromkeys(stiff.WORKLOADS, stiff.rows)
     | {
         module.WORKLOAD: module.rows
         for module in (

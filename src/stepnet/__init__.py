@@ -16,6 +16,7 @@ _HOME = {
     "ODE": "stepnet.problem",
     "Partitioned": "stepnet.problem",
     "SecondOrder": "stepnet.problem",
+    "Flow": "stepnet.problem",
     "Split": "stepnet.problem",
     "Langevin": "stepnet.problem",
     "SDE": "stepnet.problem",
@@ -29,6 +30,7 @@ _HOME = {
     "solve": "stepnet.solving.integrate",
     "start": "stepnet.solving.integrate",
     "Integrator": "stepnet.solving.integrate",
+    "track": "stepnet.solving.tracking",
     "solve_ivp": "stepnet.solving.ivp",
     "solve_ensemble": "stepnet.ensembles.ensemble",
     "EnsembleSolution": "stepnet.solution",
@@ -69,6 +71,7 @@ _MODULES = {
     "reductions": "stepnet.ensembles.reductions",
     "schemes": "stepnet.schemes",
     "stability": "stepnet.stability",
+    "trackers": "stepnet.solving.trackers",
     "training": "stepnet.training",
 }
 

@@ -205,6 +205,32 @@ class SecondOrder:
         return np.concatenate((self.q0.ravel(), self.v0.ravel()))
 
 
+@dataclass(frozen=True, eq=False)
+class Flow:
+    """A part of a `Split` that is given by its solution instead of its right-hand side.
+
+    Parameters
+    ----------
+    fun : callable
+        `fun(t, y, h, *args)` returns the state at t + h of the solution that is y at t.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import stepnet as sn
+    >>> decay = sn.Flow(lambda t, y, h: np.exp(-h) * y)
+    >>> problem = sn.Split((decay, lambda t, y: 0.0 * y + 1.0), [1.0], (0.0, 1.0))
+    >>> sn.solve(problem, "strang", steps=10).y[-1].round(2)
+    array([1.])
+    """
+
+    fun: Callable[..., Any]
+
+    def __post_init__(self) -> None:
+        if not callable(self.fun):
+            raise TypeError(f"`fun` of a flow must be a function, found {type(self.fun).__name__}")
+
+
 @explain_arguments()
 @dataclass(frozen=True, eq=False)
 class Split:
@@ -212,8 +238,8 @@ class Split:
 
     Parameters
     ----------
-    parts : sequence of callables or C functions
-        Each as `fun` in `ODE`; all get the same `args`.
+    parts : sequence of callables, C functions or Flows
+        Each as `fun` in `ODE`; all get the same `args`.  Problems with a `Flow` have no gradients or dense output.
     y0, t_span, args, trace
         As in `ODE`.
 

@@ -9,10 +9,8 @@ import numpy as np
 
 from stepnet import validation
 from stepnet.equations.right_hand_sides import (
-    AllenCahnRHS,
     BurgersRHS,
     DiffusionRHS,
-    GrayScottRHS,
     HeatRHS,
     TransportRHS,
     WaveRHS,
@@ -25,7 +23,7 @@ from stepnet.operators.conservation import REACH, ConservationLaw
 from stepnet.operators.grid import Grid
 from stepnet.operators.linear import A_GRID, laplacian, validate_grid_function
 from stepnet.operators.reconstruction import LIMITERS
-from stepnet.problem import ODE, SecondOrder
+from stepnet.problem import ODE, SecondOrder, validate_span
 
 A_RATE = validation.real("[0, inf)")
 
@@ -199,12 +197,12 @@ def transport(
     grid : Grid
         The grid and the boundary conditions; those of outflow sides are not used.
     u0 : array_like
-        Initial state, of the shape of the grid.
+        Initial state, of the shape of the grid, with axes of components in front of it if there are several fields.
     t_span : (float, float)
-        Begin and end.
+        Begin and end; an end before the begin solves a terminal-value problem.
     velocity : array_like or callable
         One number or one array of the shape of the grid per axis, the only one of `args`; or a function of time that
-        returns them.
+        returns them, such as `nets.NetworkVelocity`.
     order : {1, 2, 3}
         The order in space; 1 is monotone.
     check_steps : bool
@@ -223,9 +221,10 @@ def transport(
     >>> transport(grid, np.ones((8, 8)), (0.0, 1.0), [1.0, -0.5]).args
     (array([ 1. , -0.5]),)
     """
-    u0 = validate_grid_function("u0", u0, grid, ())
+    u0 = validate_grid_function("u0", u0, grid)
     function, args = _check_velocity(velocity, grid)
-    return ODE(TransportRHS(Upwind(grid, order), None, function, check_steps, "transport"), u0, t_span, args)
+    direction = find_direction(t_span)
+    return ODE(TransportRHS(Upwind(grid, order), None, function, check_steps, "transport", direction), u0, t_span, args)
 
 
 @validation.check(grid=A_GRID, diffusivity=A_RATE, check_steps=validation.validate_flag)
@@ -277,6 +276,12 @@ def advection_diffusion(
     upwind, spread = Upwind(grid, order), laplacian(grid, 4 if order == 3 else 2)
     right_hand_side = TransportRHS(upwind, spread, function, check_steps, "advection_diffusion")
     return ODE(right_hand_side, u0, t_span, (*args, diffusivity))
+
+
+def find_direction(t_span: Any) -> float:
+    """-1.0 if time runs backward, which reverses what is upwind, else 1.0."""
+    begin, end = validate_span(t_span)
+    return -1.0 if end < begin else 1.0
 
 
 def _check_velocity(velocity: Any, grid: Grid) -> tuple[Callable[..., Any] | None, tuple[Any, ...]]:
@@ -335,108 +340,6 @@ def burgers(
     u0 = validate_grid_function("u0", u0, grid, ())
     law = ConservationLaw(grid, burgers_flux, burgers_speeds, reconstruction, limiter=limiter)
     return ODE(BurgersRHS(law, laplacian(grid), check_steps), u0, t_span, (viscosity,))
-
-
-@validation.check(
-    grid=A_GRID,
-    diffusivities=validation.sequence(A_RATE, 2),
-    feed=validation.real(),
-    kill=validation.real(),
-    check_steps=validation.validate_flag,
-)
-def gray_scott(
-    grid: Grid,
-    u0: Any,
-    t_span: tuple[float, float],
-    diffusivities: tuple[float, float] = (2e-5, 1e-5),
-    feed: float = 0.04,
-    kill: float = 0.06,
-    *,
-    order: int = 2,
-    check_steps: bool = True,
-) -> ODE:
-    """Gray and Scott's reaction u + 2 v -> 3 v with feed and removal; the state is (u, v) in an array (2, *grid).
-
-    u_t = D_u lap u - u v^2 + feed (1 - u), v_t = D_v lap v + u v^2 - (feed + kill) v.  Pearson (1993), Science 261:189.
-
-    Parameters
-    ----------
-    grid : Grid
-        The grid and the boundary conditions, of both u and v.
-    u0 : array_like
-        Initial state (2, *grid).
-    t_span : (float, float)
-        Begin and end.
-    diffusivities : (float, float)
-        D_u and D_v, not negative.
-    feed, kill : float
-        The rates; `args` are D_u, D_v, feed, kill.
-    order : {2, 4, 6, 8}
-        The order in space.
-    check_steps : bool
-        Whether fixed steps beyond the stability limit of a scheme are refused.
-
-    Returns
-    -------
-    ODE
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from stepnet.equations import gray_scott
-    >>> from stepnet.operators import Grid
-    >>> grid = Grid((8, 8))
-    >>> gray_scott(grid, np.ones((2, 8, 8)), (0.0, 1.0)).args
-    (2e-05, 1e-05, 0.04, 0.06)
-    """
-    u0 = validate_grid_function("u0", u0, grid, (2,))
-    if len(diffusivities) != 2:
-        raise ValueError(f"`diffusivities` must be two numbers, found {len(diffusivities)}")
-    return ODE(GrayScottRHS(laplacian(grid, order), check_steps), u0, t_span, (*diffusivities, feed, kill))
-
-
-@validation.check(grid=A_GRID, width=A_RATE, check_steps=validation.validate_flag)
-def allen_cahn(
-    grid: Grid,
-    u0: Any,
-    t_span: tuple[float, float],
-    width: float,
-    *,
-    order: int = 2,
-    check_steps: bool = True,
-) -> ODE:
-    """u_t = width^2 lap u + u - u^3: phases u = 1 and u = -1 with interfaces of the given width.
-
-    Parameters
-    ----------
-    grid : Grid
-        The grid and the boundary conditions.
-    u0 : array_like
-        Initial state, of the shape of the grid.
-    t_span : (float, float)
-        Begin and end.
-    width : float
-        Not negative; the only one of `args`.
-    order : {2, 4, 6, 8}
-        The order in space.
-    check_steps : bool
-        Whether fixed steps beyond the stability limit of a scheme are refused.
-
-    Returns
-    -------
-    ODE
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from stepnet.equations import allen_cahn
-    >>> from stepnet.operators import Grid
-    >>> grid = Grid(16, boundary="neumann")
-    >>> allen_cahn(grid, np.ones(16), (0.0, 1.0), 0.05).args
-    (0.05,)
-    """
-    u0 = validate_grid_function("u0", u0, grid, ())
-    return ODE(AllenCahnRHS(laplacian(grid, order), check_steps), u0, t_span, (width,))
 
 
 @validation.check(grid=A_GRID)

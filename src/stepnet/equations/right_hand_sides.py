@@ -5,7 +5,7 @@ They are plain array code on operators, so that engines trace, differentiate and
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from stepnet.equations.spectra import add_sets, find_stencil_spectrum, find_symb
 from stepnet.operators.coefficient_operators import Upwind, VariableDiffusion
 from stepnet.operators.conservation import ConservationLaw
 from stepnet.operators.linear import StencilOperator
+from stepnet.operators.linear_form import NEGATIVE, POSITIVE, SQUARE, AxisTerm, LinearForm, Rate, list_operator_terms
 from stepnet.operators.stencils import fit_stencil
 
 LIMITED_OFFSETS = {"constant": (-1, 0), "muscl": (-2, -1, 0, 1), "weno5": (-3, -2, -1, 0, 1, 2)}
@@ -36,6 +37,10 @@ class HeatRHS:
 
     def find_spectrum(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> np.ndarray:
         return diffusivity * find_stencil_spectrum(self.laplacian)
+
+    def find_linear_form(self, diffusivity: Any, *source: Any) -> LinearForm | None:
+        terms = list_operator_terms(self.laplacian, Rate(0))
+        return None if self.source else LinearForm(self.laplacian.grid.shape, terms, 1 if source else None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,30 +75,53 @@ class WaveRHS:
     def find_spectrum(self, t: Any, q: Any, speed: Any) -> np.ndarray:
         return np.max(speed) ** 2 * find_stencil_spectrum(self.laplacian)
 
+    def find_linear_form(self, speed: Any) -> LinearForm:
+        return LinearForm(self.laplacian.grid.shape, list_operator_terms(self.laplacian, Rate(0, SQUARE)))
+
 
 @dataclass(frozen=True, eq=False)
 class TransportRHS:
-    """-velocity . grad u + diffusivity lap u; a velocity that is a function of time is kept here."""
+    """-velocity . grad u + diffusivity lap u; a velocity that is a function of time is kept here.
+
+    In the `direction` -1 of time the side that the flow comes from is the other one.
+    """
 
     upwind: Upwind
     laplacian: StencilOperator | None
     velocity: Callable[..., Any] | None
     checks_steps: bool
     name: str
+    direction: float = 1.0
 
     def __call__(self, t: Any, u: Any, *args: Any) -> Any:
         velocity = args[0] if self.velocity is None else self.velocity(t)
-        slopes = -self.upwind(u, velocity, t)
+        if self.direction > 0:
+            slopes = -self.upwind(u, velocity, t)
+        else:
+            slopes = self.upwind(u, -velocity, t)
         return slopes if self.laplacian is None else slopes + args[-1] * self.laplacian(u, t)
 
     def find_spectrum(self, t: Any, u: Any, *args: Any) -> np.ndarray:
         velocity = np.asarray(args[0] if self.velocity is None else self.velocity(t))
-        transported = find_upwind_spectrum(self.upwind, velocity)
+        transported = self.direction * find_upwind_spectrum(self.upwind, self.direction * velocity)
         if self.laplacian is None:
             return transported
         spread = args[-1] * find_stencil_spectrum(self.laplacian)
         hull = spread[[np.argmin(spread.real), np.argmax(spread.real)]]
         return add_sets([transported, hull])
+
+    def find_linear_form(self, *args: Any) -> LinearForm | None:
+        ndim = self.upwind.grid.ndim
+        if self.velocity is not None or np.shape(args[0]) != (ndim,):
+            return None
+        terms = [
+            AxisTerm(Rate(axis, kind, -1.0), *self.upwind.find_axis_weights(axis, side))
+            for axis in range(ndim)
+            for side, kind in enumerate((POSITIVE, NEGATIVE))
+        ]
+        if self.laplacian is not None:
+            terms += list_operator_terms(self.laplacian, Rate(ndim))
+        return LinearForm(self.upwind.grid.shape, tuple(terms))
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,11 +137,16 @@ class BurgersRHS:
         return self.law(u, t) + viscosity * self.laplacian(u, t)
 
     def find_spectrum(self, t: Any, u: Any, viscosity: Any) -> np.ndarray:
-        grid, stencil = self.law.grid, fit_stencil(1, LIMITED_OFFSETS[self.law.reconstruction])
-        fastest, n = float(np.max(np.abs(u))), {1: 129, 2: 33, 3: 9}[grid.ndim]
-        along = [-fastest * find_symbol(stencil, h, n) for h in grid.spacing]
+        along = find_law_spectra(self.law, [float(np.max(np.abs(u)))] * self.law.grid.ndim)
         spread = viscosity * find_stencil_spectrum(self.laplacian).real
         return add_sets([*along, np.array([spread.min(), 0.0])])
+
+
+def find_law_spectra(law: ConservationLaw, fastest: Sequence[float]) -> list[np.ndarray]:
+    """The eigenvalues along each axis of a conservation law where it is smooth, for the fastest wave along the axis."""
+    grid, stencil = law.grid, fit_stencil(1, LIMITED_OFFSETS[law.reconstruction])
+    n = {1: 129, 2: 33, 3: 9}[grid.ndim]
+    return [-speed * find_symbol(stencil, h, n) for speed, h in zip(fastest, grid.spacing, strict=True)]
 
 
 def burgers_flux(u: Any, axis: Any) -> Any:
@@ -149,6 +182,25 @@ class GrayScottRHS:
         self, t: Any, state: Any, diffusivity_u: Any, diffusivity_v: Any, feed: Any, kill: Any
     ) -> np.ndarray:
         return max(diffusivity_u, diffusivity_v) * find_stencil_spectrum(self.laplacian)
+
+
+@dataclass(frozen=True, eq=False)
+class FitzHughNagumoRHS:
+    """u' = D lap u + u - u^3 / 3 - v + I, v' = rate (u + a - b v) for a state (u, v)."""
+
+    laplacian: StencilOperator
+    checks_steps: bool
+    name: str = "fitzhugh_nagumo"
+
+    def __call__(self, t: Any, state: Any, diffusivity: Any, rate: Any, a: Any, b: Any, current: Any) -> Any:
+        u, v = state[0], state[1]
+        slope = diffusivity * self.laplacian(u, t) + u - u * u * u * (1.0 / 3.0) - v + current
+        return np.stack((slope, rate * (u + a - b * v)))
+
+    def find_spectrum(
+        self, t: Any, state: Any, diffusivity: Any, rate: Any, a: Any, b: Any, current: Any
+    ) -> np.ndarray:
+        return diffusivity * find_stencil_spectrum(self.laplacian)
 
 
 @dataclass(frozen=True, eq=False)

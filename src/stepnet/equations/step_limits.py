@@ -52,6 +52,8 @@ def find_largest_step(problem: Problem, scheme: Any) -> float:
         )
     initial = problem.q0 if isinstance(problem, SecondOrder) else getattr(problem, "y0", None)
     spectrum = np.asarray(function.find_spectrum(problem.t_span[0], initial, *problem.args))
+    if problem.t_span[1] < problem.t_span[0] and not isinstance(problem, SecondOrder):
+        spectrum = -spectrum
     return float(limit_step(get(scheme), spectrum, isinstance(problem, SecondOrder)))
 
 
@@ -63,6 +65,8 @@ def limit_step(scheme: Any, spectrum: np.ndarray, is_second_order: bool) -> floa
     if size == 0.0:
         return inf
     if np.all(np.abs(spectrum.imag) <= AXIS * size):
+        if np.max(spectrum.real) > AXIS * size:
+            return 0.0  # such as heat backward in time: every scheme follows the growth
         return real_stability_limit(scheme) / size
     if np.all(np.abs(spectrum.real) <= AXIS * size):
         return imaginary_stability_limit(scheme) / size
@@ -99,7 +103,8 @@ def find_step_refusal(problem: Problem, scheme: Any, longest: float) -> str | No
         return None
     begin = f"h = {longest:.4g} is unstable for {function.name} by {scheme.name}"
     if limit == 0.0:
-        return f"`steps`: {begin}, as is every step; take another scheme, such as rk4, or an upwind operator"
+        advice = "take another scheme, such as rk4, or an upwind operator; diffusion cannot be run backward in time"
+        return f"`steps`: {begin}, as is every step; {advice}"
     span = abs(problem.t_span[1] - problem.t_span[0])
     return (
         f"`steps` must be at least {ceil(span / limit * (1 - MARGIN))}, found steps of {longest:.4g}: {begin} on this "

@@ -32,12 +32,14 @@ from stepnet.fields.dynamics import (
     staggered,
 )
 from stepnet.fields.formula import Chain, Layer, affine, mlp, symmetric, two_layer
+from stepnet.fields.kernel_derivatives import build_kernel, find_kernel_derivatives
 
 __all__ = [
     "ACTIVATIONS", "Activation", "Attention", "Chain", "Connectivity", "DYNAMICS", "Depth", "Diffusion", "Field",
     "Fixed", "HeldWeights", "Layer", "Mixing", "Normalisation", "Stencil", "activation", "affine", "antisymmetric",
-    "chained", "conv1d", "conv2d", "dense", "diffusion", "equivariant", "graph", "hamiltonian", "hyperbolic", "mlp",
-    "nodewise", "parabolic", "pooling", "residual", "resized", "staggered", "symmetric", "two_layer",
+    "build_kernel", "chained", "conv1d", "conv2d", "dense", "diffusion", "equivariant", "find_kernel_derivatives",
+    "graph", "hamiltonian", "hyperbolic", "mlp", "nodewise", "parabolic", "pooling", "residual", "resized", "staggered",
+    "symmetric", "two_layer",
 ]  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Space as numbers: grids with boundary conditions, stencils, and the operators that are built from them."""
 
 from stepnet.operators.boundaries import Boundary, dirichlet, neumann, robin
+from stepnet.operators.chunked import map_chunks
 from stepnet.operators.coefficient_operators import Upwind, VariableDiffusion
 from stepnet.operators.composites import (
     ComposedOperator,
@@ -19,8 +20,8 @@ from stepnet.operators.stencils import DifferenceStencil, build_stencil, fit_ste
 __all__ = [
     "AxisStencil", "Boundary", "ComposedOperator", "ConservationLaw", "DifferenceStencil", "VariableDiffusion", "Grid",
     "SpectralOperator", "StackedOperator", "StencilOperator", "SummedOperator", "Upwind", "biharmonic",
-    "build_stencil", "derivative", "dirichlet", "divergence", "fit_stencil", "gradient", "laplacian", "neumann",
-    "robin", "spectral_derivative", "spectral_laplacian",
+    "build_stencil", "derivative", "dirichlet", "divergence", "fit_stencil", "gradient", "laplacian", "map_chunks",
+    "neumann", "robin", "spectral_derivative", "spectral_laplacian",
 ]  # fmt: skip
 
 

@@ -78,6 +78,11 @@ def _langevin_constants() -> dict[str, Any]:
     return {value.name: value for value in vars(langevin).values() if isinstance(value, LANGEVIN)}
 
 
+@cache
+def _all_constants() -> dict[str, Any]:
+    return _constants() | _stochastic_constants() | _langevin_constants()
+
+
 def is_scheme(value: Any) -> bool:
     """Whether a value is the record of a scheme."""
     return isinstance(value, (*RECORDS, *STOCHASTIC, *LANGEVIN))
@@ -115,7 +120,7 @@ def get(name: Any, stages: int | None = None) -> Any:
         if key in FAMILIES:
             default = DEFAULT_STAGES if key.startswith("rk") else DEFAULT_COLLOCATION_STAGES
             return FAMILIES[key](default if stages is None else stages)
-        known = _constants() | _stochastic_constants() | _langevin_constants()
+        known = _all_constants()
         if key not in known:
             raise UnknownName("scheme", name, [*names(), *names(stochastic=True), *names(langevin=True)])
         found = known[key]

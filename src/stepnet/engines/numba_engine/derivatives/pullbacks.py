@@ -123,6 +123,8 @@ def _build_part(
         return PartPullback(field, find_c_address(own), "user", True, keep_alive=own)
     if own is None and getattr(field.keep_alive, "trace", None) is not None:
         return take_trace(field)
+    if own is None and may_loop and getattr(field.keep_alive, "build_pullback", None) is not None:
+        return take_trace(field)
     if own is None and field.rung == "address" and not _has_jacobian(problem):
         raise NoDerivative(f"`{which.label}` is a C function, whose derivative is not known; give `vjp`")
     block = pack(problem.args)
@@ -196,9 +198,9 @@ def take_trace(field: CompiledRHS, code: MachineCode | None = None) -> PartPullb
     if pullback is None:
         if code.trace is not None:
             code.trace.graph.most = 4 * MOST_NODES_OF_DERIVATIVES
-        pullback = _kept.setdefault(
-            code, compile_trace(code.trace or code.loops, "vjp")
-        )  # the first of two threads wins
+        build = getattr(code, "build_pullback", None)
+        made = build() if build is not None else compile_trace(code.trace or code.loops, "vjp")
+        pullback = _kept.setdefault(code, made)  # the first of two threads wins
     return PartPullback(field, pullback.address, "traced", True, code.trace, pullback)
 
 

@@ -19,7 +19,14 @@ from stepnet.engines.numba_engine.codegen.steps.fused_steps import find_fused_ad
 from stepnet.engines.numba_engine.integrators import stepping
 from stepnet.engines.numba_engine.integrators.explicit_rk import evaluate_stage_slopes
 from stepnet.engines.numba_engine.integrators.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, PAUSED
-from stepnet.engines.numba_engine.rhs.problem_parts import build_part_fields
+from stepnet.engines.numba_engine.rhs.ladder import CompiledRHS
+from stepnet.engines.numba_engine.rhs.problem_parts import (
+    build_flow_field,
+    build_part_field,
+    build_part_fields,
+    is_flow,
+)
+from stepnet.engines.numba_engine.rhs.stencil_steps import count_spare_rows, find_stencil_steps
 from stepnet.engines.numba_engine.runs.job import (
     Job,
     StageSlopes,
@@ -134,12 +141,24 @@ Y, Y_ASIDE, SCRATCH, K = range(4)
 
 
 @inlined
-def take_sum_step(fields, parameters, parts, fractions, A, b, c, clocks, work, at, t, h, run):
-    """Apply the flows in place to row `at`, each by one step of the inner Runge-Kutta scheme."""
+def take_sum_step(
+    fields, parameters, solved, solution_parameters, step, parts, fractions, A, b, c, clocks, work, at, t, h, run
+):
+    """Apply the flows in place to row `at`, each by its function or by one step of the inner Runge-Kutta scheme."""
     clocks[:] = t
     s = c.shape[0]
     for i in range(parts.shape[0]):
         part, w = parts[i], fractions[i] * h
+        if solved[part] == 1:
+            step[0] = w
+            solution_parameters[0] = w
+            if call_field(uintp(fields[part]), clocks[part], work, at, SCRATCH, solution_parameters, run.n) != 0:
+                stepping.note_exception(run, part, i, clocks[part], at)
+                return False
+            copy_row(work, SCRATCH, at)
+            clocks[part] += w
+            run.evaluations += 1
+            continue
         for j in range(s):
             combine(work, SCRATCH, at, w, A, j, K, j)
             t_stage = clocks[part] + c[j] * w
@@ -153,8 +172,11 @@ def take_sum_step(fields, parameters, parts, fractions, A, b, c, clocks, work, a
 
 
 @Kernel
-def run_sum_of_parts(fields, parameters, parts, fractions, A, b, c, clocks, work, run_, grid, save_at, out_t, out_y):
-    """Steps of y' = f1 + f2 + ..."""
+def run_sum_of_parts(
+    fields, parameters, solved, solution_parameters, step, parts, fractions, A, b, c, clocks, work, run_, grid, save_at,
+    out_t, out_y,
+):  # fmt: skip
+    """Steps of y' = f1 + f2 + ...; parts with `solved` = 1 are functions y(t + h), with h in their first parameter."""
     run = run_[0]
     for _ in range(run.slice):
         if run.step == run.n_steps:
@@ -165,13 +187,19 @@ def run_sum_of_parts(fields, parameters, parts, fractions, A, b, c, clocks, work
         while stepping.is_inside(run, save_at, t_new):
             copy_row(work, Y, Y_ASIDE)
             aside = save_at[run.next_save] - t
-            if not take_sum_step(fields, parameters, parts, fractions, A, b, c, clocks, work, Y_ASIDE, t, aside, run):
+            if not take_sum_step(
+                fields, parameters, solved, solution_parameters, step, parts, fractions, A, b, c, clocks, work, Y_ASIDE,
+                t, aside, run,
+            ):  # fmt: skip
                 return FIELD_RAISED
             if not is_finite_row(work, Y_ASIDE):
                 return NOT_FINITE
             stepping.save_wanted(work, Y_ASIDE, 1, run, save_at, out_t, out_y)
         copy_row(work, Y, Y_ASIDE)
-        if not take_sum_step(fields, parameters, parts, fractions, A, b, c, clocks, work, Y_ASIDE, t, h, run):
+        if not take_sum_step(
+            fields, parameters, solved, solution_parameters, step, parts, fractions, A, b, c, clocks, work, Y_ASIDE, t,
+            h, run,
+        ):  # fmt: skip
             return FIELD_RAISED
         if not is_finite_row(work, Y_ASIDE):
             return NOT_FINITE
@@ -188,16 +216,20 @@ def prepare(problem: Problem, scheme: Splitting, plan: Plan) -> Job:
 def _prepare_pair(problem: Problem, scheme: Splitting, plan: Plan) -> Job:
     dq, dp = build_part_fields(problem)
     initial = problem.initial
-    work, run = allocate_work(initial, 2, BEFORE + 2), create_run_state(problem, plan, rows=2)
     parts, fractions = _list_flows(scheme, 2)
     advance = run_partitioned
     is_second_order = dq.address == 0
+    program = build_scheme_program(scheme, 2, False, is_second_order).step
+    n_spare = count_spare_rows((dq, dp), program)
+    work, run = allocate_work(initial, 2, BEFORE + 2 + n_spare), create_run_state(problem, plan, rows=2)
     steps = 0
     if plan.stepping.grid is None:
-        stride, program = work.shape[1], build_scheme_program(scheme, 2, False, is_second_order).step
-        rows = [Q, P, DP if parts[0] else DQ][: program.n_rows]
-        write = partial(write_steps, program, rows, stride)
-        steps = find_fused_address((dq, dp), program, stride, "steps", write, len(parts))
+        stride, rows = work.shape[1], [Q, P, DP if parts[0] else DQ][: program.n_rows]
+        if n_spare:
+            steps = find_stencil_steps((dq, dp), program, tuple(rows), BEFORE + 2, stride)
+        else:
+            write = partial(write_steps, program, rows, stride)
+            steps = find_fused_address((dq, dp), program, stride, "steps", write, len(parts))
     run[0]["per_step"] = count_evaluations_per_step(scheme, is_second_order)
     head = (dq.address, dp.address, steps, dp.p, parts, fractions, int(scheme.is_fsal))
 
@@ -218,15 +250,20 @@ def _prepare_pair(problem: Problem, scheme: Splitting, plan: Plan) -> Job:
 
 
 def _prepare_sum(problem: Split, scheme: Splitting, plan: Plan) -> Job:
-    fields = build_part_fields(problem)
+    step = np.zeros(1)
+    fields, solved = _build_sum_fields(problem, step)
     initial = problem.initial
     inner = find_inner_scheme(scheme.order).butcher
     work, run = allocate_work(initial, 1, K + len(inner.b)), create_run_state(problem, plan)
     parts, fractions = _list_flows(scheme, len(fields))
     A, b = np.array(inner.A, work.dtype), np.array(inner.b[None, :], work.dtype)
     addresses = np.array([field.address for field in fields])
+    parameters = _find_parameters(fields, solved, 0), _find_parameters(fields, solved, 1)
     advance = run_sum_of_parts
-    head = (addresses, fields[0].p, parts, fractions, A, b, np.array(inner.c), np.zeros(len(fields)))
+    head = (
+        addresses, parameters[0], solved, parameters[1], step, parts, fractions, A, b, np.array(inner.c),
+        np.zeros(len(fields)),
+    )  # fmt: skip
 
     def go(out):
         return advance(*head, work, run, find_grid(plan), find_wanted_times(plan), out.t, out.y)
@@ -234,14 +271,36 @@ def _prepare_sum(problem: Split, scheme: Splitting, plan: Plan) -> Job:
     def slopes(t, y, h):
         clocks = [t] * len(fields)
         for part, fraction in scheme.sequence(len(fields)):
-            k = []
-            for found in evaluate_stage_slopes(fields[part], inner)(clocks[part], y, fraction * h):
-                k.append(found.slopes)
-                yield found._replace(part=part)
-            y = y + fraction * h * sum(b * slope for b, slope in zip(inner.b, k, strict=True))
+            if solved[part]:
+                step[0] = parameters[1][0] = fraction * h
+                moved = fields[part](clocks[part], y)
+                yield StageSlopes(moved, clocks[part], y, part)
+                y = moved
+            else:
+                k = []
+                for found in evaluate_stage_slopes(fields[part], inner)(clocks[part], y, fraction * h):
+                    k.append(found.slopes)
+                    yield found._replace(part=part)
+                y = y + fraction * h * sum(b * slope for b, slope in zip(inner.b, k, strict=True))
             clocks[part] += fraction * h
 
     return Job(go, run, work, 1, fields, initial.dtype, slopes)
+
+
+def _build_sum_fields(problem: Split, step: np.ndarray) -> tuple[tuple[CompiledRHS, ...], np.ndarray]:
+    """The fields of the parts, and which of them are solutions."""
+    solved = np.array([is_flow(problem, i) for i in range(len(problem.parts))], np.int64)
+    if not solved.any():
+        return build_part_fields(problem), solved
+    fields = [
+        build_flow_field(problem, i, step) if solved[i] else build_part_field(problem, i) for i in range(len(solved))
+    ]
+    return tuple(fields), solved
+
+
+def _find_parameters(fields: tuple[CompiledRHS, ...], solved: np.ndarray, kind: int) -> np.ndarray:
+    """The parameters that all right-hand sides (0) or all solutions (1) share."""
+    return next((field.p for field, one in zip(fields, solved, strict=True) if one == kind), np.zeros(1))
 
 
 def count_evaluations_per_step(scheme: Splitting, is_second_order: bool) -> int:

@@ -27,6 +27,10 @@ class Callback:
         self.function = SIGNATURE(self._call)
         self.address = ctypes.cast(self.function, ctypes.c_void_p).value
 
+    def forget_trial(self) -> None:
+        """Call the function also where the trial call was."""
+        self._first = None
+
     def _call(self, t, y, dy, p, n):
         try:
             if self.is_stopped():

@@ -5,8 +5,9 @@ A joined field is a C function of this package that reads the addresses of its p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import carray
@@ -32,7 +33,7 @@ from stepnet.engines.numba_engine.rhs.ladder import (
 from stepnet.engines.numba_engine.tracing.function_key import FunctionKey, reach
 from stepnet.engines.numba_engine.tracing.joint_trace import compile_joined
 from stepnet.events import Event
-from stepnet.problem import ODE, SDE, Langevin, Partitioned, Problem, SecondOrder, Split, state_shape
+from stepnet.problem import ODE, SDE, Flow, Langevin, Partitioned, Problem, SecondOrder, Split, state_shape
 
 NO_PLAN = Plan(FixedSteps(1, None), Saving(None, 0))
 
@@ -41,6 +42,7 @@ def build_full_field(problem: Problem) -> CompiledRHS:
     """y' = f(t, y) of the flat state, for any kind of problem."""
     if isinstance(problem, ODE):
         return _build_field(problem, list_functions(problem)[0])
+    _refuse_flows(problem)
     parts = build_part_fields(problem)
     facts = {
         "rung": max((part.rung for part in parts), key=RUNGS.index),
@@ -85,7 +87,8 @@ def list_functions(problem: Problem) -> tuple[PartFunction | None, ...]:
             return (PartFunction(problem.fun, (shape,), shape, problem.initial, "fun"),)
         case Split():
             shape, parts = problem.y0.shape, enumerate(problem.parts)
-            return tuple(PartFunction(part, (shape,), shape, problem.initial, f"parts[{i}]") for i, part in parts)
+            functions = ((i, part.fun if isinstance(part, Flow) else part) for i, part in parts)
+            return tuple(PartFunction(each, (shape,), shape, problem.initial, f"parts[{i}]") for i, each in functions)
         case SecondOrder():
             shape = problem.q0.shape
             return None, PartFunction(problem.acceleration, (shape,), shape, problem.q0.ravel(), "acceleration")
@@ -123,12 +126,19 @@ def _build_field(problem: Problem, part: PartFunction) -> CompiledRHS:
     return make_field(function, problem.args, inputs, output, problem.t_span, y, label, _limit(problem))
 
 
+def build_part_field(problem: Problem, i: int) -> CompiledRHS:
+    """The field of one part that has a right-hand side, beside parts that may be flows."""
+    part = list_functions(problem)[i]
+    return _name_part(_build_field(problem, part), part.label)
+
+
 def _limit(problem: Problem) -> RungLimit:
     return ANY if problem.trace else UNTRACED
 
 
 def build_part_fields(problem: Problem) -> tuple[CompiledRHS, ...]:
     """The fields of the parts, q' = v of a second-order problem among them."""
+    _refuse_flows(problem)
     functions = list_functions(problem)
     found = [each and _build_field(problem, each) for each in functions]
     reason = _explain_python(tuple(field for field in found if field is not None))
@@ -159,6 +169,38 @@ def build_jacobian(problem: ODE):
         rungs = ()
     supplied = {name: getattr(problem, name) for name in ("jac", "jac_sparsity", "jvp", "vjp")}
     return make_jacobian(form, block, problem.t_span[0], problem.initial, **supplied, rungs=rungs)
+
+
+class StepFunction(NamedTuple):
+    """The function of a `Flow` with its step in an array, in which a kernel stores it."""
+
+    fun: Callable[..., Any]
+
+    def __call__(self, t, y, step, *args):
+        return self.fun(t, y, step[0], *args)
+
+
+def build_flow_field(problem: Split, i: int, step: np.ndarray) -> CompiledRHS:
+    """The field y(t + h) of a part that is a `Flow`; h is in `step` and the first parameter."""
+    shape, args, label = problem.y0.shape, (step, *problem.args), f"parts[{i}]"
+    function = StepFunction(problem.parts[i].fun)
+    field = make_field(function, args, (shape,), shape, problem.t_span, problem.initial, label, _limit(problem))
+    for callback in field.callbacks:
+        callback.forget_trial()  # which was with another step
+    return _name_part(field, label)
+
+
+def is_flow(problem: Problem, i: int) -> bool:
+    """Whether part i of a problem is given by its solution."""
+    return isinstance(problem, Split) and isinstance(problem.parts[i], Flow)
+
+
+def _refuse_flows(problem: Problem) -> None:
+    if isinstance(problem, Split) and any(is_flow(problem, i) for i in range(len(problem.parts))):
+        raise TypeError(
+            "`parts` hold a `Flow`, which has no right-hand side: derivatives, ensembles, events and dense output need "
+            "right-hand sides of all parts"
+        )
 
 
 class RunFunctions(NamedTuple):
@@ -218,7 +260,7 @@ def force_python(problem: Problem, plan: Plan, reason: str) -> tuple[Problem, Pl
     """The same problem and plan with functions that are called in Python."""
 
     def called(function):
-        if function is None or isinstance(function, PythonOnly) or find_c_address(function) is not None:
+        if function is None or isinstance(function, (Flow, PythonOnly)) or find_c_address(function) is not None:
             return function
         return PythonOnly(function, reason)
 
