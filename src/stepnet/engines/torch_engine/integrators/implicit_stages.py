@@ -37,7 +37,7 @@ class NewtonError(RuntimeError):
 class NewtonSettings(NamedTuple):
     """When stages count as solved: with tolerances, at a fraction of them; otherwise at rounding.
 
-    Stages that are not solved are NaN if `can_reject`, because adaptive steps are then rejected, and an error otherwise.
+    Stages that are not solved are NaN if `can_reject`, because adaptive steps are rejected then, or an error.
     If `are_samples` is set, the first axis of the state holds independent samples, and this is not tested; `is_pair`
     means that it holds (q, p).
     """
