@@ -322,7 +322,8 @@ def _list_stages(base: Tensor, h: float | Tensor, A: Tensor, K: Tensor) -> list[
 
 
 def _require_graph(x: Tensor) -> Tensor:
-    return x if x.requires_grad else x.detach().requires_grad_()
+    """x for partial derivatives: a view, because the time of a step may also have moved the state before it."""
+    return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
 
 
 def _detach(h: float | Tensor) -> float | Tensor:
