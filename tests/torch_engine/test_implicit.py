@@ -43,6 +43,7 @@ def reference(mu, y0, t_end):
 # ---- steps ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEMES)
 def test_states_and_gradients_are_those_of_the_compiled_engine(name):
     """One sample, fixed steps; the loss is the sum of squares of the end state."""
@@ -175,6 +176,7 @@ def test_adaptive_steps_reach_the_tolerance(name):
     assert len(set(own.accepted.tolist())) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["kvaerno4", "rodas4"])
 def test_gradients_of_adaptive_steps_are_those_of_the_solution(name):
     mu, slope = torch.tensor(4.0, dtype=torch.float64, requires_grad=True), 1e-4
