@@ -252,7 +252,6 @@ WRONG = {
     "device": ({"func": lambda t, y: META}, ValueError, "on cpu, where the state is, found meta"),
     "nothing": ({"func": lambda t, y: None}, TypeError, "must return a tensor, found NoneType"),
     "method": ({"method": "dopri4"}, UnknownName, "no method 'dopri4'; did you mean .*'dopri5'"),
-    "method of theirs": ({"method": "explicit_adams"}, ValueError, "take 'ab4'"),
     "option": ({"options": {"step_sizes": 0.1}}, UnknownName, "no option .* 'step_sizes'"),
     "option of others": ({"method": "rk4", "options": {"first_step": 0.1}}, UnknownName, "fixed steps of rk38"),
     "options": ({"options": [1]}, TypeError, "`options` must be a dictionary"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 import torchdiffeq
@@ -266,6 +267,30 @@ def test_torchdiffeq_itself_by_name(method, interface):
         for package, name in ((snt, f"torchdiffeq:{method}"), (torchdiffeq, method))
     )
     assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("method", ["explicit_adams", "fixed_adams", "implicit_adams", "scipy_solver"])
+def test_methods_that_torchdiffeq_runs_itself(method):
+    options = {"options": {"solver": "LSODA"}} if method == "scipy_solver" else {}
+    assert torch.equal(
+        snt.odeint(spiral, Y0, T, method=method, **options), torchdiffeq.odeint(spiral, Y0, T, method=method, **options)
+    )
+
+
+THEIR_IMPLICIT = {
+    "implicit_euler": 1, "implicit_midpoint": 2, "trapezoid": 2, "sdirk2": 2, "trbdf2": 2, "radauIIA3": 3, "gl4": 4,
+    "radauIIA5": 5, "gl6": 6,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", THEIR_IMPLICIT)
+def test_implicit_methods_of_torchdiffeq_take_one_step_from_time_to_time(method):
+    exact, errors = torch.exp(torch.tensor(-1.0, dtype=torch.float64)), []
+    for n in (2, 4):
+        t = torch.linspace(0.0, 1.0, n + 1, dtype=torch.float64)
+        y = snt.odeint(lambda t, y: -y, torch.ones(2, dtype=torch.float64), t, method=method)[-1]
+        errors.append(float((y - exact).abs().max()))
+    assert np.log2(errors[0] / errors[1]) == pytest.approx(THEIR_IMPLICIT[method], abs=0.3)
 
 
 # ---- events ---------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from stepnet.fields.connectivity import require_all
 from stepnet.fields.dynamics import DIFFUSION_PART
 from stepnet.problem import ProblemForm
 from stepnet.schemes import catalogue
-from stepnet.schemes.capabilities import accepts, has_history, moves_parts
+from stepnet.schemes.capabilities import accepts, has_history, is_implicit, moves_parts
 from stepnet.schemes.step_program import (
     SchemeProgram,
     Slope,
@@ -215,6 +215,11 @@ class Design:
     @cached_property
     def n_in(self) -> int:
         return next(self.stages())[1].n_in
+
+    @cached_property
+    def is_implicit(self) -> bool:
+        """Whether some layer solves systems of equations; the modules of `stepnet.torch` run such designs."""
+        return any(is_implicit(block.scheme) for block in self.blocks)
 
     @cached_property
     def n_out(self) -> int:

@@ -71,6 +71,10 @@ class Execution:
     """
 
     def __init__(self, design: Design, dtype: np.dtype, workers: int | None = None):
+        if design.is_implicit:
+            raise TypeError(
+                "a net with an implicit scheme runs on tensors: take `stepnet.torch.NetModule`, or an explicit scheme"
+            )
         self.stages = [build_stage(record, dtype) for _, record in design.stages()]
         ends = list(accumulate(stage.n_parameters for stage in self.stages))
         self.places = list(zip([0, *ends], ends, strict=False))

@@ -74,7 +74,7 @@ class Kernels:
         if torch.jit.is_tracing():  # where shapes are not integers
             return False
         self._require_match(x, parameters)
-        if self.engine == "torch":
+        if self.engine == "torch" or (self.engine == "auto" and self.design.is_implicit):
             return False
         reason = _find_obstacle((x, *parameters))
         if reason is not None and self.engine == "numba":

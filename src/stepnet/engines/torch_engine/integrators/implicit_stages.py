@@ -2,8 +2,7 @@
 
 A stage K = psi(K, ...) is solved without a graph.  Then psi is evaluated once with a graph, and the gradient that
 arrives at K is multiplied by the inverse of I - (dpsi/dK)' before it enters this graph: the exact derivative at the
-solved stage, whatever the iteration was.  The multiplied gradient solves an equation of the same form, so derivatives
-of every order exist.
+solved stage, whatever the iteration was.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from stepnet.engines.torch_engine.integrators.linear_systems import (
 from stepnet.schemes.step_program import LinearSolve, Solve
 
 MOST_ITERATIONS = 25
+MOST_DAMPED, HALVINGS = 100, 12  # iterations with shortened changes, and how often one is halved
 EPSILONS = 10.0  # a change of the state by so many units of rounding ends the iteration
 FAST = 0.1  # a slower rate of convergence renews the Jacobians
 STAGNANT = 1e-6  # a relative change below this that no longer decreases is rounding
@@ -37,9 +37,9 @@ class NewtonError(RuntimeError):
 class NewtonSettings(NamedTuple):
     """When stages count as solved: with tolerances, at a fraction of them; otherwise at rounding.
 
-    Stages that are not solved are NaN if `can_reject`, because adaptive steps are then rejected, and an error
-    otherwise.  If `are_samples` is set, the first axis of the state holds independent samples, and this is not tested;
-    `is_pair` means that it holds (q, p).
+    Stages that are not solved are NaN if `can_reject`, because adaptive steps are rejected then, or an error.
+    If `are_samples` is set, the first axis of the state holds independent samples, and this is not tested; `is_pair`
+    means that it holds (q, p).
     """
 
     rtol: float = 0.0
@@ -82,6 +82,10 @@ class StepSystems:
     def solve_linear(self, operation: LinearSolve, time: Tensor, rows: Sequence[Tensor]) -> Tensor:
         """The row x with (I - gamma h J) x = row + delta h df/dt."""
         fun, base, row = self.functions[operation.part], rows[operation.base], rows[operation.row]
+        if operation.delta and not isinstance(time, Tensor):
+            raise TypeError(
+                "Rosenbrock schemes need df/dt, which layers do not have; take an implicit Runge-Kutta scheme"
+            )
         with torch.no_grad():
             point = self._find_point(operation.part, operation.base, time, base)
             matrix = self._find_matrix(((operation.gamma,),), [point], base)
@@ -93,12 +97,14 @@ class StepSystems:
         gamma, delta, h = operation.gamma, operation.delta, self.h
 
         def psi(x: Tensor) -> Tensor:
-            y, t = _require_graph(base), _require_graph(time)
-            value = fun(t, y)
-            directions = delta * torch.ones_like(t), gamma * x[0]
-            return (row + h * push_forward(value, (t, y), directions, create_graph=True))[None]
+            y = _require_graph(base)
+            t = _require_graph(time) if delta else time
+            inputs, directions = (
+                ((t, y), (delta * torch.ones_like(t), gamma * x[0])) if delta else ((y,), (gamma * x[0],))
+            )
+            return (row + h * push_forward(fun(t, y), inputs, directions, create_graph=True))[None]
 
-        return attach(x[None], psi, matrix.solve_transposed, matrix.solve)[0]
+        return attach(x[None], psi, matrix.solve_transposed)[0]
 
     def _find_point(self, part: int, row: int, time: Tensor, y: Tensor) -> Linearisation:
         """The derivative of a part at a row, evaluated once in a step."""
@@ -151,7 +157,7 @@ class StepSystems:
                 final.append(self._build_matrix(operation.A, points, base))
             return final[0]
 
-        return attach(K, psi, lambda w: matrix().solve_transposed(w), lambda v: matrix().solve(v))
+        return attach(K, psi, lambda w: matrix().solve_transposed(w))
 
     def _iterate(self, operation: Solve, times: Sequence[Tensor], base: Tensor, A: Tensor, start: Tensor) -> Tensor:
         """Newton's method with the Jacobian at the start of the step, which is renewed where convergence is slow."""
@@ -171,7 +177,40 @@ class StepSystems:
                 stages = _list_stages(base, h, A, K)
                 points = [Linearisation(fun, *each) for each in zip(times, stages, strict=True)]
                 matrix = self._build_matrix(operation.A, points, base)
+        if not (self.settings.can_reject or progress.is_complete):
+            K, progress = self._iterate_damped(operation, times, base, A)
         return progress.finish(K)
+
+    def _iterate_damped(
+        self, operation: Solve, times: Sequence[Tensor], base: Tensor, A: Tensor
+    ) -> tuple[Tensor, Progress]:
+        """Newton's method with new Jacobians and shortened changes, for steps that must not be rejected.
+
+        A change is short enough if the next one, with the same matrix, is smaller (Deuflhard's natural monotonicity).
+        """
+        fun, h, s = self.functions[operation.part], _detach(self.h), len(operation.c)
+        progress, K = Progress(base, s, self.layout, self.settings), base.new_zeros(s, *base.shape)
+        share = torch.ones_like(progress.reach)
+        for _ in range(MOST_DAMPED):
+            stages = _list_stages(base, h, A, K)
+            points = [Linearisation(fun, *each) for each in zip(times, stages, strict=True)]
+            matrix = self._build_matrix(operation.A, points, base)
+            change = progress.select_active(matrix.solve(torch.stack([point.value.detach() for point in points]) - K))
+            size = progress.measure(change)
+            for _ in range(HALVINGS):
+                trial = K + progress.spread(share, K) * change
+                stages = _list_stages(base, h, A, trial)
+                image = torch.stack([fun(t, y) for t, y in zip(times, stages, strict=True)])
+                is_shorter = progress.measure(matrix.solve(image - trial)) <= (1.0 - 0.25 * share) * size
+                is_shorter |= ~progress.is_active | (size == 0)
+                if bool(is_shorter.all()):
+                    break
+                share = torch.where(is_shorter, share, 0.5 * share)
+            K = trial
+            if progress.note(h * change) is None:
+                break
+            share = (2.0 * share).clamp_max(1.0)
+        return K, progress
 
 
 class Progress:
@@ -192,7 +231,16 @@ class Progress:
     def _gather(self, x: Tensor) -> Tensor:
         return x.reshape(1, -1) if self.layout is None else self.layout.gather(x)
 
-    def _spread(self, mask: Tensor, like: Tensor) -> Tensor:
+    @property
+    def is_complete(self) -> bool:
+        return bool(self.is_done.all())
+
+    def measure(self, change: Tensor) -> Tensor:
+        """The size of a change, sample by sample."""
+        return self._gather(change).abs().amax(1)
+
+    def spread(self, mask: Tensor, like: Tensor) -> Tensor:
+        """One value per sample, for all entries of the stages."""
         if self.layout is None:
             return mask.expand(like.numel()).view(like.shape)
         return self.layout.scatter(mask[:, None].expand(-1, len(like) * self.layout.n), like)
@@ -201,7 +249,7 @@ class Progress:
         """The change of the samples that are not solved yet."""
         if len(self.is_active) == 1:
             return change
-        return torch.where(self._spread(self.is_active, change), change, 0.0)
+        return torch.where(self.spread(self.is_active, change), change, 0.0)
 
     def note(self, moved: Tensor) -> bool | None:
         """Measure a change of the stages; whether some sample converges slowly, None if all are solved or lost."""
@@ -226,10 +274,10 @@ class Progress:
 
     def finish(self, K: Tensor) -> Tensor:
         """The stages; samples that are not solved are NaN where steps can be rejected, and an error otherwise."""
-        if bool(self.is_done.all()):
+        if self.is_complete:
             return K
         if self.settings.can_reject:
-            return torch.where(self._spread(self.is_done, K), K, torch.nan)
+            return torch.where(self.spread(self.is_done, K), K, torch.nan)
         count = int((~self.is_done).sum())
         raise NewtonError(
             f"the implicit stages of {count} of {len(self.is_done)} samples were not solved: Newton's iteration does "
@@ -242,40 +290,28 @@ class Progress:
 Psi = Callable[[Tensor], Tensor]
 
 
-def attach(x: Tensor, psi: Psi, solve_transposed: Psi, solve: Psi) -> Tensor:
+def attach(x: Tensor, psi: Psi, solve_transposed: Psi) -> Tensor:
     """x, which solves x = psi(x), with the derivative with respect to everything else that psi depends on."""
     if not torch.is_grad_enabled():
         return x
     image = psi(x)
-    if not image.requires_grad:
-        return x
-    return _Attached.apply(image, x, psi, solve_transposed, solve)  # type: ignore[no-untyped-call]
+    return _Attached.apply(image, x, solve_transposed) if image.requires_grad else x
 
 
 class _Attached(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, image: Tensor, x: Tensor, psi: Psi, solve_transposed: Psi, solve: Psi) -> Tensor:
-        found = x.clone()
-        ctx.save_for_backward(found)
-        ctx.rules = psi, solve_transposed, solve
-        return found
+    def forward(ctx: Any, image: Tensor, x: Tensor, solve_transposed: Psi) -> Tensor:
+        ctx.solve_transposed = solve_transposed
+        return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, bar: Tensor) -> Any:
-        psi, solve_transposed, solve = ctx.rules
-        (x,) = ctx.saved_tensors
-        with torch.no_grad():
-            u = solve_transposed(bar)
-        if torch.is_grad_enabled() and x.requires_grad:
-
-            def pull_back(u: Tensor) -> Tensor:
-                with torch.enable_grad():
-                    image = psi(x)
-                    (found,) = torch.autograd.grad(image, x, u, create_graph=True, allow_unused=True)
-                return bar if found is None else bar + found
-
-            u = attach(u, pull_back, solve, solve_transposed)
-        return u, None, None, None, None
+    def backward(ctx: Any, bar: Tensor) -> Any:  # type: ignore[override]
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "implicit steps on tensors have first derivatives only: leave out `create_graph`, or take `sn.hvp` for "
+                "products with second derivatives"
+            )
+        return ctx.solve_transposed(bar), None, None
 
 
 def _list_stages(base: Tensor, h: float | Tensor, A: Tensor, K: Tensor) -> list[Tensor]:
@@ -286,7 +322,8 @@ def _list_stages(base: Tensor, h: float | Tensor, A: Tensor, K: Tensor) -> list[
 
 
 def _require_graph(x: Tensor) -> Tensor:
-    return x if x.requires_grad else x.detach().requires_grad_()
+    """x for partial derivatives: a view, because the time of a step may also have moved the state before it."""
+    return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
 
 
 def _detach(h: float | Tensor) -> float | Tensor:

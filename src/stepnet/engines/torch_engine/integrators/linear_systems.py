@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ MOST_DENSE = 256  # entries of a sample, up to which its Jacobian is stored
 FEW_ROWS = 8  # up to here separate pullbacks are faster than one batched pullback
 REFINEMENTS = 3
 EPSILONS = 10.0  # a residual of so many units of rounding counts as zero
+POOR = 1e-6  # a relative residual above this would be an error in gradients
 COUPLING = 1e4  # units of rounding, in the derivative in one direction, that show coupled samples
 
 
@@ -45,11 +46,12 @@ def choose_layout(y: Tensor, is_pair: bool = False) -> SampleLayout | None:
 
 
 class Linearisation:
-    """The derivative of F(y) = f(t, y) at one state, by autograd."""
+    """The derivative of F(y) = f(t, y) at one state, by autograd; layers take their weights in place of a time."""
 
-    def __init__(self, fun: Callable[..., Tensor], t: Tensor, y: Tensor):
+    def __init__(self, fun: Callable[..., Tensor], t: Any, y: Tensor):
         with torch.enable_grad():
-            self.t, self.y = t.detach().requires_grad_(), y.detach().requires_grad_()
+            self.t = t.detach().requires_grad_() if isinstance(t, Tensor) else t
+            self.y = y.detach().requires_grad_()
             self.value = fun(self.t, self.y)
         self.is_constant = not self.value.requires_grad
         self.known: dict[SampleLayout, Tensor] = {}
@@ -156,13 +158,15 @@ class StageMatrix:
 
     def multiply(self, v: Tensor) -> Tensor:
         """(I - h A x J) v."""
-        pushed = torch.stack([point.push_forward(each) for point, each in zip(self.points, v, strict=True)])
-        return v - self.h * torch.tensordot(self.A, pushed, 1)
+        mixed = torch.tensordot(self.A, v, 1)
+        return v - self.h * torch.stack(
+            [point.push_forward(each) for point, each in zip(self.points, mixed, strict=True)]
+        )
 
     def multiply_transposed(self, w: Tensor) -> Tensor:
         """(I - h A x J)' w."""
-        mixed = self.h * torch.tensordot(self.A.t(), w, 1)
-        return w - torch.stack([point.pull_back(each) for point, each in zip(self.points, mixed, strict=True)])
+        pulled = torch.stack([point.pull_back(self.h * each) for point, each in zip(self.points, w, strict=True)])
+        return w - torch.tensordot(self.A.t(), pulled, 1)
 
     def solve(self, rhs: Tensor) -> Tensor:
         """Solve (I - h A x J) x = rhs, by the factors alone if there are any."""
@@ -172,9 +176,12 @@ class StageMatrix:
 
     def solve_transposed(self, rhs: Tensor) -> Tensor:
         """Solve (I - h A x J)' x = rhs, refined with pullbacks to rounding."""
-        if self.factors is None:
-            return solve_by_gmres(self.multiply_transposed, rhs)
-        return self._refine(self.multiply_transposed, lambda r: self._solve_blocks(r, True), rhs)
+        if self.factors is not None:
+            return self._refine(self.multiply_transposed, lambda r: self._solve_blocks(r, True), rhs)
+        x = solve_by_gmres(self.multiply_transposed, rhs)
+        if bool(torch.linalg.vector_norm(self.multiply_transposed(x) - rhs) > POOR * torch.linalg.vector_norm(rhs)):
+            raise RuntimeError("GMRES did not solve the transposed system of a gradient; take shorter steps")
+        return x
 
     def _refine(self, multiply: Callable[[Tensor], Tensor], solve: Callable[[Tensor], Tensor], rhs: Tensor) -> Tensor:
         x = solve(rhs)
