@@ -29,6 +29,8 @@ from benchmarks import (
     pdes,
     report,
     sdes,
+    stability,
+    stiff,
     training,
 )
 from benchmarks.environment import environment, source_hash
@@ -37,12 +39,13 @@ HERE = Path(__file__).parent
 WORKLOADS = (
     dict.fromkeys(adaptive.WORKLOADS, adaptive.rows)
     | dict.fromkeys(fixed_steps.WORKLOADS, fixed_steps.rows)
+    | dict.fromkeys(stiff.WORKLOADS, stiff.rows)
     | dict.fromkeys(pdes.WORKLOADS, pdes.rows)
     | {
         module.WORKLOAD: module.rows
         for module in (
             cold_start, drop_in, lines, gradients, ensembles, batches, neural_ode, noise, sdes, montecarlo, layers,
-            training,
+            stability, training,
         )
     }
 )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
-from benchmarks import ensembles, montecarlo, neural_ode, sde_contenders
+from benchmarks import ensembles, montecarlo, neural_ode, noise, noisy_nets, sde_contenders
 from benchmarks.adaptive import LORENZ_TOLERANCE
 from benchmarks.batches import OURS as BATCH
 from benchmarks.batches import TOLERANCE as BATCH_TOLERANCE
@@ -24,6 +24,9 @@ from benchmarks.lines import BY_HAND, FIRST, PROBLEMS, TRACED
 from benchmarks.neural_ode import WORKLOAD as NEURAL
 from benchmarks.neural_ode_layers import NAME as NEURAL_ODE
 from benchmarks.sdes import WORKLOAD as SDES
+from benchmarks.stability import CERTIFICATE, DIFFRAX, LYAPUNOV, POLYNOMIAL, REGION, SCAN
+from benchmarks.stability import OURS as STUDIES
+from benchmarks.stability import WORKLOAD as STABILITY
 from benchmarks.training import GRADIENT, PRODUCTS, STEP, STEPS, TASKS, step_label, step_width
 from benchmarks.training_contenders import OURS as TRAINED
 from benchmarks.training_contenders import SCIKIT, TORCH
@@ -71,6 +74,16 @@ def ratio_to(workload: str, ours: str, theirs: str, tolerance: float | None = No
     def measure(rows):
         a, b = pick(rows, workload, ours, tolerance), pick(rows, workload, theirs, tolerance)
         return None if a is None or b is None else Reached(a["time"] / b["time"], f"{ours} / {theirs}")
+
+    return measure
+
+
+def seconds_of(workload: str, ours: str):
+    """Our time."""
+
+    def measure(rows):
+        row = pick(rows, workload, ours)
+        return None if row is None else Reached(row["time"], ours)
 
     return measure
 
@@ -356,6 +369,10 @@ AIMS = (
             inverse(ratio_to(montecarlo.WORKLOAD, montecarlo.OURS, peer)))
         for peer, bound in ((montecarlo.NUMPY, 5.0), (montecarlo.TORCH, 10.0))
     ),
+    Aim("training step of a net with noise beside torch", noisy_nets.STEP, False, 2.0, "x",
+        inverse(ratio_to(noisy_nets.STEP, noisy_nets.OURS, noisy_nets.TORCH))),
+    Aim("probabilities by levels of depth beside plain paths", noisy_nets.PREDICT, True, 1.0 / 3.0, "x",
+        ratio_to(noisy_nets.PREDICT, noisy_nets.LEVELLED, noisy_nets.PLAIN)),
     *(
         Aim(f"{dynamics} net of width {width} beside the fastest peer", "layers", False, bound, "x",
             beats_layers(f"{dynamics} {width}"))
@@ -381,5 +398,19 @@ AIMS = (
         for width, precision in STEPS
     ),
     *(aim for problem in (sde_contenders.GBM, sde_contenders.OU) for aim in sde_aims(problem.name)),
+    Aim("|R(z)| of dopri5 on 1000 x 1000 points beside its polynomial by numpy", STABILITY, False, 5.0, "x",
+        inverse(ratio_to(STABILITY, f"{REGION}, {STUDIES}", f"{REGION}, {POLYNOMIAL}"))),
+    *(
+        Aim(f"Lyapunov spectrum of Lorenz-96, n = 40, beside {peer}", STABILITY, False, 5.0, "x",
+            inverse(ratio_to(STABILITY, f"{LYAPUNOV}, {STUDIES}", f"{LYAPUNOV}, {peer}")))
+        for peer in (SCAN, DIFFRAX)
+    ),
+    Aim("certificate of a net of 100 layers, width 64", STABILITY, True, 2.0, "s",
+        seconds_of(STABILITY, f"{CERTIFICATE}, {STUDIES}")),
+    *(
+        Aim(f"random access: {ours.removeprefix('stepnet ')} beside torchsde's", noise.WORKLOAD, False, 10.0, "x",
+            inverse(ratio_to(noise.WORKLOAD, ours, noise.TORCHSDE)))
+        for ours in (noise.BATCH, noise.SINGLE)
+    ),
     Aim("memory of a neural ODE of 10^4 steps", "layers", True, 20.0, "MB", memory_of(ODE_MEMORY)),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Writes the generated pages, docs/schemes.md and docs/internals/modules.md: `python docs/generate.py`."""
+"""Writes the generated pages: docs/schemes.md with its figures, docs/internals/modules.md and paper/paper.md."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ LANGEVIN = """## Langevin dynamics
 
 Strong and weak order for `Langevin` problems.
 """
+COLUMNS = 5  # of panels in a figure
 NOISES = ("scalar", "additive", "diagonal", "commutative", "general")
 FAMILIES = {
     "ExplicitRK": "Explicit Runge-Kutta",
     "LowStorageRK": "Low-storage Runge-Kutta (2N)",
     "StabilisedRK": "Stabilised Runge-Kutta (families; here with 10 stages)",
+    "ImplicitRK": "Implicit Runge-Kutta (families; here with 3 stages)",
+    "Rosenbrock": "Rosenbrock",
     "Splitting": "Splitting and symplectic",
     "Multistep": "Multistep",
 }
@@ -48,11 +51,49 @@ def build_scheme_page() -> str:
     chosen = [schemes.get(name) for name in schemes.names()]
     parts = [SCHEMES]
     for family, title in FAMILIES.items():
-        members = sorted((s for s in chosen if type(s).__name__ == family), key=lambda s: (s.order, s.name))
-        parts.append(f"## {title}\n\n{_build_table(members)}")
+        members = list_members(family, chosen)
+        figure = f"![Stability regions of the family {family}](figures/{family}.png)\n"
+        parts.append(f"## {title}\n\n{_build_table(members)}\n{figure}")
     parts.append(f"{STOCHASTIC}\n{_build_stochastic_table()}")
     parts.append(f"{LANGEVIN}\n{_build_langevin_table()}")
     return "\n".join(parts)
+
+
+def list_members(family: str, chosen) -> list:
+    """The schemes of a family by order and name."""
+    return sorted((s for s in chosen if type(s).__name__ == family), key=lambda s: (s.order, s.name))
+
+
+def draw_figures(folder: Path) -> None:
+    """The stability regions of each family, a panel for each scheme; where the test equation is an oscillator, bars."""
+    from matplotlib.figure import Figure
+
+    from stepnet import plots
+    from stepnet.schemes.stability_grids import is_for_oscillators
+
+    folder.mkdir(exist_ok=True)
+    chosen = [schemes.get(name) for name in schemes.names()]
+    for family in FAMILIES:
+        members = list_members(family, chosen)
+        with plots.style():
+            if all(map(is_for_oscillators, members)):
+                figure = Figure(figsize=(7.0, 0.25 * len(members) + 0.8), dpi=80, layout="constrained")
+                axes = figure.subplots()
+                limits = [conditions.imaginary_stability_limit(each) for each in members]
+                axes.barh([each.name for each in members], limits, color=plots.COLOURS[0])
+                axes.set(xlabel="largest stable h omega")
+                axes.invert_yaxis()
+            else:
+                n_rows = -(-len(members) // COLUMNS)
+                figure = Figure(figsize=(9.0, 1.9 * n_rows), dpi=80, layout="constrained")
+                panels = figure.subplots(n_rows, COLUMNS, squeeze=False).ravel()
+                for axes, each in zip(panels, members, strict=False):
+                    plots.stability_region(each, axes=axes)
+                    axes.legend().remove()
+                    axes.set(title=each.name, xlabel="", ylabel="")
+                for axes in panels[len(members) :]:
+                    axes.axis("off")
+            figure.savefig(folder / f"{family}.png")
 
 
 def _build_stochastic_table() -> str:
@@ -97,6 +138,8 @@ def _build_table(members) -> str:
 
 def _list_properties(scheme) -> str:
     found = {
+        "L-stable": conditions.is_l_stable(scheme),
+        "A-stable": conditions.is_a_stable(scheme) and not conditions.is_l_stable(scheme),
         "FSAL": conditions.is_fsal(scheme),
         "symplectic": conditions.is_symplectic(scheme),
         "symmetric": conditions.is_symmetric(scheme),
@@ -131,11 +174,50 @@ def _read_first_sentence(path: Path) -> str:
     return sentence.replace("|", "\\|")
 
 
+SHOWN = (
+    "dopri5 beside SciPy RK45, the same pair, rtol = atol = 1e-8",
+    "our fastest beside the fastest peer, rtol = atol = 1e-8",
+    "kernel beside the C loop, rtol = atol = 1e-8",
+    "the same gradient by JAX",
+    "members in lanes beside the fastest peer",
+    "cold process to first solution, warm disk",
+)
+"""Aims of the benchmarks that the paper shows, met or missed; the first workload of each."""
+
+
+def build_paper() -> str:
+    """The paper with the counts of the catalogue and the results of the benchmarks."""
+    results = (DOCS.parent / "benchmarks" / "RESULTS.md").read_text()
+    facts = dict(re.findall(r"^\| (commit|cpu) +\| (.*?) +\|$", results, flags=re.MULTILINE))
+    aims = re.findall(
+        r"^\| (\S+) +\| (.*?) +\| ([<>]= \S+ \S+) +\| (\S+ \S+) +\| (PASS|MISS) \| (.*?) +\|$",
+        results,
+        flags=re.MULTILINE,
+    )
+    rows = [next(aim for aim in aims if aim[1] == text) for text in SHOWN]
+    lines = ["| workload | compared | aim | measured |", "|---|---|---|---|"]
+    lines += [f"| {aim[0]}: {aim[1]} | {aim[5]} | {aim[2]} | {aim[3]} |" for aim in rows]
+    values = {
+        "n_schemes": len(schemes.names()),
+        "n_families": len({type(schemes.get(name)) for name in schemes.names()}),
+        "n_stochastic": len(schemes.names(stochastic=True)) + len(schemes.names(langevin=True)),
+        "commit": facts["commit"][:7],
+        "cpu": facts["cpu"],
+        "n_passed": sum(aim[4] == "PASS" for aim in aims),
+        "n_aims": len(aims),
+        "performance": "\n".join(lines),
+    }
+    text = (DOCS.parent / "paper" / "template.md").read_text()
+    return re.sub(r"\{(\w+)\}", lambda found: str(values[found[1]]) if found[1] in values else found[0], text)
+
+
 PAGES: dict[Path, Callable[[], str]] = {
+    DOCS.parent / "paper" / "paper.md": build_paper,
     DOCS / "schemes.md": build_scheme_page,
     DOCS / "internals" / "modules.md": build_module_page,
 }
 
 if __name__ == "__main__":
+    draw_figures(DOCS / "figures")
     for target, build in PAGES.items():
         target.write_text(build())

@@ -13,7 +13,7 @@ from stepnet.equations.conservation_systems import acoustics, euler, shallow_wat
 from stepnet.equations.diffusion_processes import backward_kolmogorov, fokker_planck
 from stepnet.equations.flows import characteristic_flow, heat_flow
 from stepnet.equations.reaction_diffusion import allen_cahn, fitzhugh_nagumo, gray_scott
-from stepnet.equations.schroedinger import schroedinger
+from stepnet.equations.split_step_fourier import schroedinger
 from stepnet.equations.step_limits import find_largest_step
 
 __all__ = [

@@ -92,7 +92,7 @@ class FokkerPlanckRHS:
 
 
 def find_face_rates(even: AxisExtension, h: float, f: Any, d: Any) -> tuple[Any, Any]:
-    """(a, b) of the flux a p_left - b p_right through the faces along an axis, for the drift f and the diffusivity d."""
+    """(a, b) of the flux a p_left - b p_right through the faces along an axis, for drift f and diffusivity d."""
     place, n = even.axis, f.shape[even.axis]
     f, d = extend(f, even), extend(d, even)
     d_left, d_right = take(d, place, 0, n + 1), take(d, place, 1, n + 2)
@@ -124,9 +124,7 @@ def _build_free_slopes(grid: Grid) -> tuple[StencilOperator, ...]:
 
 
 @validation.check(grid=A_GRID, sde=AN_SDE, check_steps=validation.validate_flag)
-def fokker_planck(
-    grid: Grid, u0: Any, t_span: tuple[float, float], sde: SDE, *, check_steps: bool = True
-) -> ODE:
+def fokker_planck(grid: Grid, u0: Any, t_span: tuple[float, float], sde: SDE, *, check_steps: bool = True) -> ODE:
     """The density of the paths of an SDE: p_t = -div(f p) + 1/2 sum_ij (D_ij p)_ij with D = g g'.
 
     The sum of p over the cells is constant up to rounding.  Without coupling by the noise p stays positive for steps of
@@ -236,7 +234,7 @@ def backward_kolmogorov(
     order: int = 3,
     check_steps: bool = True,
 ) -> ODE:
-    """Expectations of the paths of an SDE: u_t + f . grad u + 1/2 sum_ij D_ij u_ij - V u + source = 0, backward in time.
+    """Expectations over the paths of an SDE: u_t + f . grad u + 1/2 sum_ij D_ij u_ij - V u + source = 0, backward.
 
     u(x, t) = E[exp(-int V) terminal(y(T)) + int exp(-int V) source dt] over paths from y(t) = x, which
     `montecarlo.feynman_kac` estimates at single points.  The problem runs from T to the beginning.

@@ -67,7 +67,7 @@ class CharacteristicFlow:
 
 @validation.check(grid=A_GRID, order=validation.whole(1, 5))
 def characteristic_flow(grid: Grid, velocity: Any, order: int = 3) -> Flow:
-    """The solution of u_t + velocity . grad u = 0 by interpolation at the feet of characteristics, as part of a `Split`.
+    """The solution of u_t + velocity . grad u = 0 by interpolation at feet of characteristics, a part of a `Split`.
 
     No step is unstable; for smooth u the error of a step is that of the interpolation, h^4 for cubic splines.  Beyond
     sides that are not periodic, u is continued by its value at the side.

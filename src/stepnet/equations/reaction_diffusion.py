@@ -171,6 +171,4 @@ def fitzhugh_nagumo(
     (1.0, 0.08, 0.7, 0.8, 0.0)
     """
     u0 = validate_grid_function("u0", u0, grid, (2,))
-    return ODE(
-        FitzHughNagumoRHS(laplacian(grid, order), check_steps), u0, t_span, (diffusivity, rate, a, b, current)
-    )
+    return ODE(FitzHughNagumoRHS(laplacian(grid, order), check_steps), u0, t_span, (diffusivity, rate, a, b, current))

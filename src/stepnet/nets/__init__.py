@@ -5,7 +5,7 @@ from stepnet.nets.derivatives import Linearised, NetGradient
 from stepnet.nets.design import Block, Design
 from stepnet.nets.mgrit import MGRIT, Convergence
 from stepnet.nets.net import Net
-from stepnet.nets.network_pde import NetworkVelocity, network_pde, network_sde
+from stepnet.nets.network_process import NetworkVelocity, network_pde, network_sde
 from stepnet.nets.node_model import NodeModel
 from stepnet.nets.parallel_depth import ParallelForward, ParallelGradient, mgrit_forward, mgrit_gradient
 from stepnet.nets.presets import (

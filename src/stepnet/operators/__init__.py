@@ -1,8 +1,8 @@
 """Space as numbers: grids with boundary conditions, stencils, and the operators that are built from them."""
 
 from stepnet.operators.boundaries import Boundary, dirichlet, neumann, robin
-from stepnet.operators.coefficient_operators import Upwind, VariableDiffusion
 from stepnet.operators.chunked import map_chunks
+from stepnet.operators.coefficient_operators import Upwind, VariableDiffusion
 from stepnet.operators.composites import (
     ComposedOperator,
     StackedOperator,

@@ -110,7 +110,7 @@ def tableau_of(scheme: Any) -> Butcher | None:
     return scheme if isinstance(scheme, Butcher) else getattr(scheme, "butcher", None)
 
 
-def _linear_tableau(scheme: Any) -> Butcher | None:
+def linear_tableau(scheme: Any) -> Butcher | None:
     """The Runge-Kutta scheme that takes the same steps on y' = lambda y.
 
     For Rosenbrock schemes its matrix is alpha + gamma; of additive schemes it is the implicit one.
@@ -286,7 +286,7 @@ def is_explicit(scheme: Any) -> bool:
     >>> conditions.is_explicit(get("rk4"))
     True
     """
-    table = _linear_tableau(scheme)
+    table = linear_tableau(scheme)
     return table is None or not np.any(np.triu(table.A))
 
 
@@ -354,7 +354,7 @@ def is_stiffly_accurate(scheme: Any) -> bool:
     >>> conditions.is_stiffly_accurate(get("dopri5"))
     True
     """
-    table = _linear_tableau(scheme)
+    table = linear_tableau(scheme)
     return table is not None and bool(np.allclose(table.A[-1], table.b, rtol=0, atol=ROUNDING))
 
 
@@ -528,7 +528,7 @@ def stability_function(scheme: Any) -> tuple[Polynomial, Polynomial]:
     >>> P.coef.round(4)
     array([1.    , 1.    , 0.5   , 0.1667, 0.0417])
     """
-    table = _linear_tableau(scheme)
+    table = linear_tableau(scheme)
     if table is None:
         raise TypeError(f"{scheme.name}: only one-step Runge-Kutta schemes have a stability function")
     if is_explicit(scheme):
@@ -568,7 +568,7 @@ def amplification(scheme: Any, z: Any) -> np.ndarray:
     """
     if isinstance(scheme, StabilisedRK):
         return np.abs(_recursion(scheme, z))
-    if _linear_tableau(scheme) is not None:
+    if linear_tableau(scheme) is not None:
         P, Q = stability_function(scheme)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             return np.abs(P(z) / Q(z))
@@ -621,7 +621,7 @@ def imaginary_stability_limit(scheme: Any) -> float:
     >>> round(float(conditions.imaginary_stability_limit(get("rk4"))), 4)
     2.8284
     """
-    is_polynomial = _linear_tableau(scheme) is not None and not isinstance(scheme, StabilisedRK)
+    is_polynomial = linear_tableau(scheme) is not None and not isinstance(scheme, StabilisedRK)
     if is_polynomial and _growth_on_imaginary_axis(scheme) > 0:
         return 0.0
     return _find_first_exit(scheme, 1j)
@@ -646,7 +646,7 @@ def is_a_stable(scheme: Any) -> bool:
     >>> conditions.is_a_stable(get("rk4"))
     False
     """
-    if _linear_tableau(scheme) is None:
+    if linear_tableau(scheme) is None:
         return False
     P, Q = stability_function(scheme)
     if P.degree() > Q.degree():
@@ -733,7 +733,7 @@ def _multistep_companion(scheme: Multistep, z: np.ndarray) -> np.ndarray:
 
 def _find_first_exit(scheme: Any, direction: complex) -> float:
     """Where the ray from 0 first leaves the stability region, by a fine scan, a check of its peaks, and bisection."""
-    is_tableau = _linear_tableau(scheme) is not None
+    is_tableau = linear_tableau(scheme) is not None
     reach = 2.5 * len(scheme.mu) ** 2 if isinstance(scheme, StabilisedRK) else 200.0
     slack = 1e-9 if is_tableau else 1e-7  # double eigenvalues are accurate to 1e-8 only
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.polynomial import Polynomial
 
-from stepnet.schemes.conditions import check_scheme, stability_function, tableau_of
+from stepnet.schemes.conditions import check_scheme, linear_tableau, stability_function
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
 
@@ -51,7 +51,7 @@ def _find_leading(terms: np.ndarray, first: int) -> tuple[float, float]:
 
 def _log_factor(scheme: Any) -> np.ndarray:
     """The power series of log xi(z)."""
-    if tableau_of(scheme) is not None:
+    if linear_tableau(scheme) is not None:
         P, Q = stability_function(scheme)
         return _log(P.coef) - _log(Q.coef)
     return _log_of_flows(scheme) if isinstance(scheme, Splitting) else _log_of_root(scheme)

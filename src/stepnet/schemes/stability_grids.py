@@ -11,8 +11,8 @@ from stepnet.schemes.conditions import (
     amplification,
     check_scheme,
     imaginary_stability_limit,
+    linear_tableau,
     stability_function,
-    tableau_of,
 )
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
@@ -34,7 +34,7 @@ def evaluate_grid(scheme: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     Coefficients are real, so |R| is even in y and rows are computed once for y and -y.
     """
     rows, places = np.unique(np.abs(y), return_inverse=True)
-    has_polynomials = tableau_of(scheme) is not None and not isinstance(scheme, StabilisedRK)
+    has_polynomials = linear_tableau(scheme) is not None and not isinstance(scheme, StabilisedRK)
     if has_polynomials:
         found = _evaluate_rational(scheme, x, rows)
     elif isinstance(scheme, Multistep) and scheme.n_steps == 2 and scheme.derivative == 1:
@@ -105,7 +105,7 @@ def find_root_locus(scheme: Multistep, angles: np.ndarray) -> np.ndarray:
 
 def _find_roots(scheme: Any, w: np.ndarray) -> np.ndarray:
     """The solutions of R(z) = w for each w: 1/z is an eigenvalue of A + 1 b' / (w - 1), (values, roots)."""
-    table: Butcher = tableau_of(scheme)  # type: ignore[assignment] # every one-step scheme has one
+    table: Butcher = linear_tableau(scheme)  # type: ignore[assignment] # every one-step scheme has one
     jumps = np.outer(np.ones_like(table.b), table.b) / (w - 1)[:, None, None]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         z = 1 / np.linalg.eigvals(table.A + jumps)

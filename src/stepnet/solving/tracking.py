@@ -102,5 +102,6 @@ def _advance(run: Integrator, every: int) -> Iterator[Integrator]:
 
 def _show(run: Integrator, trackers: Sequence[Any], stops: Iterator[Integrator]) -> None:
     for at in stops:
-        if any([tracker.take(at.t, at.y) for tracker in trackers]):
+        answers = [tracker.take(at.t, at.y) for tracker in trackers]  # every tracker sees every state
+        if any(answers):
             return

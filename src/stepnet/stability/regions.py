@@ -10,7 +10,7 @@ import numpy as np
 from stepnet.records import show_fields
 from stepnet.schemes.conditions import imaginary_stability_limit, real_stability_limit
 from stepnet.schemes.stability_grids import evaluate_grid, find_boundary, is_for_oscillators
-from stepnet.stability.arguments import deterministic_scheme, grid_axis
+from stepnet.stability.arguments import LARGEST, deterministic_scheme, grid_axis
 from stepnet.validation import check, instance, optional, whole
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def region(
 def _choose_window(scheme: Any, boundary: np.ndarray, resolution: int) -> tuple[np.ndarray, np.ndarray]:
     """Axes around the boundary, without islands far from the origin; a square where the boundary is a line."""
     limits = [x for x in (real_stability_limit(scheme), imaginary_stability_limit(scheme)) if x > 0]
-    points = boundary[np.isfinite(boundary)]
+    points = boundary[np.abs(boundary) <= LARGEST]  # without NaN and roots at infinity
     points = np.append(points[np.abs(points) <= FAR * max(limits, default=np.inf)], 0.0)
     sides = [(float(values.min()), float(values.max())) for values in (points.real, points.imag)]
     widths = [high - low for low, high in sides]

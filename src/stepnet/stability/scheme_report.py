@@ -154,7 +154,7 @@ def report(scheme: Any) -> SchemeReport:
 
 
 def _find_stability_function(scheme: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    if conditions.tableau_of(scheme) is None:
+    if conditions.linear_tableau(scheme) is None:
         return (), ()
     P, Q = conditions.stability_function(scheme)
     return _trim(P.coef), _trim(Q.coef)

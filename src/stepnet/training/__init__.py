@@ -14,6 +14,13 @@ from stepnet.training.loop import train
 from stepnet.training.maximum_principle import MSA
 from stepnet.training.objective import Data, Evaluation, Model, Objective
 from stepnet.training.optimisers import SGD, AdaGrad, Adam, AdamW, Momentum, Nesterov, Proximal, RMSprop
+from stepnet.training.regularisers import (
+    JacobianFrobenius,
+    KineticEnergy,
+    LogNorm,
+    SpectralProjection,
+    spectral_projection,
+)
 from stepnet.training.run import Ending, Recipe, Run
 from stepnet.training.schedules import Constant, Cosine, Exponential, InverseTime, StepDecay, WarmUp
 from stepnet.training.storage import load
@@ -24,10 +31,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LBFGS", "METHODS", "MSA", "SGD", "AdaGrad", "Adam", "AdamW", "ClipNorm", "ClipValue", "Constant", "Cosine", "Data",
-    "Ending", "Evaluation", "Exponential", "GaussNewton", "InverseTime", "LineSearch", "Method", "Minimum", "Model",
-    "Momentum", "Nesterov", "Objective", "Part", "Projected", "Proximal", "RMSprop", "Recipe", "Run", "StepDecay",
-    "TrustRegion", "WarmUp", "block_coordinate", "blocks_by_name", "load", "minimise", "multilevel",
-    "optimisers", "schedules", "train", "truncated_cg",
+    "Ending", "Evaluation", "Exponential", "GaussNewton", "InverseTime", "JacobianFrobenius", "KineticEnergy",
+    "LineSearch", "LogNorm", "Method", "Minimum", "Model", "Momentum", "Nesterov", "Objective", "Part", "Projected",
+    "Proximal", "RMSprop", "Recipe", "Run", "SpectralProjection", "StepDecay", "TrustRegion", "WarmUp",
+    "block_coordinate", "blocks_by_name", "load", "minimise", "multilevel", "optimisers", "schedules",
+    "spectral_projection", "train", "truncated_cg",
 ]  # fmt: skip
 
 

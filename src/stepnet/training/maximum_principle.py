@@ -107,6 +107,8 @@ def successive_approximations(
     """Sweep until the gradient is zero to the tolerance, or all iterations are done."""
     if objective.smoothness:
         raise ValueError(f"MSA needs layers without coupling: `smoothness` must be 0, found {objective.smoothness:g}")
+    if objective.regularisers:
+        raise ValueError("MSA needs a loss of the outputs alone: `regularisers` must be empty")
     parts = LayerDecomposition(objective.model)  # type: ignore[arg-type]
     here = build_trajectory(parts, objective, theta, data)
     require_start(here.value)

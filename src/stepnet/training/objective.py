@@ -15,7 +15,7 @@ from stepnet.nets.losses import Expansion
 from stepnet.nets.penalties import Penalty
 from stepnet.nets.sample_noise import SampleNoise, repeat_noise, validate_noise
 from stepnet.records import as_array, keep, keep_numbers, show_fields, validate_count
-from stepnet.validation import array, check, instance
+from stepnet.validation import array, check, having, instance, sequence
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -140,7 +140,7 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """J(theta) = loss(model(x; theta), y) + penalty(theta) + smoothness roughness(theta).
+    """J(theta) = loss(model(x; theta), y) + penalty(theta) + smoothness roughness(theta) + regularisers(theta; x).
 
     For a model with noise, the loss is the mean over some Brownian paths of each sample.
 
@@ -159,6 +159,9 @@ class Objective:
     noise : SampleNoise, optional
         Which paths they are: `noise.path * paths + k` for k below `paths`.  Mini-batch training draws others in each
         epoch; everything else uses these.
+    regularisers : sequence of Regulariser
+        Such as `KineticEnergy`, `JacobianFrobenius` and `LogNorm`: anything with `at(model, x)` that returns a value
+        and its gradient.  Gauss-Newton products leave out their second derivatives.
 
     Examples
     --------
@@ -173,8 +176,10 @@ class Objective:
     smoothness: float = 0.0
     paths: int = 1
     noise: SampleNoise | None = None
+    regularisers: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
+        keep(self, regularisers=sequence(having("at", what="a regulariser"))("regularisers", self.regularisers))
         loss = losses.get(self.loss) if isinstance(self.loss, str) else self.loss
         if not callable(getattr(loss, "at", None)):
             raise TypeError(f"`loss` must be a Loss or its name, found {loss!r:.80} ({type(loss).__name__})")
@@ -191,7 +196,7 @@ class Objective:
         value = self.loss.at(outputs, data.y, data.weights).value
         if self._has_own:
             value += self._own(theta).value
-        return value, self._accuracy(outputs, data)
+        return value + self._regularise(data)[0], self._accuracy(outputs, data)
 
     @check_theta_and_data
     def gradient(self, theta: np.ndarray, data: Data) -> Evaluation:
@@ -199,10 +204,14 @@ class Objective:
         data, drawn = self._draw(data)
         found = self._pulled(theta, data, drawn)
         accuracy = self._accuracy(found.outputs, data)
+        value, slope = found.value, found.theta
+        if self.regularisers:
+            more, extra = self._regularise(data)
+            value, slope = value + more, slope + extra
         if not self._has_own:
-            return Evaluation(found.value, accuracy, found.theta)
+            return Evaluation(value, accuracy, slope)
         own = self._own(theta)
-        return Evaluation(found.value + own.value, accuracy, found.theta + own.gradient)
+        return Evaluation(value + own.value, accuracy, slope + own.gradient)
 
     @check_theta_and_data
     def expansion(self, theta: np.ndarray, data: Data) -> Expansion:
@@ -215,10 +224,11 @@ class Objective:
         near = self.model.linearised(data.x, **drawn) if hasattr(self.model, "linearised") else None
         outputs = self.model(data.x, **drawn) if near is None else near.outputs
         local, own = self.loss.at(outputs, data.y, data.weights), self._own(theta)
+        value, extra = self._regularise(data)
 
         def slope() -> np.ndarray:
             pulled = self._pulled(theta, data, drawn).theta if near is None else near.pullback(local.gradient)
-            return pulled + own.gradient
+            return pulled + own.gradient + extra
 
         def product(v: np.ndarray) -> np.ndarray:
             if near is not None:
@@ -231,7 +241,7 @@ class Objective:
             pushed = near.tangent(v)  # type: ignore[union-attr]  # it is used only where `near` is there
             return inner(pushed.ravel(), local.product(pushed).ravel()) + own.curvature(v)
 
-        return Expansion(local.value + own.value, slope, product, None if near is None else bend)
+        return Expansion(local.value + own.value + value, slope, product, None if near is None else bend)
 
     @property
     def has_noise(self) -> bool:
@@ -256,6 +266,11 @@ class Objective:
 
         self.model.put(theta)
         return getattr(self.model, "parameter_gradient", self.model.gradient)(data.x, seed, **drawn)
+
+    def _regularise(self, data: Data) -> tuple[float, np.ndarray | float]:
+        """The sum of the regularisers at the parameters of the model, and its gradient."""
+        found = [each.at(self.model, data.x) for each in self.regularisers]
+        return sum(value for value, _ in found), sum((gradient for _, gradient in found), 0.0)
 
     @property
     def _has_own(self) -> bool:

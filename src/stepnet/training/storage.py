@@ -134,6 +134,11 @@ def identity(objective: Objective, data: Data, validation: Data | None, recipe: 
         "loss": _describe_value(objective.loss),
         "penalty": _describe_value(objective.penalty),
         "smoothness": objective.smoothness,
+        **(
+            {"regularisers": [_describe_value(each) for each in objective.regularisers]}
+            if objective.regularisers
+            else {}
+        ),
         **({"paths": objective.paths} if objective.has_noise else {}),
         "data": _compute_fingerprint(data),
         "validation": None if validation is None else _compute_fingerprint(validation),

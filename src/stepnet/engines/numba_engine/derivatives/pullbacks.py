@@ -11,8 +11,9 @@ respect to the state only.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -42,7 +43,8 @@ from stepnet.engines.numba_engine.rhs.problem_parts import (
     build_part_fields,
     list_functions,
 )
-from stepnet.engines.numba_engine.tracing.joint_trace import compile_joined
+from stepnet.engines.numba_engine.tracing.graph import Graph
+from stepnet.engines.numba_engine.tracing.joint_trace import compile_joined, copy_nodes
 from stepnet.engines.numba_engine.tracing.symbols import CannotTrace
 from stepnet.engines.numba_engine.tracing.trace import Trace, trace
 from stepnet.errors import NoDerivative
@@ -50,6 +52,7 @@ from stepnet.problem import Problem, StochasticProblem
 
 _kept: WeakKeyDictionary = WeakKeyDictionary()
 _long: WeakKeyDictionary = WeakKeyDictionary()
+_directional: WeakKeyDictionary = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,9 @@ class PartPullback:
     vjp: int
     rung: str
     is_complete: bool
-    trace: Trace | None = field(default=None, repr=False)
-    matrix: Callable | None = field(default=None, repr=False)
-    keep_alive: object = field(default=None, repr=False)
+    trace: Trace | None = dataclasses.field(default=None, repr=False)
+    matrix: Callable | None = dataclasses.field(default=None, repr=False)
+    keep_alive: object = dataclasses.field(default=None, repr=False)
 
     @property
     def exception(self) -> BaseException | None:
@@ -166,7 +169,7 @@ def _try_other_ways(
     except Exception as exception:
         reason = f"not traced: {summarise(exception)}"
     if _has_jacobian(problem):
-        return _wrap_python(field, form, build_jacobian(problem).pullback.product, "user")
+        return _wrap_python(field, form, build_jacobian(problem).pullback.product, "user")  # type: ignore[arg-type]
     if field.rung != "python":
         try:
             return _use_dual_numbers(field, form, block, try_once(form, block.values, t, which.y)[0])
@@ -200,6 +203,31 @@ def take_trace(field: CompiledRHS, code: MachineCode | None = None) -> PartPullb
         made = build() if build is not None else compile_trace(code.trace or code.loops, "vjp")
         pullback = _kept.setdefault(code, made)  # the first of two threads wins
     return PartPullback(field, pullback.address, "traced", True, code.trace, pullback)
+
+
+def compile_directional_pullback(part: PartPullback) -> MachineCode:
+    """The pullback of (df/dy) v + tau df/dt for the state (y, v, tau): second derivatives, for Rosenbrock schemes."""
+    if part.trace is None:
+        raise NoDerivative(
+            f"gradients of Rosenbrock schemes need second derivatives, so a trace of the right-hand side; found "
+            f"{part.rung}; take an implicit Runge-Kutta scheme such as kvaerno5"
+        )
+    kept = _directional.get(part.trace.graph)
+    if kept is None:
+        kept = _directional.setdefault(part.trace.graph, compile_trace(trace_directional(part.trace), "vjp"))
+    return kept
+
+
+def trace_directional(trace: Trace) -> Trace:
+    """(df/dy) v + tau df/dt for the state (y, v, tau)."""
+    trace.graph.most = 4 * MOST_NODES_OF_DERIVATIVES
+    graph, n = Graph(4 * MOST_NODES_OF_DERIVATIVES), trace.n
+    exchange: dict[str, Callable] = {
+        "y_dot": lambda i: graph.node("y", n + i),
+        "p_dot": lambda j: graph.constant(0.0),
+        "t_dot": lambda: graph.node("y", 2 * n),
+    }
+    return Trace(graph, copy_nodes(graph, trace.graph, trace.tangent(), exchange), 2 * n + 1, trace.n_parameters)
 
 
 def _use_dual_numbers(field: CompiledRHS, form: CallForm, block: ArgumentBlock, result) -> PartPullback:
@@ -249,4 +277,6 @@ class PythonPullback:
 
 
 def _array(address: int, n: int) -> np.ndarray:
-    return np.frombuffer((ctypes.c_double * n).from_address(address or 1), np.float64) if n else np.empty(0)
+    if n == 0:
+        return np.empty(0)
+    return np.frombuffer((ctypes.c_double * n).from_address(address or 1), np.float64)  # type: ignore[call-overload]
