@@ -45,7 +45,7 @@ def list_equations(grid: so.Grid, u: np.ndarray) -> dict:
         "heat": se.heat(grid, u, (0.0, 1e-4), 0.7),
         "heat of order 6 with a source": se.heat(grid, u, (0.0, 1e-4), 0.7, source=np.cos(u), order=6),
         "transport": se.transport(grid, u, (0.0, 1e-4), velocity, check_steps=False),
-        "advection and diffusion": se.advection_diffusion(grid, u, (0.0, 1e-4), velocity, 0.3),
+        "advection and diffusion": se.advection_diffusion(grid, u, (0.0, 1e-4), velocity, 0.3, check_steps=False),
     }
 
 
