@@ -4,9 +4,10 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 CORE = $(VENV)/.installed-core
 BENCH = $(VENV)/.installed-bench
+SITE = $(VENV)/.installed-docs
 PARALLEL ?= -n 2 --dist loadfile
 
-.PHONY: demo test test-all lint bench info clean
+.PHONY: demo test test-all lint bench docs info clean
 
 demo: $(CORE)
 	$(BIN)/stepnet demo --out demo
@@ -26,6 +27,9 @@ lint: $(CORE)
 bench: $(BENCH)
 	$(BIN)/python -m benchmarks
 
+docs: $(SITE)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --site-dir site
+
 info: $(CORE)
 	$(BIN)/stepnet info
 
@@ -39,5 +43,9 @@ $(BENCH): $(CORE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	touch $@
 
+$(SITE): $(CORE)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) demo build dist .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) demo site build dist .mypy_cache .ruff_cache .import_linter_cache

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
-from benchmarks import ensembles, montecarlo, neural_ode, sde_contenders
+from benchmarks import ensembles, montecarlo, neural_ode, noise, noisy_nets, sde_contenders
 from benchmarks.adaptive import LORENZ_TOLERANCE
 from benchmarks.batches import OURS as BATCH
 from benchmarks.batches import TOLERANCE as BATCH_TOLERANCE
@@ -356,6 +356,10 @@ AIMS = (
             inverse(ratio_to(montecarlo.WORKLOAD, montecarlo.OURS, peer)))
         for peer, bound in ((montecarlo.NUMPY, 5.0), (montecarlo.TORCH, 10.0))
     ),
+    Aim("training step of a net with noise beside torch", noisy_nets.STEP, False, 2.0, "x",
+        inverse(ratio_to(noisy_nets.STEP, noisy_nets.OURS, noisy_nets.TORCH))),
+    Aim("probabilities by levels of depth beside plain paths", noisy_nets.PREDICT, True, 1.0 / 3.0, "x",
+        ratio_to(noisy_nets.PREDICT, noisy_nets.LEVELLED, noisy_nets.PLAIN)),
     *(
         Aim(f"{dynamics} net of width {width} beside the fastest peer", "layers", False, bound, "x",
             beats_layers(f"{dynamics} {width}"))
@@ -381,5 +385,10 @@ AIMS = (
         for width, precision in STEPS
     ),
     *(aim for problem in (sde_contenders.GBM, sde_contenders.OU) for aim in sde_aims(problem.name)),
+    *(
+        Aim(f"random access: {ours.removeprefix('stepnet ')} beside torchsde's", noise.WORKLOAD, False, 10.0, "x",
+            inverse(ratio_to(noise.WORKLOAD, ours, noise.TORCHSDE)))
+        for ours in (noise.BATCH, noise.SINGLE)
+    ),
     Aim("memory of a neural ODE of 10^4 steps", "layers", True, 20.0, "MB", memory_of(ODE_MEMORY)),
 )  # fmt: skip

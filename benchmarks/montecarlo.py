@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+from benchmarks import noisy_nets
 from benchmarks.timing import Answer, Prepared, Row, by_turns, first_line
 
 WORKLOAD = "feynman-kac"
@@ -56,6 +57,7 @@ def rows(name: str = WORKLOAD) -> Iterator[Row]:
         else:
             factor = POINTS // len(measured.answer.y)
             yield Row(WORKLOAD, who, package, time=factor * measured.time, calls=measured.calls)
+    yield from noisy_nets.rows()
 
 
 def prepare_stepnet() -> Prepared:

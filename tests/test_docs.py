@@ -237,6 +237,25 @@ def test_every_page_is_linked_from_the_readme_or_from_an_index():
     assert [path_id(page) for page in PAGES if page.name != "README.md" and page.resolve() not in linked] == []
 
 
+def test_the_site_lists_every_page():
+    """The navigation of the documentation site names the pages of docs/, and the folders whose pages it shows."""
+    import yaml
+
+    def list_targets(entry: object) -> Iterator[str]:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            for inner in entry if isinstance(entry, list) else entry.values():
+                yield from list_targets(inner)
+
+    found = set(list_targets(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
+    folders = {name for name in found if name.endswith("/")}
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} <= found
+    assert folders == {"examples/", "reference/", "internals/", "decisions/"}
+    inside = found - folders - {"index.md"}
+    assert [name for name in inside if not ((ROOT / "docs" / name).exists() or (ROOT / name).exists())] == []
+
+
 # ---- facts ----------------------------------------------------------------------------------------------------------
 
 

@@ -189,14 +189,21 @@ def test_info_tells_what_a_bug_report_needs(call, monkeypatch, tmp_path):
     assert llvmlite.binding.get_host_cpu_name() in result.output
 
 
-def test_the_demo_prints_three_tables_and_draws_three_figures(call, tmp_path):
+def test_the_demo_prints_tables_and_draws_figures(call, tmp_path):
     result = call("demo", "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
     assert result.output.count("closing error") == result.output.count("energy drift") == 2
     orders = re.findall(r"^(?:euler_maruyama|milstein|sriw1) .* ([\d.]+) +([\d.]+)$", result.output, re.MULTILINE)
     assert [abs(float(measured) - float(declared)) < 0.1 for measured, declared in orders] == [True] * 3
-    for name in ("kepler.png", "arenstorf.png", "brownian.png"):
+    page = (tmp_path / "index.html").read_text()
+    for weights, verdict in (("growing", "not certified"), ("decaying", "stable"), ("antisymmetric", "stable")):
+        assert f"{weights}: {verdict}" in result.output
+    assert "plain Monte Carlo costs" in result.output
+    assert "steepest slope" in result.output
+    for name in ("kepler.png", "arenstorf.png", "brownian.png", "classifier.png", "layers.png"):
         assert (tmp_path / name).stat().st_size > 10_000
+        assert page.count(f'src="{name}"') == 1
+    assert page.count("closing error") == 2
 
 
 def test_the_package_is_a_command():

@@ -10,6 +10,7 @@ from stepnet.foreign_names import find_hint_for_argument, find_hint_for_name
 
 if TYPE_CHECKING:
     from stepnet.montecarlo.estimate import Estimate
+    from stepnet.montecarlo.gradient_estimate import GradientEstimate
     from stepnet.montecarlo.multilevel_estimate import MultilevelEstimate
     from stepnet.solution import EnsembleSolution, Solution
     from stepnet.training.minimum import Minimum
@@ -126,7 +127,7 @@ class SolveFailed(RuntimeError):
     False
     """
 
-    def __init__(self, solution: Solution | Estimate | MultilevelEstimate) -> None:
+    def __init__(self, solution: Solution | Estimate | GradientEstimate | MultilevelEstimate) -> None:
         super().__init__(_message("solution", solution))
         self.solution = solution
 
@@ -149,7 +150,9 @@ class Interrupted(KeyboardInterrupt):
     True
     """
 
-    def __init__(self, solution: Solution | EnsembleSolution | Estimate | MultilevelEstimate) -> None:
+    def __init__(
+        self, solution: Solution | EnsembleSolution | Estimate | GradientEstimate | MultilevelEstimate
+    ) -> None:
         super().__init__(_message("solution", solution))
         self.solution = solution
 

@@ -31,6 +31,7 @@ class Status(Enum):
     EVENT = "stopped by an event"
     STEP_LIMIT = "used up `max_steps` before the end of the interval"
     NOT_FINITE = "the state or the right-hand side became NaN or infinite"
+    NOT_SOLVED = "the equations of an implicit step could not be solved"
     STEP_TOO_SMALL = "the step size fell below the resolution of t"
     FIELD_RAISED = "the right-hand side raised an exception"
     INTERRUPTED = "interrupted by the user"
@@ -72,6 +73,10 @@ class Statistics:
         `rung` and `rung_reason` of each event.
     project_rung, project_reason : str, optional
         `rung` and `rung_reason` of `project`.
+    jacobians : int, optional
+        Evaluations of df/dy by an implicit scheme.
+    factorisations : int, optional
+        Factorisations of the matrices of an implicit scheme.
 
     Examples
     --------
@@ -93,6 +98,8 @@ class Statistics:
     event_reasons: tuple[str, ...] = ()
     project_rung: str = ""
     project_reason: str = ""
+    jacobians: int = 0
+    factorisations: int = 0
 
     @property
     def steps(self) -> int:

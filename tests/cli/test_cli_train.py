@@ -337,7 +337,6 @@ def test_targets_tell_the_task_unless_it_is_given(targets, option, told, tmp_pat
         ("moons", ("--width", "5"), "`width` must be even"),
         ("moons", ("--length", "-1"), "`length` must be a positive number"),
         ("moons", ("--label", "y"), "--label is for CSV files"),
-        ("moons", ("--task", "regression", "--diffusion", "0.2"), "--diffusion is for classification"),
         ("moons", ("--net", "mlp", "--diffusion", "0.2"), "one-step scheme"),
         ("moons", ("--rate", "1e300"), "what to try|rate"),
         ("nowhere.csv", (), "there is no file nowhere.csv"),

@@ -188,6 +188,7 @@ def test_a_killed_process_of_an_executor_is_told(tmp_path):
     require_goes_on(str(caught.value), folder)
 
 
+@pytest.mark.slow
 def test_workers_that_are_not_replaced_are_told(tmp_path):
     """Where dask gives a chunk up when its worker dies."""
     import dask

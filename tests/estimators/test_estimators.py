@@ -20,7 +20,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import stepnet as sn
 from stepnet import training
 from stepnet.errors import UnknownName
-from stepnet.estimators import FeynmanKacClassifier, NetClassifier, NetRegressor
+from stepnet.estimators import FeynmanKacClassifier, FeynmanKacRegressor, NetClassifier, NetRegressor
 
 QUICK = {"width": 8, "steps": 4, "epochs": 60}
 
@@ -29,11 +29,15 @@ CHECKED = {
     "classifier": NetClassifier(),
     "regressor": NetRegressor(),
     "feynman_kac": FeynmanKacClassifier(paths=16),
+    "feynman_kac_regressor": FeynmanKacRegressor(paths=16),
     "field": NetClassifier(sn.fields.hyperbolic(sn.fields.dense(8)), loss="binary_cross_entropy", steps=4),
 }
 
 
-@pytest.mark.parametrize("estimator", CHECKED.values(), ids=CHECKED)
+@pytest.mark.parametrize(
+    "estimator",
+    [pytest.param(each, marks=pytest.mark.slow if name == "field" else (), id=name) for name, each in CHECKED.items()],
+)
 def test_every_check_of_scikit_learn(estimator):
     """Nothing is expected to fail; the one that is left out wants an array library switched on by the environment."""
     told = check_estimator(estimator, on_skip=None)
@@ -126,7 +130,7 @@ def test_the_same_seed_gives_the_same_bits():
     assert np.array_equal(one, two)
 
 
-@pytest.mark.parametrize("kind", [NetClassifier, NetRegressor])
+@pytest.mark.parametrize("kind", [NetClassifier, pytest.param(NetRegressor, marks=pytest.mark.slow)])
 def test_files_without_pickle(kind, tmp_path):
     X, y = moons(100)
     fitted = kind(**QUICK, random_state=0).fit(X, y)

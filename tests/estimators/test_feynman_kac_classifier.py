@@ -185,6 +185,7 @@ BAD = {
     "learn_diffusion": ("yes", "`learn_diffusion`"),
     "loss": ("mse", "`loss` must define probabilities"),
     "net": ("mlp", "one-step scheme"),
+    "levels": (4, "`levels` = 4 needs steps that are a multiple of 8"),
 }
 
 

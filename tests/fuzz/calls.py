@@ -186,6 +186,11 @@ def fitted_with_noise():
 
 
 @cache
+def fitted_noisy_regressor():
+    return sn.estimators.FeynmanKacRegressor(width=3, steps=2, epochs=1, paths=3).fit(RNG_X, RNG_X[:, 0])
+
+
+@cache
 def fitted_regressor():
     return sn.estimators.NetRegressor("resnet", width=3, steps=2, epochs=1).fit(RNG_X, RNG_X[:, 0])
 
@@ -455,6 +460,7 @@ add("stepnet.MonteCarloWarning", lambda: {"/0": "text"})
 
 for name in ("AntisymmetricBlock", "HamiltonianBlock", "HyperbolicBlock", "ParabolicBlock", "ResidualBlock"):
     add(f"stepnet.torch.{name}", lambda: {"K": 4, "steps": 2})
+add("stepnet.torch.certificate", lambda: {"module": snt.from_net(net()), "x": RNG_X, "limit": 5.0, "iterations": 2})
 add("stepnet.torch.ODEBlock", lambda: {"field": tensor_decay, "scheme": "rk4", "steps": 2})
 add("stepnet.torch.SolveBlock", lambda: {"func": tensor_decay, "scheme": "rk4", "steps": 2})
 add_methods(
@@ -735,6 +741,9 @@ add_methods(
 add("stepnet.noise.NoiseGrid", lambda: {"t_span": SPAN, "cells": 4, "levels": 3})
 add_methods("stepnet.noise.NoiseGrid", lambda: sn.noise.NoiseGrid(SPAN), locate=lambda: {"times": [0.1, 0.2]})
 add("stepnet.noise.brownian", lambda: {"seed": 1, "path": [0, 1], "t0": 0.1, "t1": 0.2})
+add("stepnet.noise.correlate", lambda: {
+    "sde": sn.SDE(decay, half, [1.0, 0.5], SPAN), "correlation": [[1.0, 0.5], [0.5, 1.0]]
+})  # fmt: skip
 add("stepnet.noise.three_point", lambda: {"seed": 1, "path": [0, 1], "step": 3})
 add("stepnet.noise.two_point", lambda: {"seed": 1, "path": [0, 1], "step": 3})
 
@@ -746,13 +755,28 @@ add_methods(
     "stepnet.engines.numba_engine.derivatives.jacobian.RHSJacobian", jacobian, dense=at(), sparse=at(), banded=at(),
     jvp=at(v=[1.0, 0.0]), vjp=at(w=[1.0, 0.0]),
 )  # fmt: skip
+
+
+def folding() -> sn.ODE:
+    return sn.ODE(lambda t, y, a: a - y * y, [1.0], SPAN, (1.0,))
+
+
+def convergence_study() -> sn.stability.ConvergenceStudy:
+    return sn.stability.convergence_study(ode(), ["rk4"], steps=(5, 10))
+
+
+def work_precision() -> sn.stability.WorkPrecision:
+    return sn.stability.work_precision(ode(), ["dopri5"], tolerances=(1e-3,), repeats=1)
+
+
 add("stepnet.stability.AdjointSafety", lambda: {
     "return_error": 0.0, "growth": 1.0, "relative_error": 0.0, "angle": 0.0, "is_safe": True, "verdict": "safe"
 })  # fmt: skip
 add("stepnet.stability.adjoint_safety", lambda: {"problem": decaying(), "scheme": "rk4", "loss": squares, "steps": 3})
 
 add("stepnet.stability.BlockCertificate", lambda: {
-    "name": "blocks.0", "h": 0.1, "steps": np.ones(2), "upper": 1.0, "lower": 0.5, "measured": 0.9, "safe_h": 0.1
+    "name": "blocks.0", "h": 0.1, "steps": np.ones(2), "upper": 1.0, "lower": 0.5, "measured": 0.9, "safe_h": 0.1,
+    "numerical_ranges": np.zeros((2, 3)),
 })  # fmt: skip
 add("stepnet.stability.Certificate", lambda: {
     "blocks": (), "lipschitz": 1.0, "measured": 1.0, "is_stable": True, "verdict": "stable"
@@ -781,7 +805,76 @@ add("stepnet.stability.mean_square_region", lambda: {
 add("stepnet.stability.region", lambda: {
     "scheme": "rk4", "real": [-1.0, 0.0], "imaginary": [0.0, 1.0], "resolution": 5, "angles": 20
 })  # fmt: skip
+add("stepnet.stability.DepthRefinement", lambda: {
+    "change": 0.1, "second_change": 0.05, "scheme_change": 0.1, "feature_change": 0.1, "variation": 0.1,
+    "scheme": "rk4", "accuracies": (1.0, 1.0, 1.0), "is_ode": True, "verdict": "an ODE",
+})  # fmt: skip
+add("stepnet.stability.depth_refinement", lambda: {"net": net(), "x": RNG_X, "labels": LABELS, "tolerance": 0.1})
+add(
+    "stepnet.stability.GradientNorms",
+    lambda: {"layers": ("blocks.0.0",), "states": np.ones(2), "gradients": np.ones(2)},
+)
+add("stepnet.stability.gradient_norms", lambda: {"net": net(), "x": RNG_X})
+add("stepnet.stability.RobustnessCurves", lambda: {
+    "radii": np.array([0.0, 1.0]), "attacks": ("fgsm",), "accuracies": np.ones((1, 2))
+})  # fmt: skip
+add("stepnet.stability.robustness", lambda: {
+    "model": net(), "x": RNG_X, "labels": LABELS, "radii": [0.0, 0.1], "attacks": ["pgd"], "steps": 2, "paths": 2
+})  # fmt: skip
 add("stepnet.stability.report", lambda: {"scheme": "rk4"})
+add("stepnet.stability.Branch", lambda: {
+    "argument": "a", "parameters": np.zeros(2), "states": np.zeros((2, 1)), "eigenvalues": -np.ones((2, 1)),
+    "special": (),
+})  # fmt: skip
+add("stepnet.stability.SpecialPoint", lambda: {"kind": "fold", "parameter": 0.0, "y": np.zeros(1), "frequency": 0.0})
+add("stepnet.stability.continuation", lambda: {
+    "problem": folding(), "argument": "a", "end": 0.0, "y": [1.0], "step": 0.5, "points": 5
+})  # fmt: skip
+add("stepnet.stability.Equilibrium", lambda: {"y": np.zeros(1), "eigenvalues": -np.ones(1), "kind": "stable node"})
+add("stepnet.stability.equilibrium", lambda: {"problem": ode(), "y": [0.1, 0.1], "t": 0.0, "iterations": 9})
+add("stepnet.stability.FloquetMultipliers", lambda: {
+    "period": 1.0, "monodromy": np.eye(1), "multipliers": np.ones(1), "return_error": 0.0
+})  # fmt: skip
+add("stepnet.stability.floquet", lambda: {
+    "problem": ode(t_span=(0.0, 2 * np.pi)), "scheme": "rk4", "steps": 50, "tolerance": 1e-3
+})  # fmt: skip
+add("stepnet.stability.JacobianSpectra", lambda: {
+    "scheme": "rk4", "times": np.zeros(1), "h": np.ones(1), "eigenvalues": -np.ones((1, 1)), "log_norms": np.ones(1),
+    "amplification": np.ones((1, 1)),
+})  # fmt: skip
+add("stepnet.stability.spectra", lambda: {"problem": ode(), "scheme": "rk4", "steps": 4, "samples": 2})
+add("stepnet.stability.InvariantDrift", lambda: {"name": "energy", "times": np.arange(3.0), "errors": np.zeros(3)})
+add("stepnet.stability.drift", lambda: {
+    "problem": ode(), "scheme": "rk4", "invariants": energy, "steps": 5, "samples": 3
+})  # fmt: skip
+add("stepnet.stability.reversibility_error", lambda: {"problem": ode(), "scheme": "rk4", "steps": 4})
+add("stepnet.stability.symplecticity_error", lambda: {
+    "problem": sn.SecondOrder(force, [1.0], [0.0], SPAN), "scheme": "verlet", "steps": 4
+})  # fmt: skip
+add("stepnet.stability.LyapunovField", lambda: {"x": [0.0, 1.0], "y": [0.0], "values": np.zeros((1, 2))})
+add("stepnet.stability.lyapunov_field", lambda: {
+    "problem": ode(), "x": [0.0, 1.0], "y": [0.0], "scheme": "rk4", "components": (0, 1), "steps": 3
+})  # fmt: skip
+add("stepnet.stability.PoincareSection", lambda: {"times": np.zeros(1), "points": np.zeros((1, 2))})
+add("stepnet.stability.poincare_section", lambda: {
+    "problem": ode(), "section": crossing, "scheme": "dopri5", "direction": 0, "transient": 0.1
+})  # fmt: skip
+add("stepnet.stability.ConvergenceRow", lambda: {
+    "scheme": "euler", "order": 1, "steps": (10, 20), "errors": (0.2, 0.1)
+})  # fmt: skip
+add("stepnet.stability.ConvergenceStudy", lambda: {"length": 1.0, "rows": ()})
+add_methods("stepnet.stability.ConvergenceStudy", convergence_study, table=dict, as_csv=dict)
+add("stepnet.stability.convergence_study", lambda: {
+    "problem": ode(), "schemes": ["rk4"], "steps": (5, 10), "exact": [np.cos(1.0), -np.sin(1.0)]
+})  # fmt: skip
+add("stepnet.stability.WorkPrecisionRow", lambda: {
+    "scheme": "rk4", "settings": (10.0,), "errors": (1e-4,), "evaluations": (40.0,), "seconds": (1e-5,)
+})  # fmt: skip
+add("stepnet.stability.WorkPrecision", lambda: {"rows": ()})
+add_methods("stepnet.stability.WorkPrecision", work_precision, table=dict, as_csv=dict)
+add("stepnet.stability.work_precision", lambda: {
+    "problem": ode(), "schemes": ["dopri5"], "tolerances": (1e-3,), "steps": (5,), "exact": [0.5, -0.8], "repeats": 1
+})  # fmt: skip
 
 # ---- estimators -----------------------------------------------------------------------------------------------------
 
@@ -822,6 +915,19 @@ add_methods(
 add_methods(
     "stepnet.estimators.FeynmanKacClassifier", lambda: sn.estimators.FeynmanKacClassifier(**small, paths=3),
     fit=lambda: {"X": RNG_X, "y": LABELS}, load=lambda: {"path": stored(fitted_with_noise().save)},
+)  # fmt: skip
+CALLS["stepnet.estimators.FeynmanKacRegressor"] = lambda: (
+    fit("FeynmanKacRegressor", RNG_X[:, 0]), sn.estimators.FeynmanKacRegressor(**small, paths=3).get_params()
+)  # fmt: skip
+add_methods(
+    "stepnet.estimators.FeynmanKacRegressor", fitted_noisy_regressor, features=lambda: {
+        "X": RNG_X, "block": 0, "path": 1
+    }, outputs=lambda: {"X": RNG_X, "path": 1}, predict=lambda: {"X": RNG_X, "return_interval": True},
+    save=lambda: {"path": "stored"},
+)  # fmt: skip
+add_methods(
+    "stepnet.estimators.FeynmanKacRegressor", lambda: sn.estimators.FeynmanKacRegressor(**small, paths=3),
+    fit=lambda: {"X": RNG_X, "y": RNG_X[:, 0]}, load=lambda: {"path": stored(fitted_noisy_regressor().save)},
 )  # fmt: skip
 add("stepnet.estimators.NotStored", lambda: {"text": "text"})
 
@@ -996,10 +1102,11 @@ add("stepnet.nets.penalties.get", lambda: {"name": "l2", "strength": 0.1})
 
 sde = lambda: sn.SDE(half, half, [1.0, 0.5], SPAN)
 first_of = lambda y: y[0]
-add("stepnet.montecarlo.Estimate", lambda: {
+estimate = lambda: {
     "value": 1.0, "standard_error": 0.1, "interval": (0.8, 1.2), "confidence": 0.95, "paths": 4, "steps": 2, "cost": 8,
     "sampling": "plain", "exploded": 0, "rung": "lanes", "reason": "", "run_time": 0.1, "message": "complete",
-})  # fmt: skip
+}  # fmt: skip
+add("stepnet.montecarlo.Estimate", estimate)
 level = lambda: {
     "steps": 2, "samples": 4, "mean": 1.0, "variance": 0.1, "kurtosis": 3.0, "fine_mean": 1.0, "fine_variance": 0.1,
     "cost": 2.0, "consistency": 0.0,
@@ -1014,6 +1121,14 @@ add("stepnet.montecarlo.MultilevelEstimate", levels)
 add_methods("stepnet.montecarlo.MultilevelEstimate", lambda: sn.montecarlo.MultilevelEstimate(**levels()), table=dict)
 add("stepnet.montecarlo.feynman_kac", lambda: {
     "sde": sde(), "terminal": first_of, "steps": 2, "paths": 32, "max_paths": 10_000,
+})  # fmt: skip
+add("stepnet.montecarlo.feynman_kac_gradient", lambda: {"sde": sde(), "terminal": first_of, "steps": 2, "paths": 32})
+add("stepnet.montecarlo.GradientEstimate", lambda: {
+    name: sn.montecarlo.Estimate(**estimate()) for name in ("value", "x", "args")
+})  # fmt: skip
+add("stepnet.montecarlo.RandomStart", lambda: {"quantile": doubled})
+add_methods("stepnet.montecarlo.RandomStart", lambda: sn.montecarlo.RandomStart(doubled), draw=lambda: {
+    "seed": 0, "unit": 0, "shape": (1,),
 })  # fmt: skip
 add("stepnet.montecarlo.multilevel", lambda: {
     "sde": sde(), "terminal": first_of, "error": 0.05, "max_cost": 1e7, "max_levels": 6,
@@ -1037,7 +1152,43 @@ def drawn(name: str, arguments: Callable[[], dict]) -> None:
     CALLS[f"stepnet.plots.{name}"] = build
 
 
+def halves(points):
+    return np.stack([points[:, 0] > 0, points[:, 0] <= 0], axis=1).astype(float)
+
+
+HEAT_GRID = sn.operators.Grid(8, 0.0, 1.0)
+
+
+def heat_solution() -> sn.Solution:
+    return sn.solve(sn.equations.heat(HEAT_GRID, np.linspace(0.0, 1.0, 8), (0.0, 0.1), 0.01), "rk4", steps=4)
+
+
+def spatial_solution() -> sn.Solution:
+    return sn.solve(sn.ODE(lambda t, y: [-y[0], -y[1], y[2]], [1.0, 0.5, 0.1], SPAN), "rk4", steps=4)
+
+
 drawn("class_legend", lambda: {"place": axes(), "classes": [0, 1]})
+drawn("animate", lambda: {"solution": heat_solution(), "grid": HEAT_GRID, "component": 0})
+drawn("basins", lambda: {"labels": [[0, 1, -1], [0, 0, 1]], "x": (-1, 1), "y": (0, 1)})
+drawn("bifurcation_diagram", lambda: {"branch": sn.stability.continuation(folding(), "a", 0.0, points=4)})
+drawn("convergence", lambda: {"study": convergence_study()})
+drawn("heat_map", lambda: {"solution": heat_solution(), "grid": HEAT_GRID, "time": 0.1, "component": 0})
+drawn("lyapunov_map", lambda: {"found": sn.stability.LyapunovField([0.0, 1.0], [0.0, 1.0], np.eye(2))})
+drawn("phase_portrait", lambda: {
+    "problem": ode(), "x": (-1, 1), "y": (-1, 1), "starts": [[0.5, 0.0]], "resolution": 4
+})  # fmt: skip
+drawn("poincare_points", lambda: {"found": sn.stability.PoincareSection(np.zeros(1), np.zeros((1, 2)))})
+drawn("schedule", lambda: {"plan": sn.checkpoints.binomial(4, 2)})
+drawn("scheme_report", lambda: {"scheme": "rk4"})
+drawn("spectrum_in_region", lambda: {"scheme": "rk4", "z": [-1.0, -2.0 + 1j]})
+drawn("trajectory", lambda: {"solution": spatial_solution()})
+drawn("gradient_norms", lambda: {"found": sn.stability.gradient_norms(net(), RNG_X)})
+drawn("layer_ranges", lambda: {"block": sn.stability.certificate(net()).blocks[0], "scheme": "verlet"})
+drawn("probabilities", lambda: {"predict": halves, "x": RNG_X, "labels": LABELS, "of": 0, "resolution": 5})
+drawn("robustness", lambda: {
+    "found": sn.stability.robustness(net(), RNG_X, LABELS, [0.0, 0.1], attacks=["fgsm"]), "label": "net"
+})  # fmt: skip
+drawn("work_precision", lambda: {"found": work_precision(), "work": "seconds"})
 drawn("energy_error", lambda: {"solution": solution(), "energy": energy})
 drawn("graph", lambda: {"adjacency": ADJACENCY})
 drawn("graph_positions", lambda: {"adjacency": ADJACENCY})
@@ -1112,7 +1263,12 @@ add("stepnet.schemes.StabilisedRK", lambda: {
 add("stepnet.schemes.find", lambda: {"order": 4})
 add("stepnet.schemes.get", lambda: {"name": "rk4"})
 add("stepnet.schemes.names")
-for name in ("rkc1", "rkc2", "rkl1", "rkl2"):
+for scheme in (sn.schemes.implicit.SDIRK2, sn.schemes.rosenbrock.RODAS3, sn.schemes.imex.ARS222):
+    add(
+        f"stepnet.schemes.{type(scheme).__name__}",
+        lambda scheme=scheme: {each: getattr(scheme, each) for each in inspect.signature(type(scheme)).parameters},
+    )
+for name in ("gauss", "lobatto_iiia", "lobatto_iiib", "lobatto_iiic", "radau_iia", "rkc1", "rkc2", "rkl1", "rkl2"):
     add(f"stepnet.schemes.{name}", lambda: {"stages": 3})
 for name in sn.schemes.conditions.__all__:
     add(f"stepnet.schemes.conditions.{name}", lambda: {"scheme": rk4()})

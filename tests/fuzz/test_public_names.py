@@ -22,7 +22,7 @@ from fuzz.calls import CALLS, methods_of, public_callables
 from fuzz.values import VALUES
 
 SEED = 20
-FAST, SLOW, BATCH = 1_500, 20_000, 2_500
+FAST, SLOW, BATCH = 1_000, 20_000, 2_500
 STALL, PATIENT = 4, 120.0  # times the patience for one call, without a result: the process is ended; seconds
 SHOWN = 60
 MISSPELT = 0.06  # of the calls have an argument that does not exist

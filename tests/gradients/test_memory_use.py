@@ -65,7 +65,8 @@ def test_memory_does_not_grow_with_the_steps(steps):
     assert growth(steps) - growth(10**4) <= MOST
 
 
-@pytest.mark.parametrize("steps", [10**6, pytest.param(5 * 10**6, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [10**6, 5 * 10**6])
 def test_of_adaptive_runs_only_the_times_of_steps_are_kept(steps):
     """Eight bytes a step, twice that while their array grows; with all states it would be four times as many."""
     times = 16 * steps / 1024

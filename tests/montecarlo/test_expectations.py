@@ -7,6 +7,7 @@ from math import cos, exp, sqrt
 import numpy as np
 import pytest
 from montecarlo.problems import RATE, black_scholes, brownian, call, discount, gbm, interrupt_call, ou, relax, shake
+from scipy.special import ndtri
 
 import stepnet as sn
 from stepnet.montecarlo import feynman_kac
@@ -185,6 +186,57 @@ def test_controls_keep_the_mean_and_reduce_the_variance():
         assert found.standard_error < plain.standard_error / factor
 
 
+def test_a_linearisation_about_the_path_without_noise_removes_more_than_brownian_motion():
+    sde = sn.SDE(lambda t, y: -(y**3), lambda t, y: 0.2 * y, [1.0], (0.0, 1.0))
+    x = np.array([[1.0], [2.0]])
+    found = {
+        control: feynman_kac(sde, total_square, x, steps=32, paths=2048, control=control)
+        for control in (None, "brownian", "linearisation")
+    }
+    errors = [each.standard_error for each in found.values()]
+    assert np.all(errors[1] < errors[0] / 2)
+    assert np.all(errors[2] < errors[0] / 5)
+    spread = SIGMAS * (errors[0] + errors[2])
+    assert np.all(np.abs(found[None].value - found["linearisation"].value) < spread)
+
+
+def test_a_linearisation_is_the_functional_where_the_equation_is_linear():
+    """An Ornstein-Uhlenbeck process with two components of noise in a state of two axes."""
+    G = np.array([[[0.3, 0.1], [0.0, 0.2]]])
+    sde = sn.SDE(relax, lambda t, y: G, [[1.0, 2.0]], (0.0, 1.0), noise="additive")
+    found = feynman_kac(sde, lambda y: y[0, 0] + 3.0 * y[0, 1], steps=16, paths=512, control="linearisation")
+    assert found.value == pytest.approx(7.0 * (1.0 - 1.0 / 16) ** 16, rel=1e-12)
+    assert found.standard_error < 1e-9
+
+
+def test_random_starts_are_stratified():
+    """X normal and y = exp(-t) X + noise: the variance of the start is removed, that of the noise remains."""
+    start = sn.montecarlo.RandomStart(ndtri)
+    found = feynman_kac(ou(), first, start, steps=8, paths=8192)
+    random = sn.solve_ensemble(
+        ou(), "euler_maruyama", y0=np.random.default_rng(0).normal(size=(8192, 1)), paths=np.arange(8192), steps=8
+    ).y[:, 0, 0]
+    noise_alone = feynman_kac(ou(), first, [0.0], steps=8, paths=8192).standard_error
+    assert abs(found.value) < SIGMAS * found.standard_error
+    assert found.standard_error == pytest.approx(noise_alone, rel=0.3)  # from 32 units
+    assert found.standard_error < 0.9 * random.std() / sqrt(8192)
+    rest, plain_error = sn.SDE(relax, lambda t, y: 0.0 * y, [0.0], (0.0, 1.0)), (1.0 - 1.0 / 8) ** 8 / sqrt(4096)
+    assert feynman_kac(rest, first, start, steps=8, paths=4096).standard_error < 0.05 * plain_error
+
+
+def test_random_starts_do_not_depend_on_blocks_or_threads(monkeypatch):
+    from stepnet.montecarlo import random_start
+
+    start = sn.montecarlo.RandomStart(lambda u: 1.0 + u)
+    how = {"potential": discount, "steps": 8, "paths": 4096, "sampling": "antithetic"}
+    whole = feynman_kac(gbm(), call, start, **how)
+    monkeypatch.setattr(random_start, "MOST_NUMBERS", 256)
+    parts = feynman_kac(gbm(), call, start, **how, workers=2)
+    assert (whole.value, whole.standard_error) == (parts.value, parts.standard_error)
+    target = feynman_kac(gbm(), call, start, steps=8, error=2e-3)
+    assert target.interval[1] - target.interval[0] <= 4e-3
+
+
 def test_a_control_equal_to_the_functional_leaves_no_error():
     mean = (1.0 + RATE / 10) ** 10
     found = feynman_kac(gbm(), first, steps=10, paths=512, control=first, control_mean=mean)
@@ -241,6 +293,7 @@ def test_a_potential_that_explodes_is_reported():
 def test_ctrl_c_returns_the_estimate_so_far(sampling, monkeypatch):
     from stepnet.montecarlo import path_averages
 
+    monkeypatch.setattr(path_averages, "MOST_NUMBERS", 2**16)
     interrupt_call(monkeypatch, path_averages, 37)
     with pytest.raises(sn.Interrupted) as interrupted:
         feynman_kac(gbm(), call, potential=discount, steps=20, paths=2**24, sampling=sampling)
@@ -269,6 +322,10 @@ def test_ctrl_c_returns_the_estimate_so_far(sampling, monkeypatch):
         ({"sampling": "quasi", "scheme": "sriw1"}, "increments of W only"),
         ({"sampling": "antithetic", "control": "brownian"}, "antithetic pairs already remove"),
         ({"control": first}, "`control` needs its mean"),
+        ({"control": "martingale"}, "there is no control 'martingale'"),
+        ({"x": sn.montecarlo.RandomStart(lambda u: [u[0], 1.0])}, "`quantile` of a RandomStart must return finite"),
+        ({"x": sn.montecarlo.RandomStart(ndtri), "control": "brownian"}, "`control` does not go with a `RandomStart`"),
+        ({"x": sn.montecarlo.RandomStart(ndtri), "sampling": "quasi"}, "whose points are stratified"),
         ({"control_mean": 1.0}, "`control_mean` belongs to `control`"),
         ({"sde": sn.SDE(fill, shake, [1.0], (0.0, 1.0)), "potential": discount}, "returns its result"),
         ({"sde": sn.ODE(relax, [1.0], (0.0, 1.0))}, "`sde` must be an `SDE`"),
@@ -283,7 +340,7 @@ def test_bad_arguments_are_refused(changes, message):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", ["plain", "antithetic", "quasi", "control"])
+@pytest.mark.parametrize("sampling", ["plain", "antithetic", "quasi", "control", "linearisation", "start"])
 def test_intervals_cover_in_95_percent_of_repetitions(sampling, capsys):
     repetitions, steps = 2000, 4
     exact = 1.0
@@ -292,9 +349,15 @@ def test_intervals_cover_in_95_percent_of_repetitions(sampling, capsys):
     how: dict = {"sampling": sampling, "paths": 512}
     if sampling == "control":
         how = {"paths": 512, "control": first, "control_mean": (1.0 - 1.0 / steps) ** steps}
+    if sampling == "linearisation":
+        how = {"paths": 512, "control": "linearisation"}
+    start = None
+    if sampling == "start":  # uniform on [0, 2]: E X^2 = 4 / 3 in place of 1
+        how, start = {"paths": 4096}, sn.montecarlo.RandomStart(lambda u: 2.0 * u)
+        exact += (1.0 - 1.0 / steps) ** (2 * steps) / 3.0
     hits = 0
     for seed in range(repetitions):
-        low, high = feynman_kac(ou(seed=seed), total_square, steps=steps, **how).interval
+        low, high = feynman_kac(ou(seed=seed), total_square, start, steps=steps, **how).interval
         hits += low <= exact <= high
     with capsys.disabled():
         print(f"\n{sampling}: 95 % intervals cover in {hits / repetitions:.2%} of {repetitions} repetitions")

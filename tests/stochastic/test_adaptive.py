@@ -29,7 +29,15 @@ def test_the_pairs_are_those_of_roessler():
     assert PAIRS == ["sra1", "sra2", "sra3", "sriw1", "sriw2"]
 
 
-@pytest.mark.parametrize(("name", "noise"), [(name, noise) for name in PAIRS for noise in list_noises(name)])
+QUICK = {("sra1", "additive"), ("sriw1", "diagonal"), ("sriw2", "scalar")}
+CASES = [
+    pytest.param(name, noise, marks=() if (name, noise) in QUICK else pytest.mark.slow)
+    for name in PAIRS
+    for noise in list_noises(name)
+]
+
+
+@pytest.mark.parametrize(("name", "noise"), CASES)
 def test_errors_on_the_same_paths_follow_the_tolerance(name, noise, counted):
     """A hundred paths; the error is at most ten times the tolerance, and falls at least tenfold with a hundredth."""
     problem, errors = problems.build(noise, cells=1, seed=5), []
@@ -41,7 +49,7 @@ def test_errors_on_the_same_paths_follow_the_tolerance(name, noise, counted):
         assert errors[-1] < 10 * tolerance
     assert found.rejected.sum() > 100
     assert errors[1] < errors[0] / 10
-    counted("pairs and types of noise with adaptive steps", f"{name} {noise}", sum(map(len, map(list_noises, PAIRS))))
+    counted("pairs and types of noise with adaptive steps", f"{name} {noise}", len(CASES))
 
 
 def test_adaptive_steps_have_no_bias():

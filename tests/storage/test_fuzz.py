@@ -11,7 +11,7 @@ from storage.formats import FORMATS
 
 TESTS = Path(__file__).parents[1]
 PATIENCE = 1800.0
-FEW, MANY = 20, 200  # changes of each format
+FEW, MANY = 8, 200  # changes of each format
 
 
 def check(names: list[str], seed: int, count: int, folder: Path, counted) -> None:

@@ -72,6 +72,7 @@ SOLVE = """
 """
 
 
+@pytest.mark.slow
 def test_a_full_cache_of_kernels_is_done_without(tmp_path):
     """Kernels are compiled each time, with a warning, and the next process with space stores whole ones."""
     if not can_mount(tmp_path):

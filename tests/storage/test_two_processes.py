@@ -12,13 +12,12 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 PATIENCE = 900.0
-SHARED = [
-    "sweep in Zarr",
-    "gradient",
-    pytest.param("run", marks=pytest.mark.slow),
-    pytest.param("sweep", marks=pytest.mark.slow),
-    pytest.param("classifier", marks=pytest.mark.slow),
-]
+SHARED = ("sweep in Zarr", "gradient", "run", "sweep", "classifier")
+
+
+def mark_slow_but(quick: str) -> list:
+    """All kinds of folders; all but one are for the slow part."""
+    return [name if name == quick else pytest.param(name, marks=pytest.mark.slow) for name in SHARED]
 
 
 def begin(name: str, folder: Path, *wait: str) -> subprocess.Popen:
@@ -39,7 +38,7 @@ def wait_for(process: subprocess.Popen, word: str) -> None:
     raise AssertionError(process.stderr.read()[-3000:])
 
 
-@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("name", mark_slow_but("sweep in Zarr"))
 def test_the_second_process_is_told_who_is_there(name, tmp_path, counted):
     folder = tmp_path / "kept"
     first = begin(name, folder, "wait")
@@ -55,7 +54,7 @@ def test_the_second_process_is_told_who_is_there(name, tmp_path, counted):
     counted("kinds of folders with two processes", name, len(SHARED))
 
 
-@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("name", mark_slow_but("gradient"))
 def test_the_lock_of_a_killed_process_is_taken_over(name, tmp_path, counted):
     folder = tmp_path / "kept"
     first = begin(name, folder, "wait")

@@ -142,6 +142,29 @@ def stochastic() -> Iterator[Case]:
     yield "auto", by("reversible_heun", "general", "auto")
 
 
+def quick() -> Iterator[Case]:
+    """One scheme of each family, a few modules and memories, one stochastic scheme of each family."""
+    import stepnet as sn
+    import stepnet.torch as snt
+    from stepnet.torch.methods import find_scheme
+
+    yield from select_families(schemes(), find_scheme)
+    yield from (case for case in modules() if case[0] in ("hamiltonian", "function", "net"))
+    wanted = {f"{name} {memory} 1" for name in ("rk4", "verlet") for memory in ("all", snt.Checkpoints(slots=2))}
+    yield from (case for case in memories() if case[0] in wanted)
+    found = (case for case in stochastic() if case[0] not in ("all", "auto"))
+    yield from select_families(found, lambda name: sn.schemes.get(name.split()[0]))
+
+
+def select_families(cases: Iterator[Case], find: Callable[[str], object]) -> Iterator[Case]:
+    """The first case of each kind of scheme."""
+    seen = set()
+    for name, run in cases:
+        if (kind := type(find(name))) not in seen:
+            seen.add(kind)
+            yield name, run
+
+
 def main(names: list[str]) -> int:
     """The number of cases that failed, each of them told."""
     failed = 0

@@ -11,7 +11,13 @@ import pytest
 PROGRAM = Path(__file__).with_name("fake_device.py")
 
 
-@pytest.mark.parametrize("group", ["schemes", "memories", "modules", "stochastic"])
+GROUPS = [
+    "quick",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("schemes", "memories", "modules", "stochastic")),
+]
+
+
+@pytest.mark.parametrize("group", GROUPS)
 def test_no_number_is_read(group):
     """On a device that refuses it: every scheme, memories, blocks and nets."""
     found = subprocess.run([sys.executable, PROGRAM, group], capture_output=True, text=True)

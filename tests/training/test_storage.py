@@ -61,7 +61,7 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(model, tmp_path):
     for _ in range(3):  # killed again and again, in the middle of epochs and of files
         state = tmp_path / "killed" / "state.safetensors"
         before = state.stat().st_mtime_ns if state.exists() else 0
-        process = subprocess.Popen([sys.executable, "-c", program(0.05, model), tmp_path / "killed"])
+        process = subprocess.Popen([sys.executable, "-c", program(0.1, model), tmp_path / "killed"])
         deadline = time.monotonic() + child.PATIENCE
         while not (state.exists() and state.stat().st_mtime_ns > before) and time.monotonic() < deadline:
             time.sleep(0.005)

@@ -185,7 +185,6 @@ def _draw_arenstorf(runs: list[Solution]) -> Figure:
 
 def run(folder: Path, echo: Callable[[str], object] = print) -> None:
     """Integrate, print the tables and write the figures."""
-    echo("Integrating (the first time on a machine the kernels are compiled, which takes half a minute) ...")
     kepler_solutions, arenstorf_solutions = solve_kepler(), solve_arenstorf()
     periods = f"{KEPLER_PERIODS} periods, h = {KEPLER_STEP}"
     title = f"Kepler, e = {ECCENTRICITY}, {periods} (dop853: adaptive, tolerance {TIGHT:.0e})"

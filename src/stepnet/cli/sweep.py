@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from stepnet.cli.error_messages import show_errors
+from stepnet.cli.number_lists import parse_numbers
 
 
 @click.command()
@@ -43,17 +43,6 @@ def sweep(
     chosen = {name: value for name, value in options.items() if value is not None}
     with show_errors():
         if "save_at" in chosen:
-            chosen["save_at"] = _parse_numbers(chosen["save_at"])
-        grid = {name: _parse_numbers(text) for name, _, text in (axis.rpartition("=") for axis in axes)}
+            chosen["save_at"] = parse_numbers(chosen["save_at"])
+        grid = {name: parse_numbers(text) for name, _, text in (axis.rpartition("=") for axis in axes)}
         sweep_summary.run(problem, grid, reductions, folder, chosen, click.echo)
-
-
-def _parse_numbers(text: str) -> np.ndarray:
-    """Parse first:last:count, or a list separated by commas."""
-    try:
-        if ":" in text:
-            first, last, count = text.split(":")
-            return np.linspace(float(first), float(last), int(count))
-        return np.array([float(number) for number in text.split(",")])
-    except ValueError:
-        raise ValueError(f"numbers must be first:last:count or a,b,c, found {text!r}") from None

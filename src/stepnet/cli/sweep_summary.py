@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.cli.problem_files import load_problem
 from stepnet.ensembles.reductions import Ends, Lyapunov, Mean, Moments, Quantiles, QuantilesFound, States
 from stepnet.ensembles.sweeps import sweep
 from stepnet.errors import UnknownName
-from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
 
 KNOWN = {"states": States, "mean": Mean, "quantiles": Quantiles, "lyapunov": Lyapunov}
 MOST_SHOWN = 8  # entries of a state
@@ -29,7 +28,7 @@ def run(
     say: Callable[[str], object],
 ) -> None:
     """Sweep the problem at `place` (file.py:name) and print a summary; the results are stored in `folder`."""
-    module, problem = _load_problem(place)
+    module, problem = load_problem(place)
     reduce = {name: _find_reduction(module, name) for name in reductions or ("states",)}
     begin = time.perf_counter()
     found = sweep(problem, options.pop("scheme"), grid, reduce=reduce, path=folder, progress=True, **options)
@@ -40,23 +39,6 @@ def run(
             say(f"  {name:<12} {line}")
     count = sum(found.counts.values())
     say(f"  {seconds:.3g} s, {count / seconds:.3g} members/s" + (f", in {folder}" if folder else ""))
-
-
-def _load_problem(place: str) -> tuple[ModuleType, Problem]:
-    file, colon, name = place.rpartition(":")
-    if not colon or not Path(file).is_file():
-        raise ValueError(f"`problem` must be a file and a name in it, such as lorenz.py:problem, found {place!r}")
-    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"`problem` must be in a file of Python, found {file}")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    problem = getattr(module, name, None)
-    if not isinstance(problem, (ODE, Partitioned, SecondOrder, Split)):
-        raise ValueError(
-            f"`problem` must be an ODE, Partitioned, SecondOrder or Split, found {problem!r:.60} at {place}"
-        )
-    return module, problem
 
 
 def _find_reduction(module: ModuleType, name: str) -> Any:

@@ -28,7 +28,7 @@ from stepnet.cli.error_messages import show_errors
 @click.option("--length", type=float, default=2.0, show_default=True, help="Integration time over all layers.")
 @click.option(
     "--diffusion", type=click.FloatRange(min=0),
-    help="Noise level of the layers; probabilities are means over Brownian paths. Default: no noise.",
+    help="Noise level of the layers; predictions are means over Brownian paths. Default: no noise.",
 )  # fmt: skip
 @click.option(
     "--optimiser", default="adam", show_default=True,

@@ -17,13 +17,16 @@ import numpy as np
 
 from stepnet.cli.csv_tables import Table, is_number, parse_columns, read_table
 from stepnet.errors import TrainingFailed, TrainingInterrupted
-from stepnet.estimators import FeynmanKacClassifier, NetClassifier, NetRegressor, files
+from stepnet.estimators import FeynmanKacClassifier, FeynmanKacRegressor, NetClassifier, NetRegressor, files
 from stepnet.estimators.datasets import NAMED, as_columns, load_named, split_samples
 from stepnet.storage.atomic_files import write_file
 from stepnet.storage.folder_locks import hold_lock
 from stepnet.training.full_batch import METHODS
 
 TASKS: dict[str, type[NetClassifier | NetRegressor]] = {"classification": NetClassifier, "regression": NetRegressor}
+NOISY: dict[Any, type[NetClassifier | NetRegressor]] = {
+    NetClassifier: FeynmanKacClassifier, NetRegressor: FeynmanKacRegressor,
+}  # fmt: skip
 CLASSES = 20  # more distinct integers than this are treated as quantities
 
 
@@ -72,14 +75,12 @@ def train(
 
 
 def _build_estimator(task: str, seed: int, settings: dict[str, Any]) -> NetClassifier | NetRegressor:
-    """The estimator of a task, not fitted; with a noise level, the classifier that averages over paths."""
+    """The estimator of a task, not fitted; with a noise level, one that averages over paths."""
     kind, settings = TASKS[task], dict(settings)
     if settings["diffusion"] is None:
         del settings["diffusion"]
-    elif kind is NetClassifier:
-        kind = FeynmanKacClassifier
     else:
-        raise ValueError(f"--diffusion is for classification, found a {task} (--task)")
+        kind = NOISY[kind]
     return kind(random_state=seed, progress=True, **settings)
 
 
@@ -177,7 +178,7 @@ def _load(folder: Path) -> tuple[NetClassifier | NetRegressor, dict[str, Any]]:
     if not (folder / files.HEAD).exists():
         raise ValueError(f"{folder} holds no net; `stepnet train` makes one")
     header = files.read_head(folder)
-    kinds, names = {each.__name__: each for each in (*TASKS.values(), FeynmanKacClassifier)}, header.get("columns")
+    kinds, names = {each.__name__: each for each in (*TASKS.values(), *NOISY.values())}, header.get("columns")
     if header.get("estimator") not in kinds or not isinstance(names, dict) or not {"features", "label"} <= set(names):
         raise ValueError(f"{folder} holds no net of `stepnet train`: {files.HEAD} does not name the columns of a table")
     model = kinds[header["estimator"]].load(folder)

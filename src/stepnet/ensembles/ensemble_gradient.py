@@ -149,7 +149,7 @@ def _differentiate_paths(spec: EnsembleSpec, loss, bars, workers: int) -> Ensemb
         one = members._replace(
             number=1, y0=members.y0[:1], args=members.args[:1], paths=np.array([members.row("paths", 0)])
         )
-        scalar = engine.trace_loss(loss, _solve_ends(spec._replace(members=one), 1).y.reshape(shape))
+        scalar = engine.trace_loss_at(loss, shape, lambda: _solve_ends(spec._replace(members=one), 1).y.reshape(shape))
     if scalar is None or not scalar.is_compiled:
         ends = _solve_ends(spec, workers).y.reshape(members.number, *shape)
         values, bars = _evaluate_losses(loss, bars, ends)

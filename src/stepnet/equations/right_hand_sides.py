@@ -15,6 +15,7 @@ from stepnet.equations.spectra import add_sets, find_stencil_spectrum, find_symb
 from stepnet.operators.coefficient_operators import Upwind, VariableDiffusion
 from stepnet.operators.conservation import ConservationLaw
 from stepnet.operators.linear import StencilOperator
+from stepnet.operators.linear_form import NEGATIVE, POSITIVE, SQUARE, AxisTerm, LinearForm, Rate, list_operator_terms
 from stepnet.operators.stencils import fit_stencil
 
 LIMITED_OFFSETS = {"constant": (-1, 0), "muscl": (-2, -1, 0, 1), "weno5": (-3, -2, -1, 0, 1, 2)}
@@ -36,6 +37,10 @@ class HeatRHS:
 
     def find_spectrum(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> np.ndarray:
         return diffusivity * find_stencil_spectrum(self.laplacian)
+
+    def find_linear_form(self, diffusivity: Any, *source: Any) -> LinearForm | None:
+        terms = list_operator_terms(self.laplacian, Rate(0))
+        return None if self.source else LinearForm(self.laplacian.grid.shape, terms, 1 if source else None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +75,9 @@ class WaveRHS:
     def find_spectrum(self, t: Any, q: Any, speed: Any) -> np.ndarray:
         return np.max(speed) ** 2 * find_stencil_spectrum(self.laplacian)
 
+    def find_linear_form(self, speed: Any) -> LinearForm:
+        return LinearForm(self.laplacian.grid.shape, list_operator_terms(self.laplacian, Rate(0, SQUARE)))
+
 
 @dataclass(frozen=True, eq=False)
 class TransportRHS:
@@ -101,6 +109,19 @@ class TransportRHS:
         spread = args[-1] * find_stencil_spectrum(self.laplacian)
         hull = spread[[np.argmin(spread.real), np.argmax(spread.real)]]
         return add_sets([transported, hull])
+
+    def find_linear_form(self, *args: Any) -> LinearForm | None:
+        ndim = self.upwind.grid.ndim
+        if self.velocity is not None or self.direction < 0 or np.shape(args[0]) != (ndim,):
+            return None
+        terms = [
+            AxisTerm(Rate(axis, kind, -1.0), *self.upwind.find_axis_weights(axis, side))
+            for axis in range(ndim)
+            for side, kind in enumerate((POSITIVE, NEGATIVE))
+        ]
+        if self.laplacian is not None:
+            terms += list_operator_terms(self.laplacian, Rate(ndim))
+        return LinearForm(self.upwind.grid.shape, tuple(terms))
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,20 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.estimators import build_net
 from stepnet.estimators.classifier import NetClassifier
-from stepnet.estimators.path_means import MOST_PATHS, PathMeans, average_over_paths
-from stepnet.nets import Net, SampleNoise
-from stepnet.nets.sample_noise import hash_samples
-from stepnet.records import explain_arguments, validate_count, validate_flag, validate_number, validate_seed
-from stepnet.training import Objective
-
-OTHER_SEED = 2**32  # added to the seed of training: predictions see other paths
-FEWEST = 2  # paths, for a standard error
+from stepnet.estimators.path_estimator import PathEstimator
+from stepnet.estimators.path_means import MOST_PATHS
+from stepnet.records import explain_arguments, validate_flag
 
 
 @explain_arguments()
-class FeynmanKacClassifier(NetClassifier):
+class FeynmanKacClassifier(PathEstimator, NetClassifier):
     """A network with noise after each layer; probabilities are expectations over Brownian paths.
 
     The states follow dy = F(t, y) dt + g dW from the opening layer on, and the probabilities of an input with the first
@@ -44,6 +38,10 @@ class FeynmanKacClassifier(NetClassifier):
         Paths of each sample in a prediction, at least 2.
     error : float, optional
         A target for the standard errors of the probabilities: samples that need more than `paths` for it get more.
+    levels : int
+        Levels of depth for multilevel Monte Carlo, 1 for none: paths of the net with 2, 4, ... times fewer, longer
+        steps take the place of most paths of the net itself.  They reach `error`, or about the standard errors of
+        `paths` paths of the net, at a fraction of the cost.  Steps must be a multiple of 2^(levels - 1).
     confidence : float
         Probability with which an interval contains the expectation.
     loss : str or Loss
@@ -79,6 +77,7 @@ class FeynmanKacClassifier(NetClassifier):
         train_paths: int = 1,
         paths: int = 64,
         error: float | None = None,
+        levels: int = 1,
         confidence: float = 0.95,
         loss: Any = None,
         penalty: str = "l2",
@@ -109,6 +108,7 @@ class FeynmanKacClassifier(NetClassifier):
         self.train_paths = train_paths
         self.paths = paths
         self.error = error
+        self.levels = levels
         self.confidence = confidence
 
     # ---- training ---------------------------------------------------------------------------------------------------
@@ -119,29 +119,10 @@ class FeynmanKacClassifier(NetClassifier):
             raise ValueError(f"`loss` must define probabilities, such as 'cross_entropy', found {loss!r}")
         return loss
 
-    def _build_net(self, inputs: int, outputs: int, seed: int) -> Net:
-        is_learned = validate_flag("learn_diffusion", self.learn_diffusion)
-        net = super()._build_net(inputs, outputs, seed)
-        if self.diffusion is not None:
-            return build_net.add_diffusion(net, validate_number("diffusion", self.diffusion, "[0, inf)"), is_learned)
-        if is_learned or not net.has_noise:
-            raise ValueError("`diffusion` must be a number, unless `net` has noise of its own and none is learned")
-        return net
-
-    def _build_objective(self, loss: Any, seed: int) -> Objective:
-        self._find_sampling()  # settings of predictions are refused before training
-        self.noise_seed_ = seed + OTHER_SEED
-        paths = validate_count("train_paths", self.train_paths, 1, MOST_PATHS)
-        return Objective(self.net_, loss, self._penalty(), self.smoothness, paths, SampleNoise(seed))
-
     def _find_sampling(self) -> tuple[int, float | None, float]:
         """The settings `paths`, `error` and `confidence`."""
-        paths = validate_count("paths", self.paths, FEWEST, MOST_PATHS)
-        confidence = validate_number("confidence", self.confidence, "(0, 1)")
-        if self.error is None:
-            return paths, None, confidence
-        error = validate_number("error", self.error, "(0, inf)")
-        most = 0.25 / error**2  # the variance of a number between 0 and 1 is at most 1/4
+        paths, error, confidence = super()._find_sampling()
+        most = 0.0 if error is None else 0.25 / error**2  # the variance of a number between 0 and 1 is at most 1/4
         if most > MOST_PATHS:
             raise ValueError(
                 f"`error` = {error:g} may take {most:.2g} paths of a sample, more than {MOST_PATHS}; "
@@ -150,16 +131,6 @@ class FeynmanKacClassifier(NetClassifier):
         return paths, error, confidence
 
     # ---- evaluation -------------------------------------------------------------------------------------------------
-
-    def outputs(self, X: Any, path: int = 0) -> np.ndarray:
-        """The outputs of the net for one path of each sample, (n, outputs)."""
-        scaled, noise = self._draw(X, path)
-        return self.net_(scaled, noise=noise)
-
-    def features(self, X: Any, block: int = 0, path: int = 0) -> np.ndarray:
-        """States (depths, n, width) inside a block of the net, for one path of each sample."""
-        scaled, noise = self._draw(X, path)
-        return self.net_.features(scaled, block, noise=noise)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Probabilities (n, classes); for two classes their difference (n,)."""
@@ -174,10 +145,14 @@ class FeynmanKacClassifier(NetClassifier):
         """
         is_wanted = validate_flag("return_interval", return_interval)
         found, confidence = self._average(X)
+        mean = found.mean
+        if self.levels > 1:  # sums of differences may leave the interval [0, 1] within their errors
+            mean = np.clip(mean, 0.0, 1.0)
+            mean = mean / mean.sum(axis=1, keepdims=True)
         if not is_wanted:
-            return found.mean
+            return mean
         margin = found.find_margin(confidence)
-        return found.mean, np.maximum(found.mean - margin, 0.0), np.minimum(found.mean + margin, 1.0)
+        return mean, np.maximum(mean - margin, 0.0), np.minimum(mean + margin, 1.0)
 
     def predict(self, X: Any, abstain: bool = False) -> np.ndarray:
         """The class with the largest probability for each sample.
@@ -195,24 +170,5 @@ class FeynmanKacClassifier(NetClassifier):
         labels[~(lower[rows, leader] > upper.max(axis=1))] = None
         return labels
 
-    def _draw(self, X: Any, path: int = 0) -> tuple[np.ndarray, SampleNoise]:
-        """Scaled samples and their noise; keys are those of the samples as they are, as in training."""
-        X = self._validated(X)
-        return self._scaled(X), SampleNoise(self.noise_seed_, hash_samples(X), path)
-
-    def _average(self, X: Any) -> tuple[PathMeans, float]:
-        """Mean probabilities, and the confidence of their intervals."""
-        scaled, noise = self._draw(X)
-        paths, error, confidence = self._find_sampling()
-        evaluate = lambda x, noise: self._find_probabilities(self.net_(x, noise=noise))
-        paths = paths if self.net_.has_noise else FEWEST  # all paths are equal
-        return average_over_paths(evaluate, scaled, noise, paths, error), confidence
-
-    # ---- files ------------------------------------------------------------------------------------------------------
-
-    def _facts(self) -> dict[str, Any]:
-        return super()._facts() | {"noise_seed": self.noise_seed_}
-
-    def _restore(self, header: dict[str, Any]) -> None:
-        super()._restore(header)
-        self.noise_seed_ = validate_seed(header["noise_seed"])
+    def _read(self, outputs: np.ndarray) -> np.ndarray:
+        return self._find_probabilities(outputs)

@@ -21,11 +21,15 @@ Evaluate = Callable[[np.ndarray, SampleNoise], np.ndarray]
 
 
 class PathMeans(NamedTuple):
-    """Means (n, columns) over paths, their standard errors (n, columns), and numbers of paths (n,)."""
+    """Means (n, columns) over paths, their standard errors (n, columns), and numbers of paths (n,).
+
+    `cost` (n,) is in paths of the whole net.
+    """
 
     mean: np.ndarray
     standard_error: np.ndarray
     paths: np.ndarray
+    cost: np.ndarray
 
     def find_margin(self, confidence: float) -> np.ndarray:
         """Half the widths of the confidence intervals, by Student's distribution."""
@@ -49,11 +53,19 @@ def average_over_paths(
     counts = np.full(len(X), paths)
     while (few := counts < wanted).any():
         counts[few] *= 2
-    for count in np.unique(counts[counts > paths]).tolist():
+    return average_samples(evaluate, X, noise, counts, found)
+
+
+def average_samples(
+    evaluate: Evaluate, X: np.ndarray, noise: SampleNoise, counts: np.ndarray, pilot: PathMeans
+) -> PathMeans:
+    """Average over `counts` paths of each sample, where that of `pilot` are too few; written into `pilot`."""
+    keys = np.asarray(noise.keys)
+    for count in np.unique(counts[counts > pilot.paths]).tolist():
         rows = counts == count
-        for whole, part in zip(found, _average(evaluate, X[rows], keys[rows], noise.seed, count), strict=True):
+        for whole, part in zip(pilot, _average(evaluate, X[rows], keys[rows], noise.seed, count), strict=True):
             whole[rows] = part
-    return found
+    return pilot
 
 
 def _average(evaluate: Evaluate, X: np.ndarray, keys: np.ndarray, seed: int, paths: int) -> PathMeans:
@@ -61,7 +73,7 @@ def _average(evaluate: Evaluate, X: np.ndarray, keys: np.ndarray, seed: int, pat
     parts = [slice(i, i + at_once) for i in range(0, len(X), at_once)]
     found = [_average_few(evaluate, X[part], keys[part], seed, paths) for part in parts]
     mean, error = (np.concatenate(each) for each in zip(*found, strict=True))
-    return PathMeans(mean, error, np.full(len(X), paths))
+    return PathMeans(mean, error, np.full(len(X), paths), np.full(len(X), float(paths)))
 
 
 def _average_few(

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.ensembles.ensemble import solve_ensemble
 from stepnet.montecarlo.moments import UNIT
-from stepnet.montecarlo.path_functional import MOST_NUMBERS, PathFunctional, build_brownian, sample
+from stepnet.montecarlo.path_functional import MOST_NUMBERS, PathFunctional, draw_increments, sample
 
 PATHS_OF_A_LEVEL = 2**34
 
@@ -75,12 +74,9 @@ class Coupling:
 
     def _draw(self, functional: PathFunctional, first: int, count: int, steps: int) -> np.ndarray:
         """The increments of the paths, (paths, steps, components)."""
-        brownian = build_brownian(functional.sde, self.n_components)
-        times = np.linspace(*brownian.t_span, steps + 1)
-        paths = first + np.arange(count)
-        W = solve_ensemble(brownian, "euler_maruyama", paths=paths, steps=steps, save_at=times, workers=self.workers).y
+        dW = draw_increments(functional.sde, self.n_components, first, count, steps, self.workers)
         spare = functional.sde.n_components - self.n_components  # of entries without noise
-        return np.pad(np.diff(W, axis=1), ((0, 0), (0, 0), (0, spare)))
+        return np.pad(dW, ((0, 0), (0, 0), (0, spare)))
 
 
 class LevelSums:

@@ -12,10 +12,14 @@ import numpy as np
 from tqdm import tqdm
 
 from stepnet.errors import Interrupted, SolveFailed
+from stepnet.events import Event
+from stepnet.montecarlo.boundaries import build_exit, build_fold, fold_first, require_inside, unfold, validate_box
 from stepnet.montecarlo.estimate import Estimate
-from stepnet.montecarlo.path_averages import PathSums, QuasiSums, Sampling, Target, run_to_target
-from stepnet.montecarlo.path_functional import PathFunctional, augment, reflect
+from stepnet.montecarlo.linear_controls import BrownianEnd, linearise
+from stepnet.montecarlo.path_averages import PathSums, QuasiSums, Sampling, Sums, Target, run_to_target
+from stepnet.montecarlo.path_functional import PathFunctional, augment, reflect, require_result
 from stepnet.montecarlo.quasi import MOST_DIMENSIONS
+from stepnet.montecarlo.random_start import RandomStart, StartSums
 from stepnet.problem import MOST_PATH, SDE
 from stepnet.records import explain_arguments, validate_thread_count
 from stepnet.schemes.capabilities import needs_increments_only
@@ -23,6 +27,7 @@ from stepnet.solving.integrate import find_scheme, import_engine
 from stepnet.validation import array, check, function, instance, one_of, optional, real, whole
 
 SAMPLINGS = ("plain", "antithetic", "quasi")
+LINEAR_CONTROLS = ("brownian", "linearisation")
 MOST_REPLICATES = 1024
 DEFAULT_PATHS = 10_000
 COMPLETE = "complete"
@@ -33,6 +38,8 @@ COMPLETE = "complete"
     sde=instance(SDE, what="an `SDE`"),
     potential=optional(function),
     source=optional(function),
+    domain=optional(lambda name, value: value if isinstance(value, Event) else function(name, value)),
+    boundary=optional(function),
     steps=whole(1, 2**31),
     paths=optional(whole(2, MOST_PATH)),
     error=optional(real("(0, inf)")),
@@ -49,6 +56,9 @@ def feynman_kac(
     *,
     potential: Callable[..., Any] | None = None,
     source: Callable[..., Any] | None = None,
+    domain: Callable[..., Any] | Event | None = None,
+    boundary: Callable[..., Any] | None = None,
+    reflecting: Any = None,
     scheme: Any = None,
     steps: int = 100,
     paths: int | None = None,
@@ -76,10 +86,18 @@ def feynman_kac(
         dy = f dt + g dW; paths are counted from its `path` on.
     terminal : callable
         `terminal(y)` of one end state, returning a number.
-    x : array_like, optional
-        A start point or several, (points, *state); by default `y0`.
+    x : array_like or RandomStart, optional
+        A start point or several, (points, *state), or a distribution of start points; by default `y0`.
     potential, source : callable, optional
         V and source, `V(t, y, *args)` of one state, returning a number.
+    domain : callable or Event, optional
+        `domain(t, y, *args)`, positive inside: paths stop at their first exit, which is found between the steps by the
+        Brownian bridge, and have the value `boundary` there (Dirichlet conditions).
+    boundary : callable, optional
+        `boundary(t, y)`, returning a number; by default `terminal(y)`.
+    reflecting : (array_like, array_like), optional
+        Lower and upper ends of a box, infinite where it is open, whose faces reflect paths along their normals: the
+        derivative of u along the normal is zero there (Neumann conditions).  Of weak order one.
     scheme, workers
         As in `solve_ensemble`.
     steps : int
@@ -96,9 +114,10 @@ def feynman_kac(
         the error from independent scramblings; the number of paths is rounded up to a power of two for each of them.
     replicates : int
         Scramblings of quasi-Monte Carlo.
-    control : callable or "brownian", optional
+    control : callable, "brownian" or "linearisation", optional
         A control variable: a function of one end state with the known mean `control_mean`; "brownian" takes the
-        components of W(T) - W(t0), which removes the part of the functional that is linear in them.
+        components of W(T) - W(t0), which removes the part of the functional that is linear in them; "linearisation" the
+        end of the equation linearised about its path without noise.
     control_mean : float or array_like, optional
         The mean of the control variable, for all points or for each.
     max_paths : int
@@ -132,12 +151,18 @@ def feynman_kac(
         raise TypeError("give either `paths` or `error`, found both")
     target = Target(DEFAULT_PATHS if paths is None else paths, error, confidence, max_paths)
     scheme = find_scheme(sde, scheme, steps)
-    points, is_single = validate_points(x, sde)
-    functional = build_functional(sde, terminal, potential, source, scheme, points[0])
+    start = x if isinstance(x, RandomStart) else None
+    points, is_single = validate_points(None if start else x, sde)
+    tried = start.draw(sde.seed, sde.path, sde.y0.shape)[:1] if start else points
+    functional = build_functional(
+        sde, terminal, potential, source, scheme, tried, domain=domain, boundary=boundary, reflecting=reflecting
+    )
     with open_bar(progress) as show:
         how = Sampling(steps, workers, show)
-        if sampling == "quasi":
-            sums: PathSums | QuasiSums = _begin_quasi(functional, sde, points, how, replicates, control)
+        if start is not None:
+            sums: Sums = _begin_random_start(functional, start, how, sampling, control, control_mean)
+        elif sampling == "quasi":
+            sums = _begin_quasi(functional, sde, points, how, replicates, control)
         else:
             sums = _begin_plain(functional, sde, points, how, sampling, control, control_mean)
         with np.errstate(over="ignore", invalid="ignore"):  # of paths that explode, which are counted
@@ -164,19 +189,44 @@ def build_functional(
     potential: Callable[..., Any] | None,
     source: Callable[..., Any] | None,
     scheme: Any,
-    point: np.ndarray,
+    points: np.ndarray,
+    *,
+    domain: Any = None,
+    boundary: Callable[..., Any] | None = None,
+    reflecting: Any = None,
 ) -> PathFunctional:
-    """The functional of the paths, with its functions tried at a start point."""
-    y, t0 = point.reshape(sde.y0.shape), sde.t_span[0]
+    """The functional of the paths, with its functions tried at the first start point."""
+    shape, n = sde.y0.shape, sde.y0.size
+    y, t0 = points[0].reshape(shape), sde.t_span[0]
     for name, rate in (("potential", potential), ("source", source)):
         value = 0.0 if rate is None else rate(t0, y.copy(), *sde.args)
         if np.ndim(value) != 0 or np.asarray(value).dtype.kind not in "biuf":
             raise TypeError(f"`{name}` must return a number for one state, found {value!r:.80}")
         if not np.isfinite(value):
             raise ValueError(f"`{name}` must be finite at the start point, found {value}")
+    if boundary is not None and domain is None:
+        raise TypeError("`boundary` belongs to `domain`, which is missing")
+    if domain is not None:
+        require_inside(domain, sde, points)
+    if reflecting is not None:
+        require_result(sde.drift, "`reflecting` needs")
+        box = validate_box(reflecting, sde, points)
+        if domain is not None:
+            raise ValueError("`reflecting` and `domain` exclude each other")
+        potential, source = (fold_first(each, box, shape) for each in (potential, source))
+        fold, end, sde = build_fold(box)[0], terminal, unfold(sde, box)
+        terminal = lambda z: end(fold(z.reshape(n)).reshape(shape))
     read = import_engine().RowFunction(terminal, y, "terminal")
     added = potential is not None, source is not None
-    return PathFunctional(augment(sde, potential, source), read, sde.y0.shape, *added, scheme)
+    augmented = augment(sde, potential, source)
+    if domain is None:
+        return PathFunctional(augmented, terminal, read, shape, *added, scheme)
+    exits = build_exit(domain, shape, n)
+    value = None
+    if boundary is not None:
+        given = boundary
+        value = import_engine().RowFunction(lambda z: given(z[n], z[:n].reshape(shape)), np.append(y, t0), "boundary")
+    return PathFunctional(augmented, terminal, read, shape, *added, scheme, exits, value)
 
 
 @contextmanager
@@ -192,21 +242,20 @@ def open_bar(is_wanted: bool) -> Any:
 def _begin_plain(
     functional: PathFunctional, sde: SDE, points: np.ndarray, how: Sampling, sampling: str, control: Any, mean: Any
 ) -> PathSums:
-    functionals: tuple[PathFunctional, ...] = (functional,)
-    if sampling == "antithetic":
-        functionals = (functional, replace(functional, sde=reflect(functional.sde)))
+    functionals = _pair(functional, sampling)
     if control is None:
         if mean is not None:
             raise TypeError("`control_mean` belongs to `control`, which is missing")
         return PathSums(functionals, points, how)
     if isinstance(control, str):
-        one_of("brownian")("control", control)
+        name = one_of(*LINEAR_CONTROLS)("control", control)
         if mean is not None or sampling == "antithetic":
             raise ValueError(
-                "`control` = 'brownian' has the mean 0 and goes with plain sampling: take no `control_mean`, and "
+                f"`control` = {name!r} has the mean 0 and goes with plain sampling: take no `control_mean`, and "
                 "note that antithetic pairs already remove what is linear in W"
             )
-        return PathSums(functionals, points, how, control, np.zeros((len(points), sde.n_components)))
+        linear = BrownianEnd(sde, how.steps) if name == "brownian" else linearise(sde, points, how.steps)
+        return PathSums(functionals, points, how, linear, np.zeros((len(points), linear.number)))
     if mean is None:
         raise TypeError("`control` needs its mean, `control_mean`")
     means = array()("control_mean", mean)
@@ -216,11 +265,28 @@ def _begin_plain(
     return PathSums(functionals, points, how, read, np.broadcast_to(means, len(points)).reshape(-1, 1))
 
 
+def _pair(functional: PathFunctional, sampling: str) -> tuple[PathFunctional, ...]:
+    """The functional, and that for -W if paths come in antithetic pairs."""
+    return (functional, replace(functional, sde=reflect(functional.sde)))[: 1 + (sampling == "antithetic")]
+
+
+def _begin_random_start(
+    functional: PathFunctional, start: RandomStart, how: Sampling, sampling: str, control: Any, mean: Any
+) -> StartSums:
+    if control is not None or mean is not None:
+        raise ValueError("`control` does not go with a `RandomStart`")
+    if sampling == "quasi":
+        raise ValueError("`sampling` = 'quasi' does not go with a `RandomStart`, whose points are stratified")
+    return StartSums(_pair(functional, sampling), start, how)
+
+
 def _begin_quasi(
     functional: PathFunctional, sde: SDE, points: np.ndarray, how: Sampling, replicates: int, control: Any
 ) -> QuasiSums:
     if control is not None:
         raise ValueError("`control` does not go with `sampling` = 'quasi'")
+    if functional.exits is not None:
+        raise ValueError("`domain` does not go with `sampling` = 'quasi': exits between steps are random numbers")
     if not needs_increments_only(functional.scheme):
         raise ValueError(
             f"`sampling` = 'quasi' needs a scheme that takes increments of W only, and {functional.scheme.name} needs "
@@ -235,7 +301,7 @@ def _begin_quasi(
     return QuasiSums(functional, points, how, sde.n_components, replicates)
 
 
-def _finish(sums: PathSums | QuasiSums, target: Target, sampling: str, is_single: bool, must_check: bool) -> Estimate:
+def _finish(sums: Sums, target: Target, sampling: str, is_single: bool, must_check: bool) -> Estimate:
     began, is_interrupted = time.perf_counter(), False
     try:
         run_to_target(sums, target)
@@ -249,12 +315,12 @@ def _finish(sums: PathSums | QuasiSums, target: Target, sampling: str, is_single
     if is_interrupted:
         message = f"interrupted after {found.paths} paths"
     elif sums.exploded:
-        t0, t1 = (sums.functionals[0] if isinstance(sums, PathSums) else sums.functional).sde.t_span
+        t0, t1 = sums.functional.sde.t_span
         message = (
-            f"{sums.exploded} of {found.paths * len(sums.points)} paths became NaN or infinite between t = {t0:g} and "
+            f"{sums.exploded} of {found.paths * sums.n_points} paths became NaN or infinite between t = {t0:g} and "
             f"{t1:g}, and the estimate is that of the others; take more `steps`, or a potential that is bounded below"
         )
-    cost = found.paths * sums.how.steps * len(sums.points)
+    cost = found.paths * sums.how.steps * sums.n_points
     facts = found.paths, sums.how.steps, cost, sampling, sums.exploded, sums.rung, sums.reason
     estimate = Estimate(
         value, error, (value - half, value + half), target.confidence, *facts, time.perf_counter() - began, message

@@ -143,7 +143,7 @@ def _build_run(
     own = find_scheme(sde, scheme, steps)
     if kind == "antithetic" and not needs_increments_only(own):
         raise ValueError(f"`coupling` = 'antithetic' needs a scheme that takes increments of W only, not {own.name}")
-    functional = build_functional(sde, terminal, potential, source, own, points[0])
+    functional = build_functional(sde, terminal, potential, source, own, points)
     return MultilevelRun(Coupling(functional, points, steps, kind, sde.n_components, workers))
 
 

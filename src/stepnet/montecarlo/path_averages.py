@@ -5,20 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from stepnet.ensembles.ensemble import solve_ensemble
+from stepnet.montecarlo.linear_controls import BrownianEnd, Linearisation
 from stepnet.montecarlo.moments import UNIT, PathMoments, find_quantile
-from stepnet.montecarlo.path_functional import (
-    GROUP,
-    MOST_NUMBERS,
-    PathFunctional,
-    SampledValues,
-    build_brownian,
-    sample,
-)
+from stepnet.montecarlo.path_functional import GROUP, MOST_NUMBERS, PathFunctional, SampledValues, sample
 from stepnet.montecarlo.quasi import SobolPaths
 
 PILOT = 1024  # paths from which the variance is first estimated
@@ -63,7 +56,7 @@ def split_points(functional: PathFunctional, points: np.ndarray) -> list[slice]:
 class PathSums:
     """Running sums over paths from all points; `functionals` are one, or two with opposite noise.
 
-    `control` is a function of the end state with the means `control_means` (points, 1), or "brownian".
+    `control` is a function of the end state, or linear in W; its means are `control_means` (points, number).
     """
 
     functionals: tuple[PathFunctional, ...]
@@ -75,10 +68,24 @@ class PathSums:
     reason: str = ""
     done: int = 0
     moments: PathMoments = field(init=False)
+    power: float = 2.0  # the paths that an error needs grow like error^-power
 
     def __post_init__(self) -> None:
         n_controls = 0 if self.control_means is None else self.control_means.shape[1]
         self.moments = PathMoments(len(self.points), n_controls)
+
+    @property
+    def n_points(self) -> int:
+        return len(self.points)
+
+    @property
+    def functional(self) -> PathFunctional:
+        return self.functionals[0]
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the control is a function of W, not of the end state."""
+        return isinstance(self.control, (BrownianEnd, Linearisation))
 
     @property
     def exploded(self) -> int:
@@ -94,6 +101,8 @@ class PathSums:
         last = -(-paths // self.per_sample)
         parts = split_points(self.functionals[0], self.points)
         numbers = self.functionals[0].size * (parts[0].stop - parts[0].start)
+        if self.is_linear:
+            numbers = max(numbers, self.control.entries)
         block = max(UNIT, MOST_NUMBERS // numbers // UNIT * UNIT)
         while self.done < last:
             count = min(block, last - self.done)
@@ -103,26 +112,21 @@ class PathSums:
             self.done += count
 
     def _add(self, part: slice, count: int) -> None:
-        first, own = self.functionals[0].sde.path + self.done, self.control if callable(self.control) else None
+        first, own = self.functionals[0].sde.path + self.done, None if self.is_linear else self.control
         found = [
             sample(each, self.points[part], first, count, self.how.steps, self.how.workers, control=own)
             for each in self.functionals
         ]
         self.rung, self.reason = found[0].rung, found[0].reason
         values = np.mean([each.values for each in found], axis=0)
-        self.moments.add(part, values, self._find_controls(found, first, count))
+        self.moments.add(part, values, self._find_controls(found, part, first, count))
 
-    def _find_controls(self, found: list[SampledValues], first: int, count: int) -> np.ndarray | None:
+    def _find_controls(self, found: list[SampledValues], part: slice, first: int, count: int) -> np.ndarray | None:
         if self.control_means is None:
             return None
-        if callable(self.control):
-            return np.mean([each.controls for each in found if each.controls is not None], axis=0)[:, :, None]
-        m = self.control_means.shape[1]
-        paths = first + np.arange(count)
-        ends = solve_ensemble(
-            build_brownian(self.functionals[0].sde, m), "euler_maruyama", paths=paths, steps=self.how.steps
-        ).y[:, 0]
-        return np.broadcast_to(ends, (len(found[0].values), count, m))
+        if self.is_linear:
+            return np.asarray(self.control.evaluate(part, first, count))
+        return np.mean([each.controls for each in found if each.controls is not None], axis=0)[:, :, None]
 
     def average(self, confidence: float) -> Average:
         """What is known so far."""
@@ -155,6 +159,11 @@ class QuasiSums:
     done: int = 0
     sums: list[PathMoments] = field(init=False)
     sequences: list[SobolPaths] = field(init=False)
+    power: float = 1.0  # a sequence is doubled until it suffices
+
+    @property
+    def n_points(self) -> int:
+        return len(self.points)
 
     def __post_init__(self) -> None:
         t0, t1 = self.functional.sde.t_span
@@ -208,7 +217,28 @@ class QuasiSums:
         return self.replicates << (each - 1).bit_length()
 
 
-def run_to_target(sums: PathSums | QuasiSums, target: Target) -> None:
+class Sums(Protocol):
+    """Running sums that give an estimate for each start point."""
+
+    rung: str
+    reason: str
+    how: Sampling
+    power: float
+
+    @property
+    def functional(self) -> PathFunctional: ...
+    @property
+    def n_points(self) -> int: ...
+    @property
+    def exploded(self) -> int: ...
+    @property
+    def is_usable(self) -> bool: ...
+    def extend(self, paths: int) -> None: ...
+    def average(self, confidence: float) -> Average: ...
+    def round_up(self, paths: float) -> int: ...
+
+
+def run_to_target(sums: Sums, target: Target) -> None:
     """Run the paths that are asked for; with a target error a pilot first, then as many as its variance asks for."""
     if target.error is None:
         sums.extend(target.paths)
@@ -220,17 +250,16 @@ def run_to_target(sums: PathSums | QuasiSums, target: Target) -> None:
         ratio = float(np.max(found.half_width)) / error
         if not ratio > 1.0 or sums.exploded:
             return
-        power = 2.0 if isinstance(sums, PathSums) else 1.0  # a sequence is doubled until it suffices
-        wanted = sums.round_up(max(SAFETY * found.paths * ratio**power, found.paths + 1))
+        wanted = sums.round_up(max(SAFETY * found.paths * ratio**sums.power, found.paths + 1))
         if isinstance(sums, QuasiSums):
             wanted = 2 * found.paths
         if wanted > target.max_paths:
             _refuse(sums, found, ratio, target, time.perf_counter() - began)
 
 
-def _refuse(sums: PathSums | QuasiSums, found: Average, ratio: float, target: Target, seconds: float) -> None:
+def _refuse(sums: Sums, found: Average, ratio: float, target: Target, seconds: float) -> None:
     needed = found.paths * ratio**2
-    cost = needed * len(sums.points) * sums.how.steps
+    cost = needed * sums.n_points * sums.how.steps
     raise ValueError(
         f"`error` = {target.error:g} would take about {needed:.2g} paths from each start point, {cost:.2g} steps and "
         f"{seconds * needed / found.paths:.2g} seconds in all, and `max_paths` is {target.max_paths:g}; {found.paths} "

@@ -4,7 +4,8 @@ For a potential V, a source s and a terminal function u_T it is
 
     exp(Z(T)) u_T(y(T)) + S(T),   dZ = -V(t, y) dt,   dS = exp(Z) s(t, y) dt,
 
-so that Z and S are two more entries of the state, and every stochastic scheme applies.
+so that Z and S are two more entries of the state, and every stochastic scheme applies.  A path that leaves a domain
+stops there, and the value at the boundary takes the place of the terminal function.
 """
 
 from __future__ import annotations
@@ -17,19 +18,21 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.ensembles.ensemble import solve_ensemble
+from stepnet.ensembles.ensemble import EnsembleSolution, solve_ensemble
+from stepnet.events import Event
 from stepnet.problem import SDE
 from stepnet.solution import Status
 
 GROUP = 16  # consecutive paths that share their draws in the kernels
 MOST_NUMBERS = 2**19  # in the states of a block of paths
+VALID = (Status.COMPLETED, Status.EVENT)
 
 
 def augment(sde: SDE, potential: Callable[..., Any] | None, source: Callable[..., Any] | None) -> SDE:
     """The equation with entries for the integrals of potential and source; itself if there are none."""
     if potential is None and source is None:
         return sde
-    _require_result(sde.drift)
+    require_result(sde.drift, "`potential` and `source` need")
     f, g, shape, n = sde.drift, sde.diffusion, sde.y0.shape, sde.y0.size
     n_added = (potential is not None) + (source is not None)
     n_columns = 0 if sde.diffusion_shape == shape else sde.diffusion_shape[-1]
@@ -54,13 +57,12 @@ def augment(sde: SDE, potential: Callable[..., Any] | None, source: Callable[...
     return replace(sde, drift=drift, diffusion=diffusion, y0=y0)
 
 
-def _require_result(drift: Callable[..., Any]) -> None:
+def require_result(drift: Callable[..., Any], who: str) -> None:
     """Refuse functions that cannot be called in Python, or that fill their result in place."""
     names = list(signature(drift).parameters) if callable(drift) else []
     if not callable(drift) or (len(names) > 2 and names[2] in ("dy", "out")):
         raise TypeError(
-            "`potential` and `source` need a `drift(t, y, *args)` that is a Python function and returns its result, "
-            f"found {drift!r:.60}"
+            f"{who} a `drift(t, y, *args)` that is a Python function and returns its result, found {drift!r:.60}"
         )
 
 
@@ -87,16 +89,27 @@ def build_brownian(sde: SDE, m: int) -> SDE:
     return replace(sde, drift=rest, diffusion=drive, y0=np.zeros(m), **changes)
 
 
+def draw_increments(sde: SDE, m: int, first: int, count: int, steps: int, workers: int | None = None) -> np.ndarray:
+    """The increments of the first `m` components of Brownian paths over equal steps, (paths, steps, components)."""
+    brownian = build_brownian(sde, m)
+    times, paths = np.linspace(*brownian.t_span, steps + 1), first + np.arange(count)
+    W = solve_ensemble(brownian, "euler_maruyama", paths=paths, steps=steps, save_at=times, workers=workers).y
+    return np.diff(W, axis=1)
+
+
 @dataclass(frozen=True)
 class PathFunctional:
-    """The functional of the paths of an equation: `terminal` of the end state, weighted by the added entries."""
+    """The functional of the paths of an equation: `end` of the end state, weighted by the added entries."""
 
     sde: SDE
+    end: Callable[..., Any]
     terminal: Any
     shape: tuple[int, ...]
     has_potential: bool
     has_source: bool
     scheme: Any
+    exits: Event | None = None
+    boundary: Any = None
 
     @property
     def n(self) -> int:
@@ -108,13 +121,19 @@ class PathFunctional:
         """Entries of the state."""
         return self.n + self.has_potential + self.has_source
 
-    def read_out(self, states: np.ndarray) -> np.ndarray:
-        """The values for flat end states (paths, entries)."""
+    def read_out(self, found: EnsembleSolution) -> np.ndarray:
+        """The values of paths, NaN for those that exploded."""
+        states = found.y.reshape(len(found.y), -1)
         values = self.terminal(states[:, : self.n])
+        if self.boundary is not None:
+            left = np.array([status is Status.EVENT for status in found.status])
+            values[left] = self.boundary(np.column_stack((states[left, : self.n], found.t_end[left])))
         if self.has_potential:
             values = np.exp(states[:, self.n]) * values
         if self.has_source:
             values = values + states[:, -1]
+        if found.status != (Status.COMPLETED,) * len(states):
+            values[[status not in VALID for status in found.status]] = np.nan
         return values
 
     def extend(self, points: np.ndarray) -> np.ndarray:
@@ -161,16 +180,15 @@ def sample(
         paths=members,
         increments=increments,
         steps=steps,
+        events=functional.exits if functional.exits is not None else (),
         workers=workers,
     )
-    states = found.y.reshape(len(members), -1)
-    values = functional.read_out(states)
-    if found.status != (Status.COMPLETED,) * len(members):
-        values[[status is not Status.COMPLETED for status in found.status]] = np.nan
+    values = functional.read_out(found)
 
     def order(numbers: np.ndarray) -> np.ndarray:
         ordered = numbers.reshape(n_groups, n_points, GROUP).transpose(1, 0, 2).reshape(n_points, n_groups * GROUP)
         return np.ascontiguousarray(ordered[:, :count])
 
+    states = found.y.reshape(len(members), -1)
     controls = None if control is None else order(control(states[:, : functional.n]))
     return SampledValues(order(values), controls, found.rung, found.reason)

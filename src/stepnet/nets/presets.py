@@ -123,7 +123,7 @@ def compose_net(
     >>> nets.compose_net(fields.residual(fields.dense(4)), "rk4", 5, inputs=2, outputs=1)([[1.0, 2.0]]).shape
     (1, 1)
     """
-    field = field if diffusion is None else field.with_diffusion(_build_diffusion(diffusion))
+    field = field if diffusion is None else field.with_diffusion(build_diffusion(diffusion))
     block = Block(field, scheme, steps, length, _build_depth(steps, degree, controls))
     width = field.width if opening_width is None else opening_width
     design = Design(
@@ -133,7 +133,8 @@ def compose_net(
     return Net(design, **options)
 
 
-def _build_diffusion(diffusion: Diffusion | float) -> Diffusion:
+def build_diffusion(diffusion: Diffusion | float) -> Diffusion:
+    """The record of a diffusion; a number is its constant standard deviation over unit time."""
     if isinstance(diffusion, Diffusion):
         return diffusion
     return fields.diffusion.constant(validate_number("diffusion", diffusion, "[0, inf)"))

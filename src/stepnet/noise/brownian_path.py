@@ -124,10 +124,11 @@ class BrownianPath:
             Of the shape of the intervals, with components as the last axis.
         """
         a, b = _broadcast_times(a, b)
-        if np.any(b < a):
+        if (b < a).any():
             raise ValueError("`b` must not be before `a`: increments are defined forward in time")
-        ends = self.grid.locate(a.ravel(), "a"), self.grid.locate(b.ravel(), "b")
-        W, H = self._evaluate(*ends)
+        self.grid.require_inside(a, "a"), self.grid.require_inside(b, "b")
+        both = self.grid.place(np.concatenate((a.ravel(), b.ravel())))
+        W, H = self._evaluate(*(Positions(*(x[part] for x in both)) for part in (slice(a.size), slice(a.size, None))))
         shape = *a.shape, self.dimension
         return W.reshape(shape), H.reshape(shape)
 
@@ -235,6 +236,8 @@ def brownian(
 
 def _broadcast_times(a: ArrayLike, b: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     a, b = (np.asarray(validation.array()(name, each), np.float64) for name, each in (("a", a), ("b", b)))
+    if a.shape == b.shape:
+        return a, b
     try:
         shape = np.broadcast_shapes(a.shape, b.shape)
     except ValueError:

@@ -85,16 +85,25 @@ class NoiseGrid:
         Errors call the times by `name`.
         """
         t = validation.array()(name, times).astype(np.float64)
+        self.require_inside(t, name)
+        return self.place(t)
+
+    def require_inside(self, t: np.ndarray, name: str) -> None:
+        """Refuse times outside the interval, by more than a few units in the last place."""
         t0, t1 = self.t_span
         tolerance = _tolerate(t0, t1)
         is_inside = (t >= t0 - tolerance) & (t <= t1 + tolerance)
-        if not np.all(is_inside):
+        if not is_inside.all():
             found = np.ravel(t)[np.argmin(np.ravel(is_inside))]
             raise ValueError(f"`{name}` must be within the interval [{t0:g}, {t1:g}] of the path, found {found:g}")
+
+    def place(self, t: np.ndarray) -> Positions:
+        """The positions of times within the interval."""
+        t0, t1 = self.t_span
         n = self.cells * self.leaves
-        x = np.clip((t - t0) / (t1 - t0) * n, 0.0, n)
+        x = np.minimum(np.maximum((t - t0) / (t1 - t0) * n, 0.0), n)
         nearest = np.rint(x)
-        is_near = np.abs(x - nearest) <= 2.0 * tolerance / (t1 - t0) * n
+        is_near = np.abs(x - nearest) <= 2.0 * _tolerate(t0, t1) / (t1 - t0) * n
         whole = np.where(is_near, nearest, np.floor(x))
         index = whole.astype(np.int64)
         return Positions(index >> self.levels, index & (self.leaves - 1), np.where(is_near, 0.0, x - whole))

@@ -290,6 +290,30 @@ class Upwind:
                 parts.append(sparse.diags_array(values) @ along)
         return sum(parts).tocsr()
 
+    def find_axis_weights(self, axis: int, side: int) -> tuple[tuple[int, ...], tuple[float, ...], AxisExtension]:
+        """The offsets, weights and ghost values of a difference along an axis.
+
+        Parameters
+        ----------
+        axis, side : int
+            Which axis, and the difference for positive (0) or negative (1) velocities.
+
+        Returns
+        -------
+        tuple
+            Offsets, weights divided by the spacing, and the extension.
+
+        Examples
+        --------
+        >>> from stepnet.operators import Grid, Upwind
+        >>> Upwind(Grid(4, 0.0, 4.0), 1).find_axis_weights(0, 0)[:2]
+        ((-1, 0), (-1.0, 1.0))
+        """
+        axis = validation.whole(0, self.grid.ndim - 1)("axis", axis)
+        side = validation.whole(0, 1)("side", side)
+        stencil, spacing = self.stencils[side], self.grid.spacing[axis]
+        return stencil.offsets, tuple(weight / spacing for weight in stencil.weights), self.extensions[axis][side]
+
     def find_axis_matrix(self, axis: int, side: int) -> np.ndarray:
         """The difference along an axis for positive (side 0) or negative (side 1) velocities, as a dense matrix.
 

@@ -1,18 +1,21 @@
-"""Figures of stability: regions and order stars of schemes, mean-square regions."""
+"""Figures of stability: regions and order stars of schemes, spectra in a region, mean-square regions, reports."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 from stepnet.plots.axes import OPTIONAL_AXES, choose_axes
 from stepnet.plots.trajectories import COLOURS
 from stepnet.schemes.stability_grids import is_for_oscillators
 from stepnet.stability.arguments import any_scheme, deterministic_scheme
+from stepnet.stability.jacobian_spectra import JacobianSpectra
 from stepnet.stability.mean_square import mean_square_region
 from stepnet.stability.regions import region
-from stepnet.validation import check, optional, real, sequence
+from stepnet.stability.scheme_report import report
+from stepnet.validation import array, check, optional, real, sequence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -159,6 +162,111 @@ def mean_square_stability(*schemes: Any, axes: Axes | None = None) -> Axes:
     axes.set(xlabel="h lambda", ylabel="h mu^2", xlim=(p[0], p[-1]), ylim=(q[0], q[-1]))
     axes.axvline(0, color="grey", lw=0.4)
     _place_legend(axes, len(axes.get_legend_handles_labels()[1]))
+    return axes
+
+
+def _points(name: str, value: Any) -> np.ndarray:
+    """Numbers z of the plane, from spectra or an array."""
+    if isinstance(value, JacobianSpectra):
+        return value.z.ravel()
+    found = np.asarray(value)
+    if found.dtype.kind == "c":
+        return found.ravel()
+    return array()(name, value).astype(complex).ravel()
+
+
+@check(scheme=deterministic_scheme, z=_points, axes=OPTIONAL_AXES)
+def spectrum_in_region(scheme: Any, z: Any, axes: Axes | None = None, *, colours: Any = None) -> Axes:
+    """Draw points z = h lambda, such as spectra along a solution, in the stability region of a scheme.
+
+    Parameters
+    ----------
+    scheme : str, scheme or Butcher
+        Points of schemes for second-order problems belong on the imaginary axis, z = i h omega.
+    z : JacobianSpectra or array_like of complex numbers
+    axes : matplotlib Axes, optional
+        The current ones by default.
+    colours : array_like, optional
+        A number for each of the points, such as its time or layer, or one colour for all.
+
+    Returns
+    -------
+    matplotlib Axes
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> swing = sn.ODE(lambda t, y: [y[1], -y[0] - 3 * y[1]], [1.0, 0.0], (0.0, 5.0))
+    >>> axes = sn.plots.spectrum_in_region("rk4", sn.stability.spectra(swing, "rk4", steps=10))
+    """
+    axes, finite = choose_axes(axes), np.isfinite(z)
+    found = region(scheme, resolution=2)
+    x, y = (np.append(each[finite], 0.0) if finite.any() else np.zeros(1) for each in (z.real, z.imag))
+    low, high, top = _join_windows([found], None)
+    low, high, top = min(low, 1.1 * x.min()), max(high, 1.1 * x.max()), max(top, 1.1 * np.abs(y).max())
+    window = np.linspace(low, high, 400), np.linspace(-top, top, 401)
+    if is_for_oscillators(scheme):
+        limit = float(np.abs(found.boundary).max())
+        axes.plot([0, 0], [-limit, limit], color=COLOURS[0], lw=4, alpha=0.4, solid_capstyle="butt", zorder=0)
+    else:
+        size = region(scheme, real=window[0], imaginary=window[1]).amplification
+        axes.contourf(*window, size, levels=[-1.0, 1.0], colors=[COLOURS[0]], alpha=LIGHT)
+        axes.contour(*window, size, levels=[1.0], colors=[COLOURS[0]], linewidths=1.0)
+    shown: dict[str, Any] = {"color": COLOURS[1]} if colours is None else {"c": colours, "cmap": "viridis"}
+    axes.scatter(z.real, z.imag, s=6, lw=0, zorder=3, **shown)
+    _draw_plane(axes, (low, high), (-top, top))
+    axes.set_title(found.name)
+    return axes
+
+
+@check(scheme=deterministic_scheme)
+def scheme_report(scheme: Any, axes: Any = None) -> Any:
+    """Draw the report of a scheme: its region, its order star, the growth of a step along both axes, its properties.
+
+    Parameters
+    ----------
+    scheme : str, scheme or Butcher
+    axes : sequence of four matplotlib Axes, optional
+        By default in a row of a new figure.
+
+    Returns
+    -------
+    array of matplotlib Axes
+
+    Examples
+    --------
+    >>> import stepnet as sn
+    >>> [axes.get_title() for axes in sn.plots.scheme_report("rk4")]
+    ['stability region', 'order star', '|R| on the axes', 'rk4']
+    """
+    if axes is None:
+        axes = plt.figure(figsize=(13.0, 3.6), layout="constrained").subplots(1, 4)
+    axes = np.atleast_1d(np.asarray(axes, object)).ravel()
+    if len(axes) != 4:
+        raise ValueError(f"`axes` must be four, found {len(axes)}")
+    for each in axes:
+        OPTIONAL_AXES("axes", each)
+    found = report(scheme)
+    stability_region(scheme, axes=axes[0])
+    if is_for_oscillators(scheme):
+        axes[1].axis("off")
+    else:
+        order_star(scheme, axes[1])
+    axes[0].set_title("stability region")
+    axes[0].legend().remove()
+    axes[1].set_title("order star")
+    limits = [x for x in (found.real_limit, found.imaginary_limit) if np.isfinite(x) and x > 0]
+    x = np.linspace(0.0, 1.3 * max(limits, default=4.0), 400)
+    if not is_for_oscillators(scheme):
+        axes[2].plot(x, region(scheme, real=-x[::-1], imaginary=[0.0]).amplification[0, ::-1], label="|R(-x)|")
+    axes[2].plot(x, region(scheme, real=[0.0], imaginary=x).amplification[:, 0], label="|R(ix)|")
+    axes[2].axhline(1.0, color="grey", lw=0.4)
+    axes[2].set(xlabel="x", ylim=(0.0, 2.0), title="|R| on the axes")
+    axes[2].legend(fontsize="small")
+    axes[3].axis("off")
+    lines = [line for line in str(found).splitlines()[1:] if not line.strip().startswith(("reference", "numerator"))]
+    axes[3].text(0.0, 1.0, "\n".join(line[:58] for line in lines), family="monospace", fontsize=5.5, va="top")
+    axes[3].set_title(found.name)
     return axes
 
 

@@ -11,11 +11,12 @@ import numpy as np
 from cycler import cycler
 
 from stepnet.plots.axes import OPTIONAL_AXES, choose_axes, validate_entry_pair
+from stepnet.plots.class_colours import CLASSES
 from stepnet.records import explain_passed_arguments
 from stepnet.solution import Solution
 from stepnet.validation import array, check, function, instance
 
-COLOURS = ("#1b5e8c", "#c8553d", "#3a7d44", "#7b4b94", "#b8860b", "#555555")
+COLOURS = tuple(CLASSES[k] for k in (0, 1, 2, 6, 4, 8))  # as far apart as possible for colour-blind readers
 
 
 @contextmanager

@@ -9,8 +9,11 @@ from typing import Any
 
 from stepnet.problem import ProblemForm
 from stepnet.schemes.conditions import is_pair, tableau_of
+from stepnet.schemes.imex import AdditiveRK
+from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.langevin import LangevinSplitting, StochasticVerlet
 from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.rosenbrock import Rosenbrock
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.step_program import build_scheme_program
 from stepnet.schemes.stochastic import ReversibleHeun, StochasticRK, TamedEuler
@@ -43,6 +46,8 @@ def find_refusal(scheme: Any, form: ProblemForm, single: str = "an `ODE`") -> st
             return f"{scheme.name} needs dq(t, p) and dp(t, q); a problem with separable=False has none"
         if scheme.nystrom and form is not ProblemForm.SECOND:
             return f"{scheme.name} keeps its order only for q'' = a(t, q); use `SecondOrder`"
+    if isinstance(scheme, AdditiveRK) and form is not ProblemForm.SUM:
+        return f"{scheme.name} treats one part of a sum explicitly and the other implicitly; use `Split`"
     if find_derivative_order(scheme) == 2 and form is not ProblemForm.SECOND:
         return f"{scheme.name} integrates q'' = a(t, q); use `SecondOrder`"
     return None
@@ -104,6 +109,16 @@ def find_derivative_order(scheme: Any) -> int:
 
 
 # ---- steps ----------------------------------------------------------------------------------------------------------
+
+
+def is_implicit(scheme: Any) -> bool:
+    """Whether a step solves systems of equations."""
+    return isinstance(scheme, (ImplicitRK, Rosenbrock, AdditiveRK))
+
+
+def needs_second_derivatives(scheme: Any) -> bool:
+    """Whether the derivative of a step contains second derivatives of the right-hand side."""
+    return isinstance(scheme, Rosenbrock)
 
 
 def is_adaptive(scheme: Any) -> bool:
@@ -181,8 +196,10 @@ def count_state_rows(scheme: Any, form: ProblemForm) -> int:
 def admits_lanes(scheme: Any, form: ProblemForm, is_fixed: bool) -> bool:
     """Whether members of an ensemble run in SIMD lanes: adaptive pairs with separate steps, others in lockstep.
 
-    Three-term recursions would lose accuracy if written as the sums of generated steps.
+    Three-term recursions would lose accuracy if written as the sums of generated steps; implicit steps solve systems.
     """
+    if is_implicit(scheme):
+        return False
     return accepts(scheme, form) and (not isinstance(scheme, StabilisedRK) if is_fixed else is_adaptive(scheme))
 
 

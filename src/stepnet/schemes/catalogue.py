@@ -9,10 +9,23 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import UnknownName
-from stepnet.schemes import conditions, explicit, langevin, low_storage, multistep, stabilised, symplectic, weak
+from stepnet.schemes import (
+    conditions,
+    explicit,
+    implicit,
+    langevin,
+    low_storage,
+    multistep,
+    rosenbrock,
+    stabilised,
+    symplectic,
+    weak,
+)
 from stepnet.schemes import stochastic as stochastic_schemes
+from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.langevin import LangevinSplitting, StochasticVerlet
 from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.rosenbrock import Rosenbrock
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.stochastic import ReversibleHeun, StochasticRK, TamedEuler
 from stepnet.schemes.tableau import ExplicitRK, LowStorageRK, StabilisedRK
@@ -21,9 +34,14 @@ from stepnet.validation import check, validate_flag
 
 STOCHASTIC = (StochasticRK, WeakRK, TamedEuler, ReversibleHeun)
 LANGEVIN = (LangevinSplitting, StochasticVerlet)
-RECORDS = (ExplicitRK, LowStorageRK, StabilisedRK, Splitting, Multistep)
-FAMILIES = {"rkc1": stabilised.rkc1, "rkc2": stabilised.rkc2, "rkl1": stabilised.rkl1, "rkl2": stabilised.rkl2}
-DEFAULT_STAGES = 10
+RECORDS = (ExplicitRK, LowStorageRK, StabilisedRK, Splitting, Multistep, ImplicitRK, Rosenbrock)
+FAMILIES = {
+    "rkc1": stabilised.rkc1, "rkc2": stabilised.rkc2, "rkl1": stabilised.rkl1, "rkl2": stabilised.rkl2,
+    "gauss": implicit.gauss, "radau_iia": implicit.radau_iia, "lobatto_iiia": implicit.lobatto_iiia,
+    "lobatto_iiib": implicit.lobatto_iiib, "lobatto_iiic": implicit.lobatto_iiic,
+}  # fmt: skip
+DEFAULT_STAGES = 10  # of the stabilised families
+DEFAULT_COLLOCATION_STAGES = 3
 
 PROPERTIES = {
     "order": lambda scheme: scheme.order,
@@ -43,7 +61,7 @@ PROPERTIES = {
 
 @cache
 def _constants() -> dict[str, Any]:
-    modules = (explicit, low_storage, symplectic, multistep)
+    modules = (explicit, low_storage, symplectic, multistep, implicit, rosenbrock)
     found = (value for module in modules for value in vars(module).values() if isinstance(value, RECORDS))
     return {scheme.name: scheme for scheme in found}
 
@@ -60,13 +78,19 @@ def _langevin_constants() -> dict[str, Any]:
     return {value.name: value for value in vars(langevin).values() if isinstance(value, LANGEVIN)}
 
 
+@cache
+def _all_constants() -> dict[str, Any]:
+    return _constants() | _stochastic_constants() | _langevin_constants()
+
+
 def is_scheme(value: Any) -> bool:
     """Whether a value is the record of a scheme."""
     return isinstance(value, (*RECORDS, *STOCHASTIC, *LANGEVIN))
 
 
 def get(name: Any, stages: int | None = None) -> Any:
-    """The scheme of this name; `stages` goes with the stabilised families (rkc1, rkc2, rkl1, rkl2; 10 by default).
+    """The scheme of this name; `stages` goes with families: rkc1, rkc2, rkl1, rkl2 (10 by default), and gauss,
+    radau_iia, lobatto_iiia, lobatto_iiib, lobatto_iiic (3 by default).
 
     "rkl2(20)" means the same as `get("rkl2", stages=20)`; a scheme is returned unchanged.
 
@@ -75,7 +99,7 @@ def get(name: Any, stages: int | None = None) -> Any:
     name
         A name, or a scheme.
     stages : int, optional
-        Number of stages of a stabilised scheme.
+        Number of stages of a scheme of a family.
 
     Returns
     -------
@@ -94,8 +118,9 @@ def get(name: Any, stages: int | None = None) -> Any:
         if number is not None and stages is None:
             stages = number
         if key in FAMILIES:
-            return FAMILIES[key](DEFAULT_STAGES if stages is None else stages)
-        known = _constants() | _stochastic_constants() | _langevin_constants()
+            default = DEFAULT_STAGES if key.startswith("rk") else DEFAULT_COLLOCATION_STAGES
+            return FAMILIES[key](default if stages is None else stages)
+        known = _all_constants()
         if key not in known:
             raise UnknownName("scheme", name, [*names(), *names(stochastic=True), *names(langevin=True)])
         found = known[key]

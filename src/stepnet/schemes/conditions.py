@@ -13,24 +13,31 @@ from typing import Any
 import numpy as np
 from numpy.polynomial import Polynomial
 
+from stepnet.schemes.imex import AdditiveRK
+from stepnet.schemes.implicit import ImplicitRK, extend_by_start
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.order import (
     HIGHEST,
     TOLERANCE,
     Conditions,
+    additive_defect,
     find_attained,
+    find_simplified_order,
     multistep_defect,
     partitioned_defect,
     runge_kutta_defect,
 )
+from stepnet.schemes.rosenbrock import Rosenbrock
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.tableau import Butcher, ExplicitRK, LowStorageRK, StabilisedRK
 from stepnet.schemes.trees import density, symmetry, trees
 from stepnet.validation import check, instance
 
-Scheme = ExplicitRK | LowStorageRK | StabilisedRK | Splitting | Multistep
+Scheme = ExplicitRK | LowStorageRK | StabilisedRK | Splitting | Multistep | ImplicitRK | Rosenbrock | AdditiveRK
 
-FAMILIES = (ExplicitRK, LowStorageRK, StabilisedRK, Splitting, Multistep, Butcher)
+FAMILIES = (
+    ExplicitRK, LowStorageRK, StabilisedRK, Splitting, Multistep, ImplicitRK, Rosenbrock, AdditiveRK, Butcher,
+)  # fmt: skip
 A_SCHEME = instance(*FAMILIES, what="a scheme such as `schemes.get('rk4')`, or a `Butcher` tableau")
 check_scheme = check(scheme=A_SCHEME)
 
@@ -83,7 +90,7 @@ def _complex_numbers(name: str, value: Any) -> np.ndarray:
 
 @check_scheme
 def tableau_of(scheme: Any) -> Butcher | None:
-    """The Butcher tableau of a Runge-Kutta scheme in any form; None for splitting and multistep schemes.
+    """The Butcher tableau of a Runge-Kutta scheme in any form; None for other schemes.
 
     Parameters
     ----------
@@ -101,6 +108,16 @@ def tableau_of(scheme: Any) -> Butcher | None:
     array([0. , 0.5, 0.5, 1. ])
     """
     return scheme if isinstance(scheme, Butcher) else getattr(scheme, "butcher", None)
+
+
+def _linear_tableau(scheme: Any) -> Butcher | None:
+    """The Runge-Kutta scheme that takes the same steps on y' = lambda y.
+
+    For Rosenbrock schemes its matrix is alpha + gamma; of additive schemes it is the implicit one.
+    """
+    if isinstance(scheme, Rosenbrock):
+        return scheme.linear
+    return scheme.implicit_table if isinstance(scheme, AdditiveRK) else tableau_of(scheme)
 
 
 # ---- order ----------------------------------------------------------------------------------------------------------
@@ -128,7 +145,12 @@ def order(scheme: Any) -> int:
     table = tableau_of(scheme)
     if table is not None:
         rounding = scheme.rounding if isinstance(scheme, StabilisedRK) else TOLERANCE
-        return _weights_order(Conditions(table.A), table.b, rounding)
+        found = _weights_order(Conditions(table.A), table.b, rounding)
+        return max(found, find_simplified_order(*table)) if found == HIGHEST else found
+    if isinstance(scheme, Rosenbrock):
+        return _weights_order(scheme.conditions, scheme.arrays.b)
+    if isinstance(scheme, AdditiveRK):
+        return find_attained(lambda p: additive_defect(*scheme.coupled, p), highest=scheme.order + 1)
     if isinstance(scheme, Splitting):
         b, _, b_hat, _ = scheme.tableaux
         return find_attained(lambda p: partitioned_defect(scheme.conditions, b, b_hat, p, scheme.nystrom))
@@ -157,7 +179,13 @@ def embedded_orders(scheme: Any) -> tuple[int, ...]:
     """
     if not is_pair(scheme):
         return ()
-    conditions = Conditions(scheme.butcher.A)
+    if isinstance(scheme, ImplicitRK):
+        table = extend_by_start(scheme)
+        return (_weights_order(Conditions(table.A), table.b),)
+    if isinstance(scheme, AdditiveRK):
+        matrices, hats = scheme.coupled[0], [np.array(hat.b) for hat in scheme.embedded]
+        return (find_attained(lambda p: additive_defect(matrices, hats, p), highest=scheme.order + 1),)
+    conditions = scheme.conditions if isinstance(scheme, Rosenbrock) else Conditions(scheme.butcher.A)
     return tuple(_weights_order(conditions, np.array(hat.b)) for hat in scheme.embedded)
 
 
@@ -198,7 +226,7 @@ def error_constant(scheme: Any) -> float:
     """Size of the principal error: 2-norm over the trees of order p + 1 of (Phi - 1/gamma) / sigma.
 
     For multistep schemes C_{p+1} of Hairer, Norsett & Wanner I, III.2; NaN for splitting schemes, whose error consists
-    of commutators.
+    of commutators, for additive ones, whose error depends on the parts, and above order 9.
 
     Parameters
     ----------
@@ -215,13 +243,18 @@ def error_constant(scheme: Any) -> float:
     >>> conditions.error_constant(get("euler"))
     0.5
     """
-    table = tableau_of(scheme)
+    table = scheme.linear if isinstance(scheme, Rosenbrock) else tableau_of(scheme)
     if table is not None:
-        conditions = Conditions(table.A)
-        shapes = trees(_weights_order(conditions, table.b) + 1)
-        values = [(table.b @ conditions.stage_weights(tree) - 1 / density(tree)) / symmetry(tree) for tree in shapes]
+        conditions = scheme.conditions if isinstance(scheme, Rosenbrock) else Conditions(table.A)
+        attained = order(scheme)
+        if attained > HIGHEST:  # there are too many trees
+            return float("nan")
+        values = [
+            (table.b @ conditions.stage_weights(tree) - 1 / density(tree)) / symmetry(tree)
+            for tree in trees(attained + 1)
+        ]
         return float(np.linalg.norm(values))
-    if isinstance(scheme, Splitting):
+    if isinstance(scheme, (Splitting, AdditiveRK)):
         return float("nan")
     m = order(scheme) + scheme.derivative
     alpha_terms = np.array(scheme.alpha) * (-1.0 - np.arange(len(scheme.alpha))) ** m
@@ -253,7 +286,7 @@ def is_explicit(scheme: Any) -> bool:
     >>> conditions.is_explicit(get("rk4"))
     True
     """
-    table = tableau_of(scheme)
+    table = _linear_tableau(scheme)
     return table is None or not np.any(np.triu(table.A))
 
 
@@ -321,8 +354,8 @@ def is_stiffly_accurate(scheme: Any) -> bool:
     >>> conditions.is_stiffly_accurate(get("dopri5"))
     True
     """
-    table = tableau_of(scheme)
-    return table is not None and bool(np.array_equal(table.A[-1], table.b))
+    table = _linear_tableau(scheme)
+    return table is not None and bool(np.allclose(table.A[-1], table.b, rtol=0, atol=ROUNDING))
 
 
 @check_scheme
@@ -401,6 +434,8 @@ def is_symmetric(scheme: Any) -> bool:
         flows = scheme.sequence()
         forward, backward = np.array(flows), np.array(flows[::-1])
         return bool(np.allclose(forward, backward, rtol=0, atol=ROUNDING))
+    if not isinstance(scheme, Multistep):
+        return False
     k = scheme.n_steps
     rho, sigma = np.zeros(k + 1), np.zeros(k + 1)
     rho[0], rho[1 : 1 + len(scheme.alpha)], sigma[1 : 1 + len(scheme.beta)] = (
@@ -493,7 +528,7 @@ def stability_function(scheme: Any) -> tuple[Polynomial, Polynomial]:
     >>> P.coef.round(4)
     array([1.    , 1.    , 0.5   , 0.1667, 0.0417])
     """
-    table = tableau_of(scheme)
+    table = _linear_tableau(scheme)
     if table is None:
         raise TypeError(f"{scheme.name}: only one-step Runge-Kutta schemes have a stability function")
     if is_explicit(scheme):
@@ -502,8 +537,11 @@ def stability_function(scheme: Any) -> tuple[Polynomial, Polynomial]:
             coefficients.append(float(table.b @ v))
             v = table.A @ v
         return Polynomial(coefficients), Polynomial([1.0])
-    numerator = np.poly(table.A - np.outer(np.ones_like(table.b), table.b))
-    return _trim(Polynomial(numerator)), _trim(Polynomial(np.poly(table.A)))
+    scale = max(np.abs(np.linalg.eigvals(table.A)))  # of the coefficients, which decay like its powers
+    stretch = scale ** np.arange(len(table.b) + 1)
+    found = [np.poly(M / scale) for M in (table.A - np.outer(np.ones_like(table.b), table.b), table.A)]
+    P, Q = (_trim(Polynomial(each)) for each in found)
+    return Polynomial(P.coef * stretch[: len(P.coef)]), Polynomial(Q.coef * stretch[: len(Q.coef)])
 
 
 @check(scheme=A_SCHEME, z=_complex_numbers)
@@ -530,7 +568,7 @@ def amplification(scheme: Any, z: Any) -> np.ndarray:
     """
     if isinstance(scheme, StabilisedRK):
         return np.abs(_recursion(scheme, z))
-    if tableau_of(scheme) is not None:
+    if _linear_tableau(scheme) is not None:
         P, Q = stability_function(scheme)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             return np.abs(P(z) / Q(z))
@@ -583,7 +621,7 @@ def imaginary_stability_limit(scheme: Any) -> float:
     >>> round(float(conditions.imaginary_stability_limit(get("rk4"))), 4)
     2.8284
     """
-    is_polynomial = tableau_of(scheme) is not None and not isinstance(scheme, StabilisedRK)
+    is_polynomial = _linear_tableau(scheme) is not None and not isinstance(scheme, StabilisedRK)
     if is_polynomial and _growth_on_imaginary_axis(scheme) > 0:
         return 0.0
     return _find_first_exit(scheme, 1j)
@@ -608,7 +646,7 @@ def is_a_stable(scheme: Any) -> bool:
     >>> conditions.is_a_stable(get("rk4"))
     False
     """
-    if tableau_of(scheme) is None:
+    if _linear_tableau(scheme) is None:
         return False
     P, Q = stability_function(scheme)
     if P.degree() > Q.degree():
@@ -695,14 +733,14 @@ def _multistep_companion(scheme: Multistep, z: np.ndarray) -> np.ndarray:
 
 def _find_first_exit(scheme: Any, direction: complex) -> float:
     """Where the ray from 0 first leaves the stability region, by a fine scan, a check of its peaks, and bisection."""
-    is_tableau = tableau_of(scheme) is not None
+    is_tableau = _linear_tableau(scheme) is not None
     reach = 2.5 * len(scheme.mu) ** 2 if isinstance(scheme, StabilisedRK) else 200.0
     slack = 1e-9 if is_tableau else 1e-7  # double eigenvalues are accurate to 1e-8 only
 
     def size(x: Any) -> Any:
         return amplification(scheme, direction * x)
 
-    if not isinstance(scheme, (ExplicitRK, Splitting, Butcher)) and size(0.02) > 1 + 1e-12:
+    if isinstance(scheme, (LowStorageRK, StabilisedRK, Multistep)) and size(0.02) > 1 + 1e-12:
         return 0.0
     x = np.linspace(0, reach, 20001)[1:]
     outside = np.flatnonzero(size(x) > 1 + slack)

@@ -6,23 +6,26 @@ cancel do not dominate.  Exact coefficients rounded to float64 give a few 1e-16.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
 
-from stepnet.schemes.trees import StageWeights, Tree, densities, is_linear_below, trees
+from stepnet.schemes.trees import StageWeights, Tree, densities, is_linear_below, trees, weigh_colourings
 
 TOLERANCE = 2e-15  # relative defect that still counts as zero; the published tables stay below 3e-16 in float64
 HIGHEST = 9  # conditions are generated up to this order: 486 trees
 
 
 class Conditions:
-    """The order conditions of one Runge-Kutta method, or of a partitioned one given by two matrices."""
+    """The order conditions of one Runge-Kutta method, or of a partitioned one given by two matrices.
 
-    def __init__(self, *matrices: np.ndarray) -> None:
-        self._values = StageWeights(*matrices)
-        self._sizes = StageWeights(*(np.abs(matrix) for matrix in matrices))
+    For a Rosenbrock method, `single` is the matrix alpha + gamma.
+    """
+
+    def __init__(self, *matrices: np.ndarray, single: np.ndarray | None = None) -> None:
+        self._values = StageWeights(*matrices, single=single)
+        self._sizes = StageWeights(*map(np.abs, matrices), single=None if single is None else np.abs(single))
 
     def stage_weights(self, tree: Tree) -> np.ndarray:
         """Phi_i(tree) for all stages i."""
@@ -57,6 +60,38 @@ def partitioned_defect(
     in_q = np.array([not linear_q or is_linear_below(tree, True) for tree in trees(order)])
     in_p = np.array([not linear_q or is_linear_below(tree, False) for tree in trees(order)])
     return max(conditions.defect(b, order, 0, kept=in_q), conditions.defect(b_hat, order, 1, kept=in_p))
+
+
+def additive_defect(matrices: Sequence[np.ndarray], weights: Sequence[np.ndarray], order: int) -> float:
+    """Largest relative defect over the trees with `order` vertices, each vertex belonging to one of the parts."""
+    worst, sizes = 0.0, [np.abs(matrix) for matrix in matrices]
+    for tree, gamma in zip(trees(order), densities(order), strict=True):
+        values, size = weigh_colourings(tree, matrices), weigh_colourings(tree, sizes)
+        for b in weights:
+            missed = np.abs(values @ b - 1 / gamma) / np.maximum(size @ np.abs(b), 1 / gamma)
+            worst = max(worst, float(np.max(missed)))
+    return worst
+
+
+def find_simplified_order(A: np.ndarray, b: np.ndarray, c: np.ndarray) -> int:
+    """The order that Butcher's simplifying assumptions B(p), C(eta) and D(zeta) imply: p <= eta + zeta + 1, 2 eta + 2.
+
+    It needs no trees, so it also holds beyond `HIGHEST`.  Hairer & Wanner (1996), Solving Ordinary Differential
+    Equations II, IV.5.
+    """
+    powers = c ** np.arange(4 * len(b) + 2)[:, None]  # row k: c^k; 0^0 = 1
+
+    def holds(terms: np.ndarray, exact: np.ndarray, k: int) -> bool:
+        size = np.maximum(np.abs(terms).sum(axis=0), np.abs(exact))
+        return bool(np.all(np.abs(terms.sum(axis=0) - exact) <= TOLERANCE * (k + len(b)) * size))
+
+    def count(is_met: Callable[[int], bool], most: int) -> int:
+        return next((k - 1 for k in range(1, most + 1) if not is_met(k)), most)
+
+    p = count(lambda k: holds(b * powers[k - 1], np.array(1 / k), k), 4 * len(b))
+    eta = count(lambda k: holds((A * powers[k - 1]).T, powers[k] / k, k), 2 * len(b))
+    zeta = count(lambda k: holds((b * powers[k - 1])[:, None] * A, b / k - b * powers[k] / k, k), 2 * len(b))
+    return min(p, eta + zeta + 1, 2 * eta + 2)
 
 
 def multistep_defect(alpha: np.ndarray, beta: np.ndarray, derivative: int, order: int) -> float:

@@ -1,9 +1,10 @@
-"""Steps of explicit schemes as straight-line programs: evaluations of parts, and linear combinations of rows.
+"""Steps of schemes as straight-line programs: evaluations of parts, implicit stages, and linear combinations of rows.
 
 Generated code and derivatives depend on a scheme only through its program.  Rows are vectors; the first ones hold the
 state, and each operation appends a row.  A slope is f(t + c h, row), a sum is sum_j w_j h^(k_j) row_j, a tamed row is
-row / (1 + h |row|); a step with noise reads random variables and multiplies a diffusion by them.  Run in reverse, with
-each operation transposed, a program is the exact adjoint of its step.
+row / (1 + h |row|); implicit stages are solved for their slopes; a step with noise reads random variables and
+multiplies a diffusion by them.  Run in reverse, with each operation transposed, a program is the exact adjoint of its
+step.
 """
 
 from __future__ import annotations
@@ -13,8 +14,12 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from stepnet.schemes.explicit import DOP853, RK4, VERNER65
+from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.rosenbrock import Rosenbrock
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.stochastic import PAIRED, ReversibleHeun, StochasticRK, TamedEuler
 from stepnet.schemes.tableau import Butcher, ExplicitRK
@@ -30,6 +35,34 @@ class Slope(NamedTuple):
     row: int
     c: float
     step: int = 0
+
+
+class Solve(NamedTuple):
+    """sum_i b_i K_i with the slopes K_i = f_part(t + c_i h, row + h sum_j A_ij K_j) of one stage or of coupled ones.
+
+    Its transpose solves u_i = b_i bar + h sum_j A_ji J_j' u_j with the Jacobians J_j at the solved stages; the gradient
+    with respect to the row is sum_i J_i' u_i, and those with respect to time and parameters follow likewise.
+    """
+
+    part: int
+    row: int
+    A: tuple[tuple[float, ...], ...]
+    c: tuple[float, ...]
+    b: tuple[float, ...] = (1.0,)
+
+
+class LinearSolve(NamedTuple):
+    """x with (I - gamma h J) x = row + delta h df/dt, where J = df_part/dy and df/dt are those at (t, base).
+
+    Its transpose solves (I - gamma h J)' u = bar; u is the gradient with respect to the row, and the gradient of
+    u . (gamma h J x + delta h df/dt) with respect to (t, y, p), x held fixed, is added to those of base, t and p.
+    """
+
+    part: int
+    base: int
+    row: int
+    gamma: float
+    delta: float = 0.0
 
 
 class Term(NamedTuple):
@@ -80,7 +113,7 @@ class Product(NamedTuple):
 
 
 ELEMENTWISE, SCALAR, MATRIX, COLUMN = "elementwise", "scalar", "matrix", "column"
-Operation = Slope | Sum | Tamed | Noise | Product
+Operation = Slope | Solve | LinearSolve | Sum | Tamed | Noise | Product
 
 
 @dataclass(frozen=True)
@@ -102,6 +135,11 @@ class StepProgram:
         """Evaluations of right-hand sides."""
         return sum(isinstance(operation, Slope) for operation in self.operations)
 
+    @cached_property
+    def is_implicit(self) -> bool:
+        """Whether a step solves systems of equations."""
+        return any(isinstance(operation, (Solve, LinearSolve)) for operation in self.operations)
+
 
 class SchemeProgram(NamedTuple):
     """The programs of a scheme: `opening` once, then `step` repeatedly.
@@ -121,6 +159,10 @@ def build_scheme_program(scheme: Any, n_parts: int, is_sum: bool, is_second_orde
     """Build the programs of a scheme for a problem of one part, partitioned (q, p), or a sum of parts."""
     if isinstance(scheme, Multistep):
         return _write_multistep(scheme)
+    if isinstance(scheme, Rosenbrock):
+        return SchemeProgram(_write_nothing(1), _write_rosenbrock(scheme), (0,))
+    if isinstance(scheme, AdditiveRK):
+        return SchemeProgram(_write_nothing(1), _write_additive(scheme), (0,))
     if not isinstance(scheme, Splitting):
         return SchemeProgram(_write_nothing(1), _write_runge_kutta(scheme.butcher), (0,))
     if is_sum:
@@ -159,6 +201,14 @@ class ProgramWriter:
     def slope(self, part: int, row: int, c: float, step: int = 0) -> int:
         return self._row(Slope(part, row, float(c), step))
 
+    def solve(self, part: int, row: int, A: Any, c: Any, b: Any = (1.0,)) -> int:
+        """The row of implicit stages."""
+        return self._row(Solve(part, row, tuple(tuple(map(float, each)) for each in A), _floats(c), _floats(b)))
+
+    def linear_solve(self, part: int, base: int, row: int, gamma: float, delta: float = 0.0) -> int:
+        """The row of a linear system with the Jacobian at `base`."""
+        return self._row(LinearSolve(part, base, row, float(gamma), float(delta)))
+
     def sum(self, terms: Iterable[tuple[Any, ...]]) -> int:
         """The row of a sum; a single row with the weight 1 is that row itself."""
         kept = tuple(Term(row, float(weight), power) for row, weight, power in terms if weight != 0)
@@ -188,15 +238,23 @@ class ProgramWriter:
         self, table: Butcher, row: int, part: int = 0, clock: float = 0.0, length: float = 1.0, step: int = 0
     ) -> int:
         """One step of the given length (in units of h); stages that nothing depends on are omitted."""
+        if np.triu(table.A, 1).any():
+            A, c = length * table.A, clock + length * table.c
+            return self.moved(row, [self.solve(part, row, A, c, length * table.b)], [1.0])
         needed = _find_needed_stages(table)
         k: dict[int, int] = {}
         for i in needed:
-            stage = self.moved(row, k.values(), (length * table.A[i, j] for j in k))
-            k[i] = self.slope(part, stage, clock + table.c[i] * length, step)
+            stage, c = self.moved(row, k.values(), (length * table.A[i, j] for j in k)), clock + table.c[i] * length
+            own = length * table.A[i, i]
+            k[i] = self.solve(part, stage, [[own]], [c]) if own else self.slope(part, stage, c, step)
         return self.moved(row, k.values(), (length * table.b[i] for i in k))
 
     def program(self, outputs: Iterable[int], steps: int = 1) -> StepProgram:
         return StepProgram(self.n_rows, tuple(self.operations), tuple(outputs), steps)
+
+
+def _floats(values: Any) -> tuple[float, ...]:
+    return tuple(map(float, values))
 
 
 def _find_needed_stages(table: Butcher) -> list[int]:
@@ -214,6 +272,34 @@ def _write_nothing(n_rows: int) -> StepProgram:
 def _write_runge_kutta(table: Butcher) -> StepProgram:
     writer = ProgramWriter(1)
     return writer.program([writer.runge_kutta_step(table, 0)])
+
+
+def _write_rosenbrock(scheme: Rosenbrock) -> StepProgram:
+    """In the transformed form, with stages v = u / h."""
+    writer, arrays, form, gamma = ProgramWriter(1), scheme.arrays, scheme.transformed, scheme.gamma
+    v: list[int] = []
+    for i in range(len(scheme.b)):
+        slope = writer.slope(0, writer.moved(0, v, form.a[i]), arrays.c[i])
+        row = writer.sum([(slope, gamma, 0), *((u, gamma * C, 0) for u, C in zip(v, form.C[i], strict=False))])
+        v.append(writer.linear_solve(0, 0, row, gamma, gamma * arrays.d[i]))
+    return writer.program([writer.moved(0, v, form.m)])
+
+
+def _write_additive(scheme: AdditiveRK) -> StepProgram:
+    """Stage by stage: the part 1 of the problem is implicit, then the part 0 is evaluated at the stage."""
+    writer, explicit, implicit = ProgramWriter(1), scheme.explicit_table, scheme.implicit_table
+    f: list[int] = []
+    g: list[int] = []
+
+    def move(to_f: Any, to_g: Any) -> int:
+        return writer.moved(0, (*f, *g), (*to_f[: len(f)], *to_g[: len(g)]))
+
+    for i, c in enumerate(implicit.c):
+        own, base = implicit.A[i, i], move(explicit.A[i], implicit.A[i])
+        g.append(writer.solve(1, base, [[own]], [c]) if own else writer.slope(1, base, c))
+        stage = writer.moved(base, [g[-1]], [own])
+        f.append(writer.slope(0, stage, c))
+    return writer.program([move(explicit.b, implicit.b)])
 
 
 def _write_sum_of_flows(scheme: Splitting, n_parts: int) -> StepProgram:

@@ -46,8 +46,28 @@ class Butcher(NamedTuple):
     @property
     def is_fsal(self) -> bool:
         """First same as last: the last stage is the new state, so its slope begins the next step."""
-        begins_with_slope = len(self.b) > 1 and not self.A[0].any()
-        return begins_with_slope and bool(np.array_equal(self.A[-1], self.b))
+        return len(self.b) > 1 and self.has_explicit_first_stage and self.is_stiffly_accurate
+
+    @property
+    def is_stiffly_accurate(self) -> bool:
+        """The new state is the last stage."""
+        return bool(np.array_equal(self.A[-1], self.b))
+
+    @property
+    def has_explicit_first_stage(self) -> bool:
+        """The first stage is the state at the start of the step."""
+        return not self.A[0].any()
+
+    @property
+    def is_diagonally_implicit(self) -> bool:
+        """No stage depends on later ones, so stages are solved one by one."""
+        return not np.triu(self.A, 1).any()
+
+    @property
+    def is_singly_diagonal(self) -> bool:
+        """Diagonally implicit, with the same entry for all implicit stages, so that one factorisation serves all."""
+        diagonal = np.diag(self.A)[int(self.has_explicit_first_stage) :]
+        return self.is_diagonally_implicit and len(diagonal) > 0 and bool(np.all(diagonal == diagonal[0]))
 
 
 @dataclass(frozen=True)

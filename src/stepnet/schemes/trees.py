@@ -7,6 +7,7 @@ Numerical Integration*, III.2.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from math import factorial, prod
 
@@ -78,26 +79,48 @@ class StageWeights:
     """Product over the subtrees of `matrix @ weights(subtree)`, for all trees of an order together.
 
     A partitioned method for q' = f(p), p' = g(q) has two matrices, which alternate from level to level; an ordinary
-    one has a single matrix.
+    one has a single matrix.  With `single`, this matrix replaces the other one where a vertex has a single subtree, as
+    in Rosenbrock methods (Hairer & Wanner, *Solving Ordinary Differential Equations II*, IV.7).
     """
 
-    def __init__(self, *matrices: np.ndarray) -> None:
+    def __init__(self, *matrices: np.ndarray, single: np.ndarray | None = None) -> None:
         self._matrices = matrices
+        self._single = single
         self._seen: dict[tuple[int, int], np.ndarray] = {}
 
     def of_order(self, order: int, which: int = 0) -> np.ndarray:
         """A row of stage weights for each of `trees(order)`, with matrix `which` at the roots."""
         if (order, which) not in self._seen:
-            matrix, other = self._matrices[which], (which + 1) % len(self._matrices)
-            below = [self.of_order(p, other) @ matrix.T for p in range(1, order)]
-            factors = np.concatenate((np.ones((1, len(matrix)), matrix.dtype), *below))
-            self._seen[order, which] = factors[_subtrees(order)].prod(axis=1)
+            found = self._multiply_subtrees(self._matrices[which], order, which)
+            if self._single is not None:
+                is_single = np.array([len(tree) == 1 for tree in trees(order)])
+                found[is_single] = self._multiply_subtrees(self._single, order, which)[is_single]
+            self._seen[order, which] = found
         return self._seen[order, which]
+
+    def _multiply_subtrees(self, matrix: np.ndarray, order: int, which: int) -> np.ndarray:
+        other = (which + 1) % len(self._matrices)
+        below = [self.of_order(p, other) @ matrix.T for p in range(1, order)]
+        factors = np.concatenate((np.ones((1, len(matrix)), matrix.dtype), *below))
+        return factors[_subtrees(order)].prod(axis=1)
 
     def __call__(self, tree: Tree, which: int = 0) -> np.ndarray:
         """Weights of the stages for one tree."""
         order = n_vertices(tree)
         return self.of_order(order, which)[trees(order).index(tree)]
+
+
+def weigh_colourings(tree: Tree, matrices: Sequence[np.ndarray]) -> np.ndarray:
+    """Stage weights of a tree for every way to give its vertices, except the root, one of the parts of y' = f + g.
+
+    A row for each of them.  Reference: Araujo, Murua & Sanz-Serna (1997), SIAM J. Numer. Anal. 34:1926.
+    """
+    weights = np.ones((1, len(matrices[0])), matrices[0].dtype)
+    for child in tree:
+        inner = weigh_colourings(child, matrices)
+        below = np.concatenate([inner @ matrix.T for matrix in matrices])
+        weights = (weights[:, None] * below[None]).reshape(-1, weights.shape[1])
+    return weights
 
 
 @cache

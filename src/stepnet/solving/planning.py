@@ -36,6 +36,7 @@ DEFAULT_RTOL, DEFAULT_ATOL, DEFAULT_MAX_STEPS = 1e-6, 1e-9, 10_000_000
 STOCHASTIC_RTOL, STOCHASTIC_ATOL = 1e-3, 1e-6  # errors of paths decrease with the power 3/2 of the step size at best
 NORMS = ("rms", "max")
 LEAST_TOLERANCE = 1e-100
+LONGEST_REMEMBERED = 1000  # entries of a state for which tolerances are kept for the next solve
 MOST_STEPS = 2**53  # beyond it t0 + i h cannot tell neighbouring steps apart
 
 
@@ -63,6 +64,15 @@ class AdaptiveOptions(NamedTuple):
     def are_defaults(self) -> bool:
         """Whether none is given."""
         return all(each is None for each in self)
+
+    @property
+    def are_plain_tolerances(self) -> bool:
+        """Whether nothing but tolerances is given, as floats that need no further check."""
+        return _is_plain(self.rtol) and _is_plain(self.atol) and all(each is None for each in self[2:])
+
+
+def _is_plain(tolerance: object) -> bool:
+    return tolerance is None or (type(tolerance) is float and LEAST_TOLERANCE <= tolerance < np.inf)
 
 
 def plan_steps(
@@ -95,8 +105,9 @@ def plan_adaptive_steps(problem: Problem, scheme, choices: AdaptiveOptions) -> A
             f"{scheme.name} has no error estimate to choose its steps by; give `steps`, or take a pair such as dopri5"
         )
     is_noisy = is_stochastic(scheme)
-    if choices.are_defaults and not is_noisy:
-        return _plan_default_steps(problem.initial.size)
+    if not is_noisy and choices.are_plain_tolerances and problem.initial.size <= LONGEST_REMEMBERED:
+        rtol, atol = DEFAULT_RTOL if rtol is None else rtol, DEFAULT_ATOL if atol is None else atol
+        return _plan_equal_tolerances(problem.initial.size, rtol, atol)
     if norm is not None and (not isinstance(norm, str) or norm not in NORMS):
         raise UnknownName("norm", norm, NORMS)
     are_given = rtol is not None and atol is not None  # a default tolerance is attainable
@@ -117,10 +128,10 @@ def plan_adaptive_steps(problem: Problem, scheme, choices: AdaptiveOptions) -> A
 
 
 @lru_cache(maxsize=8)
-def _plan_default_steps(size: int) -> AdaptiveSteps:
-    """Adaptive steps with all defaults; cached by size, because the tolerances are never written to."""
-    rtol, atol = np.full(size, DEFAULT_RTOL), np.full(size, DEFAULT_ATOL)
-    return AdaptiveSteps(rtol, atol, None, np.inf, controller_of("I"), "rms", DEFAULT_MAX_STEPS)
+def _plan_equal_tolerances(size: int, rtol: float, atol: float) -> AdaptiveSteps:
+    """Adaptive steps with the same tolerances for all entries; cached, because the arrays are never written to."""
+    tolerances = np.full(size, rtol), np.full(size, atol)
+    return AdaptiveSteps(*tolerances, None, np.inf, controller_of("I"), "rms", DEFAULT_MAX_STEPS)
 
 
 def plan_fixed_steps(problem: Problem, scheme, steps, choices: AdaptiveOptions) -> FixedSteps:

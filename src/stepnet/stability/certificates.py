@@ -11,7 +11,7 @@ import numpy as np
 from stepnet.nets.design import Block, Design
 from stepnet.nets.net import Net
 from stepnet.records import show_fields
-from stepnet.stability.jacobian_bounds import Ball, bound_block, build_linear_parts, push_through_chain
+from stepnet.stability.jacobian_bounds import Ball, bound_block, bound_field, build_linear_parts, push_through_chain
 from stepnet.validation import check, instance, real, whole
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ class BlockCertificate:
     safe_h : float
         A step size for which `upper` stays within the limit, with the same weights and number of steps, close to the
         largest one; `h` itself if the block is within.
+    numerical_ranges : array (layers, 3)
+        Bounds of the numerical range of the Jacobian of the field: lowest and highest real part, largest imaginary
+        part.
 
     Examples
     --------
@@ -58,6 +61,12 @@ class BlockCertificate:
     lower: float
     measured: float
     safe_h: float
+    numerical_ranges: np.ndarray
+
+    @property
+    def log_norms(self) -> np.ndarray:
+        """Bounds of the logarithmic norms of the layers: perturbations grow at most like exp(log_norm t)."""
+        return self.numerical_ranges[:, 1]
 
     def __repr__(self) -> str:
         return show_fields(self)
@@ -155,7 +164,7 @@ def certificate(net: Net, x: ArrayLike | None = None, *, limit: float = 10.0, it
             lipschitz *= push_through_chain(build_linear_parts(stage, weights), stage.sign, start).singular_range[1]
     measured = float("nan") if x is None else _measure(net, x, iterations)
     is_stable = all(each.upper <= limit for each in found)
-    return Certificate(tuple(found), lipschitz, measured, is_stable, _judge(found, limit))
+    return Certificate(tuple(found), lipschitz, measured, is_stable, judge(found, limit))
 
 
 def _require_narrow(design: Design) -> None:
@@ -174,7 +183,8 @@ def _certify_block(
         alone = Net(Design((block,)), np.concatenate([weights[each].ravel() for each in block.parameters]), workers=1)
         measured = _measure(alone, net.features(x, int(name.split(".")[1]))[0], iterations)
     safe_h = block.h if bounds.upper <= limit else _find_safe_step(block, weights, limit, bounds.upper)
-    return BlockCertificate(name, block.h, bounds.steps, bounds.upper, bounds.lower, measured, safe_h)
+    ranges = bound_field(block, weights)
+    return BlockCertificate(name, block.h, bounds.steps, bounds.upper, bounds.lower, measured, safe_h, ranges)
 
 
 def _find_safe_step(block: Block, weights: Mapping[str, np.ndarray], limit: float, upper: float) -> float:
@@ -210,7 +220,8 @@ def _measure(net: Net, x: ArrayLike, iterations: int) -> float:
     return best
 
 
-def _judge(found: list[BlockCertificate], limit: float) -> str:
+def judge(found: list[BlockCertificate], limit: float) -> str:
+    """A summary of the blocks in one sentence."""
     worst = max(found, key=lambda each: each.upper)
     if worst.upper <= limit:
         return f"stable: no block amplifies perturbations or gradients by more than {worst.upper:.4g}"

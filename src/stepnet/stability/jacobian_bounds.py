@@ -152,6 +152,30 @@ def bound_block(block: Block, weights: Mapping[str, np.ndarray], h: float) -> Bl
     return BlockBounds(np.array(steps)[:, 1], min(upper, float(products[1])), max(lower, float(products[0])))
 
 
+def bound_field(block: Block, weights: Mapping[str, np.ndarray]) -> np.ndarray:
+    """A rectangle (steps, 3) that holds the numerical range of the Jacobian of the field at the start of each step.
+
+    It is given by the lowest and the highest real part, the largest logarithmic norm, and the largest imaginary part.
+    """
+    parts_at, kind = _tabulate_layers(block, weights), block.field.kind
+    start, found = Ball(np.eye(block.field.row_size), 0.0), []
+    for k in range(block.steps):
+        parts, sign = parts_at(k, Slope(0, 0, 0.0))
+        J, r = push_through_chain(parts, sign, start)
+        if kind == "first":
+            real = np.linalg.eigvalsh(0.5 * (J + J.T))
+            found.append((real[0] - r, real[-1] + r, find_spectral_norm(0.5 * (J - J.T)) + r))
+            continue
+        other = start
+        if kind != "second":
+            parts, sign = parts_at(k, Slope(1, 0, 0.0))
+            other = push_through_chain(parts, sign, start)
+        radius = 0.5 * (r + other.radius)  # of the two diagonal blocks, which are zero in J itself
+        real_part = find_spectral_norm(0.5 * (J + other.centre.T)) + radius
+        found.append((-real_part, real_part, find_spectral_norm(0.5 * (J - other.centre.T)) + radius))
+    return np.array(found)
+
+
 def find_program(block: Block) -> Any:
     """The step program of a block, in the form that passes on no slopes if there is one."""
     return NO_SKIP if block.scheme is None else build_held_program(block.scheme, block.field.kind == "second")

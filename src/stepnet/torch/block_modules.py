@@ -17,7 +17,7 @@ from stepnet.engines.torch_engine import (
 from stepnet.fields import Connectivity, Depth, Field, HeldWeights
 from stepnet.fields.connectivity import count
 from stepnet.nets.design import Block
-from stepnet.nets.presets import HALVED
+from stepnet.nets.presets import HALVED, build_diffusion
 from stepnet.records import explain_passed_arguments, validate_number
 from stepnet.schemes import catalogue
 from stepnet.schemes.conditions import is_pair
@@ -67,7 +67,7 @@ def ODEBlock(
     if steps is None:
         solving = {name: how.pop(name) for name in ("memory", "rtol", "atol") if name in how}
         return SolveBlock(FieldFunction(field, length, **how), scheme or "dopri5", None, length, **solving)
-    return _build_block(field, scheme or ("rk4" if field.kind == "first" else "verlet"), steps, length, **how)
+    return build_block(field, scheme or ("rk4" if field.kind == "first" else "verlet"), steps, length, **how)
 
 
 @explain_passed_arguments
@@ -88,7 +88,8 @@ def ResidualBlock(
     norm : "layer" or "rms", optional
         Normalises K y + b across the channels before the activation.
     how
-        `length`, `depth`, and the arguments of `LayerBlock`.  By default weights are held over each step
+        `length`, `depth`, `diffusion` (noise after each step: its standard deviation over unit time, or a record of
+        `fields.diffusion`), and the arguments of `LayerBlock`.  By default weights are held over each step
         (`fields.HeldWeights(steps)`); `fields.Depth(controls, degree)` makes them splines in depth.
 
     Returns
@@ -101,7 +102,7 @@ def ResidualBlock(
     >>> snt.ResidualBlock(4, steps=3)(torch.ones(2, 4)).shape
     torch.Size([2, 4])
     """
-    return _build_block(fields.residual(_require_square(K), activation, norm), scheme, steps, **how)
+    return build_block(fields.residual(_require_square(K), activation, norm), scheme, steps, **how)
 
 
 @explain_passed_arguments
@@ -128,7 +129,7 @@ def AntisymmetricBlock(
     >>> snt.AntisymmetricBlock(4, steps=3)(torch.ones(2, 4)).shape
     torch.Size([2, 4])
     """
-    return _build_block(fields.antisymmetric(_require_square(K), activation, damping, norm), scheme, steps, **how)
+    return build_block(fields.antisymmetric(_require_square(K), activation, damping, norm), scheme, steps, **how)
 
 
 @explain_passed_arguments
@@ -153,7 +154,7 @@ def ParabolicBlock(
     >>> snt.ParabolicBlock(4, steps=3)(torch.ones(2, 4)).shape
     torch.Size([2, 4])
     """
-    return _build_block(fields.parabolic(_require_square(K), activation, norm), scheme, steps, **how)
+    return build_block(fields.parabolic(_require_square(K), activation, norm), scheme, steps, **how)
 
 
 @explain_passed_arguments
@@ -180,7 +181,7 @@ def HamiltonianBlock(
     >>> snt.HamiltonianBlock(4, steps=3)(torch.ones(2, 4)).shape
     torch.Size([2, 4])
     """
-    return _build_block(fields.hamiltonian(_half(K), activation, norm), scheme, steps, **how)
+    return build_block(fields.hamiltonian(_half(K), activation, norm), scheme, steps, **how)
 
 
 @explain_passed_arguments
@@ -207,12 +208,16 @@ def HyperbolicBlock(
     >>> snt.HyperbolicBlock(4, steps=3)(torch.ones(2, 4)).shape
     torch.Size([2, 4])
     """
-    return _build_block(fields.hyperbolic(_half(K), activation, norm), scheme, steps, **how)
+    return build_block(fields.hyperbolic(_half(K), activation, norm), scheme, steps, **how)
 
 
-def _build_block(
-    field: Field, scheme: Any, steps: int, length: float = 1.0, depth: Depth | HeldWeights | None = None, **how: Any
-) -> LayerBlock:
+def build_block(
+    field: Field, scheme: Any, steps: int, length: float = 1.0, depth: Depth | HeldWeights | None = None,
+    diffusion: Any = None, **how: Any,
+) -> LayerBlock:  # fmt: skip
+    """A block of layers, with noise after each step if there is a diffusion."""
+    if diffusion is not None:
+        field = field.with_diffusion(build_diffusion(diffusion))
     block = Block(field, catalogue.get(scheme), steps, _require_number(length), depth)  # type: ignore[arg-type]
     return LayerBlock(block, **how)
 

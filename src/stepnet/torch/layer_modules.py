@@ -23,7 +23,9 @@ from stepnet.fields import Chain, Depth, Field, HeldWeights
 from stepnet.nets.design import Block, Design
 from stepnet.nets.initialisation import draw_initial_weights, validate_initialisation
 from stepnet.nets.layout import Layout, validate_layout
+from stepnet.nets.sample_noise import SampleNoise
 from stepnet.torch.kernels import DTYPES, Kernels, Tensors
+from stepnet.torch.sample_paths import BlockPaths, draw_paths, has_noise
 from stepnet.validation import array, instance, sequence
 
 if TYPE_CHECKING:
@@ -104,6 +106,9 @@ class LayerBlock(torch.nn.Module):
     height, width), nodes and tokens (batch, channels, nodes); a partitioned state has twice the channels.  A single
     channel may be omitted.
 
+    A field with diffusion has noise after each step, on the Brownian paths of the samples: `block(y, noise=SampleNoise(
+    seed=1))`.  Such layers are run by tensor operations.
+
     Parameters have the field's names; their first axis is that of the control values: `K` `(steps, out, in)`, `b`
     `(steps, out)`.
 
@@ -149,6 +154,7 @@ class LayerBlock(torch.nn.Module):
         self.record, self.names = instance(Block)("block", block), tuple(block.parameters)
         self.layout_in = Layout(block.axes_in, validate_layout(layout))
         self.memory = _validate_memory(block, memory)
+        require_engine(engine, (block,))
         design = Design((block,))
         self.stage = build_stage(block.field, block.scheme_program, block.steps, block.length, block.depth)
         self.kernels = Kernels(design, engine, self.memory, self.names, workers)
@@ -161,23 +167,28 @@ class LayerBlock(torch.nn.Module):
         """Draw new initial weights from torch's generator, or restore those of the module's `seed`."""
         initialise(self.initialisation, self.names, find_tensors(self, self.names))
 
-    def forward(self, y: Tensor) -> Tensor:
-        tensors = find_tensors(self, self.names)
-        return self.layout_in.restore(
-            self.kernels.run(flatten_features(y, self.layout_in), tensors, self.run_reference), y.shape
-        )
+    def forward(self, y: Tensor, noise: SampleNoise | BlockPaths | None = None) -> Tensor:
+        """The state after all layers; `noise` are the Brownian paths of the samples, as for a `stepnet.nets.Net`."""
+        tensors, flat = find_tensors(self, self.names), flatten_features(y, self.layout_in)
+        if has_noise(self.record):
+            return self.layout_in.restore(self.run_reference(flat, tensors, self.memory, noise), y.shape)
+        return self.layout_in.restore(self.kernels.run(flat, tensors, self.run_reference), y.shape)
 
-    def run_reference(self, y: Tensor, tensors: Tensors, memory: Memory) -> Tensor:
+    def run_reference(
+        self, y: Tensor, tensors: Tensors, memory: Memory, noise: SampleNoise | BlockPaths | None = None
+    ) -> Tensor:
         """The same on `(batch, features)` by tensor operations, with the given parameters and memory policy."""
         tensors, y = validate_tensors(self.names, tensors), require_features(y, self.layout_in.size, "y")
         weights = tuple([control for each in tensors for control in each.unbind()])
-        return self.stage.forward(weights, y, _validate_memory(self.record, memory))
+        draws = draw_paths(self.record, y, noise) if has_noise(self.record) else None
+        return self.stage.forward(weights, y, _validate_memory(self.record, memory), draws)
 
     def way(self, y: Tensor) -> str:
         """How this input would be run: by the "kernels", or by operations on "tensors"."""
         return (
             "kernels"
-            if self.kernels.take(flatten_features(y, self.layout_in), find_tensors(self, self.names))
+            if not has_noise(self.record)
+            and self.kernels.take(flatten_features(y, self.layout_in), find_tensors(self, self.names))
             else "tensors"
         )
 
@@ -412,6 +423,12 @@ def flatten_features(y: Tensor, layout: Layout, name: str = "y") -> Tensor:
             f"`{name}` must be a tensor (batch, ...) with {layout.size} numbers for a sample, found {found}"
         )
     return layout.flatten(y) if layout.is_moved else y.flatten(1)
+
+
+def require_engine(engine: str, records: Sequence[Any]) -> None:
+    """Refuse the kernels for layers with noise, which are run by tensor operations."""
+    if engine == "numba" and any(isinstance(each, Block) and has_noise(each) for each in records):
+        raise ValueError("`engine` = 'numba' has no noise on tensors, take 'auto' or 'torch'")
 
 
 def _validate_memory(block: Block, memory: Memory | int) -> Memory:

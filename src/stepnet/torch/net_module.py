@@ -16,6 +16,7 @@ from stepnet.nets.design import Block
 from stepnet.nets.initialisation import validate_initialisation
 from stepnet.nets.layout import Layout
 from stepnet.nets.net import Net
+from stepnet.nets.sample_noise import SampleNoise
 from stepnet.records import explain_passed_arguments
 from stepnet.torch.kernels import DTYPES, Kernels, Tensors, flatten
 from stepnet.torch.layer_modules import (
@@ -26,9 +27,11 @@ from stepnet.torch.layer_modules import (
     flatten_features,
     initialise,
     lay,
+    require_engine,
     require_features,
     write,
 )
+from stepnet.torch.sample_paths import BlockPaths, find_paths, has_noise
 from stepnet.validation import instance, sequence
 
 if TYPE_CHECKING:
@@ -78,6 +81,7 @@ class NetModule(torch.nn.Module):
         if not isinstance(net, Net):
             raise TypeError(f"`net` must be a net of `stepnet.nets`, found {type(net).__name__}")
         self.design, self.layout = net.design, net.layout
+        require_engine(engine, net.design.blocks)
         self.layout_in = Layout(net.design.axes_in, net.layout)
         self.layout_out = Layout(net.design.axes_out, net.layout)
         self.workers = net.workers if workers is None else workers
@@ -108,14 +112,25 @@ class NetModule(torch.nn.Module):
         """Draw new initial weights from torch's generator, or restore those of the module's `seed`."""
         initialise(self.initialisation, self.names, self.in_order())
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, noise: SampleNoise | None = None) -> Tensor:
+        """Outputs of a batch; `noise` are the Brownian paths of the samples, if the net has diffusion."""
         x, stages = flatten_features(x, self.layout_in, "x"), self.stages()
+        if any(isinstance(record, Block) and has_noise(record) for _, record in self.records):
+            return self.layout_out.restore(self._run_with_noise(x, stages, noise))
         if self._is_whole(stages):
             return self.layout_out.restore(self.kernels.run(x, self._tensors(stages), self.run_reference))
         for stage in stages:
             x = stage(x)
         is_last_its_own = getattr(stages[-1], "record", None) is self.records[-1][1]
         return self.layout_out.restore(x) if is_last_its_own else x
+
+    def _run_with_noise(self, x: Tensor, stages: list[torch.nn.Module], noise: SampleNoise | None) -> Tensor:
+        """Stage by stage, on the paths of the inputs of the net; every stage has a seed of its own."""
+        paths, own = find_paths(x, noise)
+        for number, stage in enumerate(stages):
+            is_noisy = isinstance(stage, LayerBlock) and has_noise(stage.record)
+            x = stage(x, BlockPaths(own.find_seed(number), paths, own)) if is_noisy else stage(x)
+        return x
 
     def run_reference(self, x: Tensor, tensors: Tensors, memory: Memory) -> Tensor:
         """The same on `(batch, features)` by tensor operations, with the given parameters and memory policy."""

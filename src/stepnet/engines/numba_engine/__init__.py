@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # the names that `LATER` loads, for type checkers
         tangent_problem,
     )
     from stepnet.engines.numba_engine.derivatives.row_functions import RowFunction
-    from stepnet.engines.numba_engine.derivatives.scalar_loss import trace_loss
+    from stepnet.engines.numba_engine.derivatives.scalar_loss import trace_loss, trace_loss_at
     from stepnet.engines.numba_engine.ensembles.ensemble_runs import (
         NoLanes,
         member_problem,
@@ -84,6 +84,7 @@ LATER = {
     "tangent_problem": "derivatives.augmented_problems",
     "RowFunction": "derivatives.row_functions",
     "trace_loss": "derivatives.scalar_loss",
+    "trace_loss_at": "derivatives.scalar_loss",
     # right-hand sides and their arguments
     "build_jacobian": "rhs.problem_parts",
     "list_argument_names": "rhs.problem_parts",
@@ -121,7 +122,7 @@ __all__ = [
     # derivatives and ensembles
     "EventFunction", "NoLanes", "RowFunction", "SweepFailed", "adjoint_problem", "differentiate_paths",
     "interpolated_problem", "linearise_tangent", "member_problem", "pull_back_members", "run_weighted_paths",
-    "running_problem", "tangent_problem", "trace_loss",
+    "running_problem", "tangent_problem", "trace_loss", "trace_loss_at",
     # layers
     "NOTHING", "SINGLE_THREAD", "TILE", "Memory", "NetStage", "NetTape", "TileNoise", "adam", "class_entropies",
     "count_least_bytes", "count_repeated_steps", "entropies", "is_kept", "one_hot", "sweep", "sweep_and_turn",
@@ -137,7 +138,7 @@ def __getattr__(name: str):
 def prepare(problem: Problem, scheme, plan: Plan) -> Job:
     """Prepare a run; schemes without a continuous extension get their step output by Hermite interpolation."""
     executor = find_executor(scheme)
-    if is_plain(plan) or has_continuous_extension(scheme):
+    if is_plain(plan) or has_continuous_extension(scheme) or isinstance(plan.stepping, AdaptiveSteps):
         return executor(problem, scheme, plan)
     return hermite_output.prepare(problem, scheme, plan, executor)
 

@@ -27,7 +27,7 @@ from stepnet.engines.torch_engine.integrators.stochastic_steps import (
     find_step_needs,
 )
 from stepnet.engines.torch_engine.layers.chains import StageInput, TensorChain, TensorField
-from stepnet.engines.torch_engine.layers.stage_runs import build_stage
+from stepnet.engines.torch_engine.layers.stage_runs import SampleDraws, build_stage
 from stepnet.engines.torch_engine.layers.tables import evaluate_basis
 from stepnet.engines.torch_engine.random.increments import quantise
 from stepnet.engines.torch_engine.random.levy_areas import approximate_levy_area
@@ -83,7 +83,7 @@ __all__ = [
     "Differentiable", "GradientRequest", "is_one_node", "seminorm", "solve_differentiably",
     "solve_with_adjoint_equation",
     # layers
-    "StageInput", "TensorChain", "TensorField", "evaluate_basis",
+    "SampleDraws", "StageInput", "TensorChain", "TensorField", "evaluate_basis",
     # operators of PDEs
     "TENSOR_FUNCTIONS",
     # compilers, transformations and autocast

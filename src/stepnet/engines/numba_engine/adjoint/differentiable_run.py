@@ -21,7 +21,7 @@ from stepnet.engines.numba_engine.random.step_noise import PathNoise
 from stepnet.engines.numba_engine.rhs.stochastic_parts import build_stochastic_fields, find_stochastic_program
 from stepnet.errors import NoDerivative
 from stepnet.problem import Problem, ProblemForm, StochasticProblem
-from stepnet.schemes.capabilities import has_history, moves_parts
+from stepnet.schemes.capabilities import has_history, moves_parts, needs_second_derivatives
 from stepnet.schemes.step_program import SchemeProgram, StepProgram, Tamed, build_scheme_program
 
 
@@ -58,7 +58,8 @@ class DifferentiableRun:
             self._prepare_stochastic(problem, scheme, FixedSteps(n_steps, grid), differences, direction)
             return
         is_parted = moves_parts(scheme, problem.form)
-        self.parts = build_parts(problem, not is_parted, differences)
+        may_loop = not needs_second_derivatives(scheme)
+        self.parts = build_parts(problem, not is_parted, differences, may_loop)
         is_sum, is_second = problem.form is ProblemForm.SUM, problem.form is ProblemForm.SECOND
         self.scheme_program: SchemeProgram = build_scheme_program(
             scheme, len(self.parts), is_sum and is_parted, is_second and is_parted

@@ -16,6 +16,15 @@ from typing import NamedTuple
 import numpy as np
 from numba import uintp
 
+from stepnet.engines.numba_engine.adjoint.implicit_operations import (
+    NONE,
+    SolveArrays,
+    SolveWorkspace,
+    allocate_solve_workspace,
+    build_solve_arrays,
+    execute_implicit,
+    transpose_implicit,
+)
 from stepnet.engines.numba_engine.codegen.kernels import Kernel, inlined
 from stepnet.engines.numba_engine.codegen.primitives import accumulate, call_field, call_pullback, call_reverse
 from stepnet.engines.numba_engine.codegen.steps.fused_steps import (
@@ -25,7 +34,7 @@ from stepnet.engines.numba_engine.codegen.steps.fused_steps import (
     write_reverse,
     write_sweep,
 )
-from stepnet.engines.numba_engine.derivatives.pullbacks import PartPullback
+from stepnet.engines.numba_engine.derivatives.pullbacks import PartPullback, compile_directional_pullback
 from stepnet.engines.numba_engine.integrators.stepping import pad_length
 from stepnet.engines.numba_engine.random.step_noise import PathNoise
 from stepnet.problem import is_finite
@@ -34,9 +43,11 @@ from stepnet.schemes.step_program import (
     ELEMENTWISE,
     MATRIX,
     SCALAR,
+    LinearSolve,
     Noise,
     Product,
     Slope,
+    Solve,
     StepProgram,
     Sum,
     Tamed,
@@ -49,7 +60,7 @@ REVERSE = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _P, _P, _
 NOISY_SWEEP = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _I, _P, _P)
 NOISY_REVERSE = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _P, _P, _P, _P)
 NOISE_CHUNK = 1024  # steps whose random variables are held at once
-DETERMINISTIC, DRAW, TIMES_COMPONENTS, TIMES_MATRIX, TIMES_COLUMN, TAME = range(6)
+DETERMINISTIC, DRAW, TIMES_COMPONENTS, TIMES_MATRIX, TIMES_COLUMN, TAME, IMPLICIT = range(7)
 PRODUCT_CODE = {
     ELEMENTWISE: TIMES_COMPONENTS, SCALAR: TIMES_COMPONENTS, MATRIX: TIMES_MATRIX, COLUMN: TIMES_COLUMN
 }  # fmt: skip
@@ -88,6 +99,15 @@ class ProgramArrays(NamedTuple):
     length: np.ndarray
     column: np.ndarray
     entry: np.ndarray
+
+
+class ImplicitSteps(NamedTuple):
+    """The implicit operations of a program, the pullbacks of their parts, and those of the derivatives of the parts."""
+
+    solves: SolveArrays
+    pullbacks: np.ndarray
+    second: np.ndarray
+    scratch: SolveWorkspace
 
 
 class StepWorkspace(NamedTuple):
@@ -143,8 +163,8 @@ def _build_arrays(program: StepProgram, variables: tuple[tuple[Noise, int, int],
     by_row = np.argsort([term.row for term in flat], kind="stable")
     counts = np.bincount([term.row for term in flat], minlength=program.n_rows + len(operations))
     codes = [
-        PRODUCT_CODE[product.kind] if product else TAME if isinstance(operation, Tamed) else DRAW * (start >= 0)
-        for operation, product, (start, _) in zip(operations, products, noises, strict=True)
+        _find_code(operation) if product is None else PRODUCT_CODE[product.kind]
+        for operation, product in zip(operations, products, strict=True)
     ]
     rows = [_find_row(operation) for operation in operations]
     return ProgramArrays(
@@ -169,9 +189,16 @@ def _build_arrays(program: StepProgram, variables: tuple[tuple[Noise, int, int],
     )
 
 
+def _find_code(operation) -> int:
+    """The code of an operation other than a product."""
+    if isinstance(operation, (Solve, LinearSolve)):
+        return IMPLICIT
+    return TAME if isinstance(operation, Tamed) else DRAW if isinstance(operation, Noise) else DETERMINISTIC
+
+
 def _find_row(operation) -> int:
     """The row that an operation other than a sum reads."""
-    if isinstance(operation, (Slope, Tamed)):
+    if isinstance(operation, (Slope, Tamed, Solve, LinearSolve)):
         return operation.row
     return operation.diffusion if isinstance(operation, Product) else -1
 
@@ -281,8 +308,28 @@ def execute(fields, p, tape, weights, work, t, h, n, noise):
     return True
 
 
+@inlined
+def execute_all(fields, p, tape, implicit, weights, work, t, h, n, noise):
+    """As `execute`, with implicit operations."""
+    if implicit.solves.part.shape[0] == 0:
+        return execute(fields, p, tape, weights, work, t, h, n, noise)
+    zero, solves = work.shape[0] - 1, implicit.solves
+    implicit.scratch.factored[0] = NONE
+    for i in range(tape.part.shape[0]):
+        out, m = tape.n_rows + i, solves.index[i]
+        if m >= 0:
+            field, pullback = fields[solves.part[m]], implicit.pullbacks[solves.part[m]]
+            if not execute_implicit(field, pullback, p, solves, m, work, out, implicit.scratch, t, h, n):
+                return False
+        elif tape.part[i] < 0:
+            accumulate(work, out, zero, weights, tape.term_row, tape.first[i], tape.first[i + 1])
+        elif call_field(uintp(fields[tape.part[i]]), t + tape.c[i] * h, work, tape.row[i], out, p, n) != 0:
+            return False
+    return True
+
+
 @Kernel
-def sweep(fields, p, tape, scratch, clock, first, count, state, states, is_kept, is_back, noise):
+def sweep(fields, p, tape, implicit, scratch, clock, first, count, state, states, is_kept, is_back, noise):
     """Take `count` steps from step `first`; if `is_kept`, the state before each goes to a row of `states`.
 
     The rows of `noise` are the random variables of the steps; ordinary steps have none.
@@ -299,7 +346,7 @@ def sweep(fields, p, tape, scratch, clock, first, count, state, states, is_kept,
                     states[i, row * n + k] = state[row, k]
         t, h = find_step_time(clock, first + i)
         scale(tape, scratch.weights, scratch.back[:0], h)
-        if not execute(fields, p, tape, scratch.weights, work, t, h, n, noise[i % noise.shape[0]]):
+        if not execute_all(fields, p, tape, implicit, scratch.weights, work, t, h, n, noise[i % noise.shape[0]]):
             return RAISED
         for row in range(tape.n_rows):
             for k in range(n):
@@ -310,14 +357,20 @@ def sweep(fields, p, tape, scratch, clock, first, count, state, states, is_kept,
 
 
 @inlined
-def transpose(pullbacks, p, tape, scratch, t, h, n, p_bar, times):
+def transpose(pullbacks, p, tape, implicit, scratch, t, h, n, p_bar, times):
     """Gradients with respect to all rows of a step from those of its outputs; False if a pullback raised."""
     work, bars, t_bar = scratch.work, scratch.bars, scratch.t_bar
     for j in range(tape.n_rows + tape.part.shape[0]):
         row = tape.n_rows + tape.part.shape[0] - 1 - j
         accumulate(bars, row, row, scratch.back, tape.use_row, tape.use_first[row], tape.use_first[row + 1])
         i = row - tape.n_rows
-        if i >= 0 and tape.code[i] == TAME:
+        if i >= 0 and tape.code[i] == IMPLICIT:
+            m = implicit.solves.index[i]
+            part = implicit.solves.part[m]
+            head = (p, implicit.solves, m, work, bars, row, implicit.scratch, t, h, n, p_bar, times)
+            if not transpose_implicit(pullbacks[part], implicit.second[part], *head):
+                return False
+        elif i >= 0 and tape.code[i] == TAME:
             times[1] += transpose_tamed(work, bars, tape.row[i], row, h, n)
         elif i >= 0 and tape.code[i] != DETERMINISTIC:
             transpose_product(tape, i, work, bars, n)
@@ -363,7 +416,22 @@ def pass_mark(marks, k, bar, p_bar):
 
 @Kernel
 def reverse(
-    fields, pullbacks, p, tape, scratch, clock, first, count, states, bar, p_bar, t_bars, has_times, marks, noise
+    fields,
+    pullbacks,
+    p,
+    tape,
+    implicit,
+    scratch,
+    clock,
+    first,
+    count,
+    states,
+    bar,
+    p_bar,
+    t_bars,
+    has_times,
+    marks,
+    noise,
 ):
     """The adjoint of the steps of a sweep, last step first; updates `bar`, and adds to `p_bar` and `t_bars`."""
     n, work, bars, times = bar.shape[1], scratch.work, scratch.bars, scratch.times
@@ -375,14 +443,14 @@ def reverse(
                 work[row, k] = states[i, row * n + k]
         t, h = find_step_time(clock, first + i)
         scale(tape, scratch.weights, scratch.back, h)
-        if not execute(fields, p, tape, scratch.weights, work, t, h, n, noise[i % noise.shape[0]]):
+        if not execute_all(fields, p, tape, implicit, scratch.weights, work, t, h, n, noise[i % noise.shape[0]]):
             return RAISED
         bars[:] = 0.0
         for row in range(tape.n_rows):
             for k in range(n):
                 bars[tape.outputs[row], k] += bar[row, k]
         times[:] = 0.0
-        if not transpose(pullbacks, p, tape, scratch, t, h, n, p_bar, times):
+        if not transpose(pullbacks, p, tape, implicit, scratch, t, h, n, p_bar, times):
             return RAISED
         for row in range(tape.n_rows):
             for k in range(n):
@@ -440,7 +508,7 @@ class ProgramRunner:
         is_even, m = clock.grid.size == 0, max(1, program.n_slopes)
         are_traced = all(part.trace is not None for part in parts if part.vjp != 0)
         self._sweep = self._reverse = 0
-        if are_traced and program.operations:
+        if are_traced and program.operations and not program.is_implicit:
             layout, size = self._layout, self._layout.size
             write = partial(write_sweep, program, is_even, is_back, noise=layout)
             self._sweep = find_fused_address(fields, program, (is_even, is_back, size), "sweep", write, m)
@@ -450,6 +518,7 @@ class ProgramRunner:
         self.is_generated = self._sweep != 0
         self._has_times = int(has_times)
         self._workspace: StepWorkspace | None = None
+        self._solving: ImplicitSteps | None = None
 
     def forward(self, state: np.ndarray, first: int, count: int, states: np.ndarray | None = None) -> None:
         """Advance `state` (rows, n) over `count` steps; the states before them go to the rows of `states`."""
@@ -481,7 +550,7 @@ class ProgramRunner:
             function(self._sweep)(clock.t0, clock.h, first, count, *head, *tail)
         else:
             tape = build_program_arrays(self._program, self._layout)
-            head = (self._fields, self._p, tape, self._scratch(), clock, first, count)
+            head = (self._fields, self._p, tape, self._implicit(), self._scratch(), clock, first, count)
             if sweep(*head, state, kept, int(states is not None), int(self._is_back), numbers) != DONE:
                 self._explain()
 
@@ -530,7 +599,8 @@ class ProgramRunner:
             function(self._reverse)(clock.t0, clock.h, first, count, *map(_take_address, pointers))
             return
         tape = build_program_arrays(self._program, self._layout)
-        head = (self._fields, self._pullbacks, self._p, tape, self._scratch(), clock, first, count)
+        numbers_of_parts = (self._fields, self._pullbacks, self._p, tape, self._implicit())
+        head = (*numbers_of_parts, self._scratch(), clock, first, count)
         if reverse(*head, states, bar, sums.p, sums.t, self._has_times, marks, numbers) != DONE:
             self._explain()
 
@@ -543,6 +613,16 @@ class ProgramRunner:
             self._workspace = StepWorkspace(*rows, *np.zeros((2, tape.weight.size)), np.zeros(2), np.zeros(1))
         return self._workspace
 
+    def _implicit(self) -> ImplicitSteps:
+        if self._solving is None:
+            second = np.zeros(len(self._parts), np.int64)
+            if any(isinstance(operation, LinearSolve) for operation in self._program.operations):
+                self._second = tuple(compile_directional_pullback(part) for part in self._parts)
+                second[:] = [code.address for code in self._second]
+            scratch = allocate_solve_workspace(self._program, self._n, self._p.size)
+            self._solving = ImplicitSteps(build_solve_arrays(self._program), self._pullbacks, second, scratch)
+        return self._solving
+
     def _explain(self) -> None:
         """Raise the exception of a right-hand side or a pullback."""
         for part in self._parts:
@@ -550,6 +630,8 @@ class ProgramRunner:
             for exception in (part.exception, *callbacks):
                 if exception is not None:
                     raise exception
+        if self._program.is_implicit:
+            raise SweepFailed("the equations of an implicit step could not be solved")
         raise SweepFailed("a right-hand side or its derivative raised an exception")
 
 

@@ -25,6 +25,7 @@ from numba.core.serialize import dumps
 
 from stepnet.engines.numba_engine.codegen import disk_cache
 
+FLOAT64 = np.dtype(np.float64)
 OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}, "_nrt": False}
 """Without its runtime (`_nrt`) Numba counts no references, which took a quarter of the time, and cannot allocate."""
 
@@ -182,19 +183,24 @@ class Kernel:
 
 
 class FieldKernel:
-    """A right-hand side of this package as a C function, compiled and stored on disk like a kernel."""
+    """A right-hand side of this package as a C function, compiled and stored on disk like a kernel.
 
-    def __init__(self, function):
-        self._function = function
+    Another `signature` than that of right-hand sides makes it another function for generated code.
+    """
+
+    def __init__(self, function, signature=None):
+        self._function, self._signature = function, signature
         self._compiled: dict = {}
 
     @cache  # noqa: B019  as above
-    def address(self, dtype: np.dtype) -> int:
+    def address(self, dtype: np.dtype = FLOAT64) -> int:
         """The address of the C function for states of this real type."""
         real = types.float32 if dtype == np.float32 else types.float64
         pointers = (types.CPointer(real), types.CPointer(real), types.CPointer(types.float64))
-        signature = ((types.float64, *pointers, types.int64), types.int32)
-        compiled = CFunc(self._function, signature, locals={}, options={**OPTIONS, "_nrt": True})  # needed by `carray`
+        signature = self._signature or types.int32(types.float64, *pointers, types.int64)
+        compiled = CFunc(
+            self._function, (signature.args, signature.return_type), locals={}, options={**OPTIONS, "_nrt": True}
+        )  # `carray` needs the runtime
         compiled._cache = _KernelCache(self._function)
         rtsys.initialize(cpu_target.target_context)
         compiled.compile()

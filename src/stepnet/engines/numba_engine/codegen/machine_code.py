@@ -251,6 +251,10 @@ class MachineCode:
         self.address = self._engine.get_function_address(which)
         self.fused: dict = {}  # whole steps generated from the trace, see `fused_steps`
 
+    def find_address(self, name: str) -> int:
+        """The address of another function of the same text."""
+        return self._engine.get_function_address(name)
+
 
 def load_object(data: bytes, machine):
     """An engine that holds an object file: machine code that is freed with the engine.

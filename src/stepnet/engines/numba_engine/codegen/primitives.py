@@ -42,6 +42,21 @@ def call_field(typing_context, address, t, work, row_in, row_out, p, n):
 
 
 @intrinsic
+def call_entries(typing_context, address, t, work, row, values, p, n):
+    """status = entries(t, work[row], values, p, n), the C function of a Jacobian, for a one-dimensional `values`."""
+    signature = types.int32(types.uintp, types.float64, work, types.intp, values, p, types.int64)
+
+    def generate(context, builder, signature, arguments):
+        address, t, work_value, row, values_value, p_value, n = arguments
+        function = ir.FunctionType(I32, [ir.DoubleType(), BYTES, BYTES, BYTES, I64])
+        y = builder.inttoptr(_row(context, builder, work, work_value, row), BYTES)
+        others = [_pointer(context, builder, *pair) for pair in ((values, values_value), (p, p_value))]
+        return builder.call(builder.inttoptr(address, function.as_pointer()), [t, y, *others, n])
+
+    return signature, generate
+
+
+@intrinsic
 def call_attempt(typing_context, address, t, t_low, h, work, p):
     """One generated step of a pair, `attempt` of codegen/steps/fused_steps.py."""
     signature = types.int32(types.int64, types.float64, types.float64, types.float64, work, p)

@@ -42,7 +42,8 @@ from stepnet.engines.numba_engine.rhs.problem_parts import (
     build_part_fields,
     list_functions,
 )
-from stepnet.engines.numba_engine.tracing.joint_trace import compile_joined
+from stepnet.engines.numba_engine.tracing.graph import Graph
+from stepnet.engines.numba_engine.tracing.joint_trace import compile_joined, copy_nodes
 from stepnet.engines.numba_engine.tracing.symbols import CannotTrace
 from stepnet.engines.numba_engine.tracing.trace import Trace, trace
 from stepnet.errors import NoDerivative
@@ -50,6 +51,7 @@ from stepnet.problem import Problem, StochasticProblem
 
 _kept: WeakKeyDictionary = WeakKeyDictionary()
 _long: WeakKeyDictionary = WeakKeyDictionary()
+_directional: WeakKeyDictionary = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,8 @@ def _build_part(
     if find_c_address(own) is not None:
         return PartPullback(field, find_c_address(own), "user", True, keep_alive=own)
     if own is None and getattr(field.keep_alive, "trace", None) is not None:
+        return take_trace(field)
+    if own is None and may_loop and getattr(field.keep_alive, "build_pullback", None) is not None:
         return take_trace(field)
     if own is None and field.rung == "address" and not _has_jacobian(problem):
         raise NoDerivative(f"`{which.label}` is a C function, whose derivative is not known; give `vjp`")
@@ -194,10 +198,35 @@ def take_trace(field: CompiledRHS, code: MachineCode | None = None) -> PartPullb
     if pullback is None:
         if code.trace is not None:
             code.trace.graph.most = 4 * MOST_NODES_OF_DERIVATIVES
-        pullback = _kept.setdefault(
-            code, compile_trace(code.trace or code.loops, "vjp")
-        )  # the first of two threads wins
+        build = getattr(code, "build_pullback", None)
+        made = build() if build is not None else compile_trace(code.trace or code.loops, "vjp")
+        pullback = _kept.setdefault(code, made)  # the first of two threads wins
     return PartPullback(field, pullback.address, "traced", True, code.trace, pullback)
+
+
+def compile_directional_pullback(part: PartPullback) -> MachineCode:
+    """The pullback of (df/dy) v + tau df/dt for the state (y, v, tau): second derivatives, for Rosenbrock schemes."""
+    if part.trace is None:
+        raise NoDerivative(
+            f"gradients of Rosenbrock schemes need second derivatives, so a trace of the right-hand side; found "
+            f"{part.rung}; take an implicit Runge-Kutta scheme such as kvaerno5"
+        )
+    kept = _directional.get(part.trace.graph)
+    if kept is None:
+        kept = _directional.setdefault(part.trace.graph, compile_trace(trace_directional(part.trace), "vjp"))
+    return kept
+
+
+def trace_directional(trace: Trace) -> Trace:
+    """(df/dy) v + tau df/dt for the state (y, v, tau)."""
+    trace.graph.most = 4 * MOST_NODES_OF_DERIVATIVES
+    graph, n = Graph(4 * MOST_NODES_OF_DERIVATIVES), trace.n
+    exchange = {
+        "y_dot": lambda i: graph.node("y", n + i),
+        "p_dot": lambda j: graph.constant(0.0),
+        "t_dot": lambda: graph.node("y", 2 * n),
+    }
+    return Trace(graph, copy_nodes(graph, trace.graph, trace.tangent(), exchange), 2 * n + 1, trace.n_parameters)
 
 
 def _use_dual_numbers(field: CompiledRHS, form: CallForm, block: ArgumentBlock, result) -> PartPullback:

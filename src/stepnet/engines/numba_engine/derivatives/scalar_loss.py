@@ -28,13 +28,18 @@ _kept: OrderedDict = OrderedDict()
 
 def trace_loss(loss: Callable, y: np.ndarray) -> ScalarLoss:
     """A loss of an array like `y`; its trace is reused while nothing that it refers to changes."""
+    return trace_loss_at(loss, y.shape, lambda: y)
+
+
+def trace_loss_at(loss: Callable, shape: tuple[int, ...], find_y: Callable[[], np.ndarray]) -> ScalarLoss:
+    """As `trace_loss`, with an array that is computed only if the loss was not traced before."""
     reached = reach(loss)
     if reached.opaque:
-        return ScalarLoss(loss, y)
-    key = (reached.key, y.shape)
+        return ScalarLoss(loss, find_y())
+    key = (reached.key, shape)
     scalar = _kept.get(key)
     if scalar is None:
-        scalar = _kept[key] = ScalarLoss(loss, y)
+        scalar = _kept[key] = ScalarLoss(loss, find_y())
         if len(_kept) > MOST_KEPT:
             _kept.popitem(last=False)
     return scalar

@@ -114,9 +114,9 @@ def run_to_last_segment(even, back, noise, starts, group, kept, rows):
     return n_segments
 
 
-@Kernel
-def pull_back_paths(even, back, noise, starts, bars, group, kept, n):
-    """Gradients of one group of the members from place[0] to place[1]; PAUSED if some are left."""
+@compiled
+def pull_back_group(even, back, noise, starts, bars, group, kept, n):
+    """Gradients of the next members."""
     rows, t0, h, p = even.width, starts.t0, starts.h, group.p
     load_paths(starts, even, group, n)
     n_segments = run_to_last_segment(even, back, noise, starts, group, kept, rows)
@@ -141,5 +141,16 @@ def pull_back_paths(even, back, noise, starts, bars, group, kept, n):
         back.reverse_opening, t0, h, 0, 1, kept.nothing, kept.marks, kept.bar, kept.p_bar, kept.nothing, p
     )
     take_gradients(bars, group, kept, n)
-    group.place[FIRST] += LANES
-    return DONE if group.place[FIRST] >= group.place[LAST] else PAUSED
+
+
+@Kernel
+def pull_back_paths(even, back, noise, starts, bars, group, kept, n, most):
+    """Gradients of the members from place[0] to place[1], about `most` steps; PAUSED if some are left."""
+    done = 0
+    while group.place[FIRST] < group.place[LAST]:
+        if done >= most:
+            return PAUSED
+        pull_back_group(even, back, noise, starts, bars, group, kept, n)
+        group.place[FIRST] += LANES
+        done += LANES * even.n_steps
+    return DONE

@@ -11,7 +11,7 @@ from stepnet.engines.contract import FixedSteps, Members
 from stepnet.engines.numba_engine.codegen.machine_code import LANES
 from stepnet.engines.numba_engine.codegen.steps.fused_steps import NO_NOISE, write_reverse
 from stepnet.engines.numba_engine.derivatives.scalar_loss import ScalarLoss
-from stepnet.engines.numba_engine.ensembles.ensemble_runs import ChunkRunner, ignore_progress, run_chunks
+from stepnet.engines.numba_engine.ensembles.ensemble_runs import ATTEMPTS, ChunkRunner, ignore_progress, run_chunks
 from stepnet.engines.numba_engine.ensembles.path_adjoint import (
     PathAdjoint,
     PathGradients,
@@ -33,7 +33,7 @@ from stepnet.engines.numba_engine.random.step_noise import round_to_cells
 from stepnet.engines.numba_engine.rhs.arguments import flat_gradients, pack, unpack
 from stepnet.problem import StochasticProblem
 
-SEGMENT_BYTES = 2**20  # of states and random variables, which stay in the cache
+SEGMENT_BYTES = 2**22  # of states and random variables; drawing those of shorter segments twice takes longer
 
 
 def differentiate_paths(
@@ -61,7 +61,7 @@ def differentiate_paths(
         sizes = (rows * -(-stepping.n_steps // segment), rows * segment, rows, max(1, n_parameters))
         kept = SegmentStates(*(np.zeros((size, LANES)) for size in sizes), np.zeros((3, n)), np.zeros(1))
         group = allocate_group(own, noise, even, n_parameters, first, last)
-        return partial(pull_back_paths, even, back, noise, starts, bars, group, kept, n)
+        return partial(pull_back_paths, even, back, noise, starts, bars, group, kept, n, ATTEMPTS)
 
     if not run_chunks(ChunkRunner(begin, "lanes"), split_into_groups(count, workers), workers, ignore_progress):
         raise KeyboardInterrupt

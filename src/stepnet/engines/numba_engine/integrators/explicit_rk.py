@@ -45,6 +45,7 @@ from stepnet.engines.numba_engine.integrators.stepping import (
 )
 from stepnet.engines.numba_engine.rhs.ladder import CompiledRHS
 from stepnet.engines.numba_engine.rhs.problem_parts import build_fields
+from stepnet.engines.numba_engine.rhs.stencil_steps import count_spare_rows, find_stencil_steps
 from stepnet.engines.numba_engine.runs.job import Job, StageSlopes, allocate_work, create_run_state, find_grid
 from stepnet.problem import Problem
 from stepnet.schemes.step_program import build_scheme_program
@@ -228,18 +229,19 @@ def prepare(problem: Problem, scheme: ExplicitRK, plan: Plan) -> Job:
     initial, (field, watched, moved) = problem.initial, build_fields(problem, plan)
     extension = scheme.continuous
     n, n_corrections = len(extension.c), len(extension.R)
-    work, run = allocate_work(initial, 1, K + 2 * n + n_corrections), create_run_state(problem, plan)
-    tables = build_tables(scheme, work.dtype)
-    is_adaptive = isinstance(plan.stepping, AdaptiveSteps)
+    is_adaptive, n_rows = isinstance(plan.stepping, AdaptiveSteps), K + 2 * n + n_corrections
+    program = None if is_adaptive else build_scheme_program(scheme, 1, False, False).step
+    work = allocate_work(initial, 1, n_rows + count_spare_rows((field,), program))
+    run, tables = create_run_state(problem, plan), build_tables(scheme, work.dtype)
     is_aside = not is_adaptive or (scheme.dense is None and scheme.order > extension.order)
     watch = build_event_state(plan, field, (*watched, *moved), problem, run["reals"].item(), work.dtype)
-    fused = _find_fused_steps(field, scheme, is_adaptive, plan, work)
+    fused = _find_fused_steps(field, scheme, is_adaptive, plan, work, n_rows)
     choose_step = None
     if is_adaptive:
         how = step_control.build_control_settings(plan.stepping, 1.0 / error_power(scheme))
         run["is_checked"] = field.replay is not None and not field.callbacks
-        choose_step = partial(_choose_step_anew, field, plan.stepping, how, work, run)
-        _choose_first_step(field, plan.stepping, how, work, run)
+        choose_step = partial(step_control.begin_anew, field, plan.stepping, how, work, FIRST_LOOK, run)
+        step_control.begin_with_step(field, plan.stepping, how, work, FIRST_LOOK, run)
 
     def go(out):
         needs = build_output_request(plan, out.watch, moved, is_aside)
@@ -256,14 +258,18 @@ def prepare(problem: Problem, scheme: ExplicitRK, plan: Plan) -> Job:
     )
 
 
-def _find_fused_steps(field: CompiledRHS, scheme: ExplicitRK, is_adaptive: bool, plan: Plan, work: np.ndarray) -> int:
-    """Address of generated steps for a small traced problem, or 0."""
+def _find_fused_steps(
+    field: CompiledRHS, scheme: ExplicitRK, is_adaptive: bool, plan: Plan, work: np.ndarray, spare: int
+) -> int:
+    """Address of generated steps of a small problem, or of a linear one on a grid (rows from `spare` are free), or 0."""
     s, stride = len(scheme.b), work.shape[1]
     if is_adaptive:
         return find_fused_address((field,), scheme, stride, "attempt", lambda: write_attempt(scheme, ROWS, stride), s)
     if plan.stepping.grid is not None:
         return 0
     program = build_scheme_program(scheme, 1, False, False).step
+    if len(work) > spare:
+        return find_stencil_steps((field,), program, (Y,), spare, stride)
     write = partial(write_steps, program, [Y], stride)
     return find_fused_address((field,), program, stride, "steps", write, program.n_slopes)
 
@@ -280,23 +286,6 @@ def build_tables(scheme: ExplicitRK, dtype) -> SchemeTables:
     return SchemeTables(
         *(np.array(x, dtype=k, order="C") for x, k in zip(arrays, kinds, strict=True)), s, extension.new
     )
-
-
-def _choose_first_step(
-    field: CompiledRHS, stepping_plan: AdaptiveSteps, how, work: np.ndarray, run: np.ndarray
-) -> None:
-    if stepping_plan.first_step is None:
-        step_control.choose_initial_step(field.address, field.p, work, how, FIRST_LOOK, run)
-    else:
-        first = min(stepping_plan.first_step, stepping_plan.max_step)
-        run[0]["h"] = np.copysign(first, run[0]["t_end"] - run[0]["t0"])
-
-
-def _choose_step_anew(field: CompiledRHS, stepping_plan: AdaptiveSteps, how, work: np.ndarray, run: np.ndarray) -> None:
-    """The same in the course of a run, without its earlier errors."""
-    run["error_1"] = run["error_2"] = 1.0
-    run["was_rejected"] = 0
-    _choose_first_step(field, stepping_plan, how, work, run)
 
 
 @lru_cache(maxsize=64)

@@ -7,7 +7,9 @@ from functools import cache
 from importlib import import_module
 
 from stepnet.engines.numba_engine.runs.job import Job
+from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.rosenbrock import Rosenbrock
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.tableau import ExplicitRK, LowStorageRK, StabilisedRK
 
@@ -15,6 +17,8 @@ EXECUTORS = {
     ExplicitRK: "explicit_rk",
     LowStorageRK: "low_storage",
     StabilisedRK: "stabilised",
+    ImplicitRK: "implicit_rk",
+    Rosenbrock: "rosenbrock",
     Splitting: "splitting",
     Multistep: "multistep",
 }

@@ -26,6 +26,7 @@ from stepnet.engines.numba_engine.rhs.problem_parts import (
     build_part_fields,
     is_flow,
 )
+from stepnet.engines.numba_engine.rhs.stencil_steps import count_spare_rows, find_stencil_steps
 from stepnet.engines.numba_engine.runs.job import (
     Job,
     StageSlopes,
@@ -215,16 +216,20 @@ def prepare(problem: Problem, scheme: Splitting, plan: Plan) -> Job:
 def _prepare_pair(problem: Problem, scheme: Splitting, plan: Plan) -> Job:
     dq, dp = build_part_fields(problem)
     initial = problem.initial
-    work, run = allocate_work(initial, 2, BEFORE + 2), create_run_state(problem, plan, rows=2)
     parts, fractions = _list_flows(scheme, 2)
     advance = run_partitioned
     is_second_order = dq.address == 0
+    program = build_scheme_program(scheme, 2, False, is_second_order).step
+    n_spare = count_spare_rows((dq, dp), program)
+    work, run = allocate_work(initial, 2, BEFORE + 2 + n_spare), create_run_state(problem, plan, rows=2)
     steps = 0
     if plan.stepping.grid is None:
-        stride, program = work.shape[1], build_scheme_program(scheme, 2, False, is_second_order).step
-        rows = [Q, P, DP if parts[0] else DQ][: program.n_rows]
-        write = partial(write_steps, program, rows, stride)
-        steps = find_fused_address((dq, dp), program, stride, "steps", write, len(parts))
+        stride, rows = work.shape[1], [Q, P, DP if parts[0] else DQ][: program.n_rows]
+        if n_spare:
+            steps = find_stencil_steps((dq, dp), program, tuple(rows), BEFORE + 2, stride)
+        else:
+            write = partial(write_steps, program, rows, stride)
+            steps = find_fused_address((dq, dp), program, stride, "steps", write, len(parts))
     run[0]["per_step"] = count_evaluations_per_step(scheme, is_second_order)
     head = (dq.address, dp.address, steps, dp.p, parts, fractions, int(scheme.is_fsal))
 

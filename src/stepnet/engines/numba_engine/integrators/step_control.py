@@ -10,6 +10,7 @@ import numpy as np
 from stepnet.engines.contract import AdaptiveSteps
 from stepnet.engines.numba_engine.codegen.kernels import Kernel, check_once, inlined
 from stepnet.engines.numba_engine.codegen.primitives import call_field
+from stepnet.engines.numba_engine.rhs.ladder import CompiledRHS
 from stepnet.schemes.controllers import Controller
 
 RMS, MAXIMUM = 0, 1
@@ -42,11 +43,11 @@ class ControlSettings(NamedTuple):
 
 def build_control_settings(plan: AdaptiveSteps, exponent: float) -> ControlSettings:
     """The control settings of a plan."""
-    return ControlSettings(plan.atol, plan.rtol, NORMS[plan.norm], _build_controller(plan.controller, exponent))
+    return ControlSettings(plan.atol, plan.rtol, NORMS[plan.norm], build_controller(plan.controller, exponent))
 
 
 @lru_cache(maxsize=64)
-def _build_controller(c: Controller, exponent: float) -> ControllerNumbers:
+def build_controller(c: Controller, exponent: float) -> ControllerNumbers:
     betas = exponent * np.array([c.beta1, c.beta2, c.beta3])
     aim = c.safety ** (c.beta1 + c.beta2 + c.beta3)
     return ControllerNumbers(betas, exponent, c.shrink, c.grow, c.safety, aim)
@@ -140,3 +141,19 @@ def is_too_short(run):
 def choose_initial_step(field, p, work, how, rows, run_):
     """As `choose_first_step`, callable by the driver."""
     return choose_first_step(field, p, work, how, rows, run_[0])
+
+
+def begin_with_step(field: CompiledRHS, stepping: AdaptiveSteps, how, work: np.ndarray, rows, run: np.ndarray) -> None:
+    """Set the length of the first step, that of the plan if it has one; `rows` as in `choose_first_step`."""
+    if stepping.first_step is None:
+        choose_initial_step(field.address, field.p, work, how, rows, run)
+    else:
+        first = min(stepping.first_step, stepping.max_step)
+        run[0]["h"] = np.copysign(first, run[0]["t_end"] - run[0]["t0"])
+
+
+def begin_anew(field: CompiledRHS, stepping: AdaptiveSteps, how, work: np.ndarray, rows, run: np.ndarray) -> None:
+    """The same in the course of a run, without its earlier errors."""
+    run["error_1"] = run["error_2"] = 1.0
+    run["was_rejected"] = 0
+    begin_with_step(field, stepping, how, work, rows, run)

@@ -16,6 +16,7 @@ from stepnet.engines.numba_engine.codegen.primitives import REGISTER_BYTES
 
 # Codes returned by a kernel.  The first four ask the driver to act and call again; the others end the run.
 PAUSED, FULL, EVENT, BROKEN, DONE, STEP_LIMIT, NOT_FINITE, STEP_TOO_SMALL, FIELD_RAISED, ACCUMULATED = range(10)
+NOT_SOLVED = 10  # the equations of an implicit step
 
 
 class RunState(NamedTuple):
@@ -55,6 +56,11 @@ class RunState(NamedTuple):
     n_pieces: int = 0  # of dense output
     next_save: int = 0
     saved: int = 0
+    jacobians: int = 0  # evaluations of df/dy
+    factorisations: int = 0
+    jacobian_age: int = 0  # of the stored df/dy: 1 if it is that of the current state, 2 if older, 0 if there is none
+    h_factorised: float = 0.0  # step length of the stored factors; 0 if there are none
+    rate: float = 0.0  # slowest convergence of Newton's iteration in the last step
     part: int = 0  # where a right-hand side raised: which part, stage, time and row
     stage: int = 0
     t_stage: float = 0.0

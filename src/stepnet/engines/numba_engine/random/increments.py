@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepnet.engines.numba_engine.codegen.intrinsics.exact_arithmetic import exact
+from stepnet.engines.numba_engine.codegen.intrinsics.exact_arithmetic import exact, exact_function
 from stepnet.engines.numba_engine.codegen.intrinsics.vector_copies import copy_eight
+from stepnet.engines.numba_engine.codegen.intrinsics.wide_vectors import prefer_wide_vectors
 from stepnet.engines.numba_engine.random.normals import (
     HALF,
     LOW,
@@ -57,12 +58,13 @@ def draw_normals(seed, stream, path0, cell, out):
         fill_row(seed, stream, path0, cell, i, out[i])
 
 
-@exact
+@exact_function
 def fill_row(seed, stream, path0, cell, component, row):
     """Draw words first and convert them in a separate loop, which takes 20 % less time than a single loop.
 
     The length of the inner loops is hidden from LLVM, which would unroll loops of length 8 and then not vectorise them.
     """
+    prefer_wide_vectors()
     bits = row.view(np.uint64)
     half = min(HALF_GROUP, row.size >> 1)
     for group in range(row.size // GROUP):
@@ -78,13 +80,14 @@ def fill_row(seed, stream, path0, cell, component, row):
             row[first + j], row[first + HALF_GROUP + j] = x, y
 
 
-@exact
+@exact_function
 def draw_cell_words(seed, stream, path0, cell0, stride, n_cells, component, words):
     """Words of one component of 16 paths in `n_cells` cells: cell0, cell0 + stride, ...
 
     Column 8 s + j belongs to cell s and to the paths path0 + j and path0 + 8 + j.  Many cells at once keep the
     processor busy, where one cell has to wait for its ten rounds.
     """
+    prefer_wide_vectors()
     pair0 = path0 >> 1
     for k in range(HALF_GROUP * n_cells):
         pair, cell = U(pair0 + (k & (HALF_GROUP - 1))), cell0 + stride * (k >> BITS_OF_HALF)
@@ -92,17 +95,19 @@ def draw_cell_words(seed, stream, path0, cell0, stride, n_cells, component, word
         words[0, k], words[1, k] = a, b
 
 
-@exact
+@exact_function
 def convert_to_increments(words, n_cells, scale, rounder, out):
     """Increments from the words of many cells; `words` and `out` must not overlap."""
+    prefer_wide_vectors()
     for k in range(HALF_GROUP * n_cells):
         x, y = convert_to_normals(words[0, k], words[1, k])
         out[0, k], out[1, k] = quantise(scale * x, rounder), quantise(scale * y, rounder)
 
 
-@exact
+@exact_function
 def convert_to_areas(words, n_cells, scale, out):
     """Space-time Levy areas from the words of many cells."""
+    prefer_wide_vectors()
     for k in range(HALF_GROUP * n_cells):
         x, y = convert_to_normals(words[0, k], words[1, k])
         out[0, k], out[1, k] = scale * x, scale * y
@@ -164,9 +169,10 @@ def refine_cell(seed, path0, cell, length, rounder, levels, W, H):
                 halve_row(seed, node, cell, i, path0, kick, twist, rounder, W, H, place)
 
 
-@exact
+@exact_function
 def halve_row(seed, node, cell, component, path0, kick, twist, rounder, W, H, place):
     """Halve one component of one interval, for all paths."""
+    prefer_wide_vectors()
     W0, H0 = W[place, component], H[place, component]
     W1, H1 = W[2 * place, component], H[2 * place, component]
     W2, H2 = W[2 * place + 1, component], H[2 * place + 1, component]

@@ -213,7 +213,7 @@ def evaluate(noise: BrownianPaths, start: Positions, end: Positions) -> tuple[np
     """W and H over intervals, bit-identical to `stepnet.noise.reference.evaluate`."""
     grid = noise.grid
     numbers = PathNumbers(np.uint64(noise.seed), grid.cell_length, grid.rounder, grid.levels)
-    cells, leaves, fractions = (np.stack(pair, axis=1) for pair in zip(start, end, strict=True))
+    cells, leaves, fractions = (np.array(pair).T.copy() for pair in zip(start, end, strict=True))
     paths = as_argument(noise.paths, np.int64)
     W = np.empty((len(cells), len(paths), noise.dimension))
     H = np.empty_like(W)

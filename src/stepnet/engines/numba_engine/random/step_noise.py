@@ -35,6 +35,7 @@ from stepnet.schemes.step_program import Noise, StepProgram
 SHORT_CHUNK, LONG_CHUNK = 64, 256  # steps whose random variables are drawn at once; more if a cell has more
 CHUNK_VARIABLES = 2560  # of one path, whose numbers for 16 paths fit into the second-level cache
 LONGEST_CHUNK = 1024  # of one path
+BLOCK = 64  # cells whose words are drawn at once, which stay in the first-level cache
 
 W, I10, I11_SCALED, I111, ROOT, I11, J11, V, V2, I11_PAIRS, J11_PAIRS, V2_PAIRS = range(12)
 CODE = {
@@ -122,14 +123,16 @@ def draw_chunk(noise, path0, first, count, buffers):
 def draw_intervals(noise, path0, cell0, n_cells, has_areas, W_, H_, buffers):
     """Increments, and areas if wanted, of every `joined`-th cell from cell0 on, at the first step of each."""
     words, columns, per_cell = buffers.words, buffers.columns, 1 << noise.levels
-    for i in range(W_.shape[1]):
-        draw_cell_words(noise.seed, CELL_INCREMENT, path0, cell0, noise.joined, n_cells, i, words)
-        convert_to_increments(words, n_cells, np.sqrt(noise.length), noise.rounder, columns)
-        place_cells(columns, n_cells, per_cell, i, W_)
-        if has_areas:
-            draw_cell_words(noise.seed, CELL_AREA, path0, cell0, noise.joined, n_cells, i, words)
-            convert_to_areas(words, n_cells, np.sqrt(noise.length / 12.0), columns)
-            place_cells(columns, n_cells, per_cell, i, H_)
+    for first in range(0, n_cells, BLOCK):
+        count, start, at = min(BLOCK, n_cells - first), cell0 + noise.joined * first, first * per_cell
+        for i in range(W_.shape[1]):
+            draw_cell_words(noise.seed, CELL_INCREMENT, path0, start, noise.joined, count, i, words)
+            convert_to_increments(words, count, np.sqrt(noise.length), noise.rounder, columns)
+            place_cells(columns, count, per_cell, i, W_[at:])
+            if has_areas:
+                draw_cell_words(noise.seed, CELL_AREA, path0, start, noise.joined, count, i, words)
+                convert_to_areas(words, count, np.sqrt(noise.length / 12.0), columns)
+                place_cells(columns, count, per_cell, i, H_[at:])
 
 
 @exact
@@ -271,7 +274,7 @@ def allocate_buffers(noise: StepNoise, n_components: int, steps: int) -> NoiseBu
     H = np.zeros(shape if noise.has_areas or noise.levels else (steps, 1, 1))
     points, signs = (np.zeros(shape if has else (steps, 1, 1)) for has in (noise.has_points, noise.has_signs))
     more = (np.zeros(shape), np.zeros_like(H)) if noise.joined > 1 else (np.zeros((1, 1, 1)), np.zeros((1, 1, 1)))
-    columns = (2, HALF_GROUP * (steps >> noise.levels))
+    columns = (2, HALF_GROUP * min(BLOCK, steps >> noise.levels))
     return NoiseBuffers(np.zeros(shape), H, points, signs, *more, np.zeros(columns, np.uint64), np.zeros(columns))
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stepnet.c_functions import Address, check_function
-from stepnet.engines.numba_engine.array_tracing.array_trace import trace_short_or_loops
+from stepnet.engines.numba_engine.array_tracing.array_trace import MOST_UNKNOWNS, trace_short_or_loops
 from stepnet.engines.numba_engine.array_tracing.loops import Loops
 from stepnet.engines.numba_engine.codegen.compiler_facts import CFunc
 from stepnet.engines.numba_engine.codegen.loop_code import compile_loops
@@ -222,10 +222,24 @@ def _read_first_rung() -> str | None:
 
 def _trace_code(trial: TrialCall):
     form, block = trial.form, trial.block
+    code = _find_stencil_code(form, block)
+    if code is not None:
+        return code
     if form.dtype != np.float64:
         raise CannotTrace(f"states are {form.dtype}")
     traced = trace_short_or_loops(form, block)
     return compile_loops(traced, "f") if isinstance(traced, Loops) else compile_traced(traced)
+
+
+def _find_stencil_code(form: CallForm, block: ArgumentBlock):
+    """Machine code of a long linear equation on a grid, which knows its stencils and so needs no symbols."""
+    describe = getattr(form.function, "find_linear_form", None)
+    if describe is None or form.n_in <= MOST_UNKNOWNS:
+        return None
+    from stepnet.engines.numba_engine.stencils.stencil_code import build_stencil_code  # only equations need it
+
+    linear = describe(*block.args)
+    return build_stencil_code(linear, form.dtype) if linear is not None and linear.shape == form.output else None
 
 
 def compile_traced(traced: Trace) -> MachineCode:

@@ -149,6 +149,7 @@ def _advise(status: Status, ratio: float, is_slope_bad: bool) -> str:
         if is_slope_bad
         else "the solution grows without bound: take smaller steps, or end `t_span` before a singularity",
         Status.STEP_TOO_SMALL: "the solution may be singular there; end `t_span` before it or loosen the tolerances",
+        Status.NOT_SOLVED: "take smaller steps, or a pair with adaptive steps; check `jac` if you gave it",
         Status.INTERRUPTED: "",
         Status.EVENTS_ACCUMULATE: "the time between them has gone to zero, as for a ball that comes to rest: "
         "end `t_span` before it, or stop the run by a `terminal` event",

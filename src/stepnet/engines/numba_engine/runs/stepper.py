@@ -24,7 +24,7 @@ ROUNDING = 1e-12  # relative distance below which a time is that of a fixed step
 STORED = ("run", "work", "stamp", "identity")
 PROGRESS = (
     "t", "t_low", "h", "h_tried", "step", "n_steps", "rejected", "evaluations", "error_1", "error_2", "has_slope",
-    "was_rejected",
+    "was_rejected", "jacobian_age", "jacobians", "factorisations",
 )  # fmt: skip  # what changes from step to step; everything else follows from the problem and the plan
 MOST_COUNTED = 2**62
 
@@ -197,10 +197,11 @@ def require_progress(run, fresh, stepping: FixedSteps | AdaptiveSteps) -> None:
     _demand(abs(t_low) <= ROUNDING * max(abs(t), abs(t_end - t0)), f"t_low must be a rounding error, found {t_low:g}")
     _demand(h * direction > 0 or t0 == t_end, f"h must point from {t0:g} to {t_end:g}, found {h:g}")
     _demand(run["error_1"] > 0 and run["error_2"] > 0, "errors of steps must be positive")
-    for name in ("rejected", "evaluations"):
+    for name in ("rejected", "evaluations", "jacobians", "factorisations"):
         _demand(0 <= run[name] < MOST_COUNTED, f"{name} must be a count, found {run[name]}")
     for name in ("has_slope", "was_rejected"):
         _demand(run[name] in (0, 1), f"{name} must be 0 or 1, found {run[name]}")
+    _demand(run["jacobian_age"] in (0, 1, 2), f"jacobian_age must be 0, 1 or 2, found {run['jacobian_age']}")
     _demand(fresh["step"] <= step < MOST_COUNTED, f"step must be a count of at least {fresh['step']}, found {step}")
     if is_given:
         n, grid = stepping.n_steps, stepping.grid

@@ -180,7 +180,7 @@ def _clip(block: int, n: int) -> int:
 def _count_bytes_of_step(taped: TapedRun, size: int) -> int:
     """Bytes of a step, from those of the first unit, which may be a starting procedure with more or fewer slopes."""
     opening, step = taped.run.scheme_program.opening.n_slopes, taped.run.scheme_program.step.n_slopes
-    return max(1, size * step // (step if taped.first else max(1, opening)))
+    return max(1, size * max(1, step) // max(1, step if taped.first else opening))
 
 
 def _count_bytes_of_state(taped: TapedRun, state: State, saved: SavedState) -> int:

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from stepnet.engines.torch_engine.integrators.explicit_rk import attempt_step, extend_stages, is_poor_inside, move
+from stepnet.engines.torch_engine.integrators.implicit_stages import NewtonSettings
 from stepnet.engines.torch_engine.integrators.per_sample_steps import Attempts, BatchState
 from stepnet.schemes.tableau import ExplicitRK, dense_basis, dense_matrix
 
+OF_SAMPLES = NewtonSettings(are_samples=True, can_reject=True)  # samples that failed are NaN
 HALVINGS = 53  # of a step: to the last bit of its length
 Along = Callable[[Tensor], Tensor]
 
@@ -48,7 +50,7 @@ def interpolate(fun: Callable[..., Tensor], scheme: ExplicitRK, t: Tensor, h: Te
     t, h = as_column(t, y), as_column(h, y)
     k = fun(t, y)
     if is_poor_inside(scheme):
-        return lambda theta: attempt_step(fun, scheme, t, h * as_column(theta, y), y, k).y_new
+        return lambda theta: attempt_step(fun, scheme, t, h * as_column(theta, y), y, k, OF_SAMPLES).y_new
     stages = extend_stages(scheme, attempt_step(fun, scheme, t, h, y, k))
     return evaluate_polynomial(y, [move(torch.zeros_like(y), stages, weights, h) for weights in dense_matrix(scheme)])
 

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from stepnet.engines.torch_engine.integrators import step_control
+from stepnet.engines.torch_engine.integrators.implicit_rk import find_pair_program, take_pair_step
+from stepnet.engines.torch_engine.integrators.implicit_stages import TO_ROUNDING, NewtonSettings
 from stepnet.engines.torch_engine.integrators.step_control import ControlSettings, ErrorHistory
-from stepnet.engines.torch_engine.integrators.step_program import Length, combine
+from stepnet.engines.torch_engine.integrators.step_program import Length, TensorProgram, combine
 from stepnet.schemes.step_program import Term
 from stepnet.schemes.tableau import ExplicitRK, dense_weights
 
@@ -39,12 +41,27 @@ class Attempt(NamedTuple):
     slope: Callable[..., Tensor]
 
 
+class SlopeFunction(NamedTuple):
+    """`fun` as a function of times that are numbers, clipped to the bounds."""
+
+    fun: Callable[..., Tensor]
+    like: Tensor
+    bounds: tuple[float, float]
+
+    def place(self, t: float) -> Tensor:
+        """A time as `fun` takes it."""
+        least, most = self.bounds
+        return torch.full((), min(max(t, least), most), dtype=self.like.real.dtype, device=self.like.device)
+
+    def __call__(self, t: float, y: Tensor) -> Tensor:
+        return self.fun(self.place(t), y)
+
+
 def evaluate_slope(
     fun: Callable[..., Tensor], like: Tensor, bounds: tuple[float, float] = (-inf, inf)
-) -> Callable[[float, Tensor], Tensor]:
+) -> SlopeFunction:
     """`fun` as a function of times that are numbers, clipped to the bounds."""
-    real, (least, most) = like.real.dtype, bounds
-    return lambda t, y: fun(torch.full((), min(max(t, least), most), dtype=real, device=like.device), y)
+    return SlopeFunction(fun, like.detach(), bounds)
 
 
 def find_inside(start: float, stop: float, like: Tensor) -> tuple[float, float]:
@@ -61,9 +78,18 @@ def move(y: Tensor, k: Sequence[Tensor], weights: Iterable[float], h: Length) ->
 
 
 def attempt_step(
-    slope: Callable[..., Tensor], scheme: ExplicitRK, t: Length, h: Length, y: Tensor, k_first: Tensor
+    slope: Callable[..., Tensor],
+    scheme: Any,
+    t: Length,
+    h: Length,
+    y: Tensor,
+    k_first: Tensor,
+    newton: NewtonSettings = TO_ROUNDING,
 ) -> Attempt:
-    """Stages, new state and error estimates of one step."""
+    """Stages, new state and error estimates of one step; `newton` says when implicit stages count as solved."""
+    program = find_pair_program(scheme)
+    if program is not None:
+        return _attempt_implicit_step(program, slope, t, h, y, k_first, newton)
     A, b, c = scheme.butcher
     k, stage = [k_first], y
     for i in range(1, len(b)):
@@ -72,6 +98,24 @@ def attempt_step(
     y_new = stage if scheme.is_fsal else move(y, k, b, h)
     errors = [move(torch.zeros_like(y), k, b - hat.b, h) for hat in scheme.embedded]
     return Attempt(t, h, y, k, y_new, errors, slope)
+
+
+def _attempt_implicit_step(
+    program: TensorProgram,
+    slope: Callable[..., Tensor],
+    t: Length,
+    h: Length,
+    y: Tensor,
+    k_first: Tensor,
+    newton: NewtonSettings,
+) -> Attempt:
+    at = [t + node.c * h for node in program.nodes]
+    if isinstance(slope, SlopeFunction):
+        fun, times = slope.fun, [slope.place(time) for time in at]
+    else:
+        fun, times = slope, at
+    y_new, error = take_pair_step(program, (fun,), times, h, y, newton)
+    return Attempt(t, h, y, [k_first], y_new, [error], slope)
 
 
 def measure_error(step: Attempt, how: ControlSettings) -> float:
@@ -97,6 +141,7 @@ def iterate_accepted_steps(
         evaluate_slope(fun, y, find_sides(t, t_end, y, how)),
         [*select_times_ahead(how.stops, t, t_end), t_end],
     )
+    newton, is_implicit = choose_newton(how), find_pair_program(scheme) is not None
     k = slope(t, y)
     with torch.no_grad():
         _require(bool(k.isfinite().all()), NOT_FINITE, float(k.abs().max()), t)
@@ -107,7 +152,7 @@ def iterate_accepted_steps(
         remaining = (targets[0] - t) - low
         is_last = abs(h) >= abs(remaining) * (1.0 - 1e-9)
         how.watch("step", t + low, y, remaining if is_last else h)
-        step = attempt_step(slope, scheme, t + low, remaining if is_last else h, y, k)
+        step = attempt_step(slope, scheme, t + low, remaining if is_last else h, y, k, newton)
         with torch.no_grad():
             error = measure_error(step, how)
         if not (error <= 1.0 or (abs(step.h) <= how.min_step and isfinite(error))):
@@ -128,10 +173,18 @@ def iterate_accepted_steps(
             slope = evaluate_slope(fun, y, find_sides(t, t_end, y, how))
             k = slope(t, y)
         else:
-            k = step.k[-1] if scheme.is_fsal else slope(t + low, y)
+            k = step.k[-1] if is_implicit or scheme.is_fsal else slope(t + low, y)  # implicit steps do not use it
         while marks and abs(t - t_end) <= abs(marks[0] - t_end):
             marks.pop(0)
             attempts = 0
+
+
+def choose_newton(how: ControlSettings) -> NewtonSettings:
+    """Implicit stages are solved to a fraction of the tolerances, and to rounding where gradients may be needed."""
+    if torch.is_grad_enabled():
+        return NewtonSettings(can_reject=True)
+    rtol, atol = (float(torch.as_tensor(x).min()) for x in (how.rtol, how.atol))
+    return NewtonSettings(rtol, atol, can_reject=True)
 
 
 def select_times_ahead(times: Iterable[float], t: float, t_end: float) -> list[float]:
@@ -168,9 +221,9 @@ def _advance_time(t: float, low: float, h: float) -> tuple[float, float]:
     return later, increment - (later - t)
 
 
-def is_poor_inside(scheme: ExplicitRK) -> bool:
-    """Whether there is only the cubic Hermite polynomial, whose order is lower than that of the scheme."""
-    return scheme.dense is None and scheme.order > scheme.continuous.order
+def is_poor_inside(scheme: Any) -> bool:
+    """Whether there is only a cubic Hermite polynomial of lower order than the scheme, or none (implicit schemes)."""
+    return find_pair_program(scheme) is not None or (scheme.dense is None and scheme.order > scheme.continuous.order)
 
 
 def build_interpolant(scheme: ExplicitRK, step: Attempt) -> Callable[[float], Tensor]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from stepnet.engines.torch_engine.codegen.constants import build_from_constants
+from stepnet.engines.torch_engine.integrators.implicit_stages import TO_ROUNDING, NewtonSettings
 from stepnet.engines.torch_engine.integrators.step_control import Watch, watch_nothing
 from stepnet.engines.torch_engine.integrators.step_program import (
     Rows,
@@ -104,13 +105,15 @@ def build_even_grid(times: list[float], step_size: float | Tensor) -> list[float
 class EvaluationOptions(NamedTuple):
     """How functions are called: in which dtype, whether next to the ends of a step instead of at them, and the watcher.
 
-    If `is_timeless`, functions do not depend on time and are given none.
+    If `is_timeless`, functions do not depend on time and are given none.  `newton` says when implicit stages count as
+    solved.
     """
 
     dtype: torch.dtype | None = None
     is_beside: bool = False
     watch: Watch = watch_nothing
     is_timeless: bool = False
+    newton: NewtonSettings = TO_ROUNDING
 
 
 PLAIN = EvaluationOptions()
@@ -195,7 +198,8 @@ class FixedStepRun(NamedTuple):
         times = self.grid.times(step, script.nodes, like)
         if self.evaluation.is_beside:
             times = _shift_times(times, script.nodes, self.grid.t[step], self.grid.t[step + 1], like)
-        return execute(script, self.functions, rows, times, h, noise)
+        newton = self.evaluation.newton._replace(is_pair=not self.moves.is_parted and self.field.n_states == 2)
+        return execute(script, self.functions, rows, times, h, noise, newton)
 
     def _draw(self, script: TensorProgram, step: int) -> Sequence[Tensor]:
         """The random variables that a program reads in a step."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stepnet.engines.torch_engine.integrators.explicit_rk import SHORTEST
+from stepnet.engines.torch_engine.integrators.explicit_rk import SHORTEST, choose_newton
 from stepnet.engines.torch_engine.integrators.stages import StageRows
 from stepnet.engines.torch_engine.integrators.step_control import ControlSettings
 from stepnet.schemes.tableau import ExplicitRK
@@ -74,7 +74,7 @@ def begin(
 ) -> BatchState:
     """A batch at its initial times; `span` holds the first and last times of all samples."""
     t, t_end = span
-    stages = StageRows(scheme, y)
+    stages = StageRows(scheme, y, choose_newton(how)._replace(are_samples=True))
     how = how._replace(rtol=_as_row(how.rtol, stages, y), atol=_as_row(how.atol, stages, y))
     k = fun(stages.column(t), y)
     h = choose_first_steps(fun, stages, span, y, k, how)

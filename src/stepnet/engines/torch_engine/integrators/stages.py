@@ -14,21 +14,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepnet.schemes.tableau import ExplicitRK, dense_matrix
+from stepnet.engines.torch_engine.integrators.implicit_rk import find_pair_program, take_pair_step
+from stepnet.engines.torch_engine.integrators.implicit_stages import NewtonSettings
+from stepnet.engines.torch_engine.integrators.step_program import TensorProgram
+from stepnet.schemes.tableau import dense_matrix
 
 TILE = 64
 FEW = 16
 
 
 class StageRows:
-    """Rows for a batch like `y`, (batch, *shape)."""
+    """Rows for a batch like `y`, (batch, *shape).
 
-    def __init__(self, scheme: ExplicitRK, y: Tensor):
-        A = scheme.continuous.A
+    Implicit schemes keep no stages: their step program is executed for the whole batch.
+    """
+
+    def __init__(self, scheme: Any, y: Tensor, newton: NewtonSettings):
+        self.program, self.newton = find_pair_program(scheme), newton
+        A = np.zeros((1, 1)) if self.program else scheme.continuous.A
         weights: Callable[[Any], Tensor] = lambda row: torch.as_tensor(np.array(row), dtype=y.dtype, device=y.device)
         self.shape, self.real, self.as_column = y.shape, y.real.dtype, (-1, *[1] * (y.ndim - 1))
         self.is_by_entry = y.ndim == 2 and y.shape[1] <= FEW
-        self.is_last_new = scheme.is_fsal
+        self.is_last_new = self.program is not None or scheme.is_fsal
         width = _tile(len(y)) * y.shape[1] if self.is_by_entry else _tile(y.numel())
         self.strides = (1, _tile(len(y))) if self.is_by_entry else torch.empty(y.shape, device="meta").stride()
         self.rows = y.new_zeros(len(A), width)
@@ -38,6 +45,9 @@ class StageRows:
         self.mask_seen = self.seen(self.mask)
         self.before = [self.rows[:i].t() for i in range(len(A) + 1)]
         self.weights = [weights(row[:i]) for i, row in enumerate(A)]
+        self.error_rows: list[Tensor] = []
+        if self.program:
+            return
         self.b = weights(scheme.b)
         self.errors = [weights(np.subtract(scheme.b, hat.b)) for hat in scheme.embedded]
         self.dense = weights(dense_matrix(scheme))
@@ -69,6 +79,8 @@ class StageRows:
 
     def fill(self, fun: Callable[..., Tensor], t: Tensor, h: Tensor, y: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Compute all stages from the row y with the slope in row k; the new state as a row, and the last slope."""
+        if self.program is not None:
+            return self._solve(self.program, fun, t, h, y), self.seen(k)
         length, s = self.spread(h), len(self.b)
         times = torch.addcmul(t, self.c[1:s], h).to(self.real).view(s - 1, *self.as_column).unbind()
         torch.mul(self.seen(k), length, out=self.row[0])
@@ -78,6 +90,13 @@ class StageRows:
             k = fun(times[i - 1], self.seen(stage))
             torch.mul(k, length, out=self.row[i])
         return (stage if self.is_last_new else torch.addmv(y, self.before[s], self.b)), k
+
+    def _solve(self, program: TensorProgram, fun: Callable[..., Tensor], t: Tensor, h: Tensor, y: Tensor) -> Tensor:
+        """The new state of an implicit step as a row; it does not use the slope at the start."""
+        times = [self.column(torch.add(t, h, alpha=node.c)) for node in program.nodes]
+        y_new, error = take_pair_step(program, (fun,), times, self.column(h), self.seen(y), self.newton)
+        self.error_rows = [self.padded(error)]
+        return self.padded(y_new)
 
     def extend(self, fun: Callable[..., Tensor], t: Tensor, h: Tensor, y: Tensor) -> None:
         """Compute the stages that only the continuous extension needs."""
@@ -89,6 +108,8 @@ class StageRows:
 
     def estimates(self) -> list[Tensor]:
         """Error estimates, as rows."""
+        if self.program is not None:
+            return self.error_rows
         return [torch.mv(self.before[len(e)], e) for e in self.errors]
 
     def rms(self, row: Tensor) -> Tensor:

@@ -13,7 +13,21 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stepnet.schemes.step_program import COLUMN, MATRIX, Noise, Operation, Product, Slope, StepProgram, Sum, Tamed, Term
+from stepnet.engines.torch_engine.integrators.implicit_stages import TO_ROUNDING, NewtonSettings, StepSystems
+from stepnet.schemes.step_program import (
+    COLUMN,
+    MATRIX,
+    LinearSolve,
+    Noise,
+    Operation,
+    Product,
+    Slope,
+    Solve,
+    StepProgram,
+    Sum,
+    Tamed,
+    Term,
+)
 
 Length = float | Tensor
 Rows = tuple[Tensor, ...]
@@ -99,7 +113,21 @@ class NoiseRead(NamedTuple):
     number: int
 
 
-TensorOperation = SlopeCall | NoiseRead | Product | Tamed | tuple[TermGroup, ...]
+class SolveCall(NamedTuple):
+    """Implicit stages at some of the times of a step."""
+
+    operation: Solve
+    times: tuple[int, ...]
+
+
+class LinearSolveCall(NamedTuple):
+    """A linear system with the Jacobian at one of the times of a step."""
+
+    operation: LinearSolve
+    time: int
+
+
+TensorOperation = SlopeCall | SolveCall | LinearSolveCall | NoiseRead | Product | Tamed | tuple[TermGroup, ...]
 
 
 class TensorProgram(NamedTuple):
@@ -117,13 +145,16 @@ class TensorProgram(NamedTuple):
 
 def build_tensor_program(program: StepProgram) -> TensorProgram:
     """Prepare a step program for tensors."""
-    slopes = [operation for operation in program.operations if isinstance(operation, Slope)]
-    nodes = list(dict.fromkeys(SlopeNode(slope.c, slope.step) for slope in slopes))
+    nodes = list(dict.fromkeys(node for operation in program.operations for node in _list_nodes(operation)))
 
     def prepare(each: Operation) -> TensorOperation:
         match each:
             case Slope():
                 return SlopeCall(each.part, each.row, nodes.index(SlopeNode(each.c, each.step)))
+            case Solve():
+                return SolveCall(each, tuple(map(nodes.index, _list_nodes(each))))
+            case LinearSolve():
+                return LinearSolveCall(each, nodes.index(SlopeNode(0.0, 0)))
             case Sum():
                 return group_terms(each.terms)
             case Noise():
@@ -133,6 +164,18 @@ def build_tensor_program(program: StepProgram) -> TensorProgram:
 
     operations = tuple(map(prepare, program.operations))
     return TensorProgram(program.n_rows, tuple(nodes), operations, program.outputs, program.noise)
+
+
+def _list_nodes(operation: Operation) -> list[SlopeNode]:
+    """Where an operation evaluates right-hand sides."""
+    match operation:
+        case Slope():
+            return [SlopeNode(operation.c, operation.step)]
+        case Solve():
+            return [SlopeNode(c, 0) for c in operation.c]
+        case LinearSolve():
+            return [SlopeNode(0.0, 0)]
+    return []
 
 
 def multiply_noise(diffusion: Tensor | Callable[[Tensor], Tensor], noise: Tensor, product: Product) -> Tensor:
@@ -161,16 +204,22 @@ def execute(
     times: Sequence[Any],
     h: Length,
     noise: Sequence[Tensor] = (),
+    newton: NewtonSettings = TO_ROUNDING,
 ) -> Rows:
     """The rows of the new state; `times` are what the functions take for t + c h, for all nodes.
 
-    `noise` holds the random variables of the step, (batch, components) each, in the order of `StepProgram.noise`.
+    `noise` holds the random variables of the step, (batch, components) each, in the order of `StepProgram.noise`;
+    `newton` says when implicit stages count as solved.
     """
-    made = list(rows)
+    made, systems = list(rows), StepSystems(functions, h, newton)
     for operation in script.operations:
         if isinstance(operation, SlopeCall):
             part, row, time = operation
             made.append(functions[part](times[time], made[row]))
+        elif isinstance(operation, SolveCall):
+            made.append(systems.solve(operation.operation, [times[i] for i in operation.times], made))
+        elif isinstance(operation, LinearSolveCall):
+            made.append(systems.solve_linear(operation.operation, times[operation.time], made))
         elif isinstance(operation, NoiseRead):
             made.append(noise[operation.number])
         elif isinstance(operation, Product):

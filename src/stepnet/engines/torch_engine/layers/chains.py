@@ -7,19 +7,26 @@ value is read, and every control value of a weight is a separate tensor, which o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from stepnet.engines.torch_engine.integrators.fixed_steps import CompiledScheme, FixedStepRun, StepGrid
+from stepnet.engines.torch_engine.integrators.fixed_steps import (
+    CompiledScheme,
+    FixedStepRun,
+    StepGrid,
+    build_endless_grid,
+)
 from stepnet.engines.torch_engine.integrators.step_program import SlopeNode, add
 from stepnet.engines.torch_engine.layers.activations import activate
 from stepnet.engines.torch_engine.layers.node_operators import build_operator
 from stepnet.engines.torch_engine.layers.tables import StageControls, StageTable
+from stepnet.engines.torch_engine.random.step_noise import StepNoise
 from stepnet.engines.torch_engine.rhs import tensor_fields as equations
 from stepnet.engines.torch_engine.rhs.tensor_fields import State
 from stepnet.fields import Chain, Connectivity, Field, Layer
+from stepnet.fields.dynamics import DIFFUSION_PART
 
 Controls = Mapping[str, tuple[Tensor, ...]]
 """The control values of every parameter, each with the shape of the parameter at one time."""
@@ -94,11 +101,11 @@ class TensorField:
     """The parts of a field, and the equation they form."""
 
     def __init__(self, field: Field):
-        if field.diffusion is not None:
-            raise ValueError("`field` must have no diffusion: layers on tensors have no noise")
         shared: dict[Connectivity, Callable[..., Tensor]] = {}
         self.kind = field.kind
         self.parts = [TensorChain(part, shared) for part in field.parts]
+        chain = None if field.diffusion is None else field.diffusion.chain
+        self.diffusion = None if chain is None else TensorChain(chain, shared)
 
     def equation(self) -> equations.Field:
         """The equation, whose functions take a `StageInput` as time."""
@@ -127,6 +134,10 @@ class DepthGrid(NamedTuple):
     nodes: None = None
 
     @property
+    def t(self) -> Any:
+        return build_endless_grid(0.0, self.table.h[0]).t
+
+    @property
     def h(self) -> Sequence[float]:
         return self.table.h
 
@@ -136,12 +147,14 @@ class DepthGrid(NamedTuple):
 
 
 def build_layered_run(
-    module: TensorField, moves: CompiledScheme, table: StageTable, controls: Controls
+    module: TensorField, moves: CompiledScheme, table: StageTable, controls: Controls, noise: StepNoise | None = None
 ) -> FixedStepRun:
     """A run over layers; `moves` and `table` belong to the same scheme."""
     equation = module.equation()
-    functions = equation.functions if moves.is_parted else (equation.whole,)
-    return FixedStepRun(equation, moves, functions, cast(StepGrid, DepthGrid(table, controls)))
+    functions: tuple[Callable[..., Any], ...] = equation.functions if moves.is_parted else (equation.whole,)
+    if module.diffusion is not None:
+        functions = (*functions, *functions[:1] * (DIFFUSION_PART - len(functions)), module.diffusion)
+    return FixedStepRun(equation, moves, functions, cast(StepGrid, DepthGrid(table, controls)), noise=noise)
 
 
 def evaluate_stage(controls: Controls, moment: StageControls) -> StageInput:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isqrt
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,9 +22,20 @@ from stepnet.engines.torch_engine.integrators.fixed_steps import (
 )
 from stepnet.engines.torch_engine.layers.chains import TensorField, build_layered_run
 from stepnet.engines.torch_engine.layers.tables import build_stage_table
+from stepnet.engines.torch_engine.random.paths import TensorNoise
+from stepnet.engines.torch_engine.random.step_noise import PathNoise, StepNoise
 from stepnet.engines.torch_engine.runs.rng_and_autocast import is_written_down
 from stepnet.fields import Depth, Field, HeldWeights
+from stepnet.noise import NoiseGrid
 from stepnet.schemes.step_program import SchemeProgram
+
+
+class SampleDraws(NamedTuple):
+    """What the noise of a batch is drawn from: a seed, the path of each sample, and the cells of the base grid."""
+
+    seed: int
+    paths: Tensor
+    cells: int
 
 
 class NetStage:
@@ -36,23 +48,35 @@ class NetStage:
         self.moves = compile_program(scheme_program, is_parted=field.kind != "first")
         self.table = build_stage_table(self.moves, steps, length, depth)
         self.on_tensors = TensorField(field)
+        self.length, self.n_features = length, field.parts[-1].n_out
 
-    def build_run(self, weights: Sequence[Tensor]) -> FixedStepRun:
+    def build_noise(self, draws: SampleDraws, dtype: torch.dtype) -> StepNoise:
+        """The noise of the steps."""
+        grid = NoiseGrid((0.0, self.length), draws.cells, levels=0)
+        paths = TensorNoise(grid, draws.seed, draws.paths, self.n_features)
+        ends = [self.length * (k / self.n_steps) for k in range(self.n_steps + 1)]
+        return StepNoise(PathNoise(paths, ends), dtype)
+
+    def build_run(self, weights: Sequence[Tensor], noise: StepNoise | None = None) -> FixedStepRun:
         """The run with these weights: the control values of every parameter, one after the other."""
         n = self.n_controls
         controls = {name: tuple(weights[i * n : (i + 1) * n]) for i, name in enumerate(self.names)}
-        return build_layered_run(self.on_tensors, self.moves, self.table, controls)
+        return build_layered_run(self.on_tensors, self.moves, self.table, controls, noise)
 
-    def forward(self, theta: Sequence[Tensor], x: Tensor, memory: Memory = "all") -> Tensor:
+    def forward(
+        self, theta: Sequence[Tensor], x: Tensor, memory: Memory = "all", draws: SampleDraws | None = None
+    ) -> Tensor:
         """The end state `(batch, features)`, with exact gradients under a memory policy; weights as in `build_run`."""
+        noise = None if draws is None else self.build_noise(draws, x.dtype)
+        build: Callable[[Sequence[Tensor]], FixedStepRun] = lambda weights: self.build_run(weights, noise)
         state, readings = self.on_tensors.state(x), (StateRead(self.n_steps, read_state),)
         is_all = isinstance(memory, str) and memory == "all"
         if is_all or torch.compiler.is_compiling() or is_written_down() or len(x) == 0:
-            (end,) = read_states_at(self.build_run(theta), state, readings)
+            (end,) = read_states_at(build(theta), state, readings)
         else:
             if isinstance(memory, str) and memory == "segments":
                 memory = Checkpoints(slots=isqrt(self.n_steps))
-            taped = TapedRun(self.build_run(theta), readings, tuple(theta), self.build_run, is_batch=True)
+            taped = TapedRun(build(theta), readings, tuple(theta), build, is_batch=True)
             (end,) = solve_exactly(taped, memory, state)
         return torch.cat(end, dim=1)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from stepnet.engines.torch_engine.integrators.batch_output import (
+    OF_SAMPLES,
     BatchDenseOutput,
     BatchReader,
     BatchSteps,
@@ -21,7 +22,12 @@ from stepnet.engines.torch_engine.integrators.batch_output import (
     link_events,
     pack,
 )
-from stepnet.engines.torch_engine.integrators.fixed_steps import StepGrid, build_fixed_run, read_each_state
+from stepnet.engines.torch_engine.integrators.fixed_steps import (
+    EvaluationOptions,
+    StepGrid,
+    build_fixed_run,
+    read_each_state,
+)
 from stepnet.engines.torch_engine.integrators.per_sample_steps import (
     COMPLETED,
     EVENT,
@@ -131,7 +137,7 @@ def _read_states(task: _Task, steps: BatchSteps, places: list[int] | None) -> di
     """States at the beginning of these steps (of all, if `places` is None) and at the end, by fixed steps."""
     y, n = task.y, len(steps.h)
     grid = StepGrid([as_column(t, y) for t in steps.t], [as_column(h, y) for h in steps.h])
-    run = build_fixed_run(SingleField(task.fun), task.scheme, grid)
+    run = build_fixed_run(SingleField(task.fun), task.scheme, grid, EvaluationOptions(newton=OF_SAMPLES))
     numbers = {*(range(n) if places is None else places), n}
     later = islice(read_each_state(run, task.scheme, (y,)), n)
     return {0: y} | {i: state for i, (state,) in later if i in numbers}

@@ -23,6 +23,26 @@ def call_vjp_at(typing_context, address, t, y, p, w, t_bar, y_bar, p_bar, n):
     return signature, _generate_call
 
 
+@intrinsic
+def call_jvp_at(typing_context, address, t, y, p, t_dot, y_dot, p_dot, out, n):
+    """status = jvp(t, y, p, t_dot, y_dot, p_dot, out, n) on bare addresses."""
+    pointer, real = types.uintp, types.float64
+    signature = types.int32(types.int64, real, pointer, pointer, real, pointer, pointer, pointer, types.int64)
+
+    def generate(context, builder, signature, arguments):
+        function = ir.FunctionType(I32, [REAL, I64, I64, REAL, I64, I64, I64, I64])
+        return builder.call(builder.inttoptr(arguments[0], function.as_pointer()), arguments[1:])
+
+    return signature, generate
+
+
+@intrinsic
+def call_jvp8_at(typing_context, address, t, y, y_dot, out, p, n):
+    """status = jvp8(t, y, y_dot, out, p, n) on bare addresses."""
+    signature = types.int32(types.int64, types.float64, *[types.uintp] * 4, types.int64)
+    return signature, _generate_call
+
+
 def _generate_call(context, builder, signature, arguments):
     """Call the function at the first argument with a time and integers."""
     address, t, *integers = arguments

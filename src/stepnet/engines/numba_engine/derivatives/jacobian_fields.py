@@ -1,0 +1,265 @@
+"""Jacobians for kernels: the entries of df/dy, and df/dt, as a C function that is called by address.
+
+    int32 entries(double t, const double *y, double *values, const double *p, int64 n)
+
+writes the entries of df/dy at known places, then the n entries of df/dt.  The user's `jac` comes first, then
+straight-line code of a trace, products with the columns of a colouring (loops, dual numbers), and differences.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numba import carray
+
+from stepnet.engines.numba_engine.codegen.intrinsics.address_calls import call_jvp8_at, call_jvp_at, call_rhs_at
+from stepnet.engines.numba_engine.codegen.kernels import FieldKernel, inlined
+from stepnet.engines.numba_engine.codegen.machine_code import MachineCode
+from stepnet.engines.numba_engine.derivatives.graph_derivatives import pushforward
+from stepnet.engines.numba_engine.rhs.callback import Callback
+from stepnet.engines.numba_engine.rhs.ladder import MOST_NODES_OF_DERIVATIVES, CompiledRHS, compile_traced, summarise
+from stepnet.engines.numba_engine.rhs.problem_parts import build_jacobian
+from stepnet.engines.numba_engine.tracing.graph import Graph, TooManyNodes
+from stepnet.engines.numba_engine.tracing.joint_trace import copy_nodes
+from stepnet.engines.numba_engine.tracing.trace import Trace
+from stepnet.problem import ODE, Problem
+
+LONGEST = 6000  # nodes of straight-line code for all entries; beyond, products with a few columns compile faster
+STATE_STEP, TIME_STEP = 2.0**-26, 2.0**-17  # eps^(1/2) for forward differences, eps^(1/3) for central ones
+SMALL, LEAST = 1e-3, 1e-12  # an entry near zero is moved by a fraction of the largest one
+
+_kept: WeakKeyDictionary = WeakKeyDictionary()
+
+
+class JacobianField(NamedTuple):
+    """The C function of a Jacobian, its parameter block, and the places of its entries; `rung` is its source."""
+
+    address: int
+    p: np.ndarray
+    rows: np.ndarray
+    columns: np.ndarray
+    rung: str
+    callbacks: tuple[Callback, ...] = ()
+    keep_alive: object = None
+
+    @property
+    def bandwidth(self) -> tuple[int, int]:
+        """The number of diagonals below and above the main one."""
+        below, above = self.rows - self.columns, self.columns - self.rows
+        return int(below.max(initial=0)), int(above.max(initial=0))
+
+
+def build_jacobian_field(problem: Problem, field: CompiledRHS) -> JacobianField:
+    """The Jacobian of the whole right-hand side `field` of a problem, by the first way that works."""
+    n, code = problem.initial.size, field.keep_alive
+    is_given = isinstance(problem, ODE) and (problem.jac is not None or problem.jvp is not None)
+    if is_given:
+        return _wrap_user_jacobian(problem, field)
+    traced = getattr(code, "trace", None)
+    if traced is not None:
+        try:
+            return _use_trace(code, traced, field)
+        except TooManyNodes:
+            pass
+    if isinstance(problem, ODE):
+        try:
+            jacobian = build_jacobian(problem)
+        except Exception:  # it cannot be differentiated, so that differences remain
+            jacobian = None
+        if jacobian is not None and jacobian.pushforward.width:
+            return _use_products(jacobian, field, n)
+    given = getattr(problem, "jac_sparsity", None)
+    return _use_differences(field, n, given)
+
+
+def _use_trace(code: MachineCode, traced: Trace, field: CompiledRHS) -> JacobianField:
+    if code not in _kept:
+        derivative, rows, columns = _trace_entries(traced)
+        _kept[code] = compile_traced(derivative), rows, columns
+    compiled, rows, columns = _kept[code]
+    return JacobianField(compiled.address, field.p, rows, columns, "traced", keep_alive=compiled)
+
+
+def _trace_entries(traced: Trace) -> tuple[Trace, np.ndarray, np.ndarray]:
+    """The entries that are not zero everywhere, column by column, then df/dt."""
+    graph, n = Graph(LONGEST), traced.n
+    slopes = copy_nodes(graph, traced.graph, traced.outputs, {})
+    one, zero = graph.constant(1.0), graph.constant(0.0)
+    live = set(graph.live(slopes))
+    outputs, rows, columns = [], [], []
+    for j in range(n):
+        node = graph.node("y", j)
+        found = pushforward(graph, slopes, {node: one}) if node in live else [zero] * n
+        for i, entry in enumerate(found):
+            if entry != zero:
+                outputs.append(entry)
+                rows.append(i)
+                columns.append(j)
+    time = graph.node("t")
+    outputs += pushforward(graph, slopes, {time: one}) if time in live else [zero] * n
+    return Trace(graph, outputs, n, traced.n_parameters), np.array(rows, np.int64), np.array(columns, np.int64)
+
+
+def _wrap_user_jacobian(problem: ODE, field: CompiledRHS) -> JacobianField:
+    """The user's matrix in Python; df/dt by differences."""
+    jacobian, n = build_jacobian(problem), problem.initial.size
+    pattern = jacobian.sparsity.tocoo()
+    rows, columns = pattern.row.astype(np.int64), pattern.col.astype(np.int64)
+    place = {(i, j): k for k, (i, j) in enumerate(zip(rows.tolist(), columns.tolist(), strict=True))}
+    is_full = len(rows) == n * n
+
+    def evaluate(t, y, values):
+        found_rows, found_columns, entries = jacobian.entries(t, y)
+        values[:] = 0.0
+        if is_full:
+            values[np.asarray(found_rows) * n + found_columns] = entries
+        else:
+            for i, j, entry in zip(found_rows.tolist(), found_columns.tolist(), entries, strict=True):
+                if entry != 0.0:
+                    if (i, j) not in place:
+                        raise ValueError(f"`jac_sparsity` leaves out entries of the Jacobian in row {i}")
+                    values[place[i, j]] = entry
+        values[len(rows) :] = _differentiate_time(field, t, y)
+
+    callback = Callback(evaluate, (n,), (len(rows) + n,), np.dtype(float))
+    return JacobianField(callback.address, field.p, rows, columns, "user", (callback,), callback)
+
+
+def _differentiate_time(field: CompiledRHS, t: float, y: np.ndarray) -> np.ndarray:
+    step = np.finfo(float).eps ** (1 / 3) * max(1.0, abs(t))
+    return (field(t + step, y) - field(t - step, y)) / (2 * step)
+
+
+def _use_products(jacobian, field: CompiledRHS, n: int) -> JacobianField:
+    """One product for each colour of columns, by the C function of the pushforward."""
+    pattern, push = jacobian.sparsity.tocoo(), jacobian.pushforward
+    rows, columns = pattern.row.astype(np.int64), pattern.col.astype(np.int64)
+    block = _pack_products(push.address, push.width, field, jacobian.pattern.colours, rows, columns)
+    address = _find_entries_by_products.address(np.dtype(float))
+    return JacobianField(address, block, rows, columns, push.rung, keep_alive=(push, field, block))
+
+
+def _use_differences(field: CompiledRHS, n: int, given) -> JacobianField:
+    """Forward differences, one evaluation for each colour of columns; all columns without a sparsity pattern."""
+    if given is None:
+        rows, columns = (each.ravel().astype(np.int64) for each in np.indices((n, n)))
+        colours = np.arange(n)
+    else:
+        from scipy.sparse import coo_array, csr_array
+
+        from stepnet.engines.numba_engine.derivatives.sparsity import colour_columns  # loads scipy.sparse
+
+        pattern = coo_array(csr_array(given) != 0)
+        rows, columns = pattern.row.astype(np.int64), pattern.col.astype(np.int64)
+        colours, _ = colour_columns(csr_array(pattern))
+    block = _pack_products(field.address, 0, field, colours, rows, columns)
+    address = _find_entries_by_differences.address(np.dtype(float))
+    return JacobianField(address, block, rows, columns, "differences", keep_alive=(field, block))
+
+
+def _pack_products(address: int, width: int, field: CompiledRHS, colours, rows, columns) -> np.ndarray:
+    """Header, colours of the columns, rows and columns of the entries, workspace, and the parameters of the field."""
+    n, n_entries, n_parameters = len(colours), len(rows), field.p.size
+    n_colours = int(np.max(colours, initial=-1)) + 1
+    header = [address, width, n_colours, n_entries, n, n_parameters, field.address]
+    whole = np.concatenate((header, colours, rows, columns)).astype(np.int64)
+    return np.concatenate((whole.view(np.float64), np.zeros(2 * n * max(1, width) + n_parameters), field.p))
+
+
+class ProductBlock(NamedTuple):
+    """The parts of the parameter block that `_pack_products` writes."""
+
+    address: int
+    width: int
+    n_colours: int
+    field: int
+    colours: np.ndarray
+    rows: np.ndarray
+    columns: np.ndarray
+    seeds: np.ndarray
+    out: np.ndarray
+    still: np.ndarray
+    p: np.ndarray
+
+
+@inlined
+def _unpack(p_):
+    head = carray(p_, (7,)).view(np.int64)
+    width, n_entries, n, n_parameters = max(1, head[1]), head[3], head[4], head[5]
+    start = 7 + n + 2 * n_entries
+    block = carray(p_, (start + 2 * n * width + 2 * n_parameters,))
+    table, work = block[7:start].view(np.int64), block[start:]
+    seeds, out = work[: n * width], work[n * width : 2 * n * width]
+    still, p = work[2 * n * width : 2 * n * width + n_parameters], work[2 * n * width + n_parameters :]
+    rows, columns = table[n : n + n_entries], table[n + n_entries :]
+    return ProductBlock(head[0], width, head[2], head[6], table[:n], rows, columns, seeds, out, still, p)
+
+
+@inlined
+def _differentiate_by_time(block, t, y, base, n):
+    """df/dt by central differences."""
+    step = TIME_STEP * max(1.0, abs(t))
+    p = block.p.ctypes.data
+    status = call_rhs_at(block.field, t + step, y, block.seeds.ctypes.data, p, n)
+    if status == 0:
+        status = call_rhs_at(block.field, t - step, y, block.out.ctypes.data, p, n)
+    for k in range(n):
+        base[k] = (block.seeds[k] - block.out[k]) / (2.0 * step)
+    return status
+
+
+@FieldKernel
+def _find_entries_by_products(t, y_, values_, p_, n_):
+    """Entries from products with sums of columns of one colour, one or eight at a time."""
+    block = _unpack(p_)
+    n, n_entries, width = block.colours.shape[0], block.rows.shape[0], block.width
+    values = carray(values_, (n_entries + n,))
+    y, seeds, out = carray(y_, (n,)).ctypes.data, block.seeds.ctypes.data, block.out.ctypes.data
+    p, still, base = block.p.ctypes.data, block.still.ctypes.data, values[n_entries:]
+    for first in range(0, block.n_colours, width):
+        for k in range(n):
+            for lane in range(width):
+                block.seeds[k * width + lane] = 1.0 if block.colours[k] == first + lane else 0.0
+        if width == 1:
+            status = call_jvp_at(block.address, t, y, p, 0.0, seeds, still, out, n)
+        else:
+            status = call_jvp8_at(block.address, t, y, seeds, out, p, n)
+        if status != 0:
+            return status
+        for e in range(n_entries):
+            lane = block.colours[block.columns[e]] - first
+            if 0 <= lane < width:
+                values[e] = block.out[block.rows[e] * width + lane]
+    if width > 1:
+        return _differentiate_by_time(block, t, y, base, n)
+    for k in range(n):
+        block.seeds[k] = 0.0
+    return call_jvp_at(block.address, t, y, p, 1.0, seeds, still, base.ctypes.data, n)
+
+
+@FieldKernel
+def _find_entries_by_differences(t, y_, values_, p_, n_):
+    """Entries from forward differences along sums of columns of one colour."""
+    block = _unpack(p_)
+    n, n_entries = block.colours.shape[0], block.rows.shape[0]
+    y, values = carray(y_, (n,)), carray(values_, (n_entries + n,))
+    base, seeds, out, p = values[n_entries:], block.seeds.ctypes.data, block.out.ctypes.data, block.p.ctypes.data
+    largest = 0.0
+    for k in range(n):
+        largest = max(largest, abs(y[k]))
+    status = call_rhs_at(block.field, t, y.ctypes.data, base.ctypes.data, p, n)
+    for colour in range(block.n_colours):
+        for k in range(n):
+            step = STATE_STEP * max(abs(y[k]), SMALL * largest, LEAST) if block.colours[k] == colour else 0.0
+            block.seeds[k] = y[k] + step
+        if status == 0:
+            status = call_rhs_at(block.field, t, seeds, out, p, n)
+        if status != 0:
+            return status
+        for e in range(n_entries):
+            j = block.columns[e]
+            if block.colours[j] == colour:  # divided by the increment after rounding
+                values[e] = (block.out[block.rows[e]] - base[block.rows[e]]) / (block.seeds[j] - y[j])
+    return _differentiate_by_time(block, t, y.ctypes.data, base, n)

@@ -1,0 +1,328 @@
+"""Implicit Runge-Kutta and Rosenbrock schemes with fixed and adaptive steps.
+
+The error estimate is e = (I - h damping J)^-1 h (start f(t, y) + sum (b^_i - b_i) k_i); if it rejects a step, its first
+term is evaluated again at y + e, as in RADAU5 (Hairer & Wanner (1996), IV.8).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from stepnet.engines.contract import AdaptiveSteps, Plan
+from stepnet.engines.numba_engine.codegen.kernels import Kernel, inlined
+from stepnet.engines.numba_engine.codegen.primitives import call_field, combine, copy_row, is_finite_row
+from stepnet.engines.numba_engine.derivatives.jacobian_fields import build_jacobian_field
+from stepnet.engines.numba_engine.integrators import step_control, stepping
+from stepnet.engines.numba_engine.integrators.dense_output import (
+    ASIDE,
+    ERROR,
+    Y_NEW,
+    ZERO,
+    K,
+    Y,
+    build_cubic_tables,
+    evaluate_first_slope,
+)
+from stepnet.engines.numba_engine.integrators.events import build_event_state
+from stepnet.engines.numba_engine.integrators.explicit_rk import (
+    FIRST_LOOK,
+    advance_time,
+    evaluate_stage_slopes,
+    find_next_goal,
+    is_lost,
+)
+from stepnet.engines.numba_engine.integrators.implicit_stages import (
+    FLOOR,
+    SLOPES,
+    SMALL_SYSTEM,
+    IterationLimits,
+    StageTables,
+    allocate_newton,
+    build_stage_tables,
+    evaluate_jacobian,
+    find_storage,
+    forget_jacobian,
+    solve_row,
+    solve_stages,
+)
+from stepnet.engines.numba_engine.integrators.linear_stages import take_linear_stages
+from stepnet.engines.numba_engine.integrators.step_output import (
+    OutputBuffers,
+    build_output_request,
+    complete,
+    is_full,
+    is_nothing_wanted,
+)
+from stepnet.engines.numba_engine.integrators.stepping import (
+    BROKEN,
+    DONE,
+    EVENT,
+    FIELD_RAISED,
+    FULL,
+    NOT_FINITE,
+    NOT_SOLVED,
+    PAUSED,
+    STEP_LIMIT,
+    STEP_TOO_SMALL,
+)
+from stepnet.engines.numba_engine.rhs.problem_parts import build_fields
+from stepnet.engines.numba_engine.runs.job import Job, allocate_work, create_run_state, find_grid, find_wanted_times
+from stepnet.problem import Problem
+from stepnet.schemes.controllers import controller
+from stepnet.schemes.implicit import ImplicitRK
+from stepnet.schemes.tableau import Butcher
+
+LEAST = 1e-300  # added to scales, so that a state of zeros divides nothing by zero
+EXACT = IterationLimits(1, 0.1)
+SHORTER = 0.25  # factor of the step after Newton's iteration failed
+NO_GROWTH = 1.2  # a longer step up to this factor is not worth new factors
+
+
+@inlined
+def take_step(field, p, tables, newton, how, limits, work, new, t, h, run):
+    """The state after a step in the row `new`: DONE, FIELD_RAISED or NOT_SOLVED."""
+    if tables.time_weights.shape[0] > 0:
+        return take_linear_stages(field, p, tables, newton, work, new, t, h, run)
+    return solve_stages(field, p, tables, newton, how, limits, work, new, t, h, run)
+
+
+# ---- fixed steps ----------------------------------------------------------------------------------------------------
+
+
+@inlined
+def set_exact_scale(how, work, run):
+    """Newton's iteration in fixed steps ends at the rounding of the largest entry of the state."""
+    largest = 0.0
+    for k in range(run.reals):
+        largest = max(largest, abs(work[Y, k]))
+    how.atol[:] = FLOOR * largest + LEAST
+    how.rtol[:] = FLOOR
+
+
+@inlined
+def take_fixed_step(field, p, tables, newton, how, work, new, t, h, run):
+    """One step from work[Y] into the row `new`."""
+    if run.jacobian_age == 0 and not evaluate_jacobian(newton, work, Y, t, run):
+        return stepping.note_exception(run, 0, 0, t, Y)
+    status = take_step(field, p, tables, newton, how, EXACT, work, new, t, h, run)
+    if status == DONE and not is_finite_row(work, new):
+        return NOT_FINITE
+    return status
+
+
+@Kernel
+def run_fixed(field, p, tables, newton, how, work, run_, grid, save_at, out_t, out_y):
+    """Fixed steps; save times inside a step are reached by auxiliary steps from its beginning."""
+    run = run_[0]
+    for _ in range(run.slice):
+        if run.step == run.n_steps:
+            return DONE
+        if stepping.is_full(run, out_t):
+            return FULL
+        t, t_new, h = stepping.find_next_step(run, grid)
+        run.h_tried = h
+        if not evaluate_first_slope(field, p, work, run):
+            return FIELD_RAISED
+        set_exact_scale(how, work, run)
+        while stepping.is_inside(run, save_at, t_new):
+            length = save_at[run.next_save] - t
+            status = take_fixed_step(field, p, tables, newton, how, work, ASIDE, t, length, run)
+            if status != DONE:
+                return status
+            stepping.save_wanted(work, ASIDE, 1, run, save_at, out_t, out_y)
+        status = take_fixed_step(field, p, tables, newton, how, work, Y_NEW, t, h, run)
+        if status != DONE:
+            return status
+        forget_jacobian(run)
+        run.has_slope = 0
+        copy_row(work, Y_NEW, Y)
+        stepping.finish_step(work, Y, 1, t_new, run, save_at, out_t, out_y)
+    return DONE if run.step == run.n_steps else PAUSED
+
+
+# ---- adaptive steps -------------------------------------------------------------------------------------------------
+
+
+@inlined
+def add_start(tables, work, slope, h, run):
+    """Add the slope at the start to the error estimate, and damp it."""
+    if tables.start != 0.0:
+        for k in range(run.reals):
+            work[ERROR, k] += h * tables.start * work[slope, k]
+    if tables.damping >= 0:
+        return True
+    return False
+
+
+@inlined
+def measure_error(field, p, tables, newton, how, work, h, run):
+    """Norm of the error estimate; NaN if the right-hand side raised where it is evaluated again."""
+    s = tables.b.shape[1]
+    stage, slope = SLOPES + 3 * s, SLOPES + 3 * s + 1
+    combine(work, ERROR, ZERO, h, tables.estimate, 0, SLOPES, s)
+    if add_start(tables, work, K, h, run):
+        solve_row(newton, tables.damping, work, ERROR, run.n)
+    error = step_control.scaled_norm(work, ERROR, Y, Y_NEW, how.atol, how.rtol, how.norm, run)
+    if tables.start != 0.0 and error > 1.0 and (run.was_rejected or run.step == 0):
+        for k in range(run.reals):
+            work[stage, k] = work[Y, k] + work[ERROR, k]
+        if call_field(field, run.t + run.t_low, work, stage, slope, p, run.n) != 0:
+            return error
+        run.evaluations += 1
+        combine(work, ERROR, ZERO, h, tables.estimate, 0, SLOPES, s)
+        if add_start(tables, work, slope, h, run):
+            solve_row(newton, tables.damping, work, ERROR, run.n)
+        error = step_control.scaled_norm(work, ERROR, Y, Y_NEW, how.atol, how.rtol, how.norm, run)
+    return error
+
+
+@inlined
+def choose_next_length(h, error, how, is_at_goal, run):
+    """Set the length of the next step; a large system keeps it if it would change little, and with it the factors."""
+    factor = step_control.growth(error, run, how.controller)
+    longer = h if run.n > SMALL_SYSTEM and 1.0 <= factor <= NO_GROWTH else h * factor
+    if is_at_goal and abs(run.h) > abs(longer):  # it was shortened: no bound for the next step
+        longer = run.h
+    run.h = np.sign(h) * min(abs(longer), run.h_max)
+    run.error_2 = run.error_1
+    run.error_1 = max(error, 1e-4)
+    run.was_rejected = 0
+
+
+@inlined
+def shorten(h, error, how, run):
+    """After a rejected step: PAUSED to go on with a shorter one, or how the run ends."""
+    is_broken = not np.isfinite(error)
+    run.rejected += 1
+    run.was_rejected = 2 if is_broken else 1
+    run.h = h * step_control.shrinkage(error, how.controller)
+    if step_control.is_too_short(run):
+        return NOT_FINITE if is_broken else STEP_TOO_SMALL
+    return BROKEN if is_broken and run.is_checked else PAUSED
+
+
+@inlined
+def retry(h, run):
+    """After Newton's iteration failed: again with df/dy at the current state, or with a shorter step."""
+    run.rejected += 1
+    if run.jacobian_age == 1:
+        run.h = h * SHORTER
+        run.was_rejected = 1
+        return NOT_SOLVED if step_control.is_too_short(run) else PAUSED
+    run.jacobian_age = 0
+    return PAUSED
+
+
+@Kernel
+def run_adaptive(field, p, tables, cubic, newton, how, limits, stops, needs, work, run_, out):
+    """Adaptive steps; a step ends at each of the times `stops`."""
+    run = run_[0]
+    is_simple, s = is_nothing_wanted(needs), tables.b.shape[1]
+    for _ in range(run.slice):
+        if run.step == run.n_steps:
+            return DONE
+        if stepping.is_full(run, out.t) or (not is_simple and is_full(needs, run, out)):
+            return FULL
+        if run.step + run.rejected >= run.max_steps:
+            return STEP_LIMIT
+        if not evaluate_first_slope(field, p, work, run):
+            return FIELD_RAISED
+        goal = find_next_goal(run, stops)
+        remaining = (goal - run.t) - run.t_low
+        is_at_goal = abs(run.h) >= abs(remaining) * (1.0 - 1e-9)
+        is_last = is_at_goal and run.next_stop == stops.shape[0]
+        h = remaining if is_at_goal else run.h
+        run.h_tried = h
+        if not is_finite_row(work, K):
+            return NOT_FINITE
+        if run.jacobian_age == 0 and not evaluate_jacobian(newton, work, Y, run.t + run.t_low, run):
+            return stepping.note_exception(run, 0, 0, run.t, Y)
+        status = take_step(field, p, tables, newton, how, limits, work, Y_NEW, run.t, h, run)
+        if status == NOT_SOLVED:
+            status = retry(h, run)
+            if status != PAUSED:
+                return status
+            continue
+        if status != DONE:
+            return status
+        error = measure_error(field, p, tables, newton, how, work, h, run)
+        if not error <= 1.0:
+            status = shorten(h, error, how, run)
+            if status != PAUSED:
+                return status
+            continue
+        if run.was_rejected == 2 and is_lost(work, h, run):
+            return NOT_FINITE
+        t_new, t_low = advance_time(run, h, goal, is_at_goal)
+        run.n_steps = run.step + 1 if is_last else -1
+        if tables.ends_with_slope:
+            copy_row(work, SLOPES + s - 1, K + 1)
+        known = 1 + tables.ends_with_slope
+        forget_jacobian(run)
+        status = complete(field, p, cubic, needs, is_simple, work, known, t_new, h, run, out)
+        if run.theta < 1.0:  # stopped by an event or a failure before the end of the step
+            run.n_steps = -1
+            return status
+        run.t_low = t_low
+        if is_at_goal and not is_last:
+            run.next_stop += 1
+        choose_next_length(h, error, how, is_at_goal, run)
+        if status == EVENT:
+            return EVENT
+    return DONE if run.step == run.n_steps else PAUSED
+
+
+# ---- preparation ----------------------------------------------------------------------------------------------------
+
+
+def prepare(problem: Problem, scheme: ImplicitRK, plan: Plan) -> Job:
+    """Prepare a run of any problem, with its right-hand sides combined into one."""
+    return prepare_with_tables(problem, scheme, plan, build_stage_tables(scheme), scheme.butcher)
+
+
+def prepare_with_tables(problem: Problem, scheme, plan: Plan, tables: StageTables, explicit: Butcher) -> Job:
+    """The same for any stages; `explicit` is a tableau by which a failure is diagnosed."""
+    initial, (field, watched, moved) = problem.initial, build_fields(problem, plan)
+    jacobian = build_jacobian_field(problem, field)
+    n, s = initial.size, len(scheme.b)
+    storage = find_storage(jacobian, n)
+    first_row = SLOPES + 3 * s + 2
+    work, run = allocate_work(initial, 1, first_row + storage[2] + 1), create_run_state(problem, plan)
+    newton = allocate_newton(jacobian, n, len(tables.shifts), tables.n_real, storage, first_row)
+    slopes = evaluate_stage_slopes(field, explicit)
+    field = replace(field, callbacks=(*field.callbacks, *jacobian.callbacks))
+    fields = (field, *watched, *moved)
+    if not isinstance(plan.stepping, AdaptiveSteps):
+        scale = np.zeros(n)
+        how = step_control.ControlSettings(
+            scale, scale.copy(), step_control.MAXIMUM, step_control.build_controller(controller("I"), 1.0)
+        )
+
+        def advance(out):
+            times = find_grid(plan), find_wanted_times(plan)
+            return run_fixed(field.address, field.p, tables, newton, how, work, run, *times, out.t, out.y)
+
+        return Job(advance, run, work, 1, fields, initial.dtype, slopes)
+    watch = build_event_state(plan, field, (*watched, *moved), problem, run["reals"].item(), work.dtype)
+    power = min(scheme.order, scheme.embedded[0].order) + 1
+    how, cubic = step_control.build_control_settings(plan.stepping, 1.0 / power), build_cubic_tables(work.dtype)
+    limits = IterationLimits(0, choose_kappa(float(np.min(plan.stepping.rtol, initial=1.0))))
+    run["is_checked"] = field.replay is not None and not field.callbacks
+    choose_step = partial(step_control.begin_anew, field, plan.stepping, how, work, FIRST_LOOK, run)
+    step_control.begin_with_step(field, plan.stepping, how, work, FIRST_LOOK, run)
+
+    def go(out):
+        needs = build_output_request(plan, out.watch, moved, False)
+        output = OutputBuffers(out.t, out.y, out.piece_t, out.pieces)
+        numbers = (tables, cubic, newton, how, limits, plan.stepping.stops)
+        return run_adaptive(field.address, field.p, *numbers, needs, work, run, output)
+
+    return Job(go, run, work, 1, fields, initial.dtype, slopes, watch, rows_per_piece=4, choose_step=choose_step)
+
+
+def choose_kappa(rtol: float) -> float:
+    """The fraction of the tolerance at which Newton's iteration ends, as SciPy's Radau chooses it."""
+    return max(10 * step_control.EPS / rtol, min(0.03, rtol**0.5))

@@ -1,0 +1,384 @@
+"""Implicit stages by simplified Newton iteration.
+
+    k_i = f(t + c_i h, y + h sum_j a_ij k_j)
+
+Stages are solved in blocks: one after the other if A is triangular, else all at once.  An iteration solves
+(I - h A x J) dk = f - k, x being the Kronecker product, which A = T Lambda T^-1 decouples: a real or complex matrix
+I - h lambda J of the size of the state is factorised for each eigenvalue, or for each diagonal entry of a triangular A.
+Hairer & Wanner (1996), Solving Ordinary Differential Equations II, IV.8.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.engines.numba_engine.codegen.kernels import check_once, compiled, inlined
+from stepnet.engines.numba_engine.codegen.primitives import call_entries, call_field, combine, copy_row
+from stepnet.engines.numba_engine.derivatives.jacobian_fields import JacobianField
+from stepnet.engines.numba_engine.integrators import step_control, stepping
+from stepnet.engines.numba_engine.integrators.dense_output import ZERO, K, Y
+from stepnet.engines.numba_engine.integrators.linear_systems import DENSE, factorise, solve_factorised
+from stepnet.engines.numba_engine.integrators.stepping import DONE, FIELD_RAISED, NOT_SOLVED
+from stepnet.schemes.tableau import Butcher
+
+SLOPES = K + 2  # rows of `work`: the slopes of the stages, after those at both ends of the step
+
+MOST_IN_ADAPTIVE, MOST_IN_FIXED = 10, 60  # iterations: a shorter step costs less than slow convergence
+SLOWEST = 0.9  # rate of convergence with which an adaptive step goes on
+REFRESH = 0.2  # rate in fixed steps from which df/dy is evaluated at the current iterate
+FLOOR, NEAR_FLOOR = 2e-15, 1e3  # rounding relative to the state, and how near it slow convergence is rounding
+SMALL_SYSTEM = 16  # entries up to which df/dy and factors are computed in every step
+FAST = 0.1  # rate of convergence with which df/dy is used in the next step, too
+
+
+@check_once
+class StageTables(NamedTuple):
+    """Coefficients of an implicit Runge-Kutta scheme.
+
+    Row m of `blocks` holds the first and the number of stages of a block, and its first and last but one of `shifts`;
+    a block without shifts is one explicit stage.  `inner` is A within the blocks, its columns counted from the block.
+    `T` (stages, shifts) and `T_inverse` transform a block; the first `n_real` of the shifts are real, and the others
+    stand for themselves and their conjugates.  `estimate` are the weights of the stages in the error estimate, `start`
+    is that of the slope at the start of the step, and `damping` the index of the shift that damps it, or -1.
+    Stages with `time_weights` are linear systems instead (`linear_stages`).
+    """
+
+    A: np.ndarray
+    inner: np.ndarray
+    b: np.ndarray
+    c: np.ndarray
+    blocks: np.ndarray
+    shifts: np.ndarray
+    n_real: int
+    T: np.ndarray
+    T_inverse: np.ndarray
+    estimate: np.ndarray
+    start: float
+    damping: int
+    ends_with_slope: int
+    time_weights: np.ndarray
+
+
+@check_once
+class NewtonArrays(NamedTuple):
+    """df/dy as a C function with the places of its entries, and workspace: factors for every shift, vectors.
+
+    `first_row` is the first of the rows of `work` that hold df/dy: its rows if `lower` < 0, else its diagonals.
+    """
+
+    address: int
+    p: np.ndarray
+    rows: np.ndarray
+    columns: np.ndarray
+    lower: int
+    upper: int
+    first_row: int
+    values: np.ndarray
+    factors: np.ndarray
+    complex_factors: np.ndarray
+    pivots: np.ndarray
+    vector: np.ndarray
+    complex_vector: np.ndarray
+
+
+class IterationLimits(NamedTuple):
+    """When Newton's iteration ends: `is_exact` at the rounding of the state, else at the fraction `kappa` of the
+    tolerance.
+    """
+
+    is_exact: int
+    kappa: float
+
+
+# ---- tables ---------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def build_stage_tables(scheme) -> StageTables:
+    """The coefficients of an `ImplicitRK` as kernels read them."""
+    table: Butcher = scheme.butcher
+    A, s = table.A.copy(), len(table.b)
+    if np.triu(A, 1).any():
+        blocks, shifts, T, T_inverse = [], *_decouple(A)
+        blocks = [(0, s, 0, len(shifts))]
+        inner = A.copy()
+    else:
+        diagonal = np.diag(A)
+        shifts = np.unique(diagonal[diagonal != 0]).astype(complex)
+        where = [int(np.flatnonzero(shifts == d)[0]) if d else -1 for d in diagonal]
+        blocks = [(i, 1, m, m + 1) if m >= 0 else (i, 1, 0, 0) for i, m in enumerate(where)]
+        T = np.ones((s, len(shifts)), complex)
+        T_inverse, inner = T.T.copy(), np.zeros((s, s))
+        inner[:, 0] = diagonal
+    n_real = int(np.count_nonzero(shifts.imag == 0))
+    estimate, damping = scheme.estimate, -1
+    if scheme.embedded and scheme.damping:
+        shifts, T, T_inverse, blocks, n_real, damping = _add_damping(
+            scheme.damping, shifts, T, T_inverse, blocks, n_real
+        )
+    return StageTables(
+        A, inner, table.b[None].copy(), table.c.copy(), np.array(blocks, np.int64), shifts, n_real,
+        np.ascontiguousarray(T), np.ascontiguousarray(T_inverse), estimate[None, 1:].copy(), float(estimate[0]),
+        damping, int(table.c[-1] == 1.0 and np.array_equal(A[-1], table.b)), np.zeros(0),
+    )  # fmt: skip
+
+
+def _decouple(A: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Eigenvalues (of conjugate pairs one), the columns of T, and the rows of T^-1."""
+    values, T = np.linalg.eig(A)
+    T_inverse = np.linalg.inv(T)
+    is_real = np.abs(values.imag) <= 1e-12 * np.max(np.abs(values))
+    values = np.where(is_real, values.real, values)
+    order = [*np.flatnonzero(is_real), *np.flatnonzero(~is_real & (values.imag > 0))]
+    return values[order].astype(complex), T[:, order].astype(complex), T_inverse[order].astype(complex)
+
+
+def _add_damping(damping: float, shifts, T, T_inverse, blocks, n_real: int):
+    """With the shift of the error estimate, if it is none of the stages; in front, as the real shifts are."""
+    known = np.flatnonzero(np.abs(shifts[:n_real] - damping) <= 1e-9 * damping)
+    if known.size:
+        return shifts, T, T_inverse, blocks, n_real, int(known[0])
+    s = T.shape[0]
+    moved = [(first, size, start + (stop > start), stop + (stop > start)) for first, size, start, stop in blocks]
+    return (
+        np.concatenate(([damping], shifts)), np.hstack((np.zeros((s, 1)), T)), np.vstack((np.zeros((1, s)), T_inverse)),
+        moved, n_real + 1, 0,
+    )  # fmt: skip
+
+
+def find_storage(jacobian: JacobianField, n: int) -> tuple[int, int, int]:
+    """`lower` and `upper` of the matrices, and the rows of `work` for df/dy; banded where that is less work."""
+    lower, upper = jacobian.bandwidth
+    if 2 * lower + upper + 1 < n / 2:
+        return lower, upper, lower + upper + 1
+    return DENSE, DENSE, n
+
+
+def allocate_newton(
+    jacobian: JacobianField, n: int, n_shifts: int, n_real: int, storage: tuple[int, int, int], first_row: int
+) -> NewtonArrays:
+    """The workspace of Newton's iteration for a system of n equations."""
+    lower, upper, _ = storage
+    width = n if lower < 0 else 2 * lower + upper + 1
+    return NewtonArrays(
+        jacobian.address, jacobian.p, jacobian.rows, jacobian.columns, lower, upper, first_row,
+        np.zeros(len(jacobian.rows) + n), np.zeros((n_real, n, width)), np.zeros((n_shifts - n_real, n, width), complex),
+        np.zeros((n_shifts, n), np.int64), np.zeros(n), np.zeros(n, complex),
+    )  # fmt: skip
+
+
+# ---- matrices -------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def evaluate_jacobian(newton, work, row, t, run):
+    """Store df/dy at a row of `work`; False if it raised."""
+    if call_entries(newton.address, t, work, row, newton.values, newton.p, run.n) != 0:
+        return False
+    rows, columns, first = newton.rows, newton.columns, newton.first_row
+    for e in range(rows.shape[0]):
+        if newton.lower < 0:
+            work[first + rows[e], columns[e]] = newton.values[e]
+        else:
+            work[first + newton.upper + rows[e] - columns[e], columns[e]] = newton.values[e]
+    run.jacobians += 1
+    run.jacobian_age = 1
+    run.h_factorised = 0.0
+    return True
+
+
+@inlined
+def fill(M, newton, work, factor):
+    """M = I - factor df/dy."""
+    n, first, lower, upper = M.shape[0], newton.first_row, newton.lower, newton.upper
+    if lower < 0:
+        for i in range(n):
+            for j in range(n):
+                M[i, j] = -factor * work[first + i, j]
+            M[i, i] += 1.0
+    else:
+        for i in range(n):
+            for m in range(M.shape[1]):
+                j = i - lower + m
+                is_inside = 0 <= j < n and m <= lower + upper
+                M[i, m] = -factor * work[first + upper + i - j, j] if is_inside else 0.0
+            M[i, lower] += 1.0
+
+
+@compiled
+def factorise_all(shifts, n_real, newton, work, h, run):
+    """Factorise I - h lambda df/dy for every shift lambda; False if one is singular."""
+    run.h_factorised = 0.0
+    for m in range(shifts.shape[0]):
+        if m < n_real:
+            M = newton.factors[m]
+            fill(M, newton, work, h * shifts[m].real)
+            if not factorise(M, newton.pivots[m], newton.lower, newton.upper):
+                return False
+        else:
+            C = newton.complex_factors[m - n_real]
+            fill(C, newton, work, h * shifts[m])
+            if not factorise(C, newton.pivots[m], newton.lower, newton.upper):
+                return False
+    run.factorisations += 1
+    run.h_factorised = h
+    return True
+
+
+@inlined
+def solve_row(newton, m, work, row, n):
+    """Replace a row by the solution of the system of the real shift m."""
+    for k in range(n):
+        newton.vector[k] = work[row, k]
+    solve_factorised(newton.factors[m], newton.pivots[m], newton.vector, newton.lower, newton.upper)
+    for k in range(n):
+        work[row, k] = newton.vector[k]
+
+
+@compiled
+def solve_coupled(tables, newton, work, residuals, changes, first, size, m, n):
+    """Add the part of shift m to the changes of a block, from its residuals."""
+    if m < tables.n_real:
+        x = newton.vector
+        for k in range(n):
+            total = 0.0
+            for i in range(size):
+                total += tables.T_inverse[m, first + i].real * work[residuals + i, k]
+            x[k] = total
+        solve_factorised(newton.factors[m], newton.pivots[m], x, newton.lower, newton.upper)
+        for i in range(size):
+            weight = tables.T[first + i, m].real
+            for k in range(n):
+                work[changes + i, k] += weight * x[k]
+    else:
+        z = newton.complex_vector
+        for k in range(n):
+            sum_ = 0.0 + 0.0j
+            for i in range(size):
+                sum_ += tables.T_inverse[m, first + i] * work[residuals + i, k]
+            z[k] = sum_
+        factors = newton.complex_factors[m - tables.n_real]
+        solve_factorised(factors, newton.pivots[m], z, newton.lower, newton.upper)
+        for i in range(size):
+            w = tables.T[first + i, m]
+            for k in range(n):
+                work[changes + i, k] += 2.0 * (w.real * z[k].real - w.imag * z[k].imag)
+
+
+# ---- Newton's iteration ---------------------------------------------------------------------------------------------
+
+
+@inlined
+def evaluate_residuals(field, p, tables, work, first, size, rows, t, h, run):
+    """f - k in the stages of a block; the last stage stays in the row `rows.stage`.  False if f raised."""
+    s = tables.A.shape[0]
+    residuals, stage = rows, rows + 2 * s
+    for i in range(size):
+        combine(work, stage, Y, h, tables.A, first + i, SLOPES, first + size)
+        t_stage = t + (run.t_low + tables.c[first + i] * h)
+        if call_field(field, t_stage, work, stage, residuals + i, p, run.n) != 0:
+            stepping.note_exception(run, 0, first + i, t_stage, stage)
+            return False
+        for k in range(run.reals):
+            work[residuals + i, k] -= work[SLOPES + first + i, k]
+    run.evaluations += size
+    return True
+
+
+@inlined
+def change_slopes(tables, work, first, size, rows, how, h, run):
+    """Add the changes to the slopes of a block; the largest change of its stages in units of the tolerance."""
+    s = tables.A.shape[0]
+    changes, stage, moved = rows + s, rows + 2 * s, rows + 2 * s + 1
+    largest = 0.0
+    for i in range(size):
+        combine(work, moved, ZERO, h, tables.inner, first + i, changes, size)
+        distance = step_control.scaled_norm(work, moved, Y, stage, how.atol, how.rtol, how.norm, run)
+        if not distance <= largest:  # a NaN is kept
+            largest = distance
+        for k in range(run.reals):
+            work[SLOPES + first + i, k] += work[changes + i, k]
+    return largest
+
+
+@compiled
+def solve_block(field, p, tables, newton, block, how, limits, work, t, h, run):
+    """Solve the stages of a block: DONE, FIELD_RAISED or NOT_SOLVED."""
+    s = tables.A.shape[0]
+    first, size, shift, last_shift = block[0], block[1], block[2], block[3]
+    rows = SLOPES + s
+    residuals, changes, stage = rows, rows + s, rows + 2 * s
+    for i in range(first, first + size):
+        copy_row(work, SLOPES + first - 1 if first > 0 else K, SLOPES + i)
+    before, refreshed = 0.0, 0
+    for iteration in range(MOST_IN_FIXED if limits.is_exact else MOST_IN_ADAPTIVE):
+        if not evaluate_residuals(field, p, tables, work, first, size, rows, t, h, run):
+            return FIELD_RAISED
+        work[changes : changes + size] = 0.0
+        for m in range(shift, last_shift):
+            solve_coupled(tables, newton, work, residuals, changes, first, size, m, run.n)
+        distance = change_slopes(tables, work, first, size, rows, how, h, run)
+        if not np.isfinite(distance):
+            return NOT_SOLVED
+        rate = distance / before if iteration > 0 else 0.0
+        before = distance
+        if iteration > 0:
+            run.rate = max(run.rate, rate)
+        rest = distance * rate / (1.0 - rate) if rate < 1.0 else np.inf
+        if distance == 0.0 or distance <= 1e-2 * limits.kappa or (iteration > 0 and rest <= limits.kappa):
+            return DONE
+        if not limits.is_exact:
+            if rate > SLOWEST:
+                return NOT_SOLVED
+            continue
+        if rate > REFRESH and refreshed > 0 and rate > 0.5 and distance < NEAR_FLOOR:
+            return DONE
+        if rate > REFRESH:
+            refreshed += 1
+            t_stage = t + (run.t_low + tables.c[first + size - 1] * h)
+            if not evaluate_jacobian(newton, work, stage, t_stage, run):
+                return stepping.note_exception(run, 0, first, t_stage, stage)
+            if not factorise_all(tables.shifts, tables.n_real, newton, work, h, run):
+                return NOT_SOLVED
+            run.jacobian_age = 2
+    return NOT_SOLVED
+
+
+@compiled
+def solve_stages(field, p, tables, newton, how, limits, work, new, t, h, run):
+    """All stages, and the new state in the row `new`: DONE, FIELD_RAISED or NOT_SOLVED.
+
+    The slope at the start of the step and df/dy must be known.
+    """
+    s = tables.A.shape[0]
+    stage = SLOPES + 3 * s
+    if run.h_factorised != h and not factorise_all(tables.shifts, tables.n_real, newton, work, h, run):
+        return NOT_SOLVED
+    run.rate = 0.0
+    for m in range(tables.blocks.shape[0]):
+        block = tables.blocks[m]
+        first = block[0]
+        if block[3] > block[2]:
+            status = solve_block(field, p, tables, newton, block, how, limits, work, t, h, run)
+            if status != DONE:
+                return status
+        elif first == 0:
+            copy_row(work, K, SLOPES)
+        else:
+            combine(work, stage, Y, h, tables.A, first, SLOPES, first)
+            t_stage = t + (run.t_low + tables.c[first] * h)
+            if call_field(field, t_stage, work, stage, SLOPES + first, p, run.n) != 0:
+                return stepping.note_exception(run, 0, first, t_stage, stage)
+            run.evaluations += 1
+    combine(work, new, Y, h, tables.b, 0, SLOPES, s)
+    return DONE
+
+
+@inlined
+def forget_jacobian(run):
+    """Decide after a step whether df/dy serves the next one, too."""
+    is_kept = run.n > SMALL_SYSTEM and run.rate < FAST
+    run.jacobian_age = 2 if is_kept else 0

@@ -1,0 +1,295 @@
+"""Implicit stages and linear systems of a step on tensors, differentiated by the implicit function theorem.
+
+A stage K = psi(K, ...) is solved without a graph.  Then psi is evaluated once with a graph, and the gradient that
+arrives at K is multiplied by the inverse of I - (dpsi/dK)' before it enters this graph: the exact derivative at the
+solved stage, whatever the iteration was.  The multiplied gradient solves an equation of the same form, so derivatives
+of every order exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from stepnet.engines.torch_engine.integrators.linear_systems import (
+    Linearisation,
+    SampleLayout,
+    StageMatrix,
+    choose_layout,
+    push_forward,
+)
+from stepnet.schemes.step_program import LinearSolve, Solve
+
+MOST_ITERATIONS = 25
+EPSILONS = 10.0  # a change of the state by so many units of rounding ends the iteration
+FAST = 0.1  # a slower rate of convergence renews the Jacobians
+STAGNANT = 1e-6  # a relative change below this that no longer decreases is rounding
+NEAR = 1e-2  # of the tolerance of adaptive steps
+
+
+class NewtonError(RuntimeError):
+    """Implicit stages that could not be solved."""
+
+
+class NewtonSettings(NamedTuple):
+    """When stages count as solved: with tolerances, at a fraction of them; otherwise at rounding.
+
+    Stages that are not solved are NaN if `can_reject`, because adaptive steps are then rejected, and an error otherwise.
+    If `are_samples` is set, the first axis of the state holds independent samples, and this is not tested; `is_pair`
+    means that it holds (q, p).
+    """
+
+    rtol: float = 0.0
+    atol: float = 0.0
+    can_reject: bool = False
+    are_samples: bool = False
+    is_pair: bool = False
+
+    @property
+    def is_adaptive(self) -> bool:
+        return self.atol > 0.0 or self.rtol > 0.0
+
+
+TO_ROUNDING = NewtonSettings()
+
+
+class StepSystems:
+    """The systems of one step: Jacobians and solved stages are shared by its operations."""
+
+    def __init__(self, functions: Sequence[Callable[..., Tensor]], h: float | Tensor, settings: NewtonSettings):
+        self.functions, self.h, self.settings = functions, h, settings
+        self.points: dict[tuple[int, int], Linearisation] = {}
+        self.rates: dict[int, Tensor | None] = {}
+        self.matrices: dict[Any, StageMatrix] = {}
+        self.stages: dict[Any, Tensor] = {}
+        self.layout: SampleLayout | None = None
+        self.is_known = False
+
+    def solve(self, operation: Solve, times: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
+        """The row of implicit stages: sum_i b_i K_i."""
+        base = rows[operation.row]
+        key = operation.part, operation.row, operation.A, operation.c
+        if key not in self.stages:
+            self.stages[key] = self._find_stages(operation, times, base, rows[0])
+        K = self.stages[key]
+        if len(K) == 1:
+            return K[0] if operation.b == (1.0,) else operation.b[0] * K[0]
+        return torch.tensordot(_tensor(operation.b, K), K, 1)
+
+    def solve_linear(self, operation: LinearSolve, time: Tensor, rows: Sequence[Tensor]) -> Tensor:
+        """The row x with (I - gamma h J) x = row + delta h df/dt."""
+        fun, base, row = self.functions[operation.part], rows[operation.base], rows[operation.row]
+        with torch.no_grad():
+            point = self._find_point(operation.part, operation.base, time, base)
+            matrix = self._find_matrix(((operation.gamma,),), [point], base)
+            rate = self._find_rate(point) if operation.delta else None
+            rhs = row.detach()
+            if rate is not None:
+                rhs = rhs + operation.delta * _detach(self.h) * rate
+            x = matrix.solve(rhs[None])[0]
+        gamma, delta, h = operation.gamma, operation.delta, self.h
+
+        def psi(x: Tensor) -> Tensor:
+            y, t = _require_graph(base), _require_graph(time)
+            value = fun(t, y)
+            directions = delta * torch.ones_like(t), gamma * x[0]
+            return (row + h * push_forward(value, (t, y), directions, create_graph=True))[None]
+
+        return attach(x[None], psi, matrix.solve_transposed, matrix.solve)[0]
+
+    def _find_point(self, part: int, row: int, time: Tensor, y: Tensor) -> Linearisation:
+        """The derivative of a part at a row, evaluated once in a step."""
+        if (part, row) not in self.points:
+            self.points[part, row] = Linearisation(self.functions[part], time, y)
+        return self.points[part, row]
+
+    def _find_rate(self, point: Linearisation) -> Tensor | None:
+        """df/dt, found once in a step."""
+        if id(point) not in self.rates:
+            self.rates[id(point)] = point.find_time_derivative()
+        return self.rates[id(point)]
+
+    def _find_matrix(self, gammas: Any, points: list[Linearisation], y: Tensor) -> StageMatrix:
+        """The matrix of systems with these coefficients, factorised once in a step."""
+        key = gammas, *map(id, points)
+        if key not in self.matrices:
+            self.matrices[key] = self._build_matrix(gammas, points, y)
+        return self.matrices[key]
+
+    def _build_matrix(self, gammas: Any, points: list[Linearisation], y: Tensor) -> StageMatrix:
+        return StageMatrix(_tensor(gammas, y), _detach(self.h), points, self._choose_layout(points[0], y))
+
+    def _choose_layout(self, point: Linearisation, y: Tensor) -> SampleLayout | None:
+        """How the state is divided; samples that turn out to depend on each other form one."""
+        if not self.is_known:
+            self.layout, self.is_known = choose_layout(y, self.settings.is_pair), True
+            layout = self.layout
+            are_tested = layout is not None and layout.n_samples > 1 and not self.settings.are_samples
+            if are_tested and not point.is_divided(layout):  # type: ignore[arg-type]
+                self.layout = choose_layout(y.reshape(-1))
+        return self.layout
+
+    # ---- Newton's iteration -----------------------------------------------------------------------------------------
+
+    def _find_stages(self, operation: Solve, times: Sequence[Tensor], base: Tensor, start: Tensor) -> Tensor:
+        fun, h, A = self.functions[operation.part], self.h, _tensor(operation.A, base)
+
+        def psi(K: Tensor) -> Tensor:
+            return torch.stack([fun(t, y) for t, y in zip(times, _list_stages(base, h, A, K), strict=True)])
+
+        with torch.no_grad():
+            K = self._iterate(operation, times, base.detach(), A, start)
+        final: list[StageMatrix] = []
+
+        def matrix() -> StageMatrix:
+            if not final:
+                stages = _list_stages(base.detach(), _detach(h), A, K)
+                points = [Linearisation(fun, *each) for each in zip(times, stages, strict=True)]
+                final.append(self._build_matrix(operation.A, points, base))
+            return final[0]
+
+        return attach(K, psi, lambda w: matrix().solve_transposed(w), lambda v: matrix().solve(v))
+
+    def _iterate(self, operation: Solve, times: Sequence[Tensor], base: Tensor, A: Tensor, start: Tensor) -> Tensor:
+        """Newton's method with the Jacobian at the start of the step, which is renewed where convergence is slow."""
+        fun, h, s = self.functions[operation.part], _detach(self.h), len(operation.c)
+        first = self._find_point(operation.part, 0, times[0], start)
+        matrix, K = self._find_matrix(operation.A, [first] * s, base), base.new_zeros(s, *base.shape)
+        progress = Progress(base, s, self.layout, self.settings)
+        for _ in range(MOST_ITERATIONS):
+            stages = _list_stages(base, h, A, K)
+            image = torch.stack([fun(t, y) for t, y in zip(times, stages, strict=True)])
+            change = progress.select_active(matrix.solve(image - K))
+            K = K + change
+            is_slow = progress.note(h * change)
+            if is_slow is None:
+                break
+            if is_slow:
+                stages = _list_stages(base, h, A, K)
+                points = [Linearisation(fun, *each) for each in zip(times, stages, strict=True)]
+                matrix = self._build_matrix(operation.A, points, base)
+        return progress.finish(K)
+
+
+class Progress:
+    """The convergence of Newton's iteration, sample by sample."""
+
+    def __init__(self, base: Tensor, n_stages: int, layout: SampleLayout | None, settings: NewtonSettings):
+        self.layout, self.settings = layout, settings
+        state = self._gather(base[None]).abs()
+        self.weights = None
+        if settings.is_adaptive:
+            self.weights = (1.0 / (settings.atol + settings.rtol * state)).repeat(1, n_stages)
+        self.reach = state.amax(1).clamp_min(torch.finfo(base.dtype).tiny)
+        self.size = torch.full_like(self.reach, torch.inf)
+        self.is_done = torch.zeros_like(self.reach, dtype=torch.bool)
+        self.is_active = torch.ones_like(self.is_done)
+        self.small = EPSILONS * torch.finfo(base.dtype).eps
+
+    def _gather(self, x: Tensor) -> Tensor:
+        return x.reshape(1, -1) if self.layout is None else self.layout.gather(x)
+
+    def _spread(self, mask: Tensor, like: Tensor) -> Tensor:
+        if self.layout is None:
+            return mask.expand(like.numel()).view(like.shape)
+        return self.layout.scatter(mask[:, None].expand(-1, len(like) * self.layout.n), like)
+
+    def select_active(self, change: Tensor) -> Tensor:
+        """The change of the samples that are not solved yet."""
+        if len(self.is_active) == 1:
+            return change
+        return torch.where(self._spread(self.is_active, change), change, 0.0)
+
+    def note(self, moved: Tensor) -> bool | None:
+        """Measure a change of the stages; whether some sample converges slowly, None if all are solved or lost."""
+        distance = self._gather(moved).abs()
+        if self.weights is None:
+            moved = distance.amax(1)
+            self.reach = self.reach + moved  # no less than the largest entry of the stages
+            size = moved / self.reach
+            rate = size / self.size
+            is_solved = (size <= self.small) | ((size <= STAGNANT) & (rate > 0.5))
+        else:
+            size = (distance * self.weights).amax(1)
+            rate = size / self.size
+            left = torch.where(rate < 1.0, rate / (1.0 - rate).clamp_min(1e-3), 1.0).clamp_min(1e-3)
+            is_solved = torch.where(self.size < torch.inf, size * left, size) <= NEAR
+        is_solved |= size == 0
+        self.is_done |= self.is_active & is_solved
+        self.is_active = self.is_active & ~is_solved & size.isfinite()
+        self.size = size
+        slowest = float(torch.where(self.is_active, rate, -1.0).amax())
+        return None if slowest < 0.0 else slowest > FAST
+
+    def finish(self, K: Tensor) -> Tensor:
+        """The stages; samples that are not solved are NaN where steps can be rejected, and an error otherwise."""
+        if bool(self.is_done.all()):
+            return K
+        if self.settings.can_reject:
+            return torch.where(self._spread(self.is_done, K), K, torch.nan)
+        count = int((~self.is_done).sum())
+        raise NewtonError(
+            f"the implicit stages of {count} of {len(self.is_done)} samples were not solved: Newton's iteration does "
+            "not converge; take shorter steps, or look at `func` there"
+        )
+
+
+# ---- the implicit function theorem ----------------------------------------------------------------------------------
+
+Psi = Callable[[Tensor], Tensor]
+
+
+def attach(x: Tensor, psi: Psi, solve_transposed: Psi, solve: Psi) -> Tensor:
+    """x, which solves x = psi(x), with the derivative with respect to everything else that psi depends on."""
+    if not torch.is_grad_enabled():
+        return x
+    image = psi(x)
+    return _Attached.apply(image, x, psi, solve_transposed, solve) if image.requires_grad else x
+
+
+class _Attached(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, image: Tensor, x: Tensor, psi: Psi, solve_transposed: Psi, solve: Psi) -> Tensor:
+        found = x.clone()
+        ctx.save_for_backward(found)
+        ctx.rules = psi, solve_transposed, solve
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, bar: Tensor) -> Any:  # type: ignore[override]
+        psi, solve_transposed, solve = ctx.rules
+        (x,) = ctx.saved_tensors
+        with torch.no_grad():
+            u = solve_transposed(bar)
+        if torch.is_grad_enabled() and x.requires_grad:
+
+            def pull_back(u: Tensor) -> Tensor:
+                with torch.enable_grad():
+                    image = psi(x)
+                    (found,) = torch.autograd.grad(image, x, u, create_graph=True, allow_unused=True)
+                return bar if found is None else bar + found
+
+            u = attach(u, pull_back, solve, solve_transposed)
+        return u, None, None, None, None
+
+
+def _list_stages(base: Tensor, h: float | Tensor, A: Tensor, K: Tensor) -> list[Tensor]:
+    """base + h sum_j A_ij K_j."""
+    if len(K) == 1:
+        return [base + h * (A[0, 0] * K[0])]
+    return list((base + h * torch.tensordot(A, K, 1)).unbind())
+
+
+def _require_graph(x: Tensor) -> Tensor:
+    return x if x.requires_grad else x.detach().requires_grad_()
+
+
+def _detach(h: float | Tensor) -> float | Tensor:
+    return h.detach() if isinstance(h, Tensor) else h
+
+
+def _tensor(values: Any, like: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=like.dtype, device=like.device)
