@@ -416,22 +416,7 @@ def pass_mark(marks, k, bar, p_bar):
 
 @Kernel
 def reverse(
-    fields,
-    pullbacks,
-    p,
-    tape,
-    implicit,
-    scratch,
-    clock,
-    first,
-    count,
-    states,
-    bar,
-    p_bar,
-    t_bars,
-    has_times,
-    marks,
-    noise,
+    fields, pullbacks, p, tape, implicit, scratch, clock, first, count, states, bar, p_bar, t_bars, has_times, marks, noise
 ):
     """The adjoint of the steps of a sweep, last step first; updates `bar`, and adds to `p_bar` and `t_bars`."""
     n, work, bars, times = bar.shape[1], scratch.work, scratch.bars, scratch.times

@@ -116,9 +116,7 @@ def build_stage_tables(scheme) -> StageTables:
     n_real = int(np.count_nonzero(shifts.imag == 0))
     estimate, damping = scheme.estimate, -1
     if scheme.embedded and scheme.damping:
-        shifts, T, T_inverse, blocks, n_real, damping = _add_damping(
-            scheme.damping, shifts, T, T_inverse, blocks, n_real
-        )
+        shifts, T, T_inverse, blocks, n_real, damping = _add_damping(scheme.damping, shifts, T, T_inverse, blocks, n_real)
     return StageTables(
         A, inner, table.b[None].copy(), table.c.copy(), np.array(blocks, np.int64), shifts, n_real,
         np.ascontiguousarray(T), np.ascontiguousarray(T_inverse), estimate[None, 1:].copy(), float(estimate[0]),
