@@ -112,7 +112,7 @@ class TransportRHS:
 
     def find_linear_form(self, *args: Any) -> LinearForm | None:
         ndim = self.upwind.grid.ndim
-        if self.velocity is not None or np.shape(args[0]) != (ndim,):
+        if self.velocity is not None or self.direction < 0 or np.shape(args[0]) != (ndim,):
             return None
         terms = [
             AxisTerm(Rate(axis, kind, -1.0), *self.upwind.find_axis_weights(axis, side))
