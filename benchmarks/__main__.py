@@ -26,9 +26,11 @@ from benchmarks import (
     montecarlo,
     neural_ode,
     noise,
+    pdes,
     report,
     sdes,
     stability,
+    stiff,
     training,
 )
 from benchmarks.environment import environment, source_hash
@@ -37,6 +39,8 @@ HERE = Path(__file__).parent
 WORKLOADS = (
     dict.fromkeys(adaptive.WORKLOADS, adaptive.rows)
     | dict.fromkeys(fixed_steps.WORKLOADS, fixed_steps.rows)
+    | dict.fromkeys(stiff.WORKLOADS, stiff.rows)
+    | dict.fromkeys(pdes.WORKLOADS, pdes.rows)
     | {
         module.WORKLOAD: module.rows
         for module in (

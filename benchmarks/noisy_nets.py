@@ -86,7 +86,7 @@ def prepare_levels(levels: int) -> Prepared:
     random = np.random.default_rng(0)
     X = random.uniform(-1.0, 1.0, (400, 2))
     model = FeynmanKacClassifier(
-        width=8, steps=STEPS, epochs=15, rate=0.02, diffusion=0.5, smoothness=1e-3, random_state=0, levels=levels,
+        width=WIDTH, steps=STEPS, epochs=5, rate=0.02, diffusion=0.5, smoothness=1e-3, random_state=0, levels=levels,
         error=ERROR,
     ).fit(X, (X[:, 0] * X[:, 1] > 0).astype(int))  # fmt: skip
     call = lambda: model._average(X[:POINTS])[0]

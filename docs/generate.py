@@ -1,4 +1,4 @@
-"""Writes the generated pages, docs/schemes.md with its figures and docs/internals/modules.md."""
+"""Writes the generated pages: docs/schemes.md with its figures, docs/internals/modules.md and paper/paper.md."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAMILIES = {
     "ExplicitRK": "Explicit Runge-Kutta",
     "LowStorageRK": "Low-storage Runge-Kutta (2N)",
     "StabilisedRK": "Stabilised Runge-Kutta (families; here with 10 stages)",
-    "ImplicitRK": "Implicit Runge-Kutta",
+    "ImplicitRK": "Implicit Runge-Kutta (families; here with 3 stages)",
     "Rosenbrock": "Rosenbrock",
     "Splitting": "Splitting and symplectic",
     "Multistep": "Multistep",
@@ -174,7 +174,45 @@ def _read_first_sentence(path: Path) -> str:
     return sentence.replace("|", "\\|")
 
 
+SHOWN = (
+    "dopri5 beside SciPy RK45, the same pair, rtol = atol = 1e-8",
+    "our fastest beside the fastest peer, rtol = atol = 1e-8",
+    "kernel beside the C loop, rtol = atol = 1e-8",
+    "the same gradient by JAX",
+    "members in lanes beside the fastest peer",
+    "cold process to first solution, warm disk",
+)
+"""Aims of the benchmarks that the paper shows, met or missed; the first workload of each."""
+
+
+def build_paper() -> str:
+    """The paper with the counts of the catalogue and the results of the benchmarks."""
+    results = (DOCS.parent / "benchmarks" / "RESULTS.md").read_text()
+    facts = dict(re.findall(r"^\| (commit|cpu) +\| (.*?) +\|$", results, flags=re.MULTILINE))
+    aims = re.findall(
+        r"^\| (\S+) +\| (.*?) +\| ([<>]= \S+ \S+) +\| (\S+ \S+) +\| (PASS|MISS) \| (.*?) +\|$",
+        results,
+        flags=re.MULTILINE,
+    )
+    rows = [next(aim for aim in aims if aim[1] == text) for text in SHOWN]
+    lines = ["| workload | compared | aim | measured |", "|---|---|---|---|"]
+    lines += [f"| {aim[0]}: {aim[1]} | {aim[5]} | {aim[2]} | {aim[3]} |" for aim in rows]
+    values = {
+        "n_schemes": len(schemes.names()),
+        "n_families": len({type(schemes.get(name)) for name in schemes.names()}),
+        "n_stochastic": len(schemes.names(stochastic=True)) + len(schemes.names(langevin=True)),
+        "commit": facts["commit"][:7],
+        "cpu": facts["cpu"],
+        "n_passed": sum(aim[4] == "PASS" for aim in aims),
+        "n_aims": len(aims),
+        "performance": "\n".join(lines),
+    }
+    text = (DOCS.parent / "paper" / "template.md").read_text()
+    return re.sub(r"\{(\w+)\}", lambda found: str(values[found[1]]) if found[1] in values else found[0], text)
+
+
 PAGES: dict[Path, Callable[[], str]] = {
+    DOCS.parent / "paper" / "paper.md": build_paper,
     DOCS / "schemes.md": build_scheme_page,
     DOCS / "internals" / "modules.md": build_module_page,
 }

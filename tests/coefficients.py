@@ -4,7 +4,31 @@ from __future__ import annotations
 
 from dataclasses import is_dataclass, replace
 
-from stepnet.schemes import Embedded
+from stepnet.schemes import (
+    AdditiveRK,
+    Embedded,
+    ExplicitRK,
+    ImplicitRK,
+    LowStorageRK,
+    Multistep,
+    Rosenbrock,
+    Splitting,
+    StabilisedRK,
+)
+
+EXPLICIT = {
+    ExplicitRK: ("a", "b", "embedded"),
+    LowStorageRK: ("A", "B"),
+    StabilisedRK: ("mu", "nu", "mu_tilde", "gamma_tilde"),
+    Splitting: ("a", "b"),
+    Multistep: ("alpha", "beta"),
+}
+IMPLICIT = {
+    ImplicitRK: ("A", "b", "embedded", "start"),
+    Rosenbrock: ("gamma", "alpha", "gamma_lower", "b", "embedded"),
+    AdditiveRK: ("explicit", "implicit", "b_explicit", "b", "embedded"),
+}
+"""The fields that hold the numbers of a record: of explicit schemes, and of those that solve systems."""
 
 
 def places(value):

@@ -14,10 +14,13 @@ import numpy as np
 
 import stepnet
 from stepnet.schemes import Butcher, ExplicitRK, LowStorageRK, Multistep, Splitting, StabilisedRK
+from stepnet.schemes.implicit import ImplicitRK
+from stepnet.schemes.rosenbrock import Rosenbrock
 from stepnet.schemes.trees import StageWeights, density, trees
 
 FIXED_POINT_ITERATIONS = 200  # each gains a factor h |f'| < 1/2, so 70 would do for 21 digits
 NEWTON_STEPS = 3  # each gains ten digits, as the derivative is known to ten
+REFINEMENTS = 3  # of a solution in float64, each gaining more than ten digits
 SMALLEST_SINGULAR_VALUE = 1e-7  # relative; below it conditions depend on each other
 
 
@@ -111,6 +114,10 @@ def _runge_kutta(scheme) -> Callable:
             return _low_storage_step(real(scheme.A), real(scheme.B))
         case StabilisedRK():
             return _stabilised_step(*map(real, (scheme.mu, scheme.nu, scheme.mu_tilde, scheme.gamma_tilde)))
+        case ImplicitRK():
+            return _tableau_step(real(scheme.A), real(scheme.b))
+        case Rosenbrock():
+            return lambda field, h, z: z + h * (real(scheme.b) @ rosenbrock_slopes(field, scheme, h, z))
         case Butcher():
             return _tableau_step(real(scheme.A), real(scheme.b))
     raise TypeError(f"no executor for {type(scheme).__name__}")
@@ -139,6 +146,24 @@ def implicit_slopes(field, A, h, z) -> np.ndarray:
     return k
 
 
+def rosenbrock_slopes(field, scheme, h, z) -> np.ndarray:
+    """(I - h gamma J) k_i = f(z + h sum alpha_ij k_j) + h J sum_{j<i} gamma_ij k_j as rows, for the autonomous form."""
+    J, alpha, gamma = _complex_derivative(field, z), lower_triangle(scheme.alpha), lower_triangle(scheme.gamma_lower)
+    k = np.zeros((len(alpha), len(z)), z.dtype)
+    for i in range(len(alpha)):
+        right = field(z + h * (alpha[i, :i] @ k[:i])) + h * (J @ (gamma[i, :i] @ k[:i]))
+        k[i] = solve_linear(np.eye(len(z)) - h * real(scheme.gamma) * J, right)
+    return k
+
+
+def solve_linear(matrix, right) -> np.ndarray:
+    """The solution of a linear system in extended precision, by refinement."""
+    inverse, x = np.linalg.inv(matrix.astype(float)), np.zeros_like(right)
+    for _ in range(1 + REFINEMENTS):
+        x = x + inverse @ (right - matrix @ x)
+    return x
+
+
 def _low_storage_step(A, B) -> Callable:
     def step(field, h, z):
         d = np.zeros_like(z)
@@ -162,10 +187,21 @@ def _stabilised_step(mu, nu, mu_tilde, gamma_tilde) -> Callable:
     return step
 
 
-def error_estimates(problem, scheme: ExplicitRK, t, h, y) -> list[np.ndarray]:
-    """h (b - b^) k for every embedded result."""
-    k = explicit_slopes(autonomous(slope_of(problem)), lower_triangle(scheme.a), h, with_time(y, t))
-    return [h * ((real(scheme.b) - real(hat.b)) @ k)[:-1] for hat in scheme.embedded]
+def error_estimates(problem, scheme, t, h, y) -> list[np.ndarray]:
+    """h (b - b^) k for every embedded result; of implicit schemes also with the slope at the start, and damped."""
+    field, z = autonomous(slope_of(problem)), with_time(y, t)
+    if isinstance(scheme, Rosenbrock):
+        k = rosenbrock_slopes(field, scheme, h, z)
+    elif isinstance(scheme, ImplicitRK):
+        k = implicit_slopes(field, real(scheme.A), h, z)
+    else:
+        k = explicit_slopes(field, lower_triangle(scheme.a), h, z)
+    found = [h * ((real(scheme.b) - real(hat.b)) @ k)[:-1] for hat in scheme.embedded]
+    if not isinstance(scheme, ImplicitRK):
+        return found
+    J = _complex_derivative(lambda x: slope_of(problem)(t, x), y)
+    matrix = np.eye(len(y)) - h * real(scheme.damping) * J
+    return [solve_linear(matrix, e - h * real(scheme.start) * field(z)[:-1]) for e in found]
 
 
 # ---- splitting: every part has a clock of its own, which moves with it ----------------------------------------------

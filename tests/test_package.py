@@ -200,7 +200,7 @@ def test_the_demo_prints_tables_and_draws_figures(call, tmp_path):
         assert f"{weights}: {verdict}" in result.output
     assert "plain Monte Carlo costs" in result.output
     assert "steepest slope" in result.output
-    for name in ("kepler.png", "arenstorf.png", "brownian.png", "classifier.png", "layers.png"):
+    for name in ("kepler.png", "arenstorf.png", "brownian.png", "classifier.png", "equations.png", "layers.png"):
         assert (tmp_path / name).stat().st_size > 10_000
         assert page.count(f'src="{name}"') == 1
     assert page.count("closing error") == 2

@@ -161,6 +161,21 @@ LIMITS = {
     "heat, rk4, order 6": (lambda: se.heat(so.Grid(40), smooth(so.Grid(40)), (0.0, 0.1), order=6), "rk4"),
     "wave, leapfrog": (lambda: se.wave(so.Grid(64), smooth(so.Grid(64)), np.zeros(64), (0.0, 2.0)), "verlet"),
     "upwind, euler": (lambda: se.transport(so.Grid(64), smooth(so.Grid(64)), (0.0, 2.0), [1.0], order=1), "euler"),
+    "density, euler": (
+        lambda: se.fokker_planck(
+            so.Grid(40, boundary="neumann"),
+            smooth(so.Grid(40)),
+            (0.0, 0.1),
+            sn.SDE(lambda t, y: 0.0 * y, lambda t, y: 1.5 + 0.0 * y, [0.0], (0.0, 1.0)),
+        ),
+        "euler",
+    ),
+    "sound, rk4": (
+        lambda: se.acoustics(
+            so.Grid(128), smooth(so.Grid(128)), np.zeros(128), (0.0, 2.0), 1.0, reconstruction="constant"
+        ),
+        "rk4",
+    ),
     "upwind 3, rk4": (lambda: se.transport(so.Grid(128), smooth(so.Grid(128)), (0.0, 2.0), [1.0]), "rk4"),
 }
 

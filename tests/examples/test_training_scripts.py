@@ -20,6 +20,7 @@ LESS = {
     "graph_nodes": {"seeds": (0,), "iterations": 2},
     "mnist": {"epochs": 1, "images": 200},
     "neural_ode": {"iterations": 3},
+    "noisy_ensembles": {"epochs": 1},
     "sdes": {"paths": 500},
 }
 

@@ -467,6 +467,16 @@ add_methods(
     "stepnet.torch.SolveBlock", lambda: snt.SolveBlock(tensor_decay, "rk4", 2),
     forward=lambda: {"y": torch.ones(2, 3)}, extra_repr=dict,
 )  # fmt: skip
+add("stepnet.torch.SDEBlock", lambda: {"drift": tensor_decay, "diffusion": tensor_decay, "steps": 2})
+add("stepnet.torch.SDESolveBlock", lambda: {"drift": tensor_decay, "diffusion": tensor_decay, "steps": 2})
+add_methods(
+    "stepnet.torch.SDESolveBlock", lambda: snt.SDESolveBlock(tensor_decay, tensor_decay, steps=2),
+    forward=lambda: {"y": torch.ones(2, 3)}, extra_repr=dict,
+)  # fmt: skip
+add("stepnet.torch.moment_matching", lambda: {"samples": torch.ones(2, 3, 1), "data": torch.ones(2, 4, 1)})
+add("stepnet.torch.negative_elbo", lambda: {
+    "ys": torch.ones(2, 3, 1), "data": torch.ones(2, 3, 1), "log_ratio": torch.ones(1, 3),
+})  # fmt: skip
 add("stepnet.torch.BatchSolution", lambda: {
     each: getattr(batch_solution(), each) for each in ("t", "y", "t_end", "y_end", "accepted", "rejected", "codes")
 })  # fmt: skip
@@ -721,7 +731,7 @@ for name, how in (
     ("Progress", lambda: {"t_end": 1.0}),
     ("SteadyState", lambda: {"tolerance": 1e-6}),
     ("Conservation", lambda: {"functional": np.sum, "tolerance": 10.0}),
-    ("StoreStates", lambda: {"path": "states.npz"}),
+    ("StoreStates", lambda: {"target": "states.npz"}),
 ):
     add(f"stepnet.trackers.{name}", how)
     add_methods(

@@ -11,9 +11,13 @@ import torch
 from gradients.cases import Kind
 
 from stepnet.schemes import LowStorageRK, Multistep, Splitting, StabilisedRK
-from stepnet.schemes.step_program import Slope, build_scheme_program, find_inner_scheme
+from stepnet.schemes.implicit import ImplicitRK
+from stepnet.schemes.rosenbrock import Rosenbrock
+from stepnet.schemes.step_program import LinearSolve, Slope, Solve, build_scheme_program, find_inner_scheme
 
 torch.set_num_threads(1)
+
+FIXED_POINT_ITERATIONS = 80  # each gains a factor h |f'| < 1/2, for the stages and for their derivatives
 
 
 class Inputs:
@@ -87,9 +91,41 @@ def run(program, fs, rows, t, h) -> list:
     for operation in program.operations:
         if isinstance(operation, Slope):
             rows.append(fs[operation.part](t + operation.c * h, rows[operation.row]))
+        elif isinstance(operation, Solve):
+            k = implicit_slopes(fs[operation.part], operation.A, operation.c, t, h, rows[operation.row])
+            rows.append(sum(b * slope for b, slope in zip(operation.b, k, strict=True)))
+        elif isinstance(operation, LinearSolve):
+            J, f_t = derivatives(fs[operation.part], t, rows[operation.base])
+            rows.append(solve_linear(J, operation.gamma * h, rows[operation.row] + operation.delta * h * f_t))
         else:
             rows.append(sum(term.weight * h**term.power * rows[term.row] for term in operation.terms))
     return [rows[row] for row in program.outputs]
+
+
+def implicit_slopes(f, A, c, t, h, y) -> list:
+    """K_i = f(t + c_i h, y + h sum_j A_ij K_j) by fixed-point iteration."""
+    k = [f(t + node * h, y) for node in c]
+    for _ in range(FIXED_POINT_ITERATIONS):
+        stages = [y + h * sum(a * slope for a, slope in zip(row, k, strict=True)) for row in A]
+        k = [f(t + node * h, stage) for node, stage in zip(c, stages, strict=True)]
+    return k
+
+
+def derivatives(f, t, y) -> tuple:
+    """df/dy and df/dt: by torch, differentiable once more, or by complex steps."""
+    if isinstance(y, torch.Tensor):
+        f_t, J = torch.autograd.functional.jacobian(f, (torch.as_tensor(t), y), create_graph=True)
+        return J, f_t
+    tiny = 1e-30
+    J = np.array([f(t, y + 1j * tiny * unit).imag / tiny for unit in np.eye(len(y))]).T
+    return J, f(t + 1j * tiny, y).imag / tiny
+
+
+def solve_linear(J, factor, right):
+    """(I - factor J)^-1 right."""
+    if isinstance(right, torch.Tensor):
+        return torch.linalg.solve(torch.eye(len(right), dtype=right.dtype) - factor * J, right)
+    return np.linalg.solve(np.eye(len(right)) - factor * J, right)
 
 
 # ---- by textbooks ---------------------------------------------------------------------------------------------------
@@ -119,6 +155,10 @@ def _runge_kutta(scheme):
         return lambda f, t, h, y: _low_storage(scheme, f, t, h, y)
     if isinstance(scheme, StabilisedRK):
         return lambda f, t, h, y: _stabilised(scheme, f, t, h, y)
+    if isinstance(scheme, ImplicitRK):
+        return lambda f, t, h, y: _implicit(scheme, f, t, h, y)
+    if isinstance(scheme, Rosenbrock):
+        return lambda f, t, h, y: _rosenbrock(scheme, f, t, h, y)
     return lambda f, t, h, y: _tableau(scheme, f, t, h, y)
 
 
@@ -127,6 +167,23 @@ def _tableau(scheme, f, t, h, y):
     for row in scheme.a:
         stage = y + h * sum((a * slope for a, slope in zip(row, k, strict=True)), torch.zeros_like(y))
         k.append(f(t + sum(row) * h, stage))
+    return y + h * sum(b * slope for b, slope in zip(scheme.b, k, strict=True))
+
+
+def _implicit(scheme, f, t, h, y):
+    k = implicit_slopes(f, scheme.A, [sum(row) for row in scheme.A], t, h, y)
+    return y + h * sum(b * slope for b, slope in zip(scheme.b, k, strict=True))
+
+
+def _rosenbrock(scheme, f, t, h, y):
+    """(I - h gamma J) k_i = f(t + c_i h, y + h sum alpha_ij k_j) + h J sum gamma_ij k_j + h d_i f_t."""
+    J, f_t = derivatives(f, t, y)
+    k = []
+    for alpha, gamma in zip(scheme.alpha, scheme.gamma_lower, strict=True):
+        stage = y + h * sum((a * slope for a, slope in zip(alpha, k, strict=True)), torch.zeros_like(y))
+        mixed = sum((g * slope for g, slope in zip(gamma, k, strict=True)), torch.zeros_like(y))
+        right = f(t + sum(alpha) * h, stage) + h * (J @ mixed) + h * (scheme.gamma + sum(gamma)) * f_t
+        k.append(solve_linear(J, h * scheme.gamma, right))
     return y + h * sum(b * slope for b, slope in zip(scheme.b, k, strict=True))
 
 

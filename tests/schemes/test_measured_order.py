@@ -15,6 +15,7 @@ from problems import coupled_ode, coupled_partitioned, coupled_second_order, cou
 
 import stepnet
 from stepnet.schemes import ExplicitRK, Multistep
+from stepnet.schemes.capabilities import is_implicit
 
 FORMS = {
     "ode": coupled_ode,
@@ -29,6 +30,15 @@ CASES = [
     for form, problem in FORMS.items()
     if applies(problem(), stepnet.schemes.get(name))
 ]
+LIKE_ANY = ("second_order", "split2", "split3")  # all forms but these run in fast tests of implicit schemes
+
+
+def over(cases: list) -> list:
+    """The cases as parameters: some forms are slow tests of implicit schemes, which join the parts of any form."""
+    is_slow = [is_implicit(stepnet.schemes.get(name)) and form in LIKE_ANY for name, form in cases]
+    return [pytest.param(*c, marks=pytest.mark.slow) if slow else c for c, slow in zip(cases, is_slow, strict=True)]
+
+
 REFUSED = [
     (name, form)
     for name in stepnet.schemes.names()
@@ -74,7 +84,7 @@ def step_counts(name: str, form: str) -> list[int]:
     return [round(min(most, MOST_STEPS) / RATIO**k) for k in range(SIZES)]
 
 
-@pytest.mark.parametrize(("name", "form"), CASES)
+@pytest.mark.parametrize(("name", "form"), over(CASES))
 def test_measured_order_is_the_declared_one(name, form):
     counts = step_counts(name, form)
     errors = [error(name, form, steps) for steps in counts]
@@ -83,14 +93,14 @@ def test_measured_order_is_the_declared_one(name, form):
     assert abs(measured - stepnet.schemes.get(name).order) < ORDER_TOLERANCE
 
 
-@pytest.mark.parametrize(("name", "form"), CASES)
+@pytest.mark.parametrize(("name", "form"), over(CASES))
 def test_engine_matches_executor_on_even_steps(name, form):
     problem, scheme = FORMS[form](), stepnet.schemes.get(name)
     solution = stepnet.solve(problem, scheme, steps=ENGINE_STEPS)
     assert np.max(np.abs(solution.y - trajectory(problem, scheme, ENGINE_STEPS))) < ENGINE_TOLERANCE
 
 
-@pytest.mark.parametrize(("name", "form"), ONE_STEP)
+@pytest.mark.parametrize(("name", "form"), over(ONE_STEP))
 def test_engine_matches_executor_on_given_steps(name, form):
     problem, scheme = FORMS[form](), stepnet.schemes.get(name)
     inner = np.random.default_rng(2024).uniform(*problem.t_span, ENGINE_STEPS - 1)

@@ -55,9 +55,9 @@ def execute(program, parts, t: float, h: float, rows: list, variables: dict) -> 
     return [made[row] for row in program.outputs]
 
 
-def list_variables(W: np.ndarray, H: np.ndarray, V: np.ndarray, S: np.ndarray, h: float) -> dict:
-    """All random variables of a step from their definitions."""
-    root, eye = np.sqrt(h), np.eye(len(W))
+def list_variables(W: np.ndarray, H: np.ndarray, V: np.ndarray, S: np.ndarray, h: float, sign: float = 1.0) -> dict:
+    """All random variables of a step from their definitions, with the square root of h of this sign."""
+    root, eye = sign * np.sqrt(h), np.eye(len(W))
     U = [[-h if i == j else -h * S[i] if i < j else h * S[j] for j in range(len(S))] for i in range(len(S))]
     return {
         ("W", False): W,

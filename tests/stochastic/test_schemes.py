@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from math import ceil
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import stepnet as sn
 from stepnet.schemes.stochastic import VARIABLES, Orders, StochasticRK
 
 SLOPE_TOLERANCE = 0.2  # of 400 paths and four step sizes
+HALF_POWERS = 1e-7  # of means over a step of length 0.04: 1e-4 from h^(5/2), 1e-9 from h^(9/2)
 FINEST = {"additive": "sra3", "scalar": "sriw1", "diagonal": "sriw1", "commutative": "milstein"}
 
 
@@ -84,15 +86,15 @@ def _run_symbolically(function, namespace, t, y):
     return copy(t, y, sp.Float(0.9, 30))
 
 
-def list_nodes(problem: sn.SDE, scheme, h: float):
-    """Weights and random variables of a quadrature over the noise of one step."""
+def list_nodes(problem: sn.SDE, scheme, h: float, sign: float = 1.0):
+    """Weights and random variables of a quadrature over the noise of one step; `sign` is that of the root of h."""
     m = problem.n_components
     if "V" in scheme.variables:
         points = [(1 / 6, -np.sqrt(3)), (2 / 3, 0.0), (1 / 6, np.sqrt(3))]
         for some, signs in product(product(points, repeat=m), product((-1.0, 1.0), repeat=m)):
             V, zero = np.array([v for _, v in some]), np.zeros(m)
             weight = np.prod([w for w, _ in some]) / 2**m
-            yield weight, reference.list_variables(zero, zero, V, np.array(signs), h)
+            yield weight, reference.list_variables(zero, zero, V, np.array(signs), h, sign)
         return
     x, w = np.polynomial.hermite_e.hermegauss(12)
     z, v = np.polynomial.hermite_e.hermegauss(7 if "I10/h" in scheme.variables else 1)
@@ -100,7 +102,7 @@ def list_nodes(problem: sn.SDE, scheme, h: float):
     for some in product(pairs, repeat=m):
         W = np.sqrt(h) * np.array([s for _, s, _ in some])
         H = np.sqrt(h / 12) * np.array([r for _, _, r in some])
-        yield np.prod([a for a, _, _ in some]), reference.list_variables(W, H, np.zeros(m), np.zeros(m), h)
+        yield np.prod([a for a, _, _ in some]), reference.list_variables(W, H, np.zeros(m), np.zeros(m), h, sign)
 
 
 @pytest.mark.parametrize(("name", "noise"), CASES)
@@ -108,7 +110,7 @@ def test_the_weak_order_is_the_declared_one(name, noise, counted):
     scheme, order = sn.schemes.get(name), find_orders(name, noise).weak
     calculus = scheme.calculus
     problem = problems.build(noise, calculus)
-    terms = expand_semigroup(noise, calculus, int(order))
+    terms = expand_semigroup(noise, calculus, ceil(order))
     rows = [problem.initial] * (2 if name == "reversible_heun" else 1)
     lengths, errors = np.array([0.04, 0.02, 0.01]), []
     for h in lengths:
@@ -120,6 +122,21 @@ def test_the_weak_order_is_the_declared_one(name, noise, counted):
     slope = np.polyfit(np.log(lengths), np.log(errors), 1)[0]
     assert slope > order + 1 - SLOPE_TOLERANCE
     counted("weak orders of schemes and types of noise", f"{name} {noise}", len(CASES))
+
+
+@pytest.mark.parametrize(("name", "noise"), [case for case in CASES if find_orders(*case).weak > 1])
+def test_half_powers_of_the_step_are_in_means_of_the_weak_order_three_halves_only(name, noise):
+    """Means over a step are analytic in the root of h, so that half powers are what changes with the sign of the root.
+
+    A slope over few step sizes does not show a small multiple of h^(5/2).
+    """
+    scheme, order = sn.schemes.get(name), find_orders(name, noise).weak
+    problem, change = problems.build(noise, scheme.calculus), np.zeros(2)
+    for sign in (1.0, -1.0):
+        for weight, variables in list_nodes(problem, scheme, 0.04, sign):
+            y = reference.take_step(problem, scheme, 0.0, 0.04, [problem.initial], variables)[0]
+            change += sign * weight * y**2
+    assert (np.abs(change).max() > HALF_POWERS) == (order == 1.5)
 
 
 def test_variables_are_the_same_in_records_and_engine():

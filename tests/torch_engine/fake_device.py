@@ -55,11 +55,14 @@ def solve_by(name: str, memory="auto", **how) -> Callable[[], None]:
 
 
 def schemes() -> Iterator[Case]:
-    """Every scheme in the default memory of blocks."""
+    """Every explicit scheme in the default memory of blocks; implicit stages end when they are solved."""
     import stepnet.torch as snt
+    from stepnet.schemes.conditions import is_explicit
+    from stepnet.torch.methods import find_scheme
 
     for name in snt.method_names():
-        yield name, solve_by(name)
+        if is_explicit(find_scheme(name)):
+            yield name, solve_by(name)
 
 
 def memories() -> Iterator[Case]:

@@ -150,3 +150,17 @@ def test_the_second_row_of_reversible_heun_has_gradients():
     half, state = snt.sdeint_adjoint(sde, start(), [0.0, 0.5], extra=True, **how)
     rest = snt.sdeint_adjoint(sde, half[-1], [0.5, 1.0], extra_solver_state=state, **how)
     torch.testing.assert_close(gradient(rest[-1]), whole, rtol=RECONSTRUCTED, atol=0)
+
+
+@pytest.mark.parametrize(("name", "noise"), problems.list_cases())
+def test_gradients_of_autograd_are_those_of_the_other_engine(name, noise):
+    """Of the same paths, for every scheme with each type of noise it admits."""
+    calculus, paths = sn.schemes.get(name).calculus, [2, 0, 18]
+    own = sn.gradient_ensemble(
+        problems.build(noise, calculus, seed=11), name, lambda y: y[0] ** 2 * y[1], paths=paths, steps=STEPS
+    )
+    sde, y0 = TensorSDE(noise, calculus), start(3).requires_grad_()
+    bm = snt.BrownianInterval(size=(3, COMPONENTS[noise]), entropy=11, cells=STEPS, paths=paths, dtype=torch.float64)
+    y = snt.sdeint(sde, y0, [0.0, 1.0], bm=bm, method=name, dt=1 / STEPS)[-1]
+    found = torch.autograd.grad((y[:, 0] ** 2 * y[:, 1]).sum(), (y0, sde.a))
+    require_equal(found, [torch.from_numpy(own.y0), torch.tensor(own.args.sum())], EXACT)

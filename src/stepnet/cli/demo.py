@@ -13,6 +13,7 @@ SECTIONS = {
     "orbit_comparison": "Orbits: symplectic schemes and adaptive pairs",
     "path_comparison": "Stochastic equations: paths, densities and strong orders",
     "expectation_comparison": "Expectations: a classifier with noise, multilevel Monte Carlo",
+    "equation_comparison": "Partial differential equations: a pattern, a recovered diffusivity, the equation of a net",
     "layer_comparison": "Stability: 20 layers that grow, decay and rotate",
 }
 """Modules of this package with a function `run(folder, echo)`, and their titles."""

@@ -21,7 +21,7 @@ RATE, VOLATILITY, PRICE = 0.05, 0.2, 0.104505835721856
 TARGETS = (4e-3, 2e-3, 1e-3, 5e-4)
 NOISE = (0.0, 0.5, 1.5)
 SAMPLES, PATHS, PIXELS, SIDE = 400, 64, 48, 4.4
-SETTINGS = {"width": 8, "steps": 8, "length": 2.0, "epochs": 40, "rate": 0.03, "random_state": 0}
+SETTINGS: dict[str, Any] = {"width": 8, "steps": 8, "length": 2.0, "epochs": 40, "rate": 0.03, "random_state": 0}
 
 
 class Surface(NamedTuple):

@@ -102,8 +102,8 @@ def average_over_levels(
         for level, count, pilot in zip(levels, counts, pilots, strict=True)
     ]
     return PathMeans(
-        sum(each.mean for each in found),
-        np.sqrt(sum(each.standard_error**2 for each in found)),
+        np.sum([each.mean for each in found], axis=0),
+        np.sqrt(np.sum([each.standard_error**2 for each in found], axis=0)),
         counts.min(axis=0),
         (counts * costs).sum(axis=0),
     )

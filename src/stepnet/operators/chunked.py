@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +14,11 @@ from stepnet.operators.boundaries import Boundary, neumann
 from stepnet.operators.grid import Grid
 from stepnet.operators.linear import A_GRID
 
-if TYPE_CHECKING:
-    import dask.array
+A_DASK_ARRAY = validation.having("map_overlap", "chunks", "shape", what="a dask array")
 
 
-@validation.check(build=validation.function, grid=A_GRID, reach=validation.whole(1))
-def map_chunks(build: Callable[[Grid], Callable[[Any], Any]], grid: Grid, u: Any, reach: int) -> dask.array.Array:
+@validation.check(build=validation.function, grid=A_GRID, u=A_DASK_ARRAY, reach=validation.whole(1))
+def map_chunks(build: Callable[[Grid], Callable[[Any], Any]], grid: Grid, u: Any, reach: int) -> Any:
     """Apply an operator, or an explicit step, to a dask array chunk by chunk.
 
     Each chunk gets `reach` points of its neighbours, and boundary conditions act on the sides of the domain only.  The
@@ -51,10 +50,6 @@ def map_chunks(build: Callable[[Grid], Callable[[Any], Any]], grid: Grid, u: Any
     >>> bool(np.allclose(found.compute(), laplacian(grid)(u), rtol=1e-12))
     True
     """
-    import dask.array
-
-    if not isinstance(u, dask.array.Array):
-        raise TypeError(f"`u` must be a dask array, found {type(u).__name__}")
     if u.shape != grid.shape:
         raise ValueError(f"`u` must have the shape {grid.shape} of the grid, found {u.shape}")
     least = min(min(sizes) for sizes in u.chunks)
@@ -62,7 +57,7 @@ def map_chunks(build: Callable[[Grid], Callable[[Any], Any]], grid: Grid, u: Any
         raise ValueError(f"`reach` must be at most {least}, the length of the shortest chunk, found {reach}")
     sides: Any = {axis: "periodic" if pair is None else "none" for axis, pair in enumerate(grid.boundary)}
     compute = partial(_compute_chunk, build, grid, u.chunks, reach)
-    return dask.array.map_overlap(compute, u, depth=reach, boundary=sides, meta=np.zeros((0,) * u.ndim))
+    return u.map_overlap(compute, depth=reach, boundary=sides, meta=np.zeros((0,) * u.ndim))
 
 
 def _compute_chunk(

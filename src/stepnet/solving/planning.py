@@ -23,6 +23,7 @@ from stepnet.schemes.capabilities import (
     find_noise_refusal,
     find_refusal,
     is_adaptive,
+    is_implicit,
     is_langevin,
     is_stochastic,
     takes_changed_states,
@@ -47,6 +48,8 @@ def require_match(problem: Problem, scheme) -> None:
         refusal = find_noise_refusal(scheme, problem.noise, problem.calculus)
     if refusal is not None:
         raise TypeError(refusal)
+    if is_implicit(scheme) and problem.initial.dtype != np.float64:
+        raise TypeError(f"{scheme.name} solves states of float64, found {problem.initial.dtype}; convert the state")
 
 
 class AdaptiveOptions(NamedTuple):

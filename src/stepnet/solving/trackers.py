@@ -13,6 +13,8 @@ from tqdm import tqdm
 from stepnet.storage.atomic_files import validate_path
 from stepnet.validation import check, function, real
 
+CHUNK = 1024  # times in a chunk of a zarr array
+
 __all__ = ["Conservation", "Progress", "SteadyState", "StoreStates"]
 
 
@@ -126,14 +128,13 @@ class Conservation:
 class StoreStates:
     """Writes each state to a file when it comes, so that the states of a run need not fit into memory.
 
-    A folder `*.zarr` gets the arrays `t` (times,) and `y` (times, *state), with a chunk for each state; it needs zarr.
-    A file `*.npz` gets the arrays `y_000000`, `y_000001`, ... and, when it is closed, `t`; `numpy.load` reads one of
-    them at a time.
+    A group of zarr gets the arrays `t` (times,) and `y` (times, *state), with a chunk for each state.  A file `*.npz`
+    gets the arrays `y_000000`, `y_000001`, ... and, when it is closed, `t`; `numpy.load` reads one of them at a time.
 
     Parameters
     ----------
-    path : path
-        Ending in .zarr or .npz; an existing one is replaced.
+    target : path or zarr.Group
+        The name of an .npz file, which is replaced; or an open group of zarr without these arrays.
 
     Examples
     --------
@@ -145,48 +146,47 @@ class StoreStates:
     array([0. , 0.5, 1. ])
     """
 
-    def __init__(self, path: Any) -> None:
-        self.path = Path(validate_path("path", path))
-        if self.path.suffix not in (".zarr", ".npz"):
-            raise ValueError(f"`path` must end in .zarr or .npz, found {str(self.path)!r}")
+    def __init__(self, target: Any) -> None:
         self.times: list[float] = []
-        self._file: Any = None
+        self._file: zipfile.ZipFile | None = None
+        self._arrays: tuple[Any, Any] | None = None
+        self.target = target
+        if hasattr(target, "create_array"):
+            return
+        self.target = Path(validate_path("target", target))
+        if self.target.suffix != ".npz":
+            raise ValueError(f"`target` must end in .npz or be an open group of zarr, found {str(self.target)!r}")
 
     def take(self, t: float, y: np.ndarray) -> None:
         """Append a state."""
-        if self._file is None:
-            self._file = _open_zarr(self.path, y) if self.path.suffix == ".zarr" else zipfile.ZipFile(self.path, "w")
-        if self.path.suffix == ".zarr":
-            n = len(self.times)
-            for name, value in (("t", np.float64(t)), ("y", y)):
-                array = self._file[name]
-                array.resize((n + 1, *array.shape[1:]))
-                array[n] = value
+        if isinstance(self.target, Path):
+            self._file = self._file or zipfile.ZipFile(self.target, "w")
+            self._write(self._file, f"y_{len(self.times):06d}", y)
         else:
-            self._write(f"y_{len(self.times):06d}", y)
+            self._append(t, y)
         self.times.append(t)
 
     def close(self) -> None:
         """Write the times and close the file."""
-        if isinstance(self._file, zipfile.ZipFile):
-            self._write("t", np.array(self.times))
+        if self._file is not None:
+            self._write(self._file, "t", np.array(self.times))
             self._file.close()
         self._file = None
 
-    def _write(self, name: str, value: np.ndarray) -> None:
-        with self._file.open(f"{name}.npy", "w", force_zip64=True) as stream:
+    def _append(self, t: float, y: np.ndarray) -> None:
+        if self._arrays is None:
+            times = self.target.create_array("t", shape=(0,), chunks=(CHUNK,), dtype=np.float64)
+            states = self.target.create_array("y", shape=(0, *y.shape), chunks=(1, *y.shape), dtype=y.dtype)
+            self._arrays = times, states
+        n = len(self.times)
+        for array, value in zip(self._arrays, (t, y), strict=True):
+            array.resize((n + 1, *array.shape[1:]))
+            array[n] = value
+
+    @staticmethod
+    def _write(file: zipfile.ZipFile, name: str, value: np.ndarray) -> None:
+        with file.open(f"{name}.npy", "w", force_zip64=True) as stream:
             np.lib.format.write_array(stream, np.ascontiguousarray(value))
-
-
-def _open_zarr(path: Path, y: np.ndarray) -> Any:
-    try:
-        import zarr
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("storing states as .zarr needs zarr: `pip install stepnet[distributed]`") from error
-    group = zarr.open_group(path, mode="w")
-    group.create_array("t", shape=(0,), chunks=(1024,), dtype=np.float64)
-    group.create_array("y", shape=(0, *y.shape), chunks=(1, *y.shape), dtype=y.dtype)
-    return group
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from stepnet.engines.torch_engine import (
 from stepnet.errors import UnknownName
 from stepnet.schemes import catalogue
 from stepnet.schemes.explicit import DOPRI5, RK38
+from stepnet.schemes.implicit import GAUSS4, GAUSS6, RADAU3, RADAU5, SDIRK2, TRBDF2, ImplicitRK
 from stepnet.schemes.tableau import Embedded, ExplicitRK
 
 ADAPTIVE_HEUN = ExplicitRK(
@@ -23,16 +25,24 @@ FEHLBERG2 = ExplicitRK(
     "Fehlberg (1969), NASA TR R-315", embedded=(Embedded((1 / 256, 255 / 256, 0.0), 1),),
 )  # fmt: skip
 
-THEIRS = {"rk4": RK38, "adaptive_heun": ADAPTIVE_HEUN, "fehlberg2": FEHLBERG2}
+
+def _drop_estimate(name: str, scheme: ImplicitRK) -> ImplicitRK:
+    """A scheme without its error estimate, under the name of torchdiffeq, where it takes fixed steps."""
+    return replace(scheme, name=name, embedded=(), start=0.0, damping=0.0)
+
+
+IMPLICIT = {
+    "radauIIA3": RADAU3, "radauIIA5": RADAU5, "gl4": GAUSS4, "gl6": GAUSS6, "sdirk2": SDIRK2, "trbdf2": TRBDF2,
+}  # fmt: skip
+THEIRS = {
+    "rk4": RK38, "adaptive_heun": ADAPTIVE_HEUN, "fehlberg2": FEHLBERG2,
+    **{name: _drop_estimate(name, scheme) for name, scheme in IMPLICIT.items()},
+}  # fmt: skip
 """Names that denote another scheme in torchdiffeq than here, or one that the catalogue does not have."""
 
 HAND_OVER = "torchdiffeq:"
-UNKNOWN = {
-    "explicit_adams": "it has variable order; take 'ab4' or 'ab5', or 'torchdiffeq:explicit_adams'",
-    "implicit_adams": "there are no implicit multistep schemes; take 'ab4' or 'dopri5'",
-    "fixed_adams": "there are no implicit multistep schemes; take 'ab4' or 'dopri5'",
-    "scipy_solver": "take `stepnet.solve_ivp` for SciPy's methods",
-}
+THEIR_OWN = ("explicit_adams", "fixed_adams", "implicit_adams", "scipy_solver")
+"""Methods that torchdiffeq itself runs: Adams methods of variable order, and SciPy's."""
 
 
 def method_names() -> list[str]:
@@ -54,8 +64,6 @@ def method_names() -> list[str]:
 @build_from_constants
 def find_named_scheme(method: str) -> Any:
     """The scheme of a name, torchdiffeq's meaning first: its "rk4" is the 3/8 rule."""
-    if method in UNKNOWN:
-        raise ValueError(f"`method` {method!r} of torchdiffeq is not here: {UNKNOWN[method]}")
     if method in THEIRS:
         return THEIRS[method]
     try:
@@ -74,8 +82,8 @@ def find_scheme(method: Any) -> Any:
 
 
 def find_torchdiffeq(method: Any) -> SimpleNamespace | None:
-    """torchdiffeq's functions with the method of a name "torchdiffeq:method"; None for all other names."""
-    if not isinstance(method, str) or not method.startswith(HAND_OVER):
+    """torchdiffeq's functions with the method of a name "torchdiffeq:method", or one of its own; None for others."""
+    if not isinstance(method, str) or not (method.startswith(HAND_OVER) or method in THEIR_OWN):
         return None
     try:
         import torchdiffeq

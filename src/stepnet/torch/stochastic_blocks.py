@@ -131,9 +131,9 @@ class SDESolveBlock(torch.nn.Module):
         bm = BrownianInterval(0.0, self.length, (len(y), m), y.dtype, y.device, **how)
         times, dt = [0.0, self.length], self.length / self.steps
         if torch.compiler.is_compiling():
-            return sdeint(self.sde, y, times, bm, self.scheme, dt)[-1]  # type: ignore[no-any-return]
+            return sdeint(self.sde, y, times, bm, self.scheme, dt)[-1]
         found = sdeint_adjoint(self.sde, y, times, bm, self.scheme, dt=dt, memory=self.memory)
-        return found[-1]  # type: ignore[no-any-return]
+        return found[-1]
 
     def extra_repr(self) -> str:
         return f"{self.scheme or 'default'}, steps={self.steps}, length={self.length}"

@@ -31,7 +31,7 @@ from stepnet.engines.torch_engine import (
     solve_with_adjoint_equation,
 )
 from stepnet.records import explain_passed_arguments, validate_number
-from stepnet.schemes.capabilities import find_refusal, has_inverse
+from stepnet.schemes.capabilities import find_refusal, has_inverse, is_implicit
 from stepnet.torch.callbacks import find_callbacks, report_adjoint_steps, warn_of_adjoint_callbacks
 from stepnet.torch.function_modules import find_modules, list_parameters
 from stepnet.torch.methods import find_scheme, find_torchdiffeq
@@ -209,11 +209,16 @@ def _integrate(
     func: Func, y0: Tensor | tuple[Tensor, ...], t: Tensor, rtol: Tolerance, atol: Tolerance, method: Any,
     options: dict[str, Any] | None, event_fn: Callable[..., Any] | None, solver: Solver,
 ) -> Any:  # fmt: skip
-    """Integrate; only fixed steps without an event, which read no data, can be compiled."""
+    """Integrate; only fixed explicit steps without an event, which read no data, can be compiled."""
     validated = validate_dict("options", options)
-    if torch.compiler.is_compiling() and (event_fn is not None or not is_fixed(find_scheme(method), validated)):
+    if torch.compiler.is_compiling() and (event_fn is not None or _reads_data(find_scheme(method), validated)):
         return _integrate_eagerly(func, y0, t, rtol, atol, method, options, event_fn, solver)
     return _integrate_here(func, y0, t, rtol, atol, method, options, event_fn, solver)
+
+
+def _reads_data(scheme: Any, options: dict[str, Any]) -> bool:
+    """Whether steps depend on numbers that are read: error estimates, or the convergence of implicit stages."""
+    return not is_fixed(scheme, options) or is_implicit(scheme)
 
 
 def _integrate_here(

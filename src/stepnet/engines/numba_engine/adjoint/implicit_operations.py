@@ -1,7 +1,7 @@
 """Implicit operations of step programs in sweeps: solved to the rounding of the state, and transposed exactly.
 
-Jacobians come from pullbacks of unit vectors, so that whatever has a pullback has exact implicit steps.  The gradient of
-a `LinearSolve` contains second derivatives, which are the pullback of (df/dy) v + tau df/dt.
+Jacobians come from pullbacks of unit vectors, so that whatever has a pullback has exact implicit steps.  The gradient
+of a `LinearSolve` contains second derivatives, which are the pullback of (df/dy) v + tau df/dt.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ NONE = -1  # no row has its Jacobian factorised
 class SolveArrays(NamedTuple):
     """The implicit operations of a program; `index[i]` is the number of operation i among them, or -1.
 
-    Coefficients begin at `first` in `b` and `c`, and at `first_A` in `A`.  A `LinearSolve` has gamma and delta in `c`
-    and `b`, its base in `base`, and no entry of A.
+    Coefficients begin at `first` in `b` and `c`, and at `first_entry` in `A`.  A `LinearSolve` has gamma and delta in
+    `c` and `b`, its base in `base`, and no entry of A.
     """
 
     index: np.ndarray
@@ -42,7 +42,7 @@ class SolveArrays(NamedTuple):
     base: np.ndarray
     stages: np.ndarray
     first: np.ndarray
-    first_A: np.ndarray
+    first_entry: np.ndarray
     A: np.ndarray
     b: np.ndarray
     c: np.ndarray
@@ -130,7 +130,7 @@ def pull_back_units(pullback, p, t, rows, at, scratch, scale, first_row, first_c
 @inlined
 def place_stages(solves, m, work, scratch, h, n):
     """The stages of an operation from its slopes, in the first of `scratch.rows`."""
-    s, offset = solves.stages[m], solves.first_A[m]
+    s, offset = solves.stages[m], solves.first_entry[m]
     for i in range(s):
         for k in range(n):
             total = 0.0
@@ -142,7 +142,7 @@ def place_stages(solves, m, work, scratch, h, n):
 @compiled
 def factorise_stages(pullback, p, solves, m, scratch, t, h, n):
     """Factorise the matrix of Newton's iteration with the Jacobians at the stages; False if that fails."""
-    s, offset, first = solves.stages[m], solves.first_A[m], solves.first[m]
+    s, offset, first = solves.stages[m], solves.first_entry[m], solves.first[m]
     scratch.factored[0] = NONE
     for i in range(s):
         t_stage = t + solves.c[first + i] * h
@@ -168,7 +168,7 @@ def find_residuals(field, p, solves, m, scratch, t, h, n):
 @inlined
 def move_slopes(solves, m, scratch, h, n):
     """Add `scratch.vector` to the slopes; the largest change of a stage, and its largest entry."""
-    s, offset = solves.stages[m], solves.first_A[m]
+    s, offset = solves.stages[m], solves.first_entry[m]
     change, size = 0.0, 0.0
     for i in range(s):
         for k in range(n):
@@ -218,7 +218,7 @@ def solve_operation(field, pullback, p, solves, m, work, out, scratch, t, h, n):
 @compiled
 def transpose_operation(pullback, p, solves, m, work, bars, out, scratch, t, h, n, p_bar, times):
     """Add the gradients of a `Solve` to those of its row, of p and of time; False if a pullback raised."""
-    s, first, offset, row = solves.stages[m], solves.first[m], solves.first_A[m], solves.row[m]
+    s, first, offset, row = solves.stages[m], solves.first[m], solves.first_entry[m], solves.row[m]
     size = s * n
     place_stages(solves, m, work, scratch, h, n)
     if not factorise_stages(pullback, p, solves, m, scratch, t, h, n):

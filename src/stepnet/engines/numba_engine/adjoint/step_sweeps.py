@@ -37,6 +37,7 @@ from stepnet.engines.numba_engine.codegen.steps.fused_steps import (
 from stepnet.engines.numba_engine.derivatives.pullbacks import PartPullback, compile_directional_pullback
 from stepnet.engines.numba_engine.integrators.stepping import pad_length
 from stepnet.engines.numba_engine.random.step_noise import PathNoise
+from stepnet.engines.numba_engine.rhs.stencil_steps import find_stencil
 from stepnet.problem import is_finite
 from stepnet.schemes.step_program import (
     COLUMN,
@@ -416,7 +417,22 @@ def pass_mark(marks, k, bar, p_bar):
 
 @Kernel
 def reverse(
-    fields, pullbacks, p, tape, implicit, scratch, clock, first, count, states, bar, p_bar, t_bars, has_times, marks, noise
+    fields,
+    pullbacks,
+    p,
+    tape,
+    implicit,
+    scratch,
+    clock,
+    first,
+    count,
+    states,
+    bar,
+    p_bar,
+    t_bars,
+    has_times,
+    marks,
+    noise,
 ):
     """The adjoint of the steps of a sweep, last step first; updates `bar`, and adds to `p_bar` and `t_bars`."""
     n, work, bars, times = bar.shape[1], scratch.work, scratch.bars, scratch.times
@@ -497,7 +513,10 @@ class ProgramRunner:
             layout, size = self._layout, self._layout.size
             write = partial(write_sweep, program, is_even, is_back, noise=layout)
             self._sweep = find_fused_address(fields, program, (is_even, is_back, size), "sweep", write, m)
-        if self._sweep and any(part.vjp for part in parts):
+        code = find_stencil(fields)
+        if code is not None and is_even and not has_times and not is_back:
+            self._sweep, self._reverse = code.find_sweeps(program)
+        elif self._sweep and any(part.vjp for part in parts):
             write_back = partial(write_reverse, program, is_even, has_times, noise=layout)
             self._reverse = find_fused_address(fields, program, (is_even, has_times, size), "reverse", write_back, m)
         self.is_generated = self._sweep != 0

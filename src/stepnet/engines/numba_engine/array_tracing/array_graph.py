@@ -75,13 +75,13 @@ class ArrayGraph:
             kinds.setdefault((depth[number], graph.nodes[number][0]), []).append(number)
         made = np.zeros(len(graph.nodes), np.int32)
         for (_, operation), numbers in sorted(kinds.items()):
-            operands = np.array([graph.nodes[number][1:] or (0,) for number in numbers])
+            rows = np.array([graph.nodes[number][1:] or (0,) for number in numbers])
             if operation == "const":
                 made[numbers] = bulk.constant(np.array([graph.nodes[number][1] for number in numbers]))
             elif operation in LEAVES:
-                made[numbers] = bulk.leaf(operation, operands[:, 0])
+                made[numbers] = bulk.leaf(operation, rows[:, 0])
             else:
-                made[numbers] = bulk.apply(operation, *made[operands].T)
+                made[numbers] = bulk.apply(operation, *made[rows].T)
         return bulk, made[outputs]
 
     def leaf(self, name: str, places: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ values that several slopes need, are computed first and stored.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -114,7 +115,7 @@ class _Formulas:
         self._signature = np.empty(bulk.size, np.uint64)
         self.place = np.full(bulk.size, -1)
         self.n_kept = 0
-        self.kept = []
+        self.kept: list[Any] = []
         cost = np.zeros(bulk.size)
         for chunk in bulk.chunks:
             here = slice(chunk.first, chunk.stop)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -107,7 +108,7 @@ def _sign(g, x):
 
 
 COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=="}
-WRITTEN = {
+WRITTEN: dict[str, Callable] = {
     "neg": lambda g, x: g.builder.fneg(x),
     "pos": lambda g, x: x,
     "select": lambda g, c, x, y: g.builder.select(c, x, y),

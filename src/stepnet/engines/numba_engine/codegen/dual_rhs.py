@@ -6,6 +6,7 @@ import warnings
 from contextlib import contextmanager
 from functools import cache
 from types import CellType, FunctionType, ModuleType
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -58,7 +59,7 @@ def _replace(value, seen: dict):
 @cache
 def _collect_replacements() -> dict:
     """NumPy with its array-creating functions replaced, and these functions themselves, by the id of the originals."""
-    own = {np.array: _make_array, np.asarray: _make_array, np.full: _make_full}
+    own: dict[Any, Any] = {np.array: _make_array, np.asarray: _make_array, np.full: _make_full}
     own |= {function: _make_filled(function) for function in (np.zeros, np.ones, np.empty)}
     module = ModuleType("numpy_of_duals")
     names = {function.__name__: replacement for function, replacement in own.items()}

@@ -157,7 +157,7 @@ class Integers:
             return ()
         if value.op == "build_tuple":
             return (target,)
-        if value.op == "call" and isinstance(self._types.get(target), types.RangeType):
+        if value.op == "call" and isinstance(self._types.get(target), types.RangeType):  # type: ignore[attr-defined]
             return ()
         return () if value.op == "binop" and value.fn in COMPARISONS else None
 

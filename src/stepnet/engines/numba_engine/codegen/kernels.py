@@ -201,7 +201,7 @@ class FieldKernel:
         compiled = CFunc(
             self._function, (signature.args, signature.return_type), locals={}, options={**OPTIONS, "_nrt": True}
         )  # `carray` needs the runtime
-        compiled._cache = _KernelCache(self._function)
+        compiled._cache = _KernelCache(self._function)  # type: ignore[attr-defined]
         rtsys.initialize(cpu_target.target_context)
         compiled.compile()
         self._compiled[dtype] = compiled  # the address is valid as long as this object exists

@@ -241,6 +241,7 @@ class MachineCode:
 
     trace: Trace | None = None  # of a right-hand side
     loops: Any = None  # of a long right-hand side: `Loops`
+    keep_alive: Any = None  # what it was derived from, whose ids are in the key of a cache
     is_derived = False  # from the traces of the user's functions
 
     def __init__(self, text: str, which: str, may_keep: bool = True):

@@ -146,12 +146,12 @@ def _uncompile(value, seen: dict):
     if id(value) in seen:
         return seen[id(value)]
     if isinstance(value, ModuleType) and not is_library(value.__name__):
-        copy = seen[id(value)] = ModuleType(value.__name__)
-        copy.__dict__.update(value.__dict__)
+        module = seen[id(value)] = ModuleType(value.__name__)
+        module.__dict__.update(value.__dict__)
         for name, item in value.__dict__.items():
             if isinstance(item, Dispatcher):
-                copy.__dict__[name] = _uncompile(item, seen)
-        return copy
+                module.__dict__[name] = _uncompile(item, seen)
+        return module
     is_jitted = isinstance(value, Dispatcher)
     function = value.py_func if is_jitted else value
     if not isinstance(function, FunctionType) or is_library(function.__module__ or ""):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from stepnet.engines.numba_engine.codegen.machine_code import MachineCode
 from stepnet.engines.numba_engine.derivatives.pullbacks import PartPullback, build_parts, take_trace
 from stepnet.engines.numba_engine.rhs.arguments import pack
 from stepnet.engines.numba_engine.rhs.call_form import find_call_form
@@ -90,7 +90,7 @@ def adjoint_problem(problem: ODE, end: np.ndarray, end_gradient: np.ndarray) -> 
     return ODE(_compile(part, trace_adjoint), start, problem.t_span[::-1], args)
 
 
-def _compile(part: PartPullback, make: Callable[[Trace], Trace]) -> MachineCode:
+def _compile(part: PartPullback, make: Callable[[Trace], Trace]) -> Any:
     if part.trace is None:
         raise NoDerivative(f"this derivative needs a trace of the right-hand side, found {part.rung}")
     kept = _kept.setdefault(part.trace.graph, {})
@@ -104,7 +104,7 @@ def trace_tangent(trace: Trace) -> Trace:
     trace.graph.most = MOST
     outputs, graph = [*trace.outputs, *trace.tangent()], Graph(MOST)
     n, m = trace.n, trace.n_parameters
-    exchange = {
+    exchange: dict[str, Callable] = {
         "y_dot": lambda i: graph.node("y", n + i),
         "p_dot": lambda j: graph.node("p", m + j),
         "t_dot": lambda: graph.constant(0.0),
@@ -141,4 +141,5 @@ def running_problem(problem: ODE, running: Callable) -> ODE:
     outputs = [*copy_trace(graph, part.trace, int), *copy_trace(graph, cost, int)]
     joined = Trace(graph, outputs, problem.initial.size + 1, part.trace.n_parameters)
     args = (block.values,) if block.values.size else ()
-    return ODE(compile_traced(joined), np.append(problem.initial, 0.0), problem.t_span, args)
+    code: Any = compile_traced(joined)
+    return ODE(code, np.append(problem.initial, 0.0), problem.t_span, args)

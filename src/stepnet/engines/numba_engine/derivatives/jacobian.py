@@ -132,7 +132,7 @@ def _flatten(y, n: int, dtype, name: str = "y") -> np.ndarray:
         given = np.asarray(None)
     given = convert_integers(name, given)
     if given.dtype.kind not in ("biufc" if np.dtype(dtype).kind == "c" else "biuf"):
-        raise TypeError(f"`{name}` must be an array of numbers as the state is, found {type(y).__name__}")
+        raise TypeError(f"`{name}` must be an array of numbers like the state, found {type(y).__name__}")
     flat = np.ascontiguousarray(given, np.result_type(dtype, np.float64)).ravel()
     if flat.size != n:
         raise ValueError(f"`{name}` must have {n} entries, found {flat.size}")
@@ -257,7 +257,8 @@ def _trace(form: CallForm, block: ArgumentBlock) -> tuple[Trace | Loops, Callabl
 
 def _evaluate(tracing: Trace, t: float, y: np.ndarray, p: np.ndarray) -> np.ndarray:
     """The slopes of a trace, node by node in Python."""
-    inputs = {"t": lambda: np.float64(t), "y": lambda i: y[i], "p": lambda j: p[j], "const": lambda x, _: x}
+    constants: dict[str, Callable] = {"t": lambda: np.float64(t), "const": lambda x, _: x}
+    inputs = {**constants, "y": lambda i: y[i], "p": lambda j: p[j]}
     values: dict = {}
     with np.errstate(all="ignore"):
         for number in tracing.graph.live(tracing.outputs):

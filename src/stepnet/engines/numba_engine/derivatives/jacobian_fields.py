@@ -19,7 +19,7 @@ from stepnet.engines.numba_engine.codegen.kernels import FieldKernel, inlined
 from stepnet.engines.numba_engine.codegen.machine_code import MachineCode
 from stepnet.engines.numba_engine.derivatives.graph_derivatives import pushforward
 from stepnet.engines.numba_engine.rhs.callback import Callback
-from stepnet.engines.numba_engine.rhs.ladder import MOST_NODES_OF_DERIVATIVES, CompiledRHS, compile_traced, summarise
+from stepnet.engines.numba_engine.rhs.ladder import CompiledRHS, compile_traced
 from stepnet.engines.numba_engine.rhs.problem_parts import build_jacobian
 from stepnet.engines.numba_engine.tracing.graph import Graph, TooManyNodes
 from stepnet.engines.numba_engine.tracing.joint_trace import copy_nodes
@@ -34,21 +34,19 @@ _kept: WeakKeyDictionary = WeakKeyDictionary()
 
 
 class JacobianField(NamedTuple):
-    """The C function of a Jacobian, its parameter block, and the places of its entries; `rung` is its source."""
+    """The C function of a Jacobian, its parameter block, and the places of its entries; `rung` is its source.
+
+    `bandwidth` is the number of diagonals below and above the main one.
+    """
 
     address: int
     p: np.ndarray
     rows: np.ndarray
     columns: np.ndarray
+    bandwidth: tuple[int, int]
     rung: str
     callbacks: tuple[Callback, ...] = ()
     keep_alive: object = None
-
-    @property
-    def bandwidth(self) -> tuple[int, int]:
-        """The number of diagonals below and above the main one."""
-        below, above = self.rows - self.columns, self.columns - self.rows
-        return int(below.max(initial=0)), int(above.max(initial=0))
 
 
 def build_jacobian_field(problem: Problem, field: CompiledRHS) -> JacobianField:
@@ -56,7 +54,7 @@ def build_jacobian_field(problem: Problem, field: CompiledRHS) -> JacobianField:
     n, code = problem.initial.size, field.keep_alive
     is_given = isinstance(problem, ODE) and (problem.jac is not None or problem.jvp is not None)
     if is_given:
-        return _wrap_user_jacobian(problem, field)
+        return _wrap_user_jacobian(problem, field)  # type: ignore[arg-type]
     traced = getattr(code, "trace", None)
     if traced is not None:
         try:
@@ -77,9 +75,13 @@ def build_jacobian_field(problem: Problem, field: CompiledRHS) -> JacobianField:
 def _use_trace(code: MachineCode, traced: Trace, field: CompiledRHS) -> JacobianField:
     if code not in _kept:
         derivative, rows, columns = _trace_entries(traced)
-        _kept[code] = compile_traced(derivative), rows, columns
-    compiled, rows, columns = _kept[code]
-    return JacobianField(compiled.address, field.p, rows, columns, "traced", keep_alive=compiled)
+        _kept[code] = compile_traced(derivative), rows, columns, _find_bandwidth(rows, columns)
+    compiled, *places = _kept[code]
+    return JacobianField(compiled.address, field.p, *places, "traced", keep_alive=compiled)
+
+
+def _find_bandwidth(rows: np.ndarray, columns: np.ndarray) -> tuple[int, int]:
+    return int(np.max(rows - columns, initial=0)), int(np.max(columns - rows, initial=0))
 
 
 def _trace_entries(traced: Trace) -> tuple[Trace, np.ndarray, np.ndarray]:
@@ -124,7 +126,8 @@ def _wrap_user_jacobian(problem: ODE, field: CompiledRHS) -> JacobianField:
         values[len(rows) :] = _differentiate_time(field, t, y)
 
     callback = Callback(evaluate, (n,), (len(rows) + n,), np.dtype(float))
-    return JacobianField(callback.address, field.p, rows, columns, "user", (callback,), callback)
+    places = rows, columns, _find_bandwidth(rows, columns)
+    return JacobianField(callback.address, field.p, *places, "user", (callback,), callback)
 
 
 def _differentiate_time(field: CompiledRHS, t: float, y: np.ndarray) -> np.ndarray:
@@ -138,7 +141,8 @@ def _use_products(jacobian, field: CompiledRHS, n: int) -> JacobianField:
     rows, columns = pattern.row.astype(np.int64), pattern.col.astype(np.int64)
     block = _pack_products(push.address, push.width, field, jacobian.pattern.colours, rows, columns)
     address = _find_entries_by_products.address(np.dtype(float))
-    return JacobianField(address, block, rows, columns, push.rung, keep_alive=(push, field, block))
+    places = rows, columns, _find_bandwidth(rows, columns)
+    return JacobianField(address, block, *places, push.rung, keep_alive=(push, field, block))
 
 
 def _use_differences(field: CompiledRHS, n: int, given) -> JacobianField:
@@ -156,7 +160,8 @@ def _use_differences(field: CompiledRHS, n: int, given) -> JacobianField:
         colours, _ = colour_columns(csr_array(pattern))
     block = _pack_products(field.address, 0, field, colours, rows, columns)
     address = _find_entries_by_differences.address(np.dtype(float))
-    return JacobianField(address, block, rows, columns, "differences", keep_alive=(field, block))
+    places = rows, columns, _find_bandwidth(rows, columns)
+    return JacobianField(address, block, *places, "differences", keep_alive=(field, block))
 
 
 def _pack_products(address: int, width: int, field: CompiledRHS, colours, rows, columns) -> np.ndarray:

@@ -11,8 +11,9 @@ respect to the state only.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -66,9 +67,9 @@ class PartPullback:
     vjp: int
     rung: str
     is_complete: bool
-    trace: Trace | None = field(default=None, repr=False)
-    matrix: Callable | None = field(default=None, repr=False)
-    keep_alive: object = field(default=None, repr=False)
+    trace: Trace | None = dataclasses.field(default=None, repr=False)
+    matrix: Callable | None = dataclasses.field(default=None, repr=False)
+    keep_alive: object = dataclasses.field(default=None, repr=False)
 
     @property
     def exception(self) -> BaseException | None:
@@ -168,7 +169,7 @@ def _try_other_ways(
     except Exception as exception:
         reason = f"not traced: {summarise(exception)}"
     if _has_jacobian(problem):
-        return _wrap_python(field, form, build_jacobian(problem).pullback.product, "user")
+        return _wrap_python(field, form, build_jacobian(problem).pullback.product, "user")  # type: ignore[arg-type]
     if field.rung != "python":
         try:
             return _use_dual_numbers(field, form, block, try_once(form, block.values, t, which.y)[0])
@@ -221,7 +222,7 @@ def trace_directional(trace: Trace) -> Trace:
     """(df/dy) v + tau df/dt for the state (y, v, tau)."""
     trace.graph.most = 4 * MOST_NODES_OF_DERIVATIVES
     graph, n = Graph(4 * MOST_NODES_OF_DERIVATIVES), trace.n
-    exchange = {
+    exchange: dict[str, Callable] = {
         "y_dot": lambda i: graph.node("y", n + i),
         "p_dot": lambda j: graph.constant(0.0),
         "t_dot": lambda: graph.node("y", 2 * n),
@@ -276,4 +277,6 @@ class PythonPullback:
 
 
 def _array(address: int, n: int) -> np.ndarray:
-    return np.frombuffer((ctypes.c_double * n).from_address(address or 1), np.float64) if n else np.empty(0)
+    if n == 0:
+        return np.empty(0)
+    return np.frombuffer((ctypes.c_double * n).from_address(address or 1), np.float64)  # type: ignore[call-overload]

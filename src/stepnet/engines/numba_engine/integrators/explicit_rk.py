@@ -261,7 +261,7 @@ def prepare(problem: Problem, scheme: ExplicitRK, plan: Plan) -> Job:
 def _find_fused_steps(
     field: CompiledRHS, scheme: ExplicitRK, is_adaptive: bool, plan: Plan, work: np.ndarray, spare: int
 ) -> int:
-    """Address of generated steps of a small problem, or of a linear one on a grid (rows from `spare` are free), or 0."""
+    """Address of generated steps of a small problem, or a linear one on a grid (rows from `spare` are free), or 0."""
     s, stride = len(scheme.b), work.shape[1]
     if is_adaptive:
         return find_fused_address((field,), scheme, stride, "attempt", lambda: write_attempt(scheme, ROWS, stride), s)

@@ -35,13 +35,14 @@ from stepnet.engines.numba_engine.integrators.explicit_rk import (
     is_lost,
 )
 from stepnet.engines.numba_engine.integrators.implicit_stages import (
+    EXACT,
     FLOOR,
     SLOPES,
     SMALL_SYSTEM,
-    IterationLimits,
     StageTables,
     allocate_newton,
     build_stage_tables,
+    choose_limits,
     evaluate_jacobian,
     find_storage,
     forget_jacobian,
@@ -76,7 +77,6 @@ from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.tableau import Butcher
 
 LEAST = 1e-300  # added to scales, so that a state of zeros divides nothing by zero
-EXACT = IterationLimits(1, 0.1)
 SHORTER = 0.25  # factor of the step after Newton's iteration failed
 NO_GROWTH = 1.2  # a longer step up to this factor is not worth new factors
 
@@ -147,36 +147,30 @@ def run_fixed(field, p, tables, newton, how, work, run_, grid, save_at, out_t, o
 
 
 @inlined
-def add_start(tables, work, slope, h, run):
-    """Add the slope at the start to the error estimate, and damp it."""
+def estimate_error(tables, newton, how, work, slope, h, run):
+    """The norm of the error estimate with the slope at the start in the row `slope`."""
+    combine(work, ERROR, ZERO, h, tables.estimate, 0, SLOPES, tables.b.shape[1])
     if tables.start != 0.0:
         for k in range(run.reals):
             work[ERROR, k] += h * tables.start * work[slope, k]
     if tables.damping >= 0:
-        return True
-    return False
+        solve_row(newton, tables.damping, work, ERROR, run.n)
+    return step_control.scaled_norm(work, ERROR, Y, Y_NEW, how.atol, how.rtol, how.norm, run)
 
 
 @inlined
 def measure_error(field, p, tables, newton, how, work, h, run):
-    """Norm of the error estimate; NaN if the right-hand side raised where it is evaluated again."""
-    s = tables.b.shape[1]
-    stage, slope = SLOPES + 3 * s, SLOPES + 3 * s + 1
-    combine(work, ERROR, ZERO, h, tables.estimate, 0, SLOPES, s)
-    if add_start(tables, work, K, h, run):
-        solve_row(newton, tables.damping, work, ERROR, run.n)
-    error = step_control.scaled_norm(work, ERROR, Y, Y_NEW, how.atol, how.rtol, how.norm, run)
-    if tables.start != 0.0 and error > 1.0 and (run.was_rejected or run.step == 0):
-        for k in range(run.reals):
-            work[stage, k] = work[Y, k] + work[ERROR, k]
-        if call_field(field, run.t + run.t_low, work, stage, slope, p, run.n) != 0:
-            return error
-        run.evaluations += 1
-        combine(work, ERROR, ZERO, h, tables.estimate, 0, SLOPES, s)
-        if add_start(tables, work, slope, h, run):
-            solve_row(newton, tables.damping, work, ERROR, run.n)
-        error = step_control.scaled_norm(work, ERROR, Y, Y_NEW, how.atol, how.rtol, how.norm, run)
-    return error
+    """The norm of the error estimate."""
+    error = estimate_error(tables, newton, how, work, K, h, run)
+    if tables.start == 0.0 or not error > 1.0 or not (run.was_rejected or run.step == 0):
+        return error
+    stage, slope = SLOPES + 3 * tables.b.shape[1], SLOPES + 3 * tables.b.shape[1] + 1
+    for k in range(run.reals):
+        work[stage, k] = work[Y, k] + work[ERROR, k]
+    if call_field(field, run.t + run.t_low, work, stage, slope, p, run.n) != 0:
+        return error
+    run.evaluations += 1
+    return estimate_error(tables, newton, how, work, slope, h, run)
 
 
 @inlined
@@ -217,7 +211,7 @@ def retry(h, run):
 
 
 @Kernel
-def run_adaptive(field, p, tables, cubic, newton, how, limits, stops, needs, work, run_, out):
+def run_adaptive(field, p, tables, cubic, newton, how, stops, needs, work, run_, out):
     """Adaptive steps; a step ends at each of the times `stops`."""
     run = run_[0]
     is_simple, s = is_nothing_wanted(needs), tables.b.shape[1]
@@ -240,6 +234,7 @@ def run_adaptive(field, p, tables, cubic, newton, how, limits, stops, needs, wor
             return NOT_FINITE
         if run.jacobian_age == 0 and not evaluate_jacobian(newton, work, Y, run.t + run.t_low, run):
             return stepping.note_exception(run, 0, 0, run.t, Y)
+        limits = choose_limits(work, how, run)
         status = take_step(field, p, tables, newton, how, limits, work, Y_NEW, run.t, h, run)
         if status == NOT_SOLVED:
             status = retry(h, run)
@@ -309,7 +304,6 @@ def prepare_with_tables(problem: Problem, scheme, plan: Plan, tables: StageTable
     watch = build_event_state(plan, field, (*watched, *moved), problem, run["reals"].item(), work.dtype)
     power = min(scheme.order, scheme.embedded[0].order) + 1
     how, cubic = step_control.build_control_settings(plan.stepping, 1.0 / power), build_cubic_tables(work.dtype)
-    limits = IterationLimits(0, choose_kappa(float(np.min(plan.stepping.rtol, initial=1.0))))
     run["is_checked"] = field.replay is not None and not field.callbacks
     choose_step = partial(step_control.begin_anew, field, plan.stepping, how, work, FIRST_LOOK, run)
     step_control.begin_with_step(field, plan.stepping, how, work, FIRST_LOOK, run)
@@ -317,12 +311,7 @@ def prepare_with_tables(problem: Problem, scheme, plan: Plan, tables: StageTable
     def go(out):
         needs = build_output_request(plan, out.watch, moved, False)
         output = OutputBuffers(out.t, out.y, out.piece_t, out.pieces)
-        numbers = (tables, cubic, newton, how, limits, plan.stepping.stops)
+        numbers = (tables, cubic, newton, how, plan.stepping.stops)
         return run_adaptive(field.address, field.p, *numbers, needs, work, run, output)
 
     return Job(go, run, work, 1, fields, initial.dtype, slopes, watch, rows_per_piece=4, choose_step=choose_step)
-
-
-def choose_kappa(rtol: float) -> float:
-    """The fraction of the tolerance at which Newton's iteration ends, as SciPy's Radau chooses it."""
-    return max(10 * step_control.EPS / rtol, min(0.03, rtol**0.5))

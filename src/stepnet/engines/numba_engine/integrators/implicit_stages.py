@@ -27,6 +27,7 @@ from stepnet.schemes.tableau import Butcher
 SLOPES = K + 2  # rows of `work`: the slopes of the stages, after those at both ends of the step
 
 MOST_IN_ADAPTIVE, MOST_IN_FIXED = 10, 60  # iterations: a shorter step costs less than slow convergence
+LOOSEST = 0.01  # of the tolerance: the error of the iteration must not show in the error estimate
 SLOWEST = 0.9  # rate of convergence with which an adaptive step goes on
 REFRESH = 0.2  # rate in fixed steps from which df/dy is evaluated at the current iterate
 FLOOR, NEAR_FLOOR = 2e-15, 1e3  # rounding relative to the state, and how near it slow convergence is rounding
@@ -85,12 +86,13 @@ class NewtonArrays(NamedTuple):
 
 
 class IterationLimits(NamedTuple):
-    """When Newton's iteration ends: `is_exact` at the rounding of the state, else at the fraction `kappa` of the
-    tolerance.
-    """
+    """When Newton's iteration ends: at the fraction `kappa` of the tolerance; `is_exact` says that this is rounding."""
 
     is_exact: int
     kappa: float
+
+
+EXACT = IterationLimits(1, 0.1)
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------
@@ -116,7 +118,9 @@ def build_stage_tables(scheme) -> StageTables:
     n_real = int(np.count_nonzero(shifts.imag == 0))
     estimate, damping = scheme.estimate, -1
     if scheme.embedded and scheme.damping:
-        shifts, T, T_inverse, blocks, n_real, damping = _add_damping(scheme.damping, shifts, T, T_inverse, blocks, n_real)
+        shifts, T, T_inverse, blocks, n_real, damping = _add_damping(
+            scheme.damping, shifts, T, T_inverse, blocks, n_real
+        )
     return StageTables(
         A, inner, table.b[None].copy(), table.c.copy(), np.array(blocks, np.int64), shifts, n_real,
         np.ascontiguousarray(T), np.ascontiguousarray(T_inverse), estimate[None, 1:].copy(), float(estimate[0]),
@@ -161,10 +165,11 @@ def allocate_newton(
     """The workspace of Newton's iteration for a system of n equations."""
     lower, upper, _ = storage
     width = n if lower < 0 else 2 * lower + upper + 1
+    values, vector, pivots = np.zeros(len(jacobian.rows) + n), np.zeros(n), np.zeros((n_shifts, n), np.int64)
+    factors, complex_factors = np.zeros((n_real, n, width)), np.zeros((n_shifts - n_real, n, width), complex)
     return NewtonArrays(
-        jacobian.address, jacobian.p, jacobian.rows, jacobian.columns, lower, upper, first_row,
-        np.zeros(len(jacobian.rows) + n), np.zeros((n_real, n, width)), np.zeros((n_shifts - n_real, n, width), complex),
-        np.zeros((n_shifts, n), np.int64), np.zeros(n), np.zeros(n, complex),
+        jacobian.address, jacobian.p, jacobian.rows, jacobian.columns, lower, upper, first_row, values, factors,
+        complex_factors, pivots, vector, np.zeros(n, complex),
     )  # fmt: skip
 
 
@@ -300,6 +305,17 @@ def change_slopes(tables, work, first, size, rows, how, h, run):
         for k in range(run.reals):
             work[SLOPES + first + i, k] += work[changes + i, k]
     return largest
+
+
+@inlined
+def choose_limits(work, how, run):
+    """As SciPy's Radau, from the smallest tolerance relative to the state: a fraction above what rounding disturbs."""
+    size, least = 0.0, np.inf
+    for k in range(run.reals):
+        size = max(size, abs(work[Y, k]))
+        least = min(least, how.atol[k] + how.rtol[k] * abs(work[Y, k]))
+    relative = least / size if size > 0.0 else 1.0
+    return IterationLimits(0, min(LOOSEST, max(10.0 * step_control.EPS / relative, relative**0.5)))
 
 
 @compiled

@@ -2,9 +2,10 @@
 
 With v = u / h the transformed form of `schemes.rosenbrock` becomes
 
-    (I - h gamma J) v_i = gamma (f(t + c_i h, y + h sum a_ij v_j) + sum C_ij v_j + h d_i f_t),  y_new = y + h sum m_i v_i,
+    (I - h gamma J) v_i = gamma (f(t + c_i h, y + h sum a_ij v_j) + sum C_ij v_j + h d_i f_t)
 
-without products with J.  Hairer & Wanner (1996), Solving Ordinary Differential Equations II, IV.7.
+and y_new = y + h sum m_i v_i, without products with J.  Hairer & Wanner (1996), Solving Ordinary Differential
+Equations II, IV.7.
 """
 
 from __future__ import annotations

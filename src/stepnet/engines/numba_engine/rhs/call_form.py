@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -29,7 +29,7 @@ class CallForm:
     name in error messages.
     """
 
-    function: object
+    function: Callable
     args: tuple
     inputs: tuple[tuple[int, ...], ...]
     output: tuple[int, ...]

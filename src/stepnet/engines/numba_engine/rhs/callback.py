@@ -54,7 +54,9 @@ class Callback:
             shape = self._shapes[is_writeable]
             size = int(np.prod(shape)) * self._dtype.itemsize
             memory = (ctypes.c_char * size).from_address(address or 1)
-            view = np.frombuffer(memory, self._dtype).reshape(shape) if size else np.empty(shape, self._dtype)
+            view = np.empty(shape, self._dtype)
+            if size:
+                view = np.frombuffer(memory, self._dtype).reshape(shape)  # type: ignore[call-overload]
             view.flags.writeable = is_writeable
             self._views[address, is_writeable] = view
         return view

@@ -90,7 +90,7 @@ class Comparison:
             return False
         found = numbers[n:]
         try:
-            expected = QUIET.copy().run(self._function, t, np.frombuffer(numbers, count=n), *self._form.args)
+            expected = QUIET.copy().run(self._function, t, np.frombuffer(numbers, count=n), *self._form.args)  # type: ignore[call-overload]
             is_flat = type(expected) is np.ndarray and expected.dtype is FLOAT64 and expected.ndim == 1
             wanted = expected.tolist() if is_flat else [*map(float, expected)]
         except Exception:  # raised again in the comparison with arrays

@@ -83,5 +83,5 @@ def _agree(problem: Problem, old: CompiledRHS, new: CompiledRHS) -> bool:
         return True
     t, y = problem.t_span[0], problem.initial
     n = y.size if old.comparison is None else old.comparison.n_in
-    x, z = old.replay(t, y[:n]), new.replay(t, y[:n])  # type: ignore[operator]
+    x, z = old.replay(t, y[:n]), new.replay(t, y[:n])
     return bool(np.allclose(x, z, rtol=0.0, atol=SAME * np.abs(x).max(initial=0.0), equal_nan=True))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FunctionType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -74,9 +74,9 @@ class CompiledRHS:
     p: np.ndarray
     rung: str
     reason: str = ""
-    replay: object = None
+    replay: Callable[[float, np.ndarray], Any] | None = None
     callbacks: tuple[Callback, ...] = ()
-    keep_alive: object = field(default=None, repr=False)
+    keep_alive: Any = field(default=None, repr=False)
     compile_time: float = 0.0
     cost: float = 0.0  # upper bound of the seconds per evaluation, as far as it is known
     n_calls: int = 1  # of the user's functions per evaluation
@@ -190,7 +190,7 @@ class TrialCall(NamedTuple):
     form: CallForm
     block: ArgumentBlock
     reach: FunctionKey
-    result: object
+    result: Any
     slopes: np.ndarray
     t_span: tuple[float, float]
     y: np.ndarray
@@ -318,7 +318,7 @@ def find_c_address(function) -> int | None:
         return None
     if isinstance(function, Address):
         return function.value
-    if isinstance(function, ctypes._CFuncPtr):
+    if isinstance(function, ctypes._CFuncPtr):  # type: ignore[attr-defined]
         return ctypes.cast(function, ctypes.c_void_p).value
     if type(function).__name__ == "LowLevelCallable":
         return find_c_address(function.function)

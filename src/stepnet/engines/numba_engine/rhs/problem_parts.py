@@ -183,7 +183,7 @@ class StepFunction(NamedTuple):
 def build_flow_field(problem: Split, i: int, step: np.ndarray) -> CompiledRHS:
     """The field y(t + h) of a part that is a `Flow`; h is in `step` and the first parameter."""
     shape, args, label = problem.y0.shape, (step, *problem.args), f"parts[{i}]"
-    function = StepFunction(problem.parts[i].fun)
+    function = StepFunction(problem.parts[i].fun)  # type: ignore[attr-defined]
     field = make_field(function, args, (shape,), shape, problem.t_span, problem.initial, label, _limit(problem))
     for callback in field.callbacks:
         callback.forget_trial()  # which was with another step
@@ -303,7 +303,7 @@ def build_event_fields(problem: Problem, events) -> tuple[CompiledRHS, ...]:
 
 def _build_event_field(problem: Problem, event: Event, i: int) -> CompiledRHS:
     if isinstance(problem, (ODE, Split, SDE)):
-        inputs = (problem.y0.shape,)
+        inputs: tuple[tuple[int, ...], ...] = (problem.y0.shape,)
     else:
         inputs = (problem.q0.shape, problem.q0.shape)
     where = problem.t_span, problem.initial, f"events[{i}]"

@@ -143,7 +143,7 @@ def _correct_drift(problem: SDE, drift: CompiledRHS, diffusion: CompiledRHS) -> 
         return Trace(graph, slopes, n, f.n_parameters)
 
     code = _derive(diffusion, ("drift", id(drift.keep_alive), problem.correction, kind), build)
-    code.keep_drift = drift.keep_alive  # its id is in the key
+    code.keep_alive = drift.keep_alive  # its id is in the key
     return replace(drift, address=code.address, keep_alive=code, comparison=None, replay=None)
 
 
@@ -161,7 +161,7 @@ def build_exit_fields(
     found = []
     for is_long in (False, True):
         code = _derive(diffusion, ("exits", is_long, kind, *ids), partial(_trace_exits, kind, is_long, *traces))
-        code.keep_events = events  # their ids are in the key
+        code.keep_alive = events  # their ids are in the key
         found.append(replace(diffusion, address=code.address, keep_alive=code))
     return found[0], found[1]
 

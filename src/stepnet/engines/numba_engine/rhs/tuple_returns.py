@@ -62,7 +62,7 @@ def _find_definition(function) -> ast.FunctionDef | None:
         if isinstance(node, ast.FunctionDef) and node.name == function.__name__:
             node.decorator_list, node.returns = [], None
         elif isinstance(node, ast.Lambda) and function.__name__ == "<lambda>":
-            body = [ast.copy_location(ast.Return(node.body), node.body)]
+            body: list[ast.stmt] = [ast.copy_location(ast.Return(node.body), node.body)]
             node = ast.copy_location(ast.FunctionDef("rhs", node.args, body, []), node)
         else:
             continue

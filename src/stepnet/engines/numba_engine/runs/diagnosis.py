@@ -32,7 +32,7 @@ def explain(job: Job, scheme, plan: Plan, status: Status) -> tuple[Failure | Non
 def measure_stiffness(job: Job, scheme) -> float:
     """h rho(J) / (real stability limit) at the end of the run; NaN unless the dominant direction decays."""
     limit, run, y = real_stability_limit(scheme), job.run[0], job.state
-    if not limit > 0 or y.size == 0 or job.rows != 1:
+    if not 0 < limit < np.inf or y.size == 0 or job.rows != 1:
         return float("nan")
     field, reals = job.fields[0], int(run["reals"])
     work = allocate_work(y, 1, 5)

@@ -59,7 +59,7 @@ def _is_accumulating(run, watch: EventState) -> bool:
 def _state_after(event: Event, t: float, state: np.ndarray, problem: Problem) -> np.ndarray:
     """The flat state that the reset of an event returns."""
     shape = problem.y0.shape if isinstance(problem, (ODE, Split)) else state.shape
-    asked = np.asarray(event.reset(t, state.reshape(shape), *problem.args))  # type: ignore[misc]
+    asked = np.asarray(event.reset(t, state.reshape(shape), *problem.args))
     if asked.shape != shape or asked.dtype.kind not in "biufc" or not np.all(np.isfinite(asked)):
         numbers = f"{state.size} finite number{'s' * (state.size != 1)}"
         raise ValueError(f"`reset` of an event must return {numbers} of shape {shape}, found {asked!r:.80}")

@@ -17,6 +17,7 @@ from dataclasses import fields, is_dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from types import BuiltinFunctionType, BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
 
 import numpy as np
 import scipy.special
@@ -133,7 +134,7 @@ class _IdentityWalk:
         if isinstance(value, Dispatcher):
             return _hash("compiled", self.digest(value.py_func), self.digest(value.targetoptions))
         if isinstance(value, CFunc):
-            return _hash("compiled", self.digest(value._pyfunc), str(value._sig))
+            return _hash("compiled", self.digest(value._pyfunc), str(value._sig))  # type: ignore[attr-defined]
         if isinstance(value, FunctionType):
             self.functions.append(value)
             self._n_functions += 1
@@ -226,8 +227,8 @@ def _reduce(value) -> list:
         raise _refuse_identity(value, str(error)) from None
     if isinstance(reduced, str):
         raise _refuse_identity(value, "it is known by its name only")
-    function, arguments, *others = reduced
-    state, items, pairs, *_ = (*others, None, None, None)
+    parts: tuple[Any, ...] = (*reduced, None, None, None)
+    function, arguments, state, items, pairs = parts[:5]
     if isinstance(state, dict):
         cached = {name for base in type(value).__mro__ for name, x in vars(base).items() if _is_cached(x)}
         state = {name: part for name, part in state.items() if name not in cached}

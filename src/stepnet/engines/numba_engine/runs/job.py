@@ -101,7 +101,7 @@ def _find_limits(stepping: FixedSteps | AdaptiveSteps, t0: float, t_end: float) 
 
 def find_grid(plan: Plan) -> np.ndarray:
     """The times of fixed steps; empty for equal steps."""
-    grid = plan.stepping.grid
+    grid = plan.stepping.grid if isinstance(plan.stepping, FixedSteps) else None
     return NO_TIMES if grid is None else grid
 
 

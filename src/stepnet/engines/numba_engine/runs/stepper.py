@@ -164,7 +164,9 @@ class Stepper:
         if str(numbers["stamp"]) != self._stamp:
             raise ValueError("the stored integrator is from another version, machine or kind of right-hand side")
         if str(numbers["identity"]) != self._known_identity:
-            raise ValueError("the stored integrator is of another problem, scheme or plan of steps; start it as it was")
+            raise ValueError(
+                "the stored integrator is of another problem, scheme or plan of steps; start it with the same arguments"
+            )
         job = self._job
         work = require_array("`work` of the stored integrator", numbers["work"], job.work.shape, job.work.dtype, False)
         if not np.isfinite(work[: job.rows]).all():
@@ -188,7 +190,7 @@ class Stepper:
 
 def require_progress(run, fresh, stepping: FixedSteps | AdaptiveSteps) -> None:
     """Refuse stored numbers that a run of this plan cannot have reached; `fresh` is the same run at its beginning."""
-    t0, t_end, is_given = float(fresh["t0"]), float(fresh["t_end"]), isinstance(stepping, FixedSteps)
+    t0, t_end = float(fresh["t0"]), float(fresh["t_end"])
     step, direction = int(run["step"]), np.sign(t_end - t0)
     floats = [float(run[name]) for name in ("t", "t_low", "h", "h_tried", "error_1", "error_2")]
     t, t_low, h = floats[:3]
@@ -203,7 +205,7 @@ def require_progress(run, fresh, stepping: FixedSteps | AdaptiveSteps) -> None:
         _demand(run[name] in (0, 1), f"{name} must be 0 or 1, found {run[name]}")
     _demand(run["jacobian_age"] in (0, 1, 2), f"jacobian_age must be 0, 1 or 2, found {run['jacobian_age']}")
     _demand(fresh["step"] <= step < MOST_COUNTED, f"step must be a count of at least {fresh['step']}, found {step}")
-    if is_given:
+    if isinstance(stepping, FixedSteps):
         n, grid = stepping.n_steps, stepping.grid
         _demand(run["n_steps"] == n and step <= n, f"there are {n} steps, found step {step} of {run['n_steps']}")
         wanted = t_end if step == n else t0 + step * float(fresh["h"]) if grid is None else float(grid[step])

@@ -129,7 +129,7 @@ def _count_at_beginning(plan: Plan, t0: float, t_end: float) -> int:
     """How often the initial state is saved."""
     if plan.saving.at is None:
         return int(plan.saving.every > 0 or t0 == t_end)
-    return np.count_nonzero(plan.saving.at == t0)
+    return int(np.count_nonzero(plan.saving.at == t0))
 
 
 def _estimate_capacity(plan: Plan) -> int:

@@ -30,6 +30,7 @@ MOST_INPUTS, MOST_OUTPUTS = 16, 8
 PASS_SIZE = 6 + MOST_INPUTS + MOST_OUTPUTS
 (ROW, SPECIAL_ROW, SOURCE, N_INPUTS, N_OUTPUTS, PASS_WEIGHTS) = range(6)
 
+PLAIN, KEEP, REVERSE = range(3)  # what becomes of the states of steps
 MOST_TAPS = 64
 SCRATCH_INTEGERS = MOST_TAPS + MOST_INPUTS + MOST_OUTPUTS + 64
 
@@ -217,7 +218,53 @@ def run_list(a, begin, end):
         run_pass(a, a.table[PASSES] + k * PASS_SIZE)
 
 
-def run_passes(h, count, slots_, table_, numbers_, rates_, sums_, reals_, integers_):
+@inlined
+def run_steps(a, count):
+    """Steps whose states move between slots."""
+    d = a.table
+    run_list(a, 0, d[FIRST])
+    for _ in range(count - 1):
+        run_list(a, d[FIRST], d[FIRST] + d[BODY])
+        swap_slots(a, d[SWAPS], d[N_SWAPS])
+    run_list(a, d[FIRST] + d[BODY], d[FIRST] + d[BODY] + d[LAST])
+    swap_slots(a, d[LAST_SWAPS], d[N_LAST_SWAPS])
+
+
+@inlined
+def run_blocked_steps(a, count):
+    """Steps of one pass, several at once."""
+    d = a.table
+    for first in range(0, count, d[BLOCK]):
+        run_wavefront(a, d[PASSES], min(d[BLOCK], count - first))
+        swap_slots(a, d[SWAPS], d[N_SWAPS])
+
+
+@inlined
+def run_kept_steps(a, count):
+    """Steps of one pass whose states stay: slot 0 is the last state, those before it are at slot 2 and behind.
+
+    Slot 3 holds the distance between states in bytes; the first state is already there.
+    """
+    end, states, stride = a.slots[0], a.slots[2], a.slots[3]
+    for i in range(count):
+        a.slots[0] = states + i * stride
+        a.slots[1] = end if i == count - 1 else states + (i + 1) * stride
+        run_pass(a, a.table[PASSES])
+
+
+@inlined
+def run_reverse_steps(a, count):
+    """The adjoint of such steps: the gradient moves between slots 0 and 1, the states are read from the last one on."""
+    states, stride = a.slots[2], a.slots[3]
+    for j in range(count):
+        a.slots[2] = states + (count - 1 - j) * stride
+        run_pass(a, a.table[PASSES])
+        kept = a.slots[0]
+        a.slots[0] = a.slots[1]
+        a.slots[1] = kept
+
+
+def run_passes(h, count, mode, slots_, table_, numbers_, rates_, sums_, reals_, integers_):
     """`count` steps of length h on the rows at the addresses `slots_`; their final places are in `slots_`."""
     d = carray(table_, (HEADER,))
     n, m = d[N_WEIGHTS], d[N_COEFFICIENTS]
@@ -227,23 +274,20 @@ def run_passes(h, count, slots_, table_, numbers_, rates_, sums_, reals_, intege
         carray(integers_, (SCRATCH_INTEGERS,)), reals[n + m :], carray(sums_, (1,)),
     )  # fmt: skip
     combine_weights(a, h)
-    if d[BLOCK] > 1:
-        for first in range(0, count, d[BLOCK]):
-            run_wavefront(a, d[PASSES], min(d[BLOCK], count - first))
-            swap_slots(a, d[SWAPS], d[N_SWAPS])
-        return np.int32(0)
-    run_list(a, 0, d[FIRST])
-    for _ in range(count - 1):
-        run_list(a, d[FIRST], d[FIRST] + d[BODY])
-        swap_slots(a, d[SWAPS], d[N_SWAPS])
-    run_list(a, d[FIRST] + d[BODY], d[FIRST] + d[BODY] + d[LAST])
-    swap_slots(a, d[LAST_SWAPS], d[N_LAST_SWAPS])
+    if mode == KEEP:
+        run_kept_steps(a, count)
+    elif mode == REVERSE:
+        run_reverse_steps(a, count)
+    elif d[BLOCK] > 1:
+        run_blocked_steps(a, count)
+    else:
+        run_steps(a, count)
     return np.int32(0)
 
 
 _POINTERS = (types.CPointer(types.int64), types.CPointer(types.int64), types.CPointer(types.float64))
 SIGNATURE = types.int32(
-    types.float64, types.int64, *_POINTERS, types.CPointer(types.float64), types.CPointer(types.float64),
+    types.float64, types.int64, types.int64, *_POINTERS, types.CPointer(types.float64), types.CPointer(types.float64),
     types.CPointer(types.float64), types.CPointer(types.int64),
 )  # fmt: skip
 sweep_rows = FieldKernel(run_passes, SIGNATURE)

@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from stepnet.engines.numba_engine.codegen.machine_code import HEAD, MachineCode, format_literal
+from stepnet.engines.numba_engine.codegen.steps.fused_steps import CLOCK, REVERSE, SWEEP
 from stepnet.engines.numba_engine.stencils import grid_sweeps as gs
 from stepnet.engines.numba_engine.stencils.row_code import SLOPE, RowCode, RowShape, RowTerm
 from stepnet.engines.numba_engine.stencils.step_passes import PlacedPass, StepPasses, plan_passes
@@ -17,6 +18,7 @@ from stepnet.engines.numba_engine.stencils.sweep_tables import GridTables, build
 from stepnet.operators.linear_form import NEGATIVE, POSITIVE, SQUARE, LinearForm, Rate, depends_on_time
 from stepnet.schemes.step_program import StepProgram
 
+COPY = "declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)\n"  # which does nothing for equal addresses
 STEPS = "double %t0, double %h, i64 %first, i64 %count, ptr %work, ptr %p"
 BLOCKED_BYTES = 12_000_000  # of a state from which several steps are taken in one sweep: it leaves the caches
 RING_BYTES = 600_000  # of all rings of a wavefront, so that they stay in the second-level cache
@@ -118,18 +120,31 @@ class _StubWriter:
         for k, value in enumerate(values):
             self.store("double", value, "%rates", k)
 
+    def allocate(self, n_bytes: int) -> str:
+        """Memory for rows, which the function frees."""
+        return self.line(f"call ptr @calloc(i64 {n_bytes}, i64 1)")
+
     def put_slots(self, pointers: list[str]) -> None:
         for k, pointer in enumerate(pointers):
             self.store("i64", self.line(f"ptrtoint ptr {pointer} to i64"), "%slots", k)
 
-    def call_sweep(self, sweep: _Sweep, h: str, count: str) -> None:
+    def call_sweep(self, sweep: _Sweep, h: str, count: str, mode: int = gs.PLAIN) -> None:
         reals = self.line(f"alloca [{sweep.n_reals} x double]")
         table, numbers = (
             self.line(f"inttoptr i64 {array.ctypes.data} to ptr") for array in (sweep.integers, sweep.numbers)
         )
         function = self.line(f"inttoptr i64 {gs.sweep_rows.address()} to ptr")
         arguments = f"ptr %slots, ptr {table}, ptr {numbers}, ptr %rates, ptr %sums, ptr {reals}, ptr %integers"
-        self.line(f"call i32 {function}(double {h}, i64 {count}, {arguments})")
+        self.line(f"call i32 {function}(double {h}, i64 {count}, i64 {mode}, {arguments})")
+
+    def copy_back(self, slot: int, home: str, n_bytes: int) -> None:
+        """Copy the rows of a slot to where they belong, unless they are there."""
+        at = self.line(f"getelementptr i64, ptr %slots, i64 {slot}")
+        found = self.line(f"inttoptr i64 {self.line(f'load i64, ptr {at}, align 8')} to ptr")
+        self.copy(home, found, n_bytes)
+
+    def copy(self, target: str, source: str, n_bytes: int) -> None:
+        self.lines.append(f"call void @llvm.memmove.p0.p0.i64(ptr {target}, ptr {source}, i64 {n_bytes}, i1 false)")
 
     def function(self, name: str, head: str) -> str:
         body = "\n  ".join(self.lines)
@@ -227,22 +242,70 @@ class StencilCode(MachineCode):
         writer.put_slots([*pointers, *source, *rings])
         writer.call_sweep(sweep, "%h", "%count")
         for i in range(passes.n_states):
-            at = writer.line(f"getelementptr i64, ptr %slots, i64 {i}")
-            found = writer.line(f"inttoptr i64 {writer.line(f'load i64, ptr {at}, align 8')} to ptr")
-            test = writer.line(f"icmp eq ptr {found}, {pointers[i]}")
-            copy = (
-                f"call void @llvm.memcpy.p0.p0.i64(ptr {pointers[i]}, ptr {found}, i64 {_count(form) * size}, i1 false)"
-            )
-            writer.lines += [
-                f"br i1 {test}, label %kept{i}, label %copy{i}",
-                f"copy{i}:",
-                copy,
-                f"br label %kept{i}",
-                f"kept{i}:",
-            ]
+            writer.copy_back(i, pointers[i], _count(form) * size)
         self._sweeps.append(sweep)
-        text = "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)\n" + writer.function("steps", STEPS)
-        return MachineCode(text, "steps", may_keep=False)
+        return MachineCode(COPY + writer.function("steps", STEPS), "steps", may_keep=False)
+
+    def find_sweeps(self, program: StepProgram) -> tuple[int, int]:
+        """The addresses of `sweep` and `reverse` of `fused_steps` for steps of one pass, else 0.
+
+        All terms must have the same rate c.  With slopes c L y of states y, the gradient with respect to c is the
+        sum of <L' y_bar, y> h, so the reverse sweep takes one pass per step, too.
+        """
+        form, passes = self.form, find_passes(program, self.form.source is not None)
+        rates = set(self._list_rates(self._tables))
+        is_one = passes is not None and _is_one_pass(passes) and passes.body[0].sums[-1:] == passes.body[0].sums
+        if not is_one or len(rates) > 1 or self._tables.patch_rates or form.source is not None:
+            return 0, 0
+        if program not in self.fused:
+            self.fused[program] = self._build_sweep(passes), self._build_reverse(passes, rates.pop())
+        return tuple(code.address for code in self.fused[program])
+
+    def _build_sweep(self, passes: StepPasses) -> MachineCode:
+        writer, n_bytes = _StubWriter(self.form), _count(self.form) * self.dtype.itemsize
+        sweep = _Sweep(self._tables, passes, self.dtype)
+        self._sweeps.append(sweep)
+        scratch = writer.allocate(n_bytes)
+        writer.store_rates([writer.find_rate(rate) for rate in self._list_rates(self._tables)])
+        writer.put_slots(["%state", scratch, "%states"])
+        writer.store("i64", str(n_bytes), "%slots", 3)
+        test = writer.line("icmp eq i64 %stride, 0")
+        writer.lines += [f"br i1 {test}, label %plain, label %keeping", "plain:"]
+        writer.call_sweep(sweep, "%h", "%count")
+        writer.copy_back(0, "%state", n_bytes)
+        writer.lines += ["br label %end", "keeping:"]
+        writer.copy("%states", "%state", n_bytes)
+        writer.call_sweep(sweep, "%h", "%count", gs.KEEP)
+        writer.lines += ["br label %end", "end:", f"call void @free(ptr {scratch})"]
+        return MachineCode(COPY + writer.function("sweep", CLOCK.replace("h0", "h") + SWEEP), "sweep", may_keep=False)
+
+    def _build_reverse(self, passes: StepPasses, rate: Rate) -> MachineCode:
+        writer, n_bytes = _StubWriter(self.form), _count(self.form) * self.dtype.itemsize
+        ((terms),) = passes.body[0].sums
+        moved = tuple(("input" if value != SLOPE else SLOPE, w, power) for value, w, power in terms)
+        sums = tuple((("input", 1) if value == "input" else SLOPE, w, power) for value, w, power in moved)
+        sweep = _Sweep(
+            self._transposed, StepPasses((), (), (PlacedPass(0, (2, 0), (sums,), (0,), (1,)),), (), (), 1, 4),
+            self.dtype, is_dot=True,
+        )  # fmt: skip
+        self._sweeps.append(sweep)
+        scratch = writer.allocate(n_bytes)
+        writer.store_rates([format_literal(1.0)] * len(self._list_rates(self._transposed)))
+        writer.put_slots(["%bar", scratch, "%states"])
+        writer.store("i64", str(n_bytes), "%slots", 3)
+        writer.store("double", format_literal(0.0), "%sums", 0)
+        length = writer.line(f"fmul double %h, {writer.find_rate(rate)}")
+        writer.call_sweep(sweep, length, "%count", gs.REVERSE)
+        writer.copy_back(0, "%bar", n_bytes)
+        weight = next(w for value, w, _ in moved if value == SLOPE)
+        slope = writer.line(f"fmul double %h, {writer.find_rate_derivative(rate)}")
+        total = writer.line("load double, ptr %sums, align 8")
+        share = writer.line(f"fmul double {total}, {writer.line(f'fmul double {slope}, {format_literal(weight)}')}")
+        at = writer.line(f"getelementptr double, ptr %p_bar, i64 {rate.argument}")
+        new = writer.line(f"fadd double {share}, {writer.line(f'load double, ptr {at}, align 8')}")
+        writer.lines += [f"store double {new}, ptr {at}, align 8", f"call void @free(ptr {scratch})"]
+        head = CLOCK.replace("h0", "h") + REVERSE
+        return MachineCode(COPY + writer.function("reverse", head), "reverse", may_keep=False)
 
     def count_spare_rows(self, program: StepProgram) -> int | None:
         """The rows of workspace that steps of a program need besides the state; None if there are no such steps."""
@@ -256,10 +319,8 @@ class StencilCode(MachineCode):
 
     def _can_block(self, passes: StepPasses) -> bool:
         """Whether a step is one pass over a large plane, so that several steps can be taken in one sweep."""
-        form, each = self.form, passes.body[0]
-        is_one = len(passes.body) == 1 and not passes.first and passes.n_states == 1 and each.inputs in ((), (0,))
-        n_bytes = _count(form) * self.dtype.itemsize
-        return is_one and len(form.shape) == 2 and form.source is None and n_bytes >= BLOCKED_BYTES
+        form, n_bytes = self.form, _count(self.form) * self.dtype.itemsize
+        return _is_one_pass(passes) and len(form.shape) == 2 and form.source is None and n_bytes >= BLOCKED_BYTES
 
     def _block(self, sweep: _Sweep, passes: StepPasses) -> int:
         """Choose the number of steps in one sweep; returns the number of slots for rings, 0 or 1."""
@@ -284,6 +345,12 @@ class StencilCode(MachineCode):
 
 
 find_passes = lru_cache(maxsize=256)(plan_passes)
+
+
+def _is_one_pass(passes: StepPasses) -> bool:
+    """Whether a step computes one new state from one old one in a single pass."""
+    inputs = passes.body[0].inputs
+    return len(passes.body) == 1 and not passes.first and passes.n_states == 1 and inputs in ((), (0,))
 
 
 def _count(form: LinearForm) -> int:

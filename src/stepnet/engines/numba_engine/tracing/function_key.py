@@ -50,7 +50,7 @@ SEQUENCES = frozenset((tuple, list))
 DICTIONARIES = frozenset((dict, OrderedDict))
 C_MEMBERS = (
     MemberDescriptorType, GetSetDescriptorType, WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType,
-    BuiltinFunctionType, type(NamedTuple("Pair", [("first", int)]).first),
+    BuiltinFunctionType, type(vars(NamedTuple("Pair", [("first", int)]))["first"]),
 )  # fmt: skip
 PLAIN_SIZE = type("Plain", (), {}).__basicsize__  # size of objects that hold only attributes
 POINTER = np.dtype(np.intp).itemsize
@@ -197,10 +197,10 @@ class ValueWalk:
             return (kind.__name__, *[self.visit(item) for item in value])
         if kind in DICTIONARIES:
             self.reads_objects = True
-            return (kind.__name__, *[(self.visit(key), self.visit(item)) for key, item in value.items()])
+            return (kind.__name__, *[(self.visit(key), self.visit(item)) for key, item in value.items()])  # type: ignore[attr-defined]
         if kind in (set, frozenset):
             self.reads_objects |= kind is set
-            return (kind.__name__, *sorted([self.visit(item) for item in value], key=repr))
+            return (kind.__name__, *sorted([self.visit(item) for item in value], key=repr))  # type: ignore[attr-defined]
         if kind in (range, slice, np.dtype) or isinstance(value, np.dtype):
             return (kind.__name__, repr(value))
         if kind is MethodType:
@@ -250,7 +250,7 @@ class ValueWalk:
             self._visit_cell(*each, facts) for each in zip(code.co_freevars, function.__closure__ or (), strict=True)
         ]
         found = [self._visit_global(name, function.__globals__, facts) for name in facts.variables]
-        key = (find_code_key(code), *cells, *found)
+        key: tuple = (find_code_key(code), *cells, *found)
         if function.__defaults__:
             key = (*key, "defaults", *[self.visit(value) for value in function.__defaults__])
         if function.__kwdefaults__:
@@ -365,7 +365,7 @@ class ValueWalk:
         if is_holder(kind):
             self.holders.append(Holder(value, number, set()))
             return ("namespace",)
-        if not has_plain_layout(kind):
+        if not has_plain_layout(kind):  # type: ignore[arg-type]
             return self.refuse(f"it uses an object of type {kind.__module__}.{kind.__qualname__}", value)
         described = ("again", self.seen[id(kind)]) if id(kind) in self.seen else self.visit_class(kind)
         if isinstance(value, tuple):
@@ -407,7 +407,7 @@ def list_members_named(holder: Holder, walk: ValueWalk) -> list[tuple[str, objec
     if isinstance(value, type):
         counts = partial(_class_member_counts, walk, id(value) in walk.built)
         return [(name, member) for name, member in members.items() if name not in done and counts(name)]
-    takes_all = walk.takes_all or takes_any_attribute(type(value)) or "__dict__" in walk.names
+    takes_all = walk.takes_all or takes_any_attribute(type(value)) or "__dict__" in walk.names  # type: ignore[arg-type]
     return [(name, x) for name, x in members.items() if name not in done and (takes_all or name in walk.names)]
 
 

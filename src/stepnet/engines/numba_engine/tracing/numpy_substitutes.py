@@ -253,7 +253,7 @@ def _as_plain(x):
     return np.asarray(x, dtype=object) if isinstance(x, (SymbolArray, Symbol)) else x
 
 
-FUNCTIONS.update({
+FUNCTIONS.update({  # type: ignore[misc]
     np.where: where, np.clip: clip, np.linalg.norm: norm, np.mean: mean, np.dot: dot, np.outer: outer,
     np.inner: inner, np.vdot: vdot, np.cross: cross, np.gradient: gradient,
     np.convolve: convolve, np.any: _reduce_truths(np.logical_or), np.all: _reduce_truths(np.logical_and),
@@ -292,7 +292,7 @@ def _choose_by_trace(function, own):
     return call
 
 
-_MAKERS = {"zeros_like": np.zeros_like, "ones_like": np.ones_like, "empty_like": np.empty_like,
+_MAKERS: dict[str, Callable] = {"zeros_like": np.zeros_like, "ones_like": np.ones_like, "empty_like": np.empty_like,
            "full_like": np.full_like}  # fmt: skip
 NUMPY = Shim(np, {
     **{function.__name__: _choose_by_trace(function, own) for function, own in FUNCTIONS.items()},

@@ -169,10 +169,10 @@ for _name, _operation in _OPERATORS.items():
     setattr(Symbol, f"__r{_name}__", _make_binary(_operation, is_reflected=True))
 for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
     setattr(Symbol, f"__{_name}__", _make_binary(_name))
-Symbol.__invert__ = lambda self: apply("not", self)
-Symbol.__neg__ = lambda self: apply("neg", self)
-Symbol.__pos__ = lambda self: self
-Symbol.__abs__ = lambda self: apply("abs", self)
+Symbol.__invert__ = lambda self: apply("not", self)  # type: ignore[operator]
+Symbol.__neg__ = lambda self: apply("neg", self)  # type: ignore[operator]
+Symbol.__pos__ = lambda self: self  # type: ignore[operator]
+Symbol.__abs__ = lambda self: apply("abs", self)  # type: ignore[attr-defined]
 
 
 # ---- NumPy's elementwise functions -------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ class SymbolArray(np.ndarray):
         require_real(dtype)
         return np.frompyfunc(number, 1, 1)(np.asarray(self)).view(SymbolArray) if copy else self
 
-    @property
+    @property  # type: ignore[misc]
     def real(self):
         return self
 

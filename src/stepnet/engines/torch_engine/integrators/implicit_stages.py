@@ -153,9 +153,7 @@ class StepSystems:
 
         return attach(K, psi, lambda w: matrix().solve_transposed(w), lambda v: matrix().solve(v))
 
-    def _iterate(
-        self, operation: Solve, times: Sequence[Tensor], base: Tensor, A: Tensor, start: Tensor
-    ) -> Tensor:
+    def _iterate(self, operation: Solve, times: Sequence[Tensor], base: Tensor, A: Tensor, start: Tensor) -> Tensor:
         """Newton's method with the Jacobian at the start of the step, which is renewed where convergence is slow."""
         fun, h, s = self.functions[operation.part], _detach(self.h), len(operation.c)
         first = self._find_point(operation.part, 0, times[0], start)

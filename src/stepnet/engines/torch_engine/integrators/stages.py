@@ -91,9 +91,7 @@ class StageRows:
             torch.mul(k, length, out=self.row[i])
         return (stage if self.is_last_new else torch.addmv(y, self.before[s], self.b)), k
 
-    def _solve(
-        self, program: TensorProgram, fun: Callable[..., Tensor], t: Tensor, h: Tensor, y: Tensor
-    ) -> Tensor:
+    def _solve(self, program: TensorProgram, fun: Callable[..., Tensor], t: Tensor, h: Tensor, y: Tensor) -> Tensor:
         """The new state of an implicit step as a row; it does not use the slope at the start."""
         times = [self.column(torch.add(t, h, alpha=node.c)) for node in program.nodes]
         y_new, error = take_pair_step(program, (fun,), times, self.column(h), self.seen(y), self.newton)

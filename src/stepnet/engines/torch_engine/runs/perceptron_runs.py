@@ -31,6 +31,7 @@ from stepnet.engines.torch_engine.rhs.tensor_problems import TensorProblem
 from stepnet.engines.torch_engine.runs.fixed_runs import CheckpointedSolver, Solver, solve_fixed_steps
 from stepnet.engines.torch_engine.runs.rng_and_autocast import is_transformed
 from stepnet.schemes import catalogue
+from stepnet.schemes.capabilities import is_implicit
 
 DTYPES = (torch.float64, torch.float32)
 TIMELESS = EvaluationOptions(is_timeless=True)
@@ -43,7 +44,7 @@ def find_perceptron(
     is_plain = (
         type(problem.field) is SingleField and problem.shapes is None and evaluation == PLAIN and not t.requires_grad
     )
-    if not is_plain or "grid_constructor" in options or _is_watched():
+    if not is_plain or is_implicit(scheme) or "grid_constructor" in options or _is_watched():
         return None
     if torch.compiler.is_compiling() and not is_operator(scheme, options):
         return None

@@ -66,12 +66,14 @@ def expand_exp_tail(terms: int) -> list[float]:
     """Coefficients of (e^r - 1 - r) / r^2 where |r| < log(2) / 2: its series, economised by Chebyshev's."""
     reach = LN2 / 2
     tail = chebyshev.poly2cheb([reach**k / factorial(k + 2) for k in range(24)])
-    return [c / reach**k for k, c in enumerate(chebyshev.cheb2poly(tail[:terms]))]
+    return [float(c / reach**k) for k, c in enumerate(chebyshev.cheb2poly(tail[:terms]))]
 
 
 def expand_tanh(terms: int) -> tuple[list[float], list[float]]:
     """Coefficients of p and q in x^2, tanh(x) = x p / q: Lambert's x / (1 + x^2 / (3 + x^2 / (5 + ...)))."""
     x2 = Polynomial([0.0, 1.0])
+    before: tuple[Polynomial, ...]
+    now: tuple[Polynomial, ...]
     before, now = (Polynomial([1.0]), Polynomial([0.0])), (Polynomial([0.0]), Polynomial([1.0]))
     for k in range(terms):
         before, now = now, tuple((2 * k + 1) * b + (x2 if k else 1.0) * a for a, b in zip(before, now, strict=True))

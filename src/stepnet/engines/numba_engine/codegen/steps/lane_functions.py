@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 from functools import cache
 from itertools import zip_longest
 from math import factorial, inf, nan, sqrt
@@ -249,7 +250,7 @@ def _call_lane_by_lane(w: _Lanes, name: str, *x):
     return total
 
 
-OWN = {"exp": _exp, "log": _log, "tanh": _tanh, "sin": _sin, "cos": _cos, "pow": _pow}
+OWN: dict[str, Callable] = {"exp": _exp, "log": _log, "tanh": _tanh, "sin": _sin, "cos": _cos, "pow": _pow}
 
 
 @cache

@@ -5,6 +5,8 @@ Vectors are lists of values, one for every entry of the state, all of them in re
 
 from __future__ import annotations
 
+from typing import Any
+
 from stepnet.engines.numba_engine.codegen.machine_code import LANES, AssemblyWriter
 from stepnet.engines.numba_engine.tracing.trace import Trace
 from stepnet.schemes.step_program import COLUMN, MATRIX, Noise, Product, Slope, StepProgram, Sum, Tamed
@@ -30,7 +32,7 @@ class GeneratedStep(AssemblyWriter):
 
     def inputs(self, trace: Trace, outputs: list[int], t: str, y: list[str], w: list[str] | None = None) -> dict:
         """Values of the inputs that some outputs depend on."""
-        known = {"y": y, "p": self._parameters, "w": w}
+        known: dict[str, Any] = {"y": y, "p": self._parameters, "w": w}
         names = {}
         for number in trace.graph.live(outputs):
             operation, *index = trace.graph.nodes[number]
