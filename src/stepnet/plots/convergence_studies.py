@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.ticker import NullFormatter
 
 from stepnet.plots.axes import OPTIONAL_AXES, choose_axes
 from stepnet.plots.trajectories import COLOURS
@@ -45,6 +46,7 @@ def convergence(study: ConvergenceStudy, axes: Axes | None = None) -> Axes:
         some = np.flatnonzero(np.isfinite(errors) & (errors > 0))
         if len(some):
             axes.loglog(h, errors[some[0]] * (h / h[some[0]]) ** row.order, "--", lw=0.6, color=colour)
+    axes.xaxis.set_minor_formatter(NullFormatter())  # labels between powers of ten overlap
     axes.set(xlabel="h", ylabel="relative error at the end")
     axes.legend(fontsize="small")
     return axes
