@@ -43,6 +43,13 @@ NAMES: dict[str, tuple[str, str]] = {
     "adams_bashforth": ("the literature", "ab4"),
     "explicit_adams": ("torchdiffeq", "ab4"),
     "adaptive_heun": ("torchdiffeq", "bosh3"),
+    "radau": ("SciPy", "radau5"),
+    "radauiia5": ("Julia", "radau5"),
+    "rodas5": ("Julia", "rodas5p"),
+    "ode23tb": ("MATLAB", "trbdf2"),
+    "backward_euler": ("the literature", "implicit_euler"),
+    "crank_nicolson": ("the literature", "trapezoid"),
+    "gauss_legendre": ("the literature", "gauss4"),
     "fehlberg2": ("torchdiffeq", "bosh3"),
     # activations
     "swish": ("Keras", "silu"),
@@ -83,9 +90,8 @@ NAMES: dict[str, tuple[str, str]] = {
 }
 """By lower-case name: the package that uses it, and the name here."""
 
-IMPLICIT = ("bdf", "radau", "lsoda", "ode15s", "ode23s", "ode23t", "ode23tb", "vode", "cvode", "rosenbrock23", "rodas5",
-            "rodas5p", "trbdf2", "kencarp4", "implicit_euler", "backward_euler", "crank_nicolson")  # fmt: skip
-STABILISED = "rkc2"
+STIFF = ("bdf", "lsoda", "ode15s", "ode23s", "vode", "cvode", "rosenbrock23", "kencarp3", "kencarp4", "kencarp5")
+"""Schemes for stiff problems that have no equivalent here."""
 
 STEP_SIZE = "`steps=round((t1 - t0) / h)` for fixed steps of length h, `first_step` or `max_step` for adaptive ones"
 OF_THE_PROBLEM = "it belongs to the problem, as in `ODE(fun, y0, t_span, args=...)`"
@@ -171,11 +177,8 @@ ARGUMENTS: dict[str, tuple[tuple[str, str], ...]] = {
 def find_hint_for_name(name: str, known: Collection[str]) -> str | None:
     """The package that a foreign name comes from and its equivalent among the known names, if there is one."""
     key = name.lower()
-    if key in IMPLICIT and STABILISED in known:
-        return (
-            f"it is implicit, and all schemes here are explicit; take {STABILISED!r} or 'rkl2' with `steps` for a "
-            f"mildly stiff problem, SciPy's `solve_ivp` for a very stiff one"
-        )
+    if key in STIFF and "rodas5p" in known:
+        return "for stiff problems take 'rodas5p', for tight tolerances 'radau5', for long mildly stiff systems 'rkc2'"
     whose, ours = NAMES.get(key, ("", ""))
     if ours not in known:
         return None

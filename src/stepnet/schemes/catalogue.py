@@ -180,7 +180,7 @@ def find(**properties: Any) -> list[Any]:
     Examples
     --------
     >>> from stepnet import schemes
-    >>> [scheme.name for scheme in schemes.find(order=2, symplectic=True, nystrom=False)][:1]
+    >>> [scheme.name for scheme in schemes.find(order=2, symplectic=True, explicit=True, nystrom=False)][:1]
     ['leapfrog']
     """
     for key, value in properties.items():

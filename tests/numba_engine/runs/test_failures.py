@@ -264,7 +264,7 @@ def test_a_stiff_problem_that_uses_up_its_steps_is_told_so():
     assert part.status is sn.Status.STEP_LIMIT
     assert part.failure.stiffness > 0.8
     assert "stiff" in part.message
-    assert "implicit or a stabilised scheme" in part.failure.advice
+    assert "an implicit scheme such as rodas5p, or a stabilised scheme" in part.failure.advice
 
 
 def test_a_stabilised_scheme_does_what_the_advice_says():

@@ -142,7 +142,7 @@ def _find_first_bad_slope(job: Job, t: float, y: np.ndarray, h: float):
 
 def _advise(status: Status, ratio: float, is_slope_bad: bool) -> str:
     if ratio > STIFF:
-        return "the problem is stiff: use an implicit or a stabilised scheme such as rkl2"
+        return "the problem is stiff: use an implicit scheme such as rodas5p, or a stabilised scheme such as rkl2"
     return {
         Status.STEP_LIMIT: "raise `max_steps` or loosen `rtol` and `atol`",
         Status.NOT_FINITE: "check the right-hand side there"

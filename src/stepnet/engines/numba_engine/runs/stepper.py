@@ -58,7 +58,7 @@ class Stepper:
 
     @property
     def is_finished(self) -> bool:
-        return self._run["t"] == self._run["t_end"]
+        return bool(self._run["t"] == self._run["t_end"])
 
     @property
     def _run(self):

@@ -37,7 +37,7 @@ class NewtonError(RuntimeError):
 class NewtonSettings(NamedTuple):
     """When stages count as solved: with tolerances, at a fraction of them; otherwise at rounding.
 
-    Stages that are not solved are NaN if `can_reject`, because adaptive steps are rejected then, or an error.
+    Stages that are not solved are NaN if `can_reject`, so that adaptive steps are rejected, and an error otherwise.
     If `are_samples` is set, the first axis of the state holds independent samples, and this is not tested; `is_pair`
     means that it holds (q, p).
     """
@@ -295,7 +295,9 @@ def attach(x: Tensor, psi: Psi, solve_transposed: Psi) -> Tensor:
     if not torch.is_grad_enabled():
         return x
     image = psi(x)
-    return _Attached.apply(image, x, solve_transposed) if image.requires_grad else x
+    if not image.requires_grad:
+        return x
+    return _Attached.apply(image, x, solve_transposed)  # type: ignore[no-untyped-call]
 
 
 class _Attached(torch.autograd.Function):
@@ -305,7 +307,7 @@ class _Attached(torch.autograd.Function):
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, bar: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, bar: Tensor) -> Any:
         if torch.is_grad_enabled():
             raise RuntimeError(
                 "implicit steps on tensors have first derivatives only: leave out `create_graph`, or take `sn.hvp` for "
