@@ -168,7 +168,7 @@ def _solve(problem: Problem, scheme, plan: Plan, check: bool = True) -> Solution
         raise SolveFailed(solution) from solution.failure.exception
     stiffness = solution.statistics.stiffness
     if stiffness > STIFF and solution.success:
-        advice = "the problem is stiff, and an implicit scheme such as rodas5p, or a stabilised one, would need far fewer"
+        advice = "the problem is stiff; an implicit scheme such as rodas5p or a stabilised one would need far fewer"
         message = f"the steps of {scheme.name} were limited by stability ({stiffness:.2g} of the limit): {advice}"
         warnings.warn(message, StiffnessWarning, stacklevel=4)
     return solution
