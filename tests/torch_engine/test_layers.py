@@ -6,15 +6,18 @@ import executor
 import numpy as np
 import pytest
 import torch
-from gradients.cases import SCHEMES, relative
+from gradients.cases import SCHEMES as CATALOGUE
+from gradients.cases import relative
 from torch_engine.nets import BATCH, CASES, STEPS, on_tensors, problem
 
-from stepnet import fields
+from stepnet import fields, nets
+from stepnet.schemes.capabilities import needs_second_derivatives
 
 torch.set_num_threads(1)
 
 EQUAL = 1e-12  # relative; a few hundred roundings
 EQUAL_SINGLE = 2e-5  # the same in float32
+SCHEMES = [scheme for scheme in CATALOGUE if not needs_second_derivatives(scheme)]  # Rosenbrock nets are refused
 PRODUCT = [(scheme, case) for scheme in SCHEMES for case in CASES if executor.applies(problem(case), scheme)]
 
 
@@ -29,6 +32,12 @@ def _every(share: int):
 def test_runs_over_layers_are_those_of_the_plain_problem(scheme, case):
     wanted = executor.trajectory(problem(case), scheme, STEPS)[-3:].reshape(3, -1, BATCH)
     assert relative(on_tensors(case, scheme), wanted) <= EQUAL
+
+
+@pytest.mark.parametrize("scheme", [scheme.name for scheme in CATALOGUE if needs_second_derivatives(scheme)])
+def test_rosenbrock_nets_are_refused(scheme):
+    with pytest.raises(ValueError, match="must not be a Rosenbrock scheme"):
+        nets.resnet(2, 2, 4, 3, scheme=scheme)
 
 
 def test_no_combination_is_left_out():

@@ -24,7 +24,8 @@ class BlockPaths(NamedTuple):
 
 def has_noise(block: Block) -> bool:
     """Whether the steps of a block have noise."""
-    return bool(block.scheme_program.step.noise)
+    diffusion = block.field.diffusion
+    return block.scheme is not None and diffusion is not None and diffusion.scale > 0
 
 
 def find_paths(x: Tensor, noise: SampleNoise | None) -> tuple[Tensor, SampleNoise]:

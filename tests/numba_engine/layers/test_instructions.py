@@ -22,11 +22,12 @@ from stepnet.engines.numba_engine.layers.instructions import (
 from stepnet.engines.numba_engine.layers.tables import _find_passed
 from stepnet.problem import ProblemForm
 from stepnet.schemes import catalogue
-from stepnet.schemes.capabilities import _build_program, accepts
+from stepnet.schemes.capabilities import _build_program, accepts, is_implicit
 from stepnet.schemes.step_program import Slope
 
 N, H = 3, 0.3
-CASES = [(name, form) for name in catalogue.names() for form in ProblemForm if accepts(catalogue.get(name), form)]
+EXPLICIT = [name for name in catalogue.names() if not is_implicit(catalogue.get(name))]  # compiled layers are explicit
+CASES = [(name, form) for name in EXPLICIT for form in ProblemForm if accepts(catalogue.get(name), form)]
 
 
 def lay_out(program):
