@@ -65,6 +65,7 @@ class StepSystems:
         self.rates: dict[int, Tensor | None] = {}
         self.matrices: dict[Any, StageMatrix] = {}
         self.stages: dict[Any, Tensor] = {}
+        self.has_parameters: dict[int, bool] = {}
         self.layout: SampleLayout | None = None
         self.is_known = False
 
@@ -94,6 +95,8 @@ class StepSystems:
             if rate is not None:
                 rhs = rhs + operation.delta * _detach(self.h) * rate
             x = matrix.solve(rhs[None])[0]
+        if not self._needs_graph(operation.part, time, base, row):
+            return x
         gamma, delta, h = operation.gamma, operation.delta, self.h
 
         def psi(x: Tensor) -> Tensor:
@@ -105,6 +108,16 @@ class StepSystems:
             return (row + h * push_forward(fun(t, y), inputs, directions, create_graph=True))[None]
 
         return attach(x[None], psi, matrix.solve_transposed)[0]
+
+    def _needs_graph(self, part: int, time: Any, base: Tensor, row: Tensor) -> bool:
+        """Whether a result has derivatives: inputs or tensors inside the right-hand side require them."""
+        if not torch.is_grad_enabled():
+            return False
+        if any(isinstance(each, Tensor) and each.requires_grad for each in (time, base, row, self.h)):
+            return True
+        if part not in self.has_parameters:
+            self.has_parameters[part] = self.functions[part](time, base).requires_grad
+        return self.has_parameters[part]
 
     def _find_point(self, part: int, row: int, time: Tensor, y: Tensor) -> Linearisation:
         """The derivative of a part at a row, evaluated once in a step."""
