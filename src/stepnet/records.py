@@ -75,9 +75,9 @@ def format_integer(value: int) -> str:
 
 
 def format_value(value: object) -> str:
-    """A value as short text, whatever its `__repr__` does."""
+    """A value as one short line, whatever its `__repr__` does."""
     try:
-        return f"{value!r:.80}"
+        return " ".join(line.strip() for line in repr(value).splitlines())[:80]
     except Exception:  # of a foreign __repr__, or an integer too long to print
         return "one that cannot be shown"
 

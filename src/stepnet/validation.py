@@ -106,7 +106,7 @@ def alike(name: str, value: Any, other_name: str, other: np.ndarray) -> np.ndarr
 
 def instance(*types: type, what: str = "") -> Kind:
     """A record of one of these types."""
-    wanted = what or " or ".join(f"a {each.__name__}" for each in types)
+    wanted = what or " or ".join(f"{_choose_article(each.__name__)} {each.__name__}" for each in types)
 
     def kind(name: str, value: Any) -> Any:
         if not isinstance(value, types):
@@ -185,6 +185,10 @@ def arrays(*names: str) -> Kind:
         return value
 
     return kind
+
+
+def _choose_article(noun: str) -> str:
+    return "an" if noun.startswith(("A", "E", "I", "O", "SDE")) else "a"
 
 
 def _refusal(name: str, wanted: str, value: object, error: type[Exception] = TypeError) -> Exception:

@@ -12,10 +12,13 @@ import stepnet as sn
 from stepnet.cli import commands
 
 FILE = """
+import numpy as np
 import stepnet as sn
 
 decay = sn.ODE(lambda t, y, k: [-k * y[0], y[0]], [1.0, 0.0], (0.0, 2.0), args=(1.5,))
 blow_up = sn.ODE(lambda t, y: y * y, [1.0], (0.0, 2.0))
+heat = sn.equations.heat(sn.operators.Grid(400, boundary="neumann"), np.arange(400.0), (0.0, 1e-5))
+turn = sn.ODE(lambda t, y: 1j * y, np.array([1.0 + 0.0j]), (0.0, 2.0))
 """
 
 
@@ -73,3 +76,11 @@ def test_what_cannot_be_solved_is_one_line(call, name, arguments, wanted):
     assert result.exit_code == 1
     assert wanted in result.output
     assert "Traceback" not in result.output
+
+
+def test_large_and_complex_states_are_drawn_and_summarised(call, tmp_path):
+    """A hundred lines at most, and pairs of numbers for JSON."""
+    result = call("heat", "--scheme", "rk4", "--steps", "10", "--figure", str(tmp_path / "heat.png"))
+    assert result.exit_code == 0, result.output
+    result = call("turn", "--scheme", "rk4", "--steps", "50", "--json", "--figure", str(tmp_path / "turn.png"))
+    np.testing.assert_allclose(json.loads(result.stdout)["y"], [[np.cos(2.0), np.sin(2.0)]], atol=1e-6)

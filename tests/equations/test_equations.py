@@ -298,3 +298,12 @@ def test_wrong_arguments_are_refused(name):
     build, message = REFUSALS[name]
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_step_limits_hold_in_any_unit_of_time():
+    """Eigenvalues of 1e-14 and of 1e14, whose differences must not be rounded away."""
+    limits = []
+    for diffusivity in (1e-16, 1e16):
+        problem = se.heat(so.Grid(8, 0.0, 8.0), np.ones(8), (0.0, 1.0), diffusivity)
+        limits.append(diffusivity * se.find_largest_step(problem, "euler"))
+    assert limits == pytest.approx([0.5, 0.5])

@@ -108,3 +108,18 @@ def test_what_needs_right_hand_sides_is_refused():
             call()
     with pytest.raises(TypeError, match="`fun` of a flow must be a function"):
         sn.Flow(1.0)
+
+
+def test_heat_flow_keeps_complex_fields():
+    grid = so.Grid(16, 0.0, 2 * np.pi)
+    wave = np.exp(1j * grid.coordinates[0])
+    assert np.allclose(se.heat_flow(grid, 0.5).fun(0.0, wave, 1.0), np.exp(-0.5) * wave, rtol=NORM)
+
+
+@pytest.mark.parametrize("order", [3, 5])
+def test_characteristics_see_no_end_of_a_periodic_grid(order):
+    """Fields that are shifted by half of the grid are transported alike."""
+    grid, field = so.Grid(64, 0.0, 1.0), np.random.default_rng(0).normal(size=64)
+    flow = se.characteristic_flow(grid, [1.0], order).fun
+    shifted = np.roll(flow(0.0, np.roll(field, 32), 0.4 / 64), -32)
+    assert np.allclose(flow(0.0, field, 0.4 / 64), shifted, rtol=0, atol=NORM)

@@ -157,3 +157,17 @@ def test_reflection_needs_a_drift_that_returns_its_result():
     sde = sn.SDE(fill, gbm().diffusion, [1.0], (0.0, 1.0))
     with pytest.raises(TypeError, match="`reflecting` needs a"):
         feynman_kac(sde, zero, reflecting=(0.0, np.inf), steps=2, paths=16)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"domain": lambda t, y: y[0] * (0.5 - y[0])}, "`domain` must be positive at each start point"),
+        ({"reflecting": (0.0, 0.5)}, "`x` must lie between the faces"),
+    ],
+)
+def test_random_starts_must_lie_inside(options, message):
+    motion = sn.SDE(lambda t, y: 0.0 * y, lambda t, y: 1.0 + 0.0 * y, [0.3], (0.0, 1.0))
+    start = sn.montecarlo.RandomStart(lambda u: u)
+    with pytest.raises(ValueError, match=message):
+        sn.montecarlo.feynman_kac(motion, lambda y: y[0], start, paths=512, steps=8, **options)

@@ -114,3 +114,9 @@ def test_ctrl_c_returns_the_estimate_so_far(monkeypatch):
 def test_bad_arguments_are_refused(changes, message):
     with pytest.raises((ValueError, TypeError), match=message):
         feynman_kac_gradient(**{"sde": market(), "terminal": call, "steps": 2, **changes})
+
+
+def test_functions_without_a_derivative_are_named_as_they_are_given():
+    motion = sn.SDE(lambda t, y: 0.0 * y, lambda t, y: 1.0 + 0.0 * y, [0.3], (0.0, 1.0))
+    with pytest.raises(sn.NoDerivative, match="`terminal`, `potential`, `source`"):
+        sn.montecarlo.feynman_kac_gradient(motion, lambda y: float(y[0] > 0.3), paths=16, steps=4)

@@ -60,3 +60,15 @@ def test_mean_square_regions_are_drawn_with_the_exact_one():
 def test_bad_input_is_refused(call, message):
     with pytest.raises((TypeError, ValueError), match=message):
         call()
+
+
+def test_probabilities_and_widths_of_their_intervals_stand_side_by_side():
+    def predict(points):
+        p = np.stack((points[:, 0] < 0, points[:, 0] >= 0), axis=1).astype(float)
+        return p, 0.5 * p, p
+
+    pair = Figure().subplots(1, 2)
+    assert list(plots.probabilities(predict, np.eye(2), [0, 1], pair, resolution=5)) == list(pair)
+    assert [len(axes.figure.axes) for axes in pair] == [4, 4]  # with two scales
+    with pytest.raises(TypeError, match="`axes` must be axes of matplotlib"):
+        plots.probabilities(predict, np.eye(2), axes="left")

@@ -80,3 +80,12 @@ def test_pictures_are_drawn(tmp_path):
     with Image.open(tmp_path / "heat.gif") as picture:
         assert picture.n_frames == 5
     assert plot.axes.get_title() == "t = 0.01"
+
+
+def test_a_file_of_states_holds_the_last_run(tmp_path):
+    store = sn.trackers.StoreStates(tmp_path / "states.npz")
+    for every in (20, 30):
+        sn.track(DECAY, "rk4", [store], steps=STEPS, every=every)
+    found = np.load(tmp_path / "states.npz")
+    assert sorted(found.files) == ["t", "y_000000", "y_000001", "y_000002"]
+    assert found["t"].tolist() == [0.0, 3.0, 6.0]

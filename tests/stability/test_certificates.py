@@ -139,3 +139,14 @@ def test_text_has_a_line_for_each_block_and_the_whole_net():
 def test_bad_input_is_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_noise_that_depends_on_the_state_has_no_bound():
+    """Additive noise leaves Jacobians as they are."""
+    kinds = sn.fields.diffusion
+    plain, free = (certificate(sn.nets.resnet(2, 2, 4, 5, diffusion=noise, workers=1)) for noise in (None, 0.2))
+    assert free.lipschitz == pytest.approx(plain.lipschitz)
+    assert np.isfinite(certificate(sn.nets.resnet(2, 2, 4, 5, diffusion=kinds.per_channel((4,), 0.2))).lipschitz)
+    for noise in (kinds.multiplicative((4,), 0.2), kinds.state_dependent(sn.fields.dense(4), 0.2)):
+        with pytest.raises(ValueError, match="`net` must have noise that does not depend on the state"):
+            certificate(sn.nets.resnet(2, 2, 4, 5, diffusion=noise, workers=1))

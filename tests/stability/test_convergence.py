@@ -80,3 +80,27 @@ def test_a_run_that_fails_has_an_infinite_error():
 def test_bad_input_is_refused(options, message):
     with pytest.raises((ValueError, TypeError), match=message):
         convergence_study(SWING, **{"schemes": "rk4", **options})
+
+
+def test_orders_near_the_accuracy_of_the_reference_are_not_shown():
+    """dop853 has the error of the reference with any of these steps."""
+    (row,) = convergence_study(SWING, "dop853", steps=(40, 80, 160)).rows
+    assert np.isnan(row.observed_order)
+    assert max(row.errors) < row.floor < 1e-11
+
+
+def test_complex_states_keep_their_imaginary_parts():
+    rotation = sn.ODE(lambda t, y: 1j * y, np.array([1.0 + 0.0j]), (0.0, 2.0))
+    for exact in (None, [np.exp(2j)]):
+        assert convergence_study(rotation, "rk4", exact=exact).rows[0].observed_order == pytest.approx(4, abs=ORDER)
+
+
+def test_problems_with_flows_need_their_solution():
+    grid = sn.operators.Grid(32, -8.0, 8.0)
+    (x,) = grid.coordinates
+    ground = np.exp(-(x**2) / 2)
+    problem = sn.equations.schroedinger(grid, ground, (0.0, 1.0), x**2 / 2)
+    found = convergence_study(problem, "strang", steps=(20, 40), exact=np.exp(-0.5j) * ground)
+    assert found.rows[0].observed_order == pytest.approx(2, abs=ORDER)
+    with pytest.raises(TypeError, match="its `parts` hold a `Flow`"):
+        convergence_study(problem, "strang")

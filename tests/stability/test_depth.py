@@ -169,3 +169,24 @@ def test_reversible_nets_are_safe_and_contracting_ones_are_not():
 def test_bad_input_is_refused(call, message):
     with pytest.raises((ValueError, TypeError), match=message):
         call()
+
+
+def test_a_single_output_is_a_class_by_its_sign():
+    net = sn.nets.hamiltonian(2, 1, 4, 8, length=1.0, **quiet)
+    labels = (net(X)[:, 0] > 0).astype(int)
+    assert 0 < labels.mean() < 1
+    found = robustness(net, X, labels, [0.0, 3.0])
+    assert (found.accuracies[:, 0] == 1).all()
+    assert (found.accuracies[:, 1] < 1).all()
+    assert depth_refinement(net, X, labels).accuracies[0] == 1.0
+
+
+def test_attacks_on_a_classifier_with_one_output_follow_its_loss():
+    from stepnet.estimators import NetClassifier
+
+    names = np.where(X[:, 0] > 0, "right", "left")
+    how = {"width": 4, "steps": 4, "rate": 0.05, "epochs": 40, "random_state": 0}
+    model = NetClassifier(loss="binary_cross_entropy", **how).fit(X, names)
+    found = robustness(model, X, names, [0.0, 1.0], attacks=["fgsm", "pgd"])
+    assert (found.accuracies[:, 0] == model.score(X, names)).all()
+    assert (found.accuracies[:, 1] < found.accuracies[:, 0]).all()

@@ -272,3 +272,37 @@ def test_bad_input_is_refused(call, message):
 
 def in_place(t, y, dy):
     dy[0] = -y[0]
+
+
+def test_floquet_multipliers_of_a_scalar_equation_whose_jacobian_vanishes_at_the_beginning():
+    found = floquet(sn.ODE(lambda t, y: np.sin(t) * y, [1.0], (0.0, 2 * np.pi)), "rk4", steps=200)
+    assert found.multipliers[0] == pytest.approx(1.0, abs=1e-8)
+    assert not found.has_free_phase
+
+
+def test_a_limit_cycle_is_stable_although_one_multiplier_is_not_exactly_one():
+    """Van der Pol's cycle with a loose tolerance: the multiplier of the free phase is 1.01."""
+    problem = sn.ODE(lambda t, y: [y[1], (1 - y[0] ** 2) * y[1] - y[0]], [2.00861986, 0.0], (0.0, 6.66328686))
+    found = floquet(problem, "dopri5", rtol=1e-4, atol=1e-4)
+    assert found.has_free_phase
+    assert abs(found.multipliers[0]) > 1.001
+    assert found.is_stable
+
+
+@pytest.mark.parametrize(("name", "value"), [("save_at", [1.0]), ("save_every", 2)])
+def test_save_times_that_hide_steps_are_refused(name, value):
+    problem, options = sn.SecondOrder(oscillator, [1.0], [0.0], (0.0, 1.0)), {name: value}
+    for study in (spectra, lambda *all, **named: drift(*all, lambda s: s.q[:, 0], **named)):
+        with pytest.raises(TypeError, match=f"`{name}`"):
+            study(problem, "verlet", steps=10, **options)
+
+
+def test_studies_refuse_complex_states_and_invariants_that_are_not_finite():
+    rotation = sn.ODE(lambda t, y: 1j * y, np.array([1.0 + 0.0j]), (0.0, 2.0))
+    with pytest.raises(TypeError, match="`problem` must have a real state"):
+        equilibrium(rotation)
+    line = sn.SecondOrder(oscillator, [1.0], [0.0], (0.0, 1.0))
+    with pytest.raises(ValueError, match="`invariants` must give finite numbers"):
+        drift(line, "verlet", lambda s: s.q[:, 0] * np.nan, steps=10)
+    with pytest.raises(TypeError, match="`steps` must be an integer"):
+        drift(line, "verlet", lambda s: s.q[:, 0], steps=[0.0, 1.0])

@@ -321,3 +321,7 @@ def test_mean_square_growth_is_that_of_drawn_steps(name):
 def test_bad_input_is_refused(call, error, message):
     with pytest.raises((error, LookupError) if error is ValueError else error, match=message):
         call()
+
+
+def test_reports_of_rosenbrock_schemes_count_their_stages():
+    assert [stability.report(name).stages for name in ("ros3p", "rodas3", "rodas4", "radau_iia(3)")] == [3, 4, 6, 3]

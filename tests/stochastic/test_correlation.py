@@ -108,5 +108,5 @@ def test_matrices_that_are_no_correlations_are_refused(correlation, match):
 
 
 def test_other_problems_are_refused():
-    with pytest.raises(TypeError, match="`sde` must be a SDE"):
+    with pytest.raises(TypeError, match="`sde` must be an SDE"):
         sn.noise.correlate(sn.ODE(lambda t, y: -y, [1.0], (0.0, 1.0)), [[1.0]])

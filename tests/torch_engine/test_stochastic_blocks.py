@@ -144,6 +144,7 @@ def test_modules_are_copied_stored_and_moved():
         (lambda: snt.moment_matching(torch.ones(3), torch.ones(3)), "`samples` must be a tensor"),
         (lambda: snt.moment_matching(torch.ones(2, 3, 1), torch.ones(3, 3, 1)), "the same times and entries"),
         (lambda: snt.negative_elbo(torch.ones(2, 3), torch.ones(2, 3), torch.ones(3)), "one shape"),
+        (lambda: snt.negative_elbo(*torch.ones(2, 2, 3, 1), torch.ones(3, 1)), "a batch of 3"),
     ],
 )  # fmt: skip
 def test_bad_arguments_are_refused(call, message):

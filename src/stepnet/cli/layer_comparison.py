@@ -89,8 +89,8 @@ def draw_figure(runs: list[LayerRun], folder: Path) -> Path:
         for k, run in enumerate(runs):
             _draw_motion(run, axes[0, k])
             plots.spectrum_in_region("euler", find_spectra(run), axes[1, k])
-            axes[1, k].set_title("h eigenvalues of all layers")
-        figure.suptitle(f"{STEPS} layers $y + h \\tanh(Ky)$, $h = {H:g}$")
+            axes[1, k].set_title("$h \\lambda$ of all layers in the region of euler")
+        figure.suptitle(f"{STEPS} layers $y + h \\tanh(Ky)$, $h = {H:g}$; squares are inputs")
         write_file(folder / "layers.png", partial(figure.savefig, format="png"))
     return folder / "layers.png"
 
@@ -101,7 +101,8 @@ def _draw_motion(run: LayerRun, axes: Axes) -> None:
         (line,) = axes.plot(*run.states[:, i].T, "o-", ms=2.5, lw=0.8, label=f"$y_{i + 1}$")
         axes.plot(*run.states[0, i], "s", ms=5, color=line.get_color())
     block = run.certificate.blocks[0]
-    axes.set(title=f"{run.name}: amplification {block.measured:.3g} (bound {block.upper:.3g})", xlabel="$y[0]$")
+    title = f"{run.name}: amplification {block.measured:.3g} (bound {block.upper:.3g})"
+    axes.set(title=title, xlabel="$y[0]$", ylabel="$y[1]$")
     axes.set_aspect("equal", adjustable="datalim")
     axes.legend(fontsize=7, loc="best")
 

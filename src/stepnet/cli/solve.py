@@ -15,6 +15,8 @@ import numpy as np
 from stepnet.cli.error_messages import show_errors
 from stepnet.cli.number_lists import parse_numbers
 
+MOST_LINES, MOST_NAMES = 100, 10  # of entries of the state in a figure, and in its legend
+
 if TYPE_CHECKING:
     from stepnet.solution import Solution
 
@@ -60,10 +62,12 @@ def solve(
 
 def _summarise(found: Solution) -> dict[str, Any]:
     """The end of a solution and its cost."""
-    cost = found.statistics
+    cost, end = found.statistics, np.ravel(found.y[-1])
+    if np.iscomplexobj(end):
+        end = np.stack((end.real, end.imag), axis=1)  # JSON has no complex numbers
     return {
         "scheme": found.scheme.name, "status": found.status.name.lower(), "t": float(found.t[-1]),
-        "y": np.ravel(found.y[-1]).tolist(), "accepted": cost.accepted, "rejected": cost.rejected,
+        "y": end.tolist(), "accepted": cost.accepted, "rejected": cost.rejected,
         "evaluations": cost.evaluations, "rung": str(cost.rung), "seconds": cost.run_time,
     }  # fmt: skip
 
@@ -96,8 +100,12 @@ def _draw(found: Solution, file: Path) -> None:
     with plots.style():
         figure = Figure(figsize=(6.0, 3.5), layout="constrained")
         axes = figure.subplots()
-        for i, entry in enumerate(found.y.reshape(len(found.t), -1).T):
-            axes.plot(found.t, entry, label=f"$y_{{{i}}}$")
-        axes.set(xlabel="$t$", title=found.scheme.name)
-        axes.legend(loc="best")
+        states = found.y.reshape(len(found.t), -1)
+        chosen = np.unique(np.linspace(0, states.shape[1] - 1, MOST_LINES).astype(int))
+        for i in chosen:
+            axes.plot(found.t, states[:, i].real, label=f"$y_{{{i}}}$")
+        part = "" if len(chosen) == states.shape[1] else f", {len(chosen)} of {states.shape[1]} entries"
+        axes.set(xlabel="$t$", title=found.scheme.name + part + (", real parts" if np.iscomplexobj(states) else ""))
+        if len(chosen) <= MOST_NAMES:
+            axes.legend(loc="best")
         figure.savefig(file)

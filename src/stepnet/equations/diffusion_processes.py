@@ -127,8 +127,8 @@ def _build_free_slopes(grid: Grid) -> tuple[StencilOperator, ...]:
 def fokker_planck(grid: Grid, u0: Any, t_span: tuple[float, float], sde: SDE, *, check_steps: bool = True) -> ODE:
     """The density of the paths of an SDE: p_t = -div(f p) + 1/2 sum_ij (D_ij p)_ij with D = g g'.
 
-    The sum of p over the cells is constant up to rounding.  Without coupling by the noise p stays positive for steps of
-    `euler` within its limit.
+    The sum of p over the cells is constant up to rounding, unless sides end paths.  Without coupling by the noise
+    p stays positive for steps of `euler` within its limit.
 
     Parameters
     ----------

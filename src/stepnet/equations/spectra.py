@@ -50,7 +50,13 @@ def find_upwind_spectrum(operator: Upwind, velocity: np.ndarray) -> np.ndarray:
 
 def add_sets(sets: list[np.ndarray]) -> np.ndarray:
     """All sums of one number of each set."""
-    return reduce(lambda a, b: np.add.outer(a, b).ravel(), (np.unique(np.round(s, 12)) for s in sets))
+    return reduce(lambda a, b: np.add.outer(a, b).ravel(), map(_merge, sets))
+
+
+def _merge(values: np.ndarray) -> np.ndarray:
+    """Different numbers, up to rounding."""
+    size = float(np.max(np.abs(values), initial=0.0)) or 1.0
+    return np.unique(np.round(values / size, 12)) * size
 
 
 def _cut_middle(matrix: np.ndarray) -> np.ndarray:

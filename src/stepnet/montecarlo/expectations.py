@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -160,7 +161,8 @@ def feynman_kac(
     with open_bar(progress) as show:
         how = Sampling(steps, workers, show)
         if start is not None:
-            sums: Sums = _begin_random_start(functional, start, how, sampling, control, control_mean)
+            require = partial(_require_starts, sde, domain, reflecting)
+            sums: Sums = _begin_random_start(functional, start, how, require, sampling, control, control_mean)
         elif sampling == "quasi":
             sums = _begin_quasi(functional, sde, points, how, replicates, control)
         else:
@@ -229,6 +231,14 @@ def build_functional(
     return PathFunctional(augmented, terminal, read, shape, *added, scheme, exits, value)
 
 
+def _require_starts(sde: SDE, domain: Any, reflecting: Any, points: np.ndarray) -> None:
+    """Refuse start points outside of the domain or the box."""
+    if domain is not None:
+        require_inside(domain, sde, points)
+    if reflecting is not None:
+        validate_box(reflecting, sde, points)
+
+
 @contextmanager
 def open_bar(is_wanted: bool) -> Any:
     """A function that shows the progress, in paths."""
@@ -271,13 +281,13 @@ def _pair(functional: PathFunctional, sampling: str) -> tuple[PathFunctional, ..
 
 
 def _begin_random_start(
-    functional: PathFunctional, start: RandomStart, how: Sampling, sampling: str, control: Any, mean: Any
+    functional: PathFunctional, start: RandomStart, how: Sampling, require: Any, sampling: str, control: Any, mean: Any
 ) -> StartSums:
     if control is not None or mean is not None:
         raise ValueError("`control` does not go with a `RandomStart`")
     if sampling == "quasi":
         raise ValueError("`sampling` = 'quasi' does not go with a `RandomStart`, whose points are stratified")
-    return StartSums(_pair(functional, sampling), start, how)
+    return StartSums(_pair(functional, sampling), start, how, require)
 
 
 def _begin_quasi(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.ensembles.ensemble_gradient import gradient_ensemble
-from stepnet.errors import Interrupted
+from stepnet.errors import Interrupted, NoDerivative
 from stepnet.montecarlo.estimate import Estimate
 from stepnet.montecarlo.expectations import COMPLETE, build_functional, open_bar, validate_points
 from stepnet.montecarlo.moments import UNIT, PathMoments, find_quantile
@@ -103,6 +103,8 @@ def feynman_kac_gradient(
     ------
     ValueError
         If a path does not reach the end.
+    NoDerivative
+        If a function cannot be differentiated.
     Interrupted
         After Ctrl-C; `.solution` is the estimate so far.
 
@@ -126,6 +128,11 @@ def feynman_kac_gradient(
         sums = DerivativeSums(functional, points, steps, workers)
         try:
             sums.extend(paths, show)
+        except NoDerivative as error:
+            raise NoDerivative(
+                "`terminal`, `potential`, `source` and the functions of `sde` must be differentiable: write them with "
+                "NumPy, without branches on the state and conversions to numbers"
+            ) from error
         except KeyboardInterrupt:
             if not sums.done:
                 raise

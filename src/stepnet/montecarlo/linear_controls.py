@@ -37,7 +37,7 @@ class BrownianEnd:
 
 
 @dataclass(frozen=True, eq=False)
-class Linearisation:
+class LinearisedEnd:
     """The end of the equation that is linearised about its path m without noise, minus m(T).
 
     It is sum_n Phi(T, t_n+1) g(t_n, m_n) dW_n with m and the propagator Phi by Euler's scheme; `weights` hold the
@@ -67,7 +67,7 @@ class Linearisation:
         return found
 
 
-def linearise(sde: SDE, points: np.ndarray, steps: int) -> Linearisation:
+def linearise(sde: SDE, points: np.ndarray, steps: int) -> LinearisedEnd:
     """The controls of a linearised equation for each start point."""
     require_result(sde.drift, "`control` = 'linearisation' needs")
     t0, t1 = sde.t_span
@@ -91,4 +91,4 @@ def linearise(sde: SDE, points: np.ndarray, steps: int) -> Linearisation:
             propagator = propagator @ (np.eye(n) + h * derivative.dense(t, y).reshape(n, n))
     if not np.isfinite(weights).all():
         raise ValueError("`control` = 'linearisation' needs a path without noise that stays finite, take more `steps`")
-    return Linearisation(sde, steps, weights.reshape(len(points), steps * m, n))
+    return LinearisedEnd(sde, steps, weights.reshape(len(points), steps * m, n))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from stepnet.montecarlo.linear_controls import BrownianEnd, Linearisation
+from stepnet.montecarlo.linear_controls import BrownianEnd, LinearisedEnd
 from stepnet.montecarlo.moments import UNIT, PathMoments, find_quantile
 from stepnet.montecarlo.path_functional import GROUP, MOST_NUMBERS, PathFunctional, SampledValues, sample
 from stepnet.montecarlo.quasi import SobolPaths
@@ -85,7 +85,7 @@ class PathSums:
     @property
     def is_linear(self) -> bool:
         """Whether the control is a function of W, not of the end state."""
-        return isinstance(self.control, (BrownianEnd, Linearisation))
+        return isinstance(self.control, (BrownianEnd, LinearisedEnd))
 
     @property
     def exploded(self) -> int:

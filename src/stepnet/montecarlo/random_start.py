@@ -66,12 +66,13 @@ class RandomStart:
 class StartSums:
     """Running sums over units of paths, whose means are independent.
 
-    `functionals` are one, or two with opposite noise.
+    `functionals` are one, or two with opposite noise; `require` refuses start points outside of the domain.
     """
 
     functionals: tuple[PathFunctional, ...]
     start: RandomStart
     how: Sampling
+    require: Callable[[np.ndarray], None]
     rung: str = ""
     reason: str = ""
     done: int = 0
@@ -106,6 +107,7 @@ class StartSums:
         functional, units = self.functional, range(self.done, self.done + count)
         sde, shape = functional.sde, functional.shape
         points = np.concatenate([self.start.draw(sde.seed, sde.path + unit, shape) for unit in units])
+        self.require(points)
         starts = functional.extend(points).reshape(-1, *sde.y0.shape)
         paths = sde.path + np.arange(units.start * UNIT, units.stop * UNIT)
         found = [

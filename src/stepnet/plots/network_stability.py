@@ -118,7 +118,7 @@ def layer_ranges(block: BlockCertificate, scheme: Any, axes: Axes | None = None)
     return axes
 
 
-@check(predict=function, x=array(None, 2), axes=OPTIONAL_AXES, resolution=whole(2, FINEST), margin=real("[0, inf)"))
+@check(predict=function, x=array(None, 2), resolution=whole(2, FINEST), margin=real("[0, inf)"))
 def probabilities(
     predict: Callable[..., Any], x: ArrayLike, labels: Any = None, axes: Any = None, *, of: int = 1,
     resolution: int = 150, margin: float = 0.1,
@@ -176,7 +176,7 @@ def probabilities(
     for place, (label, values, limits, colours) in zip(axes, shown, strict=False):
         mesh = place.pcolormesh(*lines, values, vmin=limits[0], vmax=limits[1], cmap=colours, rasterized=True)
         place.figure.colorbar(mesh, ax=place, label=label)
-        if limits[1] == 1.0:
+        if place is axes[0]:
             place.contour(*lines, values, levels=[0.5], colors="black", linewidths=0.8)
         if labels is not None:
             place.scatter(*x.T, s=5, lw=0.2, edgecolors="white", **choose_colours(labels, len(x), None))

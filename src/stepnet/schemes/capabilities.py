@@ -155,14 +155,14 @@ def takes_changed_states(scheme: Any) -> bool:
 
 
 def count_stages(scheme: Any) -> int:
-    """The number of evaluations of a right-hand side in a step, of each part for splitting schemes."""
+    """The number of stages of a step, without those that the step before gives; of each part for splitting schemes."""
     table = tableau_of(scheme)
     if table is not None:
         return len(table.b) - table.is_fsal
     if isinstance(scheme, Splitting):
         parts = [part for part, _ in scheme.sequence()]
         return max(parts.count(0), parts.count(1)) - scheme.is_fsal
-    return 1
+    return len(scheme.b) if isinstance(scheme, Rosenbrock) else 1
 
 
 def find_starter(scheme: Any) -> Any:

@@ -134,7 +134,7 @@ class StoreStates:
     Parameters
     ----------
     target : path or zarr.Group
-        The name of an .npz file, which is replaced; or an open group of zarr without these arrays.
+        The name of an .npz file, which each run replaces; or an open group of zarr without these arrays.
 
     Examples
     --------
@@ -160,7 +160,8 @@ class StoreStates:
     def take(self, t: float, y: np.ndarray) -> None:
         """Append a state."""
         if isinstance(self.target, Path):
-            self._file = self._file or zipfile.ZipFile(self.target, "w")
+            if self._file is None:
+                self._file, self.times = zipfile.ZipFile(self.target, "w"), []
             self._write(self._file, f"y_{len(self.times):06d}", y)
         else:
             self._append(t, y)

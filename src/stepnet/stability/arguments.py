@@ -34,6 +34,11 @@ def any_scheme(name: str, value: Any) -> Any:
     return catalogue.get(value)
 
 
+def choose_classes(outputs: np.ndarray) -> np.ndarray:
+    """The indices of the largest of several outputs (n, outputs); of a single one 1 where it is positive, else 0."""
+    return outputs.argmax(axis=1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).astype(int)
+
+
 def grid_axis(name: str, value: Any) -> np.ndarray:
     """Numbers (n,), increasing, of moderate size."""
     found = array(None)(name, value).astype(np.float64)

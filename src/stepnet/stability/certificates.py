@@ -127,7 +127,7 @@ def certificate(net: Net, x: ArrayLike | None = None, *, limit: float = 10.0, it
     Parameters
     ----------
     net : Net
-        Of layers with bounded Jacobians: any but attention.
+        Of layers with bounded Jacobians: any but attention; noise must not depend on the state.
     x : array_like, optional
         Inputs `(batch, ...)` at which amplification is measured too, by power iteration with tangents and pullbacks.
     limit : float, optional
@@ -142,7 +142,7 @@ def certificate(net: Net, x: ArrayLike | None = None, *, limit: float = 10.0, it
     Raises
     ------
     ValueError
-        If a layer has no bounded Jacobian, or states are too wide for dense matrices.
+        If a layer or the noise has no bounded Jacobian, or states are too wide for dense matrices.
 
     Examples
     --------

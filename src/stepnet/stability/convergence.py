@@ -24,8 +24,10 @@ from stepnet.validation import check, real, sequence, whole
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-REFERENCE: dict[str, Any] = {"rtol": 1e-13, "atol": 1e-14}  # of the reference solution by dop853
-PLATEAU = 30.0  # errors below this many roundings of the reference do not show an order
+TIGHT = 1e-13, 1e-12  # tolerances of two solutions by dop853, of which the first is the reference
+PLATEAU = 30.0  # errors below this many roundings do not show an order,
+UNSURE = 3.0  # nor do those below this many distances of the two solutions
+ROUNDING = PLATEAU * float(np.finfo(float).eps)
 STEPS = (20, 40, 80, 160, 320)
 TOLERANCES = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
 
@@ -42,6 +44,8 @@ class ConvergenceRow:
     steps : tuple of int
     errors : tuple of float
         The largest error of an entry of the state, relative to the largest entry.
+    floor : float, optional
+        Errors below it may be those of the reference or of rounding, and show no order.
 
     Examples
     --------
@@ -54,19 +58,19 @@ class ConvergenceRow:
     order: int
     steps: tuple[int, ...]
     errors: tuple[float, ...]
+    floor: float = ROUNDING
 
     @property
     def observed_orders(self) -> tuple[float, ...]:
-        """log(e_k / e_(k+1)) / log(h_k / h_(k+1)) between neighbours; NaN where rounding dominates."""
+        """log(e_k / e_(k+1)) / log(h_k / h_(k+1)) between neighbours; NaN below the floor."""
         h, e = np.log(self.steps), np.asarray(self.errors)
-        floor = PLATEAU * np.finfo(float).eps
         with np.errstate(divide="ignore", invalid="ignore"):
             found = -np.diff(np.log(e)) / np.diff(h)
-        return tuple(float(p) if e[k + 1] > floor else float("nan") for k, p in enumerate(found))
+        return tuple(float(p) if e[k + 1] > self.floor else float("nan") for k, p in enumerate(found))
 
     @property
     def observed_order(self) -> float:
-        """The last of the observed orders; NaN if rounding dominates everywhere."""
+        """The last of the observed orders; NaN if all errors are below the floor."""
         found = [p for p in self.observed_orders if np.isfinite(p)]
         return found[-1] if found else float("nan")
 
@@ -143,7 +147,7 @@ def convergence_study(
     steps : sequence of int, optional
         Increasing numbers of equal steps.
     exact : array_like, optional
-        The end state; by default it is computed by dop853 with tolerances of 1e-13.
+        The end state; by default it is computed by dop853 with tolerances of 1e-13; needed if a part is a `Flow`.
 
     Returns
     -------
@@ -158,11 +162,11 @@ def convergence_study(
     [2, 4]
     """
     schemes = _validate_schemes("schemes", schemes)
-    end = _find_end(problem, exact)
+    end, floor = _find_end(problem, exact)
     rows = []
     for scheme in schemes:
         errors = tuple(_measure_error(problem, scheme, end, steps=n) for n in steps)
-        rows.append(ConvergenceRow(scheme.name, scheme.order, tuple(steps), errors))
+        rows.append(ConvergenceRow(scheme.name, scheme.order, tuple(steps), errors, floor))
     return ConvergenceStudy(abs(problem.t_span[1] - problem.t_span[0]), tuple(rows))
 
 
@@ -250,7 +254,7 @@ def work_precision(
     steps : sequence of int, optional
         Numbers of equal steps of schemes without an error estimate.
     exact : array_like, optional
-        The end state; by default it is computed by dop853 with tolerances of 1e-13.
+        The end state; by default it is computed by dop853 with tolerances of 1e-13; needed if a part is a `Flow`.
     repeats : int, optional
         Solves of which the shortest time counts.
 
@@ -267,7 +271,7 @@ def work_precision(
     [True, True]
     """
     schemes = _validate_schemes("schemes", schemes)
-    end = _find_end(problem, exact)
+    end, _ = _find_end(problem, exact)
     rows = []
     for scheme in schemes:
         settings = tolerances if is_adaptive(scheme) else steps
@@ -307,13 +311,15 @@ def _compare(solution: Any, end: np.ndarray) -> float:
     return float(error / (np.abs(end).max() or 1.0))
 
 
-def _find_end(problem: Problem, exact: ArrayLike | None) -> np.ndarray:
-    """The exact end state, or that of an accurate run."""
+def _find_end(problem: Problem, exact: ArrayLike | None) -> tuple[np.ndarray, float]:
+    """The exact end state, or that of an accurate run, and the relative error below which it proves nothing."""
     if exact is not None:
-        return choose_state("exact", exact, problem.initial)
+        return choose_state("exact", exact, problem.initial), ROUNDING
     is_partitioned = isinstance(problem, (Partitioned, SecondOrder))
     plain = problem if is_partitioned else as_first_order(problem)
-    return np.asarray(solve(plain, "dop853", save_every=0, **REFERENCE).y[-1], np.float64).ravel()
+    runs = [solve(plain, "dop853", save_every=0, rtol=tolerance, atol=0.1 * tolerance) for tolerance in TIGHT]
+    end, other = (np.asarray(run.y[-1]).ravel() for run in runs)
+    return end, max(ROUNDING, UNSURE * float(np.abs(end - other).max() / (np.abs(end).max() or 1.0)))
 
 
 def _write_csv(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:

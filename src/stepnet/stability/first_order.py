@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.gradients.derivatives import jacobian
-from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
+from stepnet.problem import ODE, Flow, Partitioned, Problem, SecondOrder, Split
 from stepnet.validation import array, instance
 
 DETERMINISTIC = instance(ODE, Partitioned, SecondOrder, Split)
@@ -18,6 +18,8 @@ def as_first_order(problem: Problem) -> ODE:
     """The same equations as an ODE with a flat state, (q, p) or (q, v) if the state is partitioned."""
     if isinstance(problem, ODE):
         return problem
+    if isinstance(problem, Split) and any(isinstance(part, Flow) for part in problem.parts):
+        raise TypeError("`problem` must have right-hand sides; its `parts` hold a `Flow`, which has none")
     slopes, n, shape = _choose_slopes(problem), problem.initial.size, np.shape(problem.initial)
     if not isinstance(problem, Split):
         n, shape = n // 2, np.shape(problem.q0)  # type: ignore[union-attr]
@@ -45,6 +47,8 @@ class FirstOrderField:
     """The right-hand side and the Jacobian of a problem at flat states."""
 
     def __init__(self, problem: Problem):
+        if np.iscomplexobj(problem.initial):
+            raise TypeError("`problem` must have a real state, found complex numbers; pose it for their two parts")
         self.problem = as_first_order(problem)
         self.size = self.problem.initial.size
 
@@ -75,8 +79,14 @@ class FirstOrderField:
 
 
 def choose_state(name: str, value: Any, default: np.ndarray) -> np.ndarray:
-    """A flat state of finite numbers, as long as the default."""
-    found = (default if value is None else array()(name, value)).astype(np.float64).ravel()
+    """A flat state of finite numbers, as long as the default, and complex only if that is."""
+    if value is None:
+        given = default
+    elif np.iscomplexobj(default):
+        given = array()(name, np.real(value)) + 1j * array()(name, np.imag(value))
+    else:
+        given = array()(name, value)
+    found = given.astype(np.result_type(default, np.float64)).ravel()
     if found.size != default.size or not np.isfinite(found).all():
         raise ValueError(f"`{name}` must be {default.size} finite numbers, found {found!r:.60}")
     return found

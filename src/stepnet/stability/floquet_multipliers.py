@@ -15,6 +15,7 @@ from stepnet.stability.first_order import DETERMINISTIC, FirstOrderField
 from stepnet.validation import check, real
 
 SLACK = 1e-6  # of multipliers on the unit circle
+SAMPLES = 5  # times at which the equation is looked at
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -30,6 +31,9 @@ class FloquetMultipliers:
         Its eigenvalues, by decreasing modulus.
     return_error : float
         |y(T) - y(0)| relative to the size of the solution.
+    has_free_phase : bool
+        Whether the equation does not depend on time and the solution moves: then every shift in time is a solution, and
+        one multiplier is 1 up to numerical errors.
 
     Examples
     --------
@@ -43,6 +47,7 @@ class FloquetMultipliers:
     monodromy: np.ndarray
     multipliers: np.ndarray
     return_error: float
+    has_free_phase: bool = False
 
     def __repr__(self) -> str:
         return show_fields(self)
@@ -55,8 +60,11 @@ class FloquetMultipliers:
 
     @property
     def is_stable(self) -> bool:
-        """Whether no multiplier is outside of the unit circle, up to 1e-6."""
-        return bool((np.abs(self.multipliers) <= 1 + SLACK).all())
+        """Whether no multiplier is outside of the unit circle, up to 1e-6; that of a free phase does not count."""
+        counted = self.multipliers
+        if self.has_free_phase:
+            counted = np.delete(counted, np.argmin(np.abs(counted - 1)))
+        return bool((np.abs(counted) <= 1 + SLACK).all())
 
 
 @check(problem=DETERMINISTIC, tolerance=real("(0, inf)"))
@@ -104,17 +112,24 @@ def floquet(
             f"`problem` must have a time span of one period, after which the state is back; after {period:g} it is "
             f"off by {missed:.1e} of its size"
         )
-    _require_periodic_equation(problem, states[0], tolerance)
+    matrices = _sample_jacobians(problem, states[0])
+    _require_periodic_equation(problem, matrices, tolerance)
+    has_free_phase = bool((matrices == matrices[0]).all() and np.abs(states - states[0]).max() > tolerance * size)
     monodromy = jacobian(problem, scheme, steps=steps, **options).y0
     found = np.linalg.eigvals(monodromy)
-    return FloquetMultipliers(period, monodromy, found[np.argsort(-np.abs(found), kind="stable")], missed)
+    ordered = found[np.argsort(-np.abs(found), kind="stable")]
+    return FloquetMultipliers(period, monodromy, ordered, missed, has_free_phase)
 
 
-def _require_periodic_equation(problem: Problem, y: np.ndarray, tolerance: float) -> None:
-    """The Jacobian must be the same at both ends."""
+def _sample_jacobians(problem: Problem, y: np.ndarray) -> np.ndarray:
+    """The Jacobian at one state, for times from the beginning to the end."""
     field = FirstOrderField(problem)
-    first, last = (field.jacobian(t, y) for t in problem.t_span)
-    off = float(np.abs(last - first).max() / max(np.abs(first).max(), np.finfo(float).tiny))
+    return np.array([field.jacobian(t, y) for t in np.linspace(*problem.t_span, SAMPLES)])
+
+
+def _require_periodic_equation(problem: Problem, matrices: np.ndarray, tolerance: float) -> None:
+    """The Jacobian must be the same at both ends."""
+    off = float(np.abs(matrices[-1] - matrices[0]).max() / max(np.abs(matrices).max(), np.finfo(float).tiny))
     if not off <= tolerance:
         raise ValueError(
             f"`problem` must have a time span of one period of its equation; the Jacobian at {problem.t_span[1]:g} "

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stepnet.fields import reference
-from stepnet.fields.connectivity import Attention, Normalisation
+from stepnet.fields.connectivity import Attention, Fixed, Normalisation
 from stepnet.fields.formula import Chain, Layer
 from stepnet.nets.design import NO_SKIP, Block
 from stepnet.schemes.step_program import Slope, StepProgram, Sum, Term, build_held_program
@@ -118,12 +118,24 @@ class BlockBounds(NamedTuple):
     lower: float
 
 
+def _require_additive_noise(block: Block) -> None:
+    """Noise that depends on the state amplifies perturbations by normal random numbers, which have no bound."""
+    noise = block.field.diffusion
+    layers = () if noise is None or noise.chain is None or noise.scale == 0.0 else noise.chain.layers
+    if any(not isinstance(layer.connectivity, Fixed) or layer.connectivity.operator.nnz for layer in layers):
+        raise ValueError(
+            "`net` must have noise that does not depend on the state, as Jacobians have no bound otherwise; found a "
+            f"diffusion {noise.name!r}"  # type: ignore[union-attr]
+        )
+
+
 def bound_block(block: Block, weights: Mapping[str, np.ndarray], h: float) -> BlockBounds:
     """Enclose the Jacobians of the steps of a block, with the step size h, and of the whole block.
 
     The bound of the block is the smaller of the product of its steps' and of the ball carried through all of them;
     `lower` is a lower bound of its smallest singular value.
     """
+    _require_additive_noise(block)
     program = find_program(block)
     parts_at = _tabulate_layers(block, weights)
     n, is_first = block.field.width, block.field.kind == "first"

@@ -106,6 +106,9 @@ def spectra(
     >>> found.z.round(3).tolist(), bool(found.is_stable.all())
     ([[0.3j, -0.3j]], True)
     """
+    for name in ("save_at", "save_every"):
+        if name in options:
+            raise TypeError(f"`{name}` would hide the sizes of steps; choose how many are looked at by `samples`")
     solution, field = solve(problem, scheme, steps=steps, **options), FirstOrderField(problem)
     if is_stochastic(solution.scheme):
         raise TypeError("`scheme` must be one for ordinary equations")

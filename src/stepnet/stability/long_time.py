@@ -14,7 +14,7 @@ from stepnet.records import show_fields
 from stepnet.solution import Solution
 from stepnet.solving.integrate import solve
 from stepnet.stability.first_order import DETERMINISTIC
-from stepnet.validation import array, check, function, instance, whole
+from stepnet.validation import array, check, function, instance, optional, whole
 
 DEFINITE = 3.0  # standard deviations of the trend beyond which an invariant is said to drift
 
@@ -63,7 +63,7 @@ class InvariantDrift:
         return bool(abs(self.rate * span[-1]) > DEFINITE * around.std())
 
 
-@check(problem=DETERMINISTIC, samples=whole(3, 10**6))
+@check(problem=DETERMINISTIC, steps=optional(whole(1)), samples=whole(3, 10**6))
 def drift(
     problem: Problem, scheme: Any, invariants: Mapping[str, Callable[[Solution], Any]] | Callable[[Solution], Any], *,
     steps: int | None = None, samples: int = 1000, **options: Any,
@@ -81,7 +81,7 @@ def drift(
     samples : int, optional
         States that are saved, about.
     **options
-        Options of `solve`.
+        Options of `solve`, but for save times.
 
     Returns
     -------
@@ -96,6 +96,9 @@ def drift(
     [False, True]
     """
     named = dict(invariants) if isinstance(invariants, Mapping) else {"invariant": invariants}
+    for name in ("save_at", "save_every"):
+        if name in options:
+            raise TypeError(f"`{name}` is chosen by `drift`; choose how many states are saved by `samples`")
     every = 1 if steps is None else max(1, steps // samples)
     solution = solve(problem, scheme, steps=steps, save_every=every, **options)
     found = []
@@ -105,6 +108,8 @@ def drift(
             raise ValueError(
                 f"`invariants` must give one number for each of {len(solution.t)} times, found {values.shape} of {name}"
             )
+        if not np.isfinite(values).all():
+            raise ValueError(f"`invariants` must give finite numbers, found NaN or infinity of {name}")
         scale = abs(values[0]) or 1.0
         found.append(InvariantDrift(name, np.abs(solution.t - solution.t[0]), (values - values[0]) / scale))
     return tuple(found)

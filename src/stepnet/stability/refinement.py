@@ -12,6 +12,7 @@ from stepnet.nets.design import Block, Design
 from stepnet.nets.net import Net
 from stepnet.records import show_fields
 from stepnet.schemes import catalogue
+from stepnet.stability.arguments import choose_classes
 from stepnet.validation import check, instance, real
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def depth_refinement(
     x : array_like
         Inputs.
     labels : array_like of int, optional
-        Classes, the indices of the largest outputs.
+        Classes, the indices of the largest outputs; of a single output 1 where it is positive.
     tolerance : float, optional
         The relative change up to which the net counts as an ODE.
 
@@ -123,7 +124,7 @@ def depth_refinement(
     change, second = (_size(outputs[k + 1] - outputs[k]) / spread for k in (0, 1))
     other = _size(outputs[3] - outputs[0]) / spread
     accuracies = (float("nan"),) * 3 if labels is None else tuple(
-        float(np.mean(each.argmax(axis=1) == np.asarray(labels))) for each in (outputs[0], outputs[1], outputs[3])
+        float(np.mean(choose_classes(each) == np.asarray(labels))) for each in (outputs[0], outputs[1], outputs[3])
     )  # fmt: skip
     largest = max(change, other)
     is_ode = bool(largest <= tolerance)

@@ -13,6 +13,7 @@ from stepnet.nets import losses
 from stepnet.nets.net import Net
 from stepnet.nets.sample_noise import SampleNoise, repeat_noise
 from stepnet.records import show_fields
+from stepnet.stability.arguments import choose_classes
 from stepnet.validation import array, check, function, one_of, optional, sequence, whole
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def robustness(
         A net; a fitted estimator with `predict`; or a function from inputs to outputs (n, classes) or labels (n,).
     x : array_like (n, ...)
     labels : array_like (n,)
-        Classes; for a net or outputs their indices.
+        Classes; for a net or outputs their indices, of a single output 1 where it is positive.
     radii : array_like
         Sizes of perturbations.
     attacks : sequence of {"gaussian", "fgsm", "pgd"}, optional
@@ -160,13 +161,13 @@ def _open_model(model: Any, gradient: Gradient | None, paths: int) -> tuple[Call
 
     def classify(x: np.ndarray) -> np.ndarray:
         found = np.asarray(model(x))
-        return found.argmax(axis=1) if found.ndim == 2 else found
+        return choose_classes(found) if found.ndim == 2 else found
 
     return classify, gradient
 
 
 def _classify(net: Net, paths: int, x: np.ndarray) -> np.ndarray:
-    return _average(net, paths, x).argmax(axis=1)
+    return choose_classes(_average(net, paths, x))
 
 
 def _average(net: Net, paths: int, x: np.ndarray) -> np.ndarray:
@@ -180,12 +181,10 @@ def _average(net: Net, paths: int, x: np.ndarray) -> np.ndarray:
 
 def _differentiate(net: Net, paths: int, estimator: Any, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """dL/dx of the cross-entropy, or of the loss of an estimator, whose inputs are scaled."""
-    loss, factor, inputs = losses.get("cross_entropy"), 1.0, x
+    loss, factor, inputs = losses.get("binary_cross_entropy" if net.design.n_out == 1 else "cross_entropy"), 1.0, x
     if estimator is not None:
         labels = np.searchsorted(estimator.classes_, labels)
         factor, inputs = estimator.factor_, (x - estimator.shift_) * estimator.factor_
-        if net.design.n_out == 1:
-            loss = losses.get("logistic")
     count, noise = (paths, {"noise": repeat_noise(SampleNoise(), len(x), paths)}) if net.has_noise else (1, {})
     repeated = np.tile(inputs, (count, *[1] * (x.ndim - 1)))
     targets = np.tile(labels, count)

@@ -84,7 +84,7 @@ def negative_elbo(ys: Tensor, data: Tensor, log_ratio: Tensor, scale: float = 1.
     Raises
     ------
     ValueError
-        If `ys` and `data` have different shapes.
+        If `ys` and `data` have different shapes, or `log_ratio` another batch.
 
     Examples
     --------
@@ -96,6 +96,11 @@ def negative_elbo(ys: Tensor, data: Tensor, log_ratio: Tensor, scale: float = 1.
     if ys.shape != data.shape or ys.ndim != 3:
         raise ValueError(
             f"`ys` and `data` must have one shape (times, batch, n), found {tuple(ys.shape)} and {tuple(data.shape)}"
+        )
+    if log_ratio.ndim != 2 or log_ratio.shape[1] != ys.shape[1]:
+        raise ValueError(
+            f"`log_ratio` must have the shape (times - 1, batch) with a batch of {ys.shape[1]}, found "
+            f"{tuple(log_ratio.shape)}"
         )
     likelihood = torch.distributions.Normal(ys, scale).log_prob(data).sum((0, 2)).mean()
     return weight * log_ratio.sum(0).mean() - likelihood

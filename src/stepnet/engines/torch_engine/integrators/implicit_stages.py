@@ -177,7 +177,7 @@ class StepSystems:
         fun, h, s = self.functions[operation.part], _detach(self.h), len(operation.c)
         first = self._find_point(operation.part, 0, times[0], start)
         matrix, K = self._find_matrix(operation.A, [first] * s, base), base.new_zeros(s, *base.shape)
-        progress = Progress(base, s, self.layout, self.settings)
+        progress = NewtonProgress(base, s, self.layout, self.settings)
         for _ in range(MOST_ITERATIONS):
             stages = _list_stages(base, h, A, K)
             image = torch.stack([fun(t, y) for t, y in zip(times, stages, strict=True)])
@@ -196,13 +196,13 @@ class StepSystems:
 
     def _iterate_damped(
         self, operation: Solve, times: Sequence[Tensor], base: Tensor, A: Tensor
-    ) -> tuple[Tensor, Progress]:
+    ) -> tuple[Tensor, NewtonProgress]:
         """Newton's method with new Jacobians and shortened changes, for steps that must not be rejected.
 
         A change is short enough if the next one, with the same matrix, is smaller (Deuflhard's natural monotonicity).
         """
         fun, h, s = self.functions[operation.part], _detach(self.h), len(operation.c)
-        progress, K = Progress(base, s, self.layout, self.settings), base.new_zeros(s, *base.shape)
+        progress, K = NewtonProgress(base, s, self.layout, self.settings), base.new_zeros(s, *base.shape)
         share = torch.ones_like(progress.reach)
         for _ in range(MOST_DAMPED):
             stages = _list_stages(base, h, A, K)
@@ -226,7 +226,7 @@ class StepSystems:
         return K, progress
 
 
-class Progress:
+class NewtonProgress:
     """The convergence of Newton's iteration, sample by sample."""
 
     def __init__(self, base: Tensor, n_stages: int, layout: SampleLayout | None, settings: NewtonSettings):
