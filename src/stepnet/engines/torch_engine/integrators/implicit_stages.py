@@ -63,6 +63,7 @@ class StepSystems:
         self.functions, self.h, self.settings = functions, h, settings
         self.points: dict[tuple[int, int], Linearisation] = {}
         self.rates: dict[int, Tensor | None] = {}
+        self.have_weights: dict[int, bool] = {}
         self.matrices: dict[Any, StageMatrix] = {}
         self.stages: dict[Any, Tensor] = {}
         self.layout: SampleLayout | None = None
@@ -94,6 +95,8 @@ class StepSystems:
             if rate is not None:
                 rhs = rhs + operation.delta * _detach(self.h) * rate
             x = matrix.solve(rhs[None])[0]
+        if not self._has_graph(operation, time, row, base):
+            return x
         gamma, delta, h = operation.gamma, operation.delta, self.h
 
         def psi(x: Tensor) -> Tensor:
@@ -105,6 +108,16 @@ class StepSystems:
             return (row + h * push_forward(fun(t, y), inputs, directions, create_graph=True))[None]
 
         return attach(x[None], psi, matrix.solve_transposed)[0]
+
+    def _has_graph(self, operation: LinearSolve, time: Tensor, row: Tensor, base: Tensor) -> bool:
+        """Whether a stage depends on something with a gradient; weights of a part are found by evaluating it once."""
+        if not torch.is_grad_enabled():
+            return False
+        if any(isinstance(each, Tensor) and each.requires_grad for each in (self.h, time, row, base)):
+            return True
+        if operation.part not in self.have_weights:
+            self.have_weights[operation.part] = self.functions[operation.part](time, base).requires_grad
+        return self.have_weights[operation.part]
 
     def _find_point(self, part: int, row: int, time: Tensor, y: Tensor) -> Linearisation:
         """The derivative of a part at a row, evaluated once in a step."""
