@@ -240,3 +240,19 @@ def test_order_reduction_on_prothero_robinson_is_that_of_the_stage_order():
 
     assert order("sdirk4") < 3.0
     assert order("gauss4") < 3.0
+
+
+def follow_cosine(t, y):
+    if not 0.0 <= t <= 1e-6:
+        raise ValueError(f"evaluated at t = {t}")
+    return [-5e7 * (float(str(float(y[0]))) - np.cos(1e6 * t))]  # a string: neither traced nor compiled
+
+
+@pytest.mark.parametrize("scheme", ["implicit_euler", "radau5", "rodas4", "rodas5p"])
+@pytest.mark.parametrize("jac", [None, [[-5e7]]], ids=["differences", "given"])
+def test_differences_in_time_stay_inside_the_interval_and_follow_its_length(scheme, jac):
+    inside = sn.ODE(follow_cosine, [0.0], (0.0, 1e-6), jac=jac)
+    traced = sn.ODE(lambda t, y: [-5e7 * (y[0] - np.cos(1e6 * t))], [0.0], (0.0, 1e-6))
+    found, expected = (sn.solve(each, scheme, steps=40, save_every=0) for each in (inside, traced))
+    assert found.statistics.rung == "python"
+    np.testing.assert_allclose(found.y, expected.y, rtol=ROUNDING)

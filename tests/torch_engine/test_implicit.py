@@ -232,6 +232,16 @@ def test_gradients_of_implicit_layers_are_exact():
     assert torch.autograd.gradcheck(call, (x, *tensors))
 
 
+@pytest.mark.parametrize("scheme", ["rodas4", "radau5"])
+def test_steps_record_a_graph_only_for_what_has_a_gradient(scheme):
+    weight = torch.tensor(2.0, dtype=torch.float64)
+    solve = lambda w: snt.odeint(
+        lambda t, y: torch.cos(t) - w * y, STATE, FIRST_TIMES, method=scheme, options={"step_size": 0.25}
+    )
+    assert not solve(weight).requires_grad
+    assert solve(weight.clone().requires_grad_()).requires_grad
+
+
 def test_compiled_nets_refuse_implicit_layers():
     net = sn.nets.Net(sn.nets.Design((sn.nets.Block(sn.fields.residual(sn.fields.dense(3)), "implicit_euler", 2),)))
     with pytest.raises(TypeError, match="a net with an implicit scheme runs on tensors"):

@@ -109,6 +109,15 @@ def test_solves_recognise_linear_equations(order, rng):
     assert isinstance(build_full_field(se.heat(grid, problem.y0, (0.0, 1.0), order=order)).keep_alive, StencilCode)
 
 
+@pytest.mark.parametrize("shape", [(5,), (9, 7)])
+def test_short_states_in_single_precision_run_by_kernels(shape, rng):
+    grid = so.Grid(shape, 0.0, 1.0, boundary="neumann")
+    u = rng.normal(size=shape)
+    found, expected = (sn.solve(se.heat(grid, each, (0.0, 1e-3)), "rk4", steps=10) for each in (u.astype("f4"), u))
+    assert (found.statistics.rung, found.y.dtype) == ("traced", np.float32)
+    np.testing.assert_allclose(found.y, expected.y, rtol=0, atol=ROUNDING[np.float32] * np.abs(u).max())
+
+
 @pytest.mark.parametrize("scheme", ["euler", "midpoint", "rk4", "ssprk3"])
 def test_whole_steps_equal_single_ones_and_do_not_depend_on_saving(scheme, rng):
     grid = so.Grid((22, 31), 0.0, 1.0, boundary=[SIDES["dirichlet"], "periodic"])

@@ -28,7 +28,10 @@ from stepnet.problem import ODE, Problem
 
 LONGEST = 6000  # nodes of straight-line code for all entries; beyond, products with a few columns compile faster
 STATE_STEP, TIME_STEP = 2.0**-26, 2.0**-17  # eps^(1/2) for forward differences, eps^(1/3) for central ones
+LEAST_TIME_STEP = 2.0**-48  # relative to t: a few times its resolution
 SMALL, LEAST = 1e-3, 1e-12  # an entry near zero is moved by a fraction of the largest one
+
+NO_TIMES = (0.0, -1.0)  # an empty interval
 
 _kept: WeakKeyDictionary = WeakKeyDictionary()
 
@@ -49,12 +52,16 @@ class JacobianField(NamedTuple):
     keep_alive: object = None
 
 
-def build_jacobian_field(problem: Problem, field: CompiledRHS) -> JacobianField:
-    """The Jacobian of the whole right-hand side `field` of a problem, by the first way that works."""
+def build_jacobian_field(problem: Problem, field: CompiledRHS, needs_time: bool = True) -> JacobianField:
+    """The Jacobian of the whole right-hand side `field` of a problem, by the first way that works.
+
+    Without `needs_time` there are no differences in time: df/dt may be zero instead.
+    """
     n, code = problem.initial.size, field.keep_alive
+    times = (min(problem.t_span), max(problem.t_span)) if needs_time else NO_TIMES
     is_given = isinstance(problem, ODE) and (problem.jac is not None or problem.jvp is not None)
     if is_given:
-        return _wrap_user_jacobian(problem, field)  # type: ignore[arg-type]
+        return _wrap_user_jacobian(problem, field, times)  # type: ignore[arg-type]
     traced = getattr(code, "trace", None)
     if traced is not None:
         try:
@@ -67,9 +74,9 @@ def build_jacobian_field(problem: Problem, field: CompiledRHS) -> JacobianField:
         except Exception:  # it cannot be differentiated, so that differences remain
             jacobian = None
         if jacobian is not None and jacobian.pushforward.width:
-            return _use_products(jacobian, field, n)
+            return _use_products(jacobian, field, n, times)
     given = getattr(problem, "jac_sparsity", None)
-    return _use_differences(field, n, given)
+    return _use_differences(field, n, given, times)
 
 
 def _use_trace(code: MachineCode, traced: Trace, field: CompiledRHS) -> JacobianField:
@@ -104,7 +111,7 @@ def _trace_entries(traced: Trace) -> tuple[Trace, np.ndarray, np.ndarray]:
     return Trace(graph, outputs, n, traced.n_parameters), np.array(rows, np.int64), np.array(columns, np.int64)
 
 
-def _wrap_user_jacobian(problem: ODE, field: CompiledRHS) -> JacobianField:
+def _wrap_user_jacobian(problem: ODE, field: CompiledRHS, times) -> JacobianField:
     """The user's matrix in Python; df/dt by differences."""
     jacobian, n = build_jacobian(problem), problem.initial.size
     pattern = jacobian.sparsity.tocoo()
@@ -123,29 +130,40 @@ def _wrap_user_jacobian(problem: ODE, field: CompiledRHS) -> JacobianField:
                     if (i, j) not in place:
                         raise ValueError(f"`jac_sparsity` leaves out entries of the Jacobian in row {i}")
                     values[place[i, j]] = entry
-        values[len(rows) :] = _differentiate_time(field, t, y)
+        values[len(rows) :] = _differentiate_time(field, t, y, times)
 
     callback = Callback(evaluate, (n,), (len(rows) + n,), np.dtype(float))
     places = rows, columns, _find_bandwidth(rows, columns)
     return JacobianField(callback.address, field.p, *places, "user", (callback,), callback)
 
 
-def _differentiate_time(field: CompiledRHS, t: float, y: np.ndarray) -> np.ndarray:
-    step = np.finfo(float).eps ** (1 / 3) * max(1.0, abs(t))
-    return (field(t + step, y) - field(t - step, y)) / (2 * step)
+def _differentiate_time(field: CompiledRHS, t: float, y: np.ndarray, times) -> np.ndarray:
+    earlier, later = _choose_times.py_func(t, *times)
+    return (field(later, y) - field(earlier, y)) / (later - earlier) if later > earlier else np.zeros(y.size)
 
 
-def _use_products(jacobian, field: CompiledRHS, n: int) -> JacobianField:
+@njit(inline="always")
+def _choose_times(t, first, last):
+    """Times around t for central differences, or t and one beside it at an end of the interval of integration."""
+    length, least = min(max(1.0, abs(t)), last - first), LEAST_TIME_STEP * abs(t)
+    step = max(TIME_STEP * length, least)
+    if t - step >= first and t + step <= last:
+        return t - step, t + step
+    step = max(STATE_STEP * length, least)
+    return max(first, t - step), min(last, t + step)
+
+
+def _use_products(jacobian, field: CompiledRHS, n: int, times) -> JacobianField:
     """One product for each colour of columns, by the C function of the pushforward."""
     pattern, push = jacobian.sparsity.tocoo(), jacobian.pushforward
     rows, columns = pattern.row.astype(np.int64), pattern.col.astype(np.int64)
-    block = _pack_products(push.address, push.width, field, jacobian.pattern.colours, rows, columns)
+    block = _pack_products(push.address, push.width, field, jacobian.pattern.colours, rows, columns, times)
     address = _find_entries_by_products.address(np.dtype(float))
     places = rows, columns, _find_bandwidth(rows, columns)
     return JacobianField(address, block, *places, push.rung, keep_alive=(push, field, block))
 
 
-def _use_differences(field: CompiledRHS, n: int, given) -> JacobianField:
+def _use_differences(field: CompiledRHS, n: int, given, times) -> JacobianField:
     """Forward differences, one evaluation for each colour of columns; all columns without a sparsity pattern."""
     if given is None:
         rows, columns = (each.ravel().astype(np.int64) for each in np.indices((n, n)))
@@ -158,19 +176,19 @@ def _use_differences(field: CompiledRHS, n: int, given) -> JacobianField:
         pattern = coo_array(csr_array(given) != 0)
         rows, columns = pattern.row.astype(np.int64), pattern.col.astype(np.int64)
         colours, _ = colour_columns(csr_array(pattern))
-    block = _pack_products(field.address, 0, field, colours, rows, columns)
+    block = _pack_products(field.address, 0, field, colours, rows, columns, times)
     address = _find_entries_by_differences.address(np.dtype(float))
     places = rows, columns, _find_bandwidth(rows, columns)
     return JacobianField(address, block, *places, "differences", keep_alive=(field, block))
 
 
-def _pack_products(address: int, width: int, field: CompiledRHS, colours, rows, columns) -> np.ndarray:
-    """Header, colours of the columns, rows and columns of the entries, workspace, and the parameters of the field."""
+def _pack_products(address: int, width: int, field: CompiledRHS, colours, rows, columns, times) -> np.ndarray:
+    """Header, colours of the columns, rows and columns of the entries, times, workspace, parameters of the field."""
     n, n_entries, n_parameters = len(colours), len(rows), field.p.size
     n_colours = int(np.max(colours, initial=-1)) + 1
     header = [address, width, n_colours, n_entries, n, n_parameters, field.address]
     whole = np.concatenate((header, colours, rows, columns)).astype(np.int64)
-    return np.concatenate((whole.view(np.float64), np.zeros(2 * n * max(1, width) + n_parameters), field.p))
+    return np.concatenate((whole.view(np.float64), times, np.zeros(2 * n * max(1, width) + n_parameters), field.p))
 
 
 class ProductBlock(NamedTuple):
@@ -183,6 +201,7 @@ class ProductBlock(NamedTuple):
     colours: np.ndarray
     rows: np.ndarray
     columns: np.ndarray
+    times: np.ndarray
     seeds: np.ndarray
     out: np.ndarray
     still: np.ndarray
@@ -194,24 +213,28 @@ def _unpack(p_):
     head = carray(p_, (7,)).view(np.int64)
     width, n_entries, n, n_parameters = max(1, head[1]), head[3], head[4], head[5]
     start = 7 + n + 2 * n_entries
-    block = carray(p_, (start + 2 * n * width + 2 * n_parameters,))
-    table, work = block[7:start].view(np.int64), block[start:]
+    block = carray(p_, (start + 2 + 2 * n * width + 2 * n_parameters,))
+    table, times, work = block[7:start].view(np.int64), block[start : start + 2], block[start + 2 :]
     seeds, out = work[: n * width], work[n * width : 2 * n * width]
     still, p = work[2 * n * width : 2 * n * width + n_parameters], work[2 * n * width + n_parameters :]
     rows, columns = table[n : n + n_entries], table[n + n_entries :]
-    return ProductBlock(head[0], width, head[2], head[6], table[:n], rows, columns, seeds, out, still, p)
+    return ProductBlock(head[0], width, head[2], head[6], table[:n], rows, columns, times, seeds, out, still, p)
 
 
 @njit(inline="always")
 def _differentiate_by_time(block, t, y, base, n):
-    """df/dt by central differences."""
-    step = TIME_STEP * max(1.0, abs(t))
+    """df/dt by differences inside the interval of integration."""
+    earlier, later = _choose_times(t, block.times[0], block.times[1])
+    if not later > earlier:
+        for k in range(n):
+            base[k] = 0.0
+        return 0
     p = block.p.ctypes.data
-    status = call_rhs_at(block.field, t + step, y, block.seeds.ctypes.data, p, n)
+    status = call_rhs_at(block.field, later, y, block.seeds.ctypes.data, p, n)
     if status == 0:
-        status = call_rhs_at(block.field, t - step, y, block.out.ctypes.data, p, n)
+        status = call_rhs_at(block.field, earlier, y, block.out.ctypes.data, p, n)
     for k in range(n):
-        base[k] = (block.seeds[k] - block.out[k]) / (2.0 * step)
+        base[k] = (block.seeds[k] - block.out[k]) / (later - earlier)
     return status
 
 

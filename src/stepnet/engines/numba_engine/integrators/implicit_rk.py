@@ -281,7 +281,7 @@ def prepare(problem: Problem, scheme: ImplicitRK, plan: Plan) -> Job:
 def prepare_with_tables(problem: Problem, scheme, plan: Plan, tables: StageTables, explicit: Butcher) -> Job:
     """The same for any stages; `explicit` is a tableau by which a failure is diagnosed."""
     initial, (field, watched, moved) = problem.initial, build_fields(problem, plan)
-    jacobian = build_jacobian_field(problem, field)
+    jacobian = build_jacobian_field(problem, field, needs_time=len(tables.time_weights) > 0)
     n, s = initial.size, len(scheme.b)
     storage = find_storage(jacobian, n)
     first_row = SLOPES + 3 * s + 2

@@ -232,9 +232,12 @@ def _trace_code(trial: TrialCall):
 
 
 def _find_stencil_code(form: CallForm, block: ArgumentBlock):
-    """Machine code of a long linear equation on a grid, which knows its stencils and so needs no symbols."""
+    """Machine code of a linear equation on a grid, which knows its stencils and so needs no symbols.
+
+    Traces of short states are faster, but of float64 only.
+    """
     describe = getattr(form.function, "find_linear_form", None)
-    if describe is None or form.n_in <= MOST_UNKNOWNS:
+    if describe is None or (form.n_in <= MOST_UNKNOWNS and form.dtype == np.float64):
         return None
     from stepnet.engines.numba_engine.stencils.stencil_code import build_stencil_code  # only equations need it
 
