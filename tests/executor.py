@@ -147,7 +147,8 @@ def implicit_slopes(field, A, h, z) -> np.ndarray:
         if np.array_equal(k, before):
             return k
         moved = np.max(np.abs(k - before))
-    return k if moved < STANDING * np.max(np.abs(k)) else _iterate_by_newton(field, A, h, z)
+    is_done = moved < STANDING * np.max(np.abs(k)) or np.iscomplexobj(k)  # complex steps are short ones
+    return k if is_done else _iterate_by_newton(field, A, h, z)
 
 
 def _iterate_by_newton(field, A, h, z) -> np.ndarray:

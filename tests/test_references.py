@@ -126,8 +126,9 @@ def test_lorenz_by_taylor_series_in_forty_digits():
 @pytest.mark.parametrize("scheme", PAIRS)
 def test_every_pair_follows_the_brusselator(scheme, tolerance):
     found = end(brusselator(), scheme, tolerance)
-    assert np.max(np.abs(found - by_scipy(brusselator))) < BRUSSELATOR * tolerance
-    assert np.max(np.abs(found - BRUSSELATOR_END)) < BRUSSELATOR * tolerance + 1e-12
+    bound = BRUSSELATOR * (tolerance ** (2 / 3) if scheme == "trbdf2" else tolerance)  # its estimate is of order 3
+    assert np.max(np.abs(found - by_scipy(brusselator))) < bound
+    assert np.max(np.abs(found - BRUSSELATOR_END)) < bound + 1e-12
 
 
 def test_the_published_brusselator_agrees_with_scipy():

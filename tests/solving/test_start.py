@@ -115,6 +115,10 @@ FAMILIES = [
     Family("Partitioned", "verner65", {"rtol": 1e-8}),
     Family("SecondOrder", "dop853", {"rtol": 1e-8}),
     Family("Split", "dopri5", {"rtol": 1e-7}),
+    Family("ODE", "implicit_midpoint"),
+    Family("ODE", "radau5", {"rtol": 1e-7}),
+    Family("ODE", "ros3p", GRID),
+    Family("ODE", "rodas4", {"rtol": 1e-7}),
 ]
 ONE_OF_EACH = [
     f for f in FAMILIES if str(f) in (

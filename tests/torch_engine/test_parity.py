@@ -89,7 +89,7 @@ def test_wanted_times_are_read_from_the_same_polynomials(name):
 
 @pytest.mark.parametrize("name", [name for name in PAIRS if not has_continuous_extension(sn.schemes.get(name))])
 def test_wanted_times_of_schemes_without_polynomials_are_accurate(name):
-    """Tensors are read from cubic polynomials, arrays from steps to the time."""
+    """Cubic Hermite polynomials of each engine's own steps."""
     problem = sn.ODE(lorenz(np), [1.0, 2.0, 20.0], (0.0, 0.5))
     wanted = sn.solve(problem, "dop853", rtol=1e-12, atol=1e-12, save_at=TIMES).y
     scheme = sn.schemes.get(name)
