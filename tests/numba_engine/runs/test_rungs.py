@@ -19,6 +19,7 @@ from scipy import LowLevelCallable
 
 import stepnet as sn
 from stepnet.engines.numba_engine.codegen import numba_compilation
+from stepnet.engines.numba_engine.rhs.ladder import summarise
 
 AGREE = 1e-13  # Numba contracts a * b + c into one rounding; 20 steps of that
 SINGLE_AGREE = 1e-5
@@ -687,3 +688,8 @@ def test_code_does_not_grow_with_the_state(monkeypatch):
     assert solution.statistics.rung == "compiled"
     assert lengths
     assert max(lengths) < 20
+
+
+def test_reasons_have_no_colours():
+    error = TypeError("\x1b[1mFailed in nopython mode\x1b[0m\n\x1b[1m\x1b[31mNameError: no gamma\x1b[0m")
+    assert summarise(error) == "NameError: no gamma"

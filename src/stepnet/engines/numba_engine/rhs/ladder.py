@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -335,8 +336,11 @@ def _replay(form: CallForm, values: np.ndarray, t: float, y: np.ndarray) -> np.n
     return dy
 
 
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
 def summarise(exception: Exception) -> str:
-    """An exception in one line."""
-    lines = [line.strip() for line in str(exception).splitlines() if line.strip()]
+    """An exception in one line, without the colours that Numba adds if colorama is installed."""
+    lines = [line.strip() for line in COLOUR.sub("", str(exception)).splitlines() if line.strip()]
     useful = [line for line in lines if not line.startswith(("Failed in", "During:", "File", "Cannot unify"))]
     return (useful or lines or [type(exception).__name__])[0][:160]
