@@ -8,10 +8,12 @@ from gradients.cases import CASES, KINDS, SCHEMES, loss
 
 import stepnet as sn
 from stepnet.schemes import Multistep, Splitting
+from stepnet.schemes.capabilities import is_implicit
 
 SPAN = (0.0, 2.0)
 NEAR = 0.25
 ROUNDING = 1e-13  # relative errors below it say nothing
+SOLVED = 2e-12  # the same where linear systems are solved
 STEPS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # every second one is twice as many
 SETTLES = 6  # beyond this order float64 is too short for the slope to come down to it
 
@@ -26,9 +28,10 @@ def test_gradients_converge_at_the_order_of_the_scheme(scheme):
     kind = KINDS[3] if is_for_second_order else KINDS[0]
     assert (scheme, kind) in CASES
     exact, errors = gradient(kind, "dop853", 1000), []
-    for steps in STEPS:
+    floor = SOLVED if is_implicit(scheme) else ROUNDING
+    for steps in STEPS[2 * is_implicit(scheme) :]:  # the stages of two long steps may have no solution
         errors.append(np.linalg.norm(gradient(kind, scheme, steps) - exact) / np.linalg.norm(exact))
-        if errors[-1] < ROUNDING:
+        if errors[-1] < floor:
             errors.pop()
             break
     measured = np.log2(errors[-3] / errors[-1])

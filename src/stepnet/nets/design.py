@@ -221,7 +221,7 @@ class Design:
     def n_in(self) -> int:
         return next(self.stages())[1].n_in
 
-    @cached_property
+    @property
     def is_implicit(self) -> bool:
         """Whether some layer solves systems of equations; the modules of `stepnet.torch` run such designs."""
         return any(is_implicit(block.scheme) for block in self.blocks)

@@ -25,7 +25,12 @@ ENGINE_SOURCES = Path(__file__).parents[1]
 PACKAGE_SOURCES = Path(__file__).parents[3]
 FROZEN_SOURCES = {
     ".".join(("stepnet", *path.relative_to(PACKAGE_SOURCES).with_suffix("").parts)): path
-    for path in (PACKAGE_SOURCES / "fields" / "activations.py", *sorted((PACKAGE_SOURCES / "noise").glob("*.py")))
+    for path in (
+        PACKAGE_SOURCES / "errors.py",
+        PACKAGE_SOURCES / "fields" / "activations.py",
+        PACKAGE_SOURCES / "schemes" / "controllers.py",
+        *sorted((PACKAGE_SOURCES / "noise").glob("*.py")),
+    )
 }
 """Modules outside the engine whose functions or constants are compiled into kernels."""
 
