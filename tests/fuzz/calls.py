@@ -1157,9 +1157,6 @@ add("stepnet.montecarlo.GradientEstimate", lambda: {
     name: sn.montecarlo.Estimate(**estimate()) for name in ("value", "x", "args")
 })  # fmt: skip
 add("stepnet.montecarlo.RandomStart", lambda: {"quantile": doubled})
-add_methods("stepnet.montecarlo.RandomStart", lambda: sn.montecarlo.RandomStart(doubled), draw=lambda: {
-    "seed": 0, "unit": 0, "shape": (1,),
-})  # fmt: skip
 add("stepnet.montecarlo.multilevel", lambda: {
     "sde": sde(), "terminal": first_of, "error": 0.05, "max_cost": 1e7, "max_levels": 6,
 })  # fmt: skip

@@ -20,7 +20,7 @@ from stepnet.montecarlo.linear_controls import BrownianEnd, linearise
 from stepnet.montecarlo.path_averages import PathSums, QuasiSums, Sampling, Sums, Target, run_to_target
 from stepnet.montecarlo.path_functional import PathFunctional, augment, reflect, require_result
 from stepnet.montecarlo.quasi import MOST_DIMENSIONS
-from stepnet.montecarlo.random_start import RandomStart, StartSums
+from stepnet.montecarlo.random_start import RandomStart, StartSums, draw_start_points
 from stepnet.problem import MOST_PATH, SDE
 from stepnet.records import explain_arguments, validate_thread_count
 from stepnet.schemes.capabilities import needs_increments_only
@@ -154,7 +154,7 @@ def feynman_kac(
     scheme = find_scheme(sde, scheme, steps)
     start = x if isinstance(x, RandomStart) else None
     points, is_single = validate_points(None if start else x, sde)
-    tried = start.draw(sde.seed, sde.path, sde.y0.shape)[:1] if start else points
+    tried = draw_start_points(start, sde.seed, sde.path, sde.y0.shape)[:1] if start else points
     functional = build_functional(
         sde, terminal, potential, source, scheme, tried, domain=domain, boundary=boundary, reflecting=reflecting
     )

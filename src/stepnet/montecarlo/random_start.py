@@ -47,19 +47,20 @@ class RandomStart:
     quantile: Callable[[np.ndarray], Any]
     dimensions: int = 1
 
-    def draw(self, seed: int, unit: int, shape: tuple[int, ...]) -> np.ndarray:
-        """The flat start points of one unit of paths."""
-        random = np.random.default_rng([seed, unit])
-        strata = random.permuted(np.tile(np.arange(UNIT), (self.dimensions, 1)), axis=1).T
-        cube = (strata + random.uniform(np.finfo(float).eps, 1.0, strata.shape)) / UNIT
-        points = [np.asarray(self.quantile(u), float) for u in cube]
-        for u, point in zip(cube, points, strict=True):
-            if point.shape != shape or not np.isfinite(point).all():
-                raise ValueError(
-                    f"`quantile` of a RandomStart must return finite numbers of the shape {shape} of the state, found "
-                    f"{point!r:.60} for u = {u!r:.60}"
-                )
-        return np.array(points).reshape(UNIT, -1)
+
+def draw_start_points(start: RandomStart, seed: int, unit: int, shape: tuple[int, ...]) -> np.ndarray:
+    """The flat start points of one unit of paths."""
+    random = np.random.default_rng([seed, unit])
+    strata = random.permuted(np.tile(np.arange(UNIT), (start.dimensions, 1)), axis=1).T
+    cube = (strata + random.uniform(np.finfo(float).eps, 1.0, strata.shape)) / UNIT
+    points = [np.asarray(start.quantile(u), float) for u in cube]
+    for u, point in zip(cube, points, strict=True):
+        if point.shape != shape or not np.isfinite(point).all():
+            raise ValueError(
+                f"`quantile` of a RandomStart must return finite numbers of the shape {shape} of the state, found "
+                f"{point!r:.60} for u = {u!r:.60}"
+            )
+    return np.array(points).reshape(UNIT, -1)
 
 
 @dataclass
@@ -106,7 +107,7 @@ class StartSums:
     def _add(self, count: int) -> None:
         functional, units = self.functional, range(self.done, self.done + count)
         sde, shape = functional.sde, functional.shape
-        points = np.concatenate([self.start.draw(sde.seed, sde.path + unit, shape) for unit in units])
+        points = np.concatenate([draw_start_points(self.start, sde.seed, sde.path + unit, shape) for unit in units])
         self.require(points)
         starts = functional.extend(points).reshape(-1, *sde.y0.shape)
         paths = sde.path + np.arange(units.start * UNIT, units.stop * UNIT)

@@ -159,6 +159,8 @@ class StoreStates:
 
     def take(self, t: float, y: np.ndarray) -> None:
         """Append a state."""
+        if not isinstance(y, np.ndarray):
+            raise TypeError(f"`y` must be an array, found {y!r:.60}")
         if isinstance(self.target, Path):
             if self._file is None:
                 self._file, self.times = zipfile.ZipFile(self.target, "w"), []

@@ -427,7 +427,11 @@ def flatten_features(y: Tensor, layout: Layout, name: str = "y") -> Tensor:
 
 def require_engine(engine: str, records: Sequence[Any]) -> None:
     """Refuse the kernels for layers with noise, which are run by tensor operations."""
-    if engine == "numba" and any(isinstance(each, Block) and has_noise(each) for each in records):
+    if (
+        isinstance(engine, str)
+        and engine == "numba"
+        and any(isinstance(each, Block) and has_noise(each) for each in records)
+    ):
         raise ValueError("`engine` = 'numba' has no noise on tensors, take 'auto' or 'torch'")
 
 

@@ -16,7 +16,7 @@ from stepnet.nets.layer_decomposition import LayerDecomposition
 from stepnet.nets.net import Net
 from stepnet.records import keep, keep_numbers, validate_count, validate_seed
 from stepnet.training.optimisers import Rate, Slots, Update, check_vectors, get
-from stepnet.validation import instance, real, sequence
+from stepnet.validation import array, instance, real, sequence
 
 
 class Regulariser(Protocol):
@@ -106,6 +106,7 @@ class JacobianFrobenius:
     def at(self, net: Net, x: np.ndarray) -> tuple[float, np.ndarray]:
         """Value and gradient."""
         _require_net(net)
+        x = array()("x", x)
         signs = np.random.default_rng(self.seed).choice([-1.0, 1.0], size=(self.probes, *np.shape(x)))
         half = 0.5 * self.difference * signs
         points = np.concatenate([(x + half), (x - half)]).reshape(-1, *np.shape(x)[1:])
