@@ -174,6 +174,13 @@ def sequence(kind: Kind, least: int = 0) -> Kind:
     return check_all
 
 
+def numbers(name: str, value: Any) -> np.ndarray:
+    """An array of real or complex numbers."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufc":
+        raise _refusal(name, "an array of numbers", value)
+    return value
+
+
 def arrays(*names: str) -> Kind:
     """A dictionary with at least these arrays."""
 

@@ -733,9 +733,15 @@ for name, how in (
     ("Conservation", lambda: {"functional": np.sum, "tolerance": 10.0}),
     ("StoreStates", lambda: {"target": "states.npz"}),
 ):
-    add(f"stepnet.trackers.{name}", how)
+    add(f"stepnet.solving.trackers.{name}", how)
     add_methods(
-        f"stepnet.trackers.{name}", lambda name=name, how=how: getattr(sn.trackers, name)(**how()), close=dict,
+        f"stepnet.solving.trackers.{name}", lambda name=name, how=how: getattr(sn.trackers, name)(**how()), close=dict,
+        take=lambda: {"t": 0.5, "y": np.ones(8)},
+    )  # fmt: skip
+for name, how in (("GIF", lambda: {"path": "run.gif"}), ("LivePlot", lambda: {"pause": 0.001})):
+    add(f"stepnet.plots.{name}", how)
+    add_methods(
+        f"stepnet.plots.{name}", lambda name=name, how=how: getattr(sn.plots, name)(**how()), close=dict,
         take=lambda: {"t": 0.5, "y": np.ones(8)},
     )  # fmt: skip
 add("stepnet.torch.tensor_operator", lambda: {"operator": sn.operators.laplacian(GRID)})

@@ -115,7 +115,7 @@ class TransportRHS:
         if self.velocity is not None or self.direction < 0 or np.shape(args[0]) != (ndim,):
             return None
         terms = [
-            AxisTerm(Rate(axis, kind, -1.0), *self.upwind.find_axis_weights(axis, side))
+            AxisTerm(Rate(axis, kind, -1.0), *self.upwind._find_axis_weights(axis, side))
             for axis in range(ndim)
             for side, kind in enumerate((POSITIVE, NEGATIVE))
         ]

@@ -126,9 +126,9 @@ class BrownianPath:
         a, b = _broadcast_times(a, b)
         if (b < a).any():
             raise ValueError("`b` must not be before `a`: increments are defined forward in time")
-        self.grid.require_inside(a, "a")
-        self.grid.require_inside(b, "b")
-        both = self.grid.place(np.concatenate((a.ravel(), b.ravel())))
+        self.grid._require_inside(a, "a")
+        self.grid._require_inside(b, "b")
+        both = self.grid._place(np.concatenate((a.ravel(), b.ravel())))
         W, H = self._evaluate(*(Positions(*(x[part] for x in both)) for part in (slice(a.size), slice(a.size, None))))
         shape = *a.shape, self.dimension
         return W.reshape(shape), H.reshape(shape)

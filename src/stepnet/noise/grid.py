@@ -85,10 +85,10 @@ class NoiseGrid:
         Errors call the times by `name`.
         """
         t = validation.array()(name, times).astype(np.float64)
-        self.require_inside(t, name)
-        return self.place(t)
+        self._require_inside(t, name)
+        return self._place(t)
 
-    def require_inside(self, t: np.ndarray, name: str) -> None:
+    def _require_inside(self, t: np.ndarray, name: str) -> None:
         """Refuse times outside the interval, by more than a few units in the last place."""
         t0, t1 = self.t_span
         tolerance = _tolerate(t0, t1)
@@ -97,7 +97,7 @@ class NoiseGrid:
             found = np.ravel(t)[np.argmin(np.ravel(is_inside))]
             raise ValueError(f"`{name}` must be within the interval [{t0:g}, {t1:g}] of the path, found {found:g}")
 
-    def place(self, t: np.ndarray) -> Positions:
+    def _place(self, t: np.ndarray) -> Positions:
         """The positions of times within the interval."""
         t0, t1 = self.t_span
         n = self.cells * self.leaves

@@ -290,7 +290,7 @@ class Upwind:
                 parts.append(sparse.diags_array(values) @ along)
         return sum(parts).tocsr()
 
-    def find_axis_weights(self, axis: int, side: int) -> tuple[tuple[int, ...], tuple[float, ...], AxisExtension]:
+    def _find_axis_weights(self, axis: int, side: int) -> tuple[tuple[int, ...], tuple[float, ...], AxisExtension]:
         """The offsets, weights and ghost values of a difference along an axis.
 
         Parameters
@@ -306,7 +306,7 @@ class Upwind:
         Examples
         --------
         >>> from stepnet.operators import Grid, Upwind
-        >>> Upwind(Grid(4, 0.0, 4.0), 1).find_axis_weights(0, 0)[:2]
+        >>> Upwind(Grid(4, 0.0, 4.0), 1)._find_axis_weights(0, 0)[:2]
         ((-1, 0), (-1.0, 1.0))
         """
         axis = validation.whole(0, self.grid.ndim - 1)("axis", axis)

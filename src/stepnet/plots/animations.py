@@ -11,7 +11,7 @@ from matplotlib.animation import PillowWriter
 
 from stepnet.plots.axes import OPTIONAL_AXES, choose_axes
 from stepnet.storage.atomic_files import validate_path
-from stepnet.validation import check, optional, real, whole
+from stepnet.validation import check, numbers, optional, real, whole
 
 
 @check(axes=OPTIONAL_AXES, component=optional(whole(0)), pause=real("[0, inf)"))
@@ -41,6 +41,7 @@ class LivePlot:
         self.axes, self.component, self.pause = choose_axes(axes), component, pause
         self._drawn: Any = None
 
+    @check(t=real(), y=numbers)
     def take(self, t: float, y: np.ndarray) -> None:
         """Draw a state."""
         u = np.real(y if self.component is None else y[self.component])
@@ -101,6 +102,7 @@ class GIF:
         self.component, self._writer = component, PillowWriter(fps=frames_per_second)
         self._plot: LivePlot | None = None
 
+    @check(t=real(), y=numbers)
     def take(self, t: float, y: np.ndarray) -> None:
         """Add a frame."""
         if self._plot is None:

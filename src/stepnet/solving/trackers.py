@@ -11,7 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from stepnet.storage.atomic_files import validate_path
-from stepnet.validation import check, function, real
+from stepnet.validation import check, function, numbers, real
 
 CHUNK = 1024  # times in a chunk of a zarr array
 
@@ -39,6 +39,7 @@ class Progress:
         self._bar: Any = None
         self._begin = 0.0
 
+    @check(t=real(), y=numbers)
     def take(self, t: float, y: np.ndarray) -> None:
         """Move the bar to t."""
         if self._bar is None:
@@ -72,6 +73,7 @@ class SteadyState:
         self.tolerance = tolerance
         self._last: tuple[float, np.ndarray] | None = None
 
+    @check(t=real(), y=numbers)
     def take(self, t: float, y: np.ndarray) -> bool:
         """Compare with the state before."""
         before, self._last = self._last, (t, y.copy())
@@ -110,6 +112,7 @@ class Conservation:
         self.functional, self.tolerance = functional, tolerance
         self.first: float | None = None
 
+    @check(t=real(), y=numbers)
     def take(self, t: float, y: np.ndarray) -> None:
         """Compare with the first state."""
         value = float(self.functional(y))
@@ -157,10 +160,9 @@ class StoreStates:
         if self.target.suffix != ".npz":
             raise ValueError(f"`target` must end in .npz or be an open group of zarr, found {str(self.target)!r}")
 
+    @check(t=real(), y=numbers)
     def take(self, t: float, y: np.ndarray) -> None:
         """Append a state."""
-        if not isinstance(y, np.ndarray):
-            raise TypeError(f"`y` must be an array, found {y!r:.60}")
         if isinstance(self.target, Path):
             if self._file is None:
                 self._file, self.times = zipfile.ZipFile(self.target, "w"), []
