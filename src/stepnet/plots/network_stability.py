@@ -12,7 +12,7 @@ from stepnet.plots.axes import OPTIONAL_AXES, choose_axes
 from stepnet.plots.class_colours import choose_colours
 from stepnet.plots.stability import spectrum_in_region
 from stepnet.plots.trajectories import COLOURS
-from stepnet.records import explain_passed_arguments
+from stepnet.records import MOST_COUNT, explain_passed_arguments
 from stepnet.stability.arguments import deterministic_scheme
 from stepnet.stability.certificates import BlockCertificate
 from stepnet.stability.gradient_growth import GradientNorms
@@ -157,6 +157,7 @@ def probabilities(
     """
     x = np.asarray(x, float)
     axes = np.atleast_1d(np.asarray(choose_axes(None) if axes is None else axes, object)).ravel()
+    whole(-MOST_COUNT, MOST_COUNT)("of", of)
     for each in axes:
         OPTIONAL_AXES("axes", each)
     if not len(x) or not np.isfinite(x).all():

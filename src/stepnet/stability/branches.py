@@ -255,7 +255,7 @@ def _build_curve(problem: Problem, argument: Any) -> tuple[_Curve, float]:
     from stepnet.engines.numba_engine import list_argument_names
 
     names = [str(name) for name in list_argument_names(problem)][: len(problem.args)]
-    if argument not in names:
+    if not isinstance(argument, str) or argument not in names:
         raise ValueError(f"`argument` must be one of {', '.join(names) or 'the arguments (there are none)'}, "
                          f"found {argument!r:.60}")  # fmt: skip
     place, plain = names.index(argument), as_first_order(problem)

@@ -228,7 +228,7 @@ class SpectralProjection:
 
     def project(self, theta: np.ndarray) -> np.ndarray:
         """The nearest parameters with these norms."""
-        found = np.array(theta)
+        found = np.array(array(None)("theta", theta), float)
         for first, rows, columns in self.places:
             matrix = found[first : first + rows * columns].reshape(rows, columns)
             if matrix.shape != (rows, columns):
