@@ -42,6 +42,9 @@ class HeatRHS:
         terms = list_operator_terms(self.laplacian, Rate(0))
         return None if self.source else LinearForm(self.laplacian.grid.shape, terms, 1 if source else None)
 
+    def find_axes(self, diffusivity: Any, *source: Any) -> LinearForm:
+        return LinearForm(self.laplacian.grid.shape, list_operator_terms(self.laplacian, Rate(0)))
+
 
 @dataclass(frozen=True, eq=False)
 class DiffusionRHS:
@@ -122,6 +125,10 @@ class TransportRHS:
         if self.laplacian is not None:
             terms += list_operator_terms(self.laplacian, Rate(ndim))
         return LinearForm(self.upwind.grid.shape, tuple(terms))
+
+    def find_axes(self, *args: Any) -> LinearForm | None:
+        """In three dimensions steps along axes would not be stable for transport."""
+        return self.find_linear_form(*args) if self.upwind.grid.ndim < 3 else None
 
 
 @dataclass(frozen=True, eq=False)
