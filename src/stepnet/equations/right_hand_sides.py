@@ -11,9 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.equations.spectra import add_sets, find_stencil_spectrum, find_symbol, find_upwind_spectrum
+from stepnet.equations.spectra import (
+    add_sets,
+    find_stencil_spectrum,
+    find_symbol,
+    find_transport_spectrum,
+    find_upwind_spectrum,
+)
 from stepnet.operators.coefficient_operators import Upwind, VariableDiffusion
 from stepnet.operators.conservation import ConservationLaw
+from stepnet.operators.extension import find_time
 from stepnet.operators.linear import StencilOperator
 from stepnet.operators.linear_form import NEGATIVE, POSITIVE, SQUARE, AxisTerm, LinearForm, Rate, list_operator_terms
 from stepnet.operators.stencils import fit_stencil
@@ -33,7 +40,7 @@ class HeatRHS:
 
     def __call__(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> Any:
         slopes = diffusivity * self.laplacian(u, t) + source
-        return slopes if self.source is None else slopes + self.source(t)
+        return slopes if self.source is None else slopes + self.source(find_time(t))
 
     def find_spectrum(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> np.ndarray:
         return diffusivity * find_stencil_spectrum(self.laplacian)
@@ -58,7 +65,7 @@ class DiffusionRHS:
 
     def __call__(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> Any:
         slopes = self.operator(u, diffusivity, t) + source
-        return slopes if self.source is None else slopes + self.source(t)
+        return slopes if self.source is None else slopes + self.source(find_time(t))
 
     def find_spectrum(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> np.ndarray:
         return np.max(diffusivity) * find_stencil_spectrum(self.laplacian)
@@ -97,7 +104,7 @@ class TransportRHS:
     direction: float = 1.0
 
     def __call__(self, t: Any, u: Any, *args: Any) -> Any:
-        velocity = args[0] if self.velocity is None else self.velocity(t)
+        velocity = args[0] if self.velocity is None else self.velocity(find_time(t))
         if self.direction > 0:
             slopes = -self.upwind(u, velocity, t)
         else:
@@ -105,13 +112,10 @@ class TransportRHS:
         return slopes if self.laplacian is None else slopes + args[-1] * self.laplacian(u, t)
 
     def find_spectrum(self, t: Any, u: Any, *args: Any) -> np.ndarray:
-        velocity = np.asarray(args[0] if self.velocity is None else self.velocity(t))
-        transported = self.direction * find_upwind_spectrum(self.upwind, self.direction * velocity)
+        velocity = np.asarray(args[0] if self.velocity is None else self.velocity(find_time(t)))
         if self.laplacian is None:
-            return transported
-        spread = args[-1] * find_stencil_spectrum(self.laplacian)
-        hull = spread[[np.argmin(spread.real), np.argmax(spread.real)]]
-        return add_sets([transported, hull])
+            return self.direction * find_upwind_spectrum(self.upwind, self.direction * velocity)
+        return find_transport_spectrum(self.upwind, velocity, self.laplacian, args[-1])
 
     def find_linear_form(self, *args: Any) -> LinearForm | None:
         ndim = self.upwind.grid.ndim
@@ -153,7 +157,8 @@ def find_law_spectra(law: ConservationLaw, fastest: Sequence[float]) -> list[np.
     """The eigenvalues along each axis of a conservation law where it is smooth, for the fastest wave along the axis."""
     grid, stencil = law.grid, fit_stencil(1, LIMITED_OFFSETS[law.reconstruction])
     n = {1: 129, 2: 33, 3: 9}[grid.ndim]
-    return [-speed * find_symbol(stencil, h, n) for speed, h in zip(fastest, grid.spacing, strict=True)]
+    sizes = zip(fastest, grid.spacing, grid.shape, strict=True)
+    return [-speed * find_symbol(stencil, h, n, count) for speed, h, count in sizes]
 
 
 def burgers_flux(u: Any, axis: Any) -> Any:
