@@ -46,8 +46,6 @@ def find_refusal(scheme: Any, form: ProblemForm, single: str = "an `ODE`") -> st
             return f"{scheme.name} needs dq(t, p) and dp(t, q); a problem with separable=False has none"
         if scheme.nystrom and form is not ProblemForm.SECOND:
             return f"{scheme.name} keeps its order only for q'' = a(t, q); use `SecondOrder`"
-    if isinstance(scheme, AdditiveRK) and form is not ProblemForm.SUM:
-        return f"{scheme.name} treats one part of a sum explicitly and the other implicitly; use `Split`"
     if find_derivative_order(scheme) == 2 and form is not ProblemForm.SECOND:
         return f"{scheme.name} integrates q'' = a(t, q); use `SecondOrder`"
     return None
@@ -96,10 +94,21 @@ def accepts(scheme: Any, form: ProblemForm) -> bool:
     return find_refusal(scheme, form) is None
 
 
+def find_parts_refusal(scheme: Any, n_parts: int, has_flows: bool = False) -> str | None:
+    """Why a scheme cannot run a sum of so many parts, None if it can; flows are parts given by their solutions."""
+    if not isinstance(scheme, AdditiveRK):
+        return None
+    if n_parts != 2:
+        return f"{scheme.name} takes two parts, the explicit one first and the implicit one second, found {n_parts}"
+    return f"{scheme.name} evaluates right-hand sides, and `parts` hold a `Flow`, which has none" if has_flows else None
+
+
 def moves_parts(scheme: Any, form: ProblemForm) -> bool:
     """Whether a scheme integrates the parts of such a problem separately."""
     if isinstance(scheme, Splitting):
         return form not in (ProblemForm.FIRST, ProblemForm.COUPLED)
+    if isinstance(scheme, AdditiveRK):
+        return form is ProblemForm.SUM
     return find_derivative_order(scheme) == 2 and form is ProblemForm.SECOND
 
 

@@ -12,6 +12,7 @@ from stepnet.errors import UnknownName
 from stepnet.schemes import (
     conditions,
     explicit,
+    imex,
     implicit,
     langevin,
     low_storage,
@@ -22,6 +23,7 @@ from stepnet.schemes import (
     weak,
 )
 from stepnet.schemes import stochastic as stochastic_schemes
+from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.langevin import LangevinSplitting, StochasticVerlet
 from stepnet.schemes.multistep import Multistep
@@ -34,7 +36,7 @@ from stepnet.validation import check, validate_flag
 
 STOCHASTIC = (StochasticRK, WeakRK, TamedEuler, ReversibleHeun)
 LANGEVIN = (LangevinSplitting, StochasticVerlet)
-RECORDS = (ExplicitRK, LowStorageRK, StabilisedRK, Splitting, Multistep, ImplicitRK, Rosenbrock)
+RECORDS = (ExplicitRK, LowStorageRK, StabilisedRK, Splitting, Multistep, ImplicitRK, Rosenbrock, AdditiveRK)
 FAMILIES = {
     "rkc1": stabilised.rkc1, "rkc2": stabilised.rkc2, "rkl1": stabilised.rkl1, "rkl2": stabilised.rkl2,
     "gauss": implicit.gauss, "radau_iia": implicit.radau_iia, "lobatto_iiia": implicit.lobatto_iiia,
@@ -61,7 +63,7 @@ PROPERTIES = {
 
 @cache
 def _constants() -> dict[str, Any]:
-    modules = (explicit, low_storage, symplectic, multistep, implicit, rosenbrock)
+    modules = (explicit, low_storage, symplectic, multistep, implicit, rosenbrock, imex)
     found = (value for module in modules for value in vars(module).values() if isinstance(value, RECORDS))
     return {scheme.name: scheme for scheme in found}
 

@@ -162,7 +162,8 @@ def build_scheme_program(scheme: Any, n_parts: int, is_sum: bool, is_second_orde
     if isinstance(scheme, Rosenbrock):
         return SchemeProgram(_write_nothing(1), _write_rosenbrock(scheme), (0,))
     if isinstance(scheme, AdditiveRK):
-        return SchemeProgram(_write_nothing(1), _write_additive(scheme), (0,))
+        step = _write_additive(scheme) if is_sum else _write_runge_kutta(scheme.implicit_table)
+        return SchemeProgram(_write_nothing(1), step, (0,))
     if not isinstance(scheme, Splitting):
         return SchemeProgram(_write_nothing(1), _write_runge_kutta(scheme.butcher), (0,))
     if is_sum:

@@ -17,10 +17,11 @@ from stepnet.engines.contract import AdaptiveSteps, FixedSteps, Saving
 from stepnet.equations.step_limits import find_step_refusal
 from stepnet.errors import UnknownName
 from stepnet.events import Event
-from stepnet.problem import SDE, Problem, state_shape
+from stepnet.problem import SDE, Flow, Problem, Split, state_shape
 from stepnet.records import convert_integers, validate_count
 from stepnet.schemes.capabilities import (
     find_noise_refusal,
+    find_parts_refusal,
     find_refusal,
     is_adaptive,
     is_implicit,
@@ -44,6 +45,9 @@ MOST_STEPS = 2**53  # beyond it t0 + i h cannot tell neighbouring steps apart
 def require_match(problem: Problem, scheme) -> None:
     """Refuse a scheme that cannot run the problem, with the reason."""
     refusal = find_refusal(scheme, problem.form)
+    if refusal is None and isinstance(problem, Split):
+        has_flows = any(isinstance(part, Flow) for part in problem.parts)
+        refusal = find_parts_refusal(scheme, len(problem.parts), has_flows)
     if refusal is None and isinstance(problem, SDE):
         refusal = find_noise_refusal(scheme, problem.noise, problem.calculus)
     if refusal is not None:

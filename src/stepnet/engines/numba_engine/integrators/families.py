@@ -7,6 +7,7 @@ from functools import cache
 from importlib import import_module
 
 from stepnet.engines.numba_engine.runs.job import Job
+from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.rosenbrock import Rosenbrock
@@ -19,6 +20,7 @@ EXECUTORS = {
     StabilisedRK: "stabilised",
     ImplicitRK: "implicit_rk",
     Rosenbrock: "rosenbrock",
+    AdditiveRK: "additive_rk",
     Splitting: "splitting",
     Multistep: "multistep",
 }

@@ -132,6 +132,11 @@ def build_part_field(problem: Problem, i: int) -> CompiledRHS:
     return _name_part(_build_field(problem, part), part.label)
 
 
+def pose_part(problem: Split, i: int) -> ODE:
+    """One part of a sum as an equation of its own."""
+    return ODE(problem.parts[i], problem.y0, problem.t_span, problem.args, trace=problem.trace)
+
+
 def _limit(problem: Problem) -> RungLimit:
     return ANY if problem.trace else UNTRACED
 
