@@ -5,10 +5,12 @@ Code outside `schemes` calls these functions and never checks the class of a sch
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from stepnet.problem import ProblemForm
+from stepnet.problem import Flow, Linear, ProblemForm
 from stepnet.schemes.conditions import is_pair, tableau_of
+from stepnet.schemes.exponential import ExponentialRK
 from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.langevin import LangevinSplitting, StochasticVerlet
@@ -46,6 +48,8 @@ def find_refusal(scheme: Any, form: ProblemForm, single: str = "an `ODE`") -> st
             return f"{scheme.name} needs dq(t, p) and dp(t, q); a problem with separable=False has none"
         if scheme.nystrom and form is not ProblemForm.SECOND:
             return f"{scheme.name} keeps its order only for q'' = a(t, q); use `SecondOrder`"
+    if isinstance(scheme, ExponentialRK) and form is not ProblemForm.SUM:
+        return f"{scheme.name} integrates a part and a `Linear` one; use `Split`"
     if find_derivative_order(scheme) == 2 and form is not ProblemForm.SECOND:
         return f"{scheme.name} integrates q'' = a(t, q); use `SecondOrder`"
     return None
@@ -94,20 +98,30 @@ def accepts(scheme: Any, form: ProblemForm) -> bool:
     return find_refusal(scheme, form) is None
 
 
-def find_parts_refusal(scheme: Any, n_parts: int, has_flows: bool = False) -> str | None:
-    """Why a scheme cannot run a sum of so many parts, None if it can; flows are parts given by their solutions."""
-    if not isinstance(scheme, AdditiveRK):
+def find_parts_refusal(scheme: Any, parts: Sequence[Any]) -> str | None:
+    """Why a scheme cannot run a sum of these parts, None if it can."""
+    if not isinstance(scheme, (AdditiveRK, ExponentialRK)):
         return None
-    if n_parts != 2:
-        return f"{scheme.name} takes two parts, the explicit one first and the implicit one second, found {n_parts}"
-    return f"{scheme.name} evaluates right-hand sides, and `parts` hold a `Flow`, which has none" if has_flows else None
+    second = "a `Linear`" if isinstance(scheme, ExponentialRK) else "the implicit"
+    if len(parts) != 2:
+        return f"{scheme.name} takes two parts, the explicit one first and {second} one second, found {len(parts)}"
+    if any(isinstance(part, Flow) for part in parts):
+        return f"{scheme.name} evaluates right-hand sides, and `parts` hold a `Flow`, which has none"
+    if isinstance(scheme, ExponentialRK) and not isinstance(parts[1], Linear):
+        return f"{scheme.name} solves the second part exactly, so it must be `stepnet.Linear(matrix or operator)`"
+    return None
+
+
+def needs_linear_part(scheme: Any) -> bool:
+    """Whether a step applies functions of the linear part of a problem."""
+    return isinstance(scheme, ExponentialRK)
 
 
 def moves_parts(scheme: Any, form: ProblemForm) -> bool:
     """Whether a scheme integrates the parts of such a problem separately."""
     if isinstance(scheme, Splitting):
         return form not in (ProblemForm.FIRST, ProblemForm.COUPLED)
-    if isinstance(scheme, AdditiveRK):
+    if isinstance(scheme, (AdditiveRK, ExponentialRK)):
         return form is ProblemForm.SUM
     return find_derivative_order(scheme) == 2 and form is ProblemForm.SECOND
 
@@ -154,8 +168,8 @@ def has_history(scheme: Any) -> bool:
 
 
 def takes_uneven_steps(scheme: Any) -> bool:
-    """Whether steps may have different lengths; weights of schemes for Langevin dynamics are those of one length."""
-    return not has_history(scheme) and not is_langevin(scheme)
+    """Whether steps may have different lengths; weights of exponential and Langevin schemes are those of one length."""
+    return not has_history(scheme) and not is_langevin(scheme) and not needs_linear_part(scheme)
 
 
 def takes_changed_states(scheme: Any) -> bool:
@@ -205,9 +219,10 @@ def count_state_rows(scheme: Any, form: ProblemForm) -> int:
 def admits_lanes(scheme: Any, form: ProblemForm, is_fixed: bool) -> bool:
     """Whether members of an ensemble run in SIMD lanes: adaptive pairs with separate steps, others in lockstep.
 
-    Three-term recursions would lose accuracy if written as the sums of generated steps; implicit steps solve systems.
+    Three-term recursions would lose accuracy if written as the sums of generated steps; implicit steps solve systems, and
+    exponential ones apply matrices.
     """
-    if is_implicit(scheme):
+    if is_implicit(scheme) or needs_linear_part(scheme):
         return False
     return accepts(scheme, form) and (not isinstance(scheme, StabilisedRK) if is_fixed else is_adaptive(scheme))
 

@@ -12,6 +12,7 @@ from stepnet.errors import UnknownName
 from stepnet.schemes import (
     conditions,
     explicit,
+    exponential,
     imex,
     implicit,
     langevin,
@@ -23,6 +24,7 @@ from stepnet.schemes import (
     weak,
 )
 from stepnet.schemes import stochastic as stochastic_schemes
+from stepnet.schemes.exponential import ExponentialRK
 from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.langevin import LangevinSplitting, StochasticVerlet
@@ -36,7 +38,7 @@ from stepnet.validation import check, validate_flag
 
 STOCHASTIC = (StochasticRK, WeakRK, TamedEuler, ReversibleHeun)
 LANGEVIN = (LangevinSplitting, StochasticVerlet)
-RECORDS = (ExplicitRK, LowStorageRK, StabilisedRK, Splitting, Multistep, ImplicitRK, Rosenbrock, AdditiveRK)
+RECORDS = (ExplicitRK, LowStorageRK, StabilisedRK, Splitting, Multistep, ImplicitRK, Rosenbrock, AdditiveRK, ExponentialRK)
 FAMILIES = {
     "rkc1": stabilised.rkc1, "rkc2": stabilised.rkc2, "rkl1": stabilised.rkl1, "rkl2": stabilised.rkl2,
     "gauss": implicit.gauss, "radau_iia": implicit.radau_iia, "lobatto_iiia": implicit.lobatto_iiia,
@@ -63,7 +65,7 @@ PROPERTIES = {
 
 @cache
 def _constants() -> dict[str, Any]:
-    modules = (explicit, low_storage, symplectic, multistep, implicit, rosenbrock, imex)
+    modules = (explicit, low_storage, symplectic, multistep, implicit, rosenbrock, imex, exponential)
     found = (value for module in modules for value in vars(module).values() if isinstance(value, RECORDS))
     return {scheme.name: scheme for scheme in found}
 

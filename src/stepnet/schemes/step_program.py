@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stepnet.schemes.exponential import ExponentialRK, PhiTerm
 from stepnet.schemes.explicit import DOP853, RK4, VERNER65
 from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.multistep import Multistep
@@ -63,6 +64,16 @@ class LinearSolve(NamedTuple):
     row: int
     gamma: float
     delta: float = 0.0
+
+
+class Phi(NamedTuple):
+    """sum_m w_m phi_(k_m)(c_m h L) row with the linear part L of the problem; `terms` hold (w, k, c).
+
+    Its transpose has L' in place of L, and h d/dh phi_k(c h L) = phi_(k-1)(c h L) - k phi_k(c h L) for k > 0.
+    """
+
+    row: int
+    terms: tuple[tuple[float, int, float], ...]
 
 
 class Term(NamedTuple):
@@ -113,7 +124,7 @@ class Product(NamedTuple):
 
 
 ELEMENTWISE, SCALAR, MATRIX, COLUMN = "elementwise", "scalar", "matrix", "column"
-Operation = Slope | Solve | LinearSolve | Sum | Tamed | Noise | Product
+Operation = Slope | Solve | LinearSolve | Phi | Sum | Tamed | Noise | Product
 
 
 @dataclass(frozen=True)
@@ -134,6 +145,11 @@ class StepProgram:
     def n_slopes(self) -> int:
         """Evaluations of right-hand sides."""
         return sum(isinstance(operation, Slope) for operation in self.operations)
+
+    @cached_property
+    def linear_maps(self) -> tuple[tuple[tuple[float, int, float], ...], ...]:
+        """The terms of the distinct functions of the linear part that a step applies."""
+        return tuple(dict.fromkeys(operation.terms for operation in self.operations if isinstance(operation, Phi)))
 
     @cached_property
     def is_implicit(self) -> bool:
@@ -161,6 +177,8 @@ def build_scheme_program(scheme: Any, n_parts: int, is_sum: bool, is_second_orde
         return _write_multistep(scheme)
     if isinstance(scheme, Rosenbrock):
         return SchemeProgram(_write_nothing(1), _write_rosenbrock(scheme), (0,))
+    if isinstance(scheme, ExponentialRK):
+        return SchemeProgram(_write_nothing(1), _write_exponential(scheme), (0,))
     if isinstance(scheme, AdditiveRK):
         step = _write_additive(scheme) if is_sum else _write_runge_kutta(scheme.implicit_table)
         return SchemeProgram(_write_nothing(1), step, (0,))
@@ -209,6 +227,10 @@ class ProgramWriter:
     def linear_solve(self, part: int, base: int, row: int, gamma: float, delta: float = 0.0) -> int:
         """The row of a linear system with the Jacobian at `base`."""
         return self._row(LinearSolve(part, base, row, float(gamma), float(delta)))
+
+    def phi(self, row: int, terms: Iterable[PhiTerm]) -> int:
+        """The row of a function of the linear part times a row."""
+        return self._row(Phi(row, tuple((float(term.weight), int(term.k), float(term.c)) for term in terms)))
 
     def sum(self, terms: Iterable[tuple[Any, ...]]) -> int:
         """The row of a sum; a single row with the weight 1 is that row itself."""
@@ -301,6 +323,25 @@ def _write_additive(scheme: AdditiveRK) -> StepProgram:
         stage = writer.moved(base, [g[-1]], [own])
         f.append(writer.slope(0, stage, c))
     return writer.program([move(explicit.b, implicit.b)])
+
+
+def _write_exponential(scheme: ExponentialRK) -> StepProgram:
+    """Stages in turn; the part 0 of the problem is explicit, the other one linear."""
+    writer = ProgramWriter(1)
+    k: list[int] = []
+
+    def advance(c: float, coefficients: Any) -> int:
+        start = writer.phi(0, (PhiTerm(1.0, 0, c),)) if c else 0
+        alike: dict[Any, list[int]] = {}
+        for slope, terms in zip(k, coefficients, strict=True):
+            if terms:
+                alike.setdefault(terms, []).append(slope)
+        sums = ((writer.sum([(row, 1.0, 0) for row in rows]), terms) for terms, rows in alike.items())
+        return writer.moved(start, [writer.phi(row, terms) for row, terms in sums], [1.0] * len(alike))
+
+    for c, coefficients in zip(scheme.c, scheme.A, strict=True):
+        k.append(writer.slope(0, advance(c, coefficients), c))
+    return writer.program([advance(1.0, scheme.b)])
 
 
 def _write_sum_of_flows(scheme: Splitting, n_parts: int) -> StepProgram:

@@ -7,6 +7,7 @@ from functools import cache
 from importlib import import_module
 
 from stepnet.engines.numba_engine.runs.job import Job
+from stepnet.schemes.exponential import ExponentialRK
 from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.multistep import Multistep
@@ -21,6 +22,7 @@ EXECUTORS = {
     ImplicitRK: "implicit_rk",
     Rosenbrock: "rosenbrock",
     AdditiveRK: "additive_rk",
+    ExponentialRK: "exponential",
     Splitting: "splitting",
     Multistep: "multistep",
 }

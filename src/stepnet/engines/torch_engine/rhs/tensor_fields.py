@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from stepnet.engines.torch_engine.runs.rng_and_autocast import is_autocast
 from stepnet.problem import ProblemForm
+from stepnet.schemes.capabilities import moves_parts
 
 Function = Callable[..., Tensor]
 State = tuple[Tensor, ...]
@@ -192,3 +193,21 @@ def validate_function(fun: Function, dtype: torch.dtype | None = None, name: str
         return k
 
     return slope
+
+
+class SumFunction(NamedTuple):
+    """The right-hand side of a sum, with its parts for schemes that treat them differently."""
+
+    whole: Function
+    parts: tuple[Function, ...]
+
+    def __call__(self, t: Tensor, y: Tensor) -> Tensor:
+        return self.whole(t, y)
+
+
+def build_pair_function(field: Field, scheme: Any, dtype: torch.dtype | None = None) -> Function:
+    """The validated right-hand side for adaptive steps; a `SumFunction` if the scheme treats the parts differently."""
+    whole = validate_function(field.whole, dtype)
+    if not moves_parts(scheme, field.form):
+        return whole
+    return SumFunction(whole, tuple(validate_function(part, dtype) for part in field.functions))
