@@ -16,11 +16,15 @@ from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.langevin import LangevinSplitting, StochasticVerlet
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.rosenbrock import Rosenbrock
+from stepnet.schemes.semi_implicit import SemiImplicitBDF
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.step_program import build_scheme_program
 from stepnet.schemes.stochastic import ReversibleHeun, StochasticRK, TamedEuler
 from stepnet.schemes.tableau import ExplicitRK, StabilisedRK
 from stepnet.schemes.weak import WeakRK
+
+OF_TWO_PARTS = (AdditiveRK, ExponentialRK, SemiImplicitBDF)
+WITH_HISTORY = (Multistep, SemiImplicitBDF)
 
 # ---- problems -------------------------------------------------------------------------------------------------------
 
@@ -50,6 +54,8 @@ def find_refusal(scheme: Any, form: ProblemForm, single: str = "an `ODE`") -> st
             return f"{scheme.name} keeps its order only for q'' = a(t, q); use `SecondOrder`"
     if isinstance(scheme, ExponentialRK) and form is not ProblemForm.SUM:
         return f"{scheme.name} integrates a part and a `Linear` one; use `Split`"
+    if isinstance(scheme, SemiImplicitBDF) and form is not ProblemForm.SUM:
+        return f"{scheme.name} takes an explicit and an implicit part; use `Split`"
     if find_derivative_order(scheme) == 2 and form is not ProblemForm.SECOND:
         return f"{scheme.name} integrates q'' = a(t, q); use `SecondOrder`"
     return None
@@ -100,7 +106,7 @@ def accepts(scheme: Any, form: ProblemForm) -> bool:
 
 def find_parts_refusal(scheme: Any, parts: Sequence[Any]) -> str | None:
     """Why a scheme cannot run a sum of these parts, None if it can."""
-    if not isinstance(scheme, (AdditiveRK, ExponentialRK)):
+    if not isinstance(scheme, OF_TWO_PARTS):
         return None
     second = "a `Linear`" if isinstance(scheme, ExponentialRK) else "the implicit"
     if len(parts) != 2:
@@ -121,7 +127,7 @@ def moves_parts(scheme: Any, form: ProblemForm) -> bool:
     """Whether a scheme integrates the parts of such a problem separately."""
     if isinstance(scheme, Splitting):
         return form not in (ProblemForm.FIRST, ProblemForm.COUPLED)
-    if isinstance(scheme, (AdditiveRK, ExponentialRK)):
+    if isinstance(scheme, OF_TWO_PARTS):
         return form is ProblemForm.SUM
     return find_derivative_order(scheme) == 2 and form is ProblemForm.SECOND
 
@@ -136,7 +142,7 @@ def find_derivative_order(scheme: Any) -> int:
 
 def is_implicit(scheme: Any) -> bool:
     """Whether a step solves systems of equations."""
-    return isinstance(scheme, (ImplicitRK, Rosenbrock, AdditiveRK))
+    return isinstance(scheme, (ImplicitRK, Rosenbrock, AdditiveRK, SemiImplicitBDF))
 
 
 def needs_second_derivatives(scheme: Any) -> bool:
@@ -164,7 +170,7 @@ def find_estimate_order(scheme: Any) -> float:
 
 def has_history(scheme: Any) -> bool:
     """Whether a step needs earlier ones, so that a run cannot continue from a state alone."""
-    return isinstance(scheme, Multistep)
+    return isinstance(scheme, WITH_HISTORY)
 
 
 def takes_uneven_steps(scheme: Any) -> bool:
@@ -190,12 +196,12 @@ def count_stages(scheme: Any) -> int:
 
 def find_starter(scheme: Any) -> Any:
     """The one-step scheme of the first steps, None if it needs none."""
-    return scheme.starter if isinstance(scheme, Multistep) else None
+    return scheme.starter if isinstance(scheme, WITH_HISTORY) else None
 
 
 def count_starting_steps(scheme: Any) -> int:
     """The number of steps of its starting procedure."""
-    return scheme.n_steps - 1 if isinstance(scheme, Multistep) else 0
+    return scheme.n_steps - 1 if isinstance(scheme, WITH_HISTORY) else 0
 
 
 # ---- runs -----------------------------------------------------------------------------------------------------------

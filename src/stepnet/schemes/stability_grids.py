@@ -15,6 +15,7 @@ from stepnet.schemes.conditions import (
     stability_function,
 )
 from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.semi_implicit import SemiImplicitBDF
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.tableau import Butcher, StabilisedRK
 
@@ -91,15 +92,17 @@ def find_boundary(scheme: Any, n_angles: int) -> np.ndarray:
         limit = imaginary_stability_limit(scheme)
         return np.array([[-1j * limit], [1j * limit]])
     angles = 2 * np.pi * (np.arange(n_angles) + 0.5) / n_angles
-    if isinstance(scheme, Multistep):
+    if isinstance(scheme, (Multistep, SemiImplicitBDF)):
         return find_root_locus(scheme, angles)[None]
     return _join_curves(_find_roots(scheme, np.exp(1j * angles)))
 
 
-def find_root_locus(scheme: Multistep, angles: np.ndarray) -> np.ndarray:
+def find_root_locus(scheme: Multistep | SemiImplicitBDF, angles: np.ndarray) -> np.ndarray:
     """z = rho(xi) / sigma(xi) at xi = exp(i theta)."""
     xi = np.exp(1j * angles)
     rho = 1 - sum(a * xi ** (-1.0 - j) for j, a in enumerate(scheme.alpha))
+    if isinstance(scheme, SemiImplicitBDF):
+        return np.asarray(rho / scheme.gamma)
     return np.asarray(rho / sum(b * xi ** (-1.0 - j) for j, b in enumerate(scheme.beta)))
 
 

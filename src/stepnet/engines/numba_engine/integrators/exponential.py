@@ -110,5 +110,5 @@ def prepare(problem: Problem, scheme: ExponentialRK, plan: Plan) -> Job:
         head = (field.address, field.p, whole.address, whole.p, tape, maps.address, maps.p, weights)
         return advance(*head, work, run, find_wanted_times(plan), out.t, out.y)
 
-    fields = (replace(field, callbacks=(*field.callbacks, *maps.callbacks)), whole)
+    fields = (replace(field, callbacks=(*field.callbacks, *maps.callbacks)), replace(whole, n_calls=1))
     return Job(go, run, work, 1, fields, initial.dtype, evaluate_stage_slopes(whole, scheme.butcher))

@@ -12,6 +12,7 @@ from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.rosenbrock import Rosenbrock
+from stepnet.schemes.semi_implicit import SemiImplicitBDF
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.tableau import ExplicitRK, LowStorageRK, StabilisedRK
 
@@ -22,6 +23,7 @@ EXECUTORS = {
     ImplicitRK: "implicit_rk",
     Rosenbrock: "rosenbrock",
     AdditiveRK: "additive_rk",
+    SemiImplicitBDF: "semi_implicit",
     ExponentialRK: "exponential",
     Splitting: "splitting",
     Multistep: "multistep",

@@ -309,7 +309,8 @@ def prepare_with_tables(
     addresses = (np.array([part.address for part in parts]), parts[1].p) if parts else NO_PARTS
     newton = allocate_newton(jacobian, n, len(tables.shifts), tables.n_real, storage, first_row, addresses)
     slopes = evaluate_stage_slopes(field, explicit)
-    field = replace(field, callbacks=(*field.callbacks, *jacobian.callbacks, *(call for part in parts for call in part.callbacks)))
+    callbacks = (*field.callbacks, *jacobian.callbacks, *(callback for part in parts for callback in part.callbacks))
+    field = replace(field, callbacks=callbacks, n_calls=1 if parts else field.n_calls)  # parts are counted one by one
     fields = (field, *watched, *moved)
     if not isinstance(plan.stepping, AdaptiveSteps):
         scale = np.zeros(n)
