@@ -14,6 +14,9 @@ SMALL = 1.5  # |z| up to which the series is used; beyond it the recursion loses
 TERMS = 30  # of the series: 1.5^30 / 30! is below 1e-27
 TERMS_OF_MATRICES = 18  # 0.5^18 / 18! is below 1e-21
 
+PhiTerms = tuple[tuple[float, int, float], ...]
+"""(w, k, c) for each term of sum w phi_k(c z); k = -1 stands for c z exp(c z)."""
+
 
 def evaluate_phi(z: np.ndarray, most: int) -> list[np.ndarray]:
     """phi_0 to phi_most of numbers."""
@@ -51,3 +54,31 @@ def evaluate_phi_of_matrix(M: np.ndarray, most: int) -> list[np.ndarray]:
             ),
         ]
     return found
+
+
+def differentiate_phi(terms: PhiTerms) -> PhiTerms:
+    """z d/dz of a sum of terms: z phi_k' = phi_(k-1) - k phi_k."""
+    found: list[tuple[float, int, float]] = []
+    for weight, k, c in terms:
+        found += [(weight, -1, c)] if k == 0 else [(weight, k - 1, c), (-k * weight, k, c)]
+    return tuple(found)
+
+
+def sum_phi(z: np.ndarray, terms: PhiTerms) -> np.ndarray:
+    """sum w phi_k(c z) of numbers."""
+    total = np.zeros_like(z)
+    for weight, k, c in terms:
+        phi = evaluate_phi(c * z, max(k, 0))
+        total += weight * (phi[k] if k >= 0 else c * z * phi[0])
+    return total
+
+
+def sum_phi_of_matrix(z: np.ndarray, terms: PhiTerms) -> np.ndarray:
+    """sum w phi_k(c z) of a matrix."""
+    total = np.zeros_like(z)
+    for c in sorted({c for _, _, c in terms}):
+        some = [(weight, k) for weight, k, other in terms if other == c]
+        phi = evaluate_phi_of_matrix(c * z, max(0, *(k for _, k in some)))
+        for weight, k in some:
+            total += weight * (phi[k] if k >= 0 else c * z @ phi[0])
+    return total

@@ -14,11 +14,9 @@ from numba import carray
 from stepnet.engines.numba_engine.codegen.kernels import FieldKernel
 from stepnet.engines.numba_engine.rhs.callback import Callback
 from stepnet.problem import Linear
-from stepnet.schemes.phi_functions import evaluate_phi, evaluate_phi_of_matrix
+from stepnet.schemes.phi_functions import PhiTerms, differentiate_phi, sum_phi, sum_phi_of_matrix
 
 MOST_ENTRIES = 4_000_000  # of a matrix: beyond it, Fourier transforms are the way
-
-Terms = tuple[tuple[float, int, float], ...]
 
 
 class LinearMaps(NamedTuple):
@@ -32,7 +30,7 @@ class LinearMaps(NamedTuple):
 NO_MAPS = LinearMaps(0, np.zeros(1))
 
 
-def build_linear_maps(linear: Linear, maps: tuple[Terms, ...], h: float, size: int, with_lengths: bool) -> LinearMaps:
+def build_linear_maps(linear: Linear, maps: tuple[PhiTerms, ...], h: float, size: int, with_lengths: bool) -> LinearMaps:
     """The maps for steps of length h on a flat state; their derivatives by h only `with_lengths`."""
     if linear.symbol is not None:
         return _use_transforms(linear.symbol, maps, h, size, with_lengths)
@@ -42,29 +40,11 @@ def build_linear_maps(linear: Linear, maps: tuple[Terms, ...], h: float, size: i
             f"take a spectral operator on a periodic grid, or an IMEX scheme such as kencarp4"
         )
     L = linear.matrix.toarray() if hasattr(linear.matrix, "toarray") else linear.matrix
-    tables = [_sum_matrices(L, terms, h) for terms in maps]
+    tables = [sum_phi_of_matrix(h * L, terms) for terms in maps]
     if with_lengths:
-        tables += [_sum_matrices(L, differentiate(terms), h, h * L) for terms in maps]
+        tables += [sum_phi_of_matrix(h * L, differentiate_phi(terms)) for terms in maps]
     block = np.concatenate(([float(linear.n), float(len(maps))], *(table.ravel() for table in tables)))
     return LinearMaps(_apply_matrices.address(np.dtype(float)), block)
-
-
-def differentiate(terms: Terms) -> Terms:
-    """h d/dh of a map; terms (w, -1, c) stand for w c h L exp(c h L)."""
-    found = []
-    for weight, k, c in terms:
-        found += [(weight, -1, c)] if k == 0 else [(weight, k - 1, c), (-k * weight, k, c)]
-    return tuple(found)
-
-
-def _sum_matrices(L: np.ndarray, terms: Terms, h: float, product: np.ndarray | None = None) -> np.ndarray:
-    total = np.zeros_like(L)
-    for c in sorted({c for _, _, c in terms}):
-        some = [(weight, k) for weight, k, other in terms if other == c]
-        phi = evaluate_phi_of_matrix(c * h * L, max(max(k for _, k in some), 0))
-        for weight, k in some:
-            total += weight * (phi[k] if k >= 0 else c * product @ phi[0])
-    return total
 
 
 @FieldKernel
@@ -95,13 +75,13 @@ def _apply_matrices(number, x_, y_, p_, size):
 
 
 def _use_transforms(
-    symbol: np.ndarray, maps: tuple[Terms, ...], h: float, size: int, with_lengths: bool
+    symbol: np.ndarray, maps: tuple[PhiTerms, ...], h: float, size: int, with_lengths: bool
 ) -> LinearMaps:
     """The same by real Fourier transforms, which keep the half of the coefficients that real fields have."""
     grid, axes = symbol.shape[1:], tuple(range(-(symbol.ndim - 1), 0))
     z = h * symbol[..., : grid[-1] // 2 + 1]
-    factors = [_sum_numbers(z, terms) for terms in maps]
-    slopes = [_sum_numbers(z, differentiate(terms)) for terms in maps] if with_lengths else []
+    factors = [sum_phi(z, terms) for terms in maps]
+    slopes = [sum_phi(z, differentiate_phi(terms)) for terms in maps] if with_lengths else []
     conjugates = [factor.conj() for factor in factors]
     shape = (size // symbol.size, *symbol.shape)
 
@@ -112,11 +92,3 @@ def _use_transforms(
 
     callback = Callback(evaluate, (size,), (size,), np.dtype(float))
     return LinearMaps(callback.address, np.zeros(1), (callback,))
-
-
-def _sum_numbers(z: np.ndarray, terms: Terms) -> np.ndarray:
-    total = np.zeros_like(z)
-    for weight, k, c in terms:
-        phi = evaluate_phi(c * z, max(k, 0))
-        total += weight * (phi[k] if k >= 0 else c * z * phi[0])
-    return total

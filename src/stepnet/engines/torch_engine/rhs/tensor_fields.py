@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from stepnet.engines.torch_engine.runs.rng_and_autocast import is_autocast
-from stepnet.problem import ProblemForm
+from stepnet.engines.torch_engine.rhs.linear_parts import LinearPart
+from stepnet.problem import Linear, ProblemForm
 from stepnet.schemes.capabilities import moves_parts
 
 Function = Callable[..., Tensor]
@@ -125,8 +127,8 @@ class Split:
 
     Parameters
     ----------
-    parts : tuple of Function
-        Functions of time and state.
+    parts : tuple of Function or stepnet.Linear
+        Functions of time and state, and linear parts.
 
     Examples
     --------
@@ -141,15 +143,15 @@ class Split:
     n_states = 1
     form = ProblemForm.SUM
 
-    @property
+    @cached_property
     def functions(self) -> tuple[Function, ...]:
-        return tuple(self.parts)
+        return tuple(LinearPart(part) if isinstance(part, Linear) else part for part in self.parts)
 
     def whole(self, t: Tensor, y: Tensor) -> Tensor:
         if not isinstance(y, Tensor):
             raise TypeError(f"`y` must be a tensor, found {type(y).__name__}")
-        total = self.parts[0](t, y)
-        for part in self.parts[1:]:
+        total = self.functions[0](t, y)
+        for part in self.functions[1:]:
             total = total + part(t, y)
         return total
 
@@ -177,6 +179,9 @@ def validate_function(fun: Function, dtype: torch.dtype | None = None, name: str
     Errors call it by `name`.
     With bfloat16 as `dtype`, or chosen by autocast, and a float32 state, evaluations cost half and sums stay accurate.
     """
+
+    if isinstance(fun, LinearPart):
+        return fun
 
     def slope(t: Tensor, y: Tensor) -> Tensor:
         k: Any = fun(t, y) if dtype is None else fun(t.to(dtype), y.to(dtype))
