@@ -235,6 +235,7 @@ def _stabilised_step(mu, nu, mu_tilde, gamma_tilde) -> Callable:
 
 def error_estimates(problem, scheme, t, h, y) -> list[np.ndarray]:
     """h (b - b^) k for every embedded result; of implicit schemes also with the slope at the start, and damped."""
+    scheme = scheme.implicit_scheme if isinstance(scheme, AdditiveRK) else scheme
     field, z = autonomous(slope_of(problem)), with_time(y, t)
     if isinstance(scheme, Rosenbrock):
         k = rosenbrock_slopes(field, scheme, h, z)

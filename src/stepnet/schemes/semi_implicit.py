@@ -78,13 +78,13 @@ class SemiImplicitBDF:
                     f"{self.name}: `alpha` and `{label}` promise order {self.order}, but miss a condition by "
                     f"{defect(self.order):.1e}"
                 )
+        if not is_zero_stable(self):  # type: ignore[arg-type]
+            raise SchemeError(f"{self.name}: not zero-stable, its characteristic polynomial breaks the root condition")
         if self.starter.order < self.order - 1:
             raise SchemeError(
                 f"{self.name}: the `starter` must have order {self.order - 1} or more, "
                 f"{self.starter.name} has {self.starter.order}"
             )
-        if not is_zero_stable(self):  # type: ignore[arg-type]
-            raise SchemeError(f"{self.name}: not zero-stable, its characteristic polynomial breaks the root condition")
 
     @property
     def n_steps(self) -> int:
