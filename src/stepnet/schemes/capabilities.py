@@ -150,6 +150,14 @@ def needs_second_derivatives(scheme: Any) -> bool:
     return isinstance(scheme, Rosenbrock)
 
 
+def needs_axes(scheme: Any, problem: Any) -> bool:
+    """Whether the matrix of its linear systems becomes a product over the axes of the grid of this problem."""
+    if not getattr(scheme, "by_axes", False) or problem.form is not ProblemForm.FIRST:
+        return False
+    find = getattr(problem.fun, "find_axes", None)
+    return find is not None and find(*problem.args) is not None
+
+
 def is_adaptive(scheme: Any) -> bool:
     """Whether it has an error estimate for adaptive steps; every scheme can take fixed steps."""
     if is_stochastic(scheme):
