@@ -113,7 +113,7 @@ def find_derivative_order(scheme: Any) -> int:
 
 def is_implicit(scheme: Any) -> bool:
     """Whether a step solves systems of equations."""
-    return isinstance(scheme, (ImplicitRK, Rosenbrock, AdditiveRK))
+    return isinstance(scheme, (ImplicitRK, Rosenbrock, AdditiveRK)) or getattr(scheme, "is_implicit", False)
 
 
 def needs_second_derivatives(scheme: Any) -> bool:
