@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from math import ceil
 
@@ -168,6 +169,12 @@ def test_records_refuse_wrong_numbers(changes, match):
     numbers = {"alpha": (1,), "beta": (("W", (1,)),), "calculus": "ito", "orders": (Orders("scalar", 0.5, 1),)}
     with pytest.raises((sn.SchemeError, sn.UnknownName), match=match):
         StochasticRK("own", reference="a test", **{**numbers, **changes})
+
+
+@pytest.mark.parametrize("name", sn.schemes.names(stochastic=True))
+def test_records_are_built_again_from_their_numbers(name):
+    scheme = sn.schemes.get(name)
+    assert replace(scheme) == scheme != replace(scheme, name="own")
 
 
 def test_a_scheme_of_the_user_runs():

@@ -134,6 +134,12 @@ def needs_own_entries(scheme: Any, noise: str) -> bool:
     return noise == "diagonal" and orders is not None and (orders.strong > 0.5 or orders.weak > 1.0)
 
 
+def needs_commuting_columns(scheme: Any, noise: str) -> bool:
+    """Whether its order for commutative noise needs (dg_j/dy) g_k = (dg_k/dy) g_j for the columns of the diffusion."""
+    orders = {each.noise: (each.strong, each.weak) for each in scheme.orders}
+    return noise == "commutative" and orders["commutative"] != orders.get("general")
+
+
 def find_estimate_order(scheme: Any) -> float:
     """The strong order of the embedded scheme of a stochastic pair; its estimate is O(h^(order + 1/2))."""
     return scheme.embedded.order

@@ -195,7 +195,7 @@ def _validate_variable(name: str) -> str:
 def validate_rows(scheme: str, name: str, rows: Any, s: int, n_diagonal: int = 0) -> tuple[Row, ...]:
     """Rows of a lower triangular matrix, strictly so unless `n_diagonal` is 1, completed with zeros."""
     found = tuple(floats(name, row) for row in rows)
-    if len(found) > s or any(len(row) > i + n_diagonal for i, row in enumerate(found)):
+    if len(found) > s or any(len(row) > s or any(row[i + n_diagonal :]) for i, row in enumerate(found)):
         kind = "lower triangular" if n_diagonal else "strictly lower triangular"
         raise SchemeError(f"{scheme}: `{name}` must be {kind} with at most {s} rows")
     require_finite(scheme, **{name: [x for row in found for x in row]})
