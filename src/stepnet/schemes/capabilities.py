@@ -142,7 +142,8 @@ def find_derivative_order(scheme: Any) -> int:
 
 def is_implicit(scheme: Any) -> bool:
     """Whether a step solves systems of equations."""
-    return isinstance(scheme, (ImplicitRK, Rosenbrock, AdditiveRK, SemiImplicitBDF))
+    is_solved = getattr(scheme, "is_implicit", False)  # a stochastic scheme with stages that are solved
+    return isinstance(scheme, (ImplicitRK, Rosenbrock, AdditiveRK, SemiImplicitBDF)) or is_solved
 
 
 def needs_second_derivatives(scheme: Any) -> bool:
@@ -169,6 +170,12 @@ def needs_own_entries(scheme: Any, noise: str) -> bool:
     """Whether its order for diagonal noise needs entry i of the diffusion to depend on entry i of the state alone."""
     orders = next((orders for orders in scheme.orders if orders.noise == noise), None)
     return noise == "diagonal" and orders is not None and (orders.strong > 0.5 or orders.weak > 1.0)
+
+
+def needs_commuting_columns(scheme: Any, noise: str) -> bool:
+    """Whether its order for commutative noise needs (dg_j/dy) g_k = (dg_k/dy) g_j for the columns of the diffusion."""
+    orders = {each.noise: (each.strong, each.weak) for each in scheme.orders}
+    return noise == "commutative" and orders["commutative"] != orders.get("general")
 
 
 def find_estimate_order(scheme: Any) -> float:
