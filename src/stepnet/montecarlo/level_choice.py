@@ -249,7 +249,7 @@ class MultilevelRun:
 def _summarise(run: MultilevelRun, confidence: float, seconds: float, message: str) -> MultilevelEstimate:
     levels = tuple(_describe(run, level) for level in range(len(run.sums)))
     value = float(sum(each.mean for each in levels))
-    standard_error = sqrt(sum(each.variance / each.samples for each in levels))
+    standard_error = sqrt(sum(each.variance / max(1, each.samples) for each in levels))
     bias, cost = run.find_bias() if len(levels) > 2 else float("nan"), sum(each.samples * each.cost for each in levels)
     half = float(find_quantile(confidence, min(each.samples for each in levels) - 1)) * standard_error
     last = levels[-1]
@@ -272,9 +272,9 @@ def _describe(run: MultilevelRun, level: int) -> Level:
         spread = sum(
             sqrt(v / n)
             for v, n in (
-                (sums.variance, sums.count),
-                (sums.fine_variance, sums.count),
-                (below.fine_variance, below.count),
+                (sums.variance, max(1, sums.count)),
+                (sums.fine_variance, max(1, sums.count)),
+                (below.fine_variance, max(1, below.count)),
             )
         )
         gap = abs(sums.mean - sums.fine_mean + below.fine_mean)
