@@ -1177,6 +1177,9 @@ add("stepnet.montecarlo.RandomStart", lambda: {"quantile": doubled})
 add("stepnet.montecarlo.multilevel", lambda: {
     "sde": sde(), "terminal": first_of, "error": 0.05, "max_cost": 1e7, "max_levels": 6,
 })  # fmt: skip
+add("stepnet.montecarlo.randomised_multilevel", lambda: {
+    "sde": sde(), "terminal": first_of, "error": 0.05, "max_cost": 1e7,
+})  # fmt: skip
 
 # ---- plots ----------------------------------------------------------------------------------------------------------
 

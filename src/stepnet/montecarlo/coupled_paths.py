@@ -99,14 +99,14 @@ class LevelSums:
         if not self.count and n_valid:
             first = is_valid.argmax()
             self._shift[:] = difference[first], values.fine[first]
-        self.count += n_valid
-        self.exploded += len(difference) - n_valid
         d, fine = difference - self._shift[0], values.fine - self._shift[1]
         if n_valid < len(d):
             d, fine = np.where(is_valid, d, 0.0), np.where(is_valid, fine, 0.0)
         square = d * d
-        self._powers = add_in_units(self._powers, [d, square, square * d, square * square])
-        self._fine = add_in_units(self._fine, [fine, fine * fine])
+        powers = add_in_units(self._powers, [d, square, square * d, square * square])
+        self._powers, self._fine = powers, add_in_units(self._fine, [fine, fine * fine])
+        self.count += n_valid
+        self.exploded += len(difference) - n_valid
 
     @property
     def mean(self) -> float:

@@ -28,21 +28,23 @@ class PathMoments:
         """Add values (points, paths) and controls (points, paths, number) for some of the points."""
         is_valid = np.isfinite(values)
         n_valid = is_valid.sum(axis=1)
-        self.exploded += int(is_valid.size - n_valid.sum())
         shift = self._shift[points]
         is_first = (self.count[points] == 0) & (n_valid > 0)
         if is_first.any():
             start = values[np.arange(len(values)), is_valid.argmax(axis=1)]
             shift[is_first, 0] = start[is_first]
-        self.count[points] += n_valid
         columns = [values] if controls is None else [values, *np.moveaxis(controls, 2, 0)]
         rest = [np.ascontiguousarray(column - shift[:, i : i + 1]) for i, column in enumerate(columns)]
         if not is_valid.all():
             rest = [np.where(is_valid, each, 0.0) for each in rest]
+        sums, products = self._sums[points].copy(), self._products[points].copy()
         for i, a in enumerate(rest):
-            self._sums[points, i] = add_in_units(self._sums[points, i], a)
+            sums[:, i] = add_in_units(sums[:, i], a)
             for j, b in enumerate(rest[: i + 1]):
-                self._products[points, i, j] = add_in_units(self._products[points, i, j], a * b)
+                products[:, i, j] = add_in_units(products[:, i, j], a * b)
+        self._sums[points], self._products[points] = sums, products  # together, so that Ctrl-C leaves all or nothing
+        self.count[points] += n_valid
+        self.exploded += int(is_valid.size - n_valid.sum())
 
     @property
     def means(self) -> np.ndarray:

@@ -94,6 +94,11 @@ def find_weak_order(scheme: Any, noise: str) -> float:
     return float(next(orders.weak for orders in scheme.orders if orders.noise == noise))
 
 
+def find_strong_order(scheme: Any, noise: str) -> float:
+    """The strong order of a stochastic scheme for a type of noise that it admits."""
+    return float(next(orders.strong for orders in scheme.orders if orders.noise == noise))
+
+
 def needs_diffusion_derivative(scheme: Any) -> bool:
     """Whether a step evaluates the derivative of the diffusion."""
     return isinstance(scheme, StochasticRK) and bool(scheme.gamma)
