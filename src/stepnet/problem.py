@@ -256,7 +256,9 @@ class Linear:
 
     def __post_init__(self) -> None:
         if isinstance(self.operator, (list, tuple)) and any(hasattr(each, "matrix") for each in self.operator):
-            _set(self, operator=tuple(_validate_operator(f"operator[{i}]", each) for i, each in enumerate(self.operator)))
+            _set(
+                self, operator=tuple(_validate_operator(f"operator[{i}]", each) for i, each in enumerate(self.operator))
+            )
             shapes = [each.grid.shape for each in self.operator]
             if len(set(shapes)) > 1:
                 raise ValueError(f"`operator` must hold operators on one grid, found grids of the shapes {shapes}")
@@ -272,7 +274,9 @@ class Linear:
             return (self.operator @ y.reshape(-1, self.n).T).T.reshape(shape)
         if not isinstance(self.operator, tuple):
             grid = self.operator.grid.shape
-            return self.operator(y) if shape == grid else _apply_to_each((self.operator,), y.reshape(-1, 1, *grid), shape)
+            return (
+                self.operator(y) if shape == grid else _apply_to_each((self.operator,), y.reshape(-1, 1, *grid), shape)
+            )
         grid = self.operator[0].grid.shape
         return _apply_to_each(self.operator, y.reshape(-1, len(self.operator), *grid), shape)
 
@@ -340,7 +344,9 @@ def _validate_operator(name: str, value: Any) -> Any:
 
 def _apply_to_each(operators: tuple[Any, ...], fields: Any, shape: tuple[int, ...]) -> Any:
     """Operators applied to the components of several fields."""
-    return np.stack([operator(u) for some in fields for operator, u in zip(operators, some, strict=True)]).reshape(shape)
+    return np.stack([operator(u) for some in fields for operator, u in zip(operators, some, strict=True)]).reshape(
+        shape
+    )
 
 
 def _make_hermitian(symbol: np.ndarray) -> np.ndarray:

@@ -36,9 +36,7 @@ PROBLEMS = {
 }
 TENSORS = {
     ProblemForm.FIRST: lambda t, y: torch.stack((y[1], -y[0])),
-    ProblemForm.SUM: snt.Split(
-        (lambda t, y: torch.stack((y[1], 0 * y[0])), KICK)
-    ),
+    ProblemForm.SUM: snt.Split((lambda t, y: torch.stack((y[1], 0 * y[0])), KICK)),
     ProblemForm.PARTITIONED: snt.Partitioned(lambda t, p: p, lambda t, q: -q),
     ProblemForm.COUPLED: snt.Partitioned(lambda t, q, p: p, lambda t, q, p: -q, False),
     ProblemForm.SECOND: snt.SecondOrder(lambda t, q: -q),

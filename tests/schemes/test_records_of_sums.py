@@ -60,7 +60,7 @@ def test_a_wrong_digit_anywhere_is_refused(scheme):
 def test_numbers_that_are_not_finite_are_refused(scheme, bad):
     for field in COEFFICIENTS[type(scheme)]:
         for path, _ in list(places(getattr(scheme, field)))[-1:]:
-            with pytest.raises((SchemeError, ValueError), match="finite|must be|nan|inf"):
+            with pytest.raises((SchemeError, ValueError), match=r"finite|must be|nan|inf"):
                 replace(scheme, **{field: put(getattr(scheme, field), path, bad)})
 
 

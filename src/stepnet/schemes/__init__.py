@@ -14,9 +14,10 @@ from stepnet.schemes.stabilised import rkc1, rkc2, rkl1, rkl2
 from stepnet.schemes.tableau import Butcher, Embedded, ExplicitRK, LowStorageRK, StabilisedRK
 
 __all__ = [
-    "PI", "PID", "AdditiveRK", "Butcher", "Controller", "Embedded", "ExplicitRK", "ExponentialRK", "I", "ImplicitRK", "LowStorageRK",
-    "Multistep", "PhiTerm", "Rosenbrock", "SemiImplicitBDF", "Splitting", "StabilisedRK", "conditions", "find", "gauss", "get", "lobatto_iiia",
-    "lobatto_iiib", "lobatto_iiic", "names", "radau_iia", "rkc1", "rkc2", "rkl1", "rkl2",
+    "PI", "PID", "AdditiveRK", "Butcher", "Controller", "Embedded", "ExplicitRK", "ExponentialRK", "I",
+    "ImplicitRK", "LowStorageRK", "Multistep", "PhiTerm", "Rosenbrock", "SemiImplicitBDF", "Splitting",
+    "StabilisedRK", "conditions", "find", "gauss", "get", "lobatto_iiia", "lobatto_iiib", "lobatto_iiic", "names",
+    "radau_iia", "rkc1", "rkc2", "rkl1", "rkl2",
 ]  # fmt: skip
 
 

@@ -245,8 +245,8 @@ def count_state_rows(scheme: Any, form: ProblemForm) -> int:
 def admits_lanes(scheme: Any, form: ProblemForm, is_fixed: bool) -> bool:
     """Whether members of an ensemble run in SIMD lanes: adaptive pairs with separate steps, others in lockstep.
 
-    Three-term recursions would lose accuracy if written as the sums of generated steps; implicit steps solve systems, and
-    exponential ones apply matrices.
+    Three-term recursions would lose accuracy if written as the sums of generated steps; implicit steps solve systems,
+    and exponential ones apply matrices.
     """
     if is_implicit(scheme) or needs_linear_part(scheme):
         return False

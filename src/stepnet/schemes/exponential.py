@@ -137,7 +137,7 @@ def _evaluate(terms: Coefficient) -> np.ndarray:
 
 
 def _require_equilibria(scheme: ExponentialRK) -> None:
-    """Refuse coefficients that miss sum_j a_ij = c_i phi_1(c_i z) or sum b_j = phi_1(z), with which N = const is exact."""
+    """Refuse coefficients that miss sum_j a_ij = c_i phi_1(c_i z) or sum b_j = phi_1(z): then constant N is exact."""
     rows = [*zip(scheme.c, scheme.A, strict=True), (1.0, scheme.b)]
     for i, (c, row) in enumerate(rows):
         label = f"row {i} of `A`" if i < len(scheme.b) else "`b`"

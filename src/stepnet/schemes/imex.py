@@ -24,9 +24,11 @@ class AdditiveRK:
     """Y_i = y + h sum_{j<i} a^_ij f1(t + c_j h, Y_j) + h sum_{j<=i} a_ij f2(t + c_j h, Y_j),
     y_new = y + h sum b^_i f1(t + c_i h, Y_i) + h sum b_i f2(t + c_i h, Y_i)
 
-    for y' = f1 + f2; an equation without parts is integrated by the implicit tableau alone.  `explicit` holds the rows of the strict lower triangle of a^, the empty first row included;
-    `implicit` the rows of the lower triangle of a, its diagonal included.  Both have the same row sums c, and the first
-    stage is the state at the start of the step.
+    for y' = f1 + f2; an equation without parts is integrated by the implicit tableau alone.
+
+    `explicit` holds the rows of the strict lower triangle of a^, the empty first row included; `implicit` the rows of
+    the lower triangle of a, its diagonal included.  Both have the same row sums c, and the first stage is the state at
+    the start of the step.
 
     Parameters
     ----------

@@ -106,7 +106,7 @@ class SemiImplicitBDF:
 
 
 def sbdf(steps: int, starter: AdditiveRK) -> SemiImplicitBDF:
-    """sum_{k=1..steps} (nabla^k y_{n+1}) / k = h f: BDF, with f1 extrapolated by the polynomial through its last values.
+    """sum_{k=1..steps} (nabla^k y_{n+1}) / k = h f: BDF, with f1 extrapolated from its last values by a polynomial.
 
     Parameters
     ----------

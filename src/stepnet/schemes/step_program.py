@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepnet.schemes.exponential import ExponentialRK, PhiTerm
 from stepnet.schemes.explicit import DOP853, RK4, VERNER65
+from stepnet.schemes.exponential import ExponentialRK, PhiTerm
 from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.rosenbrock import Rosenbrock

@@ -137,18 +137,14 @@ def region(
     return Region(getattr(scheme, "name", "tableau"), equation, x, y, evaluate_grid(scheme, x, y), boundary)
 
 
-def _find_region_of_sum(
-    scheme: Any, stiff: complex, real: Any, imaginary: Any, resolution: int, angles: int
-) -> Region:
+def _find_region_of_sum(scheme: Any, stiff: complex, real: Any, imaginary: Any, resolution: int, angles: int) -> Region:
     """The region of the explicit part beside a given implicit or exact part."""
     if not is_for_sums(scheme):
         raise TypeError(f"`stiff` is for IMEX and exponential schemes, found {getattr(scheme, 'name', 'a tableau')}")
     boundary = find_boundary_of_sum(scheme, stiff, angles)
     points = np.append(boundary[np.abs(boundary) <= LARGEST], 0.0)
     sides = [(float(values.min()), float(values.max())) for values in (points.real, points.imag)]
-    x, y = (
-        np.linspace(low - MARGIN * (high - low), high + MARGIN * (high - low), resolution) for low, high in sides
-    )
+    x, y = (np.linspace(low - MARGIN * (high - low), high + MARGIN * (high - low), resolution) for low, high in sides)
     x, y = (default if given is None else np.asarray(given) for given, default in ((real, x), (imaginary, y)))
     size = np.abs(evaluate_sum(scheme, x + 1j * y[:, None], stiff))
     return Region(scheme.name, f"y' = lambda y + mu y, h mu = {stiff:g}", x, y, size, boundary)

@@ -30,8 +30,8 @@ from stepnet.engines.torch_engine import (
     seminorm,
     solve_with_adjoint_equation,
 )
-from stepnet.records import explain_passed_arguments, validate_number
 from stepnet.problem import ProblemForm
+from stepnet.records import explain_passed_arguments, validate_number
 from stepnet.schemes.capabilities import find_parts_refusal, find_refusal, has_inverse, is_implicit
 from stepnet.torch.callbacks import find_callbacks, report_adjoint_steps, warn_of_adjoint_callbacks
 from stepnet.torch.function_modules import find_modules, list_parameters

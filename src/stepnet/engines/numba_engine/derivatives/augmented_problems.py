@@ -38,7 +38,9 @@ def tangent_problem(
     parts = build_parts(problem, isinstance(problem, Partitioned) and not problem.separable, may_loop=False)
     if may_call and isinstance(problem, ODE) and parts[0].trace is None:
         return called_tangent_problem(problem, parts[0], direction, p_direction)
-    linear = [isinstance(each, Linear) for each in problem.parts] if isinstance(problem, Split) else [False] * len(parts)
+    linear = (
+        [isinstance(each, Linear) for each in problem.parts] if isinstance(problem, Split) else [False] * len(parts)
+    )
     codes: list[Any] = [
         problem.parts[i] if linear[i] else None if part.vjp == 0 else _compile(part, trace_tangent)
         for i, part in enumerate(parts)

@@ -50,10 +50,10 @@ def find_explicit_slopes(s):
 @inlined
 def is_needed(explicit, i):
     """Whether the slope of f1 in stage i is used."""
+    found = False
     for j in range(explicit.shape[0]):
-        if explicit[j, i] != 0.0:
-            return True
-    return False
+        found = found or explicit[j, i] != 0.0
+    return found
 
 
 @compiled

@@ -44,8 +44,8 @@ class StageTables(NamedTuple):
     `T` (stages, shifts) and `T_inverse` transform a block; the first `n_real` of the shifts are real, and the others
     stand for themselves and their conjugates.  `estimate` are the weights of the stages in the error estimate, `start`
     is that of the slope at the start of the step, and `damping` the index of the shift that damps it, or -1.
-    Stages with `time_weights` are linear systems instead (`linear_stages`).  Those with `explicit` are of a sum of parts
-    (`additive_stages`): its rows are the explicit tableau, its weights, and those in the error estimate.
+    Stages with `time_weights` are linear systems instead (`linear_stages`).  Those with `explicit` belong to a sum of
+    parts (`additive_stages`): its rows are the explicit tableau, its weights, and those in the error estimate.
     """
 
     A: np.ndarray

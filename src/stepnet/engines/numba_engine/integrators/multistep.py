@@ -185,9 +185,7 @@ def _run_starter(opening: Problem, starter, plan: Plan) -> Outcome:
     return outcome
 
 
-def _record_start(
-    opening: Problem, scheme, plan: Plan, start: Outcome
-) -> tuple[tuple[np.ndarray, np.ndarray], int]:
+def _record_start(opening: Problem, scheme, plan: Plan, start: Outcome) -> tuple[tuple[np.ndarray, np.ndarray], int]:
     """The states saved during the starting procedure, and the evaluations that this takes."""
     every, wanted = plan.saving.every, plan.saving.at
     if wanted is None:

@@ -30,7 +30,9 @@ class LinearMaps(NamedTuple):
 NO_MAPS = LinearMaps(0, np.zeros(1))
 
 
-def build_linear_maps(linear: Linear, maps: tuple[PhiTerms, ...], h: float, size: int, with_lengths: bool) -> LinearMaps:
+def build_linear_maps(
+    linear: Linear, maps: tuple[PhiTerms, ...], h: float, size: int, with_lengths: bool
+) -> LinearMaps:
     """The maps for steps of length h on a flat state; their derivatives by h only `with_lengths`."""
     if linear.symbol is not None:
         return _use_transforms(linear.symbol, maps, h, size, with_lengths)

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from stepnet.engines.torch_engine.runs.rng_and_autocast import is_autocast
 from stepnet.engines.torch_engine.rhs.linear_parts import LinearPart
+from stepnet.engines.torch_engine.runs.rng_and_autocast import is_autocast
 from stepnet.problem import Linear, ProblemForm
 from stepnet.schemes.capabilities import moves_parts
 
