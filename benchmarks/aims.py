@@ -1,4 +1,4 @@
-"""What was aimed at, and what the measured rows say to it."""
+"""Aims, and whether the measured rows reach them."""
 
 from __future__ import annotations
 

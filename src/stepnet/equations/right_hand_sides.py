@@ -42,6 +42,15 @@ class HeatRHS:
         slopes = diffusivity * self.laplacian(u, t) + source
         return slopes if self.source is None else slopes + self.source(find_time(t))
 
+    def diffuse(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> Any:
+        """The diffusion alone."""
+        return diffusivity * self.laplacian(u, t)
+
+    def find_rest(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> Any:
+        """The slopes without the diffusion."""
+        slopes = 0.0 * u + source
+        return slopes if self.source is None else slopes + self.source(find_time(t))
+
     def find_spectrum(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> np.ndarray:
         return diffusivity * find_stencil_spectrum(self.laplacian)
 
@@ -65,6 +74,15 @@ class DiffusionRHS:
 
     def __call__(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> Any:
         slopes = self.operator(u, diffusivity, t) + source
+        return slopes if self.source is None else slopes + self.source(find_time(t))
+
+    def diffuse(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> Any:
+        """The diffusion alone."""
+        return self.operator(u, diffusivity, t)
+
+    def find_rest(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> Any:
+        """The slopes without the diffusion."""
+        slopes = 0.0 * u + source
         return slopes if self.source is None else slopes + self.source(find_time(t))
 
     def find_spectrum(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> np.ndarray:
@@ -104,12 +122,17 @@ class TransportRHS:
     direction: float = 1.0
 
     def __call__(self, t: Any, u: Any, *args: Any) -> Any:
-        velocity = args[0] if self.velocity is None else self.velocity(find_time(t))
-        if self.direction > 0:
-            slopes = -self.upwind(u, velocity, t)
-        else:
-            slopes = self.upwind(u, -velocity, t)
+        slopes = self.find_rest(t, u, *args)
         return slopes if self.laplacian is None else slopes + args[-1] * self.laplacian(u, t)
+
+    def diffuse(self, t: Any, u: Any, *args: Any) -> Any:
+        """The diffusion alone."""
+        return 0.0 * u if self.laplacian is None else args[-1] * self.laplacian(u, t)
+
+    def find_rest(self, t: Any, u: Any, *args: Any) -> Any:
+        """The slopes without the diffusion."""
+        velocity = args[0] if self.velocity is None else self.velocity(find_time(t))
+        return -self.upwind(u, velocity, t) if self.direction > 0 else self.upwind(u, -velocity, t)
 
     def find_spectrum(self, t: Any, u: Any, *args: Any) -> np.ndarray:
         velocity = np.asarray(args[0] if self.velocity is None else self.velocity(find_time(t)))
@@ -146,6 +169,14 @@ class BurgersRHS:
 
     def __call__(self, t: Any, u: Any, viscosity: Any) -> Any:
         return self.law(u, t) + viscosity * self.laplacian(u, t)
+
+    def diffuse(self, t: Any, u: Any, viscosity: Any) -> Any:
+        """The diffusion alone."""
+        return viscosity * self.laplacian(u, t)
+
+    def find_rest(self, t: Any, u: Any, viscosity: Any) -> Any:
+        """The slopes without the diffusion."""
+        return self.law(u, t)
 
     def find_spectrum(self, t: Any, u: Any, viscosity: Any) -> np.ndarray:
         along = find_law_spectra(self.law, [float(np.max(np.abs(u)))] * self.law.grid.ndim)
@@ -190,6 +221,17 @@ class GrayScottRHS:
             )
         )
 
+    def diffuse(self, t: Any, state: Any, diffusivity_u: Any, diffusivity_v: Any, feed: Any, kill: Any) -> Any:
+        """The diffusion alone."""
+        spread = self.laplacian(state, t)
+        return np.stack((diffusivity_u * spread[0], diffusivity_v * spread[1]))
+
+    def find_rest(self, t: Any, state: Any, diffusivity_u: Any, diffusivity_v: Any, feed: Any, kill: Any) -> Any:
+        """The slopes without the diffusion."""
+        u, v = state[0], state[1]
+        reaction = u * v * v
+        return np.stack((feed * (1.0 - u) - reaction, reaction - (feed + kill) * v))
+
     def find_spectrum(
         self, t: Any, state: Any, diffusivity_u: Any, diffusivity_v: Any, feed: Any, kill: Any
     ) -> np.ndarray:
@@ -209,6 +251,15 @@ class FitzHughNagumoRHS:
         slope = diffusivity * self.laplacian(u, t) + u - u * u * u * (1.0 / 3.0) - v + current
         return np.stack((slope, rate * (u + a - b * v)))
 
+    def diffuse(self, t: Any, state: Any, diffusivity: Any, rate: Any, a: Any, b: Any, current: Any) -> Any:
+        """The diffusion alone."""
+        return np.stack((diffusivity * self.laplacian(state[0], t), 0.0 * state[1]))
+
+    def find_rest(self, t: Any, state: Any, diffusivity: Any, rate: Any, a: Any, b: Any, current: Any) -> Any:
+        """The slopes without the diffusion."""
+        u, v = state[0], state[1]
+        return np.stack((u - u * u * u * (1.0 / 3.0) - v + current, rate * (u + a - b * v)))
+
     def find_spectrum(
         self, t: Any, state: Any, diffusivity: Any, rate: Any, a: Any, b: Any, current: Any
     ) -> np.ndarray:
@@ -225,6 +276,14 @@ class AllenCahnRHS:
 
     def __call__(self, t: Any, u: Any, width: Any) -> Any:
         return width * width * self.laplacian(u, t) + u - u * u * u
+
+    def diffuse(self, t: Any, u: Any, width: Any) -> Any:
+        """The diffusion alone."""
+        return width * width * self.laplacian(u, t)
+
+    def find_rest(self, t: Any, u: Any, width: Any) -> Any:
+        """The slopes without the diffusion."""
+        return u - u * u * u
 
     def find_spectrum(self, t: Any, u: Any, width: Any) -> np.ndarray:
         return width**2 * find_stencil_spectrum(self.laplacian)
