@@ -21,8 +21,8 @@ SCHEMES = {
     "ode45": "MATLAB's 'ode45' is 'dopri5' here",
     "Vern7": "Julia's 'Vern7' is 'verner76' here",
     "velocity_verlet": "it is called 'verlet' here",
-    "BDF": "for stiff problems take 'rodas5p', for tight tolerances 'radau5'",
-    "LSODA": "for stiff problems take 'rodas5p'",
+    "BDF": "for stiff problems use 'rodas5p', for tight tolerances 'radau5'",
+    "LSODA": "for stiff problems use 'rodas5p'",
     "Crank_Nicolson": "it is called 'trapezoid' here",
 }
 

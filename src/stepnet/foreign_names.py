@@ -178,7 +178,7 @@ def find_hint_for_name(name: str, known: Collection[str]) -> str | None:
     """The package that a foreign name comes from and its equivalent among the known names, if there is one."""
     key = name.lower()
     if key in STIFF and "rodas5p" in known:
-        return "for stiff problems take 'rodas5p', for tight tolerances 'radau5', for long mildly stiff systems 'rkc2'"
+        return "for stiff problems use 'rodas5p', for tight tolerances 'radau5', for long mildly stiff systems 'rkc2'"
     whose, ours = NAMES.get(key, ("", ""))
     if ours not in known:
         return None

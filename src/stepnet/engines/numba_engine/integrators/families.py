@@ -32,7 +32,7 @@ EXECUTORS = {
 
 def find_executor(scheme) -> Callable[..., Job]:
     """The function `(problem, scheme, plan)` that prepares runs of the scheme's family, imported on first use."""
-    return _load(type(scheme))
+    return _load(type(scheme))  # type: ignore[arg-type]
 
 
 @cache
