@@ -9,12 +9,14 @@ from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.rosenbrock import Rosenbrock
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.stabilised import rkc1, rkc2, rkl1, rkl2
+from stepnet.schemes.stochastic import theta_maruyama, theta_milstein
 from stepnet.schemes.tableau import Butcher, Embedded, ExplicitRK, LowStorageRK, StabilisedRK
 
 __all__ = [
     "PI", "PID", "AdditiveRK", "Butcher", "Controller", "Embedded", "ExplicitRK", "I", "ImplicitRK", "LowStorageRK",
     "Multistep", "Rosenbrock", "Splitting", "StabilisedRK", "conditions", "find", "gauss", "get", "lobatto_iiia",
-    "lobatto_iiib", "lobatto_iiic", "names", "radau_iia", "rkc1", "rkc2", "rkl1", "rkl2",
+    "lobatto_iiib", "lobatto_iiic", "names", "radau_iia", "rkc1", "rkc2", "rkl1", "rkl2", "theta_maruyama",
+    "theta_milstein",
 ]  # fmt: skip
 
 
