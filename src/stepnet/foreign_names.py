@@ -102,6 +102,7 @@ ARGUMENTS: dict[str, tuple[tuple[str, str], ...]] = {
     "step_size": (("steps", STEP_SIZE),),
     "dt0": (("first_step", "`first_step`"),),
     "h0": (("first_step", "`first_step`"),),
+    "reduce": (("increments", "`reduce` to `sweep`, which reduces members and paths without storing them"),),
     "dtmax": (("max_step", "`max_step`"),),
     "hmax": (("max_step", "`max_step`"),),
     "n_steps": (("steps", "`steps`"),),
