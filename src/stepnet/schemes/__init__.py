@@ -10,10 +10,12 @@ from stepnet.schemes.rosenbrock import Rosenbrock
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.stabilised import rkc1, rkc2, rkl1, rkl2
 from stepnet.schemes.tableau import Butcher, Embedded, ExplicitRK, LowStorageRK, StabilisedRK
+from stepnet.schemes.variable_order import Switching, VariableAdams, VariableBDF
 
 __all__ = [
     "PI", "PID", "AdditiveRK", "Butcher", "Controller", "Embedded", "ExplicitRK", "I", "ImplicitRK", "LowStorageRK",
-    "Multistep", "Rosenbrock", "Splitting", "StabilisedRK", "conditions", "find", "gauss", "get", "lobatto_iiia",
+    "Multistep", "Rosenbrock", "Splitting", "StabilisedRK", "Switching",
+    "VariableAdams", "VariableBDF", "conditions", "find", "gauss", "get", "lobatto_iiia",
     "lobatto_iiib", "lobatto_iiic", "names", "radau_iia", "rkc1", "rkc2", "rkl1", "rkl2",
 ]  # fmt: skip
 
