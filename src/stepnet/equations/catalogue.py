@@ -177,7 +177,7 @@ def wave(
     operator = laplacian(grid, order)
     spectrum = find_stencil_spectrum(operator)
     if np.max(np.abs(spectrum.imag)) > 1e-6 * np.max(np.abs(spectrum)):
-        raise ValueError(f"`order` = {order} lets waves grow at these sides: its eigenvalues are complex; take order 4")
+        raise ValueError(f"`order` = {order} lets waves grow at these sides: its eigenvalues are complex; use order 4")
     return SecondOrder(WaveRHS(operator, check_steps), u0, v0, t_span, (speed,))
 
 
