@@ -21,7 +21,9 @@ from stepnet.montecarlo.moments import UNIT, find_quantile
 from stepnet.montecarlo.multilevel_estimate import Level, MultilevelEstimate
 from stepnet.problem import SDE
 from stepnet.records import explain_arguments, validate_thread_count
+from stepnet.schemes import catalogue
 from stepnet.schemes.capabilities import find_weak_order, needs_increments_only
+from stepnet.schemes.stochastic import Orders
 from stepnet.solving.integrate import find_scheme
 from stepnet.validation import check, function, instance, one_of, optional, real, whole
 
@@ -137,14 +139,20 @@ def build_run(
     if len(points) != 1:
         raise ValueError(f"`x` must be one start point, found {len(points)}")
     if kind == "antithetic":
-        if sde.noise == "general":  # the products of increments alone: Levy areas are omitted
-            sde = replace(sde, noise="commutative")
-        scheme = "milstein" if scheme is None else scheme
+        scheme = _omit_levy_areas(catalogue.get("milstein" if scheme is None else scheme))
     own = find_scheme(sde, scheme, steps)
     if kind == "antithetic" and not needs_increments_only(own):
         raise ValueError(f"`coupling` = 'antithetic' needs a scheme that takes increments of W only, not {own.name}")
     functional = build_functional(sde, terminal, potential, source, own, points)
     return MultilevelRun(Coupling(functional, points, steps, kind, sde.n_components, workers))
+
+
+def _omit_levy_areas(scheme: Any) -> Any:
+    """A scheme for commutative noise that runs general noise too, with the products of its increments alone."""
+    admitted = {orders.noise for orders in getattr(scheme, "orders", ())}
+    if "commutative" not in admitted or "general" in admitted:
+        return scheme
+    return replace(scheme, orders=(*scheme.orders, Orders("general", 0.5, 1.0)))
 
 
 @dataclass
