@@ -113,7 +113,7 @@ def multilevel(
     >>> abs(found.value - 1.05127) < 8e-3
     True
     """
-    run = _build_run(sde, terminal, x, potential, source, scheme, coupling, steps, workers)
+    run = build_run(sde, terminal, x, potential, source, scheme, coupling, steps, workers)
     run.limits = error, max_levels, max_cost
     began, message, is_interrupted = time.perf_counter(), COMPLETE, False
     with open_bar(progress) as run.show, np.errstate(over="ignore", invalid="ignore"):
@@ -128,11 +128,11 @@ def multilevel(
         raise Interrupted(found)
     if message != COMPLETE:
         raise SolveFailed(found)
-    _warn(found)
+    warn_of_levels(found)
     return found
 
 
-def _build_run(
+def build_run(
     sde: SDE, terminal: Any, x: Any, potential: Any, source: Any, scheme: Any, kind: str, steps: int, workers: Any
 ) -> MultilevelRun:
     points, _ = validate_points(x, sde)
@@ -247,9 +247,9 @@ class MultilevelRun:
 
 
 def _summarise(run: MultilevelRun, confidence: float, seconds: float, message: str) -> MultilevelEstimate:
-    levels = tuple(_describe(run, level) for level in range(len(run.sums)))
+    levels = tuple(describe_level(run, level) for level in range(len(run.sums)))
     value = float(sum(each.mean for each in levels))
-    standard_error = sqrt(sum(each.variance / each.samples for each in levels))
+    standard_error = sqrt(sum(each.variance / max(1, each.samples) for each in levels))
     bias, cost = run.find_bias() if len(levels) > 2 else float("nan"), sum(each.samples * each.cost for each in levels)
     half = float(find_quantile(confidence, min(each.samples for each in levels) - 1)) * standard_error
     last = levels[-1]
@@ -264,7 +264,8 @@ def _summarise(run: MultilevelRun, confidence: float, seconds: float, message: s
     )
 
 
-def _describe(run: MultilevelRun, level: int) -> Level:
+def describe_level(run: MultilevelRun, level: int) -> Level:
+    """The record of a level."""
     sums, steps = run.sums[level], run.coupling.count_steps(level)
     consistency = 0.0
     if level:
@@ -272,9 +273,9 @@ def _describe(run: MultilevelRun, level: int) -> Level:
         spread = sum(
             sqrt(v / n)
             for v, n in (
-                (sums.variance, sums.count),
-                (sums.fine_variance, sums.count),
-                (below.fine_variance, below.count),
+                (sums.variance, max(1, sums.count)),
+                (sums.fine_variance, max(1, sums.count)),
+                (below.fine_variance, max(1, below.count)),
             )
         )
         gap = abs(sums.mean - sums.fine_mean + below.fine_mean)
@@ -283,7 +284,8 @@ def _describe(run: MultilevelRun, level: int) -> Level:
     return Level(steps, sums.count, *facts, run.coupling.find_cost(level), consistency)
 
 
-def _warn(found: MultilevelEstimate) -> None:
+def warn_of_levels(found: MultilevelEstimate) -> None:
+    """Warn of a large kurtosis, and of means that do not fit together."""
     worst = max(found.levels[1:], key=lambda level: level.kurtosis)
     if worst.kurtosis > MOST_KURTOSIS:
         warnings.warn(
