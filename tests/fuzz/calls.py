@@ -1302,6 +1302,9 @@ record = lambda scheme: lambda: {
 }  # fmt: skip
 add("stepnet.schemes.LowStorageRK", record(next(s for s in sn.schemes.names() if s.startswith("carpenter"))))
 add("stepnet.schemes.Multistep", record("ab2"))
+add("stepnet.schemes.VariableAdams", record("adams"))
+add("stepnet.schemes.VariableBDF", record("ndf"))
+add("stepnet.schemes.Switching", record("auto"))
 add("stepnet.schemes.Splitting", record("verlet"))
 add_methods("stepnet.schemes.Splitting", lambda: sn.schemes.get("verlet"), sequence=dict)
 add("stepnet.schemes.StabilisedRK", lambda: {
