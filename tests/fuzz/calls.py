@@ -680,6 +680,15 @@ add_methods(
     __call__=lambda: {"u": np.ones(8)},
 )  # fmt: skip
 add("stepnet.equations.heat", lambda: {"grid": GRID, "u0": FIELD, "t_span": SPAN, "diffusivity": 0.1})
+add(
+    "stepnet.equations.add_boundary_data",
+    lambda: {
+        "problem": sn.equations.heat(
+            sn.operators.Grid(8, boundary=sn.operators.dirichlet(lambda t, g: g)), np.ones(8), SPAN
+        ),
+        "data": (2.0,),
+    },
+)
 add("stepnet.equations.diffusion", lambda: {"grid": GRID, "u0": FIELD, "t_span": SPAN, "diffusivity": FIELD})
 add("stepnet.equations.wave", lambda: {"grid": GRID, "u0": FIELD, "v0": FIELD, "t_span": SPAN, "speed": 1.0})
 add("stepnet.equations.transport", lambda: {"grid": GRID, "u0": FIELD, "t_span": SPAN, "velocity": [1.0, 0.5]})
@@ -1167,6 +1176,9 @@ add("stepnet.montecarlo.GradientEstimate", lambda: {
 add("stepnet.montecarlo.RandomStart", lambda: {"quantile": doubled})
 add("stepnet.montecarlo.multilevel", lambda: {
     "sde": sde(), "terminal": first_of, "error": 0.05, "max_cost": 1e7, "max_levels": 6,
+})  # fmt: skip
+add("stepnet.montecarlo.randomised_multilevel", lambda: {
+    "sde": sde(), "terminal": first_of, "error": 0.05, "max_cost": 1e7,
 })  # fmt: skip
 
 # ---- plots ----------------------------------------------------------------------------------------------------------

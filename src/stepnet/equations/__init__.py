@@ -1,5 +1,6 @@
 """Partial differential equations assembled from operators into problems; each knows its largest stable step."""
 
+from stepnet.equations.boundary_data import add_boundary_data
 from stepnet.equations.catalogue import (
     advection_diffusion,
     burgers,
@@ -18,9 +19,9 @@ from stepnet.equations.split_step_fourier import schroedinger
 from stepnet.equations.step_limits import find_largest_step
 
 __all__ = [
-    "acoustics", "advection_diffusion", "allen_cahn", "backward_kolmogorov", "burgers", "characteristic_flow",
-    "diffusion", "euler", "find_largest_step", "fitzhugh_nagumo", "fokker_planck", "gray_scott", "heat", "heat_flow",
-    "poisson", "schroedinger", "shallow_water", "split_diffusion", "transport", "wave",
+    "acoustics", "add_boundary_data", "advection_diffusion", "allen_cahn", "backward_kolmogorov", "burgers",
+    "characteristic_flow", "diffusion", "euler", "find_largest_step", "fitzhugh_nagumo", "fokker_planck", "gray_scott",
+    "heat", "heat_flow", "poisson", "schroedinger", "shallow_water", "split_diffusion", "transport", "wave",
 ]  # fmt: skip
 
 

@@ -11,9 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.equations.spectra import add_sets, find_stencil_spectrum, find_symbol, find_upwind_spectrum
+from stepnet.equations.spectra import (
+    add_sets,
+    find_stencil_spectrum,
+    find_symbol,
+    find_transport_spectrum,
+    find_upwind_spectrum,
+)
 from stepnet.operators.coefficient_operators import Upwind, VariableDiffusion
 from stepnet.operators.conservation import ConservationLaw
+from stepnet.operators.extension import find_time
 from stepnet.operators.linear import StencilOperator
 from stepnet.operators.linear_form import NEGATIVE, POSITIVE, SQUARE, AxisTerm, LinearForm, Rate, list_operator_terms
 from stepnet.operators.stencils import fit_stencil
@@ -33,7 +40,7 @@ class HeatRHS:
 
     def __call__(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> Any:
         slopes = diffusivity * self.laplacian(u, t) + source
-        return slopes if self.source is None else slopes + self.source(t)
+        return slopes if self.source is None else slopes + self.source(find_time(t))
 
     def diffuse(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> Any:
         """The diffusion alone."""
@@ -42,7 +49,7 @@ class HeatRHS:
     def find_rest(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> Any:
         """The slopes without the diffusion."""
         slopes = 0.0 * u + source
-        return slopes if self.source is None else slopes + self.source(t)
+        return slopes if self.source is None else slopes + self.source(find_time(t))
 
     def find_spectrum(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> np.ndarray:
         return diffusivity * find_stencil_spectrum(self.laplacian)
@@ -50,6 +57,9 @@ class HeatRHS:
     def find_linear_form(self, diffusivity: Any, *source: Any) -> LinearForm | None:
         terms = list_operator_terms(self.laplacian, Rate(0))
         return None if self.source else LinearForm(self.laplacian.grid.shape, terms, 1 if source else None)
+
+    def find_axes(self, diffusivity: Any, *source: Any) -> LinearForm:
+        return LinearForm(self.laplacian.grid.shape, list_operator_terms(self.laplacian, Rate(0)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +74,7 @@ class DiffusionRHS:
 
     def __call__(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> Any:
         slopes = self.operator(u, diffusivity, t) + source
-        return slopes if self.source is None else slopes + self.source(t)
+        return slopes if self.source is None else slopes + self.source(find_time(t))
 
     def diffuse(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> Any:
         """The diffusion alone."""
@@ -73,7 +83,7 @@ class DiffusionRHS:
     def find_rest(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> Any:
         """The slopes without the diffusion."""
         slopes = 0.0 * u + source
-        return slopes if self.source is None else slopes + self.source(t)
+        return slopes if self.source is None else slopes + self.source(find_time(t))
 
     def find_spectrum(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> np.ndarray:
         return np.max(diffusivity) * find_stencil_spectrum(self.laplacian)
@@ -121,17 +131,14 @@ class TransportRHS:
 
     def find_rest(self, t: Any, u: Any, *args: Any) -> Any:
         """The slopes without the diffusion."""
-        velocity = args[0] if self.velocity is None else self.velocity(t)
+        velocity = args[0] if self.velocity is None else self.velocity(find_time(t))
         return -self.upwind(u, velocity, t) if self.direction > 0 else self.upwind(u, -velocity, t)
 
     def find_spectrum(self, t: Any, u: Any, *args: Any) -> np.ndarray:
-        velocity = np.asarray(args[0] if self.velocity is None else self.velocity(t))
-        transported = self.direction * find_upwind_spectrum(self.upwind, self.direction * velocity)
+        velocity = np.asarray(args[0] if self.velocity is None else self.velocity(find_time(t)))
         if self.laplacian is None:
-            return transported
-        spread = args[-1] * find_stencil_spectrum(self.laplacian)
-        hull = spread[[np.argmin(spread.real), np.argmax(spread.real)]]
-        return add_sets([transported, hull])
+            return self.direction * find_upwind_spectrum(self.upwind, self.direction * velocity)
+        return find_transport_spectrum(self.upwind, velocity, self.laplacian, args[-1])
 
     def find_linear_form(self, *args: Any) -> LinearForm | None:
         ndim = self.upwind.grid.ndim
@@ -145,6 +152,10 @@ class TransportRHS:
         if self.laplacian is not None:
             terms += list_operator_terms(self.laplacian, Rate(ndim))
         return LinearForm(self.upwind.grid.shape, tuple(terms))
+
+    def find_axes(self, *args: Any) -> LinearForm | None:
+        """In three dimensions steps along axes would not be stable for transport."""
+        return self.find_linear_form(*args) if self.upwind.grid.ndim < 3 else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +188,8 @@ def find_law_spectra(law: ConservationLaw, fastest: Sequence[float]) -> list[np.
     """The eigenvalues along each axis of a conservation law where it is smooth, for the fastest wave along the axis."""
     grid, stencil = law.grid, fit_stencil(1, LIMITED_OFFSETS[law.reconstruction])
     n = {1: 129, 2: 33, 3: 9}[grid.ndim]
-    return [-speed * find_symbol(stencil, h, n) for speed, h in zip(fastest, grid.spacing, strict=True)]
+    sizes = zip(fastest, grid.spacing, grid.shape, strict=True)
+    return [-speed * find_symbol(stencil, h, n, count) for speed, h, count in sizes]
 
 
 def burgers_flux(u: Any, axis: Any) -> Any:

@@ -94,6 +94,11 @@ def find_weak_order(scheme: Any, noise: str) -> float:
     return float(next(orders.weak for orders in scheme.orders if orders.noise == noise))
 
 
+def find_strong_order(scheme: Any, noise: str) -> float:
+    """The strong order of a stochastic scheme for a type of noise that it admits."""
+    return float(next(orders.strong for orders in scheme.orders if orders.noise == noise))
+
+
 def needs_diffusion_derivative(scheme: Any) -> bool:
     """Whether a step evaluates the derivative of the diffusion."""
     return isinstance(scheme, StochasticRK) and bool(scheme.gamma)
@@ -142,12 +147,21 @@ def find_derivative_order(scheme: Any) -> int:
 
 def is_implicit(scheme: Any) -> bool:
     """Whether a step solves systems of equations."""
-    return isinstance(scheme, (ImplicitRK, Rosenbrock, AdditiveRK, SemiImplicitBDF))
+    is_solved = getattr(scheme, "is_implicit", False)  # a stochastic scheme with stages that are solved
+    return isinstance(scheme, (ImplicitRK, Rosenbrock, AdditiveRK, SemiImplicitBDF)) or is_solved
 
 
 def needs_second_derivatives(scheme: Any) -> bool:
     """Whether the derivative of a step contains second derivatives of the right-hand side."""
     return isinstance(scheme, Rosenbrock)
+
+
+def needs_axes(scheme: Any, problem: Any) -> bool:
+    """Whether the matrix of its linear systems becomes a product over the axes of the grid of this problem."""
+    if not getattr(scheme, "by_axes", False) or problem.form is not ProblemForm.FIRST:
+        return False
+    find = getattr(problem.fun, "find_axes", None)
+    return find is not None and find(*problem.args) is not None
 
 
 def is_adaptive(scheme: Any) -> bool:
@@ -161,6 +175,12 @@ def needs_own_entries(scheme: Any, noise: str) -> bool:
     """Whether its order for diagonal noise needs entry i of the diffusion to depend on entry i of the state alone."""
     orders = next((orders for orders in scheme.orders if orders.noise == noise), None)
     return noise == "diagonal" and orders is not None and (orders.strong > 0.5 or orders.weak > 1.0)
+
+
+def needs_commuting_columns(scheme: Any, noise: str) -> bool:
+    """Whether its order for commutative noise needs (dg_j/dy) g_k = (dg_k/dy) g_j for the columns of the diffusion."""
+    orders = {each.noise: (each.strong, each.weak) for each in scheme.orders}
+    return noise == "commutative" and orders["commutative"] != orders.get("general")
 
 
 def find_estimate_order(scheme: Any) -> float:

@@ -613,12 +613,21 @@ def _write_stochastic_runge_kutta(scheme: StochasticRK, kind: str, has_estimate:
         ]
         return [*noises, *drifts]
 
-    def combine(weights_f: Any, weights_g: Any) -> int:
-        return writer.sum([(0, 1.0, 0), *list_terms(weights_f, weights_g)])
+    def combine(weights_f: Any, weights_g: Any, weights_derivative: Any = ()) -> int:
+        terms = [(derive(x), w, 0) for x, w in weights_derivative if w != 0]
+        return writer.sum([(0, 1.0, 0), *list_terms(weights_f, weights_g), *terms])
+
+    def derive(x: str) -> int:
+        """The derivative of the diffusion along itself, times a random variable."""
+        derivative = writer.slope(DIFFUSION_DERIVATIVE, 0, 0.0)
+        return writer.noise_of(derivative, x, kind, kind == MATRIX and x in PAIRED)
 
     def slope(i: int) -> int:
         if i not in f:
-            f[i] = writer.slope(DRIFT, combine(scheme.A0[i], [(x, B[i]) for x, B in scheme.B0]), scheme.c0[i])
+            own, weights_g = scheme.A0[i][i], [(x, B[i]) for x, B in scheme.B0]
+            row = combine(scheme.A0[i][:i], weights_g, [(x, weights[i]) for x, weights in scheme.gamma0])
+            c = scheme.c0[i]
+            f[i] = writer.solve(DRIFT, row, [[own]], [c]) if own else writer.slope(DRIFT, row, c)
         return f[i]
 
     def diffusion(i: int) -> int:
@@ -628,10 +637,7 @@ def _write_stochastic_runge_kutta(scheme: StochasticRK, kind: str, has_estimate:
 
     new = combine(scheme.alpha, scheme.beta)
     if scheme.gamma:
-        derivative = writer.slope(DIFFUSION_DERIVATIVE, 0, 0.0)
-        is_paired = kind == MATRIX
-        terms = [(writer.noise_of(derivative, x, kind, is_paired and x in PAIRED), w, 0) for x, w in scheme.gamma]
-        new = writer.sum([(new, 1.0, 0), *terms])
+        new = writer.sum([(new, 1.0, 0), *((derive(x), w, 0) for x, w in scheme.gamma)])
     if not has_estimate:
         return writer.program([new])
     alpha, beta = _subtract_embedded(scheme)

@@ -27,6 +27,7 @@ from stepnet.schemes.capabilities import (
     is_implicit,
     is_langevin,
     is_stochastic,
+    needs_axes,
     needs_linear_part,
     takes_changed_states,
     takes_uneven_steps,
@@ -43,6 +44,11 @@ LONGEST_REMEMBERED = 1000  # entries of a state for which tolerances are kept fo
 MOST_STEPS = 2**53  # beyond it t0 + i h cannot tell neighbouring steps apart
 
 
+def _is_real_on_axes(problem: Problem, scheme) -> bool:
+    """Whether systems along the axes of a grid are solved, which kernels do in both precisions."""
+    return problem.initial.dtype == np.float32 and needs_axes(scheme, problem)
+
+
 def require_match(problem: Problem, scheme) -> None:
     """Refuse a scheme that cannot run the problem, with the reason."""
     refusal = find_refusal(scheme, problem.form)
@@ -52,7 +58,8 @@ def require_match(problem: Problem, scheme) -> None:
         refusal = find_noise_refusal(scheme, problem.noise, problem.calculus)
     if refusal is not None:
         raise TypeError(refusal)
-    if (is_implicit(scheme) or needs_linear_part(scheme)) and problem.initial.dtype != np.float64:
+    solves_systems = is_implicit(scheme) or needs_linear_part(scheme)
+    if solves_systems and problem.initial.dtype != np.float64 and not _is_real_on_axes(problem, scheme):
         raise TypeError(f"{scheme.name} solves states of float64, found {problem.initial.dtype}; convert the state")
 
 

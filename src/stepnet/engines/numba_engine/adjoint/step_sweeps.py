@@ -74,6 +74,10 @@ class SweepFailed(ArithmeticError):
     """Steps that cannot be taken; a solve with the same steps reports the reason."""
 
 
+class StepNotSolved(SweepFailed):
+    """An implicit step whose equations could not be solved."""
+
+
 class ProgramArrays(NamedTuple):
     """A step program as arrays: operation i is the slope of `part[i]`, or (part < 0) the sum of its terms.
 
@@ -344,6 +348,8 @@ def execute_all(fields, p, tape, implicit, weights, work, t, h, n, noise):
             number = 3.0 * tape.factor[i]
             if call_field(uintp(implicit.maps), number, work, tape.row[i], out, implicit.maps_p, n) != 0:
                 return False
+        elif tape.code[i] != DETERMINISTIC:
+            apply_nonlinear(tape, i, work, noise, h, n)
         elif tape.part[i] < 0:
             accumulate(work, out, zero, weights, tape.term_row, tape.first[i], tape.first[i + 1])
         elif call_field(uintp(fields[tape.part[i]]), t + tape.c[i] * h, work, tape.row[i], out, p, n) != 0:
@@ -573,6 +579,11 @@ class ProgramRunner:
         self._workspace: StepWorkspace | None = None
         self._solving: ImplicitSteps | None = None
 
+    @property
+    def n_solve_evaluations(self) -> int:
+        """Evaluations of right-hand sides by the implicit operations so far."""
+        return 0 if self._solving is None else int(self._solving.scratch.evaluations[0])
+
     def forward(self, state: np.ndarray, first: int, count: int, states: np.ndarray | None = None) -> None:
         """Advance `state` (rows, n) over `count` steps; the states before them go to the rows of `states`."""
         if count == 0:
@@ -685,7 +696,7 @@ class ProgramRunner:
                 if exception is not None:
                     raise exception
         if self._program.is_implicit:
-            raise SweepFailed("the equations of an implicit step could not be solved")
+            raise StepNotSolved("the equations of an implicit step could not be solved")
         raise SweepFailed("a right-hand side or its derivative raised an exception")
 
 
