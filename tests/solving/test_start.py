@@ -508,7 +508,7 @@ def test_a_start_that_fails_is_a_failed_run():
     ("how", "words"),
     [
         ({"scheme": "rk4"}, "no error estimate"),
-        ({"scheme": "rk4", "steps": 10, "rtol": 1e-3}, "`rtol` belongs to adaptive steps"),
+        ({"scheme": "rk4", "steps": 10, "rtol": 1e-3}, "`rtol` is for adaptive steps"),
         ({"scheme": "dopri5", "rtol": -1.0}, "`rtol` must be positive"),
         ({"scheme": "dopri5", "steps": 0}, "`steps` must be at least 1, found 0"),
         ({"scheme": "dopri5", "steps": [0.0, 2.0]}, "`steps` must begin at 0.0 and end at 3.0"),
