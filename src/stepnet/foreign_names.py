@@ -99,7 +99,7 @@ NAMES: dict[str, tuple[str, str]] = {
 }
 """By lower-case name: the package that uses it, and the name here."""
 
-STIFF = ("ode23s", "rosenbrock23", "kencarp3", "kencarp4", "kencarp5")
+STIFF = ("ode23s", "rosenbrock23")
 """Schemes for stiff problems that have no equivalent here."""
 
 STEP_SIZE = "`steps=round((t1 - t0) / h)` for fixed steps of length h, `first_step` or `max_step` for adaptive ones"
