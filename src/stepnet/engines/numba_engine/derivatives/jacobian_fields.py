@@ -18,6 +18,7 @@ from stepnet.engines.numba_engine.codegen.intrinsics.address_calls import call_j
 from stepnet.engines.numba_engine.codegen.kernels import FieldKernel
 from stepnet.engines.numba_engine.codegen.machine_code import MachineCode
 from stepnet.engines.numba_engine.derivatives.graph_derivatives import pushforward
+from stepnet.engines.numba_engine.derivatives.jacobian_products import Pushforward
 from stepnet.engines.numba_engine.rhs.callback import Callback
 from stepnet.engines.numba_engine.rhs.ladder import CompiledRHS, compile_traced
 from stepnet.engines.numba_engine.rhs.problem_parts import build_jacobian
@@ -52,6 +53,18 @@ class JacobianField(NamedTuple):
     keep_alive: object = None
 
 
+class _Products(NamedTuple):
+    """A pushforward with a C function, the colours of the columns, and the places of the entries."""
+
+    push: Pushforward
+    colours: np.ndarray
+    rows: np.ndarray
+    columns: np.ndarray
+
+
+_kept_products: WeakKeyDictionary = WeakKeyDictionary()
+
+
 def build_jacobian_field(problem: Problem, field: CompiledRHS, needs_time: bool = True) -> JacobianField:
     """The Jacobian of the whole right-hand side `field` of a problem, by the first way that works.
 
@@ -69,11 +82,8 @@ def build_jacobian_field(problem: Problem, field: CompiledRHS, needs_time: bool 
         except TooManyNodes:
             pass
     if isinstance(problem, ODE):
-        try:
-            jacobian = build_jacobian(problem)
-        except Exception:  # it cannot be differentiated, so that differences remain
-            jacobian = None
-        if jacobian is not None and jacobian.pushforward.width:
+        jacobian = _find_products(problem, code)
+        if jacobian is not None:
             return _use_products(jacobian, field, n, times)
     given = getattr(problem, "jac_sparsity", None)
     return _use_differences(field, n, given, times)
@@ -153,11 +163,29 @@ def _choose_times(t, first, last):
     return max(first, t - step), min(last, t + step)
 
 
-def _use_products(jacobian, field: CompiledRHS, n: int, times) -> JacobianField:
+def _find_products(problem: ODE, code) -> _Products | None:
+    """The products of a right-hand side that can be differentiated; those of a trace are kept with its machine code."""
+    is_lasting = isinstance(code, MachineCode) and problem.jac_sparsity is None
+    if is_lasting and code in _kept_products:
+        return _kept_products[code]
+    try:
+        jacobian = build_jacobian(problem)
+    except Exception:  # it cannot be differentiated, so that differences remain
+        return None
+    if not jacobian.pushforward.width:
+        return None
+    pattern = jacobian.sparsity.tocoo()
+    places = pattern.row.astype(np.int64), pattern.col.astype(np.int64)
+    found = _Products(jacobian.pushforward, jacobian.pattern.colours, *places)
+    if is_lasting and jacobian.pattern.source == "exact" and jacobian.rung == "traced":
+        _kept_products[code] = found
+    return found
+
+
+def _use_products(jacobian: _Products, field: CompiledRHS, n: int, times) -> JacobianField:
     """One product for each colour of columns, by the C function of the pushforward."""
-    pattern, push = jacobian.sparsity.tocoo(), jacobian.pushforward
-    rows, columns = pattern.row.astype(np.int64), pattern.col.astype(np.int64)
-    block = _pack_products(push.address, push.width, field, jacobian.pattern.colours, rows, columns, times)
+    push, colours, rows, columns = jacobian
+    block = _pack_products(push.address, push.width, field, colours, rows, columns, times)
     address = _find_entries_by_products.address(np.dtype(float))
     places = rows, columns, _find_bandwidth(rows, columns)
     return JacobianField(address, block, *places, push.rung, keep_alive=(push, field, block))
