@@ -77,6 +77,8 @@ class Statistics:
         Evaluations of df/dy by an implicit scheme.
     factorisations : int, optional
         Factorisations of the matrices of an implicit scheme.
+    linear_solver : str, optional
+        How an implicit scheme solved its linear systems: "dense", "banded", "sparse" or "gmres".
 
     Examples
     --------
@@ -100,6 +102,7 @@ class Statistics:
     project_reason: str = ""
     jacobians: int = 0
     factorisations: int = 0
+    linear_solver: str = ""
 
     @property
     def steps(self) -> int:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from stepnet.problem import ProblemForm
-from stepnet.schemes.conditions import is_pair, tableau_of
+from stepnet.schemes.conditions import is_pair, is_stiffly_accurate, linear_tableau, tableau_of
 from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.langevin import LangevinSplitting, StochasticVerlet
@@ -19,6 +21,8 @@ from stepnet.schemes.step_program import build_scheme_program
 from stepnet.schemes.stochastic import ReversibleHeun, StochasticRK, TamedEuler
 from stepnet.schemes.tableau import ExplicitRK, StabilisedRK
 from stepnet.schemes.weak import WeakRK
+
+ROUNDING = 1e-10  # of coefficients that were computed
 
 # ---- problems -------------------------------------------------------------------------------------------------------
 
@@ -50,6 +54,26 @@ def find_refusal(scheme: Any, form: ProblemForm, single: str = "an `ODE`") -> st
         return f"{scheme.name} treats one part of a sum explicitly and the other implicitly; use `Split`"
     if find_derivative_order(scheme) == 2 and form is not ProblemForm.SECOND:
         return f"{scheme.name} integrates q'' = a(t, q); use `SecondOrder`"
+    return None
+
+
+def find_mass_refusal(scheme: Any) -> str | None:
+    """Why a scheme cannot solve differential-algebraic equations of index one, None if it can.
+
+    It is the last stage that satisfies the algebraic equations, and their values follow from each stage if the matrix
+    of the stages, without an explicit first one, is regular.
+    """
+    table = linear_tableau(scheme) if isinstance(scheme, (ImplicitRK, Rosenbrock)) else None
+    if table is None:
+        return f"{scheme.name} does not solve algebraic equations; take a scheme such as rodas5p, radau5 or trbdf2"
+    inner = table.A[1:, 1:] if not table.A[0].any() else table.A
+    is_regular = inner.size > 0 and np.linalg.cond(inner) < 1.0 / ROUNDING
+    ends = table.c[-1] if isinstance(scheme, ImplicitRK) else scheme.arrays.c[-1]
+    if not (is_stiffly_accurate(scheme) and is_regular and abs(ends - 1.0) < ROUNDING):
+        return (
+            f"{scheme.name} is not stiffly accurate, so its new states would not satisfy the algebraic equations; take "
+            f"a scheme such as rodas5p, radau5 or trbdf2"
+        )
     return None
 
 
@@ -196,10 +220,11 @@ def count_state_rows(scheme: Any, form: ProblemForm) -> int:
 def admits_lanes(scheme: Any, form: ProblemForm, is_fixed: bool) -> bool:
     """Whether members of an ensemble run in SIMD lanes: adaptive pairs with separate steps, others in lockstep.
 
-    Three-term recursions would lose accuracy if written as the sums of generated steps; implicit steps solve systems.
+    Three-term recursions would lose accuracy if written as the sums of generated steps; steps of implicit Runge-Kutta
+    schemes iterate, whereas adaptive ones of Rosenbrock schemes are formulas.
     """
     if is_implicit(scheme):
-        return False
+        return isinstance(scheme, Rosenbrock) and not is_fixed and is_adaptive(scheme) and accepts(scheme, form)
     return accepts(scheme, form) and (not isinstance(scheme, StabilisedRK) if is_fixed else is_adaptive(scheme))
 
 

@@ -486,6 +486,9 @@ def _take_address(array: np.ndarray) -> int:
     return array.ctypes.data
 
 
+UNIT_MASS = np.zeros((0, 0))
+
+
 class ProgramRunner:
     """One step program on a problem: `forward` over the steps of a clock, and `backward` by its adjoint."""
 
@@ -498,8 +501,9 @@ class ProgramRunner:
         has_times: bool,
         is_back: bool = False,
         noise: PathNoise | None = None,
+        mass: np.ndarray = UNIT_MASS,
     ):
-        self._noise = noise if program.noise else None
+        self._noise, self._mass = noise if program.noise else None, mass
         self._layout = NO_NOISE if self._noise is None else self._noise.layout
         self._parts, self._program, self._n, self._clock, self._is_back = parts, program, n, clock, is_back
         fields = tuple(part.field for part in parts)
@@ -623,7 +627,7 @@ class ProgramRunner:
             if any(isinstance(operation, LinearSolve) for operation in self._program.operations):
                 self._second = tuple(compile_directional_pullback(part) for part in self._parts)
                 second[:] = [code.address for code in self._second]
-            scratch = allocate_solve_workspace(self._program, self._n, self._p.size)
+            scratch = allocate_solve_workspace(self._program, self._n, self._p.size, self._mass)
             self._solving = ImplicitSteps(build_solve_arrays(self._program), self._pullbacks, second, scratch)
         return self._solving
 

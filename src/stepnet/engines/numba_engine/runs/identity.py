@@ -76,7 +76,8 @@ def _list_facts(problem: Problem) -> tuple:
 def _list_functions(problem: Problem) -> tuple:
     match problem:
         case ODE():
-            return (problem.fun,)
+            mass = problem.mass_matrix
+            return (problem.fun,) if mass is None else (problem.fun, *mass.entries)
         case Partitioned():
             return problem.dq, problem.dp
         case SecondOrder():
