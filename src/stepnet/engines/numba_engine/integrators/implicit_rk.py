@@ -1,4 +1,4 @@
-"""Implicit Runge-Kutta and Rosenbrock schemes with fixed and adaptive steps.
+"""Implicit Runge-Kutta, Rosenbrock and additive schemes with fixed and adaptive steps.
 
 The error estimate is e = (I - h damping J)^-1 h (start f(t, y) + sum (b^_i - b_i) k_i); if it rejects a step, its first
 term is evaluated again at y + e, as in RADAU5 (Hairer & Wanner (1996), IV.8).  With a mass matrix M, M stands for I and
@@ -16,6 +16,11 @@ from stepnet.engines.contract import AdaptiveSteps, Plan
 from stepnet.engines.numba_engine.codegen.kernels import Kernel, inlined
 from stepnet.engines.numba_engine.codegen.primitives import call_field, combine, copy_row, is_finite_row
 from stepnet.engines.numba_engine.integrators import step_control, stepping
+from stepnet.engines.numba_engine.integrators.additive_stages import (
+    count_additive_rows,
+    find_explicit_slopes,
+    take_additive_stages,
+)
 from stepnet.engines.numba_engine.integrators.dense_output import (
     ASIDE,
     ERROR,
@@ -70,6 +75,7 @@ from stepnet.engines.numba_engine.integrators.stepping import (
     STEP_LIMIT,
     STEP_TOO_SMALL,
 )
+from stepnet.engines.numba_engine.rhs.ladder import CompiledRHS
 from stepnet.engines.numba_engine.runs.job import Job, allocate_work, create_run_state, find_grid, find_wanted_times
 from stepnet.problem import Problem
 from stepnet.schemes.controllers import controller
@@ -86,6 +92,8 @@ def take_step(field, p, tables, newton, how, limits, work, new, t, h, run):
     """The state after a step in the row `new`: DONE, FIELD_RAISED or NOT_SOLVED."""
     if tables.time_weights.shape[0] > 0:
         return take_linear_stages(tables, newton, work, new, t, h, run)
+    if tables.explicit.shape[0] > 0:
+        return take_additive_stages(tables, newton, how, limits, work, new, t, h, run)
     return solve_stages(field, p, tables, newton, how, limits, work, new, t, h, run)
 
 
@@ -152,10 +160,13 @@ def run_fixed(field, p, tables, newton, how, work, run_, grid, save_at, out_t, o
 @inlined
 def estimate_error(tables, newton, how, work, slope, h, run):
     """The norm of the error estimate with the slope at the start in the row `slope`."""
-    combine(work, ERROR, ZERO, h, tables.estimate, 0, SLOPES, tables.b.shape[1])
+    s = tables.b.shape[1]
+    combine(work, ERROR, ZERO, h, tables.estimate, 0, SLOPES, s)
     if tables.damping >= 0 and newton.mass_rows.shape[0] > 0:
         multiply_by_mass(newton, work, ERROR, ERROR_2, run.n)
         copy_row(work, ERROR_2, ERROR)
+    if tables.explicit.shape[0] > 0:
+        combine(work, ERROR, ERROR, h, tables.explicit, s + 1, find_explicit_slopes(s), s)
     if tables.start != 0.0:
         for k in range(run.reals):
             work[ERROR, k] += h * tables.start * work[slope, k]
@@ -289,10 +300,16 @@ def prepare(problem: Problem, scheme: ImplicitRK, plan: Plan) -> Job:
     return prepare_with_tables(problem, scheme, plan, build_stage_tables(scheme), scheme.butcher)
 
 
-def prepare_with_tables(problem: Problem, scheme, plan: Plan, tables: StageTables, explicit: Butcher) -> Job:
-    """The same for any stages; `explicit` is a tableau by which a failure is diagnosed."""
-    first_row = SLOPES + 3 * len(scheme.b) + 2
-    system = build_system(problem, plan, tables, first_row)
+def prepare_with_tables(
+    problem: Problem, scheme, plan: Plan, tables: StageTables, explicit: Butcher, parts: tuple[CompiledRHS, ...] = ()
+) -> Job:
+    """The same for any stages; `explicit` is a tableau by which a failure is diagnosed.
+
+    `parts` are the explicit and the implicit part of a sum that are treated as such.
+    """
+    s = len(scheme.b)
+    first_row = SLOPES + 3 * s + 2 + (count_additive_rows(s) if parts else 0)
+    system = build_system(problem, plan, tables, first_row, parts)
     initial, field, (watched, moved) = system.initial, system.slopes, system.others
     newton, choice = system.newton, system.solver
     work, run = allocate_work(initial, 1, first_row + system.n_rows + 1), create_run_state(problem, plan)

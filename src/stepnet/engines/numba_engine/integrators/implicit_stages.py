@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from numba import uintp
 
 from stepnet.engines.numba_engine.codegen.kernels import check_once, compiled, inlined
 from stepnet.engines.numba_engine.codegen.primitives import call_entries, call_field, combine, copy_row
@@ -46,7 +47,8 @@ class StageTables(NamedTuple):
     `T` (stages, shifts) and `T_inverse` transform a block; the first `n_real` of the shifts are real, and the others
     stand for themselves and their conjugates.  `estimate` are the weights of the stages in the error estimate, `start`
     is that of the slope at the start of the step, and `damping` the index of the shift that damps it, or -1.
-    Stages with `time_weights` are linear systems instead (`linear_stages`).
+    Stages with `time_weights` are linear systems instead (`linear_stages`).  Those with `explicit` belong to a sum of
+    parts (`additive_stages`): its rows are the explicit tableau, its weights, and those in the error estimate.
     """
 
     A: np.ndarray
@@ -63,6 +65,7 @@ class StageTables(NamedTuple):
     damping: int
     ends_with_slope: int
     time_weights: np.ndarray
+    explicit: np.ndarray
 
 
 @check_once
@@ -73,6 +76,7 @@ class NewtonArrays(NamedTuple):
     `field` and `field_p` are f of M y' = f, and `is_slope` says whether the run takes the same function for y'.  The
     entries of M are `mass_values` at (`mass_rows`, `mass_columns`), none for M = I.  With `outer` != 0 the C function
     there factorises and solves outside the kernel (`outer_systems`).
+    `parts` are the addresses of the explicit and the implicit part of a sum, `parts_p` their parameters.
     """
 
     address: int
@@ -95,6 +99,8 @@ class NewtonArrays(NamedTuple):
     mass_columns: np.ndarray
     mass_values: np.ndarray
     outer: int
+    parts: np.ndarray
+    parts_p: np.ndarray
 
 
 class IterationLimits(NamedTuple):
@@ -105,6 +111,8 @@ class IterationLimits(NamedTuple):
 
 
 EXACT = IterationLimits(1, 0.1)
+NO_EXPLICIT = np.zeros((0, 0))
+NO_PARTS = np.zeros(0, np.int64), np.zeros(0)
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------
@@ -139,7 +147,7 @@ def build_stage_tables(scheme) -> StageTables:
     return StageTables(
         A, inner, table.b[None].copy(), table.c.copy(), np.array(blocks, np.int64), shifts, n_real,
         np.ascontiguousarray(T), np.ascontiguousarray(T_inverse), estimate[None, 1:].copy(), float(estimate[0]),
-        damping, int(table.c[-1] == 1.0 and np.array_equal(A[-1], table.b)), np.zeros(0),
+        damping, int(table.c[-1] == 1.0 and np.array_equal(A[-1], table.b)), np.zeros(0), NO_EXPLICIT,
     )  # fmt: skip
 
 
@@ -197,23 +205,19 @@ def find_storage(bandwidth: tuple[int, int], n: int) -> Storage:
 
 
 def allocate_newton(
-    jacobian: JacobianField,
-    field: CompiledRHS,
-    n: int,
-    tables: StageTables,
-    storage: Storage,
-    first_row: int,
-    mass: MassEntries = UNIT_MASS,
-) -> NewtonArrays:
+    jacobian: JacobianField, n: int, n_shifts: int, n_real: int, storage: Storage, first_row: int,
+    parts: tuple[np.ndarray, np.ndarray] = NO_PARTS, field: CompiledRHS | None = None, mass: MassEntries = UNIT_MASS,
+) -> NewtonArrays:  # fmt: skip
     """The workspace of Newton's iteration for a system of n equations; without factors if they are kept outside."""
     lower, upper, n_rows = storage
-    n_shifts, n_real, size = len(tables.shifts), tables.n_real, n if n_rows else 0
+    size = n if n_rows else 0
     width = size if lower < 0 else 2 * lower + upper + 1
     values, vector, pivots = np.zeros(len(jacobian.rows) + n), np.zeros(n), np.zeros((n_shifts, size), np.int64)
     factors, complex_factors = np.zeros((n_real, size, width)), np.zeros((n_shifts - n_real, size, width), complex)
+    own = (0, np.zeros(0)) if field is None else (field.address, field.p)
     return NewtonArrays(
         jacobian.address, jacobian.p, jacobian.rows, jacobian.columns, lower, upper, first_row, values, factors,
-        complex_factors, pivots, vector, np.zeros(n, complex), field.address, field.p, 1, *mass, 0,
+        complex_factors, pivots, vector, np.zeros(n, complex), *own, 1, *mass, 0, *parts,
     )  # fmt: skip
 
 
@@ -352,14 +356,20 @@ def solve_coupled(tables, newton, work, residuals, changes, first, size, m, n):
 
 
 @inlined
-def evaluate_residuals(tables, newton, work, first, size, rows, t, h, run):
-    """f - M k in the stages of a block; the last stage stays in the row after the changes.  False if f raised."""
+def evaluate_residuals(field, p, tables, newton, work, base, first, size, rows, t, h, run):
+    """f - M k in the stages of a block; the last stage stays in the row after the changes.  False if f raised.
+
+    Stages are counted from the row `base`, and include earlier blocks if it is the state.
+    """
     s = tables.A.shape[0]
     residuals, stage = rows, rows + 2 * s
     for i in range(size):
-        combine(work, stage, Y, h, tables.A, first + i, SLOPES, first + size)
+        if base == Y:
+            combine(work, stage, Y, h, tables.A, first + i, SLOPES, first + size)
+        else:
+            combine(work, stage, base, h, tables.inner, first + i, SLOPES + first, size)
         t_stage = t + (run.t_low + tables.c[first + i] * h)
-        if call_field(newton.field, t_stage, work, stage, residuals + i, newton.field_p, run.n) != 0:
+        if call_field(field, t_stage, work, stage, residuals + i, p, run.n) != 0:
             stepping.note_exception(run, 0, first + i, t_stage, stage)
             return False
         if newton.mass_rows.shape[0] == 0:
@@ -400,8 +410,8 @@ def choose_limits(work, how, run):
 
 
 @compiled
-def solve_block(tables, newton, block, how, limits, work, t, h, run):
-    """Solve the stages of a block: DONE, FIELD_RAISED or NOT_SOLVED."""
+def solve_block(field, p, tables, newton, block, how, limits, work, base, t, h, run):
+    """Solve M k = f in the stages of a block: DONE, FIELD_RAISED or NOT_SOLVED; `base` as in `evaluate_residuals`."""
     s = tables.A.shape[0]
     first, size, shift, last_shift = block[0], block[1], block[2], block[3]
     rows = SLOPES + s
@@ -410,7 +420,7 @@ def solve_block(tables, newton, block, how, limits, work, t, h, run):
         copy_row(work, SLOPES + first - 1 if first > 0 else K, SLOPES + i)
     before, refreshed = 0.0, 0
     for iteration in range(MOST_IN_FIXED if limits.is_exact else MOST_IN_ADAPTIVE):
-        if not evaluate_residuals(tables, newton, work, first, size, rows, t, h, run):
+        if not evaluate_residuals(field, p, tables, newton, work, base, first, size, rows, t, h, run):
             return FIELD_RAISED
         work[changes : changes + size] = 0.0
         for m in range(shift, last_shift):
@@ -458,7 +468,8 @@ def solve_stages(field, p, tables, newton, how, limits, work, new, t, h, run):
         block = tables.blocks[m]
         first = block[0]
         if block[3] > block[2]:
-            status = solve_block(tables, newton, block, how, limits, work, t, h, run)
+            own = uintp(newton.field)
+            status = solve_block(own, newton.field_p, tables, newton, block, how, limits, work, Y, t, h, run)
             if status != DONE:
                 return status
         elif first == 0:

@@ -15,6 +15,7 @@ from stepnet.engines.numba_engine.derivatives.jacobian_fields import (
     build_point_field,
 )
 from stepnet.engines.numba_engine.integrators.implicit_stages import (
+    NO_PARTS,
     OUTSIDE,
     UNIT_MASS,
     MassEntries,
@@ -34,7 +35,12 @@ from stepnet.engines.numba_engine.integrators.outer_systems import (
 )
 from stepnet.engines.numba_engine.rhs.ladder import CompiledRHS
 from stepnet.engines.numba_engine.rhs.mass_slopes import drop_mass
-from stepnet.engines.numba_engine.rhs.problem_parts import build_fields, build_full_field, build_products
+from stepnet.engines.numba_engine.rhs.problem_parts import (
+    build_fields,
+    build_full_field,
+    build_products,
+    pose_part,
+)
 from stepnet.linear_solvers import Gmres
 from stepnet.problem import Problem
 
@@ -61,16 +67,28 @@ class ImplicitSystem(NamedTuple):
     n_rows: int
 
 
-def build_system(problem: Problem, plan: Plan, tables: StageTables, first_row: int) -> ImplicitSystem:
-    """The equations of a problem for stages with these coefficients; df/dy is stored from row `first_row` of work."""
+def build_system(
+    problem: Problem, plan: Plan, tables: StageTables, first_row: int, parts: tuple[CompiledRHS, ...] = ()
+) -> ImplicitSystem:
+    """The equations of a problem for stages with these coefficients; df/dy is stored from row `first_row` of work.
+
+    `parts` are the explicit and the implicit part of a sum that are treated as such: df/dy is that of the second one.
+    """
     plain, mass = drop_mass(problem), _list_mass_entries(problem)  # type: ignore[arg-type]
     field, watched, moved = build_fields(plain, plan)
     n, is_linear = problem.initial.size, len(tables.time_weights) > 0
     wanted = getattr(problem, "linear_solver", None)
     point = LinearisationPoint() if isinstance(wanted, Gmres) else None
-    jacobian = build_point_field(plain, field, point, is_linear) if point else _build(plain, field, is_linear)
+    if point is not None:
+        jacobian = build_point_field(plain, field, point, is_linear)
+    elif parts:
+        jacobian = build_jacobian_field(pose_part(problem, 1), parts[1], needs_time=False)
+    else:
+        jacobian = build_jacobian_field(plain, field, needs_time=is_linear)
     name, storage, is_outside = _choose_solver(wanted, jacobian, mass, n)
-    newton = allocate_newton(jacobian, field, n, tables, storage, first_row, mass)
+    addresses = (np.array([part.address for part in parts]), parts[1].p) if parts else NO_PARTS
+    shifts = len(tables.shifts), tables.n_real
+    newton = allocate_newton(jacobian, n, *shifts, storage, first_row, addresses, field, mass)
     outer = None
     if is_outside:
         vectors = newton.vector, newton.complex_vector
@@ -81,15 +99,13 @@ def build_system(problem: Problem, plan: Plan, tables: StageTables, first_row: i
         first = build_full_field(problem)
         if not (is_linear and _needs_no_slopes(plan)):
             slopes, newton = first, newton._replace(is_slope=0)
-    callbacks = [*field.callbacks, *jacobian.callbacks, *(first.callbacks if first is not field else ())]
-    own = replace(field, callbacks=(*callbacks, *((outer,) if outer is not None else ())))
+    called = [callback for part in parts for callback in part.callbacks]
+    callbacks = [*called, *field.callbacks, *jacobian.callbacks, *(first.callbacks if first is not field else ())]
+    n_calls = 1 if parts else field.n_calls  # parts are counted one by one
+    own = replace(field, callbacks=(*callbacks, *((outer,) if outer is not None else ())), n_calls=n_calls)
     return ImplicitSystem(
         problem.initial, own, slopes, first, (watched, moved), newton, name, outer, storage.rows
     )  # fmt: skip
-
-
-def _build(plain: Problem, field: CompiledRHS, is_linear: bool) -> JacobianField:
-    return build_jacobian_field(plain, field, needs_time=is_linear)
 
 
 def _list_mass_entries(problem: Problem) -> MassEntries:
