@@ -346,6 +346,7 @@ def add_methods(name: str, build: Callable, **methods: Callable[[], dict]) -> No
 how_to_step = {"rtol": 1e-3, "atol": 1e-6}
 
 add("stepnet.ODE", lambda: {"fun": decay, "y0": [1.0, 0.5], "t_span": SPAN, "args": (1.0,)})
+add("stepnet.Gmres", lambda: {"rtol": 1e-6, "restart": 10, "max_iterations": 50, "preconditioner": decay})
 add("stepnet.Partitioned", lambda: {"dq": drift, "dp": force, "q0": [1.0], "p0": [0.0], "t_span": SPAN})
 add("stepnet.SecondOrder", lambda: {"acceleration": force, "q0": [1.0], "v0": [0.0], "t_span": SPAN})
 add("stepnet.SDE", lambda: {

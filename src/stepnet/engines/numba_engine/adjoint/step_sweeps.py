@@ -537,6 +537,9 @@ def _take_address(array: np.ndarray) -> int:
     return array.ctypes.data
 
 
+UNIT_MASS = np.zeros((0, 0))
+
+
 class ProgramRunner:
     """One step program on a problem: `forward` over the steps of a clock, and `backward` by its adjoint."""
 
@@ -550,8 +553,9 @@ class ProgramRunner:
         is_back: bool = False,
         noise: PathNoise | None = None,
         linear: Linear | None = None,
+        mass: np.ndarray = UNIT_MASS,
     ):
-        self._maps = NO_MAPS
+        self._maps, self._mass = NO_MAPS, mass
         if linear is not None and program.linear_maps:
             self._maps = build_linear_maps(linear, program.linear_maps, clock.h, n, has_times)
         self._noise = noise if program.noise else None
@@ -683,7 +687,7 @@ class ProgramRunner:
             if any(isinstance(operation, LinearSolve) for operation in self._program.operations):
                 self._second = tuple(compile_directional_pullback(part) for part in self._parts)
                 second[:] = [code.address for code in self._second]
-            scratch = allocate_solve_workspace(self._program, self._n, self._p.size)
+            scratch = allocate_solve_workspace(self._program, self._n, self._p.size, self._mass)
             numbers = (build_solve_arrays(self._program), self._pullbacks, second, scratch)
             self._solving = ImplicitSteps(*numbers, self._maps.address, self._maps.p, self._has_times)
         return self._solving

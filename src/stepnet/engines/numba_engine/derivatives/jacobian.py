@@ -193,6 +193,17 @@ def make_jacobian(
     return RHSJacobian(push.rung, shape, pattern, entries, push, pull, reason)
 
 
+def make_products(form: CallForm, block: ArgumentBlock, t: float, y: np.ndarray, *, jac=None, jvp=None, rungs=()):
+    """(df/dy) v by the first way that works, without finding the places of entries: for matrix-free methods."""
+    y = _flatten(y, form.n_in, form.dtype)
+    if jvp is not None:
+        return wrap_user_pushforward(form, block, _validate_function("jvp", jvp))
+    if jac is not None:
+        return _wrap_user_jacobian(form, jac, None, None, None, t, y).pushforward
+    tracing, reason = _validate_trace(form, block, t, y) if "traced" in rungs else (None, "not traced: refused")
+    return _try_in_turn(form, block, (t, y), tracing, rungs, reason)[0]
+
+
 def _build_pullback(rung: str, entries: Callable, shape: tuple[int, int]) -> Pullback:
     """w (df/dy) from the entries of the matrix."""
 
@@ -336,16 +347,26 @@ def _wrap_user_jacobian(
         return _validate_matrix(jac(t, as_state(form, y), *form.args) if callable(jac) else jac, shape)
 
     def entries(t, y):
-        found = csc_array(matrix(t, y)).tocoo()
+        found = matrix(t, y)
+        found = found.tocoo() if issparse(found) else csc_array(found).tocoo()
         return found.row, found.col, found.data
 
     first = matrix(t, y)
     if given is None:
-        given = csr_array(np.ones(shape, bool)) if callable(jac) else csr_array(first) != 0
+        is_open = callable(jac) and not issparse(first)  # zeros of a dense matrix may be others elsewhere
+        given = csr_array(np.ones(shape, bool)) if is_open else _find_stored(first)
     pattern = Pattern(given, "given", *colour_columns(given))
     push = push or Pushforward("user", lambda t, y, V: matrix(t, y) @ V)
     pull = pull or Pullback("user", lambda t, y, w: matrix(t, y).T @ w)
     return RHSJacobian("user", shape, pattern, entries, push, pull, dtype=form.dtype)
+
+
+def _find_stored(matrix) -> csr_array:
+    """Where a sparse matrix stores entries, zeros included, and where a dense one has others than zero."""
+    if not issparse(matrix):
+        return csr_array(matrix) != 0
+    found = matrix.tocoo()
+    return csr_array((np.ones(len(found.data), bool), (found.row, found.col)), matrix.shape)
 
 
 def _validate_function(name: str, value):

@@ -19,7 +19,7 @@ from stepnet.engines.numba_engine.codegen.kernels import FieldKernel
 from stepnet.engines.numba_engine.codegen.machine_code import MachineCode
 from stepnet.engines.numba_engine.derivatives.graph_derivatives import pushforward
 from stepnet.engines.numba_engine.derivatives.jacobian_products import Pushforward
-from stepnet.engines.numba_engine.rhs.callback import Callback
+from stepnet.engines.numba_engine.rhs.callback import SIGNATURE, Callback
 from stepnet.engines.numba_engine.rhs.ladder import CompiledRHS, compile_traced
 from stepnet.engines.numba_engine.rhs.problem_parts import build_jacobian
 from stepnet.engines.numba_engine.tracing.graph import Graph, TooManyNodes
@@ -89,9 +89,21 @@ def build_jacobian_field(problem: Problem, field: CompiledRHS, needs_time: bool 
     return _use_differences(field, n, given, times)
 
 
+def evaluate_entries(jacobian: JacobianField, field: CompiledRHS, t: float, y: np.ndarray) -> np.ndarray:
+    """The entries of df/dy, then df/dt, called as kernels do."""
+    y, values = np.ascontiguousarray(y, float), np.zeros(len(jacobian.rows) + np.size(y))
+    pointers = [each.ctypes.data for each in (y, values, jacobian.p)]
+    if SIGNATURE(jacobian.address)(t, *pointers, y.size) != 0:
+        for callback in (*jacobian.callbacks, *field.callbacks):
+            if callback.exception is not None:
+                raise callback.exception
+        raise RuntimeError(f"df/dy cannot be evaluated at t = {t}")
+    return values
+
+
 def _use_trace(code: MachineCode, traced: Trace, field: CompiledRHS) -> JacobianField:
     if code not in _kept:
-        derivative, rows, columns = _trace_entries(traced)
+        derivative, rows, columns = trace_entries(traced)
         _kept[code] = compile_traced(derivative), rows, columns, _find_bandwidth(rows, columns)
     compiled, rows, columns, bandwidth = _kept[code]
     return JacobianField(compiled.address, field.p, rows, columns, bandwidth, "traced", keep_alive=compiled)
@@ -101,7 +113,7 @@ def _find_bandwidth(rows: np.ndarray, columns: np.ndarray) -> tuple[int, int]:
     return int(np.max(rows - columns, initial=0)), int(np.max(columns - rows, initial=0))
 
 
-def _trace_entries(traced: Trace) -> tuple[Trace, np.ndarray, np.ndarray]:
+def trace_entries(traced: Trace) -> tuple[Trace, np.ndarray, np.ndarray]:
     """The entries that are not zero everywhere, column by column, then df/dt."""
     graph, n = Graph(LONGEST), traced.n
     slopes = copy_nodes(graph, traced.graph, traced.outputs, {})
@@ -126,25 +138,43 @@ def _wrap_user_jacobian(problem: ODE, field: CompiledRHS, times) -> JacobianFiel
     jacobian, n = build_jacobian(problem), problem.initial.size
     pattern = jacobian.sparsity.tocoo()
     rows, columns = pattern.row.astype(np.int64), pattern.col.astype(np.int64)
-    place = {(i, j): k for k, (i, j) in enumerate(zip(rows.tolist(), columns.tolist(), strict=True))}
-    is_full = len(rows) == n * n
+    keys = rows * n + columns
+    order = np.argsort(keys)
+    sorted_keys = keys[order]
 
     def evaluate(t, y, values):
         found_rows, found_columns, entries = jacobian.entries(t, y)
         values[:] = 0.0
-        if is_full:
-            values[np.asarray(found_rows) * n + found_columns] = entries
-        else:
-            for i, j, entry in zip(found_rows.tolist(), found_columns.tolist(), entries, strict=True):
-                if entry != 0.0:
-                    if (i, j) not in place:
-                        raise ValueError(f"`jac_sparsity` leaves out entries of the Jacobian in row {i}")
-                    values[place[i, j]] = entry
+        wanted = np.asarray(found_rows, np.int64) * n + found_columns
+        places = np.minimum(np.searchsorted(sorted_keys, wanted), len(keys) - 1)
+        is_known = sorted_keys[places] == wanted if len(keys) else np.zeros(len(wanted), bool)
+        is_left_out = ~is_known & (np.asarray(entries) != 0.0)
+        if is_left_out.any():
+            row = np.asarray(found_rows)[is_left_out][0]
+            raise ValueError(
+                f"the pattern of the Jacobian leaves out entries in row {row}: give `jac_sparsity` with all of them"
+                if problem.jac_sparsity is None
+                else f"`jac_sparsity` leaves out entries of the Jacobian in row {row}"
+            )
+        np.add.at(values, order[places[is_known]], np.asarray(entries)[is_known])
         values[len(rows) :] = _differentiate_time(field, t, y, times)
 
     callback = Callback(evaluate, (n,), (len(rows) + n,), np.dtype(float))
     places = rows, columns, _find_bandwidth(rows, columns)
     return JacobianField(callback.address, field.p, *places, "user", (callback,), callback)
+
+
+def build_point_field(problem: Problem, field: CompiledRHS, point, needs_time: bool) -> JacobianField:
+    """A Jacobian without entries, whose evaluation sets `point.t` and `point.y`, for matrix-free linear solves."""
+    n, times = problem.initial.size, (min(problem.t_span), max(problem.t_span)) if needs_time else NO_TIMES
+
+    def evaluate(t, y, values):
+        point.t, point.y = t, y
+        values[:] = _differentiate_time(field, t, y, times)
+
+    callback = Callback(evaluate, (n,), (n,), np.dtype(float))
+    nowhere = np.zeros(0, np.int64)
+    return JacobianField(callback.address, field.p, nowhere, nowhere, (0, 0), "products", (callback,), callback)
 
 
 def _differentiate_time(field: CompiledRHS, t: float, y: np.ndarray, times) -> np.ndarray:

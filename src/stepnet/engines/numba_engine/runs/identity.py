@@ -89,7 +89,8 @@ def _list_options(problem: Problem) -> tuple:
 def _list_functions(problem: Problem) -> tuple:
     match problem:
         case ODE():
-            return (problem.fun,)
+            mass = problem.mass_matrix
+            return (problem.fun,) if mass is None else (problem.fun, *mass.entries)
         case Partitioned():
             return problem.dq, problem.dp
         case SecondOrder():
