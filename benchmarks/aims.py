@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
-from benchmarks import ensembles, montecarlo, neural_ode, noise, noisy_nets, sde_contenders
+from benchmarks import ensembles, montecarlo, neural_ode, noise, noisy_nets, pdes, sde_contenders
 from benchmarks.adaptive import LORENZ_TOLERANCE
 from benchmarks.batches import OURS as BATCH
 from benchmarks.batches import TOLERANCE as BATCH_TOLERANCE
@@ -290,6 +290,34 @@ def sde_aims(problem: str) -> tuple[Aim, ...]:
     )  # fmt: skip
 
 
+def pde_aims(workload: str) -> tuple[Aim, ...]:
+    """What is wanted of 200 steps of an equation on 1024 x 1024 points."""
+    name = workload.removeprefix("pde-")
+    found = [Aim(f"{name}: beside the fastest peer", workload, False, 3.0, "x", beats_on_grid(workload))]
+    if workload != pdes.ADVECTION:
+        found.append(
+            Aim(f"{name}: beside the copy of the same bytes", workload, False, 0.85, "x",
+                inverse(ratio_to(workload, pdes.OURS, pdes.COPY)))
+        )  # fmt: skip
+    if workload == pdes.HEAT_STEPS:
+        found.append(
+            Aim(f"{name}: beside py-pde", workload, False, 10.0, "x",
+                inverse(ratio_to(workload, pdes.OURS, "py-pde")))
+        )  # fmt: skip
+    return tuple(found)
+
+
+def beats_on_grid(workload: str):
+    """Time of the fastest peer over ours."""
+
+    def measure(rows):
+        here = [r for r in rows if r["workload"] == workload and r["time"] and r["contender"] != pdes.COPY]
+        ours = [(r["time"], r["contender"]) for r in here if r["contender"] == pdes.OURS]
+        return _best(ours, [(r["time"], r["contender"]) for r in here if r["package"] not in ("stepnet", "C")])
+
+    return measure
+
+
 def _names(rows: list[dict]) -> list[str]:
     return list(dict.fromkeys(r["contender"] for r in rows))
 
@@ -412,5 +440,12 @@ AIMS = (
             inverse(ratio_to(noise.WORKLOAD, ours, noise.TORCHSDE)))
         for ours in (noise.BATCH, noise.SINGLE)
     ),
+    *(aim for workload in pdes.STEPPED for aim in pde_aims(workload)),
+    Aim("several steps in one sweep beside one at a time, 2048 x 2048", pdes.BLOCKED, False, 1.4, "x",
+        inverse(ratio_to(pdes.BLOCKED, pdes.OURS, pdes.UNBLOCKED))),
+    Aim("alternating directions beside Crank-Nicolson by sparse LU, 1024 x 1024", pdes.ALTERNATING, False, 3.0, "x",
+        inverse(ratio_to(pdes.ALTERNATING, pdes.OURS, pdes.SPARSE))),
+    Aim("gradient of 500 heat steps beside the solve, 256 x 256", pdes.DIFFERENTIATED, True, 4.0, "x",
+        ratio_to(pdes.DIFFERENTIATED, pdes.GRADIENT, pdes.FORWARD)),
     Aim("memory of a neural ODE of 10^4 steps", "layers", True, 20.0, "MB", memory_of(ODE_MEMORY)),
 )  # fmt: skip

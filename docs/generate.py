@@ -30,6 +30,9 @@ FAMILIES = {
     "StabilisedRK": "Stabilised Runge-Kutta (families; here with 10 stages)",
     "ImplicitRK": "Implicit Runge-Kutta (families; here with 3 stages)",
     "Rosenbrock": "Rosenbrock",
+    "AdditiveRK": "Additive (IMEX) Runge-Kutta",
+    "SemiImplicitBDF": "Semi-implicit BDF (IMEX)",
+    "ExponentialRK": "Exponential Runge-Kutta (limits and regions without a linear part)",
     "Splitting": "Splitting and symplectic",
     "Multistep": "Multistep",
 }

@@ -271,9 +271,11 @@ def test_a_target_error_is_reached(sampling):
     assert_near(found, black_scholes(1.0), bias=3e-3)
 
 
-def test_a_target_out_of_reach_is_refused_with_its_cost():
-    with pytest.raises(ValueError, match=r"`error` = 1e-09 would take about .* paths .* steps and .* seconds"):
-        feynman_kac(gbm(), call, steps=2, error=1e-9)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_a_target_out_of_reach_is_refused_with_its_cost_after_the_pilot_run(sampling):
+    what = r"`error` = 1e-12 would take about .* paths .* steps and .* seconds .* 1024 paths reach"
+    with pytest.raises(ValueError, match=what):
+        feynman_kac(gbm(), call, steps=2, error=1e-12, sampling=sampling)
 
 
 def test_exploding_paths_are_reported_with_the_estimate_of_the_others():

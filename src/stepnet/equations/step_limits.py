@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.problem import Problem, SecondOrder
+from stepnet.schemes.capabilities import find_refusal
 from stepnet.schemes.catalogue import get
 from stepnet.schemes.conditions import amplification, imaginary_stability_limit, real_stability_limit
 
@@ -50,11 +51,15 @@ def find_largest_step(problem: Problem, scheme: Any) -> float:
             f"`problem` must be an equation built by `stepnet.equations`, found {type(problem).__name__} with "
             f"{function!r:.60}"
         )
+    scheme = get(scheme)
+    refusal = find_refusal(scheme, problem.form)
+    if refusal is not None:
+        raise TypeError(refusal)
     initial = problem.q0 if isinstance(problem, SecondOrder) else getattr(problem, "y0", None)
     spectrum = np.asarray(function.find_spectrum(problem.t_span[0], initial, *problem.args))
     if problem.t_span[1] < problem.t_span[0] and not isinstance(problem, SecondOrder):
         spectrum = -spectrum
-    return float(limit_step(get(scheme), spectrum, isinstance(problem, SecondOrder)))
+    return float(limit_step(scheme, spectrum, isinstance(problem, SecondOrder)))
 
 
 def limit_step(scheme: Any, spectrum: np.ndarray, is_second_order: bool) -> float:

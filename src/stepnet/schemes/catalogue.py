@@ -12,20 +12,26 @@ from stepnet.errors import UnknownName
 from stepnet.schemes import (
     conditions,
     explicit,
+    exponential,
+    imex,
     implicit,
     langevin,
     low_storage,
     multistep,
     rosenbrock,
+    semi_implicit,
     stabilised,
     symplectic,
     weak,
 )
 from stepnet.schemes import stochastic as stochastic_schemes
+from stepnet.schemes.exponential import ExponentialRK
+from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.langevin import LangevinSplitting, StochasticVerlet
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.rosenbrock import Rosenbrock
+from stepnet.schemes.semi_implicit import SemiImplicitBDF
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.stochastic import ReversibleHeun, StochasticRK, TamedEuler
 from stepnet.schemes.tableau import ExplicitRK, LowStorageRK, StabilisedRK
@@ -34,7 +40,10 @@ from stepnet.validation import check, validate_flag
 
 STOCHASTIC = (StochasticRK, WeakRK, TamedEuler, ReversibleHeun)
 LANGEVIN = (LangevinSplitting, StochasticVerlet)
-RECORDS = (ExplicitRK, LowStorageRK, StabilisedRK, Splitting, Multistep, ImplicitRK, Rosenbrock)
+RECORDS = (
+    ExplicitRK, LowStorageRK, StabilisedRK, Splitting, Multistep, ImplicitRK, Rosenbrock, AdditiveRK, SemiImplicitBDF,
+    ExponentialRK,
+)  # fmt: skip
 FAMILIES = {
     "rkc1": stabilised.rkc1, "rkc2": stabilised.rkc2, "rkl1": stabilised.rkl1, "rkl2": stabilised.rkl2,
     "gauss": implicit.gauss, "radau_iia": implicit.radau_iia, "lobatto_iiia": implicit.lobatto_iiia,
@@ -61,7 +70,7 @@ PROPERTIES = {
 
 @cache
 def _constants() -> dict[str, Any]:
-    modules = (explicit, low_storage, symplectic, multistep, implicit, rosenbrock)
+    modules = (explicit, low_storage, symplectic, multistep, implicit, rosenbrock, imex, semi_implicit, exponential)
     found = (value for module in modules for value in vars(module).values() if isinstance(value, RECORDS))
     return {scheme.name: scheme for scheme in found}
 

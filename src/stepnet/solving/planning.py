@@ -17,15 +17,18 @@ from stepnet.engines.contract import AdaptiveSteps, FixedSteps, Saving
 from stepnet.equations.step_limits import find_step_refusal
 from stepnet.errors import UnknownName
 from stepnet.events import Event
-from stepnet.problem import SDE, Problem, state_shape
+from stepnet.problem import SDE, Problem, Split, state_shape
 from stepnet.records import convert_integers, validate_count
 from stepnet.schemes.capabilities import (
     find_noise_refusal,
+    find_parts_refusal,
     find_refusal,
     is_adaptive,
     is_implicit,
     is_langevin,
     is_stochastic,
+    needs_axes,
+    needs_linear_part,
     takes_changed_states,
     takes_uneven_steps,
 )
@@ -41,14 +44,22 @@ LONGEST_REMEMBERED = 1000  # entries of a state for which tolerances are kept fo
 MOST_STEPS = 2**53  # beyond it t0 + i h does not distinguish neighbouring steps
 
 
+def _is_real_on_axes(problem: Problem, scheme: Any) -> bool:
+    """Whether systems along the axes of a grid are solved, which kernels do in both precisions."""
+    return problem.initial.dtype == np.float32 and needs_axes(scheme, problem)
+
+
 def require_match(problem: Problem, scheme: Any) -> None:
     """Refuse a scheme that cannot run the problem, with the reason."""
     refusal = find_refusal(scheme, problem.form)
+    if refusal is None and isinstance(problem, Split):
+        refusal = find_parts_refusal(scheme, problem.parts)
     if refusal is None and isinstance(problem, SDE):
         refusal = find_noise_refusal(scheme, problem.noise, problem.calculus)
     if refusal is not None:
         raise TypeError(refusal)
-    if is_implicit(scheme) and problem.initial.dtype != np.float64:
+    solves_systems = is_implicit(scheme) or needs_linear_part(scheme)
+    if solves_systems and problem.initial.dtype != np.float64 and not _is_real_on_axes(problem, scheme):
         raise TypeError(f"{scheme.name} solves states of float64, found {problem.initial.dtype}; convert the state")
 
 

@@ -45,3 +45,12 @@ def grid_axis(name: str, value: Any) -> np.ndarray:
     if not (found.size and (np.abs(found) <= LARGEST).all() and (np.diff(found) > 0).all()):
         raise ValueError(f"`{name}` must be increasing numbers (n,) of size {LARGEST:g} at most, found {found!r:.60}")
     return found
+
+
+def complex_number(name: str, value: Any) -> complex:
+    """A finite number, real or complex."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, complex, np.number)):
+        raise TypeError(f"`{name}` must be a number, found {value!r:.60}")
+    if not np.isfinite(value):
+        raise ValueError(f"`{name}` must be finite, found {value}")
+    return complex(value)

@@ -41,6 +41,7 @@ from stepnet.torch.sde_functions import SDEFunctions, add_log_ratio, build_field
 from stepnet.torch.sde_methods import (
     ADJOINT_OF_REVERSIBLE_HEUN,
     find_stochastic_scheme,
+    reads_data,
 )
 from stepnet.torch.torchdiffeq_interface import BOUNDED
 
@@ -240,8 +241,9 @@ def _integrate_in_memory(asked: SDEArguments, given: tuple[Tensor, ...] | None, 
 
 
 def _integrate(asked: SDEArguments, solver: Solver) -> Any:
-    """Integrate; only fixed steps between times that are numbers can be compiled."""
-    if torch.compiler.is_compiling() and (isinstance(asked.ts, Tensor) or asked.steps[1]):
+    """Integrate; only fixed explicit steps between times that are numbers can be compiled."""
+    is_read = isinstance(asked.ts, Tensor) or asked.steps[1]
+    if torch.compiler.is_compiling() and (is_read or reads_data(asked.method)):
         return _integrate_eagerly(asked, solver)
     return _integrate_here(asked, solver)
 

@@ -7,9 +7,12 @@ from functools import cache
 from importlib import import_module
 
 from stepnet.engines.numba_engine.runs.job import Job
+from stepnet.schemes.exponential import ExponentialRK
+from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.rosenbrock import Rosenbrock
+from stepnet.schemes.semi_implicit import SemiImplicitBDF
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.tableau import ExplicitRK, LowStorageRK, StabilisedRK
 
@@ -19,6 +22,9 @@ EXECUTORS = {
     StabilisedRK: "stabilised",
     ImplicitRK: "implicit_rk",
     Rosenbrock: "rosenbrock",
+    AdditiveRK: "additive_rk",
+    SemiImplicitBDF: "semi_implicit",
+    ExponentialRK: "exponential",
     Splitting: "splitting",
     Multistep: "multistep",
 }

@@ -1,4 +1,4 @@
-"""Implicit Runge-Kutta and Rosenbrock schemes with fixed and adaptive steps.
+"""Implicit Runge-Kutta, Rosenbrock and additive schemes with fixed and adaptive steps.
 
 The error estimate is e = (I - h damping J)^-1 h (start f(t, y) + sum (b^_i - b_i) k_i); if it rejects a step, its first
 term is evaluated again at y + e, as in RADAU5 (Hairer & Wanner (1996), IV.8).
@@ -16,6 +16,11 @@ from stepnet.engines.numba_engine.codegen.kernels import Kernel, inlined
 from stepnet.engines.numba_engine.codegen.primitives import call_field, combine, copy_row, is_finite_row
 from stepnet.engines.numba_engine.derivatives.jacobian_fields import build_jacobian_field
 from stepnet.engines.numba_engine.integrators import step_control, stepping
+from stepnet.engines.numba_engine.integrators.additive_stages import (
+    count_additive_rows,
+    find_explicit_slopes,
+    take_additive_stages,
+)
 from stepnet.engines.numba_engine.integrators.dense_output import (
     ASIDE,
     ERROR,
@@ -37,6 +42,7 @@ from stepnet.engines.numba_engine.integrators.explicit_rk import (
 from stepnet.engines.numba_engine.integrators.implicit_stages import (
     EXACT,
     FLOOR,
+    NO_PARTS,
     SLOPES,
     SMALL_SYSTEM,
     StageTables,
@@ -69,7 +75,8 @@ from stepnet.engines.numba_engine.integrators.stepping import (
     STEP_LIMIT,
     STEP_TOO_SMALL,
 )
-from stepnet.engines.numba_engine.rhs.problem_parts import build_fields
+from stepnet.engines.numba_engine.rhs.ladder import CompiledRHS
+from stepnet.engines.numba_engine.rhs.problem_parts import build_fields, pose_part
 from stepnet.engines.numba_engine.runs.job import Job, allocate_work, create_run_state, find_grid, find_wanted_times
 from stepnet.problem import Problem
 from stepnet.schemes.controllers import controller
@@ -86,6 +93,8 @@ def take_step(field, p, tables, newton, how, limits, work, new, t, h, run):
     """The state after a step in the row `new`: DONE, FIELD_RAISED or NOT_SOLVED."""
     if tables.time_weights.shape[0] > 0:
         return take_linear_stages(field, p, tables, newton, work, new, t, h, run)
+    if tables.explicit.shape[0] > 0:
+        return take_additive_stages(tables, newton, how, limits, work, new, t, h, run)
     return solve_stages(field, p, tables, newton, how, limits, work, new, t, h, run)
 
 
@@ -149,7 +158,10 @@ def run_fixed(field, p, tables, newton, how, work, run_, grid, save_at, out_t, o
 @inlined
 def estimate_error(tables, newton, how, work, slope, h, run):
     """The norm of the error estimate with the slope at the start in the row `slope`."""
-    combine(work, ERROR, ZERO, h, tables.estimate, 0, SLOPES, tables.b.shape[1])
+    s = tables.b.shape[1]
+    combine(work, ERROR, ZERO, h, tables.estimate, 0, SLOPES, s)
+    if tables.explicit.shape[0] > 0:
+        combine(work, ERROR, ERROR, h, tables.explicit, s + 1, find_explicit_slopes(s), s)
     if tables.start != 0.0:
         for k in range(run.reals):
             work[ERROR, k] += h * tables.start * work[slope, k]
@@ -278,17 +290,27 @@ def prepare(problem: Problem, scheme: ImplicitRK, plan: Plan) -> Job:
     return prepare_with_tables(problem, scheme, plan, build_stage_tables(scheme), scheme.butcher)
 
 
-def prepare_with_tables(problem: Problem, scheme, plan: Plan, tables: StageTables, explicit: Butcher) -> Job:
-    """The same for any stages; `explicit` is a tableau by which a failure is diagnosed."""
+def prepare_with_tables(
+    problem: Problem, scheme, plan: Plan, tables: StageTables, explicit: Butcher, parts: tuple[CompiledRHS, ...] = ()
+) -> Job:
+    """The same for any stages; `explicit` is a tableau by which a failure is diagnosed.
+
+    `parts` are the explicit and the implicit part of a sum that are treated as such.
+    """
     initial, (field, watched, moved) = problem.initial, build_fields(problem, plan)
-    jacobian = build_jacobian_field(problem, field, needs_time=len(tables.time_weights) > 0)
+    if parts:
+        jacobian = build_jacobian_field(pose_part(problem, 1), parts[1], needs_time=False)
+    else:
+        jacobian = build_jacobian_field(problem, field, needs_time=len(tables.time_weights) > 0)
     n, s = initial.size, len(scheme.b)
     storage = find_storage(jacobian, n)
-    first_row = SLOPES + 3 * s + 2
+    first_row = SLOPES + 3 * s + 2 + (count_additive_rows(s) if parts else 0)
     work, run = allocate_work(initial, 1, first_row + storage[2] + 1), create_run_state(problem, plan)
-    newton = allocate_newton(jacobian, n, len(tables.shifts), tables.n_real, storage, first_row)
+    addresses = (np.array([part.address for part in parts]), parts[1].p) if parts else NO_PARTS
+    newton = allocate_newton(jacobian, n, len(tables.shifts), tables.n_real, storage, first_row, addresses)
     slopes = evaluate_stage_slopes(field, explicit)
-    field = replace(field, callbacks=(*field.callbacks, *jacobian.callbacks))
+    callbacks = (*field.callbacks, *jacobian.callbacks, *(callback for part in parts for callback in part.callbacks))
+    field = replace(field, callbacks=callbacks, n_calls=1 if parts else field.n_calls)  # parts are counted one by one
     fields = (field, *watched, *moved)
     if not isinstance(plan.stepping, AdaptiveSteps):
         scale = np.zeros(n)

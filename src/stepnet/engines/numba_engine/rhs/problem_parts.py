@@ -38,6 +38,7 @@ from stepnet.problem import (
     SDE,
     Flow,
     Langevin,
+    Linear,
     Partitioned,
     Problem,
     SecondOrder,
@@ -141,6 +142,13 @@ def build_part_field(problem: Problem, i: int) -> CompiledRHS:
     """The field of one part that has a right-hand side, beside parts that may be flows."""
     part = list_functions(problem)[i]
     return _name_part(_build_field(problem, part), part.label)
+
+
+def pose_part(problem: Split, i: int) -> ODE:
+    """One part of a sum as an equation of its own."""
+    part = problem.parts[i]
+    jac = part.matrix if isinstance(part, Linear) and part.n == problem.y0.size else None
+    return ODE(part, problem.y0, problem.t_span, problem.args, trace=problem.trace, jac=jac)
 
 
 def _limit(problem: Problem) -> RungLimit:

@@ -27,7 +27,7 @@ from stepnet.engines.contract import Plan
 from stepnet.engines.numba_engine.codegen.compiler_facts import CFunc, Dispatcher
 from stepnet.engines.numba_engine.tracing.bytecode import find_code_facts
 from stepnet.errors import NoIdentity
-from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
+from stepnet.problem import ODE, SDE, Langevin, Partitioned, Problem, SecondOrder, Split
 
 SCALARS = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
 ARRAY_FUNCTION = type(np.roll)  # type of NumPy's functions written in Python
@@ -69,8 +69,21 @@ def function_key(function) -> str | None:
 
 
 def _list_facts(problem: Problem) -> tuple:
-    kind, initial = (type(problem).__name__, getattr(problem, "separable", None)), problem.initial
+    kind, initial = (type(problem).__name__, *_list_options(problem)), problem.initial
     return kind, problem.t_span, initial.dtype.str, initial.shape, _list_functions(problem), problem.args
+
+
+def _list_options(problem: Problem) -> tuple:
+    """What else the solution depends on, besides the functions, their arguments, time span and state."""
+    match problem:
+        case Partitioned():
+            return (problem.separable,)
+        case SDE():
+            return problem.noise, problem.calculus, problem.correction, problem.seed, problem.path, problem.cells
+        case Langevin():
+            constants = problem.friction, problem.temperature, problem.mass
+            return *constants, problem.seed, problem.path, problem.cells
+    return ()
 
 
 def _list_functions(problem: Problem) -> tuple:
@@ -83,6 +96,10 @@ def _list_functions(problem: Problem) -> tuple:
             return (problem.acceleration,)
         case Split():
             return tuple(problem.parts)
+        case SDE():
+            return problem.drift, problem.diffusion
+        case Langevin():
+            return (problem.force,)
     raise TypeError(f"no problem: {type(problem).__name__}")
 
 

@@ -29,7 +29,7 @@ from stepnet.engines.torch_engine.integrators.fixed_steps import (
     read_state,
 )
 from stepnet.engines.torch_engine.integrators.step_control import ControlSettings
-from stepnet.engines.torch_engine.rhs.tensor_fields import State, join, split, validate_function
+from stepnet.engines.torch_engine.rhs.tensor_fields import State, build_pair_function, join, split
 from stepnet.engines.torch_engine.rhs.tensor_problems import TensorProblem
 from stepnet.engines.torch_engine.runs.fixed_runs import CheckpointedSolver, Solver
 from stepnet.engines.torch_engine.runs.rng_and_autocast import RunContext
@@ -49,7 +49,7 @@ class AdaptiveSolve(NamedTuple):
 
     @property
     def fun(self) -> Callable[..., Any]:
-        return validate_function(self.problem.field.whole, self.evaluation.dtype)
+        return build_pair_function(self.problem.field, self.scheme, self.evaluation.dtype)
 
     @property
     def y(self) -> Tensor:

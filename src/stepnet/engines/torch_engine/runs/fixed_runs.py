@@ -151,7 +151,7 @@ def _require_even(scheme: Any, grid: StepGrid) -> None:
         lengths = [abs(h) for h in grid.h]
         low, high = min(lengths), max(lengths)
         if high - low > EVEN * high:
-            raise ValueError(f"{scheme.name} is a multistep scheme for equal steps, found steps from {low} to {high}")
+            raise ValueError(f"{scheme.name} is a scheme for equal steps, found steps from {low} to {high}")
 
 
 # ---- between steps --------------------------------------------------------------------------------------------------
