@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 import numpy as np
 
@@ -78,7 +79,7 @@ from stepnet.engines.numba_engine.integrators.stepping import (
 from stepnet.engines.numba_engine.rhs.ladder import CompiledRHS
 from stepnet.engines.numba_engine.rhs.problem_parts import build_fields, pose_part
 from stepnet.engines.numba_engine.runs.job import Job, allocate_work, create_run_state, find_grid, find_wanted_times
-from stepnet.problem import Problem
+from stepnet.problem import Problem, Split
 from stepnet.schemes.controllers import controller
 from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.tableau import Butcher
@@ -299,7 +300,7 @@ def prepare_with_tables(
     """
     initial, (field, watched, moved) = problem.initial, build_fields(problem, plan)
     if parts:
-        jacobian = build_jacobian_field(pose_part(problem, 1), parts[1], needs_time=False)
+        jacobian = build_jacobian_field(pose_part(cast(Split, problem), 1), parts[1], needs_time=False)
     else:
         jacobian = build_jacobian_field(problem, field, needs_time=len(tables.time_weights) > 0)
     n, s = initial.size, len(scheme.b)
