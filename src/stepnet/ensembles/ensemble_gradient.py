@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from stepnet.engines.contract import AdaptiveSteps, FixedSteps, Plan, Saving
 from stepnet.ensembles.ensemble import EnsembleSpec, build_ensemble_spec, choose_workers
 from stepnet.gradients.adjoint import gradient
+from stepnet.gradients.step_selection import require_differentiable_steps
 from stepnet.problem import Problem, state_shape
 from stepnet.records import explain_arguments, show_fields
 from stepnet.solution import Status
@@ -116,6 +117,7 @@ def gradient_ensemble(
     ((1,), (2,))
     """
     scheme, problem = find_scheme(problem, scheme, steps), import_engine().convert_to_floats(problem)
+    require_differentiable_steps(scheme)
     choices = AdaptiveOptions(rtol=rtol, atol=atol)
     spec = build_ensemble_spec(problem, scheme, y0, args, t_span, steps, choices, None, paths)
     count, shape = spec.members.number, state_shape(spec.problem)

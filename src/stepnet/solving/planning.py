@@ -30,6 +30,8 @@ from stepnet.schemes.capabilities import (
     needs_axes,
     needs_linear_part,
     takes_changed_states,
+    takes_fixed_steps,
+    takes_projections,
     takes_uneven_steps,
 )
 from stepnet.schemes.conditions import is_symplectic
@@ -118,6 +120,8 @@ def plan_adaptive_steps(problem: Problem, scheme: Any, choices: AdaptiveOptions)
         raise ValueError(
             f"{scheme.name} has no error estimate to choose its steps by; give `steps`, or use a pair such as dopri5"
         )
+    if controller is not None and not takes_fixed_steps(scheme):
+        raise ValueError(f"{scheme.name} chooses order and length of a step together and takes no `controller`")
     is_noisy = is_stochastic(scheme)
     if not is_noisy and choices.are_plain_tolerances and problem.initial.size <= LONGEST_REMEMBERED:
         rtol, atol = DEFAULT_RTOL if rtol is None else rtol, DEFAULT_ATOL if atol is None else atol
@@ -153,6 +157,11 @@ def plan_fixed_steps(problem: Problem, scheme: Any, steps: Any, choices: Adaptiv
     if not choices.are_defaults:
         name = next(name for name, value in choices._asdict().items() if value is not None)
         raise ValueError(f"`{name}` is for adaptive steps, but `steps` are given; leave one of them out")
+    if not takes_fixed_steps(scheme):
+        raise ValueError(
+            f"{scheme.name} chooses its steps itself, so it takes no `steps`; give `rtol` and `atol`, or use a scheme "
+            f"for fixed steps such as radau5 or rk4"
+        )
     if isinstance(steps, (int, np.integer)) and not isinstance(steps, bool):
         n_steps = validate_count("steps", steps, 1, MOST_STEPS, "times are 64-bit floating-point numbers")
         _require_stable(problem, scheme, abs(problem.t_span[1] - problem.t_span[0]) / n_steps)
@@ -230,7 +239,7 @@ def validate_projection(scheme: Any, project: Any) -> Any:
     check_function("project", project)
     if is_stochastic(scheme):
         raise TypeError(f"{scheme.name} takes no `project`; change the state inside `drift` and `diffusion`")
-    if not takes_changed_states(scheme):
+    if not takes_projections(scheme):
         raise TypeError(
             f"{scheme.name} continues from its history, which `project` would invalidate; use a one-step scheme"
         )

@@ -55,7 +55,7 @@ from stepnet.engines.numba_engine.rhs.problem_parts import build_full_field, bui
 from stepnet.engines.numba_engine.runs.driver import STATUS
 from stepnet.engines.numba_engine.runs.job import allocate_work, create_run_state
 from stepnet.problem import Problem, ProblemForm, restart, state_shape
-from stepnet.schemes.capabilities import admits_lanes, has_history, is_implicit, moves_parts
+from stepnet.schemes.capabilities import admits_lanes, has_history, is_implicit, moves_parts, takes_fixed_steps
 from stepnet.schemes.step_program import SchemeProgram, StepProgram, build_scheme_program
 from stepnet.solution import Status
 
@@ -173,6 +173,8 @@ def _choose_lane_runner(
         raise NoLanes(f"states are {problem.initial.dtype}")
     if is_implicit(scheme):
         raise NoLanes("implicit steps solve systems of equations, one member at a time")
+    if not takes_fixed_steps(scheme):
+        raise NoLanes(f"{scheme.name} chooses its order in every step, one member at a time")
     if isinstance(plan.stepping, AdaptiveSteps):
         return _run_adaptive_lanes(problem, scheme, plan, members, ends)
     return _run_lockstep(problem, scheme, plan, members, ends, run_alone)

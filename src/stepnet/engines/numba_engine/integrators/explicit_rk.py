@@ -263,9 +263,9 @@ def _find_fused_steps(
     field: CompiledRHS, scheme: ExplicitRK, is_adaptive: bool, plan: Plan, work: np.ndarray, spare: int
 ) -> int:
     """Address of generated steps of a small problem, or a linear one on a grid (rows from `spare` are free), or 0."""
-    s, stride = len(scheme.b), work.shape[1]
+    stride = work.shape[1]
     if is_adaptive:
-        return find_fused_address((field,), scheme, stride, "attempt", lambda: write_attempt(scheme, ROWS, stride), s)
+        return find_fused_attempt(field, scheme, work)
     if plan.stepping.grid is not None:
         return 0
     program = build_scheme_program(scheme, 1, False, False).step
@@ -273,6 +273,12 @@ def _find_fused_steps(
         return find_stencil_steps((field,), program, (Y,), spare, stride)
     write = partial(write_steps, program, [Y], stride)
     return find_fused_address((field,), program, stride, "steps", write, program.n_slopes)
+
+
+def find_fused_attempt(field: CompiledRHS, scheme: ExplicitRK, work: np.ndarray) -> int:
+    """Address of a generated adaptive step of a small problem, or 0."""
+    s, stride = len(scheme.b), work.shape[1]
+    return find_fused_address((field,), scheme, stride, "attempt", lambda: write_attempt(scheme, ROWS, stride), s)
 
 
 @lru_cache(maxsize=64)
