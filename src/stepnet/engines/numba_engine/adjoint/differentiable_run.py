@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from stepnet.engines.numba_engine.random.step_noise import PathNoise
 from stepnet.engines.numba_engine.rhs.problem_parts import find_consistent_problem, pose_part
 from stepnet.engines.numba_engine.rhs.stochastic_parts import build_stochastic_fields, find_stochastic_program
 from stepnet.errors import NoDerivative
-from stepnet.problem import Problem, ProblemForm, Split, StochasticProblem
+from stepnet.problem import ODE, Problem, ProblemForm, Split, StochasticProblem
 from stepnet.schemes.capabilities import (
     has_history,
     moves_parts,
@@ -89,11 +89,11 @@ class DifferentiableRun:
         h = (t1 - t0) / n_steps if n_steps else 0.0
         clock = StepClock(t0, h, np.zeros(0) if grid is None else grid)
         mass = _choose_mass(problem, scheme, self.scheme_program)
-        given = {"n": self.n, "clock": clock, "has_times": has_times, "linear": linear, "mass": mass}
+        given: dict[str, Any] = {"n": self.n, "clock": clock, "has_times": has_times, "linear": linear, "mass": mass}
         runner = partial(ProgramRunner, self.parts, **given)
         self._opening = runner(self.scheme_program.opening)
         self._step: ProgramRunner | AxisRunner = (
-            AxisRunner(problem, self.parts[0], scheme.gamma, clock, has_times)
+            AxisRunner(cast(ODE, problem), self.parts[0], scheme.gamma, clock, has_times)
             if goes_along_axes
             else runner(self.scheme_program.step)
         )
