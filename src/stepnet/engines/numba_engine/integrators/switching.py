@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache, partial
+from typing import cast
 
 import numpy as np
 
-from stepnet.engines.contract import Plan
+from stepnet.engines.contract import AdaptiveSteps, Plan
 from stepnet.engines.numba_engine.codegen.kernels import Kernel, compiled, inlined
 from stepnet.engines.numba_engine.codegen.primitives import combine, copy_row, is_finite_row
 from stepnet.engines.numba_engine.derivatives.jacobian_fields import build_jacobian_field
@@ -239,11 +240,13 @@ def _prepare(problem: Problem, explicit: ExplicitRK, implicit, plan: Plan) -> Jo
     field = replace(field, callbacks=(*field.callbacks, *jacobian.callbacks))
     fields = (field, *watched, *moved)
     watch = build_event_state(plan, field, (*watched, *moved), problem, run["reals"].item(), work.dtype)
-    how = step_control.build_control_settings(plan.stepping, 1.0 / explicit_rk.error_power(explicit))
+    how = step_control.build_control_settings(
+        cast(AdaptiveSteps, plan.stepping), 1.0 / explicit_rk.error_power(explicit)
+    )
     power = min(implicit.order, implicit.embedded[0].order) + 1
-    slow_how = step_control.build_control_settings(plan.stepping, 1.0 / power)
+    slow_how = step_control.build_control_settings(cast(AdaptiveSteps, plan.stepping), 1.0 / power)
     run["is_checked"] = field.replay is not None and not field.callbacks
-    first_look = plan.stepping, how, work, explicit_rk.FIRST_LOOK, run
+    first_look = cast(AdaptiveSteps, plan.stepping), how, work, explicit_rk.FIRST_LOOK, run
     choose_step = partial(step_control.begin_anew, field, *first_look)
     step_control.begin_with_step(field, *first_look)
     log = ChoiceLog(np.zeros((2, 1), np.int64), np.zeros(MOST_SWITCHES))
@@ -253,7 +256,7 @@ def _prepare(problem: Problem, explicit: ExplicitRK, implicit, plan: Plan) -> Jo
     def go(out):
         needs = build_output_request(plan, out.watch, moved, False)
         output = OutputBuffers(out.t, out.y, out.piece_t, out.pieces)
-        numbers = (tables, *stiffness, how, stages, cubic, newton, slow_how, plan.stepping.stops)
+        numbers = (tables, *stiffness, how, stages, cubic, newton, slow_how, cast(AdaptiveSteps, plan.stepping).stops)
         return run_switching(field.address, fused, field.p, *numbers, needs, log, work, run, output)
 
     def describe_choices() -> dict:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
-from stepnet.engines.contract import Plan
+from stepnet.engines.contract import AdaptiveSteps, Plan
 from stepnet.engines.numba_engine.codegen.kernels import Kernel, compiled, inlined
 from stepnet.engines.numba_engine.codegen.primitives import call_field, combine, copy_row, is_finite_row
 from stepnet.engines.numba_engine.derivatives.jacobian_fields import JacobianField, build_jacobian_field
@@ -531,9 +531,9 @@ def prepare(problem: Problem, scheme: VariableBDF | VariableAdams | Switching, p
     slopes = evaluate_euler_slopes(field)
     field = replace(field, callbacks=(*field.callbacks, *jacobian.callbacks))
     watch = build_event_state(plan, field, (*watched, *moved), problem, run["reals"].item(), work.dtype)
-    how = step_control.build_control_settings(plan.stepping, 0.5)
+    how = step_control.build_control_settings(cast(AdaptiveSteps, plan.stepping), 0.5)
     run["is_checked"] = field.replay is not None and not field.callbacks
-    first_look = plan.stepping, how, work, FIRST_LOOK, run
+    first_look = cast(AdaptiveSteps, plan.stepping), how, work, FIRST_LOOK, run
     step_control.begin_with_step(field, *first_look)
     run["has_slope"] = 0
     output = build_output_tables(tables, work.dtype)
@@ -546,7 +546,7 @@ def prepare(problem: Problem, scheme: VariableBDF | VariableAdams | Switching, p
     def go(out):
         needs = build_output_request(plan, out.watch, moved, False)
         buffers = OutputBuffers(out.t, out.y, out.piece_t, out.pieces)
-        numbers = (tables, output, newton, how, plan.stepping.stops)
+        numbers = (tables, output, newton, how, cast(AdaptiveSteps, plan.stepping).stops)
         return run_variable_order(field.address, field.p, *numbers, needs, log, work, run, buffers)
 
     fields, describe = (field, *watched, *moved), partial(describe_choices, scheme, log, run)
