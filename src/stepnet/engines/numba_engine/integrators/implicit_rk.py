@@ -14,7 +14,11 @@ import numpy as np
 from stepnet.engines.contract import AdaptiveSteps, Plan
 from stepnet.engines.numba_engine.codegen.kernels import Kernel, inlined
 from stepnet.engines.numba_engine.codegen.primitives import call_field, combine, copy_row, is_finite_row
-from stepnet.engines.numba_engine.derivatives.jacobian_fields import build_jacobian_field
+from stepnet.engines.numba_engine.derivatives.jacobian_fields import (
+    build_jacobian_field,
+    compare_with_differences,
+    describe_size,
+)
 from stepnet.engines.numba_engine.integrators import step_control, stepping
 from stepnet.engines.numba_engine.integrators.dense_output import (
     ASIDE,
@@ -281,11 +285,17 @@ def prepare(problem: Problem, scheme: ImplicitRK, plan: Plan) -> Job:
 def prepare_with_tables(problem: Problem, scheme, plan: Plan, tables: StageTables, explicit: Butcher) -> Job:
     """The same for any stages; `explicit` is a tableau by which a failure is diagnosed."""
     initial, (field, watched, moved) = problem.initial, build_fields(problem, plan)
-    jacobian = build_jacobian_field(problem, field, needs_time=len(tables.time_weights) > 0)
+    is_linear = len(tables.time_weights) > 0
+    jacobian = build_jacobian_field(problem, field, needs_time=is_linear)
+    n_checks = compare_with_differences(jacobian, field, problem) if is_linear else 0
     n, s = initial.size, len(scheme.b)
     storage = find_storage(jacobian, n)
     first_row = SLOPES + 3 * s + 2
-    work, run = allocate_work(initial, 1, first_row + storage[2] + 1), create_run_state(problem, plan)
+    try:
+        work, run = allocate_work(initial, 1, first_row + storage[2] + 1), create_run_state(problem, plan)
+    except (MemoryError, ValueError):
+        raise MemoryError(describe_size(n, storage[2], 1)) from None
+    run["evaluations"] += n_checks
     newton = allocate_newton(jacobian, n, len(tables.shifts), tables.n_real, storage, first_row)
     slopes = evaluate_stage_slopes(field, explicit)
     field = replace(field, callbacks=(*field.callbacks, *jacobian.callbacks))

@@ -17,7 +17,7 @@ import numpy as np
 
 from stepnet.engines.numba_engine.codegen.kernels import check_once, compiled, inlined
 from stepnet.engines.numba_engine.codegen.primitives import call_entries, call_field, combine, copy_row
-from stepnet.engines.numba_engine.derivatives.jacobian_fields import JacobianField
+from stepnet.engines.numba_engine.derivatives.jacobian_fields import JacobianField, describe_size
 from stepnet.engines.numba_engine.integrators import step_control, stepping
 from stepnet.engines.numba_engine.integrators.dense_output import ZERO, K, Y
 from stepnet.engines.numba_engine.integrators.linear_systems import DENSE, factorise, solve_factorised
@@ -68,6 +68,7 @@ class NewtonArrays(NamedTuple):
     """df/dy as a C function with the places of its entries, and workspace: factors for every shift, vectors.
 
     `first_row` is the first of the rows of `work` that hold df/dy: its rows if `lower` < 0, else its diagonals.
+    `n_slopes` counts the evaluations of the right-hand side for differences.
     """
 
     address: int
@@ -77,6 +78,7 @@ class NewtonArrays(NamedTuple):
     lower: int
     upper: int
     first_row: int
+    n_slopes: int
     values: np.ndarray
     factors: np.ndarray
     complex_factors: np.ndarray
@@ -166,10 +168,13 @@ def allocate_newton(
     lower, upper, _ = storage
     width = n if lower < 0 else 2 * lower + upper + 1
     values, vector, pivots = np.zeros(len(jacobian.rows) + n), np.zeros(n), np.zeros((n_shifts, n), np.int64)
-    factors, complex_factors = np.zeros((n_real, n, width)), np.zeros((n_shifts - n_real, n, width), complex)
+    try:
+        factors, complex_factors = np.zeros((n_real, n, width)), np.zeros((n_shifts - n_real, n, width), complex)
+    except (MemoryError, ValueError):  # the latter if the size in bytes overflows an integer
+        raise MemoryError(describe_size(n, width, n_real + 2 * (n_shifts - n_real))) from None
     return NewtonArrays(
-        jacobian.address, jacobian.p, jacobian.rows, jacobian.columns, lower, upper, first_row, values, factors,
-        complex_factors, pivots, vector, np.zeros(n, complex),
+        jacobian.address, jacobian.p, jacobian.rows, jacobian.columns, lower, upper, first_row,
+        jacobian.n_slopes, values, factors, complex_factors, pivots, vector, np.zeros(n, complex),
     )  # fmt: skip
 
 
@@ -188,6 +193,7 @@ def evaluate_jacobian(newton, work, row, t, run):
         else:
             work[first + newton.upper + rows[e] - columns[e], columns[e]] = newton.values[e]
     run.jacobians += 1
+    run.evaluations += newton.n_slopes
     run.jacobian_age = 1
     run.h_factorised = 0.0
     return True
