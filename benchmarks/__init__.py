@@ -1,1 +1,1 @@
-"""Work and precision of stepnet beside its peers and beside C; `python -m benchmarks` runs it."""
+"""Work and precision of stepnet compared with its peers and with C; `python -m benchmarks` runs it."""

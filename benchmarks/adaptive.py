@@ -1,4 +1,4 @@
-"""Rows of the solvers that choose their steps: every contender at every tolerance."""
+"""Rows of adaptive solvers: every contender at every tolerance."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _at(problem: Adaptive, tolerance: float) -> dict[str, Measured | Exception]:
 
 
 def require_equal_steps(problem: Adaptive, tolerance: float, in_c, in_stepnet) -> None:
-    """The comparison with C is one of code, not of luck with the steps."""
+    """Require equal steps, so that the comparison with C is one of code only."""
     for found in (in_c, in_stepnet):
         if isinstance(found, Exception):
             raise found

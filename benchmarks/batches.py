@@ -1,4 +1,4 @@
-"""Rows of a batch on tensors, every sample with steps of its own: Lorenz, eager mode, no gradients."""
+"""Rows of a batch on tensors with per-sample step sizes: Lorenz, eager mode, no gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who solves the adaptive problems: each contender makes a problem ready, so that the timed call is one solve.
+"""Contenders on the adaptive problems: each prepares a problem, so that the timed call is one solve.
 
 Peers are imported where they are used; one that is not installed becomes a line that says so.
 """

@@ -1,4 +1,4 @@
-"""Where and with what the numbers were measured."""
+"""The machine and the versions with which the numbers were measured."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _cpu() -> str:
 
 
 def _first_line(*command: str) -> str:
-    """What a program says about itself; nothing if it is not there."""
+    """The first line of a program's output; empty if it is not installed."""
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):

@@ -1,4 +1,4 @@
-"""Rows of the symplectic schemes: even steps, so every contender does the same work."""
+"""Rows of the symplectic schemes: equal steps, so every contender does the same work."""
 
 from __future__ import annotations
 

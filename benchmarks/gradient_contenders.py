@@ -1,4 +1,4 @@
-"""Who finds gradients: of half the squared end state, through even steps of RK4, the same for everybody."""
+"""Contenders for gradients of half the squared end state, through the same equal steps of RK4."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who finds the gradients of a net: of half the squared outputs, with respect to all weights, biases and inputs."""
+"""Contenders for gradients of a net: of half the squared outputs, with respect to all weights, biases and inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is solved: each problem once as plain Python, for stepnet and SciPy, and in the words of every peer."""
+"""The problems: each as plain Python, for stepnet and SciPy, and in the form that every peer needs."""
 
 from __future__ import annotations
 

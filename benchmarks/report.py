@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks import pdes
 from benchmarks.adaptive import LORENZ_TOLERANCE, TOLERANCES
 from benchmarks.aims import AIMS, pick, time_at_error
 from benchmarks.batches import SAMPLES, T_END
@@ -57,6 +58,10 @@ def report(results: dict) -> str:
         "## Stability\n\n|R(z)| of dopri5 on a grid of 10^6 points; the Lyapunov spectrum of Lorenz-96 with 40 "
         "unknowns, 2000 steps of RK4 and 20 orthonormalisations, the same steps everywhere; the certificate of an "
         "antisymmetric net of 100 layers and width 64.  One core.\n\n" + seconds_table(rows, "stability"),
+        "## Equations on grids\n\nPeriodic planes in double precision on one core: 200 Euler steps of heat and of "
+        "upwind advection and 200 steps of leapfrog for waves on 1024 x 1024 points, beside a copy of the same bytes; "
+        "64 Euler steps on 2048 x 2048 points; the gradient of 500 Euler steps on 256 x 256 points; 10 implicit steps "
+        "on 1024 x 1024 points.\n\n" + "\n\n".join(f"{name}\n\n{seconds_table(rows, name)}" for name in pdes.WORKLOADS),
         "## Layers\n\nLoss and all gradients of nets with weights of their own in every layer, batch 256; 1000 layers "
         "(100 at width 256).  For stepnet the whole call of `net.gradient`.  Memory is what a gradient takes beyond "
         "weights and their gradient.\n\n" + gradients_table(rows, "layers"),

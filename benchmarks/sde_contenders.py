@@ -1,4 +1,4 @@
-"""Who computes paths of SDEs by Euler-Maruyama, and gradients of the mean of half the squared end state."""
+"""Contenders for paths of SDEs by Euler-Maruyama, and for gradients of the mean of half the squared end state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time contenders by turns, and keep the shortest time of each: noise only ever adds.
+"""Time contenders in turn, and keep the shortest time of each: noise only adds.
 
 On a busy machine a call of a second always waits for the processor and one of a millisecond does not, which would
 make slow peers slower still.  So a call counts with its processor time, unless it has threads and waited for less.

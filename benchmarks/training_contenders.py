@@ -1,4 +1,4 @@
-"""Who trains: the same layers from the same weights, by Adam on the same mini-batches at the same rates."""
+"""Contenders for training: the same layers from the same weights, by Adam on the same mini-batches and rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of two oscillations a driven double well settles in, for a million starts: basins with a fractal border.
+"""Basins of attraction of a driven double well, for a million initial states: the boundary is fractal.
 
 x'' = x - x^3 - x'/4 + 0.22 cos t swings in the left or in the right well (Moon & Li 1985, Phys. Rev. Lett. 55, 1439).
 """
@@ -29,7 +29,7 @@ def double_well(t, y):
 
 
 def attractor(start: float) -> np.ndarray:
-    """Where an orbit is after a hundred periods: a point that each period leads back to."""
+    """The state after a hundred periods: a fixed point of the map over one period."""
     problem = sn.ODE(double_well, [start, 0.0], (0.0, 200 * np.pi))
     return sn.solve(problem, "dopri5", **TOLERANCES, save_every=0).y[-1]
 

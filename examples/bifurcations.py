@@ -1,4 +1,4 @@
-"""A driven double well from order to chaos: its states once per period, and Lyapunov exponents, over the driving force.
+"""Bifurcation diagram of a driven double well: its states once per period, and Lyapunov exponents.
 
 x'' = x - x^3 - 0.3 x' + gamma cos(1.2 t), from a start in each well (Guckenheimer & Holmes 1983, section 2.2).
 """

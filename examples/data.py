@@ -1,7 +1,7 @@
 """Data sets of the examples: synthetic ones of Haber & Ruthotto (2017), those of scikit-learn, MNIST, and two graphs.
 
-All but the graphs give two `stepnet.training.Data`, samples (n, features) with integer classes (n,): those to train on
-and those to test on.  Whatever is drawn at random is a function of `seed`.
+All but the graphs return two `stepnet.training.Data`, for training and for testing: samples (n, features) with integer
+classes (n,).  Everything drawn at random is a function of `seed`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def ellipses(train: int = 1000, test: int = 200, seed: int = 0) -> tuple[Data, D
 
 
 def swiss_roll(n: int = 256) -> tuple[Data, Data]:
-    """Two spirals of two turns, each 2 n + 1 points at equal angles; every other point is kept for the test."""
+    """Two spirals of two turns, each 2 n + 1 points at equal angles; every other point is held out for testing."""
     angle, share = np.linspace(0, 4 * np.pi, 2 * n + 1), np.linspace(0, 1, 2 * n + 1)
     circle = np.stack((np.cos(angle), np.sin(angle)), axis=1)
     points = np.concatenate((share[:, None] * circle, (share + 0.2)[:, None] * circle))
@@ -68,7 +68,7 @@ def moons(train: int = 200, test: int = 400, noise: float = 0.15, seed: int = 0)
 
 
 def digits(test: float = 0.3, seed: int = 0) -> tuple[Data, Data]:
-    """1797 digits of 8 x 8 pixels between 0 and 1, a share of each class kept for the test."""
+    """1797 digits of 8 x 8 pixels between 0 and 1; a fraction of each class is held out for testing."""
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)
@@ -76,7 +76,7 @@ def digits(test: float = 0.3, seed: int = 0) -> tuple[Data, Data]:
 
 
 def mnist(test: float = 0.2, seed: int = 0) -> tuple[Data, Data]:
-    """5000 images of MNIST, 28 x 28 pixels between 0 and 1, a share of each class kept for the test."""
+    """5000 images of MNIST, 28 x 28 pixels between 0 and 1; a fraction of each class is held out for testing."""
     x, y = _load_images()
     return _split(x / 255, y, test, seed)
 
@@ -114,7 +114,7 @@ INSTRUCTORS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 17, 18, 20, 22)
 
 
 def karate_club():
-    """Friendships in a club of 34 that broke apart: the adjacency matrix, and who stayed with the president (1).
+    """Friendships in a club of 34 members that split: the adjacency matrix, and who stayed with the president (1).
 
     Node 0 is the instructor and node 33 the president.
     """
@@ -134,7 +134,7 @@ def _each(x: np.ndarray, y: np.ndarray, train: int) -> tuple[Data, Data]:
 
 
 def _split(x: np.ndarray, y: np.ndarray, test: float, seed: int) -> tuple[Data, Data]:
-    """A share of each class for the test, in random order."""
+    """A fraction of each class for testing, in random order."""
     from sklearn.model_selection import train_test_split
 
     x_train, x_test, y_train, y_test = train_test_split(x, y, test_size=test, stratify=y, random_state=seed)

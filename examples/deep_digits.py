@@ -1,7 +1,6 @@
-"""Handwritten digits by 1202 Hamiltonian layers, whose states are not stored but run backwards.
+"""Handwritten digits by 1202 Hamiltonian layers, whose states are not stored but reconstructed.
 
-The figure shows test digits on their way through all layers, and how many the read-out would get right if the net ended
-earlier.
+The figure shows the states of test digits at several depths, and the accuracy of the readout if it were applied there.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Result(NamedTuple):
 
 
 def digits(seed: int) -> tuple[training.Data, training.Data]:
-    """Three quarters to train on, a quarter to test on, both less the mean of the first."""
+    """Three quarters for training and a quarter for testing, both with the mean of the training data subtracted."""
     x, y = load_digits(return_X_y=True)
     x, x_test, y, y_test = train_test_split(x / 16, y, test_size=0.25, stratify=y, random_state=seed)
     mean = x.mean(axis=0)
@@ -67,12 +66,12 @@ def trained(seed: int, layers: int = LAYERS, epochs: int = EPOCHS) -> Result:
 
 
 def peak_megabytes() -> float:
-    """The most memory that this process has had."""
+    """The peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def early(result: Result) -> tuple[np.ndarray, np.ndarray]:
-    """Some depths, and what the read-out would get right at each of them."""
+    """Some depths, and the accuracy of the readout at each of them."""
     states = result.net.features(result.test.x)
     depths = np.unique(np.linspace(0, len(states) - 1, 101).round().astype(int))
     W, b = result.net.weights["readout.W"], result.net.weights["readout.b"]
@@ -81,7 +80,7 @@ def early(result: Result) -> tuple[np.ndarray, np.ndarray]:
 
 
 def main(folder: Path, seeds=SEEDS, layers: int = LAYERS, epochs: int = EPOCHS) -> dict[str, float]:
-    """Draw, and give the median accuracy, and the most memory in megabytes that training took."""
+    """Draw; return the median accuracy, and the peak memory of training in megabytes."""
     results = []
     for seed in seeds:
         results.append(trained(seed, layers, epochs))

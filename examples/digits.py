@@ -1,4 +1,4 @@
-"""Handwritten digits of 8 x 8 pixels by two dynamics, with 70 % of them to learn and 30 % to test."""
+"""Handwritten digits of 8 x 8 pixels by two dynamics, with 70 % of them for training and 30 % for testing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NETS = ("resnet", "hamiltonian")
 
 
 def main(folder: Path, seeds=(0, 1, 2), epochs: int = 20) -> dict[str, float]:
-    """Draw, and give the median accuracy of each net."""
+    """Draw; return the median accuracy of each net."""
     medians = {}
     for name in NETS:
         reached, begin = [], time.perf_counter()

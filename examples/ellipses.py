@@ -1,7 +1,7 @@
-"""An ellipse inside a ring: a flow in the plane cannot pull them apart, one with two more features can.
+"""An ellipse inside a ring: a flow of the plane cannot separate them, a flow with two more features can.
 
-Steps of RK4 along smooth weights follow a flow, which never tears nor folds the plane, so the inside stays inside.
-Four features are shown in the plane where points spread most, after the last step in that of the outputs.
+Steps of RK4 with smooth weights follow a flow, which preserves the topology of the plane, so the inside stays inside.
+Four features are projected to the plane of largest variance, after the last step to the plane of the outputs.
 Haber & Ruthotto (2017), arXiv:1705.03341.
 """
 
@@ -33,7 +33,7 @@ NETS = {"2 features, RK4": plane, "2 features and 2 momenta, Verlet": momenta}
 
 
 def learnt(make, seed: int, iterations: int):
-    """A net that has learnt, the points to test it on, and the share of them that it gets right."""
+    """A trained net, the test points, and the accuracy on them."""
     train, test = ellipses(seed=seed)
     net = make(seed)
     objective = training.Objective(net, "cross_entropy", sn.nets.penalties.l2(1e-5), smoothness=1e-4)
@@ -42,7 +42,7 @@ def learnt(make, seed: int, iterations: int):
 
 
 def main(folder: Path, seeds=(0, 1, 2), iterations: int = 100) -> dict[str, float]:
-    """Draw, and give the median accuracy of each net."""
+    """Draw; return the median accuracy of each net."""
     medians = {}
     with plots.style():
         figure = Figure(figsize=(11, 4.1), layout="constrained", dpi=150)

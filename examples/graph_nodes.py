@@ -1,9 +1,9 @@
-"""Classes of nodes from a few that are known, by message passing as steps: communities at random, and a karate club.
+"""Classes of nodes from a few known ones, by message passing: random communities, and a karate club.
 
-Of three communities five members each are known, and every node has features that tell little by themselves.  Of the
-club (Zachary 1977) only the instructor and the president are known: their features tell who they are, those of all
-others are zero, so opinions can only come to them along friendships.  The dynamics are residual; Hamiltonian and
-parabolic ones learnt less from so few nodes.
+Five members of each of three communities are known, and every node has weakly informative features.  In the club
+(Zachary 1977) only the instructor and the president are known: their features identify them, and those of all others
+are zero, so information reaches them only along friendships.  The dynamics are residual; Hamiltonian and parabolic
+dynamics were less accurate with so few known nodes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEADERS = np.array([0, 33])
 
 
 def learnt(adjacency, inputs, labels, known, iterations: int, seed: int, length: float = 2.0):
-    """A net that has seen the labels of some nodes, and its accuracy on the others."""
+    """A net trained on the labels of some nodes, and its accuracy on the others."""
     net = sn.nets.node_net(adjacency, inputs.shape[1], labels.max() + 1, 8, 6, length=length, seed=seed)
     model = sn.nets.NodeModel(net, inputs)
     objective = training.Objective(model, "cross_entropy", sn.nets.penalties.l2(1e-3), smoothness=1e-3)
@@ -61,19 +61,19 @@ def communities(iterations: int, seed: int) -> Communities:
 
 
 def club(iterations: int, seed: int):
-    """A net that knows the two leaders of the club, and its accuracy on the others."""
+    """A net trained on the two leaders of the club, and its accuracy on the others."""
     adjacency, labels = karate_club()
     return learnt(adjacency, np.eye(34)[:, LEADERS], labels, LEADERS, iterations, seed, length=4.0)
 
 
 def opinions(model) -> np.ndarray:
-    """What the read-out would say at every depth: the probability of the president's side, (depths, nodes)."""
+    """The readout applied at every depth: the probability of the president's side, (depths, nodes)."""
     W, b = model.net.weights["readout.W"][0], model.net.weights["readout.b"]
     return expit(model.features(np.arange(34)) @ (W[1] - W[0]) + (b[1] - b[0]))
 
 
 def main(folder: Path, seeds=(0, 1, 2), iterations: int = 40) -> dict[str, float]:
-    """Draw, and give the median accuracies on nodes that were not known."""
+    """Draw; return the median accuracies on the nodes whose class was not given."""
     found = [communities(iterations, seed) for seed in seeds]
     clubs = [club(iterations, seed) for seed in seeds]
     medians = {
@@ -96,7 +96,7 @@ def main(folder: Path, seeds=(0, 1, 2), iterations: int = 40) -> dict[str, float
 
 
 def draw_communities(part, found: Communities) -> None:
-    """Nodes on their way through the net; those that are known have a black border."""
+    """The states of the nodes at some depths; nodes of known class have a black border."""
     nodes, edges = np.arange(len(found.labels)), np.argwhere(np.triu(found.adjacency))
     is_known = np.isin(nodes, found.known)
     look = {"s": np.where(is_known, 34, 12), "lw": np.where(is_known, 1.2, 0.0), "edgecolor": "black"}

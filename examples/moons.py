@@ -1,4 +1,4 @@
-"""Two moons, learnt in three ways: mini-batches by Adam, and all points at once by L-BFGS and by Gauss-Newton."""
+"""Two moons by three optimisers: Adam on mini-batches, and L-BFGS and Gauss-Newton on all points."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def optimisers(rounds: int) -> dict:
 
 
 def main(folder: Path, seeds=(0, 1, 2), rounds: int = 50) -> dict[str, float]:
-    """Draw, and give the median accuracy under each optimiser."""
+    """Draw; return the median accuracy with each optimiser."""
     medians = {}
     with plots.style():
         figure = Figure(figsize=(9, 4.5), layout="constrained", dpi=150)

@@ -1,8 +1,8 @@
-"""A pendulum with friction from noisy observations: the right-hand side is a network, the loss looks at all times.
+"""A pendulum with friction from noisy observations: the right-hand side is a network, the loss includes all times.
 
-Gradients are exact through every step.  The fit begins with the first second and a half and looks twice as far each
-time, since paths of an untrained field lead astray.  The field is learnt from three paths; the fourth, and what comes
-after the observations, it has never seen.
+Gradients are exact through every step.  The fit begins with the first second and a half and doubles the time span in
+each round, because paths of an untrained field diverge from the data.  The field is trained on three paths; the fourth
+path and the times after the observations are not used for training.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def network(t, y, W, b, V, c):
 
 
 class Pulled(NamedTuple):
-    """A loss, its gradient by the weights, and the outputs that it read."""
+    """A loss, its gradient with respect to the weights, and the outputs it was evaluated on."""
 
     value: float
     theta: np.ndarray
@@ -91,7 +91,7 @@ def _by_path(ys: np.ndarray) -> np.ndarray:
 
 
 def main(folder: Path, iterations: int = 300) -> dict[str, float]:
-    """Draw, and give the last mean square and the largest errors on paths that were seen and that were not."""
+    """Draw; return the last mean square and the largest errors on the training paths and on the other one."""
     random = np.random.default_rng(0)
     data = [sn.solve(sn.ODE(pendulum, start, (0.0, TIMES[-1])), "dop853", save_at=TIMES).y for start in STARTS]
     data = [exact + NOISE * random.normal(size=exact.shape) for exact in data]
@@ -110,7 +110,7 @@ def main(folder: Path, iterations: int = 300) -> dict[str, float]:
 
 
 def draw(weights: tuple, data: list) -> tuple[Figure, dict[str, float]]:
-    """Paths that were seen and one that was not, beside the true ones, and the largest errors of both kinds."""
+    """Training paths and one that was not used, next to the true ones, and the largest errors of both kinds."""
     figure = Figure(figsize=(10, 4.2), layout="constrained", dpi=150)
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.5])
     later, errors = np.linspace(0, END, 401), {"seen": 0.0, "unseen": 0.0}
@@ -137,7 +137,7 @@ def draw(weights: tuple, data: list) -> tuple[Figure, dict[str, float]]:
 
 
 def explain(figure: Figure) -> None:
-    """What lines, dots and the grey area mean."""
+    """The legend: lines, dots and the grey area."""
     seen = tuple(Line2D([], [], color=colour) for colour in plots.COLOURS[: len(STARTS)])
     dots = tuple(Line2D([], [], ls="", marker=".", color=colour) for colour in plots.COLOURS[: len(STARTS)])
     known = {

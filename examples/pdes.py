@@ -46,7 +46,7 @@ def break_dam() -> np.ndarray:
 
 
 def recover_velocity() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The velocity on a ring from what two waves have become; x, the truth, what was found."""
+    """The velocity on a ring from the later states of two waves; returns x, the true velocity and the result."""
     grid = sn.operators.Grid(POINTS, 0.0, 1.0)
     (x,) = grid.coordinates
     true = 1.0 + 0.3 * np.sin(2 * np.pi * x)

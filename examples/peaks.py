@@ -20,7 +20,7 @@ BANDS = ("lowest fifth of the height", "second", "middle", "fourth", "highest")
 
 
 def main(folder: Path, seeds=(0, 1, 2), iterations: int = 200, points: int = 1000) -> float:
-    """Draw, and give the median accuracy."""
+    """Draw; return the median accuracy."""
     reached, begin = [], time.perf_counter()
     for seed in seeds:
         train, test = peaks(train=points, seed=seed)

@@ -1,4 +1,4 @@
-"""Stability regions |R(z)| <= 1 of explicit schemes, scaled by their number of stages: what an evaluation buys."""
+"""Stability regions |R(z)| <= 1 of explicit schemes, divided by their number of stages."""
 
 from __future__ import annotations
 

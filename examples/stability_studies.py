@@ -18,7 +18,7 @@ N = 40  # intervals of Bratu's problem
 
 
 def gyre(t, y):
-    """Two vortices whose border swings; Shadden, Lekien & Marsden (2005), Physica D 212:271."""
+    """Two vortices whose boundary oscillates; Shadden, Lekien & Marsden (2005), Physica D 212:271."""
     a = 0.25 * np.sin(2 * np.pi * t / 10)
     f, slope = a * y[0] ** 2 + (1 - 2 * a) * y[0], 2 * a * y[0] + 1 - 2 * a
     return [

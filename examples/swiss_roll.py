@@ -1,12 +1,11 @@
-"""Two spirals by levels of depth: a net of 16 steps is trained, refined to 32, trained on, and so up to 128.
+"""Two spirals by levels of depth: a net of 16 steps is trained, refined to 32 steps, trained again, and so on to 128.
 
-Trained directly with as much work, the net of 128 steps comes as far on some seeds and hardly learns on others; more
-iterations help it, but not on all seeds.
+Trained directly with the same work, the net of 128 steps is as accurate for some seeds and hardly learns for others;
+more iterations help, but not for all seeds.
 
-Weights are constant over each step.  A refined net begins with the same ones, each for two steps of h / 2; that is
-another map than one step of h as long as h, at first 1.25, is not small, so the loss jumps up at each refinement and
-has to be brought down again.  Haber & Ruthotto (2017), arXiv:1705.03341; Chang et al. (2018),
-arXiv:1710.10348.
+Weights are constant over each step.  A refined net begins with the same weights, each for two steps of h / 2.  While h
+(initially 1.25) is not small, two such steps differ from one step of h, so the loss increases at each refinement and
+must be reduced again.  Haber & Ruthotto (2017), arXiv:1705.03341; Chang et al. (2018), arXiv:1710.10348.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def objective_of(steps: int, seed: int) -> training.Objective:
 
 
 def by_levels(train, seed: int, iterations: int, levels: int):
-    """The nets of all levels, and how their training went."""
+    """The nets of all levels, and their training runs."""
     objective = objective_of(STEPS, seed)
     _, minima = training.multilevel(objective, train, training.LBFGS(iterations), levels=levels)
     nets = [objective.model]
@@ -44,7 +43,7 @@ def by_levels(train, seed: int, iterations: int, levels: int):
 
 
 def main(folder: Path, seeds=range(7), iterations: int = 60, levels: int = 4) -> dict[str, float]:
-    """Draw, and give the median accuracies of the longest net, trained in either way."""
+    """Draw; return the median accuracies of the longest net, trained in either way."""
     train, test = swiss_roll()
     depths = [STEPS * 2**level for level in range(levels)]
     reached = np.zeros((len(seeds), levels + 1))
@@ -64,7 +63,7 @@ def main(folder: Path, seeds=range(7), iterations: int = 60, levels: int = 4) ->
 
 
 def draw(nets: list, minima: list, shares, test, seed: int) -> Figure:
-    """Regions at all levels, points on their way through the longest net, and how the loss fell."""
+    """Regions at all levels, points at some depths of the longest net, and the history of the loss."""
     figure = Figure(figsize=(10, 6.7), layout="constrained", dpi=150)
     above, centre, below, foot = figure.subfigures(4, 1, height_ratios=[2.4, 2.35, 1.9, 0.25])
     for axes, net, share in zip(above.subplots(1, len(nets)), nets, shares, strict=False):

@@ -8,10 +8,13 @@ from stepnet.schemes import (
     AdditiveRK,
     Embedded,
     ExplicitRK,
+    ExponentialRK,
     ImplicitRK,
     LowStorageRK,
     Multistep,
+    PhiTerm,
     Rosenbrock,
+    SemiImplicitBDF,
     Splitting,
     StabilisedRK,
 )
@@ -28,13 +31,18 @@ IMPLICIT = {
     Rosenbrock: ("gamma", "alpha", "gamma_lower", "b", "embedded"),
     AdditiveRK: ("explicit", "implicit", "b_explicit", "b", "embedded"),
 }
-"""The fields that hold the numbers of a record: of explicit schemes, and of those that solve systems."""
+OF_SUMS = {SemiImplicitBDF: ("alpha", "beta", "gamma"), ExponentialRK: ("A", "b", "c")}
+"""The fields that hold the numbers of a record: of explicit schemes, of those that solve systems, and of those for sums
+of two parts only.
+"""
 
 
 def places(value):
     """All (path, number) of nested tuples and embedded results."""
     if isinstance(value, Embedded):
         yield from places(value.b)
+    elif isinstance(value, PhiTerm):
+        yield from places(value.weight)
     elif isinstance(value, tuple):
         for i, entry in enumerate(value):
             yield from (((i, *path), number) for path, number in places(entry))
@@ -44,6 +52,8 @@ def places(value):
 
 def put(value, path, number):
     """A copy with another number at this place."""
+    if isinstance(value, PhiTerm):
+        return replace(value, weight=number)
     if not path:
         return number
     if is_dataclass(value):

@@ -7,17 +7,29 @@ stages follow from the recursion itself and not from a table of nodes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 
 import stepnet
-from stepnet.schemes import Butcher, ExplicitRK, LowStorageRK, Multistep, Splitting, StabilisedRK
+from stepnet.schemes import (
+    AdditiveRK,
+    Butcher,
+    ExplicitRK,
+    ExponentialRK,
+    LowStorageRK,
+    Multistep,
+    SemiImplicitBDF,
+    Splitting,
+    StabilisedRK,
+)
 from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.rosenbrock import Rosenbrock
 from stepnet.schemes.trees import StageWeights, density, trees
 
+TAYLOR_TERMS = 40  # of exponentials of matrices of norm below 2
 FIXED_POINT_ITERATIONS = 200  # each gains a factor h |f'| < 1/2, so 70 would do for 21 digits
 NEWTON_ITERATIONS = 40  # each gains nine digits close to the solution
 DIFFERENCE = np.longdouble(1e-10)  # for a derivative to nine digits
@@ -32,6 +44,8 @@ def trajectory(problem, scheme, steps) -> np.ndarray:
     times = grid(problem, steps)
     if isinstance(scheme, Multistep):
         return _multistep(problem, scheme, times)
+    if isinstance(scheme, SemiImplicitBDF):
+        return _semi_implicit(problem, scheme, times)
     return _march(stepper(problem, scheme), times, problem.initial)
 
 
@@ -50,6 +64,13 @@ def grid(problem, steps) -> np.ndarray:
 
 def applies(problem, scheme) -> bool:
     """Whether the scheme is meant for a problem of this form."""
+    if isinstance(scheme, (SemiImplicitBDF, ExponentialRK)):
+        is_linear = isinstance(problem, stepnet.Split) and isinstance(problem.parts[1], stepnet.Linear)
+        return isinstance(problem, stepnet.Split) and len(problem.parts) == 2 and (
+            is_linear or isinstance(scheme, SemiImplicitBDF)
+        )  # fmt: skip
+    if isinstance(scheme, AdditiveRK):
+        return not (isinstance(problem, stepnet.Split) and len(problem.parts) != 2)
     if isinstance(scheme, Multistep) and scheme.derivative == 2:
         return isinstance(problem, stepnet.SecondOrder)
     if isinstance(scheme, Splitting):
@@ -62,6 +83,10 @@ def stepper(problem, scheme) -> Callable:
     """`step(t, h, y)`: one step of a one-step scheme (or of a bare tableau, implicit ones too)."""
     if isinstance(scheme, Splitting):
         return (_sum_stepper if isinstance(problem, stepnet.Split) else _partitioned_stepper)(problem, scheme)
+    if isinstance(scheme, AdditiveRK) and isinstance(problem, stepnet.Split):
+        return _additive_stepper(problem, scheme)
+    if isinstance(scheme, ExponentialRK):
+        return _exponential_stepper(problem, scheme)
     field, step = autonomous(slope_of(problem)), _runge_kutta(scheme)
     return lambda t, h, y: step(field, h, with_time(y, t))[:-1]
 
@@ -119,6 +144,8 @@ def _runge_kutta(scheme) -> Callable:
             return _stabilised_step(*map(real, (scheme.mu, scheme.nu, scheme.mu_tilde, scheme.gamma_tilde)))
         case ImplicitRK():
             return _tableau_step(real(scheme.A), real(scheme.b))
+        case AdditiveRK():
+            return _tableau_step(*map(real, (scheme.implicit_table.A, scheme.implicit_table.b)))
         case Rosenbrock():
             return lambda field, h, z: z + h * (real(scheme.b) @ rosenbrock_slopes(field, scheme, h, z))
         case Butcher():
@@ -208,6 +235,7 @@ def _stabilised_step(mu, nu, mu_tilde, gamma_tilde) -> Callable:
 
 def error_estimates(problem, scheme, t, h, y) -> list[np.ndarray]:
     """h (b - b^) k for every embedded result; of implicit schemes also with the slope at the start, and damped."""
+    scheme = scheme.implicit_scheme if isinstance(scheme, AdditiveRK) else scheme
     field, z = autonomous(slope_of(problem)), with_time(y, t)
     if isinstance(scheme, Rosenbrock):
         k = rosenbrock_slopes(field, scheme, h, z)
@@ -254,6 +282,85 @@ def _sum_stepper(problem, scheme: Splitting) -> Callable:
             z = inner(fields[part], fraction * h, with_time(y, clocks[part]))
             y, clocks[part] = z[:-1], z[-1]
         return y
+
+    return step
+
+
+# ---- sums of an explicit part and another one -----------------------------------------------------------------------
+
+
+def _parts_of_sum(problem) -> list[Callable]:
+    """The parts in the autonomous form; time runs in the first one."""
+    f, g = (lambda t, y, part=part: part(t, y, *problem.args) for part in problem.parts)
+    return [autonomous(f), lambda z: with_time(np.asarray(g(z[-1], z[:-1])), 0)]
+
+
+def _solve_stage(field, base, factor, t) -> np.ndarray:
+    """The slope k = g(base + factor k) with time t, by fixed-point iteration."""
+    k = field(with_time(base[:-1], t))
+    for _ in range(FIXED_POINT_ITERATIONS):
+        before, k = k, field(with_time((base + factor * k)[:-1], t))
+        if np.array_equal(before, k):
+            break
+    return k
+
+
+def _additive_stepper(problem, scheme: AdditiveRK) -> Callable:
+    f, g = _parts_of_sum(problem)
+    explicit, implicit = (real(table.A) for table in (scheme.explicit_table, scheme.implicit_table))
+    b_f, b_g, s = real(scheme.b_explicit), real(scheme.b), len(scheme.b)
+
+    def step(t, h, y):
+        z = with_time(y, t)
+        k, m = np.zeros((2, s, len(z)), z.dtype)
+        for i in range(s):
+            base = z + h * (explicit[i, :i] @ k[:i] + implicit[i, :i] @ m[:i])
+            clock = t + h * implicit[i].sum()
+            m[i] = _solve_stage(g, base, h * implicit[i, i], clock)
+            k[i] = f(with_time((base + h * implicit[i, i] * m[i])[:-1], clock))
+        return (z + h * (b_f @ k + b_g @ m))[:-1]
+
+    return step
+
+
+def _semi_implicit(problem, scheme: SemiImplicitBDF, times) -> np.ndarray:
+    states = list(_march(stepper(problem, scheme.starter), times[: scheme.n_steps], problem.initial))
+    f, g = (lambda t, y, part=part: np.asarray(part(t, y, *problem.args)) for part in problem.parts)
+    slopes = [f(t, y) for t, y in zip(times, states, strict=False)]
+    h, gamma = times[1] - times[0], real(scheme.gamma)
+    while len(states) < len(times):
+        base, t = newest(scheme.alpha, states) + h * newest(scheme.beta, slopes), times[len(states)]
+        k = _solve_stage(lambda z: with_time(g(z[-1], z[:-1]), 0), with_time(base, t), h * gamma, t)
+        states.append(base + h * gamma * k[:-1])
+        slopes.append(f(t, states[-1]))
+    return np.array(states)
+
+
+def _exponential_stepper(problem, scheme: ExponentialRK) -> Callable:
+    """Coefficients are summed as Taylor series of the matrix."""
+    L, part = real(np.asarray(problem.parts[1].matrix)), problem.parts[0]
+
+    def phi(k: int, z) -> np.ndarray:
+        total = term = np.eye(len(z), dtype=z.dtype) / math.factorial(k)
+        for m in range(1, TAYLOR_TERMS):
+            term = term @ z / (k + m)
+            total = total + term
+        return total
+
+    def weigh(terms, h):
+        zero = np.zeros_like(L)
+        return sum((real(term.weight) * phi(term.k, real(term.c) * h * L) for term in terms), zero)
+
+    def step(t, h, y):
+        slopes: list = []
+
+        def advance(c, coefficients):
+            start = phi(0, real(c) * h * L) @ y
+            return start + h * sum((weigh(a, h) @ k for a, k in zip(coefficients, slopes, strict=True)), 0 * y)
+
+        for c, row in zip(scheme.c, scheme.A, strict=True):
+            slopes.append(np.asarray(part(t + real(c) * h, advance(c, row), *problem.args)))
+        return advance(1.0, scheme.b)
 
     return step
 

@@ -81,6 +81,11 @@ def coupled_split2(t_end: float = 2.0) -> stepnet.Split:
     return stepnet.Split((first_of_two, second_of_two), [0.5, -0.5], (0.0, t_end))
 
 
+def coupled_semilinear(t_end: float = 2.0) -> stepnet.Split:
+    """A nonlinear driven part and a linear one whose matrix is not normal."""
+    return stepnet.Split((first_of_two, stepnet.Linear([[-1.1, 0.6], [-0.4, -0.3]])), [0.5, -0.5], (0.0, t_end))
+
+
 def first_of_three(t, y):
     return np.array([0.4 * y[1] * np.cos(t) - 0.4 * y[0] * y[1], 0.3 * np.sin(y[0]) - 0.7 * np.sin(2.0 * t)])
 

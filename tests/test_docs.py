@@ -471,7 +471,7 @@ def test_examples_in_docstrings_run(monkeypatch, tmp_path):
 # ---- examples -------------------------------------------------------------------------------------------------------
 
 SCRIPTS = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem != "data")
-TRAINING = [path for path in SCRIPTS if "training" in path.read_text() or path.stem == "neural_ode"]
+TRAINING = [path for path in SCRIPTS if "training" in path.read_text() or path.stem in ("neural_ode", "neural_sde")]
 LONG = [*TRAINING, *(path for path in SCRIPTS if path.stem in ("basins", "bifurcations"))]
 
 

@@ -17,6 +17,7 @@ _HOME = {
     "Partitioned": "stepnet.problem",
     "SecondOrder": "stepnet.problem",
     "Flow": "stepnet.problem",
+    "Linear": "stepnet.problem",
     "Split": "stepnet.problem",
     "Langevin": "stepnet.problem",
     "SDE": "stepnet.problem",

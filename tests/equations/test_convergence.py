@@ -64,17 +64,73 @@ EQUATIONS = {
 }
 
 
+def build_gray_scott(grid, u):
+    return se.gray_scott(grid, np.stack((u, 0.5 * u)), SPAN, (0.3, 0.2))
+
+
+def build_pulse(grid, u):
+    return se.fitzhugh_nagumo(grid, np.stack((u, 0.5 * u)), SPAN, 0.3)
+
+
+def react(t, x):
+    """The right-hand side of Gray and Scott for u = exact, v = exact / 2."""
+    u = exact(t, x)
+    return np.stack((
+        0.3 * bend(t, x) - 0.25 * u**3 + 0.04 * (1.0 - u), 0.1 * bend(t, x) + 0.25 * u**3 - 0.05 * u,
+    ))  # fmt: skip
+
+
+def excite(t, x):
+    """That of FitzHugh and Nagumo for the same fields."""
+    u = exact(t, x)
+    return np.stack((0.3 * bend(t, x) + u - u**3 / 3.0 - 0.5 * u, 0.08 * (u + 0.7 - 0.4 * u)))
+
+
+SYSTEMS = {"gray_scott": (build_gray_scott, react), "fitzhugh_nagumo": (build_pulse, excite)}
+RINGS = ("heat", "advection and diffusion", "allen_cahn", "burgers")
+
+
+def add_sources(right_hand_side, x, continuous, t, state, *args):
+    """The same for two components, v = u / 2."""
+    moved = np.stack((change(t, x), 0.5 * change(t, x)))
+    return right_hand_side(t, state, *args) + (moved - continuous(t, x))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_reactions_with_diffusion_have_order_two_in_space(name):
+    """On a ring, with sources that make u = exact and v = exact / 2 solutions."""
+    build, continuous = SYSTEMS[name]
+    errors = []
+    for n in (20, 40):
+        grid = so.Grid(n, 0.0, np.pi)
+        (x,) = grid.coordinates
+        plain = build(grid, exact(0.0, x))
+        problem = sn.ODE(partial(add_sources, plain.fun, x, continuous), plain.y0, SPAN, plain.args)
+        found = sn.solve(problem, "rk4", steps=ceil(SPAN[1] / grid.spacing[0] ** 2) * 8, save_every=0).y[-1]
+        errors.append(float(np.mean(np.abs(found[0] - exact(SPAN[1], x)))))
+    assert np.log2(errors[0] / errors[1]) == pytest.approx(2.0, abs=ORDER_TOLERANCE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RINGS)
+def test_equations_have_order_two_in_space_on_a_ring(name):
+    build, continuous = EQUATIONS[name]
+    errors = [measure(build, continuous, so.Grid(n, 0.0, np.pi), 8) for n in (20, 40)]
+    assert np.log2(errors[0] / errors[1]) == pytest.approx(2.0, abs=ORDER_TOLERANCE)
+
+
 def add_source(right_hand_side, x, continuous, t, u, *args):
     """The equation with the source that makes the solution exact."""
     return right_hand_side(t, u, *args) + (change(t, x) - continuous(t, x))
 
 
-def measure(build, continuous, grid: so.Grid) -> float:
+def measure(build, continuous, grid: so.Grid, more: int = 1) -> float:
     """The mean error at the end, by so many steps that errors in time do not count."""
     (x,) = grid.coordinates
     plain = build(grid, exact(0.0, x))
     problem = sn.ODE(partial(add_source, plain.fun, x, continuous), plain.y0, SPAN, plain.args)
-    steps = ceil(SPAN[1] / grid.spacing[0] ** 2)
+    steps = more * ceil(SPAN[1] / grid.spacing[0] ** 2)
     found = sn.solve(problem, "rk4", steps=steps, save_every=0).y[-1]
     return float(np.mean(np.abs(found - exact(SPAN[1], x))))
 

@@ -17,6 +17,8 @@ from stepnet import operators as so
 
 ORDER_TOLERANCE = 0.15
 EIGENMODES = 1e-13
+AGREEMENT = 1e-12
+ADJOINT = 1e-11  # of implicit steps solved to rounding
 STEPS = 20
 
 
@@ -243,13 +245,92 @@ def test_monotone_upwind_and_heat_obey_the_maximum_principle():
         assert y.max() <= u0.max() + 1e-14
 
 
-def test_both_engines_agree():
-    problem = se.heat(PLANE, smooth(PLANE), SPAN, 0.3)
-    operator, scheme = snt.tensor_operator(problem.fun.laplacian), sn.schemes.get("rk4")
+def test_implicit_heat_obeys_the_maximum_principle_for_any_step():
+    """Steps of implicit Euler are averages of the state; those of Crank and Nicolson are not."""
+    u0 = np.where(np.abs(LINE.coordinates[0] - 0.5) < 0.1, 1.0, 0.0)
+    for h in (1e-3, 1.0, 1e3):
+        y = sn.solve(se.heat(LINE, u0, (0.0, 5 * h)), "implicit_euler", steps=5).y
+        assert y.min() >= -1e-14
+        assert y.max() <= 1.0 + 1e-14
+    assert sn.solve(se.heat(LINE, u0, (0.0, 1.0)), "adi", steps=1).y.min() < -0.1
+
+
+DIFFERENTIATED = "euler", "ab3", "rkc2(5)", "rkl2(5)", "implicit_euler", "trapezoid", "radau5", "rodas3", "sdirk2"
+
+
+@pytest.mark.parametrize("scheme", DIFFERENTIATED)
+def test_gradients_are_exact_by_every_kind_of_scheme(scheme):
+    """<w, J v> by a difference of solves, which is exact for a linear equation, and by the adjoint."""
+    grid = so.Grid((6, 5), 0.0, 1.0, boundary=["dirichlet", "periodic"])
+    rng, problem = np.random.default_rng(12), se.heat(grid, np.zeros((6, 5)), SPAN, 0.3)
+    w, v = rng.normal(size=(2, 6, 5))
+    found = sn.gradient(problem, scheme, end_gradient=w, steps=STEPS).y0
+    moved = sn.solve(replace(problem, y0=v), scheme, steps=STEPS, save_every=0).y[-1]
+    assert np.vdot(found, v) == pytest.approx(np.vdot(w, moved), abs=ADJOINT * np.sum(np.abs(w * moved)))
+
+
+def on_tensors(problem):
+    """The right-hand side of an equation written with operators on tensors."""
+    f, args = problem.fun, [torch.tensor(each) if isinstance(each, np.ndarray) else each for each in problem.args]
+    twin = lambda name: snt.tensor_operator(getattr(f, name))
+    match f.name:
+        case "heat":
+            return lambda t, u: args[0] * twin("laplacian")(u, t) + (args[1] if len(args) > 1 else 0.0)
+        case "diffusion":
+            return lambda t, u: twin("operator")(u, args[0], t)
+        case "transport":
+            return lambda t, u: -twin("upwind")(u, args[0], t)
+        case "advection_diffusion":
+            return lambda t, u: args[1] * twin("laplacian")(u, t) - twin("upwind")(u, args[0], t)
+        case "burgers":
+            return lambda t, u: twin("law")(u, t) + args[0] * twin("laplacian")(u, t)
+        case "allen_cahn":
+            return lambda t, u: args[0] ** 2 * twin("laplacian")(u, t) + u - u**3
+        case "acoustics":
+            return lambda t, u: snt.tensor_operator(replace(f.law, flux=sound_flux))(u, t, tuple(args))
+        case "gray_scott":
+            return lambda t, s: react(s, twin("laplacian")(s, t), *args)
+
+
+def sound_flux(u, axis, speed):
+    parts = [speed**2 * u[1 + axis], *(0.0 * u[k] for k in range(1, len(u)))]
+    parts[1 + axis] = u[0]
+    return torch.stack(parts)
+
+
+def react(s, spread, a, b, feed, kill):
+    u, v = s
+    return torch.stack((a * spread[0] - u * v * v + feed * (1 - u), b * spread[1] + u * v * v - (feed + kill) * v))
+
+
+AGREEING = [
+    "heat", "heat with a source", "diffusion", "transport", "advection and diffusion", "burgers, constant",
+    "burgers, muscl", "burgers, weno5", "allen_cahn", "gray_scott", "acoustics",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AGREEING)
+def test_both_engines_agree(name):
+    build, scheme = PROBLEMS[name]
+    problem, scheme = build(PLANE), sn.schemes.get(scheme)
     times = torch.linspace(*SPAN, STEPS + 1, dtype=torch.float64)
-    found = snt.odeint(lambda t, u: 0.3 * operator(u, t), torch.tensor(problem.y0), times, method=scheme)
+    found = snt.odeint(on_tensors(problem), torch.tensor(problem.y0), times, method=scheme)
     wanted = sn.solve(problem, scheme, steps=STEPS).y
-    assert np.max(np.abs(found.numpy() - wanted)) <= 1e-12
+    assert np.max(np.abs(found.numpy() - wanted)) <= AGREEMENT * np.max(np.abs(wanted))
+
+
+def test_both_engines_agree_on_waves():
+    problem = PROBLEMS["wave"][0](PLANE)
+    operator, n = snt.tensor_operator(problem.acceleration.laplacian), problem.q0.size
+    times = torch.linspace(*SPAN, STEPS + 1, dtype=torch.float64)
+    start = torch.tensor(problem.initial)
+
+    def first_order(t, y):
+        return torch.cat((y[n:], 1.3**2 * operator(y[:n].reshape(PLANE.shape), t).ravel()))
+
+    found = snt.odeint(first_order, start, times, method=sn.schemes.get("rk4")).numpy()
+    solution = sn.solve(problem, "rk4", steps=STEPS)
+    assert np.max(np.abs(found - solution.y)) <= AGREEMENT * np.max(np.abs(found))
 
 
 def test_own_equations_are_a_few_lines():
@@ -277,6 +358,30 @@ def test_poisson_solves_its_equation():
         assert np.max(np.abs(offset - (0 if grid is PLANE else offset.mean()))) <= 1e-10
     with pytest.raises(ValueError, match="`source` must have the mean"):
         se.poisson(LINE, np.ones(LINE.shape))
+
+
+FLUX = so.neumann(lambda t: 0.3), so.neumann(np.array([0.1, -0.2, 0.3, 0.5, -0.4, 0.2]))
+TRANSFORMED = {
+    "ring of order 8": so.Grid(17),
+    "values on a line": so.Grid(9, boundary=so.dirichlet(2.0)),
+    "values at nodes": so.Grid((7, 8), boundary="dirichlet", centring="node"),
+    "slopes at cells": so.Grid((7, 6), 0.0, (1.0, 2.0), boundary=[FLUX, "periodic"]),
+    "slopes at nodes": so.Grid((7, 8), boundary="neumann", centring="node"),
+    "a box": so.Grid((5, 6, 7), boundary=["neumann", so.dirichlet(1.0), "periodic"]),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_transforms_solve_the_assembled_equations(name):
+    grid, order = TRANSFORMED[name], 8 if "order 8" in name else 2
+    operator = so.laplacian(grid, order)
+    u = np.random.default_rng(13).normal(size=grid.shape)
+    is_free = np.max(np.abs(operator.matrix() @ np.ones(u.size))) < 1e-9
+    found = se.poisson(grid, operator(u), order=order)
+    assert np.max(np.abs(found - u + (u.mean() if is_free else 0.0))) <= 1e-11
+    if is_free:
+        with pytest.raises(ValueError, match=r"`source` must have the mean .* off by 1$"):
+            se.poisson(grid, operator(u) + 1.0, order=order)
 
 
 REFUSALS = {

@@ -20,6 +20,7 @@ LESS = {
     "graph_nodes": {"seeds": (0,), "iterations": 2},
     "mnist": {"epochs": 1, "images": 200},
     "neural_ode": {"iterations": 3},
+    "neural_sde": {"iterations": 2},
     "noisy_ensembles": {"epochs": 1},
     "sdes": {"paths": 500},
 }
@@ -110,6 +111,16 @@ def test_a_pendulum_is_found_to_the_noise(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("process", ["DOUBLE_WELL", "ORNSTEIN_UHLENBECK"])
+def test_networks_recover_drift_and_diffusion(process, capsys):
+    script = run_path(str(EXAMPLES / "neural_sde.py"))
+    _, errors = script["recover"](script[process])
+    with capsys.disabled():
+        print(f"\n{process}:", *(f"{name} to {error:.1%}" for name, error in errors.items()))
+    assert max(errors.values()) < 0.05
+
+
+@pytest.mark.slow
 def test_schemes_have_their_strong_orders(tmp_path):
     """Between 16 and 512 steps the slopes of errors are within 0.2 of the declared orders."""
     declared = dict.fromkeys(("milstein", "milstein_derivative_free", "stochastic_heun", "reversible_heun"), 1.0)
@@ -143,6 +154,15 @@ def test_gradients_of_paths_are_those_of_differences():
         model.put(theta + sign * 1e-5 * direction)
         ends.append(square(model(starts))[0])
     np.testing.assert_allclose(found.theta @ direction, (ends[0] - ends[1]) / 2e-5, rtol=1e-6)
+
+
+def test_gradients_of_moments_are_those_of_differences():
+    """The fit of the example of neural SDEs, by a central difference along a random direction."""
+    script = run_path(str(EXAMPLES / "neural_sde.py"))
+    fit = script["Fit"](*script["observe"](script["DOUBLE_WELL"], seed=2))
+    theta, direction = np.random.default_rng(0).normal(scale=0.5, size=(2, sum(script["SIZES"])))
+    ends = [fit(theta + sign * 1e-5 * direction)[0] for sign in (1, -1)]
+    np.testing.assert_allclose(fit(theta)[1] @ direction, (ends[0] - ends[1]) / 2e-5, rtol=1e-6)
 
 
 def test_missing_images_are_told_of(monkeypatch):

@@ -680,6 +680,15 @@ add_methods(
     __call__=lambda: {"u": np.ones(8)},
 )  # fmt: skip
 add("stepnet.equations.heat", lambda: {"grid": GRID, "u0": FIELD, "t_span": SPAN, "diffusivity": 0.1})
+add(
+    "stepnet.equations.add_boundary_data",
+    lambda: {
+        "problem": sn.equations.heat(
+            sn.operators.Grid(8, boundary=sn.operators.dirichlet(lambda t, g: g)), np.ones(8), SPAN
+        ),
+        "data": (2.0,),
+    },
+)
 add("stepnet.equations.diffusion", lambda: {"grid": GRID, "u0": FIELD, "t_span": SPAN, "diffusivity": FIELD})
 add("stepnet.equations.wave", lambda: {"grid": GRID, "u0": FIELD, "v0": FIELD, "t_span": SPAN, "speed": 1.0})
 add("stepnet.equations.transport", lambda: {"grid": GRID, "u0": FIELD, "t_span": SPAN, "velocity": [1.0, 0.5]})
@@ -691,6 +700,7 @@ add("stepnet.equations.gray_scott", lambda: {
     "grid": GRID, "u0": np.ones((2, 8, 6)), "t_span": SPAN, "diffusivities": (2e-5, 1e-5), "feed": 0.04, "kill": 0.06
 })  # fmt: skip
 add("stepnet.equations.allen_cahn", lambda: {"grid": GRID, "u0": FIELD, "t_span": SPAN, "width": 0.1})
+add("stepnet.equations.split_diffusion", lambda: {"problem": sn.equations.heat(GRID, FIELD, SPAN, 0.1)})
 add("stepnet.equations.poisson", lambda: {"grid": GRID, "source": np.zeros((8, 6))})
 add("stepnet.equations.find_largest_step", lambda: {
     "problem": sn.equations.heat(GRID, FIELD, SPAN), "scheme": "rk4"
@@ -723,6 +733,7 @@ add("stepnet.operators.map_chunks", lambda: {
 })  # fmt: skip
 add("stepnet.fields.find_kernel_derivatives", lambda: {"kernels": np.ones((3, 3)), "spacing": 0.5})
 add("stepnet.fields.build_kernel", lambda: {"coefficients": np.ones((3, 3)), "spacing": 0.5})
+add("stepnet.Linear", lambda: {"operator": [[-1.0, 0.5], [0.0, -2.0]]})
 add("stepnet.Flow", lambda: {"fun": flow})
 add("stepnet.track", lambda: {
     "problem": ode(), "scheme": "rk4", "trackers": [sn.trackers.SteadyState(1e-9)], "steps": 4, "every": 2
@@ -1166,6 +1177,9 @@ add("stepnet.montecarlo.RandomStart", lambda: {"quantile": doubled})
 add("stepnet.montecarlo.multilevel", lambda: {
     "sde": sde(), "terminal": first_of, "error": 0.05, "max_cost": 1e7, "max_levels": 6,
 })  # fmt: skip
+add("stepnet.montecarlo.randomised_multilevel", lambda: {
+    "sde": sde(), "terminal": first_of, "error": 0.05, "max_cost": 1e7,
+})  # fmt: skip
 
 # ---- plots ----------------------------------------------------------------------------------------------------------
 
@@ -1288,21 +1302,30 @@ record = lambda scheme: lambda: {
 }  # fmt: skip
 add("stepnet.schemes.LowStorageRK", record(next(s for s in sn.schemes.names() if s.startswith("carpenter"))))
 add("stepnet.schemes.Multistep", record("ab2"))
+add("stepnet.schemes.VariableAdams", record("adams"))
+add("stepnet.schemes.VariableBDF", record("ndf"))
+add("stepnet.schemes.Switching", record("auto"))
 add("stepnet.schemes.Splitting", record("verlet"))
 add_methods("stepnet.schemes.Splitting", lambda: sn.schemes.get("verlet"), sequence=dict)
 add("stepnet.schemes.StabilisedRK", lambda: {
     each: getattr(sn.schemes.rkc1(3), each) for each in inspect.signature(sn.schemes.StabilisedRK).parameters
 })  # fmt: skip
+add("stepnet.schemes.PhiTerm", lambda: {"weight": 1.0, "k": 1, "c": 0.5})
 add("stepnet.schemes.find", lambda: {"order": 4})
 add("stepnet.schemes.get", lambda: {"name": "rk4"})
 add("stepnet.schemes.names")
-for scheme in (sn.schemes.implicit.SDIRK2, sn.schemes.rosenbrock.RODAS3, sn.schemes.imex.ARS222):
+for scheme in (
+    sn.schemes.implicit.SDIRK2, sn.schemes.rosenbrock.RODAS3, sn.schemes.imex.ARS222, sn.schemes.semi_implicit.SBDF2,
+    sn.schemes.exponential.ETDRK2,
+):  # fmt: skip
     add(
         f"stepnet.schemes.{type(scheme).__name__}",
         lambda scheme=scheme: {each: getattr(scheme, each) for each in inspect.signature(type(scheme)).parameters},
     )
 for name in ("gauss", "lobatto_iiia", "lobatto_iiib", "lobatto_iiic", "radau_iia", "rkc1", "rkc2", "rkl1", "rkl2"):
     add(f"stepnet.schemes.{name}", lambda: {"stages": 3})
+add("stepnet.schemes.theta_maruyama", lambda: {"theta": 0.5})
+add("stepnet.schemes.theta_milstein", lambda: {"theta": 0.5, "calculus": "stratonovich"})
 for name in sn.schemes.conditions.__all__:
     add(f"stepnet.schemes.conditions.{name}", lambda: {"scheme": rk4()})
 add("stepnet.schemes.conditions.amplification", lambda: {"scheme": rk4(), "z": -1.0})

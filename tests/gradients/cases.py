@@ -14,6 +14,7 @@ import pytest
 
 import stepnet as sn
 from stepnet.schemes import Splitting
+from stepnet.schemes.capabilities import needs_linear_part
 
 A, B = 0.7, np.array([0.4, -0.3])
 SPAN = (0.1, 0.7)
@@ -76,6 +77,16 @@ def third(xp):
     return f
 
 
+MATRIX = np.array([[-0.8, 0.5], [0.3, -1.4]])
+
+
+def linear(xp):
+    """The linear part of a sum; entry by entry for modules other than NumPy."""
+    if xp is np:
+        return sn.Linear(MATRIX)
+    return lambda t, y, a, b: [row[0] * y[0] + row[1] * y[1] for row in MATRIX.tolist()]
+
+
 Q0, P0, Y0 = np.array([0.5, -0.4]), np.array([0.3, 0.6]), np.array([0.6, -0.5])
 
 
@@ -107,6 +118,7 @@ KINDS = [
     Kind("not separable", (whole_dq, whole_dp), _whole, BOTH),
     Kind("second order", (acceleration,), lambda f, y, s, args: sn.SecondOrder(*f, *np.split(y, 2), s, args), BOTH),
     Kind("split in two", (slope, second), lambda f, y, s, args: sn.Split(f, y, s, args), Y0),
+    Kind("semilinear", (slope, linear), lambda f, y, s, args: sn.Split(f, y, s, args), Y0),
     Kind("split in three", (slope, second, third), lambda f, y, s, args: sn.Split(f, y, s, args), Y0),
 ]
 FUNCTIONS = {kind.name: kind.in_module(np) for kind in KINDS}  # the same objects throughout, so compiled once
@@ -120,6 +132,8 @@ def takes(scheme, kind: Kind) -> bool:
         require_match(kind.build(), scheme)
     except TypeError:
         return False
+    if (kind.name == "semilinear") != needs_linear_part(scheme):
+        return False  # others take such a sum as they take any
     return not (isinstance(scheme, Splitting) and scheme.nystrom and kind.name.startswith("split"))
 
 

@@ -6,17 +6,29 @@ one loop per family, from the coefficients of the scheme's own record.
 
 from __future__ import annotations
 
+from math import factorial
+
 import numpy as np
 import torch
-from gradients.cases import Kind
+from gradients.cases import MATRIX, Kind
 
-from stepnet.schemes import LowStorageRK, Multistep, Splitting, StabilisedRK
+from stepnet.schemes import (
+    AdditiveRK,
+    ExponentialRK,
+    LowStorageRK,
+    Multistep,
+    SemiImplicitBDF,
+    Splitting,
+    StabilisedRK,
+)
 from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.rosenbrock import Rosenbrock
-from stepnet.schemes.step_program import LinearSolve, Slope, Solve, build_scheme_program, find_inner_scheme
+from stepnet.schemes.step_program import LinearSolve, Phi, Slope, Solve, build_scheme_program, find_inner_scheme
 
 torch.set_num_threads(1)
 
+TAYLOR_TERMS = 30  # of functions of a matrix of norm below 1
+OF_TWO_PARTS = (AdditiveRK, SemiImplicitBDF, ExponentialRK)
 FIXED_POINT_ITERATIONS = 80  # each gains a factor h |f'| < 1/2, for the stages and for their derivatives
 
 
@@ -57,11 +69,23 @@ def whole(kind: Kind, inputs: Inputs):
     fs = parts(kind, inputs)
     if kind.name == "ode":
         return fs[0]
-    if kind.name.startswith("split"):
+    if is_sum(kind):
         return lambda t, y: sum(f(t, y) for f in fs)
     if kind.name == "not separable":
         return lambda t, y: torch.cat([f(t, *torch.chunk(y, 2)) for f in fs])
     return lambda t, y: torch.cat((fs[0](t, torch.chunk(y, 2)[1]), fs[1](t, torch.chunk(y, 2)[0])))
+
+
+def is_sum(kind: Kind) -> bool:
+    """Whether a problem is a sum of parts."""
+    return kind.name.startswith("split") or kind.name == "semilinear"
+
+
+def is_in_parts(scheme, kind: Kind) -> bool:
+    """Whether a scheme treats the parts of a problem differently."""
+    if isinstance(scheme, OF_TWO_PARTS):
+        return is_sum(kind)
+    return isinstance(scheme, Splitting) or (isinstance(scheme, Multistep) and scheme.derivative == 2)
 
 
 # ---- by programs ----------------------------------------------------------------------------------------------------
@@ -69,10 +93,10 @@ def whole(kind: Kind, inputs: Inputs):
 
 def by_program(kind: Kind, scheme, inputs: Inputs, steps: int) -> torch.Tensor:
     """The flat end state after even steps."""
-    is_split = isinstance(scheme, Splitting) or (isinstance(scheme, Multistep) and scheme.derivative == 2)
+    is_split = is_in_parts(scheme, kind)
     fs = parts(kind, inputs) if is_split else [whole(kind, inputs)]
     scheme_program = build_scheme_program(
-        scheme, len(fs), kind.name.startswith("split") and is_split, kind.name == "second order" and is_split
+        scheme, len(fs), is_sum(kind) and is_split, kind.name == "second order" and is_split
     )
     h = (inputs.t1 - inputs.t0) / steps
     own = torch.chunk(inputs.y0, len(scheme_program.state))
@@ -94,12 +118,24 @@ def run(program, fs, rows, t, h) -> list:
         elif isinstance(operation, Solve):
             k = implicit_slopes(fs[operation.part], operation.A, operation.c, t, h, rows[operation.row])
             rows.append(sum(b * slope for b, slope in zip(operation.b, k, strict=True)))
+        elif isinstance(operation, Phi):
+            rows.append(sum(w * phi(k, c * h, rows[operation.row]) for w, k, c in operation.terms))
         elif isinstance(operation, LinearSolve):
             J, f_t = derivatives(fs[operation.part], t, rows[operation.base])
             rows.append(solve_linear(J, operation.gamma * h, rows[operation.row] + operation.delta * h * f_t))
         else:
             rows.append(sum(term.weight * h**term.power * rows[term.row] for term in operation.terms))
     return [rows[row] for row in program.outputs]
+
+
+def phi(k: int, h, y):
+    """phi_k(h L) y by Taylor's series."""
+    L = torch.tensor(MATRIX) if isinstance(y, torch.Tensor) else MATRIX
+    total = term = y / factorial(k)
+    for m in range(1, TAYLOR_TERMS):
+        term = h * (L @ term) / (k + m)
+        total = total + term
+    return total
 
 
 def implicit_slopes(f, A, c, t, h, y) -> list:
@@ -136,6 +172,8 @@ def by_textbook(kind: Kind, scheme, inputs: Inputs, steps: int) -> torch.Tensor:
     t0, h = inputs.t0, (inputs.t1 - inputs.t0) / steps
     if isinstance(scheme, Multistep):
         return _multistep(kind, scheme, inputs, t0, h, steps)
+    if isinstance(scheme, SemiImplicitBDF):
+        return _semi_implicit(kind, scheme, inputs, t0, h, steps)
     step, y = _one_step(kind, scheme, inputs), inputs.y0
     for i in range(steps):
         y = step(t0 + i * h, h, y)
@@ -146,6 +184,9 @@ def _one_step(kind: Kind, scheme, inputs: Inputs):
     if isinstance(scheme, Splitting):
         make = _flows if kind.name.startswith("split") else _drifts_and_kicks
         return make(scheme, parts(kind, inputs))
+    if isinstance(scheme, OF_TWO_PARTS) and is_sum(kind):
+        make = _exponential if isinstance(scheme, ExponentialRK) else _additive
+        return make(scheme, parts(kind, inputs))
     f = whole(kind, inputs)
     return lambda t, h, y: _runge_kutta(scheme)(f, t, h, y)
 
@@ -155,6 +196,8 @@ def _runge_kutta(scheme):
         return lambda f, t, h, y: _low_storage(scheme, f, t, h, y)
     if isinstance(scheme, StabilisedRK):
         return lambda f, t, h, y: _stabilised(scheme, f, t, h, y)
+    if isinstance(scheme, AdditiveRK):
+        return lambda f, t, h, y: _implicit(scheme.implicit_scheme, f, t, h, y)
     if isinstance(scheme, ImplicitRK):
         return lambda f, t, h, y: _implicit(scheme, f, t, h, y)
     if isinstance(scheme, Rosenbrock):
@@ -234,6 +277,54 @@ def _flows(scheme, fs):
         return y
 
     return step
+
+
+def _additive(scheme, fs):
+    f, g = fs
+
+    def step(t, h, y):
+        k, m = [], []
+        for explicit, implicit in zip(scheme.explicit, scheme.implicit, strict=True):
+            base, clock = y + h * _weigh(explicit, k, y) + h * _weigh(implicit, m, y), t + h * sum(implicit)
+            m.append(implicit_slopes(g, ((implicit[-1],),), ((clock - t) / h,), t, h, base)[0])
+            k.append(f(clock, base + h * implicit[-1] * m[-1]))
+        return y + h * _weigh(scheme.b_explicit, k, y) + h * _weigh(scheme.b, m, y)
+
+    return step
+
+
+def _weigh(weights, slopes, y):
+    return sum((w * k for w, k in zip(weights, slopes, strict=False)), torch.zeros_like(y))
+
+
+def _exponential(scheme, fs):
+    def step(t, h, y):
+        k: list = []
+
+        def advance(c, coefficients):
+            moved = phi(0, c * h, y)
+            for terms, slope in zip(coefficients, k, strict=True):
+                moved = moved + h * sum((a.weight * phi(a.k, a.c * h, slope) for a in terms), torch.zeros_like(y))
+            return moved
+
+        for c, row in zip(scheme.c, scheme.A, strict=True):
+            k.append(fs[0](t + c * h, advance(c, row)))
+        return advance(1.0, scheme.b)
+
+    return step
+
+
+def _semi_implicit(kind: Kind, scheme, inputs: Inputs, t0, h, steps):
+    starter, states, (f, g) = _one_step(kind, scheme.starter, inputs), [inputs.y0], parts(kind, inputs)
+    for i in range(scheme.n_steps - 1):
+        states.append(starter(t0 + i * h, h, states[-1]))
+    slopes = [f(t0 + i * h, y) for i, y in enumerate(states)]
+    for i in range(len(states), steps + 1):
+        base = _newest(scheme.alpha, states) + h * _newest(scheme.beta, slopes)
+        k = implicit_slopes(g, ((scheme.gamma,),), (1.0,), t0 + (i - 1) * h, h, base)[0]
+        states.append(base + h * scheme.gamma * k)
+        slopes.append(f(t0 + i * h, states[-1]))
+    return states[-1]
 
 
 def _multistep(kind: Kind, scheme, inputs: Inputs, t0, h, steps):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from executor import end_state
 from gradients.cases import CASES, FUNCTIONS, KINDS, SCHEMES, SPAN, STEPS, A, B, Kind, over_the_catalogue, relative
-from gradients.independent import run
+from gradients.independent import is_in_parts, is_sum, run
 
 import stepnet as sn
-from stepnet.schemes import Multistep, Splitting
+from stepnet.schemes import AdditiveRK, Multistep, SemiImplicitBDF, Splitting
 from stepnet.schemes.conditions import is_reversible, tableau_of
 from stepnet.schemes.step_program import SchemeProgram, Slope, build_scheme_program
 
@@ -16,20 +16,16 @@ CLOSE = 1e-12
 RETURNS = 1e-13  # of a step and its inverse
 
 
-def is_in_parts(scheme) -> bool:
-    return isinstance(scheme, Splitting) or (isinstance(scheme, Multistep) and scheme.derivative == 2)
-
-
 def scheme_program(scheme, kind: Kind) -> SchemeProgram:
-    is_split, is_second = kind.name.startswith("split"), kind.name == "second order"
+    is_parted, is_second = is_in_parts(scheme, kind), kind.name == "second order"
     n_parts = len(slopes(scheme, kind))
-    return build_scheme_program(scheme, n_parts, is_split and is_in_parts(scheme), is_second and is_in_parts(scheme))
+    return build_scheme_program(scheme, n_parts, is_sum(kind) and is_parted, is_second and is_parted)
 
 
 def slopes(scheme, kind: Kind) -> list:
     """The parts as functions of arrays."""
     fs = [lambda t, *y, f=f: np.array(f(t, *y, A, B)) for f in FUNCTIONS[kind.name]]
-    if is_in_parts(scheme):
+    if is_in_parts(scheme, kind):
         return [None, *fs] if kind.name == "second order" else fs
     match kind.name:
         case "ode":
@@ -60,7 +56,10 @@ def test_executed_plainly_they_are_what_is_solved(scheme, kind):
     end = np.concatenate([rows[place] for place in moves.state])
     assert relative(end, sn.solve(kind.build(), scheme, steps=STEPS, save_every=0).y[-1]) <= CLOSE
     if kind.name != "not separable":
-        arrays = [lambda t, y, a, b, f=f: np.array(f(t, y, a, b)) for f in FUNCTIONS[kind.name]]
+        arrays = [
+            f if isinstance(f, sn.Linear) else lambda t, y, a, b, f=f: np.array(f(t, y, a, b))
+            for f in FUNCTIONS[kind.name]
+        ]
         assert relative(end, end_state(kind.record(arrays, kind.initial, SPAN, (A, B)), scheme, STEPS)) <= CLOSE
 
 
@@ -88,8 +87,10 @@ def test_no_slope_is_evaluated_twice(scheme, kind):
     step = scheme_program(scheme, kind).step
     evaluated = [operation for operation in step.operations if isinstance(operation, Slope)]
     assert len(set(evaluated)) == len(evaluated) == step.n_slopes
-    if isinstance(scheme, Multistep):
+    if isinstance(scheme, (Multistep, SemiImplicitBDF)):
         assert step.n_slopes == 1
+    elif isinstance(scheme, AdditiveRK):
+        assert step.n_slopes <= len(scheme.b) + 1  # the first stage of the implicit part is explicit
     elif not isinstance(scheme, Splitting):
         assert step.n_slopes <= len(tableau_of(scheme).b if tableau_of(scheme) else scheme.b)
     elif not kind.name.startswith("split"):

@@ -98,7 +98,7 @@ def test_ctrl_c_returns_the_estimate_so_far(monkeypatch):
     monkeypatch.setattr(gradient_estimate, "gradient_ensemble", interrupted)
     monkeypatch.setattr(gradient_estimate, "MOST_NUMBERS", 512)
     with pytest.raises(sn.Interrupted, match="interrupted after") as stopped:
-        feynman_kac_gradient(market(), call, steps=4, paths=10**6)
+        feynman_kac_gradient(market(), call, steps=4, paths=10**6, workers=1)
     assert stopped.value.solution.value.paths == 1024
 
 

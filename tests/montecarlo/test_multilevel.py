@@ -115,6 +115,21 @@ def test_exploding_paths_are_reported():
         multilevel(sde, first, error=1e-2, steps=64)
 
 
+def test_values_that_are_never_finite_are_reported():
+    with pytest.raises(sn.SolveFailed, match="paths became NaN or infinite") as failed:
+        multilevel(gbm(), lambda y: np.nan, error=1e-2)
+    assert np.isnan(failed.value.solution.value)
+
+
+def test_large_values_keep_the_digits_of_their_differences():
+    """A shift of the functional shifts the estimate, to the rounding of the shifted values."""
+    shift, how = 2.0**27, {"error": 5e-3, "scheme": "milstein"}
+    wanted, found = multilevel(gbm(), first, **how), multilevel(gbm(), lambda y: shift + y[0], **how)
+    assert found.value - shift == pytest.approx(wanted.value, abs=1e-6)
+    assert found.standard_error == pytest.approx(wanted.standard_error, rel=1e-6)
+    assert found.levels[0].kurtosis == pytest.approx(wanted.levels[0].kurtosis, rel=1e-5)
+
+
 def test_a_rare_event_warns_of_its_kurtosis():
     rare = lambda y: np.where(y[0] > 1.55, 1.0, 0.0)
     with pytest.warns(sn.MonteCarloWarning, match="the kurtosis of the differences"):
@@ -177,6 +192,28 @@ def test_the_cost_of_a_call_grows_with_the_square_of_the_accuracy(scheme, slope,
     assert slope < fitted < -1.6
     assert found[3].plain_cost / found[3].cost > gain
     assert all(abs(each.value - exact) < 3.0 * eps for eps, each in zip(targets, found, strict=True))
+
+
+@pytest.mark.slow
+@HEAVY_TAILS
+@pytest.mark.parametrize(("scheme", "gain"), [("euler_maruyama", 8.0), ("milstein", 40.0)])
+def test_plain_monte_carlo_costs_more_at_equal_measured_error(scheme, gain, capsys):
+    """Root mean square errors against the exact price, of repeated runs.
+
+    Plain paths have as many steps as the finest level (the median of all runs), and are so many that their measured
+    variance alone gives the same error.
+    """
+    eps, exact = 1e-4, black_scholes(1.0)
+    how = {"potential": discount, "scheme": scheme}
+    runs = [multilevel(gbm(seed), call, error=eps, steps=1, **how) for seed in range(16)]
+    rms = sqrt(np.mean([(each.value - exact) ** 2 for each in runs]))
+    cost, steps = np.mean([each.cost for each in runs]), int(np.median([each.levels[-1].steps for each in runs]))
+    plain = feynman_kac(gbm(99), call, steps=steps, paths=2**15, **how)
+    found = steps * plain.paths * (plain.standard_error / rms) ** 2 / cost
+    with capsys.disabled():
+        print(f"\n{scheme}: plain Monte Carlo costs {found:.0f} times as much at the measured error {rms:.1e}")
+    assert rms < 1.3 * eps  # of 16 runs
+    assert found > gain
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from stepnet.schemes import ExplicitRK, ImplicitRK, get
 from stepnet.schemes.controllers import CONTROLLERS
 
 PAIRS = [name for name in stepnet.schemes.names() if stepnet.schemes.conditions.is_pair(get(name))]
-ESTIMATES = [(name, i) for name in PAIRS for i in range(len(get(name).embedded))]
+ESTIMATES = [(name, i) for name in PAIRS for i in range(len(getattr(get(name), "implicit_scheme", get(name)).embedded))]
 NORMS = {"rms": lambda e: np.sqrt(np.mean(e**2)), "max": lambda e: np.max(np.abs(e))}
 
 SOLVED = 0.1  # stages of implicit pairs are solved to this part of the tolerance
@@ -32,7 +32,7 @@ EXPONENT_TOLERANCE = 0.2  # of error ~ tolerance^(p/k); the wrong order in the c
 
 def error_power(scheme: ExplicitRK) -> int:
     """k in estimate = O(h^k): one more than the lower order; 2 k_1 - k_2 with the rule of DOP853."""
-    powers = [min(scheme.order, hat.order) + 1 for hat in scheme.embedded]
+    powers = [min(scheme.order, hat.order) + 1 for hat in getattr(scheme, "implicit_scheme", scheme).embedded]
     return powers[0] if len(powers) == 1 else 2 * powers[0] - powers[1]
 
 
@@ -52,7 +52,7 @@ def estimates(name: str, i: int, h: float) -> np.ndarray:
 def short_steps(name: str, i: int) -> list[float]:
     """The shortest steps, a factor `RATIO` apart, at which the estimate stands out of rounding."""
     steps = [LONGEST_STEP]
-    while NORMS["rms"](estimates(name, i, steps[-1] / RATIO)) > ESTIMATE_FLOOR and len(steps) < 16:
+    while NORMS["rms"](estimates(name, i, steps[-1] / RATIO)) > ESTIMATE_FLOOR and len(steps) < 20:
         steps.append(steps[-1] / RATIO)
     return steps[-SIZES:]
 

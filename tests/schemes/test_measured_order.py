@@ -13,11 +13,18 @@ import mpmath
 import numpy as np
 import pytest
 from executor import applies, end_state, trajectory, without_rounding
-from problems import coupled_ode, coupled_partitioned, coupled_second_order, coupled_split2, coupled_split3
+from problems import (
+    coupled_ode,
+    coupled_partitioned,
+    coupled_second_order,
+    coupled_semilinear,
+    coupled_split2,
+    coupled_split3,
+)
 
 import stepnet
-from stepnet.schemes import Butcher, ExplicitRK, Multistep
-from stepnet.schemes.capabilities import is_implicit
+from stepnet.schemes import Butcher, ExplicitRK
+from stepnet.schemes.capabilities import is_implicit, moves_parts, needs_linear_part, takes_uneven_steps
 
 FORMS = {
     "ode": coupled_ode,
@@ -26,28 +33,28 @@ FORMS = {
     "split2": coupled_split2,
     "split3": coupled_split3,
 }
-CASES = [
+SEMILINEAR = {"semilinear": coupled_semilinear}  # for schemes that integrate the linear part exactly
+PAIRS = [
     (name, form)
     for name in stepnet.schemes.names()
-    for form, problem in FORMS.items()
-    if applies(problem(), stepnet.schemes.get(name))
+    for form in (FORMS | SEMILINEAR if needs_linear_part(stepnet.schemes.get(name)) else FORMS)
 ]
+FORMS |= SEMILINEAR
+CASES = [(name, form) for name, form in PAIRS if applies(FORMS[form](), stepnet.schemes.get(name))]
 LIKE_ANY = ("second_order", "split2", "split3")  # all forms but these run in fast tests of implicit schemes
 
 
 def over(cases: list) -> list:
     """The cases as parameters: some forms are slow tests of implicit schemes, which join the parts of any form."""
-    is_slow = [is_implicit(stepnet.schemes.get(name)) and form in LIKE_ANY for name, form in cases]
+    is_slow = [
+        is_implicit(scheme) and form in LIKE_ANY and not moves_parts(scheme, FORMS[form]().form)
+        for scheme, form in ((stepnet.schemes.get(name), form) for name, form in cases)
+    ]
     return [pytest.param(*c, marks=pytest.mark.slow) if slow else c for c, slow in zip(cases, is_slow, strict=True)]
 
 
-REFUSED = [
-    (name, form)
-    for name in stepnet.schemes.names()
-    for form, problem in FORMS.items()
-    if not applies(problem(), stepnet.schemes.get(name))
-]
-ONE_STEP = [case for case in CASES if not isinstance(stepnet.schemes.get(case[0]), Multistep)]
+REFUSED = [case for case in PAIRS if case not in CASES]
+UNEVEN = [case for case in CASES if takes_uneven_steps(stepnet.schemes.get(case[0]))]
 
 ORDER_TOLERANCE = 0.15  # a missed condition costs a whole order
 FIRST_STEPS = 12
@@ -119,7 +126,7 @@ def test_engine_matches_executor_on_even_steps(name, form):
     assert np.max(np.abs(solution.y - trajectory(problem, scheme, ENGINE_STEPS))) < ENGINE_TOLERANCE
 
 
-@pytest.mark.parametrize(("name", "form"), over(ONE_STEP))
+@pytest.mark.parametrize(("name", "form"), over(UNEVEN))
 def test_engine_matches_executor_on_given_steps(name, form):
     problem, scheme = FORMS[form](), stepnet.schemes.get(name)
     inner = np.random.default_rng(2024).uniform(*problem.t_span, ENGINE_STEPS - 1)
@@ -144,5 +151,5 @@ def test_table_is_an_exact_one_rounded_to_float64(name):
 
 def test_every_scheme_is_measured():
     assert {name for name, _ in CASES} == set(stepnet.schemes.names())
-    assert len(CASES) + len(REFUSED) == len(stepnet.schemes.names()) * len(FORMS)
+    assert len(CASES) + len(REFUSED) == len(PAIRS)
     print(f"{len(CASES)} orders measured: {len(stepnet.schemes.names())} schemes on {len(FORMS)} forms of problems")

@@ -8,7 +8,7 @@ from math import factorial, inf, nan
 import numpy as np
 import pytest
 from coefficients import EXPLICIT as COEFFICIENTS
-from coefficients import IMPLICIT, places, put
+from coefficients import IMPLICIT, OF_SUMS, places, put
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -143,7 +143,7 @@ def test_embedded_weights_of_the_wrong_length_are_refused():
 
 def test_a_third_embedded_result_is_refused():
     hat = Embedded((1.0, 0.0), 1)
-    with pytest.raises(SchemeError, match="at most two embedded results are known, found 3"):
+    with pytest.raises(SchemeError, match="at most two embedded results are supported, found 3"):
         ExplicitRK("mine", 2, ((), (0.5,)), (0.0, 1.0), "me (2024)", (hat, hat, hat))
 
 
@@ -247,5 +247,5 @@ def test_every_scheme_is_checked():
     numbers = sum(len(entries(stepnet.schemes.get(name))) for name in NAMES)
     assert {type(stepnet.schemes.get(name)) for name in NAMES} == set(COEFFICIENTS)
     others = {type(stepnet.schemes.get(name)) for name in set(stepnet.schemes.names()) - set(NAMES)}
-    assert others <= set(IMPLICIT)  # test_implicit_records
+    assert others <= {*IMPLICIT, *OF_SUMS}  # test_implicit_records, test_records_of_sums
     print(f"{len(NAMES)} schemes and {len(PAIRS)} pairs with {numbers} numbers, each of them varied")

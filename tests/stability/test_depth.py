@@ -190,3 +190,19 @@ def test_attacks_on_a_classifier_with_one_output_follow_its_loss():
     found = robustness(model, X, names, [0.0, 1.0], attacks=["fgsm", "pgd"])
     assert (found.accuracies[:, 0] == model.score(X, names)).all()
     assert (found.accuracies[:, 1] < found.accuracies[:, 0]).all()
+
+
+def test_several_steps_of_an_attack_are_stronger_than_one():
+    """A projected attack that is weaker than one step has lost gradients, for instance where inputs were clipped."""
+    from sklearn.datasets import load_digits
+
+    from stepnet.estimators import NetClassifier
+
+    images, labels = load_digits(n_class=4, return_X_y=True)
+    images = images / 16.0
+    how = {"width": 12, "steps": 6, "rate": 0.02, "epochs": 8, "scale": False, "random_state": 0}
+    model = NetClassifier(**how).fit(images[:400], labels[:400])
+    found = robustness(model, images[400:], labels[400:], [0.05, 0.1, 0.15, 0.2], attacks=["fgsm", "pgd"], steps=20)
+    one, several = found.accuracies
+    assert (several <= one).all()
+    assert several[-1] < 0.5 < model.score(images[400:], labels[400:])

@@ -13,6 +13,7 @@ from stepnet import schemes, stability
 from stepnet.schemes import Butcher, conditions
 from stepnet.schemes.phase_errors import find_phase_errors
 from stepnet.schemes.stability_grids import evaluate_grid, find_boundary, is_for_oscillators
+from stepnet.schemes.stochastic import theta_maruyama, theta_milstein
 
 LIMIT = 1e-6  # of stability limits: Newton's method, or for multistep schemes bisection with a slack of 1e-7
 SERIES = 1e-10  # relative, of coefficients of power series
@@ -270,6 +271,20 @@ def test_mean_square_growth_of_euler_maruyama_and_milstein_is_the_known_polynomi
             np.testing.assert_allclose(found.growth, euler + np.reshape(more, (-1, 1)), atol=1e-13)
         assert found.growth.shape == (21, 29)
         assert not (found.is_stable & ~found.exact).any()
+
+
+@pytest.mark.parametrize("theta", [0.5, 1.0, 1.5])
+def test_mean_square_growth_of_theta_schemes_is_the_known_fraction(theta):
+    """Higham (2000): ((1 + (1 - theta) p)^2 + q) / (1 - theta p)^2, and q + q^2 / 2 in place of q for Milstein."""
+    q = Q[:, None]
+    for build, noise in ((theta_maruyama, q), (theta_milstein, q + q**2 / 2)):
+        if build is theta_maruyama and theta > 1:
+            continue
+        found = stability.mean_square_region(build(theta), drift=P, diffusion=Q)
+        wanted = ((1 + (1 - theta) * P) ** 2 + noise) / (1 - theta * P) ** 2
+        np.testing.assert_allclose(found.growth, wanted, rtol=1e-13)
+        if build is theta_maruyama or theta == 1.5:
+            assert (found.is_stable | ~found.exact).all()
 
 
 @pytest.mark.parametrize("name", ONE_ROW)

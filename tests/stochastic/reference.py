@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import stepnet as sn
-from stepnet.schemes.step_program import Noise, Product, Slope, Tamed, build_stochastic_program
+from stepnet.schemes.step_program import Noise, Product, Slope, Solve, Tamed, build_stochastic_program
 
 
 def list_parts(problem: sn.SDE):
@@ -41,6 +41,8 @@ def execute(program, parts, t: float, h: float, rows: list, variables: dict) -> 
         match each:
             case Slope():
                 made.append(parts[each.part](t + each.c * h, made[each.row]))
+            case Solve(A=((a,),), c=(c,)):
+                made.append(solve_stage(parts[each.part], t + c * h, made[each.row], a * h))
             case Noise():
                 made.append(variables[each.variable, each.is_paired])
             case Product(kind="column"):
@@ -53,6 +55,19 @@ def execute(program, parts, t: float, h: float, rows: list, variables: dict) -> 
             case _:
                 made.append(sum(term.weight * h**term.power * made[term.row] for term in each.terms))
     return [made[row] for row in program.outputs]
+
+
+def solve_stage(f, t: float, base: np.ndarray, length: float) -> np.ndarray:
+    """The slope k = f(t, base + length k), by Newton's method with the Jacobian by complex steps."""
+    k, eps, eye = f(t, base), 1e-30, np.eye(len(base))
+    for _ in range(20):
+        y = base + length * k
+        J = np.stack([f(t, y + 1j * eps * e).imag / eps for e in eye], axis=-1)
+        change = np.linalg.solve(eye - length * J, f(t, y) - k)
+        k = k + change
+        if np.abs(change).max() < 1e-15 * (1 + np.abs(k).max()):
+            break
+    return k
 
 
 def list_variables(W: np.ndarray, H: np.ndarray, V: np.ndarray, S: np.ndarray, h: float, sign: float = 1.0) -> dict:

@@ -103,6 +103,15 @@ def test_diagonal_noise_with_coupled_entries_is_refused_where_the_order_needs_it
         assert sn.solve(problem, name, steps=4).success
 
 
+@pytest.mark.parametrize("name", ["milstein", "euler_heun", "drift_implicit_milstein"])
+def test_columns_that_do_not_commute_are_refused_where_the_order_needs_it(name):
+    calculus = sn.schemes.get(name).calculus
+    coupled = replace(problems.build("general", calculus), noise="commutative")
+    with pytest.raises(ValueError, match=r"\(dg_j/dy\) g_k = .* columns 0 and 1 differ by 0.2 at t = 0"):
+        sn.solve(coupled, name, steps=4)
+    assert sn.solve(coupled.convert("ito"), "euler_maruyama", steps=4).success
+
+
 def test_tamed_euler_stays_finite_where_euler_maruyama_explodes():
     problem = sn.SDE(lambda t, y: -(y**5), lambda t, y: y, [3.0], SPAN, seed=8)
     plain = sn.solve_ensemble(problem, "euler_maruyama", paths=256, steps=16)

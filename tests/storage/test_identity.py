@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -203,6 +203,31 @@ def test_long_chains_of_functions_and_cycles_have_an_identity():
     ring: list = [1.0]
     ring.append(ring)
     assert value_identity(ring) == value_identity(ring) != value_identity([2.0, ring])
+
+
+NOISY = sn.SDE(lambda t, y, a: -a * y, lambda t, y, a: 0.2 * y, [1.0], (0.0, 1.0), (0.5,), seed=1)
+WELL = sn.Langevin(lambda t, q: -q, [1.0], [0.0], (0.0, 1.0))
+CHANGES = [
+    (NOISY, {"seed": 2}), (NOISY, {"path": 1}), (NOISY, {"cells": 4}), (NOISY, {"noise": "scalar"}),
+    (NOISY, {"calculus": "stratonovich"}), (NOISY, {"correction": 0.5}), (NOISY, {"diffusion": lambda t, y, a: y}),
+    (WELL, {"seed": 2}), (WELL, {"friction": 2.0}), (WELL, {"temperature": 2.0}), (WELL, {"mass": 2.0}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("problem", "change"), CHANGES, ids=lambda value: "-".join(value) if type(value) is dict else ""
+)
+def test_noise_is_part_of_a_problem(problem, change):
+    own = problem_identity(problem)
+    assert problem_identity(replace(problem)) == own != problem_identity(replace(problem, **change))
+
+
+def test_a_stored_sweep_over_paths_is_continued_and_that_of_another_seed_refused(tmp_path):
+    how = {"paths": 20, "steps": 4, "reduce": sn.reductions.Mean(), "path": tmp_path}
+    first = sn.sweep(NOISY, "milstein", {"a": [0.1, 0.2]}, **how).result
+    assert np.array_equal(sn.sweep(NOISY, "milstein", {"a": [0.1, 0.2]}, **how).result.mean, first.mean)
+    with pytest.raises(ValueError, match="holds another sweep, with a different problem"):
+        sn.sweep(replace(NOISY, seed=2), "milstein", {"a": [0.1, 0.2]}, **how)
 
 
 def test_an_address_has_none():

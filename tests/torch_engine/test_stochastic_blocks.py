@@ -206,3 +206,52 @@ def test_moments_are_those_of_numpy():
         for x, y in zip(a, b, strict=True)
     ])  # fmt: skip
     assert snt.moment_matching(torch.tensor(a), torch.tensor(b)).item() == pytest.approx(wanted, rel=1e-12)
+
+
+STARTS, SEEN, PATHS, GAP, SIDE = 24, 32_768, 512, 0.25, 1.6
+BALANCE = 3.0  # a unit in which errors of variances count about as much as those of means
+PROCESSES = {
+    "ornstein_uhlenbeck": (lambda t, y: -y, lambda t, y: 0.5 + 0.0 * y),
+    "double_well": (lambda t, y: y - y**3, lambda t, y: 0.4 + 0.1 * y**2),
+}
+
+
+def build_perceptron() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1)).double()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROCESSES)
+def test_a_neural_sde_recovers_drift_and_diffusion_by_moment_matching(name, capsys):
+    """From paths of length 1/4 out of 24 points; half of the model's paths have the noise of the others reversed."""
+    torch.manual_seed(0)
+    f, g = PROCESSES[name]
+    x = np.linspace(-SIDE, SIDE, STARTS)
+    y0 = np.repeat(x, SEEN)[:, None]
+    process = sn.SDE(f, g, [0.0], (0.0, GAP), seed=3)
+    seen = sn.solve_ensemble(process, "sriw1", y0=y0, paths=np.arange(len(y0)), steps=32).y_end
+    data = BALANCE * torch.tensor(seen.reshape(STARTS, SEEN, 1))
+    drift, spread = build_perceptron(), build_perceptron()
+    start = torch.tensor(np.repeat(x, PATHS)[:, None])
+    signs, noise = torch.tensor([[1.0], [-1.0]]).tile(len(start) // 2, 1), SampleNoise(1, np.arange(len(start)) // 2)
+    block = snt.SDEBlock(
+        lambda t, y: drift(y), lambda t, y: signs * nn.functional.softplus(spread(y)), "srk", steps=4, length=GAP
+    )
+    weights = [*drift.parameters(), *spread.parameters()]
+    optimiser = torch.optim.LBFGS(weights, max_iter=120, history_size=20, line_search_fn="strong_wolfe")
+
+    def evaluate():
+        optimiser.zero_grad()
+        ends = block(start, noise=noise).reshape(STARTS, PATHS, 1)
+        loss = snt.moment_matching(BALANCE * ends, data)
+        loss.backward()
+        return loss.detach()
+
+    optimiser.step(evaluate)
+    y = torch.linspace(-SIDE, SIDE, 201, dtype=torch.float64)[:, None]
+    with torch.no_grad():
+        pairs = (drift(y), f(0.0, y)), (nn.functional.softplus(spread(y)), g(0.0, y))
+    errors = [float((found - exact).norm() / exact.norm()) for found, exact in pairs]
+    with capsys.disabled():
+        print(f"\n{name}: drift to {errors[0]:.1%}, diffusion to {errors[1]:.1%}")
+    assert max(errors) < 0.05

@@ -36,7 +36,13 @@ def build_motion(module: ModuleType, noise: str, **how):
     return module.BrownianInterval(0.0, 1.0, (3, COMPONENTS[noise]), torch.float64, entropy=4, **areas, **how)
 
 
-@pytest.mark.parametrize(("calculus", "noise", "name", "options"), CASES)
+QUICK = [case for case in CASES if case[1] == "diagonal" or case[2] == "log_ode"]
+
+
+@pytest.mark.parametrize(
+    ("calculus", "noise", "name", "options"),
+    [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES],
+)
 @pytest.mark.parametrize("owner", [snt, torchsde], ids=["ours", "theirs"])
 def test_both_agree_on_one_path(owner, calculus, noise, name, options):
     """Our Brownian motion handed to torchsde, and its `BrownianInterval` handed to us."""

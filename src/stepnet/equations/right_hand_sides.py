@@ -11,9 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.equations.spectra import add_sets, find_stencil_spectrum, find_symbol, find_upwind_spectrum
+from stepnet.equations.spectra import (
+    add_sets,
+    find_stencil_spectrum,
+    find_symbol,
+    find_transport_spectrum,
+    find_upwind_spectrum,
+)
 from stepnet.operators.coefficient_operators import Upwind, VariableDiffusion
 from stepnet.operators.conservation import ConservationLaw
+from stepnet.operators.extension import find_time
 from stepnet.operators.linear import StencilOperator
 from stepnet.operators.linear_form import NEGATIVE, POSITIVE, SQUARE, AxisTerm, LinearForm, Rate, list_operator_terms
 from stepnet.operators.stencils import fit_stencil
@@ -33,7 +40,16 @@ class HeatRHS:
 
     def __call__(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> Any:
         slopes = diffusivity * self.laplacian(u, t) + source
-        return slopes if self.source is None else slopes + self.source(t)
+        return slopes if self.source is None else slopes + self.source(find_time(t))
+
+    def diffuse(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> Any:
+        """The diffusion alone."""
+        return diffusivity * self.laplacian(u, t)
+
+    def find_rest(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> Any:
+        """The slopes without the diffusion."""
+        slopes = 0.0 * u + source
+        return slopes if self.source is None else slopes + self.source(find_time(t))
 
     def find_spectrum(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> np.ndarray:
         return diffusivity * find_stencil_spectrum(self.laplacian)
@@ -41,6 +57,9 @@ class HeatRHS:
     def find_linear_form(self, diffusivity: Any, *source: Any) -> LinearForm | None:
         terms = list_operator_terms(self.laplacian, Rate(0))
         return None if self.source else LinearForm(self.laplacian.grid.shape, terms, 1 if source else None)
+
+    def find_axes(self, diffusivity: Any, *source: Any) -> LinearForm:
+        return LinearForm(self.laplacian.grid.shape, list_operator_terms(self.laplacian, Rate(0)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +74,16 @@ class DiffusionRHS:
 
     def __call__(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> Any:
         slopes = self.operator(u, diffusivity, t) + source
-        return slopes if self.source is None else slopes + self.source(t)
+        return slopes if self.source is None else slopes + self.source(find_time(t))
+
+    def diffuse(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> Any:
+        """The diffusion alone."""
+        return self.operator(u, diffusivity, t)
+
+    def find_rest(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> Any:
+        """The slopes without the diffusion."""
+        slopes = 0.0 * u + source
+        return slopes if self.source is None else slopes + self.source(find_time(t))
 
     def find_spectrum(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> np.ndarray:
         return np.max(diffusivity) * find_stencil_spectrum(self.laplacian)
@@ -94,21 +122,23 @@ class TransportRHS:
     direction: float = 1.0
 
     def __call__(self, t: Any, u: Any, *args: Any) -> Any:
-        velocity = args[0] if self.velocity is None else self.velocity(t)
-        if self.direction > 0:
-            slopes = -self.upwind(u, velocity, t)
-        else:
-            slopes = self.upwind(u, -velocity, t)
+        slopes = self.find_rest(t, u, *args)
         return slopes if self.laplacian is None else slopes + args[-1] * self.laplacian(u, t)
 
+    def diffuse(self, t: Any, u: Any, *args: Any) -> Any:
+        """The diffusion alone."""
+        return 0.0 * u if self.laplacian is None else args[-1] * self.laplacian(u, t)
+
+    def find_rest(self, t: Any, u: Any, *args: Any) -> Any:
+        """The slopes without the diffusion."""
+        velocity = args[0] if self.velocity is None else self.velocity(find_time(t))
+        return -self.upwind(u, velocity, t) if self.direction > 0 else self.upwind(u, -velocity, t)
+
     def find_spectrum(self, t: Any, u: Any, *args: Any) -> np.ndarray:
-        velocity = np.asarray(args[0] if self.velocity is None else self.velocity(t))
-        transported = self.direction * find_upwind_spectrum(self.upwind, self.direction * velocity)
+        velocity = np.asarray(args[0] if self.velocity is None else self.velocity(find_time(t)))
         if self.laplacian is None:
-            return transported
-        spread = args[-1] * find_stencil_spectrum(self.laplacian)
-        hull = spread[[np.argmin(spread.real), np.argmax(spread.real)]]
-        return add_sets([transported, hull])
+            return self.direction * find_upwind_spectrum(self.upwind, self.direction * velocity)
+        return find_transport_spectrum(self.upwind, self.direction * velocity, self.laplacian, args[-1], self.direction)
 
     def find_linear_form(self, *args: Any) -> LinearForm | None:
         ndim = self.upwind.grid.ndim
@@ -123,6 +153,10 @@ class TransportRHS:
             terms += list_operator_terms(self.laplacian, Rate(ndim))
         return LinearForm(self.upwind.grid.shape, tuple(terms))
 
+    def find_axes(self, *args: Any) -> LinearForm | None:
+        """In three dimensions steps along axes would not be stable for transport."""
+        return self.find_linear_form(*args) if self.upwind.grid.ndim < 3 else None
+
 
 @dataclass(frozen=True, eq=False)
 class BurgersRHS:
@@ -136,6 +170,14 @@ class BurgersRHS:
     def __call__(self, t: Any, u: Any, viscosity: Any) -> Any:
         return self.law(u, t) + viscosity * self.laplacian(u, t)
 
+    def diffuse(self, t: Any, u: Any, viscosity: Any) -> Any:
+        """The diffusion alone."""
+        return viscosity * self.laplacian(u, t)
+
+    def find_rest(self, t: Any, u: Any, viscosity: Any) -> Any:
+        """The slopes without the diffusion."""
+        return self.law(u, t)
+
     def find_spectrum(self, t: Any, u: Any, viscosity: Any) -> np.ndarray:
         along = find_law_spectra(self.law, [float(np.max(np.abs(u)))] * self.law.grid.ndim)
         spread = viscosity * find_stencil_spectrum(self.laplacian).real
@@ -146,7 +188,8 @@ def find_law_spectra(law: ConservationLaw, fastest: Sequence[float]) -> list[np.
     """The eigenvalues along each axis of a conservation law where it is smooth, for the fastest wave along the axis."""
     grid, stencil = law.grid, fit_stencil(1, LIMITED_OFFSETS[law.reconstruction])
     n = {1: 129, 2: 33, 3: 9}[grid.ndim]
-    return [-speed * find_symbol(stencil, h, n) for speed, h in zip(fastest, grid.spacing, strict=True)]
+    sizes = zip(fastest, grid.spacing, grid.shape, strict=True)
+    return [-speed * find_symbol(stencil, h, n, count) for speed, h, count in sizes]
 
 
 def burgers_flux(u: Any, axis: Any) -> Any:
@@ -178,6 +221,17 @@ class GrayScottRHS:
             )
         )
 
+    def diffuse(self, t: Any, state: Any, diffusivity_u: Any, diffusivity_v: Any, feed: Any, kill: Any) -> Any:
+        """The diffusion alone."""
+        spread = self.laplacian(state, t)
+        return np.stack((diffusivity_u * spread[0], diffusivity_v * spread[1]))
+
+    def find_rest(self, t: Any, state: Any, diffusivity_u: Any, diffusivity_v: Any, feed: Any, kill: Any) -> Any:
+        """The slopes without the diffusion."""
+        u, v = state[0], state[1]
+        reaction = u * v * v
+        return np.stack((feed * (1.0 - u) - reaction, reaction - (feed + kill) * v))
+
     def find_spectrum(
         self, t: Any, state: Any, diffusivity_u: Any, diffusivity_v: Any, feed: Any, kill: Any
     ) -> np.ndarray:
@@ -197,6 +251,15 @@ class FitzHughNagumoRHS:
         slope = diffusivity * self.laplacian(u, t) + u - u * u * u * (1.0 / 3.0) - v + current
         return np.stack((slope, rate * (u + a - b * v)))
 
+    def diffuse(self, t: Any, state: Any, diffusivity: Any, rate: Any, a: Any, b: Any, current: Any) -> Any:
+        """The diffusion alone."""
+        return np.stack((diffusivity * self.laplacian(state[0], t), 0.0 * state[1]))
+
+    def find_rest(self, t: Any, state: Any, diffusivity: Any, rate: Any, a: Any, b: Any, current: Any) -> Any:
+        """The slopes without the diffusion."""
+        u, v = state[0], state[1]
+        return np.stack((u - u * u * u * (1.0 / 3.0) - v + current, rate * (u + a - b * v)))
+
     def find_spectrum(
         self, t: Any, state: Any, diffusivity: Any, rate: Any, a: Any, b: Any, current: Any
     ) -> np.ndarray:
@@ -213,6 +276,14 @@ class AllenCahnRHS:
 
     def __call__(self, t: Any, u: Any, width: Any) -> Any:
         return width * width * self.laplacian(u, t) + u - u * u * u
+
+    def diffuse(self, t: Any, u: Any, width: Any) -> Any:
+        """The diffusion alone."""
+        return width * width * self.laplacian(u, t)
+
+    def find_rest(self, t: Any, u: Any, width: Any) -> Any:
+        """The slopes without the diffusion."""
+        return u - u * u * u
 
     def find_spectrum(self, t: Any, u: Any, width: Any) -> np.ndarray:
         return width**2 * find_stencil_spectrum(self.laplacian)

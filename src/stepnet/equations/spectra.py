@@ -15,12 +15,16 @@ from stepnet.operators.linear import StencilOperator
 from stepnet.operators.stencils import DifferenceStencil
 
 MOST_ROWS = 64  # of a matrix whose eigenvalues are computed: closures at the sides act on a few points only
+LONGEST = np.arange(-8.0, 9.0)  # multiples of the smallest angle
 ANGLES = {1: 257, 2: 65, 3: 17}  # per axis, by the number of axes; odd, so that pi is among them
 
 
-def find_symbol(stencil: DifferenceStencil, h: float, n_angles: int) -> np.ndarray:
-    """The eigenvalues of a stencil on waves exp(i theta x / h)."""
+def find_symbol(stencil: DifferenceStencil, h: float, n_angles: int, n: int | None = None) -> np.ndarray:
+    """The eigenvalues of a stencil on waves exp(i theta x / h), the longest waves of an axis of n points among them."""
     theta = np.linspace(-np.pi, np.pi, n_angles)
+    if n is not None:
+        longest = 2 * np.pi / n
+        theta = np.concatenate((theta[np.abs(theta) >= 0.99 * longest], longest * LONGEST))
     return np.exp(1j * np.outer(theta, stencil.offsets)) @ np.array(stencil.weights) / h**stencil.derivative
 
 
@@ -29,7 +33,9 @@ def find_stencil_spectrum(operator: StencilOperator) -> np.ndarray:
     grid = operator.grid
     along: list[np.ndarray] = []
     for i, term in enumerate(operator.terms):
-        values = term.factor * find_symbol(term.stencil, grid.spacing[term.axis], ANGLES[grid.ndim])
+        values = term.factor * find_symbol(
+            term.stencil, grid.spacing[term.axis], ANGLES[grid.ndim], grid.shape[term.axis]
+        )
         if grid.boundary[term.axis] is not None:
             values = np.append(values, np.linalg.eigvals(_cut_middle(operator.find_axis_matrix(i))))
         along.append(values)
@@ -43,7 +49,28 @@ def find_upwind_spectrum(operator: Upwind, velocity: np.ndarray) -> np.ndarray:
     for axis in range(grid.ndim):
         values = [np.zeros(1, complex)]
         for a in {float(np.min(velocity[axis])), float(np.max(velocity[axis]))} - {0.0}:
-            values.append(-a * find_symbol(operator.stencils[int(a < 0)], grid.spacing[axis], ANGLES[grid.ndim]))
+            values.append(
+                -a * find_symbol(operator.stencils[int(a < 0)], grid.spacing[axis], ANGLES[grid.ndim], grid.shape[axis])
+            )
+        along.append(np.concatenate(values))
+    return add_sets(along)
+
+
+def find_transport_spectrum(
+    upwind: Upwind, velocity: np.ndarray, laplacian: StencilOperator, D: float, direction: float = 1.0
+) -> np.ndarray:
+    """The eigenvalues of -direction a . grad u + D lap u, the same waves in both terms along each axis."""
+    grid, along = upwind.grid, []
+    for term, axis in zip(laplacian.terms, range(grid.ndim), strict=True):
+        h, n, count = grid.spacing[axis], grid.shape[axis], ANGLES[grid.ndim]
+        spread = D * find_symbol(term.stencil, h, count, n)
+        L = D * laplacian.find_axis_matrix(axis)
+        values = []
+        for a in {float(np.min(velocity[axis])), float(np.max(velocity[axis]))}:
+            side = int(a < 0)
+            values.append(spread - direction * a * find_symbol(upwind.stencils[side], h, count, n))
+            if grid.boundary[axis] is not None:
+                values.append(np.linalg.eigvals(_cut_middle(L - direction * a * upwind.find_axis_matrix(axis, side))))
         along.append(np.concatenate(values))
     return add_sets(along)
 

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from stepnet.problem import Problem, SecondOrder
+from stepnet.schemes.capabilities import find_refusal
 from stepnet.schemes.catalogue import get
 from stepnet.schemes.conditions import amplification, imaginary_stability_limit, real_stability_limit
 
-GROWTH = 1e-9  # per step, which is taken for rounding
+GROWTH = 1e-9  # per step, which counts as rounding
 SCANNED = 400  # steps between zero and the first one that is surely unstable
 AXIS = 1e-9  # relative distance from an axis within which eigenvalues count as lying on it
 MARGIN = 1e-9  # by which a step may exceed the limit: rounding of the number of steps
@@ -50,11 +51,15 @@ def find_largest_step(problem: Problem, scheme: Any) -> float:
             f"`problem` must be an equation built by `stepnet.equations`, found {type(problem).__name__} with "
             f"{function!r:.60}"
         )
+    scheme = get(scheme)
+    refusal = find_refusal(scheme, problem.form)
+    if refusal is not None:
+        raise TypeError(refusal)
     initial = problem.q0 if isinstance(problem, SecondOrder) else getattr(problem, "y0", None)
     spectrum = np.asarray(function.find_spectrum(problem.t_span[0], initial, *problem.args))
     if problem.t_span[1] < problem.t_span[0] and not isinstance(problem, SecondOrder):
         spectrum = -spectrum
-    return float(limit_step(get(scheme), spectrum, isinstance(problem, SecondOrder)))
+    return float(limit_step(scheme, spectrum, isinstance(problem, SecondOrder)))
 
 
 def limit_step(scheme: Any, spectrum: np.ndarray, is_second_order: bool) -> float:
@@ -103,7 +108,7 @@ def find_step_refusal(problem: Problem, scheme: Any, longest: float) -> str | No
         return None
     begin = f"h = {longest:.4g} is unstable for {function.name} by {scheme.name}"
     if limit == 0.0:
-        advice = "take another scheme, such as rk4, or an upwind operator; diffusion cannot be run backward in time"
+        advice = "use another scheme, such as rk4, or an upwind operator; diffusion cannot be run backward in time"
         return f"`steps`: {begin}, as is every step; {advice}"
     span = abs(problem.t_span[1] - problem.t_span[0])
     return (

@@ -9,15 +9,10 @@ from stepnet.fields.connectivity import (
     Mixing,
     Normalisation,
     Stencil,
-    conv1d,
-    conv2d,
     dense,
-    equivariant,
-    graph,
-    nodewise,
-    pooling,
     resized,
 )
+from stepnet.fields.convolutions import conv1d, conv2d, pooling
 from stepnet.fields.depth import Depth, HeldWeights
 from stepnet.fields.diffusion import Diffusion
 from stepnet.fields.dynamics import (
@@ -32,6 +27,7 @@ from stepnet.fields.dynamics import (
     staggered,
 )
 from stepnet.fields.formula import Chain, Layer, affine, mlp, symmetric, two_layer
+from stepnet.fields.graphs import equivariant, graph, nodewise
 from stepnet.fields.kernel_derivatives import build_kernel, find_kernel_derivatives
 
 __all__ = [

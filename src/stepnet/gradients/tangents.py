@@ -15,6 +15,7 @@ import numpy as np
 
 from stepnet.checkpoints.budget import Memory, validate_memory
 from stepnet.engines.contract import FixedSteps
+from stepnet.errors import NoDerivative
 from stepnet.gradients.loss_readout import flatten_derivatives, require_real_numbers
 from stepnet.gradients.memory_policy import EXACT, find_bytes, reverse_in_memory
 from stepnet.gradients.reversal import Seeds
@@ -25,10 +26,12 @@ from stepnet.gradients.step_selection import (
     build_differentiable_run,
     find_identity,
     require_argument_gradients,
+    require_differentiable_steps,
     select_steps,
 )
 from stepnet.problem import Problem, ProblemForm, state_shape
 from stepnet.records import explain_arguments, show_fields
+from stepnet.schemes.capabilities import needs_axes
 from stepnet.solving.integrate import find_scheme, solve
 from stepnet.solving.planning import AdaptiveOptions
 from stepnet.validation import sequence
@@ -87,6 +90,7 @@ def tangent(
     from stepnet.engines import numba_engine as engine
 
     scheme, problem = find_scheme(problem, scheme, steps), engine.convert_to_floats(problem)
+    require_differentiable_steps(scheme)
     chosen = select_steps(problem, scheme, steps, AdaptiveOptions(**choices), save_at)
     times = None if save_at is None else chosen.times(problem.t_span)
     return _solve_tangent(engine, problem, scheme, chosen, *_validate_direction(engine, problem, y0, args), times)
@@ -141,6 +145,7 @@ def jacobian(
     from stepnet.engines import numba_engine as engine
 
     scheme, problem = find_scheme(problem, scheme, steps), engine.convert_to_floats(problem)
+    require_differentiable_steps(scheme)
     memory = validate_memory(memory, EXACT, may_use_disk=True)
     chosen = select_steps(problem, scheme, steps, AdaptiveOptions(**choices), save_at)
     linear = build_differentiable_run(engine, problem, scheme, chosen, False, differences)
@@ -213,6 +218,7 @@ def hvp(
     from stepnet.engines import numba_engine as engine
 
     scheme, problem = find_scheme(problem, scheme, steps), engine.convert_to_floats(problem)
+    require_differentiable_steps(scheme)
     memory = validate_memory(memory, EXACT, may_use_disk=True)
     if not callable(loss):
         raise TypeError(f"`loss` must be a function, found {type(loss).__name__}")
@@ -272,6 +278,7 @@ def _solve_tangent(
     engine: ModuleType, problem: Problem, scheme: Any, chosen: StepSelection, direction: np.ndarray,
     p_direction: np.ndarray, save_at: np.ndarray | None = None,
 ) -> Tangent:  # fmt: skip
+    _refuse_axes(problem, scheme)
     if problem.form.is_stochastic:
         states = _run_to_places(engine, problem, scheme, chosen, direction, p_direction)
     else:
@@ -288,10 +295,20 @@ def _linearise_tangent(
     p_direction: np.ndarray,
 ) -> DifferentiableRun:  # fmt: skip
     """The steps of the problem with its tangent, to be run forward and in reverse."""
+    _refuse_axes(problem, scheme)
     if problem.form.is_stochastic:
         plan = FixedSteps(chosen.number, chosen.grid)
         return engine.linearise_tangent(problem, scheme, plan, direction, p_direction)
     return build_differentiable_run(engine, engine.tangent_problem(problem, direction, p_direction), scheme, chosen)
+
+
+def _refuse_axes(problem: Problem, scheme: Any) -> None:
+    """The equation with its tangent has no axes, so its steps would be others."""
+    if needs_axes(scheme, problem):
+        raise NoDerivative(
+            f"`scheme` {scheme.name} goes along the axes of a grid, which an equation with its tangent does not have; "
+            f"`gradient` and `jacobian` take it"
+        )
 
 
 def _run_to_places(

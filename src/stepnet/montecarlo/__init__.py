@@ -6,10 +6,11 @@ from stepnet.montecarlo.gradient_estimate import GradientEstimate, feynman_kac_g
 from stepnet.montecarlo.level_choice import multilevel
 from stepnet.montecarlo.multilevel_estimate import Level, MultilevelEstimate
 from stepnet.montecarlo.random_start import RandomStart
+from stepnet.montecarlo.randomised_levels import randomised_multilevel
 
 __all__ = [
     "Estimate", "GradientEstimate", "Level", "MultilevelEstimate", "RandomStart", "feynman_kac", "feynman_kac_gradient",
-    "multilevel",
+    "multilevel", "randomised_multilevel",
 ]  # fmt: skip
 
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.montecarlo.moments import UNIT
-from stepnet.montecarlo.path_functional import MOST_NUMBERS, PathFunctional, draw_increments, sample
+from stepnet.montecarlo.moments import UNIT, add_in_units
+from stepnet.montecarlo.path_functional import MOST_NUMBERS, PathFunctional, count_threads, draw_increments, sample
 
 PATHS_OF_A_LEVEL = 2**34
 
@@ -50,7 +50,7 @@ class Coupling:
         numbers = self.functional.size
         if self.kind == "antithetic":
             numbers = max(numbers, self.count_steps(level) * self.functional.sde.n_components)
-        return max(UNIT, MOST_NUMBERS // numbers // UNIT * UNIT)
+        return max(UNIT, MOST_NUMBERS * count_threads(self.workers) // numbers // UNIT * UNIT)
 
     def sample(self, level: int, first: int, count: int) -> CoupledValues:
         """Samples `first` to `first + count` of a level."""
@@ -80,59 +80,71 @@ class Coupling:
 
 
 class LevelSums:
-    """Power sums of the differences of a level, and sums of its fine and coarse values, in the order of the paths."""
+    """Power sums of the differences of a level, and sums of its fine values, in the order of the paths.
+
+    Both are shifted by those of the first sample, so that differences of large sums keep their digits.
+    """
 
     def __init__(self) -> None:
         self.count, self.exploded = 0, 0
+        self._shift = np.zeros(2)
         self._powers = np.zeros(4)
         self._fine = np.zeros(2)
-        self._coarse = 0.0
 
     def add(self, values: CoupledValues) -> None:
         """Add samples, in units of a fixed length."""
-        for at in range(0, len(values.fine), UNIT):
-            fine, coarse = (each[at : at + UNIT] for each in values)
-            is_valid = np.isfinite(fine) & np.isfinite(coarse)
-            fine, coarse = fine[is_valid], coarse[is_valid]
-            self.exploded += int(is_valid.size - fine.size)
-            self.count += fine.size
-            difference = fine - coarse
-            self._powers += [np.sum(difference**k) for k in range(1, 5)]
-            self._fine += [np.sum(fine), np.sum(fine**2)]
-            self._coarse += float(np.sum(coarse))
+        difference = values.fine - values.coarse
+        is_valid = np.isfinite(difference)  # then both are finite
+        n_valid = int(is_valid.sum())
+        if not self.count and n_valid:
+            first = is_valid.argmax()
+            self._shift[:] = difference[first], values.fine[first]
+        d, fine = difference - self._shift[0], values.fine - self._shift[1]
+        if n_valid < len(d):
+            d, fine = np.where(is_valid, d, 0.0), np.where(is_valid, fine, 0.0)
+        square = d * d
+        powers = add_in_units(self._powers, [d, square, square * d, square * square])
+        self._powers, self._fine = powers, add_in_units(self._fine, [fine, fine * fine])
+        self.count += n_valid
+        self.exploded += len(difference) - n_valid
 
     @property
     def mean(self) -> float:
-        return float(self._powers[0] / max(1, self.count))
+        return float(self._shift[0] + _divide(self._powers[0], self.count))
 
     @property
     def variance(self) -> float:
-        return max(0.0, float(self._powers[1] / max(1, self.count)) - self.mean * self.mean)
+        return _find_variance(self._powers, self.count)
 
     @property
     def kurtosis(self) -> float:
         """The fourth central moment over the square of the variance; 3 for a normal variable."""
-        if self.variance == 0.0:
+        if not self.variance > 0.0:
             return 0.0
-        _, m2, m3, m4 = self._powers / self.count
-        mean = np.float64(self.mean)  # overflows to infinity, where a float raises
+        mean, m2, m3, m4 = self._powers / self.count
         return float((m4 - 4 * m3 * mean + 6 * m2 * mean**2 - 3 * mean**4) / np.float64(self.variance) ** 2)
 
     @property
     def fine_mean(self) -> float:
-        return float(self._fine[0] / max(1, self.count))
-
-    @property
-    def coarse_mean(self) -> float:
-        return self._coarse / max(1, self.count)
+        return float(self._shift[1] + _divide(self._fine[0], self.count))
 
     @property
     def fine_variance(self) -> float:
-        return max(0.0, float(self._fine[1] / max(1, self.count)) - self.fine_mean * self.fine_mean)
+        return _find_variance(self._fine, self.count)
+
+
+def _divide(total: float, count: int) -> float:
+    """The mean, NaN without a sample."""
+    return float(total) / count if count else float("nan")
+
+
+def _find_variance(powers: np.ndarray, count: int) -> float:
+    mean = _divide(powers[0], count)
+    return float(np.maximum(0.0, _divide(powers[1], count) - mean * mean))  # also NaN
 
 
 def extend(coupling: Coupling, sums: LevelSums, level: int, count: int, show: Callable[[int], object]) -> None:
-    """Draw samples of a level until there are so many."""
+    """Draw samples of a level until their number is reached."""
     block, done = coupling.find_block(level), sums.count + sums.exploded
     while done < count:
         size = min(block, count - done)

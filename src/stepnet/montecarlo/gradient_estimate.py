@@ -14,7 +14,7 @@ from stepnet.errors import Interrupted, NoDerivative
 from stepnet.montecarlo.estimate import Estimate
 from stepnet.montecarlo.expectations import COMPLETE, build_functional, open_bar, validate_points
 from stepnet.montecarlo.moments import UNIT, PathMoments, find_quantile
-from stepnet.montecarlo.path_functional import MOST_NUMBERS, PathFunctional
+from stepnet.montecarlo.path_functional import MOST_NUMBERS, PathFunctional, count_threads
 from stepnet.problem import MOST_PATH, SDE
 from stepnet.records import explain_arguments, show_fields, validate_thread_count
 from stepnet.solving.integrate import find_scheme
@@ -152,9 +152,10 @@ class DerivativeSums:
         self.moments = PathMoments(0)
 
     def extend(self, paths: int, show: Callable[[int], Any]) -> None:
-        """Run so many paths from each point."""
+        """Run this number of paths from each point."""
         functional, starts = self.functional, self.functional.extend(self.points)
-        block = max(UNIT, MOST_NUMBERS // (functional.size * len(starts)) // UNIT * UNIT)
+        most = MOST_NUMBERS * count_threads(self.workers)
+        block = max(UNIT, most // (functional.size * len(starts)) // UNIT * UNIT)
         while self.done < paths:
             count = min(block, paths - self.done)
             first = functional.sde.path + self.done

@@ -21,7 +21,9 @@ from stepnet.montecarlo.moments import UNIT, find_quantile
 from stepnet.montecarlo.multilevel_estimate import Level, MultilevelEstimate
 from stepnet.problem import SDE
 from stepnet.records import explain_arguments, validate_thread_count
+from stepnet.schemes import catalogue
 from stepnet.schemes.capabilities import find_weak_order, needs_increments_only
+from stepnet.schemes.stochastic import Orders
 from stepnet.solving.integrate import find_scheme
 from stepnet.validation import check, function, instance, one_of, optional, real, whole
 
@@ -111,7 +113,7 @@ def multilevel(
     >>> abs(found.value - 1.05127) < 8e-3
     True
     """
-    run = _build_run(sde, terminal, x, potential, source, scheme, coupling, steps, workers)
+    run = build_run(sde, terminal, x, potential, source, scheme, coupling, steps, workers)
     run.limits = error, max_levels, max_cost
     began, message, is_interrupted = time.perf_counter(), COMPLETE, False
     with open_bar(progress) as run.show, np.errstate(over="ignore", invalid="ignore"):
@@ -126,25 +128,31 @@ def multilevel(
         raise Interrupted(found)
     if message != COMPLETE:
         raise SolveFailed(found)
-    _warn(found)
+    warn_of_levels(found)
     return found
 
 
-def _build_run(
+def build_run(
     sde: SDE, terminal: Any, x: Any, potential: Any, source: Any, scheme: Any, kind: str, steps: int, workers: Any
 ) -> MultilevelRun:
     points, _ = validate_points(x, sde)
     if len(points) != 1:
         raise ValueError(f"`x` must be one start point, found {len(points)}")
     if kind == "antithetic":
-        if sde.noise == "general":  # the products of increments alone: Levy areas are omitted
-            sde = replace(sde, noise="commutative")
-        scheme = "milstein" if scheme is None else scheme
+        scheme = _omit_levy_areas(catalogue.get("milstein" if scheme is None else scheme))
     own = find_scheme(sde, scheme, steps)
     if kind == "antithetic" and not needs_increments_only(own):
         raise ValueError(f"`coupling` = 'antithetic' needs a scheme that takes increments of W only, not {own.name}")
     functional = build_functional(sde, terminal, potential, source, own, points)
     return MultilevelRun(Coupling(functional, points, steps, kind, sde.n_components, workers))
+
+
+def _omit_levy_areas(scheme: Any) -> Any:
+    """A scheme for commutative noise that runs general noise too, with the products of its increments alone."""
+    admitted = {orders.noise for orders in getattr(scheme, "orders", ())}
+    if "commutative" not in admitted or "general" in admitted:
+        return scheme
+    return replace(scheme, orders=(*scheme.orders, Orders("general", 0.5, 1.0)))
 
 
 @dataclass
@@ -171,7 +179,7 @@ class MultilevelRun:
                 extend(self.coupling, self.sums[level], level, count, self.show)
             exploded = sum(each.exploded for each in self.sums)
             if exploded:
-                return f"{exploded} paths became NaN or infinite; take more `steps` on the coarsest level"
+                return f"{exploded} paths became NaN or infinite; use more `steps` on the coarsest level"
             needed = self.find_samples()
             self._require_affordable(needed)
             wanted = [max(each.count, number) for each, number in zip(self.sums, needed, strict=True)]
@@ -234,14 +242,14 @@ class MultilevelRun:
         if cost > max_cost or max(needed) > PATHS_OF_A_LEVEL:
             raise ValueError(
                 f"`error` = {error:g} would take about {cost:.2g} steps or more, and `max_cost` is {max_cost:g}; "
-                f"take a larger `error`, or allow the cost"
+                f"use a larger `error`, or allow the cost"
             )
 
 
 def _summarise(run: MultilevelRun, confidence: float, seconds: float, message: str) -> MultilevelEstimate:
-    levels = tuple(_describe(run, level) for level in range(len(run.sums)))
+    levels = tuple(describe_level(run, level) for level in range(len(run.sums)))
     value = float(sum(each.mean for each in levels))
-    standard_error = sqrt(sum(each.variance / each.samples for each in levels))
+    standard_error = sqrt(sum(each.variance / max(1, each.samples) for each in levels))
     bias, cost = run.find_bias() if len(levels) > 2 else float("nan"), sum(each.samples * each.cost for each in levels)
     half = float(find_quantile(confidence, min(each.samples for each in levels) - 1)) * standard_error
     last = levels[-1]
@@ -256,7 +264,8 @@ def _summarise(run: MultilevelRun, confidence: float, seconds: float, message: s
     )
 
 
-def _describe(run: MultilevelRun, level: int) -> Level:
+def describe_level(run: MultilevelRun, level: int) -> Level:
+    """The record of a level."""
     sums, steps = run.sums[level], run.coupling.count_steps(level)
     consistency = 0.0
     if level:
@@ -264,9 +273,9 @@ def _describe(run: MultilevelRun, level: int) -> Level:
         spread = sum(
             sqrt(v / n)
             for v, n in (
-                (sums.variance, sums.count),
-                (sums.fine_variance, sums.count),
-                (below.fine_variance, below.count),
+                (sums.variance, max(1, sums.count)),
+                (sums.fine_variance, max(1, sums.count)),
+                (below.fine_variance, max(1, below.count)),
             )
         )
         gap = abs(sums.mean - sums.fine_mean + below.fine_mean)
@@ -275,7 +284,8 @@ def _describe(run: MultilevelRun, level: int) -> Level:
     return Level(steps, sums.count, *facts, run.coupling.find_cost(level), consistency)
 
 
-def _warn(found: MultilevelEstimate) -> None:
+def warn_of_levels(found: MultilevelEstimate) -> None:
+    """Warn of a large kurtosis, and of means that do not fit together."""
     worst = max(found.levels[1:], key=lambda level: level.kurtosis)
     if worst.kurtosis > MOST_KURTOSIS:
         warnings.warn(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
 UNIT = 256  # paths that are summed at once; blocks are made of whole units
@@ -25,30 +26,25 @@ class PathMoments:
 
     def add(self, points: slice, values: np.ndarray, controls: np.ndarray | None = None) -> None:
         """Add values (points, paths) and controls (points, paths, number) for some of the points."""
-        for first in range(0, values.shape[1], UNIT):
-            part = slice(first, first + UNIT)
-            columns = [values[:, part]]
-            if controls is not None:
-                columns += [controls[:, part, i] for i in range(controls.shape[2])]
-            self._add_unit(points, columns)
-
-    def _add_unit(self, points: slice, columns: list[np.ndarray]) -> None:
-        is_valid = np.isfinite(columns[0])
+        is_valid = np.isfinite(values)
         n_valid = is_valid.sum(axis=1)
-        self.exploded += int(is_valid.size - n_valid.sum())
         shift = self._shift[points]
         is_first = (self.count[points] == 0) & (n_valid > 0)
         if is_first.any():
-            start = columns[0][np.arange(len(is_valid)), is_valid.argmax(axis=1)]
+            start = values[np.arange(len(values)), is_valid.argmax(axis=1)]
             shift[is_first, 0] = start[is_first]
-        self.count[points] += n_valid
+        columns = [values] if controls is None else [values, *np.moveaxis(controls, 2, 0)]
         rest = [np.ascontiguousarray(column - shift[:, i : i + 1]) for i, column in enumerate(columns)]
         if not is_valid.all():
             rest = [np.where(is_valid, each, 0.0) for each in rest]
+        sums, products = self._sums[points].copy(), self._products[points].copy()
         for i, a in enumerate(rest):
-            self._sums[points, i] += a.sum(axis=1)
+            sums[:, i] = add_in_units(sums[:, i], a)
             for j, b in enumerate(rest[: i + 1]):
-                self._products[points, i, j] += (a * b).sum(axis=1)
+                products[:, i, j] = add_in_units(products[:, i, j], a * b)
+        self._sums[points], self._products[points] = sums, products  # together, so that Ctrl-C leaves all or nothing
+        self.count[points] += n_valid
+        self.exploded += int(is_valid.size - n_valid.sum())
 
     @property
     def means(self) -> np.ndarray:
@@ -77,6 +73,16 @@ class PathMoments:
             value[i] -= weights @ (means[i, 1:] - control_means[i])
             variance[i] = max(0.0, variance[i] - weights @ matrix[1:, 0])
         return value, variance * (self.count - 1) / np.maximum(freedom, 1), freedom
+
+
+def add_in_units(totals: np.ndarray, rows: ArrayLike) -> np.ndarray:
+    """Totals (rows,) plus the sums of rows (rows, paths), one unit after the other."""
+    rows = np.asarray(rows)
+    whole = rows.shape[1] // UNIT * UNIT
+    sums = [rows[:, :whole].reshape(len(rows), whole // UNIT, UNIT).sum(axis=2)]
+    if whole < rows.shape[1]:
+        sums.append(rows[:, whole:].sum(axis=1)[:, None])
+    return np.add.accumulate(np.column_stack((totals, *sums)), axis=1)[:, -1]
 
 
 def find_quantile(confidence: float, freedom: np.ndarray | int) -> np.ndarray:

@@ -11,7 +11,14 @@ import numpy as np
 
 from stepnet.montecarlo.linear_controls import BrownianEnd, LinearisedEnd
 from stepnet.montecarlo.moments import UNIT, PathMoments, find_quantile
-from stepnet.montecarlo.path_functional import GROUP, MOST_NUMBERS, PathFunctional, SampledValues, sample
+from stepnet.montecarlo.path_functional import (
+    GROUP,
+    MOST_NUMBERS,
+    PathFunctional,
+    SampledValues,
+    count_threads,
+    sample,
+)
 from stepnet.montecarlo.quasi import SobolPaths
 
 PILOT = 1024  # paths from which the variance is first estimated
@@ -36,6 +43,11 @@ class Sampling(NamedTuple):
     workers: int | None
     show: Callable[[int], Any]
 
+    @property
+    def most_numbers(self) -> int:
+        """In the states of a block of paths."""
+        return MOST_NUMBERS * count_threads(self.workers)
+
 
 class Average(NamedTuple):
     """Value, standard error and half-width of the interval for each point, and the paths from each point."""
@@ -46,9 +58,9 @@ class Average(NamedTuple):
     paths: int
 
 
-def split_points(functional: PathFunctional, points: np.ndarray) -> list[slice]:
-    """Blocks of points, from each of which a unit of paths is run at once."""
-    size = min(MOST_POINTS, max(1, MOST_NUMBERS // (UNIT * functional.size)))
+def split_points(functional: PathFunctional, points: np.ndarray, most: int) -> list[slice]:
+    """Blocks of points, from each of which a unit of paths is run at once, with so many numbers at most."""
+    size = min(MOST_POINTS, max(1, most // (UNIT * functional.size)))
     return [slice(first, min(first + size, len(points))) for first in range(0, len(points), size)]
 
 
@@ -69,6 +81,7 @@ class PathSums:
     done: int = 0
     moments: PathMoments = field(init=False)
     power: float = 2.0  # the paths that an error needs grow like error^-power
+    least_power: float = 2.0
 
     def __post_init__(self) -> None:
         n_controls = 0 if self.control_means is None else self.control_means.shape[1]
@@ -97,13 +110,13 @@ class PathSums:
         return len(self.functionals)
 
     def extend(self, paths: int) -> None:
-        """Run paths until there are so many from each point."""
+        """Run paths until their number from each point is reached."""
         last = -(-paths // self.per_sample)
-        parts = split_points(self.functionals[0], self.points)
+        parts = split_points(self.functionals[0], self.points, self.how.most_numbers)
         numbers = self.functionals[0].size * (parts[0].stop - parts[0].start)
         if self.is_linear:
             numbers = max(numbers, self.control.entries)
-        block = max(UNIT, MOST_NUMBERS // numbers // UNIT * UNIT)
+        block = max(UNIT, self.how.most_numbers // numbers // UNIT * UNIT)
         while self.done < last:
             count = min(block, last - self.done)
             for part in parts:
@@ -160,6 +173,7 @@ class QuasiSums:
     sums: list[PathMoments] = field(init=False)
     sequences: list[SobolPaths] = field(init=False)
     power: float = 1.0  # a sequence is doubled until it suffices
+    least_power: float = 2.0 / 3.0  # errors fall like paths^-1.5 at best
 
     @property
     def n_points(self) -> int:
@@ -176,7 +190,7 @@ class QuasiSums:
         return sum(each.exploded for each in self.sums)
 
     def extend(self, paths: int) -> None:
-        """Run paths until there are so many from each point; those of a replicate are a power of two."""
+        """Run paths until their number from each point is reached; that of a replicate is a power of two."""
         last = self.round_up(paths) // self.replicates
         while self.done < last:
             count = max(GROUP, self.done)  # doubles the sequence
@@ -185,9 +199,9 @@ class QuasiSums:
             self.done += count
 
     def _add(self, sums: PathMoments, sequence: SobolPaths, count: int) -> None:
-        parts = split_points(self.functional, self.points)
+        parts = split_points(self.functional, self.points, self.how.most_numbers)
         numbers = max(self.functional.size * (parts[0].stop - parts[0].start), self.how.steps * self.n_components)
-        block = max(UNIT, MOST_NUMBERS // numbers // UNIT * UNIT)
+        block = max(UNIT, self.how.most_numbers // numbers // UNIT * UNIT)
         spare = self.functional.sde.n_components - self.n_components  # of entries without noise
         for at in range(0, count, block):
             increments = np.pad(sequence.draw(min(block, count - at)), ((0, 0), (0, 0), (0, spare)))
@@ -224,6 +238,7 @@ class Sums(Protocol):
     reason: str
     how: Sampling
     power: float
+    least_power: float
 
     @property
     def functional(self) -> PathFunctional: ...
@@ -253,16 +268,16 @@ def run_to_target(sums: Sums, target: Target) -> None:
         wanted = sums.round_up(max(SAFETY * found.paths * ratio**sums.power, found.paths + 1))
         if isinstance(sums, QuasiSums):
             wanted = 2 * found.paths
-        if wanted > target.max_paths:
+        if max(wanted, found.paths * ratio**sums.least_power) > target.max_paths:
             _refuse(sums, found, ratio, target, time.perf_counter() - began)
 
 
 def _refuse(sums: Sums, found: Average, ratio: float, target: Target, seconds: float) -> None:
-    needed = found.paths * ratio**2
+    needed = found.paths * ratio**sums.power
     cost = needed * sums.n_points * sums.how.steps
     raise ValueError(
         f"`error` = {target.error:g} would take about {needed:.2g} paths from each start point, {cost:.2g} steps and "
         f"{seconds * needed / found.paths:.2g} seconds in all, and `max_paths` is {target.max_paths:g}; {found.paths} "
-        f"paths reach {found.half_width.max():.2g}.  Take a larger `error`, allow more paths, or reduce the variance "
+        f"paths reach {found.half_width.max():.2g}.  Use a larger `error`, allow more paths, or reduce the variance "
         f"(`sampling`, `control`)"
     )

@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.ensembles.ensemble import EnsembleSolution, solve_ensemble
+from stepnet.ensembles.ensemble import count_usable_cores, solve_ensemble
 from stepnet.events import Event
 from stepnet.problem import SDE
-from stepnet.solution import Status
+from stepnet.solution import EnsembleSolution, Status
 
 GROUP = 16  # consecutive paths that share their draws in the kernels
-MOST_NUMBERS = 2**19  # in the states of a block of paths
+MOST_NUMBERS = 2**16  # in the states of a block of paths, for each thread: they fit into the second cache
 VALID = (Status.COMPLETED, Status.EVENT)
 
 
@@ -87,6 +87,11 @@ def build_brownian(sde: SDE, m: int) -> SDE:
 
     changes: dict[str, Any] = {"args": (), "noise": "diagonal", "calculus": "ito", "correction": 0.0, "trace": True}
     return replace(sde, drift=rest, diffusion=drive, y0=np.zeros(m), **changes)
+
+
+def count_threads(workers: int | None) -> int:
+    """The threads that a block of paths is meant for."""
+    return count_usable_cores() if workers is None else workers
 
 
 def draw_increments(sde: SDE, m: int, first: int, count: int, steps: int, workers: int | None = None) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 from stepnet.ensembles.ensemble import solve_ensemble
 from stepnet.montecarlo.moments import UNIT, PathMoments, find_quantile
 from stepnet.montecarlo.path_averages import Average, Sampling
-from stepnet.montecarlo.path_functional import MOST_NUMBERS, PathFunctional
+from stepnet.montecarlo.path_functional import MOST_NUMBERS, PathFunctional, count_threads
 from stepnet.validation import check, function, whole
 
 MOST_COORDINATES = 10_000
@@ -80,6 +80,7 @@ class StartSums:
     exploded: int = 0
     moments: PathMoments = field(default_factory=lambda: PathMoments(1))
     power: float = 2.0
+    least_power: float = 2.0
 
     @property
     def n_points(self) -> int:
@@ -95,8 +96,8 @@ class StartSums:
         return len(self.functionals)
 
     def extend(self, paths: int) -> None:
-        """Run units of paths until there are so many."""
-        at_once = max(1, MOST_NUMBERS // (UNIT * self.functional.size))
+        """Run units of paths until their number is reached."""
+        at_once = max(1, MOST_NUMBERS * count_threads(self.how.workers) // (UNIT * self.functional.size))
         last = -(-paths // (UNIT * self.per_sample))
         while self.done < last:
             count = min(at_once, last - self.done)

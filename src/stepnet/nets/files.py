@@ -14,7 +14,7 @@ from stepnet import fields
 from stepnet.checkpoints import Checkpoints
 from stepnet.errors import DamagedFile
 from stepnet.fields import Activation, activation
-from stepnet.fields.connectivity import build_shifts
+from stepnet.fields.convolutions import build_shifts
 from stepnet.nets.design import Block, Design
 from stepnet.schemes import catalogue
 from stepnet.schemes.tableau import Dense, Embedded
@@ -72,7 +72,7 @@ def read(path: str | PathLike[str]) -> Net:
     with open_tensors(file) as tensors:
         text = tensors.metadata.get("stepnet")
         if text is None:
-            raise DamagedFile(f"{str(path)!r} is no net: its header has no design")
+            raise DamagedFile(f"{str(path)!r} is not a net: its header has no design")
         try:
             header = json.loads(text)
             if header["format"] == FORMAT:

@@ -48,7 +48,8 @@ from stepnet.fields import (
     nodewise,
     resized,
 )
-from stepnet.fields.connectivity import count, validate_pair
+from stepnet.fields.connectivity import count
+from stepnet.fields.convolutions import validate_pair
 from stepnet.nets.design import Block, Design
 from stepnet.nets.net import Net
 from stepnet.records import explain_arguments, validate_number

@@ -11,20 +11,30 @@ import numpy as np
 
 @dataclass(frozen=True)
 class ArrayFunctions:
-    """Functions with NumPy's meaning; `concatenate` and `stack` take a sequence and an axis."""
+    """Functions with NumPy's meaning; `concatenate` and `stack` take a sequence and an axis.
+
+    `multiply_waves(u, symbol, axes)` multiplies in Fourier space.
+    """
 
     concatenate: Callable[..., Any]
     stack: Callable[..., Any]
     maximum: Callable[..., Any]
     minimum: Callable[..., Any]
     where: Callable[..., Any]
+    multiply_waves: Callable[..., Any]
 
 
-NUMPY = ArrayFunctions(np.concatenate, np.stack, np.maximum, np.minimum, np.where)
+def multiply_waves(u: np.ndarray, symbol: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """F^-1 (symbol F u) along the last axes; real arrays stay real."""
+    result = np.fft.ifftn(symbol * np.fft.fftn(u, axes=axes), axes=axes)
+    return result if np.iscomplexobj(u) else result.real
+
+
+NUMPY = ArrayFunctions(np.concatenate, np.stack, np.maximum, np.minimum, np.where, multiply_waves)
 
 
 def require_field(name: str, u: Any, shape: tuple[int, ...], functions: ArrayFunctions = NUMPY) -> None:
-    """Refuse what is no array (of NumPy, a tracer or torch) whose last axes are those of a grid.
+    """Refuse anything but an array (of NumPy, a tracer or torch) whose last axes are those of a grid.
 
     Right-hand sides call this, so it must be traceable, in contrast to `validation`: it formats no text.
     """

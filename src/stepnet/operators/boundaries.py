@@ -25,7 +25,7 @@ class Boundary:
         Not both zero.
     value : float, array_like or callable
         A number, an array of the shape of the side (the grid without the axis), or a function of time that returns one
-        of them, written with NumPy.
+        of them, written with NumPy.  An operator that is called with (t, *data) instead of t hands all of them to it.
 
     Examples
     --------

@@ -67,11 +67,21 @@ def _evaluate_ghost(u: Any, axis: int, rule: GhostRule, k: int, direction: int, 
             place = i if direction == 1 else n - 1 - i
             term = weight * take(u, axis, place, place + 1)
             ghost = term if ghost is None else ghost + term
-    boundary = rule.boundary
-    if boundary.is_homogeneous:
+    if rule.boundary.is_homogeneous:
         return ghost
-    value = boundary.value(t) if callable(boundary.value) else boundary.value
-    return ghost + rule.value_weights[k] * insert_axis(value, axis)
+    return ghost + rule.value_weights[k] * insert_axis(evaluate_value(rule.boundary.value, t), axis)
+
+
+def evaluate_value(value: Any, t: Any) -> Any:
+    """A boundary value at time t; functions get t, or t and all data of a tuple (t, *data)."""
+    if not callable(value):
+        return value
+    return value(*t) if isinstance(t, tuple) else value(t)
+
+
+def find_time(t: Any) -> Any:
+    """The time of t or (t, *data)."""
+    return t[0] if isinstance(t, tuple) else t
 
 
 def extend_transposed(v: np.ndarray, extension: AxisExtension) -> np.ndarray:

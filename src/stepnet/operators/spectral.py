@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepnet import validation
-from stepnet.operators.array_functions import require_field
+from stepnet.operators.array_functions import NUMPY, ArrayFunctions, require_field
 from stepnet.operators.grid import Grid
 from stepnet.operators.linear import A_GRID, validate_grid_function
 from stepnet.operators.stencils import MOST_DERIVATIVE
@@ -57,12 +57,10 @@ class SpectralOperator:
         symbol.flags.writeable = False
         keep(self, symbol=symbol)
 
-    def __call__(self, u: Any, t: Any = 0.0) -> np.ndarray:
+    def __call__(self, u: Any, t: Any = 0.0, functions: ArrayFunctions = NUMPY) -> Any:
         """Apply the operator; real arrays stay real."""
-        require_field("u", u, self.grid.shape)
-        axes = tuple(range(-self.grid.ndim, 0))
-        result = np.fft.ifftn(self.symbol * np.fft.fftn(u, axes=axes), axes=axes)
-        return result if np.iscomplexobj(u) else result.real
+        require_field("u", u, self.grid.shape, functions)
+        return functions.multiply_waves(u, self.symbol, tuple(range(-self.grid.ndim, 0)))
 
     def transpose(self, w: Any) -> np.ndarray:
         """The transpose, applied to an array.

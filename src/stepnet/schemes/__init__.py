@@ -3,18 +3,24 @@
 from stepnet.schemes import conditions
 from stepnet.schemes.catalogue import find, get, names
 from stepnet.schemes.controllers import PI, PID, Controller, I
+from stepnet.schemes.exponential import ExponentialRK, PhiTerm
 from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.implicit import ImplicitRK, gauss, lobatto_iiia, lobatto_iiib, lobatto_iiic, radau_iia
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.rosenbrock import Rosenbrock
+from stepnet.schemes.semi_implicit import SemiImplicitBDF
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.stabilised import rkc1, rkc2, rkl1, rkl2
+from stepnet.schemes.stochastic import theta_maruyama, theta_milstein
 from stepnet.schemes.tableau import Butcher, Embedded, ExplicitRK, LowStorageRK, StabilisedRK
+from stepnet.schemes.variable_order import Switching, VariableAdams, VariableBDF
 
 __all__ = [
-    "PI", "PID", "AdditiveRK", "Butcher", "Controller", "Embedded", "ExplicitRK", "I", "ImplicitRK", "LowStorageRK",
-    "Multistep", "Rosenbrock", "Splitting", "StabilisedRK", "conditions", "find", "gauss", "get", "lobatto_iiia",
-    "lobatto_iiib", "lobatto_iiic", "names", "radau_iia", "rkc1", "rkc2", "rkl1", "rkl2",
+    "PI", "PID", "AdditiveRK", "Butcher", "Controller", "Embedded", "ExplicitRK", "ExponentialRK", "I",
+    "ImplicitRK", "LowStorageRK", "Multistep", "PhiTerm", "Rosenbrock", "SemiImplicitBDF", "Splitting",
+    "StabilisedRK", "Switching", "VariableAdams", "VariableBDF", "conditions", "find", "gauss", "get", "lobatto_iiia",
+    "lobatto_iiib", "lobatto_iiic", "names", "radau_iia", "rkc1", "rkc2", "rkl1", "rkl2", "theta_maruyama",
+    "theta_milstein",
 ]  # fmt: skip
 
 

@@ -5,20 +5,28 @@ Code outside `schemes` calls these functions and never checks the class of a sch
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from stepnet.problem import ProblemForm
-from stepnet.schemes.conditions import is_pair, tableau_of
+from stepnet.problem import Flow, Linear, ProblemForm
+from stepnet.schemes.conditions import is_pair, real_stability_limit, tableau_of
+from stepnet.schemes.exponential import ExponentialRK
 from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.langevin import LangevinSplitting, StochasticVerlet
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.rosenbrock import Rosenbrock
+from stepnet.schemes.semi_implicit import SemiImplicitBDF
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.step_program import build_scheme_program
 from stepnet.schemes.stochastic import ReversibleHeun, StochasticRK, TamedEuler
 from stepnet.schemes.tableau import ExplicitRK, StabilisedRK
+from stepnet.schemes.variable_order import Switching, VariableAdams, VariableBDF
 from stepnet.schemes.weak import WeakRK
+
+OF_TWO_PARTS = (AdditiveRK, ExponentialRK, SemiImplicitBDF)
+WITH_HISTORY = (Multistep, SemiImplicitBDF)
+FLUCTUATING = 0.7  # of the limit of stability: mean step of Adams schemes on stiff problems
 
 # ---- problems -------------------------------------------------------------------------------------------------------
 
@@ -29,13 +37,13 @@ def find_refusal(scheme: Any, form: ProblemForm, single: str = "an `ODE`") -> st
         is_own = form is ProblemForm.LANGEVIN
         return None if is_own else f"{scheme.name} integrates Langevin dynamics; use `Langevin`"
     if form is ProblemForm.LANGEVIN:
-        return f"{scheme.name} does not integrate Langevin dynamics; for `Langevin` take a scheme such as baoab"
+        return f"{scheme.name} does not integrate Langevin dynamics; for `Langevin` use a scheme such as baoab"
     if is_stochastic(scheme):
         if form is not ProblemForm.STOCHASTIC:
             return f"{scheme.name} integrates stochastic equations; use `SDE`"
         return None
     if form is ProblemForm.STOCHASTIC:
-        return f"{scheme.name} has no noise; for an `SDE` take a stochastic scheme such as euler_maruyama"
+        return f"{scheme.name} has no noise; for an `SDE` use a stochastic scheme such as euler_maruyama"
     if isinstance(scheme, Splitting):
         if form is ProblemForm.FIRST:
             return (
@@ -46,8 +54,10 @@ def find_refusal(scheme: Any, form: ProblemForm, single: str = "an `ODE`") -> st
             return f"{scheme.name} needs dq(t, p) and dp(t, q); a problem with separable=False has none"
         if scheme.nystrom and form is not ProblemForm.SECOND:
             return f"{scheme.name} keeps its order only for q'' = a(t, q); use `SecondOrder`"
-    if isinstance(scheme, AdditiveRK) and form is not ProblemForm.SUM:
-        return f"{scheme.name} treats one part of a sum explicitly and the other implicitly; use `Split`"
+    if isinstance(scheme, ExponentialRK) and form is not ProblemForm.SUM:
+        return f"{scheme.name} integrates a part and a `Linear` one; use `Split`"
+    if isinstance(scheme, SemiImplicitBDF) and form is not ProblemForm.SUM:
+        return f"{scheme.name} takes an explicit and an implicit part; use `Split`"
     if find_derivative_order(scheme) == 2 and form is not ProblemForm.SECOND:
         return f"{scheme.name} integrates q'' = a(t, q); use `SecondOrder`"
     return None
@@ -86,6 +96,11 @@ def find_weak_order(scheme: Any, noise: str) -> float:
     return float(next(orders.weak for orders in scheme.orders if orders.noise == noise))
 
 
+def find_strong_order(scheme: Any, noise: str) -> float:
+    """The strong order of a stochastic scheme for a type of noise that it admits."""
+    return float(next(orders.strong for orders in scheme.orders if orders.noise == noise))
+
+
 def needs_diffusion_derivative(scheme: Any) -> bool:
     """Whether a step evaluates the derivative of the diffusion."""
     return isinstance(scheme, StochasticRK) and bool(scheme.gamma)
@@ -96,10 +111,31 @@ def accepts(scheme: Any, form: ProblemForm) -> bool:
     return find_refusal(scheme, form) is None
 
 
+def find_parts_refusal(scheme: Any, parts: Sequence[Any]) -> str | None:
+    """Why a scheme cannot run a sum of these parts, None if it can."""
+    if not isinstance(scheme, OF_TWO_PARTS):
+        return None
+    second = "a `Linear`" if isinstance(scheme, ExponentialRK) else "the implicit"
+    if len(parts) != 2:
+        return f"{scheme.name} takes two parts, the explicit one first and {second} one second, found {len(parts)}"
+    if any(isinstance(part, Flow) for part in parts):
+        return f"{scheme.name} evaluates right-hand sides, and `parts` hold a `Flow`, which has none"
+    if isinstance(scheme, ExponentialRK) and not isinstance(parts[1], Linear):
+        return f"{scheme.name} solves the second part exactly, so it must be `stepnet.Linear(matrix or operator)`"
+    return None
+
+
+def needs_linear_part(scheme: Any) -> bool:
+    """Whether a step applies functions of the linear part of a problem."""
+    return isinstance(scheme, ExponentialRK)
+
+
 def moves_parts(scheme: Any, form: ProblemForm) -> bool:
     """Whether a scheme integrates the parts of such a problem separately."""
     if isinstance(scheme, Splitting):
         return form not in (ProblemForm.FIRST, ProblemForm.COUPLED)
+    if isinstance(scheme, OF_TWO_PARTS):
+        return form is ProblemForm.SUM
     return find_derivative_order(scheme) == 2 and form is ProblemForm.SECOND
 
 
@@ -113,7 +149,9 @@ def find_derivative_order(scheme: Any) -> int:
 
 def is_implicit(scheme: Any) -> bool:
     """Whether a step solves systems of equations."""
-    return isinstance(scheme, (ImplicitRK, Rosenbrock, AdditiveRK))
+    is_solved = getattr(scheme, "is_implicit", False)  # a stochastic scheme with stages that are solved
+    solving = (ImplicitRK, Rosenbrock, AdditiveRK, SemiImplicitBDF, VariableBDF, Switching)
+    return isinstance(scheme, solving) or is_solved
 
 
 def needs_second_derivatives(scheme: Any) -> bool:
@@ -121,17 +159,61 @@ def needs_second_derivatives(scheme: Any) -> bool:
     return isinstance(scheme, Rosenbrock)
 
 
+def needs_axes(scheme: Any, problem: Any) -> bool:
+    """Whether the matrix of its linear systems becomes a product over the axes of the grid of this problem."""
+    if not getattr(scheme, "by_axes", False) or problem.form is not ProblemForm.FIRST:
+        return False
+    find = getattr(problem.fun, "find_axes", None)
+    return find is not None and find(*problem.args) is not None
+
+
 def is_adaptive(scheme: Any) -> bool:
-    """Whether it has an error estimate for adaptive steps; every scheme can take fixed steps."""
+    """Whether it has an error estimate for adaptive steps; `takes_fixed_steps` says whether it can take fixed ones."""
     if is_stochastic(scheme):
         return getattr(scheme, "embedded", None) is not None
-    return is_pair(scheme)
+    return not takes_fixed_steps(scheme) or is_pair(scheme)
+
+
+def takes_fixed_steps(scheme: Any) -> bool:
+    """Whether steps may be given; schemes of variable order, and those that switch, choose their steps themselves."""
+    return not isinstance(scheme, (VariableBDF, VariableAdams, Switching))
+
+
+def find_step_choice_refusal(scheme: Any, what: str) -> str | None:
+    """Why a scheme that chooses its order, or switches, is not for a use, and what to take instead; None for others."""
+    if takes_fixed_steps(scheme):
+        return None
+    instead = "dopri5 or tsit5" if isinstance(scheme, VariableAdams) else "radau5 or rodas5p"
+    chosen = "its scheme" if isinstance(scheme, Switching) else "its order"
+    return f"{scheme.name} chooses {chosen} in every step, {what} take {instead}"
+
+
+def find_stability_limit(scheme: Any, order: int = 1) -> float:
+    """The h rho that shows stiffness: the real stability limit; infinite for schemes that switch and BDF.
+
+    Steps of Adams schemes fluctuate below the limit of their order, as errors are rejected once they have grown.
+    """
+    if isinstance(scheme, VariableAdams):
+        return FLUCTUATING * float(scheme.stability_limits[max(order, 1)])
+    return float(real_stability_limit(scheme)) if takes_fixed_steps(scheme) else float("inf")
+
+
+def takes_projections(scheme: Any) -> bool:
+    """Whether the state may be changed after every step; a scheme of variable order would begin anew each time."""
+    is_one_step = isinstance(scheme, Switching) and not scheme.is_multistep
+    return takes_changed_states(scheme) and (takes_fixed_steps(scheme) or is_one_step)
 
 
 def needs_own_entries(scheme: Any, noise: str) -> bool:
     """Whether its order for diagonal noise needs entry i of the diffusion to depend on entry i of the state alone."""
     orders = next((orders for orders in scheme.orders if orders.noise == noise), None)
     return noise == "diagonal" and orders is not None and (orders.strong > 0.5 or orders.weak > 1.0)
+
+
+def needs_commuting_columns(scheme: Any, noise: str) -> bool:
+    """Whether its order for commutative noise needs (dg_j/dy) g_k = (dg_k/dy) g_j for the columns of the diffusion."""
+    orders = {each.noise: (each.strong, each.weak) for each in scheme.orders}
+    return noise == "commutative" and orders["commutative"] != orders.get("general")
 
 
 def find_estimate_order(scheme: Any) -> float:
@@ -141,12 +223,12 @@ def find_estimate_order(scheme: Any) -> float:
 
 def has_history(scheme: Any) -> bool:
     """Whether a step needs earlier ones, so that a run cannot continue from a state alone."""
-    return isinstance(scheme, Multistep)
+    return isinstance(scheme, WITH_HISTORY)
 
 
 def takes_uneven_steps(scheme: Any) -> bool:
-    """Whether steps may have different lengths; weights of schemes for Langevin dynamics are those of one length."""
-    return not has_history(scheme) and not is_langevin(scheme)
+    """Whether steps may have different lengths; weights of exponential and Langevin schemes are those of one length."""
+    return not has_history(scheme) and not is_langevin(scheme) and not needs_linear_part(scheme)
 
 
 def takes_changed_states(scheme: Any) -> bool:
@@ -156,7 +238,7 @@ def takes_changed_states(scheme: Any) -> bool:
 
 def count_stages(scheme: Any) -> int:
     """The number of stages of a step, without those that the step before gives; of each part for splitting schemes."""
-    table = tableau_of(scheme)
+    table = tableau_of(scheme) if takes_fixed_steps(scheme) else None
     if table is not None:
         return len(table.b) - table.is_fsal
     if isinstance(scheme, Splitting):
@@ -167,12 +249,12 @@ def count_stages(scheme: Any) -> int:
 
 def find_starter(scheme: Any) -> Any:
     """The one-step scheme of the first steps, None if it needs none."""
-    return scheme.starter if isinstance(scheme, Multistep) else None
+    return scheme.starter if isinstance(scheme, WITH_HISTORY) else None
 
 
 def count_starting_steps(scheme: Any) -> int:
     """The number of steps of its starting procedure."""
-    return scheme.n_steps - 1 if isinstance(scheme, Multistep) else 0
+    return scheme.n_steps - 1 if isinstance(scheme, WITH_HISTORY) else 0
 
 
 # ---- runs -----------------------------------------------------------------------------------------------------------
@@ -196,9 +278,10 @@ def count_state_rows(scheme: Any, form: ProblemForm) -> int:
 def admits_lanes(scheme: Any, form: ProblemForm, is_fixed: bool) -> bool:
     """Whether members of an ensemble run in SIMD lanes: adaptive pairs with separate steps, others in lockstep.
 
-    Three-term recursions would lose accuracy if written as the sums of generated steps; implicit steps solve systems.
+    Three-term recursions would lose accuracy if written as the sums of generated steps; implicit steps solve systems,
+    and exponential ones apply matrices.
     """
-    if is_implicit(scheme):
+    if is_implicit(scheme) or needs_linear_part(scheme) or not takes_fixed_steps(scheme):
         return False
     return accepts(scheme, form) and (not isinstance(scheme, StabilisedRK) if is_fixed else is_adaptive(scheme))
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.polynomial import Polynomial
 
+from stepnet.schemes.exponential import ExponentialRK
 from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.implicit import ImplicitRK, extend_by_start
 from stepnet.schemes.multistep import Multistep
@@ -28,20 +29,27 @@ from stepnet.schemes.order import (
     runge_kutta_defect,
 )
 from stepnet.schemes.rosenbrock import Rosenbrock
+from stepnet.schemes.semi_implicit import SemiImplicitBDF
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.tableau import Butcher, ExplicitRK, LowStorageRK, StabilisedRK
 from stepnet.schemes.trees import density, symmetry, trees
 from stepnet.validation import check, instance
 
-Scheme = ExplicitRK | LowStorageRK | StabilisedRK | Splitting | Multistep | ImplicitRK | Rosenbrock | AdditiveRK
+Scheme = (
+    ExplicitRK | LowStorageRK | StabilisedRK | Splitting | Multistep | ImplicitRK | Rosenbrock | AdditiveRK
+    | SemiImplicitBDF | ExponentialRK
+)  # fmt: skip
 
 FAMILIES = (
-    ExplicitRK, LowStorageRK, StabilisedRK, Splitting, Multistep, ImplicitRK, Rosenbrock, AdditiveRK, Butcher,
+    ExplicitRK, LowStorageRK, StabilisedRK, Splitting, Multistep, ImplicitRK, Rosenbrock, AdditiveRK, SemiImplicitBDF,
+    ExponentialRK, Butcher,
 )  # fmt: skip
 A_SCHEME = instance(*FAMILIES, what="a scheme such as `schemes.get('rk4')`, or a `Butcher` tableau")
 check_scheme = check(scheme=A_SCHEME)
 
 ROUNDING = 1e-12  # rounding left where coefficients of size 1 cancel
+ROOT_ROUNDING = 1e-7  # double eigenvalues are accurate to 1e-8 only
+ON_AXIS = np.concatenate((np.linspace(0.0, 20.0, 2001), np.logspace(1.3, 6, 100)))  # where roots on i R are looked at
 
 
 __all__ = [
@@ -113,7 +121,8 @@ def tableau_of(scheme: Any) -> Butcher | None:
 def linear_tableau(scheme: Any) -> Butcher | None:
     """The Runge-Kutta scheme that takes the same steps on y' = lambda y.
 
-    For Rosenbrock schemes its matrix is alpha + gamma; of additive schemes it is the implicit one.
+    For Rosenbrock schemes its matrix is alpha + gamma; of additive schemes it is the implicit one, and of exponential
+    ones the explicit one that remains without a linear part.
     """
     if isinstance(scheme, Rosenbrock):
         return scheme.linear
@@ -151,6 +160,8 @@ def order(scheme: Any) -> int:
         return _weights_order(scheme.conditions, scheme.arrays.b)
     if isinstance(scheme, AdditiveRK):
         return find_attained(lambda p: additive_defect(*scheme.coupled, p), highest=scheme.order + 1)
+    if isinstance(scheme, SemiImplicitBDF):
+        return find_attained(lambda p: max(scheme.explicit_defect(p), scheme.implicit_defect(p)), highest=20)
     if isinstance(scheme, Splitting):
         b, _, b_hat, _ = scheme.tableaux
         return find_attained(lambda p: partitioned_defect(scheme.conditions, b, b_hat, p, scheme.nystrom))
@@ -254,7 +265,7 @@ def error_constant(scheme: Any) -> float:
             for tree in trees(attained + 1)
         ]
         return float(np.linalg.norm(values))
-    if isinstance(scheme, (Splitting, AdditiveRK)):
+    if isinstance(scheme, (Splitting, AdditiveRK, SemiImplicitBDF)):
         return float("nan")
     m = order(scheme) + scheme.derivative
     alpha_terms = np.array(scheme.alpha) * (-1.0 - np.arange(len(scheme.alpha))) ** m
@@ -287,7 +298,7 @@ def is_explicit(scheme: Any) -> bool:
     True
     """
     table = linear_tableau(scheme)
-    return table is None or not np.any(np.triu(table.A))
+    return not isinstance(scheme, SemiImplicitBDF) and (table is None or not np.any(np.triu(table.A)))
 
 
 @check_scheme
@@ -646,6 +657,8 @@ def is_a_stable(scheme: Any) -> bool:
     >>> conditions.is_a_stable(get("rk4"))
     False
     """
+    if isinstance(scheme, SemiImplicitBDF):
+        return bool(np.all(amplification(scheme, 1j * ON_AXIS) <= 1.0 + ROOT_ROUNDING))
     if linear_tableau(scheme) is None:
         return False
     P, Q = stability_function(scheme)
@@ -676,8 +689,8 @@ def is_l_stable(scheme: Any) -> bool:
     >>> conditions.is_l_stable(get("rk4"))
     False
     """
-    if not is_a_stable(scheme):
-        return False
+    if not is_a_stable(scheme) or isinstance(scheme, SemiImplicitBDF):
+        return is_a_stable(scheme)  # backward differences damp infinitely stiff components at once
     P, Q = stability_function(scheme)
     return P.degree() < Q.degree()
 
@@ -722,12 +735,15 @@ def _oscillator(scheme: Any, z: np.ndarray) -> np.ndarray:
     return M
 
 
-def _multistep_companion(scheme: Multistep, z: np.ndarray) -> np.ndarray:
+def _multistep_companion(scheme: Multistep | SemiImplicitBDF, z: np.ndarray) -> np.ndarray:
     k = scheme.n_steps
     M = np.zeros((*z.shape, k, k), complex)
     M[...] = np.eye(k, k=-1)
     M[..., 0, : len(scheme.alpha)] += scheme.alpha
-    M[..., 0, : len(scheme.beta)] += z[..., None] * np.array(scheme.beta)
+    if isinstance(scheme, SemiImplicitBDF):  # the whole equation is implicit
+        M[..., 0, :] /= 1.0 - scheme.gamma * z[..., None]
+    else:
+        M[..., 0, : len(scheme.beta)] += z[..., None] * np.array(scheme.beta)
     return M
 
 
@@ -740,7 +756,7 @@ def _find_first_exit(scheme: Any, direction: complex) -> float:
     def size(x: Any) -> Any:
         return amplification(scheme, direction * x)
 
-    if isinstance(scheme, (LowStorageRK, StabilisedRK, Multistep)) and size(0.02) > 1 + 1e-12:
+    if isinstance(scheme, (LowStorageRK, StabilisedRK, Multistep, SemiImplicitBDF)) and size(0.02) > 1 + 1e-12:
         return 0.0
     x = np.linspace(0, reach, 20001)[1:]
     outside = np.flatnonzero(size(x) > 1 + slack)

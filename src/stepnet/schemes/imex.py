@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from stepnet.errors import SchemeError
+from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.order import HIGHEST, TOLERANCE, additive_defect
 from stepnet.schemes.tableau import AN_ORDER, Butcher, Embedded, butcher, floats, freeze, require_finite
 from stepnet.validation import check, instance, sequence, text
@@ -23,14 +24,16 @@ class AdditiveRK:
     """Y_i = y + h sum_{j<i} a^_ij f1(t + c_j h, Y_j) + h sum_{j<=i} a_ij f2(t + c_j h, Y_j),
     y_new = y + h sum b^_i f1(t + c_i h, Y_i) + h sum b_i f2(t + c_i h, Y_i)
 
-    for y' = f1 + f2.  `explicit` holds the rows of the strict lower triangle of a^, the empty first row included;
-    `implicit` the rows of the lower triangle of a, its diagonal included.  Both have the same row sums c, and the first
-    stage is the state at the start of the step.
+    for y' = f1 + f2; an equation without parts is integrated by the implicit tableau alone.
+
+    `explicit` holds the rows of the strict lower triangle of a^, the empty first row included; `implicit` the rows of
+    the lower triangle of a, its diagonal included.  Both have the same row sums c, and the first stage is the state at
+    the start of the step.
 
     Parameters
     ----------
     name : str
-        How it is found.
+        The name.
     order : int
         The order, which the coefficients must attain, conditions that couple both tableaux included.
     explicit : tuple
@@ -42,7 +45,7 @@ class AdditiveRK:
     b : tuple of float
         Weights of the implicit part.
     reference : str
-        Where the coefficients are from.
+        The source of the coefficients.
     embedded : tuple of Embedded, optional
         Embedded results of both parts, the explicit one first.
 
@@ -101,6 +104,12 @@ class AdditiveRK:
     def implicit_table(self) -> Butcher:
         """The implicit tableau as arrays."""
         return butcher(_fill(self.implicit), np.array(self.b, float))
+
+    @cached_property
+    def implicit_scheme(self) -> ImplicitRK:
+        """The implicit tableau, for equations without an explicit part."""
+        rows = tuple(map(tuple, self.implicit_table.A.tolist()))
+        return ImplicitRK(self.name, self.order, rows, self.b, self.reference, self.embedded[1:])
 
     @property
     def coupled(self) -> tuple[list[np.ndarray], list[np.ndarray]]:

@@ -12,16 +12,16 @@ from stepnet.schemes.step_program import ProgramWriter, StepProgram
 
 
 @lru_cache(maxsize=256)
-def build_pair_program(scheme: Any) -> StepProgram | None:
+def build_pair_program(scheme: Any, is_sum: bool = False) -> StepProgram | None:
     """The program of a step from row 0 whose outputs are the new state and the error estimate; None if explicit.
 
-    Without an embedded result the estimate is zero.
+    `is_sum` says that the problem is a sum of parts.  Without an embedded result the estimate is zero.
     """
+    if isinstance(scheme, AdditiveRK):
+        return _write_additive(scheme) if is_sum else _write_diagonal(scheme.implicit_scheme)
     if isinstance(scheme, ImplicitRK):
         return _write_coupled(scheme) if not scheme.butcher.is_diagonally_implicit else _write_diagonal(scheme)
-    if isinstance(scheme, Rosenbrock):
-        return _write_rosenbrock(scheme)
-    return _write_additive(scheme) if isinstance(scheme, AdditiveRK) else None
+    return _write_rosenbrock(scheme) if isinstance(scheme, Rosenbrock) else None
 
 
 def _write_coupled(scheme: ImplicitRK) -> StepProgram:

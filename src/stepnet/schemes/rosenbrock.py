@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stepnet.errors import SchemeError
+from stepnet.records import validate_flag
 from stepnet.schemes.order import Conditions
 from stepnet.schemes.tableau import (
     AN_ORDER,
@@ -58,7 +59,7 @@ class Rosenbrock:
     Parameters
     ----------
     name : str
-        How it is found.
+        The name.
     order : int
         The order, which the coefficients must attain.
     gamma : float
@@ -70,9 +71,13 @@ class Rosenbrock:
     b : tuple of float
         Weights.
     reference : str
-        Where the coefficients are from.
+        The source of the coefficients.
     embedded : tuple of Embedded, optional
         The embedded result for the error estimate.
+    by_axes : bool, optional
+        On equations on grids, replace I - h gamma J by the product of I - h gamma J_k, with the part J_k of J along
+        each axis, and evaluate f in the middle of the step instead of df/dt.  One stage with gamma = 1/2 keeps its
+        order; other problems have one axis.
 
     Examples
     --------
@@ -90,8 +95,10 @@ class Rosenbrock:
     b: tuple[float, ...]
     reference: str
     embedded: tuple[Embedded, ...] = ()
+    by_axes: bool = False
 
     def __post_init__(self) -> None:
+        freeze(self, by_axes=validate_flag("by_axes", self.by_axes))
         freeze(self, alpha=sequence(floats)("alpha", self.alpha), b=floats("b", self.b))
         freeze(self, gamma_lower=sequence(floats)("gamma_lower", self.gamma_lower))
         freeze(self, embedded=sequence(instance(Embedded))("embedded", self.embedded))
@@ -107,8 +114,13 @@ class Rosenbrock:
         if not self.gamma > 0:
             raise SchemeError(f"{self.name}: `gamma` must be positive, found {self.gamma}")
         require_order(self.name, "b", self.conditions, self.arrays.b, self.order)
+        if self.by_axes and (s != 1 or self.gamma != 0.5):
+            raise SchemeError(
+                f"{self.name}: `by_axes` needs one stage with gamma = 1/2, because others lose their order with a "
+                f"product of matrices; found {s} stages and gamma = {self.gamma}"
+            )
         if len(self.embedded) > 1:
-            raise SchemeError(f"{self.name}: at most one embedded result is known, found {len(self.embedded)}")
+            raise SchemeError(f"{self.name}: at most one embedded result is supported, found {len(self.embedded)}")
         for hat in self.embedded:
             require_finite(self.name, embedded=hat.b)
             if len(hat.b) != s:
@@ -152,6 +164,13 @@ class Rosenbrock:
             np.tril(self.arrays.alpha @ inverse, -1), C, self.arrays.b @ inverse, (hat - self.arrays.b) @ inverse
         )
 
+
+# On linear equations these are the steps of Crank and Nicolson along one axis, of Peaceman and Rachford with two axes
+# (with both half-steps joined), and of Douglas and Gunn with three.
+ADI = Rosenbrock(
+    "adi", 2, 1 / 2, ((),), ((),), (1.0,),
+    "Peaceman & Rachford (1955), J. SIAM 3:28; Douglas & Gunn (1964), Numer. Math. 6:428", by_axes=True,
+)  # fmt: skip
 
 # The published weights of an embedded result, (1/3, 1/3, 1/3), differ from b by a multiple of k2 - k1, which is zero on
 # autonomous linear equations, and no other ones have order 2; so its steps are not chosen by an estimate.

@@ -14,11 +14,16 @@ from stepnet.schemes.conditions import (
     linear_tableau,
     stability_function,
 )
+from stepnet.schemes.exponential import ExponentialRK
+from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.phi_functions import sum_phi
+from stepnet.schemes.semi_implicit import SemiImplicitBDF
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.tableau import Butcher, StabilisedRK
 
-ON_CURVE = 1e-6  # | |R(z)| - 1 | of computed points of the boundary; others are roots at infinity, spoilt by rounding
+ON_CURVE = 1e-6  # | |R(z)| - 1 | of computed points of the boundary; others are roots at infinity, which are rounding
+NO_DEGREE = 1e-12  # relative size of coefficients of a polynomial that are rounding
 NEAR_ONE = 1e-9  # | w - 1 | of values w of R that are left out, because R(0) = 1 needs no root
 
 
@@ -78,6 +83,59 @@ def _evaluate_two_step(scheme: Multistep, z: np.ndarray) -> np.ndarray:
     return np.maximum(np.abs(half + root), np.abs(half - root))
 
 
+# ---- sums -----------------------------------------------------------------------------------------------------------
+
+
+def is_for_sums(scheme: Any) -> bool:
+    """Whether it takes y' = lambda y + mu y with lambda y explicit and mu y implicit or exact."""
+    return isinstance(scheme, (AdditiveRK, ExponentialRK, SemiImplicitBDF))
+
+
+def evaluate_sum(scheme: Any, z: np.ndarray, stiff: complex) -> np.ndarray:
+    """R(z, w) with z = h lambda and w = h mu; of the roots of a multistep scheme the largest."""
+    if isinstance(scheme, SemiImplicitBDF):
+        k = scheme.n_steps
+        M = np.zeros((*z.shape, k, k), complex)
+        M[...] = np.eye(k, k=-1)
+        M[..., 0, :] = (np.array(scheme.alpha) + z[..., None] * np.array(scheme.beta)) / (1.0 - scheme.gamma * stiff)
+        roots = np.linalg.eigvals(M)
+        return np.take_along_axis(roots, np.argmax(np.abs(roots), axis=-1)[..., None], -1)[..., 0]
+    stages: list[np.ndarray] = []
+    if isinstance(scheme, ExponentialRK):
+        w = np.array(complex(stiff))
+
+        def advance(c: float, coefficients: Any) -> np.ndarray:
+            moved = np.exp(c * w) + 0.0 * z
+            for terms, stage in zip(coefficients, stages, strict=True):
+                moved = moved + z * stage * sum_phi(w, tuple((a.weight, a.k, a.c) for a in terms))
+            return moved
+
+        for c, row in zip(scheme.c, scheme.A, strict=True):
+            stages.append(advance(c, row))
+        return advance(1.0, scheme.b)
+    for explicit, implicit in zip(scheme.explicit, scheme.implicit, strict=True):
+        moved = 1.0 + 0.0 * z
+        for a, b, stage in zip(explicit, implicit, stages, strict=False):
+            moved = moved + (z * a + stiff * b) * stage
+        stages.append(moved / (1.0 - stiff * implicit[-1]))
+    weights = zip(scheme.b_explicit, scheme.b, stages, strict=True)
+    return 1.0 + sum((z * a + stiff * b) * stage for a, b, stage in weights)
+
+
+def find_boundary_of_sum(scheme: Any, stiff: complex, n_angles: int) -> np.ndarray:
+    """The points z with |R(z, w)| = 1: R is a polynomial in z, and of multistep schemes there is a root locus."""
+    xi = np.exp(2j * np.pi * (np.arange(n_angles) + 0.5) / n_angles)
+    if isinstance(scheme, SemiImplicitBDF):
+        rho = (1.0 - scheme.gamma * stiff) - sum(a * xi ** (-1.0 - j) for j, a in enumerate(scheme.alpha))
+        return np.asarray(rho / sum(b * xi ** (-1.0 - j) for j, b in enumerate(scheme.beta)))[None]
+    n = len(scheme.b) + 1
+    samples = evaluate_sum(scheme, np.exp(2j * np.pi * np.arange(n) / n), stiff)
+    coefficients = np.fft.fft(samples) / n
+    coefficients = coefficients[: 1 + int(np.flatnonzero(np.abs(coefficients) > NO_DEGREE * np.abs(samples).max())[-1])]
+    roots = [np.roots([*coefficients[:0:-1], coefficients[0] - value]) for value in xi]
+    return _join_curves(np.array(roots))
+
+
 # ---- boundary -------------------------------------------------------------------------------------------------------
 
 
@@ -91,15 +149,17 @@ def find_boundary(scheme: Any, n_angles: int) -> np.ndarray:
         limit = imaginary_stability_limit(scheme)
         return np.array([[-1j * limit], [1j * limit]])
     angles = 2 * np.pi * (np.arange(n_angles) + 0.5) / n_angles
-    if isinstance(scheme, Multistep):
+    if isinstance(scheme, (Multistep, SemiImplicitBDF)):
         return find_root_locus(scheme, angles)[None]
     return _join_curves(_find_roots(scheme, np.exp(1j * angles)))
 
 
-def find_root_locus(scheme: Multistep, angles: np.ndarray) -> np.ndarray:
+def find_root_locus(scheme: Multistep | SemiImplicitBDF, angles: np.ndarray) -> np.ndarray:
     """z = rho(xi) / sigma(xi) at xi = exp(i theta)."""
     xi = np.exp(1j * angles)
     rho = 1 - sum(a * xi ** (-1.0 - j) for j, a in enumerate(scheme.alpha))
+    if isinstance(scheme, SemiImplicitBDF):
+        return np.asarray(rho / scheme.gamma)
     return np.asarray(rho / sum(b * xi ** (-1.0 - j) for j, b in enumerate(scheme.beta)))
 
 

@@ -17,9 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stepnet.schemes.explicit import DOP853, RK4, VERNER65
+from stepnet.schemes.exponential import ExponentialRK, PhiTerm
 from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.rosenbrock import Rosenbrock
+from stepnet.schemes.semi_implicit import SemiImplicitBDF
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.stochastic import PAIRED, ReversibleHeun, StochasticRK, TamedEuler
 from stepnet.schemes.tableau import Butcher, ExplicitRK
@@ -63,6 +65,16 @@ class LinearSolve(NamedTuple):
     row: int
     gamma: float
     delta: float = 0.0
+
+
+class Phi(NamedTuple):
+    """sum_m w_m phi_(k_m)(c_m h L) row with the linear part L of the problem; `terms` hold (w, k, c).
+
+    Its transpose has L' in place of L, and h d/dh phi_k(c h L) = phi_(k-1)(c h L) - k phi_k(c h L) for k > 0.
+    """
+
+    row: int
+    terms: tuple[tuple[float, int, float], ...]
 
 
 class Term(NamedTuple):
@@ -113,7 +125,7 @@ class Product(NamedTuple):
 
 
 ELEMENTWISE, SCALAR, MATRIX, COLUMN = "elementwise", "scalar", "matrix", "column"
-Operation = Slope | Solve | LinearSolve | Sum | Tamed | Noise | Product
+Operation = Slope | Solve | LinearSolve | Phi | Sum | Tamed | Noise | Product
 
 
 @dataclass(frozen=True)
@@ -134,6 +146,11 @@ class StepProgram:
     def n_slopes(self) -> int:
         """Evaluations of right-hand sides."""
         return sum(isinstance(operation, Slope) for operation in self.operations)
+
+    @cached_property
+    def linear_maps(self) -> tuple[tuple[tuple[float, int, float], ...], ...]:
+        """The terms of the distinct functions of the linear part that a step applies."""
+        return tuple(dict.fromkeys(operation.terms for operation in self.operations if isinstance(operation, Phi)))
 
     @cached_property
     def is_implicit(self) -> bool:
@@ -159,10 +176,15 @@ def build_scheme_program(scheme: Any, n_parts: int, is_sum: bool, is_second_orde
     """Build the programs of a scheme for a problem of one part, partitioned (q, p), or a sum of parts."""
     if isinstance(scheme, Multistep):
         return _write_multistep(scheme)
+    if isinstance(scheme, SemiImplicitBDF):
+        return _write_semi_implicit(scheme)
     if isinstance(scheme, Rosenbrock):
         return SchemeProgram(_write_nothing(1), _write_rosenbrock(scheme), (0,))
+    if isinstance(scheme, ExponentialRK):
+        return SchemeProgram(_write_nothing(1), _write_exponential(scheme), (0,))
     if isinstance(scheme, AdditiveRK):
-        return SchemeProgram(_write_nothing(1), _write_additive(scheme), (0,))
+        step = _write_additive(scheme) if is_sum else _write_runge_kutta(scheme.implicit_table)
+        return SchemeProgram(_write_nothing(1), step, (0,))
     if not isinstance(scheme, Splitting):
         return SchemeProgram(_write_nothing(1), _write_runge_kutta(scheme.butcher), (0,))
     if is_sum:
@@ -208,6 +230,10 @@ class ProgramWriter:
     def linear_solve(self, part: int, base: int, row: int, gamma: float, delta: float = 0.0) -> int:
         """The row of a linear system with the Jacobian at `base`."""
         return self._row(LinearSolve(part, base, row, float(gamma), float(delta)))
+
+    def phi(self, row: int, terms: Iterable[PhiTerm]) -> int:
+        """The row of a function of the linear part times a row."""
+        return self._row(Phi(row, tuple((float(term.weight), int(term.k), float(term.c)) for term in terms)))
 
     def sum(self, terms: Iterable[tuple[Any, ...]]) -> int:
         """The row of a sum; a single row with the weight 1 is that row itself."""
@@ -286,20 +312,44 @@ def _write_rosenbrock(scheme: Rosenbrock) -> StepProgram:
 
 
 def _write_additive(scheme: AdditiveRK) -> StepProgram:
+    writer = ProgramWriter(1)
+    return writer.program([_write_additive_step(writer, scheme, 0)])
+
+
+def _write_additive_step(writer: ProgramWriter, scheme: AdditiveRK, row: int, clock: int = 0) -> int:
     """Stage by stage: the part 1 of the problem is implicit, then the part 0 is evaluated at the stage."""
-    writer, explicit, implicit = ProgramWriter(1), scheme.explicit_table, scheme.implicit_table
+    explicit, implicit = scheme.explicit_table, scheme.implicit_table
     f: list[int] = []
     g: list[int] = []
 
     def move(to_f: Any, to_g: Any) -> int:
-        return writer.moved(0, (*f, *g), (*to_f[: len(f)], *to_g[: len(g)]))
+        return writer.moved(row, (*f, *g), (*to_f[: len(f)], *to_g[: len(g)]))
 
-    for i, c in enumerate(implicit.c):
+    for i, c in enumerate(clock + implicit.c):
         own, base = implicit.A[i, i], move(explicit.A[i], implicit.A[i])
         g.append(writer.solve(1, base, [[own]], [c]) if own else writer.slope(1, base, c))
         stage = writer.moved(base, [g[-1]], [own])
         f.append(writer.slope(0, stage, c))
-    return writer.program([move(explicit.b, implicit.b)])
+    return move(explicit.b, implicit.b)
+
+
+def _write_exponential(scheme: ExponentialRK) -> StepProgram:
+    """Stages in turn; the part 0 of the problem is explicit, the other one linear."""
+    writer = ProgramWriter(1)
+    k: list[int] = []
+
+    def advance(c: float, coefficients: Any) -> int:
+        start = writer.phi(0, (PhiTerm(1.0, 0, c),)) if c else 0
+        alike: dict[Any, list[int]] = {}
+        for slope, terms in zip(k, coefficients, strict=True):
+            if terms:
+                alike.setdefault(terms, []).append(slope)
+        sums = ((writer.sum([(row, 1.0, 0) for row in rows]), terms) for terms, rows in alike.items())
+        return writer.moved(start, [writer.phi(row, terms) for row, terms in sums], [1.0] * len(alike))
+
+    for c, coefficients in zip(scheme.c, scheme.A, strict=True):
+        k.append(writer.slope(0, advance(c, coefficients), c))
+    return writer.program([advance(1.0, scheme.b)])
 
 
 def _write_sum_of_flows(scheme: Splitting, n_parts: int) -> StepProgram:
@@ -371,6 +421,22 @@ def _write_multistep(scheme: Multistep) -> SchemeProgram:
     state = (0, n_rows - 1) if is_second else (0,)
     back = _write_two_steps_back(scheme) if n_states == 2 and n_slopes == 1 and scheme.alpha[1] != 0 else None
     return SchemeProgram(opening.program(begun, started), _write_multistep_step(scheme, n_states, 1), state, back)
+
+
+def _write_semi_implicit(scheme: SemiImplicitBDF) -> SchemeProgram:
+    """Rows: y_n, y_(n-1), ...; then the slopes of the explicit part at all of them but the first."""
+    k = scheme.n_steps
+    opening, states = ProgramWriter(2 * k - 1), [0]
+    for j in range(k - 1):
+        states.insert(0, _write_additive_step(opening, scheme.starter, states[0], j))
+    slopes = [opening.slope(0, states[j], k - 1 - j) for j in range(1, k)]
+    step = ProgramWriter(2 * k - 1)
+    f = [step.slope(0, 0, 0.0), *range(k, 2 * k - 1)]
+    terms = [(row, a, 0) for row, a in enumerate(scheme.alpha)]
+    base = step.sum([*terms, *((row, b, 1) for row, b in zip(f, scheme.beta, strict=True))])
+    new = step.moved(base, [step.solve(1, base, [[scheme.gamma]], [1.0])], [scheme.gamma])
+    begun, moved = opening.program([*states, *slopes], k - 1), step.program([new, *range(k - 1), *f[: k - 1]])
+    return SchemeProgram(begun, moved, (0,))
 
 
 def build_window(scheme: Multistep) -> SchemeProgram:
@@ -547,12 +613,21 @@ def _write_stochastic_runge_kutta(scheme: StochasticRK, kind: str, has_estimate:
         ]
         return [*noises, *drifts]
 
-    def combine(weights_f: Any, weights_g: Any) -> int:
-        return writer.sum([(0, 1.0, 0), *list_terms(weights_f, weights_g)])
+    def combine(weights_f: Any, weights_g: Any, weights_derivative: Any = ()) -> int:
+        terms = [(derive(x), w, 0) for x, w in weights_derivative if w != 0]
+        return writer.sum([(0, 1.0, 0), *list_terms(weights_f, weights_g), *terms])
+
+    def derive(x: str) -> int:
+        """The derivative of the diffusion along itself, times a random variable."""
+        derivative = writer.slope(DIFFUSION_DERIVATIVE, 0, 0.0)
+        return writer.noise_of(derivative, x, kind, kind == MATRIX and x in PAIRED)
 
     def slope(i: int) -> int:
         if i not in f:
-            f[i] = writer.slope(DRIFT, combine(scheme.A0[i], [(x, B[i]) for x, B in scheme.B0]), scheme.c0[i])
+            own, weights_g = scheme.A0[i][i], [(x, B[i]) for x, B in scheme.B0]
+            row = combine(scheme.A0[i][:i], weights_g, [(x, weights[i]) for x, weights in scheme.gamma0])
+            c = scheme.c0[i]
+            f[i] = writer.solve(DRIFT, row, [[own]], [c]) if own else writer.slope(DRIFT, row, c)
         return f[i]
 
     def diffusion(i: int) -> int:
@@ -562,10 +637,7 @@ def _write_stochastic_runge_kutta(scheme: StochasticRK, kind: str, has_estimate:
 
     new = combine(scheme.alpha, scheme.beta)
     if scheme.gamma:
-        derivative = writer.slope(DIFFUSION_DERIVATIVE, 0, 0.0)
-        is_paired = kind == MATRIX
-        terms = [(writer.noise_of(derivative, x, kind, is_paired and x in PAIRED), w, 0) for x, w in scheme.gamma]
-        new = writer.sum([(new, 1.0, 0), *terms])
+        new = writer.sum([(new, 1.0, 0), *((derive(x), w, 0) for x, w in scheme.gamma)])
     if not has_estimate:
         return writer.program([new])
     alpha, beta = _subtract_embedded(scheme)

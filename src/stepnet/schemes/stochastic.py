@@ -7,7 +7,9 @@ drift H0_i and of the diffusion H1_i, and the new state, are
     H1_i  = y + h sum_j A1_ij f(t + c0_j h, H0_j) + sum_X sum_j B1^X_ij g(t + c1_j h, H1_j) X
     y_new = y + h sum_i alpha_i f(t + c0_i h, H0_i) + sum_X sum_i beta^X_i g(t + c1_i h, H1_i) X + gamma^X (g'g)(t, y) X
 
-where the random variables X of a step are listed in `VARIABLES`.
+where the random variables X of a step are listed in `VARIABLES`, and H0_i has terms gamma0^X_i (g'g)(t, y) X as well.
+Stages of the drift may be implicit: A0 and B0 are lower triangular, and a stage with a diagonal entry of A0 is solved
+for.  Noise stays explicit, because 1 / (1 - g' dW) has no moments.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 
 from stepnet.errors import SchemeError, UnknownName
 from stepnet.schemes.tableau import floats, freeze, require_finite
-from stepnet.validation import check, text
+from stepnet.validation import check, one_of, optional, real, text
 
 VARIABLES = {
     "W": "the increment dW",
@@ -81,8 +83,9 @@ class EmbeddedWeights:
 class StochasticRK:
     """A stochastic Runge-Kutta scheme; `orders` lists the types of noise it admits, `calculus` the integral it solves.
 
-    Matrices are strictly lower triangular tuples of rows.  `B0`, `B1`, `beta` and `gamma` are pairs of a variable and
-    its weights.  A scheme with `gamma` needs the derivative of the diffusion; with `embedded` it has an error estimate.
+    `A1` and `B1` are strictly lower triangular tuples of rows, `A0` and `B0` lower triangular ones: a diagonal entry of
+    `A0` makes a stage of the drift implicit.  `B0`, `B1`, `beta`, `gamma0` and `gamma` are pairs of a variable and its
+    weights.  A scheme with `gamma` needs the derivative of the diffusion; with `embedded` it has an error estimate.
     """
 
     name: str
@@ -99,23 +102,28 @@ class StochasticRK:
     c1: Row = ()
     gamma: Weights = ()
     embedded: EmbeddedWeights | None = None
+    gamma0: Weights = ()
 
     def __post_init__(self) -> None:
         s = len(self.alpha)
         freeze(self, alpha=floats("alpha", self.alpha), orders=tuple(self.orders))
-        for name in ("A0", "A1"):
-            freeze(self, **{name: validate_rows(self.name, name, getattr(self, name), s)})
-        for name in ("B0", "B1"):
-            some = tuple((_validate_variable(x), validate_rows(self.name, name, rows, s)) for x, rows in self[name])
-            freeze(self, **{name: some})
-        freeze(self, beta=tuple((_validate_variable(x), floats("beta", row)) for x, row in self.beta))
+        for name, n_diagonal in (("A0", 1), ("A1", 0)):
+            freeze(self, **{name: validate_rows(self.name, name, getattr(self, name), s, n_diagonal)})
+        for name, n_diagonal in (("B0", 1), ("B1", 0)):
+            freeze(self, **{name: tuple(
+                (_validate_variable(x), validate_rows(self.name, name, rows, s, n_diagonal)) for x, rows in self[name]
+            )})  # fmt: skip
+        for name in ("beta", "gamma0"):
+            freeze(self, **{name: tuple((_validate_variable(x), floats(name, row)) for x, row in self[name])})
         freeze(self, gamma=tuple((_validate_variable(x), float(weight)) for x, weight in self.gamma))
         for name in ("c0", "c1"):
             freeze(self, **{name: floats(name, getattr(self, name)) or (0.0,) * s})
         if self.calculus not in CALCULI:
             raise UnknownName("calculus", self.calculus, CALCULI)
-        if any(len(row) != s for row in (self.c0, self.c1, *(row for _, row in self.beta))):
-            raise SchemeError(f"{self.name}: `beta`, `c0` and `c1` must have {s} entries each, as `alpha` has")
+        if any(len(row) != s for row in (self.c0, self.c1, *(row for _, row in (*self.beta, *self.gamma0)))):
+            raise SchemeError(
+                f"{self.name}: `beta`, `gamma0`, `c0` and `c1` must have {s} entries each, as `alpha` has"
+            )
         if not self.orders:
             raise SchemeError(f"{self.name}: `orders` must list at least one type of noise")
         require_finite(self.name, alpha=self.alpha, c0=self.c0, c1=self.c1)
@@ -131,8 +139,13 @@ class StochasticRK:
     @property
     def variables(self) -> tuple[str, ...]:
         """The random variables of a step, in the order of `VARIABLES`."""
-        used = {x for some in (self.B0, self.B1, self.beta, self.gamma) for x, _ in some}
+        used = {x for some in (self.B0, self.B1, self.beta, self.gamma0, self.gamma) for x, _ in some}
         return tuple(x for x in VARIABLES if x in used)
+
+    @property
+    def is_implicit(self) -> bool:
+        """Whether some stage of the drift is solved for."""
+        return any(row[i] != 0.0 for i, row in enumerate(self.A0))
 
 
 @check(name=text, reference=text)
@@ -178,11 +191,12 @@ def _validate_variable(name: str) -> str:
     return name
 
 
-def validate_rows(scheme: str, name: str, rows: Any, s: int) -> tuple[Row, ...]:
-    """Rows of a strictly lower triangular matrix, completed with zeros."""
+def validate_rows(scheme: str, name: str, rows: Any, s: int, n_diagonal: int = 0) -> tuple[Row, ...]:
+    """Rows of a lower triangular matrix, strictly so unless `n_diagonal` is 1, completed with zeros."""
     found = tuple(floats(name, row) for row in rows)
-    if len(found) > s or any(len(row) > i for i, row in enumerate(found)):
-        raise SchemeError(f"{scheme}: `{name}` must be strictly lower triangular with at most {s} rows")
+    if len(found) > s or any(len(row) > s or any(row[i + n_diagonal :]) for i, row in enumerate(found)):
+        kind = "lower triangular" if n_diagonal else "strictly lower triangular"
+        raise SchemeError(f"{scheme}: `{name}` must be {kind} with at most {s} rows")
     require_finite(scheme, **{name: [x for row in found for x in row]})
     return tuple((*row, *(0.0,) * (s - len(row))) for row in (*found, *((),) * (s - len(found))))
 
@@ -190,6 +204,95 @@ def validate_rows(scheme: str, name: str, rows: Any, s: int) -> tuple[Row, ...]:
 def _admit(**orders: tuple[float, float]) -> tuple[Orders, ...]:
     """Orders by type of noise; scalar and diagonal noise are commutative, all are general."""
     return tuple(Orders(noise, *pair) for noise, pair in orders.items())
+
+
+@check(theta=real("(0, 1]"), name=optional(text))
+def theta_maruyama(theta: float, name: str | None = None) -> StochasticRK:
+    """The drift-implicit scheme y_new = y + h ((1 - theta) f(t, y) + theta f(t + h, y_new)) + g(t, y) dW.
+
+    From theta = 1/2 on it is stable in mean square wherever the linear test equation is.
+
+    Parameters
+    ----------
+    theta : float
+        The implicit fraction of the drift, in (0, 1]: 1 is the drift-implicit Euler scheme, 1/2 the trapezoidal one.
+    name : str, optional
+        The name of the scheme.
+
+    Returns
+    -------
+    StochasticRK
+
+    Raises
+    ------
+    ValueError
+        If `theta` is not in (0, 1].
+
+    References
+    ----------
+    D. J. Higham (2000), SIAM J. Numer. Anal. 38:753.
+
+    Examples
+    --------
+    >>> from stepnet.schemes import theta_maruyama
+    >>> theta_maruyama(0.75).is_implicit
+    True
+    """
+    return StochasticRK(
+        name or f"theta_maruyama({theta:g})",
+        _admit(scalar=(0.5, 1), additive=(1, 1), diagonal=(0.5, 1), commutative=(0.5, 1), general=(0.5, 1)),
+        reference=f"{KLOEDEN}, 12.2.5", calculus="ito", **_weigh_implicitly(theta),
+    )  # fmt: skip
+
+
+@check(theta=real("(0, 2]"), calculus=one_of(*CALCULI), name=optional(text))
+def theta_milstein(theta: float, calculus: str = "ito", name: str | None = None) -> StochasticRK:
+    """The drift-implicit Milstein scheme: `theta_maruyama` and Milstein's term with the derivative of the diffusion.
+
+    Parameters
+    ----------
+    theta : float
+        The implicit fraction of the drift, in (0, 2]; from 3/2 on it is stable in mean square wherever the linear test
+        equation is.
+    calculus : {"ito", "stratonovich"}, optional
+        The integral of the equations that it solves.
+    name : str, optional
+        The name of the scheme.
+
+    Returns
+    -------
+    StochasticRK
+
+    Raises
+    ------
+    ValueError
+        If `theta` is not in (0, 2].
+
+    References
+    ----------
+    D. J. Higham (2000), SIAM J. Numer. Anal. 38:753.
+
+    Examples
+    --------
+    >>> from stepnet.schemes import theta_milstein
+    >>> theta_milstein(1.0, "stratonovich").variables
+    ('W', 'J11')
+    """
+    variable = "I11" if calculus == "ito" else "J11"
+    return StochasticRK(
+        name or f"theta_milstein({theta:g}, {calculus})",
+        _admit(scalar=(1, 1), additive=(1, 1), diagonal=(1, 1), commutative=(1, 1)),
+        reference=f"{KLOEDEN}, 12.2.{12 if calculus == 'ito' else 13}", calculus=calculus,
+        gamma=((variable, 1),), gamma0=((variable, (0, 1)),), **_weigh_implicitly(theta),
+    )  # fmt: skip
+
+
+def _weigh_implicitly(theta: float) -> dict[str, Any]:
+    """The weights of both theta schemes; the second stage is the new state."""
+    return {
+        "alpha": (1 - theta, theta), "beta": (("W", (1, 0)),), "A0": ((), (1 - theta, theta)),
+        "B0": (("W", ((), (1, 0))),), "c0": (0, 1),
+    }  # fmt: skip
 
 
 EULER_MARUYAMA = StochasticRK(
@@ -223,6 +326,10 @@ MILSTEIN_STRATONOVICH_DERIVATIVE_FREE = StochasticRK(
     "stratonovich", (1, 0), (("W", (1, 0)), ("I11/sqrt(h)", (-1, 1)), ("sqrt(h)", (-0.5, 0.5))), f"{KLOEDEN}, 11.1.11",
     B1=(("sqrt(h)", ((), (1,))),), c1=(0, 0),
 )  # fmt: skip
+
+DRIFT_IMPLICIT_EULER = theta_maruyama(1.0, "drift_implicit_euler")
+DRIFT_TRAPEZOID_EULER = theta_maruyama(0.5, "drift_trapezoid_euler")
+DRIFT_IMPLICIT_MILSTEIN = theta_milstein(1.0, name="drift_implicit_milstein")
 
 EULER_HEUN = StochasticRK(
     "euler_heun",

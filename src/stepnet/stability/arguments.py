@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.schemes import catalogue
-from stepnet.schemes.capabilities import is_stochastic
+from stepnet.schemes.capabilities import find_step_choice_refusal, is_stochastic
 from stepnet.schemes.tableau import Butcher
 from stepnet.validation import array
 
@@ -24,6 +24,9 @@ def deterministic_scheme(name: str, value: Any) -> Any:
             f"`{name}` must be a scheme for ordinary equations, found {found.name}, which has no stability function; "
             "use `stability.mean_square_region`"
         )
+    refusal = find_step_choice_refusal(found, f"so it has no stability function as `{name}` must have;")
+    if refusal is not None:
+        raise TypeError(refusal)
     return found
 
 
@@ -45,3 +48,12 @@ def grid_axis(name: str, value: Any) -> np.ndarray:
     if not (found.size and (np.abs(found) <= LARGEST).all() and (np.diff(found) > 0).all()):
         raise ValueError(f"`{name}` must be increasing numbers (n,) of size {LARGEST:g} at most, found {found!r:.60}")
     return found
+
+
+def complex_number(name: str, value: Any) -> complex:
+    """A finite number, real or complex."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, complex, np.number)):
+        raise TypeError(f"`{name}` must be a number, found {value!r:.60}")
+    if not np.isfinite(value):
+        raise ValueError(f"`{name}` must be finite, found {value}")
+    return complex(value)

@@ -18,6 +18,7 @@ from stepnet.schemes.step_program import (
     Noise,
     Product,
     Slope,
+    Solve,
     StepProgram,
     Sum,
     Tamed,
@@ -151,6 +152,8 @@ def _evaluate_step(program: StepProgram, p: np.ndarray, q: np.ndarray, variables
     for operation in program.operations:
         if isinstance(operation, Slope):
             rows.append(factors.get(operation.part, q[..., None] ** 2) * rows[operation.row])
+        elif isinstance(operation, Solve):
+            rows.append(_solve_stages(operation, p)[..., None] * rows[operation.row])
         elif isinstance(operation, Sum):
             rows.append(sum(term.weight * rows[term.row] for term in operation.terms))
         elif isinstance(operation, Noise):
@@ -158,6 +161,13 @@ def _evaluate_step(program: StepProgram, p: np.ndarray, q: np.ndarray, variables
         elif isinstance(operation, Product):
             rows.append(rows[operation.noise] * rows[operation.diffusion])
     return np.stack([rows[output] for output in program.outputs], axis=-2)
+
+
+def _solve_stages(operation: Solve, p: np.ndarray) -> np.ndarray:
+    """The factor sum_i b_i K_i of implicit stages K = p (1 + A K)."""
+    matrix = np.eye(len(operation.b)) - p[..., None, None] * np.array(operation.A)
+    stages = np.linalg.solve(matrix, np.broadcast_to(p[..., None, None], (*matrix.shape[:-1], 1)))
+    return stages[..., 0] @ np.array(operation.b)
 
 
 def _list_outcomes(names: set[str]) -> Iterator[tuple[float, dict[str, float]]]:

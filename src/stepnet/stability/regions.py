@@ -9,8 +9,15 @@ import numpy as np
 
 from stepnet.records import show_fields
 from stepnet.schemes.conditions import imaginary_stability_limit, real_stability_limit
-from stepnet.schemes.stability_grids import evaluate_grid, find_boundary, is_for_oscillators
-from stepnet.stability.arguments import LARGEST, deterministic_scheme, grid_axis
+from stepnet.schemes.stability_grids import (
+    evaluate_grid,
+    evaluate_sum,
+    find_boundary,
+    find_boundary_of_sum,
+    is_for_oscillators,
+    is_for_sums,
+)
+from stepnet.stability.arguments import LARGEST, complex_number, deterministic_scheme, grid_axis
 from stepnet.validation import check, instance, optional, whole
 
 if TYPE_CHECKING:
@@ -78,10 +85,10 @@ class Region:
 
 
 @check(scheme=deterministic_scheme, real=optional(grid_axis), imaginary=optional(grid_axis),
-       resolution=whole(2, MOST_POINTS), angles=whole(8, MOST_POINTS))  # fmt: skip
+       resolution=whole(2, MOST_POINTS), angles=whole(8, MOST_POINTS), stiff=optional(complex_number))  # fmt: skip
 def region(
     scheme: Any, *, real: ArrayLike | None = None, imaginary: ArrayLike | None = None, resolution: int = 400,
-    angles: int = 720,
+    angles: int = 720, stiff: complex | None = None,
 ) -> Region:  # fmt: skip
     """Compute the stability region of a scheme: |R(z)| on a grid, and the curves |R(z)| = 1.
 
@@ -96,6 +103,9 @@ def region(
         The number of points of a default axis.
     angles : int, optional
         The number of points of each curve of the boundary, at which R(z) = exp(i theta).
+    stiff : complex, optional
+        For IMEX and exponential schemes: h mu of y' = lambda y + mu y, whose second term is implicit or exact.  Without
+        it IMEX schemes take the whole equation implicitly, and exponential ones have no linear part.
 
     Returns
     -------
@@ -104,7 +114,8 @@ def region(
     Raises
     ------
     TypeError
-        If the scheme is stochastic: its region is that of `mean_square_region`.
+        If the scheme is stochastic: its region is that of `mean_square_region`; or if `stiff` is given for a scheme
+        without an implicit or exact part.
 
     Examples
     --------
@@ -115,6 +126,8 @@ def region(
     >>> round(float(-found.boundary.real.min()), 3)
     2.785
     """
+    if stiff is not None:
+        return _find_region_of_sum(scheme, stiff, real, imaginary, resolution, angles)
     boundary = find_boundary(scheme, angles)
     x, y = _choose_window(scheme, boundary, resolution)
     if is_for_oscillators(scheme):
@@ -122,6 +135,19 @@ def region(
     x, y = (default if given is None else np.asarray(given) for given, default in ((real, x), (imaginary, y)))
     equation = "q'' = -omega^2 q" if is_for_oscillators(scheme) else "y' = lambda y"
     return Region(getattr(scheme, "name", "tableau"), equation, x, y, evaluate_grid(scheme, x, y), boundary)
+
+
+def _find_region_of_sum(scheme: Any, stiff: complex, real: Any, imaginary: Any, resolution: int, angles: int) -> Region:
+    """The region of the explicit part beside a given implicit or exact part."""
+    if not is_for_sums(scheme):
+        raise TypeError(f"`stiff` is for IMEX and exponential schemes, found {getattr(scheme, 'name', 'a tableau')}")
+    boundary = find_boundary_of_sum(scheme, stiff, angles)
+    points = np.append(boundary[np.abs(boundary) <= LARGEST], 0.0)
+    sides = [(float(values.min()), float(values.max())) for values in (points.real, points.imag)]
+    x, y = (np.linspace(low - MARGIN * (high - low), high + MARGIN * (high - low), resolution) for low, high in sides)
+    x, y = (default if given is None else np.asarray(given) for given, default in ((real, x), (imaginary, y)))
+    size = np.abs(evaluate_sum(scheme, x + 1j * y[:, None], stiff))
+    return Region(scheme.name, f"y' = lambda y + mu y, h mu = {stiff:g}", x, y, size, boundary)
 
 
 def _choose_window(scheme: Any, boundary: np.ndarray, resolution: int) -> tuple[np.ndarray, np.ndarray]:

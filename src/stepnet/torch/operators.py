@@ -13,6 +13,7 @@ from stepnet.engines.torch_engine import TENSOR_FUNCTIONS
 from stepnet.operators import (
     ComposedOperator,
     ConservationLaw,
+    SpectralOperator,
     StackedOperator,
     StencilOperator,
     SummedOperator,
@@ -28,6 +29,7 @@ OPERATORS = (
     VariableDiffusion,
     Upwind,
     ConservationLaw,
+    SpectralOperator,
 )
 
 
@@ -38,7 +40,7 @@ def tensor_operator(operator: Any) -> Callable[..., torch.Tensor]:
     Parameters
     ----------
     operator : record
-        An operator of `stepnet.operators` that is made of stencils or fluxes.  Boundary values that are functions of
+        An operator of `stepnet.operators`.  Boundary values that are functions of
         time must work with tensors.
 
     Returns

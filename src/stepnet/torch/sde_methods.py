@@ -7,7 +7,7 @@ from typing import Any
 from stepnet.engines.torch_engine import LOG_ODE, build_from_constants
 from stepnet.errors import UnknownName
 from stepnet.schemes import catalogue, stochastic
-from stepnet.schemes.capabilities import is_stochastic
+from stepnet.schemes.capabilities import is_implicit, is_stochastic
 
 ADJOINT_OF_REVERSIBLE_HEUN = "adjoint_reversible_heun"
 THEIRS = {
@@ -18,6 +18,7 @@ THEIRS = {
 """Names of torchsde for schemes that have another one here."""
 BY_EQUATION = ("milstein", "srk", "log_ode")
 """Names that denote several schemes, chosen by the type of noise and the calculus."""
+IMPLICIT = frozenset(name for name in catalogue.names(stochastic=True) if is_implicit(catalogue.get(name)))
 DEFAULTS = {"diagonal": "srk", "additive": "srk", "scalar": "srk", "commutative": "milstein", "general": "euler"}
 
 
@@ -36,6 +37,11 @@ def sde_method_names() -> list[str]:
     True
     """
     return sorted({*THEIRS, *BY_EQUATION, *catalogue.names(stochastic=True)})
+
+
+def reads_data(method: Any) -> bool:
+    """Whether steps depend on numbers that are read: the convergence of implicit stages."""
+    return method in IMPLICIT if isinstance(method, str) else is_implicit(method)
 
 
 def find_stochastic_scheme(method: Any, noise: str, calculus: str, is_derivative_free: bool = False) -> Any:

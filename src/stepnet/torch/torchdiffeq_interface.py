@@ -30,8 +30,9 @@ from stepnet.engines.torch_engine import (
     seminorm,
     solve_with_adjoint_equation,
 )
+from stepnet.problem import ProblemForm
 from stepnet.records import explain_passed_arguments, validate_number
-from stepnet.schemes.capabilities import find_refusal, has_inverse, is_implicit
+from stepnet.schemes.capabilities import find_parts_refusal, find_refusal, has_inverse, is_implicit
 from stepnet.torch.callbacks import find_callbacks, report_adjoint_steps, warn_of_adjoint_callbacks
 from stepnet.torch.function_modules import find_modules, list_parameters
 from stepnet.torch.methods import find_scheme, find_torchdiffeq
@@ -181,7 +182,7 @@ def _solve_in_memory(
         return _integrate(func, y0, t, *arguments, event_fn, read_states_at)
     if memory == "continuous":
         if event_fn is not None:
-            raise ValueError('`memory`="continuous" goes without `event_fn`; take `Checkpoints`')
+            raise ValueError('`memory`="continuous" cannot be combined with `event_fn`; use `Checkpoints`')
         forward = lambda func, y0, t: _integrate(func, y0, t, *arguments, None, read_states_at)
         asked = GradientRequest(parameters, modules, given is not None)
         with disable_autocast_cache(parts[0].device.type):
@@ -314,5 +315,7 @@ def odeint_event(
 def _require_match(problem: TensorProblem, scheme: Any) -> None:
     """Refuse a scheme that cannot run the problem, with the reason."""
     refusal = find_refusal(scheme, problem.field.form, "a single function")
+    if refusal is None and problem.field.form is ProblemForm.SUM:
+        refusal = find_parts_refusal(scheme, problem.field.parts)
     if refusal is not None:
         raise TypeError(refusal)

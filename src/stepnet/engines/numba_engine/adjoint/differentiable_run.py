@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from stepnet.engines.contract import FixedSteps
+from stepnet.engines.numba_engine.adjoint.axis_sweeps import AxisRunner
 from stepnet.engines.numba_engine.adjoint.step_sweeps import (
     NO_MARKS,
     GradientSums,
@@ -18,10 +19,17 @@ from stepnet.engines.numba_engine.adjoint.step_sweeps import (
 from stepnet.engines.numba_engine.derivatives.augmented_problems import lift_parts
 from stepnet.engines.numba_engine.derivatives.pullbacks import build_parts, build_stochastic_parts
 from stepnet.engines.numba_engine.random.step_noise import PathNoise
+from stepnet.engines.numba_engine.rhs.problem_parts import pose_part
 from stepnet.engines.numba_engine.rhs.stochastic_parts import build_stochastic_fields, find_stochastic_program
 from stepnet.errors import NoDerivative
-from stepnet.problem import Problem, ProblemForm, StochasticProblem
-from stepnet.schemes.capabilities import has_history, moves_parts, needs_second_derivatives
+from stepnet.problem import Problem, ProblemForm, Split, StochasticProblem
+from stepnet.schemes.capabilities import (
+    has_history,
+    moves_parts,
+    needs_axes,
+    needs_linear_part,
+    needs_second_derivatives,
+)
 from stepnet.schemes.step_program import SchemeProgram, StepProgram, Tamed, build_scheme_program
 
 
@@ -55,11 +63,18 @@ class DifferentiableRun:
             self._make_starting = partial(DifferentiableRun, problem, starter, n_steps, grid, has_times, differences)
         self.problem, self.scheme, self.n_steps, self.initial = problem, scheme, n_steps, problem.initial
         if problem.form.is_stochastic:
-            self._prepare_stochastic(problem, scheme, FixedSteps(n_steps, grid), differences, direction)
+            self._prepare_stochastic(
+                cast(StochasticProblem, problem), scheme, FixedSteps(n_steps, grid), differences, direction
+            )
             return
         is_parted = moves_parts(scheme, problem.form)
-        may_loop = not needs_second_derivatives(scheme)
-        self.parts = build_parts(problem, not is_parted, differences, may_loop)
+        goes_along_axes = needs_axes(scheme, problem)
+        may_loop = goes_along_axes or not needs_second_derivatives(scheme)
+        linear = problem.parts[1] if isinstance(problem, Split) and needs_linear_part(scheme) else None
+        if linear is not None:
+            self.parts = build_parts(pose_part(problem, 0), True, differences, may_loop)  # type: ignore[arg-type]
+        else:
+            self.parts = build_parts(problem, not is_parted, differences, may_loop)
         is_sum, is_second = problem.form is ProblemForm.SUM, problem.form is ProblemForm.SECOND
         self.scheme_program: SchemeProgram = build_scheme_program(
             scheme, len(self.parts), is_sum and is_parted, is_second and is_parted
@@ -71,8 +86,13 @@ class DifferentiableRun:
         t0, t1 = problem.t_span
         h = (t1 - t0) / n_steps if n_steps else 0.0
         clock = StepClock(t0, h, np.zeros(0) if grid is None else grid)
-        runner = partial(ProgramRunner, self.parts, n=self.n, clock=clock, has_times=has_times)
-        self._opening, self._step = runner(self.scheme_program.opening), runner(self.scheme_program.step)
+        runner = partial(ProgramRunner, self.parts, n=self.n, clock=clock, has_times=has_times, linear=linear)
+        self._opening = runner(self.scheme_program.opening)
+        self._step: ProgramRunner | AxisRunner = (
+            AxisRunner(problem, self.parts[0], scheme.gamma, clock, has_times)
+            if goes_along_axes
+            else runner(self.scheme_program.step)
+        )
         self._back = runner(self.scheme_program.back, is_back=True) if self.scheme_program.back is not None else None
         self.begin = self.scheme_program.opening.steps
 

@@ -36,7 +36,7 @@ class SolveArrays(NamedTuple):
     `c` and `b`, its base in `base`, and no entry of A.
     """
 
-    index: np.ndarray
+    index: np.ndarray  # type: ignore[assignment]
     part: np.ndarray
     row: np.ndarray
     base: np.ndarray
@@ -51,7 +51,8 @@ class SolveArrays(NamedTuple):
 class SolveWorkspace(NamedTuple):
     """Workspace of implicit operations: `slopes` (operations, stages, n) keep the solved stages for the transpose.
 
-    `factored` holds the row of state whose Jacobian is factorised for linear systems, and its gamma h.
+    `factored` holds the row of state whose Jacobian is factorised for linear systems, and its gamma h; `evaluations`
+    counts the right-hand sides that were evaluated.
     """
 
     slopes: np.ndarray
@@ -65,6 +66,7 @@ class SolveWorkspace(NamedTuple):
     t_bar: np.ndarray
     direction: np.ndarray
     factored: np.ndarray
+    evaluations: np.ndarray
 
 
 @lru_cache(maxsize=256)
@@ -101,7 +103,7 @@ def allocate_solve_workspace(program: StepProgram, n: int, n_parameters: int) ->
     return SolveWorkspace(
         np.zeros((count, max(s, 1), width)), np.zeros((2 * max(s, 1), width)), np.zeros((2, width)),
         np.zeros((size, size)), np.zeros(size, np.int64), np.zeros(size), np.zeros(n), np.zeros(n_parameters),
-        np.zeros(1), np.zeros((3, pad_length(2 * n + 1, np.dtype(float)))), np.zeros(2),
+        np.zeros(1), np.zeros((3, pad_length(2 * n + 1, np.dtype(float)))), np.zeros(2), np.zeros(1, np.int64),
     )  # fmt: skip
 
 
@@ -157,6 +159,7 @@ def factorise_stages(pullback, p, solves, m, scratch, t, h, n):
 def find_residuals(field, p, solves, m, scratch, t, h, n):
     """f - K in the stages of an operation, in `scratch.vector`; False if a right-hand side raised."""
     s, first = solves.stages[m], solves.first[m]
+    scratch.evaluations[0] += s
     for i in range(s):
         if call_field(field, t + solves.c[first + i] * h, scratch.rows, i, s + i, p, n) != 0:
             return False

@@ -39,8 +39,9 @@ from stepnet.engines.numba_engine.codegen.steps.fused_steps import (
 from stepnet.engines.numba_engine.derivatives.pullbacks import PartPullback, compile_directional_pullback
 from stepnet.engines.numba_engine.integrators.stepping import pad_length
 from stepnet.engines.numba_engine.random.step_noise import PathNoise
+from stepnet.engines.numba_engine.rhs.linear_maps import NO_MAPS, build_linear_maps
 from stepnet.engines.numba_engine.rhs.stencil_steps import find_stencil
-from stepnet.problem import is_finite
+from stepnet.problem import Linear, is_finite
 from stepnet.schemes.step_program import (
     COLUMN,
     ELEMENTWISE,
@@ -48,6 +49,7 @@ from stepnet.schemes.step_program import (
     SCALAR,
     LinearSolve,
     Noise,
+    Phi,
     Product,
     Slope,
     Solve,
@@ -65,7 +67,7 @@ NOISY_REVERSE = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _P,
 NOISE_CHUNK = 1024  # steps whose random variables are held at once
 SLICE_SECONDS = 0.05  # between two looks at Ctrl-C
 WORK_AT_FIRST = 2**16  # numbers that the first slice processes; of implicit steps, products in a factorisation
-DETERMINISTIC, DRAW, TIMES_COMPONENTS, TIMES_MATRIX, TIMES_COLUMN, TAME, IMPLICIT = range(7)
+DETERMINISTIC, DRAW, TIMES_COMPONENTS, TIMES_MATRIX, TIMES_COLUMN, TAME, IMPLICIT, LINEAR_MAP = range(8)
 PRODUCT_CODE = {
     ELEMENTWISE: TIMES_COMPONENTS, SCALAR: TIMES_COMPONENTS, MATRIX: TIMES_MATRIX, COLUMN: TIMES_COLUMN
 }  # fmt: skip
@@ -76,11 +78,16 @@ class SweepFailed(ArithmeticError):
     """Steps that cannot be taken; a solve with the same steps reports the reason."""
 
 
+class StepNotSolved(SweepFailed):
+    """An implicit step whose equations could not be solved."""
+
+
 class ProgramArrays(NamedTuple):
     """A step program as arrays: operation i is the slope of `part[i]`, or (part < 0) the sum of its terms.
 
     Where `code[i]` is not 0, it reads `length[i]` random variables from `first_variable[i]` on, multiplies row
-    `row[i]` by the random variables in row `factor[i]` (a column: `column[i]` by the number `entry[i]`), or tames it.
+    `row[i]` by the random variables in row `factor[i]` (a column: `column[i]` by the number `entry[i]`), tames it, or
+    applies the function `factor[i]` of the linear part.
 
     The terms of operation i are `first[i]` to `first[i + 1]`.  The terms that read row r, `use_first[r]` to
     `use_first[r + 1]`, contribute to the rows `use_row` with the weights of the terms `use_term`.
@@ -107,12 +114,18 @@ class ProgramArrays(NamedTuple):
 
 
 class ImplicitSteps(NamedTuple):
-    """The implicit operations of a program, the pullbacks of their parts, and those of the derivatives of the parts."""
+    """The implicit operations of a program, the pullbacks of their parts, and those of the derivatives of the parts.
+
+    `maps` is the address of the functions of the linear part, or 0; `has_lengths` says that they have derivatives.
+    """
 
     solves: SolveArrays
     pullbacks: np.ndarray
     second: np.ndarray
     scratch: SolveWorkspace
+    maps: int
+    maps_p: np.ndarray
+    has_lengths: int
 
 
 class StepWorkspace(NamedTuple):
@@ -186,7 +199,7 @@ def _build_arrays(program: StepProgram, variables: tuple[tuple[Noise, int, int],
         np.array(program.outputs, np.int64),
         program.n_rows,
         np.array(codes, np.int64),
-        np.array([-1 if product is None else product.noise for product in products], np.int64),
+        np.array([_find_factor(program, operation) for operation in operations], np.int64),
         np.array([start for start, _ in noises], np.int64),
         np.array([length or other for (_, length), other in zip(noises, lengths, strict=True)], np.int64),
         np.array([product.column if product else 0 for product in products], np.int64),
@@ -198,12 +211,21 @@ def _find_code(operation) -> int:
     """The code of an operation other than a product."""
     if isinstance(operation, (Solve, LinearSolve)):
         return IMPLICIT
+    if isinstance(operation, Phi):
+        return LINEAR_MAP
     return TAME if isinstance(operation, Tamed) else DRAW if isinstance(operation, Noise) else DETERMINISTIC
+
+
+def _find_factor(program: StepProgram, operation) -> int:
+    """The row of the random variables of a product, or the number of a function of the linear part."""
+    if isinstance(operation, Phi):
+        return program.linear_maps.index(operation.terms)
+    return operation.noise if isinstance(operation, Product) else -1
 
 
 def _find_row(operation) -> int:
     """The row that an operation other than a sum reads."""
-    if isinstance(operation, (Slope, Tamed, Solve, LinearSolve)):
+    if isinstance(operation, (Slope, Tamed, Solve, LinearSolve, Phi)):
         return operation.row
     return operation.diffusion if isinstance(operation, Product) else -1
 
@@ -315,8 +337,8 @@ def execute(fields, p, tape, weights, work, t, h, n, noise):
 
 @inlined
 def execute_all(fields, p, tape, implicit, weights, work, t, h, n, noise):
-    """As `execute`, with implicit operations."""
-    if implicit.solves.part.shape[0] == 0:
+    """As `execute`, with implicit operations and functions of the linear part."""
+    if implicit.solves.part.shape[0] == 0 and implicit.maps == 0:
         return execute(fields, p, tape, weights, work, t, h, n, noise)
     zero, solves = work.shape[0] - 1, implicit.solves
     implicit.scratch.factored[0] = NONE
@@ -326,6 +348,12 @@ def execute_all(fields, p, tape, implicit, weights, work, t, h, n, noise):
             field, pullback = fields[solves.part[m]], implicit.pullbacks[solves.part[m]]
             if not execute_implicit(field, pullback, p, solves, m, work, out, implicit.scratch, t, h, n):
                 return False
+        elif tape.code[i] == LINEAR_MAP:
+            number = 3.0 * tape.factor[i]
+            if call_field(uintp(implicit.maps), number, work, tape.row[i], out, implicit.maps_p, n) != 0:
+                return False
+        elif tape.code[i] != DETERMINISTIC:
+            apply_nonlinear(tape, i, work, noise, h, n)
         elif tape.part[i] < 0:
             accumulate(work, out, zero, weights, tape.term_row, tape.first[i], tape.first[i + 1])
         elif call_field(uintp(fields[tape.part[i]]), t + tape.c[i] * h, work, tape.row[i], out, p, n) != 0:
@@ -375,6 +403,9 @@ def transpose(pullbacks, p, tape, implicit, scratch, t, h, n, p_bar, times):
             head = (p, implicit.solves, m, work, bars, row, implicit.scratch, t, h, n, p_bar, times)
             if not transpose_implicit(pullbacks[part], implicit.second[part], *head):
                 return False
+        elif i >= 0 and tape.code[i] == LINEAR_MAP:
+            if not transpose_map(implicit, 3.0 * tape.factor[i], work, bars, tape.row[i], row, h, n, times):
+                return False
         elif i >= 0 and tape.code[i] == TAME:
             times[1] += transpose_tamed(work, bars, tape.row[i], row, h, n)
         elif i >= 0 and tape.code[i] != DETERMINISTIC:
@@ -386,6 +417,26 @@ def transpose(pullbacks, p, tape, implicit, scratch, t, h, n, p_bar, times):
                 return False
             times[0] += t_bar[0]
             times[1] += tape.c[i] * t_bar[0]
+    return True
+
+
+@inlined
+def transpose_map(implicit, number, work, bars, row, out, h, n, times):
+    """Add the gradients of a function of the linear part to those of its row and of h; False if it raised."""
+    maps, p, aside = uintp(implicit.maps), implicit.maps_p, implicit.scratch.bars
+    for k in range(n):
+        aside[0, k] = bars[out, k]
+    if call_field(maps, number + 1.0, aside, 0, 1, p, n) != 0:
+        return False
+    for k in range(n):
+        bars[row, k] += aside[1, k]
+    if implicit.has_lengths:
+        for k in range(n):
+            aside[0, k] = work[row, k]
+        if call_field(maps, number + 2.0, aside, 0, 1, p, n) != 0:
+            return False
+        for k in range(n):
+            times[1] += aside[1, k] * bars[out, k] / h
     return True
 
 
@@ -502,7 +553,11 @@ class ProgramRunner:
         has_times: bool,
         is_back: bool = False,
         noise: PathNoise | None = None,
+        linear: Linear | None = None,
     ):
+        self._maps = NO_MAPS
+        if linear is not None and program.linear_maps:
+            self._maps = build_linear_maps(linear, program.linear_maps, clock.h, n, has_times)
         self._noise = noise if program.noise else None
         self._layout = NO_NOISE if self._noise is None else self._noise.layout
         self._parts, self._program, self._n, self._clock, self._is_back = parts, program, n, clock, is_back
@@ -513,7 +568,7 @@ class ProgramRunner:
         is_even, m = clock.grid.size == 0, max(1, program.n_slopes)
         are_traced = all(part.trace is not None for part in parts if part.vjp != 0)
         self._sweep = self._reverse = 0
-        if are_traced and program.operations and not program.is_implicit:
+        if are_traced and program.operations and not program.is_implicit and not program.linear_maps:
             layout, size = self._layout, self._layout.size
             write = partial(write_sweep, program, is_even, is_back, noise=layout)
             self._sweep = find_fused_address(fields, program, (is_even, is_back, size), "sweep", write, m)
@@ -527,6 +582,11 @@ class ProgramRunner:
         self._has_times = int(has_times)
         self._workspace: StepWorkspace | None = None
         self._solving: ImplicitSteps | None = None
+
+    @property
+    def n_solve_evaluations(self) -> int:
+        """Evaluations of right-hand sides by the implicit operations so far."""
+        return 0 if self._solving is None else int(self._solving.scratch.evaluations[0])
 
     def forward(self, state: np.ndarray, first: int, count: int, states: np.ndarray | None = None) -> None:
         """Advance `state` (rows, n) over `count` steps; the states before them go to the rows of `states`."""
@@ -566,8 +626,8 @@ class ProgramRunner:
             function(self._sweep)(clock.t0, clock.h, first, count, *head, *tail)
         else:
             tape = build_program_arrays(self._program, self._layout)
-            head = (self._fields, self._p, tape, self._implicit(), self._scratch(), clock, first, count)
-            if sweep(*head, state, kept, int(states is not None), int(self._is_back), numbers) != DONE:
+            arguments = (self._fields, self._p, tape, self._implicit(), self._scratch(), clock, first, count)
+            if sweep(*arguments, state, kept, int(states is not None), int(self._is_back), numbers) != DONE:
                 self._explain()
 
     def backward(
@@ -636,7 +696,8 @@ class ProgramRunner:
                 self._second = tuple(compile_directional_pullback(part) for part in self._parts)
                 second[:] = [code.address for code in self._second]
             scratch = allocate_solve_workspace(self._program, self._n, self._p.size)
-            self._solving = ImplicitSteps(build_solve_arrays(self._program), self._pullbacks, second, scratch)
+            numbers = (build_solve_arrays(self._program), self._pullbacks, second, scratch)
+            self._solving = ImplicitSteps(*numbers, self._maps.address, self._maps.p, self._has_times)
         return self._solving
 
     def _explain(self) -> None:
@@ -647,7 +708,7 @@ class ProgramRunner:
                 if exception is not None:
                     raise exception
         if self._program.is_implicit:
-            raise SweepFailed("the equations of an implicit step could not be solved")
+            raise StepNotSolved("the equations of an implicit step could not be solved")
         raise SweepFailed("a right-hand side or its derivative raised an exception")
 
 

@@ -22,7 +22,7 @@ from stepnet.engines.numba_engine.tracing.graph import Graph
 from stepnet.engines.numba_engine.tracing.joint_trace import copy_nodes, copy_trace
 from stepnet.engines.numba_engine.tracing.trace import Trace, trace
 from stepnet.errors import NoDerivative
-from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
+from stepnet.problem import ODE, Linear, Partitioned, Problem, SecondOrder, Split
 
 MOST = 4 * MOST_NODES_OF_DERIVATIVES
 _kept: WeakKeyDictionary = WeakKeyDictionary()
@@ -38,7 +38,13 @@ def tangent_problem(
     parts = build_parts(problem, isinstance(problem, Partitioned) and not problem.separable, may_loop=False)
     if may_call and isinstance(problem, ODE) and parts[0].trace is None:
         return called_tangent_problem(problem, parts[0], direction, p_direction)
-    codes = [None if part.vjp == 0 else _compile(part, trace_tangent) for part in parts]
+    linear = (
+        [isinstance(each, Linear) for each in problem.parts] if isinstance(problem, Split) else [False] * len(parts)
+    )
+    codes: list[Any] = [
+        problem.parts[i] if linear[i] else None if part.vjp == 0 else _compile(part, trace_tangent)
+        for i, part in enumerate(parts)
+    ]
     p = next(part.field.p for part in parts if part.vjp != 0)
     args = (np.concatenate((p, p_direction)),) if p.size else ()
     if len(codes) == 1 or isinstance(problem, Split):

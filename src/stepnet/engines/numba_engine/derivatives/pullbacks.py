@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
@@ -100,12 +100,22 @@ def build_parts(
 
 
 def build_stochastic_parts(
-    problem: StochasticProblem, fields: tuple[CompiledRHS, ...], differences: bool, may_loop: bool = True
+    problem: StochasticProblem,
+    fields: tuple[CompiledRHS, ...],
+    differences: bool,
+    may_loop: bool = True,
+    needed: Container[int] | None = None,
 ) -> tuple[PartPullback, ...]:
-    """Drift, diffusion and what is derived from their traces, with their pullbacks; `may_loop` as in `build_parts`."""
+    """Drift, diffusion and what is derived from their traces, with their pullbacks, or only those that are `needed`.
+
+    `may_loop` is as in `build_parts`.
+    """
     functions = list_functions(problem)
-    parts = []
+    parts: list[PartPullback] = []
     for i, each in enumerate(fields):
+        if needed is not None and i not in needed:
+            parts.append(PartPullback(each, 0, "none", False))
+            continue
         is_derived = i >= len(functions) or getattr(each.keep_alive, "is_derived", False)
         parts.append(
             take_trace(each) if is_derived else _build_part(problem, each, functions[i], differences, may_loop)
@@ -210,7 +220,7 @@ def compile_directional_pullback(part: PartPullback) -> MachineCode:
     if part.trace is None:
         raise NoDerivative(
             f"gradients of Rosenbrock schemes need second derivatives, so a trace of the right-hand side; found "
-            f"{part.rung}; take an implicit Runge-Kutta scheme such as kvaerno5"
+            f"{part.rung}; use an implicit Runge-Kutta scheme such as kvaerno5"
         )
     kept = _directional.get(part.trace.graph)
     if kept is None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from stepnet.engines.contract import EnsembleOutcome, FixedSteps, Members, Outcome, Plan
-from stepnet.engines.numba_engine.adjoint.step_sweeps import ProgramRunner, StepClock, SweepFailed
+from stepnet.engines.contract import EnsembleOutcome, FixedSteps, Members, Outcome, Plan, Saving
+from stepnet.engines.numba_engine.adjoint.step_sweeps import ProgramRunner, StepClock, StepNotSolved, SweepFailed
 from stepnet.engines.numba_engine.codegen.kernels import as_argument
 from stepnet.engines.numba_engine.codegen.machine_code import LANES
 from stepnet.engines.numba_engine.codegen.steps.fused_steps import (
@@ -20,7 +20,7 @@ from stepnet.engines.numba_engine.codegen.steps.fused_steps import (
     write_sweep,
     write_watch,
 )
-from stepnet.engines.numba_engine.derivatives.pullbacks import PartPullback
+from stepnet.engines.numba_engine.derivatives.pullbacks import PartPullback, build_stochastic_parts
 from stepnet.engines.numba_engine.ensembles.ensemble_runs import (
     ATTEMPTS,
     ChunkRunner,
@@ -34,7 +34,14 @@ from stepnet.engines.numba_engine.ensembles.exit_functions import SinglePathExit
 from stepnet.engines.numba_engine.ensembles.lane_kernels import MemberEnds
 from stepnet.engines.numba_engine.ensembles.path_exits import ExitSearch, ExitWorkspace, MemberExits, run_to_exits
 from stepnet.engines.numba_engine.ensembles.path_kernels import PathGroup, PathStarts, PathSteps, run_paths
-from stepnet.engines.numba_engine.integrators.stepping import DONE, EVENT, FIELD_RAISED, NOT_FINITE, PAUSED
+from stepnet.engines.numba_engine.integrators.stepping import (
+    DONE,
+    EVENT,
+    FIELD_RAISED,
+    NOT_FINITE,
+    NOT_SOLVED,
+    PAUSED,
+)
 from stepnet.engines.numba_engine.random.step_noise import (
     SHORT_CHUNK,
     PathNoise,
@@ -54,8 +61,8 @@ from stepnet.engines.numba_engine.rhs.stochastic_parts import (
 )
 from stepnet.engines.numba_engine.runs.driver import STATUS
 from stepnet.events import Event
-from stepnet.problem import StochasticProblem
-from stepnet.schemes.step_program import SchemeProgram, StepProgram
+from stepnet.problem import SDE, StochasticProblem
+from stepnet.schemes.step_program import SchemeProgram, Solve, StepProgram
 from stepnet.solution import Failure, Statistics, Status
 
 STEPS_ALONE = 256  # of one path between two checks of its state
@@ -104,7 +111,7 @@ def run_stochastic_ensemble(
     problem: StochasticProblem, scheme, plan: Plan, members: Members, workers: int = 1, show=ignore_progress
 ) -> EnsembleOutcome:
     """Solve for many paths; `members.paths` holds the number of each."""
-    own = prepare_run(problem, scheme, plan.stepping, plan.events)
+    own = prepare_run(problem, scheme, cast(FixedSteps, plan.stepping), plan.events)
     return run_members(own, scheme, members, {}, workers, show)
 
 
@@ -131,11 +138,11 @@ def run_members(
     except NoLanes as why:
         if must_have_lanes:
             raise
-        alone = partial(_run_alone, own, scheme, members, ends, exits, after, raised)
+        alone = partial(_run_alone, own, build_own_parts(own), scheme, members, ends, exits, after, raised)
         runner = ChunkRunner(partial(run_one_by_one, alone), "one by one", str(why))
     is_whole = run_chunks(runner, split_into_groups(members.number, workers), workers, show)
     status = _convert_codes(ends.code)
-    ends.evaluations[:] = own.program.step.n_slopes * ends.accepted
+    ends.evaluations[:] += own.program.step.n_slopes * ends.accepted
     ends.t[ends.code == PAUSED] = np.nan
     found = _list_exits(exits, len(own.events)) if own.events else ((), ())
     return EnsembleOutcome(ends.y, ends.t, status, *ends[2:6], runner.rung, runner.reason, *found, not is_whole)
@@ -222,6 +229,8 @@ def _choose_chunk(own: StochasticRun, members: Members, noise: StepNoise) -> int
 
 def match_noise(own: StochasticRun) -> StepNoise:
     """The numbers of the draws for equal steps."""
+    if own.program.step.is_implicit:
+        raise NoLanes("implicit steps solve systems of equations, one path at a time")
     if own.stepping.grid is not None:
         raise NoLanes("the steps are not even")
     noise = build_step_noise(own.problem, own.stepping.n_steps, own.program.step, own.n_components)
@@ -264,7 +273,7 @@ def generate_sweep(own: StochasticRun) -> int:
 def _generate_search(own: StochasticRun) -> ExitSearch:
     """The search for exits in lanes."""
     functions = build_event_fields(own.problem, own.events)
-    fields = build_exit_fields(own.problem, own.fields[1], functions)
+    fields = build_exit_fields(cast(SDE, own.problem), own.fields[1], functions)
     if fields is None:
         raise NoLanes("; ".join(function.reason for function in functions if function.reason) or own.reason)
     watch = find_lane_address(fields[:1], write_watch, own.n, "watch", write_watch, 1)
@@ -291,6 +300,12 @@ def allocate_group(
 
 
 # ---- one by one -----------------------------------------------------------------------------------------------------
+
+
+def build_own_parts(own: StochasticRun) -> tuple[PartPullback, ...]:
+    """The functions of a run, with the pullbacks from which implicit operations take their Jacobians."""
+    solved = {each.part for each in own.program.step.operations if isinstance(each, Solve)}
+    return build_stochastic_parts(own.problem, own.fields, differences=True, needed=solved)
 
 
 def build_runner(
@@ -324,6 +339,7 @@ def run_one_by_one(run_alone, first: int, last: int):
 
 def _run_alone(
     own: StochasticRun,
+    parts: tuple[PartPullback, ...],
     scheme,
     members: Members,
     ends: MemberEnds,
@@ -333,9 +349,11 @@ def _run_alone(
     i: int,
 ) -> None:
     """Solve for one path, storing the states of a few steps at a time."""
-    problem = replace(member_problem(own.problem, members, i), path=int(members.paths[i]))
-    mine = own if problem.args is own.problem.args else prepare_run(problem, scheme, own.stepping)
-    parts = tuple(PartPullback(field, 0, "none", False) for field in mine.fields)
+    problem: Any = replace(cast(Any, member_problem(own.problem, members, i)), path=int(members.paths[i]))
+    mine = own
+    if problem.args is not own.problem.args:
+        mine = prepare_run(problem, scheme, own.stepping)
+        parts = build_own_parts(mine)
     increments = None if members.increments is None else members.increments[problem.path]
     runner = build_runner(mine, problem, parts, increments)
     n, n_steps = problem.initial.size, own.stepping.n_steps
@@ -351,8 +369,8 @@ def _run_alone(
         states[:] = np.nan
         try:
             step.forward(state, at, count, states[:count])
-        except SweepFailed:
-            code = NOT_FINITE
+        except SweepFailed as failed:
+            code = NOT_SOLVED if isinstance(failed, StepNotSolved) else NOT_FINITE
         except Exception as exception:  # raised by the user's function
             code, raised[i] = FIELD_RAISED, exception
         n_valid = _count_valid(states[:count])
@@ -362,6 +380,7 @@ def _run_alone(
             found = search.find(at, times, np.array(inside))
             if found is not None:
                 _stop_at(search, ends, exits, after, i, at, times, np.array(inside), found)
+                ends.evaluations[i] = step.n_solve_evaluations
                 return
         _store_states(ends, after, i, at, states[:n_valid, :n])
         if code == DONE and n_valid == count:
@@ -374,6 +393,7 @@ def _run_alone(
     if not len(after):
         ends.y[i, 0] = last
     ends.code[i], ends.accepted[i], ends.t[i] = code, at, find_step_times(problem, own.stepping, np.array(at))
+    ends.evaluations[i] = step.n_solve_evaluations
 
 
 def _stop_at(
@@ -425,8 +445,10 @@ def find_step_times(problem: StochasticProblem, stepping: FixedSteps, steps: np.
 
 def run_path(problem: StochasticProblem, scheme, plan: Plan) -> Outcome:
     """Solve for one path: an ensemble of one."""
-    own, began = prepare_run(problem, scheme, plan.stepping, plan.events), time.perf_counter()
-    wanted, raised = _find_wanted_times(problem, plan), {}
+    stepping = cast(FixedSteps, plan.stepping)
+    own, began = prepare_run(problem, scheme, stepping, plan.events), time.perf_counter()
+    wanted = _find_wanted_times(problem, stepping, plan.saving)
+    raised: dict[int, BaseException] = {}
     one, span = np.ones((1, problem.initial.size)), np.array([problem.t_span])
     start = problem.initial[None], pack(problem.args).values[None]
     members = Members(1, *start, span, one, one, wanted[None], np.array([problem.path]))
@@ -436,8 +458,9 @@ def run_path(problem: StochasticProblem, scheme, plan: Plan) -> Outcome:
     statistics = Statistics(*numbers, own.rung, own.reason, run_time=time.perf_counter() - began)
     failure = None
     if found.status[0] not in (Status.COMPLETED, Status.EVENT, Status.INTERRUPTED):
-        failure = _describe_failure(problem, plan.stepping, found, raised.get(0))
-    t, y, events = wanted[:count], found.y[0, :count], ((), ())
+        failure = _describe_failure(own, found, raised.get(0))
+    t, y = wanted[:count], found.y[0, :count]
+    events: tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]] = (), ()
     if plan.events:
         events = found.t_events[0], found.y_events[0]
         if found.status[0] is Status.EVENT and plan.saving.at is None:  # the path ends there
@@ -445,19 +468,20 @@ def run_path(problem: StochasticProblem, scheme, plan: Plan) -> Outcome:
     return Outcome(t, y, found.status[0], statistics, failure, *events, t_end=t_end)
 
 
-def _find_wanted_times(problem: StochasticProblem, plan: Plan) -> np.ndarray:
-    """The times at which the plan saves states."""
-    saving, n_steps = plan.saving, plan.stepping.n_steps
+def _find_wanted_times(problem: StochasticProblem, stepping: FixedSteps, saving: Saving) -> np.ndarray:
+    """The times at which states are saved."""
     if saving.at is not None:
         return saving.at
-    chosen = np.arange(0, n_steps, saving.every) if saving.every else []
-    return find_step_times(problem, plan.stepping, np.append(chosen, n_steps).astype(np.int64))
+    chosen = np.arange(0, stepping.n_steps, saving.every) if saving.every else np.zeros(0)
+    return find_step_times(problem, stepping, np.append(chosen, stepping.n_steps).astype(np.int64))
 
 
-def _describe_failure(
-    problem: StochasticProblem, stepping: FixedSteps, found: EnsembleOutcome, exception: BaseException | None
-) -> Failure:
-    t, h = float(found.t_end[0]), (problem.t_span[1] - problem.t_span[0]) / stepping.n_steps
+def _describe_failure(own: StochasticRun, found: EnsembleOutcome, exception: BaseException | None) -> Failure:
+    t0, t1 = own.problem.t_span
+    t, h = float(found.t_end[0]), (t1 - t0) / own.stepping.n_steps
     norm = float(np.linalg.norm(found.y[0, found.saved[0] - 1])) if found.saved[0] else float("nan")
-    advice = "" if exception else "take more `steps`: explicit schemes explode where the drift grows too fast"
+    advice = "use more `steps`: explicit schemes diverge where the drift grows too fast"
+    if own.program.step.is_implicit:
+        advice = "use more `steps`: shorter steps are solved more easily, and noise is explicit"
+    advice = "" if exception else advice
     return Failure(t, h, norm, float("nan"), advice=advice, exception=exception)

@@ -1,4 +1,4 @@
-"""Implicit Runge-Kutta and Rosenbrock schemes with fixed and adaptive steps.
+"""Implicit Runge-Kutta, Rosenbrock and additive schemes with fixed and adaptive steps.
 
 The error estimate is e = (I - h damping J)^-1 h (start f(t, y) + sum (b^_i - b_i) k_i); if it rejects a step, its first
 term is evaluated again at y + e, as in RADAU5 (Hairer & Wanner (1996), IV.8).
@@ -20,6 +20,11 @@ from stepnet.engines.numba_engine.derivatives.jacobian_fields import (
     describe_size,
 )
 from stepnet.engines.numba_engine.integrators import step_control, stepping
+from stepnet.engines.numba_engine.integrators.additive_stages import (
+    count_additive_rows,
+    find_explicit_slopes,
+    take_additive_stages,
+)
 from stepnet.engines.numba_engine.integrators.dense_output import (
     ASIDE,
     ERROR,
@@ -41,6 +46,7 @@ from stepnet.engines.numba_engine.integrators.explicit_rk import (
 from stepnet.engines.numba_engine.integrators.implicit_stages import (
     EXACT,
     FLOOR,
+    NO_PARTS,
     SLOPES,
     SMALL_SYSTEM,
     StageTables,
@@ -73,7 +79,8 @@ from stepnet.engines.numba_engine.integrators.stepping import (
     STEP_LIMIT,
     STEP_TOO_SMALL,
 )
-from stepnet.engines.numba_engine.rhs.problem_parts import build_fields
+from stepnet.engines.numba_engine.rhs.ladder import CompiledRHS
+from stepnet.engines.numba_engine.rhs.problem_parts import build_fields, pose_part
 from stepnet.engines.numba_engine.runs.job import Job, allocate_work, create_run_state, find_grid, find_wanted_times
 from stepnet.problem import Problem
 from stepnet.schemes.controllers import controller
@@ -90,6 +97,8 @@ def take_step(field, p, tables, newton, how, limits, work, new, t, h, run):
     """The state after a step in the row `new`: DONE, FIELD_RAISED or NOT_SOLVED."""
     if tables.time_weights.shape[0] > 0:
         return take_linear_stages(field, p, tables, newton, work, new, t, h, run)
+    if tables.explicit.shape[0] > 0:
+        return take_additive_stages(tables, newton, how, limits, work, new, t, h, run)
     return solve_stages(field, p, tables, newton, how, limits, work, new, t, h, run)
 
 
@@ -153,7 +162,10 @@ def run_fixed(field, p, tables, newton, how, work, run_, grid, save_at, out_t, o
 @inlined
 def estimate_error(tables, newton, how, work, slope, h, run):
     """The norm of the error estimate with the slope at the start in the row `slope`."""
-    combine(work, ERROR, ZERO, h, tables.estimate, 0, SLOPES, tables.b.shape[1])
+    s = tables.b.shape[1]
+    combine(work, ERROR, ZERO, h, tables.estimate, 0, SLOPES, s)
+    if tables.explicit.shape[0] > 0:
+        combine(work, ERROR, ERROR, h, tables.explicit, s + 1, find_explicit_slopes(s), s)
     if tables.start != 0.0:
         for k in range(run.reals):
             work[ERROR, k] += h * tables.start * work[slope, k]
@@ -282,23 +294,33 @@ def prepare(problem: Problem, scheme: ImplicitRK, plan: Plan) -> Job:
     return prepare_with_tables(problem, scheme, plan, build_stage_tables(scheme), scheme.butcher)
 
 
-def prepare_with_tables(problem: Problem, scheme, plan: Plan, tables: StageTables, explicit: Butcher) -> Job:
-    """The same for any stages; `explicit` is a tableau by which a failure is diagnosed."""
+def prepare_with_tables(
+    problem: Problem, scheme, plan: Plan, tables: StageTables, explicit: Butcher, parts: tuple[CompiledRHS, ...] = ()
+) -> Job:
+    """The same for any stages; `explicit` is a tableau by which a failure is diagnosed.
+
+    `parts` are the explicit and the implicit part of a sum that are treated as such.
+    """
     initial, (field, watched, moved) = problem.initial, build_fields(problem, plan)
     is_linear = len(tables.time_weights) > 0
-    jacobian = build_jacobian_field(problem, field, needs_time=is_linear)
+    if parts:
+        jacobian = build_jacobian_field(pose_part(problem, 1), parts[1], needs_time=False)
+    else:
+        jacobian = build_jacobian_field(problem, field, needs_time=is_linear)
     n_checks = compare_with_differences(jacobian, field, problem) if is_linear else 0
     n, s = initial.size, len(scheme.b)
     storage = find_storage(jacobian, n)
-    first_row = SLOPES + 3 * s + 2
+    first_row = SLOPES + 3 * s + 2 + (count_additive_rows(s) if parts else 0)
     try:
         work, run = allocate_work(initial, 1, first_row + storage[2] + 1), create_run_state(problem, plan)
     except (MemoryError, ValueError):
         raise MemoryError(describe_size(n, storage[2], 1)) from None
     run["evaluations"] += n_checks
-    newton = allocate_newton(jacobian, n, len(tables.shifts), tables.n_real, storage, first_row)
+    addresses = (np.array([part.address for part in parts]), parts[1].p) if parts else NO_PARTS
+    newton = allocate_newton(jacobian, n, len(tables.shifts), tables.n_real, storage, first_row, addresses)
     slopes = evaluate_stage_slopes(field, explicit)
-    field = replace(field, callbacks=(*field.callbacks, *jacobian.callbacks))
+    callbacks = (*field.callbacks, *jacobian.callbacks, *(callback for part in parts for callback in part.callbacks))
+    field = replace(field, callbacks=callbacks, n_calls=1 if parts else field.n_calls)  # parts are counted one by one
     fields = (field, *watched, *moved)
     if not isinstance(plan.stepping, AdaptiveSteps):
         scale = np.zeros(n)
@@ -313,15 +335,16 @@ def prepare_with_tables(problem: Problem, scheme, plan: Plan, tables: StageTable
         return Job(advance, run, work, 1, fields, initial.dtype, slopes)
     watch = build_event_state(plan, field, (*watched, *moved), problem, run["reals"].item(), work.dtype)
     power = min(scheme.order, scheme.embedded[0].order) + 1
-    how, cubic = step_control.build_control_settings(plan.stepping, 1.0 / power), build_cubic_tables(work.dtype)
+    stepping = plan.stepping
+    how, cubic = step_control.build_control_settings(stepping, 1.0 / power), build_cubic_tables(work.dtype)
     run["is_checked"] = field.replay is not None and not field.callbacks
-    choose_step = partial(step_control.begin_anew, field, plan.stepping, how, work, FIRST_LOOK, run)
-    step_control.begin_with_step(field, plan.stepping, how, work, FIRST_LOOK, run)
+    choose_step = partial(step_control.begin_anew, field, stepping, how, work, FIRST_LOOK, run)
+    step_control.begin_with_step(field, stepping, how, work, FIRST_LOOK, run)
 
     def go(out):
         needs = build_output_request(plan, out.watch, moved, False)
         output = OutputBuffers(out.t, out.y, out.piece_t, out.pieces)
-        numbers = (tables, cubic, newton, how, plan.stepping.stops)
+        numbers = (tables, cubic, newton, how, stepping.stops)
         return run_adaptive(field.address, field.p, *numbers, needs, work, run, output)
 
     return Job(go, run, work, 1, fields, initial.dtype, slopes, watch, rows_per_piece=4, choose_step=choose_step)

@@ -44,7 +44,8 @@ class StageTables(NamedTuple):
     `T` (stages, shifts) and `T_inverse` transform a block; the first `n_real` of the shifts are real, and the others
     stand for themselves and their conjugates.  `estimate` are the weights of the stages in the error estimate, `start`
     is that of the slope at the start of the step, and `damping` the index of the shift that damps it, or -1.
-    Stages with `time_weights` are linear systems instead (`linear_stages`).
+    Stages with `time_weights` are linear systems instead (`linear_stages`).  Those with `explicit` belong to a sum of
+    parts (`additive_stages`): its rows are the explicit tableau, its weights, and those in the error estimate.
     """
 
     A: np.ndarray
@@ -61,6 +62,7 @@ class StageTables(NamedTuple):
     damping: int
     ends_with_slope: int
     time_weights: np.ndarray
+    explicit: np.ndarray
 
 
 @check_once
@@ -69,6 +71,7 @@ class NewtonArrays(NamedTuple):
 
     `first_row` is the first of the rows of `work` that hold df/dy: its rows if `lower` < 0, else its diagonals.
     `n_slopes` counts the evaluations of the right-hand side for differences.
+    `parts` are the addresses of the explicit and the implicit part of a sum, `parts_p` their parameters.
     """
 
     address: int
@@ -85,6 +88,8 @@ class NewtonArrays(NamedTuple):
     pivots: np.ndarray
     vector: np.ndarray
     complex_vector: np.ndarray
+    parts: np.ndarray
+    parts_p: np.ndarray
 
 
 class IterationLimits(NamedTuple):
@@ -95,6 +100,8 @@ class IterationLimits(NamedTuple):
 
 
 EXACT = IterationLimits(1, 0.1)
+NO_EXPLICIT = np.zeros((0, 0))
+NO_PARTS = np.zeros(0, np.int64), np.zeros(0)
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------
@@ -126,7 +133,7 @@ def build_stage_tables(scheme) -> StageTables:
     return StageTables(
         A, inner, table.b[None].copy(), table.c.copy(), np.array(blocks, np.int64), shifts, n_real,
         np.ascontiguousarray(T), np.ascontiguousarray(T_inverse), estimate[None, 1:].copy(), float(estimate[0]),
-        damping, int(table.c[-1] == 1.0 and np.array_equal(A[-1], table.b)), np.zeros(0),
+        damping, int(table.c[-1] == 1.0 and np.array_equal(A[-1], table.b)), np.zeros(0), NO_EXPLICIT,
     )  # fmt: skip
 
 
@@ -162,8 +169,9 @@ def find_storage(jacobian: JacobianField, n: int) -> tuple[int, int, int]:
 
 
 def allocate_newton(
-    jacobian: JacobianField, n: int, n_shifts: int, n_real: int, storage: tuple[int, int, int], first_row: int
-) -> NewtonArrays:
+    jacobian: JacobianField, n: int, n_shifts: int, n_real: int, storage: tuple[int, int, int], first_row: int,
+    parts: tuple[np.ndarray, np.ndarray] = NO_PARTS,
+) -> NewtonArrays:  # fmt: skip
     """The workspace of Newton's iteration for a system of n equations."""
     lower, upper, _ = storage
     width = n if lower < 0 else 2 * lower + upper + 1
@@ -174,7 +182,7 @@ def allocate_newton(
         raise MemoryError(describe_size(n, width, n_real + 2 * (n_shifts - n_real))) from None
     return NewtonArrays(
         jacobian.address, jacobian.p, jacobian.rows, jacobian.columns, lower, upper, first_row,
-        jacobian.n_slopes, values, factors, complex_factors, pivots, vector, np.zeros(n, complex),
+        jacobian.n_slopes, values, factors, complex_factors, pivots, vector, np.zeros(n, complex), *parts,
     )  # fmt: skip
 
 
@@ -281,12 +289,18 @@ def solve_coupled(tables, newton, work, residuals, changes, first, size, m, n):
 
 
 @inlined
-def evaluate_residuals(field, p, tables, work, first, size, rows, t, h, run):
-    """f - k in the stages of a block; the last stage stays in the row `rows.stage`.  False if f raised."""
+def evaluate_residuals(field, p, tables, work, base, first, size, rows, t, h, run):
+    """f - k in the stages of a block; the last stage stays in the row `rows.stage`.  False if f raised.
+
+    Stages are counted from the row `base`, and include earlier blocks if it is the state.
+    """
     s = tables.A.shape[0]
     residuals, stage = rows, rows + 2 * s
     for i in range(size):
-        combine(work, stage, Y, h, tables.A, first + i, SLOPES, first + size)
+        if base == Y:
+            combine(work, stage, Y, h, tables.A, first + i, SLOPES, first + size)
+        else:
+            combine(work, stage, base, h, tables.inner, first + i, SLOPES + first, size)
         t_stage = t + (run.t_low + tables.c[first + i] * h)
         if call_field(field, t_stage, work, stage, residuals + i, p, run.n) != 0:
             stepping.note_exception(run, 0, first + i, t_stage, stage)
@@ -325,8 +339,8 @@ def choose_limits(work, how, run):
 
 
 @compiled
-def solve_block(field, p, tables, newton, block, how, limits, work, t, h, run):
-    """Solve the stages of a block: DONE, FIELD_RAISED or NOT_SOLVED."""
+def solve_block(field, p, tables, newton, block, how, limits, work, base, t, h, run):
+    """Solve the stages of a block: DONE, FIELD_RAISED or NOT_SOLVED; the row `base` is as in `evaluate_residuals`."""
     s = tables.A.shape[0]
     first, size, shift, last_shift = block[0], block[1], block[2], block[3]
     rows = SLOPES + s
@@ -335,7 +349,7 @@ def solve_block(field, p, tables, newton, block, how, limits, work, t, h, run):
         copy_row(work, SLOPES + first - 1 if first > 0 else K, SLOPES + i)
     before, refreshed = 0.0, 0
     for iteration in range(MOST_IN_FIXED if limits.is_exact else MOST_IN_ADAPTIVE):
-        if not evaluate_residuals(field, p, tables, work, first, size, rows, t, h, run):
+        if not evaluate_residuals(field, p, tables, work, base, first, size, rows, t, h, run):
             return FIELD_RAISED
         work[changes : changes + size] = 0.0
         for m in range(shift, last_shift):
@@ -382,7 +396,7 @@ def solve_stages(field, p, tables, newton, how, limits, work, new, t, h, run):
         block = tables.blocks[m]
         first = block[0]
         if block[3] > block[2]:
-            status = solve_block(field, p, tables, newton, block, how, limits, work, t, h, run)
+            status = solve_block(field, p, tables, newton, block, how, limits, work, Y, t, h, run)
             if status != DONE:
                 return status
         elif first == 0:

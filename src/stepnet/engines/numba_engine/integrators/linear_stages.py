@@ -19,6 +19,7 @@ from stepnet.engines.numba_engine.codegen.primitives import call_field, combine,
 from stepnet.engines.numba_engine.integrators import stepping
 from stepnet.engines.numba_engine.integrators.dense_output import K, Y
 from stepnet.engines.numba_engine.integrators.implicit_stages import (
+    NO_EXPLICIT,
     SLOPES,
     StageTables,
     factorise_all,
@@ -34,7 +35,7 @@ def build_linear_tables(scheme) -> StageTables:
     return StageTables(
         form.a.copy(), gamma * form.C, form.m[None].copy(), arrays.c.copy(), np.zeros((0, 4), np.int64),
         np.array([gamma], complex), 1, np.ones((s, 1), complex), np.ones((1, s), complex), form.e[None].copy(),
-        0.0, -1, 0, gamma * arrays.d,
+        0.0, -1, 0, gamma * arrays.d, NO_EXPLICIT,
     )  # fmt: skip
 
 

@@ -5,8 +5,10 @@ States and slopes of the last steps are stored in ring buffers: step i in slot i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import copysign
+from typing import Any
 
 import numpy as np
 from numpy.polynomial import Polynomial
@@ -156,14 +158,22 @@ def run_second_order(field, p, alpha, beta, work, run_, save_at, out_t, out_y):
 
 
 def prepare(problem: Problem, scheme: Multistep, plan: Plan) -> Job:
-    """Start with the one-step scheme that the record names, then continue with the history it left."""
+    """Prepare a run of explicit steps."""
+    return prepare_with_history(problem, scheme, plan, _prepare)
+
+
+def prepare_with_history(problem: Problem, scheme, plan: Plan, continue_run: Callable[..., Job]) -> Job:
+    """Start with the one-step scheme that the record names, then continue with the history it left.
+
+    `continue_run(problem, scheme, plan, start, n_started)` prepares the steps after these.
+    """
     n_steps, n_started = plan.stepping.n_steps, scheme.n_steps - 1
     t0, t1 = problem.t_span
     if n_steps <= n_started or t0 == t1:
         return find_executor(scheme.starter)(problem, scheme.starter, plan)
     opening = replace(problem, t_span=(t0, t0 + n_started * ((t1 - t0) / n_steps)))
     start = _run_starter(opening, scheme.starter, Plan(FixedSteps(n_started), Saving(None, 1)))
-    job = _prepare(problem, scheme, plan, start, n_started)
+    job = continue_run(problem, scheme, plan, start, n_started)
     prefix, n_evaluations = _record_start(opening, scheme, plan, start)
     job.run[0]["evaluations"] += n_evaluations
     return job._replace(prefix=prefix)
@@ -176,9 +186,7 @@ def _run_starter(opening: Problem, starter, plan: Plan) -> Outcome:
     return outcome
 
 
-def _record_start(
-    opening: Problem, scheme: Multistep, plan: Plan, start: Outcome
-) -> tuple[tuple[np.ndarray, np.ndarray], int]:
+def _record_start(opening: Problem, scheme, plan: Plan, start: Outcome) -> tuple[tuple[np.ndarray, np.ndarray], int]:
     """The states saved during the starting procedure, and the evaluations that this takes."""
     every, wanted = plan.saving.every, plan.saving.at
     if wanted is None:
@@ -209,6 +217,7 @@ def _prepare(problem: Problem, scheme: Multistep, plan: Plan, start: Outcome, n_
         work[RINGS + length + i, :reals] = slopes.view(work.dtype)
         r["evaluations"] += 1
     alpha, beta = np.array(scheme.alpha), np.array(scheme.beta)
+    head: tuple[Any, ...]
     if is_second:
         advance = run_second_order
         head = (field.address, field.p, alpha, beta, work, run, find_wanted_times(plan))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from stepnet.engines.contract import Plan
+from stepnet.engines.numba_engine.integrators import axis_rosenbrock
 from stepnet.engines.numba_engine.integrators.implicit_rk import prepare_with_tables
 from stepnet.engines.numba_engine.integrators.linear_stages import build_linear_tables
 from stepnet.engines.numba_engine.runs.job import Job
@@ -15,6 +16,9 @@ from stepnet.schemes.tableau import Butcher, butcher
 
 def prepare(problem: Problem, scheme: Rosenbrock, plan: Plan) -> Job:
     """Prepare a run of any problem, with its right-hand sides combined into one."""
+    systems = axis_rosenbrock.find_systems(problem, scheme)
+    if systems is not None:
+        return axis_rosenbrock.prepare(problem, scheme, plan, systems)
     return prepare_with_tables(problem, scheme, plan, build_linear_tables(scheme), _build_explicit(scheme))
 
 

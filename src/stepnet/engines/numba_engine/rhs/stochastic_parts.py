@@ -9,8 +9,11 @@ from dataclasses import replace
 from functools import partial
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from stepnet.engines.numba_engine.codegen.machine_code import MachineCode
 from stepnet.engines.numba_engine.derivatives.graph_derivatives import pushforward
+from stepnet.engines.numba_engine.rhs.callback import SIGNATURE
 from stepnet.engines.numba_engine.rhs.ladder import MOST_NODES_OF_DERIVATIVES, CompiledRHS, compile_traced
 from stepnet.engines.numba_engine.rhs.problem_parts import build_part_fields
 from stepnet.engines.numba_engine.tracing.graph import Graph
@@ -18,11 +21,12 @@ from stepnet.engines.numba_engine.tracing.joint_trace import copy_nodes, remembe
 from stepnet.engines.numba_engine.tracing.trace import Trace
 from stepnet.errors import NoDerivative
 from stepnet.problem import SDE, Langevin, StochasticProblem
-from stepnet.schemes.capabilities import needs_diffusion_derivative, needs_own_entries
+from stepnet.schemes.capabilities import needs_commuting_columns, needs_diffusion_derivative, needs_own_entries
 from stepnet.schemes.langevin_program import build_langevin_program
 from stepnet.schemes.step_program import ELEMENTWISE, MATRIX, SCALAR, SchemeProgram, build_stochastic_program
 
 _kept: WeakKeyDictionary = WeakKeyDictionary()
+COMMUTING = 1e-6  # relative; larger differences of derivatives along columns are more than rounding
 
 
 def find_stochastic_program(problem: StochasticProblem, scheme, n_steps: int) -> SchemeProgram:
@@ -62,7 +66,7 @@ def _require_trace(field: CompiledRHS, purpose: str) -> Trace:
     trace = _find_trace(field)
     if trace is None:
         reason = f" ({field.reason})" if field.reason else ""
-        raise NoDerivative(f"{purpose}, which is not traced{reason}; take a scheme without it, such as euler_maruyama")
+        raise NoDerivative(f"{purpose}, which is not traced{reason}; use a scheme without it, such as euler_maruyama")
     return trace
 
 
@@ -78,15 +82,33 @@ def _require_noise_type(problem: SDE, scheme, diffusion: CompiledRHS) -> None:
                 f"`diffusion` of additive noise must depend on t only, but depends on entry {min(used)} of the state; "
                 f"take noise='diagonal' or noise='general'"
             )
+    if needs_commuting_columns(scheme, problem.noise):
+        _require_commuting_columns(problem, scheme, diffusion, trace)
     if needs_own_entries(scheme, problem.noise):
         for i, output in enumerate(trace.outputs):
             others = _find_entries(trace, [output]) - {i}
             if others:
                 raise ValueError(
                     f"entry {i} of `diffusion` depends on entry {min(others)} of the state, and {scheme.name} has "
-                    f"its order only where entry i depends on y[i]; take euler_maruyama, or noise='general' "
+                    f"its order only where entry i depends on y[i]; use euler_maruyama, or noise='general' "
                     f"with a matrix"
                 )
+
+
+def _require_commuting_columns(problem: SDE, scheme, diffusion: CompiledRHS, trace: Trace) -> None:
+    """Refuse columns of a diffusion that do not commute at the beginning."""
+    y, m, t = problem.initial, problem.n_components, problem.t_span[0]
+    code = _derive(diffusion, (MATRIX,), lambda: _differentiate(trace, MATRIX))
+    found = np.zeros((y.size, m, m))  # (dg_j/dy) g_k at [:, k, j]
+    SIGNATURE(code.address)(t, y.ctypes.data, found.ctypes.data, diffusion.p.ctypes.data, y.size)
+    difference = np.abs(found - found.swapaxes(1, 2)).max(axis=0)
+    if difference.max() > COMMUTING * np.abs(found).max():
+        j, k = np.unravel_index(np.argmax(difference), difference.shape)
+        raise ValueError(
+            f"`diffusion` of commutative noise must have (dg_j/dy) g_k = (dg_k/dy) g_j for all columns, and those of "
+            f"its columns {j} and {k} differ by {difference[j, k]:.1g} at t = {t:g}; take noise='general' and "
+            f"a scheme that admits it"
+        )
 
 
 def _find_entries(trace: Trace, outputs: list[int]) -> set[int]:

@@ -18,6 +18,7 @@ from stepnet.engines.torch_engine.integrators.implicit_rk import find_pair_progr
 from stepnet.engines.torch_engine.integrators.implicit_stages import TO_ROUNDING, NewtonSettings
 from stepnet.engines.torch_engine.integrators.step_control import ControlSettings, ErrorHistory
 from stepnet.engines.torch_engine.integrators.step_program import Length, TensorProgram, combine
+from stepnet.engines.torch_engine.rhs.tensor_fields import SumFunction
 from stepnet.schemes.step_program import Term
 from stepnet.schemes.tableau import ExplicitRK, dense_weights
 
@@ -85,7 +86,8 @@ def attempt_step(
     newton: NewtonSettings = TO_ROUNDING,
 ) -> Attempt:
     """Stages, new state and error estimates of one step; `newton` says when implicit stages count as solved."""
-    program = find_pair_program(scheme)
+    fun = slope.fun if isinstance(slope, SlopeFunction) else slope
+    program = find_pair_program(scheme, isinstance(fun, SumFunction))
     if program is not None:
         return _attempt_implicit_step(program, slope, t, h, y, k_first, newton)
     A, b, c = scheme.butcher
@@ -112,7 +114,8 @@ def _attempt_implicit_step(
         fun, times = slope.fun, [slope.place(time) for time in at]
     else:
         fun, times = slope, at
-    y_new, error = take_pair_step(program, (fun,), times, h, y, newton)
+    functions = fun.parts if isinstance(fun, SumFunction) else (fun,)
+    y_new, error = take_pair_step(program, functions, times, h, y, newton)
     return Attempt(t, h, y, [k_first], y_new, [error], slope)
 
 

@@ -22,9 +22,9 @@ class PairStep(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def find_pair_program(scheme: Any) -> TensorProgram | None:
+def find_pair_program(scheme: Any, is_sum: bool = False) -> TensorProgram | None:
     """The program of a step with its error estimate; None for explicit schemes, which need no systems."""
-    program = build_pair_program(scheme)
+    program = build_pair_program(scheme, is_sum)
     return None if program is None else build_tensor_program(program)
 
 

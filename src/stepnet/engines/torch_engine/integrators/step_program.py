@@ -20,6 +20,7 @@ from stepnet.schemes.step_program import (
     LinearSolve,
     Noise,
     Operation,
+    Phi,
     Product,
     Slope,
     Solve,
@@ -127,7 +128,7 @@ class LinearSolveCall(NamedTuple):
     time: int
 
 
-TensorOperation = SlopeCall | SolveCall | LinearSolveCall | NoiseRead | Product | Tamed | tuple[TermGroup, ...]
+TensorOperation = SlopeCall | SolveCall | LinearSolveCall | NoiseRead | Product | Tamed | Phi | tuple[TermGroup, ...]
 
 
 class TensorProgram(NamedTuple):
@@ -159,7 +160,7 @@ def build_tensor_program(program: StepProgram) -> TensorProgram:
                 return group_terms(each.terms)
             case Noise():
                 return NoiseRead(program.noise.index(each))
-            case Product() | Tamed():
+            case Product() | Tamed() | Phi():
                 return each
 
     operations = tuple(map(prepare, program.operations))
@@ -222,6 +223,9 @@ def execute(
             made.append(systems.solve_linear(operation.operation, times[operation.time], made))
         elif isinstance(operation, NoiseRead):
             made.append(noise[operation.number])
+        elif isinstance(operation, Phi):
+            linear: Any = functions[-1]
+            made.append(linear.apply(operation.terms, h, made[operation.row]))
         elif isinstance(operation, Product):
             made.append(multiply_noise(made[operation.diffusion], made[operation.noise], operation))
         elif isinstance(operation, Tamed):

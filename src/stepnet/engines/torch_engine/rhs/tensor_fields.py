@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from stepnet.engines.torch_engine.rhs.linear_parts import LinearPart
 from stepnet.engines.torch_engine.runs.rng_and_autocast import is_autocast
-from stepnet.problem import ProblemForm
+from stepnet.problem import Linear, ProblemForm
+from stepnet.schemes.capabilities import moves_parts
 
 Function = Callable[..., Tensor]
 State = tuple[Tensor, ...]
@@ -124,8 +127,8 @@ class Split:
 
     Parameters
     ----------
-    parts : tuple of Function
-        Functions of time and state.
+    parts : tuple of Function or stepnet.Linear
+        Functions of time and state, and linear parts.
 
     Examples
     --------
@@ -140,15 +143,15 @@ class Split:
     n_states = 1
     form = ProblemForm.SUM
 
-    @property
+    @cached_property
     def functions(self) -> tuple[Function, ...]:
-        return tuple(self.parts)
+        return tuple(LinearPart(part) if isinstance(part, Linear) else part for part in self.parts)
 
     def whole(self, t: Tensor, y: Tensor) -> Tensor:
         if not isinstance(y, Tensor):
             raise TypeError(f"`y` must be a tensor, found {type(y).__name__}")
-        total = self.parts[0](t, y)
-        for part in self.parts[1:]:
+        total = self.functions[0](t, y)
+        for part in self.functions[1:]:
             total = total + part(t, y)
         return total
 
@@ -177,6 +180,9 @@ def validate_function(fun: Function, dtype: torch.dtype | None = None, name: str
     With bfloat16 as `dtype`, or chosen by autocast, and a float32 state, evaluations cost half and sums stay accurate.
     """
 
+    if isinstance(fun, LinearPart):
+        return fun
+
     def slope(t: Tensor, y: Tensor) -> Tensor:
         k: Any = fun(t, y) if dtype is None else fun(t.to(dtype), y.to(dtype))
         if not isinstance(k, Tensor):
@@ -192,3 +198,21 @@ def validate_function(fun: Function, dtype: torch.dtype | None = None, name: str
         return k
 
     return slope
+
+
+class SumFunction(NamedTuple):
+    """The right-hand side of a sum, with its parts for schemes that treat them differently."""
+
+    whole: Function
+    parts: tuple[Function, ...]
+
+    def __call__(self, t: Tensor, y: Tensor) -> Tensor:
+        return self.whole(t, y)
+
+
+def build_pair_function(field: Field, scheme: Any, dtype: torch.dtype | None = None) -> Function:
+    """The validated right-hand side for adaptive steps; a `SumFunction` if the scheme treats the parts differently."""
+    whole = validate_function(field.whole, dtype)
+    if not moves_parts(scheme, field.form):
+        return whole
+    return SumFunction(whole, tuple(validate_function(part, dtype) for part in field.functions))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from stepnet.operators.array_functions import ArrayFunctions
@@ -23,4 +24,12 @@ def _minimum(a: Any, b: Any) -> torch.Tensor:
     return torch.minimum(*_convert(a, b))
 
 
-TENSOR_FUNCTIONS = ArrayFunctions(torch.cat, torch.stack, _maximum, _minimum, torch.where)
+def _multiply_waves(u: torch.Tensor, symbol: np.ndarray, axes: tuple[int, ...]) -> torch.Tensor:
+    factors = torch.tensor(symbol, device=u.device)
+    if u.dtype in (torch.float32, torch.complex64):
+        factors = factors.to(torch.complex64)
+    result = torch.fft.ifftn(factors * torch.fft.fftn(u, dim=axes), dim=axes)
+    return result if u.is_complex() else result.real
+
+
+TENSOR_FUNCTIONS = ArrayFunctions(torch.cat, torch.stack, _maximum, _minimum, torch.where, _multiply_waves)
