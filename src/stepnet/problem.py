@@ -785,6 +785,8 @@ def _validate_matrix(name: str, value: Any, n: int, alternative: str = "") -> An
     matrix = matrix if is_sparse else convert_integers(name, matrix)
     if matrix.dtype.kind not in "biufc":
         raise TypeError(f"`{name}` must be a matrix{alternative}, found {type(value).__name__}")
+    if not matrix.dtype.isnative:
+        matrix = matrix.astype(matrix.dtype.newbyteorder("="))
     if n == 1 and matrix.shape in ((), (1,)):
         matrix = matrix.reshape(1, 1)
     if matrix.shape != (n, n):

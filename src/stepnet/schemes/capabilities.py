@@ -72,12 +72,16 @@ def find_refusal(scheme: Any, form: ProblemForm, single: str = "an `ODE`") -> st
     return None
 
 
-def find_mass_refusal(scheme: Any) -> str | None:
-    """Why a scheme cannot solve differential-algebraic equations of index one, None if it can.
+def find_mass_refusal(scheme: Any, is_singular: bool) -> str | None:
+    """Why a scheme cannot solve M y' = f, None if it can; a singular M gives algebraic equations of index one.
 
     It is the last stage that satisfies the algebraic equations, and their values follow from each stage if the matrix
     of the stages, without an explicit first one, is regular.
     """
+    if isinstance(scheme, Switching):
+        return f"{scheme.name} switches by what it sees of df/dy alone; use a scheme such as rodas5p, radau5 or bdf"
+    if not is_singular or isinstance(scheme, VariableBDF):
+        return None
     table = linear_tableau(scheme) if isinstance(scheme, (ImplicitRK, Rosenbrock)) else None
     if table is None:
         return f"{scheme.name} does not solve algebraic equations; take a scheme such as rodas5p, radau5 or trbdf2"

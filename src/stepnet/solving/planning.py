@@ -60,9 +60,9 @@ def require_match(problem: Problem, scheme: Any) -> None:
     if refusal is None and isinstance(problem, SDE):
         refusal = find_noise_refusal(scheme, problem.noise, problem.calculus)
     mass = getattr(problem, "mass_matrix", None)
-    if refusal is None and mass is not None and mass.is_singular:
-        refusal = find_mass_refusal(scheme)
-        refusal = refusal and f"`mass` is singular: {refusal}"
+    if refusal is None and mass is not None:
+        refusal = find_mass_refusal(scheme, mass.is_singular)
+        refusal = refusal and f"`mass` is {'singular' if mass.is_singular else 'given'}: {refusal}"
     if refusal is not None:
         raise TypeError(refusal)
     solves_systems = is_implicit(scheme) or needs_linear_part(scheme)

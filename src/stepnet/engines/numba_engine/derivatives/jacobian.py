@@ -40,7 +40,7 @@ from stepnet.engines.numba_engine.rhs.ladder import MOST_NODES_OF_DERIVATIVES, s
 from stepnet.engines.numba_engine.tracing.graph import EVALUATE, TooManyNodes
 from stepnet.engines.numba_engine.tracing.symbols import CannotTrace
 from stepnet.engines.numba_engine.tracing.trace import Trace, trace
-from stepnet.records import convert_integers, validate_number
+from stepnet.records import as_array, convert_integers, format_value, validate_number
 from stepnet.validation import whole
 
 UNEXPLAINED = 1e-9  # part of a product that entries may leave unexplained: far above rounding, harmless if lost
@@ -344,7 +344,8 @@ def _wrap_user_jacobian(
     shape = (form.n_out, form.n_in)
 
     def matrix(t, y):
-        return _validate_matrix(jac(t, as_state(form, y), *form.args) if callable(jac) else jac, shape)
+        found = jac(t, as_state(form, y), *form.args) if callable(jac) else jac
+        return _validate_matrix(found, shape, is_real=form.dtype.kind == "f")
 
     def entries(t, y):
         found = matrix(t, y)
@@ -374,10 +375,14 @@ def _validate_function(name: str, value):
     return value
 
 
-def _validate_matrix(value, shape: tuple[int, int]):
-    matrix = value if issparse(value) else np.asarray(value)
+def _validate_matrix(value, shape: tuple[int, int], is_real: bool):
+    matrix = value if issparse(value) else as_array("jac", value)
     if matrix.dtype.kind not in "biufc":
-        raise TypeError(f"`jac` must be a matrix or return one, found {type(value).__name__}")
+        raise TypeError(f"`jac` must be a matrix of numbers or return one, found {format_value(value)}")
+    if is_real and matrix.dtype.kind == "c":
+        raise TypeError("`jac` must be real as the state is, found a complex matrix; for complex states give `y0 + 0j`")
+    if not matrix.dtype.isnative:
+        matrix = matrix.astype(matrix.dtype.newbyteorder("="))
     if matrix.shape != shape and matrix.shape in ((), (1,)):
         matrix = matrix.reshape(1, 1)
     if matrix.shape != shape:

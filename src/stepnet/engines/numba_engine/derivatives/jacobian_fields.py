@@ -31,6 +31,7 @@ LONGEST = 6000  # nodes of straight-line code for all entries; beyond, products 
 STATE_STEP, TIME_STEP = 2.0**-26, 2.0**-17  # eps^(1/2) for forward differences, eps^(1/3) for central ones
 LEAST_TIME_STEP = 2.0**-48  # relative to t: a few times its resolution
 SMALL, LEAST = 1e-3, 1e-12  # an entry near zero is moved by a fraction of the largest one
+CENTRAL_STEP, FAR, NOISE = 2.0**-17, 0.1, 1e-12  # comparison of a given Jacobian: rounding is far below `FAR`
 
 NO_TIMES = (0.0, -1.0)  # an empty interval
 
@@ -40,7 +41,8 @@ _kept: WeakKeyDictionary = WeakKeyDictionary()
 class JacobianField(NamedTuple):
     """The C function of a Jacobian, its parameter block, and the places of its entries; `rung` is its source.
 
-    `bandwidth` is the number of diagonals below and above the main one.
+    `bandwidth` is the number of diagonals below and above the main one, `n_slopes` that of evaluations of the
+    right-hand side for differences, and `is_given` says that entries or their places are the user's.
     """
 
     address: int
@@ -49,6 +51,8 @@ class JacobianField(NamedTuple):
     columns: np.ndarray
     bandwidth: tuple[int, int]
     rung: str
+    n_slopes: int = 0
+    is_given: bool = False
     callbacks: tuple[Callback, ...] = ()
     keep_alive: object = None
 
@@ -81,7 +85,7 @@ def build_jacobian_field(problem: Problem, field: CompiledRHS, needs_time: bool 
             return _use_trace(code, traced, field)
         except TooManyNodes:
             pass
-    if isinstance(problem, ODE):
+    if isinstance(problem, ODE) and field.rung != "python":
         jacobian = _find_products(problem, code)
         if jacobian is not None:
             return _use_products(jacobian, field, n, times)
@@ -161,7 +165,12 @@ def _wrap_user_jacobian(problem: ODE, field: CompiledRHS, times) -> JacobianFiel
 
     callback = Callback(evaluate, (n,), (len(rows) + n,), np.dtype(float))
     places = rows, columns, _find_bandwidth(rows, columns)
-    return JacobianField(callback.address, field.p, *places, "user", (callback,), callback)
+    n_slopes = _count_slopes_in_time(times)
+    return JacobianField(callback.address, field.p, *places, "user", n_slopes, True, (callback,), callback)
+
+
+def _count_slopes_in_time(times) -> int:
+    return 2 if times[1] > times[0] else 0
 
 
 def build_point_field(problem: Problem, field: CompiledRHS, point, needs_time: bool) -> JacobianField:
@@ -174,7 +183,10 @@ def build_point_field(problem: Problem, field: CompiledRHS, point, needs_time: b
 
     callback = Callback(evaluate, (n,), (n,), np.dtype(float))
     nowhere = np.zeros(0, np.int64)
-    return JacobianField(callback.address, field.p, nowhere, nowhere, (0, 0), "products", (callback,), callback)
+    places = nowhere, nowhere, (0, 0)
+    return JacobianField(
+        callback.address, field.p, *places, "products", _count_slopes_in_time(times), False, (callback,), callback
+    )
 
 
 def _differentiate_time(field: CompiledRHS, t: float, y: np.ndarray, times) -> np.ndarray:
@@ -218,13 +230,17 @@ def _use_products(jacobian: _Products, field: CompiledRHS, n: int, times) -> Jac
     block = _pack_products(push.address, push.width, field, colours, rows, columns, times)
     address = _find_entries_by_products.address(np.dtype(float))
     places = rows, columns, _find_bandwidth(rows, columns)
-    return JacobianField(address, block, *places, push.rung, keep_alive=(push, field, block))
+    n_slopes = _count_slopes_in_time(times) if push.width > 1 else 0
+    return JacobianField(address, block, *places, push.rung, n_slopes, keep_alive=(push, field, block))
 
 
 def _use_differences(field: CompiledRHS, n: int, given, times) -> JacobianField:
     """Forward differences, one evaluation for each colour of columns; all columns without a sparsity pattern."""
     if given is None:
-        rows, columns = (each.ravel().astype(np.int64) for each in np.indices((n, n)))
+        try:
+            rows, columns = (each.ravel().astype(np.int64) for each in np.indices((n, n)))
+        except (MemoryError, ValueError):  # the latter if the size in bytes overflows an integer
+            raise MemoryError(describe_size(n, n, 1)) from None
         colours = np.arange(n)
     else:
         from scipy.sparse import coo_array, csr_array
@@ -237,7 +253,57 @@ def _use_differences(field: CompiledRHS, n: int, given, times) -> JacobianField:
     block = _pack_products(field.address, 0, field, colours, rows, columns, times)
     address = _find_entries_by_differences.address(np.dtype(float))
     places = rows, columns, _find_bandwidth(rows, columns)
-    return JacobianField(address, block, *places, "differences", keep_alive=(field, block))
+    n_slopes = 1 + int(np.max(colours, initial=-1)) + 1 + _count_slopes_in_time(times)
+    return JacobianField(address, block, *places, "differences", n_slopes, given is not None, keep_alive=(field, block))
+
+
+def compare_with_differences(jacobian: JacobianField, field: CompiledRHS, problem: Problem) -> int:
+    """Refuse a Jacobian of the user that is far from differences along a random vector, at the initial state.
+
+    Rosenbrock schemes lose their order with a wrong Jacobian, and nothing in a step with a fixed size shows it.
+    Returns the number of evaluations of the right-hand side.
+    """
+    if not jacobian.is_given or problem.initial.size == 0 or problem.initial.dtype != np.float64:
+        return 0
+    t, y = problem.t_span[0], problem.initial
+    values = np.zeros(len(jacobian.rows) + y.size)
+    code = SIGNATURE(jacobian.address)(t, y.ctypes.data, values.ctypes.data, jacobian.p.ctypes.data, y.size)
+    for callback in jacobian.callbacks:
+        if callback.exception is not None:
+            raise callback.exception
+    if code != 0:
+        return 0  # the right-hand side raised, which the run reports
+    largest = np.max(np.abs(y))
+    step = CENTRAL_STEP * np.maximum(np.abs(y), max(SMALL * largest, LEAST))
+    step *= np.random.default_rng(0).uniform(-1.0, 1.0, y.size)
+    n_slopes = jacobian.n_slopes + 2 + bool(field.callbacks)  # these called the function once when they were built
+    try:
+        above, below = field(t, y + step), field(t, y - step)
+    except RuntimeError:  # outside the domain of the right-hand side
+        for callback in field.callbacks:
+            callback.exception = None
+        return n_slopes
+    product = np.bincount(jacobian.rows, values[: len(jacobian.rows)] * step[jacobian.columns], y.size)
+    difference = 0.5 * (above - below)
+    distance, size = np.max(np.abs(product - difference)), np.max(np.abs([product, difference]))
+    if distance > FAR * size and distance > NOISE * np.max(np.abs(above)):
+        name = "jac" if jacobian.rung == "user" else "jac_sparsity"
+        raise ValueError(
+            f"`{name}` differs from differences of the right-hand side at t = {t:g} by {distance / size:.0%} of a "
+            f"product with a vector; correct it, as Rosenbrock schemes need the exact Jacobian, or take a scheme that "
+            f"does not, such as kvaerno5 or radau5"
+        )
+    return n_slopes
+
+
+def describe_size(n: int, width: int, count: int) -> str:
+    """The message where the matrices of a system are larger than memory."""
+    size = 8 * n * width * count / 2**30
+    return (
+        f"`problem` has {n} unknowns, and the matrices of an implicit step take {size:.3g} GiB: df/dy is dense, or "
+        f"becomes so as its bandwidth is {width}; take a stabilised scheme such as rkl2 or an explicit one, or split "
+        f"the stiff part off"
+    )
 
 
 def _pack_products(address: int, width: int, field: CompiledRHS, colours, rows, columns, times) -> np.ndarray:

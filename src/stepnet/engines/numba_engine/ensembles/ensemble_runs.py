@@ -117,7 +117,8 @@ def run_ensemble(
         runner = ChunkRunner(partial(_run_one_by_one, run_alone), "one by one", str(why))
     is_whole = run_chunks(runner, _split_into_chunks(members.number, workers), workers, show)
     runner.finish()
-    status = tuple(Status.INTERRUPTED if code == PAUSED else STATUS[code] for code in ends.code.tolist())
+    kinds = {code: Status.INTERRUPTED if code == PAUSED else STATUS[code] for code in np.unique(ends.code).tolist()}
+    status = tuple(map(kinds.__getitem__, ends.code.tolist()))
     found = tuple(e.t for e in events), tuple(e.y for e in events)
     return EnsembleOutcome(ends.y, ends.t, status, *ends[2:6], runner.rung, runner.reason, *found, not is_whole)
 

@@ -54,7 +54,7 @@ from stepnet.engines.numba_engine.integrators.implicit_stages import (
     solve_row,
     solve_stages,
 )
-from stepnet.engines.numba_engine.integrators.implicit_systems import ImplicitSystem, build_system
+from stepnet.engines.numba_engine.integrators.implicit_systems import ImplicitSystem, Shifts, build_system
 from stepnet.engines.numba_engine.integrators.linear_stages import take_linear_stages
 from stepnet.engines.numba_engine.integrators.step_output import (
     OutputBuffers,
@@ -76,7 +76,7 @@ from stepnet.engines.numba_engine.integrators.stepping import (
     STEP_TOO_SMALL,
 )
 from stepnet.engines.numba_engine.rhs.ladder import CompiledRHS
-from stepnet.engines.numba_engine.runs.job import Job, allocate_work, create_run_state, find_grid, find_wanted_times
+from stepnet.engines.numba_engine.runs.job import Job, find_grid, find_wanted_times
 from stepnet.problem import Problem
 from stepnet.schemes.controllers import controller
 from stepnet.schemes.implicit import ImplicitRK
@@ -309,10 +309,9 @@ def prepare_with_tables(
     """
     s = len(scheme.b)
     first_row = SLOPES + 3 * s + 2 + (count_additive_rows(s) if parts else 0)
-    system = build_system(problem, plan, tables, first_row, parts)
+    system = build_system(problem, plan, list_shifts(tables), first_row, parts)
     initial, field, (watched, moved) = system.initial, system.slopes, system.others
-    newton, choice = system.newton, system.solver
-    work, run = allocate_work(initial, 1, first_row + system.n_rows + 1), create_run_state(problem, plan)
+    newton, choice, work, run = system.newton, system.solver, system.work, system.run
     slopes = evaluate_stage_slopes(system.own, explicit)
     fields = (system.own, *watched, *moved)
     if not isinstance(plan.stepping, AdaptiveSteps):
@@ -324,7 +323,7 @@ def prepare_with_tables(
         def advance(out):
             times = find_grid(plan), find_wanted_times(plan)
             code = run_fixed(field.address, field.p, tables, newton, how, work, run, *times, out.t, out.y)
-            return _check_outside(code, system)
+            return system.check_outside(code)
 
         return Job(advance, run, work, 1, fields, initial.dtype, slopes, linear_solver=choice)
     watch = build_event_state(plan, field, (*watched, *moved), problem, run["reals"].item(), work.dtype)
@@ -340,7 +339,7 @@ def prepare_with_tables(
         needs = build_output_request(plan, out.watch, moved, False)
         output = OutputBuffers(out.t, out.y, out.piece_t, out.pieces)
         numbers = (tables, cubic, newton, how, stepping.stops)
-        return _check_outside(run_adaptive(field.address, field.p, *numbers, needs, work, run, output), system)
+        return system.check_outside(run_adaptive(field.address, field.p, *numbers, needs, work, run, output))
 
     return Job(
         go, run, work, 1, fields, initial.dtype, slopes, watch, rows_per_piece=4, choose_step=choose_step,
@@ -348,11 +347,9 @@ def prepare_with_tables(
     )  # fmt: skip
 
 
-def _check_outside(code: int, system: ImplicitSystem) -> int:
-    """FIELD_RAISED if a run ended because a function that solves linear systems raised, or was stopped."""
-    outer = system.outer
-    has_raised = outer is not None and (outer.exception is not None or outer.has_stopped)
-    return FIELD_RAISED if has_raised and code in (NOT_SOLVED, NOT_FINITE, STEP_TOO_SMALL, PAUSED) else code
+def list_shifts(tables: StageTables) -> Shifts:
+    """The matrices of the stages."""
+    return Shifts(tables.shifts, tables.n_real, len(tables.time_weights) > 0)
 
 
 def _choose_step(choose: Callable, system: ImplicitSystem, arguments: tuple) -> None:

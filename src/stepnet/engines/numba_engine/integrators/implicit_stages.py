@@ -19,7 +19,7 @@ from numba import uintp
 
 from stepnet.engines.numba_engine.codegen.kernels import check_once, compiled, inlined
 from stepnet.engines.numba_engine.codegen.primitives import call_entries, call_field, combine, copy_row
-from stepnet.engines.numba_engine.derivatives.jacobian_fields import JacobianField
+from stepnet.engines.numba_engine.derivatives.jacobian_fields import JacobianField, describe_size
 from stepnet.engines.numba_engine.integrators import step_control, stepping
 from stepnet.engines.numba_engine.integrators.dense_output import ZERO, K, Y
 from stepnet.engines.numba_engine.integrators.linear_systems import DENSE, factorise, solve_factorised
@@ -73,6 +73,7 @@ class NewtonArrays(NamedTuple):
     """df/dy as a C function with the places of its entries, and workspace: factors for every shift, vectors.
 
     `first_row` is the first of the rows of `work` that hold df/dy: its rows if `lower` < 0, else its diagonals.
+    `n_slopes` counts the evaluations of the right-hand side for differences.
     `field` and `field_p` are f of M y' = f, and `is_slope` says whether the run takes the same function for y'.  The
     entries of M are `mass_values` at (`mass_rows`, `mass_columns`), none for M = I.  With `outer` != 0 the C function
     there factorises and solves outside the kernel (`outer_systems`).
@@ -86,6 +87,7 @@ class NewtonArrays(NamedTuple):
     lower: int
     upper: int
     first_row: int
+    n_slopes: int
     values: np.ndarray
     factors: np.ndarray
     complex_factors: np.ndarray
@@ -213,11 +215,14 @@ def allocate_newton(
     size = n if n_rows else 0
     width = size if lower < 0 else 2 * lower + upper + 1
     values, vector, pivots = np.zeros(len(jacobian.rows) + n), np.zeros(n), np.zeros((n_shifts, size), np.int64)
-    factors, complex_factors = np.zeros((n_real, size, width)), np.zeros((n_shifts - n_real, size, width), complex)
+    try:
+        factors, complex_factors = np.zeros((n_real, size, width)), np.zeros((n_shifts - n_real, size, width), complex)
+    except (MemoryError, ValueError):  # the latter if the size in bytes overflows an integer
+        raise MemoryError(describe_size(n, width, n_real + 2 * (n_shifts - n_real))) from None
     own = (0, np.zeros(0)) if field is None else (field.address, field.p)
     return NewtonArrays(
-        jacobian.address, jacobian.p, jacobian.rows, jacobian.columns, lower, upper, first_row, values, factors,
-        complex_factors, pivots, vector, np.zeros(n, complex), *own, 1, *mass, 0, *parts,
+        jacobian.address, jacobian.p, jacobian.rows, jacobian.columns, lower, upper, first_row, jacobian.n_slopes,
+        values, factors, complex_factors, pivots, vector, np.zeros(n, complex), *own, 1, *mass, 0, *parts,
     )  # fmt: skip
 
 
@@ -237,6 +242,7 @@ def evaluate_jacobian(newton, work, row, t, run):
             else:
                 work[first + newton.upper + rows[e] - columns[e], columns[e]] = newton.values[e]
     run.jacobians += 1
+    run.evaluations += newton.n_slopes
     run.jacobian_age = 1
     run.h_factorised = 0.0
     return True

@@ -13,6 +13,8 @@ from stepnet.engines.numba_engine.derivatives.jacobian_fields import (
     JacobianField,
     build_jacobian_field,
     build_point_field,
+    compare_with_differences,
+    describe_size,
 )
 from stepnet.engines.numba_engine.integrators.implicit_stages import (
     NO_PARTS,
@@ -20,7 +22,6 @@ from stepnet.engines.numba_engine.integrators.implicit_stages import (
     UNIT_MASS,
     MassEntries,
     NewtonArrays,
-    StageTables,
     Storage,
     allocate_newton,
     find_storage,
@@ -33,6 +34,13 @@ from stepnet.engines.numba_engine.integrators.outer_systems import (
     SparseMatrices,
     factorise_dense,
 )
+from stepnet.engines.numba_engine.integrators.stepping import (
+    FIELD_RAISED,
+    NOT_FINITE,
+    NOT_SOLVED,
+    PAUSED,
+    STEP_TOO_SMALL,
+)
 from stepnet.engines.numba_engine.rhs.ladder import CompiledRHS
 from stepnet.engines.numba_engine.rhs.mass_slopes import drop_mass
 from stepnet.engines.numba_engine.rhs.problem_parts import (
@@ -41,6 +49,7 @@ from stepnet.engines.numba_engine.rhs.problem_parts import (
     build_products,
     pose_part,
 )
+from stepnet.engines.numba_engine.runs.job import allocate_work, create_run_state
 from stepnet.linear_solvers import Gmres
 from stepnet.problem import Problem
 
@@ -49,8 +58,19 @@ SPARSE_FROM, FULL_ROWS = 2e7, 40  # operations of banded or dense factors worth 
 LAPACK_SPEED = 8.0  # operations of LAPACK in the time of one in the kernel
 
 
+class Shifts(NamedTuple):
+    """The numbers lambda of the matrices M - h lambda df/dy of a step, the first `n_real` of them real.
+
+    Steps that are linear systems (`is_linear`) need df/dt, and the exact df/dy.
+    """
+
+    values: np.ndarray
+    n_real: int
+    is_linear: bool
+
+
 class ImplicitSystem(NamedTuple):
-    """What a run of an implicit scheme solves.
+    """What a run of an implicit scheme solves, with its workspace.
 
     The kernel takes `slopes`, which give y', or f of M y' = f where y' is not needed; `first_slopes` choose the first
     step.  `own` is f, with the callbacks of all that the run calls; `others` are events and the projection.
@@ -64,21 +84,28 @@ class ImplicitSystem(NamedTuple):
     newton: NewtonArrays
     solver: str
     outer: OuterSystems | None
-    n_rows: int
+    work: np.ndarray
+    run: np.ndarray
+
+    def check_outside(self, code: int) -> int:
+        """FIELD_RAISED if a run ended because a function that solves linear systems raised, or was stopped."""
+        has_raised = self.outer is not None and (self.outer.exception is not None or self.outer.has_stopped)
+        return FIELD_RAISED if has_raised and code in (NOT_SOLVED, NOT_FINITE, STEP_TOO_SMALL, PAUSED) else code
 
 
 def build_system(
-    problem: Problem, plan: Plan, tables: StageTables, first_row: int, parts: tuple[CompiledRHS, ...] = ()
+    problem: Problem, plan: Plan, shifts: Shifts, first_row: int, parts: tuple[CompiledRHS, ...] = ()
 ) -> ImplicitSystem:
-    """The equations of a problem for stages with these coefficients; df/dy is stored from row `first_row` of work.
+    """The equations of a problem for the matrices of a scheme; df/dy is stored from row `first_row` of the workspace.
 
     `parts` are the explicit and the implicit part of a sum that are treated as such: df/dy is that of the second one.
     """
     plain, mass = drop_mass(problem), _list_mass_entries(problem)  # type: ignore[arg-type]
     field, watched, moved = build_fields(plain, plan)
-    n, is_linear = problem.initial.size, len(tables.time_weights) > 0
+    n, is_linear = problem.initial.size, shifts.is_linear
     wanted = getattr(problem, "linear_solver", None)
-    point = LinearisationPoint() if isinstance(wanted, Gmres) else None
+    is_free = isinstance(wanted, Gmres)
+    point = LinearisationPoint() if is_free else None
     if point is not None:
         jacobian = build_point_field(plain, field, point, is_linear)
     elif parts:
@@ -87,12 +114,17 @@ def build_system(
         jacobian = build_jacobian_field(plain, field, needs_time=is_linear)
     name, storage, is_outside = _choose_solver(wanted, jacobian, mass, n)
     addresses = (np.array([part.address for part in parts]), parts[1].p) if parts else NO_PARTS
-    shifts = len(tables.shifts), tables.n_real
-    newton = allocate_newton(jacobian, n, *shifts, storage, first_row, addresses, field, mass)
+    n_checks = compare_with_differences(jacobian, field, plain) if is_linear and not is_free else 0
+    newton = allocate_newton(jacobian, n, len(shifts.values), shifts.n_real, storage, first_row, addresses, field, mass)
+    try:
+        work, run = allocate_work(problem.initial, 1, first_row + storage.rows + 1), create_run_state(problem, plan)
+    except (MemoryError, ValueError):
+        raise MemoryError(describe_size(n, storage.rows, 1)) from None
+    run["evaluations"] += n_checks
     outer = None
     if is_outside:
         vectors = newton.vector, newton.complex_vector
-        outer = OuterSystems(_build_factoriser(name, problem, newton, mass, point), tables.shifts, vectors)
+        outer = OuterSystems(_build_factoriser(name, problem, newton, mass, point), shifts.values, vectors)
         newton = newton._replace(outer=outer.address)
     slopes = first = field
     if mass is not UNIT_MASS:
@@ -104,7 +136,7 @@ def build_system(
     n_calls = 1 if parts else field.n_calls  # parts are counted one by one
     own = replace(field, callbacks=(*callbacks, *((outer,) if outer is not None else ())), n_calls=n_calls)
     return ImplicitSystem(
-        problem.initial, own, slopes, first, (watched, moved), newton, name, outer, storage.rows
+        problem.initial, own, slopes, first, (watched, moved), newton, name, outer, work, run
     )  # fmt: skip
 
 
