@@ -118,7 +118,7 @@ def attempt_implicit_step(field, p, tables, newton, how, work, h, run):
     status = implicit_rk.take_step(field, p, tables, newton, how, limits, work, Y_NEW, run.t, h, run)
     if status != DONE:
         return status, 0.0
-    return DONE, implicit_rk.measure_error(field, p, tables, newton, how, work, h, run)
+    return DONE, implicit_rk.measure_error(tables, newton, how, work, h, run)
 
 
 @compiled
