@@ -735,6 +735,11 @@ add("stepnet.operators.map_chunks", lambda: {
 add("stepnet.fields.find_kernel_derivatives", lambda: {"kernels": np.ones((3, 3)), "spacing": 0.5})
 add("stepnet.fields.build_kernel", lambda: {"coefficients": np.ones((3, 3)), "spacing": 0.5})
 add("stepnet.Linear", lambda: {"operator": [[-1.0, 0.5], [0.0, -2.0]]})
+add_methods("stepnet.Linear", lambda: sn.Linear([[-1.0, 0.5], [0.0, -2.0]]), require_size=lambda: {"size": 4})
+add_methods(
+    "stepnet.schemes.SemiImplicitBDF", lambda: sn.schemes.get("sbdf2"), explicit_defect=lambda: {"order": 2},
+    implicit_defect=lambda: {"order": 2},
+)  # fmt: skip
 add("stepnet.Flow", lambda: {"fun": flow})
 add("stepnet.track", lambda: {
     "problem": ode(), "scheme": "rk4", "trackers": [sn.trackers.SteadyState(1e-9)], "steps": 4, "every": 2
