@@ -22,7 +22,7 @@ SCHEMES = {
     "Vern7": "Julia's 'Vern7' is 'verner76' here",
     "velocity_verlet": "it is called 'verlet' here",
     "ode15s": "MATLAB's 'ode15s' is 'ndf' here",
-    "ode23s": "for stiff problems take 'rodas5p', for tight tolerances 'radau5'",
+    "ode23s": "for stiff problems use 'rodas5p', for tight tolerances 'radau5'",
     "Crank_Nicolson": "it is called 'trapezoid' here",
 }
 

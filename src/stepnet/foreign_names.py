@@ -111,6 +111,7 @@ ARGUMENTS: dict[str, tuple[tuple[str, str], ...]] = {
     "step_size": (("steps", STEP_SIZE),),
     "dt0": (("first_step", "`first_step`"),),
     "h0": (("first_step", "`first_step`"),),
+    "reduce": (("increments", "`reduce` to `sweep`, which reduces members and paths without storing them"),),
     "dtmax": (("max_step", "`max_step`"),),
     "hmax": (("max_step", "`max_step`"),),
     "n_steps": (("steps", "`steps`"),),
@@ -187,7 +188,7 @@ def find_hint_for_name(name: str, known: Collection[str]) -> str | None:
     """The package that a foreign name comes from and its equivalent among the known names, if there is one."""
     key = name.lower()
     if key in STIFF and "rodas5p" in known:
-        return "for stiff problems take 'rodas5p', for tight tolerances 'radau5', for long mildly stiff systems 'rkc2'"
+        return "for stiff problems use 'rodas5p', for tight tolerances 'radau5', for long mildly stiff systems 'rkc2'"
     whose, ours = NAMES.get(key, ("", ""))
     if ours not in known:
         return None

@@ -1324,6 +1324,8 @@ for scheme in (
     )
 for name in ("gauss", "lobatto_iiia", "lobatto_iiib", "lobatto_iiic", "radau_iia", "rkc1", "rkc2", "rkl1", "rkl2"):
     add(f"stepnet.schemes.{name}", lambda: {"stages": 3})
+add("stepnet.schemes.theta_maruyama", lambda: {"theta": 0.5})
+add("stepnet.schemes.theta_milstein", lambda: {"theta": 0.5, "calculus": "stratonovich"})
 for name in sn.schemes.conditions.__all__:
     add(f"stepnet.schemes.conditions.{name}", lambda: {"scheme": rk4()})
 add("stepnet.schemes.conditions.amplification", lambda: {"scheme": rk4(), "z": -1.0})

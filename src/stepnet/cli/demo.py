@@ -20,7 +20,7 @@ SECTIONS = {
 """Modules of this package with a function `run(folder, echo)`, and their titles."""
 
 
-@click.command()
+@click.command(short_help="Solve problems of every kind; tables and figures.")
 @click.option(
     "--out", "folder", type=click.Path(path_type=Path), default=Path("demo"), show_default=True,
     help="Folder for the figures and the page index.html.",

@@ -239,8 +239,8 @@ def _refuse_times_of_paths(times: bool, event: Any) -> None:
         )
     if event is not None:
         raise TypeError(
-            "`event` is not available for an `SDE` or `Langevin`: the exit time of a path is no smooth function of its "
-            "arguments; take `likelihood_ratio_gradient` for the expectation, or a loss of the states at `save_at`"
+            "`event` is not available for an `SDE` or `Langevin`: the exit time of a path is not a smooth function of "
+            "its arguments; use `likelihood_ratio_gradient` for the expectation, or a loss of the states at `save_at`"
         )
 
 

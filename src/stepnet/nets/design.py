@@ -104,7 +104,7 @@ class Block:
         if scheme is not None and needs_second_derivatives(scheme):
             raise ValueError(
                 f"`scheme` of a net must not be a Rosenbrock scheme, as gradients need second derivatives of layers; "
-                f"take an implicit Runge-Kutta scheme such as 'implicit_euler', found {scheme.name!r}"
+                f"use an implicit Runge-Kutta scheme such as 'implicit_euler', found {scheme.name!r}"
             )
         if self.field.diffusion is not None and (scheme is None or has_history(scheme)):
             raise ValueError(f"`scheme` for a field with noise must be a one-step scheme, found {self.scheme_name!r}")

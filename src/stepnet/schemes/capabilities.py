@@ -37,13 +37,13 @@ def find_refusal(scheme: Any, form: ProblemForm, single: str = "an `ODE`") -> st
         is_own = form is ProblemForm.LANGEVIN
         return None if is_own else f"{scheme.name} integrates Langevin dynamics; use `Langevin`"
     if form is ProblemForm.LANGEVIN:
-        return f"{scheme.name} does not integrate Langevin dynamics; for `Langevin` take a scheme such as baoab"
+        return f"{scheme.name} does not integrate Langevin dynamics; for `Langevin` use a scheme such as baoab"
     if is_stochastic(scheme):
         if form is not ProblemForm.STOCHASTIC:
             return f"{scheme.name} integrates stochastic equations; use `SDE`"
         return None
     if form is ProblemForm.STOCHASTIC:
-        return f"{scheme.name} has no noise; for an `SDE` take a stochastic scheme such as euler_maruyama"
+        return f"{scheme.name} has no noise; for an `SDE` use a stochastic scheme such as euler_maruyama"
     if isinstance(scheme, Splitting):
         if form is ProblemForm.FIRST:
             return (

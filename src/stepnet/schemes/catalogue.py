@@ -96,7 +96,7 @@ def _adaptive_constants() -> dict[str, Any]:
 
 
 @cache
-def _all_constants() -> dict[str, Any]:
+def _list_all_constants() -> dict[str, Any]:
     return _constants() | _stochastic_constants() | _langevin_constants() | _adaptive_constants()
 
 
@@ -106,7 +106,7 @@ def is_scheme(value: Any) -> bool:
 
 
 def get(name: Any, stages: int | None = None) -> Any:
-    """The scheme of this name; `stages` goes with families: rkc1, rkc2, rkl1, rkl2 (10 by default), and gauss,
+    """The scheme of this name; `stages` is for families: rkc1, rkc2, rkl1, rkl2 (10 by default), and gauss,
     radau_iia, lobatto_iiia, lobatto_iiib, lobatto_iiic (3 by default).
 
     "rkl2(20)" means the same as `get("rkl2", stages=20)`; a scheme is returned unchanged.
@@ -137,12 +137,12 @@ def get(name: Any, stages: int | None = None) -> Any:
         if key in FAMILIES:
             default = DEFAULT_STAGES if key.startswith("rk") else DEFAULT_COLLOCATION_STAGES
             return FAMILIES[key](default if stages is None else stages)
-        known = _all_constants()
+        known = _list_all_constants()
         if key not in known:
             raise UnknownName("scheme", name, [*names(), *names(True, True, True)])
         found = known[key]
     if stages is not None:
-        raise ValueError(f"`stages` goes with {', '.join(FAMILIES)}; {key!r} has a fixed number")
+        raise ValueError(f"`stages` is for {', '.join(FAMILIES)}; {key!r} has a fixed number")
     return found
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from stepnet.c_functions import check_function, is_function
 from stepnet.events import Event
@@ -53,7 +55,7 @@ class IvpResult(dict[str, Any]):
     class of the user computed it).
     """
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         try:
             return self[name]
         except KeyError as missing:
@@ -62,7 +64,7 @@ class IvpResult(dict[str, Any]):
     __setattr__ = dict.__setitem__
     __delattr__ = dict.__delitem__
 
-    def __dir__(self):
+    def __dir__(self) -> list[str]:
         return list(self)
 
     def __repr__(self) -> str:
@@ -81,14 +83,23 @@ class DenseSolution:
     def __repr__(self) -> str:
         return f"DenseSolution of {len(self.ts) - 1} steps, t = {self.ts[0]:g} to {self.ts[-1]:g}"
 
-    def __call__(self, t):
+    def __call__(self, t: ArrayLike) -> np.ndarray:
         states = self._pieces(array()("t", t).astype(float))
         return np.moveaxis(states.view(complex) if self._is_complex else states, -1, 0)
 
 
 def solve_ivp(
-    fun, t_span, y0, method="RK45", t_eval=None, dense_output=False, events=None, vectorized=False, args=None, **options
-):
+    fun: Callable[..., Any],
+    t_span: Sequence[float],
+    y0: ArrayLike,
+    method: Any = "RK45",
+    t_eval: ArrayLike | None = None,
+    dense_output: bool = False,
+    events: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
+    vectorized: bool = False,
+    args: tuple[Any, ...] | None = None,
+    **options: Any,
+) -> IvpResult:
     """Solve an initial value problem with the arguments and the result of SciPy's `solve_ivp`.
 
     Parameters
@@ -154,7 +165,7 @@ def solve_ivp(
             **{name: np.repeat(choices[name], 2) for name in ("rtol", "atol") if np.ndim(choices[name])},
         }
 
-    def run(function):
+    def run(function: Callable[..., Any]) -> IvpResult:
         start = y0.view(float) if is_split else y0
         problem = ODE(write_as_real(function) if is_split else function, start, (t0, tf), args, **derivatives)
         solution = solve(problem, scheme, save_at=times, check=False, **choices)
@@ -170,7 +181,7 @@ def solve_ivp(
     return run(_make_copying(fun))
 
 
-def _make_returning(fun):
+def _make_returning(fun: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function that returns its slopes but has a third parameter that `ODE` would fill in place."""
     function = getattr(fun, "py_func", fun)
     try:
@@ -183,7 +194,7 @@ def _make_returning(fun):
     return fun
 
 
-def _make_copying(fun):
+def _make_copying(fun: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function that writes into its state, so that it gets a copy; rare, so used only after a failure."""
     return lambda t, y, *args: fun(t, y.copy(), *args)
 
@@ -200,7 +211,9 @@ def _raise_failure(solution: Solution) -> None:
         raise solution.failure.exception
 
 
-def _build_result(solution: Solution, t_eval, events: tuple[Event, ...] | None, is_split: bool = False) -> IvpResult:
+def _build_result(
+    solution: Solution, t_eval: ArrayLike | None, events: tuple[Event, ...] | None, is_split: bool = False
+) -> IvpResult:
     """SciPy's fields; with `is_split` the solution holds real and imaginary parts."""
     status = 0 if solution.status is Status.COMPLETED else 1 if solution.status is Status.EVENT else -1
     kind = complex if is_split else solution.y.dtype
@@ -229,12 +242,12 @@ def _build_result(solution: Solution, t_eval, events: tuple[Event, ...] | None, 
     )
 
 
-def _solve_empty_interval(t, y, t_eval):
+def _solve_empty_interval(t: np.ndarray, y: np.ndarray, t_eval: ArrayLike | None) -> Any:
     """For an interval of zero length SciPy reports both ends, and none of the times in `t_eval`."""
     return (t[:0], y[:, :0]) if t_eval is not None else (np.repeat(t[:1], 2), np.repeat(y[:, :1], 2, axis=1))
 
 
-def _find_events_at_once(problem: Problem, events: tuple[Event, ...]):
+def _find_events_at_once(problem: Problem, events: tuple[Event, ...]) -> Any:
     """Status, times and states of the events that are zero in an interval of zero length."""
     t, y, status = problem.t_span[0], problem.initial, 0
     t_events, y_events = [], []
@@ -246,7 +259,18 @@ def _find_events_at_once(problem: Problem, events: tuple[Event, ...]):
     return status, t_events, y_events
 
 
-def _solve_with_scipy(fun, t_span, y0, method, t_eval, dense_output, events, vectorized, args, options) -> IvpResult:
+def _solve_with_scipy(
+    fun: Any,
+    t_span: Any,
+    y0: Any,
+    method: Any,
+    t_eval: Any,
+    dense_output: Any,
+    events: Any,
+    vectorized: Any,
+    args: Any,
+    options: Any,
+) -> IvpResult:
     from scipy.integrate import solve_ivp as scipy_solve_ivp
 
     found = scipy_solve_ivp(fun, t_span, y0, method, t_eval, dense_output, events, vectorized, args, **options)
@@ -254,7 +278,7 @@ def _solve_with_scipy(fun, t_span, y0, method, t_eval, dense_output, events, vec
     return IvpResult(**found, solver=f"scipy:{name}", solution=None)
 
 
-def _validate_state(y0) -> np.ndarray:
+def _validate_state(y0: Any) -> np.ndarray:
     """Return the initial state in double precision, as SciPy does."""
     try:
         y0 = convert_integers("y0", np.asarray(y0))
@@ -272,7 +296,7 @@ def _validate_state(y0) -> np.ndarray:
     return y0
 
 
-def _find_scheme(method):
+def _find_scheme(method: Any) -> Any:
     if isinstance(method, str) and method in METHODS:
         return catalogue.get(METHODS[method])
     try:
@@ -289,7 +313,7 @@ def _find_scheme(method):
     return scheme
 
 
-def _validate_args(args) -> tuple[Any, ...]:
+def _validate_args(args: Any) -> tuple[Any, ...]:
     if args is None:
         return ()
     try:
@@ -327,13 +351,13 @@ def _validate_options(options: dict[str, Any], n: int, t0: float, tf: float, kno
     rtol, atol = (
         _validate_tolerance(name, options.get(name, default)) for name, default in (("rtol", 1e-3), ("atol", 1e-6))
     )
-    if _least(rtol) < LEAST_RTOL:
+    if _find_least(rtol) < LEAST_RTOL:
         advice = f"Setting `rtol = np.maximum(rtol, {LEAST_RTOL})`."
         warnings.warn(f"At least one element of `rtol` is too small. {advice}", stacklevel=3)
         rtol = np.maximum(rtol, LEAST_RTOL)
     if not isinstance(atol, float) and atol.shape not in ((), (n,)):
         raise ValueError("`atol` has wrong shape.")
-    if _least(atol) < 0:
+    if _find_least(atol) < 0:
         raise ValueError("`atol` must be positive.")
     least_step = options.get("min_step", 0.0)
     if "min_step" in known and least_step != 0:
@@ -355,16 +379,16 @@ def _validate_options(options: dict[str, Any], n: int, t0: float, tf: float, kno
     return {"rtol": rtol, "atol": atol, "max_step": max_step, "first_step": first_step}
 
 
-def _validate_tolerance(name: str, value) -> float | np.ndarray:
+def _validate_tolerance(name: str, value: Any) -> float | np.ndarray:
     return value if isinstance(value, float) else array(dtype=float)(name, value)
 
 
-def _least(tolerance: float | np.ndarray) -> float:
+def _find_least(tolerance: float | np.ndarray) -> float:
     """The smallest tolerance, NaN ignored."""
     return tolerance if isinstance(tolerance, float) else np.fmin.reduce(tolerance, axis=None, initial=np.inf)
 
 
-def _validate_t_eval(t_eval, t0: float, tf: float) -> np.ndarray:
+def _validate_t_eval(t_eval: Any, t0: float, tf: float) -> np.ndarray:
     try:
         times = array(dtype=float)("t_eval", t_eval)
     except TypeError:
@@ -381,7 +405,7 @@ def _validate_t_eval(t_eval, t0: float, tf: float) -> np.ndarray:
     return times
 
 
-def _validate_events(events) -> tuple[tuple[Event, ...], bool]:
+def _validate_events(events: Any) -> tuple[tuple[Event, ...], bool]:
     if events is None:
         return (), False
     if not np.iterable(events):
@@ -390,7 +414,7 @@ def _validate_events(events) -> tuple[tuple[Event, ...], bool]:
     return tuple(_validate_event(function) for function in functions), True
 
 
-def _validate_event(function) -> Event:
+def _validate_event(function: Callable[..., Any]) -> Event:
     terminal = getattr(function, "terminal", None) or False
     if terminal is not True and terminal is not False and (int(terminal) != terminal or terminal < 0):
         raise ValueError("The `terminal` attribute of each event must be a boolean or positive integer.")
@@ -400,10 +424,10 @@ def _validate_event(function) -> Event:
     )
 
 
-def _as_columns(fun):
+def _as_columns(fun: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function of columns so that it takes one state."""
 
-    def single(t, y, *args):
+    def single(t: float, y: np.ndarray, *args: Any) -> Any:
         return np.asarray(fun(t, y[:, None], *args))[:, 0]
 
     return single

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from math import isqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -119,7 +119,7 @@ def run_ensemble(
     return EnsembleOutcome(ends.y, ends.t, status, *ends[2:6], runner.rung, runner.reason, *found, not is_whole)
 
 
-def _run_stochastic(problem: Problem, scheme, plan: Plan, *how) -> EnsembleOutcome:
+def _run_stochastic(problem: Any, scheme: Any, plan: Plan, *how: Any) -> EnsembleOutcome:
     """Solve for many paths; the imports load the generators."""
     if isinstance(plan.stepping, AdaptiveSteps):
         from stepnet.engines.numba_engine.ensembles.adaptive_path_runs import run_adaptive_ensemble
@@ -182,7 +182,7 @@ def _choose_lane_runner(
 
 def _collect_starts(plan: Plan, members: Members) -> MemberStarts:
     rows = (members.y0, members.args, members.t_span, members.rtol, members.atol, members.save_at)
-    arrays = map(as_argument, rows)
+    arrays: Any = map(as_argument, rows)
     stepping = plan.stepping
     if isinstance(stepping, FixedSteps):
         return MemberStarts(*arrays, 0.0, np.inf, np.inf)
@@ -192,9 +192,9 @@ def _collect_starts(plan: Plan, members: Members) -> MemberStarts:
 def _run_adaptive_lanes(problem: Problem, scheme, plan: Plan, members: Members, ends: MemberEnds) -> ChunkRunner:
     """Adaptive pairs, with separate step sizes in every lane."""
     field, s, n = build_full_field(problem), len(scheme.b), problem.initial.size
-    how = step_control.build_control_settings(plan.stepping, 1.0 / explicit_rk.error_power(scheme))
-    betas, *others = how.controller
-    numbers = tuple(map(float, betas)), *others
+    how = step_control.build_control_settings(cast(AdaptiveSteps, plan.stepping), 1.0 / explicit_rk.error_power(scheme))
+    betas: Any = tuple(map(float, how.controller.betas))
+    numbers: Any = how.controller._replace(betas=betas)
     control = ControllerConstants(how.norm == RMS, *numbers, 10 * step_control.EPS, step_control.LEAST_STEP)
     places = LaneOffsets.of(n, field.p.size, s)
     code = find_lane_address(
@@ -270,7 +270,7 @@ def _prepare_lockstep(problem: Problem, scheme, stepping: FixedSteps) -> _Lockst
 
 def _run_lockstep(problem: Problem, scheme, plan: Plan, members: Members, ends: MemberEnds, run_alone) -> ChunkRunner:
     """Equal steps, as many in every lane; members that become non-finite run again alone, to locate the failure."""
-    marching = _prepare_lockstep(problem, scheme, plan.stepping)
+    marching = _prepare_lockstep(problem, scheme, cast(FixedSteps, plan.stepping))
     scheme_program, n_steps = marching.scheme_program, marching.n_steps
     even = marching.even(_find_wanted_steps(members, n_steps, has_history(scheme)))
     starts = _collect_starts(plan, members)

@@ -42,7 +42,7 @@ STAGE_TABLES = {
 
 def find_executor(scheme) -> Callable[..., Job]:
     """The function `(problem, scheme, plan)` that prepares runs of the scheme's family, imported on first use."""
-    return _load(type(scheme))
+    return _load(type(scheme))  # type: ignore[arg-type]
 
 
 @cache

@@ -325,15 +325,16 @@ def prepare_with_tables(
         return Job(advance, run, work, 1, fields, initial.dtype, slopes)
     watch = build_event_state(plan, field, (*watched, *moved), problem, run["reals"].item(), work.dtype)
     power = min(scheme.order, scheme.embedded[0].order) + 1
-    how, cubic = step_control.build_control_settings(plan.stepping, 1.0 / power), build_cubic_tables(work.dtype)
+    stepping = plan.stepping
+    how, cubic = step_control.build_control_settings(stepping, 1.0 / power), build_cubic_tables(work.dtype)
     run["is_checked"] = field.replay is not None and not field.callbacks
-    choose_step = partial(step_control.begin_anew, field, plan.stepping, how, work, FIRST_LOOK, run)
-    step_control.begin_with_step(field, plan.stepping, how, work, FIRST_LOOK, run)
+    choose_step = partial(step_control.begin_anew, field, stepping, how, work, FIRST_LOOK, run)
+    step_control.begin_with_step(field, stepping, how, work, FIRST_LOOK, run)
 
     def go(out):
         needs = build_output_request(plan, out.watch, moved, False)
         output = OutputBuffers(out.t, out.y, out.piece_t, out.pieces)
-        numbers = (tables, cubic, newton, how, plan.stepping.stops)
+        numbers = (tables, cubic, newton, how, stepping.stops)
         return run_adaptive(field.address, field.p, *numbers, needs, work, run, output)
 
     return Job(go, run, work, 1, fields, initial.dtype, slopes, watch, rows_per_piece=4, choose_step=choose_step)

@@ -148,7 +148,7 @@ def _advise(status: Status, ratio: float, is_slope_bad: bool) -> str:
         Status.STEP_LIMIT: "raise `max_steps` or loosen `rtol` and `atol`",
         Status.NOT_FINITE: "check the right-hand side there"
         if is_slope_bad
-        else "the solution grows without bound: take smaller steps, or end `t_span` before a singularity",
+        else "the solution grows without bound: use smaller steps, or end `t_span` before a singularity",
         Status.STEP_TOO_SMALL: "the solution may be singular there; end `t_span` before it or loosen the tolerances",
         Status.NOT_SOLVED: "take smaller steps, or a pair with adaptive steps; check `jac` if you gave it",
         Status.INTERRUPTED: "",
