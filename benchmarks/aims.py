@@ -27,6 +27,8 @@ from benchmarks.sdes import WORKLOAD as SDES
 from benchmarks.stability import CERTIFICATE, DIFFRAX, LYAPUNOV, POLYNOMIAL, REGION, SCAN
 from benchmarks.stability import OURS as STUDIES
 from benchmarks.stability import WORKLOAD as STABILITY
+from benchmarks.stiff import BANDED_SCHEMES
+from benchmarks.stiff import SCHEMES as STIFF_SCHEMES
 from benchmarks.training import GRADIENT, PRODUCTS, STEP, STEPS, TASKS, step_label, step_width
 from benchmarks.training_contenders import OURS as TRAINED
 from benchmarks.training_contenders import SCIKIT, TORCH
@@ -34,6 +36,7 @@ from benchmarks.training_contenders import SCIKIT, TORCH
 NOT_PEERS = ("stepnet", "C", "numba", "numpy")  # hand-written loops among them
 FIFTH_ORDER = ("stepnet dopri5", "stepnet tsit5")
 ALL_ORDERS = (*FIFTH_ORDER, "stepnet dop853")
+STIFF = tuple(f"stepnet {scheme}" for scheme in dict.fromkeys((*STIFF_SCHEMES, *BANDED_SCHEMES)))
 
 
 class Reached(NamedTuple):
@@ -123,16 +126,19 @@ def beats_peers(workload: str, tolerance: float, among: tuple[str, ...]):
     return measure
 
 
-def beats_peers_at_error(workload: str, error: float):
-    """Time of the fastest peer over our fastest scheme, both to reach this error."""
+def beats_peers_at_error(
+    workload: str, error: float, among: tuple[str, ...] = ALL_ORDERS, against: tuple[str, ...] | None = None
+):
+    """Time of the fastest peer (of those `against`) over our fastest scheme, both to reach this error."""
 
     def measure(rows):
         here = [r for r in rows if r["workload"] == workload and r["time"]]
         times = {name: time_at_error([r for r in here if r["contender"] == name], error) for name in _names(here)}
         package = {r["contender"]: r["package"] for r in here}
         reached = [(t, name) for name, t in times.items() if t is not None]
-        ours = [pair for pair in reached if pair[1] in ALL_ORDERS]
-        return _best(ours, [pair for pair in reached if package[pair[1]] not in NOT_PEERS])
+        ours = [pair for pair in reached if pair[1] in among]
+        peers = [pair for pair in reached if package[pair[1]] not in NOT_PEERS]
+        return _best(ours, [pair for pair in peers if against is None or pair[1] in against])
 
     return measure
 
@@ -347,6 +353,10 @@ AIMS = (
     Aim("fastest peer at error 3e-8", "arenstorf", False, 8.0, "x", beats_peers_at_error("arenstorf", 3e-8)),
     Aim("fastest peer at error 3e-6", "pleiades", False, 2.0, "x", beats_peers_at_error("pleiades", 3e-6)),
     Aim("fastest peer at error 2e-9", "pleiades", False, 3.5, "x", beats_peers_at_error("pleiades", 2e-9)),
+    Aim("fastest peer at error 1e-5", "robertson", False, 4.0, "x", beats_peers_at_error("robertson", 1e-5, STIFF)),
+    Aim("fastest peer at error 5e-7", "van der pol", False, 4.0, "x", beats_peers_at_error("van der pol", 5e-7, STIFF)),
+    Aim("SciPy BDF with the same bands at error 1e-5", "brusselator", False, 3.0, "x",
+        beats_peers_at_error("brusselator", 1e-5, STIFF, ("SciPy BDF",))),
     Aim("leapfrog beside C", "henon-heiles", True, 1.2, "x",
         ratio_to("henon-heiles", "stepnet leapfrog", "C leapfrog")),
     Aim("leapfrog beside rebound", "outer-planets", False, 2.0, "x",

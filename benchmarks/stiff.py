@@ -14,11 +14,16 @@ TOLERANCES = (1e-4, 1e-6, 1e-8)
 ATOL = 1e-4  # of rtol: small components matter
 SECONDS = 0.3  # for a contender at one tolerance
 MOST_STEPS = 1_000_000
-SCHEMES = ("rodas3", "rodas4", "rodas5p", "radau5", "radau9", "kvaerno5")
+SCHEMES = ("rodas3", "rodas4", "rodas5p", "radau5", "radau9", "kvaerno5", "ndf", "lsoda", "auto")
+BANDED_SCHEMES = ("trbdf2", "rodas3", "rodas4", "rodas5p", "ndf", "lsoda")
+N_LONG = 500
 
 
 class Stiff(NamedTuple):
-    """y' = f(t, y) on [0, t_end]; `arrays(stack)` is f for diffrax, `diffsl` for pydiffsol."""
+    """y' = f(t, y) on [0, t_end]; `arrays(stack)` is f for diffrax, `diffsl` for pydiffsol.
+
+    A banded problem has `band` diagonals below and above the main one and is measured beside SciPy alone.
+    """
 
     name: str
     plain: Callable
@@ -26,6 +31,7 @@ class Stiff(NamedTuple):
     diffsl: str
     y0: np.ndarray
     t_end: float
+    band: int = 0
 
 
 def robertson(t, y):
@@ -37,6 +43,19 @@ def van_der_pol(t, y):
     return [y[1], 1e3 * (1.0 - y[0] * y[0]) * y[1] - y[0]]
 
 
+def brusselator(t, z):
+    """Two reactants at 250 points, interleaved, with diffusion; Hairer & Wanner (1996), IV.10."""
+    k = 0.02 * (N_LONG // 2 + 1) ** 2
+    u, v = z[::2], z[1::2]
+    left, right = np.concatenate(([1.0], u[:-1])), np.concatenate((u[1:], [1.0]))
+    below, above = np.concatenate(([3.0], v[:-1])), np.concatenate((v[1:], [3.0]))
+    slope = np.zeros(N_LONG)
+    slope[::2] = 1 + u * u * v - 4 * u + k * (left - 2 * u + right)
+    slope[1::2] = 3 * u - u * u * v + k * (below - 2 * v + above)
+    return slope
+
+
+PLACES = np.linspace(0, 1, N_LONG // 2 + 2)[1:-1]
 PROBLEMS = {
     "robertson": Stiff(
         "robertson", robertson, lambda stack: lambda t, y: stack(robertson(t, y)),
@@ -48,6 +67,10 @@ PROBLEMS = {
         "van der pol", van_der_pol, lambda stack: lambda t, y: stack(van_der_pol(t, y)),
         "u_i { x = 2.0, y = 0.0 }\nF_i { y, 1000.0 * (1.0 - x * x) * y - x }",
         np.array([2.0, 0.0]), 2000.0,
+    ),
+    "brusselator": Stiff(
+        "brusselator", brusselator, lambda stack: brusselator, "",
+        np.ravel(np.column_stack((1 + np.sin(2 * np.pi * PLACES), np.full(N_LONG // 2, 3.0)))), 10.0, 2,
     ),
 }  # fmt: skip
 WORKLOADS = tuple(PROBLEMS)
@@ -62,13 +85,14 @@ def rows(name: str) -> Iterator[Row]:
     for tolerance in TOLERANCES:
         prepared: dict[str, Prepared] = {}
         found: dict[str, Measured | Exception] = {}
-        for contender, (_, prepare) in CONTENDERS.items():
+        contenders = BANDED_CONTENDERS if problem.band else CONTENDERS
+        for contender, (_, prepare) in contenders.items():
             try:
                 prepared[contender] = prepare(problem, tolerance)
             except Exception as exception:
                 found[contender] = exception
         found |= by_turns(prepared, SECONDS)
-        for contender, (package, _) in CONTENDERS.items():
+        for contender, (package, _) in contenders.items():
             yield _row(problem, tolerance, contender, package, found[contender])
 
 
@@ -162,6 +186,8 @@ def _reference(name: str) -> np.ndarray:
 
     problem = PROBLEMS[name]
     choices = {"method": "Radau", "rtol": 1e-12, "atol": 1e-16}
+    if problem.band:  # dense factorisations would take minutes
+        choices = {"method": "LSODA", "rtol": 1e-12, "atol": 1e-13, "lband": problem.band, "uband": problem.band}
     return solve_ivp(problem.plain, (0.0, problem.t_end), problem.y0, **choices).y[:, -1]
 
 
@@ -187,8 +213,13 @@ def _stepnet(scheme: str):
 def _scipy(method: str):
     def prepare(problem: Stiff, tolerance: float) -> Prepared:
         from scipy.integrate import solve_ivp
+        from scipy.sparse import diags_array
 
         choices = {"method": method, "rtol": tolerance, "atol": ATOL * tolerance}
+        if problem.band and method == "LSODA":
+            choices |= {"lband": problem.band, "uband": problem.band}
+        elif problem.band:
+            choices["jac_sparsity"] = diags_array([1.0] * 5, offsets=range(-2, 3), shape=(N_LONG, N_LONG)).tocsc()
 
         def call():
             return solve_ivp(problem.plain, (0.0, problem.t_end), problem.y0, **choices)
@@ -256,4 +287,8 @@ CONTENDERS: dict[str, tuple[str, Callable]] = {
     "SciPy odeint": ("scipy", _odeint),
     "diffrax Kvaerno5": ("diffrax", _diffrax),
     "pydiffsol bdf": ("pydiffsol", _pydiffsol),
+}
+BANDED_CONTENDERS: dict[str, tuple[str, Callable]] = {
+    **{f"stepnet {scheme}": ("stepnet", _stepnet(scheme)) for scheme in BANDED_SCHEMES},
+    **{f"SciPy {method}": ("scipy", _scipy(method)) for method in ("BDF", "LSODA")},
 }

@@ -9,7 +9,7 @@ from math import isfinite
 from pathlib import Path
 
 from stepnet import schemes
-from stepnet.schemes import capabilities, conditions
+from stepnet.schemes import capabilities, conditions, variable_order
 
 DOCS = Path(__file__).parent
 SOURCES = DOCS.parent / "src" / "stepnet"
@@ -21,6 +21,12 @@ Strong and weak orders for each type of noise; the strong order - means converge
 LANGEVIN = """## Langevin dynamics
 
 Strong and weak order for `Langevin` problems.
+"""
+VARIABLE = """## Variable order, and switching
+
+Schemes for adaptive steps only, which choose their order or switch by stiffness; BDF and NDF of each order are stable
+in the sector of the left half plane with the given *angle* (degrees), PECE Adams schemes to *real* on the negative real
+axis. [stiff.md](stiff.md) says when to take which.
 """
 COLUMNS = 5  # of panels in a figure
 NOISES = ("scalar", "additive", "diagonal", "commutative", "general")
@@ -57,6 +63,7 @@ def build_scheme_page() -> str:
         members = list_members(family, chosen)
         figure = f"![Stability regions of the family {family}](figures/{family}.png)\n"
         parts.append(f"## {title}\n\n{_build_table(members)}\n{figure}")
+    parts.append(f"{VARIABLE}\n{_build_variable_table()}")
     parts.append(f"{STOCHASTIC}\n{_build_stochastic_table()}")
     parts.append(f"{LANGEVIN}\n{_build_langevin_table()}")
     return "\n".join(parts)
@@ -97,6 +104,22 @@ def draw_figures(folder: Path) -> None:
                 for axes in panels[len(members) :]:
                     axes.axis("off")
             figure.savefig(folder / f"{family}.png")
+
+
+def _build_variable_table() -> str:
+    rows = ["| name | orders | stability by order | reference |", "|---|---|---|---|"]
+    for name in schemes.names(adaptive_only=True):
+        scheme = schemes.get(name)
+        if isinstance(scheme, schemes.Switching):
+            orders, stability = "-", f"{scheme.explicit.name}, and {scheme.implicit.name} where it is stiff"
+        elif isinstance(scheme, schemes.VariableBDF):
+            angles = (variable_order.find_stability_angle(scheme, k) for k in range(1, scheme.order + 1))
+            orders, stability = f"1 to {scheme.order}", "angle " + ", ".join(f"{x:.2f}" for x in angles)
+        else:
+            limits = scheme.stability_limits[1:]
+            orders, stability = f"1 to {scheme.order}", "real " + ", ".join(f"{x:.2g}" for x in limits)
+        rows.append(f"| `{name}` | {orders} | {stability} | {scheme.reference} |")
+    return "\n".join(rows) + "\n"
 
 
 def _build_stochastic_table() -> str:
@@ -201,7 +224,7 @@ def build_paper() -> str:
     lines = ["| workload | compared | aim | measured |", "|---|---|---|---|"]
     lines += [f"| {aim[0]}: {aim[1]} | {aim[5]} | {aim[2]} | {aim[3]} |" for aim in rows]
     values = {
-        "n_schemes": len(schemes.names()),
+        "n_schemes": len(schemes.names()) + len(schemes.names(adaptive_only=True)),
         "n_families": len({type(schemes.get(name)) for name in schemes.names()}),
         "n_stochastic": len(schemes.names(stochastic=True)) + len(schemes.names(langevin=True)),
         "commit": facts["commit"][:7],

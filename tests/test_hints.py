@@ -21,8 +21,8 @@ SCHEMES = {
     "ode45": "MATLAB's 'ode45' is 'dopri5' here",
     "Vern7": "Julia's 'Vern7' is 'verner76' here",
     "velocity_verlet": "it is called 'verlet' here",
-    "BDF": "for stiff problems take 'rodas5p', for tight tolerances 'radau5'",
-    "LSODA": "for stiff problems take 'rodas5p'",
+    "ode15s": "MATLAB's 'ode15s' is 'ndf' here",
+    "ode23s": "for stiff problems use 'rodas5p', for tight tolerances 'radau5'",
     "Crank_Nicolson": "it is called 'trapezoid' here",
 }
 
@@ -112,7 +112,9 @@ def test_foreign_arguments_are_told_what_to_give(call, words):
 
 
 KNOWN = {
-    *sn.schemes.names(), *fields.ACTIVATIONS, *losses.names(), *penalties.names(), *INITIALISATIONS,
+    *sn.schemes.names(), *sn.schemes.names(adaptive_only=True), *fields.ACTIVATIONS, *losses.names(),
+    *penalties.names(),
+    *INITIALISATIONS,
     *training.optimisers.names(), *training.schedules.names(), *training.METHODS,
 }  # fmt: skip
 

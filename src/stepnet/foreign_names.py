@@ -16,7 +16,15 @@ NAMES: dict[str, tuple[str, str]] = {
     "ode23": ("MATLAB", "bosh3"),
     "ode78": ("MATLAB", "verner98"),
     "ode89": ("MATLAB", "verner98"),
-    "ode113": ("MATLAB", "ab5"),
+    "ode113": ("MATLAB", "adams"),
+    "ode15s": ("MATLAB", "ndf"),
+    "vode": ("SciPy", "bdf"),
+    "cvode": ("SUNDIALS", "bdf"),
+    "odeint": ("SciPy", "lsoda"),
+    "qndf": ("Julia", "ndf"),
+    "fbdf": ("Julia", "bdf"),
+    "vcabm": ("Julia", "adams"),
+    "autotsit5": ("Julia", "auto"),
     "dp5": ("Julia", "dopri5"),
     "dp8": ("Julia", "dop853"),
     "bs3": ("Julia", "bosh3"),
@@ -39,9 +47,10 @@ NAMES: dict[str, tuple[str, str]] = {
     "rkf45": ("the literature", "fehlberg45"),
     "runge_kutta": ("the literature", "rk4"),
     "runge_kutta_4": ("the literature", "rk4"),
-    "adams": ("the literature", "ab4"),
+    "adams_moulton": ("the literature", "adams"),
     "adams_bashforth": ("the literature", "ab4"),
     "explicit_adams": ("torchdiffeq", "ab4"),
+    "implicit_adams": ("torchdiffeq", "adams"),
     "adaptive_heun": ("torchdiffeq", "bosh3"),
     "radau": ("SciPy", "radau5"),
     "radauiia5": ("Julia", "radau5"),
@@ -90,7 +99,7 @@ NAMES: dict[str, tuple[str, str]] = {
 }
 """By lower-case name: the package that uses it, and the name here."""
 
-STIFF = ("bdf", "lsoda", "ode15s", "ode23s", "vode", "cvode", "rosenbrock23", "kencarp3", "kencarp4", "kencarp5")
+STIFF = ("ode23s", "rosenbrock23")
 """Schemes for stiff problems that have no equivalent here."""
 
 STEP_SIZE = "`steps=round((t1 - t0) / h)` for fixed steps of length h, `first_step` or `max_step` for adaptive ones"
@@ -102,6 +111,7 @@ ARGUMENTS: dict[str, tuple[tuple[str, str], ...]] = {
     "step_size": (("steps", STEP_SIZE),),
     "dt0": (("first_step", "`first_step`"),),
     "h0": (("first_step", "`first_step`"),),
+    "reduce": (("increments", "`reduce` to `sweep`, which reduces members and paths without storing them"),),
     "dtmax": (("max_step", "`max_step`"),),
     "hmax": (("max_step", "`max_step`"),),
     "n_steps": (("steps", "`steps`"),),
@@ -178,7 +188,7 @@ def find_hint_for_name(name: str, known: Collection[str]) -> str | None:
     """The package that a foreign name comes from and its equivalent among the known names, if there is one."""
     key = name.lower()
     if key in STIFF and "rodas5p" in known:
-        return "for stiff problems take 'rodas5p', for tight tolerances 'radau5', for long mildly stiff systems 'rkc2'"
+        return "for stiff problems use 'rodas5p', for tight tolerances 'radau5', for long mildly stiff systems 'rkc2'"
     whose, ours = NAMES.get(key, ("", ""))
     if ours not in known:
         return None

@@ -721,6 +721,11 @@ def state_shape(problem: Problem) -> tuple[int, ...]:
     return problem.y0.shape if isinstance(problem, (ODE, Split, SDE)) else problem.initial.shape
 
 
+def list_part_shapes(problem: Problem) -> tuple[tuple[int, ...], ...]:
+    """The shapes of the parts of a state that functions of events take: of y, or of positions and of momenta."""
+    return (state_shape(problem),) if isinstance(problem, (ODE, Split, SDE)) else (problem.q0.shape,) * 2
+
+
 def restart(problem: Problem, y: np.ndarray, t_span: tuple[float, float]) -> Problem:
     """The same problem with another initial state (in the shape `state_shape`) and time span."""
     if isinstance(problem, (ODE, Split, SDE)):

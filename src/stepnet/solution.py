@@ -77,6 +77,12 @@ class Statistics:
         Evaluations of df/dy by an implicit scheme.
     factorisations : int, optional
         Factorisations of the matrices of an implicit scheme.
+    orders : tuple of int, optional
+        Accepted steps of order 1, 2, ... of a scheme of variable order.
+    steps_by_scheme : tuple of (str, int), optional
+        Accepted steps by each scheme of one that switches.
+    switches : tuple of (float, str), optional
+        Times at which it switched, and the scheme that took over.
     linear_solver : str, optional
         How an implicit scheme solved its linear systems: "dense", "banded", "sparse" or "gmres".
 
@@ -102,6 +108,9 @@ class Statistics:
     project_reason: str = ""
     jacobians: int = 0
     factorisations: int = 0
+    orders: tuple[int, ...] = ()
+    steps_by_scheme: tuple[tuple[str, int], ...] = ()
+    switches: tuple[tuple[float, str], ...] = ()
     linear_solver: str = ""
 
     @property
@@ -300,6 +309,9 @@ class Solution:
         if s.project_rung:
             lines.append(f"  moved  {_describe_rung(s.project_rung, s.project_reason)}")
         lines.append(f"  time   {s.run_time:.3g} s run, {s.compile_time:.3g} s compile")
+        if s.steps_by_scheme:
+            shares = ", ".join(f"{count} by {name}" for name, count in s.steps_by_scheme)
+            lines.append(f"  shares {shares}; {len(s.switches)} switch{'es' * (len(s.switches) != 1)}")
         if np.isfinite(s.stiffness):
             lines.append(f"  stiff  {s.stiffness:.2g} of the stability limit at the end")
         return "\n".join(lines)

@@ -68,7 +68,7 @@ def test_a_figure_is_drawn(call, tmp_path):
         ("nothing", (), "`problem` must be one of ODE"),
         ("decay", ("--scheme", "rk5"), "rk5"),
         ("decay", ("--save-at", "0:1"), "first:last:count"),
-        ("decay", ("--path", "3"), "`path` belongs to an `SDE`"),
+        ("decay", ("--path", "3"), "`path` is for an `SDE`"),
     ],
 )
 def test_what_cannot_be_solved_is_one_line(call, name, arguments, wanted):

@@ -381,7 +381,7 @@ def test_a_folder_and_a_file_that_do_not_fit(table, tmp_path):
 def test_a_table_that_the_reader_of_csv_refuses_is_named(content, tmp_path):
     (tmp_path / "wide.csv").write_text(content)
     message = refusal("train", tmp_path / "wide.csv", "--out", tmp_path / "out")
-    assert "wide.csv is no CSV file: field larger than field limit" in message
+    assert "wide.csv is not a CSV file: field larger than field limit" in message
     assert not (tmp_path / "out").exists()
 
 

@@ -196,8 +196,8 @@ BAD = [
     ({"y0": [[1.0]], "save_at": [0.5, 2.0]}, "`save_at` must lie in `t_span`"),
     ({"y0": [[1.0]], "save_at": [[[0.5]]]}, "`save_at` must have the shape"),
     ({"y0": [[1.0]], "workers": 0}, "`workers` must be at least 1"),
-    ({"y0": [[1.0]], "steps": 10, "rtol": 1e-3}, "`rtol` belongs to adaptive steps"),
-    ({"y0": [[1.0]], "steps": 10, "rtol": [[1e-3]]}, "`rtol` belongs to adaptive steps"),
+    ({"y0": [[1.0]], "steps": 10, "rtol": 1e-3}, "`rtol` is for adaptive steps"),
+    ({"y0": [[1.0]], "steps": 10, "rtol": [[1e-3]]}, "`rtol` is for adaptive steps"),
 ]
 
 

@@ -1303,6 +1303,9 @@ record = lambda scheme: lambda: {
 }  # fmt: skip
 add("stepnet.schemes.LowStorageRK", record(next(s for s in sn.schemes.names() if s.startswith("carpenter"))))
 add("stepnet.schemes.Multistep", record("ab2"))
+add("stepnet.schemes.VariableAdams", record("adams"))
+add("stepnet.schemes.VariableBDF", record("ndf"))
+add("stepnet.schemes.Switching", record("auto"))
 add("stepnet.schemes.Splitting", record("verlet"))
 add_methods("stepnet.schemes.Splitting", lambda: sn.schemes.get("verlet"), sequence=dict)
 add("stepnet.schemes.StabilisedRK", lambda: {
@@ -1322,6 +1325,8 @@ for scheme in (
     )
 for name in ("gauss", "lobatto_iiia", "lobatto_iiib", "lobatto_iiic", "radau_iia", "rkc1", "rkc2", "rkl1", "rkl2"):
     add(f"stepnet.schemes.{name}", lambda: {"stages": 3})
+add("stepnet.schemes.theta_maruyama", lambda: {"theta": 0.5})
+add("stepnet.schemes.theta_milstein", lambda: {"theta": 0.5, "calculus": "stratonovich"})
 for name in sn.schemes.conditions.__all__:
     add(f"stepnet.schemes.conditions.{name}", lambda: {"scheme": rk4()})
 add("stepnet.schemes.conditions.amplification", lambda: {"scheme": rk4(), "z": -1.0})

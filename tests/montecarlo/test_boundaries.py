@@ -132,10 +132,10 @@ def test_ctrl_c_keeps_the_estimate_of_an_exit_problem(monkeypatch):
     ("changes", "message"),
     [
         ({"domain": 3}, "`domain` must be"),
-        ({"boundary": one}, "`boundary` belongs to `domain`"),
+        ({"boundary": one}, "`boundary` needs `domain`"),
         ({"domain": interval, "x": [1.0]}, "`domain` must be positive at each start point, found 0"),
         ({"domain": lambda t, y: y}, "`domain` must return a number"),
-        ({"domain": interval, "sampling": "quasi"}, "`domain` does not go with"),
+        ({"domain": interval, "sampling": "quasi"}, "`domain` cannot be combined with"),
         ({"domain": interval, "boundary": lambda t, y: y}, "`boundary` must return a number"),
         ({"domain": interval, "reflecting": (0.0, 1.0)}, "exclude each other"),
         ({"reflecting": 1.0}, r"`reflecting` must be a pair \(lower, upper\)"),

@@ -102,6 +102,18 @@ def test_weights_that_depend_on_depth_are_followed():
     assert sn.equations.transport(grid, u, (0.0, 0.1), sn.nets.NetworkVelocity(net).sample(grid)).args == ()
 
 
+@pytest.mark.parametrize("sigma", [0.0, 0.4])
+def test_the_equation_has_a_limit_of_its_steps_backward(sigma):
+    """That of the flow and the diffusion, whatever the direction of time."""
+    net, grid = build_net(), sn.operators.Grid((40, 40), -3.0, 3.0, boundary="neumann")
+    backward = sn.nets.network_pde(net, sigma, grid)
+    velocity, start = -backward.args[0], np.zeros((40, 40))  # of the same flow in time that runs forward
+    forward = sn.equations.advection_diffusion(grid, start, (0.0, 1.0), velocity, sigma**2 / 2)
+    limits = [sn.equations.find_largest_step(each, "rk4") for each in (backward, forward)]
+    assert limits[0] == pytest.approx(limits[1], rel=1e-6)
+    assert np.isfinite(limits[0])
+
+
 def test_nets_without_a_velocity_are_refused():
     with pytest.raises(ValueError, match="no opening layer"):
         sn.nets.network_pde(sn.nets.resnet(2, 1, width=4, steps=3))

@@ -55,7 +55,7 @@ def undone(preset, steps, h, activation, dtype) -> float:
     random = np.random.default_rng(SEED)
     unit_weights(net, random)
     execution, (number, _) = net._execution, net._block(0)
-    x = tile(execution.until(net.theta, random.normal(size=(BATCH, net.design.n_in)).astype(dtype), number))
+    x = tile(execution.run_to_stage(net.theta, random.normal(size=(BATCH, net.design.n_in)).astype(dtype), number))
     stage, own = execution.stages[number], execution.own(net.theta)[number]
     run = stage_sweeps.sweep(stage, own, np.zeros_like(own), x, "reversible")
     run.send(np.zeros_like(next(run)))

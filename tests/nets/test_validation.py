@@ -210,7 +210,7 @@ def test_files_that_are_no_nets_are_refused(tmp_path):
     from safetensors.numpy import save_file
 
     save_file({"x": np.ones(3)}, tmp_path / "x.safetensors")
-    with pytest.raises(ValueError, match="is no net"):
+    with pytest.raises(ValueError, match="is not a net"):
         nets.load(tmp_path / "x.safetensors")
 
 
@@ -266,7 +266,7 @@ def test_junk_and_other_formats_are_refused(tmp_path):
     from safetensors.numpy import save_file
 
     (tmp_path / "junk.safetensors").write_text("hello")
-    with pytest.raises(ValueError, match="is no safetensors file"):
+    with pytest.raises(ValueError, match="is not a safetensors file"):
         nets.load(tmp_path / "junk.safetensors")
     save_file({"x": np.ones(2)}, tmp_path / "x.safetensors", metadata={"stepnet": '{"format": 99}'})
     with pytest.raises(ValueError, match="has the format 99"):

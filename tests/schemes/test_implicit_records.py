@@ -297,7 +297,7 @@ def test_first_stages_of_additive_schemes_are_explicit():
 
 
 def test_embedded_results_are_checked():
-    with pytest.raises(SchemeError, match="`start` and `damping` belong to an embedded result"):
+    with pytest.raises(SchemeError, match="`start` and `damping` need an embedded result"):
         replace(implicit.IMPLICIT_EULER, damping=1.0)
     with pytest.raises(SchemeError, match="at most one embedded result"):
         replace(implicit.SDIRK2, embedded=implicit.SDIRK2.embedded * 2)

@@ -143,7 +143,7 @@ def test_embedded_weights_of_the_wrong_length_are_refused():
 
 def test_a_third_embedded_result_is_refused():
     hat = Embedded((1.0, 0.0), 1)
-    with pytest.raises(SchemeError, match="at most two embedded results are known, found 3"):
+    with pytest.raises(SchemeError, match="at most two embedded results are supported, found 3"):
         ExplicitRK("mine", 2, ((), (0.5,)), (0.0, 1.0), "me (2024)", (hat, hat, hat))
 
 

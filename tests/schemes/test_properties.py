@@ -454,7 +454,7 @@ def test_stabilised_families_take_a_number_of_stages(family):
 
 
 def test_stages_are_refused_where_their_number_is_fixed():
-    with pytest.raises(ValueError, match=r"`stages` goes with rkc1, .*, lobatto_iiic; 'rk4' has a fixed number"):
+    with pytest.raises(ValueError, match=r"`stages` is for rkc1, .*, lobatto_iiic; 'rk4' has a fixed number"):
         get("rk4", stages=5)
     with pytest.raises(ValueError, match="`stages`"):
         get(get("rkl2"), stages=5)

@@ -25,9 +25,10 @@ from problems import (
 )
 
 import stepnet
-from stepnet.schemes import Butcher, Multistep, Splitting, conditions, get
+from stepnet.schemes import Butcher, ExponentialRK, Multistep, SemiImplicitBDF, Splitting, conditions, get
 
-NAMES = stepnet.schemes.names()
+OF_SUMS = (SemiImplicitBDF, ExponentialRK)  # which take no equation without parts
+NAMES = [name for name in stepnet.schemes.names() if not isinstance(get(name), OF_SUMS)]
 SPLITTINGS = [name for name in NAMES if isinstance(get(name), Splitting)]
 SYMPLECTIC = [name for name in NAMES if conditions.is_symplectic(get(name))]
 MULTISTEP = [name for name in NAMES if isinstance(get(name), Multistep)]

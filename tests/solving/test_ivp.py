@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import scipy.integrate
+import scipy.sparse
 from zoo import CASES, TRACED, Case, parameters
 
 import stepnet as sn
@@ -387,23 +388,131 @@ def test_slopes_that_become_nan_later_are_reported_as_scipy_does(method):
 # ---- who solves ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["Radau", "BDF", "LSODA"])
-def test_implicit_methods_are_handed_over(method):
+IMPLICIT = {"Radau": "radau5", "BDF": "ndf", "LSODA": "lsoda"}
+BESIDE_SCIPY = 1e-6  # both are within a hundred tolerances of 1e-9 of the solution
+WIDTH = 40
+
+
+def rod(t, y):
+    slope = -2000.0 * y
+    slope[1:] += 1000.0 * y[:-1]
+    slope[:-1] += 1000.0 * y[1:]
+    return slope
+
+
+def rod_diagonals(t, y):
+    packed = np.zeros((3, WIDTH))
+    packed[0, 1:], packed[1], packed[2, :-1] = 1000.0, -2000.0, 1000.0
+    return packed
+
+
+ROD_MATRIX = np.diag(np.full(WIDTH, -2000.0)) + np.diag(np.full(WIDTH - 1, 1000.0), 1)
+ROD_MATRIX += np.diag(np.full(WIDTH - 1, 1000.0), -1)
+ROD_CASES = {
+    "Radau, function": ("Radau", {"jac": lambda t, y: ROD_MATRIX}),
+    "Radau, matrix": ("Radau", {"jac": ROD_MATRIX}),
+    "Radau, sparse": ("Radau", {"jac": scipy.sparse.csc_matrix(ROD_MATRIX)}),
+    "Radau, pattern": ("Radau", {"jac_sparsity": ROD_MATRIX != 0}),
+    "BDF": ("BDF", {}),
+    "BDF, function": ("BDF", {"jac": lambda t, y: scipy.sparse.csc_matrix(ROD_MATRIX)}),
+    "BDF, pattern": ("BDF", {"jac_sparsity": scipy.sparse.csc_matrix(ROD_MATRIX)}),
+    "LSODA": ("LSODA", {}),
+    "LSODA, function": ("LSODA", {"jac": lambda t, y: ROD_MATRIX}),
+    "LSODA, band": ("LSODA", {"lband": 1, "uband": 1}),
+    "LSODA, packed": ("LSODA", {"lband": 1, "uband": 1, "jac": rod_diagonals}),
+    "LSODA, one side": ("LSODA", {"lband": 1, "uband": 1, "min_step": 0.0}),
+}
+
+
+@pytest.mark.parametrize("method", IMPLICIT)
+def test_implicit_methods_are_our_own(method):
     jac = lambda t, y: np.array([[0.0, 1.0], [-1.0, 0.0]])
-    ours, theirs = both(oscillator, (0.0, 3.0), [1.0, 0.0], method, events=marked(), dense_output=True, jac=jac)
-    assert ours.solver == f"scipy:{method}"
+    choices = {"events": marked(), "dense_output": True, "jac": jac, "rtol": 1e-9, "atol": 1e-11}
+    ours, theirs = both(oscillator, (0.0, 3.0), [1.0, 0.0], method, **choices)
+    assert ours.solver == f"stepnet:{IMPLICIT[method]}"
+    np.testing.assert_allclose(ours.y[:, -1], theirs.y[:, -1], rtol=0, atol=BESIDE_SCIPY)
+    np.testing.assert_allclose(ours.t_events[0], theirs.t_events[0], rtol=0, atol=BESIDE_SCIPY)
+    np.testing.assert_allclose(ours.sol([0.5, 2.5]), theirs.sol([0.5, 2.5]), rtol=0, atol=BESIDE_SCIPY)
+    assert (ours.status, ours.message, ours.success) == (theirs.status, theirs.message, theirs.success)
+    assert ours.keys() - {"solver", "solution"} == set(theirs)
+    assert (ours.njev > 0) == (method != "LSODA")
+    assert (ours.nlu > 0) == (method != "LSODA")  # which does not switch here
+
+
+@pytest.mark.parametrize("name", ROD_CASES)
+def test_jacobians_have_the_meaning_of_scipy(name):
+    method, options = ROD_CASES[name]
+    y0 = np.sin(np.linspace(0.1, 3.0, WIDTH))
+    ours, theirs = both(rod, (0.0, 0.1), y0, method, rtol=1e-8, atol=1e-10, **options)
+    np.testing.assert_allclose(ours.y[:, -1], theirs.y[:, -1], rtol=0, atol=BESIDE_SCIPY)
+    assert ours.njev > 0
+
+
+def test_the_first_and_the_longest_step_have_the_meaning_of_scipy():
+    for method in IMPLICIT:
+        found = sn.solve_ivp(oscillator, (0.0, 3.0), [1.0, 0.0], method, first_step=1e-3, max_step=0.05)
+        steps = np.diff(found.t)
+        assert steps[0] == pytest.approx(1e-3)
+        assert steps.max() <= 0.05 * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("LSODA", {"lband": 1, "uband": 1, "jac": lambda t, y: np.eye(2)}, "`jac` must have shape"),
+        ("LSODA", {"lband": -1}, "`lband` must be"),
+        ("LSODA", {"min_step": 0.1}, "`min_step` must be 0"),
+        ("Radau", {"jac": np.eye(3)}, "`jac` must have"),
+        ("BDF", {"jac": lambda t, y: np.eye(3)}, "`jac` must have shape"),
+    ],
+)
+def test_wrong_jacobians_are_refused(method, options, message):
+    with pytest.raises(ValueError, match=message):
+        sn.solve_ivp(oscillator, (0.0, 1.0), [1.0, 0.0], method, **options)
+
+
+@pytest.mark.parametrize(("method", "name"), [("Radau", "lband"), ("BDF", "uband"), ("LSODA", "jac_sparsity")])
+def test_options_of_another_method_have_no_effect(method, name):
+    with pytest.warns(UserWarning, match=f"no effect for a chosen solver: `{name}`"):
+        sn.solve_ivp(oscillator, (0.0, 1.0), [1.0, 0.0], method, **{name: None})
+
+
+@pytest.mark.parametrize("options", [{}, {"jac": lambda t, y, k: np.array([[0, 1j * k], [1j, -20]])}], ids=["", "jac"])
+def test_bdf_takes_complex_states(options):
+    def forced(t, y, k):
+        return np.array([1j * y[1] * k, 1j * y[0] - 20 * (y[1] - np.exp(1j * t))])
+
+    choices = {"args": (1.5,), "rtol": 1e-9, "atol": 1e-11, "dense_output": True, **options}
+    choices["events"] = lambda t, y, k: y[0].real - 0.5
+    ours, theirs = both(forced, (0.0, 2.0), [1.0 + 0j, 0.5j], "BDF", **choices)
+    assert ours.y.dtype == complex
+    np.testing.assert_allclose(ours.y[:, -1], theirs.y[:, -1], rtol=0, atol=BESIDE_SCIPY)
+    np.testing.assert_allclose(ours.sol(1.1), theirs.sol(1.1), rtol=0, atol=BESIDE_SCIPY)
+    np.testing.assert_allclose(ours.y_events[0], theirs.y_events[0], rtol=0, atol=BESIDE_SCIPY)
+
+
+@pytest.mark.parametrize("method", ["Radau", "LSODA"])
+def test_complex_states_are_refused_where_scipy_refuses_them(method):
+    with pytest.raises(ValueError, match="complex"):
+        sn.solve_ivp(lambda t, y: 1j * y, (0.0, 1.0), [1.0 + 0j], method)
+
+
+def test_a_class_of_scipys_means_its_name_and_one_of_the_user_is_run_by_scipy():
+    class Mine(scipy.integrate.RK45):
+        pass
+
+    assert sn.solve_ivp(oscillator, (0.0, 3.0), [1.0, 0.0], scipy.integrate.BDF).solver == "stepnet:ndf"
+    ours, theirs = both(oscillator, (0.0, 3.0), [1.0, 0.0], Mine)
+    assert ours.solver == "scipy:Mine"
     assert ours.solution is None
-    np.testing.assert_array_equal(ours.t, theirs.t)
     np.testing.assert_array_equal(ours.y, theirs.y)
-    np.testing.assert_array_equal(ours.t_events[0], theirs.t_events[0])
-    np.testing.assert_array_equal(ours.sol(0.5), theirs.sol(0.5))
-    assert (ours.nfev, ours.njev, ours.nlu) == (theirs.nfev, theirs.njev, theirs.nlu)
 
 
-def test_a_class_of_scipys_is_handed_over():
-    ours, theirs = both(oscillator, (0.0, 3.0), [1.0, 0.0], scipy.integrate.RK45)
-    assert ours.solver == "scipy:RK45"
-    np.testing.assert_array_equal(ours.y, theirs.y)
+@pytest.mark.parametrize("name", ["bdf", "adams", "auto", "rodas5p"])
+def test_schemes_of_variable_order_and_implicit_ones_work_by_name(name):
+    found = sn.solve_ivp(oscillator, (0.0, 3.0), [1.0, 0.0], name, rtol=1e-8, atol=1e-10)
+    assert found.solver == f"stepnet:{name}"
+    np.testing.assert_allclose(found.y[:, -1], [math.cos(3.0), -math.sin(3.0)], rtol=0, atol=BESIDE_SCIPY)
 
 
 PAIRS = [scheme.name for scheme in sn.schemes.find(family="ExplicitRK", pair=True)]

@@ -51,6 +51,7 @@ PROBLEMS = {
     "matrix": sn.ODE(lambda t, y: np.cos(t) - y @ y, [[0.1, 0.2], [0.3, 0.1]], SPAN),
     "Partitioned": sn.Partitioned(drift, kick, [0.5, 0.1], [-0.2, 0.3], SPAN, ARGS),
     "SecondOrder": sn.SecondOrder(kick, [0.5, 0.1], [-0.2, 0.3], SPAN, ARGS),
+    "semilinear": sn.Split((first_part, sn.Linear([[-0.1, 0.2], [0.3, -0.5]])), [0.5, -0.2], SPAN, ARGS),
     "Split": sn.Split((first_part, second_part), [0.5, -0.2], SPAN, ARGS),
 }
 
@@ -119,6 +120,10 @@ FAMILIES = [
     Family("ODE", "radau5", {"rtol": 1e-7}),
     Family("ODE", "ros3p", GRID),
     Family("ODE", "rodas4", {"rtol": 1e-7}),
+    Family("Split", "ars343", GRID),
+    Family("Split", "kencarp4", {"rtol": 1e-7}),
+    Family("Split", "sbdf3"),
+    Family("semilinear", "etdrk4"),
 ]
 ONE_OF_EACH = [
     f for f in FAMILIES if str(f) in (
@@ -503,7 +508,7 @@ def test_a_start_that_fails_is_a_failed_run():
     ("how", "words"),
     [
         ({"scheme": "rk4"}, "no error estimate"),
-        ({"scheme": "rk4", "steps": 10, "rtol": 1e-3}, "`rtol` belongs to adaptive steps"),
+        ({"scheme": "rk4", "steps": 10, "rtol": 1e-3}, "`rtol` is for adaptive steps"),
         ({"scheme": "dopri5", "rtol": -1.0}, "`rtol` must be positive"),
         ({"scheme": "dopri5", "steps": 0}, "`steps` must be at least 1, found 0"),
         ({"scheme": "dopri5", "steps": [0.0, 2.0]}, "`steps` must begin at 0.0 and end at 3.0"),

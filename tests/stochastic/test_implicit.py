@@ -9,8 +9,8 @@ import pytest
 from stochastic import problems
 
 import stepnet as sn
+from stepnet.schemes import theta_maruyama, theta_milstein
 from stepnet.schemes.capabilities import is_implicit
-from stepnet.schemes.stochastic import theta_maruyama, theta_milstein
 
 IMPLICIT = [name for name in sn.schemes.names(stochastic=True) if is_implicit(sn.schemes.get(name))]
 RATE, SPREAD = 1000.0, 0.4

@@ -117,6 +117,10 @@ def test_members_of_a_sweep_without_paths_share_the_path_of_the_problem():
         (lambda: sn.solve_ensemble(GBM, "milstein", paths=[-1], steps=4), "path numbers from 0 on"),
         (lambda: sn.solve_ensemble(GBM, "milstein", y0=[[1.0]], paths=[0, 1], steps=4), "must be equally many"),
         (lambda: sn.solve_ensemble(GBM, "milstein", paths=4), "give `steps`"),
+        (
+            lambda: sn.solve_ensemble(GBM, "milstein", paths=4, steps=4, reduce=sn.reductions.Mean()),
+            "give .* to `sweep`",
+        ),
         (lambda: sn.sweep(GBM, "milstein", paths=[1, 2], steps=4), "must be a number"),
         (lambda: sn.sweep(GBM, "milstein", steps=4), "`grid` must map names"),
         (lambda: sn.gradient(GBM, "milstein", lambda y: y[0], steps=4, times=True), "`times` is not available"),

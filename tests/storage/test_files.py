@@ -311,7 +311,7 @@ def test_a_chunk_that_is_another_one_is_refused_and_done_again_when_it_is_delete
 def test_a_file_among_the_chunks_that_is_none_is_refused(tmp_path):
     swept(tmp_path, 2**28)
     (tmp_path / "chunks" / "note.npz").write_bytes(b"")
-    with pytest.raises(DamagedFile, match=r"note\.npz' is no chunk of this sweep"):
+    with pytest.raises(DamagedFile, match=r"note\.npz' is not a chunk of this sweep"):
         swept(tmp_path, 2**28)
 
 

@@ -13,7 +13,7 @@ from torch_engine.nets import CASES, LENGTH, STEPS
 import stepnet.torch as snt
 from stepnet.nets import Block
 from stepnet.nets.execution import Execution
-from stepnet.schemes.capabilities import is_implicit
+from stepnet.schemes.capabilities import is_implicit, needs_linear_part
 from stepnet.torch.kernels import flatten, pull_back_layers, run_layers
 
 torch.set_num_threads(1)
@@ -31,7 +31,9 @@ def _suits(scheme, case) -> bool:
 
 STEEP = 30  # the slope of a normalisation near zero, by which it makes rounding errors larger
 NORMALISED_NAMES = {name.replace(" ", "_") for name in NORMALISED}
-SCHEMES = [scheme for scheme in CATALOGUE if not is_implicit(scheme)]  # compiled layers refuse implicit steps
+SCHEMES = [  # compiled layers refuse implicit steps, and have no linear part
+    scheme for scheme in CATALOGUE if not (is_implicit(scheme) or needs_linear_part(scheme))
+]
 PRODUCT = [(scheme, case) for scheme in SCHEMES for case in CASES if _suits(scheme, case)]
 
 

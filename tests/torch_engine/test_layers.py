@@ -11,13 +11,17 @@ from gradients.cases import relative
 from torch_engine.nets import BATCH, CASES, STEPS, on_tensors, problem
 
 from stepnet import fields, nets
+from stepnet.schemes import ExponentialRK, SemiImplicitBDF
 from stepnet.schemes.capabilities import needs_second_derivatives
 
 torch.set_num_threads(1)
 
 EQUAL = 1e-12  # relative; a few hundred roundings
 EQUAL_SINGLE = 2e-5  # the same in float32
-SCHEMES = [scheme for scheme in CATALOGUE if not needs_second_derivatives(scheme)]  # Rosenbrock nets are refused
+OF_SUMS = (SemiImplicitBDF, ExponentialRK)  # which take no equation without parts
+SCHEMES = [  # Rosenbrock nets are refused
+    scheme for scheme in CATALOGUE if not (needs_second_derivatives(scheme) or isinstance(scheme, OF_SUMS))
+]
 PRODUCT = [(scheme, case) for scheme in SCHEMES for case in CASES if executor.applies(problem(case), scheme)]
 
 

@@ -442,8 +442,8 @@ def test_exported_programs_stand_alone(name, is_strict):
 def test_gradients_of_compiled_nets_go_through_the_operator(name, monkeypatch):
     module, x = net_module(name, "numba"), inputs(NETS[name].design.n_in)
     wanted, calls = gradients(module, x), []
-    begun = type(module.kernels).begun
-    monkeypatch.setattr(type(module.kernels), "begun", lambda *given: calls.append(1) or begun(*given))
+    begin = type(module.kernels).begin_sweep
+    monkeypatch.setattr(type(module.kernels), "begin_sweep", lambda *given: calls.append(1) or begin(*given))
     torch._dynamo.reset()
     whole = torch.compile(module, fullgraph=True, backend="aot_eager")
     found = torch.autograd.grad(whole(x).sin().sum(), (x, *module.parameters()))

@@ -14,7 +14,7 @@ from torch_engine.networks import BOUNDED, EXACT, loss, options_of
 import stepnet as sn
 import stepnet.torch as snt
 from stepnet.engines.torch_engine.runs.perceptron_runs import pull_back_perceptron_steps, run_perceptron_steps
-from stepnet.schemes.capabilities import is_implicit
+from stepnet.schemes.capabilities import is_implicit, needs_linear_part
 from stepnet.schemes.splitting import Splitting
 
 torch.set_num_threads(1)
@@ -87,6 +87,7 @@ FIRST_ORDER = [
     for name in sn.schemes.names()
     if not isinstance(sn.schemes.get(name), Splitting)
     and getattr(sn.schemes.get(name), "derivative", 1) == 1
+    and not needs_linear_part(sn.schemes.get(name))
     and not is_implicit(sn.schemes.get(name))  # implicit stages call the module, for its Jacobian
 ]
 

@@ -85,7 +85,7 @@ def test_inverted_steps_keep_no_states(short_blocks, monkeypatch):
 def test_schemes_without_an_inverse_are_refused():
     with pytest.raises(ValueError, match="reversible"):
         snt.sdeint_adjoint(TensorSDE("diagonal"), start(), TIMES, method="euler", memory="reversible")
-    with pytest.raises(ValueError, match="`adjoint_method` 'adjoint_reversible_heun' goes with"):
+    with pytest.raises(ValueError, match="`adjoint_method` 'adjoint_reversible_heun' needs"):
         snt.sdeint_adjoint(TensorSDE("diagonal"), start(), TIMES, adjoint_method="adjoint_reversible_heun")
 
 

@@ -275,7 +275,7 @@ COLUMNS = lambda t, y: y.unsqueeze(-1).expand(-1, -1, 3)
         (Wrong(), {"names": {"drift": "k"}}, "`sde` has no method 'k'"),
         (Wrong(), {"logqp": True}, r"the methods `f`, `g` and `h`"),
         (Wrong(noise_type="scalar", g=COLUMNS), {"method": "platen_weak2", "adaptive": True}, "converges in law only"),
-        (Wrong(), {"extra_solver_state": (torch.ones(3, 2),)}, "`extra_solver_state` goes with 'reversible_heun'"),
+        (Wrong(), {"extra_solver_state": (torch.ones(3, 2),)}, "`extra_solver_state` is for 'reversible_heun'"),
     ],
 )  # fmt: skip
 def test_bad_arguments_are_refused(sde, changes, match):

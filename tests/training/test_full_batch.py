@@ -281,7 +281,7 @@ def test_projected_training_reaches_a_point_that_is_flat_in_all_parameters(name,
 def test_a_start_that_is_not_finite_is_refused():
     objective, data, theta = case("mse")
     for method in (LBFGS(), GaussNewton()):
-        with pytest.raises(ValueError, match="the objective is not finite where it begins"):
+        with pytest.raises(ValueError, match="the objective is not finite at the initial parameters"):
             training.minimise(Objective(_Broken(theta), "mse"), data, method)
         with pytest.raises(ValueError, match="`theta` must be finite"):
             training.minimise(objective, data, method, theta=theta * np.nan)

@@ -161,7 +161,7 @@ def test_no_sweeps_leave_the_parameters():
 
 def test_a_start_that_is_not_finite_is_refused():
     objective, data, theta = case("resnet")
-    with pytest.raises(ValueError, match="the objective is not finite where it begins"):
+    with pytest.raises(ValueError, match="the objective is not finite at the initial parameters"):
         training.minimise(objective, data, MSA(1), theta=theta * 1e300)
 
 

@@ -86,7 +86,7 @@ def require_undoable(can_undo: bool, name: str) -> None:
     if not can_undo:
         raise ValueError(
             f'`memory`="reversible" needs invertible steps, such as those of a splitting scheme, not {name!r}; '
-            f"take `Checkpoints` instead"
+            f"use `Checkpoints` instead"
         )
 
 

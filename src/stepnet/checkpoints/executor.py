@@ -42,7 +42,7 @@ class StageKeepingRun(ScheduledRun, Protocol):
         """Pull the gradient back through the step `start` by its stages in a slot."""
 
 
-NOTED = frozenset((Kind.KEEP, Kind.REVERSE, Kind.KEEP_STEP, Kind.REVERSE_KEPT))  # a run may go on after these
+NOTED = frozenset((Kind.KEEP, Kind.REVERSE, Kind.KEEP_STEP, Kind.REVERSE_KEPT))  # a run may be resumed after these
 A_RUN = having("advance", "keep", "restore", "drop", "reverse", what="a run")
 
 
@@ -111,6 +111,6 @@ def _require_stages(run: Any) -> StageKeepingRun:
     if not hasattr(run, "keep_step") or not hasattr(run, "reverse_kept"):
         raise TypeError(
             f"the schedule keeps stages of steps, for which `run` needs `keep_step` and `reverse_kept`; "
-            f"{type(run).__name__} has none, so take a schedule of states such as `binomial`"
+            f"{type(run).__name__} has none, so use a schedule of states such as `binomial`"
         )
     return run

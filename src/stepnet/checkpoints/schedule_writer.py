@@ -76,16 +76,16 @@ class ScheduleWriter:
 
     def _block(self, start: int, n: int, s: int) -> list[Task]:
         """Reverse n steps from the current state, which is kept if the rule requires it; return the remaining tasks."""
-        if self._copied(start, n, s) or self._short(start, n, s):
+        if self._copy_written(start, n, s) or self._write_short(start, n, s):
             return []
         m, first = self._rule.split(n, s), self._end
         self.put(Kind.ADVANCE, start, start + m)
         if not self._rule.bare(n - m, s - 1):
             self.put(Kind.KEEP, start + m, start + m, self._slots - s + 1)
-        right, left = (self._block, start + m, n - m, s - 1), (self._left, start, m, s)
+        right, left = (self._block, start + m, n - m, s - 1), (self._list_left_tasks, start, m, s)
         return [(self._remember, start, n, s, first), left, right]
 
-    def _left(self, start: int, m: int, s: int) -> list[Task]:
+    def _list_left_tasks(self, start: int, m: int, s: int) -> list[Task]:
         self._restore(start, m, s)
         return self._block(start, m, s)
 
@@ -94,7 +94,7 @@ class ScheduleWriter:
         if self._rule.bare(n, s):
             self.put(Kind.DROP, start, start, self._slots - s)
 
-    def _copied(self, start: int, n: int, s: int) -> bool:
+    def _copy_written(self, start: int, n: int, s: int) -> bool:
         if (n, s) not in self._written:
             return False
         first, last, origin = self._written[n, s]
@@ -102,7 +102,7 @@ class ScheduleWriter:
         self._append(self._rows[first:last], np.array([0, shift, shift, 0]))
         return True
 
-    def _short(self, start: int, n: int, s: int) -> bool:
+    def _write_short(self, start: int, n: int, s: int) -> bool:
         rows = self._rule.short(n, s, self._slots - s)
         if rows is None:
             return False

@@ -11,7 +11,7 @@ import click
 from stepnet.cli.error_messages import show_errors
 
 
-@click.command()
+@click.command(short_help="Bound the amplification of a net.")
 @click.argument("model", type=click.Path(exists=True, dir_okay=False))
 @click.option("--limit", type=float, default=10.0, show_default=True, help="Amplification that counts as stable.")
 @click.option("--json", "is_json", is_flag=True, help="Print the bounds as JSON.")

@@ -12,7 +12,7 @@ import click
 from stepnet.cli.error_messages import show_errors
 
 
-@click.command()
+@click.command(short_help="Compare schemes on a problem.")
 @click.argument("problem")
 @click.argument("schemes", nargs=-1, required=True)
 @click.option("--steps", help="Increasing numbers of equal steps a,b,c: observed orders instead of tolerances.")

@@ -25,7 +25,7 @@ def read_table(path: Path) -> Table:
     try:
         names, *lines = [[text.strip() for text in line] for line in csv.reader(_read_text(path)) if line] or [[]]
     except csv.Error as error:
-        raise ValueError(f"{path} is no CSV file: {error}") from None
+        raise ValueError(f"{path} is not a CSV file: {error}") from None
     if not names or all(is_number(name) for name in names):
         raise ValueError(f"the first line of {path} must name the columns, found {', '.join(names) or 'nothing'}")
     if len(set(names)) != len(names):

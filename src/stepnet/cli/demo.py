@@ -11,6 +11,7 @@ from stepnet.cli.demo_page import Chapter, write_page
 
 SECTIONS = {
     "orbit_comparison": "Orbits: symplectic schemes and adaptive pairs",
+    "stiff_comparison": "Stiff problems: Robertson and van der Pol beside SciPy",
     "path_comparison": "Stochastic equations: paths, densities and strong orders",
     "expectation_comparison": "Expectations: a classifier with noise, multilevel Monte Carlo",
     "equation_comparison": "Partial differential equations: a pattern, a recovered diffusivity, the equation of a net",
@@ -19,7 +20,7 @@ SECTIONS = {
 """Modules of this package with a function `run(folder, echo)`, and their titles."""
 
 
-@click.command()
+@click.command(short_help="Solve problems of every kind; tables and figures.")
 @click.option(
     "--out", "folder", type=click.Path(path_type=Path), default=Path("demo"), show_default=True,
     help="Folder for the figures and the page index.html.",

@@ -102,7 +102,7 @@ def train_net() -> tuple[nets.Net, training.Data]:
 
 
 def compare_probabilities(net: nets.Net, noise: float) -> Probabilities:
-    """The equation of the net on a grid, beside the net itself or averages over its noisy paths."""
+    """The equation of the net on a grid, compared with the net itself or averages over its noisy paths."""
     grid = operators.Grid((CELLS_OF_NET, CELLS_OF_NET), -SIDE, SIDE, boundary="neumann")
     problem = nets.network_pde(net, noise, grid, transform=_second_class)
     steps = int(1.2 / equations.find_largest_step(problem, "rk4")) + 20
@@ -188,5 +188,5 @@ def run(folder: Path, echo: Callable[[str], object] = print) -> None:
     try:
         path = draw_figure(grow_pattern(), recovery, data, compared, folder)
     except ModuleNotFoundError:
-        return  # the orbits have told what is missing
+        return  # the section on orbits has said that matplotlib is missing
     echo(f"\nFigure: {path}")

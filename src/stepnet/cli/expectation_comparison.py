@@ -133,5 +133,5 @@ def run(folder: Path, echo: Callable[[str], object] = print) -> None:
         echo("\n" + format_surfaces(found))
         path = draw_figure(X, y, found, folder)
     except ModuleNotFoundError:
-        return  # the orbits have told what is missing
+        return  # the section on orbits has said that matplotlib is missing
     echo(f"\nFigure: {path}")

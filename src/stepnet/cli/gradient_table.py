@@ -140,7 +140,7 @@ def run(name: str, scheme: str | None, steps: int | None, echo: Callable[[str], 
     if isinstance(problem, ODE):
         echo(f"\nVerdict: {adjoint_safety(problem, rule, loss, steps=steps).verdict}.")
     else:
-        echo("\nNo verdict: the adjoint equation is solved for an `ODE`; another scheme, say rk4, makes it one.")
+        echo("\nNo verdict: the adjoint equation is solved for an `ODE`; with a scheme such as rk4 the problem is one.")
 
 
 def compare_gradients(problem: ODE | SecondOrder, scheme: Scheme, steps: int) -> list[TableRow]:

@@ -9,7 +9,7 @@ from stepnet.cli.error_messages import show_errors
 PROBLEMS = ("lorenz", "vanderpol", "relu", "kepler", "pleiades")
 
 
-@click.command()
+@click.command(short_help="Compute one gradient by every method.")
 @click.option("--problem", type=click.Choice(PROBLEMS), default="lorenz", show_default=True, help="Problem to solve.")
 @click.option("--scheme", help="Name of a scheme, run with fixed steps. The default depends on the problem.")
 @click.option("--steps", type=click.IntRange(min=1), help="Number of equal steps. The default depends on the problem.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 
-@click.command()
+@click.command(short_help="Show versions, CPU and kernel cache.")
 def info() -> None:
     """Show versions, CPU, threads, the kernel cache, and which kinds of right-hand side run here."""
     from stepnet.engines.numba_engine import report

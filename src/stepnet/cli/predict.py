@@ -9,7 +9,7 @@ import click
 from stepnet.cli.error_messages import show_errors
 
 
-@click.command()
+@click.command(short_help="Predict with a trained net.")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="CSV file for the samples and their predictions.")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stepnet.solution import Solution
 
 
-@click.command()
+@click.command(short_help="Solve a problem.")
 @click.argument("problem")
 @click.option("--scheme", help="Name of the scheme. Default: that of `stepnet.solve`.")
 @click.option("--steps", type=click.IntRange(min=1), help="Number of equal steps, instead of adaptive steps.")

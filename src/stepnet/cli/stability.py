@@ -15,7 +15,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-@click.command()
+@click.command(short_help="Show orders and stability limits of schemes.")
 @click.argument("schemes", nargs=-1, required=True)
 @click.option("--figure", type=click.Path(dir_okay=False), help="Draw the stability regions into this file.")
 @click.option("--json", "is_json", is_flag=True, help="Print all properties as a JSON list.")

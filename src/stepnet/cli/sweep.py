@@ -11,7 +11,7 @@ from stepnet.cli.error_messages import show_errors
 from stepnet.cli.number_lists import parse_numbers
 
 
-@click.command()
+@click.command(short_help="Solve a problem over a grid of parameters.")
 @click.argument("problem")
 @click.option("--scheme", default="dopri5", show_default=True, help="Name of the scheme.")
 @click.option(

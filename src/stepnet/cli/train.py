@@ -10,7 +10,7 @@ import click
 from stepnet.cli.error_messages import show_errors
 
 
-@click.command()
+@click.command(short_help="Train a net on a table or data set.")
 @click.argument("source")
 @click.option("--out", "folder", type=click.Path(path_type=Path), required=True, help="Folder for the trained net.")
 @click.option("--label", help="Target column of the CSV file. Default: the last column.")

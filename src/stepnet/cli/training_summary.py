@@ -176,7 +176,7 @@ def predict(folder: Path, file: Path, out: Path | None, say: Callable[[str], obj
 def _load(folder: Path) -> tuple[NetClassifier | NetRegressor, dict[str, Any]]:
     """Load the net in a folder, and the names of its feature and target columns."""
     if not (folder / files.HEAD).exists():
-        raise ValueError(f"{folder} holds no net; `stepnet train` makes one")
+        raise ValueError(f"{folder} holds no net; create one with `stepnet train`")
     header = files.read_head(folder)
     kinds, names = {each.__name__: each for each in (*TASKS.values(), *NOISY.values())}, header.get("columns")
     if header.get("estimator") not in kinds or not isinstance(names, dict) or not {"features", "label"} <= set(names):

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from tqdm import tqdm
 
 from stepnet.engines.contract import AdaptiveSteps, FixedSteps, Members, Plan, Saving
 from stepnet.errors import Interrupted
+from stepnet.events import Event
 from stepnet.problem import MOST_PATH, SDE, Langevin, Problem, state_shape
 from stepnet.records import convert_integers, explain_arguments, validate_count, validate_thread_count
 from stepnet.schemes.capabilities import needs_increments_only
+from stepnet.schemes.controllers import Controller
 from stepnet.solution import EnsembleSolution
 from stepnet.solving.integrate import find_scheme, import_engine
 from stepnet.solving.planning import AdaptiveOptions, plan_steps, validate_events, validate_projection, validate_times
@@ -26,23 +30,23 @@ MANY = 256  # members from which a second thread pays
 @explain_arguments()
 def solve_ensemble(
     problem: Problem,
-    scheme=None,
+    scheme: Any = None,
     *,
-    y0=None,
-    args=None,
-    paths=None,
-    increments=None,
-    t_span=None,
-    steps=None,
-    rtol=None,
-    atol=None,
+    y0: ArrayLike | None = None,
+    args: Any = None,
+    paths: ArrayLike | None = None,
+    increments: ArrayLike | None = None,
+    t_span: ArrayLike | None = None,
+    steps: ArrayLike | None = None,
+    rtol: ArrayLike | None = None,
+    atol: ArrayLike | None = None,
     first_step: float | None = None,
     max_step: float | None = None,
-    controller=None,
+    controller: Controller | str | None = None,
     norm: str | None = None,
-    save_at=None,
-    events=(),
-    project=None,
+    save_at: ArrayLike | None = None,
+    events: Event | Callable[..., Any] | Sequence[Event | Callable[..., Any]] = (),
+    project: Callable[..., Any] | None = None,
     max_steps: int | None = None,
     workers: int | None = None,
     progress: bool = False,
@@ -121,7 +125,15 @@ class EnsembleSpec(NamedTuple):
 
 
 def build_ensemble_spec(
-    problem: Problem, scheme, y0, args, t_span, steps, choices: AdaptiveOptions, save_at, paths=None
+    problem: Problem,
+    scheme: Any,
+    y0: Any,
+    args: Any,
+    t_span: Any,
+    steps: Any,
+    choices: AdaptiveOptions,
+    save_at: Any,
+    paths: Any = None,
 ) -> EnsembleSpec:
     """Validate the arguments of `solve_ensemble` and build the members."""
     problem = _insert_numbers(problem, args)
@@ -144,12 +156,12 @@ def build_ensemble_spec(
 
 
 def _combine_with_paths(
-    problem: Problem, paths, rows: dict[str, np.ndarray]
+    problem: Problem, paths: Any, rows: dict[str, np.ndarray]
 ) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
     """The Brownian path of each member of a stochastic problem, None for others; and the rows of the members."""
     if not isinstance(problem, (SDE, Langevin)):
         if paths is not None:
-            raise TypeError(f"`paths` belongs to an `SDE` or `Langevin`, and the problem is {type(problem).__name__}")
+            raise TypeError(f"`paths` is for an `SDE` or `Langevin`, found {type(problem).__name__}")
         return None, rows
     n_rows = _count_members(rows) if rows else 1
     if paths is None:
@@ -171,12 +183,12 @@ def _combine_with_paths(
     return chosen.astype(np.int64), rows
 
 
-def _validate_increments(problem: Problem, increments, paths) -> tuple[Any, np.ndarray | None]:
+def _validate_increments(problem: Problem, increments: Any, paths: Any) -> tuple[Any, np.ndarray | None]:
     """The paths, by default one for each row of the increments, and the increments as an array."""
     if increments is None:
         return paths, None
     if not isinstance(problem, SDE):
-        raise TypeError(f"`increments` belong to an `SDE`, and the problem is {type(problem).__name__}")
+        raise TypeError(f"`increments` are for an `SDE`, found {type(problem).__name__}")
     found = _build_rows("increments", increments)
     if found.ndim != 3 or 0 in found.shape:
         raise ValueError(f"`increments` must have the shape (paths, steps, components), found {found.shape}")
@@ -188,11 +200,11 @@ def _insert_increments(spec: EnsembleSpec, increments: np.ndarray) -> Members:
     scheme: Any
     problem, scheme, stepping, members = spec
     if not isinstance(problem, SDE) or not isinstance(stepping, FixedSteps) or members.paths is None:
-        raise TypeError("`increments` belong to an `SDE` with fixed steps")
+        raise TypeError("`increments` are for an `SDE` with fixed steps")
     if not needs_increments_only(scheme):
         raise ValueError(
             f"`increments` do not suffice for {scheme.name}, which needs {', '.join(scheme.variables)}; "
-            f"take another scheme, such as euler_maruyama or milstein"
+            f"use another scheme, such as euler_maruyama or milstein"
         )
     wanted = (stepping.n_steps, problem.n_components)
     if increments.shape[1:] != wanted:
@@ -204,14 +216,14 @@ def _insert_increments(spec: EnsembleSpec, increments: np.ndarray) -> Members:
     return members._replace(increments=increments)
 
 
-def _insert_numbers(problem: Problem, args) -> Problem:
+def _insert_numbers(problem: Problem, args: Any) -> Problem:
     """The problem, with the arguments of the first member if it has none itself, so that their number is known."""
     if args is None or problem.args or np.ndim(args) != 2 or not len(args):
         return problem
     return replace(problem, args=tuple(np.asarray(args, float)[0].tolist()))
 
 
-def _build_rows(name: str, value) -> np.ndarray:
+def _build_rows(name: str, value: Any) -> np.ndarray:
     try:
         array = np.asarray(value)
     except ValueError:
@@ -237,7 +249,7 @@ def _count_members(rows: dict[str, np.ndarray]) -> int:
     return len(rows[first])
 
 
-def _build_members(problem: Problem, stepping, rows: dict[str, np.ndarray], count: int, save_at) -> Members:
+def _build_members(problem: Problem, stepping: Any, rows: dict[str, np.ndarray], count: int, save_at: Any) -> Members:
     n, is_adaptive = problem.initial.size, isinstance(stepping, AdaptiveSteps)
     y0 = problem.initial[None]
     if "y0" in rows:
@@ -274,14 +286,14 @@ def _require_floats(args: tuple[Any, ...]) -> None:
             )
 
 
-def _validate_states(rows: np.ndarray, count: int, shape: tuple[int, ...], dtype) -> np.ndarray:
+def _validate_states(rows: np.ndarray, count: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """Return flat states, one row per member."""
     if rows.shape[1:] not in (shape, (prod(shape),)):
         raise ValueError(f"`y0` must have the shape (members, {', '.join(map(str, shape))}), found {rows.shape}")
     return _require_finite("y0", rows, dtype).reshape(count, prod(shape))
 
 
-def _validate_numbers(name: str, rows: np.ndarray, widths, meaning: str) -> np.ndarray:
+def _validate_numbers(name: str, rows: np.ndarray, widths: Any, meaning: str) -> np.ndarray:
     """Return rows of finite real numbers."""
     widths = (widths,) if isinstance(widths, int) else widths
     if rows.ndim != 2 or rows.shape[1] not in widths:
@@ -300,7 +312,7 @@ def _require_finite(name: str, rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return np.array(rows, dtype, order="C")
 
 
-def _validate_wanted_times(save_at, spans: np.ndarray, count: int) -> np.ndarray:
+def _validate_wanted_times(save_at: Any, spans: np.ndarray, count: int) -> np.ndarray:
     """Return the save times, one row per member or one for all."""
     if save_at is None:
         return np.zeros((1, 0))
@@ -319,7 +331,7 @@ def count_usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def choose_workers(workers, count: int) -> int:
+def choose_workers(workers: Any, count: int) -> int:
     """Choose the number of threads."""
     if workers is None:
         return 1 if count < MANY else count_usable_cores()
@@ -327,7 +339,7 @@ def choose_workers(workers, count: int) -> int:
 
 
 @contextmanager
-def _open_bar(count: int, is_wanted: bool):
+def _open_bar(count: int, is_wanted: bool) -> Any:
     if not is_wanted:
         yield lambda n: None
         return
@@ -335,7 +347,7 @@ def _open_bar(count: int, is_wanted: bool):
         yield bar.update
 
 
-def _as_solution(problem: Problem, scheme, members: Members, outcome) -> EnsembleSolution:
+def _as_solution(problem: Problem, scheme: Any, members: Members, outcome: Any) -> EnsembleSolution:
     if members.save_at.shape[1]:
         t = np.array(np.broadcast_to(members.save_at, (members.number, members.save_at.shape[1])))
     else:
@@ -344,7 +356,7 @@ def _as_solution(problem: Problem, scheme, members: Members, outcome) -> Ensembl
     return EnsembleSolution(t=t, y=y, problem=problem, scheme=scheme, members=members, **_collect_facts(outcome))
 
 
-def _collect_facts(outcome) -> dict[str, Any]:
+def _collect_facts(outcome: Any) -> dict[str, Any]:
     kept = outcome._asdict()
     del kept["y"], kept["is_interrupted"]
     return kept

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from stepnet.engines.contract import AdaptiveSteps, FixedSteps, Plan, Saving
 from stepnet.ensembles.ensemble import EnsembleSpec, build_ensemble_spec, choose_workers
 from stepnet.gradients.adjoint import gradient
-from stepnet.problem import SDE, Langevin, state_shape
+from stepnet.gradients.step_selection import require_differentiable_steps
+from stepnet.problem import Problem, state_shape
 from stepnet.records import explain_arguments, show_fields
 from stepnet.solution import Status
 from stepnet.solving.integrate import find_scheme, import_engine
@@ -67,18 +69,18 @@ class EnsembleGradient:
 
 @explain_arguments()
 def gradient_ensemble(
-    problem,
-    scheme=None,
+    problem: Problem,
+    scheme: Any = None,
     loss: Callable[..., Any] | None = None,
     *,
-    end_gradient=None,
-    y0=None,
-    args=None,
-    paths=None,
-    t_span=None,
-    steps=None,
-    rtol=None,
-    atol=None,
+    end_gradient: ArrayLike | None = None,
+    y0: ArrayLike | None = None,
+    args: Any = None,
+    paths: ArrayLike | None = None,
+    t_span: ArrayLike | None = None,
+    steps: ArrayLike | None = None,
+    rtol: ArrayLike | None = None,
+    atol: ArrayLike | None = None,
     workers: int | None = None,
 ) -> EnsembleGradient:
     """Compute the gradient of a loss of the end state for each member of an ensemble, exact to rounding.
@@ -115,6 +117,7 @@ def gradient_ensemble(
     ((1,), (2,))
     """
     scheme, problem = find_scheme(problem, scheme, steps), import_engine().convert_to_floats(problem)
+    require_differentiable_steps(scheme)
     choices = AdaptiveOptions(rtol=rtol, atol=atol)
     spec = build_ensemble_spec(problem, scheme, y0, args, t_span, steps, choices, None, paths)
     count, shape = spec.members.number, state_shape(spec.problem)
@@ -141,7 +144,7 @@ def gradient_ensemble(
     return EnsembleGradient(values, back.y0.reshape(ends.shape), back.p, "lanes")
 
 
-def _differentiate_paths(spec: EnsembleSpec, loss, bars, workers: int) -> EnsembleGradient:
+def _differentiate_paths(spec: EnsembleSpec, loss: Any, bars: Any, workers: int) -> EnsembleGradient:
     """Losses and gradients of paths: in one sweep if the loss is traced, else after a first run to the ends."""
     engine, members, shape = import_engine(), spec.members, state_shape(spec.problem)
     scalar = values = None
@@ -167,7 +170,7 @@ def _differentiate_paths(spec: EnsembleSpec, loss, bars, workers: int) -> Ensemb
     return EnsembleGradient(values, back.y0.reshape(members.number, *shape), back.p, "lanes")
 
 
-def _solve_ends(spec: EnsembleSpec, workers: int):
+def _solve_ends(spec: EnsembleSpec, workers: int) -> Any:
     """The end states; an error if a member does not reach the end."""
     problem, scheme, stepping, members = spec
     found = import_engine().run_ensemble(
@@ -184,7 +187,7 @@ def _solve_ends(spec: EnsembleSpec, workers: int):
     return found
 
 
-def _evaluate_losses(loss, bars, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _evaluate_losses(loss: Any, bars: Any, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Values, and gradients with respect to the end states."""
     if loss is None:
         return np.sum(bars * ends, axis=tuple(range(1, ends.ndim))), bars
@@ -195,15 +198,15 @@ def _evaluate_losses(loss, bars, ends: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return np.array(values), np.array(gradients)
 
 
-def _differentiate_one_by_one(spec: EnsembleSpec, loss, bars, workers: int, reason: str) -> EnsembleGradient:
+def _differentiate_one_by_one(spec: EnsembleSpec, loss: Any, bars: Any, workers: int, reason: str) -> EnsembleGradient:
     problem, scheme, stepping, members = spec
 
-    def of_member(i: int):
+    def of_member(i: int) -> Any:
         how: dict[str, Any] = {"rtol": members.row("rtol", i), "atol": members.row("atol", i)}
         if isinstance(stepping, FixedSteps):
             how = {"steps": stepping.n_steps if stepping.grid is None else stepping.grid}
         own = import_engine().member_problem(problem, members, i)
-        if isinstance(own, (SDE, Langevin)):
+        if own.form.is_stochastic:
             own = replace(own, path=int(members.row("paths", i)))
         found = gradient(own, scheme, loss, end_gradient=None if bars is None else bars[i], **how)
         return found.value, found.y0, import_engine().flat_gradients(found.args, own.args)

@@ -67,7 +67,7 @@ def add_boundary_data(problem: ODE | SecondOrder, data: Sequence[Any]) -> ODE | 
     >>> bool(np.isclose(found.args[-1], found.value))  # half of it is the derivative, as the loss is quadratic
     True
     """
-    function = problem.acceleration if isinstance(problem, SecondOrder) else problem.fun
+    function: Any = problem.acceleration if isinstance(problem, SecondOrder) else problem.fun
     if not hasattr(function, "find_spectrum") or isinstance(function, BoundaryDataRHS):
         raise TypeError(f"`problem` must be an equation built by `stepnet.equations`, found {function!r:.60}")
     values = tuple(_validate_data(f"data[{i}]", each) for i, each in enumerate(data))

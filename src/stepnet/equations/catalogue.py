@@ -23,6 +23,7 @@ from stepnet.operators.conservation import REACH, ConservationLaw
 from stepnet.operators.grid import Grid
 from stepnet.operators.linear import A_GRID, laplacian, validate_grid_function
 from stepnet.operators.reconstruction import LIMITERS
+from stepnet.operators.transforms import find_transforms, has_constants, invert_laplacian
 from stepnet.problem import ODE, SecondOrder, validate_span
 
 A_RATE = validation.real("[0, inf)")
@@ -176,7 +177,7 @@ def wave(
     operator = laplacian(grid, order)
     spectrum = find_stencil_spectrum(operator)
     if np.max(np.abs(spectrum.imag)) > 1e-6 * np.max(np.abs(spectrum)):
-        raise ValueError(f"`order` = {order} lets waves grow at these sides: its eigenvalues are complex; take order 4")
+        raise ValueError(f"`order` = {order} lets waves grow at these sides: its eigenvalues are complex; use order 4")
     return SecondOrder(WaveRHS(operator, check_steps), u0, v0, t_span, (speed,))
 
 
@@ -344,7 +345,10 @@ def burgers(
 
 @validation.check(grid=A_GRID)
 def poisson(grid: Grid, source: Any, *, order: int = 2) -> np.ndarray:
-    """Solve lap u = source with the boundary conditions of the grid, by a sparse factorisation.
+    """Solve lap u = source with the boundary conditions of the grid.
+
+    Where each axis is periodic or, at order 2, has Dirichlet or Neumann conditions on both sides, fast Fourier, sine
+    and cosine transforms solve it; otherwise a sparse factorisation does, which takes longer and more memory.
 
     Where u is determined up to a constant (periodic and Neumann sides), the mean of the source must fit the boundary
     values, and the solution with mean zero is returned.
@@ -375,21 +379,30 @@ def poisson(grid: Grid, source: Any, *, order: int = 2) -> np.ndarray:
     >>> poisson(grid, [-2.0, -2.0, -2.0])
     array([0.1875, 0.25  , 0.1875])
     """
+    source = validate_grid_function("source", source, grid, ())
+    operator = laplacian(grid, order)
+    right = source - operator.find_offset(0.0)
+    transforms = find_transforms(operator)
+    if transforms is not None:
+        u, rest = invert_laplacian(transforms, right)
+        _require_mean(rest, right)
+        return u - u.mean() if has_constants(transforms) else u
     from scipy import sparse
     from scipy.sparse.linalg import splu
 
-    source = validate_grid_function("source", source, grid, ())
-    operator = laplacian(grid, order)
-    matrix, right = operator.matrix(), (source - operator.find_offset(0.0)).ravel()
-    n = right.size
+    matrix, right, n = operator.matrix(), right.ravel(), right.size
     if np.max(np.abs(matrix @ np.ones(n))) > 1e-9 * abs(matrix).max():
         return splu(matrix.tocsc()).solve(right).reshape(grid.shape)
     border = np.ones((n, 1))
     bordered = sparse.block_array([[matrix, sparse.csr_array(border)], [sparse.csr_array(border.T), None]])
     solved = splu(bordered.tocsc()).solve(np.append(right, 0.0))
-    if abs(solved[-1]) > 1e-9 * max(np.max(np.abs(right)), np.finfo(float).tiny):
+    _require_mean(float(solved[-1]), right)
+    return solved[:-1].reshape(grid.shape)
+
+
+def _require_mean(rest: float, right: np.ndarray) -> None:
+    if abs(rest) > 1e-9 * max(np.max(np.abs(right)), np.finfo(float).tiny):
         raise ValueError(
             f"`source` must have the mean that the boundary values prescribe, as nothing fixes the value of u; it is "
-            f"off by {solved[-1]:.3g}"
+            f"off by {rest:.3g}"
         )
-    return solved[:-1].reshape(grid.shape)

@@ -262,7 +262,7 @@ def acoustics(
 ) -> ODE:
     """The wave equation p_tt = speed^2 lap p as a system of first order; the state is (p, v) in (1 + axes, *grid).
 
-    p_t + speed^2 div v = 0, v_t + grad p = 0.  For long times without dissipation, take `wave` and leapfrog.
+    p_t + speed^2 div v = 0, v_t + grad p = 0.  For long times without dissipation, use `wave` and leapfrog.
 
     Parameters
     ----------

@@ -138,7 +138,7 @@ class TransportRHS:
         velocity = np.asarray(args[0] if self.velocity is None else self.velocity(find_time(t)))
         if self.laplacian is None:
             return self.direction * find_upwind_spectrum(self.upwind, self.direction * velocity)
-        return find_transport_spectrum(self.upwind, velocity, self.laplacian, args[-1])
+        return find_transport_spectrum(self.upwind, self.direction * velocity, self.laplacian, args[-1], self.direction)
 
     def find_linear_form(self, *args: Any) -> LinearForm | None:
         ndim = self.upwind.grid.ndim

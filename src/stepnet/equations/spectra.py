@@ -56,8 +56,10 @@ def find_upwind_spectrum(operator: Upwind, velocity: np.ndarray) -> np.ndarray:
     return add_sets(along)
 
 
-def find_transport_spectrum(upwind: Upwind, velocity: np.ndarray, laplacian: StencilOperator, D: float) -> np.ndarray:
-    """The eigenvalues of -a . grad u + D lap u, the same waves in both terms along each axis."""
+def find_transport_spectrum(
+    upwind: Upwind, velocity: np.ndarray, laplacian: StencilOperator, D: float, direction: float = 1.0
+) -> np.ndarray:
+    """The eigenvalues of -direction a . grad u + D lap u, the same waves in both terms along each axis."""
     grid, along = upwind.grid, []
     for term, axis in zip(laplacian.terms, range(grid.ndim), strict=True):
         h, n, count = grid.spacing[axis], grid.shape[axis], ANGLES[grid.ndim]
@@ -66,9 +68,9 @@ def find_transport_spectrum(upwind: Upwind, velocity: np.ndarray, laplacian: Ste
         values = []
         for a in {float(np.min(velocity[axis])), float(np.max(velocity[axis]))}:
             side = int(a < 0)
-            values.append(spread - a * find_symbol(upwind.stencils[side], h, count, n))
+            values.append(spread - direction * a * find_symbol(upwind.stencils[side], h, count, n))
             if grid.boundary[axis] is not None:
-                values.append(np.linalg.eigvals(_cut_middle(L - a * upwind.find_axis_matrix(axis, side))))
+                values.append(np.linalg.eigvals(_cut_middle(L - direction * a * upwind.find_axis_matrix(axis, side))))
         along.append(np.concatenate(values))
     return add_sets(along)
 

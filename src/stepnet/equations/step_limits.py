@@ -12,7 +12,7 @@ from stepnet.schemes.capabilities import find_refusal
 from stepnet.schemes.catalogue import get
 from stepnet.schemes.conditions import amplification, imaginary_stability_limit, real_stability_limit
 
-GROWTH = 1e-9  # per step, which is taken for rounding
+GROWTH = 1e-9  # per step, which counts as rounding
 SCANNED = 400  # steps between zero and the first one that is surely unstable
 AXIS = 1e-9  # relative distance from an axis within which eigenvalues count as lying on it
 MARGIN = 1e-9  # by which a step may exceed the limit: rounding of the number of steps
@@ -108,7 +108,7 @@ def find_step_refusal(problem: Problem, scheme: Any, longest: float) -> str | No
         return None
     begin = f"h = {longest:.4g} is unstable for {function.name} by {scheme.name}"
     if limit == 0.0:
-        advice = "take another scheme, such as rk4, or an upwind operator; diffusion cannot be run backward in time"
+        advice = "use another scheme, such as rk4, or an upwind operator; diffusion cannot be run backward in time"
         return f"`steps`: {begin}, as is every step; {advice}"
     span = abs(problem.t_span[1] - problem.t_span[0])
     return (

@@ -130,7 +130,7 @@ class NetClassifier(ClassifierMixin, NetEstimator):  # type: ignore[misc]  # sci
 
         `path` is a folder in which the run is stored after each epoch; with `resume` a stored run is continued.
         """
-        with self._whole():
+        with self._restore_after_failure():
             X, y = validate_samples(self, X, y, dtype=np.float64)
             check_classification_targets(y)
             return self._learn(

@@ -109,7 +109,7 @@ class NetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         self.net_ = self._build_net(X.shape[1], fit_data.outputs, seed)
         objective = self._build_objective(fit_data.loss, seed)
         keys = hash_samples(X) if self.net_.has_noise else None  # not of scaled inputs, which depend on other samples
-        data, optimiser = Data(self._scaled(X), fit_data.targets, fit_data.weights, keys), self._optimiser()
+        data, optimiser = Data(self._scale(X), fit_data.targets, fit_data.weights, keys), self._optimiser()
         if isinstance(optimiser, Method):
             self._require_for_all_data(path, resume)
             self.run_: Any = minimise(objective, data, optimiser, progress=self.progress)
@@ -201,7 +201,7 @@ class NetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
                 raise ValueError(f"`{name}` is for mini-batches; this optimiser takes all data at once")
 
     @contextmanager
-    def _whole(self) -> Iterator[None]:
+    def _restore_after_failure(self) -> Iterator[None]:
         """Restore the estimator if a fit fails."""
         before = vars(self).copy()
         try:
@@ -214,26 +214,26 @@ class NetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
 
     # ---- evaluation -------------------------------------------------------------------------------------------------
 
-    def _scaled(self, X: np.ndarray) -> np.ndarray:
+    def _scale(self, X: np.ndarray) -> np.ndarray:
         return (X - self.shift_) * self.factor_
 
-    def _validated(self, X: Any) -> np.ndarray:
+    def _validate_samples(self, X: Any) -> np.ndarray:
         """Samples, after checking that the estimator is fitted."""
         check_is_fitted(self, "net_")
         return validate_samples(self, X, reset=False, dtype=np.float64)
 
-    def _checked(self, X: Any) -> np.ndarray:
+    def _validate_and_scale(self, X: Any) -> np.ndarray:
         """Scaled samples, after checking that the estimator is fitted."""
-        return self._scaled(self._validated(X))
+        return self._scale(self._validate_samples(X))
 
     def outputs(self, X: Any) -> np.ndarray:
         """The outputs of the net for samples, (n, outputs)."""
-        X = self._checked(X)
+        X = self._validate_and_scale(X)
         return self.net_(X)
 
     def features(self, X: Any, block: int = 0) -> np.ndarray:
         """States (depths, n, width) inside a block of the net."""
-        X = self._checked(X)
+        X = self._validate_and_scale(X)
         return self.net_.features(X, block)
 
     # ---- files ------------------------------------------------------------------------------------------------------

@@ -66,8 +66,8 @@ class PathEstimator(NetEstimator):
 
     def _draw(self, X: Any, path: int = 0) -> tuple[np.ndarray, SampleNoise]:
         """Scaled samples and their noise; keys are those of the samples as they are, as in training."""
-        X = self._validated(X)
-        return self._scaled(X), SampleNoise(self.noise_seed_, hash_samples(X), path)
+        X = self._validate_samples(X)
+        return self._scale(X), SampleNoise(self.noise_seed_, hash_samples(X), path)
 
     def _read(self, outputs: np.ndarray) -> np.ndarray:
         """What is averaged over paths, (n, columns), as a function of the outputs of the net."""

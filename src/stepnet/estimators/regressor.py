@@ -48,7 +48,7 @@ class NetRegressor(MultiOutputMixin, RegressorMixin, NetEstimator):  # type: ign
         self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, path: Any = None, resume: bool = False
     ) -> Self:
         """Train a new net on samples (n, features) and targets (n,) or (n, outputs); the rest as in `NetClassifier`."""
-        with self._whole():
+        with self._restore_after_failure():
             X, y = validate_samples(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
             self.is_flat_ = y.ndim == 1
             targets = np.asarray(y, float).reshape(len(y), -1)

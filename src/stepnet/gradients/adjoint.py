@@ -40,6 +40,7 @@ from stepnet.gradients.step_selection import (
     build_differentiable_run,
     find_identity,
     require_argument_gradients,
+    require_differentiable_steps,
     select_steps,
 )
 from stepnet.problem import ODE, Langevin, Partitioned, Problem, SecondOrder, state_shape
@@ -200,6 +201,8 @@ def gradient(
     if problem.form.is_stochastic:
         _refuse_times_of_paths(times, event)
     task = GradientTask(engine, problem, scheme, loss, end_gradient, running, steps, choices, memory, differences)
+    if memory not in CONTINUOUS:
+        require_differentiable_steps(scheme)
     if memory in CONTINUOUS:
         if save_at is not None or times or event is not None:
             raise ValueError(
@@ -236,8 +239,8 @@ def _refuse_times_of_paths(times: bool, event: Any) -> None:
         )
     if event is not None:
         raise TypeError(
-            "`event` is not available for an `SDE` or `Langevin`: the exit time of a path is no smooth function of its "
-            "arguments; take `likelihood_ratio_gradient` for the expectation, or a loss of the states at `save_at`"
+            "`event` is not available for an `SDE` or `Langevin`: the exit time of a path is not a smooth function of "
+            "its arguments; use `likelihood_ratio_gradient` for the expectation, or a loss of the states at `save_at`"
         )
 
 

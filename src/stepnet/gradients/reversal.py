@@ -67,13 +67,13 @@ class Seeds:
 
     def collect(self, state: np.ndarray, step: int) -> None:
         """Record the state at a step, if it is one of the places and not yet collected."""
-        here = self._at(step)
+        here = self._find_step(step)
         if not self.seen[here].all():
             self.states[here], self.seen[here] = self._linear.own(state), True
 
     def collect_stored(self, states: np.ndarray, first: int) -> None:
         """Record those of the stored states that enter the loss; the first of them is at step `first`."""
-        here = self._between(first, first + len(states))
+        here = self._find_range(first, first + len(states))
         if not self.seen[here].all():
             self.states[here] = self._linear.own_states(states[self.places[here] - first])
             self.seen[here] = True
@@ -92,13 +92,13 @@ class Seeds:
         """Discard all collected states."""
         self.seen[...], self._gradients = False, None
 
-    def inside(self, first: int, stop: int) -> list[int]:
+    def list_inside(self, first: int, stop: int) -> list[int]:
         """The places after step `first` up to `stop`, ascending."""
-        return np.unique(self.places[self._between(first + 1, stop + 1)]).tolist()
+        return np.unique(self.places[self._find_range(first + 1, stop + 1)]).tolist()
 
     def has_unseen(self, first: int, stop: int) -> bool:
         """Whether a state between two steps is still to be collected."""
-        return not self.seen[self._between(first + 1, stop)].all()
+        return not self.seen[self._find_range(first + 1, stop)].all()
 
     @property
     def gradients(self) -> np.ndarray:
@@ -109,21 +109,21 @@ class Seeds:
 
     def gradients_at(self, step: int) -> np.ndarray:
         """The gradient of each loss with respect to the flat state at a step; zeros if it does not enter."""
-        return self.gradients[:, self._at(step)].sum(axis=1)
+        return self.gradients[:, self._find_step(step)].sum(axis=1)
 
     def marks(self, first: int, stop: int) -> list[LossReadSteps]:
         """The gradients of each loss at the steps first <= step < stop, in the form the engine takes."""
-        here = self._between(first, stop)
+        here = self._find_range(first, stop)
         at, starts = np.unique(self.places[here], return_index=True)
         if not at.size:
             return [self._linear.no_marks] * len(self.gradients)
         sums = np.add.reduceat(self.gradients[:, here], starts, axis=1)
         return [self._linear.marks(at, each) for each in sums]
 
-    def _at(self, step: int) -> slice:
-        return self._between(step, step + 1)
+    def _find_step(self, step: int) -> slice:
+        return self._find_range(step, step + 1)
 
-    def _between(self, first: int, stop: int) -> slice:
+    def _find_range(self, first: int, stop: int) -> slice:
         """The places with first <= step < stop."""
         return slice(*np.searchsorted(self.places, (first, stop)))
 
@@ -143,7 +143,7 @@ class Reversal:
     def open(self) -> np.ndarray:
         """The state at the beginning of the steps, after the starting procedure of a multistep scheme."""
         linear, initial = self.linear, self.linear.initial
-        early = self.seeds.inside(-1, self.begin - 1)
+        early = self.seeds.list_inside(-1, self.begin - 1)
         if early:
             starting = linear.starting()
             state = starting.open(initial)
@@ -159,7 +159,7 @@ class Reversal:
         self.turn()
         initial = self.linear.initial
         y_bars = [self.linear.close(initial, bar, sums) for bar, sums in zip(self.bars, self.sums, strict=True)]
-        early = self.seeds.inside(-1, self.begin - 1)
+        early = self.seeds.list_inside(-1, self.begin - 1)
         if not early:
             return y_bars
         starting = self.linear.starting()

@@ -63,7 +63,7 @@ class StateStore:
             np.copyto(state, self._memory[slot])
         else:
             file = self._file(start)
-            with report_damage(file, "a state of this run", f"; delete {str(self._directory)!r} to begin anew"):
+            with report_damage(file, "a state of this run", f"; delete {str(self._directory)!r} to start over"):
                 stored = read_npz(file, ("state",))["state"]
                 np.copyto(state, require_array("`state`", stored, state.shape, state.dtype))
 
@@ -99,13 +99,13 @@ class StateStore:
             return 0, state
         try:
             with report_damage(path, "the progress of this run"):
-                return self._restored(run, state, read_npz(path, lambda name: True))
+                return self._resume(run, state, read_npz(path, lambda name: True))
         except DamagedFile:
             run.seeds.forget()
             run.bars, run.sums = [], []
             return 0, run.open()
 
-    def _restored(self, run: Reversal, state: np.ndarray, numbers: dict[str, np.ndarray]) -> tuple[int, np.ndarray]:
+    def _resume(self, run: Reversal, state: np.ndarray, numbers: dict[str, np.ndarray]) -> tuple[int, np.ndarray]:
         done = int(require_array("`done`", numbers["done"], (), np.int64))
         if not 0 <= done <= self._n_actions:
             raise ValueError(f"`done` must be from 0 to {self._n_actions}, found {done}")

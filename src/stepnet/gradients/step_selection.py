@@ -17,6 +17,7 @@ from stepnet.errors import AdjointWarning
 from stepnet.gradients.reversal import count_steps_in_block
 from stepnet.gradients.state_store import StreamedStates
 from stepnet.problem import Problem
+from stepnet.schemes.capabilities import find_step_choice_refusal
 from stepnet.solving.integrate import solve, solve_streaming
 from stepnet.solving.planning import AdaptiveOptions, plan_steps, validate_times
 
@@ -53,6 +54,16 @@ class StepSelection(NamedTuple):
             return self.grid[self.places]
         t0, t1 = t_span
         return np.where(self.places == self.number, t1, t0 + self.places * ((t1 - t0) / max(1, self.number)))
+
+
+def require_differentiable_steps(scheme: Any) -> None:
+    """Refuse a scheme whose steps depend on earlier choices of orders, for exact gradients."""
+    refusal = find_step_choice_refusal(
+        scheme,
+        'so that no exact gradient of a run exists here; give `memory="continuous"` for the adjoint equation, or',
+    )
+    if refusal is not None:
+        raise TypeError(refusal)
 
 
 def select_steps(

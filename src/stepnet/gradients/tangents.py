@@ -26,6 +26,7 @@ from stepnet.gradients.step_selection import (
     build_differentiable_run,
     find_identity,
     require_argument_gradients,
+    require_differentiable_steps,
     select_steps,
 )
 from stepnet.problem import Problem, ProblemForm, state_shape
@@ -89,6 +90,7 @@ def tangent(
     from stepnet.engines import numba_engine as engine
 
     scheme, problem = find_scheme(problem, scheme, steps), engine.convert_to_floats(problem)
+    require_differentiable_steps(scheme)
     chosen = select_steps(problem, scheme, steps, AdaptiveOptions(**choices), save_at)
     times = None if save_at is None else chosen.times(problem.t_span)
     return _solve_tangent(engine, problem, scheme, chosen, *_validate_direction(engine, problem, y0, args), times)
@@ -143,6 +145,7 @@ def jacobian(
     from stepnet.engines import numba_engine as engine
 
     scheme, problem = find_scheme(problem, scheme, steps), engine.convert_to_floats(problem)
+    require_differentiable_steps(scheme)
     memory = validate_memory(memory, EXACT, may_use_disk=True)
     chosen = select_steps(problem, scheme, steps, AdaptiveOptions(**choices), save_at)
     linear = build_differentiable_run(engine, problem, scheme, chosen, False, differences)
@@ -215,6 +218,7 @@ def hvp(
     from stepnet.engines import numba_engine as engine
 
     scheme, problem = find_scheme(problem, scheme, steps), engine.convert_to_floats(problem)
+    require_differentiable_steps(scheme)
     memory = validate_memory(memory, EXACT, may_use_disk=True)
     if not callable(loss):
         raise TypeError(f"`loss` must be a function, found {type(loss).__name__}")

@@ -144,7 +144,7 @@ def _find_variance(powers: np.ndarray, count: int) -> float:
 
 
 def extend(coupling: Coupling, sums: LevelSums, level: int, count: int, show: Callable[[int], object]) -> None:
-    """Draw samples of a level until there are so many."""
+    """Draw samples of a level until their number is reached."""
     block, done = coupling.find_block(level), sums.count + sums.exploded
     while done < count:
         size = min(block, count - done)

@@ -207,7 +207,7 @@ def build_functional(
         if not np.isfinite(value):
             raise ValueError(f"`{name}` must be finite at the start point, found {value}")
     if boundary is not None and domain is None:
-        raise TypeError("`boundary` belongs to `domain`, which is missing")
+        raise TypeError("`boundary` needs `domain`, which is missing")
     if domain is not None:
         require_inside(domain, sde, points)
     if reflecting is not None:
@@ -255,13 +255,13 @@ def _begin_plain(
     functionals = _pair(functional, sampling)
     if control is None:
         if mean is not None:
-            raise TypeError("`control_mean` belongs to `control`, which is missing")
+            raise TypeError("`control_mean` needs `control`, which is missing")
         return PathSums(functionals, points, how)
     if isinstance(control, str):
         name = one_of(*LINEAR_CONTROLS)("control", control)
         if mean is not None or sampling == "antithetic":
             raise ValueError(
-                f"`control` = {name!r} has the mean 0 and goes with plain sampling: take no `control_mean`, and "
+                f"`control` = {name!r} has mean 0 and needs plain sampling: leave out `control_mean`, and "
                 "note that antithetic pairs already remove what is linear in W"
             )
         linear = BrownianEnd(sde, how.steps) if name == "brownian" else linearise(sde, points, how.steps)
@@ -284,9 +284,9 @@ def _begin_random_start(
     functional: PathFunctional, start: RandomStart, how: Sampling, require: Any, sampling: str, control: Any, mean: Any
 ) -> StartSums:
     if control is not None or mean is not None:
-        raise ValueError("`control` does not go with a `RandomStart`")
+        raise ValueError("`control` cannot be combined with a `RandomStart`")
     if sampling == "quasi":
-        raise ValueError("`sampling` = 'quasi' does not go with a `RandomStart`, whose points are stratified")
+        raise ValueError("`sampling` = 'quasi' cannot be combined with a `RandomStart`, whose points are stratified")
     return StartSums(_pair(functional, sampling), start, how, require)
 
 
@@ -294,9 +294,11 @@ def _begin_quasi(
     functional: PathFunctional, sde: SDE, points: np.ndarray, how: Sampling, replicates: int, control: Any
 ) -> QuasiSums:
     if control is not None:
-        raise ValueError("`control` does not go with `sampling` = 'quasi'")
+        raise ValueError("`control` cannot be combined with `sampling` = 'quasi'")
     if functional.exits is not None:
-        raise ValueError("`domain` does not go with `sampling` = 'quasi': exits between steps are random numbers")
+        raise ValueError(
+            "`domain` cannot be combined with `sampling` = 'quasi': exits between steps are random numbers"
+        )
     if not needs_increments_only(functional.scheme):
         raise ValueError(
             f"`sampling` = 'quasi' needs a scheme that takes increments of W only, and {functional.scheme.name} needs "
@@ -306,7 +308,7 @@ def _begin_quasi(
     if dimensions > MOST_DIMENSIONS:
         raise ValueError(
             f"`sampling` = 'quasi' admits at most {MOST_DIMENSIONS} dimensions, and `steps` times the components of W "
-            f"are {dimensions}; take fewer steps"
+            f"are {dimensions}; use fewer steps"
         )
     return QuasiSums(functional, points, how, sde.n_components, replicates)
 
@@ -328,7 +330,7 @@ def _finish(sums: Sums, target: Target, sampling: str, is_single: bool, must_che
         t0, t1 = sums.functional.sde.t_span
         message = (
             f"{sums.exploded} of {found.paths * sums.n_points} paths became NaN or infinite between t = {t0:g} and "
-            f"{t1:g}, and the estimate is that of the others; take more `steps`, or a potential that is bounded below"
+            f"{t1:g}, and the estimate is that of the others; use more `steps`, or a potential that is bounded below"
         )
     cost = found.paths * sums.how.steps * sums.n_points
     facts = found.paths, sums.how.steps, cost, sampling, sums.exploded, sums.rung, sums.reason

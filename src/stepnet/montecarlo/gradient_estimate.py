@@ -152,7 +152,7 @@ class DerivativeSums:
         self.moments = PathMoments(0)
 
     def extend(self, paths: int, show: Callable[[int], Any]) -> None:
-        """Run so many paths from each point."""
+        """Run this number of paths from each point."""
         functional, starts = self.functional, self.functional.extend(self.points)
         most = MOST_NUMBERS * count_threads(self.workers)
         block = max(UNIT, most // (functional.size * len(starts)) // UNIT * UNIT)

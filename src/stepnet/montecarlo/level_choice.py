@@ -179,7 +179,7 @@ class MultilevelRun:
                 extend(self.coupling, self.sums[level], level, count, self.show)
             exploded = sum(each.exploded for each in self.sums)
             if exploded:
-                return f"{exploded} paths became NaN or infinite; take more `steps` on the coarsest level"
+                return f"{exploded} paths became NaN or infinite; use more `steps` on the coarsest level"
             needed = self.find_samples()
             self._require_affordable(needed)
             wanted = [max(each.count, number) for each, number in zip(self.sums, needed, strict=True)]
@@ -242,7 +242,7 @@ class MultilevelRun:
         if cost > max_cost or max(needed) > PATHS_OF_A_LEVEL:
             raise ValueError(
                 f"`error` = {error:g} would take about {cost:.2g} steps or more, and `max_cost` is {max_cost:g}; "
-                f"take a larger `error`, or allow the cost"
+                f"use a larger `error`, or allow the cost"
             )
 
 

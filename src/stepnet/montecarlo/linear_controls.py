@@ -90,5 +90,5 @@ def linearise(sde: SDE, points: np.ndarray, steps: int) -> LinearisedEnd:
             weight[k] = (propagator @ columns).T
             propagator = propagator @ (np.eye(n) + h * derivative.dense(t, y).reshape(n, n))
     if not np.isfinite(weights).all():
-        raise ValueError("`control` = 'linearisation' needs a path without noise that stays finite, take more `steps`")
+        raise ValueError("`control` = 'linearisation' needs a path without noise that stays finite, use more `steps`")
     return LinearisedEnd(sde, steps, weights.reshape(len(points), steps * m, n))

@@ -110,7 +110,7 @@ class PathSums:
         return len(self.functionals)
 
     def extend(self, paths: int) -> None:
-        """Run paths until there are so many from each point."""
+        """Run paths until their number from each point is reached."""
         last = -(-paths // self.per_sample)
         parts = split_points(self.functionals[0], self.points, self.how.most_numbers)
         numbers = self.functionals[0].size * (parts[0].stop - parts[0].start)
@@ -190,7 +190,7 @@ class QuasiSums:
         return sum(each.exploded for each in self.sums)
 
     def extend(self, paths: int) -> None:
-        """Run paths until there are so many from each point; those of a replicate are a power of two."""
+        """Run paths until their number from each point is reached; that of a replicate is a power of two."""
         last = self.round_up(paths) // self.replicates
         while self.done < last:
             count = max(GROUP, self.done)  # doubles the sequence
@@ -278,6 +278,6 @@ def _refuse(sums: Sums, found: Average, ratio: float, target: Target, seconds: f
     raise ValueError(
         f"`error` = {target.error:g} would take about {needed:.2g} paths from each start point, {cost:.2g} steps and "
         f"{seconds * needed / found.paths:.2g} seconds in all, and `max_paths` is {target.max_paths:g}; {found.paths} "
-        f"paths reach {found.half_width.max():.2g}.  Take a larger `error`, allow more paths, or reduce the variance "
+        f"paths reach {found.half_width.max():.2g}.  Use a larger `error`, allow more paths, or reduce the variance "
         f"(`sampling`, `control`)"
     )

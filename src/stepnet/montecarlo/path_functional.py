@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.ensembles.ensemble import EnsembleSolution, count_usable_cores, solve_ensemble
+from stepnet.ensembles.ensemble import count_usable_cores, solve_ensemble
 from stepnet.events import Event
 from stepnet.problem import SDE
-from stepnet.solution import Status
+from stepnet.solution import EnsembleSolution, Status
 
 GROUP = 16  # consecutive paths that share their draws in the kernels
 MOST_NUMBERS = 2**16  # in the states of a block of paths, for each thread: they fit into the second cache

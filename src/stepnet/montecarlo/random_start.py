@@ -96,7 +96,7 @@ class StartSums:
         return len(self.functionals)
 
     def extend(self, paths: int) -> None:
-        """Run units of paths until there are so many."""
+        """Run units of paths until their number is reached."""
         at_once = max(1, MOST_NUMBERS * count_threads(self.how.workers) // (UNIT * self.functional.size))
         last = -(-paths // (UNIT * self.per_sample))
         while self.done < last:

@@ -17,7 +17,14 @@ from stepnet.fields.connectivity import require_all
 from stepnet.fields.dynamics import DIFFUSION_PART
 from stepnet.problem import ProblemForm
 from stepnet.schemes import catalogue
-from stepnet.schemes.capabilities import accepts, has_history, is_implicit, moves_parts, needs_second_derivatives
+from stepnet.schemes.capabilities import (
+    accepts,
+    find_step_choice_refusal,
+    has_history,
+    is_implicit,
+    moves_parts,
+    needs_second_derivatives,
+)
 from stepnet.schemes.step_program import (
     SchemeProgram,
     Slope,
@@ -89,10 +96,15 @@ class Block:
             }[kind]
             found = None if scheme is None else scheme.name
             raise ValueError(f"`scheme` for {self.field.name} dynamics must be {wanted}, found {found!r}")
+        refusal = (
+            None if scheme is None else find_step_choice_refusal(scheme, "and a net takes fixed steps of `scheme`;")
+        )
+        if refusal is not None:
+            raise ValueError(refusal)
         if scheme is not None and needs_second_derivatives(scheme):
             raise ValueError(
                 f"`scheme` of a net must not be a Rosenbrock scheme, as gradients need second derivatives of layers; "
-                f"take an implicit Runge-Kutta scheme such as 'implicit_euler', found {scheme.name!r}"
+                f"use an implicit Runge-Kutta scheme such as 'implicit_euler', found {scheme.name!r}"
             )
         if self.field.diffusion is not None and (scheme is None or has_history(scheme)):
             raise ValueError(f"`scheme` for a field with noise must be a one-step scheme, found {self.scheme_name!r}")

@@ -73,7 +73,7 @@ class Execution:
     def __init__(self, design: Design, dtype: np.dtype, workers: int | None = None):
         if design.is_implicit:
             raise TypeError(
-                "a net with an implicit scheme runs on tensors: take `stepnet.torch.NetModule`, or an explicit scheme"
+                "a net with an implicit scheme runs on tensors: use `stepnet.torch.NetModule`, or an explicit scheme"
             )
         self.stages = [build_stage(record, dtype) for _, record in design.stages()]
         ends = list(accumulate(stage.n_parameters for stage in self.stages))
@@ -91,14 +91,14 @@ class Execution:
             self._threads = os.getpid(), ThreadPoolExecutor(self._workers)
         return self._threads[1]
 
-    def over(self, function: Callable[..., Found], *arrays: Sequence[Any]) -> list[Found]:
+    def map_over(self, function: Callable[..., Found], *arrays: Sequence[Any]) -> list[Found]:
         """Apply a function to all entries of the lists, over threads; return the values in order."""
         with self._alone:
             if len(arrays[0]) == 1 or self._workers == 1:
                 return list(map(function, *arrays))
             return list(self._pool.map(function, *arrays))
 
-    def added(
+    def sum_over(
         self, function: Callable[..., Found], theta: np.ndarray, *arrays: Sequence[Any], at_once: int | None = None
     ) -> tuple[np.ndarray, list[Found]]:
         """The sum of what function(bar, one, ...) adds to each `bar`, and its values; few bars exist at a time.
@@ -117,7 +117,9 @@ class Execution:
 
         total, values = None, []
         with self._alone:
-            for bar, value in self._few(run, list(zip(*arrays, strict=True)), at_once or AHEAD * self._workers):
+            for bar, value in self._yield_in_order(
+                run, list(zip(*arrays, strict=True)), at_once or AHEAD * self._workers
+            ):
                 values.append(value)
                 if total is None:
                     total = bar
@@ -126,7 +128,9 @@ class Execution:
                     spare.append(bar)
         return cast(np.ndarray, total), values
 
-    def _few(self, function: Callable[..., Found], arguments: list[tuple[Any, ...]], at_once: int) -> Iterator[Found]:
+    def _yield_in_order(
+        self, function: Callable[..., Found], arguments: list[tuple[Any, ...]], at_once: int
+    ) -> Iterator[Found]:
         """Yield values in order, over threads; at most `at_once` are being computed or waiting."""
         if min(len(arguments), self._workers, at_once) == 1:
             yield from starmap(function, arguments)
@@ -172,7 +176,7 @@ class Execution:
                 y = stage.forward(some, y, drawn)
             return y
 
-        found = self.over(run, split_into_chunks(tile(x)), self.assign_noise(x, noise))
+        found = self.map_over(run, split_into_chunks(tile(x)), self.assign_noise(x, noise))
         return untile(np.concatenate(found), len(x))
 
     def features(self, theta: np.ndarray, x: np.ndarray, wanted: int, noise: SampleNoise | None = None) -> np.ndarray:
@@ -184,10 +188,10 @@ class Execution:
                 y = stage.forward(some, y, drawn)
             return self.stages[wanted].states(own[wanted], y, draws[wanted])
 
-        found = self.over(run, split_into_chunks(tile(x)), self.assign_noise(x, noise))
+        found = self.map_over(run, split_into_chunks(tile(x)), self.assign_noise(x, noise))
         return np.stack([untile(each, len(x)) for each in np.concatenate(found, axis=1)])
 
-    def until(self, theta: np.ndarray, x: np.ndarray, wanted: int) -> np.ndarray:
+    def run_to_stage(self, theta: np.ndarray, x: np.ndarray, wanted: int) -> np.ndarray:
         """The input of stage `wanted`."""
         y = tile(x)
         with self._alone:
@@ -208,7 +212,7 @@ class Execution:
             return y, y_dot
 
         draws = self.assign_noise(x, noise)
-        found = self.over(run, split_into_chunks(tile(x)), split_into_chunks(tile(x_dot)), draws)
+        found = self.map_over(run, split_into_chunks(tile(x)), split_into_chunks(tile(x_dot)), draws)
         one, other = (untile(np.concatenate(each), len(x)) for each in zip(*found, strict=True))
         return one, other
 
@@ -221,13 +225,13 @@ class Execution:
 
         def push(theta_dot: np.ndarray) -> np.ndarray:
             dots = self.own(theta_dot)
-            return untile(join(self.over(lambda run: run.push(own, dots), runs)), len(x))
+            return untile(join(self.map_over(lambda run: run.push(own, dots), runs)), len(x))
 
         def pull(outputs_bar: np.ndarray) -> np.ndarray:
-            return self._pulled(runs, own, theta, outputs_bar, is_x_wanted=False)[0]
+            return self._pull_back(runs, own, theta, outputs_bar, is_x_wanted=False)[0]
 
         draws = self.assign_noise(x, noise)
-        outputs = untile(join(self.over(lambda run, y, drawn: run.run(own, y, drawn), runs, chunks, draws)), len(x))
+        outputs = untile(join(self.map_over(lambda run, y, drawn: run.run(own, y, drawn), runs, chunks, draws)), len(x))
         weakref.finalize(pull, self._return_to_pool, runs)
         return outputs, push, pull
 
@@ -241,8 +245,8 @@ class Execution:
         if split.memories[0] == "all":
             runs = self._take_tapes(chunks)
             run_one = lambda run, y, drawn: run.run(own, y, drawn)
-            y_bar = yield untile(join(self.over(run_one, runs, chunks, draws)), len(x))
-            theta_bar, x_bars = self._pulled(runs, own, theta, y_bar, is_x_wanted)
+            y_bar = yield untile(join(self.map_over(run_one, runs, chunks, draws)), len(x))
+            theta_bar, x_bars = self._pull_back(runs, own, theta, y_bar, is_x_wanted)
             self._return_to_pool(runs)
             yield theta_bar, untile(join(cast("list[np.ndarray]", x_bars)), len(x)) if is_x_wanted else None
             return
@@ -265,14 +269,14 @@ class Execution:
             return y_bar, max(drifts)
 
         if split.is_held:
-            ends, started = zip(*self.over(begin, chunks, draws), strict=True)
+            ends, started = zip(*self.map_over(begin, chunks, draws), strict=True)
             y_bar = yield untile(join(ends), len(x))
-            theta_bar, ended = self.added(finish, theta, started, split_into_chunks(tile(y_bar)))
+            theta_bar, ended = self.sum_over(finish, theta, started, split_into_chunks(tile(y_bar)))
         else:
             again = lambda bar, y, drawn, y_bar: finish(bar, begin(y, drawn)[1], y_bar)
             y_bar = yield self.forward(theta, x, noise)
             bars = split_into_chunks(tile(y_bar))
-            theta_bar, ended = self.added(again, theta, chunks, draws, bars, at_once=split.at_once)
+            theta_bar, ended = self.sum_over(again, theta, chunks, draws, bars, at_once=split.at_once)
         x_bars, drifts = zip(*ended, strict=True)
         limit = drift_limit(np.finfo(theta.dtype).eps)
         if max(drifts) <= limit:
@@ -281,7 +285,7 @@ class Execution:
         warn_of_drift(max(drifts), limit)
         yield self.gradient(theta, x, lambda _: y_bar, "auto", is_x_wanted, noise)
 
-    def _pulled(
+    def _pull_back(
         self, runs: list[NetTape], own: list[np.ndarray], theta: np.ndarray, outputs_bar: np.ndarray, is_x_wanted: bool
     ) -> tuple[np.ndarray, list[np.ndarray | None]]:
         """Gradients with respect to theta, and to x by chunks, from those of the outputs."""
@@ -289,7 +293,7 @@ class Execution:
         def back(bar: np.ndarray, run: NetTape, y_bar: np.ndarray) -> np.ndarray | None:
             return run.pull(own, self.own(bar), y_bar, is_x_wanted)
 
-        return self.added(back, theta, runs, split_into_chunks(tile(outputs_bar)))
+        return self.sum_over(back, theta, runs, split_into_chunks(tile(outputs_bar)))
 
     def gradient(
         self, theta: np.ndarray, x: np.ndarray, end_gradient: Callable[[np.ndarray], np.ndarray], memory: Memory,

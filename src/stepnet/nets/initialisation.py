@@ -158,7 +158,7 @@ def _find_largest_rotation(scheme: Any, damping: float, h: float) -> float:
     first = int(np.argmax(is_outside)) if is_outside.any() else len(frequencies)
     if first == 0:
         raise ValueError(
-            f"no antisymmetric layer is stable with `scheme` {scheme.name!r} and damping {damping:g}; take 'rk4' or "
+            f"no antisymmetric layer is stable with `scheme` {scheme.name!r} and damping {damping:g}; use 'rk4' or "
             f"'midpoint_two_step', or a positive damping"
         )
     return INSIDE * float(frequencies[first - 1])

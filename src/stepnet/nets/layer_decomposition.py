@@ -67,7 +67,7 @@ class LayerDecomposition:
 
     def __init__(self, net: Net):
         if not isinstance(net, Net):
-            raise TypeError(f"the model must be a Net to be taken apart into layers, found {type(net).__name__}")
+            raise TypeError(f"the model must be a Net to be decomposed into layers, found {type(net).__name__}")
         self.net, self.layers = net, list(_list_layers(net))
 
     def states(self, theta: np.ndarray, x: ArrayLike) -> list[np.ndarray]:
@@ -89,9 +89,9 @@ class LayerDecomposition:
             found.append(p)
         return Costates(found[::-1], theta_bar)
 
-    def over(self, function: Callable[..., Any]) -> list[Any]:
+    def map_over(self, function: Callable[..., Any]) -> list[Any]:
         """function(n) for each layer n, over threads; values in order."""
-        return self.net._execution.over(function, range(len(self.layers)))
+        return self.net._execution.map_over(function, range(len(self.layers)))
 
 
 class Costates(NamedTuple):
@@ -127,7 +127,7 @@ def _require_own_weights(name: str, block: Block) -> None:
     if block.depth.degree or block.depth.controls != block.steps:
         raise ValueError(
             f"{name} must have weights held over each step (`degree=None` and as many controls as steps) for its steps "
-            f"to be layers of their own, found {block.depth} for {block.steps} steps"
+            f"to be separate layers, found {block.depth} for {block.steps} steps"
         )
     if block.scheme_program.step.noise:
         raise ValueError(

@@ -159,13 +159,13 @@ class Multigrid:
         """The states at the ends of all intervals, y0 first."""
         points, residuals = self._guess(1, y0), []
         while True:
-            ends = self._ends(0, points, None)
+            ends = self._propagate_ends(0, points, None)
             residuals.append(self._distance(points[1:], ends))
             is_converged = residuals[-1] <= self.mgrit.tolerance
             if is_converged or not np.isfinite(residuals[-1]) or len(residuals) > self.mgrit.iterations:
                 found = Convergence(tuple(residuals), is_converged, self.sequential_steps, self.counts[0])
                 return [y0, *ends], found
-            points = self._corrected(0, points, ends, None)
+            points = self._correct_ends(0, points, ends, None)
 
     def _distance(self, points: list[Any], ends: list[Any]) -> float:
         def length(states: list[Any]) -> float:
@@ -178,26 +178,28 @@ class Multigrid:
         """Initial guess at all points of a level, from a run on the coarsest level."""
         if level == self.mgrit.levels - 1:
             return self._serial(level, y0, None)
-        return self._filled(level, self._guess(level + 1, y0), None)
+        return self._fill_intervals(level, self._guess(level + 1, y0), None)
 
-    def _solved(self, level: int, points: list[Any], sources: list[Any]) -> list[Any]:
+    def _solve_level(self, level: int, points: list[Any], sources: list[Any]) -> list[Any]:
         """All points of a level from initial ones: exactly on the coarsest level, otherwise by one iteration."""
         if level == self.mgrit.levels - 1:
             return self._serial(level, points[0], sources)
         some = points[:: self.mgrit.coarsening]
-        return self._filled(level, self._corrected(level, some, self._ends(level, some, sources), sources), sources)
+        return self._fill_intervals(
+            level, self._correct_ends(level, some, self._propagate_ends(level, some, sources), sources), sources
+        )
 
-    def _corrected(self, level: int, points: list[Any], ends: list[Any], sources: list[Any] | None) -> list[Any]:
+    def _correct_ends(self, level: int, points: list[Any], ends: list[Any], sources: list[Any] | None) -> list[Any]:
         """The interval ends after relaxation and coarse-level correction."""
         if self.mgrit.relaxation == "FCF":
             points = [points[0], *ends]
-            ends = self._ends(level, points, sources)
+            ends = self._propagate_ends(level, points, sources)
         n = len(ends)
         self.sequential_steps += 1
         coarse = self.carrier(lambda first, y: self.advance(level + 1, first, 1, y), range(n), points[:n])
-        return self._solved(level + 1, points, [end - other for end, other in zip(ends, coarse, strict=True)])
+        return self._solve_level(level + 1, points, [end - other for end, other in zip(ends, coarse, strict=True)])
 
-    def _ends(self, level: int, points: list[Any], sources: list[Any] | None) -> list[Any]:
+    def _propagate_ends(self, level: int, points: list[Any], sources: list[Any] | None) -> list[Any]:
         """Propagate all intervals from their first points."""
         if level > 0:
             return [path[-1] for path in self._paths(level, points, sources)]
@@ -210,7 +212,7 @@ class Multigrid:
             )
         return list(ends)
 
-    def _filled(self, level: int, points: list[Any], sources: list[Any] | None) -> list[Any]:
+    def _fill_intervals(self, level: int, points: list[Any], sources: list[Any] | None) -> list[Any]:
         """The points inside the intervals, from their ends."""
         paths = self._paths(level, points, sources)
         inner = ((*path[:-1], end) for path, end in zip(paths, points[1:], strict=True))

@@ -83,7 +83,7 @@ class Net:
         if not isinstance(design, Design):
             raise TypeError(f"`design` must be a Design, found {type(design).__name__}")
         self.design, self.dtype = design, _validate_dtype(dtype)
-        self.workers, self.memory = validate_workers(workers), self._checked_memory(memory)
+        self.workers, self.memory = validate_workers(workers), self._validate_memory(memory)
         self.layout = validate_layout(layout)
         n_parameters = _count_parameters(design)
         if theta is None:
@@ -184,16 +184,16 @@ class Net:
             raise TypeError("give either `loss` or `end_gradient`")
         if end_gradient is None:
             require_function(loss)
-        return self._pulled(x, loss, end_gradient, memory, True, validate_noise(noise))
+        return self._pull_back(x, loss, end_gradient, memory, True, validate_noise(noise))
 
     def parameter_gradient(
         self, x: ArrayLike, loss: Callable[..., Any], *, noise: SampleNoise | None = None
     ) -> NetGradient:
         """As `gradient`, without the gradient with respect to the inputs, which training does not need."""
         require_function(loss)
-        return self._pulled(x, loss, None, None, False, validate_noise(noise))
+        return self._pull_back(x, loss, None, None, False, validate_noise(noise))
 
-    def _pulled(
+    def _pull_back(
         self, x: ArrayLike, loss: Callable[..., Any] | None, end_gradient: ArrayLike | None, memory: Memory | None,
         is_x_wanted: bool, noise: SampleNoise | None,
     ) -> NetGradient:  # fmt: skip
@@ -302,10 +302,12 @@ class Net:
 
         number, record = self._block(block)
         if record.scheme is None:
-            raise ValueError(f"`block` {block} has no scheme: layers without a skip are no steps of a problem")
+            raise ValueError(
+                f"`block` {block} has no scheme: layers without a skip connection are not steps of a problem"
+            )
         if record.scheme_program.step.noise:
             raise ValueError(f"`block` {block} has noise, and its problem would have none")
-        start = self._execution.until(self.theta, self._inputs("x", x), number)
+        start = self._execution.run_to_stage(self.theta, self._inputs("x", x), number)
         names = {name: self.weights[f"blocks.{block}.{name}"].copy() for name in record.parameters}
         return build_problem(record, names, np.ascontiguousarray(start.T))
 
@@ -379,9 +381,9 @@ class Net:
         return names.index(f"blocks.{block}"), self.design.blocks[block]
 
     def _memory(self, memory: Memory | None) -> Memory:
-        return self.memory if memory is None else self._checked_memory(memory)
+        return self.memory if memory is None else self._validate_memory(memory)
 
-    def _checked_memory(self, memory: Memory) -> Memory:
+    def _validate_memory(self, memory: Memory) -> Memory:
         memory = validate_memory(memory, LAYER_MEMORIES)
         if memory == "reversible":
             for block in self.design.blocks:

@@ -86,7 +86,7 @@ class NodeModel:
 
     def features(self, nodes: ArrayLike, block: int = 0) -> np.ndarray:
         """States (depths, nodes, channels) inside a block."""
-        return self._at(self.net.features(self._x, block)[:, 0], self._numbers(nodes))
+        return self._select_nodes(self.net.features(self._x, block)[:, 0], self._numbers(nodes))
 
     def gradient(self, nodes: ArrayLike, loss: Callable[..., Any], *, memory: Memory | None = None) -> NetGradient:
         """The exact gradient of a loss of the outputs at these nodes, with `outputs` there."""
@@ -118,9 +118,9 @@ class NodeModel:
 
     def _outputs(self, outputs: np.ndarray, nodes: np.ndarray) -> np.ndarray:
         """Select the outputs at some nodes."""
-        return self._at(self.net._layout_out.flatten(outputs)[0], nodes)
+        return self._select_nodes(self.net._layout_out.flatten(outputs)[0], nodes)
 
-    def _at(self, flat: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+    def _select_nodes(self, flat: np.ndarray, nodes: np.ndarray) -> np.ndarray:
         """Rows of channels at these nodes, from features ordered channel by channel, `(..., channels * all nodes)`."""
         whole = flat.reshape(*flat.shape[:-1], -1, len(self.inputs))
         return np.ascontiguousarray(np.swapaxes(whole, -1, -2)[..., nodes, :])

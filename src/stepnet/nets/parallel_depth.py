@@ -172,7 +172,7 @@ class _ParallelRun:
     def __init__(self, net: Net, mgrit: MGRIT, carrier: Carrier | None):
         _check(net, mgrit, carrier)
         execution = net._execution
-        carrier = carrier or execution.over
+        carrier = carrier or execution.map_over
         self.theta_bar, self._batch = np.zeros_like(net.theta), 0
         self.parts: list[_Block | _Chain] = []
         places = zip(execution.own(net.theta), execution.own(self.theta_bar), strict=True)
@@ -254,7 +254,7 @@ class _OneStep:
 
         self.stages = [build_stage(replace_steps(block, block.scheme, n), dtype) for n in counts]
 
-    def begun(self, theta: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def begin(self, theta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """The value that steps act on, from the initial state of the block."""
         return y
 
@@ -262,7 +262,7 @@ class _OneStep:
         """The state of the block, or its gradient, from the value that steps act on."""
         return y
 
-    def ended_bar(self, y_bar: np.ndarray) -> np.ndarray:
+    def begin_bar(self, y_bar: np.ndarray) -> np.ndarray:
         """The gradient of the last value that steps act on, from that of the state."""
         return y_bar
 
@@ -303,7 +303,7 @@ class _Window:
         ]
         self.starters = [build_stage(replace_steps(block, scheme.starter, n), dtype) for n in counts]
 
-    def begun(self, theta: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def begin(self, theta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """A window with the first states mirrored in time, used only for initial guesses."""
         early = self._early(theta, y)
         return np.concatenate([y, *(2 * y - each for each in early[-2::-1])], axis=1)
@@ -311,7 +311,7 @@ class _Window:
     def state(self, y: np.ndarray) -> np.ndarray:
         return y[:, : y.shape[1] // self.n]
 
-    def ended_bar(self, y_bar: np.ndarray) -> np.ndarray:
+    def begin_bar(self, y_bar: np.ndarray) -> np.ndarray:
         return np.concatenate((y_bar, *[np.zeros_like(y_bar)] * (self.n - 1)), axis=1)
 
     def advance(self, theta: np.ndarray, level: int, start: int, stop: int, y: np.ndarray) -> np.ndarray:
@@ -319,7 +319,7 @@ class _Window:
             start, y = self.started, np.concatenate(self._early(theta, self.state(y)), axis=1)
         whole = self.whole[level]
         if whole is None:
-            return self.starters[level].span(theta, self._apart(y), start, stop).reshape(y.shape)
+            return self.starters[level].span(theta, self._split_window(y), start, stop).reshape(y.shape)
         return whole.span(theta, y, start, stop)
 
     def pull(
@@ -334,7 +334,7 @@ class _Window:
     ) -> np.ndarray:
         whole = self.whole[level]
         if whole is None:
-            apart = self._apart(y), self._apart(bar)
+            apart = self._split_window(y), self._split_window(bar)
             return self.starters[level].span_pullback(theta, theta_bar, *apart, start, stop).reshape(y.shape)
         if level or start:
             return whole.span_pullback(theta, theta_bar, y, bar, start, stop)
@@ -344,13 +344,13 @@ class _Window:
         *later, total = np.split(bar, self.n, axis=1)
         for count, each in zip(range(self.started, 0, -1), later, strict=True):
             total = total + self.starters[0].span_pullback(theta, theta_bar, first, each, 0, count)
-        return self.ended_bar(total)
+        return self.begin_bar(total)
 
     def _early(self, theta: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
         """The states that the starting procedure computes from the first one, the latest first."""
         return [self.starters[0].span(theta, y, 0, count) for count in range(self.started, 0, -1)] + [y]
 
-    def _apart(self, y: np.ndarray) -> np.ndarray:
+    def _split_window(self, y: np.ndarray) -> np.ndarray:
         """The states of a window as separate tiles."""
         return np.ascontiguousarray(y).reshape(len(y) * self.n, -1, y.shape[2])
 
@@ -375,11 +375,11 @@ class _Block:
         from stepnet.nets.execution import untile
 
         self._norm = lambda y: float(np.linalg.norm(untile(y, batch)))
-        self.points = self._solve("forward", self._advance, self.steps.begun(self.theta, x))
+        self.points = self._solve("forward", self._advance, self.steps.begin(self.theta, x))
         return self.steps.state(self.points[-1])
 
     def reverse(self, y_bar: np.ndarray) -> np.ndarray:
-        bars = self._solve("adjoint", self._pull, self.steps.ended_bar(y_bar))[::-1]
+        bars = self._solve("adjoint", self._pull, self.steps.begin_bar(y_bar))[::-1]
         n = len(bars) - 1
         shares = [range(n)[i::PARTIAL_SUMS] for i in range(min(n, PARTIAL_SUMS))]
         for each in self.carrier(partial(self._weights_gradient, bars), shares):

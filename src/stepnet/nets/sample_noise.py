@@ -74,7 +74,7 @@ class SampleNoise:
 
     @check(steps=whole(1))
     def find_cells(self, steps: int) -> int:
-        """The cells of the base grid of a block with so many steps."""
+        """The cells of the base grid of a block with this number of steps."""
         if self.cells is None:
             return steps
         if self.cells % steps:

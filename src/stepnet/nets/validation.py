@@ -24,7 +24,7 @@ def validate_real_array(name: str, value: Any, dtype: np.dtype) -> np.ndarray:
     except (TypeError, ValueError, OverflowError):
         raise TypeError(f"`{name}` must be an array of numbers, found {type(value).__name__}") from None
     if given.dtype.kind == "c":
-        raise TypeError(f"`{name}` must be real, found complex numbers; take `.real`, or both parts as features")
+        raise TypeError(f"`{name}` must be real, found complex numbers; use `.real`, or both parts as features")
     return found
 
 

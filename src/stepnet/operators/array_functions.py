@@ -34,7 +34,7 @@ NUMPY = ArrayFunctions(np.concatenate, np.stack, np.maximum, np.minimum, np.wher
 
 
 def require_field(name: str, u: Any, shape: tuple[int, ...], functions: ArrayFunctions = NUMPY) -> None:
-    """Refuse what is no array (of NumPy, a tracer or torch) whose last axes are those of a grid.
+    """Refuse anything but an array (of NumPy, a tracer or torch) whose last axes are those of a grid.
 
     Right-hand sides call this, so it must be traceable, in contrast to `validation`: it formats no text.
     """

@@ -27,7 +27,7 @@ class Grid:
     """A uniform Cartesian grid with a boundary condition on each side.
 
     With `centring="cell"` the unknowns are at the centres of `shape` cells, and sides are faces of cells.  With
-    "node" they are at the nodes: those of a Dirichlet side are known and no part of the grid, those of other sides
+    "node" they are at the nodes: those of a Dirichlet side are known and not part of the grid, those of other sides
     belong to it; a periodic axis has its first node at `lower`.
 
     Parameters

@@ -130,7 +130,7 @@ def trajectory(
         raise ValueError(f"`components` must be three numbers of entries, found {len(found)}")
     axes = plt.figure(layout="constrained").add_subplot(projection="3d") if axes is None else axes
     if not hasattr(axes, "set_zlabel"):
-        raise TypeError('`axes` must be in space, as by `figure.add_subplot(projection="3d")`')
+        raise TypeError('`axes` must be three-dimensional, as from `figure.add_subplot(projection="3d")`')
     axes.plot(*states[:, list(found)].T, **{"lw": 0.6, **line})
     axes.set(xlabel=f"y[{found[0]}]", ylabel=f"y[{found[1]}]", zlabel=f"y[{found[2]}]")
     return axes

@@ -123,7 +123,7 @@ def probabilities(
     predict: Callable[..., Any], x: ArrayLike, labels: Any = None, axes: Any = None, *, of: int = 1,
     resolution: int = 150, margin: float = 0.1,
 ) -> Any:  # fmt: skip
-    """Draw the probability of a class over the plane, and beside it the width of its interval if that is known.
+    """Draw the probability of a class over the plane, and next to it the width of its interval if that is known.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ from stepnet.validation import check, instance
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST_ACTIONS = 20_000  # more are no figure that can be read
+MOST_ACTIONS = 20_000  # a figure of more cannot be read
 REVERSALS = (Kind.REVERSE, Kind.REVERSE_KEPT)
 
 

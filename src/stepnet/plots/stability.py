@@ -29,7 +29,7 @@ def stability_region(*schemes: Any, axes: Axes | None = None, reach: float | Non
     """Draw the stability regions of one or several schemes in the plane of z = h lambda.
 
     Each region is tinted, and its boundary is a line with the name of the scheme in the legend.  Splitting schemes and
-    others for second-order problems have an interval of z = i h omega, drawn as a bar beside the imaginary axis.
+    others for second-order problems have an interval of z = i h omega, drawn as a bar along the imaginary axis.
 
     Parameters
     ----------

@@ -11,13 +11,16 @@ from stepnet.schemes.rosenbrock import Rosenbrock
 from stepnet.schemes.semi_implicit import SemiImplicitBDF
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.stabilised import rkc1, rkc2, rkl1, rkl2
+from stepnet.schemes.stochastic import theta_maruyama, theta_milstein
 from stepnet.schemes.tableau import Butcher, Embedded, ExplicitRK, LowStorageRK, StabilisedRK
+from stepnet.schemes.variable_order import Switching, VariableAdams, VariableBDF
 
 __all__ = [
     "PI", "PID", "AdditiveRK", "Butcher", "Controller", "Embedded", "ExplicitRK", "ExponentialRK", "I",
     "ImplicitRK", "LowStorageRK", "Multistep", "PhiTerm", "Rosenbrock", "SemiImplicitBDF", "Splitting",
-    "StabilisedRK", "conditions", "find", "gauss", "get", "lobatto_iiia", "lobatto_iiib", "lobatto_iiic", "names",
-    "radau_iia", "rkc1", "rkc2", "rkl1", "rkl2",
+    "StabilisedRK", "Switching", "VariableAdams", "VariableBDF", "conditions", "find", "gauss", "get", "lobatto_iiia",
+    "lobatto_iiib", "lobatto_iiic", "names", "radau_iia", "rkc1", "rkc2", "rkl1", "rkl2", "theta_maruyama",
+    "theta_milstein",
 ]  # fmt: skip
 
 

@@ -11,7 +11,13 @@ from typing import Any
 import numpy as np
 
 from stepnet.problem import Flow, Linear, ProblemForm
-from stepnet.schemes.conditions import is_pair, is_stiffly_accurate, linear_tableau, tableau_of
+from stepnet.schemes.conditions import (
+    is_pair,
+    is_stiffly_accurate,
+    linear_tableau,
+    real_stability_limit,
+    tableau_of,
+)
 from stepnet.schemes.exponential import ExponentialRK
 from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.implicit import ImplicitRK
@@ -23,11 +29,13 @@ from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.step_program import build_scheme_program
 from stepnet.schemes.stochastic import ReversibleHeun, StochasticRK, TamedEuler
 from stepnet.schemes.tableau import ExplicitRK, StabilisedRK
+from stepnet.schemes.variable_order import Switching, VariableAdams, VariableBDF
 from stepnet.schemes.weak import WeakRK
 
 ROUNDING = 1e-10  # of coefficients that were computed
 OF_TWO_PARTS = (AdditiveRK, ExponentialRK, SemiImplicitBDF)
 WITH_HISTORY = (Multistep, SemiImplicitBDF)
+FLUCTUATING = 0.7  # of the limit of stability: mean step of Adams schemes on stiff problems
 
 # ---- problems -------------------------------------------------------------------------------------------------------
 
@@ -38,13 +46,13 @@ def find_refusal(scheme: Any, form: ProblemForm, single: str = "an `ODE`") -> st
         is_own = form is ProblemForm.LANGEVIN
         return None if is_own else f"{scheme.name} integrates Langevin dynamics; use `Langevin`"
     if form is ProblemForm.LANGEVIN:
-        return f"{scheme.name} does not integrate Langevin dynamics; for `Langevin` take a scheme such as baoab"
+        return f"{scheme.name} does not integrate Langevin dynamics; for `Langevin` use a scheme such as baoab"
     if is_stochastic(scheme):
         if form is not ProblemForm.STOCHASTIC:
             return f"{scheme.name} integrates stochastic equations; use `SDE`"
         return None
     if form is ProblemForm.STOCHASTIC:
-        return f"{scheme.name} has no noise; for an `SDE` take a stochastic scheme such as euler_maruyama"
+        return f"{scheme.name} has no noise; for an `SDE` use a stochastic scheme such as euler_maruyama"
     if isinstance(scheme, Splitting):
         if form is ProblemForm.FIRST:
             return (
@@ -171,7 +179,8 @@ def find_derivative_order(scheme: Any) -> int:
 def is_implicit(scheme: Any) -> bool:
     """Whether a step solves systems of equations."""
     is_solved = getattr(scheme, "is_implicit", False)  # a stochastic scheme with stages that are solved
-    return isinstance(scheme, (ImplicitRK, Rosenbrock, AdditiveRK, SemiImplicitBDF)) or is_solved
+    solving = (ImplicitRK, Rosenbrock, AdditiveRK, SemiImplicitBDF, VariableBDF, Switching)
+    return isinstance(scheme, solving) or is_solved
 
 
 def needs_second_derivatives(scheme: Any) -> bool:
@@ -188,10 +197,40 @@ def needs_axes(scheme: Any, problem: Any) -> bool:
 
 
 def is_adaptive(scheme: Any) -> bool:
-    """Whether it has an error estimate for adaptive steps; every scheme can take fixed steps."""
+    """Whether it has an error estimate for adaptive steps; `takes_fixed_steps` says whether it can take fixed ones."""
     if is_stochastic(scheme):
         return getattr(scheme, "embedded", None) is not None
-    return is_pair(scheme)
+    return not takes_fixed_steps(scheme) or is_pair(scheme)
+
+
+def takes_fixed_steps(scheme: Any) -> bool:
+    """Whether steps may be given; schemes of variable order, and those that switch, choose their steps themselves."""
+    return not isinstance(scheme, (VariableBDF, VariableAdams, Switching))
+
+
+def find_step_choice_refusal(scheme: Any, what: str) -> str | None:
+    """Why a scheme that chooses its order, or switches, is not for a use, and what to take instead; None for others."""
+    if takes_fixed_steps(scheme):
+        return None
+    instead = "dopri5 or tsit5" if isinstance(scheme, VariableAdams) else "radau5 or rodas5p"
+    chosen = "its scheme" if isinstance(scheme, Switching) else "its order"
+    return f"{scheme.name} chooses {chosen} in every step, {what} take {instead}"
+
+
+def find_stability_limit(scheme: Any, order: int = 1) -> float:
+    """The h rho that shows stiffness: the real stability limit; infinite for schemes that switch and BDF.
+
+    Steps of Adams schemes fluctuate below the limit of their order, as errors are rejected once they have grown.
+    """
+    if isinstance(scheme, VariableAdams):
+        return FLUCTUATING * float(scheme.stability_limits[max(order, 1)])
+    return float(real_stability_limit(scheme)) if takes_fixed_steps(scheme) else float("inf")
+
+
+def takes_projections(scheme: Any) -> bool:
+    """Whether the state may be changed after every step; a scheme of variable order would begin anew each time."""
+    is_one_step = isinstance(scheme, Switching) and not scheme.is_multistep
+    return takes_changed_states(scheme) and (takes_fixed_steps(scheme) or is_one_step)
 
 
 def needs_own_entries(scheme: Any, noise: str) -> bool:
@@ -228,7 +267,7 @@ def takes_changed_states(scheme: Any) -> bool:
 
 def count_stages(scheme: Any) -> int:
     """The number of stages of a step, without those that the step before gives; of each part for splitting schemes."""
-    table = tableau_of(scheme)
+    table = tableau_of(scheme) if takes_fixed_steps(scheme) else None
     if table is not None:
         return len(table.b) - table.is_fsal
     if isinstance(scheme, Splitting):
@@ -271,7 +310,7 @@ def admits_lanes(scheme: Any, form: ProblemForm, is_fixed: bool) -> bool:
     Three-term recursions would lose accuracy if written as the sums of generated steps; steps of implicit Runge-Kutta
     schemes iterate, whereas adaptive ones of Rosenbrock schemes are formulas; exponential ones apply matrices.
     """
-    if needs_linear_part(scheme):
+    if needs_linear_part(scheme) or not takes_fixed_steps(scheme):
         return False
     if is_implicit(scheme):
         return isinstance(scheme, Rosenbrock) and not is_fixed and is_adaptive(scheme) and accepts(scheme, form)

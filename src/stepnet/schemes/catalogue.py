@@ -22,6 +22,7 @@ from stepnet.schemes import (
     semi_implicit,
     stabilised,
     symplectic,
+    variable_order,
     weak,
 )
 from stepnet.schemes import stochastic as stochastic_schemes
@@ -35,11 +36,13 @@ from stepnet.schemes.semi_implicit import SemiImplicitBDF
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.stochastic import ReversibleHeun, StochasticRK, TamedEuler
 from stepnet.schemes.tableau import ExplicitRK, LowStorageRK, StabilisedRK
+from stepnet.schemes.variable_order import Switching, VariableAdams, VariableBDF
 from stepnet.schemes.weak import WeakRK
 from stepnet.validation import check, validate_flag
 
 STOCHASTIC = (StochasticRK, WeakRK, TamedEuler, ReversibleHeun)
 LANGEVIN = (LangevinSplitting, StochasticVerlet)
+ADAPTIVE_ONLY = (VariableBDF, VariableAdams, Switching)
 RECORDS = (
     ExplicitRK, LowStorageRK, StabilisedRK, Splitting, Multistep, ImplicitRK, Rosenbrock, AdditiveRK, SemiImplicitBDF,
     ExponentialRK,
@@ -88,17 +91,22 @@ def _langevin_constants() -> dict[str, Any]:
 
 
 @cache
-def _all_constants() -> dict[str, Any]:
-    return _constants() | _stochastic_constants() | _langevin_constants()
+def _adaptive_constants() -> dict[str, Any]:
+    return {value.name: value for value in vars(variable_order).values() if isinstance(value, ADAPTIVE_ONLY)}
+
+
+@cache
+def _list_all_constants() -> dict[str, Any]:
+    return _constants() | _stochastic_constants() | _langevin_constants() | _adaptive_constants()
 
 
 def is_scheme(value: Any) -> bool:
     """Whether a value is the record of a scheme."""
-    return isinstance(value, (*RECORDS, *STOCHASTIC, *LANGEVIN))
+    return isinstance(value, (*RECORDS, *STOCHASTIC, *LANGEVIN, *ADAPTIVE_ONLY))
 
 
 def get(name: Any, stages: int | None = None) -> Any:
-    """The scheme of this name; `stages` goes with families: rkc1, rkc2, rkl1, rkl2 (10 by default), and gauss,
+    """The scheme of this name; `stages` is for families: rkc1, rkc2, rkl1, rkl2 (10 by default), and gauss,
     radau_iia, lobatto_iiia, lobatto_iiib, lobatto_iiic (3 by default).
 
     "rkl2(20)" means the same as `get("rkl2", stages=20)`; a scheme is returned unchanged.
@@ -129,12 +137,12 @@ def get(name: Any, stages: int | None = None) -> Any:
         if key in FAMILIES:
             default = DEFAULT_STAGES if key.startswith("rk") else DEFAULT_COLLOCATION_STAGES
             return FAMILIES[key](default if stages is None else stages)
-        known = _all_constants()
+        known = _list_all_constants()
         if key not in known:
-            raise UnknownName("scheme", name, [*names(), *names(stochastic=True), *names(langevin=True)])
+            raise UnknownName("scheme", name, [*names(), *names(True, True, True)])
         found = known[key]
     if stages is not None:
-        raise ValueError(f"`stages` goes with {', '.join(FAMILIES)}; {key!r} has a fixed number")
+        raise ValueError(f"`stages` is for {', '.join(FAMILIES)}; {key!r} has a fixed number")
     return found
 
 
@@ -145,8 +153,8 @@ def _split(key: str) -> tuple[str, int | None]:
     return (match[1], int(match[2])) if match else (key, None)
 
 
-@check(stochastic=validate_flag, langevin=validate_flag)
-def names(stochastic: bool = False, langevin: bool = False) -> list[str]:
+@check(stochastic=validate_flag, langevin=validate_flag, adaptive_only=validate_flag)
+def names(stochastic: bool = False, langevin: bool = False, adaptive_only: bool = False) -> list[str]:
     """The names that `get` knows, sorted: schemes for ordinary equations, or those for `SDE`, or for `Langevin`.
 
     Parameters
@@ -155,6 +163,8 @@ def names(stochastic: bool = False, langevin: bool = False) -> list[str]:
         Whether to list schemes for `SDE`.
     langevin : bool, optional
         Whether to list schemes for `Langevin`.
+    adaptive_only : bool, optional
+        Whether to list schemes for ordinary equations that choose their order, or switch, and take no fixed steps.
 
     Returns
     -------
@@ -166,8 +176,9 @@ def names(stochastic: bool = False, langevin: bool = False) -> list[str]:
     >>> {"dopri5", "rk4", "verlet"} <= set(schemes.names())
     True
     """
-    if stochastic or langevin:
-        return sorted([*(_stochastic_constants() if stochastic else ()), *(_langevin_constants() if langevin else ())])
+    kinds = (stochastic, _stochastic_constants), (langevin, _langevin_constants), (adaptive_only, _adaptive_constants)
+    if stochastic or langevin or adaptive_only:
+        return sorted(name for is_wanted, constants in kinds if is_wanted for name in constants())
     return sorted((*_constants(), *FAMILIES))
 
 

@@ -22,7 +22,7 @@ class Nodes(NamedTuple):
     c: tuple[Decimal, ...]
 
 
-def _in_decimals(function: Callable[..., Nodes]) -> Callable[..., Nodes]:
+def _compute_in_decimals(function: Callable[..., Nodes]) -> Callable[..., Nodes]:
     @wraps(function)
     def call(stages: int) -> Nodes:
         with localcontext() as context:
@@ -32,25 +32,25 @@ def _in_decimals(function: Callable[..., Nodes]) -> Callable[..., Nodes]:
     return call
 
 
-@_in_decimals
+@_compute_in_decimals
 def build_gauss(stages: int) -> Nodes:
     """c are the zeros of P_s; C(s) holds."""
     return _round(*_collocate(_find_zeros(stages, 0)))
 
 
-@_in_decimals
+@_compute_in_decimals
 def build_radau_iia(stages: int) -> Nodes:
     """c are the zeros of P_s - P_(s-1), the last one is 1; C(s) holds."""
     return _round(*_collocate(_find_zeros(stages, 1)))
 
 
-@_in_decimals
+@_compute_in_decimals
 def build_lobatto_iiia(stages: int) -> Nodes:
     """c are the zeros of P_s - P_(s-2), among them 0 and 1; C(s) holds."""
     return _round(*_collocate(_find_zeros(stages, 2)))
 
 
-@_in_decimals
+@_compute_in_decimals
 def build_lobatto_iiib(stages: int) -> Nodes:
     """D(s) holds: b_i a^_ij + b_j a_ji = b_i b_j with A of Lobatto IIIA."""
     A, b, c = _collocate(_find_zeros(stages, 2))
@@ -58,7 +58,7 @@ def build_lobatto_iiib(stages: int) -> Nodes:
     return _round([[b[j] - b[j] * A[j][i] / b[i] for j in n] for i in n], b, c)
 
 
-@_in_decimals
+@_compute_in_decimals
 def build_lobatto_iiic(stages: int) -> Nodes:
     """a_i1 = b_1, and C(s-1) holds."""
     _, b, c = _collocate(_find_zeros(stages, 2))

@@ -18,11 +18,11 @@ class Controller:
     Parameters
     ----------
     name : str
-        How it is found.
+        The name.
     beta1, beta2, beta3 : float
         Exponents of the last error and of the two before.
     reference : str
-        Where it is from.
+        The source.
     safety : float, optional
         The factor s^(1/k).
     shrink, grow : float, optional

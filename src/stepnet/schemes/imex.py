@@ -33,7 +33,7 @@ class AdditiveRK:
     Parameters
     ----------
     name : str
-        How it is found.
+        The name.
     order : int
         The order, which the coefficients must attain, conditions that couple both tableaux included.
     explicit : tuple
@@ -45,7 +45,7 @@ class AdditiveRK:
     b : tuple of float
         Weights of the implicit part.
     reference : str
-        Where the coefficients are from.
+        The source of the coefficients.
     embedded : tuple of Embedded, optional
         Embedded results of both parts, the explicit one first.
 

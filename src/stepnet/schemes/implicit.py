@@ -36,7 +36,7 @@ HAIRER_WANNER = "Hairer & Wanner (1996), Solving Ordinary Differential Equations
 ALEXANDER = "Alexander (1977), SIAM J. Numer. Anal. 14:1006"
 KVAERNO = "Kvaerno (2004), BIT 44:489"
 
-MOST_STAGES = 12  # with more, float64 cannot tell the order 2s from the next one
+MOST_STAGES = 12  # with more, float64 cannot distinguish the order 2s from the next one
 A_STAGE_COUNT = whole(1, MOST_STAGES)
 A_LOBATTO_COUNT = whole(2, MOST_STAGES)
 
@@ -56,7 +56,7 @@ class ImplicitRK:
     Parameters
     ----------
     name : str
-        How it is found.
+        The name.
     order : int
         The order, which the coefficients must attain.
     A : tuple
@@ -64,7 +64,7 @@ class ImplicitRK:
     b : tuple of float
         Weights.
     reference : str
-        Where the coefficients are from.
+        The source of the coefficients.
     embedded : tuple of Embedded, optional
         The embedded result for the error estimate.
     start : float, optional
@@ -141,9 +141,9 @@ def _require_implicit_order(scheme: ImplicitRK) -> None:
 def _require_embedded_order(scheme: ImplicitRK) -> None:
     """Refuse an embedded result that misses its order; the slope at the start of the step is one more stage."""
     if len(scheme.embedded) > 1:
-        raise SchemeError(f"{scheme.name}: at most one embedded result is known, found {len(scheme.embedded)}")
+        raise SchemeError(f"{scheme.name}: at most one embedded result is supported, found {len(scheme.embedded)}")
     if not scheme.embedded and (scheme.start or scheme.damping):
-        raise SchemeError(f"{scheme.name}: `start` and `damping` belong to an embedded result, and there is none")
+        raise SchemeError(f"{scheme.name}: `start` and `damping` need an embedded result, and there is none")
     for hat in scheme.embedded:
         require_finite(scheme.name, embedded=hat.b)
         if len(hat.b) != len(scheme.b):

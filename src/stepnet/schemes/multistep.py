@@ -29,7 +29,7 @@ class Multistep:
     Parameters
     ----------
     name : str
-        How it is found.
+        The name.
     order : int
         The order, which the coefficients must attain.
     alpha : tuple of float
@@ -39,7 +39,7 @@ class Multistep:
     starter : ExplicitRK or Splitting
         A one-step scheme for the first steps.
     reference : str
-        Where the coefficients are from.
+        The source of the coefficients.
     derivative : int, optional
         d, 1 or 2.
 

@@ -59,7 +59,7 @@ class Rosenbrock:
     Parameters
     ----------
     name : str
-        How it is found.
+        The name.
     order : int
         The order, which the coefficients must attain.
     gamma : float
@@ -71,7 +71,7 @@ class Rosenbrock:
     b : tuple of float
         Weights.
     reference : str
-        Where the coefficients are from.
+        The source of the coefficients.
     embedded : tuple of Embedded, optional
         The embedded result for the error estimate.
     by_axes : bool, optional
@@ -120,7 +120,7 @@ class Rosenbrock:
                 f"product of matrices; found {s} stages and gamma = {self.gamma}"
             )
         if len(self.embedded) > 1:
-            raise SchemeError(f"{self.name}: at most one embedded result is known, found {len(self.embedded)}")
+            raise SchemeError(f"{self.name}: at most one embedded result is supported, found {len(self.embedded)}")
         for hat in self.embedded:
             require_finite(self.name, embedded=hat.b)
             if len(hat.b) != s:

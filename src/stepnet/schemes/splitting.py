@@ -39,13 +39,13 @@ class Splitting:
     Parameters
     ----------
     name : str
-        How it is found.
+        The name.
     order : int
         The order, which the coefficients must attain.
     a, b : tuple of float
         Fractions of the step of part A and of part B.
     reference : str
-        Where the coefficients are from.
+        The source of the coefficients.
     nystrom : bool, optional
         Whether the order holds only when A is linear.
 

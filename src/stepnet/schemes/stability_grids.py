@@ -22,7 +22,7 @@ from stepnet.schemes.semi_implicit import SemiImplicitBDF
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.tableau import Butcher, StabilisedRK
 
-ON_CURVE = 1e-6  # | |R(z)| - 1 | of computed points of the boundary; others are roots at infinity, spoilt by rounding
+ON_CURVE = 1e-6  # | |R(z)| - 1 | of computed points of the boundary; others are roots at infinity, which are rounding
 NO_DEGREE = 1e-12  # relative size of coefficients of a polynomial that are rounding
 NEAR_ONE = 1e-9  # | w - 1 | of values w of R that are left out, because R(0) = 1 needs no root
 

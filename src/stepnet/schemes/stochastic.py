@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepnet.errors import SchemeError, UnknownName
-from stepnet.records import validate_number
 from stepnet.schemes.tableau import floats, freeze, require_finite
-from stepnet.validation import check, text
+from stepnet.validation import check, one_of, optional, real, text
 
 VARIABLES = {
     "W": "the increment dW",
@@ -207,6 +206,7 @@ def _admit(**orders: tuple[float, float]) -> tuple[Orders, ...]:
     return tuple(Orders(noise, *pair) for noise, pair in orders.items())
 
 
+@check(theta=real("(0, 1]"), name=optional(text))
 def theta_maruyama(theta: float, name: str | None = None) -> StochasticRK:
     """The drift-implicit scheme y_new = y + h ((1 - theta) f(t, y) + theta f(t + h, y_new)) + g(t, y) dW.
 
@@ -223,17 +223,21 @@ def theta_maruyama(theta: float, name: str | None = None) -> StochasticRK:
     -------
     StochasticRK
 
+    Raises
+    ------
+    ValueError
+        If `theta` is not in (0, 1].
+
     References
     ----------
     D. J. Higham (2000), SIAM J. Numer. Anal. 38:753.
 
     Examples
     --------
-    >>> from stepnet.schemes.stochastic import theta_maruyama
+    >>> from stepnet.schemes import theta_maruyama
     >>> theta_maruyama(0.75).is_implicit
     True
     """
-    theta = validate_number("theta", theta, "(0, 1]")
     return StochasticRK(
         name or f"theta_maruyama({theta:g})",
         _admit(scalar=(0.5, 1), additive=(1, 1), diagonal=(0.5, 1), commutative=(0.5, 1), general=(0.5, 1)),
@@ -241,6 +245,7 @@ def theta_maruyama(theta: float, name: str | None = None) -> StochasticRK:
     )  # fmt: skip
 
 
+@check(theta=real("(0, 2]"), calculus=one_of(*CALCULI), name=optional(text))
 def theta_milstein(theta: float, calculus: str = "ito", name: str | None = None) -> StochasticRK:
     """The drift-implicit Milstein scheme: `theta_maruyama` and Milstein's term with the derivative of the diffusion.
 
@@ -258,19 +263,21 @@ def theta_milstein(theta: float, calculus: str = "ito", name: str | None = None)
     -------
     StochasticRK
 
+    Raises
+    ------
+    ValueError
+        If `theta` is not in (0, 2].
+
     References
     ----------
     D. J. Higham (2000), SIAM J. Numer. Anal. 38:753.
 
     Examples
     --------
-    >>> from stepnet.schemes.stochastic import theta_milstein
+    >>> from stepnet.schemes import theta_milstein
     >>> theta_milstein(1.0, "stratonovich").variables
     ('W', 'J11')
     """
-    theta = validate_number("theta", theta, "(0, 2]")
-    if calculus not in CALCULI:
-        raise UnknownName("calculus", calculus, CALCULI)
     variable = "I11" if calculus == "ito" else "J11"
     return StochasticRK(
         name or f"theta_milstein({theta:g}, {calculus})",

@@ -133,7 +133,7 @@ class ExplicitRK:
     Parameters
     ----------
     name : str
-        How it is found.
+        The name.
     order : int
         The order, which the coefficients must attain.
     a : tuple
@@ -141,7 +141,7 @@ class ExplicitRK:
     b : tuple of float
         Weights.
     reference : str
-        Where the coefficients are from.
+        The source of the coefficients.
     embedded : tuple of Embedded, optional
         Embedded results for the error estimate.
     dense : Dense, optional
@@ -173,7 +173,7 @@ class ExplicitRK:
                 f"found rows with {[len(row) for row in self.a]} entries"
             )
         if len(self.embedded) > 2:
-            raise SchemeError(f"{self.name}: at most two embedded results are known, found {len(self.embedded)}")
+            raise SchemeError(f"{self.name}: at most two embedded results are supported, found {len(self.embedded)}")
         require_finite(self.name, a=[x for row in self.a for x in row], b=self.b)
         conditions = Conditions(self.butcher.A)
         require_order(self.name, "b", conditions, self.butcher.b, self.order)
@@ -226,13 +226,13 @@ class LowStorageRK:
     Parameters
     ----------
     name : str
-        How it is found.
+        The name.
     order : int
         The order, which the coefficients must attain.
     A, B : tuple of float
         One coefficient for each stage.
     reference : str
-        Where the coefficients are from.
+        The source of the coefficients.
 
     Examples
     --------
@@ -282,13 +282,13 @@ class StabilisedRK:
     Parameters
     ----------
     name : str
-        How it is found.
+        The name.
     order : int
         The order, which the coefficients must attain.
     mu, nu, mu_tilde, gamma_tilde : tuple of float
         One coefficient for each stage.
     reference : str
-        Where the coefficients are from.
+        The source of the coefficients.
 
     Examples
     --------

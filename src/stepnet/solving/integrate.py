@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from os import PathLike
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from stepnet.engines.contract import NO_STOPS, AdaptiveSteps, Outcome, Plan, Saving, StateStream
 from stepnet.errors import Interrupted, SolveFailed, StiffnessWarning
+from stepnet.events import Event
 from stepnet.problem import (
     ODE,
     SDE,
@@ -26,6 +30,7 @@ from stepnet.problem import (
 from stepnet.records import explain_arguments, validate_number
 from stepnet.schemes import catalogue
 from stepnet.schemes.capabilities import takes_changed_states
+from stepnet.schemes.controllers import Controller
 from stepnet.solution import Solution, Status
 from stepnet.solving.planning import (
     AdaptiveOptions,
@@ -45,20 +50,20 @@ STIFF = 0.8  # of the stability limit
 @explain_arguments()
 def solve(
     problem: Problem,
-    scheme=None,
+    scheme: Any = None,
     *,
-    steps=None,
-    rtol=None,
-    atol=None,
+    steps: ArrayLike | None = None,
+    rtol: ArrayLike | None = None,
+    atol: ArrayLike | None = None,
     first_step: float | None = None,
     max_step: float | None = None,
-    controller=None,
+    controller: Controller | str | None = None,
     norm: str | None = None,
-    save_at=None,
+    save_at: ArrayLike | None = None,
     save_every: int = 1,
     dense: bool = False,
-    events=(),
-    project=None,
+    events: Event | Callable[..., Any] | Sequence[Event | Callable[..., Any]] = (),
+    project: Callable[..., Any] | None = None,
     max_steps: int | None = None,
     path: int | None = None,
     progress: bool = False,
@@ -121,11 +126,11 @@ def solve(
     scheme = find_scheme(problem, scheme, steps)
     if path is not None:
         if not isinstance(problem, (SDE, Langevin)):
-            raise TypeError(f"`path` belongs to an `SDE` or `Langevin`, and the problem is {type(problem).__name__}")
+            raise TypeError(f"`path` is for an `SDE` or `Langevin`, found {type(problem).__name__}")
         problem = replace(problem, path=path)
     if dense and problem.form.is_stochastic:
         raise ValueError(
-            f"`dense` is not available for {type(problem).__name__}: its paths are no polynomials; give `save_at` or "
+            f"`dense` is not available for {type(problem).__name__}: its paths are not polynomials; give `save_at` or "
             f"more `steps`"
         )
     choices = AdaptiveOptions(rtol, atol, first_step, max_step, controller, norm, max_steps)
@@ -138,11 +143,11 @@ def solve(
 
 def solve_streaming(
     problem: Problem,
-    scheme,
-    steps,
+    scheme: Any,
+    steps: Any,
     choices: AdaptiveOptions,
     passing: StateStream,
-    events=(),
+    events: Any = (),
     stops: np.ndarray = NO_STOPS,
 ) -> Solution:
     """Solve and pass states to `passing` as they are computed; only the last ones, not yet passed on, are returned.
@@ -160,7 +165,7 @@ def solve_streaming(
     return _solve(problem, scheme, Plan(stepping, Saving(None, 1, passing), events))
 
 
-def _solve(problem: Problem, scheme, plan: Plan, check: bool = True) -> Solution:
+def _solve(problem: Problem, scheme: Any, plan: Plan, check: bool = True) -> Solution:
     solution = _as_solution(problem, scheme, import_engine().run(problem, scheme, plan))
     if check and solution.status is Status.INTERRUPTED:
         raise Interrupted(solution)
@@ -177,17 +182,17 @@ def _solve(problem: Problem, scheme, plan: Plan, check: bool = True) -> Solution
 @explain_arguments()
 def start(
     problem: Problem,
-    scheme=None,
+    scheme: Any = None,
     *,
-    steps=None,
-    rtol=None,
-    atol=None,
+    steps: ArrayLike | None = None,
+    rtol: ArrayLike | None = None,
+    atol: ArrayLike | None = None,
     first_step: float | None = None,
     max_step: float | None = None,
-    controller=None,
+    controller: Controller | str | None = None,
     norm: str | None = None,
     max_steps: int | None = None,
-    restore=None,
+    restore: str | PathLike[str] | None = None,
 ) -> Integrator:
     """Return an integrator that is advanced step by step; the arguments are those of `solve`.
 
@@ -198,7 +203,7 @@ def start(
     ----------
     problem, scheme, steps, rtol, atol, first_step, max_step, controller, norm, max_steps
         As in `solve`.
-    restore : _empty, optional
+    restore : str or path, optional
         A file written by `Integrator.save`.
 
     Returns
@@ -230,7 +235,7 @@ class Integrator:
     ----------
     problem : Problem
         What to solve.
-    scheme : _empty
+    scheme : scheme
         The scheme.
     plan : Plan
         The validated numbers of the run.
@@ -243,10 +248,10 @@ class Integrator:
     (0.0, array([1.]))
     """
 
-    def __init__(self, problem: Problem, scheme, plan: Plan):
+    def __init__(self, problem: Problem, scheme: Any, plan: Plan):
         self.problem, self.scheme = problem, find_scheme(problem, scheme)
         if not isinstance(plan, Plan):
-            raise TypeError(f"`plan` must be a Plan, found {type(plan).__name__}; `start` makes one")
+            raise TypeError(f"`plan` must be a Plan, found {type(plan).__name__}; `start` builds one")
         self._stepper = import_engine().begin(problem, self.scheme, plan)
         self._end = problem.t_span[1]
 
@@ -266,7 +271,7 @@ class Integrator:
         return self._stepper.y.reshape(self._shape)
 
     @y.setter
-    def y(self, value) -> None:
+    def y(self, value: ArrayLike) -> None:
         if not takes_changed_states(self.scheme):
             raise ValueError(
                 f"{self.scheme.name} continues from its history, so the state cannot be set; call `start` again"
@@ -282,7 +287,7 @@ class Integrator:
         return self._stepper.args
 
     @args.setter
-    def args(self, value) -> None:
+    def args(self, value: tuple[Any, ...]) -> None:
         if not takes_changed_states(self.scheme):
             raise ValueError(
                 f"{self.scheme.name} continues from slopes of the old `args`, so they cannot be set; call `start` again"
@@ -305,7 +310,7 @@ class Integrator:
             raise ValueError(
                 f"the integrator is at the end of its time span, t = {self.t:g}; call `start` again to continue"
             )
-        return self._checked(self._stepper.step())
+        return self._raise_if_failed(self._stepper.step())
 
     def run_to(self, t: float) -> Integrator:
         """Advance to time `t`: adaptive steps end exactly there, fixed ones must have it among their times."""
@@ -313,20 +318,20 @@ class Integrator:
         low, high = sorted((self.t, self._end))
         if not (low <= t <= high or self._stepper.is_at(t)):
             raise ValueError(f"`t` must lie between {self.t:g} and {self._end:g}, found {t!r}")
-        self._checked(self._stepper.run_to(float(t)))
+        self._raise_if_failed(self._stepper.run_to(float(t)))
         if not self._stepper.is_at(t):
             raise ValueError(f"`t` = {t:g} is not among the times of the fixed steps; the integrator is at {self.t:g}")
         return self
 
-    def save(self, path) -> None:
+    def save(self, path: str | PathLike[str]) -> None:
         """Store the state of the run in an .npz file, replaced atomically: a killed process leaves the old file.
 
         The right-hand side must be identifiable by its value: one that holds a pointer or an open file is refused.
         """
         file, numbers = validate_path("path", path), self._stepper.numbers()
-        write_file(file, lambda stream: np.savez(stream, **numbers))  # type: ignore[arg-type]
+        write_file(file, lambda stream: np.savez(stream, **numbers))
 
-    def _restore(self, path) -> None:
+    def _restore(self, path: str | PathLike[str]) -> None:
         file = validate_path("restore", path)
         with report_damage(file, "a stored integrator, written by `Integrator.save`"):
             self._stepper.restore(read_npz(file, STORED))
@@ -335,7 +340,7 @@ class Integrator:
     def _shape(self) -> tuple[int, ...]:
         return state_shape(self.problem)
 
-    def _checked(self, status: Status | None) -> Integrator:
+    def _raise_if_failed(self, status: Status | None) -> Integrator:
         if status is not None and status is not Status.COMPLETED:
             cause = self._stepper.exception() if status is Status.FIELD_RAISED else None
             raise RuntimeError(f"{status.value} at t = {self.t:g}, h = {self.h:.3g}") from cause
@@ -348,14 +353,14 @@ class Integrator:
 
 
 @cache
-def import_engine():
+def import_engine() -> Any:
     """Import the engine of compiled kernels, only when something is solved, because it loads Numba."""
     from stepnet.engines import numba_engine
 
     return numba_engine
 
 
-def find_scheme(problem, scheme, steps=None):
+def find_scheme(problem: Any, scheme: Any, steps: Any = None) -> Any:
     """Return the scheme, given as record or name, or the default; refuse one that cannot run the problem."""
     if not isinstance(problem, (ODE, Partitioned, SecondOrder, Split, SDE, Langevin)):
         wanted = "an ODE, Partitioned, SecondOrder, Split, SDE or Langevin"
@@ -365,7 +370,7 @@ def find_scheme(problem, scheme, steps=None):
     return scheme
 
 
-def _choose_default_scheme(problem: Problem, steps) -> str:
+def _choose_default_scheme(problem: Problem, steps: Any) -> str:
     """An adaptive pair; for fixed steps of a separable partitioned or second-order problem a symplectic scheme.
 
     For a stochastic problem the simplest scheme of its calculus.
@@ -377,10 +382,8 @@ def _choose_default_scheme(problem: Problem, steps) -> str:
     return "verlet" if steps is not None and problem.form.has_separate_halves else "tsit5"
 
 
-def _as_solution(problem: Problem, scheme, outcome: Outcome) -> Solution:
-    y = outcome.y
-    if isinstance(problem, (ODE, Split, SDE)):
-        y = y.reshape(len(outcome.t), *problem.y0.shape)
+def _as_solution(problem: Problem, scheme: Any, outcome: Outcome) -> Solution:
+    y = outcome.y.reshape(len(outcome.t), *state_shape(problem))
     message = outcome.status.value
     failure = outcome.failure
     if failure is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import isfinite
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,8 @@ from stepnet.schemes.capabilities import (
     needs_axes,
     needs_linear_part,
     takes_changed_states,
+    takes_fixed_steps,
+    takes_projections,
     takes_uneven_steps,
 )
 from stepnet.schemes.conditions import is_symplectic
@@ -42,15 +44,15 @@ STOCHASTIC_RTOL, STOCHASTIC_ATOL = 1e-3, 1e-6  # errors of paths decrease with t
 NORMS = ("rms", "max")
 LEAST_TOLERANCE = 1e-100
 LONGEST_REMEMBERED = 1000  # entries of a state for which tolerances are kept for the next solve
-MOST_STEPS = 2**53  # beyond it t0 + i h cannot tell neighbouring steps apart
+MOST_STEPS = 2**53  # beyond it t0 + i h does not distinguish neighbouring steps
 
 
-def _is_real_on_axes(problem: Problem, scheme) -> bool:
+def _is_real_on_axes(problem: Problem, scheme: Any) -> bool:
     """Whether systems along the axes of a grid are solved, which kernels do in both precisions."""
     return problem.initial.dtype == np.float32 and needs_axes(scheme, problem)
 
 
-def require_match(problem: Problem, scheme) -> None:
+def require_match(problem: Problem, scheme: Any) -> None:
     """Refuse a scheme that cannot run the problem, with the reason."""
     refusal = find_refusal(scheme, problem.form)
     if refusal is None and isinstance(problem, Split):
@@ -95,7 +97,7 @@ def _is_plain(tolerance: object) -> bool:
 
 
 def plan_steps(
-    problem: Problem, scheme, steps, choices: AdaptiveOptions, may_be_endless: bool = False
+    problem: Problem, scheme: Any, steps: Any, choices: AdaptiveOptions, may_be_endless: bool = False
 ) -> FixedSteps | AdaptiveSteps:
     """Plan fixed or adaptive steps; with `may_be_endless` the time span may be infinite, as something else ends it."""
     if not isfinite(problem.t_span[1]) and (steps is not None or not may_be_endless):
@@ -108,21 +110,23 @@ def plan_steps(
     return plan_fixed_steps(problem, scheme, steps, choices)
 
 
-def plan_adaptive_steps(problem: Problem, scheme, choices: AdaptiveOptions) -> AdaptiveSteps:
+def plan_adaptive_steps(problem: Problem, scheme: Any, choices: AdaptiveOptions) -> AdaptiveSteps:
     """Plan the adaptive steps of a pair."""
     rtol, atol, first_step, max_step, controller, norm, max_steps = choices
     if not is_adaptive(scheme):
         if is_stochastic(scheme):
-            other = "" if is_langevin(scheme) else ", or take a pair such as sriw1 or, for additive noise, sra1"
+            other = "" if is_langevin(scheme) else ", or use a pair such as sriw1 or, for additive noise, sra1"
             raise ValueError(f"{scheme.name} has no error estimate to choose its steps by; give `steps`{other}")
         if is_symplectic(scheme):
             raise ValueError(
                 f"{scheme.name} is symplectic and keeps its long-time behaviour only with equal steps, so it takes no "
-                f"`rtol`; give `steps`, or take a pair such as dop853"
+                f"`rtol`; give `steps`, or use a pair such as dop853"
             )
         raise ValueError(
-            f"{scheme.name} has no error estimate to choose its steps by; give `steps`, or take a pair such as dopri5"
+            f"{scheme.name} has no error estimate to choose its steps by; give `steps`, or use a pair such as dopri5"
         )
+    if controller is not None and not takes_fixed_steps(scheme):
+        raise ValueError(f"{scheme.name} chooses order and length of a step together and takes no `controller`")
     is_noisy = is_stochastic(scheme)
     if not is_noisy and choices.are_plain_tolerances and problem.initial.size <= LONGEST_REMEMBERED:
         rtol, atol = DEFAULT_RTOL if rtol is None else rtol, DEFAULT_ATOL if atol is None else atol
@@ -153,11 +157,16 @@ def _plan_equal_tolerances(size: int, rtol: float, atol: float) -> AdaptiveSteps
     return AdaptiveSteps(*tolerances, None, np.inf, controller_of("I"), "rms", DEFAULT_MAX_STEPS)
 
 
-def plan_fixed_steps(problem: Problem, scheme, steps, choices: AdaptiveOptions) -> FixedSteps:
+def plan_fixed_steps(problem: Problem, scheme: Any, steps: Any, choices: AdaptiveOptions) -> FixedSteps:
     """Plan fixed steps, from their number or their times."""
     if not choices.are_defaults:
         name = next(name for name, value in choices._asdict().items() if value is not None)
-        raise ValueError(f"`{name}` belongs to adaptive steps, but `steps` are given; leave one of them out")
+        raise ValueError(f"`{name}` is for adaptive steps, but `steps` are given; leave one of them out")
+    if not takes_fixed_steps(scheme):
+        raise ValueError(
+            f"{scheme.name} chooses its steps itself, so it takes no `steps`; give `rtol` and `atol`, or use a scheme "
+            f"for fixed steps such as radau5 or rk4"
+        )
     if isinstance(steps, (int, np.integer)) and not isinstance(steps, bool):
         n_steps = validate_count("steps", steps, 1, MOST_STEPS, "times are 64-bit floating-point numbers")
         _require_stable(problem, scheme, abs(problem.t_span[1] - problem.t_span[0]) / n_steps)
@@ -175,20 +184,20 @@ def plan_fixed_steps(problem: Problem, scheme, steps, choices: AdaptiveOptions) 
     return FixedSteps(len(grid) - 1, grid)
 
 
-def _require_stable(problem: Problem, scheme, longest: float) -> None:
+def _require_stable(problem: Problem, scheme: Any, longest: float) -> None:
     """Refuse fixed steps that are unstable for an equation that knows its limit."""
     refusal = find_step_refusal(problem, scheme, longest)
     if refusal is not None:
         raise ValueError(refusal)
 
 
-def plan_saving(problem: Problem, save_at, save_every) -> Saving:
+def plan_saving(problem: Problem, save_at: Any, save_every: Any) -> Saving:
     """Plan which states are saved."""
     every = validate_count("save_every", save_every, 0)
     return Saving(None if save_at is None else validate_times("save_at", save_at, problem.t_span), every)
 
 
-def validate_events(scheme, events, has_steps: bool = True) -> tuple[Event, ...]:
+def validate_events(scheme: Any, events: Any, has_steps: bool = True) -> tuple[Event, ...]:
     """Return events, given as records or as functions with SciPy's attributes `terminal` and `direction`.
 
     `has_steps` says whether steps are fixed.
@@ -228,35 +237,35 @@ def _require_exits(events: tuple[Event, ...]) -> None:
             raise ValueError("`at_start` is not for an `SDE`: a path that begins on a level leaves it at once")
 
 
-def validate_projection(scheme, project):
+def validate_projection(scheme: Any, project: Any) -> Any:
     """Return the projection applied after each step, or None."""
     if project is None:
         return None
     check_function("project", project)
     if is_stochastic(scheme):
         raise TypeError(f"{scheme.name} takes no `project`; change the state inside `drift` and `diffusion`")
-    if not takes_changed_states(scheme):
+    if not takes_projections(scheme):
         raise TypeError(
             f"{scheme.name} continues from its history, which `project` would invalidate; use a one-step scheme"
         )
     return project
 
 
-def _validate_event(event) -> Event:
+def _validate_event(event: Any) -> Event:
     if isinstance(event, Event):
         return event
     direction = int(np.sign(getattr(event, "direction", 0) or 0))
     return Event(event, direction, getattr(event, "terminal", False) or False)
 
 
-def validate_times(name: str, value, t_span: tuple[float, float]) -> np.ndarray:
+def validate_times(name: str, value: Any, t_span: tuple[float, float]) -> np.ndarray:
     """Return times within the time span, sorted in the direction of integration."""
     times = _as_times(name, value)
     _require_monotone(name, times, *t_span)
     return times
 
 
-def _as_times(name: str, value, hint: str = "") -> np.ndarray:
+def _as_times(name: str, value: Any, hint: str = "") -> np.ndarray:
     try:
         times = np.asarray(value)
     except ValueError:
@@ -290,7 +299,7 @@ def _is_monotone(times: np.ndarray, t0: float, t1: float) -> bool:
     return bool(is_inside and (upward[:-1] <= upward[1:]).all())
 
 
-def _validate_tolerance(name: str, value, problem: Problem) -> np.ndarray:
+def _validate_tolerance(name: str, value: Any, problem: Problem) -> np.ndarray:
     """Return one tolerance per entry of the flat state."""
     if isinstance(value, float) and 0.0 < value < np.inf:
         tolerance = np.empty(problem.initial.size)
@@ -325,7 +334,7 @@ def _require_attainable(rtol: np.ndarray, atol: np.ndarray) -> None:
         )
 
 
-def _require_positive(name: str, value) -> float:
+def _require_positive(name: str, value: Any) -> float:
     is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not (is_number and value > 0 and (value < 1e308 or value == np.inf)):
         raise ValueError(f"`{name}` must be a positive number, found {value!r:.60}")

@@ -60,7 +60,7 @@ class SteadyState:
     Parameters
     ----------
     tolerance : float
-        Of the largest difference quotient between two states in a row.
+        The largest difference quotient of consecutive states that counts as steady.
 
     Examples
     --------
@@ -75,7 +75,7 @@ class SteadyState:
 
     @check(t=real(), y=numbers)
     def take(self, t: float, y: np.ndarray) -> bool:
-        """Compare with the state before."""
+        """Compare with the previous state."""
         before, self._last = self._last, (t, y.copy())
         if before is None or t == before[0]:
             return False
@@ -95,7 +95,7 @@ class Conservation:
     functional : callable
         `functional(y)` returns a number, such as the sum of the state.
     tolerance : float
-        Of the difference, relative to the first value unless this is zero.
+        The largest admissible difference, relative to the first value unless that is zero.
 
     Examples
     --------
@@ -129,7 +129,7 @@ class Conservation:
 
 
 class StoreStates:
-    """Writes each state to a file when it comes, so that the states of a run need not fit into memory.
+    """Writes each state to a file as soon as it is computed, so that the states of a run need not fit into memory.
 
     A group of zarr gets the arrays `t` (times,) and `y` (times, *state), with a chunk for each state.  A file `*.npz`
     gets the arrays `y_000000`, `y_000001`, ... and, when it is closed, `t`; `numpy.load` reads one of them at a time.

@@ -39,10 +39,10 @@ def track(
         Such as those of `stepnet.trackers`: objects with `take(t, y)`, which stops the run by returning True and must
         copy y to keep it, and `close()`, which is called at the end, also after an error.
     every : int, optional
-        Pass the first state, every so many steps and the last; 1 by default.
+        Pass the first state, then one state per `every` steps, and the last; 1 by default.
     save_at : array_like, optional
         Pass the states at these times instead; fixed steps must have them among their times.
-    restore : _empty, optional
+    restore : str or path, optional
         As in `start`.
 
     Returns
@@ -77,7 +77,7 @@ def track(
 
 
 def _list_times(problem: Problem, steps: Any, every: int) -> np.ndarray:
-    """The times of the first of some fixed steps, of every so many, and of the last."""
+    """The times of the first state, of one state per `every` fixed steps, and of the last."""
     t0, t1 = problem.t_span
     times = np.asarray(steps, float) if np.ndim(steps) else t0 + (t1 - t0) / steps * np.arange(steps + 1)
     times = np.append(times[:-1:every], times[-1])
@@ -91,7 +91,7 @@ def _is_ahead(run: Integrator, t: float) -> bool:
 
 
 def _advance(run: Integrator, every: int) -> Iterator[Integrator]:
-    """The first state, every so many steps and the last."""
+    """Yield the first state, one state per `every` steps, and the last."""
     yield run
     while not run.is_finished:
         for _ in range(every):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.schemes import catalogue
-from stepnet.schemes.capabilities import is_stochastic
+from stepnet.schemes.capabilities import find_step_choice_refusal, is_stochastic
 from stepnet.schemes.tableau import Butcher
 from stepnet.validation import array
 
@@ -24,6 +24,9 @@ def deterministic_scheme(name: str, value: Any) -> Any:
             f"`{name}` must be a scheme for ordinary equations, found {found.name}, which has no stability function; "
             "use `stability.mean_square_region`"
         )
+    refusal = find_step_choice_refusal(found, f"so it has no stability function as `{name}` must have;")
+    if refusal is not None:
+        raise TypeError(refusal)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Certificates of nets: bounds of how much blocks amplify perturbations and gradients, beside measured values."""
+"""Certificates of nets: bounds of how much blocks amplify perturbations and gradients, with measured values."""
 
 from __future__ import annotations
 

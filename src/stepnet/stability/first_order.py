@@ -53,7 +53,9 @@ class FirstOrderField:
 
     def __init__(self, problem: Problem):
         if np.iscomplexobj(problem.initial):
-            raise TypeError("`problem` must have a real state, found complex numbers; pose it for their two parts")
+            raise TypeError(
+                "`problem` must have a real state, found complex numbers; write it for their real and imaginary parts"
+            )
         self.problem = as_first_order(problem)
         self.size = self.problem.initial.size
 
@@ -79,7 +81,7 @@ class FirstOrderField:
         if found.size != self.size:
             raise TypeError(
                 "`problem` must have a right-hand side that returns its slopes, as in f(t, y, *args); found one that "
-                "fills an array or is no function of Python"
+                "fills an array or is not a Python function"
             )
 
 

@@ -15,7 +15,7 @@ from stepnet.stability.first_order import DETERMINISTIC, FirstOrderField
 from stepnet.validation import check, real
 
 SLACK = 1e-6  # of multipliers on the unit circle
-SAMPLES = 5  # times at which the equation is looked at
+SAMPLES = 5  # times at which the equation is examined
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -92,7 +92,7 @@ def floquet(
     Raises
     ------
     ValueError
-        If the time span is no period of the solution or of the equation.
+        If the time span is not a period of the solution or of the equation.
 
     Examples
     --------

@@ -71,7 +71,7 @@ def gradient_norms(net: Net, x: ArrayLike, loss: Callable[..., Any] | None = Non
     Raises
     ------
     ValueError
-        If the steps of the net are no layers of their own.
+        If the steps of the net are not separate layers.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Eigenvalues and logarithmic norms of the Jacobian along a solution, beside the stability function of the scheme."""
+"""Eigenvalues and logarithmic norms of the Jacobian along a solution, and the stability function there."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def spectra(
     """
     for name in ("save_at", "save_every"):
         if name in options:
-            raise TypeError(f"`{name}` would hide the sizes of steps; choose how many are looked at by `samples`")
+            raise TypeError(f"`{name}` would hide the sizes of steps; choose how many are examined by `samples`")
     solution, field = solve(problem, scheme, steps=steps, **options), FirstOrderField(problem)
     if is_stochastic(solution.scheme):
         raise TypeError("`scheme` must be one for ordinary equations")

@@ -86,7 +86,7 @@ def robustness(
         Sizes of perturbations.
     attacks : sequence of {"gaussian", "fgsm", "pgd"}, optional
     gradient : callable, optional
-        `gradient(x, labels)` returns dL/dx; needed by attacks on models that are no nets of this package.
+        `gradient(x, labels)` returns dL/dx; needed for attacks on models other than nets of this package.
     steps : int, optional
         Of "pgd".
     seed : int, optional

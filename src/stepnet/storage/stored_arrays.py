@@ -119,7 +119,7 @@ class Tensors(Mapping[str, Any]):
 
     def layout(self, name: str) -> tuple[tuple[int, ...], np.dtype]:
         """The shape and the type of a tensor, from the header of the file."""
-        found = self._file.get_slice(self._known(name))
+        found = self._file.get_slice(self._require_known(name))
         kind = str(found.get_dtype())
         if kind not in SAFETENSORS:
             raise ValueError(f"{name!r} has the type {kind}, which is not read")
@@ -142,7 +142,7 @@ class Tensors(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._names)
 
-    def _known(self, name: str) -> str:
+    def _require_known(self, name: str) -> str:
         if name not in self._names:
             raise KeyError(f"there is no {name!r}")
         return name
@@ -159,4 +159,4 @@ def open_tensors(path: Path) -> Iterator[Tensors]:
         with safe_open(path, "numpy") as file:
             yield Tensors(file)
     except SafetensorError as error:
-        raise DamagedFile(f"{str(path)!r} is no safetensors file: {error}") from None
+        raise DamagedFile(f"{str(path)!r} is not a safetensors file: {error}") from None

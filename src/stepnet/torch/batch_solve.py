@@ -140,7 +140,7 @@ def _solve(
 ) -> BatchSolution:  # fmt: skip
     options = validate_options(scheme, options)
     if not is_pair(scheme) or is_fixed(scheme, options):
-        raise ValueError(f"`method` must be a pair, which chooses its steps, found {scheme.name}; take `odeint`")
+        raise ValueError(f"`method` must be a pair, which chooses its steps, found {scheme.name}; use `odeint`")
     if shared := [name for name in options if name in SHARED]:
         raise ValueError(f"`options` {shared} cannot be used with per-sample step sizes; use `odeint`")
     how = build_control_settings(problem, scheme, rtol, atol, options)._replace(
@@ -151,7 +151,7 @@ def _solve(
     g = (
         None
         if event_fn is None
-        else _require_positive(_orient_in_time(problem.called(event_fn), sign, 1.0), wanted[:, 0], y)
+        else _require_positive(_orient_in_time(problem.convert_function(event_fn), sign, 1.0), wanted[:, 0], y)
     )
     outcome = run_ensemble(fun, scheme, BatchPlan(how, g, dense), BatchMembers(y, wanted))
     return _build_solution(problem, sign, wanted, outcome)
@@ -195,7 +195,7 @@ def _validate_wanted_times(t: Any, y: Tensor) -> tuple[Tensor, float]:
     if not isinstance(t, Tensor) or not t.is_floating_point():
         raise TypeError(f"`t` must be a floating-point tensor of times, found {getattr(t, 'dtype', type(t).__name__)}")
     if t.requires_grad:
-        raise ValueError("`t` must not require a gradient with per-sample step sizes; detach it, or take `odeint`")
+        raise ValueError("`t` must not require a gradient with per-sample step sizes; detach it, or use `odeint`")
     if t.ndim not in (1, 2) or t.shape[-1] < 2 or (t.ndim == 2 and len(t) != len(y)):
         raise ValueError(f"`t` must be (times,) or ({len(y)}, times) with two times at least, found {tuple(t.shape)}")
     wanted = move_times(t.detach(), y.device).double().expand(len(y), t.shape[-1])

@@ -238,7 +238,7 @@ def _require_number(length: float | Tensor) -> float:
     """Return the length of a block of layers as a number; it has no gradient, as the weights depend on it."""
     if isinstance(length, Tensor) and length.requires_grad:
         raise ValueError(
-            "`length` of layers must be a number, found a tensor that requires a gradient; detach it, or take "
+            "`length` of layers must be a number, found a tensor that requires a gradient; detach it, or use "
             "`ODEBlock(FieldFunction(field), scheme, steps, length)`, which has a gradient of its length"
         )
     return validate_number("length", length.item() if isinstance(length, Tensor) and length.numel() == 1 else length)

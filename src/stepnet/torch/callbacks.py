@@ -34,7 +34,7 @@ def find_callbacks(func: object, problem: TensorProblem, are_steps_given: bool) 
             return
         latest[:] = [float(t)]
         number: Callable[[float], Tensor] = lambda x: torch.as_tensor(x, dtype=torch.float64, device=y.device)
-        problem.called(lambda t, state: callback(t, state, number(abs(h))))(number(t), y)
+        problem.convert_function(lambda t, state: callback(t, state, number(abs(h))))(number(t), y)
 
     return watch
 

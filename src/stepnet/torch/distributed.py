@@ -43,7 +43,7 @@ def over_ranks(
     if not dist.is_initialized():
         raise RuntimeError("`over_ranks` needs a group of processes; call torch.distributed.init_process_group first")
     checks.function("function", function)
-    lists = tuple(checks.sequence(_anything)("lists", each) for each in lists)
+    lists = tuple(checks.sequence(_accept)("lists", each) for each in lists)
     if len({len(each) for each in lists}) > 1:
         raise ValueError(f"`lists` must be equally long, found {[len(each) for each in lists]}")
     entries, rank, size = list(zip(*lists, strict=True)), dist.get_rank(group), dist.get_world_size(group)
@@ -61,7 +61,7 @@ def over_ranks(
     return list(chain.from_iterable(values for values, _ in shares))
 
 
-def _anything(name: str, value: Any) -> Any:
+def _accept(name: str, value: Any) -> Any:
     return value
 
 

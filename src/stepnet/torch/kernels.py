@@ -124,7 +124,7 @@ class Kernels:
         outputs = self.executions[x.dtype].forward(self.theta(parameters), x.detach().contiguous().numpy())
         return torch.from_numpy(outputs)
 
-    def begun(
+    def begin_sweep(
         self, x: Tensor, parameters: Tensors, is_x_wanted: bool = True
     ) -> tuple[Generator[Any, np.ndarray, None], Tensor]:
         """Start a sweep; return it with the outputs of its forward run."""
@@ -132,7 +132,9 @@ class Kernels:
         sweep = execution.sweep(theta, x.detach().contiguous().numpy(), self.memory, is_x_wanted)
         return sweep, torch.from_numpy(next(sweep))
 
-    def ended(self, sweep: Generator[Any, np.ndarray, None], y_bar: Tensor, parameters: Tensors) -> list[Tensor | None]:
+    def end_sweep(
+        self, sweep: Generator[Any, np.ndarray, None], y_bar: Tensor, parameters: Tensors
+    ) -> list[Tensor | None]:
         """Gradients of the inputs (None if not needed) and of the parameters, from that of the outputs."""
         theta_bar, x_bar = sweep.send(y_bar.detach().contiguous().numpy())
         pieces = torch.from_numpy(theta_bar).split([p.numel() for p in parameters])
@@ -140,7 +142,7 @@ class Kernels:
         return [None if x_bar is None else torch.from_numpy(x_bar), *own]
 
     def _run_forward(self, x: Tensor, parameters: Tensors, is_x_wanted: bool) -> tuple[_PausedRun, list[Tensor]]:
-        sweep, y = self.begun(x, parameters, is_x_wanted)
+        sweep, y = self.begin_sweep(x, parameters, is_x_wanted)
         return _PausedRun(sweep, parameters, is_x_wanted), [y]
 
     def _run_backward(self, kept: _PausedRun, given: Tensors, bars: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -148,9 +150,9 @@ class Kernels:
         if y_bar is None:
             return [None] * (1 + len(kept.parameters))
         if kept.sweep is None:  # a sweep can be reversed once; this graph was retained
-            kept.sweep, _ = self.begun(given[0], kept.parameters, kept.is_x_wanted)
+            kept.sweep, _ = self.begin_sweep(given[0], kept.parameters, kept.is_x_wanted)
         sweep, kept.sweep = kept.sweep, None
-        return self.ended(sweep, y_bar, kept.parameters)
+        return self.end_sweep(sweep, y_bar, kept.parameters)
 
     # ---- parameters in memory ---------------------------------------------------------------------------------------
 
@@ -216,8 +218,8 @@ def pull_back_layers(x: Tensor, parameters: list[Tensor], y_bar: Tensor, number:
     kernels = _find_kernels(number, parameters)
     if len(x) == 0:
         return [torch.zeros_like(each, memory_format=torch.contiguous_format) for each in (x, *parameters)]
-    sweep, _ = kernels.begun(x, parameters)
-    return [each.clone() for each in kernels.ended(sweep, y_bar, parameters) if each is not None]
+    sweep, _ = kernels.begin_sweep(x, parameters)
+    return [each.clone() for each in kernels.end_sweep(sweep, y_bar, parameters) if each is not None]
 
 
 def _find_kernels(number: int, parameters: Tensors) -> Kernels:

@@ -413,7 +413,7 @@ def require_features(x: Tensor, count: int, name: str) -> Tensor:
 
 def flatten_features(y: Tensor, layout: Layout, name: str = "y") -> Tensor:
     """`(batch, features)`, channel by channel, from `(batch, ...)`."""
-    if torch.jit.is_tracing():  # where shapes are no numbers
+    if torch.jit.is_tracing():  # where shapes are not numbers
         return layout.flatten(y) if layout.is_moved else y.flatten(1)
     if not isinstance(y, Tensor) or y.ndim < 2 or not layout.admits(tuple(y.shape[1:])):
         found = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
@@ -432,7 +432,7 @@ def require_engine(engine: str, records: Sequence[Any]) -> None:
         and engine == "numba"
         and any(isinstance(each, Block) and has_noise(each) for each in records)
     ):
-        raise ValueError("`engine` = 'numba' has no noise on tensors, take 'auto' or 'torch'")
+        raise ValueError("`engine` = 'numba' has no noise on tensors, use 'auto' or 'torch'")
 
 
 def _validate_memory(block: Block, memory: Memory | int) -> Memory:

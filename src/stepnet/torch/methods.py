@@ -12,6 +12,7 @@ from stepnet.engines.torch_engine import (
 )
 from stepnet.errors import UnknownName
 from stepnet.schemes import catalogue
+from stepnet.schemes.capabilities import find_step_choice_refusal
 from stepnet.schemes.explicit import DOPRI5, RK38
 from stepnet.schemes.implicit import GAUSS4, GAUSS6, RADAU3, RADAU5, SDIRK2, TRBDF2, ImplicitRK
 from stepnet.schemes.tableau import Embedded, ExplicitRK
@@ -78,7 +79,11 @@ def find_scheme(method: Any) -> Any:
         return DOPRI5
     if not (isinstance(method, str) or catalogue.is_scheme(method)):
         raise TypeError(f"`method` must be a name or a scheme, found {type(method).__name__}")
-    return method if catalogue.is_scheme(method) else find_named_scheme(method)
+    scheme = method if catalogue.is_scheme(method) else find_named_scheme(method)
+    refusal = find_step_choice_refusal(scheme, "and `method` must be a scheme for tensors;")
+    if refusal is not None:
+        raise TypeError(refusal)
+    return scheme
 
 
 def find_torchdiffeq(method: Any) -> SimpleNamespace | None:

@@ -136,7 +136,7 @@ def count_components(sde: SDEFunctions, y0: Tensor, t0: float, bm: Any) -> int:
         found = tuple(g.shape) if isinstance(g, Tensor) else type(g).__name__
         raise ValueError(
             f"`g` must return the shape ({len(y0)}, {y0.shape[1]}, m) for {sde.noise} noise, found {found}; "
-            "for one value per entry of the state take noise_type='diagonal'"
+            "for one value per entry of the state use noise_type='diagonal'"
         )
     return g.shape[2]
 

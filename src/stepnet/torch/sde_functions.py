@@ -176,7 +176,7 @@ def _divide_by_matrix(x: Tensor, g: Tensor) -> Tensor:
 
 
 class BaseSDE(nn.Module):
-    """A module with the attributes `noise_type` and `sde_type`; `f` and `g` are defined by its heirs.
+    """A module with the attributes `noise_type` and `sde_type`; `f` and `g` are defined by subclasses.
 
     Parameters
     ----------

@@ -182,7 +182,7 @@ def _solve_in_memory(
         return _integrate(func, y0, t, *arguments, event_fn, read_states_at)
     if memory == "continuous":
         if event_fn is not None:
-            raise ValueError('`memory`="continuous" goes without `event_fn`; take `Checkpoints`')
+            raise ValueError('`memory`="continuous" cannot be combined with `event_fn`; use `Checkpoints`')
         forward = lambda func, y0, t: _integrate(func, y0, t, *arguments, None, read_states_at)
         asked = GradientRequest(parameters, modules, given is not None)
         with disable_autocast_cache(parts[0].device.type):

@@ -218,7 +218,7 @@ def _choose_memory(memory: Any, method: Any, adjoint_method: Any) -> Memory:
     if isinstance(adjoint_method, str) and adjoint_method == ADJOINT_OF_REVERSIBLE_HEUN:
         is_inverted = True
         if not is_reversible:
-            raise ValueError(f"`adjoint_method` {adjoint_method!r} goes with `method`={REVERSIBLE!r}, found {method!r}")
+            raise ValueError(f"`adjoint_method` {adjoint_method!r} needs `method`={REVERSIBLE!r}, found {method!r}")
     elif not is_inverted:
         find_stochastic_scheme(adjoint_method, "diagonal", "ito")
     if memory is None:
@@ -276,7 +276,7 @@ def _require_admitted(scheme: Any, sde: SDEFunctions, solver: Solver) -> None:
     """Refuse a scheme that cannot run the equation, with the reason."""
     refusal = find_noise_refusal(scheme, sde.noise, sde.calculus)
     if refusal is not None:
-        remedy = "take another `method` or `sde_type`"
+        remedy = "use another `method` or `sde_type`"
         raise ValueError(f"`method` {refusal.partition(';')[0]}; {remedy}")
     if isinstance(solver, CheckpointedSolver) and solver.memory == "reversible":
         require_undoable(find_step_needs(scheme, find_kind(sde.noise)).has_inverse, scheme.name)
@@ -322,7 +322,7 @@ def _find_initial_state(y0: Tensor, scheme: Any, asked: SDEArguments) -> tuple[T
         given = checks.sequence(checks.instance(Tensor))("extra_solver_state", given)
     if scheme.name != REVERSIBLE or (given is None and not asked.extra):
         if given:
-            raise ValueError(f"`extra_solver_state` goes with {REVERSIBLE!r}: {scheme.name} has no further state")
+            raise ValueError(f"`extra_solver_state` is for {REVERSIBLE!r}: {scheme.name} has no further state")
         return (y0,)
     if given is None:
         return y0, y0

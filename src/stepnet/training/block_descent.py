@@ -58,7 +58,7 @@ class Part:
         self._model = having("theta", "put", "gradient", what="a model")("model", model)
         self._indices = validate_indices("indices", indices, np.size(model.theta))
         if hasattr(model, "linearised"):
-            self.linearised = self._linearised
+            self.linearised = self._linearise
 
     @property
     def theta(self) -> np.ndarray:
@@ -70,7 +70,7 @@ class Part:
 
     def put(self, theta: np.ndarray) -> None:
         whole = np.array(self._model.theta)
-        whole[self._indices] = self._own("theta", theta)
+        whole[self._indices] = self._validate_free("theta", theta)
         self._model.put(whole)
 
     def __call__(self, x: np.ndarray, *, noise: SampleNoise | None = None) -> np.ndarray:
@@ -83,22 +83,22 @@ class Part:
     def gauss_newton(
         self, x: np.ndarray, v: np.ndarray, hessian: Callable[..., Any], *, noise: SampleNoise | None = None
     ) -> np.ndarray:
-        return self._model.gauss_newton(x, self._whole(v), hessian, **_pass_on(noise))[self._indices]
+        return self._model.gauss_newton(x, self._extend_direction(v), hessian, **_pass_on(noise))[self._indices]
 
-    def _linearised(self, x: np.ndarray, *, noise: SampleNoise | None = None) -> Linearised:
+    def _linearise(self, x: np.ndarray, *, noise: SampleNoise | None = None) -> Linearised:
         near = self._model.linearised(x, **_pass_on(noise))
         return Linearised(
-            self._indices.size, near.outputs, lambda v: near.tangent(self._whole(v)),
+            self._indices.size, near.outputs, lambda v: near.tangent(self._extend_direction(v)),
             lambda u: near.pullback(u)[self._indices],
         )  # fmt: skip
 
-    def _whole(self, v: np.ndarray) -> np.ndarray:
+    def _extend_direction(self, v: np.ndarray) -> np.ndarray:
         """Extend a direction of the free parameters to all parameters by zeros."""
         whole = np.zeros_like(self._model.theta)
-        whole[self._indices] = self._own("v", v)
+        whole[self._indices] = self._validate_free("v", v)
         return whole
 
-    def _own(self, name: str, value: ArrayLike) -> np.ndarray:
+    def _validate_free(self, name: str, value: ArrayLike) -> np.ndarray:
         return array(len(self._indices))(name, value)
 
     def roughness(self) -> tuple[float, np.ndarray]:
@@ -193,7 +193,7 @@ def block_coordinate(
                 watch.step(value)
         except TrainingInterrupted:
             _keep_end(objective, data, watch)
-            raise TrainingInterrupted(watch.interrupted()) from None
+            raise TrainingInterrupted(watch.build_interrupted()) from None
     _keep_end(objective, data, watch)
     return watch.minimum(False, f"{sweeps} sweeps over {len(parts)} blocks are done")
 

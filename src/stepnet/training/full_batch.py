@@ -159,7 +159,7 @@ def minimise(
         try:
             found = _choose_method(objective, start, data, chosen, watch)
         except KeyboardInterrupt:
-            found = watch.interrupted()
+            found = watch.build_interrupted()
             objective.model.put(found.theta)
             raise TrainingInterrupted(found) from None
     objective.model.put(found.theta)
@@ -210,7 +210,7 @@ def _gauss_newton(
             theta, here = attempt.theta, attempt.there
             converged = _is_arrived(theta, here, method, watch)
         elif not region or radius < SMALLEST * first:
-            message = "no step made the objective fall: rounding, or a product that is not that of the objective"
+            message = "no step decreased the objective: rounding, or a product that is not that of the objective"
             break
         watch.tell(loss=here.value)
         watch.step(here.value)

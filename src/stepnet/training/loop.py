@@ -112,7 +112,7 @@ def train(
         raise TypeError(f"`recipe` must be a Recipe, such as Recipe('adam', epochs=10), found {recipe!r:.80}")
     job = TrainingJob(objective, data, validation, recipe)
     store = None if path is None else Store(path)
-    with nullcontext() if store is None else store.locked():
+    with nullcontext() if store is None else store.lock():
         state = _begin(job, store, theta, resume)
         with (
             show_bar(job.recipe.epochs, progress, done=len(state.history), unit="epoch") as shown,

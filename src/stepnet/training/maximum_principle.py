@@ -134,7 +134,7 @@ def successive_approximations(
     if not here.is_finite:
         return watch.minimum(False, "the objective became infinite; the best parameters are kept; try a larger rho, or "
                                     "`growth` above 1")  # fmt: skip
-    return watch.minimum(False, "no rho made the objective fall: rounding") if rho > LARGEST * method.rho else found
+    return watch.minimum(False, "no rho decreased the objective: rounding") if rho > LARGEST * method.rho else found
 
 
 def build_trajectory(parts: LayerDecomposition, objective: Objective, theta: np.ndarray, data: Data) -> LayerTrajectory:
@@ -190,6 +190,6 @@ def _sweep_layers(
         return end, gained[1] - gained[0]
 
     theta, gain = np.array(here.theta), 0.0
-    for layer, (new, gained) in zip(parts.layers, parts.over(maximise), strict=True):
+    for layer, (new, gained) in zip(parts.layers, parts.map_over(maximise), strict=True):
         theta[layer.places], gain = new, gain + gained
     return build_trajectory(parts, objective, theta, data), gain

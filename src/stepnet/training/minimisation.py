@@ -49,7 +49,7 @@ class MinimisationState:
             theta, value, gradient, converged, message, np.array(self._history), self.gradients, self.products
         )
 
-    def interrupted(self) -> Minimum:
+    def build_interrupted(self) -> Minimum:
         """Build the result of an interrupted minimisation."""
         return self.minimum(False, f"interrupted by the user after {len(self._history)} steps; what was found is kept")
 
@@ -57,4 +57,4 @@ class MinimisationState:
 def require_start(value: float) -> None:
     """Refuse an initial value that is not finite."""
     if not isfinite(value):
-        raise ValueError("the objective is not finite where it begins; `theta` must give finite outputs")
+        raise ValueError("the objective is not finite at the initial parameters; `theta` must give finite outputs")

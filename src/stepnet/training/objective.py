@@ -195,14 +195,14 @@ class Objective:
         outputs = self.model(data.x, **drawn)
         value = self.loss.at(outputs, data.y, data.weights).value
         if self._has_own:
-            value += self._own(theta).value
+            value += self._expand_penalties(theta).value
         return value + self._regularise(data)[0], self._accuracy(outputs, data)
 
     @check_theta_and_data
     def gradient(self, theta: np.ndarray, data: Data) -> Evaluation:
         """The value, the accuracy and the gradient."""
         data, drawn = self._draw(data)
-        found = self._pulled(theta, data, drawn)
+        found = self._pull_back(theta, data, drawn)
         accuracy = self._accuracy(found.outputs, data)
         value, slope = found.value, found.theta
         if self.regularisers:
@@ -210,7 +210,7 @@ class Objective:
             value, slope = value + more, slope + extra
         if not self._has_own:
             return Evaluation(value, accuracy, slope)
-        own = self._own(theta)
+        own = self._expand_penalties(theta)
         return Evaluation(value + own.value, accuracy, slope + own.gradient)
 
     @check_theta_and_data
@@ -223,11 +223,11 @@ class Objective:
         data, drawn = self._draw(data)
         near = self.model.linearised(data.x, **drawn) if hasattr(self.model, "linearised") else None
         outputs = self.model(data.x, **drawn) if near is None else near.outputs
-        local, own = self.loss.at(outputs, data.y, data.weights), self._own(theta)
+        local, own = self.loss.at(outputs, data.y, data.weights), self._expand_penalties(theta)
         value, extra = self._regularise(data)
 
         def slope() -> np.ndarray:
-            pulled = self._pulled(theta, data, drawn).theta if near is None else near.pullback(local.gradient)
+            pulled = self._pull_back(theta, data, drawn).theta if near is None else near.pullback(local.gradient)
             return pulled + own.gradient + extra
 
         def product(v: np.ndarray) -> np.ndarray:
@@ -257,7 +257,7 @@ class Objective:
             noise = replace(noise, keys=data.keys)
         return _repeat_samples(data, self.paths), {"noise": repeat_noise(noise, len(data), self.paths)}
 
-    def _pulled(self, theta: np.ndarray, data: Data, drawn: dict[str, SampleNoise]) -> Any:
+    def _pull_back(self, theta: np.ndarray, data: Data, drawn: dict[str, SampleNoise]) -> Any:
         """The loss and its gradient with respect to the parameters."""
 
         def seed(outputs: np.ndarray) -> tuple[float, np.ndarray]:
@@ -276,7 +276,7 @@ class Objective:
     def _has_own(self) -> bool:
         return bool(self.penalty.l1 or self.penalty.l2 or self.smoothness)
 
-    def _own(self, theta: np.ndarray) -> Expansion:
+    def _expand_penalties(self, theta: np.ndarray) -> Expansion:
         """The penalties, which do not depend on data."""
         penalty = self.penalty.at(theta)
         if not self.smoothness:

@@ -18,7 +18,7 @@ class Bar:
         self._shown = shown
 
     def tell(self, **numbers: float) -> None:
-        """Show numbers beside the bar; NaN is omitted."""
+        """Show numbers next to the bar; NaN is omitted."""
         if self._shown is not None:
             known = {key: value for key, value in numbers.items() if not isnan(value)}
             self._shown.set_postfix_str(", ".join(f"{key}={value:.4g}" for key, value in known.items()), refresh=False)

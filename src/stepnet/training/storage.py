@@ -44,7 +44,7 @@ class Store:
     def holds_a_run(self) -> bool:
         return (self.path / STATE).exists()
 
-    def locked(self) -> AbstractContextManager[None]:
+    def lock(self) -> AbstractContextManager[None]:
         """Lock the directory against other processes."""
         return hold_lock(self.path)
 
@@ -57,7 +57,7 @@ class Store:
             return dict(read_json(self.path / RUN))
 
     def write(self, state: State, ending: Ending | None = None, message: str = "", by_best: bool = False) -> None:
-        """Write the state and, if the run has ended, how."""
+        """Write the state and, if the run has ended, how it ended."""
         from safetensors.numpy import save
 
         marks = {"ending": ending.name if ending else "", "message": message, "by_best": str(int(by_best))}
@@ -72,7 +72,7 @@ class Store:
             if marks["run"] != self._mark():
                 raise ValueError(f"it belongs to another {RUN}")
             if marks["ending"] and marks["ending"] not in Ending.__members__:
-                raise ValueError(f"it ended by {marks['ending']!r:.60}, which is no ending")
+                raise ValueError(f"it ended by {marks['ending']!r:.60}, which is not an ending")
             return State.of(tensors), marks
 
     def _mark(self) -> str:

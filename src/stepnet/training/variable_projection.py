@@ -70,13 +70,13 @@ class Projected:
 
     def readout(self, features: ArrayLike, targets: ArrayLike, weights: ArrayLike | None = None) -> np.ndarray:
         """The optimal W (features + 1, outputs): outputs are features @ W[:-1] + W[-1]."""
-        return self._best(_append_ones(features), targets, weights).W
+        return self._find_best_readout(_append_ones(features), targets, weights).W
 
     def at(self, features: ArrayLike, targets: ArrayLike, weights: ArrayLike | None = None) -> Expansion:
         """Value, gradient and Hessian product with respect to the features; the readout depends on them."""
         dtype = np.asarray(features).dtype
         F = _append_ones(features)
-        W, loss, solve = self._best(F, targets, weights)
+        W, loss, solve = self._find_best_readout(F, targets, weights)
         G, inner = loss.gradient, W[:-1].T
 
         def product(v: np.ndarray) -> np.ndarray:
@@ -91,10 +91,10 @@ class Projected:
         value = loss.value + 0.5 * self.ridge * float(np.vdot(W, W))
         return Expansion(value, lambda: (G @ inner).astype(dtype, copy=False), product)
 
-    def _best(self, F: np.ndarray, targets: ArrayLike, weights: ArrayLike | None) -> BestReadout:
+    def _find_best_readout(self, F: np.ndarray, targets: ArrayLike, weights: ArrayLike | None) -> BestReadout:
         """Damped Newton iteration for the optimal readout: one step for least squares."""
         W = np.zeros((F.shape[1], self.outputs))
-        here = self._ridged(F, W, targets, weights)
+        here = self._add_ridge(F, W, targets, weights)
         first = np.linalg.norm(here.gradient)
         for _ in range(NEWTON_STEPS):
             solve = self._solver(F, here.loss)
@@ -103,7 +103,7 @@ class Projected:
             direction, length = -solve(here.gradient), 1.0
             slope = float(np.vdot(here.gradient, direction))
             while True:
-                new = self._ridged(F, W + length * direction, targets, weights)
+                new = self._add_ridge(F, W + length * direction, targets, weights)
                 if new.value <= here.value + DESCENT * length * slope or length * abs(slope) <= 1e-15 * abs(here.value):
                     break
                 length /= 2
@@ -114,7 +114,9 @@ class Projected:
             f"{first:.2g} to {found:.2g} only; scale the features, or use a larger `ridge` than {self.ridge:g}"
         )
 
-    def _ridged(self, F: np.ndarray, W: np.ndarray, targets: ArrayLike, weights: ArrayLike | None) -> _RidgeObjective:
+    def _add_ridge(
+        self, F: np.ndarray, W: np.ndarray, targets: ArrayLike, weights: ArrayLike | None
+    ) -> _RidgeObjective:
         loss = self.loss.at(F @ W, targets, weights)
         value = loss.value + 0.5 * self.ridge * float(np.vdot(W, W))
         return _RidgeObjective(value, F.T @ loss.gradient + self.ridge * W, loss)

@@ -7,7 +7,7 @@ layers are loaded at first use, according to the table `LATER`.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -54,7 +54,6 @@ if TYPE_CHECKING:  # the names that `LATER` loads, for type checkers
     from stepnet.engines.numba_engine.layers.softmax import class_entropies, entropies, one_hot
     from stepnet.engines.numba_engine.layers.stage_runs import NOTHING, NetStage, build_stage
     from stepnet.engines.numba_engine.layers.stage_sweeps import (
-        Memory,
         count_least_bytes,
         count_repeated_steps,
         is_kept,
@@ -96,7 +95,6 @@ LATER = {
     "NOTHING": "layers.stage_runs",
     "NetStage": "layers.stage_runs",
     "build_stage": "layers.stage_runs",
-    "Memory": "layers.stage_sweeps",
     "count_least_bytes": "layers.stage_sweeps",
     "count_repeated_steps": "layers.stage_sweeps",
     "is_kept": "layers.stage_sweeps",
@@ -126,7 +124,7 @@ __all__ = [
     "interpolated_problem", "linearise_tangent", "member_problem", "pull_back_members", "run_weighted_paths",
     "running_problem", "tangent_problem", "trace_loss", "trace_loss_at",
     # layers
-    "NOTHING", "SINGLE_THREAD", "TILE", "Memory", "NetStage", "NetTape", "TileNoise", "adam", "class_entropies",
+    "NOTHING", "SINGLE_THREAD", "TILE", "NetStage", "NetTape", "TileNoise", "adam", "class_entropies",
     "count_least_bytes", "count_repeated_steps", "entropies", "is_kept", "one_hot", "sweep", "sweep_and_turn",
 ]  # fmt: skip
 
@@ -165,7 +163,7 @@ def run(problem: Problem, scheme, plan: Plan) -> Outcome:
     return hermite_output.insert_wanted_times(outcome, run(problem, scheme, Plan(plan.stepping, plan.saving)), problem)
 
 
-def _run_stochastic(problem: Problem, scheme, plan: Plan) -> Outcome:
+def _run_stochastic(problem: Any, scheme: Any, plan: Plan) -> Outcome:
     """Solve for one path; the imports load the generators."""
     if isinstance(plan.stepping, AdaptiveSteps):
         from stepnet.engines.numba_engine.ensembles.adaptive_path_runs import run_adaptive

@@ -77,7 +77,7 @@ class Lyapunov:
         for name in REFUSED:
             if np.size(options.pop(name, ())):
                 raise ValueError(
-                    f"`{name}` does not go with `Lyapunov`, which looks at the whole time span; leave it out"
+                    f"`{name}` cannot be combined with `Lyapunov`, which covers the whole time span; leave it out"
                 )
         t0, t1 = options.pop("t_span", chunk.problem.t_span)
         n = max(1, round(abs(t1 - t0) / self.every))
@@ -99,7 +99,7 @@ def _add_tangents(chunk: Chunk) -> tuple[Problem, Arrays, tuple[int, ...]]:
     problem, n = chunk.problem, chunk.problem.initial.size
     if problem.form.is_stochastic:
         raise TypeError(
-            f"`Lyapunov` is for problems without noise, found {type(problem).__name__}; take `tangent` of its paths"
+            f"`Lyapunov` is for problems without noise, found {type(problem).__name__}; use `tangent` of its paths"
         )
     parts = (chunk.count, 2, 2, n // 2) if problem.form.has_separate_halves else (chunk.count, 1, 2, n)
     direction = np.cos(np.arange(n))  # generic

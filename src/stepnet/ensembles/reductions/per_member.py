@@ -137,7 +137,7 @@ class Basins:
 
     __repr__ = show_fields
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         attractors = np.array(self.attractors, float)
         if not len(attractors) or not np.isfinite(attractors).all():
             raise ValueError(
@@ -195,7 +195,7 @@ class EscapeTimes:
     radius: float | None = None
     condition: Callable[..., Any] | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if (self.radius is None) == (self.condition is None):
             raise ValueError("give either `radius` or `condition`")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,7 +77,7 @@ class Quantiles:
     levels: tuple[float, ...] = (0.05, 0.25, 0.5, 0.75, 0.95)
     size: int = 2048
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         levels = np.atleast_1d(np.asarray(self.levels, float))
         if levels.ndim != 1 or not levels.size or not ((levels >= 0) & (levels <= 1)).all():
             raise ValueError(f"`levels` must be numbers from 0 to 1, found {self.levels!r:.80}")
@@ -88,13 +88,13 @@ class Quantiles:
         y = chunk.solution.y[chunk.solution.success]
         if y.dtype.kind == "c":
             raise TypeError("`Quantiles` need real states, found complex ones")
-        return self._packed([y.reshape(len(y), prod(y.shape[1:]))], np.zeros(2, np.int64), y.shape[1:])
+        return self._pack([y.reshape(len(y), prod(y.shape[1:]))], np.zeros(2, np.int64), y.shape[1:])
 
     @check(one=arrays(*PARTS), other=arrays(*PARTS))
     def merged(self, one: Arrays, other: Arrays) -> Arrays:
         rows = zip(*(_longer(part, max(_height(one), _height(other))) for part in (one, other)), strict=True)
         groups = [np.concatenate(both) for both in rows]
-        return self._packed(groups, one["shifts"] + other["shifts"], one["shape"])
+        return self._pack(groups, one["shifts"] + other["shifts"], one["shape"])
 
     @check(whole=arrays(*PARTS))
     def result(self, whole: Arrays) -> QuantilesFound:
@@ -112,7 +112,7 @@ class Quantiles:
         found = np.take_along_axis(np.take_along_axis(values, order, axis=0), places, axis=0)
         return QuantilesFound(count, levels, found.reshape(len(levels), *shape), float(whole["shifts"].max() / count))
 
-    def _packed(self, groups: list[np.ndarray], shifts: np.ndarray, shape) -> Arrays:
+    def _pack(self, groups: list[np.ndarray], shifts: np.ndarray, shape: Any) -> Arrays:
         """Groups of values of weight 1, 2, 4, ..., none longer than `size`."""
         shifts = shifts.copy()
         groups, h = list(groups), 0

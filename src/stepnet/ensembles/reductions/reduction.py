@@ -24,7 +24,7 @@ class Chunk:
     ----------
     problem : Problem
         The problem with the values that all members share.
-    scheme : _empty
+    scheme : scheme
         The scheme.
     rows : dict
         `y0` and `args` of the members, where they differ.
@@ -39,7 +39,7 @@ class Chunk:
     {'steps': 5}
     """
 
-    def __init__(self, problem: Problem, scheme, rows: dict[str, Any], options: dict[str, Any]):
+    def __init__(self, problem: Problem, scheme: Any, rows: dict[str, Any], options: dict[str, Any]):
         if not isinstance(rows, dict) or not rows or not all(hasattr(each, "__len__") for each in rows.values()):
             raise TypeError(f"`rows` must be a dictionary of arrays with one row for every member, found {rows!r:.60}")
         self.problem, self.scheme, self.rows, self.options = problem, scheme, rows, options
@@ -64,7 +64,7 @@ class PerMember(Protocol):
 
     def of_chunk(self, chunk: Chunk) -> Arrays: ...
 
-    def result(self, whole: Arrays): ...
+    def result(self, whole: Arrays) -> Any: ...
 
 
 @runtime_checkable
@@ -75,7 +75,7 @@ class Mergeable(Protocol):
 
     def merged(self, one: Arrays, other: Arrays) -> Arrays: ...
 
-    def result(self, whole: Arrays): ...
+    def result(self, whole: Arrays) -> Any: ...
 
 
 Reduction = PerMember | Mergeable

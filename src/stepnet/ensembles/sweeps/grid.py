@@ -84,7 +84,7 @@ class SweepGrid:
             first = last
 
 
-def build_grid(problem: Problem, grid, may_be_empty: bool = False) -> tuple[Problem, SweepGrid]:
+def build_grid(problem: Problem, grid: Any, may_be_empty: bool = False) -> tuple[Problem, SweepGrid]:
     """Build the grid, and the problem with all its arguments; missing ones are taken from the grid."""
     from stepnet.engines.numba_engine import list_argument_names
 
@@ -106,7 +106,7 @@ def build_grid(problem: Problem, grid, may_be_empty: bool = False) -> tuple[Prob
     return problem, SweepGrid(values, places, {kind: flat[kind] for kind in dict.fromkeys(p.kind for p in places)})
 
 
-def _validate_values(name, given) -> np.ndarray:
+def _validate_values(name: str, given: Any) -> np.ndarray:
     try:
         values = np.array(given)
     except ValueError:

@@ -39,7 +39,7 @@ def validate_path_count(problem: Problem, paths: Any) -> int | None:
     if paths is None:
         return None
     if not isinstance(problem, (SDE, Langevin)):
-        raise TypeError(f"`paths` belongs to an `SDE` or `Langevin`, and the problem is {type(problem).__name__}")
+        raise TypeError(f"`paths` is for an `SDE` or `Langevin`, found {type(problem).__name__}")
     if np.ndim(paths) != 0:
         raise ValueError("`paths` of a sweep must be a number, as every member has the same paths")
     return validate_count("paths", paths, 1, MOST_PATH + 1 - problem.path)

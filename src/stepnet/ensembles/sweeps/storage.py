@@ -56,7 +56,7 @@ class MemoryStorage:
         self._next = 0
         self.finished: set[int] = set()
 
-    def opened(self) -> nullcontext:
+    def opened(self) -> nullcontext[None]:
         """Nothing to lock."""
         return nullcontext()
 
@@ -109,7 +109,7 @@ class FolderStorage:
         found = [file.name for file in (self.path / CHUNKS).glob("*.npz")]
         strange = [name for name in found if name not in names]
         if strange:
-            raise DamagedFile(f"{str(self.path / CHUNKS / strange[0])!r} is no chunk of this sweep; remove it")
+            raise DamagedFile(f"{str(self.path / CHUNKS / strange[0])!r} is not a chunk of this sweep; remove it")
         return {names[name] for name in found}
 
     def put(self, number: int, part: Part) -> None:
@@ -178,7 +178,7 @@ class FolderStorage:
         if other:
             raise ValueError(
                 f"`path` = {self.path} holds another sweep, with a different {', '.join(other)}; give another folder, "
-                f"or delete this one to begin anew"
+                f"or delete this one to start over"
             )
 
     def _begin(self) -> None:
@@ -206,17 +206,17 @@ class LargeArrays:
         with name_path_in_errors(folder):
             if not folder.exists():
                 self._create(folder, rows.dtype, trailing)
-            array = self._checked(folder, kind, mode="r+")
+            array = self._open_checked(folder, kind, mode="r+")
             array[box.slices] = rows.reshape(*(s.stop - s.start for s in box.slices), *trailing)
             self._sync(folder, box)
         return [name, key, *kind]
 
-    def opened(self, name: str, key: str, kind: list[Any]):
+    def opened(self, name: str, key: str, kind: list[Any]) -> Any:
         """The whole array, if it is complete."""
         if not all(isinstance(part, str) and Path(part).name == part for part in (name, key)):
             raise DamagedFile(f"{str(self._path)!r} has no array called {name!r:.60}, {key!r:.60}")
         folder = self._path / name / key
-        array = self._checked(folder, kind, mode="r")
+        array = self._open_checked(folder, kind, mode="r")
         size = CHECKSUM + prod(array.chunks) * array.dtype.itemsize
         for box in self._boxes:
             file = self._file(folder, box, len(kind) - 1)
@@ -229,7 +229,7 @@ class LargeArrays:
         for name, key, *kind in layout:
             folder = self._path / name / key
             with report_damage(self._file(folder, box, len(kind) - 1), "a chunk of an array of this sweep", ANEW_ALL):
-                self._checked(folder, kind, mode="r")[box.slices]
+                self._open_checked(folder, kind, mode="r")[box.slices]
 
     def _create(self, folder: Path, dtype: np.dtype, trailing: tuple[int, ...]) -> None:
         """Create an array; it gets its name when it is complete."""
@@ -244,7 +244,7 @@ class LargeArrays:
         )
         new.rename(folder)
 
-    def _checked(self, folder: Path, kind: list[Any], mode: str):
+    def _open_checked(self, folder: Path, kind: list[Any], mode: str) -> Any:
         """Open an array whose description is as expected: other codecs may run code."""
         with report_damage(folder, "an array of this sweep", ANEW_ALL):
             description, wanted = read_json(folder / "zarr.json"), self._description(*kind)
@@ -303,7 +303,7 @@ def _is_foreign(file: Path) -> bool:
     return file.name != LOCK and not file.name.startswith(f".{MANIFEST}")
 
 
-def _import_zarr():
+def _import_zarr() -> Any:
     try:
         import zarr
     except ImportError:

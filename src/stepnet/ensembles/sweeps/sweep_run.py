@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from inspect import signature
 from itertools import islice
+from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,10 +77,10 @@ class SweepResult:
         return tuple(len(values) for values in self.grid.values())
 
     @property
-    def result(self):
+    def result(self) -> Any:
         """The result of the only reduction."""
         if len(self.results) != 1:
-            raise AttributeError(f"there are several results, take one of `results`: {', '.join(self.results)}")
+            raise AttributeError(f"there are several results, use one of `results`: {', '.join(self.results)}")
         return next(iter(self.results.values()))
 
     def __repr__(self) -> str:
@@ -113,16 +114,16 @@ class SweepTask(NamedTuple):
 @explain_arguments(also=signature(solve_ensemble).parameters)
 def sweep(
     problem: Problem,
-    scheme=None,
+    scheme: Any = None,
     grid: Mapping[str, Any] | None = None,
     *,
-    reduce=None,
-    path=None,
+    reduce: Any = None,
+    path: str | PathLike[str] | None = None,
     chunk: int | None = None,
-    client=None,
+    client: Any = None,
     workers: int | None = None,
     progress: bool = False,
-    **options,
+    **options: Any,
 ) -> SweepResult:
     """Solve a problem for all combinations of values of some of its numbers, and reduce the results.
 
@@ -186,7 +187,7 @@ def sweep(
 
 
 def _complete(
-    storage: MemoryStorage | FolderStorage, work: SweepTask, boxes: list[GridBox], client, progress: bool
+    storage: MemoryStorage | FolderStorage, work: SweepTask, boxes: list[GridBox], client: Any, progress: bool
 ) -> None:
     """Compute the chunks that are not finished."""
     finished = storage.finished
@@ -222,7 +223,7 @@ def _is_process_error(error: Exception) -> bool:
     return isinstance(error, (BrokenExecutor, CancelledError)) or type(error).__module__.startswith("distributed.")
 
 
-def _validate_reductions(reduce) -> dict[str, Reduction]:
+def _validate_reductions(reduce: Any) -> dict[str, Reduction]:
     chosen = reduce if isinstance(reduce, Mapping) else {ONLY: States() if reduce is None else reduce}
     for name, reduction in chosen.items():
         if isinstance(reduction, type) or not all(
@@ -250,7 +251,7 @@ def _check_options(options: dict[str, Any]) -> None:
             )
 
 
-def _choose_chunk_size(chunk, problem: Problem, grid: SweepGrid, options: dict[str, Any]) -> int:
+def _choose_chunk_size(chunk: Any, problem: Problem, grid: SweepGrid, options: dict[str, Any]) -> int:
     if chunk is not None:
         return validate_count("chunk", chunk, 1)
     if options.get("paths") is not None:
@@ -261,7 +262,7 @@ def _choose_chunk_size(chunk, problem: Problem, grid: SweepGrid, options: dict[s
 
 
 def _open_storage(
-    path, work: SweepTask, boxes: list[GridBox], options: dict[str, Any], size: int
+    path: Any, work: SweepTask, boxes: list[GridBox], options: dict[str, Any], size: int
 ) -> MemoryStorage | FolderStorage:
     if path is None:
         return MemoryStorage(work.grid, boxes, work.reductions)
@@ -283,7 +284,7 @@ def _open_storage(
 # ---- in this process or in others -----------------------------------------------------------------------------------
 
 
-def _iterate_parts(work: SweepTask, boxes: list[GridBox], left: list[int], client) -> Iterator[tuple[int, Part]]:
+def _iterate_parts(work: SweepTask, boxes: list[GridBox], left: list[int], client: Any) -> Iterator[tuple[int, Part]]:
     """Yield the numbers of chunks with their parts, as they finish."""
     if client is None:
         yield from ((number, work.part(*boxes[number][1:])) for number in left)
@@ -304,7 +305,7 @@ def _iterate_parts(work: SweepTask, boxes: list[GridBox], left: list[int], clien
             future.cancel()
 
 
-def _open_executor(client) -> tuple[Executor, int]:
+def _open_executor(client: Any) -> tuple[Executor, int]:
     """The executor for chunks, and how many to submit at a time."""
     if hasattr(client, "get_executor"):
         return client.get_executor(pure=False), max(LEAST_SENT, 2 * sum(client.nthreads().values()))

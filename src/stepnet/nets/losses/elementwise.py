@@ -297,7 +297,7 @@ def _make_loss(
 def _require_real(z: np.ndarray, targets: ArrayLike, class_weights: np.ndarray | None) -> LossTargets:
     """Return targets of the shape of the outputs; for a single output (batch,) is also accepted."""
     if class_weights is not None:
-        raise ValueError("`class_weights` go with losses of classification; use sample weights instead")
+        raise ValueError("`class_weights` are for losses of classification; use sample weights instead")
     y = np.asarray(targets)
     if y.dtype.kind not in "fiub":
         raise TypeError(f"`targets` must be real numbers, found {y.dtype}")

@@ -167,7 +167,7 @@ def cross_entropy(smoothing: float = 0.0, temperature: float = 1.0) -> Loss:
         validate_number("smoothing", smoothing, "[0, 1]"),
     )
     found = _build_class_loss(cross_entropy, partial(_entropy, temperature=t), smoothing, temperature=t)
-    return replace(found, quick=_quick) if t == 1 and smoothing == 0 else found
+    return replace(found, quick=_evaluate_compiled) if t == 1 and smoothing == 0 else found
 
 
 def focal(focus: float = 2.0, smoothing: float = 0.0) -> Loss:
@@ -210,7 +210,7 @@ def kl() -> Loss:
     """
 
     def formula(z: np.ndarray, q: np.ndarray) -> LossTerms:
-        rows = _one_row(_entropy)(z, q)
+        rows = _reduce_rows(_entropy)(z, q)
         own = np.where(q > 0, q * np.log(np.where(q > 0, q, 1)), 0).sum(axis=-1, keepdims=True)
         return rows._replace(terms=rows.terms + own)
 
@@ -245,8 +245,8 @@ def distillation(temperature: float = 2.0, hard: float = 0.0) -> Loss:
 
     def formula(z: np.ndarray, q: np.ndarray) -> LossTerms:
         n = z.shape[1]
-        soft = _one_row(partial(_entropy, temperature=T, scale=(1 - hard) * T * T))(z, q[:, :n])
-        return _sum(soft, _one_row(partial(_entropy, scale=hard))(z, q[:, n:])) if hard else soft
+        soft = _reduce_rows(partial(_entropy, temperature=T, scale=(1 - hard) * T * T))(z, q[:, :n])
+        return _sum(soft, _reduce_rows(partial(_entropy, scale=hard))(z, q[:, n:])) if hard else soft
 
     def read(z: np.ndarray, targets: ArrayLike, class_weights: np.ndarray | None) -> LossTargets:
         y, n = np.asarray(targets, z.dtype), z.shape[1]
@@ -273,10 +273,10 @@ def _build_class_loss(
         "classes", "softmax", temperature=numbers.get("temperature", 1.0), focus=numbers.get("focus", 0.0)
     )
     numbers = {"smoothing": smoothing, **numbers}
-    return Loss(family, _one_row(formula), read, _class_hits, numbers, convex=convex, meaning=meaning)
+    return Loss(family, _reduce_rows(formula), read, _class_hits, numbers, convex=convex, meaning=meaning)
 
 
-def _one_row(formula: Formula) -> Formula:
+def _reduce_rows(formula: Formula) -> Formula:
     """Decorate a formula on (batch, classes) to give one term per sample."""
 
     def on_rows(z: np.ndarray, q: np.ndarray) -> LossTerms:
@@ -286,7 +286,7 @@ def _one_row(formula: Formula) -> Formula:
     return on_rows
 
 
-def _quick(z: np.ndarray, targets: np.ndarray, share: float) -> tuple[float, np.ndarray] | None:
+def _evaluate_compiled(z: np.ndarray, targets: np.ndarray, share: float) -> tuple[float, np.ndarray] | None:
     return _import_engine().class_entropies(z, targets, share)
 
 
@@ -304,7 +304,7 @@ def _classes(
     """Probabilities of targets, smoothed and weighted, and the weight of each sample's own class."""
     n = z.shape[1]
     y = np.asarray(targets)
-    q = _one_hot(y, z) if y.ndim == 1 else _probabilities(y, z)
+    q = _encode_one_hot(y, z) if y.ndim == 1 else _probabilities(y, z)
     smooth = q if smoothing == 0 else (1 - smoothing) * q + z.dtype.type(smoothing / n)
     if class_weights is None:
         return LossTargets(smooth)
@@ -313,7 +313,7 @@ def _classes(
     return LossTargets((smooth * class_weights).astype(z.dtype, copy=False), (q @ class_weights)[:, None])
 
 
-def _one_hot(y: np.ndarray, z: np.ndarray) -> np.ndarray:
+def _encode_one_hot(y: np.ndarray, z: np.ndarray) -> np.ndarray:
     batch, n = z.shape
     if y.shape != (batch,):
         raise ValueError(f"`targets` must be one class for each of {batch} samples, found shape {y.shape}")
@@ -353,7 +353,7 @@ def _is_known(z: np.ndarray) -> np.ndarray:
 def _require_no_weights(read: Callable[..., LossTargets]) -> Callable[..., LossTargets]:
     def read_targets(z: np.ndarray, targets: ArrayLike, class_weights: np.ndarray | None) -> LossTargets:
         if class_weights is not None:
-            raise ValueError("`class_weights` do not go with this loss; use sample weights instead")
+            raise ValueError("`class_weights` are not available for this loss; use sample weights instead")
         return read(z, targets, None)
 
     return read_targets

@@ -146,11 +146,11 @@ class Loss:
         if self.quick is not None and weights is None and self.class_weights is None:
             found = self.quick(z, np.asarray(targets), 1.0 if self.reduction == "sum" else 1 / len(z))
             if found is not None:
-                whole = cache(lambda: self._by_formula(z, targets, None))  # for Hessian products, if requested
+                whole = cache(lambda: self._evaluate_formula(z, targets, None))  # for Hessian products, if requested
                 return Expansion(found[0], lambda: found[1], lambda v: whole().product(v))
-        return self._by_formula(z, targets, weights)
+        return self._evaluate_formula(z, targets, weights)
 
-    def _by_formula(self, z: np.ndarray, targets: ArrayLike, weights: ArrayLike | None) -> Expansion:
+    def _evaluate_formula(self, z: np.ndarray, targets: ArrayLike, weights: ArrayLike | None) -> Expansion:
         y, mass = self.read(z, targets, self.class_weights)
         with _silence():
             rows = self.formula(z, y)

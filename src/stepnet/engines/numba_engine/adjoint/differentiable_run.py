@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -65,7 +65,9 @@ class DifferentiableRun:
         problem = find_consistent_problem(problem)
         self.problem, self.scheme, self.n_steps, self.initial = problem, scheme, n_steps, problem.initial
         if problem.form.is_stochastic:
-            self._prepare_stochastic(problem, scheme, FixedSteps(n_steps, grid), differences, direction)
+            self._prepare_stochastic(
+                cast(StochasticProblem, problem), scheme, FixedSteps(n_steps, grid), differences, direction
+            )
             return
         is_parted = moves_parts(scheme, problem.form)
         goes_along_axes = needs_axes(scheme, problem)

@@ -13,7 +13,7 @@ from stepnet.engines.numba_engine.rhs.callback import SIGNATURE
 from stepnet.engines.numba_engine.rhs.ladder import compile_traced, summarise, validate_code
 from stepnet.engines.numba_engine.tracing.trace import trace
 from stepnet.errors import NoDerivative
-from stepnet.problem import ODE, Problem, Split
+from stepnet.problem import Problem, list_part_shapes
 
 
 class EventFunction:
@@ -21,9 +21,7 @@ class EventFunction:
 
     def __init__(self, problem: Problem, function):
         refuse_singular_mass(problem, "`event`")
-        shape = problem.y0.shape if isinstance(problem, (ODE, Split)) else problem.q0.shape
-        inputs = (shape,) if isinstance(problem, (ODE, Split)) else (shape, shape)
-        form = find_call_form(function, problem.args, inputs, (), problem.initial.dtype, "event")
+        form = find_call_form(function, problem.args, list_part_shapes(problem), (), problem.initial.dtype, "event")
         self._block, self._n = pack(problem.args), problem.initial.size
         try:
             traced = trace(form, self._block, MOST)

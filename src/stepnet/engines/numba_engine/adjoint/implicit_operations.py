@@ -36,7 +36,7 @@ class SolveArrays(NamedTuple):
     `c` and `b`, its base in `base`, and no entry of A.
     """
 
-    index: np.ndarray
+    index: np.ndarray  # type: ignore[assignment]
     part: np.ndarray
     row: np.ndarray
     base: np.ndarray

@@ -618,8 +618,8 @@ class ProgramRunner:
             function(self._sweep)(clock.t0, clock.h, first, count, *head, *tail)
         else:
             tape = build_program_arrays(self._program, self._layout)
-            head = (self._fields, self._p, tape, self._implicit(), self._scratch(), clock, first, count)
-            if sweep(*head, state, kept, int(states is not None), int(self._is_back), numbers) != DONE:
+            arguments = (self._fields, self._p, tape, self._implicit(), self._scratch(), clock, first, count)
+            if sweep(*arguments, state, kept, int(states is not None), int(self._is_back), numbers) != DONE:
                 self._explain()
 
     def backward(

@@ -86,7 +86,7 @@ class ArrayGraph:
 
     def leaf(self, name: str, places: np.ndarray) -> np.ndarray:
         """Entries of an input."""
-        return self._new(name, places)
+        return self._append(name, places)
 
     def constant(self, values) -> np.ndarray:
         """Numbers, one or many; booleans are comparisons of numbers with zero."""
@@ -106,7 +106,7 @@ class ArrayGraph:
     def _constants_of(self, values: np.ndarray) -> np.ndarray:
         first, self._n_constants = self._n_constants, self._n_constants + values.size
         self._constants.append(values.ravel())
-        return self._new("const", first + np.arange(values.size).reshape(values.shape))
+        return self._append("const", first + np.arange(values.size).reshape(values.shape))
 
     def apply(self, operation: str, *operands: np.ndarray) -> np.ndarray:
         """Apply an operation element by element, with NumPy's broadcasting."""
@@ -115,7 +115,7 @@ class ArrayGraph:
         operands = np.broadcast_arrays(*operands)
         key = (operation, operands[0].shape, *(hash(numbers.tobytes()) for numbers in operands))
         if key not in self._known:
-            self._known[key] = self._new(operation, *operands)
+            self._known[key] = self._append(operation, *operands)
         return self._known[key].copy()
 
     def total(self, operation: str, terms: np.ndarray) -> np.ndarray:
@@ -126,17 +126,17 @@ class ArrayGraph:
             raise TooManyNodes(f"it adds more than {MOST_TERMS} numbers")
         if terms.shape[-1] <= 4 or operation not in ("add", "max", "min"):
             result = terms[..., 0]
-            for k in range(1, self._checked(terms.shape[-1], 64)):
+            for k in range(1, self._check_count(terms.shape[-1], 64)):
                 result = self.apply(operation, result, terms[..., k])
             return result
         self._require_set(terms)
         shape = terms.shape[:-1]
-        made = self._new("total", np.arange(int(np.prod(shape))).reshape(shape))
+        made = self._append("total", np.arange(int(np.prod(shape))).reshape(shape))
         first = int(made.flat[0])
         self.totals[first] = NodeReduction(operation, first, terms.reshape(-1, terms.shape[-1]))
         return made
 
-    def _checked(self, count: int, most: int) -> int:
+    def _check_count(self, count: int, most: int) -> int:
         if count > most:
             raise TooManyNodes("it multiplies or compares too many numbers one after the other")
         return count
@@ -145,7 +145,7 @@ class ArrayGraph:
         if numbers.size and numbers.min() == UNSET:
             raise CannotTrace("it reads entries that it did not set")
 
-    def _new(self, operation: str, *operands: np.ndarray) -> np.ndarray:
+    def _append(self, operation: str, *operands: np.ndarray) -> np.ndarray:
         shape, first = operands[0].shape, self.size
         stop = first + operands[0].size
         if stop > MOST_NODES or len(self.chunks) >= MOST_CALLS:

@@ -149,18 +149,18 @@ class _Formulas:
     def bodies(self, numbers: np.ndarray, places: np.ndarray, is_inside: bool = False) -> list[LoopBody]:
         """Loops that compute nodes and store them at `places`; `is_inside` if the nodes themselves are stored."""
         made: dict[tuple, LoopBody] = {}
-        signatures = self._opened(numbers) if is_inside else self._signature[numbers]
+        signatures = self._expand_nodes(numbers) if is_inside else self._signature[numbers]
         for rows in group_equal(signatures):
             steps, kinds, columns = self._formula(numbers[rows], is_inside)
             for nest in fold(np.stack((places[rows], *columns), axis=1)):
                 body = made.setdefault(nest.counts, LoopBody(nest.counts, Graph(MOST_NODES_OF_A_LOOP)))
-                body.outputs.append(self._written(body.graph, steps, kinds, nest))
+                body.outputs.append(self._write_formula(body.graph, steps, kinds, nest))
                 body.places.append(_place(nest, 0))
                 if len(body.outputs) > MOST_LOOPS or len(made) > MOST_LOOPS:
                     raise CannotTrace(NOT_ALIKE)
         return list(made.values())
 
-    def _opened(self, numbers: np.ndarray) -> np.ndarray:
+    def _expand_nodes(self, numbers: np.ndarray) -> np.ndarray:
         """Signatures of stored nodes by the formulas that compute them."""
         arity = self._arity[self._code[numbers[0]]]
         return hash_rows(self._signature[self._bulk.operand[:arity, numbers]].T)
@@ -200,7 +200,7 @@ class _Formulas:
                     stack.pop()
         return steps, kinds, columns
 
-    def _written(self, graph: Graph, steps, kinds, nest: LoopNest) -> int:
+    def _write_formula(self, graph: Graph, steps, kinds, nest: LoopNest) -> int:
         """Add the formula to a loop's graph, whose leaves are ("y", place) and similar; returns the last node."""
         values: list[int] = []
         for operation, *operands in steps:

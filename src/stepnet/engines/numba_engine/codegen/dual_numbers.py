@@ -203,7 +203,7 @@ def register() -> None:
         _register_in_place(function, ufunc)
     for function in (np.dot, operator.matmul):
         overload(function, **FIRST)(_product)
-    overload(np.where, **FIRST)(_where)
+    overload(np.where, **FIRST)(_select)
 
 
 def _lower_conversion(context, builder, kind, _, number):
@@ -288,7 +288,7 @@ def _product(x, y):
     return {1: inner, 2: rows}.get(getattr(x, "ndim", 0))
 
 
-def _where(condition, x, y):
+def _select(condition, x, y):
     """np.where for numbers and arrays of equal shapes."""
     if DUAL not in (_lower_scalar(x), _lower_scalar(y)) or not isinstance(condition, types.Array):
         return None

@@ -36,7 +36,7 @@ def compile_on_duals(function, seen: dict) -> Dispatcher:
     """A compiled copy of a function, and of the functions it calls, in which NumPy creates arrays of duals."""
     function = getattr(function, "py_func", function)
     if not isinstance(function, FunctionType):
-        raise TypeError(f"it is no plain Python function but {type(function).__name__}")
+        raise TypeError(f"it is not a plain Python function but {type(function).__name__}")
     if id(function) in seen:
         return seen[id(function)]
     namespace = select_globals(function)

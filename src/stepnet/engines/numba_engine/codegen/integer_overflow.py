@@ -53,7 +53,7 @@ class Integers:
             function = value.fn
             if function in POWERS and self._power(value) is None:
                 raise MayOverflow("it takes powers of whole numbers, which may need more than 64 bits")
-            if function in (*PRODUCTS, *SUMS) and self._grows(name, value) and self._leaves(name):
+            if function in (*PRODUCTS, *SUMS) and self._is_growing(name, value) and self._leaves(name):
                 raise MayOverflow("it multiplies whole numbers in a loop, which may need more than 64 bits")
             if function in (*PRODUCTS, *POWERS) and self._factors(name, ()) > MOST_FACTORS and self._leaves(name):
                 raise MayOverflow("it multiplies whole numbers, which may need more than 64 bits")
@@ -99,7 +99,7 @@ class Integers:
                 waiting.extend(self._operands(each))
         return False
 
-    def _grows(self, name: str, value: ir.Expr) -> bool:
+    def _is_growing(self, name: str, value: ir.Expr) -> bool:
         """Whether a product is a factor of its own next value, or both terms of a sum depend on it."""
         around = [self._depends(each, name) for each in (value.lhs.name, value.rhs.name) if self._is_whole(each)]
         return any(around) if value.fn in PRODUCTS else len(around) == 2 and all(around)
@@ -133,13 +133,13 @@ class Integers:
                 continue
             seen.add(each)
             for statement in self._uses[each]:
-                target = self._next_use(statement, each)
+                target = self._find_next_use(statement, each)
                 if target is None:
                     return True
                 waiting.extend(target)
         return False
 
-    def _next_use(self, statement, name: str) -> tuple[str, ...] | None:
+    def _find_next_use(self, statement, name: str) -> tuple[str, ...] | None:
         """The integers computed from one, () if it ends as an index, range or comparison; None for other uses."""
         if isinstance(statement, ir.Del) or (isinstance(statement, ir.Assign) and statement.target.name == name):
             return ()
@@ -150,9 +150,9 @@ class Integers:
         target, value = statement.target.name, statement.value
         if isinstance(value, ir.Var) or self._is_whole(target):
             return (target,)
-        return self._next_use_in(value, target)
+        return self._find_next_use_in(value, target)
 
-    def _next_use_in(self, value: ir.Expr, target: str) -> tuple[str, ...] | None:
+    def _find_next_use_in(self, value: ir.Expr, target: str) -> tuple[str, ...] | None:
         if value.op in ("getitem", "static_getitem"):
             return ()
         if value.op == "build_tuple":

@@ -23,33 +23,33 @@ class Vector:
     def __init__(self, kit: VectorWriter, value):
         self.kit, self.value = kit, value
 
-    def _written(self, instruction: str, x, y) -> Vector:
+    def _write_binary(self, instruction: str, x, y) -> Vector:
         x, y = self.kit.whole(x), self.kit.whole(y)
         return Vector(self.kit, getattr(self.kit.builder, instruction)(x.value, y.value, flags=FUSED))
 
     def __add__(self, other):
-        return self._written("fadd", self, other)
+        return self._write_binary("fadd", self, other)
 
     def __sub__(self, other):
-        return self._written("fsub", self, other)
+        return self._write_binary("fsub", self, other)
 
     def __mul__(self, other):
-        return self._written("fmul", self, other)
+        return self._write_binary("fmul", self, other)
 
     def __truediv__(self, other):
-        return self._written("fdiv", self, other)
+        return self._write_binary("fdiv", self, other)
 
     def __radd__(self, other):
-        return self._written("fadd", other, self)
+        return self._write_binary("fadd", other, self)
 
     def __rsub__(self, other):
-        return self._written("fsub", other, self)
+        return self._write_binary("fsub", other, self)
 
     def __rmul__(self, other):
-        return self._written("fmul", other, self)
+        return self._write_binary("fmul", other, self)
 
     def __rtruediv__(self, other):
-        return self._written("fdiv", other, self)
+        return self._write_binary("fdiv", other, self)
 
     def __neg__(self):
         return Vector(self.kit, self.kit.builder.fneg(self.value))
@@ -109,7 +109,7 @@ class VectorWriter:
         """a b + c d, where the second product is fused; LLVM's own choice would depend on the surrounding code."""
         return self.call("fmuladd", c, d, a * b)
 
-    def turned(self, x: Vector, sign: Vector) -> Vector:
+    def apply_sign(self, x: Vector, sign: Vector) -> Vector:
         """sign x for sign = 1 or -1, without a multiplication, because the multipliers are busy."""
         bits, other = (self.builder.bitcast(each.value, self.integers) for each in (x, sign))
         digits = 8 * self.size - 1
@@ -135,14 +135,14 @@ class VectorWriter:
             n = len(vectors) // len(values)  # vectors that are interleaved so far
             ones = [side * width + k + i for k in range(0, width, 2 * n) for side in (0, 1) for i in range(n)]
             others = [i + n for i in ones]
-            values = [self._both(x, y, ones, others) for x, y in zip(values[::2], values[1::2], strict=True)]
+            values = [self._add_entries(x, y, ones, others) for x, y in zip(values[::2], values[1::2], strict=True)]
         value, left = values[0], width
         while left > len(vectors):
             left //= 2
-            value = self._both(value, value, list(range(left)), list(range(left, 2 * left)))
+            value = self._add_entries(value, value, list(range(left)), list(range(left, 2 * left)))
         return value
 
-    def _both(self, x, y, ones: list[int], others: list[int]):
+    def _add_entries(self, x, y, ones: list[int], others: list[int]):
         """The entries `ones` of two vectors plus the entries `others`."""
         first, second = (
             self.builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, len(places)), places))
@@ -162,12 +162,12 @@ class VectorWriter:
         return self.builder.mul(count, I64(self.size))
 
     def load(self, address) -> Vector:
-        return Vector(self, self._loaded(address, self.type))
+        return Vector(self, self._load_as(address, self.type))
 
     def load_spread(self, address) -> Vector:
-        return self.spread(self._loaded(address, self.kind))
+        return self.spread(self._load_as(address, self.kind))
 
-    def _loaded(self, address, kind):
+    def _load_as(self, address, kind):
         value = self.builder.load(self.builder.inttoptr(address, kind.as_pointer()), typ=kind)
         value.align = self.size
         return value
@@ -194,7 +194,7 @@ class VectorWriter:
     # ---- control ----------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def over(self, count) -> Iterator[ir.Value]:
+    def loop_over(self, count) -> Iterator[ir.Value]:
         """A loop over the vectors of `count` numbers; yields their offsets in bytes."""
         step = I64(self.width * self.size)
         with cgutils.for_range_slice(self.builder, I64(0), self.bytes(count), step, intp=I64) as (offset, _):
@@ -216,7 +216,7 @@ class VectorWriter:
         """The number of cache lines in n bytes."""
         return self.builder.udiv(n, I64(VECTOR_BYTES))
 
-    def growing(self, count: int) -> LoopVectors:
+    def allocate_sums(self, count: int) -> LoopVectors:
         """Sums in registers, initially zero."""
         return LoopVectors(self, count)
 
@@ -245,13 +245,13 @@ class Prefetch:
         is_wanted = kit.builder.icmp_signed("<", soon, stop)
         self._line = kit.builder.select(is_wanted, I64(VECTOR_BYTES // kit.size), I64(0))
 
-    def ask(self, number) -> None:
+    def prefetch(self, number) -> None:
         """Prefetch one of the lines."""
-        self._kit.fetch(self._kit.builder.add(self._address, self._kit.bytes(self._far(number))))
+        self._kit.fetch(self._kit.builder.add(self._address, self._kit.bytes(self._skip_lines(number))))
 
-    def after(self, count):
+    def find_index_after(self, count):
         """The index after `count` lines."""
-        return self._kit.builder.add(self._soon, self._far(count))
+        return self._kit.builder.add(self._soon, self._skip_lines(count))
 
-    def _far(self, lines):
+    def _skip_lines(self, lines):
         return self._kit.builder.mul(lines, self._line)

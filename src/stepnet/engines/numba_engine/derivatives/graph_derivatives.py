@@ -15,7 +15,7 @@ def partials(g: Graph, number: int) -> list[int | None]:
     return rule(g, number, *operands) if rule else [None] * len(operands)
 
 
-def _one(g):
+def _build_one(g):
     return g.constant(1.0)
 
 
@@ -23,7 +23,7 @@ def _minus_one(g):
     return g.constant(-1.0)
 
 
-def _over(g, x, y):
+def _divide(g, x, y):
     return g.apply("div", x, y)
 
 
@@ -48,7 +48,7 @@ def _reciprocal(g, x):
 
 
 def _scaled_reciprocal(factor):
-    return lambda g, r, x: [_over(g, g.constant(factor), x)]
+    return lambda g, r, x: [_divide(g, g.constant(factor), x)]
 
 
 def _div(g, r, x, y):
@@ -59,9 +59,9 @@ def _div(g, r, x, y):
 def _pow(g, r, x, y):
     """y x^(y-1), which is 0 for y = 0 even at x = 0, and x^y log x, which is 0 where x is not positive."""
     zero = g.constant(0.0)
-    lowered = _mul(g, y, g.apply("pow", x, _sub(g, y, _one(g))))
+    lowered = _mul(g, y, g.apply("pow", x, _sub(g, y, _build_one(g))))
     is_positive = g.apply("gt", x, zero)
-    by_y = _mul(g, r, g.apply("log", g.apply("select", is_positive, x, _one(g))))
+    by_y = _mul(g, r, g.apply("log", g.apply("select", is_positive, x, _build_one(g))))
     return [
         g.apply("select", g.apply("eq", y, zero), zero, lowered),
         g.apply("select", is_positive, by_y, zero),
@@ -69,7 +69,7 @@ def _pow(g, r, x, y):
 
 
 def _copysign(g, r, x, y):
-    return [_mul(g, g.apply("copysign", _one(g), x), g.apply("copysign", _one(g), y)), None]
+    return [_mul(g, g.apply("copysign", _build_one(g), x), g.apply("copysign", _build_one(g), y)), None]
 
 
 def _choice(g, chosen, one=1.0, other=0.0):
@@ -86,7 +86,7 @@ def _maximum(comparison):
 
 def _arctan2(g, r, y, x):
     square = _add(g, _mul(g, x, x), _mul(g, y, y))
-    return [_over(g, x, square), _neg(g, _over(g, y, square))]
+    return [_divide(g, x, square), _neg(g, _divide(g, y, square))]
 
 
 def _select(g, r, c, x, y):
@@ -101,34 +101,34 @@ def _root_of_one(sign):
     """1 / sqrt(1 - x^2) times `sign`."""
 
     def rule(g, r, x):
-        root = g.apply("sqrt", _sub(g, _one(g), _mul(g, x, x)))
-        return [_over(g, g.constant(sign), root)]
+        root = g.apply("sqrt", _sub(g, _build_one(g), _mul(g, x, x)))
+        return [_divide(g, g.constant(sign), root)]
 
     return rule
 
 
 def _one_plus_square(g, x):
-    return _add(g, _one(g), _mul(g, x, x))
+    return _add(g, _build_one(g), _mul(g, x, x))
 
 
 RULES = {
-    "add": lambda g, r, x, y: [_one(g), _one(g)],
-    "sub": lambda g, r, x, y: [_one(g), _minus_one(g)],
+    "add": lambda g, r, x, y: [_build_one(g), _build_one(g)],
+    "sub": lambda g, r, x, y: [_build_one(g), _minus_one(g)],
     "mul": lambda g, r, x, y: [y, x],
     "div": _div,
     "neg": lambda g, r, x: [_minus_one(g)],
     "pow": _pow,
-    "fmod": lambda g, r, x, y: [_one(g), _over(g, _sub(g, r, x), y)],
+    "fmod": lambda g, r, x, y: [_build_one(g), _divide(g, _sub(g, r, x), y)],
     "copysign": _copysign,
-    "sqrt": lambda g, r, x: [_over(g, g.constant(0.5), r)],
-    "cbrt": lambda g, r, x: [_over(g, r, _mul(g, g.constant(3.0), x))],
+    "sqrt": lambda g, r, x: [_divide(g, g.constant(0.5), r)],
+    "cbrt": lambda g, r, x: [_divide(g, r, _mul(g, g.constant(3.0), x))],
     "exp": lambda g, r, x: [r],
     "exp2": lambda g, r, x: [_mul(g, g.constant(math.log(2)), r)],
-    "expm1": lambda g, r, x: [_add(g, r, _one(g))],
+    "expm1": lambda g, r, x: [_add(g, r, _build_one(g))],
     "log": _scaled_reciprocal(1.0),
     "log2": _scaled_reciprocal(1 / math.log(2)),
     "log10": _scaled_reciprocal(1 / math.log(10)),
-    "log1p": lambda g, r, x: [_reciprocal(g, _add(g, _one(g), x))],
+    "log1p": lambda g, r, x: [_reciprocal(g, _add(g, _build_one(g), x))],
     "sin": lambda g, r, x: [g.apply("cos", x)],
     "cos": lambda g, r, x: [_neg(g, g.apply("sin", x))],
     "tan": lambda g, r, x: [_one_plus_square(g, r)],
@@ -137,14 +137,14 @@ RULES = {
     "arctan": lambda g, r, x: [_reciprocal(g, _one_plus_square(g, x))],
     "sinh": lambda g, r, x: [g.apply("cosh", x)],
     "cosh": lambda g, r, x: [g.apply("sinh", x)],
-    "tanh": lambda g, r, x: [_sub(g, _one(g), _mul(g, r, r))],
+    "tanh": lambda g, r, x: [_sub(g, _build_one(g), _mul(g, r, r))],
     "arcsinh": lambda g, r, x: [_reciprocal(g, g.apply("sqrt", _one_plus_square(g, x)))],
-    "arccosh": lambda g, r, x: [_reciprocal(g, g.apply("sqrt", _sub(g, _mul(g, x, x), _one(g))))],
-    "arctanh": lambda g, r, x: [_reciprocal(g, _sub(g, _one(g), _mul(g, x, x)))],
+    "arccosh": lambda g, r, x: [_reciprocal(g, g.apply("sqrt", _sub(g, _mul(g, x, x), _build_one(g))))],
+    "arctanh": lambda g, r, x: [_reciprocal(g, _sub(g, _build_one(g), _mul(g, x, x)))],
     "erf": _gauss(TWO_OVER_ROOT_PI),
     "erfc": _gauss(-TWO_OVER_ROOT_PI),
     "abs": lambda g, r, x: [g.apply("sign", x)],
-    "hypot": lambda g, r, x, y: [_over(g, x, r), _over(g, y, r)],
+    "hypot": lambda g, r, x, y: [_divide(g, x, r), _divide(g, y, r)],
     "arctan2": _arctan2,
     "max": _maximum("ge"),
     "min": _maximum("le"),

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from stepnet.engines.numba_engine.array_tracing.loops import Loops
-from stepnet.engines.numba_engine.codegen.dual_rhs import WIDTH, compile_dual
+from stepnet.engines.numba_engine.codegen.dual_numbers import WIDTH
+from stepnet.engines.numba_engine.codegen.dual_rhs import compile_dual
 from stepnet.engines.numba_engine.codegen.loop_code import compile_trace
 from stepnet.engines.numba_engine.rhs.arguments import ArgumentBlock, are_floats, as_inputs, replace_values
 from stepnet.engines.numba_engine.rhs.call_form import CallForm, wrap_python_call

@@ -220,7 +220,7 @@ def compile_directional_pullback(part: PartPullback) -> MachineCode:
     if part.trace is None:
         raise NoDerivative(
             f"gradients of Rosenbrock schemes need second derivatives, so a trace of the right-hand side; found "
-            f"{part.rung}; take an implicit Runge-Kutta scheme such as kvaerno5"
+            f"{part.rung}; use an implicit Runge-Kutta scheme such as kvaerno5"
         )
     kept = _directional.get(part.trace.graph)
     if kept is None:

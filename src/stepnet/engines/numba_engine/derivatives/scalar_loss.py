@@ -58,7 +58,7 @@ class ScalarLoss:
         self._is_traced = not isinstance(found, tuple)
         if self._is_traced:
             validate_value(found)
-            self._pullback = self._looped(y) if y.size > MOST_UNKNOWNS else None
+            self._pullback = self._compile_loops(y) if y.size > MOST_UNKNOWNS else None
             if self._pullback is None:
                 self._trace(y)
 
@@ -70,7 +70,7 @@ class ScalarLoss:
 
         return find_call_form(of_state, (), (self._shape,), (), y.dtype, "loss")
 
-    def _looped(self, y: np.ndarray) -> MachineCode | None:
+    def _compile_loops(self, y: np.ndarray) -> MachineCode | None:
         """The pullback as loops, which compile quickly; None if the loss cannot be traced as loops."""
         form, block = self._form(y), pack(())
         try:
@@ -100,7 +100,7 @@ class ScalarLoss:
             return validate_pair(found, y.shape)
         value = validate_value(found)
         if self._pullback is not None:
-            return value, self._pulled_back(y.ravel()).reshape(y.shape)
+            return value, self._pull_back(y.ravel()).reshape(y.shape)
         return value, self._run("gradient", trace_gradient, y, y.ravel()).reshape(y.shape)
 
     @property
@@ -123,7 +123,7 @@ class ScalarLoss:
         found = self._run("hessian", lambda trace: trace_tangent(trace_gradient(trace)), y, both)
         return found[y.size :].reshape(y.shape)
 
-    def _pulled_back(self, y: np.ndarray) -> np.ndarray:
+    def _pull_back(self, y: np.ndarray) -> np.ndarray:
         y, p, one = np.ascontiguousarray(y, float), np.zeros(1), np.ones(1)
         t_bar, y_bar, p_bar = np.zeros(1), np.zeros(y.size), np.zeros(1)
         pointers = [array.ctypes.data for array in (y, p, one, t_bar, y_bar, p_bar)]

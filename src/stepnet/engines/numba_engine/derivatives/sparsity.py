@@ -16,7 +16,7 @@ import numpy as np
 from scipy.sparse import csc_array, csr_array
 
 from stepnet.engines.numba_engine.array_tracing.loops import LoopPhase, Loops, list_places
-from stepnet.engines.numba_engine.codegen.dual_rhs import WIDTH
+from stepnet.engines.numba_engine.codegen.dual_numbers import WIDTH
 from stepnet.engines.numba_engine.derivatives.graph_derivatives import RULES
 from stepnet.engines.numba_engine.derivatives.jacobian_products import Pushforward, choose_points_near
 from stepnet.engines.numba_engine.tracing.graph import Graph

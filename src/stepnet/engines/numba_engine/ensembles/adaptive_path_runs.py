@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -88,7 +88,7 @@ def prepare_adaptive_run(problem: SDE, scheme, stepping: AdaptiveSteps) -> Adapt
 
 def run_adaptive(problem: SDE, scheme, plan: Plan) -> Outcome:
     """Solve for one path."""
-    own, began = prepare_adaptive_run(problem, scheme, plan.stepping), time.perf_counter()
+    own, began = prepare_adaptive_run(problem, scheme, cast(AdaptiveSteps, plan.stepping)), time.perf_counter()
     found = _run_path(own, plan.saving.at, plan.saving.every)
     counts, t_end = found.now.counts, float(found.now.numbers[T])
     evaluations = int(counts[ACCEPTED] + counts[REJECTED]) * own.program.n_slopes
@@ -98,7 +98,7 @@ def run_adaptive(problem: SDE, scheme, plan: Plan) -> Outcome:
     failure = None
     if status not in (Status.COMPLETED, Status.INTERRUPTED):
         norm = float(np.linalg.norm(found.now.state))
-        advice = "" if found.exception else "take larger tolerances, or `steps`"
+        advice = "" if found.exception else "use larger tolerances, or `steps`"
         failure = Failure(
             t_end, float(found.now.numbers[H]), norm, float("nan"), advice=advice, exception=found.exception
         )
@@ -109,7 +109,7 @@ def run_adaptive_ensemble(
     problem: SDE, scheme, plan: Plan, members: Members, workers: int = 1, show=ignore_progress
 ) -> EnsembleOutcome:
     """Solve for many paths; `members.paths` holds the number of each."""
-    own, n_times = prepare_adaptive_run(problem, scheme, plan.stepping), members.save_at.shape[1]
+    own, n_times = prepare_adaptive_run(problem, scheme, cast(AdaptiveSteps, plan.stepping)), members.save_at.shape[1]
     y = np.full((members.number, max(1, n_times), problem.initial.size), np.nan)
     t_end, codes = np.full(members.number, np.nan), np.full(members.number, PAUSED)
     accepted, rejected, saved = (np.zeros(members.number, np.int64) for _ in range(3))
@@ -136,7 +136,7 @@ def run_adaptive_ensemble(
 
 def _select_member(own: AdaptiveRun, scheme, members: Members, i: int) -> AdaptiveRun:
     """The run of one member, with its own path, numbers and tolerances."""
-    problem = replace(member_problem(own.problem, members, i), path=int(members.paths[i]))
+    problem: Any = replace(cast(Any, member_problem(own.problem, members, i)), path=int(members.paths[i]))
     stepping = own.stepping._replace(rtol=members.row("rtol", i), atol=members.row("atol", i))
     if problem.args is own.problem.args:
         return own._replace(problem=problem, stepping=stepping)

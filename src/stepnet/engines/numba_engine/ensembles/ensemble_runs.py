@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from math import isqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -57,7 +57,7 @@ from stepnet.engines.numba_engine.runs.driver import STATUS
 from stepnet.engines.numba_engine.runs.job import allocate_work, create_run_state
 from stepnet.engines.numba_engine.tracing.graph import TooManyNodes
 from stepnet.problem import Problem, ProblemForm, restart, state_shape
-from stepnet.schemes.capabilities import admits_lanes, has_history, is_implicit, moves_parts
+from stepnet.schemes.capabilities import admits_lanes, has_history, is_implicit, moves_parts, takes_fixed_steps
 from stepnet.schemes.step_program import SchemeProgram, StepProgram, build_scheme_program
 from stepnet.solution import Status
 
@@ -122,7 +122,7 @@ def run_ensemble(
     return EnsembleOutcome(ends.y, ends.t, status, *ends[2:6], runner.rung, runner.reason, *found, not is_whole)
 
 
-def _run_stochastic(problem: Problem, scheme, plan: Plan, *how) -> EnsembleOutcome:
+def _run_stochastic(problem: Any, scheme: Any, plan: Plan, *how: Any) -> EnsembleOutcome:
     """Solve for many paths; the imports load the generators."""
     if isinstance(plan.stepping, AdaptiveSteps):
         from stepnet.engines.numba_engine.ensembles.adaptive_path_runs import run_adaptive_ensemble
@@ -177,6 +177,8 @@ def _choose_lane_runner(
     is_fixed = not isinstance(plan.stepping, AdaptiveSteps)
     if is_implicit(scheme):
         _require_implicit_lanes(problem, scheme, is_fixed)
+    if not takes_fixed_steps(scheme):
+        raise NoLanes(f"{scheme.name} chooses its order in every step, one member at a time")
     if not is_fixed:
         return _run_adaptive_lanes(problem, scheme, plan, members, ends)
     return _run_lockstep(problem, scheme, plan, members, ends, run_alone)
@@ -197,7 +199,7 @@ def _require_implicit_lanes(problem: Problem, scheme, is_fixed: bool) -> None:
 
 def _collect_starts(plan: Plan, members: Members) -> MemberStarts:
     rows = (members.y0, members.args, members.t_span, members.rtol, members.atol, members.save_at)
-    arrays = map(as_argument, rows)
+    arrays: Any = map(as_argument, rows)
     stepping = plan.stepping
     if isinstance(stepping, FixedSteps):
         return MemberStarts(*arrays, 0.0, np.inf, np.inf)
@@ -207,11 +209,12 @@ def _collect_starts(plan: Plan, members: Members) -> MemberStarts:
 def _run_adaptive_lanes(problem: Problem, scheme, plan: Plan, members: Members, ends: MemberEnds) -> ChunkRunner:
     """Adaptive pairs, with separate step sizes in every lane."""
     field, s, n = build_full_field(problem), len(scheme.b), problem.initial.size
-    how = step_control.build_control_settings(plan.stepping, 1.0 / explicit_rk.error_power(scheme))
+    stepping = cast(AdaptiveSteps, plan.stepping)
+    how = step_control.build_control_settings(stepping, 1.0 / explicit_rk.error_power(scheme))
     is_explicit = not is_implicit(scheme)
     is_fsal, differentiate = is_explicit and scheme.is_fsal, None if is_explicit else trace_entries
-    betas, *others = how.controller
-    numbers = tuple(map(float, betas)), *others
+    betas: Any = tuple(map(float, how.controller.betas))
+    numbers: Any = how.controller._replace(betas=betas)
     control = ControllerConstants(how.norm == RMS, *numbers, 10 * step_control.EPS, step_control.LEAST_STEP)
     places = LaneOffsets.of(n, field.p.size, s if is_explicit else 1)
 
@@ -292,7 +295,7 @@ def _prepare_lockstep(problem: Problem, scheme, stepping: FixedSteps) -> _Lockst
 
 def _run_lockstep(problem: Problem, scheme, plan: Plan, members: Members, ends: MemberEnds, run_alone) -> ChunkRunner:
     """Equal steps, as many in every lane; members that become non-finite run again alone, to locate the failure."""
-    marching = _prepare_lockstep(problem, scheme, plan.stepping)
+    marching = _prepare_lockstep(problem, scheme, cast(FixedSteps, plan.stepping))
     scheme_program, n_steps = marching.scheme_program, marching.n_steps
     even = marching.even(_find_wanted_steps(members, n_steps, has_history(scheme)))
     starts = _collect_starts(plan, members)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from stepnet.engines.contract import EnsembleOutcome, FixedSteps, Members, Outcome, Plan
+from stepnet.engines.contract import EnsembleOutcome, FixedSteps, Members, Outcome, Plan, Saving
 from stepnet.engines.numba_engine.adjoint.step_sweeps import ProgramRunner, StepClock, StepNotSolved, SweepFailed
 from stepnet.engines.numba_engine.codegen.kernels import as_argument
 from stepnet.engines.numba_engine.codegen.machine_code import LANES
@@ -61,7 +61,7 @@ from stepnet.engines.numba_engine.rhs.stochastic_parts import (
 )
 from stepnet.engines.numba_engine.runs.driver import STATUS
 from stepnet.events import Event
-from stepnet.problem import StochasticProblem
+from stepnet.problem import SDE, StochasticProblem
 from stepnet.schemes.step_program import SchemeProgram, Solve, StepProgram
 from stepnet.solution import Failure, Statistics, Status
 
@@ -111,7 +111,7 @@ def run_stochastic_ensemble(
     problem: StochasticProblem, scheme, plan: Plan, members: Members, workers: int = 1, show=ignore_progress
 ) -> EnsembleOutcome:
     """Solve for many paths; `members.paths` holds the number of each."""
-    own = prepare_run(problem, scheme, plan.stepping, plan.events)
+    own = prepare_run(problem, scheme, cast(FixedSteps, plan.stepping), plan.events)
     return run_members(own, scheme, members, {}, workers, show)
 
 
@@ -272,7 +272,7 @@ def generate_sweep(own: StochasticRun) -> int:
 def _generate_search(own: StochasticRun) -> ExitSearch:
     """The search for exits in lanes."""
     functions = build_event_fields(own.problem, own.events)
-    fields = build_exit_fields(own.problem, own.fields[1], functions)
+    fields = build_exit_fields(cast(SDE, own.problem), own.fields[1], functions)
     if fields is None:
         raise NoLanes("; ".join(function.reason for function in functions if function.reason) or own.reason)
     watch = find_lane_address(fields[:1], write_watch, own.n, "watch", write_watch, 1)
@@ -348,7 +348,7 @@ def _run_alone(
     i: int,
 ) -> None:
     """Solve for one path, storing the states of a few steps at a time."""
-    problem = replace(member_problem(own.problem, members, i), path=int(members.paths[i]))
+    problem: Any = replace(cast(Any, member_problem(own.problem, members, i)), path=int(members.paths[i]))
     mine = own
     if problem.args is not own.problem.args:
         mine = prepare_run(problem, scheme, own.stepping)
@@ -438,8 +438,10 @@ def find_step_times(problem: StochasticProblem, stepping: FixedSteps) -> np.ndar
 
 def run_path(problem: StochasticProblem, scheme, plan: Plan) -> Outcome:
     """Solve for one path: an ensemble of one."""
-    own, began = prepare_run(problem, scheme, plan.stepping, plan.events), time.perf_counter()
-    wanted, raised = _find_wanted_times(problem, plan), {}
+    stepping = cast(FixedSteps, plan.stepping)
+    own, began = prepare_run(problem, scheme, stepping, plan.events), time.perf_counter()
+    wanted = _find_wanted_times(problem, stepping, plan.saving)
+    raised: dict[int, BaseException] = {}
     one, span = np.ones((1, problem.initial.size)), np.array([problem.t_span])
     start = problem.initial[None], pack(problem.args).values[None]
     members = Members(1, *start, span, one, one, wanted[None], np.array([problem.path]))
@@ -450,7 +452,8 @@ def run_path(problem: StochasticProblem, scheme, plan: Plan) -> Outcome:
     failure = None
     if found.status[0] not in (Status.COMPLETED, Status.EVENT, Status.INTERRUPTED):
         failure = _describe_failure(own, found, raised.get(0))
-    t, y, events = wanted[:count], found.y[0, :count], ((), ())
+    t, y = wanted[:count], found.y[0, :count]
+    events: tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]] = (), ()
     if plan.events:
         events = found.t_events[0], found.y_events[0]
         if found.status[0] is Status.EVENT and plan.saving.at is None:  # the path ends there
@@ -458,22 +461,20 @@ def run_path(problem: StochasticProblem, scheme, plan: Plan) -> Outcome:
     return Outcome(t, y, found.status[0], statistics, failure, *events, t_end=t_end)
 
 
-def _find_wanted_times(problem: StochasticProblem, plan: Plan) -> np.ndarray:
-    """The times at which the plan saves states."""
-    saving, n_steps = plan.saving, plan.stepping.n_steps
+def _find_wanted_times(problem: StochasticProblem, stepping: FixedSteps, saving: Saving) -> np.ndarray:
+    """The times at which states are saved."""
     if saving.at is not None:
         return saving.at
-    times = find_step_times(problem, plan.stepping)
-    chosen = np.arange(0, n_steps, saving.every) if saving.every else []
-    return times[np.append(chosen, n_steps).astype(np.int64)]
+    chosen = np.arange(0, stepping.n_steps, saving.every) if saving.every else np.zeros(0)
+    return find_step_times(problem, stepping)[np.append(chosen, stepping.n_steps).astype(np.int64)]
 
 
 def _describe_failure(own: StochasticRun, found: EnsembleOutcome, exception: BaseException | None) -> Failure:
     t0, t1 = own.problem.t_span
     t, h = float(found.t_end[0]), (t1 - t0) / own.stepping.n_steps
     norm = float(np.linalg.norm(found.y[0, found.saved[0] - 1])) if found.saved[0] else float("nan")
-    advice = "take more `steps`: explicit schemes explode where the drift grows too fast"
+    advice = "use more `steps`: explicit schemes diverge where the drift grows too fast"
     if own.program.step.is_implicit:
-        advice = "take more `steps`: shorter steps are solved more easily, and noise is explicit"
+        advice = "use more `steps`: shorter steps are solved more easily, and noise is explicit"
     advice = "" if exception else advice
     return Failure(t, h, norm, float("nan"), advice=advice, exception=exception)

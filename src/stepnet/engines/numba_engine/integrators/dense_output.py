@@ -82,8 +82,9 @@ def extend(field, p, tables, work, known, h, run):
         known = tables.new + 1
     if not evaluate_stages(field, p, tables.A, tables.c, work, Y, ASIDE, K, known, n, run.t, h, run):
         return False
-    for m in range(tables.R.shape[0]):
-        combine(work, K + n + m, ZERO, h, tables.R, m, K, n)
+    if tables.R.shape[1] > 0:  # else the caller has computed the corrections
+        for m in range(tables.R.shape[0]):
+            combine(work, K + n + m, ZERO, h, tables.R, m, K, n)
     return True
 
 

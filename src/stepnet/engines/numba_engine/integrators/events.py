@@ -416,10 +416,19 @@ def build_event_state(plan: Plan, slope, fields, problem: Problem, reals: int, d
             noise[e] = estimate_rounding(fields[e], problem.t_span[0], problem.initial)
             values[e] = TINY * sign_ahead(slope, fields[e], problem.t_span, problem.initial, noise[e])
     found = (np.zeros(capacity, np.int64), np.zeros(capacity), np.zeros((capacity, reals), dtype))
-    pending = [event.at_start and value == 0 for event, value in zip(plan.events, values, strict=True)]
-    addresses, directions, stops, pending = (np.array(x, np.int64) for x in (*facts, pending))
+    at_zero = [event.at_start and value == 0 for event, value in zip(plan.events, values, strict=True)]
+    addresses, directions, stops, pending = (np.array(x, np.int64) for x in (*facts, at_zero))
     touches, falling = np.array([event.touch for event in plan.events], float), np.zeros(n, np.int64)
-    state = (values, np.zeros(n), pending, touches, falling, np.full(n, np.nan), noise, np.zeros(reals, dtype))
+    state: tuple[np.ndarray, ...] = (
+        values,
+        np.zeros(n),
+        pending,
+        touches,
+        falling,
+        np.full(n, np.nan),
+        noise,
+        np.zeros(reals, dtype),
+    )
     return EventState(addresses, directions, stops, *state, fields[0].p, *found)
 
 

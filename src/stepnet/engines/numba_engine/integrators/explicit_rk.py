@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache, partial
 from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 
@@ -238,17 +239,17 @@ def prepare(problem: Problem, scheme: ExplicitRK, plan: Plan) -> Job:
     fused = _find_fused_steps(field, scheme, is_adaptive, plan, work, n_rows)
     choose_step = None
     if is_adaptive:
-        how = step_control.build_control_settings(plan.stepping, 1.0 / error_power(scheme))
+        stepping = cast(AdaptiveSteps, plan.stepping)
+        how = step_control.build_control_settings(stepping, 1.0 / error_power(scheme))
         run["is_checked"] = field.replay is not None and not field.callbacks
-        choose_step = partial(step_control.begin_anew, field, plan.stepping, how, work, FIRST_LOOK, run)
-        step_control.begin_with_step(field, plan.stepping, how, work, FIRST_LOOK, run)
+        choose_step = partial(step_control.begin_anew, field, stepping, how, work, FIRST_LOOK, run)
+        step_control.begin_with_step(field, stepping, how, work, FIRST_LOOK, run)
 
     def go(out):
         needs = build_output_request(plan, out.watch, moved, is_aside)
         output = OutputBuffers(out.t, out.y, out.piece_t, out.pieces)
         if is_adaptive:
-            stops = plan.stepping.stops
-            return run_adaptive(field.address, fused, field.p, tables, how, stops, needs, work, run, output)
+            return run_adaptive(field.address, fused, field.p, tables, how, stepping.stops, needs, work, run, output)
         return run_fixed(field.address, fused, field.p, tables, needs, work, run, find_grid(plan), output)
 
     slopes = evaluate_stage_slopes(field, scheme.butcher)
@@ -262,9 +263,9 @@ def _find_fused_steps(
     field: CompiledRHS, scheme: ExplicitRK, is_adaptive: bool, plan: Plan, work: np.ndarray, spare: int
 ) -> int:
     """Address of generated steps of a small problem, or a linear one on a grid (rows from `spare` are free), or 0."""
-    s, stride = len(scheme.b), work.shape[1]
+    stride = work.shape[1]
     if is_adaptive:
-        return find_fused_address((field,), scheme, stride, "attempt", lambda: write_attempt(scheme, ROWS, stride), s)
+        return find_fused_attempt(field, scheme, work)
     if plan.stepping.grid is not None:
         return 0
     program = build_scheme_program(scheme, 1, False, False).step
@@ -272,6 +273,12 @@ def _find_fused_steps(
         return find_stencil_steps((field,), program, (Y,), spare, stride)
     write = partial(write_steps, program, [Y], stride)
     return find_fused_address((field,), program, stride, "steps", write, program.n_slopes)
+
+
+def find_fused_attempt(field: CompiledRHS, scheme: ExplicitRK, work: np.ndarray) -> int:
+    """Address of a generated adaptive step of a small problem, or 0."""
+    s, stride = len(scheme.b), work.shape[1]
+    return find_fused_address((field,), scheme, stride, "attempt", lambda: write_attempt(scheme, ROWS, stride), s)
 
 
 @lru_cache(maxsize=64)
@@ -283,9 +290,8 @@ def build_tables(scheme: ExplicitRK, dtype) -> SchemeTables:
     E = np.array([table.b - np.array(hat.b) for hat in scheme.embedded]).reshape(-1, s)
     arrays = (extension.A, table.b[None, :used], extension.c, E, extension.R)
     kinds = (dtype, dtype, float, dtype, dtype)
-    return SchemeTables(
-        *(np.array(x, dtype=k, order="C") for x, k in zip(arrays, kinds, strict=True)), s, extension.new
-    )
+    A, b, c, E, R = (np.array(x, dtype=k, order="C") for x, k in zip(arrays, kinds, strict=True))
+    return SchemeTables(A, b, c, E, R, s, extension.new)
 
 
 @lru_cache(maxsize=64)
@@ -299,7 +305,7 @@ def evaluate_stage_slopes(field, table: Butcher):
     """Evaluate the slopes of one step in Python, stage by stage, to diagnose a failure."""
 
     def slopes(t, y, h):
-        k = []
+        k: list[np.ndarray] = []
         for i in range(len(table.b)):
             increment = sum((a * slope for a, slope in zip(table.A[i], k, strict=False)), np.zeros_like(y))
             t_stage, y_stage = t + table.c[i] * h, (y + h * increment).astype(y.dtype)

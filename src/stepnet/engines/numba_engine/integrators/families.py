@@ -15,6 +15,7 @@ from stepnet.schemes.rosenbrock import Rosenbrock
 from stepnet.schemes.semi_implicit import SemiImplicitBDF
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.tableau import ExplicitRK, LowStorageRK, StabilisedRK
+from stepnet.schemes.variable_order import Switching, VariableAdams, VariableBDF
 
 EXECUTORS = {
     ExplicitRK: "explicit_rk",
@@ -27,14 +28,29 @@ EXECUTORS = {
     ExponentialRK: "exponential",
     Splitting: "splitting",
     Multistep: "multistep",
+    VariableBDF: "variable_order",
+    VariableAdams: "variable_order",
+    Switching: "switching",
+}
+
+
+STAGE_TABLES = {
+    ImplicitRK: ("implicit_stages", "build_stage_tables"),
+    Rosenbrock: ("linear_stages", "build_linear_tables"),
 }
 
 
 def find_executor(scheme) -> Callable[..., Job]:
     """The function `(problem, scheme, plan)` that prepares runs of the scheme's family, imported on first use."""
-    return _load(type(scheme))
+    return _load(type(scheme))  # type: ignore[arg-type]
 
 
 @cache
 def _load(kind: type) -> Callable[..., Job]:
     return import_module(f"stepnet.engines.numba_engine.integrators.{EXECUTORS[kind]}").prepare
+
+
+def find_stage_tables(scheme):
+    """The coefficients of an implicit or Rosenbrock scheme as kernels read them."""
+    module, name = STAGE_TABLES[type(scheme)]
+    return getattr(import_module(f"stepnet.engines.numba_engine.integrators.{module}"), name)(scheme)

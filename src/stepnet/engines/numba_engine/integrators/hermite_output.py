@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 
@@ -94,7 +95,7 @@ class JobSteps:
 def prepare(problem: Problem, scheme, plan: Plan, prepare_steps) -> Job:
     """A job that runs the family's job, built by `prepare_steps`, and processes its steps."""
     moves = is_moving(plan)
-    inner_plan = Plan(_fix_times(problem, plan.stepping) if moves else plan.stepping, Saving(None, 1))
+    inner_plan = Plan(_fix_times(problem, cast(FixedSteps, plan.stepping)) if moves else plan.stepping, Saving(None, 1))
     size = 1 if plan.project is not None else SHORT_BLOCK if moves else BLOCK
     field, watched, moved = build_fields(problem, plan)
     is_shared = any(part.callbacks for part in (*watched, *moved)) and bool(field.callbacks)
@@ -139,14 +140,15 @@ def insert_wanted_times(outcome: Outcome, plain: Outcome, problem: Problem) -> O
     t0, t1 = problem.t_span
     reached = (outcome.t_end - plain.t) * (1.0 if t1 >= t0 else -1.0) >= 0
     cost, more = outcome.statistics, plain.statistics
-    both = {"evaluations": cost.evaluations + more.evaluations, "run_time": cost.run_time + more.run_time}
     ending = plain if plain.status is Status.INTERRUPTED else outcome
     return outcome._replace(
         t=plain.t[reached],
         y=plain.y[reached],
         status=ending.status,
         failure=ending.failure,
-        statistics=replace(cost, **both),
+        statistics=replace(
+            cost, evaluations=cost.evaluations + more.evaluations, run_time=cost.run_time + more.run_time
+        ),
     )
 
 

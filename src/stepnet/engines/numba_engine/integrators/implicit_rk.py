@@ -329,16 +329,17 @@ def prepare_with_tables(
         return Job(advance, run, work, 1, fields, initial.dtype, slopes, linear_solver=choice)
     watch = build_event_state(plan, field, (*watched, *moved), problem, run["reals"].item(), work.dtype)
     power = min(scheme.order, scheme.embedded[0].order) + 1
-    how, cubic = step_control.build_control_settings(plan.stepping, 1.0 / power), build_cubic_tables(work.dtype)
+    stepping = plan.stepping
+    how, cubic = step_control.build_control_settings(stepping, 1.0 / power), build_cubic_tables(work.dtype)
     run["is_checked"] = system.own.replay is not None and not system.own.callbacks
-    begin = system.first_slopes, plan.stepping, how, work, FIRST_LOOK, run
+    begin = system.first_slopes, stepping, how, work, FIRST_LOOK, run
     choose_step = partial(_choose_step, step_control.begin_anew, system, begin)
     _choose_step(step_control.begin_with_step, system, begin)
 
     def go(out):
         needs = build_output_request(plan, out.watch, moved, False)
         output = OutputBuffers(out.t, out.y, out.piece_t, out.pieces)
-        numbers = (tables, cubic, newton, how, plan.stepping.stops)
+        numbers = (tables, cubic, newton, how, stepping.stops)
         return _check_outside(run_adaptive(field.address, field.p, *numbers, needs, work, run, output), system)
 
     return Job(

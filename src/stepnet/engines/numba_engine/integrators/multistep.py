@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import copysign
+from typing import Any
 
 import numpy as np
 from numpy.polynomial import Polynomial
@@ -216,6 +217,7 @@ def _prepare(problem: Problem, scheme: Multistep, plan: Plan, start: Outcome, n_
         work[RINGS + length + i, :reals] = slopes.view(work.dtype)
         r["evaluations"] += 1
     alpha, beta = np.array(scheme.alpha), np.array(scheme.beta)
+    head: tuple[Any, ...]
     if is_second:
         advance = run_second_order
         head = (field.address, field.p, alpha, beta, work, run, find_wanted_times(plan))

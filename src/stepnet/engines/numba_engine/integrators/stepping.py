@@ -60,6 +60,16 @@ class RunState(NamedTuple):
     factorisations: int = 0
     jacobian_age: int = 0  # of the stored df/dy: 1 if it is that of the current state, 2 if older, 0 if there is none
     h_factorised: float = 0.0  # step length of the stored factors; 0 if there are none
+    order: int = 0  # of the next step of a scheme of variable order; 0 if it has no history
+    equal_steps: int = 0  # steps of equal length and order since the last change
+    h_history: float = 0.0  # length of the steps of the history
+    failures: int = 0  # rejections in a row
+    method: int = 0  # which of two schemes takes the next step
+    since_switch: int = 0  # steps since the last switch
+    n_switches: int = 0
+    highest_order: int = 0
+    may_switch: int = 0
+    steepness: float = 0.0  # estimate of the norm of df/dy
     rate: float = 0.0  # slowest convergence of Newton's iteration in the last step
     part: int = 0  # where a right-hand side raised: which part, stage, time and row
     stage: int = 0

@@ -21,7 +21,7 @@ def _adam(theta, gradient, mean, squares, new, new_mean, new_squares, beta1, bet
     return 0
 
 
-def adam(theta, gradient, mean, squares, numbers) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def adam(theta, gradient, mean, squares, numbers) -> tuple[np.ndarray, ...]:
     """keep theta - rate m / (scale sqrt(s) + eps), m and s; `numbers` are beta1, beta2, keep, rate, scale, eps."""
     real = theta.dtype
     arrays = [as_argument(each, real) for each in (theta, gradient, mean, squares)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import cached_property, partial
 from threading import Lock
+from typing import cast
 
 import numpy as np
 
@@ -84,8 +85,8 @@ class NetStage:
         self.count = steps - self.n_opening
         if self.count < 0:
             raise ValueError(f"`steps` must be at least {self.n_opening} for this scheme, found {steps}")
-        parts = (field,) if self.is_single else field.chains
-        self.group = 1 if self.is_single else min(group, choose_group(field))
+        parts: tuple[Chain, ...] = (field,) if isinstance(field, Chain) else field.chains
+        self.group = 1 if isinstance(field, Chain) else min(group, choose_group(field))
         self._in_groups = partial(NetStage, field, scheme_program, steps, length, depth, dtype)
         self._steps = LayerSteps(steps + 1, self.h, length, depth, self.group)
         self.chains = tabulate_chains(parts, field.parameters, depth.controls, self.group, self.dtype)
@@ -111,7 +112,7 @@ class NetStage:
 
     @cached_property
     def undoing(self) -> RowLayout:
-        return lay_out_inverse(self.scheme_program, self.field, self._steps, self.dtype)
+        return lay_out_inverse(self.scheme_program, cast(Field, self.field), self._steps, self.dtype)
 
     @property
     def calls_blas(self) -> bool:
@@ -183,7 +184,7 @@ class NetStage:
 
     def carried(self, x: np.ndarray) -> np.ndarray:
         """The rows of a program `(tiles, numbers)` from a state; rows that the starting procedure fills are zero."""
-        x = self._grouped(x)
+        x = self._group_tiles(x)
         rows = np.zeros(
             (x.shape[0], self.scheme_program.step.n_rows, x[0].size // len(self.scheme_program.state)), self.dtype
         )
@@ -196,7 +197,7 @@ class NetStage:
         rows = rows.reshape(carry.shape[0], -1, self.group, TILE).swapaxes(1, 2)
         return rows.reshape(carry.shape[0] * self.group, -1, TILE)[:tiles]
 
-    def _grouped(self, x: np.ndarray) -> np.ndarray:
+    def _group_tiles(self, x: np.ndarray) -> np.ndarray:
         """Tiles side by side, `(groups, features, group TILE)`, padded with zeros."""
         n = self.groups(len(x))
         padded = np.zeros((n * self.group, *x.shape[1:]), self.dtype)
@@ -272,9 +273,9 @@ class NetStage:
 
     def opened(self, theta, carry: np.ndarray, step: int = 0) -> np.ndarray:
         """The rows after the starting procedure."""
-        return self._moved(self.opening, theta, carry, step, 1) if self.has_opening else carry
+        return self._advance_rows(self.opening, theta, carry, step, 1) if self.has_opening else carry
 
-    def _moved(
+    def _advance_rows(
         self, layout: RowLayout, theta, carry: np.ndarray, step: int, count: int, noise=NO_NOISE
     ) -> np.ndarray:  # fmt: skip
         workspace = self.take_workspace(layout, len(carry), 2)
@@ -285,7 +286,7 @@ class NetStage:
         self.give_back(workspace)
         return found
 
-    def _pulled(
+    def _pull_rows(
         self, layout: RowLayout, theta, theta_bar, carry, bar, step: int, count: int, noise=NO_NOISE
     ) -> np.ndarray:  # fmt: skip
         """The gradient before `count` steps from that after them; the steps are run again."""
@@ -300,11 +301,11 @@ class NetStage:
 
     def closed(self, theta, theta_bar, carry: np.ndarray, bar: np.ndarray, step: int = 0) -> np.ndarray:
         """The gradient before the starting procedure from that after it."""
-        return self._pulled(self.opening, theta, theta_bar, carry, bar, step, 1) if self.has_opening else bar
+        return self._pull_rows(self.opening, theta, theta_bar, carry, bar, step, 1) if self.has_opening else bar
 
     def advanced(self, theta, carry: np.ndarray, step: int, count: int, noise=NO_NOISE) -> np.ndarray:
         """The rows after `count` more steps."""
-        return self._moved(self.plain, theta, carry, step, count, noise)
+        return self._advance_rows(self.plain, theta, carry, step, count, noise)
 
     # ---- forward, tangent and pullback ------------------------------------------------------------------------------
 
@@ -330,7 +331,7 @@ class NetStage:
         """The gradient of x from that of `span`; gradients of the weights are added to `theta_bar`."""
         begun, bar, first = self.carried(x), self.carried(y_bar), start + self.n_opening
         carry, drawn = self.opened(theta, begun, start), self.group_noise(noise)
-        bar = self._pulled(self.stored, theta, theta_bar, carry, bar, first, stop - first, drawn)
+        bar = self._pull_rows(self.stored, theta, theta_bar, carry, bar, first, stop - first, drawn)
         return self.own(self.closed(theta, theta_bar, begun, bar, start), len(x))
 
     def states(self, theta: np.ndarray, x: np.ndarray, noise: TileNoise | None = None) -> np.ndarray:
@@ -348,17 +349,17 @@ class NetStage:
         """The end state and its tangent."""
         if self.is_single:
             pair = x.reshape(len(x), -1), x_dot.reshape(len(x), -1)
-            pair = self._pushed(self.stored, theta, theta_dot, pair, 0, 1)
+            pair = self._push_rows(self.stored, theta, theta_dot, pair, 0, 1)
             return tuple(each.reshape(len(x), -1, TILE) for each in pair)
         stage = self.fitted(len(x))
         pair = stage.carried(x), stage.carried(x_dot)
         if stage.has_opening:
-            pair = stage._pushed(stage.opening, theta, theta_dot, pair, 0, 1)
+            pair = stage._push_rows(stage.opening, theta, theta_dot, pair, 0, 1)
         drawn = stage.group_noise(noise)
-        pair = stage._pushed(stage.plain, theta, theta_dot, pair, stage.n_opening, stage.count, drawn)
+        pair = stage._push_rows(stage.plain, theta, theta_dot, pair, stage.n_opening, stage.count, drawn)
         return stage.own(pair[0], len(x)), stage.own(pair[1], len(x))
 
-    def _pushed(self, layout: RowLayout, theta, theta_dot, pair, step: int, count: int, noise=NO_NOISE):
+    def _push_rows(self, layout: RowLayout, theta, theta_dot, pair, step: int, count: int, noise=NO_NOISE):
         workspace = self.take_workspace(layout, len(pair[0]), 2, is_dual=True)
         for is_dot in (False, True):
             self.records(workspace, is_dot)[0, :, : pair[0].shape[1]] = pair[is_dot]

@@ -91,11 +91,13 @@ class SegmentSweep:
 
     def __init__(self, stage: NetStage, theta, begun: np.ndarray, size: int, noise: LayerNoise):
         self.stage, self.theta, self.size, self.width, self.noise = stage, theta, size, begun.shape[1], noise
-        self.state, self.kept = stage.opened(theta, begun), {}
+        self.state = stage.opened(theta, begun)
+        self.kept: dict[int, np.ndarray] = {}
         self.workspace = stage.take_workspace(stage.stored, len(begun), min(size, max(1, stage.count)) + 1)
         self.records = stage.records(self.workspace)
-        self.recorded = None  # the segment to which the records belong
-        self.bar = self.theta_bar = None
+        self.recorded: int | None = None  # the segment to which the records belong
+        self.bar: np.ndarray | None = None
+        self.theta_bar: np.ndarray | None = None
 
     @property
     def end(self) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,7 +54,8 @@ def tabulate_chains(
 
 def _tabulate_layer(layer, slots: _ParameterSlots, sparse: _Operators) -> list[int]:
     K, row = layer.connectivity, [0] * columns.N_COLUMNS
-    operators, mirror = (), K.mirror if layer.is_antisymmetric else None
+    operators: tuple[Any, ...] = ()
+    mirror = K.mirror if layer.is_antisymmetric else None
     if isinstance(K, Mixing):
         kind, channels, operators = columns.MIXING, (K.channels_in, K.channels_out), K.operators
         nodes = K.nodes_in, K.nodes_out
@@ -169,8 +170,9 @@ def _lay_out(
     first, basis = steps.depth.stage_basis(times.ravel() / steps.length, middles.ravel() / steps.length)
     is_direct = steps.depth.degree == 0 and not any(layer.is_antisymmetric for part in parts for layer in part.layers)
     chains = [field.find_chain(slope.part) if len(parts) > 1 else 0 for slope in slopes]
+    offsets: Any = (*rows.places(), *rows.bars(), *rows.tapes())
     tables = layer_kernels.LayerProgram(
-        forward, reverse, *rows.places(), *rows.bars(), *rows.tapes(), np.array(chains, np.int64), times,
+        forward, reverse, *offsets, np.array(chains, np.int64), times,
         first.reshape(times.shape), basis.reshape(*times.shape, -1).astype(dtype), int(is_direct), rows.wanted,
     )  # fmt: skip
     return RowLayout(tables, rows.record, rows.bar_size, max(rows.scratch, rows.bar_scratch))
@@ -179,7 +181,7 @@ def _lay_out(
 class LayerSteps(NamedTuple):
     """Equal steps of length h from 0 to `length`, the weights along them, and how many tiles run side by side."""
 
-    count: int
+    count: int  # type: ignore[assignment]
     h: float
     length: float
     depth: Depth | HeldWeights
@@ -196,7 +198,7 @@ class _RowOffsets:
     copied.  A single chain (`field` is a Chain) has its value in the record, as nothing follows it.
     """
 
-    def __init__(self, program: StepProgram, field: Field | Chain, is_stored: bool, group: int):
+    def __init__(self, program: StepProgram, field: Any, is_stored: bool, group: int):
         self.n_state, self.outputs, self.is_stored = program.n_rows, program.outputs, is_stored
         self.slopes = [i for i, operation in enumerate(program.operations) if isinstance(operation, Slope)]
         is_single = isinstance(field, Chain)
@@ -215,27 +217,27 @@ class _RowOffsets:
         self.finals = {self.n_state} if is_single else set()
         self.copied = [] if is_single else [j for j, row in enumerate(self.outputs) if self.passed.get(row) != j]
         self.record, self.scratch, self.bar_scratch = 0, 0, 0
-        self.state_places = [self._in_record(size) for size in self.sizes[: self.n_state]]
+        self.state_places = [self._allocate_in_record(size) for size in self.sizes[: self.n_state]]
         self.bar_size = self.record + sum(self.sizes[row] for row in self.finals)
-        self.row_places = [self._place(row, kept) for row in range(len(self.sizes))]
-        place = self._in_record if is_stored else self._in_scratch
+        self.row_places = [self._choose_place(row, kept) for row in range(len(self.sizes))]
+        place = self._allocate_in_record if is_stored else self._allocate_in_scratch
         here = [start for kind, start in map(self.row_places.__getitem__, kept) if kind == layer_kernels.HERE]
         self.wanted = min(here, default=self.record)
         self.tape_places = [place(_count_tape(chain) * group) for chain in chains]
 
-    def _in_record(self, size: int) -> int:
+    def _allocate_in_record(self, size: int) -> int:
         self.record += size
         return self.record - size
 
-    def _in_scratch(self, size: int) -> int:
+    def _allocate_in_scratch(self, size: int) -> int:
         self.scratch += size
         return self.scratch - size
 
-    def _in_bar_scratch(self, size: int) -> int:
+    def _allocate_in_bar_scratch(self, size: int) -> int:
         self.bar_scratch += size
         return self.bar_scratch - size
 
-    def _in_state(self, row: int) -> tuple[int, int] | None:
+    def _find_in_state(self, row: int) -> tuple[int, int] | None:
         """The position of a row in the state before or after the step, if it is there."""
         if row < self.n_state:
             return layer_kernels.HERE, self.state_places[row]
@@ -245,22 +247,21 @@ class _RowOffsets:
             return layer_kernels.NEXT, self.state_places[row - self.n_rows]
         return None
 
-    def _place(self, row: int, kept: set[int]) -> tuple[int, int]:
-        if row in kept and self._in_state(row) is None:
-            return layer_kernels.HERE, self._in_record(self.sizes[row])
-        return self._in_state(row) or (layer_kernels.SCRATCH, self._in_scratch(self.sizes[row]))
+    def _choose_place(self, row: int, kept: set[int]) -> tuple[int, int]:
+        if row in kept and self._find_in_state(row) is None:
+            return layer_kernels.HERE, self._allocate_in_record(self.sizes[row])
+        return self._find_in_state(row) or (layer_kernels.SCRATCH, self._allocate_in_scratch(self.sizes[row]))
 
-    def _bar_place(self, row: int) -> tuple[int, int]:
+    def _choose_bar_place(self, row: int) -> tuple[int, int]:
         if row in self.finals:
             return layer_kernels.HERE, self.bar_size - self.sizes[row]
-        return self._in_state(row) or (layer_kernels.SCRATCH, self._in_bar_scratch(self.sizes[row]))
+        return self._find_in_state(row) or (layer_kernels.SCRATCH, self._allocate_in_bar_scratch(self.sizes[row]))
 
     def places(self) -> tuple[np.ndarray, ...]:
-        kinds, places = np.array(self.row_places, np.int64).T.copy()
-        return kinds, places, np.array(self.sizes, np.int64)
+        return _tabulate_places(self.row_places, self.sizes)
 
     def bars(self) -> tuple[np.ndarray, ...]:
-        kinds, places = np.array([self._bar_place(row) for row in range(len(self.sizes))], np.int64).T.copy()
+        kinds, places = np.array([self._choose_bar_place(row) for row in range(len(self.sizes))], np.int64).T.copy()
         return kinds, places
 
     def tapes(self) -> tuple[np.ndarray, ...]:
@@ -277,14 +278,22 @@ def _find_passed(program: StepProgram) -> dict[int, int]:
     return found
 
 
+def _tabulate_places(places: list[tuple[int, int]], sizes: list[int]) -> tuple[np.ndarray, ...]:
+    """Kinds and offsets of rows, and their sizes."""
+    kinds, offsets = np.array(places, np.int64).T.copy()
+    return kinds, offsets, np.array(sizes, np.int64)
+
+
 class _InverseRows:
     """Rows of the program that inverts a step, at the offsets that they have in the step itself."""
 
     def __init__(self, scheme_program: SchemeProgram, done: _RowOffsets):
-        back, (n_state, matches) = scheme_program.back, _matches(scheme_program)
+        back, (n_state, matches) = scheme_program.back, _find_matches(scheme_program)
         self.record, self.bar_size, self.scratch, self.bar_scratch = done.record, done.bar_size, done.scratch, 0
         self.wanted = done.wanted
-        self.n_rows, self.passed, self.finals = len(matches), {}, set()
+        self.n_rows = len(matches)
+        self.passed: dict[int, int] = {}
+        self.finals: set[int] = set()
         self.slopes = [i for i, operation in enumerate(back.operations) if isinstance(operation, Slope)]
         self.row_places = [(layer_kernels.NEXT, done.state_places[row]) for row in range(n_state)]
         self.row_places += [done.row_places[match] if match is not None else (-1, 0) for match in matches[n_state:]]
@@ -307,7 +316,8 @@ class _InverseRows:
         tapes = {place for _, place in self.tape_places}
         self.is_complete = is_known and wanted <= places and tapes == set(done.tape_places)
 
-    places = _RowOffsets.places
+    def places(self) -> tuple[np.ndarray, ...]:
+        return _tabulate_places(self.row_places, self.sizes)
 
     def bars(self) -> tuple[np.ndarray, ...]:
         """Empty: the adjoint of an inverted step is not needed."""
@@ -318,7 +328,7 @@ class _InverseRows:
         return kinds, places
 
 
-def _matches(scheme_program: SchemeProgram) -> tuple[int, list[int | None]]:
+def _find_matches(scheme_program: SchemeProgram) -> tuple[int, list[int | None]]:
     """For every row of the inverse program, the row of the step that equals it, found by comparing values."""
     begun, n = scheme_program.opening.steps, scheme_program.step.n_rows
     state = _evaluate_rows(scheme_program.opening, [0.3 + 0.1 * row for row in range(n)], 0)[1]
@@ -343,7 +353,7 @@ def _evaluate_rows(program: StepProgram, rows: list[float], step: int) -> tuple[
         elif isinstance(operation, Product):
             made.append(made[operation.diffusion] * made[operation.noise])
         else:
-            made.append(sum(term.weight * h**term.power * made[term.row] for term in operation.terms))
+            made.append(sum((term.weight * h**term.power * made[term.row] for term in operation.terms), 0.0))
     return made, [made[row] for row in program.outputs]
 
 

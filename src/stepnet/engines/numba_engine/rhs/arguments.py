@@ -177,8 +177,8 @@ def as_block(direction, args: tuple) -> np.ndarray:
     for i, (slot, given) in enumerate(zip(block.slots, direction, strict=True)):
         if given is not None and not slot.is_real and np.any(given):
             raise ValueError(
-                f"`args[{i}]` = {args[i]!r:.60} is no real number, or is used as an index or a count, so the end state "
-                f"has no derivative with respect to it; give None as its direction"
+                f"`args[{i}]` = {args[i]!r:.60} is not a real number, or is used as an index or a count, so the end "
+                f"state has no derivative with respect to it; give None as its direction"
             )
         if given is not None and slot.is_real:
             size, found = int(np.prod(slot.shape)), np.shape(given)

@@ -255,14 +255,14 @@ def compile_traced(traced: Trace) -> MachineCode:
 
 def validate_code(code, form: CallForm, block: ArgumentBlock, t_span, y: np.ndarray):
     """The code, if it gives the results of Python at a few times and states near `y`."""
-    if _gives_nearby(code, form, block, t_span, y):
+    if _is_equal_nearby(code, form, block, t_span, y):
         return code
-    if reach(form.function, block.constants).calls_jitted and _gives_nearby(code, strip_jit(form), block, t_span, y):
+    if reach(form.function, block.constants).calls_jitted and _is_equal_nearby(code, strip_jit(form), block, t_span, y):
         return code
     raise CannotTrace("the trace gave another result than Python elsewhere")
 
 
-def _gives_nearby(code, form: CallForm, block: ArgumentBlock, t_span, y: np.ndarray) -> bool:
+def _is_equal_nearby(code, form: CallForm, block: ArgumentBlock, t_span, y: np.ndarray) -> bool:
     call, p = SIGNATURE(code.address), block.values
     return all(gives(call, p, t, near, slopes) for t, near, slopes in evaluate_slopes_nearby(form, p, t_span, y))
 

@@ -42,7 +42,19 @@ from stepnet.engines.numba_engine.rhs.mass_slopes import (
 from stepnet.engines.numba_engine.tracing.function_key import FunctionKey, reach
 from stepnet.engines.numba_engine.tracing.joint_trace import compile_joined
 from stepnet.events import Event
-from stepnet.problem import ODE, SDE, Flow, Langevin, Linear, Partitioned, Problem, SecondOrder, Split, state_shape
+from stepnet.problem import (
+    ODE,
+    SDE,
+    Flow,
+    Langevin,
+    Linear,
+    Partitioned,
+    Problem,
+    SecondOrder,
+    Split,
+    list_part_shapes,
+    state_shape,
+)
 
 NO_PLAN = Plan(FixedSteps(1, None), Saving(None, 0))
 
@@ -366,11 +378,8 @@ def build_event_fields(problem: Problem, events) -> tuple[CompiledRHS, ...]:
 
 
 def _build_event_field(problem: Problem, event: Event, i: int) -> CompiledRHS:
-    if isinstance(problem, (ODE, Split, SDE)):
-        inputs: tuple[tuple[int, ...], ...] = (problem.y0.shape,)
-    else:
-        inputs = (problem.q0.shape, problem.q0.shape)
     where = problem.t_span, problem.initial, f"events[{i}]"
+    inputs = list_part_shapes(problem)
     return _name_part(make_field(event.fun, problem.args, inputs, (), *where, _limit(problem)), where[-1])
 
 

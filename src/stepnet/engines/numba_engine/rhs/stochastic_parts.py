@@ -66,7 +66,7 @@ def _require_trace(field: CompiledRHS, purpose: str) -> Trace:
     trace = _find_trace(field)
     if trace is None:
         reason = f" ({field.reason})" if field.reason else ""
-        raise NoDerivative(f"{purpose}, which is not traced{reason}; take a scheme without it, such as euler_maruyama")
+        raise NoDerivative(f"{purpose}, which is not traced{reason}; use a scheme without it, such as euler_maruyama")
     return trace
 
 
@@ -90,7 +90,7 @@ def _require_noise_type(problem: SDE, scheme, diffusion: CompiledRHS) -> None:
             if others:
                 raise ValueError(
                     f"entry {i} of `diffusion` depends on entry {min(others)} of the state, and {scheme.name} has "
-                    f"its order only where entry i depends on y[i]; take euler_maruyama, or noise='general' "
+                    f"its order only where entry i depends on y[i]; use euler_maruyama, or noise='general' "
                     f"with a matrix"
                 )
 

@@ -12,6 +12,8 @@ import linecache
 import textwrap
 from types import CodeType, FunctionType, ModuleType
 
+ARRAY_CALLS = ("np.array", "np.asarray", "numpy.array", "numpy.asarray")
+
 
 def rewrite_returns(function):
     """The function with its literal lists returned as tuples, or the function itself where that is not possible."""
@@ -44,8 +46,8 @@ def _as_tuple(value):
     """The literal list in an expression as a tuple; other expressions as they are."""
     if isinstance(value, ast.Call) and len(value.args) == 1 and not value.keywords:
         called = value.func
-        is_array = isinstance(called, ast.Attribute) and called.attr in ("array", "asarray")
-        if is_array and isinstance(called.value, ast.Name) and called.value.id in ("np", "numpy"):
+        is_array = isinstance(called, ast.Attribute) and ast.unparse(called) in ARRAY_CALLS
+        if is_array:
             return _as_tuple(value.args[0])
     if isinstance(value, ast.List) and not any(isinstance(item, (ast.Starred, ast.List)) for item in value.elts):
         return ast.copy_location(ast.Tuple(value.elts, ast.Load()), value)

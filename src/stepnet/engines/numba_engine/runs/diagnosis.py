@@ -8,7 +8,7 @@ from stepnet.engines.contract import AdaptiveSteps, Plan
 from stepnet.engines.numba_engine.derivatives import dominant_eigenvalue
 from stepnet.engines.numba_engine.integrators.stepping import BROKEN, FIELD_RAISED, NOT_FINITE, PAUSED
 from stepnet.engines.numba_engine.runs.job import ELSEWHERE, Job, allocate_work
-from stepnet.schemes.conditions import real_stability_limit
+from stepnet.schemes.capabilities import find_stability_limit
 from stepnet.solution import Failure, Status
 
 STIFF = 0.8  # of the stability limit, with a decaying direction: the step is limited by stability, not by accuracy
@@ -31,7 +31,8 @@ def explain(job: Job, scheme, plan: Plan, status: Status) -> tuple[Failure | Non
 
 def measure_stiffness(job: Job, scheme) -> float:
     """h rho(J) / (real stability limit) at the end of the run; NaN unless the dominant direction decays."""
-    limit, run, y = real_stability_limit(scheme), job.run[0], job.state
+    run, y = job.run[0], job.state
+    limit = find_stability_limit(scheme, int(run["order"]))
     if not 0 < limit < np.inf or y.size == 0 or job.rows != 1:
         return float("nan")
     field, reals = job.fields[0], int(run["reals"])
@@ -147,7 +148,7 @@ def _advise(status: Status, ratio: float, is_slope_bad: bool) -> str:
         Status.STEP_LIMIT: "raise `max_steps` or loosen `rtol` and `atol`",
         Status.NOT_FINITE: "check the right-hand side there"
         if is_slope_bad
-        else "the solution grows without bound: take smaller steps, or end `t_span` before a singularity",
+        else "the solution grows without bound: use smaller steps, or end `t_span` before a singularity",
         Status.STEP_TOO_SMALL: "the solution may be singular there; end `t_span` before it or loosen the tolerances",
         Status.NOT_SOLVED: "take smaller steps, or a pair with adaptive steps; check `jac` if you gave it",
         Status.INTERRUPTED: "",

@@ -115,6 +115,7 @@ def drive(job: Job, problem: Problem, plan: Plan, scheme, prepare: Callable[...,
         event_reasons=tuple([field.reason for field in watched]),
         project_rung=moved[0].rung if moved else "",
         project_reason=moved[0].reason if moved else "",
+        **({} if job.describe_choices is None else job.describe_choices()),
         linear_solver=job.linear_solver if job.inner is None else job.inner.linear_solver,
     )
     saved, pieces = trajectory.result(job.dtype), trajectory.dense_output(job) if plan.dense else None

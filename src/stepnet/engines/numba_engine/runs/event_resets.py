@@ -18,7 +18,7 @@ from stepnet.engines.numba_engine.runs.job import Job
 from stepnet.engines.numba_engine.runs.recompilation import Recompilation
 from stepnet.engines.numba_engine.runs.trajectory import TrajectoryBuffer
 from stepnet.events import Event
-from stepnet.problem import ODE, Problem, Split
+from stepnet.problem import Problem, state_shape
 
 MOST_AT_ONCE, AT_ONCE = 100, 1e-12  # this many events within this time, relative to t, count as an accumulation point
 
@@ -58,7 +58,7 @@ def _is_accumulating(run, watch: EventState) -> bool:
 
 def _state_after(event: Event, t: float, state: np.ndarray, problem: Problem) -> np.ndarray:
     """The flat state that the reset of an event returns."""
-    shape = problem.y0.shape if isinstance(problem, (ODE, Split)) else state.shape
+    shape = state_shape(problem)
     asked = np.asarray(event.reset(t, state.reshape(shape), *problem.args))
     if asked.shape != shape or asked.dtype.kind not in "biufc" or not np.all(np.isfinite(asked)):
         numbers = f"{state.size} finite number{'s' * (state.size != 1)}"

@@ -36,6 +36,7 @@ class Job(NamedTuple):
     `stage_slopes(t, y, h)` yields the `StageSlopes` of one step in Python, to diagnose failures.
     `inner` is the job that takes the steps, if this one only processes them.
     `choose_step()` chooses the length of the next adaptive step as at the beginning of a run.
+    `describe_choices()` returns entries of `Statistics` about orders and schemes that the run chose itself.
     `linear_solver` says how an implicit scheme solves its linear systems.
     """
 
@@ -51,6 +52,7 @@ class Job(NamedTuple):
     prefix: tuple[np.ndarray, np.ndarray] | None = None
     inner: Job | None = None
     choose_step: Callable | None = None
+    describe_choices: Callable | None = None
     linear_solver: str = ""
 
     @property

@@ -33,7 +33,7 @@ class Recompilation:
     def current(self, job: Job) -> Job:
         """The job, or one that continues from its state with machine code for the present values."""
         key = read_values(self._problem, self._plan)
-        if key == self._key and self._agrees(job):
+        if key == self._key and self._is_current(job):
             if any(is_changeable(field) for field in job.fields if field.callbacks):
                 job.run["has_slope"] = 0  # the slope may have changed
             return job
@@ -43,9 +43,9 @@ class Recompilation:
         rungs = {field.rung for field in job.fields}
         if self._times > MOST_TIMES or ("compiled" in rungs and not is_known):
             self._problem, self._plan = force_python(self._problem, self._plan, REASON)
-        return self._continued(job)
+        return self._continue_job(job)
 
-    def _agrees(self, job: Job) -> bool:
+    def _is_current(self, job: Job) -> bool:
         """Whether machine code that reads external values still agrees with Python."""
         run = job.run[0]
         span, state = (float(run["t"]), float(run["t_end"])), job.state
@@ -56,7 +56,7 @@ class Recompilation:
             if field.comparison is not None and is_changeable(field)
         )
 
-    def _continued(self, job: Job) -> Job:
+    def _continue_job(self, job: Job) -> Job:
         state = job.state.reshape(state_shape(self._problem))
         here = restart(self._problem, state, (job.run["t"].item(), self._problem.t_span[1]))
         new = self._prepare(here, self._scheme, self._plan)

@@ -24,9 +24,21 @@ ROUNDING = 1e-12  # relative distance below which a time is that of a fixed step
 STORED = ("run", "work", "stamp", "identity")
 PROGRESS = (
     "t", "t_low", "h", "h_tried", "step", "n_steps", "rejected", "evaluations", "error_1", "error_2", "has_slope",
-    "was_rejected", "jacobian_age", "jacobians", "factorisations",
+    "was_rejected", "jacobian_age", "jacobians", "factorisations", "order", "equal_steps", "h_history", "failures",
+    "method", "since_switch", "n_switches", "steepness",
 )  # fmt: skip  # what changes from step to step; everything else follows from the problem and the plan
 MOST_COUNTED = 2**62
+FLOATS = ("t", "t_low", "h", "h_tried", "error_1", "error_2", "h_history", "steepness")
+COUNTS = (
+    "rejected",
+    "evaluations",
+    "jacobians",
+    "factorisations",
+    "equal_steps",
+    "failures",
+    "since_switch",
+    "n_switches",
+)
 
 
 class Stepper:
@@ -192,19 +204,20 @@ def require_progress(run, fresh, stepping: FixedSteps | AdaptiveSteps) -> None:
     """Refuse stored numbers that a run of this plan cannot have reached; `fresh` is the same run at its beginning."""
     t0, t_end = float(fresh["t0"]), float(fresh["t_end"])
     step, direction = int(run["step"]), np.sign(t_end - t0)
-    floats = [float(run[name]) for name in ("t", "t_low", "h", "h_tried", "error_1", "error_2")]
+    floats = [float(run[name]) for name in FLOATS]
     t, t_low, h = floats[:3]
     _demand(all(map(isfinite, floats)), "its numbers must be finite")
     _demand(min(t0, t_end) <= t <= max(t0, t_end), f"t must lie between {t0:g} and {t_end:g}, found {t:g}")
     _demand(abs(t_low) <= ROUNDING * max(abs(t), abs(t_end - t0)), f"t_low must be a rounding error, found {t_low:g}")
     _demand(h * direction > 0 or t0 == t_end, f"h must point from {t0:g} to {t_end:g}, found {h:g}")
     _demand(run["error_1"] > 0 and run["error_2"] > 0, "errors of steps must be positive")
-    for name in ("rejected", "evaluations", "jacobians", "factorisations"):
+    for name in COUNTS:
         _demand(0 <= run[name] < MOST_COUNTED, f"{name} must be a count, found {run[name]}")
     for name in ("has_slope", "was_rejected"):
         _demand(run[name] in (0, 1), f"{name} must be 0 or 1, found {run[name]}")
     _demand(run["jacobian_age"] in (0, 1, 2), f"jacobian_age must be 0, 1 or 2, found {run['jacobian_age']}")
     _demand(fresh["step"] <= step < MOST_COUNTED, f"step must be a count of at least {fresh['step']}, found {step}")
+    _require_choices(run, fresh)
     if isinstance(stepping, FixedSteps):
         n, grid = stepping.n_steps, stepping.grid
         _demand(run["n_steps"] == n and step <= n, f"there are {n} steps, found step {step} of {run['n_steps']}")
@@ -213,6 +226,15 @@ def require_progress(run, fresh, stepping: FixedSteps | AdaptiveSteps) -> None:
     else:
         _demand(run["n_steps"] in (-1, step), f"n_steps must be -1 or {step}, found {run['n_steps']}")
         _demand(abs(h) <= fresh["h_max"], f"h must be at most {fresh['h_max']:g}, found {h:g}")
+
+
+def _require_choices(run, fresh) -> None:
+    """Refuse an order or a scheme that a scheme of variable order, or one that switches, cannot have chosen."""
+    highest, h = int(fresh["highest_order"]), float(run["h_history"])
+    _demand(0 <= run["order"] <= highest, f"order must be between 0 and {highest}, found {run['order']}")
+    _demand(run["order"] == 0 or h != 0, "h_history must not be 0 if there is a history")
+    kinds = (0, 1) if fresh["may_switch"] else (int(fresh["method"]),)
+    _demand(run["method"] in kinds, f"method must be one of {kinds}, found {run['method']}")
 
 
 def _demand(is_so: bool, what: str) -> None:

@@ -12,7 +12,7 @@ in a vector a point lies.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -195,7 +195,7 @@ class _RowWriter:
         def find(term: RowTerm) -> str:
             if term.value == SLOPE:
                 return slope
-            kind, k = term.value
+            kind, k = cast(tuple[str, int], term.value)
             return inputs[k] if kind == "input" else values[k]
 
         for terms in shape.sums:

@@ -7,7 +7,7 @@ of a step belong to the last pass of the step before.  So forward Euler takes on
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stepnet.schemes.step_program import Slope, StepProgram, Sum
 
@@ -30,7 +30,7 @@ class PlacedPass(NamedTuple):
 
     source: int
     inputs: tuple[int, ...]
-    sums: tuple[tuple[tuple[object, float, int], ...], ...]
+    sums: tuple[tuple[tuple[Any, float, int], ...], ...]
     stored: tuple[int, ...]
     outputs: tuple[int, ...]
 
@@ -125,7 +125,9 @@ class _Places:
         """A pass with slots; a new state is written over the old one, unless the pass reads its neighbours."""
         source = -1 if each.source is None else self.slots[each.source]
         is_last = each is self.groups[-1]
-        inputs, values, sums = [], {each.slope: "slope"}, []
+        inputs: list[int] = []
+        values: dict[int, Any] = {each.slope: "slope"}
+        sums = []
         for k, (row, terms) in enumerate(each.sums):
             sums.append(tuple((self._find_value(term[0], values, inputs), *term[1:]) for term in terms))
             values[row] = ("sum", k)

@@ -131,7 +131,8 @@ def _write_row_axis(writer: _TableWriter, at: int, terms: list[int], band: AxisB
 
 def _find_patches(form: LinearForm) -> tuple[list[np.ndarray], tuple[Rate, ...]]:
     """What boundary values add to the slopes: for each rate an array on the grid."""
-    zero, found = np.zeros(form.shape), {}
+    zero = np.zeros(form.shape)
+    found: dict[Rate, np.ndarray] = {}
     for term in form.terms:
         if all(rule.boundary.is_homogeneous for rule in term.extension.rules or ()):
             continue

@@ -65,7 +65,8 @@ _known: OrderedDict[int, Known] = OrderedDict()
 def recall(function: FunctionType) -> Any:
     """What was remembered for a function, if its references are current, else None."""
     known = _known.get(id(function))
-    return known.found if known is not None and known.function is function and known.references.are_current() else None
+    is_same = known is not None and known.function is function  # type: ignore[comparison-overlap]
+    return known.found if is_same and known.references.are_current() else None
 
 
 def remember(function: FunctionType, references: References, found: Any) -> None:

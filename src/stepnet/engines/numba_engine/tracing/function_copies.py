@@ -177,7 +177,7 @@ class Copies:
             copy.__dict__.update({name: self._exchange(item) for name, item in vars(value).items()})
             return copy
         new = self._exchange(kind)
-        if new is kind or not has_plain_layout(kind):
+        if new is kind or not has_plain_layout(kind):  # type: ignore[arg-type]
             return value
         if isinstance(value, tuple):
             copy = self._keep(value, tuple.__new__(new, [self._exchange(item) for item in tuple(value)]))

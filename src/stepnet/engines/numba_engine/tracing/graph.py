@@ -50,31 +50,31 @@ EVALUATE: dict[str, Callable] = {
 """What every operation means, on NumPy floats (so that 1/0 is inf as it is in compiled code)."""
 
 
-def _chosen(g, condition, x, y):
+def _select(g, condition, x, y):
     return g.apply("select", condition, x, y)
 
 
 def _remainder(g, x, y):
     """x - y floor(x / y), from the exact fmod; a zero result has the sign of y."""
     rest, zero = g.apply("fmod", x, y), g.constant(0.0)
-    moved = _chosen(g, _differ_in_sign(g, rest, y), g.apply("add", rest, y), rest)
+    moved = _select(g, _compare_signs(g, rest, y), g.apply("add", rest, y), rest)
     vanishes = g.apply("and", g.apply("eq", rest, zero), g.apply("ne", y, zero))
-    return _chosen(g, vanishes, g.apply("copysign", zero, y), moved)
+    return _select(g, vanishes, g.apply("copysign", zero, y), moved)
 
 
 def _floor_quotient(g, x, y):
     """floor(x / y) as NumPy computes it: from x minus its exact remainder, so that 1 // 0.1 is 9."""
     rest, zero, quotient = g.apply("fmod", x, y), g.constant(0.0), g.apply("div", x, y)
     whole = g.apply("div", g.apply("sub", x, rest), y)
-    whole = _chosen(g, _differ_in_sign(g, rest, y), g.apply("sub", whole, g.constant(1.0)), whole)
+    whole = _select(g, _compare_signs(g, rest, y), g.apply("sub", whole, g.constant(1.0)), whole)
     below = g.apply("floor", whole)
     is_far = g.apply("gt", g.apply("sub", whole, below), g.constant(0.5))
-    rounded = _chosen(g, is_far, g.apply("add", below, g.constant(1.0)), below)
-    found = _chosen(g, g.apply("eq", whole, zero), g.apply("copysign", zero, quotient), rounded)
-    return _chosen(g, g.apply("eq", y, zero), quotient, found)
+    rounded = _select(g, is_far, g.apply("add", below, g.constant(1.0)), below)
+    found = _select(g, g.apply("eq", whole, zero), g.apply("copysign", zero, quotient), rounded)
+    return _select(g, g.apply("eq", y, zero), quotient, found)
 
 
-def _differ_in_sign(g, rest, y):
+def _compare_signs(g, rest, y):
     """Whether a nonzero remainder and its divisor have opposite signs."""
     zero = g.constant(0.0)
     above = g.apply("and", g.apply("gt", rest, zero), g.apply("lt", y, zero))
@@ -85,21 +85,21 @@ def _differ_in_sign(g, rest, y):
 def _log_of_sum(g, x, y):
     """log(e^x + e^y) = m + log1p(e^d) with the maximum m and the difference d <= 0; two equal infinities give x."""
     is_first, difference = g.apply("gt", x, y), g.apply("sub", x, y)
-    larger, d = _chosen(g, is_first, x, y), _chosen(g, is_first, g.apply("neg", difference), difference)
+    larger, d = _select(g, is_first, x, y), _select(g, is_first, g.apply("neg", difference), difference)
     total = g.apply("add", larger, g.apply("log1p", g.apply("exp", d)))
     are_infinite = g.apply("and", g.apply("eq", x, y), g.apply("ne", difference, difference))
-    return _chosen(g, are_infinite, x, total)
+    return _select(g, are_infinite, x, total)
 
 
 def _heaviside(g, x, at_zero):
     zero, one = g.constant(0.0), g.constant(1.0)
-    positive = _chosen(g, g.apply("gt", x, zero), one, x)  # NaN is kept
-    return _chosen(g, g.apply("eq", x, zero), at_zero, _chosen(g, g.apply("lt", x, zero), zero, positive))
+    positive = _select(g, g.apply("gt", x, zero), one, x)  # NaN is kept
+    return _select(g, g.apply("eq", x, zero), at_zero, _select(g, g.apply("lt", x, zero), zero, positive))
 
 
-def _not_nan(comparison):
+def _build_not_nan(comparison):
     """The maximum or minimum of two values, ignoring a NaN."""
-    return lambda g, x, y: _chosen(g, g.apply("or", g.apply(comparison, x, y), g.apply("ne", y, y)), x, y)
+    return lambda g, x, y: _select(g, g.apply("or", g.apply(comparison, x, y), g.apply("ne", y, y)), x, y)
 
 
 COMPOSED: dict[str, Callable] = {
@@ -107,8 +107,8 @@ COMPOSED: dict[str, Callable] = {
     "floordiv": _floor_quotient,
     "logaddexp": _log_of_sum,
     "heaviside": _heaviside,
-    "fmax": _not_nan("ge"),
-    "fmin": _not_nan("le"),
+    "fmax": _build_not_nan("ge"),
+    "fmin": _build_not_nan("le"),
     "square": lambda g, x: g.apply("mul", x, x),
     "reciprocal": lambda g, x: g.apply("div", g.constant(1.0), x),
     "deg2rad": lambda g, x: g.apply("mul", x, g.constant(math.pi / 180)),
@@ -169,14 +169,14 @@ class Graph:
                 return self.constant(
                     EVALUATE[operation](*(v if isinstance(v, bool) else np.float64(v) for v in values))
                 )
-        simple = self._simplified(operation, operands, values)
+        simple = self._simplify(operation, operands, values)
         if simple is not None:
             return simple
         if operation in COMMUTATIVE:
             operands = tuple(sorted(operands))
         return self.node(operation, *operands)
 
-    def _simplified(self, operation, operands, values) -> int | None:
+    def _simplify(self, operation, operands, values) -> int | None:
         x, *rest = operands
         if operation == "mul" and 1.0 in values:
             return rest[0] if values[0] == 1.0 else x

@@ -341,7 +341,7 @@ class SymbolArray(np.ndarray):
     def mean(self, *arguments, **options):
         return FUNCTIONS[np.mean](self, *arguments, **options)
 
-    def clip(self, min=None, max=None):
+    def clip(self, min=None, max=None):  # type: ignore[override]
         return FUNCTIONS[np.clip](self, min, max)
 
     def astype(self, dtype, order="K", casting="unsafe", subok=True, copy=True):

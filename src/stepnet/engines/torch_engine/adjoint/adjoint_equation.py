@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from stepnet.engines.torch_engine.adjoint.autograd_node import Differentiable, is_differentiated, solve_differentiably
+from stepnet.engines.torch_engine.adjoint.autograd_node import (
+    Differentiable,
+    Tensors,
+    is_differentiated,
+    solve_differentiably,
+)
 from stepnet.engines.torch_engine.adjoint.dependencies import (
     REMEDY,
     AmbiguousTensors,
@@ -46,23 +51,25 @@ class GradientRequest(NamedTuple):
     is_complete: bool
 
 
-def solve_with_adjoint_equation(func, y0, t: Tensor, asked: GradientRequest, forward: Integrate, back: Integrate):
+def solve_with_adjoint_equation(
+    func: Any, y0: Any, t: Tensor, asked: GradientRequest, forward: Integrate, back: Integrate
+) -> Any:
     """The trajectory by `forward(func, y0, t)`; `back` solves the adjoint equation."""
     is_tuple = isinstance(y0, tuple)
     parameters = asked.parameters if asked.is_complete else _list_all_parameters(pose_problem(func, y0), t, asked)
     parts = y0 if is_tuple else (y0,)
     as_given = lambda parts: tuple(parts) if is_tuple else parts[0]
 
-    def reference(given):
+    def reference(given: Tensors) -> list[Tensor]:
         *state, times = given
         found = forward(func, as_given(state), times)
-        return list(found) if is_tuple else [found]
+        return list(found) if isinstance(found, tuple) else [found]
 
-    def run_forward(given):
+    def run_forward(given: Tensors) -> tuple[list[Tensor], list[Tensor]]:
         found = reference(given)
         return found, found
 
-    def pull_back(trajectory, given, bars):
+    def pull_back(trajectory: list[Tensor], given: Tensors, bars: Sequence[Tensor | None]) -> tuple[Any, ...]:
         seeds = [torch.zeros_like(y) if bar is None else bar for y, bar in zip(trajectory, bars, strict=True)]
         ys, a_s = (
             [pose_problem(func, as_given(at)) for at in zip(*map(torch.unbind, x), strict=True)]
@@ -83,7 +90,7 @@ def _list_all_parameters(problem: TensorProblem, t: Tensor, asked: GradientReque
         return asked.parameters
     y, side = join(problem.field, problem.state).detach(), SideState(problem.state[0].device, asked.modules)
     call = lambda: validate_function(problem.field.whole)(t[0].detach().to(y.device, y.real.dtype), y)
-    with side.kept(), torch.enable_grad():
+    with side.preserve(), torch.enable_grad():
         since = mark()
         sources = find_sources([call()], since, asked.parameters)
         try:
@@ -92,11 +99,13 @@ def _list_all_parameters(problem: TensorProblem, t: Tensor, asked: GradientReque
             raise ValueError(f'`func` depends on {reason}, for which `memory`="continuous" is not; {REMEDY}') from None
 
 
-def _evaluate_slopes(problem: TensorProblem, parameters: tuple[Tensor, ...], asked: GradientRequest) -> Callable:
+def _evaluate_slopes(
+    problem: TensorProblem, parameters: tuple[Tensor, ...], asked: GradientRequest
+) -> Callable[..., Any]:
     """The right-hand side of the adjoint equation for y, a and the gradients of the parameters."""
     fun = validate_function(problem.field.whole)
 
-    def slopes(time: Tensor, state: tuple[Tensor, ...]):
+    def slopes(time: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         y, a = state[:2]
         with torch.enable_grad():
             since, start = mark(), y.detach().requires_grad_()
@@ -117,10 +126,10 @@ def _solve_back(
     ys: list[TensorProblem],
     seeds: list[TensorProblem],
     t: Tensor,
-    slopes: Callable,
+    slopes: Callable[..., Any],
     parameters: tuple[Tensor, ...],
     back: Integrate,
-):
+) -> tuple[Any, ...]:
     """Gradients with respect to y(t[0]), t and the parameters, interval by interval."""
     field = ys[0].field
     fun = validate_function(field.whole)

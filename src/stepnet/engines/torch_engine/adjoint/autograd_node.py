@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from stepnet.checkpoints.budget import Memory
 from stepnet.engines.torch_engine.adjoint.dependencies import AmbiguousTensors, find_inputs
 from stepnet.engines.torch_engine.adjoint.reversal import (
-    Memory,
     RecordedOpening,
     gather_state_gradients,
     open_run,
@@ -50,7 +50,7 @@ class Differentiable(NamedTuple):
     modules: tuple[torch.nn.Module, ...] = ()
     context: RunContext | None = None
 
-    def split(self, tensors: Sequence) -> tuple[Sequence, Sequence]:
+    def split(self, tensors: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
         """The given tensors, and those after the parameters."""
         return tensors[: self.n_given], tensors[self.n_given + len(self.parameters) :]
 
@@ -69,16 +69,16 @@ def solve_differentiably(solve: Differentiable, given: Tensors) -> Tensors:
 
 class _Solve(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, solve: Differentiable, *tensors: Tensor):
+    def forward(ctx: Any, solve: Differentiable, *tensors: Tensor) -> Any:
         ctx.solve = solve
-        ctx.context = solve.context or RunContext.here(tensors[0].device, solve.modules)
+        ctx.context = solve.context or RunContext.capture(tensors[0].device, solve.modules)
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         ctx.kept, found = solve.forward([x.detach() for x in tensors[: solve.n_given]])
         return tuple(x.detach().clone() for x in found)
 
     @staticmethod
-    def backward(ctx, *bars: Tensor | None):
+    def backward(ctx: Any, *bars: Tensor | None) -> Any:
         if ctx.solve.pure is None or not _are_many(bars):
             return None, *_PullBack.apply(ctx.solve, ctx.kept, ctx.context, *ctx.saved_tensors, *bars)
         with torch.enable_grad():
@@ -92,16 +92,16 @@ class _PullBack(torch.autograd.Function):
     """The gradients of a solve as a function of its tensors and of the gradients of its results."""
 
     @staticmethod
-    def forward(ctx, solve: Differentiable, kept, context: RunContext, *tensors: Tensor | None):
+    def forward(ctx: Any, solve: Differentiable, kept: Any, context: RunContext, *tensors: Tensor | None) -> Any:
         ctx.solve, ctx.context = solve, context
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         given, bars = solve.split(tensors)
-        with context.restored():
+        with context.restore_context():
             return tuple(solve.backward(kept, given, bars))
 
     @staticmethod
-    def backward(ctx, *weights: Tensor | None):
+    def backward(ctx: Any, *weights: Tensor | None) -> Any:
         solve, tensors = ctx.solve, ctx.saved_tensors
         if not torch.is_grad_enabled():
             return None, None, None, *_pull_back_twice(solve, ctx.context, tensors, weights)
@@ -120,10 +120,10 @@ class _PullBack(torch.autograd.Function):
 
 def _pull_back_twice(
     solve: Differentiable, context: RunContext, tensors: Tensors, weights: Sequence[Tensor | None]
-) -> tuple:
+) -> tuple[Any, ...]:
     """Second derivatives, from a run that autograd records."""
     given, bars = solve.split(tensors)
-    with context.restored(), torch.enable_grad():
+    with context.restore_context(), torch.enable_grad():
         leaves, bar_leaves = [make_leaf(x) for x in given], [make_leaf(bar) for bar in bars]
         results = [(y, bar) for y, bar in zip(solve.reference(leaves), bar_leaves, strict=True) if bar is not None]  # type: ignore[arg-type]
         inputs = (*leaves, *solve.parameters)
@@ -137,13 +137,13 @@ class _Last(torch.autograd.Function):
     """The first n of some tensors, which depend on the others with unknown derivatives."""
 
     @staticmethod
-    def forward(ctx, n: int, *tensors: Tensor | None):
+    def forward(ctx: Any, n: int, *tensors: Tensor | None) -> Any:
         return tuple(None if x is None else x.detach() for x in tensors[:n])
 
     @staticmethod
-    def backward(ctx, *bars: Tensor | None):
+    def backward(ctx: Any, *bars: Tensor | None) -> Any:
         raise RuntimeError(
-            'this `memory` has first and second derivatives; take `memory`="all" for those of third and higher order'
+            'this `memory` has first and second derivatives; use `memory`="all" for those of third and higher order'
         )
 
 
@@ -151,7 +151,7 @@ class _Pure(torch.autograd.Function):
     """A function of tensors whose derivative is again such a function."""
 
     @staticmethod
-    def forward(ctx, function: Callable[[Tensors], Tensors], *tensors: Tensor):
+    def forward(ctx: Any, function: Callable[[Tensors], Tensors], *tensors: Tensor) -> Any:
         ctx.function = function
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
@@ -159,14 +159,14 @@ class _Pure(torch.autograd.Function):
             return tuple(x.detach() for x in function([x.detach().requires_grad_() for x in tensors]))
 
     @staticmethod
-    def backward(ctx, *bars: Tensor | None):
+    def backward(ctx: Any, *bars: Tensor | None) -> Any:
         return None, *_pull_back_pure(ctx.function, ctx.saved_tensors, bars)
 
 
 def _pull_back_pure(function: Callable[[Tensors], Tensors], tensors: Tensors, bars: Sequence[Tensor | None]) -> Tensors:
     """The gradients of all tensors, which can be differentiated further."""
     places = [i for i, bar in enumerate(bars) if bar is not None]
-    return _Pure.apply(_find_gradients(function, len(tensors), places), *tensors, *(bars[i] for i in places))  # type: ignore[arg-type]
+    return _Pure.apply(_find_gradients(function, len(tensors), places), *tensors, *(bars[i] for i in places))
 
 
 def _find_gradients(
@@ -188,7 +188,7 @@ def _run_in_context(context: RunContext, function: Callable[[Tensors], Tensors])
     """The function, evaluated in the context of its first call."""
 
     def inside(tensors: Tensors) -> Tensors:
-        with context.restored():
+        with context.restore_context():
             return function(tensors)
 
     return inside
@@ -214,7 +214,7 @@ def solve_exactly_for_all(taped: TapedRun, memory: Memory, state: State) -> list
     taped = _drop_idle_nodes(taped)
     if not is_differentiated():
         return read_states_at(taped.run, state, taped.readings)
-    context = RunContext.here(state[0].device, taped.modules)
+    context = RunContext.capture(state[0].device, taped.modules)
     with torch.no_grad():
         opened = open_run(taped, tuple(part.detach() for part in state))
     try:
@@ -236,8 +236,8 @@ def _list_all_parameters(taped: TapedRun, opened: RecordedOpening) -> tuple[Tens
         raise AmbiguousTensors("buffers that have gradients from step to step")
 
     def run_again() -> None:
-        with opened.side.kept():
-            taped.through(taped.run.unit, opened.rows, taped.first, taped.first + 1)
+        with opened.side.preserve():
+            taped.run_units(taped.run.unit, opened.rows, taped.first, taped.first + 1)
 
     sources = opened.graph.sources(taped.parameters)  # type: ignore[union-attr]
     return find_inputs(sources, taped.parameters, run_again) if sources else taped.parameters
@@ -262,18 +262,18 @@ def _solve_run(
     begun, n, nodes = list(opened), len(state), taped.run.grid.nodes
     given = state if nodes is None else (*state, nodes)
 
-    def forward(given: Tensors):
+    def forward(given: Tensors) -> Any:
         start = tuple(given[:n])
         kept, found = run_forward(taped, start, memory, begun.pop() if begun else open_run(taped, start))
         return kept, _flatten(found)
 
-    def backward(kept, given: Tensors, bars: Sequence[Tensor | None]):
+    def backward(kept: Any, given: Tensors, bars: Sequence[Tensor | None]) -> Any:
         found = run_backward(kept, _group(bars, n))
         of_nodes = () if nodes is None else (found.nodes,)
         return *gather_state_gradients(taped, tuple(given[:n]), found), *of_nodes, *found.parameters
 
-    def reference(given: Tensors):
-        run = taped.run.over(given[n] if len(given) > n else None, taped.first, taped.end)
+    def reference(given: Tensors) -> Any:
+        run = taped.run.restrict(given[n] if len(given) > n else None, taped.first, taped.end)
         return _flatten(read_states_at(run, tuple(given[:n]), taped.readings))
 
     pure = _make_pure(taped, n)
@@ -284,7 +284,7 @@ def _solve_run(
 def _continue_run(taped: TapedRun, opened: RecordedOpening) -> list[State]:
     """The states that a taped run reads, continued after its first unit, without gradients."""
     rows, found = detach(opened.graph.after), opened.graph.found
-    _, later = taped.through(taped.run.unit, rows, taped.first + 1, taped.end)
+    _, later = taped.run_units(taped.run.unit, rows, taped.first + 1, taped.end)
     return [*(detach(state) for state in found), *later]
 
 
@@ -299,5 +299,5 @@ def _flatten(states: Sequence[State]) -> list[Tensor]:
     return [part for state in states for part in state]
 
 
-def _group(flat: Sequence, n: int) -> list[tuple]:
+def _group(flat: Sequence[Any], n: int) -> list[tuple[Any, ...]]:
     return [tuple(flat[i : i + n]) for i in range(0, len(flat), n)]

@@ -20,7 +20,7 @@ Edge = tuple[Node, int]
 """A node of the graph and the index of its result, by which `torch.autograd` identifies a tensor."""
 
 AccumulateGrad = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
-REMEDY = 'give them in `adjoint_params`, compute them inside `func`, or take `memory`="all"'
+REMEDY = 'give them in `adjoint_params`, compute them inside `func`, or use `memory`="all"'
 
 
 class AmbiguousTensors(Exception):
@@ -33,14 +33,14 @@ class GraphSources(NamedTuple):
     leaves: tuple[Tensor, ...]
     older: tuple[Edge, ...]
 
-    def without(self, known: Sequence[Tensor]) -> GraphSources:
+    def exclude(self, known: Sequence[Tensor]) -> GraphSources:
         """The sources that are not among the known tensors."""
         ids, edges = {id(x) for x in known}, {find_edge(x) for x in known if x.grad_fn is not None}
         return GraphSources(
             tuple(x for x in self.leaves if id(x) not in ids), tuple(edge for edge in self.older if edge not in edges)
         )
 
-    def shared_with(self, other: GraphSources) -> GraphSources:
+    def find_shared(self, other: GraphSources) -> GraphSources:
         """The sources that another graph has too."""
         ids, edges = {id(x) for x in other.leaves}, set(other.older)
         return GraphSources(tuple(x for x in self.leaves if id(x) in ids), tuple(e for e in self.older if e in edges))
@@ -58,7 +58,7 @@ def find_edge(x: Tensor) -> Edge:
 def mark() -> int:
     """A number between those of the nodes that this thread has recorded and will record."""
     with torch.enable_grad():
-        return torch.empty(0, requires_grad=True).view(0).grad_fn._sequence_nr()  # type: ignore[union-attr, attr-defined]
+        return torch.empty(0, requires_grad=True).view(0).grad_fn._sequence_nr()  # type: ignore[union-attr]
 
 
 def find_sources(outputs: Iterable[Tensor], since: int, known: Sequence[Tensor] = ()) -> GraphSources:
@@ -80,19 +80,19 @@ def find_sources(outputs: Iterable[Tensor], since: int, known: Sequence[Tensor] 
                     leaves[id(node.variable)] = node.variable  # type: ignore[attr-defined]
             elif ends and edge in ends:
                 continue
-            elif node._sequence_nr() < since:  # type: ignore[attr-defined]
+            elif node._sequence_nr() < since:
                 older[edge] = None  # type: ignore[index]
             else:
                 seen.add(node)
                 stack.append(node.next_functions)
-    return GraphSources(tuple(leaves.values()), tuple(older)).without(known)
+    return GraphSources(tuple(leaves.values()), tuple(older)).exclude(known)
 
 
 def _count_of_unheld_leaf() -> int:
     """The reference count of a leaf that only a graph holds."""
     with torch.enable_grad():
         node = torch.empty(0, requires_grad=True).view(0).grad_fn
-    return sys.getrefcount(node.next_functions[0][0].variable)  # type: ignore[union-attr, attr-defined]
+    return sys.getrefcount(node.next_functions[0][0].variable)  # type: ignore[union-attr]
 
 
 _UNHELD = _count_of_unheld_leaf()
@@ -147,7 +147,7 @@ class _Collector(TorchFunctionMode):
         super().__init__()
         self.edges, self.found = set(edges), dict[Edge, Tensor]()
 
-    def __torch_function__(self, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self._look_at((args, kwargs))
         return func(*args, **(kwargs or {}))
 
@@ -156,7 +156,7 @@ class _Collector(TorchFunctionMode):
             with torch._C.DisableTorchFunction():
                 edge = None if arguments.grad_fn is None else find_edge(arguments)
             if edge in self.edges:
-                self.found[edge] = arguments  # type: ignore[index]
+                self.found[edge] = arguments
         elif isinstance(arguments, (tuple, list)):
             for each in arguments:
                 self._look_at(each)

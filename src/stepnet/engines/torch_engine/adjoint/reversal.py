@@ -9,7 +9,7 @@ can be inverted need no kept states.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,8 +47,8 @@ class ForwardRecord:
     state: State
     side: SideState
     at_start: SavedState
-    slots: dict[int, tuple[tuple, SavedState]]
-    current: tuple[tuple, SavedState]
+    slots: dict[int, tuple[tuple[Any, ...], SavedState]]
+    current: tuple[tuple[Any, ...], SavedState]
     last: RecordedBlock | PerceptronTape | None = None
     at_end: SavedState | None = None
 
@@ -68,7 +68,7 @@ class ForwardRecord:
 class RecordedOpening(NamedTuple):
     """The first unit of a taped run, recorded: the size of its graph in bytes, and the side state before it."""
 
-    rows: tuple
+    rows: tuple[Any, ...]
     graph: RecordedBlock | PerceptronTape
     n_bytes: int
     side: SideState
@@ -131,7 +131,7 @@ class TapedBlocks:
             graph, self.opened = self.opened.graph, None
             self.rows, self.found, begin = detach(graph.after), list(graph.found), begin + 1
         with torch.no_grad():
-            self.rows, found = taped.through(taped.run.unit, self.rows, begin, end)
+            self.rows, found = taped.run_units(taped.run.unit, self.rows, begin, end)
         self.found += found
 
     def keep(self, start: int, slot: int) -> None:
@@ -148,7 +148,9 @@ class TapedBlocks:
 
     def reverse(self, start: int) -> None:
         begin, end = self.kept.span(start, start + 1)
-        self.bars.pull(_find_graph(self.kept, self.rows, begin, end), self.seeds[self.kept.taped.inside(begin, end)])
+        self.bars.pull(
+            _find_graph(self.kept, self.rows, begin, end), self.seeds[self.kept.taped.select_readings(begin, end)]
+        )
 
 
 def _plan(taped: TapedRun, memory: Memory, step: int, state: int, device: torch.device) -> tuple[int, Schedule | None]:
@@ -214,7 +216,7 @@ def _reverse_by_schedule(kept: ForwardRecord, schedule: Schedule, seeds: Seeds) 
     return backward.bars
 
 
-def _find_graph(kept: ForwardRecord, rows: tuple, begin: int, end: int) -> RecordedBlock | PerceptronTape:
+def _find_graph(kept: ForwardRecord, rows: tuple[Any, ...], begin: int, end: int) -> RecordedBlock | PerceptronTape:
     """The graph of a block; that of the last block is still available the first time."""
     if end == kept.taped.end and kept.last is not None:
         graph, kept.last = kept.last, None
@@ -231,9 +233,9 @@ def _require_known(kept: ForwardRecord, graph: RecordedBlock, begin: int, end: i
     taped = kept.taped
     unknown = graph.sources(taped.parameters)
     if unknown and not unknown.older:
-        with kept.side.kept():
+        with kept.side.preserve():
             again = record(taped, graph.before, begin, end)
-        unknown = unknown.shared_with(again.sources(taped.parameters))  # type: ignore[union-attr]
+        unknown = unknown.find_shared(again.sources(taped.parameters))  # type: ignore[union-attr]
     if unknown:
         raise RuntimeError(
             f"`func` depends on tensors at some times that the first step does not depend on: {describe(unknown)}; "
@@ -257,11 +259,11 @@ def _reverse_by_reconstruction(kept: ForwardRecord, seeds: Seeds) -> tuple[Block
         graph = _find_graph(kept, rows, begin, end)
         if number == 0 and kept.n_blocks > 1:
             drift = _measure_drift(reached, graph.after, taped.is_batch)
-        bars.pull(graph, seeds[taped.inside(begin, end)])
+        bars.pull(graph, seeds[taped.select_readings(begin, end)])
     return bars, drift
 
 
-def _measure_drift(found: tuple, wanted: tuple, is_batch: bool) -> float:
+def _measure_drift(found: tuple[Any, ...], wanted: tuple[Any, ...], is_batch: bool) -> float:
     """Distance of rows, as in `stepnet.engines.reconstruction`; `is_batch` means that they are `(batch, features)`."""
     largest = lambda row: row.detach().abs().flatten(1 if is_batch else 0).amax(-1)
     size = torch.stack([largest(row) for row in wanted]).amax(0)

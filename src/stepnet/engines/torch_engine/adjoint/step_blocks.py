@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from stepnet.engines.torch_engine.rhs.perceptrons import Perceptron, PerceptronW
 from stepnet.engines.torch_engine.rhs.tensor_fields import State
 
 Seeds = Sequence[Sequence[Tensor | None]]
-Move = Callable[[tuple, int], tuple]
+Move = Callable[[tuple[Any, ...], int], tuple[Any, ...]]
 """The rows after a unit from those before it."""
 
 
@@ -52,7 +52,7 @@ class TapedRun(NamedTuple):
         """The index after the last unit."""
         return self.run.place_of(self.readings[-1].step)
 
-    def inside(self, first: int, last: int) -> slice:
+    def select_readings(self, first: int, last: int) -> slice:
         """Which of the states read belong to the units first..last."""
         counts = [(self.run.place_of(reading.step), reading.n) for reading in self.readings]
         is_last = last == self.end
@@ -64,7 +64,9 @@ class TapedRun(NamedTuple):
         places = [self.run.place_of(reading.step) for reading in self.readings]
         return [place for place in places if place in units or place == units.stop == self.end]
 
-    def through(self, move: Move, rows: tuple, first: int, last: int) -> tuple[tuple, list[State]]:
+    def run_units(
+        self, move: Move, rows: tuple[Any, ...], first: int, last: int
+    ) -> tuple[tuple[Any, ...], list[State]]:
         """The rows after the units first..last, and the states read before each of them and at the end."""
         reads = {self.run.place_of(reading.step): reading.read for reading in self.readings}
         found: list[State] = []
@@ -75,7 +77,7 @@ class TapedRun(NamedTuple):
         return rows, found
 
 
-Pulled = tuple[tuple, Tensor | None, Sequence[Tensor | None]]
+Pulled = tuple[tuple[Any, ...], Tensor | None, Sequence[Tensor | None]]
 """Gradients of the rows before a block, of the nodes and of the parameters."""
 
 
@@ -85,9 +87,9 @@ class RecordedBlock(NamedTuple):
     Its nodes were recorded after `since`.
     """
 
-    before: tuple
+    before: tuple[Any, ...]
     nodes: Tensor | None
-    after: tuple
+    after: tuple[Any, ...]
     found: list[State]
     since: int
 
@@ -97,7 +99,7 @@ class RecordedBlock(NamedTuple):
         inputs = [x for x in (*self.before, self.nodes) if x is not None]
         return find_sources(outputs, self.since, (*inputs, *parameters))
 
-    def pulled(self, taped: TapedRun, rows: tuple, seeds: Seeds) -> Pulled:
+    def pull_back(self, taped: TapedRun, rows: tuple[Any, ...], seeds: Seeds) -> Pulled:
         """Pull back the gradients of the rows at its end and of the states read in it."""
         ends = list(zip(self.after, rows, strict=True))
         for state, bars in zip(self.found, seeds, strict=True):
@@ -116,11 +118,11 @@ class PerceptronTape(NamedTuple):
 
     field: Perceptron
     units: range
-    before: list[tuple]
-    after: tuple
+    before: list[tuple[Any, ...]]
+    after: tuple[Any, ...]
     found: list[State]
 
-    def pulled(self, taped: TapedRun, rows: tuple, seeds: Seeds) -> Pulled:
+    def pull_back(self, taped: TapedRun, rows: tuple[Any, ...], seeds: Seeds) -> Pulled:
         """Pull back the gradients of the rows at its end and of the states read in it."""
         run, (own,) = taped.run, taped.run.scheme_program.state
         read = dict(zip(taped.places(self.units), [bar for (bar,) in seeds], strict=True))
@@ -132,7 +134,7 @@ class PerceptronTape(NamedTuple):
             sweeps[is_step] = sweep = sweeps.get(is_step) or _PerceptronBackward(
                 self.field, run.script_of(unit), bars[own]
             )
-            bars = sweep.through(before, bars, run.grid.h[run.step_of(unit)])
+            bars = sweep.run_units(before, bars, run.grid.h[run.step_of(unit)])
             bars[own] = add(bars[own], read.get(unit))
         gradients = zip(*(sweep.workspace.gradients for sweep in sweeps.values()), strict=True)
         return tuple(bars), None, [sum(parts) for parts in gradients]
@@ -145,7 +147,7 @@ class _PerceptronBackward:
         self.stages, self.backward = RowMatrix(stages(script), like), RowMatrix(backward(script), like)
         self.workspace = PerceptronWorkspace(field, self.backward.program.n_calls, like.shape[1])
 
-    def through(self, before: tuple, bars: list, h: float) -> list:
+    def run_units(self, before: tuple[Any, ...], bars: list[Any], h: float) -> list[Any]:
         self.stages.run(before, h, self.workspace.write)
         bars = self.backward.run(bars, h, self.workspace.backward)
         self.workspace.sum_up()
@@ -157,11 +159,11 @@ def make_leaf(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.detach().requires_grad_()
 
 
-def detach(rows: tuple) -> tuple:
+def detach(rows: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(None if row is None else row.detach() for row in rows)
 
 
-def record(taped: TapedRun, rows: tuple, first: int, last: int) -> RecordedBlock | PerceptronTape:
+def record(taped: TapedRun, rows: tuple[Any, ...], first: int, last: int) -> RecordedBlock | PerceptronTape:
     """Run and record the units first..last from these rows."""
     if (field := taped.perceptron) is not None:
         return extend(taped, PerceptronTape(field, range(first, first), [], rows, []), first, last)
@@ -178,7 +180,7 @@ def extend(
     if isinstance(block, PerceptronTape):
         return _extend_tape(taped, block, range(first, last))
     with torch.enable_grad():
-        after, found = taped.through(taped.run.over(block.nodes, first, last).unit, block.after, first, last)
+        after, found = taped.run_units(taped.run.restrict(block.nodes, first, last).unit, block.after, first, last)
     return block._replace(after=after, found=[*block.found, *found])
 
 
@@ -187,12 +189,12 @@ def _extend_tape(taped: TapedRun, tape: PerceptronTape, units: range) -> Percept
     before, run, like = list(tape.before), taped.run, tape.after[taped.run.scheme_program.state[0]]
     workspace, sheets = PerceptronWorkspace(tape.field, 1, like.shape[1]), dict[bool, RowMatrix]()
 
-    def move(rows: tuple, unit: int) -> tuple:
+    def move(rows: tuple[Any, ...], unit: int) -> tuple[Any, ...]:
         before.append(rows)
         sheet = sheets[unit > 0] = sheets.get(unit > 0) or RowMatrix(forward(run.script_of(unit)), like)
         return tuple(sheet.run(rows, run.grid.h[run.step_of(unit)], workspace.call))
 
-    after, found = taped.through(move, tape.after, units.start, units.stop)
+    after, found = taped.run_units(move, tape.after, units.start, units.stop)
     return PerceptronTape(tape.field, range(tape.units.start, units.stop), before, after, [*tape.found, *found])
 
 
@@ -201,18 +203,20 @@ class BlockGradients:
 
     def __init__(self, taped: TapedRun):
         self.taped = taped
-        self.rows: tuple = (None,) * len(taped.run.scheme_program.step.outputs)
+        self.rows: tuple[Any, ...] = (None,) * len(taped.run.scheme_program.step.outputs)
         self.parameters: list[Tensor | None] = [None] * len(taped.parameters)
         self.nodes: Tensor | None = None
 
     def pull(self, block: RecordedBlock | PerceptronTape, seeds: Seeds) -> None:
         """Pull back through a block; `seeds` are the gradients with respect to the states read in it."""
-        self.rows, nodes, parameters = block.pulled(self.taped, self.rows, seeds)
+        self.rows, nodes, parameters = block.pull_back(self.taped, self.rows, seeds)
         self.nodes = add(self.nodes, nodes)
         self.parameters = [add(a, b) for a, b in zip(self.parameters, parameters, strict=True)]
 
 
-def pull_back(outputs: Sequence[Tensor], inputs: Sequence[Tensor | None], bars: Sequence, **how) -> tuple:
+def pull_back(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor | None], bars: Sequence[Any], **how: Any
+) -> tuple[Any, ...]:
     """`torch.autograd.grad`, with None for inputs that are None, frozen or unused."""
     is_wanted = [x is not None and x.requires_grad for x in inputs]
     wanted = [x for x, wants in zip(inputs, is_wanted, strict=True) if wants]
@@ -226,7 +230,7 @@ def add(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return b if a is None else a if b is None else a + b
 
 
-def weigh(taped: TapedRun, state: State, rows: tuple) -> tuple[RecordedBlock | PerceptronTape, int]:
+def weigh(taped: TapedRun, state: State, rows: tuple[Any, ...]) -> tuple[RecordedBlock | PerceptronTape, int]:
     """The first unit, recorded, and the bytes of everything kept for it except parameters and state."""
     sizes: dict[int, int] = {}
     strange = {key for x in (*taped.parameters, *state) for key in _find_storages(x)}

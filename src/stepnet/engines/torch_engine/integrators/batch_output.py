@@ -57,7 +57,7 @@ def interpolate(fun: Callable[..., Tensor], scheme: ExplicitRK, t: Tensor, h: Te
 
 def interpolate_rows(batch: BatchState, scheme: ExplicitRK, last: Attempts) -> Along:
     """As `interpolate` for the last attempt of a batch, whose stages are still available."""
-    stages, y = batch.stages, batch.stages.seen(last.row)
+    stages, y = batch.stages, batch.stages.view_row(last.row)
     if is_poor_inside(scheme):
         return interpolate(batch.fun, scheme, last.t, last.h, y)
     stages.extend(batch.fun, last.t, last.h, last.row)

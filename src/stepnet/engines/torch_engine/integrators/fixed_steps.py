@@ -84,7 +84,7 @@ def read_numbers(t: Tensor) -> list[float]:
     """Times as numbers, strictly monotone."""
     times = t.tolist()
     if not all(map(isfinite, times)):
-        raise ValueError(f"`t` must be finite, found {times[:6]}; for a solve of unknown length take `odeint_event`")
+        raise ValueError(f"`t` must be finite, found {times[:6]}; for a solve of unknown length use `odeint_event`")
     steps = [b - a for a, b in pairwise(times)]
     if not (all(step > 0 for step in steps) or all(step < 0 for step in steps)):
         raise ValueError(f"`t` must be strictly increasing or decreasing, found {times[:6]}")
@@ -215,7 +215,7 @@ class FixedStepRun(NamedTuple):
         """The index of the first step of a unit."""
         return self.scheme_program.opening.steps + unit - 1 if unit else 0
 
-    def over(self, nodes: Tensor | None, first: int, last: int) -> FixedStepRun:
+    def restrict(self, nodes: Tensor | None, first: int, last: int) -> FixedStepRun:
         """The same run for the units first..last, with times from another tensor of all nodes."""
         if nodes is None:
             return self

@@ -85,7 +85,7 @@ class StepSystems:
         fun, base, row = self.functions[operation.part], rows[operation.base], rows[operation.row]
         if operation.delta and not isinstance(time, Tensor):
             raise TypeError(
-                "Rosenbrock schemes need df/dt, which layers do not have; take an implicit Runge-Kutta scheme"
+                "Rosenbrock schemes need df/dt, which layers do not have; use an implicit Runge-Kutta scheme"
             )
         with torch.no_grad():
             point = self._find_point(operation.part, operation.base, time, base)
@@ -294,7 +294,7 @@ class NewtonProgress:
         count = int((~self.is_done).sum())
         raise NewtonError(
             f"the implicit stages of {count} of {len(self.is_done)} samples were not solved: Newton's iteration does "
-            "not converge; take shorter steps, or look at `func` there"
+            "not converge; use shorter steps, or look at `func` there"
         )
 
 
@@ -310,7 +310,7 @@ def attach(x: Tensor, psi: Psi, solve_transposed: Psi) -> Tensor:
     image = psi(x)
     if not image.requires_grad:
         return x
-    return _Attached.apply(image, x, solve_transposed)  # type: ignore[no-untyped-call]
+    return _Attached.apply(image, x, solve_transposed)
 
 
 class _Attached(torch.autograd.Function):
@@ -323,7 +323,7 @@ class _Attached(torch.autograd.Function):
     def backward(ctx: Any, bar: Tensor) -> Any:
         if torch.is_grad_enabled():
             raise RuntimeError(
-                "implicit steps on tensors have first derivatives only: leave out `create_graph`, or take `sn.hvp` for "
+                "implicit steps on tensors have first derivatives only: leave out `create_graph`, or use `sn.hvp` for "
                 "products with second derivatives"
             )
         return ctx.solve_transposed(bar), None, None

@@ -180,7 +180,7 @@ class StageMatrix:
             return self._refine(self.multiply_transposed, lambda r: self._solve_blocks(r, True), rhs)
         x = solve_by_gmres(self.multiply_transposed, rhs)
         if bool(torch.linalg.vector_norm(self.multiply_transposed(x) - rhs) > POOR * torch.linalg.vector_norm(rhs)):
-            raise RuntimeError("GMRES did not solve the transposed system of a gradient; take shorter steps")
+            raise RuntimeError("GMRES did not solve the transposed system of a gradient; use shorter steps")
         return x
 
     def _refine(self, multiply: Callable[[Tensor], Tensor], solve: Callable[[Tensor], Tensor], rhs: Tensor) -> Tensor:

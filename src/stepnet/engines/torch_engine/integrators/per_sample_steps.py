@@ -62,7 +62,7 @@ class BatchState:
 
     @property
     def y(self) -> Tensor:
-        return self.stages.seen(self.row)
+        return self.stages.view_row(self.row)
 
     @property
     def t(self) -> Tensor:
@@ -81,7 +81,7 @@ def begin(
     zeros, ones = torch.zeros_like(t, dtype=torch.int64), torch.ones_like(t)
     limits = t.new_tensor(how.controller.grow), t.new_tensor(1.0)
     return BatchState(
-        fun, stages, how, t_end, t_end - t, stages.padded(y), stages.padded(k), h,
+        fun, stages, how, t_end, t_end - t, stages.pad(y), stages.pad(k), h,
         status=torch.zeros_like(t, dtype=torch.int8), accepted=zeros, tried=zeros.clone(), error=ones,
         limit=limits[0].expand_as(t), limits=limits, errors=(ones, ones), event_h=torch.zeros_like(t),
     )  # fmt: skip
@@ -90,7 +90,7 @@ def begin(
 def _as_row(tolerance: float | Tensor, stages: StageRows, y: Tensor) -> Tensor:
     """A tolerance as a number, or as a row of numbers."""
     tolerance = torch.as_tensor(tolerance, dtype=y.real.dtype, device=y.device)
-    return tolerance if tolerance.ndim == 0 else stages.padded(tolerance.expand(y.shape)).real
+    return tolerance if tolerance.ndim == 0 else stages.pad(tolerance.expand(y.shape)).real
 
 
 def choose_first_steps(
@@ -106,8 +106,8 @@ def choose_first_steps(
     length = (t_end - t).clamp_max(how.max_step)
     if how.first_step is not None:
         return length.clamp_max(how.first_step)
-    row = stages.padded(y)
-    norm: Callable[[Tensor], Tensor] = lambda x: measure_sample_errors(stages, stages.padded(x), row, row, how)
+    row = stages.pad(y)
+    norm: Callable[[Tensor], Tensor] = lambda x: measure_sample_errors(stages, stages.pad(x), row, row, how)
     d0, d1 = norm(y), norm(k)
     h0 = torch.where((d0 < 1e-5) | (d1 < 1e-5), 1e-6, 0.01 * d0 / d1).minimum(length)
     change = fun(stages.column(t + h0), y + stages.column(h0) * k) - k
@@ -120,7 +120,7 @@ def choose_first_steps(
 def measure_sample_errors(stages: StageRows, x: Tensor, y: Tensor, y_new: Tensor, how: ControlSettings) -> Tensor:
     """The norm of x / (atol + rtol max(|y|, |y_new|)) for every sample; all arguments are rows."""
     scaled = x / torch.addcmul(how.atol, torch.maximum(y.abs(), y_new.abs()), how.rtol)  # type: ignore[arg-type]
-    return (stages.rms(scaled) if how.norm is None else how.norm(stages.seen(scaled))).double()
+    return (stages.rms(scaled) if how.norm is None else how.norm(stages.view_row(scaled))).double()
 
 
 def iterate_attempts(batch: BatchState, stops: Callable[[Tensor, Tensor], Tensor] | None = None) -> Iterator[Attempts]:
@@ -136,7 +136,7 @@ def _attempt(batch: BatchState, stops: Callable[[Tensor, Tensor], Tensor] | None
     row, stages, how = batch.row, batch.stages, batch.how
     t, h = batch.t, torch.minimum(batch.h, batch.left)
     row_new, k_new = stages.fill(batch.fun, t, h, row, batch.k)
-    y_new = stages.seen(row_new)
+    y_new = stages.view_row(row_new)
     error = combine_errors([measure_sample_errors(stages, e, row, row_new, how) for e in stages.estimates()])
     is_good, is_moving = error <= 1.0, batch.left > 0
     if stops is not None:
@@ -152,7 +152,7 @@ def _attempt(batch: BatchState, stops: Callable[[Tensor, Tensor], Tensor] | None
     batch.left, batch.row = torch.where(is_good, batch.left - h, batch.left), torch.where(mask, row_new, row)
     if not stages.is_last_new:
         k_new = batch.fun(stages.column(batch.t), batch.y)
-    batch.k = torch.where(mask, stages.padded(k_new), batch.k)
+    batch.k = torch.where(mask, stages.pad(k_new), batch.k)
     return Attempts(t, h, is_taken, row)
 
 

@@ -40,9 +40,9 @@ class StageRows:
         self.strides = (1, _tile(len(y))) if self.is_by_entry else torch.empty(y.shape, device="meta").stride()
         self.rows = y.new_zeros(len(A), width)
         self.mean = y.real.new_full((y[0].numel(),), 1.0 / y[0].numel())
-        self.row = [self.seen(row) for row in self.rows]
+        self.row = [self.view_row(row) for row in self.rows]
         self.mask = torch.zeros_like(self.rows[0], dtype=torch.bool)
-        self.mask_seen = self.seen(self.mask)
+        self.mask_seen = self.view_row(self.mask)
         self.before = [self.rows[:i].t() for i in range(len(A) + 1)]
         self.weights = [weights(row[:i]) for i, row in enumerate(A)]
         self.error_rows: list[Tensor] = []
@@ -53,13 +53,13 @@ class StageRows:
         self.dense = weights(dense_matrix(scheme))
         self.c = torch.tensor(scheme.continuous.c[:, None], dtype=torch.float64, device=y.device)
 
-    def padded(self, y: Tensor) -> Tensor:
+    def pad(self, y: Tensor) -> Tensor:
         """A copy of the state as a row."""
         row = torch.zeros_like(self.rows[0])
-        self.seen(row).copy_(y)
+        self.view_row(row).copy_(y)
         return row
 
-    def seen(self, row: Tensor) -> Tensor:
+    def view_row(self, row: Tensor) -> Tensor:
         """A row, viewed as the state it holds."""
         return row.as_strided(self.shape, self.strides)
 
@@ -80,30 +80,30 @@ class StageRows:
     def fill(self, fun: Callable[..., Tensor], t: Tensor, h: Tensor, y: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Compute all stages from the row y with the slope in row k; the new state as a row, and the last slope."""
         if self.program is not None:
-            return self._solve(self.program, fun, t, h, y), self.seen(k)
+            return self._solve(self.program, fun, t, h, y), self.view_row(k)
         length, s = self.spread(h), len(self.b)
         times = torch.addcmul(t, self.c[1:s], h).to(self.real).view(s - 1, *self.as_column).unbind()
-        torch.mul(self.seen(k), length, out=self.row[0])
+        torch.mul(self.view_row(k), length, out=self.row[0])
         stage = y
         for i in range(1, s):
             stage = torch.addmv(y, self.before[i], self.weights[i])
-            k = fun(times[i - 1], self.seen(stage))
+            k = fun(times[i - 1], self.view_row(stage))
             torch.mul(k, length, out=self.row[i])
         return (stage if self.is_last_new else torch.addmv(y, self.before[s], self.b)), k
 
     def _solve(self, program: TensorProgram, fun: Callable[..., Tensor], t: Tensor, h: Tensor, y: Tensor) -> Tensor:
         """The new state of an implicit step as a row; it does not use the slope at the start."""
         times = [self.column(torch.add(t, h, alpha=node.c)) for node in program.nodes]
-        y_new, error = take_pair_step(program, (fun,), times, self.column(h), self.seen(y), self.newton)
-        self.error_rows = [self.padded(error)]
-        return self.padded(y_new)
+        y_new, error = take_pair_step(program, (fun,), times, self.column(h), self.view_row(y), self.newton)
+        self.error_rows = [self.pad(error)]
+        return self.pad(y_new)
 
     def extend(self, fun: Callable[..., Tensor], t: Tensor, h: Tensor, y: Tensor) -> None:
         """Compute the stages that only the continuous extension needs."""
         length = self.spread(h)
         for i in range(len(self.b), len(self.weights)):
             stage = torch.addmv(y, self.before[i], self.weights[i])
-            k = fun(self.column(torch.addcmul(t, self.c[i], h)), self.seen(stage))
+            k = fun(self.column(torch.addcmul(t, self.c[i], h)), self.view_row(stage))
             torch.mul(k, length, out=self.row[i])
 
     def estimates(self) -> list[Tensor]:
@@ -115,13 +115,15 @@ class StageRows:
     def rms(self, row: Tensor) -> Tensor:
         """The root mean square of the entries of every sample, summed in an order independent of other samples."""
         if not self.is_by_entry:
-            return torch.linalg.vector_norm(self.seen(row).reshape(self.shape[0], -1), dim=1) * len(self.mean) ** -0.5
+            return (
+                torch.linalg.vector_norm(self.view_row(row).reshape(self.shape[0], -1), dim=1) * len(self.mean) ** -0.5
+            )
         squares = (row.abs() if row.is_complex() else row).square().view(self.shape[1], -1)
         return torch.mv(squares.t(), self.mean)[: self.shape[0]].sqrt_()
 
     def polynomial(self) -> list[Tensor]:
         """The coefficients of the polynomials of the continuous extension."""
-        return [self.seen(row) for row in torch.mm(self.dense, self.rows)]
+        return [self.view_row(row) for row in torch.mm(self.dense, self.rows)]
 
 
 def _tile(n: int) -> int:

@@ -89,10 +89,10 @@ class NormalisationAction:
         self.channels, self.nodes, self.is_centred, self.eps = K.channels, K.nodes, K.is_centred, K.eps
 
     def __call__(self, W: Tensor | None, b: Tensor | None, x: Tensor, v: Tensor, is_transposed: bool) -> Tensor:
-        size = (self._centred(x).square().mean(1, keepdim=True) + self.eps).rsqrt()
-        return add_bias(self._centred(v) * size, b)
+        size = (self._centre(x).square().mean(1, keepdim=True) + self.eps).rsqrt()
+        return add_bias(self._centre(v) * size, b)
 
-    def _centred(self, v: Tensor) -> Tensor:
+    def _centre(self, v: Tensor) -> Tensor:
         v = v.reshape(v.shape[0], self.channels, self.nodes)
         return v - v.mean(1, keepdim=True) if self.is_centred else v
 

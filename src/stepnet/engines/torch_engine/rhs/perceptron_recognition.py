@@ -29,19 +29,19 @@ Layers = tuple[tuple[nn.Linear, ...], tuple[str, ...]]
 """Linear layers, and the names of the activations between them."""
 
 
-def _hands_on_to_own(self: Any, t: Any, y: Any) -> Any:
+def _call_own(self: Any, t: Any, y: Any) -> Any:
     return self.net(y)
 
 
-def _hands_on_to_global(t: Any, y: Any) -> Any:
+def _call_global(t: Any, y: Any) -> Any:
     return net(y)  # type: ignore[name-defined]  # noqa: F821
 
 
-def _hands_on_to_outer(net: Any) -> Callable[[Any, Any], Any]:
+def _call_outer(net: Any) -> Callable[[Any, Any], Any]:
     return lambda t, y: net(y)
 
 
-OWN, GLOBAL, OUTER = (each.__code__ for each in (_hands_on_to_own, _hands_on_to_global, _hands_on_to_outer(None)))
+OWN, GLOBAL, OUTER = (each.__code__ for each in (_call_own, _call_global, _call_outer(None)))
 
 
 def recognised(func: object) -> str | None:

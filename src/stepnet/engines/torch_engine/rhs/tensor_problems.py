@@ -28,7 +28,7 @@ class TensorProblem:
             return split_parts(stacked[0], self.shapes)
         return stacked if self.field.n_states == 2 else stacked[0]
 
-    def called(self, function: Callable[..., Any]) -> Callable[[Tensor, Tensor], Tensor]:
+    def convert_function(self, function: Callable[..., Any]) -> Callable[[Tensor, Tensor], Tensor]:
         """Convert a function of (t, state in the user's form) to one of the tensor that schemes use."""
         if self.shapes is not None:
             shapes = self.shapes

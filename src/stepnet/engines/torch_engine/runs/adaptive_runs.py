@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,14 +48,14 @@ class AdaptiveSolve(NamedTuple):
     evaluation: EvaluationOptions
 
     @property
-    def fun(self) -> Callable:
+    def fun(self) -> Callable[..., Any]:
         return build_pair_function(self.problem.field, self.scheme, self.evaluation.dtype)
 
     @property
     def y(self) -> Tensor:
         return join(self.problem.field, self.problem.state)
 
-    def given(self, steps: Sequence[Step], t_end: float) -> FixedStepRun:
+    def fix_steps(self, steps: Sequence[Step], t_end: float) -> FixedStepRun:
         """The run with these steps as fixed steps."""
         grid = StepGrid([*(t for t, _ in steps), t_end], [h for _, h in steps])
         return build_fixed_run(self.problem.field, self.scheme, grid, self.evaluation)
@@ -102,7 +102,7 @@ def _read_on_the_way(task: AdaptiveSolve, times: list[float]) -> list[State]:
 def _repeat_steps(task: AdaptiveSolve, times: list[float], solver: CheckpointedSolver) -> list[State]:
     """Find the steps first, then repeat them as fixed steps, with the same buffers and random numbers."""
     state, t_end = task.problem.state, times[-1]
-    context = RunContext.here(state[0].device, solver.modules)
+    context = RunContext.capture(state[0].device, solver.modules)
     with torch.no_grad():
         taken = iterate_accepted_steps(task.fun, task.scheme, task.y.detach(), times[0], t_end, task.how)
         steps = [(step.t, step.h) for step in taken]
@@ -111,8 +111,8 @@ def _repeat_steps(task: AdaptiveSolve, times: list[float], solver: CheckpointedS
         for i, inside in enumerate(_list_passed_times(steps, times))
         if inside
     ]
-    with context.restored():
-        return [state, *solver(task.given(steps, t_end), state, [*readings, StateRead(len(steps), read_state)])]
+    with context.restore_context():
+        return [state, *solver(task.fix_steps(steps, t_end), state, [*readings, StateRead(len(steps), read_state)])]
 
 
 def _list_passed_times(steps: Sequence[Step], times: list[float]) -> Iterator[list[float]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,11 +46,11 @@ Found = tuple[Tensor, Tensor, Tensor]
 class _Task(NamedTuple):
     """The task, with increasing times."""
 
-    fun: Callable
+    fun: Callable[..., Any]
     scheme: ExplicitRK
     y: Tensor
     wanted: Tensor
-    g: Callable | None
+    g: Callable[..., Any] | None
 
 
 class BatchMembers(NamedTuple):
@@ -64,7 +64,7 @@ class BatchPlan(NamedTuple):
     """Step control, a function of (t, y) that is positive until a sample ends, and whether steps are kept."""
 
     how: ControlSettings
-    event: Callable | None = None
+    event: Callable[..., Any] | None = None
     dense: bool = False
 
 
@@ -76,7 +76,9 @@ class BatchOutcome(NamedTuple):
     dense: BatchDenseOutput | None
 
 
-def run_ensemble(problem: Callable, scheme: ExplicitRK, plan: BatchPlan, members: BatchMembers) -> BatchOutcome:
+def run_ensemble(
+    problem: Callable[..., Any], scheme: ExplicitRK, plan: BatchPlan, members: BatchMembers
+) -> BatchOutcome:
     """Run y' = problem(t, y) for all samples to their ends; gradients are those of the steps that were chosen."""
     (y, wanted), (how, event, dense) = members, plan
     task = _Task(problem, scheme, y, wanted, event)

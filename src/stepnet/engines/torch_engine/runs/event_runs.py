@@ -6,10 +6,11 @@ steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from math import ceil, inf
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,12 +39,14 @@ from stepnet.engines.torch_engine.runs.fixed_runs import (
 from stepnet.engines.torch_engine.runs.rng_and_autocast import RunContext
 
 
-def solve_until_event(task: AdaptiveSolve, t: Tensor, event_fn, options: dict, solver: Solver):
+def solve_until_event(
+    task: AdaptiveSolve, t: Tensor, event_fn: Callable[..., Any], options: dict[str, Any], solver: Solver
+) -> tuple[Tensor, Any]:
     """Time of the event, and the states at t[0] and there; t[1] gives the direction of the search."""
     t0, far = _validate_span(t, options)
     steps = list[Step]()
 
-    def pieces():
+    def pieces() -> Iterator[SolutionPiece]:
         for step in iterate_accepted_steps(task.fun, task.scheme, task.y, t0, far, task.how):
             steps.append((step.t, step.h))
             yield SolutionPiece(step.t, step.t + step.h, step.y_new, partial(build_interpolant, task.scheme, step))
@@ -51,15 +54,21 @@ def solve_until_event(task: AdaptiveSolve, t: Tensor, event_fn, options: dict, s
     def again(time: float) -> State:
         at_event = StateRead(len(steps) - 1, task.reader(steps[-1], [time], far))
         solve = solver if len(steps) > 1 else read_states_at
-        (end,) = solve(task.given(steps, far), task.problem.state, [at_event])
+        (end,) = solve(task.fix_steps(steps, far), task.problem.state, [at_event])
         return end
 
     return _end_at_event(task.problem, task.fun, t, event_fn, pieces(), _repeat(again, task.problem, solver))
 
 
 def solve_steps_until_event(
-    problem: TensorProblem, scheme, t: Tensor, event_fn, options: dict, evaluation: EvaluationOptions, solver: Solver
-):
+    problem: TensorProblem,
+    scheme: Any,
+    t: Tensor,
+    event_fn: Callable[..., Any],
+    options: dict[str, Any],
+    evaluation: EvaluationOptions,
+    solver: Solver,
+) -> tuple[Tensor, Any]:
     """As `solve_until_event` by equal steps, between which the solution is linear or cubic."""
     t0, far = _validate_span(t, options)
     if "step_size" not in options:
@@ -71,7 +80,7 @@ def solve_steps_until_event(
     inside = lambda before, after, time: between(problem, before, after, (grid.t[done - 1], grid.t[done], time))
     read = lambda before, after: lambda time: join(problem.field, inside(before, after, time))
 
-    def pieces():
+    def pieces() -> Iterator[SolutionPiece]:
         nonlocal done
         run, before = build_fixed_run(problem.field, scheme, grid, evaluation), problem.state
         for done, after in islice(read_each_state(run, scheme, problem.state), n_steps):
@@ -92,10 +101,10 @@ def _repeat(again: Callable[[float], State], problem: TensorProblem, solver: Sol
     """`again` with the present buffers and random numbers; None if nothing needs to be repeated."""
     if not isinstance(solver, CheckpointedSolver):
         return None
-    context = RunContext.here(problem.state[0].device, solver.modules)
+    context = RunContext.capture(problem.state[0].device, solver.modules)
 
     def repeated(time: float) -> State:
-        with context.restored():
+        with context.restore_context():
             return again(time)
 
     return repeated
@@ -103,15 +112,15 @@ def _repeat(again: Callable[[float], State], problem: TensorProblem, solver: Sol
 
 def _end_at_event(
     problem: TensorProblem,
-    fun: Callable,
+    fun: Callable[..., Any],
     t: Tensor,
-    event_fn,
+    event_fn: Callable[..., Any],
     pieces: Iterable[SolutionPiece],
     again: Callable[[float], State] | None,
-):
+) -> tuple[Tensor, Any]:
     """Time and states; with `again`, which recomputes the state at the event, pieces need no gradients."""
     t0, y = float(t[0].detach()), join(problem.field, problem.state)
-    g = combine(problem.called(event_fn), t0, y)
+    g = combine(problem.convert_function(event_fn), t0, y)
     with torch.set_grad_enabled(torch.is_grad_enabled() and again is None):
         time, inside = _find_first_zero(g, t0, y, pieces)
     if time == t0:  # the time of an event at t0 is constant
@@ -121,7 +130,9 @@ def _end_at_event(
     return at_event.to(t.dtype), problem.trajectory([problem.state, split(problem.field, y_event)])
 
 
-def _find_first_zero(g: Callable, t0: float, y: Tensor, pieces: Iterable[SolutionPiece]):
+def _find_first_zero(
+    g: Callable[..., Any], t0: float, y: Tensor, pieces: Iterable[SolutionPiece]
+) -> tuple[float, Callable[[float], Tensor]]:
     try:
         return find_first_zero(g, t0, y, pieces)
     except StepError as error:
@@ -131,7 +142,7 @@ def _find_first_zero(g: Callable, t0: float, y: Tensor, pieces: Iterable[Solutio
         ) from error
 
 
-def _validate_span(t: Tensor, options: dict) -> tuple[float, float]:
+def _validate_span(t: Tensor, options: dict[str, Any]) -> tuple[float, float]:
     """The beginning and the end of the search: `t_max`, or none."""
     if len(t) != 2:
         raise ValueError(f"`t` must be the first time and one that shows the direction for an event, found {len(t)}")

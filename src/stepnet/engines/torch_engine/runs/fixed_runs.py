@@ -5,12 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from stepnet.checkpoints.budget import Memory
 from stepnet.engines.torch_engine.adjoint.autograd_node import solve_exactly, solve_exactly_for_all
-from stepnet.engines.torch_engine.adjoint.reversal import Memory
 from stepnet.engines.torch_engine.adjoint.step_blocks import TapedRun
 from stepnet.engines.torch_engine.codegen.constants import build_from_constants
 from stepnet.engines.torch_engine.integrators.explicit_rk import evaluate_slope
@@ -55,7 +56,12 @@ class CheckpointedSolver:
 
 
 def solve_fixed_steps(
-    problem: TensorProblem, scheme, t: Tensor, options: dict, evaluation: EvaluationOptions, solver: Solver
+    problem: TensorProblem,
+    scheme: Any,
+    t: Tensor,
+    options: dict[str, Any],
+    evaluation: EvaluationOptions,
+    solver: Solver,
 ) -> list[State]:
     """States at the times t."""
     constructed = _construct_grid(problem, t, options)
@@ -65,7 +71,9 @@ def solve_fixed_steps(
         _require_even(scheme, grid)
         return read_states_after(problem, scheme, grid, range(len(t)), evaluation, solver)
     if t.requires_grad:
-        raise ValueError("`t` that requires a gradient goes with steps from time to time; leave out `step_size`")
+        raise ValueError(
+            "`t` can require a gradient only if each step goes from one time to the next; leave out `step_size`"
+        )
     times = read_numbers(t)
     nodes = build_even_grid(times, options["step_size"]) if "step_size" in options else read_numbers(constructed)
     if nodes[0] != times[0] or nodes[-1] != times[-1]:
@@ -107,7 +115,12 @@ def _find_nodes(n: int, *nodes_and_times: float) -> list[int]:
 
 
 def read_states_after(
-    problem: TensorProblem, scheme, grid: StepGrid, steps: Sequence[int], evaluation: EvaluationOptions, solver: Solver
+    problem: TensorProblem,
+    scheme: Any,
+    grid: StepGrid,
+    steps: Sequence[int],
+    evaluation: EvaluationOptions,
+    solver: Solver,
 ) -> list[State]:
     """States after these steps; those inside the starting procedure of a multistep scheme come from a separate run."""
     if steps[0] == 0:
@@ -123,7 +136,7 @@ def is_readable(t: Tensor) -> bool:
     return type(t) is Tensor and t.device.type == "cpu" and not (torch.compiler.is_compiling() or t.requires_grad)
 
 
-def _construct_grid(problem: TensorProblem, t: Tensor, options: dict) -> Tensor:
+def _construct_grid(problem: TensorProblem, t: Tensor, options: dict[str, Any]) -> Tensor:
     """The times at which steps end: t itself, unless `options` construct them."""
     if "grid_constructor" not in options:
         return t
@@ -133,7 +146,7 @@ def _construct_grid(problem: TensorProblem, t: Tensor, options: dict) -> Tensor:
     return t if nodes is given else nodes
 
 
-def _require_even(scheme, grid: StepGrid) -> None:
+def _require_even(scheme: Any, grid: StepGrid) -> None:
     if not takes_uneven_steps(scheme) and not isinstance(grid.h[0], Tensor):
         lengths = [abs(h) for h in grid.h]
         low, high = min(lengths), max(lengths)
@@ -144,7 +157,7 @@ def _require_even(scheme, grid: StepGrid) -> None:
 # ---- between steps --------------------------------------------------------------------------------------------------
 
 
-def choose_interpolation(options: dict):
+def choose_interpolation(options: dict[str, Any]) -> Callable[..., State]:
     """The interpolation between fixed steps."""
     if options.get("interp", "linear") == "linear":
         return lambda problem, *states_and_times: interpolate_linear(*states_and_times)

@@ -6,6 +6,7 @@ In eager mode a whole run is one node of autograd; compilers are given an operat
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +39,13 @@ TIMELESS = EvaluationOptions(is_timeless=True)
 
 
 def find_perceptron(
-    func, problem: TensorProblem, scheme, t: Tensor, options: dict, evaluation: EvaluationOptions, solver: Solver
+    func: Any,
+    problem: TensorProblem,
+    scheme: Any,
+    t: Tensor,
+    options: dict[str, Any],
+    evaluation: EvaluationOptions,
+    solver: Solver,
 ) -> Perceptron | None:
     """The perceptron that `func` is, if only its values and gradients are needed."""
     is_plain = (
@@ -49,7 +56,7 @@ def find_perceptron(
     if torch.compiler.is_compiling() and not is_operator(scheme, options):
         return None
     layers = find_layers(func)
-    if layers is None or not _suits(problem.state[0], layers[0], solver):
+    if layers is None or not _is_suitable(problem.state[0], layers[0], solver):
         return None
     (*others, last), activations = layers
     matrices = [build_matrix(each.weight, each.bias, False) for each in others]
@@ -63,7 +70,7 @@ def _is_watched() -> bool:
     return is_transformed() or hooks is not None or torch.is_autocast_enabled("cpu")
 
 
-def _suits(y: Tensor, linear: Sequence[nn.Linear], solver: Solver) -> bool:
+def _is_suitable(y: Tensor, linear: Sequence[nn.Linear], solver: Solver) -> bool:
     """Whether state and parameters are CPU tensors of one dtype and matching shapes, and no gradient is excluded."""
     parameters = [p for layer in linear for p in (layer.weight, layer.bias) if p is not None]
     if type(y) is not Tensor or y.dtype not in DTYPES or y.ndim == 0 or y.numel() == 0:
@@ -79,7 +86,9 @@ def _suits(y: Tensor, linear: Sequence[nn.Linear], solver: Solver) -> bool:
     return widths[-1] == y.shape[-1] and widths[:-1] == [layer.weight.shape[1] for layer in linear]
 
 
-def solve_perceptron(field: Perceptron, y: Tensor, scheme, t: Tensor, options: dict, solver: Solver) -> Tensor:
+def solve_perceptron(
+    field: Perceptron, y: Tensor, scheme: Any, t: Tensor, options: dict[str, Any], solver: Solver
+) -> Tensor:
     """States at the times t, (times, *shape); during the run samples are columns with ones appended."""
     memory = solver.memory if isinstance(solver, CheckpointedSolver) else "all"
 
@@ -102,7 +111,7 @@ def solve_perceptron(field: Perceptron, y: Tensor, scheme, t: Tensor, options: d
 # ---- an operator for compilers --------------------------------------------------------------------------------------
 
 
-def is_operator(scheme, options: dict) -> bool:
+def is_operator(scheme: Any, options: dict[str, Any]) -> bool:
     """Whether the operator for compilers covers these steps: from save time to save time, by a one-step scheme."""
     if torch.compiler.is_exporting() or "step_size" in options:
         return False
@@ -133,26 +142,26 @@ def pull_back_perceptron_steps(
     taped, (first, *later) = _build_run(matrices, t, name, activations), bars.unbind()
     field = Perceptron(tuple(activations.split()), tuple(matrices))
     tape = PerceptronTape(field, range(taped.first, taped.end), [(row,) for row in kept], (kept[-1],), [])
-    (x_bar,), _, gradients = tape.pulled(taped, (None,), [(bar,) for bar in later])
+    (x_bar,), _, gradients = tape.pull_back(taped, (None,), [(bar,) for bar in later])
     return [x_bar + first, *(each.contiguous() for each in gradients if each is not None)]
 
 
 @run_perceptron_steps.register_fake
-def _(x, matrices, t, name, activations):
+def _(x: Tensor, matrices: list[Tensor], t: Tensor, name: str, activations: str) -> list[Tensor]:
     return [x.new_empty(t.shape[0] - i, *x.shape) for i in range(2)]
 
 
 @pull_back_perceptron_steps.register_fake
-def _(kept, matrices, t, name, activations, bars):
+def _(kept: Tensor, matrices: list[Tensor], t: Tensor, name: str, activations: str, bars: Tensor) -> list[Tensor]:
     return [torch.empty_like(each, memory_format=torch.contiguous_format) for each in (kept[0], *matrices)]
 
 
-def _keep(ctx, inputs, output):
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
     _, matrices, t, ctx.name, ctx.activations = inputs
     ctx.save_for_backward(output[1], t, *matrices)
 
 
-def _pull(ctx, bars):
+def _pull(ctx: Any, bars: Any) -> tuple[Any, ...]:
     kept, t, *matrices = ctx.saved_tensors
     x_bar, *gradients = pull_back_perceptron_steps(kept, matrices, t, ctx.name, ctx.activations, bars[0])
     return x_bar, gradients, None, None, None

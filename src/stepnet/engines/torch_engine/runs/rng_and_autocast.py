@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -76,7 +76,7 @@ class SideState(NamedTuple):
                     tensor.data.copy_(numbers)
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
+    def preserve(self) -> Iterator[None]:
         """Restore the present state afterwards."""
         now = self.save()
         try:
@@ -102,26 +102,26 @@ class RunContext(NamedTuple):
     autocast_dtype: torch.dtype | None
 
     @classmethod
-    def here(cls, device: torch.device, modules: tuple[nn.Module, ...] = ()) -> RunContext:
+    def capture(cls, device: torch.device, modules: tuple[nn.Module, ...] = ()) -> RunContext:
         side = SideState(device, modules)
         kind = device.type
         return cls(side, side.save(), torch.get_autocast_dtype(kind) if is_autocast(kind) else None)
 
     @contextmanager
-    def restored(self) -> Iterator[None]:
+    def restore_context(self) -> Iterator[None]:
         """Restore the initial context, and the present one afterwards."""
-        with self.side.kept(), self._autocast():
+        with self.side.preserve(), self._autocast():
             self.side.restore(self.saved)
             yield
 
-    def _autocast(self):
+    def _autocast(self) -> AbstractContextManager[Any]:
         kind = self.side.device.type
         if self.autocast_dtype is None and not is_autocast(kind):
             return nullcontext()
         return torch.autocast(kind, self.autocast_dtype, self.autocast_dtype is not None, cache_enabled=False)
 
 
-def disable_autocast_cache(kind: str) -> AbstractContextManager:
+def disable_autocast_cache(kind: str) -> AbstractContextManager[Any]:
     """Keep autocast, but cast weights at every call: a recorded cast belongs to a single graph."""
     return torch.autocast(kind, cache_enabled=False) if is_autocast(kind) else nullcontext()
 

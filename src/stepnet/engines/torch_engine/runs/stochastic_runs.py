@@ -114,7 +114,7 @@ def _measure_error(full: Tensor, halves: Tensor, control: StepDoubling) -> float
     tolerance = (control.rtol * torch.maximum(full.abs(), halves.abs()) + control.atol).clamp_min(FLOOR)
     error = float(((full - halves) / tolerance).square().mean().sqrt())
     if error != error:
-        raise RuntimeError("the error of an adaptive step is NaN: take a smaller `dt` or check `f` and `g`")
+        raise RuntimeError("the error of an adaptive step is NaN: use a smaller `dt` or check `f` and `g`")
     return max(error, FLOOR)
 
 

@@ -38,21 +38,21 @@ class TensorPlan(NamedTuple):
     how: ControlSettings | None = None
     evaluation: EvaluationOptions = PLAIN
     options: dict[str, Any] = {}  # noqa: RUF012  never modified
-    event: Callable | None = None
+    event: Callable[..., Any] | None = None
     solver: Solver = read_states_at
 
 
-def run(problem: TensorProblem, scheme, plan: TensorPlan):
+def run(problem: TensorProblem, scheme: Any, plan: TensorPlan) -> Any:
     """The states at the save times, in the user's form; with an event, preceded by its time."""
     return _run_fixed(problem, scheme, plan) if plan.how is None else _run_adaptive(problem, scheme, plan, plan.how)
 
 
-def linearise(problem: TensorProblem, scheme, plan: TensorPlan) -> FixedStepRun:
+def linearise(problem: TensorProblem, scheme: Any, plan: TensorPlan) -> FixedStepRun:
     """The steps of a scheme from save time to save time, each of which autograd differentiates."""
     return build_fixed_run(problem.field, scheme, build_grid_of_tensor(plan.t), plan.evaluation)
 
 
-def _run_fixed(problem: TensorProblem, scheme, plan: TensorPlan):
+def _run_fixed(problem: TensorProblem, scheme: Any, plan: TensorPlan) -> Any:
     t, _, evaluation, options, event, solver = plan
     if event is not None:
         return solve_steps_until_event(_begin(problem, t), scheme, t, event, options, evaluation, solver)
@@ -63,7 +63,7 @@ def _run_fixed(problem: TensorProblem, scheme, plan: TensorPlan):
     return problem.trajectory(solve_fixed_steps(problem, scheme, t, options, evaluation, solver))
 
 
-def _run_adaptive(problem: TensorProblem, scheme, plan: TensorPlan, how: ControlSettings):
+def _run_adaptive(problem: TensorProblem, scheme: Any, plan: TensorPlan, how: ControlSettings) -> Any:
     t, _, evaluation, options, event, solver = plan
     task = AdaptiveSolve(_begin(problem, t), scheme, how, evaluation)
     if event is not None:

@@ -205,8 +205,8 @@ def exponential(typing_context, u):
 def activate(typing_context, number, memory, u0, z0, slopes0, n, bias, sign, base0, sum0, v, w, soon, stop):
     """z = sign s(u + bias) over n entries; s' goes to `slopes0` where it does not follow from the value.
 
-    If there is a place `sum0`, it gets v base + w z on the way.  The memory from `soon` to `stop` is asked for, as many
-    lines as there are of u; where that is to go on is the result.
+    If there is a place `sum0`, it gets v base + w z.  The memory from `soon` to `stop` is prefetched, as many lines as
+    there are of u; the result is the place from which to continue.
     """
     whole, real = types.int64, memory.dtype
     signature = whole(whole, memory, *[whole] * 4, real, real, whole, whole, real, real, whole, whole)
@@ -220,21 +220,21 @@ def activate(typing_context, number, memory, u0, z0, slopes0, n, bias, sign, bas
         bias, sign, v, w = map(kit.spread, (bias, sign, v, w))
         has_sum = builder.icmp_signed(">=", sum0, I64(0))
         ahead = Prefetch(kit, kit.address(memory, memory_, soon), soon, stop)
-        with kit.over(n) as place:
+        with kit.loop_over(n) as place:
             for j in range(SIDE_BY_SIDE):
-                ahead.ask(builder.add(kit.lines(place), I64(j)))
+                ahead.prefetch(builder.add(kit.lines(place), I64(j)))
         for case, formula in kit.cases(number, VALUES | VALUES_AND_SLOPES):
-            with kit.over(n) as place:
+            with kit.loop_over(n) as place:
                 value = formula(kit.load(builder.add(u, place)) + bias)
                 if case in VALUES_AND_SLOPES:
                     value, slope = value
                     kit.store(slope, builder.add(slopes, place))
-                value = kit.turned(value, sign)
+                value = kit.apply_sign(value, sign)
                 kit.store(value, builder.add(z, place))
                 with builder.if_then(has_sum):
                     total = kit.both(v, kit.load(builder.add(base, place)), w, value)
                     kit.store(total, builder.add(target, place))
-        return ahead.after(kit.lines(kit.bytes(n)))
+        return ahead.find_index_after(kit.lines(kit.bytes(n)))
 
     return signature, generate
 
@@ -249,16 +249,16 @@ def steepen(typing_context, number, memory, z0, slopes0, f0, g0, n, bias, sign, 
         number, memory_, z0, slopes0, f0, g0, n, bias, sign, weight = arguments
         kit = VectorWriter(context, builder, real)
         z, slopes, f, g = (kit.address(memory, memory_, each) for each in (z0, slopes0, f0, g0))
-        bias, sign, totals = kit.spread(bias), kit.spread(sign), kit.growing(2)
+        bias, sign, totals = kit.spread(bias), kit.spread(sign), kit.allocate_sums(2)
         weight = sign * kit.spread(weight)
         half = builder.sdiv(n, I64(2))
         for _, formula in kit.cases(number, SLOPES | dict.fromkeys(VALUES_AND_SLOPES, None)):
-            with kit.over(half) as offset:
+            with kit.loop_over(half) as offset:
                 for j, place in enumerate((offset, builder.add(offset, kit.bytes(half)))):
                     if formula is None:
                         slope = kit.load(builder.add(slopes, place))
                     else:
-                        slope = formula(kit.turned(kit.load(builder.add(z, place)), sign))
+                        slope = formula(kit.apply_sign(kit.load(builder.add(z, place)), sign))
                     value = (weight * (kit.load(builder.add(f, place)) + bias)) * slope
                     kit.store(value, builder.add(g, place))
                     totals[j] = totals[j] + value

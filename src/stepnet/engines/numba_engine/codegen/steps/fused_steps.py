@@ -84,7 +84,7 @@ def find_fused_address(
     """The address of generated code around the traces of `fields`, or 0 if they are too long or not traced.
 
     `make_writer()` gives the function that writes it, from the scheme or program `source`; `variant` tells apart what
-    else the code depends on.  A part that is no function (q' = v) has no trace.
+    else the code depends on.  A part that is not a function (q' = v) has no trace.
     """
     codes = [field.keep_alive for field in fields if field.address != 0]
     key = (which, id(source), variant, *map(id, codes))

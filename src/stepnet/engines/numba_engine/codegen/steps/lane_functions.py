@@ -112,14 +112,14 @@ def _tanh(w: _Lanes, x):
     size = w.call("llvm.fabs.f64", x)
     is_small = w.compare("olt", size, w.literal(0.6))
     z = w.mul(x, x)
-    top, bottom = (w.series(z, list(map(float, c))) for c in _continued_fraction(15))
+    top, bottom = (w.series(z, list(map(float, c))) for c in _expand_continued_fraction(15))
     growing = w.add(_exp(w, w.add(size, size)), w.literal(1.0))
     over = w.select(is_small, w.mul(w.mul(size, z), top), w.literal(2.0))
     rest = w.div(over, w.select(is_small, bottom, growing))
     return w.call("llvm.copysign.f64", w.sub(w.select(is_small, size, w.literal(1.0)), rest), x)
 
 
-def _continued_fraction(last: int) -> tuple[list[int], list[int]]:
+def _expand_continued_fraction(last: int) -> tuple[list[int], list[int]]:
     """D and N, from the lowest power, of tanh x = x - x z D / N, by x / (1 + z / (3 + z / (5 + ... z / last)))."""
     top, bottom = [last], [1]
     for odd in range(last - 2, 0, -2):

@@ -97,7 +97,7 @@ class _AttemptState(NamedTuple):
 
     @classmethod
     def of(cls, names: list[str], n: int) -> _AttemptState:
-        return cls(*names[: len(CHANGING)], names[len(CHANGING) : -n], names[-n:])  # type: ignore[call-arg, arg-type]
+        return cls(*names[: len(CHANGING)], names[len(CHANGING) : -n], names[-n:])  # type: ignore[arg-type]
 
 
 class _Attempt(NamedTuple):
@@ -178,7 +178,7 @@ class _LaneAttempt(GeneratedStep):
         new = stage if scheme.is_fsal else self.moved(now.y, h, table.b, k)
         zero = [self.literal(0.0)] * self.trace.n
         weights = [[b - b_hat for b, b_hat in zip(scheme.b, hat.b, strict=True)] for hat in scheme.embedded]
-        error = self.error([self.moved(zero, h, w, k) for w in weights], now.y, new, *tolerances, is_rms)  # type: ignore[call-arg]
+        error = self.error([self.moved(zero, h, w, k) for w in weights], now.y, new, *tolerances, is_rms)
         can_step = self.are_finite(now.slope)
         is_good = self.both(can_step, self.compare("ole", error, self.literal(1.0)))
         return _Attempt(h, is_last, can_step, k, new, error, is_good)
