@@ -268,6 +268,11 @@ def test_members_of_an_ensemble_have_mass_matrices(scheme):
     np.testing.assert_array_equal(found.y[4, -1] if found.y.ndim == 3 else found.y[4], alone.y[-1])
 
 
+def test_studies_of_stability_refuse_a_mass_matrix():
+    with pytest.raises(TypeError, match="`mass`"):
+        sn.stability.equilibrium(LINKED)
+
+
 def test_stored_runs_know_their_mass(tmp_path):
     file = tmp_path / "run.npz"
     run = sn.start(LINKED, "radau5").run_to(1.0)

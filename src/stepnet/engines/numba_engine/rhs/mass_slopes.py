@@ -43,7 +43,7 @@ def drop_mass(problem: ODE) -> ODE:
 
 def is_regular(problem: ODE) -> bool:
     """Whether y' is a function of the state: no mass matrix, or one that is not singular."""
-    return problem.mass is None or not problem.mass_matrix.is_singular  # type: ignore[union-attr]
+    return problem.mass is None or not problem.mass_matrix.is_singular
 
 
 def solve_for_slopes(problem: ODE) -> ODE:
@@ -63,7 +63,8 @@ def _reduce(problem: ODE, mass: MassMatrix) -> ODE:
             "`mass` with a C function for `fun` is for implicit Runge-Kutta and Rosenbrock schemes without gradients; "
             "write `fun` in Python, or multiply by the inverse of `mass` in it"
         )
-    fun, reason = problem.fun, ""
+    fun: Any = problem.fun
+    reason = ""
     if isinstance(fun, PythonOnly):
         fun, reason = fun.function, fun.reason
     if mass.n > LARGEST_INVERSE:
@@ -167,7 +168,7 @@ def build_algebraic_system(problem: ODE, field, find_entries, places) -> Algebra
         values = find_entries(t, y)
         return coo_array((values[: len(values) - n], places), shape).tocsr(), values[len(values) - n :]
 
-    mass: MassMatrix = problem.mass_matrix  # type: ignore[assignment]
+    mass: MassMatrix = problem.mass_matrix
     R, N = mass.division
     return AlgebraicSystem(field, differentiate, R @ mass.sparse, N)
 

@@ -281,7 +281,8 @@ class _LaneRosenbrockAttempt(_LaneAttempt):
             right = [self.multiply_add(time, rate, x) for rate, x in zip(rates, right, strict=True)]
             v.append(self.solve(factors, self.moved(right, self.literal(1.0), gamma * form.C[i], v)))
         new, zero = self.moved(now.y, h, form.m, v), [self.literal(0.0)] * self.trace.n
-        error = self.norm(self.moved(zero, h, form.e, v), now.y, new, *tolerances, is_rms)
+        atol, rtol = tolerances
+        error = self.norm(self.moved(zero, h, form.e, v), now.y, new, atol, rtol, is_rms)
         can_step = self.are_finite(now.slope)
         is_good = self.both(can_step, self.compare("ole", error, self.literal(1.0)))
         return _Attempt(h, is_last, can_step, [now.slope], new, error, is_good)
