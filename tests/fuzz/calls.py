@@ -15,6 +15,8 @@ from functools import cache, wraps
 from importlib import import_module
 from types import ModuleType
 
+from scheme_names import FIXED_STEPS
+
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 import dask.array
@@ -1306,7 +1308,7 @@ record = lambda scheme: lambda: {
     each: getattr(sn.schemes.get(scheme), each)
     for each in inspect.signature(type(sn.schemes.get(scheme))).parameters
 }  # fmt: skip
-add("stepnet.schemes.LowStorageRK", record(next(s for s in sn.schemes.names() if s.startswith("carpenter"))))
+add("stepnet.schemes.LowStorageRK", record(next(s for s in FIXED_STEPS if s.startswith("carpenter"))))
 add("stepnet.schemes.Multistep", record("ab2"))
 add("stepnet.schemes.VariableAdams", record("adams"))
 add("stepnet.schemes.VariableBDF", record("ndf"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -51,7 +51,7 @@ from stepnet.engines.numba_engine.rhs.problem_parts import (
 )
 from stepnet.engines.numba_engine.runs.job import allocate_work, create_run_state
 from stepnet.linear_solvers import Gmres
-from stepnet.problem import Problem
+from stepnet.problem import ODE, Problem, Split
 
 LAPACK_FROM = 128  # unknowns of a dense system from which LAPACK, called outside the kernel, is faster
 SPARSE_FROM, FULL_ROWS = 2e7, 40  # operations of banded or dense factors worth the overhead; entries in a row at most
@@ -109,7 +109,7 @@ def build_system(
     if point is not None:
         jacobian = build_point_field(plain, field, point, is_linear)
     elif parts:
-        jacobian = build_jacobian_field(pose_part(problem, 1), parts[1], needs_time=False)
+        jacobian = build_jacobian_field(pose_part(cast(Split, problem), 1), parts[1], needs_time=False)
     else:
         jacobian = build_jacobian_field(plain, field, needs_time=is_linear)
     name, storage, is_outside = _choose_solver(wanted, jacobian, mass, n)
@@ -174,9 +174,9 @@ def _choose_solver(wanted: Any, jacobian: JacobianField, mass: MassEntries, n: i
 def _build_factoriser(name: str, problem: Problem, newton: NewtonArrays, mass: MassEntries, point):
     n = problem.initial.size
     if point is not None:
-        columns, shape = build_products(drop_mass(problem)).columns, problem.y0.shape  # type: ignore
-        matrix = None if mass is UNIT_MASS else problem.mass_matrix.sparse  # type: ignore[union-attr]
-        settings = problem.linear_solver  # type: ignore[union-attr]
-        return MatrixFreeSystems(settings, columns, problem.args, matrix, shape, point).factorise
+        ode = cast(ODE, problem)
+        columns, shape = build_products(drop_mass(ode)).columns, ode.y0.shape
+        matrix = None if mass is UNIT_MASS else ode.mass_matrix.sparse
+        return MatrixFreeSystems(cast(Gmres, ode.linear_solver), columns, ode.args, matrix, shape, point).factorise
     entries = MatrixEntries(n, newton.rows, newton.columns, newton.values, *mass)
     return SparseMatrices(entries).factorise if name == "sparse" else partial(factorise_dense, entries)
