@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -103,7 +104,11 @@ def _list_ordinary() -> list[str]:
     return [*_constants(), *_adaptive_constants(), *FAMILIES]
 
 
-KINDS = {"ODE": _list_ordinary, "SDE": _stochastic_constants, "Langevin": _langevin_constants}
+KINDS: dict[str, Callable[[], Iterable[str]]] = {
+    "ODE": _list_ordinary,
+    "SDE": _stochastic_constants,
+    "Langevin": _langevin_constants,
+}
 
 
 def is_scheme(value: Any) -> bool:
