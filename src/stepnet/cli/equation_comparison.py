@@ -38,6 +38,7 @@ class Probabilities(NamedTuple):
     field: np.ndarray
     by_equation: np.ndarray
     by_paths: np.ndarray
+    half_width: float  # of the widest interval of 95 % around averages over paths
 
 
 def grow_pattern() -> np.ndarray:
@@ -101,21 +102,23 @@ def train_net() -> tuple[nets.Net, training.Data]:
     return net, data
 
 
-def compare_probabilities(net: nets.Net, noise: float) -> Probabilities:
+def compare_probabilities(net: nets.Net, noise: float, cells: int = CELLS_OF_NET, paths: int = PATHS) -> Probabilities:
     """The equation of the net on a grid, compared with the net itself or averages over its noisy paths."""
-    grid = operators.Grid((CELLS_OF_NET, CELLS_OF_NET), -SIDE, SIDE, boundary="neumann")
+    grid = operators.Grid((cells, cells), -SIDE, SIDE, boundary="neumann")
     problem = nets.network_pde(net, noise, grid, transform=_second_class)
     steps = int(1.2 / equations.find_largest_step(problem, "rk4")) + 20
     field = solve(problem, "rk4", steps=steps, save_every=0).y[-1, 0]
     points = np.stack(np.meshgrid(SHOWN, SHOWN, indexing="ij"), axis=-1).reshape(-1, 2)
     found = _interpolate(grid, field, points)
     if noise == 0.0:
-        return Probabilities(noise, field, found, _second_class(net(points))[:, 0])
+        return Probabilities(noise, field, found, _second_class(net(points))[:, 0], 0.0)
     noisy = _build_net(noise)
     noisy.put(net.theta)
-    keys, path = np.repeat(np.arange(len(points)), PATHS), np.tile(np.arange(PATHS), len(points))
-    sampled = _second_class(noisy(np.repeat(points, PATHS, axis=0), noise=nets.SampleNoise(1, keys, path)))
-    return Probabilities(noise, field, found, sampled.reshape(-1, PATHS).mean(axis=1))
+    keys, path = np.repeat(np.arange(len(points)), paths), np.tile(np.arange(paths), len(points))
+    sampled = _second_class(noisy(np.repeat(points, paths, axis=0), noise=nets.SampleNoise(1, keys, path)))
+    values = sampled.reshape(-1, paths)
+    half_width = 1.96 * float(np.max(values.std(axis=1))) / paths**0.5
+    return Probabilities(noise, field, found, values.mean(axis=1), half_width)
 
 
 def _interpolate(grid: operators.Grid, field: np.ndarray, points: np.ndarray) -> np.ndarray:
@@ -133,7 +136,7 @@ def format_findings(recovery: Recovery, compared: list[Probabilities]) -> str:
         f"diffusivity recovered by the adjoint: misfit {before:.1e} -> {after:.1e}, largest error {error:.1%}",
     ]
     for each in compared:
-        other = "the net itself" if each.noise == 0.0 else f"{PATHS} paths per point"
+        other = "the net itself" if each.noise == 0.0 else f"{PATHS} paths per point (+- {each.half_width:.3f})"
         largest = np.max(np.abs(each.by_equation - each.by_paths))
         lines.append(f"equation of a net, noise {each.noise:g}: largest difference from {other} {largest:.3f}")
     return "\n".join(lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -81,7 +81,7 @@ def invert_laplacian(transforms: list[AxisTransform], right: np.ndarray) -> tupl
     return np.ascontiguousarray(found.real), rest
 
 
-def _apply(fft, each: AxisTransform, values: np.ndarray, direction: str) -> np.ndarray:
+def _apply(fft: Any, each: AxisTransform, values: np.ndarray, direction: str) -> np.ndarray:
     if np.iscomplexobj(values):
         return _apply(fft, each, values.real, direction) + 1j * _apply(fft, each, values.imag, direction)
     return getattr(fft, direction + each.name)(values, type=each.type, axis=each.axis)

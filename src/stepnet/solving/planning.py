@@ -20,6 +20,7 @@ from stepnet.events import Event
 from stepnet.problem import SDE, Problem, Split, state_shape
 from stepnet.records import convert_integers, validate_count
 from stepnet.schemes.capabilities import (
+    find_mass_refusal,
     find_noise_refusal,
     find_parts_refusal,
     find_refusal,
@@ -58,6 +59,10 @@ def require_match(problem: Problem, scheme: Any) -> None:
         refusal = find_parts_refusal(scheme, problem.parts)
     if refusal is None and isinstance(problem, SDE):
         refusal = find_noise_refusal(scheme, problem.noise, problem.calculus)
+    mass = getattr(problem, "mass_matrix", None)
+    if refusal is None and mass is not None:
+        refusal = find_mass_refusal(scheme, mass.is_singular)
+        refusal = refusal and f"`mass` is {'singular' if mass.is_singular else 'given'}: {refusal}"
     if refusal is not None:
         raise TypeError(refusal)
     solves_systems = is_implicit(scheme) or needs_linear_part(scheme)
