@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LIGHT = 0.18  # opacity of the inside of a region
+LONG = 16  # letters of a label, of which three do not stand side by side
 WINDOW = real("(0, inf)")
 
 
@@ -291,7 +292,9 @@ def _join_windows(found: list[Any], reach: float | None) -> tuple[float, float, 
 
 def _place_legend(axes: Axes, count: int) -> None:
     """Above the axes, where it covers no region."""
-    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=min(count, 3), fontsize="small", borderaxespad=0.2)
+    longest = max((len(label) for label in axes.get_legend_handles_labels()[1]), default=0)
+    columns = min(count, 3 if longest <= LONG else 2)
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, fontsize="small", borderaxespad=0.2)
 
 
 def _draw_plane(axes: Axes, x: tuple[float, float], y: tuple[float, float]) -> None:
