@@ -76,6 +76,10 @@ def complex_number(name: str, value: Any) -> complex:
     """A finite number, real or complex."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, complex, np.number)):
         raise TypeError(f"`{name}` must be a number, found {value!r:.60}")
-    if not np.isfinite(value):
-        raise ValueError(f"`{name}` must be finite, found {value}")
-    return complex(value)
+    try:
+        found = complex(value)
+    except OverflowError:
+        found = complex(float("inf"))
+    if not np.isfinite(found):
+        raise ValueError(f"`{name}` must be finite, found {value!r:.60}")
+    return found

@@ -195,7 +195,7 @@ def _read_box(net: Net, box: Any, x: ArrayLike | None) -> Interval:
     if not isinstance(box, (tuple, list)) or len(box) != 2:
         raise TypeError(f"`box` must be a pair of the lowest and the highest inputs, found {box!r:.60}")
     n = net.design.n_in
-    sides = [array(None)(f"box[{k}]", np.ravel(side)).astype(np.float64) for k, side in enumerate(box)]
+    sides = [np.ravel(array()(f"box[{k}]", side)).astype(np.float64) for k, side in enumerate(box)]
     if any(len(side) not in (1, n) for side in sides):
         raise ValueError(f"`box` must have numbers or arrays of {n} features, found {[len(side) for side in sides]}")
     low, high = (np.broadcast_to(side, n) for side in sides)

@@ -32,6 +32,7 @@ FAR = 2.0  # in units of the longer stability limit: islands of the region farth
 THIN = 1e-6  # a boundary of this relative width is a line
 DEFAULT_REACH = 6.0  # of the window of a scheme whose boundary is the imaginary axis
 SLACK = 1e-9  # of |R| <= 1: rounding on the boundary of a scheme without dissipation
+FASTEST = 300.0  # growth by exp(h mu), which would overflow
 MOST_POINTS = 20_000  # of an axis
 
 
@@ -153,6 +154,8 @@ def _find_region_of_sum(scheme: Any, stiff: complex, real: Any, imaginary: Any, 
     """The region of the explicit part beside a given implicit or exact part."""
     if not is_for_sums(scheme):
         raise TypeError(f"`stiff` is for IMEX and exponential schemes, found {getattr(scheme, 'name', 'a tableau')}")
+    if stiff.real > FASTEST:
+        raise ValueError(f"`stiff` must have a real part of at most {FASTEST:g}, found {stiff:g}")
     if is_pole(scheme, stiff):
         raise ValueError(f"`stiff` must not be a pole of the implicit part of {scheme.name}, found {stiff:g}")
     boundary, shown = find_boundary_of_sum(scheme, stiff, angles), stiff if stiff.imag else stiff.real
