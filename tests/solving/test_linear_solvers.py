@@ -58,6 +58,25 @@ def test_every_linear_solver_takes_the_same_steps(scheme, solver):
     np.testing.assert_allclose(found.y, wanted.y, rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "solver"), [("ndf", "dense"), ("ndf", "sparse"), ("ndf", "gmres"), ("auto", "sparse")]
+)
+def test_schemes_of_variable_order_have_every_linear_solver(scheme, solver):
+    given = {"dense": "dense", "sparse": "sparse", "gmres": sn.Gmres(rtol=1e-10)}[solver]
+    wanted, found = (
+        sn.solve(sn.ODE(diffuse, CORNER, (0.0, 0.05), linear_solver=each), scheme, rtol=1e-4, atol=1e-6)
+        for each in ("banded", given)
+    )
+    assert found.statistics.linear_solver == solver
+    np.testing.assert_allclose(found.y[-1], wanted.y[-1], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("scheme", ["auto", "lsoda"])
+def test_schemes_that_switch_need_the_entries_of_the_jacobian(scheme):
+    with pytest.raises(TypeError, match="computes products"):
+        sn.solve(sn.ODE(diffuse, CORNER, (0.0, 0.05), linear_solver="gmres"), scheme)
+
+
 @pytest.mark.parametrize("solver", ["sparse", "gmres"])
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("scheme", ["trapezoid", "rodas4"])
@@ -132,7 +151,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-@pytest.mark.parametrize("scheme", ["implicit_euler", "rodas4"])
+@pytest.mark.parametrize("scheme", ["implicit_euler", "rodas4", "ndf"])
 def test_errors_of_a_preconditioner_are_the_users_own(scheme, name):
     given, message = BAD[name]
     problem = sn.ODE(diffuse, CORNER, (0.0, 0.05), linear_solver=sn.Gmres(preconditioner=given))

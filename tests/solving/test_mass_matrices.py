@@ -57,7 +57,7 @@ FORMATS = {
 
 
 @pytest.mark.parametrize("given", FORMATS)
-@pytest.mark.parametrize("scheme", ["radau5", "kvaerno5", "rodas5p"])
+@pytest.mark.parametrize("scheme", ["radau5", "kvaerno5", "rodas5p", "ndf"])
 def test_linear_finite_elements_with_consistent_mass_attain_the_tolerance(scheme, given):
     problem = sn.ODE(flow, BUMP, (0.0, 0.1), mass=FORMATS[given])
     solution = sn.solve(problem, scheme, rtol=1e-7, atol=1e-9, save_every=0)
@@ -112,7 +112,7 @@ def conserved_robertson(t, y):
 HALF = np.diag([1.0, 1.0, 0.0])
 
 
-@pytest.mark.parametrize("scheme", ["rodas4", "rodas5p", "radau5", "kvaerno5", "trbdf2", "sdirk4"])
+@pytest.mark.parametrize("scheme", ["rodas4", "rodas5p", "radau5", "kvaerno5", "trbdf2", "sdirk4", "bdf", "ndf"])
 def test_robertson_with_its_conservation_law_as_equation(scheme):
     problem = sn.ODE(conserved_robertson, [1.0, 0.0, 0.0], (0.0, 1e11), mass=HALF)
     found = sn.solve(problem, scheme, rtol=1e-6, atol=1e-10)
@@ -173,6 +173,13 @@ def test_which_schemes_admit_a_singular_mass_follows_from_their_numbers():
     for name in ("gauss4", "ros3p", "dopri5", "ab2"):
         with pytest.raises(TypeError, match="singular"):
             sn.solve(LINKED, name, steps=10)
+
+
+@pytest.mark.parametrize("scheme", ["auto", "lsoda"])
+def test_schemes_that_switch_refuse_a_mass(scheme):
+    for mass in (HALF, REGULAR):
+        with pytest.raises(TypeError, match=f"`mass` is .* {scheme} switches"):
+            sn.solve(sn.ODE(pendulum, [1.0, 0.2, 0.0], (0.0, 2.0), (0.8,), mass=mass), scheme)
 
 
 def test_start_values_are_made_consistent_and_differential_ones_are_kept():

@@ -96,6 +96,11 @@ def find_mass_refusal(scheme: Any, is_singular: bool) -> str | None:
     return None
 
 
+def reads_jacobian(scheme: Any) -> bool:
+    """Whether it reads the entries of df/dy, so that products with df/dy are not enough."""
+    return isinstance(scheme, Switching)
+
+
 def is_stochastic(scheme: Any) -> bool:
     """Whether a scheme integrates stochastic equations, Langevin dynamics among them."""
     return isinstance(scheme, (StochasticRK, WeakRK, TamedEuler, ReversibleHeun)) or is_langevin(scheme)
