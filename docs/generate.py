@@ -5,8 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import isfinite
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from stepnet import schemes
 from stepnet.schemes import capabilities, conditions, variable_order
@@ -18,6 +22,11 @@ STOCHASTIC = """## Stochastic
 Strong and weak orders for each type of noise; the strong order - means convergence in law only. Schemes with an error
 *estimate* choose their steps by tolerances. [sdes.md](sdes.md) explains types of noise and calculus.
 """
+MEAN_SQUARE = """Regions of mean-square stability on dy = lambda y dt + mu y dW, in the plane of h lambda and h mu^2, of
+schemes that admit such noise; that of the equation ends at the dashed (Ito) or dotted (Stratonovich) line:
+
+![Mean-square stability regions of stochastic schemes](figures/mean_square.png)
+"""
 LANGEVIN = """## Langevin dynamics
 
 Strong and weak order for `Langevin` problems.
@@ -28,6 +37,18 @@ Schemes for adaptive steps only, which choose their order or switch by stiffness
 in the sector of the left half plane with the given *angle* (degrees), PECE Adams schemes to *real* on the negative real
 axis. [stiff.md](stiff.md) says when to take which.
 """
+FORMULAS = """Regions of the formulas of each order, with steps of one length (outside of the curves for BDF and NDF):
+
+![Stability regions of schemes of variable order](figures/variable_order.png)
+"""
+IMEX = """Regions of the explicit part of y' = lambda y + mu y, in the plane of h lambda, for several h mu of the part
+that is implicit or exact:
+
+![Stability regions of schemes for sums](figures/sums.png)
+"""
+WINDOWS = {"bdf": (-6.0, 24.0, 15.0, 5), "ndf": (-6.0, 24.0, 15.0, 5), "adams": (-2.6, 0.6, 1.6, 8)}
+"""Left, right and top of the panel of a scheme of variable order, and the highest order in it."""
+STIFF = (0.0, -2.0, -10.0)
 COLUMNS = 5  # of panels in a figure
 NOISES = ("scalar", "additive", "diagonal", "commutative", "general")
 FAMILIES = {
@@ -69,8 +90,10 @@ def build_scheme_page() -> str:
         members = list_members(family, chosen)
         figure = f"![Stability regions of the family {family}](figures/{family}.png)\n"
         parts.append(f"## {title}\n\n{_build_table(members)}\n{figure}")
-    parts.append(f"{VARIABLE}\n{_build_variable_table()}")
-    parts.append(f"{STOCHASTIC}\n{_build_stochastic_table()}")
+        if family == "ExponentialRK":  # the last family for sums
+            parts.append(IMEX)
+    parts.append(f"{VARIABLE}\n{_build_variable_table()}\n{FORMULAS}")
+    parts.append(f"{STOCHASTIC}\n{_build_stochastic_table()}\n{MEAN_SQUARE}")
     parts.append(f"{LANGEVIN}\n{_build_langevin_table()}")
     return "\n".join(parts)
 
@@ -110,6 +133,69 @@ def draw_figures(folder: Path) -> None:
                 for axes in panels[len(members) :]:
                     axes.axis("off")
             figure.savefig(folder / f"{family}.png")
+
+    with plots.style():
+        _draw_panels(folder / "sums.png", _list_sums(chosen))
+        _draw_panels(folder / "variable_order.png", _list_formulas())
+        _draw_panels(folder / "mean_square.png", _list_noisy())
+
+
+def _draw_panels(path: Path, draws: dict[str, Callable]) -> None:
+    """Several drawings in the panels of a figure, by their titles."""
+    from matplotlib.figure import Figure
+
+    columns = min(COLUMNS, len(draws))
+    n_rows = -(-len(draws) // columns)
+    figure = Figure(figsize=(9.0, n_rows * (9.0 / columns + 0.3)), dpi=80, layout="constrained")
+    panels = figure.subplots(n_rows, columns, squeeze=False).ravel()
+    handles: dict[str, Any] = {}
+    for axes, (title, draw) in zip(panels, draws.items(), strict=False):
+        draw(axes=axes)
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            if ", " in label:  # after the name of a scheme
+                handles.setdefault(label.rpartition(", ")[2], handle)
+        axes.legend().remove()
+        axes.set(xlabel="", ylabel="")
+        axes.set_title(title, fontsize=7)
+    for axes in panels[len(draws) :]:
+        axes.axis("off")
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=8)
+    figure.savefig(path)
+
+
+def _list_sums(chosen) -> dict[str, Callable]:
+    from stepnet import plots
+    from stepnet.stability import region
+
+    grid = {"real": np.linspace(-13.0, 11.0, 241), "imaginary": np.linspace(-12.0, 12.0, 241)}
+    members = [s for family in ("AdditiveRK", "SemiImplicitBDF", "ExponentialRK") for s in list_members(family, chosen)]
+    return {
+        each.name: partial(plots.stability_region, *(region(each, stiff=w, **grid) for w in STIFF)) for each in members
+    }
+
+
+def _list_formulas() -> dict[str, Callable]:
+    from stepnet import plots
+    from stepnet.stability import region
+
+    found = {}
+    for name, (left, right, top, highest) in WINDOWS.items():
+        grid = {"real": np.linspace(left, right, 151), "imaginary": np.linspace(-top, top, 151)}
+        found[name] = partial(plots.stability_region, *(region(name, order=k, **grid) for k in range(1, highest + 1)))
+    return found
+
+
+def _list_noisy() -> dict[str, Callable]:
+    from stepnet import plots
+
+    admitted = [name for name in schemes.names("SDE") if not _find_mean_square_refusal(schemes.get(name))]
+    return {name: partial(plots.mean_square_stability, name) for name in admitted}
+
+
+def _find_mean_square_refusal(scheme) -> str | None:
+    if type(scheme).__name__ == "TamedEuler":
+        return "tames the drift"
+    return capabilities.find_noise_refusal(scheme, "scalar", scheme.calculus)
 
 
 def _build_variable_table() -> str:

@@ -48,3 +48,12 @@ def test_a_file_that_is_no_net_is_one_line(tmp_path):
     result = call(str(path))
     assert result.exit_code == 1
     assert "Traceback" not in result.output
+
+
+def test_bounds_in_a_box(stored):
+    net = sn.nets.resnet(2, 2, 4, 5, workers=1)
+    result = call(stored(net), "--json", "--box", "-0.1,0.1")
+    assert json.loads(result.output)["lipschitz"] == sn.stability.certificate(net, box=(-0.1, 0.1)).lipschitz
+    result = call(stored(net), "--box", "small")
+    assert result.exit_code == 1
+    assert "`--box` must be two numbers a,b" in result.output

@@ -816,7 +816,10 @@ add("stepnet.stability.BlockCertificate", lambda: {
 add("stepnet.stability.Certificate", lambda: {
     "blocks": (), "lipschitz": 1.0, "measured": 1.0, "is_stable": True, "verdict": "stable"
 })  # fmt: skip
-add("stepnet.stability.certificate", lambda: {"net": net(), "x": RNG_X, "limit": 5.0, "iterations": 2})
+add(
+    "stepnet.stability.certificate",
+    lambda: {"net": net(), "x": RNG_X, "box": (-9.0, 9.0), "limit": 5.0, "iterations": 2},
+)
 add("stepnet.stability.LyapunovSpectrum", lambda: {"times": np.arange(2.0), "rates": np.ones((1, 2))})
 add("stepnet.stability.lyapunov", lambda: {
     "problem": ode(), "scheme": "rk4", "every": 0.5, "transient": 0.5, "exponents": 1, "steps": 4

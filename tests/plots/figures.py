@@ -75,7 +75,42 @@ def draw_spectrum(axes):
     plots.spectrum_in_region("rk4", sn.stability.spectra(PENDULUM, "rk4", steps=8), axes)
 
 
+def draw_formulas(axes):
+    grid = {"real": np.linspace(-3, 8, 60), "imaginary": np.linspace(-5, 5, 61)}
+    found = [sn.stability.region("bdf", order=k, **grid) for k in (1, 2, 3)]
+    plots.stability_region(*found, sn.stability.region("ars343", stiff=-2.0, **grid), axes=axes)
+
+
+def draw_gradient_norms(axes):
+    for scheme in ("euler", "rk4"):
+        net = sn.nets.antisymmetric(2, 2, 6, 20, length=10.0, scheme=scheme, workers=1)
+        plots.gradient_norms(sn.stability.gradient_norms(net, POINTS), axes, label=scheme)
+
+
+def draw_robustness(axes):
+    halves = lambda x: (x[:, 0] > 0).astype(int)
+    slope = lambda x, labels: np.stack([np.where(labels == 1, -1.0, 1.0), np.zeros(len(x))], axis=1)
+    radii = np.linspace(0, 1.5, 7)
+    plots.robustness(sn.stability.robustness(halves, POINTS, halves(POINTS), radii, gradient=slope), axes)
+
+
+def draw_layer_ranges(axes):
+    net = sn.nets.antisymmetric(2, 2, 6, 20, length=10.0, degree=1, workers=1)
+    plots.layer_ranges(sn.stability.certificate(net).blocks[0], "rk4", axes)
+
+
+def draw_regions(axes):
+    plots.regions(lambda x: (np.sin(2 * x[:, 0]) > x[:, 1]).astype(int), POINTS, (POINTS[:, 1] < 0).astype(int), axes)
+
+
+POINTS = np.random.default_rng(0).normal(size=(80, 2))
 FIGURES: dict[str, Callable] = {
+    "formulas": draw_formulas,
+    "gradient_norms": draw_gradient_norms,
+    "robustness": draw_robustness,
+    "layer_ranges": draw_layer_ranges,
+    "regions": draw_regions,
+    "step_sizes": lambda axes: plots.step_sizes(sn.solve(PENDULUM, "dopri5"), axes),
     "phase_portrait": draw_phase_portrait,
     "poincare_points": draw_poincare_points,
     "bifurcation_diagram": draw_bifurcation_diagram,

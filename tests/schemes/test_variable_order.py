@@ -115,7 +115,7 @@ REFUSALS = {
     "ensemble gradient": (
         TypeError, "no exact gradient", lambda s: sn.gradient_ensemble(PROBLEM, s, lambda y: y[0], y0=np.ones((2, 2))),
     ),
-    "stability": (TypeError, "no stability function", lambda s: sn.stability.report(s)),
+    "stability": (TypeError, "one stability function", lambda s: sn.stability.report(s)),
     "net": (ValueError, "takes fixed steps", lambda s: sn.nets.resnet(3, 2, width=4, steps=3, scheme=s)),
 }  # fmt: skip
 

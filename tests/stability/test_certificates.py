@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 
 import stepnet as sn
+from stepnet.fields import activation
 from stepnet.nets import Block, Design, Net
 from stepnet.stability import certificate
+from stepnet.stability.activation_ranges import SLOPES, Interval, find_slope_range, find_value_range
+from stepnet.stability.jacobian_bounds import Ball, build_linear_parts, push_through_chain
 
+SMALL, NARROW = 1e-8, 1e-4  # the size of a box, and the spread of slopes in it times the depth
+SAMPLED = 0.02  # 2001 samples of an interval miss extrema and jumps by less, and steepest slopes are rounded
 ROUNDING = 1 + 1e-9  # of measured amplification: that of kernels and of the power iteration
 ACTIVATIONS = ("tanh", "relu", "gelu", "selu", "silu", "elu", "sigmoid", "softplus", "leaky_relu")
 X = np.random.default_rng(5).normal(size=(5, 3))
@@ -127,9 +132,82 @@ def test_text_has_a_line_for_each_block_and_the_whole_net():
     assert "Lipschitz" in lines[-1]
 
 
+# ---- inputs in a box ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_bounds_in_a_box_lie_between_measured_ones_and_those_for_all_inputs(name):
+    random = np.random.default_rng(3)
+    for seed, size in ((0, 0.03), (1, 0.5), (4, 0.1), (5, 2.0)):
+        net = NETS[name](seed=seed, activation=ACTIVATIONS[seed], **quiet)
+        centre = random.normal(size=3)
+        x = centre + size * random.uniform(-1, 1, (10, 3))
+        found = certificate(net, x, box=(centre - size, centre + size), iterations=15)
+        check_bounds(found)
+        assert found.lipschitz <= certificate(net).lipschitz * ROUNDING
+        assert found.verdict.endswith("for inputs in the box")
+
+
+@pytest.mark.parametrize("name", ["resnet", "dopri5", "parabolic", "hamiltonian", "hyperbolic", "leapfrog"])
+def test_bounds_in_a_small_box_are_what_is_measured(name):
+    net = NETS[name](seed=3, activation="tanh", **quiet)
+    (block,) = certificate(net, X[:1], box=(X[0] - SMALL, X[0] + SMALL), iterations=300).blocks
+    assert block.upper == pytest.approx(block.measured, rel=NARROW)
+
+
+@pytest.mark.parametrize("name", SLOPES)
+def test_ranges_of_activations_hold_all_values_and_slopes_and_no_more(name):
+    act = activation(name)
+    ends = np.sort(np.random.default_rng(1).normal(scale=3.0, size=(2, 200)), axis=0)
+    u = ends[0] + np.linspace(0, 1, 2001)[:, None] * (ends[1] - ends[0])
+    for found, seen in ((find_value_range(act, Interval(*ends)), act.value(u)),
+                        (find_slope_range(act, Interval(*ends)), act.derivative(u))):  # fmt: skip
+        assert (found.low <= seen.min(axis=0)).all()
+        assert (seen.max(axis=0) <= found.high).all()
+        assert (found.high - found.low <= np.ptp(seen, axis=0) + SAMPLED).all()
+        low, high = SLOPES[name]
+    assert low <= found.low.min() + ROUNDING - 1
+    assert found.high.max() <= high + ROUNDING - 1
+
+
+def test_time_as_an_input_moves_the_range():
+    """Slopes of tanh(K y + b + t c) with a large c are small late, and so not before."""
+    chain = sn.fields.mlp((2, 2), "tanh", has_time=True)
+    net = Net(Design((Block(sn.fields.chained(chain), "euler", 10, 2.0),)), **quiet)
+    for name, value in net.weights.items():
+        value[...] = (
+            3.0 if name.endswith("c1") else np.reshape(np.random.default_rng(0).normal(size=value.size), value.shape)
+        )
+    x = np.random.default_rng(2).uniform(-0.1, 0.1, (20, 2))
+    found = certificate(net, x, box=(-0.1, 0.1))
+    check_bounds(found)
+
+
+@pytest.mark.parametrize("name", ["tanh", "gelu"])
+def test_a_normalisation_and_an_activation_after_it_are_in_their_ball(name):
+    """D J is not symmetric, although both factors are: the balls of both are applied in turn."""
+    layers = sn.fields.residual(sn.fields.dense(4), name, norm="layer").chain(0)
+    weights = {"K": np.eye(4), "b": np.zeros(4)}
+    random, ball = np.random.default_rng(0), Ball(np.eye(4), 0.0)
+    centre, radius = push_through_chain(build_linear_parts(layers, weights), 1.0, ball)
+    low, high = SLOPES[name]
+    for _ in range(200):
+        Q = np.linalg.qr(random.normal(size=(4, 4)))[0]
+        J = Q @ np.diag(random.integers(0, 2, 4) * 1e-3**-0.5) @ Q.T
+        D = np.diag(random.choice([low, high], 4))
+        assert np.linalg.norm(D @ J - centre, 2) <= radius * ROUNDING
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
+        (lambda: certificate(NETS["resnet"](), box=3.0), TypeError, "`box` must be a pair"),
+        (lambda: certificate(NETS["resnet"](), box=(1.0, 0.0)), ValueError, "`box` must have finite lowest"),
+        (lambda: certificate(NETS["resnet"](), box=(np.zeros(2), 1.0)), ValueError, "arrays of 3 features"),
+        (lambda: certificate(NETS["resnet"](), box=(0.0, np.nan)), ValueError, "`box` must have finite"),
+        (lambda: certificate(NETS["resnet"](), X, box=(0.0, 0.1)), ValueError, "`x` must be inputs in the `box`"),
+        (lambda: certificate(NETS["resnet"](diffusion=0.1), box=(0.0, 1.0)), ValueError, "`net` must have no noise"),
+        (lambda: certificate(NETS["resnet"](scheme="implicit_midpoint")), ValueError, "must have explicit schemes"),
         (lambda: certificate(sn.nets.attention_net(4, 2, 2)), ValueError, "`net` must have layers with bounded"),
         (lambda: certificate("net"), TypeError, "`net` must be a Net"),
         (lambda: certificate(NETS["resnet"](), limit=0.5), ValueError, "`limit`"),

@@ -111,6 +111,14 @@ def test_attacks_on_a_half_plane_have_their_known_accuracy():
     assert (found.accuracies[0] >= found.accuracies[1]).all()
 
 
+def test_noise_is_not_the_draw_of_the_inputs():
+    """Inputs of the same seed would only be stretched, which changes no sign."""
+    points = np.random.default_rng(0).normal(size=(2000, 2))
+    found = robustness(halves, points, (points[:, 0] > 0).astype(int), [0.0, 1.0], attacks=["gaussian"])
+    assert found.accuracies[0, 0] == 1
+    assert found.accuracies[0, 1] == pytest.approx(0.75, abs=0.05)  # arctan: 1 - 1/4; five standard errors
+
+
 def test_gradients_of_nets_estimators_and_functions_agree():
     from stepnet.estimators import NetClassifier
 

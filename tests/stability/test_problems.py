@@ -245,6 +245,8 @@ def test_structure_of_schemes_over_long_times():
 
 # ---- bad input ------------------------------------------------------------------------------------------------------
 
+SUM = sn.Split((lambda t, y: -y, lambda t, y: -y), [1.0], (0.0, 1.0))
+HARMONIC = sn.SecondOrder(lambda t, q: -q, [1.0], [0.0], (0.0, 1.0))
 DECAY = sn.ODE(lambda t, y, k: -k * y, [1.0], (0.0, 1.0), (1.0,))
 
 
@@ -263,6 +265,12 @@ DECAY = sn.ODE(lambda t, y, k: -k * y, [1.0], (0.0, 1.0), (1.0,))
         (lambda: drift(DECAY, "rk4", lambda s: 1.0, steps=10), "`invariants` must give one number"),
         (lambda: symplecticity_error(DECAY, "rk4", steps=3), "`problem` must be a Partitioned or a SecondOrder"),
         (lambda: spectra("problem", "rk4"), "`problem` must be a"),
+        (lambda: spectra(DECAY, "bdf"), "`scheme` must have one stability function"),
+        (lambda: spectra(DECAY, "euler_maruyama", steps=3), "`scheme` must be a scheme for ordinary"),
+        (lambda: spectra(SUM, "ars343", steps=3), "`scheme` must take the sum of the parts"),
+        (lambda: spectra(SUM, "strang", steps=3), "`scheme` must take the sum of the parts"),
+        (lambda: floquet(DECAY, "bdf"), "bdf chooses its order.*no exact derivative"),
+        (lambda: symplecticity_error(HARMONIC, "lsoda"), "lsoda chooses its scheme.*no exact derivative"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused(call, message):

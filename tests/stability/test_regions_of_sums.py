@@ -61,7 +61,9 @@ def test_damping_by_the_stiff_part_enlarges_the_region():
 @pytest.mark.parametrize(
     ("scheme", "stiff", "error", "words"),
     [("rk4", -1.0, TypeError, "`stiff` is for IMEX"), ("ars222", "big", TypeError, "`stiff` must be a number"),
-     ("ars222", np.inf, ValueError, "`stiff` must be finite")],
+     ("ars222", np.inf, ValueError, "`stiff` must be finite"),
+     ("ars222", 10**400, ValueError, "`stiff` must be finite"),
+     ("etdrk4", 1e3, ValueError, "`stiff` must have a real part")],
 )  # fmt: skip
 def test_bad_input_is_refused(scheme, stiff, error, words):
     with pytest.raises(error, match=words):

@@ -175,7 +175,8 @@ def test_reports_are_complete_and_survive_json(name):
 
 
 def test_stages_are_evaluations_in_a_step():
-    wanted = {"euler": 1, "rk4": 4, "dopri5": 6, "bosh3": 3, "dop853": 12, "verlet": 1, "yoshida4": 3, "ab4": 1}
+    wanted = {"euler": 1, "rk4": 4, "dopri5": 6, "bosh3": 3, "dop853": 12, "verlet": 1, "yoshida4": 3, "ab4": 1,
+              "imex_euler": 1, "ars222": 2, "ars343": 4, "ars443": 4, "kencarp4": 6, "etdrk4": 4}  # fmt: skip
     assert {name: stability.report(name).stages for name in wanted} == wanted
 
 

@@ -58,3 +58,11 @@ def test_sequences_name_the_block_to_blame():
 def test_bad_input_is_refused(module, message):
     with pytest.raises((ValueError, TypeError), match=message):
         snt.certificate(module)
+
+
+def test_a_box_is_for_whole_nets():
+    net = nets.resnet(2, 2, 4, 5, workers=1)
+    found = snt.certificate(snt.from_net(net), box=(-0.1, 0.1))
+    assert found.lipschitz == pytest.approx(stability.certificate(net, box=(-0.1, 0.1)).lipschitz, rel=CLOSE)
+    with pytest.raises(ValueError, match="`box` is for a NetModule or a block"):
+        snt.certificate(nn.Sequential(nn.Linear(2, 2)), box=(0.0, 1.0))

@@ -13,7 +13,7 @@ from stepnet.schemes.stability_grids import is_for_oscillators
 from stepnet.stability.arguments import any_scheme, deterministic_scheme
 from stepnet.stability.jacobian_spectra import JacobianSpectra
 from stepnet.stability.mean_square import mean_square_region
-from stepnet.stability.regions import region
+from stepnet.stability.regions import Region, region
 from stepnet.stability.scheme_report import report
 from stepnet.validation import array, check, optional, real, sequence
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LIGHT = 0.18  # opacity of the inside of a region
+LONG = 16  # letters of a label, of which three do not stand side by side
 WINDOW = real("(0, inf)")
 
 
@@ -33,7 +34,8 @@ def stability_region(*schemes: Any, axes: Axes | None = None, reach: float | Non
 
     Parameters
     ----------
-    *schemes : str, scheme or Butcher
+    *schemes : str, scheme, Butcher or Region
+        A `Region`, such as that of an IMEX scheme beside a stiff part or of one formula of bdf, is drawn on its grid.
     axes : matplotlib Axes, optional
         The current ones by default.
     reach : float, optional
@@ -51,16 +53,16 @@ def stability_region(*schemes: Any, axes: Axes | None = None, reach: float | Non
     >>> [text.get_text() for text in axes.get_legend().get_texts()]
     ['euler', 'rk4', 'verlet (h omega)']
     """
-    chosen = sequence(deterministic_scheme, least=1)("schemes", schemes)
+    chosen = sequence(_scheme_or_region, least=1)("schemes", schemes)
     axes = choose_axes(axes)
-    found = [region(scheme, resolution=2) for scheme in chosen]
+    found = [each if isinstance(each, Region) else region(each, resolution=2) for each in chosen]
     low, high, top = _join_windows(found, reach)
     x, y = np.linspace(low, high, 500), np.linspace(-top, top, 501)
     n_bars = 0
     for k, scheme in enumerate(chosen):
-        colour, name = COLOURS[k % len(COLOURS)], getattr(scheme, "name", "tableau")
+        colour, name = COLOURS[k % len(COLOURS)], found[k].name + found[k].equation.partition("mu y")[2]
         style = ("-", "--", ":")[k // len(COLOURS) % 3]
-        if is_for_oscillators(scheme):
+        if len(found[k].real) == 1:  # an interval of h omega
             limit = float(np.abs(found[k].boundary).max())
             n_bars += 1
             place = low + 0.02 * n_bars * (high - low)
@@ -68,16 +70,21 @@ def stability_region(*schemes: Any, axes: Axes | None = None, reach: float | Non
                 [place] * 2, [-limit, limit], color=colour, lw=3, solid_capstyle="butt", label=f"{name} (h omega)"
             )
             continue
-        size = region(scheme, real=x, imaginary=y).amplification
+        drawn = scheme if isinstance(scheme, Region) else region(scheme, real=x, imaginary=y)
+        grid, size = (drawn.real, drawn.imaginary), drawn.amplification
         if (size <= 1).any():
-            axes.contourf(x, y, size, levels=[-1.0, 1.0], colors=[colour], alpha=LIGHT)
-            axes.contour(x, y, size, levels=[1.0], colors=[colour], linewidths=1.2, linestyles=style)
+            axes.contourf(*grid, size, levels=[-1.0, 1.0], colors=[colour], alpha=LIGHT)
+            axes.contour(*grid, size, levels=[1.0], colors=[colour], linewidths=1.2, linestyles=style)
             axes.plot([], [], color=colour, lw=1.2, ls=style, label=name)
         else:  # the region is a line
             axes.plot(found[k].boundary.real.T, found[k].boundary.imag.T, color=colour, lw=3, label=name)
     _draw_plane(axes, (low, high), (-top, top))
     _place_legend(axes, len(chosen))
     return axes
+
+
+def _scheme_or_region(name: str, value: Any) -> Any:
+    return value if isinstance(value, Region) else deterministic_scheme(name, value)
 
 
 @check(scheme=deterministic_scheme, axes=OPTIONAL_AXES, reach=WINDOW)
@@ -285,7 +292,9 @@ def _join_windows(found: list[Any], reach: float | None) -> tuple[float, float, 
 
 def _place_legend(axes: Axes, count: int) -> None:
     """Above the axes, where it covers no region."""
-    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=min(count, 3), fontsize="small", borderaxespad=0.2)
+    longest = max((len(label) for label in axes.get_legend_handles_labels()[1]), default=0)
+    columns = min(count, 3 if longest <= LONG else 2)
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, fontsize="small", borderaxespad=0.2)
 
 
 def _draw_plane(axes: Axes, x: tuple[float, float], y: tuple[float, float]) -> None:

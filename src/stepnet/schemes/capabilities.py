@@ -226,6 +226,21 @@ def find_step_choice_refusal(scheme: Any, what: str) -> str | None:
     return f"{scheme.name} chooses {chosen} in every step, {what} take {instead}"
 
 
+def count_formulas(scheme: Any) -> int:
+    """The number of formulas, of the orders 1, 2, ..., among which a scheme chooses; 0 for others."""
+    return scheme.order if isinstance(scheme, (VariableBDF, VariableAdams)) else 0
+
+
+def find_stability_function_refusal(scheme: Any) -> str | None:
+    """Why a deterministic scheme has no single stability function, and what has one; None for those that have."""
+    if isinstance(scheme, Switching):
+        return f"{scheme.name} switches between {scheme.explicit.name} and {scheme.implicit.name}; take one of them"
+    if count_formulas(scheme):
+        region = f"`stability.region({scheme.name!r}, order=k)`"
+        return f"{scheme.name} chooses its order in every step; take {region} for its formulas, k = 1 to {scheme.order}"
+    return None
+
+
 def find_stability_limit(scheme: Any, order: int = 1) -> float:
     """The h rho that shows stiffness: the real stability limit; infinite for schemes that switch and BDF.
 
@@ -275,13 +290,16 @@ def takes_changed_states(scheme: Any) -> bool:
 
 
 def count_stages(scheme: Any) -> int:
-    """The number of stages of a step, without those that the step before gives; of each part for splitting schemes."""
+    """The number of stages of a step, without those that the step before gives; of each part for schemes of parts."""
     table = tableau_of(scheme) if takes_fixed_steps(scheme) else None
     if table is not None:
         return len(table.b) - table.is_fsal
     if isinstance(scheme, Splitting):
         parts = [part for part, _ in scheme.sequence()]
         return max(parts.count(0), parts.count(1)) - scheme.is_fsal
+    if isinstance(scheme, AdditiveRK):
+        tables = (scheme.explicit_table, scheme.implicit_table)
+        return max(int(np.any([*table.A, table.b], axis=0).sum()) for table in tables)
     return len(scheme.b) if isinstance(scheme, Rosenbrock) else 1
 
 

@@ -47,6 +47,7 @@ FAMILIES = (
 A_SCHEME = instance(*FAMILIES, what="a scheme such as `schemes.get('rk4')`, or a `Butcher` tableau")
 check_scheme = check(scheme=A_SCHEME)
 
+AT_POLE = 1e-30  # in place of a leading coefficient that vanishes: one root is at infinity
 ROUNDING = 1e-12  # rounding left where coefficients of size 1 cancel
 ROOT_ROUNDING = 1e-7  # double eigenvalues are accurate to 1e-8 only
 ON_AXIS = np.concatenate((np.linspace(0.0, 20.0, 2001), np.logspace(1.3, 6, 100)))  # where roots on i R are looked at
@@ -741,7 +742,8 @@ def _multistep_companion(scheme: Multistep | SemiImplicitBDF, z: np.ndarray) -> 
     M[...] = np.eye(k, k=-1)
     M[..., 0, : len(scheme.alpha)] += scheme.alpha
     if isinstance(scheme, SemiImplicitBDF):  # the whole equation is implicit
-        M[..., 0, :] /= 1.0 - scheme.gamma * z[..., None]
+        leading = 1.0 - scheme.gamma * z[..., None]
+        M[..., 0, :] /= np.where(leading == 0, AT_POLE, leading)
     else:
         M[..., 0, : len(scheme.beta)] += z[..., None] * np.array(scheme.beta)
     return M

@@ -21,6 +21,7 @@ from stepnet.schemes.phi_functions import sum_phi
 from stepnet.schemes.semi_implicit import SemiImplicitBDF
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.tableau import Butcher, StabilisedRK
+from stepnet.schemes.variable_order import find_growth, find_locus
 
 ON_CURVE = 1e-6  # | |R(z)| - 1 | of computed points of the boundary; others are roots at infinity, which are rounding
 NO_DEGREE = 1e-12  # relative size of coefficients of a polynomial that are rounding
@@ -91,6 +92,14 @@ def is_for_sums(scheme: Any) -> bool:
     return isinstance(scheme, (AdditiveRK, ExponentialRK, SemiImplicitBDF))
 
 
+def is_pole(scheme: Any, stiff: complex) -> bool:
+    """Whether the equations of an implicit stage are singular for h mu = stiff."""
+    if isinstance(scheme, ExponentialRK):
+        return False
+    diagonal = [scheme.gamma] if isinstance(scheme, SemiImplicitBDF) else [row[-1] for row in scheme.implicit]
+    return any(stiff * a == 1.0 for a in diagonal)
+
+
 def evaluate_sum(scheme: Any, z: np.ndarray, stiff: complex) -> np.ndarray:
     """R(z, w) with z = h lambda and w = h mu; of the roots of a multistep scheme the largest."""
     if isinstance(scheme, SemiImplicitBDF):
@@ -134,6 +143,20 @@ def find_boundary_of_sum(scheme: Any, stiff: complex, n_angles: int) -> np.ndarr
     coefficients = coefficients[: 1 + int(np.flatnonzero(np.abs(coefficients) > NO_DEGREE * np.abs(samples).max())[-1])]
     roots = [np.roots([*coefficients[:0:-1], coefficients[0] - value]) for value in xi]
     return _join_curves(np.array(roots))
+
+
+# ---- formulas of schemes of variable order ---------------------------------------------------------------------------
+
+
+def evaluate_formula(scheme: Any, order: int, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The largest root of the formula of an order on a grid, (len(y), len(x))."""
+    rows, places = np.unique(np.abs(y), return_inverse=True)
+    return find_growth(scheme, order, x + 1j * rows[:, None])[places]
+
+
+def find_boundary_of_formula(scheme: Any, order: int, n_angles: int) -> np.ndarray:
+    """The root locus of the formula of an order, (curves, angles)."""
+    return _join_curves(find_locus(scheme, order, np.exp(2j * np.pi * (np.arange(n_angles) + 0.5) / n_angles)))
 
 
 # ---- boundary -------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stepnet.errors import SchemeError
+from stepnet.schemes.conditions import AT_POLE
 from stepnet.schemes.explicit import TSIT5
 from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.rosenbrock import RODAS5P, Rosenbrock
@@ -110,6 +111,29 @@ def is_zero_stable(scheme: VariableBDF, order: int) -> bool:
     return bool(np.all(np.abs(roots) < 1 - ON_CIRCLE))
 
 
+def find_growth(scheme: VariableBDF | VariableAdams, order: int, z: np.ndarray) -> np.ndarray:
+    """The largest root, in modulus, of the formula of an order on y' = lambda y, at z = h lambda of any shape."""
+    if isinstance(scheme, VariableAdams):
+        M = _build_pece_matrix(scheme.gamma, order, z)
+        return np.asarray(np.abs(np.linalg.eigvals(M)).max(axis=-1))
+    rho = find_characteristic(scheme, order)
+    M = np.zeros((*z.shape, order + 1, order + 1), complex)
+    M[...] = np.eye(order + 1, k=-1)
+    leading = rho[0] - z[..., None]
+    M[..., 0, :] = -rho[1:] / np.where(leading == 0, AT_POLE, leading)
+    return np.asarray(np.abs(np.linalg.eigvals(M)).max(axis=-1))
+
+
+def find_locus(scheme: VariableBDF | VariableAdams, order: int, xi: np.ndarray) -> np.ndarray:
+    """The z for which the formula of an order has the roots xi (n,) on y' = lambda y, (n, values)."""
+    if isinstance(scheme, VariableBDF):
+        return np.asarray(np.polyval(find_characteristic(scheme, order), xi) / xi ** (order + 1))[:, None]
+    nodes = np.exp(2j * np.pi * np.arange(3) / 3)  # the determinant is a polynomial of degree 2 in z
+    M = _build_pece_matrix(scheme.gamma, order, nodes)
+    values = np.linalg.det(xi[:, None, None, None] * np.eye(order + 1) - M)
+    return np.array([np.roots(each[::-1]) for each in np.fft.fft(values, axis=1)])
+
+
 def find_stability_angle(scheme: VariableBDF, order: int) -> float:
     """The angle alpha, in degrees, for which the formula of an order is A(alpha)-stable, from its root locus."""
     xi = np.exp(1j * np.linspace(1e-4, np.pi, 200001))
@@ -167,11 +191,12 @@ class VariableAdams:
         return np.array([0.0, *(self._find_limit(k) for k in range(1, self.order + 1))])
 
     def _find_limit(self, k: int) -> float:
-        return next((float(x) for x in np.arange(0.005, 3.0, 0.005) if _find_growth(self.gamma, k, -x) > 1), 3.0)
+        x = np.arange(0.005, 3.0, 0.005)
+        return float(next(iter(x[find_growth(self, k, -x) > 1]), 3.0))
 
 
-def _find_growth(gamma: np.ndarray, k: int, z: float) -> float:
-    """The largest root of PECE on y' = lambda y, in modulus, for z = h lambda; history y_n, h f_n, h f_(n-1), ..."""
+def _build_pece_matrix(gamma: np.ndarray, k: int, z: np.ndarray) -> np.ndarray:
+    """The matrix of PECE on y' = lambda y for z = h lambda of any shape; history y_n, h f_n, h f_(n-1), ..."""
     to_differences = np.zeros((k + 1, k))  # h nabla^j f from h f_(n-i)
     for j in range(k):
         row = np.array([1.0])
@@ -179,10 +204,12 @@ def _find_growth(gamma: np.ndarray, k: int, z: float) -> float:
             row = np.convolve(row, [1.0, -1.0])
         to_differences[j, : len(row)] = row
     predict = np.concatenate(([1.0], gamma[:k] @ to_differences[:k]))
+    z = np.asarray(z)[..., None]
     new_difference = z * predict - np.concatenate(([0.0], to_differences[:k].sum(axis=0)))
     new = predict + gamma[k] * new_difference
-    M = np.vstack((new, z * new, np.eye(k, k + 1, k=1)[: k - 1]))
-    return float(np.max(np.abs(np.linalg.eigvals(M))))
+    M = np.zeros((*z.shape[:-1], k + 1, k + 1), new.dtype)
+    M[..., 0, :], M[..., 1, :], M[..., 2:, :] = new, z * new, np.eye(k, k + 1, k=1)[: k - 1]
+    return M
 
 
 @check(name=text, explicit=instance(VariableAdams, ExplicitRK), implicit=instance(VariableBDF, Rosenbrock, ImplicitRK))

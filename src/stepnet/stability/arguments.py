@@ -7,7 +7,12 @@ from typing import Any
 import numpy as np
 
 from stepnet.schemes import catalogue
-from stepnet.schemes.capabilities import find_step_choice_refusal, is_stochastic
+from stepnet.schemes.capabilities import (
+    count_formulas,
+    find_stability_function_refusal,
+    find_step_choice_refusal,
+    is_stochastic,
+)
 from stepnet.schemes.tableau import Butcher
 from stepnet.validation import array
 
@@ -24,10 +29,27 @@ def deterministic_scheme(name: str, value: Any) -> Any:
             f"`{name}` must be a scheme for ordinary equations, found {found.name}, which has no stability function; "
             "use `stability.mean_square_region`"
         )
-    refusal = find_step_choice_refusal(found, f"so it has no stability function as `{name}` must have;")
+    refusal = find_stability_function_refusal(found)
     if refusal is not None:
-        raise TypeError(refusal)
+        raise TypeError(f"`{name}` must have one stability function, and {refusal}")
     return found
+
+
+def scheme_or_formulas(name: str, value: Any) -> Any:
+    """As `deterministic_scheme`, or a scheme that chooses among formulas of several orders."""
+    if not isinstance(value, Butcher) and count_formulas(found := any_scheme(name, value)):
+        return found
+    return deterministic_scheme(name, value)
+
+
+def require_exact_derivative(scheme: Any) -> None:
+    """Refuse schemes whose runs have no exact derivative; others, and None for the default, are left to `solve`."""
+    if scheme is not None:
+        refusal = find_step_choice_refusal(
+            any_scheme("scheme", scheme), "so `scheme` has no exact derivative of a run;"
+        )
+        if refusal is not None:
+            raise TypeError(refusal)
 
 
 def any_scheme(name: str, value: Any) -> Any:
@@ -54,6 +76,10 @@ def complex_number(name: str, value: Any) -> complex:
     """A finite number, real or complex."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, complex, np.number)):
         raise TypeError(f"`{name}` must be a number, found {value!r:.60}")
-    if not np.isfinite(value):
-        raise ValueError(f"`{name}` must be finite, found {value}")
-    return complex(value)
+    try:
+        found = complex(value)
+    except OverflowError:
+        found = complex(float("inf"))
+    if not np.isfinite(found):
+        raise ValueError(f"`{name}` must be finite, found {value!r:.60}")
+    return found

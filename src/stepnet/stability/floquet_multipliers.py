@@ -11,6 +11,7 @@ from stepnet.gradients.tangents import jacobian
 from stepnet.problem import Problem
 from stepnet.records import show_fields
 from stepnet.solving.integrate import solve
+from stepnet.stability.arguments import require_exact_derivative
 from stepnet.stability.first_order import DETERMINISTIC, FirstOrderField
 from stepnet.validation import check, real
 
@@ -91,6 +92,8 @@ def floquet(
 
     Raises
     ------
+    TypeError
+        If the scheme chooses its order, as the derivative of its steps is not known.
     ValueError
         If the time span is not a period of the solution or of the equation.
 
@@ -102,6 +105,7 @@ def floquet(
     >>> found.is_stable, round(float(np.prod(found.multipliers).real), 10)
     (False, 1.0)
     """
+    require_exact_derivative(scheme)
     solution = solve(problem, scheme, steps=steps, **options)
     states = np.asarray(solution.y).reshape(len(solution.t), -1)
     size = max(float(np.abs(states).max()), np.finfo(float).tiny)

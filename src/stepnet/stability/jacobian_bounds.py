@@ -15,17 +15,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stepnet.fields import reference
+from stepnet.fields.activations import Activation
 from stepnet.fields.connectivity import Attention, Fixed, Normalisation
 from stepnet.fields.formula import Chain, Layer
 from stepnet.nets.design import NO_SKIP, Block
+from stepnet.schemes.capabilities import is_implicit
 from stepnet.schemes.step_program import Slope, StepProgram, Sum, Term, build_held_program
-
-SLOPES = {
-    "tanh": (0.0, 1.0), "relu": (0.0, 1.0), "leaky_relu": (0.01, 1.0), "softplus": (0.0, 1.0),
-    "gelu": (-0.12891, 1.12891), "silu": (-0.09984, 1.09984), "elu": (0.0, 1.0),
-    "selu": (0.0, 1.0507009873554805 * 1.6732632423543773), "sigmoid": (0.0, 0.25), "identity": (1.0, 1.0),
-}  # fmt: skip
-"""The intervals that hold the derivatives of activations everywhere."""
+from stepnet.stability.activation_ranges import (
+    SLOPES,
+    Interval,
+    find_slope_range,
+    find_value_range,
+    map_linearly,
+    scale,
+)
 
 GRAM = 1e-13  # rounding of the smallest eigenvalue of a Gram matrix, relative to the largest
 
@@ -66,12 +69,33 @@ def stack(balls: Sequence[Ball]) -> Ball:
 
 
 class BoundedLayer(NamedTuple):
-    """The matrix of a layer, its norm, and the interval of the slopes of what follows it."""
+    """What bounds of a layer need: its matrix and norm, the slopes of its activation, K x + b + t c.
+
+    A normalisation has no matrix; its Jacobian is symmetric, with eigenvalues from 0 to `norm`, and its values are
+    within `reach`.
+    """
 
     matrix: np.ndarray | None
     norm: float
-    low: float
-    high: float
+    activation: Activation
+    offset: np.ndarray
+    clock: np.ndarray
+    reach: float
+
+    def enclose_input(self, values: Interval, t: float) -> Interval:
+        """The arguments of the activation, for inputs in an interval at times from 0 to t."""
+        if self.matrix is None:
+            return Interval(np.full_like(values.low, -self.reach), np.full_like(values.high, self.reach))
+        found = map_linearly(self.matrix, values)
+        drift = t * self.clock
+        return Interval(found.low + self.offset + np.minimum(drift, 0), found.high + self.offset + np.maximum(drift, 0))
+
+
+class Row(NamedTuple):
+    """The ball of the Jacobian of a row, and the interval of its values; None where they may be anything."""
+
+    ball: Ball
+    values: Interval | None
 
 
 def build_linear_parts(chain: Chain, weights: Mapping[str, np.ndarray]) -> list[BoundedLayer]:
@@ -85,37 +109,69 @@ def _build_linear_part(layer: Layer, weights: Mapping[str, np.ndarray]) -> Bound
         raise ValueError(f"`net` must have activations with known slopes ({', '.join(SLOPES)}), found {name}")
     if isinstance(K, Attention):
         raise ValueError("`net` must have layers with bounded Jacobians, found attention, whose Jacobian has no bound")
-    if isinstance(K, Normalisation):  # its Jacobian is symmetric, with eigenvalues from 0 to 1 / sqrt(eps)
-        low, high = SLOPES[name]
-        steep = K.eps**-0.5
-        return BoundedLayer(None, 1.0, min(low * steep, 0.0), max(high * steep, 0.0))
+    if isinstance(K, Normalisation):
+        zero = np.zeros(K.n_in)
+        return BoundedLayer(None, K.eps**-0.5, layer.activation, zero, zero, K.channels**0.5)
     unit = np.eye(K.n_in)
     W = reference.effective(layer, weights[layer.weights]) if layer.weights is not None else None
     matrix = reference.apply(K, W, unit, unit)
     matrix = matrix.T if layer.is_transposed else matrix
     matrix = (matrix + layer.shift * np.eye(len(matrix)) if layer.shift else matrix).astype(np.float64)
-    return BoundedLayer(matrix, find_spectral_norm(matrix), *SLOPES[name])
+    offset, clock = (
+        np.zeros(len(matrix)) if each is None else np.repeat(np.asarray(weights[each], np.float64), layer.bias_nodes)
+        for each in (layer.bias, layer.clock)
+    )
+    return BoundedLayer(matrix, find_spectral_norm(matrix), layer.activation, offset, clock, float("inf"))
 
 
 def push_through_chain(parts: Sequence[BoundedLayer], sign: float, ball: Ball) -> Ball:
     """The ball of D_m K_m ... D_1 K_1 times the matrices of a ball, with any slopes D in their intervals."""
-    M, r = ball
+    return push_row(parts, sign, Row(ball, None), 0.0).ball
+
+
+def push_row(parts: Sequence[BoundedLayer], sign: float, row: Row, t: float) -> Row:
+    """The ball and the values of a chain; slopes are those over the values of the row, at times from 0 to t."""
+    ball, values = row
     for part in parts:
-        if part.matrix is not None:
-            M, r = part.matrix @ M, part.norm * r
-        middle, spread = 0.5 * (part.low + part.high), 0.5 * (part.high - part.low)
-        if spread:
-            r = max(abs(part.low), abs(part.high)) * r + spread * find_spectral_norm(M)
-        M = middle * M
-    return Ball(sign * M, r)
+        if part.matrix is None:
+            ball = _scale_ball(ball, 0.0, part.norm)
+        else:
+            ball = Ball(part.matrix @ ball.centre, part.norm * ball.radius)
+        low, high = find_slopes(part, values, t)
+        ball = _scale_ball(ball, low, high)
+        if values is not None:
+            values = find_value_range(part.activation, part.enclose_input(values, t))
+    return Row(Ball(sign * ball.centre, ball.radius), None if values is None else scale(values, sign))
+
+
+def find_slopes(part: BoundedLayer, values: Interval | None, t: float) -> tuple[Any, Any]:
+    """The lowest and highest slopes of the activation of a layer: of each unit, or of all for any input."""
+    return (
+        SLOPES[part.activation.name]
+        if values is None
+        else find_slope_range(part.activation, part.enclose_input(values, t))
+    )
+
+
+def _scale_ball(ball: Ball, low: Any, high: Any) -> Ball:
+    """The ball of D M for symmetric D with low <= D <= high; diagonal ones, if these are arrays."""
+    middle, spread = 0.5 * np.reshape(low + high, (-1, 1)), 0.5 * np.reshape(high - low, (-1, 1))
+    radius = float(np.max(np.abs((low, high)))) * ball.radius
+    if np.any(spread):
+        radius += find_spectral_norm(spread * ball.centre)
+    return Ball(middle * ball.centre, radius)
 
 
 class BlockBounds(NamedTuple):
-    """Bounds of the Jacobian of a block: `steps` of each step (NaN where steps have a history), and of all steps."""
+    """Bounds of the Jacobian of a block: `steps` of each step (NaN where steps have a history), and of all steps.
+
+    `values` are those that the block gives for inputs in an interval, None for any inputs.
+    """
 
     steps: np.ndarray
     upper: float
     lower: float
+    values: Interval | None
 
 
 def _require_additive_noise(block: Block) -> None:
@@ -129,8 +185,10 @@ def _require_additive_noise(block: Block) -> None:
         )
 
 
-def bound_block(block: Block, weights: Mapping[str, np.ndarray], h: float) -> BlockBounds:
-    """Enclose the Jacobians of the steps of a block, with the step size h, and of the whole block.
+def bound_block(
+    block: Block, weights: Mapping[str, np.ndarray], h: float, inputs: Interval | None = None
+) -> BlockBounds:
+    """Enclose the Jacobians of the steps of a block, with the step size h, and of the whole block, for `inputs` or any.
 
     The bound of the block is the smaller of the product of its steps' and of the ball carried through all of them;
     `lower` is a lower bound of its smallest singular value.
@@ -141,27 +199,42 @@ def bound_block(block: Block, weights: Mapping[str, np.ndarray], h: float) -> Bl
     n, is_first = block.field.width, block.field.kind == "first"
     unit = np.eye(n)
     initial = [unit] if is_first else [unit[: n // 2], unit[n // 2 :]]
-    start: list[Ball] = [Ball(np.zeros((len(initial[0]), n)), 0.0)] * program.opening.n_rows
-    for place, matrix in zip(program.state, initial, strict=True):
-        start[place] = Ball(matrix, 0.0)
-    rows = _run_program(program.opening, start, partial(parts_at, 0), h)
+    halves = [None] * len(initial) if inputs is None else _split(inputs, len(initial))
+    nothing = None if inputs is None else Interval(np.zeros(len(initial[0])), np.zeros(len(initial[0])))
+    start = [Row(Ball(np.zeros((len(initial[0]), n)), 0.0), nothing)] * program.opening.n_rows
+    for place, matrix, values in zip(program.state, initial, halves, strict=True):
+        start[place] = Row(Ball(matrix, 0.0), values)
+    end = block.steps * h
+    rows = _run_program(program.opening, start, partial(parts_at, 0), h, end)
     has_history = program.opening.steps > 0 or program.step.n_rows > len(program.state)
     is_gradient = _is_gradient_step(block, program.step)
     steps = []  # lower and upper bound of each
     for k in range(program.opening.steps, block.steps):
         layers = partial(parts_at, k)
         if not has_history:
-            low, high = stack(_run_program(program.step, start, layers, h)).singular_range
+            before = [Row(first.ball, row.values) for first, row in zip(start, rows, strict=True)]
+            low, high = stack([row.ball for row in _run_program(program.step, before, layers, h, end)]).singular_range
             if is_gradient:
-                high = min(high, _bound_gradient_step(layers(program.step.operations[0])[0][0], h))
+                part = layers(program.step.operations[0])[0][0]
+                high = min(high, _bound_gradient_step(part, find_slopes(part, rows[0].values, end), h))
             steps.append((low, high))
-        rows = _run_program(program.step, rows, layers, h)
-    lower, upper = stack([rows[place] for place in program.state]).singular_range
+        rows = _run_program(program.step, rows, layers, h, end)
+    lower, upper = stack([rows[place].ball for place in program.state]).singular_range
+    values = None if inputs is None else _join([rows[place].values for place in program.state])
     if has_history:
-        return BlockBounds(np.full(block.steps, np.nan), upper, lower)
+        return BlockBounds(np.full(block.steps, np.nan), upper, lower, values)
     with np.errstate(over="ignore"):
         products = np.prod(steps, axis=0)
-    return BlockBounds(np.array(steps)[:, 1], min(upper, float(products[1])), max(lower, float(products[0])))
+    return BlockBounds(np.array(steps)[:, 1], min(upper, float(products[1])), max(lower, float(products[0])), values)
+
+
+def _split(values: Interval, parts: int) -> list[Interval]:
+    """The intervals of the parts of a state."""
+    return [Interval(*ends) for ends in zip(*(np.split(each, parts) for each in values), strict=True)]
+
+
+def _join(intervals: Sequence[Any]) -> Interval:
+    return Interval(*(np.concatenate(ends) for ends in zip(*intervals, strict=True)))
 
 
 def bound_field(block: Block, weights: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -190,6 +263,11 @@ def bound_field(block: Block, weights: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def find_program(block: Block) -> Any:
     """The step program of a block, in the form that passes on no slopes if there is one."""
+    if is_implicit(block.scheme):
+        raise ValueError(
+            f"`net` must have explicit schemes, whose steps have known Jacobians, found {block.scheme.name}, "
+            "whose steps solve equations"
+        )
     return NO_SKIP if block.scheme is None else build_held_program(block.scheme, block.field.kind == "second")
 
 
@@ -205,25 +283,37 @@ def _is_gradient_step(block: Block, step: StepProgram) -> bool:
     return mirrors and is_plain and step.operations == euler
 
 
-def _bound_gradient_step(part: BoundedLayer, h: float) -> float:
-    """The largest |1 - h d k^2| for slopes d in their interval and singular values k of K up to its norm."""
-    ends = (1 - h * part.low * part.norm**2, 1 - h * part.high * part.norm**2)
-    return max(1.0, *map(abs, ends))
+def _bound_gradient_step(part: BoundedLayer, slopes: tuple[Any, Any], h: float) -> float:
+    """The largest |1 - h x| for eigenvalues x of K' D K with slopes D in their intervals."""
+    low, high = slopes
+    if np.ndim(low) == 0:  # singular values of K from 0 to its norm
+        return max(1.0, abs(1 - h * low * part.norm**2), abs(1 - h * high * part.norm**2))
+    K: Any = part.matrix  # K' D K increases with D
+    first, last = (np.linalg.eigvalsh(K.T @ (slope[:, None] * K))[place] for slope, place in ((low, 0), (high, -1)))
+    return float(max(abs(1 - h * first), abs(1 - h * last)))
 
 
 def _run_program(
-    program: StepProgram, rows: Sequence[Ball], layers: Callable[[Slope], tuple[list[BoundedLayer], float]], h: float
-) -> list[Ball]:
-    """The rows that a step program passes on."""
+    program: StepProgram, rows: Sequence[Row], layers: Callable[[Slope], tuple[list[BoundedLayer], float]], h: float,
+    end: float,
+) -> list[Row]:  # fmt: skip
+    """The rows that a step program passes on, at times from 0 to `end`."""
     found = list(rows)
     for operation in program.operations:
         if isinstance(operation, Slope):
-            found.append(push_through_chain(*layers(operation), found[operation.row]))
+            found.append(push_row(*layers(operation), found[operation.row], end))
         elif isinstance(operation, Sum):
             terms = [(term.weight * h**term.power, found[term.row]) for term in operation.terms]
-            centre = sum(weight * ball.centre for weight, ball in terms)
-            found.append(Ball(np.asarray(centre), sum(abs(weight) * ball.radius for weight, ball in terms)))
+            centre = sum(weight * row.ball.centre for weight, row in terms)
+            ball = Ball(np.asarray(centre), sum(abs(weight) * row.ball.radius for weight, row in terms))
+            found.append(Row(ball, _add([(weight, row.values) for weight, row in terms])))
     return [found[output] for output in program.outputs]
+
+
+def _add(terms: Sequence[tuple[float, Interval | None]]) -> Interval | None:
+    """The values of a weighted sum."""
+    scaled = [scale(values, weight) for weight, values in terms if values is not None]
+    return Interval(*(np.sum(ends, axis=0) for ends in zip(*scaled, strict=True))) if scaled else None
 
 
 def _tabulate_layers(block: Block, weights: Mapping[str, np.ndarray]) -> Callable[[int, Slope], Any]:

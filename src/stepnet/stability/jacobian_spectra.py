@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.problem import Problem
+from stepnet.problem import Problem, ProblemForm
 from stepnet.records import show_fields
-from stepnet.schemes.capabilities import is_stochastic
+from stepnet.schemes.capabilities import moves_parts
 from stepnet.schemes.conditions import amplification
 from stepnet.solving.integrate import solve
+from stepnet.stability.arguments import deterministic_scheme
 from stepnet.stability.equilibria import sort_eigenvalues
 from stepnet.stability.first_order import DETERMINISTIC, FirstOrderField
 from stepnet.validation import check, whole
@@ -98,6 +99,11 @@ def spectra(
     -------
     JacobianSpectra
 
+    Raises
+    ------
+    TypeError
+        If the scheme has no single stability function, or treats the parts of a problem differently.
+
     Examples
     --------
     >>> import stepnet as sn
@@ -109,9 +115,14 @@ def spectra(
     for name in ("save_at", "save_every"):
         if name in options:
             raise TypeError(f"`{name}` would hide the sizes of steps; choose how many are examined by `samples`")
+    if scheme is not None:
+        chosen = deterministic_scheme("scheme", scheme)
+        if problem.form is ProblemForm.SUM and moves_parts(chosen, problem.form):
+            raise TypeError(
+                f"`scheme` must take the sum of the parts, as eigenvalues are those of the sum, and {chosen.name} "
+                "treats them differently; see `stability.region(scheme, stiff=...)` for IMEX and exponential schemes"
+            )
     solution, field = solve(problem, scheme, steps=steps, **options), FirstOrderField(problem)
-    if is_stochastic(solution.scheme):
-        raise TypeError("`scheme` must be one for ordinary equations")
     some = np.unique(np.linspace(0, len(solution.t) - 2, min(len(solution.t) - 1, samples)).astype(int))
     h, states = np.diff(solution.t)[some], _flatten_states(solution)
     matrices = [field.jacobian(solution.t[k], states[k]) for k in some]

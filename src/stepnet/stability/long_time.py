@@ -13,6 +13,7 @@ from stepnet.problem import Partitioned, Problem, SecondOrder, restart
 from stepnet.records import show_fields
 from stepnet.solution import Solution
 from stepnet.solving.integrate import solve
+from stepnet.stability.arguments import require_exact_derivative
 from stepnet.stability.first_order import DETERMINISTIC
 from stepnet.validation import array, check, function, instance, optional, whole
 
@@ -167,6 +168,11 @@ def symplecticity_error(problem: Partitioned | SecondOrder, scheme: Any, *, step
     -------
     float
 
+    Raises
+    ------
+    TypeError
+        If the scheme chooses its order, as the derivative of its steps is not known.
+
     Examples
     --------
     >>> import numpy as np, stepnet as sn
@@ -175,6 +181,7 @@ def symplecticity_error(problem: Partitioned | SecondOrder, scheme: Any, *, step
     >>> errors[0] < 1e-12, errors[1] > 1e-6
     (True, True)
     """
+    require_exact_derivative(scheme)
     M = jacobian(problem, scheme, steps=steps, **options).y0
     n = len(M) // 2
     J = np.block([[np.zeros((n, n)), np.eye(n)], [-np.eye(n), np.zeros((n, n))]])

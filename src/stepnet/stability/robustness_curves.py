@@ -122,7 +122,8 @@ def robustness(
         raise ValueError(
             "`gradient` is needed for attacks on this model: a function of inputs and labels that returns dL/dx"
         )
-    random = np.random.default_rng(seed).normal(size=x.shape)
+    # inputs are often default_rng(seed).normal() themselves, and noise must not be equal to them
+    random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,))).normal(size=x.shape)
     moves: dict[str, Callable[[float], np.ndarray]] = {
         "gaussian": lambda radius: x + radius * random,
         "fgsm": lambda radius: x + radius * _sign(slope, x, labels),

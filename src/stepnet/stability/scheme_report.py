@@ -31,7 +31,7 @@ class SchemeReport:
         The test equation of linear stability: "y' = lambda y" with z = h lambda, or "q'' = -omega^2 q" with z = i h
         omega.
     stages : int
-        Evaluations of the right-hand side in a step; of each part, for splitting schemes.
+        Evaluations of the right-hand side in a step; of each part, for splitting and IMEX schemes.
     order, stage_order : int
     error_constant : float
         The size of the principal error, as in `conditions.error_constant`; NaN for splitting schemes.

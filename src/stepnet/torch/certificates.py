@@ -37,8 +37,9 @@ NUMBERS = {torch.nn.ELU: ("alpha", 1.0), torch.nn.LeakyReLU: ("negative_slope", 
 @check(module=instance(torch.nn.Module, what="a torch.nn.Module"), x=optional(instance(np.ndarray, Tensor)),
        limit=real("(1, inf)"), iterations=whole(1, 10_000))  # fmt: skip
 def certificate(
-    module: torch.nn.Module, x: ArrayLike | Tensor | None = None, *, limit: float = 10.0, iterations: int = 30
-) -> Certificate:
+    module: torch.nn.Module, x: ArrayLike | Tensor | None = None, *, box: tuple[ArrayLike, ArrayLike] | None = None,
+    limit: float = 10.0, iterations: int = 30,
+) -> Certificate:  # fmt: skip
     """Bound how much the blocks of a module amplify perturbations, and a Lipschitz constant of the whole map.
 
     Parameters
@@ -48,6 +49,8 @@ def certificate(
         Dropout and Flatten.
     x : Tensor or array, optional
         Inputs at which the amplification of a `NetModule` or a block is measured too.
+    box : pair of array_like, optional
+        The lowest and the highest inputs of a `NetModule` or a block: bounds hold for inputs between them.
     limit : float, optional
         The amplification of a block up to which it counts as stable.
     iterations : int, optional
@@ -60,7 +63,7 @@ def certificate(
     Raises
     ------
     ValueError
-        If a layer has no known bound.
+        If a layer has no known bound, or a sequence of modules has a `box`.
 
     Examples
     --------
@@ -75,7 +78,9 @@ def certificate(
     how: dict[str, Any] = {"limit": limit, "iterations": iterations}
     array = x.detach().cpu().double().numpy() if isinstance(x, Tensor) else x
     if isinstance(module, (NetModule, LayerBlock)):
-        return certify_net(_as_net(module), array, **how)
+        return certify_net(_as_net(module), array, box=box, **how)
+    if box is not None:
+        raise ValueError(f"`box` is for a NetModule or a block, found {type(module).__name__}")
     blocks, lipschitz = [], 1.0
     chain: list[tuple[str, torch.nn.Module]] = []
     for name, each in _list_layers(module):
