@@ -389,6 +389,21 @@ REFUSALS = {
     "diffusivity that is not finite": (
         lambda: se.diffusion(LINE, smooth(LINE), SPAN, np.full(24, np.nan)), "`diffusivity` must be finite",
     ),
+    "a source that is not finite": (
+        lambda: se.heat(LINE, smooth(LINE), SPAN, source=np.full(24, np.inf)), "`source` must be finite, found inf",
+    ),
+    "a source function of another shape": (
+        lambda: se.heat(LINE, smooth(LINE), SPAN, source=lambda t: np.ones(3)), r"`source\(t\)` must have the shape",
+    ),
+    "a source function that is not finite": (
+        lambda: se.diffusion(LINE, smooth(LINE), SPAN, np.ones(24), source=lambda t: np.nan), r"`source\(t\)` must be",
+    ),
+    "a source of Poisson's equation that is not finite": (
+        lambda: se.poisson(LINE, np.full(24, np.nan)), "`source` must be finite, found nan",
+    ),
+    "boundary values that are not finite": (
+        lambda: se.poisson(so.Grid(8, boundary=so.dirichlet(lambda t: np.nan)), np.ones(8)), "finite boundary values",
+    ),
     "another shape": (lambda: se.heat(LINE, np.ones(23), SPAN), r"`u0` must have the shape \(24,\) of the grid"),
     "one component": (lambda: se.gray_scott(LINE, np.ones(24), SPAN), r"`u0` must have the shape \(2, 24\)"),
     "velocity of one axis": (lambda: se.transport(PLANE, smooth(PLANE), SPAN, [1.0]), "`velocity` must have the shape"),
