@@ -40,6 +40,7 @@ WORKLOADS = (
     dict.fromkeys(adaptive.WORKLOADS, adaptive.rows)
     | dict.fromkeys(fixed_steps.WORKLOADS, fixed_steps.rows)
     | dict.fromkeys(stiff.WORKLOADS, stiff.rows)
+    | {stiff.ENSEMBLE: stiff.rows_of_members}
     | dict.fromkeys(pdes.WORKLOADS, pdes.rows)
     | {
         module.WORKLOAD: module.rows

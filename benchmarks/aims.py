@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
-from benchmarks import ensembles, montecarlo, neural_ode, noise, noisy_nets, pdes, sde_contenders
+from benchmarks import ensembles, montecarlo, neural_ode, noise, noisy_nets, pdes, sde_contenders, stiff
 from benchmarks.adaptive import LORENZ_TOLERANCE
 from benchmarks.batches import OURS as BATCH
 from benchmarks.batches import TOLERANCE as BATCH_TOLERANCE
@@ -388,6 +388,8 @@ AIMS = (
         inverse(ratio_to("ensemble", ensembles.MANY_ORBITS, ensembles.ONE_ORBIT))),
     Aim("Pleiades in lanes beside one by one", "ensemble", False, 2.3, "x",
         inverse(ratio_to("ensemble", ensembles.MANY_PLEIADES, ensembles.ONE_PLEIADES))),
+    Aim("Robertson members in lanes beside diffrax vmap, rtol 1e-6", stiff.ENSEMBLE, False, 10.0, "x",
+        inverse(ratio_to(stiff.ENSEMBLE, stiff.LANES, stiff.VMAP, stiff.RATIO))),
     Aim("two threads beside one", "ensemble", False, 1.7, "x",
         inverse(ratio_to("ensemble", ensembles.ON_TWO, ensembles.MORE_IN_LANES))),
     Aim("a batch with steps of every sample's own, rtol = atol = 1e-6", "batch", False, 2.0, "x",

@@ -74,6 +74,9 @@ PROBLEMS = {
     ),
 }  # fmt: skip
 WORKLOADS = tuple(PROBLEMS)
+ENSEMBLE, MANY, FEW, RATIO = "robertson ensemble", 10_000, 1_000, 1e-6
+LANES, VMAP = "stepnet rodas5p", "diffrax Kvaerno5, vmap"
+MEMBERS = {"stepnet rodas4": MANY, LANES: MANY, f"{LANES}, one by one": FEW, VMAP: FEW}
 
 
 def rows(name: str) -> Iterator[Row]:
@@ -91,6 +94,75 @@ def rows(name: str) -> Iterator[Row]:
         found |= by_turns(prepared, SECONDS)
         for contender, (package, _) in contenders.items():
             yield _row(problem, tolerance, contender, package, found[contender])
+
+
+def rows_of_members(name: str = ENSEMBLE) -> Iterator[Row]:
+    """Robertson to t = 1e5 with the first rate from 0.02 to 0.08; seconds are those of one member."""
+    prepared: dict[str, Prepared] = {}
+    found: dict[str, Measured | Exception] = {}
+    for contender, count in MEMBERS.items():
+        prepare = _diffrax_members if contender.startswith("diffrax") else _stepnet_members
+        try:
+            prepared[contender] = prepare(contender, np.linspace(0.02, 0.08, count))
+        except Exception as exception:
+            found[contender] = exception
+    found |= by_turns(prepared, SECONDS)
+    reference = _reference(PROBLEMS["robertson"].name)
+    for contender, count in MEMBERS.items():
+        measured, package = found[contender], contender.split()[0]
+        if isinstance(measured, Exception):
+            yield Row(name, contender, package, RATIO, note=first_line(measured))
+            continue
+        middle = measured.answer.y[np.argmin(np.abs(np.linspace(0.02, 0.08, count) - 0.04))]
+        error = float(np.max(np.abs(middle - reference) / np.abs(reference)))
+        note = "error of the member nearest to the rate 0.04"
+        time = measured.time / count
+        yield Row(name, contender, package, RATIO, time, None, error, measured.answer.accepted, calls=measured.calls,
+                  note=note)  # fmt: skip
+
+
+def _rated_robertson(t, y, rate):
+    slow, back, fast = rate * y[0], 1e4 * y[1] * y[2], 3e7 * y[1] * y[1]
+    return [-slow + back, slow - back - fast, fast]
+
+
+def _stepnet_members(contender: str, rates: np.ndarray) -> Prepared:
+    import stepnet as sn
+
+    scheme, given = contender.split()[1].rstrip(","), {}
+    if contender.endswith("one by one"):
+        given = {"linear_solver": "dense"}
+    problem = sn.ODE(_rated_robertson, [1.0, 0.0, 0.0], (0.0, 1e5), (0.04,), **given)
+
+    def call():
+        return sn.solve_ensemble(problem, scheme, args=rates[:, None], rtol=RATIO, atol=ATOL * RATIO, workers=1)
+
+    call()
+    return Prepared(call, lambda found: Answer(found.y_end, int(found.accepted.sum())))
+
+
+def _diffrax_members(contender: str, rates: np.ndarray) -> Prepared:
+    import diffrax as dx
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    jnp = jax.numpy
+    term = dx.ODETerm(lambda t, y, rate: jnp.stack(_rated_robertson(t, y, rate)))
+    control = dx.PIDController(rtol=RATIO, atol=ATOL * RATIO)
+    choices = {"saveat": dx.SaveAt(t1=True), "max_steps": MOST_STEPS, "stepsize_controller": control}
+    y0 = jnp.array([1.0, 0.0, 0.0])
+
+    def end(rate):
+        found = dx.diffeqsolve(term, dx.Kvaerno5(), 0.0, 1e5, None, y0, rate, **choices)
+        return found.ys[-1], found.stats["num_accepted_steps"]
+
+    many, given = jax.jit(jax.vmap(end)), jnp.asarray(rates)
+
+    def call():
+        return jax.block_until_ready(many(given))
+
+    call()
+    return Prepared(call, lambda raw: Answer(np.asarray(raw[0]), int(raw[1].sum())))
 
 
 def _row(problem: Stiff, tolerance: float, contender: str, package: str, found: Measured | Exception) -> Row:

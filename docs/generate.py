@@ -55,9 +55,15 @@ Generated from the docstrings by `docs/generate.py`: every module with its first
 """
 
 
+def _list_names(takes_fixed: bool) -> list[str]:
+    """Schemes for ordinary equations that take fixed steps, or only adaptive ones."""
+    names = schemes.names("ODE")
+    return [name for name in names if capabilities.takes_fixed_steps(schemes.get(name)) == takes_fixed]
+
+
 def build_scheme_page() -> str:
     """The tables of all schemes, by family."""
-    chosen = [schemes.get(name) for name in schemes.names()]
+    chosen = [schemes.get(name) for name in _list_names(takes_fixed=True)]
     parts = [SCHEMES]
     for family, title in FAMILIES.items():
         members = list_members(family, chosen)
@@ -82,7 +88,7 @@ def draw_figures(folder: Path) -> None:
     from stepnet.schemes.stability_grids import is_for_oscillators
 
     folder.mkdir(exist_ok=True)
-    chosen = [schemes.get(name) for name in schemes.names()]
+    chosen = [schemes.get(name) for name in _list_names(takes_fixed=True)]
     for family in FAMILIES:
         members = list_members(family, chosen)
         with plots.style():
@@ -108,7 +114,7 @@ def draw_figures(folder: Path) -> None:
 
 def _build_variable_table() -> str:
     rows = ["| name | orders | stability by order | reference |", "|---|---|---|---|"]
-    for name in schemes.names(adaptive_only=True):
+    for name in _list_names(takes_fixed=False):
         scheme = schemes.get(name)
         if isinstance(scheme, schemes.Switching):
             orders, stability = "-", f"{scheme.explicit.name}, and {scheme.implicit.name} where it is stiff"
@@ -125,7 +131,7 @@ def _build_variable_table() -> str:
 def _build_stochastic_table() -> str:
     heads = ["name", "calculus", *NOISES, "estimate", "reference"]
     rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for name in schemes.names(stochastic=True):
+    for name in schemes.names("SDE"):
         scheme = schemes.get(name)
         orders = {each.noise: _show_orders(each) for each in scheme.orders}
         cells = [scheme.calculus, *(orders.get(noise, "") for noise in NOISES)]
@@ -136,7 +142,7 @@ def _build_stochastic_table() -> str:
 
 def _build_langevin_table() -> str:
     rows = ["| name | orders | reference |", "|---|---|---|"]
-    for name in schemes.names(langevin=True):
+    for name in schemes.names("Langevin"):
         scheme = schemes.get(name)
         rows.append(f"| `{name}` | {_show_orders(scheme.orders[0])} | {scheme.reference} |")
     return "\n".join(rows) + "\n"
@@ -224,9 +230,9 @@ def build_paper() -> str:
     lines = ["| workload | compared | aim | measured |", "|---|---|---|---|"]
     lines += [f"| {aim[0]}: {aim[1]} | {aim[5]} | {aim[2]} | {aim[3]} |" for aim in rows]
     values = {
-        "n_schemes": len(schemes.names()) + len(schemes.names(adaptive_only=True)),
-        "n_families": len({type(schemes.get(name)) for name in schemes.names()}),
-        "n_stochastic": len(schemes.names(stochastic=True)) + len(schemes.names(langevin=True)),
+        "n_schemes": len(schemes.names("ODE")),
+        "n_families": len({type(schemes.get(name)) for name in _list_names(takes_fixed=True)}),
+        "n_stochastic": len(schemes.names("SDE")) + len(schemes.names("Langevin")),
         "commit": facts["commit"][:7],
         "cpu": facts["cpu"],
         "n_passed": sum(aim[4] == "PASS" for aim in aims),

@@ -112,7 +112,7 @@ def test_foreign_arguments_are_told_what_to_give(call, words):
 
 
 KNOWN = {
-    *sn.schemes.names(), *sn.schemes.names(adaptive_only=True), *fields.ACTIVATIONS, *losses.names(),
+    *sn.schemes.names(), *fields.ACTIVATIONS, *losses.names(),
     *penalties.names(),
     *INITIALISATIONS,
     *training.optimisers.names(), *training.schedules.names(), *training.METHODS,

@@ -199,8 +199,17 @@ def test_the_demo_prints_tables_and_draws_figures(call, tmp_path):
     for weights, verdict in (("growing", "not certified"), ("decaying", "stable"), ("antisymmetric", "stable")):
         assert f"{weights}: {verdict}" in result.output
     assert "plain Monte Carlo costs" in result.output
+    assert result.output.count("SciPy LSODA") == 2
     assert "steepest slope" in result.output
-    for name in ("kepler.png", "arenstorf.png", "brownian.png", "classifier.png", "equations.png", "layers.png"):
+    for name in (
+        "kepler.png",
+        "arenstorf.png",
+        "brownian.png",
+        "classifier.png",
+        "equations.png",
+        "layers.png",
+        "stiff.png",
+    ):
         assert (tmp_path / name).stat().st_size > 10_000
         assert page.count(f'src="{name}"') == 1
     assert page.count("closing error") == 2

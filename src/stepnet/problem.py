@@ -13,6 +13,8 @@ import numpy as np
 
 from stepnet.c_functions import check_function
 from stepnet.errors import UnknownName
+from stepnet.linear_solvers import validate_linear_solver
+from stepnet.mass_matrix import MassMatrix
 from stepnet.records import convert_integers, explain_arguments, show_fields, validate_count, validate_number
 
 LONG = 10_000  # entries from which BLAS starts threads, which costs more than the product
@@ -43,7 +45,7 @@ class ProblemForm(Enum):
 @explain_arguments()
 @dataclass(frozen=True, eq=False)
 class ODE:
-    """y' = f(t, y), y(t0) = y0 on t_span = (t0, t1); t1 < t0 integrates backward.
+    """y' = f(t, y), or M y' = f(t, y), with y(t0) = y0 on t_span = (t0, t1); t1 < t0 integrates backward.
 
     Parameters
     ----------
@@ -65,6 +67,11 @@ class ODE:
         Nonzero where slope i depends on entry j; needed only where this cannot be found by tracing.
     jvp, vjp : callable or C function, optional
         `jvp(t, y, v, *args)` returns (df/dy) v and `vjp(t, y, w, *args)` returns w (df/dy).
+    mass : array_like or sparse matrix, optional
+        The constant matrix M.  If it is singular, some equations are algebraic: they may have index one, and need a
+        stiffly accurate implicit or Rosenbrock scheme; a `y0` that does not satisfy them is corrected, M y0 is kept.
+    linear_solver : {"dense", "banded", "sparse", "gmres"} or Gmres, optional
+        How the linear systems of implicit steps are solved; by default chosen by size and bandwidth of df/dy.
     trace : bool
         False disables tracing: the functions of the problem are then compiled by Numba, or called in Python.
 
@@ -83,6 +90,8 @@ class ODE:
     jac_sparsity: object = field(default=None, kw_only=True)
     jvp: object = field(default=None, kw_only=True)
     vjp: object = field(default=None, kw_only=True)
+    mass: object = field(default=None, kw_only=True)
+    linear_solver: object = field(default=None, kw_only=True)
     trace: bool = field(default=True, kw_only=True)
 
     __repr__ = show_fields
@@ -99,9 +108,17 @@ class ODE:
         for name in ("jvp", "vjp"):
             if getattr(self, name) is not None:
                 check_function(name, getattr(self, name))
+        if self.mass is not None:
+            _set(self, mass=_validate_mass_matrix(self.mass, self.y0))
+        _set(self, linear_solver=validate_linear_solver(self.linear_solver))
         _check_flag("trace", self.trace)
 
     form = ProblemForm.FIRST
+
+    @cached_property
+    def mass_matrix(self) -> MassMatrix | None:
+        """The mass matrix with its division into differential and algebraic equations; None for y' = f."""
+        return None if self.mass is None else MassMatrix(self.mass)
 
     @cached_property
     def initial(self) -> np.ndarray:
@@ -768,6 +785,8 @@ def _validate_matrix(name: str, value: Any, n: int, alternative: str = "") -> An
     matrix = matrix if is_sparse else convert_integers(name, matrix)
     if matrix.dtype.kind not in "biufc":
         raise TypeError(f"`{name}` must be a matrix{alternative}, found {type(value).__name__}")
+    if not matrix.dtype.isnative:
+        matrix = matrix.astype(matrix.dtype.newbyteorder("="))
     if n == 1 and matrix.shape in ((), (1,)):
         matrix = matrix.reshape(1, 1)
     if matrix.shape != (n, n):
@@ -777,6 +796,18 @@ def _validate_matrix(name: str, value: Any, n: int, alternative: str = "") -> An
         )
     if not is_sparse:
         matrix.flags.writeable = False
+    return matrix
+
+
+def _validate_mass_matrix(value: Any, y0: np.ndarray) -> Any:
+    """Return a real, finite n by n matrix for a state of float64."""
+    matrix = _validate_matrix("mass", value, y0.size)
+    if y0.dtype != np.float64:
+        raise TypeError(f"`mass` is for states of float64, found {y0.dtype}; convert the state")
+    if matrix.dtype.kind == "c":
+        raise TypeError("`mass` must be real, found complex numbers")
+    if not is_finite(matrix.data if hasattr(matrix, "tocsc") else matrix):
+        raise ValueError("`mass` must be finite")
     return matrix
 
 

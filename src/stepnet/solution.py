@@ -83,6 +83,8 @@ class Statistics:
         Accepted steps by each scheme of one that switches.
     switches : tuple of (float, str), optional
         Times at which it switched, and the scheme that took over.
+    linear_solver : str, optional
+        How an implicit scheme solved its linear systems: "dense", "banded", "sparse" or "gmres".
 
     Examples
     --------
@@ -109,6 +111,7 @@ class Statistics:
     orders: tuple[int, ...] = ()
     steps_by_scheme: tuple[tuple[str, int], ...] = ()
     switches: tuple[tuple[float, str], ...] = ()
+    linear_solver: str = ""
 
     @property
     def steps(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from scheme_names import FIXED_STEPS
 
 import stepnet as sn
 from stepnet.schemes.conditions import is_pair
@@ -10,7 +11,7 @@ from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.tableau import ExplicitRK, LowStorageRK
 
-SCHEMES = [sn.schemes.get(name) for name in sn.schemes.names()]
+SCHEMES = [sn.schemes.get(name) for name in FIXED_STEPS]
 PAIRS = [scheme for scheme in SCHEMES if isinstance(scheme, ExplicitRK) and is_pair(scheme)]
 EVEN = [scheme for scheme in SCHEMES if isinstance(scheme, (ExplicitRK, LowStorageRK, Splitting, Multistep))]
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scheme_names import FIXED_STEPS
 
 import stepnet as sn
 from stepnet import equations as se
@@ -23,7 +24,7 @@ EQUATIONS = {
     "advection and diffusion": lambda h: se.advection_diffusion(RING, ZERO, (0.0, h), [1.0], 0.02, check_steps=False),
     "wave": lambda h: se.wave(WALLS, ZERO, ZERO, (0.0, h), check_steps=False),
 }
-NAMES = [name for name in sn.schemes.names() if name != "auto"]
+NAMES = FIXED_STEPS
 SOME = ("euler", "rk4", "verlet", "rkl2", "ab2", "trapezoid", "adi")
 
 

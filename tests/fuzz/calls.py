@@ -15,6 +15,8 @@ from functools import cache, wraps
 from importlib import import_module
 from types import ModuleType
 
+from scheme_names import FIXED_STEPS
+
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 import dask.array
@@ -346,6 +348,7 @@ def add_methods(name: str, build: Callable, **methods: Callable[[], dict]) -> No
 how_to_step = {"rtol": 1e-3, "atol": 1e-6}
 
 add("stepnet.ODE", lambda: {"fun": decay, "y0": [1.0, 0.5], "t_span": SPAN, "args": (1.0,)})
+add("stepnet.Gmres", lambda: {"rtol": 1e-6, "restart": 10, "max_iterations": 50, "preconditioner": decay})
 add("stepnet.Partitioned", lambda: {"dq": drift, "dp": force, "q0": [1.0], "p0": [0.0], "t_span": SPAN})
 add("stepnet.SecondOrder", lambda: {"acceleration": force, "q0": [1.0], "v0": [0.0], "t_span": SPAN})
 add("stepnet.SDE", lambda: {
@@ -734,6 +737,11 @@ add("stepnet.operators.map_chunks", lambda: {
 add("stepnet.fields.find_kernel_derivatives", lambda: {"kernels": np.ones((3, 3)), "spacing": 0.5})
 add("stepnet.fields.build_kernel", lambda: {"coefficients": np.ones((3, 3)), "spacing": 0.5})
 add("stepnet.Linear", lambda: {"operator": [[-1.0, 0.5], [0.0, -2.0]]})
+add_methods("stepnet.Linear", lambda: sn.Linear([[-1.0, 0.5], [0.0, -2.0]]), require_size=lambda: {"size": 4})
+add_methods(
+    "stepnet.schemes.SemiImplicitBDF", lambda: sn.schemes.get("sbdf2"), explicit_defect=lambda: {"order": 2},
+    implicit_defect=lambda: {"order": 2},
+)  # fmt: skip
 add("stepnet.Flow", lambda: {"fun": flow})
 add("stepnet.track", lambda: {
     "problem": ode(), "scheme": "rk4", "trackers": [sn.trackers.SteadyState(1e-9)], "steps": 4, "every": 2
@@ -1300,7 +1308,7 @@ record = lambda scheme: lambda: {
     each: getattr(sn.schemes.get(scheme), each)
     for each in inspect.signature(type(sn.schemes.get(scheme))).parameters
 }  # fmt: skip
-add("stepnet.schemes.LowStorageRK", record(next(s for s in sn.schemes.names() if s.startswith("carpenter"))))
+add("stepnet.schemes.LowStorageRK", record(next(s for s in FIXED_STEPS if s.startswith("carpenter"))))
 add("stepnet.schemes.Multistep", record("ab2"))
 add("stepnet.schemes.VariableAdams", record("adams"))
 add("stepnet.schemes.VariableBDF", record("ndf"))

@@ -10,6 +10,7 @@ from gradients.cases import FUNCTIONS, KINDS, SPAN, A, B, loss, over_the_catalog
 
 import stepnet as sn
 from stepnet.checkpoints import binomial_advances, online
+from stepnet.engines.numba_engine.adjoint import step_sweeps
 from stepnet.engines.numba_engine.adjoint.differentiable_run import DifferentiableRun
 from stepnet.gradients import reversal, state_store
 
@@ -51,6 +52,14 @@ def test_advances_are_the_optimal_ones(slots):
     found = gradients(KINDS[0], "rk4", sn.Checkpoints(slots))
     assert found.cost.advances == binomial_advances(STEPS, slots)
     assert found.cost.states == slots + 1
+
+
+@pytest.mark.parametrize("scheme", ["rk4", "ab3", "kvaerno5", "rodas4"])
+def test_slices_between_which_ctrl_c_is_served_do_not_change_bits(scheme, monkeypatch):
+    wanted = gradients(KINDS[0], scheme, "all")
+    monkeypatch.setattr(step_sweeps, "WORK_AT_FIRST", 1)
+    monkeypatch.setattr(step_sweeps, "SLICE_SECONDS", 0.0)
+    require_same(gradients(KINDS[0], scheme, "all"), wanted)
 
 
 @over_the_catalogue

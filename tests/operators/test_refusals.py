@@ -20,6 +20,8 @@ REFUSALS = {
     "too few offsets": (lambda: so.fit_stencil(2, (0, 1)), "`offsets` must be at least 3"),
     "four axes": (lambda: so.Grid((2, 2, 2, 2)), "`shape` must have one to three axes"),
     "an empty interval": (lambda: so.Grid(4, 1.0, 1.0), "`upper` must be above `lower`"),
+    "a length beyond float64": (lambda: so.Grid(4, -1e308, 1e308), "`lower` and `upper` must be apart by a length"),
+    "a length of nothing": (lambda: so.Grid(4, 0.0, 1e-310), "`lower` and `upper` must be apart by a length"),
     "half a periodic axis": (
         lambda: so.Grid(4, boundary=[("periodic", "neumann")]), "must be periodic on both sides or on none",
     ),

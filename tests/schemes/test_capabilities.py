@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scheme_names import FIXED_STEPS
 
 import stepnet as sn
 import stepnet.torch as snt
@@ -13,7 +14,7 @@ from stepnet.engines.contract import FixedSteps
 from stepnet.problem import ProblemForm
 from stepnet.schemes import capabilities, get, names
 
-SCHEMES = [get(name) for name in names()]
+SCHEMES = [get(name) for name in FIXED_STEPS]
 SPAN, N_STEPS = (0.0, 0.5), 32
 H = (SPAN[1] - SPAN[0]) / N_STEPS
 EXACT = np.array([np.cos(SPAN[1]), -np.sin(SPAN[1])])
@@ -64,7 +65,7 @@ def test_every_scheme_accepts_some_form():
     assert all(list_accepted(scheme) for scheme in SCHEMES)
 
 
-@pytest.mark.parametrize("name", names(stochastic=True, langevin=True))
+@pytest.mark.parametrize("name", [*names("SDE"), *names("Langevin")])
 def test_stochastic_schemes_accept_their_problems_only(name):
     scheme = get(name)
     own = ProblemForm.LANGEVIN if capabilities.is_langevin(scheme) else ProblemForm.STOCHASTIC

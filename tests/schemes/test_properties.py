@@ -10,6 +10,7 @@ from dataclasses import FrozenInstanceError, fields, replace
 import numpy as np
 import pytest
 from problems import coupled_ode
+from scheme_names import FIXED_STEPS
 
 import stepnet
 from stepnet.errors import SchemeError, UnknownName
@@ -26,14 +27,13 @@ from stepnet.schemes import (
     conditions,
     find,
     get,
-    names,
 )
 from stepnet.schemes.capabilities import is_implicit
 from stepnet.schemes.controllers import CONTROLLERS
 from stepnet.schemes.explicit import rk2
 from stepnet.schemes.tableau import butcher
 
-NAMES = names()
+NAMES = FIXED_STEPS
 OF_SUMS = (SemiImplicitBDF, ExponentialRK)  # which take no equation without parts
 IMPLICIT_NAMES = [name for name in NAMES if is_implicit(get(name)) and not isinstance(get(name), OF_SUMS)]
 EXPLICIT_NAMES = [name for name in NAMES if not (is_implicit(get(name)) or isinstance(get(name), OF_SUMS))]

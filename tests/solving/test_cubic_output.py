@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from scheme_names import FIXED_STEPS
 from scipy.special import ellipj
 
 import stepnet as sn
@@ -19,7 +20,7 @@ FLOOR = 1e-12  # errors below this are round-off of some thousand steps
 CUBIC_ORDER = 4  # its error is O(h^4)
 
 OF_SUMS = (sn.schemes.SemiImplicitBDF, sn.schemes.ExponentialRK)  # which take no equation without parts
-OTHERS = [s for s in map(sn.schemes.get, sn.schemes.names()) if not isinstance(s, (sn.schemes.ExplicitRK, *OF_SUMS))]
+OTHERS = [s for s in map(sn.schemes.get, FIXED_STEPS) if not isinstance(s, (sn.schemes.ExplicitRK, *OF_SUMS))]
 ONE_STEP = [s for s in OTHERS if not isinstance(s, sn.schemes.Multistep)]
 MULTISTEP = [s for s in OTHERS if isinstance(s, sn.schemes.Multistep)]
 ONE_OF_EACH = [sn.schemes.get(name) for name in ("carpenter_kennedy54", "rkl2", "verlet", "yoshida6", "ruth3")]

@@ -23,12 +23,13 @@ from problems import (
     kepler_momentum,
     kepler_second_order,
 )
+from scheme_names import FIXED_STEPS
 
 import stepnet
 from stepnet.schemes import Butcher, ExponentialRK, Multistep, SemiImplicitBDF, Splitting, conditions, get
 
 OF_SUMS = (SemiImplicitBDF, ExponentialRK)  # which take no equation without parts
-NAMES = [name for name in stepnet.schemes.names() if not isinstance(get(name), OF_SUMS)]
+NAMES = [name for name in FIXED_STEPS if not isinstance(get(name), OF_SUMS)]
 SPLITTINGS = [name for name in NAMES if isinstance(get(name), Splitting)]
 SYMPLECTIC = [name for name in NAMES if conditions.is_symplectic(get(name))]
 MULTISTEP = [name for name in NAMES if isinstance(get(name), Multistep)]

@@ -82,6 +82,21 @@ def descend(array: np.ndarray) -> np.ndarray:
     return training.minimise(objective, data, training.LBFGS(3)).theta
 
 
+def decay(t, y):
+    return -y
+
+
+def solve_linear(scheme: str, **options) -> np.ndarray:
+    return sn.solve(sn.ODE(lambda t, y: MATRIX @ y, np.ones(3), (0.0, 1.0), **options), scheme, steps=2).y
+
+
+def solve_heat(field: np.ndarray, source: np.ndarray) -> np.ndarray:
+    return sn.solve(sn.equations.heat(GRID, field, (0.0, 0.01), 0.1, source=source), "rkl2(3)", steps=2).y
+
+
+GRID = sn.operators.Grid((4, 6), boundary="neumann")
+FIELD = np.ones((4, 6))
+NOISY = sn.SDE(decay, lambda t, y: 0.2 + 0.0 * y, [1.0, 2.0], (0.0, 1.0))
 RANDOM_INPUTS = RANDOM.normal(size=(5, 3))
 MATRIX = RANDOM.normal(size=(3, 3))
 SHARES = RANDOM.dirichlet(np.ones(4), 5)
@@ -105,6 +120,38 @@ ENTRIES = {
         np.sort(RANDOM.uniform(0, 1, size=(3, 4)), axis=1),
     ),
     "ensemble rtol": (lambda a: solve_members(a, "rtol"), RANDOM.uniform(1e-7, 1e-4, (3, 2))),
+    "implicit y0": (lambda a: sn.solve(sn.ODE(decay, a, (0.0, 1.0)), "radau5", steps=2).y, RANDOM.normal(size=3)),
+    "implicit jac": (lambda a: solve_linear("kvaerno5", jac=a), MATRIX),
+    "Rosenbrock jac": (lambda a: solve_linear("rodas4", jac=lambda t, y: a), MATRIX),
+    "initial field": (lambda a: solve_heat(a, FIELD), RANDOM.uniform(size=(4, 6))),
+    "source": (lambda a: solve_heat(FIELD, a), RANDOM.uniform(size=(4, 6))),
+    "diffusivity": (
+        lambda a: sn.solve(sn.equations.diffusion(GRID, FIELD, (0.0, 0.01), a), "rk4", steps=2).y,
+        RANDOM.uniform(size=(4, 6)),
+    ),
+    "operator": (sn.operators.laplacian(GRID), RANDOM.uniform(size=(4, 6))),
+    "SDE y0": (
+        lambda a: sn.solve(sn.SDE(decay, lambda t, y: 0.1 * y, a, (0.0, 1.0)), "euler_maruyama", steps=2).y,
+        RANDOM.normal(size=(2, 3)),
+    ),
+    "SDE args": (
+        lambda a: (
+            sn.solve(
+                sn.SDE(lambda t, y, A: -y, lambda t, y, A: A, [1.0, 2.0], (0.0, 1.0), (a,), noise="additive"),
+                "euler_maruyama",
+                steps=2,
+            ).y
+        ),
+        RANDOM.normal(size=(2, 3)),
+    ),
+    "start points": (
+        lambda a: sn.montecarlo.feynman_kac(NOISY, lambda y: y[0] * y[1], a, paths=32, steps=2).value,
+        RANDOM.normal(size=(3, 2)),
+    ),
+    "increments": (
+        lambda a: sn.solve_ensemble(NOISY, "euler_maruyama", increments=a, steps=4).y,
+        RANDOM.normal(size=(5, 4, 2)),
+    ),
     "softmax": (losses.softmax, OUTPUTS),
     "log_softmax": (losses.log_softmax, OUTPUTS),
     "net": (NET, RANDOM_INPUTS),

@@ -252,6 +252,21 @@ def test_energy_of_a_hamiltonian_that_is_not_separable_stays_bounded(scheme):
     assert drift[half:].max() <= 1.1 * drift[:half].max()  # it oscillates and does not grow
 
 
+@pytest.mark.parametrize("scheme", ["implicit_midpoint", "gauss4"])
+def test_energy_stays_bounded_over_a_hundred_thousand_steps(scheme):
+    """The same Hamiltonian; the largest deviation of each tenth of the run is that of the first one."""
+    problem = sn.Partitioned(
+        lambda t, q, p: p * (q**2 + 1), lambda t, q, p: -q * (p**2 + 1), [1.0], [0.3], (0.0, 1e4), separable=False
+    )
+    y = sn.solve(problem, scheme, steps=100_000, save_every=7).y
+    energy = (y[:, 1] ** 2 + 1) * (y[:, 0] ** 2 + 1) / 2
+    drift = np.abs(energy / energy[0] - 1)
+    largest = np.array([part.max() for part in np.array_split(drift, 10)])
+    print(f"{scheme}: {largest}")
+    assert largest.max() < (5e-3 if scheme == "implicit_midpoint" else 1e-5)
+    assert largest.max() <= 1.01 * largest[0]
+
+
 def test_order_reduction_on_prothero_robinson_is_that_of_the_stage_order():
     """y' = L (y - cos t) - sin t for very stiff L: Kvaerno's schemes have the stage order 2, Radau IIA 3."""
     L = -1e6

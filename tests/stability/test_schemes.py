@@ -8,6 +8,7 @@ from math import inf, isnan, sqrt
 import mpmath
 import numpy as np
 import pytest
+from scheme_names import FIXED_STEPS
 
 from stepnet import schemes, stability
 from stepnet.schemes import Butcher, conditions
@@ -21,7 +22,7 @@ CURVE = 1e-6  # | |R| - 1 | on the boundary
 NEXT_TERM = 1e-3  # of the series at nu = 1e-3, whose coefficients are of similar size
 GRID = 1e-12  # relative to 1 + |R|: Taylor's formula and Horner's rule differ by rounding
 
-NAMES = schemes.names()
+NAMES = FIXED_STEPS
 PLANAR = [name for name in NAMES if not is_for_oscillators(schemes.get(name))]
 
 IMPLICIT_EULER = Butcher(np.array([[1.0]]), np.array([1.0]), np.array([1.0]))
@@ -258,7 +259,7 @@ def test_default_windows_hold_the_limits():
 
 # ---- stochastic schemes ---------------------------------------------------------------------------------------------
 
-ONE_ROW = sorted(set(schemes.names(stochastic=True)) - {"sra1", "sra2", "sra3", "reversible_heun", "tamed_euler"})
+ONE_ROW = sorted(set(schemes.names("SDE")) - {"sra1", "sra2", "sra3", "reversible_heun", "tamed_euler"})
 P, Q = np.linspace(-2.5, 0.3, 29), np.linspace(0, 2, 21)
 
 

@@ -48,5 +48,5 @@ def build(noise: str, calculus: str = "ito", **options) -> sn.SDE:
 
 def list_cases() -> list[tuple[str, str]]:
     """All schemes with each type of noise that they admit."""
-    schemes = [sn.schemes.get(name) for name in sn.schemes.names(stochastic=True)]
+    schemes = [sn.schemes.get(name) for name in sn.schemes.names("SDE")]
     return [(scheme.name, orders.noise) for scheme in schemes for orders in scheme.orders]

@@ -11,7 +11,7 @@ from stochastic import problems
 import stepnet as sn
 from stepnet.schemes import capabilities
 
-PAIRS = [name for name in sn.schemes.names(stochastic=True) if capabilities.is_adaptive(sn.schemes.get(name))]
+PAIRS = [name for name in sn.schemes.names("SDE") if capabilities.is_adaptive(sn.schemes.get(name))]
 A, S = 0.3, 0.8  # drift and volatility of geometric Brownian motion
 STANDARD_ERRORS = 3.0
 

@@ -12,7 +12,7 @@ import stepnet as sn
 from stepnet.schemes import theta_maruyama, theta_milstein
 from stepnet.schemes.capabilities import is_implicit
 
-IMPLICIT = [name for name in sn.schemes.names(stochastic=True) if is_implicit(sn.schemes.get(name))]
+IMPLICIT = [name for name in sn.schemes.names("SDE") if is_implicit(sn.schemes.get(name))]
 RATE, SPREAD = 1000.0, 0.4
 SLOPE_TOLERANCE = 0.2
 STANDARD_ERRORS = 4.0

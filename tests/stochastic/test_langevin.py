@@ -11,7 +11,7 @@ import stepnet as sn
 from stepnet.gradients import reversal
 from stepnet.schemes.langevin import LangevinSplitting
 
-SCHEMES = sn.schemes.names(langevin=True)
+SCHEMES = sn.schemes.names("Langevin")
 K, T, C = 2.0, 1.5, 0.7  # stiffness, temperature, friction
 
 

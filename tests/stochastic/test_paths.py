@@ -9,6 +9,8 @@ import pytest
 from stochastic import problems
 
 import stepnet as sn
+from stepnet.engines.contract import FixedSteps
+from stepnet.engines.numba_engine.ensembles.path_runs import find_step_times
 from stepnet.ensembles.sweeps import path_statistics
 
 PATHS = 45  # no multiple of the 16 paths of a group
@@ -132,3 +134,24 @@ def test_members_of_a_sweep_without_paths_share_the_path_of_the_problem():
 def test_what_does_not_apply_to_an_sde_is_refused_with_a_remedy(call, match):
     with pytest.raises((TypeError, ValueError), match=match):
         call()
+
+
+def test_times_of_steps_do_not_need_the_times_of_all_steps():
+    problem, n = replace(GBM, t_span=(0.1, 1.7)), 77
+    times = np.linspace(0.1, 1.7, n + 1)
+    some = np.array([0, 1, 30, 76, 77])
+    np.testing.assert_array_equal(find_step_times(problem, FixedSteps(n, None), some), times[some])
+    np.testing.assert_array_equal(find_step_times(problem, FixedSteps(n, times), some), times[some])
+
+
+CHANGES = {"seed": {"seed": 8}, "path": {"path": 1}, "diffusion": {"diffusion": lambda t, y, a, s: 2 * s * y}}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_stored_sweep_belongs_to_its_equation_and_paths(change, tmp_path):
+    def sweep(problem):
+        return sn.sweep(problem, "euler_maruyama", {"a": [0.1, 0.2]}, steps=4, path=tmp_path)
+
+    assert sweep(GBM).shape == sweep(GBM).shape == (2,)
+    with pytest.raises(ValueError, match="holds another sweep, with a different problem"):
+        sweep(replace(GBM, **CHANGES[change]))

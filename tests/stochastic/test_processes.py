@@ -78,7 +78,7 @@ def test_conversion_there_and_back_is_the_problem():
     assert problem.convert("ito") is problem
 
 
-@pytest.mark.parametrize("name", sn.schemes.names(stochastic=True))
+@pytest.mark.parametrize("name", sn.schemes.names("SDE"))
 def test_pairings_that_a_scheme_does_not_admit_are_refused_with_the_reason(name):
     scheme = sn.schemes.get(name)
     admitted = [orders.noise for orders in scheme.orders]
@@ -92,7 +92,7 @@ def test_pairings_that_a_scheme_does_not_admit_are_refused_with_the_reason(name)
                 sn.solve(problems.build(noise, other), name, steps=4)
 
 
-@pytest.mark.parametrize("name", sn.schemes.names(stochastic=True))
+@pytest.mark.parametrize("name", sn.schemes.names("SDE"))
 def test_diagonal_noise_with_coupled_entries_is_refused_where_the_order_needs_it(name):
     scheme = sn.schemes.get(name)
     problem = replace(problems.build("diagonal", scheme.calculus), diffusion=lambda t, y, a: np.array([y[1], y[0]]))

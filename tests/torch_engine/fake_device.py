@@ -139,7 +139,7 @@ def stochastic() -> Iterator[Case]:
 
         return run
 
-    explicit = [name for name in sn.schemes.names(stochastic=True) if not is_implicit(sn.schemes.get(name))]
+    explicit = [name for name in sn.schemes.names("SDE") if not is_implicit(sn.schemes.get(name))]
     for name in explicit:  # Newton's iteration reads whether it has converged
         for orders in sn.schemes.get(name).orders:
             yield f"{name} {orders.noise}", by(name, orders.noise, snt.Checkpoints(slots=2))

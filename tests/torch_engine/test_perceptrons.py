@@ -8,6 +8,7 @@ import itertools
 import pytest
 import torch
 from gradients.cases import relative
+from scheme_names import FIXED_STEPS
 from torch import nn
 from torch_engine.networks import BOUNDED, EXACT, loss, options_of
 
@@ -84,7 +85,7 @@ def no_calls(monkeypatch):
 
 FIRST_ORDER = [
     name
-    for name in sn.schemes.names()
+    for name in FIXED_STEPS
     if not isinstance(sn.schemes.get(name), Splitting)
     and getattr(sn.schemes.get(name), "derivative", 1) == 1
     and not needs_linear_part(sn.schemes.get(name))

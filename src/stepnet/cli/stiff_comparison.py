@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RTOL, ATOL = 1e-6, 1e-10  # small components of the kinetics matter
-TIGHT = {"rtol": 1e-11, "atol": 1e-15}
+TIGHT_RTOL, TIGHT_ATOL = 1e-11, 1e-15
 SCHEMES = ("rodas5p", "radau5", "ndf", "lsoda", "auto")
 METHODS = ("Radau", "BDF", "LSODA")
 MU = 1e3
@@ -36,8 +36,8 @@ def van_der_pol(t: float, y: np.ndarray) -> list[float]:
 
 
 PROBLEMS = {
-    "Robertson, t = 0 to 1e11": ODE(robertson, [1.0, 0.0, 0.0], (0.0, 1e11)),
-    "van der Pol, mu = 1e3, t = 0 to 2000": ODE(van_der_pol, [2.0, 0.0], (0.0, 2000.0)),
+    "Robertson, t = 0 to 1e11": ODE(robertson, np.array([1.0, 0.0, 0.0]), (0.0, 1e11)),
+    "van der Pol, mu = 1e3, t = 0 to 2000": ODE(van_der_pol, np.array([2.0, 0.0]), (0.0, 2000.0)),
 }
 
 
@@ -55,7 +55,7 @@ def measure(problem: ODE) -> Iterator[Line]:
     """Solve with our schemes and with SciPy's at equal tolerances; times are those of a second call."""
     from scipy.integrate import solve_ivp
 
-    exact = solve(problem, "radau5", save_every=0, **TIGHT).y[-1]
+    exact = solve(problem, "radau5", save_every=0, rtol=TIGHT_RTOL, atol=TIGHT_ATOL).y[-1]
     for scheme in SCHEMES:
         found, seconds = _time(partial(solve, problem, scheme, rtol=RTOL, atol=ATOL, save_every=0))
         cost = found.statistics
@@ -66,7 +66,7 @@ def measure(problem: ODE) -> Iterator[Line]:
         yield Line(f"SciPy {method}", len(found.t) - 1, found.nfev, _find_error(found.y[:, -1], exact), seconds)
 
 
-def _time(call: Callable):
+def _time(call: Callable[[], Any]) -> tuple[Any, float]:
     call()
     started = time.perf_counter()
     return call(), time.perf_counter() - started

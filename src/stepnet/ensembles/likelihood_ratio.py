@@ -9,7 +9,7 @@ import numpy as np
 
 from stepnet.ensembles.ensemble import build_ensemble_spec, choose_workers
 from stepnet.problem import SDE, state_shape
-from stepnet.records import explain_arguments, show_fields
+from stepnet.records import explain_arguments, show_fields, validate_count
 from stepnet.solution import Status
 from stepnet.solving.integrate import import_engine
 from stepnet.solving.planning import AdaptiveOptions
@@ -101,6 +101,7 @@ def likelihood_ratio_gradient(
             f"`problem` must have one component of noise for each entry of the state, noise='diagonal' or 'additive', "
             f"found {problem.noise!r} with a diffusion of shape {problem.diffusion_shape}"
         )
+    steps = validate_count("steps", steps, 1)
     spec = build_ensemble_spec(problem, "euler_maruyama", None, None, None, steps, AdaptiveOptions(), None, paths)
     members = spec.members
     if members.args.shape[1] == 0:

@@ -49,7 +49,7 @@ class PathEstimator(NetEstimator):
         """The settings `paths`, `error` and `confidence`."""
         paths = validate_count("paths", self.paths, FEWEST, MOST_PATHS)
         confidence = validate_number("confidence", self.confidence, "(0, 1)")
-        error = None if self.error is None else validate_number("error", self.error, "(0, inf)")
+        error = None if self.error is None else validate_number("error", self.error, "[1e-100, inf)")
         return paths, error, confidence
 
     # ---- evaluation -------------------------------------------------------------------------------------------------

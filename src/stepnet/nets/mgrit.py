@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import UnknownName
-from stepnet.records import validate_count, validate_number
+from stepnet.records import format_value, validate_count, validate_number
 from stepnet.validation import check, whole
 
 ROUNDING = 1e-14  # smaller residuals are rounding and are not used for the factor
@@ -206,11 +206,12 @@ class Multigrid:
         m = self.mgrit.coarsening
         self.sequential_steps += m
         ends = self.carrier(lambda first, y: self.advance(0, first, m, y), self._firsts(points), points[:-1])
-        if not np.iterable(ends):
+        found = list(ends) if np.iterable(ends) else [ends]
+        if not all(isinstance(end, type(points[0])) for end in found):
             raise TypeError(
-                f"`carrier` must give what the function returns at each point, as `map`, found {ends!r:.60}"
+                f"`carrier` must give what the function returns at each point, as `map`, found {format_value(ends)}"
             )
-        return list(ends)
+        return found
 
     def _fill_intervals(self, level: int, points: list[Any], sources: list[Any] | None) -> list[Any]:
         """The points inside the intervals, from their ends."""

@@ -14,7 +14,8 @@ from stepnet.nets.design import Block
 from stepnet.nets.net import Net
 from stepnet.operators import Grid, Upwind, laplacian
 from stepnet.problem import ODE, SDE
-from stepnet.validation import check, function, instance, optional, real
+from stepnet.records import validate_number
+from stepnet.validation import array, check, function, instance, optional, real
 
 A_NET = instance(Net)
 MOST_AXES = 3  # of a grid
@@ -68,7 +69,9 @@ class NetworkVelocity:
 
     def __call__(self, t: float, y: Any) -> np.ndarray:
         """F(t, y)."""
-        y = np.asarray(y, float)
+        t, y = validate_number("t", t), array(dtype=float)("y", y)
+        if y.ndim == 0 or len(y) != self.net.design.blocks[0].n_in:
+            raise ValueError(f"`y` must have the shape ({self.net.design.blocks[0].n_in}, ...), found {y.shape}")
         number, begin = self._find_block(t)
         block = self.net.design.blocks[number]
         weights = {

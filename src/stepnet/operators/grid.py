@@ -15,6 +15,7 @@ from stepnet.operators.boundaries import Boundary, dirichlet, neumann
 from stepnet.records import keep, show_fields, validate_number
 
 MOST_POINTS = 2**31
+LARGEST = 1e300  # square of a spacing, by which differences are divided
 NAMED = {"dirichlet": dirichlet, "neumann": neumann}
 CENTRINGS = ("cell", "node")
 
@@ -83,6 +84,12 @@ class Grid:
                 raise ValueError(f"`upper` must be above `lower`, found {b:g} and {a:g} for axis {axis}")
         keep(self, shape=shape, lower=lower, upper=upper, boundary=_validate_boundaries(self.boundary, shape))
         keep(self, spacing=tuple((upper[k] - lower[k]) / self._count_intervals(k) for k in range(len(shape))))
+        for axis, (a, b, h) in enumerate(zip(lower, upper, self.spacing, strict=True)):
+            if not (1.0 / LARGEST < h * h < LARGEST and a + h > a and b - h < b):
+                raise ValueError(
+                    f"`lower` and `upper` must be apart by a length that {shape[axis]} points can divide in float64, "
+                    f"found {a!r} and {b!r} for axis {axis}"
+                )
 
     @property
     def ndim(self) -> int:

@@ -45,6 +45,8 @@ class LivePlot:
     def take(self, t: float, y: np.ndarray) -> None:
         """Draw a state."""
         u = np.real(y if self.component is None else y[self.component])
+        if not u.size:
+            raise ValueError(f"a state `y` to draw must have entries, found the shape {u.shape}")
         if u.ndim not in (1, 2):
             raise ValueError(f"a state to draw must have one or two axes, found {u.shape}; give `component`")
         if u.ndim == 1:

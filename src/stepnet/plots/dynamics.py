@@ -77,11 +77,14 @@ def phase_portrait(
     if field.size != 2:
         raise ValueError(f"`problem` must have a state of two entries, found {field.size}")
     field.require_slopes()
+    begins = array()("starts", starts)
+    if begins.size and begins.shape[-1:] != (2,):
+        raise ValueError(f"`starts` must be points (points, 2), found the shape {begins.shape}")
     time, axes = problem.t_span[0] if t is None else t, choose_axes(axes)
     u, v = np.linspace(x[0], x[1], resolution), np.linspace(y[0], y[1], resolution)
     slopes = np.array([[field.slope(time, np.array([a, b])) for a in u] for b in v])
     axes.streamplot(u, v, slopes[..., 0], slopes[..., 1], color="#bbbbbb", linewidth=0.6, arrowsize=0.7, density=1.1)
-    for k, start in enumerate(array()("starts", starts).reshape(-1, 2)):
+    for k, start in enumerate(begins.reshape(-1, 2)):
         run = _solve_from(field, start, scheme)
         colour = COLOURS[k % len(COLOURS)]
         axes.plot(*run.T, **{"lw": 1.2, "color": colour, **line})

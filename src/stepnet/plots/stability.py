@@ -212,7 +212,11 @@ def spectrum_in_region(scheme: Any, z: Any, axes: Axes | None = None, *, colours
         size = region(scheme, real=window[0], imaginary=window[1]).amplification
         axes.contourf(*window, size, levels=[-1.0, 1.0], colors=[COLOURS[0]], alpha=LIGHT)
         axes.contour(*window, size, levels=[1.0], colors=[COLOURS[0]], linewidths=1.0)
-    shown: dict[str, Any] = {"color": COLOURS[1]} if colours is None else {"c": colours, "cmap": "viridis"}
+    shown: dict[str, Any] = {"color": COLOURS[1]}
+    if isinstance(colours, str):
+        shown = {"color": colours}
+    elif colours is not None:
+        shown = {"c": array(z.size)("colours", np.ravel(colours)), "cmap": "viridis"}
     axes.scatter(z.real, z.imag, s=6, lw=0, zorder=3, **shown)
     _draw_plane(axes, (low, high), (-top, top))
     axes.set_title(found.name)

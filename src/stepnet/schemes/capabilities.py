@@ -8,8 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from stepnet.problem import Flow, Linear, ProblemForm
-from stepnet.schemes.conditions import is_pair, real_stability_limit, tableau_of
+from stepnet.schemes.conditions import (
+    is_pair,
+    is_stiffly_accurate,
+    linear_tableau,
+    real_stability_limit,
+    tableau_of,
+)
 from stepnet.schemes.exponential import ExponentialRK
 from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.implicit import ImplicitRK
@@ -24,6 +32,7 @@ from stepnet.schemes.tableau import ExplicitRK, StabilisedRK
 from stepnet.schemes.variable_order import Switching, VariableAdams, VariableBDF
 from stepnet.schemes.weak import WeakRK
 
+ROUNDING = 1e-10  # of coefficients that were computed
 OF_TWO_PARTS = (AdditiveRK, ExponentialRK, SemiImplicitBDF)
 WITH_HISTORY = (Multistep, SemiImplicitBDF)
 FLUCTUATING = 0.7  # of the limit of stability: mean step of Adams schemes on stiff problems
@@ -61,6 +70,35 @@ def find_refusal(scheme: Any, form: ProblemForm, single: str = "an `ODE`") -> st
     if find_derivative_order(scheme) == 2 and form is not ProblemForm.SECOND:
         return f"{scheme.name} integrates q'' = a(t, q); use `SecondOrder`"
     return None
+
+
+def find_mass_refusal(scheme: Any, is_singular: bool) -> str | None:
+    """Why a scheme cannot solve M y' = f, None if it can; a singular M gives algebraic equations of index one.
+
+    It is the last stage that satisfies the algebraic equations, and their values follow from each stage if the matrix
+    of the stages, without an explicit first one, is regular.
+    """
+    if isinstance(scheme, Switching):
+        return f"{scheme.name} switches by what it sees of df/dy alone; use a scheme such as rodas5p, radau5 or bdf"
+    if not is_singular or isinstance(scheme, VariableBDF):
+        return None
+    table = linear_tableau(scheme) if isinstance(scheme, (ImplicitRK, Rosenbrock)) else None
+    if table is None:
+        return f"{scheme.name} does not solve algebraic equations; take a scheme such as rodas5p, radau5 or trbdf2"
+    inner = table.A[1:, 1:] if not table.A[0].any() else table.A
+    is_regular = inner.size > 0 and np.linalg.cond(inner) < 1.0 / ROUNDING
+    ends = table.c[-1] if isinstance(scheme, ImplicitRK) else scheme.arrays.c[-1]
+    if not (is_stiffly_accurate(scheme) and is_regular and abs(ends - 1.0) < ROUNDING):
+        return (
+            f"{scheme.name} is not stiffly accurate, so its new states would not satisfy the algebraic equations; take "
+            f"a scheme such as rodas5p, radau5 or trbdf2"
+        )
+    return None
+
+
+def reads_jacobian(scheme: Any) -> bool:
+    """Whether it reads the entries of df/dy, so that products with df/dy are not enough."""
+    return isinstance(scheme, Switching)
 
 
 def is_stochastic(scheme: Any) -> bool:
@@ -278,11 +316,13 @@ def count_state_rows(scheme: Any, form: ProblemForm) -> int:
 def admits_lanes(scheme: Any, form: ProblemForm, is_fixed: bool) -> bool:
     """Whether members of an ensemble run in SIMD lanes: adaptive pairs with separate steps, others in lockstep.
 
-    Three-term recursions would lose accuracy if written as the sums of generated steps; implicit steps solve systems,
-    and exponential ones apply matrices.
+    Three-term recursions would lose accuracy if written as the sums of generated steps; steps of implicit Runge-Kutta
+    schemes iterate, whereas adaptive ones of Rosenbrock schemes are formulas; exponential ones apply matrices.
     """
-    if is_implicit(scheme) or needs_linear_part(scheme) or not takes_fixed_steps(scheme):
+    if needs_linear_part(scheme) or not takes_fixed_steps(scheme):
         return False
+    if is_implicit(scheme):
+        return isinstance(scheme, Rosenbrock) and not is_fixed and is_adaptive(scheme) and accepts(scheme, form)
     return accepts(scheme, form) and (not isinstance(scheme, StabilisedRK) if is_fixed else is_adaptive(scheme))
 
 

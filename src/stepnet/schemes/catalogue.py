@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -38,7 +39,6 @@ from stepnet.schemes.stochastic import ReversibleHeun, StochasticRK, TamedEuler
 from stepnet.schemes.tableau import ExplicitRK, LowStorageRK, StabilisedRK
 from stepnet.schemes.variable_order import Switching, VariableAdams, VariableBDF
 from stepnet.schemes.weak import WeakRK
-from stepnet.validation import check, validate_flag
 
 STOCHASTIC = (StochasticRK, WeakRK, TamedEuler, ReversibleHeun)
 LANGEVIN = (LangevinSplitting, StochasticVerlet)
@@ -100,6 +100,17 @@ def _list_all_constants() -> dict[str, Any]:
     return _constants() | _stochastic_constants() | _langevin_constants() | _adaptive_constants()
 
 
+def _list_ordinary() -> list[str]:
+    return [*_constants(), *_adaptive_constants(), *FAMILIES]
+
+
+KINDS: dict[str, Callable[[], Iterable[str]]] = {
+    "ODE": _list_ordinary,
+    "SDE": _stochastic_constants,
+    "Langevin": _langevin_constants,
+}
+
+
 def is_scheme(value: Any) -> bool:
     """Whether a value is the record of a scheme."""
     return isinstance(value, (*RECORDS, *STOCHASTIC, *LANGEVIN, *ADAPTIVE_ONLY))
@@ -139,7 +150,7 @@ def get(name: Any, stages: int | None = None) -> Any:
             return FAMILIES[key](default if stages is None else stages)
         known = _list_all_constants()
         if key not in known:
-            raise UnknownName("scheme", name, [*names(), *names(True, True, True)])
+            raise UnknownName("scheme", name, names())
         found = known[key]
     if stages is not None:
         raise ValueError(f"`stages` is for {', '.join(FAMILIES)}; {key!r} has a fixed number")
@@ -153,18 +164,14 @@ def _split(key: str) -> tuple[str, int | None]:
     return (match[1], int(match[2])) if match else (key, None)
 
 
-@check(stochastic=validate_flag, langevin=validate_flag, adaptive_only=validate_flag)
-def names(stochastic: bool = False, langevin: bool = False, adaptive_only: bool = False) -> list[str]:
-    """The names that `get` knows, sorted: schemes for ordinary equations, or those for `SDE`, or for `Langevin`.
+def names(problem: str | None = None) -> list[str]:
+    """The names that `get` knows, sorted.
 
     Parameters
     ----------
-    stochastic : bool, optional
-        Whether to list schemes for `SDE`.
-    langevin : bool, optional
-        Whether to list schemes for `Langevin`.
-    adaptive_only : bool, optional
-        Whether to list schemes for ordinary equations that choose their order, or switch, and take no fixed steps.
+    problem : str, optional
+        "ODE", "SDE" or "Langevin": only schemes for these equations, "ODE" being all ordinary differential equations,
+        second-order and partitioned ones and sums among them.
 
     Returns
     -------
@@ -173,13 +180,16 @@ def names(stochastic: bool = False, langevin: bool = False, adaptive_only: bool 
     Examples
     --------
     >>> from stepnet import schemes
-    >>> {"dopri5", "rk4", "verlet"} <= set(schemes.names())
+    >>> {"dopri5", "verlet", "bdf", "milstein"} <= set(schemes.names())
     True
+    >>> "milstein" in schemes.names("ODE")
+    False
     """
-    kinds = (stochastic, _stochastic_constants), (langevin, _langevin_constants), (adaptive_only, _adaptive_constants)
-    if stochastic or langevin or adaptive_only:
-        return sorted(name for is_wanted, constants in kinds if is_wanted for name in constants())
-    return sorted((*_constants(), *FAMILIES))
+    if problem is None:
+        return sorted(name for known in KINDS.values() for name in known())
+    if problem not in KINDS:
+        raise UnknownName("kind of problem", problem, KINDS)
+    return sorted(KINDS[problem]())
 
 
 def find(**properties: Any) -> list[Any]:
@@ -208,6 +218,6 @@ def find(**properties: Any) -> list[Any]:
             raise UnknownName("property", key, PROPERTIES)
         if not isinstance(value, (bool, np.bool_, int, np.integer, float, str)):
             raise TypeError(f"`{key}` must be a number, a name, True or False, found {type(value).__name__}")
-    schemes = (get(name) for name in names())
+    schemes = (get(name) for name in (*_constants(), *FAMILIES))
     chosen = (s for s in schemes if all(PROPERTIES[key](s) == value for key, value in properties.items()))
     return sorted(chosen, key=lambda scheme: (scheme.order, scheme.name))

@@ -326,13 +326,13 @@ def _validate_args(args: Any) -> tuple[Any, ...]:
         ) from None
 
 
-def _list_options(method, scheme) -> set[str]:
+def _list_options(method: Any, scheme: Any) -> set[str]:
     """The names of options that a method takes."""
     own = ALL_JACOBIAN_OPTIONS if is_implicit(scheme) else set()
     return KNOWN_OPTIONS | (JACOBIAN_OPTIONS.get(method, own) if isinstance(method, str) else own)
 
 
-def _require_complex_solver(method) -> None:
+def _require_complex_solver(method: Any) -> None:
     if method in ("Radau", "LSODA"):
         raise ValueError("`y0` is complex, but the chosen solver does not support integration in a complex domain.")
 

@@ -17,9 +17,11 @@ from stepnet.engines.contract import AdaptiveSteps, FixedSteps, Saving
 from stepnet.equations.step_limits import find_step_refusal
 from stepnet.errors import UnknownName
 from stepnet.events import Event
+from stepnet.linear_solvers import Gmres
 from stepnet.problem import SDE, Problem, Split, state_shape
 from stepnet.records import convert_integers, validate_count
 from stepnet.schemes.capabilities import (
+    find_mass_refusal,
     find_noise_refusal,
     find_parts_refusal,
     find_refusal,
@@ -29,6 +31,7 @@ from stepnet.schemes.capabilities import (
     is_stochastic,
     needs_axes,
     needs_linear_part,
+    reads_jacobian,
     takes_changed_states,
     takes_fixed_steps,
     takes_projections,
@@ -58,6 +61,15 @@ def require_match(problem: Problem, scheme: Any) -> None:
         refusal = find_parts_refusal(scheme, problem.parts)
     if refusal is None and isinstance(problem, SDE):
         refusal = find_noise_refusal(scheme, problem.noise, problem.calculus)
+    mass = getattr(problem, "mass_matrix", None)
+    if refusal is None and mass is not None:
+        refusal = find_mass_refusal(scheme, mass.is_singular)
+        refusal = refusal and f"`mass` is {'singular' if mass.is_singular else 'given'}: {refusal}"
+    if refusal is None and reads_jacobian(scheme) and isinstance(getattr(problem, "linear_solver", None), Gmres):
+        refusal = (
+            f"{scheme.name} reads df/dy to see how stiff a problem is, but `linear_solver` = gmres computes products; "
+            f'use "sparse", or a scheme such as ndf or radau5'
+        )
     if refusal is not None:
         raise TypeError(refusal)
     solves_systems = is_implicit(scheme) or needs_linear_part(scheme)

@@ -39,17 +39,17 @@ def _list_band(n: int, lower: int, upper: int) -> tuple[np.ndarray, np.ndarray]:
     return rows[is_inside], columns[is_inside]
 
 
-def _build_pattern(rows: np.ndarray, columns: np.ndarray, n: int):
+def _build_pattern(rows: np.ndarray, columns: np.ndarray, n: int) -> Any:
     from scipy.sparse import coo_array
 
     return coo_array((np.ones(len(rows)), (rows, columns)), (n, n)).tocsc()
 
 
-def _unpack(jac, rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int], upper: int):
+def _unpack(jac: Any, rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int], upper: int) -> Any:
     """The Jacobian, constant or a function, from its diagonals."""
     n = shape[1]
 
-    def unpack(packed):
+    def unpack(packed: Any) -> Any:
         from scipy.sparse import coo_array
 
         found = np.asarray(packed, float)
@@ -63,7 +63,7 @@ def _unpack(jac, rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int], 
     if not callable(jac):
         return unpack(jac)
 
-    def unpacked(t, y, *args):
+    def unpacked(t: Any, y: Any, *args: Any) -> Any:
         return unpack(jac(t, y, *args))
 
     return unpacked
@@ -75,7 +75,7 @@ def _unpack(jac, rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int], 
 def write_as_real(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of a complex state as one of its real and imaginary parts, entry by entry."""
 
-    def real(t, u, *args):
+    def real(t: Any, u: Any, *args: Any) -> Any:
         return np.ascontiguousarray(function(t, u.view(complex), *args), complex).view(float)
 
     return real
@@ -84,7 +84,7 @@ def write_as_real(function: Callable[..., Any]) -> Callable[..., Any]:
 def take_complex(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of a complex state, with any result, as one of its real and imaginary parts."""
 
-    def real(t, u, *args):
+    def real(t: Any, u: Any, *args: Any) -> Any:
         return function(t, np.ascontiguousarray(u).view(complex), *args)
 
     return real
@@ -103,10 +103,10 @@ def convert_complex_jacobian(found: dict[str, Any]) -> dict[str, Any]:
     return {"jac": _write_blocks(jac)}
 
 
-def _as_dense(matrix) -> np.ndarray:
+def _as_dense(matrix: Any) -> np.ndarray:
     return matrix.toarray() if hasattr(matrix, "toarray") else np.asarray(matrix)
 
 
-def _write_blocks(matrix) -> np.ndarray:
+def _write_blocks(matrix: Any) -> np.ndarray:
     dense = _as_dense(matrix).astype(complex)
     return np.kron(dense.real, np.eye(2)) + np.kron(dense.imag, np.array([[0.0, -1.0], [1.0, 0.0]]))

@@ -17,6 +17,11 @@ DETERMINISTIC = instance(ODE, Partitioned, SecondOrder, Split)
 def as_first_order(problem: Problem) -> ODE:
     """The same equations as an ODE with a flat state, (q, p) or (q, v) if the state is partitioned."""
     if isinstance(problem, ODE):
+        if problem.mass is not None:
+            raise TypeError(
+                "`problem` has a `mass`, which is not known here; multiply by its inverse in `fun`, or eliminate the "
+                "algebraic unknowns"
+            )
         return problem
     if isinstance(problem, Split) and any(isinstance(part, Flow) for part in problem.parts):
         raise TypeError("`problem` must have right-hand sides; its `parts` hold a `Flow`, which has none")

@@ -65,7 +65,7 @@ def stack(balls: Sequence[Ball]) -> Ball:
     )
 
 
-class LinearPart(NamedTuple):
+class BoundedLayer(NamedTuple):
     """The matrix of a layer, its norm, and the interval of the slopes of what follows it."""
 
     matrix: np.ndarray | None
@@ -74,12 +74,12 @@ class LinearPart(NamedTuple):
     high: float
 
 
-def build_linear_parts(chain: Chain, weights: Mapping[str, np.ndarray]) -> list[LinearPart]:
+def build_linear_parts(chain: Chain, weights: Mapping[str, np.ndarray]) -> list[BoundedLayer]:
     """The layers of a chain at one time."""
     return [_build_linear_part(layer, weights) for layer in chain.layers]
 
 
-def _build_linear_part(layer: Layer, weights: Mapping[str, np.ndarray]) -> LinearPart:
+def _build_linear_part(layer: Layer, weights: Mapping[str, np.ndarray]) -> BoundedLayer:
     K, name = layer.connectivity, layer.activation.name
     if name not in SLOPES:
         raise ValueError(f"`net` must have activations with known slopes ({', '.join(SLOPES)}), found {name}")
@@ -88,16 +88,16 @@ def _build_linear_part(layer: Layer, weights: Mapping[str, np.ndarray]) -> Linea
     if isinstance(K, Normalisation):  # its Jacobian is symmetric, with eigenvalues from 0 to 1 / sqrt(eps)
         low, high = SLOPES[name]
         steep = K.eps**-0.5
-        return LinearPart(None, 1.0, min(low * steep, 0.0), max(high * steep, 0.0))
+        return BoundedLayer(None, 1.0, min(low * steep, 0.0), max(high * steep, 0.0))
     unit = np.eye(K.n_in)
     W = reference.effective(layer, weights[layer.weights]) if layer.weights is not None else None
     matrix = reference.apply(K, W, unit, unit)
     matrix = matrix.T if layer.is_transposed else matrix
     matrix = (matrix + layer.shift * np.eye(len(matrix)) if layer.shift else matrix).astype(np.float64)
-    return LinearPart(matrix, find_spectral_norm(matrix), *SLOPES[name])
+    return BoundedLayer(matrix, find_spectral_norm(matrix), *SLOPES[name])
 
 
-def push_through_chain(parts: Sequence[LinearPart], sign: float, ball: Ball) -> Ball:
+def push_through_chain(parts: Sequence[BoundedLayer], sign: float, ball: Ball) -> Ball:
     """The ball of D_m K_m ... D_1 K_1 times the matrices of a ball, with any slopes D in their intervals."""
     M, r = ball
     for part in parts:
@@ -205,14 +205,14 @@ def _is_gradient_step(block: Block, step: StepProgram) -> bool:
     return mirrors and is_plain and step.operations == euler
 
 
-def _bound_gradient_step(part: LinearPart, h: float) -> float:
+def _bound_gradient_step(part: BoundedLayer, h: float) -> float:
     """The largest |1 - h d k^2| for slopes d in their interval and singular values k of K up to its norm."""
     ends = (1 - h * part.low * part.norm**2, 1 - h * part.high * part.norm**2)
     return max(1.0, *map(abs, ends))
 
 
 def _run_program(
-    program: StepProgram, rows: Sequence[Ball], layers: Callable[[Slope], tuple[list[LinearPart], float]], h: float
+    program: StepProgram, rows: Sequence[Ball], layers: Callable[[Slope], tuple[list[BoundedLayer], float]], h: float
 ) -> list[Ball]:
     """The rows that a step program passes on."""
     found = list(rows)
@@ -231,7 +231,7 @@ def _tabulate_layers(block: Block, weights: Mapping[str, np.ndarray]) -> Callabl
     kept: dict[tuple[Any, ...], Any] = {}
     n_parts = len(block.field.parts)
 
-    def find(k: int, slope: Slope) -> tuple[list[LinearPart], float]:
+    def find(k: int, slope: Slope) -> tuple[list[BoundedLayer], float]:
         s, middle = ((k + slope.c) / block.steps, (k + slope.step + 0.5) / block.steps)
         first, basis = block.depth.stage_basis(np.array([s]), np.array([middle]))
         part = min(slope.part, n_parts - 1)

@@ -10,7 +10,7 @@ import numpy as np
 from stepnet.fields import HeldWeights
 from stepnet.nets.design import Block, Design
 from stepnet.nets.net import Net
-from stepnet.records import show_fields
+from stepnet.records import as_array, show_fields
 from stepnet.schemes import catalogue
 from stepnet.stability.arguments import choose_classes
 from stepnet.validation import check, instance, real
@@ -117,6 +117,8 @@ def depth_refinement(
             raise ValueError(f"`net` must have blocks with a scheme, found block {number} of layers without a skip")
     if net.has_noise:
         raise ValueError("`net` must have no noise, found a diffusion")
+    if labels is not None and np.shape(as_array("labels", labels)) != np.shape(as_array("x", x))[:1]:
+        raise ValueError(f"`labels` must be one for each of {len(np.asarray(x))} inputs, found {np.shape(labels)}")
     half, quarter = refine_smoothly(net, 2), refine_smoothly(net, 4)
     swapped, scheme = _swap_schemes(half)
     outputs = [np.asarray(each(x)).reshape(np.shape(x)[0], -1) for each in (net, half, quarter, swapped)]

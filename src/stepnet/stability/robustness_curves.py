@@ -12,7 +12,7 @@ import numpy as np
 from stepnet.nets import losses
 from stepnet.nets.net import Net
 from stepnet.nets.sample_noise import SampleNoise, repeat_noise
-from stepnet.records import show_fields
+from stepnet.records import as_array, show_fields
 from stepnet.stability.arguments import choose_classes
 from stepnet.validation import array, check, function, one_of, optional, sequence, whole
 
@@ -112,7 +112,9 @@ def robustness(
     >>> found.accuracies[:, 0].tolist(), bool((found.accuracies[:, 1] < 1).all())
     ([1.0, 1.0, 1.0], True)
     """
-    x, labels, radii = np.asarray(x, np.float64), np.asarray(labels), np.asarray(radii)
+    x, labels, radii = np.asarray(x, np.float64), as_array("labels", labels), np.asarray(radii)
+    if x.ndim < 1:
+        raise ValueError(f"`x` must hold inputs (n, ...), found {x}")
     if labels.shape != x.shape[:1] or not len(x):
         raise ValueError(f"`labels` must be one for each of {len(x)} inputs, found the shape {labels.shape}")
     classify, slope = _open_model(model, gradient, paths)

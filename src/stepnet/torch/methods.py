@@ -12,7 +12,7 @@ from stepnet.engines.torch_engine import (
 )
 from stepnet.errors import UnknownName
 from stepnet.schemes import catalogue
-from stepnet.schemes.capabilities import find_step_choice_refusal
+from stepnet.schemes.capabilities import find_step_choice_refusal, takes_fixed_steps
 from stepnet.schemes.explicit import DOPRI5, RK38
 from stepnet.schemes.implicit import GAUSS4, GAUSS6, RADAU3, RADAU5, SDIRK2, TRBDF2, ImplicitRK
 from stepnet.schemes.tableau import Embedded, ExplicitRK
@@ -59,7 +59,8 @@ def method_names() -> list[str]:
     >>> "dopri5" in snt.method_names()
     True
     """
-    return sorted({*THEIRS, *catalogue.names()})
+    ours = (name for name in catalogue.names("ODE") if takes_fixed_steps(catalogue.get(name)))
+    return sorted({*THEIRS, *ours})
 
 
 @build_from_constants

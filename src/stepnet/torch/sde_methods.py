@@ -18,7 +18,7 @@ THEIRS = {
 """Names of torchsde for schemes that have another one here."""
 BY_EQUATION = ("milstein", "srk", "log_ode")
 """Names that denote several schemes, chosen by the type of noise and the calculus."""
-IMPLICIT = frozenset(name for name in catalogue.names(stochastic=True) if is_implicit(catalogue.get(name)))
+IMPLICIT = frozenset(name for name in catalogue.names("SDE") if is_implicit(catalogue.get(name)))
 DEFAULTS = {"diagonal": "srk", "additive": "srk", "scalar": "srk", "commutative": "milstein", "general": "euler"}
 
 
@@ -36,7 +36,7 @@ def sde_method_names() -> list[str]:
     >>> "srk" in sde_method_names()
     True
     """
-    return sorted({*THEIRS, *BY_EQUATION, *catalogue.names(stochastic=True)})
+    return sorted({*THEIRS, *BY_EQUATION, *catalogue.names("SDE")})
 
 
 def reads_data(method: Any) -> bool:

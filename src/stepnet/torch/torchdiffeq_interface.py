@@ -316,6 +316,6 @@ def _require_match(problem: TensorProblem, scheme: Any) -> None:
     """Refuse a scheme that cannot run the problem, with the reason."""
     refusal = find_refusal(scheme, problem.field.form, "a single function")
     if refusal is None and problem.field.form is ProblemForm.SUM:
-        refusal = find_parts_refusal(scheme, problem.field.parts)
+        refusal = find_parts_refusal(scheme, problem.field.parts)  # type: ignore[union-attr]
     if refusal is not None:
         raise TypeError(refusal)

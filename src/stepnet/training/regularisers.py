@@ -107,6 +107,8 @@ class JacobianFrobenius:
         """Value and gradient."""
         _require_net(net)
         x = array()("x", x)
+        if x.ndim < 2 or not x.size:
+            raise ValueError(f"`x` must hold inputs (batch, ...), found the shape {x.shape}")
         signs = np.random.default_rng(self.seed).choice([-1.0, 1.0], size=(self.probes, *np.shape(x)))
         half = 0.5 * self.difference * signs
         points = np.concatenate([(x + half), (x - half)]).reshape(-1, *np.shape(x)[1:])

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scheme_names import FIXED_STEPS
 
 from stepnet.engines.numba_engine.layers.instructions import (
     DTYPES,
@@ -26,7 +27,7 @@ from stepnet.schemes.capabilities import _build_program, accepts, is_implicit
 from stepnet.schemes.step_program import Slope
 
 N, H = 3, 0.3
-EXPLICIT = [name for name in catalogue.names() if not is_implicit(catalogue.get(name))]  # compiled layers are explicit
+EXPLICIT = [name for name in FIXED_STEPS if not is_implicit(catalogue.get(name))]  # compiled layers are explicit
 CASES = [(name, form) for name in EXPLICIT for form in ProblemForm if accepts(catalogue.get(name), form)]
 
 

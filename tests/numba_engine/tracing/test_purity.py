@@ -16,6 +16,7 @@ import types
 import warnings
 from collections import namedtuple
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -495,6 +496,28 @@ def test_effects_happen_once_per_evaluation(make):
     assert solution.statistics.rung == "python"
     assert len(effects()) == solution.statistics.evaluations
     assert all(each is None or type(each) is float for each in effects())
+
+
+IMPLICIT = ["implicit_euler", "trapezoid", "gauss4", "radau5", "kvaerno5", "sdirk4", "rodas5p", "ros3p"]
+
+
+@pytest.mark.parametrize("has_jacobian", [False, True], ids=["differences", "jac"])
+@pytest.mark.parametrize("scheme", IMPLICIT)
+def test_effects_of_implicit_schemes_happen_once_per_evaluation(scheme, has_jacobian):
+    """Evaluations for differences, those that compare a given `jac` with the function among them, are counted."""
+    log = []
+
+    def rhs(t, y):
+        log.append(t)
+        return [-3.0 * y[0], y[0] - y[1]]
+
+    def jac(t, y):
+        return [[-3.0, 0.0], [1.0, -1.0]]
+
+    problem = sn.ODE(rhs, [1.0, 0.5], (0.0, 1.0), jac=jac if has_jacobian else None)
+    solution = sn.solve(problem, scheme, steps=4)
+    assert solution.statistics.rung == "python"
+    assert len(log) == solution.statistics.evaluations
 
 
 @pytest.mark.parametrize("make", EFFECTS, ids=lambda make: make.__name__)
@@ -1021,3 +1044,83 @@ def test_nan_to_num_of_numbers():
         return [np.nan_to_num(x) for x in y]
 
     assert np.array_equal(slopes_of(rhs, VALUES), rhs(0.0, VALUES))
+
+
+# ---- stochastic equations, PDEs and parts of implicit steps ----------------------------------------------------------
+
+GRID = sn.operators.Grid(12, 0.0, 1.0, boundary="neumann")
+POINTS = np.linspace(0.0, 1.0, 12)
+
+
+def stochastic(drift, diffusion) -> sn.SDE:
+    return sn.SDE(lambda t, y: -drift() * y, lambda t, y: diffusion() + 0.0 * y, [1.0], (0.0, 0.2))
+
+
+def one() -> float:
+    return 1.0
+
+
+def solve_to_end(problem, scheme, steps) -> np.ndarray:
+    return sn.solve(problem, scheme, steps=steps).y[-1]
+
+
+def expect(problem, terminal, **how) -> float:
+    return sn.montecarlo.feynman_kac(problem, terminal, paths=32, steps=4, **how).value
+
+
+def decay(read) -> sn.ODE:
+    return sn.ODE(lambda t, y: -read() * y, [1.0], (0.0, 1.0))
+
+
+READERS = {
+    "implicit steps": lambda read: partial(solve_to_end, decay(read), "kvaerno5", 4),
+    "Rosenbrock steps": lambda read: partial(solve_to_end, decay(read), "rodas4", 4),
+    "drift": lambda read: partial(solve_to_end, stochastic(read, one), "euler_maruyama", 4),
+    "diffusion": lambda read: partial(solve_to_end, stochastic(one, read), "euler_maruyama", 4),
+    "payoff": lambda read: partial(expect, stochastic(one, one), lambda y: read() * y[0]),
+    "potential": lambda read: partial(
+        expect, stochastic(one, one), lambda y: y[0], potential=lambda t, y: read() + 0.0 * y[0]
+    ),
+    "force": lambda read: partial(
+        solve_to_end, sn.Langevin(lambda t, q: -read() * q, [1.0], [0.0], (0.0, 1.0)), "baoab", 4
+    ),
+    "source": lambda read: partial(
+        solve_to_end,
+        sn.equations.heat(GRID, POINTS, (0.0, 0.1), 0.01, source=lambda t: read() * np.ones(12)),
+        "rk4",
+        4,
+    ),
+    "boundary": lambda read: partial(
+        solve_to_end,
+        sn.equations.heat(
+            sn.operators.Grid(12, boundary=sn.operators.dirichlet(lambda t: read() + t)), POINTS, (0.0, 0.1), 0.01
+        ),
+        "rk4",
+        4,
+    ),
+    "process of a density": lambda read: partial(
+        solve_to_end, sn.equations.fokker_planck(GRID, np.ones(12), (0.0, 0.002), stochastic(read, one)), "rk4", 8
+    ),
+    "flow": lambda read: partial(
+        solve_to_end,
+        sn.Split((sn.Flow(lambda t, y, h: np.exp(-read() * h) * y), lambda t, y: -y), [1.0], (0.0, 1.0)),
+        "strang",
+        4,
+    ),
+}
+PLACES = {
+    "a dictionary": lambda kept: lambda: kept["k"],
+    "getattr": lambda kept: lambda: getattr(SimpleNamespace(**kept), "k"),  # noqa: B009
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("reader", READERS)
+def test_a_change_between_two_runs_of_one_problem_is_seen(reader, place):
+    kept = {"k": 1.0}
+    run = READERS[reader](PLACES[place](kept))
+    first = run()
+    kept["k"] = 1.3
+    second = run()
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(second, READERS[reader](PLACES[place](kept))())

@@ -16,7 +16,9 @@ from stepnet.engines.numba_engine.codegen import fork_safety  # noqa: F401  regi
 from stepnet.engines.numba_engine.integrators import hermite_output
 from stepnet.engines.numba_engine.integrators.families import find_executor
 from stepnet.engines.numba_engine.rhs.arguments import as_argument_rows, as_arguments, as_block, flat_gradients, pack
-from stepnet.engines.numba_engine.runs.driver import StartFailed, drive
+from stepnet.engines.numba_engine.rhs.mass_slopes import InconsistentStart
+from stepnet.engines.numba_engine.rhs.problem_parts import find_consistent_problem
+from stepnet.engines.numba_engine.runs.driver import StartFailed, drive, refuse_start
 from stepnet.engines.numba_engine.runs.identity import function_key, identity, problem_identity, value_identity
 from stepnet.engines.numba_engine.runs.job import Job
 from stepnet.engines.numba_engine.runs.recompilation import Recompilation
@@ -141,6 +143,10 @@ def __getattr__(name: str):
 def prepare(problem: Problem, scheme, plan: Plan) -> Job:
     """Prepare a run; schemes without a continuous extension get their step output by Hermite interpolation."""
     executor = find_executor(scheme)
+    try:
+        problem = find_consistent_problem(problem)
+    except InconsistentStart as reason:
+        raise StartFailed(refuse_start(problem, str(reason))) from None
     if is_plain(plan) or has_continuous_extension(scheme) or isinstance(plan.stepping, AdaptiveSteps):
         return executor(problem, scheme, plan)
     return hermite_output.prepare(problem, scheme, plan, executor)
@@ -190,7 +196,9 @@ def begin(problem: Problem, scheme, plan: Plan) -> Stepper:
     except StartFailed as failed:
         failure = failed.outcome.failure
         cause = None if failure is None else failure.exception
-        raise RuntimeError(f"{failed} at t = {failed.outcome.t_end:g}, in the first steps of {scheme.name}") from cause
+        reason = f": {failure.advice}" if failure is not None and failed.outcome.t.size == 0 else ""
+        message = f"{failed} at t = {failed.outcome.t_end:g}, in the first steps of {scheme.name}{reason}"
+        raise RuntimeError(message) from cause
     try:
         known: str | NoIdentity = identity(problem, scheme, plan)
     except NoIdentity as reason:  # matters only if the run is stored

@@ -7,6 +7,7 @@ w_(m+1) = the gradient; w_k . h gamma (dA_k) x_k and the pullback of f by h w_1 
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import numpy as np
 
@@ -68,7 +69,8 @@ class AxisRunner:
     is_generated = False
 
     def __init__(self, problem: ODE, part: PartPullback, gamma: float, clock: StepClock, has_times: bool):
-        form, p = problem.fun.find_axes(*problem.args), list_numbers(problem)
+        fun: Any = problem.fun
+        form, p = fun.find_axes(*problem.args), list_numbers(problem)
         self._part, self._gamma, self._clock, self._has_times = part, gamma, clock, has_times
         self._p, self._n, self._factored = part.field.p, problem.initial.size, 0.0
         rates = dict.fromkeys(term.rate for term in form.terms)

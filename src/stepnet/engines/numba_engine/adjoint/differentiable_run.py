@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from stepnet.engines.contract import FixedSteps
 from stepnet.engines.numba_engine.adjoint.axis_sweeps import AxisRunner
 from stepnet.engines.numba_engine.adjoint.step_sweeps import (
     NO_MARKS,
+    UNIT_MASS,
     GradientSums,
     LossReadSteps,
     ProgramRunner,
@@ -19,10 +20,10 @@ from stepnet.engines.numba_engine.adjoint.step_sweeps import (
 from stepnet.engines.numba_engine.derivatives.augmented_problems import lift_parts
 from stepnet.engines.numba_engine.derivatives.pullbacks import build_parts, build_stochastic_parts
 from stepnet.engines.numba_engine.random.step_noise import PathNoise
-from stepnet.engines.numba_engine.rhs.problem_parts import pose_part
+from stepnet.engines.numba_engine.rhs.problem_parts import find_consistent_problem, pose_part
 from stepnet.engines.numba_engine.rhs.stochastic_parts import build_stochastic_fields, find_stochastic_program
 from stepnet.errors import NoDerivative
-from stepnet.problem import Problem, ProblemForm, Split, StochasticProblem
+from stepnet.problem import ODE, Problem, ProblemForm, Split, StochasticProblem
 from stepnet.schemes.capabilities import (
     has_history,
     moves_parts,
@@ -30,7 +31,7 @@ from stepnet.schemes.capabilities import (
     needs_linear_part,
     needs_second_derivatives,
 )
-from stepnet.schemes.step_program import SchemeProgram, StepProgram, Tamed, build_scheme_program
+from stepnet.schemes.step_program import LinearSolve, SchemeProgram, Slope, StepProgram, Tamed, build_scheme_program
 
 
 class Direction(NamedTuple):
@@ -61,6 +62,7 @@ class DifferentiableRun:
             starter = scheme.starter
             scheme = starter if n_steps < scheme.n_steps else scheme
             self._make_starting = partial(DifferentiableRun, problem, starter, n_steps, grid, has_times, differences)
+        problem = find_consistent_problem(problem)
         self.problem, self.scheme, self.n_steps, self.initial = problem, scheme, n_steps, problem.initial
         if problem.form.is_stochastic:
             self._prepare_stochastic(
@@ -86,10 +88,12 @@ class DifferentiableRun:
         t0, t1 = problem.t_span
         h = (t1 - t0) / n_steps if n_steps else 0.0
         clock = StepClock(t0, h, np.zeros(0) if grid is None else grid)
-        runner = partial(ProgramRunner, self.parts, n=self.n, clock=clock, has_times=has_times, linear=linear)
+        mass = _choose_mass(problem, scheme, self.scheme_program)
+        given: dict[str, Any] = {"n": self.n, "clock": clock, "has_times": has_times, "linear": linear, "mass": mass}
+        runner = partial(ProgramRunner, self.parts, **given)
         self._opening = runner(self.scheme_program.opening)
         self._step: ProgramRunner | AxisRunner = (
-            AxisRunner(problem, self.parts[0], scheme.gamma, clock, has_times)
+            AxisRunner(cast(ODE, problem), self.parts[0], scheme.gamma, clock, has_times)
             if goes_along_axes
             else runner(self.scheme_program.step)
         )
@@ -240,6 +244,20 @@ def linearise_tangent(
     Each row of the state is followed by that of its tangent.
     """
     return DifferentiableRun(problem, scheme, plan.n_steps, plan.grid, False, False, Direction(y, p))
+
+
+def _choose_mass(problem: Problem, scheme, program: SchemeProgram) -> np.ndarray:
+    """The mass matrix of the steps: a singular one, a regular one being a part of the right-hand side."""
+    mass = getattr(problem, "mass_matrix", None)
+    if mass is None or not mass.is_singular:
+        return UNIT_MASS
+    operations = (*program.opening.operations, *program.step.operations)
+    if any(isinstance(each, (Slope, LinearSolve)) for each in operations):
+        raise NoDerivative(
+            f"derivatives with a singular `mass` need an implicit Runge-Kutta scheme without an explicit stage, such "
+            f"as radau5, sdirk4 or lobatto_iiic4, found {scheme.name}"
+        )
+    return mass.sparse.toarray()
 
 
 def _require_tangent(scheme, program: StepProgram) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepnet.engines.numba_engine.codegen.machine_code import MachineCode, write_assembly
-from stepnet.engines.numba_engine.derivatives.augmented_problems import MOST
+from stepnet.engines.numba_engine.derivatives.augmented_problems import MOST, refuse_singular_mass
 from stepnet.engines.numba_engine.derivatives.jacobian_products import VJP
 from stepnet.engines.numba_engine.rhs.arguments import pack
 from stepnet.engines.numba_engine.rhs.call_form import find_call_form
@@ -20,6 +20,7 @@ class EventFunction:
     """g(t, y, *args) of an event, and its derivatives with respect to all of them."""
 
     def __init__(self, problem: Problem, function):
+        refuse_singular_mass(problem, "`event`")
         form = find_call_form(function, problem.args, list_part_shapes(problem), (), problem.initial.dtype, "event")
         self._block, self._n = pack(problem.args), problem.initial.size
         try:

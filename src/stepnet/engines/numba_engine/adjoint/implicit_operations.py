@@ -52,7 +52,8 @@ class SolveWorkspace(NamedTuple):
     """Workspace of implicit operations: `slopes` (operations, stages, n) keep the solved stages for the transpose.
 
     `factored` holds the row of state whose Jacobian is factorised for linear systems, and its gamma h; `evaluations`
-    counts the right-hand sides that were evaluated.
+    counts the right-hand sides that were evaluated.  `mass` is the matrix M of M y' = f, without entries for the unit
+    matrix.
     """
 
     slopes: np.ndarray
@@ -67,6 +68,7 @@ class SolveWorkspace(NamedTuple):
     direction: np.ndarray
     factored: np.ndarray
     evaluations: np.ndarray
+    mass: np.ndarray
 
 
 @lru_cache(maxsize=256)
@@ -94,8 +96,8 @@ def build_solve_arrays(program: StepProgram) -> SolveArrays:
     )  # fmt: skip
 
 
-def allocate_solve_workspace(program: StepProgram, n: int, n_parameters: int) -> SolveWorkspace:
-    """Workspace for the implicit operations of a program on a state of n entries."""
+def allocate_solve_workspace(program: StepProgram, n: int, n_parameters: int, mass: np.ndarray) -> SolveWorkspace:
+    """Workspace for the implicit operations of a program on a state of n entries; an empty `mass` is the unit one."""
     solves = build_solve_arrays(program)
     s, count = int(solves.stages.max(initial=0)), len(solves.part)
     size = n * max(s, 1) if count else 0
@@ -103,7 +105,7 @@ def allocate_solve_workspace(program: StepProgram, n: int, n_parameters: int) ->
     return SolveWorkspace(
         np.zeros((count, max(s, 1), width)), np.zeros((2 * max(s, 1), width)), np.zeros((2, width)),
         np.zeros((size, size)), np.zeros(size, np.int64), np.zeros(size), np.zeros(n), np.zeros(n_parameters),
-        np.zeros(1), np.zeros((3, pad_length(2 * n + 1, np.dtype(float)))), np.zeros(2), np.zeros(1, np.int64),
+        np.zeros(1), np.zeros((3, pad_length(2 * n + 1, np.dtype(float)))), np.zeros(2), np.zeros(1, np.int64), mass,
     )  # fmt: skip
 
 
@@ -125,7 +127,11 @@ def pull_back_units(pullback, p, t, rows, at, scratch, scale, first_row, first_c
             factor = scale * A[offset + j]
             for k in range(n):
                 matrix[first_row + r, first_column + j * n + k] = -factor * bars[1, k]
-        matrix[first_row + r, first_row + r] += 1.0
+        if scratch.mass.shape[0] == 0:
+            matrix[first_row + r, first_row + r] += 1.0
+        else:
+            for k in range(n):
+                matrix[first_row + r, first_row + k] += scratch.mass[r, k]
     return True
 
 
@@ -157,14 +163,19 @@ def factorise_stages(pullback, p, solves, m, scratch, t, h, n):
 
 @inlined
 def find_residuals(field, p, solves, m, scratch, t, h, n):
-    """f - K in the stages of an operation, in `scratch.vector`; False if a right-hand side raised."""
+    """f - M K in the stages of an operation, in `scratch.vector`; False if a right-hand side raised."""
     s, first = solves.stages[m], solves.first[m]
     scratch.evaluations[0] += s
     for i in range(s):
         if call_field(field, t + solves.c[first + i] * h, scratch.rows, i, s + i, p, n) != 0:
             return False
         for k in range(n):
-            scratch.vector[i * n + k] = scratch.rows[s + i, k] - scratch.slopes[m, i, k]
+            moved = scratch.slopes[m, i, k]
+            if scratch.mass.shape[0] > 0:
+                moved = 0.0
+                for j in range(n):
+                    moved += scratch.mass[k, j] * scratch.slopes[m, i, j]
+            scratch.vector[i * n + k] = scratch.rows[s + i, k] - moved
     return True
 
 

@@ -9,6 +9,7 @@ from numba import carray
 
 from stepnet.engines.numba_engine.codegen.intrinsics.address_calls import call_vjp_at, view_reals
 from stepnet.engines.numba_engine.codegen.kernels import FieldKernel, inlined
+from stepnet.engines.numba_engine.derivatives.augmented_problems import refuse_singular_mass
 from stepnet.engines.numba_engine.derivatives.pullbacks import PartPullback, build_parts
 from stepnet.engines.numba_engine.rhs.callback import SIGNATURE
 from stepnet.problem import ODE
@@ -28,6 +29,7 @@ def interpolated_problem(
     problem: ODE, pieces: Pieces, end_gradient: np.ndarray, differences: bool
 ) -> InterpolatedAdjoint:
     """The adjoint equation along the polynomials of a solution."""
+    refuse_singular_mass(problem, '`memory`="interpolated"')
     (part,) = build_parts(problem, is_joined=True, differences=differences)
     p, n = part.field.p, problem.initial.size
     arrays = tuple(map(np.ascontiguousarray, (pieces.t, pieces.h, pieces.data, p)))

@@ -9,6 +9,8 @@ address.
 from __future__ import annotations
 
 import ctypes
+import time
+from collections.abc import Iterator
 from functools import lru_cache, partial
 from math import isqrt
 from typing import NamedTuple
@@ -63,6 +65,8 @@ REVERSE = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _P, _P, _
 NOISY_SWEEP = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _I, _P, _P)
 NOISY_REVERSE = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _P, _P, _P, _P)
 NOISE_CHUNK = 1024  # steps whose random variables are held at once
+SLICE_SECONDS = 0.05  # between two looks at Ctrl-C
+WORK_AT_FIRST = 2**16  # numbers that the first slice processes; of implicit steps, products in a factorisation
 DETERMINISTIC, DRAW, TIMES_COMPONENTS, TIMES_MATRIX, TIMES_COLUMN, TAME, IMPLICIT, LINEAR_MAP = range(8)
 PRODUCT_CODE = {
     ELEMENTWISE: TIMES_COMPONENTS, SCALAR: TIMES_COMPONENTS, MATRIX: TIMES_MATRIX, COLUMN: TIMES_COLUMN
@@ -537,6 +541,9 @@ def _take_address(array: np.ndarray) -> int:
     return array.ctypes.data
 
 
+UNIT_MASS = np.zeros((0, 0))
+
+
 class ProgramRunner:
     """One step program on a problem: `forward` over the steps of a clock, and `backward` by its adjoint."""
 
@@ -550,8 +557,9 @@ class ProgramRunner:
         is_back: bool = False,
         noise: PathNoise | None = None,
         linear: Linear | None = None,
+        mass: np.ndarray = UNIT_MASS,
     ):
-        self._maps = NO_MAPS
+        self._maps, self._mass = NO_MAPS, mass
         if linear is not None and program.linear_maps:
             self._maps = build_linear_maps(linear, program.linear_maps, clock.h, n, has_times)
         self._noise = noise if program.noise else None
@@ -591,17 +599,25 @@ class ProgramRunner:
         if not self._program.operations:
             state[:] = state[list(self._program.outputs)]
             return
-        chunks = self._split(first, count)
-        for at, part in reversed(chunks) if self._is_back else chunks:
+        for at, part in self._split(first, count, self._is_back):
             kept = None if states is None else states[at - first : at - first + part]
             self._forward(state, at, part, kept)
         if not self._is_back and not is_finite(state):
             raise SweepFailed("a state became NaN or infinite")
 
-    def _split(self, first: int, count: int) -> list[tuple[int, int]]:
-        """Steps in chunks whose random variables are held at once; all of them if there are none."""
-        size = count if self._noise is None else NOISE_CHUNK
-        return [(at, min(size, first + count - at)) for at in range(first, first + count, size)]
+    def _split(self, first: int, count: int, is_back: bool) -> Iterator[tuple[int, int]]:
+        """Steps in chunks whose random variables are held at once, or, without any, of about `SLICE_SECONDS`."""
+        if self._noise is not None:
+            starts = range(first, first + count, NOISE_CHUNK)
+            yield from ((at, min(NOISE_CHUNK, first + count - at)) for at in (reversed(starts) if is_back else starts))
+            return
+        work = self._n ** (3 if self._program.is_implicit else 1)
+        done, size = 0, max(1, WORK_AT_FIRST // max(1, work))
+        while done < count:
+            part, began = min(size, count - done), time.perf_counter()
+            yield first + (count - done - part if is_back else done), part
+            done += part
+            size = max(1, int(part * min(8.0, SLICE_SECONDS / max(time.perf_counter() - began, 1e-9))))
 
     def _forward(self, state: np.ndarray, first: int, count: int, states: np.ndarray | None) -> None:
         clock, kept = self._clock, np.empty((1, state.size)) if states is None else states
@@ -636,7 +652,7 @@ class ProgramRunner:
         if not self._program.operations:
             self._transpose_copies(bar)
             return
-        for at, part in reversed(self._split(first, count)):
+        for at, part in self._split(first, count, is_back=True):
             some = slice(*np.searchsorted(marks.at, (at, at + part)))
             own = LossReadSteps(*(each[some] for each in marks))
             self._backward(states[at - first : at - first + part], at, part, bar, sums, own)
@@ -683,7 +699,7 @@ class ProgramRunner:
             if any(isinstance(operation, LinearSolve) for operation in self._program.operations):
                 self._second = tuple(compile_directional_pullback(part) for part in self._parts)
                 second[:] = [code.address for code in self._second]
-            scratch = allocate_solve_workspace(self._program, self._n, self._p.size)
+            scratch = allocate_solve_workspace(self._program, self._n, self._p.size, self._mass)
             numbers = (build_solve_arrays(self._program), self._pullbacks, second, scratch)
             self._solving = ImplicitSteps(*numbers, self._maps.address, self._maps.p, self._has_times)
         return self._solving

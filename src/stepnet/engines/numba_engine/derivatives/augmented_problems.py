@@ -51,7 +51,7 @@ def tangent_problem(
         y0 = np.concatenate((problem.initial, direction))
         if isinstance(problem, Split):
             return Split(tuple(codes), y0, problem.t_span, args)
-        return ODE(codes[0], y0, problem.t_span, args)
+        return ODE(codes[0], y0, problem.t_span, args, mass=_repeat_singular_mass(problem))
     q, p_dot = np.split(direction, 2)
     first, second = np.split(problem.initial, 2)
     halves = np.concatenate((first, q)), np.concatenate((second, p_dot))
@@ -85,11 +85,30 @@ def called_tangent_problem(problem: ODE, part: PartPullback, direction: np.ndarr
             return np.concatenate((part.field(t, y), jacobian.jvp(t, y, v)))
         return np.concatenate((part.field(t, y), part.matrix(t, y)[:, 1:] @ np.concatenate((v, p_direction))))
 
-    return ODE(slopes, np.concatenate((problem.initial, direction)), problem.t_span, trace=False)
+    both, mass = np.concatenate((problem.initial, direction)), _repeat_singular_mass(problem)
+    return ODE(slopes, both, problem.t_span, trace=False, mass=mass)
+
+
+def _repeat_singular_mass(problem: Problem):
+    """The mass matrix of the state with its tangent; None for a regular one, which is a part of the slopes."""
+    from scipy.sparse import block_diag
+
+    mass = getattr(problem, "mass_matrix", None)
+    if mass is None or not mass.is_singular:
+        return None
+    return block_diag((mass.sparse, mass.sparse), format="csr")
+
+
+def refuse_singular_mass(problem: Problem, what: str) -> None:
+    """Refuse algebraic equations where derivatives are not known."""
+    mass = getattr(problem, "mass_matrix", None)
+    if mass is not None and mass.is_singular:
+        raise NoDerivative(f"{what} is for a regular `mass`, and this one is singular")
 
 
 def adjoint_problem(problem: ODE, end: np.ndarray, end_gradient: np.ndarray) -> ODE:
     """(y, a, g)' = (f, -a df/dy, -a df/dp) from the end to the beginning: the continuous adjoint, solved backward."""
+    refuse_singular_mass(problem, '`memory`="continuous"')
     (part,) = build_parts(problem, is_joined=True, may_loop=False)
     start = np.concatenate((end, end_gradient, np.zeros(part.field.p.size)))
     args = (part.field.p,) if part.field.p.size else ()
@@ -133,6 +152,7 @@ def trace_adjoint(trace: Trace) -> Trace:
 
 def running_problem(problem: ODE, running: Callable) -> ODE:
     """(y, c)' = (f, running(t, y, *args)): the running cost as an additional entry of the state."""
+    refuse_singular_mass(problem, "`running`")
     (part,) = build_parts(problem, is_joined=True, may_loop=False)
     shape = problem.y0.shape
     form = find_call_form(running, problem.args, (shape,), (), problem.initial.dtype, "running")

@@ -40,7 +40,7 @@ from stepnet.engines.numba_engine.rhs.ladder import MOST_NODES_OF_DERIVATIVES, s
 from stepnet.engines.numba_engine.tracing.graph import EVALUATE, TooManyNodes
 from stepnet.engines.numba_engine.tracing.symbols import CannotTrace
 from stepnet.engines.numba_engine.tracing.trace import Trace, trace
-from stepnet.records import convert_integers, validate_number
+from stepnet.records import as_array, convert_integers, format_value, validate_number
 from stepnet.validation import whole
 
 UNEXPLAINED = 1e-9  # part of a product that entries may leave unexplained: far above rounding, harmless if lost
@@ -193,6 +193,17 @@ def make_jacobian(
     return RHSJacobian(push.rung, shape, pattern, entries, push, pull, reason)
 
 
+def make_products(form: CallForm, block: ArgumentBlock, t: float, y: np.ndarray, *, jac=None, jvp=None, rungs=()):
+    """(df/dy) v by the first way that works, without finding the places of entries: for matrix-free methods."""
+    y = _flatten(y, form.n_in, form.dtype)
+    if jvp is not None:
+        return wrap_user_pushforward(form, block, _validate_function("jvp", jvp))
+    if jac is not None:
+        return _wrap_user_jacobian(form, jac, None, None, None, t, y).pushforward
+    tracing, reason = _validate_trace(form, block, t, y) if "traced" in rungs else (None, "not traced: refused")
+    return _try_in_turn(form, block, (t, y), tracing, rungs, reason)[0]
+
+
 def _build_pullback(rung: str, entries: Callable, shape: tuple[int, int]) -> Pullback:
     """w (df/dy) from the entries of the matrix."""
 
@@ -333,19 +344,30 @@ def _wrap_user_jacobian(
     shape = (form.n_out, form.n_in)
 
     def matrix(t, y):
-        return _validate_matrix(jac(t, as_state(form, y), *form.args) if callable(jac) else jac, shape)
+        found = jac(t, as_state(form, y), *form.args) if callable(jac) else jac
+        return _validate_matrix(found, shape, is_real=form.dtype.kind == "f")
 
     def entries(t, y):
-        found = csc_array(matrix(t, y)).tocoo()
+        found = matrix(t, y)
+        found = found.tocoo() if issparse(found) else csc_array(found).tocoo()
         return found.row, found.col, found.data
 
     first = matrix(t, y)
     if given is None:
-        given = csr_array(np.ones(shape, bool)) if callable(jac) else csr_array(first) != 0
+        is_open = callable(jac) and not issparse(first)  # zeros of a dense matrix may be others elsewhere
+        given = csr_array(np.ones(shape, bool)) if is_open else _find_stored(first)
     pattern = Pattern(given, "given", *colour_columns(given))
     push = push or Pushforward("user", lambda t, y, V: matrix(t, y) @ V)
     pull = pull or Pullback("user", lambda t, y, w: matrix(t, y).T @ w)
     return RHSJacobian("user", shape, pattern, entries, push, pull, dtype=form.dtype)
+
+
+def _find_stored(matrix) -> csr_array:
+    """Where a sparse matrix stores entries, zeros included, and where a dense one has others than zero."""
+    if not issparse(matrix):
+        return csr_array(matrix) != 0
+    found = matrix.tocoo()
+    return csr_array((np.ones(len(found.data), bool), (found.row, found.col)), matrix.shape)
 
 
 def _validate_function(name: str, value):
@@ -353,10 +375,14 @@ def _validate_function(name: str, value):
     return value
 
 
-def _validate_matrix(value, shape: tuple[int, int]):
-    matrix = value if issparse(value) else np.asarray(value)
+def _validate_matrix(value, shape: tuple[int, int], is_real: bool):
+    matrix = value if issparse(value) else as_array("jac", value)
     if matrix.dtype.kind not in "biufc":
-        raise TypeError(f"`jac` must be a matrix or return one, found {type(value).__name__}")
+        raise TypeError(f"`jac` must be a matrix of numbers or return one, found {format_value(value)}")
+    if is_real and matrix.dtype.kind == "c":
+        raise TypeError("`jac` must be real as the state is, found a complex matrix; for complex states give `y0 + 0j`")
+    if not matrix.dtype.isnative:
+        matrix = matrix.astype(matrix.dtype.newbyteorder("="))
     if matrix.shape != shape and matrix.shape in ((), (1,)):
         matrix = matrix.reshape(1, 1)
     if matrix.shape != shape:

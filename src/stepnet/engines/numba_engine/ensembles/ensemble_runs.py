@@ -27,6 +27,7 @@ from stepnet.engines.numba_engine.codegen.steps.lane_steps import (
     LaneOffsets,
     write_lane_attempts,
 )
+from stepnet.engines.numba_engine.derivatives.jacobian_fields import trace_entries
 from stepnet.engines.numba_engine.ensembles.lane_kernels import (
     IDLE,
     LAST,
@@ -46,7 +47,7 @@ from stepnet.engines.numba_engine.ensembles.lockstep import (
     run_lockstep,
 )
 from stepnet.engines.numba_engine.integrators import explicit_rk, step_control
-from stepnet.engines.numba_engine.integrators.dense_output import K
+from stepnet.engines.numba_engine.integrators.dense_output import K, build_cubic_tables
 from stepnet.engines.numba_engine.integrators.step_control import RMS
 from stepnet.engines.numba_engine.integrators.stepping import DONE, FIELD_RAISED, PAUSED
 from stepnet.engines.numba_engine.rhs.arguments import flat_gradients, pack, unpack
@@ -54,12 +55,14 @@ from stepnet.engines.numba_engine.rhs.ladder import CompiledRHS
 from stepnet.engines.numba_engine.rhs.problem_parts import build_full_field, build_part_fields
 from stepnet.engines.numba_engine.runs.driver import STATUS
 from stepnet.engines.numba_engine.runs.job import allocate_work, create_run_state
+from stepnet.engines.numba_engine.tracing.graph import TooManyNodes
 from stepnet.problem import Problem, ProblemForm, restart, state_shape
 from stepnet.schemes.capabilities import admits_lanes, has_history, is_implicit, moves_parts, takes_fixed_steps
 from stepnet.schemes.step_program import SchemeProgram, StepProgram, build_scheme_program
 from stepnet.solution import Status
 
 ATTEMPTS = 200_000  # in a slice, about 50 ms
+MOST_IMPLICIT = 10  # unknowns of linear systems in lanes, whose factors are straight-line code
 LONGEST = 6000  # operations of a step in lanes; 3000 take a second to compile
 CODE = {status: code for code, status in STATUS.items()}
 SMALLEST_CHUNK = 4 * LANES
@@ -114,7 +117,8 @@ def run_ensemble(
         runner = ChunkRunner(partial(_run_one_by_one, run_alone), "one by one", str(why))
     is_whole = run_chunks(runner, _split_into_chunks(members.number, workers), workers, show)
     runner.finish()
-    status = tuple(Status.INTERRUPTED if code == PAUSED else STATUS[code] for code in ends.code.tolist())
+    kinds = {code: Status.INTERRUPTED if code == PAUSED else STATUS[code] for code in np.unique(ends.code).tolist()}
+    status = tuple(map(kinds.__getitem__, ends.code.tolist()))
     found = tuple(e.t for e in events), tuple(e.y for e in events)
     return EnsembleOutcome(ends.y, ends.t, status, *ends[2:6], runner.rung, runner.reason, *found, not is_whole)
 
@@ -171,13 +175,27 @@ def _choose_lane_runner(
         raise NoLanes("events and projections are handled one member at a time")
     if problem.initial.dtype != np.float64:
         raise NoLanes(f"states are {problem.initial.dtype}")
+    is_fixed = not isinstance(plan.stepping, AdaptiveSteps)
     if is_implicit(scheme):
-        raise NoLanes("implicit steps solve systems of equations, one member at a time")
+        _require_implicit_lanes(problem, scheme, is_fixed)
     if not takes_fixed_steps(scheme):
         raise NoLanes(f"{scheme.name} chooses its order in every step, one member at a time")
-    if isinstance(plan.stepping, AdaptiveSteps):
+    if not is_fixed:
         return _run_adaptive_lanes(problem, scheme, plan, members, ends)
     return _run_lockstep(problem, scheme, plan, members, ends, run_alone)
+
+
+def _require_implicit_lanes(problem: Problem, scheme, is_fixed: bool) -> None:
+    """Raise `NoLanes` unless these implicit steps run in lanes."""
+    if not admits_lanes(scheme, problem.form, is_fixed):
+        raise NoLanes("implicit steps solve systems of equations, one member at a time")
+    n, mass = problem.initial.size, getattr(problem, "mass_matrix", None)
+    if n > MOST_IMPLICIT:
+        raise NoLanes(f"linear systems of more than {MOST_IMPLICIT} unknowns are solved one member at a time")
+    if mass is not None and mass.is_singular:
+        raise NoLanes("algebraic equations are solved one member at a time")
+    if any(getattr(problem, name, None) is not None for name in ("jac", "jvp", "linear_solver")):
+        raise NoLanes("`jac`, `jvp` and `linear_solver` are for one member at a time")
 
 
 def _collect_starts(plan: Plan, members: Members) -> MemberStarts:
@@ -192,20 +210,29 @@ def _collect_starts(plan: Plan, members: Members) -> MemberStarts:
 def _run_adaptive_lanes(problem: Problem, scheme, plan: Plan, members: Members, ends: MemberEnds) -> ChunkRunner:
     """Adaptive pairs, with separate step sizes in every lane."""
     field, s, n = build_full_field(problem), len(scheme.b), problem.initial.size
-    how = step_control.build_control_settings(cast(AdaptiveSteps, plan.stepping), 1.0 / explicit_rk.error_power(scheme))
+    stepping = cast(AdaptiveSteps, plan.stepping)
+    how = step_control.build_control_settings(stepping, 1.0 / explicit_rk.error_power(scheme))
+    is_explicit = not is_implicit(scheme)
+    is_fsal, differentiate = is_explicit and scheme.is_fsal, None if is_explicit else trace_entries
     betas: Any = tuple(map(float, how.controller.betas))
     numbers: Any = how.controller._replace(betas=betas)
     control = ControllerConstants(how.norm == RMS, *numbers, 10 * step_control.EPS, step_control.LEAST_STEP)
-    places = LaneOffsets.of(n, field.p.size, s)
-    code = find_lane_address(
-        (field,), scheme, (control, places), "attempts", lambda: write_lane_attempts(scheme, control, places), s
-    )
-    extension = scheme.continuous
-    is_aside = int(scheme.dense is None and scheme.order > extension.order)
+    places = LaneOffsets.of(n, field.p.size, s if is_explicit else 1)
+
+    def make_writer():
+        return write_lane_attempts(scheme, control, places, differentiate)
+
+    try:
+        code = find_lane_address((field,), scheme, (control, places), "attempts", make_writer, s)
+    except TooManyNodes:
+        raise NoLanes("df/dy is too long for straight-line code") from None
+    dtype = problem.initial.dtype
+    tables = explicit_rk.build_tables(scheme, dtype) if is_explicit else build_cubic_tables(dtype)
+    is_aside = int(is_explicit and scheme.dense is None and scheme.order > scheme.continuous.order)
     starts = _collect_starts(plan, members)
 
     def begin(first: int, last: int):
-        work = allocate_work(problem.initial, 1, K + 2 * len(extension.c) + len(extension.R))
+        work = allocate_work(problem.initial, 1, K + 2 * len(tables.c) + len(tables.R))
         scratch = LaneWorkspace(
             _allocate_aligned(places.total),
             work,
@@ -215,14 +242,13 @@ def _run_adaptive_lanes(problem: Problem, scheme, plan: Plan, members: Members, 
         )
         scratch.place[[NEXT, LAST]] = first, last
         own = how._replace(atol=how.atol.copy(), rtol=how.rtol.copy())
-        tables = explicit_rk.build_tables(scheme, work.dtype)
         arguments = (code, field.address, tables, own, is_aside, places, starts, ends, scratch, ATTEMPTS)
         return partial(run_lanes, *arguments)
 
     def finish():
         """Count evaluations, except those that choose the first step."""
         ends.evaluations[:] += (s - 1) * (ends.accepted + ends.rejected)
-        if not scheme.is_fsal:  # the slope at the beginning of every step but the first
+        if not is_fsal:  # the slope at the beginning of every step but the first
             ends.evaluations[:] += np.maximum(ends.accepted - 1, 0)
 
     return ChunkRunner(begin, "lanes", finish=finish)

@@ -152,7 +152,8 @@ def _convert_codes(codes: np.ndarray) -> tuple[Status, ...]:
     """The status of each member."""
     if (codes == DONE).all():
         return (STATUS[DONE],) * len(codes)
-    return tuple(Status.INTERRUPTED if code == PAUSED else STATUS[code] for code in codes.tolist())
+    kinds = {code: Status.INTERRUPTED if code == PAUSED else STATUS[code] for code in np.unique(codes).tolist()}
+    return tuple(map(kinds.__getitem__, codes.tolist()))
 
 
 def _list_exits(exits: MemberExits, n_events: int) -> tuple[tuple, tuple]:
@@ -355,7 +356,7 @@ def _run_alone(
         parts = build_own_parts(mine)
     increments = None if members.increments is None else members.increments[problem.path]
     runner = build_runner(mine, problem, parts, increments)
-    n, n_steps, times = problem.initial.size, own.stepping.n_steps, find_step_times(problem, own.stepping)
+    n, n_steps = problem.initial.size, own.stepping.n_steps
     search = SinglePathExits(problem, own.events) if own.events else None
     state = np.zeros((own.program.step.n_rows, own.n))
     flat = state.reshape(-1)[:n]
@@ -375,7 +376,8 @@ def _run_alone(
         n_valid = _count_valid(states[:count])
         if search is not None:
             inside = [*states[:n_valid, :n], flat] if code == DONE and n_valid == count else states[:n_valid, :n]
-            found = search.find(at, times[at : at + len(inside)], np.array(inside))
+            times = find_step_times(problem, own.stepping, np.arange(at, at + len(inside)))
+            found = search.find(at, times, np.array(inside))
             if found is not None:
                 _stop_at(search, ends, exits, after, i, at, times, np.array(inside), found)
                 ends.evaluations[i] = step.n_solve_evaluations
@@ -390,7 +392,7 @@ def _run_alone(
         _store_states(ends, after, i, n_steps, flat[None])
     if not len(after):
         ends.y[i, 0] = last
-    ends.code[i], ends.accepted[i], ends.t[i] = code, at, times[at]
+    ends.code[i], ends.accepted[i], ends.t[i] = code, at, find_step_times(problem, own.stepping, np.array(at))
     ends.evaluations[i] = step.n_solve_evaluations
 
 
@@ -405,9 +407,9 @@ def _stop_at(
     states: np.ndarray,
     found: tuple[int, int, float],
 ) -> None:
-    """Note the exit of a path, given the states from step `at` on."""
+    """Note the exit of a path, given the times and states from step `at` on."""
     s, exits.event[i], theta = found
-    t = times[at + s] + theta * (times[at + s + 1] - times[at + s])
+    t = times[s] + theta * (times[s + 1] - times[s])
     exits.t[i], exits.y[i] = t, search.project(found[1], t, states[s] + theta * (states[s + 1] - states[s]))
     _store_states(ends, after, i, at, states[: s + 1])
     if not len(after):
@@ -428,9 +430,14 @@ def _store_states(ends: MemberEnds, after: np.ndarray, i: int, first: int, state
         ends.saved[i] += 1
 
 
-def find_step_times(problem: StochasticProblem, stepping: FixedSteps) -> np.ndarray:
-    """The times of all steps."""
-    return np.linspace(*problem.t_span, stepping.n_steps + 1) if stepping.grid is None else stepping.grid
+def find_step_times(problem: StochasticProblem, stepping: FixedSteps, steps: np.ndarray | None = None) -> np.ndarray:
+    """The times after some steps, by default after each."""
+    if stepping.grid is not None:
+        return stepping.grid if steps is None else stepping.grid[steps]
+    if steps is None:
+        return np.linspace(*problem.t_span, stepping.n_steps + 1)
+    (t0, t1), n = problem.t_span, stepping.n_steps
+    return np.where(steps == n, t1, steps * ((t1 - t0) / n) + t0)  # the bits of `linspace`
 
 
 # ---- one path -------------------------------------------------------------------------------------------------------
@@ -466,7 +473,7 @@ def _find_wanted_times(problem: StochasticProblem, stepping: FixedSteps, saving:
     if saving.at is not None:
         return saving.at
     chosen = np.arange(0, stepping.n_steps, saving.every) if saving.every else np.zeros(0)
-    return find_step_times(problem, stepping)[np.append(chosen, stepping.n_steps).astype(np.int64)]
+    return find_step_times(problem, stepping, np.append(chosen, stepping.n_steps).astype(np.int64))
 
 
 def _describe_failure(own: StochasticRun, found: EnsembleOutcome, exception: BaseException | None) -> Failure:

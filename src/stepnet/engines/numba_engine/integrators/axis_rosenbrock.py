@@ -7,6 +7,8 @@ Every matrix couples the points of single lines only.  Douglas & Gunn (1964), Nu
 
 from __future__ import annotations
 
+from typing import cast
+
 from stepnet.engines.contract import Plan
 from stepnet.engines.numba_engine.codegen.kernels import Kernel, compiled
 from stepnet.engines.numba_engine.codegen.primitives import call_field, copy_row, is_finite_row
@@ -23,7 +25,7 @@ from stepnet.engines.numba_engine.stencils.axis_systems import (
     list_numbers,
     solve_axis,
 )
-from stepnet.problem import Problem
+from stepnet.problem import ODE, Problem
 from stepnet.schemes.capabilities import needs_axes
 from stepnet.schemes.rosenbrock import Rosenbrock
 from stepnet.schemes.tableau import butcher
@@ -35,7 +37,7 @@ def find_systems(problem: Problem, scheme: Rosenbrock) -> AxisSystems | None:
     """The matrices along the axes of an equation; None if the scheme takes the whole matrix of this problem."""
     if not needs_axes(scheme, problem):
         return None
-    form, p = problem.fun.find_axes(*problem.args), list_numbers(problem)
+    form, p = problem.fun.find_axes(*problem.args), list_numbers(cast(ODE, problem))
     return build_axis_systems(form, {term.rate: evaluate_rate(term.rate, p) for term in form.terms})
 
 

@@ -6,6 +6,7 @@ Save times inside a step are reached by the cubic Hermite polynomial between its
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 from numba import uintp
@@ -21,7 +22,7 @@ from stepnet.engines.numba_engine.integrators.stepping import DONE, FIELD_RAISED
 from stepnet.engines.numba_engine.rhs.linear_maps import build_linear_maps
 from stepnet.engines.numba_engine.rhs.problem_parts import build_full_field, build_part_field
 from stepnet.engines.numba_engine.runs.job import Job, allocate_work, create_run_state, find_wanted_times
-from stepnet.problem import Problem
+from stepnet.problem import Linear, Problem
 from stepnet.schemes.exponential import ExponentialRK
 from stepnet.schemes.step_program import build_scheme_program
 
@@ -103,7 +104,7 @@ def prepare(problem: Problem, scheme: ExponentialRK, plan: Plan) -> Job:
     tape = build_program_arrays(program)
     rows = PROGRAM + program.n_rows + len(program.operations) + 1
     work, run = allocate_work(initial, 1, rows), create_run_state(problem, plan)
-    maps = build_linear_maps(problem.parts[1], program.linear_maps, run["h"].item(), initial.size, False)
+    maps = build_linear_maps(cast(Linear, problem.parts[1]), program.linear_maps, run["h"].item(), initial.size, False)
     weights, advance = np.zeros(tape.weight.size), run_program
 
     def go(out):

@@ -27,6 +27,7 @@ from stepnet.solution import Status
 
 BLOCK, SHORT_BLOCK = 1024, 64  # steps taken before they are processed; after a reset the remaining ones are taken again
 MOST_NUMBERS = 2**20  # in a block
+COUNTS = ("evaluations", "jacobians", "factorisations")
 
 
 @Kernel
@@ -120,8 +121,9 @@ def prepare(problem: Problem, scheme, plan: Plan, prepare_steps) -> Job:
             if run[0]["step"] == steps.reached:
                 steps.take(int(run[0]["slice"]))
             code = look(out)
-        run[0]["evaluations"] += steps.job.run[0]["evaluations"]
-        steps.job.run[0]["evaluations"] = 0
+        for name in COUNTS:
+            run[0][name] += steps.job.run[0][name]
+            steps.job.run[0][name] = 0
         return code
 
     fields = (field, *watched, *moved, *steps.job.fields)

@@ -1,12 +1,13 @@
 """Implicit Runge-Kutta, Rosenbrock and additive schemes with fixed and adaptive steps.
 
 The error estimate is e = (I - h damping J)^-1 h (start f(t, y) + sum (b^_i - b_i) k_i); if it rejects a step, its first
-term is evaluated again at y + e, as in RADAU5 (Hairer & Wanner (1996), IV.8).
+term is evaluated again at y + e, as in RADAU5 (Hairer & Wanner (1996), IV.8).  With a mass matrix M, M stands for I and
+multiplies the sum.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -14,7 +15,6 @@ import numpy as np
 from stepnet.engines.contract import AdaptiveSteps, Plan
 from stepnet.engines.numba_engine.codegen.kernels import Kernel, inlined
 from stepnet.engines.numba_engine.codegen.primitives import call_field, combine, copy_row, is_finite_row
-from stepnet.engines.numba_engine.derivatives.jacobian_fields import build_jacobian_field
 from stepnet.engines.numba_engine.integrators import step_control, stepping
 from stepnet.engines.numba_engine.integrators.additive_stages import (
     count_additive_rows,
@@ -24,6 +24,7 @@ from stepnet.engines.numba_engine.integrators.additive_stages import (
 from stepnet.engines.numba_engine.integrators.dense_output import (
     ASIDE,
     ERROR,
+    ERROR_2,
     Y_NEW,
     ZERO,
     K,
@@ -42,19 +43,18 @@ from stepnet.engines.numba_engine.integrators.explicit_rk import (
 from stepnet.engines.numba_engine.integrators.implicit_stages import (
     EXACT,
     FLOOR,
-    NO_PARTS,
     SLOPES,
     SMALL_SYSTEM,
     StageTables,
-    allocate_newton,
     build_stage_tables,
     choose_limits,
     evaluate_jacobian,
-    find_storage,
     forget_jacobian,
+    multiply_by_mass,
     solve_row,
     solve_stages,
 )
+from stepnet.engines.numba_engine.integrators.implicit_systems import ImplicitSystem, Shifts, build_system
 from stepnet.engines.numba_engine.integrators.linear_stages import take_linear_stages
 from stepnet.engines.numba_engine.integrators.step_output import (
     OutputBuffers,
@@ -76,8 +76,7 @@ from stepnet.engines.numba_engine.integrators.stepping import (
     STEP_TOO_SMALL,
 )
 from stepnet.engines.numba_engine.rhs.ladder import CompiledRHS
-from stepnet.engines.numba_engine.rhs.problem_parts import build_fields, pose_part
-from stepnet.engines.numba_engine.runs.job import Job, allocate_work, create_run_state, find_grid, find_wanted_times
+from stepnet.engines.numba_engine.runs.job import Job, find_grid, find_wanted_times
 from stepnet.problem import Problem
 from stepnet.schemes.controllers import controller
 from stepnet.schemes.implicit import ImplicitRK
@@ -92,7 +91,7 @@ NO_GROWTH = 1.2  # a longer step up to this factor is not worth new factors
 def take_step(field, p, tables, newton, how, limits, work, new, t, h, run):
     """The state after a step in the row `new`: DONE, FIELD_RAISED or NOT_SOLVED."""
     if tables.time_weights.shape[0] > 0:
-        return take_linear_stages(field, p, tables, newton, work, new, t, h, run)
+        return take_linear_stages(tables, newton, work, new, t, h, run)
     if tables.explicit.shape[0] > 0:
         return take_additive_stages(tables, newton, how, limits, work, new, t, h, run)
     return solve_stages(field, p, tables, newton, how, limits, work, new, t, h, run)
@@ -147,6 +146,9 @@ def run_fixed(field, p, tables, newton, how, work, run_, grid, save_at, out_t, o
             return status
         forget_jacobian(run)
         run.has_slope = 0
+        if newton.is_slope == 0 and tables.ends_with_slope:
+            copy_row(work, SLOPES + tables.b.shape[1] - 1, K)
+            run.has_slope = 1
         copy_row(work, Y_NEW, Y)
         stepping.finish_step(work, Y, 1, t_new, run, save_at, out_t, out_y)
     return DONE if run.step == run.n_steps else PAUSED
@@ -160,6 +162,9 @@ def estimate_error(tables, newton, how, work, slope, h, run):
     """The norm of the error estimate with the slope at the start in the row `slope`."""
     s = tables.b.shape[1]
     combine(work, ERROR, ZERO, h, tables.estimate, 0, SLOPES, s)
+    if tables.damping >= 0 and newton.mass_rows.shape[0] > 0:
+        multiply_by_mass(newton, work, ERROR, ERROR_2, run.n)
+        copy_row(work, ERROR_2, ERROR)
     if tables.explicit.shape[0] > 0:
         combine(work, ERROR, ERROR, h, tables.explicit, s + 1, find_explicit_slopes(s), s)
     if tables.start != 0.0:
@@ -171,15 +176,20 @@ def estimate_error(tables, newton, how, work, slope, h, run):
 
 
 @inlined
-def measure_error(field, p, tables, newton, how, work, h, run):
-    """The norm of the error estimate."""
-    error = estimate_error(tables, newton, how, work, K, h, run)
+def measure_error(tables, newton, how, work, h, run):
+    """The norm of the error estimate; NaN if the right-hand side raised."""
+    stage, slope, start = SLOPES + 3 * tables.b.shape[1], SLOPES + 3 * tables.b.shape[1] + 1, K
+    if tables.start != 0.0 and newton.is_slope == 0:
+        start = slope
+        if call_field(newton.field, run.t + run.t_low, work, Y, slope, newton.field_p, run.n) != 0:
+            return np.nan
+        run.evaluations += 1
+    error = estimate_error(tables, newton, how, work, start, h, run)
     if tables.start == 0.0 or not error > 1.0 or not (run.was_rejected or run.step == 0):
         return error
-    stage, slope = SLOPES + 3 * tables.b.shape[1], SLOPES + 3 * tables.b.shape[1] + 1
     for k in range(run.reals):
         work[stage, k] = work[Y, k] + work[ERROR, k]
-    if call_field(field, run.t + run.t_low, work, stage, slope, p, run.n) != 0:
+    if call_field(newton.field, run.t + run.t_low, work, stage, slope, newton.field_p, run.n) != 0:
         return error
     run.evaluations += 1
     return estimate_error(tables, newton, how, work, slope, h, run)
@@ -255,7 +265,7 @@ def run_adaptive(field, p, tables, cubic, newton, how, stops, needs, work, run_,
             continue
         if status != DONE:
             return status
-        error = measure_error(field, p, tables, newton, how, work, h, run)
+        error = measure_error(tables, newton, how, work, h, run)
         if not error <= 1.0:
             status = shorten(h, error, how, run)
             if status != PAUSED:
@@ -297,44 +307,53 @@ def prepare_with_tables(
 
     `parts` are the explicit and the implicit part of a sum that are treated as such.
     """
-    initial, (field, watched, moved) = problem.initial, build_fields(problem, plan)
-    if parts:
-        jacobian = build_jacobian_field(pose_part(problem, 1), parts[1], needs_time=False)
-    else:
-        jacobian = build_jacobian_field(problem, field, needs_time=len(tables.time_weights) > 0)
-    n, s = initial.size, len(scheme.b)
-    storage = find_storage(jacobian, n)
+    s = len(scheme.b)
     first_row = SLOPES + 3 * s + 2 + (count_additive_rows(s) if parts else 0)
-    work, run = allocate_work(initial, 1, first_row + storage[2] + 1), create_run_state(problem, plan)
-    addresses = (np.array([part.address for part in parts]), parts[1].p) if parts else NO_PARTS
-    newton = allocate_newton(jacobian, n, len(tables.shifts), tables.n_real, storage, first_row, addresses)
-    slopes = evaluate_stage_slopes(field, explicit)
-    callbacks = (*field.callbacks, *jacobian.callbacks, *(callback for part in parts for callback in part.callbacks))
-    field = replace(field, callbacks=callbacks, n_calls=1 if parts else field.n_calls)  # parts are counted one by one
-    fields = (field, *watched, *moved)
+    system = build_system(problem, plan, list_shifts(tables), first_row, parts)
+    initial, field, (watched, moved) = system.initial, system.slopes, system.others
+    newton, choice, work, run = system.newton, system.solver, system.work, system.run
+    slopes = evaluate_stage_slopes(system.own, explicit)
+    fields = (system.own, *watched, *moved)
     if not isinstance(plan.stepping, AdaptiveSteps):
-        scale = np.zeros(n)
+        scale = np.zeros(initial.size)
         how = step_control.ControlSettings(
             scale, scale.copy(), step_control.MAXIMUM, step_control.build_controller(controller("I"), 1.0)
         )
 
         def advance(out):
             times = find_grid(plan), find_wanted_times(plan)
-            return run_fixed(field.address, field.p, tables, newton, how, work, run, *times, out.t, out.y)
+            code = run_fixed(field.address, field.p, tables, newton, how, work, run, *times, out.t, out.y)
+            return system.check_outside(code)
 
-        return Job(advance, run, work, 1, fields, initial.dtype, slopes)
+        return Job(advance, run, work, 1, fields, initial.dtype, slopes, linear_solver=choice)
     watch = build_event_state(plan, field, (*watched, *moved), problem, run["reals"].item(), work.dtype)
     power = min(scheme.order, scheme.embedded[0].order) + 1
     stepping = plan.stepping
     how, cubic = step_control.build_control_settings(stepping, 1.0 / power), build_cubic_tables(work.dtype)
-    run["is_checked"] = field.replay is not None and not field.callbacks
-    choose_step = partial(step_control.begin_anew, field, stepping, how, work, FIRST_LOOK, run)
-    step_control.begin_with_step(field, stepping, how, work, FIRST_LOOK, run)
+    run["is_checked"] = system.own.replay is not None and not system.own.callbacks
+    begin = system.first_slopes, stepping, how, work, FIRST_LOOK, run
+    choose_step = partial(_choose_step, step_control.begin_anew, system, begin)
+    _choose_step(step_control.begin_with_step, system, begin)
 
     def go(out):
         needs = build_output_request(plan, out.watch, moved, False)
         output = OutputBuffers(out.t, out.y, out.piece_t, out.pieces)
         numbers = (tables, cubic, newton, how, stepping.stops)
-        return run_adaptive(field.address, field.p, *numbers, needs, work, run, output)
+        return system.check_outside(run_adaptive(field.address, field.p, *numbers, needs, work, run, output))
 
-    return Job(go, run, work, 1, fields, initial.dtype, slopes, watch, rows_per_piece=4, choose_step=choose_step)
+    return Job(
+        go, run, work, 1, fields, initial.dtype, slopes, watch, rows_per_piece=4, choose_step=choose_step,
+        linear_solver=choice,
+    )  # fmt: skip
+
+
+def list_shifts(tables: StageTables) -> Shifts:
+    """The matrices of the stages."""
+    return Shifts(tables.shifts, tables.n_real, len(tables.time_weights) > 0)
+
+
+def _choose_step(choose: Callable, system: ImplicitSystem, arguments: tuple) -> None:
+    """Choose the first step by the slope y'; the run itself may take f of M y' = f instead."""
+    choose(*arguments)
+    if system.first_slopes is not system.slopes:
+        arguments[-1]["has_slope"] = 0

@@ -5,7 +5,8 @@
 Stages are solved in blocks: one after the other if A is triangular, else all at once.  An iteration solves
 (I - h A x J) dk = f - k, x being the Kronecker product, which A = T Lambda T^-1 decouples: a real or complex matrix
 I - h lambda J of the size of the state is factorised for each eigenvalue, or for each diagonal entry of a triangular A.
-Hairer & Wanner (1996), Solving Ordinary Differential Equations II, IV.8.
+With a mass matrix M y' = f(t, y) the slopes solve M k_i = f(...), and the matrices are M - h lambda J.
+Hairer & Wanner (1996), Solving Ordinary Differential Equations II, IV.8 and VI.1.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from numba import uintp
 
 from stepnet.engines.numba_engine.codegen.kernels import check_once, compiled, inlined
 from stepnet.engines.numba_engine.codegen.primitives import call_entries, call_field, combine, copy_row
-from stepnet.engines.numba_engine.derivatives.jacobian_fields import JacobianField
+from stepnet.engines.numba_engine.derivatives.jacobian_fields import JacobianField, describe_size
 from stepnet.engines.numba_engine.integrators import step_control, stepping
 from stepnet.engines.numba_engine.integrators.dense_output import ZERO, K, Y
 from stepnet.engines.numba_engine.integrators.linear_systems import DENSE, factorise, solve_factorised
 from stepnet.engines.numba_engine.integrators.stepping import DONE, FIELD_RAISED, NOT_SOLVED
+from stepnet.engines.numba_engine.rhs.ladder import CompiledRHS
 from stepnet.schemes.tableau import Butcher
 
 SLOPES = K + 2  # rows of `work`: the slopes of the stages, after those at both ends of the step
@@ -70,6 +73,10 @@ class NewtonArrays(NamedTuple):
     """df/dy as a C function with the places of its entries, and workspace: factors for every shift, vectors.
 
     `first_row` is the first of the rows of `work` that hold df/dy: its rows if `lower` < 0, else its diagonals.
+    `n_slopes` counts the evaluations of the right-hand side for differences.
+    `field` and `field_p` are f of M y' = f, and `is_slope` says whether the run takes the same function for y'.  The
+    entries of M are `mass_values` at (`mass_rows`, `mass_columns`), none for M = I.  With `outer` != 0 the C function
+    there factorises and solves outside the kernel (`outer_systems`).
     `parts` are the addresses of the explicit and the implicit part of a sum, `parts_p` their parameters.
     """
 
@@ -80,12 +87,20 @@ class NewtonArrays(NamedTuple):
     lower: int
     upper: int
     first_row: int
+    n_slopes: int
     values: np.ndarray
     factors: np.ndarray
     complex_factors: np.ndarray
     pivots: np.ndarray
     vector: np.ndarray
     complex_vector: np.ndarray
+    field: int
+    field_p: np.ndarray
+    is_slope: int
+    mass_rows: np.ndarray
+    mass_columns: np.ndarray
+    mass_values: np.ndarray
+    outer: int
     parts: np.ndarray
     parts_p: np.ndarray
 
@@ -111,9 +126,12 @@ def build_stage_tables(scheme) -> StageTables:
     table: Butcher = scheme.butcher
     A, s = table.A.copy(), len(table.b)
     if np.triu(A, 1).any():
-        blocks, shifts, T, T_inverse = [], *_decouple(A)
-        blocks = [(0, s, 0, len(shifts))]
-        inner = A.copy()
+        first = int(not A[0].any())  # an explicit stage
+        shifts, T, T_inverse = _decouple(A[first:, first:])
+        T, T_inverse = np.pad(T, ((first, 0), (0, 0))), np.pad(T_inverse, ((0, 0), (first, 0)))
+        blocks = [(0, 1, 0, 0)] * first + [(first, s - first, 0, len(shifts))]
+        inner = np.zeros((s, s))
+        inner[first:, : s - first] = A[first:, first:]
     else:
         diagonal = np.diag(A)
         shifts = np.unique(diagonal[diagonal != 0]).astype(complex)
@@ -158,26 +176,53 @@ def _add_damping(damping: float, shifts, T, T_inverse, blocks, n_real: int):
     )  # fmt: skip
 
 
-def find_storage(jacobian: JacobianField, n: int) -> tuple[int, int, int]:
-    """`lower` and `upper` of the matrices, and the rows of `work` for df/dy; banded where that is less work."""
-    lower, upper = jacobian.bandwidth
+class MassEntries(NamedTuple):
+    """The entries of a mass matrix; none for the unit matrix."""
+
+    rows: np.ndarray
+    columns: np.ndarray
+    values: np.ndarray
+
+
+UNIT_MASS = MassEntries(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+
+
+class Storage(NamedTuple):
+    """How the matrices are stored: diagonals below and above, DENSE for all entries; `rows` of `work` for df/dy."""
+
+    lower: int
+    upper: int
+    rows: int
+
+
+OUTSIDE = Storage(DENSE, DENSE, 0)
+
+
+def find_storage(bandwidth: tuple[int, int], n: int) -> Storage:
+    """Banded storage where that is less work than a dense matrix."""
+    lower, upper = bandwidth
     if 2 * lower + upper + 1 < n / 2:
-        return lower, upper, lower + upper + 1
-    return DENSE, DENSE, n
+        return Storage(lower, upper, lower + upper + 1)
+    return Storage(DENSE, DENSE, n)
 
 
 def allocate_newton(
-    jacobian: JacobianField, n: int, n_shifts: int, n_real: int, storage: tuple[int, int, int], first_row: int,
-    parts: tuple[np.ndarray, np.ndarray] = NO_PARTS,
+    jacobian: JacobianField, n: int, n_shifts: int, n_real: int, storage: Storage, first_row: int,
+    parts: tuple[np.ndarray, np.ndarray] = NO_PARTS, field: CompiledRHS | None = None, mass: MassEntries = UNIT_MASS,
 ) -> NewtonArrays:  # fmt: skip
-    """The workspace of Newton's iteration for a system of n equations."""
-    lower, upper, _ = storage
-    width = n if lower < 0 else 2 * lower + upper + 1
-    values, vector, pivots = np.zeros(len(jacobian.rows) + n), np.zeros(n), np.zeros((n_shifts, n), np.int64)
-    factors, complex_factors = np.zeros((n_real, n, width)), np.zeros((n_shifts - n_real, n, width), complex)
+    """The workspace of Newton's iteration for a system of n equations; without factors if they are kept outside."""
+    lower, upper, n_rows = storage
+    size = n if n_rows else 0
+    width = size if lower < 0 else 2 * lower + upper + 1
+    values, vector, pivots = np.zeros(len(jacobian.rows) + n), np.zeros(n), np.zeros((n_shifts, size), np.int64)
+    try:
+        factors, complex_factors = np.zeros((n_real, size, width)), np.zeros((n_shifts - n_real, size, width), complex)
+    except (MemoryError, ValueError):  # the latter if the size in bytes overflows an integer
+        raise MemoryError(describe_size(n, width, n_real + 2 * (n_shifts - n_real))) from None
+    own = (0, np.zeros(0)) if field is None else (field.address, field.p)
     return NewtonArrays(
-        jacobian.address, jacobian.p, jacobian.rows, jacobian.columns, lower, upper, first_row, values, factors,
-        complex_factors, pivots, vector, np.zeros(n, complex), *parts,
+        jacobian.address, jacobian.p, jacobian.rows, jacobian.columns, lower, upper, first_row, jacobian.n_slopes,
+        values, factors, complex_factors, pivots, vector, np.zeros(n, complex), *own, 1, *mass, 0, *parts,
     )  # fmt: skip
 
 
@@ -190,12 +235,14 @@ def evaluate_jacobian(newton, work, row, t, run):
     if call_entries(newton.address, t, work, row, newton.values, newton.p, run.n) != 0:
         return False
     rows, columns, first = newton.rows, newton.columns, newton.first_row
-    for e in range(rows.shape[0]):
-        if newton.lower < 0:
-            work[first + rows[e], columns[e]] = newton.values[e]
-        else:
-            work[first + newton.upper + rows[e] - columns[e], columns[e]] = newton.values[e]
+    if newton.outer == 0:
+        for e in range(rows.shape[0]):
+            if newton.lower < 0:
+                work[first + rows[e], columns[e]] = newton.values[e]
+            else:
+                work[first + newton.upper + rows[e] - columns[e], columns[e]] = newton.values[e]
     run.jacobians += 1
+    run.evaluations += newton.n_slopes
     run.jacobian_age = 1
     run.h_factorised = 0.0
     return True
@@ -203,20 +250,37 @@ def evaluate_jacobian(newton, work, row, t, run):
 
 @inlined
 def fill(M, newton, work, factor):
-    """M = I - factor df/dy."""
+    """M = mass - factor df/dy."""
     n, first, lower, upper = M.shape[0], newton.first_row, newton.lower, newton.upper
     if lower < 0:
         for i in range(n):
             for j in range(n):
                 M[i, j] = -factor * work[first + i, j]
-            M[i, i] += 1.0
     else:
         for i in range(n):
             for m in range(M.shape[1]):
                 j = i - lower + m
                 is_inside = 0 <= j < n and m <= lower + upper
                 M[i, m] = -factor * work[first + upper + i - j, j] if is_inside else 0.0
-            M[i, lower] += 1.0
+    shift = 0 if lower < 0 else lower
+    if newton.mass_rows.shape[0] == 0:
+        for i in range(n):
+            M[i, i if lower < 0 else shift] += 1.0
+    for e in range(newton.mass_rows.shape[0]):
+        i, j = newton.mass_rows[e], newton.mass_columns[e]
+        M[i, j if lower < 0 else j - i + shift] += newton.mass_values[e]
+
+
+@inlined
+def multiply_by_mass(newton, work, row, out, n):
+    """Replace the row `out`, another one, by the mass matrix times a row."""
+    if newton.mass_rows.shape[0] == 0:
+        copy_row(work, row, out)
+        return
+    for k in range(n):
+        work[out, k] = 0.0
+    for e in range(newton.mass_rows.shape[0]):
+        work[out, newton.mass_rows[e]] += newton.mass_values[e] * work[row, newton.mass_columns[e]]
 
 
 @compiled
@@ -224,7 +288,10 @@ def factorise_all(shifts, n_real, newton, work, h, run):
     """Factorise I - h lambda df/dy for every shift lambda; False if one is singular."""
     run.h_factorised = 0.0
     for m in range(shifts.shape[0]):
-        if m < n_real:
+        if newton.outer != 0:
+            if call_entries(newton.outer, h, work, Y, newton.vector, newton.p, m + 1) != 0:
+                return False
+        elif m < n_real:
             M = newton.factors[m]
             fill(M, newton, work, h * shifts[m].real)
             if not factorise(M, newton.pivots[m], newton.lower, newton.upper):
@@ -239,12 +306,21 @@ def factorise_all(shifts, n_real, newton, work, h, run):
     return True
 
 
+@compiled
+def solve_real(newton, m, work):
+    """Replace `newton.vector` by the solution of the system of the real shift m; NaN if that failed."""
+    if newton.outer == 0:
+        solve_factorised(newton.factors[m], newton.pivots[m], newton.vector, newton.lower, newton.upper)
+    elif call_entries(newton.outer, 0.0, work, Y, newton.vector, newton.p, -(m + 1)) != 0:
+        newton.vector[:] = np.nan
+
+
 @inlined
 def solve_row(newton, m, work, row, n):
     """Replace a row by the solution of the system of the real shift m."""
     for k in range(n):
         newton.vector[k] = work[row, k]
-    solve_factorised(newton.factors[m], newton.pivots[m], newton.vector, newton.lower, newton.upper)
+    solve_real(newton, m, work)
     for k in range(n):
         work[row, k] = newton.vector[k]
 
@@ -259,7 +335,7 @@ def solve_coupled(tables, newton, work, residuals, changes, first, size, m, n):
             for i in range(size):
                 total += tables.T_inverse[m, first + i].real * work[residuals + i, k]
             x[k] = total
-        solve_factorised(newton.factors[m], newton.pivots[m], x, newton.lower, newton.upper)
+        solve_real(newton, m, work)
         for i in range(size):
             weight = tables.T[first + i, m].real
             for k in range(n):
@@ -271,8 +347,11 @@ def solve_coupled(tables, newton, work, residuals, changes, first, size, m, n):
             for i in range(size):
                 sum_ += tables.T_inverse[m, first + i] * work[residuals + i, k]
             z[k] = sum_
-        factors = newton.complex_factors[m - tables.n_real]
-        solve_factorised(factors, newton.pivots[m], z, newton.lower, newton.upper)
+        if newton.outer == 0:
+            factors = newton.complex_factors[m - tables.n_real]
+            solve_factorised(factors, newton.pivots[m], z, newton.lower, newton.upper)
+        elif call_entries(newton.outer, 0.0, work, Y, z, newton.p, -(m + 1)) != 0:
+            z[:] = np.nan
         for i in range(size):
             w = tables.T[first + i, m]
             for k in range(n):
@@ -283,8 +362,8 @@ def solve_coupled(tables, newton, work, residuals, changes, first, size, m, n):
 
 
 @inlined
-def evaluate_residuals(field, p, tables, work, base, first, size, rows, t, h, run):
-    """f - k in the stages of a block; the last stage stays in the row `rows.stage`.  False if f raised.
+def evaluate_residuals(field, p, tables, newton, work, base, first, size, rows, t, h, run):
+    """f - M k in the stages of a block; the last stage stays in the row after the changes.  False if f raised.
 
     Stages are counted from the row `base`, and include earlier blocks if it is the state.
     """
@@ -299,8 +378,12 @@ def evaluate_residuals(field, p, tables, work, base, first, size, rows, t, h, ru
         if call_field(field, t_stage, work, stage, residuals + i, p, run.n) != 0:
             stepping.note_exception(run, 0, first + i, t_stage, stage)
             return False
-        for k in range(run.reals):
-            work[residuals + i, k] -= work[SLOPES + first + i, k]
+        if newton.mass_rows.shape[0] == 0:
+            for k in range(run.reals):
+                work[residuals + i, k] -= work[SLOPES + first + i, k]
+        for e in range(newton.mass_rows.shape[0]):
+            slope = work[SLOPES + first + i, newton.mass_columns[e]]
+            work[residuals + i, newton.mass_rows[e]] -= newton.mass_values[e] * slope
     run.evaluations += size
     return True
 
@@ -334,7 +417,7 @@ def choose_limits(work, how, run):
 
 @compiled
 def solve_block(field, p, tables, newton, block, how, limits, work, base, t, h, run):
-    """Solve the stages of a block: DONE, FIELD_RAISED or NOT_SOLVED; the row `base` is as in `evaluate_residuals`."""
+    """Solve M k = f in the stages of a block: DONE, FIELD_RAISED or NOT_SOLVED; `base` as in `evaluate_residuals`."""
     s = tables.A.shape[0]
     first, size, shift, last_shift = block[0], block[1], block[2], block[3]
     rows = SLOPES + s
@@ -343,7 +426,7 @@ def solve_block(field, p, tables, newton, block, how, limits, work, base, t, h, 
         copy_row(work, SLOPES + first - 1 if first > 0 else K, SLOPES + i)
     before, refreshed = 0.0, 0
     for iteration in range(MOST_IN_FIXED if limits.is_exact else MOST_IN_ADAPTIVE):
-        if not evaluate_residuals(field, p, tables, work, base, first, size, rows, t, h, run):
+        if not evaluate_residuals(field, p, tables, newton, work, base, first, size, rows, t, h, run):
             return FIELD_RAISED
         work[changes : changes + size] = 0.0
         for m in range(shift, last_shift):
@@ -379,7 +462,8 @@ def solve_block(field, p, tables, newton, block, how, limits, work, base, t, h, 
 def solve_stages(field, p, tables, newton, how, limits, work, new, t, h, run):
     """All stages, and the new state in the row `new`: DONE, FIELD_RAISED or NOT_SOLVED.
 
-    The slope at the start of the step and df/dy must be known.
+    `field` gives slopes, and `newton.field` the other side of M y' = f.  The slope at the start of the step and df/dy
+    must be known.
     """
     s = tables.A.shape[0]
     stage = SLOPES + 3 * s
@@ -390,7 +474,8 @@ def solve_stages(field, p, tables, newton, how, limits, work, new, t, h, run):
         block = tables.blocks[m]
         first = block[0]
         if block[3] > block[2]:
-            status = solve_block(field, p, tables, newton, block, how, limits, work, Y, t, h, run)
+            own = uintp(newton.field)
+            status = solve_block(own, newton.field_p, tables, newton, block, how, limits, work, Y, t, h, run)
             if status != DONE:
                 return status
         elif first == 0:

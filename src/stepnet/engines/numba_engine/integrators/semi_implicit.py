@@ -132,7 +132,7 @@ def _prepare(problem: Problem, scheme: SemiImplicitBDF, plan: Plan, start: Outco
     n, length = problem.initial.size, scheme.n_steps + 1
     whole, (f1, f2) = build_full_field(problem), build_part_fields(problem)
     jacobian = build_jacobian_field(pose_part(problem, 1), f2, needs_time=False)  # type: ignore[arg-type]
-    storage = find_storage(jacobian, n)
+    storage = find_storage(jacobian.bandwidth, n)
     rings = FIRST + storage[2]
     work, run = allocate_work(problem.initial, 1, rings + 2 * length), create_run_state(problem, plan)
     work[rings : rings + n_started + 1, :n] = start.y

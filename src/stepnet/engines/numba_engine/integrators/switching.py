@@ -7,15 +7,14 @@ hands back if h times a norm of df/dy stays well below that limit.  Hairer & Wan
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache, partial
+from typing import cast
 
 import numpy as np
 
-from stepnet.engines.contract import Plan
+from stepnet.engines.contract import AdaptiveSteps, Plan
 from stepnet.engines.numba_engine.codegen.kernels import Kernel, compiled, inlined
 from stepnet.engines.numba_engine.codegen.primitives import combine, copy_row, is_finite_row
-from stepnet.engines.numba_engine.derivatives.jacobian_fields import build_jacobian_field
 from stepnet.engines.numba_engine.integrators import explicit_rk, implicit_rk, step_control, stepping, variable_order
 from stepnet.engines.numba_engine.integrators.dense_output import (
     ASIDE,
@@ -29,14 +28,14 @@ from stepnet.engines.numba_engine.integrators.dense_output import (
 from stepnet.engines.numba_engine.integrators.events import build_event_state
 from stepnet.engines.numba_engine.integrators.explicit_rk import advance_time, find_next_goal, is_lost
 from stepnet.engines.numba_engine.integrators.families import find_stage_tables
+from stepnet.engines.numba_engine.integrators.implicit_rk import list_shifts
 from stepnet.engines.numba_engine.integrators.implicit_stages import (
     SLOPES,
-    allocate_newton,
     choose_limits,
     evaluate_jacobian,
-    find_storage,
     forget_jacobian,
 )
+from stepnet.engines.numba_engine.integrators.implicit_systems import build_system
 from stepnet.engines.numba_engine.integrators.step_output import (
     OutputBuffers,
     build_output_request,
@@ -60,8 +59,7 @@ from stepnet.engines.numba_engine.integrators.variable_order import (
     describe_switches,
     measure_jacobian,
 )
-from stepnet.engines.numba_engine.rhs.problem_parts import build_fields
-from stepnet.engines.numba_engine.runs.job import Job, allocate_work, create_run_state
+from stepnet.engines.numba_engine.runs.job import Job
 from stepnet.problem import Problem
 from stepnet.schemes.conditions import real_stability_limit
 from stepnet.schemes.tableau import ExplicitRK
@@ -120,7 +118,7 @@ def attempt_implicit_step(field, p, tables, newton, how, work, h, run):
     status = implicit_rk.take_step(field, p, tables, newton, how, limits, work, Y_NEW, run.t, h, run)
     if status != DONE:
         return status, 0.0
-    return DONE, implicit_rk.measure_error(field, p, tables, newton, how, work, h, run)
+    return DONE, implicit_rk.measure_error(tables, newton, how, work, h, run)
 
 
 @compiled
@@ -224,26 +222,25 @@ def prepare(problem: Problem, scheme: Switching, plan: Plan) -> Job:
 
 
 def _prepare(problem: Problem, explicit: ExplicitRK, implicit, plan: Plan) -> Job:
-    initial, (field, watched, moved) = problem.initial, build_fields(problem, plan)
-    tables, stages = explicit_rk.build_tables(explicit, initial.dtype), find_stage_tables(implicit)
-    jacobian = build_jacobian_field(problem, field, needs_time=len(stages.time_weights) > 0)
-    n, s, n_extra = initial.size, len(implicit.b), len(explicit.continuous.c)
-    storage = find_storage(jacobian, n)
+    tables, stages = explicit_rk.build_tables(explicit, problem.initial.dtype), find_stage_tables(implicit)
+    s, n_extra = len(implicit.b), len(explicit.continuous.c)
     n_corrections = len(explicit.continuous.R)
     first_row = max(SLOPES + 3 * s + 2, K + 2 * n_extra + n_corrections)
-    work, run = allocate_work(initial, 1, first_row + storage[2] + 1), create_run_state(problem, plan)
+    system = build_system(problem, plan, list_shifts(stages), first_row)
+    initial, field, (watched, moved), newton = system.initial, system.own, system.others, system.newton
+    work, run = system.work, system.run
     run["may_switch"] = 1
-    newton = allocate_newton(jacobian, n, len(stages.shifts), stages.n_real, storage, first_row)
     fused = explicit_rk.find_fused_attempt(field, explicit, work)
     slopes = explicit_rk.evaluate_stage_slopes(field, explicit.butcher)
-    field = replace(field, callbacks=(*field.callbacks, *jacobian.callbacks))
     fields = (field, *watched, *moved)
     watch = build_event_state(plan, field, (*watched, *moved), problem, run["reals"].item(), work.dtype)
-    how = step_control.build_control_settings(plan.stepping, 1.0 / explicit_rk.error_power(explicit))
+    how = step_control.build_control_settings(
+        cast(AdaptiveSteps, plan.stepping), 1.0 / explicit_rk.error_power(explicit)
+    )
     power = min(implicit.order, implicit.embedded[0].order) + 1
-    slow_how = step_control.build_control_settings(plan.stepping, 1.0 / power)
+    slow_how = step_control.build_control_settings(cast(AdaptiveSteps, plan.stepping), 1.0 / power)
     run["is_checked"] = field.replay is not None and not field.callbacks
-    first_look = plan.stepping, how, work, explicit_rk.FIRST_LOOK, run
+    first_look = cast(AdaptiveSteps, plan.stepping), how, work, explicit_rk.FIRST_LOOK, run
     choose_step = partial(step_control.begin_anew, field, *first_look)
     step_control.begin_with_step(field, *first_look)
     log = ChoiceLog(np.zeros((2, 1), np.int64), np.zeros(MOST_SWITCHES))
@@ -253,13 +250,14 @@ def _prepare(problem: Problem, explicit: ExplicitRK, implicit, plan: Plan) -> Jo
     def go(out):
         needs = build_output_request(plan, out.watch, moved, False)
         output = OutputBuffers(out.t, out.y, out.piece_t, out.pieces)
-        numbers = (tables, *stiffness, how, stages, cubic, newton, slow_how, plan.stepping.stops)
-        return run_switching(field.address, fused, field.p, *numbers, needs, log, work, run, output)
+        numbers = (tables, *stiffness, how, stages, cubic, newton, slow_how, cast(AdaptiveSteps, plan.stepping).stops)
+        code = run_switching(field.address, fused, field.p, *numbers, needs, log, work, run, output)
+        return system.check_outside(code)
 
     def describe_choices() -> dict:
         return describe_switches(names, log.steps[:, 0], log.times[: int(run[0]["n_switches"])])
 
     return Job(
         go, run, work, 1, fields, initial.dtype, slopes, watch, rows_per_piece=4 + n_corrections,
-        choose_step=choose_step, describe_choices=describe_choices,
+        choose_step=choose_step, describe_choices=describe_choices, linear_solver=system.solver,
     )  # fmt: skip

@@ -7,16 +7,15 @@ Stat. Comput. 4:136.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
-from stepnet.engines.contract import Plan
+from stepnet.engines.contract import AdaptiveSteps, Plan
 from stepnet.engines.numba_engine.codegen.kernels import Kernel, compiled, inlined
 from stepnet.engines.numba_engine.codegen.primitives import call_field, combine, copy_row, is_finite_row
-from stepnet.engines.numba_engine.derivatives.jacobian_fields import JacobianField, build_jacobian_field
+from stepnet.engines.numba_engine.derivatives.jacobian_fields import JacobianField
 from stepnet.engines.numba_engine.integrators import step_control, stepping
 from stepnet.engines.numba_engine.integrators.dense_output import (
     ERROR,
@@ -39,15 +38,15 @@ from stepnet.engines.numba_engine.integrators.difference_tables import (
 from stepnet.engines.numba_engine.integrators.events import build_event_state
 from stepnet.engines.numba_engine.integrators.explicit_rk import FIRST_LOOK, advance_time, find_next_goal, is_lost
 from stepnet.engines.numba_engine.integrators.implicit_stages import (
+    OUTSIDE,
     SMALL_SYSTEM,
     allocate_newton,
     choose_limits,
     evaluate_jacobian,
     factorise_all,
-    find_storage,
     solve_row,
 )
-from stepnet.engines.numba_engine.integrators.linear_systems import DENSE
+from stepnet.engines.numba_engine.integrators.implicit_systems import Shifts, build_system
 from stepnet.engines.numba_engine.integrators.step_output import (
     OutputBuffers,
     build_output_request,
@@ -160,7 +159,7 @@ def finish_adams_step(field, p, tables, how, work, h, run):
 
 
 @compiled
-def take_bdf_step(field, p, tables, newton, how, limits, work, h, run):
+def take_bdf_step(tables, newton, how, limits, work, h, run):
     """Newton's iteration for nabla^(k + 1) y in `spare`: DONE, FIELD_RAISED or NOT_SOLVED."""
     k, first, change, psi, residual = run.order, tables.first, tables.spare, tables.spare + 1, tables.spare + 2
     c = h / tables.alpha[k]
@@ -177,11 +176,18 @@ def take_bdf_step(field, p, tables, newton, how, limits, work, h, run):
         return NOT_SOLVED
     before, run.rate = 0.0, 0.0
     for iteration in range(MOST_ITERATIONS):
-        if call_field(field, t_new, work, Y_NEW, residual, p, run.n) != 0:
+        if call_field(newton.field, t_new, work, Y_NEW, residual, newton.field_p, run.n) != 0:
             return stepping.note_exception(run, 0, 0, t_new, Y_NEW)
         run.evaluations += 1
-        for i in range(run.reals):
-            work[residual, i] = c * work[residual, i] - work[psi, i] - work[change, i]
+        if newton.mass_rows.shape[0] == 0:
+            for i in range(run.reals):
+                work[residual, i] = c * work[residual, i] - work[psi, i] - work[change, i]
+        else:
+            for i in range(run.reals):
+                work[residual, i] *= c
+            for e in range(newton.mass_rows.shape[0]):
+                j = newton.mass_columns[e]
+                work[residual, newton.mass_rows[e]] -= newton.mass_values[e] * (work[psi, j] + work[change, j])
         solve_row(newton, 0, work, residual, run.n)
         distance = step_control.scaled_norm(work, residual, Y, Y_NEW, how.atol, how.rtol, how.norm, run)
         if not np.isfinite(distance):
@@ -421,7 +427,7 @@ def attempt(field, p, tables, newton, how, work, h, run):
     """A step of length h into the row Y_NEW: DONE, FIELD_RAISED or NOT_SOLVED."""
     set_history(tables, work, h, run)
     if run.method == BDF:
-        return take_bdf_step(field, p, tables, newton, how, choose_limits(work, how, run), work, h, run)
+        return take_bdf_step(tables, newton, how, choose_limits(work, how, run), work, h, run)
     return take_adams_step(field, p, tables, how, work, h, run)
 
 
@@ -513,27 +519,24 @@ def run_variable_order(field, p, tables, output, newton, how, stops, needs, log,
 def prepare(problem: Problem, scheme: VariableBDF | VariableAdams | Switching, plan: Plan) -> Job:
     """Prepare a run of any problem, with its right-hand sides combined into one."""
     adams, bdf = find_multistep_parts(scheme)
-    initial, (field, watched, moved) = problem.initial, build_fields(problem, plan)
-    n, work_type = initial.size, initial.real.dtype
-    tables = build_difference_tables(adams, bdf, work_type)
+    tables = build_difference_tables(adams, bdf, problem.initial.real.dtype)
+    first_row = tables.spare + tables.n_differences
     if bdf is None:
+        initial, (field, watched, moved) = problem.initial, build_fields(problem, plan)
         jacobian = JacobianField(0, np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64), (0, 0), "")
-        storage = DENSE, DENSE, 0
-        newton = allocate_newton(jacobian, 0, 1, 1, storage, 0)
+        newton, own, system = allocate_newton(jacobian, 0, 1, 1, OUTSIDE, 0), field, None
+        work, run = allocate_work(initial, 1, first_row + 1), create_run_state(problem, plan)
     else:
-        jacobian = build_jacobian_field(problem, field, needs_time=False)
-        storage = find_storage(jacobian, n)
-        newton = allocate_newton(jacobian, n, 1, 1, storage, tables.spare + tables.n_differences)
-    n_rows = tables.spare + tables.n_differences + storage[2] + 1
-    work, run = allocate_work(initial, 1, n_rows), create_run_state(problem, plan)
+        system = build_system(problem, plan, Shifts(tables.alpha_shift, 1, False), first_row)
+        initial, own, field, (watched, moved) = system.initial, system.own, system.slopes, system.others
+        newton, work, run = system.newton, system.work, system.run
     run["method"] = ADAMS if adams is not None else BDF
     run["highest_order"], run["may_switch"] = max(tables.highest), tables.may_switch
-    slopes = evaluate_euler_slopes(field)
-    field = replace(field, callbacks=(*field.callbacks, *jacobian.callbacks))
+    slopes = evaluate_euler_slopes(own)
     watch = build_event_state(plan, field, (*watched, *moved), problem, run["reals"].item(), work.dtype)
-    how = step_control.build_control_settings(plan.stepping, 0.5)
-    run["is_checked"] = field.replay is not None and not field.callbacks
-    first_look = plan.stepping, how, work, FIRST_LOOK, run
+    how = step_control.build_control_settings(cast(AdaptiveSteps, plan.stepping), 0.5)
+    run["is_checked"] = own.replay is not None and not own.callbacks
+    first_look = cast(AdaptiveSteps, plan.stepping), how, work, FIRST_LOOK, run
     step_control.begin_with_step(field, *first_look)
     run["has_slope"] = 0
     output = build_output_tables(tables, work.dtype)
@@ -546,13 +549,14 @@ def prepare(problem: Problem, scheme: VariableBDF | VariableAdams | Switching, p
     def go(out):
         needs = build_output_request(plan, out.watch, moved, False)
         buffers = OutputBuffers(out.t, out.y, out.piece_t, out.pieces)
-        numbers = (tables, output, newton, how, plan.stepping.stops)
-        return run_variable_order(field.address, field.p, *numbers, needs, log, work, run, buffers)
+        numbers = (tables, output, newton, how, cast(AdaptiveSteps, plan.stepping).stops)
+        code = run_variable_order(field.address, field.p, *numbers, needs, log, work, run, buffers)
+        return code if system is None else system.check_outside(code)
 
-    fields, describe = (field, *watched, *moved), partial(describe_choices, scheme, log, run)
+    fields, describe = (own, *watched, *moved), partial(describe_choices, scheme, log, run)
     return Job(
         go, run, work, 1, fields, initial.dtype, slopes, watch, rows_per_piece=4 + len(output.R),
-        choose_step=choose_step, describe_choices=describe,
+        choose_step=choose_step, describe_choices=describe, linear_solver="" if system is None else system.solver,
     )  # fmt: skip
 
 

@@ -85,13 +85,17 @@ class LayerWorkspace(NamedTuple):
 
 
 class LayerNoise(NamedTuple):
-    """The Brownian paths of the samples of each tile: a step is `joined` cells, whose length has the root `scale`."""
+    """The Brownian paths of the samples of each tile: a step is `joined` cells, whose length has the root `scale`.
+
+    `words` (2, samples of a tile) is workspace; runs on other threads have their own.
+    """
 
     seed: np.uint64
     scale: float
     rounder: float
     joined: int
     paths: np.ndarray
+    words: np.ndarray
 
 
 # ---- weights at a time ----------------------------------------------------------------------------------------------
@@ -206,14 +210,14 @@ def locate_bars(program, workspace, tile, slot):
 @inlined
 def draw_noise(noise, tile, step, memory, start, size):
     """Brownian increments of a step: features in rows, samples in columns."""
-    paths = noise.paths[tile]
+    paths, words, scale, rounder = noise.paths[tile], noise.words, noise.scale, noise.rounder
     for component in range(size // paths.size):
         first = start + component * paths.size
         row = memory[first : first + paths.size]
-        draw_for_paths(noise.seed, paths, step * noise.joined, component, noise.scale, noise.rounder, False, row)
+        draw_for_paths(noise.seed, paths, step * noise.joined, component, scale, rounder, False, row, words)
         for k in range(1, noise.joined):
             cell = step * noise.joined + k
-            draw_for_paths(noise.seed, paths, cell, component, noise.scale, noise.rounder, True, row)
+            draw_for_paths(noise.seed, paths, cell, component, scale, rounder, True, row, words)
 
 
 @inlined

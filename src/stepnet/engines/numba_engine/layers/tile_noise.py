@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ class TileNoise(NamedTuple):
     cells: int | None = None
 
 
-NO_NOISE = LayerNoise(np.uint64(0), 0.0, 0.0, 1, np.zeros((1, TILE), np.int64))
+NO_NOISE = LayerNoise(np.uint64(0), 0.0, 0.0, 1, np.zeros((1, TILE), np.int64), np.zeros((2, TILE), np.uint64))
 
 
 def group_noise(noise: TileNoise | None, steps: int, length: float, group: int) -> LayerNoise:
@@ -30,9 +31,16 @@ def group_noise(noise: TileNoise | None, steps: int, length: float, group: int) 
     if noise is None:
         return NO_NOISE
     cells = steps if noise.cells is None else noise.cells
-    grid = NoiseGrid((0.0, length), cells, levels=0)
     n = -(-len(noise.paths) // group)
     paths = np.zeros((n * group, TILE), np.int64)
     paths[: len(noise.paths)] = noise.paths
-    scale, joined = float(np.sqrt(grid.cell_length)), cells // steps
-    return LayerNoise(np.uint64(noise.seed), scale, grid.rounder, joined, paths.reshape(n, group * TILE))
+    scale, rounder = _find_scale(length, cells)
+    words = np.empty((2, group * TILE), np.uint64)
+    return LayerNoise(np.uint64(noise.seed), scale, rounder, cells // steps, paths.reshape(n, group * TILE), words)
+
+
+@lru_cache(maxsize=64)
+def _find_scale(length: float, cells: int) -> tuple[float, float]:
+    """The root of the length of a cell, and the rounding constant of the grid."""
+    grid = NoiseGrid((0.0, length), cells, levels=0)
+    return float(np.sqrt(grid.cell_length)), grid.rounder

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,14 @@ from stepnet.engines.numba_engine.rhs.ladder import (
     find_c_address,
     make_field,
 )
+from stepnet.engines.numba_engine.rhs.mass_slopes import (
+    build_algebraic_system,
+    drop_mass,
+    find_consistent_slope,
+    find_consistent_state,
+    is_regular,
+    solve_for_slopes,
+)
 from stepnet.engines.numba_engine.tracing.function_key import FunctionKey, reach
 from stepnet.engines.numba_engine.tracing.joint_trace import compile_joined
 from stepnet.events import Event
@@ -51,8 +60,10 @@ NO_PLAN = Plan(FixedSteps(1, None), Saving(None, 0))
 
 
 def build_full_field(problem: Problem) -> CompiledRHS:
-    """y' = f(t, y) of the flat state, for any kind of problem."""
+    """y' = f(t, y) of the flat state, for any kind of problem; consistent slopes for a singular mass matrix."""
     if isinstance(problem, ODE):
+        if not is_regular(problem):
+            return _build_consistent_slopes(problem)
         return _build_field(problem, list_functions(problem)[0])
     _refuse_flows(problem)
     parts = build_part_fields(problem)
@@ -92,10 +103,10 @@ class PartFunction(NamedTuple):
 
 
 def list_functions(problem: Problem) -> tuple[PartFunction | None, ...]:
-    """The parts of a problem; None stands for q' = v."""
+    """The parts of a problem; None stands for q' = v.  Of M y' = f it is M^-1 f, or f if M is singular."""
     match problem:
         case ODE():
-            shape = problem.y0.shape
+            problem, shape = solve_for_slopes(problem) if is_regular(problem) else problem, problem.y0.shape
             return (PartFunction(problem.fun, (shape,), shape, problem.initial, "fun"),)
         case Split():
             shape, parts = problem.y0.shape, enumerate(problem.parts)
@@ -179,15 +190,61 @@ def build_jacobian(problem: ODE):
     """df/dy as a `Jacobian`: the user's own derivatives first, then traces, then dual numbers."""
     from stepnet.engines.numba_engine.derivatives.jacobian import make_jacobian  # loads scipy.sparse
 
-    shape, block = problem.y0.shape, pack(problem.args)
-    rungs: tuple[str, ...] = ("traced", "dual") if problem.trace else ("dual",)
-    if find_c_address(problem.fun) is None:
-        form = find_call_form(problem.fun, problem.args, (shape,), shape, problem.y0.dtype, "fun")
-    else:
-        form = CallForm(problem.fun, problem.args, (shape,), shape, problem.y0.dtype, "fun", False, False)
-        rungs = ()
+    problem = solve_for_slopes(problem) if is_regular(problem) else problem
+    form, block, rungs = _prepare_derivatives(problem)
     supplied = {name: getattr(problem, name) for name in ("jac", "jac_sparsity", "jvp", "vjp")}
     return make_jacobian(form, block, problem.t_span[0], problem.initial, **supplied, rungs=rungs)
+
+
+def build_products(problem: ODE):
+    """v -> (df/dy) v as a `Pushforward`; by differences where the right-hand side cannot be differentiated."""
+    from stepnet.engines.numba_engine.derivatives.jacobian import make_products  # loads scipy.sparse
+
+    form, block, rungs = _prepare_derivatives(problem)
+    supplied = {name: getattr(problem, name) for name in ("jac", "jvp")}
+    rungs = (*rungs, "differences") if rungs else rungs
+    return make_products(form, block, problem.t_span[0], problem.initial, **supplied, rungs=rungs)
+
+
+def _prepare_derivatives(problem: ODE) -> tuple[CallForm, Any, tuple[str, ...]]:
+    """The call form of the right-hand side, its packed arguments, and the rungs that may differentiate it."""
+    shape, block = problem.y0.shape, pack(problem.args)
+    if find_c_address(problem.fun) is not None:
+        form = CallForm(problem.fun, problem.args, (shape,), shape, problem.y0.dtype, "fun", False, False)
+        return form, block, ()
+    form = find_call_form(problem.fun, problem.args, (shape,), shape, problem.y0.dtype, "fun")
+    return form, block, ("traced", "dual") if problem.trace else ("dual",)
+
+
+def find_consistent_problem(problem: Problem) -> Problem:
+    """The problem with a `y0` that satisfies the algebraic equations of a singular mass matrix."""
+    mass = getattr(problem, "mass_matrix", None)
+    if mass is None or not mass.is_singular:
+        return problem
+    system = _build_algebraic_system(problem)  # type: ignore[arg-type]
+    y0 = find_consistent_state(system, mass, problem.t_span[0], problem.initial)
+    return problem if y0 is problem.initial else replace(problem, y0=y0.reshape(problem.y0.shape))  # type: ignore
+
+
+def _build_algebraic_system(problem: ODE):
+    from stepnet.engines.numba_engine.derivatives.jacobian_fields import build_jacobian_field, evaluate_entries
+
+    plain = drop_mass(problem)
+    field = build_full_field(plain)
+    jacobian = build_jacobian_field(plain, field)
+    places = jacobian.rows, jacobian.columns
+    return build_algebraic_system(problem, field, partial(evaluate_entries, jacobian, field), places)
+
+
+def _build_consistent_slopes(problem: ODE) -> CompiledRHS:
+    """y' of a differential-algebraic equation, in Python."""
+    system, mass, shape = _build_algebraic_system(problem), problem.mass_matrix, problem.y0.shape
+
+    def slopes(t, y, *args):
+        return find_consistent_slope(system, mass, t, np.ravel(y)).reshape(shape)
+
+    where = (shape,), shape, problem.t_span, problem.initial, "fun"
+    return make_field(PythonOnly(slopes, "slopes of algebraic unknowns"), problem.args, *where)
 
 
 class StepFunction(NamedTuple):

@@ -17,7 +17,7 @@ from stepnet.engines.numba_engine.rhs.callback import SIGNATURE
 from stepnet.engines.numba_engine.rhs.ladder import MOST_NODES_OF_DERIVATIVES, CompiledRHS, compile_traced
 from stepnet.engines.numba_engine.rhs.problem_parts import build_part_fields
 from stepnet.engines.numba_engine.tracing.graph import Graph
-from stepnet.engines.numba_engine.tracing.joint_trace import copy_nodes
+from stepnet.engines.numba_engine.tracing.joint_trace import copy_nodes, remember
 from stepnet.engines.numba_engine.tracing.trace import Trace
 from stepnet.errors import NoDerivative
 from stepnet.problem import SDE, Langevin, StochasticProblem
@@ -120,10 +120,12 @@ def _find_entries(trace: Trace, outputs: list[int]) -> set[int]:
 def _derive(field: CompiledRHS, key: tuple, build) -> MachineCode:
     """Machine code of a trace derived from that of a field, kept with it."""
     kept = _kept.setdefault(field.keep_alive, {})
-    if key not in kept:
-        kept[key] = compile_traced(build())
-        kept[key].is_derived = True
-    return kept[key]
+    found = kept.get(key)
+    if found is None:
+        found = compile_traced(build())
+        found.is_derived = True
+        remember(kept, key, found)
+    return found
 
 
 def _copy_into(graph: Graph, trace: Trace) -> list[int]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from math import isfinite
 
+import numpy as np
 from tqdm import tqdm
 
 from stepnet.engines.contract import Outcome, Plan
@@ -34,7 +35,7 @@ from stepnet.engines.numba_engine.runs.job import Job
 from stepnet.engines.numba_engine.runs.recompilation import Recompilation
 from stepnet.engines.numba_engine.runs.trajectory import TrajectoryBuffer
 from stepnet.problem import Problem
-from stepnet.solution import Statistics, Status
+from stepnet.solution import Failure, Statistics, Status
 
 SLICE_SECONDS = 0.05
 FIRST_SLICE, MOST_AT_FIRST = 32, 2**16
@@ -55,7 +56,7 @@ STATUS = {
 
 
 class StartFailed(Exception):
-    """The starting procedure of a multistep run failed; `.outcome` is what it computed."""
+    """A run failed before its first step, or in its starting procedure; `.outcome` is what it computed."""
 
     def __init__(self, outcome: Outcome):
         super().__init__(outcome.status.value)
@@ -66,6 +67,15 @@ class StartFailed(Exception):
         every = plan.saving.every
         kept = slice(0, 0) if plan.saving.at is not None else slice(None, None, every) if every else slice(-1, None)
         return self.outcome._replace(t=self.outcome.t[kept], y=self.outcome.y[kept])
+
+
+def refuse_start(problem: Problem, reason: str) -> Outcome:
+    """The outcome of a run that cannot begin: no states, and the reason as advice."""
+    t0, y = problem.t_span[0], problem.initial
+    failure = Failure(t=t0, h=0.0, y_norm=float(np.linalg.norm(y)), slope_norm=float("nan"), advice=reason)
+    return Outcome(
+        np.zeros(0), np.zeros((0, y.size)), Status.NOT_SOLVED, Statistics(0, 0, 0, "python"), failure, t_end=t0
+    )  # fmt: skip
 
 
 def drive(job: Job, problem: Problem, plan: Plan, scheme, prepare: Callable[..., Job] | None = None) -> Outcome:
@@ -106,6 +116,7 @@ def drive(job: Job, problem: Problem, plan: Plan, scheme, prepare: Callable[...,
         project_rung=moved[0].rung if moved else "",
         project_reason=moved[0].reason if moved else "",
         **({} if job.describe_choices is None else job.describe_choices()),
+        linear_solver=job.linear_solver if job.inner is None else job.inner.linear_solver,
     )
     saved, pieces = trajectory.result(job.dtype), trajectory.dense_output(job) if plan.dense else None
     return Outcome(*saved, status, statistics, failure, t_events, y_events, pieces, t_end)

@@ -27,12 +27,13 @@ from stepnet.engines.contract import Plan
 from stepnet.engines.numba_engine.codegen.compiler_facts import CFunc, Dispatcher
 from stepnet.engines.numba_engine.tracing.bytecode import find_code_facts
 from stepnet.errors import NoIdentity
-from stepnet.problem import ODE, SDE, Langevin, Partitioned, Problem, SecondOrder, Split
+from stepnet.problem import Problem
 
 SCALARS = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
 ARRAY_FUNCTION = type(np.roll)  # type of NumPy's functions written in Python
 LIBRARIES = ("numpy", "scipy", "numba", "torch", "stepnet", *sys.stdlib_module_names)  # identified by their names
 INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+STATES = ("y0", "q0", "p0", "v0")  # fields of problems that hold the initial state
 WRAPPERS = (staticmethod, classmethod)
 MOST_PARTS = 100_000  # maximum number of parts of a value
 DEEPEST = 100
@@ -41,7 +42,7 @@ HIDING = frozenset(("compile", "eval", "exec", "globals", "input", "locals", "op
 
 
 def identity(problem: Problem, scheme, plan: Plan) -> str:
-    """A hash of the right-hand sides, their arguments, the shape and dtype of the state, the scheme and the steps."""
+    """A hash of all functions and numbers of a problem, the shape and dtype of the state, the scheme and the steps."""
     stepping = plan.stepping
     return value_identity((*_list_facts(problem), scheme, type(stepping).__name__, stepping._asdict()))
 
@@ -69,38 +70,9 @@ def function_key(function) -> str | None:
 
 
 def _list_facts(problem: Problem) -> tuple:
-    kind, initial = (type(problem).__name__, *_list_options(problem)), problem.initial
-    return kind, problem.t_span, initial.dtype.str, initial.shape, _list_functions(problem), problem.args
-
-
-def _list_options(problem: Problem) -> tuple:
-    """What else the solution depends on, besides the functions, their arguments, time span and state."""
-    match problem:
-        case Partitioned():
-            return (problem.separable,)
-        case SDE():
-            return problem.noise, problem.calculus, problem.correction, problem.seed, problem.path, problem.cells
-        case Langevin():
-            constants = problem.friction, problem.temperature, problem.mass
-            return *constants, problem.seed, problem.path, problem.cells
-    return ()
-
-
-def _list_functions(problem: Problem) -> tuple:
-    match problem:
-        case ODE():
-            return (problem.fun,)
-        case Partitioned():
-            return problem.dq, problem.dp
-        case SecondOrder():
-            return (problem.acceleration,)
-        case Split():
-            return tuple(problem.parts)
-        case SDE():
-            return problem.drift, problem.diffusion
-        case Langevin():
-            return (problem.force,)
-    raise TypeError(f"no problem: {type(problem).__name__}")
+    """The kind of a problem, the type of its state, and all its fields but the initial state."""
+    facts = {each.name: getattr(problem, each.name) for each in fields(problem) if each.name not in STATES}
+    return type(problem).__name__, problem.initial.dtype.str, problem.initial.shape, facts
 
 
 class _IdentityWalk:

@@ -37,6 +37,7 @@ class Job(NamedTuple):
     `inner` is the job that takes the steps, if this one only processes them.
     `choose_step()` chooses the length of the next adaptive step as at the beginning of a run.
     `describe_choices()` returns entries of `Statistics` about orders and schemes that the run chose itself.
+    `linear_solver` says how an implicit scheme solves its linear systems.
     """
 
     advance: Callable
@@ -52,6 +53,7 @@ class Job(NamedTuple):
     inner: Job | None = None
     choose_step: Callable | None = None
     describe_choices: Callable | None = None
+    linear_solver: str = ""
 
     @property
     def real_dtype(self) -> np.dtype:

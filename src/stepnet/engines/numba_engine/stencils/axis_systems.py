@@ -6,7 +6,7 @@ band B; with them the matrix is B + sum_r e_r v_r', and the formula of Sherman, 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -108,7 +108,7 @@ def _build_matrix(terms: list[AxisTerm], n: int, rates: dict[Rate, float]) -> Ax
     """Read off the matrix of a shorter axis, on which closures and wrap-around look the same."""
     reach = max(max(*map(abs, term.offsets), term.extension.below, term.extension.above) for term in terms)
     m = min(n, SHORT + 2 * reach)
-    matrix = sum(rates[term.rate] * build_axis_matrix(term, m) for term in terms)
+    matrix: Any = sum(rates[term.rate] * build_axis_matrix(term, m) for term in terms)
     half, n_high = m // 2, m - m // 2
     inside: list[tuple[int, int, float]] = []
     wrapped: dict[int, list[tuple[int, float]]] = {}

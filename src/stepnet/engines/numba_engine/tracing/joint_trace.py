@@ -11,6 +11,7 @@ from stepnet.engines.numba_engine.tracing.graph import Graph
 from stepnet.engines.numba_engine.tracing.trace import Trace
 from stepnet.problem import Partitioned, Problem, Split
 
+MOST_JOINED = 16  # codes kept beside one part
 _kept: WeakKeyDictionary = WeakKeyDictionary()
 
 
@@ -27,8 +28,17 @@ def compile_joined(problem: Problem, parts: tuple[CompiledRHS, ...], most: int) 
     if key not in kept:
         code = MachineCode(write_assembly(trace := join_traces(problem, traces), "f"), "f")
         code.trace = trace
-        kept[key] = code, codes[:-1]  # the keys are ids, so these objects must stay alive
+        others = [each for each in codes if each is not codes[-1]]  # the keys are ids, so these must stay alive
+        remember(kept, key, (code, others))
+        return code
     return kept[key][0]
+
+
+def remember(kept: dict, key: tuple, value: object) -> None:
+    """Keep a value, and forget the oldest of many: code lives as long as the fields that use it."""
+    kept[key] = value
+    while len(kept) > MOST_JOINED:
+        kept.pop(next(iter(kept)), None)
 
 
 def join_traces(problem: Problem, traces: list[Trace | None]) -> Trace:

@@ -71,7 +71,7 @@ def _write_line(operation: TensorOperation) -> RowFormula:
         raise TypeError("programs with noise are not run as matrices")
     if isinstance(operation, (SolveCall, LinearSolveCall)):
         raise TypeError("programs with implicit stages are not run as matrices")
-    return RowFormula(_list_terms(operation), False)
+    return RowFormula(_list_terms(operation), False)  # type: ignore[arg-type]
 
 
 def stages(script: TensorProgram) -> MatrixProgram:

@@ -210,7 +210,7 @@ class SumFunction(NamedTuple):
         return self.whole(t, y)
 
 
-def build_pair_function(field: Field, scheme: Any, dtype: torch.dtype | None = None) -> Function:
+def build_pair_function(field: Field, scheme: Any, dtype: torch.dtype | None = None) -> Any:
     """The validated right-hand side for adaptive steps; a `SumFunction` if the scheme treats the parts differently."""
     whole = validate_function(field.whole, dtype)
     if not moves_parts(scheme, field.form):

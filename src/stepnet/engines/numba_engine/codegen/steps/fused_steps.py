@@ -24,7 +24,9 @@ All but `attempt` also run in lanes, where every number, t0 and h included, is a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
+from weakref import ref
 
 from stepnet.engines.numba_engine.codegen.machine_code import MachineCode
 from stepnet.engines.numba_engine.codegen.steps.lane_functions import add_definitions
@@ -94,9 +96,18 @@ def find_fused_address(
             return 0
         traces = [field.keep_alive.trace if field.address != 0 else None for field in fields]
         code = _find_code(traces, which, make_writer, n_evaluations, longest)
-        kept.setdefault(key, (code, source, codes[:-1]))  # what an id names must live; of two threads the first wins
+        forget = partial(_forget, ref(codes[-1]), key)  # before an id is reused
+        others = [ref(each, forget) for each in codes[:-1] if each is not codes[-1]]
+        kept.setdefault(key, (code, source, others))  # of two threads the first wins
     code = kept[key][0]
     return 0 if code is None else code.address
+
+
+def _forget(owner: ref, key: tuple, _: ref) -> None:
+    """Drop generated code when one of the codes it was made from is freed, which a run keeps alive."""
+    code = owner()
+    if code is not None:
+        code.fused.pop(key, None)
 
 
 def _find_code(traces, which: str, make_writer, n_evaluations: int, longest: int) -> MachineCode | None:

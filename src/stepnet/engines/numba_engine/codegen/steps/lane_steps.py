@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import log as log_of
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from stepnet.engines.numba_engine.codegen.machine_code import LANES
 from stepnet.engines.numba_engine.codegen.steps.fused_steps import write_function
 from stepnet.engines.numba_engine.codegen.steps.lane_functions import add_definitions
 from stepnet.engines.numba_engine.codegen.steps.step_writer import GeneratedStep
 from stepnet.engines.numba_engine.tracing.trace import Trace
-from stepnet.schemes.tableau import ExplicitRK
 
 # Rows of a lane group.  T to REJECTED change from attempt to attempt; after these come the state, its slope, tolerances
 # and parameters, and at the end what the last attempt began with, for whoever looks into it.
@@ -66,6 +67,17 @@ class ControllerConstants(NamedTuple):
     least: float
 
 
+class JacobianTrace(NamedTuple):
+    """A trace of the entries of df/dy at (rows, columns), then of df/dt."""
+
+    trace: Trace
+    rows: np.ndarray
+    columns: np.ndarray
+
+
+Differentiate = Callable[[Trace], tuple[Trace, np.ndarray, np.ndarray]]
+
+
 class _AttemptState(NamedTuple):
     """What changes from attempt to attempt."""
 
@@ -103,9 +115,9 @@ class _Attempt(NamedTuple):
 class _LaneAttempt(GeneratedStep):
     """An attempt of a pair and what follows from its error, in every lane."""
 
-    def __init__(self, trace: Trace, places: LaneOffsets):
+    def __init__(self, trace: Trace, places: LaneOffsets, is_fsal: bool):
         super().__init__([trace], is_wide=True, parameters=("rows", places.p))
-        self.trace = trace
+        self.trace, self.is_fsal = trace, is_fsal
 
     def sub(self, x, y):
         return self.do("fsub", x, y)
@@ -148,12 +160,16 @@ class _LaneAttempt(GeneratedStep):
             return total
         return self.call("llvm.sqrt.f64", self.do("fdiv", total, self.literal(float(len(y)))))
 
-    def attempted(self, scheme: ExplicitRK, now: _AttemptState, t_end, tolerances, is_rms: bool) -> _Attempt:
-        """A step as long as is wanted, or to the end: stages, the new state and its error, as for one trajectory."""
+    def length_of(self, now: _AttemptState, t_end) -> tuple[str, str]:
+        """The length of the attempt, and whether it ends at the end."""
         remaining = self.sub(self.sub(t_end, now.t), now.t_low)
         nearly = self.multiply(self.size(remaining), self.literal(1.0 - 1e-9))
         is_last = self.compare("oge", self.size(now.h), nearly)
-        h = self.select(is_last, remaining, now.h)
+        return self.select(is_last, remaining, now.h), is_last
+
+    def attempted(self, scheme: Any, now: _AttemptState, t_end, tolerances, is_rms: bool) -> _Attempt:
+        """A step as long as is wanted, or to the end: stages, the new state and its error, as for one trajectory."""
+        h, is_last = self.length_of(now, t_end)
         table, k, stage = scheme.butcher, [now.slope], now.y
         for i in range(1, len(scheme.b)):
             stage = self.moved(now.y, h, table.A[i], k)
@@ -168,12 +184,12 @@ class _LaneAttempt(GeneratedStep):
         return _Attempt(h, is_last, can_step, k, new, error, is_good)
 
     def judged(
-        self, scheme: ExplicitRK, control: ControllerConstants, now: _AttemptState, made: _Attempt, limits
+        self, control: ControllerConstants, now: _AttemptState, made: _Attempt, limits
     ) -> tuple[_AttemptState, str]:
         """What comes after an attempt, and the statuses of the lanes."""
         log = self.call("log", made.error)
         changed = self.multiply(made.h, self.factor(control, now, made, log))
-        after = self.chosen(scheme, now, made, limits, changed, log)
+        after = self.chosen(now, made, limits, changed, log)
         is_lost = self.compare(
             "olt", self.size(changed), self.multiply(self.literal(control.shortest), self.size(now.t))
         )
@@ -190,9 +206,7 @@ class _LaneAttempt(GeneratedStep):
         is_live = self.compare("ogt", limits[IS_LIVE], self.literal(0.0))
         return after, self.select(is_live, outcome, self.literal(NOTHING))
 
-    def chosen(
-        self, scheme: ExplicitRK, now: _AttemptState, made: _Attempt, limits, changed: str, log: str
-    ) -> _AttemptState:
+    def chosen(self, now: _AttemptState, made: _Attempt, limits, changed: str, log: str) -> _AttemptState:
         """The end of the attempt where it is good, else its beginning, with the length of the next one."""
         one, zero = self.literal(1.0), self.literal(0.0)
         # the last step was cut to end there, which says nothing about the next one
@@ -211,7 +225,7 @@ class _LaneAttempt(GeneratedStep):
             self.add(now.accepted, one),
             now.rejected,
             made.new,
-            made.stages[-1] if scheme.is_fsal else now.slope,
+            made.stages[-1] if self.is_fsal else now.slope,
         )
         rejected = self.select(made.can_step, self.add(now.rejected, one), now.rejected)
         stayed = now._replace(h=changed, was_rejected=one, rejected=rejected)
@@ -244,24 +258,110 @@ class _LaneAttempt(GeneratedStep):
         return self.select(self.are_finite([made.error]), factor, self.literal(control.shrink))
 
 
+class _LaneRosenbrockAttempt(_LaneAttempt):
+    """An attempt of a Rosenbrock pair: df/dy from the trace, LU factors with partial pivoting in every lane."""
+
+    def __init__(self, trace: Trace, places: LaneOffsets, derivative: JacobianTrace):
+        super().__init__(trace, places, is_fsal=False)
+        self.derivative = derivative
+
+    def attempted(self, scheme: Any, now: _AttemptState, t_end, tolerances, is_rms: bool) -> _Attempt:
+        """A step by the transformed form of `schemes.rosenbrock`, as in the kernel for one trajectory."""
+        h, is_last = self.length_of(now, t_end)
+        form, arrays, gamma = scheme.transformed, scheme.arrays, scheme.gamma
+        rates, factors = self.factorise(self.add(now.t, now.t_low), now.y, self.multiply(h, self.literal(gamma)))
+        v: list[list[str]] = []
+        for i in range(len(scheme.b)):
+            slope = now.slope
+            if i > 0:
+                offset = self.multiply_add(self.literal(float(arrays.c[i])), h, now.t_low)
+                slope = self.slopes(self.trace, self.add(now.t, offset), self.moved(now.y, h, form.a[i], v))
+            right = [self.multiply(self.literal(gamma), x) for x in slope]
+            time = self.multiply(h, self.literal(float(gamma * arrays.d[i])))
+            right = [self.multiply_add(time, rate, x) for rate, x in zip(rates, right, strict=True)]
+            v.append(self.solve(factors, self.moved(right, self.literal(1.0), gamma * form.C[i], v)))
+        new, zero = self.moved(now.y, h, form.m, v), [self.literal(0.0)] * self.trace.n
+        atol, rtol = tolerances
+        error = self.norm(self.moved(zero, h, form.e, v), now.y, new, atol, rtol, is_rms)
+        can_step = self.are_finite(now.slope)
+        is_good = self.both(can_step, self.compare("ole", error, self.literal(1.0)))
+        return _Attempt(h, is_last, can_step, [now.slope], new, error, is_good)
+
+    def factorise(self, t: str, y: list[str], factor: str) -> tuple[list[str], _LaneFactors]:
+        """df/dt, and the factors of I - factor df/dy."""
+        trace, rows, columns = self.derivative
+        n, values = trace.n, self.compute(trace.graph, trace.outputs, self.inputs(trace, trace.outputs, t, y))
+        M = [[self.literal(float(i == j)) for j in range(n)] for i in range(n)]
+        negative = self.negative(factor)
+        for i, j, value in zip(rows, columns, values, strict=False):
+            M[i][j] = self.multiply_add(negative, value, M[i][j])
+        factors = _LaneFactors(M, [], [])
+        for k in range(n):
+            for i in range(k + 1, n):
+                is_larger = self.compare("ogt", self.size(M[i][k]), self.size(M[k][k]))
+                factors.exchanges.append(is_larger)
+                for j in range(k, n):
+                    M[k][j], M[i][j] = self.exchanged(is_larger, M[k][j], M[i][j])
+            inverse = self.do("fdiv", self.literal(1.0), M[k][k])
+            factors.inverses.append(inverse)
+            for i in range(k + 1, n):
+                M[i][k] = self.negative(self.multiply(M[i][k], inverse))
+                for j in range(k + 1, n):
+                    M[i][j] = self.multiply_add(M[i][k], M[k][j], M[i][j])
+        return values[len(rows) :], factors
+
+    def exchanged(self, condition: str, x: str, y: str) -> tuple[str, str]:
+        """(y, x) in the lanes where the condition holds, else (x, y)."""
+        return self.select(condition, y, x), self.select(condition, x, y)
+
+    def solve(self, factors: _LaneFactors, x: list[str]) -> list[str]:
+        """The solution of the system with these factors."""
+        x, n, exchanges = list(x), len(x), iter(factors.exchanges)
+        for k in range(n):
+            for i in range(k + 1, n):
+                x[k], x[i] = self.exchanged(next(exchanges), x[k], x[i])
+            for i in range(k + 1, n):
+                x[i] = self.multiply_add(factors.M[i][k], x[k], x[i])
+        for k in reversed(range(n)):
+            for j in range(k + 1, n):
+                x[k] = self.sub(x[k], self.multiply(factors.M[k][j], x[j]))
+            x[k] = self.multiply(x[k], factors.inverses[k])
+        return x
+
+
+class _LaneFactors(NamedTuple):
+    """Factors of a matrix in every lane: entries below the diagonal change their sign; inverses of the pivots.
+
+    `exchanges` says, for each k and each i > k in turn, in which lanes the rows k and i were exchanged.
+    """
+
+    M: list[list[str]]
+    exchanges: list[str]
+    inverses: list[str]
+
+
 def write_lane_attempts(
-    scheme: ExplicitRK, control: ControllerConstants, places: LaneOffsets
+    scheme: Any, control: ControllerConstants, places: LaneOffsets, differentiate: Differentiate | None = None
 ) -> Callable[[list[Trace]], str]:
-    """Assembly of attempts of a pair in all lanes."""
+    """Assembly of attempts of a pair in all lanes; `differentiate` gives the entries of df/dy to Rosenbrock pairs."""
 
     def write(traces: list[Trace]) -> str:
         (trace,) = traces
-        w, n = _LaneAttempt(trace, places), trace.n
+        n = trace.n
+        if differentiate is None:
+            w = _LaneAttempt(trace, places, scheme.is_fsal)
+        else:
+            w = _LaneRosenbrockAttempt(trace, places, JacobianTrace(*differentiate(trace)))
         limits = {row: w.load("rows", row) for row in (T_END, H_MAX, MOST, T_WANTED, IS_LIVE)}
         tolerances = [[w.load("rows", at + i) for i in range(n)] for at in (places.atol, places.rtol)]
         first = [w.load("rows", row) for row in (*CHANGING, *range(places.y, places.y + 2 * n))]
         before, w.lines = w.lines, []
         names = [f"%c{i}" for i in range(len(first))]
         now = _AttemptState.of(names, n)
-        if not scheme.is_fsal:
+        if not w.is_fsal:
             now = now._replace(slope=w.slopes(trace, w.add(now.t, now.t_low), now.y))
         made = w.attempted(scheme, now, limits[T_END], tolerances, control.is_rms)
-        after, outcome = w.judged(scheme, control, now, made, limits)
+        after, outcome = w.judged(control, now, made, limits)
         is_eventful = w.compare("ogt", outcome, w.literal(0.0))
         inside, w.lines = w.lines, []
         rows = zip((*CHANGING, *range(places.y, places.y + 2 * n)), after.flat(), strict=True)
