@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from operators.grids import ROBIN, SIDES, constant_operators, draw_fields
@@ -68,6 +70,30 @@ def test_kernels_and_array_functions_agree(name, dtype, counted):
         has_arrays = "around" in name and dtype == "float32"  # whose sum with boundary arrays is in double precision
         assert any(counted[before:]), kind
         assert has_arrays or all(counted[before:]), kind
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", GRIDS)
+def test_kernels_of_diffusion_agree_at_any_time(name, dtype, monkeypatch):
+    """Also with values that depend on time and data, in any layout, for any number of threads."""
+    grid, rng = GRIDS[name], np.random.default_rng(23)
+    first = grid.boundary[0]
+    if first is not None:
+        moving = so.Boundary(first[0].value_weight, first[0].slope_weight, lambda t, level=2.0: level * math.sin(t))
+        sides = [pair or "periodic" for pair in grid.boundary]
+        grid = so.Grid(grid.shape, grid.lower, grid.upper, [(moving, first[1]), *sides[1:]], grid.centring)
+    operator = so.VariableDiffusion(grid)
+    u, k = rng.normal(size=grid.shape).astype(dtype), rng.uniform(1.0, 2.0, grid.shape).astype(dtype)
+    size = np.max(abs(operator.matrix(k)) @ np.abs(u.ravel())) + np.max(np.abs(operator(0 * u, k, (0.3, -1.5))))
+    wanted = [operator(u, k, t) for t in (0.7, (0.3, -1.5))]
+    monkeypatch.setattr(application, "LEAST_POINTS", 0)
+    found = [operator(u, k, t) for t in (0.7, (0.3, -1.5))] if first else [operator(u, k)] * 2
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert ours.dtype == theirs.dtype
+        assert np.max(np.abs(ours - theirs)) <= ROUNDING[dtype] * size
+        assert not np.array_equal(ours, theirs) or "around" in name  # another order of summation: a kernel did it
+    for workers in (2, 3):
+        assert np.array_equal(operator(np.asfortranarray(u), k, 0.7, workers=workers), found[0])
 
 
 def test_any_layout_and_leading_axes(counted):

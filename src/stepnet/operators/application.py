@@ -29,7 +29,7 @@ class OperatorKernel(Protocol):
         """Store the result in `out`, or add it, with that many threads."""
 
 
-_kernels: WeakKeyDictionary[Any, dict[tuple[Any, ...], OperatorKernel | None]] = WeakKeyDictionary()
+_kernels: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
 
 def apply_stencils(operator: Any, u: Any, functions: ArrayFunctions = NUMPY, workers: Any = 1) -> np.ndarray | None:
@@ -65,6 +65,20 @@ def apply_sum(parts: tuple[Any, ...], u: Any, functions: ArrayFunctions, workers
     for kernel, each in zip(kernels, u, strict=True):
         kernel(each, out, workers)
     return out
+
+
+def apply_diffusion(
+    operator: Any, u: Any, k: Any, t: Any, functions: ArrayFunctions, workers: Any
+) -> np.ndarray | None:
+    """div(k grad u) at time t by a kernel; None if the array functions have to do it."""
+    workers = validate_thread_count(workers)
+    is_plain = _is_large(operator, u, functions) and _is_large(operator, k, functions)
+    if not is_plain or u.dtype != k.dtype or not u.shape == k.shape == operator.grid.shape:
+        return None
+    known = _kernels.setdefault(operator, {})
+    if u.dtype not in known:
+        known[u.dtype] = import_module(ENGINE).build_diffusion_kernel(operator, u.dtype)
+    return known[u.dtype](u, k, t, workers)
 
 
 def _apply(operator: Any, u: Any, functions: ArrayFunctions, workers: Any, is_transposed: bool) -> np.ndarray | None:

@@ -69,7 +69,7 @@ class StencilKernel:
         if len(self._shape) == 1 and workers > 1:
             return self._split_line(u, out, workers)
         source, target = u.ctypes.data, out.ctypes.data
-        return [partial(self._sweep, source, target, rows) for rows in _cut(0, self._n_rows, workers)]
+        return [partial(self._sweep, source, target, rows) for rows in cut_range(0, self._n_rows, workers)]
 
     def _split_line(self, u: np.ndarray, out: np.ndarray, workers: int) -> list[Callable[[], None]]:
         """Parts of the middle of a line, and both ends, which are those of a shorter line."""
@@ -84,11 +84,11 @@ class StencilKernel:
             n_low, n_high = self._band.n_low, self._band.n_high
             out[:n_low], out[len(out) - n_high :] = found[:n_low], found[2 * END - n_high :]
 
-        cuts = _cut(self._band.n_low, len(u) - self._band.n_high, workers)
+        cuts = cut_range(self._band.n_low, len(u) - self._band.n_high, workers)
         return [compute_ends, *(partial(compute_part, *cut) for cut in cuts)]
 
 
-def _cut(first: int, last: int, count: int) -> list[tuple[int, int]]:
+def cut_range(first: int, last: int, count: int) -> list[tuple[int, int]]:
     """Up to `count` parts of first, ..., last - 1 of about equal lengths."""
     ends = np.linspace(first, last, count + 1).astype(int).tolist()
     return [(a, b) for a, b in pairwise(ends) if a < b]
