@@ -30,7 +30,7 @@ PASS_SIZE = 6 + MOST_INPUTS + MOST_OUTPUTS
 (ROW, SPECIAL_ROW, SOURCE, N_INPUTS, N_OUTPUTS, PASS_WEIGHTS) = range(6)
 
 PLAIN, KEEP, REVERSE = range(3)  # what becomes of the states of steps
-ROWS = 3  # one pass over the rows slots[2], ..., slots[3] - 1
+ROWS = 3  # one pass over some rows
 MOST_TAPS = 64
 SCRATCH_INTEGERS = MOST_TAPS + MOST_INPUTS + MOST_OUTPUTS + 64
 
@@ -258,6 +258,12 @@ def run_reverse_steps(a, count):
         a.slots[1] = kept
 
 
+@inlined
+def run_rows(a):
+    """One pass over the rows slots[2], ..., slots[3] - 1."""
+    run_pass(a, a.table[PASSES], a.slots[2], a.slots[3])
+
+
 def run_passes(h, count, mode, slots_, table_, numbers_, rates_, sums_, reals_, integers_):
     """`count` steps of length h on the rows at the addresses `slots_`; their final places are in `slots_`."""
     d = carray(table_, (HEADER,))
@@ -269,7 +275,7 @@ def run_passes(h, count, mode, slots_, table_, numbers_, rates_, sums_, reals_, 
     )  # fmt: skip
     combine_weights(a, h)
     if mode == ROWS:
-        run_pass(a, d[PASSES], a.slots[2], a.slots[3])
+        run_rows(a)
     elif mode == KEEP:
         run_kept_steps(a, count)
     elif mode == REVERSE:
