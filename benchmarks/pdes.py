@@ -1,5 +1,7 @@
 """Rows of equations on periodic planes: 200 steps of heat, waves and advection, blocked steps, a gradient, and ADI.
 
+"pde-operator" applies the Laplacian to an array again and again; the copy row `u.copy()` takes new memory, too.
+
 Heat and advection take Euler steps, waves those of Verlet's scheme; "pde-adi" takes long implicit steps.  The copy row
 is `b = c a` over arrays of the same size, as often as a step has to read and write them: once, twice for waves.
 """
@@ -52,9 +54,10 @@ TASKS = {
     "pde-heat-2048": Task("heat", 2048, 64),
     "pde-gradient": Task("heat", 256, 500),
     "pde-adi": Task("implicit heat", 1024, 10),
+    "pde-operator": Task("laplacian", 2048, 10),
 }
 WORKLOADS = tuple(TASKS)
-HEAT_STEPS, WAVE_STEPS, ADVECTION, BLOCKED, DIFFERENTIATED, ALTERNATING = WORKLOADS
+HEAT_STEPS, WAVE_STEPS, ADVECTION, BLOCKED, DIFFERENTIATED, ALTERNATING, APPLIED = WORKLOADS
 STEPPED = HEAT_STEPS, WAVE_STEPS, ADVECTION
 VELOCITY = (0.5, 0.25)
 
@@ -290,6 +293,55 @@ def stepnet_gradient(task: Task) -> Prepared:
     return Prepared(call, lambda gradient: Answer(np.asarray(gradient.y0)))
 
 
+def apply_laplacian(build: Callable) -> Callable[[Task], Prepared]:
+    """The Laplacian of an array, `steps` times, by what `build` returns."""
+
+    def prepare(task: Task) -> Prepared:
+        apply, u = build(task), task.start()
+
+        def call():
+            for _ in range(task.steps):
+                found = apply(u)
+            return found
+
+        call()
+        return Prepared(call, lambda found: Answer(np.asarray(found)))
+
+    return prepare
+
+
+def build_laplacian(task: Task):
+    from stepnet.operators import Grid, laplacian
+
+    return laplacian(Grid((task.n, task.n)))
+
+
+def torch_laplacian(task: Task):
+    import torch
+
+    torch.set_num_threads(1)
+    return lambda u: task.n**2 * lap(torch.from_numpy(u), torch.roll)
+
+
+def jax_laplacian(task: Task):
+    import jax
+    import jax.numpy as jnp
+
+    jax.config.update("jax_enable_x64", True)
+    run = jax.jit(lambda u: task.n**2 * lap(u, jnp.roll))
+    return lambda u: jax.block_until_ready(run(u))
+
+
+def copy_array(task: Task) -> Prepared:
+    u = task.start()
+
+    def call():
+        for _ in range(task.steps):
+            u.copy()
+
+    return Prepared(call, lambda _: Answer(np.empty(0)))
+
+
 ARRAYS = {
     COPY: ("numba", copy),
     OURS: ("stepnet", stepnet_solve),
@@ -308,6 +360,13 @@ CONTENDERS = {
         OURS: ARRAYS[OURS],
         UNBLOCKED: ("stepnet", stepnet_unblocked),
         "C": HEAT["C"],
+    },
+    "pde-operator": {
+        COPY: ("numpy", copy_array),
+        OURS: ("stepnet", apply_laplacian(build_laplacian)),
+        "NumPy": ("numpy", apply_laplacian(lambda task: lambda u: task.n**2 * lap(u, np.roll))),
+        "torch": ("torch", apply_laplacian(torch_laplacian)),
+        "JAX": ("jax", apply_laplacian(jax_laplacian)),
     },
     "pde-adi": {OURS: ARRAYS[OURS], SPARSE: ("SciPy", sparse_steps)},
     "pde-gradient": {FORWARD: ("stepnet", stepnet_solve), GRADIENT: ("stepnet", stepnet_gradient)},

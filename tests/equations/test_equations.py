@@ -290,6 +290,66 @@ def on_tensors(problem):
             return lambda t, u: snt.tensor_operator(replace(f.law, flux=sound_flux))(u, t, tuple(args))
         case "gray_scott":
             return lambda t, s: react(s, twin("laplacian")(s, t), *args)
+        case "fitzhugh_nagumo":
+            return lambda t, s: fire(s, args[0] * twin("laplacian")(s[0], t), *args[1:])
+        case "euler":
+            law = replace(f.law, flux=gas_flux, speeds=gas_speeds)
+            return lambda t, u: snt.tensor_operator(law)(u, t, tuple(args))
+        case "shallow_water":
+            law = replace(f.law, flux=water_flux, speeds=water_speeds)
+            return lambda t, u: snt.tensor_operator(law)(u, t, tuple(args))
+        case "fokker_planck":
+            return lambda t, p: (torch.tensor(assemble(problem, float(t))) @ p.ravel()).reshape(p.shape)
+        case "backward_kolmogorov":
+            return lambda t, u: expect(f, float(t), u, problem.args)
+
+
+def assemble(problem, t):
+    """The matrix of a linear right-hand side, applied by NumPy to all unit vectors at once."""
+    shape = problem.y0.shape
+    one = np.eye(problem.y0.size)
+    return problem.fun(t, one.reshape(-1, *shape), *problem.args).reshape(one.shape).T
+
+
+def expect(f, t, u, args):
+    """-a . grad u - sum D / 2 u_ii with coefficients that NumPy samples."""
+    drift, spread = (torch.tensor(find(t, args)) for find in (f.coefficients.find_drift, f.coefficients.find_diffusion))
+    slopes = snt.tensor_operator(f.upwind)(u, -drift, t)
+    parts = zip(spread, f.seconds, strict=True)
+    return slopes - sum(0.5 * each * snt.tensor_operator(second)(u, t) for each, second in parts)
+
+
+def fire(s, spread, rate, a, b, current):
+    u, v = s
+    return torch.stack((spread + u - u**3 / 3 - v + current, rate * (u + a - b * v)))
+
+
+def find_gas_pressure(u, gamma):
+    return (gamma - 1) * (u[-1] - 0.5 * sum(u[k] ** 2 for k in range(1, len(u) - 1)) / u[0])
+
+
+def gas_flux(u, axis, gamma):
+    pressure, velocity = find_gas_pressure(u, gamma), u[1 + axis] / u[0]
+    parts = [velocity * each for each in u]
+    parts[1 + axis] = parts[1 + axis] + pressure
+    parts[-1] = parts[-1] + velocity * pressure
+    return torch.stack(parts)
+
+
+def gas_speeds(u, axis, gamma):
+    velocity, sound = u[1 + axis] / u[0], torch.sqrt(gamma * find_gas_pressure(u, gamma) / u[0])
+    return velocity - sound, velocity + sound
+
+
+def water_flux(u, axis, gravity):
+    parts = [u[1 + axis] / u[0] * each for each in u]
+    parts[1 + axis] = parts[1 + axis] + 0.5 * gravity * u[0] ** 2
+    return torch.stack(parts)
+
+
+def water_speeds(u, axis, gravity):
+    velocity, sound = u[1 + axis] / u[0], torch.sqrt(gravity * u[0])
+    return velocity - sound, velocity + sound
 
 
 def sound_flux(u, axis, speed):
@@ -305,7 +365,8 @@ def react(s, spread, a, b, feed, kill):
 
 AGREEING = [
     "heat", "heat with a source", "diffusion", "transport", "advection and diffusion", "burgers, constant",
-    "burgers, muscl", "burgers, weno5", "allen_cahn", "gray_scott", "acoustics",
+    "burgers, muscl", "burgers, weno5", "allen_cahn", "gray_scott", "acoustics", "fitzhugh_nagumo", "euler",
+    "shallow_water", "fokker_planck", "backward_kolmogorov",
 ]  # fmt: skip
 
 
@@ -313,7 +374,7 @@ AGREEING = [
 def test_both_engines_agree(name):
     build, scheme = PROBLEMS[name]
     problem, scheme = build(PLANE), sn.schemes.get(scheme)
-    times = torch.linspace(*SPAN, STEPS + 1, dtype=torch.float64)
+    times = torch.linspace(*problem.t_span, STEPS + 1, dtype=torch.float64)
     found = snt.odeint(on_tensors(problem), torch.tensor(problem.y0), times, method=scheme)
     wanted = sn.solve(problem, scheme, steps=STEPS).y
     assert np.max(np.abs(found.numpy() - wanted)) <= AGREEMENT * np.max(np.abs(wanted))
@@ -388,6 +449,21 @@ REFUSALS = {
     "negative diffusivity": (lambda: se.heat(LINE, smooth(LINE), SPAN, -1.0), r"`diffusivity` must be a number in \[0"),
     "diffusivity that is not finite": (
         lambda: se.diffusion(LINE, smooth(LINE), SPAN, np.full(24, np.nan)), "`diffusivity` must be finite",
+    ),
+    "a source that is not finite": (
+        lambda: se.heat(LINE, smooth(LINE), SPAN, source=np.full(24, np.inf)), "`source` must be finite, found inf",
+    ),
+    "a source function of another shape": (
+        lambda: se.heat(LINE, smooth(LINE), SPAN, source=lambda t: np.ones(3)), r"`source\(t\)` must have the shape",
+    ),
+    "a source function that is not finite": (
+        lambda: se.diffusion(LINE, smooth(LINE), SPAN, np.ones(24), source=lambda t: np.nan), r"`source\(t\)` must be",
+    ),
+    "a source of Poisson's equation that is not finite": (
+        lambda: se.poisson(LINE, np.full(24, np.nan)), "`source` must be finite, found nan",
+    ),
+    "boundary values that are not finite": (
+        lambda: se.poisson(so.Grid(8, boundary=so.dirichlet(lambda t: np.nan)), np.ones(8)), "finite boundary values",
     ),
     "another shape": (lambda: se.heat(LINE, np.ones(23), SPAN), r"`u0` must have the shape \(24,\) of the grid"),
     "one component": (lambda: se.gray_scott(LINE, np.ones(24), SPAN), r"`u0` must have the shape \(2, 24\)"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import stepnet as sn
 from stepnet import operators as so
 from stepnet.errors import UnknownName
 
@@ -53,6 +54,32 @@ def test_wrong_numbers_are_refused(name):
     build, message = REFUSALS[name]
     with pytest.raises(ValueError, match=message):
         build()
+
+
+WRONG_VALUES = {
+    "a text": (lambda t: "a", TypeError, "found str"),
+    "nothing": (lambda t: None, TypeError, "found NoneType"),
+    "a list": (lambda t: [0.0], TypeError, "found list"),
+    "texts": (lambda t: np.array(["a"] * 8), TypeError, "found an array of dtype str"),
+    "another length": (lambda t: np.zeros(3), ValueError, "an array of another shape"),
+    "too many axes": (lambda t: np.zeros((8, 8)), ValueError, "an array of another shape"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_VALUES)
+def test_boundary_functions_that_return_something_else_are_refused(name):
+    """By the operator, and by whatever solves an equation with it."""
+    value, kind, message = WRONG_VALUES[name]
+    grid = so.Grid((8, 8), boundary=[so.dirichlet(value), "periodic"])
+    with pytest.raises(kind, match=f"`boundary` functions must return a number.*{message}"):
+        so.laplacian(grid)(np.ones((8, 8)))
+    with pytest.raises(kind, match=message):
+        sn.solve(sn.equations.heat(grid, np.ones((8, 8)), (0.0, 1e-3)), "rk4", steps=2)
+
+
+def test_boundary_functions_take_the_time():
+    with pytest.raises(TypeError, match="must be a function of time"):
+        so.neumann(lambda: 0.0)
 
 
 def test_unknown_boundaries_are_refused():

@@ -25,15 +25,33 @@ from stepnet.operators.linear import A_GRID, laplacian, validate_grid_function
 from stepnet.operators.reconstruction import LIMITERS
 from stepnet.operators.transforms import find_transforms, has_constants, invert_laplacian
 from stepnet.problem import ODE, SecondOrder, validate_span
+from stepnet.records import validate_number
 
 A_RATE = validation.real("[0, inf)")
 
 
-def _check_source(source: Any, grid: Grid) -> tuple[Callable[..., Any] | None, tuple[Any, ...]]:
+def _check_source(
+    source: Any, grid: Grid, t_span: tuple[float, float]
+) -> tuple[Callable[..., Any] | None, tuple[Any, ...]]:
     """A function of time is kept by the right-hand side; an array becomes an argument, with a gradient."""
-    if source is None or callable(source):
-        return source, ()
-    return None, (validate_grid_function("source", source, grid, ()),)
+    if source is None:
+        return None, ()
+    if not callable(source):
+        return None, (_validate_source("source", source, grid),)
+    begin, _ = validate_span(t_span)
+    found = source(begin)
+    if np.shape(found):  # a number is the same everywhere
+        _validate_source("source(t)", found, grid)
+    else:
+        validate_number("source(t)", found)
+    return source, ()
+
+
+def _validate_source(name: str, value: Any, grid: Grid) -> np.ndarray:
+    found = validate_grid_function(name, value, grid, ())
+    if not np.isfinite(found).all():
+        raise ValueError(f"`{name}` must be finite, found {found[~np.isfinite(found)][0]}")
+    return found
 
 
 @validation.check(grid=A_GRID, diffusivity=A_RATE, check_steps=validation.validate_flag)
@@ -80,7 +98,7 @@ def heat(
     (0.5,)
     """
     u0 = validate_grid_function("u0", u0, grid, ())
-    function, extra = _check_source(source, grid)
+    function, extra = _check_source(source, grid, t_span)
     return ODE(HeatRHS(laplacian(grid, order), function, check_steps), u0, t_span, (diffusivity, *extra))
 
 
@@ -128,7 +146,7 @@ def diffusion(
     bad = k[~(np.isfinite(k) & (k >= 0))]
     if bad.size:
         raise ValueError(f"`diffusivity` must be finite and not negative, found {bad[0]:g}")
-    function, extra = _check_source(source, grid)
+    function, extra = _check_source(source, grid, t_span)
     return ODE(DiffusionRHS(VariableDiffusion(grid), laplacian(grid), function, check_steps), u0, t_span, (k, *extra))
 
 
@@ -369,7 +387,7 @@ def poisson(grid: Grid, source: Any, *, order: int = 2) -> np.ndarray:
     Raises
     ------
     ValueError
-        If no solution exists.
+        If no solution exists, or if the source or a boundary value is not finite.
 
     Examples
     --------
@@ -379,9 +397,12 @@ def poisson(grid: Grid, source: Any, *, order: int = 2) -> np.ndarray:
     >>> poisson(grid, [-2.0, -2.0, -2.0])
     array([0.1875, 0.25  , 0.1875])
     """
-    source = validate_grid_function("source", source, grid, ())
+    source = _validate_source("source", source, grid)
     operator = laplacian(grid, order)
-    right = source - operator.find_offset(0.0)
+    offset = operator.find_offset(0.0)
+    if not np.isfinite(offset).all():
+        raise ValueError("`grid` must have finite boundary values at t = 0, found one that is not")
+    right = source - offset
     transforms = find_transforms(operator)
     if transforms is not None:
         u, rest = invert_laplacian(transforms, right)

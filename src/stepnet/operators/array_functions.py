@@ -49,6 +49,29 @@ def require_field(name: str, u: Any, shape: tuple[int, ...], functions: ArrayFun
         raise ValueError("`" + name + "` must have the shape of the grid, found another one: see `shape` of both")
 
 
+def require_side_values(found: Any, u: Any, axis: int) -> None:
+    """Refuse what a boundary function returned unless it is a number or has the shape of the side of u along `axis`.
+
+    It is traceable, as `require_field`.
+    """
+    if isinstance(found, (bool, int, float, complex)):
+        return
+    if type(found) is np.ndarray and found.dtype.kind not in "biufc":
+        raise TypeError(WRONG_SIDE_VALUES + "an array of dtype " + found.dtype.name)
+    if not isinstance(found, (np.ndarray, np.number, np.bool_)) and not type(found).__module__.startswith(
+        ("torch", "stepnet")
+    ):
+        raise TypeError(WRONG_SIDE_VALUES + type(found).__name__)
+    shape = tuple(found.shape)
+    n = len(u.shape) + axis  # axes in front of the one of the side
+    side = tuple(u.shape[:n]) + tuple(u.shape[n + 1 :])
+    if shape != side[len(side) - len(shape) :]:
+        raise ValueError(WRONG_SIDE_VALUES + "an array of another shape: it needs that of the grid without this axis")
+
+
+WRONG_SIDE_VALUES = "`boundary` functions must return a number or an array of numbers of the shape of the side, found "
+
+
 def take(u: Any, axis: int, start: int, stop: int | None) -> Any:
     """u[..., start:stop, ...] along an axis that is counted from the end (-1 is the last)."""
     return u[(..., slice(start, stop), *(slice(None),) * (-axis - 1))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -57,6 +58,7 @@ class Boundary:
 
 def _validate_value(value: Any) -> Any:
     if callable(value):
+        _require_time(value)
         return value
     if not isinstance(value, (np.ndarray, list, tuple)):
         return validate_number("value", value)
@@ -67,6 +69,19 @@ def _validate_value(value: Any) -> Any:
         raise ValueError("`value` of a boundary must be finite")
     found.flags.writeable = False
     return found
+
+
+def _require_time(function: Any) -> None:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a function of NumPy or of C
+        return
+    if not any(
+        each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD, each.VAR_POSITIONAL) for each in parameters
+    ):
+        raise TypeError(
+            "`value` of a boundary must be a function of time, as `lambda t: ...`; found one without arguments"
+        )
 
 
 def dirichlet(value: Any = 0.0) -> Boundary:

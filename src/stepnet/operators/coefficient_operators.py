@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepnet import validation
+from stepnet.operators.application import apply_diffusion
 from stepnet.operators.array_functions import NUMPY, ArrayFunctions, require_field, take
 from stepnet.operators.boundaries import build_free_rule
 from stepnet.operators.extension import (
@@ -65,10 +66,17 @@ class VariableDiffusion:
             coefficient_extensions=tuple(_extend_coefficient(self.grid, axis) for axis in axes),
         )
 
-    def __call__(self, u: Any, k: Any, t: Any = 0.0, functions: ArrayFunctions = NUMPY) -> Any:
-        """Apply the operator with the coefficient k (an array of the shape of the grid)."""
+    def __call__(self, u: Any, k: Any, t: Any = 0.0, functions: ArrayFunctions = NUMPY, *, workers: int = 1) -> Any:
+        """Apply the operator with the coefficient k (an array of the shape of the grid).
+
+        On large arrays of one type, float64 or float32, a compiled kernel does, with that many threads; the bits do not
+        depend on `workers`.
+        """
         require_field("u", u, self.grid.shape, functions)
         require_field("k", k, self.grid.shape, functions)
+        found = apply_diffusion(self, u, k, t, functions, workers)
+        if found is not None:
+            return found
         total = None
         for axis, extension in enumerate(self.extensions):
             faces = _differ(extend(u, extension, t, functions), extension.axis)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepnet import validation
+from stepnet.operators.application import apply_stack, apply_sum
 from stepnet.operators.array_functions import NUMPY, ArrayFunctions, require_field
 from stepnet.operators.grid import Grid
 from stepnet.operators.linear import (
@@ -49,9 +50,12 @@ class StackedOperator:
     parts: tuple[StencilOperator, ...]
     __repr__ = show_fields
 
-    def __call__(self, u: Any, t: Any = 0.0, functions: ArrayFunctions = NUMPY) -> Any:
-        """Apply the operators; the results are stacked in front."""
+    def __call__(self, u: Any, t: Any = 0.0, functions: ArrayFunctions = NUMPY, *, workers: int = 1) -> Any:
+        """Apply the operators, with `workers` threads where kernels do; the results are stacked in front."""
         require_field("u", u, self.parts[0].grid.shape, functions)
+        found = apply_stack(self.parts, u, functions, workers)
+        if found is not None:
+            return found
         return functions.stack([part(u, t, functions) for part in self.parts], 0)
 
     def transpose(self, w: Any) -> np.ndarray:
@@ -135,9 +139,12 @@ class SummedOperator:
     parts: tuple[StencilOperator, ...]
     __repr__ = show_fields
 
-    def __call__(self, u: Any, t: Any = 0.0, functions: ArrayFunctions = NUMPY) -> Any:
-        """Apply each operator to its component and add."""
+    def __call__(self, u: Any, t: Any = 0.0, functions: ArrayFunctions = NUMPY, *, workers: int = 1) -> Any:
+        """Apply each operator to its component and add, with `workers` threads where kernels do."""
         require_field("u", u, (len(self.parts), *self.parts[0].grid.shape), functions)
+        found = apply_sum(self.parts, u, functions, workers)
+        if found is not None:
+            return found
         total = None
         for k, part in enumerate(self.parts):
             term = part(u[k], t, functions)
@@ -206,9 +213,9 @@ class ComposedOperator:
     inner: StencilOperator
     __repr__ = show_fields
 
-    def __call__(self, u: Any, t: Any = 0.0, functions: ArrayFunctions = NUMPY) -> Any:
-        """Apply both operators."""
-        return self.outer(self.inner(u, t, functions), t, functions)
+    def __call__(self, u: Any, t: Any = 0.0, functions: ArrayFunctions = NUMPY, *, workers: int = 1) -> Any:
+        """Apply both operators, with `workers` threads where kernels do."""
+        return self.outer(self.inner(u, t, functions, workers=workers), t, functions, workers=workers)
 
     def transpose(self, w: Any) -> np.ndarray:
         """The transpose of the linear part, applied to an array of the shape of the grid.

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepnet.operators.array_functions import NUMPY, ArrayFunctions, insert_axis, take
+from stepnet.operators.array_functions import NUMPY, ArrayFunctions, insert_axis, require_side_values, take
 from stepnet.operators.boundaries import GhostRule, build_free_rule, build_ghost_rule
 from stepnet.operators.grid import Grid
 
@@ -69,14 +69,16 @@ def _evaluate_ghost(u: Any, axis: int, rule: GhostRule, k: int, direction: int, 
             ghost = term if ghost is None else ghost + term
     if rule.boundary.is_homogeneous:
         return ghost
-    return ghost + rule.value_weights[k] * insert_axis(evaluate_value(rule.boundary.value, t), axis)
+    return ghost + rule.value_weights[k] * insert_axis(evaluate_value(rule.boundary.value, t, u, axis), axis)
 
 
-def evaluate_value(value: Any, t: Any) -> Any:
-    """A boundary value at time t; functions get t, or t and all data of a tuple (t, *data)."""
+def evaluate_value(value: Any, t: Any, u: Any, axis: int) -> Any:
+    """A boundary value at time t on a side of u; functions get t, or t and all data of a tuple (t, *data)."""
     if not callable(value):
         return value
-    return value(*t) if isinstance(t, tuple) else value(t)
+    found = value(*t) if isinstance(t, tuple) else value(t)
+    require_side_values(found, u, axis)
+    return found
 
 
 def find_time(t: Any) -> Any:

@@ -65,6 +65,8 @@ if TYPE_CHECKING:  # the names that `LATER` loads, for type checkers
     from stepnet.engines.numba_engine.rhs.integer_arguments import convert_to_floats, find_unconverted
     from stepnet.engines.numba_engine.rhs.problem_parts import build_jacobian, list_argument_names
     from stepnet.engines.numba_engine.runs.machine_report import report
+    from stepnet.engines.numba_engine.stencils.diffusion_kernels import build_diffusion_kernel
+    from stepnet.engines.numba_engine.stencils.operator_kernels import build_operator_kernel
 
 LATER = {
     # ensembles
@@ -108,6 +110,9 @@ LATER = {
     "entropies": "layers.softmax",
     "one_hot": "layers.softmax",
     "adam": "layers.parameter_updates",
+    # operators on grids
+    "build_diffusion_kernel": "stencils.diffusion_kernels",
+    "build_operator_kernel": "stencils.operator_kernels",
     # the machine
     "report": "runs.machine_report",
 }
@@ -123,6 +128,8 @@ __all__ = [
     "EventFunction", "NoLanes", "RowFunction", "SweepFailed", "adjoint_problem", "differentiate_paths",
     "interpolated_problem", "linearise_tangent", "member_problem", "pull_back_members", "run_weighted_paths",
     "running_problem", "tangent_problem", "trace_loss", "trace_loss_at",
+    # operators on grids
+    "build_diffusion_kernel", "build_operator_kernel",
     # layers
     "NOTHING", "SINGLE_THREAD", "TILE", "NetStage", "NetTape", "TileNoise", "adam", "class_entropies",
     "count_least_bytes", "count_repeated_steps", "entropies", "is_kept", "one_hot", "sweep", "sweep_and_turn",

@@ -30,6 +30,7 @@ PASS_SIZE = 6 + MOST_INPUTS + MOST_OUTPUTS
 (ROW, SPECIAL_ROW, SOURCE, N_INPUTS, N_OUTPUTS, PASS_WEIGHTS) = range(6)
 
 PLAIN, KEEP, REVERSE = range(3)  # what becomes of the states of steps
+ROWS = 3  # one pass over some rows
 MOST_TAPS = 64
 SCRATCH_INTEGERS = MOST_TAPS + MOST_INPUTS + MOST_OUTPUTS + 64
 
@@ -118,12 +119,10 @@ def call_row_function(a, record, row, special, inputs):
 
 
 @inlined
-def locate_taps(a, row, source):
-    """The taps of a row whose source is at an address; whether it is a special row."""
+def locate_taps(a, special_0, special_1, source):
+    """The taps of a row of these classes whose source is at an address; returns their number."""
     d = a.table
     has_0, has_1 = d[AXIS + AXIS_N] > 1, d[AXIS + AXIS_SIZE + AXIS_N] > 1
-    special_0 = find_class(d, AXIS, row // d[N_1]) if has_0 else -1
-    special_1 = find_class(d, AXIS + AXIS_SIZE, row % d[N_1]) if has_1 else -1
     is_special = special_0 >= 0 or special_1 >= 0
     a.integers[0] = source
     count, own, own_1 = 1, 0.0, 0.0
@@ -132,15 +131,16 @@ def locate_taps(a, row, source):
     if has_1:
         count, own_1 = locate_axis_taps(a, AXIS + AXIS_SIZE, special_1, is_special, source, count)
     a.tap_weights[0] = own + own_1
-    return is_special
+    return count
 
 
 @inlined
-def run_pass(a, record):
-    """One pass over all rows."""
+def run_pass(a, record, begin, end):
+    """One pass over the rows begin, ..., end - 1; between rows of the middle the taps move by one row."""
     d, first = a.table, MOST_TAPS
     inputs = address_of(a.integers) + 8 * first
-    for row in range(d[N_0] * d[N_1]):
+    i, j, count = begin // d[N_1], begin % d[N_1], 0
+    for row in range(begin, end):
         start = row * d[ROW_BYTES]
         for k in range(d[record + N_INPUTS]):
             a.integers[first + k] = a.slots[d[record + 6 + k]] + start
@@ -148,8 +148,18 @@ def run_pass(a, record):
             a.integers[first + MOST_INPUTS + k] = a.slots[d[record + 6 + MOST_INPUTS + k]] + start
         is_special = False
         if d[record + SOURCE] >= 0:
-            is_special = locate_taps(a, row, a.slots[d[record + SOURCE]] + start)
+            special_0, special_1 = find_class(d, AXIS, i), find_class(d, AXIS + AXIS_SIZE, j)
+            is_special = special_0 >= 0 or special_1 >= 0
+            if is_special or count == 0:
+                count = locate_taps(a, special_0, special_1, a.slots[d[record + SOURCE]] + start)
+                count = 0 if is_special else count
+            else:
+                for k in range(count):
+                    a.integers[k] += d[ROW_BYTES]
         call_row_function(a, record, row, is_special, inputs)
+        j += 1
+        if j == d[N_1]:
+            i, j = i + 1, 0
 
 
 @inlined
@@ -199,7 +209,7 @@ def swap_slots(a, first, count):
 def run_list(a, begin, end):
     """Passes `begin` to `end - 1`."""
     for k in range(begin, end):
-        run_pass(a, a.table[PASSES] + k * PASS_SIZE)
+        run_pass(a, a.table[PASSES] + k * PASS_SIZE, 0, a.table[N_0] * a.table[N_1])
 
 
 @inlined
@@ -229,23 +239,29 @@ def run_kept_steps(a, count):
 
     Slot 3 holds the distance between states in bytes; the first state is already there.
     """
-    end, states, stride = a.slots[0], a.slots[2], a.slots[3]
+    end, states, stride, rows = a.slots[0], a.slots[2], a.slots[3], a.table[N_0] * a.table[N_1]
     for i in range(count):
         a.slots[0] = states + i * stride
         a.slots[1] = end if i == count - 1 else states + (i + 1) * stride
-        run_pass(a, a.table[PASSES])
+        run_pass(a, a.table[PASSES], 0, rows)
 
 
 @inlined
 def run_reverse_steps(a, count):
     """The adjoint of such steps: the gradient moves between slots 0 and 1, the states are read from the last one on."""
-    states, stride = a.slots[2], a.slots[3]
+    states, stride, rows = a.slots[2], a.slots[3], a.table[N_0] * a.table[N_1]
     for j in range(count):
         a.slots[2] = states + (count - 1 - j) * stride
-        run_pass(a, a.table[PASSES])
+        run_pass(a, a.table[PASSES], 0, rows)
         kept = a.slots[0]
         a.slots[0] = a.slots[1]
         a.slots[1] = kept
+
+
+@inlined
+def run_rows(a):
+    """One pass over the rows slots[2], ..., slots[3] - 1."""
+    run_pass(a, a.table[PASSES], a.slots[2], a.slots[3])
 
 
 def run_passes(h, count, mode, slots_, table_, numbers_, rates_, sums_, reals_, integers_):
@@ -258,7 +274,9 @@ def run_passes(h, count, mode, slots_, table_, numbers_, rates_, sums_, reals_, 
         carray(integers_, (SCRATCH_INTEGERS,)), reals[n + m :], carray(sums_, (1,)),
     )  # fmt: skip
     combine_weights(a, h)
-    if mode == KEEP:
+    if mode == ROWS:
+        run_rows(a)
+    elif mode == KEEP:
         run_kept_steps(a, count)
     elif mode == REVERSE:
         run_reverse_steps(a, count)

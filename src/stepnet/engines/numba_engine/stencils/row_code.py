@@ -12,6 +12,7 @@ in a vector a point lies.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -19,7 +20,10 @@ import numpy as np
 from stepnet.engines.numba_engine.codegen.machine_code import MachineCode
 from stepnet.engines.numba_engine.stencils.axis_bands import AxisBand
 
-BYTES = 64  # of a vector: two AVX2 registers or one of AVX-512
+BYTES = 64  # of a vector: two AVX2 registers or one of AVX-512; also of a cache line
+LONG_ROW = (
+    512  # points from which the vectors of a row begin at cache lines: loads across lines took up to twice as long
+)
 HEAD = (
     "ptr noalias readonly %taps, ptr noalias readonly %tap_weights, ptr noalias readonly %column_weights, "
     "ptr noalias readonly %edges, ptr noalias readonly %full, ptr noalias readonly %rates, "
@@ -132,9 +136,13 @@ class _RowWriter:
         low, high = (band.n_low, band.n_high) if band is not None else (0, 0)
         zero = f"<{self._lanes} x {self.real}> zeroinitializer"
         self.lines += [
-            f"%stop = sub i64 %n, {high}", f"%last = sub i64 %stop, {self._lanes - 1}", "br label %enter", "enter:",
-            f"%any = icmp slt i64 {low}, %last", "br i1 %any, label %wide, label %middle",
-            "wide:", f"%j = phi i64 [ {low}, %enter ], [ %j_next, %wide ]",
+            f"%stop = sub i64 %n, {high}", f"%last = sub i64 %stop, {self._lanes - 1}",
+        ]  # fmt: skip
+        self._align(low, numbers)
+        self.lines += [
+            "enter:",
+            "%any = icmp slt i64 %from, %last", "br i1 %any, label %wide, label %middle",
+            "wide:", "%j = phi i64 [ %from, %enter ], [ %j_next, %wide ]",
         ]  # fmt: skip
         if shape.is_dot:
             self.lines.append(
@@ -145,7 +153,7 @@ class _RowWriter:
         self.lines += [
             f"%j_next = add i64 %j, {self._lanes}", "%more = icmp slt i64 %j_next, %last",
             "br i1 %more, label %wide, label %middle", "middle:",
-            f"%begin = phi i64 [ {low}, %enter ], [ %j_next, %wide ]",
+            "%begin = phi i64 [ %from, %enter ], [ %j_next, %wide ]",
         ]  # fmt: skip
         if shape.is_dot:
             vector = f"<{self._lanes} x {self.real}>"
@@ -179,6 +187,32 @@ class _RowWriter:
             self.lines.append(f"store double {self._value(f'fadd double {before}, {double}')}, ptr %sums, align 8")
         body = "\n  ".join(self.lines)
         return f"define void @{name}({HEAD}) {{\n  {body}\n  ret void\n}}\n"
+
+    def _align(self, low: int, numbers: dict) -> None:
+        """Compute the points of a long row up to a cache line one by one; vectors begin at `%from`.
+
+        Not with products, whose sum would depend on the address.
+        """
+        if self._shape.is_dot:
+            self.lines += [f"%from = add i64 {low}, 0", "br label %enter"]
+            return
+        size = np.dtype(self._shape.dtype).itemsize
+        address = self._value(f"ptrtoint ptr {self._mid or self._outputs[0]} to i64")
+        rest = self._value(f"and i64 {self._value(f'sub i64 {-low * size}, {address}')}, {BYTES - 1}")
+        points = self._value(f"udiv i64 {rest}, {size}")
+        is_long = self._value(f"icmp sge i64 %n, {LONG_ROW}")
+        before = self._value(f"select i1 {is_long}, i64 {points}, i64 0")
+        self.lines += [
+            f"%from = add i64 {low}, {before}", "br label %test", "test:", f"%peels = icmp slt i64 {low}, %from",
+            "br i1 %peels, label %peel, label %enter",
+            "peel:", f"%k = phi i64 [ {low}, %test ], [ %k_next, %peel ]",
+        ]  # fmt: skip
+        self._use(numbers, False)
+        self._point("%k", None, None)
+        self.lines += [
+            "%k_next = add i64 %k, 1", "%peels_on = icmp slt i64 %k_next, %from",
+            "br i1 %peels_on, label %peel, label %enter",
+        ]  # fmt: skip
 
     def _point_at_end(self, special: int, index: int, dot: str | None) -> str | None:
         at = str(index) if index >= 0 else self._value(f"add i64 %n, {index}")
@@ -265,6 +299,12 @@ def write_row(name: str, shape: RowShape, n_taps: int, band: AxisBand | None, is
     return _RowWriter(shape, n_taps, band, is_full).write(name)
 
 
+@lru_cache(maxsize=64)
+def compile_rows(text: str) -> MachineCode:
+    """The machine code of row functions, which hold no weights: operators of one form share them."""
+    return MachineCode(text, "row")
+
+
 class RowCode:
     """The functions of a row: for rows in the middle of the grid, and for special rows."""
 
@@ -272,6 +312,6 @@ class RowCode:
         text = declare_intrinsics(shape.dtype) + write_row("row", shape, n_taps[0], band)
         if n_taps[1]:
             text += write_row("special", shape, n_taps[1], band, shape.n_patches > 0)
-        self._code = MachineCode(text, "row")
+        self._code = compile_rows(text)
         self.address = self._code.address
         self.special_address = self._code.find_address("special") if n_taps[1] else self.address

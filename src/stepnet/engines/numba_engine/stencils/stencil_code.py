@@ -25,7 +25,7 @@ RING_BYTES = 600_000  # of all rings of a wavefront, so that they stay in the se
 MOST_LEVELS = 8
 
 
-class _Sweep:
+class Sweep:
     """A description of passes in memory, with the row functions it calls."""
 
     def __init__(self, tables: GridTables, passes: StepPasses, dtype: np.dtype, is_dot: bool = False):
@@ -128,7 +128,7 @@ class _StubWriter:
         for k, pointer in enumerate(pointers):
             self.store("i64", self.line(f"ptrtoint ptr {pointer} to i64"), "%slots", k)
 
-    def call_sweep(self, sweep: _Sweep, h: str, count: str, mode: int = gs.PLAIN) -> None:
+    def call_sweep(self, sweep: Sweep, h: str, count: str, mode: int = gs.PLAIN) -> None:
         reals = self.line(f"alloca [{sweep.n_reals} x double]")
         table, numbers = (
             self.line(f"inttoptr i64 {array.ctypes.data} to ptr") for array in (sweep.integers, sweep.numbers)
@@ -170,7 +170,7 @@ class StencilCode(MachineCode):
     def __init__(self, form: LinearForm, tables: GridTables, transposed: GridTables, dtype: np.dtype):
         self.form, self.dtype = form, dtype
         self._tables, self._transposed = tables, transposed
-        self._sweeps = [_Sweep(tables, ONE_SLOPE if form.source is None else WITH_SOURCE, dtype)]
+        self._sweeps = [Sweep(tables, ONE_SLOPE if form.source is None else WITH_SOURCE, dtype)]
         writer = _StubWriter(form)
         writer.store_rates([writer.find_rate(rate) for rate in self._list_rates(tables)])
         writer.put_slots(["%y", "%dy", *self._point_at_source(writer)])
@@ -189,8 +189,8 @@ class StencilCode(MachineCode):
     def build_pullback(self) -> MachineCode:
         """vjp: the transposed stencil, and for each rate the product of w with the terms that it multiplies."""
         writer, form = _StubWriter(self.form), self.form
-        added = _Sweep(self._transposed, ADDED_SLOPE, self.dtype)
-        product = _Sweep(self._tables, PRODUCT, self.dtype, is_dot=True)
+        added = Sweep(self._transposed, ADDED_SLOPE, self.dtype)
+        product = Sweep(self._tables, PRODUCT, self.dtype, is_dot=True)
         self._sweeps += [added, product]
         writer.store_rates([writer.find_rate(rate) for rate in self._list_rates(self._transposed)])
         writer.put_slots(["%w", "%y_bar"])
@@ -211,7 +211,7 @@ class StencilCode(MachineCode):
             writer.lines.append(f"store double {writer.line(f'fadd double {before}, {share}')}, ptr {at}, align 8")
             writer.lines += [f"br label %done{k}", f"done{k}:"]
         if form.source is not None:
-            row = _Sweep(self._tables, ADDED_ROW, self.dtype)
+            row = Sweep(self._tables, ADDED_ROW, self.dtype)
             self._sweeps.append(row)
             writer.put_slots(["%w", writer.line(f"getelementptr double, ptr %p_bar, i64 {form.source}")])
             writer.call_sweep(row, format_literal(0.0), "1")
@@ -231,7 +231,7 @@ class StencilCode(MachineCode):
 
     def _build_steps(self, program: StepProgram, rows, spare: int, stride: int) -> MachineCode:
         passes, form, writer = find_passes(program, self.form.source is not None), self.form, _StubWriter(self.form)
-        sweep, size = _Sweep(self._tables, passes, self.dtype), self.dtype.itemsize
+        sweep, size = Sweep(self._tables, passes, self.dtype), self.dtype.itemsize
         n_rings = self._block(sweep, passes)
         n_free = passes.n_slots - passes.n_states
         places = [*rows, *range(spare, spare + n_free)]
@@ -263,7 +263,7 @@ class StencilCode(MachineCode):
 
     def _build_sweep(self, passes: StepPasses) -> MachineCode:
         writer, n_bytes = _StubWriter(self.form), _count(self.form) * self.dtype.itemsize
-        sweep = _Sweep(self._tables, passes, self.dtype)
+        sweep = Sweep(self._tables, passes, self.dtype)
         self._sweeps.append(sweep)
         scratch = writer.allocate(n_bytes)
         writer.store_rates([writer.find_rate(rate) for rate in self._list_rates(self._tables)])
@@ -284,7 +284,7 @@ class StencilCode(MachineCode):
         ((terms),) = passes.body[0].sums
         moved = tuple(("input" if value != SLOPE else SLOPE, w, power) for value, w, power in terms)
         sums = tuple((("input", 1) if value == "input" else SLOPE, w, power) for value, w, power in moved)
-        sweep = _Sweep(
+        sweep = Sweep(
             self._transposed, StepPasses((), (), (PlacedPass(0, (2, 0), (sums,), (0,), (1,)),), (), (), 1, 4),
             self.dtype, is_dot=True,
         )  # fmt: skip
@@ -322,7 +322,7 @@ class StencilCode(MachineCode):
         form, n_bytes = self.form, _count(self.form) * self.dtype.itemsize
         return _is_one_pass(passes) and len(form.shape) == 2 and form.source is None and n_bytes >= BLOCKED_BYTES
 
-    def _block(self, sweep: _Sweep, passes: StepPasses) -> int:
+    def _block(self, sweep: Sweep, passes: StepPasses) -> int:
         """Choose the number of steps in one sweep; returns the number of slots for rings, 0 or 1."""
         (band,) = self._tables.row_bands if len(self.form.shape) == 2 else (None,)
         if not self._can_block(passes):

@@ -37,13 +37,14 @@ IMPURE = frozenset((
 ))  # fmt: skip
 BUILTINS = dict(vars(builtins))
 OWN = ("stepnet.operators", "stepnet.equations")  # whose records a right-hand side may call, as it may a user's own
+APPLICATION = "stepnet.operators.application"  # kernels for arrays, which no traced code calls with any
 INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 
 
 @lru_cache(maxsize=1024)
 def is_library(module: str) -> bool:
     """Whether the contents of a module are known."""
-    return module.split(".")[0] in ROOTS and not module.startswith(IMPURE_MODULES)
+    return module == APPLICATION or (module.split(".")[0] in ROOTS and not module.startswith(IMPURE_MODULES))
 
 
 @lru_cache(maxsize=1024)
