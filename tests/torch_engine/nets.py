@@ -55,13 +55,6 @@ def _cases():
 CASES = list(_cases())
 
 
-def _find_depth(t) -> float:
-    """t / LENGTH, where rounding does not decide which of two layers a stage at the end of a step belongs to."""
-    depth = float(t) / LENGTH
-    layer = round(depth * STEPS) / STEPS
-    return layer if abs(depth - layer) < 1e-12 else depth
-
-
 def problem(case: Case):
     """The same net as a plain problem of the flat state, by the plain meaning of fields."""
 
@@ -69,7 +62,7 @@ def problem(case: Case):
         chain = case.field.parts[part]
 
         def slope(t, y):
-            weights = {key: case.depth.values(value, _find_depth(t)) for key, value in case.controls.items()}
+            weights = {key: case.depth.values(value, float(t) / LENGTH) for key, value in case.controls.items()}
             return reference.evaluate(chain, weights, float(t), y.astype(float).reshape(-1, BATCH)).ravel()
 
         return slope

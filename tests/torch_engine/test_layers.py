@@ -6,13 +6,14 @@ import executor
 import numpy as np
 import pytest
 import torch
+from fields.zoo import NORMALISED
 from gradients.cases import SCHEMES as CATALOGUE
 from gradients.cases import relative
 from torch_engine.nets import BATCH, CASES, STEPS, on_tensors, problem
 
 from stepnet import fields, nets
 from stepnet.schemes import ExponentialRK, SemiImplicitBDF
-from stepnet.schemes.capabilities import needs_second_derivatives
+from stepnet.schemes.capabilities import is_implicit, needs_second_derivatives
 
 torch.set_num_threads(1)
 
@@ -22,12 +23,25 @@ OF_SUMS = (SemiImplicitBDF, ExponentialRK)  # which take no equation without par
 SCHEMES = [  # Rosenbrock nets are refused
     scheme for scheme in CATALOGUE if not (needs_second_derivatives(scheme) or isinstance(scheme, OF_SUMS))
 ]
-PRODUCT = [(scheme, case) for scheme in SCHEMES for case in CASES if executor.applies(problem(case), scheme)]
+NORMALISED_NAMES = {name.replace(" ", "_") for name in NORMALISED}
+
+
+def _has_one_solution(scheme, case) -> bool:
+    """Normalisations are steep near constant states, so that implicit stages may have several solutions."""
+    return not (is_implicit(scheme) and case.name.split("-")[1] in NORMALISED_NAMES)
+
+
+PRODUCT = [
+    (scheme, case) for scheme in SCHEMES for case in CASES
+    if executor.applies(problem(case), scheme) and _has_one_solution(scheme, case)
+]  # fmt: skip
 
 
 def _every(share: int):
     """The product; every combination of scheme and dynamics, but a share of connectivities, is quick."""
     for number, (scheme, case) in enumerate(PRODUCT):
+        if number % share and is_implicit(scheme) and number % 3:  # one executor serves all implicit schemes
+            continue
         marks = () if number % share == 0 else pytest.mark.slow
         yield pytest.param(scheme, case, id=f"{scheme.name}-{case.name}", marks=marks)
 
