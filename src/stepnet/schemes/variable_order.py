@@ -164,8 +164,8 @@ class VariableAdams:
     Examples
     --------
     >>> import stepnet as sn
-    >>> sn.schemes.VariableAdams("low", 4, "Shampine & Gordon (1975)").gamma[:3].tolist()
-    [1.0, 0.5, 0.4166666666666667]
+    >>> sn.schemes.VariableAdams("low", 4, "Shampine & Gordon (1975)").gamma[:3].round(4).tolist()
+    [1.0, 0.5, 0.4167]
     """
 
     name: str
