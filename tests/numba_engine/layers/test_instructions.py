@@ -23,11 +23,13 @@ from stepnet.engines.numba_engine.layers.instructions import (
 from stepnet.engines.numba_engine.layers.tables import _find_passed
 from stepnet.problem import ProblemForm
 from stepnet.schemes import catalogue
-from stepnet.schemes.capabilities import _build_program, accepts, is_implicit
+from stepnet.schemes.capabilities import _build_program, accepts, is_implicit, needs_linear_part
 from stepnet.schemes.step_program import Slope
 
 N, H = 3, 0.3
-EXPLICIT = [name for name in FIXED_STEPS if not is_implicit(catalogue.get(name))]  # compiled layers are explicit
+EXPLICIT = [  # compiled layers refuse implicit steps, and have no linear part
+    name for name in FIXED_STEPS if not (is_implicit(catalogue.get(name)) or needs_linear_part(catalogue.get(name)))
+]
 CASES = [(name, form) for name in EXPLICIT for form in ProblemForm if accepts(catalogue.get(name), form)]
 
 
