@@ -284,6 +284,11 @@ class Linear:
 
     def __call__(self, t: float, y: Any, *args: Any) -> Any:
         """L y, as a right-hand side."""
+        is_numpy = isinstance(y, np.ndarray)  # this is traced, so it formats no text
+        if not is_numpy and not type(y).__module__.startswith(("torch", "stepnet")):
+            raise TypeError("`y` must be an array, found " + type(y).__name__)
+        if is_numpy and type(y) is np.ndarray and y.dtype.kind not in "biufc":
+            raise TypeError("`y` must be an array of numbers, found dtype " + y.dtype.name)
         shape = np.shape(y)
         if self.is_matrix:
             if shape == (self.n,):
@@ -329,12 +334,13 @@ class Linear:
             return sparse.block_diag([operator.matrix() for operator in self.operator], format="csr")
         return self.operator.matrix()
 
-    def require_size(self, size: int) -> None:
-        """Refuse a state on which L cannot act."""
-        if size == 0 or size % self.n:
-            raise ValueError(
-                f"a `Linear` part acts on {self.n} entries, so the state must have a multiple of them, found {size}"
-            )
+
+def require_multiple(linear: Linear, size: int) -> None:
+    """Refuse a size of the state on which L cannot act."""
+    if size == 0 or size % linear.n:
+        raise ValueError(
+            f"a `Linear` part acts on {linear.n} entries, so the state must have a multiple of them, found {size}"
+        )
 
 
 def _validate_operator(name: str, value: Any) -> Any:
@@ -422,7 +428,7 @@ class Split:
         )
         for part in parts:
             if isinstance(part, Linear):
-                part.require_size(self.y0.size)
+                require_multiple(part, self.y0.size)
         _check_flag("trace", self.trace)
 
     form = ProblemForm.SUM

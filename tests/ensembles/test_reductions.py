@@ -194,7 +194,7 @@ def test_wrong_numbers_are_refused_when_a_reduction_is_built(make, message):
         (Basins([[0.0, 0.0]], 1.0), {}, "`attractors` must have one number"),
         (Basins([[0.0]], 1.0, entries=(3,)), {}, "`attractors` must have one number"),
         (Rows(lambda found: 1.0), {}, "one row for every member"),
-        (Lyapunov(1.0), {"save_at": [1.0]}, "`save_at` does not go"),
+        (Lyapunov(1.0), {"save_at": [1.0]}, "`save_at` cannot be combined"),
         (Lyapunov(0.1), {"steps": 12}, "`steps` must be a multiple"),
         (Lyapunov(0.1, 1.0), {}, "`transient` must leave"),
     ],

@@ -15,8 +15,6 @@ from functools import cache, wraps
 from importlib import import_module
 from types import ModuleType
 
-from scheme_names import FIXED_STEPS
-
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 import dask.array
@@ -737,10 +735,9 @@ add("stepnet.operators.map_chunks", lambda: {
 add("stepnet.fields.find_kernel_derivatives", lambda: {"kernels": np.ones((3, 3)), "spacing": 0.5})
 add("stepnet.fields.build_kernel", lambda: {"coefficients": np.ones((3, 3)), "spacing": 0.5})
 add("stepnet.Linear", lambda: {"operator": [[-1.0, 0.5], [0.0, -2.0]]})
-add_methods("stepnet.Linear", lambda: sn.Linear([[-1.0, 0.5], [0.0, -2.0]]), require_size=lambda: {"size": 4})
 add_methods(
-    "stepnet.schemes.SemiImplicitBDF", lambda: sn.schemes.get("sbdf2"), explicit_defect=lambda: {"order": 2},
-    implicit_defect=lambda: {"order": 2},
+    "stepnet.Linear", lambda: sn.Linear([[-1.0, 0.5], [0.0, -2.0]]),
+    __call__=lambda: {"t": 0.0, "y": np.ones(2)},
 )  # fmt: skip
 add("stepnet.Flow", lambda: {"fun": flow})
 add("stepnet.track", lambda: {
@@ -1311,7 +1308,7 @@ record = lambda scheme: lambda: {
     each: getattr(sn.schemes.get(scheme), each)
     for each in inspect.signature(type(sn.schemes.get(scheme))).parameters
 }  # fmt: skip
-add("stepnet.schemes.LowStorageRK", record(next(s for s in FIXED_STEPS if s.startswith("carpenter"))))
+add("stepnet.schemes.LowStorageRK", record(next(s for s in sn.schemes.names("ODE") if s.startswith("carpenter"))))
 add("stepnet.schemes.Multistep", record("ab2"))
 add("stepnet.schemes.VariableAdams", record("adams"))
 add("stepnet.schemes.VariableBDF", record("ndf"))

@@ -173,7 +173,7 @@ def test_entries_outside_the_pattern_of_the_first_jacobian_are_an_error():
         return scipy.sparse.csc_array(np.diag([-1.0, -2.0]) + (t > 0.5) * np.eye(2, k=1))
 
     with pytest.raises(sn.SolveFailed, match="jac_sparsity"):
-        sn.solve(sn.ODE(lambda t, y: -y, np.ones(2), (0.0, 1.0), jac=jac), "rodas4", steps=10)
+        sn.solve(sn.ODE(lambda t, y: [-y[0], -2 * y[1]], np.ones(2), (0.0, 1.0), jac=jac), "rodas4", steps=10)
 
 
 def test_unknown_linear_solvers_are_refused():

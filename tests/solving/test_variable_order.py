@@ -200,7 +200,12 @@ def test_a_stiff_run_of_adams_says_what_to_take():
         sn.solve(STIFF, "adams", rtol=1e-6, atol=1e-9, max_steps=100_000)
 
 
-@pytest.mark.parametrize("name", ["auto", "bdf", "lsoda", "ndf"])
+def test_a_jacobian_that_is_wrong_is_refused_where_rosenbrock_steps_need_it():
+    with pytest.raises(ValueError, match="`jac` differs from differences"):
+        sn.solve(sn.ODE(van_der_pol, [2.0, 0.0], (0.0, 10.0), jac=np.zeros((2, 2))), "auto")
+
+
+@pytest.mark.parametrize("name", ["bdf", "lsoda", "ndf"])
 def test_a_useless_jacobian_ends_the_run_with_a_status_and_finite_states(name):
     useless = sn.ODE(van_der_pol, [2.0, 0.0], (0.0, 10.0), jac=np.zeros((2, 2)))
     found = sn.solve(useless, name, rtol=1e-4, atol=1e-6, check=False, max_steps=20_000)

@@ -95,7 +95,7 @@ def test_equations_without_a_solution_end_a_path():
     bad = [i for i, status in enumerate(found.status) if status is sn.Status.NOT_SOLVED]
     assert 0 < len(bad) < 40
     assert np.isfinite(found.y).all()
-    with pytest.raises(sn.SolveFailed, match=r"implicit step could not be solved(.|\n)*take more `steps`"):
+    with pytest.raises(sn.SolveFailed, match=r"implicit step could not be solved(.|\n)*use more `steps`"):
         sn.solve(problem, "drift_implicit_euler", steps=16, path=bad[0])
 
 

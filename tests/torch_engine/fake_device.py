@@ -57,11 +57,12 @@ def solve_by(name: str, memory="auto", **how) -> Callable[[], None]:
 def schemes() -> Iterator[Case]:
     """Every explicit scheme in the default memory of blocks; implicit stages end when they are solved."""
     import stepnet.torch as snt
+    from stepnet.schemes.capabilities import needs_linear_part
     from stepnet.schemes.conditions import is_explicit
     from stepnet.torch.methods import find_scheme
 
     for name in snt.method_names():
-        if is_explicit(find_scheme(name)):
+        if is_explicit(find_scheme(name)) and not needs_linear_part(find_scheme(name)):
             yield name, solve_by(name)
 
 

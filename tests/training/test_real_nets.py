@@ -88,10 +88,10 @@ def test_smoothness_has_exact_products_in_single_precision():
     single = training.Objective(net(0).astype(np.float32), "cross_entropy", smoothness=0.1)
     v = np.random.default_rng(0).normal(size=objective.model.theta.size)
     theta = objective.model.theta.copy()
-    wanted = objective._own(theta).product(v)
+    wanted = objective._expand_penalties(theta).product(v)
     for size in (1.0, 1e-6, 1e-12):
         for each, tolerance in ((objective, 1e-12), (single, 1e-5)):
-            found = each._own(theta.astype(each.model.dtype)).product((size * v).astype(each.model.dtype))
+            found = each._expand_penalties(theta.astype(each.model.dtype)).product((size * v).astype(each.model.dtype))
             np.testing.assert_allclose(found / size, wanted, atol=tolerance * np.abs(wanted).max())
 
 

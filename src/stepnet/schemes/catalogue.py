@@ -187,6 +187,8 @@ def names(problem: str | None = None) -> list[str]:
     """
     if problem is None:
         return sorted(name for known in KINDS.values() for name in known())
+    if not isinstance(problem, str):
+        raise TypeError(f"`problem` must be one of {', '.join(KINDS)}, found {type(problem).__name__}")
     if problem not in KINDS:
         raise UnknownName("kind of problem", problem, KINDS)
     return sorted(KINDS[problem]())

@@ -29,7 +29,7 @@ from stepnet.schemes.order import (
     runge_kutta_defect,
 )
 from stepnet.schemes.rosenbrock import Rosenbrock
-from stepnet.schemes.semi_implicit import SemiImplicitBDF
+from stepnet.schemes.semi_implicit import SemiImplicitBDF, find_explicit_defect, find_implicit_defect
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.tableau import Butcher, ExplicitRK, LowStorageRK, StabilisedRK
 from stepnet.schemes.trees import density, symmetry, trees
@@ -162,7 +162,9 @@ def order(scheme: Any) -> int:
     if isinstance(scheme, AdditiveRK):
         return find_attained(lambda p: additive_defect(*scheme.coupled, p), highest=scheme.order + 1)
     if isinstance(scheme, SemiImplicitBDF):
-        return find_attained(lambda p: max(scheme.explicit_defect(p), scheme.implicit_defect(p)), highest=20)
+        return find_attained(
+            lambda p: max(find_explicit_defect(scheme, p), find_implicit_defect(scheme, p)), highest=20
+        )
     if isinstance(scheme, Splitting):
         b, _, b_hat, _ = scheme.tableaux
         return find_attained(lambda p: partitioned_defect(scheme.conditions, b, b_hat, p, scheme.nystrom))

@@ -72,11 +72,11 @@ class SemiImplicitBDF:
             raise SchemeError(
                 f"{self.name}: `order` must be between 1 and {len(self.alpha)}, the number of steps, found {self.order}"
             )
-        for label, defect in (("beta", self.explicit_defect), ("gamma", self.implicit_defect)):
-            if not defect(self.order) <= TOLERANCE:
+        for label, defect in (("beta", find_explicit_defect), ("gamma", find_implicit_defect)):
+            if not defect(self, self.order) <= TOLERANCE:
                 raise SchemeError(
                     f"{self.name}: `alpha` and `{label}` promise order {self.order}, but miss a condition by "
-                    f"{defect(self.order):.1e}"
+                    f"{defect(self, self.order):.1e}"
                 )
         if not is_zero_stable(self):  # type: ignore[arg-type]
             raise SchemeError(f"{self.name}: not zero-stable, its characteristic polynomial breaks the root condition")
@@ -91,18 +91,20 @@ class SemiImplicitBDF:
         """The number of earlier states that a step depends on."""
         return len(self.alpha)
 
-    def explicit_defect(self, order: int) -> float:
-        """The largest defect of an order condition of the explicit part."""
-        return multistep_defect(np.array(self.alpha), np.array(self.beta), 1, order)
 
-    def implicit_defect(self, order: int) -> float:
-        """The largest defect of an order condition of the implicit part; time is measured from the new state."""
-        s, worst = -1.0 - np.arange(len(self.alpha)), 0.0
-        for m in range(order + 1):
-            terms = np.array(self.alpha) * s**m
-            defect = terms.sum() + self.gamma * (m == 1) - (m == 0)
-            worst = max(worst, abs(float(defect)) / max(float(np.abs(terms).sum()), 1.0))
-        return worst
+def find_explicit_defect(scheme: SemiImplicitBDF, order: int) -> float:
+    """The largest defect of an order condition of the explicit part."""
+    return multistep_defect(np.array(scheme.alpha), np.array(scheme.beta), 1, order)
+
+
+def find_implicit_defect(scheme: SemiImplicitBDF, order: int) -> float:
+    """The largest defect of an order condition of the implicit part; time is measured from the new state."""
+    s, worst = -1.0 - np.arange(len(scheme.alpha)), 0.0
+    for m in range(order + 1):
+        terms = np.array(scheme.alpha) * s**m
+        defect = terms.sum() + scheme.gamma * (m == 1) - (m == 0)
+        worst = max(worst, abs(float(defect)) / max(float(np.abs(terms).sum()), 1.0))
+    return worst
 
 
 def sbdf(steps: int, starter: AdditiveRK) -> SemiImplicitBDF:

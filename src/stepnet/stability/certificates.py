@@ -204,7 +204,8 @@ def _read_box(net: Net, box: Any, x: ArrayLike | None) -> Interval:
     if any(isinstance(stage, Block) and stage.field.diffusion is not None for _, stage in net.design.stages()):
         raise ValueError("`net` must have no noise to have a `box`, as noise leads out of every box")
     if x is not None:
-        flat = np.asarray(x, np.float64).reshape(np.shape(x)[0], -1)
+        inputs = np.atleast_1d(array()("x", x)).astype(np.float64)
+        flat = inputs.reshape(len(inputs), -1)
         if flat.shape[1] == n and not ((low <= flat) & (flat <= high)).all():
             raise ValueError("`x` must be inputs in the `box`, found some outside")
     return Interval(low, high)

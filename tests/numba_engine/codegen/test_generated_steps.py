@@ -43,7 +43,7 @@ def test_steps_generated_for_several_functions_are_freed_with_any_of_them(kind, 
         for i in range(first, first + ROUNDS):
             PARTS[kind](decay(1.0 + i / 64))
         gc.collect()
-        return sum(isinstance(each, MachineCode) for each in gc.get_objects())
+        return sum(type(each) is MachineCode for each in gc.get_objects())
 
     before = run(0)
     assert run(ROUNDS) <= before + MOST_MORE

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepnet.problem import Linear
+from stepnet.problem import Linear, require_multiple
 from stepnet.schemes.phi_functions import PhiTerms, sum_phi, sum_phi_of_matrix
 
 IDENTITY: PhiTerms = ()
@@ -33,7 +33,7 @@ class LinearPart:
         return self._multiply(row, terms, float(f"{float(h):.{DIGITS}e}"))
 
     def _multiply(self, y: Tensor, terms: PhiTerms, h: float) -> Tensor:
-        self.linear.require_size(y.numel())
+        require_multiple(self.linear, y.numel())
         numbers = self._find_numbers(terms, h, y)
         if self.linear.symbol is None:
             return (y.reshape(-1, self.linear.n) @ numbers.T).reshape(y.shape)
