@@ -42,7 +42,8 @@ def _every(share: int):
     for number, (scheme, case) in enumerate(PRODUCT):
         if number % share and is_implicit(scheme) and number % 3:  # one executor serves all implicit schemes
             continue
-        marks = () if number % share == 0 else pytest.mark.slow
+        is_long = is_implicit(scheme) and "conv2d" in case.name  # dense Jacobians of many unknowns
+        marks = () if number % share == 0 and not is_long else pytest.mark.slow
         yield pytest.param(scheme, case, id=f"{scheme.name}-{case.name}", marks=marks)
 
 

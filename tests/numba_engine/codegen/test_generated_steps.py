@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import OrderedDict
 
 import pytest
 
@@ -38,6 +39,11 @@ MOST_MORE = 8  # machine codes: far below one for each function
 @pytest.mark.parametrize("kind", PARTS)
 def test_steps_generated_for_several_functions_are_freed_with_any_of_them(kind, monkeypatch):
     monkeypatch.setattr(ladder, "_MOST_KEPT", KEPT)
+    for memory in (
+        "_kept",
+        "_seen",
+    ):  # without the functions of other tests, of which one is forgotten for each new one
+        monkeypatch.setattr(ladder, memory, OrderedDict())
 
     def run(first: int) -> int:
         for i in range(first, first + ROUNDS):
