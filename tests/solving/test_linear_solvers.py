@@ -62,13 +62,14 @@ def test_every_linear_solver_takes_the_same_steps(scheme, solver):
     ("scheme", "solver"), [("ndf", "dense"), ("ndf", "sparse"), ("ndf", "gmres"), ("auto", "sparse")]
 )
 def test_schemes_of_variable_order_have_every_linear_solver(scheme, solver):
+    rtol = 1e-4  # two runs may choose other steps, so they agree to the tolerance alone
     given = {"dense": "dense", "sparse": "sparse", "gmres": sn.Gmres(rtol=1e-10)}[solver]
     wanted, found = (
-        sn.solve(sn.ODE(diffuse, CORNER, (0.0, 0.05), linear_solver=each), scheme, rtol=1e-4, atol=1e-6)
+        sn.solve(sn.ODE(diffuse, CORNER, (0.0, 0.05), linear_solver=each), scheme, rtol=rtol, atol=1e-6)
         for each in ("banded", given)
     )
     assert found.statistics.linear_solver == solver
-    np.testing.assert_allclose(found.y[-1], wanted.y[-1], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(found.y[-1], wanted.y[-1], rtol=0, atol=rtol)
 
 
 @pytest.mark.parametrize("scheme", ["auto", "lsoda"])
