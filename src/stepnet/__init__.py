@@ -21,7 +21,7 @@ _HOME = {
     "Split": "stepnet.problem",
     "Langevin": "stepnet.problem",
     "SDE": "stepnet.problem",
-    "Gmres": "stepnet.linear_solvers",
+    "Gmres": "stepnet.problem",
     "Solution": "stepnet.solution",
     "Statistics": "stepnet.solution",
     "Status": "stepnet.solution",

@@ -17,8 +17,7 @@ from stepnet.engines.contract import AdaptiveSteps, FixedSteps, Saving
 from stepnet.equations.step_limits import find_step_refusal
 from stepnet.errors import UnknownName
 from stepnet.events import Event
-from stepnet.linear_solvers import Gmres
-from stepnet.problem import SDE, Problem, Split, state_shape
+from stepnet.problem import SDE, Gmres, Problem, Split, state_shape
 from stepnet.records import convert_integers, validate_count
 from stepnet.schemes.capabilities import (
     find_mass_refusal,

@@ -1,4 +1,4 @@
-"""Sweeps over steps along the axes of a grid (`integrators/axis_rosenbrock.py`), forward and in reverse.
+"""Sweeps over steps along the axes of a grid (`integrators/implicit/axis_rosenbrock.py`), forward and in reverse.
 
 With M_k = I - h gamma A_k a step is y_new = y + x_m, M_k x_k = x_(k-1), x_0 = h f.  In reverse M_k' w_k = w_(k+1) from
 w_(m+1) = the gradient; w_k . h gamma (dA_k) x_k and the pullback of f by h w_1 give the rest.

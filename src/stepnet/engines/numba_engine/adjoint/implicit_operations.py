@@ -14,7 +14,7 @@ from numba import uintp
 
 from stepnet.engines.numba_engine.codegen.kernels import compiled, inlined
 from stepnet.engines.numba_engine.codegen.primitives import call_field, call_pullback
-from stepnet.engines.numba_engine.integrators.linear_systems import (
+from stepnet.engines.numba_engine.integrators.implicit.linear_systems import (
     DENSE,
     factorise,
     solve_factorised,

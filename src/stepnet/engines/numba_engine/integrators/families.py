@@ -21,22 +21,22 @@ EXECUTORS = {
     ExplicitRK: "explicit_rk",
     LowStorageRK: "low_storage",
     StabilisedRK: "stabilised",
-    ImplicitRK: "implicit_rk",
-    Rosenbrock: "rosenbrock",
-    AdditiveRK: "additive_rk",
-    SemiImplicitBDF: "semi_implicit",
+    ImplicitRK: "implicit.implicit_rk",
+    Rosenbrock: "implicit.rosenbrock",
+    AdditiveRK: "implicit.additive_rk",
+    SemiImplicitBDF: "implicit.semi_implicit",
     ExponentialRK: "exponential",
     Splitting: "splitting",
     Multistep: "multistep",
-    VariableBDF: "variable_order",
-    VariableAdams: "variable_order",
-    Switching: "switching",
+    VariableBDF: "implicit.variable_order",
+    VariableAdams: "implicit.variable_order",
+    Switching: "implicit.switching",
 }
 
 
 STAGE_TABLES = {
-    ImplicitRK: ("implicit_stages", "build_stage_tables"),
-    Rosenbrock: ("linear_stages", "build_linear_tables"),
+    ImplicitRK: ("implicit.implicit_stages", "build_stage_tables"),
+    Rosenbrock: ("implicit.linear_stages", "build_linear_tables"),
 }
 
 

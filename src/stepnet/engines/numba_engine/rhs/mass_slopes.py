@@ -1,8 +1,8 @@
 """Slopes y' of M y' = f(t, y): M^-1 f for a regular mass matrix, and consistent slopes of algebraic equations.
 
-With the division R M y' = R f, 0 = N f of a singular M (`stepnet.mass_matrix`), consistent slopes also satisfy the
-derivative of the second part, N (f_y y' + f_t) = 0, so that they solve a linear system with the matrix of rows R M and
-N f_y.  It is regular if the index is one.
+With the division R M y' = R f, 0 = N f of a singular M (`stepnet.problem.mass_matrix`), consistent slopes also satisfy
+the derivative of the second part, N (f_y y' + f_t) = 0, so that they solve a linear system with the matrix of rows R M
+and N f_y.  It is regular if the index is one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 from stepnet.engines.numba_engine.rhs.call_form import find_call_form
 from stepnet.engines.numba_engine.rhs.ladder import PythonOnly, find_c_address
-from stepnet.mass_matrix import MassMatrix
 from stepnet.problem import ODE
+from stepnet.problem.mass_matrix import MassMatrix
 
 LARGEST_INVERSE = 64  # rows up to which the inverse of M becomes a part of the traced function
 LARGEST_DENSE = 300  # rows up to which consistent slopes come from a dense matrix

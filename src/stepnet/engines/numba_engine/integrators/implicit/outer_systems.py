@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from stepnet.engines.numba_engine.rhs.callback import SIGNATURE
-from stepnet.linear_solvers import Gmres
+from stepnet.problem import Gmres
 
 UNSOLVED = 3  # singular, or not converged
 

@@ -17,8 +17,8 @@ from stepnet.engines.numba_engine.derivatives.jacobian_fields import build_jacob
 from stepnet.engines.numba_engine.integrators import step_control, stepping
 from stepnet.engines.numba_engine.integrators.dense_output import ASIDE, Y_NEW, K, Y
 from stepnet.engines.numba_engine.integrators.explicit_rk import evaluate_stage_slopes
-from stepnet.engines.numba_engine.integrators.implicit_rk import set_exact_scale
-from stepnet.engines.numba_engine.integrators.implicit_stages import (
+from stepnet.engines.numba_engine.integrators.implicit.implicit_rk import set_exact_scale
+from stepnet.engines.numba_engine.integrators.implicit.implicit_stages import (
     EXACT,
     NO_EXPLICIT,
     SLOPES,

@@ -22,7 +22,7 @@ from stepnet.engines.numba_engine.codegen.primitives import call_entries, call_f
 from stepnet.engines.numba_engine.derivatives.jacobian_fields import JacobianField, describe_size
 from stepnet.engines.numba_engine.integrators import step_control, stepping
 from stepnet.engines.numba_engine.integrators.dense_output import ZERO, K, Y
-from stepnet.engines.numba_engine.integrators.linear_systems import DENSE, factorise, solve_factorised
+from stepnet.engines.numba_engine.integrators.implicit.linear_systems import DENSE, factorise, solve_factorised
 from stepnet.engines.numba_engine.integrators.stepping import DONE, FIELD_RAISED, NOT_SOLVED
 from stepnet.engines.numba_engine.rhs.ladder import CompiledRHS
 from stepnet.schemes.tableau import Butcher

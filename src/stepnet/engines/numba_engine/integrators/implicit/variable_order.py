@@ -26,7 +26,9 @@ from stepnet.engines.numba_engine.integrators.dense_output import (
     Y,
     evaluate_first_slope,
 )
-from stepnet.engines.numba_engine.integrators.difference_tables import (
+from stepnet.engines.numba_engine.integrators.events import build_event_state
+from stepnet.engines.numba_engine.integrators.explicit_rk import FIRST_LOOK, advance_time, find_next_goal, is_lost
+from stepnet.engines.numba_engine.integrators.implicit.difference_tables import (
     ADAMS,
     BDF,
     DifferenceTables,
@@ -35,9 +37,7 @@ from stepnet.engines.numba_engine.integrators.difference_tables import (
     build_difference_tables,
     rescale,
 )
-from stepnet.engines.numba_engine.integrators.events import build_event_state
-from stepnet.engines.numba_engine.integrators.explicit_rk import FIRST_LOOK, advance_time, find_next_goal, is_lost
-from stepnet.engines.numba_engine.integrators.implicit_stages import (
+from stepnet.engines.numba_engine.integrators.implicit.implicit_stages import (
     OUTSIDE,
     SMALL_SYSTEM,
     allocate_newton,
@@ -46,7 +46,7 @@ from stepnet.engines.numba_engine.integrators.implicit_stages import (
     factorise_all,
     solve_row,
 )
-from stepnet.engines.numba_engine.integrators.implicit_systems import Shifts, build_system
+from stepnet.engines.numba_engine.integrators.implicit.implicit_systems import Shifts, build_system
 from stepnet.engines.numba_engine.integrators.step_output import (
     OutputBuffers,
     build_output_request,

@@ -19,7 +19,7 @@ from stepnet.engines.numba_engine.codegen.kernels import compiled
 from stepnet.engines.numba_engine.codegen.primitives import call_field, combine, copy_row
 from stepnet.engines.numba_engine.integrators import stepping
 from stepnet.engines.numba_engine.integrators.dense_output import ZERO, K, Y
-from stepnet.engines.numba_engine.integrators.implicit_stages import (
+from stepnet.engines.numba_engine.integrators.implicit.implicit_stages import (
     NO_EXPLICIT,
     SLOPES,
     StageTables,

@@ -15,7 +15,7 @@ import numpy as np
 from stepnet.engines.contract import AdaptiveSteps, Plan
 from stepnet.engines.numba_engine.codegen.kernels import Kernel, compiled, inlined
 from stepnet.engines.numba_engine.codegen.primitives import combine, copy_row, is_finite_row
-from stepnet.engines.numba_engine.integrators import explicit_rk, implicit_rk, step_control, stepping, variable_order
+from stepnet.engines.numba_engine.integrators import explicit_rk, step_control, stepping
 from stepnet.engines.numba_engine.integrators.dense_output import (
     ASIDE,
     Y_NEW,
@@ -28,14 +28,21 @@ from stepnet.engines.numba_engine.integrators.dense_output import (
 from stepnet.engines.numba_engine.integrators.events import build_event_state
 from stepnet.engines.numba_engine.integrators.explicit_rk import advance_time, find_next_goal, is_lost
 from stepnet.engines.numba_engine.integrators.families import find_stage_tables
-from stepnet.engines.numba_engine.integrators.implicit_rk import list_shifts
-from stepnet.engines.numba_engine.integrators.implicit_stages import (
+from stepnet.engines.numba_engine.integrators.implicit import implicit_rk, variable_order
+from stepnet.engines.numba_engine.integrators.implicit.implicit_rk import list_shifts
+from stepnet.engines.numba_engine.integrators.implicit.implicit_stages import (
     SLOPES,
     choose_limits,
     evaluate_jacobian,
     forget_jacobian,
 )
-from stepnet.engines.numba_engine.integrators.implicit_systems import build_system
+from stepnet.engines.numba_engine.integrators.implicit.implicit_systems import build_system
+from stepnet.engines.numba_engine.integrators.implicit.variable_order import (
+    MOST_SWITCHES,
+    ChoiceLog,
+    describe_switches,
+    measure_jacobian,
+)
 from stepnet.engines.numba_engine.integrators.step_output import (
     OutputBuffers,
     build_output_request,
@@ -52,12 +59,6 @@ from stepnet.engines.numba_engine.integrators.stepping import (
     NOT_SOLVED,
     PAUSED,
     STEP_LIMIT,
-)
-from stepnet.engines.numba_engine.integrators.variable_order import (
-    MOST_SWITCHES,
-    ChoiceLog,
-    describe_switches,
-    measure_jacobian,
 )
 from stepnet.engines.numba_engine.runs.job import Job
 from stepnet.problem import Problem

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stepnet.engines.contract import Plan
-from stepnet.engines.numba_engine.integrators import implicit_rk
-from stepnet.engines.numba_engine.integrators.additive_stages import build_additive_tables
+from stepnet.engines.numba_engine.integrators.implicit import implicit_rk
+from stepnet.engines.numba_engine.integrators.implicit.additive_stages import build_additive_tables
 from stepnet.engines.numba_engine.rhs.problem_parts import build_part_fields
 from stepnet.engines.numba_engine.runs.job import Job
 from stepnet.problem import Problem, ProblemForm

@@ -16,7 +16,7 @@ from stepnet.engines.numba_engine.derivatives.jacobian_fields import (
     compare_with_differences,
     describe_size,
 )
-from stepnet.engines.numba_engine.integrators.implicit_stages import (
+from stepnet.engines.numba_engine.integrators.implicit.implicit_stages import (
     NO_PARTS,
     OUTSIDE,
     UNIT_MASS,
@@ -26,7 +26,7 @@ from stepnet.engines.numba_engine.integrators.implicit_stages import (
     allocate_newton,
     find_storage,
 )
-from stepnet.engines.numba_engine.integrators.outer_systems import (
+from stepnet.engines.numba_engine.integrators.implicit.outer_systems import (
     LinearisationPoint,
     MatrixEntries,
     MatrixFreeSystems,
@@ -50,8 +50,7 @@ from stepnet.engines.numba_engine.rhs.problem_parts import (
     pose_part,
 )
 from stepnet.engines.numba_engine.runs.job import allocate_work, create_run_state
-from stepnet.linear_solvers import Gmres
-from stepnet.problem import ODE, Problem, Split
+from stepnet.problem import ODE, Gmres, Problem, Split
 
 LAPACK_FROM = 128  # unknowns of a dense system from which LAPACK, called outside the kernel, is faster
 SPARSE_FROM, FULL_ROWS = 2e7, 40  # operations of banded or dense factors worth the overhead; entries in a row at most

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from stepnet.engines.contract import Plan
-from stepnet.engines.numba_engine.integrators import axis_rosenbrock
-from stepnet.engines.numba_engine.integrators.implicit_rk import prepare_with_tables
-from stepnet.engines.numba_engine.integrators.linear_stages import build_linear_tables
+from stepnet.engines.numba_engine.integrators.implicit import axis_rosenbrock
+from stepnet.engines.numba_engine.integrators.implicit.implicit_rk import prepare_with_tables
+from stepnet.engines.numba_engine.integrators.implicit.linear_stages import build_linear_tables
 from stepnet.engines.numba_engine.runs.job import Job
 from stepnet.problem import Problem
 from stepnet.schemes.rosenbrock import Rosenbrock

@@ -16,11 +16,6 @@ from stepnet.engines.contract import AdaptiveSteps, Plan
 from stepnet.engines.numba_engine.codegen.kernels import Kernel, inlined
 from stepnet.engines.numba_engine.codegen.primitives import call_field, combine, copy_row, is_finite_row
 from stepnet.engines.numba_engine.integrators import step_control, stepping
-from stepnet.engines.numba_engine.integrators.additive_stages import (
-    count_additive_rows,
-    find_explicit_slopes,
-    take_additive_stages,
-)
 from stepnet.engines.numba_engine.integrators.dense_output import (
     ASIDE,
     ERROR,
@@ -40,7 +35,12 @@ from stepnet.engines.numba_engine.integrators.explicit_rk import (
     find_next_goal,
     is_lost,
 )
-from stepnet.engines.numba_engine.integrators.implicit_stages import (
+from stepnet.engines.numba_engine.integrators.implicit.additive_stages import (
+    count_additive_rows,
+    find_explicit_slopes,
+    take_additive_stages,
+)
+from stepnet.engines.numba_engine.integrators.implicit.implicit_stages import (
     EXACT,
     FLOOR,
     SLOPES,
@@ -54,8 +54,8 @@ from stepnet.engines.numba_engine.integrators.implicit_stages import (
     solve_row,
     solve_stages,
 )
-from stepnet.engines.numba_engine.integrators.implicit_systems import ImplicitSystem, Shifts, build_system
-from stepnet.engines.numba_engine.integrators.linear_stages import take_linear_stages
+from stepnet.engines.numba_engine.integrators.implicit.implicit_systems import ImplicitSystem, Shifts, build_system
+from stepnet.engines.numba_engine.integrators.implicit.linear_stages import take_linear_stages
 from stepnet.engines.numba_engine.integrators.step_output import (
     OutputBuffers,
     build_output_request,

@@ -17,7 +17,7 @@ from stepnet.engines.numba_engine.codegen.kernels import compiled, inlined
 from stepnet.engines.numba_engine.codegen.primitives import call_field, combine
 from stepnet.engines.numba_engine.integrators import stepping
 from stepnet.engines.numba_engine.integrators.dense_output import K, Y
-from stepnet.engines.numba_engine.integrators.implicit_stages import (
+from stepnet.engines.numba_engine.integrators.implicit.implicit_stages import (
     SLOPES,
     StageTables,
     build_stage_tables,
