@@ -27,7 +27,7 @@ from stepnet.problem import (
     validate_args,
     validate_state,
 )
-from stepnet.records import explain_arguments, validate_number
+from stepnet.records import build_record, explain_arguments, validate_number
 from stepnet.schemes import catalogue
 from stepnet.schemes.capabilities import takes_changed_states
 from stepnet.schemes.controllers import Controller
@@ -393,7 +393,8 @@ def _as_solution(problem: Problem, scheme: Any, outcome: Outcome) -> Solution:
         if failure.advice:
             message += f"; {failure.advice}"
     shape = y.shape[1:]
-    return Solution(
+    return build_record(
+        Solution,
         t=outcome.t,
         y=y,
         status=outcome.status,

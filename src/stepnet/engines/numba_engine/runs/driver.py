@@ -35,6 +35,7 @@ from stepnet.engines.numba_engine.runs.job import Job
 from stepnet.engines.numba_engine.runs.recompilation import Recompilation
 from stepnet.engines.numba_engine.runs.trajectory import TrajectoryBuffer
 from stepnet.problem import Problem
+from stepnet.records import build_record
 from stepnet.solution import Failure, Statistics, Status
 
 SLICE_SECONDS = 0.05
@@ -99,13 +100,14 @@ def drive(job: Job, problem: Problem, plan: Plan, scheme, prepare: Callable[...,
     evaluations = job.run["evaluations"].item()
     slopes, watched, moved = _group_by_purpose(job.fields, plan)
     n_calls, rung, reason = _describe_origin(slopes)
-    statistics = Statistics(
-        step,
-        rejected,
-        n_calls * evaluations,
-        rung,
-        reason,
-        sum([field.compile_time for field in job.fields]) + loading,
+    statistics = build_record(
+        Statistics,
+        accepted=step,
+        rejected=rejected,
+        evaluations=n_calls * evaluations,
+        rung=rung,
+        rung_reason=reason,
+        compile_time=sum([field.compile_time for field in job.fields]) + loading,
         run_time=elapsed,
         stiffness=stiffness,
         jacobians=job.run["jacobians"].item(),
