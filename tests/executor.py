@@ -31,9 +31,11 @@ from stepnet.schemes.trees import StageWeights, density, trees
 
 TAYLOR_TERMS = 40  # of exponentials of matrices of norm below 2
 FIXED_POINT_ITERATIONS = 200  # each gains a factor h |f'| < 1/2, so 70 would do for 21 digits
-NEWTON_ITERATIONS = 40  # each gains nine digits close to the solution
+NEWTON_ITERATIONS = 80  # each gains a factor SLOW at least close to the solution
+SLOW = 0.1  # a factor by which changes of Newton's iteration shrink that asks for a new derivative
 DIFFERENCE = np.longdouble(1e-10)  # for a derivative to nine digits
 STANDING = 1e-17  # relative change of stages that counts as none
+FLOAT64 = 1e-14  # below it, changes that no longer shrink are the rounding of a function in float64
 NEWTON_STEPS = 3  # each gains ten digits, as the derivative is known to ten
 REFINEMENTS = 3  # of a solution in float64, each gaining more than ten digits
 SMALLEST_SINGULAR_VALUE = 1e-7  # relative; below it conditions depend on each other
@@ -173,22 +175,30 @@ def implicit_slopes(field, A, h, z) -> np.ndarray:
         before, k = k, np.array([field(z + h * increment) for increment in A @ k])
         if np.array_equal(k, before):
             return k
-        moved = np.max(np.abs(k - before))
-    is_done = moved < STANDING * np.max(np.abs(k)) or np.iscomplexobj(k)  # complex steps are short ones
+        last, moved = moved, np.max(np.abs(k - before))
+        if moved > last and not np.iscomplexobj(k):  # complex steps are short ones
+            break
+    is_done = moved < STANDING * np.max(np.abs(k)) or np.iscomplexobj(k)
     return k if is_done else _iterate_by_newton(field, A, h, z)
 
 
 def _iterate_by_newton(field, A, h, z) -> np.ndarray:
-    """The same stages, with the derivative by differences at the last stage."""
-    k, n = np.tile(field(z), (len(A), 1)), len(z)
+    """The same stages, with the derivative by differences at the last stage, renewed where convergence is slow."""
+    k, n, last, matrix = np.tile(field(z), (len(A), 1)), len(z), np.inf, None
     for _ in range(NEWTON_ITERATIONS):
         stages = z + h * (A @ k)
         slopes = np.array([field(stage) for stage in stages])
-        columns = [(field(stages[-1] + DIFFERENCE * unit) - slopes[-1]) / DIFFERENCE for unit in np.eye(n)]
-        change = solve_linear(np.eye(k.size) - h * np.kron(A, np.array(columns).T), (slopes - k).ravel())
+        if matrix is None:
+            columns = [(field(stages[-1] + DIFFERENCE * unit) - slopes[-1]) / DIFFERENCE for unit in np.eye(n)]
+            matrix = np.eye(k.size) - h * np.kron(A, np.array(columns).T)
+        change = solve_linear(matrix, (slopes - k).ravel())
         k = k + change.reshape(k.shape)
-        if np.max(np.abs(change)) < STANDING * np.max(np.abs(k)):
+        size = np.max(np.abs(change)) / np.max(np.abs(k))
+        if size < STANDING or last <= size < FLOAT64:
             break
+        if size > SLOW * last:
+            matrix = None
+        last = size
     return k
 
 

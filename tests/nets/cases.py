@@ -60,11 +60,11 @@ def is_undone(connectivity, dynamics, scheme):
 
 
 def kinked_cases():
-    """Every (connectivity, dynamics, kinked activation, memory), with schemes in turn."""
+    """Every (connectivity, dynamics, kinked activation, memory), with schemes in turn from net to net."""
     found = []
     for number, (K, dynamics) in enumerate(zoo.combinations()):
         schemes = SCHEMES[field_of(K, dynamics).kind]
-        for place, (activation, memory) in enumerate(product(KINKED, MEMORIES)):
+        for (place, activation), memory in product(enumerate(KINKED), MEMORIES):
             able = [s for s in schemes if memory != "reversible" or is_undone(K, dynamics, s)]
             if able:
                 found.append((K, dynamics, activation, memory, able[(number + place) % len(able)]))

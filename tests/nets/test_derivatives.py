@@ -68,14 +68,22 @@ class Run:
         return moved(self.x + length * self.x_dot)
 
 
-def run_of(case):
-    number = ALL.index(case)
+def run_of(case, number=None):
+    number = ALL.index(case) if number is None else number
     return Run(net_of(*case[:3], number), case[3], number)
 
 
-def kinked_run(case):
-    number = KINKED.index(case)
+def kinked_run(case, number=None):
+    number = KINKED.index(case) if number is None else number
     return Run(net_of(case[0], case[1], case[4], number, activation=case[2]), case[3], number)
+
+
+def group_by_net(cases, factors):
+    """The cases that differ in memory alone: one net, and one reference by autograd, serves them all."""
+    groups = {}
+    for case in cases:
+        groups.setdefault(tuple(case[i] for i in factors), []).append(case)
+    return [pytest.param(group, id=" ".join(key)) for key, group in groups.items()]
 
 
 def check(run, within, is_smooth=True):
@@ -103,11 +111,12 @@ def check(run, within, is_smooth=True):
         np.testing.assert_array_equal(near.pullback(run.y_bar), found.theta)
 
 
-def check_autograd(run, within, has_tangent=True):
-    """Outputs, gradients and tangents of plain torch functions."""
+def check_autograd(runs, within, has_tangent=True):
+    """Outputs, gradients and tangents of plain torch functions; the runs differ in memory alone."""
     import torch
 
     torch.set_num_threads(1)  # matrices are small
+    run = runs[0]
     theta, x = torch.from_numpy(run.net.theta.copy()), torch.from_numpy(run.x.copy())
     shapes = run.net.design.shapes
 
@@ -117,12 +126,14 @@ def check_autograd(run, within, has_tangent=True):
         return torch_outputs(run.net, weights, x)
 
     theta.requires_grad_(), x.requires_grad_()
-    outputs, found = outputs_of(theta, x), run.gradient(run.memory)
+    outputs = outputs_of(theta, x)
     within("values, against torch", relative(run.net(run.x), outputs.detach().numpy()), AUTOGRAD)
     y_bar = torch.from_numpy(run.y_bar).requires_grad_()
     bars = torch.autograd.grad(outputs, (theta, x), y_bar, create_graph=has_tangent)
-    for one, other in zip((found.theta, found.x), bars, strict=True):
-        within("gradients, against autograd", relative(one, other.detach().numpy()), AUTOGRAD)
+    for each in runs:
+        found = each.gradient(each.memory)
+        for one, other in zip((found.theta, found.x), bars, strict=True):
+            within("gradients, against autograd", relative(one, other.detach().numpy()), AUTOGRAD)
     if not has_tangent:
         return
     # Gradients are linear in y_bar: their own pullback is the tangent.
@@ -193,7 +204,7 @@ def test_tangent_and_pullback_of_every_pair_of_factors(case, counted, within):
 
 @pytest.mark.parametrize("case", FEW, ids=" ".join)
 def test_gradients_are_those_of_autograd_for_every_pair_of_factors(case, counted, within):
-    check_autograd(run_of(case), within, has_tangent=False)  # tangents belong to them by the adjoint identity
+    check_autograd([run_of(case)], within, has_tangent=False)  # tangents belong to them by the adjoint identity
     counted(f"{PRODUCT}: autograd", " ".join(case), len(ALL))
 
 
@@ -204,30 +215,34 @@ def test_single_precision_of_every_pair_of_factors(case, counted, within):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", REST, ids=" ".join)
-def test_derivatives_of_the_full_product(case, counted, within):
-    check(run_of(case), within)
-    check_autograd(run_of(case), within)
-    check_single(run_of(case), within)
-    for what in ("tangents, pullbacks, Taylor slopes", "autograd", "float32"):
-        counted(f"{PRODUCT}: {what}", " ".join(case), len(ALL))
+@pytest.mark.parametrize("cases", group_by_net(REST, (0, 1, 2)))
+def test_derivatives_of_the_full_product(cases, counted, within):
+    number = ALL.index(cases[0])
+    check_autograd([run_of(case, number) for case in cases], within)
+    for case in cases:
+        check(run_of(case, number), within)
+        check_single(run_of(case, number), within)
+        for what in ("tangents, pullbacks, Taylor slopes", "autograd", "float32"):
+            counted(f"{PRODUCT}: {what}", " ".join(case), len(ALL))
 
 
-def check_kinked(case, counted, within):
-    check(kinked_run(case), within, is_smooth=False)
-    check_autograd(kinked_run(case), within)
-    counted(f"{WITH_KINKS}: tangents, pullbacks, autograd", " ".join(case), len(KINKED))
+def check_kinked(cases, counted, within):
+    number = KINKED.index(cases[0])
+    check_autograd([kinked_run(case, number) for case in cases], within)
+    for case in cases:
+        check(kinked_run(case, number), within, is_smooth=False)
+        counted(f"{WITH_KINKS}: tangents, pullbacks, autograd", " ".join(case), len(KINKED))
 
 
 @pytest.mark.parametrize("case", FEW_KINKED, ids=" ".join)
 def test_derivatives_with_kinks_of_every_pair_of_factors(case, counted, within):
-    check_kinked(case, counted, within)
+    check_kinked([case], counted, within)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", REST_KINKED, ids=" ".join)
-def test_derivatives_with_kinks_of_the_full_product(case, counted, within):
-    check_kinked(case, counted, within)
+@pytest.mark.parametrize("cases", group_by_net(REST_KINKED, (0, 1, 2, 4)))
+def test_derivatives_with_kinks_of_the_full_product(cases, counted, within):
+    check_kinked(cases, counted, within)
 
 
 @pytest.mark.parametrize("case", JOINED, ids=" ".join)
@@ -236,7 +251,7 @@ def test_derivatives_through_joined_blocks(case, counted, within):
     name, memory = case
     run = Run(scattered(SEVERAL[name][0]()), memory)
     check(run, within, is_smooth="elu" not in name)
-    check_autograd(run, within)
+    check_autograd([run], within)
     check_single(run, within)
     counted("nets of several blocks x memory", " ".join(case), len(JOINED))
 
