@@ -1310,6 +1310,8 @@ record = lambda scheme: lambda: {
 }  # fmt: skip
 add("stepnet.schemes.LowStorageRK", record(next(s for s in sn.schemes.names("ODE") if s.startswith("carpenter"))))
 add("stepnet.schemes.Multistep", record("ab2"))
+add("stepnet.schemes.FixedBDF", record("bdf2"))
+add("stepnet.schemes.PartitionedRK", record("lobatto_iiia_iiib2"))
 add("stepnet.schemes.VariableAdams", record("adams"))
 add("stepnet.schemes.VariableBDF", record("ndf"))
 add("stepnet.schemes.Switching", record("auto"))
