@@ -9,9 +9,11 @@ from stepnet.schemes import (
     Embedded,
     ExplicitRK,
     ExponentialRK,
+    FixedBDF,
     ImplicitRK,
     LowStorageRK,
     Multistep,
+    PartitionedRK,
     PhiTerm,
     Rosenbrock,
     SemiImplicitBDF,
@@ -30,6 +32,8 @@ IMPLICIT = {
     ImplicitRK: ("A", "b", "embedded", "start"),
     Rosenbrock: ("gamma", "alpha", "gamma_lower", "b", "embedded"),
     AdditiveRK: ("explicit", "implicit", "b_explicit", "b", "embedded"),
+    PartitionedRK: ("A", "A_hat", "b"),
+    FixedBDF: ("alpha", "gamma"),
 }
 OF_SUMS = {SemiImplicitBDF: ("alpha", "beta", "gamma"), ExponentialRK: ("A", "b", "c")}
 """The fields that hold the numbers of a record: of explicit schemes, of those that solve systems, and of those for sums

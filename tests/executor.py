@@ -19,8 +19,10 @@ from stepnet.schemes import (
     Butcher,
     ExplicitRK,
     ExponentialRK,
+    FixedBDF,
     LowStorageRK,
     Multistep,
+    PartitionedRK,
     SemiImplicitBDF,
     Splitting,
     StabilisedRK,
@@ -48,6 +50,8 @@ def trajectory(problem, scheme, steps) -> np.ndarray:
         return _multistep(problem, scheme, times)
     if isinstance(scheme, SemiImplicitBDF):
         return _semi_implicit(problem, scheme, times)
+    if isinstance(scheme, FixedBDF):
+        return _fixed_bdf(problem, scheme, times)
     return _march(stepper(problem, scheme), times, problem.initial)
 
 
@@ -75,6 +79,8 @@ def applies(problem, scheme) -> bool:
         return not (isinstance(problem, stepnet.Split) and len(problem.parts) != 2)
     if isinstance(scheme, Multistep) and scheme.derivative == 2:
         return isinstance(problem, stepnet.SecondOrder)
+    if isinstance(scheme, PartitionedRK):
+        return isinstance(problem, (stepnet.SecondOrder, stepnet.Partitioned))
     if isinstance(scheme, Splitting):
         forms = stepnet.SecondOrder if scheme.nystrom else (stepnet.SecondOrder, stepnet.Partitioned, stepnet.Split)
         return isinstance(problem, forms)
@@ -89,6 +95,8 @@ def stepper(problem, scheme) -> Callable:
         return _additive_stepper(problem, scheme)
     if isinstance(scheme, ExponentialRK):
         return _exponential_stepper(problem, scheme)
+    if isinstance(scheme, PartitionedRK):
+        return _pair_stepper(problem, scheme)
     field, step = autonomous(slope_of(problem)), _runge_kutta(scheme)
     return lambda t, h, y: step(field, h, with_time(y, t))[:-1]
 
@@ -278,6 +286,24 @@ def _partitioned_stepper(problem, scheme: Splitting) -> Callable:
     return step
 
 
+def _pair_stepper(problem, scheme: PartitionedRK) -> Callable:
+    """The stages of q and p by fixed-point iteration until they stand still."""
+    slope, A, A_hat, b = slope_of(problem), real(scheme.A), real(scheme.A_hat), real(scheme.b)
+    c = A.sum(axis=1)
+
+    def step(t, h, y):
+        half, k = len(y) // 2, np.tile(slope(t, y), (len(b), 1))
+        for _ in range(FIXED_POINT_ITERATIONS):
+            before = k
+            stages = y + h * np.hstack((A @ k[:, :half], A_hat @ k[:, half:]))
+            k = np.array([slope(t + node * h, stage) for node, stage in zip(c, stages, strict=True)])
+            if np.array_equal(k, before):
+                break
+        return y + h * (b @ k)
+
+    return step
+
+
 def _sum_stepper(problem, scheme: Splitting) -> Callable:
     """Each flow is one step of a Runge-Kutta scheme of at least the same order: rk4, verner65 or dop853."""
     inner = _runge_kutta(
@@ -343,6 +369,15 @@ def _semi_implicit(problem, scheme: SemiImplicitBDF, times) -> np.ndarray:
         k = _solve_stage(lambda z: with_time(g(z[-1], z[:-1]), 0), with_time(base, t), h * gamma, t)
         states.append(base + h * gamma * k[:-1])
         slopes.append(f(t, states[-1]))
+    return np.array(states)
+
+
+def _fixed_bdf(problem, scheme: FixedBDF, times) -> np.ndarray:
+    states = list(_march(stepper(problem, scheme.starter), times[: scheme.n_steps], problem.initial))
+    field, h = autonomous(slope_of(problem)), real(scheme.gamma) * (times[1] - times[0])
+    while len(states) < len(times):
+        base, t = newest(scheme.alpha, states), times[len(states)]
+        states.append(base + h * _solve_stage(field, with_time(base, t), h, t)[:-1])
     return np.array(states)
 
 

@@ -1310,6 +1310,8 @@ record = lambda scheme: lambda: {
 }  # fmt: skip
 add("stepnet.schemes.LowStorageRK", record(next(s for s in sn.schemes.names("ODE") if s.startswith("carpenter"))))
 add("stepnet.schemes.Multistep", record("ab2"))
+add("stepnet.schemes.FixedBDF", record("bdf2"))
+add("stepnet.schemes.PartitionedRK", record("lobatto_iiia_iiib2"))
 add("stepnet.schemes.VariableAdams", record("adams"))
 add("stepnet.schemes.VariableBDF", record("ndf"))
 add("stepnet.schemes.Switching", record("auto"))
@@ -1330,7 +1332,10 @@ for scheme in (
         f"stepnet.schemes.{type(scheme).__name__}",
         lambda scheme=scheme: {each: getattr(scheme, each) for each in inspect.signature(type(scheme)).parameters},
     )
-for name in ("gauss", "lobatto_iiia", "lobatto_iiib", "lobatto_iiic", "radau_iia", "rkc1", "rkc2", "rkl1", "rkl2"):
+for name in (
+    "gauss", "lobatto_iiia", "lobatto_iiia_iiib", "lobatto_iiib", "lobatto_iiic", "radau_iia", "rkc1", "rkc2", "rkl1",
+    "rkl2",
+):  # fmt: skip
     add(f"stepnet.schemes.{name}", lambda: {"stages": 3})
 add("stepnet.schemes.theta_maruyama", lambda: {"theta": 0.5})
 add("stepnet.schemes.theta_milstein", lambda: {"theta": 0.5, "calculus": "stratonovich"})

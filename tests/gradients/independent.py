@@ -15,8 +15,10 @@ from gradients.cases import MATRIX, Kind
 from stepnet.schemes import (
     AdditiveRK,
     ExponentialRK,
+    FixedBDF,
     LowStorageRK,
     Multistep,
+    PartitionedRK,
     SemiImplicitBDF,
     Splitting,
     StabilisedRK,
@@ -116,7 +118,8 @@ def run(program, fs, rows, t, h) -> list:
         if isinstance(operation, Slope):
             rows.append(fs[operation.part](t + operation.c * h, rows[operation.row]))
         elif isinstance(operation, Solve):
-            k = implicit_slopes(fs[operation.part], operation.A, operation.c, t, h, rows[operation.row])
+            f, matrices = fs[operation.part], (operation.A, operation.A_hat)
+            k = implicit_slopes(f, matrices[0], operation.c, t, h, rows[operation.row], matrices[1])
             rows.append(sum(b * slope for b, slope in zip(operation.b, k, strict=True)))
         elif isinstance(operation, Phi):
             rows.append(sum(w * phi(k, c * h, rows[operation.row]) for w, k, c in operation.terms))
@@ -138,11 +141,17 @@ def phi(k: int, h, y):
     return total
 
 
-def implicit_slopes(f, A, c, t, h, y) -> list:
-    """K_i = f(t + c_i h, y + h sum_j A_ij K_j) by fixed-point iteration."""
+def implicit_slopes(f, A, c, t, h, y, A_hat=()) -> list:
+    """K_i = f(t + c_i h, y + h sum_j A_ij K_j) by fixed-point iteration; with A_hat_ij in the second half of y."""
+    half = len(y) // 2 if A_hat else len(y)
+    is_second = [float(i >= half) for i in range(len(y))]
+    second = torch.tensor(is_second, dtype=y.dtype) if isinstance(y, torch.Tensor) else np.array(is_second)
     k = [f(t + node * h, y) for node in c]
     for _ in range(FIXED_POINT_ITERATIONS):
-        stages = [y + h * sum(a * slope for a, slope in zip(row, k, strict=True)) for row in A]
+        stages = [
+            y + h * sum((a * (1 - second) + b * second) * slope for a, b, slope in zip(row, hat, k, strict=True))
+            for row, hat in zip(A, A_hat or A, strict=True)
+        ]
         k = [f(t + node * h, stage) for node, stage in zip(c, stages, strict=True)]
     return k
 
@@ -174,6 +183,8 @@ def by_textbook(kind: Kind, scheme, inputs: Inputs, steps: int) -> torch.Tensor:
         return _multistep(kind, scheme, inputs, t0, h, steps)
     if isinstance(scheme, SemiImplicitBDF):
         return _semi_implicit(kind, scheme, inputs, t0, h, steps)
+    if isinstance(scheme, FixedBDF):
+        return _fixed_bdf(kind, scheme, inputs, t0, h, steps)
     step, y = _one_step(kind, scheme, inputs), inputs.y0
     for i in range(steps):
         y = step(t0 + i * h, h, y)
@@ -200,6 +211,8 @@ def _runge_kutta(scheme):
         return lambda f, t, h, y: _implicit(scheme.implicit_scheme, f, t, h, y)
     if isinstance(scheme, ImplicitRK):
         return lambda f, t, h, y: _implicit(scheme, f, t, h, y)
+    if isinstance(scheme, PartitionedRK):
+        return lambda f, t, h, y: _pair(scheme, f, t, h, y)
     if isinstance(scheme, Rosenbrock):
         return lambda f, t, h, y: _rosenbrock(scheme, f, t, h, y)
     return lambda f, t, h, y: _tableau(scheme, f, t, h, y)
@@ -216,6 +229,20 @@ def _tableau(scheme, f, t, h, y):
 def _implicit(scheme, f, t, h, y):
     k = implicit_slopes(f, scheme.A, [sum(row) for row in scheme.A], t, h, y)
     return y + h * sum(b * slope for b, slope in zip(scheme.b, k, strict=True))
+
+
+def _pair(scheme, f, t, h, y):
+    """Stages of q and of p are lists of their own."""
+    q, p = torch.chunk(y, 2)
+    nodes, k = [t + sum(row) * h for row in scheme.A], [f(t, y)] * len(scheme.b)
+    for _ in range(FIXED_POINT_ITERATIONS):
+        in_q, in_p = zip(*(torch.chunk(slope, 2) for slope in k), strict=True)
+        stages = [
+            torch.cat((q + h * _weigh(row, in_q, q), p + h * _weigh(hat, in_p, p)))
+            for row, hat in zip(scheme.A, scheme.A_hat, strict=True)
+        ]
+        k = [f(node, stage) for node, stage in zip(nodes, stages, strict=True)]
+    return y + h * _weigh(scheme.b, k, y)
 
 
 def _rosenbrock(scheme, f, t, h, y):
@@ -324,6 +351,18 @@ def _semi_implicit(kind: Kind, scheme, inputs: Inputs, t0, h, steps):
         k = implicit_slopes(g, ((scheme.gamma,),), (1.0,), t0 + (i - 1) * h, h, base)[0]
         states.append(base + h * scheme.gamma * k)
         slopes.append(f(t0 + i * h, states[-1]))
+    return states[-1]
+
+
+def _fixed_bdf(kind: Kind, scheme, inputs: Inputs, t0, h, steps):
+    starter, states, f = _one_step(kind, scheme.starter, inputs), [inputs.y0], whole(kind, inputs)
+    for i in range(steps):
+        if i < scheme.n_steps - 1:
+            states.append(starter(t0 + i * h, h, states[-1]))
+            continue
+        base = _newest(scheme.alpha, states)
+        k = implicit_slopes(f, ((scheme.gamma,),), (1.0,), t0 + i * h, h, base)[0]
+        states.append(base + h * scheme.gamma * k)
     return states[-1]
 
 

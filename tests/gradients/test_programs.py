@@ -9,7 +9,7 @@ from gradients.independent import is_in_parts, is_sum, run
 from scheme_names import FIXED_STEPS
 
 import stepnet as sn
-from stepnet.schemes import AdditiveRK, Multistep, SemiImplicitBDF, Splitting
+from stepnet.schemes import AdditiveRK, FixedBDF, Multistep, PartitionedRK, SemiImplicitBDF, Splitting
 from stepnet.schemes.conditions import is_reversible, tableau_of
 from stepnet.schemes.step_program import SchemeProgram, Slope, build_scheme_program
 
@@ -92,6 +92,8 @@ def test_no_slope_is_evaluated_twice(scheme, kind):
         assert step.n_slopes == 1
     elif isinstance(scheme, AdditiveRK):
         assert step.n_slopes <= len(scheme.b) + 1  # the first stage of the implicit part is explicit
+    elif isinstance(scheme, (PartitionedRK, FixedBDF)):
+        assert step.n_slopes == 0
     elif not isinstance(scheme, Splitting):
         assert step.n_slopes <= len(tableau_of(scheme).b if tableau_of(scheme) else scheme.b)
     elif not kind.name.startswith("split"):

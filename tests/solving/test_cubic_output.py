@@ -21,8 +21,8 @@ CUBIC_ORDER = 4  # its error is O(h^4)
 
 OF_SUMS = (sn.schemes.SemiImplicitBDF, sn.schemes.ExponentialRK)  # which take no equation without parts
 OTHERS = [s for s in map(sn.schemes.get, FIXED_STEPS) if not isinstance(s, (sn.schemes.ExplicitRK, *OF_SUMS))]
-ONE_STEP = [s for s in OTHERS if not isinstance(s, sn.schemes.Multistep)]
-MULTISTEP = [s for s in OTHERS if isinstance(s, sn.schemes.Multistep)]
+ONE_STEP = [s for s in OTHERS if not isinstance(s, (sn.schemes.Multistep, sn.schemes.FixedBDF))]
+MULTISTEP = [s for s in OTHERS if isinstance(s, (sn.schemes.Multistep, sn.schemes.FixedBDF))]
 ONE_OF_EACH = [sn.schemes.get(name) for name in ("carpenter_kennedy54", "rkl2", "verlet", "yoshida6", "ruth3")]
 
 every_other = pytest.mark.parametrize("scheme", OTHERS, ids=lambda scheme: scheme.name)
@@ -36,7 +36,7 @@ def motion(force, q0: float, v0: float, t_end: float, scheme, args=()):
     span = (0.0, t_end)
     if getattr(scheme, "nystrom", False) or getattr(scheme, "derivative", 1) == 2:
         return sn.SecondOrder(force, [q0], [v0], span, args)
-    if isinstance(scheme, sn.schemes.Splitting):
+    if isinstance(scheme, (sn.schemes.Splitting, sn.schemes.PartitionedRK)):
         return sn.Partitioned(lambda t, p, *args: p, force, [q0], [v0], span, args)
     return sn.ODE(lambda t, y, *args: [y[1], force(t, y[0], *args)], [q0, v0], span, args)
 

@@ -345,4 +345,4 @@ def _interleave(problem: Problem, first: np.ndarray, second: np.ndarray) -> np.n
 
 def _has_halves(problem: Problem) -> bool:
     """Whether the problem, and so its tangent problem, has a partitioned state."""
-    return problem.form.has_separate_halves or problem.form is ProblemForm.LANGEVIN
+    return problem.form.has_halves or problem.form is ProblemForm.LANGEVIN

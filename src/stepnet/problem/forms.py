@@ -20,6 +20,11 @@ class ProblemForm(Enum):
         return self in (ProblemForm.PARTITIONED, ProblemForm.SECOND)
 
     @property
+    def has_halves(self) -> bool:
+        """Whether the state consists of q and p, or q and v."""
+        return self.has_separate_halves or self is ProblemForm.COUPLED
+
+    @property
     def is_stochastic(self) -> bool:
         """Whether solutions depend on a Brownian path."""
         return self in (ProblemForm.STOCHASTIC, ProblemForm.LANGEVIN)

@@ -18,6 +18,7 @@ from stepnet.problem.checks import (
     validate_span,
 )
 from stepnet.problem.forms import ProblemForm
+from stepnet.problem.linear_solvers import validate_linear_solver
 from stepnet.records import explain_arguments, show_fields
 
 
@@ -148,6 +149,8 @@ class Split:
         Each as `fun` in `ODE`; all get the same `args`.  Problems with a `Flow` have no gradients or dense output.
     y0, t_span, args, trace
         As in `ODE`.
+    jac, jac_sparsity, linear_solver : optional
+        As in `ODE`, of the last part, where additive and semi-implicit schemes take it implicitly; others ignore them.
 
     Examples
     --------
@@ -160,6 +163,9 @@ class Split:
     y0: np.ndarray
     t_span: tuple[float, float]
     args: tuple[Any, ...] = ()
+    jac: object = field(default=None, kw_only=True)
+    jac_sparsity: object = field(default=None, kw_only=True)
+    linear_solver: object = field(default=None, kw_only=True)
     trace: bool = field(default=True, kw_only=True)
 
     __repr__ = show_fields
@@ -183,6 +189,11 @@ class Split:
         for part in parts:
             if isinstance(part, Linear):
                 require_multiple(part, self.y0.size)
+        set_fields(self, linear_solver=validate_linear_solver(self.linear_solver))
+        if self.jac is not None and not callable(self.jac):
+            set_fields(self, jac=validate_matrix("jac", self.jac, self.y0.size, " or a function returning one"))
+        if self.jac_sparsity is not None:
+            set_fields(self, jac_sparsity=validate_matrix("jac_sparsity", self.jac_sparsity, self.y0.size))
         check_flag("trace", self.trace)
 
     form = ProblemForm.SUM

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.problem import Flow, Linear, ProblemForm
+from stepnet.schemes.backward_differences import FixedBDF
 from stepnet.schemes.conditions import (
     is_pair,
     is_stiffly_accurate,
@@ -23,6 +24,7 @@ from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.langevin import LangevinSplitting, StochasticVerlet
 from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.partitioned_rk import PartitionedRK
 from stepnet.schemes.rosenbrock import Rosenbrock
 from stepnet.schemes.semi_implicit import SemiImplicitBDF
 from stepnet.schemes.splitting import Splitting
@@ -34,7 +36,7 @@ from stepnet.schemes.weak import WeakRK
 
 ROUNDING = 1e-10  # of coefficients that were computed
 OF_TWO_PARTS = (AdditiveRK, ExponentialRK, SemiImplicitBDF)
-WITH_HISTORY = (Multistep, SemiImplicitBDF)
+WITH_HISTORY = (Multistep, SemiImplicitBDF, FixedBDF)
 FLUCTUATING = 0.7  # of the limit of stability: mean step of Adams schemes on stiff problems
 
 # ---- problems -------------------------------------------------------------------------------------------------------
@@ -63,6 +65,12 @@ def find_refusal(scheme: Any, form: ProblemForm, single: str = "an `ODE`") -> st
             return f"{scheme.name} needs dq(t, p) and dp(t, q); a problem with separable=False has none"
         if scheme.nystrom and form is not ProblemForm.SECOND:
             return f"{scheme.name} keeps its order only for q'' = a(t, q); use `SecondOrder`"
+    if isinstance(scheme, PartitionedRK) and not form.has_halves:
+        found = "a sum" if form is ProblemForm.SUM else single
+        return (
+            f"{scheme.name} advances q and p by different tableaux, and {found} has no q and p; use `Partitioned` or "
+            "`SecondOrder`"
+        )
     if isinstance(scheme, ExponentialRK) and form is not ProblemForm.SUM:
         return f"{scheme.name} integrates a part and a `Linear` one; use `Split`"
     if isinstance(scheme, SemiImplicitBDF) and form is not ProblemForm.SUM:
@@ -80,7 +88,7 @@ def find_mass_refusal(scheme: Any, is_singular: bool) -> str | None:
     """
     if isinstance(scheme, Switching):
         return f"{scheme.name} switches by what it sees of df/dy alone; use a scheme such as rodas5p, radau5 or bdf"
-    if not is_singular or isinstance(scheme, VariableBDF):
+    if not is_singular or isinstance(scheme, (VariableBDF, FixedBDF)):
         return None
     table = linear_tableau(scheme) if isinstance(scheme, (ImplicitRK, Rosenbrock)) else None
     if table is None:
@@ -188,7 +196,7 @@ def find_derivative_order(scheme: Any) -> int:
 def is_implicit(scheme: Any) -> bool:
     """Whether a step solves systems of equations."""
     is_solved = getattr(scheme, "is_implicit", False)  # a stochastic scheme with stages that are solved
-    solving = (ImplicitRK, Rosenbrock, AdditiveRK, SemiImplicitBDF, VariableBDF, Switching)
+    solving = (ImplicitRK, PartitionedRK, Rosenbrock, AdditiveRK, SemiImplicitBDF, FixedBDF, VariableBDF, Switching)
     return isinstance(scheme, solving) or is_solved
 
 
@@ -300,7 +308,7 @@ def count_stages(scheme: Any) -> int:
     if isinstance(scheme, AdditiveRK):
         tables = (scheme.explicit_table, scheme.implicit_table)
         return max(int(np.any([*table.A, table.b], axis=0).sum()) for table in tables)
-    return len(scheme.b) if isinstance(scheme, Rosenbrock) else 1
+    return len(scheme.b) if isinstance(scheme, (Rosenbrock, PartitionedRK)) else 1
 
 
 def find_starter(scheme: Any) -> Any:

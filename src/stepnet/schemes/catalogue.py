@@ -11,6 +11,7 @@ import numpy as np
 
 from stepnet.errors import UnknownName
 from stepnet.schemes import (
+    backward_differences,
     conditions,
     explicit,
     exponential,
@@ -19,6 +20,7 @@ from stepnet.schemes import (
     langevin,
     low_storage,
     multistep,
+    partitioned_rk,
     rosenbrock,
     semi_implicit,
     stabilised,
@@ -27,11 +29,13 @@ from stepnet.schemes import (
     weak,
 )
 from stepnet.schemes import stochastic as stochastic_schemes
+from stepnet.schemes.backward_differences import FixedBDF
 from stepnet.schemes.exponential import ExponentialRK
 from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.langevin import LangevinSplitting, StochasticVerlet
 from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.partitioned_rk import PartitionedRK
 from stepnet.schemes.rosenbrock import Rosenbrock
 from stepnet.schemes.semi_implicit import SemiImplicitBDF
 from stepnet.schemes.splitting import Splitting
@@ -45,12 +49,13 @@ LANGEVIN = (LangevinSplitting, StochasticVerlet)
 ADAPTIVE_ONLY = (VariableBDF, VariableAdams, Switching)
 RECORDS = (
     ExplicitRK, LowStorageRK, StabilisedRK, Splitting, Multistep, ImplicitRK, Rosenbrock, AdditiveRK, SemiImplicitBDF,
-    ExponentialRK,
+    ExponentialRK, PartitionedRK, FixedBDF,
 )  # fmt: skip
 FAMILIES = {
     "rkc1": stabilised.rkc1, "rkc2": stabilised.rkc2, "rkl1": stabilised.rkl1, "rkl2": stabilised.rkl2,
     "gauss": implicit.gauss, "radau_iia": implicit.radau_iia, "lobatto_iiia": implicit.lobatto_iiia,
     "lobatto_iiib": implicit.lobatto_iiib, "lobatto_iiic": implicit.lobatto_iiic,
+    "lobatto_iiia_iiib": partitioned_rk.lobatto_iiia_iiib,
 }  # fmt: skip
 DEFAULT_STAGES = 10  # of the stabilised families
 DEFAULT_COLLOCATION_STAGES = 3
@@ -73,7 +78,10 @@ PROPERTIES = {
 
 @cache
 def _constants() -> dict[str, Any]:
-    modules = (explicit, low_storage, symplectic, multistep, implicit, rosenbrock, imex, semi_implicit, exponential)
+    modules = (
+        explicit, low_storage, symplectic, multistep, implicit, partitioned_rk, rosenbrock, imex, semi_implicit,
+        exponential, backward_differences,
+    )  # fmt: skip
     found = (value for module in modules for value in vars(module).values() if isinstance(value, RECORDS))
     return {scheme.name: scheme for scheme in found}
 
@@ -118,7 +126,7 @@ def is_scheme(value: Any) -> bool:
 
 def get(name: Any, stages: int | None = None) -> Any:
     """The scheme of this name; `stages` is for families: rkc1, rkc2, rkl1, rkl2 (10 by default), and gauss,
-    radau_iia, lobatto_iiia, lobatto_iiib, lobatto_iiic (3 by default).
+    radau_iia, lobatto_iiia, lobatto_iiib, lobatto_iiic, lobatto_iiia_iiib (3 by default).
 
     "rkl2(20)" means the same as `get("rkl2", stages=20)`; a scheme is returned unchanged.
 

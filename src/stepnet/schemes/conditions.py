@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.polynomial import Polynomial
 
+from stepnet.schemes.backward_differences import FixedBDF, find_implicit_defect
 from stepnet.schemes.exponential import ExponentialRK
 from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.implicit import ImplicitRK, extend_by_start
@@ -28,8 +29,15 @@ from stepnet.schemes.order import (
     partitioned_defect,
     runge_kutta_defect,
 )
+from stepnet.schemes.partitioned_rk import (
+    PartitionedRK,
+    find_pair_defect,
+    find_simplified_pair_order,
+    find_symplecticity_defect,
+    is_symmetric_pair,
+)
 from stepnet.schemes.rosenbrock import Rosenbrock
-from stepnet.schemes.semi_implicit import SemiImplicitBDF, find_explicit_defect, find_implicit_defect
+from stepnet.schemes.semi_implicit import SemiImplicitBDF, find_explicit_defect
 from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.tableau import Butcher, ExplicitRK, LowStorageRK, StabilisedRK
 from stepnet.schemes.trees import density, symmetry, trees
@@ -37,13 +45,15 @@ from stepnet.validation import check, instance
 
 Scheme = (
     ExplicitRK | LowStorageRK | StabilisedRK | Splitting | Multistep | ImplicitRK | Rosenbrock | AdditiveRK
-    | SemiImplicitBDF | ExponentialRK
+    | SemiImplicitBDF | ExponentialRK | PartitionedRK | FixedBDF
 )  # fmt: skip
 
 FAMILIES = (
     ExplicitRK, LowStorageRK, StabilisedRK, Splitting, Multistep, ImplicitRK, Rosenbrock, AdditiveRK, SemiImplicitBDF,
-    ExponentialRK, Butcher,
+    ExponentialRK, PartitionedRK, FixedBDF, Butcher,
 )  # fmt: skip
+OF_DIFFERENCES = (SemiImplicitBDF, FixedBDF)
+OF_HALVES = (Splitting, PartitionedRK)  # which advance q and p by different formulas
 A_SCHEME = instance(*FAMILIES, what="a scheme such as `schemes.get('rk4')`, or a `Butcher` tableau")
 check_scheme = check(scheme=A_SCHEME)
 
@@ -159,12 +169,17 @@ def order(scheme: Any) -> int:
         return max(found, find_simplified_order(*table)) if found == HIGHEST else found
     if isinstance(scheme, Rosenbrock):
         return _weights_order(scheme.conditions, scheme.arrays.b)
+    if isinstance(scheme, FixedBDF):
+        return find_attained(lambda p: find_implicit_defect(scheme, p), highest=20)
     if isinstance(scheme, AdditiveRK):
         return find_attained(lambda p: additive_defect(*scheme.coupled, p), highest=scheme.order + 1)
     if isinstance(scheme, SemiImplicitBDF):
         return find_attained(
             lambda p: max(find_explicit_defect(scheme, p), find_implicit_defect(scheme, p)), highest=20
         )
+    if isinstance(scheme, PartitionedRK):
+        found = find_attained(lambda p: find_pair_defect(scheme.tableaux, p), highest=min(scheme.order + 1, HIGHEST))
+        return max(found, find_simplified_pair_order(scheme.tableaux)) if found == HIGHEST else found
     if isinstance(scheme, Splitting):
         b, _, b_hat, _ = scheme.tableaux
         return find_attained(lambda p: partitioned_defect(scheme.conditions, b, b_hat, p, scheme.nystrom))
@@ -240,7 +255,7 @@ def error_constant(scheme: Any) -> float:
     """Size of the principal error: 2-norm over the trees of order p + 1 of (Phi - 1/gamma) / sigma.
 
     For multistep schemes C_{p+1} of Hairer, Norsett & Wanner I, III.2; NaN for splitting schemes, whose error consists
-    of commutators, for additive ones, whose error depends on the parts, and above order 9.
+    of commutators, for partitioned and additive ones, whose error depends on the parts, and above order 9.
 
     Parameters
     ----------
@@ -268,9 +283,11 @@ def error_constant(scheme: Any) -> float:
             for tree in trees(attained + 1)
         ]
         return float(np.linalg.norm(values))
-    if isinstance(scheme, (Splitting, AdditiveRK, SemiImplicitBDF)):
+    if isinstance(scheme, (*OF_HALVES, AdditiveRK, SemiImplicitBDF)):
         return float("nan")
     m = order(scheme) + scheme.derivative
+    if isinstance(scheme, FixedBDF):
+        return 1.0 / m  # the next difference is left out: HNW I, III.2
     alpha_terms = np.array(scheme.alpha) * (-1.0 - np.arange(len(scheme.alpha))) ** m
     factor = float(np.prod(m - np.arange(scheme.derivative)))
     beta_terms = factor * np.array(scheme.beta) * (-1.0 - np.arange(len(scheme.beta))) ** (m - scheme.derivative)
@@ -301,7 +318,7 @@ def is_explicit(scheme: Any) -> bool:
     True
     """
     table = linear_tableau(scheme)
-    return not isinstance(scheme, SemiImplicitBDF) and (table is None or not np.any(np.triu(table.A)))
+    return not isinstance(scheme, (*OF_DIFFERENCES, PartitionedRK)) and (table is None or not np.any(np.triu(table.A)))
 
 
 @check_scheme
@@ -376,6 +393,8 @@ def is_stiffly_accurate(scheme: Any) -> bool:
 def symplecticity_defect(scheme: Any) -> float:
     """max |b_i a_ij + b_j a_ji - b_i b_j|; 0 for splittings, which compose exact flows; NaN for multistep schemes.
 
+    Of a partitioned scheme the first matrix is that of p.
+
     Parameters
     ----------
     scheme
@@ -393,6 +412,8 @@ def symplecticity_defect(scheme: Any) -> float:
     """
     if isinstance(scheme, Splitting):
         return 0.0
+    if isinstance(scheme, PartitionedRK):
+        return find_symplecticity_defect(scheme.tableaux)
     table = tableau_of(scheme)
     if table is None:
         return float("nan")
@@ -448,6 +469,8 @@ def is_symmetric(scheme: Any) -> bool:
         flows = scheme.sequence()
         forward, backward = np.array(flows), np.array(flows[::-1])
         return bool(np.allclose(forward, backward, rtol=0, atol=ROUNDING))
+    if isinstance(scheme, PartitionedRK):
+        return is_symmetric_pair(scheme.tableaux)
     if not isinstance(scheme, Multistep):
         return False
     k = scheme.n_steps
@@ -479,7 +502,7 @@ def is_reversible(scheme: Any) -> bool:
     >>> conditions.is_reversible(get("verlet")), conditions.is_reversible(get("rk4"))
     (True, False)
     """
-    return is_symmetric(scheme) and not isinstance(tableau_of(scheme), Butcher)
+    return is_symmetric(scheme) and tableau_of(scheme) is None and is_explicit(scheme)
 
 
 @check_scheme
@@ -560,7 +583,7 @@ def stability_function(scheme: Any) -> tuple[Polynomial, Polynomial]:
 
 @check(scheme=A_SCHEME, z=_complex_numbers)
 def amplification(scheme: Any, z: Any) -> np.ndarray:
-    """Largest |y_{n+1} / y_n| on y' = lambda y at z = h lambda (for splittings on q'' = -omega^2 q, z = i h omega).
+    """Largest |y_{n+1} / y_n| on y' = lambda y at z = h lambda (for schemes of q and p on q'' = -omega^2 q).
 
     Parameters
     ----------
@@ -586,7 +609,8 @@ def amplification(scheme: Any, z: Any) -> np.ndarray:
         P, Q = stability_function(scheme)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             return np.abs(P(z) / Q(z))
-    companion = _oscillator if isinstance(scheme, Splitting) or scheme.derivative == 2 else _multistep_companion
+    is_oscillator = isinstance(scheme, OF_HALVES) or scheme.derivative == 2
+    companion = _oscillator if is_oscillator else _multistep_companion
     return np.max(np.abs(np.linalg.eigvals(companion(scheme, z))), axis=-1)
 
 
@@ -610,7 +634,7 @@ def real_stability_limit(scheme: Any) -> float:
     >>> round(float(conditions.real_stability_limit(get("rk4"))), 4)
     2.7853
     """
-    if isinstance(scheme, Splitting) or getattr(scheme, "derivative", 1) == 2:
+    if isinstance(scheme, OF_HALVES) or getattr(scheme, "derivative", 1) == 2:
         return float("nan")
     return _find_first_exit(scheme, -1.0)
 
@@ -660,7 +684,7 @@ def is_a_stable(scheme: Any) -> bool:
     >>> conditions.is_a_stable(get("rk4"))
     False
     """
-    if isinstance(scheme, SemiImplicitBDF):
+    if isinstance(scheme, OF_DIFFERENCES):
         return bool(np.all(amplification(scheme, 1j * ON_AXIS) <= 1.0 + ROOT_ROUNDING))
     if linear_tableau(scheme) is None:
         return False
@@ -692,7 +716,7 @@ def is_l_stable(scheme: Any) -> bool:
     >>> conditions.is_l_stable(get("rk4"))
     False
     """
-    if not is_a_stable(scheme) or isinstance(scheme, SemiImplicitBDF):
+    if not is_a_stable(scheme) or isinstance(scheme, OF_DIFFERENCES):
         return is_a_stable(scheme)  # backward differences damp infinitely stiff components at once
     P, Q = stability_function(scheme)
     return P.degree() < Q.degree()
@@ -731,6 +755,8 @@ def _oscillator(scheme: Any, z: np.ndarray) -> np.ndarray:
     if isinstance(scheme, Multistep):
         return _multistep_companion(scheme, z * z)
     h = z.imag[..., None, None]
+    if isinstance(scheme, PartitionedRK):
+        return _pair_on_oscillator(scheme, h)
     M = np.broadcast_to(np.eye(2), (*z.shape, 2, 2))
     drift, kick = np.array([[0.0, 1.0], [0.0, 0.0]]), np.array([[0.0, 0.0], [-1.0, 0.0]])
     for part, fraction in scheme.sequence():
@@ -738,12 +764,24 @@ def _oscillator(scheme: Any, z: np.ndarray) -> np.ndarray:
     return M
 
 
-def _multistep_companion(scheme: Multistep | SemiImplicitBDF, z: np.ndarray) -> np.ndarray:
+def _pair_on_oscillator(scheme: PartitionedRK, h: np.ndarray) -> np.ndarray:
+    """The same for a pair: k = P and m = -Q of all stages, k = p 1 + h A^ m and m = -q 1 - h A k."""
+    b, A, _, A_hat = scheme.tableaux
+    s = len(b)
+    unit, zero, one = np.eye(s), np.zeros((s, s)), np.ones(s)
+    slopes = np.linalg.solve(
+        np.block([[unit, zero], [zero, unit]]) + h * np.block([[zero, -A_hat], [A, zero]]),
+        np.stack((np.concatenate((0 * one, -one)), np.concatenate((one, 0 * one))), axis=1),
+    )
+    return np.eye(2) + h * (np.kron(np.eye(2), b) @ slopes)
+
+
+def _multistep_companion(scheme: Multistep | SemiImplicitBDF | FixedBDF, z: np.ndarray) -> np.ndarray:
     k = scheme.n_steps
     M = np.zeros((*z.shape, k, k), complex)
     M[...] = np.eye(k, k=-1)
     M[..., 0, : len(scheme.alpha)] += scheme.alpha
-    if isinstance(scheme, SemiImplicitBDF):  # the whole equation is implicit
+    if isinstance(scheme, OF_DIFFERENCES):  # the whole equation is implicit
         leading = 1.0 - scheme.gamma * z[..., None]
         M[..., 0, :] /= np.where(leading == 0, AT_POLE, leading)
     else:
@@ -760,12 +798,12 @@ def _find_first_exit(scheme: Any, direction: complex) -> float:
     def size(x: Any) -> Any:
         return amplification(scheme, direction * x)
 
-    if isinstance(scheme, (LowStorageRK, StabilisedRK, Multistep, SemiImplicitBDF)) and size(0.02) > 1 + 1e-12:
+    if isinstance(scheme, (LowStorageRK, StabilisedRK, Multistep, *OF_DIFFERENCES)) and size(0.02) > 1 + 1e-12:
         return 0.0
     x = np.linspace(0, reach, 20001)[1:]
     outside = np.flatnonzero(size(x) > 1 + slack)
     end = x[outside[0]] if outside.size else float("inf")
-    if isinstance(scheme, Splitting):
+    if isinstance(scheme, OF_HALVES):
         end = min(end, _find_first_gap(scheme, x[x < min(end, reach)], size, slack))
     if not np.isfinite(end):
         return float("inf")
@@ -788,7 +826,9 @@ def _polish_exit(scheme: Any, direction: complex, x: float) -> float:
     return float(new) if abs(new - x) < 1e-4 else x
 
 
-def _find_first_gap(scheme: Splitting, x: np.ndarray, size: Callable[[Any], Any], slack: float) -> float:
+def _find_first_gap(
+    scheme: Splitting | PartitionedRK, x: np.ndarray, size: Callable[[Any], Any], slack: float
+) -> float:
     """A point in the first gap that the scan misses: |trace| touches 2 near multiples of pi and may exceed it there."""
     half_trace = np.abs(np.trace(_oscillator(scheme, 1j * x), axis1=-2, axis2=-1)) / 2
     peaks = np.flatnonzero((half_trace[1:-1] >= half_trace[:-2]) & (half_trace[1:-1] > half_trace[2:])) + 1

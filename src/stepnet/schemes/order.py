@@ -79,6 +79,7 @@ def find_simplified_order(A: np.ndarray, b: np.ndarray, c: np.ndarray) -> int:
     It needs no trees, so it also holds beyond `HIGHEST`.  Hairer & Wanner (1996), Solving Ordinary Differential
     Equations II, IV.5.
     """
+    c = np.where(np.abs(c - 1.0) <= TOLERANCE, 1.0, c)  # row sums, whose rounding would be all that 1 - c^k leaves
     powers = c ** np.arange(4 * len(b) + 2)[:, None]  # row k: c^k; 0^0 = 1
 
     def holds(terms: np.ndarray, exact: np.ndarray, k: int) -> bool:

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.polynomial import Polynomial
 
+from stepnet.schemes.backward_differences import FixedBDF
 from stepnet.schemes.conditions import check_scheme, linear_tableau, stability_function
 from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.partitioned_rk import PartitionedRK
 from stepnet.schemes.splitting import Splitting
 
 N_TERMS = 24  # of the power series; explicit schemes up to order 9 have their first errors far below
@@ -54,6 +56,8 @@ def _log_factor(scheme: Any) -> np.ndarray:
     if linear_tableau(scheme) is not None:
         P, Q = stability_function(scheme)
         return _log(P.coef) - _log(Q.coef)
+    if isinstance(scheme, PartitionedRK):
+        return _log_of_trace(_expand_half_trace(scheme))
     return _log_of_flows(scheme) if isinstance(scheme, Splitting) else _log_of_root(scheme)
 
 
@@ -83,28 +87,52 @@ def _pad(series: Any) -> np.ndarray:
 
 
 def _log_of_flows(scheme: Splitting) -> np.ndarray:
-    """From cosh(log xi) = trace / 2 of the drifts and kicks on q'' = z^2 q, whose determinant is 1.
-
-    With u = log xi and C its cosh, sinh u dC/dz is u' (C^2 - 1); so u is the integral of C' / sqrt(C^2 - 1).
-    """
+    """From the product of the drifts and kicks on q'' = z^2 q, whose determinant is 1."""
     z, one, zero = Polynomial([0.0, 1.0]), Polynomial([1.0]), Polynomial([0.0])
     rows = [[one, zero], [zero, one]]  # in the variables (q, p / z), where both parts are z times a constant
     for part, fraction in scheme.sequence():
         rows[part] = [a + fraction * z * b for a, b in zip(rows[part], rows[1 - part], strict=True)]
-    C = Polynomial(np.append((0.5 * (rows[0][0] + rows[1][1])).coef, [0.0] * 3))
+    return _log_of_trace((0.5 * (rows[0][0] + rows[1][1])).coef)
+
+
+def _expand_half_trace(scheme: PartitionedRK) -> np.ndarray:
+    """The power series of trace / 2 on q'' = z^2 q: in (q, p / z) a step is 1 + z b' (1 - z K)^-1 1."""
+    b, A, _, A_hat = scheme.tableaux
+    s = len(b)
+    K = np.block([[np.zeros((s, s)), A_hat], [A, np.zeros((s, s))]])  # stages of p / z, then of q, by their slopes
+    starts, ends = np.kron(np.eye(2), np.ones((s, 1))), np.kron(np.eye(2), b)
+    found, power = [1.0], starts
+    for _ in range(N_TERMS):
+        step = ends @ power  # of (q, p / z), from (p / z, q)
+        found.append(0.5 * float(step[0, 1] + step[1, 0]))
+        power = K @ power
+    return np.array(found)
+
+
+def _log_of_trace(half_trace: np.ndarray) -> np.ndarray:
+    """log xi from cosh(log xi) = trace / 2 of a step with determinant 1.
+
+    With u = log xi and C its cosh, sinh u dC/dz is u' (C^2 - 1); so u is the integral of C' / sqrt(C^2 - 1).
+    """
+    C = Polynomial(np.append(half_trace, [0.0] * 3))
     square = _pad(np.append((C * C - 1).coef, [0.0] * 3)[2:])  # (C^2 - 1) / z^2 = 1 + ...
     slope = _pad(C.deriv().coef[1:])  # C' / z
     derivative = np.convolve(slope, _exp(-0.5 * _log(square)))[:N_TERMS]
     return np.concatenate(([0.0], derivative[:-1] / np.arange(1, N_TERMS)))
 
 
-def _log_of_root(scheme: Multistep) -> np.ndarray:
-    """The root near 1 of xi^k = sum_j (alpha_j + z^d beta_j) xi^(k-1-j), one coefficient of its logarithm at a time."""
+def _log_of_root(scheme: Multistep | FixedBDF) -> np.ndarray:
+    """The root near 1 of (1 - z gamma) xi^k = sum_j (alpha_j + z^d beta_j) xi^(k-1-j).
+
+    Its logarithm is found one coefficient at a time; gamma is 0 for explicit schemes.
+    """
     k, d = scheme.n_steps, scheme.derivative
-    alpha, beta = _pad(scheme.alpha), _pad(scheme.beta)
+    alpha = _pad(scheme.alpha)
+    beta, gamma = (np.zeros(N_TERMS), scheme.gamma) if isinstance(scheme, FixedBDF) else (_pad(scheme.beta), 0.0)
 
     def residual(log_root: np.ndarray) -> np.ndarray:
         found = _exp(k * log_root)
+        found[1:] -= gamma * found[:-1].copy()
         for j in range(k):
             power = _exp((k - 1 - j) * log_root)
             found -= alpha[j] * power

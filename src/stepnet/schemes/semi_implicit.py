@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from math import comb
 
 import numpy as np
 
 from stepnet.errors import SchemeError
+from stepnet.schemes.backward_differences import expand_differences, find_implicit_defect
 from stepnet.schemes.imex import ARS222, ARS343, KENCARP4, AdditiveRK
 from stepnet.schemes.multistep import is_zero_stable
 from stepnet.schemes.order import TOLERANCE, multistep_defect
@@ -97,16 +97,6 @@ def find_explicit_defect(scheme: SemiImplicitBDF, order: int) -> float:
     return multistep_defect(np.array(scheme.alpha), np.array(scheme.beta), 1, order)
 
 
-def find_implicit_defect(scheme: SemiImplicitBDF, order: int) -> float:
-    """The largest defect of an order condition of the implicit part; time is measured from the new state."""
-    s, worst = -1.0 - np.arange(len(scheme.alpha)), 0.0
-    for m in range(order + 1):
-        terms = np.array(scheme.alpha) * s**m
-        defect = terms.sum() + scheme.gamma * (m == 1) - (m == 0)
-        worst = max(worst, abs(float(defect)) / max(float(np.abs(terms).sum()), 1.0))
-    return worst
-
-
 def sbdf(steps: int, starter: AdditiveRK) -> SemiImplicitBDF:
     """sum_{k=1..steps} (nabla^k y_{n+1}) / k = h f: BDF, with f1 extrapolated from its last values by a polynomial.
 
@@ -127,12 +117,7 @@ def sbdf(steps: int, starter: AdditiveRK) -> SemiImplicitBDF:
     >>> schemes.semi_implicit.sbdf(2, schemes.get("ars222")).gamma
     0.6666666666666666
     """
-    a = [Fraction(0)] * (steps + 1)
-    for k in range(1, steps + 1):
-        for j in range(k + 1):
-            a[j] += Fraction((-1) ** j * comb(k, j), k)
-    gamma = 1 / a[0]
-    alpha = tuple(float(-x * gamma) for x in a[1:])
+    alpha, gamma = expand_differences(steps)
     beta = tuple(float((-1) ** j * comb(steps, j + 1) * gamma) for j in range(steps))
     return SemiImplicitBDF(f"sbdf{steps}", steps, alpha, beta, float(gamma), starter, ASCHER_WETTON)
 

@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.schemes.backward_differences import FixedBDF
 from stepnet.schemes.conditions import (
+    OF_DIFFERENCES,
+    OF_HALVES,
     amplification,
     check_scheme,
     imaginary_stability_limit,
@@ -19,7 +22,6 @@ from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.phi_functions import sum_phi
 from stepnet.schemes.semi_implicit import SemiImplicitBDF
-from stepnet.schemes.splitting import Splitting
 from stepnet.schemes.tableau import Butcher, StabilisedRK
 from stepnet.schemes.variable_order import find_growth, find_locus
 
@@ -31,7 +33,7 @@ NEAR_ONE = 1e-9  # | w - 1 | of values w of R that are left out, because R(0) = 
 @check_scheme
 def is_for_oscillators(scheme: Any) -> bool:
     """Whether its test equation is q'' = -omega^2 q, with z = i h omega, and not y' = lambda y."""
-    return isinstance(scheme, Splitting) or getattr(scheme, "derivative", 1) == 2
+    return isinstance(scheme, OF_HALVES) or getattr(scheme, "derivative", 1) == 2
 
 
 def evaluate_grid(scheme: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -172,16 +174,16 @@ def find_boundary(scheme: Any, n_angles: int) -> np.ndarray:
         limit = imaginary_stability_limit(scheme)
         return np.array([[-1j * limit], [1j * limit]])
     angles = 2 * np.pi * (np.arange(n_angles) + 0.5) / n_angles
-    if isinstance(scheme, (Multistep, SemiImplicitBDF)):
+    if isinstance(scheme, (Multistep, *OF_DIFFERENCES)):
         return find_root_locus(scheme, angles)[None]
     return _join_curves(_find_roots(scheme, np.exp(1j * angles)))
 
 
-def find_root_locus(scheme: Multistep | SemiImplicitBDF, angles: np.ndarray) -> np.ndarray:
+def find_root_locus(scheme: Multistep | SemiImplicitBDF | FixedBDF, angles: np.ndarray) -> np.ndarray:
     """z = rho(xi) / sigma(xi) at xi = exp(i theta)."""
     xi = np.exp(1j * angles)
     rho = 1 - sum(a * xi ** (-1.0 - j) for j, a in enumerate(scheme.alpha))
-    if isinstance(scheme, SemiImplicitBDF):
+    if isinstance(scheme, OF_DIFFERENCES):
         return np.asarray(rho / scheme.gamma)
     return np.asarray(rho / sum(b * xi ** (-1.0 - j) for j, b in enumerate(scheme.beta)))
 

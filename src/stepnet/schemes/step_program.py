@@ -16,10 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stepnet.schemes.backward_differences import FixedBDF
 from stepnet.schemes.explicit import DOP853, RK4, VERNER65
 from stepnet.schemes.exponential import ExponentialRK, PhiTerm
 from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.partitioned_rk import PartitionedRK
 from stepnet.schemes.rosenbrock import Rosenbrock
 from stepnet.schemes.semi_implicit import SemiImplicitBDF
 from stepnet.schemes.splitting import Splitting
@@ -43,7 +45,9 @@ class Solve(NamedTuple):
     """sum_i b_i K_i with the slopes K_i = f_part(t + c_i h, row + h sum_j A_ij K_j) of one stage or of coupled ones.
 
     Its transpose solves u_i = b_i bar + h sum_j A_ji J_j' u_j with the Jacobians J_j at the solved stages; the gradient
-    with respect to the row is sum_i J_i' u_i, and those with respect to time and parameters follow likewise.
+    with respect to the row is sum_i J_i' u_i, and those with respect to time and parameters follow likewise.  The
+    second half of a state (q, p) has the matrix `A_hat` in place of A, if there is one.  Weights held over steps are
+    those of the step `step` after the current one.
     """
 
     part: int
@@ -51,6 +55,8 @@ class Solve(NamedTuple):
     A: tuple[tuple[float, ...], ...]
     c: tuple[float, ...]
     b: tuple[float, ...] = (1.0,)
+    A_hat: tuple[tuple[float, ...], ...] = ()
+    step: int = 0
 
 
 class LinearSolve(NamedTuple):
@@ -178,6 +184,8 @@ def build_scheme_program(scheme: Any, n_parts: int, is_sum: bool, is_second_orde
         return _write_multistep(scheme)
     if isinstance(scheme, SemiImplicitBDF):
         return _write_semi_implicit(scheme)
+    if isinstance(scheme, FixedBDF):
+        return _write_fixed_bdf(scheme)
     if isinstance(scheme, Rosenbrock):
         return SchemeProgram(_write_nothing(1), _write_rosenbrock(scheme), (0,))
     if isinstance(scheme, ExponentialRK):
@@ -185,6 +193,8 @@ def build_scheme_program(scheme: Any, n_parts: int, is_sum: bool, is_second_orde
     if isinstance(scheme, AdditiveRK):
         step = _write_additive(scheme) if is_sum else _write_runge_kutta(scheme.implicit_table)
         return SchemeProgram(_write_nothing(1), step, (0,))
+    if isinstance(scheme, PartitionedRK):
+        return SchemeProgram(_write_nothing(1), _write_pair(scheme), (0,))
     if not isinstance(scheme, Splitting):
         return SchemeProgram(_write_nothing(1), _write_runge_kutta(scheme.butcher), (0,))
     if is_sum:
@@ -223,9 +233,12 @@ class ProgramWriter:
     def slope(self, part: int, row: int, c: float, step: int = 0) -> int:
         return self._row(Slope(part, row, float(c), step))
 
-    def solve(self, part: int, row: int, A: Any, c: Any, b: Any = (1.0,)) -> int:
+    def solve(
+        self, part: int, row: int, A: Any, c: Any, b: Any = (1.0,), A_hat: Any = (), step: int = 0
+    ) -> int:  # fmt: skip
         """The row of implicit stages."""
-        return self._row(Solve(part, row, tuple(tuple(map(float, each)) for each in A), _floats(c), _floats(b)))
+        first, second = (tuple(map(_floats, each)) for each in (A, A_hat))
+        return self._row(Solve(part, row, first, _floats(c), _floats(b), second, step))
 
     def linear_solve(self, part: int, base: int, row: int, gamma: float, delta: float = 0.0) -> int:
         """The row of a linear system with the Jacobian at `base`."""
@@ -266,13 +279,13 @@ class ProgramWriter:
         """One step of the given length (in units of h); stages that nothing depends on are omitted."""
         if np.triu(table.A, 1).any():
             A, c = length * table.A, clock + length * table.c
-            return self.moved(row, [self.solve(part, row, A, c, length * table.b)], [1.0])
+            return self.moved(row, [self.solve(part, row, A, c, length * table.b, step=step)], [1.0])
         needed = _find_needed_stages(table)
         k: dict[int, int] = {}
         for i in needed:
             stage, c = self.moved(row, k.values(), (length * table.A[i, j] for j in k)), clock + table.c[i] * length
             own = length * table.A[i, i]
-            k[i] = self.solve(part, stage, [[own]], [c]) if own else self.slope(part, stage, c, step)
+            k[i] = self.solve(part, stage, [[own]], [c], step=step) if own else self.slope(part, stage, c, step)
         return self.moved(row, k.values(), (length * table.b[i] for i in k))
 
     def program(self, outputs: Iterable[int], steps: int = 1) -> StepProgram:
@@ -298,6 +311,12 @@ def _write_nothing(n_rows: int) -> StepProgram:
 def _write_runge_kutta(table: Butcher) -> StepProgram:
     writer = ProgramWriter(1)
     return writer.program([writer.runge_kutta_step(table, 0)])
+
+
+def _write_pair(scheme: PartitionedRK) -> StepProgram:
+    """All stages of (q, p) together, on one row."""
+    writer = ProgramWriter(1)
+    return writer.program([writer.moved(0, [writer.solve(0, 0, scheme.A, scheme.c, scheme.b, scheme.A_hat)], [1.0])])
 
 
 def _write_rosenbrock(scheme: Rosenbrock) -> StepProgram:
@@ -437,6 +456,18 @@ def _write_semi_implicit(scheme: SemiImplicitBDF) -> SchemeProgram:
     new = step.moved(base, [step.solve(1, base, [[scheme.gamma]], [1.0])], [scheme.gamma])
     begun, moved = opening.program([*states, *slopes], k - 1), step.program([new, *range(k - 1), *f[: k - 1]])
     return SchemeProgram(begun, moved, (0,))
+
+
+def _write_fixed_bdf(scheme: FixedBDF) -> SchemeProgram:
+    """Rows: y_n, y_(n-1), ..."""
+    k = scheme.n_steps
+    opening, states = ProgramWriter(k), [0]
+    for j in range(k - 1):
+        states.insert(0, opening.runge_kutta_step(scheme.starter.butcher, states[0], clock=j, step=j))
+    step = ProgramWriter(k)
+    base = step.sum((row, a, 0) for row, a in enumerate(scheme.alpha))
+    new = step.moved(base, [step.solve(0, base, [[scheme.gamma]], [1.0])], [scheme.gamma])
+    return SchemeProgram(opening.program(states, k - 1), step.program([new, *range(k - 1)]), (0,))
 
 
 def build_window(scheme: Multistep) -> SchemeProgram:

@@ -94,7 +94,7 @@ def lyapunov_field(
     starts = np.tile(problem.initial, (len(y), len(x), 1))
     starts[..., first], starts[..., second] = x, y[:, None]
     both = tangent_problem(problem, np.ones(n), as_block([None] * len(problem.args), problem.args), may_call=True)
-    n_parts, flat = 2 if problem.form.has_separate_halves else 1, starts.reshape(-1, n)
+    n_parts, flat = 2 if problem.form.has_halves else 1, starts.reshape(-1, n)
     span = abs(problem.t_span[1] - problem.t_span[0])
     values, count = np.empty(len(flat)), max(1, CHUNK // n)
     for begin in range(0, len(flat), count):

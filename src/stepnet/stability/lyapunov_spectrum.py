@@ -136,7 +136,7 @@ def lyapunov(
         if steps % (len(times) - 1):
             raise ValueError(f"`steps` must be a multiple of the {len(times) - 1} pieces of the span, found {steps}")
         options["steps"] = steps // (len(times) - 1)
-    n_parts = 2 if problem.form.has_separate_halves else 1
+    n_parts = 2 if problem.form.has_halves else 1
     still = as_block([None] * len(problem.args), problem.args)
     both = tangent_problem(problem, np.ones(n), still, may_call=True)
     rows = np.empty((k, n_parts, 2, n // n_parts))  # of every tangent: its parts, each a state and its tangent

@@ -101,7 +101,7 @@ def _add_tangents(chunk: Chunk) -> tuple[Problem, Arrays, tuple[int, ...]]:
         raise TypeError(
             f"`Lyapunov` is for problems without noise, found {type(problem).__name__}; use `tangent` of its paths"
         )
-    parts = (chunk.count, 2, 2, n // 2) if problem.form.has_separate_halves else (chunk.count, 1, 2, n)
+    parts = (chunk.count, 2, 2, n // 2) if problem.form.has_halves else (chunk.count, 1, 2, n)
     direction = np.cos(np.arange(n))  # generic
     direction /= np.linalg.norm(direction)
     still = as_block([None] * len(problem.args), problem.args)

@@ -32,8 +32,9 @@ NONE = -1  # no row has its Jacobian factorised
 class SolveArrays(NamedTuple):
     """The implicit operations of a program; `index[i]` is the number of operation i among them, or -1.
 
-    Coefficients begin at `first` in `b` and `c`, and at `first_entry` in `A`.  A `LinearSolve` has gamma and delta in
-    `c` and `b`, its base in `base`, and no entry of A.
+    Coefficients begin at `first` in `b` and `c`, and at `first_entry` in `A`.  `A_hat` is the matrix of the second half
+    of a state, which is A where there is no other.  A `LinearSolve` has gamma and delta in `c` and `b`, its base in
+    `base`, and no entry of A.
     """
 
     index: np.ndarray  # type: ignore[assignment]
@@ -44,6 +45,7 @@ class SolveArrays(NamedTuple):
     first: np.ndarray
     first_entry: np.ndarray
     A: np.ndarray
+    A_hat: np.ndarray
     b: np.ndarray
     c: np.ndarray
 
@@ -79,6 +81,7 @@ def build_solve_arrays(program: StepProgram) -> SolveArrays:
     b = [(each.delta,) if isinstance(each, LinearSolve) else each.b for each in solves]
     c = [(each.gamma,) if isinstance(each, LinearSolve) else each.c for each in solves]
     A = [() if isinstance(each, LinearSolve) else sum(each.A, ()) for each in solves]
+    A_hat = [() if isinstance(each, LinearSolve) else sum(each.A_hat or each.A, ()) for each in solves]
     counter = iter(range(len(solves)))
     index = [next(counter) if isinstance(each, (Solve, LinearSolve)) else -1 for each in program.operations]
 
@@ -92,7 +95,7 @@ def build_solve_arrays(program: StepProgram) -> SolveArrays:
         whole(index), whole(each.part for each in solves), whole(each.row for each in solves),
         whole(each.base if isinstance(each, LinearSolve) else NONE for each in solves),
         whole(0 if is_linear else len(each) for each, is_linear in zip(b, linear, strict=True)),
-        np.cumsum([0, *map(len, b)]), np.cumsum([0, *map(len, A)]), flat(A), flat(b), flat(c),
+        np.cumsum([0, *map(len, b)]), np.cumsum([0, *map(len, A)]), flat(A), flat(A_hat), flat(b), flat(c),
     )  # fmt: skip
 
 
@@ -109,8 +112,14 @@ def allocate_solve_workspace(program: StepProgram, n: int, n_parameters: int, ma
     )  # fmt: skip
 
 
+@inlined
+def choose(A, A_hat, entry, k, n):
+    """An entry of the matrix for component k of a state."""
+    return A[entry] if 2 * k < n else A_hat[entry]
+
+
 @compiled
-def pull_back_units(pullback, p, t, rows, at, scratch, scale, first_row, first_column, n, stages, A, offset):
+def pull_back_units(pullback, p, t, rows, at, scratch, scale, first_row, first_column, n, stages, A, A_hat, offset):
     """Subtract h A_ij J from the blocks (i, j) of the matrix, for one row i of blocks, by n pullbacks at rows[at].
 
     `scale` is h, `first_row` the first equation of the stage; df/dt goes to `scratch.f_t`.
@@ -124,8 +133,8 @@ def pull_back_units(pullback, p, t, rows, at, scratch, scale, first_row, first_c
             return False
         scratch.f_t[r] = scratch.t_bar[0]
         for j in range(stages):
-            factor = scale * A[offset + j]
             for k in range(n):
+                factor = scale * choose(A, A_hat, offset + j, k, n)
                 matrix[first_row + r, first_column + j * n + k] = -factor * bars[1, k]
         if scratch.mass.shape[0] == 0:
             matrix[first_row + r, first_row + r] += 1.0
@@ -143,7 +152,7 @@ def place_stages(solves, m, work, scratch, h, n):
         for k in range(n):
             total = 0.0
             for j in range(s):
-                total += solves.A[offset + i * s + j] * scratch.slopes[m, j, k]
+                total += choose(solves.A, solves.A_hat, offset + i * s + j, k, n) * scratch.slopes[m, j, k]
             scratch.rows[i, k] = work[solves.row[m], k] + h * total
 
 
@@ -155,7 +164,7 @@ def factorise_stages(pullback, p, solves, m, scratch, t, h, n):
     for i in range(s):
         t_stage = t + solves.c[first + i] * h
         head = (pullback, p, t_stage, scratch.rows, i, scratch, h, i * n, 0, n)
-        if not pull_back_units(*head, s, solves.A, offset + i * s):
+        if not pull_back_units(*head, s, solves.A, solves.A_hat, offset + i * s):
             return False
     size = s * n
     return factorise(scratch.matrix[:size, :size], scratch.pivots, DENSE, DENSE)
@@ -188,7 +197,7 @@ def move_slopes(solves, m, scratch, h, n):
         for k in range(n):
             total = 0.0
             for j in range(s):
-                total += solves.A[offset + i * s + j] * scratch.vector[j * n + k]
+                total += choose(solves.A, solves.A_hat, offset + i * s + j, k, n) * scratch.vector[j * n + k]
             change = max(change, abs(h * total))
             size = max(size, abs(scratch.rows[i, k]))
             scratch.slopes[m, i, k] += scratch.vector[i * n + k]
@@ -254,7 +263,8 @@ def transpose_operation(pullback, p, solves, m, work, bars, out, scratch, t, h, 
         for k in range(n):
             bars[row, k] += scratch.bars[1, k]
             for j in range(s):
-                times[1] += scratch.bars[1, k] * solves.A[offset + i * s + j] * scratch.slopes[m, j, k]
+                a = choose(solves.A, solves.A_hat, offset + i * s + j, k, n)
+                times[1] += scratch.bars[1, k] * a * scratch.slopes[m, j, k]
     return True
 
 
@@ -266,7 +276,8 @@ def factorise_base(pullback, p, solves, m, work, scratch, t, h, n):
         return True
     for k in range(n):
         scratch.rows[0, k] = work[base, k]
-    if not pull_back_units(pullback, p, t, scratch.rows, 0, scratch, h, 0, 0, n, 1, solves.c, solves.first[m]):
+    head = (pullback, p, t, scratch.rows, 0, scratch, h, 0, 0, n, 1)
+    if not pull_back_units(*head, solves.c, solves.c, solves.first[m]):
         return False
     scratch.factored[0], scratch.factored[1] = base, factor
     return factorise(scratch.matrix[:n, :n], scratch.pivots, DENSE, DENSE)

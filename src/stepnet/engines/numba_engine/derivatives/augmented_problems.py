@@ -35,16 +35,21 @@ def tangent_problem(
 
     It can be differentiated again, unless it `may_call` the derivative of an `ODE` in Python.
     """
-    parts = build_parts(problem, isinstance(problem, Partitioned) and not problem.separable, may_loop=False)
+    is_coupled = isinstance(problem, Partitioned) and not problem.separable
+    parts = build_parts(problem, is_coupled, may_loop=False)
     if may_call and isinstance(problem, ODE) and parts[0].trace is None:
         return called_tangent_problem(problem, parts[0], direction, p_direction)
     linear = (
         [isinstance(each, Linear) for each in problem.parts] if isinstance(problem, Split) else [False] * len(parts)
     )
-    codes: list[Any] = [
-        problem.parts[i] if linear[i] else None if part.vjp == 0 else _compile(part, trace_tangent)
-        for i, part in enumerate(parts)
-    ]
+    codes: list[Any] = (
+        [_compile(parts[0], half) for half in (trace_tangent_of_q, trace_tangent_of_p)]
+        if is_coupled
+        else [
+            problem.parts[i] if linear[i] else None if part.vjp == 0 else _compile(part, trace_tangent)
+            for i, part in enumerate(parts)
+        ]
+    )
     p = next(part.field.p for part in parts if part.vjp != 0)
     args = (np.concatenate((p, p_direction)),) if p.size else ()
     if len(codes) == 1 or isinstance(problem, Split):
@@ -57,7 +62,7 @@ def tangent_problem(
     halves = np.concatenate((first, q)), np.concatenate((second, p_dot))
     if isinstance(problem, SecondOrder):
         return SecondOrder(codes[1], *halves, problem.t_span, args)
-    return Partitioned(codes[0], codes[1], *halves, problem.t_span, args)
+    return Partitioned(codes[0], codes[1], *halves, problem.t_span, args, separable=not is_coupled)
 
 
 def lift_parts(parts: tuple[PartPullback, ...], p_direction: np.ndarray) -> tuple[PartPullback, ...]:
@@ -135,6 +140,29 @@ def trace_tangent(trace: Trace) -> Trace:
         "t_dot": lambda: graph.constant(0.0),
     }
     return Trace(graph, copy_nodes(graph, trace.graph, outputs, exchange), 2 * n, 2 * m)
+
+
+def trace_tangent_of_q(trace: Trace) -> Trace:
+    """The first half of `trace_tangent`, of q and its tangent, for the state (q, q', p, p')."""
+    return _trace_half_of_tangent(trace, 0)
+
+
+def trace_tangent_of_p(trace: Trace) -> Trace:
+    """The second half, of p and its tangent."""
+    return _trace_half_of_tangent(trace, 1)
+
+
+def _trace_half_of_tangent(trace: Trace, which: int) -> Trace:
+    whole, n = trace_tangent(trace), trace.n
+    half, graph = n // 2, Graph(MOST)
+
+    def place(i: int) -> int:  # of entry i of (q, p, q', p')
+        quarter, rest = divmod(i, half)
+        return (0, 2, 1, 3)[quarter] * half + rest
+
+    wanted = [output for i, output in enumerate(whole.outputs) if (i // half) % 2 == which]
+    outputs = copy_nodes(graph, whole.graph, wanted, {"y": lambda i: graph.node("y", place(i))})
+    return Trace(graph, outputs, 2 * n, whole.n_parameters)
 
 
 def trace_adjoint(trace: Trace) -> Trace:

@@ -7,10 +7,12 @@ from functools import cache
 from importlib import import_module
 
 from stepnet.engines.numba_engine.runs.job import Job
+from stepnet.schemes.backward_differences import FixedBDF
 from stepnet.schemes.exponential import ExponentialRK
 from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.multistep import Multistep
+from stepnet.schemes.partitioned_rk import PartitionedRK
 from stepnet.schemes.rosenbrock import Rosenbrock
 from stepnet.schemes.semi_implicit import SemiImplicitBDF
 from stepnet.schemes.splitting import Splitting
@@ -22,9 +24,11 @@ EXECUTORS = {
     LowStorageRK: "low_storage",
     StabilisedRK: "stabilised",
     ImplicitRK: "implicit.implicit_rk",
+    PartitionedRK: "implicit.partitioned_rk",
     Rosenbrock: "implicit.rosenbrock",
     AdditiveRK: "implicit.additive_rk",
     SemiImplicitBDF: "implicit.semi_implicit",
+    FixedBDF: "implicit.semi_implicit",
     ExponentialRK: "exponential",
     Splitting: "splitting",
     Multistep: "multistep",

@@ -156,10 +156,14 @@ def build_part_field(problem: Problem, i: int) -> CompiledRHS:
 
 
 def pose_part(problem: Split, i: int) -> ODE:
-    """One part of a sum as an equation of its own."""
+    """One part of a sum as an equation of its own; the last part has the options for its linear systems."""
     part = problem.parts[i]
-    jac = part.matrix if isinstance(part, Linear) and part.n == problem.y0.size else None
-    return ODE(part, problem.y0, problem.t_span, problem.args, trace=problem.trace, jac=jac)
+    given: dict[str, Any] = {}
+    if i == len(problem.parts) - 1:
+        given = {name: getattr(problem, name) for name in ("jac", "jac_sparsity", "linear_solver")}
+    if given.get("jac") is None and isinstance(part, Linear) and part.n == problem.y0.size:
+        given["jac"] = part.matrix
+    return ODE(part, problem.y0, problem.t_span, problem.args, trace=problem.trace, **given)
 
 
 def _limit(problem: Problem) -> RungLimit:

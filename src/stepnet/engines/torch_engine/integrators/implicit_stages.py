@@ -18,6 +18,7 @@ from stepnet.engines.torch_engine.integrators.linear_systems import (
     SampleLayout,
     StageMatrix,
     choose_layout,
+    mix_stages,
     push_forward,
 )
 from stepnet.schemes.step_program import LinearSolve, Solve
@@ -72,7 +73,7 @@ class StepSystems:
     def solve(self, operation: Solve, times: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
         """The row of implicit stages: sum_i b_i K_i."""
         base = rows[operation.row]
-        key = operation.part, operation.row, operation.A, operation.c
+        key = operation.part, operation.row, operation.A, operation.c, operation.A_hat
         if key not in self.stages:
             self.stages[key] = self._find_stages(operation, times, base, rows[0])
         K = self.stages[key]
@@ -154,7 +155,7 @@ class StepSystems:
     # ---- Newton's iteration -----------------------------------------------------------------------------------------
 
     def _find_stages(self, operation: Solve, times: Sequence[Tensor], base: Tensor, start: Tensor) -> Tensor:
-        fun, h, A = self.functions[operation.part], self.h, _tensor(operation.A, base)
+        fun, h, A = self.functions[operation.part], self.h, _tensor(_list_matrices(operation), base)
 
         def psi(K: Tensor) -> Tensor:
             return torch.stack([fun(t, y) for t, y in zip(times, _list_stages(base, h, A, K), strict=True)])
@@ -167,7 +168,7 @@ class StepSystems:
             if not final:
                 stages = _list_stages(base.detach(), _detach(h), A, K)
                 points = [Linearisation(fun, *each) for each in zip(times, stages, strict=True)]
-                final.append(self._build_matrix(operation.A, points, base))
+                final.append(self._build_matrix(_list_matrices(operation), points, base))
             return final[0]
 
         return attach(K, psi, lambda w: matrix().solve_transposed(w))
@@ -176,7 +177,7 @@ class StepSystems:
         """Newton's method with the Jacobian at the start of the step, which is renewed where convergence is slow."""
         fun, h, s = self.functions[operation.part], _detach(self.h), len(operation.c)
         first = self._find_point(operation.part, 0, times[0], start)
-        matrix, K = self._find_matrix(operation.A, [first] * s, base), base.new_zeros(s, *base.shape)
+        matrix, K = self._find_matrix(_list_matrices(operation), [first] * s, base), base.new_zeros(s, *base.shape)
         progress = NewtonProgress(base, s, self.layout, self.settings)
         for _ in range(MOST_ITERATIONS):
             stages = _list_stages(base, h, A, K)
@@ -189,7 +190,7 @@ class StepSystems:
             if is_slow:
                 stages = _list_stages(base, h, A, K)
                 points = [Linearisation(fun, *each) for each in zip(times, stages, strict=True)]
-                matrix = self._build_matrix(operation.A, points, base)
+                matrix = self._build_matrix(_list_matrices(operation), points, base)
         if not (self.settings.can_reject or progress.is_complete):
             K, progress = self._iterate_damped(operation, times, base, A)
         return progress.finish(K)
@@ -207,7 +208,7 @@ class StepSystems:
         for _ in range(MOST_DAMPED):
             stages = _list_stages(base, h, A, K)
             points = [Linearisation(fun, *each) for each in zip(times, stages, strict=True)]
-            matrix = self._build_matrix(operation.A, points, base)
+            matrix = self._build_matrix(_list_matrices(operation), points, base)
             change = progress.select_active(matrix.solve(torch.stack([point.value.detach() for point in points]) - K))
             size = progress.measure(change)
             for _ in range(HALVINGS):
@@ -331,9 +332,14 @@ class _Attached(torch.autograd.Function):
 
 def _list_stages(base: Tensor, h: float | Tensor, A: Tensor, K: Tensor) -> list[Tensor]:
     """base + h sum_j A_ij K_j."""
-    if len(K) == 1:
+    if len(K) == 1 and A.dim() == 2:
         return [base + h * (A[0, 0] * K[0])]
-    return list((base + h * torch.tensordot(A, K, 1)).unbind())
+    return list((base + h * mix_stages(A, K)).unbind())
+
+
+def _list_matrices(operation: Solve) -> Any:
+    """The matrix of the stages, or both."""
+    return (operation.A, operation.A_hat) if operation.A_hat else operation.A
 
 
 def _require_graph(x: Tensor) -> Tensor:

@@ -131,8 +131,17 @@ def push_forward(value: Tensor, inputs: tuple[Tensor, ...], directions: tuple[Te
     return torch.zeros_like(value) if found is None else found
 
 
+def mix_stages(A: Tensor, K: Tensor) -> Tensor:
+    """sum_j A_ij K_j; two matrices (2, stages, stages) are for the halves of states (q, p)."""
+    if A.dim() == 2:
+        return torch.tensordot(A, K, 1)
+    return torch.stack([torch.tensordot(each, half, 1) for each, half in zip(A, K.unbind(1), strict=True)], 1)
+
+
 class StageMatrix:
     """I - h (A x J) for stages with the matrix A, and systems with it; J_i is the Jacobian at stage i.
+
+    With two matrices A, as in `mix_stages`, A x J has the columns of q from the first one, those of p from the other.
 
     The blocks of independent samples are factorised; where they are not all of the Jacobian, or are too large, systems
     are solved by GMRES with products of the Jacobian.
@@ -146,9 +155,12 @@ class StageMatrix:
             self.factors = self._factorise(layout)
 
     def _factorise(self, layout: SampleLayout) -> tuple[Tensor, Tensor]:
-        s, n, blocks = len(self.A), layout.n, [point.find_blocks(layout) for point in self.points]
+        s, n, blocks = self.A.shape[-1], layout.n, [point.find_blocks(layout) for point in self.points]
         h = self.h.detach().reshape(-1, 1, 1) if isinstance(self.h, Tensor) else self.h
-        if s == 1:
+        if self.A.dim() == 3:
+            columns = self.A.repeat_interleave(n // 2, 0)  # a matrix for each column of J
+            products = torch.einsum("cij,ibac->biajc", columns, torch.stack(blocks)).reshape(-1, s * n, s * n)
+        elif s == 1:
             products = blocks[0] * float(self.A[0, 0])
         else:
             products = torch.einsum("ij,ibac->biajc", self.A, torch.stack(blocks)).reshape(-1, s * n, s * n)
@@ -158,7 +170,7 @@ class StageMatrix:
 
     def multiply(self, v: Tensor) -> Tensor:
         """(I - h A x J) v."""
-        mixed = torch.tensordot(self.A, v, 1)
+        mixed = mix_stages(self.A, v)
         return v - self.h * torch.stack(
             [point.push_forward(each) for point, each in zip(self.points, mixed, strict=True)]
         )
@@ -166,7 +178,7 @@ class StageMatrix:
     def multiply_transposed(self, w: Tensor) -> Tensor:
         """(I - h A x J)' w."""
         pulled = torch.stack([point.pull_back(self.h * each) for point, each in zip(self.points, w, strict=True)])
-        return w - torch.tensordot(self.A.t(), pulled, 1)
+        return w - mix_stages(self.A.mT, pulled)
 
     def solve(self, rhs: Tensor) -> Tensor:
         """Solve (I - h A x J) x = rhs, by the factors alone if there are any."""

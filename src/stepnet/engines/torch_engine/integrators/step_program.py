@@ -173,7 +173,7 @@ def _list_nodes(operation: Operation) -> list[SlopeNode]:
         case Slope():
             return [SlopeNode(operation.c, operation.step)]
         case Solve():
-            return [SlopeNode(c, 0) for c in operation.c]
+            return [SlopeNode(c, operation.step) for c in operation.c]
         case LinearSolve():
             return [SlopeNode(0.0, 0)]
     return []

@@ -56,6 +56,7 @@ from stepnet.engines.numba_engine.integrators.implicit.implicit_stages import (
 )
 from stepnet.engines.numba_engine.integrators.implicit.implicit_systems import ImplicitSystem, Shifts, build_system
 from stepnet.engines.numba_engine.integrators.implicit.linear_stages import take_linear_stages
+from stepnet.engines.numba_engine.integrators.implicit.partitioned_rk import take_pair_stages
 from stepnet.engines.numba_engine.integrators.step_output import (
     OutputBuffers,
     build_output_request,
@@ -94,6 +95,8 @@ def take_step(field, p, tables, newton, how, limits, work, new, t, h, run):
         return take_linear_stages(tables, newton, work, new, t, h, run)
     if tables.explicit.shape[0] > 0:
         return take_additive_stages(tables, newton, how, limits, work, new, t, h, run)
+    if tables.second.shape[0] > 0:
+        return take_pair_stages(tables, newton, how, limits, work, new, t, h, run)
     return solve_stages(field, p, tables, newton, how, limits, work, new, t, h, run)
 
 
@@ -349,7 +352,7 @@ def prepare_with_tables(
 
 def list_shifts(tables: StageTables) -> Shifts:
     """The matrices of the stages."""
-    return Shifts(tables.shifts, tables.n_real, len(tables.time_weights) > 0)
+    return Shifts(tables.shifts, tables.n_real, len(tables.time_weights) > 0, len(tables.second))
 
 
 def _choose_step(choose: Callable, system: ImplicitSystem, arguments: tuple) -> None:

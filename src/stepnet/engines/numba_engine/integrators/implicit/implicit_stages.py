@@ -38,6 +38,9 @@ SMALL_SYSTEM = 16  # entries up to which df/dy and factors are computed in every
 FAST = 0.1  # rate of convergence with which df/dy is used in the next step, too
 
 
+NO_EXPLICIT = np.zeros((0, 0))
+
+
 @check_once
 class StageTables(NamedTuple):
     """Coefficients of an implicit Runge-Kutta scheme.
@@ -49,6 +52,7 @@ class StageTables(NamedTuple):
     is that of the slope at the start of the step, and `damping` the index of the shift that damps it, or -1.
     Stages with `time_weights` are linear systems instead (`linear_stages`).  Those with `explicit` belong to a sum of
     parts (`additive_stages`): its rows are the explicit tableau, its weights, and those in the error estimate.
+    `second` is the matrix of p if `A` is that of q alone (`partitioned_rk`).
     """
 
     A: np.ndarray
@@ -66,6 +70,7 @@ class StageTables(NamedTuple):
     ends_with_slope: int
     time_weights: np.ndarray
     explicit: np.ndarray
+    second: np.ndarray = NO_EXPLICIT
 
 
 @check_once
@@ -113,7 +118,6 @@ class IterationLimits(NamedTuple):
 
 
 EXACT = IterationLimits(1, 0.1)
-NO_EXPLICIT = np.zeros((0, 0))
 NO_PARTS = np.zeros(0, np.int64), np.zeros(0)
 
 

@@ -26,6 +26,7 @@ from stepnet.engines.numba_engine.integrators.implicit.implicit_stages import (
     allocate_newton,
     find_storage,
 )
+from stepnet.engines.numba_engine.integrators.implicit.linear_systems import DENSE
 from stepnet.engines.numba_engine.integrators.implicit.outer_systems import (
     LinearisationPoint,
     MatrixEntries,
@@ -60,12 +61,14 @@ LAPACK_SPEED = 8.0  # operations of LAPACK in the time of one in the kernel
 class Shifts(NamedTuple):
     """The numbers lambda of the matrices M - h lambda df/dy of a step, the first `n_real` of them real.
 
-    Steps that are linear systems (`is_linear`) need df/dt, and the exact df/dy.
+    Steps that are linear systems (`is_linear`) need df/dt, and the exact df/dy.  If the stages cannot be decoupled,
+    one matrix of `n_together` times the size of the state is factorised instead.
     """
 
     values: np.ndarray
     n_real: int
     is_linear: bool
+    n_together: int = 0
 
 
 class ImplicitSystem(NamedTuple):
@@ -102,19 +105,23 @@ def build_system(
     plain, mass = drop_mass(problem), _list_mass_entries(problem)  # type: ignore[arg-type]
     field, watched, moved = build_fields(plain, plan)
     n, is_linear = problem.initial.size, shifts.is_linear
-    wanted = getattr(problem, "linear_solver", None)
+    equation, own_field = (pose_part(cast(Split, problem), 1), parts[1]) if parts else (plain, field)
+    wanted = None if isinstance(equation, Split) else getattr(equation, "linear_solver", None)
     is_free = isinstance(wanted, Gmres)
     point = LinearisationPoint() if is_free else None
     if point is not None:
-        jacobian = build_point_field(plain, field, point, is_linear)
-    elif parts:
-        jacobian = build_jacobian_field(pose_part(cast(Split, problem), 1), parts[1], needs_time=False)
+        jacobian = build_point_field(equation, own_field, point, is_linear)
     else:
-        jacobian = build_jacobian_field(plain, field, needs_time=is_linear)
-    name, storage, is_outside = _choose_solver(wanted, jacobian, mass, n)
+        jacobian = build_jacobian_field(equation, own_field, needs_time=is_linear)
+    if shifts.n_together:
+        name, storage, is_outside = "dense", Storage(DENSE, DENSE, n), False
+    else:
+        name, storage, is_outside = _choose_solver(wanted, jacobian, mass, n)
     addresses = (np.array([part.address for part in parts]), parts[1].p) if parts else NO_PARTS
     n_checks = compare_with_differences(jacobian, field, plain) if is_linear and not is_free else 0
     newton = allocate_newton(jacobian, n, len(shifts.values), shifts.n_real, storage, first_row, addresses, field, mass)
+    if shifts.n_together:
+        newton = _join_stages(newton, n * shifts.n_together)
     try:
         work, run = allocate_work(problem.initial, 1, first_row + storage.rows + 1), create_run_state(problem, plan)
     except (MemoryError, ValueError):
@@ -123,7 +130,8 @@ def build_system(
     outer = None
     if is_outside:
         vectors = newton.vector, newton.complex_vector
-        outer = OuterSystems(_build_factoriser(name, problem, newton, mass, point), shifts.values, vectors)
+        given = equation if parts else problem
+        outer = OuterSystems(_build_factoriser(name, given, newton, mass, point), shifts.values, vectors)
         newton = newton._replace(outer=outer.address)
     slopes = first = field
     if mass is not UNIT_MASS:
@@ -137,6 +145,15 @@ def build_system(
     return ImplicitSystem(
         problem.initial, own, slopes, first, (watched, moved), newton, name, outer, work, run
     )  # fmt: skip
+
+
+def _join_stages(newton: NewtonArrays, size: int) -> NewtonArrays:
+    """With one dense matrix of the size of all stages."""
+    try:
+        factors = np.zeros((1, size, size))
+    except (MemoryError, ValueError):
+        raise MemoryError(describe_size(size, size, 1)) from None
+    return newton._replace(factors=factors, pivots=np.zeros((1, size), np.int64), vector=np.zeros(size))
 
 
 def _list_mass_entries(problem: Problem) -> MassEntries:
