@@ -131,12 +131,21 @@ class _Operators:
 
 
 class RowLayout(NamedTuple):
-    """A program with the offsets of its rows, and the sizes of a record, of a state's gradients and of the scratch."""
+    """A program with the offsets of its rows, and the sizes of a record, of a state's gradients and of the scratch.
+
+    If it is implicit, its steps are those of `implicit_steps`, and there is nothing in the program.
+    """
 
     program: layer_kernels.LayerProgram
     record: int
     bar_size: int
     scratch: int
+    is_implicit: bool = False
+
+
+EMPTY_PROGRAM = layer_kernels.LayerProgram(
+    *[np.zeros(0, np.int64)] * (len(layer_kernels.LayerProgram._fields) - 2), is_direct=1, wanted=0
+)
 
 
 def lay_out(
