@@ -1,4 +1,4 @@
-"""Values and derivatives of one chain of a field at one stage time, on groups of tiles `(groups, features, samples)`."""
+"""Values and derivatives of a chain at one stage time, on groups of tiles `(groups, features, samples)`."""
 
 from __future__ import annotations
 

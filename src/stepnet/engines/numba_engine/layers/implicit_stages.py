@@ -1,8 +1,9 @@
 """Implicit stages of layers: Newton's method on groups of tiles, and derivatives by the implicit function theorem.
 
 Every sample iterates by itself: when it is solved, when its Jacobian is renewed and how far it moves depend on its own
-numbers alone, so that its bits are the same in any batch.  Where full Newton steps fail they are shortened until the next one,
-with the same matrix, would be smaller: natural monotonicity (Deuflhard 2011, Newton Methods for Nonlinear Problems).
+numbers alone, so that its bits are the same in any batch.  Where full Newton steps fail they are shortened until the
+next one, with the same matrix, would be smaller: natural monotonicity (Deuflhard 2011, Newton Methods for Nonlinear
+Problems).
 """
 
 from __future__ import annotations
@@ -114,11 +115,12 @@ class StageSolver:
         return K
 
     def _refuse(self, base: np.ndarray, K: np.ndarray, is_lost: np.ndarray, step: int) -> None:
+        """An error that names the layer and the largest residual."""
         residual = measure(self.h * (self.equations.evaluate(base, K, step) - K))
-        largest = float((residual / np.maximum(np.abs(base).max(axis=1), 1e-300))[is_lost].max())
+        size = np.maximum(np.abs(base).max(axis=1), np.finfo(base.dtype).tiny)
         raise NewtonError(
-            f"the implicit stages of step {step} of {self.runs[0].stage.name} were not solved for {int(is_lost.sum())} "
-            f"of {is_lost.size} samples: Newton's iteration stopped at a residual of {largest:.3g} of the state; use "
+            f"the implicit stages of step {step} of {self.runs[0].stage.name} were not solved for every sample: "
+            f"Newton's iteration stopped at a residual of {(residual / size)[is_lost].max():.3g} of the state; use "
             "more `steps`, a shorter `length` or smaller weights"
         )
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Rows = np.ndarray  # (groups, features, samples)
 
 
-class ImplicitSteps:
+class ImplicitLayers:
     """The steps of a stage of a net whose scheme is implicit; the counterpart of the kernels `forward`, ... ."""
 
     def __init__(self, stage: NetStage):
@@ -63,7 +63,9 @@ class ImplicitSteps:
                 self._write(here, layout, steps.solved)
                 following[:, : self.width] = steps.end.reshape(workspace.tiles, -1)
 
-    def push(self, workspace, layout: RowLayout, theta, theta_dot, step: int, count: int, is_known: bool, noise) -> None:
+    def push(
+        self, workspace, layout: RowLayout, theta, theta_dot, step: int, count: int, is_known: bool, noise
+    ) -> None:
         """Compute tangents from slot 0 on, with the stages of the records if they are known."""
         records, dots = (self.stage.records(workspace, is_dot) for is_dot in (False, True))
         with StepRun(self, workspace.tiles, theta, noise) as steps:
@@ -105,7 +107,7 @@ class ImplicitSteps:
 class StepRun:
     """Steps of a chunk, one at a time: their rows, and the runs of chains that derivatives are taken from."""
 
-    def __init__(self, steps: ImplicitSteps, groups: int, theta: np.ndarray, noise: layer_kernels.LayerNoise):
+    def __init__(self, steps: ImplicitLayers, groups: int, theta: np.ndarray, noise: layer_kernels.LayerNoise):
         self.steps, self.groups, self.theta, self.noise = steps, groups, theta, noise
         self.program, self.stage = steps.program, steps.stage
         self.runs = [[ChainRun(chain, groups, theta) for chain in chains] for chains in steps.chains]

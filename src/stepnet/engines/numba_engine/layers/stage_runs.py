@@ -16,7 +16,7 @@ from stepnet.engines.numba_engine.codegen.fork_safety import register_lock
 from stepnet.engines.numba_engine.codegen.vectors import VECTOR_BYTES
 from stepnet.engines.numba_engine.layers import layer_kernels
 from stepnet.engines.numba_engine.layers.chains import C_IN, C_OUT, NODES_IN, NODES_OUT, SIZE
-from stepnet.engines.numba_engine.layers.implicit_steps import ImplicitSteps
+from stepnet.engines.numba_engine.layers.implicit_steps import ImplicitLayers
 from stepnet.engines.numba_engine.layers.matrix_products import SHORT, SMALL, TILE, WIDE, ProductContext
 from stepnet.engines.numba_engine.layers.tables import (
     ONCE,
@@ -115,9 +115,9 @@ class NetStage:
         return lay_out(self.scheme_program.step, self.field, self.layer_steps, self.dtype, is_stored)
 
     @cached_property
-    def implicit(self) -> ImplicitSteps:
+    def implicit(self) -> ImplicitLayers:
         """The steps of an implicit scheme, which take the place of the kernels."""
-        return ImplicitSteps(self)
+        return ImplicitLayers(self)
 
     @cached_property
     def opening(self) -> RowLayout:

@@ -143,9 +143,8 @@ class RowLayout(NamedTuple):
     is_implicit: bool = False
 
 
-EMPTY_PROGRAM = layer_kernels.LayerProgram(
-    *[np.zeros(0, np.int64)] * (len(layer_kernels.LayerProgram._fields) - 2), is_direct=1, wanted=0
-)
+_NOTHING: Any = [np.zeros(0, np.int64)] * (len(layer_kernels.LayerProgram._fields) - 2)
+EMPTY_PROGRAM = layer_kernels.LayerProgram(*_NOTHING, 1, 0)
 
 
 def lay_out(
