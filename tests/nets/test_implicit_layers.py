@@ -150,6 +150,7 @@ def test_nets_are_stored_refined_run_in_parallel_and_of_several_blocks(tmp_path)
 
 
 def test_a_classifier_with_implicit_layers_learns():
+    from stepnet import training
     from stepnet.estimators import NetClassifier
 
     random = np.random.default_rng(0)
@@ -157,6 +158,6 @@ def test_a_classifier_with_implicit_layers_learns():
     radius = 1.0 + labels + 0.1 * random.normal(size=120)
     angle = random.uniform(0, 2 * np.pi, 120)
     points = np.stack((radius * np.cos(angle), radius * np.sin(angle)), axis=1)
-    how = {"dynamics": "parabolic", "scheme": "implicit_euler", "steps": 2, "length": 10.0, "width": 8}
-    model = NetClassifier(**how, epochs=60, random_state=0)
+    how = {"scheme": "implicit_euler", "steps": 2, "length": 10.0, "width": 8, "random_state": 0}
+    model = NetClassifier("parabolic", optimiser=training.GaussNewton(15, cg_iterations=10), **how)
     assert model.fit(points, labels).score(points, labels) > 0.95

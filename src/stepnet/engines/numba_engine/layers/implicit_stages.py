@@ -19,7 +19,7 @@ from stepnet.schemes.step_program import Solve
 MOST_ITERATIONS = 25
 MOST_DAMPED, HALVINGS = 100, 12  # iterations with shortened changes, and how often one is halved
 EPSILONS = 10.0  # a change of the state by so many units of rounding ends the iteration
-FAST = 0.1  # a slower rate of convergence renews the Jacobian of a sample
+FAST = 0.01  # a slower rate of convergence renews the Jacobian of a sample: iterations cost more than factors
 STAGNANT = 1e-6  # a relative change below this that no longer decreases is rounding
 
 

@@ -15,7 +15,7 @@ from stepnet.engines.numba_engine.layers import layer_kernels
 from stepnet.engines.numba_engine.layers.chain_runs import ChainRun, StageChain, build_stage_chain
 from stepnet.engines.numba_engine.layers.implicit_stages import StageSolver
 from stepnet.engines.numba_engine.layers.tables import EMPTY_PROGRAM, RowLayout, lay_out
-from stepnet.schemes.step_program import Noise, Product, Slope, Solve, StepProgram
+from stepnet.schemes.step_program import Noise, Product, Slope, Solve, StepProgram, Sum, Term
 
 if TYPE_CHECKING:
     from stepnet.engines.numba_engine.layers.stage_runs import NetStage
@@ -35,7 +35,7 @@ class ImplicitLayers:
         self.noise_layout = None
         noise = next((each for each in self.program.operations if isinstance(each, Noise)), None)
         if noise is not None:
-            program = StepProgram(1, (noise,), (1,))
+            program = StepProgram(1, (noise, Sum((Term(1, 1.0, 0),))), (2,))
             self.noise_layout = lay_out(program, stage.field, stage.layer_steps, stage.dtype, is_stored=False)
 
     def _list_chains(self, operation) -> list[StageChain]:
