@@ -181,7 +181,8 @@ def _lay_out(
     offsets: Any = (*rows.places(), *rows.bars(), *rows.tapes())
     tables = layer_kernels.LayerProgram(
         forward, reverse, *offsets, np.array(chains, np.int64), times,
-        first.reshape(times.shape), basis.reshape(*times.shape, basis.shape[1]).astype(dtype), int(is_direct), rows.wanted,
+        first.reshape(times.shape), basis.reshape(*times.shape, basis.shape[1]).astype(dtype), int(is_direct),
+        rows.wanted,
     )  # fmt: skip
     return RowLayout(tables, rows.record, rows.bar_size, max(rows.scratch, rows.bar_scratch))
 
