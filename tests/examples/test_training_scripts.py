@@ -23,6 +23,7 @@ LESS = {
     "neural_sde": {"iterations": 2},
     "noisy_ensembles": {"epochs": 1},
     "sdes": {"paths": 500},
+    "stiff": {"tolerances": (1e-4, 1e-6), "steps_per_size": 4},
 }
 
 

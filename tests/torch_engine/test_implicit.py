@@ -242,12 +242,6 @@ def test_steps_record_a_graph_only_for_what_has_a_gradient(scheme):
     assert solve(weight.clone().requires_grad_()).requires_grad
 
 
-def test_compiled_nets_refuse_implicit_layers():
-    net = sn.nets.Net(sn.nets.Design((sn.nets.Block(sn.fields.residual(sn.fields.dense(3)), "implicit_euler", 2),)))
-    with pytest.raises(TypeError, match="a net with an implicit scheme runs on tensors"):
-        net(np.ones((2, 3)))
-
-
 def test_every_implicit_record_has_a_program_with_an_estimate():
     from stepnet.schemes.pair_programs import build_pair_program
 

@@ -235,7 +235,7 @@ class Design:
 
     @property
     def is_implicit(self) -> bool:
-        """Whether some layer solves systems of equations; the modules of `stepnet.torch` run such designs."""
+        """Whether some layer solves systems of equations."""
         return any(is_implicit(block.scheme) for block in self.blocks)
 
     @cached_property

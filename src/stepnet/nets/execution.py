@@ -43,18 +43,20 @@ StageNoise = list[TileNoise | None]  # one for each stage
 DEFAULT_NOISE = SampleNoise()
 
 
-def build_stage(record: Chain | Block, dtype: np.dtype) -> NetStage:
-    """Build the engine's net stage of a chain or block."""
+def build_stage(record: Chain | Block, dtype: np.dtype, name: str = "the net") -> NetStage:
+    """Build the engine's net stage of a chain or block, with its name for errors."""
     if isinstance(record, Block):
-        return NetStage(record.field, record.scheme_program, record.steps, record.length, record.depth, dtype)
+        return NetStage(
+            record.field, record.scheme_program, record.steps, record.length, record.depth, dtype, name=name
+        )
     return NetStage(record, NOTHING, 1, 1.0, Depth(1), dtype)
 
 
-def tile(x: np.ndarray) -> np.ndarray:
-    """(batch, features) -> (tiles, features, TILE), padded with zeros; a view if there is no padding."""
+def tile(x: np.ndarray, filling: np.ndarray | float = 0.0) -> np.ndarray:
+    """(batch, features) -> (tiles, features, TILE), padded with zeros or a sample; a view if there is no padding."""
     n, padded = -(-len(x) // TILE), x
     if n * TILE != len(x):
-        padded = np.zeros((n * TILE, x.shape[1]), x.dtype)
+        padded = np.full((n * TILE, x.shape[1]), filling, x.dtype)
         padded[: len(x)] = x
     return padded.reshape(n, TILE, -1).swapaxes(1, 2)
 
@@ -71,11 +73,8 @@ class Execution:
     """
 
     def __init__(self, design: Design, dtype: np.dtype, workers: int | None = None):
-        if design.is_implicit:
-            raise TypeError(
-                "a net with an implicit scheme runs on tensors: use `stepnet.torch.NetModule`, or an explicit scheme"
-            )
-        self.stages = [build_stage(record, dtype) for _, record in design.stages()]
+        self.stages = [build_stage(record, dtype, name) for name, record in design.stages()]
+        self._is_implicit = design.is_implicit
         ends = list(accumulate(stage.n_parameters for stage in self.stages))
         self.places = list(zip([0, *ends], ends, strict=False))
         self._workers = workers or count_usable_cores()
@@ -159,6 +158,8 @@ class Execution:
         noise = DEFAULT_NOISE if noise is None else noise
         paths = np.zeros(n_tiles * TILE, np.int64)
         paths[: len(x)] = noise.find_paths(x)
+        if self._is_implicit:  # filled up by the last sample, see `_tile`
+            paths[len(x) :] = paths[len(x) - 1]
         return [
             [
                 TileNoise(noise.find_seed(i), some, noise.find_cells(stage.n_steps)) if stage.has_noise else None
@@ -166,6 +167,10 @@ class Execution:
             ]
             for some in split_into_chunks(paths.reshape(n_tiles, TILE))
         ]
+
+    def _tile(self, x: np.ndarray) -> np.ndarray:
+        """Inputs as tiles; the last sample fills up implicit nets, as what fills them up must be solved as well."""
+        return tile(x, x[-1] if self._is_implicit and len(x) else 0.0)
 
     def forward(self, theta: np.ndarray, x: np.ndarray, noise: SampleNoise | None = None) -> np.ndarray:
         """Outputs of a batch."""
@@ -176,7 +181,7 @@ class Execution:
                 y = stage.forward(some, y, drawn)
             return y
 
-        found = self.map_over(run, split_into_chunks(tile(x)), self.assign_noise(x, noise))
+        found = self.map_over(run, split_into_chunks(self._tile(x)), self.assign_noise(x, noise))
         return untile(np.concatenate(found), len(x))
 
     def features(self, theta: np.ndarray, x: np.ndarray, wanted: int, noise: SampleNoise | None = None) -> np.ndarray:
@@ -188,12 +193,12 @@ class Execution:
                 y = stage.forward(some, y, drawn)
             return self.stages[wanted].states(own[wanted], y, draws[wanted])
 
-        found = self.map_over(run, split_into_chunks(tile(x)), self.assign_noise(x, noise))
+        found = self.map_over(run, split_into_chunks(self._tile(x)), self.assign_noise(x, noise))
         return np.stack([untile(each, len(x)) for each in np.concatenate(found, axis=1)])
 
     def run_to_stage(self, theta: np.ndarray, x: np.ndarray, wanted: int) -> np.ndarray:
         """The input of stage `wanted`."""
-        y = tile(x)
+        y = self._tile(x)
         with self._alone:
             for stage, some in zip(self.stages[:wanted], self.own(theta), strict=False):
                 y = stage.forward(some, y)
@@ -212,7 +217,7 @@ class Execution:
             return y, y_dot
 
         draws = self.assign_noise(x, noise)
-        found = self.map_over(run, split_into_chunks(tile(x)), split_into_chunks(tile(x_dot)), draws)
+        found = self.map_over(run, split_into_chunks(self._tile(x)), split_into_chunks(tile(x_dot)), draws)
         one, other = (untile(np.concatenate(each), len(x)) for each in zip(*found, strict=True))
         return one, other
 
@@ -220,7 +225,7 @@ class Execution:
         self, theta: np.ndarray, x: np.ndarray, noise: SampleNoise | None = None
     ) -> tuple[np.ndarray, LinearMap, LinearMap]:
         """Outputs, and functions for tangents from theta_dot and gradients of theta, all from one run."""
-        own, chunks = self.own(theta), split_into_chunks(tile(x))
+        own, chunks = self.own(theta), split_into_chunks(self._tile(x))
         runs = self._take_tapes(chunks, is_dual=True)
 
         def push(theta_dot: np.ndarray) -> np.ndarray:
@@ -240,7 +245,7 @@ class Execution:
         noise: SampleNoise | None = None,
     ) -> Generator[Any, np.ndarray, None]:  # fmt: skip
         """Yield the outputs and, when their gradient is sent, the gradients with respect to the parameters and x."""
-        own, chunks, draws = self.own(theta), split_into_chunks(tile(x)), self.assign_noise(x, noise)
+        own, chunks, draws = self.own(theta), split_into_chunks(self._tile(x)), self.assign_noise(x, noise)
         split = self._find_memory_split(memory, sum(map(len, chunks)))
         if split.memories[0] == "all":
             runs = self._take_tapes(chunks)

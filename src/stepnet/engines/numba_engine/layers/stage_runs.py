@@ -16,6 +16,7 @@ from stepnet.engines.numba_engine.codegen.fork_safety import register_lock
 from stepnet.engines.numba_engine.codegen.vectors import VECTOR_BYTES
 from stepnet.engines.numba_engine.layers import layer_kernels
 from stepnet.engines.numba_engine.layers.chains import C_IN, C_OUT, NODES_IN, NODES_OUT, SIZE
+from stepnet.engines.numba_engine.layers.implicit_steps import ImplicitLayers
 from stepnet.engines.numba_engine.layers.matrix_products import SHORT, SMALL, TILE, WIDE, ProductContext
 from stepnet.engines.numba_engine.layers.tables import (
     ONCE,
@@ -70,14 +71,16 @@ class NetStage:
         How weights depend on depth.
     group : int
         Tiles that run side by side, if the field is narrow.
+    name : str
+        For errors.
     """
 
     def __init__(
         self, field: Field | Chain, scheme_program: SchemeProgram, steps: int, length: float,
         depth: Depth | HeldWeights,
-        dtype: np.dtype, group: int = GROUP,
+        dtype: np.dtype, group: int = GROUP, name: str = "the net",
     ):  # fmt: skip
-        self.field, self.dtype, self.samples = field, np.dtype(dtype), TILE
+        self.field, self.dtype, self.samples, self.name = field, np.dtype(dtype), TILE, name
         self.is_single = isinstance(field, Chain)
         self.scheme_program = NOTHING if self.is_single else scheme_program
         self.n_opening = 0 if self.is_single else scheme_program.opening.steps
@@ -87,8 +90,8 @@ class NetStage:
             raise ValueError(f"`steps` must be at least {self.n_opening} for this scheme, found {steps}")
         parts: tuple[Chain, ...] = (field,) if isinstance(field, Chain) else field.chains
         self.group = 1 if isinstance(field, Chain) else min(group, choose_group(field))
-        self._in_groups = partial(NetStage, field, scheme_program, steps, length, depth, dtype)
-        self._steps = LayerSteps(steps + 1, self.h, length, depth, self.group)
+        self._in_groups = partial(NetStage, field, scheme_program, steps, length, depth, dtype, name=name)
+        self.layer_steps = LayerSteps(steps + 1, self.h, length, depth, self.group)
         self.chains = tabulate_chains(parts, field.parameters, depth.controls, self.group, self.dtype)
         self._n_weights = int(self.chains.slots[:, SIZE].sum())
         self.n_parameters = depth.controls * sum(int(np.prod(shape)) for shape in field.parameters.values())
@@ -100,19 +103,29 @@ class NetStage:
 
     @cached_property
     def plain(self) -> RowLayout:
-        return lay_out(self.scheme_program.step, self.field, self._steps, self.dtype, is_stored=False)
+        return self._lay_out(is_stored=False)
 
     @cached_property
     def stored(self) -> RowLayout:
-        return lay_out(self.scheme_program.step, self.field, self._steps, self.dtype, is_stored=True)
+        return self._lay_out(is_stored=True)
+
+    def _lay_out(self, is_stored: bool) -> RowLayout:
+        if self.scheme_program.step.is_implicit:
+            return self.implicit.lay_out(is_stored)
+        return lay_out(self.scheme_program.step, self.field, self.layer_steps, self.dtype, is_stored)
+
+    @cached_property
+    def implicit(self) -> ImplicitLayers:
+        """The steps of an implicit scheme, which take the place of the kernels."""
+        return ImplicitLayers(self)
 
     @cached_property
     def opening(self) -> RowLayout:
-        return lay_out(self.scheme_program.opening, self.field, self._steps, self.dtype, is_stored=True)
+        return lay_out(self.scheme_program.opening, self.field, self.layer_steps, self.dtype, is_stored=True)
 
     @cached_property
     def undoing(self) -> RowLayout:
-        return lay_out_inverse(self.scheme_program, cast(Field, self.field), self._steps, self.dtype)
+        return lay_out_inverse(self.scheme_program, cast(Field, self.field), self.layer_steps, self.dtype)
 
     @property
     def calls_blas(self) -> bool:
@@ -229,16 +242,19 @@ class NetStage:
             return [(0, count)]
         return [(done, min(size, count - done)) for done in range(0, count, size)]
 
-    def _machine(self, workspace: layer_kernels.LayerWorkspace) -> ProductContext:
+    def machine(self, workspace: layer_kernels.LayerWorkspace) -> ProductContext:
         return ProductContext(find_gemm_address(self.dtype), workspace.ahead)
 
     def run(
         self, workspace, layout: RowLayout, theta, step: int, count: int, slot: int = 0, noise=NO_NOISE
     ) -> None:  # fmt: skip
         """Run steps from `step` on; their records begin at `slot`."""
+        if layout.is_implicit:
+            self.implicit.run(workspace, layout, theta, step, count, slot, noise)
+            return
         for done, n in self._slices(count, workspace.tiles):
             layer_kernels.forward(
-                self._machine(workspace), self.chains, layout.program, workspace, noise, theta, step + done,
+                self.machine(workspace), self.chains, layout.program, workspace, noise, theta, step + done,
                 slot + done, n,
             )  # fmt: skip
 
@@ -252,11 +268,14 @@ class NetStage:
         If the last step is inverted, its end state must follow its record, which holds the tapes of slopes that it
         passes on.  The gradient of x may be left out for a single chain.
         """
+        if layout.is_implicit:
+            self.implicit.pull(workspace, theta, theta_bar, step, count, slot, noise)
+            return
         undoing = (self.undoing if is_undone else layout).program
         for done, n in self._slices(count, workspace.tiles):
             last = count - 1 - done
             layer_kernels.pullback(
-                self._machine(workspace), self.chains, layout.program, undoing, int(is_undone), workspace, noise, theta,
+                self.machine(workspace), self.chains, layout.program, undoing, int(is_undone), workspace, noise, theta,
                 theta_bar, step + last, slot + last, n, int(is_x_wanted),
             )  # fmt: skip
 
@@ -264,10 +283,13 @@ class NetStage:
         self, workspace, layout: RowLayout, theta, theta_dot, step: int, count: int, is_known: bool, noise=NO_NOISE
     ) -> None:  # fmt: skip
         """Compute tangents from slot 0 of a dual workspace; values may be known from a run in the same workspace."""
+        if layout.is_implicit:
+            self.implicit.push(workspace, layout, theta, theta_dot, step, count, is_known, noise)
+            return
         mixed_dot = np.zeros_like(workspace.mixed)
         for done, n in self._slices(count, workspace.tiles):
             layer_kernels.tangent(
-                self._machine(workspace), self.chains, layout.program, workspace, noise, theta, theta_dot, mixed_dot,
+                self.machine(workspace), self.chains, layout.program, workspace, noise, theta, theta_dot, mixed_dot,
                 step + done, done, n, int(is_known),
             )  # fmt: skip
 
@@ -401,7 +423,7 @@ class NetStage:
 
 def build_stage(
     field: Field | Chain, scheme_program: SchemeProgram, steps: int, length: float, depth: Depth | HeldWeights,
-    dtype: np.dtype | type = np.float64,
+    dtype: np.dtype | type = np.float64, name: str = "the net",
 ) -> NetStage:  # fmt: skip
     """A stage of a net."""
-    return NetStage(field, scheme_program, steps, length, depth, np.dtype(dtype))
+    return NetStage(field, scheme_program, steps, length, depth, np.dtype(dtype), name=name)

@@ -131,12 +131,20 @@ class _Operators:
 
 
 class RowLayout(NamedTuple):
-    """A program with the offsets of its rows, and the sizes of a record, of a state's gradients and of the scratch."""
+    """A program with the offsets of its rows, and the sizes of a record, of a state's gradients and of the scratch.
+
+    If it is implicit, its steps are those of `implicit_steps`, and there is nothing in the program.
+    """
 
     program: layer_kernels.LayerProgram
     record: int
     bar_size: int
     scratch: int
+    is_implicit: bool = False
+
+
+_NOTHING: Any = [np.zeros(0, np.int64)] * (len(layer_kernels.LayerProgram._fields) - 2)
+EMPTY_PROGRAM = layer_kernels.LayerProgram(*_NOTHING, 1, 0)
 
 
 def lay_out(
@@ -173,7 +181,8 @@ def _lay_out(
     offsets: Any = (*rows.places(), *rows.bars(), *rows.tapes())
     tables = layer_kernels.LayerProgram(
         forward, reverse, *offsets, np.array(chains, np.int64), times,
-        first.reshape(times.shape), basis.reshape(*times.shape, -1).astype(dtype), int(is_direct), rows.wanted,
+        first.reshape(times.shape), basis.reshape(*times.shape, basis.shape[1]).astype(dtype), int(is_direct),
+        rows.wanted,
     )  # fmt: skip
     return RowLayout(tables, rows.record, rows.bar_size, max(rows.scratch, rows.bar_scratch))
 
