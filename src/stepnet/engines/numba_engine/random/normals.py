@@ -52,12 +52,13 @@ def write_normals(first: Bundle, second: Bundle) -> tuple[Bundle, Bundle]:
     m = ((bits & normals.MANTISSA) + normals.ROOT_HALF_BITS).bitcast()
     e = ((bits >> 52) | POWER_52_BITS).bitcast() - (POWER_52 + 1023.0)
     s = (1.0 - m) / (1.0 + m)
-    z = s * s
-    r = (s * (4.0 + z * write_polynomial(normals.LOGARITHM, z)) - e * normals.TWICE_LN2).sqrt()
     q = (((second >> 10) & normals.MANTISSA) | (QUARTER_BITS | 1)).bitcast() - 0.375
     z = q * q
-    small = r * (q * write_polynomial(normals.SINE, z))
-    large = r * (1.0 + z * write_polynomial(normals.COSINE, z))
+    sine = q * write_polynomial(normals.SINE, z)
+    cosine = 1.0 + z * write_polynomial(normals.COSINE, z)
+    z = s * s
+    r = (s * (4.0 + z * write_polynomial(normals.LOGARITHM, z)) - e * normals.TWICE_LN2).sqrt()
+    small, large = r * sine, r * cosine
     large = (large.bitcast() ^ (second & SIGN)).bitcast()
     return exchange(second.find_set(SECOND), large, small)
 
