@@ -98,6 +98,18 @@ def fill(kind, number) -> ir.Constant:
     return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)
 
 
+def count_up(count: int) -> ir.Constant:
+    """The uint64 vector 0, 1, 2, ..."""
+    return ir.Constant(ir.VectorType(I64, count), list(range(count)))
+
+
+def store(builder, address, vectors: list) -> None:
+    """Store vectors of float64 one after the other, at an address that is a multiple of 8."""
+    place = builder.inttoptr(address, vectors[0].type.as_pointer())
+    for i, vector in enumerate(vectors):
+        builder.store(vector, builder.gep(place, [I64(i)]), align=8)
+
+
 def spread(builder, number, count: int):
     """A vector of `count` equal numbers."""
     kind = ir.VectorType(number.type, count)

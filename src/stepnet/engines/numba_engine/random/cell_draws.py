@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 from stepnet.engines.numba_engine.codegen.compiler_facts import find_cpu_features
-from stepnet.engines.numba_engine.codegen.exact_vectors import I64, REAL, Bundle, fill, spread
+from stepnet.engines.numba_engine.codegen.exact_vectors import I64, Bundle, count_up, fill, spread, store
 from stepnet.engines.numba_engine.random.normals import write_keys, write_normals, write_words
 from stepnet.noise.bridge import quantise
 from stepnet.noise.counters import GROUP, HALF_GROUP
@@ -16,8 +16,7 @@ from stepnet.noise.counters import GROUP, HALF_GROUP
 AT_ONCE = 4 if find_cpu_features().get("avx512f", False) else 1
 """Vectors of 8 numbers that are computed together; four of 512 bits have enough registers, and hide all latencies."""
 
-WORDS, NUMBERS = ir.VectorType(I64, HALF_GROUP), ir.VectorType(REAL, HALF_GROUP)
-LANES = ir.Constant(WORDS, list(range(HALF_GROUP)))
+LANES = count_up(HALF_GROUP)
 NUMBER_BYTES = 8
 
 
@@ -34,18 +33,11 @@ class DrawWriter:
         builder, count = self.builder, len(pairs)
         lasts = [builder.or_(builder.lshr(pair, I64(32)), self.tag) for pair in pairs]
         c1, c2, c3 = (Bundle(builder, [spread(builder, x, HALF_GROUP) for x in each]) for each in (cells, pairs, lasts))
-        lanes, zero = Bundle(builder, [LANES] * count), Bundle(builder, [fill(WORDS, 0)] * count)
+        lanes, zero = Bundle(builder, [LANES] * count), Bundle(builder, [fill(LANES.type, 0)] * count)
         keys = [(Bundle(builder, k0.values * count), Bundle(builder, k1.values * count)) for k0, k1 in self.keys]
         x, y = write_normals(*write_words(zero, c1, c2 + lanes, c3, keys))
         scale, rounder = Bundle(builder, [self.scale] * count), Bundle(builder, [self.rounder] * count)
         return quantise(scale * x, rounder), quantise(scale * y, rounder)
-
-
-def _store(builder, address, x, y) -> None:
-    """Store 16 numbers."""
-    place = builder.inttoptr(address, NUMBERS.as_pointer())
-    builder.store(x, place, align=NUMBER_BYTES)
-    builder.store(y, builder.gep(place, [I64(1)]), align=NUMBER_BYTES)
 
 
 def _write_loops(context, builder, arguments, out_type, varies_in_cells: bool) -> None:
@@ -66,7 +58,13 @@ def _write_loops(context, builder, arguments, out_type, varies_in_cells: bool) -
                 pairs = [builder.add(pair0, builder.mul(stride, each)) for each in items]
             x, y = writer.write(pairs, cells)
             for each, *numbers in zip(items, x.values, y.values, strict=True):
-                _store(builder, builder.add(data, builder.mul(each, step)), *numbers)
+                store(builder, builder.add(data, builder.mul(each, step)), numbers)
+
+
+def _require_contiguous(out) -> None:
+    """Numbers are stored at offsets in memory."""
+    if out.layout != "C":
+        raise TypingError(f"normal numbers are drawn into arrays in C order, not {out}")
 
 
 def _build_signature(out):
@@ -78,6 +76,7 @@ def _build_signature(out):
 @intrinsic
 def write_cells(typing_context, seed, tag, path0, cell0, stride, count, scale, rounder, out, start, step):
     """Numbers of 16 paths in the cells cell0, cell0 + stride, ..., from out.flat[start] on, every `step` numbers."""
+    _require_contiguous(out)
 
     def generate(context, builder, signature, arguments):
         _write_loops(context, builder, arguments, out, varies_in_cells=True)
@@ -89,6 +88,7 @@ def write_cells(typing_context, seed, tag, path0, cell0, stride, count, scale, r
 @intrinsic
 def write_groups(typing_context, seed, tag, path0, cell, count, scale, rounder, out, start):
     """Numbers of `count` groups of 16 paths in one cell, from out.flat[start] on."""
+    _require_contiguous(out)
 
     def generate(context, builder, signature, arguments):
         seed, tag, path0, cell, count, scale, rounder, numbers, start = arguments

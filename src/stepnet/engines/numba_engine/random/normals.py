@@ -22,7 +22,7 @@ BELOW_ONE = 1.0 - 2.0**-53
 POWER_52, POWER_52_BITS = 2.0**52, 0x433 << 52
 QUARTER_BITS = 0x3FD << 52
 SIGN, SECOND = 1 << 63, 1 << 62
-ZERO, UNIT, SHIFT_12 = map(U, (0, 1, 12))
+ZERO, SHIFT_12 = U(0), U(12)
 PAIR_OF_WORDS, PAIR_OF_NORMALS = types.UniTuple(types.uint64, 2), types.UniTuple(types.float64, 2)
 
 
@@ -46,7 +46,10 @@ def write_keys(key: Bundle) -> list[tuple[Bundle, Bundle]]:
 
 
 def write_normals(first: Bundle, second: Bundle) -> tuple[Bundle, Bundle]:
-    """Two independent normal numbers; see `stepnet.noise.normals` for the formulas."""
+    """Two independent normal numbers; see `stepnet.noise.normals` for the formulas.
+
+    Sine and cosine are computed while the division goes on.
+    """
     u = ((first >> 12) | normals.ONE_BITS).bitcast() - BELOW_ONE
     bits = u.bitcast() + (normals.ONE_BITS - normals.ROOT_HALF_BITS)
     m = ((bits & normals.MANTISSA) + normals.ROOT_HALF_BITS).bitcast()
