@@ -81,8 +81,8 @@ def _pack(builder, pair: tuple[Bundle, Bundle]):
 @intrinsic
 def _draw_words(typing_context, c0, c1, c2, c3, key):
     def generate(context, builder, signature, arguments):
-        *counter, number = [Bundle(builder, [value]) for value in arguments]
-        return _pack(builder, write_words(*counter, write_keys(number)))
+        c0, c1, c2, c3, number = [Bundle(builder, [value]) for value in arguments]
+        return _pack(builder, write_words(c0, c1, c2, c3, write_keys(number)))
 
     return PAIR_OF_WORDS(*[types.uint64] * 5), generate
 
