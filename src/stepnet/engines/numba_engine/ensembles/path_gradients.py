@@ -63,7 +63,8 @@ def differentiate_paths(
         group = allocate_group(own, noise, even, n_parameters, first, last)
         return partial(pull_back_paths, even, back, noise, starts, bars, group, kept, n, ATTEMPTS)
 
-    if not run_chunks(ChunkRunner(begin, "lanes"), split_into_groups(count, workers), workers, ignore_progress):
+    chunks = split_into_groups(count, workers) if workers > 1 else [(0, count)]  # new memory takes time to map
+    if not run_chunks(ChunkRunner(begin, "lanes"), chunks, workers, ignore_progress):
         raise KeyboardInterrupt
     block = pack(problem.args)
     unknown = np.isnan(flat_gradients(unpack(block.values, block.slots), problem.args))

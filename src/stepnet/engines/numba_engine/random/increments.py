@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from stepnet.engines.numba_engine.codegen.intrinsics.exact_arithmetic import exact, exact_function
-from stepnet.engines.numba_engine.codegen.intrinsics.vector_copies import copy_eight
 from stepnet.engines.numba_engine.codegen.intrinsics.wide_vectors import prefer_wide_vectors
+from stepnet.engines.numba_engine.random.cell_draws import write_cells, write_groups
 from stepnet.engines.numba_engine.random.normals import (
     HALF,
     LOW,
@@ -32,7 +32,6 @@ from stepnet.noise.counters import (
     TWO_POINT,
 )
 
-BITS_OF_HALF = HALF_GROUP.bit_length() - 1
 PATHS_OF_A_DRAW = discrete.PATHS_OF_A_DRAW
 LEAST_UPPER = U(2**32 - discrete.SIXTH)
 SIXTH, ROOT_3 = U(discrete.SIXTH), discrete.ROOT_3
@@ -51,85 +50,30 @@ def pack_last_word(stream, component, path):
     return (path >> HALF) | (U(component) << COMPONENT_SHIFT) | (U(stream) << STREAM_SHIFT)
 
 
-@exact
-def draw_normals(seed, stream, path0, cell, out):
-    """Normal numbers of a cell for each component and path; two paths share a draw."""
+@exact_function
+def draw_cells(seed, stream, path0, cell0, stride, n_cells, component, scale, rounder, out, start, step):
+    """Numbers of one component of 16 paths in the cells cell0, cell0 + stride, ...: scale times normal, rounded.
+
+    Those of cell k are out.flat[start + k step] and the next.  The rounder 0 leaves numbers as they are.
+    """
+    prefer_wide_vectors()
+    tag = pack_last_word(stream, component, ZERO)
+    write_cells(seed, tag, path0, cell0, stride, n_cells, scale, rounder, out, start, step)
+
+
+@exact_function
+def draw_groups(seed, stream, path0, cell, scale, rounder, out):
+    """Numbers of a cell for each component and path: scale times normal, rounded."""
+    prefer_wide_vectors()
     for i in range(out.shape[0]):
-        fill_row(seed, stream, path0, cell, i, out[i])
-
-
-@exact_function
-def fill_row(seed, stream, path0, cell, component, row):
-    """Draw words first and convert them in a separate loop, which takes 20 % less time than a single loop.
-
-    The length of the inner loops is hidden from LLVM, which would unroll loops of length 8 and then not vectorise them.
-    """
-    prefer_wide_vectors()
-    bits = row.view(np.uint64)
-    half = min(HALF_GROUP, row.size >> 1)
-    for group in range(row.size // GROUP):
-        first, pair0 = GROUP * group, (path0 >> 1) + HALF_GROUP * group
-        for j in range(half):
-            pair = U(pair0 + j)
-            a, b = draw_words(ZERO, U(cell), pair, pack_last_word(stream, component, pair), seed)
-            bits[first + j], bits[first + HALF_GROUP + j] = a, b
-    for group in range(row.size // GROUP):
-        first = GROUP * group
-        for j in range(half):
-            x, y = convert_to_normals(bits[first + j], bits[first + HALF_GROUP + j])
-            row[first + j], row[first + HALF_GROUP + j] = x, y
-
-
-@exact_function
-def draw_cell_words(seed, stream, path0, cell0, stride, n_cells, component, words):
-    """Words of one component of 16 paths in `n_cells` cells: cell0, cell0 + stride, ...
-
-    Column 8 s + j belongs to cell s and to the paths path0 + j and path0 + 8 + j.  Many cells at once keep the
-    processor busy, where one cell has to wait for its ten rounds.
-    """
-    prefer_wide_vectors()
-    pair0 = path0 >> 1
-    for k in range(HALF_GROUP * n_cells):
-        pair, cell = U(pair0 + (k & (HALF_GROUP - 1))), cell0 + stride * (k >> BITS_OF_HALF)
-        a, b = draw_words(ZERO, U(cell), pair, pack_last_word(stream, component, pair), seed)
-        words[0, k], words[1, k] = a, b
-
-
-@exact_function
-def convert_to_increments(words, n_cells, scale, rounder, out):
-    """Increments from the words of many cells; `words` and `out` must not overlap."""
-    prefer_wide_vectors()
-    for k in range(HALF_GROUP * n_cells):
-        x, y = convert_to_normals(words[0, k], words[1, k])
-        out[0, k], out[1, k] = quantise(scale * x, rounder), quantise(scale * y, rounder)
-
-
-@exact_function
-def convert_to_areas(words, n_cells, scale, out):
-    """Space-time Levy areas from the words of many cells."""
-    prefer_wide_vectors()
-    for k in range(HALF_GROUP * n_cells):
-        x, y = convert_to_normals(words[0, k], words[1, k])
-        out[0, k], out[1, k] = scale * x, scale * y
-
-
-@exact
-def place_cells(columns, n_cells, every, component, out):
-    """out[every s, component] = the 16 numbers of cell s, which are in two halves."""
-    for s in range(n_cells):
-        row = out[every * s, component]
-        copy_eight(columns[0], HALF_GROUP * s, row, 0)
-        copy_eight(columns[1], HALF_GROUP * s, row, HALF_GROUP)
+        tag = pack_last_word(stream, i, ZERO)
+        write_groups(seed, tag, path0, cell, out.shape[1] // GROUP, scale, rounder, out, i * out.shape[1])
 
 
 @exact
 def draw_increments(seed, path0, cell, scale, rounder, out):
     """Increments of a cell: `scale` is the square root of its length, `rounder` the rounding constant of the grid."""
-    draw_normals(seed, CELL_INCREMENT, path0, cell, out)
-    for i in range(out.shape[0]):
-        row = out[i]
-        for j in range(row.size):
-            row[j] = quantise(scale * row[j], rounder)
+    draw_groups(seed, CELL_INCREMENT, path0, cell, scale, rounder, out)
 
 
 @exact_function
@@ -153,11 +97,7 @@ def draw_for_paths(seed, paths, cell, component, scale, rounder, is_added, row, 
 @exact
 def draw_areas(seed, path0, cell, scale, out):
     """Space-time Levy areas of a cell: `scale` is the square root of a twelfth of its length."""
-    draw_normals(seed, CELL_AREA, path0, cell, out)
-    for i in range(out.shape[0]):
-        row = out[i]
-        for j in range(row.size):
-            row[j] = scale * row[j]
+    draw_groups(seed, CELL_AREA, path0, cell, scale, 0.0, out)
 
 
 @exact

@@ -15,18 +15,15 @@ from stepnet.engines.numba_engine.codegen.intrinsics.exact_arithmetic import exa
 from stepnet.engines.numba_engine.codegen.kernels import Kernel, compiled
 from stepnet.engines.numba_engine.codegen.steps.fused_steps import NoiseLayout
 from stepnet.engines.numba_engine.random.increments import (
-    convert_to_areas,
-    convert_to_increments,
-    draw_cell_words,
+    draw_cells,
     draw_three_point,
     draw_two_point,
     join,
-    place_cells,
     refine_cell,
 )
 from stepnet.engines.numba_engine.random.paths import evaluate
 from stepnet.noise import NoiseGrid, step_variables, three_point, two_point
-from stepnet.noise.counters import CELL_AREA, CELL_INCREMENT, GROUP, HALF_GROUP
+from stepnet.noise.counters import CELL_AREA, CELL_INCREMENT, GROUP
 from stepnet.noise.grid import DEFAULT_LEVELS
 from stepnet.noise.reference import BrownianPaths
 from stepnet.problem import StochasticProblem
@@ -35,7 +32,6 @@ from stepnet.schemes.step_program import Noise, StepProgram
 SHORT_CHUNK, LONG_CHUNK = 64, 256  # steps whose random variables are drawn at once; more if a cell has more
 CHUNK_VARIABLES = 2560  # of one path, whose numbers for 16 paths fit into the second-level cache
 LONGEST_CHUNK = 1024  # of one path
-BLOCK = 64  # cells whose words are drawn at once, which stay in the first-level cache
 
 W, I10, I11_SCALED, I111, ROOT, I11, J11, V, V2, I11_PAIRS, J11_PAIRS, V2_PAIRS = range(12)
 CODE = {
@@ -81,8 +77,7 @@ class StepNoise(NamedTuple):
 class NoiseBuffers(NamedTuple):
     """Increments, areas, three-point and two-point variables of a chunk of steps, (steps, components, 16).
 
-    The rest is workspace of the draws: a second pair of increments and areas for cells that are joined, and the words
-    of one component and its numbers.
+    The rest is workspace of the draws: a second pair of increments and areas for cells that are joined.
     """
 
     W: np.ndarray
@@ -91,8 +86,6 @@ class NoiseBuffers(NamedTuple):
     S: np.ndarray
     more_increments: np.ndarray
     more_areas: np.ndarray
-    words: np.ndarray
-    columns: np.ndarray
 
 
 @compiled
@@ -101,10 +94,10 @@ def draw_chunk(noise, path0, first, count, buffers):
     is_refined, has_areas = noise.levels > 0, noise.has_areas != 0
     per_cell, cell0 = 1 << noise.levels, (first >> noise.levels) * noise.joined
     n_cells = (count + per_cell - 1) >> noise.levels
-    draw_intervals(noise, path0, cell0, n_cells, is_refined or has_areas, buffers.W, buffers.H, buffers)
+    draw_intervals(noise, path0, cell0, n_cells, is_refined or has_areas, buffers.W, buffers.H)
     more_increments, more_areas = buffers.more_increments, buffers.more_areas
     for k in range(1, noise.joined):
-        draw_intervals(noise, path0, cell0 + k, n_cells, has_areas, more_increments, more_areas, buffers)
+        draw_intervals(noise, path0, cell0 + k, n_cells, has_areas, more_increments, more_areas)
         join_intervals(float(k), n_cells, has_areas, buffers)
     if is_refined:
         for s in range(n_cells):
@@ -120,19 +113,20 @@ def draw_chunk(noise, path0, first, count, buffers):
 
 
 @compiled
-def draw_intervals(noise, path0, cell0, n_cells, has_areas, W_, H_, buffers):
+def draw_intervals(noise, path0, cell0, n_cells, has_areas, W_, H_):
     """Increments, and areas if wanted, of every `joined`-th cell from cell0 on, at the first step of each."""
-    words, columns, per_cell = buffers.words, buffers.columns, 1 << noise.levels
-    for first in range(0, n_cells, BLOCK):
-        count, start, at = min(BLOCK, n_cells - first), cell0 + noise.joined * first, first * per_cell
-        for i in range(W_.shape[1]):
-            draw_cell_words(noise.seed, CELL_INCREMENT, path0, start, noise.joined, count, i, words)
-            convert_to_increments(words, count, np.sqrt(noise.length), noise.rounder, columns)
-            place_cells(columns, count, per_cell, i, W_[at:])
-            if has_areas:
-                draw_cell_words(noise.seed, CELL_AREA, path0, start, noise.joined, count, i, words)
-                convert_to_areas(words, count, np.sqrt(noise.length / 12.0), columns)
-                place_cells(columns, count, per_cell, i, H_[at:])
+    m = W_.shape[1]
+    step, scale = (GROUP * m) << noise.levels, np.sqrt(noise.length)
+    for i in range(m):
+        draw_cells(
+            *(noise.seed, CELL_INCREMENT, path0, cell0, noise.joined, n_cells),
+            *(i, scale, noise.rounder, W_, GROUP * i, step),
+        )
+        if has_areas:
+            draw_cells(
+                *(noise.seed, CELL_AREA, path0, cell0, noise.joined, n_cells),
+                *(i, np.sqrt(noise.length / 12.0), 0.0, H_, GROUP * i, step),
+            )
 
 
 @exact
@@ -274,8 +268,7 @@ def allocate_buffers(noise: StepNoise, n_components: int, steps: int) -> NoiseBu
     H = np.zeros(shape if noise.has_areas or noise.levels else (steps, 1, 1))
     points, signs = (np.zeros(shape if has else (steps, 1, 1)) for has in (noise.has_points, noise.has_signs))
     more = (np.zeros(shape), np.zeros_like(H)) if noise.joined > 1 else (np.zeros((1, 1, 1)), np.zeros((1, 1, 1)))
-    columns = (2, HALF_GROUP * min(BLOCK, steps >> noise.levels))
-    return NoiseBuffers(np.zeros(shape), H, points, signs, *more, np.zeros(columns, np.uint64), np.zeros(columns))
+    return NoiseBuffers(np.zeros(shape), H, points, signs, *more)
 
 
 def round_to_cells(noise: StepNoise, steps: int) -> int:
