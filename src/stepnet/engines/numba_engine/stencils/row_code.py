@@ -161,6 +161,9 @@ class _RowWriter:
     def write(self, name: str) -> str:
         """The complete function."""
         band, shape = self._band, self._shape
+        self.lines.append("entry:")
+        if shape.is_dot:
+            self.lines.append(f"%both = alloca [2 x {self._vector}], align {BYTES}")
         rows = [
             _Row(
                 r,
@@ -194,30 +197,25 @@ class _RowWriter:
         return numbers | {("rate", k): self._load_double("%rates", k) for k in range(shape.n_patches)}
 
     def _write_head(self, rows: list[_Row], low: int, wide: dict) -> None:
-        """The points of a long row up to a cache line; whole vectors begin at `%from`.
-
-        Not with products, whose sum would depend on the address.
-        """
-        if self._shape.is_dot:
-            self.lines += [f"%from = add i64 {low}, 0", "br label %enter", "enter:"]
-            return
+        """The points of a long row up to a cache line, the last lanes of a vector; whole vectors begin at `%from`."""
+        lanes = self._lanes
         address = self._value(f"ptrtoint ptr {(rows[0].taps or rows[0].outputs)[0]} to i64")
         rest = self._value(f"and i64 {self._value(f'sub i64 {-low * self._size}, {address}')}, {BYTES - 1}")
         is_long = self._value(f"icmp sge i64 %n, {LONG_ROW}")
         before = self._value(f"select i1 {is_long}, i64 {self._value(f'udiv i64 {rest}, {self._size}')}, i64 0")
         self.lines += [
             f"%from = add i64 {low}, {before}", f"%is_behind = icmp slt i64 {low}, %from",
-            "br i1 %is_behind, label %head, label %enter", "head:",
+            "br i1 %is_behind, label %head, label %enter", "head:", f"%at_head = sub i64 %from, {lanes}",
         ]  # fmt: skip
-        self._use(wide, True, self._select_lanes(before))
-        for row in rows:
-            self._point(row, str(low), None, None)
+        self._use(wide, True, self._select_lanes(self._value(f"sub i64 {lanes - 1}, {before}"), "sgt"))
+        self._points(rows, "%at_head", "zero")
         self.lines += ["br label %enter", "enter:"]
+        self._begin_dots("%entry", "%head", "begun", ["zeroinitializer"] * len(rows), "zero")
 
-    def _select_lanes(self, count: str) -> str:
-        """The mask of the first `count` lanes."""
+    def _select_lanes(self, bound: str, test: str = "slt") -> str:
+        """The mask of the lanes below a bound, or above it."""
         numbers = ", ".join(f"i64 {k}" for k in range(self._lanes))
-        return self._value(f"icmp slt <{self._lanes} x i64> <{numbers}>, {self._spread('i64', count)}")
+        return self._value(f"icmp {test} <{self._lanes} x i64> <{numbers}>, {self._spread('i64', bound)}")
 
     def _write_loop(self, rows: list[_Row], wide: dict) -> None:
         """Whole vectors; with wide registers neighbours in a row are shifted out of aligned vectors."""
@@ -235,7 +233,7 @@ class _RowWriter:
                 f"%before{r} = phi {vector} [ {before}, %seed ], [ %own{r}, %wide ]",
                 f"%own{r} = phi {vector} [ {own}, %seed ], [ %behind{r}, %wide ]",
             ]
-        self._begin_dots("%seed", "%wide", "dots", ["zeroinitializer"] * len(rows))
+        self._begin_dots("%seed", "%wide", "dots", [f"%begun{r}" for r in range(len(rows))])
         self._use(wide, True)
         if seeds:
             index = self._value(f"add i64 %j, {lanes}")
@@ -261,7 +259,7 @@ class _RowWriter:
     def _write_rest(self, rows: list[_Row], wide: dict) -> None:
         """What is left before the special points at the end of the row."""
         self.lines += ["middle:", "%begin = phi i64 [ %from, %enter ], [ %j_next, %wide ]"]
-        self._begin_dots("%enter", "%wide", "dots_all", ["zeroinitializer"] * len(rows), "dots")
+        self._begin_dots("%enter", "%wide", "dots_all", [f"%begun{r}" for r in range(len(rows))], "dots")
         self.lines += [
             "%rest = icmp slt i64 %begin, %stop", "br i1 %rest, label %tail, label %ends",
             "tail:", "%i = phi i64 [ %begin, %middle ], [ %i_next, %tail ]",
@@ -284,7 +282,7 @@ class _RowWriter:
             total = None
             if self._shape.is_dot:
                 reduce = f"@llvm.vector.reduce.fadd.v{self._lanes}f{8 * self._size}"
-                total = self._value(f"call {self.real} {reduce}({self.real} 0.0, {self._vector} %total{r})")
+                total = self._value(f"call {self.real} {reduce}({self.real} 0.0, {self._vector} {self._turn(r, low)})")
             for c in range(low + high):
                 index = c if c < low else c - low - high
                 at = str(index) if index >= 0 else self._value(f"add i64 %n, {index}")
@@ -293,6 +291,16 @@ class _RowWriter:
                 double = total if self.real == "double" else self._value(f"fpext float {total} to double")
                 before = self._value("load double, ptr %sums, align 8")
                 self.lines.append(f"store double {self._value(f'fadd double {before}, {double}')}, ptr %sums, align 8")
+
+    def _turn(self, r: int, low: int) -> str:
+        """The sums of products of a row with the first point in lane 0, so that they do not depend on addresses."""
+        lanes, vector = self._lanes, self._vector
+        second = self._value(f"getelementptr {vector}, ptr %both, i64 1")
+        for place in ("%both", second):
+            self.lines.append(f"store {vector} %total{r}, ptr {place}, align {BYTES}")
+        shift = self._value(f"and i64 {self._value(f'sub i64 {low}, %from')}, {lanes - 1}")
+        at = self._value(f"getelementptr {self.real}, ptr %both, i64 {shift}")
+        return self._value(f"load {vector}, ptr {at}, align {self._size}")
 
     def _begin_dots(self, entry: str, loop: str, name: str, first: list[str], of: str | None = None) -> None:
         """The running sums of products at the beginning of a block."""
@@ -304,7 +312,7 @@ class _RowWriter:
 
     def _points(self, rows: list[_Row], at: str, dots: str) -> None:
         for r, row in enumerate(rows):
-            new = self._point(row, at, None, f"%{dots}{r}")
+            new = self._point(row, at, None, "zeroinitializer" if dots == "zero" else f"%{dots}{r}")
             if new is not None:
                 self._name(f"%{dots}{r}_next", self._kind, new)
 
