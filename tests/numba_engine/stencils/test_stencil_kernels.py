@@ -157,7 +157,9 @@ def test_several_steps_in_one_sweep_have_the_bits_of_single_steps(side, scheme, 
     equations["heat of order 4"] = se.heat(grid, rng.normal(size=grid.shape), (0.0, 1.0), 0.7, order=4)
     program = build_scheme_program(sn.schemes.get(scheme), 1, False, False).step
     for name, problem in equations.items():
-        compare_blocked_steps(problem.fun.find_linear_form(*problem.args), problem.args, program, rng, monkeypatch, name)
+        compare_blocked_steps(
+            problem.fun.find_linear_form(*problem.args), problem.args, program, rng, monkeypatch, name
+        )
 
 
 @pytest.mark.parametrize("scheme", ["verlet", "yoshida4"])
@@ -182,7 +184,8 @@ def compare_blocked_steps(form, args, program, rng, monkeypatch, name: str) -> N
         address = code.find_steps(program, tuple(range(program.n_rows)), program.n_rows, work.shape[1])
         STEPS(address)(0.0, 1e-5, 0, 19, point(work), point(p))
         ends.append(work[: program.n_rows].copy())
-    assert np.isfinite(ends[0]).all() and not np.array_equal(ends[0], start), name
+    assert np.isfinite(ends[0]).all(), name
+    assert not np.array_equal(ends[0], start), name
     np.testing.assert_array_equal(*ends, err_msg=name)
 
 

@@ -251,7 +251,7 @@ def run_level(a, level, begin, end):
 
 @inlined
 def run_wavefront(a):
-    """Several passes at once: each level follows the one before at a distance of a few rows, in rings that stay in cache.
+    """Several passes at once: each level follows the one before a few rows behind, in rings that stay in cache.
 
     On a wrapped axis, where all rows are alike, the lower levels begin and end a few rows outside the grid, so that
     rows near its ends are computed twice instead of being kept.

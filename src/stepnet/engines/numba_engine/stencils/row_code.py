@@ -5,9 +5,9 @@
              double *sums, int64 n)
 
 The slope at a point is the sum over the rows at the addresses `taps`, plus the differences along the row itself, which
-is the first tap; functions of several rows have their taps, inputs, outputs and edges one after another.  `edges` and `full` hold the effect of boundary values: at the special columns, and for special rows
-at all the others.  Vectors and single numbers use the same fused operations, so that a result does not depend on where
-in a vector a point lies.
+is the first tap; functions of several rows have their taps, inputs, outputs and edges one after another.  `edges` and
+`full` hold the effect of boundary values: at the special columns, and for special rows at all the others.  Vectors and
+single numbers use the same fused operations, so that a result does not depend on where in a vector a point lies.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple, cast
 
-import llvmlite.binding as llvm
 import numpy as np
 
-from stepnet.engines.numba_engine.codegen.machine_code import MachineCode
+from stepnet.engines.numba_engine.codegen.machine_code import HAS_WIDE_REGISTERS, MachineCode
 from stepnet.engines.numba_engine.stencils.axis_bands import AxisBand, find_pairs, is_wrapped
 
 BYTES = 64  # of a vector: two AVX2 registers or one of AVX-512; also of a cache line
-LONG_ROW = 64  # points from which the vectors of a row begin at cache lines: loads across lines took up to twice as long
+LONG_ROW = 64  # points from which vectors begin at cache lines: loads across lines took up to twice as long
 GROUP = 2  # rows in the middle that one call computes: it reads the rows between them once
-HAS_WIDE_REGISTERS = bool(llvm.get_host_cpu_features().get("avx512f"))
 Pairs = tuple[tuple[int, int], ...]
 HEAD = (
     "ptr noalias readonly %taps, ptr noalias readonly %tap_weights, ptr noalias readonly %column_weights, "

@@ -72,16 +72,13 @@ class Sweep:
         header, at = self.integers, len(self.integers)
         body = header[gs.PASSES] + header[gs.FIRST] * gs.PASS_SIZE
 
-        def write(each: Place | None) -> list[int]:
-            if each is None:
-                return [0] * gs.PLACE_SIZE
-            slot = places.get(each.slot, each.slot)
-            return [slot, *each[1:]]
+        def write(each: Place) -> list[int]:
+            return [places.get(each.slot, each.slot), *each[1:]]
 
         tail: list[int] = []
         for level in wavefront.levels:
             inputs, outputs = (
-                np.pad(np.array([write(each) for each in group], np.int64).ravel(), (0, gs.PLACE_SIZE * (most - len(group))))
+                [number for each in group for number in write(each)] + [0] * (gs.PLACE_SIZE * (most - len(group)))
                 for group, most in ((level.inputs, gs.MOST_INPUTS), (level.outputs, gs.MOST_OUTPUTS))
             )
             tail += [int(body) + level.number * gs.PASS_SIZE, *write(level.source), *inputs, *outputs]

@@ -29,7 +29,7 @@ class Reach(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the rows of a level are: a slot, bytes behind its address, rows of the ring less one, bytes from row to row.
+    """Where rows are: a slot, bytes behind its address, the rows of the ring less one, bytes from row to row.
 
     The slot -1 stands for the rings, -1 - k for the k-th further plane; a whole plane has the mask 0.
     """
@@ -44,7 +44,7 @@ class Level(NamedTuple):
     """A pass by its number in a step, and the places of what it reads and writes."""
 
     number: int
-    source: Place | None
+    source: Place
     inputs: tuple[Place, ...]
     outputs: tuple[Place, ...]
 
