@@ -149,21 +149,44 @@ def compare_runs(problem, plain, scheme: str, name: str) -> None:
         np.testing.assert_array_equal(saved, end, err_msg=name)
 
 
+@pytest.mark.parametrize("scheme", ["euler", "midpoint", "rk4", "ssprk3"])
 @pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("order", [2, 4])
-def test_several_steps_in_one_sweep_have_the_bits_of_single_steps(side, order, rng, monkeypatch):
+def test_several_steps_in_one_sweep_have_the_bits_of_single_steps(side, scheme, rng, monkeypatch):
     grid = so.Grid((50, 40), 0.0, 1.0, boundary=[SIDES[side], SIDES["neumann"]])
-    problem = se.heat(grid, rng.normal(size=grid.shape), (0.0, 1.0), 0.7, order=order)
-    program, p, ends = build_scheme_program(sn.schemes.get("euler"), 1, False, False).step, np.array([0.7]), []
+    equations = list_equations(grid, rng.normal(size=grid.shape))
+    equations["heat of order 4"] = se.heat(grid, rng.normal(size=grid.shape), (0.0, 1.0), 0.7, order=4)
+    program = build_scheme_program(sn.schemes.get(scheme), 1, False, False).step
+    for name, problem in equations.items():
+        compare_blocked_steps(
+            problem.fun.find_linear_form(*problem.args), problem.args, program, rng, monkeypatch, name
+        )
+
+
+@pytest.mark.parametrize("scheme", ["verlet", "yoshida4"])
+@pytest.mark.parametrize("side", SIDES)
+def test_several_steps_of_waves_in_one_sweep_have_the_bits_of_single_steps(side, scheme, rng, monkeypatch):
+    grid = so.Grid((50, 140), 0.0, 1.0, boundary=[SIDES[side], SIDES["periodic"]])
+    problem = se.wave(grid, *rng.normal(size=(2, *grid.shape)), (0.0, 1e-2), 1.3)
+    program = build_scheme_program(sn.schemes.get(scheme), 2, False, True).step
+    form = problem.acceleration.find_linear_form(*problem.args)
+    compare_blocked_steps(form, problem.args, program, rng, monkeypatch, "wave")
+
+
+def compare_blocked_steps(form, args, program, rng, monkeypatch, name: str) -> None:
+    """19 steps, a number that no block divides, with and without blocks."""
+    start, p, ends = rng.normal(size=(program.n_rows, int(np.prod(form.shape)))), flatten(args), []
     for least in (0, np.inf):
         monkeypatch.setattr(stencil_code, "BLOCKED_BYTES", least)
-        code = build_code(problem)
-        work = np.zeros((4, problem.y0.size))
-        work[0] = problem.y0.ravel()
-        address = code.find_steps(program, (0,), 1, work.shape[1])
-        STEPS(address)(0.0, 1e-4, 0, 19, point(work), point(p))
-        ends.append(work[0].copy())
-    np.testing.assert_array_equal(*ends)
+        code = build_stencil_code(form, np.float64)
+        assert (code.find_wavefront(program) is None) == (least > 0), name
+        work = np.zeros((program.n_rows + code.count_spare_rows(program), start.shape[1]))
+        work[: program.n_rows] = start
+        address = code.find_steps(program, tuple(range(program.n_rows)), program.n_rows, work.shape[1])
+        STEPS(address)(0.0, 1e-5, 0, 19, point(work), point(p))
+        ends.append(work[: program.n_rows].copy())
+    assert np.isfinite(ends[0]).all(), name
+    assert not np.array_equal(ends[0], start), name
+    np.testing.assert_array_equal(*ends, err_msg=name)
 
 
 def test_a_discrete_eigenmode_decays_by_its_factor():

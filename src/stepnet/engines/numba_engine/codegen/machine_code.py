@@ -40,6 +40,7 @@ HEAD = {
     "ptr noalias %y_bar, ptr noalias %p_bar, i64 %n",
 }
 ARRAYS = frozenset(("y", "p", "w", "y_dot", "p_dot", "table", "kept", "kept_dot", "kept_bar"))
+HAS_WIDE_REGISTERS = bool(llvm.get_host_cpu_features().get("avx512f"))  # of 512 bits
 LONG = 2000  # lines of code from which the object is stored on disk
 LANES = 16  # values side by side: two AVX-512 registers, so that two instructions are in flight
 

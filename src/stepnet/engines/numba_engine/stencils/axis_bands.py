@@ -32,6 +32,23 @@ class AxisBand(NamedTuple):
     special_weights: tuple[np.ndarray, ...]
 
 
+def is_wrapped(band: AxisBand) -> bool:
+    """Whether all special rows are rows of the middle that reach around a periodic axis."""
+    rows = [*range(band.n_low), *range(-band.n_high, 0)]
+    return all(
+        len(columns) == len(band.offsets)
+        and all((i + offset - j) % band.n == 0 for offset, j in zip(band.offsets, columns, strict=True))
+        and np.array_equal(weights, band.interior)
+        for i, columns, weights in zip(rows, band.special, band.special_weights, strict=True)
+    )
+
+
+def find_pairs(offsets: tuple[int, ...], weights: np.ndarray) -> tuple[tuple[int, int], ...]:
+    """The places of opposite offsets with equal weights (terms, offsets), whatever the rates of the terms are."""
+    found = ((k, offsets.index(-offset)) for k, offset in enumerate(offsets) if offset < 0 and -offset in offsets)
+    return tuple((j, k) for j, k in found if np.array_equal(weights[:, j], weights[:, k]))
+
+
 def build_axis_matrix(term: AxisTerm, n: int) -> np.ndarray:
     """The dense matrix of a term, without its rate, along an axis of length n."""
     extension = term.extension

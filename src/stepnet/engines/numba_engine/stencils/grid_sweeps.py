@@ -13,26 +13,37 @@ from numba import carray, types
 
 from stepnet.engines.numba_engine.codegen.intrinsics.address_calls import call_row
 from stepnet.engines.numba_engine.codegen.kernels import FieldKernel, inlined
+from stepnet.engines.numba_engine.stencils.row_code import GROUP
 
 # The integers of a description: sizes, where tables begin, and one block for each axis of rows.
 (N_WEIGHTS, N_TERMS, N_0, N_1, ROW_BYTES, N_COLUMNS, COLUMN_WEIGHTS, N_ENDS, N_PATCHES, EDGES, FULL, ORDINALS) = range(
     12
 )
 (FIRST, BODY, LAST, PASSES, N_COEFFICIENTS, COEFFICIENTS, SWAPS, N_SWAPS, LAST_SWAPS, N_LAST_SWAPS) = range(12, 22)
-(BLOCK, RING, AHEAD, BEHIND, IS_WRAPPED, RING_SLOT) = range(22, 28)
-AXIS, AXIS_SIZE = 28, 12
+(BLOCK, BLOCK_ROWS, AHEAD, BEHIND, LEVELS, N_LEVELS, RING_SLOT, BLOCK_SWAPS, N_BLOCK_SWAPS) = range(22, 31)
+AXIS, AXIS_SIZE = 31, 13
 (AXIS_N, AXIS_LOW, AXIS_HIGH, AXIS_BYTES, N_INTERIOR, N_SPECIAL, INTERIOR_OFFSETS, INTERIOR_WEIGHTS, SPECIAL_OFFSETS,
- SPECIAL_WEIGHTS, DIAGONAL, SPECIAL_DIAGONAL) = range(12)  # fmt: skip
+ SPECIAL_WEIGHTS, DIAGONAL, SPECIAL_DIAGONAL, IS_WRAPPED) = range(13)  # fmt: skip
 HEADER = AXIS + 2 * AXIS_SIZE
 
 MOST_INPUTS, MOST_OUTPUTS = 16, 8
 PASS_SIZE = 6 + MOST_INPUTS + MOST_OUTPUTS
-(ROW, SPECIAL_ROW, SOURCE, N_INPUTS, N_OUTPUTS, PASS_WEIGHTS) = range(6)
+(ROW, SPECIAL_ROW, GROUP_ROW, SOURCE, N_INPUTS, N_OUTPUTS) = range(6)
+
+# A level of a wavefront: its pass, and where its source, inputs and outputs are: a slot, bytes behind its address, the
+# number of rows of a ring less one (0: the rows of a whole plane), and the bytes from row to row.
+PLACE_SIZE = 4
+LEVEL_SOURCE = 1
+LEVEL_INPUTS = LEVEL_SOURCE + PLACE_SIZE
+LEVEL_OUTPUTS = LEVEL_INPUTS + PLACE_SIZE * MOST_INPUTS
+LEVEL_SIZE = LEVEL_OUTPUTS + PLACE_SIZE * MOST_OUTPUTS
 
 PLAIN, KEEP, REVERSE = range(3)  # what becomes of the states of steps
 ROWS = 3  # one pass over some rows
 MOST_TAPS = 64
-SCRATCH_INTEGERS = MOST_TAPS + MOST_INPUTS + MOST_OUTPUTS + 64
+FIRST_INPUT = GROUP * MOST_TAPS
+FIRST_OUTPUT = FIRST_INPUT + GROUP * MOST_INPUTS
+SCRATCH_INTEGERS = FIRST_OUTPUT + GROUP * MOST_OUTPUTS
 
 
 class SweepArrays(NamedTuple):
@@ -75,22 +86,36 @@ def find_class(d, axis, i):
 
 
 @inlined
-def locate_axis_taps(a, axis, special, is_special_row, address, count):
+def find_special(d, axis, i):
+    """The same, -1 on a wrapped axis, whose rows are all alike but for the places of their neighbours."""
+    return -1 if d[axis + IS_WRAPPED] else find_class(d, axis, i)
+
+
+@inlined
+def find_tap_tables(d, axis, i):
+    """The number of taps along an axis other than the row itself; their offsets, their weights and its own weight."""
+    special = find_class(d, axis, i)
+    used = d[axis + N_INTERIOR]
+    offsets, places, own = d[axis + INTERIOR_OFFSETS], d[axis + INTERIOR_WEIGHTS], d[axis + DIAGONAL]
+    if special >= 0:
+        offsets = d[axis + SPECIAL_OFFSETS] + special * d[axis + N_SPECIAL]
+        if not d[axis + IS_WRAPPED]:
+            used = d[axis + N_SPECIAL]
+            places, own = d[axis + SPECIAL_WEIGHTS] + special * used, d[axis + SPECIAL_DIAGONAL] + special
+    return used, offsets, places, own
+
+
+@inlined
+def locate_axis_taps(a, axis, i, is_special_row, address, first, count):
     """Append the taps along an axis of rows other than the row itself; returns their number and its own weight."""
     d, taps, weights = a.table, a.integers, a.tap_weights
-    if special < 0:
-        used = d[axis + N_INTERIOR]
-        offsets, places, own = d[axis + INTERIOR_OFFSETS], d[axis + INTERIOR_WEIGHTS], d[axis + DIAGONAL]
-    else:
-        used = d[axis + N_SPECIAL]
-        offsets, places = d[axis + SPECIAL_OFFSETS] + special * used, d[axis + SPECIAL_WEIGHTS] + special * used
-        own = d[axis + SPECIAL_DIAGONAL] + special
+    used, offsets, places, own = find_tap_tables(d, axis, i)
     for k in range(used):
-        taps[count + k] = address + d[offsets + k] * d[axis + AXIS_BYTES]
+        taps[first + count + k] = address + d[offsets + k] * d[axis + AXIS_BYTES]
         weights[count + k] = a.weights[places + k]
     if is_special_row:  # its function reads as many taps for every class
         for k in range(used, d[axis + N_SPECIAL]):
-            taps[count + k] = address
+            taps[first + count + k] = address
             weights[count + k] = 0.0
         used = d[axis + N_SPECIAL]
     return count + used, a.weights[own]
@@ -103,96 +128,141 @@ def address_of(array):
 
 
 @inlined
-def call_row_function(a, record, row, special, inputs):
-    """Call the row function of a pass for row `row` of the grid, its taps and rows located; `special`: which one."""
+def call_row_function(a, record, function, row):
+    """Call a row function of a pass for the rows from `row` of the grid on; their taps and places are located."""
     d = a.table
     edges = full = address_of(a.numbers)
     if d[N_PATCHES] > 0:
         edges += 8 * (d[EDGES] + row * d[N_PATCHES] * d[N_ENDS])
-        if special:
+        if function == SPECIAL_ROW:
             full += 8 * (d[FULL] + d[d[ORDINALS] + row] * d[N_PATCHES] * d[N_COLUMNS])
+    integers = address_of(a.integers)
     call_row(
-        d[record + SPECIAL_ROW] if special else d[record + ROW], address_of(a.integers), address_of(a.tap_weights),
-        address_of(a.weights) + 8 * d[COLUMN_WEIGHTS], edges, full, address_of(a.rates) + 8 * d[N_TERMS],
-        inputs, inputs + 8 * MOST_INPUTS, address_of(a.coefficients), address_of(a.sums), d[N_COLUMNS],
+        d[record + function], integers, address_of(a.tap_weights), address_of(a.weights) + 8 * d[COLUMN_WEIGHTS],
+        edges, full, address_of(a.rates) + 8 * d[N_TERMS], integers + 8 * FIRST_INPUT, integers + 8 * FIRST_OUTPUT,
+        address_of(a.coefficients), address_of(a.sums), d[N_COLUMNS],
     )  # fmt: skip
 
 
 @inlined
-def locate_taps(a, special_0, special_1, source):
-    """The taps of a row of these classes whose source is at an address; returns their number."""
+def locate_taps(a, i, j, is_special, source, first):
+    """The taps of row (i, j) whose source is at an address, from integer `first` on; returns their number."""
     d = a.table
-    has_0, has_1 = d[AXIS + AXIS_N] > 1, d[AXIS + AXIS_SIZE + AXIS_N] > 1
-    is_special = special_0 >= 0 or special_1 >= 0
-    a.integers[0] = source
+    a.integers[first] = source
     count, own, own_1 = 1, 0.0, 0.0
-    if has_0:
-        count, own = locate_axis_taps(a, AXIS, special_0, is_special, source, count)
-    if has_1:
-        count, own_1 = locate_axis_taps(a, AXIS + AXIS_SIZE, special_1, is_special, source, count)
+    if d[AXIS + AXIS_N] > 1:
+        count, own = locate_axis_taps(a, AXIS, i, is_special, source, first, count)
+    if d[AXIS + AXIS_SIZE + AXIS_N] > 1:
+        count, own_1 = locate_axis_taps(a, AXIS + AXIS_SIZE, j, is_special, source, first, count)
     a.tap_weights[0] = own + own_1
     return count
 
 
 @inlined
-def run_pass(a, record, begin, end):
-    """One pass over the rows begin, ..., end - 1; between rows of the middle the taps move by one row."""
-    d, first = a.table, MOST_TAPS
-    inputs = address_of(a.integers) + 8 * first
-    i, j, count = begin // d[N_1], begin % d[N_1], 0
-    for row in range(begin, end):
-        start = row * d[ROW_BYTES]
-        for k in range(d[record + N_INPUTS]):
-            a.integers[first + k] = a.slots[d[record + 6 + k]] + start
-        for k in range(d[record + N_OUTPUTS]):
-            a.integers[first + MOST_INPUTS + k] = a.slots[d[record + 6 + MOST_INPUTS + k]] + start
-        is_special = False
-        if d[record + SOURCE] >= 0:
-            special_0, special_1 = find_class(d, AXIS, i), find_class(d, AXIS + AXIS_SIZE, j)
-            is_special = special_0 >= 0 or special_1 >= 0
-            if is_special or count == 0:
-                count = locate_taps(a, special_0, special_1, a.slots[d[record + SOURCE]] + start)
-                count = 0 if is_special else count
-            else:
-                for k in range(count):
-                    a.integers[k] += d[ROW_BYTES]
-        call_row_function(a, record, row, is_special, inputs)
-        j += 1
-        if j == d[N_1]:
-            i, j = i + 1, 0
+def count_alike(d, axis, i, most):
+    """How many rows from i on, up to `most`, one function computes: all those of a group, or one."""
+    last = d[axis + AXIS_N] - (0 if d[axis + IS_WRAPPED] else d[axis + AXIS_HIGH])
+    return GROUP if most >= GROUP and i + GROUP <= last else 1
 
 
 @inlined
-def run_wavefront(a, record, levels):
-    """Several steps of one pass: level s follows level s - 1 at a distance of a few rows, in rings that stay in cache.
+def run_pass(a, record, begin, end):
+    """One pass over the rows begin, ..., end - 1, one by one near boundaries, else in groups."""
+    d, n_inputs, n_outputs = a.table, a.table[record + N_INPUTS], a.table[record + N_OUTPUTS]
+    i, j, row = begin // d[N_1], begin % d[N_1], begin
+    has_slope, is_plane = d[record + SOURCE] >= 0, d[N_1] == 1
+    while row < end:
+        is_special, n_rows = False, GROUP if row + GROUP <= end and (is_plane or j + GROUP <= d[N_1]) else 1
+        if has_slope:
+            is_special = find_special(d, AXIS, i) >= 0 or find_special(d, AXIS + AXIS_SIZE, j) >= 0
+            if is_special:
+                n_rows = 1
+            elif is_plane:
+                n_rows = count_alike(d, AXIS, i, n_rows)
+            else:
+                n_rows = count_alike(d, AXIS + AXIS_SIZE, j, n_rows)
+        count = 0
+        for g in range(n_rows):
+            start = (row + g) * d[ROW_BYTES]
+            for k in range(n_inputs):
+                a.integers[FIRST_INPUT + g * n_inputs + k] = a.slots[d[record + 6 + k]] + start
+            for k in range(n_outputs):
+                a.integers[FIRST_OUTPUT + g * n_outputs + k] = a.slots[d[record + 6 + MOST_INPUTS + k]] + start
+            if has_slope:
+                at = a.slots[d[record + SOURCE]] + start
+                count = locate_taps(a, i + g if is_plane else i, j if is_plane else j + g, is_special, at, g * count)
+        call_row_function(a, record, SPECIAL_ROW if is_special else ROW if n_rows == 1 else GROUP_ROW, row)
+        row += n_rows
+        if is_plane:
+            i += n_rows
+        else:
+            j += n_rows
+            if j == d[N_1]:
+                i, j = i + 1, 0
+
+
+@inlined
+def locate_row(a, place, row):
+    """The address of a row in a ring or a plane, around which rows wrap."""
+    d = a.table
+    if d[place + 2] > 0:
+        row = row & d[place + 2]
+    elif row < 0 or row >= d[N_0]:
+        row = row % d[N_0]
+    return a.slots[d[place]] + d[place + 1] + row * d[place + 3]
+
+
+@inlined
+def locate_level_taps(a, level, row, here, is_special, first):
+    """The taps of a row of a level from integer `first` on; returns their number."""
+    d = a.table
+    used, offsets, places, own = find_tap_tables(d, AXIS, here)
+    if d[AXIS + IS_WRAPPED]:
+        offsets = d[AXIS + INTERIOR_OFFSETS]
+    a.integers[first] = locate_row(a, level + LEVEL_SOURCE, row)
+    a.tap_weights[0] = a.weights[own] + 0.0
+    for k in range(used):
+        a.integers[first + 1 + k] = locate_row(a, level + LEVEL_SOURCE, row + d[offsets + k])
+        a.tap_weights[1 + k] = a.weights[places + k]
+    return 1 + used
+
+
+@inlined
+def run_level(a, level, begin, end):
+    """The rows begin, ..., end - 1 of one level of a wavefront."""
+    d, record, n = a.table, a.table[level], a.table[N_0]
+    n_inputs, n_outputs, row = d[record + N_INPUTS], d[record + N_OUTPUTS], begin
+    while row < end:
+        here = row % n if row < 0 or row >= n else row
+        is_special = find_special(d, AXIS, here) >= 0
+        n_rows = 1 if is_special else count_alike(d, AXIS, here, end - row)
+        count = 0
+        for g in range(n_rows):
+            count = locate_level_taps(a, level, row + g, here + g, is_special, g * count)
+            for k in range(n_inputs):
+                at = locate_row(a, level + LEVEL_INPUTS + PLACE_SIZE * k, row + g)
+                a.integers[FIRST_INPUT + g * n_inputs + k] = at
+            for k in range(n_outputs):
+                at = locate_row(a, level + LEVEL_OUTPUTS + PLACE_SIZE * k, row + g)
+                a.integers[FIRST_OUTPUT + g * n_outputs + k] = at
+        call_row_function(a, record, SPECIAL_ROW if is_special else ROW if n_rows == 1 else GROUP_ROW, here)
+        row += n_rows
+
+
+@inlined
+def run_wavefront(a):
+    """Several passes at once: each level follows the one before a few rows behind, in rings that stay in cache.
 
     On a wrapped axis, where all rows are alike, the lower levels begin and end a few rows outside the grid, so that
     rows near its ends are computed twice instead of being kept.
     """
-    d, first = a.table, MOST_TAPS
-    inputs = address_of(a.integers) + 8 * first
-    n, size, rows, ahead, behind = d[N_0], d[ROW_BYTES], d[RING], d[AHEAD], d[BEHIND]
-    wraps = d[IS_WRAPPED]
-    source, target, rings = a.slots[d[record + SOURCE]], a.slots[d[record + 6 + MOST_INPUTS]], a.slots[d[RING_SLOT]]
-    for front in range(-wraps * (levels - 1) * behind, n + levels * ahead):
-        for s in range(levels):
-            row, inset = front - s * ahead, wraps * (levels - 1 - s)
-            if row < -inset * behind or row >= n + inset * ahead:
-                continue
-            at, period = (source, n) if s == 0 else (rings + (s - 1) * rows * size, rows)
-            here, own = row % n, at + row % period * size
-            out = target + row * size if s == levels - 1 else rings + (s * rows + row % rows) * size
-            for k in range(d[record + N_INPUTS]):
-                a.integers[first + k] = own
-            a.integers[first + MOST_INPUTS] = out
-            special = -1 if wraps else find_class(d, AXIS, here)
-            a.integers[0] = own
-            count, weight = locate_axis_taps(a, AXIS, special, special >= 0, own, 1)
-            a.tap_weights[0] = weight
-            for k in range(1, count):
-                tap = row + (a.integers[k] - own) // size
-                a.integers[k] = at + tap % period * size
-            call_row_function(a, record, here, special >= 0, inputs)
+    d = a.table
+    n, m, wraps, ahead, behind = d[N_0], d[N_LEVELS], d[AXIS + IS_WRAPPED], d[AHEAD], d[BEHIND]
+    for front in range(-wraps * (m - 1) * behind, n + (m - 1) * ahead, d[BLOCK_ROWS]):
+        for s in range(m):
+            first, inset = front - s * ahead, wraps * (m - 1 - s)
+            begin, end = max(first, -inset * behind), min(first + d[BLOCK_ROWS], n + inset * ahead)
+            run_level(a, d[LEVELS] + s * LEVEL_SIZE, begin, end)
 
 
 @inlined
@@ -214,23 +284,22 @@ def run_list(a, begin, end):
 
 @inlined
 def run_steps(a, count):
-    """Steps whose states move between slots."""
+    """Steps whose states move between slots, several of them at once where that is faster."""
     d = a.table
     run_list(a, 0, d[FIRST])
-    for _ in range(count - 1):
-        run_list(a, d[FIRST], d[FIRST] + d[BODY])
-        swap_slots(a, d[SWAPS], d[N_SWAPS])
-    run_list(a, d[FIRST] + d[BODY], d[FIRST] + d[BODY] + d[LAST])
-    swap_slots(a, d[LAST_SWAPS], d[N_LAST_SWAPS])
-
-
-@inlined
-def run_blocked_steps(a, count):
-    """Steps of one pass, several at once."""
-    d = a.table
-    for first in range(0, count, d[BLOCK]):
-        run_wavefront(a, d[PASSES], min(d[BLOCK], count - first))
-        swap_slots(a, d[SWAPS], d[N_SWAPS])
+    if d[BLOCK] > 0:  # rings begin at a cache line
+        a.slots[d[RING_SLOT]] = (a.slots[d[RING_SLOT]] + 63) & ~63
+    least = 1 if d[FIRST] > 0 else 0  # the last step leaves out the sums that begin the next one
+    while d[BLOCK] > 0 and count - least >= d[BLOCK]:
+        run_wavefront(a)
+        swap_slots(a, d[BLOCK_SWAPS], d[N_BLOCK_SWAPS])
+        count -= d[BLOCK]
+    if count > 0:
+        for _ in range(count - 1):
+            run_list(a, d[FIRST], d[FIRST] + d[BODY])
+            swap_slots(a, d[SWAPS], d[N_SWAPS])
+        run_list(a, d[FIRST] + d[BODY], d[FIRST] + d[BODY] + d[LAST])
+        swap_slots(a, d[LAST_SWAPS], d[N_LAST_SWAPS])
 
 
 @inlined
@@ -280,8 +349,6 @@ def run_passes(h, count, mode, slots_, table_, numbers_, rates_, sums_, reals_, 
         run_kept_steps(a, count)
     elif mode == REVERSE:
         run_reverse_steps(a, count)
-    elif d[BLOCK] > 1:
-        run_blocked_steps(a, count)
     else:
         run_steps(a, count)
     return np.int32(0)

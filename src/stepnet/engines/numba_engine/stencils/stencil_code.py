@@ -12,17 +12,17 @@ import numpy as np
 from stepnet.engines.numba_engine.codegen.machine_code import HEAD, MachineCode, format_literal
 from stepnet.engines.numba_engine.codegen.steps.fused_steps import CLOCK, REVERSE, SWEEP
 from stepnet.engines.numba_engine.stencils import grid_sweeps as gs
+from stepnet.engines.numba_engine.stencils.axis_bands import is_wrapped
 from stepnet.engines.numba_engine.stencils.row_code import SLOPE, RowCode, RowShape, RowTerm
 from stepnet.engines.numba_engine.stencils.step_passes import PlacedPass, StepPasses, plan_passes
 from stepnet.engines.numba_engine.stencils.sweep_tables import GridTables, build_grid_tables
+from stepnet.engines.numba_engine.stencils.wavefronts import LINE, Place, Reach, Wavefront, plan_wavefront
 from stepnet.operators.linear_form import NEGATIVE, POSITIVE, SQUARE, LinearForm, Rate, depends_on_time
 from stepnet.schemes.step_program import StepProgram
 
 COPY = "declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)\n"  # which does nothing for equal addresses
 STEPS = "double %t0, double %h, i64 %first, i64 %count, ptr %work, ptr %p"
-BLOCKED_BYTES = 12_000_000  # of a state from which several steps are taken in one sweep: it leaves the caches
-RING_BYTES = 600_000  # of all rings of a wavefront, so that they stay in the second-level cache
-MOST_LEVELS = 8
+BLOCKED_BYTES = 4_000_000  # of a row of the state from which several steps are taken in one sweep
 
 
 class Sweep:
@@ -54,20 +54,41 @@ class Sweep:
         )
         is_slope = each.source >= 0
         n_patches = len(self.tables.patch_rates) if is_slope else 0
-        shape = RowShape(dtype.name, is_slope, len(each.inputs), sums, each.stored, n_patches, is_dot)
+        own = each.inputs.index(each.source) if is_slope and each.source in each.inputs else -1
+        shape = RowShape(dtype.name, is_slope, len(each.inputs), sums, each.stored, n_patches, is_dot, own)
         band, n_taps = (self.tables.band, self.tables.n_taps) if is_slope else (None, (0, 0))
-        code = RowCode(shape, n_taps, band)
+        code = RowCode(shape, n_taps, band, self.tables.pairs)
         self._codes.append(code)
-        inputs = [self.n_slots if slot < 0 else slot for slot in each.inputs]
+        inputs = [self.n_slots if slot < 0 else slot for slot in each.inputs]  # the source is behind all slots
         padded = (*inputs, *[0] * (gs.MOST_INPUTS - len(inputs)))
         outputs = (*each.outputs, *[0] * (gs.MOST_OUTPUTS - len(each.outputs)))
-        head = code.address, code.special_address, each.source, len(inputs), len(each.outputs), 0
+        head = code.address, code.special_address, code.group_address, each.source, len(inputs), len(each.outputs)
         return [*head, *padded, *outputs]
 
-    def block(self, levels: int, ring: int, ahead: int, behind: int, is_wrapped: bool, slot: int) -> None:
-        """Take `levels` steps at once."""
-        places = [gs.BLOCK, gs.RING, gs.AHEAD, gs.BEHIND, gs.IS_WRAPPED, gs.RING_SLOT]
-        self.integers[places] = levels, ring, ahead, behind, is_wrapped, slot
+    def block(self, wavefront: Wavefront, reach: Reach, first_plane: int) -> None:
+        """Take several steps at once; further planes have the slots from `first_plane` on, and then the rings."""
+        ring = first_plane + wavefront.n_planes
+        places = {-1: ring} | {-2 - k: first_plane + k for k in range(wavefront.n_planes)}
+        header, at = self.integers, len(self.integers)
+        body = header[gs.PASSES] + header[gs.FIRST] * gs.PASS_SIZE
+
+        def write(each: Place) -> list[int]:
+            return [places.get(each.slot, each.slot), *each[1:]]
+
+        tail: list[int] = []
+        for level in wavefront.levels:
+            inputs, outputs = (
+                [number for each in group for number in write(each)] + [0] * (gs.PLACE_SIZE * (most - len(group)))
+                for group, most in ((level.inputs, gs.MOST_INPUTS), (level.outputs, gs.MOST_OUTPUTS))
+            )
+            tail += [int(body) + level.number * gs.PASS_SIZE, *write(level.source), *inputs, *outputs]
+        swaps = [places.get(slot, slot) for pair in wavefront.swaps for slot in pair]
+        header[[gs.BLOCK, gs.BLOCK_ROWS, gs.AHEAD, gs.BEHIND]] = (
+            wavefront.n_steps, wavefront.block_rows, reach.ahead, reach.behind,
+        )  # fmt: skip
+        header[[gs.LEVELS, gs.N_LEVELS, gs.RING_SLOT]] = at, len(wavefront.levels), ring
+        header[[gs.BLOCK_SWAPS, gs.N_BLOCK_SWAPS]] = at + len(tail), len(wavefront.swaps)
+        self.integers = np.concatenate((header, np.array(tail + swaps, np.int64)))
 
 
 def _list_weights(passes) -> dict[tuple[float, int], int]:
@@ -232,14 +253,15 @@ class StencilCode(MachineCode):
     def _build_steps(self, program: StepProgram, rows, spare: int, stride: int) -> MachineCode:
         passes, form, writer = find_passes(program, self.form.source is not None), self.form, _StubWriter(self.form)
         sweep, size = Sweep(self._tables, passes, self.dtype), self.dtype.itemsize
-        n_rings = self._block(sweep, passes)
-        n_free = passes.n_slots - passes.n_states
-        places = [*rows, *range(spare, spare + n_free)]
+        wavefront, n_free = self.find_wavefront(program), passes.n_slots - passes.n_states
+        n_more = 0 if wavefront is None else wavefront.n_planes + 1
+        places = [*rows, *range(spare, spare + n_free + n_more)]
         pointers = [writer.line(f"getelementptr i8, ptr %work, i64 {row * stride * size}") for row in places]
-        rings = [writer.line(f"getelementptr i8, ptr %work, i64 {(spare + n_free) * stride * size}")] * n_rings
         writer.store_rates([writer.find_rate(rate) for rate in self._list_rates(self._tables)])
         source = self._point_at_source(writer)
-        writer.put_slots([*pointers, *source, *rings])
+        if wavefront is not None:
+            sweep.block(wavefront, self._find_reach(), passes.n_slots + len(source))
+        writer.put_slots([*pointers[: passes.n_slots], *source, *pointers[passes.n_slots :]])
         writer.call_sweep(sweep, "%h", "%count")
         for i in range(passes.n_states):
             writer.copy_back(i, pointers[i], _count(form) * size)
@@ -315,33 +337,29 @@ class StencilCode(MachineCode):
             for each in (*passes.first, *passes.body, *passes.last)
         ):
             return None
-        return passes.n_slots - passes.n_states + int(self._can_block(passes))
+        wavefront, n_bytes = self.find_wavefront(program), _count(self.form) * self.dtype.itemsize
+        n_more = 0 if wavefront is None else wavefront.n_planes - (-(wavefront.ring_bytes + LINE) // n_bytes)
+        return passes.n_slots - passes.n_states + n_more
 
-    def _can_block(self, passes: StepPasses) -> bool:
-        """Whether a step is one pass over a large plane, so that several steps can be taken in one sweep."""
+    def find_wavefront(self, program: StepProgram) -> Wavefront | None:
+        """How several steps are taken in one sweep over a plane that is larger than the second-level cache."""
         form, n_bytes = self.form, _count(self.form) * self.dtype.itemsize
-        return _is_one_pass(passes) and len(form.shape) == 2 and form.source is None and n_bytes >= BLOCKED_BYTES
+        passes = find_passes(program, form.source is not None)
+        if passes is None or len(form.shape) != 2 or n_bytes < BLOCKED_BYTES:
+            return None
+        return plan_wavefront(passes, self._find_reach())
 
-    def _block(self, sweep: Sweep, passes: StepPasses) -> int:
-        """Choose the number of steps in one sweep; returns the number of slots for rings, 0 or 1."""
-        (band,) = self._tables.row_bands if len(self.form.shape) == 2 else (None,)
-        if not self._can_block(passes):
-            return 0
-        is_wrapped = all(term.extension.rules is None for term in self.form.terms if term.extension.axis == -2)
+    def _find_reach(self) -> Reach:
+        """The rows that slopes read, those at boundaries among them."""
+        (band,) = self._tables.row_bands
         moves = list(band.offsets)
-        if not is_wrapped:
+        if not is_wrapped(band):
             count = len(band.special)
             for r, columns in enumerate(band.special):
                 i = r if r < band.n_low else r - count
                 moves += [j - i for j in columns if (j < 0) == (i < 0)]
-        ahead, behind = max(moves), -min(moves)
-        ring = ahead + behind + 1
-        size = ring * self.form.shape[1] * self.dtype.itemsize
-        levels = min(MOST_LEVELS, 1 + RING_BYTES // size)
-        if levels < 2:
-            return 0
-        sweep.block(levels, ring, ahead, behind, is_wrapped, passes.n_slots)
-        return 1
+        n, width = self.form.shape
+        return Reach(-min(moves), max(moves), n, width * self.dtype.itemsize)
 
 
 find_passes = lru_cache(maxsize=256)(plan_passes)

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from stepnet.engines.numba_engine.stencils import grid_sweeps as gs
-from stepnet.engines.numba_engine.stencils.axis_bands import AxisBand, build_axis_band
+from stepnet.engines.numba_engine.stencils.axis_bands import AxisBand, build_axis_band, find_pairs, is_wrapped
+from stepnet.engines.numba_engine.stencils.row_code import Pairs
 from stepnet.operators.array_functions import take
 from stepnet.operators.extension import extend
 from stepnet.operators.linear_form import LinearForm, Rate
@@ -16,8 +17,8 @@ from stepnet.operators.linear_form import LinearForm, Rate
 class GridTables(NamedTuple):
     """A linear form, or its transpose, as `header` integers with tables behind them, and tables of numbers.
 
-    `n_taps` are the rows that a function of rows in the middle and one of special rows read; `band` is that of the last
-    axis.  `patch_rates` are the rates of the boundary parts.
+    `n_taps` are the rows that a function of rows in the middle and one of special rows read, `pairs` those of equal
+    weights in the middle; `band` is that of the last axis.  `patch_rates` are the rates of the boundary parts.
     """
 
     form: LinearForm
@@ -25,6 +26,7 @@ class GridTables(NamedTuple):
     numbers: np.ndarray
     n_weights: int
     n_taps: tuple[int, int]
+    pairs: Pairs
     band: AxisBand
     row_bands: tuple[AxisBand, ...]
     patch_rates: tuple[Rate, ...]
@@ -76,10 +78,11 @@ def build_grid_tables(form: LinearForm, dtype: np.dtype, is_transposed: bool = F
     )
     header[[gs.ROW_BYTES, gs.N_COLUMNS]] = size * shape[-1], shape[-1]
     header[[gs.AXIS + gs.AXIS_N, gs.AXIS + gs.AXIS_SIZE + gs.AXIS_N]] = 1
-    n_taps = [1, 1]
+    n_taps, pairs = [1, 1], []
     for axis, band in enumerate(bands[:-1]):
         stride = size * int(np.prod(shape[axis + 1 :]))
         counts = _write_row_axis(writer, gs.AXIS + axis * gs.AXIS_SIZE, by_axis[axis], band, stride)
+        pairs += [(n_taps[0] + j, n_taps[0] + k) for j, k in _find_tap_pairs(band)]
         n_taps = [total + count for total, count in zip(n_taps, counts, strict=True)]
     last = bands[-1]
     header[gs.COLUMN_WEIGHTS] = writer.put_weights(by_axis[-1], last.interior)
@@ -96,9 +99,15 @@ def build_grid_tables(form: LinearForm, dtype: np.dtype, is_transposed: bool = F
     integers = np.concatenate((header, np.array(writer.integers, np.int64)))
     n_special = n_taps[1] if ndim > 1 else 0
     return GridTables(
-        form, integers, np.concatenate(numbers), len(writer.columns), (n_taps[0], n_special), last, tuple(bands[:-1]),
-        patch_rates,
+        form, integers, np.concatenate(numbers), len(writer.columns), (n_taps[0], n_special), tuple(pairs), last,
+        tuple(bands[:-1]), patch_rates,
     )  # fmt: skip
+
+
+def _find_tap_pairs(band: AxisBand) -> Pairs:
+    """The pairs of equal weights among the rows other than the row itself."""
+    own = band.offsets.index(0)
+    return tuple((j, k - 1) for j, k in find_pairs(band.offsets, band.interior) if j < own)
 
 
 def _write_row_axis(writer: _TableWriter, at: int, terms: list[int], band: AxisBand, stride: int) -> tuple[int, int]:
@@ -113,6 +122,7 @@ def _write_row_axis(writer: _TableWriter, at: int, terms: list[int], band: AxisB
     n_special = max([len(others)] + [sum(move != 0 for move in row) for row in moves])
     header[[at + gs.AXIS_N, at + gs.AXIS_LOW, at + gs.AXIS_HIGH]] = band.n, band.n_low, band.n_high
     header[[at + gs.AXIS_BYTES, at + gs.N_INTERIOR, at + gs.N_SPECIAL]] = stride, len(others), n_special
+    header[at + gs.IS_WRAPPED] = is_wrapped(band)
     header[at + gs.INTERIOR_OFFSETS] = writer.put_integers(band.offsets[k] for k in others)
     header[at + gs.INTERIOR_WEIGHTS] = writer.put_weights(terms, band.interior[:, others])
     header[at + gs.DIAGONAL] = writer.put_weights(terms, band.interior[:, [own]])
