@@ -61,7 +61,7 @@ if TYPE_CHECKING:  # the names that `LATER` loads, for type checkers
         sweep_and_turn,
     )
     from stepnet.engines.numba_engine.layers.tapes import NetTape
-    from stepnet.engines.numba_engine.layers.tile_noise import TileNoise
+    from stepnet.engines.numba_engine.layers.tile_noise import TileNoise, fill_paths
     from stepnet.engines.numba_engine.rhs.integer_arguments import convert_to_floats, find_unconverted
     from stepnet.engines.numba_engine.rhs.problem_parts import build_jacobian, list_argument_names
     from stepnet.engines.numba_engine.runs.machine_report import report
@@ -104,6 +104,7 @@ LATER = {
     "sweep_and_turn": "layers.stage_sweeps",
     "NetTape": "layers.tapes",
     "TileNoise": "layers.tile_noise",
+    "fill_paths": "layers.tile_noise",
     "TILE": "layers.matrix_products",
     "SINGLE_THREAD": "codegen.blas",
     "class_entropies": "layers.softmax",
@@ -131,7 +132,7 @@ __all__ = [
     # operators on grids
     "build_diffusion_kernel", "build_operator_kernel",
     # layers
-    "NOTHING", "SINGLE_THREAD", "TILE", "NetStage", "NetTape", "TileNoise", "adam", "class_entropies",
+    "NOTHING", "SINGLE_THREAD", "TILE", "NetStage", "NetTape", "TileNoise", "adam", "class_entropies", "fill_paths",
     "count_least_bytes", "count_repeated_steps", "entropies", "is_kept", "one_hot", "sweep", "sweep_and_turn",
 ]  # fmt: skip
 
