@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # the names that `LATER` loads, for type checkers
     )
     from stepnet.engines.numba_engine.derivatives.row_functions import RowFunction
     from stepnet.engines.numba_engine.derivatives.scalar_loss import trace_loss, trace_loss_at
+    from stepnet.engines.numba_engine.derivatives.tangent_blocks import build_tangent_block
     from stepnet.engines.numba_engine.ensembles.ensemble_runs import (
         NoLanes,
         member_problem,
@@ -85,6 +86,7 @@ LATER = {
     "adjoint_problem": "derivatives.augmented_problems",
     "running_problem": "derivatives.augmented_problems",
     "tangent_problem": "derivatives.augmented_problems",
+    "build_tangent_block": "derivatives.tangent_blocks",
     "RowFunction": "derivatives.row_functions",
     "trace_loss": "derivatives.scalar_loss",
     "trace_loss_at": "derivatives.scalar_loss",
@@ -128,7 +130,7 @@ __all__ = [
     # derivatives and ensembles
     "EventFunction", "NoLanes", "RowFunction", "SweepFailed", "adjoint_problem", "differentiate_paths",
     "interpolated_problem", "linearise_tangent", "member_problem", "pull_back_members", "run_weighted_paths",
-    "running_problem", "tangent_problem", "trace_loss", "trace_loss_at",
+    "build_tangent_block", "running_problem", "tangent_problem", "trace_loss", "trace_loss_at",
     # operators on grids
     "build_diffusion_kernel", "build_operator_kernel",
     # layers
