@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.ensembles.ensemble import solve_ensemble
+from stepnet.errors import SolveFailed
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
 from stepnet.records import show_fields
 from stepnet.solving.integrate import find_scheme
@@ -174,7 +175,10 @@ def _build_advance(problem: Problem, both: Problem, scheme: Any, k: int, options
     def solve_members(y: np.ndarray, V: np.ndarray, span: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
         rows = np.empty((k, n_parts, 2, n // n_parts))  # of every tangent: its parts, each a state and its tangent
         rows[:, :, 0], rows[:, :, 1] = y.reshape(n_parts, -1), V.T.reshape(k, n_parts, -1)
-        found = solve_ensemble(both, scheme, y0=rows.reshape(k, -1), t_span=span, **options).y_end.reshape(rows.shape)
+        members = solve_ensemble(both, scheme, y0=rows.reshape(k, -1), t_span=span, **options)
+        if not members.success.all():
+            raise SolveFailed(members)
+        found = members.y_end.reshape(rows.shape)
         return found[0, :, 0].ravel(), found[:, :, 1].reshape(k, n).T
 
     block = build_tangent_block(both, scheme, k) if set(options) == {"steps"} else None

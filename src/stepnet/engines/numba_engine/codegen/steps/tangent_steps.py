@@ -60,7 +60,9 @@ def split_trace(trace: Trace) -> TangentSplit | None:
 
 def _split_trace(trace: Trace) -> TangentSplit | None:
     n, source = trace.n // 2, trace.graph
-    graph, places, new = Graph(source.most), {}, {}
+    graph = Graph(source.most)
+    places: dict[int, int] = {}
+    new: dict[int, int] = {}
 
     def find(number: int) -> int:
         if number in new:
@@ -111,7 +113,8 @@ def _write_state(step: GeneratedStep, program: StepProgram, trace: Trace, split:
         if isinstance(operation, Sum):
             rows.append(step.sum_of(operation, rows, "%h0"))
             continue
-        names = step.inputs(trace, wanted, step.later(t, "%h0", operation.c), rows[operation.row])
+        t_stage = step.later(t, "%h0", operation.c)  # type: ignore[arg-type]  # equal steps have one number
+        names = step.inputs(trace, wanted, t_stage, rows[operation.row])
         found = step.compute(trace.graph, wanted, names)
         rows.append(found[: len(split.slopes)])
         for value in found[len(split.slopes) :]:
