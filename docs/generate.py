@@ -50,6 +50,8 @@ WINDOWS = {"bdf": (-6.0, 24.0, 15.0, 5), "ndf": (-6.0, 24.0, 15.0, 5), "adams": 
 """Left, right and top of the panel of a scheme of variable order, and the highest order in it."""
 STIFF = (0.0, -2.0, -10.0)
 COLUMNS = 5  # of panels in a figure
+LIMITS = ("real", "imaginary")
+FIND_LIMITS = (conditions.real_stability_limit, conditions.imaginary_stability_limit)
 NOISES = ("scalar", "additive", "diagonal", "commutative", "general")
 FAMILIES = {
     "ExplicitRK": "Explicit Runge-Kutta",
@@ -242,15 +244,16 @@ def _show_orders(orders) -> str:
 
 
 def _build_table(members) -> str:
-    rows = ["| name | order | real | imaginary | SSP | properties | reference |", "|---|---|---|---|---|---|---|"]
+    """Limits of IMEX schemes are those of the implicit part, followed by those of the explicit part."""
+    is_imex = any(conditions.find_explicit_part(scheme) is not None for scheme in members)
+    limits = ("implicit real", "implicit imaginary", "explicit real", "explicit imaginary") if is_imex else LIMITS
+    heads = ["name", "order", *limits, "SSP", "properties", "reference"]
+    rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for scheme in members:
         hats = ", ".join(str(hat.order) for hat in getattr(scheme, "embedded", ()))
         order = f"{scheme.order}({hats})" if hats else str(scheme.order)
-        numbers = (
-            conditions.real_stability_limit(scheme),
-            conditions.imaginary_stability_limit(scheme),
-            conditions.ssp_coefficient(scheme),
-        )
+        parts = [scheme, conditions.find_explicit_part(scheme)] if is_imex else [scheme]
+        numbers = [find(part) for part in parts for find in FIND_LIMITS] + [conditions.ssp_coefficient(scheme)]
         cells = " | ".join(f"{x:.4g}" if isfinite(x) else "-" for x in numbers)
         rows.append(f"| `{scheme.name}` | {order} | {cells} | {_list_properties(scheme)} | {scheme.reference} |")
     return "\n".join(rows) + "\n"

@@ -127,7 +127,9 @@ class SolveFailed(RuntimeError):
     False
     """
 
-    def __init__(self, solution: Solution | Estimate | GradientEstimate | MultilevelEstimate) -> None:
+    def __init__(
+        self, solution: Solution | EnsembleSolution | Estimate | GradientEstimate | MultilevelEstimate
+    ) -> None:
         super().__init__(_message("solution", solution))
         self.solution = solution
 

@@ -14,9 +14,9 @@ LARGEST_DIFFERENCE, HALF_WIDTH = 0.02, 0.01
 PATHS = 12_000
 
 
-def build_net(diffusion=None) -> sn.nets.Net:
+def build_net(diffusion=None, steps: int = 20) -> sn.nets.Net:
     options = {"scheme": "rk4", "length": 1.0, "diffusion": diffusion}
-    return sn.nets.neural_ode(2, 2, (8,), 20, **options)
+    return sn.nets.neural_ode(2, 2, (8,), steps, **options)
 
 
 def train_net() -> sn.nets.Net:
@@ -37,7 +37,7 @@ def second_class(outputs: np.ndarray) -> np.ndarray:
 
 def average_paths(net: sn.nets.Net, sigma: float, points: np.ndarray) -> tuple[np.ndarray, float]:
     """Means over paths of the net with noise, and the largest half-width of their 95 % intervals."""
-    noisy, means, widths = build_net(sigma), [], []
+    noisy, means, widths = build_net(sigma, steps=80), [], []  # 20 steps have a weak error of 0.017 for sigma = 1
     noisy.put(net.theta)
     for key, point in enumerate(points):
         noise = sn.nets.SampleNoise(seed=1, keys=np.full(PATHS, key), path=np.arange(PATHS))

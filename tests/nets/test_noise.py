@@ -8,6 +8,7 @@ import pytest
 import stepnet as sn
 from stepnet import fields, nets
 from stepnet.nets import SampleNoise
+from stepnet.nets.sample_noise import repeat_noise
 
 WIDTH, STEPS, LENGTH, BATCH = 8, 9, 1.5, 150
 ROUNDING = 1e-12  # relative, of sums in another order
@@ -105,6 +106,26 @@ def test_steps_are_those_of_numpy_on_the_brownian_path_of_the_sample(diffusion):
         }[diffusion](y, k)
         y = y + scale * g * increments[:, k]
     np.testing.assert_allclose(found, y, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("cells", [None, 16])
+@pytest.mark.parametrize(("width", "batch", "paths"), [(9, 75, 2), (17, 301, 4), (3, 40, 3)])
+def test_copies_of_a_sample_see_the_paths_of_their_numbers(width, batch, paths, cells):
+    """An even number of copies shares draws in pairs, which are drawn for several features at once."""
+    net = nets.resnet(None, None, width, 8, length=2.0, diffusion=1.0)
+    net.put(np.zeros_like(net.theta))
+    noise = repeat_noise(SampleNoise(5, keys=np.arange(batch), cells=cells), batch, paths)
+    rows = np.arange(0, batch * paths, 7)
+    x = np.zeros((batch * paths, width))
+    numbers, ends = noise.find_paths(x), net(x, noise=noise)
+    if paths % 2 == 0:
+        assert np.array_equal(numbers[1::2], numbers[::2] + 8)
+    assert len(set(numbers)) == len(numbers)
+    for row in rows:
+        path = sn.noise.BrownianPath(noise.find_seed(0), int(numbers[row]), (0, 2.0), cells or 8, width)
+        np.testing.assert_allclose(ends[row], path.increments(np.array([0, 2.0]))[0], rtol=0, atol=1e-13)
+    alone = [net(x[:1], noise=SampleNoise(5, keys=[3], path=[k], cells=cells))[0] for k in range(paths)]
+    assert np.array_equal(ends[3 * paths : 4 * paths], alone)
 
 
 def test_fewer_steps_see_the_same_paths():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import stepnet as sn
+from stepnet.engines import numba_engine
 from stepnet.stability import LyapunovSpectrum, lyapunov
 
 SUM = 1e-5  # of the sum of all exponents, the mean divergence: RK4 at h = 0.005 errs by (14.6 h)^5 / (120 h) = 3e-6
@@ -65,6 +66,29 @@ def test_adaptive_and_fixed_steps_agree():
     found = lyapunov(problem, "dopri5", rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(found.exponents, [0.5, -1.0], atol=0.5)  # directions still turn
     np.testing.assert_allclose(found.exponents, lyapunov(problem, "rk4", steps=4000).exponents, atol=1e-7)
+
+
+def lorenz96(t, y, force):
+    return (np.roll(y, -1) - np.roll(y, 2)) * np.roll(y, 1) - y + force * (1 + 0.1 * np.cos(t)) / (1 + 0.01 * y**2)
+
+
+@pytest.mark.parametrize("name", ["heun3", "dopri5", "williamson3"])
+def test_tangents_of_one_state_are_those_of_members_with_their_own_states(name, monkeypatch):
+    """Nine tangents leave lanes empty, and seven steps end in the second copy of the tangents."""
+    problem = sn.ODE(lorenz96, 8 + 0.1 * np.sin(np.arange(10)), (0.5, 1.7), args=(8.0,))
+    build, built = numba_engine.build_tangent_block, []
+    monkeypatch.setattr(numba_engine, "build_tangent_block", lambda *how: built.append(build(*how)) or built[-1])
+    found = lyapunov(problem, name, every=0.4, steps=21, exponents=9)
+    monkeypatch.setattr(numba_engine, "build_tangent_block", lambda *how: None)
+    wanted = lyapunov(problem, name, every=0.4, steps=21, exponents=9)
+    np.testing.assert_allclose(found.rates, wanted.rates, rtol=0, atol=1e-11)
+    assert built[0] is not None
+
+
+def test_failures_of_shared_states_say_where_they_are():
+    problem = sn.ODE(lambda t, y: [y[0] ** 2, -y[1]], [1.0, 1.0], (0.0, 4.0))
+    with pytest.raises(sn.SolveFailed):
+        lyapunov(problem, "rk4", steps=400)
 
 
 def test_dimensions_of_fixed_points_and_volumes():

@@ -50,6 +50,59 @@ def test_limits_are_roots_of_polynomials(name):
     assert found.imaginary_limit == pytest.approx(imaginary, abs=LIMIT)
 
 
+IMEX = {  # explicit part alone: limits of the first 2, 3 and 5 terms of the exponential series
+    "imex_euler": (2.0, 0.0),
+    "ars222": (2.0, 0.0),
+    "ars343": (2.785293563, sqrt(8.0)),
+    "sbdf2": (4 / 3, 0.0),  # xi = -1 solves sum |alpha_j| = |z| sum |beta_j|
+    "sbdf3": (20 / 21, None),
+    "sbdf4": (32 / 45, None),
+}
+
+
+@pytest.mark.parametrize("name", IMEX)
+def test_limits_of_explicit_parts_are_known(name):
+    found, (real, imaginary) = stability.report(name), IMEX[name]
+    assert found.explicit_real_limit == pytest.approx(real, abs=5 * LIMIT)
+    if imaginary is not None:
+        assert found.explicit_imaginary_limit == pytest.approx(imaginary, abs=5 * LIMIT)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if isinstance(schemes.get(name), schemes.AdditiveRK)])
+def test_explicit_parts_have_the_stability_polynomial_of_their_tableau(name):
+    """R(z) = 1 + z b' (I - z A)^-1 1, and the first zeros of |R|^2 - 1 on the axes."""
+    found, table = stability.report(name), schemes.get(name).explicit_table
+    for z in (-0.7 + 0.2j, 1.3j, -2.0 + 0j):
+        R = 1 + z * table.b @ np.linalg.solve(np.eye(len(table.b)) - z * table.A, np.ones(len(table.b)))
+        assert np.polynomial.Polynomial(found.explicit_numerator)(z) == pytest.approx(R, rel=1e-12)
+    if found.explicit_imaginary_limit > 0:
+        real, imaginary = find_limits(found.explicit_numerator)
+        assert found.explicit_real_limit == pytest.approx(real, abs=LIMIT)
+        assert found.explicit_imaginary_limit == pytest.approx(imaginary, abs=LIMIT)
+
+
+@pytest.mark.parametrize("name", ["ars343", "kencarp4", "sbdf3"])
+def test_limits_of_explicit_parts_are_on_the_boundary_of_regions_without_a_stiff_part(name):
+    found = stability.report(name)
+    for direction, limit in ((-1.0, found.explicit_real_limit), (1j, found.explicit_imaginary_limit)):
+        inside, outside = (direction * limit * (1 + side * 1e-3) for side in (-1, 1))
+        sizes = [
+            stability.region(name, stiff=0.0, real=[z.real, z.real + 1], imaginary=[z.imag, z.imag + 1])
+            for z in map(complex, (inside, outside))
+        ]
+        assert sizes[0].amplification[0, 0] <= 1 + 1e-9 < sizes[1].amplification[0, 0]
+
+
+def test_reports_of_imex_schemes_name_their_parts():
+    text = str(stability.report("ars343"))
+    for label in ("implicit numerator", "implicit denominator", "implicit real limit", "explicit real limit"):
+        assert label in text
+    assert "implicit" not in str(stability.report("rk4"))
+    stored = json.loads(stability.report("ars222").as_json())
+    assert stored["explicit_numerator"] == pytest.approx([1.0, 1.0, 0.5])
+    assert json.loads(stability.report("rk4").as_json())["explicit_real_limit"] is None
+
+
 BOOK = {  # Hairer & Wanner (1996), IV.2 and V.1; Hairer, Lubich & Wanner (2006), I.5
     "euler": (2.0, 0.0),
     "rk4": (2.785293563, sqrt(8.0)),

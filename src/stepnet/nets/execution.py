@@ -22,6 +22,7 @@ from stepnet.engines.numba_engine import (
     NetStage,
     NetTape,
     TileNoise,
+    fill_paths,
     sweep,
     sweep_and_turn,
 )
@@ -156,7 +157,7 @@ class Execution:
         if not any(stage.has_noise for stage in self.stages):
             return [[None] * len(self.stages)] * -(-n_tiles // CHUNK)
         noise = DEFAULT_NOISE if noise is None else noise
-        paths = np.zeros(n_tiles * TILE, np.int64)
+        paths = fill_paths(n_tiles * TILE)
         paths[: len(x)] = noise.find_paths(x)
         if self._is_implicit:  # filled up by the last sample, see `_tile`
             paths[len(x) :] = paths[len(x) - 1]

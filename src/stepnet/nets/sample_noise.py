@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stepnet.noise.counters import MOST_CELLS, MOST_PATHS
+from stepnet.noise.counters import HALF_GROUP, MOST_CELLS, MOST_PATHS
 from stepnet.records import as_array, keep, validate_count, validate_seed
 from stepnet.validation import array, check, whole
 
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio: seeds of consecutive blocks
 FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # of the finaliser of SplitMix64
+ONE, SECOND_OF_PAIR = np.uint64(1), np.uint64(HALF_GROUP)  # the bit that tells apart two paths of one draw
 PATH_SHIFT = np.uint64(64 - (MOST_PATHS - 1).bit_length())
 
 
@@ -64,8 +65,10 @@ class SampleNoise:
         for name, values in (("keys", keys), ("path", np.asarray(self.path))):
             if values.shape not in ((), (len(x),)):
                 raise ValueError(f"`{name}` must be one number for each of {len(x)} samples, found {values.shape}")
-        mixed = _mix(np.atleast_1d(keys) ^ _mix(np.atleast_1d(self.path).astype(np.uint64)))
-        return np.broadcast_to(mixed >> PATH_SHIFT, (len(x),)).astype(np.int64)
+        path = np.atleast_1d(self.path).astype(np.uint64)
+        mixed = _mix(np.atleast_1d(keys) ^ _mix(path >> ONE)) >> PATH_SHIFT
+        numbers = (mixed & ~SECOND_OF_PAIR) | (path & ONE) * SECOND_OF_PAIR
+        return np.broadcast_to(numbers, (len(x),)).astype(np.int64)
 
     @check(block=whole())
     def find_seed(self, block: int) -> int:
@@ -90,11 +93,11 @@ def validate_noise(noise: SampleNoise | None) -> SampleNoise | None:
 
 
 def repeat_noise(noise: SampleNoise, samples: int, paths: int) -> SampleNoise:
-    """The noise of a batch that is repeated `paths` times: copy k of a sample sees the path `path * paths + k`."""
+    """The noise of a batch with `paths` neighbouring copies of each sample: copy k sees the path `path * paths + k`."""
     if paths == 1:
         return noise
-    path = np.tile(np.broadcast_to(noise.path, samples) * paths, paths) + np.repeat(np.arange(paths), samples)
-    keys = None if noise.keys is None else np.tile(np.broadcast_to(noise.keys, samples), paths)
+    path = np.repeat(np.broadcast_to(noise.path, samples) * paths, paths) + np.tile(np.arange(paths), samples)
+    keys = None if noise.keys is None else np.repeat(np.broadcast_to(noise.keys, samples), paths)
     return replace(noise, keys=keys, path=path)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.polynomial import Polynomial
 
 from stepnet.schemes.backward_differences import FixedBDF, find_implicit_defect
+from stepnet.schemes.explicit import RK4
 from stepnet.schemes.exponential import ExponentialRK
 from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.implicit import ImplicitRK, extend_by_start
@@ -138,6 +139,15 @@ def linear_tableau(scheme: Any) -> Butcher | None:
     if isinstance(scheme, Rosenbrock):
         return scheme.linear
     return scheme.implicit_table if isinstance(scheme, AdditiveRK) else tableau_of(scheme)
+
+
+def find_explicit_part(scheme: Any) -> Butcher | Multistep | None:
+    """What an IMEX scheme does to y' = f1 without an implicit part; None for other schemes."""
+    if isinstance(scheme, AdditiveRK):
+        return scheme.explicit_table
+    if not isinstance(scheme, SemiImplicitBDF):
+        return None
+    return Multistep(f"{scheme.name}, explicit", scheme.order, scheme.alpha, scheme.beta, RK4, scheme.reference)
 
 
 # ---- order ----------------------------------------------------------------------------------------------------------

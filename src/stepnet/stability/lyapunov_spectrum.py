@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -9,10 +10,14 @@ from typing import Any
 import numpy as np
 
 from stepnet.ensembles.ensemble import solve_ensemble
+from stepnet.errors import SolveFailed
 from stepnet.problem import ODE, Partitioned, Problem, SecondOrder, Split
 from stepnet.records import show_fields
+from stepnet.solving.integrate import find_scheme
 from stepnet.validation import check, instance, optional, real, whole
 
+Advance = Callable[[np.ndarray, np.ndarray, tuple[float, float]], tuple[np.ndarray, np.ndarray]]
+BLOCK = 32  # columns at once in a QR decomposition
 BATCHES = 20  # of consecutive pieces, whose means are nearly independent
 
 
@@ -139,17 +144,54 @@ def lyapunov(
     n_parts = 2 if problem.form.has_halves else 1
     still = as_block([None] * len(problem.args), problem.args)
     both = tangent_problem(problem, np.ones(n), still, may_call=True)
-    rows = np.empty((k, n_parts, 2, n // n_parts))  # of every tangent: its parts, each a state and its tangent
-    rows[:, :, 0], rows[:, :, 1] = problem.initial.reshape(n_parts, -1), _orthonormal(n, k).T.reshape(k, n_parts, -1)
-    rates = np.empty((len(times) - 1, k))
+    advance = _build_advance(problem, both, find_scheme(both, scheme, steps), k, options)
+    y, V, growth = problem.initial.astype(float), _orthonormal(n, k), np.empty((len(times) - 1, k))
     for i, span in enumerate(pairwise(times)):
-        found = solve_ensemble(both, scheme, y0=rows.reshape(k, -1), t_span=span, **options)
-        rows = found.y_end.reshape(rows.shape).copy()
-        Q, R = np.linalg.qr(rows[:, :, 1].reshape(k, n).T)
-        with np.errstate(divide="ignore"):
-            rates[i] = np.log(np.abs(np.diag(R))) / (span[1] - span[0])
-        rows[:, :, 0], rows[:, :, 1] = rows[0, :, 0], Q.T.reshape(k, n_parts, -1)
+        y, V = advance(y, V, span)
+        V, growth[i] = _orthonormalise(V)
+    with np.errstate(divide="ignore"):
+        rates = np.log(np.abs(growth)) / np.diff(times)[:, None]
     return LyapunovSpectrum(times[first:], rates[first:])
+
+
+def _orthonormalise(V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Q and the diagonal of R of a QR decomposition; `np.linalg.qr` takes half as long again for small matrices."""
+    from scipy.linalg import lapack
+
+    room = BLOCK * V.shape[1]
+    reflectors, factors, _, _ = lapack.dgeqrf(V, lwork=room)
+    return lapack.dorgqr(reflectors, factors, lwork=room)[0], np.diagonal(reflectors)
+
+
+def _build_advance(problem: Problem, both: Problem, scheme: Any, k: int, options: dict[str, Any]) -> Advance:
+    """A function that solves for a state y (n,) and k tangents V (n, k) over a time span.
+
+    Equal steps compute the state once for all tangents, where they can be written; else every tangent is a member of an
+    ensemble, with a state of its own.
+    """
+    from stepnet.engines.numba_engine import build_tangent_block
+
+    n, n_parts = problem.initial.size, 2 if problem.form.has_separate_halves else 1
+
+    def solve_members(y: np.ndarray, V: np.ndarray, span: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
+        rows = np.empty((k, n_parts, 2, n // n_parts))  # of every tangent: its parts, each a state and its tangent
+        rows[:, :, 0], rows[:, :, 1] = y.reshape(n_parts, -1), V.T.reshape(k, n_parts, -1)
+        members = solve_ensemble(both, scheme, y0=rows.reshape(k, -1), t_span=span, **options)
+        if not members.success.all():
+            raise SolveFailed(members)
+        found = members.y_end.reshape(rows.shape)
+        return found[0, :, 0].ravel(), found[:, :, 1].reshape(k, n).T
+
+    block = build_tangent_block(both, scheme, k) if set(options) == {"steps"} else None
+    if block is None:
+        return solve_members
+
+    def advance(y: np.ndarray, V: np.ndarray, span: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
+        found = block.advance(y, V, span, options["steps"])
+        is_finite = all(np.isfinite(each).all() for each in found)
+        return found if is_finite else solve_members(y, V, span)  # which says where it failed
+
+    return advance
 
 
 def _divide(span: tuple[float, float], every: float, transient: float) -> tuple[np.ndarray, int]:

@@ -178,8 +178,8 @@ def _average(net: Net, paths: int, x: np.ndarray) -> np.ndarray:
     if not net.has_noise:
         return np.asarray(net(x))
     noise = repeat_noise(SampleNoise(), len(x), paths)
-    found = np.asarray(net(np.tile(x, (paths, *[1] * (x.ndim - 1))), noise=noise))
-    return found.reshape(paths, len(x), -1).mean(axis=0)
+    found = np.asarray(net(np.repeat(x, paths, axis=0), noise=noise))
+    return found.reshape(len(x), paths, -1).mean(axis=1)
 
 
 def _differentiate(net: Net, paths: int, estimator: Any, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -189,12 +189,11 @@ def _differentiate(net: Net, paths: int, estimator: Any, x: np.ndarray, labels: 
         labels = np.searchsorted(estimator.classes_, labels)
         factor, inputs = estimator.factor_, (x - estimator.shift_) * estimator.factor_
     count, noise = (paths, {"noise": repeat_noise(SampleNoise(), len(x), paths)}) if net.has_noise else (1, {})
-    repeated = np.tile(inputs, (count, *[1] * (x.ndim - 1)))
-    targets = np.tile(labels, count)
+    repeated, targets = np.repeat(inputs, count, axis=0), np.repeat(labels, count)
 
     def seed(outputs: np.ndarray) -> tuple[float, np.ndarray]:
         local = loss.at(outputs, targets)
         return local.value, local.gradient
 
     found = net.gradient(repeated, seed, **noise).x  # type: ignore[arg-type]
-    return factor * np.asarray(found).reshape(count, *x.shape).sum(axis=0)
+    return factor * np.asarray(found).reshape(len(x), count, *x.shape[1:]).sum(axis=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields
-from math import isinf, isnan
+from math import isinf, isnan, nan
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from stepnet.stability.arguments import deterministic_scheme
 from stepnet.validation import check, text
 
 NEGLIGIBLE = 1e-15  # coefficients of the stability function left by rounding
+OF_IMPLICIT_PART = ("numerator", "denominator", "real_limit", "imaginary_limit")  # of an IMEX scheme
 
 
 @check(name=text, family=text, equation=text, reference=text)
@@ -38,9 +39,15 @@ class SchemeReport:
     embedded_orders : tuple of int
         Orders of the embedded results of a pair.
     numerator, denominator : tuple of float
-        Coefficients of R(z) = P(z) / Q(z) by increasing powers; empty for schemes that are not Runge-Kutta.
+        Coefficients of R(z) = P(z) / Q(z) by increasing powers; empty for schemes that are not Runge-Kutta.  Of IMEX
+        schemes this is the implicit part, as are the limits that follow and A- and L-stability.
     real_limit, imaginary_limit : float
         The longest stable intervals [-x, 0] and i [0, y] of z; h omega for oscillators, whose real limit is NaN.
+    explicit_numerator : tuple of float
+        Coefficients of the stability polynomial of the explicit part of an IMEX scheme, without an implicit part; empty
+        for other schemes and for SBDF.
+    explicit_real_limit, explicit_imaginary_limit : float
+        The limits of the explicit part; NaN for schemes that are not IMEX.
     ssp_coefficient : float
         Strong stability preserving coefficient, 0 if there is none.
     is_explicit, is_fsal, is_a_stable, is_l_stable, is_symplectic, is_symmetric : bool
@@ -67,6 +74,9 @@ class SchemeReport:
     denominator: tuple[float, ...]
     real_limit: float
     imaginary_limit: float
+    explicit_numerator: tuple[float, ...]
+    explicit_real_limit: float
+    explicit_imaginary_limit: float
     ssp_coefficient: float
     is_explicit: bool
     is_fsal: bool
@@ -79,6 +89,11 @@ class SchemeReport:
     dissipation_order: float
     dissipation: float
     reference: str
+
+    @property
+    def has_explicit_part(self) -> bool:
+        """Whether the scheme is IMEX, so that its stability function is that of the implicit part."""
+        return not isnan(self.explicit_real_limit)
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain Python values; tuples become lists."""
@@ -93,7 +108,8 @@ class SchemeReport:
         pairs = [("", f"{self.name}: {self.family}")]
         names = [each.name for each in fields(self)]
         for name in names[names.index("equation") : -1]:
-            pairs.append((name.removeprefix("is_").replace("_", " "), _format(getattr(self, name))))
+            label = f"implicit_{name}" if name in OF_IMPLICIT_PART and self.has_explicit_part else name
+            pairs.append((label.removeprefix("is_").replace("_", " "), _format(getattr(self, name))))
         pairs.append(("reference", self.reference))
         width = max(len(name) for name, _ in pairs)
         return "\n".join([pairs[0][1], *(f"  {name:<{width}}  {value}" for name, value in pairs[1:])])
@@ -125,9 +141,12 @@ def report(scheme: Any) -> SchemeReport:
     (4, 2.7853, 2.8284)
     >>> print(sn.stability.report("verlet").imaginary_limit)
     2.0
+    >>> found = sn.stability.report("ars343")
+    >>> found.real_limit, round(found.explicit_real_limit, 4), round(found.explicit_imaginary_limit, 4)
+    (inf, 2.7853, 2.8284)
     """
     numerator, denominator = _find_stability_function(scheme)
-    errors = find_phase_errors(scheme)
+    errors, explicit = find_phase_errors(scheme), conditions.find_explicit_part(scheme)
     return SchemeReport(
         name=getattr(scheme, "name", "tableau"),
         family=type(scheme).__name__,
@@ -141,6 +160,9 @@ def report(scheme: Any) -> SchemeReport:
         denominator=denominator,
         real_limit=conditions.real_stability_limit(scheme),
         imaginary_limit=conditions.imaginary_stability_limit(scheme),
+        explicit_numerator=() if explicit is None else _find_stability_function(explicit)[0],
+        explicit_real_limit=nan if explicit is None else conditions.real_stability_limit(explicit),
+        explicit_imaginary_limit=nan if explicit is None else conditions.imaginary_stability_limit(explicit),
         ssp_coefficient=conditions.ssp_coefficient(scheme),
         is_explicit=conditions.is_explicit(scheme),
         is_fsal=conditions.is_fsal(scheme),

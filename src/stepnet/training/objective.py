@@ -308,10 +308,10 @@ class Objective:
 
 
 def _repeat_samples(data: Data, times: int) -> Data:
-    """The samples one after the other, `times` times; weights keep their sum, for losses that are sums."""
+    """Each sample `times` times in a row; weights keep their sum, for losses that are sums."""
     if times == 1:
         return data
-    found = data.rows(np.tile(np.arange(len(data)), times))
+    found = data.rows(np.repeat(np.arange(len(data)), times))
     keep(found, weights=(np.ones(len(found)) if found.weights is None else found.weights) / times)
     return found
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # the names that `LATER` loads, for type checkers
     )
     from stepnet.engines.numba_engine.derivatives.row_functions import RowFunction
     from stepnet.engines.numba_engine.derivatives.scalar_loss import trace_loss, trace_loss_at
+    from stepnet.engines.numba_engine.derivatives.tangent_blocks import build_tangent_block
     from stepnet.engines.numba_engine.ensembles.ensemble_runs import (
         NoLanes,
         member_problem,
@@ -61,7 +62,7 @@ if TYPE_CHECKING:  # the names that `LATER` loads, for type checkers
         sweep_and_turn,
     )
     from stepnet.engines.numba_engine.layers.tapes import NetTape
-    from stepnet.engines.numba_engine.layers.tile_noise import TileNoise
+    from stepnet.engines.numba_engine.layers.tile_noise import TileNoise, fill_paths
     from stepnet.engines.numba_engine.rhs.integer_arguments import convert_to_floats, find_unconverted
     from stepnet.engines.numba_engine.rhs.problem_parts import build_jacobian, list_argument_names
     from stepnet.engines.numba_engine.runs.machine_report import report
@@ -85,6 +86,7 @@ LATER = {
     "adjoint_problem": "derivatives.augmented_problems",
     "running_problem": "derivatives.augmented_problems",
     "tangent_problem": "derivatives.augmented_problems",
+    "build_tangent_block": "derivatives.tangent_blocks",
     "RowFunction": "derivatives.row_functions",
     "trace_loss": "derivatives.scalar_loss",
     "trace_loss_at": "derivatives.scalar_loss",
@@ -104,6 +106,7 @@ LATER = {
     "sweep_and_turn": "layers.stage_sweeps",
     "NetTape": "layers.tapes",
     "TileNoise": "layers.tile_noise",
+    "fill_paths": "layers.tile_noise",
     "TILE": "layers.matrix_products",
     "SINGLE_THREAD": "codegen.blas",
     "class_entropies": "layers.softmax",
@@ -127,11 +130,11 @@ __all__ = [
     # derivatives and ensembles
     "EventFunction", "NoLanes", "RowFunction", "SweepFailed", "adjoint_problem", "differentiate_paths",
     "interpolated_problem", "linearise_tangent", "member_problem", "pull_back_members", "run_weighted_paths",
-    "running_problem", "tangent_problem", "trace_loss", "trace_loss_at",
+    "build_tangent_block", "running_problem", "tangent_problem", "trace_loss", "trace_loss_at",
     # operators on grids
     "build_diffusion_kernel", "build_operator_kernel",
     # layers
-    "NOTHING", "SINGLE_THREAD", "TILE", "NetStage", "NetTape", "TileNoise", "adam", "class_entropies",
+    "NOTHING", "SINGLE_THREAD", "TILE", "NetStage", "NetTape", "TileNoise", "adam", "class_entropies", "fill_paths",
     "count_least_bytes", "count_repeated_steps", "entropies", "is_kept", "one_hot", "sweep", "sweep_and_turn",
 ]  # fmt: skip
 

@@ -46,13 +46,17 @@ LANES = 16  # values side by side: two AVX-512 registers, so that two instructio
 
 
 class AssemblyWriter:
-    """Writes LLVM assembly of one function, for single values or for `LANES` values side by side."""
+    """Writes LLVM assembly of one function, for single values or for `lanes` values side by side."""
 
-    def __init__(self, is_wide: bool = False):
-        self.is_wide = is_wide
-        self.real, self.truth = (f"<{LANES} x double>", f"<{LANES} x i1>") if is_wide else ("double", "i1")
+    def __init__(self, is_wide: bool = False, lanes: int = LANES):
+        self.is_wide, self.lanes = is_wide, lanes
+        self.real, self.truth = (f"<{lanes} x double>", f"<{lanes} x i1>") if is_wide else ("double", "i1")
         self.lines: list[str] = []
         self._count = 0
+
+    def skip_names(self, other: AssemblyWriter) -> None:
+        """Write no name of another writer of the same function."""
+        self._count = max(self._count, other._count)
 
     def compute(self, graph, outputs, names: dict[int, str] | None = None) -> list[str]:
         """Write the operations that outputs need and return their values; `names` holds the values of some nodes."""
@@ -91,14 +95,14 @@ class AssemblyWriter:
     def call(self, symbol: str, *x: str) -> str:
         """Call a function of libm or LLVM; its vector version is named after it."""
         if self.is_wide:
-            symbol = symbol.replace(".f64", f".v{LANES}f64") if symbol.startswith("llvm.") else f"lanes.{symbol}"
+            symbol = symbol.replace(".f64", f".v{self.lanes}f64") if symbol.startswith("llvm.") else f"lanes.{symbol}"
         arguments = ", ".join(f"{self.real} {value}" for value in x)
         return self.line(f"call {self.real} @{symbol}({arguments})")
 
     def literal(self, value) -> str:
         """A constant, in every lane."""
         return (
-            spread(format_literal(value), "i1" if isinstance(value, bool) else "double")
+            spread(format_literal(value), "i1" if isinstance(value, bool) else "double", self.lanes)
             if self.is_wide
             else format_literal(value)
         )
@@ -200,9 +204,9 @@ def format_literal(value) -> str:
     return "0x" + struct.pack(">d", value).hex().upper()
 
 
-def spread(constant: str, kind: str) -> str:
+def spread(constant: str, kind: str, lanes: int = LANES) -> str:
     """A constant in every lane."""
-    return f"<{', '.join([f'{kind} {constant}'] * LANES)}>"
+    return f"<{', '.join([f'{kind} {constant}'] * lanes)}>"
 
 
 def write_assembly(trace: Trace, which: str) -> str:

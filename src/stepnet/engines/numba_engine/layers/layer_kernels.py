@@ -31,6 +31,7 @@ from stepnet.engines.numba_engine.layers.node_operators import (
     set_sum,
     set_zero,
 )
+from stepnet.engines.numba_engine.layers.paired_noise import COMPONENTS, draw_for_pairs
 from stepnet.engines.numba_engine.random.increments import draw_for_paths
 
 SCRATCH, HERE, NEXT, PREVIOUS = range(4)
@@ -87,7 +88,8 @@ class LayerWorkspace(NamedTuple):
 class LayerNoise(NamedTuple):
     """The Brownian paths of the samples of each tile: a step is `joined` cells, whose length has the root `scale`.
 
-    `words` (2, samples of a tile) is workspace; runs on other threads have their own.
+    `pairs` (tiles, half the samples of a tile) are the numbers of the draws that neighbouring samples share; they are
+    empty if some neighbours share none.  `words` is workspace; runs on other threads have their own.
     """
 
     seed: np.uint64
@@ -95,6 +97,7 @@ class LayerNoise(NamedTuple):
     rounder: float
     joined: int
     paths: np.ndarray
+    pairs: np.ndarray
     words: np.ndarray
 
 
@@ -210,14 +213,16 @@ def locate_bars(program, workspace, tile, slot):
 @inlined
 def draw_noise(noise, tile, step, memory, start, size):
     """Brownian increments of a step: features in rows, samples in columns."""
-    paths, words, scale, rounder = noise.paths[tile], noise.words, noise.scale, noise.rounder
-    for component in range(size // paths.size):
-        first = start + component * paths.size
-        row = memory[first : first + paths.size]
-        draw_for_paths(noise.seed, paths, step * noise.joined, component, scale, rounder, False, row, words)
-        for k in range(1, noise.joined):
+    samples, words, scale, rounder = noise.paths.shape[1], noise.words, noise.scale, noise.rounder
+    is_paired, at_once = noise.pairs.shape[1] > 0, COMPONENTS if noise.pairs.shape[1] > 0 else 1
+    for component in range(0, size // samples, at_once):
+        rows = memory[start + component * samples : start + min(size, (component + at_once) * samples)]
+        for k in range(noise.joined):
             cell = step * noise.joined + k
-            draw_for_paths(noise.seed, paths, cell, component, scale, rounder, True, row, words)
+            if is_paired:
+                draw_for_pairs(noise.seed, noise.pairs[tile], cell, component, scale, rounder, k > 0, rows, words)
+            else:
+                draw_for_paths(noise.seed, noise.paths[tile], cell, component, scale, rounder, k > 0, rows, words)
 
 
 @inlined

@@ -9,7 +9,9 @@ import numpy as np
 
 from stepnet.engines.numba_engine.layers.layer_kernels import LayerNoise
 from stepnet.engines.numba_engine.layers.matrix_products import TILE
+from stepnet.engines.numba_engine.layers.paired_noise import COMPONENTS
 from stepnet.noise import NoiseGrid
+from stepnet.noise.counters import HALF_GROUP, locate_in_pair
 
 
 class TileNoise(NamedTuple):
@@ -23,20 +25,37 @@ class TileNoise(NamedTuple):
     cells: int | None = None
 
 
-NO_NOISE = LayerNoise(np.uint64(0), 0.0, 0.0, 1, np.zeros((1, TILE), np.int64), np.zeros((2, TILE), np.uint64))
+NO_NOISE = LayerNoise(
+    np.uint64(0), 0.0, 0.0, 1, np.zeros((1, TILE), np.int64), np.zeros((1, 0), np.int64), np.zeros((2, 0), np.uint64)
+)
 
 
 def group_noise(noise: TileNoise | None, steps: int, length: float, group: int) -> LayerNoise:
-    """The noise of tiles that run side by side in groups; tiles that fill up the last group have path 0."""
+    """The noise of tiles that run side by side in groups; tiles that fill up the last group have any paths."""
     if noise is None:
         return NO_NOISE
     cells = steps if noise.cells is None else noise.cells
     n = -(-len(noise.paths) // group)
-    paths = np.zeros((n * group, TILE), np.int64)
+    paths = fill_paths(n * group * TILE).reshape(n * group, TILE)
     paths[: len(noise.paths)] = noise.paths
+    paths = paths.reshape(n, group * TILE)
     scale, rounder = _find_scale(length, cells)
-    words = np.empty((2, group * TILE), np.uint64)
-    return LayerNoise(np.uint64(noise.seed), scale, rounder, cells // steps, paths.reshape(n, group * TILE), words)
+    pairs = _find_pairs(paths)
+    words = np.empty((2, max(group * TILE, COMPONENTS * pairs.shape[1])), np.uint64)
+    return LayerNoise(np.uint64(noise.seed), scale, rounder, cells // steps, paths, pairs, words)
+
+
+def fill_paths(samples: int) -> np.ndarray:
+    """Paths for columns without a sample: neighbours share a draw."""
+    return np.arange(samples) % 2 * HALF_GROUP
+
+
+def _find_pairs(paths: np.ndarray) -> np.ndarray:
+    """The draws of the columns 2 j and 2 j + 1 of each group, if all of these share one; else (groups, 0)."""
+    first = paths[:, ::2]
+    if not np.array_equal(paths[:, 1::2], first + HALF_GROUP) or (first & HALF_GROUP).any():
+        return np.zeros((len(paths), 0), np.int64)
+    return np.ascontiguousarray(locate_in_pair(first)[0])
 
 
 @lru_cache(maxsize=64)

@@ -17,8 +17,10 @@ NOISE = "noise_row"  # the random variables of the current step
 class GeneratedStep(AssemblyWriter):
     """Vectors are lists of values, one for every entry of the state."""
 
-    def __init__(self, traces: list[Trace], is_wide: bool = False, parameters: tuple[str, int] = ("p", 0)):
-        super().__init__(is_wide)
+    def __init__(
+        self, traces: list[Trace], is_wide: bool = False, parameters: tuple[str, int] = ("p", 0), lanes: int = LANES
+    ):
+        super().__init__(is_wide, lanes)
         array, offset = parameters
         self._parameters: dict[int, str] = {}
         self._gradients: dict[int, list[int | None]] = {}
@@ -50,7 +52,7 @@ class GeneratedStep(AssemblyWriter):
         return [
             f"%{name}_real = sitofp i64 %{integer} to double",
             f"%{name}_first = insertelement {blank}, double %{name}_real, i32 0",
-            f"%{name} = shufflevector {self.real} %{name}_first, {blank}, <{LANES} x i32> zeroinitializer",
+            f"%{name} = shufflevector {self.real} %{name}_first, {blank}, <{self.lanes} x i32> zeroinitializer",
         ]
 
     def add(self, x: str, y: str) -> str:
