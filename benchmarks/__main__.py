@@ -31,6 +31,7 @@ from benchmarks import (
     sdes,
     stability,
     stiff,
+    stiff_batch,
     training,
 )
 from benchmarks.environment import environment, source_hash
@@ -45,8 +46,8 @@ WORKLOADS = (
     | {
         module.WORKLOAD: module.rows
         for module in (
-            cold_start, drop_in, lines, gradients, ensembles, batches, neural_ode, noise, sdes, montecarlo, layers,
-            stability, training,
+            cold_start, drop_in, lines, gradients, ensembles, batches, stiff_batch, neural_ode, noise, sdes, montecarlo,
+            layers, stability, training,
         )
     }
 )  # fmt: skip

@@ -29,6 +29,10 @@ from benchmarks.stability import OURS as STUDIES
 from benchmarks.stability import WORKLOAD as STABILITY
 from benchmarks.stiff import BANDED_SCHEMES
 from benchmarks.stiff import SCHEMES as STIFF_SCHEMES
+from benchmarks.stiff_batch import ALLOWED as STIFF_BATCH_ERROR
+from benchmarks.stiff_batch import OURS as STIFF_BATCH
+from benchmarks.stiff_batch import TORCHDIFFEQ as FIXED_IMPLICIT
+from benchmarks.stiff_batch import WORKLOAD as STIFF_BATCHES
 from benchmarks.training import GRADIENT, PRODUCTS, STEP, STEPS, TASKS, step_label, step_width
 from benchmarks.training_contenders import OURS as TRAINED
 from benchmarks.training_contenders import SCIKIT, TORCH
@@ -394,6 +398,8 @@ AIMS = (
         inverse(ratio_to("ensemble", ensembles.ON_TWO, ensembles.MORE_IN_LANES))),
     Aim("a batch with steps of every sample's own, rtol = atol = 1e-6", "batch", False, 2.0, "x",
         inverse(ratio_to("batch", BATCH, TORCHODE, BATCH_TOLERANCE))),
+    Aim("a stiff batch with implicit steps beside torchdiffeq's, error 1e-3", STIFF_BATCHES, False, 3.0, "x",
+        inverse(ratio_to(STIFF_BATCHES, STIFF_BATCH, FIXED_IMPLICIT, STIFF_BATCH_ERROR))),
     Aim("stored gradient beside torchdiffeq's", NEURAL, False, 1.3, "x",
         neural_ratio(neural_ode.STORED, neural_ode.BACKPROP)),
     Aim("compiled gradient beside torchdiffeq's", NEURAL, False, 2.0, "x",

@@ -12,7 +12,11 @@ import pytest
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-TOLD = ("tests/nets/", "tests/claims/")  # whose prints are tables of what was measured
+TOLD = (
+    "tests/nets/",
+    "tests/claims/",
+    "tests/stochastic/test_weak_orders.py",
+)  # whose prints are tables of what was measured
 
 
 @pytest.fixture

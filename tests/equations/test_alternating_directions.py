@@ -19,6 +19,7 @@ from stepnet.operators.linear import embed_axis_matrix
 ROUNDING = 2e-12  # of a few solves with matrices of condition up to a hundred
 SINGLE = 1e-5
 EIGENMODES = 1e-13
+ADJOINT = 1e-12
 ORDER_TOLERANCE = 0.15
 DIFFERENCE = 1e-9  # of central differences of fourth order with steps of 1e-4
 STEPS, SPAN = 4, (0.0, 0.1)
@@ -31,6 +32,14 @@ CASES = {
     "slopes of order 4": ("neumann", 4, (14, 9)),
     "Robin's condition of order 6": (ROBIN, 6, (8, 150)),
     "a box": ([("dirichlet", "neumann"), "periodic", ROBIN], 2, (7, 8, 9)),
+}
+
+VARYING = {
+    "a ring": ("periodic", (40,)),
+    "two points around": ("periodic", (2, 3)),
+    "two rings": ("periodic", (9, 14)),
+    "values": ("dirichlet", (12, 15)),
+    "a box": ([("dirichlet", "neumann"), "periodic", ROBIN], (7, 8, 9)),
 }
 
 
@@ -68,6 +77,64 @@ def test_steps_are_those_of_the_assembled_matrices(name):
 
 def _per_axis(boundary, shape):
     return boundary if isinstance(boundary, list) else [boundary] * len(shape)
+
+
+@pytest.mark.parametrize("name", [*VARYING])
+def test_steps_with_a_varying_coefficient_are_those_of_the_assembled_matrices(name):
+    """SciPy solves the same systems; the parts along the axes add up to the operator."""
+    boundary, shape = VARYING[name]
+    grid = so.Grid(shape, 0.0, 1.0, boundary=boundary if isinstance(boundary, str) else _per_axis(boundary, shape))
+    k, h = 0.2 + draw(shape, 5) ** 2, SPAN[1] / STEPS
+    problem = se.diffusion(grid, draw(shape), SPAN, k, source=draw(shape, 1))
+    matrices, y, one = split_diffusion(grid, k), problem.y0, sparse.eye_array(problem.y0.size)
+    whole = so.VariableDiffusion(grid).matrix(k)
+    assert abs(sum(matrices) - whole).max() <= ROUNDING * abs(whole).max()
+    for _ in range(STEPS):
+        slope = problem.fun(0.0, y, *problem.args).ravel()
+        for A in matrices:
+            slope = solve(one - h / 2 * A, slope)
+        y = y + h * slope.reshape(shape)
+    found = sn.solve(problem, "adi", steps=STEPS).y[-1]
+    assert np.max(np.abs(found - y)) <= ROUNDING * np.max(np.abs(y))
+
+
+def split_diffusion(grid: so.Grid, k: np.ndarray) -> list:
+    """The parts of div(k grad u) along the axes: those of a grid on which k jumps down to zero along the others."""
+    parts = []
+    for axis, n in enumerate(grid.shape):
+        lines, count = np.moveaxis(k, axis, -1).reshape(-1, n), k.size // n
+        line = so.Grid(n, grid.lower[axis], grid.upper[axis], boundary=[grid.boundary[axis] or "periodic"])
+        blocks = sparse.block_diag([so.VariableDiffusion(line).matrix(each) for each in lines], format="csr")
+        order = np.moveaxis(np.arange(k.size).reshape(k.shape), axis, -1).ravel()
+        place = sparse.csr_array((np.ones(k.size), (order, np.arange(k.size))))
+        assert blocks.shape == (count * n, count * n)
+        parts.append(place @ blocks @ place.T)
+    return parts
+
+
+@pytest.mark.parametrize("shape", [(12, 10), (7, 6, 8)], ids=["2-D", "3-D"])
+def test_it_has_order_two_where_the_coefficient_varies(shape):
+    value = so.dirichlet(lambda t: np.sin(4.0 * t))
+    grid = so.Grid(shape, 0.0, 1.0, boundary=_per_axis([value, "neumann", "periodic"][: len(shape)], shape))
+    x, y = grid.coordinates[:2]
+    k = 0.1 + 0.3 * x + 0.1 * np.cos(2 * np.pi * y)
+    problem = se.diffusion(grid, x * np.cos(np.pi * y), (0.0, 1.0), k, source=lambda t: np.cos(3.0 * t) * x * y)
+    exact = sn.solve(problem, "dop853", rtol=1e-12, atol=1e-12, save_every=0).y[-1]
+    errors = [np.max(np.abs(sn.solve(problem, "adi", steps=n, save_every=0).y[-1] - exact)) for n in (80, 160)]
+    assert np.log2(errors[0] / errors[1]) == pytest.approx(2.0, abs=ORDER_TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["two rings", "a box"])
+def test_the_adjoint_of_steps_with_a_varying_coefficient_is_their_transpose(name):
+    """<w, S u> = <S' w, u> for the linear map S of a run."""
+    boundary, shape = VARYING[name]
+    grid = so.Grid(shape, 0.0, 1.0, boundary=_per_axis(boundary, shape))
+    u, w = draw(shape, 6), draw(shape, 7)
+    problem = se.diffusion(grid, u, SPAN, 0.2 + draw(shape, 5) ** 2)
+    rest = sn.solve(replace(problem, y0=0.0 * u), "adi", steps=STEPS, save_every=0).y[-1]
+    end = sn.solve(problem, "adi", steps=STEPS, save_every=0).y[-1] - rest
+    found = sn.gradient(problem, "adi", end_gradient=w, steps=STEPS)
+    assert abs(np.vdot(w, end) - np.vdot(found.y0, u)) <= ADJOINT * np.linalg.norm(w) * np.linalg.norm(end)
 
 
 def test_in_one_dimension_it_is_crank_and_nicolsons_scheme():
@@ -152,6 +219,11 @@ DIFFERENTIATED = {
     "heat in a box": lambda: se.heat(BOX, draw(BOX.shape), SPAN, 0.7),
     "moving data": lambda: se.heat(so.Grid((9, 11), boundary=[MOVING, "periodic"]), draw((9, 11)), SPAN, 0.7,
                                    source=lambda t: np.cos(4.0 * t)),
+    "a varying coefficient": lambda: se.diffusion(PLANE, draw(PLANE.shape), SPAN, 0.2 + draw(PLANE.shape, 5) ** 2,
+                                                  source=draw(PLANE.shape, 1)),
+    "a varying coefficient in a box": lambda: se.diffusion(BOX, draw(BOX.shape), SPAN, 0.2 + draw(BOX.shape, 5) ** 2),
+    "a varying coefficient, moving data": lambda: se.diffusion(
+        so.Grid((9, 11), boundary=[MOVING, "periodic"]), draw((9, 11)), SPAN, 0.2 + draw((9, 11), 5) ** 2),
     "advection and diffusion": lambda: se.advection_diffusion(PLANE, draw(PLANE.shape), SPAN, [0.5, -0.4], 0.7),
 }  # fmt: skip
 

@@ -366,7 +366,8 @@ def poisson(grid: Grid, source: Any, *, order: int = 2) -> np.ndarray:
     """Solve lap u = source with the boundary conditions of the grid.
 
     Where each axis is periodic or, at order 2, has Dirichlet or Neumann conditions on both sides, fast Fourier, sine
-    and cosine transforms solve it; otherwise a sparse factorisation does, which takes longer and more memory.
+    and cosine transforms solve it; otherwise a sparse factorisation does, which takes longer and more memory.  It is
+    one call of SuperLU, minutes long on millions of points, and Ctrl-C takes effect when it has ended.
 
     Where u is determined up to a constant (periodic and Neumann sides), the mean of the source must fit the boundary
     values, and the solution with mean zero is returned.

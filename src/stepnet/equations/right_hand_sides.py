@@ -22,7 +22,16 @@ from stepnet.operators.coefficient_operators import Upwind, VariableDiffusion
 from stepnet.operators.conservation import ConservationLaw
 from stepnet.operators.extension import find_time
 from stepnet.operators.linear import StencilOperator
-from stepnet.operators.linear_form import NEGATIVE, POSITIVE, SQUARE, AxisTerm, LinearForm, Rate, list_operator_terms
+from stepnet.operators.linear_form import (
+    NEGATIVE,
+    POSITIVE,
+    SQUARE,
+    AxisTerm,
+    DiffusionForm,
+    LinearForm,
+    Rate,
+    list_operator_terms,
+)
 from stepnet.operators.stencils import fit_stencil
 
 LIMITED_OFFSETS = {"constant": (-1, 0), "muscl": (-2, -1, 0, 1), "weno5": (-3, -2, -1, 0, 1, 2)}
@@ -87,6 +96,9 @@ class DiffusionRHS:
 
     def find_spectrum(self, t: Any, u: Any, diffusivity: Any, source: Any = 0.0) -> np.ndarray:
         return np.max(diffusivity) * find_stencil_spectrum(self.laplacian)
+
+    def find_axes(self, diffusivity: Any, *source: Any) -> DiffusionForm:
+        return DiffusionForm(self.operator)
 
 
 @dataclass(frozen=True, eq=False)

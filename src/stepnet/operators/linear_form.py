@@ -1,9 +1,10 @@
-"""Linear equations on grids with constant coefficients, as data: u' = sum of rates times differences along axes."""
+"""Linear equations on grids as data: u' = sum of rates times differences along axes, or div(k grad u)."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from stepnet.operators.coefficient_operators import VariableDiffusion
 from stepnet.operators.extension import AxisExtension
 from stepnet.operators.linear import StencilOperator
 
@@ -33,6 +34,13 @@ class LinearForm(NamedTuple):
     shape: tuple[int, ...]
     terms: tuple[AxisTerm, ...]
     source: int | None = None
+
+
+class DiffusionForm(NamedTuple):
+    """The right-hand side div(k grad u), with the numbers of k from p[argument] on."""
+
+    operator: VariableDiffusion
+    argument: int = 0
 
 
 def list_operator_terms(operator: StencilOperator, rate: Rate) -> tuple[AxisTerm, ...]:

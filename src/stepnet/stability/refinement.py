@@ -117,8 +117,11 @@ def depth_refinement(
             raise ValueError(f"`net` must have blocks with a scheme, found block {number} of layers without a skip")
     if net.has_noise:
         raise ValueError("`net` must have no noise, found a diffusion")
-    if labels is not None and np.shape(as_array("labels", labels)) != np.shape(as_array("x", x))[:1]:
-        raise ValueError(f"`labels` must be one for each of {len(np.asarray(x))} inputs, found {np.shape(labels)}")
+    shape = np.shape(as_array("x", x))
+    if not shape:
+        raise ValueError(f"`x` must be inputs with samples along the first axis, found {x!r:.60}")
+    if labels is not None and np.shape(as_array("labels", labels)) != shape[:1]:
+        raise ValueError(f"`labels` must be one for each of {shape[0]} inputs, found {np.shape(labels)}")
     half, quarter = refine_smoothly(net, 2), refine_smoothly(net, 4)
     swapped, scheme = _swap_schemes(half)
     outputs = [np.asarray(each(x)).reshape(np.shape(x)[0], -1) for each in (net, half, quarter, swapped)]

@@ -232,9 +232,11 @@ class SpectralProjection:
         """The nearest parameters with these norms."""
         found = np.array(array(None)("theta", theta), float)
         for first, rows, columns in self.places:
+            if found.ndim != 1 or found.size < first + rows * columns:
+                raise ValueError(
+                    f"`theta` must be flat and hold the matrices of `places`, found the shape {found.shape}"
+                )
             matrix = found[first : first + rows * columns].reshape(rows, columns)
-            if matrix.shape != (rows, columns):
-                raise ValueError(f"`theta` must hold the matrices of `places`, found {found.size} numbers")
             if np.linalg.norm(matrix) > self.bound:  # a bound of the norm; otherwise nothing is to be done
                 U, s, V = np.linalg.svd(matrix, full_matrices=False)
                 matrix[...] = (U * np.minimum(s, self.bound)) @ V

@@ -7,6 +7,8 @@ w_(m+1) = the gradient; w_k . h gamma (dA_k) x_k and the pullback of f by h w_1 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,8 +29,8 @@ from stepnet.engines.numba_engine.derivatives.pullbacks import PartPullback
 from stepnet.engines.numba_engine.stencils.axis_systems import (
     AxisSystems,
     build_axis_systems,
+    build_systems,
     differentiate_rate,
-    evaluate_rate,
     factorise_axes,
     factorise_systems,
     list_numbers,
@@ -36,6 +38,8 @@ from stepnet.engines.numba_engine.stencils.axis_systems import (
     solve_system,
     weigh_axis,
 )
+from stepnet.engines.numba_engine.stencils.line_systems import pull_back_coefficient
+from stepnet.operators.linear_form import DiffusionForm, LinearForm
 from stepnet.problem import ODE, is_finite
 
 VJP = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_double, *[ctypes.c_void_p] * 6, ctypes.c_int64)
@@ -63,6 +67,42 @@ def sweep_axis_steps(field, p, systems, gamma, clock, first, count, work, states
     return DONE
 
 
+NumberPullback = Callable[[int, np.ndarray, np.ndarray, float, np.ndarray], None]
+
+
+def build_number_pullback(form: LinearForm | DiffusionForm, p: np.ndarray) -> NumberPullback:
+    """A function (k, w, x, factor, p_bar) that adds the gradient of w . factor A_k x with respect to p."""
+    if isinstance(form, DiffusionForm):
+        return partial(_add_coefficient, form)
+    changes: list[tuple[int, float, AxisSystems]] = []  # argument, derivative of the rate, its matrices
+    rates = dict.fromkeys(term.rate for term in form.terms)
+    for rate in rates:
+        slope = differentiate_rate(rate, p)
+        if slope != 0.0:
+            single = build_axis_systems(form, {each: float(each == rate) for each in rates})
+            changes.append((rate.argument, slope, single))
+    return partial(_add_rates, changes)
+
+
+def _add_coefficient(
+    form: DiffusionForm, k: int, w: np.ndarray, x: np.ndarray, factor: float, p_bar: np.ndarray
+) -> None:
+    shape = form.operator.grid.shape
+    found = pull_back_coefficient(form.operator, k, w.reshape(shape), x.reshape(shape))
+    p_bar[form.argument : form.argument + found.size] += factor * found.ravel()
+
+
+def _add_rates(
+    changes: list[tuple[int, float, AxisSystems]], k: int, w: np.ndarray, x: np.ndarray, factor: float,
+    p_bar: np.ndarray,
+) -> None:  # fmt: skip
+    total = np.zeros(1)
+    for argument, slope, single in changes:
+        if np.any(single.bands[k]):
+            weigh_axis(single, k, w, x, total)
+            p_bar[argument] += slope * factor * total[0]
+
+
 class AxisRunner:
     """Steps along axes on one equation: `forward` over the steps of a clock, and `backward` by their adjoint."""
 
@@ -73,14 +113,8 @@ class AxisRunner:
         form, p = fun.find_axes(*problem.args), list_numbers(problem)
         self._part, self._gamma, self._clock, self._has_times = part, gamma, clock, has_times
         self._p, self._n, self._factored = part.field.p, problem.initial.size, 0.0
-        rates = dict.fromkeys(term.rate for term in form.terms)
-        self._systems = build_axis_systems(form, {rate: evaluate_rate(rate, p) for rate in rates})
-        self._changes: list[tuple[int, float, AxisSystems]] = []  # argument, derivative of the rate, its matrices
-        for rate in rates:
-            slope = differentiate_rate(rate, p)
-            if slope != 0.0:
-                single = build_axis_systems(form, {each: float(each == rate) for each in rates})
-                self._changes.append((rate.argument, slope, single))
+        self._systems = build_systems(form, p)
+        self._pull_back_numbers = build_number_pullback(form, p)
 
     def forward(self, state: np.ndarray, first: int, count: int, states: np.ndarray | None = None) -> None:
         """Advance `state` (1, n) over `count` steps; the states before them go to the rows of `states`."""
@@ -127,13 +161,10 @@ class AxisRunner:
         for k in range(len(self._systems.sizes)):
             rows.append(np.empty(self._n))
             solve_system(self._systems, k, factor, 0, rows[k], rows[k + 1])
-        w, length, total = bar[0].copy(), 0.0, np.zeros(1)
+        w, length = bar[0].copy(), 0.0
         for k in reversed(range(len(rows) - 1)):
             solve_system(self._systems, k, factor, 1, w, w)
-            for argument, slope, single in self._changes:
-                if np.any(single.bands[k]):
-                    weigh_axis(single, k, w, rows[k + 1], total)
-                    sums.p[argument] += slope * factor * total[0]
+            self._pull_back_numbers(k, w, rows[k + 1], factor, sums.p)
             if self._has_times:
                 length += float(w @ (rows[k + 1] - rows[k])) / h
         if self._has_times:

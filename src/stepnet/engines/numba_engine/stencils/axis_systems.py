@@ -2,6 +2,7 @@
 
 A_k is the part of a linear equation along one axis.  The entries that wrap around a periodic axis are no part of the
 band B; with them the matrix is B + sum_r e_r v_r', and the formula of Sherman, Morrison and Woodbury gives the rest.
+Matrices that vary from line to line are in `line_systems.py`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,20 @@ import numpy as np
 
 from stepnet.engines.numba_engine.codegen.kernels import Kernel, check_once, compiled
 from stepnet.engines.numba_engine.stencils.axis_bands import build_axis_matrix
-from stepnet.operators.linear_form import NEGATIVE, POSITIVE, SQUARE, AxisTerm, LinearForm, Rate
+from stepnet.engines.numba_engine.stencils.line_systems import (
+    LineSystems,
+    build_line_systems,
+    factorise_lines,
+    find_diagonals,
+    solve_varying_lines,
+    solve_varying_lines_transposed,
+)
+from stepnet.operators.linear_form import NEGATIVE, POSITIVE, SQUARE, AxisTerm, DiffusionForm, LinearForm, Rate
 from stepnet.problem import ODE
 
 LINES = 32  # that are solved together
 SHORT = 128  # points of the shortened axis whose matrix shows all rows
-N, OUTER, INNER, LOWER, UPPER, RANK = range(6)
+N, OUTER, INNER, LOWER, UPPER, RANK, VARIES = range(7)
 SMALLEST = 1e-200  # pivot
 
 
@@ -26,7 +35,8 @@ class AxisSystems(NamedTuple):
     """The matrices A_k, one for each axis that has terms, and workspace for factors.
 
     A row of `sizes` holds the length of the axis, the numbers of lines around it and between two of its points, the
-    diagonals below and above the main one, and the number of rows that wrap around.  Entry (i, j) of A_k is
+    diagonals below and above the main one, the number of rows that wrap around, and whether the matrix varies: then it
+    is in `varying`, and `RANK` tells whether it wraps around.  Entry (i, j) of A_k is otherwise
     `bands[k, i, j - i + lower]`; the row `rows[k, r]` also has `values[k, r, c]` in the column `columns[k, r, c]`.
     """
 
@@ -40,6 +50,7 @@ class AxisSystems(NamedTuple):
     small: np.ndarray
     lines: np.ndarray
     products: np.ndarray
+    varying: LineSystems
 
 
 class AxisMatrix(NamedTuple):
@@ -84,7 +95,7 @@ def build_axis_systems(form: LinearForm, rates: dict[Rate, float]) -> AxisSystem
     width = max(each.band.shape[1] for each in matrices)
     rank = max(1, *(len(each.wrapped) for each in matrices))
     count = max([1, *(len(entries) for each in matrices for entries in each.wrapped.values())])
-    sizes, bands = np.zeros((m, 6), np.int64), np.zeros((m, longest, width))
+    sizes, bands = np.zeros((m, 7), np.int64), np.zeros((m, longest, width))
     rows, columns, values = (
         np.zeros((m, rank), np.int64),
         np.zeros((m, rank, count), np.int64),
@@ -92,7 +103,7 @@ def build_axis_systems(form: LinearForm, rates: dict[Rate, float]) -> AxisSystem
     )
     for k, (axis, (band, lower, wrapped)) in enumerate(zip(axes, matrices, strict=True)):
         n, inner = form.shape[axis], int(np.prod(form.shape[axis + 1 :]))
-        sizes[k] = n, int(np.prod(form.shape[:axis])), inner, lower, band.shape[1] - 1 - lower, len(wrapped)
+        sizes[k] = n, int(np.prod(form.shape[:axis])), inner, lower, band.shape[1] - 1 - lower, len(wrapped), 0
         bands[k, :n, : band.shape[1]] = band
         for r, (row, entries) in enumerate(wrapped.items()):
             rows[k, r] = row
@@ -100,8 +111,31 @@ def build_axis_systems(form: LinearForm, rates: dict[Rate, float]) -> AxisSystem
                 columns[k, r, c], values[k, r, c] = column, value
     return AxisSystems(
         sizes, bands, rows, columns, values, bands.copy(), np.zeros((m, rank, longest)), np.zeros((rank, 2 * rank)),
-        np.zeros((longest, LINES)), np.zeros((rank, LINES)),
+        np.zeros((longest, LINES)), np.zeros((rank, LINES)), build_line_systems(np.zeros((0, 3, 0))),
     )  # fmt: skip
+
+
+def build_varying_systems(form: DiffusionForm, p: np.ndarray) -> AxisSystems:
+    """The matrices of diffusion whose coefficient varies in space."""
+    grid = form.operator.grid
+    count = int(np.prod(grid.shape))
+    coefficient = p[form.argument : form.argument + count].reshape(grid.shape)
+    sizes = np.zeros((grid.ndim, 7), np.int64)
+    for k, n in enumerate(grid.shape):
+        is_ring = grid.boundary[k] is None and n > 2
+        sizes[k] = n, int(np.prod(grid.shape[:k])), int(np.prod(grid.shape[k + 1 :])), 1, 1, is_ring, 1
+    bands, indices = np.zeros((grid.ndim, 0, 0)), np.zeros((grid.ndim, 0), np.int64)
+    return AxisSystems(
+        sizes, bands, indices, indices[..., None], bands, bands, bands, np.zeros((0, 0)), np.zeros((0, LINES)),
+        np.zeros((0, LINES)), build_line_systems(find_diagonals(form.operator, coefficient)),
+    )  # fmt: skip
+
+
+def build_systems(form: LinearForm | DiffusionForm, p: np.ndarray) -> AxisSystems:
+    """The matrices along all axes for the arguments of an equation."""
+    if isinstance(form, DiffusionForm):
+        return build_varying_systems(form, p)
+    return build_axis_systems(form, {term.rate: evaluate_rate(term.rate, p) for term in form.terms})
 
 
 def _build_matrix(terms: list[AxisTerm], n: int, rates: dict[Rate, float]) -> AxisMatrix:
@@ -135,6 +169,11 @@ def factorise_axes(systems, factor):
     """Factorise I - factor A_k for all axes; False if a pivot vanishes."""
     for k in range(systems.sizes.shape[0]):
         n, lower, upper = systems.sizes[k, N], systems.sizes[k, LOWER], systems.sizes[k, UPPER]
+        if systems.sizes[k, VARIES] > 0:
+            outer, inner, is_ring = systems.sizes[k, OUTER], systems.sizes[k, INNER], systems.sizes[k, RANK] > 0
+            if not factorise_lines(systems.varying, k, n, outer, inner, factor, is_ring):
+                return False
+            continue
         F, A = systems.factors[k], systems.bands[k]
         for i in range(n):
             for c in range(lower + upper + 1):
@@ -290,6 +329,13 @@ def solve_lines_transposed(systems, k, factor, count):
 def solve_axis(systems, k, factor, is_transposed, b, x):
     """x = (I - factor A_k)^-1 b on all lines of an axis of flat fields, which may be the same array."""
     n, outer, inner = systems.sizes[k, N], systems.sizes[k, OUTER], systems.sizes[k, INNER]
+    if systems.sizes[k, VARIES] > 0:
+        is_ring = systems.sizes[k, RANK] > 0
+        if is_transposed:
+            solve_varying_lines_transposed(systems.varying, k, n, outer, inner, is_ring, b, x)
+        else:
+            solve_varying_lines(systems.varying, k, n, outer, inner, is_ring, b, x)
+        return
     count = outer * inner
     for first in range(0, count, LINES):
         block = min(LINES, count - first)

@@ -19,8 +19,7 @@ from stepnet.engines.numba_engine.rhs.problem_parts import build_full_field
 from stepnet.engines.numba_engine.runs.job import Job, allocate_work, create_run_state, find_grid, find_wanted_times
 from stepnet.engines.numba_engine.stencils.axis_systems import (
     AxisSystems,
-    build_axis_systems,
-    evaluate_rate,
+    build_systems,
     factorise_axes,
     list_numbers,
     solve_axis,
@@ -37,8 +36,7 @@ def find_systems(problem: Problem, scheme: Rosenbrock) -> AxisSystems | None:
     """The matrices along the axes of an equation; None if the scheme takes the whole matrix of this problem."""
     if not needs_axes(scheme, problem):
         return None
-    form, p = problem.fun.find_axes(*problem.args), list_numbers(cast(ODE, problem))
-    return build_axis_systems(form, {term.rate: evaluate_rate(term.rate, p) for term in form.terms})
+    return build_systems(problem.fun.find_axes(*problem.args), list_numbers(cast(ODE, problem)))
 
 
 @compiled
