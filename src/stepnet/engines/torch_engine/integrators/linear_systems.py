@@ -134,7 +134,7 @@ def push_forward(value: Tensor, inputs: tuple[Tensor, ...], directions: tuple[Te
 class StageMatrix:
     """I - h (A x J) for stages with the matrix A, and systems with it; J_i is the Jacobian at stage i.
 
-    The blocks of independent samples are factorised; where they are not all of the Jacobian, or are too large, systems
+    The blocks of independent samples are factorised; where they are not the whole Jacobian, or are too large, systems
     are solved by GMRES with products of the Jacobian.
     """
 

@@ -23,7 +23,7 @@ from stepnet.engines.torch_engine.random.increments import (
 from stepnet.noise import bridge
 from stepnet.noise.grid import NoiseGrid
 
-DRAW_ENTRIES = 2**16  # of a tensor of several draws, which cost little more than one
+DRAW_ENTRIES = 2**16  # entries of a tensor that holds several draws, which cost little more than one
 
 
 class TensorNoise(NamedTuple):
