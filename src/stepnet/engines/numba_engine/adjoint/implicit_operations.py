@@ -24,8 +24,14 @@ from stepnet.engines.numba_engine.integrators.stepping import pad_length
 from stepnet.schemes.step_program import LinearSolve, Solve, StepProgram
 
 MOST = 60  # Newton iterations
-ROUNDING, NEAR_ROUNDING = 2e-16, 1e-9  # relative to the state: aim, and where slow convergence is rounding
-REFRESH, SLOW = 0.1, 0.5  # rates of convergence: from which Jacobians are evaluated again; of rounding errors
+ROUNDING, NEAR_ROUNDING = (
+    2e-16,
+    1e-9,
+)  # relative to the state: the target; slow convergence below it is rounding
+REFRESH, SLOW = (
+    0.1,
+    0.5,
+)  # rates above which Jacobians are evaluated again, and of changes by rounding
 NONE = -1  # no row has its Jacobian factorised
 
 

@@ -1,6 +1,6 @@
 """The right-hand sides of a problem as fields: one for each part, or all of them joined into one of the flat state.
 
-A joined field is a C function of this package that reads the addresses of its parts in front of the user's parameters.
+A joined field is a C function of this package whose parameters are the addresses of its parts, then the user's.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def build_part_field(problem: Problem, i: int) -> CompiledRHS:
 
 
 def pose_part(problem: Split, i: int) -> ODE:
-    """One part of a sum as an equation of its own."""
+    """One part of a sum as a separate problem."""
     part = problem.parts[i]
     jac = part.matrix if isinstance(part, Linear) and part.n == problem.y0.size else None
     return ODE(part, problem.y0, problem.t_span, problem.args, trace=problem.trace, jac=jac)
@@ -262,7 +262,7 @@ def build_flow_field(problem: Split, i: int, step: np.ndarray) -> CompiledRHS:
     function = StepFunction(problem.parts[i].fun)  # type: ignore[attr-defined]
     field = make_field(function, args, (shape,), shape, problem.t_span, problem.initial, label, _limit(problem))
     for callback in field.callbacks:
-        callback.forget_trial()  # which was with another step
+        callback.forget_trial()  # the trial call used another step size
     return _name_part(field, label)
 
 
@@ -288,7 +288,7 @@ class RunFunctions(NamedTuple):
 
 
 def build_fields(problem: Problem, plan: Plan) -> RunFunctions:
-    """All functions of a run; all run in Python if one that runs there may change what another one reads."""
+    """All functions of a run; all of them run in Python if one that does may change what another one reads."""
     if not plan.events and plan.project is None:
         return RunFunctions(build_full_field(problem), (), ())
     found = RunFunctions(

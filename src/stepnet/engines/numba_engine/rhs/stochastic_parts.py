@@ -150,7 +150,7 @@ def _differentiate(trace: Trace, kind: str) -> Trace:
 
 def _correct_drift(problem: SDE, drift: CompiledRHS, diffusion: CompiledRHS) -> CompiledRHS:
     """f + c sum_j (dg_j/dy) g_j."""
-    purpose = "the other calculus needs the derivative of `diffusion` and the trace of `drift`"
+    purpose = "converting the calculus needs the derivative of `diffusion` and the trace of `drift`"
     f, g = _require_trace(drift, purpose), _require_trace(diffusion, purpose)
     kind = find_product_kind(problem)
 

@@ -15,10 +15,10 @@ from stepnet.engines.numba_engine.stencils.axis_bands import build_axis_matrix
 from stepnet.operators.linear_form import NEGATIVE, POSITIVE, SQUARE, AxisTerm, LinearForm, Rate
 from stepnet.problem import ODE
 
-LINES = 32  # that are solved together
-SHORT = 128  # points of the shortened axis whose matrix shows all rows
+LINES = 32  # lines that are solved together
+SHORT = 128  # points of a shortened axis whose matrix contains all kinds of rows
 N, OUTER, INNER, LOWER, UPPER, RANK = range(6)
-SMALLEST = 1e-200  # pivot
+SMALLEST = 1e-200  # smallest pivot
 
 
 @check_once
@@ -311,7 +311,7 @@ def solve_axis(systems, k, factor, is_transposed, b, x):
 
 @Kernel
 def factorise_systems(systems, factor):
-    """`factorise_axes` for callers in Python: 1 if all pivots are well."""
+    """`factorise_axes` for callers in Python: 1 if no pivot vanishes."""
     return 1 if factorise_axes(systems, factor) else 0
 
 

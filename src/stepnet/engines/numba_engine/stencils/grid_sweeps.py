@@ -29,7 +29,7 @@ MOST_INPUTS, MOST_OUTPUTS = 16, 8
 PASS_SIZE = 6 + MOST_INPUTS + MOST_OUTPUTS
 (ROW, SPECIAL_ROW, SOURCE, N_INPUTS, N_OUTPUTS, PASS_WEIGHTS) = range(6)
 
-PLAIN, KEEP, REVERSE = range(3)  # what becomes of the states of steps
+PLAIN, KEEP, REVERSE = range(3)  # what happens to the states of steps
 ROWS = 3  # one pass over some rows
 MOST_TAPS = 64
 SCRATCH_INTEGERS = MOST_TAPS + MOST_INPUTS + MOST_OUTPUTS + 64
@@ -235,7 +235,7 @@ def run_blocked_steps(a, count):
 
 @inlined
 def run_kept_steps(a, count):
-    """Steps of one pass whose states stay: slot 0 is the last state, those before it are at slot 2 and behind.
+    """Steps of one pass whose states are kept: slot 0 is the last state, those before it are at slot 2 and after it.
 
     Slot 3 holds the distance between states in bytes; the first state is already there.
     """

@@ -20,8 +20,8 @@ from stepnet.schemes.step_program import StepProgram
 
 COPY = "declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)\n"  # which does nothing for equal addresses
 STEPS = "double %t0, double %h, i64 %first, i64 %count, ptr %work, ptr %p"
-BLOCKED_BYTES = 12_000_000  # of a state from which several steps are taken in one sweep: it leaves the caches
-RING_BYTES = 600_000  # of all rings of a wavefront, so that they stay in the second-level cache
+BLOCKED_BYTES = 12_000_000  # size of a state above which one sweep takes several steps: it does not fit the caches
+RING_BYTES = 600_000  # size of all rings of a wavefront, so that they stay in the second-level cache
 MOST_LEVELS = 8
 
 

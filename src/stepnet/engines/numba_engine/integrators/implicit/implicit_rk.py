@@ -82,9 +82,9 @@ from stepnet.schemes.controllers import controller
 from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.tableau import Butcher
 
-LEAST = 1e-300  # added to scales, so that a state of zeros divides nothing by zero
+LEAST = 1e-300  # added to scales, which avoids division by zero for a state of zeros
 SHORTER = 0.25  # factor of the step after Newton's iteration failed
-NO_GROWTH = 1.2  # a longer step up to this factor is not worth new factors
+NO_GROWTH = 1.2  # growth of the step up to this factor does not justify a new factorisation
 
 
 @inlined

@@ -1,4 +1,4 @@
-"""The equations of implicit steps: right-hand side, slopes, df/dy, mass matrix, and the way to solve linear systems."""
+"""The equations of implicit steps: right-hand side, slopes, df/dy, mass matrix, and the solver of linear systems."""
 
 from __future__ import annotations
 

@@ -73,15 +73,15 @@ from stepnet.schemes.variable_order import Switching, VariableAdams, VariableBDF
 
 MOST_ITERATIONS = 5  # of Newton's method: a shorter step costs less than slow convergence
 STRICT = 2.0  # divides the tolerance of a step: errors of multistep schemes add up over the steps of a run
-SLOW = 0.1  # rate of convergence from which a small system gets a new df/dy
+SLOW = 0.1  # rate of convergence above which df/dy of a small system is evaluated again
 SHORTER = 0.5  # factor of the step after Newton's iteration failed
 CAUTION = 0.9  # further factor of the step: errors of other orders are rough estimates
-LITTLE = (1.0, 1.2)  # factors of the step that are not worth new factors of the matrix
+LITTLE = (1.0, 1.2)  # factors of the step that do not justify a new factorisation
 FAR, NEAR, LOW = 10.0, 2.0, 3  # longest growth of a step up to the order LOW, and above, where rounding is amplified
 MOST_FAILURES = 3  # rejections in a row after which the order is 1
 WITHIN = 0.4  # of the interval of stability: longer Adams steps would let errors of stiff components show
 PATIENCE, GAIN = 20, 5.0  # steps before a switch, and how much longer the other scheme's step must be
-NOISE = 1e3  # differences below this multiple of rounding say nothing about stiffness
+NOISE = 1e3  # differences below this multiple of rounding carry no information about stiffness
 MOST_SWITCHES = 1000  # whose times are recorded
 
 
