@@ -289,7 +289,7 @@ def compare_with_differences(jacobian: JacobianField, field: CompiledRHS, proble
     if distance > FAR * size and distance > NOISE * np.max(np.abs(above)):
         name = "jac" if jacobian.rung == "user" else "jac_sparsity"
         raise ValueError(
-            f"`{name}` differs from finite differences of the slopes at t = {t:g} by {distance / size:.0%} of a "
+            f"`{name}` differs from differences of the right-hand side at t = {t:g} by {distance / size:.0%} of a "
             f"product with a vector; correct it, as Rosenbrock schemes need the exact Jacobian, or use a scheme that "
             f"does not, such as kvaerno5 or radau5"
         )
