@@ -30,7 +30,7 @@ DECAY = 1.5  # of log2 q_l: the geometric mean of variances 2^(-2 l) and costs 2
 MOST_LEVEL = 20  # more doublings than these have the probability 2^-30
 PILOT = 4096
 SAFETY = 1.05  # of the numbers of samples, because variances are estimates
-KNOWN = 16  # samples of a level that is listed
+KNOWN = 16  # minimum number of samples of a level that is listed
 PROBABILITIES = 2.0 ** (-DECAY * np.arange(1, MOST_LEVEL + 1))
 PROBABILITIES /= PROBABILITIES.sum()
 
@@ -77,7 +77,8 @@ def randomised_multilevel(
     x, coupling, steps, confidence, max_cost
         As in `multilevel`.
     error : float
-        The standard error to reach; there is no other.  Pilot runs of 4096 samples estimate the variances.
+        The standard error to reach; there is no discretisation error.  Pilot runs of 4096 samples estimate the
+        variances.
     scheme : str or scheme, optional
         By default "milstein".
 
@@ -169,7 +170,7 @@ class RandomisedSums:
                 )
 
     def extend(self, coarse: int, samples: int, show: Callable[[int], Any]) -> None:
-        """Draw samples until there are so many of the coarsest level and of random levels."""
+        """Draw samples until these numbers of the coarsest level and of random levels are reached."""
         self._kept = RandomisedSums(self.coupling, copy.deepcopy(self.levels), self.n_samples)
         counts = np.array([each.count + each.exploded for each in self.levels])
         sde = self.coupling.functional.sde

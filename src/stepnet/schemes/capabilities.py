@@ -76,10 +76,10 @@ def find_mass_refusal(scheme: Any, is_singular: bool) -> str | None:
     """Why a scheme cannot solve M y' = f, None if it can; a singular M gives algebraic equations of index one.
 
     It is the last stage that satisfies the algebraic equations, and their values follow from each stage if the matrix
-    of the stages, without an explicit first one, is regular.
+    of the stages, without an explicit first one, is nonsingular.
     """
     if isinstance(scheme, Switching):
-        return f"{scheme.name} switches by what it sees of df/dy alone; use a scheme such as rodas5p, radau5 or bdf"
+        return f"{scheme.name} detects stiffness from df/dy without `mass`; use a scheme such as rodas5p, radau5 or bdf"
     if not is_singular or isinstance(scheme, VariableBDF):
         return None
     table = linear_tableau(scheme) if isinstance(scheme, (ImplicitRK, Rosenbrock)) else None
@@ -213,12 +213,12 @@ def is_adaptive(scheme: Any) -> bool:
 
 
 def takes_fixed_steps(scheme: Any) -> bool:
-    """Whether steps may be given; schemes of variable order, and those that switch, choose their steps themselves."""
+    """Whether fixed steps may be given; schemes of variable order, and those that switch, choose their own steps."""
     return not isinstance(scheme, (VariableBDF, VariableAdams, Switching))
 
 
 def find_step_choice_refusal(scheme: Any, what: str) -> str | None:
-    """Why a scheme that chooses its order, or switches, is not for a use, and what to take instead; None for others."""
+    """Why a scheme that chooses its order, or switches, is refused, and which one to use instead; None for others."""
     if takes_fixed_steps(scheme):
         return None
     instead = "dopri5 or tsit5" if isinstance(scheme, VariableAdams) else "radau5 or rodas5p"
@@ -242,7 +242,7 @@ def find_stability_function_refusal(scheme: Any) -> str | None:
 
 
 def find_stability_limit(scheme: Any, order: int = 1) -> float:
-    """The h rho that shows stiffness: the real stability limit; infinite for schemes that switch and BDF.
+    """The h rho that indicates stiffness: the real stability limit; infinite for schemes that switch and BDF.
 
     Steps of Adams schemes fluctuate below the limit of their order, as errors are rejected once they have grown.
     """
@@ -252,7 +252,7 @@ def find_stability_limit(scheme: Any, order: int = 1) -> float:
 
 
 def takes_projections(scheme: Any) -> bool:
-    """Whether the state may be changed after every step; a scheme of variable order would begin anew each time."""
+    """Whether the state may be changed after every step; a scheme of variable order would restart each time."""
     is_one_step = isinstance(scheme, Switching) and not scheme.is_multistep
     return takes_changed_states(scheme) and (takes_fixed_steps(scheme) or is_one_step)
 

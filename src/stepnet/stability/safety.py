@@ -170,7 +170,7 @@ def _compare_gradients(a: np.ndarray, b: np.ndarray, returned: float, growth: fl
     angle = float(np.degrees(np.arccos(np.clip(cosine, -1.0, 1.0)))) if np.isfinite(cosine) else 180.0
     is_safe = bool(returned < UNSAFE and error < WRONG)
     verdict = (
-        f"{what} is {'safe' if is_safe else 'unsafe'} here: solving back misses the initial state by "
+        f"{what} is {'safe' if is_safe else 'unsafe'} here: solving backward misses the initial state by "
         f"{returned:.1e}, errors may grow by {growth:.1e} on the way, and its gradient is off by {error:.1e} "
         f"({angle:.2g} degrees)"
     )

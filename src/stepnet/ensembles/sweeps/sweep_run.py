@@ -205,7 +205,7 @@ def _complete(
         if not _is_process_error(error):
             raise
         raise RuntimeError(
-            f"the processes of `client` ended before the sweep did ({type(error).__name__}: {error!s:.200}), with "
+            f"the processes of `client` ended before the sweep finished ({type(error).__name__}: {error!s:.200}), with "
             f"{_describe_progress(storage, boxes)}"
         ) from error
 
