@@ -80,8 +80,8 @@ def average_over_levels(
 ) -> PathMeans:
     """The sum of the means of all levels, with the standard error that `paths` paths of the net have, or `error`.
 
-    Variances are those of a pilot run.  A sample gets 1, 2, 4, ... times as many paths as that on each level, by its
-    own variances alone.
+    Variances are those of a pilot run.  On each level a sample gets 1, 2, 4, ... times as many paths as in the pilot
+    run, chosen by its own variances alone.
     """
     pilots = [average_over_paths(level.evaluate, X, noise, PILOT) for level in levels]
     variances = np.array([pilot.standard_error**2 * PILOT for pilot in pilots])  # (levels, n, columns)

@@ -65,7 +65,7 @@ class PathEstimator(NetEstimator):
         return self.net_.features(scaled, block, noise=noise)
 
     def _draw(self, X: Any, path: int = 0) -> tuple[np.ndarray, SampleNoise]:
-        """Scaled samples and their noise; keys are those of the samples as they are, as in training."""
+        """Scaled samples and their noise; keys are those of the unscaled samples, as in training."""
         X = self._validate_samples(X)
         return self._scale(X), SampleNoise(self.noise_seed_, hash_samples(X), path)
 

@@ -80,9 +80,9 @@ def drift(
     steps : int, optional
         Equal steps; without them steps are adaptive.
     samples : int, optional
-        States that are saved, about.
+        Approximate number of saved states.
     **options
-        Options of `solve`, but for save times.
+        Options of `solve`, except save times.
 
     Returns
     -------
