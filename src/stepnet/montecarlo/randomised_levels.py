@@ -108,7 +108,7 @@ def randomised_multilevel(
     if coupling == "same path" and find_strong_order(own, noise) < 1.0:
         raise ValueError(
             f"`scheme` = {own.name} has the strong order {find_strong_order(own, noise):g} for {noise} noise, and the "
-            "variances of random levels need 1 at least; take milstein, or `coupling` = 'antithetic', or `multilevel`"
+            "variances of random levels need 1 at least; use milstein, or `coupling` = 'antithetic', or `multilevel`"
         )
     sums, began, is_interrupted = RandomisedSums(run.coupling), time.perf_counter(), False
     with open_bar(progress) as show, np.errstate(over="ignore", invalid="ignore"):
@@ -118,7 +118,7 @@ def randomised_multilevel(
             if not sums.kept.n_samples:
                 raise
             sums, is_interrupted = sums.kept, True
-    message = f"{sums.exploded} paths became NaN or infinite; take more `steps`" if sums.exploded else COMPLETE
+    message = f"{sums.exploded} paths became NaN or infinite; use more `steps`" if sums.exploded else COMPLETE
     if is_interrupted:
         message = f"interrupted after {sums.n_samples} samples of random levels"
     found = _summarise(sums, run, confidence, time.perf_counter() - began, message)
@@ -166,7 +166,7 @@ class RandomisedSums:
             if cost > max_cost:
                 raise ValueError(
                     f"`error` = {error:g} would take about {cost:.2g} steps, and `max_cost` is {max_cost:g}; "
-                    f"take a larger `error`, or allow the cost"
+                    f"use a larger `error`, or allow the cost"
                 )
 
     def extend(self, coarse: int, samples: int, show: Callable[[int], Any]) -> None:

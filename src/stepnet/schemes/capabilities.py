@@ -84,13 +84,13 @@ def find_mass_refusal(scheme: Any, is_singular: bool) -> str | None:
         return None
     table = linear_tableau(scheme) if isinstance(scheme, (ImplicitRK, Rosenbrock)) else None
     if table is None:
-        return f"{scheme.name} does not solve algebraic equations; take a scheme such as rodas5p, radau5 or trbdf2"
+        return f"{scheme.name} does not solve algebraic equations; use a scheme such as rodas5p, radau5 or trbdf2"
     inner = table.A[1:, 1:] if not table.A[0].any() else table.A
     is_regular = inner.size > 0 and np.linalg.cond(inner) < 1.0 / ROUNDING
     ends = table.c[-1] if isinstance(scheme, ImplicitRK) else scheme.arrays.c[-1]
     if not (is_stiffly_accurate(scheme) and is_regular and abs(ends - 1.0) < ROUNDING):
         return (
-            f"{scheme.name} is not stiffly accurate, so its new states would not satisfy the algebraic equations; take "
+            f"{scheme.name} is not stiffly accurate, so its new states would not satisfy the algebraic equations; use "
             f"a scheme such as rodas5p, radau5 or trbdf2"
         )
     return None
@@ -234,10 +234,10 @@ def count_formulas(scheme: Any) -> int:
 def find_stability_function_refusal(scheme: Any) -> str | None:
     """Why a deterministic scheme has no single stability function, and what has one; None for those that have."""
     if isinstance(scheme, Switching):
-        return f"{scheme.name} switches between {scheme.explicit.name} and {scheme.implicit.name}; take one of them"
+        return f"{scheme.name} switches between {scheme.explicit.name} and {scheme.implicit.name}; use one of them"
     if count_formulas(scheme):
         region = f"`stability.region({scheme.name!r}, order=k)`"
-        return f"{scheme.name} chooses its order in every step; take {region} for its formulas, k = 1 to {scheme.order}"
+        return f"{scheme.name} chooses its order in every step; use {region} for its formulas, k = 1 to {scheme.order}"
     return None
 
 
