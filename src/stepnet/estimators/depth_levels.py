@@ -1,6 +1,6 @@
 """Means over paths by levels of depth: coarse levels are the same net with fewer, longer steps.
 
-E[P_L] = E[P_0] + sum_l E[P_l - P_(l-1)], where the paths of a difference see the same Brownian motion (M. B. Giles,
+E[P_L] = E[P_0] + sum_l E[P_l - P_(l-1)], where the paths of a difference use the same Brownian motion (M. B. Giles,
 2008, Oper. Res. 56:607).  The finest level is the net itself, so that only the number of paths limits the accuracy.
 """
 
@@ -16,7 +16,7 @@ from stepnet.estimators.path_means import MOST_PATHS, Evaluate, PathMeans, avera
 from stepnet.fields import HeldWeights
 from stepnet.nets import Block, Net, SampleNoise
 
-PILOT = 32  # paths of each level from which the variances of a sample are first estimated
+PILOT = 32  # paths of each level for the first estimate of the variances of a sample
 PATHS_OF_A_LEVEL = 2**40
 
 

@@ -197,7 +197,7 @@ def as_failed_solve(engine: ModuleType, problem: Problem, scheme: Any, chosen: S
 def find_identity(
     engine: ModuleType, problem: Problem, scheme: Any, chosen: StepSelection, *others: Any
 ) -> tuple[Any, ...]:
-    """The values that identify a run, whatever its loss; `others` are added to them."""
+    """The values that identify a run, except its loss; `others` are added to them."""
     plan = Plan(FixedSteps(chosen.number, chosen.grid), Saving(None, 0))
     run = engine.identity(problem, scheme, plan), problem.initial.tobytes(), chosen.places.tobytes()
     return run, engine.function_key(getattr(problem, "vjp", None)), others

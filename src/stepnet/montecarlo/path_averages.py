@@ -21,7 +21,7 @@ from stepnet.montecarlo.path_functional import (
 )
 from stepnet.montecarlo.quasi import SobolPaths
 
-PILOT = 1024  # paths from which the variance is first estimated
+PILOT = 1024  # paths for the first estimate of the variance
 MOST_ROUNDS = 20
 SAFETY = 1.05  # factor of the number of paths, because the variance is an estimate
 MOST_POINTS = 512  # of a block
@@ -59,7 +59,7 @@ class Average(NamedTuple):
 
 
 def split_points(functional: PathFunctional, points: np.ndarray, most: int) -> list[slice]:
-    """Blocks of points, from each of which a unit of paths is run at once, with so many numbers at most."""
+    """Divide points into blocks, each run with a unit of paths per point, within a maximum number of entries."""
     size = min(MOST_POINTS, max(1, most // (UNIT * functional.size)))
     return [slice(first, min(first + size, len(points))) for first in range(0, len(points), size)]
 

@@ -77,7 +77,7 @@ class StencilOperator:
     terms : sequence of AxisStencil
         The terms of the sum.
     is_free : bool
-        Whether values beyond sides that are not periodic are extrapolated, whatever the boundary conditions.
+        Whether values beyond sides that are not periodic are extrapolated, regardless of the boundary conditions.
 
     Examples
     --------

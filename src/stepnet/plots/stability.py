@@ -35,7 +35,8 @@ def stability_region(*schemes: Any, axes: Axes | None = None, reach: float | Non
     Parameters
     ----------
     *schemes : str, scheme, Butcher or Region
-        A `Region`, such as that of an IMEX scheme beside a stiff part or of one formula of bdf, is drawn on its grid.
+        A `Region`, such as that of an IMEX scheme for a given stiff part or of one formula of bdf, is drawn on its
+        grid.
     axes : matplotlib Axes, optional
         The current ones by default.
     reach : float, optional

@@ -57,7 +57,7 @@ class SDE:
         Which Brownian path; paths of a seed are independent.
     cells : int, optional
         Cells of the base grid of the Brownian path, by default the number of steps.  Runs with different numbers of
-        steps see the same path if they have the same `cells`, and each number of steps is a divisor of `cells`, or
+        steps use the same path if they have the same `cells`, and each number of steps is a divisor of `cells`, or
         `cells` times a power of two.
     trace : bool
         As in `ODE`.

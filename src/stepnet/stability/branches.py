@@ -251,7 +251,7 @@ class _Curve:
 
 
 def _build_curve(problem: Problem, argument: Any) -> tuple[_Curve, float]:
-    """The curve of equilibria, and the value of the argument to begin with."""
+    """The curve of equilibria, and the initial value of the argument."""
     from stepnet.engines.numba_engine import list_argument_names
 
     names = [str(name) for name in list_argument_names(problem)][: len(problem.args)]

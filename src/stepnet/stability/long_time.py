@@ -153,7 +153,7 @@ def reversibility_error(problem: Problem, scheme: Any, *, steps: Any = None, **o
 def symplecticity_error(problem: Partitioned | SecondOrder, scheme: Any, *, steps: Any = None, **options: Any) -> float:
     """The largest entry of M' J M - J, M the derivative of the end state with respect to the initial one.
 
-    It is at the level of rounding for symplectic schemes, whatever the step size.
+    It is at the level of rounding for symplectic schemes, for any step size.
 
     Parameters
     ----------

@@ -151,7 +151,7 @@ def region(
 
 
 def _find_region_of_sum(scheme: Any, stiff: complex, real: Any, imaginary: Any, resolution: int, angles: int) -> Region:
-    """The region of the explicit part beside a given implicit or exact part."""
+    """The region of the explicit part for a given implicit or exact part."""
     if not is_for_sums(scheme):
         raise TypeError(f"`stiff` is for IMEX and exponential schemes, found {getattr(scheme, 'name', 'a tableau')}")
     if stiff.real > FASTEST:

@@ -172,7 +172,7 @@ def _compare_gradients(a: np.ndarray, b: np.ndarray, returned: float, growth: fl
     is_safe = bool(returned < UNSAFE and error < WRONG)
     verdict = (
         f"{what} is {'safe' if is_safe else 'unsafe'} here: solving backward misses the initial state by "
-        f"{returned:.1e}, errors may grow by {growth:.1e} on the way, and its gradient is off by {error:.1e} "
+        f"{returned:.1e}, errors may grow by {growth:.1e} in between, and its gradient is off by {error:.1e} "
         f"({angle:.2g} degrees)"
     )
     return AdjointSafety(returned, growth, error, angle, is_safe, verdict)

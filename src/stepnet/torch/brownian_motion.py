@@ -48,8 +48,8 @@ def _validate_time(name: str, value: Any) -> float:
 class BrownianInterval:
     """A Brownian motion on [t0, t1] for every sample of a batch, with random access: `bm(ta, tb)` is W(tb) - W(ta).
 
-    The increments are a function of `entropy`, the number of the path, the interval and the grid, whatever the order of
-    the calls; they are those of `stepnet.noise.BrownianPath`.  Nothing is stored, so that `tol`, `pool_size`,
+    The increments are a function of `entropy`, the number of the path, the interval and the grid, independent of the
+    order of the calls; they are those of `stepnet.noise.BrownianPath`.  Nothing is stored, so that `tol`, `pool_size`,
     `cache_size` and `halfway_tree`, by which torchsde's class trades memory for time, have no effect.
 
     Parameters

@@ -316,7 +316,7 @@ def _require_own_fixed_noise(scheme: Any, control: StepDoubling | None, bm: Any)
 
 
 def _find_initial_state(y0: Tensor, scheme: Any, asked: SDEArguments) -> tuple[Tensor, ...]:
-    """The state, with the second row of a reversible scheme if it is given or asked for."""
+    """The state, with the second row of a reversible scheme if it is given or requested."""
     given = asked.extra_solver_state
     if given is not None:
         given = checks.sequence(checks.instance(Tensor))("extra_solver_state", given)

@@ -235,7 +235,7 @@ class SpectralProjection:
             matrix = found[first : first + rows * columns].reshape(rows, columns)
             if matrix.shape != (rows, columns):
                 raise ValueError(f"`theta` must hold the matrices of `places`, found {found.size} numbers")
-            if np.linalg.norm(matrix) > self.bound:  # a bound of the norm; otherwise nothing is to be done
+            if np.linalg.norm(matrix) > self.bound:  # the Frobenius norm bounds the spectral norm
                 U, s, V = np.linalg.svd(matrix, full_matrices=False)
                 matrix[...] = (U * np.minimum(s, self.bound)) @ V
         return found

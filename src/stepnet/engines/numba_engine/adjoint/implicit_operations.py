@@ -1,7 +1,7 @@
 """Implicit operations of step programs in sweeps: solved to the rounding of the state, and transposed exactly.
 
-Jacobians come from pullbacks of unit vectors, so that whatever has a pullback has exact implicit steps.  The gradient
-of a `LinearSolve` contains second derivatives, which are the pullback of (df/dy) v + tau df/dt.
+Jacobians come from pullbacks of unit vectors, so that any right-hand side with a pullback has exact implicit steps.
+The gradient of a `LinearSolve` contains second derivatives, which are the pullback of (df/dy) v + tau df/dt.
 """
 
 from __future__ import annotations

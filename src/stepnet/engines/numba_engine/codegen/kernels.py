@@ -1,7 +1,7 @@
 """Kernels: compiled at first use for the types of their arguments, stored on disk (`disk_cache`).
 
 Numba's own cache checks the modification time of a single file, so it misses changes in other modules, recompiles
-after every clone, and trusts whatever it finds.
+after every clone, and trusts any file that it finds.
 """
 
 from __future__ import annotations

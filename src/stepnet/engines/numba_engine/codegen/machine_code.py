@@ -41,7 +41,7 @@ HEAD = {
 }
 ARRAYS = frozenset(("y", "p", "w", "y_dot", "p_dot", "table", "kept", "kept_dot", "kept_bar"))
 LONG = 2000  # lines of code above which the object is stored on disk
-LANES = 16  # values side by side: two AVX-512 registers, so that two instructions are in flight
+LANES = 16  # values per vector: two AVX-512 registers, so that two instructions are in flight
 
 
 class AssemblyWriter:

@@ -121,7 +121,7 @@ def draw_chunk(noise, path0, first, count, buffers):
 
 @compiled
 def draw_intervals(noise, path0, cell0, n_cells, has_areas, W_, H_, buffers):
-    """Increments, and areas if wanted, of every `joined`-th cell from cell0 on, at the first step of each."""
+    """Increments, and areas if required, of every `joined`-th cell from cell0 on, at the first step of each."""
     words, columns, per_cell = buffers.words, buffers.columns, 1 << noise.levels
     for first in range(0, n_cells, BLOCK):
         count, start, at = min(BLOCK, n_cells - first), cell0 + noise.joined * first, first * per_cell
@@ -269,7 +269,7 @@ def _match(n_steps: int, cells: int) -> tuple[int, int]:
 
 
 def allocate_buffers(noise: StepNoise, n_components: int, steps: int) -> NoiseBuffers:
-    """Buffers for chunks of so many steps, which are whole cells."""
+    """Buffers for chunks of this number of steps, which are whole cells."""
     shape = (steps, n_components, GROUP)
     H = np.zeros(shape if noise.has_areas or noise.levels else (steps, 1, 1))
     points, signs = (np.zeros(shape if has else (steps, 1, 1)) for has in (noise.has_points, noise.has_signs))

@@ -150,7 +150,7 @@ def _build_field(problem: Problem, part: PartFunction) -> CompiledRHS:
 
 
 def build_part_field(problem: Problem, i: int) -> CompiledRHS:
-    """The field of one part that has a right-hand side, beside parts that may be flows."""
+    """The field of one part that has a right-hand side; other parts may be flows."""
     part = list_functions(problem)[i]
     return _name_part(_build_field(problem, part), part.label)
 

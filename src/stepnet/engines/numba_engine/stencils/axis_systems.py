@@ -1,7 +1,7 @@
 """Linear systems along the axes of a grid: (I - factor A_k) x = b on all lines of axis k, by banded elimination.
 
-A_k is the part of a linear equation along one axis.  The entries that wrap around a periodic axis are no part of the
-band B; with them the matrix is B + sum_r e_r v_r', and the formula of Sherman, Morrison and Woodbury gives the rest.
+A_k is the part of a linear equation along one axis.  The entries that wrap around a periodic axis are not in the band
+B; with them the matrix is B + sum_r e_r v_r', and the formula of Sherman, Morrison and Woodbury gives the rest.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Pass(NamedTuple):
 class PlacedPass(NamedTuple):
     """A pass with the slots of what it reads and stores; `sums` are terms (value, weight, power).
 
-    Values are ("input", k), ("sum", k) or "slope"; `stored` are the sums, or -1 for the slope, behind `outputs`.
+    Values are ("input", k), ("sum", k) or "slope"; `stored` are the sums, or -1 for the slope, for the slots `outputs`.
     """
 
     source: int

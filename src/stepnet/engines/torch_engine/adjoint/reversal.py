@@ -229,7 +229,7 @@ def _find_graph(kept: ForwardRecord, rows: tuple[Any, ...], begin: int, end: int
 
 
 def _require_known(kept: ForwardRecord, graph: RecordedBlock, begin: int, end: int) -> None:
-    """Refuse a block that depends on unknown tensors, except leaves that are created anew whenever it is recorded."""
+    """Refuse a block that depends on unknown tensors, except leaves that are created again whenever it is recorded."""
     taped = kept.taped
     unknown = graph.sources(taped.parameters)
     if unknown and not unknown.older:

@@ -2,7 +2,7 @@
 
 A stage K = psi(K, ...) is solved without a graph.  Then psi is evaluated once with a graph, and the gradient that
 arrives at K is multiplied by the inverse of I - (dpsi/dK)' before it enters this graph: the exact derivative at the
-solved stage, whatever the iteration was.
+solved stage, independent of the iteration.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class NodeNormals:
 
 
 def _list_nodes(grid: NoiseGrid, target: Position) -> Iterator[tuple[int, int]]:
-    """The nodes that are divided on the way to a time, as (cell, number)."""
+    """The nodes that are divided to reach a time, as (cell, number)."""
     cell, leaf, r = target
     inside = leaf if r > 0.0 else leaf - 1  # nodes that end at the time are halved as long as others begin there
     for level in range(grid.levels + 1):

@@ -210,7 +210,7 @@ class _LaneAttempt(GeneratedStep):
     def chosen(self, now: _AttemptState, made: _Attempt, limits, changed: str, log: str) -> _AttemptState:
         """The end of the attempt in lanes that accept it, else its beginning, with the length of the next attempt."""
         one, zero = self.literal(1.0), self.literal(0.0)
-        # the last step was cut to end there, which says nothing about the next one
+        # the last step was shortened to end there, which does not limit the next one
         is_cut = self.both(made.is_last, self.compare("ogt", self.size(now.h), self.size(changed)))
         longer = self.least(self.size(self.select(is_cut, now.h, changed)), limits[H_MAX])
         increment = self.add(made.h, now.t_low)

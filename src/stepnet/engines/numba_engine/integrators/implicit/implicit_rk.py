@@ -210,7 +210,7 @@ def choose_next_length(h, error, how, is_at_goal, run):
 
 @inlined
 def shorten(h, error, how, run):
-    """After a rejected step: PAUSED to go on with a shorter one, or how the run ends."""
+    """After a rejected step: PAUSED to continue with a shorter one, or how the run ends."""
     is_broken = not np.isfinite(error)
     run.rejected += 1
     run.was_rejected = 2 if is_broken else 1

@@ -167,7 +167,7 @@ def _decouple(A: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _add_damping(damping: float, shifts, T, T_inverse, blocks, n_real: int):
-    """With the shift of the error estimate, if it is none of the stages; in front, as the real shifts are."""
+    """Add the shift of the error estimate unless a stage has it; it comes first, because real shifts do."""
     known = np.flatnonzero(np.abs(shifts[:n_real] - damping) <= 1e-9 * damping)
     if known.size:
         return shifts, T, T_inverse, blocks, n_real, int(known[0])

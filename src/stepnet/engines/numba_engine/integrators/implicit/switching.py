@@ -97,7 +97,7 @@ def count_signs(is_sign, run):
 
 @inlined
 def switch_if_suggested(log, run):
-    """Go on with the other scheme if enough steps have suggested it."""
+    """Continue with the other scheme if enough steps have suggested it."""
     if run.equal_steps < (MOST_STIFF if run.method == EXPLICIT else MOST_CALM):
         return
     if run.n_switches < log.times.shape[0]:

@@ -324,7 +324,7 @@ def find_factor_below(tables, how, work, h, run):
 
 @compiled
 def shorten(tables, work, error, h, how, run):
-    """After a rejected step: PAUSED to go on with a shorter one, or how the run ends."""
+    """After a rejected step: PAUSED to continue with a shorter one, or how the run ends."""
     is_broken = not np.isfinite(error)
     run.rejected += 1
     run.failures += 1
@@ -347,7 +347,7 @@ def shorten(tables, work, error, h, how, run):
 
 @inlined
 def set_order_one(run):
-    """Go on with the first order; the differences of higher ones are not used any more."""
+    """Continue with order 1; the differences of higher orders are not used any more."""
     run.order, run.equal_steps, run.failures = 1, 0, 0
 
 
@@ -389,7 +389,7 @@ def should_switch(tables, how, work, error, h, run):
 
 @compiled
 def switch(field, p, tables, work, log, run):
-    """Go on with the other scheme, its differences computed from the polynomial; False if f raised."""
+    """Continue with the other scheme, whose differences are computed from the polynomial; False if f raised."""
     first, spare, h = tables.first, tables.spare, run.h_history
     if run.method == ADAMS:
         order = min(run.order, tables.highest[BDF])
