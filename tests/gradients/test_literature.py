@@ -1,4 +1,4 @@
-"""What the literature warns of: flows that cannot be run back, and gradients that are not those of the steps."""
+"""Known pitfalls of the literature: flows unstable backward in time, and gradients that are not those of the steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torchdiffeq takes is taken: scripted and sparse fields, autocast, times elsewhere, mixed precisions, budgets."""
+"""Arguments of torchdiffeq are accepted: scripted and sparse fields, autocast, times on other devices, budgets."""
 
 from __future__ import annotations
 
